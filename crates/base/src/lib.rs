@@ -1,0 +1,1 @@
+//! Time, ids and the storage types of the ledger.

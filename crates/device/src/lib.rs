@@ -1,0 +1,1 @@
+//! What can be lent: the Function trait and the NVMe controller.

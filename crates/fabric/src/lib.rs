@@ -1,0 +1,1 @@
+//! Fabric addresses, windows and grants.

@@ -1,0 +1,1 @@
+//! What can borrow: the NVMe driver and the NBD server.

@@ -1,0 +1,1 @@
+//! Real time: sockets, rings, files, the agent and the card's loop.

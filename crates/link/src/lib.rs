@@ -1,0 +1,1 @@
+//! Frames, channels and streams: TLPs carried exactly once over a lossy network.

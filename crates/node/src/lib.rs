@@ -1,0 +1,1 @@
+//! The composition of a card from its protocol cores.

@@ -1,0 +1,1 @@
+//! Transaction layer packets, configuration space and capabilities of PCI Express.

@@ -1,0 +1,1 @@
+//! Virtual time, network and disks, faults and checkers.

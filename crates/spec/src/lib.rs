@@ -1,0 +1,1 @@
+//! Wire formats and constants of NVMe and NBD.
