@@ -1,1 +1,16 @@
-//! Time, ids and the storage types of the ledger.
+//! Time, ids, the table of times and the storage types of the ledger: what every other crate stands on.
+//!
+//! The ledger is the memory that outlives a card (`ledger`). Cores borrow typed cells of it and change them
+//! through a [`ledger::Journal`], which can take back whatever an unfinished step has stored. Nothing here does
+//! I/O, and only `ledger` contains `unsafe`.
+
+pub mod ids;
+pub mod ledger;
+mod payload;
+mod rules;
+mod time;
+pub mod times;
+
+pub use payload::{INLINE_MAX, InlineBytes, PageSlice, Payload};
+pub use rules::{Rule, RuleSet};
+pub use time::Instant;

@@ -1,1 +1,29 @@
-//! Frames, channels and streams: TLPs carried exactly once over a lossy network.
+//! Frames, channels and streams: TLPs carried exactly once, in PCIe order, over a network that loses, repeats,
+//! reorders and forges.
+//!
+//! A [`Channel`] joins the two cards of a loan. It seals [`frame`]s, keeps a [`path`] for each rail and carries the
+//! two halves of a stream: the [`Sender`] numbers TLPs when the receiver has granted credit and keeps them until the
+//! peer has committed them; the [`Receiver`] hands each on exactly once. What must survive the card lies in the
+//! ledger: numbers, credits, replay, tags, keys. What the network can tell again does not: packet numbers, round
+//! trips, what was received but not committed.
+//!
+//! Left out: what TLPs mean (`fabric`, `device`, `host`) and sockets (`io`).
+
+mod channel;
+pub mod frame;
+mod handshake;
+pub mod path;
+mod receiver;
+mod record;
+mod seal;
+mod sender;
+mod tags;
+
+pub use channel::{
+    Channel, ChannelCells, ChannelConfig, Event, Name, PathConfig, PathId, Port, Role, Sink, State, Stats,
+};
+pub use handshake::Refusal;
+pub use receiver::{Receiver, ReceiverCells};
+pub use record::Information;
+pub use sender::{Sender, SenderCells};
+pub use tags::{Completed, TagCells, Tags, TimedOut};

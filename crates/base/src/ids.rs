@@ -1,0 +1,53 @@
+//! Names of things in the fabric, one type each so that they cannot be confused.
+
+use core::fmt;
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident($inner:ty), $format:literal) => {
+        $(#[$doc])*
+        #[derive(
+            Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
+        )]
+        #[repr(transparent)]
+        pub struct $name(pub $inner);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, $format, self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($name), "(", $format, ")"), self.0)
+            }
+        }
+    };
+}
+
+id!(
+    /// A node, for as long as its state directory lives. Chosen at random.
+    NodeId(u64), "{:016x}"
+);
+id!(
+    /// Which life of a node's ledger this is: raised whenever a node starts with an empty ledger.
+    Incarnation(u64), "{}"
+);
+id!(
+    /// Which card of one ledger this is: raised by the agent before each start of a card.
+    CardGeneration(u32), "{}"
+);
+id!(
+    /// Which assignment of a function this is: a lender refuses frames of older ones. Presets are 0.
+    LoanGeneration(u32), "{}"
+);
+id!(
+    /// The group of a function: the loan it belongs to, as frames name it.
+    Group(u32), "{:08x}"
+);
+id!(
+    /// A domain: something with one memory and one aperture in the fabric. 18 bits are used.
+    DomainId(u32), "{:05x}"
+);

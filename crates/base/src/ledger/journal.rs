@@ -1,0 +1,181 @@
+use core::cell::UnsafeCell;
+use core::marker::PhantomData;
+use core::ptr;
+
+use crate::rules::{Rule, RuleSet};
+
+/// Entries of the undo log: the most words one step may change.
+pub const JOURNAL_ENTRIES: usize = 1 << 16;
+
+/// Called before every store to the ledger; the simulator kills cards here.
+pub trait Hook {
+    /// The card is about to store.
+    fn before_store(&self);
+}
+
+/// The undo log as it lies at the start of the ledger. All zeroes is an empty log.
+#[repr(C)]
+pub(super) struct JournalArea {
+    /// Entries that a roll-back would restore.
+    count: UnsafeCell<u64>,
+    /// Steps committed since the ledger was made.
+    commits: UnsafeCell<u64>,
+    entries: [UnsafeCell<Entry>; JOURNAL_ENTRIES],
+}
+
+/// One saved word: `len` bytes at `offset` of the ledger were `old`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Entry {
+    offset: u32,
+    len: u32,
+    old: u64,
+}
+
+/// A handle to the undo log of one ledger; every change of a [`super::Cell`] goes through one.
+///
+/// Copies are the same log. A card is one thread, and so is everything that holds a handle.
+#[derive(Clone, Copy)]
+pub struct Journal<'m> {
+    base: *mut u8,
+    len: usize,
+    area: *const JournalArea,
+    hook: Option<&'m dyn Hook>,
+    rules: RuleSet,
+    memory: PhantomData<&'m UnsafeCell<u8>>,
+}
+
+impl<'m> Journal<'m> {
+    /// # Safety
+    /// `base` points to `len` bytes that live and stay mapped for `'m`, are aligned to a page, begin with a
+    /// `JournalArea` and are changed by no other thread while a handle exists.
+    pub(super) unsafe fn new(base: *mut u8, len: usize, hook: Option<&'m dyn Hook>, rules: RuleSet) -> Self {
+        assert!(len >= size_of::<JournalArea>(), "a ledger begins with its undo log");
+        assert!(len <= u32::MAX as usize, "offsets in the undo log have 32 bits");
+        Self { base, len, area: base.cast(), hook, rules, memory: PhantomData }
+    }
+
+    /// Makes every store since the last commit permanent, with one store.
+    #[inline]
+    pub fn commit(&self) {
+        if self.count() != 0 {
+            self.store(self.area().count.get(), 0);
+        }
+        self.store(self.area().commits.get(), self.step() + 1);
+    }
+
+    /// Takes back everything since the last commit and returns how many words that were. Idempotent: a roll-back that
+    /// is killed is run again from its start.
+    pub fn roll_back(&self) -> usize {
+        let count = usize::try_from(self.count()).unwrap_or(usize::MAX).min(JOURNAL_ENTRIES);
+        for index in (0..count).rev() {
+            // SAFETY: the entries are initialised memory of the ledger (any bytes are an `Entry`).
+            let entry = unsafe { ptr::read_volatile(self.area().entries[index].get()) };
+            let (offset, len) = (entry.offset as usize, entry.len as usize);
+            assert!(len <= 8 && offset + len <= self.len, "the undo log names memory outside of the ledger");
+            self.before_store();
+            // SAFETY: checked above to lie inside the ledger, which nothing else borrows as plain memory.
+            unsafe { ptr::copy_nonoverlapping((&raw const entry.old).cast(), self.base.add(offset), len) };
+        }
+        self.store(self.area().count.get(), 0);
+        count
+    }
+
+    /// The number of the step that is under way. Unchanged by a roll-back.
+    #[inline]
+    pub fn step(&self) -> u64 {
+        // SAFETY: initialised memory of the ledger, changed by this thread only.
+        unsafe { ptr::read_volatile(self.area().commits.get()) }
+    }
+
+    /// Words changed in this step so far; at most [`JOURNAL_ENTRIES`].
+    #[inline]
+    pub fn pending(&self) -> usize {
+        self.count() as usize
+    }
+
+    /// Whether `rule` is in force; always so outside the simulator's canaries.
+    #[inline]
+    pub fn rule(&self, rule: Rule) -> bool {
+        self.rules.has(rule)
+    }
+
+    /// Saves `len` (at most 8) bytes at `target`, to be restored by a roll-back.
+    #[inline]
+    fn save(&self, target: *const u8, len: usize) {
+        let offset = self.offset_of(target, len);
+        let count = self.count();
+        assert!((count as usize) < JOURNAL_ENTRIES, "a step changes at most {JOURNAL_ENTRIES} words");
+        let mut old = 0_u64;
+        // SAFETY: `offset_of` has checked that the source lies inside the ledger; `old` has 8 bytes.
+        unsafe { ptr::copy_nonoverlapping(target, (&raw mut old).cast(), len) };
+        self.store(
+            self.area().entries[count as usize].get(),
+            Entry { offset: offset as u32, len: len as u32, old },
+        );
+        self.store(self.area().count.get(), count + 1);
+    }
+
+    /// Saves `T` at `target` and stores `value`.
+    #[inline]
+    pub(super) fn change<T: Copy>(&self, target: *mut T, value: T) {
+        if self.rules.has(Rule::LogStores) {
+            let (bytes, size) = (target.cast::<u8>().cast_const(), size_of::<T>());
+            for start in (0..size).step_by(8) {
+                // SAFETY: `start` is inside of `T`, which `save` checks to lie inside the ledger.
+                self.save(unsafe { bytes.add(start) }, (size - start).min(8));
+            }
+        } else {
+            self.offset_of(target.cast(), size_of::<T>());
+        }
+        self.store(target, value);
+    }
+
+    /// Copies `bytes` to `target` without a log, as two stores.
+    #[inline]
+    pub(super) fn fill(&self, target: *mut u8, bytes: &[u8]) {
+        self.offset_of(target, bytes.len());
+        let half = if self.hook.is_some() { bytes.len() / 2 } else { 0 };
+        for (start, part) in [(0, &bytes[..half]), (half, &bytes[half..])] {
+            if !part.is_empty() {
+                self.before_store();
+                // SAFETY: `offset_of` has checked the whole range; ledger memory is never borrowed as plain bytes.
+                unsafe { ptr::copy_nonoverlapping(part.as_ptr(), target.add(start), part.len()) };
+            }
+        }
+    }
+
+    /// Stores `value` without a log.
+    #[inline]
+    pub(super) fn store<T: Copy>(&self, target: *mut T, value: T) {
+        self.before_store();
+        // SAFETY: callers pass pointers into the ledger (checked, or fields of the area), aligned for `T`.
+        unsafe { ptr::write_volatile(target, value) };
+    }
+
+    #[inline]
+    fn before_store(&self) {
+        if let Some(hook) = self.hook {
+            hook.before_store();
+        }
+    }
+
+    #[inline]
+    fn count(&self) -> u64 {
+        // SAFETY: initialised memory of the ledger, changed by this thread only.
+        unsafe { ptr::read_volatile(self.area().count.get()) }
+    }
+
+    #[inline]
+    fn area(&self) -> &JournalArea {
+        // SAFETY: `new` requires that the ledger begins with an area and lives for `'m`.
+        unsafe { &*self.area }
+    }
+
+    #[inline]
+    fn offset_of(&self, target: *const u8, len: usize) -> usize {
+        let offset = (target as usize).wrapping_sub(self.base as usize);
+        assert!(offset < self.len && len <= self.len - offset, "a cell belongs to the ledger of its journal");
+        offset
+    }
+}

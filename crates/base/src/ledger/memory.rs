@@ -1,0 +1,87 @@
+use core::alloc::Layout;
+use core::cell::{RefCell, UnsafeCell};
+use core::marker::PhantomData;
+use core::ptr::NonNull;
+
+use zerocopy::FromBytes;
+
+use super::journal::JournalArea;
+use super::{Hook, Journal, PAGE_SIZE};
+use crate::rules::RuleSet;
+
+/// The whole of a ledger: the undo log, then the cells of whoever composes it.
+#[derive(Clone, Copy)]
+pub struct Ledger<'m, R> {
+    /// The undo log.
+    pub journal: Journal<'m>,
+    /// The cells.
+    pub root: &'m R,
+}
+
+/// How a root lies in memory: behind the undo log, at the next page.
+pub struct LedgerRoot<R>(PhantomData<R>);
+
+impl<R> LedgerRoot<R> {
+    const OFFSET: usize = size_of::<JournalArea>().next_multiple_of(PAGE_SIZE);
+    /// Bytes of a ledger with root `R`.
+    pub const SIZE: usize = (Self::OFFSET + size_of::<R>()).next_multiple_of(PAGE_SIZE);
+}
+
+/// Memory for a ledger: page aligned, zeroed when new, and mapped for `'m`.
+#[derive(Clone, Copy)]
+pub struct RawMemory<'m> {
+    base: NonNull<u8>,
+    len: usize,
+    memory: PhantomData<&'m UnsafeCell<u8>>,
+}
+
+impl<'m> RawMemory<'m> {
+    /// # Safety
+    /// `base` points to `len` initialised bytes, page aligned, readable and writable for `'m`, and no other
+    /// thread of this process touches them; another process only reads them or sets [`super::Counter`]s.
+    pub unsafe fn new(base: NonNull<u8>, len: usize) -> Self {
+        assert!(base.as_ptr().addr().is_multiple_of(PAGE_SIZE), "ledger memory is page aligned");
+        Self { base, len, memory: PhantomData }
+    }
+
+    /// The ledger in this memory. Any bytes are a valid root, but only zeroes or what a card left make sense.
+    pub fn ledger<R: FromBytes>(self, hook: Option<&'m dyn Hook>, rules: RuleSet) -> Ledger<'m, R> {
+        const { assert!(align_of::<R>() <= PAGE_SIZE) };
+        assert!(self.len >= LedgerRoot::<R>::SIZE, "the memory holds the whole ledger");
+        // SAFETY: `new` was promised valid memory for `'m`; the length was checked.
+        let journal = unsafe { Journal::new(self.base.as_ptr(), self.len, hook, rules) };
+        // SAFETY: in range and aligned; `R: FromBytes`, so any bytes are valid; roots change only through cells.
+        let root = unsafe { self.base.add(LedgerRoot::<R>::OFFSET).cast::<R>().as_ref() };
+        Ledger { journal, root }
+    }
+}
+
+/// Ledger memory on the heap, for the simulator and for tests: lives as long as the arena.
+#[derive(Default)]
+pub struct Arena {
+    blocks: RefCell<Vec<(NonNull<u8>, Layout)>>,
+}
+
+impl Arena {
+    /// Zeroed memory for a ledger with root `R`.
+    pub fn zeroed<R>(&self) -> RawMemory<'_> {
+        let len = LedgerRoot::<R>::SIZE;
+        let layout =
+            Layout::from_size_align(len, PAGE_SIZE).expect("a ledger is far smaller than the address space");
+        // SAFETY: the layout has a size above zero, since every ledger has an undo log.
+        let base = unsafe { std::alloc::alloc_zeroed(layout) };
+        let Some(base) = NonNull::new(base) else { std::alloc::handle_alloc_error(layout) };
+        self.blocks.borrow_mut().push((base, layout));
+        // SAFETY: freed only when the arena goes, which outlives the returned lifetime; arenas are not shared by threads.
+        unsafe { RawMemory::new(base, len) }
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        for (base, layout) in self.blocks.get_mut().drain(..) {
+            // SAFETY: allocated above with this layout, and freed once.
+            unsafe { std::alloc::dealloc(base.as_ptr(), layout) };
+        }
+    }
+}

@@ -1,0 +1,88 @@
+/// A safety rule that can be switched off, to show that the simulator's checkers find its absence.
+///
+/// Production cards always run under [`RuleSet::ALL`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Rule {
+    /// Every store of a step saves its old value first.
+    LogStores,
+    /// What is freed in a step is allocated again only after the commit.
+    ReuseAfterCommit,
+    /// An effect is marked before the next one of the card.
+    MarkEffects,
+    /// The agent drains the ring before a new card starts.
+    DrainBeforeStart,
+    /// Outputs leave only after the commit.
+    CommitBeforeSend,
+    /// A probe stays armed while anything lies past committed.
+    ProbeUncommitted,
+    /// A new card says hello until it is answered.
+    HelloUntilAnswered,
+    /// A reset ends the commands of the old incarnation before the new one is served.
+    EndOldIncarnation,
+    /// A TLP below the expected sequence number is dropped.
+    DropDuplicates,
+    /// Frames of older card generations are refused.
+    RefuseOldGenerations,
+    /// A packet number is accepted once a key, generation and path.
+    RefuseReplays,
+    /// Completions never pass posted writes.
+    CompletionsBehindPosted,
+    /// A number is given only where the receiver has granted credit.
+    CreditBeforeNumber,
+    /// A tag stays in quarantine after a time-out.
+    QuarantineTags,
+    /// Committed is reported only after the commit.
+    AckAfterCommit,
+    /// A retransmitted sequence number carries the same bytes.
+    KeepReplayBytes,
+    /// A flush waits for the medium.
+    FlushWaits,
+    /// The generation is raised before each start of a card, so that no nonce is used twice.
+    RaiseGeneration,
+}
+
+impl Rule {
+    /// Every rule, in the order of the enum.
+    pub const ALL: [Self; 18] = [
+        Self::LogStores,
+        Self::ReuseAfterCommit,
+        Self::MarkEffects,
+        Self::DrainBeforeStart,
+        Self::CommitBeforeSend,
+        Self::ProbeUncommitted,
+        Self::HelloUntilAnswered,
+        Self::EndOldIncarnation,
+        Self::DropDuplicates,
+        Self::RefuseOldGenerations,
+        Self::RefuseReplays,
+        Self::CompletionsBehindPosted,
+        Self::CreditBeforeNumber,
+        Self::QuarantineTags,
+        Self::AckAfterCommit,
+        Self::KeepReplayBytes,
+        Self::FlushWaits,
+        Self::RaiseGeneration,
+    ];
+}
+
+/// The rules in force.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RuleSet(u32);
+
+impl RuleSet {
+    /// Every rule.
+    pub const ALL: Self = Self(u32::MAX);
+
+    /// This set without `rule`.
+    #[must_use]
+    pub const fn without(self, rule: Rule) -> Self {
+        Self(self.0 & !(1 << rule as u32))
+    }
+
+    /// Whether `rule` is in force.
+    #[inline]
+    pub const fn has(self, rule: Rule) -> bool {
+        self.0 & (1 << rule as u32) != 0
+    }
+}

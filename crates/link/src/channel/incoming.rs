@@ -1,0 +1,259 @@
+//! Frames come in.
+
+use core::time::Duration;
+
+use base::{Instant, Rule};
+
+use super::{Channel, Event, Role, Sealing, Sink, State};
+use crate::frame::{FrameError, HEADER_LEN, Header, Kind, TAG_LEN};
+use crate::path::Incoming;
+use crate::receiver::Received;
+use crate::record::{self, Record, Records, Status};
+use crate::seal::{nonce, packet_number_fits};
+use crate::sender::Credits;
+
+/// Which key set a frame is sealed with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Which {
+    Current,
+    Previous,
+    Pending,
+}
+
+/// What the records of a frame ask for.
+#[derive(Default)]
+struct Asked {
+    /// An acknowledgement.
+    eliciting: bool,
+    /// At once.
+    urgent: bool,
+    /// The packet must not be acknowledged: it counts as lost.
+    refused: bool,
+}
+
+impl<'m> Channel<'m> {
+    /// Takes a frame that came for this channel. Whatever is wrong with it is counted, and the frame dropped.
+    pub fn handle_frame(&mut self, now: Instant, frame: &mut [u8], sink: &mut dyn Sink<'m>) {
+        let stats = &self.cells.stats;
+        let header = match Header::parse(frame) {
+            Ok(header) => header,
+            Err(FrameError::Version(_) | FrameError::Malformed) => return stats.dropped_malformed.add(1),
+        };
+        if header.loan_generation != self.config.loan_generation {
+            return stats.dropped_generation.add(1);
+        }
+        if header.path as usize >= self.paths.len() || !packet_number_fits(header.packet_number) {
+            return stats.dropped_malformed.add(1);
+        }
+        let body = HEADER_LEN..frame.len() - TAG_LEN;
+        match (header.kind, self.config.role) {
+            (Kind::Initiation, Role::Lender) => self.handle_initiation(now, header.path, &frame[body]),
+            (Kind::Response, Role::Borrower) => self.handle_response(now, &frame[body]),
+            (Kind::Sealed, _) => self.handle_sealed(now, &header, frame, sink),
+            _ => stats.dropped_malformed.add(1),
+        }
+    }
+
+    fn handle_sealed(&mut self, now: Instant, header: &Header, frame: &mut [u8], sink: &mut dyn Sink<'m>) {
+        let cells = self.cells;
+        let Some(which) = self.which_keys(header.key_id) else {
+            return cells.stats.dropped_auth.add(1);
+        };
+        // Under pending keys the peer may be another one altogether, whose generations start anew.
+        let known = if which == Which::Pending { None } else { Some(self.peer_generation()) };
+        let old = known.is_some_and(|known| header.card_generation < known);
+        let same = known == Some(header.card_generation);
+        let replayed = same && !self.paths[header.path as usize].incoming.is_fresh(header.packet_number);
+        if (old && self.journal.rule(Rule::RefuseOldGenerations))
+            || (replayed && self.journal.rule(Rule::RefuseReplays))
+        {
+            return cells.stats.dropped_replay.add(1);
+        }
+        let nonce = nonce(header.card_generation, header.path, header.packet_number);
+        let sealing = self.sealing(which).expect("`which_keys` names a key set that is there");
+        let Some(body) = sealing.receive.open(frame, nonce) else {
+            return cells.stats.dropped_auth.add(1);
+        };
+        let Some((status, records)) = record::parse(body) else {
+            return cells.stats.dropped_malformed.add(1);
+        };
+        if records.clone().any(|record| record.is_err()) {
+            return cells.stats.dropped_malformed.add(1);
+        }
+        if which == Which::Pending {
+            self.promote_pending(now);
+        }
+        if header.card_generation > self.peer_generation() {
+            cells.peer_generation.set(self.journal, header.card_generation.0);
+            self.forget_received(now);
+        }
+        cells.stats.received_frames.add(1);
+        self.handshake.last_heard = now;
+        self.paths[header.path as usize].incoming.record(now, header.packet_number);
+        // Keys of a new pair come with empty streams at both ends, so its credits count from the first frame on.
+        if matches!(self.state(), State::Open | State::Resetting) {
+            self.handle_status(&status);
+        }
+        let asked = self.handle_records(now, header, records, sink);
+        self.acknowledge(now, header, &asked);
+    }
+
+    fn which_keys(&self, id: u8) -> Option<Which> {
+        [Which::Current, Which::Pending, Which::Previous]
+            .into_iter()
+            .find(|&which| self.sealing(which).is_some_and(|sealing| sealing.id == id))
+    }
+
+    fn sealing(&self, which: Which) -> Option<&Sealing> {
+        match which {
+            Which::Current => self.current.as_ref(),
+            Which::Previous => self.previous.as_ref(),
+            Which::Pending => self.pending.as_ref(),
+        }
+    }
+
+    fn handle_status(&mut self, status: &Status) {
+        self.port.sender.handle_credits(Credits {
+            posted_headers: status.posted_headers.get(),
+            posted_data: status.posted_data.get(),
+            non_posted_headers: status.non_posted_headers.get(),
+        });
+        let before = self.port.sender.committed();
+        let ended = self.port.sender.handle_committed(status.committed.get());
+        self.receiver.handle_completed(ended);
+        if self.port.sender.committed() > before {
+            self.transmission.probe_at = None;
+            self.transmission.probes = 0;
+            // A peer can have committed what this new card has not sent.
+            self.transmission.unsent = self.transmission.unsent.max(self.port.sender.committed());
+        }
+    }
+
+    fn handle_records(
+        &mut self,
+        now: Instant,
+        header: &Header,
+        records: Records<'_>,
+        sink: &mut dyn Sink<'m>,
+    ) -> Asked {
+        let mut asked = Asked::default();
+        for record in records.flatten() {
+            match record {
+                Record::Ack { path, generation, delay_us, ranges } => {
+                    // What an older card of ours has sent, this one knows nothing of.
+                    if generation == self.config.generation.0 && (path as usize) < self.paths.len() {
+                        let delay = Duration::from_micros(u64::from(delay_us));
+                        self.handle_ack(now, path, &ranges, delay);
+                    }
+                }
+                Record::Stream { first, count, tlps } => {
+                    asked.eliciting = true;
+                    self.handle_stream(now, first, count, tlps, sink, &mut asked);
+                }
+                Record::Ping => (asked.eliciting, asked.urgent) = (true, true),
+                Record::Hello => {
+                    (asked.eliciting, asked.urgent) = (true, true);
+                    self.greeting.answer = Some(header.card_generation.0);
+                }
+                Record::HelloHeard { generation } if generation == self.config.generation.0 => {
+                    if !self.goodbye {
+                        self.greeting.next = None;
+                    }
+                }
+                Record::HelloHeard { .. } => {}
+                Record::Information(information) => {
+                    asked.eliciting = true;
+                    self.events.push_back(Event::Information(information));
+                }
+                Record::Goodbye => {
+                    (asked.eliciting, asked.urgent) = (true, true);
+                    self.handle_goodbye();
+                }
+                Record::GoodbyeHeard if self.goodbye => {
+                    self.goodbye = false;
+                    self.greeting.next = None;
+                    self.set_state(State::Closed);
+                    self.events.push_back(Event::Closed);
+                }
+                Record::GoodbyeHeard => {}
+            }
+        }
+        asked
+    }
+
+    fn handle_stream(
+        &mut self,
+        now: Instant,
+        first: u64,
+        count: u16,
+        tlps: &[u8],
+        sink: &mut dyn Sink<'m>,
+        asked: &mut Asked,
+    ) {
+        if self.state() != State::Open {
+            asked.refused = true;
+            return;
+        }
+        let port = &mut self.port;
+        let expected = self.receiver.expected();
+        match self.receiver.handle(first, count, tlps, &mut |tlp| sink.accept(now, port, tlp)) {
+            Received::Taken => asked.urgent |= first != expected,
+            Received::Refused => asked.refused = true,
+            Received::Malformed => {
+                self.cells.stats.dropped_malformed.add(1);
+                asked.refused = true;
+            }
+        }
+    }
+
+    fn handle_ack(&mut self, now: Instant, path: u8, ranges: &crate::path::AckRanges, delay: Duration) {
+        let (transmission, sender) = (&mut self.transmission, &self.port.sender);
+        let received = &mut transmission.received;
+        let resend = &mut transmission.resend;
+        let outgoing = &mut self.paths[path as usize].outgoing;
+        outgoing.handle_ack(
+            now,
+            ranges,
+            delay,
+            &mut |carried| {
+                for number in carried.first..carried.first + u64::from(carried.count) {
+                    if number >= sender.committed() {
+                        received[number as usize % received.len()] = true;
+                    }
+                }
+            },
+            &mut |carried| resend.push_back((carried.first, carried.count.into())),
+        );
+        if self.port.sender.committed() < self.port.sender.next() && transmission.probe_at.is_none() {
+            self.arm_probe(now);
+        }
+    }
+
+    /// The borrower gives the function back: the lender ends everything, and answers as often as it is told.
+    fn handle_goodbye(&mut self) {
+        if self.config.role != Role::Lender {
+            return;
+        }
+        self.goodbye_heard = true;
+        if self.state() != State::Closed {
+            self.port.sender.reset();
+            self.port.tags.reset();
+            self.receiver.reset();
+            self.transmission = super::Transmission::new(0);
+            self.set_state(State::Closed);
+            self.events.push_back(Event::Closed);
+        }
+    }
+
+    fn acknowledge(&mut self, now: Instant, header: &Header, asked: &Asked) {
+        if asked.refused {
+            return;
+        }
+        let incoming: &mut Incoming = &mut self.paths[header.path as usize].incoming;
+        incoming.acknowledge(now, header.packet_number, asked.eliciting);
+        if asked.urgent {
+            // Enough for an acknowledgement at once.
+            incoming.unacked = incoming.unacked.max(super::timers::ACK_EVERY);
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! The handshake of a channel, and which keys are in use.
+
+use base::Instant;
+use base::ids::{CardGeneration, NodeId};
+use base::times::{HANDSHAKE_RETRY, HANDSHAKE_RETRY_MAX, HOLD};
+
+use super::{Attempt, Channel, Event, Role, Sealing, State};
+use crate::frame::Kind;
+use crate::handshake::{Answer, Binding, Initiator, KeySet, Proposal, Responder, derive, verdict};
+use crate::seal::Seal;
+
+/// What a lender says to a proposal.
+enum Verdict {
+    Accept,
+    /// An old message, or one that came twice.
+    Ignore,
+    Refuse(u8),
+}
+
+impl Channel<'_> {
+    /// Rebuilds the ciphers from the key sets in the ledger.
+    pub(super) fn load_keys(&mut self) {
+        let insecure = self.config.insecure;
+        let load = |keys: KeySet| {
+            keys.is_valid().then(|| Sealing {
+                id: keys.id as u8,
+                send: Seal::new(&keys.send, insecure),
+                receive: Seal::new(&keys.receive, insecure),
+            })
+        };
+        self.current = load(self.cells.current.get());
+        self.previous = load(self.cells.previous.get());
+        self.pending = load(self.cells.pending.get());
+    }
+
+    /// The borrower begins an attempt.
+    pub(super) fn begin_handshake(&mut self, now: Instant) {
+        let attempt = self
+            .cells
+            .attempt
+            .update(self.journal, |attempt| Attempt { number: attempt.number + 1, ..attempt });
+        let proposal = Proposal {
+            incarnation: self.config.incarnation.0.into(),
+            attempt: attempt.number.into(),
+            node: self.config.node.0.into(),
+            domain: self.config.domain.0.into(),
+            max_payload: (self.config.max_payload as u16).into(),
+            insecure: self.config.insecure.into(),
+            name: self.config.name.to_bytes(),
+        };
+        let entropy = self.next_entropy();
+        let handshake = &mut self.handshake;
+        let binding = Binding { key: &self.config.key, fabric: self.config.fabric, group: self.config.group };
+        handshake.initiator = Initiator::begin(binding, entropy, &proposal, &mut handshake.message);
+        handshake.kind = Kind::Initiation;
+        handshake.due = all_paths(self.paths.len());
+        handshake.next = Some(now + handshake.wait);
+        handshake.wait = (handshake.wait * 2).min(HANDSHAKE_RETRY_MAX);
+    }
+
+    /// A first message has come to the lender.
+    pub(super) fn handle_initiation(&mut self, now: Instant, path: u8, body: &[u8]) {
+        let entropy = self.next_entropy();
+        let binding = Binding { key: &self.config.key, fabric: self.config.fabric, group: self.config.group };
+        let Some((responder, proposal)) = Responder::read(binding, entropy, body) else {
+            return self.cells.stats.dropped_auth.add(1);
+        };
+        match self.judge(now, &proposal) {
+            Verdict::Ignore => self.cells.stats.dropped_replay.add(1),
+            Verdict::Refuse(verdict) => self.refuse(now, path, responder, &proposal, verdict),
+            Verdict::Accept => self.accept_proposal(path, responder, &proposal),
+        }
+    }
+
+    fn judge(&self, now: Instant, proposal: &Proposal) -> Verdict {
+        if (proposal.insecure != 0) != self.config.insecure {
+            return Verdict::Refuse(verdict::SEALING);
+        }
+        let current = self.cells.current.get();
+        let bound = current.is_valid() && matches!(self.state(), State::Open | State::Resetting);
+        let silent = now.since(self.handshake.last_heard);
+        if bound && current.peer_node != proposal.node.get() && silent < HOLD {
+            return Verdict::Refuse(verdict::IN_USE);
+        }
+        let (answered, proposed) = (self.cells.attempt.get(), attempt_of(proposal));
+        if answered.node == proposed.node && proposed <= answered { Verdict::Ignore } else { Verdict::Accept }
+    }
+
+    fn refuse(&mut self, now: Instant, path: u8, responder: Responder, proposal: &Proposal, verdict: u8) {
+        let bound_at = Instant::from_nanos(self.cells.bound_at.get());
+        let answer = Answer {
+            verdict,
+            since_seconds: now.since(bound_at).as_secs().into(),
+            name: self.cells.current.get().peer_name,
+            ..self.answer_to(proposal)
+        };
+        let handshake = &mut self.handshake;
+        if responder.answer(&answer, &mut handshake.message).is_some() {
+            handshake.kind = Kind::Response;
+            handshake.due = 1 << path;
+        }
+    }
+
+    /// Prepares keys and answers. They are used only when a frame under them comes, so a repeated message changes nothing.
+    fn accept_proposal(&mut self, path: u8, responder: Responder, proposal: &Proposal) {
+        let answer = self.answer_to(proposal);
+        let Some((send, receive)) = responder.answer(&answer, &mut self.handshake.message) else { return };
+        self.cells.attempt.set(self.journal, attempt_of(proposal));
+        let keys = KeySet {
+            valid: 1,
+            id: answer.key_id.into(),
+            send,
+            receive,
+            peer_incarnation: proposal.incarnation.get(),
+            peer_node: proposal.node.get(),
+            peer_domain: proposal.domain.get(),
+            max_payload: u32::from(answer.max_payload.get()),
+            peer_name: proposal.name,
+        };
+        self.cells.pending.set(self.journal, keys);
+        self.load_keys();
+        self.handshake.kind = Kind::Response;
+        self.handshake.due = 1 << path;
+    }
+
+    fn answer_to(&self, proposal: &Proposal) -> Answer {
+        Answer {
+            verdict: verdict::ACCEPTED,
+            key_id: self.unused_key_id(),
+            max_payload: agreed_payload(self.config.max_payload, proposal.max_payload.get()).into(),
+            domain: self.config.domain.0.into(),
+            incarnation: self.config.incarnation.0.into(),
+            attempt: proposal.attempt,
+            node: self.config.node.0.into(),
+            name: self.config.name.to_bytes(),
+            since_seconds: 0.into(),
+        }
+    }
+
+    /// The answer has come to the borrower: it proves that the lender knows the key and is there now.
+    pub(super) fn handle_response(&mut self, now: Instant, body: &[u8]) {
+        let Some(initiator) = &mut self.handshake.initiator else {
+            return self.cells.stats.dropped_replay.add(1);
+        };
+        let Some((answer, send, receive)) = initiator.finish(body) else {
+            return self.cells.stats.dropped_auth.add(1);
+        };
+        self.handshake.initiator = None;
+        if let Some(refusal) = answer.refusal() {
+            return self.events.push_back(Event::Refused(refusal));
+        }
+        self.handshake.wait = HANDSHAKE_RETRY;
+        self.handshake.next = None;
+        let keys = KeySet {
+            valid: 1,
+            id: answer.key_id.into(),
+            send,
+            receive,
+            peer_incarnation: answer.incarnation.get(),
+            peer_node: answer.node.get(),
+            peer_domain: answer.domain.get(),
+            max_payload: u32::from(agreed_payload(self.config.max_payload, answer.max_payload.get())),
+            peer_name: answer.name,
+        };
+        self.adopt(now, keys);
+        self.greeting.next = Some(now);
+    }
+
+    /// A frame under the pending keys has come: they are the keys now.
+    pub(super) fn promote_pending(&mut self, now: Instant) {
+        let keys = self.cells.pending.get();
+        self.cells.pending.set(self.journal, KeySet { valid: 0, ..keys });
+        self.adopt(now, keys);
+    }
+
+    fn adopt(&mut self, now: Instant, keys: KeySet) {
+        let old = self.cells.current.get();
+        let ended = matches!(self.state(), State::Idle | State::Closed);
+        let same_pair = old.is_valid()
+            && !ended
+            && old.incarnation() == keys.incarnation()
+            && old.node() == NodeId(keys.peer_node);
+        self.cells.previous.set(self.journal, if same_pair { old } else { KeySet { valid: 0, ..old } });
+        self.cells.current.set(self.journal, keys);
+        self.frames_under_key = 0;
+        self.handshake.last_heard = now;
+        self.cells.stats.handshakes.add(1);
+        if !same_pair {
+            self.cells.peer_generation.set(self.journal, 0);
+            self.cells.bound_at.set(self.journal, now.as_nanos());
+            self.forget_received(now);
+            self.reset_streams(keys.max_payload as usize);
+        }
+        self.load_keys();
+    }
+
+    /// The peer's newest card, as far as known under the keys in use.
+    pub(super) fn peer_generation(&self) -> CardGeneration {
+        CardGeneration(self.cells.peer_generation.get())
+    }
+
+    fn unused_key_id(&self) -> u8 {
+        let known =
+            [&self.cells.current, &self.cells.previous, &self.cells.pending].map(|keys| keys.get().id);
+        (0..=3).find(|&id| !known.contains(&u32::from(id))).expect("three ids cannot take four places")
+    }
+
+    fn next_entropy(&mut self) -> [u8; 32] {
+        self.handshake.attempts += 1;
+        derive(&self.config.seed, self.handshake.attempts)
+    }
+
+    /// Whether this side may begin a handshake.
+    pub(super) fn begins(&self) -> bool {
+        self.config.role == Role::Borrower && self.state() != State::Closed
+    }
+}
+
+fn attempt_of(proposal: &Proposal) -> Attempt {
+    Attempt {
+        node: proposal.node.get(),
+        incarnation: proposal.incarnation.get(),
+        number: proposal.attempt.get(),
+    }
+}
+
+fn agreed_payload(ours: usize, theirs: u16) -> u16 {
+    if ours >= 4096 && theirs >= 4096 { 4096 } else { 1024 }
+}
+
+/// Every path, as bits.
+pub(super) fn all_paths(count: usize) -> u8 {
+    (0..count).fold(0, |bits, path| bits | 1 << path)
+}

@@ -1,0 +1,280 @@
+//! Two channels over a network that a test controls. Cards are killed and replaced; the ledgers stay.
+
+use core::time::Duration;
+
+use base::ledger::{Arena, Ledger, PageCells, Pages, RawMemory};
+use base::{Payload, RuleSet};
+use pcie::{Bdf, Header as TlpHeader, MemoryRequest, Tag};
+
+use super::*;
+use crate::frame::MAX_FRAME;
+
+#[derive(FromBytes)]
+#[repr(C)]
+struct Root {
+    channel: ChannelCells,
+    pages: PageCells,
+}
+
+/// Remembers the addresses of the posted writes that came.
+#[derive(Default)]
+struct Log(Vec<u64>);
+
+impl<'m> Sink<'m> for Log {
+    fn accept(&mut self, _now: Instant, _port: &mut Port<'m>, tlp: &TlpView<'_>) {
+        if let TlpHeader::MemoryWrite(write) = tlp.header() {
+            self.0.push(write.address);
+        }
+    }
+}
+
+struct End<'m> {
+    memory: RawMemory<'m>,
+    config: ChannelConfig,
+    channel: Channel<'m>,
+    ledger: Ledger<'m, Root>,
+    log: Log,
+    events: Vec<Event>,
+}
+
+impl<'m> End<'m> {
+    fn new(arena: &'m Arena, role: Role, change: impl FnOnce(&mut ChannelConfig)) -> Self {
+        let mut config = ChannelConfig {
+            role,
+            key: [5; 32],
+            insecure: false,
+            fabric: 0,
+            group: Group(7),
+            loan_generation: LoanGeneration(0),
+            node: NodeId(role as u64 + 1),
+            name: Name::new("node"),
+            domain: DomainId(role as u32 + 1),
+            incarnation: Incarnation(1),
+            generation: CardGeneration(1),
+            seed: [role as u8; 32],
+            paths: vec![PathConfig { max_frame: 9000 }, PathConfig { max_frame: 9000 }],
+            max_payload: 4096,
+        };
+        change(&mut config);
+        Self::start(arena.zeroed::<Root>(), config, Instant::ZERO)
+    }
+
+    fn start(memory: RawMemory<'m>, config: ChannelConfig, now: Instant) -> Self {
+        let ledger = memory.ledger::<Root>(None, RuleSet::ALL);
+        ledger.journal.roll_back();
+        let pages = Pages::new(&ledger.root.pages, ledger.journal);
+        let channel = Channel::new(&ledger.root.channel, pages, ledger.journal, config.clone(), now);
+        Self { memory, config, channel, ledger, log: Log::default(), events: Vec::new() }
+    }
+
+    /// The card dies and the next one starts on the same ledger.
+    fn restart(&mut self, now: Instant) {
+        self.config.generation.0 += 1;
+        self.config.seed[1] += 1;
+        let next = Self::start(self.memory, self.config.clone(), now);
+        (self.channel, self.ledger) = (next.channel, next.ledger);
+    }
+
+    fn step(&mut self, now: Instant) {
+        self.channel.handle_timeout(now);
+        while self.channel.advance(now, &mut self.log) {}
+        while let Some(event) = self.channel.poll_event() {
+            if event == Event::Reset {
+                self.channel.open();
+            }
+            self.events.push(event);
+        }
+        self.ledger.journal.commit();
+    }
+
+    fn write(&mut self, address: u64) {
+        let request = MemoryRequest::new(Bdf(8), Tag::new(0).unwrap(), address, 4).unwrap();
+        assert!(self.channel.port.sender.push(
+            &TlpHeader::MemoryWrite(request),
+            Payload::inline(&[1; 4]),
+            false
+        ));
+        self.ledger.journal.commit();
+    }
+}
+
+/// Whether the network delivers a frame: by direction (borrower to lender is true) and path.
+type Network<'n> = dyn FnMut(bool, PathId) -> bool + 'n;
+
+/// Loses a frame in three, always the same ones.
+fn lossy() -> impl FnMut(bool, PathId) -> bool {
+    let mut state = 1_u64;
+    move |_, _| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 33) % 3 != 0
+    }
+}
+
+fn run(now: &mut Instant, ends: &mut [End<'_>; 2], network: &mut Network<'_>, rounds: u32) {
+    let mut buffer = vec![0; MAX_FRAME];
+    for _ in 0..rounds {
+        *now += Duration::from_micros(200);
+        ends.iter_mut().for_each(|end| end.step(*now));
+        for from in 0..2 {
+            while let Some((path, len)) = ends[from].channel.poll_transmit(*now, &mut buffer) {
+                if network(from == 0, path) {
+                    let to = &mut ends[1 - from];
+                    to.channel.handle_frame(*now, &mut buffer[..len], &mut to.log);
+                    to.ledger.journal.commit();
+                }
+            }
+        }
+    }
+}
+
+fn pair(arena: &Arena) -> [End<'_>; 2] {
+    [End::new(arena, Role::Borrower, |_| {}), End::new(arena, Role::Lender, |_| {})]
+}
+
+fn expect(end: &End<'_>, count: u64) {
+    let expected: Vec<u64> = (0..count).map(|index| index * 4).collect();
+    assert_eq!(end.log.0, expected, "each write once and in order");
+}
+
+#[test]
+fn writes_arrive_once_and_in_order_over_loss() {
+    let arena = Arena::default();
+    let mut network = lossy();
+    let mut ends = pair(&arena);
+    let mut now = Instant::ZERO;
+    run(&mut now, &mut ends, &mut network, 3000);
+    for index in 0..500 {
+        ends[0].write(index * 4);
+        run(&mut now, &mut ends, &mut network, 1);
+    }
+    run(&mut now, &mut ends, &mut network, 3000);
+    expect(&ends[1], 500);
+    assert!(ends[0].channel.is_idle());
+    assert!(ends[0].channel.stats().retransmissions.get() > 0);
+}
+
+#[test]
+fn both_cards_die_again_and_again() {
+    let arena = Arena::default();
+    let mut ends = pair(&arena);
+    let mut now = Instant::ZERO;
+    run(&mut now, &mut ends, &mut |_, _| true, 50);
+    for index in 0..300 {
+        ends[0].write(index * 4);
+        run(&mut now, &mut ends, &mut |_, _| true, 1);
+        if index % 7 == 0 {
+            ends[0].restart(now);
+        }
+        if index % 11 == 0 {
+            ends[1].restart(now);
+        }
+    }
+    run(&mut now, &mut ends, &mut |_, _| true, 1000);
+    expect(&ends[1], 300);
+    assert!(ends[0].channel.is_idle());
+}
+
+#[test]
+fn a_cut_rail_costs_a_few_round_trips_and_is_taken_up_again() {
+    let arena = Arena::default();
+    let mut ends = pair(&arena);
+    let mut now = Instant::ZERO;
+    run(&mut now, &mut ends, &mut |_, _| true, 50);
+    ends[0].write(0);
+    let before = now;
+    let mut cut = |_, path| path != 0;
+    while ends[1].log.0.is_empty() {
+        run(&mut now, &mut ends, &mut cut, 1);
+    }
+    assert!(now.since(before) < Duration::from_millis(20), "moved after {:?}", now.since(before));
+    run(&mut now, &mut ends, &mut cut, 3000);
+    assert!(!ends[0].channel.path_status(0, now).1 && ends[0].channel.path_status(1, now).1);
+    run(&mut now, &mut ends, &mut |_, _| true, 3000);
+    assert!(ends[0].channel.path_status(0, now).1);
+}
+
+#[test]
+fn a_lender_that_lost_its_ledger_is_met_again() {
+    let arena = Arena::default();
+    let mut ends = pair(&arena);
+    let mut now = Instant::ZERO;
+    run(&mut now, &mut ends, &mut |_, _| true, 50);
+    let config = ChannelConfig { incarnation: Incarnation(2), ..ends[1].config.clone() };
+    ends[1] = End::start(arena.zeroed::<Root>(), config, now);
+    run(&mut now, &mut ends, &mut |_, _| true, 8000);
+    assert_eq!(ends[0].events.iter().filter(|event| **event == Event::Reset).count(), 2);
+    ends[0].write(0);
+    run(&mut now, &mut ends, &mut |_, _| true, 50);
+    expect(&ends[1], 1);
+}
+
+#[test]
+fn a_second_borrower_is_refused_by_name() {
+    let arena = Arena::default();
+    let mut ends = pair(&arena);
+    let mut now = Instant::ZERO;
+    run(&mut now, &mut ends, &mut |_, _| true, 50);
+    let [_, lender] = ends;
+    let second = End::new(&arena, Role::Borrower, |config| config.node = NodeId(77));
+    let mut ends = [second, lender];
+    run(&mut now, &mut ends, &mut |_, _| true, 50);
+    let refused = |event: &Event| matches!(event, Event::Refused(Refusal::InUse { by, .. }) if by.to_string() == "node");
+    assert!(ends[0].events.iter().any(refused), "{:?}", ends[0].events);
+}
+
+#[test]
+fn a_function_given_back_can_be_lent_to_another() {
+    let arena = Arena::default();
+    let mut ends = pair(&arena);
+    let mut now = Instant::ZERO;
+    run(&mut now, &mut ends, &mut |_, _| true, 50);
+    ends[0].channel.close(now);
+    run(&mut now, &mut ends, &mut lossy(), 200);
+    assert!(ends.iter().all(|end| end.events.contains(&Event::Closed)));
+    let [_, lender] = ends;
+    let second = End::new(&arena, Role::Borrower, |config| config.node = NodeId(77));
+    let mut ends = [second, lender];
+    run(&mut now, &mut ends, &mut |_, _| true, 50);
+    ends[0].write(0);
+    run(&mut now, &mut ends, &mut |_, _| true, 50);
+    expect(&ends[1], 1);
+}
+
+#[test]
+fn forged_and_repeated_frames_are_counted_and_change_nothing() {
+    let arena = Arena::default();
+    let mut ends = pair(&arena);
+    let mut now = Instant::ZERO;
+    run(&mut now, &mut ends, &mut |_, _| true, 50);
+    ends[0].write(0);
+    ends[0].step(now);
+    let mut frame = vec![0; MAX_FRAME];
+    let (_, len) = ends[0].channel.poll_transmit(now, &mut frame).unwrap();
+    let lender = &mut ends[1];
+    let before = lender.channel.stats().dropped_replay.get();
+    let mut give = |mut bytes: Vec<u8>| lender.channel.handle_frame(now, &mut bytes, &mut lender.log);
+    for bit in (0..len * 8).step_by(13) {
+        let mut forged = frame[..len].to_vec();
+        forged[bit / 8] ^= 1 << (bit % 8);
+        give(forged);
+    }
+    (0..len).for_each(|short| give(frame[..short].to_vec()));
+    for _ in 0..3 {
+        give(frame[..len].to_vec());
+    }
+    expect(lender, 1);
+    let stats = lender.channel.stats();
+    assert_eq!(stats.dropped_replay.get() - before, 2);
+    assert!(stats.dropped_auth.get() > 100 && stats.dropped_malformed.get() > 0);
+}
+
+#[test]
+fn without_sealing_on_both_sides_nothing_is_lent() {
+    let arena = Arena::default();
+    let mut ends = [
+        End::new(&arena, Role::Borrower, |config| config.insecure = true),
+        End::new(&arena, Role::Lender, |_| {}),
+    ];
+    run(&mut Instant::ZERO.clone(), &mut ends, &mut |_, _| true, 50);
+    assert!(ends[0].events.contains(&Event::Refused(Refusal::Sealing)), "{:?}", ends[0].events);
+}

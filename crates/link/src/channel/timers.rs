@@ -1,0 +1,128 @@
+//! Time passes: probes, heartbeats, hellos and handshakes.
+
+use core::time::Duration;
+
+use base::times::{ACK_DELAY, HEARTBEAT, HELLO, INFORMATION, PROBE_GRANULARITY, PROBE_MAX, SILENCE};
+use base::{Instant, Rule};
+
+use super::keys::all_paths;
+use super::{Channel, REKEY_FRAMES, Role};
+
+/// Packets after which an acknowledgement is sent at once (RFC 9000 §13.2.2).
+pub(super) const ACK_EVERY: u32 = 2;
+
+impl Channel<'_> {
+    /// When [`Channel::handle_timeout`] is to be called.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let tags = self.port.tags.poll_timeout();
+        let candidates = [self.handshake.next, self.silence_ends(), tags].into_iter().flatten();
+        if self.current.is_none() {
+            return candidates.min();
+        }
+        let paths = self.paths.iter().flat_map(|path| {
+            let ack = (path.incoming.unacked > 0).then(|| path.incoming.unacked_since + ACK_DELAY);
+            [path.outgoing.poll_timeout(), ack, Some(path.next_heartbeat)].into_iter().flatten()
+        });
+        let information = self.information.is_some().then_some(self.next_information);
+        let rest = [self.greeting.next, self.transmission.probe_at, information].into_iter().flatten();
+        candidates.chain(paths).chain(rest).min()
+    }
+
+    /// Time has come. Overdue tags are the composing card's to ask for: [`super::Port::tags`].
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.watch_silence(now);
+        if self.handshake.next.is_some_and(|next| next <= now) {
+            self.begin_handshake(now);
+        }
+        if self.current.is_none() {
+            return;
+        }
+        self.watch_paths(now);
+        self.watch_uncommitted(now);
+        if self.greeting.next.is_some_and(|next| next <= now) {
+            self.greeting.due = all_paths(self.paths.len());
+            let again = self.journal.rule(Rule::HelloUntilAnswered) || self.goodbye;
+            self.greeting.next = again.then_some(now + HELLO);
+        }
+    }
+
+    /// The borrower begins anew when nothing authentic has been heard for long, or when the keys grow old.
+    fn watch_silence(&mut self, now: Instant) {
+        let worn = self.frames_under_key > REKEY_FRAMES;
+        let silent = self.silence_ends().is_some_and(|end| end <= now);
+        if self.begins() && self.handshake.next.is_none() && (silent || worn) && !self.goodbye {
+            self.handshake.next = Some(now);
+            self.frames_under_key = 0;
+        }
+    }
+
+    fn silence_ends(&self) -> Option<Instant> {
+        let watching =
+            self.config.role == Role::Borrower && self.current.is_some() && self.handshake.next.is_none();
+        (watching && self.begins() && !self.goodbye).then(|| self.handshake.last_heard + SILENCE)
+    }
+
+    fn watch_paths(&mut self, now: Instant) {
+        for index in 0..self.paths.len() {
+            let elsewhere =
+                (0..self.paths.len()).any(|other| other != index && self.paths[other].outgoing.probes() == 0);
+            let resend = &mut self.transmission.resend;
+            let path = &mut self.paths[index];
+            let mut lost = |carried: crate::path::Carried| {
+                if carried.count > 0 {
+                    resend.push_back((carried.first, carried.count.into()));
+                }
+            };
+            path.ping |= path.outgoing.handle_timeout(now, elsewhere, &mut lost);
+            if path.next_heartbeat <= now {
+                path.next_heartbeat = now + HEARTBEAT;
+                path.ping |= !path.outgoing.awaits();
+            }
+        }
+    }
+
+    /// Something lies past committed, or waits for credit, and nothing is in flight that would bring news: ask.
+    fn watch_uncommitted(&mut self, now: Instant) {
+        let sender = &self.port.sender;
+        let waits = sender.is_blocked() || sender.committed() < sender.next();
+        if !waits || !self.journal.rule(Rule::ProbeUncommitted) {
+            self.transmission.probe_at = None;
+            self.transmission.probes = 0;
+            return;
+        }
+        match self.transmission.probe_at {
+            Some(at) if at <= now => {
+                let path = self.best_path();
+                self.paths[path].ping = true;
+                self.transmission.probes += 1;
+                self.arm_probe(now);
+            }
+            Some(_) => {}
+            None => self.arm_probe(now),
+        }
+    }
+
+    pub(super) fn arm_probe(&mut self, now: Instant) {
+        let round_trip = self.paths[self.best_path()].outgoing.round_trip().unwrap_or(PROBE_GRANULARITY);
+        let wait: Duration = (round_trip * 2 + PROBE_GRANULARITY) * (1 << self.transmission.probes.min(8));
+        self.transmission.probe_at = Some(now + wait.min(PROBE_MAX));
+    }
+
+    /// The path for what may take any: one that answers, and of those the first.
+    pub(super) fn best_path(&self) -> usize {
+        (0..self.paths.len()).min_by_key(|&path| self.paths[path].outgoing.probes()).unwrap_or(0)
+    }
+
+    /// Whether an acknowledgement for `path` is due.
+    pub(super) fn ack_is_due(&self, path: usize, now: Instant) -> bool {
+        let incoming = &self.paths[path].incoming;
+        incoming.unacked >= ACK_EVERY || (incoming.unacked > 0 && incoming.unacked_since + ACK_DELAY <= now)
+    }
+
+    /// Whether information is due; it is then taken as sent.
+    pub(super) fn take_information(&mut self, now: Instant) -> Option<crate::record::Information> {
+        let information = self.information.filter(|_| self.next_information <= now)?;
+        self.next_information = now + INFORMATION;
+        Some(information)
+    }
+}

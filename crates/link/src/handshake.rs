@@ -1,0 +1,313 @@
+//! The handshake: Noise `NNpsk0` with the key of the loan's line, so that only who knows the line can begin or answer.
+//!
+//! State of a handshake dies with the card; what has to outlive it are the [`KeySet`]s, which the channel commits
+//! before the message that lets the peer use them.
+
+use core::time::Duration;
+
+use aws_lc_rs::digest::{SHA256, digest};
+use base::ids::{DomainId, Group, Incarnation, NodeId};
+use snow::params::{CipherChoice, DHChoice, HashChoice};
+use snow::resolvers::{BoxedCryptoResolver, CryptoResolver, DefaultResolver};
+use snow::types::{Cipher, Dh, Hash, Random};
+use snow::{Builder, HandshakeState};
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::channel::Name;
+use crate::frame::VERSION;
+use crate::seal::KEY_LEN;
+
+const PATTERN: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
+/// Bytes that Noise adds to a payload: an ephemeral public key and a tag.
+pub(crate) const NOISE_OVERHEAD: usize = 32 + 16;
+
+/// What a handshake has agreed. All zeroes: nothing.
+#[derive(Clone, Copy, PartialEq, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+pub(crate) struct KeySet {
+    pub(crate) valid: u32,
+    /// As frames name it.
+    pub(crate) id: u32,
+    pub(crate) send: [u8; KEY_LEN],
+    pub(crate) receive: [u8; KEY_LEN],
+    pub(crate) peer_incarnation: u64,
+    pub(crate) peer_node: u64,
+    pub(crate) peer_domain: u32,
+    pub(crate) max_payload: u32,
+    pub(crate) peer_name: [u8; 32],
+}
+
+/// Why a lender does not lend.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// Another node has the function.
+    InUse {
+        /// Its name.
+        by: Name,
+        /// For how long it has had it.
+        since: Duration,
+    },
+    /// One side insists on sealed frames and the other on unsealed ones.
+    Sealing,
+}
+
+/// What the borrower says in the first message.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct Proposal {
+    pub(crate) incarnation: U64,
+    pub(crate) attempt: U64,
+    pub(crate) node: U64,
+    pub(crate) domain: U32,
+    pub(crate) max_payload: U16,
+    pub(crate) insecure: u8,
+    pub(crate) name: [u8; 32],
+}
+
+/// What the lender answers.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct Answer {
+    /// One of [`verdict`].
+    pub(crate) verdict: u8,
+    /// How frames shall name the new keys: by a number that the lender does not use for others.
+    pub(crate) key_id: u8,
+    pub(crate) max_payload: U16,
+    pub(crate) domain: U32,
+    pub(crate) incarnation: U64,
+    pub(crate) attempt: U64,
+    pub(crate) node: U64,
+    /// The lender's name; of a refusal, the present borrower's.
+    pub(crate) name: [u8; 32],
+    pub(crate) since_seconds: U64,
+}
+
+pub(crate) mod verdict {
+    pub(crate) const ACCEPTED: u8 = 0;
+    pub(crate) const IN_USE: u8 = 1;
+    pub(crate) const SEALING: u8 = 2;
+}
+
+impl Answer {
+    /// The refusal in this answer, if it is one.
+    pub(crate) fn refusal(&self) -> Option<Refusal> {
+        match self.verdict {
+            verdict::ACCEPTED => None,
+            verdict::SEALING => Some(Refusal::Sealing),
+            _ => Some(Refusal::InUse {
+                by: Name::from_bytes(self.name),
+                since: Duration::from_secs(self.since_seconds.get()),
+            }),
+        }
+    }
+}
+
+/// What a handshake is bound to, beside the key: both sides must agree on it.
+#[derive(Clone, Copy)]
+pub(crate) struct Binding<'a> {
+    pub(crate) key: &'a [u8; KEY_LEN],
+    pub(crate) fabric: u32,
+    pub(crate) group: Group,
+}
+
+/// The borrower's side of one attempt.
+pub(crate) struct Initiator {
+    state: HandshakeState,
+    pub(crate) attempt: u64,
+}
+
+impl Initiator {
+    /// Begins an attempt; the message goes to `out`. `None` if the key is unusable, which no key of 32 bytes is.
+    pub(crate) fn begin(
+        binding: Binding<'_>,
+        entropy: [u8; 32],
+        proposal: &Proposal,
+        out: &mut Vec<u8>,
+    ) -> Option<Self> {
+        let prologue = binding.prologue();
+        let mut state = binding.builder(&prologue, entropy)?.build_initiator().ok()?;
+        out.resize(size_of::<Proposal>() + NOISE_OVERHEAD, 0);
+        let len = state.write_message(proposal.as_bytes(), out).ok()?;
+        out.truncate(len);
+        Some(Self { state, attempt: proposal.attempt.get() })
+    }
+
+    /// Reads the answer: the keys for sending and receiving with it. `None`: not an answer to this attempt.
+    pub(crate) fn finish(&mut self, message: &[u8]) -> Option<(Answer, [u8; KEY_LEN], [u8; KEY_LEN])> {
+        let mut payload = [0; size_of::<Answer>() + NOISE_OVERHEAD];
+        if message.len() > payload.len() {
+            return None;
+        }
+        let len = self.state.read_message(message, &mut payload).ok()?;
+        let answer = Answer::read_from_bytes(payload.get(..len)?).ok()?;
+        let (send, receive) = self.state.dangerously_get_raw_split();
+        (answer.attempt.get() == self.attempt).then_some((answer, send, receive))
+    }
+}
+
+/// The lender's side of one attempt, between the two messages.
+pub(crate) struct Responder {
+    state: HandshakeState,
+}
+
+impl Responder {
+    /// Reads a first message; `None`: not from someone who knows the key.
+    pub(crate) fn read(binding: Binding<'_>, entropy: [u8; 32], message: &[u8]) -> Option<(Self, Proposal)> {
+        let prologue = binding.prologue();
+        let mut state = binding.builder(&prologue, entropy)?.build_responder().ok()?;
+        let mut payload = [0; size_of::<Proposal>() + NOISE_OVERHEAD];
+        if message.len() > payload.len() {
+            return None;
+        }
+        let len = state.read_message(message, &mut payload).ok()?;
+        Some((Self { state }, Proposal::read_from_bytes(payload.get(..len)?).ok()?))
+    }
+
+    /// Answers; the message goes to `out`. Returns the keys for sending and receiving.
+    pub(crate) fn answer(
+        mut self,
+        answer: &Answer,
+        out: &mut Vec<u8>,
+    ) -> Option<([u8; KEY_LEN], [u8; KEY_LEN])> {
+        out.resize(size_of::<Answer>() + NOISE_OVERHEAD, 0);
+        let len = self.state.write_message(answer.as_bytes(), out).ok()?;
+        out.truncate(len);
+        let (receive, send) = self.state.dangerously_get_raw_split();
+        Some((send, receive))
+    }
+}
+
+impl KeySet {
+    pub(crate) fn node(&self) -> NodeId {
+        NodeId(self.peer_node)
+    }
+
+    pub(crate) fn incarnation(&self) -> Incarnation {
+        Incarnation(self.peer_incarnation)
+    }
+
+    pub(crate) fn domain(&self) -> DomainId {
+        DomainId(self.peer_domain)
+    }
+
+    pub(crate) fn is_valid(&self) -> bool {
+        self.valid != 0
+    }
+}
+
+impl Binding<'_> {
+    fn prologue(&self) -> [u8; 9] {
+        let mut prologue = [VERSION; 9];
+        prologue[1..5].copy_from_slice(&self.fabric.to_le_bytes());
+        prologue[5..].copy_from_slice(&self.group.0.to_le_bytes());
+        prologue
+    }
+
+    fn builder<'b>(&'b self, prologue: &'b [u8], entropy: [u8; 32]) -> Option<Builder<'b>> {
+        let params = PATTERN.parse().expect("the pattern is one that Noise defines");
+        let resolver: BoxedCryptoResolver = Box::new(Resolver { entropy });
+        Builder::with_resolver(params, resolver).psk(0, self.key).ok()?.prologue(prologue).ok()
+    }
+}
+
+/// The primitives of Noise, with randomness that the driver has given, so that a simulation can be repeated.
+struct Resolver {
+    entropy: [u8; 32],
+}
+
+impl CryptoResolver for Resolver {
+    fn resolve_rng(&self) -> Option<Box<dyn Random>> {
+        Some(Box::new(Stream { entropy: self.entropy, blocks: 0 }))
+    }
+
+    fn resolve_dh(&self, choice: &DHChoice) -> Option<Box<dyn Dh>> {
+        DefaultResolver.resolve_dh(choice)
+    }
+
+    fn resolve_hash(&self, choice: &HashChoice) -> Option<Box<dyn Hash>> {
+        DefaultResolver.resolve_hash(choice)
+    }
+
+    fn resolve_cipher(&self, choice: &CipherChoice) -> Option<Box<dyn Cipher>> {
+        DefaultResolver.resolve_cipher(choice)
+    }
+}
+
+struct Stream {
+    entropy: [u8; 32],
+    blocks: u64,
+}
+
+impl Random for Stream {
+    fn try_fill_bytes(&mut self, dest: &mut [u8]) -> Result<(), snow::Error> {
+        for chunk in dest.chunks_mut(32) {
+            let block = derive(&self.entropy, self.blocks);
+            chunk.copy_from_slice(&block[..chunk.len()]);
+            self.blocks += 1;
+        }
+        Ok(())
+    }
+}
+
+/// The `index`-th secret derived from `seed`.
+pub(crate) fn derive(seed: &[u8; 32], index: u64) -> [u8; 32] {
+    let mut input = [0; 40];
+    input[..32].copy_from_slice(seed);
+    input[32..].copy_from_slice(&index.to_le_bytes());
+    let mut out = [0; 32];
+    out.copy_from_slice(digest(&SHA256, &input).as_ref());
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const KEY: [u8; 32] = [9; 32];
+
+    fn binding(group: u32) -> Binding<'static> {
+        Binding { key: &KEY, fabric: 0, group: Group(group) }
+    }
+
+    fn proposal() -> Proposal {
+        Proposal::read_from_bytes(&[1; size_of::<Proposal>()]).unwrap()
+    }
+
+    #[test]
+    fn both_sides_agree_on_both_keys() {
+        let mut message = Vec::new();
+        let mut initiator = Initiator::begin(binding(1), [1; 32], &proposal(), &mut message).unwrap();
+        let (responder, read) = Responder::read(binding(1), [2; 32], &message).unwrap();
+        assert_eq!(read.as_bytes(), proposal().as_bytes());
+        let answer = Answer {
+            attempt: proposal().attempt,
+            ..Answer::read_from_bytes(&[0; size_of::<Answer>()]).unwrap()
+        };
+        let (send, receive) = responder.answer(&answer, &mut message).unwrap();
+        let (_, their_send, their_receive) = initiator.finish(&message).unwrap();
+        assert_eq!((send, receive), (their_receive, their_send));
+        assert_ne!(send, receive);
+    }
+
+    #[test]
+    fn another_group_or_key_is_refused() {
+        let mut message = Vec::new();
+        Initiator::begin(binding(1), [1; 32], &proposal(), &mut message).unwrap();
+        assert!(Responder::read(binding(2), [2; 32], &message).is_none());
+        let other = Binding { key: &[8; 32], ..binding(1) };
+        assert!(Responder::read(other, [2; 32], &message).is_none());
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_refused_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            prop_assert!(Responder::read(binding(1), [2; 32], &bytes).is_none());
+            let mut message = Vec::new();
+            let mut initiator = Initiator::begin(binding(1), [1; 32], &proposal(), &mut message).unwrap();
+            prop_assert!(initiator.finish(&bytes).is_none());
+        }
+    }
+}

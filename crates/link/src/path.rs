@@ -1,0 +1,475 @@
+//! One rail of a channel: packet numbers, acknowledgements, round trips, loss and congestion, in the manner of RFC 9002.
+//!
+//! Everything here is volatile. A packet number is used once, so an acknowledgement is never ambiguous; what a lost packet carried
+//! is sent again under a new number, on whichever path is best then.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use base::Instant;
+use base::times::{ACK_DELAY, INITIAL_RTT, PROBE_GRANULARITY, PROBE_MAX};
+
+use crate::record::MAX_RANGES;
+
+/// A packet is lost when one so many later has arrived (RFC 9002 §6.1.1).
+const PACKET_THRESHOLD: u64 = 3;
+/// Congestion window at the start, in bytes.
+const INITIAL_WINDOW: usize = 256 << 10;
+/// Two of the largest frames always fit.
+const MIN_WINDOW: usize = 2 * crate::frame::MAX_FRAME;
+/// What a socket's receive buffer can be expected to hold.
+const MAX_WINDOW: usize = 2 << 20;
+/// Packets in flight that are remembered.
+const MAX_SENT: usize = 4096;
+/// Packet numbers behind the largest that are told from replays.
+const REPLAY_WINDOW: u64 = 1024;
+
+/// Ranges of packet numbers, both ends included, highest first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct AckRanges {
+    ranges: [(u64, u64); MAX_RANGES],
+    len: usize,
+}
+
+impl AckRanges {
+    /// Appends a range below all others; `None` where it is not, or where there are too many.
+    pub(crate) fn push(&mut self, low: u64, high: u64) -> Option<()> {
+        let below = self.len == 0 || high < self.ranges[self.len - 1].0;
+        if low > high || !below || self.len == MAX_RANGES {
+            return None;
+        }
+        self.ranges[self.len] = (low, high);
+        self.len += 1;
+        Some(())
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.ranges[..self.len].iter().copied()
+    }
+
+    fn largest(&self) -> Option<u64> {
+        self.iter().next().map(|(_, high)| high)
+    }
+
+    fn contains(&self, number: u64) -> bool {
+        self.iter().any(|(low, high)| (low..=high).contains(&number))
+    }
+}
+
+/// What a packet carried of the stream: `count` TLPs from number `first` on; none for a probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(crate) struct Carried {
+    pub(crate) first: u64,
+    pub(crate) count: u16,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    number: u64,
+    at: Instant,
+    bytes: usize,
+    carried: Carried,
+}
+
+/// The sending side of a path.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    next_number: u64,
+    sent: VecDeque<Sent>,
+    in_flight: usize,
+    largest_acked: Option<u64>,
+    smoothed: Option<Duration>,
+    variance: Duration,
+    window: usize,
+    threshold: usize,
+    /// Losses of packets sent before this belong to a reduction that has been made.
+    recovery_start: Instant,
+    loss_deadline: Option<Instant>,
+    probes: u32,
+    last_eliciting: Instant,
+    /// Losses since the path was made, for the loss ratio.
+    pub(crate) lost_packets: u64,
+    pub(crate) sent_packets: u64,
+}
+
+impl Outgoing {
+    pub(crate) fn new() -> Self {
+        Self {
+            next_number: 0,
+            sent: VecDeque::new(),
+            in_flight: 0,
+            largest_acked: None,
+            smoothed: None,
+            variance: INITIAL_RTT / 2,
+            window: INITIAL_WINDOW,
+            threshold: usize::MAX,
+            recovery_start: Instant::ZERO,
+            loss_deadline: None,
+            probes: 0,
+            last_eliciting: Instant::ZERO,
+            lost_packets: 0,
+            sent_packets: 0,
+        }
+    }
+
+    /// Takes the next packet number.
+    pub(crate) fn take_number(&mut self) -> u64 {
+        let number = self.next_number;
+        self.next_number += 1;
+        number
+    }
+
+    /// An ack-eliciting packet has left.
+    pub(crate) fn record(&mut self, now: Instant, number: u64, bytes: usize, carried: Carried) {
+        self.sent.push_back(Sent { number, at: now, bytes, carried });
+        self.in_flight += bytes;
+        self.last_eliciting = now;
+        self.sent_packets += 1;
+    }
+
+    /// Whether the congestion window has room for a frame with TLPs.
+    pub(crate) fn has_window(&self) -> bool {
+        self.in_flight < self.window && self.sent.len() < MAX_SENT
+    }
+
+    /// Whether an answer is awaited.
+    pub(crate) fn awaits(&self) -> bool {
+        !self.sent.is_empty()
+    }
+
+    /// Probes sent since something was last acknowledged: above zero the path is suspect.
+    pub(crate) fn probes(&self) -> u32 {
+        self.probes
+    }
+
+    /// The smoothed round trip, once there was one.
+    pub(crate) fn round_trip(&self) -> Option<Duration> {
+        self.smoothed
+    }
+
+    /// Handles an acknowledgement: calls `acked` and `lost` for what the packets carried.
+    pub(crate) fn handle_ack(
+        &mut self,
+        now: Instant,
+        ranges: &AckRanges,
+        delay: Duration,
+        acked: &mut dyn FnMut(Carried),
+        lost: &mut dyn FnMut(Carried),
+    ) {
+        let Some(largest) = ranges.largest() else { return };
+        if largest >= self.next_number {
+            return;
+        }
+        let mut newest = None;
+        let mut index = 0;
+        while index < self.sent.len() {
+            let packet = self.sent[index];
+            if packet.number > largest {
+                break;
+            }
+            if ranges.contains(packet.number) {
+                self.sent.remove(index);
+                self.in_flight -= packet.bytes;
+                self.grow(&packet);
+                acked(packet.carried);
+                newest = Some(packet);
+            } else {
+                index += 1;
+            }
+        }
+        self.largest_acked = self.largest_acked.max(Some(largest));
+        if let Some(packet) = newest {
+            self.probes = 0;
+            if packet.number == largest {
+                self.sample(now.since(packet.at), delay);
+            }
+        }
+        self.detect_loss(now, lost);
+    }
+
+    /// The window grows by what was acknowledged in slow start, else by about a frame a round trip (RFC 9002 §7.3).
+    fn grow(&mut self, packet: &Sent) {
+        if packet.at <= self.recovery_start {
+            return;
+        }
+        let more =
+            if self.window < self.threshold { packet.bytes } else { 16_384 * packet.bytes / self.window };
+        self.window = (self.window + more).min(MAX_WINDOW);
+    }
+
+    fn sample(&mut self, latest: Duration, delay: Duration) {
+        let Some(smoothed) = self.smoothed else {
+            self.smoothed = Some(latest);
+            self.variance = latest / 2;
+            return;
+        };
+        let latest = if latest > smoothed + delay { latest - delay } else { latest };
+        self.variance = (self.variance * 3 + smoothed.abs_diff(latest)) / 4;
+        self.smoothed = Some((smoothed * 7 + latest) / 8);
+    }
+
+    /// Declares packets lost that were overtaken (RFC 9002 §6.1).
+    pub(crate) fn detect_loss(&mut self, now: Instant, lost: &mut dyn FnMut(Carried)) {
+        self.loss_deadline = None;
+        let Some(largest) = self.largest_acked else { return };
+        let patience = (self.smoothed.unwrap_or(INITIAL_RTT) * 9 / 8).max(PROBE_GRANULARITY);
+        while let Some(&packet) = self.sent.front() {
+            if packet.number > largest {
+                return;
+            }
+            let overtaken = largest - packet.number >= PACKET_THRESHOLD;
+            if !overtaken && packet.at + patience > now {
+                self.loss_deadline = Some(packet.at + patience);
+                return;
+            }
+            self.sent.pop_front();
+            self.in_flight -= packet.bytes;
+            self.lost_packets += 1;
+            self.shrink(now, packet.at);
+            lost(packet.carried);
+        }
+    }
+
+    fn shrink(&mut self, now: Instant, sent_at: Instant) {
+        if sent_at > self.recovery_start {
+            self.recovery_start = now;
+            self.window = (self.window / 10 * 7).max(MIN_WINDOW);
+            self.threshold = self.window;
+        }
+    }
+
+    /// When `handle_timeout` has something to do.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        self.loss_deadline.or_else(|| self.awaits().then(|| self.last_eliciting + self.probe_after()))
+    }
+
+    fn probe_after(&self) -> Duration {
+        let smoothed = self.smoothed.unwrap_or(INITIAL_RTT);
+        let once = smoothed + (self.variance * 4).max(PROBE_GRANULARITY) + ACK_DELAY;
+        (once * (1 << self.probes.min(10))).min(PROBE_MAX)
+    }
+
+    /// Time has come: true if the path is to be probed. With `all`, everything in flight is given to `lost`, because another path
+    /// can carry it; otherwise only the oldest packet that carried TLPs.
+    pub(crate) fn handle_timeout(&mut self, now: Instant, all: bool, lost: &mut dyn FnMut(Carried)) -> bool {
+        if self.poll_timeout().is_none_or(|deadline| deadline > now) {
+            return false;
+        }
+        if self.loss_deadline.is_some() {
+            self.detect_loss(now, lost);
+            return false;
+        }
+        self.probes += 1;
+        self.last_eliciting = now;
+        if self.probes > 1 {
+            self.shrink(now, now);
+        }
+        let gone = if all { self.sent.len() } else { 1 };
+        for packet in self.sent.drain(..gone) {
+            self.in_flight -= packet.bytes;
+            self.lost_packets += 1;
+            lost(packet.carried);
+        }
+        true
+    }
+
+    /// Forgets what is in flight, without a verdict: the peer has a new card.
+    pub(crate) fn forget_in_flight(&mut self) {
+        self.sent.clear();
+        self.in_flight = 0;
+        self.loss_deadline = None;
+        self.probes = 0;
+    }
+}
+
+/// The receiving side of a path, for one key and one card of the peer.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    largest: Option<u64>,
+    /// Bit `n`: packet number `largest - n` has come.
+    seen: [u64; REPLAY_WINDOW as usize / 64],
+    /// Received ranges, highest first.
+    ranges: VecDeque<(u64, u64)>,
+    /// Eliciting packets not acknowledged yet, and when the first of them came.
+    pub(crate) unacked: u32,
+    pub(crate) unacked_since: Instant,
+    largest_at: Instant,
+    pub(crate) last_heard: Instant,
+}
+
+impl Incoming {
+    pub(crate) fn new(now: Instant) -> Self {
+        Self {
+            largest: None,
+            seen: [0; REPLAY_WINDOW as usize / 64],
+            ranges: VecDeque::new(),
+            unacked: 0,
+            unacked_since: now,
+            largest_at: now,
+            last_heard: now,
+        }
+    }
+
+    /// Whether `number` may be new.
+    pub(crate) fn is_fresh(&self, number: u64) -> bool {
+        let Some(largest) = self.largest else { return true };
+        match largest.checked_sub(number) {
+            None => true,
+            Some(behind) => {
+                behind < REPLAY_WINDOW && self.seen[behind as usize / 64] & (1 << (behind % 64)) == 0
+            }
+        }
+    }
+
+    /// An authenticated packet with a fresh number has come.
+    pub(crate) fn record(&mut self, now: Instant, number: u64) {
+        self.last_heard = now;
+        let ahead = self.largest.map_or(0, |largest| number.saturating_sub(largest));
+        if self.largest.is_none_or(|largest| number > largest) {
+            self.shift(ahead);
+            self.largest = Some(number);
+            self.largest_at = now;
+        }
+        let behind = self.largest.map_or(0, |largest| largest - number) as usize;
+        self.seen[behind / 64] |= 1 << (behind % 64);
+    }
+
+    fn shift(&mut self, by: u64) {
+        let (words, bits) = ((by / 64).min(self.seen.len() as u64) as usize, (by % 64) as u32);
+        self.seen.rotate_right(words);
+        self.seen[..words].fill(0);
+        if bits > 0 {
+            for index in (0..self.seen.len()).rev() {
+                let carry = if index > 0 { self.seen[index - 1] >> (64 - bits) } else { 0 };
+                self.seen[index] = self.seen[index] << bits | carry;
+            }
+        }
+    }
+
+    /// The packet may be acknowledged, and asks for it if `eliciting`.
+    pub(crate) fn acknowledge(&mut self, now: Instant, number: u64, eliciting: bool) {
+        let position =
+            self.ranges.iter().position(|&(low, _)| low <= number + 1).unwrap_or(self.ranges.len());
+        match self.ranges.get_mut(position) {
+            Some((low, high)) if (*low..=*high).contains(&number) => {}
+            Some((_, high)) if *high + 1 == number => {
+                *high = number;
+                if position > 0 && self.ranges[position - 1].0 == number + 1 {
+                    let upper = self.ranges[position - 1].1;
+                    self.ranges[position].1 = upper;
+                    self.ranges.remove(position - 1);
+                }
+            }
+            Some((low, _)) if *low == number + 1 => *low = number,
+            _ => self.ranges.insert(position, (number, number)),
+        }
+        self.ranges.truncate(MAX_RANGES);
+        if eliciting {
+            if self.unacked == 0 {
+                self.unacked_since = now;
+            }
+            self.unacked += 1;
+        }
+    }
+
+    /// The acknowledgement to send now, with its delay.
+    pub(crate) fn take_ack(&mut self, now: Instant) -> Option<(AckRanges, Duration)> {
+        if self.unacked == 0 {
+            return None;
+        }
+        self.unacked = 0;
+        let mut ranges = AckRanges::default();
+        for &(low, high) in &self.ranges {
+            ranges.push(low, high)?;
+        }
+        Some((ranges, now.since(self.largest_at)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn ranges(list: &[(u64, u64)]) -> AckRanges {
+        let mut ranges = AckRanges::default();
+        list.iter().for_each(|&(low, high)| ranges.push(low, high).unwrap());
+        ranges
+    }
+
+    #[test]
+    fn overtaken_packets_are_lost_and_acknowledged_ones_are_not() {
+        let mut path = Outgoing::new();
+        let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
+        for number in 0..6 {
+            assert_eq!(path.take_number(), number);
+            path.record(at(0), number, 100, Carried { first: number * 10, count: 1 });
+        }
+        let (mut acked, mut lost) = (vec![], vec![]);
+        path.handle_ack(
+            at(1),
+            &ranges(&[(5, 5), (3, 3)]),
+            Duration::ZERO,
+            &mut |carried| acked.push(carried.first),
+            &mut |carried| lost.push(carried.first),
+        );
+        assert_eq!((acked, lost), (vec![30, 50], vec![0, 10, 20]));
+        assert!(path.awaits());
+    }
+
+    #[test]
+    fn an_acknowledgement_of_what_was_never_sent_changes_nothing() {
+        let mut path = Outgoing::new();
+        let number = path.take_number();
+        path.record(Instant::ZERO, number, 100, Carried::default());
+        path.handle_ack(
+            Instant::ZERO,
+            &ranges(&[(0, 9)]),
+            Duration::ZERO,
+            &mut |_| panic!(),
+            &mut |_| panic!(),
+        );
+        assert!(path.awaits());
+    }
+
+    #[test]
+    fn probes_back_off_and_give_up_the_flight_only_to_another_path() {
+        let mut path = Outgoing::new();
+        for _ in 0..3 {
+            let number = path.take_number();
+            path.record(Instant::ZERO, number, 100, Carried { first: number, count: 1 });
+        }
+        let first = path.poll_timeout().unwrap();
+        let mut lost = 0;
+        assert!(path.handle_timeout(first, false, &mut |_| lost += 1));
+        assert_eq!(lost, 1);
+        let second = path.poll_timeout().unwrap();
+        assert!(second.since(first) > first.since(Instant::ZERO));
+        assert!(path.handle_timeout(second, true, &mut |_| lost += 1));
+        assert_eq!((lost, path.awaits()), (3, false));
+    }
+
+    proptest! {
+        /// The replay window is a set of the numbers that came, as far as it reaches back.
+        #[test]
+        fn each_packet_number_is_fresh_once(numbers in proptest::collection::vec(0..3000_u64, 1..200)) {
+            let mut path = Incoming::new(Instant::ZERO);
+            let mut seen = std::collections::BTreeSet::new();
+            for number in numbers {
+                let largest = seen.last().copied().unwrap_or(0);
+                let in_reach = number + REPLAY_WINDOW > largest;
+                prop_assert_eq!(path.is_fresh(number), in_reach && !seen.contains(&number));
+                if path.is_fresh(number) {
+                    path.record(Instant::ZERO, number);
+                    path.acknowledge(Instant::ZERO, number, true);
+                    seen.insert(number);
+                }
+            }
+            let (ranges, _) = path.take_ack(Instant::ZERO).unwrap();
+            for (low, high) in ranges.iter() {
+                prop_assert!((low..=high).all(|number| seen.contains(&number)));
+            }
+        }
+    }
+}

@@ -1,0 +1,178 @@
+use std::collections::BTreeMap;
+
+use base::Rule;
+use base::ledger::{Cell, Journal};
+use pcie::{FlowClass, TlpView};
+use zerocopy::FromBytes;
+
+use crate::sender::{Credits, SLOTS};
+
+/// Credits of a stream that has received nothing: as many posted writes as a sender can hold.
+const POSTED_HEADERS: u64 = 1024;
+/// 16-byte units: every posted write may carry 4096 bytes.
+const POSTED_DATA: u64 = POSTED_HEADERS * 256;
+/// Completions a completer can hold; a request of 4096 bytes needs up to `4096 / max_payload + 1` of them.
+const COMPLETIONS: u64 = 512;
+/// Most frames kept that arrived ahead of a gap.
+const AHEAD_FRAMES: usize = 512;
+/// Most bytes of them.
+const AHEAD_BYTES: usize = 8 << 20;
+
+/// The storage of a [`Receiver`]. All zeroes: a stream that has received nothing.
+#[derive(FromBytes)]
+#[repr(C)]
+pub struct ReceiverCells {
+    /// The number of the next TLP to be handed on; all below are in their final place.
+    expected: Cell<u64>,
+    posted_headers: Cell<u64>,
+    posted_data: Cell<u64>,
+    /// Requests whose last completion has been committed by the requester.
+    completed: Cell<u64>,
+}
+
+/// The receiving half of a stream: hands each TLP on once, in the order of the numbers.
+pub struct Receiver<'m> {
+    cells: &'m ReceiverCells,
+    journal: Journal<'m>,
+    non_posted_headers: u64,
+    /// What arrived ahead of a gap. Dies with the card: the sender still has it.
+    ahead: BTreeMap<u64, Ahead>,
+    ahead_bytes: usize,
+}
+
+struct Ahead {
+    count: u16,
+    tlps: Box<[u8]>,
+}
+
+/// What became of a stream record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Received {
+    /// Handed on, kept, or known already: the packet may be acknowledged.
+    Taken,
+    /// No room: as if it had been lost.
+    Refused,
+    /// Not a sequence of TLPs: the peer is broken.
+    Malformed,
+}
+
+impl<'m> Receiver<'m> {
+    /// The receiver over `cells` of a stream with this maximum payload.
+    pub fn new(cells: &'m ReceiverCells, journal: Journal<'m>, max_payload: usize) -> Self {
+        let non_posted_headers = COMPLETIONS / (4096 / max_payload as u64 + 1);
+        Self { cells, journal, non_posted_headers, ahead: BTreeMap::new(), ahead_bytes: 0 }
+    }
+
+    /// All TLPs below this number have been handed on.
+    pub fn expected(&self) -> u64 {
+        self.cells.expected.get()
+    }
+
+    /// The totals to advertise: what was accepted and has left, plus what there is room for.
+    pub(crate) fn grants(&self) -> Credits {
+        Credits {
+            posted_headers: self.cells.posted_headers.get() + POSTED_HEADERS,
+            posted_data: self.cells.posted_data.get() + POSTED_DATA,
+            non_posted_headers: self.cells.completed.get() + self.non_posted_headers,
+        }
+    }
+
+    /// `requests` of the peer have been completed, and it has committed their last completions.
+    pub(crate) fn handle_completed(&mut self, requests: u64) {
+        self.cells.completed.update(self.journal, |completed| completed + requests);
+    }
+
+    /// Takes `count` TLPs from number `first` on; gives those that are due to `accept`.
+    pub(crate) fn handle(
+        &mut self,
+        first: u64,
+        count: u16,
+        tlps: &[u8],
+        accept: &mut dyn FnMut(&TlpView<'_>),
+    ) -> Received {
+        let expected = self.expected();
+        let end = first + u64::from(count);
+        if end <= expected && self.journal.rule(Rule::DropDuplicates) {
+            return Received::Taken;
+        }
+        if first > expected {
+            return self.keep(first, count, tlps);
+        }
+        self.deliver(first, count, tlps, accept)
+    }
+
+    /// Hands on what was waiting for a gap that is now closed: one frame a call, true while there may be more.
+    pub(crate) fn deliver_ahead(&mut self, accept: &mut dyn FnMut(&TlpView<'_>)) -> bool {
+        if !self.has_ahead() {
+            return false;
+        }
+        let Some((first, ahead)) = self.ahead.pop_first() else { return false };
+        self.ahead_bytes -= ahead.tlps.len();
+        self.deliver(first, ahead.count, &ahead.tlps, accept);
+        true
+    }
+
+    /// Whether [`Receiver::deliver_ahead`] has work.
+    pub(crate) fn has_ahead(&self) -> bool {
+        self.ahead.first_key_value().is_some_and(|(&first, _)| first <= self.expected())
+    }
+
+    fn keep(&mut self, first: u64, count: u16, tlps: &[u8]) -> Received {
+        // Beyond what the sender can hold, no honest peer sends.
+        if first - self.expected() > SLOTS as u64 {
+            return Received::Malformed;
+        }
+        if self.ahead.get(&first).is_some_and(|known| known.count >= count) {
+            return Received::Taken;
+        }
+        if self.ahead.len() >= AHEAD_FRAMES || self.ahead_bytes + tlps.len() > AHEAD_BYTES {
+            return Received::Refused;
+        }
+        self.ahead_bytes += tlps.len();
+        if let Some(old) = self.ahead.insert(first, Ahead { count, tlps: tlps.into() }) {
+            self.ahead_bytes -= old.tlps.len();
+        }
+        Received::Taken
+    }
+
+    fn deliver(
+        &mut self,
+        first: u64,
+        count: u16,
+        tlps: &[u8],
+        accept: &mut dyn FnMut(&TlpView<'_>),
+    ) -> Received {
+        let mut rest = tlps;
+        for number in first..first + u64::from(count) {
+            let Ok(tlp) = TlpView::parse(rest) else { return Received::Malformed };
+            rest = &rest[tlp.total_len()..];
+            if number < self.expected() && self.journal.rule(Rule::DropDuplicates) {
+                continue;
+            }
+            if tlp.header().class() == FlowClass::Posted {
+                self.cells.posted_headers.update(self.journal, |total| total + 1);
+                self.cells
+                    .posted_data
+                    .update(self.journal, |total| total + u64::from(tlp.header().data_credits()));
+            }
+            accept(&tlp);
+            self.cells.expected.update(self.journal, |expected| expected.max(number + 1));
+        }
+        Received::Taken
+    }
+
+    /// The stream begins anew.
+    pub(crate) fn reset(&mut self) {
+        self.cells.expected.set(self.journal, 0);
+        self.cells.posted_headers.set(self.journal, 0);
+        self.cells.posted_data.set(self.journal, 0);
+        self.cells.completed.set(self.journal, 0);
+        self.ahead.clear();
+        self.ahead_bytes = 0;
+    }
+
+    /// A new maximum payload has been agreed.
+    pub(crate) fn set_max_payload(&mut self, max_payload: usize) {
+        self.non_posted_headers = COMPLETIONS / (4096 / max_payload as u64 + 1);
+    }
+}

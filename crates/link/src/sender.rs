@@ -1,0 +1,324 @@
+use base::ledger::{Bytes, Cell, Fifo, Journal, PageIndex, Pages, SlotCells, Slots};
+use base::{INLINE_MAX, PageSlice, Payload, Rule};
+use pcie::{EncodedHeader, FlowClass, Header};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// Words of the map of TLP slots.
+const WORDS: usize = 32;
+/// TLPs a sender holds, queued and in replay together.
+pub(crate) const SLOTS: usize = WORDS * 64;
+/// How many of them each class may hold, so that none starves another: posted, non-posted, completion.
+const RESERVE: [usize; 3] = [1024, 512, 512];
+
+const _: () = assert!(RESERVE[0] + RESERVE[1] + RESERVE[2] == SLOTS);
+
+/// The storage of a [`Sender`]. All zeroes: a stream that has not sent.
+#[derive(FromBytes)]
+#[repr(C)]
+pub struct SenderCells {
+    slots: SlotCells<WORDS>,
+    tlps: [TlpCells; SLOTS],
+    queues: [Fifo<u16, 1024>; 3],
+    /// The slot of each number between `committed` and `next`.
+    replay: [Cell<u16>; SLOTS],
+    /// The number that the next TLP gets.
+    next: Cell<u64>,
+    /// All TLPs below are in their final place at the peer.
+    committed: Cell<u64>,
+    /// TLPs queued since the stream began.
+    queued: Cell<u64>,
+    held: [Cell<u32>; 3],
+    used: Cell<Credits>,
+    granted: Cell<Credits>,
+}
+
+/// A TLP in a slot. Header and inline payload are not logged: a slot is written only while it is free.
+#[derive(FromBytes)]
+#[repr(C)]
+struct TlpCells {
+    header: Bytes<16>,
+    inline: Bytes<INLINE_MAX>,
+    meta: Cell<Meta>,
+}
+
+#[derive(Clone, Copy, PartialEq, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+struct Meta {
+    /// Place among all TLPs queued: what the ordering rules compare.
+    order: u64,
+    page: u16,
+    offset: u16,
+    len: u16,
+    header_len: u8,
+    /// One of [`carries`].
+    carries: u8,
+    class: u8,
+    /// Whether this completion ends its request.
+    ends_request: u8,
+    data_credits: u16,
+    reserved: u32,
+}
+
+mod carries {
+    pub(super) const NOTHING: u8 = 0;
+    pub(super) const INLINE: u8 = 1;
+    pub(super) const PAGE: u8 = 2;
+}
+
+/// Totals of credits since a stream began; completions need none, because their tag has reserved their space.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+pub(crate) struct Credits {
+    pub(crate) posted_headers: u64,
+    /// In units of 16 bytes (PCIe 6.0 §2.6.1).
+    pub(crate) posted_data: u64,
+    pub(crate) non_posted_headers: u64,
+}
+
+/// The sending half of a stream: three queues, the numbers, and the replay buffer.
+///
+/// A TLP waits in the queue of its class until its receiver has granted credit and the ordering rules let it go; then it gets
+/// its number, and can be sent any number of times until the peer has committed it.
+pub struct Sender<'m> {
+    cells: &'m SenderCells,
+    slots: Slots<'m, WORDS>,
+    pages: Pages<'m>,
+    journal: Journal<'m>,
+}
+
+impl<'m> Sender<'m> {
+    /// The sender over `cells`; payload pages belong to `pages`.
+    pub fn new(cells: &'m SenderCells, pages: Pages<'m>, journal: Journal<'m>) -> Self {
+        Self { cells, slots: Slots::new(&cells.slots, journal), pages, journal }
+    }
+
+    /// How many TLPs of `class` can still be queued in this step.
+    pub fn room(&self, class: FlowClass) -> usize {
+        RESERVE[class.index()] - self.cells.held[class.index()].get() as usize
+    }
+
+    /// Queues a TLP. `ends_request` marks the last completion of a request. Ask for `room` first: slots freed in
+    /// this step count as room but may not be available yet, in which case false is returned and nothing is queued.
+    #[must_use]
+    pub fn push(&mut self, header: &Header, payload: Payload, ends_request: bool) -> bool {
+        let class = header.class();
+        if self.room(class) == 0 {
+            return false;
+        }
+        let Some(slot) = self.slots.alloc() else { return false };
+        let encoded = header.encode();
+        let tlp = &self.cells.tlps[slot as usize];
+        tlp.header.write(self.journal, 0, encoded.as_bytes());
+        let (carries, page, offset, len) = self.keep(tlp, payload);
+        assert_eq!(len as usize, header.payload_len(), "a TLP carries what its header says");
+        let order = self.cells.queued.update(self.journal, |queued| queued + 1);
+        let meta = Meta {
+            order,
+            page,
+            offset,
+            len,
+            header_len: encoded.as_bytes().len() as u8,
+            carries,
+            class: class.index() as u8,
+            ends_request: ends_request.into(),
+            data_credits: header.data_credits(),
+            reserved: 0,
+        };
+        tlp.meta.set(self.journal, meta);
+        self.cells.queues[class.index()].push(self.journal, slot);
+        self.cells.held[class.index()].update(self.journal, |held| held + 1);
+        true
+    }
+
+    fn keep(&self, tlp: &TlpCells, payload: Payload) -> (u8, u16, u16, u16) {
+        match payload {
+            Payload::None => (carries::NOTHING, 0, 0, 0),
+            Payload::Inline(bytes) => {
+                tlp.inline.write(self.journal, 0, bytes.as_slice());
+                (carries::INLINE, 0, 0, bytes.as_slice().len() as u16)
+            }
+            Payload::Page(PageSlice { page, offset, len }) => {
+                self.pages.retain(page);
+                (carries::PAGE, page.0, offset, len)
+            }
+        }
+    }
+
+    /// Numbers whatever may go now. Returns how many TLPs that were.
+    pub fn assign_numbers(&mut self) -> u64 {
+        let before = self.cells.next.get();
+        while let Some(class) = self.next_class() {
+            let slot = self.cells.queues[class]
+                .pop(self.journal)
+                .expect("a class is chosen by the head of its queue");
+            let meta = self.meta(slot);
+            self.cells.used.update(self.journal, |used| used.plus(&meta));
+            let number = self.cells.next.get();
+            self.cells.replay[number as usize % SLOTS].set(self.journal, slot);
+            self.cells.next.set(self.journal, number + 1);
+        }
+        self.cells.next.get() - before
+    }
+
+    /// The class whose head may be numbered next (PCIe 6.0 §2.4.1): nothing passes an earlier posted write, posted writes
+    /// pass everything, completions pass blocked reads.
+    fn next_class(&self) -> Option<usize> {
+        const POSTED: usize = FlowClass::Posted.index();
+        let head = |class: usize| self.cells.queues[class].front().map(|slot| self.meta(slot));
+        let posted = head(POSTED);
+        if posted.is_some_and(|meta| self.has_credit(&meta)) {
+            return Some(POSTED);
+        }
+        let waits_since = posted.map_or(u64::MAX, |meta| meta.order);
+        [FlowClass::Completion, FlowClass::NonPosted].into_iter().find_map(|class| {
+            let meta = head(class.index())?;
+            let behind_posted = meta.order > waits_since
+                && (class != FlowClass::Completion || self.journal.rule(Rule::CompletionsBehindPosted));
+            (!behind_posted && self.has_credit(&meta)).then_some(class.index())
+        })
+    }
+
+    fn has_credit(&self, meta: &Meta) -> bool {
+        !self.journal.rule(Rule::CreditBeforeNumber)
+            || self.cells.used.get().plus(meta).within(&self.cells.granted.get())
+    }
+
+    /// The peer has granted so much in all. Older totals change nothing.
+    pub(crate) fn handle_credits(&mut self, granted: Credits) {
+        self.cells.granted.update(self.journal, |old| Credits {
+            posted_headers: old.posted_headers.max(granted.posted_headers),
+            posted_data: old.posted_data.max(granted.posted_data),
+            non_posted_headers: old.non_posted_headers.max(granted.non_posted_headers),
+        });
+    }
+
+    /// The peer has committed everything below `committed`: frees it. Returns how many requests their completions have ended.
+    pub(crate) fn handle_committed(&mut self, committed: u64) -> u64 {
+        let mut ended = 0;
+        // A peer cannot commit what was never numbered.
+        let end = committed.min(self.cells.next.get());
+        for number in self.cells.committed.get()..end {
+            let slot = self.cells.replay[number as usize % SLOTS].get();
+            let meta = self.meta(slot);
+            ended += u64::from(meta.ends_request);
+            self.release(slot, &meta);
+        }
+        if end > self.cells.committed.get() {
+            self.cells.committed.set(self.journal, end);
+        }
+        ended
+    }
+
+    fn release(&mut self, slot: u16, meta: &Meta) {
+        if meta.carries == carries::PAGE {
+            self.pages.release(PageIndex(meta.page));
+        }
+        self.cells.held[meta.class as usize].update(self.journal, |held| held - 1);
+        self.slots.free(slot);
+    }
+
+    /// The stream begins anew: everything queued and in replay is dropped, all totals are zero.
+    pub(crate) fn reset(&mut self) {
+        for class in 0..3 {
+            while let Some(slot) = self.cells.queues[class].pop(self.journal) {
+                let meta = self.meta(slot);
+                self.release(slot, &meta);
+            }
+        }
+        self.handle_committed(u64::MAX);
+        self.cells.next.set(self.journal, 0);
+        self.cells.committed.set(self.journal, 0);
+        self.cells.queued.set(self.journal, 0);
+        self.cells.used.set(self.journal, Credits::default());
+        self.cells.granted.set(self.journal, Credits::default());
+    }
+
+    /// The number that the next TLP gets.
+    pub fn next(&self) -> u64 {
+        self.cells.next.get()
+    }
+
+    /// All TLPs below this number have been committed by the peer.
+    pub fn committed(&self) -> u64 {
+        self.cells.committed.get()
+    }
+
+    /// Whether a TLP waits for credit.
+    pub fn is_blocked(&self) -> bool {
+        self.cells.queues.iter().any(|queue| !queue.is_empty())
+    }
+
+    /// Whether nothing is queued or in replay.
+    pub fn is_empty(&self) -> bool {
+        !self.is_blocked() && self.next() == self.committed()
+    }
+
+    /// Bytes of TLPs in the replay buffer.
+    pub fn replay_bytes(&self) -> u64 {
+        (self.committed()..self.next()).map(|number| self.tlp_len(number) as u64).sum()
+    }
+
+    /// Bytes of numbered TLP `number`, which lies in the replay buffer.
+    #[inline]
+    pub fn tlp_len(&self, number: u64) -> usize {
+        let meta = self.meta(self.slot_of(number));
+        meta.header_len as usize + meta.len as usize
+    }
+
+    /// Writes numbered TLP `number` to the start of `out`, which has room for it.
+    #[inline]
+    pub fn write_tlp(&self, number: u64, out: &mut [u8]) -> usize {
+        let slot = self.slot_of(number);
+        let (tlp, meta) = (&self.cells.tlps[slot as usize], self.meta(slot));
+        let (header, rest) = out.split_at_mut(meta.header_len as usize);
+        tlp.header.read(0, header);
+        let payload = &mut rest[..meta.len as usize];
+        match meta.carries {
+            carries::INLINE => tlp.inline.read(0, payload),
+            carries::PAGE => self.pages.read(PageIndex(meta.page), meta.offset as usize, payload),
+            _ => {}
+        }
+        header.len() + payload.len()
+    }
+
+    /// The header of queued or numbered TLPs, oldest first: for checkers.
+    pub fn headers(&self) -> impl Iterator<Item = EncodedHeader> + '_ {
+        self.slots.iter().filter_map(|slot| {
+            let mut bytes = [0; 16];
+            self.cells.tlps[slot as usize].header.read(0, &mut bytes);
+            EncodedHeader::from_bytes(&bytes).ok()
+        })
+    }
+
+    #[inline]
+    fn slot_of(&self, number: u64) -> u16 {
+        assert!(
+            (self.committed()..self.next()).contains(&number),
+            "only what is in the replay buffer can be sent"
+        );
+        self.cells.replay[number as usize % SLOTS].get()
+    }
+
+    #[inline]
+    fn meta(&self, slot: u16) -> Meta {
+        self.cells.tlps[slot as usize].meta.get()
+    }
+}
+
+impl Credits {
+    fn plus(mut self, meta: &Meta) -> Self {
+        if meta.class as usize == FlowClass::Posted.index() {
+            self.posted_headers += 1;
+            self.posted_data += u64::from(meta.data_credits);
+        } else if meta.class as usize == FlowClass::NonPosted.index() {
+            self.non_posted_headers += 1;
+        }
+        self
+    }
+
+    fn within(&self, granted: &Self) -> bool {
+        self.posted_headers <= granted.posted_headers
+            && self.posted_data <= granted.posted_data
+            && self.non_posted_headers <= granted.non_posted_headers
+    }
+}

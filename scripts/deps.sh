@@ -1,0 +1,65 @@
+#!/bin/bash
+# Installs the tools that the tests drive Causeway with: only those that are missing, with apt, as root.
+# Anyone else is told what is missing and how to get it, and the script fails: tests are never skipped for it.
+set -euo pipefail
+
+PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
+
+# command, Debian package, what it is for
+tools=(
+    "fio fio             load with verification over NBD"
+    "nbdcopy libnbd-bin  copies images over NBD"
+    "nbdinfo libnbd-bin  asks what an NBD server offers"
+    "nbdkit nbdkit       the peer in benchmarks, and a server to test our client with"
+    "qemu-img qemu-utils images over NBD"
+    "qemu-nbd qemu-utils a second server to test our client with"
+    "mke2fs e2fsprogs    the demo's file system image"
+    "e2fsck e2fsprogs    checks that image afterwards"
+    "ip iproute2         network namespaces and their links"
+    "unshare util-linux  network and mount namespaces"
+    "nsenter util-linux  runs programs inside them"
+    "mount mount         private folders inside them"
+    "fusermount3 fuse3   a backing that loses what was not synchronised"
+    "sha256sum coreutils compares images"
+    "python3 python3     small helpers of the tests"
+)
+
+packages=()
+for entry in "${tools[@]}"; do
+    read -r tool package purpose <<<"$entry"
+    command -v "$tool" >/dev/null 2>&1 && continue
+    echo "deps: $tool is missing (package $package: $purpose)" >&2
+    [[ " ${packages[*]-} " == *" $package "* ]] || packages+=("$package")
+done
+
+if ((${#packages[@]})); then
+    install="apt-get install -y --no-install-recommends ${packages[*]}"
+    if ! command -v apt-get >/dev/null 2>&1; then
+        echo "deps: no apt-get here; install the tools named above with this system's package manager" >&2
+        exit 1
+    fi
+    if ((EUID != 0)); then
+        echo "deps: not root; run this as root and start again:" >&2
+        echo "    apt-get update && $install" >&2
+        exit 1
+    fi
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get -q -o DPkg::Lock::Timeout=300 update
+    # The words of $install are meant to be split.
+    # shellcheck disable=SC2086
+    ${install/apt-get/apt-get -q -o DPkg::Lock::Timeout=300}
+    hash -r
+fi
+
+for entry in "${tools[@]}"; do
+    read -r tool package _ <<<"$entry"
+    command -v "$tool" >/dev/null 2>&1 || {
+        echo "deps: $tool is still missing although package $package is installed" >&2
+        exit 1
+    }
+done
+if ! fio --enghelp 2>/dev/null | grep -qw nbd; then
+    echo "deps: this fio was built without the nbd engine; install one built with libnbd (Debian's is)" >&2
+    exit 1
+fi
+echo "deps: all ${#tools[@]} tools are here"
