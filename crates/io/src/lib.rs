@@ -1,1 +1,26 @@
 //! Real time: sockets, rings, files, the agent and the card's loop.
+//!
+//! A node is an *agent*, which creates and keeps every descriptor, and a *card*, which moves the
+//! data with inherited copies of them and may be killed at any moment. The modules here are the
+//! primitives both stand on; each can be used alone:
+//!
+//! - [`memory`]: sealed shared memory and its mapping; the ledger lies in one.
+//! - [`process`]: starting a card with chosen descriptors, watching and reaping it.
+//! - [`udp`]: a rail's UDP socket, batched, with segmentation offload both ways.
+//! - [`wait`]: spin, then sleep; wake-ups between processes.
+//! - [`files`]: the image behind a lent drive: locks, direct I/O, trim, zeroes.
+//! - [`ring`]: an io_uring that outlives the card and can be drained after its death.
+//! - [`stream_socket`]: byte streams whose position survives the reader and the writer.
+//! - [`impair`]: faults on purpose for the demo and the tests.
+//!
+//! No protocol is decided here: what bytes mean is the business of the cores this crate drives.
+#![allow(unsafe_code)]
+
+pub mod files;
+pub mod impair;
+pub mod memory;
+pub mod process;
+pub mod ring;
+pub mod stream_socket;
+pub mod udp;
+pub mod wait;

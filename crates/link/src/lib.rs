@@ -20,7 +20,8 @@ mod sender;
 mod tags;
 
 pub use channel::{
-    Channel, ChannelCells, ChannelConfig, Event, Name, PathConfig, PathId, Port, Role, Sink, State, Stats,
+    Channel, ChannelCells, ChannelConfig, Event, Heard, Name, PathConfig, PathId, Port, Role, Sink, State,
+    Stats, Transmit,
 };
 pub use handshake::Refusal;
 pub use receiver::{Receiver, ReceiverCells};

@@ -180,9 +180,8 @@ impl Outgoing {
         self.largest_acked = self.largest_acked.max(Some(largest));
         if let Some(packet) = newest {
             self.probes = 0;
-            if packet.number == largest {
-                self.sample(now.since(packet.at), delay);
-            }
+            // The delay is that of the largest number, which may have been a mere acknowledgement sent behind this packet.
+            self.sample(now.since(packet.at), delay);
         }
         self.detect_loss(now, lost);
     }

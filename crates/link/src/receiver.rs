@@ -112,8 +112,8 @@ impl<'m> Receiver<'m> {
         true
     }
 
-    /// Whether [`Receiver::deliver_ahead`] has work.
-    pub(crate) fn has_ahead(&self) -> bool {
+    /// Whether something that arrived ahead of a gap is due now.
+    pub fn has_ahead(&self) -> bool {
         self.ahead.first_key_value().is_some_and(|(&first, _)| first <= self.expected())
     }
 

@@ -58,8 +58,9 @@ pub struct Information {
     pub name: [u8; 32],
 }
 
-/// One record of a body.
+/// One record of a body. Lives on the stack for the time of one frame, so the size of an acknowledgement does not matter.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant)]
 pub(crate) enum Record<'a> {
     /// Packets of `path` that have arrived, sent by card `generation`.
     Ack { path: u8, generation: u32, delay_us: u16, ranges: AckRanges },

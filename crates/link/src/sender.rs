@@ -94,18 +94,19 @@ impl<'m> Sender<'m> {
 
     /// How many TLPs of `class` can still be queued in this step.
     pub fn room(&self, class: FlowClass) -> usize {
-        RESERVE[class.index()] - self.cells.held[class.index()].get() as usize
+        // What this step has freed is room only after the commit.
+        let reserved = RESERVE[class.index()] - self.cells.held[class.index()].get() as usize;
+        if reserved == 0 { 0 } else { reserved.min(self.slots.available()) }
     }
 
-    /// Queues a TLP. `ends_request` marks the last completion of a request. Ask for `room` first: slots freed in
-    /// this step count as room but may not be available yet, in which case false is returned and nothing is queued.
-    #[must_use]
-    pub fn push(&mut self, header: &Header, payload: Payload, ends_request: bool) -> bool {
+    /// Queues a TLP. `ends_request` marks the last completion of a request.
+    ///
+    /// # Panics
+    /// Without `room`, which callers ask for first.
+    pub fn push(&mut self, header: &Header, payload: Payload, ends_request: bool) {
         let class = header.class();
-        if self.room(class) == 0 {
-            return false;
-        }
-        let Some(slot) = self.slots.alloc() else { return false };
+        assert!(self.room(class) > 0, "a sender is asked for room before a push");
+        let slot = self.slots.alloc().expect("room means that a slot is free");
         let encoded = header.encode();
         let tlp = &self.cells.tlps[slot as usize];
         tlp.header.write(self.journal, 0, encoded.as_bytes());
@@ -127,7 +128,6 @@ impl<'m> Sender<'m> {
         tlp.meta.set(self.journal, meta);
         self.cells.queues[class.index()].push(self.journal, slot);
         self.cells.held[class.index()].update(self.journal, |held| held + 1);
-        true
     }
 
     fn keep(&self, tlp: &TlpCells, payload: Payload) -> (u8, u16, u16, u16) {

@@ -102,9 +102,14 @@ impl<'m> Tags<'m> {
         Some(Tag::new(slot).expect("there are fewer slots than tags"))
     }
 
+    /// Gives back a tag whose request was never queued.
+    pub fn cancel(&mut self, tag: Tag) {
+        self.slots.free(tag.get());
+    }
+
     /// Whether a tag can be had in this step.
     pub fn has_room(&self) -> bool {
-        self.slots.used() < TAGS - 64
+        self.slots.available() > 0
     }
 
     /// Requests whose completion is still to come, the quarantined ones among them.

@@ -1,1 +1,29 @@
-//! The composition of a card from its protocol cores.
+//! The composition of a card: this crate is the architecture diagram.
+//!
+//! ```text
+//!  borrower's card                                              lender's card
+//!  NBD client <-> nbd::Server <-> nvme::Driver                  nvme::Controller <-> medium
+//!                                   | Access, memory              | Dma, registers
+//!                       BorrowedDrive: windows, grants, tags    LentFunction: windows, grants, tags
+//!                                   | TLPs                        | TLPs
+//!                                link::Channel <== frames ==> link::Channel
+//! ```
+//!
+//! A [`Card`] owns the cores of all loans of a node. Each of its verbs is one step: it changes the ledger and ends with
+//! the commit; what is then polled leaves. Two drivers run the very same card: `io` in reality, `sim` in virtual time.
+
+mod borrower;
+mod card;
+mod cells;
+mod config;
+mod lender;
+mod transaction;
+
+pub use borrower::BorrowedDrive;
+pub use card::{Card, CardEvent, MediaWork, Outgoing};
+pub use cells::{Address, EdgeGauges, Gauges, LoanCells, MAX_LOANS, MAX_RAILS, NodeCells};
+pub use config::{CardConfig, LoanConfig, LoanRole};
+pub use lender::LentFunction;
+
+/// Most NBD connections of a borrowed drive.
+pub const EDGE_CONNECTIONS: usize = 16;

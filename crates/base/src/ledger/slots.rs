@@ -42,6 +42,16 @@ impl<'m, const WORDS: usize> Slots<'m, WORDS> {
         None
     }
 
+    /// How often `alloc` would succeed in this step.
+    #[inline]
+    pub fn available(&self) -> usize {
+        let fresh = self.cells.freed_step.get() != self.journal.step();
+        let words = self.cells.used.iter().zip(&self.cells.freed);
+        words
+            .map(|(used, freed)| (used.get() | if fresh { 0 } else { freed.get() }).count_zeros() as usize)
+            .sum()
+    }
+
     /// Gives `slot` back, for use after the commit.
     #[inline]
     pub fn free(&self, slot: u16) {

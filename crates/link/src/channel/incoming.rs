@@ -2,15 +2,36 @@
 
 use core::time::Duration;
 
+use base::ids::CardGeneration;
 use base::{Instant, Rule};
 
 use super::{Channel, Event, Role, Sealing, Sink, State};
-use crate::frame::{FrameError, HEADER_LEN, Header, Kind, TAG_LEN};
+use crate::frame::{HEADER_LEN, Header, Kind, TAG_LEN};
 use crate::path::Incoming;
 use crate::receiver::Received;
 use crate::record::{self, Record, Records, Status};
 use crate::seal::{nonce, packet_number_fits};
 use crate::sender::Credits;
+
+/// From whom a frame was, if it was not dropped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Heard {
+    /// From the peer of the channel.
+    Peer,
+    /// A message of a handshake, from someone who knows the key of the loan.
+    Proposal,
+    /// It was dropped and counted.
+    Nothing,
+}
+
+/// Why a frame was dropped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Dropped {
+    Auth,
+    Replay,
+    Malformed,
+    Generation,
+}
 
 /// Which key set a frame is sealed with.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -32,33 +53,56 @@ struct Asked {
 }
 
 impl<'m> Channel<'m> {
-    /// Takes a frame that came for this channel. Whatever is wrong with it is counted, and the frame dropped.
-    pub fn handle_frame(&mut self, now: Instant, frame: &mut [u8], sink: &mut dyn Sink<'m>) {
-        let stats = &self.cells.stats;
-        let header = match Header::parse(frame) {
-            Ok(header) => header,
-            Err(FrameError::Version(_) | FrameError::Malformed) => return stats.dropped_malformed.add(1),
-        };
-        if header.loan_generation != self.config.loan_generation {
-            return stats.dropped_generation.add(1);
-        }
-        if header.path as usize >= self.paths.len() || !packet_number_fits(header.packet_number) {
-            return stats.dropped_malformed.add(1);
-        }
-        let body = HEADER_LEN..frame.len() - TAG_LEN;
-        match (header.kind, self.config.role) {
-            (Kind::Initiation, Role::Lender) => self.handle_initiation(now, header.path, &frame[body]),
-            (Kind::Response, Role::Borrower) => self.handle_response(now, &frame[body]),
-            (Kind::Sealed, _) => self.handle_sealed(now, &header, frame, sink),
-            _ => stats.dropped_malformed.add(1),
+    /// Takes a frame that came for this channel, and says from whom it was. Whatever is wrong with it is counted, and the
+    /// frame dropped.
+    pub fn handle_frame(&mut self, now: Instant, frame: &mut [u8], sink: &mut dyn Sink<'m>) -> Heard {
+        match self.take_frame(now, frame, sink) {
+            Ok(heard) => heard,
+            Err(dropped) => {
+                let stats = &self.cells.stats;
+                match dropped {
+                    Dropped::Auth => stats.dropped_auth.add(1),
+                    Dropped::Replay => stats.dropped_replay.add(1),
+                    Dropped::Malformed => stats.dropped_malformed.add(1),
+                    Dropped::Generation => stats.dropped_generation.add(1),
+                }
+                Heard::Nothing
+            }
         }
     }
 
-    fn handle_sealed(&mut self, now: Instant, header: &Header, frame: &mut [u8], sink: &mut dyn Sink<'m>) {
+    fn take_frame(
+        &mut self,
+        now: Instant,
+        frame: &mut [u8],
+        sink: &mut dyn Sink<'m>,
+    ) -> Result<Heard, Dropped> {
+        let header = Header::parse(frame).map_err(|_| Dropped::Malformed)?;
+        if header.loan_generation != self.config.loan_generation {
+            return Err(Dropped::Generation);
+        }
+        if header.path as usize >= self.paths.len() || !packet_number_fits(header.packet_number) {
+            return Err(Dropped::Malformed);
+        }
+        let body = HEADER_LEN..frame.len() - TAG_LEN;
+        match (header.kind, self.config.role) {
+            (Kind::Initiation, Role::Lender) => self.handle_initiation(now, header.path, &frame[body])?,
+            (Kind::Response, Role::Borrower) => self.handle_response(now, &frame[body])?,
+            (Kind::Sealed, _) => self.handle_sealed(now, &header, frame, sink)?,
+            _ => return Err(Dropped::Malformed),
+        }
+        Ok(if header.kind == Kind::Sealed { Heard::Peer } else { Heard::Proposal })
+    }
+
+    fn handle_sealed(
+        &mut self,
+        now: Instant,
+        header: &Header,
+        frame: &mut [u8],
+        sink: &mut dyn Sink<'m>,
+    ) -> Result<(), Dropped> {
         let cells = self.cells;
-        let Some(which) = self.which_keys(header.key_id) else {
-            return cells.stats.dropped_auth.add(1);
-        };
+        let which = self.which_keys(header.key_id).ok_or(Dropped::Auth)?;
         // Under pending keys the peer may be another one altogether, whose generations start anew.
         let known = if which == Which::Pending { None } else { Some(self.peer_generation()) };
         let old = known.is_some_and(|known| header.card_generation < known);
@@ -67,25 +111,25 @@ impl<'m> Channel<'m> {
         if (old && self.journal.rule(Rule::RefuseOldGenerations))
             || (replayed && self.journal.rule(Rule::RefuseReplays))
         {
-            return cells.stats.dropped_replay.add(1);
+            return Err(Dropped::Replay);
         }
         let nonce = nonce(header.card_generation, header.path, header.packet_number);
         let sealing = self.sealing(which).expect("`which_keys` names a key set that is there");
-        let Some(body) = sealing.receive.open(frame, nonce) else {
-            return cells.stats.dropped_auth.add(1);
-        };
-        let Some((status, records)) = record::parse(body) else {
-            return cells.stats.dropped_malformed.add(1);
-        };
+        let body = sealing.receive.open(frame, nonce).ok_or(Dropped::Auth)?;
+        let (status, records) = record::parse(body).ok_or(Dropped::Malformed)?;
         if records.clone().any(|record| record.is_err()) {
-            return cells.stats.dropped_malformed.add(1);
+            return Err(Dropped::Malformed);
         }
         if which == Which::Pending {
             self.promote_pending(now);
         }
-        if header.card_generation > self.peer_generation() {
+        let newest = self.peer_generation();
+        if header.card_generation > newest {
             cells.peer_generation.set(self.journal, header.card_generation.0);
-            self.forget_received(now);
+            // Generations begin at one: the first card of a pair has had no predecessor that could have lost anything.
+            if newest > CardGeneration(0) {
+                self.forget_received(now);
+            }
         }
         cells.stats.received_frames.add(1);
         self.handshake.last_heard = now;
@@ -96,6 +140,7 @@ impl<'m> Channel<'m> {
         }
         let asked = self.handle_records(now, header, records, sink);
         self.acknowledge(now, header, &asked);
+        Ok(())
     }
 
     fn which_keys(&self, id: u8) -> Option<Which> {

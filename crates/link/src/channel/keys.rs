@@ -4,6 +4,7 @@ use base::Instant;
 use base::ids::{CardGeneration, NodeId};
 use base::times::{HANDSHAKE_RETRY, HANDSHAKE_RETRY_MAX, HOLD};
 
+use super::incoming::Dropped;
 use super::{Attempt, Channel, Event, Role, Sealing, State};
 use crate::frame::Kind;
 use crate::handshake::{Answer, Binding, Initiator, KeySet, Proposal, Responder, derive, verdict};
@@ -59,17 +60,16 @@ impl Channel<'_> {
     }
 
     /// A first message has come to the lender.
-    pub(super) fn handle_initiation(&mut self, now: Instant, path: u8, body: &[u8]) {
+    pub(super) fn handle_initiation(&mut self, now: Instant, path: u8, body: &[u8]) -> Result<(), Dropped> {
         let entropy = self.next_entropy();
         let binding = Binding { key: &self.config.key, fabric: self.config.fabric, group: self.config.group };
-        let Some((responder, proposal)) = Responder::read(binding, entropy, body) else {
-            return self.cells.stats.dropped_auth.add(1);
-        };
+        let (responder, proposal) = Responder::read(binding, entropy, body).ok_or(Dropped::Auth)?;
         match self.judge(now, &proposal) {
-            Verdict::Ignore => self.cells.stats.dropped_replay.add(1),
+            Verdict::Ignore => return Err(Dropped::Replay),
             Verdict::Refuse(verdict) => self.refuse(now, path, responder, &proposal, verdict),
             Verdict::Accept => self.accept_proposal(path, responder, &proposal),
         }
+        Ok(())
     }
 
     fn judge(&self, now: Instant, proposal: &Proposal) -> Verdict {
@@ -138,16 +138,13 @@ impl Channel<'_> {
     }
 
     /// The answer has come to the borrower: it proves that the lender knows the key and is there now.
-    pub(super) fn handle_response(&mut self, now: Instant, body: &[u8]) {
-        let Some(initiator) = &mut self.handshake.initiator else {
-            return self.cells.stats.dropped_replay.add(1);
-        };
-        let Some((answer, send, receive)) = initiator.finish(body) else {
-            return self.cells.stats.dropped_auth.add(1);
-        };
+    pub(super) fn handle_response(&mut self, now: Instant, body: &[u8]) -> Result<(), Dropped> {
+        let initiator = self.handshake.initiator.as_mut().ok_or(Dropped::Replay)?;
+        let (answer, send, receive) = initiator.finish(body).ok_or(Dropped::Auth)?;
         self.handshake.initiator = None;
         if let Some(refusal) = answer.refusal() {
-            return self.events.push_back(Event::Refused(refusal));
+            self.events.push_back(Event::Refused(refusal));
+            return Ok(());
         }
         self.handshake.wait = HANDSHAKE_RETRY;
         self.handshake.next = None;
@@ -164,6 +161,7 @@ impl Channel<'_> {
         };
         self.adopt(now, keys);
         self.greeting.next = Some(now);
+        Ok(())
     }
 
     /// A frame under the pending keys has come: they are the keys now.

@@ -31,6 +31,9 @@ use crate::tags::{TagCells, Tags};
 /// Which rail of a channel.
 pub type PathId = u8;
 
+pub use incoming::Heard;
+pub use outgoing::Transmit;
+
 /// Bytes of keys under one key set before the borrower begins a new handshake, in frames: far below AES-GCM's limits.
 const REKEY_FRAMES: u64 = 1 << 28;
 
@@ -346,12 +349,18 @@ impl<'m> Channel<'m> {
         self.events.pop_front()
     }
 
-    /// Gives numbers to what may have them, and hands on what arrived ahead of a gap: one frame a call. True while there is more.
-    pub fn advance(&mut self, now: Instant, sink: &mut dyn Sink<'m>) -> bool {
+    /// Gives numbers to what has credit. Part of a step that queues TLPs.
+    pub fn assign_numbers(&mut self) {
+        if self.state() == State::Open {
+            self.port.sender.assign_numbers();
+        }
+    }
+
+    /// Hands on what arrived ahead of a gap that is closed now: one frame a call. True while there is more.
+    pub fn deliver_ahead(&mut self, now: Instant, sink: &mut dyn Sink<'m>) -> bool {
         if self.state() == State::Open {
             let port = &mut self.port;
             self.receiver.deliver_ahead(&mut |tlp| sink.accept(now, port, tlp));
-            self.port.sender.assign_numbers();
         }
         self.receiver.has_ahead()
     }

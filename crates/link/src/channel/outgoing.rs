@@ -8,6 +8,17 @@ use crate::path::Carried;
 use crate::record::{Record, Status, Writer};
 use crate::seal::nonce;
 
+/// A frame that has been built.
+#[derive(Clone, Copy, Debug)]
+pub struct Transmit {
+    /// The rail it shall take.
+    pub path: PathId,
+    /// Its bytes.
+    pub len: usize,
+    /// Whether it is a message of a handshake: a lender's answer goes to whoever asked.
+    pub is_handshake: bool,
+}
+
 /// What a frame carries beside acknowledgements. Decided first, encoded afterwards.
 struct Plan {
     path: usize,
@@ -18,9 +29,9 @@ struct Plan {
 }
 
 impl Channel<'_> {
-    /// Builds the next frame in `out`, which holds the largest frame. Returns its path and length; none when there is nothing to
-    /// send now.
-    pub fn poll_transmit(&mut self, now: Instant, out: &mut [u8]) -> Option<(PathId, usize)> {
+    /// Builds the next frame in `out`, which holds the largest frame. None when there is nothing to send
+    /// now.
+    pub fn poll_transmit(&mut self, now: Instant, out: &mut [u8]) -> Option<Transmit> {
         if self.handshake.due != 0 {
             return Some(self.write_handshake(out));
         }
@@ -79,7 +90,7 @@ impl Channel<'_> {
         (transmission.unsent < next).then_some((transmission.unsent, next))
     }
 
-    fn write_handshake(&mut self, out: &mut [u8]) -> (PathId, usize) {
+    fn write_handshake(&mut self, out: &mut [u8]) -> Transmit {
         let path = self.handshake.due.trailing_zeros() as u8;
         self.handshake.due &= self.handshake.due - 1;
         let len = HEADER_LEN + self.handshake.message.len() + TAG_LEN;
@@ -88,7 +99,7 @@ impl Channel<'_> {
         self.header(self.handshake.kind, path, 0, 0).write(out);
         out[HEADER_LEN..len - TAG_LEN].copy_from_slice(&self.handshake.message);
         self.cells.stats.sent_frames.add(1);
-        (path, len)
+        Transmit { path, len, is_handshake: true }
     }
 
     fn header(&self, kind: Kind, path: u8, key_id: u8, packet_number: u64) -> Header {
@@ -107,7 +118,7 @@ impl Channel<'_> {
         }
     }
 
-    fn write_sealed(&mut self, now: Instant, plan: &Plan, out: &mut [u8]) -> (PathId, usize) {
+    fn write_sealed(&mut self, now: Instant, plan: &Plan, out: &mut [u8]) -> Transmit {
         let frame_limit = self.paths[plan.path].config.max_frame.min(out.len());
         let status = self.status();
         let (body, carried, eliciting) = {
@@ -128,7 +139,7 @@ impl Channel<'_> {
         }
         self.frames_under_key += 1;
         self.cells.stats.sent_frames.add(1);
-        (plan.path as u8, len)
+        Transmit { path: plan.path as u8, len, is_handshake: false }
     }
 
     /// What we say of the peer's stream; committed, because nothing in a transmitting step changes it.

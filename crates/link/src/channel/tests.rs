@@ -77,7 +77,8 @@ impl<'m> End<'m> {
 
     fn step(&mut self, now: Instant) {
         self.channel.handle_timeout(now);
-        while self.channel.advance(now, &mut self.log) {}
+        while self.channel.deliver_ahead(now, &mut self.log) {}
+        self.channel.assign_numbers();
         while let Some(event) = self.channel.poll_event() {
             if event == Event::Reset {
                 self.channel.open();
@@ -89,11 +90,7 @@ impl<'m> End<'m> {
 
     fn write(&mut self, address: u64) {
         let request = MemoryRequest::new(Bdf(8), Tag::new(0).unwrap(), address, 4).unwrap();
-        assert!(self.channel.port.sender.push(
-            &TlpHeader::MemoryWrite(request),
-            Payload::inline(&[1; 4]),
-            false
-        ));
+        self.channel.port.sender.push(&TlpHeader::MemoryWrite(request), Payload::inline(&[1; 4]), false);
         self.ledger.journal.commit();
     }
 }
@@ -106,7 +103,7 @@ fn lossy() -> impl FnMut(bool, PathId) -> bool {
     let mut state = 1_u64;
     move |_, _| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (state >> 33) % 3 != 0
+        !(state >> 33).is_multiple_of(3)
     }
 }
 
@@ -116,7 +113,7 @@ fn run(now: &mut Instant, ends: &mut [End<'_>; 2], network: &mut Network<'_>, ro
         *now += Duration::from_micros(200);
         ends.iter_mut().for_each(|end| end.step(*now));
         for from in 0..2 {
-            while let Some((path, len)) = ends[from].channel.poll_transmit(*now, &mut buffer) {
+            while let Some(Transmit { path, len, .. }) = ends[from].channel.poll_transmit(*now, &mut buffer) {
                 if network(from == 0, path) {
                     let to = &mut ends[1 - from];
                     to.channel.handle_frame(*now, &mut buffer[..len], &mut to.log);
@@ -249,10 +246,12 @@ fn forged_and_repeated_frames_are_counted_and_change_nothing() {
     ends[0].write(0);
     ends[0].step(now);
     let mut frame = vec![0; MAX_FRAME];
-    let (_, len) = ends[0].channel.poll_transmit(now, &mut frame).unwrap();
+    let len = ends[0].channel.poll_transmit(now, &mut frame).unwrap().len;
     let lender = &mut ends[1];
     let before = lender.channel.stats().dropped_replay.get();
-    let mut give = |mut bytes: Vec<u8>| lender.channel.handle_frame(now, &mut bytes, &mut lender.log);
+    let mut give = |mut bytes: Vec<u8>| {
+        lender.channel.handle_frame(now, &mut bytes, &mut lender.log);
+    };
     for bit in (0..len * 8).step_by(13) {
         let mut forged = frame[..len].to_vec();
         forged[bit / 8] ^= 1 << (bit % 8);

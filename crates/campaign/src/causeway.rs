@@ -1,0 +1,154 @@
+//! The program under test, by its command lines and its JSON.
+
+use crate::Error;
+use crate::process::{Process, poll_until, run};
+use crate::world::Machine;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// Until a node is up, or a borrower usable, over a bad network on a busy machine.
+pub const START_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Until a node that got SIGTERM has flushed and ended.
+pub const STOP_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The program: `CAUSEWAY_BIN`, else the one in the target directory that this test was built in, else built there now.
+pub fn binary() -> Result<PathBuf, Error> {
+    if let Some(path) = std::env::var_os("CAUSEWAY_BIN").map(PathBuf::from) {
+        let missing = || Error::unexpected(format!("CAUSEWAY_BIN={} is not a file", path.display()));
+        return if path.is_file() { Ok(path) } else { Err(missing()) };
+    }
+    let test = std::env::current_exe().map_err(Error::io("cannot find the test executable"))?;
+    // TARGET/PROFILE/deps/TEST: the program lies in TARGET/PROFILE.
+    let profile =
+        test.ancestors().nth(2).ok_or_else(|| Error::unexpected("the test executable lies nowhere"))?;
+    let program = profile.join("causeway");
+    if !program.is_file() {
+        build(profile)?;
+    }
+    let missing = || Error::unexpected(format!("cargo built no {}; set CAUSEWAY_BIN", program.display()));
+    if program.is_file() { Ok(program.clone()) } else { Err(missing()) }
+}
+
+fn build(profile: &Path) -> Result<(), Error> {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(["build", "-p", "causeway"]);
+    if profile.ends_with("release") {
+        command.arg("--release");
+    }
+    if let Some(target) = profile.parent() {
+        command.arg("--target-dir").arg(target);
+    }
+    command.current_dir(env!("CARGO_MANIFEST_DIR"));
+    run(command).map(drop)
+}
+
+/// A running `causeway lend`.
+pub struct Lender {
+    /// The node's process.
+    pub process: Process,
+    /// One loan line a source.
+    pub lines: Vec<String>,
+}
+
+impl Lender {
+    /// Starts it as node `lender` and waits for its lines. Its state is kept in `MACHINE/state/lender`, so that a
+    /// second start there is a restart.
+    pub fn start(machine: &Machine, sources: &[&str], arguments: &[&str]) -> Result<Self, Error> {
+        let mut command = machine.command(binary()?);
+        command.arg("lend").args(sources).args(["--name", "lender"]);
+        command.arg("--state-dir").arg(machine.dir().join("state/lender"));
+        for address in machine.addresses() {
+            command.arg("--listen").arg(address.to_string());
+        }
+        command.args(arguments);
+        let mut process = machine.spawn("lender", command)?;
+        let is_line = |line: &str| line.starts_with("causeway://");
+        let lines = sources
+            .iter()
+            .map(|source| process.wait_line(&format!("the line of {source}"), START_TIMEOUT, is_line))
+            .collect::<Result<_, _>>()?;
+        Ok(Self { process, lines })
+    }
+}
+
+/// A running `causeway borrow --nbd`.
+pub struct Borrower {
+    /// The node's process.
+    pub process: Process,
+    /// What it printed: an NBD address.
+    pub uri: String,
+    /// The socket's path, the same inside and outside of the machine.
+    pub socket: PathBuf,
+}
+
+impl Borrower {
+    /// Starts it as node `borrower` and waits until its edge is usable. The line goes by a file, out of the process
+    /// list.
+    pub fn start(machine: &Machine, line: &str, arguments: &[&str]) -> Result<Self, Error> {
+        let line_file = machine.dir().join("line");
+        std::fs::write(&line_file, line)
+            .map_err(Error::io(format!("cannot write {}", line_file.display())))?;
+        let socket = machine.dir().join("nbd.sock");
+        let mut command = machine.command(binary()?);
+        command.arg("borrow").arg(format!("@{}", line_file.display()));
+        command.arg("--nbd").arg(&socket).args(["--name", "borrower"]).args(arguments);
+        let mut process = machine.spawn("borrower", command)?;
+        let uri = process.wait_line("its edge", START_TIMEOUT, |line| line.starts_with("nbd+unix://"))?;
+        Ok(Self { process, uri, socket })
+    }
+}
+
+/// `causeway status -o json` of the node `name` in `machine`.
+pub fn status(machine: &Machine, name: &str) -> Result<Value, Error> {
+    let mut command = machine.command(binary()?);
+    command.args(["status", "--name", name, "-o", "json"]);
+    let text = run(command)?;
+    let status: Value = serde_json::from_str(&text).map_err(|error| {
+        Error::unexpected(format!("status -o json of {name} is not JSON: {error}\n{text}"))
+    })?;
+    match status["version"].as_u64() {
+        Some(1) => Ok(status),
+        _ => Err(Error::unexpected(format!("status of {name} does not say version 1:\n{text}"))),
+    }
+}
+
+/// A node's first card.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Card {
+    /// Its process.
+    pub pid: u32,
+    /// Its generation.
+    pub generation: u64,
+    /// How often the agent has started another one.
+    pub restarts: u64,
+    /// How long the last recovery took, in seconds.
+    pub last_recovery_s: Option<f64>,
+}
+
+/// The first card in a status.
+pub fn card(status: &Value) -> Result<Card, Error> {
+    let card = &status["cards"][0];
+    let parsed = || {
+        Some(Card {
+            pid: u32::try_from(card["pid"].as_u64()?).ok()?,
+            generation: card["generation"].as_u64()?,
+            restarts: card["restarts"].as_u64()?,
+            last_recovery_s: card["last_recovery_s"].as_f64(),
+        })
+    };
+    parsed().ok_or_else(|| Error::unexpected(format!("a status without a card: {status}")))
+}
+
+/// Kills the card of a node with SIGKILL, from outside and by pid, and waits until its successor is there.
+pub fn kill_card(machine: &Machine, name: &str, timeout: Duration) -> Result<Card, Error> {
+    let before = card(&status(machine, name)?)?;
+    crate::process::kill(before.pid)?;
+    poll_until(&format!("a new card of {name} after {before:?}"), timeout, || {
+        // While the old card is being reaped, its pid may still be the one reported, or none.
+        let now = status(machine, name).and_then(|status| card(&status)).ok();
+        Ok(now.filter(|now| now.pid != before.pid && now.generation > before.generation))
+    })
+}

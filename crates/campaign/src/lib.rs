@@ -1,0 +1,26 @@
+//! Test support for whole programs: what the integration tests of the workspace stand on.
+//!
+//! A [`world::World`] is two machines made of namespaces, with the test's own [`relay`] on every wire between them.
+//! [`process`] starts programs in a machine, reads their lines and kills them by pid; [`causeway`] knows the command
+//! lines of the program under test; [`tools`] runs fio, nbdcopy and their kind; [`capture`] reads what was on the wire.
+//!
+//! Nothing outlives a test, not even one that is killed: namespaces belong to processes that end when their standard
+//! input does, and are gone with them. There are no names to clean up.
+//!
+//! Tests that cannot run fail with the reason. They never skip.
+
+pub mod capture;
+pub mod causeway;
+pub mod error;
+pub mod process;
+pub mod random;
+pub mod relay;
+pub mod scale;
+pub mod tools;
+pub mod world;
+
+/// The program's own NBD client, which is also the peer in tests of the server.
+#[path = "../../causeway/src/nbd_client.rs"]
+pub mod nbd_client;
+
+pub use error::Error;

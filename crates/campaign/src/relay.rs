@@ -1,0 +1,134 @@
+//! The test's own network between two machines: it drops, repeats, reorders, delays and flips bits by seeded chance,
+//! and records what it saw.
+//!
+//! [`impair`] decides what happens to a datagram, [`forward`] moves datagrams (in the process `causeway-relay`),
+//! [`Relay`] here is the test's hold on that process.
+
+pub mod forward;
+pub mod impair;
+
+use crate::Error;
+use crate::process::Process;
+use crate::world::Direction;
+use impair::{Impairment, WireCounts};
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// The relay answers at once; this is for a machine that is busy with something else.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A running relay. Dropped, it ends.
+pub struct Relay {
+    process: Process,
+    rails: u8,
+    capture: Option<PathBuf>,
+}
+
+/// What each wire has done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RelayStats {
+    /// By rail and direction.
+    pub wires: Vec<(u8, Direction, WireCounts)>,
+    /// Datagrams that the system refused to send.
+    pub send_errors: u64,
+}
+
+impl RelayStats {
+    /// The sum over all wires.
+    pub fn total(&self) -> WireCounts {
+        self.wires.iter().fold(WireCounts::default(), |sum, (_, _, wire)| WireCounts {
+            received: sum.received + wire.received,
+            sent: sum.sent + wire.sent,
+            dropped: sum.dropped + wire.dropped,
+            repeated: sum.repeated + wire.repeated,
+            reordered: sum.reordered + wire.reordered,
+            corrupted: sum.corrupted + wire.corrupted,
+            overflowed: sum.overflowed + wire.overflowed,
+        })
+    }
+}
+
+impl Relay {
+    /// Starts `command`, which runs `causeway-relay` with its arguments, and waits until its sockets are there.
+    pub fn start(command: Command, rails: u8, capture: Option<PathBuf>, log: &Path) -> Result<Self, Error> {
+        let mut process = Process::spawn_piped(command, log)?;
+        process.wait_line("\"ready\"", ANSWER_TIMEOUT, |line| line == "ready")?;
+        Ok(Self { process, rails, capture })
+    }
+
+    /// Changes one wire.
+    pub fn set(&mut self, rail: u8, direction: Direction, impairment: Impairment) -> Result<(), Error> {
+        self.command(&format!("set {rail} {direction} {impairment}")).map(drop)
+    }
+
+    /// Changes both directions of one rail.
+    pub fn set_rail(&mut self, rail: u8, impairment: Impairment) -> Result<(), Error> {
+        self.set(rail, Direction::LeftToRight, impairment)?;
+        self.set(rail, Direction::RightToLeft, impairment)
+    }
+
+    /// Changes every wire.
+    pub fn set_all(&mut self, impairment: Impairment) -> Result<(), Error> {
+        (0..self.rails).try_for_each(|rail| self.set_rail(rail, impairment))
+    }
+
+    /// Delivers a forged datagram, as if the machine at the wire's beginning had sent it.
+    pub fn inject(
+        &mut self,
+        rail: u8,
+        direction: Direction,
+        source_port: u16,
+        target_port: u16,
+        payload: &[u8],
+    ) -> Result<(), Error> {
+        let mut line = format!("inject {rail} {direction} {source_port} {target_port} ");
+        for byte in payload {
+            write!(line, "{byte:02x}").expect("writing to a String does not fail");
+        }
+        self.command(&line).map(drop)
+    }
+
+    /// What happened so far. Afterwards everything received before is in the capture file.
+    pub fn stats(&mut self) -> Result<RelayStats, Error> {
+        let line = self.command("stats")?;
+        parse_stats(&line)
+            .ok_or_else(|| Error::unexpected(format!("the relay's statistics are unreadable: {line}")))
+    }
+
+    /// The capture file, if there is one. See [`crate::capture::read`].
+    pub fn capture(&self) -> Option<&Path> {
+        self.capture.as_deref()
+    }
+
+    fn command(&mut self, line: &str) -> Result<String, Error> {
+        let stdin =
+            self.process.stdin().ok_or_else(|| Error::unexpected("the relay has no standard input"))?;
+        stdin.write_all(format!("{line}\n").as_bytes()).map_err(Error::io("cannot command the relay"))?;
+        let answer = self.process.wait_line("an answer", ANSWER_TIMEOUT, |_| true)?;
+        match answer.strip_prefix("error ") {
+            Some(what) => Err(Error::unexpected(format!("the relay refused {line:?}: {what}"))),
+            None => Ok(answer),
+        }
+    }
+}
+
+fn parse_stats(line: &str) -> Option<RelayStats> {
+    let value: serde_json::Value = serde_json::from_str(line).ok()?;
+    let wires = value["wires"].as_array()?.iter().map(|wire| {
+        let count = |name: &str| wire[name].as_u64();
+        let counts = WireCounts {
+            received: count("received")?,
+            sent: count("sent")?,
+            dropped: count("dropped")?,
+            repeated: count("repeated")?,
+            reordered: count("reordered")?,
+            corrupted: count("corrupted")?,
+            overflowed: count("overflowed")?,
+        };
+        Some((u8::try_from(count("rail")?).ok()?, wire["direction"].as_str()?.parse().ok()?, counts))
+    });
+    Some(RelayStats { wires: wires.collect::<Option<_>>()?, send_errors: value["send_errors"].as_u64()? })
+}

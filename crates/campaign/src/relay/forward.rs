@@ -1,0 +1,296 @@
+//! The relay's process: sockets in the two namespaces that face the machines, and its command loop.
+//!
+//! The namespace that faces the left machine carries the right machine's addresses, and the other way round. A socket
+//! there stands in for a port of the machine it hides; datagrams to it go over a [`Wire`] and leave from the socket
+//! that stands in for their sender. So both machines see each other's true addresses and ports.
+
+use super::impair::{Datagram, Impairment, Wire};
+use crate::Error;
+use crate::capture::CaptureWriter;
+use crate::world::{Direction, Side, rail_address};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_recv_buffer_size_force};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Sockets at most: a machine that sends from ever new ports loses the datagrams of those above it.
+const SOCKETS_MAX: usize = 1024;
+
+/// Datagrams taken from one socket before the others have their turn.
+const BURST: usize = 64;
+
+/// The receive buffer of a socket: a burst of a whole congestion window must fit.
+const RECEIVE_BUFFER: usize = 8 << 20;
+
+/// A command line longer than this is a mistake.
+const COMMAND_MAX: usize = 256 << 10;
+
+/// How the relay is started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RelayConfig {
+    /// Pid of a process in the namespace that faces the left machine.
+    pub facing_left: u32,
+    /// Pid of a process in the namespace that faces the right machine.
+    pub facing_right: u32,
+    /// Number of rails.
+    pub rails: u8,
+    /// Seed of every chance.
+    pub seed: u64,
+    /// Where to record what the machines sent, if anywhere.
+    pub capture: Option<PathBuf>,
+    /// Ports that wait for a first datagram, on both machines and every rail.
+    pub ports: Vec<u16>,
+}
+
+/// Which end a socket stands in for.
+type Owner = (u8, Side, u16);
+
+/// The running relay.
+pub struct Forwarder {
+    rails: u8,
+    namespaces: [File; 2],
+    sockets: BTreeMap<Owner, UdpSocket>,
+    wires: BTreeMap<(u8, Direction), Wire>,
+    capture: Option<CaptureWriter>,
+    start: Instant,
+    send_errors: u64,
+    buffer: Vec<u8>,
+}
+
+impl Forwarder {
+    /// Opens the namespaces, the waiting sockets and the capture.
+    pub fn new(config: &RelayConfig) -> Result<Self, Error> {
+        let namespace = |pid: u32| {
+            let path = format!("/proc/{pid}/ns/net");
+            File::open(&path).map_err(Error::io(format!("cannot open the namespace {path}")))
+        };
+        let mut wires = BTreeMap::new();
+        for rail in 0..config.rails {
+            for direction in [Direction::LeftToRight, Direction::RightToLeft] {
+                let stream = u64::from(rail) << 1 | u64::from(direction == Direction::RightToLeft);
+                wires.insert(
+                    (rail, direction),
+                    Wire::new(config.seed.wrapping_mul(0x1_0000_0001) ^ stream << 32),
+                );
+            }
+        }
+        let mut forwarder = Self {
+            rails: config.rails,
+            namespaces: [namespace(config.facing_left)?, namespace(config.facing_right)?],
+            sockets: BTreeMap::new(),
+            wires,
+            capture: config.capture.as_deref().map(CaptureWriter::create).transpose()?,
+            start: Instant::now(),
+            send_errors: 0,
+            buffer: vec![0; 1 << 16],
+        };
+        for rail in 0..config.rails {
+            for &port in &config.ports {
+                forwarder.open((rail, Side::Left, port))?;
+                forwarder.open((rail, Side::Right, port))?;
+            }
+        }
+        Ok(forwarder)
+    }
+
+    /// Carries datagrams and obeys commands until `commands` ends. Each command is answered by one line.
+    pub fn run(&mut self, mut commands: impl Read + AsFd, mut answers: impl Write) -> Result<(), Error> {
+        let mut text = Vec::new();
+        loop {
+            let (commands_ready, ready) = self.wait(&commands)?;
+            for owner in ready {
+                self.receive(owner);
+            }
+            self.deliver();
+            if commands_ready && !read_commands(&mut commands, &mut text)? {
+                return self.flush();
+            }
+            while let Some(end) = text.iter().position(|&byte| byte == b'\n') {
+                let line: Vec<u8> = text.drain(..=end).collect();
+                let answer = match self.obey(String::from_utf8_lossy(&line).trim()) {
+                    Ok(answer) => answer,
+                    Err(what) => format!("error {what}"),
+                };
+                writeln!(answers, "{answer}")
+                    .and_then(|()| answers.flush())
+                    .map_err(Error::io("cannot answer"))?;
+            }
+        }
+    }
+
+    /// Sleeps until something is to be done: whether a command came, and which sockets have datagrams.
+    fn wait(&self, commands: &impl AsFd) -> Result<(bool, Vec<Owner>), Error> {
+        let timeout = self.wires.values().filter_map(Wire::next_due_ns).min().map(|due| {
+            let left = Duration::from_nanos(due.saturating_sub(self.now_ns()));
+            Timespec::try_from(left).expect("a due time lies seconds ahead, not centuries")
+        });
+        let mut descriptors = vec![PollFd::new(commands, PollFlags::IN)];
+        descriptors.extend(self.sockets.values().map(|socket| PollFd::new(socket, PollFlags::IN)));
+        match poll(&mut descriptors, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(Error::io("cannot poll")(errno.into())),
+        }
+        let mut ready = descriptors.iter().map(|descriptor| !descriptor.revents().is_empty());
+        let commands_ready = ready.next().unwrap_or(false);
+        let owners = self.sockets.keys().zip(ready).filter(|(_, ready)| *ready).map(|(owner, _)| *owner);
+        Ok((commands_ready, owners.collect()))
+    }
+
+    fn receive(&mut self, owner: Owner) {
+        let (rail, side, target_port) = owner;
+        let direction = Direction::toward(side);
+        for _ in 0..BURST {
+            // An error here is an ICMP answer to something sent before: that datagram is lost, as on any network.
+            let Some(Ok((length, source))) =
+                self.sockets.get(&owner).map(|socket| socket.recv_from(&mut self.buffer))
+            else {
+                return;
+            };
+            let payload = self.buffer[..length].to_vec();
+            let datagram = Datagram { source_port: source.port(), target_port, payload };
+            let now_ns = self.now_ns();
+            if let Some(capture) = &mut self.capture {
+                capture.record(now_ns, rail, direction, &datagram);
+            }
+            if let Some(wire) = self.wires.get_mut(&(rail, direction)) {
+                wire.handle(now_ns, datagram);
+            }
+        }
+    }
+
+    fn deliver(&mut self) {
+        let now_ns = self.now_ns();
+        let mut due = Vec::new();
+        for (&(rail, direction), wire) in &mut self.wires {
+            due.extend(std::iter::from_fn(|| wire.poll(now_ns)).map(|datagram| (rail, direction, datagram)));
+        }
+        for (rail, direction, datagram) in due {
+            if self.send(rail, direction, &datagram).is_err() {
+                self.send_errors += 1;
+            }
+        }
+    }
+
+    fn send(&mut self, rail: u8, direction: Direction, datagram: &Datagram) -> Result<(), Error> {
+        let target = SocketAddrV4::new(rail_address(rail, direction.target()), datagram.target_port);
+        let socket = self.open((rail, direction.source(), datagram.source_port))?;
+        let sent = match socket.send_to(&datagram.payload, target) {
+            // A pending ICMP answer is reported once, to the next sender; the second attempt is the datagram's own.
+            Err(_) => socket.send_to(&datagram.payload, target),
+            sent => sent,
+        };
+        sent.map(|_| ()).map_err(Error::io("cannot send"))
+    }
+
+    /// The socket that stands in for a port, made when it is first needed.
+    fn open(&mut self, owner: Owner) -> Result<&UdpSocket, Error> {
+        if !self.sockets.contains_key(&owner) {
+            if self.sockets.len() >= SOCKETS_MAX {
+                return Err(Error::unexpected("too many ports"));
+            }
+            let socket = self.bind(owner)?;
+            self.sockets.insert(owner, socket);
+        }
+        Ok(&self.sockets[&owner])
+    }
+
+    fn bind(&self, (rail, side, port): Owner) -> Result<UdpSocket, Error> {
+        let namespace = match side {
+            Side::Right => &self.namespaces[0],
+            Side::Left => &self.namespaces[1],
+        };
+        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+            .map_err(|errno| Error::io("cannot enter a network namespace")(errno.into()))?;
+        let address = SocketAddr::from((rail_address(rail, side), port));
+        let socket = UdpSocket::bind(address).map_err(Error::io(format!("cannot stand in for {address}")))?;
+        socket.set_nonblocking(true).map_err(Error::io("cannot make a socket non-blocking"))?;
+        // Only a privileged relay may go above the system's limit; a smaller buffer is a worse network, no failure.
+        if set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER).is_err() {
+            let _ = set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER);
+        }
+        Ok(socket)
+    }
+
+    fn obey(&mut self, line: &str) -> Result<String, String> {
+        let mut words = line.splitn(4, ' ');
+        let verb = words.next().unwrap_or_default();
+        match verb {
+            "stats" => {
+                self.flush().map_err(|error| error.to_string())?;
+                return Ok(self.stats());
+            }
+            "set" | "inject" => {}
+            _ => return Err(format!("unknown command {verb:?}")),
+        }
+        let rail = words.next().and_then(|word| word.parse().ok()).filter(|&rail: &u8| rail < self.rails);
+        let rail = rail.ok_or("the second word is not a rail")?;
+        let direction: Direction = words.next().ok_or("a direction is missing")?.parse()?;
+        let rest = words.next().unwrap_or_default();
+        let now_ns = self.now_ns();
+        let wire = self.wires.get_mut(&(rail, direction)).ok_or("no such wire")?;
+        if verb == "set" {
+            wire.set(rest.parse::<Impairment>()?);
+        } else {
+            wire.inject(now_ns, parse_datagram(rest)?);
+        }
+        Ok("ok".into())
+    }
+
+    /// One line of JSON, see [`super::RelayStats`].
+    fn stats(&self) -> String {
+        let wires: Vec<_> = self
+            .wires
+            .iter()
+            .map(|(&(rail, direction), wire)| {
+                let counts = wire.counts();
+                serde_json::json!({
+                    "rail": rail, "direction": direction.to_string(), "received": counts.received,
+                    "sent": counts.sent, "dropped": counts.dropped, "repeated": counts.repeated,
+                    "reordered": counts.reordered, "corrupted": counts.corrupted, "overflowed": counts.overflowed,
+                })
+            })
+            .collect();
+        serde_json::json!({ "wires": wires, "send_errors": self.send_errors }).to_string()
+    }
+
+    fn flush(&mut self) -> Result<(), Error> {
+        self.capture.as_mut().map_or(Ok(()), CaptureWriter::flush)
+    }
+
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+/// Appends what has come; false at the end of the commands.
+fn read_commands(commands: &mut impl Read, text: &mut Vec<u8>) -> Result<bool, Error> {
+    let mut chunk = [0; 4096];
+    match commands.read(&mut chunk) {
+        Ok(0) => Ok(false),
+        Ok(count) if text.len() + count <= COMMAND_MAX => {
+            text.extend_from_slice(&chunk[..count]);
+            Ok(true)
+        }
+        Ok(_) => Err(Error::unexpected(format!("a command above {COMMAND_MAX} bytes"))),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(true),
+        Err(error) => Err(Error::io("cannot read commands")(error)),
+    }
+}
+
+/// `SOURCE_PORT TARGET_PORT HEX`.
+fn parse_datagram(text: &str) -> Result<Datagram, String> {
+    let words: Vec<_> = text.split(' ').collect();
+    let [source, target, hex] = words[..] else { return Err("inject takes two ports and hex bytes".into()) };
+    let port = |word: &str| word.parse().map_err(|_| format!("{word} is not a port"));
+    let digits: Option<Vec<u8>> =
+        hex.chars().map(|digit| digit.to_digit(16).and_then(|digit| u8::try_from(digit).ok())).collect();
+    let digits = digits.filter(|digits| digits.len() % 2 == 0).ok_or("not hex bytes")?;
+    let payload = digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect();
+    Ok(Datagram { source_port: port(source)?, target_port: port(target)?, payload })
+}

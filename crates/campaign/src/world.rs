@@ -1,0 +1,375 @@
+//! Two machines made of namespaces, and the relay between them.
+//!
+//! ```text
+//!   left machine          facing left         facing right         right machine
+//!   10.77.R.1  ── veth ── 10.77.R.2  [relay]  10.77.R.1  ── veth ── 10.77.R.2
+//! ```
+//!
+//! Each rail R is a wire of its own. A machine has its own network and mount namespace: it shares no socket, no file
+//! and no shared memory with the other. Its folder has the same path inside and outside, so that the test sees
+//! everything; `/run`, `/dev/shm` and `/var/lib` are its own.
+//!
+//! A namespace lives as long as the process that holds it, a `cat` which ends with its standard input, so with the test.
+//! As root no more is needed; others get a user namespace of their own first, where the system allows it.
+
+use crate::Error;
+use crate::process::Process;
+use crate::relay::Relay;
+use std::fmt;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// For one step of the set-up; each takes milliseconds.
+const STEP_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The ports that Causeway takes first: the relay waits on them for a machine that speaks first.
+const FIRST_PORTS: [u16; 4] = [7411, 7412, 7413, 7414];
+
+/// One of the two machines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Side {
+    /// By custom the borrower.
+    Left,
+    /// By custom the lender.
+    Right,
+}
+
+/// A way over a rail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Direction {
+    /// What the left machine sends.
+    LeftToRight,
+    /// What the right machine sends.
+    RightToLeft,
+}
+
+impl Direction {
+    /// The way that ends at `side`.
+    pub fn toward(side: Side) -> Self {
+        match side {
+            Side::Left => Self::RightToLeft,
+            Side::Right => Self::LeftToRight,
+        }
+    }
+
+    /// The way that begins at `side`.
+    pub fn from_side(side: Side) -> Self {
+        match side {
+            Side::Left => Self::LeftToRight,
+            Side::Right => Self::RightToLeft,
+        }
+    }
+
+    /// Who sends.
+    pub fn source(self) -> Side {
+        match self {
+            Self::LeftToRight => Side::Left,
+            Self::RightToLeft => Side::Right,
+        }
+    }
+
+    /// Who receives.
+    pub fn target(self) -> Side {
+        match self {
+            Self::LeftToRight => Side::Right,
+            Self::RightToLeft => Side::Left,
+        }
+    }
+}
+
+impl fmt::Display for Direction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::LeftToRight => "left-to-right",
+            Self::RightToLeft => "right-to-left",
+        })
+    }
+}
+
+impl FromStr for Direction {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "left-to-right" => Ok(Self::LeftToRight),
+            "right-to-left" => Ok(Self::RightToLeft),
+            _ => Err(format!("{text} is not a direction")),
+        }
+    }
+}
+
+/// A machine's address on a rail.
+pub fn rail_address(rail: u8, side: Side) -> Ipv4Addr {
+    Ipv4Addr::new(10, 77, rail, if side == Side::Left { 1 } else { 2 })
+}
+
+/// What a world is made of.
+#[derive(Clone, Debug)]
+pub struct WorldConfig {
+    /// Wires between the machines, 1 to 16.
+    pub rails: u8,
+    /// Largest IP packet of every wire, in bytes.
+    pub mtu: u32,
+    /// Seed of the relay's chances.
+    pub seed: u64,
+    /// Record everything that the machines send.
+    pub capture: bool,
+}
+
+impl Default for WorldConfig {
+    fn default() -> Self {
+        Self { rails: 2, mtu: 1500, seed: 1, capture: false }
+    }
+}
+
+/// Two machines and the relay. Dropped, all of it is gone, the folder too (unless the thread is panicking: then the
+/// folder with the logs stays, and its path is printed).
+pub struct World {
+    // Dropped in this order: the relay's sockets before the namespaces they are in.
+    relay: Relay,
+    left: Machine,
+    right: Machine,
+    _facing: [Holder; 2],
+    _user: Option<Holder>,
+    dir: PathBuf,
+}
+
+impl World {
+    /// Builds everything. All wires are good at first.
+    pub fn new(config: &WorldConfig) -> Result<Self, Error> {
+        assert!((1..=16).contains(&config.rails), "1 to 16 rails");
+        let dir = make_folder()?;
+        let user = if rustix::process::geteuid().is_root() { None } else { Some(Holder::user(&dir)?) };
+        let user_pid = user.as_ref().map(Holder::pid);
+        let left = Machine::new(Side::Left, config.rails, &dir, user_pid)?;
+        let right = Machine::new(Side::Right, config.rails, &dir, user_pid)?;
+        let facing_left = Holder::namespaces("facing-left", "", &dir, user_pid)?;
+        let facing_right = Holder::namespaces("facing-right", "", &dir, user_pid)?;
+        for rail in 0..config.rails {
+            connect(rail, Side::Left, &left.holder, &facing_left, config.mtu)?;
+            connect(rail, Side::Right, &right.holder, &facing_right, config.mtu)?;
+        }
+        let relay = start_relay(config, &dir, user_pid, [&facing_left, &facing_right])?;
+        Ok(Self { relay, left, right, _facing: [facing_left, facing_right], _user: user, dir })
+    }
+
+    /// By custom the borrower's machine.
+    pub fn left(&self) -> &Machine {
+        &self.left
+    }
+
+    /// By custom the lender's machine.
+    pub fn right(&self) -> &Machine {
+        &self.right
+    }
+
+    /// The network between them.
+    pub fn relay(&mut self) -> &mut Relay {
+        &mut self.relay
+    }
+
+    /// The world's folder, seen from outside.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the logs of this failure are in {}", self.dir.display());
+        } else if let Err(error) = std::fs::remove_dir_all(&self.dir) {
+            eprintln!("cannot remove {}: {error}", self.dir.display());
+        }
+    }
+}
+
+/// One machine.
+pub struct Machine {
+    holder: Holder,
+    side: Side,
+    rails: u8,
+    dir: PathBuf,
+}
+
+impl Machine {
+    fn new(side: Side, rails: u8, world: &Path, user: Option<u32>) -> Result<Self, Error> {
+        let (name, other) = if side == Side::Left { ("left", "right") } else { ("right", "left") };
+        let dir = world.join(name);
+        for folder in ["tmp", "run", "state", "var-lib", "logs"] {
+            let folder = dir.join(folder);
+            std::fs::create_dir_all(&folder)
+                .map_err(Error::io(format!("cannot create {}", folder.display())))?;
+        }
+        let hidden = world.join(other);
+        std::fs::create_dir_all(&hidden).map_err(Error::io(format!("cannot create {}", hidden.display())))?;
+        // The words are ours: a path made by make_folder holds nothing that a shell would read otherwise.
+        let mounts = format!(
+            "mount -t tmpfs hidden '{}'; mount -t tmpfs run /run; mount -t tmpfs shm /dev/shm; \
+             mount --bind '{}' /var/lib",
+            hidden.display(),
+            dir.join("var-lib").display()
+        );
+        let holder = Holder::namespaces(name, &mounts, world, user)?;
+        Ok(Self { holder, side, rails, dir })
+    }
+
+    /// A command that will run in this machine, with folders of its own in its environment. The pid of the started
+    /// process is the program's own.
+    pub fn command(&self, program: impl AsRef<Path>) -> Command {
+        let mut command = self.holder.enter();
+        command.args(["setpriv", "--pdeathsig", "KILL", "--"]).arg(program.as_ref());
+        command.env("HOME", &self.dir).env("TMPDIR", self.dir.join("tmp"));
+        command.env("XDG_RUNTIME_DIR", self.dir.join("run")).env("XDG_STATE_HOME", self.dir.join("state"));
+        command.current_dir(&self.dir);
+        command
+    }
+
+    /// Starts a program here; its output goes to the log `NAME.log`.
+    pub fn spawn(&self, name: &str, command: Command) -> Result<Process, Error> {
+        Process::spawn(command, &self.dir.join("logs").join(format!("{name}.log")))
+    }
+
+    /// This machine's folder: the same path inside and outside, and invisible from the other machine.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Which one it is.
+    pub fn side(&self) -> Side {
+        self.side
+    }
+
+    /// Its address on each rail.
+    pub fn addresses(&self) -> Vec<Ipv4Addr> {
+        (0..self.rails).map(|rail| rail_address(rail, self.side)).collect()
+    }
+}
+
+/// The process that keeps namespaces alive.
+struct Holder {
+    process: Process,
+    user: Option<u32>,
+}
+
+impl Holder {
+    /// A user namespace in which this user is root, for those who are not.
+    fn user(dir: &Path) -> Result<Self, Error> {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "sh", "-c", "echo ready; exec cat"]);
+        Self::start(command, "user", dir, None)
+    }
+
+    /// A network and a mount namespace, the latter changed by `mounts`.
+    fn namespaces(name: &str, mounts: &str, dir: &Path, user: Option<u32>) -> Result<Self, Error> {
+        let mut command = inside(user, None);
+        let script = format!("set -e; {mounts}\nip link set lo up; echo ready; exec cat");
+        command.args(["unshare", "--net", "--mount", "--propagation", "private", "sh", "-c", &script]);
+        Self::start(command, name, dir, user)
+    }
+
+    fn start(command: Command, name: &str, dir: &Path, user: Option<u32>) -> Result<Self, Error> {
+        let mut process = Process::spawn_piped(with_sbin(command), &dir.join(format!("{name}.log")))?;
+        process.wait_line("namespaces (root, or user namespaces allowed)", STEP_TIMEOUT, |line| {
+            line == "ready"
+        })?;
+        Ok(Self { process, user })
+    }
+
+    fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// The beginning of a command that runs inside.
+    fn enter(&self) -> Command {
+        with_sbin(inside(self.user, Some(self.pid())))
+    }
+
+    /// Runs `ip` inside.
+    fn ip(&self, words: &str) -> Result<(), Error> {
+        let mut command = self.enter();
+        command.arg("ip").args(words.split(' '));
+        crate::process::run(command).map(drop)
+    }
+}
+
+/// `env` with what enters the user namespace `user` and the network and mount namespaces of `holder`, as far as given.
+fn inside(user: Option<u32>, holder: Option<u32>) -> Command {
+    let mut command = Command::new("env");
+    if let Some(pid) = user {
+        command.args(["nsenter", "--target", &pid.to_string(), "--user", "--preserve-credentials", "--"]);
+    }
+    if let Some(pid) = holder {
+        command.args(["nsenter", "--target", &pid.to_string(), "--net", "--mount", "--"]);
+    }
+    command
+}
+
+/// Debian keeps `ip` and its kind where the search path of others than root does not lead.
+fn with_sbin(mut command: Command) -> Command {
+    let path = std::env::var("PATH").unwrap_or_default();
+    command.env("PATH", format!("{path}:/usr/local/sbin:/usr/sbin:/sbin"));
+    command
+}
+
+/// A wire between a machine and the namespace that faces it and carries the other machine's address.
+fn connect(rail: u8, side: Side, machine: &Holder, facing: &Holder, mtu: u32) -> Result<(), Error> {
+    let other = if side == Side::Left { Side::Right } else { Side::Left };
+    let device = format!("rail{rail}");
+    machine.ip(&format!(
+        "link add {device} mtu {mtu} type veth peer name {device} mtu {mtu} netns {}",
+        facing.pid()
+    ))?;
+    for (holder, owner) in [(facing, other), (machine, side)] {
+        holder.ip(&format!("addr add {}/24 dev {device}", rail_address(rail, owner)))?;
+        holder.ip(&format!("link set {device} up"))?;
+    }
+    Ok(())
+}
+
+fn start_relay(
+    config: &WorldConfig,
+    dir: &Path,
+    user: Option<u32>,
+    facing: [&Holder; 2],
+) -> Result<Relay, Error> {
+    let capture = config.capture.then(|| dir.join("capture.pcap"));
+    let mut command = with_sbin(inside(user, None));
+    command.arg(relay_program()?);
+    command.args(facing.map(|holder| holder.pid().to_string()));
+    command.args([config.rails.to_string(), config.seed.to_string()]);
+    command.arg(FIRST_PORTS.map(|port| port.to_string()).join(","));
+    command.args(&capture);
+    Relay::start(command, config.rails, capture, &dir.join("relay.log"))
+}
+
+/// `causeway-relay` lies beside the folder of the test executables; cargo builds it with this crate's tests.
+fn relay_program() -> Result<PathBuf, Error> {
+    let test = std::env::current_exe().map_err(Error::io("cannot find the test executable"))?;
+    let candidates = test.ancestors().skip(1).take(2).map(|folder| folder.join("causeway-relay"));
+    candidates.into_iter().find(|path| path.is_file()).ok_or_else(|| {
+        let near = test.display();
+        Error::unexpected(format!("no causeway-relay near {near}: run cargo build -p causeway-campaign"))
+    })
+}
+
+/// A folder of this process alone. Short, because socket paths must be.
+fn make_folder() -> Result<PathBuf, Error> {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let dir = std::env::temp_dir().join(format!("cw-{}-{number}", std::process::id()));
+    if dir.to_string_lossy().contains('\'') {
+        return Err(Error::unexpected(format!(
+            "TMPDIR must not contain a quotation mark: {}",
+            dir.display()
+        )));
+    }
+    // A folder of that name can only be one that a failed run of an earlier process with this pid left for inspection.
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir(&dir).map_err(Error::io(format!("cannot create {}", dir.display())))?;
+    Ok(dir)
+}

@@ -1,0 +1,343 @@
+//! The command line: every command, its arguments, and the values they can have.
+//!
+//! Names and meanings are fixed by the interface; clap's own usage errors end with 2. What needs a machine to
+//! judge (does the file exist, is the port free) is judged later, by the command.
+
+mod hide;
+mod run;
+mod values;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::line::LineArgument;
+pub use hide::hide_line;
+pub use run::{print, run};
+pub use values::{ByteSize, Listen, NodeName, Source, ValueError, check_socket_path, socket_path};
+
+/// The port a lender takes first; if it is in use, the next free one.
+pub const PORT_FIRST: u16 = 7411;
+/// How long requests wait for a peer before they fail, in seconds, when nobody chose.
+pub const IO_TIMEOUT_DEFAULT_S: u64 = 30;
+
+const EXITS: &str = "\
+Exit codes: 0 done, or ended by SIGTERM or SIGINT in order; 1 a verification failed or data was lost;
+2 wrong usage or configuration; 3 refused (in use, not permitted, not found); 4 peer or node unreachable.";
+
+/// PCI Express in software, for ordinary machines: lend devices, borrow them, keep them when networks and
+/// processes fail.
+#[derive(Debug, Parser)]
+#[command(name = "causeway", version, subcommand_required = true, after_help = EXITS)]
+pub struct Cli {
+    /// How log lines on standard error look: text or json
+    #[arg(long, global = true, value_enum, value_name = "FORMAT", default_value = "text")]
+    #[arg(hide_possible_values = true, help_heading = "Logging")]
+    pub log_format: LogFormat,
+    /// The least important log lines to show: error, warn, info, debug or trace
+    #[arg(long, global = true, value_enum, value_name = "LEVEL", default_value = "info")]
+    #[arg(hide_possible_values = true, help_heading = "Logging")]
+    pub log_level: LogLevel,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Lend files, block devices or memory as NVMe drives
+    Lend(LendArgs),
+    /// Borrow a drive and serve it on this machine
+    Borrow(BorrowArgs),
+    /// Run a node as its configuration file says: several rails, devices and loans
+    Node(NodeArgs),
+    /// Show how a node on this machine is doing
+    Status(StatusArgs),
+    /// See a borrowed drive survive loss, a cut rail and killed processes, on this machine alone
+    Demo(DemoArgs),
+    /// Measure, and write a report
+    Bench(BenchArgs),
+    /// Run the same node in virtual time under faults, and check it
+    Sim(SimArgs),
+}
+
+/// `causeway lend`.
+#[derive(Debug, Args)]
+pub struct LendArgs {
+    /// A file, a block device, or ram:SIZE (such as ram:512M)
+    #[arg(required = true, value_name = "SOURCE", value_parser = OsStringValueParser::new().try_map(Source::from_os))]
+    pub sources: Vec<Source>,
+    /// Name of this node [default: from the first SOURCE, `disk` for /srv/disk.img]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<NodeName>,
+    /// Address to lend at, one a rail [default: the machine's global addresses, else loopback; port 7411 or
+    /// the next free one]
+    #[arg(long, value_name = "ADDR[:PORT]")]
+    pub listen: Vec<Listen>,
+    /// Refuse writes
+    #[arg(long)]
+    pub read_only: bool,
+    /// Do not encrypt; only where both sides say so
+    #[arg(long)]
+    pub insecure: bool,
+    /// Where key, identity and generations are kept [default: $XDG_STATE_HOME/causeway/NAME, for root
+    /// /var/lib/causeway/NAME]
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+}
+
+impl LendArgs {
+    /// The node's name: the one given, else the first source's file name without its ending.
+    pub fn node_name(&self) -> NodeName {
+        let suggested = self.sources.first().map(Source::suggested_name);
+        self.name.clone().or(suggested).unwrap_or_else(|| NodeName::cleaned("lend"))
+    }
+}
+
+/// `causeway borrow`.
+#[derive(Debug, Args)]
+pub struct BorrowArgs {
+    /// The line that `causeway lend` printed; `-` reads it from standard input, `@FILE` from a file
+    #[arg(value_name = "LINE|-|@FILE")]
+    pub line: LineArgument,
+    /// Serve the drive as NBD on a Unix socket at this path
+    #[arg(long, value_name = "PATH", required = true, value_parser = OsStringValueParser::new().try_map(socket_path))]
+    pub nbd: PathBuf,
+    /// Name of this node [default: `borrow-` and the function's name]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<NodeName>,
+    /// How long requests wait for the lender before they fail
+    #[arg(long, value_name = "SECONDS", default_value_t = IO_TIMEOUT_DEFAULT_S, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub io_timeout: u64,
+    /// Do not encrypt; only where both sides say so
+    #[arg(long)]
+    pub insecure: bool,
+    /// Where identity and incarnation are kept [default: $XDG_STATE_HOME/causeway/NAME, for root
+    /// /var/lib/causeway/NAME]
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+}
+
+impl BorrowArgs {
+    /// The node's name: the one given, else from the line's function.
+    pub fn node_name(&self, line: &crate::line::Line) -> NodeName {
+        let suggested = || NodeName::cleaned(&format!("borrow-{}", line.function()));
+        self.name.clone().unwrap_or_else(suggested)
+    }
+
+    /// `--io-timeout` as a duration.
+    pub fn io_timeout(&self) -> Duration {
+        Duration::from_secs(self.io_timeout)
+    }
+}
+
+/// `causeway node`.
+#[derive(Debug, Args)]
+pub struct NodeArgs {
+    /// The configuration file; examples/ has commented ones
+    #[arg(long, value_name = "NODE.toml")]
+    pub config: PathBuf,
+}
+
+/// `causeway status`.
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    /// The node to ask; needed where several run
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<NodeName>,
+    /// What to print: text or json
+    #[arg(
+        short,
+        long,
+        value_enum,
+        value_name = "FORMAT",
+        default_value = "text",
+        hide_possible_values = true
+    )]
+    pub output: Output,
+}
+
+/// `causeway demo`.
+#[derive(Debug, Args)]
+pub struct DemoArgs {
+    /// Lend a private copy of this image; the file itself is only read [default: one made for the demo]
+    #[arg(long, value_name = "FILE")]
+    pub image: Option<PathBuf>,
+    /// Seed of everything random, decimal or 0x... [default: chosen, and shown]
+    #[arg(long, value_name = "N", value_parser = values::seed)]
+    pub seed: Option<u64>,
+    /// What to print: text or json
+    #[arg(
+        short,
+        long,
+        value_enum,
+        value_name = "FORMAT",
+        default_value = "text",
+        hide_possible_values = true
+    )]
+    pub output: Output,
+}
+
+/// `causeway bench`.
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// The cases to run [default: all]
+    #[arg(value_name = "CASE")]
+    pub cases: Vec<String>,
+    /// Folder for report.json and report.html
+    #[arg(long, value_name = "DIR", default_value = "target/bench")]
+    pub out: PathBuf,
+    /// Rounds a case; each is kept in the report [default: each case's own number]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub rounds: Option<u32>,
+    /// What to print: text or json
+    #[arg(
+        short,
+        long,
+        value_enum,
+        value_name = "FORMAT",
+        default_value = "text",
+        hide_possible_values = true
+    )]
+    pub output: Output,
+}
+
+/// `causeway sim`.
+#[derive(Debug, Args)]
+pub struct SimArgs {
+    /// The first seed, decimal or 0x... [default: chosen, and shown]
+    #[arg(long, value_name = "N", value_parser = values::seed)]
+    pub seed: Option<u64>,
+    /// How many seeds to run, one after the other
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: u64,
+    /// Disable one safety rule at a time, and show that the checkers find it
+    #[arg(long)]
+    pub canaries: bool,
+    /// What to print: text or json
+    #[arg(
+        short,
+        long,
+        value_enum,
+        value_name = "FORMAT",
+        default_value = "text",
+        hide_possible_values = true
+    )]
+    pub output: Output,
+}
+
+/// What goes to standard output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For people.
+    Text,
+    /// One JSON document and nothing else.
+    Json,
+}
+
+/// What log lines look like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// How important a log line must be to be shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs, reason = "the names are their own explanation")]
+pub enum LogLevel {
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn parse(arguments: &str) -> Result<Command, clap::Error> {
+        let arguments = std::iter::once("causeway").chain(arguments.split_whitespace());
+        Cli::try_parse_from(arguments).map(|cli| cli.command)
+    }
+
+    #[test]
+    fn clap_finds_the_definition_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn lend_takes_everything_the_interface_names() {
+        let Command::Lend(args) = parse(
+            "lend /srv/my.disk.img /dev/sdb ram:1G --listen 10.0.0.1 --listen [fd00::1]:9 --read-only --insecure \
+             --state-dir /tmp/s",
+        )
+        .unwrap() else {
+            panic!("not lend")
+        };
+        assert_eq!(args.sources[2], Source::Ram(ByteSize(1 << 30)));
+        assert_eq!(args.listen.len(), 2);
+        assert_eq!(args.listen[1].port, Some(9));
+        assert!(args.read_only && args.insecure);
+        assert_eq!(args.node_name().as_str(), "my.disk");
+    }
+
+    #[test]
+    fn names_are_derived_when_nobody_chose() {
+        let lend = |arguments: &str| match parse(arguments).unwrap() {
+            Command::Lend(args) => args.node_name().to_string(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(lend("lend ram:64k"), "ram");
+        assert_eq!(lend("lend /dev/nvme0n1"), "nvme0n1");
+        assert_eq!(lend("lend ./.hidden"), "hidden");
+        assert_eq!(lend("lend a.img --name b"), "b");
+        let Command::Borrow(args) = parse("borrow - --nbd /tmp/s").unwrap() else { panic!("not borrow") };
+        assert_eq!(args.node_name(&crate::line::tests::example()).as_str(), "borrow-nvme0");
+        assert_eq!(args.io_timeout(), Duration::from_secs(30));
+    }
+
+    #[test]
+    fn wrong_usage_is_refused() {
+        for wrong in [
+            "",
+            "lend",
+            "lend ram:0",
+            "lend ram:12Q",
+            "lend a --listen nowhere",
+            "lend a --name a/b",
+            "borrow -",
+            "borrow --nbd /tmp/s",
+            "borrow - --nbd /tmp/s --io-timeout 0",
+            "borrow - --nbd /tmp/s --io-timeout soon",
+            "node",
+            "status -o yaml",
+            "demo --seed x",
+            "bench --rounds 0",
+            "sim --count 0",
+            "bogus",
+        ] {
+            assert_eq!(parse(wrong).unwrap_err().exit_code(), 2, "{wrong}");
+        }
+        let long = format!("borrow - --nbd /tmp/{}", "x".repeat(104));
+        assert!(parse(&long).unwrap_err().to_string().contains("107"), "names the limit");
+    }
+
+    #[test]
+    fn global_options_stand_anywhere() {
+        for arguments in
+            ["--log-format json --log-level debug sim", "sim --log-level debug --log-format json"]
+        {
+            let arguments = std::iter::once("causeway").chain(arguments.split_whitespace());
+            let cli = Cli::try_parse_from(arguments).unwrap();
+            assert_eq!((cli.log_format, cli.log_level), (LogFormat::Json, LogLevel::Debug));
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! From arguments to an exit code.
+
+use std::ffi::OsString;
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+
+use super::{BorrowArgs, Cli, Command, LogFormat, NodeArgs, Output, StatusArgs, hide_line};
+use crate::config::Config;
+use crate::control::{ControlError, Request, Response, find, runtime_dir};
+use crate::exit::{Exit, Failure};
+use crate::line::{LineArgument, ReadLineError, redact};
+use crate::{logging, roles, status};
+
+/// Runs the command that the arguments (the program's name first) say, and returns what the process ends with.
+pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let cli = match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    logging::start(cli.log_format, cli.log_level);
+    match dispatch(&cli.command) {
+        Ok(()) => Exit::Done.into(),
+        Err(failure) => {
+            report(&failure, cli.log_format);
+            failure.exit().into()
+        }
+    }
+}
+
+/// Writes a result to standard output. A reader that has gone, as `head` does, is no failure.
+pub fn print(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::io("cannot write to standard output", &error))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn dispatch(command: &Command) -> Result<(), Failure> {
+    match command {
+        Command::Lend(args) => roles::lend(args),
+        Command::Borrow(args) => borrow(args),
+        Command::Node(args) => node(args),
+        Command::Status(args) => show_status(args),
+        Command::Demo(args) => roles::demo(args),
+        Command::Bench(args) => roles::bench(args),
+        Command::Sim(args) => roles::sim(args),
+    }
+}
+
+fn borrow(args: &BorrowArgs) -> Result<(), Failure> {
+    let line = args.line.read().map_err(|error| match &error {
+        ReadLineError::Read { error: cause, .. } => Failure::new(Exit::of_io(cause), &error),
+        ReadLineError::Line(_) => Failure::usage(&error),
+    })?;
+    if let LineArgument::Text(text) = &args.line {
+        let error = hide_line(text);
+        tracing::warn!(%error, "the line with its key stands in the process list; give it as @FILE or on - instead");
+    }
+    roles::borrow(args, line)
+}
+
+fn node(args: &NodeArgs) -> Result<(), Failure> {
+    roles::node(Config::load(&args.config)?)
+}
+
+fn show_status(args: &StatusArgs) -> Result<(), Failure> {
+    let mut client = find(&runtime_dir(), args.name.as_ref())?;
+    let status = match client.call(&Request::Status)? {
+        Response::Status { status } => status,
+        Response::Refused { why } => return Err(Failure::refused(format_args!("the node refused: {why}"))),
+        Response::Done => {
+            let why = "no status".to_owned();
+            return Err(ControlError::Answer { name: "asked".to_owned(), why }.into());
+        }
+    };
+    match args.output {
+        Output::Text => print(&status::render(&status)),
+        Output::Json => {
+            let json = serde_json::to_string_pretty(&status);
+            let json = json.map_err(|error| Failure::unreachable(format_args!("no status: {error}")))?;
+            print(&format!("{json}\n"))
+        }
+    }
+}
+
+/// clap's help goes to standard output; its complaints go to standard error, without what looks like a key.
+fn usage(error: &clap::Error) -> ExitCode {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            let _ = error.print();
+            Exit::Done.into()
+        }
+        _ => {
+            let rendered = error.render();
+            let text =
+                if io::stderr().is_terminal() { rendered.ansi().to_string() } else { rendered.to_string() };
+            let _ = io::stderr().write_all(redact(&text).as_bytes());
+            Exit::Usage.into()
+        }
+    }
+}
+
+fn report(failure: &Failure, format: LogFormat) {
+    match format {
+        LogFormat::Json => tracing::error!(exit = failure.exit().code(), "{failure}"),
+        LogFormat::Text => {
+            let _ = writeln!(io::stderr(), "causeway: {failure}");
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! `NODE.toml`: what `causeway node --config` runs.
+//!
+//! Reading has two steps. `raw` mirrors the file as serde sees it, each value with its place; this module turns
+//! that into a [`Config`] in which everything that can be judged without the machine has been judged. Errors name
+//! file, line, column, what is wrong and what would be right; unknown keys are errors. All problems of the second
+//! step are reported at once.
+//!
+//! ```toml
+//! name = "store1"                     # default: the file's name without its ending
+//! state_dir = "/var/lib/causeway/store1"
+//! insecure = false
+//!
+//! [[rails]]
+//! name = "left"
+//! listen = "10.0.0.1"                 # or "10.0.0.1:7411"
+//!
+//! [[devices]]
+//! function = "nvme0"
+//! source = "/srv/disk.img"            # or "ram:1G"
+//! read_only = false
+//! block_size = 512                    # or 4096
+//!
+//! [[loans]]
+//! line_file = "nvme0.line"            # or line = "causeway://..."
+//! nbd = "/run/causeway/nvme0.nbd"
+//! io_timeout_s = 30
+//! ```
+//!
+//! Relative paths start at the file's folder.
+
+mod error;
+mod raw;
+mod validate;
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::cli::{Listen, NodeName, Source};
+use crate::line::{FunctionName, Line};
+pub use error::{ConfigError, Problem};
+
+/// Longest configuration file read, in bytes.
+pub const FILE_BYTES_MAX: u64 = 1 << 20;
+/// Most devices a node lends, and most loans it takes.
+pub const ENTRIES_MAX: usize = 64;
+
+/// A node as its file describes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// The node's name.
+    pub name: NodeName,
+    /// Where key, identity and generations are kept; `None` is the default place of this name.
+    pub state_dir: Option<PathBuf>,
+    /// Frames are not encrypted. Both sides of a loan must say so.
+    pub insecure: bool,
+    /// The rails; empty means as `causeway lend` does without `--listen`.
+    pub rails: Vec<Rail>,
+    /// What is lent.
+    pub devices: Vec<Device>,
+    /// What is borrowed, as presets (generation 0).
+    pub loans: Vec<Loan>,
+}
+
+/// A path of frames: one local address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rail {
+    /// Its name in `status` and logs.
+    pub name: String,
+    /// The local address, and the port if one was chosen.
+    pub listen: Listen,
+}
+
+/// A function that is lent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Device {
+    /// Its name in the line.
+    pub function: FunctionName,
+    /// What stands behind it.
+    pub source: Source,
+    /// Writes are refused.
+    pub read_only: bool,
+    /// Bytes of a logical block.
+    pub block_size: BlockSize,
+}
+
+/// Bytes of a logical block: the two sizes that drivers and filing systems know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum BlockSize {
+    /// 512 bytes.
+    #[default]
+    B512,
+    /// 4096 bytes.
+    B4096,
+}
+
+impl BlockSize {
+    /// The size in bytes.
+    pub const fn bytes(self) -> u32 {
+        match self {
+            Self::B512 => 512,
+            Self::B4096 => 4096,
+        }
+    }
+}
+
+/// A loan that this node takes when nothing managed says otherwise.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Loan {
+    /// From whom, and which function.
+    pub line: Line,
+    /// Where it is served as NBD.
+    pub nbd: PathBuf,
+    /// How long requests wait for the lender before they fail.
+    pub io_timeout: Duration,
+}
+
+impl Config {
+    /// Reads and checks a file.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let unreadable = |error| ConfigError::Unreadable { path: path.to_owned(), error };
+        let mut text = String::new();
+        let file = File::open(path).map_err(unreadable)?;
+        let read = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(unreadable)?;
+        if read as u64 > FILE_BYTES_MAX {
+            return Err(ConfigError::TooLong { path: path.to_owned() });
+        }
+        Self::parse(&text, path)
+    }
+
+    /// Checks the text of a file. `path` is for messages, for the default name and for relative paths.
+    pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
+        let raw: raw::Node = toml::from_str(text).map_err(|error| ConfigError::Wrong {
+            path: path.to_owned(),
+            problems: vec![error::from_toml(text, &error)],
+        })?;
+        validate::config(raw, text, path)
+            .map_err(|problems| ConfigError::Wrong { path: path.to_owned(), problems })
+    }
+}
+
+#[cfg(test)]
+mod tests;

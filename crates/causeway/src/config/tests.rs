@@ -1,0 +1,196 @@
+use super::*;
+use proptest::prelude::*;
+
+const LINE: &str =
+    "causeway://000g40r40m30e209185gr38e1w8124gk2gahc5rr34d1p70x3rfy6mqyzgtrwsxw@192.0.2.1:7411/nvme0";
+
+fn parse(text: &str) -> Result<Config, String> {
+    Config::parse(text, Path::new("/etc/causeway/store1.toml")).map_err(|error| error.to_string())
+}
+
+/// The one error of a text: `LINE:COLUMN: what`.
+fn error(text: &str) -> String {
+    let error = parse(text).unwrap_err();
+    error.strip_prefix("/etc/causeway/store1.toml:").expect("names the file").to_owned()
+}
+
+#[test]
+fn a_full_file_is_read() {
+    let text = format!(
+        "name = 'n'\nstate_dir = 'state'\ninsecure = true\n\
+         [[rails]]\nname = 'left'\nlisten = '10.0.0.1'\nport = 9\n\
+         [[rails]]\nname = 'right'\nlisten = '[fd00::1]:7411'\n\
+         [[devices]]\nfunction = 'nvme0'\nsource = 'disk.img'\nread_only = true\nblock_size = 4096\n\
+         [[devices]]\nfunction = 'nvme1'\nsource = 'ram:64k'\n\
+         [[loans]]\nline = '{LINE}'\nnbd = 'nbd.sock'\nio_timeout_s = 5\n"
+    );
+    let config = parse(&text).unwrap();
+    assert_eq!(config.name.as_str(), "n");
+    assert_eq!(config.state_dir, Some("/etc/causeway/state".into()));
+    assert!(config.insecure);
+    assert_eq!(config.rails[0].listen, "10.0.0.1:9".parse().unwrap());
+    assert_eq!(config.rails[1].listen, "[fd00::1]:7411".parse().unwrap());
+    assert_eq!(config.devices[0].source, Source::Path("/etc/causeway/disk.img".into()));
+    assert_eq!(config.devices[0].block_size.bytes(), 4096);
+    assert!(config.devices[0].read_only && !config.devices[1].read_only);
+    assert_eq!(config.loans[0].line.reveal(), LINE);
+    assert_eq!(config.loans[0].nbd, Path::new("/etc/causeway/nbd.sock"));
+    assert_eq!(config.loans[0].io_timeout, Duration::from_secs(5));
+}
+
+#[test]
+fn what_is_left_out_has_a_default() {
+    let config = parse("[[devices]]\nfunction = 'nvme0'\nsource = 'ram:1M'\n").unwrap();
+    assert_eq!(config.name.as_str(), "store1");
+    assert_eq!((config.state_dir, config.insecure, config.rails.len()), (None, false, 0));
+    assert_eq!(config.devices[0].block_size, BlockSize::B512);
+}
+
+#[test]
+fn errors_name_place_fault_and_remedy() {
+    let device = "[[devices]]\nfunction = 'nvme0'\nsource = 'ram:1M'\n";
+    let cases = [
+        (format!("inscure = true\n{device}"), "1:1: unknown key `inscure`; did you mean `insecure`?"),
+        (format!("{device}readonly = true\n"), "4:1: unknown key `readonly`; did you mean `read_only`?"),
+        (
+            format!("{device}colour = 'red'\n"),
+            "4:1: unknown key `colour`; possible here: function, source, read_only, block_size",
+        ),
+        ("[[devices]]\nsource = 'ram:1M'\n".to_owned(), "1:1: the key `function` is missing here"),
+        (format!("{device}block_size = 1024\n"), "4:14: block_size 1024 is not possible; write 512 or 4096"),
+        (format!("{device}{device}"), "5:12: function `nvme0` stands in line 2 already"),
+        (
+            "[[devices]]\nfunction = 'nvme0'\nsource = 'ram:1000'\n".to_owned(),
+            "3:10: ram:1000 is not a multiple of the block size, 512 bytes",
+        ),
+        (
+            format!("{device}[[rails]]\nname = 'a'\nlisten = 'somewhere'\n"),
+            "6:10: `somewhere` is no address; write 10.0.0.1, 10.0.0.1:7411, fd00::1 or [fd00::1]:7411 (no host names)",
+        ),
+        (
+            format!("{device}[[rails]]\nname = 'a'\nlisten = '10.0.0.1'\nport = 70000\n"),
+            "7:8: a port is a number from 1 to 65535",
+        ),
+        (
+            format!("{device}[[rails]]\nname = 'a'\nlisten = '10.0.0.1:5'\nport = 5\n"),
+            "7:8: the port stands in `listen` already; remove one of them",
+        ),
+        (
+            "name = 'x'\n".to_owned(),
+            "2:1: this node would do nothing: add [[devices]] to lend or [[loans]] to borrow",
+        ),
+        ("[[loans]]\nnbd = '/s'\n".to_owned(), "1:1: this loan names no lender; add `line` or `line_file`"),
+        (
+            format!("[[loans]]\nline = '{LINE}'\nnbd = '/s'\nio_timeout_s = 0\n"),
+            "4:16: io_timeout_s is a number of seconds from 1 to 86400",
+        ),
+    ];
+    for (text, expected) in cases {
+        assert_eq!(error(&text), expected, "{text}");
+    }
+}
+
+#[test]
+fn wrong_kinds_and_broken_syntax_have_a_place() {
+    assert!(error("insecure = 'yes'\n").starts_with("1:12: "), "{}", error("insecure = 'yes'\n"));
+    assert!(error("\n\nname = \n").starts_with("3:"), "{}", error("\n\nname = \n"));
+    assert!(error("devices = 3").starts_with("1:11: "), "{}", error("devices = 3"));
+}
+
+#[test]
+fn all_problems_are_reported_at_once() {
+    let text = "name = '/'\n[[devices]]\nfunction = 'A'\nsource = ''\nblock_size = 1\n";
+    let lines: Vec<String> = parse(text).unwrap_err().lines().map(str::to_owned).collect();
+    assert_eq!(lines.len(), 4, "{lines:#?}");
+}
+
+#[test]
+fn nothing_stands_twice() {
+    let twice = |extra: &str| {
+        let text = format!(
+            "[[devices]]\nfunction = 'a'\nsource = 'x.img'\n[[rails]]\nname = 'r'\nlisten = '10.0.0.1'\n\
+             [[loans]]\nline = '{LINE}'\nnbd = '/s'\n{extra}"
+        );
+        error(&text)
+    };
+    assert!(twice("[[devices]]\nfunction = 'b'\nsource = 'x.img'\n").contains("in line 3 already"));
+    assert!(twice("[[rails]]\nname = 'r'\nlisten = '10.0.0.2'\n").contains("in line 5 already"));
+    assert!(twice("[[rails]]\nname = 's'\nlisten = '10.0.0.1'\n").contains("in line 6 already"));
+    assert!(twice(&format!("[[loans]]\nline = '{LINE}'\nnbd = '/s'\n")).contains("in line 9 already"));
+}
+
+#[test]
+fn lines_are_checked_and_never_shown() {
+    let mistyped = LINE.replacen("000g", "000h", 1);
+    let shown = error(&format!("[[loans]]\nline = '{mistyped}'\nnbd = '/s'\n"));
+    assert!(shown.starts_with("2:8: typing error in the key"), "{shown}");
+    for text in [
+        format!("[[loans]]\nline = '{LINE}'\nnbd = 3\n"),
+        format!("[[loans]]\nline = ['{LINE}']\nnbd = '/s'\n"),
+        format!("insecure = '{LINE}'\n"),
+        format!("'{LINE}' = 1\n"),
+        format!("name = '{LINE}'\n"),
+        format!("[[loans]]\nline = '{LINE}\nnbd = '/s'\n"),
+    ] {
+        assert!(!error(&text).contains("40r40m30e2"), "shows the key: {}", error(&text));
+    }
+}
+
+#[test]
+fn line_files_are_read_beside_the_configuration() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("n.toml");
+    let text = "[[loans]]\nline_file = 'x.line'\nnbd = '/s'\n";
+    let missing = Config::parse(text, &path).unwrap_err().to_string();
+    assert!(
+        missing.contains(":2:13: cannot read the loan line from") && missing.contains("x.line"),
+        "{missing}"
+    );
+    std::fs::write(folder.path().join("x.line"), format!("{LINE}\n")).unwrap();
+    assert_eq!(Config::parse(text, &path).unwrap().loans[0].line.reveal(), LINE);
+}
+
+#[test]
+fn socket_paths_that_are_too_long_are_refused() {
+    let text = format!("[[loans]]\nline = '{LINE}'\nnbd = '/{}'\n", "x".repeat(107));
+    assert!(error(&text).starts_with("3:7: the path of a socket has at most 107 bytes"));
+}
+
+#[test]
+fn too_many_entries_are_refused() {
+    let devices = |count| -> String {
+        (0..count).map(|at| format!("[[devices]]\nfunction = 'd{at}'\nsource = 'ram:1M'\n")).collect()
+    };
+    assert!(parse(&devices(ENTRIES_MAX)).is_ok());
+    assert!(error(&devices(ENTRIES_MAX + 1)).contains("at most 64 devices"));
+}
+
+#[test]
+fn endless_files_are_not_read() {
+    let error = Config::load(Path::new("/dev/zero")).unwrap_err();
+    assert!(matches!(error, ConfigError::TooLong { .. }), "{error}");
+    let error = Config::load(Path::new("/nonexistent/n.toml")).unwrap_err();
+    assert!(error.to_string().contains("/nonexistent/n.toml"), "{error}");
+}
+
+#[test]
+fn every_example_is_right() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    let mut seen = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|ending| ending == "toml") {
+            Config::load(&path).unwrap_or_else(|error| panic!("{error}"));
+            seen += 1;
+        }
+    }
+    assert!(seen >= 3, "the examples have moved");
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_read_or_refused(text in ".{0,300}", piece in "(name|rails|\\[\\[loans\\]\\]|=|'|\n|\\{|\\}|1|nbd|line){0,40}") {
+        let _ = parse(&text);
+        let _ = parse(&piece);
+    }
+}

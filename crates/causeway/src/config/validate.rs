@@ -1,0 +1,220 @@
+//! From what the file says to what a node can do: names, addresses, sizes, paths, and nothing twice.
+
+use std::ffi::OsString;
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use toml::Spanned;
+
+use super::error::Problem;
+use super::{BlockSize, Config, Device, ENTRIES_MAX, Loan, Rail, raw};
+use crate::cli::{IO_TIMEOUT_DEFAULT_S, Listen, NodeName, Source, check_socket_path};
+use crate::line::{FunctionName, Line, RAILS_MAX, read_line_file};
+
+/// Longest name of a rail, in characters.
+const RAIL_NAME_MAX: usize = 32;
+
+/// Checks everything, and reports all problems at once.
+pub(super) fn config(raw: raw::Node, text: &str, path: &Path) -> Result<Config, Vec<Problem>> {
+    let mut check = Check { text, folder: path.parent().unwrap_or(Path::new("")), problems: Vec::new() };
+    let name = match &raw.name {
+        Some(name) => check.parsed::<NodeName>(name),
+        None => Some(NodeName::cleaned(&path.file_stem().unwrap_or_default().to_string_lossy())),
+    };
+    let state_dir = raw.state_dir.map(|dir| check.folder.join(dir));
+    let rails = check.rails(&raw.rails);
+    let devices = check.devices(&raw.devices);
+    let loans = check.loans(&raw.loans);
+    if raw.devices.is_empty() && raw.loans.is_empty() {
+        check.wrong(text.len(), "this node would do nothing: add [[devices]] to lend or [[loans]] to borrow");
+    }
+    match name {
+        Some(name) if check.problems.is_empty() => {
+            Ok(Config { name, state_dir, insecure: raw.insecure, rails, devices, loans })
+        }
+        _ => Err(check.problems),
+    }
+}
+
+struct Check<'a> {
+    text: &'a str,
+    folder: &'a Path,
+    problems: Vec<Problem>,
+}
+
+impl Check<'_> {
+    fn rails(&mut self, raw: &[Spanned<raw::Rail>]) -> Vec<Rail> {
+        if let Some(extra) = raw.get(RAILS_MAX) {
+            self.wrong(extra.span().start, format_args!("a node has at most {RAILS_MAX} rails"));
+        }
+        let rails: Vec<(&raw::Rail, Option<Rail>)> =
+            raw.iter().map(|rail| (rail.get_ref(), self.rail(rail.get_ref()))).collect();
+        self.twice("rail name", rails.iter().map(|(raw, _)| (raw.name.span().start, raw.name.get_ref())));
+        let listens: Vec<(usize, Listen)> = rails
+            .iter()
+            .filter_map(|(raw, rail)| Some((raw.listen.span().start, rail.as_ref()?.listen)))
+            .collect();
+        self.twice("address", listens.iter().map(|(at, listen)| (*at, listen)));
+        rails.into_iter().filter_map(|(_, rail)| rail).collect()
+    }
+
+    fn rail(&mut self, raw: &raw::Rail) -> Option<Rail> {
+        let name = raw.name.get_ref();
+        let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+        if name.is_empty() || name.len() > RAIL_NAME_MAX || !name.chars().all(allowed) {
+            let shown = name.escape_debug();
+            let what = format!(
+                "`{shown}` is no name of a rail: 1 to {RAIL_NAME_MAX} letters, digits, `.`, `_`, `-`"
+            );
+            self.wrong(raw.name.span().start, what);
+        }
+        let mut listen: Listen = self.parsed(&raw.listen)?;
+        if let Some(port) = &raw.port {
+            let at = port.span().start;
+            match u16::try_from(*port.get_ref()) {
+                Ok(1..) if listen.port.is_some() => {
+                    self.wrong(at, "the port stands in `listen` already; remove one of them");
+                }
+                Ok(port @ 1..) => listen.port = Some(port),
+                _ => self.wrong(at, "a port is a number from 1 to 65535"),
+            }
+        }
+        Some(Rail { name: name.clone(), listen })
+    }
+
+    fn devices(&mut self, raw: &[Spanned<raw::Device>]) -> Vec<Device> {
+        self.limit("devices", raw);
+        let functions = raw.iter().map(|device| &device.get_ref().function);
+        self.twice("function", functions.map(|name| (name.span().start, name.get_ref())));
+        let devices: Vec<Option<Device>> = raw.iter().map(|device| self.device(device.get_ref())).collect();
+
+        let sources: Vec<(usize, &PathBuf)> = devices
+            .iter()
+            .zip(raw)
+            .filter_map(|(device, raw)| match &device.as_ref()?.source {
+                Source::Path(path) => Some((raw.get_ref().source.span().start, path)),
+                Source::Ram(_) => None,
+            })
+            .collect();
+        self.twice("source", sources.iter().map(|(at, path)| (*at, path.display())));
+        devices.into_iter().flatten().collect()
+    }
+
+    fn device(&mut self, raw: &raw::Device) -> Option<Device> {
+        let block_size = match &raw.block_size {
+            None => Some(BlockSize::default()),
+            Some(size) => match size.get_ref() {
+                512 => Some(BlockSize::B512),
+                4096 => Some(BlockSize::B4096),
+                other => {
+                    self.wrong(
+                        size.span().start,
+                        format_args!("block_size {other} is not possible; write 512 or 4096"),
+                    );
+                    None
+                }
+            },
+        };
+        let function = self.parsed::<FunctionName>(&raw.function);
+        let at = raw.source.span().start;
+        let source = Source::from_os(OsString::from(raw.source.get_ref()));
+        let source = source.map_err(|error| self.wrong(at, error)).ok();
+        let (function, source, block_size) = (function?, source?, block_size?);
+        let source = match source {
+            Source::Path(path) => Source::Path(self.folder.join(path)),
+            Source::Ram(size) => {
+                let block = block_size.bytes();
+                if !size.0.is_multiple_of(block.into()) {
+                    let what =
+                        format!("ram:{} is not a multiple of the block size, {block} bytes", size.exact());
+                    self.wrong(at, what);
+                }
+                Source::Ram(size)
+            }
+        };
+        Some(Device { function, source, read_only: raw.read_only, block_size })
+    }
+
+    fn loans(&mut self, raw: &[Spanned<raw::Loan>]) -> Vec<Loan> {
+        self.limit("loans", raw);
+        let sockets = raw.iter().map(|loan| &loan.get_ref().nbd);
+        self.twice("socket", sockets.map(|path| (path.span().start, path.get_ref().display())));
+        raw.iter().filter_map(|loan| self.loan(loan)).collect()
+    }
+
+    fn loan(&mut self, raw: &Spanned<raw::Loan>) -> Option<Loan> {
+        let at = raw.span().start;
+        let raw = raw.get_ref();
+        let line = self.line(at, raw);
+        let nbd = self.folder.join(raw.nbd.get_ref());
+        // What was written decides for relative paths too: the folder's own length counts as well.
+        let path = if raw.nbd.get_ref().as_os_str().is_empty() { raw.nbd.get_ref() } else { &nbd };
+        let usable = check_socket_path(path).map_err(|error| self.wrong(raw.nbd.span().start, error));
+        let io_timeout = match &raw.io_timeout_s {
+            None => Some(IO_TIMEOUT_DEFAULT_S),
+            Some(seconds) => match u64::try_from(*seconds.get_ref()) {
+                Ok(seconds @ 1..=86_400) => Some(seconds),
+                _ => {
+                    self.wrong(seconds.span().start, "io_timeout_s is a number of seconds from 1 to 86400");
+                    None
+                }
+            },
+        };
+        usable.ok()?;
+        Some(Loan { line: line?, nbd, io_timeout: Duration::from_secs(io_timeout?) })
+    }
+
+    fn line(&mut self, at: usize, raw: &raw::Loan) -> Option<Line> {
+        match (&raw.line, &raw.line_file) {
+            (Some(line), None) => self.parsed(line),
+            (None, Some(file)) => {
+                let read = read_line_file(&self.folder.join(file.get_ref()));
+                read.map_err(|error| self.wrong(file.span().start, error)).ok()
+            }
+            (Some(_), Some(file)) => {
+                self.wrong(
+                    file.span().start,
+                    "`line` and `line_file` both name the lender; remove one of them",
+                );
+                None
+            }
+            (None, None) => {
+                self.wrong(at, "this loan names no lender; add `line` or `line_file`");
+                None
+            }
+        }
+    }
+
+    fn parsed<T: FromStr<Err: Display>>(&mut self, text: &Spanned<String>) -> Option<T> {
+        text.get_ref().parse().map_err(|error| self.wrong(text.span().start, error)).ok()
+    }
+
+    fn limit<T>(&mut self, what: &str, entries: &[Spanned<T>]) {
+        if let Some(extra) = entries.get(ENTRIES_MAX) {
+            self.wrong(extra.span().start, format_args!("a node has at most {ENTRIES_MAX} {what}"));
+        }
+    }
+
+    /// Names each value that stood before, with the line it stood in.
+    fn twice(&mut self, what: &str, values: impl Iterator<Item = (usize, impl Display)>) {
+        let mut seen = std::collections::BTreeMap::new();
+        for (at, value) in values {
+            let value = value.to_string();
+            match seen.get(&value) {
+                None => {
+                    seen.insert(value, at);
+                }
+                Some(first) => {
+                    let line = Problem::at(self.text, *first, "").line;
+                    self.wrong(at, format_args!("{what} `{value}` stands in line {line} already"));
+                }
+            }
+        }
+    }
+
+    fn wrong(&mut self, at: usize, what: impl Display) {
+        self.problems.push(Problem::at(self.text, at, what));
+    }
+}

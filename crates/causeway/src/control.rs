@@ -1,0 +1,183 @@
+//! The control socket: how other commands on this machine reach a running node.
+//!
+//! A Unix stream socket, one JSON object a line in each direction, answers in the order of the requests. The node
+//! serves it from the loop it has anyway ([`ControlServer`], never blocking); the other side blocks with a time
+//! limit ([`ControlClient`]). Who may connect is decided by the folder, which belongs to the node's user alone.
+
+mod client;
+mod place;
+mod server;
+
+use std::io;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::exit::{Exit, Failure};
+use crate::status::Status;
+pub use client::{ControlClient, find, running};
+pub use place::{runtime_dir, socket_path};
+pub use server::{CLIENTS_MAX, ControlServer};
+
+/// Longest request line, in bytes, without its newline.
+pub const REQUEST_BYTES_MAX: usize = 4096;
+/// Longest answer, in bytes: far more than the largest status.
+pub const RESPONSE_BYTES_MAX: usize = 4 << 20;
+
+/// What a node can be asked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Request {
+    /// How it is doing.
+    Status,
+    /// Treat a rail badly from now on: for the demo and for tests.
+    Impair(Impairment),
+    /// End in order, as on SIGTERM.
+    Stop,
+}
+
+/// How a rail is treated. Each ratio is in parts per million of its frames; all zero is as it should be.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Impairment {
+    /// The rail's name.
+    pub rail: String,
+    /// Frames that vanish.
+    pub drop_ppm: u32,
+    /// Frames that arrive twice.
+    pub repeat_ppm: u32,
+    /// Frames that arrive after later ones.
+    pub reorder_ppm: u32,
+    /// Frames with flipped bits.
+    pub corrupt_ppm: u32,
+    /// Nothing arrives.
+    pub cut_in: bool,
+    /// Nothing leaves.
+    pub cut_out: bool,
+}
+
+/// What a node answers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "response", rename_all = "snake_case")]
+pub enum Response {
+    /// To [`Request::Status`].
+    Status {
+        /// How it is doing.
+        status: Box<Status>,
+    },
+    /// Done as asked.
+    Done,
+    /// Not done.
+    Refused {
+        /// Why.
+        why: String,
+    },
+}
+
+/// Why a control socket cannot be served or reached.
+#[derive(Debug, Error)]
+pub enum ControlError {
+    /// A node of this name is running.
+    #[error("a node named {name} is running already{}; stop it, or choose another --name",
+            .pid.map(|pid| format!(" as process {pid}")).unwrap_or_default())]
+    InUse {
+        /// The name.
+        name: String,
+        /// Its process, where it is known.
+        pid: Option<u32>,
+    },
+    /// The folder of control sockets is not ours alone.
+    #[error("the folder of control sockets {} {why}; remove it, or set XDG_RUNTIME_DIR", path.display())]
+    NotPrivate {
+        /// The folder.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The path is no socket's.
+    #[error("the control socket {} cannot be: {why}; choose a shorter --name, or set XDG_RUNTIME_DIR", path.display())]
+    Path {
+        /// The path.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// No node runs on this machine, or none of this user.
+    #[error("no node is running here (looked into {}); start one with `causeway lend` or `causeway borrow`",
+            folder.display())]
+    NoneRunning {
+        /// Where it was looked for.
+        folder: PathBuf,
+    },
+    /// No node of that name runs.
+    #[error("no node named {name} is running here; {}", others(running))]
+    NotRunning {
+        /// The name.
+        name: String,
+        /// Those that run.
+        running: Vec<String>,
+    },
+    /// Several nodes run.
+    #[error("several nodes are running here: {}; choose one with --name", running.join(", "))]
+    Several {
+        /// Their names.
+        running: Vec<String>,
+    },
+    /// A node has its socket open but does not answer.
+    #[error("the node {name} does not answer: {error}; if that lasts, look at its log, then stop it")]
+    Silent {
+        /// The name.
+        name: String,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The answer is no answer.
+    #[error(
+        "the node {name} answered what this release does not understand ({why}); \
+             use the `causeway` it was started with"
+    )]
+    Answer {
+        /// The name.
+        name: String,
+        /// What was wrong.
+        why: String,
+    },
+    /// The system said no.
+    #[error("cannot {doing} {}: {error}", path.display())]
+    Io {
+        /// What was tried.
+        doing: &'static str,
+        /// To what.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+}
+
+impl From<ControlError> for Failure {
+    fn from(error: ControlError) -> Self {
+        let exit = match &error {
+            ControlError::Several { .. } | ControlError::Path { .. } => Exit::Usage,
+            ControlError::Silent { .. } | ControlError::Answer { .. } => Exit::Unreachable,
+            ControlError::Io { error, .. } => Exit::of_io(error),
+            _ => Exit::Refused,
+        };
+        Self::new(exit, error)
+    }
+}
+
+fn others(running: &[String]) -> String {
+    match running {
+        [] => "no other is either".to_owned(),
+        names => format!("running: {}", names.join(", ")),
+    }
+}
+
+fn io_error(doing: &'static str, path: &std::path::Path) -> impl FnOnce(io::Error) -> ControlError {
+    let path = path.to_owned();
+    move |error| ControlError::Io { doing, path, error }
+}
+
+#[cfg(test)]
+mod tests;

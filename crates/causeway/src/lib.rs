@@ -1,0 +1,18 @@
+//! The binary `causeway`: command line, configuration, state on disk, control socket, status.
+//!
+//! It is the outermost layer, the only crate that sees all others. What people and scripts touch is here:
+//! [`cli`] (commands and arguments), [`line`](mod@line) (the loan line), [`config`] (`NODE.toml`), [`state_dir`] (what a node
+//! keeps), [`control`] (the socket other commands reach a node by), [`status`] (what it answers), [`exit`] (how a
+//! command ends), [`logging`]. [`roles`] runs the nodes themselves.
+//!
+//! It is a library with a thin binary on top, so that tests and fuzz targets reach its decoders.
+
+pub mod cli;
+pub mod config;
+pub mod control;
+pub mod exit;
+pub mod line;
+pub mod logging;
+pub mod roles;
+pub mod state_dir;
+pub mod status;

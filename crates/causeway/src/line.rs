@@ -1,0 +1,531 @@
+//! The loan line: everything a borrower needs, on one line that can be pasted.
+//!
+//! ```text
+//! causeway://KEY@ADDR:PORT[,ADDR:PORT]/FUNCTION
+//! ```
+//!
+//! `KEY` is 64 characters of a base 32 alphabet without look-alikes (no `i`, `l`, `o`, `u`), lower case only.
+//! They carry 40 bytes:
+//!
+//! ```text
+//! bytes  0..32  the secret
+//! bytes 32..35  check of the addresses' text:  20-bit CRC, then its length modulo 16
+//! bytes 35..37  check of the function's text:  12-bit CRC, then its length modulo 16
+//! bytes 37..40  24-bit CRC of bytes 0..37
+//! ```
+//!
+//! So a typing error anywhere is recognised, and its part named: a changed character in `KEY` is a burst of
+//! five bits, which a CRC always finds; in the other parts it is a burst of eight, and a character too many or
+//! too few changes the length. The checks are against slips of the hand only. Against an attacker stands the
+//! secret, and the line as a whole is as secret as its key.
+//!
+//! Nothing here prints a key by accident: `Debug` and `Display` of [`Key`] and [`Line`] leave it out, errors name
+//! positions instead of characters, and [`redact`] cleans text that came from elsewhere. [`Line::reveal`] is the
+//! one way out.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+/// What every loan line begins with.
+pub const SCHEME: &str = "causeway://";
+/// Most addresses a line may name: two bits of a fabric address choose the rail.
+pub const RAILS_MAX: usize = 4;
+/// Longest function name, in characters.
+pub const FUNCTION_NAME_MAX: usize = 32;
+/// Longest text looked at, in bytes. Four IPv6 addresses and a long name need less than half of it.
+pub const LINE_BYTES_MAX: usize = 512;
+
+/// Bytes of a secret.
+pub const KEY_BYTES: usize = 32;
+const ADDRESSES_CHECK: std::ops::Range<usize> = 32..35;
+const FUNCTION_CHECK: std::ops::Range<usize> = 35..37;
+const KEY_CHECK: std::ops::Range<usize> = 37..40;
+const CODED_BYTES: usize = 40;
+/// Characters of the key's text: five bits each.
+const KEY_CHARS: usize = CODED_BYTES * 8 / 5;
+const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+/// A run of this many characters of the alphabet is taken for a key by [`redact`].
+const REDACT_RUN: usize = 40;
+
+const _: () = assert!(CODED_BYTES * 8 == KEY_CHARS * 5, "the key's text has no spare bits to mistype");
+
+/// Everything a borrower needs: secret, addresses (one a rail), function.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    key: Key,
+    addresses: Vec<SocketAddr>,
+    function: FunctionName,
+}
+
+impl Line {
+    /// A line from its parts. Errors are those a reader of the line would meet: no address or too many, one
+    /// twice, one that nobody can be reached at.
+    pub fn new(key: Key, addresses: Vec<SocketAddr>, function: FunctionName) -> Result<Self, LineError> {
+        if addresses.is_empty() {
+            return Err(LineError::NoAddress);
+        }
+        if addresses.len() > RAILS_MAX {
+            return Err(LineError::TooManyAddresses { found: addresses.len() });
+        }
+        for (at, address) in addresses.iter().enumerate() {
+            check_address(address)
+                .map_err(|why| LineError::Address { text: address.to_string(), why: why.to_owned() })?;
+            if addresses[..at].contains(address) {
+                return Err(LineError::AddressTwice { address: *address });
+            }
+        }
+        Ok(Self { key, addresses, function })
+    }
+
+    /// The secret.
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// The lender's addresses, one a rail; at least one, at most [`RAILS_MAX`].
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// The function that is lent.
+    pub fn function(&self) -> &FunctionName {
+        &self.function
+    }
+
+    /// The line with its key: for the one who is to borrow, and for nobody else.
+    pub fn reveal(&self) -> String {
+        let addresses = self.addresses_text();
+        let key = coded_key(&self.key, &addresses, self.function.as_str());
+        format!("{SCHEME}{key}@{addresses}/{}", self.function)
+    }
+
+    fn addresses_text(&self) -> String {
+        let texts: Vec<String> = self.addresses.iter().map(SocketAddr::to_string).collect();
+        texts.join(",")
+    }
+}
+
+impl FromStr for Line {
+    type Err = LineError;
+
+    fn from_str(text: &str) -> Result<Self, LineError> {
+        if text.len() > LINE_BYTES_MAX {
+            return Err(LineError::TooLong { bytes: text.len() });
+        }
+        let rest = text.strip_prefix(SCHEME).ok_or(LineError::Scheme)?;
+        let (key_text, rest) = rest.split_once('@').ok_or(LineError::NoKey)?;
+        let coded = decode_key(key_text)?;
+        let (addresses_text, function_text) = rest.split_once('/').ok_or(LineError::NoFunction)?;
+
+        let addresses = parse_addresses(addresses_text)?;
+        if addresses_check(addresses_text) != coded[ADDRESSES_CHECK] {
+            return Err(LineError::AddressesCheck { text: addresses_text.to_owned() });
+        }
+        let function = FunctionName::from_str(function_text)?;
+        if function_check(function_text) != coded[FUNCTION_CHECK] {
+            return Err(LineError::FunctionCheck { text: function_text.to_owned() });
+        }
+        let mut secret = [0; KEY_BYTES];
+        secret.copy_from_slice(&coded[..KEY_BYTES]);
+        Self::new(Key(secret), addresses, function)
+    }
+}
+
+/// The line without its key.
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{SCHEME}***@{}/{}", self.addresses_text(), self.function)
+    }
+}
+
+/// 32 secret bytes. `Debug` shows none of them, there is no `Display`, and the memory is overwritten on drop as
+/// far as safe code can promise that (copies the compiler made on the way are out of reach).
+#[derive(Clone, PartialEq, Eq)]
+pub struct Key([u8; KEY_BYTES]);
+
+impl Key {
+    /// A key of these bytes.
+    pub fn new(bytes: [u8; KEY_BYTES]) -> Self {
+        Self(bytes)
+    }
+
+    /// The secret bytes, for the handshake and for the file that keeps them.
+    pub fn reveal(&self) -> &[u8; KEY_BYTES] {
+        &self.0
+    }
+
+    /// The secret in the alphabet of the line, without checks: for tests that look for leaks.
+    #[cfg(test)]
+    pub(crate) fn reveal_text(&self) -> String {
+        encode(&self.0[..30])
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key(..)")
+    }
+}
+
+impl Drop for Key {
+    fn drop(&mut self) {
+        self.0.fill(0);
+        // Without a reader the stores would be dead ones, and removed.
+        std::hint::black_box(&self.0);
+    }
+}
+
+/// The name of a function: 1 to 32 characters of `a-z`, `0-9` and `-`, beginning with a letter or digit.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FunctionName(String);
+
+impl FunctionName {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The name the `index`-th function of a lender gets when nobody chose one: `nvme0`, `nvme1`, ...
+    pub fn nvme(index: usize) -> Self {
+        Self(format!("nvme{index}"))
+    }
+}
+
+impl FromStr for FunctionName {
+    type Err = LineError;
+
+    fn from_str(text: &str) -> Result<Self, LineError> {
+        let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        if text.is_empty() {
+            return Err(LineError::NoFunction);
+        }
+        if text.len() > FUNCTION_NAME_MAX || text.starts_with('-') || !text.bytes().all(allowed) {
+            return Err(LineError::FunctionName { text: text.escape_debug().to_string() });
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl fmt::Display for FunctionName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What is wrong with a loan line. No variant holds any of the key's characters.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum LineError {
+    /// The text is longer than any line can be.
+    #[error("a loan line has at most {LINE_BYTES_MAX} bytes, this text has {bytes}")]
+    TooLong {
+        /// Bytes found.
+        bytes: usize,
+    },
+    /// The text does not begin with [`SCHEME`].
+    #[error(
+        "a loan line begins with `{SCHEME}`, this text does not; copy the whole line that `causeway lend` printed"
+    )]
+    Scheme,
+    /// There is no `@`.
+    #[error("the loan line has no `@` between its key and its addresses; copy the whole line")]
+    NoKey,
+    /// The key's text has the wrong length.
+    #[error(
+        "the key of the loan line has {found} characters instead of {KEY_CHARS}; a part is missing or doubled"
+    )]
+    KeyLength {
+        /// Characters found.
+        found: usize,
+    },
+    /// A character that no key has.
+    #[error("typing error in the key of the loan line: character {position} of it is none a key can have")]
+    KeyCharacter {
+        /// Where in the key's text, from 1.
+        position: usize,
+    },
+    /// The key's checksum does not match.
+    #[error("typing error in the key of the loan line: its checksum does not match; copy the line again")]
+    KeyCheck,
+    /// There is no address.
+    #[error("the loan line names no address")]
+    NoAddress,
+    /// More addresses than rails.
+    #[error("the loan line names {found} addresses, at most {RAILS_MAX} are possible (one a rail)")]
+    TooManyAddresses {
+        /// Addresses found.
+        found: usize,
+    },
+    /// One address cannot be used.
+    #[error("typing error in address `{text}` of the loan line: {why}")]
+    Address {
+        /// The address as it stands there.
+        text: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The same address twice.
+    #[error("the loan line names address {address} twice")]
+    AddressTwice {
+        /// The address.
+        address: SocketAddr,
+    },
+    /// The addresses' checksum does not match.
+    #[error(
+        "typing error in the addresses `{text}` of the loan line: their checksum does not match; \
+             to lend at another address use `causeway lend --listen`"
+    )]
+    AddressesCheck {
+        /// The addresses as they stand there.
+        text: String,
+    },
+    /// There is no `/FUNCTION`.
+    #[error("the loan line names no function: it ends with `/` and a name such as `nvme0`")]
+    NoFunction,
+    /// A function name with characters no name has.
+    #[error(
+        "`{text}` is no name of a function: 1 to {FUNCTION_NAME_MAX} characters of a-z, 0-9 and -, no - first"
+    )]
+    FunctionName {
+        /// The name as it stands there.
+        text: String,
+    },
+    /// The function's checksum does not match.
+    #[error(
+        "typing error in the function `{text}` of the loan line: its checksum does not match; \
+             each function has a line of its own"
+    )]
+    FunctionCheck {
+        /// The name as it stands there.
+        text: String,
+    },
+}
+
+/// Where `borrow` takes its line from. `-` and `@FILE` keep the key out of the process list.
+#[derive(Clone, PartialEq, Eq)]
+pub enum LineArgument {
+    /// The argument is the line.
+    Text(String),
+    /// `-`: standard input.
+    Stdin,
+    /// `@FILE`: a file.
+    File(std::path::PathBuf),
+}
+
+impl LineArgument {
+    /// Reads and parses the line.
+    pub fn read(&self) -> Result<Line, ReadLineError> {
+        let parsed = |text: String| Ok(text.parse::<Line>()?);
+        match self {
+            Self::Text(text) => parsed(text.clone()),
+            Self::Stdin => read_first_line(io::stdin().lock())
+                .map_err(|error| ReadLineError::Read { from: "standard input".to_owned(), error })
+                .and_then(parsed),
+            Self::File(path) => read_line_file(path),
+        }
+    }
+}
+
+impl FromStr for LineArgument {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(match text.strip_prefix('@') {
+            Some(path) => Self::File(path.into()),
+            None if text == "-" => Self::Stdin,
+            None => Self::Text(text.to_owned()),
+        })
+    }
+}
+
+impl fmt::Debug for LineArgument {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(_) => f.write_str("Text(..)"),
+            Self::Stdin => f.write_str("Stdin"),
+            Self::File(path) => f.debug_tuple("File").field(path).finish(),
+        }
+    }
+}
+
+/// Why no line could be read.
+#[derive(Debug, Error)]
+pub enum ReadLineError {
+    /// The file or standard input cannot be read.
+    #[error("cannot read the loan line from {from}: {error}")]
+    Read {
+        /// The file, or "standard input".
+        from: String,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// What was read is no line.
+    #[error(transparent)]
+    Line(#[from] LineError),
+}
+
+/// Reads and parses the loan line that is the first line of a file.
+pub fn read_line_file(path: &Path) -> Result<Line, ReadLineError> {
+    let failed = |error| ReadLineError::Read { from: path.display().to_string(), error };
+    let text = File::open(path).and_then(read_first_line).map_err(failed)?;
+    Ok(text.parse()?)
+}
+
+/// Text without anything that looks like a key: for messages that quote what a person typed.
+///
+/// Whatever follows [`SCHEME`] up to the `@`, a blank or a quote goes, and so does each long run of the key's
+/// alphabet, in case it was the scheme that was mistyped.
+pub fn redact(text: &str) -> String {
+    let mut clean = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(SCHEME) {
+        let (before, from) = rest.split_at(at);
+        clean.push_str(before);
+        clean.push_str(SCHEME);
+        let after = &from[SCHEME.len()..];
+        let end = after.find(|c: char| c == '@' || c.is_whitespace() || "'\"`".contains(c));
+        let end = end.unwrap_or(after.len());
+        clean.push_str(if end > 0 { "***" } else { "" });
+        rest = &after[end..];
+    }
+    clean.push_str(rest);
+    redact_runs(&clean)
+}
+
+fn redact_runs(text: &str) -> String {
+    let in_alphabet = |c: char| u8::try_from(c).is_ok_and(|byte| ALPHABET.contains(&byte));
+    let mut clean = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let inside = in_alphabet(first);
+        let end = rest.find(|c| in_alphabet(c) != inside).unwrap_or(rest.len());
+        clean.push_str(if inside && end >= REDACT_RUN { "***" } else { &rest[..end] });
+        rest = &rest[end..];
+    }
+    clean
+}
+
+/// The first line that is not empty, without blanks around it. Never reads much more than a line can have, and
+/// does not wait for an end of file: a terminal or a pipe that stays open has none.
+fn read_first_line(source: impl Read) -> io::Result<String> {
+    let mut source = BufReader::new(source.take(4 * LINE_BYTES_MAX as u64));
+    loop {
+        let mut bytes = Vec::new();
+        if source.read_until(b'\n', &mut bytes)? == 0 {
+            return Err(io::Error::other("it is empty"));
+        }
+        let text = String::from_utf8(bytes).map_err(|_| io::Error::other("it is not text"))?;
+        if !text.trim().is_empty() {
+            return Ok(text.trim().to_owned());
+        }
+    }
+}
+
+fn parse_addresses(text: &str) -> Result<Vec<SocketAddr>, LineError> {
+    if text.is_empty() {
+        return Err(LineError::NoAddress);
+    }
+    let parse = |one: &str| {
+        one.parse::<SocketAddr>().map_err(|_| LineError::Address {
+            text: one.escape_debug().to_string(),
+            why: "it is not ADDR:PORT with an IPv4 address or an [IPv6] address in brackets".to_owned(),
+        })
+    };
+    text.split(',').map(parse).collect()
+}
+
+fn check_address(address: &SocketAddr) -> Result<(), &'static str> {
+    let scoped = matches!(address, SocketAddr::V6(v6) if v6.scope_id() != 0);
+    match address.ip() {
+        _ if address.port() == 0 => Err("port 0 is none"),
+        _ if scoped => Err("a scope (%...) means nothing on another machine"),
+        ip if ip.is_unspecified() => Err("it names every address of a machine, not one"),
+        ip if ip.is_multicast() => Err("it is a multicast address"),
+        IpAddr::V4(v4) if v4.is_broadcast() => Err("it is the broadcast address"),
+        _ => Ok(()),
+    }
+}
+
+fn coded_key(key: &Key, addresses: &str, function: &str) -> String {
+    let mut coded = [0; CODED_BYTES];
+    coded[..KEY_BYTES].copy_from_slice(&key.0);
+    coded[ADDRESSES_CHECK].copy_from_slice(&addresses_check(addresses));
+    coded[FUNCTION_CHECK].copy_from_slice(&function_check(function));
+    let check = key_check(&coded[..KEY_CHECK.start]);
+    coded[KEY_CHECK].copy_from_slice(&check);
+    let text = encode(&coded);
+    coded.fill(0);
+    std::hint::black_box(&coded);
+    text
+}
+
+fn decode_key(text: &str) -> Result<[u8; CODED_BYTES], LineError> {
+    let mut coded = [0; CODED_BYTES];
+    let (mut bits, mut bits_held, mut at) = (0u32, 0, 0);
+    for (index, c) in text.chars().enumerate() {
+        let value = ALPHABET.iter().position(|&known| char::from(known) == c);
+        let value = value.ok_or(LineError::KeyCharacter { position: index + 1 })?;
+        bits = bits << 5 | value as u32;
+        bits_held += 5;
+        if bits_held >= 8 {
+            bits_held -= 8;
+            // Past the end only the length is of interest.
+            if let Some(byte) = coded.get_mut(at) {
+                *byte = (bits >> bits_held) as u8;
+            }
+            at += 1;
+        }
+    }
+    match text.chars().count() {
+        KEY_CHARS if key_check(&coded[..KEY_CHECK.start]) == coded[KEY_CHECK] => Ok(coded),
+        KEY_CHARS => Err(LineError::KeyCheck),
+        found => Err(LineError::KeyLength { found }),
+    }
+}
+
+/// Base 32, most significant bit first. `bytes` must be a multiple of five long, which leaves no spare bits.
+fn encode(bytes: &[u8]) -> String {
+    assert!(bytes.len().is_multiple_of(5), "whole groups of 40 bits only");
+    let group = |five: &[u8]| five.iter().fold(0u64, |bits, &byte| bits << 8 | u64::from(byte));
+    let character = |bits: u64, at: u32| char::from(ALPHABET[(bits >> (35 - 5 * at) & 31) as usize]);
+    bytes.chunks_exact(5).flat_map(|five| (0..8).map(move |at| character(group(five), at))).collect()
+}
+
+fn addresses_check(text: &str) -> [u8; 3] {
+    let check = crc::<20>(0x9, text.as_bytes()) << 4 | (text.len() & 15) as u32;
+    let [_, check @ ..] = check.to_be_bytes();
+    check
+}
+
+fn function_check(text: &str) -> [u8; 2] {
+    let check = crc::<12>(0x53, text.as_bytes()) << 4 | (text.len() & 15) as u32;
+    let [_, _, check @ ..] = check.to_be_bytes();
+    check
+}
+
+fn key_check(coded: &[u8]) -> [u8; 3] {
+    let [_, check @ ..] = crc::<24>(0x87, coded).to_be_bytes();
+    check
+}
+
+/// A CRC of `WIDTH` bits, most significant bit first, begun with ones. `polynomial` leaves out its highest term;
+/// the three in use are primitive, so they find every burst up to their width and every exchange of neighbours.
+pub(crate) fn crc<const WIDTH: u32>(polynomial: u32, bytes: &[u8]) -> u32 {
+    let mask = u32::MAX >> (32 - WIDTH);
+    let top = 1 << (WIDTH - 1);
+    bytes.iter().fold(mask, |crc, &byte| {
+        (0..8).fold(crc, |crc, bit| {
+            let feedback = (crc & top != 0) != (byte >> (7 - bit) & 1 != 0);
+            (crc << 1 ^ if feedback { polynomial } else { 0 }) & mask
+        })
+    })
+}
+
+#[cfg(test)]
+#[path = "line_tests.rs"]
+pub(crate) mod tests;

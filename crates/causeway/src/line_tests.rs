@@ -1,0 +1,198 @@
+use proptest::prelude::*;
+
+use super::*;
+
+/// A line whose key is no secret.
+pub(crate) fn example() -> Line {
+    let key = Key::new(std::array::from_fn(|at| at as u8));
+    let addresses = vec!["192.0.2.1:7411".parse().unwrap()];
+    Line::new(key, addresses, "nvme0".parse().unwrap()).unwrap()
+}
+
+fn parse(text: &str) -> Result<Line, LineError> {
+    text.parse()
+}
+
+/// The text the example line begins with up to and without `@`, and the rest.
+fn example_parts() -> (String, String) {
+    let text = example().reveal();
+    let (key, rest) = text.split_once('@').unwrap();
+    (key.to_owned(), rest.to_owned())
+}
+
+#[test]
+fn the_text_of_a_line_never_changes_between_releases() {
+    let expected =
+        "causeway://000g40r40m30e209185gr38e1w8124gk2gahc5rr34d1p70x3rfy6mqyzgtrwsxw@192.0.2.1:7411/nvme0";
+    assert_eq!(example().reveal(), expected);
+    assert_eq!(parse(expected), Ok(example()));
+}
+
+#[test]
+fn crc_24_matches_one_computed_by_long_division() {
+    // x^24 + x^7 + x^2 + x + 1, begun with ones, over one zero byte: eight steps of the register by hand.
+    let mut register = 0xff_ffff_u32;
+    for _ in 0..8 {
+        register = if register >> 23 == 1 { (register << 1 ^ 0x87) & 0xff_ffff } else { register << 1 };
+    }
+    assert_eq!(crc::<24>(0x87, &[0]), register);
+}
+
+#[test]
+fn errors_name_the_part() {
+    let (key, rest) = example_parts();
+    let at_key = |from: &str, to: &str| parse(&format!("{}@{rest}", key.replacen(from, to, 1)));
+    let at_rest = |from: &str, to: &str| parse(&format!("{key}@{}", rest.replacen(from, to, 1)));
+
+    assert_eq!(at_key("causeway:", "causewy:"), Err(LineError::Scheme));
+    assert_eq!(at_key("//000g", "//000h"), Err(LineError::KeyCheck));
+    assert_eq!(at_key("//000g", "//000G"), Err(LineError::KeyCharacter { position: 4 }));
+    assert_eq!(at_key("//000g", "//00g"), Err(LineError::KeyLength { found: 63 }));
+    assert_eq!(parse(&key), Err(LineError::NoKey));
+    assert!(matches!(at_rest("192.0.2.1", "192.0.2.7"), Err(LineError::AddressesCheck { .. })));
+    assert!(matches!(at_rest("192.0.2.1", "192.0.2.256"), Err(LineError::Address { .. })));
+    assert!(matches!(at_rest("7411", "7412"), Err(LineError::AddressesCheck { .. })));
+    assert!(matches!(at_rest("nvme0", "nvme1"), Err(LineError::FunctionCheck { .. })));
+    assert!(matches!(at_rest("nvme0", "NVME0"), Err(LineError::FunctionName { .. })));
+    assert_eq!(at_rest("/nvme0", "/"), Err(LineError::NoFunction));
+    assert_eq!(at_rest("/nvme0", ""), Err(LineError::NoFunction));
+    assert_eq!(parse(&"x".repeat(LINE_BYTES_MAX + 1)), Err(LineError::TooLong { bytes: 513 }));
+}
+
+#[test]
+fn addresses_nobody_answers_at_are_refused() {
+    let with = |addresses: &[&str]| {
+        let addresses = addresses.iter().map(|text| text.parse().unwrap()).collect();
+        Line::new(Key::new([7; 32]), addresses, "nvme0".parse().unwrap())
+    };
+    assert!(with(&["[2001:db8::1]:7411", "192.0.2.1:7411"]).is_ok());
+    assert!(with(&["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3", "127.0.0.1:4"]).is_ok());
+    for bad in ["0.0.0.0:1", "[::]:1", "224.0.0.1:1", "255.255.255.255:1", "127.0.0.1:0", "[fe80::1%2]:1"] {
+        assert!(matches!(with(&[bad]), Err(LineError::Address { .. })), "{bad}");
+    }
+    assert_eq!(with(&[]), Err(LineError::NoAddress));
+    assert!(matches!(with(&["127.0.0.1:1", "127.0.0.1:1"]), Err(LineError::AddressTwice { .. })));
+    assert_eq!(with(&["127.0.0.1:1"; 5]), Err(LineError::TooManyAddresses { found: 5 }));
+}
+
+#[test]
+fn nothing_prints_a_key_unasked() {
+    let line = example();
+    let argument: LineArgument = line.reveal().parse().unwrap();
+    let printed = format!("{line} {line:?} {:?} {argument:?}", line.key());
+    assert!(!printed.contains(&line.key().reveal_text()), "{printed}");
+    assert!(!printed.contains("31"), "the bytes of the key are printed as numbers: {printed}");
+    assert!(printed.starts_with("causeway://***@192.0.2.1:7411/nvme0 "), "{printed}");
+}
+
+#[test]
+fn redaction_finds_whole_and_mangled_lines() {
+    let (key, rest) = example_parts();
+    let secret = key.strip_prefix(SCHEME).unwrap();
+    assert_eq!(redact(&format!("bad '{key}@{rest}'!")), format!("bad 'causeway://***@{rest}'!"));
+    assert_eq!(redact(&format!("bad '{key}#{rest}' more")), "bad 'causeway://***' more");
+    assert_eq!(redact(&format!("causewy://{secret}@{rest}")), format!("causewy://***@{rest}"));
+    assert_eq!(redact(&format!("{key}@a and {key}@b")), "causeway://***@a and causeway://***@b");
+    assert_eq!(
+        redact("a line begins with `causeway://`, ünïcode"),
+        "a line begins with `causeway://`, ünïcode"
+    );
+}
+
+#[test]
+fn reading_takes_the_first_line_and_no_more_than_it_needs() {
+    let text = example().reveal();
+    let first = |bytes: &[u8]| read_first_line(bytes);
+    assert_eq!(first(format!("\n  {text} \r\nmore\n").as_bytes()).unwrap(), text);
+    assert_eq!(first(b" \n").unwrap_err().to_string(), "it is empty");
+    assert_eq!(first(b"\xff\xfe").unwrap_err().to_string(), "it is not text");
+    let endless = read_first_line(io::repeat(b'x')).unwrap();
+    assert_eq!(endless.len(), 4 * LINE_BYTES_MAX);
+}
+
+#[test]
+fn arguments_choose_where_the_line_comes_from() {
+    let parse = |text: &str| text.parse::<LineArgument>().unwrap();
+    assert_eq!(parse("-"), LineArgument::Stdin);
+    assert_eq!(parse("@/tmp/line"), LineArgument::File("/tmp/line".into()));
+    assert_eq!(parse("causeway://x"), LineArgument::Text("causeway://x".to_owned()));
+    let missing = parse("@/nonexistent/line").read().unwrap_err().to_string();
+    assert!(missing.contains("/nonexistent/line"), "{missing}");
+}
+
+/// Every line that differs in one place: a character changed, removed, put in, or exchanged with its neighbour.
+fn edits(text: &str) -> Vec<String> {
+    let others: Vec<char> = (' '..='~').chain(['\n', '\0', 'ä', '０']).collect();
+    let characters: Vec<char> = text.chars().collect();
+    let mut edits = Vec::new();
+    for at in 0..=characters.len() {
+        let (before, after) = characters.split_at(at);
+        let joined = |middle: &[char], after: &[char]| -> String {
+            before.iter().chain(middle).chain(after).collect()
+        };
+        edits.extend(others.iter().map(|&other| joined(&[other], after)));
+        let Some((&here, after)) = after.split_first() else { continue };
+        edits.push(joined(&[], after));
+        edits.extend(others.iter().filter(|&&other| other != here).map(|&other| joined(&[other], after)));
+        if let Some((&next, after)) = after.split_first().filter(|(next, _)| **next != here) {
+            edits.push(joined(&[next, here], after));
+        }
+    }
+    edits
+}
+
+#[test]
+fn every_edit_of_the_example_is_an_error() {
+    for text in edits(&example().reveal()) {
+        assert!(parse(&text).is_err(), "taken for a line: {text}");
+    }
+}
+
+fn any_address() -> impl Strategy<Value = SocketAddr> {
+    let port = 1..=u16::MAX;
+    prop_oneof![
+        (any::<[u8; 4]>(), port.clone()).prop_map(SocketAddr::from),
+        (any::<[u16; 8]>(), port).prop_map(SocketAddr::from),
+    ]
+    .prop_filter("one that can be reached", |address| check_address(address).is_ok())
+}
+
+prop_compose! {
+    fn any_line()(
+        key in any::<[u8; 32]>(),
+        addresses in prop::collection::hash_set(any_address(), 1..=RAILS_MAX),
+        function in "[a-z0-9][a-z0-9-]{0,31}",
+    ) -> Line {
+        Line::new(Key::new(key), addresses.into_iter().collect(), function.parse().unwrap()).unwrap()
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_line_comes_back(line in any_line()) {
+        let text = line.reveal();
+        prop_assert!(text.len() <= LINE_BYTES_MAX);
+        prop_assert_eq!(parse(&text), Ok(line));
+    }
+
+    #[test]
+    fn any_text_parses_or_fails_but_never_panics(text in ".{0,200}", tail in "(causeway://)?[0-9a-z@/:,.\\[\\]]{0,120}") {
+        let _ = parse(&text);
+        let _ = parse(&tail);
+        let _ = redact(&text);
+        let _ = redact(&tail);
+        let _ = parse(&format!("{}@{tail}", example_parts().0));
+    }
+}
+
+proptest! {
+    // One case tries every edit of a line, some 30,000 of them.
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn every_edit_of_any_line_is_an_error(line in any_line()) {
+        for text in edits(&line.reveal()) {
+            prop_assert!(parse(&text).is_err(), "taken for a line: {}", text);
+        }
+    }
+}

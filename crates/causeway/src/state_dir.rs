@@ -1,0 +1,349 @@
+//! What a node keeps on disk: identity, key, incarnation, generations, port.
+//!
+//! The intuition: a folder of small files, each of which is always either whole or absent. The rules:
+//!
+//! 1. A file changes by *temporary file, fsync, rename, fsync of the folder*. A node killed anywhere leaves the
+//!    old content or the new one, and at most `.NAME.tmp`, which nobody reads and the next write replaces.
+//! 2. `identity` is written last when a folder is new. So an `identity` without the other files is never the
+//!    trace of a kill but of a hand or a broken disk, and is refused by name: a counter that begins anew would
+//!    make peers refuse this node for good.
+//! 3. Each file is one line `VALUE CHECK`. What does not match its check is refused by name, never guessed.
+//! 4. One node a folder: `lock` is held with flock(2) as long as the [`StateDir`] lives. The kernel lets go of it
+//!    when the process ends, however it ends.
+//!
+//! The incarnation is raised each time the folder is opened, before anything of the node runs.
+
+mod file;
+
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::rand::{GetRandomFlags, getrandom};
+use thiserror::Error;
+
+use crate::cli::NodeName;
+use crate::exit::{Exit, Failure};
+use crate::line::{FunctionName, KEY_BYTES, Key};
+use file::{Named, read_value, write_value};
+
+const IDENTITY: &str = "identity";
+const KEY: &str = "key";
+const INCARNATION: &str = "incarnation";
+const PORT: &str = "port";
+const LOCK: &str = "lock";
+/// `generation.FUNCTION`, one file a function.
+const GENERATION_PREFIX: &str = "generation.";
+
+/// A node's folder, locked and with its incarnation raised.
+#[derive(Debug)]
+pub struct StateDir {
+    path: PathBuf,
+    identity: u64,
+    key: Key,
+    incarnation: u64,
+    port: Option<u16>,
+    /// Held, never read: closing it gives the folder to the next node.
+    _lock: File,
+}
+
+impl StateDir {
+    /// Opens the folder at `path`, making it if it is missing, takes its lock and raises the incarnation.
+    pub fn open(path: &Path) -> Result<Self, StateError> {
+        create_folder(path)?;
+        check_folder(path)?;
+        let lock = take_lock(path)?;
+
+        let identity = read_u64(path, IDENTITY, 16)?;
+        let is_new = identity.is_none();
+        let incarnation = raise_incarnation(path, is_new)?;
+        let key = match read_key(path)? {
+            Some(key) => key,
+            None if is_new => create_key(path)?,
+            None => return Err(StateError::Missing { file: path.join(KEY) }),
+        };
+        let identity = match identity {
+            Some(identity) => identity,
+            None => create_identity(path)?,
+        };
+        let port = read_port(path)?;
+        Ok(Self { path: path.to_owned(), identity, key, incarnation, port, _lock: lock })
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The node's id: 64 random bits, chosen once, never 0.
+    pub fn identity(&self) -> u64 {
+        self.identity
+    }
+
+    /// The secret of the lines this node prints, chosen once.
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// How often this folder was opened, this time included: at least 1, and greater each time.
+    pub fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
+
+    /// The port of earlier runs, so that the same command prints the same line.
+    pub fn port(&self) -> Option<u16> {
+        self.port
+    }
+
+    /// Keeps the port for later runs.
+    pub fn set_port(&mut self, port: u16) -> Result<(), StateError> {
+        if self.port != Some(port) {
+            write_value(&self.path, PORT, &port.to_string())?;
+            self.port = Some(port);
+        }
+        Ok(())
+    }
+
+    /// The generation of a function's present or last loan; 0 is that of a preset, or of no loan yet.
+    pub fn generation(&self, function: &FunctionName) -> Result<u64, StateError> {
+        Ok(read_u64(&self.path, &generation_file(function), 10)?.unwrap_or(0))
+    }
+
+    /// Makes the next generation of a function durable and returns it: whatever bears an older one is refused
+    /// from then on.
+    pub fn raise_generation(&mut self, function: &FunctionName) -> Result<u64, StateError> {
+        let file = generation_file(function);
+        let next = self.generation(function)?.checked_add(1);
+        let next = next.ok_or_else(|| StateError::UsedUp { file: self.path.join(&file) })?;
+        write_value(&self.path, &file, &next.to_string())?;
+        Ok(next)
+    }
+}
+
+/// The folder of a node nobody gave one: `$XDG_STATE_HOME/causeway/NAME`, else `~/.local/state/causeway/NAME`;
+/// for root `/var/lib/causeway/NAME`.
+pub fn default_path(name: &NodeName) -> Result<PathBuf, StateError> {
+    let absolute = |variable: &str| std::env::var_os(variable).map(PathBuf::from).filter(|p| p.is_absolute());
+    let is_root = rustix::process::geteuid().is_root();
+    let base = default_base(is_root, absolute("XDG_STATE_HOME"), absolute("HOME"));
+    Ok(base.ok_or(StateError::NoHome)?.join("causeway").join(name.as_str()))
+}
+
+fn default_base(is_root: bool, state_home: Option<PathBuf>, home: Option<PathBuf>) -> Option<PathBuf> {
+    match is_root {
+        true => Some(PathBuf::from("/var/lib")),
+        false => state_home.or_else(|| Some(home?.join(".local/state"))),
+    }
+}
+
+/// Why a state directory cannot be used.
+#[derive(Debug, Error)]
+pub enum StateError {
+    /// Neither variable says where a user keeps state.
+    #[error("neither XDG_STATE_HOME nor HOME says where to keep state; give a folder with --state-dir")]
+    NoHome,
+    /// Another node has the folder.
+    #[error("the state directory {} is in use {}; stop that node, or choose another --name or --state-dir",
+            path.display(), by_whom(*pid))]
+    InUse {
+        /// The folder.
+        path: PathBuf,
+        /// The process that has it, where it is known.
+        pid: Option<u32>,
+    },
+    /// Someone else may read or change the folder.
+    #[error("the state directory {} {why}; it holds a key, so make it yours alone: \
+             chown it to the node's user and chmod 0700 it", path.display())]
+    NotPrivate {
+        /// The folder.
+        path: PathBuf,
+        /// What is wrong with its owner or mode.
+        why: String,
+    },
+    /// It is no folder.
+    #[error("{} is not a folder; move it away or choose another --state-dir", path.display())]
+    NotFolder {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A file is damaged.
+    #[error("{} is damaged ({why}); restore the folder from a backup, or remove the whole folder: \
+             the node then gets a new identity and its lines change", file.display())]
+    Damaged {
+        /// The file.
+        file: PathBuf,
+        /// How that shows.
+        why: &'static str,
+    },
+    /// A file that must be there is not.
+    #[error("{} is missing though the node's identity is there; restore the folder from a backup, or remove \
+             the whole folder: the node then gets a new identity and its lines change", file.display())]
+    Missing {
+        /// The file.
+        file: PathBuf,
+    },
+    /// A counter is at its end.
+    #[error("the counter in {} is used up; remove the whole folder to begin with a new identity", file.display())]
+    UsedUp {
+        /// The file.
+        file: PathBuf,
+    },
+    /// The system said no.
+    #[error("cannot {doing} {}: {error}", path.display())]
+    Io {
+        /// What was tried: "create", "read", ...
+        doing: &'static str,
+        /// To what.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+}
+
+impl From<StateError> for Failure {
+    fn from(error: StateError) -> Self {
+        let exit = match &error {
+            StateError::NoHome => Exit::Usage,
+            StateError::Io { error, .. } => Exit::of_io(error),
+            _ => Exit::Refused,
+        };
+        Self::new(exit, error)
+    }
+}
+
+fn by_whom(pid: Option<u32>) -> String {
+    pid.map_or_else(|| "by another process".to_owned(), |pid| format!("by process {pid}"))
+}
+
+fn io_error(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StateError {
+    let path = path.to_owned();
+    move |error| StateError::Io { doing, path, error }
+}
+
+fn create_folder(path: &Path) -> Result<(), StateError> {
+    if fs::symlink_metadata(path).is_ok() {
+        return Ok(());
+    }
+    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(io_error("create", path))?;
+    // The folder's own entry must outlive a power failure as its files do.
+    match path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        Some(parent) => file::sync_folder(parent),
+        None => Ok(()),
+    }
+}
+
+/// A folder others can write to could give this node a foreign key; one others can read is only as bad as a
+/// careless `mkdir`, and the key's file has its own mode.
+fn check_folder(path: &Path) -> Result<(), StateError> {
+    let metadata = fs::metadata(path).map_err(io_error("look at", path))?;
+    let user = rustix::process::geteuid().as_raw();
+    let refused = |why: String| Err(StateError::NotPrivate { path: path.to_owned(), why });
+    if !metadata.is_dir() {
+        return Err(StateError::NotFolder { path: path.to_owned() });
+    }
+    if metadata.uid() != user {
+        return refused(format!("belongs to user {}, not to {user}", metadata.uid()));
+    }
+    match metadata.permissions().mode() & 0o777 {
+        mode if mode & 0o022 != 0 => refused(format!("can be written by others (mode {mode:04o})")),
+        _ => Ok(()),
+    }
+}
+
+fn take_lock(folder: &Path) -> Result<File, StateError> {
+    let path = folder.join(LOCK);
+    let options =
+        OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
+    let mut lock = options.map_err(io_error("open", &path))?;
+    match lock.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            return Err(StateError::InUse { path: folder.to_owned(), pid: read_pid(&mut lock) });
+        }
+        Err(TryLockError::Error(error)) => return Err(io_error("lock", &path)(error)),
+    }
+    // Only for the message of whoever is refused: a torn write costs nothing but that.
+    let pid = format!("{}\n", std::process::id());
+    let written = lock.set_len(0).and_then(|()| lock.rewind()).and_then(|()| lock.write_all(pid.as_bytes()));
+    written.map_err(io_error("write", &path))?;
+    Ok(lock)
+}
+
+fn read_pid(lock: &mut File) -> Option<u32> {
+    let mut text = String::new();
+    lock.take(16).read_to_string(&mut text).ok()?;
+    text.strip_suffix('\n')?.parse().ok()
+}
+
+fn raise_incarnation(folder: &Path, is_new: bool) -> Result<u64, StateError> {
+    let last = match read_u64(folder, INCARNATION, 10)? {
+        Some(last) => last,
+        None if is_new => 0,
+        None => return Err(StateError::Missing { file: folder.join(INCARNATION) }),
+    };
+    let next = last.checked_add(1).ok_or_else(|| StateError::UsedUp { file: folder.join(INCARNATION) })?;
+    write_value(folder, INCARNATION, &next.to_string())?;
+    Ok(next)
+}
+
+fn read_u64(folder: &Path, name: &str, radix: u32) -> Result<Option<u64>, StateError> {
+    let Some(Named { file, value }) = read_value(folder, name)? else { return Ok(None) };
+    let number = u64::from_str_radix(&value, radix);
+    number.map(Some).map_err(|_| StateError::Damaged { file, why: "it holds no number" })
+}
+
+fn read_port(folder: &Path) -> Result<Option<u16>, StateError> {
+    let Some(Named { file, value }) = read_value(folder, PORT)? else { return Ok(None) };
+    match value.parse() {
+        Ok(port) if port != 0 => Ok(Some(port)),
+        _ => Err(StateError::Damaged { file, why: "it holds no port" }),
+    }
+}
+
+fn read_key(folder: &Path) -> Result<Option<Key>, StateError> {
+    let Some(Named { file, value }) = read_value(folder, KEY)? else { return Ok(None) };
+    let damaged = || StateError::Damaged { file: file.clone(), why: "it holds no key" };
+    if value.len() != 2 * KEY_BYTES || !value.is_ascii() {
+        return Err(damaged());
+    }
+    let mut bytes = [0; KEY_BYTES];
+    for (byte, at) in bytes.iter_mut().zip((0..).step_by(2)) {
+        *byte = u8::from_str_radix(&value[at..at + 2], 16).map_err(|_| damaged())?;
+    }
+    Ok(Some(Key::new(bytes)))
+}
+
+fn create_key(folder: &Path) -> Result<Key, StateError> {
+    let bytes: [u8; KEY_BYTES] = random(folder)?;
+    let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    write_value(folder, KEY, &text)?;
+    Ok(Key::new(bytes))
+}
+
+fn create_identity(folder: &Path) -> Result<u64, StateError> {
+    // 0 means "nobody" in more than one place.
+    let identity = u64::from_ne_bytes(random(folder)?).max(1);
+    write_value(folder, IDENTITY, &format!("{identity:016x}"))?;
+    Ok(identity)
+}
+
+fn generation_file(function: &FunctionName) -> String {
+    format!("{GENERATION_PREFIX}{function}")
+}
+
+fn random<const N: usize>(folder: &Path) -> Result<[u8; N], StateError> {
+    let mut bytes = [0; N];
+    let mut filled = 0;
+    while filled < N {
+        match getrandom(&mut bytes[filled..], GetRandomFlags::empty()) {
+            Ok(count) => filled += count,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(io_error("get random bytes for", folder)(errno.into())),
+        }
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,235 @@
+//! What a node says about itself: the document of `status -o json`, and the same for people.
+//!
+//! Key names are fixed by the interface; keys are added, never renamed. States are text, not enums: a newer node
+//! may know one that an older `causeway status` does not. A missing key reads as empty for the same reason.
+
+mod render;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+pub use render::render;
+
+/// The version of the document.
+pub const VERSION: u32 = 1;
+
+/// Everything a node says about itself. `version` stands first.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// [`VERSION`].
+    pub version: u32,
+    /// The node.
+    pub node: Node,
+    /// Its data-plane processes.
+    #[serde(default)]
+    pub cards: Vec<Card>,
+    /// Its paths to other nodes.
+    #[serde(default)]
+    pub rails: Vec<Rail>,
+    /// Its connections to other cards.
+    #[serde(default)]
+    pub channels: Vec<Channel>,
+    /// What the channels carry.
+    #[serde(default)]
+    pub streams: Vec<Stream>,
+    /// What it lends.
+    #[serde(default)]
+    pub devices: Vec<Device>,
+    /// Who has what.
+    #[serde(default)]
+    pub loans: Vec<Loan>,
+    /// What was counted since the node started.
+    #[serde(default)]
+    pub counters: Counters,
+}
+
+impl Status {
+    /// A status with nothing but the node.
+    pub fn new(node: Node) -> Self {
+        Self {
+            version: VERSION,
+            node,
+            cards: Vec::new(),
+            rails: Vec::new(),
+            channels: Vec::new(),
+            streams: Vec::new(),
+            devices: Vec::new(),
+            loans: Vec::new(),
+            counters: Counters::default(),
+        }
+    }
+}
+
+/// The node.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Node {
+    /// Its name.
+    pub name: String,
+    /// The agent's process id.
+    pub pid: u32,
+    /// How often the node was started.
+    pub incarnation: u64,
+    /// Address of `/metrics` and `/healthz`; `null` where nothing is served.
+    pub http: Option<String>,
+}
+
+/// A data-plane process.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Card {
+    /// Its process id; a card that was killed comes back with another.
+    pub pid: u32,
+    /// How often a card was started for this ledger.
+    pub generation: u64,
+    /// How many of these starts followed a death.
+    pub restarts: u64,
+    /// `starting`, `running`, `recovering`, ...
+    pub state: String,
+    /// From the last death to the moment its successor served, in seconds; `null` before the first.
+    pub last_recovery_s: Option<f64>,
+}
+
+/// A path to another node.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Rail {
+    /// Its name.
+    pub name: String,
+    /// `udp`, ...
+    pub medium: String,
+    /// The local address.
+    pub local: String,
+    /// The peer's address; empty as long as there is no peer.
+    pub peer: String,
+    /// `up`, `down`, ...
+    pub state: String,
+    /// Smoothed round-trip time in microseconds; `null` before the first.
+    pub rtt_us: Option<f64>,
+    /// Frames lost, of frames sent: 0 to 1.
+    pub loss_ratio: f64,
+}
+
+/// A connection to another card.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Channel {
+    /// Identity of the peer's node.
+    pub peer: String,
+    /// `hello`, `open`, ...
+    pub state: String,
+    /// Frames are encrypted.
+    pub sealed: bool,
+    /// Frames sent.
+    pub sent_frames: u64,
+    /// Frames received and authenticated.
+    pub received_frames: u64,
+    /// TLPs sent again.
+    pub retransmissions: u64,
+}
+
+/// What a channel carries for one loan in one direction.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Stream {
+    /// The loan's function.
+    pub loan: String,
+    /// `out` or `in`.
+    pub direction: String,
+    /// TLPs that bear a number and are not committed.
+    pub in_flight: u64,
+    /// Bytes kept to be sent again.
+    pub replay_bytes: u64,
+}
+
+/// A function that is lent.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Device {
+    /// Its name.
+    pub function: String,
+    /// `nvme`, ...
+    pub kind: String,
+    /// What stands behind it.
+    pub source: String,
+    /// Its size.
+    pub bytes: u64,
+    /// Writes are refused.
+    pub read_only: bool,
+    /// Who has it; `null` when nobody has.
+    pub lent_to: Option<String>,
+    /// How its I/O is done: `memory`, `ring`, or `threads` where io_uring is forbidden.
+    pub io: String,
+}
+
+/// Who has what.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Loan {
+    /// The function.
+    pub function: String,
+    /// The loan's generation; 0 is a preset.
+    #[serde(default)]
+    pub generation: u64,
+    /// Which end this node is.
+    pub role: Role,
+    /// The other end.
+    #[serde(default)]
+    pub peer: String,
+    /// `connecting`, `up`, `silent`, ...
+    #[serde(default)]
+    pub state: String,
+    /// Where the borrower serves it; `null` at the lender.
+    #[serde(default)]
+    pub edge: Option<String>,
+}
+
+/// An end of a loan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// The function is here.
+    Lender,
+    /// The function is used here.
+    Borrower,
+}
+
+/// What was counted since the node started. Those the interface names have fields, others are in `more`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Counters {
+    /// Frames whose tag was wrong.
+    #[serde(default)]
+    pub dropped_auth: u64,
+    /// Frames that had been received before.
+    #[serde(default)]
+    pub dropped_replay: u64,
+    /// Frames of another version of the protocol.
+    #[serde(default)]
+    pub dropped_version: u64,
+    /// Frames that are none.
+    #[serde(default)]
+    pub dropped_malformed: u64,
+    /// TLPs to memory they have no grant for.
+    #[serde(default)]
+    pub denied_accesses: u64,
+    /// Whatever else is counted.
+    #[serde(flatten)]
+    pub more: BTreeMap<String, u64>,
+}
+
+impl Counters {
+    /// All counters with their names, those of the interface first.
+    pub fn all(&self) -> Vec<(&str, u64)> {
+        let named = [
+            ("dropped_auth", self.dropped_auth),
+            ("dropped_replay", self.dropped_replay),
+            ("dropped_version", self.dropped_version),
+            ("dropped_malformed", self.dropped_malformed),
+            ("denied_accesses", self.denied_accesses),
+        ];
+        named.into_iter().chain(self.more.iter().map(|(name, count)| (name.as_str(), *count))).collect()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,153 @@
+//! The status for people: one screen, columns aligned, nothing that is empty.
+
+use std::fmt::Write;
+
+use super::{Role, Status};
+use crate::cli::ByteSize;
+
+/// The status as text that ends with a newline.
+pub fn render(status: &Status) -> String {
+    let node = &status.node;
+    let mut text =
+        format!("node {}, process {}, incarnation {}", shown(&node.name), node.pid, node.incarnation);
+    if let Some(http) = &node.http {
+        text.push_str(&format!(", http://{}", shown(http)));
+    }
+    text.push('\n');
+
+    let mut section = |heading: &[&str], rows: Vec<Vec<String>>| table(&mut text, heading, &rows);
+    section(&["FUNCTION", "KIND", "SIZE", "IO", "ACCESS", "LENT TO", "SOURCE"], devices(status));
+    section(&["LOAN", "GEN", "ROLE", "STATE", "PEER", "EDGE"], loans(status));
+    section(&["RAIL", "MEDIUM", "STATE", "RTT", "LOSS", "LOCAL", "PEER"], rails(status));
+    section(&["CHANNEL", "STATE", "SEALED", "SENT", "RECEIVED", "RETRANSMITTED"], channels(status));
+    section(&["STREAM", "DIRECTION", "IN FLIGHT", "REPLAY"], streams(status));
+    section(&["CARD", "GEN", "RESTARTS", "STATE", "LAST RECOVERY"], cards(status));
+    counters(&mut text, status);
+    text
+}
+
+fn devices(status: &Status) -> Vec<Vec<String>> {
+    let row = |device: &super::Device| {
+        let access = if device.read_only { "read-only" } else { "read-write" };
+        vec![
+            device.function.clone(),
+            device.kind.clone(),
+            ByteSize(device.bytes).to_string(),
+            device.io.clone(),
+            access.to_owned(),
+            device.lent_to.clone().unwrap_or_else(|| "nobody".to_owned()),
+            device.source.clone(),
+        ]
+    };
+    status.devices.iter().map(row).collect()
+}
+
+fn loans(status: &Status) -> Vec<Vec<String>> {
+    let row = |loan: &super::Loan| {
+        let role = match loan.role {
+            Role::Lender => "lender",
+            Role::Borrower => "borrower",
+        };
+        let edge = loan.edge.clone().unwrap_or_default();
+        let generation = loan.generation.to_string();
+        vec![loan.function.clone(), generation, role.to_owned(), loan.state.clone(), loan.peer.clone(), edge]
+    };
+    status.loans.iter().map(row).collect()
+}
+
+fn rails(status: &Status) -> Vec<Vec<String>> {
+    let row = |rail: &super::Rail| {
+        vec![
+            rail.name.clone(),
+            rail.medium.clone(),
+            rail.state.clone(),
+            rail.rtt_us.map(|rtt| seconds(rtt / 1e6)).unwrap_or_default(),
+            format!("{:.2} %", rail.loss_ratio * 100.0),
+            rail.local.clone(),
+            rail.peer.clone(),
+        ]
+    };
+    status.rails.iter().map(row).collect()
+}
+
+fn channels(status: &Status) -> Vec<Vec<String>> {
+    let row = |channel: &super::Channel| {
+        vec![
+            channel.peer.clone(),
+            channel.state.clone(),
+            if channel.sealed { "yes" } else { "NO" }.to_owned(),
+            channel.sent_frames.to_string(),
+            channel.received_frames.to_string(),
+            channel.retransmissions.to_string(),
+        ]
+    };
+    status.channels.iter().map(row).collect()
+}
+
+fn streams(status: &Status) -> Vec<Vec<String>> {
+    let row = |stream: &super::Stream| {
+        let replay = ByteSize(stream.replay_bytes).to_string();
+        vec![stream.loan.clone(), stream.direction.clone(), stream.in_flight.to_string(), replay]
+    };
+    status.streams.iter().map(row).collect()
+}
+
+fn cards(status: &Status) -> Vec<Vec<String>> {
+    let row = |card: &super::Card| {
+        vec![
+            card.pid.to_string(),
+            card.generation.to_string(),
+            card.restarts.to_string(),
+            card.state.clone(),
+            card.last_recovery_s.map(seconds).unwrap_or_default(),
+        ]
+    };
+    status.cards.iter().map(row).collect()
+}
+
+/// Only what is not zero: on a healthy node that is nothing.
+fn counters(text: &mut String, status: &Status) {
+    let counted: Vec<String> = status
+        .counters
+        .all()
+        .into_iter()
+        .filter(|(_, count)| *count > 0)
+        .map(|(name, count)| format!("{} {count}", shown(name)))
+        .collect();
+    if !counted.is_empty() {
+        let _ = writeln!(text, "\nCOUNTED  {}", counted.join(", "));
+    }
+}
+
+fn table(text: &mut String, heading: &[&str], rows: &[Vec<String>]) {
+    if rows.is_empty() {
+        return;
+    }
+    let cell = |value: &str| if value.is_empty() { "-".to_owned() } else { shown(value) };
+    let heading: Vec<String> = heading.iter().map(|title| (*title).to_owned()).collect();
+    let rows: Vec<Vec<String>> =
+        rows.iter().map(|row| row.iter().map(|value| cell(value)).collect()).collect();
+    let lines = || std::iter::once(&heading).chain(&rows);
+    let width = |column: usize| lines().map(|line| line[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..heading.len()).map(width).collect();
+    text.push('\n');
+    for line in lines() {
+        let padded: Vec<String> =
+            line.iter().zip(&widths).map(|(value, &width)| format!("{value:width$}")).collect();
+        text.push_str(padded.join("  ").trim_end());
+        text.push('\n');
+    }
+}
+
+/// Text of another process, without what a terminal would obey.
+fn shown(value: &str) -> String {
+    value.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+fn seconds(seconds: f64) -> String {
+    match seconds {
+        s if s >= 1.0 => format!("{s:.2} s"),
+        s if s >= 1e-3 => format!("{:.1} ms", s * 1e3),
+        s => format!("{:.0} us", s * 1e6),
+    }
+}

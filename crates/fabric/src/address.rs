@@ -1,0 +1,73 @@
+use base::ids::DomainId;
+
+/// Bits of an offset inside of an aperture: 16 TiB.
+pub const APERTURE_BITS: u32 = 44;
+const DOMAIN_BITS: u32 = 18;
+
+/// Which rail an address chooses: two bits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Rail(u8);
+
+impl Rail {
+    /// Rail `number`, if two bits can say it.
+    pub const fn new(number: u8) -> Option<Self> {
+        if number < 4 { Some(Self(number)) } else { None }
+    }
+
+    /// Its number.
+    pub const fn get(self) -> u8 {
+        self.0
+    }
+}
+
+/// A 64-bit address of the fabric.
+///
+/// ```text
+/// 63 62 61                 44 43                                           0
+/// [rail][      domain        ][      offset inside the domain's aperture    ]
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FabricAddress {
+    /// The path.
+    pub rail: Rail,
+    /// Whose memory.
+    pub domain: DomainId,
+    /// Where in its aperture.
+    pub offset: u64,
+}
+
+impl FabricAddress {
+    /// The parts of `address`; every 64-bit value is an address.
+    pub const fn decode(address: u64) -> Self {
+        Self {
+            rail: Rail((address >> (APERTURE_BITS + DOMAIN_BITS)) as u8),
+            domain: DomainId((address >> APERTURE_BITS) as u32 & ((1 << DOMAIN_BITS) - 1)),
+            offset: address & ((1 << APERTURE_BITS) - 1),
+        }
+    }
+
+    /// As it stands in a TLP. The parts are in range, as `decode` and [`crate::Window`] make them.
+    pub fn encode(self) -> u64 {
+        assert!(
+            self.domain.0 < 1 << DOMAIN_BITS && self.offset < 1 << APERTURE_BITS,
+            "the parts of an address fit"
+        );
+        u64::from(self.rail.0) << (APERTURE_BITS + DOMAIN_BITS)
+            | u64::from(self.domain.0) << APERTURE_BITS
+            | self.offset
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn every_value_is_an_address(value in any::<u64>()) {
+            prop_assert_eq!(FabricAddress::decode(value).encode(), value);
+        }
+    }
+}

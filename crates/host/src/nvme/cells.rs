@@ -1,0 +1,244 @@
+//! What the driver keeps in the ledger, and how its queue memory is laid out.
+
+use base::ledger::{Bytes, Cell, Counter, Fifo, SlotCells};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use crate::{BlockKind, BlockRequest};
+
+/// Entries of the admin queues.
+pub(super) const ADMIN_ENTRIES: u16 = 16;
+/// Most entries of the I/O queues.
+pub(super) const IO_ENTRIES: u16 = 256;
+/// Most commands a driver has accepted and not ended.
+pub(super) const IN_FLIGHT: usize = 255;
+/// Command identifiers. Twice what is in flight, since an identifier that a step frees is used again only after the
+/// commit, and all in flight may end in one step.
+pub(super) const COMMANDS: usize = 512;
+/// Words of the map of command identifiers.
+pub(super) const COMMAND_WORDS: usize = COMMANDS / 64;
+/// Bytes of one command's PRP list or range: all pages of a request but the first, rounded up.
+pub(super) const LIST_BYTES: usize = 256;
+
+pub(super) const SUBMISSION_BYTES: usize = 64;
+pub(super) const COMPLETION_BYTES: usize = 16;
+
+/// Where things lie in the queue memory.
+pub(super) mod region {
+    use super::{COMMANDS, IO_ENTRIES, LIST_BYTES, SUBMISSION_BYTES};
+
+    pub(in super::super) const ADMIN_SQ: usize = 0;
+    pub(in super::super) const ADMIN_CQ: usize = 0x1000;
+    pub(in super::super) const IO_CQ: usize = 0x2000;
+    pub(in super::super) const IDENTIFY: usize = 0x3000;
+    pub(in super::super) const IO_SQ: usize = 0x4000;
+    pub(in super::super) const LISTS: usize = IO_SQ + IO_ENTRIES as usize * SUBMISSION_BYTES;
+    pub(in super::super) const END: usize = LISTS + COMMANDS * LIST_BYTES;
+}
+
+/// Bytes of the driver's queue memory as the function sees it.
+pub const QUEUE_MEMORY_SIZE: usize = region::END;
+
+const _: () = {
+    assert!(QUEUE_MEMORY_SIZE.is_multiple_of(base::ledger::PAGE_SIZE), "queue memory is granted in pages");
+    assert!((BlockRequest::MAX_PAGES - 1) * spec::nvme::prp::ENTRY_SIZE <= LIST_BYTES);
+    assert!(IN_FLIGHT * 2 <= COMMANDS && IN_FLIGHT == IO_ENTRIES as usize - 1);
+};
+
+/// The driver's state in the ledger. All zeroes: never started.
+#[derive(FromBytes)]
+#[repr(C)]
+pub struct DriverCells {
+    /// Code of the [`super::State`].
+    pub(super) state: Cell<u32>,
+    /// Failed attempts to initialise since the last success.
+    pub(super) attempts: Cell<u32>,
+    /// The access that is waited for; 0 for none.
+    pub(super) awaited: Cell<u32>,
+    /// Number of the last access or admin command.
+    pub(super) serial: Cell<u32>,
+    /// When the present state is to be looked at again, in nanoseconds; 0 for never.
+    pub(super) timer: Cell<u64>,
+    /// When what the present state polls for must have come.
+    pub(super) limit: Cell<u64>,
+    /// When the commands are checked for their age; 0 while there are none.
+    pub(super) watch: Cell<u64>,
+    /// When an orderly shutdown is given up; 0 while none is wanted.
+    pub(super) shutdown_limit: Cell<u64>,
+    /// The shutdown's own flush has ended.
+    pub(super) flushed: Cell<u32>,
+    /// Accesses of the initialisation that are to be polled.
+    pub(super) out: Fifo<AccessRecord, 16>,
+
+    /// Capabilities still to be visited, so that a loop in the chain ends.
+    pub(super) chain_left: Cell<u32>,
+    /// Offset of the capability that is read.
+    pub(super) capability: Cell<u32>,
+    /// Message control of MSI-X, shifted into its dword.
+    pub(super) msix_control: Cell<u32>,
+    /// Table BIR and offset of MSI-X.
+    pub(super) msix_table: Cell<u32>,
+    /// Controller Capabilities.
+    pub(super) cap: Cell<u64>,
+    /// Raw CMBLOC.
+    pub(super) cmb_location: Cell<u32>,
+    /// Raw CMBSZ; 0 for no controller memory buffer.
+    pub(super) cmb_size: Cell<u32>,
+
+    /// Admin submission tail, admin completion head, and the phase of the entry there.
+    pub(super) admin_tail: Cell<u16>,
+    pub(super) admin_head: Cell<u16>,
+    pub(super) admin_phase: Cell<u16>,
+    /// The admin completion head that the controller was told.
+    pub(super) admin_rung: Cell<u16>,
+    /// Identifier of the admin command under way.
+    pub(super) admin_cid: Cell<u16>,
+    /// Entries of both I/O queues.
+    pub(super) io_entries: Cell<u16>,
+    pub(super) sq_tail: Cell<u16>,
+    /// The tail that the controller was told.
+    pub(super) sq_rung: Cell<u16>,
+    pub(super) cq_head: Cell<u16>,
+    pub(super) cq_phase: Cell<u16>,
+    /// Completions taken since the controller was told the head.
+    pub(super) cq_owed: Cell<u16>,
+    /// Commands in the submission queue that have not ended.
+    pub(super) issued: Cell<u16>,
+    /// How much of the first pending command has been written to the controller's memory.
+    pub(super) piece: Cell<u16>,
+
+    /// Namespace size in logical blocks; valid with `block_size`.
+    pub(super) blocks: Cell<u64>,
+    /// 0 before the first initialisation.
+    pub(super) block_size: Cell<u32>,
+    /// Bits of [`flag`].
+    pub(super) flags: Cell<u32>,
+
+    pub(super) slots: SlotCells<COMMAND_WORDS>,
+    pub(super) commands: [CommandCells; COMMANDS],
+    /// Commands that wait for the submission queue.
+    pub(super) pending: Fifo<u16, COMMANDS>,
+    /// Completions that wait to be polled.
+    pub(super) done: Fifo<Done, COMMANDS>,
+    pub(super) admin_cq: [Cell<[u64; 2]>; ADMIN_ENTRIES as usize],
+    pub(super) io_cq: [Cell<[u64; 2]>; IO_ENTRIES as usize],
+
+    /// Written only in a slot that the controller has fetched or never seen.
+    pub(super) admin_sq: Bytes<{ ADMIN_ENTRIES as usize * SUBMISSION_BYTES }>,
+    /// The same, used when there is no controller memory buffer.
+    pub(super) io_sq: Bytes<{ IO_ENTRIES as usize * SUBMISSION_BYTES }>,
+    /// Written when a command is issued, whose identifier was free at the last commit.
+    pub(super) lists: Bytes<{ COMMANDS * LIST_BYTES }>,
+    /// Data of an Identify command, complete when its completion arrives, and read in that very step.
+    pub(super) identify: Bytes<4096>,
+
+    /// What the driver has counted.
+    pub counters: DriverCounters,
+}
+
+/// What the driver counts.
+#[derive(FromBytes)]
+#[repr(C)]
+pub struct DriverCounters {
+    /// Commands ended, with whatever status.
+    pub commands: Counter,
+    /// Commands ended with an error.
+    pub errors: Counter,
+    /// Commands issued again after a status that allows it.
+    pub retries: Counter,
+    /// Commands issued again after a reset.
+    pub reissued: Counter,
+    /// Initialisations begun.
+    pub resets: Counter,
+    /// Completions and memory writes that made no sense.
+    pub ignored: Counter,
+}
+
+/// Bits of [`DriverCells::flags`].
+pub(super) mod flag {
+    pub(in super::super) const READ_ONLY: u32 = 1;
+    pub(in super::super) const VOLATILE_CACHE: u32 = 2;
+    pub(in super::super) const DEALLOCATE: u32 = 4;
+    pub(in super::super) const WRITE_ZEROES: u32 = 8;
+}
+
+/// One command in flight.
+#[derive(FromBytes)]
+#[repr(C)]
+pub(super) struct CommandCells {
+    pub(super) head: Cell<Command>,
+    pub(super) pages: [Cell<u16>; BlockRequest::MAX_PAGES],
+}
+
+/// What a command is, so that it can be issued again.
+#[derive(Clone, Copy, PartialEq, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+pub(super) struct Command {
+    pub(super) lba: u64,
+    /// Nanoseconds; meaningful while issued.
+    pub(super) issued_at: u64,
+    pub(super) blocks: u32,
+    /// The requester's.
+    pub(super) id: u32,
+    /// Code of the [`BlockKind`].
+    pub(super) kind: u8,
+    pub(super) fua: u8,
+    pub(super) pages: u8,
+    pub(super) issued: u8,
+    pub(super) retried: u8,
+    /// A flush of the driver's own.
+    pub(super) internal: u8,
+    pub(super) reserved: [u8; 2],
+}
+
+impl Command {
+    pub(super) fn kind(&self) -> BlockKind {
+        match self.kind {
+            0 => BlockKind::Read,
+            1 => BlockKind::Write,
+            2 => BlockKind::Flush,
+            3 => BlockKind::Trim,
+            _ => BlockKind::WriteZeroes,
+        }
+    }
+
+    pub(super) fn code(kind: BlockKind) -> u8 {
+        match kind {
+            BlockKind::Read => 0,
+            BlockKind::Write => 1,
+            BlockKind::Flush => 2,
+            BlockKind::Trim => 3,
+            BlockKind::WriteZeroes => 4,
+        }
+    }
+}
+
+/// A completion for the requester.
+#[derive(Clone, Copy, PartialEq, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+pub(super) struct Done {
+    pub(super) id: u32,
+    /// 0, or one more than the place of the error in [`super::commands::ERRORS`].
+    pub(super) result: u32,
+}
+
+/// An access of the initialisation.
+#[derive(Clone, Copy, PartialEq, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+pub(super) struct AccessRecord {
+    pub(super) offset: u64,
+    pub(super) data: [u8; 16],
+    pub(super) id: u32,
+    /// One of [`access`].
+    pub(super) kind: u8,
+    pub(super) bar: u8,
+    pub(super) len: u8,
+    pub(super) byte_enables: u8,
+}
+
+/// Codes of [`AccessRecord::kind`].
+pub(super) mod access {
+    pub(in super::super) const WRITE: u8 = 0;
+    pub(in super::super) const READ: u8 = 1;
+    pub(in super::super) const CONFIG_READ: u8 = 2;
+    pub(in super::super) const CONFIG_WRITE: u8 = 3;
+}

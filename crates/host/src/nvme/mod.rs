@@ -1,0 +1,310 @@
+//! A native NVMe driver: block requests in, register accesses and queue memory out.
+//!
+//! One pair of I/O queues. Submissions are posted writes into the controller memory buffer where there is one, so that
+//! a command and its doorbell travel together and the controller fetches nothing; without one they lie in the driver's
+//! queue memory. Completions are noticed because the controller writes them into that memory.
+//!
+//! A request never fails because the controller is away: a lost access, a command that is too old and a fatal status
+//! all lead to a reset, and everything in flight is issued again afterwards. Whoever submits decides how long to wait.
+//!
+//! All state lies in [`DriverCells`]; a driver made over the cells of a dead card goes on exactly there. Bounds:
+//! [`Driver::IN_FLIGHT`] requests, [`QUEUE_MEMORY_SIZE`] bytes of queues.
+//!
+//! Left out: several queues, SGLs, metadata, controllers that move less than 128 KiB a command, namespaces but the first.
+
+mod cells;
+mod commands;
+mod init;
+mod prp;
+mod queues;
+#[cfg(test)]
+mod tests;
+
+use core::time::Duration;
+
+use base::ledger::{Journal, Pages, Slots};
+use base::{Instant, times};
+
+use crate::{Access, AccessError, AccessId, BlockError, BlockKind, BlockRequest, Geometry};
+use cells::{COMMAND_WORDS, COMMANDS, Command, IN_FLIGHT, flag};
+pub use cells::{DriverCells, DriverCounters, QUEUE_MEMORY_SIZE};
+pub use init::State;
+use init::{Event, millis};
+
+/// Longest an access may stay unanswered. The stream's own time-out comes first; this one is for a stream that is gone.
+pub const ACCESS_TIMEOUT: Duration = times::COMPLETION_TIMEOUT.saturating_mul(2);
+/// A command that has not ended by then resets the controller.
+pub const COMMAND_TIMEOUT: Duration = times::COMPLETION_TIMEOUT.saturating_mul(4);
+/// Between two looks at the age of the commands; one that is older is asked about (`CSTS`).
+pub const WATCH: Duration = times::COMPLETION_TIMEOUT;
+/// An orderly shutdown is given up after this.
+pub const SHUTDOWN_TIMEOUT: Duration = times::COMPLETION_TIMEOUT.saturating_mul(2);
+
+const _: () = assert!(
+    COMMAND_TIMEOUT.as_nanos() < times::IO_TIMEOUT.as_nanos(),
+    "a reset comes before the edge gives up"
+);
+
+/// Where the driver's memory lies as the function sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct DriverConfig {
+    /// Bus address of the queue memory, [`QUEUE_MEMORY_SIZE`] bytes, page aligned.
+    pub queue_memory: u64,
+    /// Bus address of page 0 of the pool; page `i` lies `i * 4096` behind it.
+    pub data_memory: u64,
+    /// Bus address that interrupt messages are written to; their data is the vector.
+    pub interrupt: u64,
+}
+
+/// The driver of one NVMe function.
+///
+/// The drain contract: after any verb call [`poll_access`](Self::poll_access) and
+/// [`poll_completion`](Self::poll_completion) until they return `None`, commit, then act on what was polled.
+pub struct Driver<'m> {
+    cells: &'m DriverCells,
+    slots: Slots<'m, COMMAND_WORDS>,
+    pages: Pages<'m>,
+    journal: Journal<'m>,
+    config: DriverConfig,
+}
+
+impl<'m> Driver<'m> {
+    /// Most requests that are accepted and not ended.
+    pub const IN_FLIGHT: usize = IN_FLIGHT;
+
+    /// The driver over `cells`; on zeroes it waits for [`start`](Self::start), on what a dead card left it goes on.
+    pub fn new(cells: &'m DriverCells, pages: Pages<'m>, journal: Journal<'m>, config: DriverConfig) -> Self {
+        assert!(
+            (config.queue_memory | config.data_memory).is_multiple_of(base::ledger::PAGE_SIZE as u64),
+            "memory is granted in pages"
+        );
+        Self { cells, slots: Slots::new(&cells.slots, journal), pages, journal, config }
+    }
+
+    /// Initialises the function, at first or after a shutdown. Ignored while the driver runs.
+    pub fn start(&mut self, now: Instant) {
+        if matches!(self.state(), State::Stopped | State::ShutDown) {
+            self.cells.shutdown_limit.set(self.journal, 0);
+            self.cells.flushed.set(self.journal, 0);
+            self.begin(now);
+        }
+    }
+
+    /// The function was reset or the stream to it began anew: initialises it and issues again whatever is in flight.
+    pub fn handle_reset(&mut self, now: Instant) {
+        if !matches!(self.state(), State::Stopped | State::ShutDown) {
+            self.begin(now);
+        }
+    }
+
+    /// Ends in order: accepts nothing more, waits for what is in flight, flushes, and shuts the controller down
+    /// (NVMe 2.0 §3.6). Ends by force after [`SHUTDOWN_TIMEOUT`]; what is then in flight fails with
+    /// [`BlockError::Io`].
+    pub fn shutdown(&mut self, now: Instant) {
+        match self.state() {
+            State::ShutDown => {}
+            State::Stopped => self.set_state(State::ShutDown),
+            _ if self.cells.shutdown_limit.get() != 0 => {}
+            _ => {
+                self.cells.shutdown_limit.set(self.journal, (now + SHUTDOWN_TIMEOUT).as_nanos());
+                self.transition(now, Event::Idle);
+            }
+        }
+    }
+
+    /// Whether [`shutdown`](Self::shutdown) has ended, in order or by force.
+    pub fn is_shut_down(&self) -> bool {
+        self.state() == State::ShutDown
+    }
+
+    /// Whether requests are being issued. They are accepted before that, and wait.
+    pub fn is_ready(&self) -> bool {
+        self.state() == State::Ready
+    }
+
+    /// What the driver is doing, for status and logs.
+    pub fn state(&self) -> State {
+        State::from_code(self.cells.state.get())
+    }
+
+    /// What the namespace was at the last initialisation; `None` before the first.
+    pub fn geometry(&self) -> Option<Geometry> {
+        let cells = self.cells;
+        (cells.block_size.get() != 0).then(|| Geometry {
+            block_size: cells.block_size.get(),
+            blocks: cells.blocks.get(),
+            read_only: self.has_flag(flag::READ_ONLY),
+            volatile_cache: self.has_flag(flag::VOLATILE_CACHE),
+        })
+    }
+
+    /// How many requests can be submitted now.
+    pub fn room(&self) -> usize {
+        if self.cells.shutdown_limit.get() != 0 || matches!(self.state(), State::Stopped | State::ShutDown) {
+            return 0;
+        }
+        IN_FLIGHT.saturating_sub(self.slots.used() + self.cells.done.len())
+    }
+
+    /// Requests that are accepted and have not ended.
+    pub fn in_flight(&self) -> usize {
+        self.slots.used()
+    }
+
+    /// Accepts a request; the caller has asked for [`room`](Self::room).
+    ///
+    /// # Panics
+    /// When there is no room, and when a page of the request is not live.
+    pub fn submit(&mut self, now: Instant, request: BlockRequest<'_>) {
+        assert!(self.room() > 0, "a request is submitted only while there is room");
+        assert!(request.pages.len() <= BlockRequest::MAX_PAGES, "a request has at most 32 pages");
+        assert!(
+            request.pages.iter().all(|page| self.pages.references(*page) > 0),
+            "the requester keeps its pages until the completion"
+        );
+        let command = Command {
+            lba: request.lba,
+            issued_at: now.as_nanos(),
+            blocks: request.blocks,
+            id: request.id,
+            kind: Command::code(request.kind),
+            fua: request.fua.into(),
+            pages: request.pages.len() as u8,
+            issued: 0,
+            retried: 0,
+            internal: 0,
+            reserved: [0; 2],
+        };
+        let cid = self.enqueue(command);
+        for (cell, page) in self.cells.commands[cid as usize].pages.iter().zip(request.pages) {
+            cell.set(self.journal, page.0);
+        }
+    }
+
+    /// The next request that has ended, each once.
+    pub fn poll_completion(&mut self) -> Option<(u32, Result<(), BlockError>)> {
+        let done = self.cells.done.pop(self.journal)?;
+        Some((done.id, commands::result(done.result)))
+    }
+
+    /// The next access to the function.
+    pub fn poll_access(&mut self, now: Instant) -> Option<Access> {
+        if let Some(record) = self.cells.out.pop(self.journal) {
+            return Some(init::access_of(&record));
+        }
+        if let Some(access) = self.poll_admin_head() {
+            return Some(access);
+        }
+        if self.is_ready() { self.poll_queues(now) } else { None }
+    }
+
+    /// Access `id` has ended: with its data, or without for a configuration write. Late answers are ignored.
+    pub fn handle_access(&mut self, now: Instant, id: AccessId, result: Result<&[u8], AccessError>) {
+        if id.0 == 0 || id.0 != self.cells.awaited.get() {
+            self.cells.counters.ignored.add(1);
+            return;
+        }
+        self.cells.awaited.set(self.journal, 0);
+        self.cells.timer.set(self.journal, 0);
+        let event = match result {
+            Ok([]) => Event::Answer(0),
+            Ok(&[a, b, c, d]) => Event::Answer(u32::from_le_bytes([a, b, c, d]).into()),
+            Ok(&[a, b, c, d, e, f, g, h]) => Event::Answer(u64::from_le_bytes([a, b, c, d, e, f, g, h])),
+            Ok(_) | Err(_) => Event::Failed,
+        };
+        self.transition(now, event);
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is to be called, if at all.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        [self.cells.timer.get(), self.cells.watch.get(), self.cells.shutdown_limit.get()]
+            .into_iter()
+            .filter(|at| *at != 0)
+            .min()
+            .map(Instant::from_nanos)
+    }
+
+    /// Time has come.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        let due = |at: u64| at != 0 && at <= now.as_nanos();
+        if due(self.cells.shutdown_limit.get()) {
+            self.give_up();
+            return;
+        }
+        if due(self.cells.timer.get()) {
+            self.cells.timer.set(self.journal, 0);
+            let unanswered = self.cells.awaited.get() != 0;
+            self.cells.awaited.set(self.journal, 0);
+            self.transition(now, if unanswered { Event::Failed } else { Event::Timer });
+        }
+        if due(self.cells.watch.get()) {
+            self.check_ages(now);
+        }
+    }
+
+    /// The statistics.
+    pub fn counters(&self) -> &'m DriverCounters {
+        &self.cells.counters
+    }
+
+    /// Ends by force.
+    fn give_up(&mut self) {
+        for cid in self.slots.iter() {
+            self.finish(cid, commands::code(Err(BlockError::Io)));
+        }
+        self.cells.pending.clear(self.journal);
+        self.cells.out.clear(self.journal);
+        self.cells.awaited.set(self.journal, 0);
+        self.cells.watch.set(self.journal, 0);
+        self.set_state(State::ShutDown);
+    }
+
+    /// A flush of the driver's own, the last command of an orderly shutdown.
+    fn submit_flush(&mut self, now: Instant) {
+        let command = Command {
+            lba: 0,
+            issued_at: now.as_nanos(),
+            blocks: 0,
+            id: 0,
+            kind: Command::code(BlockKind::Flush),
+            fua: 0,
+            pages: 0,
+            issued: 0,
+            retried: 0,
+            internal: 1,
+            reserved: [0; 2],
+        };
+        self.enqueue(command);
+    }
+
+    fn enqueue(&mut self, command: Command) -> u16 {
+        let cid = self
+            .slots
+            .alloc()
+            .expect("at most half of the identifiers are taken, and as many were freed in this step");
+        self.cells.commands[cid as usize].head.set(self.journal, command);
+        self.cells.pending.push(self.journal, cid);
+        cid
+    }
+
+    fn set_state(&self, state: State) {
+        self.cells.state.set(self.journal, state as u32);
+        if state == State::ShutDown {
+            self.cells.timer.set(self.journal, 0);
+            self.cells.shutdown_limit.set(self.journal, 0);
+        }
+    }
+
+    fn has_flag(&self, bit: u32) -> bool {
+        self.cells.flags.get() & bit != 0
+    }
+
+    fn command(&self, cid: u16) -> &'m cells::CommandCells {
+        const { assert!(COMMANDS <= u16::MAX as usize) };
+        &self.cells.commands[cid as usize]
+    }
+
+    fn after(&self, now: Instant, milliseconds: u64) -> u64 {
+        (now + millis(milliseconds)).as_nanos()
+    }
+}

@@ -1,0 +1,125 @@
+//! How a command names its data: PRP entries in place, or a list of them; and the range of a deallocation.
+//!
+//! A list lies in the area of its command identifier: in the controller memory buffer if that takes lists, written
+//! there ahead of the command, else in the queue memory.
+
+use base::Payload;
+use base::ledger::PAGE_SIZE;
+use spec::nvme::prp::ENTRY_SIZE;
+use spec::nvme::registers::CmbSz;
+use spec::nvme::{DatasetManagementRange, NvmOpcode, SubmissionEntry};
+use zerocopy::IntoBytes;
+
+use super::Driver;
+use super::cells::{COMMANDS, Command, IO_ENTRIES, LIST_BYTES, SUBMISSION_BYTES, region};
+use super::init::{CMB_ADDRESS, NSID};
+use crate::{Access, BlockKind};
+
+/// Where the lists begin in a controller memory buffer: behind the submission queue.
+const CMB_LISTS: u64 = IO_ENTRIES as u64 * SUBMISSION_BYTES as u64;
+/// Bytes of a controller memory buffer that takes queue and lists.
+const CMB_WITH_LISTS: u64 = CMB_LISTS + (COMMANDS * LIST_BYTES) as u64;
+/// Bytes of one posted write.
+const PIECE: usize = base::INLINE_MAX;
+
+impl Driver<'_> {
+    /// The submission queue entry of a command.
+    pub(super) fn submission(&self, cid: u16, command: &Command) -> SubmissionEntry {
+        let (lba, blocks) = (command.lba, command.blocks);
+        let entry = match command.kind() {
+            BlockKind::Flush => return SubmissionEntry::flush(cid, NSID),
+            BlockKind::Trim => {
+                return SubmissionEntry::deallocate(cid, NSID, 1)
+                    .with_prps(self.list_address(cid, command), 0);
+            }
+            BlockKind::WriteZeroes => SubmissionEntry::write_zeroes(cid, NSID, lba, blocks, false),
+            BlockKind::Read => self.with_data(
+                SubmissionEntry::nvm_range(NvmOpcode::READ, cid, NSID, lba, blocks),
+                cid,
+                command,
+            ),
+            BlockKind::Write => self.with_data(
+                SubmissionEntry::nvm_range(NvmOpcode::WRITE, cid, NSID, lba, blocks),
+                cid,
+                command,
+            ),
+        };
+        if command.fua != 0 { entry.with_fua() } else { entry }
+    }
+
+    /// Writes a command's list to the queue memory, or returns its next piece for the controller's; `None` when all of
+    /// it is in place.
+    pub(super) fn place_list(&mut self, cid: u16, command: &Command) -> Option<Access> {
+        let total = list_len(command);
+        let place = usize::from(cid) * LIST_BYTES;
+        let mut bytes = [0; LIST_BYTES];
+        if total == 0 {
+            return None;
+        }
+        if !self.list_in_cmb(command) {
+            self.fill_list(cid, command, &mut bytes[..total]);
+            self.cells.lists.write(self.journal, place, &bytes[..total]);
+            return None;
+        }
+        let start = usize::from(self.cells.piece.get()) * PIECE;
+        if start >= total {
+            return None;
+        }
+        self.fill_list(cid, command, &mut bytes[..total]);
+        self.cells.piece.update(self.journal, |piece| piece + 1);
+        let (bar, base) = self.cmb_place();
+        let payload = Payload::inline(&bytes[start..total.min(start + PIECE)]);
+        Some(Access::Write { bar, offset: base + CMB_LISTS + (place + start) as u64, payload })
+    }
+
+    fn with_data(&self, entry: SubmissionEntry, cid: u16, command: &Command) -> SubmissionEntry {
+        let second = match command.pages {
+            0 | 1 => 0,
+            2 => self.page_address(cid, 1),
+            _ => self.list_address(cid, command),
+        };
+        entry.with_prps(self.page_address(cid, 0), second)
+    }
+
+    /// The list of all pages but the first, or the range to deallocate.
+    fn fill_list(&self, cid: u16, command: &Command, out: &mut [u8]) {
+        if command.kind() == BlockKind::Trim {
+            return out.copy_from_slice(DatasetManagementRange::new(command.lba, command.blocks).as_bytes());
+        }
+        for (index, entry) in out.chunks_exact_mut(ENTRY_SIZE).enumerate() {
+            entry.copy_from_slice(&self.page_address(cid, index + 1).to_le_bytes());
+        }
+    }
+
+    fn page_address(&self, cid: u16, index: usize) -> u64 {
+        let page = self.command(cid).pages[index].get();
+        self.config.data_memory + u64::from(page) * PAGE_SIZE as u64
+    }
+
+    fn list_address(&self, cid: u16, command: &Command) -> u64 {
+        let place = usize::from(cid) * LIST_BYTES;
+        if self.list_in_cmb(command) {
+            CMB_ADDRESS + CMB_LISTS + place as u64
+        } else {
+            self.config.queue_memory + (region::LISTS + place) as u64
+        }
+    }
+
+    /// The range of a deallocation is data to the controller, not a list.
+    fn list_in_cmb(&self, command: &Command) -> bool {
+        let size = CmbSz(self.cells.cmb_size.get());
+        let taken = if command.kind() == BlockKind::Trim { size.wds() } else { size.lists() };
+        taken && size.bytes().is_some_and(|bytes| bytes >= CMB_WITH_LISTS)
+    }
+}
+
+/// Bytes of what a command's data pointer points to beside the data.
+fn list_len(command: &Command) -> usize {
+    match command.kind() {
+        BlockKind::Trim => size_of::<DatasetManagementRange>(),
+        BlockKind::Read | BlockKind::Write if command.pages > 2 => {
+            (usize::from(command.pages) - 1) * ENTRY_SIZE
+        }
+        _ => 0,
+    }
+}

@@ -1,0 +1,418 @@
+//! The image behind a lent drive: a regular file, a block device or memory.
+//!
+//! Opening decides everything once: whether the image may be lent at all (each refusal has a
+//! name), how large it is, whether its data is in memory (then inline system calls beat any ring)
+//! or on a disk (then direct I/O, where its alignment suits the caller), and takes the lock. The
+//! lock lies on the open file description that does the I/O, so it lasts exactly as long as
+//! anything can still be written through it: a card's inherited copy and requests in a ring keep it.
+
+mod lock;
+mod range;
+
+use std::ffi::CString;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+/// Every size and position is a multiple of this, in bytes.
+pub const SECTOR_BYTES: u64 = 512;
+/// Pieces of memory in one system call (`UIO_MAXIOV`).
+const MAX_PIECES: usize = 1024;
+
+/// How an image is to be opened.
+#[derive(Clone, Copy, Debug)]
+pub struct ImageOptions {
+    /// Lend it for reading only: a shared lock, and no writes.
+    pub read_only: bool,
+    /// Smallest acceptable size, in bytes.
+    pub least_bytes: u64,
+    /// The smallest unit the caller will read and write, in bytes. Direct I/O is used where it allows such units.
+    pub unit_bytes: u32,
+    /// Use direct I/O on disks, where possible.
+    pub direct: bool,
+    /// How long to wait for the lock: a predecessor that was killed holds it until its last writes are over.
+    pub lock_patience: Duration,
+}
+
+impl Default for ImageOptions {
+    fn default() -> Self {
+        let (least_bytes, unit_bytes) = (SECTOR_BYTES, SECTOR_BYTES as u32);
+        Self { read_only: false, least_bytes, unit_bytes, direct: true, lock_patience: Duration::ZERO }
+    }
+}
+
+/// What kind of thing an image is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ImageKind {
+    /// A regular file, or memory made by [`Image::ram`].
+    File,
+    /// A block device.
+    BlockDevice,
+}
+
+/// What opening found out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ImageInfo {
+    /// File or device.
+    pub kind: ImageKind,
+    /// Size in bytes, a multiple of 512 unless it was opened by descriptor.
+    pub bytes: u64,
+    /// Logical block size of the device, or 512.
+    pub block_bytes: u32,
+    /// The data is in memory: tmpfs, ramfs, hugetlbfs or a memfd.
+    pub memory_backed: bool,
+    /// Opened without the right to write.
+    pub read_only: bool,
+    /// Goes around the page cache; addresses and positions must then be aligned as said below.
+    pub direct: bool,
+    /// Alignment of memory addresses, in bytes (1 if not direct).
+    pub memory_alignment: u32,
+    /// Alignment of positions and lengths, in bytes (1 if not direct).
+    pub offset_alignment: u32,
+}
+
+/// Why an image cannot be lent.
+#[derive(Debug)]
+pub struct OpenError {
+    /// The path as given.
+    pub path: PathBuf,
+    /// The reason.
+    pub reason: OpenRefusal,
+}
+
+/// The reasons by name.
+#[derive(Debug)]
+pub enum OpenRefusal {
+    /// Nothing has this name.
+    Missing,
+    /// It may not be read.
+    Unreadable(io::Error),
+    /// It may be read but not written, and was to be lent for writing.
+    NotWritable(io::Error),
+    /// It is a directory.
+    Directory,
+    /// It is neither a file nor a block device.
+    NotAnImage,
+    /// Smaller than wanted.
+    TooSmall {
+        /// Its size in bytes.
+        bytes: u64,
+        /// The least size in bytes.
+        least_bytes: u64,
+    },
+    /// Its size is not a multiple of 512 bytes.
+    NotBlocks {
+        /// Its size in bytes.
+        bytes: u64,
+    },
+    /// Someone else lends it, or the kernel has it mounted.
+    Locked,
+    /// The system refused for another reason.
+    System(io::Error),
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.path.display();
+        match &self.reason {
+            OpenRefusal::Missing => write!(formatter, "{path}: no such file; create it, or use ram:SIZE"),
+            OpenRefusal::Unreadable(error) => write!(formatter, "{path}: cannot be read: {error}"),
+            OpenRefusal::NotWritable(error) => {
+                write!(formatter, "{path}: cannot be written ({error}); lend it with --read-only")
+            }
+            OpenRefusal::Directory => write!(formatter, "{path}: is a directory; name an image file in it"),
+            OpenRefusal::NotAnImage => write!(formatter, "{path}: is neither a file nor a block device"),
+            OpenRefusal::TooSmall { bytes, least_bytes } => {
+                write!(formatter, "{path}: has {bytes} bytes, at least {least_bytes} are needed")
+            }
+            OpenRefusal::NotBlocks { bytes } => {
+                let rounded = bytes.next_multiple_of(SECTOR_BYTES);
+                write!(
+                    formatter,
+                    "{path}: its size, {bytes} bytes, is not a multiple of {SECTOR_BYTES}; `truncate -s {rounded}` would pad it"
+                )
+            }
+            OpenRefusal::Locked => {
+                write!(formatter, "{path}: already lent (locked) or mounted; stop the other user")
+            }
+            OpenRefusal::System(error) => write!(formatter, "{path}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {}
+
+/// An open image.
+#[derive(Debug)]
+pub struct Image {
+    file: File,
+    info: ImageInfo,
+}
+
+impl Image {
+    /// Opens an image, checks it and takes its lock.
+    ///
+    /// # Errors
+    /// The first reason found why it cannot be lent.
+    pub fn open(path: &Path, options: &ImageOptions) -> Result<Self, OpenError> {
+        Self::open_checked(path, options).map_err(|reason| OpenError { path: path.to_owned(), reason })
+    }
+
+    fn open_checked(path: &Path, options: &ImageOptions) -> Result<Self, OpenRefusal> {
+        let file = open_file(path, options.read_only)?;
+        let mut image = Self::from_fd(file.into()).map_err(|error| match error.raw_os_error() {
+            Some(libc::ENOTBLK) => OpenRefusal::NotAnImage,
+            _ => OpenRefusal::System(error),
+        })?;
+        let ImageInfo { bytes, .. } = image.info;
+        if bytes < options.least_bytes {
+            return Err(OpenRefusal::TooSmall { bytes, least_bytes: options.least_bytes });
+        }
+        if !bytes.is_multiple_of(SECTOR_BYTES) {
+            return Err(OpenRefusal::NotBlocks { bytes });
+        }
+        lock::take(image.as_fd(), options.read_only, options.lock_patience).map_err(|error| match error {
+            lock::LockError::Held => OpenRefusal::Locked,
+            lock::LockError::System(error) => OpenRefusal::System(error),
+        })?;
+        if options.direct && !image.info.memory_backed {
+            image.try_direct(options.unit_bytes).map_err(OpenRefusal::System)?;
+        }
+        Ok(image)
+    }
+
+    /// Memory of `bytes` bytes as an image, all zero. It lives as long as a descriptor of it.
+    ///
+    /// # Errors
+    /// `EINVAL` for no bytes or no multiple of 512, else what making the memory returned.
+    pub fn ram(bytes: u64) -> io::Result<Self> {
+        let size = usize::try_from(bytes).map_err(|_| Errno::NOMEM)?;
+        if !bytes.is_multiple_of(SECTOR_BYTES) {
+            return Err(Errno::INVAL.into());
+        }
+        Self::from_fd(crate::memory::create("causeway-ram", size)?)
+    }
+
+    /// Takes over an open image from another process, with lock and direct I/O as they are.
+    ///
+    /// # Errors
+    /// `ENOTBLK` if it is neither file nor block device, else what asking the system returned.
+    pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
+        let file = File::from(fd);
+        let kind = file.metadata()?.file_type();
+        let flags = rustix::fs::fcntl_getfl(&file)?;
+        let (kind, bytes, block_bytes) = if kind.is_file() {
+            (ImageKind::File, file.metadata()?.len(), SECTOR_BYTES as u32)
+        } else if kind.is_block_device() {
+            let block_bytes = rustix::fs::ioctl_blksszget(&file)?;
+            (ImageKind::BlockDevice, rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0))?, block_bytes)
+        } else {
+            return Err(Errno::NOTBLK.into());
+        };
+        let mut info = ImageInfo {
+            kind,
+            bytes,
+            block_bytes,
+            memory_backed: kind == ImageKind::File && is_memory(file.as_fd())?,
+            read_only: flags & OFlags::ACCMODE == OFlags::RDONLY,
+            direct: flags.contains(OFlags::DIRECT),
+            memory_alignment: 1,
+            offset_alignment: 1,
+        };
+        if info.direct {
+            let alignment = direct_alignment(file.as_fd(), &info).ok_or(Errno::INVAL)?;
+            (info.memory_alignment, info.offset_alignment) = alignment;
+        }
+        Ok(Self { file, info })
+    }
+
+    /// What opening found out.
+    #[must_use]
+    pub fn info(&self) -> &ImageInfo {
+        &self.info
+    }
+
+    /// Reads all of `buffers` from `offset` on. Consumes the slices as it goes.
+    ///
+    /// # Errors
+    /// The errno of the disk; `EIO` where the image has become too short.
+    pub fn read_at(&self, mut buffers: &mut [IoSliceMut<'_>], mut offset: u64) -> io::Result<()> {
+        IoSliceMut::advance_slices(&mut buffers, 0);
+        while !buffers.is_empty() {
+            let count = buffers.len().min(MAX_PIECES);
+            match rustix::io::preadv(&self.file, &mut buffers[..count], offset) {
+                Ok(0) => return Err(Errno::IO.into()),
+                Ok(bytes) => {
+                    IoSliceMut::advance_slices(&mut buffers, bytes);
+                    offset += bytes as u64;
+                }
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all of `buffers` from `offset` on. Consumes the slices as it goes.
+    ///
+    /// # Errors
+    /// The errno of the disk, `ENOSPC` among them: then a part may have been written.
+    pub fn write_at(&self, mut buffers: &mut [IoSlice<'_>], mut offset: u64) -> io::Result<()> {
+        IoSlice::advance_slices(&mut buffers, 0);
+        while !buffers.is_empty() {
+            let count = buffers.len().min(MAX_PIECES);
+            match rustix::io::pwritev(&self.file, &buffers[..count], offset) {
+                Ok(0) => return Err(Errno::IO.into()),
+                Ok(bytes) => {
+                    IoSlice::advance_slices(&mut buffers, bytes);
+                    offset += bytes as u64;
+                }
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes everything written so far durable (`fdatasync`).
+    ///
+    /// # Errors
+    /// The errno of the disk. What was written since the last success may then be lost.
+    pub fn sync_data(&self) -> io::Result<()> {
+        Ok(rustix::io::retry_on_intr(|| rustix::fs::fdatasync(&self.file))?)
+    }
+
+    /// Gives the range back to the disk if that is possible; what it reads afterwards is not said. Returns whether
+    /// it was.
+    ///
+    /// # Errors
+    /// The errno of the disk, except that it cannot do this.
+    pub fn trim(&self, offset: u64, bytes: u64) -> io::Result<bool> {
+        range::trim(&self.file, self.info.kind, offset, bytes)
+    }
+
+    /// Makes the range read as zeroes, without writing them where the disk knows how. With `deallocate` its space
+    /// may be given back.
+    ///
+    /// # Errors
+    /// The errno of the disk.
+    pub fn zero(&self, offset: u64, bytes: u64, deallocate: bool) -> io::Result<()> {
+        range::zero(self, offset, bytes, deallocate)
+    }
+
+    /// Turns direct I/O on if the file system does it in units that suit the caller.
+    fn try_direct(&mut self, unit_bytes: u32) -> io::Result<()> {
+        let flags = rustix::fs::fcntl_getfl(&self.file)?;
+        if rustix::fs::fcntl_setfl(&self.file, flags | OFlags::DIRECT).is_err() {
+            return Ok(());
+        }
+        match direct_alignment(self.as_fd(), &self.info) {
+            Some((memory, offset))
+                if unit_bytes.is_multiple_of(offset) && self.info.bytes.is_multiple_of(u64::from(offset)) =>
+            {
+                self.info.direct = true;
+                (self.info.memory_alignment, self.info.offset_alignment) = (memory, offset);
+            }
+            _ => rustix::fs::fcntl_setfl(&self.file, flags)?,
+        }
+        Ok(())
+    }
+}
+
+impl AsFd for Image {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+fn open_file(path: &Path, read_only: bool) -> Result<File, OpenRefusal> {
+    let access = if read_only { OFlags::RDONLY } else { OFlags::RDWR };
+    // Without NONBLOCK a named pipe would wait for its other end.
+    let flags = access | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let open = |flags| rustix::fs::open(path, flags, Mode::empty());
+    let file = match open(flags) {
+        Ok(fd) => File::from(fd),
+        Err(Errno::NOENT | Errno::NOTDIR) => return Err(OpenRefusal::Missing),
+        Err(Errno::ISDIR) => return Err(OpenRefusal::Directory),
+        Err(Errno::NXIO) => return Err(OpenRefusal::NotAnImage),
+        Err(error @ (Errno::ACCESS | Errno::PERM | Errno::ROFS | Errno::TXTBSY)) => {
+            let readable = !read_only && open(OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK).is_ok();
+            let refusal = if readable { OpenRefusal::NotWritable } else { OpenRefusal::Unreadable };
+            return Err(refusal(error.into()));
+        }
+        Err(error) => return Err(OpenRefusal::System(error.into())),
+    };
+    let kind = file.metadata().map_err(OpenRefusal::System)?.file_type();
+    if kind.is_dir() {
+        return Err(OpenRefusal::Directory);
+    }
+    if kind.is_block_device() && !read_only {
+        // Exclusive: refused while the kernel has the device mounted.
+        return match open(flags | OFlags::EXCL) {
+            Ok(fd) => wait_for_blocks(File::from(fd)),
+            Err(Errno::BUSY) => Err(OpenRefusal::Locked),
+            Err(error) => Err(OpenRefusal::System(error.into())),
+        };
+    }
+    wait_for_blocks(file)
+}
+
+/// Takes NONBLOCK away again: a ring would hand `EAGAIN` to requests on such a file.
+fn wait_for_blocks(file: File) -> Result<File, OpenRefusal> {
+    let flags = rustix::fs::fcntl_getfl(&file).map_err(|error| OpenRefusal::System(error.into()))?;
+    rustix::fs::fcntl_setfl(&file, flags - OFlags::NONBLOCK)
+        .map_err(|error| OpenRefusal::System(error.into()))?;
+    Ok(file)
+}
+
+/// Whether a file's data is in memory (statfs(2): `f_type`).
+fn is_memory(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    const TMPFS_MAGIC: u32 = 0x0102_1994;
+    const RAMFS_MAGIC: u32 = 0x8584_58f6;
+    const HUGETLBFS_MAGIC: u32 = 0x9584_58f6;
+    let kind = rustix::fs::fstatfs(fd)?.f_type as u32;
+    Ok(matches!(kind, TMPFS_MAGIC | RAMFS_MAGIC | HUGETLBFS_MAGIC))
+}
+
+/// Alignment of memory and of positions for direct I/O; `None` if there is none. The kernel is asked first; one before
+/// 6.1 does not know, and then it is tried.
+fn direct_alignment(fd: BorrowedFd<'_>, info: &ImageInfo) -> Option<(u32, u32)> {
+    let empty = CString::default();
+    // SAFETY: the structure is plain C data for which zero bytes are a value; the path is a NUL-terminated string
+    // that lives across the call, and the kernel fills at most one structure.
+    let answer = unsafe {
+        let mut answer: libc::statx = std::mem::zeroed();
+        let flags = libc::AT_EMPTY_PATH;
+        let result = libc::statx(fd.as_raw_fd(), empty.as_ptr(), flags, libc::STATX_DIOALIGN, &mut answer);
+        (result == 0 && answer.stx_mask & libc::STATX_DIOALIGN != 0).then_some(answer)
+    };
+    match answer {
+        Some(answer) if answer.stx_dio_offset_align == 0 => None,
+        Some(answer) => Some((answer.stx_dio_mem_align.max(1), answer.stx_dio_offset_align)),
+        None if info.kind == ImageKind::BlockDevice => Some((info.block_bytes, info.block_bytes)),
+        None => try_alignments(fd),
+    }
+}
+
+fn try_alignments(fd: BorrowedFd<'_>) -> Option<(u32, u32)> {
+    #[repr(align(4096))]
+    struct Page([u8; 4096]);
+    let mut page = Page([0; 4096]);
+    [512u32, 4096]
+        .into_iter()
+        .find(|size| {
+            let bytes = *size as usize;
+            rustix::io::pread(fd, &mut page.0[..bytes], u64::from(*size)).is_ok()
+        })
+        .map(|size| (size, size))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,248 @@
+//! Real files: on the disk that holds the build, on tmpfs where there is one, and in memory.
+
+use super::*;
+use std::time::Instant;
+
+/// A folder of the test's own, removed at the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn on(parent: &Path) -> Self {
+        let name = format!("causeway-io-{}-{:?}", std::process::id(), std::thread::current().id());
+        let path = parent.join(name);
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    fn disk() -> Self {
+        Self::on(std::env::current_exe().unwrap().parent().unwrap())
+    }
+
+    fn file(&self, name: &str, bytes: u64) -> PathBuf {
+        let path = self.0.join(name);
+        File::create(&path).unwrap().set_len(bytes).unwrap();
+        path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[repr(align(4096))]
+struct Aligned([u8; 16 << 10]);
+
+fn open(path: &Path) -> Result<Image, OpenError> {
+    Image::open(path, &ImageOptions::default())
+}
+
+fn refusal(path: &Path, options: &ImageOptions) -> OpenRefusal {
+    let error = Image::open(path, options).unwrap_err();
+    assert!(error.to_string().starts_with(path.to_str().unwrap()), "{error}");
+    error.reason
+}
+
+fn every_operation_works(image: &Image) {
+    let mut data = Box::new(Aligned([0; 16 << 10]));
+    data.0.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at / 512) as u8 + 1);
+    let (one, two) = data.0.split_at(4096);
+    image.write_at(&mut [IoSlice::new(one), IoSlice::new(&[]), IoSlice::new(two)], 8192).unwrap();
+    image.sync_data().unwrap();
+    let read = |offset| {
+        let mut buffer = Box::new(Aligned([0xff; 16 << 10]));
+        let (one, two) = buffer.0.split_at_mut(8192);
+        image.read_at(&mut [IoSliceMut::new(one), IoSliceMut::new(two)], offset).unwrap();
+        buffer
+    };
+    assert!(read(8192).0 == data.0);
+    image.zero(8192 + 512, 1024, false).unwrap();
+    image.zero(8192 + 4096, 4096, true).unwrap();
+    let mut expected = data;
+    expected.0[512..1536].fill(0);
+    expected.0[4096..8192].fill(0);
+    assert!(read(8192).0 == expected.0);
+    image.trim(8192, 4096).unwrap();
+    image.trim(8192, 0).unwrap();
+    image.zero(0, 0, true).unwrap();
+    assert!(read(8192).0[4096..] == expected.0[4096..]);
+    assert_eq!(rustix::fs::fstat(image).unwrap().st_size as u64, image.info().bytes);
+    let past = image.read_at(&mut [IoSliceMut::new(&mut [0; 512])], image.info().bytes + (64 << 10));
+    assert!(matches!(past.unwrap_err().raw_os_error(), Some(libc::EIO | libc::EINVAL)));
+}
+
+#[test]
+fn image_on_a_disk() {
+    let scratch = Scratch::disk();
+    let image = open(&scratch.file("image", 1 << 20)).unwrap();
+    let info = *image.info();
+    println!("{info:?}");
+    assert_eq!((info.kind, info.bytes, info.read_only), (ImageKind::File, 1 << 20, false));
+    if info.direct {
+        assert!(info.offset_alignment <= 512 && info.memory_alignment.is_power_of_two());
+        let copy = Image::from_fd(image.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        assert_eq!(*copy.info(), info);
+    }
+    every_operation_works(&image);
+    drop(image);
+    let options = ImageOptions { direct: false, ..ImageOptions::default() };
+    let image = Image::open(&scratch.0.join("image"), &options).unwrap();
+    assert!(!image.info().direct && image.info().offset_alignment == 1);
+    every_operation_works(&image);
+}
+
+#[test]
+fn direct_units_must_suit_the_image() {
+    let scratch = Scratch::disk();
+    let path = scratch.file("image", 1 << 20);
+    let options = ImageOptions { unit_bytes: 1, ..ImageOptions::default() };
+    assert!(!Image::open(&path, &options).unwrap().info().direct);
+}
+
+#[test]
+fn image_in_memory() {
+    let image = Image::ram(1 << 20).unwrap();
+    assert!(image.info().memory_backed && !image.info().direct);
+    every_operation_works(&image);
+    assert!(Image::ram(0).is_err() && Image::ram(513).is_err() && Image::ram(u64::MAX).is_err());
+    let shm = Path::new("/dev/shm");
+    if shm.is_dir() {
+        let scratch = Scratch::on(shm);
+        let image = open(&scratch.file("image", 1 << 20)).unwrap();
+        assert!(image.info().memory_backed && !image.info().direct);
+        every_operation_works(&image);
+    }
+}
+
+#[test]
+fn many_pieces_are_one_operation() {
+    let image = Image::ram(4 << 20).unwrap();
+    let data: Vec<u8> = (0..3000u32 * 512).map(|at| (at / 512 + at) as u8).collect();
+    let mut pieces: Vec<_> = data.chunks(512).map(IoSlice::new).collect();
+    image.write_at(&mut pieces, 512).unwrap();
+    let mut read = vec![0; data.len()];
+    let mut pieces: Vec<_> = read.chunks_mut(512).map(IoSliceMut::new).collect();
+    image.read_at(&mut pieces, 512).unwrap();
+    assert!(read == data);
+}
+
+#[test]
+fn refusals_have_names() {
+    let scratch = Scratch::disk();
+    let options = ImageOptions { least_bytes: 4096, ..ImageOptions::default() };
+    let read_only = ImageOptions { read_only: true, ..options };
+    for options in [options, read_only] {
+        assert!(matches!(refusal(&scratch.0.join("none"), &options), OpenRefusal::Missing));
+        assert!(matches!(refusal(&scratch.0, &options), OpenRefusal::Directory));
+        assert!(matches!(refusal(Path::new("/dev/null"), &options), OpenRefusal::NotAnImage));
+        let small = scratch.file("small", 512);
+        let expected = OpenRefusal::TooSmall { bytes: 512, least_bytes: 4096 };
+        assert_eq!(format!("{:?}", refusal(&small, &options)), format!("{expected:?}"));
+        let odd = scratch.file("odd", 4097);
+        assert!(matches!(refusal(&odd, &options), OpenRefusal::NotBlocks { bytes: 4097 }));
+        assert!(open(&odd).unwrap_err().to_string().contains("truncate -s 4608"));
+        let fifo = scratch.0.join("fifo");
+        let _ = rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, Mode::RUSR, 0);
+        assert!(matches!(refusal(&fifo, &options), OpenRefusal::NotAnImage | OpenRefusal::Unreadable(_)));
+    }
+}
+
+#[test]
+fn unreadable_and_unwritable_files_are_told_apart() {
+    use std::os::unix::fs::PermissionsExt;
+    let scratch = Scratch::disk();
+    let path = scratch.file("secret", 4096);
+    let restrict = |mode| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+    std::fs::set_permissions(&scratch.0, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let reasons = std::thread::scope(|scope| {
+        let look = || {
+            // The kernel lets root open anything; this thread alone acts as somebody else.
+            // SAFETY: changes the identity of this thread only, which ends with the closure.
+            unsafe { libc::syscall(libc::SYS_setfsuid, 65_534) };
+            restrict_checked(&path)
+        };
+        restrict(0o000);
+        let unreadable = scope.spawn(look).join().unwrap();
+        restrict(0o444);
+        (unreadable, scope.spawn(look).join().unwrap())
+    });
+    if let (Some(first), Some(second)) = reasons {
+        assert!(matches!(first, OpenRefusal::Unreadable(_)), "{first:?}");
+        assert!(matches!(second, OpenRefusal::NotWritable(_)), "{second:?}");
+    } else {
+        println!("the folders above {path:?} are not open to others: nothing shown");
+    }
+}
+
+/// The refusal, or nothing where even the folder is out of reach for another user.
+fn restrict_checked(path: &Path) -> Option<OpenRefusal> {
+    std::fs::metadata(path).ok()?;
+    Some(refusal(path, &ImageOptions::default()))
+}
+
+#[test]
+fn a_lent_image_is_locked() {
+    let scratch = Scratch::disk();
+    let path = scratch.file("image", 1 << 20);
+    let read_only = ImageOptions { read_only: true, ..ImageOptions::default() };
+    let writer = open(&path).unwrap();
+    assert!(matches!(refusal(&path, &ImageOptions::default()), OpenRefusal::Locked));
+    assert!(open(&path).unwrap_err().to_string().contains("already lent (locked)"));
+    assert!(matches!(refusal(&path, &read_only), OpenRefusal::Locked));
+    // An inherited copy keeps the lock.
+    let copy = writer.as_fd().try_clone_to_owned().unwrap();
+    drop(writer);
+    assert!(matches!(refusal(&path, &read_only), OpenRefusal::Locked));
+    drop(copy);
+    let (one, two) = (Image::open(&path, &read_only).unwrap(), Image::open(&path, &read_only).unwrap());
+    assert!(one.info().read_only && two.write_at(&mut [IoSlice::new(&[0; 512])], 0).is_err());
+    assert!(matches!(refusal(&path, &ImageOptions::default()), OpenRefusal::Locked));
+}
+
+#[test]
+fn the_next_agent_waits_for_the_lock() {
+    let scratch = Scratch::disk();
+    let path = scratch.file("image", 1 << 20);
+    let holder = open(&path).unwrap();
+    let patience = Duration::from_millis(60);
+    let start = Instant::now();
+    let waiting = ImageOptions { lock_patience: patience, ..ImageOptions::default() };
+    assert!(matches!(refusal(&path, &waiting), OpenRefusal::Locked));
+    assert!(start.elapsed() >= patience);
+    std::thread::scope(|scope| {
+        let options = ImageOptions { lock_patience: Duration::from_secs(20), ..waiting };
+        let next = scope.spawn(move || Image::open(&path, &options).is_ok());
+        drop(holder);
+        assert!(next.join().unwrap());
+    });
+}
+
+#[test]
+fn a_full_disk_is_an_error_with_its_number() {
+    let Ok(full) = rustix::fs::open("/dev/full", OFlags::RDWR, Mode::empty()) else { return };
+    let info = *Image::ram(4096).unwrap().info();
+    let image = Image { file: full.into(), info };
+    let error = image.write_at(&mut [IoSlice::new(&[1; 512])], 0).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
+}
+
+/// Needs a block device nobody uses, of at least 64 KiB, whose contents may be lost:
+/// `CAUSEWAY_TEST_BLOCK_DEVICE=/dev/loop0 cargo test -p causeway-io -- --ignored block_device`
+#[test]
+#[ignore = "needs a block device"]
+fn image_on_a_block_device() {
+    let path = std::env::var_os("CAUSEWAY_TEST_BLOCK_DEVICE").map(PathBuf::from).unwrap();
+    let image = open(&path).unwrap();
+    println!("{:?}", image.info());
+    assert_eq!((image.info().kind, image.info().direct), (ImageKind::BlockDevice, true));
+    assert!(image.info().bytes >= 64 << 10);
+    assert!(matches!(refusal(&path, &ImageOptions::default()), OpenRefusal::Locked));
+    let mut data = Box::new(Aligned([7; 16 << 10]));
+    image.write_at(&mut [IoSlice::new(&data.0)], 4096).unwrap();
+    image.sync_data().unwrap();
+    image.zero(4096, 4096, false).unwrap();
+    println!("trimmed: {}", image.trim(8192, 4096).unwrap());
+    image.read_at(&mut [IoSliceMut::new(&mut data.0)], 4096).unwrap();
+    assert!(data.0[..4096] == [0; 4096] && data.0[8192..] == [7; 8192]);
+}

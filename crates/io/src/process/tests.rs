@@ -1,0 +1,153 @@
+//! A child here is this very test program, told by a variable to play the child in [`child_role`].
+
+use super::*;
+use std::io::Read;
+use std::time::Instant;
+
+const ROLE: &str = "CAUSEWAY_IO_TEST_ROLE";
+
+fn arguments() -> Vec<CString> {
+    ["io-test", "--exact", "process::tests::child_role", "--nocapture", "--test-threads=1"]
+        .iter()
+        .map(|argument| CString::new(*argument).unwrap())
+        .collect()
+}
+
+fn spawn(role: &str, descriptors: &[(BorrowedFd<'_>, RawFd)]) -> Child {
+    let environment = [CString::new(format!("{ROLE}={role}")).unwrap()];
+    Spawn { program: OWN_EXECUTABLE, arguments: &arguments(), environment: &environment, descriptors }
+        .start()
+        .unwrap()
+}
+
+/// Not a test in the parent: what the spawned children do.
+#[test]
+fn child_role() {
+    match std::env::var(ROLE).as_deref() {
+        Ok("list") => {
+            let mut numbers: Vec<RawFd> = std::fs::read_dir("/proc/self/fd")
+                .unwrap()
+                .map(|entry| entry.unwrap().file_name().to_str().unwrap().parse().unwrap())
+                .collect();
+            numbers.sort_unstable();
+            // The listing itself has one descriptor open; it took the lowest free number.
+            std::fs::write("/proc/self/fd/7", format!("{numbers:?}")).unwrap();
+            std::process::exit(42);
+        }
+        Ok("sleep") => {
+            rustix::io::write(rustix::stdio::stdout(), b"x").unwrap();
+            loop {
+                rustix::event::pause();
+            }
+        }
+        Ok("grandparent") => {
+            // SAFETY: the test's parent gave number 5 to this process, and it is taken here only.
+            let pipe = unsafe { inherited(5) }.unwrap();
+            let child = spawn("orphan", &[(pipe.as_fd(), 5)]);
+            std::mem::forget(child);
+            loop {
+                rustix::event::pause();
+            }
+        }
+        Ok("orphan") => {
+            let parent = rustix::process::getppid().unwrap().as_raw_nonzero().get();
+            assert_eq!(die_with_parent(parent + 1).unwrap_err().raw_os_error(), Some(libc::ESRCH));
+            die_with_parent(parent).unwrap();
+            // SAFETY: the test's parent gave number 5 to this process, and it is taken here only.
+            let pipe = unsafe { inherited(5) }.unwrap();
+            rustix::io::write(&pipe, b"ready").unwrap();
+            loop {
+                rustix::event::pause();
+            }
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn child_gets_exactly_the_listed_descriptors() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    let extra = std::fs::File::open("/dev/zero").unwrap();
+    // Inheritable on purpose: it must not arrive all the same.
+    // SAFETY: plain dup of an open descriptor; the result is leaked for the life of the test.
+    assert!(unsafe { libc::dup(extra.as_raw_fd()) } > 0);
+    let mut child = spawn("list", &[(writer.as_fd(), 7), (extra.as_fd(), 9)]);
+    drop(writer);
+    let mut text = String::new();
+    std::io::BufReader::new(reader).read_to_string(&mut text).unwrap();
+    assert_eq!(text, "[0, 1, 2, 3, 7, 9]");
+    assert_eq!(child.reap().unwrap(), Exit::Status(42));
+    assert_eq!(child.try_reap().unwrap(), Some(Exit::Status(42)));
+}
+
+#[test]
+fn sources_may_have_each_others_numbers() {
+    let (one, two) = (std::io::pipe().unwrap(), std::io::pipe().unwrap());
+    let (a, b) = (one.1.as_raw_fd(), two.1.as_raw_fd());
+    let script = CString::new(format!("echo one >/proc/self/fd/{b}; echo two >/proc/self/fd/{a}")).unwrap();
+    let arguments = [c"sh".to_owned(), c"-c".to_owned(), script];
+    let descriptors = [(one.1.as_fd(), b), (two.1.as_fd(), a)];
+    let mut child =
+        Spawn { program: c"/bin/sh", arguments: &arguments, environment: &[], descriptors: &descriptors }
+            .start()
+            .unwrap();
+    assert_eq!(child.reap().unwrap(), Exit::Status(0));
+    let mut buffer = [0; 8];
+    let length = (&one.0).read(&mut buffer).unwrap();
+    assert_eq!(&buffer[..length], b"one\n");
+    let length = (&two.0).read(&mut buffer).unwrap();
+    assert_eq!(&buffer[..length], b"two\n");
+}
+
+#[test]
+fn killed_child_is_seen_and_reaped() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    let mut child = spawn("sleep", &[(writer.as_fd(), 1)]);
+    let mut byte = [0];
+    (&reader).read_exact(&mut byte).unwrap();
+    assert_eq!(child.try_reap().unwrap(), None);
+    child.kill().unwrap();
+    let mut fds = [rustix::event::PollFd::new(&child, rustix::event::PollFlags::IN)];
+    assert_eq!(rustix::event::poll(&mut fds, None).unwrap(), 1);
+    assert_eq!(child.reap().unwrap(), Exit::Signal(libc::SIGKILL));
+    child.kill().unwrap();
+}
+
+#[test]
+fn missing_program_is_an_error() {
+    let spawn =
+        Spawn { program: c"/nonexistent/program", arguments: &[], environment: &[], descriptors: &[] };
+    assert_eq!(spawn.start().unwrap_err().raw_os_error(), Some(libc::ENOENT));
+}
+
+#[test]
+fn child_dies_with_its_parent() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    let mut parent = spawn("grandparent", &[(writer.as_fd(), 5)]);
+    drop(writer);
+    let mut ready = [0; 5];
+    (&reader).read_exact(&mut ready).unwrap();
+    parent.kill().unwrap();
+    parent.reap().unwrap();
+    // End of file comes only when the orphan, the last holder of the pipe, is gone too.
+    assert_eq!((&reader).read(&mut ready).unwrap(), 0);
+}
+
+#[test]
+fn spawn_time_does_not_depend_on_the_size_of_the_agent() {
+    let big = vec![1u8; 256 << 20];
+    let arguments = [c"true".to_owned()];
+    let spawn = Spawn { program: c"/bin/true", arguments: &arguments, environment: &[], descriptors: &[] };
+    let mut times: Vec<_> = (0..30)
+        .map(|_| {
+            let start = Instant::now();
+            let mut child = spawn.start().unwrap();
+            let took = start.elapsed();
+            child.reap().unwrap();
+            took
+        })
+        .collect();
+    times.sort_unstable();
+    println!("spawn from an agent of {} MiB: median {:?}, best {:?}", big.len() >> 20, times[15], times[0]);
+    assert!(times[0].as_micros() < 5_000, "posix_spawn took {:?}: it copied the agent", times[0]);
+}

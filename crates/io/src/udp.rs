@@ -1,0 +1,278 @@
+//! A rail over UDP: one bound, non-blocking socket that sends and receives datagrams in batches.
+//!
+//! The cost of a datagram is nearly all in the kernel's stack, so both ways go through it once
+//! for many: consecutive datagrams of one size to one peer leave as a single segmented message
+//! (`UDP_SEGMENT`), and what arrives together is handed up together (`UDP_GRO`), each where the
+//! kernel allows it. Nothing is ever fragmented: the don't-fragment rule is set, and a frame that
+//! does not fit the path is counted, not cut.
+//!
+//! The agent binds the socket; a card takes it over with [`RailSocket::from_fd`]. A socket's queue
+//! survives its reader; datagrams a killed card had taken but not used are lost, which is what a
+//! network may do at any time.
+
+mod address;
+mod receive;
+mod send;
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+
+pub use receive::Received;
+pub use send::Datagram;
+
+/// Most bytes a UDP datagram over IPv4 carries: 65535 less an IPv4 and a UDP header (RFC 768, RFC 791 §3.1).
+pub const MAX_DATAGRAM_BYTES: usize = 65_507;
+/// Most datagrams in one segmented send: what kernels before 6.9 allow (`UDP_MAX_SEGMENTS`).
+pub const MAX_SEGMENTS: usize = 64;
+/// Most bytes of an IP packet, whatever an interface's MTU says (jumbograms are not used).
+const MAX_PACKET_BYTES: u32 = 65_535;
+/// Bytes of an IPv4 and a UDP header: what a datagram has less than the path's MTU.
+pub const IPV4_UDP_HEADER_BYTES: u32 = 28;
+/// Bytes of an IPv6 and a UDP header.
+pub const IPV6_UDP_HEADER_BYTES: u32 = 48;
+
+/// What a rail asks of its socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RailOptions {
+    /// Receive buffer wanted, in bytes of payload and kernel bookkeeping.
+    pub receive_buffer_bytes: usize,
+    /// Send buffer wanted, in bytes.
+    pub send_buffer_bytes: usize,
+    /// Whether to send segmented and receive coalesced, where the kernel can.
+    pub offload: bool,
+}
+
+impl Default for RailOptions {
+    fn default() -> Self {
+        Self { receive_buffer_bytes: 8 << 20, send_buffer_bytes: 4 << 20, offload: true }
+    }
+}
+
+/// What the kernel granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RailFeatures {
+    /// Receive buffer as the kernel accounts it (twice what it grants for payload).
+    pub receive_buffer_bytes: usize,
+    /// Send buffer as the kernel accounts it.
+    pub send_buffer_bytes: usize,
+    /// Consecutive datagrams of one size leave as one message.
+    pub gso: bool,
+    /// Datagrams that arrived together are taken together.
+    pub gro: bool,
+}
+
+/// What happened to datagrams other than arriving. All count datagrams since the socket was opened or taken over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RailCounters {
+    /// Handed to the kernel.
+    pub sent: u64,
+    /// Given to the receiver.
+    pub received: u64,
+    /// Refused with `EMSGSIZE`: larger than the path allows.
+    pub too_large: u64,
+    /// Refused because the peer, its network or a filter says no (`ECONNREFUSED`, `ENETUNREACH`, `EPERM`, ...).
+    pub unreachable: u64,
+    /// Refused for want of kernel memory or a full device queue (`ENOBUFS`, `ENOMEM`).
+    pub no_buffer: u64,
+    /// Refused for any other reason.
+    pub other: u64,
+    /// Cut by the kernel on arrival because they were larger than a receive buffer, and dropped here.
+    pub truncated: u64,
+    /// Errors the kernel reported on receiving (a late ICMP message).
+    pub receive_errors: u64,
+}
+
+/// A bound UDP socket with its batches. Sizes are fixed at construction; no call allocates.
+pub struct RailSocket {
+    fd: OwnedFd,
+    local: SocketAddr,
+    features: RailFeatures,
+    counters: RailCounters,
+    outgoing: send::SendBatch,
+    incoming: receive::ReceiveBatch,
+}
+
+impl RailSocket {
+    /// Binds a socket to `local` (port 0: one chosen by the system). IPv6 sockets take IPv6 only.
+    ///
+    /// # Errors
+    /// `EADDRINUSE`, `EADDRNOTAVAIL` and whatever else socket or bind returned. Options that a kernel lacks are no
+    /// errors: see [`RailSocket::features`].
+    pub fn bind(local: SocketAddr, options: &RailOptions) -> io::Result<Self> {
+        let family = if local.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let fd = rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?;
+        if local.is_ipv6() {
+            sockopt::set_ipv6_v6only(&fd, true)?;
+        }
+        forbid_fragments(fd.as_fd(), local)?;
+        enlarge_buffers(fd.as_fd(), options);
+        if options.offload {
+            // Kernels before 5.0 refuse: then datagrams arrive one by one.
+            let _ = set_udp_option(fd.as_fd(), libc::UDP_GRO, 1);
+        }
+        rustix::net::bind(&fd, &local)?;
+        Self::adopt(fd, options.offload)
+    }
+
+    /// Takes over a bound socket made by [`RailSocket::bind`] in another process, with its options as they are.
+    ///
+    /// # Errors
+    /// `ENOTSOCK` or `EINVAL` if this is not a bound UDP socket over IPv4 or IPv6.
+    pub fn from_fd(fd: OwnedFd, offload: bool) -> io::Result<Self> {
+        if sockopt::socket_type(&fd)? != SocketType::DGRAM {
+            return Err(Errno::INVAL.into());
+        }
+        rustix::io::ioctl_fionbio(&fd, true)?;
+        Self::adopt(fd, offload)
+    }
+
+    fn adopt(fd: OwnedFd, offload: bool) -> io::Result<Self> {
+        let local = SocketAddr::try_from(rustix::net::getsockname(&fd)?).map_err(|_| Errno::INVAL)?;
+        let features = RailFeatures {
+            receive_buffer_bytes: sockopt::socket_recv_buffer_size(&fd)?,
+            send_buffer_bytes: sockopt::socket_send_buffer_size(&fd)?,
+            gso: offload && udp_option(fd.as_fd(), libc::UDP_SEGMENT).is_ok(),
+            gro: udp_option(fd.as_fd(), libc::UDP_GRO).is_ok_and(|on| on != 0),
+        };
+        let (outgoing, incoming) = (send::SendBatch::new(), receive::ReceiveBatch::new());
+        Ok(Self { fd, local, features, counters: RailCounters::default(), outgoing, incoming })
+    }
+
+    /// The address the socket is bound to, with the port the system chose.
+    #[must_use]
+    pub fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// What the kernel granted. `gso` turns false when a device on the way turns out not to do it.
+    #[must_use]
+    pub fn features(&self) -> RailFeatures {
+        self.features
+    }
+
+    /// What was sent, received and refused so far.
+    #[must_use]
+    pub fn counters(&self) -> RailCounters {
+        self.counters
+    }
+
+    /// The path's MTU to `peer` as the kernel knows it now (of the outgoing interface until it learned less), in
+    /// bytes with all headers. See [`max_datagram_bytes`] for what is left for a frame.
+    ///
+    /// # Errors
+    /// `ENETUNREACH` and others of a connect to the peer: there is no route.
+    pub fn path_mtu(&self, peer: SocketAddr) -> io::Result<u32> {
+        let family = if peer.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        // A connected socket of its own tells the MTU of a route and sends nothing.
+        let probe = rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?;
+        let mut source = self.local;
+        source.set_port(0);
+        rustix::net::bind(&probe, &source)?;
+        rustix::net::connect(&probe, &peer)?;
+        let mtu = if peer.is_ipv4() { sockopt::ip_mtu(&probe)? } else { sockopt::ipv6_mtu(&probe)? };
+        Ok(mtu.min(MAX_PACKET_BYTES))
+    }
+
+    /// Hands datagrams to the kernel, in order, until it has no room. Consecutive ones to the same peer and of the
+    /// same size (the last may be shorter) go as one message, at most [`MAX_SEGMENTS`] and [`MAX_DATAGRAM_BYTES`].
+    ///
+    /// Returns how many were taken from the front of `datagrams`: fewer than given means the socket is full. A
+    /// datagram the kernel refuses for its own sake (peer unreachable, too large) is taken and counted, like one
+    /// the network lost.
+    ///
+    /// # Errors
+    /// Only what makes the socket useless: `EBADF`, `ENOTSOCK`, `EFAULT`.
+    pub fn send_batch(&mut self, datagrams: &[Datagram<'_>]) -> io::Result<usize> {
+        let mut sender = send::Sender {
+            fd: self.fd.as_raw_fd(),
+            batch: &mut self.outgoing,
+            gso: &mut self.features.gso,
+            counters: &mut self.counters,
+        };
+        sender.send(datagrams)
+    }
+
+    /// Takes at most `limit` datagrams that have arrived and gives each to `take` with its sender.
+    ///
+    /// Datagrams beyond the limit that the kernel handed over together with others are kept for the next call, and
+    /// [`Received::more`] says so: no readiness event will come for them.
+    ///
+    /// # Errors
+    /// Only what makes the socket useless: `EBADF`, `ENOTSOCK`, `EFAULT`.
+    pub fn receive(&mut self, limit: usize, take: impl FnMut(SocketAddr, &mut [u8])) -> io::Result<Received> {
+        self.incoming.receive(self.fd.as_raw_fd(), &mut self.counters, limit, take)
+    }
+}
+
+impl AsFd for RailSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl From<RailSocket> for OwnedFd {
+    fn from(socket: RailSocket) -> Self {
+        socket.fd
+    }
+}
+
+/// The largest datagram that passes a path of `mtu` bytes to this peer unfragmented.
+#[must_use]
+pub fn max_datagram_bytes(peer: SocketAddr, mtu: u32) -> usize {
+    let headers = if peer.is_ipv4() { IPV4_UDP_HEADER_BYTES } else { IPV6_UDP_HEADER_BYTES };
+    (mtu.saturating_sub(headers) as usize).min(MAX_DATAGRAM_BYTES)
+}
+
+/// Whether an error concerns the caller's arguments rather than the network.
+fn is_fatal(error: Errno) -> bool {
+    matches!(error, Errno::BADF | Errno::NOTSOCK | Errno::FAULT)
+}
+
+/// Sets don't-fragment and ignores what ICMP says about MTUs: frames are probed for size by their own protocol,
+/// and anybody can forge an ICMP message (RFC 8899 §1.1).
+fn forbid_fragments(fd: BorrowedFd<'_>, local: SocketAddr) -> io::Result<()> {
+    if local.is_ipv4() {
+        sockopt::set_ip_mtu_discover(fd, sockopt::Ipv4PathMtuDiscovery::PROBE)?;
+    } else {
+        sockopt::set_ipv6_mtu_discover(fd, sockopt::Ipv6PathMtuDiscovery::PROBE)?;
+    }
+    Ok(())
+}
+
+/// Asks for the wanted sizes beyond the system's limit (needs CAP_NET_ADMIN), else up to it.
+fn enlarge_buffers(fd: BorrowedFd<'_>, options: &RailOptions) {
+    let (receive, send) = (options.receive_buffer_bytes, options.send_buffer_bytes);
+    if sockopt::set_socket_recv_buffer_size_force(fd, receive).is_err() {
+        let _ = sockopt::set_socket_recv_buffer_size(fd, receive);
+    }
+    if sockopt::set_socket_send_buffer_size_force(fd, send).is_err() {
+        let _ = sockopt::set_socket_send_buffer_size(fd, send);
+    }
+}
+
+fn set_udp_option(fd: BorrowedFd<'_>, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
+    let size = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the option's value is one int, which lives across the call.
+    let result =
+        unsafe { libc::setsockopt(fd.as_raw_fd(), libc::SOL_UDP, option, (&raw const value).cast(), size) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn udp_option(fd: BorrowedFd<'_>, option: libc::c_int) -> io::Result<libc::c_int> {
+    let mut value: libc::c_int = 0;
+    let mut size = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `size` bytes, one int, to a variable that lives across the call.
+    let result = unsafe {
+        libc::getsockopt(fd.as_raw_fd(), libc::SOL_UDP, option, (&raw mut value).cast(), &mut size)
+    };
+    if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests;

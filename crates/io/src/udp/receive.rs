@@ -1,0 +1,174 @@
+//! Receiving: one system call fills a bounded set of buffers; what arrived coalesced is split again.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use std::ptr;
+
+use rustix::io::Errno;
+
+use super::address::{Control, RawAddress};
+use super::send::last_errno;
+use super::{MAX_SEGMENTS, RailCounters, is_fatal};
+
+/// Messages taken in one system call.
+const MAX_MESSAGES: usize = 16;
+/// Room for one message: as large as any UDP datagram, coalesced or not.
+const BUFFER_BYTES: usize = 65_536;
+/// Errors in a row after which a call gives up: each consumes one report of the kernel, so more is not expected.
+const MAX_ERRORS_PER_CALL: usize = 64;
+
+/// What one call of [`super::RailSocket::receive`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Received {
+    /// Datagrams given to the caller.
+    pub datagrams: usize,
+    /// The limit ended the call: call again before sleeping.
+    pub more: bool,
+}
+
+/// Buffers and headers, made once, and what of them is not yet given to the caller.
+pub(super) struct ReceiveBatch {
+    messages: Box<[libc::mmsghdr]>,
+    addresses: Box<[RawAddress]>,
+    controls: Box<[Control]>,
+    pieces: Box<[libc::iovec]>,
+    buffers: Box<[u8]>,
+    /// Messages the kernel filled in the last call, and the position of the next datagram in them.
+    filled: usize,
+    message: usize,
+    offset: usize,
+}
+
+// SAFETY: the raw pointers inside point to memory of the batch itself and are set before each system call.
+unsafe impl Send for ReceiveBatch {}
+
+impl ReceiveBatch {
+    pub(super) fn new() -> Self {
+        let piece = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
+        Self {
+            // SAFETY: a message header is plain C data for which zero bytes are a value.
+            messages: vec![unsafe { std::mem::zeroed() }; MAX_MESSAGES].into(),
+            addresses: vec![RawAddress::empty(); MAX_MESSAGES].into(),
+            controls: vec![Control([0; 32]); MAX_MESSAGES].into(),
+            pieces: vec![piece; MAX_MESSAGES].into(),
+            buffers: vec![0; MAX_MESSAGES * BUFFER_BYTES].into(),
+            filled: 0,
+            message: 0,
+            offset: 0,
+        }
+    }
+
+    pub(super) fn receive(
+        &mut self,
+        fd: RawFd,
+        counters: &mut RailCounters,
+        limit: usize,
+        mut take: impl FnMut(SocketAddr, &mut [u8]),
+    ) -> io::Result<Received> {
+        let (mut given, mut errors) = (0, 0);
+        loop {
+            given += self.hand_out(counters, limit - given, &mut take);
+            if given == limit {
+                return Ok(Received { datagrams: given, more: true });
+            }
+            // Later messages may hold up to MAX_SEGMENTS datagrams each; asking for few keeps little back.
+            let messages = (limit - given).div_ceil(MAX_SEGMENTS).max(4).min(limit - given).min(MAX_MESSAGES);
+            match self.take_messages(fd, messages) {
+                Ok(filled) => {
+                    (self.filled, self.message, self.offset) = (filled, 0, 0);
+                    if filled < messages {
+                        given += self.hand_out(counters, limit - given, &mut take);
+                        return Ok(Received { datagrams: given, more: self.message < self.filled });
+                    }
+                }
+                Err(Errno::AGAIN) => return Ok(Received { datagrams: given, more: false }),
+                Err(error) if is_fatal(error) => return Err(error.into()),
+                Err(error) => {
+                    counters.receive_errors += u64::from(error != Errno::INTR);
+                    errors += 1;
+                    if errors == MAX_ERRORS_PER_CALL {
+                        return Ok(Received { datagrams: given, more: true });
+                    }
+                }
+            }
+        }
+    }
+
+    /// Gives out at most `limit` datagrams of what the kernel has filled.
+    fn hand_out(
+        &mut self,
+        counters: &mut RailCounters,
+        limit: usize,
+        take: &mut impl FnMut(SocketAddr, &mut [u8]),
+    ) -> usize {
+        let mut given = 0;
+        while self.message < self.filled {
+            let message = &self.messages[self.message];
+            let bytes = (message.msg_len as usize).min(BUFFER_BYTES);
+            let from = self.addresses[self.message].get(message.msg_hdr.msg_namelen);
+            let whole = message.msg_hdr.msg_flags & libc::MSG_TRUNC == 0;
+            let (Some(from), true) = (from, whole) else {
+                counters.truncated += 1;
+                self.message += 1;
+                continue;
+            };
+            let segment = segment_size(&message.msg_hdr).unwrap_or(bytes).max(1);
+            let buffer = &mut self.buffers[self.message * BUFFER_BYTES..][..bytes];
+            loop {
+                if given == limit {
+                    return given;
+                }
+                let end = self.offset.saturating_add(segment).min(bytes);
+                take(from, &mut buffer[self.offset..end]);
+                given += 1;
+                counters.received += 1;
+                self.offset = end;
+                if end == bytes {
+                    break;
+                }
+            }
+            (self.message, self.offset) = (self.message + 1, 0);
+        }
+        given
+    }
+
+    fn take_messages(&mut self, fd: RawFd, count: usize) -> Result<usize, Errno> {
+        for index in 0..count {
+            let buffer = &mut self.buffers[index * BUFFER_BYTES..][..BUFFER_BYTES];
+            self.pieces[index] = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: BUFFER_BYTES };
+            let header = &mut self.messages[index].msg_hdr;
+            header.msg_name = (&raw mut self.addresses[index]).cast();
+            header.msg_namelen = RawAddress::CAPACITY;
+            header.msg_iov = &raw mut self.pieces[index];
+            header.msg_iovlen = 1;
+            header.msg_control = (&raw mut self.controls[index]).cast();
+            header.msg_controllen = size_of::<Control>() as _;
+            header.msg_flags = 0;
+        }
+        let flags = libc::MSG_DONTWAIT;
+        // SAFETY: the first `count` headers were just pointed at memory of this batch, of the lengths given there.
+        let filled = unsafe {
+            libc::recvmmsg(fd, self.messages.as_mut_ptr(), count as u32, flags as _, ptr::null_mut())
+        };
+        usize::try_from(filled).map_err(|_| last_errno())
+    }
+}
+
+/// The size the kernel coalesced by, if it did.
+fn segment_size(header: &libc::msghdr) -> Option<usize> {
+    // SAFETY: the kernel filled the header's control memory, which the batch owns, and set its used length; the
+    // macros stay within that length.
+    unsafe {
+        let mut control = libc::CMSG_FIRSTHDR(header);
+        while !control.is_null() {
+            if (*control).cmsg_level == libc::SOL_UDP && (*control).cmsg_type == libc::UDP_GRO {
+                // The kernel writes an int here, though a segment size fits 16 bits.
+                let size = libc::CMSG_DATA(control).cast::<libc::c_int>().read_unaligned();
+                return usize::try_from(size).ok().filter(|size| *size > 0);
+            }
+            control = libc::CMSG_NXTHDR(header, control);
+        }
+    }
+    None
+}

@@ -1,0 +1,257 @@
+use core::time::Duration;
+
+use base::ids::DomainId;
+use base::ledger::{PAGE_SIZE, PageIndex, Pages};
+use base::{Instant, Payload};
+use fabric::{AccessKind, GrantTable, Rail, Rights, Window};
+use host::nbd::Server;
+use host::nvme::{Driver, DriverConfig, QUEUE_MEMORY_SIZE};
+use host::{Access, AccessError, AccessId};
+use link::{Port, Sink};
+use pcie::{
+    Bdf, Completion, CompletionStatus, ConfigKind, ConfigRequest, FlowClass, Header, MemoryRequest, Tag,
+    TlpView,
+};
+
+use crate::cells::{EdgeGauges, LoanCells};
+use crate::transaction::{self, FUNCTION, HOST};
+use base::ledger::Journal;
+
+/// Where the driver's memory lies in its node's aperture.
+const QUEUE_MEMORY: u64 = 0x1000_0000;
+const INTERRUPTS: u64 = 0x2000_0000;
+const DATA_MEMORY: u64 = 0x4000_0000;
+
+/// What lies behind a grant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Memory {
+    Queues,
+    Interrupts,
+    Data,
+}
+
+/// A drive that is borrowed: TLPs on one side, the native driver and its NBD edge on the other.
+pub struct BorrowedDrive<'m> {
+    /// The driver.
+    pub driver: Driver<'m>,
+    /// The edge.
+    pub server: Server<'m>,
+    pages: Pages<'m>,
+    gauges: &'m EdgeGauges,
+    /// What the function reaches of this node.
+    grants: GrantTable<Memory>,
+    /// The way to the function's registers, once there is one.
+    window: Option<Window>,
+    max_payload: usize,
+}
+
+impl<'m> BorrowedDrive<'m> {
+    /// The drive of a loan of a node in domain `domain`.
+    pub fn new(
+        cells: &'m LoanCells,
+        pages: Pages<'m>,
+        journal: Journal<'m>,
+        domain: DomainId,
+        io_timeout: Duration,
+    ) -> Self {
+        let config =
+            DriverConfig { queue_memory: QUEUE_MEMORY, data_memory: DATA_MEMORY, interrupt: INTERRUPTS };
+        let mut grants = GrantTable::new(domain);
+        let both = Rights { read: true, write: true };
+        let queue_bytes = (QUEUE_MEMORY_SIZE as u64).next_multiple_of(PAGE_SIZE as u64);
+        grants.grant(FUNCTION, QUEUE_MEMORY, queue_bytes, both, Memory::Queues);
+        grants.grant(
+            FUNCTION,
+            INTERRUPTS,
+            PAGE_SIZE as u64,
+            Rights { read: false, write: true },
+            Memory::Interrupts,
+        );
+        grants.grant(FUNCTION, DATA_MEMORY, (Pages::CAPACITY * PAGE_SIZE) as u64, both, Memory::Data);
+        Self {
+            driver: Driver::new(&cells.driver, pages, journal, config),
+            server: Server::new(&cells.server, pages, journal, io_timeout),
+            pages,
+            gauges: &cells.edge,
+            grants,
+            window: None,
+            max_payload: 0,
+        }
+    }
+
+    /// The lender's domain is known: accesses lead there.
+    pub(crate) fn set_peer(&mut self, domain: DomainId, max_payload: usize) {
+        self.window = Some(Window { domain, rail: Rail::default(), requester: HOST });
+        self.max_payload = max_payload;
+    }
+
+    /// Moves requests from the edge to the driver, accesses from the driver to the stream, and results back.
+    pub(crate) fn pump(&mut self, now: Instant, port: &mut Port<'m>, open: bool) {
+        while let Some((id, result)) = self.driver.poll_completion() {
+            self.server.handle_completion(now, id, result);
+        }
+        self.server.set_geometry(now, self.driver.geometry());
+        while self.driver.room() > 0 {
+            let Some(request) = self.server.poll_request() else { break };
+            self.driver.submit(now, request);
+        }
+        let Some(window) = self.window.filter(|_| open) else { return };
+        while port.sender.room(FlowClass::Posted) > 0
+            && port.sender.room(FlowClass::NonPosted) > 0
+            && port.tags.has_room()
+        {
+            let Some(access) = self.driver.poll_access(now) else { return };
+            self.issue(now, port, &window, access);
+        }
+    }
+
+    fn issue(&mut self, now: Instant, port: &mut Port<'m>, window: &Window, access: Access) {
+        let config = |tag: Tag, register: u16, first_be: u8| ConfigRequest {
+            requester: HOST,
+            tag,
+            target: FUNCTION,
+            register,
+            first_be,
+            kind: ConfigKind::Type0,
+            poisoned: false,
+        };
+        let mut tag = |id: AccessId, len: usize| {
+            port.tags.alloc(now, HOST, id.0, len).expect("`pump` has asked for room")
+        };
+        let (header, payload) = match access {
+            Access::Write { bar, offset, payload } => {
+                let address = transaction::bar_address(bar, offset);
+                (memory(Tag::default(), address, payload.len()).map(Header::MemoryWrite), payload)
+            }
+            Access::Read { id, bar, offset, len } => {
+                let tag = tag(id, len.into());
+                let address = transaction::bar_address(bar, offset);
+                (memory(tag, address, len.into()).map(Header::MemoryRead), Payload::None)
+            }
+            Access::ConfigRead { id, register } => {
+                (Some(Header::ConfigRead(config(tag(id, 4), register, 0xf))), Payload::None)
+            }
+            Access::ConfigWrite { id, register, value, byte_enables } => {
+                let header = Header::ConfigWrite(config(tag(id, 0), register, byte_enables));
+                (Some(header), Payload::inline(&value.to_le_bytes()))
+            }
+        };
+        let header = header.and_then(|header| window.pass(header).ok());
+        port.sender.push(
+            &header.expect("our own driver accesses registers inside of the aperture"),
+            payload,
+            false,
+        );
+    }
+
+    /// Requests without completion in time.
+    pub(crate) fn handle_timeout(&mut self, now: Instant, port: &mut Port<'m>) {
+        while let Some(timed_out) = port.tags.poll_timed_out(now) {
+            self.gauges.completion_timeouts.add(1);
+            self.driver.handle_access(now, AccessId(timed_out.context), Err(AccessError::Timeout));
+        }
+        self.driver.handle_timeout(now);
+        self.server.handle_timeout(now);
+    }
+
+    /// When `handle_timeout` is to be called for driver or edge.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        [self.driver.poll_timeout(), self.server.poll_timeout()].into_iter().flatten().min()
+    }
+
+    fn memory_write(&mut self, now: Instant, request: &MemoryRequest, payload: &[u8]) {
+        let (address, len) = request.byte_range();
+        let granted = self.grants.check(request.requester, AccessKind::Write, address, len.max(1));
+        let bytes = payload.get(request.padding()..request.padding() + len);
+        let (Ok(granted), Some(bytes)) = (granted, bytes) else {
+            return self.gauges.denied_accesses.add(1);
+        };
+        if request.poisoned || !request.is_contiguous() {
+            return self.gauges.malformed_tlps.add(1);
+        }
+        match granted.memory {
+            Memory::Queues if granted.offset as usize + len <= QUEUE_MEMORY_SIZE => {
+                self.driver.memory_write(now, granted.offset, bytes);
+            }
+            Memory::Queues => self.gauges.denied_accesses.add(1),
+            Memory::Interrupts => {
+                let vector = bytes.first_chunk().map_or(0, |data| u32::from_le_bytes(*data));
+                self.driver.interrupt(now, vector);
+            }
+            Memory::Data => {
+                let (page, offset) = page_of(granted.offset);
+                if self.pages.references(page) == 0 || offset + len > PAGE_SIZE {
+                    return self.gauges.denied_accesses.add(1);
+                }
+                self.pages.write(page, offset, bytes);
+            }
+        }
+    }
+
+    fn memory_read(&mut self, port: &mut Port<'m>, request: &MemoryRequest) {
+        let (address, len) = request.byte_range();
+        let granted = self.grants.check(request.requester, AccessKind::Read, address, len.max(1));
+        match granted.map(|granted| (granted.memory, granted.offset)) {
+            Ok((Memory::Queues, offset)) if offset as usize + len <= QUEUE_MEMORY_SIZE => {
+                let driver = &self.driver;
+                let read = |out: &mut [u8]| driver.memory_read(offset, out);
+                transaction::complete_copied(port, &self.pages, request, HOST, self.max_payload, read);
+            }
+            Ok((Memory::Data, offset)) if self.pages.references(page_of(offset).0) > 0 => {
+                transaction::complete_page(port, request, HOST, self.max_payload, page_of(offset));
+            }
+            _ => {
+                self.gauges.denied_accesses.add(1);
+                transaction::fail_read(port, request, HOST, CompletionStatus::UnsupportedRequest);
+            }
+        }
+    }
+
+    fn completion(&mut self, now: Instant, port: &mut Port<'m>, completion: &Completion, payload: &[u8]) {
+        let Some(done) = port.tags.complete(completion) else {
+            return self.gauges.unexpected_completions.add(1);
+        };
+        if !done.wanted || !done.last {
+            return;
+        }
+        let data = payload.get(completion.padding()..completion.padding() + completion.data_len());
+        let result = match (completion.status, data) {
+            (CompletionStatus::Success, Some(data)) if !completion.poisoned => Ok(data),
+            (CompletionStatus::UnsupportedRequest, _) => Err(AccessError::UnsupportedRequest),
+            _ => Err(AccessError::Aborted),
+        };
+        self.driver.handle_access(now, AccessId(done.context), result);
+    }
+}
+
+impl<'m> Sink<'m> for BorrowedDrive<'m> {
+    fn accept(&mut self, now: Instant, port: &mut Port<'m>, tlp: &TlpView<'_>) {
+        match tlp.header() {
+            Header::MemoryWrite(request) => self.memory_write(now, &request, tlp.payload()),
+            Header::MemoryRead(request) => self.memory_read(port, &request),
+            Header::Completion(completion) => self.completion(now, port, &completion, tlp.payload()),
+            Header::ConfigRead(request) | Header::ConfigWrite(request) => {
+                // A host has no configuration space of its own for a function to look at.
+                self.gauges.denied_accesses.add(1);
+                let (requester, tag) = (request.requester, request.tag);
+                refuse_config(port, requester, tag);
+            }
+            Header::Message(_) => self.gauges.malformed_tlps.add(1),
+        }
+    }
+}
+
+fn refuse_config(port: &mut Port<'_>, requester: Bdf, tag: Tag) {
+    let header = Completion::without_data(requester, tag, HOST, CompletionStatus::UnsupportedRequest);
+    if port.sender.room(FlowClass::Completion) > 0 {
+        port.sender.push(&Header::Completion(header), Payload::None, true);
+    }
+}
+
+fn memory(tag: Tag, address: u64, len: usize) -> Option<MemoryRequest> {
+    MemoryRequest::new(HOST, tag, address, len).ok()
+}
+
+fn page_of(offset: u64) -> (PageIndex, usize) {
+    (PageIndex((offset / PAGE_SIZE as u64) as u16), (offset % PAGE_SIZE as u64) as usize)
+}

@@ -1,0 +1,103 @@
+use base::ledger::{Cell, Counter, PageCells};
+use device::nvme::NvmeCells;
+use host::nbd::ServerCells;
+use host::nvme::DriverCells;
+use link::ChannelCells;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Most loans of a node, lent and borrowed together. Pages of the ledger that no loan uses cost nothing.
+pub const MAX_LOANS: usize = 16;
+/// Most rails of a node.
+pub const MAX_RAILS: usize = 4;
+
+/// The root of a node's ledger.
+#[derive(FromBytes)]
+#[repr(C)]
+pub struct NodeCells {
+    /// By index of the loan in the card's configuration.
+    pub loans: [LoanCells; MAX_LOANS],
+    /// What the card has counted beside its loans.
+    pub gauges: Gauges,
+}
+
+/// Everything of one loan that outlives a card.
+#[derive(FromBytes)]
+#[repr(C)]
+pub struct LoanCells {
+    /// The channel with its streams.
+    pub channel: ChannelCells,
+    /// The payload pages, shared by stream, function, driver and edge.
+    pub pages: PageCells,
+    /// Of a lent function.
+    pub controller: NvmeCells,
+    /// Of a borrowed drive.
+    pub driver: DriverCells,
+    /// Of a borrowed drive with an NBD edge.
+    pub server: ServerCells,
+    /// Where the peer was last heard, by rail.
+    pub peers: [Cell<Address>; MAX_RAILS],
+    /// For the agent to read.
+    pub edge: EdgeGauges,
+}
+
+/// The address of a peer on a rail, as the driver of the card wrote it: opaque here. All zeroes: unknown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(transparent)]
+pub struct Address(pub [u8; 28]);
+
+impl Address {
+    /// Whether there is an address.
+    pub fn is_known(&self) -> bool {
+        *self != Self::default()
+    }
+}
+
+/// Counters and gauges of a card, read by the agent.
+#[derive(FromBytes, Debug)]
+#[repr(C)]
+pub struct Gauges {
+    /// Frames of another version.
+    pub dropped_version: Counter,
+    /// Frames of no loan of this node, or no frames.
+    pub dropped_unknown: Counter,
+    /// When the card last ended its recovery, in nanoseconds of the clock it is driven by.
+    pub recovered_at: Counter,
+    /// Words that this card's roll-back restored.
+    pub rolled_back: Counter,
+}
+
+/// Gauges of a loan, read by the agent.
+#[derive(FromBytes, Debug)]
+#[repr(C)]
+pub struct EdgeGauges {
+    /// [`link::State`] as a number.
+    pub channel_state: Counter,
+    /// When the peer was last heard, in nanoseconds of the card's clock.
+    pub last_heard: Counter,
+    /// Smoothed round trip of each rail in nanoseconds; zero while unknown.
+    pub rtt_ns: [Counter; MAX_RAILS],
+    /// Whether each rail answers.
+    pub rail_up: [Counter; MAX_RAILS],
+    /// Lost packets of a million, by rail.
+    pub loss_ppm: [Counter; MAX_RAILS],
+    /// TLPs numbered and not committed by the peer.
+    pub in_flight: Counter,
+    /// Their bytes.
+    pub replay_bytes: Counter,
+    /// Accesses that were not granted, or where nothing is.
+    pub denied_accesses: Counter,
+    /// Completions that belong to no request.
+    pub unexpected_completions: Counter,
+    /// TLPs that no function or driver can act on.
+    pub malformed_tlps: Counter,
+    /// Requests without completion in time.
+    pub completion_timeouts: Counter,
+    /// Of a borrowed drive: bytes, once it is known; and 1 + whether it is read-only.
+    pub drive_bytes: Counter,
+    /// 0: unknown; 1: writable; 2: read-only.
+    pub drive_rights: Counter,
+    /// The peer's name and node.
+    pub peer_name: [Counter; 4],
+    /// The peer's node id.
+    pub peer_node: Counter,
+}

@@ -1,0 +1,59 @@
+use core::time::Duration;
+
+use base::RuleSet;
+use base::ids::{CardGeneration, DomainId, Group, Incarnation, LoanGeneration, NodeId};
+use link::Name;
+
+use crate::Address;
+
+/// What an agent tells its card. The same for every card on one ledger, but for generation and seed.
+#[derive(Clone)]
+pub struct CardConfig {
+    /// This node.
+    pub node: NodeId,
+    /// Its name.
+    pub name: Name,
+    /// Its domain.
+    pub domain: DomainId,
+    /// Which life of the ledger this is.
+    pub incarnation: Incarnation,
+    /// Which card of it.
+    pub generation: CardGeneration,
+    /// 32 random bytes, new for each card.
+    pub seed: [u8; 32],
+    /// Bytes of the largest frame of each rail.
+    pub rails: Vec<usize>,
+    /// The loans; their places are those of their cells.
+    pub loans: Vec<LoanConfig>,
+    /// The rules in force: all, but for the simulator's canaries.
+    pub rules: RuleSet,
+}
+
+/// One loan.
+#[derive(Clone)]
+pub struct LoanConfig {
+    /// The key of its line.
+    pub key: [u8; 32],
+    /// Frames are only checksummed; both sides say so.
+    pub insecure: bool,
+    /// As frames name it.
+    pub group: Group,
+    /// Which assignment this is.
+    pub generation: LoanGeneration,
+    /// Which side.
+    pub role: LoanRole,
+}
+
+/// What a node does with a loan.
+#[derive(Clone)]
+pub enum LoanRole {
+    /// Lends a drive.
+    Lend(device::nvme::Config),
+    /// Borrows one.
+    Borrow {
+        /// The lender's address on each rail.
+        peers: Vec<Address>,
+        /// How long a request of the edge may wait for the drive.
+        io_timeout: Duration,
+    },
+}

@@ -1,0 +1,180 @@
+use base::Instant;
+use base::ledger::Pages;
+use device::nvme::Controller;
+use device::{Dma, DmaError, DmaId, Function};
+use fabric::{AccessKind, GrantTable, Rail, Rights, Window};
+use link::{Port, Sink};
+use pcie::{Completion, CompletionStatus, FlowClass, Header, MemoryRequest, Tag, TlpView};
+
+use crate::cells::EdgeGauges;
+use crate::transaction::{self, FUNCTION, HOST};
+use base::ids::DomainId;
+
+/// BARs of a function.
+const BARS: u8 = 6;
+/// Bytes of a BAR that are granted.
+const BAR_BYTES: u64 = 1 << 24;
+
+/// A function that is lent: TLPs on one side, a [`Function`] and its medium on the other.
+pub struct LentFunction<'m> {
+    /// The function.
+    pub controller: Controller<'m>,
+    pages: Pages<'m>,
+    gauges: &'m EdgeGauges,
+    /// Who reaches the function's registers.
+    grants: GrantTable<u8>,
+    /// The way to the borrower's memory, once there is one.
+    window: Option<Window>,
+    max_payload: usize,
+}
+
+impl<'m> LentFunction<'m> {
+    /// The function of a node in domain `domain`.
+    pub fn new(
+        controller: Controller<'m>,
+        pages: Pages<'m>,
+        gauges: &'m EdgeGauges,
+        domain: DomainId,
+    ) -> Self {
+        let mut grants = GrantTable::new(domain);
+        for bar in 0..BARS {
+            let rights = Rights { read: true, write: true };
+            grants.grant(HOST, transaction::bar_address(bar, 0), BAR_BYTES, rights, bar);
+        }
+        Self { controller, pages, gauges, grants, window: None, max_payload: 0 }
+    }
+
+    /// The borrower's domain is known: DMA leads there.
+    pub(crate) fn set_peer(&mut self, domain: DomainId, max_payload: usize) {
+        self.window = Some(Window { domain, rail: Rail::default(), requester: FUNCTION });
+        self.max_payload = max_payload;
+    }
+
+    /// Queues what the function has to say, as far as there is room.
+    pub(crate) fn pump(&mut self, now: Instant, port: &mut Port<'m>) {
+        let Some(window) = self.window else { return };
+        while port.sender.room(FlowClass::Posted) > 0
+            && port.sender.room(FlowClass::NonPosted) > 0
+            && port.tags.has_room()
+        {
+            let Some(dma) = self.controller.poll_dma(now, self.max_payload) else { return };
+            match dma {
+                Dma::Write { address, payload } => self.write(port, &window, address, payload),
+                Dma::Read { id, address, len } => self.read(now, port, &window, id, address, len),
+            }
+        }
+    }
+
+    fn write(&self, port: &mut Port<'m>, window: &Window, address: u64, payload: base::Payload) {
+        // What the host has programmed may be no address at all: such a write goes nowhere, as in hardware.
+        let request = MemoryRequest::new(FUNCTION, Tag::default(), address, payload.len());
+        let whole = address.is_multiple_of(4) && payload.len().is_multiple_of(4);
+        match request
+            .ok()
+            .filter(|_| whole)
+            .and_then(|request| window.pass(Header::MemoryWrite(request)).ok())
+        {
+            Some(header) => port.sender.push(&header, payload, false),
+            None => self.gauges.malformed_tlps.add(1),
+        }
+    }
+
+    fn read(
+        &mut self,
+        now: Instant,
+        port: &mut Port<'m>,
+        window: &Window,
+        id: DmaId,
+        address: u64,
+        len: u16,
+    ) {
+        let Some(tag) = port.tags.alloc(now, FUNCTION, id.0, len.into()) else { return };
+        let request = MemoryRequest::new(FUNCTION, tag, address, len.into());
+        match request.ok().and_then(|request| window.pass(Header::MemoryRead(request)).ok()) {
+            Some(header) => port.sender.push(&header, base::Payload::None, false),
+            None => {
+                self.gauges.malformed_tlps.add(1);
+                port.tags.cancel(tag);
+                self.controller.handle_dma_error(now, id, DmaError::UnsupportedRequest);
+            }
+        }
+    }
+
+    /// Requests without completion in time.
+    pub(crate) fn handle_timeout(&mut self, now: Instant, port: &mut Port<'m>) {
+        while let Some(timed_out) = port.tags.poll_timed_out(now) {
+            self.gauges.completion_timeouts.add(1);
+            self.controller.handle_dma_error(now, DmaId(timed_out.context), DmaError::Timeout);
+        }
+    }
+
+    fn registers_read(&mut self, now: Instant, port: &mut Port<'m>, request: &MemoryRequest) {
+        let (address, len) = request.byte_range();
+        match self.grants.check(request.requester, AccessKind::Read, address, len.max(1)) {
+            Ok(granted) => {
+                let (controller, bar) = (&mut self.controller, granted.memory);
+                let read = |out: &mut [u8]| controller.read(now, bar, granted.offset, out);
+                transaction::complete_copied(port, &self.pages, request, FUNCTION, self.max_payload, read);
+            }
+            Err(_) => {
+                self.gauges.denied_accesses.add(1);
+                transaction::fail_read(port, request, FUNCTION, CompletionStatus::UnsupportedRequest);
+            }
+        }
+    }
+
+    fn registers_write(&mut self, now: Instant, request: &MemoryRequest, payload: &[u8]) {
+        let (address, len) = request.byte_range();
+        let bytes = payload.get(request.padding()..request.padding() + len);
+        let granted = self.grants.check(request.requester, AccessKind::Write, address, len.max(1));
+        match (granted, bytes) {
+            (Ok(granted), Some(bytes)) if !request.poisoned => {
+                self.controller.write(now, granted.memory, granted.offset, bytes);
+            }
+            (Err(_), _) => self.gauges.denied_accesses.add(1),
+            _ => self.gauges.malformed_tlps.add(1),
+        }
+    }
+
+    fn completion(&mut self, now: Instant, port: &mut Port<'m>, completion: &Completion, payload: &[u8]) {
+        let Some(done) = port.tags.complete(completion) else {
+            return self.gauges.unexpected_completions.add(1);
+        };
+        if !done.wanted {
+            return;
+        }
+        let id = DmaId(done.context);
+        let data = payload.get(completion.padding()..completion.padding() + completion.data_len());
+        match (completion.status, data) {
+            (CompletionStatus::Success, Some(data)) if !completion.poisoned => {
+                self.controller.handle_dma_data(now, id, done.offset, data, done.last);
+            }
+            (CompletionStatus::UnsupportedRequest, _) => {
+                self.controller.handle_dma_error(now, id, DmaError::UnsupportedRequest);
+            }
+            _ => self.controller.handle_dma_error(now, id, DmaError::Aborted),
+        }
+    }
+}
+
+impl<'m> Sink<'m> for LentFunction<'m> {
+    fn accept(&mut self, now: Instant, port: &mut Port<'m>, tlp: &TlpView<'_>) {
+        match tlp.header() {
+            Header::MemoryWrite(request) => self.registers_write(now, &request, tlp.payload()),
+            Header::MemoryRead(request) => self.registers_read(now, port, &request),
+            Header::Completion(completion) => self.completion(now, port, &completion, tlp.payload()),
+            Header::ConfigRead(request) => {
+                let value = self.controller.config_read(request.register);
+                transaction::complete_config(port, &request, FUNCTION, Some(value));
+            }
+            Header::ConfigWrite(request) => {
+                if let Some(value) = tlp.payload().first_chunk() {
+                    let value = u32::from_le_bytes(*value);
+                    self.controller.config_write(now, request.register, value, request.first_be);
+                }
+                transaction::complete_config(port, &request, FUNCTION, None);
+            }
+            Header::Message(_) => self.gauges.malformed_tlps.add(1),
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! What both ends of a loan have in common: addresses, requester ids, and how reads are completed.
+
+use base::ledger::{PageIndex, Pages};
+use base::{INLINE_MAX, PageSlice, Payload};
+use link::Port;
+use pcie::{Bdf, Completion, CompletionStatus, FlowClass, Header, MemoryRequest, ReadCompletionBoundary};
+
+/// The host as its function's fabric knows it: the root complex of a borrowing node.
+pub(crate) const HOST: Bdf = Bdf(0x0000);
+/// The function of a loan as its host knows it: the first function behind the first port.
+pub(crate) const FUNCTION: Bdf = Bdf(0x0100);
+
+/// A BAR lies in its node's aperture at `bar << BAR_SHIFT`.
+const BAR_SHIFT: u32 = 40;
+
+/// Where `offset` of a BAR lies in the aperture of the function's domain.
+pub(crate) fn bar_address(bar: u8, offset: u64) -> u64 {
+    u64::from(bar) << BAR_SHIFT | offset
+}
+
+/// The BAR and the offset in it of an aperture offset.
+pub(crate) fn bar_of(offset: u64) -> (u8, u64) {
+    ((offset >> BAR_SHIFT) as u8, offset & ((1 << BAR_SHIFT) - 1))
+}
+
+/// Completes a read with a status other than success.
+pub(crate) fn fail_read(
+    port: &mut Port<'_>,
+    request: &MemoryRequest,
+    completer: Bdf,
+    status: CompletionStatus,
+) {
+    complete(port, Completion::failure(request, completer, status), Payload::None, true);
+}
+
+/// Completes a configuration request, with a dword for a read.
+pub(crate) fn complete_config(
+    port: &mut Port<'_>,
+    request: &pcie::ConfigRequest,
+    completer: Bdf,
+    value: Option<u32>,
+) {
+    let (requester, tag) = (request.requester, request.tag);
+    match value {
+        Some(value) => {
+            let header = Completion::config_data(requester, tag, completer);
+            complete(port, header, Payload::inline(&value.to_le_bytes()), true);
+        }
+        None => {
+            let header = Completion::without_data(requester, tag, completer, CompletionStatus::Success);
+            complete(port, header, Payload::None, true);
+        }
+    }
+}
+
+/// Completes a read of at most [`INLINE_MAX`] bytes, given with the padding up to whole dwords.
+pub(crate) fn complete_inline(
+    port: &mut Port<'_>,
+    request: &MemoryRequest,
+    completer: Bdf,
+    max_payload: usize,
+    dwords: &[u8],
+) {
+    let mut parts =
+        Completion::split(request, completer, max_payload, ReadCompletionBoundary::Bytes64).peekable();
+    while let Some(part) = parts.next() {
+        let start = (request.padding() + part.offset) / 4 * 4;
+        let payload = Payload::inline(&dwords[start..start + part.payload_len()]);
+        complete(port, part.completion, payload, parts.peek().is_none());
+    }
+}
+
+/// Completes a read with the bytes that lie at `offset` of a page, which is at the same place of a dword as the address.
+pub(crate) fn complete_page(
+    port: &mut Port<'_>,
+    request: &MemoryRequest,
+    completer: Bdf,
+    max_payload: usize,
+    (page, offset): (PageIndex, usize),
+) {
+    let mut parts =
+        Completion::split(request, completer, max_payload, ReadCompletionBoundary::Bytes64).peekable();
+    while let Some(part) = parts.next() {
+        let start = (offset + part.offset) / 4 * 4;
+        let slice = PageSlice { page, offset: start as u16, len: part.payload_len() as u16 };
+        complete(port, part.completion, Payload::Page(slice), parts.peek().is_none());
+    }
+}
+
+/// Completes a read whose bytes `read` copies to a buffer: by value where they are few, else by way of a page.
+pub(crate) fn complete_copied(
+    port: &mut Port<'_>,
+    pages: &Pages<'_>,
+    request: &MemoryRequest,
+    completer: Bdf,
+    max_payload: usize,
+    read: impl FnOnce(&mut [u8]),
+) {
+    let len = usize::from(request.length_dw) * 4;
+    let mut bytes = [0; 4096];
+    let (_, wanted) = request.byte_range();
+    read(&mut bytes[request.padding()..request.padding() + wanted]);
+    if len <= INLINE_MAX {
+        return complete_inline(port, request, completer, max_payload, &bytes[..len]);
+    }
+    let Some(page) = pages.alloc() else {
+        return fail_read(port, request, completer, CompletionStatus::CompleterAbort);
+    };
+    pages.write(page, 0, &bytes[..len]);
+    complete_page(port, request, completer, max_payload, (page, request.padding()));
+    pages.release(page);
+}
+
+/// Queues a completion. There is room: the request's credit was granted for it.
+fn complete(port: &mut Port<'_>, completion: Completion, payload: Payload, last: bool) {
+    if port.sender.room(FlowClass::Completion) > 0 {
+        port.sender.push(&Header::Completion(completion), payload, last);
+    }
+}
