@@ -66,6 +66,9 @@ impl Rule {
     ];
 }
 
+/// Set unless credits are tight. Far from the bits of rules.
+const TIGHT_CREDITS: u32 = 1 << 31;
+
 /// The rules in force.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RuleSet(u32);
@@ -78,6 +81,18 @@ impl RuleSet {
     #[must_use]
     pub const fn without(self, rule: Rule) -> Self {
         Self(self.0 & !(1 << rule as u32))
+    }
+
+    /// This set, with receivers that grant next to no credit: no rule is missing, but senders are blocked all the time.
+    #[must_use]
+    pub const fn with_tight_credits(self) -> Self {
+        Self(self.0 & !TIGHT_CREDITS)
+    }
+
+    /// Whether receivers grant next to no credit.
+    #[inline]
+    pub const fn has_tight_credits(self) -> bool {
+        self.0 & TIGHT_CREDITS == 0
     }
 
     /// Whether `rule` is in force.

@@ -10,9 +10,11 @@
 pub mod cli;
 pub mod config;
 pub mod control;
+pub mod demo;
 pub mod exit;
 pub mod line;
 pub mod logging;
+pub mod nbd_client;
 pub mod roles;
 pub mod state_dir;
 pub mod status;

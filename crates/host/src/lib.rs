@@ -3,6 +3,12 @@
 //! Cores without I/O, driven by the card that composes them (`node`). Their state lies in the ledger. They know
 //! nothing of frames, streams, tags or fabric addresses: the driver sees registers of its function and the
 //! bus addresses of its own memory.
+//!
+//! A borrowing card with an NBD edge drives both in one loop: bytes arrive ([`nbd::Server::handle_received`]), their
+//! requests go to the driver while it has room ([`nbd::Server::poll_request`], [`nvme::Driver::submit`]), its accesses to
+//! the stream ([`nvme::Driver::poll_access`]), the function's answers and memory writes back to the driver, its
+//! completions back to the server. One commit, then everything polled is acted on and
+//! [`nbd::Server::send_spans`] is sent.
 
 mod access;
 mod block;

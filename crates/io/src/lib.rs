@@ -14,13 +14,32 @@
 //! - [`impair`]: faults on purpose for the demo and the tests.
 //!
 //! No protocol is decided here: what bytes mean is the business of the cores this crate drives.
+//!
+//! On top of them stand [`agent`] and [`card`], which are told about each other by `plan` and `messages`.
 #![allow(unsafe_code)]
 
+pub mod agent;
+pub mod card;
 pub mod files;
 pub mod impair;
 pub mod memory;
+mod messages;
+pub mod net;
+mod plan;
 pub mod process;
 pub mod ring;
 pub mod stream_socket;
 pub mod udp;
 pub mod wait;
+
+pub use plan::MediumKind;
+
+/// Keeps keys out of core dumps and away from other processes of this user.
+pub fn harden() {
+    // SAFETY: sets two attributes of this process and touches no memory.
+    unsafe {
+        libc::prctl(libc::PR_SET_DUMPABLE, 0);
+        let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        libc::setrlimit(libc::RLIMIT_CORE, &none);
+    }
+}

@@ -40,6 +40,14 @@ pub struct RingParameters([u32; 30]);
 const _: () = assert!(size_of::<RingParameters>() == size_of::<Parameters>());
 const _: () = assert!(align_of::<Parameters>() <= 8);
 
+impl RingParameters {
+    /// Whether these are parameters of a ring, and not zeroes.
+    #[must_use]
+    pub fn is_made(&self) -> bool {
+        self.0[word::SQ_ENTRIES] != 0
+    }
+}
+
 /// Word numbers in `struct io_uring_params` (linux/io_uring.h).
 mod word {
     pub(super) const SQ_ENTRIES: usize = 0;

@@ -35,6 +35,9 @@ pub(crate) struct KeySet {
     pub(crate) peer_node: u64,
     pub(crate) peer_domain: u32,
     pub(crate) max_payload: u32,
+    /// Bytes of the largest frame that both ends take.
+    pub(crate) max_frame: u32,
+    pub(crate) reserved: u32,
     pub(crate) peer_name: [u8; 32],
 }
 
@@ -61,6 +64,7 @@ pub(crate) struct Proposal {
     pub(crate) node: U64,
     pub(crate) domain: U32,
     pub(crate) max_payload: U16,
+    pub(crate) max_frame: U32,
     pub(crate) insecure: u8,
     pub(crate) name: [u8; 32],
 }
@@ -74,6 +78,7 @@ pub(crate) struct Answer {
     /// How frames shall name the new keys: by a number that the lender does not use for others.
     pub(crate) key_id: u8,
     pub(crate) max_payload: U16,
+    pub(crate) max_frame: U32,
     pub(crate) domain: U32,
     pub(crate) incarnation: U64,
     pub(crate) attempt: U64,
@@ -251,7 +256,7 @@ impl Random for Stream {
 }
 
 /// The `index`-th secret derived from `seed`.
-pub(crate) fn derive(seed: &[u8; 32], index: u64) -> [u8; 32] {
+pub fn derive(seed: &[u8; 32], index: u64) -> [u8; 32] {
     let mut input = [0; 40];
     input[..32].copy_from_slice(seed);
     input[32..].copy_from_slice(&index.to_le_bytes());

@@ -23,8 +23,8 @@ pub use channel::{
     Channel, ChannelCells, ChannelConfig, Event, Heard, Name, PathConfig, PathId, Port, Role, Sink, State,
     Stats, Transmit,
 };
-pub use handshake::Refusal;
-pub use receiver::{Receiver, ReceiverCells};
+pub use handshake::{Refusal, derive};
+pub use receiver::{Receiver, ReceiverCells, tlp_digest};
 pub use record::Information;
 pub use sender::{Sender, SenderCells};
 pub use tags::{Completed, TagCells, Tags, TimedOut};

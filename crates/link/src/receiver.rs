@@ -1,3 +1,4 @@
+use core::cell::RefCell;
 use std::collections::BTreeMap;
 
 use base::Rule;
@@ -13,6 +14,10 @@ const POSTED_HEADERS: u64 = 1024;
 const POSTED_DATA: u64 = POSTED_HEADERS * 256;
 /// Completions a completer can hold; a request of 4096 bytes needs up to `4096 / max_payload + 1` of them.
 const COMPLETIONS: u64 = 512;
+/// Posted headers and data of a simulated run with tight credits; the data suffices for one TLP of any size.
+const TIGHT_POSTED: (u64, u64) = (3, 256);
+/// Its non-posted headers.
+const TIGHT_NON_POSTED: u64 = 2;
 /// Most frames kept that arrived ahead of a gap.
 const AHEAD_FRAMES: usize = 512;
 /// Most bytes of them.
@@ -38,6 +43,16 @@ pub struct Receiver<'m> {
     /// What arrived ahead of a gap. Dies with the card: the sender still has it.
     ahead: BTreeMap<u64, Ahead>,
     ahead_bytes: usize,
+    /// What was handed on, for checkers: number and [`tlp_digest`]. None unless it was asked for.
+    watched: RefCell<Option<Vec<(u64, u64)>>>,
+}
+
+/// A digest of the bytes of a TLP, by which checkers compare what was sent with what came.
+pub fn tlp_digest(bytes: &[u8]) -> u64 {
+    let (words, rest) = bytes.as_chunks::<8>();
+    let mix = |digest: u64, word: u64| (digest ^ word).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(29);
+    let digest = words.iter().fold(bytes.len() as u64, |digest, word| mix(digest, u64::from_le_bytes(*word)));
+    rest.iter().fold(digest, |digest, &byte| mix(digest, byte.into()))
 }
 
 struct Ahead {
@@ -59,8 +74,16 @@ pub(crate) enum Received {
 impl<'m> Receiver<'m> {
     /// The receiver over `cells` of a stream with this maximum payload.
     pub fn new(cells: &'m ReceiverCells, journal: Journal<'m>, max_payload: usize) -> Self {
-        let non_posted_headers = COMPLETIONS / (4096 / max_payload as u64 + 1);
-        Self { cells, journal, non_posted_headers, ahead: BTreeMap::new(), ahead_bytes: 0 }
+        let mut receiver = Self {
+            cells,
+            journal,
+            non_posted_headers: 0,
+            ahead: BTreeMap::new(),
+            ahead_bytes: 0,
+            watched: RefCell::new(None),
+        };
+        receiver.set_max_payload(max_payload);
+        receiver
     }
 
     /// All TLPs below this number have been handed on.
@@ -70,11 +93,37 @@ impl<'m> Receiver<'m> {
 
     /// The totals to advertise: what was accepted and has left, plus what there is room for.
     pub(crate) fn grants(&self) -> Credits {
+        let tight = self.journal.has_tight_credits();
+        let (headers, data) = if tight { TIGHT_POSTED } else { (POSTED_HEADERS, POSTED_DATA) };
         Credits {
-            posted_headers: self.cells.posted_headers.get() + POSTED_HEADERS,
-            posted_data: self.cells.posted_data.get() + POSTED_DATA,
+            posted_headers: self.cells.posted_headers.get() + headers,
+            posted_data: self.cells.posted_data.get() + data,
             non_posted_headers: self.cells.completed.get() + self.non_posted_headers,
         }
+    }
+
+    /// [`Receiver::grants`] for checkers: posted headers, posted data, non-posted headers.
+    pub fn granted(&self) -> [u64; 3] {
+        self.grants().totals()
+    }
+
+    /// What to report as committed.
+    pub(crate) fn committed(&self) -> u64 {
+        if self.journal.rule(Rule::AckAfterCommit) {
+            return self.expected();
+        }
+        let ahead = self.ahead.iter().map(|(first, ahead)| first + u64::from(ahead.count)).max();
+        ahead.map_or(self.expected(), |end| end.max(self.expected()))
+    }
+
+    /// From now on remembers what is handed on, until [`Receiver::take_accepted`]: for checkers.
+    pub fn watch_accepted(&self) {
+        self.watched.borrow_mut().get_or_insert_default();
+    }
+
+    /// What was handed on since the last call, or since the watch began: number and [`tlp_digest`] of each TLP.
+    pub fn take_accepted(&self) -> Vec<(u64, u64)> {
+        self.watched.borrow_mut().as_mut().map(core::mem::take).unwrap_or_default()
     }
 
     /// `requests` of the peer have been completed, and it has committed their last completions.
@@ -145,7 +194,8 @@ impl<'m> Receiver<'m> {
         let mut rest = tlps;
         for number in first..first + u64::from(count) {
             let Ok(tlp) = TlpView::parse(rest) else { return Received::Malformed };
-            rest = &rest[tlp.total_len()..];
+            let bytes;
+            (bytes, rest) = rest.split_at(tlp.total_len());
             if number < self.expected() && self.journal.rule(Rule::DropDuplicates) {
                 continue;
             }
@@ -154,6 +204,9 @@ impl<'m> Receiver<'m> {
                 self.cells
                     .posted_data
                     .update(self.journal, |total| total + u64::from(tlp.header().data_credits()));
+            }
+            if let Some(watched) = self.watched.get_mut() {
+                watched.push((number, tlp_digest(bytes)));
             }
             accept(&tlp);
             self.cells.expected.update(self.journal, |expected| expected.max(number + 1));
@@ -173,6 +226,8 @@ impl<'m> Receiver<'m> {
 
     /// A new maximum payload has been agreed.
     pub(crate) fn set_max_payload(&mut self, max_payload: usize) {
-        self.non_posted_headers = COMPLETIONS / (4096 / max_payload as u64 + 1);
+        let tight = self.journal.has_tight_credits();
+        self.non_posted_headers =
+            if tight { TIGHT_NON_POSTED } else { COMPLETIONS / (4096 / max_payload as u64 + 1) };
     }
 }

@@ -138,7 +138,9 @@ impl<'m> Sender<'m> {
                 (carries::INLINE, 0, 0, bytes.as_slice().len() as u16)
             }
             Payload::Page(PageSlice { page, offset, len }) => {
-                self.pages.retain(page);
+                if self.journal.rule(Rule::KeepReplayBytes) {
+                    self.pages.retain(page);
+                }
                 (carries::PAGE, page.0, offset, len)
             }
         }
@@ -210,7 +212,7 @@ impl<'m> Sender<'m> {
     }
 
     fn release(&mut self, slot: u16, meta: &Meta) {
-        if meta.carries == carries::PAGE {
+        if meta.carries == carries::PAGE && self.journal.rule(Rule::KeepReplayBytes) {
             self.pages.release(PageIndex(meta.page));
         }
         self.cells.held[meta.class as usize].update(self.journal, |held| held - 1);
@@ -281,6 +283,28 @@ impl<'m> Sender<'m> {
         header.len() + payload.len()
     }
 
+    /// Credits used and credits granted, for checkers: posted headers, posted data (16-byte units), non-posted headers.
+    pub fn credits(&self) -> ([u64; 3], [u64; 3]) {
+        (self.cells.used.get().totals(), self.cells.granted.get().totals())
+    }
+
+    /// The class of numbered TLP `number`, which lies in the replay buffer, and its place among all queued: for checkers.
+    pub fn order_of(&self, number: u64) -> (FlowClass, u64) {
+        let meta = self.meta(self.slot_of(number));
+        let class = [FlowClass::Posted, FlowClass::NonPosted, FlowClass::Completion]
+            .into_iter()
+            .find(|class| class.index() == meta.class as usize)
+            .expect("only classes are stored");
+        (class, meta.order)
+    }
+
+    /// The first TLP of `class` that waits for its number, for checkers: its place among all queued, and whether there is
+    /// credit for it.
+    pub fn first_waiting(&self, class: FlowClass) -> Option<(u64, bool)> {
+        let meta = self.meta(self.cells.queues[class.index()].front()?);
+        Some((meta.order, self.cells.used.get().plus(&meta).within(&self.cells.granted.get())))
+    }
+
     /// The header of queued or numbered TLPs, oldest first: for checkers.
     pub fn headers(&self) -> impl Iterator<Item = EncodedHeader> + '_ {
         self.slots.iter().filter_map(|slot| {
@@ -306,6 +330,11 @@ impl<'m> Sender<'m> {
 }
 
 impl Credits {
+    /// As checkers compare them.
+    pub(crate) fn totals(&self) -> [u64; 3] {
+        [self.posted_headers, self.posted_data, self.non_posted_headers]
+    }
+
     fn plus(mut self, meta: &Meta) -> Self {
         if meta.class as usize == FlowClass::Posted.index() {
             self.posted_headers += 1;

@@ -17,6 +17,8 @@ use crate::cells::{EdgeGauges, LoanCells};
 use crate::transaction::{self, FUNCTION, HOST};
 use base::ledger::Journal;
 
+/// Outputs of one step: keeps the undo log short.
+const OUTPUTS_PER_STEP: usize = 256;
 /// Where the driver's memory lies in its node's aperture.
 const QUEUE_MEMORY: u64 = 0x1000_0000;
 const INTERRUPTS: u64 = 0x2000_0000;
@@ -85,8 +87,9 @@ impl<'m> BorrowedDrive<'m> {
         self.max_payload = max_payload;
     }
 
-    /// Moves requests from the edge to the driver, accesses from the driver to the stream, and results back.
-    pub(crate) fn pump(&mut self, now: Instant, port: &mut Port<'m>, open: bool) {
+    /// Moves requests from the edge to the driver, accesses from the driver to the stream, and results back. True if there
+    /// may be more, which is then for the next step.
+    pub(crate) fn pump(&mut self, now: Instant, port: &mut Port<'m>, open: bool) -> bool {
         while let Some((id, result)) = self.driver.poll_completion() {
             self.server.handle_completion(now, id, result);
         }
@@ -95,14 +98,16 @@ impl<'m> BorrowedDrive<'m> {
             let Some(request) = self.server.poll_request() else { break };
             self.driver.submit(now, request);
         }
-        let Some(window) = self.window.filter(|_| open) else { return };
-        while port.sender.room(FlowClass::Posted) > 0
-            && port.sender.room(FlowClass::NonPosted) > 0
-            && port.tags.has_room()
-        {
-            let Some(access) = self.driver.poll_access(now) else { return };
+        let Some(window) = self.window.filter(|_| open) else { return false };
+        for _ in 0..OUTPUTS_PER_STEP {
+            let room = port.sender.room(FlowClass::Posted) > 0 && port.sender.room(FlowClass::NonPosted) > 0;
+            if !room || !port.tags.has_room() {
+                return false;
+            }
+            let Some(access) = self.driver.poll_access(now) else { return false };
             self.issue(now, port, &window, access);
         }
+        true
     }
 
     fn issue(&mut self, now: Instant, port: &mut Port<'m>, window: &Window, access: Access) {

@@ -1,9 +1,9 @@
 use core::time::Duration;
 
-use base::Instant;
 use base::ids::DomainId;
 use base::ledger::Hook;
 use base::ledger::{Counter, Journal, Ledger, Pages, RawMemory, Span};
+use base::{Instant, Rule};
 use device::nvme::{Controller, DATA_PAGES};
 use device::{Function, MediaError, MediaId, MediaKind};
 use link::frame::{FrameError, Header};
@@ -83,6 +83,8 @@ struct Loan<'m> {
     reply_to: Address,
     ready: bool,
     closing: bool,
+    /// The last step has ended before everything was moved.
+    more: bool,
 }
 
 /// The data plane of a node: all loans, without I/O.
@@ -153,13 +155,13 @@ impl<'m> Card<'m> {
         self.step(now, |card| card.loans.iter_mut().for_each(|loan| loan.handle_timeout(now)));
         if self.next_publish <= now {
             self.next_publish = now + PUBLISH;
-            self.loans.iter().for_each(|loan| loan.publish(now, self.config.rails.len()));
+            self.loans.iter().for_each(|loan| loan.publish(now));
         }
     }
 
     /// When [`Card::handle_timeout`] is to be called.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let pending = self.loans.iter().any(|loan| loan.channel.receiver().has_ahead());
+        let pending = self.loans.iter().any(|loan| loan.more || loan.channel.receiver().has_ahead());
         if pending { Some(Instant::ZERO) } else { self.loans.iter().filter_map(Loan::poll_timeout).min() }
     }
 
@@ -177,9 +179,11 @@ impl<'m> Card<'m> {
         None
     }
 
-    /// The next work for a medium.
+    /// The next work for a medium. What asking for it has changed is committed.
     pub fn poll_media(&mut self) -> Option<MediaWork<'m>> {
-        self.loans.iter_mut().enumerate().find_map(|(index, loan)| loan.poll_media(index))
+        let work = self.loans.iter_mut().enumerate().find_map(|(index, loan)| loan.poll_media(index));
+        self.journal.commit();
+        work
     }
 
     /// The next event for the agent.
@@ -262,6 +266,11 @@ impl<'m> Card<'m> {
         self.loans.iter().all(|loan| loan.channel.is_idle())
     }
 
+    /// Words that have been changed since the last commit, for checkers: none whenever anything leaves.
+    pub fn uncommitted(&self) -> usize {
+        self.journal.pending()
+    }
+
     /// The channel of a loan, for status and checkers.
     pub fn channel(&self, loan: usize) -> &Channel<'m> {
         &self.loans[loan].channel
@@ -302,11 +311,18 @@ impl<'m> Card<'m> {
 
     /// One step: `act`, then whatever follows from it, then the commit.
     fn step(&mut self, now: Instant, act: impl FnOnce(&mut Self)) {
+        let in_order = self.config.rules.has(Rule::CommitBeforeSend);
+        if !in_order {
+            // What the step before has caused to be sent has left by now.
+            self.journal.commit();
+        }
         act(self);
         for (index, loan) in self.loans.iter_mut().enumerate() {
             loan.advance(now, index, &mut self.events);
         }
-        self.journal.commit();
+        if in_order {
+            self.journal.commit();
+        }
     }
 }
 
@@ -349,6 +365,7 @@ impl<'m> Loan<'m> {
             reply_to: Address::default(),
             ready: false,
             closing: false,
+            more: false,
         };
         loan.meet_peer();
         loan
@@ -388,7 +405,7 @@ impl<'m> Loan<'m> {
 
     fn poll_timeout(&self) -> Option<Instant> {
         let end = match &self.end {
-            End::Lent(_) => None,
+            End::Lent(function) => function.controller.poll_timeout(),
             End::Borrowed(drive) => drive.poll_timeout(),
         };
         [self.channel.poll_timeout(), end].into_iter().flatten().min()
@@ -432,11 +449,10 @@ impl<'m> Loan<'m> {
             }
         }
         let open = self.channel.state() == State::Open;
-        match &mut self.end {
-            End::Lent(function) if open => function.pump(now, &mut self.channel.port),
-            End::Lent(_) => {}
+        self.more = match &mut self.end {
+            End::Lent(function) => open && function.pump(now, &mut self.channel.port),
             End::Borrowed(drive) => drive.pump(now, &mut self.channel.port, open),
-        }
+        };
         self.channel.assign_numbers();
         self.report(now, index, events);
     }
@@ -513,11 +529,11 @@ impl<'m> Loan<'m> {
     }
 
     /// Renews the gauges.
-    fn publish(&self, now: Instant, rails: usize) {
+    fn publish(&self, now: Instant) {
         let edge = &self.cells.edge;
         edge.channel_state.set(self.channel.state() as u64);
         edge.last_heard.set(self.channel.last_heard().as_nanos());
-        for rail in 0..rails {
+        for rail in 0..self.channel.paths() {
             let (round_trip, up, loss) = self.channel.path_status(rail as u8, now);
             edge.rtt_ns[rail].set(round_trip.map_or(0, |round_trip| round_trip.as_nanos() as u64));
             edge.rail_up[rail].set(up.into());
@@ -543,7 +559,12 @@ impl<'m> Loan<'m> {
 }
 
 fn channel_config(card: &CardConfig, loan: &LoanConfig) -> ChannelConfig {
-    let max_payload = if card.rails.iter().all(|&frame| frame >= 8192) { 4096 } else { 1024 };
+    // A borrower uses as many rails as it knows addresses of its lender.
+    let rails = match &loan.role {
+        LoanRole::Lend(_) => &card.rails[..],
+        LoanRole::Borrow { peers, .. } => &card.rails[..peers.len().min(card.rails.len())],
+    };
+    let max_payload = if rails.iter().all(|&frame| frame >= 8192) { 4096 } else { 1024 };
     ChannelConfig {
         role: if matches!(loan.role, LoanRole::Lend(_)) { Role::Lender } else { Role::Borrower },
         key: loan.key,
@@ -557,7 +578,7 @@ fn channel_config(card: &CardConfig, loan: &LoanConfig) -> ChannelConfig {
         incarnation: card.incarnation,
         generation: card.generation,
         seed: card.seed,
-        paths: card.rails.iter().map(|&max_frame| PathConfig { max_frame }).collect(),
+        paths: rails.iter().map(|&max_frame| PathConfig { max_frame }).collect(),
         max_payload,
     }
 }

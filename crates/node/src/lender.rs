@@ -1,4 +1,5 @@
 use base::Instant;
+use base::ids::DomainId;
 use base::ledger::Pages;
 use device::nvme::Controller;
 use device::{Dma, DmaError, DmaId, Function};
@@ -8,8 +9,9 @@ use pcie::{Completion, CompletionStatus, FlowClass, Header, MemoryRequest, Tag, 
 
 use crate::cells::EdgeGauges;
 use crate::transaction::{self, FUNCTION, HOST};
-use base::ids::DomainId;
 
+/// Outputs of one step: keeps the undo log short.
+const OUTPUTS_PER_STEP: usize = 256;
 /// BARs of a function.
 const BARS: u8 = 6;
 /// Bytes of a BAR that are granted.
@@ -50,19 +52,21 @@ impl<'m> LentFunction<'m> {
         self.max_payload = max_payload;
     }
 
-    /// Queues what the function has to say, as far as there is room.
-    pub(crate) fn pump(&mut self, now: Instant, port: &mut Port<'m>) {
-        let Some(window) = self.window else { return };
-        while port.sender.room(FlowClass::Posted) > 0
-            && port.sender.room(FlowClass::NonPosted) > 0
-            && port.tags.has_room()
-        {
-            let Some(dma) = self.controller.poll_dma(now, self.max_payload) else { return };
-            match dma {
-                Dma::Write { address, payload } => self.write(port, &window, address, payload),
-                Dma::Read { id, address, len } => self.read(now, port, &window, id, address, len),
+    /// Queues what the function has to say, as far as there is room. True if there may be more, which is then for the next step.
+    pub(crate) fn pump(&mut self, now: Instant, port: &mut Port<'m>) -> bool {
+        let Some(window) = self.window else { return false };
+        for _ in 0..OUTPUTS_PER_STEP {
+            let room = port.sender.room(FlowClass::Posted) > 0 && port.sender.room(FlowClass::NonPosted) > 0;
+            if !room || !port.tags.has_room() {
+                return false;
+            }
+            match self.controller.poll_dma(now, self.max_payload) {
+                Some(Dma::Write { address, payload }) => self.write(port, &window, address, payload),
+                Some(Dma::Read { id, address, len }) => self.read(now, port, &window, id, address, len),
+                None => return false,
             }
         }
+        true
     }
 
     fn write(&self, port: &mut Port<'m>, window: &Window, address: u64, payload: base::Payload) {
@@ -106,6 +110,7 @@ impl<'m> LentFunction<'m> {
             self.gauges.completion_timeouts.add(1);
             self.controller.handle_dma_error(now, DmaId(timed_out.context), DmaError::Timeout);
         }
+        self.controller.handle_timeout(now);
     }
 
     fn registers_read(&mut self, now: Instant, port: &mut Port<'m>, request: &MemoryRequest) {

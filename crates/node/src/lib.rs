@@ -25,5 +25,9 @@ pub use cells::{Address, EdgeGauges, Gauges, LoanCells, MAX_LOANS, MAX_RAILS, No
 pub use config::{CardConfig, LoanConfig, LoanRole};
 pub use lender::LentFunction;
 
+pub use device::nvme::Config as DriveConfig;
+pub use device::{MediaError, MediaId, MediaKind};
+pub use link::{Name, Refusal};
+
 /// Most NBD connections of a borrowed drive.
 pub const EDGE_CONNECTIONS: usize = 16;

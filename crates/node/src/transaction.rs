@@ -18,11 +18,6 @@ pub(crate) fn bar_address(bar: u8, offset: u64) -> u64 {
     u64::from(bar) << BAR_SHIFT | offset
 }
 
-/// The BAR and the offset in it of an aperture offset.
-pub(crate) fn bar_of(offset: u64) -> (u8, u64) {
-    ((offset >> BAR_SHIFT) as u8, offset & ((1 << BAR_SHIFT) - 1))
-}
-
 /// Completes a read with a status other than success.
 pub(crate) fn fail_read(
     port: &mut Port<'_>,

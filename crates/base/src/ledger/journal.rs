@@ -7,10 +7,19 @@ use crate::rules::{Rule, RuleSet};
 /// Entries of the undo log: the most words one step may change.
 pub const JOURNAL_ENTRIES: usize = 1 << 16;
 
-/// Called before every store to the ledger; the simulator kills cards here.
+/// Called before every store to the ledger; the simulator kills cards here, and checks the undo log against its own.
 pub trait Hook {
     /// The card is about to store.
     fn before_store(&self);
+
+    /// A logged value is about to be changed: `old` (at most 8 bytes) lies at `offset` of the ledger.
+    fn before_change(&self, _offset: usize, _old: &[u8]) {}
+
+    /// The step has been committed: its changes are permanent.
+    fn committed(&self) {}
+
+    /// A roll-back has come to its end.
+    fn rolled_back(&self) {}
 }
 
 /// The undo log as it lies at the start of the ledger. All zeroes is an empty log.
@@ -61,6 +70,9 @@ impl<'m> Journal<'m> {
         if self.count() != 0 {
             self.store(self.area().count.get(), 0);
         }
+        if let Some(hook) = self.hook {
+            hook.committed();
+        }
         self.store(self.area().commits.get(), self.step() + 1);
     }
 
@@ -78,6 +90,9 @@ impl<'m> Journal<'m> {
             unsafe { ptr::copy_nonoverlapping((&raw const entry.old).cast(), self.base.add(offset), len) };
         }
         self.store(self.area().count.get(), 0);
+        if let Some(hook) = self.hook {
+            hook.rolled_back();
+        }
         count
     }
 
@@ -100,6 +115,12 @@ impl<'m> Journal<'m> {
         self.rules.has(rule)
     }
 
+    /// Whether receivers grant next to no credit: in some runs of the simulator.
+    #[inline]
+    pub fn has_tight_credits(&self) -> bool {
+        self.rules.has_tight_credits()
+    }
+
     /// Saves `len` (at most 8) bytes at `target`, to be restored by a roll-back.
     #[inline]
     fn save(&self, target: *const u8, len: usize) {
@@ -119,6 +140,9 @@ impl<'m> Journal<'m> {
     /// Saves `T` at `target` and stores `value`.
     #[inline]
     pub(super) fn change<T: Copy>(&self, target: *mut T, value: T) {
+        if let Some(hook) = self.hook {
+            self.tell_change(hook, target.cast(), size_of::<T>());
+        }
         if self.rules.has(Rule::LogStores) {
             let (bytes, size) = (target.cast::<u8>().cast_const(), size_of::<T>());
             for start in (0..size).step_by(8) {
@@ -129,6 +153,19 @@ impl<'m> Journal<'m> {
             self.offset_of(target.cast(), size_of::<T>());
         }
         self.store(target, value);
+    }
+
+    /// Tells the hook what a change of `len` bytes at `target` overwrites.
+    #[cold]
+    fn tell_change(&self, hook: &dyn Hook, target: *const u8, len: usize) {
+        let offset = self.offset_of(target, len);
+        for start in (0..len).step_by(8) {
+            let mut old = [0_u8; 8];
+            let part = (len - start).min(8);
+            // SAFETY: `offset_of` has checked that the whole value lies inside the ledger; `old` has room for a part.
+            unsafe { ptr::copy_nonoverlapping(target.add(start), old.as_mut_ptr(), part) };
+            hook.before_change(offset + start, &old[..part]);
+        }
     }
 
     /// Copies `bytes` to `target` without a log, as two stores.

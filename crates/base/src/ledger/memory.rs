@@ -44,6 +44,16 @@ impl<'m> RawMemory<'m> {
         Self { base, len, memory: PhantomData }
     }
 
+    /// Copies the bytes at `offset` to `out`, for checkers: logged or not, whatever lies there.
+    ///
+    /// # Panics
+    /// If they are not inside of the memory.
+    pub fn read(&self, offset: usize, out: &mut [u8]) {
+        assert!(offset <= self.len && out.len() <= self.len - offset, "a checker reads inside of the ledger");
+        // SAFETY: in range of memory that `new` was promised; `out` is an exclusive borrow and so cannot be ledger memory.
+        unsafe { core::ptr::copy_nonoverlapping(self.base.as_ptr().add(offset), out.as_mut_ptr(), out.len()) };
+    }
+
     /// The ledger in this memory. Any bytes are a valid root, but only zeroes or what a card left make sense.
     pub fn ledger<R: FromBytes>(self, hook: Option<&'m dyn Hook>, rules: RuleSet) -> Ledger<'m, R> {
         const { assert!(align_of::<R>() <= PAGE_SIZE) };

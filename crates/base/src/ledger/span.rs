@@ -18,6 +18,11 @@ impl<'m> Span<'m> {
         Self { start, len, memory: PhantomData }
     }
 
+    /// A span of nothing.
+    pub fn empty() -> Self {
+        Self { start: core::ptr::NonNull::dangling().as_ptr(), len: 0, memory: PhantomData }
+    }
+
     /// Bytes.
     pub fn len(&self) -> usize {
         self.len

@@ -378,6 +378,40 @@ mod tests {
         assert_eq!(State::from_code(200), State::Free);
     }
 
+    /// The whole table; a changed transition has to be changed here too.
+    #[test]
+    fn transitions() {
+        use Event::*;
+        let events = [
+            FetchEntry, TakeEntry, Sent, Fetched, NeedList, NeedPages, NeedData, NeedMedia, HaveData, Hold,
+            Drain, End, Abandon, Forget,
+        ];
+        let mut table = String::new();
+        for state in State::ALL {
+            let next = |event: &Event| state.next(*event).map(|next| format!(" {event:?}>{next:?}"));
+            table += &format!("{state:?}:{}\n", events.iter().filter_map(next).collect::<String>());
+        }
+        assert_eq!(table, TABLE);
+    }
+
+    const TABLE: &str = "\
+Free: FetchEntry>Fetch TakeEntry>Decoded NeedMedia>Media
+Fetch: Sent>Fetching Abandon>Free
+Fetching: Fetched>Decoded Abandon>Free
+Decoded: NeedList>List NeedPages>Waiting NeedMedia>Media Hold>Held Drain>Draining End>Complete Abandon>Free
+List: Sent>Listing End>Complete Abandon>Free
+Listing: NeedList>List NeedPages>Waiting End>Complete Abandon>Free
+Waiting: NeedData>Load NeedMedia>Media HaveData>Store End>Complete Abandon>Free
+Load: Sent>Loading End>Complete Abandon>Free
+Loading: NeedMedia>Media End>Complete Abandon>Free
+Media: NeedMedia>Media HaveData>Store End>Complete Abandon>Orphan
+Store: Sent>Complete Abandon>Free
+Complete: Sent>Free Abandon>Free
+Held: End>Complete Abandon>Free
+Draining: End>Complete Abandon>Free
+Orphan: Forget>Free
+";
+
     #[test]
     fn whatever_a_command_is_doing_it_can_be_abandoned() {
         for state in State::ALL {

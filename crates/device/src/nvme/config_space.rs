@@ -16,12 +16,10 @@ use super::{Config, Controller};
 pub const REGISTERS_BAR: u8 = 0;
 /// The BAR of the controller memory buffer.
 pub const MEMORY_BUFFER_BAR: u8 = 4;
-/// Vendor and device id: those under which the Red Hat vendor id lists NVMe controllers in software.
-const VENDOR_ID: u16 = 0x1b36;
-const DEVICE_ID: u16 = 0x0010;
-/// The identity of the subsystem. QEMU uses the same vendor for its own devices.
-const SUBSYSTEM_VENDOR_ID: u16 = 0x1af4;
-const SUBSYSTEM_ID: u16 = 0x1100;
+/// Vendor and device id. Nobody has been assigned this vendor id; drivers bind by class code. QEMU's ids would bring the quirks
+/// that drivers keep for its controller, such as no Write Zeroes and no trust in namespace identifiers.
+const VENDOR_ID: u16 = 0xca05;
+const DEVICE_ID: u16 = 0x0001;
 
 /// The registers that change, each stored relative to its value after reset, so that zeroes are the state after power-on.
 #[derive(FromBytes)]
@@ -34,7 +32,7 @@ pub(super) struct ConfigSpaceCells {
 pub(super) fn layout(config: &Config) -> ConfigLayout {
     let mut builder = ConfigBuilder::endpoint(VENDOR_ID, DEVICE_ID)
         .class(PCI_CLASS_CODE, 0)
-        .subsystem(SUBSYSTEM_VENDOR_ID, SUBSYSTEM_ID)
+        .subsystem(VENDOR_ID, DEVICE_ID)
         .bar_64(usize::from(REGISTERS_BAR), BAR_BYTES, false);
     if config.memory_buffer {
         builder = builder.bar_64(usize::from(MEMORY_BUFFER_BAR), MEMORY_BUFFER_BYTES as u64, true);

@@ -121,7 +121,7 @@ impl Controller<'_> {
             return self.complete(slot, 0, Status::DATA_TRANSFER_ERROR);
         }
         self.write_pages(slot, start + offset, data);
-        let arrived = progress.arrived + data.len() as u32;
+        let arrived = progress.arrived.saturating_add(data.len() as u32);
         command.progress.set(self.journal, Progress { arrived, ..progress });
         if arrived == command.counts.get().len && command.state() == State::Loading {
             self.data_loaded(slot);

@@ -123,6 +123,10 @@ impl Controller<'_> {
         if old.en() && !new.en() {
             self.reset_controller();
         }
+        if new.en() && !old.en() {
+            // A host that does not wait for RDY to fall gets a new start all the same.
+            self.set_csts(self.csts().with_rdy(false));
+        }
         if new.shn() != old.shn() && new.shn() != ShutdownNotification::NONE.0 {
             self.set_csts(self.csts().with_shst(ShutdownStatus::OCCURRING.0));
             self.continue_shutdown();

@@ -9,8 +9,11 @@ use crate::BlockKind;
 pub const CONNECTIONS: usize = 16;
 /// Bytes a connection has received and not yet understood.
 pub const INPUT_BYTES: usize = 256 << 10;
-/// Most bytes of one read or write.
+/// Most bytes of one read or write, as clients are told.
 pub const MAX_PAYLOAD: u32 = 1 << 20;
+/// Most bytes of one read or write that is taken nevertheless: Linux's client cuts requests by its own limits, 1280 KiB or
+/// 4 MiB.
+pub const ACCEPTED_PAYLOAD: u32 = 4 << 20;
 /// Requests of one connection that have no reply, or whose data is still being sent.
 pub const CONNECTION_REQUESTS: usize = 64;
 /// Requests of all connections, abandoned ones included.
@@ -24,7 +27,7 @@ pub(super) const OUTPUTS: usize = 128;
 /// The longest reply without data: an option reply with block sizes.
 pub(super) const HEADER_BYTES: usize = 40;
 /// Pages of a request.
-pub(super) const REQUEST_PAGES: usize = MAX_PAYLOAD as usize / PAGE_SIZE;
+pub(super) const REQUEST_PAGES: usize = ACCEPTED_PAYLOAD as usize / PAGE_SIZE;
 
 const _: () = {
     assert!(INPUT_BYTES.is_power_of_two() && OUTPUTS.is_power_of_two());

@@ -6,7 +6,7 @@
 //! taken back, while everything the server makes of the bytes is. Positions count from 0 at [`Server::open`].
 //!
 //! Bounds: [`CONNECTIONS`], each with [`INPUT_BYTES`] of input and [`CONNECTION_REQUESTS`] requests; [`REQUESTS`] in
-//! all; reads and writes of up to [`MAX_PAYLOAD`]. Who exceeds them is not read from until there is room again.
+//! all; reads and writes of up to [`ACCEPTED_PAYLOAD`]. Who exceeds them is not read from until there is room again.
 //!
 //! A request that the drive does not end in time fails with `EIO`. Its pages stay held until the drive lets go of them.
 //!
@@ -27,7 +27,8 @@ use base::ledger::{Journal, PageIndex, Pages, Slots, Span};
 
 use crate::{BlockError, BlockRequest, Geometry};
 pub use cells::{
-    CONNECTION_REQUESTS, CONNECTIONS, INPUT_BYTES, MAX_PAYLOAD, REQUESTS, ServerCells, ServerCounters,
+    ACCEPTED_PAYLOAD, CONNECTION_REQUESTS, CONNECTIONS, INPUT_BYTES, MAX_PAYLOAD, REQUESTS, ServerCells,
+    ServerCounters,
 };
 use cells::{ConnectionCells, PLACE_WORDS, stage};
 
@@ -228,7 +229,7 @@ impl<'m> Server<'m> {
     /// When [`handle_timeout`](Self::handle_timeout) is to be called, if at all: at once when a request waits for pages
     /// that the coming commit sets free.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        if self.starved.iter().flatten().any(|pages| self.has_place() && *pages <= self.pages.free()) {
+        if self.starved.iter().flatten().any(|pages| self.has_room(*pages)) {
             return Some(self.now);
         }
         let deadline = self.cells.deadline.get();

@@ -5,15 +5,18 @@ use base::ledger::{PAGE_SIZE, PageIndex, Pages};
 use spec::nbd::{Command, NbdError, RequestHeader};
 
 use super::cells::{
-    CONNECTION_REQUESTS, CONNECTIONS, KINDS, MAX_PAYLOAD, REQUEST_PAGES, REQUESTS, Request, agreed, stage,
+    ACCEPTED_PAYLOAD, CONNECTION_REQUESTS, CONNECTIONS, KINDS, REQUESTS, Request, agreed, stage,
 };
 use super::{Phase, Server};
 use crate::{BlockError, BlockKind, BlockRequest};
 
 /// Most blocks of one request for zeroes, as NVMe counts them.
 const ZEROES_MAX: u64 = 1 << 16;
-/// Pages that stay for others however many one connection wants.
+/// Pages that stay for others however many one connection wants, and that it may have in any case.
 const PAGES_RESERVED: usize = 256;
+
+/// Pages that are left to whoever shares the pool.
+const POOL_RESERVE: usize = 64;
 
 /// What becomes of a request.
 pub(super) enum Admission {
@@ -52,9 +55,9 @@ impl Server<'_> {
         let has_data = matches!(kind, BlockKind::Read | BlockKind::Write);
         let count = if has_data { (header.length.get() as usize).div_ceil(PAGE_SIZE) } else { 0 };
         let held = usize::from(connection.held.get());
-        if held >= CONNECTION_REQUESTS
-            || (held > 0 && usize::from(connection.pages.get()) + count > self.page_budget())
-        {
+        // Whoever has something under way lets those go first who cannot begin.
+        let over_budget = usize::from(connection.pages.get()) + count > self.page_budget();
+        if held >= CONNECTION_REQUESTS || (held > 0 && (over_budget || self.others_starve(slot))) {
             connection.starved_since.set(self.journal, 0);
             return Admission::Wait;
         }
@@ -137,7 +140,7 @@ impl Server<'_> {
         let has_data = matches!(kind, BlockKind::Read | BlockKind::Write);
         let grows = matches!(kind, BlockKind::Write | BlockKind::WriteZeroes);
         let aligned = offset.is_multiple_of(block_size) && u64::from(length).is_multiple_of(block_size);
-        if length == 0 || !aligned || (has_data && length > MAX_PAYLOAD) {
+        if length == 0 || !aligned || (has_data && length > ACCEPTED_PAYLOAD) {
             return Err(NbdError::EINVAL);
         }
         match offset.checked_add(length.into()) {
@@ -147,20 +150,26 @@ impl Server<'_> {
         }
     }
 
+    fn others_starve(&self, slot: usize) -> bool {
+        let starves = |other: usize| self.starved[other].is_some_and(|pages| pages > 0);
+        (0..CONNECTIONS).any(|other| other != slot && starves(other))
+    }
+
     /// Pages that one connection may have beyond its first request.
     fn page_budget(&self) -> usize {
         let open = (0..CONNECTIONS).filter(|slot| !self.is_idle(*slot)).count().max(1);
-        ((Pages::CAPACITY - PAGES_RESERVED) / open).max(REQUEST_PAGES)
+        ((Pages::CAPACITY - PAGES_RESERVED) / open).max(PAGES_RESERVED)
     }
 
-    /// Whether the table has room, now or after the commit.
-    pub(super) fn has_place(&self) -> bool {
-        self.slots.used() < REQUESTS
+    /// Whether there is room for a request of `count` pages, now or after the commit.
+    pub(super) fn has_room(&self, count: usize) -> bool {
+        let pages = count == 0 || self.pages.free() >= count + POOL_RESERVE;
+        pages && self.slots.used() < REQUESTS
     }
 
     /// Takes a place with `count` pages, or nothing.
     fn take_place(&mut self, count: usize) -> Option<u16> {
-        if !self.has_place() || self.pages.free() < count {
+        if !self.has_room(count) {
             return None;
         }
         let place = self.slots.alloc()?;

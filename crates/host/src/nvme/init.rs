@@ -126,7 +126,7 @@ pub enum State {
 }
 
 impl State {
-    const ALL: [Self; 25] = [
+    pub(super) const ALL: [Self; 25] = [
         Self::Stopped,
         Self::Backoff,
         Self::Identity,

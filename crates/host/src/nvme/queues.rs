@@ -1,14 +1,12 @@
 //! The queues: the driver's memory as the function sees it, what arrives in it, and doorbells.
 
-use base::ledger::Cell;
+use base::ledger::{Bytes, Cell};
 use base::{Instant, Payload};
 use spec::nvme::CompletionEntry;
 use spec::nvme::registers::Cap;
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::cells::{
-    ADMIN_ENTRIES, COMMANDS, COMPLETION_BYTES, IO_ENTRIES, LIST_BYTES, SUBMISSION_BYTES, region,
-};
+use super::cells::{ADMIN_ENTRIES, COMPLETION_BYTES, IO_ENTRIES, region};
 use super::init::{Event, IO_QUEUE, REGISTERS};
 use super::{Driver, State};
 use crate::Access;
@@ -43,22 +41,10 @@ impl Driver<'_> {
     /// The function reads the queue memory: fills `out`; what holds nothing reads as zeroes.
     pub fn memory_read(&self, offset: u64, out: &mut [u8]) {
         out.fill(0);
-        let cells = self.cells;
-        let areas: [(usize, usize, &dyn Fn(usize, &mut [u8])); 3] = [
-            (region::ADMIN_SQ, ADMIN_ENTRIES as usize * SUBMISSION_BYTES, &|at, out| {
-                cells.admin_sq.read(at, out)
-            }),
-            (region::IO_SQ, IO_ENTRIES as usize * SUBMISSION_BYTES, &|at, out| cells.io_sq.read(at, out)),
-            (region::LISTS, COMMANDS * LIST_BYTES, &|at, out| cells.lists.read(at, out)),
-        ];
         let start = usize::try_from(offset).unwrap_or(usize::MAX);
-        let end = start.saturating_add(out.len());
-        for (area, len, read) in areas {
-            let (from, to) = (start.max(area), end.min(area + len));
-            if from < to {
-                read(from - area, &mut out[from - start..to - start]);
-            }
-        }
+        read_area(&self.cells.admin_sq, region::ADMIN_SQ, start, out);
+        read_area(&self.cells.io_sq, region::IO_SQ, start, out);
+        read_area(&self.cells.lists, region::LISTS, start, out);
     }
 
     /// The function signals a vector. Completions were noticed when they were written; this only looks again.
@@ -195,6 +181,14 @@ impl Driver<'_> {
             cell.set(self.journal, entry);
             (at, rest) = (at + len, &rest[len..]);
         }
+    }
+}
+
+/// Copies what of `area`, which lies at `at`, overlaps `out`, which begins at `start`.
+fn read_area<const N: usize>(area: &Bytes<N>, at: usize, start: usize, out: &mut [u8]) {
+    let (from, to) = (start.max(at), start.saturating_add(out.len()).min(at + N));
+    if from < to {
+        area.read(from - at, &mut out[from - start..to - start]);
     }
 }
 

@@ -10,6 +10,9 @@ use crate::frame::Kind;
 use crate::handshake::{Answer, Binding, Initiator, KeySet, Proposal, Responder, derive, verdict};
 use crate::seal::Seal;
 
+/// The smallest frame that carries a TLP of the smallest maximum payload, whatever a peer says.
+const MIN_FRAME: u32 = 1280;
+
 /// What a lender says to a proposal.
 enum Verdict {
     Accept,
@@ -46,6 +49,7 @@ impl Channel<'_> {
             node: self.config.node.0.into(),
             domain: self.config.domain.0.into(),
             max_payload: (self.config.max_payload as u16).into(),
+            max_frame: self.max_frame().into(),
             insecure: self.config.insecure.into(),
             name: self.config.name.to_bytes(),
         };
@@ -115,6 +119,8 @@ impl Channel<'_> {
             peer_node: proposal.node.get(),
             peer_domain: proposal.domain.get(),
             max_payload: u32::from(answer.max_payload.get()),
+            max_frame: answer.max_frame.get(),
+            reserved: 0,
             peer_name: proposal.name,
         };
         self.cells.pending.set(self.journal, keys);
@@ -128,6 +134,7 @@ impl Channel<'_> {
             verdict: verdict::ACCEPTED,
             key_id: self.unused_key_id(),
             max_payload: agreed_payload(self.config.max_payload, proposal.max_payload.get()).into(),
+            max_frame: agreed_frame(self.max_frame(), proposal.max_frame.get()).into(),
             domain: self.config.domain.0.into(),
             incarnation: self.config.incarnation.0.into(),
             attempt: proposal.attempt,
@@ -157,6 +164,8 @@ impl Channel<'_> {
             peer_node: answer.node.get(),
             peer_domain: answer.domain.get(),
             max_payload: u32::from(agreed_payload(self.config.max_payload, answer.max_payload.get())),
+            max_frame: agreed_frame(self.max_frame(), answer.max_frame.get()),
+            reserved: 0,
             peer_name: answer.name,
         };
         self.adopt(now, keys);
@@ -197,6 +206,11 @@ impl Channel<'_> {
         CardGeneration(self.cells.peer_generation.get())
     }
 
+    /// The largest frame of our smallest rail: any rail can then replay what another has lost.
+    fn max_frame(&self) -> u32 {
+        self.config.paths.iter().map(|path| path.max_frame as u32).min().unwrap_or(MIN_FRAME)
+    }
+
     fn unused_key_id(&self) -> u8 {
         let known =
             [&self.cells.current, &self.cells.previous, &self.cells.pending].map(|keys| keys.get().id);
@@ -224,6 +238,10 @@ fn attempt_of(proposal: &Proposal) -> Attempt {
 
 fn agreed_payload(ours: usize, theirs: u16) -> u16 {
     if ours >= 4096 && theirs >= 4096 { 4096 } else { 1024 }
+}
+
+fn agreed_frame(ours: u32, theirs: u32) -> u32 {
+    ours.min(theirs).max(MIN_FRAME)
 }
 
 /// Every path, as bits.

@@ -59,6 +59,13 @@ pub struct ChannelCells {
     stats: Stats,
 }
 
+impl ChannelCells {
+    /// What was counted: readable by the agent at any time.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+}
+
 /// Orders handshakes of one borrower: only a greater one is answered.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
@@ -227,6 +234,7 @@ pub struct Channel<'m> {
     information: Option<Information>,
     next_information: Instant,
     events: VecDeque<Event>,
+    last_carried: (u64, u16),
 }
 
 /// What has been sent of the numbered TLPs, as far as this card knows.
@@ -302,6 +310,7 @@ impl<'m> Channel<'m> {
             information: None,
             next_information: now,
             events: VecDeque::new(),
+            last_carried: (0, 0),
             port: Port { sender, tags: Tags::new(&cells.tags, journal) },
             config,
         };
@@ -392,6 +401,11 @@ impl<'m> Channel<'m> {
         self.handshake.last_heard
     }
 
+    /// How many rails it has.
+    pub fn paths(&self) -> usize {
+        self.paths.len()
+    }
+
     /// A path's round trip, whether it answers, and the share of its packets that were lost.
     pub fn path_status(&self, path: PathId, now: Instant) -> (Option<Duration>, bool, f64) {
         let path = &self.paths[path as usize];
@@ -399,6 +413,23 @@ impl<'m> Channel<'m> {
             path.outgoing.probes() == 0 && now.since(path.incoming.last_heard) < base::times::RAIL_VERDICT;
         let ratio = path.outgoing.lost_packets as f64 / path.outgoing.sent_packets.max(1) as f64;
         (path.outgoing.round_trip(), up, ratio)
+    }
+
+    /// The newest incarnation and card of the peer that anything was accepted of, for checkers.
+    pub fn newest_peer(&self) -> Option<(Incarnation, CardGeneration)> {
+        let keys = self.cells.current.get();
+        keys.is_valid().then(|| (keys.incarnation(), self.peer_generation()))
+    }
+
+    /// Names the key that frames are sealed with, without telling it: for checkers.
+    pub fn key_fingerprint(&self) -> Option<u64> {
+        let keys = self.cells.current.get();
+        keys.is_valid().then(|| crate::tlp_digest(&keys.send))
+    }
+
+    /// First number and count of the TLPs in the frame that was built last, for checkers.
+    pub fn last_carried(&self) -> (u64, u16) {
+        self.last_carried
     }
 
     /// Whether nothing of ours is on its way or waiting: the state when faults and requests have ended.

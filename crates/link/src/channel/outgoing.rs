@@ -119,7 +119,8 @@ impl Channel<'_> {
     }
 
     fn write_sealed(&mut self, now: Instant, plan: &Plan, out: &mut [u8]) -> Transmit {
-        let frame_limit = self.paths[plan.path].config.max_frame.min(out.len());
+        let agreed = self.cells.current.get().max_frame as usize;
+        let frame_limit = self.paths[plan.path].config.max_frame.min(agreed).min(out.len());
         let status = self.status();
         let (body, carried, eliciting) = {
             let mut writer = Writer::new(&mut out[HEADER_LEN..frame_limit - TAG_LEN], status);
@@ -127,6 +128,7 @@ impl Channel<'_> {
             let carried = self.write_tlps(plan, &mut writer);
             (writer.len(), carried, eliciting)
         };
+        self.last_carried = (carried.first, carried.count);
         let path = &mut self.paths[plan.path];
         let number = path.outgoing.take_number();
         let sealing = self.current.as_ref().expect("frames are built only with keys");
@@ -146,7 +148,7 @@ impl Channel<'_> {
     fn status(&self) -> Status {
         let grants = self.receiver.grants();
         Status {
-            committed: self.receiver.expected().into(),
+            committed: self.receiver.committed().into(),
             posted_headers: grants.posted_headers.into(),
             posted_data: grants.posted_data.into(),
             non_posted_headers: grants.non_posted_headers.into(),

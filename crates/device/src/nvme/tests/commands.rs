@@ -435,14 +435,16 @@ fn large_commands_wait_for_pages_in_order() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 
-    /// Whatever a host writes where, the controller lives and, after a reset, serves.
+    /// Whatever a host writes where, and even if each card dies before each of its stores, the controller lives and, after a
+    /// reset, serves.
     #[test]
-    fn nothing_a_host_does_panics(actions in proptest::collection::vec(action(), 1..60)) {
+    fn nothing_a_host_does_panics(actions in proptest::collection::vec(action(), 1..60), lives in 0..8_u8) {
         with_rig(config(), |rig| {
             rig.start();
             rig.lenient = true;
+            rig.deadly = lives == 0;
             for action in actions {
                 match action {
                     Action::Entry(qid, entry) if rig.queues.len() > qid => rig.submit(qid, entry),

@@ -35,6 +35,24 @@ fn ready_falls_only_when_the_medium_is_done() {
 }
 
 #[test]
+fn a_host_that_does_not_wait_for_ready_to_fall_is_served_later() {
+    with_rig(config(), |rig| {
+        rig.start();
+        load(rig);
+        rig.reads.clear();
+        rig.write32(CC, 0x0046_0000);
+        rig.host[0x1000..0x3000].fill(0);
+        rig.write32(CC, 0x0046_0001);
+        assert!(!rig.csts().rdy());
+        rig.settle();
+        assert!(rig.csts().rdy());
+        rig.queues = vec![queue(0x1000, 0x2000, false)];
+        rig.create(1, false);
+        rig.assert_idle();
+    });
+}
+
+#[test]
 fn after_a_reset_of_the_function_nothing_is_served_before_the_old_work_has_ended() {
     for flr in [false, true] {
         with_rig(config(), |rig| {

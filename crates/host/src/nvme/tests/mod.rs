@@ -289,6 +289,73 @@ fn every_kind_of_request_without_a_controller_memory_buffer() {
     });
 }
 
+/// Where each event leads from each state, with an answer that the state hopes for. `-` stays.
+#[test]
+fn the_whole_table_of_transitions() {
+    let mut table = String::new();
+    for state in State::ALL {
+        let answer = match state {
+            State::Class => u64::from(spec::nvme::PCI_CLASS_CODE) << 8,
+            State::Command => 0x10 << 16,
+            State::Pointer => 0x40,
+            State::Capability => 0x11,
+            State::Capabilities => 0xff,
+            State::Disabling => 0,
+            State::ShuttingDown => 8,
+            _ => 1,
+        };
+        let done = spec::nvme::CompletionEntry::new(0, 0, 0, Status::SUCCESS, 0, true);
+        let events = [Event::Answer(answer), Event::Failed, Event::Timer, Event::Admin(done), Event::Idle];
+        let next = events.map(|event| {
+            let arena = Arena::default();
+            let ledger = arena.zeroed::<Root>().ledger::<Root>(None, base::RuleSet::ALL);
+            let mut driver = driver(&ledger);
+            driver.set_state(state);
+            ledger.root.driver.chain_left.set(ledger.journal, 1);
+            ledger.root.driver.shutdown_limit.set(ledger.journal, 1 << 60);
+            ledger.root.driver.flushed.set(ledger.journal, 1);
+            ledger.root.driver.io_entries.set(ledger.journal, 16);
+            ledger.root.driver.flags.set(ledger.journal, flag::VOLATILE_CACHE);
+            // Eight blocks of 512 bytes.
+            ledger.root.driver.identify.write(ledger.journal, 0, &[8]);
+            ledger.root.driver.identify.write(ledger.journal, 130, &[9]);
+            driver.transition(Instant::from_nanos(1), event);
+            if driver.state() == state { "-".into() } else { format!("{:?}", driver.state()) }
+        });
+        table += &format!("{state:?}: {}\n", next.join(" "));
+    }
+    assert_eq!(table, TABLE);
+}
+
+/// State: answer, failed, timer, admin command done, idle. A shutdown is wanted.
+const TABLE: &str = "\
+Stopped: - - - - -
+Backoff: - - Identity - -
+Identity: Class Backoff Backoff Backoff -
+Class: Command Backoff Backoff Backoff -
+Command: Pointer Backoff Backoff Backoff -
+Pointer: Capability Backoff Backoff Backoff -
+Capability: Table Backoff Backoff Backoff -
+Table: Decode Backoff Backoff Backoff -
+Decode: Capabilities Backoff Backoff Backoff -
+Vector: Capabilities Backoff Backoff Backoff -
+Capabilities: Disabling Backoff Backoff Backoff -
+Disabling: Enabling Backoff - Backoff -
+CmbLocation: CmbSize Backoff Backoff Backoff -
+CmbSize: Enabling Backoff Backoff Backoff -
+CmbStatus: Enabling Backoff Backoff Backoff -
+Enabling: IdentifyController Backoff - Backoff -
+IdentifyController: - Backoff Backoff IdentifyNamespace -
+IdentifyNamespace: - Backoff Backoff WriteCache -
+WriteCache: - Backoff Backoff QueueCount -
+QueueCount: - Backoff Backoff CreateCq -
+CreateCq: - Backoff Backoff CreateSq -
+CreateSq: - Backoff Backoff ShuttingDown -
+Ready: - Backoff Backoff Backoff ShuttingDown
+ShuttingDown: ShutDown Backoff - Backoff -
+ShutDown: - - - - -
+";
+
 #[test]
 fn one_doorbell_for_several_submissions() {
     let arena = Arena::default();

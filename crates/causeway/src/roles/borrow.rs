@@ -1,0 +1,172 @@
+//! What a node borrows, and what it says about it.
+
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use io::agent::{AgentEvent, LoanEnd, LoanSpec};
+
+use super::{lend, serve};
+use crate::config::Loan;
+use crate::exit::Failure;
+use crate::line::Line;
+
+/// A loan that this node is to take.
+pub(super) struct Wanted {
+    pub(super) line: Line,
+    pub(super) nbd: PathBuf,
+    pub(super) io_timeout: Duration,
+    pub(super) insecure: bool,
+}
+
+impl Wanted {
+    pub(super) fn of_preset(loan: &Loan, insecure: bool) -> Self {
+        Self { line: loan.line.clone(), nbd: loan.nbd.clone(), io_timeout: loan.io_timeout, insecure }
+    }
+}
+
+/// The loan of a line. Its socket path must be free, or left by someone dead.
+pub(super) fn loan(wanted: &Wanted) -> Result<LoanSpec, Failure> {
+    crate::cli::check_socket_path(&wanted.nbd).map_err(Failure::usage)?;
+    clear_socket(&wanted.nbd)?;
+    let key = *wanted.line.key().reveal();
+    Ok(LoanSpec {
+        function: wanted.line.function().as_str().to_owned(),
+        group: lend::group(&key),
+        key,
+        insecure: wanted.insecure,
+        generation: 0,
+        end: LoanEnd::Borrow {
+            peers: wanted.line.addresses().to_vec(),
+            nbd: wanted.nbd.clone(),
+            io_timeout: wanted.io_timeout,
+        },
+    })
+}
+
+/// The addresses of the line that has most: a node needs a rail for each.
+pub(super) fn most_addresses(wanted: &[Wanted]) -> Vec<SocketAddr> {
+    let addresses = wanted.iter().map(|wanted| wanted.line.addresses());
+    addresses.max_by_key(|addresses| addresses.len()).unwrap_or_default().to_vec()
+}
+
+fn clear_socket(path: &Path) -> Result<(), Failure> {
+    let shown = path.display();
+    let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
+    if !found.file_type().is_socket() {
+        return Err(Failure::refused(format!(
+            "{shown} exists and is no socket; choose another path or remove it"
+        )));
+    }
+    match UnixStream::connect(path) {
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path).map_err(|error| Failure::io(format!("cannot replace {shown}"), &error))
+        }
+        _ => {
+            Err(Failure::refused(format!("socket {shown} is in use by another program; choose another path")))
+        }
+    }
+}
+
+/// Prints each edge once its drive is usable, and ends the node where a loan cannot be had.
+pub(super) struct Announce {
+    /// Loans of the node before the borrowed ones.
+    first: usize,
+    wanted: Vec<Wanted>,
+    announced: Vec<bool>,
+    started: Instant,
+    /// A single loan is all the node is for: it ends when that cannot be had.
+    alone: bool,
+    returned: usize,
+}
+
+impl Announce {
+    /// For `causeway borrow`.
+    pub(super) fn new(wanted: Vec<Wanted>) -> Self {
+        Self { alone: true, ..Self::behind(0, wanted) }
+    }
+
+    /// For a node with `first` other loans.
+    pub(super) fn behind(first: usize, wanted: Vec<Wanted>) -> Self {
+        let announced = vec![false; wanted.len()];
+        Self { first, wanted, announced, started: Instant::now(), alone: false, returned: 0 }
+    }
+
+    fn place(&self, loan: usize) -> Option<usize> {
+        loan.checked_sub(self.first).filter(|place| *place < self.wanted.len())
+    }
+
+    fn refused(&self, place: usize, in_use_by: Option<&str>, since: Duration) -> Result<(), Failure> {
+        let function = self.wanted[place].line.function();
+        let failure = match in_use_by {
+            Some(by) => Failure::refused(format!(
+                "{function} is in use by {by} since {}; it can be borrowed when that node gives it back",
+                since_text(since)
+            )),
+            None => Failure::refused(format!(
+                "{function}: one side encrypts and the other does not; give --insecure to both or to none"
+            )),
+        };
+        if self.alone {
+            return Err(failure);
+        }
+        tracing::warn!("{}", failure.message());
+        Ok(())
+    }
+}
+
+impl serve::Observer for Announce {
+    fn handle(&mut self, event: &AgentEvent) -> Result<serve::Then, Failure> {
+        match event {
+            AgentEvent::Ready(loan) => {
+                if let Some(place) = self.place(*loan)
+                    && !std::mem::replace(&mut self.announced[place], true)
+                {
+                    let path = self.wanted[place].nbd.display();
+                    crate::cli::print(&format!("nbd+unix:///?socket={path}\n"))?;
+                }
+            }
+            AgentEvent::Refused { loan, in_use_by, since } => {
+                if let Some(place) = self.place(*loan).filter(|place| !self.announced[*place]) {
+                    self.refused(place, in_use_by.as_deref(), *since)?;
+                }
+            }
+            AgentEvent::GivenBack(_) => self.returned += 1,
+        }
+        let all = self.returned >= self.wanted.len();
+        Ok(if all { serve::Then::End } else { serve::Then::GoOn })
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let waiting = self.alone && !self.announced[0];
+        waiting.then(|| self.started + self.wanted[0].io_timeout)
+    }
+
+    fn overdue(&mut self) -> Result<(), Failure> {
+        let wanted = &self.wanted[0];
+        let tried: Vec<String> = wanted.line.addresses().iter().map(ToString::to_string).collect();
+        Err(Failure::unreachable(format!(
+            "nobody answered for {} within {} s; tried {} over UDP: is `causeway lend` running there, and do firewalls let UDP pass?",
+            wanted.line.function(),
+            wanted.io_timeout.as_secs(),
+            tried.join(" and "),
+        )))
+    }
+
+    fn gives_back(&self) -> bool {
+        // What was never had need not be given back.
+        self.announced.iter().any(|announced| *announced)
+    }
+}
+
+/// "3 min (2026-11-21 10:02:11 UTC)" would need a calendar; people count in minutes anyway.
+fn since_text(since: Duration) -> String {
+    match since.as_secs() {
+        seconds @ 0..120 => format!("{seconds} s"),
+        seconds @ 120..7200 => format!("{} min", seconds / 60),
+        seconds => format!("{} h", seconds / 3600),
+    }
+}

@@ -1,0 +1,62 @@
+//! Opening what is to be lent, and saying why it cannot be.
+
+use std::path::Path;
+use std::time::Duration;
+
+use io::files::{Image, ImageOptions, OpenError, OpenRefusal};
+
+use crate::cli::Source;
+use crate::exit::{Exit, Failure};
+
+/// How long a dead predecessor may hold the lock: until the kernel has ended its last writes.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Opens a source with its lock.
+pub(super) fn open(source: &Source, read_only: bool, block_size: u32) -> Result<Image, Failure> {
+    match source {
+        Source::Ram(size) => {
+            if !size.0.is_multiple_of(u64::from(block_size)) {
+                return Err(Failure::usage(format!(
+                    "ram:{} is not a multiple of the block size {block_size}; choose a multiple",
+                    size.exact()
+                )));
+            }
+            Image::ram(size.0).map_err(|error| Failure::io(format!("cannot have {size} of memory"), &error))
+        }
+        Source::Path(path) => open_path(path, read_only, block_size),
+    }
+}
+
+/// As `status` names it.
+pub(super) fn name(source: &Source) -> String {
+    match source {
+        Source::Ram(size) => format!("ram:{}", size.exact()),
+        Source::Path(path) => path.display().to_string(),
+    }
+}
+
+fn open_path(path: &Path, read_only: bool, block_size: u32) -> Result<Image, Failure> {
+    let options = ImageOptions {
+        read_only,
+        least_bytes: u64::from(block_size),
+        unit_bytes: block_size,
+        direct: true,
+        lock_patience: LOCK_PATIENCE,
+    };
+    let image = Image::open(path, &options).map_err(|error| Failure::new(exit_of(&error), &error))?;
+    if !image.info().bytes.is_multiple_of(u64::from(block_size)) {
+        return Err(Failure::usage(format!(
+            "{} has {} bytes, which is not a multiple of the block size {block_size}; enlarge it with `truncate`",
+            path.display(),
+            image.info().bytes
+        )));
+    }
+    Ok(image)
+}
+
+fn exit_of(error: &OpenError) -> Exit {
+    match error.reason {
+        OpenRefusal::TooSmall { .. } | OpenRefusal::NotBlocks { .. } => Exit::Usage,
+        _ => Exit::Refused,
+    }
+}

@@ -1,0 +1,110 @@
+//! What runs a node: the agent's side of each command, and the card.
+
+mod borrow;
+mod image;
+mod lend;
+mod rails;
+mod report;
+mod serve;
+
+use std::process::ExitCode;
+
+use crate::cli::{BenchArgs, BorrowArgs, DemoArgs, LendArgs, SimArgs};
+use crate::config::Config;
+use crate::exit::Failure;
+use crate::line::Line;
+use crate::state_dir::StateDir;
+
+/// The data-plane process that an agent starts.
+pub fn card_main() -> ExitCode {
+    match io::card::run() {
+        Ok(()) => ExitCode::SUCCESS,
+        // The other end of a card's messages is its agent: without it there is nothing to be a card for.
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("causeway card: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// `causeway lend`: serves until SIGTERM.
+pub fn lend(args: &LendArgs) -> Result<(), Failure> {
+    let name = args.node_name();
+    let mut state = open_state(args.state_dir.as_deref(), &name)?;
+    let control = serve::control_socket(&name)?;
+    let devices = lend::devices(args);
+    let rails = rails::listen(&args.listen, &mut state)?;
+    let loans = lend::loans(&devices, &state, args.insecure)?;
+    let lines = lend::lines(&loans, &rails)?;
+    let node = serve::Node::start(name, &state, rails, loans, control)?;
+    for line in &lines {
+        crate::cli::print(&format!("{line}\n"))?;
+    }
+    node.serve(&mut serve::Nothing)
+}
+
+/// `causeway borrow`: serves until SIGTERM.
+pub fn borrow(args: &BorrowArgs, line: Line) -> Result<(), Failure> {
+    let name = args.node_name(&line);
+    let state = open_state(args.state_dir.as_deref(), &name)?;
+    let control = serve::control_socket(&name)?;
+    let wanted = borrow::Wanted {
+        line,
+        nbd: args.nbd.clone(),
+        io_timeout: args.io_timeout(),
+        insecure: args.insecure,
+    };
+    let rails = rails::toward(wanted.line.addresses())?;
+    let loans = vec![borrow::loan(&wanted)?];
+    let node = serve::Node::start(name, &state, rails, loans, control)?;
+    node.serve(&mut borrow::Announce::new(vec![wanted]))
+}
+
+/// `causeway node`: serves until SIGTERM.
+pub fn node(config: Config) -> Result<(), Failure> {
+    let mut state = open_state(config.state_dir.as_deref(), &config.name)?;
+    let control = serve::control_socket(&config.name)?;
+    let listen: Vec<_> = config.rails.iter().map(|rail| rail.listen).collect();
+    let wanted: Vec<_> =
+        config.loans.iter().map(|loan| borrow::Wanted::of_preset(loan, config.insecure)).collect();
+    let rails = if config.devices.is_empty() && listen.is_empty() {
+        rails::toward(&borrow::most_addresses(&wanted))?
+    } else {
+        rails::listen(&listen, &mut state)?
+    };
+    let devices: Vec<_> = config.devices.iter().map(lend::Lent::of_device).collect();
+    let mut loans = lend::loans(&devices, &state, config.insecure)?;
+    let lines = lend::lines(&loans, &rails)?;
+    for wanted in &wanted {
+        loans.push(borrow::loan(wanted)?);
+    }
+    let node = serve::Node::start(config.name, &state, rails, loans, control)?;
+    for line in &lines {
+        crate::cli::print(&format!("{line}\n"))?;
+    }
+    node.serve(&mut borrow::Announce::behind(devices.len(), wanted))
+}
+
+/// `causeway demo`.
+pub fn demo(args: &DemoArgs) -> Result<(), Failure> {
+    crate::demo::run(args)
+}
+
+/// `causeway bench`.
+pub fn bench(_args: &BenchArgs) -> Result<(), Failure> {
+    Err(Failure::refused("this command is not built yet"))
+}
+
+/// `causeway sim`.
+pub fn sim(_args: &SimArgs) -> Result<(), Failure> {
+    Err(Failure::refused("this command is not built yet"))
+}
+
+fn open_state(chosen: Option<&std::path::Path>, name: &crate::cli::NodeName) -> Result<StateDir, Failure> {
+    let path = match chosen {
+        Some(path) => path.to_owned(),
+        None => crate::state_dir::default_path(name).map_err(Failure::refused)?,
+    };
+    StateDir::open(&path).map_err(Failure::refused)
+}

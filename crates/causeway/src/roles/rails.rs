@@ -1,0 +1,83 @@
+//! The sockets of a node's rails.
+
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use io::udp::{RailOptions, RailSocket};
+
+use crate::cli::{Listen, PORT_FIRST};
+use crate::exit::{Exit, Failure};
+use crate::line::RAILS_MAX;
+use crate::state_dir::StateDir;
+
+/// Ports tried from the first one on.
+const PORTS_TRIED: u16 = 1000;
+
+/// Binds the addresses that were chosen, else the machine's global ones, else loopback. Addresses without a port share one: that of the
+/// last time, so that lines stay what they are, else the first that is free.
+pub(super) fn listen(chosen: &[Listen], state: &mut StateDir) -> Result<Vec<RailSocket>, Failure> {
+    let chosen = if chosen.is_empty() { default_addresses() } else { chosen.to_vec() };
+    if chosen.iter().all(|listen| listen.port.is_some()) {
+        return chosen.iter().map(|listen| bind(listen.address, listen.port.unwrap_or(0))).collect();
+    }
+    if let Some(port) = state.port() {
+        return bind_all(&chosen, port).map_err(|failure| {
+            let advice =
+                "the line names this port; end whoever has it, or choose one with --listen ADDR:PORT";
+            Failure::new(failure.exit(), format!("{}; {advice}", failure.message()))
+        });
+    }
+    for port in PORT_FIRST..PORT_FIRST + PORTS_TRIED {
+        match bind_all(&chosen, port) {
+            Ok(rails) => {
+                state.set_port(port).map_err(Failure::refused)?;
+                return Ok(rails);
+            }
+            Err(failure) if failure.exit() == Exit::Refused && is_taken(&chosen, port) => {}
+            Err(failure) => return Err(failure),
+        }
+    }
+    let last = PORT_FIRST + PORTS_TRIED - 1;
+    Err(Failure::refused(format!(
+        "no UDP port from {PORT_FIRST} to {last} is free; choose one with --listen ADDR:PORT"
+    )))
+}
+
+/// Sockets toward a lender: one for each of its addresses.
+pub(super) fn toward(addresses: &[SocketAddr]) -> Result<Vec<RailSocket>, Failure> {
+    addresses
+        .iter()
+        .map(|address| {
+            let any: IpAddr =
+                if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+            bind(any, 0)
+        })
+        .collect()
+}
+
+fn default_addresses() -> Vec<Listen> {
+    let mut addresses = io::net::global_addresses();
+    addresses.truncate(RAILS_MAX);
+    if addresses.is_empty() {
+        addresses.push(Ipv4Addr::LOCALHOST.into());
+    }
+    addresses.into_iter().map(|address| Listen { address, port: None }).collect()
+}
+
+fn bind_all(chosen: &[Listen], port: u16) -> Result<Vec<RailSocket>, Failure> {
+    chosen.iter().map(|listen| bind(listen.address, listen.port.unwrap_or(port))).collect()
+}
+
+fn is_taken(chosen: &[Listen], port: u16) -> bool {
+    let probe = |listen: &Listen| std::net::UdpSocket::bind((listen.address, listen.port.unwrap_or(port)));
+    chosen.iter().any(|listen| probe(listen).is_err_and(|error| error.kind() == ErrorKind::AddrInUse))
+}
+
+fn bind(address: IpAddr, port: u16) -> Result<RailSocket, Failure> {
+    let local = SocketAddr::new(address, port);
+    RailSocket::bind(local, &RailOptions::default()).map_err(|error| match error.kind() {
+        ErrorKind::AddrInUse => Failure::refused(format!("UDP address {local} is in use by another program")),
+        ErrorKind::AddrNotAvailable => Failure::refused(format!("{address} is no address of this machine")),
+        _ => Failure::io(format!("cannot listen at {local}"), &error),
+    })
+}

@@ -1,0 +1,171 @@
+//! What `status` says, from what the card has counted.
+
+use std::collections::BTreeMap;
+
+use io::agent::{LoanEnd, LoanSpec, View};
+use node::{LoanCells, Name};
+
+use crate::status::{Card, Channel, Counters, Device, Loan, Node, Rail, Role, Status, Stream};
+
+/// The status of a running node.
+pub(super) fn status(view: &View<'_>) -> Status {
+    let spec = view.spec();
+    let node =
+        Node { name: spec.name.clone(), pid: std::process::id(), incarnation: spec.incarnation, http: None };
+    let mut status = Status::new(node);
+    status.cards = vec![card(view)];
+    for (index, (loan, cells)) in view.loans().enumerate() {
+        // Rails are the node's, but peers and round trips are a loan's: the first loan stands for all.
+        if index == 0 {
+            status.rails = (0..spec.rails.len()).map(|rail| rail_of(view, cells, rail)).collect();
+        }
+        status.channels.push(channel(loan, cells));
+        status.streams.push(stream(loan, cells));
+        if let LoanEnd::Lend { .. } = &loan.end {
+            status.devices.push(device(view, loan, cells));
+        }
+        status.loans.push(loan_of(view, loan, cells));
+    }
+    status.counters = counters(view);
+    status
+}
+
+fn card(view: &View<'_>) -> Card {
+    let record = view.card;
+    let state = match (record.running, record.restarts) {
+        (true, _) => "running",
+        (false, 0) => "starting",
+        (false, _) => "recovering",
+    };
+    Card {
+        pid: record.pid.unwrap_or(0) as u32,
+        generation: record.generation.into(),
+        restarts: record.restarts.into(),
+        state: state.to_owned(),
+        last_recovery_s: record.last_recovery.map(|time| time.as_secs_f64()),
+    }
+}
+
+fn rail_of(view: &View<'_>, cells: &LoanCells, rail: usize) -> Rail {
+    let seen = view.rail(cells, rail);
+    let state = match (seen.peer, seen.up) {
+        (None, _) => "idle",
+        (Some(_), true) => "up",
+        (Some(_), false) => "down",
+    };
+    Rail {
+        name: format!("rail{rail}"),
+        medium: "udp".to_owned(),
+        local: seen.local.to_string(),
+        peer: seen.peer.map(|peer| peer.to_string()).unwrap_or_default(),
+        state: state.to_owned(),
+        rtt_us: seen.round_trip.map(|time| time.as_secs_f64() * 1e6),
+        loss_ratio: seen.loss_ratio,
+    }
+}
+
+fn channel(loan: &LoanSpec, cells: &LoanCells) -> Channel {
+    let stats = cells.channel.stats();
+    Channel {
+        peer: peer_node(cells),
+        state: channel_state(cells).to_owned(),
+        sealed: !loan.insecure,
+        sent_frames: stats.sent_frames.get(),
+        received_frames: stats.received_frames.get(),
+        retransmissions: stats.retransmissions.get(),
+    }
+}
+
+fn stream(loan: &LoanSpec, cells: &LoanCells) -> Stream {
+    Stream {
+        loan: loan.function.clone(),
+        direction: "out".to_owned(),
+        in_flight: cells.edge.in_flight.get(),
+        replay_bytes: cells.edge.replay_bytes.get(),
+    }
+}
+
+fn device(view: &View<'_>, loan: &LoanSpec, cells: &LoanCells) -> Device {
+    let LoanEnd::Lend { image, source, .. } = &loan.end else { return Device::default() };
+    let lent = matches!(channel_state(cells), "open" | "resetting");
+    Device {
+        function: loan.function.clone(),
+        kind: "nvme".to_owned(),
+        source: source.clone(),
+        bytes: image.info().bytes,
+        read_only: image.info().read_only,
+        lent_to: lent.then(|| peer_name(cells)),
+        io: view.medium(loan).map(|medium| medium.name().to_owned()).unwrap_or_default(),
+    }
+}
+
+fn loan_of(view: &View<'_>, loan: &LoanSpec, cells: &LoanCells) -> Loan {
+    let silent = view.silence(cells) > base::times::SILENCE;
+    let state = match channel_state(cells) {
+        "open" if silent => "silent",
+        "open" => "up",
+        "closed" => "returned",
+        "idle" if matches!(loan.end, LoanEnd::Lend { .. }) => "free",
+        _ => "connecting",
+    };
+    let (role, edge) = match &loan.end {
+        LoanEnd::Lend { .. } => (Role::Lender, None),
+        LoanEnd::Borrow { nbd, .. } => {
+            (Role::Borrower, Some(format!("nbd+unix:///?socket={}", nbd.display())))
+        }
+    };
+    Loan {
+        function: loan.function.clone(),
+        generation: loan.generation.into(),
+        role,
+        peer: peer_name(cells),
+        state: state.to_owned(),
+        edge,
+    }
+}
+
+fn counters(view: &View<'_>) -> Counters {
+    let mut counters = Counters::default();
+    let mut more = BTreeMap::new();
+    let mut count = |name: &str, value: u64| *more.entry(name.to_owned()).or_insert(0) += value;
+    for (_, cells) in view.loans() {
+        let (stats, edge) = (cells.channel.stats(), &cells.edge);
+        counters.dropped_auth += stats.dropped_auth.get();
+        counters.dropped_replay += stats.dropped_replay.get();
+        counters.dropped_malformed += stats.dropped_malformed.get();
+        counters.denied_accesses += edge.denied_accesses.get();
+        count("dropped_generation", stats.dropped_generation.get());
+        count("handshakes", stats.handshakes.get());
+        count("unexpected_completions", edge.unexpected_completions.get());
+        count("malformed_tlps", edge.malformed_tlps.get());
+        count("completion_timeouts", edge.completion_timeouts.get());
+    }
+    counters.dropped_version = view.gauges().dropped_version.get();
+    count("dropped_unknown", view.gauges().dropped_unknown.get());
+    counters.more = more;
+    counters
+}
+
+fn channel_state(cells: &LoanCells) -> &'static str {
+    match cells.edge.channel_state.get() {
+        1 => "resetting",
+        2 => "open",
+        3 => "closed",
+        _ => "idle",
+    }
+}
+
+fn peer_node(cells: &LoanCells) -> String {
+    match cells.edge.peer_node.get() {
+        0 => String::new(),
+        node => format!("{node:016x}"),
+    }
+}
+
+fn peer_name(cells: &LoanCells) -> String {
+    let mut bytes = [0; 32];
+    for (chunk, gauge) in bytes.chunks_exact_mut(8).zip(&cells.edge.peer_name) {
+        chunk.copy_from_slice(&gauge.get().to_le_bytes());
+    }
+    Name::from_bytes(bytes).to_string()
+}

@@ -1,0 +1,236 @@
+//! A running node: its agent, its control socket and its signals.
+
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use io::agent::{Agent, AgentEvent, LoanEnd, LoanSpec, NodeSpec};
+use io::udp::RailSocket;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use tracing::info;
+
+use super::report;
+use crate::cli::NodeName;
+use crate::control::{ControlServer, Impairment, Request, Response, socket_path};
+use crate::exit::Failure;
+use crate::state_dir::StateDir;
+
+/// How long giving back may take before the node ends without it.
+const GIVE_BACK: Duration = Duration::from_secs(8);
+
+/// What a role does about events.
+pub(super) trait Observer {
+    /// An event of the agent.
+    fn handle(&mut self, event: &AgentEvent) -> Result<Then, Failure>;
+    /// When `overdue` is to be called.
+    fn deadline(&self) -> Option<Instant>;
+    /// The deadline has passed.
+    fn overdue(&mut self) -> Result<(), Failure>;
+    /// Whether there is something to give back before the end.
+    fn gives_back(&self) -> bool;
+}
+
+/// Whether a node that is ending may end now.
+#[derive(PartialEq, Eq)]
+pub(super) enum Then {
+    GoOn,
+    End,
+}
+
+/// The observer of a node that only lends.
+pub(super) struct Nothing;
+
+impl Observer for Nothing {
+    fn handle(&mut self, _event: &AgentEvent) -> Result<Then, Failure> {
+        Ok(Then::GoOn)
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
+
+    fn overdue(&mut self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn gives_back(&self) -> bool {
+        false
+    }
+}
+
+/// The control socket of a node of this name; refused if one is running.
+pub(super) fn control_socket(name: &NodeName) -> Result<ControlServer, Failure> {
+    ControlServer::new(&socket_path(name)).map_err(Failure::refused)
+}
+
+/// A node that runs.
+pub(super) struct Node {
+    agent: Agent,
+    control: ControlServer,
+    signals: UnixStream,
+    /// Since the node was asked to end.
+    ending: Option<Instant>,
+}
+
+impl Node {
+    pub(super) fn start(
+        name: NodeName,
+        state: &StateDir,
+        rails: Vec<RailSocket>,
+        loans: Vec<LoanSpec>,
+        control: ControlServer,
+    ) -> Result<Self, Failure> {
+        if loans.len() > node::MAX_LOANS {
+            let most = node::MAX_LOANS;
+            return Err(Failure::usage(format!(
+                "a node has at most {most} loans; start another node for the rest"
+            )));
+        }
+        let signals = signals().map_err(|error| Failure::io("cannot watch for signals", &error))?;
+        let spec = NodeSpec {
+            name: name.to_string(),
+            node: state.identity(),
+            incarnation: state.incarnation(),
+            rails,
+            loans,
+        };
+        let agent = Agent::start(spec).map_err(|error| Failure::io("cannot start the node", &error))?;
+        Ok(Self { agent, control, signals, ending: None })
+    }
+
+    /// Serves until the node has ended.
+    pub(super) fn serve(mut self, observer: &mut dyn Observer) -> Result<(), Failure> {
+        loop {
+            self.wait(observer.deadline())?;
+            if self.take_signal() {
+                self.begin_end(observer);
+            }
+            let events = self.agent.turn().map_err(|error| Failure::io("the node cannot go on", &error))?;
+            let mut then = Then::GoOn;
+            for event in &events {
+                log_event(event);
+                then = observer.handle(event)?;
+            }
+            let (agent, stop) = (&self.agent, &mut false);
+            self.control.turn(&mut |request| answer(agent, &request, stop));
+            if *stop {
+                self.begin_end(observer);
+            }
+            let overdue = observer.deadline().is_some_and(|deadline| deadline <= Instant::now());
+            if overdue && self.ending.is_none() {
+                observer.overdue()?;
+            }
+            if self.may_end(&then, observer)? {
+                return self.end();
+            }
+        }
+    }
+
+    fn wait(&mut self, deadline: Option<Instant>) -> Result<(), Failure> {
+        let ends = self.ending.map(|since| since + GIVE_BACK);
+        let deadline = [deadline, ends, self.agent.poll_timeout()].into_iter().flatten().min();
+        let timeout = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let timeout = timeout.map(|timeout| Timespec {
+            tv_sec: timeout.as_secs() as i64,
+            tv_nsec: i64::from(timeout.subsec_nanos()),
+        });
+        let (agent, control) = (self.agent.as_fd(), self.control.as_fd());
+        let signals = self.signals.as_fd();
+        let mut watched = [agent, control, signals].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        match rustix::event::poll(&mut watched, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(errno) => Err(Failure::io("cannot wait", &errno.into())),
+        }
+    }
+
+    fn take_signal(&mut self) -> bool {
+        let mut bytes = [0; 16];
+        self.signals.read(&mut bytes).is_ok_and(|count| count > 0)
+    }
+
+    fn begin_end(&mut self, observer: &dyn Observer) {
+        if self.ending.is_none() {
+            info!("ending");
+            self.ending = Some(Instant::now());
+            if observer.gives_back() {
+                self.agent.shut_down();
+            }
+        }
+    }
+
+    fn may_end(&self, then: &Then, observer: &dyn Observer) -> Result<bool, Failure> {
+        let Some(since) = self.ending else { return Ok(false) };
+        if !observer.gives_back() || *then == Then::End {
+            return Ok(true);
+        }
+        if since.elapsed() < GIVE_BACK {
+            return Ok(false);
+        }
+        Err(Failure::unreachable(
+            "the lender did not answer, so the drive was neither flushed nor given back; the lender keeps it for this node",
+        ))
+    }
+
+    /// What was lent is made durable; dropping the agent ends the card.
+    fn end(self) -> Result<(), Failure> {
+        for loan in &self.agent.view().spec().loans {
+            if let LoanEnd::Lend { image, source, .. } = &loan.end
+                && !image.info().read_only
+            {
+                image.sync_data().map_err(|error| Failure::io(format!("cannot flush {source}"), &error))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn signals() -> std::io::Result<UnixStream> {
+    let (ours, theirs) = UnixStream::pair()?;
+    ours.set_nonblocking(true)?;
+    for signal in [SIGTERM, SIGINT] {
+        signal_hook::low_level::pipe::register(signal, theirs.try_clone()?)?;
+    }
+    Ok(ours)
+}
+
+fn log_event(event: &AgentEvent) {
+    match event {
+        AgentEvent::Ready(loan) => info!(loan, "drive is usable"),
+        AgentEvent::GivenBack(loan) => info!(loan, "loan was given back"),
+        AgentEvent::Refused { loan, .. } => info!(loan, "loan was refused"),
+    }
+}
+
+fn answer(agent: &Agent, request: &Request, stop: &mut bool) -> Response {
+    match request {
+        Request::Status => Response::Status { status: Box::new(report::status(&agent.view())) },
+        Request::Impair(impairment) => impair(agent, impairment),
+        Request::Stop => {
+            *stop = true;
+            Response::Done
+        }
+    }
+}
+
+/// Rails are called `rail0`, `rail1`, ... in the order of the line.
+fn impair(agent: &Agent, wanted: &Impairment) -> Response {
+    let view = agent.view();
+    let number = wanted.rail.strip_prefix("rail").and_then(|number| number.parse().ok());
+    let Some(target) = number.and_then(|number| view.impairment(number)) else {
+        return Response::Refused { why: format!("there is no rail `{}`", wanted.rail) };
+    };
+    let ratios = [
+        (&target.drop_ppm, wanted.drop_ppm),
+        (&target.repeat_ppm, wanted.repeat_ppm),
+        (&target.reorder_ppm, wanted.reorder_ppm),
+        (&target.corrupt_ppm, wanted.corrupt_ppm),
+        (&target.hold_packets, 4),
+        (&target.hold_us, 2_000),
+    ];
+    ratios.iter().for_each(|(field, value)| field.store(*value, Ordering::Relaxed));
+    target.cut(wanted.cut_out, wanted.cut_in);
+    Response::Done
+}

@@ -1,0 +1,465 @@
+//! The agent: creates and keeps every descriptor, holds the ledger's memory, and starts a card whenever there is none.
+//!
+//! It moves no data. A card that dies is reaped, the ring is drained, the generation is raised, and the next card goes
+//! on: same ledger, same sockets, same files. The agent itself is a value that a role of the program drives: wait
+//! until [`Agent::as_fd`] is readable, then call [`Agent::turn`].
+
+mod clients;
+mod view;
+
+use std::ffi::CString;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use tracing::{error, info, warn};
+
+use self::clients::Clients;
+pub use self::view::View;
+use crate::files::Image;
+use crate::memory::{self, Mapping};
+use crate::messages::{self, ToAgent, ToCard};
+use crate::plan::{
+    LoanPlan, MEMORY_BYTES, MediumKind, Plan, RailPlan, RolePlan, SHARED_OFFSET, SharedCells, descriptor,
+};
+use crate::process::{Child, Exit, OWN_EXECUTABLE, Spawn};
+use crate::ring::{Ring, RingError};
+use crate::udp::{RailSocket, max_datagram_bytes};
+use crate::wait::{Interest, SpinTimes, Waiter};
+
+/// Requests that the ring holds.
+const RING_ENTRIES: u32 = 512;
+/// How long disk requests of a dead card may take to end before its successor is given up for this time.
+const DRAIN_PATIENCE: Duration = Duration::from_secs(20);
+/// A card that dies sooner than this has hardly begun.
+const SHORT_LIFE: Duration = Duration::from_millis(50);
+/// So many short lives in a row, and the next card waits for [`RESTART_PAUSE`].
+const SHORT_LIVES: u32 = 10;
+const RESTART_PAUSE: Duration = Duration::from_millis(100);
+/// Frames that a lender offers: the borrower knows the path and says what it takes.
+const LENDER_FRAME: usize = crate::udp::MAX_DATAGRAM_BYTES;
+
+/// A node as its role wants it.
+pub struct NodeSpec {
+    /// Its name.
+    pub name: String,
+    /// Its identity.
+    pub node: u64,
+    /// Which life of its ledger this is.
+    pub incarnation: u64,
+    /// The rails: bound sockets, in the order that both sides of a loan know.
+    pub rails: Vec<RailSocket>,
+    /// What it lends and borrows.
+    pub loans: Vec<LoanSpec>,
+}
+
+/// A loan as a role wants it.
+pub struct LoanSpec {
+    /// The function's name.
+    pub function: String,
+    /// The key of its line.
+    pub key: [u8; 32],
+    /// As frames name it.
+    pub group: u32,
+    /// Frames are only checksummed.
+    pub insecure: bool,
+    /// Which assignment this is.
+    pub generation: u32,
+    /// Which side, with its resources.
+    pub end: LoanEnd,
+}
+
+/// The side of a loan.
+pub enum LoanEnd {
+    /// Lends an image.
+    Lend {
+        /// The image, with its lock.
+        image: Image,
+        /// Bytes of a block.
+        block_size: u32,
+        /// As `status` names it.
+        source: String,
+    },
+    /// Borrows a drive.
+    Borrow {
+        /// The lender's addresses, by rail.
+        peers: Vec<SocketAddr>,
+        /// Where its clients connect.
+        nbd: PathBuf,
+        /// How long a request may wait for the lender.
+        io_timeout: Duration,
+    },
+}
+
+/// What a role has to know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AgentEvent {
+    /// The drive of the loan is usable.
+    Ready(usize),
+    /// The lender refuses: someone else has the function, by this name and for so long, or the two sides do not agree on sealing.
+    Refused {
+        /// The loan.
+        loan: usize,
+        /// Who has it.
+        in_use_by: Option<String>,
+        /// For how long.
+        since: Duration,
+    },
+    /// The loan was given back.
+    GivenBack(usize),
+}
+
+/// What became of the cards so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CardRecord {
+    /// The present card's process, if there is one.
+    pub pid: Option<i32>,
+    /// Its generation.
+    pub generation: u32,
+    /// How many cards have died.
+    pub restarts: u32,
+    /// Whether it serves.
+    pub running: bool,
+    /// From the last death to the moment the successor served.
+    pub last_recovery: Option<Duration>,
+}
+
+/// The agent of a node.
+pub struct Agent {
+    spec: NodeSpec,
+    memory: OwnedFd,
+    mapping: Mapping,
+    ring: Option<Ring>,
+    clients: Clients,
+    waiter: Waiter,
+    card: Option<LiveCard>,
+    record: CardRecord,
+    died_at: Option<Instant>,
+    short_lives: u32,
+    restart_at: Option<Instant>,
+    shutting_down: bool,
+}
+
+struct LiveCard {
+    child: Child,
+    messages: OwnedFd,
+    started: Instant,
+}
+
+mod token {
+    pub(super) const CARD: u64 = 0;
+    pub(super) const MESSAGES: u64 = 1;
+    pub(super) const LISTENER: u64 = 1 << 32;
+}
+
+impl Agent {
+    /// Makes the ledger, the ring and the edges, and starts the first card.
+    ///
+    /// # Errors
+    /// What the system refused.
+    pub fn start(spec: NodeSpec) -> io::Result<Self> {
+        crate::harden();
+        let memory = memory::create("causeway-ledger", MEMORY_BYTES)?;
+        let mapping = Mapping::shared(memory.as_fd())?;
+        let waiter = Waiter::new(SpinTimes { idle: Duration::ZERO, expecting: Duration::ZERO })?;
+        let clients = Clients::listen(&spec.loans)?;
+        for (loan, listener) in clients.listeners() {
+            waiter.register(listener, token::LISTENER + loan as u64, Interest::READ)?;
+        }
+        let ring = make_ring(&spec)?;
+        let mut agent = Self {
+            spec,
+            memory,
+            mapping,
+            ring,
+            clients,
+            waiter,
+            card: None,
+            record: CardRecord::default(),
+            died_at: None,
+            short_lives: 0,
+            restart_at: None,
+            shutting_down: false,
+        };
+        if let Some(ring) = &agent.ring {
+            // SAFETY: the cell lies inside of the mapping, and no card exists yet.
+            unsafe { (*agent.mapping.at::<SharedCells>(SHARED_OFFSET)).ring = ring.parameters() };
+        }
+        agent.start_card()?;
+        Ok(agent)
+    }
+
+    /// Readable when [`Agent::turn`] has something to do.
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.waiter.as_fd()
+    }
+
+    /// When [`Agent::turn`] is to be called although nothing is readable.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.restart_at
+    }
+
+    /// Does what is due, without waiting; returns what the role has to know.
+    ///
+    /// # Errors
+    /// What leaves the node without a card for good.
+    pub fn turn(&mut self) -> io::Result<Vec<AgentEvent>> {
+        let mut events = Vec::new();
+        self.waiter.poll()?;
+        let ready: Vec<u64> = self.waiter.ready().map(|ready| ready.token).collect();
+        for what in ready {
+            match what {
+                // What it said before it died counts, so messages are read first.
+                token::CARD => {
+                    self.take_messages(&mut events);
+                    self.bury_card()?;
+                }
+                token::MESSAGES => self.take_messages(&mut events),
+                listener => self.accept((listener - token::LISTENER) as usize),
+            }
+        }
+        if self.restart_at.is_some_and(|at| at <= Instant::now()) {
+            self.restart_at = None;
+            self.start_card()?;
+        }
+        Ok(events)
+    }
+
+    /// Asks the card to give everything back: [`AgentEvent::GivenBack`] follows for each borrowed loan that was reached.
+    pub fn shut_down(&mut self) {
+        self.shutting_down = true;
+        self.clients.stop_listening();
+        if let Some(card) = &self.card {
+            let _ = messages::send(card.messages.as_fd(), &ToCard::ShutDown, None);
+        }
+    }
+
+    /// The state of the data plane.
+    pub fn view(&self) -> View<'_> {
+        View::new(&self.mapping, &self.spec, self.record)
+    }
+
+    fn shared(&self) -> &SharedCells {
+        // SAFETY: inside of the mapping; everything but `ring`, which is written once before the first card, is atomic.
+        unsafe { &*self.mapping.at::<SharedCells>(SHARED_OFFSET) }
+    }
+
+    fn start_card(&mut self) -> io::Result<()> {
+        self.record.generation += 1;
+        let (ours, theirs) = messages::pair()?;
+        let plan = self.write_plan()?;
+        let child = self.spawn(&theirs, &plan)?;
+        self.waiter.register(child.as_fd(), token::CARD, Interest::READ)?;
+        self.waiter.register(ours.as_fd(), token::MESSAGES, Interest::READ)?;
+        self.record.pid = Some(child.pid());
+        for (loan, slot, socket) in self.clients.connections() {
+            messages::send(ours.as_fd(), &ToCard::Connection { loan, slot }, Some(socket))?;
+        }
+        if self.shutting_down {
+            messages::send(ours.as_fd(), &ToCard::ShutDown, None)?;
+        }
+        self.card = Some(LiveCard { child, messages: ours, started: Instant::now() });
+        Ok(())
+    }
+
+    fn spawn(&self, messages: &OwnedFd, plan: &OwnedFd) -> io::Result<Child> {
+        let mut descriptors: Vec<(BorrowedFd<'_>, RawFd)> = vec![
+            (self.memory.as_fd(), descriptor::MEMORY),
+            (plan.as_fd(), descriptor::PLAN),
+            (messages.as_fd(), descriptor::MESSAGES),
+        ];
+        if let Some(ring) = &self.ring {
+            descriptors.push((ring.as_fd(), descriptor::RING));
+        }
+        for (index, rail) in self.spec.rails.iter().enumerate() {
+            descriptors.push((rail.as_fd(), descriptor::FIRST + index as RawFd));
+        }
+        let images = self.spec.loans.iter().filter_map(|loan| match &loan.end {
+            LoanEnd::Lend { image, .. } => Some(image),
+            LoanEnd::Borrow { .. } => None,
+        });
+        for (index, image) in images.enumerate() {
+            descriptors.push((image.as_fd(), crate::card::image_descriptor(self.spec.rails.len(), index)));
+        }
+        let arguments = [c"causeway".to_owned(), c"__card".to_owned()];
+        let environment: Vec<CString> = std::env::vars_os()
+            .filter(|(name, _)| name == "RUST_BACKTRACE")
+            .filter_map(|(name, value)| CString::new(format!("{}={}", name.display(), value.display())).ok())
+            .collect();
+        Spawn {
+            program: OWN_EXECUTABLE,
+            arguments: &arguments,
+            environment: &environment,
+            descriptors: &descriptors,
+        }
+        .start()
+    }
+
+    fn write_plan(&self) -> io::Result<OwnedFd> {
+        let mut seed = [0; 32];
+        fill_random(&mut seed)?;
+        let mut images = 0;
+        let loans = self.spec.loans.iter().map(|loan| {
+            let plan = loan_plan(&self.spec, loan, images, self.ring.is_some());
+            images += usize::from(matches!(loan.end, LoanEnd::Lend { .. }));
+            plan
+        });
+        let plan = Plan {
+            agent_pid: rustix::process::getpid().as_raw_nonzero().get(),
+            node: self.spec.node,
+            name: self.spec.name.clone(),
+            // Domains are told apart within a loan; without a manager any choice will do that two nodes hardly share.
+            domain: (self.spec.node as u32 ^ (self.spec.node >> 32) as u32) & 0x3_ffff,
+            incarnation: self.spec.incarnation,
+            generation: self.record.generation,
+            seed,
+            has_ring: self.ring.is_some(),
+            loans: loans.collect(),
+            rails: self.rail_plans(),
+        };
+        let bytes = serde_json::to_vec(&plan)?;
+        let fd = memory::create("causeway-plan", bytes.len() + 1)?;
+        let mapping = Mapping::shared(fd.as_fd())?;
+        // SAFETY: the mapping is new, as long as the bytes and one zero, and nobody else has it yet.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), mapping.as_ptr(), bytes.len()) };
+        Ok(fd)
+    }
+
+    /// The largest frames: of a borrower what its routes to the lenders carry, of a lender whatever the borrower says.
+    fn rail_plans(&self) -> Vec<RailPlan> {
+        let frame = |index: usize, rail: &RailSocket| {
+            let routes = self.spec.loans.iter().filter_map(|loan| match &loan.end {
+                LoanEnd::Borrow { peers, .. } => peers.get(index),
+                LoanEnd::Lend { .. } => None,
+            });
+            routes
+                .map(|peer| rail.path_mtu(*peer).map_or(1280, |mtu| max_datagram_bytes(*peer, mtu)))
+                .min()
+                .unwrap_or(LENDER_FRAME)
+        };
+        let rails = self.spec.rails.iter().enumerate();
+        rails
+            .map(|(index, rail)| RailPlan { max_frame: frame(index, rail), offload: rail.features().gso })
+            .collect()
+    }
+
+    fn take_messages(&mut self, events: &mut Vec<AgentEvent>) {
+        let Some(card) = &self.card else { return };
+        // An error means that the card is going; its pidfd says the rest.
+        while let Ok(Some((message, _))) = messages::receive::<ToAgent>(&card.messages) {
+            match message {
+                ToAgent::Running => {
+                    self.record.running = true;
+                    if let Some(died_at) = self.died_at.take() {
+                        self.record.last_recovery = Some(died_at.elapsed());
+                        info!(generation = self.record.generation, after = ?died_at.elapsed(), "card recovered");
+                    }
+                }
+                ToAgent::Ready { loan } => events.push(AgentEvent::Ready(loan)),
+                ToAgent::GivenBack { loan } => events.push(AgentEvent::GivenBack(loan)),
+                ToAgent::Refused { loan, in_use_by, since_s } => {
+                    events.push(AgentEvent::Refused { loan, in_use_by, since: Duration::from_secs(since_s) });
+                }
+                ToAgent::Disconnected { loan, slot } => self.clients.disconnected(loan, slot),
+            }
+        }
+    }
+
+    /// The card is dead: nothing of it may have an effect any more before its successor starts.
+    fn bury_card(&mut self) -> io::Result<()> {
+        let Some(mut card) = self.card.take() else { return Ok(()) };
+        self.died_at.get_or_insert_with(Instant::now);
+        self.waiter.deregister(card.child.as_fd())?;
+        self.waiter.deregister(card.messages.as_fd())?;
+        match card.child.reap()? {
+            Exit::Signal(signal) => warn!(signal, generation = self.record.generation, "card was killed"),
+            Exit::Status(status) => error!(status, generation = self.record.generation, "card has ended"),
+        }
+        self.record.restarts += 1;
+        self.record.running = false;
+        self.record.pid = None;
+        if let Some(ring) = &mut self.ring {
+            ring.drain(DRAIN_PATIENCE).map_err(io::Error::other)?;
+        }
+        let short = card.started.elapsed() < SHORT_LIFE;
+        self.short_lives = if short { self.short_lives + 1 } else { 0 };
+        if self.short_lives < SHORT_LIVES {
+            return self.start_card();
+        }
+        self.restart_at = Some(Instant::now() + RESTART_PAUSE);
+        Ok(())
+    }
+
+    fn accept(&mut self, loan: usize) {
+        while let Some((slot, socket)) = self.clients.accept(loan) {
+            // Nobody serves the slot, so its account may begin anew.
+            let accounts = &self.shared().edges[loan][slot];
+            accounts.received.reset();
+            accounts.sent.reset();
+            if let Some(card) = &self.card {
+                // A card that dies now is followed by one that is given all connections.
+                let _ = messages::send(
+                    card.messages.as_fd(),
+                    &ToCard::Connection { loan, slot },
+                    Some(socket.as_fd()),
+                );
+            }
+            self.clients.keep(loan, slot, socket);
+        }
+    }
+}
+
+fn loan_plan(spec: &NodeSpec, loan: &LoanSpec, images: usize, has_ring: bool) -> LoanPlan {
+    let role = match &loan.end {
+        LoanEnd::Lend { image, block_size, .. } => {
+            let info = image.info();
+            RolePlan::Lend {
+                image: crate::card::image_descriptor(spec.rails.len(), images),
+                blocks: info.bytes / u64::from(*block_size),
+                block_size: *block_size,
+                read_only: info.read_only,
+                volatile_cache: true,
+                unique_id: spec.node ^ u64::from(loan.group).rotate_left(32),
+                medium: medium_of(image, has_ring),
+            }
+        }
+        LoanEnd::Borrow { peers, io_timeout, .. } => {
+            RolePlan::Borrow { peers: peers.clone(), io_timeout_ms: io_timeout.as_millis() as u64 }
+        }
+    };
+    LoanPlan { key: loan.key, insecure: loan.insecure, group: loan.group, generation: loan.generation, role }
+}
+
+fn medium_of(image: &Image, has_ring: bool) -> MediumKind {
+    match (image.info().memory_backed, has_ring) {
+        (true, _) => MediumKind::Inline,
+        (false, true) => MediumKind::Ring,
+        (false, false) => MediumKind::Threads,
+    }
+}
+
+/// The ring for the disks among the images; none where there is no disk or io_uring is forbidden.
+fn make_ring(spec: &NodeSpec) -> io::Result<Option<Ring>> {
+    let disks = spec.loans.iter().any(|loan| match &loan.end {
+        LoanEnd::Lend { image, .. } => !image.info().memory_backed,
+        LoanEnd::Borrow { .. } => false,
+    });
+    if !disks {
+        return Ok(None);
+    }
+    match Ring::create(RING_ENTRIES) {
+        Ok(ring) => Ok(Some(ring)),
+        Err(RingError::Unavailable(error)) => {
+            warn!(%error, "io_uring is not available: disks are served with plain system calls in threads");
+            Ok(None)
+        }
+        Err(RingError::System(error)) => Err(error),
+    }
+}
+
+fn fill_random(bytes: &mut [u8]) -> io::Result<()> {
+    rustix::rand::getrandom(bytes, rustix::rand::GetRandomFlags::empty())?;
+    Ok(())
+}

@@ -1,0 +1,261 @@
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, OwnedFd};
+
+use base::Instant;
+use base::ledger::Span;
+use node::{Card, EDGE_CONNECTIONS, MAX_LOANS};
+
+use super::token;
+use crate::messages::{self, ToAgent};
+use crate::plan::{EdgeAccounts, SharedCells};
+use crate::stream_socket::{self, StreamProgress};
+use crate::wait::{Interest, Waiter};
+
+/// Pieces of memory in one send.
+const SEND_SPANS: usize = 64;
+
+/// The connections of clients: the card reads and writes their sockets itself, the kernel keeps the account.
+pub(super) struct Edges<'m> {
+    shared: &'m SharedCells,
+    /// By loan and slot.
+    connections: Vec<Option<Connection>>,
+    open: usize,
+}
+
+struct Connection {
+    socket: OwnedFd,
+    interest: Interest,
+}
+
+/// Where a connection stands after an attempt to move bytes.
+enum Outcome {
+    Moved,
+    Nothing,
+    Ended,
+}
+
+impl<'m> Edges<'m> {
+    pub(super) fn new(shared: &'m SharedCells) -> Self {
+        let connections = (0..MAX_LOANS * EDGE_CONNECTIONS).map(|_| None).collect();
+        Self { shared, connections, open: 0 }
+    }
+
+    /// A connection from the agent: new, or one that a dead card has served.
+    #[expect(clippy::too_many_arguments, reason = "the parts of the driver are borrowed one by one")]
+    pub(super) fn attach(
+        &mut self,
+        loan: usize,
+        slot: usize,
+        socket: OwnedFd,
+        card: &mut Card<'_>,
+        now: Instant,
+        waiter: &Waiter,
+        to_agent: &mut OwnedFd,
+    ) -> io::Result<()> {
+        let key = key(loan, slot);
+        let accounts = self.accounts(key);
+        let (received, sent) = (accounts.received.position(), accounts.sent.position());
+        let fresh = received == 0 && sent == 0;
+        if card.edge_is_idle(loan, slot) && !fresh {
+            // A predecessor had closed it and died before it could say so.
+            return tell_closed(to_agent, key);
+        }
+        populate(card, loan, slot, received);
+        waiter.register(socket.as_fd(), token::EDGE + key as u64, Interest::READ)?;
+        self.connections[key] = Some(Connection { socket, interest: Interest::READ });
+        self.open += 1;
+        if card.edge_is_idle(loan, slot) {
+            card.edge_open(now, loan, slot);
+        } else {
+            card.edge_sent(now, loan, slot, sent);
+            card.edge_received(now, loan, slot, received);
+        }
+        Ok(())
+    }
+
+    /// Connection `key` can be read, or has ended.
+    pub(super) fn receive(
+        &mut self,
+        key: usize,
+        card: &mut Card<'_>,
+        now: Instant,
+        waiter: &Waiter,
+        to_agent: &mut OwnedFd,
+    ) -> io::Result<()> {
+        if let Outcome::Ended = self.receive_some(key, card, now) {
+            self.close(key, card, now, waiter, to_agent)?;
+        }
+        Ok(())
+    }
+
+    fn receive_some(&mut self, key: usize, card: &mut Card<'_>, now: Instant) -> Outcome {
+        let accounts = self.accounts(key);
+        let (loan, slot) = place(key);
+        let Some(connection) = self.connections.get(key).and_then(Option::as_ref) else {
+            return Outcome::Nothing;
+        };
+        let spans = card.edge_receive_spans(loan, slot, accounts.received.position());
+        let mut pieces = spans.map(|span| IoSliceMut::new(span.map_or(&mut [], |span| writable(&span))));
+        if pieces.iter().all(|piece| piece.is_empty()) {
+            return Outcome::Nothing;
+        }
+        match stream_socket::receive(connection.socket.as_fd(), &accounts.received, &mut pieces) {
+            StreamProgress::Progressed(_) => {
+                card.edge_received(now, loan, slot, accounts.received.position());
+                Outcome::Moved
+            }
+            StreamProgress::WouldBlock => Outcome::Nothing,
+            StreamProgress::Closed | StreamProgress::Failed(_) => Outcome::Ended,
+        }
+    }
+
+    /// Sends replies, ends what wants to be ended, and keeps the interest of each connection. True if bytes were moved.
+    pub(super) fn send(
+        &mut self,
+        card: &mut Card<'_>,
+        now: Instant,
+        waiter: &Waiter,
+        to_agent: &mut OwnedFd,
+    ) -> io::Result<bool> {
+        let mut busy = false;
+        if self.open == 0 {
+            return Ok(false);
+        }
+        for key in 0..self.connections.len() {
+            if self.connections[key].is_none() {
+                continue;
+            }
+            let (loan, slot) = place(key);
+            match self.send_some(key, card, now) {
+                Outcome::Moved => busy = true,
+                Outcome::Nothing => {}
+                Outcome::Ended => {
+                    self.close(key, card, now, waiter, to_agent)?;
+                    continue;
+                }
+            }
+            if card.edge_wants_close(loan, slot) {
+                self.close(key, card, now, waiter, to_agent)?;
+                continue;
+            }
+            self.keep_interest(key, card, waiter)?;
+        }
+        Ok(busy)
+    }
+
+    fn send_some(&mut self, key: usize, card: &mut Card<'_>, now: Instant) -> Outcome {
+        let accounts = self.accounts(key);
+        let (loan, slot) = place(key);
+        let Some(connection) = &self.connections[key] else { return Outcome::Nothing };
+        let position = accounts.sent.position();
+        if position >= card.edge_output_end(loan, slot) {
+            return Outcome::Nothing;
+        }
+        let empty = IoSlice::new(&[]);
+        let mut pieces = [empty; SEND_SPANS];
+        let count = gather(card, loan, slot, position, &mut pieces);
+        if count == 0 {
+            return Outcome::Nothing;
+        }
+        match stream_socket::send(connection.socket.as_fd(), &accounts.sent, &pieces[..count]) {
+            StreamProgress::Progressed(_) => {
+                card.edge_sent(now, loan, slot, accounts.sent.position());
+                Outcome::Moved
+            }
+            StreamProgress::WouldBlock => Outcome::Nothing,
+            StreamProgress::Closed | StreamProgress::Failed(_) => Outcome::Ended,
+        }
+    }
+
+    /// Reading is asked for while there is room, writing while something is owed: readiness is level-triggered.
+    fn keep_interest(&mut self, key: usize, card: &Card<'_>, waiter: &Waiter) -> io::Result<()> {
+        let accounts = self.accounts(key);
+        let (loan, slot) = place(key);
+        let spans = card.edge_receive_spans(loan, slot, accounts.received.position());
+        let wanted = Interest {
+            read: spans.iter().any(Option::is_some),
+            write: accounts.sent.position() < card.edge_output_end(loan, slot),
+        };
+        if let Some(connection) = &mut self.connections[key]
+            && connection.interest != wanted
+        {
+            waiter.modify(connection.socket.as_fd(), token::EDGE + key as u64, wanted)?;
+            connection.interest = wanted;
+        }
+        Ok(())
+    }
+
+    fn close(
+        &mut self,
+        key: usize,
+        card: &mut Card<'_>,
+        now: Instant,
+        waiter: &Waiter,
+        to_agent: &mut OwnedFd,
+    ) -> io::Result<()> {
+        let (loan, slot) = place(key);
+        if let Some(connection) = self.connections[key].take() {
+            self.open -= 1;
+            waiter.deregister(connection.socket.as_fd())?;
+            // The agent holds a copy, so closing ours would not end the connection.
+            let _ = rustix::net::shutdown(&connection.socket, rustix::net::Shutdown::Both);
+            card.edge_closed(now, loan, slot);
+            tell_closed(to_agent, key)?;
+        }
+        Ok(())
+    }
+
+    fn accounts(&self, key: usize) -> &'m EdgeAccounts {
+        let (loan, slot) = place(key);
+        &self.shared.edges[loan][slot]
+    }
+}
+
+fn tell_closed(to_agent: &OwnedFd, key: usize) -> io::Result<()> {
+    let (loan, slot) = place(key);
+    messages::send(to_agent.as_fd(), &ToAgent::Disconnected { loan, slot }, None)
+}
+
+/// Makes the memory present that the kernel writes for this connection: what it writes for a dying process must not fault.
+fn populate(card: &Card<'_>, loan: usize, slot: usize, position: u64) {
+    for span in card.edge_receive_spans(loan, slot, position).into_iter().flatten() {
+        let page = rustix::param::page_size();
+        let start = span.as_ptr().addr() / page * page;
+        let end = (span.as_ptr().addr() + span.len()).next_multiple_of(page);
+        // SAFETY: the range is inside the mapping, whose ends are page aligned; populating changes no content. Older kernels refuse,
+        // and the pages are then present from the first life of the slot on.
+        unsafe {
+            libc::madvise(span.as_ptr().with_addr(start).cast(), end - start, libc::MADV_POPULATE_WRITE)
+        };
+    }
+}
+
+fn gather<'a>(
+    card: &Card<'a>,
+    loan: usize,
+    slot: usize,
+    position: u64,
+    pieces: &mut [IoSlice<'a>; SEND_SPANS],
+) -> usize {
+    let mut spans: [Span<'a>; SEND_SPANS] = [Span::empty(); SEND_SPANS];
+    let count = card.edge_send_spans(loan, slot, position, &mut spans);
+    for (piece, span) in pieces.iter_mut().zip(&spans[..count]) {
+        // SAFETY: payload that is owed to a client is not written before it was sent; the kernel only reads it.
+        *piece = IoSlice::new(unsafe { std::slice::from_raw_parts(span.as_ptr(), span.len()) });
+    }
+    count
+}
+
+/// The span as the kernel is given it.
+fn writable<'a>(span: &Span<'a>) -> &'a mut [u8] {
+    // SAFETY: free input space of a connection: nothing else reads or writes it during the call it is made for.
+    unsafe { std::slice::from_raw_parts_mut(span.as_ptr(), span.len()) }
+}
+
+fn key(loan: usize, slot: usize) -> usize {
+    loan * EDGE_CONNECTIONS + slot
+}
+
+fn place(key: usize) -> (usize, usize) {
+    (key / EDGE_CONNECTIONS, key % EDGE_CONNECTIONS)
+}

@@ -1,0 +1,273 @@
+use std::collections::BTreeMap;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+
+use base::Instant;
+use node::{Card, MediaError, MediaId, MediaKind, MediaWork};
+
+use super::token;
+use crate::files::Image;
+use crate::plan::{MediumKind, Plan, RolePlan, SharedCells, descriptor};
+use crate::process::inherited;
+use crate::ring::{Completion, Request, Ring};
+use crate::wait::{Interest, Waiter, WakeUp};
+
+/// Threads for disks where io_uring is forbidden, and for what it cannot do.
+const THREADS: usize = 4;
+/// Work that waits for a thread.
+const QUEUE: usize = 1024;
+
+/// The media behind the lent functions of a card.
+pub(super) struct Media<'m> {
+    images: Vec<Option<(Arc<Image>, MediumKind)>>,
+    ring: Option<Ring>,
+    /// What the ring has, by its user data.
+    in_ring: BTreeMap<u64, InRing<'m>>,
+    threads: Option<Threads>,
+    /// Work that found the ring full.
+    waiting: Option<MediaWork<'m>>,
+}
+
+struct InRing<'m> {
+    work: MediaWork<'m>,
+    pieces: Vec<libc::iovec>,
+}
+
+/// A job for a thread: plain addresses of ledger memory, which belong to the job until its result is in.
+struct Job {
+    loan: usize,
+    id: MediaId,
+    kind: MediaKind,
+    offset: u64,
+    len: u32,
+    pieces: Vec<(usize, usize)>,
+    image: Arc<Image>,
+}
+
+struct Threads {
+    jobs: SyncSender<Job>,
+    results: Receiver<(usize, MediaId, Result<(), MediaError>)>,
+    wake_up: Arc<WakeUp>,
+    out: usize,
+}
+
+impl<'m> Media<'m> {
+    pub(super) fn take_over(plan: &Plan, shared: &'m SharedCells, waiter: &Waiter) -> io::Result<Self> {
+        let mut images = Vec::new();
+        for loan in &plan.loans {
+            images.push(match &loan.role {
+                RolePlan::Lend { image, medium, .. } => {
+                    // SAFETY: the agent gives the image at this number; nothing else in this process owns it.
+                    let fd = unsafe { inherited(*image)? };
+                    Some((Arc::new(Image::from_fd(fd)?), *medium))
+                }
+                RolePlan::Borrow { .. } => None,
+            });
+        }
+        let ring = if plan.has_ring { Some(attach_ring(shared, waiter)?) } else { None };
+        let disks = images.iter().flatten().any(|(_, medium)| *medium != MediumKind::Inline);
+        let threads = if disks { Some(Threads::start(waiter)?) } else { None };
+        Ok(Self { images, ring, in_ring: BTreeMap::new(), threads, waiting: None })
+    }
+
+    /// Does, or begins, what the functions ask for. Inline work is done one piece at a time: the next one is asked for only
+    /// when the result of the one before is committed. True if anything was done.
+    pub(super) fn drive(&mut self, card: &mut Card<'m>, now: Instant) -> io::Result<bool> {
+        let mut busy = false;
+        while let Some(work) = self.waiting.take().or_else(|| card.poll_media()) {
+            let Some((image, medium)) = &self.images[work.loan] else { continue };
+            match (medium, work.kind) {
+                (MediumKind::Inline, _) => {
+                    let result = execute(image, work.kind, work.offset, work.len, &addresses(&work));
+                    card.handle_media(now, work.loan, work.id, result);
+                }
+                (MediumKind::Ring, MediaKind::Read | MediaKind::Write | MediaKind::Flush)
+                    if self.ring.is_some() =>
+                {
+                    if !self.push(&work) {
+                        self.waiting = Some(work);
+                        break;
+                    }
+                }
+                _ => {
+                    let image = Arc::clone(image);
+                    self.hand_over(&work, image)?;
+                }
+            }
+            busy = true;
+        }
+        if busy && let Some(ring) = &mut self.ring {
+            match ring.submit() {
+                Err(error) if !matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY)) => {
+                    return Err(error);
+                }
+                _ => {}
+            }
+        }
+        Ok(busy)
+    }
+
+    /// Whether an answer of a disk is awaited.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.in_ring.is_empty() || self.threads.as_ref().is_some_and(|threads| threads.out > 0)
+    }
+
+    /// Takes what disks have ended.
+    pub(super) fn take_results(&mut self, card: &mut Card<'m>, now: Instant) -> io::Result<()> {
+        while let Some(completion) = self.ring.as_mut().and_then(|ring| ring.reap(|completion| completion)) {
+            self.finish(completion, card, now);
+        }
+        if let Some(threads) = &mut self.threads {
+            threads.wake_up.take()?;
+            while let Ok((loan, id, result)) = threads.results.try_recv() {
+                threads.out -= 1;
+                card.handle_media(now, loan, id, result);
+            }
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, work: &MediaWork<'m>) -> bool {
+        let (Some(ring), Some((image, _))) = (&mut self.ring, &self.images[work.loan]) else { return false };
+        let fd = image.as_fd().as_raw_fd();
+        let pieces: Vec<libc::iovec> = work
+            .spans()
+            .map(|span| libc::iovec { iov_base: span.as_ptr().cast(), iov_len: span.len() })
+            .collect();
+        let (buffers, count, offset) = (pieces.as_ptr(), pieces.len() as u32, work.offset);
+        let request = match work.kind {
+            MediaKind::Read => Request::Read { fd, buffers, count, offset },
+            MediaKind::Write => Request::Write { fd, buffers, count, offset },
+            _ => Request::SyncData { fd },
+        };
+        let user_data = (work.loan as u64) << 32 | u64::from(work.id.0);
+        // SAFETY: the pages belong to this work until its result is handed in, and the table lives in `in_ring` until then.
+        let pushed = unsafe { ring.push(request, user_data) }.is_ok();
+        if pushed {
+            self.in_ring.insert(user_data, InRing { work: *work, pieces });
+        }
+        pushed
+    }
+
+    fn finish(&mut self, completion: Completion, card: &mut Card<'m>, now: Instant) {
+        let Some(InRing { work, pieces }) = self.in_ring.remove(&completion.user_data) else { return };
+        let Some((image, _)) = &self.images[work.loan] else { return };
+        let wanted: usize = pieces.iter().map(|piece| piece.iov_len).sum();
+        let result = match completion.result {
+            moved if moved >= 0 && moved as usize == wanted => Ok(()),
+            // Interrupted, or only a part: rare, and simply done again as a whole.
+            moved if moved >= 0 || matches!(-moved, libc::EINTR | libc::EAGAIN) => {
+                execute(image, work.kind, work.offset, work.len, &addresses(&work))
+            }
+            failed => Err(media_error(&io::Error::from_raw_os_error(-failed))),
+        };
+        card.handle_media(now, work.loan, work.id, result);
+    }
+
+    fn hand_over(&mut self, work: &MediaWork<'m>, image: Arc<Image>) -> io::Result<()> {
+        let threads = self.threads.as_mut().expect("there are threads wherever there is a disk");
+        let (loan, id, kind, offset, len) = (work.loan, work.id, work.kind, work.offset, work.len);
+        threads.out += 1;
+        let job = Job { loan, id, kind, offset, len, pieces: addresses(work), image };
+        threads.jobs.try_send(job).map_err(|_| io::Error::other("the disk threads have ended"))
+    }
+}
+
+fn attach_ring(shared: &SharedCells, waiter: &Waiter) -> io::Result<Ring> {
+    // SAFETY: the agent gives its ring at this number, with these parameters, and has reaped the card that used it before.
+    let mut ring = unsafe { Ring::attach(inherited(descriptor::RING)?, shared.ring)? };
+    // What a predecessor had submitted is submitted again by whoever has no result for it, so its results are not needed.
+    while ring.reap(|_| ()).is_some() {}
+    // SAFETY: the number stays open as long as the ring, which lives as long as this process.
+    let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(descriptor::RING) };
+    waiter.register(fd, token::RING, Interest::READ)?;
+    Ok(ring)
+}
+
+impl Threads {
+    fn start(waiter: &Waiter) -> io::Result<Self> {
+        let (jobs, queue) = sync_channel::<Job>(QUEUE);
+        let (done, results) = channel();
+        let wake_up = Arc::new(WakeUp::new()?);
+        waiter.register(wake_up.as_fd(), token::THREADS, Interest::READ)?;
+        let queue = Arc::new(std::sync::Mutex::new(queue));
+        for _ in 0..THREADS {
+            let (queue, done, wake_up) = (Arc::clone(&queue), done.clone(), Arc::clone(&wake_up));
+            std::thread::Builder::new().name("disk".into()).spawn(move || serve(&queue, &done, &wake_up))?;
+        }
+        Ok(Self { jobs, results, wake_up, out: 0 })
+    }
+}
+
+fn serve(
+    queue: &std::sync::Mutex<Receiver<Job>>,
+    done: &Sender<(usize, MediaId, Result<(), MediaError>)>,
+    wake_up: &WakeUp,
+) {
+    loop {
+        let job = queue.lock().ok().and_then(|queue| queue.recv().ok());
+        let Some(job) = job else { return };
+        let result = execute(&job.image, job.kind, job.offset, job.len, &job.pieces);
+        if done.send((job.loan, job.id, result)).is_err() || wake_up.signal().is_err() {
+            return;
+        }
+    }
+}
+
+fn addresses(work: &MediaWork<'_>) -> Vec<(usize, usize)> {
+    work.spans().map(|span| (span.as_ptr().expose_provenance(), span.len())).collect()
+}
+
+/// Does work with plain system calls.
+fn execute(
+    image: &Image,
+    kind: MediaKind,
+    offset: u64,
+    len: u32,
+    pieces: &[(usize, usize)],
+) -> Result<(), MediaError> {
+    let result = match kind {
+        MediaKind::Read => {
+            let mut slices: Vec<IoSliceMut<'_>> = pieces
+                .iter()
+                // SAFETY: the pages of a read belong to it alone until its result is handed in.
+                .map(|&(start, len)| unsafe {
+                    IoSliceMut::new(std::slice::from_raw_parts_mut(
+                        std::ptr::with_exposed_provenance_mut(start),
+                        len,
+                    ))
+                })
+                .collect();
+            image.read_at(&mut slices, offset)
+        }
+        MediaKind::Write => {
+            let mut slices: Vec<IoSlice<'_>> = pieces
+                .iter()
+                // SAFETY: the pages of a write are not changed until its result is handed in.
+                .map(|&(start, len)| unsafe {
+                    IoSlice::new(std::slice::from_raw_parts(std::ptr::with_exposed_provenance(start), len))
+                })
+                .collect();
+            image.write_at(&mut slices, offset)
+        }
+        MediaKind::Flush => image.sync_data(),
+        MediaKind::Trim => image.trim(offset, len.into()).map(|_| ()),
+        MediaKind::Zero => image.zero(offset, len.into(), false),
+    };
+    result.map_err(|error| media_error(&error))
+}
+
+fn media_error(error: &io::Error) -> MediaError {
+    match error.raw_os_error() {
+        Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => MediaError::NoSpace,
+        Some(libc::EROFS | libc::EPERM | libc::EBADF) => MediaError::ReadOnly,
+        _ => MediaError::Io,
+    }
+}
+
+/// The number at which a card gets the image of its `index`-th lent loan.
+pub(crate) fn image_descriptor(rails: usize, index: usize) -> RawFd {
+    descriptor::FIRST + (rails + index) as RawFd
+}

@@ -1,0 +1,194 @@
+//! The card: one thread that moves data, in a process that may be killed at any moment.
+//!
+//! It owns no state that matters. It maps the ledger, takes over the descriptors that the agent keeps, and drives
+//! [`node::Card`]: whatever is ready is handed in, each verb commits, and what is polled afterwards leaves.
+
+mod edges;
+mod media;
+mod rails;
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
+use std::time::Duration;
+
+use base::Instant;
+use base::ledger::RawMemory;
+use node::{Card, CardEvent, Refusal};
+
+pub(crate) use self::media::image_descriptor;
+
+use self::edges::Edges;
+use self::media::Media;
+use self::rails::Rails;
+use crate::memory::Mapping;
+use crate::messages::{self, ToAgent, ToCard};
+use crate::plan::{MEMORY_BYTES, Plan, SHARED_OFFSET, SharedCells, descriptor};
+use crate::process::{die_with_parent, inherited};
+use crate::wait::{Hint, Interest, SpinTimes, Waiter};
+
+/// What epoll reports, by kind: the rest of the token is an index.
+mod token {
+    pub(super) const MESSAGES: u64 = 0;
+    pub(super) const RING: u64 = 1;
+    pub(super) const THREADS: u64 = 2;
+    pub(super) const RAIL: u64 = 1 << 32;
+    pub(super) const EDGE: u64 = 2 << 32;
+}
+
+/// Runs a card in this process until the agent or a signal ends it. The descriptors of [`crate::plan`] are inherited.
+///
+/// # Errors
+/// What kept it from starting, or made it stop; the agent starts another one.
+pub fn run() -> io::Result<()> {
+    crate::harden();
+    // SAFETY: the agent has given exactly these descriptors at these numbers, and nothing else in this new process owns them.
+    let (memory, plan, to_agent) = unsafe {
+        (inherited(descriptor::MEMORY)?, inherited(descriptor::PLAN)?, inherited(descriptor::MESSAGES)?)
+    };
+    let plan = read_plan(plan)?;
+    die_with_parent(plan.agent_pid)?;
+    let mapping = Mapping::shared(memory.as_fd())?;
+    if mapping.len() < MEMORY_BYTES {
+        return Err(io::Error::other("the shared memory is smaller than this version's ledger"));
+    }
+    Driver::new(&plan, &mapping, to_agent)?.run()
+}
+
+fn read_plan(plan: OwnedFd) -> io::Result<Plan> {
+    let mapping = Mapping::shared(plan.as_fd())?;
+    // SAFETY: the agent has written the plan before it started this process, and does not touch it any more.
+    let bytes = unsafe { std::slice::from_raw_parts(mapping.as_ptr(), mapping.len()) };
+    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+    Ok(serde_json::from_slice(&bytes[..end])?)
+}
+
+/// The present, on the monotonic clock, which goes on from one card to the next.
+pub(crate) fn now() -> Instant {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    Instant::from_nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}
+
+/// Drives a card in real time.
+struct Driver<'m> {
+    card: Card<'m>,
+    rails: Rails<'m>,
+    edges: Edges<'m>,
+    media: Media<'m>,
+    waiter: Waiter,
+    to_agent: OwnedFd,
+    now: Instant,
+}
+
+impl<'m> Driver<'m> {
+    fn new(plan: &Plan, mapping: &'m Mapping, to_agent: OwnedFd) -> io::Result<Self> {
+        let base = NonNull::new(mapping.as_ptr()).expect("a mapping does not begin at zero");
+        // SAFETY: the mapping is page aligned, initialised and lives for 'm; this is the only thread that touches the ledger, and the
+        // agent, which reaps a card before it starts the next, only reads counters.
+        let memory = unsafe { RawMemory::new(base, SHARED_OFFSET) };
+        // SAFETY: the cells lie behind the ledger, consist of atomics and plain words, and any bytes are valid.
+        let shared: &'m SharedCells = unsafe { &*mapping.at::<SharedCells>(SHARED_OFFSET) };
+        let waiter = Waiter::new(SpinTimes::default())?;
+        waiter.register(to_agent.as_fd(), token::MESSAGES, Interest::READ)?;
+        let rails = Rails::take_over(plan, shared, &waiter)?;
+        let media = Media::take_over(plan, shared, &waiter)?;
+        let now = now();
+        let card = Card::new(memory, None, plan.card_config(), now);
+        Ok(Self { card, rails, edges: Edges::new(shared), media, waiter, to_agent, now })
+    }
+
+    fn run(mut self) -> io::Result<()> {
+        self.tell(&ToAgent::Running)?;
+        loop {
+            let mut busy = self.turn()?;
+            self.now = now();
+            if self.card.poll_timeout().is_some_and(|deadline| deadline <= self.now) {
+                self.card.handle_timeout(self.now);
+                busy = true;
+            }
+            busy |= self.media.drive(&mut self.card, self.now)?;
+            busy |= self.edges.send(&mut self.card, self.now, &self.waiter, &mut self.to_agent)?;
+            busy |= self.rails.send(&mut self.card, self.now)?;
+            self.report()?;
+            if busy {
+                self.waiter.busy();
+            } else {
+                self.rest()?;
+            }
+        }
+    }
+
+    /// Takes in whatever is ready. True if anything was.
+    fn turn(&mut self) -> io::Result<bool> {
+        let mut busy = self.rails.take_kept(&mut self.card, self.now)?;
+        self.waiter.poll()?;
+        let mut edges = 0_u64;
+        let mut ready = [0_u64; crate::wait::MAX_READY];
+        let mut count = 0;
+        for event in self.waiter.ready() {
+            ready[count] = event.token;
+            count += 1;
+        }
+        for &what in &ready[..count] {
+            busy = true;
+            match what {
+                token::MESSAGES => self.take_messages()?,
+                token::RING | token::THREADS => self.media.take_results(&mut self.card, self.now)?,
+                what if what >= token::EDGE => {
+                    edges += 1;
+                    let key = (what - token::EDGE) as usize;
+                    self.edges.receive(key, &mut self.card, self.now, &self.waiter, &mut self.to_agent)?;
+                }
+                what => self.rails.receive((what - token::RAIL) as usize, &mut self.card, self.now)?,
+            }
+        }
+        Ok(busy || edges > 0)
+    }
+
+    fn take_messages(&mut self) -> io::Result<()> {
+        while let Some((message, descriptor)) = messages::receive(&self.to_agent)? {
+            match (message, descriptor) {
+                (ToCard::Connection { loan, slot }, Some(socket)) => {
+                    let (card, waiter) = (&mut self.card, &self.waiter);
+                    self.edges.attach(loan, slot, socket, card, self.now, waiter, &mut self.to_agent)?;
+                }
+                (ToCard::Connection { .. }, None) => {}
+                (ToCard::ShutDown, _) => self.card.shut_down(self.now),
+            }
+        }
+        Ok(())
+    }
+
+    fn report(&mut self) -> io::Result<()> {
+        while let Some(event) = self.card.poll_event() {
+            let message = match event {
+                CardEvent::Ready(loan) => ToAgent::Ready { loan },
+                CardEvent::Closed(loan) => ToAgent::GivenBack { loan },
+                CardEvent::Refused(loan, Refusal::Sealing) => {
+                    ToAgent::Refused { loan, in_use_by: None, since_s: 0 }
+                }
+                CardEvent::Refused(loan, Refusal::InUse { by, since }) => {
+                    ToAgent::Refused { loan, in_use_by: Some(by.to_string()), since_s: since.as_secs() }
+                }
+            };
+            self.tell(&message)?;
+        }
+        Ok(())
+    }
+
+    fn tell(&self, message: &ToAgent) -> io::Result<()> {
+        messages::send(self.to_agent.as_fd(), message, None)
+    }
+
+    fn rest(&mut self) -> io::Result<()> {
+        let deadline = [self.card.poll_timeout(), self.rails.poll_timeout()].into_iter().flatten().min();
+        let timeout = deadline.map(|deadline| deadline.since(self.now));
+        // A timer that is nearer than a sleep costs is waited for awake.
+        let timeout =
+            timeout.map(|timeout| if timeout < Duration::from_micros(20) { Duration::ZERO } else { timeout });
+        let hint = if self.card.is_waiting() || self.media.is_busy() { Hint::Expecting } else { Hint::Idle };
+        self.waiter.idle(hint, timeout)?;
+        self.now = now();
+        Ok(())
+    }
+}

@@ -1,0 +1,169 @@
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, RawFd};
+
+use base::Instant;
+use node::Card;
+
+use super::token;
+use crate::impair::{Direction, Fate, Impairer, Impairment};
+use crate::plan::{Plan, SharedCells, decode_address, descriptor, encode_address};
+use crate::process::inherited;
+use crate::udp::{Datagram, MAX_DATAGRAM_BYTES, RailSocket};
+use crate::wait::{Interest, Waiter};
+
+/// Datagrams taken from one rail in a turn, so that nothing else waits for long.
+const RECEIVE_LIMIT: usize = 64;
+/// Bytes of frames built before they are handed to the kernel.
+const SEND_BYTES: usize = 1 << 20;
+/// Frames built before they are handed to the kernel.
+const SEND_FRAMES: usize = 128;
+
+/// The rails of a card: its UDP sockets, and what the demo and the tests do to them.
+pub(super) struct Rails<'m> {
+    rails: Vec<Rail<'m>>,
+    buffer: Box<[u8]>,
+    frames: Vec<Frame>,
+}
+
+struct Rail<'m> {
+    socket: RailSocket,
+    impairment: &'m Impairment,
+    outgoing: Impairer,
+    incoming: Impairer,
+    /// The last call left datagrams that raise no readiness.
+    more: bool,
+}
+
+/// A frame in the buffer.
+struct Frame {
+    rail: usize,
+    to: std::net::SocketAddr,
+    start: usize,
+    len: usize,
+}
+
+impl<'m> Rails<'m> {
+    pub(super) fn take_over(plan: &Plan, shared: &'m SharedCells, waiter: &Waiter) -> io::Result<Self> {
+        let mut rails = Vec::new();
+        for (index, rail) in plan.rails.iter().enumerate() {
+            // SAFETY: the agent gives the rails at these numbers; nothing else in this process owns them.
+            let fd = unsafe { inherited(descriptor::FIRST + index as RawFd)? };
+            let socket = RailSocket::from_fd(fd, rail.offload)?;
+            waiter.register(socket.as_fd(), token::RAIL + index as u64, Interest::READ)?;
+            let seed = u64::from(plan.generation) << 8 | index as u64;
+            rails.push(Rail {
+                socket,
+                impairment: &shared.impairments[index],
+                outgoing: Impairer::new(Direction::Out, seed << 1),
+                incoming: Impairer::new(Direction::In, seed << 1 | 1),
+                more: true,
+            });
+        }
+        Ok(Self { rails, buffer: vec![0; SEND_BYTES].into(), frames: Vec::with_capacity(SEND_FRAMES) })
+    }
+
+    /// Takes what has come on rail `index`.
+    pub(super) fn receive(&mut self, index: usize, card: &mut Card<'_>, now: Instant) -> io::Result<()> {
+        let Some(rail) = self.rails.get_mut(index) else { return Ok(()) };
+        let (socket, incoming, impairment) = (&mut rail.socket, &mut rail.incoming, rail.impairment);
+        let number = index as u8;
+        let impaired = impairment.is_active();
+        let received = socket.receive(RECEIVE_LIMIT, |from, bytes| {
+            let at = now.as_nanos();
+            if !impaired || incoming.decide(impairment, at, from, [&*bytes]) == Fate::Pass {
+                card.handle_frame(now, number, encode_address(from), bytes);
+            }
+        })?;
+        rail.more = received.more;
+        Ok(())
+    }
+
+    /// Takes what earlier calls have left, and what was held back on purpose. True if that was anything.
+    pub(super) fn take_kept(&mut self, card: &mut Card<'_>, now: Instant) -> io::Result<bool> {
+        let mut busy = false;
+        for index in 0..self.rails.len() {
+            if self.rails[index].more {
+                busy = true;
+                self.receive(index, card, now)?;
+            }
+            let rail = &mut self.rails[index];
+            if !rail.incoming.is_empty() {
+                rail.incoming.release(rail.impairment, now.as_nanos(), |from, bytes| {
+                    busy = true;
+                    card.handle_frame(now, index as u8, encode_address(from), bytes);
+                });
+            }
+        }
+        Ok(busy)
+    }
+
+    /// Sends what the card has to say. True if that was anything.
+    pub(super) fn send(&mut self, card: &mut Card<'_>, now: Instant) -> io::Result<bool> {
+        let mut used = 0;
+        while used + MAX_DATAGRAM_BYTES <= self.buffer.len() && self.frames.len() < SEND_FRAMES {
+            let Some(outgoing) = card.poll_transmit(now, &mut self.buffer[used..]) else { break };
+            let Some(to) = decode_address(outgoing.to) else { continue };
+            self.frames.push(Frame { rail: outgoing.rail as usize, to, start: used, len: outgoing.len });
+            used += outgoing.len;
+        }
+        let mut busy = !self.frames.is_empty();
+        for (index, rail) in self.rails.iter_mut().enumerate() {
+            busy |= rail.send(&self.buffer, self.frames.iter().filter(|frame| frame.rail == index), now)?;
+        }
+        self.frames.clear();
+        Ok(busy)
+    }
+
+    /// When something that is held back is due.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        let due = self.rails.iter().flat_map(|rail| {
+            [rail.incoming.next_release_ns(), rail.outgoing.next_release_ns()].into_iter().flatten()
+        });
+        due.min().map(Instant::from_nanos)
+    }
+}
+
+impl Rail<'_> {
+    fn send<'f>(
+        &mut self,
+        buffer: &[u8],
+        frames: impl Iterator<Item = &'f Frame>,
+        now: Instant,
+    ) -> io::Result<bool> {
+        let impaired = self.impairment.is_active();
+        let mut pieces = Vec::with_capacity(SEND_FRAMES);
+        for frame in frames {
+            let bytes = &buffer[frame.start..frame.start + frame.len];
+            if !impaired
+                || self.outgoing.decide(self.impairment, now.as_nanos(), frame.to, [bytes]) == Fate::Pass
+            {
+                pieces.push((frame.to, [IoSlice::new(bytes)]));
+            }
+        }
+        let datagrams: Vec<Datagram<'_>> =
+            pieces.iter().map(|(to, parts)| Datagram { to: *to, parts }).collect();
+        let mut rest = &datagrams[..];
+        for _ in 0..2 {
+            rest = &rest[self.socket.send_batch(rest)?..];
+            if rest.is_empty() {
+                break;
+            }
+            // The send buffer is full: whoever empties it gets a chance. What then does not fit is lost, as on any network.
+            rustix::thread::sched_yield();
+        }
+        self.release(now)
+    }
+
+    fn release(&mut self, now: Instant) -> io::Result<bool> {
+        if self.outgoing.is_empty() {
+            return Ok(false);
+        }
+        let (mut result, mut busy) = (Ok(0), false);
+        let socket = &mut self.socket;
+        self.outgoing.release(self.impairment, now.as_nanos(), |to, bytes| {
+            busy = true;
+            result = socket.send_batch(&[Datagram { to, parts: &[IoSlice::new(bytes)] }]);
+        });
+        result.map(|_| busy)
+    }
+}

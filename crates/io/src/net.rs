@@ -1,0 +1,76 @@
+//! The addresses of this machine.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ptr;
+
+/// One address of each interface that is up and leads beyond this machine, IPv4 first: not loopback, not link-local. In the
+/// order of the interfaces.
+pub fn global_addresses() -> Vec<IpAddr> {
+    let mut found: Vec<(String, IpAddr)> = Vec::new();
+    let mut list = ptr::null_mut();
+    // SAFETY: the call fills `list` or fails.
+    if unsafe { libc::getifaddrs(&mut list) } != 0 {
+        return Vec::new();
+    }
+    let mut entry = list;
+    while !entry.is_null() {
+        // SAFETY: a valid entry of the list until it is freed below.
+        let interface = unsafe { &*entry };
+        entry = interface.ifa_next;
+        let up = interface.ifa_flags & libc::IFF_UP as u32 != 0;
+        let Some(address) = address_of(interface).filter(|address| up && is_global(address)) else {
+            continue;
+        };
+        // SAFETY: names of interfaces are C strings.
+        let name = unsafe { std::ffi::CStr::from_ptr(interface.ifa_name) }.to_string_lossy().into_owned();
+        match found.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, known)) if known.is_ipv6() && address.is_ipv4() => *known = address,
+            Some(_) => {}
+            None => found.push((name, address)),
+        }
+    }
+    // SAFETY: the list of the call above, freed once.
+    unsafe { libc::freeifaddrs(list) };
+    found.into_iter().map(|(_, address)| address).collect()
+}
+
+fn address_of(interface: &libc::ifaddrs) -> Option<IpAddr> {
+    if interface.ifa_addr.is_null() {
+        return None;
+    }
+    // SAFETY: not null, and every socket address begins with its family.
+    match i32::from(unsafe { (*interface.ifa_addr).sa_family }) {
+        libc::AF_INET => {
+            // SAFETY: the family says what it is; read unaligned, since only the general type's alignment is promised.
+            let address = unsafe { interface.ifa_addr.cast::<libc::sockaddr_in>().read_unaligned() };
+            Some(Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr)).into())
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as above.
+            let address = unsafe { interface.ifa_addr.cast::<libc::sockaddr_in6>().read_unaligned() };
+            Some(Ipv6Addr::from(address.sin6_addr.s6_addr).into())
+        }
+        _ => None,
+    }
+}
+
+fn is_global(address: &IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => {
+            !(address.is_loopback() || address.is_link_local() || address.is_unspecified())
+        }
+        IpAddr::V6(address) => {
+            !(address.is_loopback() || address.is_unspecified() || address.is_unicast_link_local())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_is_never_among_them() {
+        assert!(global_addresses().iter().all(|address| !address.is_loopback()));
+    }
+}

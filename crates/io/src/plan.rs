@@ -1,0 +1,217 @@
+//! What an agent tells a card when it starts it, and what both share beside the ledger.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+use base::RuleSet;
+use base::ids::{CardGeneration, DomainId, Group, Incarnation, LoanGeneration, NodeId};
+use base::ledger::LedgerRoot;
+use node::{
+    Address, CardConfig, DriveConfig, EDGE_CONNECTIONS, LoanConfig, LoanRole, MAX_LOANS, MAX_RAILS, Name,
+    NodeCells,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::impair::Impairment;
+use crate::ring::RingParameters;
+use crate::stream_socket::StreamAccount;
+
+/// Descriptor numbers in a card.
+pub(crate) mod descriptor {
+    use std::os::fd::RawFd;
+
+    /// The shared memory: ledger, then [`super::SharedCells`].
+    pub(crate) const MEMORY: RawFd = 3;
+    /// The [`super::Plan`].
+    pub(crate) const PLAN: RawFd = 4;
+    /// Messages between agent and card.
+    pub(crate) const MESSAGES: RawFd = 5;
+    /// The ring, if there is one.
+    pub(crate) const RING: RawFd = 6;
+    /// The first rail; then the others, then the images of the lent loans in their order.
+    pub(crate) const FIRST: RawFd = 7;
+}
+
+/// Everything a card has to know that is not in the ledger. Contains keys: travels in memory, never as an argument.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct Plan {
+    pub(crate) agent_pid: i32,
+    pub(crate) node: u64,
+    pub(crate) name: String,
+    pub(crate) domain: u32,
+    pub(crate) incarnation: u64,
+    pub(crate) generation: u32,
+    pub(crate) seed: [u8; 32],
+    pub(crate) has_ring: bool,
+    pub(crate) rails: Vec<RailPlan>,
+    pub(crate) loans: Vec<LoanPlan>,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct RailPlan {
+    pub(crate) max_frame: usize,
+    pub(crate) offload: bool,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct LoanPlan {
+    pub(crate) key: [u8; 32],
+    pub(crate) insecure: bool,
+    pub(crate) group: u32,
+    pub(crate) generation: u32,
+    pub(crate) role: RolePlan,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) enum RolePlan {
+    Lend {
+        /// The descriptor of the image in the card.
+        image: RawFd,
+        blocks: u64,
+        block_size: u32,
+        read_only: bool,
+        volatile_cache: bool,
+        unique_id: u64,
+        medium: MediumKind,
+    },
+    Borrow {
+        peers: Vec<SocketAddr>,
+        io_timeout_ms: u64,
+    },
+}
+
+/// How a medium is driven.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum MediumKind {
+    /// In memory: system calls in the card's own thread.
+    Inline,
+    /// A disk, through the agent's io_uring.
+    Ring,
+    /// A disk, with plain system calls in threads: where io_uring is forbidden.
+    Threads,
+}
+
+impl MediumKind {
+    /// As `status` names it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Inline => "memory",
+            Self::Ring => "ring",
+            Self::Threads => "threads",
+        }
+    }
+}
+
+/// What agent and card share beside the ledger: kept by the kernel or by the agent, and never part of an undo.
+#[repr(C)]
+pub(crate) struct SharedCells {
+    pub(crate) ring: RingParameters,
+    pub(crate) impairments: [Impairment; MAX_RAILS],
+    pub(crate) edges: [[EdgeAccounts; EDGE_CONNECTIONS]; MAX_LOANS],
+}
+
+/// The positions of both directions of a connection.
+#[repr(C)]
+pub(crate) struct EdgeAccounts {
+    pub(crate) received: StreamAccount,
+    pub(crate) sent: StreamAccount,
+}
+
+/// Where [`SharedCells`] begin in the shared memory.
+pub(crate) const SHARED_OFFSET: usize = LedgerRoot::<NodeCells>::SIZE;
+/// Bytes of the shared memory.
+pub(crate) const MEMORY_BYTES: usize = SHARED_OFFSET + size_of::<SharedCells>().next_multiple_of(4096);
+
+impl Plan {
+    /// What the card proper is told.
+    pub(crate) fn card_config(&self) -> CardConfig {
+        CardConfig {
+            node: NodeId(self.node),
+            name: Name::new(&self.name),
+            domain: DomainId(self.domain),
+            incarnation: Incarnation(self.incarnation),
+            generation: CardGeneration(self.generation),
+            seed: self.seed,
+            rails: self.rails.iter().map(|rail| rail.max_frame).collect(),
+            loans: self.loans.iter().map(LoanPlan::config).collect(),
+            rules: RuleSet::ALL,
+        }
+    }
+}
+
+impl LoanPlan {
+    fn config(&self) -> LoanConfig {
+        let role = match &self.role {
+            RolePlan::Lend { blocks, block_size, read_only, volatile_cache, unique_id, .. } => {
+                let drive = DriveConfig::new(*blocks, *block_size, *unique_id);
+                LoanRole::Lend(DriveConfig {
+                    read_only: *read_only,
+                    volatile_cache: *volatile_cache,
+                    ..drive
+                })
+            }
+            RolePlan::Borrow { peers, io_timeout_ms } => LoanRole::Borrow {
+                peers: peers.iter().copied().map(encode_address).collect(),
+                io_timeout: Duration::from_millis(*io_timeout_ms),
+            },
+        };
+        LoanConfig {
+            key: self.key,
+            insecure: self.insecure,
+            group: Group(self.group),
+            generation: LoanGeneration(self.generation),
+            role,
+        }
+    }
+}
+
+/// A socket address as the ledger keeps it: family, port, address, scope.
+pub(crate) fn encode_address(address: SocketAddr) -> Address {
+    let mut bytes = [0; 28];
+    bytes[2..4].copy_from_slice(&address.port().to_be_bytes());
+    match address {
+        SocketAddr::V4(address) => {
+            bytes[0] = 4;
+            bytes[4..8].copy_from_slice(&address.ip().octets());
+        }
+        SocketAddr::V6(address) => {
+            bytes[0] = 6;
+            bytes[4..20].copy_from_slice(&address.ip().octets());
+            bytes[20..24].copy_from_slice(&address.scope_id().to_be_bytes());
+        }
+    }
+    Address(bytes)
+}
+
+/// The socket address in `address`, if there is one.
+pub(crate) fn decode_address(address: Address) -> Option<SocketAddr> {
+    let bytes = address.0;
+    let port = u16::from_be_bytes([bytes[2], bytes[3]]);
+    match bytes[0] {
+        4 => {
+            let ip: [u8; 4] = bytes[4..8].try_into().ok()?;
+            Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::from(ip)), port))
+        }
+        6 => {
+            let ip: [u8; 16] = bytes[4..20].try_into().ok()?;
+            let scope = u32::from_be_bytes(bytes[20..24].try_into().ok()?);
+            Some(SocketAddr::V6(SocketAddrV6::new(Ipv6Addr::from(ip), port, 0, scope)))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_kept() {
+        for text in ["127.0.0.1:7411", "[::1]:80", "[fe80::1%3]:9"] {
+            let address: SocketAddr = text.parse().unwrap();
+            assert_eq!(decode_address(encode_address(address)), Some(address));
+        }
+        assert_eq!(decode_address(Address::default()), None);
+    }
+}
