@@ -1,1 +1,103 @@
-//! Virtual time, network and disks, faults and checkers.
+//! The same cards in virtual time: a network, disks and clients that misbehave as they can, cards that die between any two
+//! stores, nodes that reboot, and checkers that know what must never happen.
+//!
+//! A run is a function of its seed: [`run`] builds a world of a lending and a borrowing node with one or two loans over two
+//! rails, lets NBD clients read and write while everything goes wrong, then ends all faults and expects everything to end
+//! well. What is judged stands in [`checkers::names`], one module a property. [`canaries`] shows that the checkers find each
+//! safety rule's absence.
+//!
+//! Left out: real sockets, files and processes (`io`), and how long anything takes on a real machine.
+
+mod canary;
+pub mod checkers;
+mod client;
+mod death;
+mod disk;
+mod edge;
+mod faults;
+mod log;
+mod marks;
+mod network;
+mod random;
+mod watch;
+mod world;
+
+pub use canary::{Canary, canaries};
+pub use marks::{Mark, Marks};
+
+use base::RuleSet;
+
+/// How a run is made.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// The rules in force; all but for canaries.
+    pub rules: RuleSet,
+    /// Requests of all clients together.
+    pub requests: u32,
+    /// Print each event to standard error, one a line.
+    pub trace: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { rules: RuleSet::ALL, requests: 300, trace: false }
+    }
+}
+
+/// What a run has done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// The seed.
+    pub seed: u64,
+    /// Of all events: equal for equal runs.
+    pub digest: u64,
+    /// Events.
+    pub events: u64,
+    /// Virtual nanoseconds.
+    pub virtual_ns: u64,
+    /// Requests that have ended.
+    pub requests: u64,
+    /// Bytes read and written by clients.
+    pub bytes: u64,
+    /// Cards killed.
+    pub kills: u64,
+    /// The rare situations it was in.
+    pub marks: Marks,
+}
+
+/// What a run has found.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// The seed, by which the run can be repeated.
+    pub seed: u64,
+    /// One of [`checkers::names`].
+    pub checker: &'static str,
+    /// What is wrong.
+    pub what: String,
+    /// As far as the run came.
+    pub summary: Summary,
+}
+
+/// Runs the world of `seed`.
+///
+/// # Errors
+/// What the first checker to find anything has found.
+pub fn run(seed: u64, options: &Options) -> Result<Summary, Failure> {
+    world::run(seed, options)
+}
+
+/// Runs `count` seeds from `first` on, and tells `progress` of each; all failures are returned.
+pub fn run_many(
+    first: u64,
+    count: u64,
+    options: &Options,
+    mut progress: impl FnMut(&Result<Summary, Failure>),
+) -> Vec<Failure> {
+    let mut failures = Vec::new();
+    for seed in first..first.saturating_add(count) {
+        let result = run(seed, options);
+        progress(&result);
+        failures.extend(result.err());
+    }
+    failures
+}

@@ -9,7 +9,7 @@ use crate::exit::Failure;
 
 /// Why a part of the demo did not come to its end.
 #[derive(Debug)]
-pub enum Halt {
+pub(super) enum Halt {
     /// Somebody asked it to end.
     Interrupted,
     /// Something did not work.
@@ -24,11 +24,11 @@ impl From<Failure> for Halt {
 
 /// Set by SIGINT, SIGTERM and SIGHUP, which would else leave processes and files behind.
 #[derive(Debug, Clone)]
-pub struct Interrupt(Arc<AtomicBool>);
+pub(super) struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
     /// Takes over the signals of this process.
-    pub fn install() -> Result<Self, Failure> {
+    pub(super) fn install() -> Result<Self, Failure> {
         let flag = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             signal_hook::flag::register(signal, Arc::clone(&flag))
@@ -39,17 +39,17 @@ impl Interrupt {
 
     /// One that nothing sets.
     #[cfg(test)]
-    pub fn never() -> Self {
+    pub(super) fn never() -> Self {
         Self(Arc::default())
     }
 
     /// Whether somebody asked the demo to end.
-    pub fn is_set(&self) -> bool {
+    pub(super) fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
     /// The same as an error.
-    pub fn check(&self) -> Result<(), Halt> {
+    pub(super) fn check(&self) -> Result<(), Halt> {
         if self.is_set() { Err(Halt::Interrupted) } else { Ok(()) }
     }
 }

@@ -32,7 +32,7 @@ const EXT_MAGIC: [u8; 2] = [0x53, 0xef];
 
 /// The lent image and where it came from.
 #[derive(Debug)]
-pub struct Image {
+pub(super) struct Image {
     /// The private copy, which the node lends.
     pub path: PathBuf,
     /// What it is, for a person.
@@ -50,7 +50,7 @@ struct Stamp {
 
 impl Image {
     /// Makes the image in the scratch folder.
-    pub fn prepare(scratch: &Scratch, given: Option<&Path>, seed: u64, interrupt: &Interrupt) -> Result<Self, Halt> {
+    pub(super) fn prepare(scratch: &Scratch, given: Option<&Path>, seed: u64, interrupt: &Interrupt) -> Result<Self, Halt> {
         let (source_path, description) = match given {
             Some(path) => (path.to_owned(), format!("a copy of {}", path.display())),
             None => make(scratch, seed, interrupt)?,
@@ -71,14 +71,14 @@ impl Image {
     }
 
     /// What the image must contain.
-    pub fn model(&self, seed: u64) -> Result<Model, Failure> {
+    pub(super) fn model(&self, seed: u64) -> Result<Model, Failure> {
         let source = self.source.try_clone();
         let model = source.and_then(|source| Model::new(seed, source));
         model.map_err(|error| Failure::io("cannot open the source a second time", &error))
     }
 
     /// The user's file, if somebody else has changed it since: differences may then be theirs.
-    pub fn changed_source(&self) -> Option<&Path> {
+    pub(super) fn changed_source(&self) -> Option<&Path> {
         let (path, before) = self.given.as_ref()?;
         let now = self.source.metadata().ok()?;
         (stamp(&now) != *before).then_some(path)
@@ -86,7 +86,7 @@ impl Image {
 
     /// What `e2fsck -fn` says about the image: whether it is clean, and its last line. Nothing where there is no ext
     /// file system, or no `e2fsck`.
-    pub fn file_system_check(&self) -> Option<(bool, String)> {
+    pub(super) fn file_system_check(&self) -> Option<(bool, String)> {
         let mut magic = [0; 2];
         self.source.read_exact_at(&mut magic, EXT_MAGIC_AT).ok()?;
         if magic != EXT_MAGIC {

@@ -1,9 +1,225 @@
-//! x
+//! `causeway demo`: a drive is lent, borrowed and used on this machine, while its network and its processes fail.
+//!
+//! Two nodes run as children of the same program, and are reached only in the ways that anybody has: the line, the NBD
+//! socket, the control socket, signals. [`workload`] reads and writes through them and compares with [`model`];
+//! [`phases`] does the harm; [`tally`] counts; [`report`], [`page`] and [`plot`] say what came out. At the end both nodes
+//! are stopped in order and the image is compared on disk.
+//!
+//! Everything lies in a private folder that goes with the demo, also when it is interrupted. Left out: performance,
+//! which `causeway bench` measures.
+
+mod halt;
+mod image;
 mod model;
+mod nodes;
+mod page;
+mod phases;
+mod plot;
 mod random;
+mod report;
 mod scratch;
+mod show;
 mod tally;
 mod workload;
-pub fn run(_: &crate::cli::DemoArgs) -> Result<(), crate::exit::Failure> {
-    Ok(())
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use crate::cli::{ByteSize, DemoArgs, Output, print};
+use crate::exit::Failure;
+use halt::{Halt, Interrupt};
+use image::Image;
+use model::Model;
+use nodes::Node;
+use phases::Stage;
+use report::{FileSystem, Report};
+use scratch::Scratch;
+use show::Show;
+use tally::{Recorder, Tally, Timeline};
+use workload::Workload;
+
+/// Runs the demo, prints its result and writes its page.
+///
+/// # Errors
+/// Exit 1 when a byte was wrong, an I/O failed or a node misbehaved; 2 to 4 when it could not begin. An interruption is
+/// no error: what ran until then is judged.
+pub fn run(args: &DemoArgs) -> Result<(), Failure> {
+    let started = Instant::now();
+    let interrupt = Interrupt::install()?;
+    let seed = args.seed.map_or_else(chosen_seed, Ok)?;
+    let mut demo = Demo {
+        report: Report { version: report::VERSION, seed, ..Report::default() },
+        timeline: Timeline::new(),
+        show: Show::start(),
+        interrupt,
+    };
+    let result = demo.perform(args);
+    demo.show.finish();
+    match result {
+        Ok(()) => {}
+        Err(Halt::Interrupted) => demo.report.interrupted = true,
+        Err(Halt::Failed(failure)) => return Err(failure),
+    }
+    demo.conclude(started);
+    let report = &demo.report;
+    print(&match args.output {
+        Output::Text => report.text(),
+        Output::Json => report.json(),
+    })?;
+    match report.problems.as_slice() {
+        [] => Ok(()),
+        problems => Err(Failure::failed(format_args!("the demo found: {}", problems.join("; ")))),
+    }
+}
+
+struct Demo {
+    report: Report,
+    timeline: Timeline,
+    show: Show,
+    interrupt: Interrupt,
+}
+
+impl Demo {
+    /// From the image to its comparison. An error means that nothing ran that could be judged.
+    fn perform(&mut self, args: &DemoArgs) -> Result<(), Halt> {
+        let seed = self.report.seed;
+        let scratch = Scratch::create()?;
+        self.show.doing("preparing the image");
+        let image = Image::prepare(&scratch, args.image.as_deref(), seed, &self.interrupt)?;
+        self.report.image.source.clone_from(&image.description);
+        self.show.doing("starting the lender");
+        let (lender, line) = Node::lend(&scratch, &image.path, &self.interrupt)?;
+        self.show.doing("starting the borrower");
+        let (borrower, socket) = Node::borrow(&scratch, &line, &self.interrupt)?;
+        self.show.note(&format!(
+            "lending {} to a second node over two sealed rails of this machine; seed {seed}",
+            image.description
+        ));
+        let recorder = Arc::new(Recorder::new(Instant::now()));
+        let workload = Workload::start(&socket, seed, image.model(seed)?, Arc::clone(&recorder))
+            .map_err(|why| Failure::failed(format_args!("the borrowed drive cannot be used: {why}")))?;
+
+        self.phases(&lender, &borrower, &workload, &recorder);
+        let model = self.stop(workload, &recorder);
+        for node in [borrower, lender] {
+            self.show.doing(&format!("stopping the {}", node.role()));
+            let stopped = node.stop();
+            self.note_problem(stopped);
+        }
+        if let Some(model) = model {
+            self.compare(&image, model);
+        }
+        Ok(())
+    }
+
+    fn phases(&mut self, lender: &Node, borrower: &Node, workload: &Workload, recorder: &Arc<Recorder>) {
+        let load = (workload, Arc::clone(recorder));
+        let mut stage =
+            Stage::new((lender, borrower), load, &self.interrupt, &mut self.show, self.report.seed);
+        let result = stage.run();
+        (self.report.phases, self.report.events) = (stage.phases, stage.marks);
+        match result {
+            Ok(()) => {}
+            Err(Halt::Interrupted) => self.report.interrupted = true,
+            Err(Halt::Failed(failure)) => self.note_problem(Err(failure)),
+        }
+    }
+
+    /// Ends the workload and sums up; returns what the image must contain.
+    fn stop(&mut self, workload: Workload, recorder: &Recorder) -> Option<Model> {
+        self.show.doing("flushing");
+        let ended = workload.stop();
+        let rest = recorder.take(Instant::now());
+        self.timeline = recorder.timeline();
+        self.sum_up(&rest);
+        match ended {
+            Ok(ended) => {
+                self.note_problem(ended.error.map_or(Ok(()), |error| Err(Failure::failed(error))));
+                Some(ended.model)
+            }
+            Err(why) => {
+                self.note_problem(Err(Failure::failed(why)));
+                None
+            }
+        }
+    }
+
+    /// `rest` is what the workload did after the last phase.
+    fn sum_up(&mut self, rest: &Tally) {
+        let report = &mut self.report;
+        let sum = |count: fn(&report::Phase) -> u64| report.phases.iter().map(count).sum::<u64>();
+        let verified = sum(|phase| phase.bytes_verified) + rest.bytes_verified;
+        let errors = sum(|phase| phase.io_errors) + rest.io_errors;
+        let corrupted = sum(|phase| phase.corrupted_bytes) + rest.corrupted_bytes;
+        (report.bytes_verified, report.io_errors, report.corrupted_bytes) = (verified, errors, corrupted);
+        if errors > 0 {
+            report.problems.push(format!("{errors} requests failed"));
+        }
+        if corrupted > 0 {
+            report.problems.push(format!("{corrupted} bytes were read wrong"));
+        }
+        let idle = report.phases.iter().filter(|phase| phase.completions == 0);
+        let idle: Vec<_> = idle.map(|phase| format!("no request completed in phase {}", phase.name)).collect();
+        if !report.interrupted {
+            report.problems.extend(idle);
+        }
+    }
+
+    /// Compares the image on disk, which nobody has open any more, with the model.
+    fn compare(&mut self, image: &Image, mut model: Model) {
+        let total = ByteSize(model.bytes());
+        let show = &self.show;
+        let compared = model.check_file(&image.path, |done| {
+            show.doing(&format!("comparing the image on disk, {} of {total}", ByteSize(done)));
+        });
+        match compared {
+            Ok(compared) => {
+                self.report.image.compared_bytes = compared.bytes;
+                self.report.image.corrupted_bytes = compared.corrupted;
+                self.report.corrupted_bytes += compared.corrupted;
+                if compared.corrupted > 0 {
+                    let text = format!("{} bytes of the image are wrong on disk", compared.corrupted);
+                    self.report.problems.push(text);
+                }
+            }
+            Err(error) => self.report.problems.push(format!("the image cannot be compared: {error}")),
+        }
+        if let Some(path) = image.changed_source().filter(|_| self.report.corrupted_bytes > 0) {
+            let text = format!("{} was changed by somebody else meanwhile, which can be why", path.display());
+            self.report.problems.push(text);
+        }
+        self.show.doing("checking the file system");
+        let checked = image.file_system_check();
+        self.report.image.file_system = checked.map(|(clean, summary)| FileSystem { clean, summary });
+    }
+
+    /// The verdict and the page.
+    fn conclude(&mut self, started: Instant) {
+        let report = &mut self.report;
+        report.ok = report.problems.is_empty() && !report.interrupted;
+        report.seconds = started.elapsed().as_secs_f64();
+        if report.interrupted {
+            self.show.note("interrupted; the result is that of what ran until then");
+        }
+        match page::write(report, &self.timeline) {
+            Ok(path) => report.report = path.display().to_string(),
+            Err(error) => tracing::warn!(%error, "the page cannot be written"),
+        }
+    }
+
+    fn note_problem(&mut self, result: Result<(), Failure>) {
+        if let Err(failure) = result {
+            self.report.problems.push(failure.message().to_owned());
+        }
+    }
+}
+
+/// Short enough to be typed again.
+fn chosen_seed() -> Result<u64, Failure> {
+    let mut bytes = [0; 4];
+    getrandom(&mut bytes, GetRandomFlags::empty())
+        .map_err(|error| Failure::io("cannot get a random seed", &error.into()))?;
+    Ok(u64::from(u32::from_le_bytes(bytes)))
 }

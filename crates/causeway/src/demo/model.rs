@@ -12,15 +12,15 @@ use std::path::Path;
 use super::random::mix;
 
 /// The unit of writes, in bytes.
-pub const BLOCK: u64 = 4096;
+pub(super) const BLOCK: u64 = 4096;
 /// Bytes behind the source that are written to.
-pub const WRITE_AREA: u64 = 32 << 20;
+pub(super) const WRITE_AREA: u64 = 32 << 20;
 /// Bytes compared at once.
 const CHUNK: u64 = 1 << 20;
 
 /// The content of the lent image.
 #[derive(Debug)]
-pub struct Model {
+pub(super) struct Model {
     seed: u64,
     source: File,
     source_bytes: u64,
@@ -42,7 +42,7 @@ struct Block {
 
 /// What was compared, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Compared {
+pub(super) struct Compared {
     /// Compared.
     pub bytes: u64,
     /// Different from what they must be.
@@ -51,7 +51,7 @@ pub struct Compared {
 
 impl Model {
     /// The model of an image whose first part is `source`. The write area is zeroes.
-    pub fn new(seed: u64, source: File) -> io::Result<Self> {
+    pub(super) fn new(seed: u64, source: File) -> io::Result<Self> {
         let source_bytes = source.metadata()?.len();
         let block = Block { version: 0, busy: false, known: true };
         let blocks = vec![block; (WRITE_AREA / BLOCK) as usize];
@@ -59,22 +59,22 @@ impl Model {
     }
 
     /// Size of the image for a source of that size, in bytes.
-    pub fn image_bytes(source_bytes: u64) -> u64 {
+    pub(super) fn image_bytes(source_bytes: u64) -> u64 {
         source_bytes.next_multiple_of(BLOCK) + WRITE_AREA
     }
 
     /// Where the write area begins: at the next whole block behind the source.
-    pub fn write_start(&self) -> u64 {
+    pub(super) fn write_start(&self) -> u64 {
         self.source_bytes.next_multiple_of(BLOCK)
     }
 
     /// Size of the image in bytes.
-    pub fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         Self::image_bytes(self.source_bytes)
     }
 
     /// Takes a range of the write area, in blocks from its start, for one request; false if another has some of it.
-    pub fn reserve(&mut self, first: u64, count: u64) -> bool {
+    pub(super) fn reserve(&mut self, first: u64, count: u64) -> bool {
         let blocks = &mut self.blocks[range(first, count)];
         let free = !blocks.iter().any(|block| block.busy);
         if free {
@@ -84,12 +84,12 @@ impl Model {
     }
 
     /// Gives a reserved range back.
-    pub fn release(&mut self, first: u64, count: u64) {
+    pub(super) fn release(&mut self, first: u64, count: u64) {
         self.blocks[range(first, count)].iter_mut().for_each(|block| block.busy = false);
     }
 
     /// Fills `data` with what the reserved blocks are to contain next.
-    pub fn next_content(&self, first: u64, count: u64, data: &mut Vec<u8>) {
+    pub(super) fn next_content(&self, first: u64, count: u64, data: &mut Vec<u8>) {
         data.resize((count * BLOCK) as usize, 0);
         for (number, part) in (first..).zip(data.chunks_exact_mut(BLOCK as usize)) {
             let version = self.blocks[number as usize].version + 1;
@@ -98,7 +98,7 @@ impl Model {
     }
 
     /// Notes how the write of [`next_content`](Self::next_content) ended.
-    pub fn written(&mut self, first: u64, count: u64, succeeded: bool) {
+    pub(super) fn written(&mut self, first: u64, count: u64, succeeded: bool) {
         for block in &mut self.blocks[range(first, count)] {
             block.version += 1;
             // A write that succeeds settles what an earlier failure left open.
@@ -110,7 +110,7 @@ impl Model {
     ///
     /// # Errors
     /// When the source cannot be read.
-    pub fn check(&mut self, offset: u64, data: &[u8]) -> io::Result<Compared> {
+    pub(super) fn check(&mut self, offset: u64, data: &[u8]) -> io::Result<Compared> {
         assert!(offset + data.len() as u64 <= self.bytes(), "requests stay within the image");
         let mut expected = std::mem::take(&mut self.expected);
         expected.clear();
@@ -122,7 +122,7 @@ impl Model {
     }
 
     /// Compares the whole image at `path`, and calls `progress` with the bytes done.
-    pub fn check_file(&mut self, path: &Path, mut progress: impl FnMut(u64)) -> io::Result<Compared> {
+    pub(super) fn check_file(&mut self, path: &Path, mut progress: impl FnMut(u64)) -> io::Result<Compared> {
         let image = File::open(path)?;
         let mut total = Compared::default();
         let mut data = vec![0; CHUNK as usize];

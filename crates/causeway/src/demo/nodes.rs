@@ -26,7 +26,7 @@ const POLL: Duration = Duration::from_millis(5);
 const LOG_TAIL: u64 = 2000;
 
 /// A running node; dropping it kills it.
-pub struct Node {
+pub(super) struct Node {
     role: &'static str,
     child: Child,
     lines: Receiver<String>,
@@ -36,7 +36,7 @@ pub struct Node {
 
 impl Node {
     /// Starts `causeway lend IMAGE` on two rails of this machine, and returns it with the line it printed.
-    pub fn lend(scratch: &Scratch, image: &Path, interrupt: &Interrupt) -> Result<(Self, String), Halt> {
+    pub(super) fn lend(scratch: &Scratch, image: &Path, interrupt: &Interrupt) -> Result<(Self, String), Halt> {
         // The whole network 127.0.0.0/8 is this machine: two of its addresses are two rails.
         let mut arguments: Vec<OsString> = vec!["lend".into(), image.into()];
         arguments.extend(["--listen", "127.0.0.1", "--listen", "127.0.0.2"].map(OsString::from));
@@ -44,7 +44,7 @@ impl Node {
     }
 
     /// Starts `causeway borrow` with that line, and returns it with the socket it serves.
-    pub fn borrow(scratch: &Scratch, line: &str, interrupt: &Interrupt) -> Result<(Self, PathBuf), Halt> {
+    pub(super) fn borrow(scratch: &Scratch, line: &str, interrupt: &Interrupt) -> Result<(Self, PathBuf), Halt> {
         let file = scratch.join("line");
         fs::write(&file, line).map_err(|error| Failure::io("cannot keep the line", &error))?;
         let socket = scratch.join("nbd.sock");
@@ -104,12 +104,12 @@ impl Node {
     }
 
     /// `lender` or `borrower`.
-    pub fn role(&self) -> &'static str {
+    pub(super) fn role(&self) -> &'static str {
         self.role
     }
 
     /// How it is doing.
-    pub fn status(&self) -> Result<Status, Failure> {
+    pub(super) fn status(&self) -> Result<Status, Failure> {
         match ControlClient::connect(&self.control)?.call(&Request::Status)? {
             Response::Status { status } => Ok(*status),
             other => Err(self.failure(format_args!("answers {other:?} when asked for its status"))),
@@ -117,7 +117,7 @@ impl Node {
     }
 
     /// Has a rail treated badly, or well again.
-    pub fn impair(&self, impairment: Impairment) -> Result<(), Failure> {
+    pub(super) fn impair(&self, impairment: Impairment) -> Result<(), Failure> {
         match ControlClient::connect(&self.control)?.call(&Request::Impair(impairment))? {
             Response::Done => Ok(()),
             Response::Refused { why } => Err(self.failure(format_args!("refuses to impair a rail: {why}"))),
@@ -126,14 +126,14 @@ impl Node {
     }
 
     /// Its data-plane process.
-    pub fn card(&self) -> Result<Card, Failure> {
+    pub(super) fn card(&self) -> Result<Card, Failure> {
         let card = self.status()?.cards.into_iter().next();
         card.ok_or_else(|| self.failure(format_args!("has no card in its status")))
     }
 
     /// Kills that process with SIGKILL, from outside. It must be a child of the node: a number alone may by now be
     /// somebody else's.
-    pub fn kill_card(&self, card: &Card) -> Result<(), Failure> {
+    pub(super) fn kill_card(&self, card: &Card) -> Result<(), Failure> {
         let pid = i32::try_from(card.pid).ok().and_then(Pid::from_raw);
         let (Some(pid), true) = (pid, parent_of(card.pid) == Some(self.child.id())) else {
             return Err(self.failure(format_args!("names process {} as its card, which is not its child", card.pid)));
@@ -143,7 +143,7 @@ impl Node {
     }
 
     /// Ends it as an operator would, with SIGTERM; it must end with 0.
-    pub fn stop(mut self) -> Result<(), Failure> {
+    pub(super) fn stop(mut self) -> Result<(), Failure> {
         if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
             // A node that has ended already is found below.
             let _ = kill_process(pid, Signal::TERM);

@@ -4,13 +4,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Width of a slot of the timeline.
-pub const SLOT: Duration = Duration::from_millis(10);
+pub(super) const SLOT: Duration = Duration::from_millis(10);
 /// Slots kept; what comes later counts into the last one.
 const SLOTS_MAX: usize = 30 * 60 * 100;
 
 /// What was counted over one phase.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Tally {
+pub(super) struct Tally {
     /// Requests that were answered.
     pub completions: u64,
     /// Bytes that were read and right.
@@ -26,11 +26,11 @@ pub struct Tally {
 }
 
 /// The longest gap that ended in each slot of time, from the recorder's start; zero where nothing completed.
-pub type Timeline = Vec<Duration>;
+pub(super) type Timeline = Vec<Duration>;
 
 /// Shared by the workload, which reports to it, and the phases, which read it.
 #[derive(Debug)]
-pub struct Recorder {
+pub(super) struct Recorder {
     origin: Instant,
     state: Mutex<State>,
 }
@@ -45,17 +45,17 @@ struct State {
 
 impl Recorder {
     /// Begins to count, at `origin`.
-    pub fn new(origin: Instant) -> Self {
+    pub(super) fn new(origin: Instant) -> Self {
         Self { origin, state: Mutex::default() }
     }
 
     /// When it began.
-    pub fn origin(&self) -> Instant {
+    pub(super) fn origin(&self) -> Instant {
         self.origin
     }
 
     /// A request sent at `submitted` completed: `verified` bytes of it were right and `corrupted` wrong.
-    pub fn completed(&self, submitted: Instant, now: Instant, verified: u64, corrupted: u64) {
+    pub(super) fn completed(&self, submitted: Instant, now: Instant, verified: u64, corrupted: u64) {
         let mut state = self.lock();
         state.tally.completions += 1;
         state.tally.bytes_verified += verified;
@@ -76,28 +76,28 @@ impl Recorder {
     }
 
     /// That many requests failed. A failure is no completion: it ends no gap and no recovery.
-    pub fn failed(&self, requests: u64) {
+    pub(super) fn failed(&self, requests: u64) {
         self.lock().tally.io_errors += requests;
     }
 
     /// A card was killed just now.
-    pub fn killed(&self, now: Instant) {
+    pub(super) fn killed(&self, now: Instant) {
         self.lock().kill = Some(now);
     }
 
     /// A card was killed, and no request sent after that has completed.
-    pub fn is_recovering(&self) -> bool {
+    pub(super) fn is_recovering(&self) -> bool {
         self.lock().kill.is_some()
     }
 
     /// What was counted since the last [`take`](Self::take).
-    pub fn peek(&self) -> Tally {
+    pub(super) fn peek(&self) -> Tally {
         self.lock().tally.clone()
     }
 
     /// Ends a phase: returns what was counted, and counts from zero. A gap or a recovery that has not ended counts as
     /// long as it is now.
-    pub fn take(&self, now: Instant) -> Tally {
+    pub(super) fn take(&self, now: Instant) -> Tally {
         let mut state = self.lock();
         let mut tally = std::mem::take(&mut state.tally);
         if let Some(last) = state.last_completion {
@@ -108,7 +108,7 @@ impl Recorder {
     }
 
     /// The gaps over time, so far.
-    pub fn timeline(&self) -> Timeline {
+    pub(super) fn timeline(&self) -> Timeline {
         self.lock().timeline.clone()
     }
 

@@ -13,7 +13,7 @@ use super::tally::Recorder;
 use crate::nbd_client::{Errno, Handle, NbdClient, NbdError, Request};
 
 /// Requests outstanding.
-pub const QUEUE_DEPTH: usize = 8;
+pub(super) const QUEUE_DEPTH: usize = 8;
 /// The largest request, in blocks: 64 KiB.
 const BLOCKS_MAX: u64 = 16;
 /// Longer than a node lets a request wait before it fails it.
@@ -26,13 +26,13 @@ const SECTOR: u64 = 512;
 const FUA_ONE_IN: u64 = 16;
 
 /// The workload, running in its thread.
-pub struct Workload {
+pub(super) struct Workload {
     thread: JoinHandle<Ended>,
     stop: Arc<AtomicBool>,
 }
 
 /// How the workload ended.
-pub struct Ended {
+pub(super) struct Ended {
     /// What the image must contain now.
     pub model: Model,
     /// Why it ended before it was told to.
@@ -44,7 +44,7 @@ impl Workload {
     ///
     /// # Errors
     /// What is wrong with the server, for a person.
-    pub fn start(socket: &Path, seed: u64, model: Model, recorder: Arc<Recorder>) -> Result<Self, String> {
+    pub(super) fn start(socket: &Path, seed: u64, model: Model, recorder: Arc<Recorder>) -> Result<Self, String> {
         let client = NbdClient::connect(socket, REPLY_TIMEOUT).map_err(|error| error.to_string())?;
         check_geometry(&client, &model)?;
         let stop = Arc::new(AtomicBool::new(false));
@@ -57,7 +57,7 @@ impl Workload {
     }
 
     /// False once it has failed.
-    pub fn is_running(&self) -> bool {
+    pub(super) fn is_running(&self) -> bool {
         !self.thread.is_finished()
     }
 
@@ -65,7 +65,7 @@ impl Workload {
     ///
     /// # Errors
     /// A panic of its thread.
-    pub fn stop(self) -> Result<Ended, String> {
+    pub(super) fn stop(self) -> Result<Ended, String> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().map_err(|_| "the verifying client panicked".to_owned())
     }

@@ -41,7 +41,6 @@ impl<'m> Edges<'m> {
     }
 
     /// A connection from the agent: new, or one that a dead card has served.
-    #[expect(clippy::too_many_arguments, reason = "the parts of the driver are borrowed one by one")]
     pub(super) fn attach(
         &mut self,
         loan: usize,

@@ -1,0 +1,171 @@
+//! The page: one file that needs nothing else, with what was built, what came out, and how it went.
+
+use std::fmt::Write;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use super::plot::plot;
+use super::report::{COLUMNS, MarkKind, Report};
+use super::tally::Timeline;
+
+const STYLE: &str = include_str!("page.css");
+const TOPOLOGY: &str = include_str!("topology.svg");
+/// Tries to find a name that nobody has taken in a folder that everybody can write to.
+const TRIES: u32 = 100;
+
+/// Writes the page to `target/demo/report.html` where there is a `target`, else to a new file in the folder for
+/// temporary files, and returns its path.
+pub(super) fn write(report: &Report, timeline: &Timeline) -> io::Result<PathBuf> {
+    let page = render(report, timeline);
+    let target = std::env::current_dir().map(|folder| folder.join("target"));
+    if let Ok(target) = target
+        && target.is_dir()
+        && let Ok(path) = write_into(&target.join("demo"), &page)
+    {
+        return Ok(path);
+    }
+    write_new(&std::env::temp_dir(), &page)
+}
+
+fn write_into(folder: &Path, page: &str) -> io::Result<PathBuf> {
+    fs::create_dir_all(folder)?;
+    let path = folder.join("report.html");
+    fs::write(&path, page)?;
+    Ok(path)
+}
+
+fn write_new(folder: &Path, page: &str) -> io::Result<PathBuf> {
+    for attempt in 0..TRIES {
+        let path = folder.join(format!("causeway-demo-report-{}.{attempt}.html", std::process::id()));
+        match File::create_new(&path) {
+            Ok(mut file) => return file.write_all(page.as_bytes()).map(|()| path),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
+}
+
+fn render(report: &Report, timeline: &Timeline) -> String {
+    let (class, badge) = match (report.ok, report.problems.is_empty()) {
+        (true, _) => ("good", "passed"),
+        (false, true) => ("partial", "interrupted"),
+        (false, false) => ("bad", "failed"),
+    };
+    let plot = plot(report, timeline).unwrap_or_else(|| "<p>Nothing completed.</p>".to_owned());
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>Causeway demo: {badge}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n\
+         <header><h1>Causeway demo</h1><span class=\"badge {class}\">{badge}</span>\n\
+         <p class=\"verdict\">{verdict}.</p>\n{problems}</header>\n\
+         <section><h2>What ran</h2>\n{TOPOLOGY}\n\
+         <p>A node lends {source} as an NVMe drive. Another borrows it over two sealed UDP rails and serves it as NBD \
+         to a client that reads and writes all the time, eight requests outstanding, and checks every byte.</p>\n\
+         </section>\n\
+         <section><h2>What came out</h2>\n{table}{facts}</section>\n\
+         <section><h2>Gaps between completed requests</h2>\n<div class=\"plot\">{plot}</div>\n{legend}</section>\n\
+         <section><h2>What was done</h2>\n{events}</section>\n\
+         </main>\n</body>\n</html>\n",
+        verdict = escape(&report.verdict()),
+        problems = problems(report),
+        source = escape(&report.image.source),
+        table = table(report),
+        facts = facts(report),
+        legend = LEGEND,
+        events = events(report),
+    )
+}
+
+const LEGEND: &str = "<p class=\"legend\"><span><i class=\"curve\"></i>longest gap in each moment</span>\
+    <span><i class=\"kill\">×</i>a card killed with <code>kill -9</code></span>\
+    <span><i class=\"rail\">▾ ▴</i>a rail cut and restored</span></p>\n";
+
+fn problems(report: &Report) -> String {
+    if report.problems.is_empty() {
+        return String::new();
+    }
+    let items = report.problems.iter().map(|problem| format!("<li><pre>{}</pre></li>", escape(problem)));
+    format!("<ul class=\"problems\">{}</ul>\n", items.collect::<String>())
+}
+
+fn table(report: &Report) -> String {
+    let heading: String = COLUMNS.iter().map(|column| format!("<th>{column}</th>")).collect();
+    let mut text = format!("<div class=\"scroll\"><table>\n<thead><tr>{heading}</tr></thead>\n<tbody>\n");
+    for row in report.rows() {
+        let cells: String = row.iter().map(|cell| format!("<td>{}</td>", escape(cell))).collect();
+        let _ = writeln!(text, "<tr>{cells}</tr>");
+    }
+    text.push_str("</tbody></table></div>\n");
+    text
+}
+
+fn facts(report: &Report) -> String {
+    let facts = [
+        ("On disk", report.on_disk()),
+        ("Seed", format!("{} (again: causeway demo --seed {0})", report.seed)),
+        ("Time", format!("{:.0} s", report.seconds)),
+        (
+            "Recovery time",
+            "from the kill to the first answer to a request that was sent after it, the longest of the phase"
+                .to_owned(),
+        ),
+    ];
+    let items = facts.map(|(name, value)| format!("<dt>{name}</dt><dd>{}</dd>\n", escape(&value)));
+    format!("<dl>{}</dl>\n", items.concat())
+}
+
+fn events(report: &Report) -> String {
+    let kills = report.phases.iter().flat_map(|phase| &phase.recoveries_s);
+    let mut recoveries = kills.map(|recovery| super::report::seconds(*recovery));
+    let mut text = "<ol class=\"events\">\n".to_owned();
+    for mark in &report.events {
+        let recovery = if mark.kind == MarkKind::Kill { recoveries.next() } else { None };
+        let after = recovery.map(|time| format!(", I/O back after {time}")).unwrap_or_default();
+        let _ = writeln!(text, "<li><b>{:.2} s</b> {}{after}</li>", mark.at_s, escape(&mark.text));
+    }
+    text.push_str("</ol>\n");
+    text
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::demo::report::tests::example;
+    use std::time::Duration;
+
+    #[test]
+    fn the_page_stands_alone_and_escapes_what_it_shows() {
+        let page = render(&example(), &vec![Duration::from_micros(70); 2500]);
+        assert!(page.contains("a copy of &lt;x&gt; &amp; &quot;y&quot;"));
+        assert!(page.contains("<td>kill-borrower-card</td>"));
+        assert!(page.contains("card 13 of the lender killed, I/O back after 6.0 ms"), "{page}");
+        assert_eq!(page.matches("<svg").count(), 2, "topology and plot");
+        for outside in ["src=", "href=", "@import", "url("] {
+            assert!(!page.contains(outside), "{outside}");
+        }
+    }
+
+    #[test]
+    fn a_failure_is_shown() {
+        let report =
+            Report { ok: false, problems: vec!["3 bytes <were> wrong".to_owned()], ..example() };
+        let page = render(&report, &Vec::new());
+        assert!(page.contains("badge bad") && page.contains("3 bytes &lt;were&gt; wrong"));
+    }
+
+    #[test]
+    fn a_page_in_a_shared_folder_is_a_new_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = write_new(folder.path(), "one").unwrap();
+        let second = write_new(folder.path(), "two").unwrap();
+        assert_ne!(first, second);
+        assert_eq!(fs::read_to_string(first).unwrap(), "one");
+        assert_eq!(write_into(&folder.path().join("demo"), "x").unwrap(), folder.path().join("demo/report.html"));
+    }
+}

@@ -1,0 +1,387 @@
+//! What is done to the two nodes, phase by phase, while the workload runs.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::halt::{Halt, Interrupt};
+use super::nodes::Node;
+use super::random::Random;
+use super::report::{Mark, MarkKind, Phase};
+use super::show::Show;
+use super::tally::Recorder;
+use super::workload::Workload;
+use crate::control::Impairment;
+use crate::exit::Failure;
+use crate::status::Status;
+
+const QUIET: Duration = Duration::from_secs(5);
+const LOSS: Duration = Duration::from_secs(7);
+const CUT: Duration = Duration::from_secs(4);
+const AFTER_CUT: Duration = Duration::from_secs(2);
+const KILLS: u32 = 5;
+/// Between kills: so long, plus a random part, so that cards die at moments nobody chose.
+const BETWEEN_KILLS: Duration = Duration::from_millis(600);
+const BETWEEN_KILLS_RANDOM_US: u64 = 600_000;
+/// Five of a hundred frames.
+const FIVE_PERCENT_PPM: u32 = 50_000;
+/// Time until a rail that was restored must be in use again.
+const RAIL_BACK_MAX: Duration = Duration::from_secs(20);
+/// Time until I/O must go on after a kill, and the node must name its new card. Requests fail before that.
+const RECOVERY_MAX: Duration = Duration::from_secs(40);
+/// How often the phases look at interrupts, the workload and the progress bar.
+const TICK: Duration = Duration::from_millis(40);
+/// How often both nodes are asked for their counters.
+const SAMPLE: Duration = Duration::from_millis(400);
+/// How finely the end of a recovery is waited for.
+const RECOVERY_POLL: Duration = Duration::from_millis(2);
+
+/// How long all phases take, if nothing needs waiting for.
+pub(super) const PLANNED: Duration = Duration::from_millis(
+    (QUIET.as_millis() + LOSS.as_millis() + CUT.as_millis() + AFTER_CUT.as_millis()) as u64
+        + 2 * KILLS as u64 * (BETWEEN_KILLS.as_millis() as u64 + BETWEEN_KILLS_RANDOM_US / 2000),
+);
+
+/// The nodes, the workload, and what was seen so far.
+pub(super) struct Stage<'a> {
+    /// Lends the image.
+    pub lender: &'a Node,
+    /// Serves it to the workload.
+    pub borrower: &'a Node,
+    /// Reads and writes.
+    pub workload: &'a Workload,
+    /// What the workload counts.
+    pub recorder: Arc<Recorder>,
+    /// Whether somebody wants it to end.
+    pub interrupt: &'a Interrupt,
+    /// What is shown meanwhile.
+    pub show: &'a mut Show,
+    /// The phases that ended.
+    pub phases: Vec<Phase>,
+    /// What was done when.
+    pub marks: Vec<Mark>,
+    current: &'static str,
+    notes: Notes,
+    retransmissions: Retransmissions,
+    next_sample: Instant,
+    random: Random,
+}
+
+/// What a phase found out beside the tally.
+#[derive(Default)]
+struct Notes {
+    killed_pids: Vec<u32>,
+    card_recoveries_s: Vec<f64>,
+    rail_down_s: Option<f64>,
+    rail_up_again_s: Option<f64>,
+}
+
+#[derive(Clone, Copy)]
+enum Victim {
+    Borrower,
+    Lender,
+}
+
+impl<'a> Stage<'a> {
+    /// A stage before its first phase.
+    pub(super) fn new(
+        (lender, borrower): (&'a Node, &'a Node),
+        (workload, recorder): (&'a Workload, Arc<Recorder>),
+        interrupt: &'a Interrupt,
+        show: &'a mut Show,
+        seed: u64,
+    ) -> Self {
+        Self {
+            lender,
+            borrower,
+            workload,
+            recorder,
+            interrupt,
+            show,
+            phases: Vec::new(),
+            marks: Vec::new(),
+            current: "",
+            notes: Notes::default(),
+            retransmissions: Retransmissions::default(),
+            next_sample: Instant::now(),
+            random: Random::new(seed, "phases"),
+        }
+    }
+
+    /// Runs all phases, or up to the first that cannot be ended.
+    pub(super) fn run(&mut self) -> Result<(), Halt> {
+        self.sample()?;
+        self.retransmissions.total = 0;
+        self.phase("quiet", |stage| stage.hold(QUIET))?;
+        self.phase("loss", Self::loss)?;
+        self.phase("rail-cut", Self::rail_cut)?;
+        self.phase("kill-borrower-card", |stage| stage.kills(Victim::Borrower))?;
+        self.phase("kill-lender-card", |stage| stage.kills(Victim::Lender))
+    }
+
+    fn phase(&mut self, name: &'static str, body: impl FnOnce(&mut Self) -> Result<(), Halt>) -> Result<(), Halt> {
+        self.current = name;
+        let start_s = self.now_s();
+        let result = body(self);
+        if result.is_err() {
+            self.restore_rails();
+        }
+        // A phase that failed still counts: with what it has.
+        let sampled = self.sample();
+        let tally = self.recorder.take(Instant::now());
+        let notes = std::mem::take(&mut self.notes);
+        let seconds = |durations: &[Duration]| durations.iter().map(Duration::as_secs_f64).collect::<Vec<_>>();
+        let recoveries_s = seconds(&tally.recoveries);
+        self.phases.push(Phase {
+            name,
+            bytes_verified: tally.bytes_verified,
+            io_errors: tally.io_errors,
+            longest_gap_s: tally.longest_gap.as_secs_f64(),
+            retransmissions: std::mem::take(&mut self.retransmissions.total),
+            recovery_s: recoveries_s.iter().copied().reduce(f64::max),
+            killed_pid: notes.killed_pids.last().copied(),
+            corrupted_bytes: tally.corrupted_bytes,
+            completions: tally.completions,
+            start_s,
+            seconds: self.now_s() - start_s,
+            recoveries_s,
+            killed_pids: notes.killed_pids,
+            card_recoveries_s: notes.card_recoveries_s,
+            rail_down_s: notes.rail_down_s,
+            rail_up_again_s: notes.rail_up_again_s,
+        });
+        if let Some(phase) = self.phases.last() {
+            self.show.phase(phase);
+        }
+        result.and(sampled.map_err(Halt::from))
+    }
+
+    fn loss(&mut self) -> Result<(), Halt> {
+        let bad = Impairment {
+            drop_ppm: FIVE_PERCENT_PPM,
+            repeat_ppm: FIVE_PERCENT_PPM,
+            reorder_ppm: FIVE_PERCENT_PPM,
+            corrupt_ppm: FIVE_PERCENT_PPM,
+            ..Impairment::default()
+        };
+        self.impair_all(&bad)?;
+        self.hold(LOSS)?;
+        self.impair_all(&Impairment::default())?;
+        Ok(())
+    }
+
+    fn rail_cut(&mut self) -> Result<(), Halt> {
+        let (borrower, lender) = (self.borrower.status()?, self.lender.status()?);
+        let (at_borrower, at_lender) = first_rail(&borrower, &lender)?;
+        let before = rail_state(&borrower, &at_borrower);
+        self.mark(MarkKind::RailCut, format!("rail {at_borrower} cut"));
+        let cut = |rail: &str| Impairment { rail: rail.to_owned(), cut_in: true, cut_out: true, ..Default::default() };
+        self.borrower.impair(cut(&at_borrower))?;
+        self.lender.impair(cut(&at_lender))?;
+        let cut_at = Instant::now();
+        while cut_at.elapsed() < CUT {
+            self.hold(TICK)?;
+            if self.notes.rail_down_s.is_none() && rail_state(&self.borrower.status()?, &at_borrower) != before {
+                self.notes.rail_down_s = Some(cut_at.elapsed().as_secs_f64());
+            }
+        }
+
+        let whole = |rail: &str| Impairment { rail: rail.to_owned(), ..Default::default() };
+        self.borrower.impair(whole(&at_borrower))?;
+        self.lender.impair(whole(&at_lender))?;
+        self.mark(MarkKind::RailRestored, format!("rail {at_borrower} restored"));
+        let restored = Instant::now();
+        while rail_state(&self.borrower.status()?, &at_borrower) != before {
+            if restored.elapsed() > RAIL_BACK_MAX {
+                let seconds = RAIL_BACK_MAX.as_secs();
+                return Err(Failure::failed(format_args!(
+                    "rail {at_borrower} was not taken up again within {seconds} s of its restoration"
+                ))
+                .into());
+            }
+            self.hold(TICK)?;
+        }
+        self.notes.rail_up_again_s = self.notes.rail_down_s.map(|_| restored.elapsed().as_secs_f64());
+        self.hold(AFTER_CUT)
+    }
+
+    fn kills(&mut self, victim: Victim) -> Result<(), Halt> {
+        let node = match victim {
+            Victim::Borrower => self.borrower,
+            Victim::Lender => self.lender,
+        };
+        for _ in 0..KILLS {
+            let random = Duration::from_micros(self.random.below(BETWEEN_KILLS_RANDOM_US));
+            self.hold(BETWEEN_KILLS + random)?;
+            let card = node.card()?;
+            node.kill_card(&card)?;
+            self.recorder.killed(Instant::now());
+            self.notes.killed_pids.push(card.pid);
+            self.mark(MarkKind::Kill, format!("card {} of the {} killed", card.pid, node.role()));
+            self.recovered(node, card.pid)?;
+        }
+        self.hold(BETWEEN_KILLS)
+    }
+
+    /// Waits until I/O goes on and the node names another card.
+    fn recovered(&mut self, node: &Node, killed: u32) -> Result<(), Halt> {
+        let start = Instant::now();
+        let in_time = |what: &str| match start.elapsed() > RECOVERY_MAX {
+            true => {
+                let (role, seconds) = (node.role(), RECOVERY_MAX.as_secs());
+                Err(Failure::failed(format_args!("{what} within {seconds} s after a card of the {role} was killed")))
+            }
+            false => Ok(()),
+        };
+        while self.recorder.is_recovering() {
+            self.check()?;
+            in_time("no I/O completed")?;
+            std::thread::sleep(RECOVERY_POLL);
+        }
+        loop {
+            let card = node.status()?.cards.into_iter().next();
+            if let Some(card) = card.filter(|card| card.pid != killed && card.pid != 0) {
+                self.notes.card_recoveries_s.extend(card.last_recovery_s);
+                return Ok(());
+            }
+            in_time("no new card was named")?;
+            self.hold(RECOVERY_POLL)?;
+        }
+    }
+
+    /// Lets time pass, while everything is watched.
+    fn hold(&mut self, duration: Duration) -> Result<(), Halt> {
+        let end = Instant::now() + duration;
+        loop {
+            self.check()?;
+            let now = Instant::now();
+            if now >= self.next_sample {
+                self.sample()?;
+            }
+            self.show.tick(self.current, now - self.recorder.origin(), &self.phases, &self.recorder.peek());
+            match end.checked_duration_since(now) {
+                Some(rest) if !rest.is_zero() => std::thread::sleep(rest.min(TICK)),
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    fn check(&self) -> Result<(), Halt> {
+        self.interrupt.check()?;
+        match self.workload.is_running() {
+            true => Ok(()),
+            // Its own error says why; it is known when it is stopped.
+            false => Err(Failure::failed("the verifying client could not go on").into()),
+        }
+    }
+
+    fn sample(&mut self) -> Result<(), Failure> {
+        for node in [self.borrower, self.lender] {
+            self.retransmissions.observe(node.role(), &node.status()?);
+        }
+        self.next_sample = Instant::now() + SAMPLE;
+        Ok(())
+    }
+
+    fn impair_all(&self, how: &Impairment) -> Result<(), Failure> {
+        for node in [self.borrower, self.lender] {
+            for rail in node.status()?.rails {
+                node.impair(Impairment { rail: rail.name, ..how.clone() })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// So that what is in flight can end after a phase that failed.
+    fn restore_rails(&self) {
+        if let Err(failure) = self.impair_all(&Impairment::default()) {
+            tracing::debug!(%failure, "the rails stay impaired");
+        }
+    }
+
+    fn mark(&mut self, kind: MarkKind, text: String) {
+        self.show.event(&text);
+        self.marks.push(Mark { at_s: self.now_s(), kind, text });
+    }
+
+    fn now_s(&self) -> f64 {
+        self.recorder.origin().elapsed().as_secs_f64()
+    }
+}
+
+/// The names that both ends have for the borrower's first rail.
+fn first_rail(borrower: &Status, lender: &Status) -> Result<(String, String), Failure> {
+    let (Some(near), Some(first)) = (borrower.rails.first(), lender.rails.first()) else {
+        return Err(Failure::failed("a node has no rail in its status"));
+    };
+    // The lender may list its rails in another order: theirs is where ours goes to.
+    let far = lender.rails.iter().find(|rail| !near.peer.is_empty() && rail.local == near.peer).unwrap_or(first);
+    Ok((near.name.clone(), far.name.clone()))
+}
+
+fn rail_state(status: &Status, name: &str) -> String {
+    let rail = status.rails.iter().find(|rail| rail.name == name);
+    rail.map(|rail| rail.state.clone()).unwrap_or_default()
+}
+
+/// Sums counters that begin anew with each card.
+#[derive(Default)]
+struct Retransmissions {
+    last: BTreeMap<(&'static str, String), u64>,
+    total: u64,
+}
+
+impl Retransmissions {
+    fn observe(&mut self, node: &'static str, status: &Status) {
+        for channel in &status.channels {
+            let now = channel.retransmissions;
+            let last = self.last.insert((node, channel.peer.clone()), now).unwrap_or(0);
+            self.total += now.checked_sub(last).unwrap_or(now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::{Channel, Node as NodeStatus, Rail};
+
+    fn status(rails: &[(&str, &str, &str)], retransmissions: u64) -> Status {
+        let mut status = Status::new(NodeStatus::default());
+        let rail = |&(name, local, peer): &(&str, &str, &str)| Rail {
+            name: name.to_owned(),
+            local: local.to_owned(),
+            peer: peer.to_owned(),
+            state: format!("state of {name}"),
+            ..Rail::default()
+        };
+        status.rails = rails.iter().map(rail).collect();
+        status.channels = vec![Channel { peer: "p".to_owned(), retransmissions, ..Channel::default() }];
+        status
+    }
+
+    #[test]
+    fn retransmissions_go_on_where_a_new_card_counts_from_zero() {
+        let mut sum = Retransmissions::default();
+        for (node, count) in [("a", 5), ("b", 2), ("a", 9), ("b", 2), ("a", 3), ("a", 4)] {
+            sum.observe(node, &status(&[], count));
+        }
+        assert_eq!(sum.total, 5 + 2 + 4 + 3 + 1);
+    }
+
+    #[test]
+    fn both_ends_of_the_first_rail_are_found() {
+        let borrower = status(&[("b0", "127.0.0.1:9", "127.0.0.1:7411"), ("b1", "127.0.0.2:9", "127.0.0.2:7411")], 0);
+        let swapped = status(&[("l0", "127.0.0.2:7411", ""), ("l1", "127.0.0.1:7411", "")], 0);
+        assert_eq!(first_rail(&borrower, &swapped).unwrap(), ("b0".to_owned(), "l1".to_owned()));
+        let unknown = status(&[("l0", "0.0.0.0:1", "")], 0);
+        assert_eq!(first_rail(&borrower, &unknown).unwrap().1, "l0");
+        assert!(first_rail(&borrower, &status(&[], 0)).is_err());
+        assert_eq!(rail_state(&borrower, "b1"), "state of b1");
+    }
+
+    #[test]
+    fn all_phases_stay_far_below_two_minutes() {
+        assert!((25..50).contains(&PLANNED.as_secs()), "{PLANNED:?}");
+    }
+}

@@ -1,0 +1,39 @@
+//! Runs seeds: `seeds FIRST COUNT [trace]`, or `seeds canaries FIRST MAX`.
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let number = |index: usize, default: u64| {
+        arguments.get(index).and_then(|text| text.parse().ok()).unwrap_or(default)
+    };
+    if arguments.first().is_some_and(|first| first == "canaries") {
+        for canary in sim::canaries(number(1, 0), number(2, 100)) {
+            println!("{canary:?}");
+        }
+        return;
+    }
+    let mut options = sim::Options { trace: arguments.iter().any(|a| a == "trace"), ..sim::Options::default() };
+    if let Some(rule) = base::Rule::ALL.iter().find(|rule| arguments.iter().any(|a| *a == format!("{rule:?}"))) {
+        options.rules = options.rules.without(*rule);
+    }
+    let mut seen = vec![0; sim::Mark::ALL.len()];
+    let (mut kills, mut requests, mut time, mut events, mut runs) = (0, 0, 0, 0, 0);
+    let failures = sim::run_many(number(0, 0), number(1, 100), &options, |result| {
+        let summary = match result {
+            Ok(summary) => summary,
+            Err(failure) => {
+                println!("seed {}: {}: {}", failure.seed, failure.checker, failure.what);
+                &failure.summary
+            }
+        };
+        runs += 1;
+        (kills, requests) = (kills + summary.kills, requests + summary.requests);
+        (time, events) = (time + summary.virtual_ns / 1_000_000, events + summary.events);
+        for (count, mark) in seen.iter_mut().zip(sim::Mark::ALL) {
+            *count += u64::from(summary.marks.has(*mark));
+        }
+    });
+    println!("{runs} runs, {} failures, {kills} kills, {requests} requests, {time} virtual ms, {events} events", failures.len());
+    for (count, mark) in seen.iter().zip(sim::Mark::ALL) {
+        println!("{:>8} {}", count, mark.name());
+    }
+}

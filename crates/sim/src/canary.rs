@@ -1,0 +1,32 @@
+use base::{Rule, RuleSet};
+
+use crate::{Options, run};
+
+/// A safety rule that was switched off, and whether the checkers noticed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Canary {
+    /// The rule.
+    pub name: String,
+    /// Whether a checker found its absence.
+    pub found: bool,
+    /// How many seeds that took, or how many were tried.
+    pub seeds_needed: u64,
+    /// Which checker it was.
+    pub checker: Option<&'static str>,
+}
+
+/// Switches off each rule in turn and runs seeds from `first_seed` on, at most `max_seeds` a rule, until one fails.
+pub fn canaries(first_seed: u64, max_seeds: u64) -> Vec<Canary> {
+    Rule::ALL.iter().map(|&rule| canary(rule, first_seed, max_seeds)).collect()
+}
+
+fn canary(rule: Rule, first_seed: u64, max_seeds: u64) -> Canary {
+    let options = Options { rules: RuleSet::ALL.without(rule), ..Options::default() };
+    let name = format!("{rule:?}");
+    for (tried, seed) in (1..=max_seeds).zip(first_seed..) {
+        if let Err(failure) = run(seed, &options) {
+            return Canary { name, found: true, seeds_needed: tried, checker: Some(failure.checker) };
+        }
+    }
+    Canary { name, found: false, seeds_needed: max_seeds, checker: None }
+}

@@ -1,0 +1,48 @@
+//! Which frames may have an effect.
+
+use std::collections::BTreeSet;
+
+use base::ids::{CardGeneration, Incarnation};
+use link::frame::Header;
+use link::tlp_digest;
+
+use super::Verdict;
+
+/// Where a frame comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Origin {
+    /// The peer has sent it, this moment or long ago.
+    Peer,
+    /// Nobody who knows the key.
+    Forger,
+}
+
+/// The frames that one card has accepted.
+#[derive(Default)]
+pub(crate) struct Freshness(BTreeSet<u64>);
+
+impl Freshness {
+    /// The card has accepted a sealed frame. `before` and `after` are the newest peer that it knew.
+    pub(crate) fn accepted(
+        &mut self,
+        origin: Origin,
+        frame: &[u8],
+        header: &Header,
+        before: Option<(Incarnation, CardGeneration)>,
+        after: Option<(Incarnation, CardGeneration)>,
+    ) -> Verdict {
+        if origin == Origin::Forger {
+            return Err(format!("a forged frame was accepted: {header:?}"));
+        }
+        let stale = |newest: Option<(Incarnation, CardGeneration)>| {
+            newest.is_some_and(|newest| (header.incarnation, header.card_generation) < newest)
+        };
+        if stale(before) || stale(after) {
+            return Err(format!("a frame of {header:?} was accepted, the newest known was {before:?}"));
+        }
+        if !self.0.insert(tlp_digest(frame)) {
+            return Err(format!("a frame was accepted twice: {header:?}"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,51 @@
+//! What a run is judged by: one module a property, each ignorant of the others and of the simulator.
+//!
+//! A checker returns what is wrong as text; whoever drives it adds the name under which it is reported.
+
+pub(crate) mod disk_model;
+pub(crate) mod freshness;
+pub(crate) mod liveness;
+pub(crate) mod nonces;
+pub(crate) mod ordering;
+pub(crate) mod streams;
+
+/// What is wrong, if anything.
+pub(crate) type Verdict = Result<(), String>;
+
+/// The names under which failures are reported.
+pub mod names {
+    /// Each TLP is handed on once, in the order of the numbers, with the bytes it was sent with.
+    pub const EXACTLY_ONCE: &str = "exactly-once";
+    /// The bytes of a sequence number never differ between transmissions, nor after a recovery.
+    pub const REPLAY_BYTES: &str = "replay-bytes";
+    /// PCIe's order inside of a stream: nothing passes a posted write, which waits for nothing but credit.
+    pub const ORDERING: &str = "ordering";
+    /// Credits are used only as granted, never lowered, never advertised before they are committed, and whole in the end.
+    pub const CREDITS: &str = "credits";
+    /// What a peer believes to be committed is committed.
+    pub const COMMITTED: &str = "committed";
+    /// Nothing leaves before the commit of the step that caused it.
+    pub const COMMIT_BEFORE_SEND: &str = "commit-before-send";
+    /// What a client reads is what a disk would have returned, also for overlapping requests.
+    pub const DISK: &str = "disk";
+    /// What was flushed survives the power.
+    pub const DURABILITY: &str = "durability";
+    /// Each request ends once, and without an error.
+    pub const COMPLETIONS: &str = "completions";
+    /// No frame of an older card or incarnation has an effect, no frame has it twice, no forged one at all.
+    pub const FRESHNESS: &str = "freshness";
+    /// No work for the disk of an older incarnation happens after the newer one is served.
+    pub const INCARNATION: &str = "incarnation";
+    /// No nonce is used twice.
+    pub const NONCES: &str = "nonces";
+    /// After a roll-back the cells are those of the last commit.
+    pub const ROLL_BACK: &str = "roll-back";
+    /// A new card says hello, and who waits asks.
+    pub const LIVENESS: &str = "liveness";
+    /// When faults end, requests end, replay empties, pages are free.
+    pub const QUIET: &str = "quiet";
+    /// Nothing reaches for memory that it was not granted, or completes what nobody asked for.
+    pub const STRAYS: &str = "strays";
+    /// An assertion of the cards themselves.
+    pub const ASSERTION: &str = "assertion";
+}

@@ -1,0 +1,124 @@
+//! Exactly once, in order, with the same bytes; and what each end believes of the other.
+
+use std::collections::BTreeMap;
+
+use link::{Channel, tlp_digest};
+
+use super::Verdict;
+
+/// One direction of a loan's channel between one pair of incarnations.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct StreamId {
+    pub(crate) loan: usize,
+    /// The sending node.
+    pub(crate) from: usize,
+    /// Incarnations of sender and receiver.
+    pub(crate) pair: (u64, u64),
+}
+
+#[derive(Default)]
+struct Stream {
+    /// Digests of the TLPs by their numbers.
+    sent: Vec<u64>,
+    /// How many have been handed on.
+    accepted: u64,
+    granted: [u64; 3],
+}
+
+/// All streams of a run.
+#[derive(Default)]
+pub(crate) struct Streams {
+    streams: BTreeMap<StreamId, Stream>,
+    buffer: Vec<u8>,
+}
+
+impl Streams {
+    /// After a commit of the sender: remembers what has got a number.
+    pub(crate) fn numbered(&mut self, id: StreamId, channel: &Channel<'_>) -> Verdict {
+        let sender = &channel.port.sender;
+        let stream = self.streams.entry(id).or_default();
+        let known = stream.sent.len() as u64;
+        if sender.next() < known {
+            return Err(format!("{id:?}: {known} numbers were given, now only {}", sender.next()));
+        }
+        if sender.next() > known && sender.committed() > known {
+            return Err(format!("{id:?}: the peer has committed what was never sent"));
+        }
+        self.buffer.resize(8192, 0);
+        for number in known..sender.next() {
+            let len = sender.write_tlp(number, &mut self.buffer);
+            stream.sent.push(tlp_digest(&self.buffer[..len]));
+        }
+        Ok(())
+    }
+
+    /// TLPs `first..first + count` are sent, or would be: their bytes are those they had when they were numbered.
+    pub(crate) fn transmitted(&mut self, id: StreamId, channel: &Channel<'_>, first: u64, count: u64) -> Verdict {
+        let stream = self.streams.entry(id).or_default();
+        self.buffer.resize(8192, 0);
+        for number in first..first + count {
+            let len = channel.port.sender.write_tlp(number, &mut self.buffer);
+            if stream.sent.get(number as usize) != Some(&tlp_digest(&self.buffer[..len])) {
+                return Err(format!("{id:?}: TLP {number} has other bytes than when it was numbered"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The receiver has handed on, and committed, these TLPs.
+    pub(crate) fn accepted(&mut self, id: StreamId, tlps: &[(u64, u64)]) -> Verdict {
+        let stream = self.streams.entry(id).or_default();
+        for &(number, digest) in tlps {
+            if number != stream.accepted {
+                return Err(format!("{id:?}: TLP {number} was handed on when {} was due", stream.accepted));
+            }
+            if stream.sent.get(number as usize) != Some(&digest) {
+                return Err(format!("{id:?}: TLP {number} came with other bytes than it was sent with"));
+            }
+            stream.accepted += 1;
+        }
+        Ok(())
+    }
+
+    /// The receiver's own account agrees with what was handed on.
+    pub(crate) fn expects(&self, id: StreamId, expected: u64) -> Verdict {
+        let accepted = self.streams.get(&id).map_or(0, |stream| stream.accepted);
+        if expected == accepted {
+            return Ok(());
+        }
+        Err(format!("{id:?}: {accepted} TLPs were handed on, the receiver says {expected}"))
+    }
+
+    /// Used credits are granted, and grants only grow.
+    pub(crate) fn credits(&mut self, id: StreamId, channel: &Channel<'_>) -> Verdict {
+        let (used, granted) = channel.port.sender.credits();
+        let stream = self.streams.entry(id).or_default();
+        if used.iter().zip(&granted).any(|(used, granted)| used > granted) {
+            return Err(format!("{id:?}: used {used:?} of granted {granted:?}"));
+        }
+        if granted.iter().zip(&stream.granted).any(|(now, before)| now < before) {
+            return Err(format!("{id:?}: granted {granted:?} after {:?}", stream.granted));
+        }
+        stream.granted = granted;
+        Ok(())
+    }
+}
+
+/// What `sender` believes of `receiver` is not more than what that has committed.
+pub(crate) fn granted_truly(sender: &Channel<'_>, receiver: &Channel<'_>) -> Verdict {
+    let (_, believed) = sender.port.sender.credits();
+    let granted = receiver.receiver().granted();
+    if believed.iter().zip(&granted).any(|(believed, granted)| believed > granted) {
+        return Err(format!("the sender has {believed:?}, the receiver has granted {granted:?}"));
+    }
+    Ok(())
+}
+
+/// What `sender` has forgotten as committed is in its final place at `receiver`.
+pub(crate) fn committed_truly(sender: &Channel<'_>, receiver: &Channel<'_>) -> Verdict {
+    let (believed, expected) = (sender.port.sender.committed(), receiver.receiver().expected());
+    if believed > expected {
+        return Err(format!("the sender believes {believed} to be committed, the receiver has {expected}"));
+    }
+    Ok(())
+}

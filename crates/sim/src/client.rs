@@ -1,0 +1,355 @@
+//! An NBD client: real bytes, several requests at a time, and a judgement of every answer.
+
+use std::collections::BTreeMap;
+
+use spec::nbd::{
+    ChunkHeader, ChunkType, ClientFlags, Command, CommandFlags, InfoRequest, NbdError, OptionCode, OptionHeader,
+    OptionReplyHeader, OptionReplyType, RequestHeader, ServerHello, SimpleReply,
+};
+use zerocopy::IntoBytes;
+
+use crate::checkers::disk_model::DiskModel;
+use crate::checkers::names;
+use crate::disk::pattern;
+use crate::random::Random;
+
+/// What a checker has found: its name, and what is wrong.
+pub(crate) type Finding = (&'static str, String);
+
+/// The drive as its clients know it.
+#[derive(Clone, Copy)]
+pub(crate) struct Drive {
+    pub(crate) blocks: u64,
+    pub(crate) block: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    /// No connection.
+    Away,
+    Hello,
+    Structured,
+    Go,
+    Ready,
+    /// Has said goodbye.
+    Leaving,
+}
+
+/// A request without an answer.
+#[derive(Clone, Debug)]
+struct Asked {
+    command: Command,
+    fua: bool,
+    first: u64,
+    blocks: u64,
+    start: u64,
+    /// The data of a read, as far as it has come in chunks.
+    data: Vec<u8>,
+}
+
+/// A write of a client that has gone.
+#[derive(Clone, Debug)]
+pub(crate) struct Orphan {
+    pub(crate) request: u64,
+    pub(crate) blocks: core::ops::Range<u64>,
+    /// The borrower's life in which it was sent.
+    pub(crate) life: u64,
+}
+
+/// What clients share: the counter of ticks and requests, and the model of the drive.
+pub(crate) struct Shared {
+    pub(crate) tick: u64,
+    pub(crate) requests: u64,
+    pub(crate) model: DiskModel,
+    pub(crate) orphans: Vec<Orphan>,
+    pub(crate) bytes: u64,
+}
+
+/// One client.
+pub(crate) struct Client {
+    random: Random,
+    drive: Drive,
+    phase: Phase,
+    wants_structured: bool,
+    depth: usize,
+    /// Requests still to be sent.
+    pub(crate) left: u32,
+    pub(crate) ended: u32,
+    /// Bytes on their way to the server.
+    pub(crate) outbox: Vec<u8>,
+    inbox: Vec<u8>,
+    asked: BTreeMap<u64, Asked>,
+}
+
+impl Client {
+    pub(crate) fn new(mut random: Random, drive: Drive, requests: u32) -> Self {
+        let depth = random.range(1, 8) as usize;
+        let wants_structured = random.chance(500);
+        Self {
+            random,
+            drive,
+            phase: Phase::Away,
+            wants_structured,
+            depth,
+            left: requests,
+            ended: 0,
+            outbox: Vec::new(),
+            inbox: Vec::new(),
+            asked: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn is_away(&self) -> bool {
+        self.phase == Phase::Away
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.left == 0 && self.asked.is_empty()
+    }
+
+    pub(crate) fn in_flight(&self) -> usize {
+        self.asked.len()
+    }
+
+    pub(crate) fn connected(&mut self) {
+        self.phase = Phase::Hello;
+    }
+
+    /// The connection is gone: what was asked gets no answer.
+    pub(crate) fn disconnected(&mut self, shared: &mut Shared, life: u64) {
+        self.phase = Phase::Away;
+        self.outbox.clear();
+        self.inbox.clear();
+        for (request, asked) in core::mem::take(&mut self.asked) {
+            self.ended += 1;
+            let blocks = asked.first..asked.first + asked.blocks;
+            match asked.command {
+                Command::READ => shared.model.read_abandoned(asked.start),
+                Command::FLUSH => {}
+                _ => {
+                    shared.model.write_abandoned(request, blocks.clone());
+                    shared.orphans.push(Orphan { request, blocks, life });
+                }
+            }
+        }
+    }
+
+    /// Sends requests up to its depth. True if it did.
+    pub(crate) fn ask(&mut self, shared: &mut Shared) -> bool {
+        let mut any = false;
+        while self.phase == Phase::Ready && self.left > 0 && self.asked.len() < self.depth {
+            self.left -= 1;
+            self.ask_one(shared);
+            any = true;
+        }
+        if self.phase == Phase::Ready && self.is_done() {
+            self.phase = Phase::Leaving;
+            let header = RequestHeader::new(Command::DISC, CommandFlags(0), 0, 0, 0);
+            self.outbox.extend_from_slice(header.as_bytes());
+            any = true;
+        }
+        any
+    }
+
+    fn ask_one(&mut self, shared: &mut Shared) {
+        shared.tick += 1;
+        shared.requests += 1;
+        let (request, start) = (shared.requests, shared.tick);
+        let command = match self.random.below(100) {
+            0..45 => Command::READ,
+            45..86 => Command::WRITE,
+            86..92 => Command::FLUSH,
+            92..96 => Command::TRIM,
+            _ => Command::WRITE_ZEROES,
+        };
+        let (first, blocks) = if command == Command::FLUSH { (0, 0) } else { self.place() };
+        let fua = matches!(command, Command::WRITE | Command::WRITE_ZEROES | Command::TRIM) && self.random.chance(150);
+        let (offset, length) = (first * self.drive.block, blocks * self.drive.block);
+        let flags = CommandFlags(0).with_fua(fua);
+        let header = RequestHeader::new(command, flags, request, offset, length as u32);
+        self.outbox.extend_from_slice(header.as_bytes());
+        match command {
+            Command::READ => shared.model.read_started(start),
+            Command::FLUSH => {}
+            Command::WRITE => {
+                shared.model.write_started(request, request, first..first + blocks, start);
+                let mut block = vec![0; self.drive.block as usize];
+                for lba in first..first + blocks {
+                    pattern(request, lba, &mut block);
+                    self.outbox.extend_from_slice(&block);
+                }
+            }
+            _ => shared.model.write_started(request, 0, first..first + blocks, start),
+        }
+        self.asked.insert(request, Asked { command, fua, first, blocks, start, data: Vec::new() });
+    }
+
+    /// Half of all requests meet on few blocks.
+    fn place(&mut self) -> (u64, u64) {
+        let drive = self.drive;
+        if self.random.chance(500) {
+            let first = self.random.below(6);
+            return (first, self.random.range(1, 3));
+        }
+        let most = match self.random.below(20) {
+            0 => (200 << 10) / drive.block,
+            1..5 => (24 << 10) / drive.block,
+            _ => 4,
+        };
+        let blocks = self.random.range(1, most.min(drive.blocks));
+        (self.random.below(drive.blocks - blocks + 1), blocks)
+    }
+
+    /// Bytes have come from the server. True if requests have ended.
+    pub(crate) fn receive(&mut self, bytes: &[u8], shared: &mut Shared) -> Result<bool, Finding> {
+        self.inbox.extend_from_slice(bytes);
+        let before = self.ended;
+        let mut taken = 0;
+        while let Some(len) = self.take(taken, shared)? {
+            taken += len;
+        }
+        self.inbox.drain(..taken);
+        Ok(self.ended > before)
+    }
+
+    /// Understands one message at `at` of the inbox: its length, or `None` if it is not there yet.
+    fn take(&mut self, at: usize, shared: &mut Shared) -> Result<Option<usize>, Finding> {
+        match self.phase {
+            Phase::Away => Ok(None),
+            Phase::Hello => Ok(self.take_hello(at)),
+            Phase::Structured | Phase::Go => self.take_option(at),
+            Phase::Ready | Phase::Leaving => self.take_reply(at, shared),
+        }
+    }
+
+    fn take_hello(&mut self, at: usize) -> Option<usize> {
+        let hello = self.inbox[at..].first_chunk::<18>()?;
+        ServerHello::parse(hello).ok()?;
+        let flags = ClientFlags(0).with_fixed_newstyle(true).with_no_zeroes(true);
+        self.outbox.extend_from_slice(&flags.0.to_be_bytes());
+        self.phase = if self.wants_structured { Phase::Structured } else { Phase::Go };
+        self.send_option();
+        Some(18)
+    }
+
+    fn send_option(&mut self) {
+        let (option, mut payload) = (self.option(), Vec::new());
+        if option == OptionCode::GO {
+            InfoRequest::encode("", &[], &mut payload);
+        }
+        self.outbox.extend_from_slice(OptionHeader::new(option, payload.len() as u32).as_bytes());
+        self.outbox.extend_from_slice(&payload);
+    }
+
+    fn option(&self) -> OptionCode {
+        if self.phase == Phase::Structured { OptionCode::STRUCTURED_REPLY } else { OptionCode::GO }
+    }
+
+    fn take_option(&mut self, at: usize) -> Result<Option<usize>, Finding> {
+        let Some(bytes) = self.inbox[at..].first_chunk::<20>() else { return Ok(None) };
+        let reply = OptionReplyHeader::parse(bytes).map_err(|_| broken("an option reply without its magic"))?;
+        let (code, len) = (reply.reply(), 20 + reply.length.get() as usize);
+        if self.inbox.len() - at < len {
+            return Ok(None);
+        }
+        if code.is_error() || reply.option() != self.option() {
+            return Err(broken("an option was refused"));
+        }
+        if code == OptionReplyType::ACK {
+            let more = self.phase == Phase::Structured;
+            self.phase = if more { Phase::Go } else { Phase::Ready };
+            if more {
+                self.send_option();
+            }
+        }
+        Ok(Some(len))
+    }
+
+    fn take_reply(&mut self, at: usize, shared: &mut Shared) -> Result<Option<usize>, Finding> {
+        if self.wants_structured { self.take_chunk(at, shared) } else { self.take_simple(at, shared) }
+    }
+
+    fn take_simple(&mut self, at: usize, shared: &mut Shared) -> Result<Option<usize>, Finding> {
+        let Some(bytes) = self.inbox[at..].first_chunk::<16>() else { return Ok(None) };
+        let reply = SimpleReply::parse(bytes).map_err(|_| broken("a reply without its magic"))?;
+        let (request, error) = (reply.cookie.get(), reply.error());
+        let asked = self.asked.get_mut(&request).ok_or_else(|| unasked(request))?;
+        if error != NbdError::OK {
+            return Err(failed(request, asked, error));
+        }
+        let data = if asked.command == Command::READ { (asked.blocks * self.drive.block) as usize } else { 0 };
+        if self.inbox.len() - at < 16 + data {
+            return Ok(None);
+        }
+        asked.data.extend_from_slice(&self.inbox[at + 16..at + 16 + data]);
+        self.end(request, shared)?;
+        Ok(Some(16 + data))
+    }
+
+    fn take_chunk(&mut self, at: usize, shared: &mut Shared) -> Result<Option<usize>, Finding> {
+        let Some(bytes) = self.inbox[at..].first_chunk::<20>() else { return Ok(None) };
+        let header = *ChunkHeader::parse(bytes).map_err(|_| broken("a chunk without its magic"))?;
+        let len = 20 + header.length.get() as usize;
+        if self.inbox.len() - at < len {
+            return Ok(None);
+        }
+        let request = header.cookie.get();
+        let asked = self.asked.get_mut(&request).ok_or_else(|| unasked(request))?;
+        let payload = &self.inbox[at + 20..at + len];
+        match header.chunk() {
+            ChunkType::NONE => {}
+            ChunkType::OFFSET_DATA if payload.len() >= 8 => asked.data.extend_from_slice(&payload[8..]),
+            _ => return Err(failed(request, asked, NbdError::EIO)),
+        }
+        if header.is_done() {
+            self.end(request, shared)?;
+        }
+        Ok(Some(len))
+    }
+
+    fn end(&mut self, request: u64, shared: &mut Shared) -> Result<(), Finding> {
+        let Some(asked) = self.asked.remove(&request) else { return Err(unasked(request)) };
+        shared.tick += 1;
+        self.ended += 1;
+        let (tick, blocks) = (shared.tick, asked.first..asked.first + asked.blocks);
+        shared.bytes += asked.blocks * self.drive.block;
+        match asked.command {
+            Command::READ => {
+                if asked.data.len() as u64 != asked.blocks * self.drive.block {
+                    return Err((names::COMPLETIONS, format!("read {request} brought {} bytes", asked.data.len())));
+                }
+                let model = &mut shared.model;
+                model
+                    .read_ended(asked.first, self.drive.block as usize, &asked.data, asked.start, tick)
+                    .map_err(|what| (names::DISK, format!("request {request}: {what}")))
+            }
+            Command::FLUSH => {
+                shared.model.flush_ended(asked.start);
+                Ok(())
+            }
+            _ => {
+                shared.model.write_ended(request, asked.fua, blocks, tick);
+                Ok(())
+            }
+        }
+    }
+
+    /// What is still unanswered, for a report.
+    pub(crate) fn unanswered(&self) -> String {
+        let list: Vec<_> = self.asked.iter().map(|(id, asked)| (id, asked.command.0, asked.first, asked.blocks)).collect();
+        format!("{:?}, {} to send, unanswered {list:?}", self.phase, self.left)
+    }
+}
+
+fn broken(what: &str) -> Finding {
+    (names::COMPLETIONS, format!("the server broke the protocol: {what}"))
+}
+
+fn unasked(request: u64) -> Finding {
+    (names::COMPLETIONS, format!("request {request} has ended, though it was not under way"))
+}
+
+fn failed(request: u64, asked: &Asked, error: NbdError) -> Finding {
+    let (first, blocks) = (asked.first, asked.blocks);
+    (names::COMPLETIONS, format!("request {request} ({:?} of {blocks} blocks from {first}) failed: {error:?}", asked.command))
+}

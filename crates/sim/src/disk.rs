@@ -1,0 +1,131 @@
+//! The disk behind a lent function: blocks, a volatile cache, and requests under way that outlive a card.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use base::ledger::Journal;
+use device::MediaKind;
+use node::MediaWork;
+
+use crate::random::Random;
+
+/// A model disk.
+pub(crate) struct Disk<'w> {
+    block: usize,
+    cached: Vec<u8>,
+    durable: Vec<u8>,
+    dirty: BTreeSet<usize>,
+    /// Requests in the agent's ring, by the order of their submission.
+    pub(crate) ring: BTreeMap<u64, Submitted<'w>>,
+}
+
+/// A request in the ring.
+pub(crate) struct Submitted<'w> {
+    pub(crate) work: MediaWork<'w>,
+    /// The memory it reads and writes.
+    pub(crate) journal: Journal<'w>,
+    /// Which card has submitted it.
+    pub(crate) card: u64,
+    /// Which life of the borrower it is for.
+    pub(crate) borrower: u64,
+}
+
+impl<'w> Disk<'w> {
+    pub(crate) fn new(blocks: usize, block: usize) -> Self {
+        Self {
+            block,
+            cached: vec![0; blocks * block],
+            durable: vec![0; blocks * block],
+            dirty: BTreeSet::new(),
+            ring: BTreeMap::new(),
+        }
+    }
+
+    /// Does a piece of work, as the kernel does it: nothing of it is logged.
+    pub(crate) fn execute(&mut self, work: &MediaWork<'w>, journal: Journal<'w>) {
+        let (start, len) = (work.offset as usize, work.len as usize);
+        match work.kind {
+            MediaKind::Read => {
+                let mut at = start;
+                for span in work.spans() {
+                    span.write(journal, &self.cached[at..at + span.len()]);
+                    at += span.len();
+                }
+            }
+            MediaKind::Write => {
+                let mut at = start;
+                for span in work.spans() {
+                    span.read(&mut self.cached[at..at + span.len()]);
+                    at += span.len();
+                }
+                self.soil(start, len);
+            }
+            MediaKind::Trim | MediaKind::Zero => {
+                self.cached[start..start + len].fill(0);
+                self.soil(start, len);
+            }
+            MediaKind::Flush => {
+                for block in core::mem::take(&mut self.dirty) {
+                    let range = block * self.block..(block + 1) * self.block;
+                    self.durable[range.clone()].copy_from_slice(&self.cached[range]);
+                }
+            }
+        }
+    }
+
+    fn soil(&mut self, start: usize, len: usize) {
+        self.dirty.extend(start / self.block..(start + len) / self.block);
+    }
+
+    /// The power fails: each request under way has happened or not, each unsynced block may be lost. True if one was.
+    pub(crate) fn power_off(&mut self, random: &mut Random) -> bool {
+        for (_, submitted) in core::mem::take(&mut self.ring) {
+            if random.chance(500) {
+                self.execute(&submitted.work, submitted.journal);
+            }
+        }
+        let mut lost = false;
+        for block in core::mem::take(&mut self.dirty) {
+            let range = block * self.block..(block + 1) * self.block;
+            if random.chance(700) {
+                lost |= self.cached[range.clone()] != self.durable[range.clone()];
+                self.cached[range.clone()].copy_from_slice(&self.durable[range]);
+            } else {
+                self.durable[range.clone()].copy_from_slice(&self.cached[range]);
+            }
+        }
+        lost
+    }
+
+    /// What the blocks hold.
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = &[u8]> {
+        self.cached.chunks(self.block)
+    }
+}
+
+/// What request `id` writes to block `lba`: told from everything else at every word.
+pub(crate) fn pattern(id: u64, lba: u64, out: &mut [u8]) {
+    if id == 0 {
+        return out.fill(0);
+    }
+    for (index, word) in out.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+        *word = word_of(id, lba, index as u64).to_le_bytes();
+    }
+}
+
+/// Which request has written these bytes of block `lba`; `None` if they are no one's.
+pub(crate) fn author(lba: u64, bytes: &[u8]) -> Option<u64> {
+    let words = bytes.as_chunks::<8>().0;
+    let id = u64::from_le_bytes(*words.first()?);
+    if id == 0 {
+        return words.iter().all(|word| *word == [0; 8]).then_some(0);
+    }
+    let whole = words.iter().enumerate().all(|(index, word)| *word == word_of(id, lba, index as u64).to_le_bytes());
+    whole.then_some(id)
+}
+
+fn word_of(id: u64, lba: u64, index: u64) -> u64 {
+    if index == 0 {
+        return id;
+    }
+    (id << 32 ^ lba << 16 ^ index).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}

@@ -1,0 +1,366 @@
+//! The edges: the kernel's sockets between clients and the borrowing card, and the disks under the lending card.
+//!
+//! The kernel's account of a socket survives the card: how many bytes it has put into the ledger, and how many it has taken
+//! out. A successor is told both again.
+
+use base::ledger::{Journal, Span};
+use base::{Instant, Rule};
+use node::{MediaWork, NodeCells};
+
+use crate::checkers::names;
+use crate::disk::Submitted;
+use crate::marks::Mark;
+use crate::world::{BORROWER, DiskMode, Event, LENDER, World};
+
+/// A connected client's socket.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Socket {
+    pub(crate) client: usize,
+    /// Bytes that the kernel has put into the ledger.
+    received: u64,
+    /// Bytes that the kernel has taken from it.
+    sent: u64,
+}
+
+impl<'w> World<'w> {
+    /// The kernel's stores are never killed and never logged.
+    fn kernel(&self, node: usize) -> Journal<'w> {
+        self.nodes[node].memory.ledger::<NodeCells>(None, self.rules).journal
+    }
+
+    /// A client comes, or thinks of requests.
+    pub(crate) fn think(&mut self, client: usize) {
+        let (loan, this) = &mut self.clients[client];
+        let loan = *loan;
+        if this.is_away() {
+            if !this.is_done() {
+                self.connect(client, loan);
+            }
+        } else if this.ask(&mut self.loans[loan].shared) {
+            self.log.event(self.now, None, "ask", client as u64, self.loans[loan].shared.requests);
+            self.wake_at(BORROWER, self.now);
+        }
+    }
+
+    fn connect(&mut self, client: usize, loan: usize) {
+        let sockets = &mut self.loans[loan].sockets;
+        let idle = |slot: &usize| {
+            sockets[*slot].is_none()
+                && self.nodes[BORROWER].card.as_ref().is_some_and(|card| card.edge_is_idle(loan, *slot))
+        };
+        let Some(slot) = (0..sockets.len()).find(idle) else {
+            return self.schedule(3_000_000, Event::Think(client));
+        };
+        sockets[slot] = Some(Socket { client, ..Socket::default() });
+        self.log.event(self.now, None, "open", client as u64, slot as u64);
+        self.clients[client].1.connected();
+        if self.act(BORROWER, |card, now| card.edge_open(now, loan, slot)) {
+            self.service(BORROWER);
+        }
+    }
+
+    /// A client's connection ends, by whomever.
+    pub(crate) fn hang_up(&mut self, loan: usize, slot: usize) {
+        let Some(socket) = self.loans[loan].sockets[slot].take() else { return };
+        let life = self.nodes[BORROWER].incarnation;
+        let client = &mut self.clients[socket.client].1;
+        self.marks.set_if(Mark::ClientLeft, client.in_flight() > 0);
+        client.disconnected(&mut self.loans[loan].shared, life);
+        self.log.event(self.now, None, "close", socket.client as u64, slot as u64);
+        if !client.is_done() {
+            let after = self.random.range(100_000, 5_000_000);
+            self.schedule(after, Event::Think(socket.client));
+        }
+    }
+
+    /// The agent tells a new card of its sockets.
+    pub(crate) fn tell_edges(&mut self, loan: usize) {
+        for slot in 0..self.loans[loan].sockets.len() {
+            let idle = self.nodes[BORROWER].card.as_ref().is_none_or(|card| card.edge_is_idle(loan, slot));
+            let alive = match self.loans[loan].sockets[slot] {
+                None if idle => true,
+                None => self.act(BORROWER, |card, now| card.edge_closed(now, loan, slot)),
+                Some(socket) => {
+                    (!idle || self.act(BORROWER, |card, now| card.edge_open(now, loan, slot)))
+                        && self.act(BORROWER, |card, now| card.edge_received(now, loan, slot, socket.received))
+                        && self.act(BORROWER, |card, now| card.edge_sent(now, loan, slot, socket.sent))
+                }
+            };
+            if !alive {
+                return;
+            }
+        }
+    }
+
+    pub(crate) fn serve_edges(&mut self, loan: usize) {
+        for slot in 0..self.loans[loan].sockets.len() {
+            if self.nodes[BORROWER].card.is_none() || self.failure.is_some() {
+                return;
+            }
+            if self.loans[loan].sockets[slot].is_some() {
+                let _ = self.receive(loan, slot) && self.send(loan, slot) && self.close_if_wanted(loan, slot);
+            }
+        }
+        self.end_orphans(loan);
+    }
+
+    /// Bytes of the client go to the card.
+    fn receive(&mut self, loan: usize, slot: usize) -> bool {
+        let Some(socket) = self.loans[loan].sockets[slot] else { return false };
+        let Some(card) = self.nodes[BORROWER].card.as_ref() else { return false };
+        let waiting = self.clients[socket.client].1.outbox.len();
+        let spans = card.edge_receive_spans(loan, slot, socket.received);
+        let room: usize = spans.iter().flatten().map(Span::len).sum();
+        if waiting == 0 || room == 0 {
+            return true;
+        }
+        let len = self.portion(waiting.min(room));
+        let bytes: Vec<u8> = self.clients[socket.client].1.outbox.drain(..len).collect();
+        let (journal, mut rest) = (self.kernel(BORROWER), &bytes[..]);
+        for span in spans.iter().flatten() {
+            let part = span.part(0, rest.len());
+            part.write(journal, &rest[..part.len()]);
+            rest = &rest[part.len()..];
+        }
+        let position = socket.received + len as u64;
+        if let Some(socket) = &mut self.loans[loan].sockets[slot] {
+            socket.received = position;
+        }
+        if len < waiting {
+            self.wake_soon(BORROWER);
+        }
+        !self.dies_here(BORROWER)
+            && self.act(BORROWER, |card, now| card.edge_received(now, loan, slot, position))
+    }
+
+    /// Bytes of the card go to the client.
+    fn send(&mut self, loan: usize, slot: usize) -> bool {
+        let Some(socket) = self.loans[loan].sockets[slot] else { return false };
+        let Some(card) = self.nodes[BORROWER].card.as_ref() else { return false };
+        if card.edge_output_end(loan, slot) <= socket.sent {
+            return true;
+        }
+        self.check_commit(BORROWER);
+        let Some(card) = self.nodes[BORROWER].card.as_ref() else { return false };
+        let mut spans = [const { None }; 8];
+        let empty = card.pages(loan).span(base::ledger::PageIndex(0), 0, 0);
+        let mut list = [empty; 8];
+        let count = card.edge_send_spans(loan, slot, socket.sent, &mut list);
+        spans.iter_mut().zip(&list[..count]).for_each(|(kept, span)| *kept = Some(*span));
+        let room: usize = list[..count].iter().map(Span::len).sum();
+        if room == 0 {
+            self.fail(names::COMPLETIONS, "there are bytes for a client, but they are nowhere".into());
+            return false;
+        }
+        let len = self.portion(room);
+        let mut bytes = Vec::with_capacity(len);
+        for span in &list[..count] {
+            let part = span.part(0, len - bytes.len());
+            let start = bytes.len();
+            bytes.resize(start + part.len(), 0);
+            part.read(&mut bytes[start..]);
+        }
+        self.deliver(loan, slot, socket.client, &bytes);
+        let position = socket.sent + len as u64;
+        if let Some(socket) = &mut self.loans[loan].sockets[slot] {
+            socket.sent = position;
+        }
+        self.wake_soon(BORROWER);
+        self.failure.is_none()
+            && !self.dies_here(BORROWER)
+            && self.act(BORROWER, |card, now| card.edge_sent(now, loan, slot, position))
+    }
+
+    fn deliver(&mut self, loan: usize, _slot: usize, client: usize, bytes: &[u8]) {
+        let shared = &mut self.loans[loan].shared;
+        match self.clients[client].1.receive(bytes, shared) {
+            Ok(ended) => {
+                if ended {
+                    self.log.event(self.now, None, "got", client as u64, shared.tick);
+                    let life = self.nodes[BORROWER].incarnation;
+                    self.end_older_orphans(loan, life);
+                }
+                let after = self.random.below(150_000);
+                self.schedule(after, Event::Think(client));
+            }
+            Err((checker, what)) => self.fail(checker, what),
+        }
+    }
+
+    fn close_if_wanted(&mut self, loan: usize, slot: usize) -> bool {
+        let Some(card) = self.nodes[BORROWER].card.as_ref() else { return false };
+        if !card.edge_wants_close(loan, slot) {
+            return true;
+        }
+        self.hang_up(loan, slot);
+        !self.dies_here(BORROWER) && self.act(BORROWER, |card, now| card.edge_closed(now, loan, slot))
+    }
+
+    /// A new borrower is served: writes of its predecessor have happened by now, or never will.
+    fn end_older_orphans(&mut self, loan: usize, life: u64) {
+        let shared = &mut self.loans[loan].shared;
+        let (model, tick) = (&mut shared.model, shared.tick);
+        shared.orphans.retain(|orphan| {
+            if orphan.life < life {
+                model.abandoned_ended(orphan.request, orphan.blocks.clone(), tick);
+            }
+            orphan.life >= life
+        });
+    }
+
+    /// The server holds nothing for clients that have gone: their writes have ended.
+    fn end_orphans(&mut self, loan: usize) {
+        if self.loans[loan].shared.orphans.is_empty() {
+            return;
+        }
+        let Some(card) = self.nodes[BORROWER].card.as_ref() else { return };
+        let sockets = &self.loans[loan].sockets;
+        let told = (0..sockets.len()).all(|slot| sockets[slot].is_some() || card.edge_is_idle(loan, slot));
+        let none = card.borrowed(loan).is_some_and(|drive| drive.server.abandoned() == 0);
+        if told && none {
+            let life = self.nodes[BORROWER].incarnation;
+            let shared = &mut self.loans[loan].shared;
+            shared.tick += 1;
+            let (model, tick) = (&mut shared.model, shared.tick);
+            shared.orphans.retain(|orphan| {
+                if orphan.life == life {
+                    model.abandoned_ended(orphan.request, orphan.blocks.clone(), tick);
+                }
+                orphan.life != life
+            });
+        }
+    }
+
+    fn portion(&mut self, len: usize) -> usize {
+        if self.random.chance(600) { len } else { 1 + self.random.index(len) }
+    }
+
+    fn wake_soon(&mut self, node: usize) {
+        let at = self.now + self.random.range(1_000, 20_000);
+        self.wake_at(node, at);
+    }
+
+    /// The card's work for a disk.
+    pub(crate) fn serve_media(&mut self, loan: usize) {
+        let _ = loan;
+        while self.failure.is_none() && !self.dies_here(LENDER) {
+            let Some(card) = self.nodes[LENDER].card.as_mut() else { return };
+            match crate::death::survive(|| card.poll_media()) {
+                Ok(Some(work)) => self.do_media(work),
+                Ok(None) => return,
+                Err(end) => return self.end_of(LENDER, end),
+            }
+        }
+    }
+
+    fn end_of(&mut self, node: usize, end: crate::death::End) {
+        match end {
+            crate::death::End::Killed => self.bury(node),
+            crate::death::End::Panicked(what) => self.fail(names::ASSERTION, what),
+        }
+    }
+
+    fn do_media(&mut self, work: MediaWork<'w>) {
+        self.check_commit(LENDER);
+        if self.dies_here(LENDER) {
+            return;
+        }
+        self.log.event(self.now, Some(LENDER), "media", work.offset, u64::from(work.len) << 3 | work.kind as u64);
+        self.log.note(format_args!("{:?} {:?} {}+{}", work.id, work.kind, work.offset, work.len));
+        let loan = work.loan;
+        if self.loans[loan].mode == DiskMode::Ring {
+            return self.submit(work);
+        }
+        let journal = self.kernel(LENDER);
+        self.loans[loan].disk.execute(&work, journal);
+        if self.dies_here(LENDER) {
+            return;
+        }
+        if !self.rules.has(Rule::MarkEffects) {
+            self.loans[loan].unmarked.push(work.id);
+            let after = self.random.below(6_000_000);
+            return self.schedule(after, Event::Mark(loan));
+        }
+        if self.act(LENDER, |card, now| card.handle_media(now, loan, work.id, Ok(()))) {
+            self.wake_at(LENDER, self.now);
+        }
+    }
+
+    /// Without the rule that an effect is marked before the next one, marks come late and in any order.
+    pub(crate) fn mark_late(&mut self, loan: usize) {
+        if self.loans[loan].unmarked.is_empty() || self.nodes[LENDER].card.is_none() {
+            return;
+        }
+        let index = self.random.index(self.loans[loan].unmarked.len());
+        let id = self.loans[loan].unmarked.swap_remove(index);
+        if self.act(LENDER, |card, now: Instant| card.handle_media(now, loan, id, Ok(()))) {
+            self.service(LENDER);
+        }
+    }
+
+    fn submit(&mut self, work: MediaWork<'w>) {
+        let loan = work.loan;
+        let submitted = Submitted {
+            work,
+            journal: self.kernel(LENDER),
+            card: self.card_number(),
+            borrower: self.borrower_of(loan),
+        };
+        let after = match self.random.below(10) {
+            0 => self.random.range(1_000_000, 25_000_000),
+            _ => self.random.range(5_000, 600_000),
+        };
+        let ring = &mut self.loans[loan].disk.ring;
+        let number = ring.last_key_value().map_or(0, |(last, _)| last + 1).max(self.now << 8);
+        ring.insert(number, submitted);
+        self.schedule(after, Event::Ring(loan, number));
+    }
+
+    /// Which card of which life the lender has.
+    fn card_number(&self) -> u64 {
+        self.nodes[LENDER].incarnation << 32 | self.kills
+    }
+
+    /// The incarnation of the borrower that the lender serves.
+    pub(crate) fn borrower_of(&self, loan: usize) -> u64 {
+        let card = self.nodes[LENDER].card.as_ref();
+        card.and_then(|card| card.channel(loan).newest_peer()).map_or(0, |(incarnation, _)| incarnation.0)
+    }
+
+    /// The disk has done something.
+    pub(crate) fn ring_done(&mut self, loan: usize, number: u64) {
+        let Some(submitted) = self.loans[loan].disk.ring.remove(&number) else { return };
+        self.check_incarnation(loan, submitted.borrower);
+        self.loans[loan].disk.execute(&submitted.work, submitted.journal);
+        self.log.event(self.now, Some(LENDER), "done", submitted.work.offset, number);
+        self.log.note(format_args!("{:?}", submitted.work.id));
+        if self.nodes[LENDER].card.is_none() {
+            self.marks.set(Mark::DiskOutlivedCard);
+        }
+        if submitted.card != self.card_number() || self.dies_here(LENDER) {
+            return;
+        }
+        let id = submitted.work.id;
+        if self.act(LENDER, |card, now| card.handle_media(now, loan, id, Ok(()))) {
+            self.service(LENDER);
+        }
+    }
+
+    /// The agent waits until the ring is empty; the results are no one's any more.
+    pub(crate) fn drain_rings(&mut self) {
+        for loan in 0..self.loans.len() {
+            self.loans[loan].unmarked.clear();
+            if !self.rules.has(Rule::DrainBeforeStart) {
+                continue;
+            }
+            while !self.loans[loan].disk.ring.is_empty() {
+                let keys: Vec<u64> = self.loans[loan].disk.ring.keys().copied().collect();
+                let key = keys[self.random.index(keys.len())];
+                let Some(submitted) = self.loans[loan].disk.ring.remove(&key) else { break };
+                self.loans[loan].disk.execute(&submitted.work, submitted.journal);
+                self.log.event(self.now, Some(LENDER), "drain", submitted.work.offset, key);
+                self.marks.set(Mark::DiskOutlivedCard);
+            }
+        }
+    }
+}

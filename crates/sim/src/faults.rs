@@ -1,0 +1,180 @@
+//! What goes wrong, and when.
+
+use crate::death::Switch;
+use crate::marks::Mark;
+use crate::network::RAILS;
+use crate::random::Random;
+use crate::world::{BORROWER, Event, LENDER, World};
+use node::NodeCells;
+
+/// The plan of a run's faults: how often, how long, and what for.
+pub(crate) struct Faults {
+    random: Random,
+    /// Mean nanoseconds between two faults.
+    pause: u64,
+    reboots: u32,
+    /// Whether a cut of both rails may outlast the completion time-out.
+    long_cuts: bool,
+    /// Virtual time after which faults end in any case.
+    end: u64,
+}
+
+impl Faults {
+    pub(crate) fn new(mut random: Random) -> Self {
+        let pause = [1_500_000, 4_000_000, 12_000_000][random.index(3)];
+        let reboots = if random.chance(400) { random.range(1, 3) as u32 } else { 0 };
+        let long_cuts = random.chance(150);
+        Self { random, pause, reboots, long_cuts, end: 30_000_000_000 }
+    }
+
+    /// Lets a card die some time.
+    pub(crate) fn arm(&mut self, switch: &Switch<'_>) {
+        if switch.is_armed() || !self.random.chance(500) {
+            return;
+        }
+        if self.random.chance(700) {
+            let most = [60, 600, 6_000, 30_000][self.random.index(4)];
+            switch.arm_store(self.random.below(most));
+        } else {
+            switch.arm_effect(self.random.below(60));
+        }
+    }
+}
+
+impl World<'_> {
+    /// One fault, and the next one's date; or the end of all.
+    pub(crate) fn fault(&mut self) {
+        let total: u32 = self.clients.iter().map(|(_, client)| client.left + client.ended + client.in_flight() as u32).sum();
+        let ended: u32 = self.clients.iter().map(|(_, client)| client.ended).sum();
+        if ended * 100 >= total * 85 || self.now > self.faults.end {
+            return self.calm();
+        }
+        match self.faults.random.below(100) {
+            0..26 => self.kill(LENDER),
+            26..52 => self.kill(BORROWER),
+            52..58 => {
+                self.kill(LENDER);
+                self.kill(BORROWER);
+            }
+            58..68 => self.network.change(),
+            68..78 => self.cut(),
+            78..85 => self.inject(false),
+            85..92 => self.inject(true),
+            92..96 => self.leave(),
+            _ => self.reboot(),
+        }
+        let after = self.faults.random.range(self.faults.pause / 4, self.faults.pause * 2);
+        self.schedule(after, Event::Fault);
+    }
+
+    fn kill(&mut self, node: usize) {
+        let now = self.faults.random.chance(150);
+        if self.nodes[node].card.is_some() && now {
+            self.bury(node);
+        } else {
+            let switch = self.nodes[node].switch;
+            self.faults.arm(switch);
+        }
+    }
+
+    fn cut(&mut self) {
+        let random = &mut self.faults.random;
+        let rails = match random.below(10) {
+            0..4 => 0b0101 << random.below(2),
+            4..8 => 1 << random.below(4),
+            _ => 0b1111,
+        };
+        let long = self.faults.long_cuts && rails == 0b1111;
+        let lasts = match random.below(10) {
+            _ if long => random.range(3_000_000_000, 9_000_000_000),
+            0..7 => random.range(1_000_000, 60_000_000),
+            _ => random.range(60_000_000, 1_500_000_000),
+        };
+        if long {
+            self.faults.long_cuts = random.chance(500);
+        }
+        self.set_rails(rails, false);
+        self.log.event(self.now, None, "cut", rails, lasts);
+        let both = (0..RAILS).all(|rail| (0..2).any(|node| !self.network.up[node][rail]));
+        self.marks.set_if(Mark::BothRailsCut, both);
+        self.marks.set_if(Mark::OneWayCut, rails.count_ones() == 1);
+        self.schedule(lasts, Event::Mend(rails));
+    }
+
+    /// Bit `2 * node + rail` is what `node` sends on `rail`... bits 0 and 2 are rail 0, bits 1 and 3 rail 1.
+    fn set_rails(&mut self, rails: u64, up: bool) {
+        for node in 0..2 {
+            for rail in 0..RAILS {
+                if rails & 1 << (2 * node + rail) != 0 {
+                    self.network.up[node][rail] = up;
+                }
+            }
+        }
+    }
+
+    pub(crate) fn mend(&mut self, rails: u64) {
+        self.log.event(self.now, None, "mend", rails, 0);
+        self.set_rails(rails, true);
+    }
+
+    /// Old frames, or false ones.
+    fn inject(&mut self, forged: bool) {
+        for _ in 0..self.faults.random.range(1, 12) {
+            let frame = if forged { self.network.forge() } else { self.network.replay() };
+            let Some(frame) = frame else { return };
+            let after = self.faults.random.below(2_000_000);
+            self.log.event(self.now, None, if forged { "forged" } else { "old" }, frame.to as u64, after);
+            self.schedule(after, Event::Arrival(frame));
+        }
+    }
+
+    /// A client leaves in the middle of everything.
+    fn leave(&mut self) {
+        let loan = self.faults.random.index(self.loans.len());
+        let slots: Vec<usize> =
+            (0..self.loans[loan].sockets.len()).filter(|&slot| self.loans[loan].sockets[slot].is_some()).collect();
+        if slots.is_empty() {
+            return;
+        }
+        let slot = slots[self.faults.random.index(slots.len())];
+        self.hang_up(loan, slot);
+        if !self.dies_here(BORROWER) && self.act(BORROWER, |card, now| card.edge_closed(now, loan, slot)) {
+            self.service(BORROWER);
+        }
+    }
+
+    /// A node loses its ledger, its sockets, and what its disks had not written.
+    fn reboot(&mut self) {
+        if self.faults.reboots == 0 {
+            return;
+        }
+        self.faults.reboots -= 1;
+        let node = self.faults.random.index(2);
+        if self.nodes[node].card.is_some() {
+            self.bury(node);
+        }
+        let life = &mut self.nodes[node];
+        life.torn.clear();
+        life.memory = self.arena.zeroed::<NodeCells>();
+        life.switch.set_memory(life.memory);
+        life.incarnation += 1;
+        life.generation = 0;
+        self.log.event(self.now, Some(node), "boot", life.incarnation, 0);
+        if node == LENDER {
+            self.marks.set(Mark::LenderReboot);
+            self.lose_power();
+        } else {
+            self.marks.set(Mark::BorrowerReboot);
+            for loan in 0..self.loans.len() {
+                (0..self.loans[loan].sockets.len()).for_each(|slot| self.hang_up_after_boot(loan, slot));
+            }
+        }
+    }
+
+    fn hang_up_after_boot(&mut self, loan: usize, slot: usize) {
+        // The requests belong to the life that has ended.
+        self.nodes[BORROWER].incarnation -= 1;
+        self.hang_up(loan, slot);
+        self.nodes[BORROWER].incarnation += 1;
+    }
+}

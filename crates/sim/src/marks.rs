@@ -1,0 +1,82 @@
+//! Coverage marks: rare situations that a run has been in, so that nobody trusts checkers that have seen nothing.
+
+macro_rules! marks {
+    ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
+        /// A situation that counts.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[repr(u8)]
+        pub enum Mark { $($(#[$doc])* $name,)* }
+
+        impl Mark {
+            /// Every mark.
+            pub const ALL: &[Self] = &[$(Self::$name,)*];
+
+            /// Its name in reports.
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$name => $text,)* }
+            }
+        }
+    };
+}
+
+marks! {
+    /// A card died inside a step, and had something to take back.
+    RolledBack = "rolled-back",
+    /// A roll-back or the first step of a new card was killed.
+    RecoveryKilled = "recovery-killed",
+    /// Both cards were dead at once.
+    BothDead = "both-dead",
+    /// A card died between two effects.
+    EffectKilled = "effect-killed",
+    /// The lending node rebooted.
+    LenderReboot = "lender-reboot",
+    /// The borrowing node rebooted.
+    BorrowerReboot = "borrower-reboot",
+    /// TLPs were handed on that had waited behind a gap.
+    ReorderBuffer = "reorder-buffer",
+    /// A sender was without credit.
+    Blocked = "blocked",
+    /// A request had no completion in time.
+    CompletionTimeout = "completion-timeout",
+    /// A handshake took place while requests were out.
+    HandshakeDuringIo = "handshake-during-io",
+    /// Both rails were cut.
+    BothRailsCut = "both-rails-cut",
+    /// A rail was cut in one direction only.
+    OneWayCut = "one-way-cut",
+    /// The disk did something while its card was dead.
+    DiskOutlivedCard = "disk-outlived-card",
+    /// Writes that were not flushed went with the power.
+    CacheLost = "cache-lost",
+    /// A client left with requests under way.
+    ClientLeft = "client-left",
+    /// A frame of an older card was refused.
+    OldGenerationRefused = "old-generation-refused",
+    /// A replayed frame was refused.
+    ReplayRefused = "replay-refused",
+    /// A forged frame was refused.
+    ForgeryRefused = "forgery-refused",
+    /// A frame was sent again.
+    Retransmission = "retransmission",
+}
+
+/// The marks of a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Marks(u32);
+
+impl Marks {
+    pub(crate) fn set(&mut self, mark: Mark) {
+        self.0 |= 1 << mark as u8;
+    }
+
+    pub(crate) fn set_if(&mut self, mark: Mark, condition: bool) {
+        if condition {
+            self.set(mark);
+        }
+    }
+
+    /// Whether the run has been in this situation.
+    pub fn has(self, mark: Mark) -> bool {
+        self.0 & (1 << mark as u8) != 0
+    }
+}

@@ -1,0 +1,153 @@
+//! The network between the two nodes: two rails, each direction with manners of its own.
+
+use link::frame::Header;
+use node::Address;
+
+use crate::checkers::freshness::Origin;
+use crate::random::Random;
+
+/// Rails of every simulated node.
+pub(crate) const RAILS: usize = 2;
+/// Old frames that are kept for replays, by direction.
+const ARCHIVE: usize = 48;
+
+/// A frame under way.
+#[derive(Clone)]
+pub(crate) struct Frame {
+    pub(crate) to: usize,
+    pub(crate) rail: u8,
+    pub(crate) from: Address,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) origin: Origin,
+}
+
+/// How a network treats frames; shares are of a thousand.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Manners {
+    pub(crate) loss: u64,
+    pub(crate) repeat: u64,
+    pub(crate) corrupt: u64,
+    pub(crate) late: u64,
+    /// Nanoseconds.
+    pub(crate) delay: u64,
+    pub(crate) jitter: u64,
+}
+
+/// What becomes of a frame.
+pub(crate) enum Fate {
+    /// It arrives after so many nanoseconds.
+    Arrives(u64, Frame),
+    Lost,
+}
+
+pub(crate) struct Network {
+    random: Random,
+    pub(crate) manners: Manners,
+    /// By sending node and rail: whether frames pass.
+    pub(crate) up: [[bool; RAILS]; 2],
+    archive: [Vec<Frame>; 2],
+}
+
+impl Network {
+    pub(crate) fn new(random: Random) -> Self {
+        let manners = Manners { delay: 20_000, jitter: 10_000, ..Manners::default() };
+        Self { random, manners, up: [[true; RAILS]; 2], archive: [Vec::new(), Vec::new()] }
+    }
+
+    /// The address of a node on a rail.
+    pub(crate) fn address(node: usize, rail: usize) -> Address {
+        let mut bytes = [0; 28];
+        (bytes[0], bytes[1]) = (1 + node as u8, rail as u8);
+        Address(bytes)
+    }
+
+    pub(crate) fn is_cut(&self) -> bool {
+        self.up.iter().flatten().any(|up| !up)
+    }
+
+    /// Other manners than now.
+    pub(crate) fn change(&mut self) {
+        let random = &mut self.random;
+        let mut share = |most: u64| if random.chance(500) { random.below(most) } else { 0 };
+        let (loss, repeat, corrupt, late) = (share(150), share(100), share(60), share(200));
+        let (delay, jitter) = (random.range(5_000, 300_000), random.range(1_000, 200_000));
+        self.manners = Manners { loss, repeat, corrupt, late, delay, jitter };
+    }
+
+    /// Everything passes from now on.
+    pub(crate) fn calm(&mut self) {
+        self.manners = Manners { delay: 20_000, jitter: 10_000, ..Manners::default() };
+        self.up = [[true; RAILS]; 2];
+    }
+
+    /// A node sends to `to`; what the network makes of it.
+    pub(crate) fn send(&mut self, node: usize, rail: usize, to: Address, bytes: &[u8]) -> Vec<Fate> {
+        let frame = Frame {
+            to: usize::from(to.0[0]).wrapping_sub(1),
+            rail: to.0[1],
+            from: Self::address(node, rail),
+            bytes: bytes.to_vec(),
+            origin: Origin::Peer,
+        };
+        self.keep(node, &frame);
+        let (manners, passes) = (self.manners, self.up[node][rail]);
+        let random = &mut self.random;
+        if !passes || frame.to > 1 || random.chance(manners.loss) {
+            return vec![Fate::Lost];
+        }
+        let mut fates = Vec::new();
+        let copies = if random.chance(manners.repeat) { 2 } else { 1 };
+        for _ in 0..copies {
+            let mut frame = frame.clone();
+            if random.chance(manners.corrupt) {
+                let (index, bit) = (random.index(frame.bytes.len()), random.below(8));
+                frame.bytes[index] ^= 1 << bit;
+                frame.origin = Origin::Forger;
+            }
+            let late = if random.chance(manners.late) { random.below(3_000_000) } else { 0 };
+            fates.push(Fate::Arrives(manners.delay + random.below(manners.jitter + 1) + late, frame));
+        }
+        fates
+    }
+
+    fn keep(&mut self, node: usize, frame: &Frame) {
+        let archive = &mut self.archive[node];
+        if archive.len() < ARCHIVE {
+            archive.push(frame.clone());
+        } else if self.random.chance(100) {
+            let index = self.random.index(ARCHIVE);
+            archive[index] = frame.clone();
+        }
+    }
+
+    /// A frame that was sent before, whenever.
+    pub(crate) fn replay(&mut self) -> Option<Frame> {
+        let archive = &self.archive[self.random.index(2)];
+        if archive.is_empty() {
+            return None;
+        }
+        Some(archive[self.random.index(archive.len())].clone())
+    }
+
+    /// A frame that nobody has sent: a header that looks right, and a body that cannot be.
+    pub(crate) fn forge(&mut self) -> Option<Frame> {
+        let mut frame = self.replay()?;
+        frame.origin = Origin::Forger;
+        if let Ok(mut header) = Header::parse(&frame.bytes) {
+            header.packet_number += self.random.below(1000);
+            header.card_generation.0 += self.random.below(3) as u32;
+            header.incarnation.0 += self.random.below(2);
+            header.write(&mut frame.bytes);
+        }
+        let (start, len) = (self.random.index(frame.bytes.len()), frame.bytes.len());
+        match self.random.below(4) {
+            0 => frame.bytes.truncate(start),
+            1 => frame.bytes[start..].fill(0),
+            2 => frame.bytes.extend_from_slice(&[0x5a; 40]),
+            _ => {}
+        }
+        let last = frame.bytes.len().min(len).checked_sub(1)?;
+        frame.bytes[last] ^= 1 + self.random.below(255) as u8;
+        Some(frame)
+    }
+}

@@ -1,0 +1,321 @@
+//! Where the checkers look: after each step, at each frame, before each event, and in the end.
+
+use link::State;
+use link::frame::{Header, Kind};
+use node::{Card, NodeCells};
+use pcie::FlowClass;
+
+use crate::checkers::names;
+use crate::checkers::streams::{StreamId, committed_truly, granted_truly};
+use crate::marks::Mark;
+use crate::network::Frame;
+use crate::world::{BORROWER, LENDER, World};
+
+impl<'w> World<'w> {
+    /// The stream that `node` sends, as its card sees the pair of incarnations.
+    fn stream_from(&self, node: usize, loan: usize, card: &Card<'_>) -> Option<StreamId> {
+        let (peer, _) = card.channel(loan).newest_peer()?;
+        Some(StreamId { loan, from: node, pair: (self.nodes[node].incarnation, peer.0) })
+    }
+
+    /// The stream that `node` receives.
+    pub(crate) fn stream_to(&self, node: usize, loan: usize, card: &Card<'_>) -> Option<StreamId> {
+        let (peer, _) = card.channel(loan).newest_peer()?;
+        Some(StreamId { loan, from: 1 - node, pair: (peer.0, self.nodes[node].incarnation) })
+    }
+
+    /// After each step of a card.
+    pub(crate) fn check_step(&mut self, node: usize) {
+        let Some(card) = self.nodes[node].card.take() else { return };
+        for loan in 0..self.loans.len() {
+            self.check_streams(node, loan, &card);
+        }
+        self.nodes[node].card = Some(card);
+        for loan in 0..self.loans.len() {
+            self.check_beliefs(loan);
+        }
+        if self.nodes[node].switch.take_mismatch().is_some() {
+            self.fail(names::ROLL_BACK, "a roll-back where there was none".into());
+        }
+    }
+
+    fn check_streams(&mut self, node: usize, loan: usize, card: &Card<'_>) {
+        let channel = card.channel(loan);
+        let (Some(from), Some(to)) = (self.stream_from(node, loan, card), self.stream_to(node, loan, card)) else {
+            return;
+        };
+        let accepted = channel.receiver().take_accepted();
+        let verdict = self.streams.accepted(to, &accepted);
+        self.judge(names::EXACTLY_ONCE, verdict);
+        let verdict = self.streams.numbered(from, channel);
+        self.judge(names::EXACTLY_ONCE, verdict);
+        let verdict = self.streams.credits(from, channel);
+        self.judge(names::CREDITS, verdict);
+        let verdict = self.ordering.check(from, channel);
+        self.judge(names::ORDERING, verdict);
+        let blocked = channel.state() == State::Open && channel.port.sender.is_blocked();
+        self.marks.set_if(Mark::Blocked, blocked);
+        self.marks.set_if(Mark::ReorderBuffer, channel.receiver().has_ahead());
+    }
+
+    /// What the ends of a loan believe of each other, while both live and mean the same streams.
+    fn check_beliefs(&mut self, loan: usize) {
+        let [Some(lender), Some(borrower)] = [LENDER, BORROWER].map(|node| self.nodes[node].card.as_ref()) else {
+            return;
+        };
+        let verdicts = [(LENDER, lender, borrower), (BORROWER, borrower, lender)].map(|(node, sender, receiver)| {
+            let id = self.stream_from(node, loan, sender);
+            let same = id.is_some() && id == self.stream_to(1 - node, loan, receiver);
+            let (sender, receiver) = (sender.channel(loan), receiver.channel(loan));
+            same.then(|| (committed_truly(sender, receiver), granted_truly(sender, receiver)))
+        });
+        for (committed, granted) in verdicts.into_iter().flatten() {
+            self.judge(names::COMMITTED, committed);
+            self.judge(names::CREDITS, granted);
+        }
+    }
+
+    /// A new card lives: what the old one has handed on is what the ledger says, and what is to be sent again is what was sent.
+    pub(crate) fn check_recovery(&mut self, node: usize) {
+        let Some(card) = self.nodes[node].card.take() else { return };
+        for (id, accepted) in core::mem::take(&mut self.nodes[node].torn) {
+            let expected = card.channel(id.loan).receiver().expected();
+            if self.stream_to(node, id.loan, &card) == Some(id) {
+                let kept: Vec<_> = accepted.into_iter().filter(|&(number, _)| number < expected).collect();
+                let verdict = self.streams.accepted(id, &kept);
+                self.judge(names::EXACTLY_ONCE, verdict);
+            }
+        }
+        for loan in 0..self.loans.len() {
+            self.check_streams(node, loan, &card);
+            let (Some(from), Some(to)) = (self.stream_from(node, loan, &card), self.stream_to(node, loan, &card))
+            else {
+                continue;
+            };
+            let channel = card.channel(loan);
+            let verdict = self.streams.expects(to, channel.receiver().expected());
+            self.judge(names::EXACTLY_ONCE, verdict);
+            let sender = &channel.port.sender;
+            let (first, count) = (sender.committed(), sender.next() - sender.committed());
+            let verdict = self.streams.transmitted(from, channel, first, count);
+            self.judge(names::REPLAY_BYTES, verdict);
+        }
+        self.nodes[node].card = Some(card);
+    }
+
+    /// Nothing leaves before its commit.
+    pub(crate) fn check_commit(&mut self, node: usize) {
+        let uncommitted = self.nodes[node].card.as_ref().map_or(0, Card::uncommitted);
+        if uncommitted > 0 {
+            self.fail(names::COMMIT_BEFORE_SEND, format!("{uncommitted} words are changed and not committed"));
+        }
+    }
+
+    /// A frame leaves.
+    pub(crate) fn check_frame(&mut self, node: usize, frame: &[u8]) {
+        self.check_commit(node);
+        let Ok(header) = Header::parse(frame) else {
+            return self.fail(names::ASSERTION, "what leaves is no frame".into());
+        };
+        self.log.event(self.now, Some(node), "tx", header.path.into(), header.packet_number);
+        let loan = (header.group.0 - 1) as usize;
+        self.nodes[node].liveness[loan].sent(self.now);
+        let Some(card) = self.nodes[node].card.take() else { return };
+        let channel = card.channel(loan);
+        if header.kind == Kind::Sealed
+            && let (Some(key), Some(id)) = (channel.key_fingerprint(), self.stream_from(node, loan, &card))
+        {
+            let verdict = self.nonces.sent(key, &header);
+            self.judge(names::NONCES, verdict);
+            let (first, count) = channel.last_carried();
+            let verdict = self.streams.transmitted(id, channel, first, count.into());
+            self.judge(names::REPLAY_BYTES, verdict);
+        }
+        self.nodes[node].card = Some(card);
+    }
+
+    /// A frame arrives: it has an effect only if it may.
+    pub(crate) fn arrive(&mut self, frame: Frame) {
+        let Frame { to: node, rail, from, mut bytes, origin } = frame;
+        let header = Header::parse(&bytes).ok();
+        let loan = header.map_or(usize::MAX, |header| (header.group.0 as usize).wrapping_sub(1));
+        let packet = header.map_or(0, |header| header.packet_number);
+        self.log.event(self.now, Some(node), "rx", rail.into(), packet);
+        let sealed = header.filter(|header| header.kind == Kind::Sealed && loan < self.loans.len());
+        let before = sealed.and_then(|_| self.reception(node, loan));
+        let original = bytes.clone();
+        if self.dies_here(node) || !self.act(node, |card, now| card.handle_frame(now, rail, from, &mut bytes)) {
+            return;
+        }
+        let after = sealed.and_then(|_| self.reception(node, loan));
+        if let (Some(header), Some((count, newest)), Some((count_after, newest_after))) = (sealed, before, after)
+            && count_after > count
+        {
+            let freshness = &mut self.nodes[node].freshness;
+            let verdict = freshness.accepted(origin, &original, &header, newest, newest_after);
+            self.judge(names::FRESHNESS, verdict);
+        }
+        self.service(node);
+    }
+
+    /// How many frames a card has accepted, and from whom at last.
+    #[expect(clippy::type_complexity, reason = "used in one place")]
+    fn reception(
+        &self,
+        node: usize,
+        loan: usize,
+    ) -> Option<(u64, Option<(base::ids::Incarnation, base::ids::CardGeneration)>)> {
+        let channel = self.nodes[node].card.as_ref()?.channel(loan);
+        Some((channel.stats().received_frames.get(), channel.newest_peer()))
+    }
+
+    /// Before each event: nobody has kept still for too long.
+    pub(crate) fn watch(&mut self) {
+        for node in 0..2 {
+            for loan in 0..self.loans.len() {
+                let Some(card) = self.nodes[node].card.as_ref() else { continue };
+                let channel = card.channel(loan);
+                let peer = self.nodes[1 - node].card.as_ref();
+                let me = (self.nodes[node].incarnation, self.nodes[node].generation);
+                let heard = peer.and_then(|peer| peer.channel(loan).newest_peer());
+                // The peer knows an older card of the same life: it has the keys, and only needs to be told.
+                let unheard = heard.is_some_and(|(life, card)| life.0 == me.0 && card.0 < me.1 && card.0 > 0)
+                    && channel.newest_peer().is_some_and(|(life, _)| life.0 == self.nodes[1 - node].incarnation);
+                let sender = &channel.port.sender;
+                let waits = channel.state() == State::Open && !sender.is_empty();
+                let (_, granted) = sender.credits();
+                let news = [
+                    sender.committed() ^ channel.stats().received_frames.get() << 32,
+                    sender.next(),
+                    granted[0] ^ granted[2] << 32,
+                    sender.first_waiting(FlowClass::NonPosted).map_or(0, |(order, _)| order),
+                    sender.first_waiting(FlowClass::Posted).map_or(0, |(order, _)| order),
+                ];
+                let now = self.now;
+                let verdict = self.nodes[node].liveness[loan].check(now, unheard, waits, news);
+                self.judge(names::LIVENESS, verdict.map_err(|what| format!("node {node}, loan {loan}: {what}")));
+            }
+        }
+    }
+
+    /// Work for the disk takes effect: its borrower is the one that is served.
+    pub(crate) fn check_incarnation(&mut self, loan: usize, borrower: u64) {
+        let Some(card) = self.nodes[LENDER].card.as_ref() else { return };
+        let open = card.channel(loan).state() == State::Open;
+        let served = self.borrower_of(loan);
+        if open && served > borrower {
+            let what = format!("work of incarnation {borrower} is done while {served} is served");
+            self.fail(names::INCARNATION, what);
+        }
+    }
+
+    /// The lending node has lost its power.
+    pub(crate) fn lose_power(&mut self) {
+        for loan in 0..self.loans.len() {
+            let lent = &mut self.loans[loan];
+            lent.unmarked.clear();
+            let lost = lent.disk.power_off(&mut self.random);
+            self.marks.set_if(Mark::CacheLost, lost);
+            lent.shared.tick += 1;
+            let tick = lent.shared.tick;
+            let verdict = lent.shared.model.power_failed(lent.disk.blocks(), tick);
+            self.judge(names::DURABILITY, verdict);
+        }
+    }
+
+    /// Whether everything has ended as it should.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.clients.iter().all(|(_, client)| client.is_done() && client.is_away())
+            && self.nodes.iter().all(|node| node.card.as_ref().is_some_and(Card::is_idle))
+            && (0..self.loans.len()).all(|loan| self.pages_used(loan) == [0; 2] && self.credits_are_whole(loan))
+    }
+
+    fn pages_used(&self, loan: usize) -> [usize; 2] {
+        [LENDER, BORROWER]
+            .map(|node| self.nodes[node].card.as_ref().map_or(usize::MAX, |card| card.pages(loan).used()))
+    }
+
+    /// Each sender knows all that was granted, and for non-posted requests that is as much as at the beginning.
+    fn credits_are_whole(&self, loan: usize) -> bool {
+        let [Some(lender), Some(borrower)] = [LENDER, BORROWER].map(|node| self.nodes[node].card.as_ref()) else {
+            return false;
+        };
+        [(lender, borrower), (borrower, lender)].iter().all(|(sender, receiver)| {
+            let (used, believed) = sender.channel(loan).port.sender.credits();
+            let granted = receiver.channel(loan).receiver().granted();
+            let fresh = granted[2] - used[2] >= 2 && granted[0] - used[0] >= 3;
+            believed == granted && fresh
+        })
+    }
+
+    /// Why it is not quiet, for a report.
+    pub(crate) fn unrest(&self) -> String {
+        let clients: Vec<_> = self
+            .clients
+            .iter()
+            .filter(|(_, client)| !client.is_done() || !client.is_away())
+            .map(|(loan, client)| format!("loan {loan}: {}", client.unanswered()))
+            .collect();
+        let mut text = format!("clients {clients:?}");
+        for (node, loan) in (0..2).flat_map(|node| (0..self.loans.len()).map(move |loan| (node, loan))) {
+            let Some(card) = self.nodes[node].card.as_ref() else { continue };
+            let channel = card.channel(loan);
+            let sender = &channel.port.sender;
+            text += &format!(
+                "; node {node} loan {loan}: {:?}, next {} committed {} blocked {} tags {} expected {} pages {} credits {:?} grants {:?}",
+                channel.state(),
+                sender.next(),
+                sender.committed(),
+                sender.is_blocked(),
+                channel.port.tags.outstanding(),
+                channel.receiver().expected(),
+                card.pages(loan).used(),
+                sender.credits(),
+                channel.receiver().granted(),
+            );
+            if let Some(drive) = card.borrowed(loan) {
+                let (driver, server) = (&drive.driver, &drive.server);
+                text += &format!(
+                    " driver {:?} in flight {} server in flight {} abandoned {}",
+                    driver.state(),
+                    driver.in_flight(),
+                    server.in_flight(),
+                    server.abandoned()
+                );
+            }
+        }
+        text
+    }
+
+    /// It is quiet: the disk is what the model says, and nothing has strayed.
+    pub(crate) fn finish(&mut self) {
+        for loan in 0..self.loans.len() {
+            let lent = &mut self.loans[loan];
+            lent.shared.tick += 1;
+            let tick = lent.shared.tick;
+            let verdict = lent.shared.model.finally(lent.disk.blocks(), tick);
+            self.judge(names::DISK, verdict.map_err(|what| format!("in the end, {what}")));
+            for node in 0..2 {
+                self.check_gauges(node, loan);
+            }
+        }
+    }
+
+    fn check_gauges(&mut self, node: usize, loan: usize) {
+        let root = self.nodes[node].memory.ledger::<NodeCells>(None, self.rules).root;
+        let edge = &root.loans[loan].edge;
+        let strays =
+            [&edge.denied_accesses, &edge.unexpected_completions, &edge.malformed_tlps].map(|count| count.get());
+        self.marks.set_if(Mark::CompletionTimeout, edge.completion_timeouts.get() > 0);
+        if strays != [0; 3] {
+            let what = format!("node {node}, loan {loan}: denied, unexpected, malformed: {strays:?}");
+            self.fail(names::STRAYS, what);
+        }
+        let Some(card) = self.nodes[node].card.as_ref() else { return };
+        let stats = card.channel(loan).stats();
+        self.marks.set_if(Mark::Retransmission, stats.retransmissions.get() > 0);
+        self.marks.set_if(Mark::ForgeryRefused, stats.dropped_auth.get() > 0);
+        self.marks.set_if(Mark::ReplayRefused, stats.dropped_replay.get() > 0);
+        self.marks.set_if(Mark::HandshakeDuringIo, stats.handshakes.get() > 1);
+    }
+}

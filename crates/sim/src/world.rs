@@ -1,0 +1,518 @@
+//! The world: two nodes, a network, disks and clients, and the loop that moves time.
+
+use std::collections::BTreeMap;
+
+use base::ids::{CardGeneration, DomainId, Group, Incarnation, LoanGeneration, NodeId};
+use base::ledger::{Arena, RawMemory};
+use base::{Instant, Rule, RuleSet};
+use core::time::Duration;
+use link::Name;
+use node::{Card, CardConfig, LoanConfig, LoanRole, NodeCells};
+
+use crate::checkers::disk_model::DiskModel;
+use crate::checkers::freshness::Freshness;
+use crate::checkers::liveness::Liveness;
+use crate::checkers::nonces::Nonces;
+use crate::checkers::ordering::Ordering;
+use crate::checkers::streams::{StreamId, Streams};
+use crate::checkers::{Verdict, names};
+use crate::client::{Client, Drive, Finding, Shared};
+use crate::death::{End, Switch, survive};
+use crate::disk::Disk;
+use crate::edge::Socket;
+use crate::faults::Faults;
+use crate::log::Log;
+use crate::marks::{Mark, Marks};
+use crate::network::{Fate, Frame, Network, RAILS};
+use crate::random::Random;
+use crate::{Failure, Options, Summary};
+
+/// The node that lends.
+pub(crate) const LENDER: usize = 0;
+/// The node that borrows.
+pub(crate) const BORROWER: usize = 1;
+
+/// Virtual nanoseconds after the end of all faults in which everything has to end.
+const PATIENCE: u64 = 60_000_000_000;
+/// Events of one run, against runs that never end.
+const MOST_EVENTS: u64 = 20_000_000;
+
+/// What happens.
+pub(crate) enum Event {
+    /// A node has something to do.
+    Wake(usize),
+    Arrival(Frame),
+    /// The disk of a loan has ended a request of the ring.
+    Ring(usize, u64),
+    /// The mark of an executed piece of work is made late: only without [`Rule::MarkEffects`].
+    Mark(usize),
+    /// The agent starts a card.
+    Start(usize),
+    /// The next fault.
+    Fault,
+    /// A rail comes back.
+    Mend(u64),
+    /// A client thinks of something.
+    Think(usize),
+}
+
+/// A node: an agent's side of it, and a card while one lives.
+pub(crate) struct Node<'w> {
+    pub(crate) memory: RawMemory<'w>,
+    pub(crate) switch: &'w Switch<'w>,
+    pub(crate) card: Option<Card<'w>>,
+    pub(crate) incarnation: u64,
+    pub(crate) generation: u32,
+    /// When it is to be woken, if at all.
+    wake: Option<u64>,
+    /// By loan: what the last card had handed on when it died, with the stream's name.
+    pub(crate) torn: Vec<(StreamId, Vec<(u64, u64)>)>,
+    pub(crate) freshness: Freshness,
+    pub(crate) liveness: Vec<Liveness>,
+}
+
+/// How a lent disk is driven.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DiskMode {
+    Inline,
+    Ring,
+}
+
+/// A loan, as the world sees it.
+pub(crate) struct Loan<'w> {
+    pub(crate) disk: Disk<'w>,
+    pub(crate) mode: DiskMode,
+    pub(crate) drive: Drive,
+    pub(crate) shared: Shared,
+    /// By slot of the borrower's edge.
+    pub(crate) sockets: Vec<Option<Socket>>,
+    /// Executed and not marked.
+    pub(crate) unmarked: Vec<device::MediaId>,
+    config: device::nvme::Config,
+    insecure: bool,
+}
+
+/// Everything.
+pub(crate) struct World<'w> {
+    pub(crate) arena: &'w Arena,
+    pub(crate) rules: RuleSet,
+    pub(crate) random: Random,
+    pub(crate) log: Log,
+    pub(crate) now: u64,
+    queue: BTreeMap<(u64, u64), Event>,
+    sequence: u64,
+    pub(crate) nodes: [Node<'w>; 2],
+    pub(crate) loans: Vec<Loan<'w>>,
+    /// Loan and client.
+    pub(crate) clients: Vec<(usize, Client)>,
+    pub(crate) network: Network,
+    pub(crate) faults: Faults,
+    pub(crate) marks: Marks,
+    pub(crate) streams: Streams,
+    pub(crate) ordering: Ordering,
+    pub(crate) nonces: Nonces,
+    pub(crate) failure: Option<Finding>,
+    frame_bytes: usize,
+    buffer: Vec<u8>,
+    calm_since: Option<u64>,
+    pub(crate) kills: u64,
+    pub(crate) seed: u64,
+}
+
+/// Runs the world of `seed`.
+pub(crate) fn run(seed: u64, options: &Options) -> Result<Summary, Failure> {
+    let arena = Arena::default();
+    let switches = [Switch::default(), Switch::default()];
+    let mut world = World::new(seed, options, &arena, [&switches[0], &switches[1]]);
+    let outcome = survive(|| world.live());
+    if let Err(End::Panicked(what)) = outcome {
+        world.fail(names::ASSERTION, format!("outside of a card: {what}"));
+    }
+    let summary = world.summary();
+    match world.failure.take() {
+        Some((checker, what)) => Err(Failure { seed, checker, what, summary }),
+        None => Ok(summary),
+    }
+}
+
+impl<'w> World<'w> {
+    fn new(seed: u64, options: &Options, arena: &'w Arena, switches: [&'w Switch<'w>; 2]) -> Self {
+        let mut random = Random::new(seed);
+        let rules = if random.chance(250) { options.rules.with_tight_credits() } else { options.rules };
+        let frame_bytes = [1452, 8952, 65_507][random.index(3)];
+        let count = if random.chance(250) { 2 } else { 1 };
+        let loans: Vec<_> = (0..count).map(|index| Loan::new(&mut random, index)).collect();
+        let clients = (0..count)
+            .flat_map(|loan| (0..3).map(move |client| (loan, client)))
+            .map(|(loan, _)| {
+                let requests = options.requests / (3 * count as u32);
+                (loan, Client::new(random.fork(), loans[loan].drive, requests))
+            })
+            .collect();
+        let node = |index: usize| Node {
+            memory: arena.zeroed::<NodeCells>(),
+            switch: switches[index],
+            card: None,
+            incarnation: 1,
+            generation: 0,
+            wake: None,
+            torn: Vec::new(),
+            freshness: Freshness::default(),
+            liveness: (0..count).map(|_| Liveness::default()).collect(),
+        };
+        Self {
+            arena,
+            rules,
+            log: Log::new(options.trace),
+            now: 1_000_000,
+            queue: BTreeMap::new(),
+            sequence: 0,
+            nodes: [node(LENDER), node(BORROWER)],
+            loans,
+            clients,
+            network: Network::new(random.fork()),
+            faults: Faults::new(random.fork()),
+            marks: Marks::default(),
+            streams: Streams::default(),
+            ordering: Ordering::default(),
+            nonces: Nonces::default(),
+            failure: None,
+            frame_bytes,
+            buffer: vec![0; link::frame::MAX_FRAME],
+            calm_since: None,
+            kills: 0,
+            seed,
+            random,
+        }
+    }
+
+    fn live(&mut self) {
+        for node in [LENDER, BORROWER] {
+            let memory = self.nodes[node].memory;
+            self.nodes[node].switch.set_memory(memory);
+            let after = self.random.below(3_000_000);
+            self.schedule(after, Event::Start(node));
+        }
+        for client in 0..self.clients.len() {
+            let after = self.random.below(2_000_000);
+            self.schedule(after, Event::Think(client));
+        }
+        self.schedule(5_000_000, Event::Fault);
+        while self.failure.is_none() && !self.is_over() {
+            let Some(((at, _), event)) = self.queue.pop_first() else {
+                return self.fail(names::QUIET, "nothing happens any more".into());
+            };
+            self.now = self.now.max(at);
+            self.watch();
+            if self.failure.is_none() {
+                self.happen(event);
+            }
+        }
+        if self.failure.is_none() {
+            self.finish();
+        }
+    }
+
+    fn is_over(&mut self) -> bool {
+        if self.log.events() > MOST_EVENTS {
+            self.fail(names::QUIET, format!("{MOST_EVENTS} events and no end"));
+        }
+        let Some(since) = self.calm_since else { return false };
+        if self.is_quiet() {
+            return true;
+        }
+        if self.now > since + PATIENCE {
+            let what = self.unrest();
+            self.fail(names::QUIET, what);
+        }
+        false
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Wake(node) if self.nodes[node].wake.is_some_and(|at| at <= self.now) => {
+                self.nodes[node].wake = None;
+                self.run_node(node);
+            }
+            Event::Wake(_) => {}
+            Event::Arrival(frame) => self.arrive(frame),
+            Event::Ring(loan, request) => self.ring_done(loan, request),
+            Event::Mark(loan) => self.mark_late(loan),
+            Event::Start(node) => self.start_card(node),
+            Event::Fault => self.fault(),
+            Event::Mend(rails) => self.mend(rails),
+            Event::Think(client) => self.think(client),
+        }
+    }
+
+    /// A card's turn: time, then everything that it wants to be done.
+    pub(crate) fn run_node(&mut self, node: usize) {
+        let due = self.nodes[node].card.as_ref().and_then(Card::poll_timeout);
+        if due.is_some_and(|at| at.as_nanos() <= self.now) && !self.act(node, Card::handle_timeout) {
+            return;
+        }
+        self.service(node);
+    }
+
+    /// Frames, media and edges, until the card has nothing more to say.
+    pub(crate) fn service(&mut self, node: usize) {
+        self.transmit(node);
+        for loan in 0..self.loans.len() {
+            if node == LENDER {
+                self.serve_media(loan);
+            } else {
+                self.serve_edges(loan);
+            }
+        }
+        self.transmit(node);
+        let due = self.nodes[node].card.as_ref().and_then(Card::poll_timeout);
+        if let Some(at) = due {
+            self.wake_at(node, at.as_nanos());
+        }
+    }
+
+    /// Lets the card do something: false if it is dead, or dies of it.
+    pub(crate) fn act(&mut self, node: usize, work: impl FnOnce(&mut Card<'w>, Instant)) -> bool {
+        let now = Instant::from_nanos(self.now);
+        let Some(card) = self.nodes[node].card.as_mut() else { return false };
+        match survive(|| work(card, now)) {
+            Ok(()) => {
+                self.check_step(node);
+                self.failure.is_none()
+            }
+            Err(end) => {
+                self.end_card(node, end);
+                false
+            }
+        }
+    }
+
+    fn end_card(&mut self, node: usize, end: End) {
+        match end {
+            End::Killed => self.bury(node),
+            End::Panicked(what) => self.fail(names::ASSERTION, what),
+        }
+    }
+
+    /// A place at which a card may be killed from outside: true if it was.
+    pub(crate) fn dies_here(&mut self, node: usize) -> bool {
+        if self.nodes[node].card.is_none() {
+            return true;
+        }
+        if !self.nodes[node].switch.dies_at_effect() {
+            return false;
+        }
+        self.marks.set(Mark::EffectKilled);
+        self.bury(node);
+        true
+    }
+
+    /// A card is dead: what it had not committed is to be seen by its successor only.
+    pub(crate) fn bury(&mut self, node: usize) {
+        let Some(card) = self.nodes[node].card.take() else { return };
+        for loan in 0..self.loans.len() {
+            if let Some(id) = self.stream_to(node, loan, &card) {
+                let accepted = card.channel(loan).receiver().take_accepted();
+                self.nodes[node].torn.push((id, accepted));
+            }
+        }
+        self.kills += 1;
+        self.log.event(self.now, Some(node), "dies", self.nodes[node].generation.into(), 0);
+        self.nodes[node].switch.disarm();
+        self.nodes[node].wake = None;
+        self.marks.set_if(Mark::BothDead, self.nodes.iter().all(|node| node.card.is_none()));
+        self.schedule_start(node);
+    }
+
+    pub(crate) fn schedule_start(&mut self, node: usize) {
+        let after = if self.random.chance(900) {
+            self.random.range(200_000, 6_000_000)
+        } else {
+            self.random.range(10_000_000, 300_000_000)
+        };
+        self.schedule(after, Event::Start(node));
+    }
+
+    /// The agent starts the next card on the node's ledger, which may die at once.
+    fn start_card(&mut self, node: usize) {
+        if self.nodes[node].card.is_some() {
+            return;
+        }
+        if node == LENDER {
+            self.drain_rings();
+        }
+        let raised = self.rules.has(Rule::RaiseGeneration) || self.nodes[node].generation == 0;
+        self.nodes[node].generation += u32::from(raised);
+        let config = self.card_config(node);
+        let may_die = self.calm_since.is_none() && self.kills > 0 && self.random.chance(150);
+        if may_die {
+            let stores = self.random.below(120);
+            self.nodes[node].switch.arm_store(stores);
+        }
+        self.log.event(self.now, Some(node), "start", self.nodes[node].generation.into(), 0);
+        let (memory, switch) = (self.nodes[node].memory, self.nodes[node].switch);
+        let rollbacks = switch.rollbacks();
+        let now = Instant::from_nanos(self.now);
+        let made = survive(|| Card::new(memory, Some(switch), config, now));
+        if let Some(offset) = switch.take_mismatch() {
+            self.fail(names::ROLL_BACK, format!("offset {offset:#x} of the ledger is not what was committed"));
+        }
+        self.marks.set_if(Mark::RolledBack, switch.rollbacks() > rollbacks);
+        match made {
+            Ok(card) => self.welcome(node, card),
+            Err(End::Killed) => {
+                self.marks.set(Mark::RecoveryKilled);
+                self.kills += 1;
+                self.schedule_start(node);
+            }
+            Err(End::Panicked(what)) => self.fail(names::ASSERTION, what),
+        }
+    }
+
+    fn welcome(&mut self, node: usize, card: Card<'w>) {
+        self.nodes[node].switch.disarm();
+        for loan in 0..self.loans.len() {
+            card.channel(loan).receiver().watch_accepted();
+            self.nodes[node].liveness[loan].started(self.now);
+        }
+        self.nodes[node].freshness = Freshness::default();
+        self.nodes[node].card = Some(card);
+        self.check_recovery(node);
+        self.faults.arm(self.nodes[node].switch);
+        if node == BORROWER {
+            (0..self.loans.len()).for_each(|loan| self.tell_edges(loan));
+        }
+        self.run_node(node);
+    }
+
+    fn transmit(&mut self, node: usize) {
+        let mut buffer = core::mem::take(&mut self.buffer);
+        while self.failure.is_none() && !self.dies_here(node) {
+            let now = Instant::from_nanos(self.now);
+            let Some(card) = self.nodes[node].card.as_mut() else { break };
+            let outgoing = match survive(|| card.poll_transmit(now, &mut buffer)) {
+                Ok(Some(outgoing)) => outgoing,
+                Ok(None) => break,
+                Err(end) => {
+                    self.end_card(node, end);
+                    break;
+                }
+            };
+            let frame = &buffer[..outgoing.len];
+            self.check_frame(node, frame);
+            for fate in self.network.send(node, outgoing.rail.into(), outgoing.to, frame) {
+                match fate {
+                    Fate::Lost => self.log.event(self.now, Some(node), "lost", outgoing.rail.into(), 0),
+                    Fate::Arrives(after, frame) => self.schedule(after, Event::Arrival(frame)),
+                }
+            }
+        }
+        self.buffer = buffer;
+    }
+
+    /// The agent's configuration of a node's card.
+    fn card_config(&mut self, node: usize) -> CardConfig {
+        let loans = self.loans.iter().enumerate().map(|(index, loan)| LoanConfig {
+            key: [index as u8 + 1; 32],
+            insecure: loan.insecure,
+            group: Group(index as u32 + 1),
+            generation: LoanGeneration(0),
+            role: if node == LENDER {
+                LoanRole::Lend(loan.config.clone())
+            } else {
+                let peers = (0..RAILS).map(|rail| Network::address(LENDER, rail)).collect();
+                LoanRole::Borrow { peers, io_timeout: Duration::from_secs(3600) }
+            },
+        });
+        let loans = loans.collect();
+        let mut seed = [0; 32];
+        seed.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = self.random.next().to_le_bytes());
+        CardConfig {
+            node: NodeId(node as u64 + 1),
+            name: Name::new(["lender", "borrower"][node]),
+            domain: DomainId(node as u32 + 1),
+            incarnation: Incarnation(self.nodes[node].incarnation),
+            generation: CardGeneration(self.nodes[node].generation),
+            seed,
+            rails: vec![self.frame_bytes; RAILS],
+            loans,
+            rules: self.rules,
+        }
+    }
+
+    pub(crate) fn schedule(&mut self, after: u64, event: Event) {
+        self.sequence += 1;
+        self.queue.insert((self.now + after, self.sequence), event);
+    }
+
+    /// Wakes a node at `at`, and a little later than now in any case.
+    pub(crate) fn wake_at(&mut self, node: usize, at: u64) {
+        let at = at.max(self.now + 1_000);
+        if self.nodes[node].wake.is_none_or(|known| at < known) {
+            self.nodes[node].wake = Some(at);
+            self.sequence += 1;
+            self.queue.insert((at, self.sequence), Event::Wake(node));
+        }
+    }
+
+    /// Faults are over.
+    pub(crate) fn calm(&mut self) {
+        self.log.event(self.now, None, "calm", 0, 0);
+        self.calm_since = Some(self.now);
+        self.network.calm();
+        self.nodes.iter().for_each(|node| node.switch.disarm());
+    }
+
+    pub(crate) fn is_calm(&self) -> bool {
+        self.calm_since.is_some()
+    }
+
+    pub(crate) fn fail(&mut self, checker: &'static str, what: String) {
+        if self.failure.is_none() {
+            self.failure = Some((checker, format!("at {:.6} s: {what}", self.now as f64 / 1e9)));
+        }
+    }
+
+    pub(crate) fn judge(&mut self, checker: &'static str, verdict: Verdict) {
+        if let Err(what) = verdict {
+            self.fail(checker, what);
+        }
+    }
+
+    fn summary(&self) -> Summary {
+        Summary {
+            seed: self.seed,
+            digest: self.log.digest(),
+            events: self.log.events(),
+            virtual_ns: self.now,
+            requests: self.clients.iter().map(|(_, client)| u64::from(client.ended)).sum(),
+            bytes: self.loans.iter().map(|loan| loan.shared.bytes).sum(),
+            kills: self.kills,
+            marks: self.marks,
+        }
+    }
+}
+
+impl Loan<'_> {
+    fn new(random: &mut Random, index: usize) -> Self {
+        let (blocks, block) = if random.chance(500) { (640, 512) } else { (160, 4096) };
+        let mut config = device::nvme::Config::new(blocks, block, 0x1000 + index as u64);
+        config.memory_buffer = random.chance(600);
+        Self {
+            disk: Disk::new(blocks as usize, block as usize),
+            mode: if random.chance(600) { DiskMode::Ring } else { DiskMode::Inline },
+            drive: Drive { blocks, block: block.into() },
+            shared: Shared {
+                tick: 1,
+                requests: 0,
+                model: DiskModel::new(blocks as usize),
+                orphans: Vec::new(),
+                bytes: 0,
+            },
+            sockets: (0..node::EDGE_CONNECTIONS).map(|_| None).collect(),
+            unmarked: Vec::new(),
+            config,
+            insecure: random.chance(200),
+        }
+    }
+}
