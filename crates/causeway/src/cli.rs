@@ -62,6 +62,9 @@ pub enum Command {
     Bench(BenchArgs),
     /// Run the same node in virtual time under faults, and check it
     Sim(SimArgs),
+    /// Borrow a drive and read it at random for a while, with the card's own driver (for `bench`)
+    #[command(hide = true)]
+    Load(LoadArgs),
 }
 
 /// `causeway lend`.
@@ -227,6 +230,29 @@ pub struct SimArgs {
         hide_possible_values = true
     )]
     pub output: Output,
+}
+
+/// `causeway load`, which `bench` runs; no part of the outside surface.
+#[derive(Debug, Args)]
+pub struct LoadArgs {
+    /// The line that `causeway lend` printed; `-` reads it from standard input, `@FILE` from a file
+    #[arg(value_name = "LINE|-|@FILE")]
+    pub line: LineArgument,
+    /// Reads under way
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(io::load::DEPTH_MAX)))]
+    pub depth: u16,
+    /// How long to read
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = values::seconds)]
+    pub seconds: f64,
+    /// Name of this node [default: load]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<NodeName>,
+    /// Do not encrypt; only where both sides say so
+    #[arg(long)]
+    pub insecure: bool,
+    /// Where identity and incarnation are kept
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
 }
 
 /// What goes to standard output.

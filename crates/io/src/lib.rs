@@ -12,6 +12,7 @@
 //! - [`ring`]: an io_uring that outlives the card and can be drained after its death.
 //! - [`stream_socket`]: byte streams whose position survives the reader and the writer.
 //! - [`impair`]: faults on purpose for the demo and the tests.
+//! - [`load`]: what a card reads on its own to measure its drive.
 //!
 //! No protocol is decided here: what bytes mean is the business of the cores this crate drives.
 //!
@@ -22,6 +23,7 @@ pub mod agent;
 pub mod card;
 pub mod files;
 pub mod impair;
+pub mod load;
 pub mod memory;
 mod messages;
 pub mod net;

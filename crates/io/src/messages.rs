@@ -11,6 +11,8 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::load::LoadResult;
+
 /// Longest message in bytes.
 const MESSAGE_BYTES: usize = 1024;
 
@@ -36,6 +38,8 @@ pub(crate) enum ToAgent {
     GivenBack { loan: usize },
     /// The connection is closed; its slot is free.
     Disconnected { loan: usize, slot: usize },
+    /// The load of a loan has ended.
+    LoadEnded { loan: usize, result: LoadResult },
 }
 
 /// A connected pair: one end for each.

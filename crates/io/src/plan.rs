@@ -14,6 +14,7 @@ use node::{
 use serde::{Deserialize, Serialize};
 
 use crate::impair::Impairment;
+use crate::load::LoadSpec;
 use crate::ring::RingParameters;
 use crate::stream_socket::StreamAccount;
 
@@ -78,6 +79,8 @@ pub(crate) enum RolePlan {
     Borrow {
         peers: Vec<SocketAddr>,
         io_timeout_ms: u64,
+        /// The card itself uses the drive.
+        load: Option<LoadSpec>,
     },
 }
 
@@ -135,6 +138,7 @@ impl Plan {
             seed: self.seed,
             rails: self.rails.iter().map(|rail| rail.max_frame).collect(),
             loans: self.loans.iter().map(LoanPlan::config).collect(),
+            rekey_frames: node::REKEY_FRAMES,
             rules: RuleSet::ALL,
         }
     }
@@ -151,7 +155,7 @@ impl LoanPlan {
                     ..drive
                 })
             }
-            RolePlan::Borrow { peers, io_timeout_ms } => LoanRole::Borrow {
+            RolePlan::Borrow { peers, io_timeout_ms, .. } => LoanRole::Borrow {
                 peers: peers.iter().copied().map(encode_address).collect(),
                 io_timeout: Duration::from_millis(*io_timeout_ms),
             },

@@ -20,7 +20,7 @@ mod sender;
 mod tags;
 
 pub use channel::{
-    Channel, ChannelCells, ChannelConfig, Event, Heard, Name, PathConfig, PathId, Port, Role, Sink, State,
+    Channel, ChannelCells, ChannelConfig, Event, Heard, Name, PathConfig, PathId, Port, REKEY_FRAMES, Role, Sink, State,
     Stats, Transmit,
 };
 pub use handshake::{Refusal, derive};

@@ -45,6 +45,8 @@ pub struct BorrowedDrive<'m> {
     /// The way to the function's registers, once there is one.
     window: Option<Window>,
     max_payload: usize,
+    /// The program itself uses the driver: the edge is left out.
+    direct: bool,
 }
 
 impl<'m> BorrowedDrive<'m> {
@@ -78,7 +80,13 @@ impl<'m> BorrowedDrive<'m> {
             grants,
             window: None,
             max_payload: 0,
+            direct: false,
         }
+    }
+
+    /// From now on requests come from the program itself, which takes their completions.
+    pub(crate) fn use_directly(&mut self) {
+        self.direct = true;
     }
 
     /// The lender's domain is known: accesses lead there.
@@ -90,13 +98,8 @@ impl<'m> BorrowedDrive<'m> {
     /// Moves requests from the edge to the driver, accesses from the driver to the stream, and results back. True if there
     /// may be more, which is then for the next step.
     pub(crate) fn pump(&mut self, now: Instant, port: &mut Port<'m>, open: bool) -> bool {
-        while let Some((id, result)) = self.driver.poll_completion() {
-            self.server.handle_completion(now, id, result);
-        }
-        self.server.set_geometry(now, self.driver.geometry());
-        while self.driver.room() > 0 {
-            let Some(request) = self.server.poll_request() else { break };
-            self.driver.submit(now, request);
+        if !self.direct {
+            self.pump_edge(now);
         }
         let Some(window) = self.window.filter(|_| open) else { return false };
         for _ in 0..OUTPUTS_PER_STEP {
@@ -108,6 +111,17 @@ impl<'m> BorrowedDrive<'m> {
             self.issue(now, port, &window, access);
         }
         true
+    }
+
+    fn pump_edge(&mut self, now: Instant) {
+        while let Some((id, result)) = self.driver.poll_completion() {
+            self.server.handle_completion(now, id, result);
+        }
+        self.server.set_geometry(now, self.driver.geometry());
+        while self.driver.room() > 0 {
+            let Some(request) = self.server.poll_request() else { break };
+            self.driver.submit(now, request);
+        }
     }
 
     fn issue(&mut self, now: Instant, port: &mut Port<'m>, window: &Window, access: Access) {

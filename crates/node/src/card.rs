@@ -133,7 +133,7 @@ impl<'m> Card<'m> {
         let header = match Header::parse(frame) {
             Ok(header) => header,
             Err(FrameError::Version(_)) => return self.cells.gauges.dropped_version.add(1),
-            Err(FrameError::Malformed) => return self.cells.gauges.dropped_unknown.add(1),
+            Err(FrameError::Malformed) => return self.cells.gauges.dropped_malformed.add(1),
         };
         let Some(index) = self.config.loans.iter().position(|loan| loan.group == header.group) else {
             return self.cells.gauges.dropped_unknown.add(1);
@@ -239,6 +239,30 @@ impl<'m> Card<'m> {
     /// Whether the client in `slot` is to be disconnected.
     pub fn edge_wants_close(&self, loan: usize, slot: usize) -> bool {
         self.server(loan).is_some_and(|server| server.wants_close(slot))
+    }
+
+    /// From now on the program itself uses the drive of `loan`, by [`Card::drive_step`]; its NBD edge gets nothing. To be
+    /// said right after [`Card::new`].
+    pub fn use_directly(&mut self, loan: usize) {
+        if let End::Borrowed(drive) = &mut self.loans[loan].end {
+            drive.use_directly();
+        }
+    }
+
+    /// One step of a program that uses the drive of `loan` itself: `act` polls completions from the driver, takes and gives back
+    /// pages, and submits requests. It must not call other verbs of the driver.
+    pub fn drive_step(
+        &mut self,
+        now: Instant,
+        loan: usize,
+        act: impl FnOnce(&mut host::nvme::Driver<'m>, Pages<'m>),
+    ) {
+        self.step(now, |card| {
+            let loan = &mut card.loans[loan];
+            if let End::Borrowed(drive) = &mut loan.end {
+                act(&mut drive.driver, loan.pages);
+            }
+        });
     }
 
     /// Gives everything borrowed back: flushes, shuts the functions down, then says goodbye.
@@ -578,6 +602,7 @@ fn channel_config(card: &CardConfig, loan: &LoanConfig) -> ChannelConfig {
         incarnation: card.incarnation,
         generation: card.generation,
         seed: card.seed,
+        rekey_frames: card.rekey_frames,
         paths: rails.iter().map(|&max_frame| PathConfig { max_frame }).collect(),
         max_payload,
     }

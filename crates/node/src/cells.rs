@@ -58,7 +58,9 @@ impl Address {
 pub struct Gauges {
     /// Frames of another version.
     pub dropped_version: Counter,
-    /// Frames of no loan of this node, or no frames.
+    /// Datagrams that are no frames.
+    pub dropped_malformed: Counter,
+    /// Frames of no loan of this node.
     pub dropped_unknown: Counter,
     /// When the card last ended its recovery, in nanoseconds of the clock it is driven by.
     pub recovered_at: Counter,

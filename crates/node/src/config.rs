@@ -25,6 +25,8 @@ pub struct CardConfig {
     pub rails: Vec<usize>,
     /// The loans; their places are those of their cells.
     pub loans: Vec<LoanConfig>,
+    /// Frames sealed under one key before there is a new one; [`link::REKEY_FRAMES`] but for the simulator.
+    pub rekey_frames: u64,
     /// The rules in force: all, but for the simulator's canaries.
     pub rules: RuleSet,
 }

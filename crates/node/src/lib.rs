@@ -27,7 +27,9 @@ pub use lender::LentFunction;
 
 pub use device::nvme::Config as DriveConfig;
 pub use device::{MediaError, MediaId, MediaKind};
-pub use link::{Name, Refusal};
+pub use host::nvme::Driver as DriveDriver;
+pub use host::{BlockError, BlockKind, BlockRequest, Geometry};
+pub use link::{Name, REKEY_FRAMES, Refusal};
 
 /// Most NBD connections of a borrowed drive.
 pub const EDGE_CONNECTIONS: usize = 16;

@@ -11,7 +11,7 @@ use super::{BorrowArgs, Cli, Command, LogFormat, NodeArgs, Output, StatusArgs, h
 use crate::config::Config;
 use crate::control::{ControlError, Request, Response, find, runtime_dir};
 use crate::exit::{Exit, Failure};
-use crate::line::{LineArgument, ReadLineError, redact};
+use crate::line::{Line, LineArgument, ReadLineError, redact};
 use crate::{logging, roles, status};
 
 /// Runs the command that the arguments (the program's name first) say, and returns what the process ends with.
@@ -50,19 +50,24 @@ fn dispatch(command: &Command) -> Result<(), Failure> {
         Command::Demo(args) => roles::demo(args),
         Command::Bench(args) => roles::bench(args),
         Command::Sim(args) => roles::sim(args),
+        Command::Load(args) => roles::load(args, read_line(&args.line)?),
     }
 }
 
 fn borrow(args: &BorrowArgs) -> Result<(), Failure> {
-    let line = args.line.read().map_err(|error| match &error {
-        ReadLineError::Read { error: cause, .. } => Failure::new(Exit::of_io(cause), &error),
-        ReadLineError::Line(_) => Failure::usage(&error),
-    })?;
+    let line = read_line(&args.line)?;
     if let LineArgument::Text(text) = &args.line {
         let error = hide_line(text);
         tracing::warn!(%error, "the line with its key stands in the process list; give it as @FILE or on - instead");
     }
     roles::borrow(args, line)
+}
+
+fn read_line(line: &LineArgument) -> Result<Line, Failure> {
+    line.read().map_err(|error| match &error {
+        ReadLineError::Read { error: cause, .. } => Failure::new(Exit::of_io(cause), &error),
+        ReadLineError::Line(_) => Failure::usage(&error),
+    })
 }
 
 fn node(args: &NodeArgs) -> Result<(), Failure> {

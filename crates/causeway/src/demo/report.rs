@@ -268,6 +268,7 @@ pub(super) mod tests {
                 mark(10.0, MarkKind::RailCut, "rail 0 cut"),
                 mark(13.0, MarkKind::RailRestored, "rail 0 restored"),
                 mark(16.0, MarkKind::Kill, "card 11 of the borrower killed"),
+                mark(17.0, MarkKind::Kill, "card 12 of the borrower killed"),
                 mark(21.0, MarkKind::Kill, "card 13 of the lender killed"),
             ],
             seconds: 30.0,

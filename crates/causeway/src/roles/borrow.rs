@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use io::agent::{AgentEvent, LoanEnd, LoanSpec};
+use io::agent::{AgentEvent, Edge, LoanEnd, LoanSpec};
 
 use super::{lend, serve};
 use crate::config::Loan;
@@ -32,19 +32,20 @@ impl Wanted {
 pub(super) fn loan(wanted: &Wanted) -> Result<LoanSpec, Failure> {
     crate::cli::check_socket_path(&wanted.nbd).map_err(Failure::usage)?;
     clear_socket(&wanted.nbd)?;
-    let key = *wanted.line.key().reveal();
-    Ok(LoanSpec {
-        function: wanted.line.function().as_str().to_owned(),
+    Ok(with_edge(&wanted.line, Edge::Nbd(wanted.nbd.clone()), wanted.io_timeout, wanted.insecure))
+}
+
+/// The loan of a line, for whoever uses it.
+pub(super) fn with_edge(line: &Line, edge: Edge, io_timeout: Duration, insecure: bool) -> LoanSpec {
+    let key = *line.key().reveal();
+    LoanSpec {
+        function: line.function().as_str().to_owned(),
         group: lend::group(&key),
         key,
-        insecure: wanted.insecure,
+        insecure,
         generation: 0,
-        end: LoanEnd::Borrow {
-            peers: wanted.line.addresses().to_vec(),
-            nbd: wanted.nbd.clone(),
-            io_timeout: wanted.io_timeout,
-        },
-    })
+        end: LoanEnd::Borrow { peers: line.addresses().to_vec(), edge, io_timeout },
+    }
 }
 
 /// The addresses of the line that has most: a node needs a rail for each.
@@ -135,6 +136,7 @@ impl serve::Observer for Announce {
                 }
             }
             AgentEvent::GivenBack(_) => self.returned += 1,
+            AgentEvent::LoadEnded(..) => {}
         }
         let all = self.returned >= self.wanted.len();
         Ok(if all { serve::Then::End } else { serve::Then::GoOn })

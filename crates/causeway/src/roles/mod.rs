@@ -3,13 +3,15 @@
 mod borrow;
 mod image;
 mod lend;
+mod load;
 mod rails;
 mod report;
 mod serve;
 
 use std::process::ExitCode;
 
-use crate::cli::{BenchArgs, BorrowArgs, DemoArgs, LendArgs, SimArgs};
+use crate::cli::{BenchArgs, BorrowArgs, DemoArgs, LendArgs, LoadArgs, SimArgs};
+use crate::cli::NodeName;
 use crate::config::Config;
 use crate::exit::Failure;
 use crate::line::Line;
@@ -92,8 +94,19 @@ pub fn demo(args: &DemoArgs) -> Result<(), Failure> {
 }
 
 /// `causeway bench`.
-pub fn bench(_args: &BenchArgs) -> Result<(), Failure> {
-    Err(Failure::refused("this command is not built yet"))
+pub fn bench(args: &BenchArgs) -> Result<(), Failure> {
+    crate::bench::run(args)
+}
+
+/// `causeway load`, for `bench`: borrows, reads for a while, prints what came of it and gives back.
+pub fn load(args: &LoadArgs, line: Line) -> Result<(), Failure> {
+    let name = args.name.clone().unwrap_or_else(|| NodeName::cleaned("load"));
+    let state = open_state(args.state_dir.as_deref(), &name)?;
+    let control = serve::control_socket(&name)?;
+    let rails = rails::toward(line.addresses())?;
+    let loans = vec![load::loan(args, &line)];
+    let node = serve::Node::start(name, &state, rails, loans, control)?;
+    node.serve(&mut load::Measure::new(args))
 }
 
 /// `causeway sim`.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use io::agent::{LoanEnd, LoanSpec, View};
+use io::agent::{Edge, LoanEnd, LoanSpec, View};
 use node::{LoanCells, Name};
 
 use crate::status::{Card, Channel, Counters, Device, Loan, Node, Rail, Role, Status, Stream};
@@ -110,9 +110,10 @@ fn loan_of(view: &View<'_>, loan: &LoanSpec, cells: &LoanCells) -> Loan {
     };
     let (role, edge) = match &loan.end {
         LoanEnd::Lend { .. } => (Role::Lender, None),
-        LoanEnd::Borrow { nbd, .. } => {
+        LoanEnd::Borrow { edge: Edge::Nbd(nbd), .. } => {
             (Role::Borrower, Some(format!("nbd+unix:///?socket={}", nbd.display())))
         }
+        LoanEnd::Borrow { edge: Edge::Load(_), .. } => (Role::Borrower, None),
     };
     Loan {
         function: loan.function.clone(),
@@ -140,6 +141,7 @@ fn counters(view: &View<'_>) -> Counters {
         count("malformed_tlps", edge.malformed_tlps.get());
         count("completion_timeouts", edge.completion_timeouts.get());
     }
+    counters.dropped_malformed += view.gauges().dropped_malformed.get();
     counters.dropped_version = view.gauges().dropped_version.get();
     count("dropped_unknown", view.gauges().dropped_unknown.get());
     counters.more = more;

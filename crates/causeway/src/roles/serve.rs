@@ -31,6 +31,10 @@ pub(super) trait Observer {
     fn overdue(&mut self) -> Result<(), Failure>;
     /// Whether there is something to give back before the end.
     fn gives_back(&self) -> bool;
+    /// Whether the node has done what it was for, and ends by itself.
+    fn has_done(&self) -> bool {
+        false
+    }
 }
 
 /// Whether a node that is ending may end now.
@@ -113,6 +117,9 @@ impl Node {
             for event in &events {
                 log_event(event);
                 then = observer.handle(event)?;
+            }
+            if observer.has_done() {
+                self.begin_end(observer);
             }
             let (agent, stop) = (&self.agent, &mut false);
             self.control.turn(&mut |request| answer(agent, &request, stop));
@@ -201,6 +208,7 @@ fn log_event(event: &AgentEvent) {
         AgentEvent::Ready(loan) => info!(loan, "drive is usable"),
         AgentEvent::GivenBack(loan) => info!(loan, "loan was given back"),
         AgentEvent::Refused { loan, .. } => info!(loan, "loan was refused"),
+        AgentEvent::LoadEnded(loan, _) => info!(loan, "the load has ended"),
     }
 }
 

@@ -4,7 +4,7 @@ use std::os::unix::net::UnixListener;
 
 use node::{EDGE_CONNECTIONS, MAX_LOANS};
 
-use super::{LoanEnd, LoanSpec};
+use super::{Edge, LoanEnd, LoanSpec};
 
 /// The clients of all edges: the listening sockets, and a copy of each connection for the successor of a dead card.
 pub(super) struct Clients {
@@ -18,13 +18,13 @@ impl Clients {
         let (mut listeners, mut paths) = (Vec::new(), Vec::new());
         for loan in loans {
             listeners.push(match &loan.end {
-                LoanEnd::Borrow { nbd, .. } => {
+                LoanEnd::Borrow { edge: Edge::Nbd(nbd), .. } => {
                     let listener = UnixListener::bind(nbd)?;
                     listener.set_nonblocking(true)?;
                     paths.push(nbd.clone());
                     Some(listener)
                 }
-                LoanEnd::Lend { .. } => None,
+                LoanEnd::Lend { .. } | LoanEnd::Borrow { edge: Edge::Load(_), .. } => None,
             });
         }
         let connections = (0..MAX_LOANS).map(|_| Default::default()).collect();

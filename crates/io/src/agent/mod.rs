@@ -19,6 +19,7 @@ use tracing::{error, info, warn};
 use self::clients::Clients;
 pub use self::view::View;
 use crate::files::Image;
+use crate::load::{LoadResult, LoadSpec};
 use crate::memory::{self, Mapping};
 use crate::messages::{self, ToAgent, ToCard};
 use crate::plan::{
@@ -86,11 +87,19 @@ pub enum LoanEnd {
     Borrow {
         /// The lender's addresses, by rail.
         peers: Vec<SocketAddr>,
-        /// Where its clients connect.
-        nbd: PathBuf,
+        /// Who uses it.
+        edge: Edge,
         /// How long a request may wait for the lender.
         io_timeout: Duration,
     },
+}
+
+/// Who uses a borrowed drive.
+pub enum Edge {
+    /// Clients that connect to this socket.
+    Nbd(PathBuf),
+    /// The card itself, to measure it.
+    Load(LoadSpec),
 }
 
 /// What a role has to know.
@@ -109,6 +118,8 @@ pub enum AgentEvent {
     },
     /// The loan was given back.
     GivenBack(usize),
+    /// The load of a loan has ended.
+    LoadEnded(usize, LoadResult),
 }
 
 /// What became of the cards so far.
@@ -359,6 +370,7 @@ impl Agent {
                 }
                 ToAgent::Ready { loan } => events.push(AgentEvent::Ready(loan)),
                 ToAgent::GivenBack { loan } => events.push(AgentEvent::GivenBack(loan)),
+                ToAgent::LoadEnded { loan, result } => events.push(AgentEvent::LoadEnded(loan, result)),
                 ToAgent::Refused { loan, in_use_by, since_s } => {
                     events.push(AgentEvent::Refused { loan, in_use_by, since: Duration::from_secs(since_s) });
                 }
@@ -425,9 +437,14 @@ fn loan_plan(spec: &NodeSpec, loan: &LoanSpec, images: usize, has_ring: bool) ->
                 medium: medium_of(image, has_ring),
             }
         }
-        LoanEnd::Borrow { peers, io_timeout, .. } => {
-            RolePlan::Borrow { peers: peers.clone(), io_timeout_ms: io_timeout.as_millis() as u64 }
-        }
+        LoanEnd::Borrow { peers, io_timeout, edge } => RolePlan::Borrow {
+            peers: peers.clone(),
+            io_timeout_ms: io_timeout.as_millis() as u64,
+            load: match edge {
+                Edge::Nbd(_) => None,
+                Edge::Load(load) => Some(*load),
+            },
+        },
     };
     LoanPlan { key: loan.key, insecure: loan.insecure, group: loan.group, generation: loan.generation, role }
 }

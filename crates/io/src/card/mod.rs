@@ -4,6 +4,7 @@
 //! [`node::Card`]: whatever is ready is handed in, each verb commits, and what is polled afterwards leaves.
 
 mod edges;
+mod load;
 mod media;
 mod rails;
 
@@ -19,6 +20,7 @@ use node::{Card, CardEvent, Refusal};
 pub(crate) use self::media::image_descriptor;
 
 use self::edges::Edges;
+use self::load::Load;
 use self::media::Media;
 use self::rails::Rails;
 use crate::memory::Mapping;
@@ -75,6 +77,7 @@ struct Driver<'m> {
     rails: Rails<'m>,
     edges: Edges<'m>,
     media: Media<'m>,
+    load: Option<Load>,
     waiter: Waiter,
     to_agent: OwnedFd,
     now: Instant,
@@ -93,8 +96,9 @@ impl<'m> Driver<'m> {
         let rails = Rails::take_over(plan, shared, &waiter)?;
         let media = Media::take_over(plan, shared, &waiter)?;
         let now = now();
-        let card = Card::new(memory, None, plan.card_config(), now);
-        Ok(Self { card, rails, edges: Edges::new(shared), media, waiter, to_agent, now })
+        let mut card = Card::new(memory, None, plan.card_config(), now);
+        let load = Load::of_plan(plan, &mut card);
+        Ok(Self { card, rails, edges: Edges::new(shared), media, load, waiter, to_agent, now })
     }
 
     fn run(mut self) -> io::Result<()> {
@@ -107,6 +111,7 @@ impl<'m> Driver<'m> {
                 busy = true;
             }
             busy |= self.media.drive(&mut self.card, self.now)?;
+            busy |= self.drive_load()?;
             busy |= self.edges.send(&mut self.card, self.now, &self.waiter, &mut self.to_agent)?;
             busy |= self.rails.send(&mut self.card, self.now)?;
             self.report()?;
@@ -143,6 +148,16 @@ impl<'m> Driver<'m> {
             }
         }
         Ok(busy || edges > 0)
+    }
+
+    /// Ends and begins requests of a load. True if there were any.
+    fn drive_load(&mut self) -> io::Result<bool> {
+        let Some(load) = &mut self.load else { return Ok(false) };
+        let busy = load.drive(&mut self.card, self.now);
+        if let Some((loan, result)) = load.take_result() {
+            self.tell(&ToAgent::LoadEnded { loan, result })?;
+        }
+        Ok(busy)
     }
 
     fn take_messages(&mut self) -> io::Result<()> {

@@ -34,8 +34,9 @@ pub type PathId = u8;
 pub use incoming::Heard;
 pub use outgoing::Transmit;
 
-/// Bytes of keys under one key set before the borrower begins a new handshake, in frames: far below AES-GCM's limits.
-const REKEY_FRAMES: u64 = 1 << 28;
+/// Frames sealed under one key before the borrower begins a new handshake: far below AES-GCM's limits, and far before packet
+/// numbers run out.
+pub const REKEY_FRAMES: u64 = 1 << 28;
 
 /// The storage of a [`Channel`]. All zeroes: nobody has been met.
 #[derive(FromBytes)]
@@ -164,6 +165,8 @@ pub struct ChannelConfig {
     pub generation: CardGeneration,
     /// 32 random bytes, new for each card.
     pub seed: [u8; 32],
+    /// Frames sealed under one key before there is a new one; [`REKEY_FRAMES`] but for tests.
+    pub rekey_frames: u64,
     /// The rails, at least one and at most 8; both sides list them in the same order.
     pub paths: Vec<PathConfig>,
     /// The largest payload of a TLP that the rails can carry: 1024 or 4096.

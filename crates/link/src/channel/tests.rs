@@ -52,6 +52,7 @@ impl<'m> End<'m> {
             incarnation: Incarnation(1),
             generation: CardGeneration(1),
             seed: [role as u8; 32],
+            rekey_frames: REKEY_FRAMES,
             paths: vec![PathConfig { max_frame: 9000 }, PathConfig { max_frame: 9000 }],
             max_payload: 4096,
         };
@@ -276,4 +277,22 @@ fn without_sealing_on_both_sides_nothing_is_lent() {
     ];
     run(&mut Instant::ZERO.clone(), &mut ends, &mut |_, _| true, 50);
     assert!(ends[0].events.contains(&Event::Refused(Refusal::Sealing)), "{:?}", ends[0].events);
+}
+
+#[test]
+fn keys_are_replaced_under_traffic_without_a_reset() {
+    let arena = Arena::default();
+    let rekey = |config: &mut ChannelConfig| config.rekey_frames = 20;
+    let mut ends = [End::new(&arena, Role::Borrower, rekey), End::new(&arena, Role::Lender, rekey)];
+    let mut network = lossy();
+    let mut now = Instant::ZERO;
+    run(&mut now, &mut ends, &mut |_, _| true, 50);
+    for index in 0..300 {
+        ends[0].write(index * 4);
+        run(&mut now, &mut ends, &mut network, 5);
+    }
+    run(&mut now, &mut ends, &mut network, 3000);
+    expect(&ends[1], 300);
+    assert!(ends[1].channel.stats().handshakes.get() > 5, "{:?}", ends[1].channel.stats());
+    assert_eq!(ends[1].events.iter().filter(|event| **event == Event::Reset).count(), 1);
 }

@@ -6,7 +6,7 @@ use base::times::{ACK_DELAY, HEARTBEAT, HELLO, INFORMATION, PROBE_GRANULARITY, P
 use base::{Instant, Rule};
 
 use super::keys::all_paths;
-use super::{Channel, REKEY_FRAMES, Role};
+use super::{Channel, Role};
 
 /// Packets after which an acknowledgement is sent at once (RFC 9000 §13.2.2).
 pub(super) const ACK_EVERY: u32 = 2;
@@ -48,7 +48,7 @@ impl Channel<'_> {
 
     /// The borrower begins anew when nothing authentic has been heard for long, or when the keys grow old.
     fn watch_silence(&mut self, now: Instant) {
-        let worn = self.frames_under_key > REKEY_FRAMES;
+        let worn = self.frames_under_key > self.config.rekey_frames;
         let silent = self.silence_ends().is_some_and(|end| end <= now);
         if self.begins() && self.handshake.next.is_none() && (silent || worn) && !self.goodbye {
             self.handshake.next = Some(now);

@@ -1,0 +1,137 @@
+//! What a card reads on its own to measure its drive: `causeway bench` compares it with other ways to the same bytes.
+//!
+//! A load takes the place of an edge: the card submits 4 KiB random reads to its own NVMe driver and keeps a number of
+//! them under way. It is no part of a node's service and outlives no card.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// Bytes of each read.
+pub const READ_BYTES: u32 = 4096;
+/// Most reads under way.
+pub const DEPTH_MAX: u16 = 128;
+
+/// What to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LoadSpec {
+    /// Reads under way, from 1 to [`DEPTH_MAX`].
+    pub depth: u16,
+    /// How long to go on, in milliseconds.
+    pub duration_ms: u64,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LoadResult {
+    /// Reads that succeeded.
+    pub reads: u64,
+    /// Reads that failed.
+    pub errors: u64,
+    /// From the first submission to the last completion.
+    pub elapsed_ns: u64,
+    /// Processor time of the card meanwhile.
+    pub cpu_ns: u64,
+    /// Half of the reads took at most so long.
+    pub p50_ns: u64,
+    /// 99 of 100.
+    pub p99_ns: u64,
+    /// 999 of 1000.
+    pub p999_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+}
+
+/// Counts of durations in classes whose width is 1/16 of their value or less.
+#[derive(Clone, Debug)]
+pub(crate) struct Histogram {
+    counts: Vec<u64>,
+    total: u64,
+    max_ns: u64,
+}
+
+/// Classes of each power of two.
+const FINENESS_BITS: u32 = 4;
+const FINENESS: u64 = 1 << FINENESS_BITS;
+/// Durations above this many bits of nanoseconds (18 minutes) count as that.
+const BITS: u32 = 40;
+const CLASSES: usize = ((BITS - FINENESS_BITS + 1) as usize) << FINENESS_BITS;
+
+impl Histogram {
+    pub(crate) fn new() -> Self {
+        Self { counts: vec![0; CLASSES], total: 0, max_ns: 0 }
+    }
+
+    pub(crate) fn add(&mut self, duration: Duration) {
+        let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX).min((1 << BITS) - 1);
+        self.counts[class_of(ns)] += 1;
+        self.total += 1;
+        self.max_ns = self.max_ns.max(ns);
+    }
+
+    /// The upper end of the class in which `share` (0 to 1) of all durations end; zero when there are none.
+    pub(crate) fn quantile_ns(&self, share: f64) -> u64 {
+        let wanted = (self.total as f64 * share).ceil() as u64;
+        let mut seen = 0;
+        for (class, count) in self.counts.iter().enumerate() {
+            seen += count;
+            if seen >= wanted && seen > 0 {
+                return end_of(class).min(self.max_ns);
+            }
+        }
+        self.max_ns
+    }
+
+    pub(crate) fn max_ns(&self) -> u64 {
+        self.max_ns
+    }
+}
+
+fn class_of(ns: u64) -> usize {
+    let exponent = ns.max(FINENESS).ilog2() - FINENESS_BITS;
+    let mantissa = ns >> exponent;
+    ((u64::from(exponent) << FINENESS_BITS) + mantissa) as usize
+}
+
+/// The largest duration of a class.
+fn end_of(class: usize) -> u64 {
+    let class = class as u64;
+    if class < 2 * FINENESS {
+        return class;
+    }
+    let exponent = (class >> FINENESS_BITS) - 1;
+    let mantissa = class - (exponent << FINENESS_BITS);
+    ((mantissa + 1) << exponent) - 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_follow_each_other_without_gaps() {
+        let mut last = 0;
+        for class in 1..CLASSES {
+            let end = end_of(class);
+            assert_eq!(class_of(last + 1), class, "begins at {}", last + 1);
+            assert_eq!(class_of(end), class, "ends at {end}");
+            assert!(end - last <= (end / 16).max(1));
+            last = end;
+        }
+        assert_eq!(class_of((1 << BITS) - 1), CLASSES - 1);
+    }
+
+    #[test]
+    fn quantiles_are_those_of_the_durations() {
+        let mut histogram = Histogram::new();
+        assert_eq!(histogram.quantile_ns(0.5), 0);
+        (1..=1000).for_each(|us| histogram.add(Duration::from_micros(us)));
+        for (share, us) in [(0.5, 500.0), (0.99, 990.0), (0.999, 999.0)] {
+            let found = histogram.quantile_ns(share) as f64 / 1e3;
+            assert!((us..us * 1.07).contains(&found), "{share}: {found}");
+        }
+        assert_eq!(histogram.max_ns(), 1_000_000);
+        histogram.add(Duration::from_secs(1 << 30));
+        assert_eq!(histogram.quantile_ns(1.0), (1 << BITS) - 1);
+    }
+}
