@@ -57,14 +57,17 @@ impl Lender {
     /// Starts it as node `lender` and waits for its lines. Its state is kept in `MACHINE/state/lender`, so that a
     /// second start there is a restart.
     pub fn start(machine: &Machine, sources: &[&str], arguments: &[&str]) -> Result<Self, Error> {
-        let mut command = machine.command(binary()?);
-        command.arg("lend").args(sources).args(["--name", "lender"]);
-        command.arg("--state-dir").arg(machine.dir().join("state/lender"));
-        for address in machine.addresses() {
-            command.arg("--listen").arg(address.to_string());
-        }
-        command.args(arguments);
-        let mut process = machine.spawn("lender", command)?;
+        Self::start_as(machine, "lender", sources, arguments)
+    }
+
+    /// The same under another name, with state of its own.
+    pub fn start_as(
+        machine: &Machine,
+        name: &str,
+        sources: &[&str],
+        arguments: &[&str],
+    ) -> Result<Self, Error> {
+        let mut process = machine.spawn(name, lend_command(machine, name, sources, arguments)?)?;
         let is_line = |line: &str| line.starts_with("causeway://");
         let lines = sources
             .iter()
@@ -72,6 +75,25 @@ impl Lender {
             .collect::<Result<_, _>>()?;
         Ok(Self { process, lines })
     }
+}
+
+/// `causeway lend` as node `name`, listening at all of the machine's addresses unless `arguments` say where.
+pub fn lend_command(
+    machine: &Machine,
+    name: &str,
+    sources: &[&str],
+    arguments: &[&str],
+) -> Result<Command, Error> {
+    let mut command = machine.command(binary()?);
+    command.arg("lend").args(sources).args(["--name", name]);
+    command.arg("--state-dir").arg(machine.dir().join("state").join(name));
+    if !arguments.contains(&"--listen") {
+        for address in machine.addresses() {
+            command.arg("--listen").arg(address.to_string());
+        }
+    }
+    command.args(arguments);
+    Ok(command)
 }
 
 /// A running `causeway borrow --nbd`.
@@ -88,17 +110,53 @@ impl Borrower {
     /// Starts it as node `borrower` and waits until its edge is usable. The line goes by a file, out of the process
     /// list.
     pub fn start(machine: &Machine, line: &str, arguments: &[&str]) -> Result<Self, Error> {
-        let line_file = machine.dir().join("line");
-        std::fs::write(&line_file, line)
-            .map_err(Error::io(format!("cannot write {}", line_file.display())))?;
-        let socket = machine.dir().join("nbd.sock");
-        let mut command = machine.command(binary()?);
-        command.arg("borrow").arg(format!("@{}", line_file.display()));
-        command.arg("--nbd").arg(&socket).args(["--name", "borrower"]).args(arguments);
-        let mut process = machine.spawn("borrower", command)?;
-        let uri = process.wait_line("its edge", START_TIMEOUT, |line| line.starts_with("nbd+unix://"))?;
+        Self::start_as(machine, "borrower", line, arguments)
+    }
+
+    /// The same under another name, with a socket and state of its own.
+    pub fn start_as(machine: &Machine, name: &str, line: &str, arguments: &[&str]) -> Result<Self, Error> {
+        let mut borrower = Self::begin(machine, name, line, arguments)?;
+        borrower.wait_usable(START_TIMEOUT)?;
+        Ok(borrower)
+    }
+
+    /// Starts it and does not wait: see [`Borrower::wait_usable`].
+    pub fn begin(machine: &Machine, name: &str, line: &str, arguments: &[&str]) -> Result<Self, Error> {
+        let process = machine.spawn(name, borrow_command(machine, name, line, arguments)?)?;
+        let socket = borrower_socket(machine, name);
+        let uri = format!("nbd+unix:///?socket={}", socket.display());
         Ok(Self { process, uri, socket })
     }
+
+    /// Waits until it has printed its edge.
+    pub fn wait_usable(&mut self, timeout: Duration) -> Result<(), Error> {
+        let line = self.process.wait_line("its edge", timeout, |line| line.starts_with("nbd+unix://"))?;
+        if line == self.uri {
+            return Ok(());
+        }
+        Err(Error::unexpected(format!("the borrower printed {line}, not {}", self.uri)))
+    }
+}
+
+/// Where [`Borrower`] `name` has its edge.
+pub fn borrower_socket(machine: &Machine, name: &str) -> PathBuf {
+    machine.dir().join(format!("{name}.sock"))
+}
+
+/// `causeway borrow` as node `name`, the line in a file.
+pub fn borrow_command(
+    machine: &Machine,
+    name: &str,
+    line: &str,
+    arguments: &[&str],
+) -> Result<Command, Error> {
+    let line_file = machine.dir().join(format!("{name}.line"));
+    std::fs::write(&line_file, line).map_err(Error::io(format!("cannot write {}", line_file.display())))?;
+    let mut command = machine.command(binary()?);
+    command.arg("borrow").arg(format!("@{}", line_file.display()));
+    command.arg("--nbd").arg(borrower_socket(machine, name)).args(["--name", name]);
+    command.arg("--state-dir").arg(machine.dir().join("state").join(name)).args(arguments);
+    Ok(command)
 }
 
 /// `causeway status -o json` of the node `name` in `machine`.
@@ -113,6 +171,12 @@ pub fn status(machine: &Machine, name: &str) -> Result<Value, Error> {
         Some(1) => Ok(status),
         _ => Err(Error::unexpected(format!("status of {name} does not say version 1:\n{text}"))),
     }
+}
+
+/// A number in a status, by JSON pointer; what is missing is an error.
+pub fn number(status: &Value, pointer: &str) -> Result<u64, Error> {
+    let value = status.pointer(pointer).and_then(Value::as_u64);
+    value.ok_or_else(|| Error::unexpected(format!("no number {pointer} in {status}")))
 }
 
 /// A node's first card.

@@ -37,8 +37,9 @@ impl Process {
 
     fn spawn_with(mut command: Command, log: &Path, stdin: Stdio) -> Result<Self, Error> {
         let name = describe(&command);
-        let file =
-            File::create(log).map_err(Error::io(format!("cannot create the log {}", log.display())))?;
+        // Appended to: the second start of a node must not take away what the first one said.
+        let file = File::options().append(true).create(true).open(log);
+        let file = file.map_err(Error::io(format!("cannot create the log {}", log.display())))?;
         let file = Arc::new(Mutex::new(file));
         command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(Error::io(format!("cannot start {name}")))?;
@@ -91,6 +92,38 @@ impl Process {
             let waited = self.lines.changed.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+
+    /// Waits for a line on standard output or standard error that `matches` accepts, and returns it. Nothing is taken
+    /// away: also a line that has been there for long is found, as long as it is among the last few thousand.
+    pub fn wait_log(
+        &mut self,
+        what: &str,
+        timeout: Duration,
+        matches: impl Fn(&str) -> bool,
+    ) -> Result<String, Error> {
+        poll_until(&format!("{what} in the log of {}", self.name), timeout, || {
+            Ok(self.lines.lock().recent.iter().find(|line| matches(line)).cloned())
+        })
+    }
+
+    /// Kills it with SIGKILL and everything it has started, and waits until it is gone.
+    pub fn kill_tree(&mut self) -> Result<(), Error> {
+        let family = family(self.pid());
+        for pid in &family {
+            // One that has ended meanwhile needs no signal.
+            let _ = kill(*pid);
+        }
+        self.wait(Duration::from_secs(20))?;
+        poll_until("the end of killed processes", Duration::from_secs(20), || {
+            Ok(family.iter().all(|pid| !is_running(*pid)).then_some(()))
+        })
+    }
+
+    /// Kills it with SIGKILL, and not what it has started; waits until it is gone.
+    pub fn kill(&mut self) -> Result<(), Error> {
+        kill(self.pid())?;
+        self.wait(Duration::from_secs(20)).map(drop)
     }
 
     /// Waits for the program's end.
@@ -167,6 +200,90 @@ pub fn run(mut command: Command) -> Result<String, Error> {
     let mut words = String::from_utf8_lossy(&output.stdout).into_owned();
     words.push_str(&String::from_utf8_lossy(&output.stderr));
     Err(Error::Failed { program: name, status: output.status.to_string(), output: words })
+}
+
+/// How a program ended that was expected to end.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Its exit code; none if a signal ended it.
+    pub code: Option<i32>,
+    /// All of its standard output.
+    pub stdout: String,
+    /// All of its standard error.
+    pub stderr: String,
+    /// How long it ran.
+    pub took: Duration,
+}
+
+/// Runs a command to its end, whatever that is, with files NAME.out and NAME.err in `folder`. One that does not end
+/// within `timeout` is killed, and an error.
+pub fn run_to_end(
+    mut command: Command,
+    folder: &Path,
+    name: &str,
+    timeout: Duration,
+) -> Result<Outcome, Error> {
+    let [out, err] = ["out", "err"].map(|ending| folder.join(format!("{name}.{ending}")));
+    let create = |path: &Path| {
+        File::create(path).map_err(Error::io(format!("cannot create {}", path.display())))
+    };
+    let read = |path: &Path| {
+        let bytes = std::fs::read(path).map_err(Error::io(format!("cannot read {}", path.display())))?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    let name = describe(&command);
+    command.stdin(Stdio::null()).stdout(create(&out)?).stderr(create(&err)?);
+    let start = Instant::now();
+    let mut child = command.spawn().map_err(Error::io(format!("cannot start {name}")))?;
+    let ended = poll_until(&format!("the end of {name}"), timeout, || {
+        child.try_wait().map_err(Error::io(format!("cannot wait for {name}")))
+    });
+    if let Err(error) = ended {
+        let _ = child.kill();
+        let _ = child.wait();
+        return Err(Error::unexpected(format!("{error}{}{}", read(&out)?, read(&err)?)));
+    }
+    let took = start.elapsed();
+    Ok(Outcome { code: ended?.code(), stdout: read(&out)?, stderr: read(&err)?, took })
+}
+
+/// A process and all that descends from it, itself first.
+pub fn family(pid: u32) -> Vec<u32> {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let parents: Vec<(u32, u32)> = processes
+        .filter_map(|entry| {
+            let pid = entry.file_name().to_str()?.parse().ok()?;
+            Some((pid, stat_field(pid, 1)?.parse().ok()?))
+        })
+        .collect();
+    let mut family = vec![pid];
+    let mut next = 0;
+    while let Some(&parent) = family.get(next) {
+        family.extend(parents.iter().filter(|(_, of)| *of == parent).map(|(pid, _)| *pid));
+        next += 1;
+    }
+    family
+}
+
+/// Whether a process is there and not merely waiting to be reaped.
+pub fn is_running(pid: u32) -> bool {
+    stat_field(pid, 0).is_some_and(|state| state != "Z" && state != "X")
+}
+
+/// Resident memory of a process, in KiB (`VmRSS`).
+pub fn resident_kib(pid: u32) -> Result<u64, Error> {
+    let path = format!("/proc/{pid}/status");
+    let text = std::fs::read_to_string(&path).map_err(Error::io(format!("cannot read {path}")))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let number = line.and_then(|line| line.trim().strip_suffix(" kB")).and_then(|number| number.parse().ok());
+    number.ok_or_else(|| Error::unexpected(format!("{path} has no VmRSS")))
+}
+
+/// A field of `/proc/PID/stat`, counted from the state on: the name before it may hold spaces.
+fn stat_field(pid: u32, index: usize) -> Option<String> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, fields) = text.rsplit_once(") ")?;
+    fields.split(' ').nth(index).map(str::to_owned)
 }
 
 /// Calls `attempt` until it gives something, at most for `timeout`. For what can only be asked, not awaited.

@@ -7,12 +7,14 @@
 //!
 //! It is a library with a thin binary on top, so that tests and fuzz targets reach its decoders.
 
+pub mod bench;
 pub mod cli;
 pub mod config;
 pub mod control;
 pub mod demo;
 pub mod exit;
 pub mod line;
+mod local;
 pub mod logging;
 pub mod nbd_client;
 pub mod roles;

@@ -9,13 +9,14 @@ pub(crate) const KEY_LEN: usize = 32;
 /// One direction's protection of frames: AES-256-GCM, or a CRC32C where both sides chose to be insecure.
 pub(crate) enum Seal {
     Aead(Box<LessSafeKey>),
-    Checksum,
+    /// The key is part of what is summed up, so that frames of an earlier key set with the same id are not taken for ours.
+    Checksum([u8; KEY_LEN]),
 }
 
 impl Seal {
     pub(crate) fn new(key: &[u8; KEY_LEN], insecure: bool) -> Self {
         if insecure {
-            return Self::Checksum;
+            return Self::Checksum(*key);
         }
         let key = UnboundKey::new(&AES_256_GCM, key).expect("the key has the length of the algorithm");
         Self::Aead(Box::new(LessSafeKey::new(key)))
@@ -37,7 +38,7 @@ impl Seal {
                     .expect("a frame is far below the limit of the algorithm");
                 tag.copy_from_slice(sealed.as_ref());
             }
-            Self::Checksum => tag.copy_from_slice(&checksum(header, body)),
+            Self::Checksum(key) => tag.copy_from_slice(&checksum(key, header, body)),
         }
     }
 
@@ -51,9 +52,9 @@ impl Seal {
             Self::Aead(key) => {
                 key.open_in_place(Nonce::assume_unique_for_key(nonce), Aad::from(&*header), rest).ok()
             }
-            Self::Checksum => {
+            Self::Checksum(key) => {
                 let (body, tag) = rest.split_at_mut(rest.len() - TAG_LEN);
-                (*tag == checksum(header, body)).then_some(body)
+                (*tag == checksum(key, header, body)).then_some(body)
             }
         }
     }
@@ -75,8 +76,9 @@ pub(crate) fn packet_number_fits(packet_number: u64) -> bool {
     packet_number < 1 << 56
 }
 
-fn checksum(header: &[u8], body: &[u8]) -> [u8; TAG_LEN] {
+fn checksum(key: &[u8; KEY_LEN], header: &[u8], body: &[u8]) -> [u8; TAG_LEN] {
     let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
+    digest.update(key);
     digest.update(header);
     digest.update(body);
     let mut tag = [0; TAG_LEN];

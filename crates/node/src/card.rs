@@ -515,7 +515,7 @@ impl<'m> Loan<'m> {
                 }
                 events.push_back(CardEvent::Closed(index));
             }
-            Event::Information(_) => {}
+            Event::Information(_) => self.cells.edge.information_frames.add(1),
         }
     }
 

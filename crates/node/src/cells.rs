@@ -94,6 +94,8 @@ pub struct EdgeGauges {
     pub malformed_tlps: Counter,
     /// Requests without completion in time.
     pub completion_timeouts: Counter,
+    /// Device information frames of the lender.
+    pub information_frames: Counter,
     /// Of a borrowed drive: bytes, once it is known; and 1 + whether it is read-only.
     pub drive_bytes: Counter,
     /// 0: unknown; 1: writable; 2: read-only.

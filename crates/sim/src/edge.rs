@@ -303,7 +303,7 @@ impl<'w> World<'w> {
         let submitted = Submitted {
             work,
             journal: self.kernel(LENDER),
-            card: self.card_number(),
+            card: self.nodes[LENDER].cards,
             borrower: self.borrower_of(loan),
         };
         let after = match self.random.below(10) {
@@ -314,11 +314,6 @@ impl<'w> World<'w> {
         let number = ring.last_key_value().map_or(0, |(last, _)| last + 1).max(self.now << 8);
         ring.insert(number, submitted);
         self.schedule(after, Event::Ring(loan, number));
-    }
-
-    /// Which card of which life the lender has.
-    fn card_number(&self) -> u64 {
-        self.nodes[LENDER].incarnation << 32 | self.kills
     }
 
     /// The incarnation of the borrower that the lender serves.
@@ -337,7 +332,7 @@ impl<'w> World<'w> {
         if self.nodes[LENDER].card.is_none() {
             self.marks.set(Mark::DiskOutlivedCard);
         }
-        if submitted.card != self.card_number() || self.dies_here(LENDER) {
+        if submitted.card != self.nodes[LENDER].cards || self.dies_here(LENDER) {
             return;
         }
         let id = submitted.work.id;

@@ -93,28 +93,26 @@ impl World<'_> {
         if long {
             self.faults.long_cuts = random.chance(500);
         }
-        self.set_rails(rails, false);
+        self.each_rail(rails, |cuts| *cuts += 1);
         self.log.event(self.now, None, "cut", rails, lasts);
-        let both = (0..RAILS).all(|rail| (0..2).any(|node| !self.network.up[node][rail]));
+        let both = (0..RAILS).all(|rail| (0..2).any(|node| self.network.cuts[node][rail] > 0));
         self.marks.set_if(Mark::BothRailsCut, both);
         self.marks.set_if(Mark::OneWayCut, rails.count_ones() == 1);
         self.schedule(lasts, Event::Mend(rails));
     }
 
-    /// Bit `2 * node + rail` is what `node` sends on `rail`... bits 0 and 2 are rail 0, bits 1 and 3 rail 1.
-    fn set_rails(&mut self, rails: u64, up: bool) {
-        for node in 0..2 {
-            for rail in 0..RAILS {
-                if rails & 1 << (2 * node + rail) != 0 {
-                    self.network.up[node][rail] = up;
-                }
+    /// Bit `2 * node + rail` stands for what `node` sends on `rail`: bits 0 and 2 are rail 0, bits 1 and 3 rail 1.
+    fn each_rail(&mut self, rails: u64, change: impl Fn(&mut u32)) {
+        for (bit, cuts) in self.network.cuts.iter_mut().flatten().enumerate() {
+            if rails & 1 << bit != 0 {
+                change(cuts);
             }
         }
     }
 
     pub(crate) fn mend(&mut self, rails: u64) {
         self.log.event(self.now, None, "mend", rails, 0);
-        self.set_rails(rails, true);
+        self.each_rail(rails, |cuts| *cuts = cuts.saturating_sub(1));
     }
 
     /// Old frames, or false ones.

@@ -43,15 +43,15 @@ pub(crate) enum Fate {
 pub(crate) struct Network {
     random: Random,
     pub(crate) manners: Manners,
-    /// By sending node and rail: whether frames pass.
-    pub(crate) up: [[bool; RAILS]; 2],
+    /// By sending node and rail: how many cuts are in the way.
+    pub(crate) cuts: [[u32; RAILS]; 2],
     archive: [Vec<Frame>; 2],
 }
 
 impl Network {
     pub(crate) fn new(random: Random) -> Self {
         let manners = Manners { delay: 20_000, jitter: 10_000, ..Manners::default() };
-        Self { random, manners, up: [[true; RAILS]; 2], archive: [Vec::new(), Vec::new()] }
+        Self { random, manners, cuts: [[0; RAILS]; 2], archive: [Vec::new(), Vec::new()] }
     }
 
     /// The address of a node on a rail.
@@ -59,10 +59,6 @@ impl Network {
         let mut bytes = [0; 28];
         (bytes[0], bytes[1]) = (1 + node as u8, rail as u8);
         Address(bytes)
-    }
-
-    pub(crate) fn is_cut(&self) -> bool {
-        self.up.iter().flatten().any(|up| !up)
     }
 
     /// Other manners than now.
@@ -77,7 +73,7 @@ impl Network {
     /// Everything passes from now on.
     pub(crate) fn calm(&mut self) {
         self.manners = Manners { delay: 20_000, jitter: 10_000, ..Manners::default() };
-        self.up = [[true; RAILS]; 2];
+        self.cuts = [[0; RAILS]; 2];
     }
 
     /// A node sends to `to`; what the network makes of it.
@@ -90,7 +86,7 @@ impl Network {
             origin: Origin::Peer,
         };
         self.keep(node, &frame);
-        let (manners, passes) = (self.manners, self.up[node][rail]);
+        let (manners, passes) = (self.manners, self.cuts[node][rail] == 0);
         let random = &mut self.random;
         if !passes || frame.to > 1 || random.chance(manners.loss) {
             return vec![Fate::Lost];

@@ -30,6 +30,15 @@ impl<'w> World<'w> {
         for loan in 0..self.loans.len() {
             self.check_streams(node, loan, &card);
         }
+        for loan in 0..self.loans.len() {
+            let ready = card.borrowed(loan).is_some_and(|drive| drive.driver.is_ready());
+            let loan = &mut self.loans[loan];
+            if node == BORROWER && loan.was_ready && !ready {
+                loan.shared.model.asked_again();
+                self.log.note(format_args!("the driver begins anew"));
+            }
+            loan.was_ready = if node == BORROWER { ready } else { loan.was_ready };
+        }
         self.nodes[node].card = Some(card);
         for loan in 0..self.loans.len() {
             self.check_beliefs(loan);
@@ -69,6 +78,12 @@ impl<'w> World<'w> {
             let (sender, receiver) = (sender.channel(loan), receiver.channel(loan));
             same.then(|| (committed_truly(sender, receiver), granted_truly(sender, receiver)))
         });
+        if verdicts.iter().flatten().any(|v| v.0.is_err() || v.1.is_err()) {
+            for (node, card) in [(LENDER, lender), (BORROWER, borrower)] {
+                let channel = card.channel(loan);
+                self.log.note(format_args!("{node} {loan} {:?} {:?} {:?} {} {}", channel.newest_peer(), channel.state(), channel.key_fingerprint(), channel.port.sender.next(), channel.receiver().expected()));
+            }
+        }
         for (committed, granted) in verdicts.into_iter().flatten() {
             self.judge(names::COMMITTED, committed);
             self.judge(names::CREDITS, granted);

@@ -63,6 +63,8 @@ pub(crate) struct Node<'w> {
     pub(crate) card: Option<Card<'w>>,
     pub(crate) incarnation: u64,
     pub(crate) generation: u32,
+    /// Cards started.
+    pub(crate) cards: u64,
     /// When it is to be woken, if at all.
     wake: Option<u64>,
     /// By loan: what the last card had handed on when it died, with the stream's name.
@@ -86,6 +88,8 @@ pub(crate) struct Loan<'w> {
     pub(crate) shared: Shared,
     /// By slot of the borrower's edge.
     pub(crate) sockets: Vec<Option<Socket>>,
+    /// Whether the borrower's driver was issuing requests when last seen.
+    pub(crate) was_ready: bool,
     /// Executed and not marked.
     pub(crate) unmarked: Vec<device::MediaId>,
     config: device::nvme::Config,
@@ -155,6 +159,7 @@ impl<'w> World<'w> {
             card: None,
             incarnation: 1,
             generation: 0,
+            cards: 0,
             wake: None,
             torn: Vec::new(),
             freshness: Freshness::default(),
@@ -343,6 +348,7 @@ impl<'w> World<'w> {
         }
         let raised = self.rules.has(Rule::RaiseGeneration) || self.nodes[node].generation == 0;
         self.nodes[node].generation += u32::from(raised);
+        self.nodes[node].cards += 1;
         let config = self.card_config(node);
         let may_die = self.calm_since.is_none() && self.kills > 0 && self.random.chance(150);
         if may_die {
@@ -436,6 +442,8 @@ impl<'w> World<'w> {
             seed,
             rails: vec![self.frame_bytes; RAILS],
             loans,
+            // Often, so that keys are replaced in the middle of everything else.
+            rekey_frames: 300,
             rules: self.rules,
         }
     }
@@ -461,10 +469,6 @@ impl<'w> World<'w> {
         self.calm_since = Some(self.now);
         self.network.calm();
         self.nodes.iter().for_each(|node| node.switch.disarm());
-    }
-
-    pub(crate) fn is_calm(&self) -> bool {
-        self.calm_since.is_some()
     }
 
     pub(crate) fn fail(&mut self, checker: &'static str, what: String) {
@@ -498,14 +502,16 @@ impl Loan<'_> {
         let (blocks, block) = if random.chance(500) { (640, 512) } else { (160, 4096) };
         let mut config = device::nvme::Config::new(blocks, block, 0x1000 + index as u64);
         config.memory_buffer = random.chance(600);
+        let mode = if random.chance(500) { DiskMode::Ring } else { DiskMode::Inline };
         Self {
             disk: Disk::new(blocks as usize, block as usize),
-            mode: if random.chance(600) { DiskMode::Ring } else { DiskMode::Inline },
+            mode,
+            was_ready: false,
             drive: Drive { blocks, block: block.into() },
             shared: Shared {
                 tick: 1,
                 requests: 0,
-                model: DiskModel::new(blocks as usize),
+                model: DiskModel::new(blocks as usize, mode == DiskMode::Inline),
                 orphans: Vec::new(),
                 bytes: 0,
             },

@@ -76,12 +76,15 @@ impl Arena {
     /// Zeroed memory for a ledger with root `R`.
     pub fn zeroed<R>(&self) -> RawMemory<'_> {
         let len = LedgerRoot::<R>::SIZE;
-        let layout =
-            Layout::from_size_align(len, PAGE_SIZE).expect("a ledger is far smaller than the address space");
+        // The allocator clears memory of a greater alignment by writing to it, which would touch all of a sparse ledger.
+        let layout = Layout::from_size_align(len + PAGE_SIZE, align_of::<u64>())
+            .expect("a ledger is far smaller than the address space");
         // SAFETY: the layout has a size above zero, since every ledger has an undo log.
-        let base = unsafe { std::alloc::alloc_zeroed(layout) };
-        let Some(base) = NonNull::new(base) else { std::alloc::handle_alloc_error(layout) };
-        self.blocks.borrow_mut().push((base, layout));
+        let start = unsafe { std::alloc::alloc_zeroed(layout) };
+        let Some(start) = NonNull::new(start) else { std::alloc::handle_alloc_error(layout) };
+        self.blocks.borrow_mut().push((start, layout));
+        // SAFETY: less than a page is skipped, and a page more than the ledger was allocated.
+        let base = unsafe { start.add(start.align_offset(PAGE_SIZE)) };
         // SAFETY: freed only when the arena goes, which outlives the returned lifetime; arenas are not shared by threads.
         unsafe { RawMemory::new(base, len) }
     }

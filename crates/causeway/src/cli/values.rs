@@ -260,6 +260,12 @@ pub(super) fn seed(text: &str) -> Result<u64, ValueError> {
     parsed.map_err(|_| ValueError::new("a seed is a number of 64 bits, decimal or 0x..."))
 }
 
+/// A duration in seconds, from a millisecond to an hour.
+pub(super) fn seconds(text: &str) -> Result<f64, ValueError> {
+    let parsed = text.parse().ok().filter(|seconds| (0.001..=3600.0).contains(seconds));
+    parsed.ok_or_else(|| ValueError::new("a time is a number of seconds from 0.001 to 3600"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -50,7 +50,12 @@ struct Stamp {
 
 impl Image {
     /// Makes the image in the scratch folder.
-    pub(super) fn prepare(scratch: &Scratch, given: Option<&Path>, seed: u64, interrupt: &Interrupt) -> Result<Self, Halt> {
+    pub(super) fn prepare(
+        scratch: &Scratch,
+        given: Option<&Path>,
+        seed: u64,
+        interrupt: &Interrupt,
+    ) -> Result<Self, Halt> {
         let (source_path, description) = match given {
             Some(path) => (path.to_owned(), format!("a copy of {}", path.display())),
             None => make(scratch, seed, interrupt)?,
@@ -59,13 +64,12 @@ impl Image {
         let metadata = source.metadata().map_err(|error| io_failure("look at", &source_path, &error))?;
         let path = scratch.join("disk.img");
         let target = File::create_new(&path).map_err(|error| io_failure("create", &path, &error))?;
-        copy(&source, &target, interrupt)
-            .map_err(|error| io_failure("copy the image to", &path, &error))?;
+        copy(&source, &target, interrupt).map_err(|error| io_failure("copy the image to", &path, &error))?;
         interrupt.check()?;
         // The write area is a hole: only what is written takes space.
         let bytes = Model::image_bytes(metadata.len());
         target.set_len(bytes).map_err(|error| io_failure("extend", &path, &error))?;
-        let description = format!("{description}, {}", ByteSize(metadata.len()));
+        let description = format!("{description} ({})", ByteSize(metadata.len()));
         let given = given.map(|path| (path.to_owned(), stamp(&metadata)));
         Ok(Self { path, description, source, given })
     }
@@ -96,8 +100,9 @@ impl Image {
         let output = command.arg("-fn").arg(&self.path).stdin(Stdio::null()).output().ok()?;
         let text = String::from_utf8_lossy(&output.stdout);
         let last = text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
-        let summary = last.rsplit_once(&*self.path.to_string_lossy()).map_or(last, |(_, rest)| rest);
-        Some((output.status.success(), summary.trim_start_matches([':', ' ']).to_owned()))
+        // Without the label or path before it.
+        let summary = last.rsplit_once(": ").map_or(last, |(_, rest)| rest);
+        Some((output.status.success(), summary.trim().to_owned()))
     }
 }
 
@@ -105,7 +110,10 @@ fn open_source(path: &Path) -> Result<File, Failure> {
     let file = File::open(path).map_err(|error| io_failure("open", path, &error))?;
     let metadata = file.metadata().map_err(|error| io_failure("look at", path, &error))?;
     if !metadata.is_file() {
-        return Err(Failure::refused(format_args!("{} is not a file; the demo copies image files", path.display())));
+        return Err(Failure::refused(format_args!(
+            "{} is not a file; the demo copies image files",
+            path.display()
+        )));
     }
     match metadata.len() {
         0 => Err(Failure::refused(format_args!("{} is empty; give an image with content", path.display()))),
@@ -158,7 +166,7 @@ fn make(scratch: &Scratch, seed: u64, interrupt: &Interrupt) -> Result<(PathBuf,
     let path = scratch.join("source.img");
     let Some(mke2fs) = find_tool("mke2fs") else {
         make_pattern(&path, seed)?;
-        return Ok((path, "a patterned image (mke2fs is not installed)".to_owned()));
+        return Ok((path, "a patterned image, as mke2fs is not installed".to_owned()));
     };
     let tree = scratch.join("tree");
     let files = make_tree(&tree, seed, interrupt)?;
@@ -170,7 +178,7 @@ fn make(scratch: &Scratch, seed: u64, interrupt: &Interrupt) -> Result<(PathBuf,
         Err(why) => {
             tracing::warn!("mke2fs makes no image ({why}); lending a pattern instead");
             make_pattern(&path, seed)?;
-            Ok((path, "a patterned image (mke2fs failed)".to_owned()))
+            Ok((path, "a patterned image, as mke2fs failed".to_owned()))
         }
     }
 }
@@ -226,7 +234,8 @@ fn make_pattern(path: &Path, seed: u64) -> Result<(), Failure> {
 /// A program of `PATH`, or of the folders that only root has there.
 fn find_tool(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin", "/usr/local/sbin"].map(PathBuf::from));
+    let folders =
+        std::env::split_paths(&path).chain(["/usr/sbin", "/sbin", "/usr/local/sbin"].map(PathBuf::from));
     folders.map(|folder| folder.join(OsStr::new(name))).find(|path| path.is_file())
 }
 

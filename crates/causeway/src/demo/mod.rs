@@ -161,7 +161,8 @@ impl Demo {
             report.problems.push(format!("{corrupted} bytes were read wrong"));
         }
         let idle = report.phases.iter().filter(|phase| phase.completions == 0);
-        let idle: Vec<_> = idle.map(|phase| format!("no request completed in phase {}", phase.name)).collect();
+        let idle: Vec<_> =
+            idle.map(|phase| format!("no request completed in phase {}", phase.name)).collect();
         if !report.interrupted {
             report.problems.extend(idle);
         }

@@ -36,7 +36,11 @@ pub(super) struct Node {
 
 impl Node {
     /// Starts `causeway lend IMAGE` on two rails of this machine, and returns it with the line it printed.
-    pub(super) fn lend(scratch: &Scratch, image: &Path, interrupt: &Interrupt) -> Result<(Self, String), Halt> {
+    pub(super) fn lend(
+        scratch: &Scratch,
+        image: &Path,
+        interrupt: &Interrupt,
+    ) -> Result<(Self, String), Halt> {
         // The whole network 127.0.0.0/8 is this machine: two of its addresses are two rails.
         let mut arguments: Vec<OsString> = vec!["lend".into(), image.into()];
         arguments.extend(["--listen", "127.0.0.1", "--listen", "127.0.0.2"].map(OsString::from));
@@ -44,7 +48,11 @@ impl Node {
     }
 
     /// Starts `causeway borrow` with that line, and returns it with the socket it serves.
-    pub(super) fn borrow(scratch: &Scratch, line: &str, interrupt: &Interrupt) -> Result<(Self, PathBuf), Halt> {
+    pub(super) fn borrow(
+        scratch: &Scratch,
+        line: &str,
+        interrupt: &Interrupt,
+    ) -> Result<(Self, PathBuf), Halt> {
         let file = scratch.join("line");
         fs::write(&file, line).map_err(|error| Failure::io("cannot keep the line", &error))?;
         let socket = scratch.join("nbd.sock");
@@ -66,10 +74,13 @@ impl Node {
         let program = program.map_err(|error| Failure::io("cannot find the program itself", &error))?;
         let name = format!("demo-{role}-{}", std::process::id());
         let log = scratch.join(&format!("{role}.log"));
-        let log_file =
-            File::create(&log).map_err(|error| Failure::io("cannot create a log in the demo's folder", &error))?;
+        let log_file = File::create(&log)
+            .map_err(|error| Failure::io("cannot create a log in the demo's folder", &error))?;
         let mut command = Command::new(program);
-        command.args(arguments).args(["--name", &name, "--state-dir"]).arg(scratch.join(&format!("{role}.state")));
+        command
+            .args(arguments)
+            .args(["--name", &name, "--state-dir"])
+            .arg(scratch.join(&format!("{role}.state")));
         command.env("XDG_RUNTIME_DIR", scratch.path());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log_file);
         // Out of the terminal's group: on Ctrl-C it is the demo that ends them, in order.
@@ -136,7 +147,9 @@ impl Node {
     pub(super) fn kill_card(&self, card: &Card) -> Result<(), Failure> {
         let pid = i32::try_from(card.pid).ok().and_then(Pid::from_raw);
         let (Some(pid), true) = (pid, parent_of(card.pid) == Some(self.child.id())) else {
-            return Err(self.failure(format_args!("names process {} as its card, which is not its child", card.pid)));
+            return Err(
+                self.failure(format_args!("names process {} as its card, which is not its child", card.pid))
+            );
         };
         kill_process(pid, Signal::KILL)
             .map_err(|error| self.failure(format_args!("has a card that cannot be killed: {error}")))

@@ -153,8 +153,7 @@ mod tests {
 
     #[test]
     fn a_failure_is_shown() {
-        let report =
-            Report { ok: false, problems: vec!["3 bytes <were> wrong".to_owned()], ..example() };
+        let report = Report { ok: false, problems: vec!["3 bytes <were> wrong".to_owned()], ..example() };
         let page = render(&report, &Vec::new());
         assert!(page.contains("badge bad") && page.contains("3 bytes &lt;were&gt; wrong"));
     }
@@ -166,6 +165,9 @@ mod tests {
         let second = write_new(folder.path(), "two").unwrap();
         assert_ne!(first, second);
         assert_eq!(fs::read_to_string(first).unwrap(), "one");
-        assert_eq!(write_into(&folder.path().join("demo"), "x").unwrap(), folder.path().join("demo/report.html"));
+        assert_eq!(
+            write_into(&folder.path().join("demo"), "x").unwrap(),
+            folder.path().join("demo/report.html")
+        );
     }
 }

@@ -119,7 +119,11 @@ impl<'a> Stage<'a> {
         self.phase("kill-lender-card", |stage| stage.kills(Victim::Lender))
     }
 
-    fn phase(&mut self, name: &'static str, body: impl FnOnce(&mut Self) -> Result<(), Halt>) -> Result<(), Halt> {
+    fn phase(
+        &mut self,
+        name: &'static str,
+        body: impl FnOnce(&mut Self) -> Result<(), Halt>,
+    ) -> Result<(), Halt> {
         self.current = name;
         let start_s = self.now_s();
         let result = body(self);
@@ -130,7 +134,8 @@ impl<'a> Stage<'a> {
         let sampled = self.sample();
         let tally = self.recorder.take(Instant::now());
         let notes = std::mem::take(&mut self.notes);
-        let seconds = |durations: &[Duration]| durations.iter().map(Duration::as_secs_f64).collect::<Vec<_>>();
+        let seconds =
+            |durations: &[Duration]| durations.iter().map(Duration::as_secs_f64).collect::<Vec<_>>();
         let recoveries_s = seconds(&tally.recoveries);
         self.phases.push(Phase {
             name,
@@ -174,14 +179,21 @@ impl<'a> Stage<'a> {
         let (borrower, lender) = (self.borrower.status()?, self.lender.status()?);
         let (at_borrower, at_lender) = first_rail(&borrower, &lender)?;
         let before = rail_state(&borrower, &at_borrower);
-        self.mark(MarkKind::RailCut, format!("rail {at_borrower} cut"));
-        let cut = |rail: &str| Impairment { rail: rail.to_owned(), cut_in: true, cut_out: true, ..Default::default() };
+        self.mark(MarkKind::RailCut, format!("{at_borrower} cut"));
+        let cut = |rail: &str| Impairment {
+            rail: rail.to_owned(),
+            cut_in: true,
+            cut_out: true,
+            ..Default::default()
+        };
         self.borrower.impair(cut(&at_borrower))?;
         self.lender.impair(cut(&at_lender))?;
         let cut_at = Instant::now();
         while cut_at.elapsed() < CUT {
             self.hold(TICK)?;
-            if self.notes.rail_down_s.is_none() && rail_state(&self.borrower.status()?, &at_borrower) != before {
+            if self.notes.rail_down_s.is_none()
+                && rail_state(&self.borrower.status()?, &at_borrower) != before
+            {
                 self.notes.rail_down_s = Some(cut_at.elapsed().as_secs_f64());
             }
         }
@@ -189,13 +201,13 @@ impl<'a> Stage<'a> {
         let whole = |rail: &str| Impairment { rail: rail.to_owned(), ..Default::default() };
         self.borrower.impair(whole(&at_borrower))?;
         self.lender.impair(whole(&at_lender))?;
-        self.mark(MarkKind::RailRestored, format!("rail {at_borrower} restored"));
+        self.mark(MarkKind::RailRestored, format!("{at_borrower} restored"));
         let restored = Instant::now();
         while rail_state(&self.borrower.status()?, &at_borrower) != before {
             if restored.elapsed() > RAIL_BACK_MAX {
                 let seconds = RAIL_BACK_MAX.as_secs();
                 return Err(Failure::failed(format_args!(
-                    "rail {at_borrower} was not taken up again within {seconds} s of its restoration"
+                    "{at_borrower} was not taken up again within {seconds} s of its restoration"
                 ))
                 .into());
             }
@@ -229,7 +241,9 @@ impl<'a> Stage<'a> {
         let in_time = |what: &str| match start.elapsed() > RECOVERY_MAX {
             true => {
                 let (role, seconds) = (node.role(), RECOVERY_MAX.as_secs());
-                Err(Failure::failed(format_args!("{what} within {seconds} s after a card of the {role} was killed")))
+                Err(Failure::failed(format_args!(
+                    "{what} within {seconds} s after a card of the {role} was killed"
+                )))
             }
             false => Ok(()),
         };
@@ -315,7 +329,8 @@ fn first_rail(borrower: &Status, lender: &Status) -> Result<(String, String), Fa
         return Err(Failure::failed("a node has no rail in its status"));
     };
     // The lender may list its rails in another order: theirs is where ours goes to.
-    let far = lender.rails.iter().find(|rail| !near.peer.is_empty() && rail.local == near.peer).unwrap_or(first);
+    let far =
+        lender.rails.iter().find(|rail| !near.peer.is_empty() && rail.local == near.peer).unwrap_or(first);
     Ok((near.name.clone(), far.name.clone()))
 }
 
@@ -371,7 +386,8 @@ mod tests {
 
     #[test]
     fn both_ends_of_the_first_rail_are_found() {
-        let borrower = status(&[("b0", "127.0.0.1:9", "127.0.0.1:7411"), ("b1", "127.0.0.2:9", "127.0.0.2:7411")], 0);
+        let borrower =
+            status(&[("b0", "127.0.0.1:9", "127.0.0.1:7411"), ("b1", "127.0.0.2:9", "127.0.0.2:7411")], 0);
         let swapped = status(&[("l0", "127.0.0.2:7411", ""), ("l1", "127.0.0.1:7411", "")], 0);
         assert_eq!(first_rail(&borrower, &swapped).unwrap(), ("b0".to_owned(), "l1".to_owned()));
         let unknown = status(&[("l0", "0.0.0.0:1", "")], 0);

@@ -31,6 +31,7 @@ const SHADES: [RGBColor; 5] = [
     RGBColor(146, 72, 186),
 ];
 const FONT: &str = "system-ui, sans-serif";
+const FONT_SIZE: i32 = 15;
 
 type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;
@@ -70,11 +71,11 @@ fn draw(area: &DrawingArea<SVGBackend<'_>, Shift>, report: &Report, columns: &[(
     let mut chart = ChartBuilder::on(area)
         .margin(8)
         .margin_right(16)
-        .x_label_area_size(44)
-        .y_label_area_size(76)
+        .x_label_area_size(40)
+        .y_label_area_size(84)
         .build_cartesian_2d(0.0..end_s, BOTTOM..top)?;
     draw_phases(&mut chart, report, top)?;
-    let text = |size: i32| (FONT, size).into_font().color(&INK);
+    let text = (FONT, FONT_SIZE).into_font().color(&INK);
     chart
         .configure_mesh()
         .disable_x_mesh()
@@ -85,8 +86,8 @@ fn draw(area: &DrawingArea<SVGBackend<'_>, Shift>, report: &Report, columns: &[(
         .x_labels(12)
         .y_label_formatter(&|power| decade(*power))
         .x_label_formatter(&|time| format!("{time:.0} s"))
-        .label_style(text(13))
-        .axis_desc_style(text(13))
+        .label_style(text.clone())
+        .axis_desc_style(text)
         .y_desc("longest gap")
         .draw()?;
     draw_marks(&mut chart, report, top)?;
@@ -99,7 +100,7 @@ fn draw_phases(chart: &mut Chart<'_, '_>, report: &Report, top: f64) -> Drawn {
         let corners = [(phase.start_s, BOTTOM), (end, top)];
         chart.draw_series([Rectangle::new(corners, shade.mix(0.09).filled())])?;
         let place = ((phase.start_s + end) / 2.0, top - 0.1);
-        let centred = (FONT, 13).into_font().color(&shade.mix(1.0));
+        let centred = (FONT, FONT_SIZE).into_font().color(&shade.mix(1.0));
         let centred = centred.pos(plotters::style::text_anchor::Pos::new(
             plotters::style::text_anchor::HPos::Center,
             plotters::style::text_anchor::VPos::Top,
@@ -125,7 +126,9 @@ fn draw_marks(chart: &mut Chart<'_, '_>, report: &Report, top: f64) -> Drawn {
 }
 
 fn draw_curve(chart: &mut Chart<'_, '_>, columns: &[(f64, f64)], end_s: f64) -> Drawn {
-    let points = || columns.iter().filter(|(time, _)| *time <= end_s).map(|(time, gap)| (*time, gap.log10().max(BOTTOM)));
+    let points = || {
+        columns.iter().filter(|(time, _)| *time <= end_s).map(|(time, gap)| (*time, gap.log10().max(BOTTOM)))
+    };
     let last = points().next_back().map_or(0.0, |(time, _)| time);
     let first = points().next().map_or(0.0, |(time, _)| time);
     let outline: Vec<_> = [(first, BOTTOM)].into_iter().chain(points()).chain([(last, BOTTOM)]).collect();
@@ -136,7 +139,11 @@ fn draw_curve(chart: &mut Chart<'_, '_>, columns: &[(f64, f64)], end_s: f64) -> 
 
 /// The label of a power of ten of a second; nothing between them.
 fn decade(power: f64) -> String {
-    if (power - power.round()).abs() > 0.01 { String::new() } else { seconds(10_f64.powf(power.round())).replace(".0 ", " ") }
+    if (power - power.round()).abs() > 0.01 {
+        String::new()
+    } else {
+        seconds(10_f64.powf(power.round())).replace(".0 ", " ")
+    }
 }
 
 fn in_page_colours(svg: &str) -> String {

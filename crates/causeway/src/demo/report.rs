@@ -140,7 +140,8 @@ impl Report {
             ]
         };
         let mut rows: Vec<_> = self.phases.iter().map(row).collect();
-        let longest = |value: fn(&Phase) -> Option<f64>| self.phases.iter().filter_map(value).reduce(f64::max);
+        let longest =
+            |value: fn(&Phase) -> Option<f64>| self.phases.iter().filter_map(value).reduce(f64::max);
         rows.push([
             "all".to_owned(),
             ByteSize(self.bytes_verified).to_string(),
@@ -208,7 +209,8 @@ impl Report {
 
     /// What goes to standard output for scripts.
     pub(super) fn json(&self) -> String {
-        let mut text = serde_json::to_string_pretty(self).expect("a report is plain structs, which serialise");
+        let mut text =
+            serde_json::to_string_pretty(self).expect("a report is plain structs, which serialise");
         text.push('\n');
         text
     }
@@ -217,7 +219,7 @@ impl Report {
 /// A time for people: `85 µs`, `3.2 ms`, `1.4 s`.
 pub(super) fn seconds(value: f64) -> String {
     match value {
-        ..0.0005 => format!("{:.0} µs", value * 1e6),
+        ..0.000_999_5 => format!("{:.0} µs", value * 1e6),
         ..0.0995 => format!("{:.1} ms", value * 1e3),
         ..0.9995 => format!("{:.0} ms", value * 1e3),
         _ => format!("{value:.1} s"),
@@ -285,9 +287,15 @@ pub(super) mod tests {
             assert!(!document[key].is_null(), "{key}");
         }
         let phase = document["phases"][3].as_object().unwrap();
-        for key in
-            ["name", "bytes_verified", "io_errors", "longest_gap_s", "retransmissions", "recovery_s", "killed_pid"]
-        {
+        for key in [
+            "name",
+            "bytes_verified",
+            "io_errors",
+            "longest_gap_s",
+            "retransmissions",
+            "recovery_s",
+            "killed_pid",
+        ] {
             assert!(phase.contains_key(key), "{key}");
         }
         assert_eq!(phase["recovery_s"], 0.004);
@@ -303,7 +311,10 @@ pub(super) mod tests {
         assert!(table.iter().all(|line| line.chars().count() == table[0].chars().count()), "{text}");
         assert!(table[0].starts_with("PHASE "));
         assert!(table[4].starts_with("kill-borrower-card") && table[4].ends_with("4.0 ms"), "{text}");
-        assert!(table[6].starts_with("all") && table[6].contains("5 GiB") && table[6].contains(" 60 "), "{text}");
+        assert!(
+            table[6].starts_with("all") && table[6].contains("5 GiB") && table[6].contains(" 60 "),
+            "{text}"
+        );
         assert!(text.contains("through 3 killed cards"), "{text}");
         assert!(text.contains("file system clean (44 files)"), "{text}");
     }

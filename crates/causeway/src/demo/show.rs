@@ -72,10 +72,17 @@ impl Show {
             seconds(phase.longest_gap_s)
         );
         if let Some(recovery) = phase.recovery_s {
-            text.push_str(&format!(", {} kills, I/O back after at most {}", phase.killed_pids.len(), seconds(recovery)));
+            text.push_str(&format!(
+                ", {} kills, I/O back after at most {}",
+                phase.killed_pids.len(),
+                seconds(recovery)
+            ));
         }
         if phase.io_errors + phase.corrupted_bytes > 0 {
-            text.push_str(&format!(", {} I/O ERRORS, {} BYTES WRONG", phase.io_errors, phase.corrupted_bytes));
+            text.push_str(&format!(
+                ", {} I/O ERRORS, {} BYTES WRONG",
+                phase.io_errors, phase.corrupted_bytes
+            ));
         }
         self.note(&text);
     }

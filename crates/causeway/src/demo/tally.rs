@@ -25,7 +25,7 @@ pub(super) struct Tally {
     pub recoveries: Vec<Duration>,
 }
 
-/// The longest gap that ended in each slot of time, from the recorder's start; zero where nothing completed.
+/// The longest gap that touches each slot of time, from the recorder's start; zero before the first completion.
 pub(super) type Timeline = Vec<Duration>;
 
 /// Shared by the workload, which reports to it, and the phases, which read it.
@@ -67,12 +67,14 @@ impl Recorder {
         let gap = state.last_completion.map_or(Duration::ZERO, |last| now - last);
         state.last_completion = Some(now);
         state.tally.longest_gap = state.tally.longest_gap.max(gap);
-        let slot = (now - self.origin).as_nanos() / SLOT.as_nanos();
-        let slot = usize::try_from(slot).unwrap_or(usize::MAX).min(SLOTS_MAX - 1);
-        if state.timeline.len() <= slot {
-            state.timeline.resize(slot + 1, Duration::ZERO);
+        // A gap covers all of its time, so that a long one shows as long.
+        let (first, last) = (self.slot(now - gap), self.slot(now));
+        if state.timeline.len() <= last {
+            state.timeline.resize(last + 1, Duration::ZERO);
         }
-        state.timeline[slot] = state.timeline[slot].max(gap);
+        for covered in &mut state.timeline[first..=last] {
+            *covered = gap.max(*covered);
+        }
     }
 
     /// That many requests failed. A failure is no completion: it ends no gap and no recovery.
@@ -112,6 +114,11 @@ impl Recorder {
         self.lock().timeline.clone()
     }
 
+    fn slot(&self, at: Instant) -> usize {
+        let slot = at.saturating_duration_since(self.origin).as_nanos() / SLOT.as_nanos();
+        usize::try_from(slot).unwrap_or(usize::MAX).min(SLOTS_MAX - 1)
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         // Counters have no invariant that a panic elsewhere could have broken.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -141,7 +148,7 @@ mod tests {
         assert_eq!(tally.longest_gap, Duration::from_millis(20), "a gap that has not ended counts");
         assert_eq!((tally.completions, tally.corrupted_bytes), (1, 3));
         let milliseconds: Vec<_> = recorder.timeline().iter().map(Duration::as_millis).collect();
-        assert_eq!(milliseconds, [3, 0, 0, 0, 40, 7]);
+        assert_eq!(milliseconds, [40, 40, 40, 40, 40, 7]);
     }
 
     #[test]

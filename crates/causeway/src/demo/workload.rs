@@ -44,7 +44,12 @@ impl Workload {
     ///
     /// # Errors
     /// What is wrong with the server, for a person.
-    pub(super) fn start(socket: &Path, seed: u64, model: Model, recorder: Arc<Recorder>) -> Result<Self, String> {
+    pub(super) fn start(
+        socket: &Path,
+        seed: u64,
+        model: Model,
+        recorder: Arc<Recorder>,
+    ) -> Result<Self, String> {
         let client = NbdClient::connect(socket, REPLY_TIMEOUT).map_err(|error| error.to_string())?;
         check_geometry(&client, &model)?;
         let stop = Arc::new(AtomicBool::new(false));

@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,13 @@ impl Wanted {
 pub(super) fn loan(wanted: &Wanted) -> Result<LoanSpec, Failure> {
     crate::cli::check_socket_path(&wanted.nbd).map_err(Failure::usage)?;
     clear_socket(&wanted.nbd)?;
-    Ok(with_edge(&wanted.line, Edge::Nbd(wanted.nbd.clone()), wanted.io_timeout, wanted.insecure))
+    let path = wanted.nbd.clone();
+    let listener = UnixListener::bind(&path).map_err(|error| {
+        let advice = "the folder must exist and be writable";
+        Failure::io(format!("cannot make the socket {} ({advice})", path.display()), &error)
+    })?;
+    let edge = Edge::Nbd { path, listener: Some(listener) };
+    Ok(with_edge(&wanted.line, edge, wanted.io_timeout, wanted.insecure))
 }
 
 /// The loan of a line, for whoever uses it.

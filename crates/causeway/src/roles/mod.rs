@@ -10,8 +10,8 @@ mod serve;
 
 use std::process::ExitCode;
 
-use crate::cli::{BenchArgs, BorrowArgs, DemoArgs, LendArgs, LoadArgs, SimArgs};
 use crate::cli::NodeName;
+use crate::cli::{BenchArgs, BorrowArgs, DemoArgs, LendArgs, LoadArgs, SimArgs};
 use crate::config::Config;
 use crate::exit::Failure;
 use crate::line::Line;
@@ -36,8 +36,8 @@ pub fn lend(args: &LendArgs) -> Result<(), Failure> {
     let mut state = open_state(args.state_dir.as_deref(), &name)?;
     let control = serve::control_socket(&name)?;
     let devices = lend::devices(args);
-    let rails = rails::listen(&args.listen, &mut state)?;
     let loans = lend::loans(&devices, &state, args.insecure)?;
+    let rails = rails::listen(&args.listen, &mut state)?;
     let lines = lend::lines(&loans, &rails)?;
     let node = serve::Node::start(name, &state, rails, loans, control)?;
     for line in &lines {
@@ -70,13 +70,13 @@ pub fn node(config: Config) -> Result<(), Failure> {
     let listen: Vec<_> = config.rails.iter().map(|rail| rail.listen).collect();
     let wanted: Vec<_> =
         config.loans.iter().map(|loan| borrow::Wanted::of_preset(loan, config.insecure)).collect();
+    let devices: Vec<_> = config.devices.iter().map(lend::Lent::of_device).collect();
+    let mut loans = lend::loans(&devices, &state, config.insecure)?;
     let rails = if config.devices.is_empty() && listen.is_empty() {
         rails::toward(&borrow::most_addresses(&wanted))?
     } else {
         rails::listen(&listen, &mut state)?
     };
-    let devices: Vec<_> = config.devices.iter().map(lend::Lent::of_device).collect();
-    let mut loans = lend::loans(&devices, &state, config.insecure)?;
     let lines = lend::lines(&loans, &rails)?;
     for wanted in &wanted {
         loans.push(borrow::loan(wanted)?);

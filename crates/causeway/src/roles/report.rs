@@ -110,8 +110,8 @@ fn loan_of(view: &View<'_>, loan: &LoanSpec, cells: &LoanCells) -> Loan {
     };
     let (role, edge) = match &loan.end {
         LoanEnd::Lend { .. } => (Role::Lender, None),
-        LoanEnd::Borrow { edge: Edge::Nbd(nbd), .. } => {
-            (Role::Borrower, Some(format!("nbd+unix:///?socket={}", nbd.display())))
+        LoanEnd::Borrow { edge: Edge::Nbd { path, .. }, .. } => {
+            (Role::Borrower, Some(format!("nbd+unix:///?socket={}", path.display())))
         }
         LoanEnd::Borrow { edge: Edge::Load(_), .. } => (Role::Borrower, None),
     };
@@ -140,6 +140,7 @@ fn counters(view: &View<'_>) -> Counters {
         count("unexpected_completions", edge.unexpected_completions.get());
         count("malformed_tlps", edge.malformed_tlps.get());
         count("completion_timeouts", edge.completion_timeouts.get());
+        count("information_frames", edge.information_frames.get());
     }
     counters.dropped_malformed += view.gauges().dropped_malformed.get();
     counters.dropped_version = view.gauges().dropped_version.get();

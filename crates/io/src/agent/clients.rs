@@ -6,53 +6,50 @@ use node::{EDGE_CONNECTIONS, MAX_LOANS};
 
 use super::{Edge, LoanEnd, LoanSpec};
 
-/// The clients of all edges: the listening sockets, and a copy of each connection for the successor of a dead card.
+/// A copy of each client's connection, for the successor of a dead card.
 pub(super) struct Clients {
-    listeners: Vec<Option<UnixListener>>,
     connections: Vec<[Option<OwnedFd>; EDGE_CONNECTIONS]>,
-    paths: Vec<std::path::PathBuf>,
 }
 
-impl Clients {
-    pub(super) fn listen(loans: &[LoanSpec]) -> io::Result<Self> {
-        let (mut listeners, mut paths) = (Vec::new(), Vec::new());
-        for loan in loans {
-            listeners.push(match &loan.end {
-                LoanEnd::Borrow { edge: Edge::Nbd(nbd), .. } => {
-                    let listener = UnixListener::bind(nbd)?;
-                    listener.set_nonblocking(true)?;
-                    paths.push(nbd.clone());
-                    Some(listener)
-                }
-                LoanEnd::Lend { .. } | LoanEnd::Borrow { edge: Edge::Load(_), .. } => None,
-            });
+/// The listening sockets of the edges, by loan. They do not block from now on.
+pub(super) fn listeners(loans: &[LoanSpec]) -> io::Result<Vec<(usize, BorrowedFd<'_>)>> {
+    let mut found = Vec::new();
+    for (loan, spec) in loans.iter().enumerate() {
+        if let Some(listener) = listener(spec) {
+            listener.set_nonblocking(true)?;
+            found.push((loan, listener.as_fd()));
         }
-        let connections = (0..MAX_LOANS).map(|_| Default::default()).collect();
-        Ok(Self { listeners, connections, paths })
     }
+    Ok(found)
+}
 
-    pub(super) fn listeners(&self) -> impl Iterator<Item = (usize, BorrowedFd<'_>)> {
-        self.listeners
-            .iter()
-            .enumerate()
-            .filter_map(|(loan, listener)| Some((loan, listener.as_ref()?.as_fd())))
-    }
-
-    /// Nobody new may connect; the sockets disappear from the file system.
-    pub(super) fn stop_listening(&mut self) {
-        self.listeners.iter_mut().for_each(|listener| *listener = None);
-        for path in self.paths.drain(..) {
+/// Nobody new may connect; the sockets disappear from the file system.
+pub(super) fn stop_listening(loans: &mut [LoanSpec]) {
+    for loan in loans {
+        if let LoanEnd::Borrow { edge: Edge::Nbd { path, listener }, .. } = &mut loan.end
+            && listener.take().is_some()
+        {
             let _ = std::fs::remove_file(path);
         }
     }
+}
 
-    /// The next client of `loan`, with a free slot. With all slots taken, clients wait in the kernel's queue, which is bounded too.
-    pub(super) fn accept(&mut self, loan: usize) -> Option<(usize, OwnedFd)> {
-        let listener = self.listeners.get(loan)?.as_ref()?;
-        let slot = self.connections[loan].iter().position(Option::is_none);
-        let (stream, _) = listener.accept().ok()?;
-        // One client too many is told so by an end of the stream.
-        let slot = slot?;
+fn listener(loan: &LoanSpec) -> Option<&UnixListener> {
+    match &loan.end {
+        LoanEnd::Borrow { edge: Edge::Nbd { listener, .. }, .. } => listener.as_ref(),
+        _ => None,
+    }
+}
+
+impl Clients {
+    pub(super) fn new() -> Self {
+        Self { connections: (0..MAX_LOANS).map(|_| Default::default()).collect() }
+    }
+
+    /// The next client of `loan`, with a free slot. One client too many is told so by an end of the stream.
+    pub(super) fn accept(&self, loans: &[LoanSpec], loan: usize) -> Option<(usize, OwnedFd)> {
+        let (stream, _) = listener(loans.get(loan)?)?.accept().ok()?;
+        let slot = self.connections[loan].iter().position(Option::is_none)?;
         stream.set_nonblocking(true).ok()?;
         Some((slot, stream.into()))
     }
@@ -74,11 +71,5 @@ impl Clients {
                 .enumerate()
                 .filter_map(move |(slot, socket)| Some((loan, slot, socket.as_ref()?.as_fd())))
         })
-    }
-}
-
-impl Drop for Clients {
-    fn drop(&mut self) {
-        self.stop_listening();
     }
 }

@@ -11,6 +11,7 @@ use std::ffi::CString;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -96,8 +97,13 @@ pub enum LoanEnd {
 
 /// Who uses a borrowed drive.
 pub enum Edge {
-    /// Clients that connect to this socket.
-    Nbd(PathBuf),
+    /// Clients that connect to a socket.
+    Nbd {
+        /// Where it lies; removed when the node ends.
+        path: PathBuf,
+        /// The listening socket; none when the node is ending.
+        listener: Option<UnixListener>,
+    },
     /// The card itself, to measure it.
     Load(LoadSpec),
 }
@@ -175,8 +181,7 @@ impl Agent {
         let memory = memory::create("causeway-ledger", MEMORY_BYTES)?;
         let mapping = Mapping::shared(memory.as_fd())?;
         let waiter = Waiter::new(SpinTimes { idle: Duration::ZERO, expecting: Duration::ZERO })?;
-        let clients = Clients::listen(&spec.loans)?;
-        for (loan, listener) in clients.listeners() {
+        for (loan, listener) in clients::listeners(&spec.loans)? {
             waiter.register(listener, token::LISTENER + loan as u64, Interest::READ)?;
         }
         let ring = make_ring(&spec)?;
@@ -185,7 +190,7 @@ impl Agent {
             memory,
             mapping,
             ring,
-            clients,
+            clients: Clients::new(),
             waiter,
             card: None,
             record: CardRecord::default(),
@@ -241,7 +246,7 @@ impl Agent {
     /// Asks the card to give everything back: [`AgentEvent::GivenBack`] follows for each borrowed loan that was reached.
     pub fn shut_down(&mut self) {
         self.shutting_down = true;
-        self.clients.stop_listening();
+        clients::stop_listening(&mut self.spec.loans);
         if let Some(card) = &self.card {
             let _ = messages::send(card.messages.as_fd(), &ToCard::ShutDown, None);
         }
@@ -405,7 +410,7 @@ impl Agent {
     }
 
     fn accept(&mut self, loan: usize) {
-        while let Some((slot, socket)) = self.clients.accept(loan) {
+        while let Some((slot, socket)) = self.clients.accept(&self.spec.loans, loan) {
             // Nobody serves the slot, so its account may begin anew.
             let accounts = &self.shared().edges[loan][slot];
             accounts.received.reset();
@@ -420,6 +425,12 @@ impl Agent {
             }
             self.clients.keep(loan, slot, socket);
         }
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        clients::stop_listening(&mut self.spec.loans);
     }
 }
 
@@ -441,7 +452,7 @@ fn loan_plan(spec: &NodeSpec, loan: &LoanSpec, images: usize, has_ring: bool) ->
             peers: peers.clone(),
             io_timeout_ms: io_timeout.as_millis() as u64,
             load: match edge {
-                Edge::Nbd(_) => None,
+                Edge::Nbd { .. } => None,
                 Edge::Load(load) => Some(*load),
             },
         },

@@ -149,7 +149,8 @@ impl Load {
 
     /// A linear congruential generator; its upper half is random enough to choose places.
     fn next_random(&mut self) -> u64 {
-        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.random =
+            self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         self.random >> 32
     }
 }

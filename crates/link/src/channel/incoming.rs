@@ -6,6 +6,7 @@ use base::ids::CardGeneration;
 use base::{Instant, Rule};
 
 use super::{Channel, Event, Role, Sealing, Sink, State};
+use crate::handshake::KeySet;
 use crate::frame::{HEADER_LEN, Header, Kind, TAG_LEN};
 use crate::path::Incoming;
 use crate::receiver::Received;
@@ -103,8 +104,13 @@ impl<'m> Channel<'m> {
     ) -> Result<(), Dropped> {
         let cells = self.cells;
         let which = self.which_keys(header.key_id).ok_or(Dropped::Auth)?;
+        // Sealed frames of another life do not open; unsealed ones would.
+        let keys = self.key_set(which);
+        if keys.incarnation() != header.incarnation || keys.node() != header.source {
+            return Err(Dropped::Replay);
+        }
         // Under pending keys the peer may be another one altogether, whose generations start anew.
-        let known = if which == Which::Pending { None } else { Some(self.peer_generation()) };
+        let known = self.continues(which).then(|| self.peer_generation());
         let old = known.is_some_and(|known| header.card_generation < known);
         let same = known == Some(header.card_generation);
         let replayed = same && !self.paths[header.path as usize].incoming.is_fresh(header.packet_number);
@@ -154,6 +160,19 @@ impl<'m> Channel<'m> {
             Which::Current => self.current.as_ref(),
             Which::Previous => self.previous.as_ref(),
             Which::Pending => self.pending.as_ref(),
+        }
+    }
+
+    /// Whether the peer under these keys is the one whose newest card is known: pending keys may be of another pair.
+    fn continues(&self, which: Which) -> bool {
+        which != Which::Pending || self.is_same_pair(&self.key_set(which))
+    }
+
+    fn key_set(&self, which: Which) -> KeySet {
+        match which {
+            Which::Current => self.cells.current.get(),
+            Which::Previous => self.cells.previous.get(),
+            Which::Pending => self.cells.pending.get(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! The handshake of a channel, and which keys are in use.
 
 use base::Instant;
-use base::ids::{CardGeneration, NodeId};
+use base::ids::CardGeneration;
 use base::times::{HANDSHAKE_RETRY, HANDSHAKE_RETRY_MAX, HOLD};
 
 use super::incoming::Dropped;
@@ -182,11 +182,7 @@ impl Channel<'_> {
 
     fn adopt(&mut self, now: Instant, keys: KeySet) {
         let old = self.cells.current.get();
-        let ended = matches!(self.state(), State::Idle | State::Closed);
-        let same_pair = old.is_valid()
-            && !ended
-            && old.incarnation() == keys.incarnation()
-            && old.node() == NodeId(keys.peer_node);
+        let same_pair = self.is_same_pair(&keys);
         self.cells.previous.set(self.journal, if same_pair { old } else { KeySet { valid: 0, ..old } });
         self.cells.current.set(self.journal, keys);
         self.frames_under_key = 0;
@@ -199,6 +195,16 @@ impl Channel<'_> {
             self.reset_streams(keys.max_payload as usize);
         }
         self.load_keys();
+    }
+
+    /// Whether `keys` were agreed with the peer whose streams flow.
+    pub(super) fn is_same_pair(&self, keys: &KeySet) -> bool {
+        let current = self.cells.current.get();
+        let ended = matches!(self.state(), State::Idle | State::Closed);
+        current.is_valid()
+            && !ended
+            && current.incarnation() == keys.incarnation()
+            && current.node() == keys.node()
     }
 
     /// The peer's newest card, as far as known under the keys in use.

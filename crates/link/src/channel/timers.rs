@@ -24,7 +24,7 @@ impl Channel<'_> {
             [path.outgoing.poll_timeout(), ack, Some(path.next_heartbeat)].into_iter().flatten()
         });
         let information = self.information.is_some().then_some(self.next_information);
-        let rest = [self.greeting.next, self.transmission.probe_at, information].into_iter().flatten();
+        let rest = [self.greeting.next, self.probe_timeout(), information].into_iter().flatten();
         candidates.chain(paths).chain(rest).min()
     }
 
@@ -81,11 +81,20 @@ impl Channel<'_> {
         }
     }
 
+    /// When to look after what is uncommitted: at once where a step has just left something so.
+    fn probe_timeout(&self) -> Option<Instant> {
+        let unwatched = self.transmission.probe_at.is_none() && self.awaits_commit();
+        if unwatched && self.journal.rule(Rule::ProbeUncommitted) { Some(Instant::ZERO) } else { self.transmission.probe_at }
+    }
+
+    fn awaits_commit(&self) -> bool {
+        let sender = &self.port.sender;
+        sender.is_blocked() || sender.committed() < sender.next()
+    }
+
     /// Something lies past committed, or waits for credit, and nothing is in flight that would bring news: ask.
     fn watch_uncommitted(&mut self, now: Instant) {
-        let sender = &self.port.sender;
-        let waits = sender.is_blocked() || sender.committed() < sender.next();
-        if !waits || !self.journal.rule(Rule::ProbeUncommitted) {
+        if !self.awaits_commit() || !self.journal.rule(Rule::ProbeUncommitted) {
             self.transmission.probe_at = None;
             self.transmission.probes = 0;
             return;

@@ -11,7 +11,7 @@ use super::Verdict;
 use crate::disk::author;
 
 /// A write to a block, or what stands for one.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 struct Write {
     /// What a read returns of it: the request's number, or 0 for zeroes.
     value: u64,
@@ -29,6 +29,18 @@ struct Write {
     replaced: Option<u64>,
 }
 
+impl core::fmt::Debug for Write {
+    /// `value(request) start..end`, then when it was seen, replaced, abandoned, durable.
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{}({}) {}..", self.value, self.request, self.start)?;
+        self.end.map_or(Ok(()), |end| write!(f, "{end}"))?;
+        self.observed.map_or(Ok(()), |at| write!(f, " seen {at}"))?;
+        self.replaced.map_or(Ok(()), |at| write!(f, " replaced {at}"))?;
+        f.write_str(if self.maybe { " abandoned" } else { "" })?;
+        f.write_str(if self.durable { " durable" } else { "" })
+    }
+}
+
 impl Write {
     fn effective_end(&self) -> u64 {
         self.end.unwrap_or(u64::MAX).min(self.observed.unwrap_or(u64::MAX))
@@ -41,6 +53,9 @@ impl Write {
 
 /// The model of one disk.
 pub(crate) struct DiskModel {
+    /// Whether a write that has been seen cannot happen again. Where the disk has several requests at a time, those under way
+    /// when a card dies are done again in any order.
+    once: bool,
     blocks: Vec<Vec<Write>>,
     reads: BTreeSet<u64>,
     /// The start of the last flush that has ended.
@@ -48,7 +63,7 @@ pub(crate) struct DiskModel {
 }
 
 impl DiskModel {
-    pub(crate) fn new(blocks: usize) -> Self {
+    pub(crate) fn new(blocks: usize, once: bool) -> Self {
         let zero = Write {
             value: 0,
             request: 0,
@@ -59,7 +74,7 @@ impl DiskModel {
             durable: true,
             replaced: None,
         };
-        Self { blocks: vec![vec![zero]; blocks], reads: BTreeSet::new(), flushed: 0 }
+        Self { once, blocks: vec![vec![zero]; blocks], reads: BTreeSet::new(), flushed: 0 }
     }
 
     /// Request `request` begins to write `value` to blocks.
@@ -138,7 +153,9 @@ impl DiskModel {
             return Err(format!("block {block}: a read from {start} to {end} returned {value}, of {writes:?}"));
         }
         let writes = &mut self.blocks[block];
-        if let [only] = fitting[..] {
+        if let [only] = fitting[..]
+            && (self.once || writes[only].end.is_some())
+        {
             let write = &mut writes[only];
             write.observed = Some(write.observed.unwrap_or(end).min(end));
         }
@@ -168,16 +185,21 @@ impl DiskModel {
             }
             self.begin_anew(block, value, tick);
         }
+        self.asked_again();
         Ok(())
+    }
+
+    /// Whatever is under way may have happened and may happen again: the controller was reset, and its host asks again.
+    pub(crate) fn asked_again(&mut self) {
+        for write in self.blocks.iter_mut().flatten().filter(|write| write.end.is_none()) {
+            write.observed = None;
+            write.replaced = None;
+        }
     }
 
     /// What is on the disk now counts as written now; what is under way may still come.
     fn begin_anew(&mut self, block: usize, value: u64, tick: u64) {
         let writes = &mut self.blocks[block];
-        for write in writes.iter_mut().filter(|write| write.end.is_none()) {
-            write.observed = None;
-            write.replaced = None;
-        }
         writes.push(Write {
             value,
             request: 0,
@@ -252,7 +274,7 @@ mod tests {
 
     #[test]
     fn a_read_returns_the_last_write_or_one_under_way() {
-        let mut model = DiskModel::new(1);
+        let mut model = DiskModel::new(1, true);
         model.write_started(7, 7, 0..1, 1);
         read(&mut model, 0, 2, 3).unwrap();
         read(&mut model, 7, 4, 5).unwrap();
@@ -266,7 +288,7 @@ mod tests {
 
     #[test]
     fn a_write_that_was_seen_does_not_come_back_after_a_later_one() {
-        let mut model = DiskModel::new(1);
+        let mut model = DiskModel::new(1, true);
         model.write_started(5, 5, 0..1, 1);
         read(&mut model, 5, 2, 3).unwrap();
         model.write_started(6, 6, 0..1, 4);
@@ -277,7 +299,7 @@ mod tests {
     #[test]
     fn the_power_takes_only_what_was_not_flushed() {
         let mut bytes = [[0; 512], [0; 512]];
-        let mut model = DiskModel::new(1);
+        let mut model = DiskModel::new(1, true);
         model.write_started(5, 5, 0..1, 1);
         model.write_ended(5, false, 0..1, 2);
         pattern(5, 0, &mut bytes[0]);

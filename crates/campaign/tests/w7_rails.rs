@@ -1,0 +1,86 @@
+//! W7: the traffic of a rail is pulled, both ways and one way, again and again. No request fails, the other rail takes
+//! over within a few round trips, and the rail is taken up again when it answers.
+
+// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
+#![allow(clippy::unwrap_used)]
+
+use campaign::causeway::{Borrower, Lender, status};
+use campaign::load::{Load, Model, Since, connect};
+use campaign::process::poll_until;
+use campaign::relay::RelayStats;
+use campaign::relay::impair::Impairment;
+use campaign::world::{Direction, Machine, World, WorldConfig};
+use campaign::{Error, scale};
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+const LONG: Duration = Duration::from_secs(15);
+/// Not the figure that is promised, only what tells a fail-over from waiting for something to time out.
+const GAP_MAX: Duration = Duration::from_secs(1);
+
+#[test]
+fn w7_a_rail_pulled_costs_no_error_and_is_taken_up_again() {
+    let _exclusive = scale::exclusive();
+    let seed = scale::first_seed();
+    let mut world = World::new(&WorldConfig { seed, ..WorldConfig::default() }).unwrap();
+    let lender = Lender::start(world.right(), &["ram:16M"], &[]).unwrap();
+    let borrower = Borrower::start(world.left(), &lender.lines[0], &[]).unwrap();
+    for (machine, name) in [(world.left(), "borrower"), (world.right(), "lender")] {
+        wait_rail(machine, name, 0, "up").unwrap();
+        wait_rail(machine, name, 1, "up").unwrap();
+    }
+    let load = Load::start(&borrower.socket, Model::new(0, 4 * MIB, seed), 8).unwrap();
+    load.wait_done(1000, LONG).unwrap();
+    load.take_longest_gap();
+
+    let both = [Direction::LeftToRight, Direction::RightToLeft];
+    for round in 0..scale::kills(2) {
+        for cut in [&both[..], &both[..1], &both[1..]] {
+            let rail = (round % 2) as u8;
+            for direction in cut {
+                world.relay().set(rail, *direction, Impairment::CUT).unwrap();
+            }
+            // Whoever hears nothing any more says so; traffic goes on meanwhile.
+            let deaf = |side| cut.contains(&Direction::toward(side));
+            for (machine, name) in [(world.left(), "borrower"), (world.right(), "lender")] {
+                if deaf(machine.side()) {
+                    wait_rail(machine, name, rail, "down").unwrap();
+                }
+            }
+            load.wait_done(2000, LONG).unwrap();
+            let gap = load.take_longest_gap();
+            scale::report(&format!("w7: rail {rail} cut {cut:?}: longest gap {gap:?}"));
+            assert!(gap < GAP_MAX, "rail {rail} cut {cut:?}: {gap:?} without a reply");
+
+            world.relay().set_rail(rail, Impairment::NONE).unwrap();
+            for (machine, name) in [(world.left(), "borrower"), (world.right(), "lender")] {
+                wait_rail(machine, name, rail, "up").unwrap();
+            }
+            // Taken up in earnest: the other rail is cut now, and only this one is left.
+            world.relay().set_rail(1 - rail, Impairment::CUT).unwrap();
+            load.wait_done(2000, LONG).unwrap();
+            world.relay().set_rail(1 - rail, Impairment::NONE).unwrap();
+            for (machine, name) in [(world.left(), "borrower"), (world.right(), "lender")] {
+                wait_rail(machine, name, 1 - rail, "up").unwrap();
+            }
+            let gap = load.take_longest_gap();
+            assert!(gap < GAP_MAX, "{gap:?} without a reply when rail {rail} was the one left");
+        }
+    }
+    assert!(dropped(&world.relay().stats().unwrap()) > 10, "nothing was lost: the rails were not cut");
+    let mut report = load.stop().unwrap();
+    assert_eq!((report.failed, report.lost), (0, None));
+    report.model.verify(&mut connect(&borrower.socket).unwrap(), Since::Nothing).unwrap();
+}
+
+/// Waits until the status of a node says this about a rail.
+fn wait_rail(machine: &Machine, name: &str, rail: u8, state: &str) -> Result<(), Error> {
+    poll_until(&format!("rail {rail} of {name} to be {state}"), LONG, || {
+        let status = status(machine, name)?;
+        Ok((status["rails"][usize::from(rail)]["state"] == state).then_some(()))
+    })
+}
+
+fn dropped(stats: &RelayStats) -> u64 {
+    stats.total().dropped
+}

@@ -1,0 +1,310 @@
+//! X: bad input is refused by name, trouble of the lender's disk is an error of the borrower's request and nothing
+//! more, and keys stay where they belong.
+
+// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
+#![allow(clippy::unwrap_used)]
+
+use campaign::causeway::{
+    Borrower, Lender, START_TIMEOUT, binary, borrow_command, borrower_socket, card, lend_command, status,
+};
+use campaign::load::connect;
+use campaign::nbd_client::{Errno, NbdError};
+use campaign::process::{Outcome, family, poll_until, run, run_to_end};
+use campaign::world::{Machine, World, WorldConfig};
+use campaign::{capture, scale, tools};
+use std::process::Command;
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+const LONG: Duration = Duration::from_secs(30);
+
+fn world() -> World {
+    World::new(&WorldConfig { rails: 1, ..WorldConfig::default() }).unwrap()
+}
+
+/// Runs a command that is expected to be refused.
+fn refused(machine: &Machine, name: &str, command: Command, code: i32, words: &[&str]) -> Outcome {
+    let outcome = run_to_end(command, &machine.dir().join("logs"), name, START_TIMEOUT).unwrap();
+    assert_eq!(outcome.code, Some(code), "{name}: {outcome:?}");
+    for word in words {
+        assert!(outcome.stderr.contains(word), "{name}: {word:?} is missing in {outcome:?}");
+    }
+    assert!(!outcome.stderr.contains("panicked"), "{outcome:?}");
+    assert_eq!(outcome.stdout, "", "results only");
+    outcome
+}
+
+fn refused_lend(machine: &Machine, source: &str, code: i32, words: &[&str]) -> Outcome {
+    let command = lend_command(machine, "refused", &[source], &[]).unwrap();
+    refused(machine, "refused", command, code, words)
+}
+
+#[test]
+fn x1_configuration_errors_name_file_line_and_remedy() {
+    let world = world();
+    let machine = world.left();
+    let file = machine.dir().join("node.toml");
+    let shown = file.to_str().unwrap();
+    // What is in the file, on which line the mistake is, and what the message must hold beside.
+    let cases: [(&str, u32, &[&str]); 6] = [
+        ("name = \"a\"\ncolour = \"red\"\n", 2, &["colour"]),
+        ("name = \"a\"\n[[devices]]\nfunction = \"nvme0\"\nsource = \"ram:1x\"\n", 4, &["1x"]),
+        ("name = \"a\"\n[[devices]]\nfunction = \"nvme0\"\nreadonly = true\n", 4, &["readonly", "read_only"]),
+        ("name = \"a\"\n[[rails]]\nlisten = \"10.0.0.300\"\n", 3, &["10.0.0.300"]),
+        ("name = \"a/b\"\n", 1, &["a/b"]),
+        ("name = \"a\n", 1, &[]),
+    ];
+    for (text, line, words) in cases {
+        std::fs::write(&file, text).unwrap();
+        let mut command = machine.command(binary().unwrap());
+        command.args(["node", "--config", shown]);
+        let place = format!("{shown}:{line}");
+        refused(machine, "node", command, 2, &[&[place.as_str()], words].concat());
+    }
+    let mut command = machine.command(binary().unwrap());
+    command.args(["node", "--config", "/nonexistent/node.toml"]);
+    refused(machine, "node", command, 3, &["/nonexistent/node.toml"]);
+}
+
+#[test]
+fn x1_a_line_with_a_typing_error_is_recognised() {
+    let world = world();
+    let machine = world.left();
+    let mut lender = Lender::start(machine, &["ram:1M"], &[]).unwrap();
+    let line = lender.lines[0].clone();
+    lender.process.kill_tree().unwrap();
+    let start = "causeway://".len();
+    let at = line.find('@').unwrap();
+    let mut typed: Vec<String> = (start..at)
+        .step_by(7)
+        .map(|index| {
+            let mut bytes = line.clone().into_bytes();
+            bytes[index] = if bytes[index] == b'x' { b'y' } else { b'x' };
+            String::from_utf8(bytes).unwrap()
+        })
+        .collect();
+    typed.push(line.replace("10.77.0.1", "10.77.0.7"));
+    typed.push(line.replace(":7411", ":7412"));
+    typed.push(line.replace("/nvme0", "/nvme1"));
+    typed.push(line[..line.len() - 1].to_owned());
+    for line in typed {
+        let command = borrow_command(machine, "typed", &line, &["--io-timeout", "1"]).unwrap();
+        let outcome = refused(machine, "typed", command, 2, &[]);
+        assert!(!capture::contains(outcome.stderr.as_bytes(), line[start..at].as_bytes()), "{outcome:?}");
+    }
+}
+
+#[test]
+fn x2_an_image_that_cannot_be_lent_is_refused_by_name() {
+    let world = world();
+    let machine = world.right();
+    let path = |name: &str| machine.dir().join(name).to_str().unwrap().to_owned();
+    refused_lend(machine, &path("missing.img"), 3, &["missing.img"]);
+    let sized = |name: &str, size: u64| {
+        tools::empty_image(&machine.dir().join(name), size).unwrap();
+        path(name)
+    };
+    refused_lend(machine, &sized("empty.img", 0), 2, &["empty.img"]);
+    refused_lend(machine, &sized("small.img", 100), 2, &["small.img"]);
+    refused_lend(machine, &sized("odd.img", MIB + 100), 2, &["odd.img", "multiple"]);
+    refused_lend(machine, &path("logs"), 3, &["logs"]);
+    refused_lend(machine, "/dev/null", 3, &["/dev/null"]);
+
+    // Nobody may read it, and without capabilities that holds for root too.
+    let image = sized("private.img", MIB);
+    run({
+        let mut command = Command::new("chmod");
+        command.args(["000", &image]);
+        command
+    })
+    .unwrap();
+    let lend = lend_command(machine, "refused", &[&image], &[]).unwrap();
+    let words: Vec<_> = lend.get_args().map(|word| word.to_str().unwrap().to_owned()).collect();
+    let program = words.iter().position(|word| *word == binary().unwrap().to_str().unwrap()).unwrap();
+    let mut command = machine.command("setpriv");
+    command.args(["--bounding-set=-all", "--inh-caps=-all", "--"]).args(&words[program..]);
+    refused(machine, "refused", command, 3, &["private.img", "ermission denied"]);
+
+    let image = sized("lent.img", MIB);
+    let mut lender = Lender::start(machine, &[&image], &[]).unwrap();
+    let elsewhere = ["--listen", "10.77.0.2:7500"];
+    let command = lend_command(machine, "second", &[&image], &elsewhere).unwrap();
+    refused(machine, "second", command, 3, &["lent.img"]);
+    lender.process.kill_tree().unwrap();
+    let again = Lender::start_as(machine, "second", &[&image], &elsewhere);
+    assert!(again.is_ok(), "the lock ends with its node: {:?}", again.err());
+}
+
+#[test]
+fn x2_a_socket_path_in_use_or_too_long_is_refused() {
+    let world = world();
+    let machine = world.left();
+    let lender = Lender::start(machine, &["ram:1M", "ram:1M"], &[]).unwrap();
+    let _borrower = Borrower::start_as(machine, "first", &lender.lines[0], &[]).unwrap();
+    let borrow = |path: &str| {
+        let mut command = machine.command(binary().unwrap());
+        let line = machine.dir().join("second.line");
+        std::fs::write(&line, &lender.lines[1]).unwrap();
+        command.args(["borrow", &format!("@{}", line.display()), "--nbd", path, "--name", "second"]);
+        command.args(["--state-dir", machine.dir().join("state/second").to_str().unwrap()]);
+        command
+    };
+    let in_use = borrower_socket(machine, "first");
+    refused(machine, "second", borrow(in_use.to_str().unwrap()), 3, &["first.sock", "in use"]);
+    let long = format!("{}/{}", machine.dir().display(), "folder/".repeat(20));
+    refused(machine, "second", borrow(&long), 2, &[&long]);
+    refused(machine, "second", borrow("/nonexistent/folder/socket"), 3, &["/nonexistent/folder/socket"]);
+    let file = machine.dir().join("a-file");
+    std::fs::write(&file, "precious").unwrap();
+    refused(machine, "second", borrow(file.to_str().unwrap()), 3, &["a-file"]);
+    assert_eq!(std::fs::read(&file).unwrap(), b"precious");
+    connect(&in_use).unwrap().read(0, 4096, &mut Vec::new()).unwrap();
+}
+
+#[test]
+fn x3_a_full_disk_is_a_write_error_and_the_node_lives_on() {
+    let _exclusive = scale::exclusive();
+    let world = world();
+    let folder = world.right().dir().join("full");
+    std::fs::create_dir(&folder).unwrap();
+    let mut mount = world.right().command("mount");
+    mount.args(["-t", "tmpfs", "-o", "size=8m", "full"]).arg(&folder);
+    run(mount).unwrap();
+    let image = folder.join("disk.img");
+    let mut truncate = world.right().command("truncate");
+    truncate.args(["--size=64M"]).arg(&image);
+    run(truncate).unwrap();
+    let lender = Lender::start(world.right(), &[image.to_str().unwrap()], &[]).unwrap();
+    let borrower = Borrower::start(world.left(), &lender.lines[0], &[]).unwrap();
+    let mut client = connect(&borrower.socket).unwrap();
+    let chunk = vec![7; MIB as usize];
+    let mut errors = Vec::new();
+    for index in 0..64 {
+        if let Err(error) = client.write(index * MIB, &chunk) {
+            errors.push(error);
+        }
+    }
+    assert!((50..=60).contains(&errors.len()), "8 of 64 MiB have space: {} errors", errors.len());
+    for error in errors {
+        assert!(matches!(error, NbdError::Refused { errno: Errno::ENOSPC, .. }), "{error}");
+    }
+    let mut data = Vec::new();
+    client.read(0, MIB as u32, &mut data).unwrap();
+    assert!(data == chunk, "what had space is there");
+    client.write(MIB, &vec![8; MIB as usize]).unwrap();
+    client.flush().unwrap();
+    client.read(MIB, MIB as u32, &mut data).unwrap();
+    assert!(data == vec![8; MIB as usize]);
+    assert_eq!(card(&status(world.right(), "lender").unwrap()).unwrap().restarts, 0, "no card died of it");
+    assert_eq!(card(&status(world.left(), "borrower").unwrap()).unwrap().restarts, 0, "no card died of it");
+}
+
+#[test]
+fn x3_an_address_nobody_answers_at_ends_with_4() {
+    let world = world();
+    let mut lender = Lender::start(world.right(), &["ram:1M"], &[]).unwrap();
+    lender.process.kill_tree().unwrap();
+    let command = borrow_command(world.left(), "lonely", &lender.lines[0], &["--io-timeout", "2"]).unwrap();
+    let outcome = refused(world.left(), "lonely", command, 4, &["10.77.0.2:7411", "2 s"]);
+    assert!(outcome.took >= Duration::from_millis(1_900), "{outcome:?}");
+    assert!(outcome.took < Duration::from_secs(6), "{outcome:?}");
+    assert!(!borrower_socket(world.left(), "lonely").exists(), "nothing is left of it");
+}
+
+#[test]
+fn x4_no_key_in_a_log_a_process_list_or_a_core_dump() {
+    let _exclusive = scale::exclusive();
+    let world = world();
+    let trace = ["--log-level", "trace"];
+    let mut lender = Lender::start(world.right(), &["ram:4M"], &trace).unwrap();
+    let line = lender.lines[0].clone();
+    let key = line["causeway://".len()..line.find('@').unwrap()].to_owned();
+    assert!(key.len() >= 40, "{line}");
+    // The line typed as an argument, the way that is hardest to hide.
+    let socket = borrower_socket(world.left(), "borrower");
+    let mut command = world.left().command(binary().unwrap());
+    command.args(["borrow", &line, "--name", "borrower", "--nbd", socket.to_str().unwrap()]).args(trace);
+    command.args(["--state-dir", world.left().dir().join("state/borrower").to_str().unwrap()]);
+    let mut borrower = world.left().spawn("borrower", command).unwrap();
+    borrower.wait_line("its edge", START_TIMEOUT, |line| line.starts_with("nbd+unix://")).unwrap();
+    let mut client = connect(&socket).unwrap();
+    client.write(0, &[1; 4096]).unwrap();
+
+    for (machine, process, name) in
+        [(world.left(), &borrower, "borrower"), (world.right(), &lender.process, "lender")]
+    {
+        campaign::causeway::kill_card(machine, name, LONG).unwrap();
+        client.write(0, &[2; 4096]).unwrap();
+        let processes = family(process.pid());
+        assert_eq!(processes.len(), 2, "an agent and a card");
+        for pid in processes {
+            for file in ["cmdline", "environ"] {
+                let text = std::fs::read(format!("/proc/{pid}/{file}")).unwrap();
+                assert!(!capture::contains(&text, key.as_bytes()), "the key is in {file} of {name}");
+            }
+            let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+            let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
+            let words: Vec<_> = core.split_whitespace().collect();
+            assert_eq!(words[4..6], ["0", "0"], "{name} may dump core: {core}");
+        }
+    }
+    // Refusals and errors print too.
+    let command = borrow_command(world.left(), "second", &line, &["--io-timeout", "3", "--log-level", "trace"]);
+    refused(world.left(), "second", command.unwrap(), 3, &["in use"]);
+    borrower.terminate(LONG).unwrap();
+    lender.process.terminate(LONG).unwrap();
+
+    let stored = std::fs::read_to_string(world.right().dir().join("state/lender/key")).unwrap();
+    let stored = stored.split_whitespace().next().unwrap().to_owned();
+    assert_eq!(stored.len(), 64, "the node's own secret in hex");
+    // Each as text, and any sixteen characters of it.
+    for secret in [&key, &stored] {
+        for piece in secret.as_bytes().windows(16) {
+            for machine in [world.left(), world.right()] {
+                for entry in std::fs::read_dir(machine.dir().join("logs")).unwrap() {
+                    let log = entry.unwrap().path();
+                    let text = std::fs::read(&log).unwrap();
+                    // The lender's own standard output is where the line belongs.
+                    let text = String::from_utf8_lossy(&text).replace(&line, "");
+                    assert!(!text.is_empty() || log.ends_with("second.out"), "{} is empty", log.display());
+                    assert!(!capture::contains(text.as_bytes(), piece), "a key is in {}", log.display());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn x4_garbage_at_every_door_harms_nobody() {
+    let _exclusive = scale::exclusive();
+    let world = world();
+    let lender = Lender::start(world.right(), &["ram:4M"], &[]).unwrap();
+    let borrower = Borrower::start(world.left(), &lender.lines[0], &[]).unwrap();
+    let mut client = connect(&borrower.socket).unwrap();
+    client.write(0, &[3; 4096]).unwrap();
+    let control = world.left().dir().join("run/causeway/borrower.sock");
+    let mut random = campaign::random::Random::new(scale::first_seed());
+    for socket in [&borrower.socket, &control] {
+        for round in 0..200 {
+            use std::io::Write;
+            let mut stream = std::os::unix::net::UnixStream::connect(socket).unwrap();
+            let mut bytes = vec![0; random.below(5000) as usize];
+            random.fill(&mut bytes);
+            if round % 4 == 0 {
+                // A good beginning, for what lies behind it.
+                bytes.splice(0..0, *b"\0\0\0\x03IHAVEOPT\0\0\0\x07\xff\xff\xff\xff");
+            }
+            // The other end may hang up at any byte.
+            let _ = stream.write_all(&bytes);
+        }
+    }
+    let mut data = Vec::new();
+    poll_until("a read beside garbage", LONG, || Ok(client.read(0, 4096, &mut data).ok())).unwrap();
+    assert_eq!(data, [3; 4096]);
+    // A connection that was hung up may occupy its place for a moment.
+    let mut another = poll_until("another connection", LONG, || Ok(connect(&borrower.socket).ok())).unwrap();
+    another.read(0, 4096, &mut data).unwrap();
+    for (machine, name) in [(world.left(), "borrower"), (world.right(), "lender")] {
+        assert_eq!(card(&status(machine, name).unwrap()).unwrap().restarts, 0, "{name} died of it");
+    }
+}

@@ -1,0 +1,98 @@
+//! What two nodes use that have nothing to do.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::core_to_core::round_trip_ns;
+use super::report::Round;
+use super::usage;
+use crate::exit::Failure;
+use crate::local::{Halt, Interrupt, Node, Scratch};
+use crate::nbd_client::NbdClient;
+
+/// How long the processor time of a round is watched.
+const WINDOW: Duration = Duration::from_secs(10);
+/// Between two looks at the memory.
+const PAUSE: Duration = Duration::from_secs(1);
+/// After the last request, before anything is measured.
+const CALM: Duration = Duration::from_secs(2);
+const TICK: Duration = Duration::from_millis(50);
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Written and read before, so that the memory is that of nodes that have worked.
+const TRAFFIC: u64 = 64 << 20;
+const PIECE: u32 = 128 << 10;
+
+/// Two nodes that have worked and are idle.
+pub(super) struct Idle<'a> {
+    lender: Node,
+    borrower: Node,
+    /// Connected, as a kernel or a VM would be.
+    client: NbdClient,
+    interrupt: &'a Interrupt,
+}
+
+impl<'a> Idle<'a> {
+    /// Lends and borrows `source` over two rails, and has it work for a moment.
+    pub(super) fn start(source: &Path, scratch: &Scratch, interrupt: &'a Interrupt) -> Result<Self, Halt> {
+        let (lender, line) = Node::lend(scratch, source, 2, &[], interrupt)?;
+        let (borrower, socket) = Node::borrow(scratch, &line, &[], interrupt)?;
+        let client =
+            work(&socket).map_err(|error| Failure::failed(format_args!("the drive failed: {error}")))?;
+        let idle = Self { lender, borrower, client, interrupt };
+        idle.wait(CALM)?;
+        Ok(idle)
+    }
+
+    /// Percent of a core that the busier of the two nodes uses.
+    pub(super) fn cpu_round(&self) -> Result<Round, Halt> {
+        let nodes = self.nodes()?;
+        let before = round_trip_ns();
+        let start = Instant::now();
+        let used = nodes.map(|pids| usage::cpu_time(&pids));
+        self.wait(WINDOW)?;
+        let shares = [0, 1].map(|node| usage::cpu_time(&nodes[node]).saturating_sub(used[node]));
+        let percent = shares.map(|used| used.as_secs_f64() / start.elapsed().as_secs_f64() * 100.0);
+        let core_to_core_ns = super::mean(before, round_trip_ns());
+        Ok(Round { value: percent[0].max(percent[1]), core_to_core_ns, ..Round::default() })
+    }
+
+    /// MiB that the larger of the two nodes has in memory.
+    pub(super) fn memory_round(&self) -> Result<Round, Halt> {
+        self.wait(PAUSE)?;
+        let bytes = self.nodes()?.map(|pids| usage::resident_bytes(&pids));
+        let value = bytes[0].max(bytes[1]) as f64 / f64::from(1 << 20);
+        Ok(Round { value, core_to_core_ns: round_trip_ns(), ..Round::default() })
+    }
+
+    /// The processes of each node.
+    fn nodes(&self) -> Result<[[u32; 2]; 2], Failure> {
+        Ok([usage::processes(&self.lender)?, usage::processes(&self.borrower)?])
+    }
+
+    fn wait(&self, duration: Duration) -> Result<(), Halt> {
+        let end = Instant::now() + duration;
+        while let Some(left) = end.checked_duration_since(Instant::now()) {
+            self.interrupt.check()?;
+            std::thread::sleep(left.min(TICK));
+        }
+        Ok(())
+    }
+
+    /// Ends both nodes in order.
+    pub(super) fn stop(self) -> Result<(), Failure> {
+        drop(self.client);
+        self.borrower.stop()?;
+        self.lender.stop()
+    }
+}
+
+fn work(socket: &Path) -> Result<NbdClient, crate::nbd_client::NbdError> {
+    let mut client = NbdClient::connect(socket, PATIENCE)?;
+    let mut data = vec![0x5a; PIECE as usize];
+    for offset in (0..TRAFFIC.min(client.size())).step_by(PIECE as usize) {
+        client.write(offset, &data)?;
+        client.read(offset, PIECE, &mut data)?;
+    }
+    client.flush()?;
+    Ok(client)
+}

@@ -1,0 +1,263 @@
+//! `causeway bench`: what a borrowed drive costs and gives on this machine, beside the peer on the same machine.
+//!
+//! [`case`] lists what is measured. Nodes run as children of the same program and are reached as anybody reaches them;
+//! the peer is `nbdkit` with `fio`, as installed. Ours and the peer take turns, round by round, and each round carries
+//! the time a cache line took from core to core before and after it ([`core_to_core`]): on virtual machines that
+//! changes within seconds and moves every result, so only rounds of one distance compare. All rounds are kept in the
+//! report; medians and ratios follow from them ([`report`], [`page`], [`plot`]).
+//!
+//! The command line's `load` is the part of the native cases that runs in the borrowing card ([`io::load`]).
+
+mod case;
+mod core_to_core;
+mod idle;
+mod page;
+mod peer;
+mod place;
+mod plot;
+mod reads;
+mod recovery;
+mod report;
+mod show;
+mod usage;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::cli::{BenchArgs, Output, print};
+use crate::exit::Failure;
+use crate::local::{Halt, Interrupt, Scratch};
+use case::{Case, Kind, Medium};
+use idle::Idle;
+use place::Image;
+use reads::{Reads, Way};
+use recovery::Recovery;
+use report::{CaseReport, Machine, Peer, Report, Round};
+use show::Show;
+
+/// What is lent where the medium does not matter, or must be memory.
+const RAM: &str = "ram:64M";
+
+/// Measures, writes the report and prints it.
+///
+/// # Errors
+/// Exit 1 when a case failed, or in CI when a peer is missing; 2 for an unknown case. A target that was missed is a
+/// result, and an interruption ends the bench with what it has.
+pub fn run(args: &BenchArgs) -> Result<(), Failure> {
+    let cases = case::select(&args.cases)?;
+    let mut report = Report {
+        version: report::VERSION,
+        commit: commit(),
+        machine: machine(),
+        cases: Vec::with_capacity(cases.len()),
+    };
+    fs::create_dir_all(&args.out)
+        .map_err(|error| Failure::io(format_args!("cannot create {}", args.out.display()), &error))?;
+    let mut bench = Bench {
+        interrupt: Interrupt::install()?,
+        scratch: Scratch::create("bench")?,
+        memory: None,
+        out: args.out.clone(),
+        rounds: args.rounds,
+        show: Show::start(&cases, args.rounds),
+    };
+    for case in cases {
+        match bench.case(case) {
+            Ok(measured) => report.cases.push(measured),
+            Err(Halt::Interrupted) => break,
+            Err(Halt::Failed(failure)) => {
+                let mut failed = CaseReport::empty(case, bench.rounds(case));
+                failed.failed = Some(failure.message().to_owned());
+                report.cases.push(failed);
+            }
+        }
+        if let Some(last) = report.cases.last() {
+            bench.show.case(last);
+        }
+    }
+    bench.show.finish();
+    write(&args.out, &report)?;
+    print(&match args.output {
+        Output::Text => format!("{}report  {}\n", report.text(), args.out.join("report.html").display()),
+        Output::Json => report.json(),
+    })?;
+    verdict(&report, std::env::var_os("CI").is_some_and(|value| value == "true"))
+}
+
+fn write(out: &Path, report: &Report) -> Result<(), Failure> {
+    for (name, content) in [("report.json", report.json()), ("report.html", page::render(report))] {
+        let path = out.join(name);
+        fs::write(&path, content)
+            .map_err(|error| Failure::io(format_args!("cannot write {}", path.display()), &error))?;
+    }
+    Ok(())
+}
+
+fn verdict(report: &Report, in_ci: bool) -> Result<(), Failure> {
+    let of = |why: fn(&CaseReport) -> &Option<String>| {
+        let found = report.cases.iter().filter_map(|case| Some((case.id, why(case).as_ref()?)));
+        found.map(|(id, why)| format!("{id}: {why}")).collect::<Vec<_>>()
+    };
+    let failed = of(|case| &case.failed);
+    if !failed.is_empty() {
+        return Err(Failure::failed(failed.join("; ")));
+    }
+    let skipped = of(|case| &case.skipped);
+    if in_ci && !skipped.is_empty() {
+        return Err(Failure::failed(format_args!("in CI nothing may be skipped: {}", skipped.join("; "))));
+    }
+    Ok(())
+}
+
+struct Bench {
+    interrupt: Interrupt,
+    scratch: Scratch,
+    /// The image in memory, once a case has needed it.
+    memory: Option<Image>,
+    out: PathBuf,
+    rounds: Option<u32>,
+    show: Show,
+}
+
+impl Bench {
+    fn case(&mut self, case: &'static Case) -> Result<CaseReport, Halt> {
+        self.show.begin(case);
+        if let Some(missing) = case.has_peer().then(peer::missing).flatten() {
+            return Ok(self.skipped(case, missing));
+        }
+        match case.kind {
+            Kind::Recovery(Medium::Memory) => self.recovery(case, Path::new(RAM)),
+            Kind::Recovery(Medium::Disk) => match place::on_disk(&self.out, &self.interrupt)? {
+                Ok(image) => self.recovery(case, &image.path),
+                Err(why) => Ok(self.skipped(case, why)),
+            },
+            Kind::Read { reader, sealed, depth } => {
+                if self.memory.is_none() {
+                    match place::in_memory(&self.interrupt)? {
+                        Ok(image) => self.memory = Some(image),
+                        Err(why) => return Ok(self.skipped(case, why)),
+                    }
+                }
+                self.reads(case, Way { reader, sealed, depth })
+            }
+            Kind::IdleCpu => self.idle(case, |idle| idle.cpu_round()),
+            Kind::IdleMemory => self.idle(case, |idle| idle.memory_round()),
+        }
+    }
+
+    fn recovery(&self, case: &Case, source: &Path) -> Result<CaseReport, Halt> {
+        let mut recovery = Recovery::start(source, &self.scratch, &self.interrupt)?;
+        let medium = recovery.medium()?;
+        if (medium == "memory") != (case.kind == Kind::Recovery(Medium::Memory)) {
+            let why = format!("{} is served as {medium}", source.display());
+            return Err(Failure::failed(why).into());
+        }
+        let rounds = self.repeat(case, || recovery.round())?;
+        recovery.stop()?;
+        Ok(CaseReport::measured(case, rounds, None))
+    }
+
+    fn reads(&self, case: &Case, way: Way) -> Result<CaseReport, Halt> {
+        let image = self.memory.as_ref().expect("`case` has made it");
+        let mut reads = Reads::start(way, &image.path, &self.scratch, &self.interrupt)?;
+        let rounds = self.repeat(case, || reads.round())?;
+        reads.stop()?;
+        let (ours, theirs) = rounds.into_iter().unzip();
+        let versions = ["nbdkit", "fio"].map(|name| peer::version(name).unwrap_or_default());
+        let peer = Peer::new("nbdkit file, TCP", format!("{}, fio {}", versions[0], versions[1]), theirs);
+        Ok(CaseReport::measured(case, ours, Some(peer)))
+    }
+
+    fn idle(
+        &self,
+        case: &Case,
+        round: impl Fn(&Idle<'_>) -> Result<Round, Halt>,
+    ) -> Result<CaseReport, Halt> {
+        let idle = Idle::start(Path::new(RAM), &self.scratch, &self.interrupt)?;
+        let rounds = self.repeat(case, || round(&idle))?;
+        idle.stop()?;
+        Ok(CaseReport::measured(case, rounds, None))
+    }
+
+    fn repeat<T>(&self, case: &Case, mut round: impl FnMut() -> Result<T, Halt>) -> Result<Vec<T>, Halt> {
+        let count = self.rounds(case);
+        (0..count)
+            .map(|_| {
+                self.interrupt.check()?;
+                let result = round()?;
+                self.show.round();
+                Ok(result)
+            })
+            .collect()
+    }
+
+    fn rounds(&self, case: &Case) -> u32 {
+        self.rounds.unwrap_or(case.rounds)
+    }
+
+    fn skipped(&self, case: &Case, why: String) -> CaseReport {
+        CaseReport { skipped: Some(why), ..CaseReport::empty(case, self.rounds(case)) }
+    }
+}
+
+/// The mean of what is known of two.
+fn mean(before: Option<f64>, after: Option<f64>) -> Option<f64> {
+    match (before, after) {
+        (Some(before), Some(after)) => Some((before + after) / 2.0),
+        (one, other) => one.or(other),
+    }
+}
+
+fn machine() -> Machine {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let field = |text: &str, name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name))?;
+        line.split_once(':').map(|(_, value)| value.trim().to_owned())
+    };
+    let system = rustix::system::uname();
+    let memory = field(&read("/proc/meminfo"), "MemTotal").unwrap_or_default();
+    let kibibytes: u64 = memory.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or(0);
+    Machine {
+        cpu: field(&read("/proc/cpuinfo"), "model name").unwrap_or_default(),
+        cores: std::thread::available_parallelism().map_or(1, usize::from),
+        memory_bytes: kibibytes << 10,
+        kernel: format!("{} {}", system.sysname().to_string_lossy(), system.release().to_string_lossy()),
+        load_average: read("/proc/loadavg")
+            .split_whitespace()
+            .next()
+            .and_then(|load| load.parse().ok())
+            .unwrap_or(0.0),
+    }
+}
+
+/// The commit of the sources, where they are still there, else the version of the program.
+fn commit() -> String {
+    let mut command = std::process::Command::new("git");
+    command.args(["-C", env!("CARGO_MANIFEST_DIR"), "describe", "--always", "--dirty", "--abbrev=12"]);
+    let output =
+        command.stdin(std::process::Stdio::null()).output().ok().filter(|output| output.status.success());
+    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    text.filter(|text| !text.is_empty()).unwrap_or_else(|| format!("version {}", env!("CARGO_PKG_VERSION")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_end_with_one_and_skipped_cases_only_in_ci() {
+        let mut report = report::tests::example();
+        assert!(verdict(&report, false).is_ok());
+        let failure = verdict(&report, true).unwrap_err();
+        assert!(failure.message().contains("nbd-sealed-4k-read-qd32: nbdkit is"), "{failure}");
+        report.cases[0].failed = Some("it broke".to_owned());
+        let failure = verdict(&report, false).unwrap_err();
+        assert_eq!((failure.exit().code(), failure.message()), (1, "recovery-memory: it broke"));
+    }
+
+    #[test]
+    fn the_machine_is_described() {
+        let machine = machine();
+        assert!(machine.cores > 0 && machine.memory_bytes > 1 << 20 && machine.kernel.starts_with("Linux"));
+    }
+}

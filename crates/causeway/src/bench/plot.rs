@@ -1,0 +1,228 @@
+//! The plots of the page, as SVGs that take the colours of the page around them.
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use super::case::Kind;
+use super::core_to_core::Distance;
+use super::report::{CaseReport, Report, Round, number};
+
+const WIDTH: u32 = 1060;
+/// Stands for the text colour of the page: replaced in the finished text, as plotters knows fixed colours only.
+const INK: RGBColor = RGBColor(1, 2, 3);
+const INK_TEXT: &str = "#010203";
+const OURS: RGBColor = RGBColor(14, 124, 134);
+const PEER: RGBColor = RGBColor(201, 126, 17);
+const BAD: RGBColor = RGBColor(214, 57, 57);
+const FONT: &str = "system-ui, sans-serif";
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;
+
+/// A bar for each case that has a ratio; `None` where none has.
+pub(super) fn ratios(report: &Report) -> Option<String> {
+    let bars: Vec<(&str, f64)> = report
+        .cases
+        .iter()
+        .filter_map(|case| Some((case.id, case.ratio.filter(|ratio| ratio.is_finite())?)))
+        .collect();
+    if bars.is_empty() {
+        return None;
+    }
+    let height = 56 + 30 * bars.len() as u32;
+    svg(height, "Ratio of ours to the peer, by case", |area| draw_ratios(area, &bars))
+}
+
+fn draw_ratios(area: &Area<'_>, bars: &[(&str, f64)]) -> Drawn {
+    let most = bars.iter().map(|(_, ratio)| *ratio).fold(1.2, f64::max) * 1.08;
+    let count = bars.len() as f64;
+    let mut chart = ChartBuilder::on(area)
+        .margin(8)
+        .margin_left(290)
+        .x_label_area_size(34)
+        .build_cartesian_2d(0.0..most, 0.0..count)?;
+    chart
+        .configure_mesh()
+        .disable_y_mesh()
+        .bold_line_style(INK.mix(0.14))
+        .light_line_style(INK.mix(0.0))
+        .axis_style(INK.mix(0.4))
+        .x_label_formatter(&|ratio| format!("{ratio:.1}"))
+        .label_style(text(13))
+        .draw()?;
+    for (index, (_, ratio)) in bars.iter().enumerate() {
+        let top = count - index as f64;
+        let colour = if *ratio >= 1.0 { OURS } else { BAD };
+        chart.draw_series([Rectangle::new(
+            [(0.0, top - 0.2), (*ratio, top - 0.8)],
+            colour.mix(0.75).filled(),
+        )])?;
+        let label = text(13).pos(Pos::new(HPos::Left, VPos::Center));
+        chart.draw_series([Text::new(format!(" {ratio:.2}"), (*ratio, top - 0.5), label)])?;
+    }
+    chart.draw_series([PathElement::new([(1.0, 0.0), (1.0, count)], INK.mix(0.8).stroke_width(2))])?;
+    // Names stand left of the chart, whose rows are as high as they are.
+    let rows = chart.plotting_area().get_pixel_range().1;
+    for (index, (id, _)) in bars.iter().enumerate() {
+        let middle = f64::from(rows.start) + f64::from(rows.end - rows.start) * (index as f64 + 0.5) / count;
+        area.draw(&Text::new(
+            (*id).to_owned(),
+            (284, middle as i32),
+            text(13).pos(Pos::new(HPos::Right, VPos::Center)),
+        ))?;
+    }
+    Ok(())
+}
+
+/// All rounds of a case, in their order: filled where the cores were near, hollow where they were far.
+pub(super) fn rounds(case: &CaseReport) -> Option<String> {
+    let ours = &case.ours.as_ref()?.rounds;
+    let peer = case.peer.as_ref().map_or(&[][..], |peer| &peer.side.rounds);
+    let label = format!("Rounds of {}", case.id);
+    svg(220, &label, |area| draw_rounds(area, case, ours, peer))
+}
+
+fn draw_rounds(area: &Area<'_>, case: &CaseReport, ours: &[Round], peer: &[Round]) -> Drawn {
+    let target = case.target.into_iter();
+    let most = ours.iter().chain(peer).map(|round| round.value).chain(target).fold(0.0, f64::max) * 1.12;
+    let mut chart = ChartBuilder::on(area)
+        .margin(8)
+        .x_label_area_size(30)
+        .y_label_area_size(80)
+        .build_cartesian_2d(0.0..ours.len() as f64 + 1.0, 0.0..most.max(f64::MIN_POSITIVE))?;
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .bold_line_style(INK.mix(0.14))
+        .light_line_style(INK.mix(0.0))
+        .axis_style(INK.mix(0.4))
+        .y_labels(5)
+        .x_labels(ours.len().min(20))
+        .y_label_formatter(&|value| number(*value))
+        .x_label_formatter(&|round| format!("{round:.0}"))
+        .y_desc(case.unit)
+        .label_style(text(12))
+        .axis_desc_style(text(12))
+        .draw()?;
+    if let Some(target) = case.target {
+        let line = [(0.0, target), (ours.len() as f64 + 1.0, target)];
+        chart.draw_series(DashedLineSeries::new(line, 5, 4, BAD.stroke_width(1)))?;
+    }
+    for (rounds, colour) in [(ours, OURS), (peer, PEER)] {
+        for (index, round) in rounds.iter().enumerate() {
+            let is_far = Distance::of(round.core_to_core_ns) == Some(Distance::Far);
+            let style = if is_far { colour.stroke_width(2) } else { colour.filled() };
+            chart.draw_series([Circle::new((index as f64 + 1.0, round.value), 4, style)])?;
+        }
+    }
+    Ok(())
+}
+
+/// Which share of the recoveries had ended after which time; `None` where none was measured.
+pub(super) fn recoveries(report: &Report) -> Option<String> {
+    let curves: Vec<(&str, Option<f64>, Vec<f64>)> = report
+        .cases
+        .iter()
+        .filter(|case| is_recovery(case))
+        .filter_map(|case| {
+            let mut times: Vec<f64> = case.ours.as_ref()?.rounds.iter().map(|round| round.value).collect();
+            times.sort_by(f64::total_cmp);
+            Some((case.id, case.target, times))
+        })
+        .collect();
+    let longest = curves.iter().flat_map(|(_, target, times)| times.last().into_iter().chain(target));
+    let longest = longest.copied().reduce(f64::max)?;
+    svg(320, "Share of recoveries that had ended, over time", |area| {
+        draw_recoveries(area, &curves, longest * 1.05)
+    })
+}
+
+fn draw_recoveries(area: &Area<'_>, curves: &[(&str, Option<f64>, Vec<f64>)], end: f64) -> Drawn {
+    let mut chart = ChartBuilder::on(area)
+        .margin(8)
+        .margin_right(16)
+        .x_label_area_size(44)
+        .y_label_area_size(64)
+        .build_cartesian_2d(0.0..end, 0.0..1.05)?;
+    chart
+        .configure_mesh()
+        .bold_line_style(INK.mix(0.14))
+        .light_line_style(INK.mix(0.0))
+        .axis_style(INK.mix(0.4))
+        .y_labels(6)
+        .y_label_formatter(&|share| format!("{:.0} %", share * 100.0))
+        .x_label_formatter(&|time| format!("{time:.0} ms"))
+        .label_style(text(13))
+        .draw()?;
+    for ((id, target, times), colour) in curves.iter().zip([OURS, PEER].into_iter().cycle()) {
+        let share = |index: usize| index as f64 / times.len() as f64;
+        let steps = times
+            .iter()
+            .enumerate()
+            .flat_map(|(index, time)| [(*time, share(index)), (*time, share(index + 1))]);
+        chart.draw_series([PathElement::new(steps.collect::<Vec<_>>(), colour.stroke_width(2))])?;
+        if let Some(target) = *target {
+            chart.draw_series(DashedLineSeries::new(
+                [(target, 0.0), (target, 1.05)],
+                5,
+                4,
+                colour.stroke_width(1),
+            ))?;
+        }
+        let place = (times.last().copied().unwrap_or(0.0).min(end * 0.7), 0.98);
+        let label = (FONT, 13).into_font().color(&colour).pos(Pos::new(HPos::Left, VPos::Top));
+        chart.draw_series([Text::new(
+            format!("  {id}"),
+            (place.0, place.1 - if colour == OURS { 0.0 } else { 0.08 }),
+            label,
+        )])?;
+    }
+    Ok(())
+}
+
+fn is_recovery(case: &CaseReport) -> bool {
+    let found = super::case::CASES.iter().find(|known| known.id == case.id);
+    found.is_some_and(|known| matches!(known.kind, Kind::Recovery(_)))
+}
+
+fn text(size: i32) -> TextStyle<'static> {
+    (FONT, size).into_font().color(&INK)
+}
+
+fn svg(height: u32, label: &str, draw: impl FnOnce(&Area<'_>) -> Drawn) -> Option<String> {
+    let mut svg = String::new();
+    let area = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
+    if let Err(error) = draw(&area) {
+        tracing::warn!(%error, "a plot cannot be drawn");
+        return None;
+    }
+    drop(area);
+    let size = format!("width=\"{WIDTH}\" height=\"{height}\"");
+    let fluid = format!("role=\"img\" aria-label=\"{label}\"");
+    Some(svg.replace(INK_TEXT, "currentColor").replacen(&size, &fluid, 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::report::tests::example;
+    use super::*;
+
+    #[test]
+    fn each_plot_shows_what_was_measured() {
+        let report = example();
+        let ratios = ratios(&report).unwrap();
+        assert!(ratios.contains("native-udp-sealed-4k-read-qd1") && ratios.contains("2.35"), "{ratios}");
+        let dots = rounds(&report.cases[1]).unwrap();
+        assert_eq!(dots.matches("<circle").count(), 6);
+        assert!(recoveries(&report).unwrap().contains("recovery-memory"));
+        assert!(!dots.contains(INK_TEXT) && dots.contains("currentColor"));
+    }
+
+    #[test]
+    fn nothing_measured_gives_no_plot() {
+        let report = Report { cases: Vec::new(), ..example() };
+        assert_eq!((ratios(&report), recoveries(&report)), (None, None));
+        assert_eq!(rounds(&example().cases[2]), None);
+    }
+}

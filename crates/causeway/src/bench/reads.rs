@@ -1,0 +1,157 @@
+//! 4 KiB random reads: ours and nbdkit's in turns, of the same image.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::Duration;
+
+use io::load::LoadResult;
+
+use super::case::Reader;
+use super::core_to_core::round_trip_ns;
+use super::peer::{self, Nbdkit};
+use super::report::Round;
+use super::usage;
+use crate::exit::Failure;
+use crate::local::{Halt, Interrupt, Node, Scratch};
+
+/// How long each side reads in a round.
+pub(super) const DURATION: Duration = Duration::from_secs(2);
+
+/// How to read.
+#[derive(Clone, Copy)]
+pub(super) struct Way {
+    pub(super) reader: Reader,
+    pub(super) sealed: bool,
+    pub(super) depth: u16,
+}
+
+/// Both sides, ready.
+pub(super) struct Reads<'a> {
+    way: Way,
+    scratch: &'a Scratch,
+    interrupt: &'a Interrupt,
+    nbdkit: Nbdkit,
+    lender: Node,
+    line: String,
+    /// For fio; the native reader is a borrower of its own each time.
+    borrower: Option<(Node, String)>,
+    rounds: usize,
+}
+
+impl<'a> Reads<'a> {
+    /// Serves `image` both ways.
+    pub(super) fn start(
+        way: Way,
+        image: &Path,
+        scratch: &'a Scratch,
+        interrupt: &'a Interrupt,
+    ) -> Result<Self, Halt> {
+        let nbdkit = Nbdkit::start(image, interrupt)?;
+        let (lender, line) = Node::lend(scratch, image, 1, way.options(), interrupt)?;
+        let borrower = match way.reader {
+            Reader::Native => None,
+            Reader::Nbd => {
+                let (node, socket) = Node::borrow(scratch, &line, way.options(), interrupt)?;
+                Some((node, format!("nbd+unix:///?socket={}", socket.display())))
+            }
+        };
+        Ok(Self { way, scratch, interrupt, nbdkit, lender, line, borrower, rounds: 0 })
+    }
+
+    /// One measurement of each, ours first every other time.
+    pub(super) fn round(&mut self) -> Result<(Round, Round), Halt> {
+        self.rounds += 1;
+        if self.rounds.is_multiple_of(2) {
+            let peer = between(|| self.peer())?;
+            return Ok((between(|| self.ours())?, peer));
+        }
+        let ours = between(|| self.ours())?;
+        Ok((ours, between(|| self.peer())?))
+    }
+
+    fn ours(&self) -> Result<Round, Halt> {
+        self.interrupt.check()?;
+        match &self.borrower {
+            Some((borrower, uri)) => {
+                let [agent, card] = usage::processes(borrower)?;
+                let [far_agent, far_card] = usage::processes(&self.lender)?;
+                self.fio(uri, &[agent, card, far_agent, far_card])
+            }
+            None => self.native(),
+        }
+    }
+
+    fn peer(&self) -> Result<Round, Halt> {
+        self.interrupt.check()?;
+        self.fio(&self.nbdkit.uri(), &[self.nbdkit.pid()])
+    }
+
+    /// `servers` are the processes behind `uri`.
+    fn fio(&self, uri: &str, servers: &[u32]) -> Result<Round, Halt> {
+        let before = usage::cpu_time(servers);
+        let reads = peer::read(uri, self.way.depth, DURATION, self.scratch.path())?;
+        let cpu = usage::cpu_time(servers).saturating_sub(before) + reads.cpu;
+        Ok(Round {
+            value: reads.iops,
+            cpu_us_per_io: Some(cpu.as_secs_f64() * 1e6 / reads.count as f64),
+            p50_us: reads.p50_us,
+            p99_us: reads.p99_us,
+            ..Round::default()
+        })
+    }
+
+    fn native(&self) -> Result<Round, Halt> {
+        let lender = usage::processes(&self.lender)?;
+        let before = usage::cpu_time(&lender);
+        let result = self.run_native()?;
+        if result.errors > 0 || result.reads == 0 {
+            return Err(Failure::failed(format_args!(
+                "{} of the native driver's reads failed",
+                result.errors
+            ))
+            .into());
+        }
+        let cpu = usage::cpu_time(&lender).saturating_sub(before) + Duration::from_nanos(result.cpu_ns);
+        let reads = result.reads as f64;
+        Ok(Round {
+            value: reads * 1e9 / result.elapsed_ns as f64,
+            cpu_us_per_io: Some(cpu.as_secs_f64() * 1e6 / reads),
+            p50_us: Some(result.p50_ns as f64 / 1e3),
+            p99_us: Some(result.p99_ns as f64 / 1e3),
+            ..Round::default()
+        })
+    }
+
+    /// A borrower whose card reads on its own, from its start to its end.
+    fn run_native(&self) -> Result<LoadResult, Halt> {
+        let mut arguments: Vec<OsString> = vec!["load".into(), Node::line_file(self.scratch, &self.line)?];
+        arguments.extend(["--depth".into(), self.way.depth.to_string().into()]);
+        arguments.extend(["--seconds".into(), DURATION.as_secs_f64().to_string().into()]);
+        arguments.extend(self.way.options().iter().map(OsString::from));
+        let (reader, json) = Node::start(self.scratch, "reader", arguments, "{", self.interrupt)?;
+        reader.stop()?;
+        let result = serde_json::from_str(&json);
+        Ok(result.map_err(|error| Failure::failed(format_args!("the reader said {json}: {error}")))?)
+    }
+
+    /// Ends our nodes in order.
+    pub(super) fn stop(self) -> Result<(), Failure> {
+        if let Some((borrower, _)) = self.borrower {
+            borrower.stop()?;
+        }
+        self.lender.stop()
+    }
+}
+
+impl Way {
+    fn options(self) -> &'static [&'static str] {
+        if self.sealed { &[] } else { &["--insecure"] }
+    }
+}
+
+/// A measurement with the distance of the cores before and after.
+fn between(measure: impl FnOnce() -> Result<Round, Halt>) -> Result<Round, Halt> {
+    let before = round_trip_ns();
+    let round = measure()?;
+    Ok(Round { core_to_core_ns: super::mean(before, round_trip_ns()), ..round })
+}

@@ -1,0 +1,10 @@
+//! Nodes of this machine's own: what `causeway demo` and `causeway bench` run in a private folder, and how they are
+//! interrupted without leaving any of it behind.
+
+mod halt;
+mod nodes;
+mod scratch;
+
+pub(crate) use halt::{Halt, Interrupt};
+pub(crate) use nodes::Node;
+pub(crate) use scratch::Scratch;

@@ -1,0 +1,183 @@
+//! A card under test that has met a peer, whose frames are then made by the fuzzer.
+
+use core::time::Duration;
+
+use base::Instant;
+use base::RuleSet;
+use base::ids::{CardGeneration, DomainId, Group, Incarnation, LoanGeneration, NodeId};
+use base::ledger::Arena;
+use libfuzzer_sys::arbitrary::{self, Arbitrary};
+use link::frame::{Header, Kind, MAX_FRAME};
+use node::{
+    Address, Card, CardConfig, DriveConfig, LoanConfig, LoanRole, MediaError, MediaId, Name, NodeCells,
+};
+use pcie::Bdf;
+
+use crate::frames::{Body, seal};
+use crate::tlps::Context;
+
+const BORROWER: Address = Address([1; 28]);
+const LENDER: Address = Address([2; 28]);
+
+/// Which end of the loan is under test.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    Borrower = 0,
+    Lender = 1,
+}
+
+#[derive(Arbitrary, Debug)]
+pub enum Step {
+    /// A frame of the peer's present card, or of another generation.
+    Frame { rail: u8, skip: u8, generation: Option<u8>, body: Body },
+    /// Any bytes.
+    Bytes(Vec<u8>),
+    /// Time passes.
+    Wait { micros: u32 },
+    /// The oldest work of the medium has ended.
+    Media { failed: bool },
+    /// The borrower is asked to give the drive back.
+    ShutDown,
+}
+
+/// A card, and what its peer knows of it.
+pub struct World<'m> {
+    card: Card<'m>,
+    end: End,
+    now: Instant,
+    header: Header,
+    media: std::collections::VecDeque<MediaId>,
+    buffer: Vec<u8>,
+    packets: u64,
+}
+
+fn config(end: End) -> CardConfig {
+    let number = end as u32 + 1;
+    let role = match end {
+        End::Lender => LoanRole::Lend(DriveConfig::new(1 << 12, 512, 0x0200_00ff_fe00_0001)),
+        End::Borrower => LoanRole::Borrow { peers: vec![LENDER; 2], io_timeout: Duration::from_secs(30) },
+    };
+    let loan =
+        LoanConfig { key: [5; 32], insecure: true, group: Group(7), generation: LoanGeneration(0), role };
+    CardConfig {
+        node: NodeId(number.into()),
+        name: Name::new("node"),
+        domain: DomainId(number),
+        incarnation: Incarnation(1),
+        generation: CardGeneration(1),
+        seed: [number as u8; 32],
+        rails: vec![9000; 2],
+        loans: vec![loan],
+        rekey_frames: node::REKEY_FRAMES,
+        rules: RuleSet::ALL,
+    }
+}
+
+impl<'m> World<'m> {
+    /// Two cards meet until the drive is in use; then the one that is not under test is silent.
+    pub fn new(arena: &'m Arena, end: End) -> Self {
+        let mut now = crate::START;
+        let mut cards = [End::Borrower, End::Lender]
+            .map(|end| Card::new(arena.zeroed::<NodeCells>(), None, config(end), now));
+        let (mut buffer, mut header, mut packets) = (vec![0; MAX_FRAME], None, 0);
+        for _ in 0..400 {
+            now += Duration::from_micros(300);
+            cards.iter_mut().for_each(|card| card.handle_timeout(now));
+            for from in 0..2 {
+                while let Some(out) = cards[from].poll_transmit(now, &mut buffer) {
+                    let frame = &mut buffer[..out.len];
+                    if from != end as usize {
+                        header = Header::parse(frame).ok().filter(|header| header.kind == Kind::Sealed);
+                    } else {
+                        packets += 1;
+                    }
+                    let address = if from == 0 { BORROWER } else { LENDER };
+                    cards[1 - from].handle_frame(now, out.rail, address, frame);
+                }
+            }
+            let ready = cards[0].borrowed(0).is_some_and(|drive| drive.driver.is_ready());
+            if ready && header.is_some() {
+                break;
+            }
+        }
+        assert!(cards[0].borrowed(0).is_some_and(|drive| drive.driver.is_ready()), "two cards meet");
+        let [borrower, lender] = cards;
+        let card = if end == End::Borrower { borrower } else { lender };
+        let header = header.expect("the peer has sent frames");
+        Self { card, end, now, header, media: Default::default(), buffer, packets }
+    }
+
+    /// Does one step, and everything that follows from it.
+    pub fn step(&mut self, step: &Step) {
+        match step {
+            Step::Frame { rail, skip, generation, body } => {
+                let body = body.encode(&self.context());
+                if body.len() > 8900 {
+                    return;
+                }
+                self.header.packet_number += 1 + u64::from(*skip);
+                let mut header = Header { path: rail % 2, ..self.header };
+                if let Some(generation) = generation {
+                    header.card_generation = CardGeneration((*generation).into());
+                }
+                let from = if self.end == End::Lender { BORROWER } else { LENDER };
+                self.card.handle_frame(self.now, rail % 2, from, &mut seal(header, &body));
+            }
+            Step::Bytes(bytes) => self.card.handle_frame(self.now, 0, BORROWER, &mut bytes.clone()),
+            Step::Wait { micros } => {
+                self.now += Duration::from_micros(u64::from(*micros) % 10_000_000);
+                self.card.handle_timeout(self.now);
+            }
+            Step::Media { failed } => {
+                if let Some(id) = self.media.pop_front() {
+                    let result = if *failed { Err(MediaError::Io) } else { Ok(()) };
+                    self.card.handle_media(self.now, 0, id, result);
+                }
+            }
+            Step::ShutDown => self.card.shut_down(self.now),
+        }
+        self.drain();
+    }
+
+    fn drain(&mut self) {
+        assert_eq!(self.card.uncommitted(), 0, "a step ends with its commit");
+        for _ in 0..64 {
+            if self.card.poll_timeout().is_none_or(|at| at > self.now) {
+                break;
+            }
+            self.card.handle_timeout(self.now);
+        }
+        while let Some(work) = self.card.poll_media() {
+            let bytes: usize = work.spans().map(|span| span.len()).sum();
+            assert!(bytes == 0 || bytes == work.len as usize, "work has memory for all of its bytes");
+            assert!(work.offset + u64::from(work.len) <= 512 << 12, "work stays inside of the medium");
+            self.media.push_back(work.id);
+        }
+        while self.card.poll_transmit(self.now, &mut self.buffer).is_some() {
+            self.packets += 1;
+        }
+        while self.card.poll_event().is_some() {}
+    }
+
+    fn context(&self) -> Context {
+        let channel = self.card.channel(0);
+        let sender = &channel.port.sender;
+        let headers = sender.headers().filter_map(|header| pcie::Header::decode(header.as_bytes()).ok());
+        let lender = self.end == End::Lender;
+        // Domain and rail are in the upper bits; registers and memory buffer, or queues, interrupts and data.
+        let domain = u64::from(self.end as u32 + 1) << 44;
+        let offsets: &[u64] = if lender {
+            &[0, 0x1000, 0x2000, 4 << 40]
+        } else {
+            &[0x1000_0000, 0x1000_2000, 0x2000_0000, 0x4000_0000]
+        };
+        Context {
+            expected: channel.receiver().expected(),
+            numbered: sender.next(),
+            packets: self.packets / 2,
+            requester: if lender { Bdf(0x0000) } else { Bdf(0x0100) },
+            bases: offsets.iter().map(|offset| domain | offset).collect(),
+            requests: headers.filter(|header| header.class() == pcie::FlowClass::NonPosted).collect(),
+        }
+    }
+}
