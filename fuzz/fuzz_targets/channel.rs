@@ -98,7 +98,7 @@ impl<'m> End<'m> {
 
     fn settle(&mut self, now: Instant) {
         while self.channel.deliver_ahead(now, &mut self.log) {}
-        self.channel.assign_numbers();
+        self.channel.assign_numbers(now);
         while let Some(event) = self.channel.poll_event() {
             if event == Event::Reset {
                 self.channel.open();

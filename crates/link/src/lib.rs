@@ -20,8 +20,8 @@ mod sender;
 mod tags;
 
 pub use channel::{
-    Channel, ChannelCells, ChannelConfig, Event, Heard, Name, PathConfig, PathId, Port, REKEY_FRAMES, Role, Sink, State,
-    Stats, Transmit,
+    Channel, ChannelCells, ChannelConfig, Event, Heard, Name, PathConfig, PathId, Port, REKEY_FRAMES, Role,
+    Sink, State, Stats, Transmit,
 };
 pub use handshake::{Refusal, derive};
 pub use receiver::{Receiver, ReceiverCells, tlp_digest};

@@ -477,7 +477,7 @@ impl<'m> Loan<'m> {
             End::Lent(function) => open && function.pump(now, &mut self.channel.port),
             End::Borrowed(drive) => drive.pump(now, &mut self.channel.port, open),
         };
-        self.channel.assign_numbers();
+        self.channel.assign_numbers(now);
         self.report(now, index, events);
     }
 

@@ -79,6 +79,10 @@ impl World<'_> {
 
     fn cut(&mut self) {
         let random = &mut self.faults.random;
+        // A network that is always cut tells little.
+        if self.network.cuts.iter().flatten().any(|cuts| *cuts > 0) && random.chance(800) {
+            return;
+        }
         let rails = match random.below(10) {
             0..4 => 0b0101 << random.below(2),
             4..8 => 1 << random.below(4),

@@ -170,6 +170,10 @@ impl<'w> World<'w> {
             let verdict = freshness.accepted(origin, &original, &header, newest, newest_after);
             self.judge(names::FRESHNESS, verdict);
         }
+        if let (Some(header), Some((count, Some(newest))), Some((count_after, _))) = (sealed, before, after) {
+            let old = header.incarnation == newest.0 && header.card_generation < newest.1;
+            self.marks.set_if(Mark::OldGenerationRefused, old && count_after == count);
+        }
         self.service(node);
     }
 

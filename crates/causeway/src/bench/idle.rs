@@ -48,9 +48,9 @@ impl<'a> Idle<'a> {
         let nodes = self.nodes()?;
         let before = round_trip_ns();
         let start = Instant::now();
-        let used = nodes.map(|pids| usage::cpu_time(&pids));
+        let used = nodes.map(|pids| usage::fine_cpu_time(&pids));
         self.wait(WINDOW)?;
-        let shares = [0, 1].map(|node| usage::cpu_time(&nodes[node]).saturating_sub(used[node]));
+        let shares = [0, 1].map(|node| usage::fine_cpu_time(&nodes[node]).saturating_sub(used[node]));
         let percent = shares.map(|used| used.as_secs_f64() / start.elapsed().as_secs_f64() * 100.0);
         let core_to_core_ns = super::mean(before, round_trip_ns());
         Ok(Round { value: percent[0].max(percent[1]), core_to_core_ns, ..Round::default() })

@@ -11,9 +11,14 @@ pub(super) fn processes(node: &Node) -> Result<[u32; 2], Failure> {
     Ok([node.pid(), node.card()?.pid])
 }
 
-/// Processor time of all these processes since they began.
+/// Processor time of all these processes since they began, with that of threads that have ended; in ticks of 10 ms.
 pub(super) fn cpu_time(pids: &[u32]) -> Duration {
-    pids.iter().map(|pid| scheduled(*pid).or_else(|| ticks(*pid)).unwrap_or_default()).sum()
+    pids.iter().filter_map(|pid| ticks(*pid)).sum()
+}
+
+/// Processor time of the threads that these processes have, to the nanosecond where the kernel keeps that.
+pub(super) fn fine_cpu_time(pids: &[u32]) -> Duration {
+    pids.iter().filter_map(|pid| scheduled(*pid).or_else(|| ticks(*pid))).sum()
 }
 
 /// Resident memory of all these processes together, in bytes. What they share counts for each.
@@ -21,7 +26,6 @@ pub(super) fn resident_bytes(pids: &[u32]) -> u64 {
     pids.iter().filter_map(|pid| resident(*pid)).sum()
 }
 
-/// To the nanosecond, where the kernel keeps that: the sum over the threads that are alive.
 fn scheduled(pid: u32) -> Option<Duration> {
     let mut total = Duration::ZERO;
     for task in fs::read_dir(format!("/proc/{pid}/task")).ok()? {
@@ -64,8 +68,8 @@ mod tests {
             let used = scheduled(pid).unwrap().saturating_sub(before);
             assert!(used > Duration::from_millis(1), "{used:?}");
         }
-        assert!(cpu_time(&[pid]) > Duration::ZERO);
-        assert_eq!(cpu_time(&[u32::MAX]), Duration::ZERO);
+        assert!(cpu_time(&[pid]) > Duration::ZERO && fine_cpu_time(&[pid]) > Duration::ZERO);
+        assert_eq!((cpu_time(&[u32::MAX]), fine_cpu_time(&[u32::MAX])), (Duration::ZERO, Duration::ZERO));
     }
 
     #[test]

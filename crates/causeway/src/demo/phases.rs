@@ -15,6 +15,8 @@ use crate::control::Impairment;
 use crate::exit::Failure;
 use crate::status::Status;
 
+/// What the status calls a rail that is in use.
+const UP: &str = "up";
 const QUIET: Duration = Duration::from_secs(5);
 const LOSS: Duration = Duration::from_secs(7);
 const CUT: Duration = Duration::from_secs(4);
@@ -176,9 +178,9 @@ impl<'a> Stage<'a> {
     }
 
     fn rail_cut(&mut self) -> Result<(), Halt> {
-        let (borrower, lender) = (self.borrower.status()?, self.lender.status()?);
-        let (at_borrower, at_lender) = first_rail(&borrower, &lender)?;
-        let before = rail_state(&borrower, &at_borrower);
+        let (at_borrower, at_lender) = first_rail(&self.borrower.status()?, &self.lender.status()?)?;
+        // The loss before may have cost it its good name.
+        self.wait_up(&at_borrower, "in use after the loss")?;
         self.mark(MarkKind::RailCut, format!("{at_borrower} cut"));
         let cut = |rail: &str| Impairment {
             rail: rail.to_owned(),
@@ -191,9 +193,7 @@ impl<'a> Stage<'a> {
         let cut_at = Instant::now();
         while cut_at.elapsed() < CUT {
             self.hold(TICK)?;
-            if self.notes.rail_down_s.is_none()
-                && rail_state(&self.borrower.status()?, &at_borrower) != before
-            {
+            if self.notes.rail_down_s.is_none() && !is_up(&self.borrower.status()?, &at_borrower) {
                 self.notes.rail_down_s = Some(cut_at.elapsed().as_secs_f64());
             }
         }
@@ -202,19 +202,27 @@ impl<'a> Stage<'a> {
         self.borrower.impair(whole(&at_borrower))?;
         self.lender.impair(whole(&at_lender))?;
         self.mark(MarkKind::RailRestored, format!("{at_borrower} restored"));
-        let restored = Instant::now();
-        while rail_state(&self.borrower.status()?, &at_borrower) != before {
-            if restored.elapsed() > RAIL_BACK_MAX {
-                let seconds = RAIL_BACK_MAX.as_secs();
-                return Err(Failure::failed(format_args!(
-                    "{at_borrower} was not taken up again within {seconds} s of its restoration"
-                ))
-                .into());
-            }
-            self.hold(TICK)?;
+        if self.notes.rail_down_s.is_none() {
+            return Err(
+                Failure::failed(format_args!("{at_borrower} was cut, and the status called it up")).into()
+            );
         }
-        self.notes.rail_up_again_s = self.notes.rail_down_s.map(|_| restored.elapsed().as_secs_f64());
+        self.notes.rail_up_again_s =
+            Some(self.wait_up(&at_borrower, "taken up again after its restoration")?);
         self.hold(AFTER_CUT)
+    }
+
+    /// Waits until the borrower calls a rail up, and returns how long that took, in seconds.
+    fn wait_up(&mut self, rail: &str, what: &str) -> Result<f64, Halt> {
+        let start = Instant::now();
+        while !is_up(&self.borrower.status()?, rail) {
+            if start.elapsed() > RAIL_BACK_MAX {
+                let seconds = RAIL_BACK_MAX.as_secs();
+                return Err(Failure::failed(format_args!("{rail} was not {what} within {seconds} s")).into());
+            }
+            self.hold(RECOVERY_POLL)?;
+        }
+        Ok(start.elapsed().as_secs_f64())
     }
 
     fn kills(&mut self, victim: Victim) -> Result<(), Halt> {
@@ -334,9 +342,8 @@ fn first_rail(borrower: &Status, lender: &Status) -> Result<(String, String), Fa
     Ok((near.name.clone(), far.name.clone()))
 }
 
-fn rail_state(status: &Status, name: &str) -> String {
-    let rail = status.rails.iter().find(|rail| rail.name == name);
-    rail.map(|rail| rail.state.clone()).unwrap_or_default()
+fn is_up(status: &Status, rail: &str) -> bool {
+    status.rails.iter().any(|known| known.name == rail && known.state == UP)
 }
 
 /// Sums counters that begin anew with each card.
@@ -367,7 +374,7 @@ mod tests {
             name: name.to_owned(),
             local: local.to_owned(),
             peer: peer.to_owned(),
-            state: format!("state of {name}"),
+            state: "down".to_owned(),
             ..Rail::default()
         };
         status.rails = rails.iter().map(rail).collect();
@@ -393,7 +400,9 @@ mod tests {
         let unknown = status(&[("l0", "0.0.0.0:1", "")], 0);
         assert_eq!(first_rail(&borrower, &unknown).unwrap().1, "l0");
         assert!(first_rail(&borrower, &status(&[], 0)).is_err());
-        assert_eq!(rail_state(&borrower, "b1"), "state of b1");
+        let mut one_up = borrower;
+        one_up.rails[1].state = "up".to_owned();
+        assert!(is_up(&one_up, "b1") && !is_up(&one_up, "b0") && !is_up(&one_up, "b2"));
     }
 
     #[test]

@@ -93,9 +93,9 @@ pub(super) struct Phase {
     pub killed_pids: Vec<u32>,
     /// What the node itself measured, from the death to its successor's service, of each kill.
     pub card_recoveries_s: Vec<f64>,
-    /// From the cut to the moment the borrower called the rail anything but what it was.
+    /// From the cut to the moment the borrower did not call the rail up any more.
     pub rail_down_s: Option<f64>,
-    /// From the restoration to the moment it was what it had been.
+    /// From the restoration to the moment it called it up again.
     pub rail_up_again_s: Option<f64>,
 }
 

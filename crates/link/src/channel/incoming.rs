@@ -6,8 +6,8 @@ use base::ids::CardGeneration;
 use base::{Instant, Rule};
 
 use super::{Channel, Event, Role, Sealing, Sink, State};
-use crate::handshake::KeySet;
 use crate::frame::{HEADER_LEN, Header, Kind, TAG_LEN};
+use crate::handshake::KeySet;
 use crate::path::Incoming;
 use crate::receiver::Received;
 use crate::record::{self, Record, Records, Status};
@@ -107,7 +107,7 @@ impl<'m> Channel<'m> {
         // Sealed frames of another life do not open; unsealed ones would.
         let keys = self.key_set(which);
         if keys.incarnation() != header.incarnation || keys.node() != header.source {
-            return Err(Dropped::Replay);
+            return Err(Dropped::Auth);
         }
         // Under pending keys the peer may be another one altogether, whose generations start anew.
         let known = self.continues(which).then(|| self.peer_generation());
@@ -288,9 +288,6 @@ impl<'m> Channel<'m> {
             },
             &mut |carried| resend.push_back((carried.first, carried.count.into())),
         );
-        if self.port.sender.committed() < self.port.sender.next() && transmission.probe_at.is_none() {
-            self.arm_probe(now);
-        }
     }
 
     /// The borrower gives the function back: the lender ends everything, and answers as often as it is told.

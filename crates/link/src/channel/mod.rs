@@ -361,11 +361,12 @@ impl<'m> Channel<'m> {
         self.events.pop_front()
     }
 
-    /// Gives numbers to what has credit. Part of a step that queues TLPs.
-    pub fn assign_numbers(&mut self) {
+    /// Gives numbers to what has credit. Part of every step, behind whatever queues TLPs.
+    pub fn assign_numbers(&mut self, now: Instant) {
         if self.state() == State::Open {
             self.port.sender.assign_numbers();
         }
+        self.watch_uncommitted(now);
     }
 
     /// Hands on what arrived ahead of a gap that is closed now: one frame a call. True while there is more.

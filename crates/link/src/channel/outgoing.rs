@@ -1,6 +1,6 @@
 //! Frames go out. Nothing here changes the ledger: what is sent has been committed.
 
-use base::{Instant, Rule};
+use base::Instant;
 
 use super::{Channel, PathId};
 use crate::frame::{HEADER_LEN, Header, Kind, OVERHEAD, TAG_LEN};
@@ -212,10 +212,6 @@ impl Channel<'_> {
             transmission.received[number as usize % transmission.received.len()] = false;
         }
         transmission.unsent = transmission.unsent.max(stop);
-        if count > 0 && self.journal.rule(Rule::ProbeUncommitted) && transmission.probe_at.is_none() {
-            // Answers re-arm it; until then the path's own probe covers what is in flight.
-            transmission.probes = 0;
-        }
         Carried { first, count }
     }
 }

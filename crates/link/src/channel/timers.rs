@@ -24,7 +24,7 @@ impl Channel<'_> {
             [path.outgoing.poll_timeout(), ack, Some(path.next_heartbeat)].into_iter().flatten()
         });
         let information = self.information.is_some().then_some(self.next_information);
-        let rest = [self.greeting.next, self.probe_timeout(), information].into_iter().flatten();
+        let rest = [self.greeting.next, self.transmission.probe_at, information].into_iter().flatten();
         candidates.chain(paths).chain(rest).min()
     }
 
@@ -38,7 +38,7 @@ impl Channel<'_> {
             return;
         }
         self.watch_paths(now);
-        self.watch_uncommitted(now);
+        self.probe_uncommitted(now);
         if self.greeting.next.is_some_and(|next| next <= now) {
             self.greeting.due = all_paths(self.paths.len());
             let again = self.journal.rule(Rule::HelloUntilAnswered) || self.goodbye;
@@ -81,33 +81,30 @@ impl Channel<'_> {
         }
     }
 
-    /// When to look after what is uncommitted: at once where a step has just left something so.
-    fn probe_timeout(&self) -> Option<Instant> {
-        let unwatched = self.transmission.probe_at.is_none() && self.awaits_commit();
-        if unwatched && self.journal.rule(Rule::ProbeUncommitted) { Some(Instant::ZERO) } else { self.transmission.probe_at }
-    }
-
     fn awaits_commit(&self) -> bool {
         let sender = &self.port.sender;
         sender.is_blocked() || sender.committed() < sender.next()
     }
 
-    /// Something lies past committed, or waits for credit, and nothing is in flight that would bring news: ask.
-    fn watch_uncommitted(&mut self, now: Instant) {
-        if !self.awaits_commit() || !self.journal.rule(Rule::ProbeUncommitted) {
+    /// Part of every step: while something lies past committed or waits for credit, a probe is armed, so that no lost
+    /// acknowledgement and no lost card can leave it there.
+    pub(super) fn watch_uncommitted(&mut self, now: Instant) {
+        let watch = self.awaits_commit() && self.journal.rule(Rule::ProbeUncommitted);
+        if !watch {
             self.transmission.probe_at = None;
             self.transmission.probes = 0;
-            return;
+        } else if self.transmission.probe_at.is_none() {
+            self.arm_probe(now);
         }
-        match self.transmission.probe_at {
-            Some(at) if at <= now => {
-                let path = self.best_path();
-                self.paths[path].ping = true;
-                self.transmission.probes += 1;
-                self.arm_probe(now);
-            }
-            Some(_) => {}
-            None => self.arm_probe(now),
+    }
+
+    /// The probe is due: nothing has brought news for long, so ask.
+    fn probe_uncommitted(&mut self, now: Instant) {
+        if self.transmission.probe_at.is_some_and(|at| at <= now) {
+            let path = self.best_path();
+            self.paths[path].ping = true;
+            self.transmission.probes += 1;
+            self.arm_probe(now);
         }
     }
 
