@@ -10,7 +10,7 @@ use base::{Instant, Payload};
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
 use link::frame::MAX_FRAME;
-use link::{Channel, ChannelCells, ChannelConfig, Event, Name, PathConfig, Port, Role, Sink};
+use link::{Channel, ChannelCells, ChannelConfig, Event, Name, PathConfig, Port, Role, Sink, State};
 use pcie::{Bdf, Header, MemoryRequest, Tag, TlpView};
 use rigs::Rig;
 use zerocopy::FromBytes;
@@ -185,6 +185,10 @@ fuzz_target!(|steps: Vec<Step>| {
     let arenas = [Arena::default(), Arena::default()];
     let ends = [End::new(&arenas[0], Role::Borrower), End::new(&arenas[1], Role::Lender)];
     let mut world = World { ends, now: rigs::START, frames: Vec::new(), buffer: vec![0; MAX_FRAME] };
+    while world.ends.iter().any(|end| end.channel.state() != State::Open) {
+        world.tick(500);
+        world.fates(&[]);
+    }
     for step in steps.iter().take(100) {
         match step {
             Step::Write { end } => world.ends[usize::from(*end)].write(),

@@ -12,7 +12,7 @@ fuzz_target!(|bytes: &[u8]| {
     if let Ok(response) = serde_json::from_slice::<Response>(bytes) {
         serde_json::to_vec(&response).expect("an answer can be written");
         if let Response::Status { status } = response {
-            let _ = status.to_string();
+            let _ = causeway::status::render(&status);
         }
     }
 });

@@ -13,7 +13,7 @@ use node::{
 };
 use pcie::Bdf;
 
-use crate::frames::{Body, seal};
+use crate::frames::{Body, behind_key, seal};
 use crate::tlps::Context;
 
 const BORROWER: Address = Address([1; 28]);
@@ -46,6 +46,8 @@ pub struct World<'m> {
     end: End,
     now: Instant,
     header: Header,
+    /// Of the checksum, behind the peer's key.
+    state: u32,
     media: std::collections::VecDeque<MediaId>,
     buffer: Vec<u8>,
     packets: u64,
@@ -87,7 +89,8 @@ impl<'m> World<'m> {
                 while let Some(out) = cards[from].poll_transmit(now, &mut buffer) {
                     let frame = &mut buffer[..out.len];
                     if from != end as usize {
-                        header = Header::parse(frame).ok().filter(|header| header.kind == Kind::Sealed);
+                        let sealed = Header::parse(frame).ok().filter(|header| header.kind == Kind::Sealed);
+                        header = sealed.map(|header| (header, frame.to_vec())).or(header);
                     } else {
                         packets += 1;
                     }
@@ -103,8 +106,17 @@ impl<'m> World<'m> {
         assert!(cards[0].borrowed(0).is_some_and(|drive| drive.driver.is_ready()), "two cards meet");
         let [borrower, lender] = cards;
         let card = if end == End::Borrower { borrower } else { lender };
-        let header = header.expect("the peer has sent frames");
-        Self { card, end, now, header, media: Default::default(), buffer, packets }
+        let (header, frame) = header.expect("the peer has sent frames");
+        let state = behind_key(&frame);
+        let mut world = Self { card, end, now, header, state, media: Default::default(), buffer, packets };
+        let before = world.received();
+        world.step(&Step::Frame { rail: 0, skip: 100, generation: None, body: Body::Raw(vec![0; 32]) });
+        assert_eq!(world.received(), before + 1, "the frames made here are authentic");
+        world
+    }
+
+    fn received(&self) -> u64 {
+        self.card.channel(0).stats().received_frames.get()
     }
 
     /// Does one step, and everything that follows from it.
@@ -121,7 +133,7 @@ impl<'m> World<'m> {
                     header.card_generation = CardGeneration((*generation).into());
                 }
                 let from = if self.end == End::Lender { BORROWER } else { LENDER };
-                self.card.handle_frame(self.now, rail % 2, from, &mut seal(header, &body));
+                self.card.handle_frame(self.now, rail % 2, from, &mut seal(header, &body, self.state));
             }
             Step::Bytes(bytes) => self.card.handle_frame(self.now, 0, BORROWER, &mut bytes.clone()),
             Step::Wait { micros } => {

@@ -114,13 +114,34 @@ impl Record {
     }
 }
 
-/// An authentic frame of an insecure channel.
-pub fn seal(header: Header, body: &[u8]) -> Vec<u8> {
+/// A frame under the keys of an insecure channel.
+///
+/// Its checksum begins with the key of the sender. The key is not known here, but a CRC can be run backwards: over a
+/// frame that was seen, it leads from the tag to the state behind the key.
+pub fn seal(header: Header, body: &[u8], behind_key: u32) -> Vec<u8> {
     let mut frame = vec![0; OVERHEAD + body.len()];
     Header { kind: Kind::Sealed, ..header }.write(&mut frame);
     let end = HEADER_LEN + body.len();
     frame[HEADER_LEN..end].copy_from_slice(body);
-    let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &frame[..end]) as u32;
-    frame[end..end + TAG_LEN][..4].copy_from_slice(&crc.to_le_bytes());
+    let state = frame[..end].iter().fold(behind_key, |state, byte| state >> 8 ^ entry(state as u8 ^ byte));
+    frame[end..end + TAG_LEN][..4].copy_from_slice(&(!state).to_le_bytes());
     frame
+}
+
+/// The state of the checksum behind the sender's key, from one of its frames.
+pub fn behind_key(frame: &[u8]) -> u32 {
+    let (bytes, tag) = frame.split_at(frame.len() - TAG_LEN);
+    let last = !u32::from_le_bytes(*tag.first_chunk().expect("a tag has 16 bytes"));
+    bytes.iter().rev().fold(last, |state, byte| {
+        let index = (0..=255)
+            .find(|index| entry(*index) >> 24 == state >> 24)
+            .expect("each upper byte is in the table");
+        (state ^ entry(index)) << 8 | u32::from(index ^ byte)
+    })
+}
+
+/// An entry of the table of CRC32C.
+fn entry(index: u8) -> u32 {
+    const POLYNOMIAL: u32 = 0x82f6_3b78;
+    (0..8).fold(index.into(), |crc: u32, _| crc >> 1 ^ if crc & 1 == 1 { POLYNOMIAL } else { 0 })
 }

@@ -18,5 +18,6 @@ mod local;
 pub mod logging;
 pub mod nbd_client;
 pub mod roles;
+mod sim_command;
 pub mod state_dir;
 pub mod status;

@@ -11,8 +11,11 @@ fn main() {
         }
         return;
     }
-    let mut options = sim::Options { trace: arguments.iter().any(|a| a == "trace"), ..sim::Options::default() };
-    if let Some(rule) = base::Rule::ALL.iter().find(|rule| arguments.iter().any(|a| *a == format!("{rule:?}"))) {
+    let mut options =
+        sim::Options { trace: arguments.iter().any(|a| a == "trace"), ..sim::Options::default() };
+    if let Some(rule) =
+        base::Rule::ALL.iter().find(|rule| arguments.iter().any(|a| *a == format!("{rule:?}")))
+    {
         options.rules = options.rules.without(*rule);
     }
     let mut seen = vec![0; sim::Mark::ALL.len()];
@@ -32,7 +35,10 @@ fn main() {
             *count += u64::from(summary.marks.has(*mark));
         }
     });
-    println!("{runs} runs, {} failures, {kills} kills, {requests} requests, {time} virtual ms, {events} events", failures.len());
+    println!(
+        "{runs} runs, {} failures, {kills} kills, {requests} requests, {time} virtual ms, {events} events",
+        failures.len()
+    );
     for (count, mark) in seen.iter().zip(sim::Mark::ALL) {
         println!("{:>8} {}", count, mark.name());
     }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use spec::nbd::{
-    ChunkHeader, ChunkType, ClientFlags, Command, CommandFlags, InfoRequest, NbdError, OptionCode, OptionHeader,
-    OptionReplyHeader, OptionReplyType, RequestHeader, ServerHello, SimpleReply,
+    ChunkHeader, ChunkType, ClientFlags, Command, CommandFlags, InfoRequest, NbdError, OptionCode,
+    OptionHeader, OptionReplyHeader, OptionReplyType, RequestHeader, ServerHello, SimpleReply,
 };
 use zerocopy::IntoBytes;
 
@@ -163,7 +163,8 @@ impl Client {
             _ => Command::WRITE_ZEROES,
         };
         let (first, blocks) = if command == Command::FLUSH { (0, 0) } else { self.place() };
-        let fua = matches!(command, Command::WRITE | Command::WRITE_ZEROES | Command::TRIM) && self.random.chance(150);
+        let fua = matches!(command, Command::WRITE | Command::WRITE_ZEROES | Command::TRIM)
+            && self.random.chance(150);
         let (offset, length) = (first * self.drive.block, blocks * self.drive.block);
         let flags = CommandFlags(0).with_fua(fua);
         let header = RequestHeader::new(command, flags, request, offset, length as u32);
@@ -247,7 +248,8 @@ impl Client {
 
     fn take_option(&mut self, at: usize) -> Result<Option<usize>, Finding> {
         let Some(bytes) = self.inbox[at..].first_chunk::<20>() else { return Ok(None) };
-        let reply = OptionReplyHeader::parse(bytes).map_err(|_| broken("an option reply without its magic"))?;
+        let reply =
+            OptionReplyHeader::parse(bytes).map_err(|_| broken("an option reply without its magic"))?;
         let (code, len) = (reply.reply(), 20 + reply.length.get() as usize);
         if self.inbox.len() - at < len {
             return Ok(None);
@@ -277,7 +279,8 @@ impl Client {
         if error != NbdError::OK {
             return Err(failed(request, asked, error));
         }
-        let data = if asked.command == Command::READ { (asked.blocks * self.drive.block) as usize } else { 0 };
+        let data =
+            if asked.command == Command::READ { (asked.blocks * self.drive.block) as usize } else { 0 };
         if self.inbox.len() - at < 16 + data {
             return Ok(None);
         }
@@ -316,7 +319,10 @@ impl Client {
         match asked.command {
             Command::READ => {
                 if asked.data.len() as u64 != asked.blocks * self.drive.block {
-                    return Err((names::COMPLETIONS, format!("read {request} brought {} bytes", asked.data.len())));
+                    return Err((
+                        names::COMPLETIONS,
+                        format!("read {request} brought {} bytes", asked.data.len()),
+                    ));
                 }
                 let model = &mut shared.model;
                 model
@@ -336,7 +342,8 @@ impl Client {
 
     /// What is still unanswered, for a report.
     pub(crate) fn unanswered(&self) -> String {
-        let list: Vec<_> = self.asked.iter().map(|(id, asked)| (id, asked.command.0, asked.first, asked.blocks)).collect();
+        let list: Vec<_> =
+            self.asked.iter().map(|(id, asked)| (id, asked.command.0, asked.first, asked.blocks)).collect();
         format!("{:?}, {} to send, unanswered {list:?}", self.phase, self.left)
     }
 }
@@ -351,5 +358,8 @@ fn unasked(request: u64) -> Finding {
 
 fn failed(request: u64, asked: &Asked, error: NbdError) -> Finding {
     let (first, blocks) = (asked.first, asked.blocks);
-    (names::COMPLETIONS, format!("request {request} ({:?} of {blocks} blocks from {first}) failed: {error:?}", asked.command))
+    (
+        names::COMPLETIONS,
+        format!("request {request} ({:?} of {blocks} blocks from {first}) failed: {error:?}", asked.command),
+    )
 }

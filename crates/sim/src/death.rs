@@ -133,7 +133,9 @@ pub(crate) fn survive<T>(work: impl FnOnce() -> T) -> Result<T, End> {
     let before = SIMULATING.replace(true);
     let result = catch_unwind(AssertUnwindSafe(work));
     SIMULATING.set(before);
-    result.map_err(|payload| if payload.is::<Killed>() { End::Killed } else { End::Panicked(message(&*payload)) })
+    result.map_err(
+        |payload| if payload.is::<Killed>() { End::Killed } else { End::Panicked(message(&*payload)) },
+    )
 }
 
 thread_local! {

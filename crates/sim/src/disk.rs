@@ -119,7 +119,8 @@ pub(crate) fn author(lba: u64, bytes: &[u8]) -> Option<u64> {
     if id == 0 {
         return words.iter().all(|word| *word == [0; 8]).then_some(0);
     }
-    let whole = words.iter().enumerate().all(|(index, word)| *word == word_of(id, lba, index as u64).to_le_bytes());
+    let whole =
+        words.iter().enumerate().all(|(index, word)| *word == word_of(id, lba, index as u64).to_le_bytes());
     whole.then_some(id)
 }
 

@@ -82,7 +82,8 @@ impl<'w> World<'w> {
                 None => self.act(BORROWER, |card, now| card.edge_closed(now, loan, slot)),
                 Some(socket) => {
                     (!idle || self.act(BORROWER, |card, now| card.edge_open(now, loan, slot)))
-                        && self.act(BORROWER, |card, now| card.edge_received(now, loan, slot, socket.received))
+                        && self
+                            .act(BORROWER, |card, now| card.edge_received(now, loan, slot, socket.received))
                         && self.act(BORROWER, |card, now| card.edge_sent(now, loan, slot, socket.sent))
                 }
             };
@@ -265,7 +266,13 @@ impl<'w> World<'w> {
         if self.dies_here(LENDER) {
             return;
         }
-        self.log.event(self.now, Some(LENDER), "media", work.offset, u64::from(work.len) << 3 | work.kind as u64);
+        self.log.event(
+            self.now,
+            Some(LENDER),
+            "media",
+            work.offset,
+            u64::from(work.len) << 3 | work.kind as u64,
+        );
         self.log.note(format_args!("{:?} {:?} {}+{}", work.id, work.kind, work.offset, work.len));
         let loan = work.loan;
         if self.loans[loan].mode == DiskMode::Ring {

@@ -44,7 +44,11 @@ impl Faults {
 impl World<'_> {
     /// One fault, and the next one's date; or the end of all.
     pub(crate) fn fault(&mut self) {
-        let total: u32 = self.clients.iter().map(|(_, client)| client.left + client.ended + client.in_flight() as u32).sum();
+        let total: u32 = self
+            .clients
+            .iter()
+            .map(|(_, client)| client.left + client.ended + client.in_flight() as u32)
+            .sum();
         let ended: u32 = self.clients.iter().map(|(_, client)| client.ended).sum();
         if ended * 100 >= total * 85 || self.now > self.faults.end {
             return self.calm();
@@ -133,8 +137,9 @@ impl World<'_> {
     /// A client leaves in the middle of everything.
     fn leave(&mut self) {
         let loan = self.faults.random.index(self.loans.len());
-        let slots: Vec<usize> =
-            (0..self.loans[loan].sockets.len()).filter(|&slot| self.loans[loan].sockets[slot].is_some()).collect();
+        let slots: Vec<usize> = (0..self.loans[loan].sockets.len())
+            .filter(|&slot| self.loans[loan].sockets[slot].is_some())
+            .collect();
         if slots.is_empty() {
             return;
         }

@@ -50,7 +50,8 @@ impl<'w> World<'w> {
 
     fn check_streams(&mut self, node: usize, loan: usize, card: &Card<'_>) {
         let channel = card.channel(loan);
-        let (Some(from), Some(to)) = (self.stream_from(node, loan, card), self.stream_to(node, loan, card)) else {
+        let (Some(from), Some(to)) = (self.stream_from(node, loan, card), self.stream_to(node, loan, card))
+        else {
             return;
         };
         let accepted = channel.receiver().take_accepted();
@@ -69,19 +70,28 @@ impl<'w> World<'w> {
 
     /// What the ends of a loan believe of each other, while both live and mean the same streams.
     fn check_beliefs(&mut self, loan: usize) {
-        let [Some(lender), Some(borrower)] = [LENDER, BORROWER].map(|node| self.nodes[node].card.as_ref()) else {
+        let [Some(lender), Some(borrower)] = [LENDER, BORROWER].map(|node| self.nodes[node].card.as_ref())
+        else {
             return;
         };
-        let verdicts = [(LENDER, lender, borrower), (BORROWER, borrower, lender)].map(|(node, sender, receiver)| {
-            let id = self.stream_from(node, loan, sender);
-            let same = id.is_some() && id == self.stream_to(1 - node, loan, receiver);
-            let (sender, receiver) = (sender.channel(loan), receiver.channel(loan));
-            same.then(|| (committed_truly(sender, receiver), granted_truly(sender, receiver)))
-        });
+        let verdicts =
+            [(LENDER, lender, borrower), (BORROWER, borrower, lender)].map(|(node, sender, receiver)| {
+                let id = self.stream_from(node, loan, sender);
+                let same = id.is_some() && id == self.stream_to(1 - node, loan, receiver);
+                let (sender, receiver) = (sender.channel(loan), receiver.channel(loan));
+                same.then(|| (committed_truly(sender, receiver), granted_truly(sender, receiver)))
+            });
         if verdicts.iter().flatten().any(|v| v.0.is_err() || v.1.is_err()) {
             for (node, card) in [(LENDER, lender), (BORROWER, borrower)] {
                 let channel = card.channel(loan);
-                self.log.note(format_args!("{node} {loan} {:?} {:?} {:?} {} {}", channel.newest_peer(), channel.state(), channel.key_fingerprint(), channel.port.sender.next(), channel.receiver().expected()));
+                self.log.note(format_args!(
+                    "{node} {loan} {:?} {:?} {:?} {} {}",
+                    channel.newest_peer(),
+                    channel.state(),
+                    channel.key_fingerprint(),
+                    channel.port.sender.next(),
+                    channel.receiver().expected()
+                ));
             }
         }
         for (committed, granted) in verdicts.into_iter().flatten() {
@@ -103,7 +113,8 @@ impl<'w> World<'w> {
         }
         for loan in 0..self.loans.len() {
             self.check_streams(node, loan, &card);
-            let (Some(from), Some(to)) = (self.stream_from(node, loan, &card), self.stream_to(node, loan, &card))
+            let (Some(from), Some(to)) =
+                (self.stream_from(node, loan, &card), self.stream_to(node, loan, &card))
             else {
                 continue;
             };
@@ -122,7 +133,10 @@ impl<'w> World<'w> {
     pub(crate) fn check_commit(&mut self, node: usize) {
         let uncommitted = self.nodes[node].card.as_ref().map_or(0, Card::uncommitted);
         if uncommitted > 0 {
-            self.fail(names::COMMIT_BEFORE_SEND, format!("{uncommitted} words are changed and not committed"));
+            self.fail(
+                names::COMMIT_BEFORE_SEND,
+                format!("{uncommitted} words are changed and not committed"),
+            );
         }
     }
 
@@ -159,11 +173,13 @@ impl<'w> World<'w> {
         let sealed = header.filter(|header| header.kind == Kind::Sealed && loan < self.loans.len());
         let before = sealed.and_then(|_| self.reception(node, loan));
         let original = bytes.clone();
-        if self.dies_here(node) || !self.act(node, |card, now| card.handle_frame(now, rail, from, &mut bytes)) {
+        if self.dies_here(node) || !self.act(node, |card, now| card.handle_frame(now, rail, from, &mut bytes))
+        {
             return;
         }
         let after = sealed.and_then(|_| self.reception(node, loan));
-        if let (Some(header), Some((count, newest)), Some((count_after, newest_after))) = (sealed, before, after)
+        if let (Some(header), Some((count, newest)), Some((count_after, newest_after))) =
+            (sealed, before, after)
             && count_after > count
         {
             let freshness = &mut self.nodes[node].freshness;
@@ -199,7 +215,9 @@ impl<'w> World<'w> {
                 let heard = peer.and_then(|peer| peer.channel(loan).newest_peer());
                 // The peer knows an older card of the same life: it has the keys, and only needs to be told.
                 let unheard = heard.is_some_and(|(life, card)| life.0 == me.0 && card.0 < me.1 && card.0 > 0)
-                    && channel.newest_peer().is_some_and(|(life, _)| life.0 == self.nodes[1 - node].incarnation);
+                    && channel
+                        .newest_peer()
+                        .is_some_and(|(life, _)| life.0 == self.nodes[1 - node].incarnation);
                 let sender = &channel.port.sender;
                 let waits = channel.state() == State::Open && !sender.is_empty();
                 let (_, granted) = sender.credits();
@@ -212,7 +230,10 @@ impl<'w> World<'w> {
                 ];
                 let now = self.now;
                 let verdict = self.nodes[node].liveness[loan].check(now, unheard, waits, news);
-                self.judge(names::LIVENESS, verdict.map_err(|what| format!("node {node}, loan {loan}: {what}")));
+                self.judge(
+                    names::LIVENESS,
+                    verdict.map_err(|what| format!("node {node}, loan {loan}: {what}")),
+                );
             }
         }
     }
@@ -246,7 +267,8 @@ impl<'w> World<'w> {
     pub(crate) fn is_quiet(&self) -> bool {
         self.clients.iter().all(|(_, client)| client.is_done() && client.is_away())
             && self.nodes.iter().all(|node| node.card.as_ref().is_some_and(Card::is_idle))
-            && (0..self.loans.len()).all(|loan| self.pages_used(loan) == [0; 2] && self.credits_are_whole(loan))
+            && (0..self.loans.len())
+                .all(|loan| self.pages_used(loan) == [0; 2] && self.credits_are_whole(loan))
     }
 
     fn pages_used(&self, loan: usize) -> [usize; 2] {
@@ -256,7 +278,8 @@ impl<'w> World<'w> {
 
     /// Each sender knows all that was granted, and for non-posted requests that is as much as at the beginning.
     fn credits_are_whole(&self, loan: usize) -> bool {
-        let [Some(lender), Some(borrower)] = [LENDER, BORROWER].map(|node| self.nodes[node].card.as_ref()) else {
+        let [Some(lender), Some(borrower)] = [LENDER, BORROWER].map(|node| self.nodes[node].card.as_ref())
+        else {
             return false;
         };
         [(lender, borrower), (borrower, lender)].iter().all(|(sender, receiver)| {
@@ -323,8 +346,8 @@ impl<'w> World<'w> {
     fn check_gauges(&mut self, node: usize, loan: usize) {
         let root = self.nodes[node].memory.ledger::<NodeCells>(None, self.rules).root;
         let edge = &root.loans[loan].edge;
-        let strays =
-            [&edge.denied_accesses, &edge.unexpected_completions, &edge.malformed_tlps].map(|count| count.get());
+        let strays = [&edge.denied_accesses, &edge.unexpected_completions, &edge.malformed_tlps]
+            .map(|count| count.get());
         self.marks.set_if(Mark::CompletionTimeout, edge.completion_timeouts.get() > 0);
         if strays != [0; 3] {
             let what = format!("node {node}, loan {loan}: denied, unexpected, malformed: {strays:?}");

@@ -361,7 +361,10 @@ impl<'w> World<'w> {
         let now = Instant::from_nanos(self.now);
         let made = survive(|| Card::new(memory, Some(switch), config, now));
         if let Some(offset) = switch.take_mismatch() {
-            self.fail(names::ROLL_BACK, format!("offset {offset:#x} of the ledger is not what was committed"));
+            self.fail(
+                names::ROLL_BACK,
+                format!("offset {offset:#x} of the ledger is not what was committed"),
+            );
         }
         self.marks.set_if(Mark::RolledBack, switch.rollbacks() > rollbacks);
         match made {

@@ -51,7 +51,9 @@ impl<'m> RawMemory<'m> {
     pub fn read(&self, offset: usize, out: &mut [u8]) {
         assert!(offset <= self.len && out.len() <= self.len - offset, "a checker reads inside of the ledger");
         // SAFETY: in range of memory that `new` was promised; `out` is an exclusive borrow and so cannot be ledger memory.
-        unsafe { core::ptr::copy_nonoverlapping(self.base.as_ptr().add(offset), out.as_mut_ptr(), out.len()) };
+        unsafe {
+            core::ptr::copy_nonoverlapping(self.base.as_ptr().add(offset), out.as_mut_ptr(), out.len());
+        };
     }
 
     /// The ledger in this memory. Any bytes are a valid root, but only zeroes or what a card left make sense.

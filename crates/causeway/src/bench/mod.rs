@@ -231,7 +231,7 @@ fn machine() -> Machine {
 }
 
 /// The commit of the sources, where they are still there, else the version of the program.
-fn commit() -> String {
+pub(crate) fn commit() -> String {
     let mut command = std::process::Command::new("git");
     command.args(["-C", env!("CARGO_MANIFEST_DIR"), "describe", "--always", "--dirty", "--abbrev=12"]);
     let output =

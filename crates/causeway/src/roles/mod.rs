@@ -110,8 +110,8 @@ pub fn load(args: &LoadArgs, line: Line) -> Result<(), Failure> {
 }
 
 /// `causeway sim`.
-pub fn sim(_args: &SimArgs) -> Result<(), Failure> {
-    Err(Failure::refused("this command is not built yet"))
+pub fn sim(args: &SimArgs) -> Result<(), Failure> {
+    crate::sim_command::run(args, crate::bench::commit())
 }
 
 fn open_state(chosen: Option<&std::path::Path>, name: &crate::cli::NodeName) -> Result<StateDir, Failure> {

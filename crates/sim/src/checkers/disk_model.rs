@@ -78,7 +78,13 @@ impl DiskModel {
     }
 
     /// Request `request` begins to write `value` to blocks.
-    pub(crate) fn write_started(&mut self, request: u64, value: u64, blocks: core::ops::Range<u64>, tick: u64) {
+    pub(crate) fn write_started(
+        &mut self,
+        request: u64,
+        value: u64,
+        blocks: core::ops::Range<u64>,
+        tick: u64,
+    ) {
         for block in blocks {
             self.blocks[block as usize].push(Write {
                 value,
@@ -93,7 +99,13 @@ impl DiskModel {
         }
     }
 
-    pub(crate) fn write_ended(&mut self, request: u64, durable: bool, blocks: core::ops::Range<u64>, tick: u64) {
+    pub(crate) fn write_ended(
+        &mut self,
+        request: u64,
+        durable: bool,
+        blocks: core::ops::Range<u64>,
+        tick: u64,
+    ) {
         for block in blocks {
             for write in self.blocks[block as usize].iter_mut().filter(|write| write.request == request) {
                 (write.end, write.durable) = (Some(tick), durable);
@@ -133,7 +145,14 @@ impl DiskModel {
     }
 
     /// A read of whole blocks that began at `start` has returned `data`.
-    pub(crate) fn read_ended(&mut self, first: u64, block_bytes: usize, data: &[u8], start: u64, end: u64) -> Verdict {
+    pub(crate) fn read_ended(
+        &mut self,
+        first: u64,
+        block_bytes: usize,
+        data: &[u8],
+        start: u64,
+        end: u64,
+    ) -> Verdict {
         self.reads.remove(&start);
         for (block, bytes) in (first..).zip(data.chunks(block_bytes)) {
             let Some(value) = author(block, bytes) else {
@@ -150,7 +169,9 @@ impl DiskModel {
             .filter(|&index| writes[index].value == value && admissible(writes, index, start, end))
             .collect();
         if fitting.is_empty() {
-            return Err(format!("block {block}: a read from {start} to {end} returned {value}, of {writes:?}"));
+            return Err(format!(
+                "block {block}: a read from {start} to {end} returned {value}, of {writes:?}"
+            ));
         }
         let writes = &mut self.blocks[block];
         if let [only] = fitting[..]
@@ -181,7 +202,9 @@ impl DiskModel {
             };
             if !(0..writes.len()).any(survives) {
                 let flushed = self.flushed;
-                return Err(format!("block {block} has {value} after the power failed, flushed at {flushed}: {writes:?}"));
+                return Err(format!(
+                    "block {block} has {value} after the power failed, flushed at {flushed}: {writes:?}"
+                ));
             }
             self.begin_anew(block, value, tick);
         }

@@ -26,7 +26,9 @@ impl Ordering {
         let seen = self.seen.entry(id).or_default();
         for number in (*seen).max(sender.committed())..sender.next() {
             let (class, order) = sender.order_of(number);
-            if let Some((posted, _)) = waiting.filter(|(posted, _)| class != FlowClass::Posted && *posted < order) {
+            if let Some((posted, _)) =
+                waiting.filter(|(posted, _)| class != FlowClass::Posted && *posted < order)
+            {
                 return Err(format!("{id:?}: {class:?} {order} has passed posted write {posted}"));
             }
         }

@@ -1,0 +1,40 @@
+//! A few dozen worlds, all canaries, and that a seed is a run.
+
+use sim::{Mark, Options, canaries, run, run_many};
+
+#[test]
+fn whatever_happens_to_it_nothing_is_lost_and_nothing_happens_twice() {
+    let mut seen = vec![0; Mark::ALL.len()];
+    let failures = run_many(1, 60, &Options::default(), |result| {
+        let Ok(summary) = result else { return };
+        assert!(summary.requests > 0 && summary.kills > 0);
+        for (count, mark) in seen.iter_mut().zip(Mark::ALL) {
+            *count += u32::from(summary.marks.has(*mark));
+        }
+    });
+    for failure in &failures {
+        eprintln!("seed {}: {}: {}", failure.seed, failure.checker, failure.what);
+    }
+    assert!(failures.is_empty(), "{} seeds failed", failures.len());
+    for (count, mark) in seen.iter().zip(Mark::ALL) {
+        assert!(*count > 0, "no seed came to {}", mark.name());
+    }
+}
+
+#[test]
+fn the_same_seed_is_the_same_run() {
+    for seed in 100..106 {
+        let (one, two) = (run(seed, &Options::default()), run(seed, &Options::default()));
+        assert_eq!(one.unwrap(), two.unwrap());
+    }
+    let other = run(107, &Options::default()).unwrap();
+    assert_ne!(other.digest, run(108, &Options::default()).unwrap().digest);
+}
+
+#[test]
+fn the_absence_of_each_rule_is_noticed() {
+    for canary in canaries(0, 150) {
+        eprintln!("{canary:?}");
+        assert!(canary.found, "{} was not noticed in {} seeds", canary.name, canary.seeds_needed);
+    }
+}
