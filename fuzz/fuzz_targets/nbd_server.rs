@@ -149,14 +149,15 @@ impl<'m> World<'m> {
     }
 
     fn take(&mut self, slot: usize, most: usize) {
+        if self.server.is_idle(slot) {
+            return;
+        }
         let mut spans = [Span::empty(); 8];
         let count = self.server.send_spans(slot, self.sent[slot], &mut spans);
         let ready: usize = spans[..count].iter().map(Span::len).sum();
         assert!(self.sent[slot] + ready as u64 <= self.server.output_end(slot));
         self.sent[slot] += ready.min(most) as u64;
-        if !self.server.is_idle(slot) {
-            self.server.handle_sent(self.now, slot, self.sent[slot]);
-        }
+        self.server.handle_sent(self.now, slot, self.sent[slot]);
     }
 
     /// Another card goes on over the same ledger.

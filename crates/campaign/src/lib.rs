@@ -13,6 +13,7 @@ pub mod capture;
 pub mod causeway;
 pub mod error;
 pub mod load;
+pub mod lossy;
 pub mod process;
 pub mod random;
 pub mod relay;

@@ -128,6 +128,7 @@ pub struct Load {
 #[derive(Default)]
 struct Shared {
     stop: AtomicBool,
+    volatile_loss: AtomicBool,
     done: AtomicU64,
     failed: AtomicU64,
     /// Nanoseconds.
@@ -159,6 +160,16 @@ impl Load {
         Duration::from_nanos(self.shared.longest_gap.swap(0, Ordering::AcqRel))
     }
 
+    /// From now on, what was not durable may be gone.
+    pub fn expect_volatile_loss(&self) {
+        self.shared.volatile_loss.store(true, Ordering::Release);
+    }
+
+    /// Lets what is in flight end, and sends nothing more. See [`Load::stop`].
+    pub fn begin_stop(&self) {
+        self.shared.stop.store(true, Ordering::Release);
+    }
+
     /// Waits until `count` more requests have succeeded.
     pub fn wait_done(&self, count: u64, timeout: Duration) -> Result<(), Error> {
         let target = self.done() + count;
@@ -186,7 +197,10 @@ pub fn connect(socket: &Path) -> Result<NbdClient, Error> {
 /// What is out.
 enum Out {
     Read(usize),
-    Write { index: usize, fua: bool },
+    Write {
+        index: usize,
+        fua: bool,
+    },
     /// With the versions that had been completed when it was sent.
     Flush(Vec<u64>),
 }
@@ -286,7 +300,9 @@ impl Worker {
         match out {
             Out::Read(index) => {
                 // A write that failed may still be on its way to the drive, so this settles nothing.
-                self.model.check(*index, data, Since::Nothing).map(drop)?;
+                let lost = self.shared.volatile_loss.load(Ordering::Acquire);
+                let since = if lost { Since::VolatileLoss } else { Since::Nothing };
+                self.model.check(*index, data, since).map(drop)?;
             }
             Out::Write { index, fua } => {
                 let versions = &mut self.model.blocks[*index];
@@ -295,6 +311,7 @@ impl Worker {
                     versions.durable = versions.issued;
                 }
             }
+            Out::Flush(_) if self.shared.volatile_loss.load(Ordering::Acquire) => {}
             Out::Flush(completed) => {
                 for (versions, completed) in self.model.blocks.iter_mut().zip(completed) {
                     versions.durable = versions.durable.max(*completed);

@@ -224,9 +224,8 @@ pub fn run_to_end(
     timeout: Duration,
 ) -> Result<Outcome, Error> {
     let [out, err] = ["out", "err"].map(|ending| folder.join(format!("{name}.{ending}")));
-    let create = |path: &Path| {
-        File::create(path).map_err(Error::io(format!("cannot create {}", path.display())))
-    };
+    let create =
+        |path: &Path| File::create(path).map_err(Error::io(format!("cannot create {}", path.display())));
     let read = |path: &Path| {
         let bytes = std::fs::read(path).map_err(Error::io(format!("cannot read {}", path.display())))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())

@@ -1,9 +1,10 @@
 //! The test's own network between two machines: it drops, repeats, reorders, delays and flips bits by seeded chance,
 //! and records what it saw.
 //!
-//! [`impair`] decides what happens to a datagram, [`forward`] moves datagrams (in the process `causeway-relay`),
+//! [`impair`] decides what happens to a datagram, [`flood`] what an attacker sends beside it, [`forward`] moves datagrams (in the process `causeway-relay`),
 //! [`Relay`] here is the test's hold on that process.
 
+pub mod flood;
 pub mod forward;
 pub mod impair;
 
@@ -34,6 +35,8 @@ pub struct RelayStats {
     pub wires: Vec<(u8, Direction, WireCounts)>,
     /// Datagrams that the system refused to send.
     pub send_errors: u64,
+    /// Forgeries made, by [`flood::KINDS`].
+    pub floods: Vec<u64>,
 }
 
 impl RelayStats {
@@ -91,6 +94,21 @@ impl Relay {
         self.command(&line).map(drop)
     }
 
+    /// From now on an attacker sends so many forgeries a second over a wire, of all [`flood::KINDS`]; 0 ends it.
+    pub fn flood(&mut self, rail: u8, direction: Direction, per_second: u64) -> Result<(), Error> {
+        self.command(&format!("flood {rail} {direction} {per_second}")).map(drop)
+    }
+
+    /// The attacker takes what it has seen on all wires for frames under another key: to be called between two channels.
+    pub fn keep_as_foreign(&mut self) -> Result<(), Error> {
+        for rail in 0..self.rails {
+            for direction in [Direction::LeftToRight, Direction::RightToLeft] {
+                self.command(&format!("keep {rail} {direction}"))?;
+            }
+        }
+        Ok(())
+    }
+
     /// What happened so far. Afterwards everything received before is in the capture file.
     pub fn stats(&mut self) -> Result<RelayStats, Error> {
         let line = self.command("stats")?;
@@ -130,5 +148,7 @@ fn parse_stats(line: &str) -> Option<RelayStats> {
         };
         Some((u8::try_from(count("rail")?).ok()?, wire["direction"].as_str()?.parse().ok()?, counts))
     });
-    Some(RelayStats { wires: wires.collect::<Option<_>>()?, send_errors: value["send_errors"].as_u64()? })
+    let floods = value["floods"].as_array()?.iter().map(serde_json::Value::as_u64).collect::<Option<_>>()?;
+    let send_errors = value["send_errors"].as_u64()?;
+    Some(RelayStats { wires: wires.collect::<Option<_>>()?, send_errors, floods })
 }

@@ -339,7 +339,7 @@ fn start_relay(
 ) -> Result<Relay, Error> {
     let capture = config.capture.then(|| dir.join("capture.pcap"));
     let mut command = with_sbin(inside(user, None));
-    command.arg(relay_program()?);
+    command.arg(support_program("causeway-relay")?);
     command.args(facing.map(|holder| holder.pid().to_string()));
     command.args([config.rails.to_string(), config.seed.to_string()]);
     command.arg(FIRST_PORTS.map(|port| port.to_string()).join(","));
@@ -347,13 +347,13 @@ fn start_relay(
     Relay::start(command, config.rails, capture, &dir.join("relay.log"))
 }
 
-/// `causeway-relay` lies beside the folder of the test executables; cargo builds it with this crate's tests.
-fn relay_program() -> Result<PathBuf, Error> {
+/// A program of this crate lies beside the folder of the test executables; cargo builds it with this crate's tests.
+pub(crate) fn support_program(name: &str) -> Result<PathBuf, Error> {
     let test = std::env::current_exe().map_err(Error::io("cannot find the test executable"))?;
-    let candidates = test.ancestors().skip(1).take(2).map(|folder| folder.join("causeway-relay"));
+    let candidates = test.ancestors().skip(1).take(2).map(|folder| folder.join(name));
     candidates.into_iter().find(|path| path.is_file()).ok_or_else(|| {
         let near = test.display();
-        Error::unexpected(format!("no causeway-relay near {near}: run cargo build -p causeway-campaign"))
+        Error::unexpected(format!("no {name} near {near}: run cargo build -p causeway-campaign"))
     })
 }
 

@@ -7,8 +7,8 @@
 use campaign::capture;
 use campaign::causeway::{Borrower, Lender, STOP_TIMEOUT, status};
 use campaign::load::connect;
-use campaign::world::{Direction, World, WorldConfig};
 use campaign::scale;
+use campaign::world::{Direction, World, WorldConfig};
 use std::collections::HashSet;
 
 const SIZE: usize = 1 << 20;
@@ -17,7 +17,8 @@ const PIECE: usize = 16;
 
 /// A readable text that says of every piece of it where it comes from.
 fn pattern() -> Vec<u8> {
-    let text: Vec<u8> = (0u32..).flat_map(|number| format!("secret {number:08x}\n").into_bytes()).take(SIZE).collect();
+    let text: Vec<u8> =
+        (0u32..).flat_map(|number| format!("secret {number:08x}\n").into_bytes()).take(SIZE).collect();
     assert_eq!(text.len(), SIZE);
     text
 }

@@ -17,6 +17,16 @@ const LONG: Duration = Duration::from_secs(20);
 /// A start that finds what a killed node left is hardly slower than a first one.
 const START_MAX: Duration = Duration::from_secs(10);
 
+/// Waits until a started process is the program itself, no longer one of those that lead into the machine.
+fn wait_program(process: &Process) {
+    let comm = format!("/proc/{}/comm", process.pid());
+    poll_until("the program's start", LONG, || {
+        let comm = std::fs::read_to_string(&comm).unwrap_or_default();
+        Ok((comm.trim() == "causeway").then_some(()))
+    })
+    .unwrap();
+}
+
 /// Waits exactly so long: a sleep alone would round up to what the scheduler likes.
 fn wait_exactly(time: Duration) {
     let end = Instant::now() + time;
@@ -61,6 +71,7 @@ fn t5_a_lender_killed_while_it_starts_or_stops() {
     for (number, moment) in moments(60) {
         let command = lend_command(machine, "lender", &[&image], &[]).unwrap();
         let mut process = machine.spawn("lender", command).unwrap();
+        wait_program(&process);
         wait_exactly(moment);
         kill(&mut process, number % 3 == 0);
 
@@ -71,7 +82,7 @@ fn t5_a_lender_killed_while_it_starts_or_stops() {
         let line = line.get_or_insert_with(|| lender.lines[0].clone());
         assert_eq!(*line, lender.lines[0], "killed {moment:?} after its start, it has another line");
         signal(lender.process.pid(), Signal::TERM).unwrap();
-        wait_exactly(moment / 4);
+        wait_exactly(moment / 2);
         kill(&mut lender.process, number % 3 == 1);
     }
 }
@@ -86,7 +97,9 @@ fn t5_a_borrower_killed_while_it_starts_or_stops() {
     let mut content = vec![0; 4096];
     let mut found = Vec::new();
     for (number, moment) in moments(60) {
-        let mut process = machine.spawn("borrower", borrow_command(machine, "borrower", line, &[]).unwrap()).unwrap();
+        let mut process =
+            machine.spawn("borrower", borrow_command(machine, "borrower", line, &[]).unwrap()).unwrap();
+        wait_program(&process);
         wait_exactly(moment);
         kill(&mut process, number % 3 == 0);
 
@@ -100,7 +113,7 @@ fn t5_a_borrower_killed_while_it_starts_or_stops() {
         content.fill(number as u8 + 1);
         client.write(0, &content).unwrap();
         signal(borrower.process.pid(), Signal::TERM).unwrap();
-        wait_exactly(moment / 4);
+        wait_exactly(moment / 2);
         kill(&mut borrower.process, number % 3 == 1);
     }
     // None of them keeps the drive: another borrower is only refused while one of them lives.
@@ -118,6 +131,7 @@ fn t5_either_side_killed_in_the_middle_of_the_handshake() {
     for (number, moment) in moments(30) {
         // The lender dies under a borrower that is shaking hands, and comes back.
         let mut borrower = Borrower::begin(world.left(), "borrower", &line, &[]).unwrap();
+        wait_program(&borrower.process);
         wait_exactly(moment);
         kill(&mut lender.process, number % 2 == 0);
         lender = Lender::start(world.right(), &[&image], &[]).unwrap();
@@ -127,7 +141,10 @@ fn t5_either_side_killed_in_the_middle_of_the_handshake() {
         });
         connect(&borrower.socket).unwrap().write(0, &[number as u8; 4096]).unwrap();
         let took = start.elapsed();
-        assert!(took < START_MAX, "lender killed {moment:?} after the borrower's start: usable after {took:?}");
+        assert!(
+            took < START_MAX,
+            "lender killed {moment:?} after the borrower's start: usable after {took:?}"
+        );
         kill(&mut borrower.process, number % 2 == 1);
     }
 }
@@ -148,7 +165,12 @@ fn t5_killed_as_soon_as_a_line_appears_in_the_log() {
         borrower.process.wait_log(words, LONG, |line| line.contains(words)).unwrap();
         kill(&mut borrower.process, false);
         let mut next = Borrower::start(world.left(), &line, &[]).unwrap();
-        assert_eq!(next.process.terminate(STOP_TIMEOUT).unwrap(), 0, "after {words:?}: {}", next.process.tail());
+        assert_eq!(
+            next.process.terminate(STOP_TIMEOUT).unwrap(),
+            0,
+            "after {words:?}: {}",
+            next.process.tail()
+        );
     }
     for words in ["causeway://", "ending"] {
         if words == "ending" {

@@ -8,9 +8,9 @@ use campaign::causeway::{Borrower, Lender, START_TIMEOUT, STOP_TIMEOUT, borrow_c
 use campaign::load::{Load, Model, Since, connect};
 use campaign::nbd_client::{Errno, NbdError};
 use campaign::process::{Outcome, run, run_to_end};
+use campaign::scale;
 use campaign::tools::{self, FioJob};
 use campaign::world::{Machine, World, WorldConfig};
-use campaign::scale;
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
@@ -68,7 +68,8 @@ fn w3_the_tools_that_speak_nbd_work() {
     let expected = tools::sha256(&original).unwrap();
     assert_eq!(tools::sha256(&back).unwrap(), expected, "written by nbdcopy, read by qemu-img");
 
-    let job = FioJob { uri, pattern: "randrw", block_size: "4k", depth: 32, offset: 0, size: 16 * MIB, seed: 1 };
+    let job =
+        FioJob { uri, pattern: "randrw", block_size: "4k", depth: 32, offset: 0, size: 16 * MIB, seed: 1 };
     job.start(machine, "fio").unwrap().wait_success(LONG).unwrap();
     assert_eq!(borrower.process.terminate(STOP_TIMEOUT).unwrap(), 0);
     assert_eq!(lender.process.terminate(STOP_TIMEOUT).unwrap(), 0);
@@ -111,7 +112,10 @@ fn w3_several_sources_and_several_connections() {
     }
     let status = status(world.right(), "lender").unwrap();
     assert_eq!(status["devices"].as_array().unwrap().len(), 3, "{status}");
-    assert!(status["devices"].as_array().unwrap().iter().all(|device| device["lent_to"].is_string()), "{status}");
+    assert!(
+        status["devices"].as_array().unwrap().iter().all(|device| device["lent_to"].is_string()),
+        "{status}"
+    );
     assert_eq!(status["devices"][0]["source"], image.to_str().unwrap());
 }
 
@@ -129,8 +133,9 @@ fn w3_a_read_only_loan_refuses_every_change() {
     let changes = [client.write(0, &[0; 4096]), client.write_zeroes(0, 4096), client.trim(0, 4096)];
     for change in changes {
         // The client itself may know that the server offers no such command.
-        let is_refused =
-            |error: &NbdError| matches!(error, NbdError::Refused { errno: Errno::EPERM, .. } | NbdError::Usage(_));
+        let is_refused = |error: &NbdError| {
+            matches!(error, NbdError::Refused { errno: Errno::EPERM, .. } | NbdError::Usage(_))
+        };
         assert!(change.as_ref().is_err_and(is_refused), "{change:?}");
     }
     let copy = world.left().dir().join("copy.img");

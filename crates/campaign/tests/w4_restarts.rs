@@ -76,7 +76,10 @@ fn w4_a_lender_away_for_longer_than_the_io_timeout_costs_errors_until_it_is_back
         Ok((load.failed() >= DEPTH as u64).then(|| gone.elapsed()))
     })
     .unwrap();
-    assert!(failed >= Duration::from_millis(2_500), "requests wait for --io-timeout, these failed after {failed:?}");
+    assert!(
+        failed >= Duration::from_millis(2_500),
+        "requests wait for --io-timeout, these failed after {failed:?}"
+    );
     assert!(failed <= Duration::from_secs(8), "requests of 3 s failed after {failed:?} only");
     lender = Lender::start(world.right(), &sources, &[]).unwrap();
     load.wait_done(500, RESUMED).unwrap();

@@ -50,7 +50,7 @@ fn x1_configuration_errors_name_file_line_and_remedy() {
         ("name = \"a\"\ncolour = \"red\"\n", 2, &["colour"]),
         ("name = \"a\"\n[[devices]]\nfunction = \"nvme0\"\nsource = \"ram:1x\"\n", 4, &["1x"]),
         ("name = \"a\"\n[[devices]]\nfunction = \"nvme0\"\nreadonly = true\n", 4, &["readonly", "read_only"]),
-        ("name = \"a\"\n[[rails]]\nlisten = \"10.0.0.300\"\n", 3, &["10.0.0.300"]),
+        ("name = \"a\"\n[[rails]]\nname = \"a\"\nlisten = \"10.0.0.300\"\n", 4, &["10.0.0.300"]),
         ("name = \"a/b\"\n", 1, &["a/b"]),
         ("name = \"a\n", 1, &[]),
     ];
@@ -90,7 +90,7 @@ fn x1_a_line_with_a_typing_error_is_recognised() {
     for line in typed {
         let command = borrow_command(machine, "typed", &line, &["--io-timeout", "1"]).unwrap();
         let outcome = refused(machine, "typed", command, 2, &[]);
-        assert!(!capture::contains(outcome.stderr.as_bytes(), line[start..at].as_bytes()), "{outcome:?}");
+        assert!(!capture::contains(outcome.stderr.as_bytes(), &line.as_bytes()[start..at]), "{outcome:?}");
     }
 }
 
@@ -249,7 +249,8 @@ fn x4_no_key_in_a_log_a_process_list_or_a_core_dump() {
         }
     }
     // Refusals and errors print too.
-    let command = borrow_command(world.left(), "second", &line, &["--io-timeout", "3", "--log-level", "trace"]);
+    let command =
+        borrow_command(world.left(), "second", &line, &["--io-timeout", "3", "--log-level", "trace"]);
     refused(world.left(), "second", command.unwrap(), 3, &["in use"]);
     borrower.terminate(LONG).unwrap();
     lender.process.terminate(LONG).unwrap();

@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn system_errors_map_by_kind() {
-        use io::ErrorKind as Kind;
+        use std::io::ErrorKind as Kind;
         let exit_of = |kind: Kind| Exit::of_io(&io::Error::from(kind));
         assert_eq!(exit_of(Kind::NotFound), Exit::Refused);
         assert_eq!(exit_of(Kind::PermissionDenied), Exit::Refused);

@@ -61,7 +61,7 @@ struct Coverage {
 ///
 /// # Errors
 /// When a checker has found something, or a canary was not found; and when standard output is closed.
-pub fn run(args: &SimArgs, commit: String) -> Result<(), Failure> {
+pub(crate) fn run(args: &SimArgs, commit: String) -> Result<(), Failure> {
     let first = args.seed.map_or_else(choose_seed, Ok)?;
     let report =
         if args.canaries { run_canaries(args, first, commit) } else { run_seeds(args, first, commit) };

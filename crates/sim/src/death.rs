@@ -37,12 +37,18 @@ impl<'w> Switch<'w> {
 
     /// Kills before the store that comes after `stores` others.
     pub(crate) fn arm_store(&self, stores: u64) {
-        (self.stores.set(stores), self.effects.set(OFF), self.armed.set(true));
+        self.arm(stores, OFF);
     }
 
     /// Kills at the effect that comes after `effects` others.
     pub(crate) fn arm_effect(&self, effects: u64) {
-        (self.stores.set(OFF), self.effects.set(effects), self.armed.set(true));
+        self.arm(OFF, effects);
+    }
+
+    fn arm(&self, stores: u64, effects: u64) {
+        self.stores.set(stores);
+        self.effects.set(effects);
+        self.armed.set(true);
     }
 
     pub(crate) fn disarm(&self) {

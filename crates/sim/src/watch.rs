@@ -3,7 +3,6 @@
 use link::State;
 use link::frame::{Header, Kind};
 use node::{Card, NodeCells};
-use pcie::FlowClass;
 
 use crate::checkers::names;
 use crate::checkers::streams::{StreamId, committed_truly, granted_truly};
@@ -42,6 +41,7 @@ impl<'w> World<'w> {
         self.nodes[node].card = Some(card);
         for loan in 0..self.loans.len() {
             self.check_beliefs(loan);
+            self.check_strays(node, loan);
         }
         if self.nodes[node].switch.take_mismatch().is_some() {
             self.fail(names::ROLL_BACK, "a roll-back where there was none".into());
@@ -194,7 +194,6 @@ impl<'w> World<'w> {
     }
 
     /// How many frames a card has accepted, and from whom at last.
-    #[expect(clippy::type_complexity, reason = "used in one place")]
     fn reception(
         &self,
         node: usize,
@@ -220,14 +219,7 @@ impl<'w> World<'w> {
                         .is_some_and(|(life, _)| life.0 == self.nodes[1 - node].incarnation);
                 let sender = &channel.port.sender;
                 let waits = channel.state() == State::Open && !sender.is_empty();
-                let (_, granted) = sender.credits();
-                let news = [
-                    sender.committed() ^ channel.stats().received_frames.get() << 32,
-                    sender.next(),
-                    granted[0] ^ granted[2] << 32,
-                    sender.first_waiting(FlowClass::NonPosted).map_or(0, |(order, _)| order),
-                    sender.first_waiting(FlowClass::Posted).map_or(0, |(order, _)| order),
-                ];
+                let news = [sender.committed(), sender.next()];
                 let now = self.now;
                 let verdict = self.nodes[node].liveness[loan].check(now, unheard, waits, news);
                 self.judge(
@@ -343,16 +335,24 @@ impl<'w> World<'w> {
         }
     }
 
-    fn check_gauges(&mut self, node: usize, loan: usize) {
+    /// Nothing has reached for what it was not granted, and nothing was completed that nobody asked for. What was given up
+    /// after a completion time-out may still arrive where nothing is any more.
+    fn check_strays(&mut self, node: usize, loan: usize) {
         let root = self.nodes[node].memory.ledger::<NodeCells>(None, self.rules).root;
         let edge = &root.loans[loan].edge;
-        let strays = [&edge.denied_accesses, &edge.unexpected_completions, &edge.malformed_tlps]
-            .map(|count| count.get());
-        self.marks.set_if(Mark::CompletionTimeout, edge.completion_timeouts.get() > 0);
+        self.loans[loan].timed_out |= edge.completion_timeouts.get() > 0;
+        let denied = if self.loans[loan].timed_out { 0 } else { edge.denied_accesses.get() };
+        let strays = [denied, edge.unexpected_completions.get(), edge.malformed_tlps.get()];
         if strays != [0; 3] {
             let what = format!("node {node}, loan {loan}: denied, unexpected, malformed: {strays:?}");
             self.fail(names::STRAYS, what);
         }
+    }
+
+    fn check_gauges(&mut self, node: usize, loan: usize) {
+        let root = self.nodes[node].memory.ledger::<NodeCells>(None, self.rules).root;
+        let edge = &root.loans[loan].edge;
+        self.marks.set_if(Mark::CompletionTimeout, edge.completion_timeouts.get() > 0);
         let Some(card) = self.nodes[node].card.as_ref() else { return };
         let stats = card.channel(loan).stats();
         self.marks.set_if(Mark::Retransmission, stats.retransmissions.get() > 0);

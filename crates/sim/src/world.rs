@@ -90,6 +90,8 @@ pub(crate) struct Loan<'w> {
     pub(crate) sockets: Vec<Option<Socket>>,
     /// Whether the borrower's driver was issuing requests when last seen.
     pub(crate) was_ready: bool,
+    /// Whether a request of either end had no completion in time, ever.
+    pub(crate) timed_out: bool,
     /// Executed and not marked.
     pub(crate) unmarked: Vec<device::MediaId>,
     config: device::nvme::Config,
@@ -510,6 +512,7 @@ impl Loan<'_> {
             disk: Disk::new(blocks as usize, block as usize),
             mode,
             was_ready: false,
+            timed_out: false,
             drive: Drive { blocks, block: block.into() },
             shared: Shared {
                 tick: 1,

@@ -4,6 +4,7 @@
 //! there stands in for a port of the machine it hides; datagrams to it go over a [`Wire`] and leave from the socket
 //! that stands in for their sender. So both machines see each other's true addresses and ports.
 
+use super::flood::{Flood, KINDS};
 use super::impair::{Datagram, Impairment, Wire};
 use crate::Error;
 use crate::capture::CaptureWriter;
@@ -27,6 +28,9 @@ const BURST: usize = 64;
 
 /// The receive buffer of a socket: a burst of a whole congestion window must fit.
 const RECEIVE_BUFFER: usize = 8 << 20;
+
+/// Between two looks at what a flood has to send, in nanoseconds.
+const FLOOD_STEP_NS: i64 = 500_000;
 
 /// A command line longer than this is a mistake.
 const COMMAND_MAX: usize = 256 << 10;
@@ -57,6 +61,7 @@ pub struct Forwarder {
     namespaces: [File; 2],
     sockets: BTreeMap<Owner, UdpSocket>,
     wires: BTreeMap<(u8, Direction), Wire>,
+    floods: BTreeMap<(u8, Direction), Flood>,
     capture: Option<CaptureWriter>,
     start: Instant,
     send_errors: u64,
@@ -71,9 +76,11 @@ impl Forwarder {
             File::open(&path).map_err(Error::io(format!("cannot open the namespace {path}")))
         };
         let mut wires = BTreeMap::new();
+        let mut floods = BTreeMap::new();
         for rail in 0..config.rails {
             for direction in [Direction::LeftToRight, Direction::RightToLeft] {
                 let stream = u64::from(rail) << 1 | u64::from(direction == Direction::RightToLeft);
+                floods.insert((rail, direction), Flood::new(config.seed ^ stream << 32));
                 wires.insert(
                     (rail, direction),
                     Wire::new(config.seed.wrapping_mul(0x1_0000_0001) ^ stream << 32),
@@ -85,6 +92,7 @@ impl Forwarder {
             namespaces: [namespace(config.facing_left)?, namespace(config.facing_right)?],
             sockets: BTreeMap::new(),
             wires,
+            floods,
             capture: config.capture.as_deref().map(CaptureWriter::create).transpose()?,
             start: Instant::now(),
             send_errors: 0,
@@ -130,6 +138,13 @@ impl Forwarder {
             let left = Duration::from_nanos(due.saturating_sub(self.now_ns()));
             Timespec::try_from(left).expect("a due time lies seconds ahead, not centuries")
         });
+        // A flood has something to send all the time.
+        let soon = self.floods.values().any(Flood::is_active);
+        let soon = soon.then_some(Timespec { tv_sec: 0, tv_nsec: FLOOD_STEP_NS });
+        let timeout = match (timeout, soon) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        };
         let mut descriptors = vec![PollFd::new(commands, PollFlags::IN)];
         descriptors.extend(self.sockets.values().map(|socket| PollFd::new(socket, PollFlags::IN)));
         match poll(&mut descriptors, timeout.as_ref()) {
@@ -158,6 +173,9 @@ impl Forwarder {
             if let Some(capture) = &mut self.capture {
                 capture.record(now_ns, rail, direction, &datagram);
             }
+            if let Some(flood) = self.floods.get_mut(&(rail, direction)) {
+                flood.see(&datagram);
+            }
             if let Some(wire) = self.wires.get_mut(&(rail, direction)) {
                 wire.handle(now_ns, datagram);
             }
@@ -167,6 +185,11 @@ impl Forwarder {
     fn deliver(&mut self) {
         let now_ns = self.now_ns();
         let mut due = Vec::new();
+        for (key, wire) in &mut self.wires {
+            for forgery in self.floods.get_mut(key).map(|flood| flood.poll(now_ns)).unwrap_or_default() {
+                wire.inject(now_ns, forgery);
+            }
+        }
         for (&(rail, direction), wire) in &mut self.wires {
             due.extend(std::iter::from_fn(|| wire.poll(now_ns)).map(|datagram| (rail, direction, datagram)));
         }
@@ -225,7 +248,7 @@ impl Forwarder {
                 self.flush().map_err(|error| error.to_string())?;
                 return Ok(self.stats());
             }
-            "set" | "inject" => {}
+            "set" | "inject" | "flood" | "keep" => {}
             _ => return Err(format!("unknown command {verb:?}")),
         }
         let rail = words.next().and_then(|word| word.parse().ok()).filter(|&rail: &u8| rail < self.rails);
@@ -233,11 +256,13 @@ impl Forwarder {
         let direction: Direction = words.next().ok_or("a direction is missing")?.parse()?;
         let rest = words.next().unwrap_or_default();
         let now_ns = self.now_ns();
+        let flood = self.floods.get_mut(&(rail, direction)).ok_or("no such wire")?;
         let wire = self.wires.get_mut(&(rail, direction)).ok_or("no such wire")?;
-        if verb == "set" {
-            wire.set(rest.parse::<Impairment>()?);
-        } else {
-            wire.inject(now_ns, parse_datagram(rest)?);
+        match verb {
+            "set" => wire.set(rest.parse::<Impairment>()?),
+            "keep" => flood.keep_as_foreign(),
+            "flood" => flood.set_rate(now_ns, rest.parse().map_err(|_| format!("{rest} is not a rate"))?),
+            _ => wire.inject(now_ns, parse_datagram(rest)?),
         }
         Ok("ok".into())
     }
@@ -256,7 +281,11 @@ impl Forwarder {
                 })
             })
             .collect();
-        serde_json::json!({ "wires": wires, "send_errors": self.send_errors }).to_string()
+        let mut floods = [0; KINDS.len()];
+        for counts in self.floods.values().map(Flood::counts) {
+            floods.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+        }
+        serde_json::json!({ "wires": wires, "send_errors": self.send_errors, "floods": floods }).to_string()
     }
 
     fn flush(&mut self) -> Result<(), Error> {

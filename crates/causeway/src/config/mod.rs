@@ -44,7 +44,7 @@ pub use error::{ConfigError, Problem};
 /// Longest configuration file read, in bytes.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Most devices a node lends, and most loans it takes.
-pub const ENTRIES_MAX: usize = 64;
+pub const ENTRIES_MAX: usize = node::MAX_LOANS;
 
 /// A node as its file describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]

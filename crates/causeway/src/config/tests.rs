@@ -162,7 +162,7 @@ fn too_many_entries_are_refused() {
         (0..count).map(|at| format!("[[devices]]\nfunction = 'd{at}'\nsource = 'ram:1M'\n")).collect()
     };
     assert!(parse(&devices(ENTRIES_MAX)).is_ok());
-    assert!(error(&devices(ENTRIES_MAX + 1)).contains("at most 64 devices"));
+    assert!(error(&devices(ENTRIES_MAX + 1)).contains("at most 16 devices"));
 }
 
 #[test]

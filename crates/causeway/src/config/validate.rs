@@ -27,6 +27,13 @@ pub(super) fn config(raw: raw::Node, text: &str, path: &Path) -> Result<Config, 
     let rails = check.rails(&raw.rails);
     let devices = check.devices(&raw.devices);
     let loans = check.loans(&raw.loans);
+    // Each list has its own limit; together they share one.
+    if let Some(extra) = raw.loans.get(ENTRIES_MAX.saturating_sub(raw.devices.len())) {
+        check.wrong(
+            extra.span().start,
+            format_args!("a node has at most {ENTRIES_MAX} devices and loans together"),
+        );
+    }
     if raw.devices.is_empty() && raw.loans.is_empty() {
         check.wrong(text.len(), "this node would do nothing: add [[devices]] to lend or [[loans]] to borrow");
     }

@@ -9,12 +9,11 @@ use std::process::{Command, Stdio};
 
 use rustix::fs::SeekFrom;
 
-use super::halt::{Halt, Interrupt};
 use super::model::{BLOCK, Model, fill};
 use super::random::Random;
-use super::scratch::Scratch;
 use crate::cli::ByteSize;
 use crate::exit::Failure;
+use crate::local::{Halt, Interrupt, Scratch};
 
 /// Size of the image made where none is given, in bytes.
 const MADE_BYTES: u64 = 64 << 20;
@@ -257,7 +256,7 @@ mod tests {
 
     #[test]
     fn a_given_image_is_copied_with_its_holes_and_extended() {
-        let scratch = Scratch::create().unwrap();
+        let scratch = Scratch::create("demo").unwrap();
         let given = scratch.join("given");
         let file = File::create(&given).unwrap();
         file.set_len((64 << 20) + 512).unwrap();
@@ -278,7 +277,7 @@ mod tests {
 
     #[test]
     fn what_is_no_image_is_refused_by_name() {
-        let scratch = Scratch::create().unwrap();
+        let scratch = Scratch::create("demo").unwrap();
         let odd = scratch.join("odd");
         fs::write(&odd, [1; 1000]).unwrap();
         let empty = scratch.join("empty");
@@ -298,7 +297,7 @@ mod tests {
 
     #[test]
     fn the_image_made_for_the_demo_is_a_clean_file_system() {
-        let scratch = Scratch::create().unwrap();
+        let scratch = Scratch::create("demo").unwrap();
         let Ok(image) = Image::prepare(&scratch, None, 3, &Interrupt::never()) else { panic!("no image") };
         assert!(image.description.starts_with("an ext4 image with"), "{}", image.description);
         let (clean, summary) = image.file_system_check().unwrap();
@@ -312,7 +311,7 @@ mod tests {
 
     #[test]
     fn a_pattern_replaces_it() {
-        let scratch = Scratch::create().unwrap();
+        let scratch = Scratch::create("demo").unwrap();
         let path = scratch.join("pattern");
         make_pattern(&path, 3).unwrap();
         let content = fs::read(&path).unwrap();

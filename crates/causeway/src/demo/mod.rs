@@ -8,16 +8,13 @@
 //! Everything lies in a private folder that goes with the demo, also when it is interrupted. Left out: performance,
 //! which `causeway bench` measures.
 
-mod halt;
 mod image;
 mod model;
-mod nodes;
 mod page;
 mod phases;
 mod plot;
 mod random;
 mod report;
-mod scratch;
 mod show;
 mod tally;
 mod workload;
@@ -29,13 +26,11 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::cli::{ByteSize, DemoArgs, Output, print};
 use crate::exit::Failure;
-use halt::{Halt, Interrupt};
+use crate::local::{Halt, Interrupt, Node, Scratch};
 use image::Image;
 use model::Model;
-use nodes::Node;
 use phases::Stage;
 use report::{FileSystem, Report};
-use scratch::Scratch;
 use show::Show;
 use tally::{Recorder, Tally, Timeline};
 use workload::Workload;
@@ -85,14 +80,14 @@ impl Demo {
     /// From the image to its comparison. An error means that nothing ran that could be judged.
     fn perform(&mut self, args: &DemoArgs) -> Result<(), Halt> {
         let seed = self.report.seed;
-        let scratch = Scratch::create()?;
+        let scratch = Scratch::create("demo")?;
         self.show.doing("preparing the image");
         let image = Image::prepare(&scratch, args.image.as_deref(), seed, &self.interrupt)?;
         self.report.image.source.clone_from(&image.description);
         self.show.doing("starting the lender");
-        let (lender, line) = Node::lend(&scratch, &image.path, &self.interrupt)?;
+        let (lender, line) = Node::lend(&scratch, &image.path, 2, &[], &self.interrupt)?;
         self.show.doing("starting the borrower");
-        let (borrower, socket) = Node::borrow(&scratch, &line, &self.interrupt)?;
+        let (borrower, socket) = Node::borrow(&scratch, &line, &[], &self.interrupt)?;
         self.show.note(&format!(
             "lending {} to a second node over two sealed rails of this machine; seed {seed}",
             image.description

@@ -4,8 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::halt::{Halt, Interrupt};
-use super::nodes::Node;
 use super::random::Random;
 use super::report::{Mark, MarkKind, Phase};
 use super::show::Show;
@@ -13,6 +11,7 @@ use super::tally::Recorder;
 use super::workload::Workload;
 use crate::control::Impairment;
 use crate::exit::Failure;
+use crate::local::{Halt, Interrupt, Node};
 use crate::status::Status;
 
 /// What the status calls a rail that is in use.

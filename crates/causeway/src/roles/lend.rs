@@ -1,7 +1,6 @@
 //! What a node lends: images, the keys of their loans, and the lines.
 
-use io::agent::{LoanEnd, LoanSpec};
-use io::udp::RailSocket;
+use io::agent::{LoanEnd, LoanSpec, Rail};
 
 use super::image;
 use crate::cli::{LendArgs, Source};
@@ -65,8 +64,8 @@ pub(super) fn loans(devices: &[Lent], state: &StateDir, insecure: bool) -> Resul
 }
 
 /// The lines of what is lent over `rails`.
-pub(super) fn lines(loans: &[LoanSpec], rails: &[RailSocket]) -> Result<Vec<String>, Failure> {
-    let addresses: Vec<_> = rails.iter().map(RailSocket::local).collect();
+pub(super) fn lines(loans: &[LoanSpec], rails: &[Rail]) -> Result<Vec<String>, Failure> {
+    let addresses: Vec<_> = rails.iter().map(|rail| rail.socket.local()).collect();
     loans
         .iter()
         .map(|loan| {

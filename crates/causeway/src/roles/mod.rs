@@ -37,7 +37,7 @@ pub fn lend(args: &LendArgs) -> Result<(), Failure> {
     let control = serve::control_socket(&name)?;
     let devices = lend::devices(args);
     let loans = lend::loans(&devices, &state, args.insecure)?;
-    let rails = rails::listen(&args.listen, &mut state)?;
+    let rails = rails::listen(&rails::named(args.listen.clone()), &mut state)?;
     let lines = lend::lines(&loans, &rails)?;
     let node = serve::Node::start(name, &state, rails, loans, control)?;
     for line in &lines {
@@ -67,15 +67,14 @@ pub fn borrow(args: &BorrowArgs, line: Line) -> Result<(), Failure> {
 pub fn node(config: Config) -> Result<(), Failure> {
     let mut state = open_state(config.state_dir.as_deref(), &config.name)?;
     let control = serve::control_socket(&config.name)?;
-    let listen: Vec<_> = config.rails.iter().map(|rail| rail.listen).collect();
     let wanted: Vec<_> =
         config.loans.iter().map(|loan| borrow::Wanted::of_preset(loan, config.insecure)).collect();
     let devices: Vec<_> = config.devices.iter().map(lend::Lent::of_device).collect();
     let mut loans = lend::loans(&devices, &state, config.insecure)?;
-    let rails = if config.devices.is_empty() && listen.is_empty() {
+    let rails = if config.devices.is_empty() && config.rails.is_empty() {
         rails::toward(&borrow::most_addresses(&wanted))?
     } else {
-        rails::listen(&listen, &mut state)?
+        rails::listen(&config.rails, &mut state)?
     };
     let lines = lend::lines(&loans, &rails)?;
     for wanted in &wanted {

@@ -3,9 +3,11 @@
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use io::agent;
 use io::udp::{RailOptions, RailSocket};
 
 use crate::cli::{Listen, PORT_FIRST};
+use crate::config::Rail;
 use crate::exit::{Exit, Failure};
 use crate::line::RAILS_MAX;
 use crate::state_dir::StateDir;
@@ -15,10 +17,10 @@ const PORTS_TRIED: u16 = 1000;
 
 /// Binds the addresses that were chosen, else the machine's global ones, else loopback. Addresses without a port share one: that of the
 /// last time, so that lines stay what they are, else the first that is free.
-pub(super) fn listen(chosen: &[Listen], state: &mut StateDir) -> Result<Vec<RailSocket>, Failure> {
-    let chosen = if chosen.is_empty() { default_addresses() } else { chosen.to_vec() };
-    if chosen.iter().all(|listen| listen.port.is_some()) {
-        return chosen.iter().map(|listen| bind(listen.address, listen.port.unwrap_or(0))).collect();
+pub(super) fn listen(chosen: &[Rail], state: &mut StateDir) -> Result<Vec<agent::Rail>, Failure> {
+    let chosen = if chosen.is_empty() { named(default_addresses()) } else { chosen.to_vec() };
+    if chosen.iter().all(|rail| rail.listen.port.is_some()) {
+        return bind_all(&chosen, 0);
     }
     if let Some(port) = state.port() {
         return bind_all(&chosen, port).map_err(|failure| {
@@ -43,16 +45,20 @@ pub(super) fn listen(chosen: &[Listen], state: &mut StateDir) -> Result<Vec<Rail
     )))
 }
 
-/// Sockets toward a lender: one for each of its addresses.
-pub(super) fn toward(addresses: &[SocketAddr]) -> Result<Vec<RailSocket>, Failure> {
-    addresses
-        .iter()
-        .map(|address| {
-            let any: IpAddr =
-                if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-            bind(any, 0)
-        })
-        .collect()
+/// Rails toward a lender: one for each of its addresses.
+pub(super) fn toward(addresses: &[SocketAddr]) -> Result<Vec<agent::Rail>, Failure> {
+    let any = addresses.iter().map(|address| {
+        let address =
+            if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        Listen { address, port: Some(0) }
+    });
+    bind_all(&named(any.collect()), 0)
+}
+
+/// Rails that nobody has named: `rail0`, `rail1`, ... in the order of the line.
+pub(super) fn named(listen: Vec<Listen>) -> Vec<Rail> {
+    let rails = listen.into_iter().enumerate();
+    rails.map(|(index, listen)| Rail { name: format!("rail{index}"), listen }).collect()
 }
 
 fn default_addresses() -> Vec<Listen> {
@@ -64,13 +70,17 @@ fn default_addresses() -> Vec<Listen> {
     addresses.into_iter().map(|address| Listen { address, port: None }).collect()
 }
 
-fn bind_all(chosen: &[Listen], port: u16) -> Result<Vec<RailSocket>, Failure> {
-    chosen.iter().map(|listen| bind(listen.address, listen.port.unwrap_or(port))).collect()
+fn bind_all(chosen: &[Rail], port: u16) -> Result<Vec<agent::Rail>, Failure> {
+    let bound = chosen.iter().map(|Rail { name, listen }| {
+        Ok(agent::Rail { name: name.clone(), socket: bind(listen.address, listen.port.unwrap_or(port))? })
+    });
+    bound.collect()
 }
 
-fn is_taken(chosen: &[Listen], port: u16) -> bool {
-    let probe = |listen: &Listen| std::net::UdpSocket::bind((listen.address, listen.port.unwrap_or(port)));
-    chosen.iter().any(|listen| probe(listen).is_err_and(|error| error.kind() == ErrorKind::AddrInUse))
+fn is_taken(chosen: &[Rail], port: u16) -> bool {
+    let probe =
+        |rail: &Rail| std::net::UdpSocket::bind((rail.listen.address, rail.listen.port.unwrap_or(port)));
+    chosen.iter().any(|rail| probe(rail).is_err_and(|error| error.kind() == ErrorKind::AddrInUse))
 }
 
 fn bind(address: IpAddr, port: u16) -> Result<RailSocket, Failure> {

@@ -54,7 +54,7 @@ fn rail_of(view: &View<'_>, cells: &LoanCells, rail: usize) -> Rail {
         (Some(_), false) => "down",
     };
     Rail {
-        name: format!("rail{rail}"),
+        name: view.spec().rails[rail].name.clone(),
         medium: "udp".to_owned(),
         local: seen.local.to_string(),
         peer: seen.peer.map(|peer| peer.to_string()).unwrap_or_default(),

@@ -6,8 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use io::agent::{Agent, AgentEvent, LoanEnd, LoanSpec, NodeSpec};
-use io::udp::RailSocket;
+use io::agent::{Agent, AgentEvent, LoanEnd, LoanSpec, NodeSpec, Rail};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use tracing::info;
@@ -83,7 +82,7 @@ impl Node {
     pub(super) fn start(
         name: NodeName,
         state: &StateDir,
-        rails: Vec<RailSocket>,
+        rails: Vec<Rail>,
         loans: Vec<LoanSpec>,
         control: ControlServer,
     ) -> Result<Self, Failure> {
@@ -223,11 +222,9 @@ fn answer(agent: &Agent, request: &Request, stop: &mut bool) -> Response {
     }
 }
 
-/// Rails are called `rail0`, `rail1`, ... in the order of the line.
 fn impair(agent: &Agent, wanted: &Impairment) -> Response {
     let view = agent.view();
-    let number = wanted.rail.strip_prefix("rail").and_then(|number| number.parse().ok());
-    let Some(target) = number.and_then(|number| view.impairment(number)) else {
+    let Some(target) = view.impairment(&wanted.rail) else {
         return Response::Refused { why: format!("there is no rail `{}`", wanted.rail) };
     };
     let ratios = [

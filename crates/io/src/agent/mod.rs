@@ -51,10 +51,18 @@ pub struct NodeSpec {
     pub node: u64,
     /// Which life of its ledger this is.
     pub incarnation: u64,
-    /// The rails: bound sockets, in the order that both sides of a loan know.
-    pub rails: Vec<RailSocket>,
+    /// The rails, in the order that both sides of a loan know.
+    pub rails: Vec<Rail>,
     /// What it lends and borrows.
     pub loans: Vec<LoanSpec>,
+}
+
+/// One rail of a node.
+pub struct Rail {
+    /// Its name in `status` and logs.
+    pub name: String,
+    /// Its bound socket.
+    pub socket: RailSocket,
 }
 
 /// A loan as a role wants it.
@@ -290,7 +298,7 @@ impl Agent {
             descriptors.push((ring.as_fd(), descriptor::RING));
         }
         for (index, rail) in self.spec.rails.iter().enumerate() {
-            descriptors.push((rail.as_fd(), descriptor::FIRST + index as RawFd));
+            descriptors.push((rail.socket.as_fd(), descriptor::FIRST + index as RawFd));
         }
         let images = self.spec.loans.iter().filter_map(|loan| match &loan.end {
             LoanEnd::Lend { image, .. } => Some(image),
@@ -345,19 +353,22 @@ impl Agent {
 
     /// The largest frames: of a borrower what its routes to the lenders carry, of a lender whatever the borrower says.
     fn rail_plans(&self) -> Vec<RailPlan> {
-        let frame = |index: usize, rail: &RailSocket| {
+        let frame = |index: usize, socket: &RailSocket| {
             let routes = self.spec.loans.iter().filter_map(|loan| match &loan.end {
                 LoanEnd::Borrow { peers, .. } => peers.get(index),
                 LoanEnd::Lend { .. } => None,
             });
             routes
-                .map(|peer| rail.path_mtu(*peer).map_or(1280, |mtu| max_datagram_bytes(*peer, mtu)))
+                .map(|peer| socket.path_mtu(*peer).map_or(1280, |mtu| max_datagram_bytes(*peer, mtu)))
                 .min()
                 .unwrap_or(LENDER_FRAME)
         };
         let rails = self.spec.rails.iter().enumerate();
         rails
-            .map(|(index, rail)| RailPlan { max_frame: frame(index, rail), offload: rail.features().gso })
+            .map(|(index, Rail { socket, .. })| RailPlan {
+                max_frame: frame(index, socket),
+                offload: socket.features().gso,
+            })
             .collect()
     }
 

@@ -65,7 +65,7 @@ impl<'a> View<'a> {
         let edge = &cells.edge;
         let rtt = edge.rtt_ns[rail].get();
         RailView {
-            local: self.spec.rails[rail].local(),
+            local: self.spec.rails[rail].socket.local(),
             // A plain read of a cell that the card may be changing: at worst an address that is none, for once.
             peer: decode_address(cells.peers[rail].get()),
             up: edge.rail_up[rail].get() != 0,
@@ -82,9 +82,10 @@ impl<'a> View<'a> {
         }
     }
 
-    /// What is done to a rail on purpose.
-    pub fn impairment(&self, rail: usize) -> Option<&'a Impairment> {
-        (rail < self.spec.rails.len()).then(|| &self.shared.impairments[rail])
+    /// What is done on purpose to the rail of this name.
+    pub fn impairment(&self, name: &str) -> Option<&'a Impairment> {
+        let rail = self.spec.rails.iter().position(|rail| rail.name == name)?;
+        Some(&self.shared.impairments[rail])
     }
 
     /// Seconds since the peer of a loan was heard.

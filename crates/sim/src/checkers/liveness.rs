@@ -13,33 +13,35 @@ pub(crate) struct Liveness {
     last_sent: u64,
     started: u64,
     /// Changes whenever there is news.
-    news: [u64; 5],
+    news: [u64; 2],
     news_at: u64,
-    asked: bool,
+    /// The last event.
+    checked: u64,
 }
 
 impl Liveness {
     /// A new card.
     pub(crate) fn started(&mut self, now: u64) {
-        *self = Self { last_sent: now, started: now, news: self.news, news_at: now, asked: false };
+        *self = Self { last_sent: now, started: now, news: self.news, news_at: now, checked: now };
     }
 
     /// A frame leaves.
     pub(crate) fn sent(&mut self, now: u64) {
         self.last_sent = now;
-        self.asked = true;
     }
 
     /// Before each event. `unheard`: the peer does not know this card, though it could. `waits`: something lies past
-    /// committed, or lacks credit. `news`: whatever changes when the wait makes progress.
-    pub(crate) fn check(&mut self, now: u64, unheard: bool, waits: bool, news: [u64; 5]) -> Verdict {
+    /// committed, or lacks credit. `news`: whatever changes when the wait makes progress; from then on probes are not backed off.
+    pub(crate) fn check(&mut self, now: u64, unheard: bool, waits: bool, news: [u64; 2]) -> Verdict {
         if unheard && now - self.last_sent > GREETING_GAP {
             return Err(format!("a card started at {} was silent since {}", self.started, self.last_sent));
         }
         if news != self.news || !waits {
-            (self.news, self.news_at, self.asked) = (news, now, false);
+            // It came with the event before this one, and what that has sent may carry it.
+            (self.news, self.news_at) = (news, self.checked);
         }
-        if waits && !self.asked && now - self.news_at > PROBE_GAP {
+        self.checked = now;
+        if waits && self.last_sent < self.news_at && now - self.news_at > PROBE_GAP {
             return Err(format!("nobody has asked since {} what became of {news:?}", self.news_at));
         }
         Ok(())

@@ -1,0 +1,229 @@
+//! The process that a [`campaign::lossy::LossyFs`] holds: a FUSE file system with one file, `disk.img`, in memory.
+//! Writes are seen at once, and kept when they are synchronised; `forget` on standard input drops all others. Closing
+//! the file keeps nothing. It ends with its standard input.
+
+use fuser::{
+    Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, LockOwner,
+    OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Request, Session,
+    WriteFlags,
+};
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::io::{self, BufRead, Write};
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, UNIX_EPOCH};
+
+const PAGE: usize = 4096;
+const FILE: INodeNo = INodeNo(2);
+const FILE_NAME: &str = "disk.img";
+/// Attributes never change.
+const TTL: Duration = Duration::from_secs(3600);
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [folder, size] = &arguments[..] else {
+        eprintln!("usage: causeway-lossy-fs FOLDER BYTES");
+        return ExitCode::FAILURE;
+    };
+    match size.parse().map_err(io::Error::other).and_then(|size| serve(folder, size)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("causeway-lossy-fs: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(folder: &str, size: usize) -> io::Result<()> {
+    let content =
+        Content { seen: vec![0; size], durable: vec![0; size], dirty: BTreeSet::new(), lies: false };
+    let shared = Arc::new(Mutex::new(content));
+    let mount = Session::new(LossyFs { content: Arc::clone(&shared), size }, folder, &Config::default())?;
+    let _mounted = mount.spawn()?;
+    println!("ready");
+    for line in io::stdin().lock().lines() {
+        let mut content = lock(&shared);
+        let answer = match line?.as_str() {
+            "forget" => content.forget(),
+            "lie" => {
+                content.lies = true;
+                0
+            }
+            other => return Err(io::Error::other(format!("unknown command {other:?}"))),
+        };
+        writeln!(io::stdout(), "{answer}")?;
+    }
+    Ok(())
+}
+
+/// The file's bytes.
+struct Content {
+    /// What reads find.
+    seen: Vec<u8>,
+    /// What stays.
+    durable: Vec<u8>,
+    /// Pages that differ.
+    dirty: BTreeSet<usize>,
+    lies: bool,
+}
+
+impl Content {
+    fn write(&mut self, offset: usize, data: &[u8]) {
+        self.seen[offset..offset + data.len()].copy_from_slice(data);
+        self.dirty.extend(offset / PAGE..(offset + data.len()).div_ceil(PAGE));
+    }
+
+    fn synchronise(&mut self) {
+        if self.lies {
+            return;
+        }
+        for page in std::mem::take(&mut self.dirty) {
+            let range = self.range(page);
+            self.durable[range.clone()].copy_from_slice(&self.seen[range]);
+        }
+    }
+
+    fn forget(&mut self) -> usize {
+        let dirty = std::mem::take(&mut self.dirty);
+        for &page in &dirty {
+            let range = self.range(page);
+            self.seen[range.clone()].copy_from_slice(&self.durable[range]);
+        }
+        dirty.len()
+    }
+
+    fn range(&self, page: usize) -> std::ops::Range<usize> {
+        page * PAGE..((page + 1) * PAGE).min(self.seen.len())
+    }
+}
+
+struct LossyFs {
+    content: Arc<Mutex<Content>>,
+    size: usize,
+}
+
+impl LossyFs {
+    fn attributes(&self, number: INodeNo) -> Option<FileAttr> {
+        let (kind, perm, size) = match number {
+            INodeNo::ROOT => (FileType::Directory, 0o755, 0),
+            FILE => (FileType::RegularFile, 0o600, self.size as u64),
+            _ => return None,
+        };
+        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        Some(FileAttr {
+            ino: number,
+            size,
+            blocks: size.div_ceil(512),
+            atime: UNIX_EPOCH,
+            mtime: UNIX_EPOCH,
+            ctime: UNIX_EPOCH,
+            crtime: UNIX_EPOCH,
+            kind,
+            perm,
+            nlink: 1,
+            uid,
+            gid,
+            rdev: 0,
+            blksize: PAGE as u32,
+            flags: 0,
+        })
+    }
+
+    /// The part of the file that a request means, if it lies in the file.
+    fn range(&self, offset: u64, length: u64) -> Option<std::ops::Range<usize>> {
+        let start = usize::try_from(offset).ok().filter(|start| *start <= self.size)?;
+        let end = start.checked_add(usize::try_from(length).ok()?)?;
+        Some(start..end.min(self.size))
+    }
+}
+
+impl Filesystem for LossyFs {
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let wanted = parent == INodeNo::ROOT && name == FILE_NAME;
+        match self.attributes(FILE).filter(|_| wanted) {
+            Some(attributes) => reply.entry(&TTL, &attributes, Generation(0)),
+            None => reply.error(Errno::ENOENT),
+        }
+    }
+
+    fn getattr(&self, _: &Request, number: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        match self.attributes(number) {
+            Some(attributes) => reply.attr(&TTL, &attributes),
+            None => reply.error(Errno::ENOENT),
+        }
+    }
+
+    fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        reply.opened(FileHandle(0), FopenFlags::empty());
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        match self.range(offset, u64::from(size)) {
+            Some(range) => reply.data(&lock(&self.content).seen[range]),
+            None => reply.data(&[]),
+        }
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _: WriteFlags,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        match self.range(offset, data.len() as u64).filter(|range| range.len() == data.len()) {
+            Some(range) => {
+                lock(&self.content).write(range.start, data);
+                reply.written(data.len() as u32);
+            }
+            None => reply.error(Errno::ENOSPC),
+        }
+    }
+
+    fn fallocate(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        length: u64,
+        _: i32,
+        reply: ReplyEmpty,
+    ) {
+        // Both kinds that a drive asks for, a hole and zeroes, read as zeroes afterwards.
+        if let Some(range) = self.range(offset, length) {
+            let zeroes = vec![0; range.len()];
+            lock(&self.content).write(range.start, &zeroes);
+        }
+        reply.ok();
+    }
+
+    fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        lock(&self.content).synchronise();
+        reply.ok();
+    }
+
+    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        reply.ok();
+    }
+}
+
+fn lock(content: &Mutex<Content>) -> MutexGuard<'_, Content> {
+    content.lock().unwrap_or_else(PoisonError::into_inner)
+}

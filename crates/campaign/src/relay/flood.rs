@@ -1,0 +1,158 @@
+//! An attacker on a wire, who has seen everything that crossed it: sends forgeries made from it, at a steady rate,
+//! beside the true traffic and with the true addresses.
+
+use super::impair::Datagram;
+use crate::random::Random;
+use std::collections::VecDeque;
+
+/// Datagrams that the attacker remembers of a wire.
+const SEEN_MAX: usize = 256;
+
+/// Forgeries of one turn at most, so that the true traffic has its turn too.
+const BURST: u64 = 64;
+
+/// Bytes of a frame's header, which switches read and anybody may write.
+const HEADER: usize = 56;
+
+/// Kinds of forgeries, and their names in the statistics.
+pub const KINDS: [&str; 8] =
+    ["replayed", "forged", "truncated", "oversized", "wrong_version", "wrong_key", "initiation", "noise"];
+
+/// What an attacker on one wire knows and does.
+pub struct Flood {
+    random: Random,
+    seen: VecDeque<Datagram>,
+    /// Frames of another channel, sealed under another key.
+    foreign: Vec<Datagram>,
+    per_second: u64,
+    since_ns: u64,
+    sent: u64,
+    counts: [u64; KINDS.len()],
+}
+
+impl Flood {
+    /// One who only listens.
+    pub fn new(seed: u64) -> Self {
+        let random = Random::new(seed ^ 0xf100d);
+        let (seen, foreign, counts) = (VecDeque::new(), Vec::new(), [0; KINDS.len()]);
+        Self { random, seen, foreign, per_second: 0, since_ns: 0, sent: 0, counts }
+    }
+
+    /// Something crosses the wire.
+    pub fn see(&mut self, datagram: &Datagram) {
+        if self.seen.len() == SEEN_MAX {
+            self.seen.pop_front();
+        }
+        self.seen.push_back(datagram.clone());
+    }
+
+    /// What was seen so far becomes what is sent as sealed under another key. Meant for the time between two channels.
+    pub fn keep_as_foreign(&mut self) {
+        self.foreign = self.seen.drain(..).collect();
+    }
+
+    /// From now on, so many forgeries a second; 0 ends it.
+    pub fn set_rate(&mut self, now_ns: u64, per_second: u64) {
+        (self.per_second, self.since_ns, self.sent) = (per_second, now_ns, 0);
+    }
+
+    /// Whether forgeries are to be sent at all.
+    pub fn is_active(&self) -> bool {
+        self.per_second > 0 && !self.seen.is_empty()
+    }
+
+    /// Forgeries made so far, by kind.
+    pub fn counts(&self) -> [u64; KINDS.len()] {
+        self.counts
+    }
+
+    /// Those that are due.
+    pub fn poll(&mut self, now_ns: u64) -> Vec<Datagram> {
+        if !self.is_active() {
+            return Vec::new();
+        }
+        let due =
+            u128::from(now_ns.saturating_sub(self.since_ns)) * u128::from(self.per_second) / 1_000_000_000;
+        let count = u64::try_from(due).unwrap_or(u64::MAX).saturating_sub(self.sent).min(BURST);
+        self.sent += count;
+        (0..count).map(|_| self.forge()).collect()
+    }
+
+    fn forge(&mut self) -> Datagram {
+        let which = self.random.below(self.seen.len() as u64) as usize;
+        let mut datagram = self.seen[which].clone();
+        let kind = self.random.below(KINDS.len() as u64) as usize;
+        self.counts[kind] += 1;
+        let bytes = &mut datagram.payload;
+        let length = bytes.len() as u64;
+        match kind {
+            0 => {}
+            1 => {
+                let at = self.random.below(length.max(1)) as usize;
+                // The version has a kind of its own.
+                if let Some(byte) = bytes.get_mut(at.max(1)) {
+                    *byte ^= 1 << self.random.below(8);
+                }
+            }
+            2 => bytes.truncate(self.random.below(length.max(1)) as usize),
+            3 => {
+                let mut more = vec![0; 1 + self.random.below(8000) as usize];
+                self.random.fill(&mut more);
+                bytes.append(&mut more);
+            }
+            4 => {
+                if let Some(version) = bytes.first_mut() {
+                    *version = 2 + self.random.below(254) as u8;
+                }
+            }
+            5 => self.seal_with_another_key(bytes),
+            6 => {
+                bytes.resize(HEADER + 16 + self.random.below(200) as usize, 0);
+                bytes[1] = 1;
+                self.random.fill(&mut bytes[HEADER..]);
+            }
+            _ => {
+                bytes.resize(self.random.below(1500) as usize, 0);
+                self.random.fill(bytes);
+            }
+        }
+        datagram
+    }
+
+    /// The header stays, with a packet number that no replay protection knows; behind it lies a body of another channel.
+    fn seal_with_another_key(&mut self, bytes: &mut Vec<u8>) {
+        if bytes.len() < HEADER {
+            return;
+        }
+        let ahead = 1 + self.random.below(1000);
+        let number = bytes[48..HEADER].first_chunk().map_or(0, |number| u64::from_le_bytes(*number));
+        bytes[48..HEADER].copy_from_slice(&number.wrapping_add(ahead).to_le_bytes());
+        bytes.truncate(HEADER);
+        if self.foreign.is_empty() {
+            let mut body = [0; 100];
+            self.random.fill(&mut body);
+            return bytes.extend(body);
+        }
+        let which = self.random.below(self.foreign.len() as u64) as usize;
+        bytes.extend(self.foreign[which].payload.iter().skip(HEADER));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forgeries_come_at_the_rate_asked_and_of_every_kind() {
+        let mut flood = Flood::new(1);
+        flood.set_rate(0, 10_000);
+        assert!(flood.poll(1_000_000_000).is_empty(), "who has seen nothing has nothing to forge");
+        let datagram = Datagram { source_port: 1, target_port: 2, payload: vec![1; 200] };
+        flood.see(&datagram);
+        let sent: usize = (0..1000u64).map(|turn| flood.poll(turn * 1_000_000).len()).sum();
+        assert!((9_900..=10_000).contains(&sent), "{sent}");
+        assert!(flood.counts().iter().all(|&count| count > 1000), "{:?}", flood.counts());
+        flood.set_rate(0, 0);
+        assert!(flood.poll(u64::MAX).is_empty());
+    }
+}

@@ -1,0 +1,78 @@
+//! A file on a real disk, driven through the agent's ring with direct I/O: the cards are killed while verified I/O goes
+//! on, and nothing is lost or doubled.
+
+// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
+#![allow(clippy::unwrap_used)]
+
+use campaign::causeway::{Borrower, Lender, STOP_TIMEOUT, kill_card, status};
+use campaign::load::{Load, Model, Since, connect};
+use campaign::process::run;
+use campaign::world::{World, WorldConfig};
+use campaign::{scale, tools};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+const LONG: Duration = Duration::from_secs(30);
+
+/// A folder beside the test executables: the temporary directory may be in memory.
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Whether io_uring is forbidden here: `status` must say `threads` exactly then.
+fn expected_io() -> &'static str {
+    let script = "import ctypes; libc = ctypes.CDLL(None); p = ctypes.create_string_buffer(120); \
+                  print('ring' if libc.syscall(425, 8, p) >= 0 else 'threads')";
+    let mut command = Command::new("python3");
+    command.args(["-c", script]);
+    if run(command).unwrap().trim() == "ring" { "ring" } else { "threads" }
+}
+
+fn is_in_memory(path: &Path) -> bool {
+    let mut command = Command::new("stat");
+    command.args(["--file-system", "--format=%T"]).arg(path);
+    ["tmpfs", "ramfs"].contains(&run(command).unwrap().trim())
+}
+
+#[test]
+fn killed_cards_on_a_real_disk() {
+    let _exclusive = scale::exclusive();
+    let seed = scale::first_seed();
+    let folder = Folder(Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("disk-{}", std::process::id())));
+    std::fs::create_dir_all(&folder.0).unwrap();
+    assert!(!is_in_memory(&folder.0), "{} is in memory; set CARGO_TARGET_DIR to a disk", folder.0.display());
+    let image = folder.0.join("disk.img");
+    tools::empty_image(&image, 16 * MIB).unwrap();
+    let world = World::new(&WorldConfig { seed, ..WorldConfig::default() }).unwrap();
+    let mut lender = Lender::start(world.right(), &[image.to_str().unwrap()], &[]).unwrap();
+    let mut borrower = Borrower::start(world.left(), &lender.lines[0], &[]).unwrap();
+    let now = status(world.right(), "lender").unwrap();
+    assert_eq!(now["devices"][0]["io"], expected_io(), "{now}");
+
+    let load = Load::start(&borrower.socket, Model::new(0, 8 * MIB, seed), 16).unwrap();
+    let mut longest = Duration::ZERO;
+    for number in 0..scale::kills(20) {
+        load.wait_done(50, LONG).unwrap();
+        let (machine, name) =
+            if number % 3 == 2 { (world.left(), "borrower") } else { (world.right(), "lender") };
+        load.take_longest_gap();
+        kill_card(machine, name, LONG).unwrap();
+        load.wait_done(50, LONG).unwrap();
+        longest = longest.max(load.take_longest_gap());
+    }
+    let mut report = load.stop().unwrap();
+    assert_eq!((report.failed, report.lost), (0, None));
+    report.model.verify(&mut connect(&borrower.socket).unwrap(), Since::Nothing).unwrap();
+    assert_eq!(borrower.process.terminate(STOP_TIMEOUT).unwrap(), 0);
+    assert_eq!(lender.process.terminate(STOP_TIMEOUT).unwrap(), 0);
+    scale::report(&format!(
+        "disk: seed {seed}, {} requests, longest gap around a kill {longest:?}",
+        report.done
+    ));
+}

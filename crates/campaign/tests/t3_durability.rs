@@ -1,0 +1,63 @@
+//! T3: the lender's disk forgets what was not synchronised, and the whole lending node is killed with `kill -9`. Nothing
+//! that was flushed or written with FUA is lost, and the borrower connects again by itself.
+
+// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
+#![allow(clippy::unwrap_used)]
+
+use campaign::causeway::{Borrower, Lender};
+use campaign::load::{Load, Model, Since, connect};
+use campaign::lossy::LossyFs;
+use campaign::world::{World, WorldConfig};
+use campaign::{Error, scale};
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+const LONG: Duration = Duration::from_secs(30);
+
+/// Rounds of load, death of the lender, loss of what was volatile, restart; how many pages were lost in all.
+fn rounds(count: u32, seed: u64, prepare: impl Fn(&mut LossyFs)) -> Result<u64, Error> {
+    let world = World::new(&WorldConfig { seed, rails: 1, ..WorldConfig::default() })?;
+    let mut disk = LossyFs::mount(world.right(), 16 * MIB)?;
+    prepare(&mut disk);
+    let image = disk.image().to_str().unwrap().to_owned();
+    let mut lender = Lender::start(world.right(), &[&image], &[])?;
+    let line = lender.lines[0].clone();
+    let borrower = Borrower::start(world.left(), &line, &[])?;
+    let mut model = Model::new(0, 4 * MIB, seed);
+    let mut forgotten = 0;
+    for round in 0..count {
+        let load = Load::start(&borrower.socket, model, 8)?;
+        load.wait_done(300 + 37 * u64::from(round), LONG)?;
+        load.expect_volatile_loss();
+        lender.process.kill_tree()?;
+        load.begin_stop();
+        forgotten += disk.forget()?;
+        lender = Lender::start(world.right(), &[&image], &[])?;
+        assert_eq!(lender.lines[0], line);
+        let report = load.stop()?;
+        assert_eq!((report.failed, report.lost), (0, None), "requests wait for the lender");
+        assert!(report.model.durable_blocks() > 0, "nothing was flushed");
+        model = report.model;
+        model
+            .verify(&mut connect(&borrower.socket)?, Since::VolatileLoss)
+            .map_err(|error| Error::unexpected(format!("round {round}, seed {seed}: {error}")))?;
+    }
+    Ok(forgotten)
+}
+
+#[test]
+fn t3_nothing_flushed_is_lost_with_the_lender() {
+    let _exclusive = scale::exclusive();
+    let seed = scale::first_seed();
+    let forgotten = rounds(scale::kills(8), seed, |_| {}).unwrap();
+    assert!(forgotten > 0, "the disk forgot nothing: this test shows nothing");
+    scale::report(&format!("t3: seed {seed}, {forgotten} pages forgotten"));
+}
+
+#[test]
+fn t3_a_disk_that_lies_about_flushes_is_found_out() {
+    let _exclusive = scale::exclusive();
+    let found = rounds(4, scale::first_seed(), |disk| disk.lie().unwrap());
+    let error = found.expect_err("flushed writes were forgotten, and nobody noticed").to_string();
+    assert!(error.contains("VolatileLoss"), "{error}");
+}

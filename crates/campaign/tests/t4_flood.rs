@@ -1,0 +1,116 @@
+//! T4: an attacker who sees every frame of a live channel sends forgeries made from them, 10,000 a second, both ways:
+//! replayed, forged, truncated, oversized, of another version, under another key, false first messages and noise. They
+//! are counted, I/O goes on, and memory stays.
+
+// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
+#![allow(clippy::unwrap_used)]
+
+use campaign::causeway::{Borrower, Lender, card, number, status};
+use campaign::load::{Load, Model, Since, connect};
+use campaign::process::{family, resident_kib};
+use campaign::relay::flood::KINDS;
+use campaign::scale;
+use campaign::world::{Direction, Machine, World, WorldConfig};
+use std::time::{Duration, Instant};
+
+const MIB: u64 = 1 << 20;
+const LONG: Duration = Duration::from_secs(30);
+/// Over all wires.
+const PER_SECOND: u64 = 10_000;
+const GROWTH_MAX_KIB: u64 = 4096;
+const REASONS: [&str; 4] = ["dropped_auth", "dropped_replay", "dropped_version", "dropped_malformed"];
+
+#[test]
+fn t4_a_flood_of_forgeries_is_counted_and_harms_nobody() {
+    let _exclusive = scale::exclusive();
+    let seed = scale::first_seed();
+    let mut world = World::new(&WorldConfig { seed, ..WorldConfig::default() }).unwrap();
+    // A first channel under another key leaves the attacker true frames of it.
+    run_a_first_channel(&world);
+    world.relay().keep_as_foreign().unwrap();
+
+    let lender = Lender::start(world.right(), &["ram:16M"], &[]).unwrap();
+    let borrower = Borrower::start(world.left(), &lender.lines[0], &[]).unwrap();
+    let load = Load::start(&borrower.socket, Model::new(0, 4 * MIB, seed), 8).unwrap();
+    load.wait_done(2000, LONG).unwrap();
+    set_flood(&mut world, PER_SECOND / 4);
+    // Buffers that are used for the first time are not what is looked for.
+    flooded(&load, Duration::from_secs(2));
+    let before = residents(&lender, &borrower);
+    load.take_longest_gap();
+    flooded(&load, Duration::from_secs(if scale::is_soak() { 120 } else { 10 }));
+    let after = residents(&lender, &borrower);
+    let gap = load.take_longest_gap();
+    set_flood(&mut world, 0);
+
+    assert_eq!(before.len(), 4, "two agents and two cards, the same before and after");
+    for ((pid, before), (still, after)) in before.iter().zip(&after) {
+        assert_eq!(pid, still, "a process died of it");
+        assert!(*after < before + GROWTH_MAX_KIB, "process {pid} grew from {before} to {after} KiB");
+    }
+    let made = world.relay().stats().unwrap().floods;
+    let sent: u64 = made.iter().sum();
+    assert!(sent > 8 * PER_SECOND, "only {sent} forgeries: {made:?}");
+    let left = dropped(world.left(), "borrower");
+    let right = dropped(world.right(), "lender");
+    for (reason, counts) in REASONS.iter().zip(left.iter().zip(&right)) {
+        // How a kind is counted is the receiver's matter: a truncated frame may still be a whole header and a wrong tag.
+        let some = sent / KINDS.len() as u64 / 20;
+        assert!(*counts.0 > some && *counts.1 > some, "{reason}: {counts:?} of {sent} ({made:?})");
+    }
+    let counted: u64 = left.iter().chain(&right).sum();
+    assert!(counted > sent / 2, "{counted} of {sent} were counted");
+
+    let mut report = load.stop().unwrap();
+    assert_eq!((report.failed, report.lost), (0, None));
+    report.model.verify(&mut connect(&borrower.socket).unwrap(), Since::Nothing).unwrap();
+    for (machine, name) in [(world.left(), "borrower"), (world.right(), "lender")] {
+        let status = status(machine, name).unwrap();
+        assert_eq!(card(&status).unwrap().restarts, 0, "the card of {name} died of it");
+        assert_eq!(
+            number(&status, "/counters/handshakes").unwrap(),
+            1,
+            "no forgery began a channel: {status}"
+        );
+    }
+    scale::report(&format!(
+        "t4: seed {seed}, {sent} forgeries, dropped {left:?} {right:?}, longest gap {gap:?}"
+    ));
+}
+
+/// Every second of it, I/O must get on.
+fn flooded(load: &Load, time: Duration) {
+    let end = Instant::now() + time;
+    while Instant::now() < end {
+        load.wait_done(100, LONG).unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+fn run_a_first_channel(world: &World) {
+    let mut lender = Lender::start_as(world.right(), "other", &["ram:16M"], &[]).unwrap();
+    let mut borrower = Borrower::start_as(world.left(), "first", &lender.lines[0], &[]).unwrap();
+    let load = Load::start(&borrower.socket, Model::new(0, MIB, 7), 8).unwrap();
+    load.wait_done(1000, LONG).unwrap();
+    load.stop().unwrap();
+    borrower.process.terminate(LONG).unwrap();
+    lender.process.terminate(LONG).unwrap();
+}
+
+fn set_flood(world: &mut World, per_second: u64) {
+    for rail in 0..2 {
+        for direction in [Direction::LeftToRight, Direction::RightToLeft] {
+            world.relay().flood(rail, direction, per_second).unwrap();
+        }
+    }
+}
+
+fn residents(lender: &Lender, borrower: &Borrower) -> Vec<(u32, u64)> {
+    let pids = [lender.process.pid(), borrower.process.pid()].map(family).concat();
+    pids.into_iter().map(|pid| (pid, resident_kib(pid).unwrap())).collect()
+}
+
+fn dropped(machine: &Machine, name: &str) -> Vec<u64> {
+    let status = status(machine, name).unwrap();
+    REASONS.iter().map(|reason| number(&status, &format!("/counters/{reason}")).unwrap()).collect()
+}
