@@ -311,7 +311,6 @@ impl Worker {
                     versions.durable = versions.issued;
                 }
             }
-            Out::Flush(_) if self.shared.volatile_loss.load(Ordering::Acquire) => {}
             Out::Flush(completed) => {
                 for (versions, completed) in self.model.blocks.iter_mut().zip(completed) {
                     versions.durable = versions.durable.max(*completed);

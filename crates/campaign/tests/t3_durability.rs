@@ -7,6 +7,7 @@
 use campaign::causeway::{Borrower, Lender};
 use campaign::load::{Load, Model, Since, connect};
 use campaign::lossy::LossyFs;
+use campaign::nbd_client::Request;
 use campaign::world::{World, WorldConfig};
 use campaign::{Error, scale};
 use std::time::Duration;
@@ -60,4 +61,50 @@ fn t3_a_disk_that_lies_about_flushes_is_found_out() {
     let found = rounds(4, scale::first_seed(), |disk| disk.lie().unwrap());
     let error = found.expect_err("flushed writes were forgotten, and nobody noticed").to_string();
     assert!(error.contains("VolatileLoss"), "{error}");
+}
+
+/// A write is answered, then the lender dies and its disk forgets the write. A flush that is answered with success after
+/// that says that the write is durable, so it must be there; an error is the honest answer.
+fn a_flush_across_the_loss(sent_while_away: bool) {
+    let _exclusive = scale::exclusive();
+    let world = World::new(&WorldConfig { rails: 1, ..WorldConfig::default() }).unwrap();
+    let mut disk = LossyFs::mount(world.right(), MIB).unwrap();
+    let image = disk.image().to_str().unwrap().to_owned();
+    let mut lender = Lender::start(world.right(), &[&image], &[]).unwrap();
+    let borrower = Borrower::start(world.left(), &lender.lines[0], &[]).unwrap();
+    let mut client = connect(&borrower.socket).unwrap();
+    client.write(0, &[1; 4096]).unwrap();
+    client.flush().unwrap();
+    client.write(4096, &[2; 4096]).unwrap();
+    lender.process.kill_tree().unwrap();
+    assert_eq!(disk.forget().unwrap(), 1, "the second write was not synchronised");
+    if sent_while_away {
+        client.submit(Request::Flush).unwrap();
+    }
+    let _lender = Lender::start(world.right(), &[&image], &[]).unwrap();
+    let mut data = Vec::new();
+    if !sent_while_away {
+        // The borrower has connected again.
+        client.read(0, 4096, &mut data).unwrap();
+        client.submit(Request::Flush).unwrap();
+    }
+    let flushed = client.next_reply(&mut data).unwrap().result;
+    client.read(4096, 4096, &mut data).unwrap();
+    let is_there = data == [2; 4096];
+    assert!(flushed.is_err() || is_there, "a flush succeeded though the write before it was lost");
+    client.read(0, 4096, &mut data).unwrap();
+    assert_eq!(data, [1; 4096], "what was flushed before stays");
+    // It is said once; whoever knows can go on.
+    client.write(4096, &[3; 4096]).unwrap();
+    client.flush().unwrap();
+}
+
+#[test]
+fn t3_a_flush_sent_while_the_lender_is_away_does_not_lie() {
+    a_flush_across_the_loss(true);
+}
+
+#[test]
+fn t3_a_flush_sent_after_the_lender_came_back_does_not_lie() {
+    a_flush_across_the_loss(false);
 }

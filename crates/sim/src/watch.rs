@@ -219,7 +219,7 @@ impl<'w> World<'w> {
                         .is_some_and(|(life, _)| life.0 == self.nodes[1 - node].incarnation);
                 let sender = &channel.port.sender;
                 let waits = channel.state() == State::Open && !sender.is_empty();
-                let news = [sender.committed(), sender.next()];
+                let news = sender.committed();
                 let now = self.now;
                 let verdict = self.nodes[node].liveness[loan].check(now, unheard, waits, news);
                 self.judge(

@@ -167,9 +167,15 @@ pub(super) const CASES: &[Case] = &[
     idle("idle-memory", Kind::IdleMemory, "MiB", 64.0, "pages of the ledger that were used once"),
 ];
 
+// Found with perf and by counting system calls on two cores; see each constant for the numbers.
+
+/// Most of it passes between the death and the moment the successor serves; the first I/O then takes microseconds.
 const RECOVERY: &str = "reaping the dead process and starting its successor";
-const NATIVE_QD1: &str = "system calls and the UDP stack";
-const NATIVE_QD32: &str = "the lender's core";
+/// A frame each way a read. Each side: one sendmmsg, one recvmmsg, 2.2 epoll_pwait2, 1.3 sched_yield; the lender a preadv.
+const NATIVE_QD1: &str = "system calls and the UDP stack, evenly on both sides";
+/// 11 TLPs a frame and 6 frames a sendmmsg; 1.7 us of the borrower's core and 3 us of the lender's a read.
+const NATIVE_QD32: &str = "the lender's core: a preadv a page, copies into frames and sockets, sealing";
+/// The client, the borrower's card and the lender's card; each hand-over costs a wake-up or a turn of the scheduler.
 const NBD: &str = "three busy threads on two cores";
 
 #[cfg(test)]

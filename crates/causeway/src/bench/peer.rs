@@ -125,6 +125,8 @@ pub(super) fn read(uri: &str, depth: u16, duration: Duration, folder: &Path) -> 
     let mut command = Command::new("fio");
     command.args(["--name=causeway", "--ioengine=nbd", "--rw=randread", "--bs=4k", "--norandommap"]);
     command.args(["--randrepeat=0", "--time_based", "--output-format=json"]);
+    // Its engine may hand over completions late, so that only the whole latency means something.
+    command.args(["--clat_percentiles=0", "--lat_percentiles=1"]);
     command.arg(format!("--uri={uri}")).arg(format!("--iodepth={depth}"));
     command.arg(format!("--runtime={}ms", duration.as_millis()));
     // It leaves files where it runs.
@@ -151,7 +153,7 @@ fn parse(text: &str) -> Result<Reads, Failure> {
         return Err(Failure::failed(format_args!("fio read nothing (error {})", job.error)));
     }
     let share = (job.usr_cpu + job.sys_cpu) / 100.0;
-    let percentile = |name: &str| job.read.clat_ns.percentile.get(name).map(|ns| ns / 1e3);
+    let percentile = |name: &str| job.read.lat_ns.percentile.get(name).map(|ns| ns / 1e3);
     Ok(Reads {
         count: job.read.total_ios,
         iops: job.read.iops,
@@ -181,7 +183,7 @@ struct Direction {
     total_ios: u64,
     iops: f64,
     #[serde(default)]
-    clat_ns: Latency,
+    lat_ns: Latency,
 }
 
 #[derive(Default, Deserialize)]
@@ -197,7 +199,7 @@ mod tests {
     const DOCUMENT: &str = r#"note: something
 { "fio version" : "fio-3.33", "jobs" : [ { "jobname" : "causeway", "error" : 0, "job_runtime" : 2000, "usr_cpu" : 10.0,
   "sys_cpu" : 40.0, "read" : { "total_ios" : 20000, "iops" : 10000.0,
-  "clat_ns" : { "percentile" : { "50.000000" : 52000, "99.000000" : 99000 } } } } ] }"#;
+  "lat_ns" : { "percentile" : { "50.000000" : 52000, "99.000000" : 99000 } } } } ] }"#;
 
     #[test]
     fn the_output_of_fio_is_understood() {

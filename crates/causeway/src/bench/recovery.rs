@@ -61,23 +61,24 @@ impl<'a> Recovery<'a> {
         let card = node.card()?;
         let took = kill(node, &card, &mut self.traffic)?;
         self.traffic.drain().map_err(failure)?;
-        self.wait_for_successor(kills_lender, &card)?;
+        let successor = self.wait_for_successor(kills_lender, &card)?;
         let before = std::mem::replace(&mut self.core_to_core_ns, round_trip_ns());
         Ok(Round {
             value: took.as_secs_f64() * 1e3,
             core_to_core_ns: super::mean(before, self.core_to_core_ns),
+            card_ms: successor.last_recovery_s.map(|seconds| seconds * 1e3),
             victim: Some(if kills_lender { "lender" } else { "borrower" }),
             ..Round::default()
         })
     }
 
-    fn wait_for_successor(&self, of_lender: bool, dead: &Card) -> Result<(), Halt> {
+    fn wait_for_successor(&self, of_lender: bool, dead: &Card) -> Result<Card, Halt> {
         let node = if of_lender { &self.lender } else { &self.borrower };
         let deadline = Instant::now() + PATIENCE;
         loop {
             let card = node.card()?;
             if card.generation > dead.generation && card.pid != 0 && card.state == "running" {
-                return Ok(());
+                return Ok(card);
             }
             if Instant::now() > deadline {
                 return Err(Failure::failed(format_args!("the {} got no new card", node.role())).into());
@@ -151,7 +152,7 @@ impl Traffic {
         self.random =
             self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let offset = (self.random >> 24) % self.blocks.max(1) * u64::from(BLOCK);
-        if (self.random >> 16) % 3 == 0 {
+        if (self.random >> 16).is_multiple_of(3) {
             self.data.resize(BLOCK as usize, 0x5a);
             self.client.submit(Request::Write { offset, data: &self.data, fua: false })
         } else {

@@ -99,6 +99,9 @@ pub(super) struct Round {
     pub(super) p50_us: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) p99_us: Option<f64>,
+    /// Of a recovery, the part that the node itself counts: from the notice of the death to its successor's service.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) card_ms: Option<f64>,
     /// Whose card was killed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) victim: Option<&'static str>,

@@ -13,7 +13,7 @@ pub(crate) struct Liveness {
     last_sent: u64,
     started: u64,
     /// Changes whenever there is news.
-    news: [u64; 2],
+    news: u64,
     news_at: u64,
     /// The last event.
     checked: u64,
@@ -31,18 +31,22 @@ impl Liveness {
     }
 
     /// Before each event. `unheard`: the peer does not know this card, though it could. `waits`: something lies past
-    /// committed, or lacks credit. `news`: whatever changes when the wait makes progress; from then on probes are not backed off.
-    pub(crate) fn check(&mut self, now: u64, unheard: bool, waits: bool, news: [u64; 2]) -> Verdict {
+    /// committed, or lacks credit. `news`: how far the peer has committed; when that grows, and when a wait begins, the next
+    /// probe is not backed off.
+    pub(crate) fn check(&mut self, now: u64, unheard: bool, waits: bool, news: u64) -> Verdict {
         if unheard && now - self.last_sent > GREETING_GAP {
             return Err(format!("a card started at {} was silent since {}", self.started, self.last_sent));
         }
         if news != self.news || !waits {
-            // It came with the event before this one, and what that has sent may carry it.
+            // It came with the event before this one.
             (self.news, self.news_at) = (news, self.checked);
         }
         self.checked = now;
-        if waits && self.last_sent < self.news_at && now - self.news_at > PROBE_GAP {
-            return Err(format!("nobody has asked since {} what became of {news:?}", self.news_at));
+        if waits && self.last_sent <= self.news_at && now - self.news_at > PROBE_GAP {
+            return Err(format!(
+                "nobody has asked since {} what became of number {news} and above",
+                self.news_at
+            ));
         }
         Ok(())
     }
