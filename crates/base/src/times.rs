@@ -10,8 +10,10 @@ pub const PROBE_GRANULARITY: Duration = Duration::from_millis(1);
 pub const INITIAL_RTT: Duration = Duration::from_millis(5);
 /// Longest time between two probes of something unanswered.
 pub const PROBE_MAX: Duration = Duration::from_millis(100);
-/// Between two hellos of a new card that nobody has answered.
+/// First wait for the answer to a new card's hello; doubles up to [`HELLO_MAX`].
 pub const HELLO: Duration = Duration::from_millis(2);
+/// Longest wait between two hellos: a peer that is gone costs little, one that comes back is met soon.
+pub const HELLO_MAX: Duration = Duration::from_millis(16);
 /// Between two heartbeats on a rail that is otherwise idle.
 pub const HEARTBEAT: Duration = Duration::from_millis(100);
 /// Between two device information frames.
@@ -43,7 +45,7 @@ const fn shorter(a: Duration, b: Duration) -> bool {
 
 const _: () = {
     assert!(shorter(ACK_DELAY, PROBE_GRANULARITY), "an acknowledgement comes before the probe");
-    assert!(shorter(HELLO, PROBE_MAX));
+    assert!(shorter(HELLO, HELLO_MAX) && shorter(HELLO_MAX, PROBE_MAX));
     assert!(shorter(PROBE_MAX, RAIL_VERDICT), "a rail is probed before it is judged");
     assert!(shorter(HEARTBEAT, RAIL_VERDICT), "a healthy idle rail is heard before it is judged");
     assert!(RAIL_VERDICT.as_nanos() + RECOVERY.as_nanos() < SILENCE.as_nanos());

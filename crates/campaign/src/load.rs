@@ -109,8 +109,10 @@ impl Model {
 pub struct Report {
     /// Requests that succeeded.
     pub done: u64,
-    /// Requests that failed with an error of the drive.
+    /// Requests that failed with an error of the drive, flushes aside.
     pub failed: u64,
+    /// Flushes that failed: the honest answer when what they should make durable is gone.
+    pub failed_flushes: u64,
     /// The longest time without any reply, while requests were out.
     pub longest_gap: Duration,
     /// Why it ended before it was told to: the connection was lost.
@@ -131,6 +133,7 @@ struct Shared {
     volatile_loss: AtomicBool,
     done: AtomicU64,
     failed: AtomicU64,
+    failed_flushes: AtomicU64,
     /// Nanoseconds.
     longest_gap: AtomicU64,
 }
@@ -150,9 +153,9 @@ impl Load {
         self.shared.done.load(Ordering::Acquire)
     }
 
-    /// Requests that have failed so far.
+    /// Requests that have failed so far, of any kind.
     pub fn failed(&self) -> u64 {
-        self.shared.failed.load(Ordering::Acquire)
+        self.shared.failed.load(Ordering::Acquire) + self.shared.failed_flushes.load(Ordering::Acquire)
     }
 
     /// The longest gap since the last call.
@@ -252,8 +255,9 @@ impl Worker {
             self.take(&out, reply.result.is_ok(), &data)?;
         };
         let count = |counter: &AtomicU64| counter.load(Ordering::Acquire);
-        let (done, failed) = (count(&self.shared.done), count(&self.shared.failed));
-        Ok(Report { done, failed, longest_gap: self.longest_gap, lost, model: self.model })
+        let [done, failed, failed_flushes] =
+            [&self.shared.done, &self.shared.failed, &self.shared.failed_flushes].map(count);
+        Ok(Report { done, failed, failed_flushes, longest_gap: self.longest_gap, lost, model: self.model })
     }
 
     fn submit(&mut self) -> Result<(), NbdError> {
@@ -292,7 +296,11 @@ impl Worker {
         if let Out::Read(index) | Out::Write { index, .. } = out {
             self.busy[*index] = false;
         }
-        let counter = if succeeded { &self.shared.done } else { &self.shared.failed };
+        let counter = match (succeeded, out) {
+            (true, _) => &self.shared.done,
+            (false, Out::Flush(_)) => &self.shared.failed_flushes,
+            (false, _) => &self.shared.failed,
+        };
         counter.fetch_add(1, Ordering::AcqRel);
         if !succeeded {
             return Ok(());
@@ -311,6 +319,8 @@ impl Worker {
                     versions.durable = versions.issued;
                 }
             }
+            // A flush that ends behind the loss was issued anew to a lender that never had the writes before it.
+            Out::Flush(_) if self.shared.volatile_loss.load(Ordering::Acquire) => {}
             Out::Flush(completed) => {
                 for (versions, completed) in self.model.blocks.iter_mut().zip(completed) {
                     versions.durable = versions.durable.max(*completed);

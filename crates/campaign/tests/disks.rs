@@ -67,7 +67,7 @@ fn killed_cards_on_a_real_disk() {
         longest = longest.max(load.take_longest_gap());
     }
     let mut report = load.stop().unwrap();
-    assert_eq!((report.failed, report.lost), (0, None));
+    assert_eq!((report.failed, report.failed_flushes, report.lost), (0, 0, None));
     report.model.verify(&mut connect(&borrower.socket).unwrap(), Since::Nothing).unwrap();
     assert_eq!(borrower.process.terminate(STOP_TIMEOUT).unwrap(), 0);
     assert_eq!(lender.process.terminate(STOP_TIMEOUT).unwrap(), 0);

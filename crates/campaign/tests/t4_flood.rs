@@ -62,7 +62,7 @@ fn t4_a_flood_of_forgeries_is_counted_and_harms_nobody() {
     assert!(counted > sent / 2, "{counted} of {sent} were counted");
 
     let mut report = load.stop().unwrap();
-    assert_eq!((report.failed, report.lost), (0, None));
+    assert_eq!((report.failed, report.failed_flushes, report.lost), (0, 0, None));
     report.model.verify(&mut connect(&borrower.socket).unwrap(), Since::Nothing).unwrap();
     for (machine, name) in [(world.left(), "borrower"), (world.right(), "lender")] {
         let status = status(machine, name).unwrap();

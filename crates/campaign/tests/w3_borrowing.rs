@@ -85,7 +85,9 @@ fn w3_several_sources_and_several_connections() {
     let lender = Lender::start(world.right(), &sources, &[]).unwrap();
     let mut borrowers = Vec::new();
     for (index, line) in lender.lines.iter().enumerate() {
-        borrowers.push(Borrower::start_as(world.left(), &format!("borrower{index}"), line, &[]).unwrap());
+        let options = ["--io-timeout", "120"];
+        borrowers
+            .push(Borrower::start_as(world.left(), &format!("borrower{index}"), line, &options).unwrap());
     }
     let mut loads = Vec::new();
     for (index, borrower) in borrowers.iter().enumerate() {
@@ -99,7 +101,7 @@ fn w3_several_sources_and_several_connections() {
         }
     }
     for (index, load) in &loads {
-        load.wait_done(1000, LONG).unwrap_or_else(|error| {
+        load.wait_done(1000, 4 * LONG).unwrap_or_else(|error| {
             let done: Vec<_> = loads.iter().map(|(index, load)| (*index, load.done())).collect();
             let borrower = status(world.left(), &format!("borrower{index}"));
             panic!("{error}\n{done:?}\n{borrower:?}\n{:?}", status(world.right(), "lender"))
@@ -107,7 +109,7 @@ fn w3_several_sources_and_several_connections() {
     }
     for (index, load) in loads {
         let mut report = load.stop().unwrap();
-        assert_eq!((report.failed, report.lost), (0, None));
+        assert_eq!((report.failed, report.failed_flushes, report.lost), (0, 0, None));
         report.model.verify(&mut connect(&borrowers[index].socket).unwrap(), Since::Nothing).unwrap();
     }
     let status = status(world.right(), "lender").unwrap();

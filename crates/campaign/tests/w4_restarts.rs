@@ -54,7 +54,11 @@ fn w4_a_lender_restarted_under_load_costs_no_error() {
         assert!(after > before, "a restarted node is a new incarnation");
     }
     let mut report = load.stop().unwrap();
-    assert_eq!((report.failed, report.lost), (0, None), "requests wait for a lender that comes back");
+    assert_eq!(
+        (report.failed, report.failed_flushes, report.lost),
+        (0, 0, None),
+        "requests wait for a lender that comes back"
+    );
     report.model.verify(&mut connect(&borrower.socket).unwrap(), Since::Nothing).unwrap();
     assert_eq!(borrower.process.terminate(STOP_TIMEOUT).unwrap(), 0);
     scale::report(&format!("w4: lender restarted, {} requests, longest gap {longest:?}", report.done));

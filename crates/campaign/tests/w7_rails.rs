@@ -69,7 +69,7 @@ fn w7_a_rail_pulled_costs_no_error_and_is_taken_up_again() {
     }
     assert!(dropped(&world.relay().stats().unwrap()) > 10, "nothing was lost: the rails were not cut");
     let mut report = load.stop().unwrap();
-    assert_eq!((report.failed, report.lost), (0, None));
+    assert_eq!((report.failed, report.failed_flushes, report.lost), (0, 0, None));
     report.model.verify(&mut connect(&borrower.socket).unwrap(), Since::Nothing).unwrap();
 }
 

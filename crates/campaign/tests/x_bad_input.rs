@@ -63,7 +63,7 @@ fn x1_configuration_errors_name_file_line_and_remedy() {
     }
     let mut command = machine.command(binary().unwrap());
     command.args(["node", "--config", "/nonexistent/node.toml"]);
-    refused(machine, "node", command, 3, &["/nonexistent/node.toml"]);
+    refused(machine, "node", command, 2, &["/nonexistent/node.toml"]);
 }
 
 #[test]

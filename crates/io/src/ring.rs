@@ -298,6 +298,12 @@ impl Ring {
         unsafe { self.uring.submission().push(&request.entry(user_data)) }.map_err(|_| Full)
     }
 
+    /// Whether something was pushed that the kernel has not taken yet.
+    #[must_use]
+    pub fn has_pushed(&self) -> bool {
+        self.counters.load(word::SQ_TAIL) != self.counters.load(word::SQ_HEAD)
+    }
+
     /// Gives what was pushed to the kernel; returns how many requests it took.
     ///
     /// # Errors

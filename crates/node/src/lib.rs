@@ -25,7 +25,7 @@ pub use cells::{Address, EdgeGauges, Gauges, LoanCells, MAX_LOANS, MAX_RAILS, No
 pub use config::{CardConfig, LoanConfig, LoanRole};
 pub use lender::LentFunction;
 
-pub use device::nvme::Config as DriveConfig;
+pub use device::nvme::{COMMANDS as MEDIA_WORK, Config as DriveConfig};
 pub use device::{MediaError, MediaId, MediaKind};
 pub use host::nvme::Driver as DriveDriver;
 pub use host::{BlockError, BlockKind, BlockRequest, Geometry};

@@ -50,6 +50,7 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
         commit: commit(),
         machine: machine(),
         cases: Vec::with_capacity(cases.len()),
+        interrupted: false,
     };
     fs::create_dir_all(&args.out)
         .map_err(|error| Failure::io(format_args!("cannot create {}", args.out.display()), &error))?;
@@ -64,7 +65,10 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     for case in cases {
         match bench.case(case) {
             Ok(measured) => report.cases.push(measured),
-            Err(Halt::Interrupted) => break,
+            Err(Halt::Interrupted) => {
+                report.interrupted = true;
+                break;
+            }
             Err(Halt::Failed(failure)) => {
                 let mut failed = CaseReport::empty(case, bench.rounds(case));
                 failed.failed = Some(failure.message().to_owned());

@@ -6,12 +6,16 @@ use super::plot;
 use super::report::{COLUMNS, CaseReport, Report, row};
 
 const STYLE: &str = include_str!("../demo/page.css");
+/// The last row is a case like the others, not the sum of all.
+const ROWS: &str =
+    "tbody tr:last-child td { border-top: 0; } tbody tr:last-child td + td { font-weight: 400; }\n";
 
 /// The page.
 pub(super) fn render(report: &Report) -> String {
     let missed = report.cases.iter().filter(|case| case.met == Some(false)).count();
     let failed = report.cases.iter().filter(|case| case.failed.is_some()).count();
     let (class, badge) = match (failed, missed) {
+        _ if report.interrupted => ("partial", "interrupted".to_owned()),
         (0, 0) => ("good", "targets met".to_owned()),
         (0, _) => ("partial", format!("{missed} targets missed")),
         _ => ("bad", format!("{failed} cases failed")),
@@ -19,7 +23,7 @@ pub(super) fn render(report: &Report) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>Causeway bench: {badge}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n\
+         <title>Causeway bench: {badge}</title>\n<style>\n{STYLE}{ROWS}</style>\n</head>\n<body>\n<main>\n\
          <header><h1>Causeway bench</h1><span class=\"badge {class}\">{badge}</span>\n\
          <p class=\"verdict\">{machine}</p>\n{problems}</header>\n\
          <section><h2>What came out</h2>\n{table}\

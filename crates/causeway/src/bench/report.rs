@@ -20,6 +20,8 @@ pub(super) struct Report {
     pub(super) commit: String,
     pub(super) machine: Machine,
     pub(super) cases: Vec<CaseReport>,
+    /// Somebody ended it before its last case.
+    pub(super) interrupted: bool,
 }
 
 /// Where it was measured.
@@ -200,6 +202,9 @@ impl Report {
         let width = |column: usize| lines.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
         let widths: [usize; COLUMNS.len()] = std::array::from_fn(width);
         let mut text = String::new();
+        if self.interrupted {
+            text.push_str("interrupted; the result is that of what ran until then\n");
+        }
         for row in &lines {
             let _ = write!(text, "{:<width$}", row[0], width = widths[0]);
             for (cell, width) in row.iter().zip(widths).skip(1) {
@@ -324,6 +329,7 @@ pub(super) mod tests {
                 skipped,
                 CaseReport::measured(case("idle-memory"), near(&[70.0, 69.0, 71.0]), None),
             ],
+            interrupted: false,
         }
     }
 

@@ -115,7 +115,9 @@ impl Node {
             let mut then = Then::GoOn;
             for event in &events {
                 log_event(event);
-                then = observer.handle(event)?;
+                if observer.handle(event)? == Then::End {
+                    then = Then::End;
+                }
             }
             if observer.has_done() {
                 self.begin_end(observer);

@@ -16,8 +16,8 @@ use crate::wait::{Interest, Waiter, WakeUp};
 
 /// Threads for disks where io_uring is forbidden, and for what it cannot do.
 const THREADS: usize = 4;
-/// Work that waits for a thread.
-const QUEUE: usize = 1024;
+/// Work that waits for a thread: all that the controllers of all loans can have out.
+const QUEUE: usize = node::MAX_LOANS * node::MEDIA_WORK;
 
 /// The media behind the lent functions of a card.
 pub(super) struct Media<'m> {
@@ -98,7 +98,10 @@ impl<'m> Media<'m> {
             }
             busy = true;
         }
-        if busy && let Some(ring) = &mut self.ring {
+        // Also what an earlier call could not hand over, because the kernel was short of something.
+        if let Some(ring) = &mut self.ring
+            && ring.has_pushed()
+        {
             match ring.submit() {
                 Err(error) if !matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY)) => {
                     return Err(error);

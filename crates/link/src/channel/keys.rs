@@ -169,7 +169,7 @@ impl Channel<'_> {
             peer_name: answer.name,
         };
         self.adopt(now, keys);
-        self.greeting.next = Some(now);
+        self.greet(now);
         Ok(())
     }
 

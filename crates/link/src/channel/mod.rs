@@ -257,6 +257,8 @@ struct Transmission {
 struct Greeting {
     /// When to say hello next; none once it is answered.
     next: Option<Instant>,
+    /// Between the last two; doubles, so that a peer that is gone costs nothing.
+    wait: Duration,
     /// Paths that shall carry the hello now, as bits.
     due: u8,
     /// The peer's card whose hello is to be answered.
@@ -305,7 +307,7 @@ impl<'m> Channel<'m> {
             previous: None,
             pending: None,
             transmission: Transmission::new(sender.committed()),
-            greeting: Greeting { next: None, due: 0, answer: None },
+            greeting: Greeting { next: None, wait: base::times::HELLO, due: 0, answer: None },
             handshake: Handshake::new(now),
             frames_under_key: 0,
             goodbye: false,
@@ -318,8 +320,8 @@ impl<'m> Channel<'m> {
             config,
         };
         channel.load_keys();
-        if channel.current.is_some() {
-            channel.greeting.next = Some(now);
+        if channel.current.is_some() && channel.state() != State::Closed {
+            channel.greet(now);
         } else if channel.config.role == Role::Borrower {
             channel.handshake.next = Some(now);
         }
@@ -348,7 +350,7 @@ impl<'m> Channel<'m> {
     /// The borrower gives the function back: repeated until it is heard, then [`Event::Closed`].
     pub fn close(&mut self, now: Instant) {
         self.goodbye = true;
-        self.greeting.next = Some(now);
+        self.greet(now);
     }
 
     /// What the lender announces periodically.

@@ -2,7 +2,9 @@
 
 use core::time::Duration;
 
-use base::times::{ACK_DELAY, HEARTBEAT, HELLO, INFORMATION, PROBE_GRANULARITY, PROBE_MAX, SILENCE};
+use base::times::{
+    ACK_DELAY, HEARTBEAT, HELLO, HELLO_MAX, INFORMATION, PROBE_GRANULARITY, PROBE_MAX, SILENCE,
+};
 use base::{Instant, Rule};
 
 use super::keys::all_paths;
@@ -42,8 +44,15 @@ impl Channel<'_> {
         if self.greeting.next.is_some_and(|next| next <= now) {
             self.greeting.due = all_paths(self.paths.len());
             let again = self.journal.rule(Rule::HelloUntilAnswered) || self.goodbye;
-            self.greeting.next = again.then_some(now + HELLO);
+            self.greeting.next = again.then_some(now + self.greeting.wait);
+            self.greeting.wait = (self.greeting.wait * 2).min(HELLO_MAX);
         }
+    }
+
+    /// Says hello, or goodbye, now and until it is heard.
+    pub(super) fn greet(&mut self, now: Instant) {
+        self.greeting.next = Some(now);
+        self.greeting.wait = HELLO;
     }
 
     /// The borrower begins anew when nothing authentic has been heard for long, or when the keys grow old.

@@ -2,7 +2,7 @@
 
 use super::Verdict;
 
-/// A new card that its peer has not heard sends something at least so often; hellos go out every 2 ms.
+/// A new card that its peer has not heard sends something at least so often; hellos are at most 16 ms apart.
 const GREETING_GAP: u64 = 20_000_000;
 /// Who waits for a commit or for credit asks at least once in so long after the last news. Heartbeats are rarer.
 const PROBE_GAP: u64 = 70_000_000;
