@@ -407,15 +407,28 @@ impl<'m> Loan<'m> {
             End::Lent(function) => function,
             End::Borrowed(drive) => drive,
         };
-        match self.channel.handle_frame(now, frame, sink) {
-            // A borrower knows its lender's addresses from the line; a lender learns where the borrower is.
-            Heard::Peer if matches!(self.end, End::Lent(_)) => {
-                if let Some(cell) = self.cells.peers.get(rail as usize) {
-                    cell.set(journal, from);
-                }
+        let heard = self.channel.handle_frame(now, frame, sink);
+        if heard == Heard::Proposal {
+            self.reply_to = from;
+        }
+        // A borrower knows its lender's addresses from the line.
+        if matches!(self.end, End::Lent(_)) {
+            self.learn_address(journal, rail, from, heard);
+        }
+    }
+
+    /// A lender learns where the borrower is: from whoever answers this very card, so that a replay cannot lead it astray, or
+    /// from anyone authentic while it knows nothing better.
+    fn learn_address(&self, journal: Journal<'m>, rail: u8, from: Address, heard: Heard) {
+        let Some(cell) = self.cells.peers.get(rail as usize) else { return };
+        match heard {
+            Heard::Newcomer => {
+                self.cells.peers.iter().for_each(|peer| peer.set(journal, Address::default()));
+                cell.set(journal, from);
             }
-            Heard::Proposal => self.reply_to = from,
-            Heard::Peer | Heard::Nothing => {}
+            Heard::Answer => cell.set(journal, from),
+            Heard::Peer if !cell.get().is_known() => cell.set(journal, from),
+            Heard::Peer | Heard::Proposal | Heard::Nothing => {}
         }
     }
 

@@ -17,8 +17,12 @@ use crate::sender::Credits;
 /// From whom a frame was, if it was not dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Heard {
-    /// From the peer of the channel.
+    /// From the peer of the channel: but when, nobody knows. A replay is heard so, too, by a card that is new.
     Peer,
+    /// From the peer, in answer to this very card: it is there now.
+    Answer,
+    /// The first under new keys: a handshake has just met this peer.
+    Newcomer,
     /// A message of a handshake, from someone who knows the key of the loan.
     Proposal,
     /// It was dropped and counted.
@@ -51,6 +55,8 @@ struct Asked {
     urgent: bool,
     /// The packet must not be acknowledged: it counts as lost.
     refused: bool,
+    /// It speaks of what this very card has sent.
+    answers: bool,
 }
 
 impl<'m> Channel<'m> {
@@ -89,10 +95,10 @@ impl<'m> Channel<'m> {
         match (header.kind, self.config.role) {
             (Kind::Initiation, Role::Lender) => self.handle_initiation(now, header.path, &frame[body])?,
             (Kind::Response, Role::Borrower) => self.handle_response(now, &frame[body])?,
-            (Kind::Sealed, _) => self.handle_sealed(now, &header, frame, sink)?,
+            (Kind::Sealed, _) => return self.handle_sealed(now, &header, frame, sink),
             _ => return Err(Dropped::Malformed),
         }
-        Ok(if header.kind == Kind::Sealed { Heard::Peer } else { Heard::Proposal })
+        Ok(Heard::Proposal)
     }
 
     fn handle_sealed(
@@ -101,7 +107,7 @@ impl<'m> Channel<'m> {
         header: &Header,
         frame: &mut [u8],
         sink: &mut dyn Sink<'m>,
-    ) -> Result<(), Dropped> {
+    ) -> Result<Heard, Dropped> {
         let cells = self.cells;
         let which = self.which_keys(header.key_id).ok_or(Dropped::Auth)?;
         // Sealed frames of another life do not open; unsealed ones would.
@@ -146,7 +152,11 @@ impl<'m> Channel<'m> {
         }
         let asked = self.handle_records(now, header, records, sink);
         self.acknowledge(now, header, &asked);
-        Ok(())
+        Ok(match (which, asked.answers) {
+            (Which::Pending, _) => Heard::Newcomer,
+            (_, true) => Heard::Answer,
+            (_, false) => Heard::Peer,
+        })
     }
 
     fn which_keys(&self, id: u8) -> Option<Which> {
@@ -206,6 +216,7 @@ impl<'m> Channel<'m> {
                 Record::Ack { path, generation, delay_us, ranges } => {
                     // What an older card of ours has sent, this one knows nothing of.
                     if generation == self.config.generation.0 && (path as usize) < self.paths.len() {
+                        asked.answers = true;
                         let delay = Duration::from_micros(u64::from(delay_us));
                         self.handle_ack(now, path, &ranges, delay);
                     }
@@ -220,6 +231,7 @@ impl<'m> Channel<'m> {
                     self.greeting.answer = Some(header.card_generation.0);
                 }
                 Record::HelloHeard { generation } if generation == self.config.generation.0 => {
+                    asked.answers = true;
                     if !self.goodbye {
                         self.greeting.next = None;
                     }
