@@ -296,3 +296,24 @@ fn keys_are_replaced_under_traffic_without_a_reset() {
     assert!(ends[1].channel.stats().handshakes.get() > 3, "{:?}", ends[1].channel.stats());
     assert_eq!(ends[1].events.iter().filter(|event| **event == Event::Reset).count(), 1);
 }
+
+#[test]
+fn a_replay_to_a_new_card_is_not_taken_for_an_answer() {
+    let arena = Arena::default();
+    let mut ends = pair(&arena);
+    let mut now = Instant::ZERO;
+    run(&mut now, &mut ends, &mut |_, _| true, 50);
+    // The lender speaks, so that the borrower's next frame acknowledges something.
+    ends[1].write(0);
+    ends[1].step(now);
+    let mut frame = vec![0; MAX_FRAME];
+    let [borrower, lender] = &mut ends;
+    let len = lender.channel.poll_transmit(now, &mut frame).unwrap().len;
+    borrower.channel.handle_frame(now, &mut frame[..len], &mut borrower.log);
+    now += base::times::ACK_DELAY;
+    let len = borrower.channel.poll_transmit(now, &mut frame).unwrap().len;
+    let captured = frame[..len].to_vec();
+    assert_eq!(lender.channel.handle_frame(now, &mut frame[..len], &mut lender.log), Heard::Answer);
+    lender.restart(now);
+    assert_eq!(lender.channel.handle_frame(now, &mut captured.clone(), &mut lender.log), Heard::Peer);
+}
