@@ -343,8 +343,8 @@ impl Ring {
     /// cancelled and waits until everything it did submit is over. Then no request of the dead card touches disk or
     /// memory any more.
     ///
-    /// The completions stay in the ring, for the next card to reap into the ledger; those it recorded and finds no
-    /// completion for, it submits again.
+    /// The completions stay in the ring; the next card throws them away, because whatever has no result in its ledger is
+    /// submitted again.
     ///
     /// # Errors
     /// [`DrainError`] if requests are still in flight when `deadline` is over, or the kernel refused to wait.

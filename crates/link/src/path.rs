@@ -249,7 +249,7 @@ impl Outgoing {
     }
 
     /// Time has come: true if the path is to be probed. With `all`, everything in flight is given to `lost`, because another path
-    /// can carry it; otherwise only the oldest packet that carried TLPs.
+    /// can carry it; otherwise only the oldest packet.
     pub(crate) fn handle_timeout(&mut self, now: Instant, all: bool, lost: &mut dyn FnMut(Carried)) -> bool {
         if self.poll_timeout().is_none_or(|deadline| deadline > now) {
             return false;

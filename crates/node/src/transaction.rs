@@ -106,7 +106,8 @@ pub(crate) fn complete_copied(
     pages.release(page);
 }
 
-/// Queues a completion. There is room: the request's credit was granted for it.
+/// Queues a completion. There is room, because the request's credit was granted for it; a peer that goes beyond its credit gets
+/// no completion, and its own time-out.
 fn complete(port: &mut Port<'_>, completion: Completion, payload: Payload, last: bool) {
     if port.sender.room(FlowClass::Completion) > 0 {
         port.sender.push(&Header::Completion(completion), payload, last);

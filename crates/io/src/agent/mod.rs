@@ -33,7 +33,7 @@ use crate::wait::{Interest, SpinTimes, Waiter};
 
 /// Requests that the ring holds.
 const RING_ENTRIES: u32 = 512;
-/// How long disk requests of a dead card may take to end before its successor is given up for this time.
+/// How long disk requests of a dead card may take to end; the agent waits, and gives the node up where they take longer.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(20);
 /// A card that dies sooner than this has hardly begun.
 const SHORT_LIFE: Duration = Duration::from_millis(50);
