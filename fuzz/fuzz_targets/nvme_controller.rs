@@ -3,24 +3,17 @@
 
 use std::collections::VecDeque;
 
-use base::ledger::{Arena, PageCells};
+use base::ledger::Arena;
 use base::{Instant, Payload};
-use device::nvme::{Config, Controller, NvmeCells};
+use device::nvme::Controller;
 use device::{Dma, DmaError, DmaId, Function, MediaError, MediaId};
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
 use rigs::Rig;
-use zerocopy::FromBytes;
+use rigs::nvme::Root;
 
 const BLOCKS: u64 = 64;
 const NOW: Instant = rigs::START;
-
-#[derive(FromBytes)]
-#[repr(C)]
-struct Root {
-    pages: PageCells,
-    nvme: NvmeCells,
-}
 
 #[derive(Arbitrary, Debug)]
 enum Step {
@@ -90,6 +83,23 @@ impl World<'_> {
     }
 
     fn step(&mut self, step: &Step) {
+        match step {
+            Step::Timeout => self.controller.handle_timeout(NOW),
+            Step::Reset => {
+                self.controller.reset(NOW);
+                self.reads.clear();
+            }
+            Step::Enable => self.enable(),
+            Step::Command { .. } => self.prepare(step),
+            Step::Data { .. } | Step::Fill(_) | Step::Failed(_) => self.complete_dma(step),
+            Step::Media { failed } => self.complete_media(*failed),
+            _ => self.access(step),
+        }
+        self.drain();
+    }
+
+    /// The host reads and writes registers, the buffer or configuration space.
+    fn access(&mut self, step: &Step) {
         let controller = &mut self.controller;
         match step {
             Step::Register { offset, value } => {
@@ -107,62 +117,64 @@ impl World<'_> {
             Step::ConfigWrite { register, value, enables } => {
                 controller.config_write(NOW, *register & 0xffc, *value, *enables & 0xf);
             }
-            Step::Command { opcode, namespace, prp1, prp2, dwords } => {
-                self.command = [0; 64];
-                self.command[0] = *opcode;
-                self.command[4] = *namespace;
-                self.command[24..28].copy_from_slice(&prp1.to_le_bytes());
-                self.command[32..36].copy_from_slice(&prp2.to_le_bytes());
-                for (field, dword) in self.command[40..].chunks_exact_mut(4).zip(dwords) {
-                    field[..2].copy_from_slice(&dword.to_le_bytes());
-                }
-            }
+            other => unreachable!("{other:?} is no access"),
+        }
+    }
+
+    /// The host leaves a command where the controller looks next.
+    fn prepare(&mut self, step: &Step) {
+        let Step::Command { opcode, namespace, prp1, prp2, dwords } = step else { return };
+        self.command = [0; 64];
+        self.command[0] = *opcode;
+        self.command[4] = *namespace;
+        self.command[24..28].copy_from_slice(&prp1.to_le_bytes());
+        self.command[32..36].copy_from_slice(&prp2.to_le_bytes());
+        for (field, dword) in self.command[40..].chunks_exact_mut(4).zip(dwords) {
+            field[..2].copy_from_slice(&dword.to_le_bytes());
+        }
+    }
+
+    /// The oldest read of the host's memory gets a part of its data, all of it, or an error.
+    fn complete_dma(&mut self, step: &Step) {
+        let Some(&(id, len)) = self.reads.front() else { return };
+        let controller = &mut self.controller;
+        let mut is_over = true;
+        match step {
             Step::Data { bytes, offset, last } => {
-                if let Some(&(id, len)) = self.reads.front() {
-                    // The card above checks completions against the request, so parts lie inside of it.
-                    let offset = usize::from(*offset) % len;
-                    let bytes = &bytes[..bytes.len().min(len - offset)];
-                    controller.handle_dma_data(NOW, id, offset, bytes, *last);
-                    if *last {
-                        self.reads.pop_front();
-                    }
-                }
+                // The card above checks completions against the request, so parts lie inside of it.
+                let offset = usize::from(*offset) % len;
+                let bytes = &bytes[..bytes.len().min(len - offset)];
+                controller.handle_dma_data(NOW, id, offset, bytes, *last);
+                is_over = *last;
             }
             Step::Fill(pattern) => {
-                if let Some((id, len)) = self.reads.pop_front() {
-                    let pattern = pattern.to_le_bytes();
-                    let bytes: Vec<u8> = match len {
-                        64 => self.command.to_vec(),
-                        _ => pattern.iter().copied().cycle().take(len).collect(),
-                    };
-                    controller.handle_dma_data(NOW, id, 0, &bytes, true);
-                }
+                let bytes: Vec<u8> = match len {
+                    64 => self.command.to_vec(),
+                    _ => pattern.to_le_bytes().iter().copied().cycle().take(len).collect(),
+                };
+                controller.handle_dma_data(NOW, id, 0, &bytes, true);
             }
             Step::Failed(kind) => {
                 let errors = [DmaError::UnsupportedRequest, DmaError::Aborted, DmaError::Timeout];
-                if let Some((id, _)) = self.reads.pop_front() {
-                    controller.handle_dma_error(NOW, id, errors[usize::from(*kind % 3)]);
-                }
+                controller.handle_dma_error(NOW, id, errors[usize::from(*kind % 3)]);
             }
-            Step::Media { failed } => {
-                if let Some(id) = self.media.pop_front() {
-                    let result = match failed {
-                        0 => Err(MediaError::Io),
-                        1 => Err(MediaError::NoSpace),
-                        2 => Err(MediaError::ReadOnly),
-                        _ => Ok(()),
-                    };
-                    controller.handle_media(NOW, id, result);
-                }
-            }
-            Step::Timeout => controller.handle_timeout(NOW),
-            Step::Reset => {
-                controller.reset(NOW);
-                self.reads.clear();
-            }
-            Step::Enable => self.enable(),
+            other => unreachable!("{other:?} is no end of a read"),
         }
-        self.drain();
+        if is_over {
+            self.reads.pop_front();
+        }
+    }
+
+    /// The medium has done its oldest work, or failed.
+    fn complete_media(&mut self, failed: u8) {
+        let Some(id) = self.media.pop_front() else { return };
+        let result = match failed {
+            0 => Err(MediaError::Io),
+            1 => Err(MediaError::NoSpace),
+            2 => Err(MediaError::ReadOnly),
+            _ => Ok(()),
+        };
+        self.controller.handle_media(NOW, id, result);
     }
 
     /// Memory space and bus master, admin queues of 16 entries, enable.
@@ -200,9 +212,8 @@ impl World<'_> {
 
 fuzz_target!(|steps: Vec<Step>| {
     let arena = Arena::default();
-    let rig = Rig::<Root>::new(&arena);
-    let controller =
-        Controller::new(&rig.root.nvme, rig.pages(&rig.root.pages), rig.journal, Config::new(BLOCKS, 512, 1));
+    let rig = rigs::nvme::rig(&arena);
+    let controller = rigs::nvme::controller(&rig, BLOCKS);
     let (reads, media) = (VecDeque::new(), VecDeque::new());
     let mut world = World { controller, rig: &rig, reads, media, command: [0; 64] };
     world.step(&Step::Enable);
