@@ -99,6 +99,13 @@ impl<'m> BorrowedDrive<'m> {
         self.max_payload = max_payload;
     }
 
+    /// Another node has used the drive: everything that is under way or not flushed ends with an error, since it was meant for
+    /// what the drive held before.
+    pub(crate) fn forget(&mut self, now: Instant) {
+        self.driver.forget(now);
+        self.server.fail_requests(now);
+    }
+
     /// Moves requests from the edge to the driver, accesses from the driver to the stream, and results back. True if there
     /// may be more, which is then for the next step.
     pub(crate) fn pump(&mut self, now: Instant, port: &mut Port<'m>, open: bool) -> bool {
@@ -118,6 +125,7 @@ impl<'m> BorrowedDrive<'m> {
     }
 
     fn pump_edge(&mut self, now: Instant) {
+        self.driver.abandon(core::iter::from_fn(|| self.server.poll_abandoned()));
         while let Some((id, result)) = self.driver.poll_completion() {
             self.server.handle_completion(now, id, result);
         }
@@ -125,6 +133,9 @@ impl<'m> BorrowedDrive<'m> {
         while self.driver.room() > 0 {
             let Some(request) = self.server.poll_request() else { break };
             self.driver.submit(now, request);
+        }
+        if self.server.wants_pages() {
+            self.driver.flush_kept();
         }
     }
 
