@@ -16,7 +16,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub const VERSION: u8 = 1;
 /// Bytes of a header.
 pub const HEADER_LEN: usize = 56;
-/// Bytes of the tag behind the body: AES-GCM's, or a CRC32C and zeroes.
+/// Bytes of the tag behind the body: AES-GCM's, or a CRC32C and zeroes, or the name of a key.
 pub const TAG_LEN: usize = 16;
 /// Bytes of a frame that carry no body.
 pub const OVERHEAD: usize = HEADER_LEN + TAG_LEN;
@@ -33,6 +33,8 @@ pub enum Kind {
     Response = 2,
     /// Records under the keys of a handshake.
     Sealed = 3,
+    /// Records over memory that only the two nodes share: the tag is the key's name, and nothing is sealed.
+    Private = 4,
 }
 
 /// The header as it lies in a frame.
@@ -107,6 +109,7 @@ impl Header {
             1 => Kind::Initiation,
             2 => Kind::Response,
             3 => Kind::Sealed,
+            4 => Kind::Private,
             _ => return Err(FrameError::Malformed),
         };
         Ok(Self {

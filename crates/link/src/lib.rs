@@ -13,6 +13,7 @@ mod channel;
 pub mod frame;
 mod handshake;
 pub mod path;
+mod proof;
 mod receiver;
 mod record;
 mod seal;
@@ -20,10 +21,11 @@ mod sender;
 mod tags;
 
 pub use channel::{
-    Channel, ChannelCells, ChannelConfig, Event, Heard, Name, PathConfig, PathId, Port, REKEY_FRAMES, Role,
-    Sink, State, Stats, Transmit,
+    Channel, ChannelCells, ChannelConfig, Event, Heard, Name, PRIVATE_PATH, PathConfig, PathId, Port, REKEY_FRAMES, Role,
+    Room, Sink, State, Stats, Transmit,
 };
 pub use handshake::{Refusal, Tenancy, derive};
+pub use proof::{PROOF_LEN, is_proof, prove};
 pub use receiver::{Receiver, ReceiverCells, tlp_digest};
 pub use record::Information;
 pub use sender::{Sender, SenderCells};

@@ -25,6 +25,10 @@ const MIN_WINDOW: usize = 2 * crate::frame::MAX_FRAME;
 /// structures; both directions and both ends' bursts leave a quarter. More would be dropped by ourselves, and 2 MiB fill 10 Gbit/s
 /// at a round trip of 1.6 ms.
 const MAX_WINDOW: usize = 2 << 20;
+/// What may be in flight in shared memory: half of a ring, which thus never overflows, since the rest is room for lengths,
+/// acknowledgements and what is skipped at its end. It holds what passes while the two ends take turns; more would only be
+/// colder.
+pub(crate) const PRIVATE_WINDOW: usize = 256 << 10;
 /// Packets in flight that are remembered.
 const MAX_SENT: usize = 4096;
 /// Packet numbers behind the largest that are told from replays.
@@ -87,6 +91,8 @@ pub(crate) struct Outgoing {
     smoothed: Option<Duration>,
     variance: Duration,
     window: usize,
+    /// Between which bounds the window moves.
+    bounds: (usize, usize),
     threshold: usize,
     /// Losses of packets sent before this belong to a reduction that has been made.
     recovery_start: Instant,
@@ -102,6 +108,15 @@ pub(crate) struct Outgoing {
 
 impl Outgoing {
     pub(crate) fn new() -> Self {
+        Self::with_window(INITIAL_WINDOW, (MIN_WINDOW, MAX_WINDOW))
+    }
+
+    /// A path through memory, which knows no congestion.
+    pub(crate) fn private() -> Self {
+        Self::with_window(PRIVATE_WINDOW, (PRIVATE_WINDOW, PRIVATE_WINDOW))
+    }
+
+    fn with_window(window: usize, bounds: (usize, usize)) -> Self {
         Self {
             next_number: 0,
             sent: VecDeque::new(),
@@ -109,7 +124,8 @@ impl Outgoing {
             largest_acked: None,
             smoothed: None,
             variance: INITIAL_RTT / 2,
-            window: INITIAL_WINDOW,
+            window,
+            bounds,
             threshold: usize::MAX,
             recovery_start: Instant::ZERO,
             loss_deadline: None,
@@ -203,7 +219,7 @@ impl Outgoing {
         }
         let more =
             if self.window < self.threshold { packet.bytes } else { 16_384 * packet.bytes / self.window };
-        self.window = (self.window + more).min(MAX_WINDOW);
+        self.window = (self.window + more).min(self.bounds.1);
     }
 
     fn sample(&mut self, latest: Duration, delay: Duration) {
@@ -242,7 +258,7 @@ impl Outgoing {
     fn shrink(&mut self, now: Instant, sent_at: Instant) {
         if sent_at > self.recovery_start {
             self.recovery_start = now;
-            self.window = (self.window / 10 * 7).max(MIN_WINDOW);
+            self.window = (self.window / 10 * 7).max(self.bounds.0);
             self.threshold = self.window;
         }
     }
@@ -285,6 +301,13 @@ impl Outgoing {
             lost(packet.carried);
         }
         true
+    }
+
+    /// Everything in flight is given to `lost`: the path is another one from now on, and suspect until it answers.
+    pub(crate) fn start_over(&mut self, lost: &mut dyn FnMut(Carried)) {
+        self.sent.drain(..).for_each(|packet| lost(packet.carried));
+        self.forget_in_flight();
+        self.probes = 1;
     }
 
     /// Forgets what is in flight, without a verdict: the peer has a new card.

@@ -2,15 +2,23 @@ use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use base::ids::CardGeneration;
 
 use crate::frame::{HEADER_LEN, OVERHEAD, TAG_LEN};
+use crate::handshake::derive;
 
 /// Bytes of a key.
 pub(crate) const KEY_LEN: usize = 32;
+/// What the name of a key is derived with.
+const PRIVATE: u64 = u64::from_le_bytes(*b"private\0");
 
 /// One direction's protection of frames: AES-256-GCM, or a CRC32C where both sides chose to be insecure.
+///
+/// Frames in memory that two nodes share with nobody else need neither: who can change the memory has the keys anyway. They
+/// bear the name of their key set, so that what an earlier one has left there is not taken for ours.
 pub(crate) enum Seal {
     Aead(Box<LessSafeKey>),
     /// The key is part of what is summed up, so that frames of an earlier key set with the same id are not taken for ours.
     Checksum([u8; KEY_LEN]),
+    /// What stands in place of the tag: tells nothing of the key it was derived from.
+    Name([u8; TAG_LEN]),
 }
 
 impl Seal {
@@ -20,6 +28,13 @@ impl Seal {
         }
         let key = UnboundKey::new(&AES_256_GCM, key).expect("the key has the length of the algorithm");
         Self::Aead(Box::new(LessSafeKey::new(key)))
+    }
+
+    /// For frames that never leave the memory of the two nodes: see [`crate::frame::Kind::Private`].
+    pub(crate) fn private(key: &[u8; KEY_LEN]) -> Self {
+        let mut name = [0; TAG_LEN];
+        name.copy_from_slice(&derive(key, PRIVATE)[..TAG_LEN]);
+        Self::Name(name)
     }
 
     /// Seals `frame` in place: its header stays readable, its last [`TAG_LEN`] bytes become the tag.
@@ -39,6 +54,7 @@ impl Seal {
                 tag.copy_from_slice(sealed.as_ref());
             }
             Self::Checksum(key) => tag.copy_from_slice(&checksum(key, header, body)),
+            Self::Name(name) => tag.copy_from_slice(name),
         }
     }
 
@@ -55,6 +71,10 @@ impl Seal {
             Self::Checksum(key) => {
                 let (body, tag) = rest.split_at_mut(rest.len() - TAG_LEN);
                 (*tag == checksum(key, header, body)).then_some(body)
+            }
+            Self::Name(name) => {
+                let (body, tag) = rest.split_at_mut(rest.len() - TAG_LEN);
+                (tag == name).then_some(body)
             }
         }
     }
@@ -104,6 +124,19 @@ mod tests {
             }
             assert_eq!(seal.open(&mut frame, nonce).unwrap(), &[0x5a; 40]);
         }
+    }
+
+    #[test]
+    fn a_private_frame_names_its_key_and_no_other_opens_it() {
+        let (seal, other) = (Seal::private(&[7; KEY_LEN]), Seal::private(&[8; KEY_LEN]));
+        let nonce = nonce(CardGeneration(3), 7, 9);
+        let mut frame = vec![0x5a; OVERHEAD + 40];
+        seal.seal(&mut frame, nonce);
+        assert!(frame[frame.len() - TAG_LEN..] != [7; TAG_LEN]);
+        for sealed in [other, Seal::new(&[7; KEY_LEN], false), Seal::new(&[7; KEY_LEN], true)] {
+            assert!(sealed.open(&mut frame.clone(), nonce).is_none());
+        }
+        assert_eq!(seal.open(&mut frame, nonce).unwrap(), &[0x5a; 40]);
     }
 
     #[test]

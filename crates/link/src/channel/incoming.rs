@@ -60,10 +60,22 @@ struct Asked {
 }
 
 impl<'m> Channel<'m> {
-    /// Takes a frame that came for this channel, and says from whom it was. Whatever is wrong with it is counted, and the
+    /// Takes a frame that came for this channel over a rail, and says from whom it was. Whatever is wrong with it is counted, and the
     /// frame dropped.
     pub fn handle_frame(&mut self, now: Instant, frame: &mut [u8], sink: &mut dyn Sink<'m>) -> Heard {
-        match self.take_frame(now, frame, sink) {
+        let taken = self.take_frame(now, frame, false, sink);
+        self.judge_frame(taken)
+    }
+
+    /// Takes a frame that came for this channel over the private path. `frame` must be the caller's own copy: the peer could change
+    /// what lies in shared memory while it is looked at.
+    pub fn handle_private_frame(&mut self, now: Instant, frame: &mut [u8], sink: &mut dyn Sink<'m>) -> Heard {
+        let taken = self.take_frame(now, frame, true, sink);
+        self.judge_frame(taken)
+    }
+
+    fn judge_frame(&self, taken: Result<Heard, Dropped>) -> Heard {
+        match taken {
             Ok(heard) => heard,
             Err(dropped) => {
                 let stats = &self.cells.stats;
@@ -82,20 +94,29 @@ impl<'m> Channel<'m> {
         &mut self,
         now: Instant,
         frame: &mut [u8],
+        is_private: bool,
         sink: &mut dyn Sink<'m>,
     ) -> Result<Heard, Dropped> {
         let header = Header::parse(frame).map_err(|_| Dropped::Malformed)?;
         if header.loan_generation != self.config.loan_generation {
             return Err(Dropped::Generation);
         }
-        if header.path as usize >= self.paths.len() || !packet_number_fits(header.packet_number) {
+        let path = self.path_index(header.path).ok_or(Dropped::Malformed)?;
+        // Whoever sends over a network could claim to be the private path otherwise.
+        let claims_private = self.paths[path].is_private() || header.kind == Kind::Private;
+        if claims_private != is_private || !packet_number_fits(header.packet_number) {
             return Err(Dropped::Malformed);
         }
         let body = HEADER_LEN..frame.len() - TAG_LEN;
         match (header.kind, self.config.role) {
+            // Handshakes are for those who do not share anything yet.
+            (Kind::Initiation | Kind::Response, _) if is_private => Err(Dropped::Malformed),
             (Kind::Initiation, Role::Lender) => self.handle_initiation(now, header.path, &frame[body]),
             (Kind::Response, Role::Borrower) => self.handle_response(now, &frame[body]),
-            (Kind::Sealed, _) => self.handle_sealed(now, &header, frame, sink),
+            (Kind::Sealed, _) if !is_private => self.handle_sealed(now, &header, path, frame, sink),
+            (Kind::Private, _) if self.paths[path].is_private() => {
+                self.handle_sealed(now, &header, path, frame, sink)
+            }
             _ => Err(Dropped::Malformed),
         }
     }
@@ -104,6 +125,7 @@ impl<'m> Channel<'m> {
         &mut self,
         now: Instant,
         header: &Header,
+        path: usize,
         frame: &mut [u8],
         sink: &mut dyn Sink<'m>,
     ) -> Result<Heard, Dropped> {
@@ -111,6 +133,10 @@ impl<'m> Channel<'m> {
         let which = self.which_keys(header.key_id).ok_or(Dropped::Auth)?;
         // Sealed frames of another life do not open; unsealed ones would.
         let keys = self.key_set(which);
+        // A new peer is met over a rail: it has not been asked for memory yet.
+        if header.kind == Kind::Private && !self.continues(which) {
+            return Err(Dropped::Auth);
+        }
         if keys.incarnation() != header.incarnation || keys.node() != header.source {
             return Err(Dropped::Auth);
         }
@@ -118,7 +144,7 @@ impl<'m> Channel<'m> {
         let known = self.continues(which).then(|| self.peer_generation());
         let old = known.is_some_and(|known| header.card_generation < known);
         let same = known == Some(header.card_generation);
-        let replayed = same && !self.paths[header.path as usize].incoming.is_fresh(header.packet_number);
+        let replayed = same && !self.paths[path].incoming.is_fresh(header.packet_number);
         if (old && self.journal.rule(Rule::RefuseOldGenerations))
             || (replayed && self.journal.rule(Rule::RefuseReplays))
         {
@@ -126,7 +152,9 @@ impl<'m> Channel<'m> {
         }
         let nonce = nonce(header.card_generation, header.path, header.packet_number);
         let sealing = self.sealing(which).expect("`which_keys` names a key set that is there");
-        let body = sealing.receive.open(frame, nonce).ok_or(Dropped::Auth)?;
+        let is_private = header.kind == Kind::Private;
+        let seal = if is_private { &sealing.receive_private } else { &sealing.receive };
+        let body = seal.open(frame, nonce).ok_or(Dropped::Auth)?;
         let (status, records) = record::parse(body).ok_or(Dropped::Malformed)?;
         if records.clone().any(|record| record.is_err()) {
             return Err(Dropped::Malformed);
@@ -144,7 +172,7 @@ impl<'m> Channel<'m> {
         }
         cells.stats.received_frames.add(1);
         self.hear_peer(now);
-        let incoming = &mut self.paths[header.path as usize].incoming;
+        let incoming = &mut self.paths[path].incoming;
         incoming.record(now, header.packet_number);
         cells.seen[header.path as usize].set(self.journal, incoming.seen_below());
         // Keys of a new pair come with empty streams at both ends, so its credits count from the first frame on.
@@ -152,7 +180,7 @@ impl<'m> Channel<'m> {
             self.handle_status(&status);
         }
         let asked = self.handle_records(now, header, records, sink);
-        self.acknowledge(now, header, &asked);
+        self.acknowledge(now, path, header.packet_number, &asked);
         Ok(match (which, asked.answers) {
             (Which::Pending, _) => Heard::Newcomer,
             (_, true) => Heard::Answer,
@@ -216,7 +244,9 @@ impl<'m> Channel<'m> {
             match record {
                 Record::Ack { path, generation, delay_us, ranges } => {
                     // What an older card of ours has sent, this one knows nothing of.
-                    if generation == self.config.generation.0 && (path as usize) < self.paths.len() {
+                    if generation == self.config.generation.0
+                        && let Some(path) = self.path_index(path)
+                    {
                         asked.answers = true;
                         let delay = Duration::from_micros(u64::from(delay_us));
                         self.handle_ack(now, path, &ranges, delay);
@@ -289,11 +319,11 @@ impl<'m> Channel<'m> {
         }
     }
 
-    fn handle_ack(&mut self, now: Instant, path: u8, ranges: &crate::path::AckRanges, delay: Duration) {
+    fn handle_ack(&mut self, now: Instant, path: usize, ranges: &crate::path::AckRanges, delay: Duration) {
         let (transmission, sender) = (&mut self.transmission, &self.port.sender);
         let received = &mut transmission.received;
         let resend = &mut transmission.resend;
-        let outgoing = &mut self.paths[path as usize].outgoing;
+        let outgoing = &mut self.paths[path].outgoing;
         outgoing.handle_ack(
             now,
             ranges,
@@ -324,12 +354,12 @@ impl<'m> Channel<'m> {
         }
     }
 
-    fn acknowledge(&mut self, now: Instant, header: &Header, asked: &Asked) {
+    fn acknowledge(&mut self, now: Instant, path: usize, packet_number: u64, asked: &Asked) {
         if asked.refused {
             return;
         }
-        let incoming: &mut Incoming = &mut self.paths[header.path as usize].incoming;
-        incoming.acknowledge(now, header.packet_number, asked.eliciting);
+        let incoming: &mut Incoming = &mut self.paths[path].incoming;
+        incoming.acknowledge(now, packet_number, asked.eliciting);
         if asked.urgent {
             // Enough for an acknowledgement at once.
             incoming.unacked = incoming.unacked.max(super::timers::ACK_EVERY);

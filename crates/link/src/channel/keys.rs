@@ -35,6 +35,8 @@ impl Channel<'_> {
                 id: keys.id as u8,
                 send: Seal::new(&keys.send, insecure),
                 receive: Seal::new(&keys.receive, insecure),
+                send_private: Seal::private(&keys.send),
+                receive_private: Seal::private(&keys.receive),
             })
         };
         self.current = load(self.cells.current.get());
@@ -60,7 +62,7 @@ impl Channel<'_> {
         let binding = Binding { key: &self.config.key, fabric: self.config.fabric, group: self.config.group };
         handshake.initiator = Initiator::begin(binding, entropy, &proposal, &mut handshake.message);
         handshake.kind = Kind::Initiation;
-        handshake.due = all_paths(self.paths.len());
+        handshake.due = all_rails(self.paths.len() - 1);
         handshake.next = Some(now + handshake.wait);
         handshake.wait = (handshake.wait * 2).min(HANDSHAKE_RETRY_MAX);
     }
@@ -315,7 +317,7 @@ fn agreed_frame(ours: u32, theirs: u32) -> u32 {
     ours.min(theirs).max(MIN_FRAME)
 }
 
-/// Every path, as bits.
-pub(super) fn all_paths(count: usize) -> u8 {
+/// Every rail, as bits.
+fn all_rails(count: usize) -> u8 {
     (0..count).fold(0, |bits, path| bits | 1 << path)
 }

@@ -23,6 +23,7 @@ use pcie::TlpView;
 use zerocopy::FromBytes;
 
 use crate::handshake::{Initiator, KeySet, Refusal, Tenancy};
+use crate::frame::MAX_FRAME;
 use crate::path::{Incoming, Outgoing};
 use crate::receiver::{Arrival, Received, Receiver, ReceiverCells};
 use crate::record::Information;
@@ -36,15 +37,18 @@ use state::Change;
 pub type PathId = u8;
 
 pub use incoming::Heard;
-pub use outgoing::Transmit;
+pub use outgoing::{Room, Transmit};
 pub use state::State;
 
 /// Frames sealed under one key before the borrower begins a new handshake: far below AES-GCM's limits, and far before packet
 /// numbers run out.
 pub const REKEY_FRAMES: u64 = 1 << 28;
 
-/// Most rails of a channel.
+/// Most paths of a channel: seven rails, and the one through memory.
 const MAX_PATHS: usize = 8;
+
+/// The path through memory that the two nodes share, if they do: the same number at both ends, however many rails they have.
+pub const PRIVATE_PATH: PathId = MAX_PATHS as PathId - 1;
 
 /// The storage of a [`Channel`]. All zeroes: nobody has been met.
 #[derive(FromBytes)]
@@ -167,7 +171,7 @@ pub struct ChannelConfig {
     pub seed: [u8; 32],
     /// Frames sealed under one key before there is a new one; [`REKEY_FRAMES`] but for tests.
     pub rekey_frames: u64,
-    /// The rails, at least one and at most 8; both sides list them in the same order.
+    /// The rails, at least one and at most 7; both sides list them in the same order.
     pub paths: Vec<PathConfig>,
     /// The largest payload of a TLP that the rails can carry: 1024 or 4096.
     pub max_payload: usize,
@@ -210,6 +214,10 @@ pub trait Sink<'m> {
 
 /// One path: both directions.
 struct Path {
+    /// As frames name it.
+    id: PathId,
+    /// There is something to send over. Always so of a rail.
+    is_there: bool,
     config: PathConfig,
     outgoing: Outgoing,
     incoming: Incoming,
@@ -222,6 +230,8 @@ struct Sealing {
     id: u8,
     send: Seal,
     receive: Seal,
+    send_private: Seal,
+    receive_private: Seal,
 }
 
 /// One end of a loan's channel.
@@ -232,6 +242,7 @@ pub struct Channel<'m> {
     /// Where TLPs are queued and tags are taken.
     pub port: Port<'m>,
     receiver: Receiver<'m>,
+    /// The rails, then the private path.
     paths: Vec<Path>,
     current: Option<Sealing>,
     previous: Option<Sealing>,
@@ -303,14 +314,10 @@ impl<'m> Channel<'m> {
         config: ChannelConfig,
         now: Instant,
     ) -> Self {
-        assert!((1..=MAX_PATHS).contains(&config.paths.len()), "a channel has one to eight rails");
-        let path = |(config, seen): (&PathConfig, &Cell<u64>)| Path {
-            config: *config,
-            outgoing: Outgoing::new(),
-            incoming: Incoming::new(now, seen.get()),
-            ping: false,
-            next_heartbeat: now,
-        };
+        assert!((1..MAX_PATHS).contains(&config.paths.len()), "a channel has one to seven rails");
+        let rails = config.paths.iter().enumerate();
+        let rails = rails.map(|(id, config)| Path::new(id as PathId, *config, cells, now));
+        let private = Path::new(PRIVATE_PATH, PathConfig { max_frame: MAX_FRAME }, cells, now);
         let sender = Sender::new(&cells.sender, pages, journal);
         let key_set = cells.current.get();
         let heard_at = Instant::from_nanos(cells.heard_at.get()).min(now);
@@ -320,7 +327,7 @@ impl<'m> Channel<'m> {
             cells,
             journal,
             receiver: Receiver::new(&cells.receiver, journal, max_payload),
-            paths: config.paths.iter().zip(&cells.seen).map(path).collect(),
+            paths: rails.chain([private]).collect(),
             current: None,
             previous: None,
             pending: None,
@@ -440,16 +447,41 @@ impl<'m> Channel<'m> {
 
     /// How many rails it has.
     pub fn paths(&self) -> usize {
-        self.paths.len()
+        self.paths.len() - 1
+    }
+
+    /// Whether there is a private path from now on, or another one than before. What was in flight on it is sent again, and it
+    /// carries TLPs only when it has answered.
+    pub fn set_private(&mut self, now: Instant, is_there: bool) {
+        let resend = &mut self.transmission.resend;
+        let path = self.paths.last_mut().expect("a channel has a private path");
+        path.is_there = is_there;
+        path.ping = is_there;
+        path.next_heartbeat = now + base::times::HEARTBEAT;
+        path.outgoing.start_over(&mut |carried| {
+            if carried.count > 0 {
+                resend.push_back((carried.first, carried.count.into()));
+            }
+        });
+    }
+
+    /// Of the private path what [`Channel::path_status`] tells of a rail; `None` where there is none.
+    pub fn private_status(&self, now: Instant) -> Option<(Option<Duration>, bool, f64)> {
+        let path = self.paths.last().filter(|path| path.is_there)?;
+        Some(path.status(now))
     }
 
     /// A path's round trip, whether it answers, and the share of its packets that were lost.
     pub fn path_status(&self, path: PathId, now: Instant) -> (Option<Duration>, bool, f64) {
-        let path = &self.paths[path as usize];
-        let up =
-            path.outgoing.probes() == 0 && now.since(path.incoming.last_heard) < base::times::RAIL_VERDICT;
-        let ratio = path.outgoing.lost_packets as f64 / path.outgoing.sent_packets.max(1) as f64;
-        (path.outgoing.round_trip(), up, ratio)
+        self.paths[path as usize].status(now)
+    }
+
+    /// The path of this number in our list.
+    fn path_index(&self, id: PathId) -> Option<usize> {
+        match id {
+            PRIVATE_PATH => Some(self.paths.len() - 1),
+            id => Some(usize::from(id)).filter(|index| *index + 1 < self.paths.len()),
+        }
     }
 
     /// The newest incarnation and card of the peer that anything was accepted of, for checkers.
@@ -504,12 +536,44 @@ impl<'m> Channel<'m> {
 
     /// The peer's card is new: what it had received and not committed is lost.
     fn forget_received(&mut self, now: Instant) {
-        for (path, seen) in self.paths.iter_mut().zip(&self.cells.seen) {
+        for path in &mut self.paths {
             path.outgoing.forget_in_flight();
             path.incoming = Incoming::new(now, 0);
-            seen.set(self.journal, 0);
+            self.cells.seen[path.id as usize].set(self.journal, 0);
         }
         self.transmission.forget_received(self.port.sender.committed());
+    }
+}
+
+impl Path {
+    fn new(id: PathId, config: PathConfig, cells: &ChannelCells, now: Instant) -> Self {
+        let is_private = id == PRIVATE_PATH;
+        Self {
+            id,
+            is_there: !is_private,
+            config,
+            outgoing: if is_private { Outgoing::private() } else { Outgoing::new() },
+            incoming: Incoming::new(now, cells.seen[id as usize].get()),
+            ping: false,
+            next_heartbeat: now,
+        }
+    }
+
+    fn is_private(&self) -> bool {
+        self.id == PRIVATE_PATH
+    }
+
+    /// Not known to work: it is missing, or does not answer.
+    fn is_suspect(&self) -> bool {
+        !self.is_there || self.outgoing.probes() > 0
+    }
+
+    /// Its round trip, whether it answers, and the share of its packets that were lost.
+    fn status(&self, now: Instant) -> (Option<Duration>, bool, f64) {
+        let up =
+            self.outgoing.probes() == 0 && now.since(self.incoming.last_heard) < base::times::RAIL_VERDICT;
+        let ratio = self.outgoing.lost_packets as f64 / self.outgoing.sent_packets.max(1) as f64;
+        (self.outgoing.round_trip(), up, ratio)
     }
 }
 

@@ -11,12 +11,30 @@ use crate::seal::nonce;
 /// A frame that has been built.
 #[derive(Clone, Copy, Debug)]
 pub struct Transmit {
-    /// The rail it shall take.
+    /// The path it shall take.
     pub path: PathId,
     /// Its bytes.
     pub len: usize,
     /// Whether it is a message of a handshake: a lender's answer goes to whoever asked.
     pub is_handshake: bool,
+}
+
+/// Where frames are built: those of the private path right where the peer reads them.
+pub trait Room {
+    /// Memory for the largest frame that `path` takes. It is written only.
+    fn of(&mut self, path: PathId) -> &mut [u8];
+}
+
+impl Room for [u8] {
+    fn of(&mut self, _path: PathId) -> &mut [u8] {
+        self
+    }
+}
+
+impl Room for Vec<u8> {
+    fn of(&mut self, _path: PathId) -> &mut [u8] {
+        self
+    }
 }
 
 /// What a frame carries beside acknowledgements. Decided first, encoded afterwards.
@@ -29,25 +47,28 @@ struct Plan {
 }
 
 impl Channel<'_> {
-    /// Builds the next frame in `out`, which holds the largest frame. None when there is nothing to send
-    /// now.
-    pub fn poll_transmit(&mut self, now: Instant, out: &mut [u8]) -> Option<Transmit> {
+    /// Builds the next frame where `room` says, which holds the largest one. None when there is nothing to send now.
+    pub fn poll_transmit(&mut self, now: Instant, room: &mut (impl Room + ?Sized)) -> Option<Transmit> {
         if self.handshake.due != 0 {
-            return Some(self.write_handshake(out));
+            let path = self.handshake.due.trailing_zeros() as PathId;
+            self.handshake.due &= self.handshake.due - 1;
+            return Some(self.write_handshake(path, room.of(path)));
         }
         self.current.as_ref()?;
         let plan = self.plan(now)?;
+        let out = room.of(self.paths[plan.path].id);
         Some(self.write_sealed(now, &plan, out))
     }
 
     fn plan(&mut self, now: Instant) -> Option<Plan> {
         let due = self.greeting.due;
         if due != 0 {
-            let path = due.trailing_zeros() as usize;
             self.greeting.due &= due - 1;
-            return Some(Plan { path, hello: true, ping: false, tlps: None });
+            // A path that has gone meanwhile need not be greeted: the others are.
+            let path = self.path_index(due.trailing_zeros() as PathId).filter(|&path| self.paths[path].is_there);
+            return Some(Plan { path: path.unwrap_or(0), hello: true, ping: false, tlps: None });
         }
-        if let Some(path) = self.paths.iter().position(|path| path.ping) {
+        if let Some(path) = self.paths.iter().position(|path| path.ping && path.is_there) {
             self.paths[path].ping = false;
             // A probe is better than a ping if there is something to send anyway.
             let tlps = if self.best_path() == path { self.next_range() } else { None };
@@ -65,11 +86,7 @@ impl Channel<'_> {
     /// Acknowledgements go back on the path they are about, so that a dead path cannot hide that another one works.
     fn path_to_acknowledge(&self, now: Instant) -> Option<usize> {
         let path = (0..self.paths.len()).find(|&path| self.ack_is_due(path, now))?;
-        Some(if self.is_suspect(path) { self.best_path() } else { path })
-    }
-
-    fn is_suspect(&self, path: usize) -> bool {
-        self.paths[path].outgoing.probes() > 0
+        Some(if self.paths[path].is_suspect() { self.best_path() } else { path })
     }
 
     /// The next numbers to send: what was lost first, then what was never sent.
@@ -90,9 +107,7 @@ impl Channel<'_> {
         (transmission.unsent < next).then_some((transmission.unsent, next))
     }
 
-    fn write_handshake(&mut self, out: &mut [u8]) -> Transmit {
-        let path = self.handshake.due.trailing_zeros() as u8;
-        self.handshake.due &= self.handshake.due - 1;
+    fn write_handshake(&mut self, path: PathId, out: &mut [u8]) -> Transmit {
         let len = HEADER_LEN + self.handshake.message.len() + TAG_LEN;
         // A message of the handshake has its own tag inside; the frame's stays zero.
         out[..len].fill(0);
@@ -119,8 +134,7 @@ impl Channel<'_> {
     }
 
     fn write_sealed(&mut self, now: Instant, plan: &Plan, out: &mut [u8]) -> Transmit {
-        let agreed = self.cells.current.get().max_frame as usize;
-        let frame_limit = self.paths[plan.path].config.max_frame.min(agreed).min(out.len());
+        let frame_limit = self.frame_limit(plan.path).min(out.len());
         let status = self.status();
         let (body, carried, eliciting) = {
             let mut writer = Writer::new(&mut out[HEADER_LEN..frame_limit - TAG_LEN], status);
@@ -130,18 +144,28 @@ impl Channel<'_> {
         };
         self.last_carried = (carried.first, carried.count);
         let path = &mut self.paths[plan.path];
+        let (id, is_private) = (path.id, path.is_private());
         let number = path.outgoing.take_number();
         let sealing = self.current.as_ref().expect("frames are built only with keys");
         let len = body + OVERHEAD;
-        self.header(Kind::Sealed, plan.path as u8, sealing.id, number).write(out);
-        sealing.send.seal(&mut out[..len], nonce(self.config.generation, plan.path as u8, number));
+        let (kind, seal) =
+            if is_private { (Kind::Private, &sealing.send_private) } else { (Kind::Sealed, &sealing.send) };
+        self.header(kind, id, sealing.id, number).write(out);
+        seal.seal(&mut out[..len], nonce(self.config.generation, id, number));
         if eliciting || carried.count > 0 {
             self.paths[plan.path].outgoing.record(now, number, len, carried);
             self.paths[plan.path].next_heartbeat = now + base::times::HEARTBEAT;
         }
-        self.frames_under_key += 1;
+        // Keys wear out by sealing.
+        self.frames_under_key += u64::from(!is_private);
         self.cells.stats.sent_frames.add(1);
-        Transmit { path: plan.path as u8, len, is_handshake: false }
+        Transmit { path: id, len, is_handshake: false }
+    }
+
+    /// Any rail takes what another has lost; what the private path has lost is divided anew.
+    fn frame_limit(&self, path: usize) -> usize {
+        let (path, agreed) = (&self.paths[path], self.cells.current.get().max_frame as usize);
+        if path.is_private() { path.config.max_frame } else { path.config.max_frame.min(agreed) }
     }
 
     /// What we say of the peer's stream; committed, because nothing in a transmitting step changes it.
@@ -158,13 +182,14 @@ impl Channel<'_> {
     /// Everything but TLPs; true if it asks for an acknowledgement.
     fn write_records(&mut self, now: Instant, plan: &Plan, writer: &mut Writer<'_>) -> bool {
         for index in 0..self.paths.len() {
-            if index != plan.path && !self.is_suspect(index) {
+            if index != plan.path && !self.paths[index].is_suspect() {
                 continue;
             }
+            let id = self.paths[index].id;
             if let Some((ranges, delay)) = self.paths[index].incoming.take_ack(now) {
                 let delay_us = u16::try_from(delay.as_micros()).unwrap_or(u16::MAX);
                 let generation = self.cells.peer_generation.get();
-                writer.record(&Record::Ack { path: index as u8, generation, delay_us, ranges });
+                writer.record(&Record::Ack { path: id, generation, delay_us, ranges });
             }
         }
         if let Some(generation) = self.greeting.answer.take() {

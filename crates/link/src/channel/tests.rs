@@ -2,6 +2,7 @@
 
 mod hostile;
 mod mutations;
+mod private;
 
 use core::time::Duration;
 
@@ -123,7 +124,11 @@ fn run(now: &mut Instant, ends: &mut [End<'_>; 2], network: &mut Network<'_>, ro
             while let Some(Transmit { path, len, .. }) = ends[from].channel.poll_transmit(*now, &mut buffer) {
                 if network(from == 0, path) {
                     let to = &mut ends[1 - from];
-                    to.channel.handle_frame(*now, &mut buffer[..len], &mut to.log);
+                    let frame = &mut buffer[..len];
+                    match path {
+                        PRIVATE_PATH => to.channel.handle_private_frame(*now, frame, &mut to.log),
+                        _ => to.channel.handle_frame(*now, frame, &mut to.log),
+                    };
                     to.ledger.journal.commit();
                 }
             }

@@ -7,7 +7,6 @@ use base::times::{
 };
 use base::{Instant, Rule};
 
-use super::keys::all_paths;
 use super::{Channel, Role};
 
 /// Packets after which an acknowledgement is sent at once (RFC 9000 §13.2.2).
@@ -23,7 +22,8 @@ impl Channel<'_> {
         }
         let paths = self.paths.iter().flat_map(|path| {
             let ack = (path.incoming.unacked > 0).then(|| path.incoming.unacked_since + ACK_DELAY);
-            [path.outgoing.poll_timeout(), ack, Some(path.next_heartbeat)].into_iter().flatten()
+            let rest = path.is_there.then_some([path.outgoing.poll_timeout(), Some(path.next_heartbeat)]);
+            rest.into_iter().flatten().chain([ack]).flatten()
         });
         let information = self.information.is_some().then_some(self.next_information);
         let rest = [self.greeting.next, self.transmission.probe_at, information].into_iter().flatten();
@@ -42,7 +42,7 @@ impl Channel<'_> {
         self.watch_paths(now);
         self.probe_uncommitted(now);
         if self.greeting.next.is_some_and(|next| next <= now) {
-            self.greeting.due = all_paths(self.paths.len());
+            self.greeting.due = self.paths.iter().fold(0, |due, path| due | u8::from(path.is_there) << path.id);
             let again = self.journal.rule(Rule::HelloUntilAnswered) || self.goodbye;
             self.greeting.next = again.then_some(now + self.greeting.wait);
             self.greeting.wait = (self.greeting.wait * 2).min(HELLO_MAX);
@@ -75,8 +75,11 @@ impl Channel<'_> {
 
     fn watch_paths(&mut self, now: Instant) {
         for index in 0..self.paths.len() {
+            if !self.paths[index].is_there {
+                continue;
+            }
             let elsewhere =
-                (0..self.paths.len()).any(|other| other != index && self.paths[other].outgoing.probes() == 0);
+                (0..self.paths.len()).any(|other| other != index && !self.paths[other].is_suspect());
             let resend = &mut self.transmission.resend;
             let path = &mut self.paths[index];
             let mut lost = |carried: crate::path::Carried| {
@@ -125,9 +128,14 @@ impl Channel<'_> {
         self.transmission.probe_at = Some(now + wait.min(PROBE_MAX));
     }
 
-    /// The path for what may take any: one that answers, and of those the first.
+    /// The path for what may take any: one that answers, of those the private one, else the first.
     pub(super) fn best_path(&self) -> usize {
-        (0..self.paths.len()).min_by_key(|&path| self.paths[path].outgoing.probes()).unwrap_or(0)
+        let private = self.paths.len() - 1;
+        if !self.paths[private].is_suspect() {
+            return private;
+        }
+        let there = (0..self.paths.len()).filter(|&path| self.paths[path].is_there);
+        there.min_by_key(|&path| self.paths[path].outgoing.probes()).unwrap_or(0)
     }
 
     /// Whether an acknowledgement for `path` is due.
