@@ -86,6 +86,9 @@ pub struct LendArgs {
     /// Do not encrypt; only where both sides say so
     #[arg(long)]
     pub insecure: bool,
+    /// Do not share memory with a peer on this machine, but send it frames as to any other
+    #[arg(long)]
+    pub no_shm: bool,
     /// Where key, identity and generations are kept [default: $XDG_STATE_HOME/causeway/NAME, for root
     /// /var/lib/causeway/NAME]
     #[arg(long, value_name = "DIR")]
@@ -118,6 +121,9 @@ pub struct BorrowArgs {
     /// Do not encrypt; only where both sides say so
     #[arg(long)]
     pub insecure: bool,
+    /// Do not share memory with a peer on this machine, but send it frames as to any other
+    #[arg(long)]
+    pub no_shm: bool,
     /// Where identity and incarnation are kept [default: $XDG_STATE_HOME/causeway/NAME, for root
     /// /var/lib/causeway/NAME]
     #[arg(long, value_name = "DIR")]
@@ -222,6 +228,9 @@ pub struct LoadArgs {
     /// Do not encrypt; only where both sides say so
     #[arg(long)]
     pub insecure: bool,
+    /// Do not share memory with a peer on this machine, but send it frames as to any other
+    #[arg(long)]
+    pub no_shm: bool,
     /// Where identity and incarnation are kept
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,

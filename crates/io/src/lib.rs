@@ -11,6 +11,7 @@
 //! - [`files`]: the image behind a lent drive: locks, direct I/O, trim, zeroes.
 //! - [`ring`]: an io_uring that outlives the card and can be drained after its death.
 //! - [`stream_socket`]: byte streams whose position survives the reader and the writer.
+//! - `shm`: memory that two nodes of one machine share.
 //! - [`impair`]: faults on purpose for the demo and the tests.
 //! - [`load`]: what a card reads on its own to measure its drive.
 //!
@@ -31,6 +32,7 @@ mod outbox;
 mod plan;
 pub mod process;
 pub mod ring;
+mod shm;
 pub mod stream_socket;
 pub mod udp;
 pub mod wait;

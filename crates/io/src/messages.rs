@@ -16,12 +16,18 @@ use crate::outbox::Message;
 
 /// Longest message in bytes.
 const MESSAGE_BYTES: usize = 1024;
+/// Most descriptors that travel with one.
+const DESCRIPTORS: usize = 2;
 
 /// What an agent tells its card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ToCard {
     /// A client's connection, new or kept for the successor of a dead card. Comes with its descriptor.
     Connection { loan: usize, slot: usize },
+    /// The loan shares memory with its peer: comes with that and the bell.
+    Shared { loan: usize },
+    /// It shares nothing any more.
+    Parted { loan: usize },
     /// It is durable that `node` uses what the loan lends; `number` counts the changes.
     Tenancy { loan: usize, number: u64, node: u64 },
     /// Give everything back, in order.
@@ -37,6 +43,10 @@ pub(crate) enum ToAgent {
     Ready { loan: usize },
     /// The lender refuses the loan.
     Refused { loan: usize, in_use_by: Option<String>, since_s: u64 },
+    /// The streams of a loan to this incarnation of this node are open.
+    Met { loan: usize, node: u64, incarnation: u64 },
+    /// What the loan shares with its peer is of no use: the peer is gone, or makes no sense.
+    Nonsense { loan: usize },
     /// Another node than before has taken what the loan lends: to be made durable.
     Tenant { loan: usize, node: u64 },
     /// Another node has used the borrowed drive meanwhile.
@@ -50,14 +60,15 @@ pub(crate) enum ToAgent {
 }
 
 impl Message for ToCard {
-    /// What waits is at most one message for each place of a client, one for each tenant, and the one to shut down.
+    /// What waits is at most one message for each place of a client, one for each tenant and each peer, and the one to shut down.
     fn supersedes(&self, earlier: &Self) -> bool {
         let about = |message: &Self| match *message {
-            Self::Connection { loan, slot } => (loan, slot),
-            Self::Tenancy { loan, .. } => (loan, 0),
-            Self::ShutDown => (0, 0),
+            Self::Connection { loan, slot } => (0, loan, slot),
+            Self::Shared { loan } | Self::Parted { loan } => (1, loan, 0),
+            Self::Tenancy { loan, .. } => (2, loan, 0),
+            Self::ShutDown => (3, 0, 0),
         };
-        discriminant(self) == discriminant(earlier) && about(self) == about(earlier)
+        about(self) == about(earlier)
     }
 }
 
@@ -70,6 +81,8 @@ impl Message for ToAgent {
             Self::Disconnected { loan, slot } => (loan, slot),
             Self::Ready { loan }
             | Self::Refused { loan, .. }
+            | Self::Met { loan, .. }
+            | Self::Nonsense { loan }
             | Self::Tenant { loan, .. }
             | Self::Overtaken { loan }
             | Self::GivenBack { loan, .. }
@@ -85,30 +98,26 @@ pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
-/// Sends a message, with a descriptor if there is one. `WouldBlock` when the other end does not read.
-pub(crate) fn send<M: Serialize>(
-    to: BorrowedFd<'_>,
-    message: &M,
-    with: Option<BorrowedFd<'_>>,
-) -> io::Result<()> {
+/// Sends a message, with its descriptors if there are any. `WouldBlock` when the other end does not read.
+pub(crate) fn send<M: Serialize>(to: BorrowedFd<'_>, message: &M, with: &[BorrowedFd<'_>]) -> io::Result<()> {
     let bytes = serde_json::to_vec(message)?;
     assert!(bytes.len() <= MESSAGE_BYTES, "messages are short");
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    assert!(with.len() <= DESCRIPTORS, "few descriptors travel with a message");
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    let descriptors = with.as_slice();
-    if !descriptors.is_empty() {
-        control.push(SendAncillaryMessage::ScmRights(descriptors));
+    if !with.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(with));
     }
     rustix::net::sendmsg(to, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)?;
     Ok(())
 }
 
-/// The next message, with its descriptor. `None`: nothing now. An error of kind `UnexpectedEof`: the other end is gone.
+/// The next message, with its descriptors. `None`: nothing now. An error of kind `UnexpectedEof`: the other end is gone.
 pub(crate) fn receive<M: for<'de> Deserialize<'de>>(
     from: impl AsFd,
-) -> io::Result<Option<(M, Option<OwnedFd>)>> {
+) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
     let mut bytes = [0; MESSAGE_BYTES];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut pieces = [IoSliceMut::new(&mut bytes)];
     let received = match rustix::net::recvmsg(from, &mut pieces, &mut control, RecvFlags::CMSG_CLOEXEC) {
@@ -120,13 +129,13 @@ pub(crate) fn receive<M: for<'de> Deserialize<'de>>(
     if received == 0 {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
-    let mut descriptor = None;
+    let mut descriptors = Vec::new();
     for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(descriptors) = message {
-            descriptor = descriptors.last();
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            descriptors.extend(rights);
         }
     }
-    Ok(Some((serde_json::from_slice(&bytes[..received])?, descriptor)))
+    Ok(Some((serde_json::from_slice(&bytes[..received])?, descriptors)))
 }
 
 #[cfg(test)]
@@ -138,11 +147,14 @@ mod tests {
         let (agent, card) = pair().unwrap();
         assert!(receive::<ToCard>(&card).unwrap().is_none());
         let message = ToCard::Connection { loan: 1, slot: 2 };
-        send(agent.as_fd(), &message, Some(agent.as_fd())).unwrap();
-        let (received, descriptor) = receive::<ToCard>(&card).unwrap().unwrap();
+        send(agent.as_fd(), &message, &[agent.as_fd()]).unwrap();
+        let (received, descriptors) = receive::<ToCard>(&card).unwrap().unwrap();
         assert_eq!(received, message);
-        assert!(descriptor.is_some());
-        drop((agent, descriptor));
+        assert_eq!(descriptors.len(), 1);
+        let message = ToCard::Shared { loan: 1 };
+        send(agent.as_fd(), &message, &[agent.as_fd(), agent.as_fd()]).unwrap();
+        assert_eq!(receive::<ToCard>(&card).unwrap().unwrap().1.len(), 2);
+        drop((agent, descriptors));
         assert_eq!(receive::<ToCard>(&card).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     }
 }

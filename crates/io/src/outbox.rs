@@ -25,6 +25,8 @@ pub(crate) enum Enclosure<'a> {
     None,
     /// A descriptor.
     Descriptor(BorrowedFd<'a>),
+    /// Two.
+    Descriptors([BorrowedFd<'a>; 2]),
     /// What it is about is gone: it need not be sent.
     Gone,
 }
@@ -66,8 +68,9 @@ impl<M: Message> Outbox<M> {
         self.retry_at = None;
         while let Some(message) = self.waiting.front() {
             let sent = match enclosure(message) {
-                Enclosure::None => messages::send(to, message, None),
-                Enclosure::Descriptor(descriptor) => messages::send(to, message, Some(descriptor)),
+                Enclosure::None => messages::send(to, message, &[]),
+                Enclosure::Descriptor(descriptor) => messages::send(to, message, &[descriptor]),
+                Enclosure::Descriptors(descriptors) => messages::send(to, message, &descriptors),
                 Enclosure::Gone => Ok(()),
             };
             match sent {
@@ -114,9 +117,11 @@ mod tests {
         let mut slots = Vec::new();
         loop {
             match messages::receive::<ToCard>(&card).unwrap() {
-                Some((ToCard::Connection { loan: 1, slot }, Some(_))) => slots.push(slot),
-                Some((message, descriptor)) => {
-                    assert!(message == ToCard::ShutDown && descriptor.is_none(), "{message:?}");
+                Some((ToCard::Connection { loan: 1, slot }, enclosed)) if enclosed.len() == 1 => {
+                    slots.push(slot)
+                }
+                Some((message, enclosed)) => {
+                    assert!(message == ToCard::ShutDown && enclosed.is_empty(), "{message:?}");
                     break;
                 }
                 None => flush(&mut outbox),

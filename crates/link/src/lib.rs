@@ -21,8 +21,8 @@ mod sender;
 mod tags;
 
 pub use channel::{
-    Channel, ChannelCells, ChannelConfig, Event, Heard, Name, PRIVATE_PATH, PathConfig, PathId, Port, REKEY_FRAMES, Role,
-    Room, Sink, State, Stats, Transmit,
+    Channel, ChannelCells, ChannelConfig, Event, Heard, Name, PRIVATE_PATH, PathConfig, PathId, Port,
+    REKEY_FRAMES, Role, Room, Sink, State, Stats, Transmit,
 };
 pub use handshake::{Refusal, Tenancy, derive};
 pub use proof::{PROOF_LEN, is_proof, prove};

@@ -28,7 +28,7 @@ const MAX_WINDOW: usize = 2 << 20;
 /// What may be in flight in shared memory: half of a ring, which thus never overflows, since the rest is room for lengths,
 /// acknowledgements and what is skipped at its end. It holds what passes while the two ends take turns; more would only be
 /// colder.
-pub(crate) const PRIVATE_WINDOW: usize = 256 << 10;
+pub const PRIVATE_WINDOW: usize = 256 << 10;
 /// Packets in flight that are remembered.
 const MAX_SENT: usize = 4096;
 /// Packet numbers behind the largest that are told from replays.

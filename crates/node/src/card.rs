@@ -1,13 +1,13 @@
 use core::ops::Range;
 use core::time::Duration;
 
-use base::ids::NodeId;
+use base::ids::{Incarnation, NodeId};
 use base::ledger::{Hook, Journal, Ledger, Pages, RawMemory, Span};
 use base::{Instant, Rule};
 use device::nvme::DATA_PAGES;
 use device::{Function, MediaError, MediaId, MediaKind};
 use link::frame::{FrameError, Header};
-use link::{Channel, Refusal, Tenancy};
+use link::{Channel, PathId, Refusal, Room, Tenancy};
 
 use crate::borrower::BorrowedDrive;
 use crate::cells::{Address, NodeCells};
@@ -25,6 +25,8 @@ pub enum CardEvent {
     Refused(usize, Refusal),
     /// The drive of the loan is usable.
     Ready(usize),
+    /// The streams to this life of this peer are open: news to this card, perhaps not to the one before it.
+    Met(usize, NodeId, Incarnation),
     /// Another node than before has taken what the loan lends. It can use that once the agent has made the change durable
     /// and said so with [`Card::set_tenancy`]; a new card asks again.
     Tenant(usize, NodeId),
@@ -39,12 +41,56 @@ pub enum CardEvent {
     },
 }
 
+/// The way that a frame takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// Rail of this number.
+    Rail(u8),
+    /// Through the memory that this loan shares with its peer.
+    Private(usize),
+}
+
+/// Where frames are built.
+pub trait Rooms {
+    /// Memory for the largest frame that goes this way. It is written only.
+    fn of(&mut self, way: Way) -> &mut [u8];
+}
+
+impl Rooms for [u8] {
+    fn of(&mut self, _way: Way) -> &mut [u8] {
+        self
+    }
+}
+
+impl Rooms for Vec<u8> {
+    fn of(&mut self, _way: Way) -> &mut [u8] {
+        self
+    }
+}
+
+/// The rooms of one loan.
+pub(crate) struct LoanRooms<'r, R: ?Sized> {
+    rooms: &'r mut R,
+    loan: usize,
+}
+
+impl<R: Rooms + ?Sized> Room for LoanRooms<'_, R> {
+    fn of(&mut self, path: PathId) -> &mut [u8] {
+        self.rooms.of(way(path, self.loan))
+    }
+}
+
+/// The way that `path` of a loan's channel stands for.
+pub(crate) fn way(path: PathId, loan: usize) -> Way {
+    if path == link::PRIVATE_PATH { Way::Private(loan) } else { Way::Rail(path) }
+}
+
 /// A frame to send.
 #[derive(Clone, Copy, Debug)]
 pub struct Outgoing {
-    /// The rail.
-    pub rail: u8,
-    /// Where to.
+    /// Which way.
+    pub way: Way,
+    /// Where to, on a rail.
     pub to: Address,
     /// Bytes of the frame.
     pub len: usize,
@@ -130,6 +176,21 @@ impl<'m> Card<'m> {
         });
     }
 
+    /// A frame has come through the memory that `loan` shares with its peer. `frame` is a private copy: the peer can change what lies
+    /// in shared memory at any time.
+    pub fn handle_private_frame(&mut self, now: Instant, loan: usize, frame: &mut [u8]) {
+        let group = self.config.loans[loan].group;
+        if !Header::parse(frame).is_ok_and(|header| header.group == group) {
+            return self.cells.gauges.dropped_malformed.add(1);
+        }
+        self.step_one(now, loan, |card| card.loans[loan].handle_private_frame(now, frame));
+    }
+
+    /// `loan` shares memory with its peer from now on, or other memory than before; or none any more.
+    pub fn set_private(&mut self, now: Instant, loan: usize, is_there: bool) {
+        self.step_one(now, loan, |card| card.loans[loan].channel.set_private(now, is_there));
+    }
+
     /// The medium has ended work `id` of loan `loan`.
     pub fn handle_media(&mut self, now: Instant, loan: usize, id: MediaId, result: Result<(), MediaError>) {
         self.step_one(now, loan, |card| {
@@ -154,12 +215,13 @@ impl<'m> Card<'m> {
         if pending { Some(Instant::ZERO) } else { self.loans.iter().filter_map(Loan::poll_timeout).min() }
     }
 
-    /// The next frame to send, written to `out`, which holds the largest frame. Loans take turns.
-    pub fn poll_transmit(&mut self, now: Instant, out: &mut [u8]) -> Option<Outgoing> {
+    /// The next frame to send, built where `rooms` says. Loans take turns.
+    pub fn poll_transmit(&mut self, now: Instant, rooms: &mut (impl Rooms + ?Sized)) -> Option<Outgoing> {
         let count = self.loans.len();
         for turn in 0..count {
             let index = (self.next_loan + turn) % count;
-            if let Some(outgoing) = self.loans[index].poll_transmit(now, out) {
+            let mut room = LoanRooms { rooms: &mut *rooms, loan: index };
+            if let Some(outgoing) = self.loans[index].poll_transmit(now, index, &mut room) {
                 self.next_loan = index;
                 return Some(outgoing);
             }

@@ -84,6 +84,12 @@ pub struct EdgeGauges {
     pub rail_up: [Counter; MAX_RAILS],
     /// Lost packets of a million, by rail.
     pub loss_ppm: [Counter; MAX_RAILS],
+    /// The path through shared memory: 0 none, 1 it does not answer, 2 it answers. Round trip and loss as of a rail.
+    pub private_state: Counter,
+    /// Its smoothed round trip in nanoseconds; zero while unknown.
+    pub private_rtt_ns: Counter,
+    /// Its lost packets of a million.
+    pub private_loss_ppm: Counter,
     /// TLPs numbered and not committed by the peer.
     pub in_flight: Counter,
     /// Their bytes.

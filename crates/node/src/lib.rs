@@ -21,7 +21,7 @@ mod loan;
 mod transaction;
 
 pub use borrower::BorrowedDrive;
-pub use card::{Card, CardEvent, MediaWork, Outgoing};
+pub use card::{Card, CardEvent, MediaWork, Outgoing, Rooms, Way};
 pub use cells::{Address, EdgeGauges, Gauges, LoanCells, MAX_LOANS, MAX_RAILS, NodeCells};
 pub use config::{CardConfig, LoanConfig, LoanRole};
 pub use lender::LentFunction;
@@ -30,7 +30,8 @@ pub use device::nvme::{COMMANDS as MEDIA_WORK, Config as DriveConfig};
 pub use device::{MediaError, MediaId, MediaKind};
 pub use host::nvme::Driver as DriveDriver;
 pub use host::{BlockError, BlockKind, BlockRequest, Geometry};
-pub use link::{Name, REKEY_FRAMES, Refusal, Tenancy};
+pub use link::path::PRIVATE_WINDOW;
+pub use link::{Name, PROOF_LEN, REKEY_FRAMES, Refusal, Tenancy, is_proof, prove};
 
 /// Most NBD connections of a borrowed drive.
 pub const EDGE_CONNECTIONS: usize = 16;

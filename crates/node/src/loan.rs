@@ -1,14 +1,14 @@
 use std::collections::VecDeque;
 
 use base::Instant;
-use base::ids::DomainId;
+use base::ids::{DomainId, Incarnation, NodeId};
 use base::ledger::{Counter, Journal, Pages};
 use device::Function;
 use device::nvme::{Controller, DATA_PAGES};
 use link::{Channel, ChannelConfig, Event, Heard, Information, PathConfig, Role, Sink, State};
 
 use crate::borrower::BorrowedDrive;
-use crate::card::{CardEvent, MediaWork, Outgoing};
+use crate::card::{CardEvent, LoanRooms, MediaWork, Outgoing, Rooms, Way, way};
 use crate::cells::{Address, LoanCells};
 use crate::config::{CardConfig, LoanConfig, LoanRole};
 use crate::lender::LentFunction;
@@ -35,6 +35,8 @@ pub(crate) struct Loan<'m> {
     /// Where the answer to a handshake goes, by rail.
     reply_to: [Address; crate::MAX_RAILS],
     ready: bool,
+    /// The peer that was reported.
+    met: Option<(NodeId, Incarnation)>,
     pub(crate) closing: bool,
     /// The last step has ended before everything was moved.
     pub(crate) more: bool,
@@ -79,6 +81,7 @@ impl<'m> Loan<'m> {
             resetting: false,
             reply_to: Default::default(),
             ready: false,
+            met: None,
             closing: false,
             more: false,
         };
@@ -101,6 +104,15 @@ impl<'m> Loan<'m> {
         if matches!(self.end, End::Lent(_)) {
             self.learn_address(rail, from, heard);
         }
+    }
+
+    /// From nowhere that could be learned: the addresses of the rails stay what they are.
+    pub(crate) fn handle_private_frame(&mut self, now: Instant, frame: &mut [u8]) {
+        let sink: &mut dyn Sink<'m> = match &mut self.end {
+            End::Lent(function) => function,
+            End::Borrowed(drive) => drive,
+        };
+        self.channel.handle_private_frame(now, frame, sink);
     }
 
     /// A lender learns where the borrower is: from whoever answers this very card, so that a replay cannot lead it astray, or
@@ -135,15 +147,24 @@ impl<'m> Loan<'m> {
         [self.channel.poll_timeout(), end].into_iter().flatten().min()
     }
 
-    pub(crate) fn poll_transmit(&mut self, now: Instant, out: &mut [u8]) -> Option<Outgoing> {
+    pub(crate) fn poll_transmit(
+        &mut self,
+        now: Instant,
+        index: usize,
+        room: &mut LoanRooms<'_, impl Rooms + ?Sized>,
+    ) -> Option<Outgoing> {
         // What goes to a peer whose address is not known is dropped, as a network would.
         loop {
-            let frame = self.channel.poll_transmit(now, out)?;
+            let frame = self.channel.poll_transmit(now, room)?;
+            let way = way(frame.path, index);
+            if let Way::Private(_) = way {
+                return Some(Outgoing { way, to: Address::default(), len: frame.len });
+            }
             let known = self.cells.peers[frame.path as usize].get();
             let is_reply = frame.is_handshake && matches!(self.end, End::Lent(_));
             let to = if is_reply { self.reply_to[frame.path as usize] } else { known };
             if to.is_known() {
-                return Some(Outgoing { rail: frame.path, to, len: frame.len });
+                return Some(Outgoing { way, to, len: frame.len });
             }
         }
     }
@@ -253,6 +274,14 @@ impl<'m> Loan<'m> {
     }
 
     fn report(&mut self, now: Instant, index: usize, events: &mut VecDeque<CardEvent>) {
+        if self.channel.state() == State::Open {
+            let peer = self.channel.newest_peer().map(|(incarnation, _)| incarnation);
+            let met = self.channel.peer().map(|(node, ..)| node).zip(peer);
+            if self.met != met {
+                self.met = met;
+                events.extend(met.map(|(node, incarnation)| CardEvent::Met(index, node, incarnation)));
+            }
+        }
         let End::Borrowed(drive) = &self.end else { return };
         if !self.ready && drive.driver.geometry().is_some() {
             self.ready = true;
@@ -284,6 +313,11 @@ impl<'m> Loan<'m> {
             edge.rail_up[rail].set(up.into());
             edge.loss_ppm[rail].set((loss * 1e6) as u64);
         }
+        let private = self.channel.private_status(now);
+        edge.private_state.set(private.map_or(0, |(_, up, _)| 1 + u64::from(up)));
+        let (round_trip, _, loss) = private.unwrap_or_default();
+        edge.private_rtt_ns.set(round_trip.map_or(0, |round_trip| round_trip.as_nanos() as u64));
+        edge.private_loss_ppm.set((loss * 1e6) as u64);
         let sender = &self.channel.port.sender;
         edge.in_flight.set(sender.next() - sender.committed());
         edge.replay_bytes.set(sender.replay_bytes());

@@ -39,7 +39,13 @@ impl World<'_> {
                 while let Some(sent) = card.poll_transmit(now, &mut self.buffer) {
                     let bytes = self.buffer[..sent.len].to_vec();
                     let (from, origin) = (REPEATER, Origin::Peer);
-                    self.former.push(Frame { to: LENDER, rail: sent.rail, from, bytes, origin });
+                    self.former.push(Frame {
+                        to: LENDER,
+                        rail: super::world::rail_of(&sent),
+                        from,
+                        bytes,
+                        origin,
+                    });
                 }
             }
         }

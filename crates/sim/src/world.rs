@@ -293,7 +293,10 @@ impl<'w> World<'w> {
                 CardEvent::Overtaken(_) => {
                     self.fail(names::ASSERTION, "there is one borrower, and it was overtaken".into());
                 }
-                CardEvent::Ready(_) | CardEvent::Refused(..) | CardEvent::Closed { .. } => {}
+                CardEvent::Met(..)
+                | CardEvent::Ready(_)
+                | CardEvent::Refused(..)
+                | CardEvent::Closed { .. } => {}
             }
         }
     }
@@ -447,13 +450,14 @@ impl<'w> World<'w> {
                 }
             };
             let frame = &buffer[..outgoing.len];
+            let rail = rail_of(&outgoing);
             self.check_frame(node, frame);
             if node == LENDER {
                 self.besiege(outgoing.to, frame);
             }
-            for fate in self.network.send(node, outgoing.rail.into(), outgoing.to, frame) {
+            for fate in self.network.send(node, rail.into(), outgoing.to, frame) {
                 match fate {
-                    Fate::Lost => self.log.event(self.now, Some(node), "lost", outgoing.rail.into(), 0),
+                    Fate::Lost => self.log.event(self.now, Some(node), "lost", rail.into(), 0),
                     Fate::Arrives(after, frame) => self.schedule(after, Event::Arrival(frame)),
                 }
             }
@@ -574,5 +578,13 @@ impl Loan<'_> {
             config,
             insecure: random.chance(200),
         }
+    }
+}
+
+/// The rail of a frame: the nodes here share no memory.
+pub(crate) fn rail_of(outgoing: &node::Outgoing) -> u8 {
+    match outgoing.way {
+        node::Way::Rail(rail) => rail,
+        node::Way::Private(_) => panic!("no card was told of memory that it shares"),
     }
 }

@@ -9,6 +9,7 @@
 //! name = "store1"                     # default: the file's name without its ending
 //! state_dir = "/var/lib/causeway/store1"
 //! insecure = false
+//! shm = true                          # share memory with peers on this machine
 //!
 //! [[rails]]
 //! name = "left"
@@ -55,6 +56,8 @@ pub struct Config {
     pub state_dir: Option<PathBuf>,
     /// Frames are not encrypted. Both sides of a loan must say so.
     pub insecure: bool,
+    /// Memory is shared with peers on this machine.
+    pub shared_memory: bool,
     /// The rails; empty means as `causeway lend` does without `--listen`.
     pub rails: Vec<Rail>,
     /// What is lent.

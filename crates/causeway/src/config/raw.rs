@@ -12,6 +12,7 @@ pub(super) struct Node {
     pub(super) state_dir: Option<PathBuf>,
     #[serde(default)]
     pub(super) insecure: bool,
+    pub(super) shm: Option<bool>,
     #[serde(default)]
     pub(super) rails: Vec<Spanned<Rail>>,
     #[serde(default)]

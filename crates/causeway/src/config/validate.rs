@@ -39,7 +39,8 @@ pub(super) fn config(raw: raw::Node, text: &str, path: &Path) -> Result<Config, 
     }
     match name {
         Some(name) if check.problems.is_empty() => {
-            Ok(Config { name, state_dir, insecure: raw.insecure, rails, devices, loans })
+            let (insecure, shared_memory) = (raw.insecure, raw.shm.unwrap_or(true));
+            Ok(Config { name, state_dir, insecure, shared_memory, rails, devices, loans })
         }
         _ => Err(check.problems),
     }

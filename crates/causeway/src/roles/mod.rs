@@ -40,7 +40,7 @@ pub fn lend(args: &LendArgs) -> Result<(), Failure> {
     let loans = lend::loans(&devices, &state, args.insecure)?;
     let rails = rails::listen(&rails::named(args.listen.clone()), &mut state)?;
     let lines = lend::lines(&loans, &rails)?;
-    let node = serve::Node::start(name, state, rails, loans, control)?;
+    let node = serve::Node::start(name, state, rails, loans, !args.no_shm, control)?;
     for line in &lines {
         crate::cli::print(&format!("{line}\n"))?;
     }
@@ -60,7 +60,7 @@ pub fn borrow(args: &BorrowArgs, line: Line) -> Result<(), Failure> {
     };
     let rails = rails::toward(wanted.line.addresses())?;
     let loans = vec![borrow::loan(&wanted)?];
-    let node = serve::Node::start(name, state, rails, loans, control)?;
+    let node = serve::Node::start(name, state, rails, loans, !args.no_shm, control)?;
     node.serve(&mut borrow::Announce::new(vec![wanted]))
 }
 
@@ -82,7 +82,7 @@ pub fn node(config: Config) -> Result<(), Failure> {
     for wanted in &wanted {
         loans.push(borrow::loan(wanted)?);
     }
-    let node = serve::Node::start(config.name, state, rails, loans, control)?;
+    let node = serve::Node::start(config.name, state, rails, loans, config.shared_memory, control)?;
     for line in &lines {
         crate::cli::print(&format!("{line}\n"))?;
     }
@@ -106,7 +106,7 @@ pub fn load(args: &LoadArgs, line: Line) -> Result<(), Failure> {
     let control = serve::control_socket(&name)?;
     let rails = rails::toward(line.addresses())?;
     let loans = vec![load::loan(args, &line)];
-    let node = serve::Node::start(name, state, rails, loans, control)?;
+    let node = serve::Node::start(name, state, rails, loans, !args.no_shm, control)?;
     node.serve(&mut load::Measure::new(args))
 }
 

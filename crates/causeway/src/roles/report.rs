@@ -19,6 +19,7 @@ pub(super) fn status(view: &View<'_>) -> Status {
         if index == 0 {
             status.rails = (0..spec.rails.len()).map(|rail| rail_of(view, cells, rail)).collect();
         }
+        status.rails.extend(shared_memory(view, index, cells));
         status.channels.push(channel(loan, cells));
         status.streams.push(stream(loan, cells));
         if let LoanEnd::Lend { .. } = &loan.end {
@@ -70,6 +71,20 @@ fn rail_of(view: &View<'_>, cells: &LoanCells, rail: usize) -> Rail {
         rtt_us: seen.round_trip.map(|time| time.as_secs_f64() * 1e6),
         loss_ratio: seen.loss_ratio,
     }
+}
+
+/// The memory that a loan shares with its peer, if it does: a rail of this loan alone.
+fn shared_memory(view: &View<'_>, index: usize, cells: &LoanCells) -> Option<Rail> {
+    let seen = view.shared_memory(index)?;
+    Some(Rail {
+        name: "shm".to_owned(),
+        medium: "shm".to_owned(),
+        local: format!("{:016x}", view.spec().node),
+        peer: peer_node(cells),
+        state: if seen.up { "up" } else { "down" }.to_owned(),
+        rtt_us: seen.round_trip.map(|time| time.as_secs_f64() * 1e6),
+        loss_ratio: seen.loss_ratio,
+    })
 }
 
 fn channel(loan: &LoanSpec, cells: &LoanCells) -> Channel {

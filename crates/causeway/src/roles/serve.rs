@@ -98,6 +98,7 @@ impl Node {
         state: StateDir,
         rails: Vec<Rail>,
         loans: Vec<LoanSpec>,
+        shared_memory: bool,
         control: ControlServer,
     ) -> Result<Self, Failure> {
         if loans.len() > node::MAX_LOANS {
@@ -113,6 +114,7 @@ impl Node {
             incarnation: state.incarnation(),
             rails,
             loans,
+            shared_memory,
         };
         let agent = Agent::start(spec).map_err(|error| Failure::io("cannot start the node", &error))?;
         let tenants = Tenants::default();

@@ -121,6 +121,7 @@ impl Agent {
         for (loan, slot, _) in self.clients.connections() {
             outbox.push(ToCard::Connection { loan, slot });
         }
+        self.neighbours.sharing().for_each(|loan| outbox.push(ToCard::Shared { loan }));
         if self.shutting_down {
             outbox.push(ToCard::ShutDown);
         }
@@ -135,12 +136,15 @@ impl Agent {
     /// Sends what waits for the card.
     pub(super) fn tell_card(&mut self) {
         if let Some(card) = &mut self.card {
-            let clients = &self.clients;
+            let (clients, neighbours) = (&self.clients, &self.neighbours);
             card.outbox.flush(card.messages.as_fd(), |message| match *message {
                 ToCard::Connection { loan, slot } => {
                     clients.connection(loan, slot).map_or(Enclosure::Gone, Enclosure::Descriptor)
                 }
-                ToCard::Tenancy { .. } | ToCard::ShutDown => Enclosure::None,
+                ToCard::Shared { loan } => neighbours.shared(loan).map_or(Enclosure::Gone, |shared| {
+                    Enclosure::Descriptors([shared.memory.as_fd(), shared.bell.as_fd()])
+                }),
+                ToCard::Parted { .. } | ToCard::Tenancy { .. } | ToCard::ShutDown => Enclosure::None,
             });
         }
     }

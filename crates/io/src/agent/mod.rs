@@ -6,6 +6,7 @@
 
 mod clients;
 mod life;
+mod neighbours;
 mod view;
 
 use std::ffi::CString;
@@ -22,6 +23,7 @@ use tracing::{info, warn};
 
 use self::clients::Clients;
 use self::life::{LiveCard, Phase, Setbacks};
+use self::neighbours::Neighbours;
 pub use self::view::View;
 use crate::files::Image;
 use crate::load::{LoadResult, LoadSpec};
@@ -54,6 +56,8 @@ pub struct NodeSpec {
     pub rails: Vec<Rail>,
     /// What it lends and borrows.
     pub loans: Vec<LoanSpec>,
+    /// Whether it shares memory with peers on the same machine that know the key of a loan.
+    pub shared_memory: bool,
 }
 
 /// One rail of a node.
@@ -175,6 +179,7 @@ pub struct Agent {
     mapping: Mapping,
     ring: Option<Ring>,
     clients: Clients,
+    neighbours: Neighbours,
     waiter: Waiter,
     card: Option<LiveCard>,
     record: CardRecord,
@@ -190,6 +195,10 @@ mod token {
     pub(super) const CARD: u64 = 0;
     pub(super) const MESSAGES: u64 = 1;
     pub(super) const LISTENER: u64 = 1 << 32;
+    /// Who listens for neighbours; then peers of loans and callers, each with an index.
+    pub(super) const NEIGHBOURS: u64 = 2 << 32;
+    pub(super) const PLACES: u64 = 3 << 32;
+    pub(super) const STRANGERS: u64 = 4 << 32;
 }
 
 impl Agent {
@@ -204,12 +213,14 @@ impl Agent {
         let waiter = Waiter::new(SpinTimes { idle: Duration::ZERO, expecting: Duration::ZERO })?;
         clients::listen(&spec.loans, &waiter)?;
         let ring = make_ring(&spec)?;
+        let neighbours = Neighbours::new(&spec, &waiter);
         let mut agent = Self {
             spec,
             memory,
             mapping,
             ring,
             clients: Clients::new(),
+            neighbours,
             waiter,
             card: None,
             record: CardRecord::default(),
@@ -234,7 +245,7 @@ impl Agent {
 
     /// When [`Agent::turn`] is to be called although nothing is readable.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        [self.next_of_life(), self.accept_at].into_iter().flatten().min()
+        [self.next_of_life(), self.accept_at, self.neighbours.poll_timeout()].into_iter().flatten().min()
     }
 
     /// Does what is due, without waiting; returns what the role has to know.
@@ -253,6 +264,9 @@ impl Agent {
                     self.bury_card()?;
                 }
                 token::MESSAGES => self.take_messages(&mut events),
+                what if what >= token::NEIGHBOURS => {
+                    self.neighbours.handle_ready(what, &self.spec.loans, &self.waiter);
+                }
                 listener => self.accept((listener - token::LISTENER) as usize),
             }
         }
@@ -260,8 +274,21 @@ impl Agent {
             self.accept_at = None;
             clients::listen(&self.spec.loans, &self.waiter)?;
         }
+        self.neighbours.handle_timeout(Instant::now(), &self.spec.loans, &self.waiter);
+        self.tell_neighbours();
         self.advance_life()?;
         Ok(events)
+    }
+
+    /// Tells the card of whom it shares memory with now. One that is not there is followed by one that is told everything.
+    fn tell_neighbours(&mut self) {
+        while let Some(loan) = self.neighbours.take_changed() {
+            let is_shared = self.neighbours.shared(loan).is_some();
+            if let Some(card) = &mut self.card {
+                let message = if is_shared { ToCard::Shared { loan } } else { ToCard::Parted { loan } };
+                card.outbox.push(message);
+            }
+        }
     }
 
     /// Asks the card to give everything back: [`AgentEvent::GivenBack`] follows for each borrowed loan that was reached.
@@ -286,7 +313,7 @@ impl Agent {
 
     /// The state of the data plane.
     pub fn view(&self) -> View<'_> {
-        View::new(&self.mapping, &self.spec, self.record)
+        View::new(&self.mapping, &self.spec, self.record, self.neighbours.sharing().collect())
     }
 
     fn shared(&self) -> &SharedCells {
@@ -396,7 +423,13 @@ impl Agent {
                     events.push(AgentEvent::Tenant { loan, tenancy });
                 }
                 ToAgent::Overtaken { loan } => events.push(AgentEvent::Overtaken(loan)),
+                ToAgent::Met { loan, node, incarnation } => {
+                    let life = (node, incarnation);
+                    self.neighbours.met(loan, life, &self.spec.loans[loan], &self.waiter);
+                }
+                ToAgent::Nonsense { loan } => self.neighbours.lose(loan, &self.spec.loans[loan]),
                 ToAgent::GivenBack { loan, has_lost } => {
+                    self.neighbours.forget(loan);
                     events.push(AgentEvent::GivenBack { loan, has_lost });
                 }
                 ToAgent::LoadEnded { loan, result } => events.push(AgentEvent::LoadEnded(loan, result)),

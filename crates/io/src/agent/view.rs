@@ -19,6 +19,8 @@ pub struct View<'a> {
     spec: &'a NodeSpec,
     cells: &'a NodeCells,
     shared: &'a SharedCells,
+    /// Loans that share memory with their peer.
+    sharing: Vec<usize>,
     /// What became of the cards.
     pub card: CardRecord,
 }
@@ -38,15 +40,31 @@ pub struct RailView {
     pub loss_ratio: f64,
 }
 
+/// Memory that a loan shares with its peer.
+#[derive(Clone, Debug)]
+pub struct SharedMemoryView {
+    /// Whether the peer answers there.
+    pub up: bool,
+    /// Smoothed round trip.
+    pub round_trip: Option<Duration>,
+    /// Share of packets lost.
+    pub loss_ratio: f64,
+}
+
 impl<'a> View<'a> {
-    pub(super) fn new(mapping: &'a Mapping, spec: &'a NodeSpec, card: CardRecord) -> Self {
+    pub(super) fn new(
+        mapping: &'a Mapping,
+        spec: &'a NodeSpec,
+        card: CardRecord,
+        sharing: Vec<usize>,
+    ) -> Self {
         let base = NonNull::new(mapping.as_ptr()).expect("a mapping does not begin at zero");
         // SAFETY: the mapping is initialised, page aligned and outlives the view, which writes nothing. What it reads is atomic,
         // or is read volatile, and then by `settled`, since a card, which is another process, may be writing it.
         let memory = unsafe { RawMemory::new(base, SHARED_OFFSET) };
         // SAFETY: as above; the shared cells lie behind the ledger.
         let shared = unsafe { &*mapping.at::<SharedCells>(SHARED_OFFSET) };
-        Self { spec, cells: memory.ledger::<NodeCells>(None, RuleSet::ALL).root, shared, card }
+        Self { spec, cells: memory.ledger::<NodeCells>(None, RuleSet::ALL).root, shared, sharing, card }
     }
 
     /// What the node was started with.
@@ -75,6 +93,17 @@ impl<'a> View<'a> {
             round_trip: (rtt > 0).then(|| Duration::from_nanos(rtt)),
             loss_ratio: edge.loss_ppm[rail].get() as f64 / 1e6,
         }
+    }
+
+    /// The memory that `loan` shares with its peer, if it does.
+    pub fn shared_memory(&self, loan: usize) -> Option<SharedMemoryView> {
+        let edge = &self.cells.loans.get(loan)?.edge;
+        let rtt = edge.private_rtt_ns.get();
+        self.sharing.contains(&loan).then(|| SharedMemoryView {
+            up: edge.private_state.get() == 2,
+            round_trip: (rtt > 0).then(|| Duration::from_nanos(rtt)),
+            loss_ratio: edge.private_loss_ppm.get() as f64 / 1e6,
+        })
     }
 
     /// How the medium of a lent loan is driven.

@@ -6,6 +6,7 @@
 mod edges;
 mod load;
 mod media;
+mod private;
 mod rails;
 
 use std::io;
@@ -23,12 +24,14 @@ pub(crate) use self::media::image_descriptor;
 use self::edges::Edges;
 use self::load::Load;
 use self::media::Media;
+use self::private::Private;
 use self::rails::Rails;
 use crate::memory::Mapping;
 use crate::messages::{self, ToAgent, ToCard};
 use crate::outbox::{Enclosure, Outbox};
-use crate::plan::{MEMORY_BYTES, Plan, SHARED_OFFSET, SharedCells, descriptor};
+use crate::plan::{MEMORY_BYTES, Plan, RolePlan, SHARED_OFFSET, SharedCells, descriptor};
 use crate::process::{die_with_parent, inherited};
+use crate::shm::{Shared, Side};
 use crate::wait::{Hint, Interest, SpinTimes, Turn, Waiter};
 
 /// How long the card goes without asking epoll while it is awake. What it hears from often it reads directly; everything
@@ -44,6 +47,7 @@ mod token {
     pub(super) const THREADS: u64 = 2;
     pub(super) const RAIL: u64 = 1 << 32;
     pub(super) const EDGE: u64 = 2 << 32;
+    pub(super) const PRIVATE: u64 = 3 << 32;
 }
 
 /// Runs a card in this process until the agent or a signal ends it. The descriptors of [`crate::plan`] are inherited.
@@ -83,6 +87,7 @@ pub(crate) fn now() -> Instant {
 struct Driver<'m> {
     card: Card<'m>,
     rails: Rails<'m>,
+    private: Private,
     edges: Edges<'m>,
     media: Media<'m>,
     load: Option<Load>,
@@ -116,6 +121,7 @@ impl<'m> Driver<'m> {
         Ok(Self {
             card,
             rails,
+            private: Private::new(plan.loans.iter().map(|loan| side_of(&loan.role)).collect()),
             edges,
             media,
             load,
@@ -142,7 +148,7 @@ impl<'m> Driver<'m> {
             busy |= self.media.drive(&mut self.card, self.now)?;
             busy |= self.drive_load();
             busy |= self.edges.send(&mut self.card, self.now, &self.waiter, &mut self.to_agent)?;
-            busy |= self.rails.send(&mut self.card, self.now)?;
+            busy |= self.rails.send(&mut self.card, &mut self.private, self.now)?;
             self.report();
             if busy {
                 self.waiter.busy();
@@ -156,9 +162,10 @@ impl<'m> Driver<'m> {
     /// as trying; epoll is asked now and then for the rest.
     fn turn(&mut self) -> io::Result<bool> {
         if std::mem::take(&mut self.woken) {
-            return self.take_ready();
+            return Ok(self.receive_private()? | self.take_ready()?);
         }
-        let mut busy = self.rails.receive_hot(&mut self.card, self.now)?;
+        let mut busy = self.receive_private()?;
+        busy |= self.rails.receive_hot(&mut self.card, self.now)?;
         busy |= self.edges.receive_hot(&mut self.card, self.now, &self.waiter, &mut self.to_agent)?;
         busy |= self.media.take_ring_results(&mut self.card, self.now);
         if self.poll_at <= self.now {
@@ -181,6 +188,11 @@ impl<'m> Driver<'m> {
                 token::MESSAGES => self.take_messages()?,
                 token::RING => _ = self.media.take_ring_results(&mut self.card, self.now),
                 token::THREADS => self.media.take_thread_results(&mut self.card, self.now)?,
+                what if what >= token::PRIVATE => {
+                    let loan = (what - token::PRIVATE) as usize;
+                    let (card, waiter, to_agent) = (&mut self.card, &self.waiter, &mut self.to_agent);
+                    self.private.hear(loan, card, self.now, waiter, to_agent)?;
+                }
                 what if what >= token::EDGE => {
                     let key = (what - token::EDGE) as usize;
                     let (card, waiter, to_agent) = (&mut self.card, &self.waiter, &mut self.to_agent);
@@ -197,6 +209,10 @@ impl<'m> Driver<'m> {
         Ok(count > 0)
     }
 
+    fn receive_private(&mut self) -> io::Result<bool> {
+        self.private.receive(&mut self.card, self.now, &self.waiter, &mut self.to_agent)
+    }
+
     /// Ends and begins requests of a load. True if there were any.
     fn drive_load(&mut self) -> bool {
         let Some(load) = &mut self.load else { return false };
@@ -208,17 +224,28 @@ impl<'m> Driver<'m> {
     }
 
     fn take_messages(&mut self) -> io::Result<()> {
-        while let Some((message, descriptor)) = messages::receive(&self.messages)? {
-            match (message, descriptor) {
-                (ToCard::Connection { loan, slot }, Some(socket)) => {
+        while let Some((message, enclosed)) = messages::receive(&self.messages)? {
+            let mut enclosed = enclosed.into_iter();
+            match (message, enclosed.next(), enclosed.next()) {
+                (ToCard::Connection { loan, slot }, Some(socket), None) => {
                     let (card, waiter) = (&mut self.card, &self.waiter);
                     self.edges.attach(loan, slot, socket, card, self.now, waiter, &mut self.to_agent)?;
                 }
-                (ToCard::Connection { .. }, None) => {}
-                (ToCard::Tenancy { loan, number, node }, _) => {
+                (ToCard::Shared { loan }, Some(memory), Some(bell)) => {
+                    let (card, waiter) = (&mut self.card, &self.waiter);
+                    let shared = Shared { memory, bell };
+                    self.private.attach(loan, shared, card, self.now, waiter, &mut self.to_agent)?;
+                }
+                (ToCard::Parted { loan }, ..) => {
+                    self.private.detach(loan, &mut self.card, self.now, &self.waiter)?;
+                }
+                // There was no room for the descriptors.
+                (ToCard::Shared { loan }, ..) => self.to_agent.push(ToAgent::Nonsense { loan }),
+                (ToCard::Connection { .. }, ..) => {}
+                (ToCard::Tenancy { loan, number, node }, ..) => {
                     self.card.set_tenancy(self.now, loan, Tenancy { number, node: NodeId(node) });
                 }
-                (ToCard::ShutDown, _) => self.card.shut_down(self.now),
+                (ToCard::ShutDown, ..) => self.card.shut_down(self.now),
             }
         }
         Ok(())
@@ -228,6 +255,9 @@ impl<'m> Driver<'m> {
         while let Some(event) = self.card.poll_event() {
             let message = match event {
                 CardEvent::Ready(loan) => ToAgent::Ready { loan },
+                CardEvent::Met(loan, node, incarnation) => {
+                    ToAgent::Met { loan, node: node.0, incarnation: incarnation.0 }
+                }
                 CardEvent::Tenant(loan, node) => ToAgent::Tenant { loan, node: node.0 },
                 CardEvent::Overtaken(loan) => ToAgent::Overtaken { loan },
                 CardEvent::Closed { loan, has_lost } => ToAgent::GivenBack { loan, has_lost },
@@ -248,15 +278,25 @@ impl<'m> Driver<'m> {
     fn rest(&mut self) -> io::Result<()> {
         let hint = if self.card.is_waiting() || self.media.is_busy() { Hint::Expecting } else { Hint::Idle };
         let (card, rails, now_before) = (&self.card, &self.rails, self.now);
-        let (media, to_agent) = (&self.media, &self.to_agent);
+        let (media, to_agent, private) = (&self.media, &self.to_agent, &self.private);
         let turn = self.waiter.idle(now_before, hint, || {
             let deadline = [card.poll_timeout(), rails.poll_timeout()].into_iter().flatten().min();
             let retries = [media.retry_after(), to_agent.retry_after()];
-            sleep_time(deadline.map(|deadline| deadline.since(now_before)), retries)
+            let time = sleep_time(deadline.map(|deadline| deadline.since(now_before)), retries);
+            if private.prepare_sleep() { time } else { Some(Duration::ZERO) }
         })?;
+        private.wake();
         self.woken = turn != Turn::Spun;
         self.now = now();
         Ok(())
+    }
+}
+
+/// Which end of the memory that it may share with its peer a loan is.
+fn side_of(role: &RolePlan) -> Side {
+    match role {
+        RolePlan::Borrow { .. } => Side::Borrower,
+        RolePlan::Lend { .. } => Side::Lender,
     }
 }
 

@@ -2,8 +2,9 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, RawFd};
 
 use base::Instant;
-use node::Card;
+use node::{Card, Rooms, Way};
 
+use super::private::Private;
 use super::{HOT, token};
 use crate::impair::{Direction, Fate, Impairer, Impairment};
 use crate::plan::{Plan, SharedCells, decode_address, descriptor, encode_address};
@@ -42,6 +43,21 @@ struct Frame {
     to: std::net::SocketAddr,
     start: usize,
     len: usize,
+}
+
+/// Where frames are built.
+struct Outbound<'a> {
+    buffer: &'a mut [u8],
+    private: &'a mut Private,
+}
+
+impl Rooms for Outbound<'_> {
+    fn of(&mut self, way: Way) -> &mut [u8] {
+        match way {
+            Way::Rail(_) => self.buffer,
+            Way::Private(loan) => self.private.room(loan),
+        }
+    }
 }
 
 impl<'m> Rails<'m> {
@@ -103,16 +119,33 @@ impl<'m> Rails<'m> {
         Ok(busy)
     }
 
-    /// Sends what the card has to say. True if that was anything.
-    pub(super) fn send(&mut self, card: &mut Card<'_>, now: Instant) -> io::Result<bool> {
-        let mut used = 0;
-        while used + MAX_DATAGRAM_BYTES <= self.buffer.len() && self.frames.len() < SEND_FRAMES {
-            let Some(outgoing) = card.poll_transmit(now, &mut self.buffer[used..]) else { break };
-            let Some(to) = decode_address(outgoing.to) else { continue };
-            self.frames.push(Frame { rail: outgoing.rail as usize, to, start: used, len: outgoing.len });
-            used += outgoing.len;
+    /// Sends what the card has to say, through `private` too. True if that was anything.
+    pub(super) fn send(
+        &mut self,
+        card: &mut Card<'_>,
+        private: &mut Private,
+        now: Instant,
+    ) -> io::Result<bool> {
+        let (mut used, mut through_memory) = (0, 0);
+        while used + MAX_DATAGRAM_BYTES <= self.buffer.len()
+            && self.frames.len() + through_memory < SEND_FRAMES
+        {
+            let mut outbound = Outbound { buffer: &mut self.buffer[used..], private };
+            let Some(outgoing) = card.poll_transmit(now, &mut outbound) else { break };
+            match (outgoing.way, decode_address(outgoing.to)) {
+                (Way::Private(loan), _) => {
+                    private.publish(loan, outgoing.len);
+                    through_memory += 1;
+                }
+                (Way::Rail(rail), Some(to)) => {
+                    self.frames.push(Frame { rail: rail.into(), to, start: used, len: outgoing.len });
+                    used += outgoing.len;
+                }
+                (Way::Rail(_), None) => {}
+            }
         }
-        let mut busy = !self.frames.is_empty();
+        private.wake_readers();
+        let mut busy = !self.frames.is_empty() || through_memory > 0;
         for (index, rail) in self.rails.iter_mut().enumerate() {
             if !self.frames.is_empty() {
                 let frames = self.frames.iter().filter(|frame| frame.rail == index);

@@ -22,8 +22,8 @@ use base::ledger::{Cell, Counter, Journal, Pages};
 use pcie::TlpView;
 use zerocopy::FromBytes;
 
-use crate::handshake::{Initiator, KeySet, Refusal, Tenancy};
 use crate::frame::MAX_FRAME;
+use crate::handshake::{Initiator, KeySet, Refusal, Tenancy};
 use crate::path::{Incoming, Outgoing};
 use crate::receiver::{Arrival, Received, Receiver, ReceiverCells};
 use crate::record::Information;

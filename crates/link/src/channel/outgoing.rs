@@ -65,7 +65,8 @@ impl Channel<'_> {
         if due != 0 {
             self.greeting.due &= due - 1;
             // A path that has gone meanwhile need not be greeted: the others are.
-            let path = self.path_index(due.trailing_zeros() as PathId).filter(|&path| self.paths[path].is_there);
+            let path =
+                self.path_index(due.trailing_zeros() as PathId).filter(|&path| self.paths[path].is_there);
             return Some(Plan { path: path.unwrap_or(0), hello: true, ping: false, tlps: None });
         }
         if let Some(path) = self.paths.iter().position(|path| path.ping && path.is_there) {

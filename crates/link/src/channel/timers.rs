@@ -42,7 +42,8 @@ impl Channel<'_> {
         self.watch_paths(now);
         self.probe_uncommitted(now);
         if self.greeting.next.is_some_and(|next| next <= now) {
-            self.greeting.due = self.paths.iter().fold(0, |due, path| due | u8::from(path.is_there) << path.id);
+            self.greeting.due =
+                self.paths.iter().fold(0, |due, path| due | u8::from(path.is_there) << path.id);
             let again = self.journal.rule(Rule::HelloUntilAnswered) || self.goodbye;
             self.greeting.next = again.then_some(now + self.greeting.wait);
             self.greeting.wait = (self.greeting.wait * 2).min(HELLO_MAX);

@@ -1,0 +1,346 @@
+//! How two agents find out that they are on one machine, prove to each other that they know the key of a loan, and pass the
+//! memory that its cards shall share.
+//!
+//! ```text
+//! borrower's agent                                        lender's agent
+//!     call: which loan, who, a random number        ---->
+//!                                                   <---- answer: a random number, proof
+//!     proof, with the memory and a bell             ---->
+//!                                                   <---- agreed
+//! ```
+//! The socket is a Unix socket without a file, named by the lender's node id; so only processes of one network namespace meet. Its
+//! messages keep their boundaries. Both proofs are over everything that was said, and over the two process ids, each its own as it
+//! knows it and the other's as the kernel tells it: somebody in between, who could keep a copy of the memory, would have a
+//! third one. Afterwards nothing more is said, and the end of the connection is the end of the agreement.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use node::{PROOF_LEN, is_proof, prove};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::{Shared, Side};
+
+/// Also the version of the memory's layout.
+const MAGIC: [u8; 8] = *b"CWSHARE1";
+/// Callers who wait to be accepted.
+const BACKLOG: i32 = 16;
+/// Longest message in bytes.
+const MESSAGE_BYTES: usize = 128;
+
+/// Bytes of a random number.
+pub(crate) const NONCE_LEN: usize = 32;
+
+/// The borrower's first message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct Call {
+    magic: [u8; 8],
+    /// The loan, as frames name it.
+    group: U32,
+    generation: U32,
+    /// The borrower, in which life.
+    node: U64,
+    incarnation: U64,
+    nonce: [u8; NONCE_LEN],
+}
+
+/// The lender's answer.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct Answer {
+    nonce: [u8; NONCE_LEN],
+    proof: [u8; PROOF_LEN],
+}
+
+/// The borrower's proof: the memory travels with it.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct Proof {
+    proof: [u8; PROOF_LEN],
+}
+
+/// The lender's last word.
+#[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct Agreed {
+    magic: [u8; 8],
+}
+
+/// Everything that both sides must see alike.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Transcript {
+    call: Call,
+    lender: U64,
+    nonce: [u8; NONCE_LEN],
+    borrower_pid: U32,
+    lender_pid: U32,
+    /// Whose proof it is: one is never the other.
+    side: u8,
+}
+
+impl Call {
+    /// `loan` is the group and the generation, `life` the borrower's node and incarnation.
+    pub(crate) fn new(loan: (u32, u32), life: (u64, u64), nonce: [u8; NONCE_LEN]) -> Self {
+        Self {
+            magic: MAGIC,
+            group: loan.0.into(),
+            generation: loan.1.into(),
+            node: life.0.into(),
+            incarnation: life.1.into(),
+            nonce,
+        }
+    }
+
+    /// Whether it is of our version.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.magic == MAGIC
+    }
+
+    /// Loan and assignment.
+    pub(crate) fn loan(&self) -> (u32, u32) {
+        (self.group.get(), self.generation.get())
+    }
+
+    /// Node and incarnation of the borrower.
+    pub(crate) fn life(&self) -> (u64, u64) {
+        (self.node.get(), self.incarnation.get())
+    }
+}
+
+impl Agreed {
+    pub(crate) fn new() -> Self {
+        Self { magic: MAGIC }
+    }
+}
+
+/// What a side knows when it proves something, or has something proven.
+pub(crate) struct Meeting<'a> {
+    pub(crate) key: &'a [u8; 32],
+    pub(crate) call: Call,
+    pub(crate) lender: u64,
+    /// Process ids of the borrower's and the lender's agent.
+    pub(crate) pids: (u32, u32),
+}
+
+impl Meeting<'_> {
+    /// The lender's answer.
+    pub(crate) fn answer(&self, nonce: [u8; NONCE_LEN]) -> Answer {
+        Answer { nonce, proof: prove(self.key, self.transcript(Side::Lender, nonce).as_bytes()) }
+    }
+
+    /// Whether an answer is that of the lender of this loan.
+    pub(crate) fn believes(&self, answer: &Answer) -> bool {
+        is_proof(self.key, self.transcript(Side::Lender, answer.nonce).as_bytes(), &answer.proof)
+    }
+
+    /// The borrower's proof in reply to an answer.
+    pub(crate) fn proof(&self, answer: &Answer) -> Proof {
+        Proof { proof: prove(self.key, self.transcript(Side::Borrower, answer.nonce).as_bytes()) }
+    }
+
+    /// Whether a proof is that of a borrower who was answered with `nonce`.
+    pub(crate) fn accepts(&self, nonce: [u8; NONCE_LEN], proof: &Proof) -> bool {
+        is_proof(self.key, self.transcript(Side::Borrower, nonce).as_bytes(), &proof.proof)
+    }
+
+    fn transcript(&self, side: Side, nonce: [u8; NONCE_LEN]) -> Transcript {
+        Transcript {
+            call: self.call,
+            lender: self.lender.into(),
+            nonce,
+            borrower_pid: self.pids.0.into(),
+            lender_pid: self.pids.1.into(),
+            side: side as u8,
+        }
+    }
+}
+
+/// Where the lender of this id listens.
+pub(crate) fn name_of(lender: u64) -> String {
+    format!("causeway/{lender:016x}")
+}
+
+fn address_of(lender: u64) -> io::Result<SocketAddrUnix> {
+    Ok(SocketAddrUnix::new_abstract_name(name_of(lender).as_bytes())?)
+}
+
+fn socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
+}
+
+/// Listens for borrowers of the node `lender`.
+///
+/// # Errors
+/// `AddrInUse`: somebody else has this name.
+pub(crate) fn listen(lender: u64) -> io::Result<OwnedFd> {
+    let socket = socket()?;
+    rustix::net::bind(&socket, &address_of(lender)?)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// The next who calls, if there is one.
+///
+/// # Errors
+/// Want of descriptors or memory.
+pub(crate) fn accept(listener: &OwnedFd) -> io::Result<Option<OwnedFd>> {
+    match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+        Ok(socket) => Ok(Some(socket)),
+        Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Connects to the node `lender`.
+///
+/// # Errors
+/// `ConnectionRefused`: it is not here. `WouldBlock`: too many are calling it.
+pub(crate) fn connect(lender: u64) -> io::Result<OwnedFd> {
+    let socket = socket()?;
+    rustix::net::connect(&socket, &address_of(lender)?)?;
+    Ok(socket)
+}
+
+/// The process at the other end, as the kernel tells; 0 for one that this process cannot see.
+pub(crate) fn peer_pid(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes, which is the size of what it is given.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut credentials).cast(),
+            &mut len,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(u32::try_from(credentials.pid).unwrap_or(0))
+}
+
+/// Sends one message, with the memory if there is one. It never waits.
+///
+/// # Errors
+/// Whatever keeps it from being sent: the peer is gone, or does not read.
+pub(crate) fn send(
+    to: &OwnedFd,
+    message: &(impl IntoBytes + Immutable),
+    with: Option<&Shared>,
+) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors = with.map(|shared| [shared.memory.as_fd(), shared.bell.as_fd()]);
+    if let Some(descriptors) = &descriptors {
+        control.push(SendAncillaryMessage::ScmRights(descriptors));
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    rustix::net::sendmsg(to, &[IoSlice::new(message.as_bytes())], &mut control, flags)?;
+    Ok(())
+}
+
+/// What came: a message of exactly this kind, with what travelled with it.
+pub(crate) struct Received<M> {
+    pub(crate) message: M,
+    /// Memory and bell, unchecked.
+    pub(crate) descriptors: Option<(OwnedFd, OwnedFd)>,
+}
+
+/// The next message; `None` while there is none.
+///
+/// # Errors
+/// The peer is gone, or says something else.
+pub(crate) fn receive<M: FromBytes>(from: &OwnedFd) -> io::Result<Option<Received<M>>> {
+    let mut bytes = [0; MESSAGE_BYTES];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let received = match rustix::net::recvmsg(from, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
+        Ok(received) => received.bytes,
+        Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+        Err(errno) => return Err(errno.into()),
+    };
+    // Whatever came is closed here, unless it is what was expected.
+    let mut descriptors: Vec<OwnedFd> = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            descriptors.extend(rights);
+        }
+    }
+    if received == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let message = M::read_from_bytes(&bytes[..received]).map_err(|_| io::ErrorKind::InvalidData)?;
+    let descriptors: Option<[OwnedFd; 2]> = descriptors.try_into().ok();
+    Ok(Some(Received { message, descriptors: descriptors.map(|[memory, bell]| (memory, bell)) }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: [u8; 32] = [4; 32];
+
+    fn meeting(key: &[u8; 32], pids: (u32, u32)) -> Meeting<'_> {
+        Meeting { key, call: Call::new((7, 0), (11, 1), [1; NONCE_LEN]), lender: 22, pids }
+    }
+
+    #[test]
+    fn both_prove_the_key_and_nobody_stands_between() {
+        let (borrower, lender) = (meeting(&KEY, (100, 200)), meeting(&KEY, (100, 200)));
+        let nonce = [2; NONCE_LEN];
+        let answer = lender.answer(nonce);
+        assert!(borrower.believes(&answer));
+        let proof = borrower.proof(&answer);
+        assert!(lender.accepts(nonce, &proof));
+        assert!(!lender.accepts([3; NONCE_LEN], &proof), "what was said to somebody else");
+        assert!(!lender.accepts(nonce, &Proof { proof: answer.proof }), "our own proof");
+        for wrong in [meeting(&[5; 32], (100, 200)), meeting(&KEY, (100, 300)), meeting(&KEY, (300, 200))] {
+            assert!(!wrong.believes(&answer) && !wrong.accepts(nonce, &proof));
+        }
+        let mut other = meeting(&KEY, (100, 200));
+        other.call = Call::new((7, 0), (12, 1), [1; NONCE_LEN]);
+        assert!(!other.believes(&answer) && !other.accepts(nonce, &proof), "another node");
+    }
+
+    #[test]
+    fn what_is_said_over_a_socket_arrives_and_rubbish_is_an_error() {
+        let lender = u64::from(std::process::id()) << 32 | 1;
+        let listener = listen(lender).unwrap();
+        assert_eq!(listen(lender).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert!(accept(&listener).unwrap().is_none());
+        let caller = connect(lender).unwrap();
+        let called = accept(&listener).unwrap().unwrap();
+        let us = std::process::id();
+        let pids = [&caller, &called].map(|socket| peer_pid(socket.as_fd()).unwrap());
+        assert_eq!(pids, [us, us]);
+        let call = Call::new((7, 0), (11, 1), [1; NONCE_LEN]);
+        send(&caller, &call, None).unwrap();
+        let received = receive::<Call>(&called).unwrap().unwrap();
+        assert!(received.message == call && received.descriptors.is_none());
+        assert!(receive::<Call>(&called).unwrap().is_none());
+        let (ours, _theirs) = Shared::create().unwrap();
+        send(&caller, &Proof { proof: [0; PROOF_LEN] }, Some(&ours)).unwrap();
+        assert!(receive::<Proof>(&called).unwrap().unwrap().descriptors.is_some());
+        for rubbish in [1, 63, 65, 128, 4000] {
+            rustix::net::send(&caller, &vec![0; rubbish], SendFlags::DONTWAIT).unwrap();
+            assert!(receive::<Call>(&called).is_err(), "{rubbish} bytes");
+        }
+        drop(caller);
+        assert!(receive::<Call>(&called).is_err());
+        drop(listener);
+        assert_eq!(connect(lender).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    }
+}
