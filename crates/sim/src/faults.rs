@@ -68,7 +68,8 @@ impl World<'_> {
             68..78 => self.cut(),
             78..85 => self.inject(false),
             85..92 => self.inject(true),
-            92..96 => self.leave(),
+            92..95 => self.leave(),
+            95 => self.part(None),
             _ => self.reboot(),
         }
         let after = self.faults.random.range(self.faults.pause / 4, self.faults.pause * 2);
@@ -174,6 +175,7 @@ impl World<'_> {
         life.incarnation += 1;
         life.generation = 0;
         self.log.event(self.now, Some(node), "boot", life.incarnation, 0);
+        self.part(Some(node));
         if node == LENDER {
             self.marks.set(Mark::LenderReboot);
             self.lose_power();

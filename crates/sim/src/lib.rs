@@ -17,6 +17,7 @@ mod edge;
 mod faults;
 mod log;
 mod marks;
+mod neighbours;
 mod network;
 mod random;
 mod siege;

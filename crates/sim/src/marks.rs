@@ -62,6 +62,10 @@ marks! {
     Retransmission = "retransmission",
     /// First messages of former borrowers were repeated.
     FormerReplayed = "former-replayed",
+    /// The nodes agreed on memory that they share.
+    MemoryShared = "memory-shared",
+    /// A frame came through it.
+    MemoryUsed = "memory-used",
 }
 
 /// The marks of a run.

@@ -110,6 +110,13 @@ impl Network {
         fates
     }
 
+    /// Something that never was on the network may still be sent there by whoever has seen it.
+    pub(crate) fn keep_foreign(&mut self, node: usize, frame: Frame) {
+        if self.random.chance(100) {
+            self.keep(node, &frame);
+        }
+    }
+
     fn keep(&mut self, node: usize, frame: &Frame) {
         let archive = &mut self.archive[node];
         if archive.len() < ARCHIVE {

@@ -6,7 +6,7 @@ use base::ids::NodeId;
 use base::times::{HANDSHAKE_RETRY_MAX, PENDING_KEYS};
 use link::State;
 use link::frame::{Header, Kind};
-use node::{Address, Card, NodeCells};
+use node::{Address, Card, NodeCells, Way};
 
 use crate::checkers::freshness::Origin;
 use crate::checkers::names;
@@ -37,15 +37,10 @@ impl World<'_> {
                 let now = now + HANDSHAKE_RETRY_MAX * attempt as u32;
                 card.handle_timeout(now);
                 while let Some(sent) = card.poll_transmit(now, &mut self.buffer) {
+                    let Way::Rail(rail) = sent.way else { continue };
                     let bytes = self.buffer[..sent.len].to_vec();
                     let (from, origin) = (REPEATER, Origin::Peer);
-                    self.former.push(Frame {
-                        to: LENDER,
-                        rail: super::world::rail_of(&sent),
-                        from,
-                        bytes,
-                        origin,
-                    });
+                    self.former.push(Frame { to: LENDER, rail, from, bytes, origin });
                 }
             }
         }

@@ -4,6 +4,7 @@ use link::State;
 use link::frame::{Header, Kind};
 use node::{Card, NodeCells};
 
+use crate::checkers::freshness::Origin;
 use crate::checkers::names;
 use crate::checkers::streams::{StreamId, committed_truly, granted_truly};
 use crate::marks::Mark;
@@ -158,7 +159,7 @@ impl<'w> World<'w> {
         self.nodes[node].liveness[loan].sent(self.now);
         let Some(card) = self.nodes[node].card.take() else { return };
         let channel = card.channel(loan);
-        if header.kind == Kind::Sealed
+        if matches!(header.kind, Kind::Sealed | Kind::Private)
             && let (Some(key), Some(id)) = (channel.key_fingerprint(), self.stream_from(node, loan, &card))
         {
             let verdict = self.nonces.sent(key, &header);
@@ -177,7 +178,8 @@ impl<'w> World<'w> {
         let loan = header.map_or(usize::MAX, |header| (header.group.0 as usize).wrapping_sub(1));
         let packet = header.map_or(0, |header| header.packet_number);
         self.log.event(self.now, Some(node), "rx", rail.into(), packet);
-        let sealed = header.filter(|header| header.kind == Kind::Sealed && loan < self.loans.len());
+        let is_sealed = |header: &Header| matches!(header.kind, Kind::Sealed | Kind::Private);
+        let sealed = header.filter(|header| is_sealed(header) && loan < self.loans.len());
         let before = sealed.and_then(|_| self.reception(node, loan));
         let original = bytes.clone();
         if self.dies_here(node) || !self.act(node, |card, now| card.handle_frame(now, rail, from, &mut bytes))
@@ -198,6 +200,26 @@ impl<'w> World<'w> {
             self.marks.set_if(Mark::OldGenerationRefused, old && count_after == count);
         }
         self.service(node);
+    }
+
+    /// A frame comes through memory.
+    pub(crate) fn arrive_private(&mut self, node: usize, loan: usize, bytes: &mut [u8]) {
+        let Ok(header) = Header::parse(bytes) else { return };
+        self.log.event(self.now, Some(node), "rx", header.path.into(), header.packet_number);
+        let before = self.reception(node, loan);
+        let original = bytes.to_vec();
+        if self.dies_here(node) || !self.act(node, |card, now| card.handle_private_frame(now, loan, bytes)) {
+            return;
+        }
+        if let (Some((count, newest)), Some((count_after, newest_after))) =
+            (before, self.reception(node, loan))
+            && count_after > count
+        {
+            self.marks.set(Mark::MemoryUsed);
+            let freshness = &mut self.nodes[node].freshness;
+            let verdict = freshness.accepted(Origin::Peer, &original, &header, newest, newest_after);
+            self.judge(names::FRESHNESS, verdict);
+        }
     }
 
     /// How many frames a card has accepted, and from whom at last.

@@ -7,7 +7,7 @@ use base::ledger::{Arena, RawMemory};
 use base::{Instant, Rule, RuleSet};
 use core::time::Duration;
 use link::Name;
-use node::{Card, CardConfig, CardEvent, LoanConfig, LoanRole, NodeCells, Tenancy};
+use node::{Card, CardConfig, CardEvent, LoanConfig, LoanRole, NodeCells, Tenancy, Way};
 
 use crate::checkers::disk_model::DiskModel;
 use crate::checkers::freshness::Freshness;
@@ -23,6 +23,7 @@ use crate::edge::Socket;
 use crate::faults::Faults;
 use crate::log::Log;
 use crate::marks::{Mark, Marks};
+use crate::neighbours::Neighbours;
 use crate::network::{Fate, Frame, Network, RAILS};
 use crate::random::Random;
 use crate::{Failure, Options, Summary};
@@ -56,6 +57,10 @@ pub(crate) enum Event {
     Mend(u64),
     /// A client thinks of something.
     Think(usize),
+    /// The agents agree on memory for a loan.
+    Agree(usize),
+    /// A node looks into the memory of a loan.
+    Memory(usize, usize),
 }
 
 /// A node: an agent's side of it, and a card while one lives.
@@ -116,6 +121,8 @@ pub(crate) struct World<'w> {
     /// Loan and client.
     pub(crate) clients: Vec<(usize, Client)>,
     pub(crate) network: Network,
+    /// In some worlds the nodes are on one machine.
+    pub(crate) neighbours: Option<Neighbours>,
     pub(crate) faults: Faults,
     pub(crate) marks: Marks,
     pub(crate) streams: Streams,
@@ -188,6 +195,7 @@ impl<'w> World<'w> {
             loans,
             clients,
             network: Network::new(random.fork()),
+            neighbours: Neighbours::of(seed, count),
             faults: Faults::new(random.fork()),
             marks: Marks::default(),
             streams: Streams::default(),
@@ -267,6 +275,8 @@ impl<'w> World<'w> {
             Event::Fault => self.fault(),
             Event::Mend(rails) => self.mend(rails),
             Event::Think(client) => self.think(client),
+            Event::Agree(loan) => self.agree(loan),
+            Event::Memory(node, loan) => self.read_memory(node, loan),
         }
     }
 
@@ -293,10 +303,10 @@ impl<'w> World<'w> {
                 CardEvent::Overtaken(_) => {
                     self.fail(names::ASSERTION, "there is one borrower, and it was overtaken".into());
                 }
-                CardEvent::Met(..)
-                | CardEvent::Ready(_)
-                | CardEvent::Refused(..)
-                | CardEvent::Closed { .. } => {}
+                CardEvent::Met(loan, peer, incarnation) => {
+                    self.neighbour_met(node, loan, (peer, incarnation))
+                }
+                CardEvent::Ready(_) | CardEvent::Refused(..) | CardEvent::Closed { .. } => {}
             }
         }
     }
@@ -430,6 +440,7 @@ impl<'w> World<'w> {
         self.nodes[node].card = Some(card);
         self.check_recovery(node);
         self.faults.arm(self.nodes[node].switch);
+        self.tell_neighbours(node);
         if node == BORROWER {
             (0..self.loans.len()).for_each(|loan| self.tell_edges(loan));
         }
@@ -450,8 +461,14 @@ impl<'w> World<'w> {
                 }
             };
             let frame = &buffer[..outgoing.len];
-            let rail = rail_of(&outgoing);
             self.check_frame(node, frame);
+            let rail = match outgoing.way {
+                Way::Rail(rail) => rail,
+                Way::Private(loan) => {
+                    self.write_memory(node, loan, frame);
+                    continue;
+                }
+            };
             if node == LENDER {
                 self.besiege(outgoing.to, frame);
             }
@@ -578,13 +595,5 @@ impl Loan<'_> {
             config,
             insecure: random.chance(200),
         }
-    }
-}
-
-/// The rail of a frame: the nodes here share no memory.
-pub(crate) fn rail_of(outgoing: &node::Outgoing) -> u8 {
-    match outgoing.way {
-        node::Way::Rail(rail) => rail,
-        node::Way::Private(_) => panic!("no card was told of memory that it shares"),
     }
 }
