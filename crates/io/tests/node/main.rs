@@ -8,6 +8,7 @@
 mod cases;
 mod client;
 mod disk;
+mod neighbours;
 mod pair;
 
 use std::process::{Command, ExitCode};
@@ -17,7 +18,7 @@ const WITHOUT_RING: &str = "--without-ring";
 
 type Case = (&'static str, fn());
 
-const CASES: [Case; 7] = [
+const CASES: [Case; 13] = [
     ("disk_through_the_ring", cases::disk_through_the_ring),
     ("disk_through_threads", || without_ring("disk_through_threads")),
     ("full_disk_through_the_ring", cases::full_disk_through_the_ring),
@@ -25,6 +26,12 @@ const CASES: [Case; 7] = [
     ("start_that_fails_is_tried_again", cases::start_that_fails_is_tried_again),
     ("clients_wait_for_descriptors", cases::clients_wait_for_descriptors),
     ("killed_client_with_a_full_ring_costs_nothing", cases::killed_client_with_a_full_ring_costs_nothing),
+    ("neighbours_share_memory_and_survive_kills", neighbours::share_memory_and_survive_kills),
+    ("neighbours_find_a_new_agent", neighbours::find_a_new_agent),
+    ("neighbours_that_do_not_want_to_share_nothing", neighbours::that_do_not_want_to_share_nothing),
+    ("neighbours_without_the_key_get_nothing", neighbours::without_the_key_get_nothing),
+    ("neighbours_that_write_rubbish_hurt_themselves", neighbours::that_write_rubbish_hurt_themselves),
+    ("neighbours_that_sleep_are_woken", neighbours::that_sleep_are_woken),
 ];
 
 fn main() -> ExitCode {

@@ -1,5 +1,6 @@
 //! Two nodes whose agents run in threads of this process.
 
+use std::net::SocketAddr;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,6 +17,9 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 /// Longer than anything waited for here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+const KEY: [u8; 32] = [7; 32];
+const GROUP: u32 = 9;
+
 /// A lender and a borrower of one image.
 pub(crate) struct Pair {
     pub(crate) lender: Node,
@@ -25,37 +29,81 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
+    /// They talk over the network alone.
     pub(crate) fn start(image: &Path, folder: &Path) -> Self {
-        let image = Image::open(image, &ImageOptions::default()).unwrap();
-        let (ours, theirs) = (bind(), bind());
-        let to = ours.local();
-        let end = LoanEnd::Lend { image, block_size: 512, source: "test".to_owned() };
-        let lender = Node::start(spec("lender", 1, ours, end));
+        Self::start_with(image, folder, [false, false])
+    }
+
+    /// Whether lender and borrower are willing to share memory is said in `shared_memory`.
+    pub(crate) fn start_with(image: &Path, folder: &Path, shared_memory: [bool; 2]) -> Self {
+        let life = Life { incarnation: 1, port: 0, shared_memory: shared_memory[0] };
+        let (lender, to) = lender(image, life);
         let socket = folder.join("nbd");
         let listener = Some(UnixListener::bind(&socket).unwrap());
         let edge = Edge::Nbd { path: socket.clone(), listener };
         let end = LoanEnd::Borrow { peers: vec![to], edge, io_timeout: PATIENCE };
-        let borrower = Node::start(spec("borrower", 2, theirs, end));
+        let life = Life { incarnation: 1, port: 0, shared_memory: shared_memory[1] };
+        let borrower = Node::start(spec("borrower", borrower_id(), bind(0), end, life));
         Self { lender, borrower, socket }
+    }
+
+    /// The lender's agent ends, with its card, and another one takes its place.
+    pub(crate) fn restart_lender(&mut self, image: &Path, port: u16) {
+        self.lender.end();
+        let life = Life { incarnation: 2, port, shared_memory: true };
+        (self.lender, _) = lender(image, life);
+    }
+
+    /// Waits until both cards speak through memory that they share.
+    pub(crate) fn wait_shared(&self) {
+        for node in [&self.lender, &self.borrower] {
+            node.wait_for("memory is shared", || node.shared.memory.lock().unwrap().is_some_and(|up| up));
+        }
     }
 }
 
-fn bind() -> RailSocket {
-    RailSocket::bind(([127, 0, 0, 1], 0).into(), &RailOptions::default()).unwrap()
+/// The lender's identity: that of no other test on this machine, since its neighbours find it by that.
+pub(crate) fn lender_id() -> u64 {
+    u64::from(std::process::id()) << 8 | 1
 }
 
-fn spec(name: &str, node: u64, socket: RailSocket, end: LoanEnd) -> NodeSpec {
+fn borrower_id() -> u64 {
+    lender_id() + 1
+}
+
+struct Life {
+    incarnation: u64,
+    port: u16,
+    shared_memory: bool,
+}
+
+fn lender(image: &Path, life: Life) -> (Node, SocketAddr) {
+    // The card of a lender that was here before may still be dying.
+    let image =
+        Image::open(image, &ImageOptions { lock_patience: PATIENCE, ..ImageOptions::default() }).unwrap();
+    let socket = bind(life.port);
+    let local = socket.local();
+    let end = LoanEnd::Lend { image, block_size: 512, source: "test".to_owned() };
+    (Node::start(spec("lender", lender_id(), socket, end, life)), local)
+}
+
+fn bind(port: u16) -> RailSocket {
+    RailSocket::bind(([127, 0, 0, 1], port).into(), &RailOptions::default()).unwrap()
+}
+
+fn spec(name: &str, node: u64, socket: RailSocket, end: LoanEnd, life: Life) -> NodeSpec {
     let loan = LoanSpec {
         function: "nvme0".to_owned(),
-        key: [7; 32],
-        group: 9,
+        key: KEY,
+        group: GROUP,
         insecure: false,
         generation: 0,
         tenancy: node::Tenancy::default(),
         end,
     };
     let rails = vec![Rail { name: "rail0".to_owned(), socket }];
-    NodeSpec { name: name.to_owned(), node, incarnation: 1, rails, loans: vec![loan] }
+    let Life { incarnation, shared_memory, .. } = life;
+    NodeSpec { name: name.to_owned(), node, incarnation, rails, loans: vec![loan], shared_memory }
 }
 
 /// A node. Its agent lives in a thread of its own, because the kernel ends a card with the thread that started it.
@@ -68,6 +116,9 @@ pub(crate) struct Node {
 struct Shared {
     record: Mutex<CardRecord>,
     medium: Mutex<Option<MediumKind>>,
+    /// Whether memory is shared, and the peer answers there.
+    memory: Mutex<Option<bool>>,
+    local: Mutex<Option<SocketAddr>>,
     turns: AtomicU64,
     end: AtomicBool,
 }
@@ -127,12 +178,32 @@ impl Node {
         Duration::from_millis(ticks * 1_000 / rustix::param::clock_ticks_per_second())
     }
 
+    /// Whether it shares memory, and the peer answers there.
+    pub(crate) fn memory(&self) -> Option<bool> {
+        *self.shared.memory.lock().unwrap()
+    }
+
+    /// Where its rail is.
+    pub(crate) fn port(&self) -> u16 {
+        self.shared.local.lock().unwrap().map_or(0, |local| local.port())
+    }
+
+    fn end(&mut self) {
+        self.shared.end.store(true, Ordering::Relaxed);
+        self.thread.take().map(JoinHandle::join).unwrap().unwrap();
+    }
+
     pub(crate) fn wait_until(&self, what: &str, holds: impl Fn(&CardRecord) -> bool) -> CardRecord {
+        self.wait_for(what, || holds(&self.record()));
+        self.record()
+    }
+
+    fn wait_for(&self, what: &str, holds: impl Fn() -> bool) {
         let start = Instant::now();
         loop {
             let record = self.record();
-            if holds(&record) {
-                return record;
+            if holds() {
+                return;
             }
             let alive = self.thread.as_ref().is_some_and(|thread| !thread.is_finished());
             assert!(alive, "the agent has given up before {what}");
@@ -146,7 +217,7 @@ impl Drop for Node {
     fn drop(&mut self) {
         self.shared.end.store(true, Ordering::Relaxed);
         let ended = self.thread.take().map(JoinHandle::join);
-        assert!(std::thread::panicking() || matches!(ended, Some(Ok(()))), "the agent has given up");
+        assert!(std::thread::panicking() || matches!(ended, None | Some(Ok(()))), "the agent has given up");
     }
 }
 
@@ -168,5 +239,7 @@ fn drive(mut agent: Agent, shared: &Shared) {
         let view = agent.view();
         *shared.record.lock().unwrap() = view.card;
         *shared.medium.lock().unwrap() = view.medium(&view.spec().loans[0]);
+        *shared.memory.lock().unwrap() = view.shared_memory(0).map(|memory| memory.up);
+        *shared.local.lock().unwrap() = Some(view.spec().rails[0].socket.local());
     }
 }

@@ -1,0 +1,205 @@
+//! Two nodes of one machine, and the memory that they share.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use io::memory::Mapping;
+use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::cases::pattern;
+use crate::client::Client;
+use crate::disk::Place;
+use crate::pair::{Pair, lender_id};
+
+const MIB: u64 = 1 << 20;
+/// Kills of cards, half of each node.
+const KILLS: u64 = 100;
+/// Bytes of the memory that a loan shares: nothing else here has this size and cannot change it.
+const MEMORY_BYTES: i64 = 1 << 20;
+
+/// A file in memory, so that the card's work is its own.
+fn image(place: &Place) -> std::path::PathBuf {
+    place.image(8 * MIB)
+}
+
+pub(crate) fn share_memory_and_survive_kills() {
+    let place = Place::new("neighbours");
+    let pair = Pair::start_with(&image(&place), &place.path(""), [true, true]);
+    let mut client = Client::connect(&pair.socket);
+    pair.wait_shared();
+    let mut random = 1_u64;
+    for kill in 0..KILLS {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let victim = if kill % 2 == 0 { &pair.lender } else { &pair.borrower };
+        let offset = (random >> 33) % 7 * MIB;
+        client.begin_write(offset, &pattern(kill, 300_032));
+        // Somewhere in the middle of it.
+        let wait = Instant::now();
+        while wait.elapsed() < Duration::from_nanos((random >> 20) % 300_000) {
+            std::hint::spin_loop();
+        }
+        let before = victim.record();
+        victim.kill_card();
+        assert_eq!(client.reply(), 0, "kill {kill}");
+        victim.wait_until("the card was replaced", |record| {
+            record.running && record.restarts > before.restarts
+        });
+        assert!(client.read(offset, 300_032) == pattern(kill, 300_032), "kill {kill}");
+    }
+    // The successors share it without any new agreement.
+    pair.wait_shared();
+    assert_eq!(client.flush(), 0);
+    assert_eq!(pair.lender.record().restarts + pair.borrower.record().restarts, KILLS as u32);
+}
+
+pub(crate) fn find_a_new_agent() {
+    let place = Place::new("new-agent");
+    let image = image(&place);
+    let mut pair = Pair::start_with(&image, &place.path(""), [true, true]);
+    let mut client = Client::connect(&pair.socket);
+    pair.wait_shared();
+    assert_eq!(client.write(MIB, &pattern(1, 65_536)), 0);
+    let port = pair.lender.port();
+    pair.restart_lender(&image, port);
+    assert!(client.read(MIB, 65_536) == pattern(1, 65_536));
+    pair.wait_shared();
+    assert_eq!(client.write(MIB, &pattern(2, 65_536)), 0);
+    assert!(client.read(MIB, 65_536) == pattern(2, 65_536));
+}
+
+pub(crate) fn that_do_not_want_to_share_nothing() {
+    for wants in [[false, true], [true, false]] {
+        let place = Place::new(if wants[0] { "unwilling-borrower" } else { "unwilling-lender" });
+        let pair = Pair::start_with(&image(&place), &place.path(""), wants);
+        let mut client = Client::connect(&pair.socket);
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(300) {
+            assert_eq!(client.write(MIB, &pattern(1, 65_536)), 0);
+            assert_eq!([pair.lender.memory(), pair.borrower.memory()], [None, None]);
+        }
+    }
+}
+
+/// Whoever connects to a lender and knows no key is turned away, whatever it says; loans go on.
+pub(crate) fn without_the_key_get_nothing() {
+    let place = Place::new("no-key");
+    let pair = Pair::start_with(&image(&place), &place.path(""), [true, true]);
+    let mut client = Client::connect(&pair.socket);
+    pair.wait_shared();
+    let mut random = 7_u64;
+    let mut sockets = Vec::new();
+    for attempt in 0..200_usize {
+        let Some(socket) = call() else {
+            sockets.clear();
+            continue;
+        };
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        // A call that names the loan and its borrower, and then a proof of nothing; or noise.
+        let mut message = Vec::from(b"CWSHARE1");
+        message.extend(9_u32.to_le_bytes());
+        message.extend(0_u32.to_le_bytes());
+        message.extend((lender_id() + 1).to_le_bytes());
+        message.extend(1_u64.to_le_bytes());
+        message.extend([0; 32]);
+        if attempt % 3 == 0 {
+            message.truncate((random >> 40) as usize % message.len() + 1);
+        }
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let _ = rustix::net::send(&socket, &message, flags);
+        let _ = rustix::net::send(&socket, &[0; 32], flags);
+        sockets.push(socket);
+    }
+    assert_eq!(client.write(MIB, &pattern(1, 65_536)), 0);
+    assert!(client.read(MIB, 65_536) == pattern(1, 65_536));
+    assert_eq!([pair.lender.memory(), pair.borrower.memory()], [Some(true); 2], "the agreement stands");
+    assert_eq!((pair.lender.record().restarts, pair.borrower.record().restarts), (0, 0));
+}
+
+fn call() -> Option<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    let name = format!("causeway/{:016x}", lender_id());
+    let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
+    rustix::net::connect(&socket, &address).ok().map(|()| socket)
+}
+
+/// A peer that writes anything anywhere in the memory that it shares hurts its own loan at most: no card dies, no agent gives up,
+/// and another loan goes on.
+pub(crate) fn that_write_rubbish_hurt_themselves() {
+    let (place, bystanders) = (Place::new("rubbish"), Place::new("bystanders"));
+    let bystander = Pair::start_with(&image(&bystanders), &bystanders.path(""), [false, false]);
+    let pair = Pair::start_with(&image(&place), &place.path(""), [true, true]);
+    let mut by = Client::connect(&bystander.socket);
+    let mut victim = Client::connect(&pair.socket);
+    pair.wait_shared();
+    let end = Arc::new(AtomicBool::new(false));
+    let ended = Arc::clone(&end);
+    let traffic = std::thread::spawn(move || {
+        let mut writes = 0;
+        while !ended.load(Ordering::Relaxed) && victim.try_write(0, &pattern(writes, 65_536)).is_ok() {
+            writes += 1;
+        }
+        writes
+    });
+    let mut random = 3_u64;
+    let start = Instant::now();
+    let mut rounds = 0_u64;
+    while start.elapsed() < Duration::from_secs(4) {
+        rounds += 1;
+        // Whenever the two have agreed anew, that is spoilt too.
+        let memory = shared_memory();
+        for _ in 0..if memory.is_some() { 200 } else { 0 } {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            // The positions of both rings more often than what lies between.
+            let ring = (random >> 60) % 2 * (MEMORY_BYTES as u64 / 2);
+            let reach = if random >> 61 == 0 { MEMORY_BYTES as u64 / 2 } else { 4096 + 64 };
+            let at = (ring + (random >> 20) % reach) / 8 * 8;
+            // SAFETY: inside of the mapping and aligned; the memory is shared and both ends expect anything there.
+            let word = unsafe { &*memory.as_ref().unwrap().at::<AtomicU64>(at as usize) };
+            let value = if random & 1 == 0 { random >> 44 & !63 } else { random };
+            word.store(value, Ordering::Relaxed);
+        }
+        let seed = rounds % 50;
+        assert_eq!(by.write(seed * 65_536, &pattern(seed, 65_536)), 0);
+        assert!(by.read(seed * 65_536, 65_536) == pattern(seed, 65_536), "a bystander's data");
+    }
+    end.store(true, Ordering::Relaxed);
+    println!("{rounds} rounds of rubbish, {} writes before the loan had enough", traffic.join().unwrap());
+    for node in [&pair.lender, &pair.borrower, &bystander.lender, &bystander.borrower] {
+        assert_eq!(node.record().restarts, 0, "a card has died of it");
+        assert!(node.record().running);
+    }
+}
+
+/// The memory that the agents, which are threads of this process, have agreed on.
+fn shared_memory() -> Option<Mapping> {
+    let found = (3..256).find_map(|number| {
+        // SAFETY: only to be copied; whoever owns it goes on doing so.
+        let fd = unsafe { BorrowedFd::borrow_raw(number) }.try_clone_to_owned().ok()?;
+        let seals = rustix::fs::fcntl_get_seals(&fd).ok()?;
+        let is_sealed = seals.contains(rustix::fs::SealFlags::SHRINK);
+        (is_sealed && rustix::fs::fstat(&fd).ok()?.st_size == MEMORY_BYTES).then_some(fd)
+    });
+    Mapping::shared(found?.as_fd()).ok()
+}
+
+/// Requests with pauses that are long enough for both cards to fall asleep: each is woken, and answers without any timer.
+pub(crate) fn that_sleep_are_woken() {
+    let place = Place::new("sleepers");
+    let pair = Pair::start_with(&image(&place), &place.path(""), [true, true]);
+    let mut client = Client::connect(&pair.socket);
+    pair.wait_shared();
+    let mut latencies: Vec<Duration> = (0..200)
+        .map(|request| {
+            std::thread::sleep(Duration::from_millis(3));
+            let start = Instant::now();
+            assert_eq!(client.write(request % 64 * 4096, &pattern(request, 4096)), 0);
+            start.elapsed()
+        })
+        .collect();
+    latencies.sort();
+    let median = latencies[latencies.len() / 2];
+    assert!(median < Duration::from_micros(800), "a request waits for a timer: {median:?}");
+}
