@@ -8,7 +8,7 @@
 use campaign::causeway::{Borrower, Lender, STOP_TIMEOUT, Watch};
 use campaign::load::{Load, Model, Since, connect};
 use campaign::random::Random;
-use campaign::world::{World, WorldConfig};
+use campaign::world::{Machine, World, WorldConfig};
 use campaign::{Error, scale, tools};
 use std::time::Duration;
 
@@ -102,20 +102,54 @@ impl Blow {
 
 #[test]
 fn s1_cards_killed_at_random_lose_nothing_and_do_nothing_twice() {
+    let seed = scale::first_seed();
+    let world = World::new(&WorldConfig { seed, ..WorldConfig::default() }).unwrap();
+    kill_series("s1", &world, world.left(), scale::kills_of(200, 8000));
+}
+
+/// The same with both nodes on one machine, where their cards speak through memory.
+#[test]
+fn s1_cards_of_neighbours_killed_at_random_lose_nothing_and_do_nothing_twice() {
+    let seed = scale::first_seed();
+    let world = World::new(&WorldConfig { seed, ..WorldConfig::default() }).unwrap();
+    kill_series("s1-shm", &world, world.right(), scale::kills_of(100, 4000));
+}
+
+/// Until the cards of both nodes speak through memory, or for ever through none.
+fn wait_shared(victims: [&mut Victim; 2], expected: bool) {
+    let start = std::time::Instant::now();
+    for victim in victims {
+        while victim
+            .watch
+            .status()
+            .unwrap()
+            .rails
+            .iter()
+            .any(|rail| rail.medium == "shm" && rail.state == "up")
+            != expected
+        {
+            assert!(start.elapsed() < RECOVERY_TIMEOUT, "memory is shared: {}", !expected);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// The borrower is on the machine `beside`.
+fn kill_series(name: &str, world: &World, beside: &Machine, wanted: u32) {
     let _exclusive = scale::exclusive();
     let seed = scale::first_seed();
-    let wanted = scale::kills_of(200, 8000);
-    let world = World::new(&WorldConfig { seed, ..WorldConfig::default() }).unwrap();
+    let are_neighbours = beside.side() == world.right().side();
     let image = world.right().dir().join("disk.img");
     tools::empty_image(&image, 4 * MIB).unwrap();
     let mut lender = Lender::start(world.right(), &[image.to_str().unwrap()], &[]).unwrap();
-    let mut borrower = Borrower::start(world.left(), &lender.lines[0], &[]).unwrap();
+    let mut borrower = Borrower::start(beside, &lender.lines[0], &[]).unwrap();
     let load = Load::start(&borrower.socket, Model::new(0, REGION, seed), DEPTH).unwrap();
     load.wait_done(500, RECOVERY_TIMEOUT).unwrap();
 
     let mut random = Random::new(seed);
-    let mut of_borrower = Victim::new(Watch::new(world.left(), "borrower").unwrap());
+    let mut of_borrower = Victim::new(Watch::new(beside, "borrower").unwrap());
     let mut of_lender = Victim::new(Watch::new(world.right(), "lender").unwrap());
+    wait_shared([&mut of_borrower, &mut of_lender], are_neighbours);
     let mut gaps: [Vec<f64>; 3] = Default::default();
     let mut blows = 0;
     let stalls = scale::Stalls::watch();
@@ -134,11 +168,11 @@ fn s1_cards_killed_at_random_lose_nothing_and_do_nothing_twice() {
         load.wait_done(DEPTH as u64 + 1, RECOVERY_TIMEOUT).unwrap();
         let (gap, stall) = (load.take_longest_gap(), stalls.take_longest());
         if gap > WORTH_A_LINE {
-            let name = Blow::NAMES[blow as usize];
+            let kind = Blow::NAMES[blow as usize];
             let of = if lender_first { "lender" } else { "borrower" };
             let counted = [of_borrower.counted().unwrap(), of_lender.counted().unwrap()].join("; ");
             scale::report(&format!(
-                "s1: blow {blows}, {name}, the {of}'s first: {gap:?} without a reply, of which the test itself stood \
+                "{name}: blow {blows}, {kind}, the {of}'s first: {gap:?} without a reply, of which the test itself stood \
                  still for {stall:?}; {counted}"
             ));
         }
@@ -146,6 +180,7 @@ fn s1_cards_killed_at_random_lose_nothing_and_do_nothing_twice() {
         blows += 1;
     }
     load.wait_done(500, RECOVERY_TIMEOUT).unwrap();
+    wait_shared([&mut of_borrower, &mut of_lender], are_neighbours);
     let mut report = load.stop().unwrap();
     assert_eq!((report.failed, report.failed_flushes, &report.lost), (0, 0, &None), "seed {seed}");
     report.model.verify(&mut connect(&borrower.socket).unwrap(), Since::Nothing).unwrap();
@@ -153,12 +188,15 @@ fn s1_cards_killed_at_random_lose_nothing_and_do_nothing_twice() {
     assert_eq!(lender.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", lender.process.tail());
 
     scale::report(&format!(
-        "s1: seed {seed}, {} kills of the borrower's card, {} of the lender's, {} requests verified",
+        "{name}: seed {seed}, {} kills of the borrower's card, {} of the lender's, {} requests verified",
         of_borrower.kills, of_lender.kills, report.done
     ));
-    scale::report(&scale::spread("s1: recovery of the borrower's card", of_borrower.recoveries));
-    scale::report(&scale::spread("s1: recovery of the lender's card", of_lender.recoveries));
-    for (name, gaps) in Blow::NAMES.into_iter().zip(gaps) {
-        scale::report(&scale::spread(&format!("s1: longest time without a reply, {name}"), gaps));
+    scale::report(&scale::spread(
+        &format!("{name}: recovery of the borrower's card"),
+        of_borrower.recoveries,
+    ));
+    scale::report(&scale::spread(&format!("{name}: recovery of the lender's card"), of_lender.recoveries));
+    for (kind, gaps) in Blow::NAMES.into_iter().zip(gaps) {
+        scale::report(&scale::spread(&format!("{name}: longest time without a reply, {kind}"), gaps));
     }
 }

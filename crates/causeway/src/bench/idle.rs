@@ -8,7 +8,7 @@ use super::core_to_core::round_trip_ns;
 use super::report::Round;
 use super::usage::{self, CpuTime};
 use crate::exit::Failure;
-use crate::local::{Halt, Interrupt, Node, Scratch};
+use crate::local::{Halt, Interrupt, NETWORK_ONLY, Node, Scratch};
 use crate::nbd_client::NbdClient;
 
 /// How long the processor time of a round is watched.
@@ -38,8 +38,8 @@ pub(super) struct Idle<'a> {
 impl<'a> Idle<'a> {
     /// Lends and borrows `source` over two rails, and has it work for a moment.
     pub(super) fn start(source: &Path, scratch: &Scratch, interrupt: &'a Interrupt) -> Result<Self, Halt> {
-        let (lender, line) = Node::lend(scratch, source, 2, &[], interrupt)?;
-        let (borrower, socket) = Node::borrow(scratch, &line, &[], interrupt)?;
+        let (lender, line) = Node::lend(scratch, source, 2, &[NETWORK_ONLY], interrupt)?;
+        let (borrower, socket) = Node::borrow(scratch, &line, &[NETWORK_ONLY], interrupt)?;
         let client =
             work(&socket).map_err(|error| Failure::failed(format_args!("the drive failed: {error}")))?;
         let idle = Self { lender, borrower, client, interrupt };

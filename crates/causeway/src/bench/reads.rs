@@ -13,7 +13,7 @@ use super::peer::{self, Nbdkit};
 use super::report::Round;
 use super::usage::{self, CpuTime};
 use crate::exit::Failure;
-use crate::local::{Halt, Interrupt, Node, Scratch};
+use crate::local::{Halt, Interrupt, NETWORK_ONLY, Node, Scratch};
 
 /// How long each side reads in a round.
 pub(super) const DURATION: Duration = Duration::from_secs(2);
@@ -181,7 +181,7 @@ impl Watch {
 
 impl Way {
     fn options(self) -> &'static [&'static str] {
-        if self.sealed { &[] } else { &["--insecure"] }
+        if self.sealed { &[NETWORK_ONLY] } else { &[NETWORK_ONLY, "--insecure"] }
     }
 }
 

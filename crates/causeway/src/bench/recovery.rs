@@ -10,7 +10,7 @@ use rustix::time::Timespec;
 use super::core_to_core::round_trip_ns;
 use super::report::Round;
 use crate::exit::Failure;
-use crate::local::{Halt, Interrupt, Node, Scratch};
+use crate::local::{Halt, Interrupt, NETWORK_ONLY, Node, Scratch};
 use crate::nbd_client::{Handle, NbdClient, NbdError, Request};
 use crate::status::Card;
 
@@ -37,8 +37,8 @@ pub(super) struct Recovery<'a> {
 impl<'a> Recovery<'a> {
     /// Lends and borrows `source`.
     pub(super) fn start(source: &Path, scratch: &Scratch, interrupt: &'a Interrupt) -> Result<Self, Halt> {
-        let (lender, line) = Node::lend(scratch, source, 1, &[], interrupt)?;
-        let (borrower, socket) = Node::borrow(scratch, &line, &[], interrupt)?;
+        let (lender, line) = Node::lend(scratch, source, 1, &[NETWORK_ONLY], interrupt)?;
+        let (borrower, socket) = Node::borrow(scratch, &line, &[NETWORK_ONLY], interrupt)?;
         let client = NbdClient::connect(&socket, PATIENCE).map_err(failure)?;
         let traffic = Traffic::new(client);
         Ok(Self { lender, borrower, traffic, interrupt, kills: 0, core_to_core_ns: round_trip_ns() })

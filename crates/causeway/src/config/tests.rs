@@ -17,7 +17,7 @@ fn error(text: &str) -> String {
 #[test]
 fn a_full_file_is_read() {
     let text = format!(
-        "name = 'n'\nstate_dir = 'state'\ninsecure = true\n\
+        "name = 'n'\nstate_dir = 'state'\ninsecure = true\nshm = false\n\
          [[rails]]\nname = 'left'\nlisten = '10.0.0.1'\nport = 9\n\
          [[rails]]\nname = 'right'\nlisten = '[fd00::1]:7411'\n\
          [[devices]]\nfunction = 'nvme0'\nsource = 'disk.img'\nread_only = true\nblock_size = 4096\n\
@@ -27,7 +27,7 @@ fn a_full_file_is_read() {
     let config = parse(&text).unwrap();
     assert_eq!(config.name.as_str(), "n");
     assert_eq!(config.state_dir, Some("/etc/causeway/state".into()));
-    assert!(config.insecure);
+    assert!(config.insecure && !config.shared_memory);
     assert_eq!(config.rails[0].listen, "10.0.0.1:9".parse().unwrap());
     assert_eq!(config.rails[1].listen, "[fd00::1]:7411".parse().unwrap());
     assert_eq!(config.devices[0].source, Source::Path("/etc/causeway/disk.img".into()));
@@ -43,6 +43,7 @@ fn what_is_left_out_has_a_default() {
     let config = parse("[[devices]]\nfunction = 'nvme0'\nsource = 'ram:1M'\n").unwrap();
     assert_eq!(config.name.as_str(), "store1");
     assert_eq!((config.state_dir, config.insecure, config.rails.len()), (None, false, 0));
+    assert!(config.shared_memory);
     assert_eq!(config.devices[0].block_size, BlockSize::B512);
 }
 

@@ -26,7 +26,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::cli::{ByteSize, DemoArgs, Output, print};
 use crate::exit::Failure;
-use crate::local::{Halt, Interrupt, Node, Scratch};
+use crate::local::{Halt, Interrupt, NETWORK_ONLY, Node, Scratch};
 use image::Image;
 use model::Model;
 use phases::Stage;
@@ -85,9 +85,9 @@ impl Demo {
         let image = Image::prepare(&scratch, args.image.as_deref(), seed, &self.interrupt)?;
         self.report.image.source.clone_from(&image.description);
         self.show.doing("starting the lender");
-        let (lender, line) = Node::lend(&scratch, &image.path, 2, &[], &self.interrupt)?;
+        let (lender, line) = Node::lend(&scratch, &image.path, 2, &[NETWORK_ONLY], &self.interrupt)?;
         self.show.doing("starting the borrower");
-        let (borrower, socket) = Node::borrow(&scratch, &line, &[], &self.interrupt)?;
+        let (borrower, socket) = Node::borrow(&scratch, &line, &[NETWORK_ONLY], &self.interrupt)?;
         self.show.note(&format!(
             "lending {} to a second node over two sealed rails of this machine; seed {seed}",
             image.description

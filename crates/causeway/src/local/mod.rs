@@ -6,5 +6,5 @@ mod nodes;
 mod scratch;
 
 pub(crate) use halt::{Halt, Interrupt};
-pub(crate) use nodes::Node;
+pub(crate) use nodes::{NETWORK_ONLY, Node};
 pub(crate) use scratch::Scratch;

@@ -17,6 +17,8 @@ use crate::control::{ControlClient, Impairment, Request, Response};
 use crate::exit::Failure;
 use crate::status::{Card, Status};
 
+/// For whoever wants to see the network at work: two nodes of one machine share memory otherwise.
+pub(crate) const NETWORK_ONLY: &str = "--no-shm";
 /// How long a node may take until it prints what it serves.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long it may take to end in order.
