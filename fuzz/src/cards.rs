@@ -7,10 +7,10 @@ use base::RuleSet;
 use base::ids::{CardGeneration, DomainId, Group, Incarnation, LoanGeneration, NodeId};
 use base::ledger::Arena;
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
-use link::frame::{Header, Kind, MAX_FRAME};
+use link::frame::{HEADER_LEN, Header, Kind, MAX_FRAME, TAG_LEN};
 use node::{
     Address, Card, CardConfig, DriveConfig, LoanConfig, LoanRole, MediaError, MediaId, Name, NodeCells,
-    Tenancy,
+    Tenancy, Way,
 };
 use pcie::Bdf;
 
@@ -31,6 +31,12 @@ pub enum End {
 pub enum Step {
     /// A frame of the peer's present card, or of another generation.
     Frame { rail: u8, skip: u8, generation: Option<u8>, body: Body },
+    /// The same through memory that the two share.
+    Private { skip: u8, generation: Option<u8>, body: Body },
+    /// The memory is other memory from now on, or there is none.
+    Share { is_there: bool },
+    /// Any bytes in it.
+    PrivateBytes(Vec<u8>),
     /// Any bytes.
     Bytes(Vec<u8>),
     /// Time passes.
@@ -47,6 +53,8 @@ pub struct World<'m> {
     end: End,
     now: Instant,
     header: Header,
+    /// Of its frames through memory, with what stands in place of their tag.
+    private: (Header, [u8; TAG_LEN]),
     /// Of the checksum, behind the peer's key.
     state: u32,
     media: std::collections::VecDeque<MediaId>,
@@ -88,7 +96,7 @@ impl<'m> World<'m> {
         let mut now = crate::START;
         let mut cards = [End::Borrower, End::Lender]
             .map(|end| Card::new(arena.zeroed::<NodeCells>(), None, config(end), now));
-        let (mut buffer, mut header, mut packets) = (vec![0; MAX_FRAME], None, 0);
+        let (mut buffer, mut header, mut private, mut packets) = (vec![0; MAX_FRAME], None, None, 0);
         for _ in 0..400 {
             now += Duration::from_micros(300);
             cards.iter_mut().for_each(|card| card.handle_timeout(now));
@@ -102,23 +110,38 @@ impl<'m> World<'m> {
                         packets += 1;
                     }
                     let address = if from == 0 { BORROWER } else { LENDER };
-                    cards[1 - from].handle_frame(now, out.rail, address, frame);
+                    match out.way {
+                        Way::Rail(rail) => cards[1 - from].handle_frame(now, rail, address, frame),
+                        Way::Private(loan) => {
+                            if from != end as usize {
+                                let name = *frame.last_chunk::<TAG_LEN>().expect("a frame has a tag");
+                                private = Header::parse(frame).ok().map(|header| (header, name));
+                            }
+                            cards[1 - from].handle_private_frame(now, loan, frame);
+                        }
+                    }
                 }
             }
             let ready = cards[0].borrowed(0).is_some_and(|drive| drive.driver.is_ready());
-            if ready && header.is_some() {
+            if ready && header.is_some() && private.is_some() {
                 break;
+            }
+            if ready && cards[0].channel(0).private_status(now).is_none() {
+                cards.iter_mut().for_each(|card| card.set_private(now, 0, true));
             }
         }
         assert!(cards[0].borrowed(0).is_some_and(|drive| drive.driver.is_ready()), "two cards meet");
         let [borrower, lender] = cards;
         let card = if end == End::Borrower { borrower } else { lender };
         let (header, frame) = header.expect("the peer has sent frames");
+        let private = private.expect("the peer has sent frames through memory");
         let state = behind_key(&frame);
-        let mut world = Self { card, end, now, header, state, media: Default::default(), buffer, packets };
+        let mut world = Self { card, end, now, header, private, state, media: Default::default(), buffer, packets };
         let before = world.received();
         world.step(&Step::Frame { rail: 0, skip: 100, generation: None, body: Body::Raw(vec![0; 32]) });
         assert_eq!(world.received(), before + 1, "the frames made here are authentic");
+        world.step(&Step::Private { skip: 100, generation: None, body: Body::Raw(vec![0; 32]) });
+        assert_eq!(world.received(), before + 2, "those through memory too");
         world
     }
 
@@ -142,6 +165,24 @@ impl<'m> World<'m> {
                 let from = if self.end == End::Lender { BORROWER } else { LENDER };
                 self.card.handle_frame(self.now, rail % 2, from, &mut seal(header, &body, self.state));
             }
+            Step::Private { skip, generation, body } => {
+                let body = body.encode(&self.context());
+                if body.len() > 60_000 {
+                    return;
+                }
+                let (header, name) = &mut self.private;
+                header.packet_number += 1 + u64::from(*skip);
+                let mut sent = *header;
+                if let Some(generation) = generation {
+                    sent.card_generation = CardGeneration((*generation).into());
+                }
+                let mut frame = vec![0; HEADER_LEN];
+                sent.write(&mut frame);
+                frame.extend([&body[..], name].concat());
+                self.card.handle_private_frame(self.now, 0, &mut frame);
+            }
+            Step::Share { is_there } => self.card.set_private(self.now, 0, *is_there),
+            Step::PrivateBytes(bytes) => self.card.handle_private_frame(self.now, 0, &mut bytes.clone()),
             Step::Bytes(bytes) => self.card.handle_frame(self.now, 0, BORROWER, &mut bytes.clone()),
             Step::Wait { micros } => {
                 self.now += Duration::from_micros(u64::from(*micros) % 10_000_000);

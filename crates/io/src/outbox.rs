@@ -118,7 +118,7 @@ mod tests {
         loop {
             match messages::receive::<ToCard>(&card).unwrap() {
                 Some((ToCard::Connection { loan: 1, slot }, enclosed)) if enclosed.len() == 1 => {
-                    slots.push(slot)
+                    slots.push(slot);
                 }
                 Some((message, enclosed)) => {
                     assert!(message == ToCard::ShutDown && enclosed.is_empty(), "{message:?}");

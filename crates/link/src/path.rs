@@ -25,10 +25,10 @@ const MIN_WINDOW: usize = 2 * crate::frame::MAX_FRAME;
 /// structures; both directions and both ends' bursts leave a quarter. More would be dropped by ourselves, and 2 MiB fill 10 Gbit/s
 /// at a round trip of 1.6 ms.
 const MAX_WINDOW: usize = 2 << 20;
-/// What may be in flight in shared memory: half of a ring, which thus never overflows, since the rest is room for lengths,
+/// What may be in flight in shared memory: less than half of a ring, which thus never overflows, since the rest is room for lengths,
 /// acknowledgements and what is skipped at its end. It holds what passes while the two ends take turns; more would only be
 /// colder.
-pub const PRIVATE_WINDOW: usize = 256 << 10;
+pub const PRIVATE_WINDOW: usize = 96 << 10;
 /// Packets in flight that are remembered.
 const MAX_SENT: usize = 4096;
 /// Packet numbers behind the largest that are told from replays.

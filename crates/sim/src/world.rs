@@ -304,7 +304,7 @@ impl<'w> World<'w> {
                     self.fail(names::ASSERTION, "there is one borrower, and it was overtaken".into());
                 }
                 CardEvent::Met(loan, peer, incarnation) => {
-                    self.neighbour_met(node, loan, (peer, incarnation))
+                    self.neighbour_met(node, loan, (peer, incarnation));
                 }
                 CardEvent::Ready(_) | CardEvent::Refused(..) | CardEvent::Closed { .. } => {}
             }

@@ -86,7 +86,7 @@ impl Neighbours {
             match listen(spec.node, waiter) {
                 Ok(socket) => listener = Some(socket),
                 Err(error) => {
-                    warn!(%error, name = meeting::name_of(spec.node), "memory is shared with nobody")
+                    warn!(%error, name = meeting::name_of(spec.node), "memory is shared with nobody");
                 }
             }
         }
@@ -144,12 +144,12 @@ impl Neighbours {
         for stranger in &mut self.strangers {
             stranger.take_if(|stranger| stranger.deadline <= now);
         }
-        for loan in 0..self.places.len() {
-            let place = &self.places[loan];
+        for (loan, spec) in loans.iter().enumerate() {
+            let Some(place) = self.places.get(loan) else { return };
             if matches!(&place.state, State::Calling(calling) if calling.deadline <= now) {
                 self.fail(loan, now, &io::ErrorKind::TimedOut.into());
             } else if place.retry_at.is_some_and(|at| at <= now) {
-                self.call(loan, now, &loans[loan], waiter);
+                self.call(loan, now, spec, waiter);
             }
         }
     }
@@ -380,7 +380,7 @@ impl Neighbours {
     fn fail(&mut self, loan: usize, now: Instant, error: &io::Error) {
         let place = &mut self.places[loan];
         place.state = State::Alone;
-        let wait = RETRY * (1 << place.attempts.min(10));
+        let wait = RETRY * (1 << (place.attempts.max(1) - 1).min(10));
         place.retry_at = (place.attempts < ATTEMPTS).then(|| now + wait);
         debug!(%error, attempts = place.attempts, "no memory is shared yet");
     }

@@ -14,16 +14,17 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use crate::memory::Mapping;
 
-/// Bytes of a ring with its positions: two of them are all that a loan may cost beside its replay buffer.
-pub(crate) const RING_BYTES: usize = 512 << 10;
+/// Bytes of a ring with its positions. A loan has two; longer ones are colder, and no faster.
+pub(crate) const RING_BYTES: usize = 256 << 10;
 /// Bytes of frames in a ring.
 const DATA_BYTES: usize = RING_BYTES - size_of::<Positions>();
 /// Frames begin at multiples of this, each behind a word with its length: no two share a cache line.
 const UNIT: usize = 64;
 /// Bytes before a frame.
 const WORD: usize = 8;
-/// Largest frame: long enough that what a frame costs hardly counts, and short enough that both ends have something to do.
-pub(crate) const FRAME_MAX: usize = 32 << 10;
+/// Largest frame: four TLPs with the largest payload. What a frame costs hardly counts then, and the reader need not wait for long
+/// until there is one.
+pub(crate) const FRAME_MAX: usize = 17 << 10;
 /// In place of a length: the rest up to the end of the ring is unused.
 const SKIP: u32 = u32::MAX;
 

@@ -17,7 +17,7 @@ const MIB: u64 = 1 << 20;
 /// Kills of cards, half of each node.
 const KILLS: u64 = 100;
 /// Bytes of the memory that a loan shares: nothing else here has this size and cannot change it.
-const MEMORY_BYTES: i64 = 1 << 20;
+const MEMORY_BYTES: i64 = 512 << 10;
 
 /// A file in memory, so that the card's work is its own.
 fn image(place: &Place) -> std::path::PathBuf {
