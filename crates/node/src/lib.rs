@@ -31,7 +31,7 @@ pub use device::{MediaError, MediaId, MediaKind};
 pub use host::nvme::Driver as DriveDriver;
 pub use host::{BlockError, BlockKind, BlockRequest, Geometry};
 pub use link::path::PRIVATE_WINDOW;
-pub use link::{Name, PROOF_LEN, REKEY_FRAMES, Refusal, Tenancy, is_proof, prove};
+pub use link::{Name, PROOF_LEN, REKEY_FRAMES, Refusal, Role, Tenancy, is_proof, prove};
 
 /// Most NBD connections of a borrowed drive.
 pub const EDGE_CONNECTIONS: usize = 16;

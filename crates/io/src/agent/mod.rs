@@ -23,7 +23,7 @@ use tracing::{info, warn};
 
 use self::clients::Clients;
 use self::life::{LiveCard, Phase, Setbacks};
-use self::neighbours::Neighbours;
+use self::neighbours::{Neighbours, Surroundings};
 pub use self::view::View;
 use crate::files::Image;
 use crate::load::{LoadResult, LoadSpec};
@@ -265,7 +265,8 @@ impl Agent {
                 }
                 token::MESSAGES => self.take_messages(&mut events),
                 what if what >= token::NEIGHBOURS => {
-                    self.neighbours.handle_ready(what, &self.spec.loans, &self.waiter);
+                    let around = around(&self.spec, &self.waiter, &self.mapping);
+                    self.neighbours.handle_ready(what, around);
                 }
                 listener => self.accept((listener - token::LISTENER) as usize),
             }
@@ -274,7 +275,8 @@ impl Agent {
             self.accept_at = None;
             clients::listen(&self.spec.loans, &self.waiter)?;
         }
-        self.neighbours.handle_timeout(Instant::now(), &self.spec.loans, &self.waiter);
+        let around = around(&self.spec, &self.waiter, &self.mapping);
+        self.neighbours.handle_timeout(Instant::now(), around);
         self.tell_neighbours();
         self.advance_life()?;
         Ok(events)
@@ -425,7 +427,7 @@ impl Agent {
                 ToAgent::Overtaken { loan } => events.push(AgentEvent::Overtaken(loan)),
                 ToAgent::Met { loan, node, incarnation } => {
                     let life = (node, incarnation);
-                    self.neighbours.met(loan, life, &self.spec.loans[loan], &self.waiter);
+                    self.neighbours.met(loan, life, around(&self.spec, &self.waiter, &self.mapping));
                 }
                 ToAgent::Nonsense { loan } => self.neighbours.lose(loan, &self.spec.loans[loan]),
                 ToAgent::GivenBack { loan, has_lost } => {
@@ -473,6 +475,10 @@ impl Drop for Agent {
     fn drop(&mut self) {
         clients::stop_listening(&mut self.spec.loans);
     }
+}
+
+fn around<'a>(spec: &'a NodeSpec, waiter: &'a Waiter, mapping: &'a Mapping) -> Surroundings<'a> {
+    Surroundings { loans: &spec.loans, waiter, mapping }
 }
 
 fn loan_plan(spec: &NodeSpec, loan: &LoanSpec, images: usize, has_ring: bool) -> LoanPlan {

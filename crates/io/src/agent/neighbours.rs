@@ -4,9 +4,11 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use node::Role;
 use tracing::{debug, info, warn};
 
-use super::{LoanEnd, LoanSpec, NodeSpec, fill_random, token};
+use super::{LoanEnd, LoanSpec, NodeSpec, fill_random, token, view};
+use crate::memory::Mapping;
 use crate::shm::Shared;
 use crate::shm::meeting::{self, Agreed, Answer, Call, Meeting, NONCE_LEN, Proof};
 use crate::wait::{Interest, Waiter};
@@ -23,6 +25,25 @@ const ATTEMPTS: u32 = 9;
 const STABLE: Duration = Duration::from_secs(1);
 /// How long callers wait who could not be accepted for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What the agent has beside its neighbours.
+#[derive(Clone, Copy)]
+pub(super) struct Surroundings<'a> {
+    pub(super) loans: &'a [LoanSpec],
+    pub(super) waiter: &'a Waiter,
+    pub(super) mapping: &'a Mapping,
+}
+
+impl Surroundings<'_> {
+    /// What only the two ends of the channel of `loan` know, as its card has put it into the ledger.
+    fn secret(&self, loan: usize) -> io::Result<[u8; 32]> {
+        let role = match self.loans[loan].end {
+            LoanEnd::Lend { .. } => Role::Lender,
+            LoanEnd::Borrow { .. } => Role::Borrower,
+        };
+        view::secret(self.mapping, loan, role).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
 
 /// The peers of all loans, as far as shared memory is concerned.
 pub(super) struct Neighbours {
@@ -133,35 +154,35 @@ impl Neighbours {
     }
 
     /// Time has come.
-    pub(super) fn handle_timeout(&mut self, now: Instant, loans: &[LoanSpec], waiter: &Waiter) {
+    pub(super) fn handle_timeout(&mut self, now: Instant, around: Surroundings<'_>) {
         if self.listen_at.is_some_and(|at| at <= now) {
             self.listen_at = None;
             if let Some(listener) = &self.listener {
                 // What is in the set already is just as good.
-                let _ = waiter.register(listener.as_fd(), token::NEIGHBOURS, Interest::READ);
+                let _ = around.waiter.register(listener.as_fd(), token::NEIGHBOURS, Interest::READ);
             }
         }
         for stranger in &mut self.strangers {
             stranger.take_if(|stranger| stranger.deadline <= now);
         }
-        for (loan, spec) in loans.iter().enumerate() {
-            let Some(place) = self.places.get(loan) else { return };
+        for loan in 0..self.places.len() {
+            let place = &self.places[loan];
             if matches!(&place.state, State::Calling(calling) if calling.deadline <= now) {
                 self.fail(loan, now, &io::ErrorKind::TimedOut.into());
             } else if place.retry_at.is_some_and(|at| at <= now) {
-                self.call(loan, now, spec, waiter);
+                self.call(loan, now, around);
             }
         }
     }
 
     /// The streams of `loan` to this life of this node are open. A borrower calls it, once a life if it is not here.
-    pub(super) fn met(&mut self, loan: usize, life: (u64, u64), spec: &LoanSpec, waiter: &Waiter) {
+    pub(super) fn met(&mut self, loan: usize, life: (u64, u64), around: Surroundings<'_>) {
         let Some(place) = self.places.get_mut(loan).filter(|place| place.life != Some(life)) else { return };
         place.life = Some(life);
         place.attempts = 0;
         self.part(loan);
-        if matches!(spec.end, LoanEnd::Borrow { .. }) {
-            self.call(loan, Instant::now(), spec, waiter);
+        if matches!(around.loans[loan].end, LoanEnd::Borrow { .. }) {
+            self.call(loan, Instant::now(), around);
         }
     }
 
@@ -183,12 +204,12 @@ impl Neighbours {
     }
 
     /// What `what`, a token of ours, stands for is readable.
-    pub(super) fn handle_ready(&mut self, what: u64, loans: &[LoanSpec], waiter: &Waiter) {
+    pub(super) fn handle_ready(&mut self, what: u64, around: Surroundings<'_>) {
         let index = (what & u64::from(u32::MAX)) as usize;
         match what - index as u64 {
-            token::STRANGERS => self.hear_stranger(index, loans, waiter),
-            token::PLACES => self.hear(index, loans),
-            _ => self.accept(waiter),
+            token::STRANGERS => self.hear_stranger(index, around),
+            token::PLACES => self.hear(index, around),
+            _ => self.accept(around.waiter),
         }
     }
 
@@ -215,11 +236,11 @@ impl Neighbours {
     }
 
     /// A caller of a lender has said something. Whatever is wrong with it ends its connection.
-    fn hear_stranger(&mut self, index: usize, loans: &[LoanSpec], waiter: &Waiter) {
+    fn hear_stranger(&mut self, index: usize, around: Surroundings<'_>) {
         let Some(stranger) = self.strangers.get_mut(index).and_then(Option::take) else { return };
         let heard = match stranger.answered {
-            None => self.answer(stranger, loans).map(|answered| self.strangers[index] = answered),
-            Some((loan, call, nonce)) => self.conclude(stranger, loan, call, nonce, loans, waiter),
+            None => self.answer(stranger, around).map(|answered| self.strangers[index] = answered),
+            Some((loan, call, nonce)) => self.conclude(stranger, loan, call, nonce, around),
         };
         if let Err(error) = heard {
             debug!(%error, "a caller was turned away");
@@ -227,21 +248,25 @@ impl Neighbours {
     }
 
     /// Answers the first message of a caller, if it is from the one who has the loan.
-    fn answer(&self, mut stranger: Stranger, loans: &[LoanSpec]) -> io::Result<Option<Stranger>> {
+    fn answer(&self, mut stranger: Stranger, around: Surroundings<'_>) -> io::Result<Option<Stranger>> {
         let Some(received) = meeting::receive::<Call>(&stranger.socket)? else { return Ok(Some(stranger)) };
         let call = received.message;
         let is_meant = |spec: &LoanSpec| {
             matches!(spec.end, LoanEnd::Lend { .. }) && (spec.group, spec.generation) == call.loan()
         };
-        let loan =
-            loans.iter().position(is_meant).filter(|_| call.is_ours()).ok_or(io::ErrorKind::NotFound)?;
+        let loan = around
+            .loans
+            .iter()
+            .position(is_meant)
+            .filter(|_| call.is_ours())
+            .ok_or(io::ErrorKind::NotFound)?;
         // The borrower may be faster than the card of this node, which then has not told yet whom it has met.
         if self.places[loan].life != Some(call.life()) {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         let mut nonce = [0; NONCE_LEN];
         fill_random(&mut nonce)?;
-        let meeting = self.meeting_with_borrower(&stranger.socket, call, &loans[loan])?;
+        let meeting = self.meeting_with_borrower(&stranger.socket, call, around.secret(loan)?)?;
         meeting::send(&stranger.socket, &meeting.answer(nonce), None)?;
         stranger.answered = Some((loan, call, nonce));
         Ok(Some(stranger))
@@ -254,16 +279,14 @@ impl Neighbours {
         loan: usize,
         call: Call,
         nonce: [u8; NONCE_LEN],
-        loans: &[LoanSpec],
-        waiter: &Waiter,
+        around: Surroundings<'_>,
     ) -> io::Result<()> {
+        let spec = &around.loans[loan];
         let socket = stranger.socket;
         let received = meeting::receive::<Proof>(&socket)?.ok_or(io::ErrorKind::WouldBlock)?;
-        if !self.meeting_with_borrower(&socket, call, &loans[loan])?.accepts(nonce, &received.message) {
-            warn!(
-                function = loans[loan].function,
-                "a process of this machine does not know the key of the loan"
-            );
+        if !self.meeting_with_borrower(&socket, call, around.secret(loan)?)?.accepts(nonce, &received.message)
+        {
+            warn!(function = spec.function, "a process of this machine does not know the key of the loan");
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         if self.places[loan].life != Some(call.life()) {
@@ -271,24 +294,20 @@ impl Neighbours {
         }
         let (memory, bell) = received.descriptors.ok_or(io::ErrorKind::InvalidData)?;
         let shared = Shared::check(memory, bell)?;
-        waiter.modify(socket.as_fd(), token::PLACES + loan as u64, Interest::READ)?;
+        around.waiter.modify(socket.as_fd(), token::PLACES + loan as u64, Interest::READ)?;
         meeting::send(&socket, &Agreed::new(), None)?;
-        self.share(loan, socket, shared, &loans[loan]);
+        self.share(loan, socket, shared, spec);
         Ok(())
     }
 
-    fn meeting_with_borrower<'l>(
-        &self,
-        socket: &OwnedFd,
-        call: Call,
-        spec: &'l LoanSpec,
-    ) -> io::Result<Meeting<'l>> {
+    fn meeting_with_borrower(&self, socket: &OwnedFd, call: Call, secret: [u8; 32]) -> io::Result<Meeting> {
         let pids = (meeting::peer_pid(socket.as_fd())?, std::process::id());
-        Ok(Meeting { key: &spec.key, call, lender: self.node, pids })
+        Ok(Meeting { secret, call, lender: self.node, pids })
     }
 
     /// A borrower calls its lender.
-    fn call(&mut self, loan: usize, now: Instant, spec: &LoanSpec, waiter: &Waiter) {
+    fn call(&mut self, loan: usize, now: Instant, around: Surroundings<'_>) {
+        let spec = &around.loans[loan];
         let (life, place) = ((self.node, self.incarnation), &mut self.places[loan]);
         place.retry_at = None;
         place.attempts += 1;
@@ -298,7 +317,7 @@ impl Neighbours {
             fill_random(&mut nonce)?;
             let call = Call::new((spec.group, spec.generation), life, nonce);
             meeting::send(&socket, &call, None)?;
-            waiter.register(socket.as_fd(), token::PLACES + loan as u64, Interest::READ)?;
+            around.waiter.register(socket.as_fd(), token::PLACES + loan as u64, Interest::READ)?;
             Ok(Calling { socket, call, deadline: now + PATIENCE, offered: None })
         });
         match called {
@@ -311,12 +330,12 @@ impl Neighbours {
     }
 
     /// The peer of a loan has said something, or is gone.
-    fn hear(&mut self, loan: usize, loans: &[LoanSpec]) {
+    fn hear(&mut self, loan: usize, around: Surroundings<'_>) {
         let Some(place) = self.places.get_mut(loan) else { return };
-        let (now, spec) = (Instant::now(), &loans[loan]);
+        let (now, spec) = (Instant::now(), &around.loans[loan]);
         match std::mem::replace(&mut place.state, State::Alone) {
             State::Alone => {}
-            State::Calling(calling) => match self.go_on(loan, calling, spec) {
+            State::Calling(calling) => match self.go_on(loan, calling, around) {
                 Ok(state) => {
                     self.places[loan].state = state;
                     if self.shared(loan).is_some() {
@@ -350,16 +369,17 @@ impl Neighbours {
     }
 
     /// What follows from the lender's next message.
-    fn go_on(&self, loan: usize, mut calling: Calling, spec: &LoanSpec) -> io::Result<State> {
+    fn go_on(&self, loan: usize, mut calling: Calling, around: Surroundings<'_>) -> io::Result<State> {
         let Some(ours) = calling.offered else {
             let Some(received) = meeting::receive::<Answer>(&calling.socket)? else {
                 return Ok(State::Calling(calling));
             };
             let (lender, _) = self.places[loan].life.ok_or(io::ErrorKind::NotFound)?;
             let pids = (std::process::id(), meeting::peer_pid(calling.socket.as_fd())?);
-            let meeting = Meeting { key: &spec.key, call: calling.call, lender, pids };
+            let meeting = Meeting { secret: around.secret(loan)?, call: calling.call, lender, pids };
             if !meeting.believes(&received.message) {
-                warn!(function = spec.function, "a process of this machine passes itself off as the lender");
+                let function = &around.loans[loan].function;
+                warn!(function, "a process of this machine passes itself off as the lender");
                 return Err(io::ErrorKind::PermissionDenied.into());
             }
             let (ours, theirs) = Shared::create()?;

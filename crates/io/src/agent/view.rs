@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use base::RuleSet;
 use base::ledger::RawMemory;
-use node::{LoanCells, NodeCells};
+use node::{LoanCells, NodeCells, Role};
 
 use super::{CardRecord, LoanEnd, LoanSpec, NodeSpec};
 use crate::impair::Impairment;
@@ -128,6 +128,15 @@ impl<'a> View<'a> {
     fn has_ring(&self) -> bool {
         self.shared.ring.is_made()
     }
+}
+
+/// See [`node::LoanCells`]: what only the two ends of the channel of `loan` know.
+pub(super) fn secret(mapping: &Mapping, loan: usize, role: Role) -> Option<[u8; 32]> {
+    let base = NonNull::new(mapping.as_ptr()).expect("a mapping does not begin at zero");
+    // SAFETY: as in `View::new`; the keys, of which any bytes will do, are read by `settled`.
+    let memory = unsafe { RawMemory::new(base, SHARED_OFFSET) };
+    let cells = memory.ledger::<NodeCells>(None, RuleSet::ALL).root;
+    settled(|| cells.loans[loan].channel.secret(role)).flatten()
 }
 
 /// A value of several words that another process may be writing meanwhile: what two volatile reads in a row agree on. A writer

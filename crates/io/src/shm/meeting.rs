@@ -1,5 +1,5 @@
-//! How two agents find out that they are on one machine, prove to each other that they know the key of a loan, and pass the
-//! memory that its cards shall share.
+//! How two agents find out that they are on one machine, prove to each other that they are the two ends of a loan's channel, and pass
+//! the memory that its cards shall share.
 //!
 //! ```text
 //! borrower's agent                                        lender's agent
@@ -9,7 +9,8 @@
 //!                                                   <---- agreed
 //! ```
 //! The socket is a Unix socket without a file, named by the lender's node id; so only processes of one network namespace meet. Its
-//! messages keep their boundaries. Both proofs are over everything that was said, and over the two process ids, each its own as it
+//! messages keep their boundaries. Both proofs are made with what the channel's handshake has agreed, so not even another node
+//! that has the key of the loan can make them. They are over everything that was said, and over the two process ids, each its own as it
 //! knows it and the other's as the kernel tells it: somebody in between, who could keep a copy of the memory, would have a
 //! third one. Afterwards nothing more is said, and the end of the connection is the end of the agreement.
 
@@ -123,33 +124,34 @@ impl Agreed {
 }
 
 /// What a side knows when it proves something, or has something proven.
-pub(crate) struct Meeting<'a> {
-    pub(crate) key: &'a [u8; 32],
+pub(crate) struct Meeting {
+    /// What only the two ends of the loan's channel know.
+    pub(crate) secret: [u8; 32],
     pub(crate) call: Call,
     pub(crate) lender: u64,
     /// Process ids of the borrower's and the lender's agent.
     pub(crate) pids: (u32, u32),
 }
 
-impl Meeting<'_> {
+impl Meeting {
     /// The lender's answer.
     pub(crate) fn answer(&self, nonce: [u8; NONCE_LEN]) -> Answer {
-        Answer { nonce, proof: prove(self.key, self.transcript(Side::Lender, nonce).as_bytes()) }
+        Answer { nonce, proof: prove(&self.secret, self.transcript(Side::Lender, nonce).as_bytes()) }
     }
 
     /// Whether an answer is that of the lender of this loan.
     pub(crate) fn believes(&self, answer: &Answer) -> bool {
-        is_proof(self.key, self.transcript(Side::Lender, answer.nonce).as_bytes(), &answer.proof)
+        is_proof(&self.secret, self.transcript(Side::Lender, answer.nonce).as_bytes(), &answer.proof)
     }
 
     /// The borrower's proof in reply to an answer.
     pub(crate) fn proof(&self, answer: &Answer) -> Proof {
-        Proof { proof: prove(self.key, self.transcript(Side::Borrower, answer.nonce).as_bytes()) }
+        Proof { proof: prove(&self.secret, self.transcript(Side::Borrower, answer.nonce).as_bytes()) }
     }
 
     /// Whether a proof is that of a borrower who was answered with `nonce`.
     pub(crate) fn accepts(&self, nonce: [u8; NONCE_LEN], proof: &Proof) -> bool {
-        is_proof(self.key, self.transcript(Side::Borrower, nonce).as_bytes(), &proof.proof)
+        is_proof(&self.secret, self.transcript(Side::Borrower, nonce).as_bytes(), &proof.proof)
     }
 
     fn transcript(&self, side: Side, nonce: [u8; NONCE_LEN]) -> Transcript {
@@ -293,13 +295,13 @@ mod tests {
 
     const KEY: [u8; 32] = [4; 32];
 
-    fn meeting(key: &[u8; 32], pids: (u32, u32)) -> Meeting<'_> {
-        Meeting { key, call: Call::new((7, 0), (11, 1), [1; NONCE_LEN]), lender: 22, pids }
+    fn meeting(secret: [u8; 32], pids: (u32, u32)) -> Meeting {
+        Meeting { secret, call: Call::new((7, 0), (11, 1), [1; NONCE_LEN]), lender: 22, pids }
     }
 
     #[test]
     fn both_prove_the_key_and_nobody_stands_between() {
-        let (borrower, lender) = (meeting(&KEY, (100, 200)), meeting(&KEY, (100, 200)));
+        let (borrower, lender) = (meeting(KEY, (100, 200)), meeting(KEY, (100, 200)));
         let nonce = [2; NONCE_LEN];
         let answer = lender.answer(nonce);
         assert!(borrower.believes(&answer));
@@ -307,10 +309,10 @@ mod tests {
         assert!(lender.accepts(nonce, &proof));
         assert!(!lender.accepts([3; NONCE_LEN], &proof), "what was said to somebody else");
         assert!(!lender.accepts(nonce, &Proof { proof: answer.proof }), "our own proof");
-        for wrong in [meeting(&[5; 32], (100, 200)), meeting(&KEY, (100, 300)), meeting(&KEY, (300, 200))] {
+        for wrong in [meeting([5; 32], (100, 200)), meeting(KEY, (100, 300)), meeting(KEY, (300, 200))] {
             assert!(!wrong.believes(&answer) && !wrong.accepts(nonce, &proof));
         }
-        let mut other = meeting(&KEY, (100, 200));
+        let mut other = meeting(KEY, (100, 200));
         other.call = Call::new((7, 0), (12, 1), [1; NONCE_LEN]);
         assert!(!other.believes(&answer) && !other.accepts(nonce, &proof), "another node");
     }

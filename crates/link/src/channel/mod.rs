@@ -90,7 +90,21 @@ impl ChannelCells {
     pub fn stats(&self) -> &Stats {
         &self.stats
     }
+
+    /// What only the two ends of the present handshake know, the same at both, in `role`: for their agents, who prove to each
+    /// other that they belong to it. `None` where nobody has been met. It tells nothing of the keys of frames.
+    pub fn secret(&self, role: Role) -> Option<[u8; 32]> {
+        let keys = self.current.get();
+        let to_lender = match role {
+            Role::Borrower => &keys.send,
+            Role::Lender => &keys.receive,
+        };
+        keys.is_valid().then(|| crate::handshake::derive(to_lender, SECRET))
+    }
 }
+
+/// What the secret of a handshake is derived with.
+const SECRET: u64 = u64::from_le_bytes(*b"agents\0\0");
 
 /// What a channel has counted since its ledger was made.
 #[derive(FromBytes, Debug)]

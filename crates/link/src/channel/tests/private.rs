@@ -99,6 +99,24 @@ fn cards_that_die_lose_nothing_although_nothing_else_works() {
 }
 
 #[test]
+fn both_ends_know_a_secret_that_no_other_pair_has() {
+    let arena = Arena::default();
+    let mut now = Instant::ZERO;
+    let secrets =
+        |ends: &[End<'_>; 2]| [&ends[0], &ends[1]].map(|end| end.ledger.root.channel.secret(end.config.role));
+    let mut ends = pair(&arena);
+    assert_eq!(secrets(&ends), [None, None]);
+    run(&mut now, &mut ends, &mut |_, _| true, 50);
+    let [ours, theirs] = secrets(&ends);
+    assert!(ours.is_some() && ours == theirs);
+    let mut others = pair(&arena);
+    others[0].config.seed[3] = 1;
+    others[0] = End::start(arena.zeroed::<Root>(), others[0].config.clone(), now);
+    run(&mut now, &mut others, &mut |_, _| true, 50);
+    assert!(secrets(&others)[0].is_some() && secrets(&others)[0] != ours, "the line is the same");
+}
+
+#[test]
 fn a_frame_counts_only_where_it_belongs() {
     let arena = Arena::default();
     let mut now = Instant::ZERO;
