@@ -160,6 +160,8 @@ fn counters(view: &View<'_>) -> Counters {
             let driver = &cells.driver.counters;
             count("rewritten_writes", driver.rewritten.get());
             count("lost_writes", driver.lost.get());
+            count("timed_out_requests", cells.server.counters.timeouts.get());
+            count("stalled_clients", cells.server.counters.stalled.get());
         }
     }
     counters.dropped_malformed += view.gauges().dropped_malformed.get();
