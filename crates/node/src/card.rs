@@ -30,7 +30,8 @@ pub enum CardEvent {
     /// Another node than before has taken what the loan lends. It can use that once the agent has made the change durable
     /// and said so with [`Card::set_tenancy`]; a new card asks again.
     Tenant(usize, NodeId),
-    /// Another node has used the borrowed drive meanwhile: what was not flushed is lost, or must not be written any more.
+    /// The borrowed drive no longer holds what this node left there: another node has used it meanwhile, or it was made anew. What
+    /// was not flushed is lost, requests under way fail, and clients are disconnected.
     Overtaken(usize),
     /// The loan has ended in order.
     Closed {
@@ -156,7 +157,8 @@ impl<'m> Card<'m> {
             next_publish: now,
             next_loan: 0,
         };
-        card.step_all(now, |_| ());
+        card.journal.commit();
+        card.step_each(now, |_| ());
         root.gauges.recovered_at.set(now.as_nanos());
         card
     }
@@ -200,9 +202,13 @@ impl<'m> Card<'m> {
         });
     }
 
-    /// Time has come.
+    /// Time has come: for the loans that have something to do, each in a step of its own.
     pub fn handle_timeout(&mut self, now: Instant) {
-        self.step_all(now, |card| card.loans.iter_mut().for_each(|loan| loan.handle_timeout(now)));
+        for index in 0..self.loans.len() {
+            if self.loans[index].poll_timeout().is_some_and(|deadline| deadline <= now) {
+                self.step_one(now, index, |card| card.loans[index].handle_timeout(now));
+            }
+        }
         if self.next_publish <= now {
             self.next_publish = now + PUBLISH;
             self.loans.iter().for_each(|loan| loan.publish(now));
@@ -211,8 +217,7 @@ impl<'m> Card<'m> {
 
     /// When [`Card::handle_timeout`] is to be called.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let pending = self.loans.iter().any(|loan| loan.more || loan.channel.receiver().has_ahead());
-        if pending { Some(Instant::ZERO) } else { self.loans.iter().filter_map(Loan::poll_timeout).min() }
+        self.loans.iter().filter_map(Loan::poll_timeout).min()
     }
 
     /// The next frame to send, built where `rooms` says. Loans take turns.
@@ -254,6 +259,11 @@ impl<'m> Card<'m> {
     /// The client in `slot` has gone, or was closed.
     pub fn edge_closed(&mut self, now: Instant, loan: usize, slot: usize) {
         self.edge_step(now, loan, |server| server.closed(now, slot));
+    }
+
+    /// The client in `slot` will send nothing more.
+    pub fn edge_ended(&mut self, now: Instant, loan: usize, slot: usize) {
+        self.edge_step(now, loan, |server| server.ended(now, slot));
     }
 
     /// The kernel has put bytes of the client up to `position` where [`Card::edge_receive_spans`] said.
@@ -323,12 +333,10 @@ impl<'m> Card<'m> {
 
     /// Gives everything borrowed back: flushes, shuts the functions down, then says goodbye.
     pub fn shut_down(&mut self, now: Instant) {
-        self.step_all(now, |card| {
-            for loan in &mut card.loans {
-                loan.closing = true;
-                if let End::Borrowed(drive) = &mut loan.end {
-                    drive.driver.shutdown(now);
-                }
+        self.step_each(now, |loan| {
+            loan.closing = true;
+            if let End::Borrowed(drive) = &mut loan.end {
+                drive.driver.shutdown(now);
             }
         });
     }
@@ -389,8 +397,11 @@ impl<'m> Card<'m> {
         });
     }
 
-    fn step_all(&mut self, now: Instant, act: impl FnOnce(&mut Self)) {
-        self.step(now, 0..self.loans.len(), act);
+    /// A step for each loan: one for all of them could fill the undo log.
+    fn step_each(&mut self, now: Instant, act: impl Fn(&mut Loan<'m>)) {
+        for index in 0..self.loans.len() {
+            self.step_one(now, index, |card| act(&mut card.loans[index]));
+        }
     }
 
     fn step_one(&mut self, now: Instant, loan: usize, act: impl FnOnce(&mut Self)) {

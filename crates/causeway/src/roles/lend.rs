@@ -110,7 +110,11 @@ pub(super) fn loans(devices: &[Lent], state: &StateDir, insecure: bool) -> Resul
                 key,
                 insecure,
                 generation: 0,
-                tenancy: state.tenancy(&device.function)?,
+                // Memory is new in each life of the node.
+                tenancy: match device.source {
+                    Source::Ram(_) => state.renew_tenancy(&device.function)?,
+                    Source::Path(_) => state.tenancy(&device.function)?,
+                },
                 end: LoanEnd::Lend {
                     image: image::open(&device.source, device.read_only, device.block_size)?,
                     block_size: device.block_size,

@@ -5,7 +5,8 @@
 //! queue memory. Completions are noticed because the controller writes them into that memory.
 //!
 //! A request never fails because the controller is away: a lost access, a command that is too old and a fatal status
-//! all lead to a reset, and everything in flight is issued again afterwards. Whoever submits decides how long to wait.
+//! all lead to a reset, and everything in flight is issued again afterwards. Whoever submits decides how long to wait, and
+//! says when that is over ([`Driver::abandon`]): what was given up happens before anything that is submitted later, or never.
 //! What has ended and is not flushed is kept, and written again before that: the controller may have lost it.
 //!
 //! All state lies in [`DriverCells`]; a driver made over the cells of a dead card goes on exactly there. Bounds:
