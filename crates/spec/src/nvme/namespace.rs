@@ -69,10 +69,7 @@ impl NamespaceAttachment {
     /// Reads the command.
     #[must_use]
     pub fn parse(entry: &SubmissionEntry) -> Self {
-        Self {
-            select: NamespaceAttachmentSelect(entry.cdw10.get() as u8 & 0xf),
-            nsid: entry.nsid.get(),
-        }
+        Self { select: NamespaceAttachmentSelect(entry.cdw10.get() as u8 & 0xf), nsid: entry.nsid.get() }
     }
 
     /// Builds the command, without its data pointer.
