@@ -534,7 +534,7 @@ impl<'m> Rig<'m> {
         let completion = CreateIoCompletionQueue {
             qid,
             entries: QUEUE_ENTRIES,
-            vector: qid % VECTORS as u16,
+            vector: qid % crate::nvme::VECTORS as u16,
             interrupts: true,
             contiguous: true,
             base: cq,
