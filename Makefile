@@ -12,9 +12,8 @@ TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
 BINARY := $(TARGET_DIR)/release/causeway
 DOC_DIR = $(DESTDIR)$(PREFIX)/share/doc/causeway
 
-# The long campaign of `make soak`; `make test` leaves these unset and the tests use their short counts.
-SOAK_KILLS ?= 1000
-SOAK_SEEDS ?= 10000
+# The long campaign of `make soak`: about an hour on 2 cores, times SOAK_SCALE (0.1, 8, ...).
+SOAK_SCALE ?= 1
 SOAK_FIRST_SEED ?= 1
 
 .DEFAULT_GOAL := help
@@ -35,9 +34,9 @@ demo: build ## borrow a drive through loss, a rail cut and killed cards (ARGS='-
 test: deps build ## all tests; at most 12 minutes on 2 cores after the build
 	CAUSEWAY_BIN=$(BINARY) $(CARGO) test --workspace --locked
 
-soak: deps build ## the same campaigns with long counts (SOAK_KILLS, SOAK_SEEDS, SOAK_FIRST_SEED)
-	CAUSEWAY_BIN=$(BINARY) CAUSEWAY_SOAK=1 CAUSEWAY_KILLS=$(SOAK_KILLS) CAUSEWAY_SEEDS=$(SOAK_SEEDS) \
-		CAUSEWAY_FIRST_SEED=$(SOAK_FIRST_SEED) CARGO="$(CARGO)" scripts/soak.sh $(TARGET_DIR)/soak
+soak: deps build ## the same campaigns with long counts, about an hour (SOAK_SCALE, SOAK_FIRST_SEED)
+	CAUSEWAY_BIN=$(BINARY) CARGO="$(CARGO)" SOAK_SCALE=$(SOAK_SCALE) CAUSEWAY_FIRST_SEED=$(SOAK_FIRST_SEED) \
+		scripts/soak.sh $(TARGET_DIR)/soak
 
 deps: ## install the tools the tests need (apt, as root), or name what is missing
 	@scripts/deps.sh

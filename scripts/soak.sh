@@ -1,13 +1,24 @@
 #!/bin/bash
-# The long campaign: every test with the counts that `make soak` sets, the simulator over many seeds, the canaries.
+# The long campaign: the tests of whole programs with long counts, the simulator over many seeds, the canaries. About an
+# hour on 2 cores, times SOAK_SCALE.
 # Usage: soak.sh REPORT_DIR. Writes REPORT_DIR/report.txt (commit, machine, seeds, outcome) and the logs beside it.
-# Tests report by printing lines that start with "soak: "; they are copied into the report.
+# Tests report by printing "soak: " and what they have to say; that is copied into the report.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
 out=${1:?usage: soak.sh REPORT_DIR}
 : "${CAUSEWAY_BIN:?name the causeway program under test}"
-kills=${CAUSEWAY_KILLS:?} seeds=${CAUSEWAY_SEEDS:?} first=${CAUSEWAY_FIRST_SEED:-1}
+export CAUSEWAY_SOAK=1 SOAK_SCALE=${SOAK_SCALE:-1} CAUSEWAY_FIRST_SEED=${CAUSEWAY_FIRST_SEED:-1}
+# Seeds that the simulator runs through at scale 1.
+sim_seeds=20000
+
+if [[ ! $SOAK_SCALE =~ ^[0-9]+(\.[0-9]+)?$ || ! $CAUSEWAY_FIRST_SEED =~ ^[0-9]+$ ]]; then
+    echo "soak: SOAK_SCALE is a number such as 1, 0.1 or 8, the first seed a whole one;" \
+        "these are \`$SOAK_SCALE\` and \`$CAUSEWAY_FIRST_SEED\`" >&2
+    exit 2
+fi
+first=$CAUSEWAY_FIRST_SEED
+seeds=$(awk -v scale="$SOAK_SCALE" -v seeds="$sim_seeds" 'BEGIN { n = int(scale * seeds); print (n < 1 ? 1 : n) }')
 mkdir -p "$out"
 report=$out/report.txt
 status=0
@@ -25,21 +36,24 @@ run() {
     shift
     echo "soak: $name: $*"
     "$@" 2>&1 | tee "$out/$name.log" || { outcome=FAILED; status=1; }
-    grep -h '^soak: ' "$out/$name.log" >>"$report" || true
+    # The test runner may have begun the line with the test's name.
+    grep -ho 'soak: .*' "$out/$name.log" >>"$report" || true
     echo "$name: $outcome in $((SECONDS - start)) s ($*)" | tee -a "$report"
 }
 
 {
     echo "commit:  $(commit)"
+    echo "program: $("$CAUSEWAY_BIN" --version), sha256 $(sha256sum "$CAUSEWAY_BIN" | cut -c 1-16)"
     echo "date:    $(date -u +%Y-%m-%dT%H:%M:%SZ)"
     echo "machine: $(uname -srm), $(nproc) cores"
-    echo "counts:  $kills kills a campaign, seeds $first to $((first + seeds - 1))"
+    echo "counts:  scale $SOAK_SCALE; campaigns with seed $first, the simulator with seeds $first to $((first + seeds - 1))"
 } >"$report"
 
-run tests "${CARGO:-cargo}" test --workspace --locked --no-fail-fast -- --nocapture
+run campaigns "${CARGO:-cargo}" test -p causeway-campaign --locked --no-fail-fast -- --nocapture --test-threads 1
 run sim "$CAUSEWAY_BIN" sim --seed "$first" --count "$seeds"
 run canaries "$CAUSEWAY_BIN" sim --seed "$first" --canaries
 
+echo "time:    $SECONDS s" >>"$report"
 if ((status)); then echo "outcome: FAILED" >>"$report"; else echo "outcome: passed" >>"$report"; fi
 cat "$report"
 echo "report: $report"

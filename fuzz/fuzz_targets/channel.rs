@@ -4,23 +4,15 @@
 
 use core::time::Duration;
 
-use base::ids::{CardGeneration, DomainId, Group, Incarnation, LoanGeneration, NodeId};
-use base::ledger::{Arena, PageCells};
+use base::ledger::Arena;
 use base::{Instant, Payload};
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
 use link::frame::MAX_FRAME;
-use link::{Channel, ChannelCells, ChannelConfig, Event, Name, PathConfig, Port, Role, Sink, State};
+use link::{Channel, ChannelConfig, Event, PathConfig, Port, Role, Sink, State};
 use pcie::{Bdf, Header, MemoryRequest, Tag, TlpView};
 use rigs::Rig;
-use zerocopy::FromBytes;
-
-#[derive(FromBytes)]
-#[repr(C)]
-struct Root {
-    channel: ChannelCells,
-    pages: PageCells,
-}
+use rigs::channels::Root;
 
 #[derive(Arbitrary, Debug)]
 enum Step {
@@ -72,25 +64,9 @@ struct End<'m> {
 impl<'m> End<'m> {
     fn new(arena: &'m Arena, role: Role) -> Self {
         let rig = Rig::<Root>::new(arena);
-        let number = role as u8 + 1;
-        let config = ChannelConfig {
-            role,
-            key: [5; 32],
-            insecure: false,
-            fabric: 0,
-            group: Group(7),
-            loan_generation: LoanGeneration(0),
-            node: NodeId(number.into()),
-            name: Name::new("node"),
-            domain: DomainId(number.into()),
-            incarnation: Incarnation(1),
-            generation: CardGeneration(1),
-            seed: [number; 32],
-            paths: vec![PathConfig { max_frame: 9000 }; 2],
-            max_payload: 4096,
-            // Soon, so that keys change under way.
-            rekey_frames: 40,
-        };
+        // Two paths, and keys that change soon.
+        let paths = vec![PathConfig { max_frame: 9000 }; 2];
+        let config = ChannelConfig { paths, rekey_frames: 40, ..rigs::channels::config(role) };
         let pages = rig.pages(&rig.root.pages);
         let channel = Channel::new(&rig.root.channel, pages, rig.journal, config, rigs::START);
         Self { rig, channel, log: Log::default(), written: 0 }

@@ -1,19 +1,9 @@
 //! Reads and writes of a configuration space, by register and by byte range: what is not writable never changes.
 #![no_main]
 
-use base::ledger::{Arena, PageCells, Pages};
-use device::nvme::{Config, Controller, NvmeCells};
+use base::ledger::Arena;
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
-use rigs::Rig;
-use zerocopy::FromBytes;
-
-#[derive(FromBytes)]
-#[repr(C)]
-struct Root {
-    pages: PageCells,
-    nvme: NvmeCells,
-}
 
 #[derive(Arbitrary, Debug)]
 enum Step {
@@ -25,9 +15,8 @@ enum Step {
 
 fuzz_target!(|steps: Vec<Step>| {
     let arena = Arena::default();
-    let rig = Rig::<Root>::new(&arena);
-    let pages: Pages<'_> = rig.pages(&rig.root.pages);
-    let controller = Controller::new(&rig.root.nvme, pages, rig.journal, Config::new(8, 512, 1));
+    let rig = rigs::nvme::rig(&arena);
+    let controller = rigs::nvme::controller(&rig, 8);
     let layout = controller.layout();
     let mut state = layout.reset();
     for step in &steps {

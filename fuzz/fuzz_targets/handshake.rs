@@ -1,28 +1,20 @@
 //! Messages of the handshake: any bytes, and any content from someone who knows the key.
 #![no_main]
 
-use base::ids::{CardGeneration, DomainId, Group, Incarnation, LoanGeneration, NodeId};
-use base::ledger::{Arena, PageCells};
+use base::ids::{CardGeneration, Group, Incarnation, LoanGeneration, NodeId};
+use base::ledger::Arena;
 use base::{Instant, RuleSet};
 use core::time::Duration;
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
 use link::frame::{HEADER_LEN, Header, Kind, MAX_FRAME, OVERHEAD, TAG_LEN, VERSION};
-use link::{Channel, ChannelCells, ChannelConfig, Event, Name, PathConfig, Port, Role, Sink};
+use link::{Channel, Event, Port, Role, Sink};
 use pcie::TlpView;
-use zerocopy::FromBytes;
+use rigs::channels::{KEY, Root, config};
 
-const KEY: [u8; 32] = [5; 32];
 /// Bytes of what a borrower proposes and of what a lender answers.
 const PROPOSAL: usize = 67;
 const ANSWER: usize = 76;
-
-#[derive(FromBytes)]
-#[repr(C)]
-struct Root {
-    channel: ChannelCells,
-    pages: PageCells,
-}
 
 #[derive(Arbitrary, Debug)]
 enum Step {
@@ -55,27 +47,6 @@ struct Deaf;
 
 impl<'m> Sink<'m> for Deaf {
     fn accept(&mut self, _: Instant, _: &mut Port<'m>, _: &TlpView<'_>) {}
-}
-
-fn config(role: Role) -> ChannelConfig {
-    let number = role as u8 + 1;
-    ChannelConfig {
-        role,
-        key: KEY,
-        insecure: false,
-        fabric: 0,
-        group: Group(7),
-        loan_generation: LoanGeneration(0),
-        node: NodeId(number.into()),
-        name: Name::new("node"),
-        domain: DomainId(number.into()),
-        incarnation: Incarnation(1),
-        generation: CardGeneration(1),
-        seed: [number; 32],
-        paths: vec![PathConfig { max_frame: 9000 }],
-        max_payload: 4096,
-        rekey_frames: link::REKEY_FRAMES,
-    }
 }
 
 fn frame(kind: Kind, body: &[u8]) -> Vec<u8> {

@@ -4,7 +4,9 @@
 //! outside bytes like any others. The rigs use `insecure` loans, whose frames end with a checksum that is made here.
 
 pub mod cards;
+pub mod channels;
 pub mod frames;
+pub mod nvme;
 pub mod tlps;
 
 use base::ledger::{Arena, Journal, Pages};

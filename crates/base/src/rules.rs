@@ -40,11 +40,15 @@ pub enum Rule {
     FlushWaits,
     /// The generation is raised before each start of a card, so that no nonce is used twice.
     RaiseGeneration,
+    /// Writes are kept until they are flushed, and written again to a controller that may have lost them.
+    KeepUnflushed,
+    /// A first message of a handshake is answered once, and does not displace the answer to another node.
+    AnswerOnce,
 }
 
 impl Rule {
     /// Every rule, in the order of the enum.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::LogStores,
         Self::ReuseAfterCommit,
         Self::MarkEffects,
@@ -63,6 +67,8 @@ impl Rule {
         Self::KeepReplayBytes,
         Self::FlushWaits,
         Self::RaiseGeneration,
+        Self::KeepUnflushed,
+        Self::AnswerOnce,
     ];
 }
 

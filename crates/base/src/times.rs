@@ -28,6 +28,9 @@ pub const SILENCE: Duration = Duration::from_secs(1);
 pub const HANDSHAKE_RETRY: Duration = Duration::from_millis(50);
 /// Longest wait between two handshake attempts.
 pub const HANDSHAKE_RETRY_MAX: Duration = Duration::from_secs(1);
+/// How long a lender keeps the answer to one node from being displaced by a first message of another: round trips, with room
+/// for a card that is replaced in between.
+pub const PENDING_KEYS: Duration = Duration::from_millis(200);
 /// A request without completion fails after this (PCIe 6.0 §2.8).
 pub const COMPLETION_TIMEOUT: Duration = Duration::from_millis(3_500);
 /// A controller that has not changed CSTS.RDY by then is reset again; CAP.TO says the same.
@@ -49,6 +52,7 @@ const _: () = {
     assert!(shorter(PROBE_MAX, RAIL_VERDICT), "a rail is probed before it is judged");
     assert!(shorter(HEARTBEAT, RAIL_VERDICT), "a healthy idle rail is heard before it is judged");
     assert!(RAIL_VERDICT.as_nanos() + RECOVERY.as_nanos() < SILENCE.as_nanos());
+    assert!(shorter(HANDSHAKE_RETRY, PENDING_KEYS) && shorter(PENDING_KEYS, SILENCE));
     assert!(SILENCE.as_nanos() + HANDSHAKE_RETRY_MAX.as_nanos() < COMPLETION_TIMEOUT.as_nanos());
     assert!(shorter(RECOVERY, COMPLETION_TIMEOUT));
     assert!(shorter(COMPLETION_TIMEOUT, QEMU_MESSAGE));

@@ -1,5 +1,8 @@
 //! The program under test, by its command lines and its JSON.
 
+use ::causeway::control::{ControlClient, Request, Response};
+use ::causeway::status::{Card as CardStatus, Status};
+
 use crate::Error;
 use crate::process::{Process, poll_until, run};
 use crate::world::Machine;
@@ -215,4 +218,61 @@ pub fn kill_card(machine: &Machine, name: &str, timeout: Duration) -> Result<Car
         let now = status(machine, name).and_then(|status| card(&status)).ok();
         Ok(now.filter(|now| now.pid != before.pid && now.generation > before.generation))
     })
+}
+
+/// A node's card by way of the control socket, without starting a program for each question: for campaigns of
+/// thousands of kills.
+pub struct Watch {
+    name: String,
+    control: ControlClient,
+}
+
+impl Watch {
+    /// Connects to the node `name` in `machine`.
+    pub fn new(machine: &Machine, name: &str) -> Result<Self, Error> {
+        let socket = machine.dir().join("run/causeway").join(format!("{name}.sock"));
+        let control = ControlClient::connect(&socket);
+        let control = control.map_err(|error| Error::unexpected(format!("{name}: {error}")))?;
+        Ok(Self { name: name.to_owned(), control })
+    }
+
+    /// The node's status.
+    pub fn status(&mut self) -> Result<Status, Error> {
+        let wrong =
+            |what: String| Error::unexpected(format!("{} answered its status with {what}", self.name));
+        match self.control.call(&Request::Status) {
+            Ok(Response::Status { status }) => Ok(*status),
+            Ok(other) => Err(wrong(format!("{other:?}"))),
+            Err(error) => Err(wrong(error.to_string())),
+        }
+    }
+
+    /// The first card.
+    pub fn card(&mut self) -> Result<CardStatus, Error> {
+        let card = self.status()?.cards.into_iter().next();
+        card.ok_or_else(|| Error::unexpected(format!("the status of {} has no card", self.name)))
+    }
+
+    /// Waits for a card of a later generation than `generation` that has a process.
+    pub fn successor(&mut self, generation: u64, timeout: Duration) -> Result<CardStatus, Error> {
+        self.wait(generation, timeout, |card| card.pid != 0)
+    }
+
+    /// Waits until a card of a later generation than `generation` serves.
+    pub fn recovered(&mut self, generation: u64, timeout: Duration) -> Result<CardStatus, Error> {
+        self.wait(generation, timeout, |card| card.state == "running")
+    }
+
+    fn wait(
+        &mut self,
+        generation: u64,
+        timeout: Duration,
+        is_there: impl Fn(&CardStatus) -> bool,
+    ) -> Result<CardStatus, Error> {
+        let what = format!("a card of {} after generation {generation}", self.name);
+        poll_until(&what, timeout, || {
+            let card = self.card()?;
+            Ok(Some(card).filter(|card| card.generation > generation && is_there(card)))
+        })
+    }
 }

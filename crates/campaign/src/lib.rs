@@ -22,7 +22,5 @@ pub mod tools;
 pub mod world;
 
 /// The program's own NBD client, which is also the peer in tests of the server.
-#[path = "../../causeway/src/nbd_client.rs"]
-pub mod nbd_client;
-
+pub use ::causeway::nbd_client;
 pub use error::Error;

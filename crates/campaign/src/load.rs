@@ -319,8 +319,6 @@ impl Worker {
                     versions.durable = versions.issued;
                 }
             }
-            // A flush that ends behind the loss was issued anew to a lender that never had the writes before it.
-            Out::Flush(_) if self.shared.volatile_loss.load(Ordering::Acquire) => {}
             Out::Flush(completed) => {
                 for (versions, completed) in self.model.blocks.iter_mut().zip(completed) {
                     versions.durable = versions.durable.max(*completed);

@@ -151,16 +151,9 @@ pub struct StatusArgs {
     /// The node to ask; needed where several run
     #[arg(long, value_name = "NAME")]
     pub name: Option<NodeName>,
-    /// What to print: text or json
-    #[arg(
-        short,
-        long,
-        value_enum,
-        value_name = "FORMAT",
-        default_value = "text",
-        hide_possible_values = true
-    )]
-    pub output: Output,
+    /// What to print.
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 /// `causeway demo`.
@@ -172,16 +165,9 @@ pub struct DemoArgs {
     /// Seed of everything random, decimal or 0x... [default: chosen, and shown]
     #[arg(long, value_name = "N", value_parser = values::seed)]
     pub seed: Option<u64>,
-    /// What to print: text or json
-    #[arg(
-        short,
-        long,
-        value_enum,
-        value_name = "FORMAT",
-        default_value = "text",
-        hide_possible_values = true
-    )]
-    pub output: Output,
+    /// What to print.
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 /// `causeway bench`.
@@ -196,16 +182,9 @@ pub struct BenchArgs {
     /// Rounds a case; each is kept in the report [default: each case's own number]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub rounds: Option<u32>,
-    /// What to print: text or json
-    #[arg(
-        short,
-        long,
-        value_enum,
-        value_name = "FORMAT",
-        default_value = "text",
-        hide_possible_values = true
-    )]
-    pub output: Output,
+    /// What to print.
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 /// `causeway sim`.
@@ -220,16 +199,9 @@ pub struct SimArgs {
     /// Disable one safety rule at a time, and show that the checkers find it
     #[arg(long)]
     pub canaries: bool,
-    /// What to print: text or json
-    #[arg(
-        short,
-        long,
-        value_enum,
-        value_name = "FORMAT",
-        default_value = "text",
-        hide_possible_values = true
-    )]
-    pub output: Output,
+    /// What to print.
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 /// `causeway load`, which `bench` runs; no part of the outside surface.
@@ -253,6 +225,15 @@ pub struct LoadArgs {
     /// Where identity and incarnation are kept
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
+}
+
+/// `-o`, the same for each command that prints a document.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct OutputArgs {
+    /// What to print: text or json
+    #[arg(short = 'o', long = "output", value_enum, value_name = "FORMAT")]
+    #[arg(default_value = "text", hide_possible_values = true)]
+    pub format: Output,
 }
 
 /// What goes to standard output.

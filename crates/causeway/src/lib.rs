@@ -3,20 +3,23 @@
 //! It is the outermost layer, the only crate that sees all others. What people and scripts touch is here:
 //! [`cli`] (commands and arguments), [`line`](mod@line) (the loan line), [`config`] (`NODE.toml`), [`state_dir`] (what a node
 //! keeps), [`control`] (the socket other commands reach a node by), [`status`] (what it answers), [`exit`] (how a
-//! command ends), [`logging`]. [`roles`] runs the nodes themselves.
+//! command ends), `logging`. [`roles`] runs the nodes themselves.
 //!
-//! It is a library with a thin binary on top, so that tests and fuzz targets reach its decoders.
+//! It is a library with a thin binary on top, so that tests and fuzz targets reach its decoders, and the campaign its
+//! [`nbd_client`].
 
-pub mod bench;
+mod bench;
+mod chart;
 pub mod cli;
 pub mod config;
 pub mod control;
-pub mod demo;
+mod demo;
 pub mod exit;
 pub mod line;
 mod local;
-pub mod logging;
+mod logging;
 pub mod nbd_client;
+mod page;
 pub mod roles;
 mod sim_command;
 pub mod state_dir;

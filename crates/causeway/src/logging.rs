@@ -10,7 +10,7 @@ use crate::cli::{LogFormat, LogLevel};
 ///
 /// Text is coloured on a terminal, unless `NO_COLOR` is set; JSON is one object a line. No field of any line may
 /// hold a key: keys have a `Debug` that shows nothing.
-pub fn start(format: LogFormat, level: LogLevel) {
+pub(crate) fn start(format: LogFormat, level: LogLevel) {
     let builder = tracing_subscriber::fmt().with_writer(io::stderr).with_max_level(filter(level));
     // The only way to fail is that somebody was faster, and then there is a log already.
     let _ = match format {

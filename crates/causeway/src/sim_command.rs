@@ -65,7 +65,7 @@ pub(crate) fn run(args: &SimArgs, commit: String) -> Result<(), Failure> {
     let first = args.seed.map_or_else(choose_seed, Ok)?;
     let report =
         if args.canaries { run_canaries(args, first, commit) } else { run_seeds(args, first, commit) };
-    let text = match args.output {
+    let text = match args.output.format {
         Output::Json => serde_json::to_string_pretty(&report).map_err(Failure::failed)? + "\n",
         Output::Text => text_of(&report),
     };
@@ -169,7 +169,7 @@ fn text_of(report: &Report) -> String {
 
 /// A bar on standard error, where that is a terminal and nothing else is printed there.
 fn progress(args: &SimArgs, count: u64) -> ProgressBar {
-    if args.output == Output::Json || count < 10 {
+    if args.output.format == Output::Json || count < 10 {
         return ProgressBar::hidden();
     }
     let style = ProgressStyle::with_template("{bar:40} {pos}/{len} seeds, {per_sec}, {eta} left");

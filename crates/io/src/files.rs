@@ -21,6 +21,9 @@ use std::time::Duration;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+pub use self::lock::Holder;
+use self::lock::LockError;
+
 /// Every size and position is a multiple of this, in bytes.
 pub const SECTOR_BYTES: u64 = 512;
 /// Pieces of memory in one system call (`UIO_MAXIOV`).
@@ -113,7 +116,9 @@ pub enum OpenRefusal {
         bytes: u64,
     },
     /// Someone else lends it, or the kernel has it mounted.
-    Locked,
+    Locked(Option<Holder>),
+    /// SIGTERM or SIGINT came while its lock was waited for.
+    Interrupted,
     /// The system refused for another reason.
     System(io::Error),
 }
@@ -139,8 +144,17 @@ impl fmt::Display for OpenError {
                     "{path}: its size, {bytes} bytes, is not a multiple of {SECTOR_BYTES}; `truncate -s {rounded}` would pad it"
                 )
             }
-            OpenRefusal::Locked => {
+            OpenRefusal::Locked(Some(holder)) if holder.pid == std::process::id() => {
+                write!(formatter, "{path}: already lent (locked) by this very node; name each image once")
+            }
+            OpenRefusal::Locked(Some(holder)) => {
+                write!(formatter, "{path}: already lent (locked) by {holder}; stop it first")
+            }
+            OpenRefusal::Locked(None) => {
                 write!(formatter, "{path}: already lent (locked) or mounted; stop the other user")
+            }
+            OpenRefusal::Interrupted => {
+                write!(formatter, "{path}: asked to end while waiting for the lock of the image")
             }
             OpenRefusal::System(error) => write!(formatter, "{path}: {error}"),
         }
@@ -178,10 +192,13 @@ impl Image {
         if !bytes.is_multiple_of(SECTOR_BYTES) {
             return Err(OpenRefusal::NotBlocks { bytes });
         }
-        lock::take(image.as_fd(), options.read_only, options.lock_patience).map_err(|error| match error {
-            lock::LockError::Held => OpenRefusal::Locked,
-            lock::LockError::System(error) => OpenRefusal::System(error),
-        })?;
+        lock::take(image.as_fd(), path, options.read_only, options.lock_patience).map_err(
+            |error| match error {
+                LockError::Held(holder) => OpenRefusal::Locked(holder),
+                LockError::Interrupted => OpenRefusal::Interrupted,
+                LockError::System(error) => OpenRefusal::System(error),
+            },
+        )?;
         if options.direct && !image.info.memory_backed {
             image.try_direct(options.unit_bytes).map_err(OpenRefusal::System)?;
         }
@@ -357,7 +374,7 @@ fn open_file(path: &Path, read_only: bool) -> Result<File, OpenRefusal> {
         // Exclusive: refused while the kernel has the device mounted.
         return match open(flags | OFlags::EXCL) {
             Ok(fd) => wait_for_blocks(File::from(fd)),
-            Err(Errno::BUSY) => Err(OpenRefusal::Locked),
+            Err(Errno::BUSY) => Err(OpenRefusal::Locked(None)),
             Err(error) => Err(OpenRefusal::System(error.into())),
         };
     }

@@ -115,17 +115,6 @@ pub enum Request {
         /// File.
         fd: RawFd,
     },
-    /// `fallocate` with the given mode bits.
-    Allocate {
-        /// File.
-        fd: RawFd,
-        /// `FALLOC_FL_*`.
-        mode: i32,
-        /// First byte.
-        offset: u64,
-        /// Number of bytes.
-        bytes: u64,
-    },
 }
 
 impl Request {
@@ -138,9 +127,6 @@ impl Request {
                 opcode::Writev::new(Fd(fd), buffers.cast(), count).offset(offset).build()
             }
             Self::SyncData { fd } => opcode::Fsync::new(Fd(fd)).flags(FsyncFlags::DATASYNC).build(),
-            Self::Allocate { fd, mode, offset, bytes } => {
-                opcode::Fallocate::new(Fd(fd), bytes).offset(offset).mode(mode).build()
-            }
         };
         entry.user_data(user_data)
     }
@@ -250,12 +236,6 @@ impl Ring {
         self.parameters
     }
 
-    /// Requests that fit the submission queue.
-    #[must_use]
-    pub fn entries(&self) -> u32 {
-        self.parameters.0[word::SQ_ENTRIES]
-    }
-
     /// Most requests that may be out (pushed and not yet reaped).
     #[must_use]
     pub fn capacity(&self) -> u32 {
@@ -317,19 +297,10 @@ impl Ring {
         }
     }
 
-    /// Submits, and waits until at least one completion can be reaped or `timeout` is over.
-    ///
-    /// # Errors
-    /// As [`Ring::submit`].
-    pub fn submit_and_wait(&mut self, timeout: Duration) -> io::Result<()> {
-        self.wait_for(1, timeout)
-    }
-
     /// Takes one completion and shows it to `note` *before* the ring forgets it: killed in between, the next card
     /// sees it again, so a note in the ledger is never missing, at worst repeated.
     ///
-    /// A completed request may need a push of the kernel to appear; if this returns nothing for long while requests
-    /// are out, [`Ring::submit_and_wait`] gives it.
+    /// A completed request appears when this thread next enters the kernel, for whatever reason.
     pub fn reap<R>(&mut self, note: impl FnOnce(Completion) -> R) -> Option<R> {
         let mut queue = self.uring.completion();
         let entry = queue.next()?;

@@ -7,8 +7,9 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use base::Instant;
 use rustix::event::{EventfdFlags, epoll};
 use rustix::io::Errno;
 
@@ -133,19 +134,25 @@ impl Waiter {
         self.spinning_since = None;
     }
 
-    /// Nothing was to be done: yields once, or, when that has gone on for long enough, sleeps until a descriptor is
-    /// ready or `timeout` is over (`None`: no end). A timeout of zero never sleeps.
+    /// Nothing was to be done at `now`: yields once, or, when that has gone on for long enough, sleeps until a descriptor
+    /// is ready or the time that `timeout` gives is over (`None`: no end). It is asked only then; a timeout of zero never
+    /// sleeps.
     ///
     /// # Errors
     /// What epoll returned, except `EINTR`.
-    pub fn idle(&mut self, hint: Hint, timeout: Option<Duration>) -> io::Result<Turn> {
-        let now = Instant::now();
+    pub fn idle(
+        &mut self,
+        now: Instant,
+        hint: Hint,
+        timeout: impl FnOnce() -> Option<Duration>,
+    ) -> io::Result<Turn> {
         let since = *self.spinning_since.get_or_insert(now);
         let limit = match hint {
             Hint::Idle => self.times.idle,
             Hint::Expecting => self.times.expecting,
         };
-        if now - since < limit || timeout == Some(Duration::ZERO) {
+        let timeout = if now.since(since) < limit { Some(Duration::ZERO) } else { timeout() };
+        if timeout == Some(Duration::ZERO) {
             rustix::thread::sched_yield();
             self.events.clear();
             return Ok(Turn::Spun);
@@ -285,6 +292,8 @@ impl AsFd for WakeUp {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::card::now;
+    use std::time::Instant;
 
     fn waiter() -> Waiter {
         Waiter::new(SpinTimes { idle: Duration::from_micros(40), expecting: Duration::from_millis(20) })
@@ -295,7 +304,7 @@ mod tests {
     fn until_sleep(waiter: &mut Waiter, hint: Hint, timeout: Duration) -> (usize, Turn) {
         let mut turns = 0;
         loop {
-            match waiter.idle(hint, Some(timeout)).unwrap() {
+            match waiter.idle(now(), hint, || Some(timeout)).unwrap() {
                 Turn::Spun => turns += 1,
                 other => return (turns, other),
             }
@@ -318,7 +327,7 @@ mod tests {
         assert!(shortest < Duration::from_micros(900), "sleeps are rounded to milliseconds: {shortest:?}");
         // Once it slept in vain, it goes on sleeping.
         assert_eq!(until_sleep(&mut waiter, Hint::Idle, Duration::from_micros(10)), (0, Turn::TimedOut));
-        assert_eq!(waiter.idle(Hint::Idle, Some(Duration::ZERO)).unwrap(), Turn::Spun);
+        assert_eq!(waiter.idle(now(), Hint::Idle, || Some(Duration::ZERO)).unwrap(), Turn::Spun);
     }
 
     #[test]

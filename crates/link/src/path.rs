@@ -13,11 +13,17 @@ use crate::record::MAX_RANGES;
 
 /// A packet is lost when one so many later has arrived (RFC 9002 §6.1.1).
 const PACKET_THRESHOLD: u64 = 3;
+/// A timer that is found so much too late says that we did not run, not that the peer was silent: its answer may lie in the socket.
+const LATE: Duration = PROBE_GRANULARITY;
+/// How long what has arrived is then read first.
+const READ_FIRST: Duration = ACK_DELAY;
 /// Congestion window at the start, in bytes.
 const INITIAL_WINDOW: usize = 256 << 10;
 /// Two of the largest frames always fit.
 const MIN_WINDOW: usize = 2 * crate::frame::MAX_FRAME;
-/// What a socket's receive buffer can be expected to hold.
+/// What may be in flight on a path. The peer's socket has asked for 8 MiB, of which the kernel counts half for its own
+/// structures; both directions and both ends' bursts leave a quarter. More would be dropped by ourselves, and 2 MiB fill 10 Gbit/s
+/// at a round trip of 1.6 ms.
 const MAX_WINDOW: usize = 2 << 20;
 /// Packets in flight that are remembered.
 const MAX_SENT: usize = 4096;
@@ -86,6 +92,8 @@ pub(crate) struct Outgoing {
     recovery_start: Instant,
     loss_deadline: Option<Instant>,
     probes: u32,
+    /// No timer runs out before this, because the one before it was found too late. Once, until an answer or a verdict.
+    excused_until: Option<Instant>,
     last_eliciting: Instant,
     /// Losses since the path was made, for the loss ratio.
     pub(crate) lost_packets: u64,
@@ -106,6 +114,7 @@ impl Outgoing {
             recovery_start: Instant::ZERO,
             loss_deadline: None,
             probes: 0,
+            excused_until: None,
             last_eliciting: Instant::ZERO,
             lost_packets: 0,
             sent_packets: 0,
@@ -180,6 +189,7 @@ impl Outgoing {
         self.largest_acked = self.largest_acked.max(Some(largest));
         if let Some(packet) = newest {
             self.probes = 0;
+            self.excused_until = None;
             // The delay is that of the largest number, which may have been a mere acknowledgement sent behind this packet.
             self.sample(now.since(packet.at), delay);
         }
@@ -239,7 +249,9 @@ impl Outgoing {
 
     /// When `handle_timeout` has something to do.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        self.loss_deadline.or_else(|| self.awaits().then(|| self.last_eliciting + self.probe_after()))
+        let deadline =
+            self.loss_deadline.or_else(|| self.awaits().then(|| self.last_eliciting + self.probe_after()))?;
+        Some(self.excused_until.map_or(deadline, |until| until.max(deadline)))
     }
 
     fn probe_after(&self) -> Duration {
@@ -251,9 +263,12 @@ impl Outgoing {
     /// Time has come: true if the path is to be probed. With `all`, everything in flight is given to `lost`, because another path
     /// can carry it; otherwise only the oldest packet.
     pub(crate) fn handle_timeout(&mut self, now: Instant, all: bool, lost: &mut dyn FnMut(Carried)) -> bool {
-        if self.poll_timeout().is_none_or(|deadline| deadline > now) {
+        let Some(deadline) = self.poll_timeout().filter(|deadline| *deadline <= now) else { return false };
+        if self.excused_until.is_none() && now.since(deadline) > LATE {
+            self.excused_until = Some(now + READ_FIRST);
             return false;
         }
+        self.excused_until = None;
         if self.loss_deadline.is_some() {
             self.detect_loss(now, lost);
             return false;
@@ -297,10 +312,11 @@ pub(crate) struct Incoming {
 }
 
 impl Incoming {
-    pub(crate) fn new(now: Instant) -> Self {
+    /// Nothing below `seen_below` is fresh: an earlier card has had it, or it is lost and comes again under another number.
+    pub(crate) fn new(now: Instant, seen_below: u64) -> Self {
         Self {
-            largest: None,
-            seen: [0; REPLAY_WINDOW as usize / 64],
+            largest: seen_below.checked_sub(1),
+            seen: [if seen_below > 0 { u64::MAX } else { 0 }; REPLAY_WINDOW as usize / 64],
             ranges: VecDeque::new(),
             unacked: 0,
             unacked_since: now,
@@ -318,6 +334,11 @@ impl Incoming {
                 behind < REPLAY_WINDOW && self.seen[behind as usize / 64] & (1 << (behind % 64)) == 0
             }
         }
+    }
+
+    /// Above the largest number that has come: what a successor is told, which then refuses everything below.
+    pub(crate) fn seen_below(&self) -> u64 {
+        self.largest.map_or(0, |largest| largest + 1)
     }
 
     /// An authenticated packet with a fresh number has come.
@@ -418,6 +439,23 @@ mod tests {
     }
 
     #[test]
+    fn who_wakes_late_reads_before_it_judges() {
+        let sent = |path: &mut Outgoing| {
+            let number = path.take_number();
+            path.record(Instant::ZERO, number, 100, Carried { first: number, count: 1 });
+        };
+        let mut path = Outgoing::new();
+        sent(&mut path);
+        let late = path.poll_timeout().unwrap() + LATE * 3;
+        assert!(!path.handle_timeout(late, false, &mut |_| panic!("its answer may be here")));
+        // Nothing was here: now it is a verdict, however late.
+        assert_eq!(path.poll_timeout(), Some(late + READ_FIRST));
+        let mut lost = 0;
+        assert!(path.handle_timeout(late + LATE * 9, false, &mut |_| lost += 1));
+        assert_eq!(lost, 1);
+    }
+
+    #[test]
     fn an_acknowledgement_of_what_was_never_sent_changes_nothing() {
         let mut path = Outgoing::new();
         let number = path.take_number();
@@ -453,7 +491,7 @@ mod tests {
         /// The replay window is a set of the numbers that came, as far as it reaches back.
         #[test]
         fn each_packet_number_is_fresh_once(numbers in proptest::collection::vec(0..3000_u64, 1..200)) {
-            let mut path = Incoming::new(Instant::ZERO);
+            let mut path = Incoming::new(Instant::ZERO, 0);
             let mut seen = std::collections::BTreeSet::new();
             for number in numbers {
                 let largest = seen.last().copied().unwrap_or(0);

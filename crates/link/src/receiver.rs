@@ -1,9 +1,9 @@
-use core::cell::RefCell;
+use core::cell::{Cell as Volatile, RefCell};
 use std::collections::BTreeMap;
 
 use base::Rule;
 use base::ledger::{Cell, Journal};
-use pcie::{FlowClass, TlpView};
+use pcie::{TlpView, Unparsed};
 use zerocopy::FromBytes;
 
 use crate::sender::{Credits, SLOTS};
@@ -31,6 +31,8 @@ pub struct ReceiverCells {
     expected: Cell<u64>,
     posted_headers: Cell<u64>,
     posted_data: Cell<u64>,
+    /// Requests that have been handed on.
+    non_posted_headers: Cell<u64>,
     /// Requests whose last completion has been committed by the requester.
     completed: Cell<u64>,
 }
@@ -40,6 +42,9 @@ pub struct Receiver<'m> {
     cells: &'m ReceiverCells,
     journal: Journal<'m>,
     non_posted_headers: u64,
+    /// The totals that the peer may have been told: it must not use more. A successor begins with what it could tell itself, which
+    /// is no less, since grants only grow.
+    advertised: Volatile<Credits>,
     /// What arrived ahead of a gap. Dies with the card: the sender still has it.
     ahead: BTreeMap<u64, Ahead>,
     ahead_bytes: usize,
@@ -60,6 +65,13 @@ struct Ahead {
     tlps: Box<[u8]>,
 }
 
+/// What a number stands for.
+pub(crate) enum Arrival<'a> {
+    Tlp(&'a TlpView<'a>),
+    /// A packet that cannot be used; `None` where not even its end could be told, and with it that of all behind it in its record.
+    Broken(Option<Unparsed>),
+}
+
 /// What became of a stream record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Received {
@@ -67,8 +79,10 @@ pub(crate) enum Received {
     Taken,
     /// No room: as if it had been lost.
     Refused,
-    /// Not a sequence of TLPs: the peer is broken.
+    /// Beyond what any peer can hold.
     Malformed,
+    /// Beyond the credit that was advertised (PCIe 6.0 §2.6.1): the peer is broken. What came before it was handed on.
+    BeyondCredit,
 }
 
 impl<'m> Receiver<'m> {
@@ -78,11 +92,13 @@ impl<'m> Receiver<'m> {
             cells,
             journal,
             non_posted_headers: 0,
+            advertised: Volatile::default(),
             ahead: BTreeMap::new(),
             ahead_bytes: 0,
             watched: RefCell::new(None),
         };
         receiver.set_max_payload(max_payload);
+        receiver.advertise();
         receiver
     }
 
@@ -100,6 +116,12 @@ impl<'m> Receiver<'m> {
             posted_data: self.cells.posted_data.get() + data,
             non_posted_headers: self.cells.completed.get() + self.non_posted_headers,
         }
+    }
+
+    /// [`Receiver::grants`], as the peer is told now.
+    pub(crate) fn advertise(&self) -> Credits {
+        self.advertised.set(self.grants());
+        self.advertised.get()
     }
 
     /// [`Receiver::grants`] for checkers: posted headers, posted data, non-posted headers.
@@ -137,7 +159,7 @@ impl<'m> Receiver<'m> {
         first: u64,
         count: u16,
         tlps: &[u8],
-        accept: &mut dyn FnMut(&TlpView<'_>),
+        accept: &mut dyn FnMut(Arrival<'_>),
     ) -> Received {
         let expected = self.expected();
         let end = first + u64::from(count);
@@ -150,15 +172,14 @@ impl<'m> Receiver<'m> {
         self.deliver(first, count, tlps, accept)
     }
 
-    /// Hands on what was waiting for a gap that is now closed: one frame a call, true while there may be more.
-    pub(crate) fn deliver_ahead(&mut self, accept: &mut dyn FnMut(&TlpView<'_>)) -> bool {
+    /// Hands on what was waiting for a gap that is now closed: one frame a call, and what became of it.
+    pub(crate) fn deliver_ahead(&mut self, accept: &mut dyn FnMut(Arrival<'_>)) -> Option<Received> {
         if !self.has_ahead() {
-            return false;
+            return None;
         }
-        let Some((first, ahead)) = self.ahead.pop_first() else { return false };
+        let (first, ahead) = self.ahead.pop_first()?;
         self.ahead_bytes -= ahead.tlps.len();
-        self.deliver(first, ahead.count, &ahead.tlps, accept);
-        true
+        Some(self.deliver(first, ahead.count, &ahead.tlps, accept))
     }
 
     /// Whether something that arrived ahead of a gap is due now.
@@ -189,29 +210,53 @@ impl<'m> Receiver<'m> {
         first: u64,
         count: u16,
         tlps: &[u8],
-        accept: &mut dyn FnMut(&TlpView<'_>),
+        accept: &mut dyn FnMut(Arrival<'_>),
     ) -> Received {
         let mut rest = tlps;
         for number in first..first + u64::from(count) {
-            let Ok(tlp) = TlpView::parse(rest) else { return Received::Malformed };
+            let parsed = TlpView::parse(rest);
+            let arrival = match &parsed {
+                Ok(tlp) => Arrival::Tlp(tlp),
+                Err(_) => Arrival::Broken(Unparsed::read(rest)),
+            };
             let bytes;
-            (bytes, rest) = rest.split_at(tlp.total_len());
+            (bytes, rest) = rest.split_at(arrival.len().unwrap_or(rest.len()));
             if number < self.expected() && self.journal.rule(Rule::DropDuplicates) {
                 continue;
             }
-            if tlp.header().class() == FlowClass::Posted {
-                self.cells.posted_headers.update(self.journal, |total| total + 1);
-                self.cells
-                    .posted_data
-                    .update(self.journal, |total| total + u64::from(tlp.header().data_credits()));
+            if !self.account(&arrival) {
+                return Received::BeyondCredit;
             }
             if let Some(watched) = self.watched.get_mut() {
                 watched.push((number, tlp_digest(bytes)));
             }
-            accept(&tlp);
+            accept(arrival);
             self.cells.expected.update(self.journal, |expected| expected.max(number + 1));
         }
         Received::Taken
+    }
+
+    /// Counts what is handed on against what was advertised; false, and nothing counted, where it is beyond.
+    fn account(&self, arrival: &Arrival<'_>) -> bool {
+        let cells = self.cells;
+        let (class, data_credits) = match arrival {
+            Arrival::Tlp(tlp) => (tlp.header().class(), tlp.header().data_credits()),
+            Arrival::Broken(Some(unparsed)) => (unparsed.class(), unparsed.data_credits()),
+            Arrival::Broken(None) => return true,
+        };
+        let before = Credits {
+            posted_headers: cells.posted_headers.get(),
+            posted_data: cells.posted_data.get(),
+            non_posted_headers: cells.non_posted_headers.get(),
+        };
+        let after = before.plus(class.index(), data_credits);
+        if !after.within(&self.advertised.get()) && self.journal.rule(Rule::CreditBeforeNumber) {
+            return false;
+        }
+        cells.posted_headers.set(self.journal, after.posted_headers);
+        cells.posted_data.set(self.journal, after.posted_data);
+        cells.non_posted_headers.set(self.journal, after.non_posted_headers);
+        true
     }
 
     /// The stream begins anew.
@@ -219,7 +264,9 @@ impl<'m> Receiver<'m> {
         self.cells.expected.set(self.journal, 0);
         self.cells.posted_headers.set(self.journal, 0);
         self.cells.posted_data.set(self.journal, 0);
+        self.cells.non_posted_headers.set(self.journal, 0);
         self.cells.completed.set(self.journal, 0);
+        self.advertised.set(Credits::default());
         self.ahead.clear();
         self.ahead_bytes = 0;
     }
@@ -229,5 +276,15 @@ impl<'m> Receiver<'m> {
         let tight = self.journal.has_tight_credits();
         self.non_posted_headers =
             if tight { TIGHT_NON_POSTED } else { COMPLETIONS / (4096 / max_payload as u64 + 1) };
+    }
+}
+
+impl Arrival<'_> {
+    /// Bytes of the packet, if its end can be told.
+    fn len(&self) -> Option<usize> {
+        match self {
+            Self::Tlp(tlp) => Some(tlp.total_len()),
+            Self::Broken(unparsed) => unparsed.map(|unparsed| unparsed.total_len()),
+        }
     }
 }

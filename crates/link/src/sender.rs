@@ -1,6 +1,6 @@
-use base::ledger::{Bytes, Cell, Fifo, Journal, PageIndex, Pages, SlotCells, Slots};
+use base::ledger::{Bytes, Cell, Counter, Fifo, Journal, PageIndex, Pages, SlotCells, Slots};
 use base::{INLINE_MAX, PageSlice, Payload, Rule};
-use pcie::{EncodedHeader, FlowClass, Header};
+use pcie::{Completion, EncodedHeader, FlowClass, Header};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Words of the map of TLP slots.
@@ -30,6 +30,8 @@ pub struct SenderCells {
     held: [Cell<u32>; 3],
     used: Cell<Credits>,
     granted: Cell<Credits>,
+    /// Completions for which there was no room.
+    unplaced: Counter,
 }
 
 /// A TLP in a slot. Header and inline payload are not logged: a slot is written only while it is free.
@@ -99,13 +101,40 @@ impl<'m> Sender<'m> {
         if reserved == 0 { 0 } else { reserved.min(self.slots.available()) }
     }
 
+    /// Whether a TLP of `class` can be queued in this step: what is asked before each, so it looks no further than it must.
+    #[inline]
+    pub fn has_room(&self, class: FlowClass) -> bool {
+        (self.cells.held[class.index()].get() as usize) < RESERVE[class.index()] && self.slots.can_alloc()
+    }
+
+    /// Whether there is no room now, but there will be after the commit.
+    pub(crate) fn has_room_after_commit(&self) -> bool {
+        let held: usize = self.cells.held.iter().map(|held| held.get() as usize).sum();
+        !self.slots.can_alloc() && held < SLOTS
+    }
+
+    /// Queues a completion. There is room, because its request came within the credit that was advertised, and that reserves
+    /// it; should there be none, the completion is counted and dropped, and its requester is left to its time-out.
+    pub fn push_completion(&mut self, completion: Completion, payload: Payload, ends_request: bool) {
+        if self.has_room(FlowClass::Completion) {
+            self.push(&Header::Completion(completion), payload, ends_request);
+        } else {
+            self.cells.unplaced.add(1);
+        }
+    }
+
+    /// Completions that were dropped for want of room: none, unless something is wrong here.
+    pub fn unplaced(&self) -> u64 {
+        self.cells.unplaced.get()
+    }
+
     /// Queues a TLP. `ends_request` marks the last completion of a request.
     ///
     /// # Panics
     /// Without `room`, which callers ask for first.
     pub fn push(&mut self, header: &Header, payload: Payload, ends_request: bool) {
         let class = header.class();
-        assert!(self.room(class) > 0, "a sender is asked for room before a push");
+        assert!(self.has_room(class), "a sender is asked for room before a push");
         let slot = self.slots.alloc().expect("room means that a slot is free");
         let encoded = header.encode();
         let tlp = &self.cells.tlps[slot as usize];
@@ -154,7 +183,7 @@ impl<'m> Sender<'m> {
                 .pop(self.journal)
                 .expect("a class is chosen by the head of its queue");
             let meta = self.meta(slot);
-            self.cells.used.update(self.journal, |used| used.plus(&meta));
+            self.cells.used.update(self.journal, |used| used.plus_meta(&meta));
             let number = self.cells.next.get();
             self.cells.replay[number as usize % SLOTS].set(self.journal, slot);
             self.cells.next.set(self.journal, number + 1);
@@ -182,7 +211,7 @@ impl<'m> Sender<'m> {
 
     fn has_credit(&self, meta: &Meta) -> bool {
         !self.journal.rule(Rule::CreditBeforeNumber)
-            || self.cells.used.get().plus(meta).within(&self.cells.granted.get())
+            || self.cells.used.get().plus_meta(meta).within(&self.cells.granted.get())
     }
 
     /// The peer has granted so much in all. Older totals change nothing.
@@ -302,7 +331,7 @@ impl<'m> Sender<'m> {
     /// credit for it.
     pub fn first_waiting(&self, class: FlowClass) -> Option<(u64, bool)> {
         let meta = self.meta(self.cells.queues[class.index()].front()?);
-        Some((meta.order, self.cells.used.get().plus(&meta).within(&self.cells.granted.get())))
+        Some((meta.order, self.cells.used.get().plus_meta(&meta).within(&self.cells.granted.get())))
     }
 
     /// The header of queued or numbered TLPs, oldest first: for checkers.
@@ -312,6 +341,12 @@ impl<'m> Sender<'m> {
             self.cells.tlps[slot as usize].header.read(0, &mut bytes);
             EncodedHeader::from_bytes(&bytes).ok()
         })
+    }
+
+    /// Changes a byte of the header of numbered TLP `number`: a peer that is broken.
+    #[cfg(test)]
+    pub(crate) fn corrupt(&self, number: u64, offset: usize, byte: u8) {
+        self.cells.tlps[self.slot_of(number) as usize].header.write(self.journal, offset, &[byte]);
     }
 
     #[inline]
@@ -335,17 +370,22 @@ impl Credits {
         [self.posted_headers, self.posted_data, self.non_posted_headers]
     }
 
-    fn plus(mut self, meta: &Meta) -> Self {
-        if meta.class as usize == FlowClass::Posted.index() {
+    fn plus_meta(self, meta: &Meta) -> Self {
+        self.plus(meta.class.into(), meta.data_credits)
+    }
+
+    /// With one more TLP of the class of this index.
+    pub(crate) fn plus(mut self, class: usize, data_credits: u16) -> Self {
+        if class == FlowClass::Posted.index() {
             self.posted_headers += 1;
-            self.posted_data += u64::from(meta.data_credits);
-        } else if meta.class as usize == FlowClass::NonPosted.index() {
+            self.posted_data += u64::from(data_credits);
+        } else if class == FlowClass::NonPosted.index() {
             self.non_posted_headers += 1;
         }
         self
     }
 
-    fn within(&self, granted: &Self) -> bool {
+    pub(crate) fn within(&self, granted: &Self) -> bool {
         self.posted_headers <= granted.posted_headers
             && self.posted_data <= granted.posted_data
             && self.non_posted_headers <= granted.non_posted_headers

@@ -109,7 +109,12 @@ impl<'m> Tags<'m> {
 
     /// Whether a tag can be had in this step.
     pub fn has_room(&self) -> bool {
-        self.slots.available() > 0
+        self.slots.can_alloc()
+    }
+
+    /// Whether no tag can be had in this step, but in the next.
+    pub(crate) fn has_room_after_commit(&self) -> bool {
+        !self.slots.can_alloc() && self.slots.used() < TAGS
     }
 
     /// Requests whose completion is still to come, the quarantined ones among them.

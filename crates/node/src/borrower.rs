@@ -1,3 +1,6 @@
+#[cfg(test)]
+mod tests;
+
 use core::time::Duration;
 
 use base::ids::DomainId;
@@ -71,6 +74,7 @@ impl<'m> BorrowedDrive<'m> {
             Rights { read: false, write: true },
             Memory::Interrupts,
         );
+        // Which of them, and how, is the driver's word at each access: those of running commands, in their direction.
         grants.grant(FUNCTION, DATA_MEMORY, (Pages::CAPACITY * PAGE_SIZE) as u64, both, Memory::Data);
         Self {
             driver: Driver::new(&cells.driver, pages, journal, config),
@@ -199,7 +203,7 @@ impl<'m> BorrowedDrive<'m> {
             }
             Memory::Data => {
                 let (page, offset) = page_of(granted.offset);
-                if self.pages.references(page) == 0 || offset + len > PAGE_SIZE {
+                if !self.driver.may_write(page) || offset + len > PAGE_SIZE {
                     return self.gauges.denied_accesses.add(1);
                 }
                 self.pages.write(page, offset, bytes);
@@ -216,7 +220,9 @@ impl<'m> BorrowedDrive<'m> {
                 let read = |out: &mut [u8]| driver.memory_read(offset, out);
                 transaction::complete_copied(port, &self.pages, request, HOST, self.max_payload, read);
             }
-            Ok((Memory::Data, offset)) if self.pages.references(page_of(offset).0) > 0 => {
+            Ok((Memory::Data, offset))
+                if self.driver.may_read(page_of(offset).0) && page_of(offset).1 + len <= PAGE_SIZE =>
+            {
                 transaction::complete_page(port, request, HOST, self.max_payload, page_of(offset));
             }
             _ => {

@@ -1,23 +1,21 @@
+use core::ops::Range;
 use core::time::Duration;
 
-use base::ids::DomainId;
-use base::ledger::Hook;
-use base::ledger::{Counter, Journal, Ledger, Pages, RawMemory, Span};
+use base::ledger::{Hook, Journal, Ledger, Pages, RawMemory, Span};
 use base::{Instant, Rule};
-use device::nvme::{Controller, DATA_PAGES};
+use device::nvme::DATA_PAGES;
 use device::{Function, MediaError, MediaId, MediaKind};
 use link::frame::{FrameError, Header};
-use link::{Channel, ChannelConfig, Event, Heard, Information, PathConfig, Refusal, Role, Sink, State};
+use link::{Channel, Refusal};
 
 use crate::borrower::BorrowedDrive;
-use crate::cells::{Address, LoanCells, NodeCells};
-use crate::config::{CardConfig, LoanConfig, LoanRole};
+use crate::cells::{Address, NodeCells};
+use crate::config::CardConfig;
 use crate::lender::LentFunction;
+use crate::loan::{End, Loan};
 
 /// How often the gauges for the agent are renewed.
 const PUBLISH: Duration = Duration::from_millis(50);
-/// Frames delivered from behind a gap in one step, so that a step stays short.
-const AHEAD_PER_STEP: usize = 4;
 
 /// What the agent has to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,7 +53,7 @@ pub struct MediaWork<'m> {
     pub offset: u64,
     /// Bytes.
     pub len: u32,
-    spans: [Option<Span<'m>>; DATA_PAGES],
+    pub(crate) spans: [Option<Span<'m>>; DATA_PAGES],
 }
 
 impl<'m> MediaWork<'m> {
@@ -63,28 +61,6 @@ impl<'m> MediaWork<'m> {
     pub fn spans(&self) -> impl Iterator<Item = Span<'m>> + '_ {
         self.spans.iter().map_while(|span| *span)
     }
-}
-
-/// What a loan is made of, beside its channel.
-#[expect(clippy::large_enum_variant, reason = "there are few loans, and none is moved")]
-enum End<'m> {
-    Lent(LentFunction<'m>),
-    Borrowed(BorrowedDrive<'m>),
-}
-
-struct Loan<'m> {
-    cells: &'m LoanCells,
-    pages: Pages<'m>,
-    channel: Channel<'m>,
-    end: End<'m>,
-    /// A reset was asked for and the medium is not quiet yet.
-    resetting: bool,
-    /// Where the answer to a handshake goes.
-    reply_to: Address,
-    ready: bool,
-    closing: bool,
-    /// The last step has ended before everything was moved.
-    more: bool,
 }
 
 /// The data plane of a node: all loans, without I/O.
@@ -123,7 +99,7 @@ impl<'m> Card<'m> {
             next_publish: now,
             next_loan: 0,
         };
-        card.step(now, |_| ());
+        card.step_all(now, |_| ());
         root.gauges.recovered_at.set(now.as_nanos());
         card
     }
@@ -138,12 +114,14 @@ impl<'m> Card<'m> {
         let Some(index) = self.config.loans.iter().position(|loan| loan.group == header.group) else {
             return self.cells.gauges.dropped_unknown.add(1);
         };
-        self.step(now, |card| card.loans[index].handle_frame(now, card.journal, rail, from, frame));
+        self.step_one(now, index, |card| {
+            card.loans[index].handle_frame(now, card.journal, rail, from, frame);
+        });
     }
 
     /// The medium has ended work `id` of loan `loan`.
     pub fn handle_media(&mut self, now: Instant, loan: usize, id: MediaId, result: Result<(), MediaError>) {
-        self.step(now, |card| {
+        self.step_one(now, loan, |card| {
             if let End::Lent(function) = &mut card.loans[loan].end {
                 function.controller.handle_media(now, id, result);
             }
@@ -152,7 +130,7 @@ impl<'m> Card<'m> {
 
     /// Time has come.
     pub fn handle_timeout(&mut self, now: Instant) {
-        self.step(now, |card| card.loans.iter_mut().for_each(|loan| loan.handle_timeout(now)));
+        self.step_all(now, |card| card.loans.iter_mut().for_each(|loan| loan.handle_timeout(now)));
         if self.next_publish <= now {
             self.next_publish = now + PUBLISH;
             self.loans.iter().for_each(|loan| loan.publish(now));
@@ -257,7 +235,7 @@ impl<'m> Card<'m> {
         loan: usize,
         act: impl FnOnce(&mut host::nvme::Driver<'m>, Pages<'m>),
     ) {
-        self.step(now, |card| {
+        self.step_one(now, loan, |card| {
             let loan = &mut card.loans[loan];
             if let End::Borrowed(drive) = &mut loan.end {
                 act(&mut drive.driver, loan.pages);
@@ -267,7 +245,7 @@ impl<'m> Card<'m> {
 
     /// Gives everything borrowed back: flushes, shuts the functions down, then says goodbye.
     pub fn shut_down(&mut self, now: Instant) {
-        self.step(now, |card| {
+        self.step_all(now, |card| {
             for loan in &mut card.loans {
                 loan.closing = true;
                 if let End::Borrowed(drive) = &mut loan.end {
@@ -326,297 +304,35 @@ impl<'m> Card<'m> {
     }
 
     fn edge_step(&mut self, now: Instant, loan: usize, act: impl FnOnce(&mut host::nbd::Server<'m>)) {
-        self.step(now, |card| {
+        self.step_one(now, loan, |card| {
             if let End::Borrowed(drive) = &mut card.loans[loan].end {
                 act(&mut drive.server);
             }
         });
     }
 
-    /// One step: `act`, then whatever follows from it, then the commit.
-    fn step(&mut self, now: Instant, act: impl FnOnce(&mut Self)) {
+    fn step_all(&mut self, now: Instant, act: impl FnOnce(&mut Self)) {
+        self.step(now, 0..self.loans.len(), act);
+    }
+
+    fn step_one(&mut self, now: Instant, loan: usize, act: impl FnOnce(&mut Self)) {
+        self.step(now, loan..loan + 1, act);
+    }
+
+    /// One step: `act`, then whatever follows from it for the loans it touches, then the commit. Loans share nothing; what the others
+    /// have left to do, [`Card::poll_timeout`] asks for.
+    fn step(&mut self, now: Instant, touched: Range<usize>, act: impl FnOnce(&mut Self)) {
         let in_order = self.config.rules.has(Rule::CommitBeforeSend);
         if !in_order {
             // What the step before has caused to be sent has left by now.
             self.journal.commit();
         }
         act(self);
-        for (index, loan) in self.loans.iter_mut().enumerate() {
-            loan.advance(now, index, &mut self.events);
+        for index in touched {
+            self.loans[index].advance(now, index, &mut self.events);
         }
         if in_order {
             self.journal.commit();
         }
-    }
-}
-
-impl<'m> Loan<'m> {
-    fn new(
-        cells: &'m LoanCells,
-        journal: Journal<'m>,
-        card: &CardConfig,
-        config: &LoanConfig,
-        now: Instant,
-    ) -> Self {
-        let pages = Pages::new(&cells.pages, journal);
-        let end = match &config.role {
-            LoanRole::Lend(nvme) => {
-                let controller = Controller::new(&cells.controller, pages, journal, nvme.clone());
-                End::Lent(LentFunction::new(controller, pages, &cells.edge, card.domain))
-            }
-            LoanRole::Borrow { peers, io_timeout } => {
-                for (cell, peer) in cells.peers.iter().zip(peers) {
-                    cell.set(journal, *peer);
-                }
-                End::Borrowed(BorrowedDrive::new(cells, pages, journal, card.domain, *io_timeout))
-            }
-        };
-        let mut channel = Channel::new(&cells.channel, pages, journal, channel_config(card, config), now);
-        if let LoanRole::Lend(nvme) = &config.role {
-            channel.set_information(Information {
-                bytes: (nvme.blocks * u64::from(nvme.block_size)).into(),
-                kind: 1,
-                flags: nvme.read_only.into(),
-                name: card.name.to_bytes(),
-            });
-        }
-        let mut loan = Self {
-            cells,
-            pages,
-            channel,
-            end,
-            resetting: false,
-            reply_to: Address::default(),
-            ready: false,
-            closing: false,
-            more: false,
-        };
-        loan.meet_peer();
-        loan
-    }
-
-    fn handle_frame(
-        &mut self,
-        now: Instant,
-        journal: Journal<'m>,
-        rail: u8,
-        from: Address,
-        frame: &mut [u8],
-    ) {
-        let sink: &mut dyn Sink<'m> = match &mut self.end {
-            End::Lent(function) => function,
-            End::Borrowed(drive) => drive,
-        };
-        let heard = self.channel.handle_frame(now, frame, sink);
-        if heard == Heard::Proposal {
-            self.reply_to = from;
-        }
-        // A borrower knows its lender's addresses from the line.
-        if matches!(self.end, End::Lent(_)) {
-            self.learn_address(journal, rail, from, heard);
-        }
-    }
-
-    /// A lender learns where the borrower is: from whoever answers this very card, so that a replay cannot lead it astray, or
-    /// from anyone authentic while it knows nothing better.
-    fn learn_address(&self, journal: Journal<'m>, rail: u8, from: Address, heard: Heard) {
-        let Some(cell) = self.cells.peers.get(rail as usize) else { return };
-        match heard {
-            Heard::Newcomer => {
-                self.cells.peers.iter().for_each(|peer| peer.set(journal, Address::default()));
-                cell.set(journal, from);
-            }
-            Heard::Answer => cell.set(journal, from),
-            Heard::Peer if !cell.get().is_known() => cell.set(journal, from),
-            Heard::Peer | Heard::Proposal | Heard::Nothing => {}
-        }
-    }
-
-    fn handle_timeout(&mut self, now: Instant) {
-        self.channel.handle_timeout(now);
-        match &mut self.end {
-            End::Lent(function) => function.handle_timeout(now, &mut self.channel.port),
-            End::Borrowed(drive) => drive.handle_timeout(now, &mut self.channel.port),
-        }
-    }
-
-    fn poll_timeout(&self) -> Option<Instant> {
-        let end = match &self.end {
-            End::Lent(function) => function.controller.poll_timeout(),
-            End::Borrowed(drive) => drive.poll_timeout(),
-        };
-        [self.channel.poll_timeout(), end].into_iter().flatten().min()
-    }
-
-    fn poll_transmit(&mut self, now: Instant, out: &mut [u8]) -> Option<Outgoing> {
-        // What goes to a peer whose address is not known is dropped, as a network would.
-        loop {
-            let frame = self.channel.poll_transmit(now, out)?;
-            let known = self.cells.peers[frame.path as usize].get();
-            let is_reply = frame.is_handshake && matches!(self.end, End::Lent(_));
-            let to = if is_reply { self.reply_to } else { known };
-            if to.is_known() {
-                return Some(Outgoing { rail: frame.path, to, len: frame.len });
-            }
-        }
-    }
-
-    fn poll_media(&mut self, loan: usize) -> Option<MediaWork<'m>> {
-        let End::Lent(function) = &mut self.end else { return None };
-        let op = function.controller.poll_media()?;
-        let mut spans = [None; DATA_PAGES];
-        let mut left = op.len as usize;
-        for (span, &page) in spans.iter_mut().zip(op.pages) {
-            let len = left.min(base::ledger::PAGE_SIZE);
-            *span = Some(self.pages.span(page, 0, len));
-            left -= len;
-        }
-        Some(MediaWork { loan, id: op.id, kind: op.kind, offset: op.offset, len: op.len, spans })
-    }
-
-    /// What follows from a verb: events of the channel, late TLPs, and the flow between the parts.
-    fn advance(&mut self, now: Instant, index: usize, events: &mut std::collections::VecDeque<CardEvent>) {
-        while let Some(event) = self.channel.poll_event() {
-            self.handle_event(now, index, event, events);
-        }
-        self.end_reset(now);
-        for _ in 0..AHEAD_PER_STEP {
-            if !self.advance_channel(now) {
-                break;
-            }
-        }
-        let open = self.channel.state() == State::Open;
-        self.more = match &mut self.end {
-            End::Lent(function) => open && function.pump(now, &mut self.channel.port),
-            End::Borrowed(drive) => drive.pump(now, &mut self.channel.port, open),
-        };
-        self.channel.assign_numbers(now);
-        self.report(now, index, events);
-    }
-
-    fn advance_channel(&mut self, now: Instant) -> bool {
-        let sink: &mut dyn Sink<'m> = match &mut self.end {
-            End::Lent(function) => function,
-            End::Borrowed(drive) => drive,
-        };
-        self.channel.deliver_ahead(now, sink)
-    }
-
-    fn handle_event(
-        &mut self,
-        now: Instant,
-        index: usize,
-        event: Event,
-        events: &mut std::collections::VecDeque<CardEvent>,
-    ) {
-        match event {
-            Event::Reset => {
-                self.meet_peer();
-                self.resetting = true;
-                match &mut self.end {
-                    End::Lent(function) => function.controller.reset(now),
-                    End::Borrowed(drive) => {
-                        drive.driver.handle_reset(now);
-                        drive.driver.start(now);
-                    }
-                }
-            }
-            Event::Refused(refusal) => events.push_back(CardEvent::Refused(index, refusal)),
-            Event::Closed => {
-                if let End::Lent(function) = &mut self.end {
-                    function.controller.reset(now);
-                }
-                events.push_back(CardEvent::Closed(index));
-            }
-            Event::Information(_) => self.cells.edge.information_frames.add(1),
-        }
-    }
-
-    /// The streams of a new pair open when nothing of the old one can still have an effect.
-    fn end_reset(&mut self, _now: Instant) {
-        let quiet = match &self.end {
-            End::Lent(function) => function.controller.is_quiescent(),
-            End::Borrowed(_) => true,
-        };
-        if self.resetting && quiet && self.channel.state() == State::Resetting {
-            self.channel.open();
-            self.resetting = false;
-        }
-    }
-
-    fn report(&mut self, now: Instant, index: usize, events: &mut std::collections::VecDeque<CardEvent>) {
-        let End::Borrowed(drive) = &self.end else { return };
-        if !self.ready && drive.driver.geometry().is_some() {
-            self.ready = true;
-            events.push_back(CardEvent::Ready(index));
-        }
-        if self.closing && drive.driver.is_shut_down() {
-            self.closing = false;
-            self.channel.close(now);
-        }
-    }
-
-    fn meet_peer(&mut self) {
-        let Some((_, _, domain)) = self.channel.peer() else { return };
-        let max_payload = self.channel.max_payload();
-        match &mut self.end {
-            End::Lent(function) => function.set_peer(domain, max_payload),
-            End::Borrowed(drive) => drive.set_peer(domain, max_payload),
-        }
-    }
-
-    /// Renews the gauges.
-    fn publish(&self, now: Instant) {
-        let edge = &self.cells.edge;
-        edge.channel_state.set(self.channel.state() as u64);
-        edge.last_heard.set(self.channel.last_heard().as_nanos());
-        for rail in 0..self.channel.paths() {
-            let (round_trip, up, loss) = self.channel.path_status(rail as u8, now);
-            edge.rtt_ns[rail].set(round_trip.map_or(0, |round_trip| round_trip.as_nanos() as u64));
-            edge.rail_up[rail].set(up.into());
-            edge.loss_ppm[rail].set((loss * 1e6) as u64);
-        }
-        let sender = &self.channel.port.sender;
-        edge.in_flight.set(sender.next() - sender.committed());
-        edge.replay_bytes.set(sender.replay_bytes());
-        if let Some((node, name, _)) = self.channel.peer() {
-            edge.peer_node.set(node.0);
-            let words = name.to_bytes();
-            for (gauge, word) in edge.peer_name.iter().zip(words.as_chunks::<8>().0) {
-                Counter::set(gauge, u64::from_le_bytes(*word));
-            }
-        }
-        if let End::Borrowed(drive) = &self.end
-            && let Some(geometry) = drive.driver.geometry()
-        {
-            edge.drive_bytes.set(geometry.blocks * u64::from(geometry.block_size));
-            edge.drive_rights.set(1 + u64::from(geometry.read_only));
-        }
-    }
-}
-
-fn channel_config(card: &CardConfig, loan: &LoanConfig) -> ChannelConfig {
-    // A borrower uses as many rails as it knows addresses of its lender.
-    let rails = match &loan.role {
-        LoanRole::Lend(_) => &card.rails[..],
-        LoanRole::Borrow { peers, .. } => &card.rails[..peers.len().min(card.rails.len())],
-    };
-    let max_payload = if rails.iter().all(|&frame| frame >= 8192) { 4096 } else { 1024 };
-    ChannelConfig {
-        role: if matches!(loan.role, LoanRole::Lend(_)) { Role::Lender } else { Role::Borrower },
-        key: loan.key,
-        insecure: loan.insecure,
-        fabric: 0,
-        group: loan.group,
-        loan_generation: loan.generation,
-        node: card.node,
-        name: card.name,
-        domain: DomainId(card.domain.0),
-        incarnation: card.incarnation,
-        generation: card.generation,
-        seed: card.seed,
-        rekey_frames: card.rekey_frames,
-        paths: rails.iter().map(|&max_frame| PathConfig { max_frame }).collect(),
-        max_payload,
     }
 }

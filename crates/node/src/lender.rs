@@ -56,7 +56,7 @@ impl<'m> LentFunction<'m> {
     pub(crate) fn pump(&mut self, now: Instant, port: &mut Port<'m>) -> bool {
         let Some(window) = self.window else { return false };
         for _ in 0..OUTPUTS_PER_STEP {
-            let room = port.sender.room(FlowClass::Posted) > 0 && port.sender.room(FlowClass::NonPosted) > 0;
+            let room = port.sender.has_room(FlowClass::Posted) && port.sender.has_room(FlowClass::NonPosted);
             if !room || !port.tags.has_room() {
                 return false;
             }

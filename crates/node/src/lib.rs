@@ -17,6 +17,7 @@ mod card;
 mod cells;
 mod config;
 mod lender;
+mod loan;
 mod transaction;
 
 pub use borrower::BorrowedDrive;

@@ -3,7 +3,7 @@
 use base::ledger::{PageIndex, Pages};
 use base::{INLINE_MAX, PageSlice, Payload};
 use link::Port;
-use pcie::{Bdf, Completion, CompletionStatus, FlowClass, Header, MemoryRequest, ReadCompletionBoundary};
+use pcie::{Bdf, Completion, CompletionStatus, MemoryRequest, ReadCompletionBoundary};
 
 /// The host as its function's fabric knows it: the root complex of a borrowing node.
 pub(crate) const HOST: Bdf = Bdf(0x0000);
@@ -106,10 +106,7 @@ pub(crate) fn complete_copied(
     pages.release(page);
 }
 
-/// Queues a completion. There is room, because the request's credit was granted for it; a peer that goes beyond its credit gets
-/// no completion, and its own time-out.
+/// Queues a completion.
 fn complete(port: &mut Port<'_>, completion: Completion, payload: Payload, last: bool) {
-    if port.sender.room(FlowClass::Completion) > 0 {
-        port.sender.push(&Header::Completion(completion), payload, last);
-    }
+    port.sender.push_completion(completion, payload, last);
 }

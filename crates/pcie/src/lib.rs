@@ -31,5 +31,5 @@ pub use id::{Bdf, BdfParseError, Tag};
 pub use tlp::{
     AddressType, Attributes, Completion, CompletionPart, CompletionStatus, ConfigKind, ConfigRequest,
     EncodedHeader, FlowClass, Header, Malformed, MemoryRequest, Message, MessageCode, MessageRouting,
-    Outstanding, ParseError, Progress, ReadCompletionBoundary, RequestError, TlpView, Unexpected,
+    Outstanding, ParseError, Progress, ReadCompletionBoundary, RequestError, TlpView, Unexpected, Unparsed,
 };

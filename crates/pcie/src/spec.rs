@@ -35,6 +35,8 @@ pub mod fmt_type {
     pub const WITH_DATA: u8 = 0x40;
     /// Set where the header has four dwords (bit 0 of Fmt).
     pub const FOUR_DW: u8 = 0x20;
+    /// Set where no header follows that has a length: a prefix, or a reserved format (bit 2 of Fmt).
+    pub const NO_HEADER: u8 = 0x80;
     /// Memory read, 32-bit address.
     pub const MEMORY_READ_32: u8 = 0x00;
     /// Memory read, 64-bit address.

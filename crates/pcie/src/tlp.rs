@@ -14,6 +14,7 @@ mod outstanding;
 mod split;
 #[cfg(test)]
 mod tests;
+mod unparsed;
 
 use crate::id::{Bdf, Tag};
 use crate::spec::{DATA_CREDIT_BYTES, DWORD_BYTES, HEADER_BYTES_MAX, HEADER_BYTES_MIN, fmt_type};
@@ -25,6 +26,7 @@ pub use memory::{MemoryRequest, RequestError};
 pub use message::{Message, MessageCode, MessageRouting};
 pub use outstanding::{Outstanding, Progress, Unexpected};
 pub use split::{CompletionPart, ReadCompletionBoundary, Split};
+pub use unparsed::Unparsed;
 
 /// The three kinds of traffic that ordering and credits tell apart (PCIe 6.0 §2.4.1, §2.6.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

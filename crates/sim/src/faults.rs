@@ -1,5 +1,6 @@
 //! What goes wrong, and when.
 
+use crate::client::Orphan;
 use crate::death::Switch;
 use crate::marks::Mark;
 use crate::network::RAILS;
@@ -44,6 +45,9 @@ impl Faults {
 impl World<'_> {
     /// One fault, and the next one's date; or the end of all.
     pub(crate) fn fault(&mut self) {
+        if self.is_besieged() {
+            return self.schedule(1_000_000, Event::Fault);
+        }
         let total: u32 = self
             .clients
             .iter()
@@ -125,6 +129,9 @@ impl World<'_> {
 
     /// Old frames, or false ones.
     fn inject(&mut self, forged: bool) {
+        if !forged && !self.former.is_empty() && self.faults.random.chance(200) {
+            self.repeat_former(2_000_000);
+        }
         for _ in 0..self.faults.random.range(1, 12) {
             let frame = if forged { self.network.forge() } else { self.network.replay() };
             let Some(frame) = frame else { return };
@@ -174,7 +181,20 @@ impl World<'_> {
             self.marks.set(Mark::BorrowerReboot);
             for loan in 0..self.loans.len() {
                 (0..self.loans[loan].sockets.len()).for_each(|slot| self.hang_up_after_boot(loan, slot));
+                self.lose_kept(loan);
             }
+        }
+    }
+
+    /// What the borrower kept until it is flushed is gone with its ledger.
+    fn lose_kept(&mut self, loan: usize) {
+        let blocks = 0..self.loans[loan].drive.blocks;
+        let shared = &mut self.loans[loan].shared;
+        shared.tick += 1;
+        shared.requests += 1;
+        let (request, life) = (shared.requests, self.nodes[BORROWER].incarnation - 1);
+        if shared.model.borrower_lost(request, shared.tick) {
+            shared.orphans.push(Orphan { request, blocks, life });
         }
     }
 

@@ -19,6 +19,7 @@ mod log;
 mod marks;
 mod network;
 mod random;
+mod siege;
 mod watch;
 mod world;
 

@@ -58,6 +58,8 @@ marks! {
     ForgeryRefused = "forgery-refused",
     /// A frame was sent again.
     Retransmission = "retransmission",
+    /// First messages of former borrowers were repeated.
+    FormerReplayed = "former-replayed",
 }
 
 /// The marks of a run.

@@ -85,10 +85,14 @@ impl Network {
             bytes: bytes.to_vec(),
             origin: Origin::Peer,
         };
+        if frame.to > 1 {
+            // To whoever has repeated something.
+            return vec![Fate::Lost];
+        }
         self.keep(node, &frame);
         let (manners, passes) = (self.manners, self.cuts[node][rail] == 0);
         let random = &mut self.random;
-        if !passes || frame.to > 1 || random.chance(manners.loss) {
+        if !passes || random.chance(manners.loss) {
             return vec![Fate::Lost];
         }
         let mut fates = Vec::new();

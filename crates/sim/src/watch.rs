@@ -31,10 +31,17 @@ impl<'w> World<'w> {
         }
         for loan in 0..self.loans.len() {
             let ready = card.borrowed(loan).is_some_and(|drive| drive.driver.is_ready());
+            let lender = base::ids::Incarnation(self.nodes[LENDER].incarnation);
+            let to_present = card.channel(loan).newest_peer().is_some_and(|(peer, _)| peer == lender);
             let loan = &mut self.loans[loan];
             if node == BORROWER && loan.was_ready && !ready {
-                loan.shared.model.asked_again();
+                loan.shared.tick += 1;
+                loan.shared.model.asked_again(loan.shared.tick);
                 self.log.note(format_args!("the driver begins anew"));
+            }
+            if node == BORROWER && ready && to_present && loan.shared.model.is_torn() {
+                loan.shared.model.mended();
+                self.log.note(format_args!("the driver has written everything again"));
             }
             loan.was_ready = if node == BORROWER { ready } else { loan.was_ready };
         }
@@ -259,8 +266,15 @@ impl<'w> World<'w> {
     pub(crate) fn is_quiet(&self) -> bool {
         self.clients.iter().all(|(_, client)| client.is_done() && client.is_away())
             && self.nodes.iter().all(|node| node.card.as_ref().is_some_and(Card::is_idle))
-            && (0..self.loans.len())
-                .all(|loan| self.pages_used(loan) == [0; 2] && self.credits_are_whole(loan))
+            && (0..self.loans.len()).all(|loan| {
+                self.pages_used(loan) == [0, self.pages_kept(loan)] && self.credits_are_whole(loan)
+            })
+    }
+
+    /// Pages of writes that the borrower keeps until they are flushed.
+    fn pages_kept(&self, loan: usize) -> usize {
+        let drive = self.nodes[BORROWER].card.as_ref().and_then(|card| card.borrowed(loan));
+        drive.map_or(0, |drive| drive.driver.kept().1)
     }
 
     fn pages_used(&self, loan: usize) -> [usize; 2] {
@@ -345,6 +359,15 @@ impl<'w> World<'w> {
         let strays = [denied, edge.unexpected_completions.get(), edge.malformed_tlps.get()];
         if strays != [0; 3] {
             let what = format!("node {node}, loan {loan}: denied, unexpected, malformed: {strays:?}");
+            self.fail(names::STRAYS, what);
+        }
+        let stats = root.loans[loan].channel.stats();
+        let unplaced =
+            self.nodes[node].card.as_ref().map_or(0, |card| card.channel(loan).port.sender.unplaced());
+        let broken = [stats.malformed_tlps.get(), stats.credit_violations.get(), unplaced];
+        if broken != [0; 3] {
+            let what =
+                format!("node {node}, loan {loan}: malformed, beyond credit, without room: {broken:?}");
             self.fail(names::STRAYS, what);
         }
     }

@@ -118,8 +118,12 @@ pub(crate) struct World<'w> {
     pub(crate) ordering: Ordering,
     pub(crate) nonces: Nonces,
     pub(crate) failure: Option<Finding>,
+    /// Old first messages of nodes that are gone.
+    pub(crate) former: Vec<Frame>,
+    /// They are being repeated since the beginning, and the borrower is not served yet.
+    pub(crate) siege: bool,
     frame_bytes: usize,
-    buffer: Vec<u8>,
+    pub(crate) buffer: Vec<u8>,
     calm_since: Option<u64>,
     pub(crate) kills: u64,
     pub(crate) seed: u64,
@@ -184,6 +188,8 @@ impl<'w> World<'w> {
             ordering: Ordering::default(),
             nonces: Nonces::default(),
             failure: None,
+            former: Vec::new(),
+            siege: false,
             frame_bytes,
             buffer: vec![0; link::frame::MAX_FRAME],
             calm_since: None,
@@ -205,6 +211,12 @@ impl<'w> World<'w> {
             self.schedule(after, Event::Think(client));
         }
         self.schedule(5_000_000, Event::Fault);
+        // Dice of its own: the other worlds stay what they are.
+        if Random::new(!self.seed).chance(200) {
+            self.record_former();
+            self.siege = true;
+            self.repeat_former(4_000_000);
+        }
         while self.failure.is_none() && !self.is_over() {
             let Some(((at, _), event)) = self.queue.pop_first() else {
                 return self.fail(names::QUIET, "nothing happens any more".into());
@@ -386,7 +398,6 @@ impl<'w> World<'w> {
             card.channel(loan).receiver().watch_accepted();
             self.nodes[node].liveness[loan].started(self.now);
         }
-        self.nodes[node].freshness = Freshness::default();
         self.nodes[node].card = Some(card);
         self.check_recovery(node);
         self.faults.arm(self.nodes[node].switch);
@@ -411,6 +422,9 @@ impl<'w> World<'w> {
             };
             let frame = &buffer[..outgoing.len];
             self.check_frame(node, frame);
+            if node == LENDER {
+                self.besiege(outgoing.to, frame);
+            }
             for fate in self.network.send(node, outgoing.rail.into(), outgoing.to, frame) {
                 match fate {
                     Fate::Lost => self.log.event(self.now, Some(node), "lost", outgoing.rail.into(), 0),
@@ -422,7 +436,7 @@ impl<'w> World<'w> {
     }
 
     /// The agent's configuration of a node's card.
-    fn card_config(&mut self, node: usize) -> CardConfig {
+    pub(crate) fn card_config(&mut self, node: usize) -> CardConfig {
         let loans = self.loans.iter().enumerate().map(|(index, loan)| LoanConfig {
             key: [index as u8 + 1; 32],
             insecure: loan.insecure,

@@ -33,7 +33,7 @@ fn the_same_seed_is_the_same_run() {
 
 #[test]
 fn the_absence_of_each_rule_is_noticed() {
-    for canary in canaries(0, 150) {
+    for canary in canaries(0, 400) {
         eprintln!("{canary:?}");
         assert!(canary.found, "{} was not noticed in {} seeds", canary.name, canary.seeds_needed);
     }

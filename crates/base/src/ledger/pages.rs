@@ -5,7 +5,7 @@ use super::{Bytes, Cell, Journal, SlotCells, Slots, Span};
 /// Bytes of a page: the unit of grants, of PRP entries and of payload buffers.
 pub const PAGE_SIZE: usize = 4096;
 /// Words of the allocation map of a pool.
-const WORDS: usize = 32;
+const WORDS: usize = 128;
 /// Pages of a pool.
 const PAGES: usize = WORDS * 64;
 
@@ -99,6 +99,12 @@ impl<'m> Pages<'m> {
     /// Pages that are taken.
     pub fn used(&self) -> usize {
         self.slots.used()
+    }
+
+    /// Whether at least `count` pages are free, some of them perhaps only after the commit: cheaper than counting all.
+    #[inline]
+    pub fn has_free(&self, count: usize) -> bool {
+        self.slots.has_free(count)
     }
 
     /// Pages that are free, some of them only after the commit.

@@ -8,9 +8,11 @@ use crate::rules::Rule;
 #[repr(C)]
 pub struct SlotCells<const WORDS: usize> {
     used: [Cell<u64>; WORDS],
-    /// Slots freed in step `freed_step`, which wait for its commit.
+    /// Slots of each word that were freed in the step of the same place of `freed_step`, and wait for its commit.
     freed: [Cell<u64>; WORDS],
-    freed_step: Cell<u64>,
+    freed_step: [Cell<u64>; WORDS],
+    /// All slots of the words before this one are taken.
+    low: Cell<u64>,
 }
 
 /// An allocator of slot numbers, lowest first, that never hands out what this very step has freed: until the commit a
@@ -30,9 +32,14 @@ impl<'m, const WORDS: usize> Slots<'m, WORDS> {
     /// Takes a free slot, or `None` when none can be had in this step.
     #[inline]
     pub fn alloc(&self) -> Option<u16> {
-        let fresh = self.cells.freed_step.get() != self.journal.step();
-        for (word, used) in self.cells.used.iter().enumerate() {
-            let taken = used.get() | if fresh { 0 } else { self.cells.freed[word].get() };
+        let (mut full, step) = (true, self.journal.step());
+        for word in self.low()..WORDS {
+            let used = &self.cells.used[word];
+            full &= used.get() == u64::MAX;
+            if full {
+                self.cells.low.set(self.journal, word as u64 + 1);
+            }
+            let taken = used.get() | self.freed(word, step);
             if taken != u64::MAX {
                 let bit = taken.trailing_ones();
                 used.update(self.journal, |used| used | 1 << bit);
@@ -45,11 +52,27 @@ impl<'m, const WORDS: usize> Slots<'m, WORDS> {
     /// How often `alloc` would succeed in this step.
     #[inline]
     pub fn available(&self) -> usize {
-        let fresh = self.cells.freed_step.get() != self.journal.step();
-        let words = self.cells.used.iter().zip(&self.cells.freed);
-        words
-            .map(|(used, freed)| (used.get() | if fresh { 0 } else { freed.get() }).count_zeros() as usize)
-            .sum()
+        let (words, step) = (self.low()..WORDS, self.journal.step());
+        words.map(|word| (self.cells.used[word].get() | self.freed(word, step)).count_zeros() as usize).sum()
+    }
+
+    /// Whether `alloc` would succeed in this step.
+    #[inline]
+    pub fn can_alloc(&self) -> bool {
+        let step = self.journal.step();
+        (self.low()..WORDS).any(|word| self.cells.used[word].get() | self.freed(word, step) != u64::MAX)
+    }
+
+    /// Whether at least `count` slots are free, some of them perhaps only after the commit. Looks no further than it has to.
+    #[inline]
+    pub fn has_free(&self, count: usize) -> bool {
+        let mut found = 0;
+        let mut words = self.cells.used[self.low()..].iter();
+        while found < count {
+            let Some(word) = words.next() else { return false };
+            found += word.get().count_zeros() as usize;
+        }
+        true
     }
 
     /// Gives `slot` back, for use after the commit.
@@ -58,16 +81,14 @@ impl<'m, const WORDS: usize> Slots<'m, WORDS> {
         let (word, bit) = (slot as usize / 64, slot % 64);
         assert!(self.is_used(slot), "a slot is freed once");
         self.cells.used[word].update(self.journal, |used| used & !(1 << bit));
-        if !self.journal.rule(Rule::ReuseAfterCommit) {
-            return;
+        if word < self.low() {
+            self.cells.low.set(self.journal, word as u64);
         }
-        if self.cells.freed_step.get() != self.journal.step() {
-            for freed in &self.cells.freed {
-                freed.set(self.journal, 0);
-            }
-            self.cells.freed_step.set(self.journal, self.journal.step());
+        if self.journal.rule(Rule::ReuseAfterCommit) {
+            let step = self.journal.step();
+            self.cells.freed[word].set(self.journal, self.freed(word, step) | 1 << bit);
+            self.cells.freed_step[word].set(self.journal, step);
         }
-        self.cells.freed[word].update(self.journal, |freed| freed | 1 << bit);
     }
 
     /// Whether `slot` is taken.
@@ -90,5 +111,17 @@ impl<'m, const WORDS: usize> Slots<'m, WORDS> {
     pub fn iter(&self) -> impl Iterator<Item = u16> + use<'m, WORDS> {
         let this = *self;
         (0..this.capacity() as u16).filter(move |slot| this.is_used(*slot))
+    }
+
+    /// The first word that may have a free slot.
+    #[inline]
+    fn low(&self) -> usize {
+        (self.cells.low.get() as usize).min(WORDS)
+    }
+
+    /// The slots of a word that `step`, the present one, has freed.
+    #[inline]
+    fn freed(&self, word: usize, step: u64) -> u64 {
+        if self.cells.freed_step[word].get() == step { self.cells.freed[word].get() } else { 0 }
     }
 }

@@ -146,3 +146,33 @@ fn a_full_pool_says_so() {
     assert_eq!(std::iter::from_fn(|| pages.alloc()).count(), Pages::CAPACITY);
     assert_eq!(pages.alloc(), None);
 }
+
+#[test]
+fn low_pages_are_taken_first_though_a_step_was_taken_back() {
+    let arena = Arena::default();
+    let ledger = arena.zeroed::<Root>().ledger::<Root>(None, RuleSet::ALL);
+    let pages = Pages::new(&ledger.root.pages, ledger.journal);
+    (0..300).for_each(|_| assert!(pages.alloc().is_some()));
+    ledger.journal.commit();
+    (0..100).for_each(|page| pages.release(PageIndex(page)));
+    assert_eq!(pages.alloc(), Some(PageIndex(300)));
+    ledger.journal.roll_back();
+    assert_eq!(pages.alloc(), Some(PageIndex(300)));
+    [200, 70].into_iter().for_each(|page| pages.release(PageIndex(page)));
+    ledger.journal.commit();
+    assert_eq!([pages.alloc(), pages.alloc()], [Some(PageIndex(70)), Some(PageIndex(200))]);
+    assert!(pages.has_free(Pages::CAPACITY - 301) && !pages.has_free(Pages::CAPACITY - 300));
+}
+
+#[test]
+fn every_page_can_be_freed_in_one_step() {
+    let arena = Arena::default();
+    let ledger = arena.zeroed::<Root>().ledger::<Root>(None, RuleSet::ALL);
+    let pages = Pages::new(&ledger.root.pages, ledger.journal);
+    (0..Pages::CAPACITY).for_each(|_| assert!(pages.alloc().is_some()));
+    ledger.journal.commit();
+    (0..Pages::CAPACITY).for_each(|page| pages.release(PageIndex(page as u16)));
+    assert!(ledger.journal.pending() < JOURNAL_ENTRIES / 2 && pages.alloc().is_none());
+    ledger.journal.commit();
+    assert_eq!((pages.alloc(), pages.used()), (Some(PageIndex(0)), 1));
+}

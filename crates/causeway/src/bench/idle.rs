@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use super::bound::Share;
 use super::core_to_core::round_trip_ns;
 use super::report::Round;
-use super::usage;
+use super::usage::{self, CpuTime};
 use crate::exit::Failure;
 use crate::local::{Halt, Interrupt, Node, Scratch};
 use crate::nbd_client::NbdClient;
@@ -21,6 +22,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Written and read before, so that the memory is that of nodes that have worked.
 const TRAFFIC: u64 = 64 << 20;
 const PIECE: u32 = 128 << 10;
+
+/// The processes, in the order of [`Idle::nodes`].
+const NAMES: [&str; 4] = ["lender's agent", "lender's card", "borrower's agent", "borrower's card"];
 
 /// Two nodes that have worked and are idle.
 pub(super) struct Idle<'a> {
@@ -45,15 +49,27 @@ impl<'a> Idle<'a> {
 
     /// Percent of a core that the busier of the two nodes uses.
     pub(super) fn cpu_round(&self) -> Result<Round, Halt> {
-        let nodes = self.nodes()?;
+        let pids = self.nodes()?.concat();
         let before = round_trip_ns();
         let start = Instant::now();
-        let used = nodes.map(|pids| usage::fine_cpu_time(&pids));
+        let used: Vec<_> = pids.iter().map(|pid| usage::fine_cpu_time(&[*pid])).collect();
         self.wait(WINDOW)?;
-        let shares = [0, 1].map(|node| usage::fine_cpu_time(&nodes[node]).saturating_sub(used[node]));
-        let percent = shares.map(|used| used.as_secs_f64() / start.elapsed().as_secs_f64() * 100.0);
-        let core_to_core_ns = super::mean(before, round_trip_ns());
-        Ok(Round { value: percent[0].max(percent[1]), core_to_core_ns, ..Round::default() })
+        let elapsed = start.elapsed();
+        let used =
+            pids.iter().zip(used).map(|(pid, used)| usage::fine_cpu_time(&[*pid]).saturating_sub(used));
+        // Of so little time the kernel keeps no account of where it was spent.
+        let shares = used
+            .zip(NAMES)
+            .map(|(time, name)| Share::of(name, CpuTime { user: time, system: Duration::ZERO }, elapsed));
+        let cpu_shares: Vec<Share> = shares.collect();
+        let percent = |node: &[Share]| node.iter().map(|share| share.user * 100.0).sum::<f64>();
+        let value = cpu_shares.chunks(2).map(percent).fold(0.0, f64::max);
+        Ok(Round {
+            value,
+            core_to_core_ns: super::mean(before, round_trip_ns()),
+            cpu_shares,
+            ..Round::default()
+        })
     }
 
     /// MiB that the larger of the two nodes has in memory.

@@ -8,6 +8,7 @@
 //!
 //! The command line's `load` is the part of the native cases that runs in the borrowing card ([`io::load`]).
 
+mod bound;
 mod case;
 mod core_to_core;
 mod idle;
@@ -43,7 +44,7 @@ const RAM: &str = "ram:64M";
 /// # Errors
 /// Exit 1 when a case failed, or in CI when a peer is missing; 2 for an unknown case. A target that was missed is a
 /// result, and an interruption ends the bench with what it has.
-pub fn run(args: &BenchArgs) -> Result<(), Failure> {
+pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     let cases = case::select(&args.cases)?;
     let mut report = Report {
         version: report::VERSION,
@@ -81,7 +82,7 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     }
     bench.show.finish();
     write(&args.out, &report)?;
-    print(&match args.output {
+    print(&match args.output.format {
         Output::Text => format!("{}report  {}\n", report.text(), args.out.join("report.html").display()),
         Output::Json => report.json(),
     })?;
@@ -219,12 +220,11 @@ fn machine() -> Machine {
         line.split_once(':').map(|(_, value)| value.trim().to_owned())
     };
     let system = rustix::system::uname();
-    let memory = field(&read("/proc/meminfo"), "MemTotal").unwrap_or_default();
-    let kibibytes: u64 = memory.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or(0);
+    let memory = rustix::system::sysinfo();
     Machine {
         cpu: field(&read("/proc/cpuinfo"), "model name").unwrap_or_default(),
         cores: std::thread::available_parallelism().map_or(1, usize::from),
-        memory_bytes: kibibytes << 10,
+        memory_bytes: memory.totalram as u64 * u64::from(memory.mem_unit),
         kernel: format!("{} {}", system.sysname().to_string_lossy(), system.release().to_string_lossy()),
         load_average: read("/proc/loadavg")
             .split_whitespace()

@@ -1,11 +1,9 @@
 //! The page `report.html`: one file that needs nothing else.
 
-use std::fmt::Write;
-
 use super::plot;
 use super::report::{COLUMNS, CaseReport, Report, row};
+use crate::page::{STYLE, escape, table};
 
-const STYLE: &str = include_str!("../demo/page.css");
 /// The last row is a case like the others, not the sum of all.
 const ROWS: &str =
     "tbody tr:last-child td { border-top: 0; } tbody tr:last-child td + td { font-weight: 400; }\n";
@@ -31,7 +29,7 @@ pub(super) fn render(report: &Report) -> String {
          ours.</p></section>\n{plots}{cases}</main>\n</body>\n</html>\n",
         machine = escape(&machine(report)),
         problems = problems(report),
-        table = table(report),
+        table = table(COLUMNS, report.cases.iter().map(row)),
         plots = plots(report),
         cases = report.cases.iter().map(case).collect::<String>(),
     )
@@ -53,17 +51,6 @@ fn problems(report: &Report) -> String {
         .filter_map(|case| Some((case.id, case.failed.as_ref().or(case.skipped.as_ref())?)));
     let items: String = whys.map(|(id, why)| format!("<li><pre>{id}: {}</pre></li>", escape(why))).collect();
     if items.is_empty() { items } else { format!("<ul class=\"problems\">{items}</ul>\n") }
-}
-
-fn table(report: &Report) -> String {
-    let heading: String = COLUMNS.iter().map(|column| format!("<th>{column}</th>")).collect();
-    let mut text = format!("<div class=\"scroll\"><table>\n<thead><tr>{heading}</tr></thead>\n<tbody>\n");
-    for case in &report.cases {
-        let cells: String = row(case).iter().map(|cell| format!("<td>{}</td>", escape(cell))).collect();
-        let _ = writeln!(text, "<tr>{cells}</tr>");
-    }
-    text.push_str("</tbody></table></div>\n");
-    text
 }
 
 fn plots(report: &Report) -> String {
@@ -92,8 +79,8 @@ fn case(case: &CaseReport) -> String {
     });
     let facts = [
         ("Among rounds of one distance", groups.collect::<Vec<_>>().join("; ")),
-        ("Bound by", case.bound_by.to_owned()),
-        ("Copies of each byte", case.copies_per_byte.map(|copies| copies.to_string()).unwrap_or_default()),
+        ("Bound by", case.bound_by.clone().unwrap_or_default()),
+        ("Copies of each byte", copies(case)),
         (
             "Peer",
             case.peer.as_ref().map(|peer| format!("{} {}", peer.name, peer.version)).unwrap_or_default(),
@@ -111,9 +98,10 @@ fn case(case: &CaseReport) -> String {
     )
 }
 
-/// As HTML text.
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+/// How many, and where: found in the code.
+fn copies(case: &CaseReport) -> String {
+    let Some(count) = case.copies_per_byte else { return String::new() };
+    format!("{count}, as the code says: {}", case.copies.join("; "))
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
+use super::usage::CpuTime;
 use crate::exit::Failure;
 use crate::local::{Halt, Interrupt};
 
@@ -113,7 +114,7 @@ pub(super) struct Reads {
     /// In a second.
     pub(super) iops: f64,
     /// Processor time of fio.
-    pub(super) cpu: Duration,
+    pub(super) cpu: CpuTime,
     /// Half of them took at most so long.
     pub(super) p50_us: Option<f64>,
     /// 99 of 100.
@@ -152,12 +153,14 @@ fn parse(text: &str) -> Result<Reads, Failure> {
     if job.error != 0 || job.read.total_ios == 0 {
         return Err(Failure::failed(format_args!("fio read nothing (error {})", job.error)));
     }
-    let share = (job.usr_cpu + job.sys_cpu) / 100.0;
+    // fio gives percents of the job's time.
+    let cpu =
+        |percent: f64| Duration::from_secs_f64((percent / 100.0 * job.job_runtime as f64 / 1e3).max(0.0));
     let percentile = |name: &str| job.read.lat_ns.percentile.get(name).map(|ns| ns / 1e3);
     Ok(Reads {
         count: job.read.total_ios,
         iops: job.read.iops,
-        cpu: Duration::from_secs_f64((share * job.job_runtime as f64 / 1e3).max(0.0)),
+        cpu: CpuTime { user: cpu(job.usr_cpu), system: cpu(job.sys_cpu) },
         p50_us: percentile("50.000000"),
         p99_us: percentile("99.000000"),
     })
@@ -204,7 +207,8 @@ mod tests {
     #[test]
     fn the_output_of_fio_is_understood() {
         let reads = parse(DOCUMENT).unwrap();
-        assert_eq!(reads.cpu, Duration::from_secs(1));
+        let ms = Duration::from_millis;
+        assert_eq!(reads.cpu, CpuTime { user: ms(200), system: ms(800) });
         assert_eq!((reads.count, reads.iops), (20000, 10000.0));
         assert_eq!((reads.p50_us, reads.p99_us), (Some(52.0), Some(99.0)));
     }

@@ -1,24 +1,16 @@
 //! The plots of the page, as SVGs that take the colours of the page around them.
 
-use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::case::Kind;
 use super::core_to_core::Distance;
 use super::report::{CaseReport, Report, Round, number};
+use crate::chart::{Area, Drawn, FONT, INK, faint, svg, text};
 
-const WIDTH: u32 = 1060;
-/// Stands for the text colour of the page: replaced in the finished text, as plotters knows fixed colours only.
-const INK: RGBColor = RGBColor(1, 2, 3);
-const INK_TEXT: &str = "#010203";
 const OURS: RGBColor = RGBColor(14, 124, 134);
 const PEER: RGBColor = RGBColor(201, 126, 17);
 const BAD: RGBColor = RGBColor(214, 57, 57);
-const FONT: &str = "system-ui, sans-serif";
-
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;
 
 /// A bar for each case that has a ratio; `None` where none has.
 pub(super) fn ratios(report: &Report) -> Option<String> {
@@ -42,14 +34,9 @@ fn draw_ratios(area: &Area<'_>, bars: &[(&str, f64)]) -> Drawn {
         .margin_left(290)
         .x_label_area_size(34)
         .build_cartesian_2d(0.0..most, 0.0..count)?;
-    chart
-        .configure_mesh()
+    faint(&mut chart.configure_mesh(), 13)
         .disable_y_mesh()
-        .bold_line_style(INK.mix(0.14))
-        .light_line_style(INK.mix(0.0))
-        .axis_style(INK.mix(0.4))
         .x_label_formatter(&|ratio| format!("{ratio:.1}"))
-        .label_style(text(13))
         .draw()?;
     for (index, (_, ratio)) in bars.iter().enumerate() {
         let top = count - index as f64;
@@ -91,19 +78,13 @@ fn draw_rounds(area: &Area<'_>, case: &CaseReport, ours: &[Round], peer: &[Round
         .x_label_area_size(30)
         .y_label_area_size(80)
         .build_cartesian_2d(0.0..ours.len() as f64 + 1.0, 0.0..most.max(f64::MIN_POSITIVE))?;
-    chart
-        .configure_mesh()
+    faint(&mut chart.configure_mesh(), 12)
         .disable_x_mesh()
-        .bold_line_style(INK.mix(0.14))
-        .light_line_style(INK.mix(0.0))
-        .axis_style(INK.mix(0.4))
         .y_labels(5)
         .x_labels(ours.len().min(20))
         .y_label_formatter(&|value| number(*value))
         .x_label_formatter(&|round| format!("{round:.0}"))
         .y_desc(case.unit)
-        .label_style(text(12))
-        .axis_desc_style(text(12))
         .draw()?;
     if let Some(target) = case.target {
         let line = [(0.0, target), (ours.len() as f64 + 1.0, target)];
@@ -145,15 +126,10 @@ fn draw_recoveries(area: &Area<'_>, curves: &[(&str, Option<f64>, Vec<f64>)], en
         .x_label_area_size(44)
         .y_label_area_size(64)
         .build_cartesian_2d(0.0..end, 0.0..1.05)?;
-    chart
-        .configure_mesh()
-        .bold_line_style(INK.mix(0.14))
-        .light_line_style(INK.mix(0.0))
-        .axis_style(INK.mix(0.4))
+    faint(&mut chart.configure_mesh(), 13)
         .y_labels(6)
         .y_label_formatter(&|share| format!("{:.0} %", share * 100.0))
         .x_label_formatter(&|time| format!("{time:.0} ms"))
-        .label_style(text(13))
         .draw()?;
     for ((id, target, times), colour) in curves.iter().zip([OURS, PEER].into_iter().cycle()) {
         let share = |index: usize| index as f64 / times.len() as f64;
@@ -186,27 +162,11 @@ fn is_recovery(case: &CaseReport) -> bool {
     found.is_some_and(|known| matches!(known.kind, Kind::Recovery(_)))
 }
 
-fn text(size: i32) -> TextStyle<'static> {
-    (FONT, size).into_font().color(&INK)
-}
-
-fn svg(height: u32, label: &str, draw: impl FnOnce(&Area<'_>) -> Drawn) -> Option<String> {
-    let mut svg = String::new();
-    let area = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
-    if let Err(error) = draw(&area) {
-        tracing::warn!(%error, "a plot cannot be drawn");
-        return None;
-    }
-    drop(area);
-    let size = format!("width=\"{WIDTH}\" height=\"{height}\"");
-    let fluid = format!("role=\"img\" aria-label=\"{label}\"");
-    Some(svg.replace(INK_TEXT, "currentColor").replacen(&size, &fluid, 1))
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::report::tests::example;
     use super::*;
+    use crate::chart::INK_TEXT;
 
     #[test]
     fn each_plot_shows_what_was_measured() {

@@ -2,15 +2,16 @@
 
 use std::ffi::OsString;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use io::load::LoadResult;
 
+use super::bound::Share;
 use super::case::Reader;
 use super::core_to_core::round_trip_ns;
 use super::peer::{self, Nbdkit};
 use super::report::Round;
-use super::usage;
+use super::usage::{self, CpuTime};
 use crate::exit::Failure;
 use crate::local::{Halt, Interrupt, Node, Scratch};
 
@@ -71,38 +72,38 @@ impl<'a> Reads<'a> {
 
     fn ours(&self) -> Result<Round, Halt> {
         self.interrupt.check()?;
+        let lender = node_processes(&self.lender, LENDER)?;
         match &self.borrower {
             Some((borrower, uri)) => {
-                let [agent, card] = usage::processes(borrower)?;
-                let [far_agent, far_card] = usage::processes(&self.lender)?;
-                self.fio(uri, &[agent, card, far_agent, far_card])
+                let servers = [node_processes(borrower, BORROWER)?, lender].concat();
+                self.fio(uri, &servers)
             }
-            None => self.native(),
+            None => self.native(&lender),
         }
     }
 
     fn peer(&self) -> Result<Round, Halt> {
         self.interrupt.check()?;
-        self.fio(&self.nbdkit.uri(), &[self.nbdkit.pid()])
+        self.fio(&self.nbdkit.uri(), &[(self.nbdkit.pid(), "nbdkit")])
     }
 
     /// `servers` are the processes behind `uri`.
-    fn fio(&self, uri: &str, servers: &[u32]) -> Result<Round, Halt> {
-        let before = usage::cpu_time(servers);
+    fn fio(&self, uri: &str, servers: &[(u32, &'static str)]) -> Result<Round, Halt> {
+        let watch = Watch::begin(servers);
         let reads = peer::read(uri, self.way.depth, DURATION, self.scratch.path())?;
-        let cpu = usage::cpu_time(servers).saturating_sub(before) + reads.cpu;
+        let (shares, cpu) = watch.end(&[("fio", reads.cpu)]);
         Ok(Round {
             value: reads.iops,
             cpu_us_per_io: Some(cpu.as_secs_f64() * 1e6 / reads.count as f64),
+            cpu_shares: shares,
             p50_us: reads.p50_us,
             p99_us: reads.p99_us,
             ..Round::default()
         })
     }
 
-    fn native(&self) -> Result<Round, Halt> {
-        let lender = usage::processes(&self.lender)?;
-        let before = usage::cpu_time(&lender);
+    fn native(&self, lender: &[(u32, &'static str)]) -> Result<Round, Halt> {
+        let watch = Watch::begin(lender);
         let result = self.run_native()?;
         if result.errors > 0 || result.reads == 0 {
             return Err(Failure::failed(format_args!(
@@ -111,11 +112,14 @@ impl<'a> Reads<'a> {
             ))
             .into());
         }
-        let cpu = usage::cpu_time(&lender).saturating_sub(before) + Duration::from_nanos(result.cpu_ns);
+        // The reader's card counts for itself, and does not say where the time was spent.
+        let used = CpuTime { user: Duration::from_nanos(result.cpu_ns), system: Duration::ZERO };
+        let (shares, cpu) = watch.end(&[("borrower's card (user and system in one)", used)]);
         let reads = result.reads as f64;
         Ok(Round {
             value: reads * 1e9 / result.elapsed_ns as f64,
             cpu_us_per_io: Some(cpu.as_secs_f64() * 1e6 / reads),
+            cpu_shares: shares,
             p50_us: Some(result.p50_ns as f64 / 1e3),
             p99_us: Some(result.p99_ns as f64 / 1e3),
             ..Round::default()
@@ -140,6 +144,38 @@ impl<'a> Reads<'a> {
             borrower.stop()?;
         }
         self.lender.stop()
+    }
+}
+
+/// What the agent and the card of a node are called.
+type Names = [&'static str; 2];
+const LENDER: Names = ["lender's agent", "lender's card"];
+const BORROWER: Names = ["borrower's agent", "borrower's card"];
+
+fn node_processes(node: &Node, names: Names) -> Result<Vec<(u32, &'static str)>, Failure> {
+    Ok(usage::processes(node)?.into_iter().zip(names).collect())
+}
+
+/// Processes whose processor time is counted for a while.
+struct Watch {
+    since: Instant,
+    before: Vec<(u32, &'static str, CpuTime)>,
+}
+
+impl Watch {
+    fn begin(processes: &[(u32, &'static str)]) -> Self {
+        let before = processes.iter().map(|&(pid, name)| (pid, name, usage::cpu_time(pid))).collect();
+        Self { since: Instant::now(), before }
+    }
+
+    /// The share of each, and the time of all. `others` have been counted elsewhere.
+    fn end(self, others: &[(&'static str, CpuTime)]) -> (Vec<Share>, Duration) {
+        let elapsed = self.since.elapsed();
+        let watched =
+            self.before.iter().map(|(pid, name, before)| (*name, usage::cpu_time(*pid).since(*before)));
+        let used: Vec<_> = others.iter().copied().chain(watched).collect();
+        let shares = used.iter().map(|(name, time)| Share::of(name, *time, elapsed)).collect();
+        (shares, used.iter().map(|(_, time)| time.total()).sum())
     }
 }
 

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
+use super::bound::{self, Share};
 use super::case::{Better, Case, Kind};
 use super::core_to_core::Distance;
 
@@ -54,8 +55,14 @@ pub(super) struct CaseReport {
     /// Whether the target was kept; for recoveries also by 99 of 100 within five times the target.
     pub(super) met: Option<bool>,
     pub(super) cpu_us_per_io: Option<f64>,
-    pub(super) copies_per_byte: Option<f64>,
-    pub(super) bound_by: &'static str,
+    /// How many entries `copies` has; null where nothing is read.
+    pub(super) copies_per_byte: Option<usize>,
+    /// Where each byte is copied on its way, as the code says: reasoned, not measured.
+    pub(super) copies: &'static [&'static str],
+    /// What the counted processor times show; null where nothing was measured.
+    pub(super) bound_by: Option<String>,
+    /// Medians of what each process used of a core.
+    pub(super) cpu_shares: Vec<Share>,
     pub(super) command: String,
     /// The same comparison among the rounds in which the cores were near, or far.
     pub(super) by_distance: Vec<ByDistance>,
@@ -104,6 +111,9 @@ pub(super) struct Round {
     /// Of a recovery, the part that the node itself counts: from the notice of the death to its successor's service.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) card_ms: Option<f64>,
+    /// What each process used of a core meanwhile.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) cpu_shares: Vec<Share>,
     /// Whose card was killed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) victim: Option<&'static str>,
@@ -131,8 +141,10 @@ impl CaseReport {
             target: case.target,
             met: None,
             cpu_us_per_io: None,
-            copies_per_byte: case.copies_per_byte,
-            bound_by: case.bound_by,
+            copies_per_byte: (!case.copies.is_empty()).then_some(case.copies.len()),
+            copies: case.copies,
+            bound_by: None,
+            cpu_shares: Vec::new(),
             command: case.command(rounds),
             by_distance: Vec::new(),
             skipped: None,
@@ -142,6 +154,7 @@ impl CaseReport {
 
     /// The case with its rounds: everything else follows from them.
     pub(super) fn measured(case: &Case, ours: Vec<Round>, peer: Option<Peer>) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let side = Side::of(ours);
         let ratio = peer.as_ref().map(|peer| case.better.ratio(side.median, peer.side.median));
         let peer_rounds = peer.as_ref().map_or(&[][..], |peer| &peer.side.rounds);
@@ -153,6 +166,8 @@ impl CaseReport {
             ratio,
             met,
             cpu_us_per_io: median(side.rounds.iter().filter_map(|round| round.cpu_us_per_io)),
+            bound_by: bound::bound_by(case, &side.rounds, cores),
+            cpu_shares: bound::shares(&side.rounds),
             by_distance: by_distance(case.better, &side.rounds, peer_rounds),
             command: case.command(side.rounds.len() as u32),
             ours: Some(side),
@@ -263,7 +278,7 @@ pub(super) fn number(value: f64) -> String {
 }
 
 /// The median; the mean of the two in the middle where there are two.
-fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+pub(super) fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;

@@ -11,14 +11,39 @@ pub(super) fn processes(node: &Node) -> Result<[u32; 2], Failure> {
     Ok([node.pid(), node.card()?.pid])
 }
 
-/// Processor time of all these processes since they began, with that of threads that have ended; in ticks of 10 ms.
-pub(super) fn cpu_time(pids: &[u32]) -> Duration {
-    pids.iter().filter_map(|pid| ticks(*pid)).sum()
+/// Processor time, by where it was spent.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct CpuTime {
+    /// In the program.
+    pub(super) user: Duration,
+    /// In the kernel on its behalf.
+    pub(super) system: Duration,
+}
+
+impl CpuTime {
+    /// Both together.
+    pub(super) fn total(self) -> Duration {
+        self.user + self.system
+    }
+
+    /// What was spent since `earlier`.
+    pub(super) fn since(self, earlier: Self) -> Self {
+        Self {
+            user: self.user.saturating_sub(earlier.user),
+            system: self.system.saturating_sub(earlier.system),
+        }
+    }
+}
+
+/// Processor time of a process since it began, with that of threads that have ended; in ticks of 10 ms. Zero where
+/// there is no such process.
+pub(super) fn cpu_time(pid: u32) -> CpuTime {
+    ticks(pid).unwrap_or_default()
 }
 
 /// Processor time of the threads that these processes have, to the nanosecond where the kernel keeps that.
 pub(super) fn fine_cpu_time(pids: &[u32]) -> Duration {
-    pids.iter().filter_map(|pid| scheduled(*pid).or_else(|| ticks(*pid))).sum()
+    pids.iter().filter_map(|pid| scheduled(*pid).or_else(|| Some(ticks(*pid)?.total()))).sum()
 }
 
 /// Resident memory of all these processes together, in bytes. What they share counts for each.
@@ -35,13 +60,20 @@ fn scheduled(pid: u32) -> Option<Duration> {
     Some(total)
 }
 
-/// In ticks of the clock: fields 14 and 15 of `stat`, whose second may hold anything but ends at the last parenthesis.
-fn ticks(pid: u32) -> Option<Duration> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
-    let user: u64 = fields.next()?.parse().ok()?;
-    let system: u64 = fields.next()?.parse().ok()?;
-    Some(Duration::from_secs_f64((user + system) as f64 / rustix::param::clock_ticks_per_second() as f64))
+/// Fields 14 and 15 of `stat`.
+fn ticks(pid: u32) -> Option<CpuTime> {
+    fields(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?, 14)
+}
+
+/// Two fields in ticks of the clock, counted from 1 as proc(5) does. The second field may hold anything but ends at the
+/// last parenthesis, so that the third is the first behind it.
+fn fields(stat: &str, first: usize) -> Option<CpuTime> {
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(first - 3);
+    let mut time = || {
+        let ticks: u64 = fields.next()?.parse().ok()?;
+        Some(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
+    };
+    Some(CpuTime { user: time()?, system: time()? })
 }
 
 fn resident(pid: u32) -> Option<u64> {
@@ -58,18 +90,27 @@ mod tests {
     #[test]
     fn work_shows_as_processor_time_both_ways() {
         let pid = std::process::id();
-        let before = (scheduled(pid), ticks(pid).unwrap());
+        let before = (scheduled(pid), ticks(pid).unwrap().total());
         let start = Instant::now();
-        while start.elapsed() < Duration::from_millis(200) || ticks(pid).unwrap() == before.1 {
+        while start.elapsed() < Duration::from_millis(200) || ticks(pid).unwrap().total() == before.1 {
             std::hint::black_box(0);
         }
-        assert!(ticks(pid).unwrap() > before.1);
+        assert!(ticks(pid).unwrap().total() > before.1);
         if let Some(before) = before.0 {
             let used = scheduled(pid).unwrap().saturating_sub(before);
             assert!(used > Duration::from_millis(1), "{used:?}");
         }
-        assert!(cpu_time(&[pid]) > Duration::ZERO && fine_cpu_time(&[pid]) > Duration::ZERO);
-        assert_eq!((cpu_time(&[u32::MAX]), fine_cpu_time(&[u32::MAX])), (Duration::ZERO, Duration::ZERO));
+        assert!(cpu_time(pid).total() > Duration::ZERO && fine_cpu_time(&[pid]) > Duration::ZERO);
+        assert_eq!((cpu_time(u32::MAX), fine_cpu_time(&[u32::MAX])), (CpuTime::default(), Duration::ZERO));
+    }
+
+    #[test]
+    fn the_fields_are_those_of_the_manual() {
+        let stat = "7 (a) b (c)) S 4 5 6 7 8 9 10 11 12 13 200 300 400 500 18";
+        let tick = Duration::from_secs(1) / rustix::param::clock_ticks_per_second() as u32;
+        assert_eq!(fields(stat, 14), Some(CpuTime { user: tick * 200, system: tick * 300 }));
+        assert_eq!(fields(stat, 16), Some(CpuTime { user: tick * 400, system: tick * 500 }));
+        assert_eq!(fields("7 (a) S 4 5", 14), None);
     }
 
     #[test]

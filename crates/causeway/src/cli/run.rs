@@ -84,7 +84,7 @@ fn show_status(args: &StatusArgs) -> Result<(), Failure> {
             return Err(ControlError::Answer { name: "asked".to_owned(), why }.into());
         }
     };
-    match args.output {
+    match args.output.format {
         Output::Text => print(&status::render(&status)),
         Output::Json => {
             let json = serde_json::to_string_pretty(&status);

@@ -175,12 +175,17 @@ fn endless_files_are_not_read() {
 
 #[test]
 fn every_example_is_right() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    // Beside the line that one of them wants to find.
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("nvme0.line"), LINE).unwrap();
     let mut seen = 0;
-    for entry in std::fs::read_dir(folder).unwrap() {
+    for entry in std::fs::read_dir(examples).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|ending| ending == "toml") {
-            Config::load(&path).unwrap_or_else(|error| panic!("{error}"));
+            let copy = folder.path().join(path.file_name().unwrap());
+            std::fs::copy(&path, &copy).unwrap();
+            Config::load(&copy).unwrap_or_else(|error| panic!("{error}"));
             seen += 1;
         }
     }

@@ -40,7 +40,7 @@ use workload::Workload;
 /// # Errors
 /// Exit 1 when a byte was wrong, an I/O failed or a node misbehaved; 2 to 4 when it could not begin. An interruption is
 /// no error: what ran until then is judged.
-pub fn run(args: &DemoArgs) -> Result<(), Failure> {
+pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
     let started = Instant::now();
     let interrupt = Interrupt::install()?;
     let seed = args.seed.map_or_else(chosen_seed, Ok)?;
@@ -59,7 +59,7 @@ pub fn run(args: &DemoArgs) -> Result<(), Failure> {
     }
     demo.conclude(started);
     let report = &demo.report;
-    print(&match args.output {
+    print(&match args.output.format {
         Output::Text => report.text(),
         Output::Json => report.json(),
     })?;

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use super::plot::plot;
 use super::report::{COLUMNS, MarkKind, Report};
 use super::tally::Timeline;
+use crate::page::{STYLE, escape, table};
 
-const STYLE: &str = include_str!("page.css");
 const TOPOLOGY: &str = include_str!("topology.svg");
 /// Tries to find a name that nobody has taken in a folder that everybody can write to.
 const TRIES: u32 = 100;
@@ -71,7 +71,7 @@ fn render(report: &Report, timeline: &Timeline) -> String {
         verdict = escape(&report.verdict()),
         problems = problems(report),
         source = escape(&report.image.source),
-        table = table(report),
+        table = table(COLUMNS, report.rows()),
         facts = facts(report),
         legend = LEGEND,
         events = events(report),
@@ -88,17 +88,6 @@ fn problems(report: &Report) -> String {
     }
     let items = report.problems.iter().map(|problem| format!("<li><pre>{}</pre></li>", escape(problem)));
     format!("<ul class=\"problems\">{}</ul>\n", items.collect::<String>())
-}
-
-fn table(report: &Report) -> String {
-    let heading: String = COLUMNS.iter().map(|column| format!("<th>{column}</th>")).collect();
-    let mut text = format!("<div class=\"scroll\"><table>\n<thead><tr>{heading}</tr></thead>\n<tbody>\n");
-    for row in report.rows() {
-        let cells: String = row.iter().map(|cell| format!("<td>{}</td>", escape(cell))).collect();
-        let _ = writeln!(text, "<tr>{cells}</tr>");
-    }
-    text.push_str("</tbody></table></div>\n");
-    text
 }
 
 fn facts(report: &Report) -> String {
@@ -127,10 +116,6 @@ fn events(report: &Report) -> String {
     }
     text.push_str("</ol>\n");
     text
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]

@@ -1,24 +1,20 @@
-//! The plot of the gaps between completions over time, as an SVG that takes the colours of the page around it.
+//! The plot of the gaps between completions over time.
 
 use std::time::Duration;
 
-use plotters::coord::Shift;
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 
 use super::report::{MarkKind, Report, seconds};
 use super::tally::{SLOT, Timeline};
+use crate::chart::{Area, Drawn, FONT, faint, svg};
 
-const WIDTH: u32 = 1060;
 const HEIGHT: u32 = 420;
 /// Columns of the curve; more than that the picture cannot show.
 const COLUMNS_MAX: usize = 900;
 /// The vertical axis, as powers of ten of a second: 10 µs at the bottom, at least 100 ms at the top.
 const BOTTOM: f64 = -5.0;
 const TOP_MIN: f64 = -1.0;
-/// Stands for the text colour of the page: replaced in the finished text, as plotters knows fixed colours only.
-const INK: RGBColor = RGBColor(1, 2, 3);
-const INK_TEXT: &str = "#010203";
 const CURVE: RGBColor = RGBColor(14, 124, 134);
 const KILL: RGBColor = RGBColor(214, 57, 57);
 const RAIL: RGBColor = RGBColor(201, 126, 17);
@@ -30,11 +26,9 @@ const SHADES: [RGBColor; 5] = [
     RGBColor(214, 57, 57),
     RGBColor(146, 72, 186),
 ];
-const FONT: &str = "system-ui, sans-serif";
 const FONT_SIZE: i32 = 15;
 
 type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
-type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;
 
 /// The plot; `None` where there is nothing to draw.
 pub(super) fn plot(report: &Report, timeline: &Timeline) -> Option<String> {
@@ -42,14 +36,7 @@ pub(super) fn plot(report: &Report, timeline: &Timeline) -> Option<String> {
     if columns.is_empty() || report.phases.is_empty() {
         return None;
     }
-    let mut svg = String::new();
-    let area = SVGBackend::with_string(&mut svg, (WIDTH, HEIGHT)).into_drawing_area();
-    if let Err(error) = draw(&area, report, &columns) {
-        tracing::warn!(%error, "the plot cannot be drawn");
-        return None;
-    }
-    drop(area);
-    Some(in_page_colours(&svg))
+    svg(HEIGHT, "Longest gap between completed requests over time", |area| draw(area, report, &columns))
 }
 
 /// `(time, gap)` in seconds: the longest gap of each column, where something completed.
@@ -63,7 +50,7 @@ fn columns(timeline: &Timeline) -> Vec<(f64, f64)> {
     timeline.chunks(slots).enumerate().filter_map(column).collect()
 }
 
-fn draw(area: &DrawingArea<SVGBackend<'_>, Shift>, report: &Report, columns: &[(f64, f64)]) -> Drawn {
+fn draw(area: &Area<'_>, report: &Report, columns: &[(f64, f64)]) -> Drawn {
     let end_s = report.phases.iter().map(|phase| phase.start_s + phase.seconds).fold(1.0, f64::max);
     let longest = columns.iter().map(|(_, gap)| gap.log10()).fold(TOP_MIN, f64::max);
     // Room above the curve for the names of the phases.
@@ -75,19 +62,12 @@ fn draw(area: &DrawingArea<SVGBackend<'_>, Shift>, report: &Report, columns: &[(
         .y_label_area_size(84)
         .build_cartesian_2d(0.0..end_s, BOTTOM..top)?;
     draw_phases(&mut chart, report, top)?;
-    let text = (FONT, FONT_SIZE).into_font().color(&INK);
-    chart
-        .configure_mesh()
+    faint(&mut chart.configure_mesh(), FONT_SIZE)
         .disable_x_mesh()
-        .bold_line_style(INK.mix(0.14))
-        .light_line_style(INK.mix(0.0))
-        .axis_style(INK.mix(0.4))
         .y_labels((top - BOTTOM) as usize + 1)
         .x_labels(12)
         .y_label_formatter(&|power| decade(*power))
         .x_label_formatter(&|time| format!("{time:.0} s"))
-        .label_style(text.clone())
-        .axis_desc_style(text)
         .y_desc("longest gap")
         .draw()?;
     draw_marks(&mut chart, report, top)?;
@@ -146,15 +126,10 @@ fn decade(power: f64) -> String {
     }
 }
 
-fn in_page_colours(svg: &str) -> String {
-    let size = format!("width=\"{WIDTH}\" height=\"{HEIGHT}\"");
-    let fluid = "role=\"img\" aria-label=\"Longest gap between completed requests over time\"";
-    svg.replace(INK_TEXT, "currentColor").replacen(&size, fluid, 1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chart::INK_TEXT;
     use crate::demo::report::tests::example;
 
     #[test]
@@ -176,7 +151,7 @@ mod tests {
         for text in ["quiet", "rail-cut", "kill-lender-card", "100 µs", "10 ms", "20 s", "currentColor"] {
             assert!(svg.contains(text), "{text}");
         }
-        assert!(!svg.contains(INK_TEXT) && !svg.contains(&format!("width=\"{WIDTH}\"")));
+        assert!(!svg.contains(INK_TEXT) && !svg.contains("width=\"1060\""));
     }
 
     #[test]

@@ -110,8 +110,8 @@ impl Announce {
         let function = self.wanted[place].line.function();
         let failure = match in_use_by {
             Some(by) => Failure::refused(format!(
-                "{function} is in use by {by} since {}; it can be borrowed when that node gives it back",
-                since_text(since)
+                "{function} is in use by {by} since {} ago; it can be borrowed when that node gives it back",
+                crate::status::age(since.as_secs_f64())
             )),
             None => Failure::refused(format!(
                 "{function}: one side encrypts and the other does not; give --insecure to both or to none"
@@ -167,14 +167,5 @@ impl serve::Observer for Announce {
     fn gives_back(&self) -> bool {
         // What was never had need not be given back.
         self.announced.iter().any(|announced| *announced)
-    }
-}
-
-/// "3 min (2026-11-21 10:02:11 UTC)" would need a calendar; people count in minutes anyway.
-fn since_text(since: Duration) -> String {
-    match since.as_secs() {
-        seconds @ 0..120 => format!("{seconds} s"),
-        seconds @ 120..7200 => format!("{} min", seconds / 60),
-        seconds => format!("{} h", seconds / 3600),
     }
 }

@@ -57,6 +57,7 @@ fn open_path(path: &Path, read_only: bool, block_size: u32) -> Result<Image, Fai
 fn exit_of(error: &OpenError) -> Exit {
     match error.reason {
         OpenRefusal::TooSmall { .. } | OpenRefusal::NotBlocks { .. } => Exit::Usage,
+        OpenRefusal::Interrupted => Exit::Done,
         _ => Exit::Refused,
     }
 }

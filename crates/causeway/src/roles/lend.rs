@@ -1,9 +1,12 @@
 //! What a node lends: images, the keys of their loans, and the lines.
 
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+
 use io::agent::{LoanEnd, LoanSpec, Rail};
 
 use super::image;
-use crate::cli::{LendArgs, Source};
+use crate::cli::{ByteSize, LendArgs, Source};
 use crate::config::Device;
 use crate::exit::Failure;
 use crate::line::{FunctionName, Key, Line};
@@ -39,6 +42,60 @@ pub(super) fn devices(args: &LendArgs) -> Vec<Lent> {
             block_size: crate::config::BlockSize::default().bytes(),
         })
         .collect()
+}
+
+/// Refuses what cannot work whatever the files hold: one source twice, more memory than there is. Nothing is opened
+/// for it, so that a source's own lock, which waits for a dead node's, is not waited for.
+pub(super) fn check(devices: &[Lent]) -> Result<(), Failure> {
+    for (index, device) in devices.iter().enumerate() {
+        let Source::Path(path) = &device.source else { continue };
+        let same = |earlier: &&Lent| matches!(&earlier.source, Source::Path(other) if is_same(path, other));
+        if let Some(earlier) = devices[..index].iter().find(same) {
+            let (source, name) = (&device.source, &device.function);
+            let also = if earlier.source == *source {
+                String::new()
+            } else {
+                format!(", there by the name of {}", earlier.source)
+            };
+            return Err(Failure::usage(format!(
+                "{source} is to be lent twice, as {} and as {name}{also}; a source is one function, remove one of them",
+                earlier.function
+            )));
+        }
+    }
+    let system = rustix::system::sysinfo();
+    fits_memory(devices, system.totalram as u64 * u64::from(system.mem_unit))
+}
+
+/// Whether two paths lead to one file or one block device. What is not there is no file yet, and refused by name later.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let identity = |path: &Path| {
+        let found = std::fs::metadata(path).ok()?;
+        let is_device = found.file_type().is_block_device();
+        Some(if is_device { (true, found.rdev(), 0) } else { (false, found.dev(), found.ino()) })
+    };
+    one == other || identity(one).is_some_and(|found| identity(other) == Some(found))
+}
+
+fn fits_memory(devices: &[Lent], memory: u64) -> Result<(), Failure> {
+    let mut wanted = 0_u64;
+    for device in devices {
+        let Source::Ram(size) = device.source else { continue };
+        wanted = wanted.saturating_add(size.0);
+        if wanted > memory {
+            let (source, name) = (&device.source, &device.function);
+            let all = if wanted == size.0 {
+                String::new()
+            } else {
+                format!(" together with the ones before ({} in all)", ByteSize(wanted))
+            };
+            return Err(Failure::usage(format!(
+                "{source} for {name} is more{all} than this machine's memory, {}; choose a smaller size, or lend a file",
+                ByteSize(memory)
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Opens everything that is to be lent. Each function has a key of its own, so that its line opens no other.
@@ -94,6 +151,52 @@ fn function_key(secret: &Key, function: &FunctionName) -> [u8; 32] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exit::Exit;
+
+    fn lent(sources: &[&str]) -> Vec<Lent> {
+        let sources = sources.iter().enumerate();
+        sources
+            .map(|(index, source)| Lent {
+                function: FunctionName::nvme(index),
+                source: Source::from_os(source.into()).unwrap(),
+                read_only: false,
+                block_size: 512,
+            })
+            .collect()
+    }
+
+    #[test]
+    fn one_file_under_two_names_is_refused_with_both() {
+        let folder = tempfile::tempdir().unwrap();
+        let [file, link, other] = ["a.img", "b.img", "c.img"].map(|name| folder.path().join(name));
+        std::fs::write(&file, [0; 512]).unwrap();
+        std::fs::write(&other, [0; 512]).unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let [file, link, other] = [&file, &link, &other].map(|path| path.to_str().unwrap());
+        assert!(check(&lent(&[file, other, "missing.img", "ram:1M", "ram:1M"])).is_ok());
+        let failure = check(&lent(&[other, file, link])).unwrap_err();
+        assert_eq!(failure.exit(), Exit::Usage);
+        for word in [file, link, "nvme1", "nvme2"] {
+            assert!(failure.message().contains(word), "{failure}");
+        }
+        assert!(check(&lent(&["missing.img", "missing.img"])).is_err(), "the same path, file or not");
+    }
+
+    #[test]
+    fn memory_that_is_not_there_is_refused_by_name() {
+        assert!(fits_memory(&lent(&["ram:1G", "ram:1G"]), 2 << 30).is_ok());
+        let failure = fits_memory(&lent(&["ram:99999G"]), 2 << 30).unwrap_err();
+        assert!(failure.message().starts_with("ram:99999G for nvme0 is more than"), "{failure}");
+        let failure = fits_memory(&lent(&["ram:1G", "ram:1536M"]), 2 << 30).unwrap_err();
+        assert!(
+            failure.message().contains("ram:1536M") && failure.message().contains("2.5 GiB"),
+            "{failure}"
+        );
+        assert!(
+            fits_memory(&lent(&["ram:16383P", "ram:16383P"]), u64::MAX - 1).is_err(),
+            "sums do not overflow"
+        );
+    }
 
     #[test]
     fn functions_have_keys_and_groups_of_their_own() {

@@ -33,9 +33,10 @@ pub fn card_main() -> ExitCode {
 /// `causeway lend`: serves until SIGTERM.
 pub fn lend(args: &LendArgs) -> Result<(), Failure> {
     let name = args.node_name();
+    let devices = lend::devices(args);
+    lend::check(&devices)?;
     let mut state = open_state(args.state_dir.as_deref(), &name)?;
     let control = serve::control_socket(&name)?;
-    let devices = lend::devices(args);
     let loans = lend::loans(&devices, &state, args.insecure)?;
     let rails = rails::listen(&rails::named(args.listen.clone()), &mut state)?;
     let lines = lend::lines(&loans, &rails)?;
@@ -65,11 +66,12 @@ pub fn borrow(args: &BorrowArgs, line: Line) -> Result<(), Failure> {
 
 /// `causeway node`: serves until SIGTERM.
 pub fn node(config: Config) -> Result<(), Failure> {
+    let devices: Vec<_> = config.devices.iter().map(lend::Lent::of_device).collect();
+    lend::check(&devices)?;
     let mut state = open_state(config.state_dir.as_deref(), &config.name)?;
     let control = serve::control_socket(&config.name)?;
     let wanted: Vec<_> =
         config.loans.iter().map(|loan| borrow::Wanted::of_preset(loan, config.insecure)).collect();
-    let devices: Vec<_> = config.devices.iter().map(lend::Lent::of_device).collect();
     let mut loans = lend::loans(&devices, &state, config.insecure)?;
     let rails = if config.devices.is_empty() && config.rails.is_empty() {
         rails::toward(&borrow::most_addresses(&wanted))?

@@ -30,6 +30,12 @@ pub(super) fn status(view: &View<'_>) -> Status {
     status
 }
 
+/// The identity of the node at the other end of a loan, once there was one.
+pub(super) fn peer_of(view: &View<'_>, loan: usize) -> Option<u64> {
+    let (_, cells) = view.loans().nth(loan)?;
+    Some(cells.edge.peer_node.get()).filter(|peer| *peer != 0)
+}
+
 fn card(view: &View<'_>) -> Card {
     let record = view.card;
     let state = match (record.running, record.restarts) {
@@ -100,7 +106,10 @@ fn device(view: &View<'_>, loan: &LoanSpec, cells: &LoanCells) -> Device {
 }
 
 fn loan_of(view: &View<'_>, loan: &LoanSpec, cells: &LoanCells) -> Loan {
-    let silent = view.silence(cells) > base::times::SILENCE;
+    // Before a peer was ever heard there is no time since when.
+    let had_peer = cells.edge.peer_node.get() != 0;
+    let silence = Some(view.silence(cells)).filter(|silence| had_peer && *silence > base::times::SILENCE);
+    let silent = silence.is_some();
     let state = match channel_state(cells) {
         "open" if silent => "silent",
         "open" => "up",
@@ -121,6 +130,8 @@ fn loan_of(view: &View<'_>, loan: &LoanSpec, cells: &LoanCells) -> Loan {
         role,
         peer: peer_name(cells),
         state: state.to_owned(),
+        // Nobody is expected to speak for a function that is free or was given back.
+        silent_s: silence.filter(|_| matches!(state, "silent" | "connecting")).map(|time| time.as_secs_f64()),
         edge,
     }
 }

@@ -1,5 +1,6 @@
 //! A running node: its agent, its control socket and its signals.
 
+use std::collections::BTreeSet;
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 use io::agent::{Agent, AgentEvent, LoanEnd, LoanSpec, NodeSpec, Rail};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use signal_hook::consts::{SIGINT, SIGTERM};
-use tracing::info;
+use tracing::{debug, info, warn};
 
 use super::report;
 use crate::cli::NodeName;
@@ -19,6 +20,9 @@ use crate::state_dir::StateDir;
 
 /// How long giving back may take before the node ends without it.
 const GIVE_BACK: Duration = Duration::from_secs(8);
+
+/// The bits of a domain: a fabric has 262,144.
+const DOMAIN_MASK: u32 = (1 << 18) - 1;
 
 /// What a role does about events.
 pub(super) trait Observer {
@@ -76,6 +80,8 @@ pub(super) struct Node {
     signals: UnixStream,
     /// Since the node was asked to end.
     ending: Option<Instant>,
+    /// Loans whose drive is usable, as the log has said: each new card finds that out again, and nothing has changed.
+    usable: BTreeSet<usize>,
 }
 
 impl Node {
@@ -101,7 +107,7 @@ impl Node {
             loans,
         };
         let agent = Agent::start(spec).map_err(|error| Failure::io("cannot start the node", &error))?;
-        Ok(Self { agent, control, signals, ending: None })
+        Ok(Self { agent, control, signals, ending: None, usable: BTreeSet::new() })
     }
 
     /// Serves until the node has ended.
@@ -114,7 +120,7 @@ impl Node {
             let events = self.agent.turn().map_err(|error| Failure::io("the node cannot go on", &error))?;
             let mut then = Then::GoOn;
             for event in &events {
-                log_event(event);
+                self.log_event(event);
                 if observer.handle(event)? == Then::End {
                     then = Then::End;
                 }
@@ -182,6 +188,30 @@ impl Node {
         ))
     }
 
+    fn log_event(&mut self, event: &AgentEvent) {
+        let spec = self.agent.view().spec();
+        let name = |loan: &usize| spec.loans.get(*loan).map_or("?", |loan| loan.function.as_str());
+        match event {
+            AgentEvent::Ready(loan) if self.usable.insert(*loan) => {
+                info!(function = name(loan), "drive is usable");
+                let peer = report::peer_of(&self.agent.view(), *loan);
+                if let Some(what) = peer.and_then(|peer| shared_domain(spec.node, peer)) {
+                    warn!(function = name(loan), "{what}");
+                }
+            }
+            AgentEvent::Ready(loan) => debug!(function = name(loan), "drive is usable to the new card too"),
+            AgentEvent::GivenBack(loan) => {
+                self.usable.remove(loan);
+                info!(function = name(loan), "loan was given back");
+            }
+            AgentEvent::Refused { loan, .. } => {
+                self.usable.remove(loan);
+                info!(function = name(loan), "loan was refused");
+            }
+            AgentEvent::LoadEnded(loan, _) => info!(function = name(loan), "the load has ended"),
+        }
+    }
+
     /// What was lent is made durable; dropping the agent ends the card.
     fn end(self) -> Result<(), Failure> {
         for loan in &self.agent.view().spec().loans {
@@ -195,6 +225,25 @@ impl Node {
     }
 }
 
+/// What is wrong where two nodes have one domain. Addresses tell nodes apart by their domain; a loan between two such
+/// nodes works, as nobody stands between them, but a fabric that has both would not know which is meant.
+fn shared_domain(node: u64, peer: u64) -> Option<String> {
+    // The agent folds a node's identity into its domain bit by bit, so equal domains show in the bits that differ.
+    let differs = node ^ peer;
+    let folded = (differs as u32 ^ (differs >> 32) as u32) & DOMAIN_MASK;
+    match (differs, folded) {
+        (0, _) => Some(format!(
+            "this node and the lender have one identity, {node:016x}: one's state folder is a copy of the other's; \
+             give one of them a new folder with --state-dir or `state_dir`"
+        )),
+        (_, 0) => Some(format!(
+            "this node, {node:016x}, and the lender, {peer:016x}, have the same domain by chance; give one of them a \
+             new identity: a new folder with --state-dir or `state_dir`"
+        )),
+        _ => None,
+    }
+}
+
 fn signals() -> std::io::Result<UnixStream> {
     let (ours, theirs) = UnixStream::pair()?;
     ours.set_nonblocking(true)?;
@@ -202,15 +251,6 @@ fn signals() -> std::io::Result<UnixStream> {
         signal_hook::low_level::pipe::register(signal, theirs.try_clone()?)?;
     }
     Ok(ours)
-}
-
-fn log_event(event: &AgentEvent) {
-    match event {
-        AgentEvent::Ready(loan) => info!(loan, "drive is usable"),
-        AgentEvent::GivenBack(loan) => info!(loan, "loan was given back"),
-        AgentEvent::Refused { loan, .. } => info!(loan, "loan was refused"),
-        AgentEvent::LoadEnded(loan, _) => info!(loan, "the load has ended"),
-    }
 }
 
 fn answer(agent: &Agent, request: &Request, stop: &mut bool) -> Response {
@@ -240,4 +280,19 @@ fn impair(agent: &Agent, wanted: &Impairment) -> Response {
     ratios.iter().for_each(|(field, value)| field.store(*value, Ordering::Relaxed));
     target.cut(wanted.cut_out, wanted.cut_in);
     Response::Done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_with_one_domain_are_named() {
+        assert_eq!(shared_domain(0x1234_5678_0000_0001, 0x1234_5678_0000_0002), None);
+        let copy = shared_domain(7, 7).unwrap();
+        assert!(copy.contains("one identity, 0000000000000007") && copy.contains("copy"), "{copy}");
+        // One bit in each half: the folded ones cancel out.
+        let chance = shared_domain(0, 0x0000_0010_0000_0010).unwrap();
+        assert!(chance.contains("same domain by chance") && chance.contains("0000001000000010"), "{chance}");
+    }
 }

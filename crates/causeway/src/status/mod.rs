@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use render::age;
 pub use render::render;
 
 /// The version of the document.
@@ -179,6 +180,9 @@ pub struct Loan {
     /// `connecting`, `up`, `silent`, ...
     #[serde(default)]
     pub state: String,
+    /// How long nothing has been heard of the peer, in seconds; `null` while it is heard, and before it ever was.
+    #[serde(default)]
+    pub silent_s: Option<f64>,
     /// Where the borrower serves it; `null` at the lender.
     #[serde(default)]
     pub edge: Option<String>,

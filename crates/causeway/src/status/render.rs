@@ -50,7 +50,12 @@ fn loans(status: &Status) -> Vec<Vec<String>> {
         };
         let edge = loan.edge.clone().unwrap_or_default();
         let generation = loan.generation.to_string();
-        vec![loan.function.clone(), generation, role.to_owned(), loan.state.clone(), loan.peer.clone(), edge]
+        let state = match loan.silent_s.map(age) {
+            Some(age) if loan.state == "silent" => format!("silent for {age}"),
+            Some(age) => format!("{}, silent for {age}", loan.state),
+            None => loan.state.clone(),
+        };
+        vec![loan.function.clone(), generation, role.to_owned(), state, loan.peer.clone(), edge]
     };
     status.loans.iter().map(row).collect()
 }
@@ -149,5 +154,14 @@ fn seconds(seconds: f64) -> String {
         s if s >= 1.0 => format!("{s:.2} s"),
         s if s >= 1e-3 => format!("{:.1} ms", s * 1e3),
         s => format!("{:.0} us", s * 1e6),
+    }
+}
+
+/// For how long: people count in whole seconds, minutes, hours.
+pub(crate) fn age(seconds: f64) -> String {
+    match seconds as u64 {
+        seconds @ 0..120 => format!("{seconds} s"),
+        seconds @ 120..7200 => format!("{} min", seconds / 60),
+        seconds => format!("{} h", seconds / 3600),
     }
 }

@@ -51,6 +51,7 @@ pub(crate) fn example() -> Status {
         role: Role::Lender,
         peer: "9f3c2a771b0e55d4".to_owned(),
         state: "up".to_owned(),
+        silent_s: None,
         edge: None,
     });
     status.counters.dropped_auth = 2;
@@ -136,6 +137,19 @@ CARD  GEN  RESTARTS  STATE    LAST RECOVERY
 COUNTED  dropped_auth 2
 ";
     assert_eq!(render(&example()), expected);
+}
+
+#[test]
+fn a_loan_that_is_silent_says_for_how_long() {
+    let mut status = example();
+    for (state, silent_s, shown) in [
+        ("silent", Some(4.2), "silent for 4 s"),
+        ("connecting", Some(200.0), "connecting, silent for 3 min"),
+        ("connecting", None, "connecting  "),
+    ] {
+        (status.loans[0].state, status.loans[0].silent_s) = (state.to_owned(), silent_s);
+        assert!(render(&status).contains(shown), "{}", render(&status));
+    }
 }
 
 #[test]

@@ -8,12 +8,16 @@ use super::cells::{
     ACCEPTED_PAYLOAD, CONNECTION_REQUESTS, CONNECTIONS, KINDS, REQUESTS, Request, agreed, stage,
 };
 use super::{Phase, Server};
+use crate::nvme::Driver;
 use crate::{BlockError, BlockKind, BlockRequest};
 
 /// Most blocks of one request for zeroes, as NVMe counts them.
 const ZEROES_MAX: u64 = 1 << 16;
 /// Pages that stay for others however many one connection wants, and that it may have in any case.
 const PAGES_RESERVED: usize = 256;
+
+/// Pages that requests of all connections may have, however many the driver keeps.
+const PAGES_FOR_REQUESTS: usize = Pages::CAPACITY - Driver::KEPT_PAGES;
 
 /// Pages that are left to whoever shares the pool.
 const POOL_RESERVE: usize = 64;
@@ -158,12 +162,12 @@ impl Server<'_> {
     /// Pages that one connection may have beyond its first request.
     fn page_budget(&self) -> usize {
         let open = (0..CONNECTIONS).filter(|slot| !self.is_idle(*slot)).count().max(1);
-        ((Pages::CAPACITY - PAGES_RESERVED) / open).max(PAGES_RESERVED)
+        ((PAGES_FOR_REQUESTS - PAGES_RESERVED) / open).max(PAGES_RESERVED)
     }
 
     /// Whether there is room for a request of `count` pages, now or after the commit.
     pub(super) fn has_room(&self, count: usize) -> bool {
-        let pages = count == 0 || self.pages.free() >= count + POOL_RESERVE;
+        let pages = count == 0 || self.pages.has_free(count + POOL_RESERVE);
         pages && self.slots.used() < REQUESTS
     }
 

@@ -3,6 +3,7 @@
 use base::ledger::{Bytes, Cell, Counter, Fifo, SlotCells};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+use super::unflushed::UnflushedCells;
 use crate::{BlockKind, BlockRequest};
 
 /// Entries of the admin queues.
@@ -64,6 +65,8 @@ pub struct DriverCells {
     pub(super) watch: Cell<u64>,
     /// When an orderly shutdown is given up; 0 while none is wanted.
     pub(super) shutdown_limit: Cell<u64>,
+    /// When the first command that waits to be tried again may be issued; 0 while none does.
+    pub(super) retry: Cell<u64>,
     /// The shutdown's own flush has ended.
     pub(super) flushed: Cell<u32>,
     /// Accesses of the initialisation that are to be polled.
@@ -105,6 +108,8 @@ pub struct DriverCells {
     pub(super) issued: Cell<u16>,
     /// How much of the first pending command has been written to the controller's memory.
     pub(super) piece: Cell<u16>,
+    /// One more than the identifier of the driver's own command; 0 for none. It is never in `pending`.
+    pub(super) own: Cell<u16>,
 
     /// Namespace size in logical blocks; valid with `block_size`.
     pub(super) blocks: Cell<u64>,
@@ -131,6 +136,9 @@ pub struct DriverCells {
     /// Data of an Identify command, complete when its completion arrives, and read in that very step.
     pub(super) identify: Bytes<4096>,
 
+    /// Writes that have ended and are not flushed.
+    pub(super) unflushed: UnflushedCells,
+
     /// What the driver has counted.
     pub counters: DriverCounters,
 }
@@ -151,6 +159,12 @@ pub struct DriverCounters {
     pub resets: Counter,
     /// Completions and memory writes that made no sense.
     pub ignored: Counter,
+    /// Writes kept until they are flushed.
+    pub kept: Counter,
+    /// Commands by which kept writes were written again after an initialisation.
+    pub rewritten: Counter,
+    /// Kept writes that could not be written again, or whose flush failed for good.
+    pub lost: Counter,
 }
 
 /// Bits of [`DriverCells::flags`].
@@ -170,35 +184,70 @@ pub(super) struct CommandCells {
 }
 
 /// What a command is, so that it can be issued again.
-#[derive(Clone, Copy, PartialEq, FromBytes, IntoBytes, Immutable)]
+#[derive(Clone, Copy, PartialEq, Default, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub(super) struct Command {
+    /// Of an issued flush: how many writes had been kept by then.
     pub(super) lba: u64,
-    /// Nanoseconds; meaningful while issued.
-    pub(super) issued_at: u64,
+    /// Nanoseconds: since when it is issued, or when it may be again.
+    pub(super) at: u64,
     pub(super) blocks: u32,
     /// The requester's.
     pub(super) id: u32,
+    /// Where the data begin in the first page.
+    pub(super) offset: u16,
     /// Code of the [`BlockKind`].
     pub(super) kind: u8,
     pub(super) fua: u8,
     pub(super) pages: u8,
-    pub(super) issued: u8,
-    pub(super) retried: u8,
-    /// A flush of the driver's own.
-    pub(super) internal: u8,
-    pub(super) reserved: [u8; 2],
+    /// One of [`stage`].
+    pub(super) stage: u8,
+    /// How often it was tried in vain, as far as one counts.
+    pub(super) tries: u8,
+    /// One of [`owner`].
+    pub(super) owner: u8,
+}
+
+/// Codes of [`Command::stage`].
+pub(super) mod stage {
+    /// Waits for the submission queue.
+    pub(in super::super) const PENDING: u8 = 0;
+    /// The controller has it.
+    pub(in super::super) const ISSUED: u8 = 1;
+    /// Waits for the time at which it may be tried again.
+    pub(in super::super) const DELAYED: u8 = 2;
+}
+
+/// Codes of [`Command::owner`].
+pub(super) mod owner {
+    pub(in super::super) const REQUESTER: u8 = 0;
+    /// The driver's own: a flush that makes room for writes.
+    pub(in super::super) const FLUSH: u8 = 1;
+    /// The flush of an orderly shutdown.
+    pub(in super::super) const LAST_FLUSH: u8 = 2;
+    /// A kept write, written again.
+    pub(in super::super) const REWRITE: u8 = 3;
 }
 
 impl Command {
     pub(super) fn kind(&self) -> BlockKind {
-        match self.kind {
+        Self::kind_of(self.kind)
+    }
+
+    /// What `code` stands for.
+    pub(super) fn kind_of(code: u8) -> BlockKind {
+        match code {
             0 => BlockKind::Read,
             1 => BlockKind::Write,
             2 => BlockKind::Flush,
             3 => BlockKind::Trim,
             _ => BlockKind::WriteZeroes,
         }
+    }
+
+    /// Whether it changes what the drive holds.
+    pub(super) fn is_write(&self) -> bool {
+        matches!(self.kind(), BlockKind::Write | BlockKind::WriteZeroes | BlockKind::Trim)
     }
 
     pub(super) fn code(kind: BlockKind) -> u8 {

@@ -5,8 +5,8 @@ use spec::nvme::registers::Csts;
 use spec::nvme::{Status, StatusCodeType};
 use zerocopy::IntoBytes;
 
-use super::cells::{COMMANDS, Command, Done, SUBMISSION_BYTES, flag};
-use super::init::State;
+use super::cells::{COMMANDS, Command, Done, SUBMISSION_BYTES, flag, owner, stage};
+use super::init::{State, backoff_ms};
 use super::{COMMAND_TIMEOUT, Driver, WATCH};
 use crate::{Access, BlockError, BlockKind, BlockRequest};
 
@@ -44,22 +44,36 @@ pub(super) fn error_of(status: Status) -> Result<(), BlockError> {
     }
 }
 
-/// Whether the same command may succeed if it is issued again.
-fn is_transient(status: Status) -> bool {
+/// What is to be done about a status.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Verdict {
+    /// The command would end like this again.
+    Final,
+    /// It may be worth another try.
+    Once,
+    /// Something on the way to the medium was absent: the command is tried until it is not.
+    Again,
+}
+
+fn verdict(status: Status) -> Verdict {
     let code = status.code();
-    !status.dnr()
-        && (code.sct() == StatusCodeType::PATH
-            || matches!(
-                code,
-                Status::ABORT_REQUESTED
-                    | Status::ABORTED_POWER_LOSS
-                    | Status::ABORTED_SQ_DELETION
-                    | Status::DATA_TRANSFER_ERROR
-                    | Status::INTERNAL_ERROR
-                    | Status::NAMESPACE_NOT_READY
-                    | Status::COMMAND_INTERRUPTED
-                    | Status::TRANSIENT_TRANSPORT_ERROR
-            ))
+    let is_transient = code.sct() == StatusCodeType::PATH
+        || matches!(
+            code,
+            Status::ABORT_REQUESTED
+                | Status::ABORTED_POWER_LOSS
+                | Status::ABORTED_SQ_DELETION
+                | Status::DATA_TRANSFER_ERROR
+                | Status::NAMESPACE_NOT_READY
+                | Status::COMMAND_INTERRUPTED
+                | Status::TRANSIENT_TRANSPORT_ERROR
+        );
+    match code {
+        _ if status.dnr() => Verdict::Final,
+        _ if is_transient => Verdict::Again,
+        Status::INTERNAL_ERROR => Verdict::Once,
+        _ => Verdict::Final,
+    }
 }
 
 impl Driver<'_> {
@@ -68,18 +82,22 @@ impl Driver<'_> {
         let (cells, journal) = (self.cells, self.journal);
         let mut command = self.command(cid).head.get();
         if let Some(result) = self.ends_here(&command) {
-            cells.pending.pop(journal);
+            self.leave_pending(&command);
             self.finish(cid, code(result));
             return None;
         }
         if let Some(write) = self.place_list(cid, &command) {
             return Some(write);
         }
-        cells.pending.pop(journal);
+        self.leave_pending(&command);
         cells.piece.set(journal, 0);
-        command.issued = 1;
-        command.issued_at = now.as_nanos();
+        command.stage = stage::ISSUED;
+        command.at = now.as_nanos();
+        if command.kind() == BlockKind::Flush {
+            command.lba = self.unflushed.appended();
+        }
         self.command(cid).head.set(journal, command);
+        self.running.begin(&command, self.command(cid), self.is_kept(&command));
         cells.issued.update(journal, |issued| issued + 1);
         self.arm_watch(now);
         let slot = cells.sq_tail.get();
@@ -102,7 +120,8 @@ impl Driver<'_> {
     fn ends_here(&self, command: &Command) -> Option<Result<(), BlockError>> {
         const { assert!(BlockRequest::MAX_BYTES / 512 <= WRITE_ZEROES_MAX) };
         let pages = u64::from(command.pages);
-        let bytes = u64::from(command.blocks) * u64::from(self.cells.block_size.get());
+        let bytes =
+            u64::from(command.offset) + u64::from(command.blocks) * u64::from(self.cells.block_size.get());
         let fits = bytes <= pages << 12 && bytes > (pages << 12).saturating_sub(1 << 12);
         match command.kind() {
             BlockKind::Flush => None,
@@ -115,54 +134,128 @@ impl Driver<'_> {
         }
     }
 
+    /// The driver's own command is not among the pending ones.
+    fn leave_pending(&self, command: &Command) {
+        if command.owner == owner::REQUESTER {
+            self.cells.pending.pop(self.journal);
+        }
+    }
+
+    /// The next command to be issued, if one may be.
+    pub(super) fn next_pending(&self) -> Option<u16> {
+        let cells = self.cells;
+        if let Some(own) = cells.own.get().checked_sub(1)
+            && self.command(own).head.get().stage == stage::PENDING
+        {
+            return Some(own);
+        }
+        if self.unflushed.is_rewriting() {
+            return None;
+        }
+        cells.pending.front().filter(|cid| self.can_keep(&self.command(*cid).head.get()))
+    }
+
     /// Command `cid` has ended at the controller.
-    pub(super) fn complete(&mut self, cid: u16, status: Status) {
+    pub(super) fn complete(&mut self, now: Instant, cid: u16, status: Status) {
         let known = usize::from(cid) < COMMANDS && self.slots.is_used(cid);
-        let mut command =
+        let command =
             if known { self.command(cid).head.get() } else { return self.cells.counters.ignored.add(1) };
-        if command.issued == 0 {
+        if command.stage != stage::ISSUED {
             return self.cells.counters.ignored.add(1);
         }
-        if is_transient(status) && command.retried == 0 {
-            command.retried = 1;
-            command.issued = 0;
-            self.command(cid).head.set(self.journal, command);
-            self.cells.issued.update(self.journal, |issued| issued - 1);
-            self.cells.pending.push(self.journal, cid);
-            self.cells.counters.retries.add(1);
-            return;
+        match verdict(status) {
+            Verdict::Again => return self.try_again(now, cid),
+            Verdict::Once if command.tries == 0 => return self.try_again(now, cid),
+            Verdict::Once | Verdict::Final => {}
         }
-        self.finish(cid, code(error_of(status)));
+        let ended = error_of(status);
+        let is_requested = command.owner == owner::REQUESTER;
+        let result = if is_requested && ended.is_ok() { self.settle(cid, &command) } else { ended };
+        self.finish(cid, code(result));
+    }
+
+    /// Issues a command again: the first time at once, then after growing waits. Whoever submitted it decides for how long.
+    fn try_again(&mut self, now: Instant, cid: u16) {
+        let (cells, journal) = (self.cells, self.journal);
+        let mut command = self.leave_controller(cid);
+        cells.counters.retries.add(1);
+        command.stage = if command.tries == 0 { stage::PENDING } else { stage::DELAYED };
+        if command.stage == stage::DELAYED {
+            command.at = self.after(now, backoff_ms(command.tries.into()));
+            self.arm_retry(command.at);
+        } else if command.owner == owner::REQUESTER {
+            cells.pending.push(journal, cid);
+        }
+        command.tries = command.tries.saturating_add(1);
+        self.command(cid).head.set(journal, command);
+    }
+
+    /// Commands that have waited long enough are issued again.
+    pub(super) fn resume_delayed(&mut self, now: Instant) {
+        let (cells, journal) = (self.cells, self.journal);
+        cells.retry.set(journal, 0);
+        for cid in self.slots.iter() {
+            let head = &self.command(cid).head;
+            let command = head.get();
+            if command.stage != stage::DELAYED {
+                continue;
+            }
+            if command.at > now.as_nanos() {
+                self.arm_retry(command.at);
+                continue;
+            }
+            head.set(journal, Command { stage: stage::PENDING, ..command });
+            if command.owner == owner::REQUESTER {
+                cells.pending.push(journal, cid);
+            }
+        }
+    }
+
+    /// Looks at the delayed commands at `at`, or earlier.
+    fn arm_retry(&self, at: u64) {
+        let retry = self.cells.retry.get();
+        if retry == 0 || at < retry {
+            self.cells.retry.set(self.journal, at);
+        }
     }
 
     /// Ends command `cid` and frees its identifier.
     pub(super) fn finish(&mut self, cid: u16, result: u32) {
         let (cells, journal) = (self.cells, self.journal);
-        let command = self.command(cid).head.get();
-        if command.issued != 0 {
-            cells.issued.update(journal, |issued| issued - 1);
-        }
-        if command.internal != 0 {
-            cells.flushed.set(journal, 1);
-        } else {
+        let command = self.leave_controller(cid);
+        if command.owner == owner::REQUESTER {
             cells.done.push(journal, Done { id: command.id, result });
+        } else {
+            self.own_ended(&command, result == 0);
         }
         self.slots.free(cid);
         cells.counters.commands.add(1);
         cells.counters.errors.add((result != 0).into());
     }
 
-    /// Everything in flight waits for new queues.
+    /// If the controller has command `cid`, it is not to have it any more. Returns the command as it was.
+    pub(super) fn leave_controller(&mut self, cid: u16) -> Command {
+        let cells = self.command(cid);
+        let command = cells.head.get();
+        if command.stage == stage::ISSUED {
+            self.cells.issued.update(self.journal, |issued| issued - 1);
+            self.running.end(&command, cells, self.is_kept(&command));
+        }
+        command
+    }
+
+    /// Everything in flight waits for new queues; what the driver itself wanted, it will want again.
     pub(super) fn requeue(&mut self) {
         let (cells, journal) = (self.cells, self.journal);
+        self.drop_own();
         cells.pending.clear(journal);
         for cid in self.slots.iter() {
-            let head = &self.command(cid).head;
-            cells.counters.reissued.add(head.get().issued.into());
-            head.update(journal, |command| Command { issued: 0, ..command });
+            let command = self.leave_controller(cid);
+            cells.counters.reissued.add((command.stage == stage::ISSUED).into());
+            self.command(cid).head.set(journal, Command { stage: stage::PENDING, ..command });
             cells.pending.push(journal, cid);
         }
-        cells.issued.set(journal, 0);
+        cells.retry.set(journal, 0);
         cells.piece.set(journal, 0);
     }
 
@@ -178,7 +271,7 @@ impl Driver<'_> {
         self.cells.watch.set(self.journal, 0);
         let issued_at = |cid| {
             let command = self.command(cid).head.get();
-            (command.issued != 0).then_some(Instant::from_nanos(command.issued_at))
+            (command.stage == stage::ISSUED).then_some(Instant::from_nanos(command.at))
         };
         let Some(oldest) = self.slots.iter().filter_map(issued_at).min() else { return };
         let age = now.since(oldest);

@@ -15,7 +15,7 @@ use spec::nvme::{
 };
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::cells::{ADMIN_ENTRIES, AccessRecord, IO_ENTRIES, SUBMISSION_BYTES, access, flag, region};
+use super::cells::{ADMIN_ENTRIES, AccessRecord, IO_ENTRIES, SUBMISSION_BYTES, access, flag, owner, region};
 use super::{ACCESS_TIMEOUT, Driver, commands};
 use crate::{Access, AccessId, BlockError, BlockRequest};
 
@@ -243,12 +243,11 @@ impl Driver<'_> {
     /// Another attempt, later.
     pub(super) fn fail(&mut self, now: Instant) {
         let attempts = self.cells.attempts.update(self.journal, |attempts| attempts.saturating_add(1));
-        let wait = (BACKOFF_MS << (attempts - 1).min(16)).min(BACKOFF_MAX_MS);
         self.cells.out.clear(self.journal);
         self.cells.awaited.set(self.journal, 0);
         self.cells.watch.set(self.journal, 0);
         self.set_state(State::Backoff);
-        self.cells.timer.set(self.journal, self.after(now, wait));
+        self.cells.timer.set(self.journal, self.after(now, backoff_ms(attempts)));
     }
 
     fn find_capabilities(&mut self, now: Instant, command_and_status: u32) {
@@ -433,16 +432,17 @@ impl Driver<'_> {
     fn become_ready(&mut self, now: Instant) {
         self.cells.attempts.set(self.journal, 0);
         self.set_state(State::Ready);
+        self.rewrite_all();
         self.arm_watch(now);
         self.transition(now, Event::Idle);
     }
 
     fn shut_down_when_idle(&mut self, now: Instant) {
-        if self.cells.shutdown_limit.get() == 0 || self.slots.used() > 0 {
+        if self.cells.shutdown_limit.get() == 0 || self.slots.used() > 0 || self.unflushed.is_rewriting() {
             return;
         }
         if self.cells.flushed.get() == 0 {
-            return self.submit_flush(now);
+            return self.submit_flush(now, owner::LAST_FLUSH);
         }
         self.cells.watch.set(self.journal, 0);
         self.post_u32(registers::CC, configuration().with_shn(ShutdownNotification::NORMAL.0).0);
@@ -499,6 +499,7 @@ impl Driver<'_> {
         self.cells.block_size.set(self.journal, block_size);
         self.cells.blocks.set(self.journal, namespace.nsze.get());
         if old != 0 && old != block_size {
+            self.lose_all();
             self.cells.pending.clear(self.journal);
             for cid in self.slots.iter() {
                 self.finish(cid, commands::code(Err(BlockError::Io)));
@@ -613,6 +614,11 @@ fn configuration() -> Cc {
 
 fn record(offset: u64) -> AccessRecord {
     AccessRecord { offset, data: [0; 16], id: 0, kind: access::WRITE, bar: 0, len: 0, byte_enables: 0 }
+}
+
+/// The wait after so many failures (at least one).
+pub(super) fn backoff_ms(failures: u32) -> u64 {
+    (BACKOFF_MS << (failures - 1).min(16)).min(BACKOFF_MAX_MS)
 }
 
 pub(super) fn millis(milliseconds: u64) -> Duration {

@@ -6,9 +6,10 @@
 //!
 //! A request never fails because the controller is away: a lost access, a command that is too old and a fatal status
 //! all lead to a reset, and everything in flight is issued again afterwards. Whoever submits decides how long to wait.
+//! What has ended and is not flushed is kept, and written again before that: the controller may have lost it.
 //!
 //! All state lies in [`DriverCells`]; a driver made over the cells of a dead card goes on exactly there. Bounds:
-//! [`Driver::IN_FLIGHT`] requests, [`QUEUE_MEMORY_SIZE`] bytes of queues.
+//! [`Driver::IN_FLIGHT`] requests, [`Driver::KEPT_PAGES`] pages kept, [`QUEUE_MEMORY_SIZE`] bytes of queues.
 //!
 //! Left out: several queues, SGLs, metadata, controllers that move less than 128 KiB a command, namespaces but the first.
 
@@ -17,19 +18,23 @@ mod commands;
 mod init;
 mod prp;
 mod queues;
+mod running;
 #[cfg(test)]
 mod tests;
+mod unflushed;
 
 use core::time::Duration;
 
-use base::ledger::{Journal, Pages, Slots};
+use base::ledger::{Cell, Journal, PageIndex, Pages, Slots};
 use base::{Instant, times};
 
-use crate::{Access, AccessError, AccessId, BlockError, BlockKind, BlockRequest, Geometry};
-use cells::{COMMAND_WORDS, COMMANDS, Command, IN_FLIGHT, flag};
+use crate::{Access, AccessError, AccessId, BlockError, BlockRequest, Geometry};
+use cells::{COMMAND_WORDS, COMMANDS, Command, IN_FLIGHT, flag, owner, stage};
 pub use cells::{DriverCells, DriverCounters, QUEUE_MEMORY_SIZE};
 pub use init::State;
 use init::{Event, millis};
+use running::Running;
+use unflushed::Unflushed;
 
 /// Longest an access may stay unanswered. The stream's own time-out comes first; this one is for a stream that is gone.
 pub const ACCESS_TIMEOUT: Duration = times::COMPLETION_TIMEOUT.saturating_mul(2);
@@ -64,6 +69,8 @@ pub struct Driver<'m> {
     cells: &'m DriverCells,
     slots: Slots<'m, COMMAND_WORDS>,
     pages: Pages<'m>,
+    unflushed: Unflushed<'m>,
+    running: Running,
     journal: Journal<'m>,
     config: DriverConfig,
 }
@@ -71,6 +78,8 @@ pub struct Driver<'m> {
 impl<'m> Driver<'m> {
     /// Most requests that are accepted and not ended.
     pub const IN_FLIGHT: usize = IN_FLIGHT;
+    /// Most pages of writes that have ended and are kept until they are flushed.
+    pub const KEPT_PAGES: usize = unflushed::KEPT_PAGES;
 
     /// The driver over `cells`; on zeroes it waits for [`start`](Self::start), on what a dead card left it goes on.
     pub fn new(cells: &'m DriverCells, pages: Pages<'m>, journal: Journal<'m>, config: DriverConfig) -> Self {
@@ -78,7 +87,16 @@ impl<'m> Driver<'m> {
             (config.queue_memory | config.data_memory).is_multiple_of(base::ledger::PAGE_SIZE as u64),
             "memory is granted in pages"
         );
-        Self { cells, slots: Slots::new(&cells.slots, journal), pages, journal, config }
+        let slots = Slots::new(&cells.slots, journal);
+        let unflushed = Unflushed::new(&cells.unflushed, pages, journal);
+        let mut driver = Self { cells, slots, pages, unflushed, running: Running::new(), journal, config };
+        for cid in driver.slots.iter() {
+            let command = driver.command(cid).head.get();
+            if command.stage == stage::ISSUED {
+                driver.running.begin(&command, driver.command(cid), driver.is_kept(&command));
+            }
+        }
+        driver
     }
 
     /// Initialises the function, at first or after a shutdown. Ignored while the driver runs.
@@ -119,7 +137,7 @@ impl<'m> Driver<'m> {
 
     /// Whether requests are being issued. They are accepted before that, and wait.
     pub fn is_ready(&self) -> bool {
-        self.state() == State::Ready
+        self.state() == State::Ready && !self.unflushed.is_rewriting()
     }
 
     /// What the driver is doing, for status and logs.
@@ -151,6 +169,21 @@ impl<'m> Driver<'m> {
         self.slots.used()
     }
 
+    /// Writes that have ended and are kept until they are flushed, and the pages that the driver holds for them.
+    pub fn kept(&self) -> (usize, usize) {
+        self.unflushed.len()
+    }
+
+    /// Whether the function may read a page now: a write of it is at the controller.
+    pub fn may_read(&self, page: PageIndex) -> bool {
+        self.running.may_read(page)
+    }
+
+    /// Whether the function may write a page now: a read into it is at the controller.
+    pub fn may_write(&self, page: PageIndex) -> bool {
+        self.running.may_write(page)
+    }
+
     /// Accepts a request; the caller has asked for [`room`](Self::room).
     ///
     /// # Panics
@@ -164,16 +197,16 @@ impl<'m> Driver<'m> {
         );
         let command = Command {
             lba: request.lba,
-            issued_at: now.as_nanos(),
+            at: now.as_nanos(),
             blocks: request.blocks,
             id: request.id,
+            offset: 0,
             kind: Command::code(request.kind),
             fua: request.fua.into(),
             pages: request.pages.len() as u8,
-            issued: 0,
-            retried: 0,
-            internal: 0,
-            reserved: [0; 2],
+            stage: stage::PENDING,
+            tries: 0,
+            owner: owner::REQUESTER,
         };
         let cid = self.enqueue(command);
         for (cell, page) in self.cells.commands[cid as usize].pages.iter().zip(request.pages) {
@@ -195,7 +228,7 @@ impl<'m> Driver<'m> {
         if let Some(access) = self.poll_admin_head() {
             return Some(access);
         }
-        if self.is_ready() { self.poll_queues(now) } else { None }
+        if self.state() == State::Ready { self.poll_queues(now) } else { None }
     }
 
     /// Access `id` has ended: with its data, or without for a configuration write. Late answers are ignored.
@@ -217,8 +250,10 @@ impl<'m> Driver<'m> {
 
     /// When [`handle_timeout`](Self::handle_timeout) is to be called, if at all.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        [self.cells.timer.get(), self.cells.watch.get(), self.cells.shutdown_limit.get()]
+        let cells = self.cells;
+        [&cells.timer, &cells.watch, &cells.retry, &cells.shutdown_limit]
             .into_iter()
+            .map(Cell::get)
             .filter(|at| *at != 0)
             .min()
             .map(Instant::from_nanos)
@@ -237,6 +272,9 @@ impl<'m> Driver<'m> {
             self.cells.awaited.set(self.journal, 0);
             self.transition(now, if unanswered { Event::Failed } else { Event::Timer });
         }
+        if due(self.cells.retry.get()) {
+            self.resume_delayed(now);
+        }
         if due(self.cells.watch.get()) {
             self.check_ages(now);
         }
@@ -249,6 +287,8 @@ impl<'m> Driver<'m> {
 
     /// Ends by force.
     fn give_up(&mut self) {
+        self.drop_own();
+        self.cells.retry.set(self.journal, 0);
         for cid in self.slots.iter() {
             self.finish(cid, commands::code(Err(BlockError::Io)));
         }
@@ -257,24 +297,6 @@ impl<'m> Driver<'m> {
         self.cells.awaited.set(self.journal, 0);
         self.cells.watch.set(self.journal, 0);
         self.set_state(State::ShutDown);
-    }
-
-    /// A flush of the driver's own, the last command of an orderly shutdown.
-    fn submit_flush(&mut self, now: Instant) {
-        let command = Command {
-            lba: 0,
-            issued_at: now.as_nanos(),
-            blocks: 0,
-            id: 0,
-            kind: Command::code(BlockKind::Flush),
-            fua: 0,
-            pages: 0,
-            issued: 0,
-            retried: 0,
-            internal: 1,
-            reserved: [0; 2],
-        };
-        self.enqueue(command);
     }
 
     fn enqueue(&mut self, command: Command) -> u16 {

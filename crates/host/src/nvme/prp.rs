@@ -78,7 +78,7 @@ impl Driver<'_> {
             2 => self.page_address(cid, 1),
             _ => self.list_address(cid, command),
         };
-        entry.with_prps(self.page_address(cid, 0), second)
+        entry.with_prps(self.page_address(cid, 0) + u64::from(command.offset), second)
     }
 
     /// The list of all pages but the first, or the range to deallocate.

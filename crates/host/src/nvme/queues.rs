@@ -89,7 +89,8 @@ impl Driver<'_> {
     /// The next write that submits something or acknowledges completions: entries first, then one doorbell for all.
     pub(super) fn poll_queues(&mut self, now: Instant) -> Option<Access> {
         let (cells, journal) = (self.cells, self.journal);
-        while let Some(cid) = cells.pending.front() {
+        self.make_own(now);
+        while let Some(cid) = self.next_pending() {
             if cells.issued.get() >= cells.io_entries.get() - 1 {
                 break;
             }
@@ -162,7 +163,7 @@ impl Driver<'_> {
                 cells.cq_phase.update(journal, |phase| phase ^ 1);
             }
             cells.cq_owed.update(journal, |owed| owed.saturating_add(1));
-            self.complete(entry.cid.get(), entry.status());
+            self.complete(now, entry.cid.get(), entry.status());
         }
         self.transition(now, Event::Idle);
     }

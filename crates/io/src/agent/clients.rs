@@ -4,23 +4,33 @@ use std::os::unix::net::UnixListener;
 
 use node::{EDGE_CONNECTIONS, MAX_LOANS};
 
-use super::{Edge, LoanEnd, LoanSpec};
+use super::{Edge, LoanEnd, LoanSpec, token};
+use crate::wait::{Interest, Waiter};
 
 /// A copy of each client's connection, for the successor of a dead card.
 pub(super) struct Clients {
     connections: Vec<[Option<OwnedFd>; EDGE_CONNECTIONS]>,
 }
 
-/// The listening sockets of the edges, by loan. They do not block from now on.
-pub(super) fn listeners(loans: &[LoanSpec]) -> io::Result<Vec<(usize, BorrowedFd<'_>)>> {
-    let mut found = Vec::new();
-    for (loan, spec) in loans.iter().enumerate() {
-        if let Some(listener) = listener(spec) {
-            listener.set_nonblocking(true)?;
-            found.push((loan, listener.as_fd()));
-        }
+/// Watches the listening sockets of the edges. They do not block from now on.
+pub(super) fn listen(loans: &[LoanSpec], waiter: &Waiter) -> io::Result<()> {
+    for (loan, listener) in listeners(loans) {
+        listener.set_nonblocking(true)?;
+        waiter.register(listener.as_fd(), token::LISTENER + loan as u64, Interest::READ)?;
     }
-    Ok(found)
+    Ok(())
+}
+
+/// Watches them no longer.
+pub(super) fn ignore(loans: &[LoanSpec], waiter: &Waiter) {
+    for (_, listener) in listeners(loans) {
+        // One that is not in the set is just as good.
+        let _ = waiter.deregister(listener.as_fd());
+    }
+}
+
+fn listeners(loans: &[LoanSpec]) -> impl Iterator<Item = (usize, &UnixListener)> {
+    loans.iter().enumerate().filter_map(|(loan, spec)| Some((loan, listener(spec)?)))
 }
 
 /// Nobody new may connect; the sockets disappear from the file system.
@@ -46,12 +56,28 @@ impl Clients {
         Self { connections: (0..MAX_LOANS).map(|_| Default::default()).collect() }
     }
 
-    /// The next client of `loan`, with a free slot. One client too many is told so by an end of the stream.
-    pub(super) fn accept(&self, loans: &[LoanSpec], loan: usize) -> Option<(usize, OwnedFd)> {
-        let (stream, _) = listener(loans.get(loan)?)?.accept().ok()?;
-        let slot = self.connections[loan].iter().position(Option::is_none)?;
-        stream.set_nonblocking(true).ok()?;
-        Some((slot, stream.into()))
+    /// The next client of `loan`, with a free slot; none if nobody waits. One client too many is told so by an end of the
+    /// stream.
+    ///
+    /// # Errors
+    /// Want of descriptors or memory: who waits goes on waiting.
+    pub(super) fn accept(&self, loans: &[LoanSpec], loan: usize) -> io::Result<Option<(usize, OwnedFd)>> {
+        let Some(listener) = loans.get(loan).and_then(listener) else { return Ok(None) };
+        loop {
+            let stream = match listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EAGAIN) => return Ok(None),
+                    // The client has gone again, or a signal came.
+                    Some(libc::ECONNABORTED | libc::EINTR) => continue,
+                    _ => return Err(error),
+                },
+            };
+            if let Some(slot) = self.connections[loan].iter().position(Option::is_none) {
+                stream.set_nonblocking(true)?;
+                return Ok(Some((slot, stream.into())));
+            }
+        }
     }
 
     pub(super) fn keep(&mut self, loan: usize, slot: usize, socket: OwnedFd) {
@@ -62,6 +88,10 @@ impl Clients {
         if let Some(connection) = self.connections.get_mut(loan).and_then(|slots| slots.get_mut(slot)) {
             *connection = None;
         }
+    }
+
+    pub(super) fn connection(&self, loan: usize, slot: usize) -> Option<BorrowedFd<'_>> {
+        self.connections.get(loan)?.get(slot)?.as_ref().map(AsFd::as_fd)
     }
 
     pub(super) fn connections(&self) -> impl Iterator<Item = (usize, usize, BorrowedFd<'_>)> {

@@ -5,6 +5,8 @@
 //! until [`Agent::as_fd`] is readable, then call [`Agent::turn`].
 
 mod clients;
+mod life;
+mod outbox;
 mod view;
 
 use std::ffi::CString;
@@ -15,9 +17,10 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
 use self::clients::Clients;
+use self::life::{LiveCard, Phase, Setbacks};
 pub use self::view::View;
 use crate::files::Image;
 use crate::load::{LoadResult, LoadSpec};
@@ -26,20 +29,15 @@ use crate::messages::{self, ToAgent, ToCard};
 use crate::plan::{
     LoanPlan, MEMORY_BYTES, MediumKind, Plan, RailPlan, RolePlan, SHARED_OFFSET, SharedCells, descriptor,
 };
-use crate::process::{Child, Exit, OWN_EXECUTABLE, Spawn};
+use crate::process::{Child, OWN_EXECUTABLE, Spawn};
 use crate::ring::{Ring, RingError};
 use crate::udp::{RailSocket, max_datagram_bytes};
-use crate::wait::{Interest, SpinTimes, Waiter};
+use crate::wait::{SpinTimes, Waiter};
 
 /// Requests that the ring holds.
 const RING_ENTRIES: u32 = 512;
-/// How long disk requests of a dead card may take to end; the agent waits, and gives the node up where they take longer.
-const DRAIN_PATIENCE: Duration = Duration::from_secs(20);
-/// A card that dies sooner than this has hardly begun.
-const SHORT_LIFE: Duration = Duration::from_millis(50);
-/// So many short lives in a row, and the next card waits for [`RESTART_PAUSE`].
-const SHORT_LIVES: u32 = 10;
-const RESTART_PAUSE: Duration = Duration::from_millis(100);
+/// How long clients wait who could not be accepted for want of descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Frames that a lender offers: the borrower knows the path and says what it takes.
 const LENDER_FRAME: usize = crate::udp::MAX_DATAGRAM_BYTES;
 
@@ -149,6 +147,8 @@ pub struct CardRecord {
     pub running: bool,
     /// From the last death to the moment the successor served.
     pub last_recovery: Option<Duration>,
+    /// Disk requests of the dead card that are still in flight: the next card waits for them.
+    pub draining: Option<u32>,
 }
 
 /// The agent of a node.
@@ -161,16 +161,12 @@ pub struct Agent {
     waiter: Waiter,
     card: Option<LiveCard>,
     record: CardRecord,
+    phase: Phase,
+    setbacks: Setbacks,
     died_at: Option<Instant>,
-    short_lives: u32,
-    restart_at: Option<Instant>,
+    /// Until then nobody is accepted.
+    accept_at: Option<Instant>,
     shutting_down: bool,
-}
-
-struct LiveCard {
-    child: Child,
-    messages: OwnedFd,
-    started: Instant,
 }
 
 mod token {
@@ -189,9 +185,7 @@ impl Agent {
         let memory = memory::create("causeway-ledger", MEMORY_BYTES)?;
         let mapping = Mapping::shared(memory.as_fd())?;
         let waiter = Waiter::new(SpinTimes { idle: Duration::ZERO, expecting: Duration::ZERO })?;
-        for (loan, listener) in clients::listeners(&spec.loans)? {
-            waiter.register(listener, token::LISTENER + loan as u64, Interest::READ)?;
-        }
+        clients::listen(&spec.loans, &waiter)?;
         let ring = make_ring(&spec)?;
         let mut agent = Self {
             spec,
@@ -202,9 +196,10 @@ impl Agent {
             waiter,
             card: None,
             record: CardRecord::default(),
+            phase: Phase::Serving,
+            setbacks: Setbacks::default(),
             died_at: None,
-            short_lives: 0,
-            restart_at: None,
+            accept_at: None,
             shutting_down: false,
         };
         if let Some(ring) = &agent.ring {
@@ -222,7 +217,7 @@ impl Agent {
 
     /// When [`Agent::turn`] is to be called although nothing is readable.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.restart_at
+        [self.next_of_life(), self.accept_at].into_iter().flatten().min()
     }
 
     /// Does what is due, without waiting; returns what the role has to know.
@@ -244,10 +239,11 @@ impl Agent {
                 listener => self.accept((listener - token::LISTENER) as usize),
             }
         }
-        if self.restart_at.is_some_and(|at| at <= Instant::now()) {
-            self.restart_at = None;
-            self.start_card()?;
+        if self.accept_at.is_some_and(|at| at <= Instant::now()) {
+            self.accept_at = None;
+            clients::listen(&self.spec.loans, &self.waiter)?;
         }
+        self.advance_life()?;
         Ok(events)
     }
 
@@ -255,9 +251,10 @@ impl Agent {
     pub fn shut_down(&mut self) {
         self.shutting_down = true;
         clients::stop_listening(&mut self.spec.loans);
-        if let Some(card) = &self.card {
-            let _ = messages::send(card.messages.as_fd(), &ToCard::ShutDown, None);
+        if let Some(card) = &mut self.card {
+            card.outbox.push(ToCard::ShutDown);
         }
+        self.tell_card();
     }
 
     /// The state of the data plane.
@@ -268,24 +265,6 @@ impl Agent {
     fn shared(&self) -> &SharedCells {
         // SAFETY: inside of the mapping; everything but `ring`, which is written once before the first card, is atomic.
         unsafe { &*self.mapping.at::<SharedCells>(SHARED_OFFSET) }
-    }
-
-    fn start_card(&mut self) -> io::Result<()> {
-        self.record.generation += 1;
-        let (ours, theirs) = messages::pair()?;
-        let plan = self.write_plan()?;
-        let child = self.spawn(&theirs, &plan)?;
-        self.waiter.register(child.as_fd(), token::CARD, Interest::READ)?;
-        self.waiter.register(ours.as_fd(), token::MESSAGES, Interest::READ)?;
-        self.record.pid = Some(child.pid());
-        for (loan, slot, socket) in self.clients.connections() {
-            messages::send(ours.as_fd(), &ToCard::Connection { loan, slot }, Some(socket))?;
-        }
-        if self.shutting_down {
-            messages::send(ours.as_fd(), &ToCard::ShutDown, None)?;
-        }
-        self.card = Some(LiveCard { child, messages: ours, started: Instant::now() });
-        Ok(())
     }
 
     fn spawn(&self, messages: &OwnedFd, plan: &OwnedFd) -> io::Result<Child> {
@@ -395,47 +374,31 @@ impl Agent {
         }
     }
 
-    /// The card is dead: nothing of it may have an effect any more before its successor starts.
-    fn bury_card(&mut self) -> io::Result<()> {
-        let Some(mut card) = self.card.take() else { return Ok(()) };
-        self.died_at.get_or_insert_with(Instant::now);
-        self.waiter.deregister(card.child.as_fd())?;
-        self.waiter.deregister(card.messages.as_fd())?;
-        match card.child.reap()? {
-            Exit::Signal(signal) => warn!(signal, generation = self.record.generation, "card was killed"),
-            Exit::Status(status) => error!(status, generation = self.record.generation, "card has ended"),
-        }
-        self.record.restarts += 1;
-        self.record.running = false;
-        self.record.pid = None;
-        if let Some(ring) = &mut self.ring {
-            ring.drain(DRAIN_PATIENCE).map_err(io::Error::other)?;
-        }
-        let short = card.started.elapsed() < SHORT_LIFE;
-        self.short_lives = if short { self.short_lives + 1 } else { 0 };
-        if self.short_lives < SHORT_LIVES {
-            return self.start_card();
-        }
-        self.restart_at = Some(Instant::now() + RESTART_PAUSE);
-        Ok(())
-    }
-
     fn accept(&mut self, loan: usize) {
-        while let Some((slot, socket)) = self.clients.accept(&self.spec.loans, loan) {
+        loop {
+            let (slot, socket) = match self.clients.accept(&self.spec.loans, loan) {
+                Ok(Some(accepted)) => accepted,
+                Ok(None) => return,
+                Err(error) => return self.stop_accepting(&error),
+            };
             // Nobody serves the slot, so its account may begin anew.
             let accounts = &self.shared().edges[loan][slot];
             accounts.received.reset();
             accounts.sent.reset();
-            if let Some(card) = &self.card {
-                // A card that dies now is followed by one that is given all connections.
-                let _ = messages::send(
-                    card.messages.as_fd(),
-                    &ToCard::Connection { loan, slot },
-                    Some(socket.as_fd()),
-                );
-            }
             self.clients.keep(loan, slot, socket);
+            // A card that is not there is followed by one that is given all connections.
+            if let Some(card) = &mut self.card {
+                card.outbox.push(ToCard::Connection { loan, slot });
+            }
+            self.tell_card();
         }
+    }
+
+    /// Clients wait in the queues of their sockets, which would stay readable all the time.
+    fn stop_accepting(&mut self, error: &io::Error) {
+        warn!(%error, again_in = ?ACCEPT_PAUSE, "clients cannot be accepted for now");
+        clients::ignore(&self.spec.loans, &self.waiter);
+        self.accept_at = Some(Instant::now() + ACCEPT_PAUSE);
     }
 }
 

@@ -11,6 +11,9 @@ use crate::impair::Impairment;
 use crate::memory::Mapping;
 use crate::plan::{MediumKind, SHARED_OFFSET, SharedCells, decode_address};
 
+/// Reads of a value that keeps changing.
+const READS: usize = 16;
+
 /// The state of a node's data plane, read from the counters its card keeps: the card is not asked, and not waited for.
 pub struct View<'a> {
     spec: &'a NodeSpec,
@@ -38,7 +41,8 @@ pub struct RailView {
 impl<'a> View<'a> {
     pub(super) fn new(mapping: &'a Mapping, spec: &'a NodeSpec, card: CardRecord) -> Self {
         let base = NonNull::new(mapping.as_ptr()).expect("a mapping does not begin at zero");
-        // SAFETY: the mapping is initialised, page aligned and outlives the view, which reads only counters: those are atomic.
+        // SAFETY: the mapping is initialised, page aligned and outlives the view, which writes nothing. What it reads is atomic,
+        // or is read volatile, and then by `settled`, since a card, which is another process, may be writing it.
         let memory = unsafe { RawMemory::new(base, SHARED_OFFSET) };
         // SAFETY: as above; the shared cells lie behind the ledger.
         let shared = unsafe { &*mapping.at::<SharedCells>(SHARED_OFFSET) };
@@ -66,8 +70,7 @@ impl<'a> View<'a> {
         let rtt = edge.rtt_ns[rail].get();
         RailView {
             local: self.spec.rails[rail].socket.local(),
-            // A plain read of a cell that the card may be changing: at worst an address that is none, for once.
-            peer: decode_address(cells.peers[rail].get()),
+            peer: settled(|| cells.peers[rail].get()).and_then(decode_address),
             up: edge.rail_up[rail].get() != 0,
             round_trip: (rtt > 0).then(|| Duration::from_nanos(rtt)),
             loss_ratio: edge.loss_ppm[rail].get() as f64 / 1e6,
@@ -95,5 +98,40 @@ impl<'a> View<'a> {
 
     fn has_ring(&self) -> bool {
         self.shared.ring.is_made()
+    }
+}
+
+/// A value of several words that another process may be writing meanwhile: what two volatile reads in a row agree on. A writer
+/// that was killed half-way leaves what agrees and is still torn, until its successor has taken it back; so the value must be
+/// one of which any bytes will do. `None`: it changes faster than it can be read.
+fn settled<T: PartialEq>(read: impl Fn() -> T) -> Option<T> {
+    let mut last = read();
+    for _ in 0..READS {
+        std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
+        let next = read();
+        if next == last {
+            return Some(next);
+        }
+        last = next;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn a_torn_value_is_not_taken() {
+        let reads = Cell::new(0);
+        let read = |values: &[u32]| {
+            let at = reads.replace(reads.get() + 1);
+            values[at.min(values.len() - 1)]
+        };
+        assert_eq!(settled(|| read(&[1, 2, 3, 3, 4])), Some(3));
+        assert_eq!(reads.replace(0), 4);
+        assert_eq!(settled(|| reads.replace(reads.get() + 1)), None);
+        assert_eq!(reads.get(), READS + 1);
     }
 }

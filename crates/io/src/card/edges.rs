@@ -5,7 +5,7 @@ use base::Instant;
 use base::ledger::Span;
 use node::{Card, EDGE_CONNECTIONS, MAX_LOANS};
 
-use super::token;
+use super::{HOT, token};
 use crate::messages::{self, ToAgent};
 use crate::plan::{EdgeAccounts, SharedCells};
 use crate::stream_socket::{self, StreamProgress};
@@ -19,12 +19,15 @@ pub(super) struct Edges<'m> {
     shared: &'m SharedCells,
     /// By loan and slot.
     connections: Vec<Option<Connection>>,
-    open: usize,
+    /// Those that exist, in no order.
+    open: Vec<usize>,
 }
 
 struct Connection {
     socket: OwnedFd,
     interest: Interest,
+    /// Until then it is read without asking.
+    hot_until: Instant,
 }
 
 /// Where a connection stands after an attempt to move bytes.
@@ -37,7 +40,7 @@ enum Outcome {
 impl<'m> Edges<'m> {
     pub(super) fn new(shared: &'m SharedCells) -> Self {
         let connections = (0..MAX_LOANS * EDGE_CONNECTIONS).map(|_| None).collect();
-        Self { shared, connections, open: 0 }
+        Self { shared, connections, open: Vec::with_capacity(MAX_LOANS * EDGE_CONNECTIONS) }
     }
 
     /// A connection from the agent: new, or one that a dead card has served.
@@ -61,8 +64,8 @@ impl<'m> Edges<'m> {
         }
         populate(card, loan, slot, received);
         waiter.register(socket.as_fd(), token::EDGE + key as u64, Interest::READ)?;
-        self.connections[key] = Some(Connection { socket, interest: Interest::READ });
-        self.open += 1;
+        self.connections[key] = Some(Connection { socket, interest: Interest::READ, hot_until: now + HOT });
+        self.open.push(key);
         if card.edge_is_idle(loan, slot) {
             card.edge_open(now, loan, slot);
         } else {
@@ -72,7 +75,26 @@ impl<'m> Edges<'m> {
         Ok(())
     }
 
-    /// Connection `key` can be read, or has ended.
+    /// Reads connections that were in use lately. True if anything came of it.
+    pub(super) fn receive_hot(
+        &mut self,
+        card: &mut Card<'_>,
+        now: Instant,
+        waiter: &Waiter,
+        to_agent: &mut OwnedFd,
+    ) -> io::Result<bool> {
+        let mut busy = false;
+        // From the end, because a connection that closes takes its place away.
+        for place in (0..self.open.len()).rev() {
+            let key = self.open[place];
+            if self.connections[key].as_ref().is_some_and(|connection| now < connection.hot_until) {
+                busy |= self.receive(key, card, now, waiter, to_agent)?;
+            }
+        }
+        Ok(busy)
+    }
+
+    /// Connection `key` can be read, or has ended. True if anything came of it.
     pub(super) fn receive(
         &mut self,
         key: usize,
@@ -80,11 +102,13 @@ impl<'m> Edges<'m> {
         now: Instant,
         waiter: &Waiter,
         to_agent: &mut OwnedFd,
-    ) -> io::Result<()> {
-        if let Outcome::Ended = self.receive_some(key, card, now) {
-            self.close(key, card, now, waiter, to_agent)?;
+    ) -> io::Result<bool> {
+        match self.receive_some(key, card, now) {
+            Outcome::Moved => self.keep_hot(key, now),
+            Outcome::Nothing => return Ok(false),
+            Outcome::Ended => self.close(key, card, now, waiter, to_agent)?,
         }
-        Ok(())
+        Ok(true)
     }
 
     fn receive_some(&mut self, key: usize, card: &mut Card<'_>, now: Instant) -> Outcome {
@@ -117,25 +141,18 @@ impl<'m> Edges<'m> {
         to_agent: &mut OwnedFd,
     ) -> io::Result<bool> {
         let mut busy = false;
-        if self.open == 0 {
-            return Ok(false);
-        }
-        for key in 0..self.connections.len() {
-            if self.connections[key].is_none() {
-                continue;
-            }
-            let (loan, slot) = place(key);
-            match self.send_some(key, card, now) {
-                Outcome::Moved => busy = true,
-                Outcome::Nothing => {}
-                Outcome::Ended => {
-                    self.close(key, card, now, waiter, to_agent)?;
-                    continue;
-                }
-            }
-            if card.edge_wants_close(loan, slot) {
+        for place in (0..self.open.len()).rev() {
+            let key = self.open[place];
+            let (loan, slot) = self::place(key);
+            let outcome = self.send_some(key, card, now);
+            if matches!(outcome, Outcome::Ended) || card.edge_wants_close(loan, slot) {
                 self.close(key, card, now, waiter, to_agent)?;
+                busy = true;
                 continue;
+            }
+            if matches!(outcome, Outcome::Moved) {
+                self.keep_hot(key, now);
+                busy = true;
             }
             self.keep_interest(key, card, waiter)?;
         }
@@ -194,7 +211,7 @@ impl<'m> Edges<'m> {
     ) -> io::Result<()> {
         let (loan, slot) = place(key);
         if let Some(connection) = self.connections[key].take() {
-            self.open -= 1;
+            self.open.retain(|open| *open != key);
             waiter.deregister(connection.socket.as_fd())?;
             // The agent holds a copy, so closing ours would not end the connection.
             let _ = rustix::net::shutdown(&connection.socket, rustix::net::Shutdown::Both);
@@ -202,6 +219,12 @@ impl<'m> Edges<'m> {
             tell_closed(to_agent, key)?;
         }
         Ok(())
+    }
+
+    fn keep_hot(&mut self, key: usize, now: Instant) {
+        if let Some(connection) = &mut self.connections[key] {
+            connection.hot_until = now + HOT;
+        }
     }
 
     fn accounts(&self, key: usize) -> &'m EdgeAccounts {

@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
@@ -16,6 +16,8 @@ use crate::wait::{Interest, Waiter, WakeUp};
 
 /// Threads for disks where io_uring is forbidden, and for what it cannot do.
 const THREADS: usize = 4;
+/// Interrupted attempts in a row after which a disk is taken to have failed.
+const IDLE_ATTEMPTS: u8 = 100;
 /// Work that waits for a thread: all that the controllers of all loans can have out.
 const QUEUE: usize = node::MAX_LOANS * node::MEDIA_WORK;
 
@@ -26,13 +28,32 @@ pub(super) struct Media<'m> {
     /// What the ring has, by its user data.
     in_ring: BTreeMap<u64, InRing<'m>>,
     threads: Option<Threads>,
-    /// Work that found the ring full.
-    waiting: Option<MediaWork<'m>>,
+    /// Requests that found the ring full, at most all that the controllers can have out.
+    waiting: VecDeque<InRing<'m>>,
 }
 
+/// A request of the ring.
 struct InRing<'m> {
     work: MediaWork<'m>,
+    progress: Progress,
+}
+
+/// How far a request has come.
+struct Progress {
+    /// What is left to be moved.
     pieces: Vec<libc::iovec>,
+    /// Bytes moved by earlier attempts.
+    moved: u64,
+    /// Attempts in a row that moved nothing and were no failure.
+    idle_attempts: u8,
+}
+
+/// What follows from the end of a request.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    Done(Result<(), MediaError>),
+    /// The rest is to be submitted again.
+    Again,
 }
 
 /// A job for a thread: plain addresses of ledger memory, which belong to the job until its result is in.
@@ -69,14 +90,16 @@ impl<'m> Media<'m> {
         let ring = if plan.has_ring { Some(attach_ring(shared, waiter)?) } else { None };
         let disks = images.iter().flatten().any(|(_, medium)| *medium != MediumKind::Inline);
         let threads = if disks { Some(Threads::start(waiter)?) } else { None };
-        Ok(Self { images, ring, in_ring: BTreeMap::new(), threads, waiting: None })
+        Ok(Self { images, ring, in_ring: BTreeMap::new(), threads, waiting: VecDeque::new() })
     }
 
     /// Does, or begins, what the functions ask for. Inline work is done one piece at a time: the next one is asked for only
     /// when the result of the one before is committed. True if anything was done.
     pub(super) fn drive(&mut self, card: &mut Card<'m>, now: Instant) -> io::Result<bool> {
-        let mut busy = false;
-        while let Some(work) = self.waiting.take().or_else(|| card.poll_media()) {
+        let mut busy = self.push_waiting();
+        while self.waiting.is_empty()
+            && let Some(work) = card.poll_media()
+        {
             let Some((image, medium)) = &self.images[work.loan] else { continue };
             match (medium, work.kind) {
                 (MediumKind::Inline, _) => {
@@ -86,10 +109,7 @@ impl<'m> Media<'m> {
                 (MediumKind::Ring, MediaKind::Read | MediaKind::Write | MediaKind::Flush)
                     if self.ring.is_some() =>
                 {
-                    if !self.push(&work) {
-                        self.waiting = Some(work);
-                        break;
-                    }
+                    self.push(InRing::new(work));
                 }
                 _ => {
                     let image = Arc::clone(image);
@@ -114,14 +134,23 @@ impl<'m> Media<'m> {
 
     /// Whether an answer of a disk is awaited.
     pub(super) fn is_busy(&self) -> bool {
-        !self.in_ring.is_empty() || self.threads.as_ref().is_some_and(|threads| threads.out > 0)
+        !self.in_ring.is_empty()
+            || !self.waiting.is_empty()
+            || self.threads.as_ref().is_some_and(|threads| threads.out > 0)
     }
 
-    /// Takes what disks have ended.
-    pub(super) fn take_results(&mut self, card: &mut Card<'m>, now: Instant) -> io::Result<()> {
+    /// Takes what the ring has ended, which shows without a system call. True if that was anything.
+    pub(super) fn take_ring_results(&mut self, card: &mut Card<'m>, now: Instant) -> bool {
+        let mut busy = false;
         while let Some(completion) = self.ring.as_mut().and_then(|ring| ring.reap(|completion| completion)) {
             self.finish(completion, card, now);
+            busy = true;
         }
+        busy
+    }
+
+    /// Takes what the threads have ended.
+    pub(super) fn take_thread_results(&mut self, card: &mut Card<'m>, now: Instant) -> io::Result<()> {
         if let Some(threads) = &mut self.threads {
             threads.wake_up.take()?;
             while let Ok((loan, id, result)) = threads.results.try_recv() {
@@ -132,41 +161,50 @@ impl<'m> Media<'m> {
         Ok(())
     }
 
-    fn push(&mut self, work: &MediaWork<'m>) -> bool {
+    /// Gives the ring what it had no room for. True if it took any.
+    fn push_waiting(&mut self) -> bool {
+        let waiting = self.waiting.len();
+        while let Some(request) = self.waiting.pop_front() {
+            if !self.push(request) {
+                break;
+            }
+        }
+        self.waiting.len() < waiting
+    }
+
+    /// Gives the ring a request, which waits if there is no room. Whether there was.
+    fn push(&mut self, request: InRing<'m>) -> bool {
+        let work = request.work;
         let (Some(ring), Some((image, _))) = (&mut self.ring, &self.images[work.loan]) else { return false };
         let fd = image.as_fd().as_raw_fd();
-        let pieces: Vec<libc::iovec> = work
-            .spans()
-            .map(|span| libc::iovec { iov_base: span.as_ptr().cast(), iov_len: span.len() })
-            .collect();
-        let (buffers, count, offset) = (pieces.as_ptr(), pieces.len() as u32, work.offset);
-        let request = match work.kind {
+        let pieces = &request.progress.pieces;
+        let (buffers, count) = (pieces.as_ptr(), pieces.len() as u32);
+        let offset = work.offset + request.progress.moved;
+        let entry = match work.kind {
             MediaKind::Read => Request::Read { fd, buffers, count, offset },
             MediaKind::Write => Request::Write { fd, buffers, count, offset },
             _ => Request::SyncData { fd },
         };
         let user_data = (work.loan as u64) << 32 | u64::from(work.id.0);
-        // SAFETY: the pages belong to this work until its result is handed in, and the table lives in `in_ring` until then.
-        let pushed = unsafe { ring.push(request, user_data) }.is_ok();
+        // SAFETY: the pages belong to this work until its result is handed in, and the table lives in `in_ring` until then:
+        // moving the request moves no element of its table.
+        let pushed = unsafe { ring.push(entry, user_data) }.is_ok();
         if pushed {
-            self.in_ring.insert(user_data, InRing { work: *work, pieces });
+            self.in_ring.insert(user_data, request);
+        } else {
+            self.waiting.push_front(request);
         }
         pushed
     }
 
     fn finish(&mut self, completion: Completion, card: &mut Card<'m>, now: Instant) {
-        let Some(InRing { work, pieces }) = self.in_ring.remove(&completion.user_data) else { return };
+        let Some(mut request) = self.in_ring.remove(&completion.user_data) else { return };
+        let work = request.work;
         let Some((image, _)) = &self.images[work.loan] else { return };
-        let wanted: usize = pieces.iter().map(|piece| piece.iov_len).sum();
-        let result = match completion.result {
-            moved if moved >= 0 && moved as usize == wanted => Ok(()),
-            // Interrupted, or only a part: rare, and simply done again as a whole.
-            moved if moved >= 0 || matches!(-moved, libc::EINTR | libc::EAGAIN) => {
-                execute(image, work.kind, work.offset, work.len, &addresses(&work))
-            }
-            failed => Err(media_error(&io::Error::from_raw_os_error(-failed))),
-        };
-        card.handle_media(now, work.loan, work.id, result);
+        match request.progress.judge(completion.result, image.info().offset_alignment.into()) {
+            Verdict::Done(result) => card.handle_media(now, work.loan, work.id, result),
+            Verdict::Again => _ = self.push(request),
+        }
     }
 
     fn hand_over(&mut self, work: &MediaWork<'m>, image: Arc<Image>) -> io::Result<()> {
@@ -175,6 +213,68 @@ impl<'m> Media<'m> {
         threads.out += 1;
         let job = Job { loan, id, kind, offset, len, pieces: addresses(work), image };
         threads.jobs.try_send(job).map_err(|_| io::Error::other("the disk threads have ended"))
+    }
+}
+
+impl<'m> InRing<'m> {
+    fn new(work: MediaWork<'m>) -> Self {
+        let pieces = work
+            .spans()
+            .map(|span| libc::iovec { iov_base: span.as_ptr().cast(), iov_len: span.len() })
+            .collect();
+        Self { work, progress: Progress::new(pieces) }
+    }
+}
+
+impl Progress {
+    fn new(pieces: Vec<libc::iovec>) -> Self {
+        Self { pieces, moved: 0, idle_attempts: 0 }
+    }
+
+    /// Takes note of what an attempt came to: bytes moved, or a negative errno. A medium that wants positions to be
+    /// multiples of `alignment` gets the rest from such a position on; moving a few bytes twice changes nothing.
+    fn judge(&mut self, result: i32, alignment: u64) -> Verdict {
+        match result {
+            failed if failed < 0 && !matches!(-failed, libc::EINTR | libc::EAGAIN) => {
+                return Verdict::Done(Err(media_error(&io::Error::from_raw_os_error(-failed))));
+            }
+            moved if moved >= 0 => {
+                let left: usize = self.pieces.iter().map(|piece| piece.iov_len).sum();
+                if moved as usize >= left {
+                    return Verdict::Done(Ok(()));
+                }
+                let kept = moved as u64 / alignment * alignment;
+                if kept == 0 {
+                    // The image has become too short, or takes nothing more.
+                    return Verdict::Done(Err(MediaError::Io));
+                }
+                self.moved += kept;
+                advance(&mut self.pieces, kept as usize);
+                self.idle_attempts = 0;
+            }
+            _ => {
+                self.idle_attempts += 1;
+                if self.idle_attempts == IDLE_ATTEMPTS {
+                    return Verdict::Done(Err(MediaError::Io));
+                }
+            }
+        }
+        Verdict::Again
+    }
+}
+
+/// Takes `bytes` off the front of a table.
+fn advance(pieces: &mut Vec<libc::iovec>, mut bytes: usize) {
+    let whole = pieces.iter().take_while(|piece| {
+        let fits = piece.iov_len <= bytes;
+        bytes -= if fits { piece.iov_len } else { 0 };
+        fits
+    });
+    let whole = whole.count();
+    pieces.drain(..whole);
+    if let Some(first) = pieces.first_mut() {
+        first.iov_base = first.iov_base.wrapping_byte_add(bytes);
+        first.iov_len -= bytes;
     }
 }
 
@@ -273,4 +373,75 @@ fn media_error(error: &io::Error) -> MediaError {
 /// The number at which a card gets the image of its `index`-th lent loan.
 pub(crate) fn image_descriptor(rails: usize, index: usize) -> RawFd {
     descriptor::FIRST + (rails + index) as RawFd
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PIECE: usize = 4096;
+
+    fn table(memory: &mut [u8]) -> Vec<libc::iovec> {
+        let pieces = memory.chunks_mut(PIECE);
+        pieces
+            .map(|piece| libc::iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: piece.len() })
+            .collect()
+    }
+
+    fn lengths(pieces: &[libc::iovec]) -> Vec<usize> {
+        pieces.iter().map(|piece| piece.iov_len).collect()
+    }
+
+    #[test]
+    fn the_rest_of_a_short_request_begins_where_it_stopped() {
+        let mut memory = vec![0; 3 * PIECE];
+        let start = memory.as_ptr() as usize;
+        let mut progress = Progress::new(table(&mut memory));
+        assert_eq!(progress.judge(PIECE as i32 + 100, 1), Verdict::Again);
+        assert_eq!(
+            (progress.moved, lengths(&progress.pieces)),
+            (PIECE as u64 + 100, vec![PIECE - 100, PIECE])
+        );
+        assert_eq!(progress.pieces[0].iov_base as usize, start + PIECE + 100);
+        assert_eq!(progress.judge(-libc::EINTR, 1), Verdict::Again);
+        assert_eq!(progress.judge((PIECE - 100) as i32, 1), Verdict::Again);
+        assert_eq!((progress.moved, lengths(&progress.pieces)), (2 * PIECE as u64, vec![PIECE]));
+        assert_eq!(progress.judge(PIECE as i32, 1), Verdict::Done(Ok(())));
+    }
+
+    #[test]
+    fn the_rest_keeps_the_alignment_of_the_medium() {
+        let mut memory = vec![0; 2 * PIECE];
+        let mut progress = Progress::new(table(&mut memory));
+        assert_eq!(progress.judge(1000, 512), Verdict::Again);
+        assert_eq!((progress.moved, lengths(&progress.pieces)), (512, vec![PIECE - 512, PIECE]));
+        // What ends within a block ends the image.
+        assert_eq!(progress.judge(100, 512), Verdict::Done(Err(MediaError::Io)));
+    }
+
+    #[test]
+    fn requests_end_with_the_answer_of_the_medium() {
+        let mut memory = vec![0; PIECE];
+        let ends = [
+            (0, Err(MediaError::Io)),
+            (-libc::ENOSPC, Err(MediaError::NoSpace)),
+            (-libc::EROFS, Err(MediaError::ReadOnly)),
+            (-libc::EIO, Err(MediaError::Io)),
+            (PIECE as i32, Ok(())),
+        ];
+        for (result, expected) in ends {
+            assert_eq!(Progress::new(table(&mut memory)).judge(result, 1), Verdict::Done(expected));
+        }
+        // A flush has nothing to move.
+        let mut flush = Progress::new(Vec::new());
+        assert_eq!(flush.judge(-libc::EINTR, 1), Verdict::Again);
+        assert_eq!(flush.judge(0, 1), Verdict::Done(Ok(())));
+    }
+
+    #[test]
+    fn a_medium_that_is_always_interrupted_has_failed() {
+        let mut progress = Progress::new(Vec::new());
+        let again = (0..1000).take_while(|_| progress.judge(-libc::EAGAIN, 1) == Verdict::Again).count();
+        assert_eq!(again, usize::from(IDLE_ATTEMPTS) - 1);
+    }
 }

@@ -27,7 +27,13 @@ use crate::memory::Mapping;
 use crate::messages::{self, ToAgent, ToCard};
 use crate::plan::{MEMORY_BYTES, Plan, SHARED_OFFSET, SharedCells, descriptor};
 use crate::process::{die_with_parent, inherited};
-use crate::wait::{Hint, Interest, SpinTimes, Waiter};
+use crate::wait::{Hint, Interest, SpinTimes, Turn, Waiter};
+
+/// How long the card goes without asking epoll while it is awake. What it hears from often it reads directly; everything
+/// else may wait so long.
+const POLL_EVERY: Duration = Duration::from_micros(20);
+/// A socket that moved something so recently is read without asking whether it can be.
+const HOT: Duration = Duration::from_millis(1);
 
 /// What epoll reports, by kind: the rest of the token is an index.
 mod token {
@@ -81,6 +87,10 @@ struct Driver<'m> {
     waiter: Waiter,
     to_agent: OwnedFd,
     now: Instant,
+    /// When epoll is to be asked next, however busy the card is.
+    poll_at: Instant,
+    /// The waiter has events that it slept for.
+    woken: bool,
 }
 
 impl<'m> Driver<'m> {
@@ -98,14 +108,17 @@ impl<'m> Driver<'m> {
         let now = now();
         let mut card = Card::new(memory, None, plan.card_config(), now);
         let load = Load::of_plan(plan, &mut card);
-        Ok(Self { card, rails, edges: Edges::new(shared), media, load, waiter, to_agent, now })
+        let edges = Edges::new(shared);
+        Ok(Self { card, rails, edges, media, load, waiter, to_agent, now, poll_at: now, woken: false })
     }
 
     fn run(mut self) -> io::Result<()> {
         self.tell(&ToAgent::Running)?;
         loop {
             let mut busy = self.turn()?;
-            self.now = now();
+            if busy {
+                self.now = now();
+            }
             if self.card.poll_timeout().is_some_and(|deadline| deadline <= self.now) {
                 self.card.handle_timeout(self.now);
                 busy = true;
@@ -123,11 +136,24 @@ impl<'m> Driver<'m> {
         }
     }
 
-    /// Takes in whatever is ready. True if anything was.
+    /// Takes in whatever is ready. True if anything was. What is likely to be is tried at once, since asking costs as much
+    /// as trying; epoll is asked now and then for the rest.
     fn turn(&mut self) -> io::Result<bool> {
-        let mut busy = self.rails.take_kept(&mut self.card, self.now)?;
-        self.waiter.poll()?;
-        let mut edges = 0_u64;
+        if std::mem::take(&mut self.woken) {
+            return self.take_ready();
+        }
+        let mut busy = self.rails.receive_hot(&mut self.card, self.now)?;
+        busy |= self.edges.receive_hot(&mut self.card, self.now, &self.waiter, &mut self.to_agent)?;
+        busy |= self.media.take_ring_results(&mut self.card, self.now);
+        if self.poll_at <= self.now {
+            self.waiter.poll()?;
+            busy |= self.take_ready()?;
+        }
+        Ok(busy)
+    }
+
+    /// Takes in what the waiter has found. True if that was anything.
+    fn take_ready(&mut self) -> io::Result<bool> {
         let mut ready = [0_u64; crate::wait::MAX_READY];
         let mut count = 0;
         for event in self.waiter.ready() {
@@ -135,19 +161,19 @@ impl<'m> Driver<'m> {
             count += 1;
         }
         for &what in &ready[..count] {
-            busy = true;
             match what {
                 token::MESSAGES => self.take_messages()?,
-                token::RING | token::THREADS => self.media.take_results(&mut self.card, self.now)?,
+                token::RING => _ = self.media.take_ring_results(&mut self.card, self.now),
+                token::THREADS => self.media.take_thread_results(&mut self.card, self.now)?,
                 what if what >= token::EDGE => {
-                    edges += 1;
                     let key = (what - token::EDGE) as usize;
                     self.edges.receive(key, &mut self.card, self.now, &self.waiter, &mut self.to_agent)?;
                 }
-                what => self.rails.receive((what - token::RAIL) as usize, &mut self.card, self.now)?,
+                what => _ = self.rails.receive((what - token::RAIL) as usize, &mut self.card, self.now)?,
             }
         }
-        Ok(busy || edges > 0)
+        self.poll_at = self.now + POLL_EVERY;
+        Ok(count > 0)
     }
 
     /// Ends and begins requests of a load. True if there were any.
@@ -196,13 +222,17 @@ impl<'m> Driver<'m> {
     }
 
     fn rest(&mut self) -> io::Result<()> {
-        let deadline = [self.card.poll_timeout(), self.rails.poll_timeout()].into_iter().flatten().min();
-        let timeout = deadline.map(|deadline| deadline.since(self.now));
-        // A timer that is nearer than a sleep costs is waited for awake.
-        let timeout =
-            timeout.map(|timeout| if timeout < Duration::from_micros(20) { Duration::ZERO } else { timeout });
         let hint = if self.card.is_waiting() || self.media.is_busy() { Hint::Expecting } else { Hint::Idle };
-        self.waiter.idle(hint, timeout)?;
+        let (card, rails, now_before) = (&self.card, &self.rails, self.now);
+        let turn = self.waiter.idle(now_before, hint, || {
+            let deadline = [card.poll_timeout(), rails.poll_timeout()].into_iter().flatten().min();
+            // A timer that is nearer than a sleep costs is waited for awake.
+            deadline.map(|deadline| match deadline.since(now_before) {
+                near if near < Duration::from_micros(20) => Duration::ZERO,
+                far => far,
+            })
+        })?;
+        self.woken = turn != Turn::Spun;
         self.now = now();
         Ok(())
     }

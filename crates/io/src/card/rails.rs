@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, RawFd};
 use base::Instant;
 use node::Card;
 
-use super::token;
+use super::{HOT, token};
 use crate::impair::{Direction, Fate, Impairer, Impairment};
 use crate::plan::{Plan, SharedCells, decode_address, descriptor, encode_address};
 use crate::process::inherited;
@@ -32,6 +32,8 @@ struct Rail<'m> {
     incoming: Impairer,
     /// The last call left datagrams that raise no readiness.
     more: bool,
+    /// Until then it is read without asking.
+    hot_until: Instant,
 }
 
 /// A frame in the buffer.
@@ -57,14 +59,15 @@ impl<'m> Rails<'m> {
                 outgoing: Impairer::new(Direction::Out, seed << 1),
                 incoming: Impairer::new(Direction::In, seed << 1 | 1),
                 more: true,
+                hot_until: Instant::ZERO,
             });
         }
         Ok(Self { rails, buffer: vec![0; SEND_BYTES].into(), frames: Vec::with_capacity(SEND_FRAMES) })
     }
 
-    /// Takes what has come on rail `index`.
-    pub(super) fn receive(&mut self, index: usize, card: &mut Card<'_>, now: Instant) -> io::Result<()> {
-        let Some(rail) = self.rails.get_mut(index) else { return Ok(()) };
+    /// Takes what has come on rail `index`. True if that was anything.
+    pub(super) fn receive(&mut self, index: usize, card: &mut Card<'_>, now: Instant) -> io::Result<bool> {
+        let Some(rail) = self.rails.get_mut(index) else { return Ok(false) };
         let (socket, incoming, impairment) = (&mut rail.socket, &mut rail.incoming, rail.impairment);
         let number = index as u8;
         let impaired = impairment.is_active();
@@ -75,16 +78,19 @@ impl<'m> Rails<'m> {
             }
         })?;
         rail.more = received.more;
-        Ok(())
+        if received.datagrams > 0 {
+            rail.hot_until = now + HOT;
+        }
+        Ok(received.datagrams > 0 || received.more)
     }
 
-    /// Takes what earlier calls have left, and what was held back on purpose. True if that was anything.
-    pub(super) fn take_kept(&mut self, card: &mut Card<'_>, now: Instant) -> io::Result<bool> {
+    /// Takes what has come on rails that were heard lately, what earlier calls have left, and what was held back on
+    /// purpose. True if that was anything.
+    pub(super) fn receive_hot(&mut self, card: &mut Card<'_>, now: Instant) -> io::Result<bool> {
         let mut busy = false;
         for index in 0..self.rails.len() {
-            if self.rails[index].more {
-                busy = true;
-                self.receive(index, card, now)?;
+            if self.rails[index].more || now < self.rails[index].hot_until {
+                busy |= self.receive(index, card, now)?;
             }
             let rail = &mut self.rails[index];
             if !rail.incoming.is_empty() {
@@ -108,7 +114,11 @@ impl<'m> Rails<'m> {
         }
         let mut busy = !self.frames.is_empty();
         for (index, rail) in self.rails.iter_mut().enumerate() {
-            busy |= rail.send(&self.buffer, self.frames.iter().filter(|frame| frame.rail == index), now)?;
+            if !self.frames.is_empty() {
+                let frames = self.frames.iter().filter(|frame| frame.rail == index);
+                rail.send(&self.buffer, frames, now)?;
+            }
+            busy |= rail.release(now)?;
         }
         self.frames.clear();
         Ok(busy)
@@ -129,7 +139,7 @@ impl Rail<'_> {
         buffer: &[u8],
         frames: impl Iterator<Item = &'f Frame>,
         now: Instant,
-    ) -> io::Result<bool> {
+    ) -> io::Result<()> {
         let impaired = self.impairment.is_active();
         let mut pieces = Vec::with_capacity(SEND_FRAMES);
         for frame in frames {
@@ -151,9 +161,10 @@ impl Rail<'_> {
             // The send buffer is full: whoever empties it gets a chance. What then does not fit is lost, as on any network.
             rustix::thread::sched_yield();
         }
-        self.release(now)
+        Ok(())
     }
 
+    /// Sends what was held back on purpose and is due. True if there was any.
     fn release(&mut self, now: Instant) -> io::Result<bool> {
         if self.outgoing.is_empty() {
             return Ok(false);

@@ -187,35 +187,90 @@ fn a_lent_image_is_locked() {
     let path = scratch.file("image", 1 << 20);
     let read_only = ImageOptions { read_only: true, ..ImageOptions::default() };
     let writer = open(&path).unwrap();
-    assert!(matches!(refusal(&path, &ImageOptions::default()), OpenRefusal::Locked));
+    assert!(matches!(refusal(&path, &ImageOptions::default()), OpenRefusal::Locked(_)));
     assert!(open(&path).unwrap_err().to_string().contains("already lent (locked)"));
-    assert!(matches!(refusal(&path, &read_only), OpenRefusal::Locked));
+    assert!(matches!(refusal(&path, &read_only), OpenRefusal::Locked(_)));
     // An inherited copy keeps the lock.
     let copy = writer.as_fd().try_clone_to_owned().unwrap();
     drop(writer);
-    assert!(matches!(refusal(&path, &read_only), OpenRefusal::Locked));
+    assert!(matches!(refusal(&path, &read_only), OpenRefusal::Locked(_)));
     drop(copy);
     let (one, two) = (Image::open(&path, &read_only).unwrap(), Image::open(&path, &read_only).unwrap());
     assert!(one.info().read_only && two.write_at(&mut [IoSlice::new(&[0; 512])], 0).is_err());
-    assert!(matches!(refusal(&path, &ImageOptions::default()), OpenRefusal::Locked));
+    assert!(matches!(refusal(&path, &ImageOptions::default()), OpenRefusal::Locked(_)));
+}
+
+/// A process that does nothing but hold the lock of an image.
+fn other_holder(path: &Path) -> std::process::Child {
+    let locked = open(path).unwrap().as_fd().try_clone_to_owned().unwrap();
+    std::process::Command::new("sleep").arg("600").stdin(locked).spawn().unwrap()
+}
+
+fn patient(patience: Duration) -> ImageOptions {
+    ImageOptions { lock_patience: patience, ..ImageOptions::default() }
 }
 
 #[test]
-fn the_next_agent_waits_for_the_lock() {
+fn the_next_agent_waits_for_the_lock_and_knows_whose_it_is() {
     let scratch = Scratch::disk();
     let path = scratch.file("image", 1 << 20);
-    let holder = open(&path).unwrap();
-    let patience = Duration::from_millis(60);
+    let mut holder = other_holder(&path);
+    let patience = Duration::from_millis(300);
     let start = Instant::now();
-    let waiting = ImageOptions { lock_patience: patience, ..ImageOptions::default() };
-    assert!(matches!(refusal(&path, &waiting), OpenRefusal::Locked));
+    let OpenRefusal::Locked(by) = refusal(&path, &patient(patience)) else { panic!("not locked") };
     assert!(start.elapsed() >= patience);
+    if let Some(by) = by {
+        assert_eq!((by.pid, by.command.as_str()), (holder.id(), "sleep"));
+        let error = OpenError { path: path.clone(), reason: OpenRefusal::Locked(Some(by)) };
+        assert!(error.to_string().contains(&format!("sleep (process {})", holder.id())), "{error}");
+    } else {
+        println!("the device numbers of this file system are not those of its locks: nothing shown");
+    }
     std::thread::scope(|scope| {
-        let options = ImageOptions { lock_patience: Duration::from_secs(20), ..waiting };
-        let next = scope.spawn(move || Image::open(&path, &options).is_ok());
-        drop(holder);
+        let next = scope.spawn(move || Image::open(&path, &patient(Duration::from_secs(60))).is_ok());
+        holder.kill().unwrap();
+        holder.wait().unwrap();
         assert!(next.join().unwrap());
     });
+}
+
+#[test]
+fn nobody_waits_for_oneself() {
+    let scratch = Scratch::disk();
+    let path = scratch.file("image", 1 << 20);
+    let _image = open(&path).unwrap();
+    let start = Instant::now();
+    let reason = refusal(&path, &patient(Duration::from_secs(60)));
+    assert!(start.elapsed() < Duration::from_secs(30));
+    let error = OpenError { path, reason };
+    assert!(error.to_string().contains("already lent (locked) by this very node"), "{error}");
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_the_lock() {
+    let scratch = Scratch::disk();
+    let path = scratch.file("image", 1 << 20);
+    let mut holder = other_holder(&path);
+    let (tell, told) = std::sync::mpsc::channel();
+    let waiting = std::thread::spawn(move || {
+        // SAFETY: asks for the own thread's handle and number.
+        tell.send(unsafe { (libc::pthread_self(), libc::gettid()) }).unwrap();
+        refusal(&path, &patient(Duration::from_secs(60)))
+    });
+    let (thread, number) = told.recv().unwrap();
+    let blocks_sigterm = || {
+        let status = std::fs::read_to_string(format!("/proc/self/task/{number}/status")).unwrap();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap().trim();
+        u64::from_str_radix(mask, 16).unwrap() & 1 << (libc::SIGTERM - 1) != 0
+    };
+    while !blocks_sigterm() {
+        std::thread::yield_now();
+    }
+    // SAFETY: the thread was not joined, and takes the signal itself because it waits for it.
+    unsafe { libc::pthread_kill(thread, libc::SIGTERM) };
+    assert!(matches!(waiting.join().unwrap(), OpenRefusal::Interrupted));
+    holder.kill().unwrap();
+    holder.wait().unwrap();
 }
 
 #[test]
@@ -237,7 +292,7 @@ fn image_on_a_block_device() {
     println!("{:?}", image.info());
     assert_eq!((image.info().kind, image.info().direct), (ImageKind::BlockDevice, true));
     assert!(image.info().bytes >= 64 << 10);
-    assert!(matches!(refusal(&path, &ImageOptions::default()), OpenRefusal::Locked));
+    assert!(matches!(refusal(&path, &ImageOptions::default()), OpenRefusal::Locked(_)));
     let mut data = Box::new(Aligned([7; 16 << 10]));
     image.write_at(&mut [IoSlice::new(&data.0)], 4096).unwrap();
     image.sync_data().unwrap();

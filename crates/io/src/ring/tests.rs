@@ -90,12 +90,10 @@ fn requests_complete_one_by_one() {
     let fd = file.as_raw_fd();
     shared.fill(7);
     let (buffers, count) = (shared.table(1).cast_const(), 1);
-    let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     let steps = [
         (Request::Write { fd, buffers, count, offset: BLOCK as u64 }, BLOCK as i32),
         (Request::SyncData { fd }, 0),
         (Request::Read { fd, buffers, count, offset: 0 }, BLOCK as i32),
-        (Request::Allocate { fd, mode: hole, offset: 0, bytes: 2 * BLOCK as u64 }, 0),
         (Request::Read { fd, buffers, count, offset: (SLOTS * BLOCK) as u64 }, 0),
         (Request::SyncData { fd: -1 }, -libc::EBADF),
     ];
@@ -109,7 +107,7 @@ fn requests_complete_one_by_one() {
             if let Some(completion) = ring.reap(|completion| completion) {
                 break completion;
             }
-            ring.submit_and_wait(Duration::from_millis(100)).unwrap();
+            ring.wait_for(1, Duration::from_millis(100)).unwrap();
         };
         assert_eq!(completion, Completion { user_data: number as u64, result: expected });
         assert_eq!((ring.outstanding(), ring.in_flight()), (0, 0));
@@ -155,7 +153,7 @@ fn attached_ring_goes_on_where_the_first_user_stopped() {
     unsafe { other.push(Request::SyncData { fd: -1 }, 3).unwrap() };
     other.submit().unwrap();
     assert_eq!(other.reap(|completion| completion.user_data), Some(1));
-    other.submit_and_wait(Duration::from_secs(5)).unwrap();
+    other.wait_for(1, Duration::from_secs(5)).unwrap();
     assert_eq!(other.reap(|completion| completion.user_data), Some(3));
     assert_eq!(other.reap(|_| ()), None);
 }
@@ -193,7 +191,7 @@ fn card(ring: &mut Ring, shared: &Shared, fd: RawFd, reading: bool) -> ! {
             };
             // SAFETY: tables and buffers lie in memory the agent keeps until it has drained the ring.
             while unsafe { ring.push(request, slot as u64) }.is_err() {
-                let _ = ring.submit_and_wait(Duration::from_millis(1));
+                let _ = ring.wait_for(1, Duration::from_millis(1));
                 while ring.reap(|_| ()).is_some() {}
             }
             shared.pushed().fetch_add(1, Ordering::Relaxed);
@@ -324,7 +322,9 @@ fn a_completion_wakes_a_sleeper() {
     ring.submit().unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| rustix::io::write(&writer, b"x").unwrap());
-        while waiter.idle(Hint::Idle, Some(Duration::from_secs(10))).unwrap() == Turn::Spun {}
+        while waiter.idle(crate::card::now(), Hint::Idle, || Some(Duration::from_secs(10))).unwrap()
+            == Turn::Spun
+        {}
     });
     assert_eq!(waiter.ready().next().map(|ready| ready.token), Some(3));
     assert_eq!(ring.reap(|completion| completion.result), Some(1));

@@ -3,13 +3,13 @@
 use core::time::Duration;
 
 use base::ids::CardGeneration;
-use base::{Instant, Rule};
+use base::{Instant, Payload, Rule};
 
-use super::{Channel, Event, Role, Sealing, Sink, State};
+use super::{Change, Channel, Event, Port, Role, Sealing, Sink, State, Stats};
 use crate::frame::{HEADER_LEN, Header, Kind, TAG_LEN};
 use crate::handshake::KeySet;
 use crate::path::Incoming;
-use crate::receiver::Received;
+use crate::receiver::{Arrival, Received};
 use crate::record::{self, Record, Records, Status};
 use crate::seal::{nonce, packet_number_fits};
 use crate::sender::Credits;
@@ -23,9 +23,9 @@ pub enum Heard {
     Answer,
     /// The first under new keys: a handshake has just met this peer.
     Newcomer,
-    /// A message of a handshake, from someone who knows the key of the loan.
+    /// A first message that is answered, on the path it came on; from someone who knows the key of the loan.
     Proposal,
-    /// It was dropped and counted.
+    /// It was dropped and counted, or nothing follows from it for those who send.
     Nothing,
 }
 
@@ -93,12 +93,11 @@ impl<'m> Channel<'m> {
         }
         let body = HEADER_LEN..frame.len() - TAG_LEN;
         match (header.kind, self.config.role) {
-            (Kind::Initiation, Role::Lender) => self.handle_initiation(now, header.path, &frame[body])?,
-            (Kind::Response, Role::Borrower) => self.handle_response(now, &frame[body])?,
-            (Kind::Sealed, _) => return self.handle_sealed(now, &header, frame, sink),
-            _ => return Err(Dropped::Malformed),
+            (Kind::Initiation, Role::Lender) => self.handle_initiation(now, header.path, &frame[body]),
+            (Kind::Response, Role::Borrower) => self.handle_response(now, &frame[body]),
+            (Kind::Sealed, _) => self.handle_sealed(now, &header, frame, sink),
+            _ => Err(Dropped::Malformed),
         }
-        Ok(Heard::Proposal)
     }
 
     fn handle_sealed(
@@ -144,8 +143,10 @@ impl<'m> Channel<'m> {
             }
         }
         cells.stats.received_frames.add(1);
-        self.handshake.last_heard = now;
-        self.paths[header.path as usize].incoming.record(now, header.packet_number);
+        self.hear_peer(now);
+        let incoming = &mut self.paths[header.path as usize].incoming;
+        incoming.record(now, header.packet_number);
+        cells.seen[header.path as usize].set(self.journal, incoming.seen_below());
         // Keys of a new pair come with empty streams at both ends, so its credits count from the first frame on.
         if matches!(self.state(), State::Open | State::Resetting) {
             self.handle_status(&status);
@@ -248,7 +249,7 @@ impl<'m> Channel<'m> {
                 Record::GoodbyeHeard if self.goodbye => {
                     self.goodbye = false;
                     self.greeting.next = None;
-                    self.set_state(State::Closed);
+                    self.change(Change::GivenBack);
                     self.events.push_back(Event::Closed);
                 }
                 Record::GoodbyeHeard => {}
@@ -272,11 +273,17 @@ impl<'m> Channel<'m> {
         }
         let port = &mut self.port;
         let expected = self.receiver.expected();
-        match self.receiver.handle(first, count, tlps, &mut |tlp| sink.accept(now, port, tlp)) {
+        let stats = &self.cells.stats;
+        let mut accept = |arrival: Arrival<'_>| hand_on(now, arrival, port, stats, sink);
+        match self.receiver.handle(first, count, tlps, &mut accept) {
             Received::Taken => asked.urgent |= first != expected,
             Received::Refused => asked.refused = true,
             Received::Malformed => {
                 self.cells.stats.dropped_malformed.add(1);
+                asked.refused = true;
+            }
+            Received::BeyondCredit => {
+                self.cells.stats.credit_violations.add(1);
                 asked.refused = true;
             }
         }
@@ -308,12 +315,11 @@ impl<'m> Channel<'m> {
             return;
         }
         self.goodbye_heard = true;
-        if self.state() != State::Closed {
+        if self.change(Change::GivenBack) {
             self.port.sender.reset();
             self.port.tags.reset();
             self.receiver.reset();
             self.transmission = super::Transmission::new(0);
-            self.set_state(State::Closed);
             self.events.push_back(Event::Closed);
         }
     }
@@ -327,6 +333,26 @@ impl<'m> Channel<'m> {
         if asked.urgent {
             // Enough for an acknowledgement at once.
             incoming.unacked = incoming.unacked.max(super::timers::ACK_EVERY);
+        }
+    }
+}
+
+/// Gives a TLP to whom it is for. What cannot be used is counted, and answered if it asks for that; the stream goes on behind it, as
+/// a link does (PCIe 6.0 §6.2.3.2): it would come again and again otherwise.
+pub(super) fn hand_on<'m>(
+    now: Instant,
+    arrival: Arrival<'_>,
+    port: &mut Port<'m>,
+    stats: &Stats,
+    sink: &mut dyn Sink<'m>,
+) {
+    match arrival {
+        Arrival::Tlp(tlp) => sink.accept(now, port, tlp),
+        Arrival::Broken(unparsed) => {
+            stats.malformed_tlps.add(1);
+            if let Some(refusal) = unparsed.and_then(|unparsed| unparsed.refusal()) {
+                port.sender.push_completion(refusal, Payload::None, true);
+            }
         }
     }
 }

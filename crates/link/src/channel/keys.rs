@@ -1,10 +1,11 @@
 //! The handshake of a channel, and which keys are in use.
 
 use base::Instant;
-use base::ids::CardGeneration;
-use base::times::{HANDSHAKE_RETRY, HANDSHAKE_RETRY_MAX, HOLD};
+use base::Rule;
+use base::ids::{CardGeneration, NodeId};
+use base::times::{HANDSHAKE_RETRY, HANDSHAKE_RETRY_MAX, HOLD, PENDING_KEYS, SILENCE};
 
-use super::incoming::Dropped;
+use super::incoming::{Dropped, Heard};
 use super::{Attempt, Channel, Event, Role, Sealing, State};
 use crate::frame::Kind;
 use crate::handshake::{Answer, Binding, Initiator, KeySet, Proposal, Responder, derive, verdict};
@@ -16,8 +17,12 @@ const MIN_FRAME: u32 = 1280;
 /// What a lender says to a proposal.
 enum Verdict {
     Accept,
-    /// An old message, or one that came twice.
+    /// An old message.
     Ignore,
+    /// It came on another path before, and its answer is at hand.
+    Repeat,
+    /// Another node is being answered: it has a moment to use its keys.
+    Defer,
     Refuse(u8),
 }
 
@@ -39,13 +44,10 @@ impl Channel<'_> {
 
     /// The borrower begins an attempt.
     pub(super) fn begin_handshake(&mut self, now: Instant) {
-        let attempt = self
-            .cells
-            .attempt
-            .update(self.journal, |attempt| Attempt { number: attempt.number + 1, ..attempt });
+        let attempt = self.cells.attempt.update(self.journal, |attempt| attempt + 1);
         let proposal = Proposal {
             incarnation: self.config.incarnation.0.into(),
-            attempt: attempt.number.into(),
+            attempt: attempt.into(),
             node: self.config.node.0.into(),
             domain: self.config.domain.0.into(),
             max_payload: (self.config.max_payload as u16).into(),
@@ -64,33 +66,72 @@ impl Channel<'_> {
     }
 
     /// A first message has come to the lender.
-    pub(super) fn handle_initiation(&mut self, now: Instant, path: u8, body: &[u8]) -> Result<(), Dropped> {
+    pub(super) fn handle_initiation(
+        &mut self,
+        now: Instant,
+        path: u8,
+        body: &[u8],
+    ) -> Result<Heard, Dropped> {
         let entropy = self.next_entropy();
         let binding = Binding { key: &self.config.key, fabric: self.config.fabric, group: self.config.group };
         let (responder, proposal) = Responder::read(binding, entropy, body).ok_or(Dropped::Auth)?;
-        match self.judge(now, &proposal) {
+        let is_answered = match self.judge(now, path, &proposal) {
             Verdict::Ignore => return Err(Dropped::Replay),
+            Verdict::Defer => {
+                self.cells.stats.deferred_handshakes.add(1);
+                false
+            }
+            Verdict::Repeat => {
+                self.answer_on(path);
+                true
+            }
             Verdict::Refuse(verdict) => self.refuse(now, path, responder, &proposal, verdict),
-            Verdict::Accept => self.accept_proposal(path, responder, &proposal),
-        }
-        Ok(())
+            Verdict::Accept => self.accept_proposal(now, path, responder, &proposal),
+        };
+        Ok(if is_answered { Heard::Proposal } else { Heard::Nothing })
     }
 
-    fn judge(&self, now: Instant, proposal: &Proposal) -> Verdict {
+    fn judge(&self, now: Instant, path: u8, proposal: &Proposal) -> Verdict {
+        let (node, attempt) = attempt_of(proposal);
+        let once = self.journal.rule(Rule::AnswerOnce);
+        if !self.cells.answered.is_new(node, attempt) && once {
+            let at_hand = self.handshake.answers == Some((node, attempt));
+            let repeats = at_hand && self.handshake.answered_paths & 1 << path == 0;
+            return if repeats { Verdict::Repeat } else { Verdict::Ignore };
+        }
         if (proposal.insecure != 0) != self.config.insecure {
             return Verdict::Refuse(verdict::SEALING);
         }
         let current = self.cells.current.get();
         let bound = current.is_valid() && matches!(self.state(), State::Open | State::Resetting);
-        let silent = now.since(self.handshake.last_heard);
-        if bound && current.peer_node != proposal.node.get() && silent < HOLD {
+        if bound && current.node() != node && !self.is_hold_over(now) {
             return Verdict::Refuse(verdict::IN_USE);
         }
-        let (answered, proposed) = (self.cells.attempt.get(), attempt_of(proposal));
-        if answered.node == proposed.node && proposed <= answered { Verdict::Ignore } else { Verdict::Accept }
+        // An old message of a node that is not remembered any more can take this place, but not for long.
+        let pending = self.cells.pending.get();
+        let is_young = now.since(Instant::from_nanos(self.cells.pending_at.get())) < PENDING_KEYS;
+        if pending.is_valid() && pending.node() != node && is_young && once {
+            return Verdict::Defer;
+        }
+        Verdict::Accept
     }
 
-    fn refuse(&mut self, now: Instant, path: u8, responder: Responder, proposal: &Proposal, verdict: u8) {
+    /// Whether the borrower was silent for so long that it loses the function. A card that is new, because the lender itself was
+    /// away, listens first.
+    fn is_hold_over(&self, now: Instant) -> bool {
+        let handshake = &self.handshake;
+        now.since(handshake.last_heard) >= HOLD && now.since(handshake.listens_since) >= SILENCE
+    }
+
+    /// True unless something better is waiting to be sent.
+    fn refuse(
+        &mut self,
+        now: Instant,
+        path: u8,
+        responder: Responder,
+        proposal: &Proposal,
+        verdict: u8,
+    ) -> bool {
         let bound_at = Instant::from_nanos(self.cells.bound_at.get());
         let answer = Answer {
             verdict,
@@ -99,17 +140,22 @@ impl Channel<'_> {
             ..self.answer_to(proposal)
         };
         let handshake = &mut self.handshake;
-        if responder.answer(&answer, &mut handshake.message).is_some() {
-            handshake.kind = Kind::Response;
-            handshake.due = 1 << path;
+        if handshake.accepts && handshake.due != 0 {
+            return false;
         }
+        if responder.answer(&answer, &mut handshake.message).is_none() {
+            return false;
+        }
+        self.has_answer(path, proposal, false);
+        true
     }
 
     /// Prepares keys and answers. They are used only when a frame under them comes, so a repeated message changes nothing.
-    fn accept_proposal(&mut self, path: u8, responder: Responder, proposal: &Proposal) {
+    fn accept_proposal(&mut self, now: Instant, path: u8, responder: Responder, proposal: &Proposal) -> bool {
         let answer = self.answer_to(proposal);
-        let Some((send, receive)) = responder.answer(&answer, &mut self.handshake.message) else { return };
-        self.cells.attempt.set(self.journal, attempt_of(proposal));
+        let Some((send, receive)) = responder.answer(&answer, &mut self.handshake.message) else {
+            return false;
+        };
         let keys = KeySet {
             valid: 1,
             id: answer.key_id.into(),
@@ -124,9 +170,27 @@ impl Channel<'_> {
             peer_name: proposal.name,
         };
         self.cells.pending.set(self.journal, keys);
+        self.cells.pending_at.set(self.journal, now.as_nanos());
         self.load_keys();
-        self.handshake.kind = Kind::Response;
-        self.handshake.due = 1 << path;
+        self.has_answer(path, proposal, true);
+        true
+    }
+
+    /// The message at hand answers `proposal`, which came on `path`.
+    fn has_answer(&mut self, path: u8, proposal: &Proposal, accepts: bool) {
+        let (node, attempt) = attempt_of(proposal);
+        self.cells.answered.record(self.journal, node, attempt);
+        let handshake = &mut self.handshake;
+        handshake.kind = Kind::Response;
+        (handshake.answers, handshake.accepts) = (Some((node, attempt)), accepts);
+        (handshake.due, handshake.answered_paths) = (0, 0);
+        self.answer_on(path);
+    }
+
+    /// Sends the message at hand on `path`, once: the path that the first message took first may lead in one direction only.
+    fn answer_on(&mut self, path: u8) {
+        self.handshake.due |= 1 << path;
+        self.handshake.answered_paths |= 1 << path;
     }
 
     fn answer_to(&self, proposal: &Proposal) -> Answer {
@@ -145,13 +209,13 @@ impl Channel<'_> {
     }
 
     /// The answer has come to the borrower: it proves that the lender knows the key and is there now.
-    pub(super) fn handle_response(&mut self, now: Instant, body: &[u8]) -> Result<(), Dropped> {
+    pub(super) fn handle_response(&mut self, now: Instant, body: &[u8]) -> Result<Heard, Dropped> {
         let initiator = self.handshake.initiator.as_mut().ok_or(Dropped::Replay)?;
         let (answer, send, receive) = initiator.finish(body).ok_or(Dropped::Auth)?;
         self.handshake.initiator = None;
         if let Some(refusal) = answer.refusal() {
             self.events.push_back(Event::Refused(refusal));
-            return Ok(());
+            return Ok(Heard::Nothing);
         }
         self.handshake.wait = HANDSHAKE_RETRY;
         self.handshake.next = None;
@@ -170,13 +234,14 @@ impl Channel<'_> {
         };
         self.adopt(now, keys);
         self.greet(now);
-        Ok(())
+        Ok(Heard::Nothing)
     }
 
     /// A frame under the pending keys has come: they are the keys now.
     pub(super) fn promote_pending(&mut self, now: Instant) {
         let keys = self.cells.pending.get();
         self.cells.pending.set(self.journal, KeySet { valid: 0, ..keys });
+        self.cells.answered.complete(self.journal, keys.node());
         self.adopt(now, keys);
     }
 
@@ -186,7 +251,7 @@ impl Channel<'_> {
         self.cells.previous.set(self.journal, if same_pair { old } else { KeySet { valid: 0, ..old } });
         self.cells.current.set(self.journal, keys);
         self.frames_under_key = 0;
-        self.handshake.last_heard = now;
+        self.hear_peer(now);
         self.cells.stats.handshakes.add(1);
         if !same_pair {
             self.cells.peer_generation.set(self.journal, 0);
@@ -234,12 +299,9 @@ impl Channel<'_> {
     }
 }
 
-fn attempt_of(proposal: &Proposal) -> Attempt {
-    Attempt {
-        node: proposal.node.get(),
-        incarnation: proposal.incarnation.get(),
-        number: proposal.attempt.get(),
-    }
+fn attempt_of(proposal: &Proposal) -> (NodeId, Attempt) {
+    let (incarnation, number) = (proposal.incarnation.get(), proposal.attempt.get());
+    (NodeId(proposal.node.get()), Attempt { incarnation, number })
 }
 
 fn agreed_payload(ours: usize, theirs: u16) -> u16 {

@@ -4,9 +4,11 @@
 //! the ledger keeps is changed only by `handle_*`, `advance` and the [`Port`]; `poll_transmit` changes nothing in it, so
 //! everything that leaves has been committed.
 
+mod answered;
 mod incoming;
 mod keys;
 mod outgoing;
+mod state;
 #[cfg(test)]
 mod tests;
 mod timers;
@@ -18,25 +20,31 @@ use base::Instant;
 use base::ids::{CardGeneration, DomainId, Group, Incarnation, LoanGeneration, NodeId};
 use base::ledger::{Cell, Counter, Journal, Pages};
 use pcie::TlpView;
-use zerocopy::{FromBytes, Immutable, IntoBytes};
+use zerocopy::FromBytes;
 
 use crate::handshake::{Initiator, KeySet, Refusal};
 use crate::path::{Incoming, Outgoing};
-use crate::receiver::{Receiver, ReceiverCells};
+use crate::receiver::{Arrival, Received, Receiver, ReceiverCells};
 use crate::record::Information;
 use crate::seal::Seal;
 use crate::sender::{SLOTS, Sender, SenderCells};
 use crate::tags::{TagCells, Tags};
+use answered::{AnsweredCells, Attempt};
+use state::Change;
 
 /// Which rail of a channel.
 pub type PathId = u8;
 
 pub use incoming::Heard;
 pub use outgoing::Transmit;
+pub use state::State;
 
 /// Frames sealed under one key before the borrower begins a new handshake: far below AES-GCM's limits, and far before packet
 /// numbers run out.
 pub const REKEY_FRAMES: u64 = 1 << 28;
+
+/// Most rails of a channel.
+const MAX_PATHS: usize = 8;
 
 /// The storage of a [`Channel`]. All zeroes: nobody has been met.
 #[derive(FromBytes)]
@@ -49,31 +57,35 @@ pub struct ChannelCells {
     current: Cell<KeySet>,
     previous: Cell<KeySet>,
     pending: Cell<KeySet>,
-    /// The greatest attempt: of the borrower its own last one, of the lender the last one it has answered.
-    attempt: Cell<Attempt>,
+    /// When the pending keys were made, in nanoseconds of the driver's clock.
+    pending_at: Cell<u64>,
+    /// The borrower's last attempt.
+    attempt: Cell<u64>,
+    /// What the lender has answered.
+    answered: AnsweredCells,
     /// The newest card of the peer.
     peer_generation: Cell<u32>,
     /// A [`State`].
     state: Cell<u32>,
     /// When the present borrower came, in nanoseconds of the driver's clock.
     bound_at: Cell<u64>,
+    /// When the peer was last heard, to within [`HEARD_STEP`]: the hold time goes on while cards come and go.
+    heard_at: Cell<u64>,
+    /// By path: no packet number below is accepted from the peer's newest card, whatever our cards remember.
+    seen: [Cell<u64>; MAX_PATHS],
     stats: Stats,
 }
+
+/// How exactly the ledger keeps when the peer was last heard: often enough for the hold time, seldom enough to cost nothing.
+const HEARD_STEP: Duration = Duration::from_secs(1);
+
+const _: () = assert!(HEARD_STEP.as_nanos() * 10 < base::times::HOLD.as_nanos());
 
 impl ChannelCells {
     /// What was counted: readable by the agent at any time.
     pub fn stats(&self) -> &Stats {
         &self.stats
     }
-}
-
-/// Orders handshakes of one borrower: only a greater one is answered.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, FromBytes, IntoBytes, Immutable)]
-#[repr(C)]
-struct Attempt {
-    node: u64,
-    incarnation: u64,
-    number: u64,
 }
 
 /// What a channel has counted since its ledger was made.
@@ -96,6 +108,12 @@ pub struct Stats {
     pub dropped_generation: Counter,
     /// Handshakes completed.
     pub handshakes: Counter,
+    /// First messages that were not answered, because another node is just being answered.
+    pub deferred_handshakes: Counter,
+    /// TLPs that could not be used: no kind of this fabric, or malformed. The stream went on behind them.
+    pub malformed_tlps: Counter,
+    /// Stream records refused because the peer went beyond its credit.
+    pub credit_violations: Counter,
 }
 
 /// Which side of the loan this is.
@@ -105,26 +123,6 @@ pub enum Role {
     Borrower,
     /// Answers them, and enforces the assignment.
     Lender,
-}
-
-/// Where a channel stands.
-///
-/// ```text
-/// Idle --handshake--> Resetting --open--> Open --goodbye--> Closed
-///                        ^                 |                  |
-///                        +--new incarnation+------------------+
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u32)]
-pub enum State {
-    /// Nobody has been met.
-    Idle = 0,
-    /// A new pair of incarnations has met; what was before it is being ended.
-    Resetting = 1,
-    /// The streams flow.
-    Open = 2,
-    /// The borrower has given the function back.
-    Closed = 3,
 }
 
 /// A name of at most 32 bytes.
@@ -192,6 +190,14 @@ pub struct Port<'m> {
     pub sender: Sender<'m>,
     /// Our requests.
     pub tags: Tags<'m>,
+}
+
+impl Port<'_> {
+    /// Whether a TLP or a request that has no room in this step has it in the next: what was freed in a step is used after its
+    /// commit.
+    pub fn has_room_after_commit(&self) -> bool {
+        self.sender.has_room_after_commit() || self.tags.has_room_after_commit()
+    }
 }
 
 /// Takes the TLPs of a stream, each once and in order.
@@ -268,6 +274,11 @@ struct Greeting {
 /// What this card knows of handshakes.
 struct Handshake {
     initiator: Option<Initiator>,
+    /// Whose attempt the message answers, and the paths it was sent on, as bits.
+    answers: Option<(NodeId, Attempt)>,
+    answered_paths: u8,
+    /// Whether it says yes.
+    accepts: bool,
     /// A message, and the paths it shall still go to, as bits.
     message: Vec<u8>,
     kind: crate::frame::Kind,
@@ -275,6 +286,9 @@ struct Handshake {
     next: Option<Instant>,
     wait: Duration,
     attempts: u64,
+    /// When this card began to listen.
+    listens_since: Instant,
+    /// When the peer was last heard, by this card or one before it.
     last_heard: Instant,
 }
 
@@ -287,28 +301,30 @@ impl<'m> Channel<'m> {
         config: ChannelConfig,
         now: Instant,
     ) -> Self {
-        assert!((1..=8).contains(&config.paths.len()), "a channel has one to eight rails");
-        let path = |config: &PathConfig| Path {
+        assert!((1..=MAX_PATHS).contains(&config.paths.len()), "a channel has one to eight rails");
+        let path = |(config, seen): (&PathConfig, &Cell<u64>)| Path {
             config: *config,
             outgoing: Outgoing::new(),
-            incoming: Incoming::new(now),
+            incoming: Incoming::new(now, seen.get()),
             ping: false,
             next_heartbeat: now,
         };
         let sender = Sender::new(&cells.sender, pages, journal);
         let key_set = cells.current.get();
+        let heard_at = Instant::from_nanos(cells.heard_at.get()).min(now);
+        let last_heard = if key_set.is_valid() { heard_at } else { now };
         let max_payload = if key_set.is_valid() { key_set.max_payload as usize } else { config.max_payload };
         let mut channel = Self {
             cells,
             journal,
             receiver: Receiver::new(&cells.receiver, journal, max_payload),
-            paths: config.paths.iter().map(path).collect(),
+            paths: config.paths.iter().zip(&cells.seen).map(path).collect(),
             current: None,
             previous: None,
             pending: None,
             transmission: Transmission::new(sender.committed()),
             greeting: Greeting { next: None, wait: base::times::HELLO, due: 0, answer: None },
-            handshake: Handshake::new(now),
+            handshake: Handshake::new(now, last_heard),
             frames_under_key: 0,
             goodbye: false,
             goodbye_heard: false,
@@ -333,18 +349,12 @@ impl<'m> Channel<'m> {
 
     /// Where the channel stands.
     pub fn state(&self) -> State {
-        match self.cells.state.get() {
-            1 => State::Resetting,
-            2 => State::Open,
-            3 => State::Closed,
-            _ => State::Idle,
-        }
+        State::from_word(self.cells.state.get())
     }
 
     /// What was before the new pair of incarnations has ended: the streams may flow.
     pub fn open(&mut self) {
-        assert_eq!(self.state(), State::Resetting, "a channel is opened after a reset");
-        self.set_state(State::Open);
+        assert!(self.change(Change::Quiet), "a channel is opened after a reset");
     }
 
     /// The borrower gives the function back: repeated until it is heard, then [`Event::Closed`].
@@ -374,8 +384,11 @@ impl<'m> Channel<'m> {
     /// Hands on what arrived ahead of a gap that is closed now: one frame a call. True while there is more.
     pub fn deliver_ahead(&mut self, now: Instant, sink: &mut dyn Sink<'m>) -> bool {
         if self.state() == State::Open {
-            let port = &mut self.port;
-            self.receiver.deliver_ahead(&mut |tlp| sink.accept(now, port, tlp));
+            let (port, stats) = (&mut self.port, &self.cells.stats);
+            let mut accept = |arrival: Arrival<'_>| incoming::hand_on(now, arrival, port, stats, sink);
+            if self.receiver.deliver_ahead(&mut accept) == Some(Received::BeyondCredit) {
+                self.cells.stats.credit_violations.add(1);
+            }
         }
         self.receiver.has_ahead()
     }
@@ -402,7 +415,7 @@ impl<'m> Channel<'m> {
         if keys.is_valid() { keys.max_payload as usize } else { self.config.max_payload }
     }
 
-    /// When anything authentic was last heard, on any path.
+    /// When anything authentic was last heard, on any path; what an earlier card has heard is known to within a second.
     pub fn last_heard(&self) -> Instant {
         self.handshake.last_heard
     }
@@ -443,8 +456,21 @@ impl<'m> Channel<'m> {
         self.port.sender.is_empty() && self.port.tags.outstanding() == 0
     }
 
-    fn set_state(&mut self, state: State) {
-        self.cells.state.set(self.journal, state as u32);
+    /// Changes the state, if `change` does.
+    fn change(&mut self, change: Change) -> bool {
+        let state = self.state().after(change);
+        if let Some(state) = state {
+            self.cells.state.set(self.journal, state as u32);
+        }
+        state.is_some()
+    }
+
+    /// The peer is there.
+    fn hear_peer(&mut self, now: Instant) {
+        self.handshake.last_heard = now;
+        if now.since(Instant::from_nanos(self.cells.heard_at.get())) >= HEARD_STEP {
+            self.cells.heard_at.set(self.journal, now.as_nanos());
+        }
     }
 
     /// A new pair of incarnations: the streams begin anew, and the composing card is told to end what was before.
@@ -454,15 +480,16 @@ impl<'m> Channel<'m> {
         self.receiver.reset();
         self.receiver.set_max_payload(max_payload);
         self.transmission = Transmission::new(0);
-        self.set_state(State::Resetting);
+        self.change(Change::NewPair);
         self.events.push_back(Event::Reset);
     }
 
     /// The peer's card is new: what it had received and not committed is lost.
     fn forget_received(&mut self, now: Instant) {
-        for path in &mut self.paths {
+        for (path, seen) in self.paths.iter_mut().zip(&self.cells.seen) {
             path.outgoing.forget_in_flight();
-            path.incoming = Incoming::new(now);
+            path.incoming = Incoming::new(now, 0);
+            seen.set(self.journal, 0);
         }
         self.transmission.forget_received(self.port.sender.committed());
     }
@@ -489,16 +516,20 @@ impl Transmission {
 }
 
 impl Handshake {
-    fn new(now: Instant) -> Self {
+    fn new(now: Instant, last_heard: Instant) -> Self {
         Self {
             initiator: None,
+            answers: None,
+            answered_paths: 0,
+            accepts: false,
             message: Vec::new(),
             kind: crate::frame::Kind::Initiation,
             due: 0,
             next: None,
             wait: base::times::HANDSHAKE_RETRY,
             attempts: 0,
-            last_heard: now,
+            listens_since: now,
+            last_heard,
         }
     }
 }

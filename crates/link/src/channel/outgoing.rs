@@ -146,7 +146,7 @@ impl Channel<'_> {
 
     /// What we say of the peer's stream; committed, because nothing in a transmitting step changes it.
     fn status(&self) -> Status {
-        let grants = self.receiver.grants();
+        let grants = self.receiver.advertise();
         Status {
             committed: self.receiver.committed().into(),
             posted_headers: grants.posted_headers.into(),

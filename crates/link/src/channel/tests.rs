@@ -1,5 +1,8 @@
 //! Two channels over a network that a test controls. Cards are killed and replaced; the ledgers stay.
 
+mod hostile;
+mod mutations;
+
 use core::time::Duration;
 
 use base::ledger::{Arena, Ledger, PageCells, Pages, RawMemory};
@@ -16,14 +19,16 @@ struct Root {
     pages: PageCells,
 }
 
-/// Remembers the addresses of the posted writes that came.
+/// Remembers the addresses of the posted writes that came, and how requests have ended.
 #[derive(Default)]
-struct Log(Vec<u64>);
+struct Log(Vec<u64>, Vec<pcie::CompletionStatus>);
 
 impl<'m> Sink<'m> for Log {
     fn accept(&mut self, _now: Instant, _port: &mut Port<'m>, tlp: &TlpView<'_>) {
-        if let TlpHeader::MemoryWrite(write) = tlp.header() {
-            self.0.push(write.address);
+        match tlp.header() {
+            TlpHeader::MemoryWrite(write) => self.0.push(write.address),
+            TlpHeader::Completion(completion) => self.1.push(completion.status),
+            _ => {}
         }
     }
 }

@@ -68,7 +68,9 @@ impl Channel<'_> {
     fn silence_ends(&self) -> Option<Instant> {
         let watching =
             self.config.role == Role::Borrower && self.current.is_some() && self.handshake.next.is_none();
-        (watching && self.begins() && !self.goodbye).then(|| self.handshake.last_heard + SILENCE)
+        // A new card listens for as long as any other before it calls the peer silent.
+        let since = self.handshake.last_heard.max(self.handshake.listens_since);
+        (watching && self.begins() && !self.goodbye).then(|| since + SILENCE)
     }
 
     fn watch_paths(&mut self, now: Instant) {

@@ -4,6 +4,10 @@
 //! Times are ticks of the clients' own counter: a request starts when its first byte is written by the client, and ends when the
 //! last byte of its answer has been read. A write takes effect somewhere between, and certainly before the end of any read that
 //! has returned it.
+//!
+//! A controller that begins anew gets the writes again that were under way, and those that had ended and were not flushed.
+//! Among concurrent ones that may settle their order anew; nothing else may change. The power of the lender takes nothing that
+//! was answered while the borrower lives: what its disk has lost comes back before anything is read.
 
 use std::collections::BTreeSet;
 
@@ -46,6 +50,15 @@ impl Write {
         self.end.unwrap_or(u64::MAX).min(self.observed.unwrap_or(u64::MAX))
     }
 
+    fn has_ended(&self) -> bool {
+        self.end.is_some()
+    }
+
+    /// Nothing writes it again: it had ended when a flush began that has ended.
+    fn is_settled(&self, flushed: u64) -> bool {
+        self.end.is_some_and(|end| end < flushed)
+    }
+
     fn has_happened(&self) -> bool {
         self.observed.is_some() || (self.end.is_some() && !self.maybe)
     }
@@ -60,6 +73,12 @@ pub(crate) struct DiskModel {
     reads: BTreeSet<u64>,
     /// The start of the last flush that has ended.
     flushed: u64,
+    /// When the controller last began anew: what began before tells nothing about the order since.
+    anew: u64,
+    /// When the present borrower's life began.
+    life: u64,
+    /// By block, what the disk was left with by a power failure, until the borrower has written again what it keeps.
+    torn: Option<Vec<u64>>,
 }
 
 impl DiskModel {
@@ -74,7 +93,15 @@ impl DiskModel {
             durable: true,
             replaced: None,
         };
-        Self { once, blocks: vec![vec![zero]; blocks], reads: BTreeSet::new(), flushed: 0 }
+        Self {
+            once,
+            blocks: vec![vec![zero]; blocks],
+            reads: BTreeSet::new(),
+            flushed: 0,
+            anew: 0,
+            life: 0,
+            torn: None,
+        }
     }
 
     /// Request `request` begins to write `value` to blocks.
@@ -174,6 +201,9 @@ impl DiskModel {
             ));
         }
         let writes = &mut self.blocks[block];
+        if start < self.anew {
+            return Ok(());
+        }
         if let [only] = fitting[..]
             && (self.once || writes[only].end.is_some())
         {
@@ -188,52 +218,100 @@ impl DiskModel {
         Ok(())
     }
 
-    /// The power has failed, and these blocks are what is left.
+    /// The power has failed, and these blocks are what is left: what was durable, and perhaps more. The borrower still has what
+    /// it was told in its life; writes of earlier lives that are not left are gone.
     pub(crate) fn power_failed<'a>(&mut self, left: impl Iterator<Item = &'a [u8]>, tick: u64) -> Verdict {
+        let mut torn = Vec::with_capacity(self.blocks.len());
         for (block, bytes) in left.enumerate() {
             let Some(value) = author(block as u64, bytes) else {
                 return Err(format!("block {block}: {}", describe(bytes)));
             };
             let writes = &self.blocks[block];
-            let survives = |index: usize| {
-                let write = &writes[index];
+            let survives = |index: &usize| {
+                let write = &writes[*index];
                 let outlived = writes.iter().any(|w| w.durable && w.start > write.effective_end());
-                write.value == value && !outlived && admissible(writes, index, self.flushed, tick)
+                write.value == value && !outlived && admissible(writes, *index, self.flushed, tick)
             };
-            if !(0..writes.len()).any(survives) {
+            let survivor = (0..writes.len()).find(survives);
+            if survivor.is_none() {
                 let flushed = self.flushed;
                 return Err(format!(
                     "block {block} has {value} after the power failed, flushed at {flushed}: {writes:?}"
                 ));
             }
-            self.begin_anew(block, value, tick);
+            if survivor.is_none_or(|index| writes[index].start < self.life) {
+                self.forget_earlier_lives(block, value);
+            }
+            torn.push(value);
         }
-        self.asked_again();
+        self.torn = Some(torn);
+        self.asked_again(tick);
         Ok(())
     }
 
-    /// Whatever is under way may have happened and may happen again: the controller was reset, and its host asks again.
-    pub(crate) fn asked_again(&mut self) {
-        for write in self.blocks.iter_mut().flatten().filter(|write| write.end.is_none()) {
-            write.observed = None;
-            write.replaced = None;
-        }
-    }
-
-    /// What is on the disk now counts as written now; what is under way may still come.
-    fn begin_anew(&mut self, block: usize, value: u64, tick: u64) {
+    /// Of what earlier lives of the borrower have written to a block, `value` is left.
+    fn forget_earlier_lives(&mut self, block: usize, value: u64) {
+        let life = self.life;
         let writes = &mut self.blocks[block];
+        writes.retain(|write| write.start >= life || !write.has_ended());
         writes.push(Write {
             value,
             request: 0,
-            start: tick,
-            end: Some(tick),
+            start: life,
+            end: Some(life),
             observed: None,
             maybe: false,
             durable: true,
             replaced: None,
         });
-        self.prune(block);
+    }
+
+    /// Whether the disk may have less than what was answered.
+    pub(crate) fn is_torn(&self) -> bool {
+        self.torn.is_some()
+    }
+
+    /// The borrower has written again what it keeps.
+    pub(crate) fn mended(&mut self) {
+        self.torn = None;
+    }
+
+    /// The borrower is gone, and what it kept with it. If it had not written everything again, some blocks may stay as the power
+    /// failure left them: as if `request` wrote them, until its client's end. Returns whether that is so.
+    pub(crate) fn borrower_lost(&mut self, request: u64, tick: u64) -> bool {
+        self.life = tick;
+        let Some(torn) = self.torn.take() else { return false };
+        for (writes, value) in self.blocks.iter_mut().zip(torn) {
+            let is_there =
+                |index: usize| writes[index].value == value && admissible(writes, index, tick, tick);
+            if (0..writes.len()).any(is_there) {
+                continue;
+            }
+            writes.push(Write {
+                value,
+                request,
+                start: tick,
+                end: None,
+                observed: None,
+                maybe: true,
+                durable: false,
+                replaced: None,
+            });
+        }
+        true
+    }
+
+    /// The controller begins anew at `tick`. Whatever is under way may have happened and may happen again, for its host asks
+    /// again; and what has ended and is not flushed is written again, in an order in which it may have happened.
+    pub(crate) fn asked_again(&mut self, tick: u64) {
+        self.anew = tick;
+        let flushed = self.flushed;
+        for write in self.blocks.iter_mut().flatten().filter(|write| !write.is_settled(flushed)) {
+            // What was seen has happened, whoever asked for it; only when is open again.
+            write.maybe &= write.observed.is_none() || !write.has_ended();
+            write.observed = None;
+            write.replaced = None;
+        }
     }
 
     /// What the disk holds in the end is what a read would be allowed to return.
@@ -249,7 +327,8 @@ impl DiskModel {
 
     /// Forgets what no question can be about any more.
     fn prune(&mut self, block: usize) {
-        let lower = self.reads.first().copied().unwrap_or(u64::MAX).min(self.flushed);
+        let flushed = self.flushed;
+        let lower = self.reads.first().copied().unwrap_or(u64::MAX).min(flushed);
         let writes = &mut self.blocks[block];
         if writes.len() < 8 {
             return;
@@ -260,7 +339,7 @@ impl DiskModel {
                 let end = write.effective_end();
                 let replaced = write.replaced.is_some_and(|at| at < lower);
                 let over = |w: &Write| w.has_happened() && w.start > end && w.effective_end() < lower;
-                !replaced && !writes.iter().any(over)
+                !write.is_settled(flushed) || (!replaced && !writes.iter().any(over))
             })
             .collect();
         let mut keep = keep.iter();
@@ -319,17 +398,77 @@ mod tests {
         read(&mut model, 5, 6, 7).unwrap_err();
     }
 
+    fn block(value: u64) -> [u8; 512] {
+        let mut bytes = [0; 512];
+        pattern(value, 0, &mut bytes);
+        bytes
+    }
+
+    fn write(model: &mut DiskModel, request: u64, start: u64, end: u64) {
+        model.write_started(request, request, 0..1, start);
+        model.write_ended(request, false, 0..1, end);
+    }
+
     #[test]
-    fn the_power_takes_only_what_was_not_flushed() {
-        let mut bytes = [[0; 512], [0; 512]];
+    fn the_power_takes_only_what_was_not_flushed_and_that_comes_back() {
         let mut model = DiskModel::new(1, true);
-        model.write_started(5, 5, 0..1, 1);
-        model.write_ended(5, false, 0..1, 2);
-        pattern(5, 0, &mut bytes[0]);
-        model.power_failed([&bytes[1][..]].into_iter(), 3).unwrap();
-        model.write_started(8, 8, 0..1, 4);
-        model.write_ended(8, false, 0..1, 5);
-        model.flush_ended(6);
-        model.power_failed([&bytes[1][..]].into_iter(), 8).unwrap_err();
+        write(&mut model, 5, 1, 2);
+        model.power_failed([&block(0)[..]].into_iter(), 3).unwrap();
+        let mut lying = DiskModel::new(1, true);
+        write(&mut lying, 5, 1, 2);
+        lying.power_failed([&block(0)[..]].into_iter(), 3).unwrap();
+        read(&mut lying, 0, 4, 5).unwrap_err();
+        // A flush, before or after it has come back, makes it durable.
+        model.flush_ended(4);
+        model.mended();
+        read(&mut model, 5, 5, 6).unwrap();
+        model.power_failed([&block(0)[..]].into_iter(), 8).unwrap_err();
+    }
+
+    #[test]
+    fn what_a_borrower_kept_goes_with_it() {
+        let mut model = DiskModel::new(1, true);
+        write(&mut model, 5, 1, 2);
+        assert!(!model.borrower_lost(100, 3));
+        read(&mut model, 5, 4, 5).unwrap();
+        model.power_failed([&block(0)[..]].into_iter(), 6).unwrap();
+        model.mended();
+        read(&mut model, 5, 7, 8).unwrap_err();
+        let mut model = DiskModel::new(1, true);
+        write(&mut model, 5, 1, 2);
+        model.power_failed([&block(0)[..]].into_iter(), 3).unwrap();
+        assert!(model.borrower_lost(100, 4));
+        let mut other =
+            DiskModel { blocks: model.blocks.clone(), reads: BTreeSet::new(), torn: None, ..model };
+        model.abandoned_ended(100, 0..1, 5);
+        read(&mut model, 0, 6, 7).unwrap();
+        read(&mut model, 5, 8, 9).unwrap_err();
+        other.abandoned_ended(100, 0..1, 5);
+        read(&mut other, 5, 6, 7).unwrap();
+        read(&mut other, 0, 8, 9).unwrap_err();
+    }
+
+    #[test]
+    fn only_concurrent_unflushed_writes_settle_anew() {
+        let overlapping = |model: &mut DiskModel| {
+            model.write_started(5, 5, 0..1, 1);
+            model.write_started(6, 6, 0..1, 2);
+            model.write_ended(5, false, 0..1, 3);
+            model.write_ended(6, false, 0..1, 4);
+            read(model, 5, 5, 6).unwrap();
+        };
+        let mut model = DiskModel::new(1, true);
+        overlapping(&mut model);
+        read(&mut model, 6, 7, 8).unwrap_err();
+        let mut model = DiskModel::new(1, true);
+        overlapping(&mut model);
+        model.asked_again(7);
+        read(&mut model, 6, 8, 9).unwrap();
+        read(&mut model, 5, 10, 11).unwrap_err();
+        let mut model = DiskModel::new(1, true);
+        overlapping(&mut model);
+        model.flush_ended(7);
+        model.asked_again(8);
+        read(&mut model, 6, 9, 10).unwrap_err();
     }
 }

@@ -34,6 +34,8 @@ pub mod names {
     pub const COMPLETIONS: &str = "completions";
     /// No frame of an older card or incarnation has an effect, no frame has it twice, no forged one at all.
     pub const FRESHNESS: &str = "freshness";
+    /// Old first messages of others keep nobody from a function that is free.
+    pub const NEWCOMER: &str = "newcomer";
     /// No work for the disk of an older incarnation happens after the newer one is served.
     pub const INCARNATION: &str = "incarnation";
     /// No nonce is used twice.

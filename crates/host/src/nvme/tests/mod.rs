@@ -1,4 +1,5 @@
 mod model;
+mod unflushed;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,6 +10,7 @@ use zerocopy::FromBytes;
 
 use self::model::{BLOCK, Model, Output};
 use super::*;
+use crate::BlockKind;
 use crate::testing::{Killer, Random, run_step};
 
 const CONFIG: DriverConfig =
@@ -71,6 +73,21 @@ impl<'m> World<'m> {
         self.inputs.push_back(Input::Submit { id, kind, lba, blocks, fua: false, fill });
     }
 
+    fn submit_fua(&mut self, id: u32, lba: u64, blocks: u32, fill: u8) {
+        self.inputs.push_back(Input::Submit { id, kind: BlockKind::Write, lba, blocks, fua: true, fill });
+    }
+
+    /// Pages that nobody holds but requests and kept writes.
+    fn pages_used(&self) -> usize {
+        Pages::new(&self.calm().root.pages, self.calm().journal).used()
+    }
+
+    /// The lender's power fails.
+    fn lose_power(&mut self) {
+        self.reset();
+        self.model.lose_power();
+    }
+
     /// Runs until nothing happens but time.
     fn settle(&mut self) {
         while let Some(input) = self.inputs.front().cloned() {
@@ -104,7 +121,10 @@ impl<'m> World<'m> {
         let mut accesses = Vec::new();
         let mut done = Vec::new();
         let mut taken = None;
-        let (now, busy) = (self.now, matches!(input, Input::Submit { .. }) && self.driver().room() == 0);
+        let pages =
+            Pages::new(&self.calm().root.pages, self.calm().journal).has_free(BlockRequest::MAX_PAGES);
+        let waits = self.driver().room() == 0 || !pages;
+        let (now, busy) = (self.now, matches!(input, Input::Submit { .. }) && waits);
         if busy {
             // The requester waits for room; what the function does comes first.
             let other = self.inputs.iter().position(|input| !matches!(input, Input::Submit { .. }));
@@ -154,6 +174,10 @@ impl<'m> World<'m> {
         let host = |address: u64, out: &mut [u8]| {
             if address >= CONFIG.data_memory {
                 let at = (address - CONFIG.data_memory) as usize;
+                assert!(
+                    driver.may_read(PageIndex((at / 4096) as u16)),
+                    "only pages of running writes are read"
+                );
                 pool.read(PageIndex((at / 4096) as u16), at % 4096, out);
             } else {
                 driver.memory_read(address - CONFIG.queue_memory, out);
@@ -213,6 +237,10 @@ fn deliver(
         }
         Input::Function(Output::Write(address, bytes)) if *address >= CONFIG.data_memory => {
             let at = (address - CONFIG.data_memory) as usize;
+            assert!(
+                driver.may_write(PageIndex((at / 4096) as u16)),
+                "only pages of running reads are written"
+            );
             pool.write(PageIndex((at / 4096) as u16), at % 4096, bytes);
         }
         Input::Function(Output::Write(address, bytes)) => {
@@ -395,7 +423,7 @@ fn the_queue_wraps_many_times_at_full_depth() {
 }
 
 #[test]
-fn statuses_are_mapped_and_transient_ones_tried_again_once() {
+fn statuses_are_mapped_and_transient_ones_tried_again() {
     with_world(|world| {
         world.ready();
         let cases = [
@@ -422,6 +450,83 @@ fn statuses_are_mapped_and_transient_ones_tried_again_once() {
         world.submit(9, BlockKind::Read, 0, 8, 1);
         world.settle();
         assert_eq!(world.results(), [(9, Err(BlockError::Io))]);
+    });
+}
+
+#[test]
+fn outages_of_the_way_are_outlasted_with_growing_waits() {
+    with_world(|world| {
+        world.ready();
+        world.model.statuses.extend([Status::DATA_TRANSFER_ERROR; 12]);
+        world.submit(1, BlockKind::Write, 0, 8, 7);
+        let start = world.now;
+        world.settle();
+        assert_eq!(world.model.opcodes.len(), 2, "at once only the first time");
+        // Others are not held up.
+        world.submit(2, BlockKind::Write, 100, 8, 8);
+        world.model.statuses.push_front(Status::SUCCESS);
+        world.settle();
+        assert_eq!(world.results(), [(2, Ok(()))]);
+        world.pass_until("done", |world| !world.done.is_empty());
+        assert_eq!((world.results(), world.model.opcodes.len()), (vec![(1, Ok(()))], 14));
+        let waited = world.now.since(start);
+        assert!(waited > core::time::Duration::from_secs(4) && waited < times::IO_TIMEOUT, "{waited:?}");
+        assert_eq!(world.driver().counters().resets.get(), 1);
+    });
+}
+
+#[test]
+fn a_delayed_command_survives_a_reset_and_ends_with_a_shutdown() {
+    with_world(|world| {
+        world.ready();
+        world.model.statuses.extend([Status::NAMESPACE_NOT_READY; 3]);
+        world.submit(1, BlockKind::Write, 0, 8, 7);
+        world.settle();
+        world.model.statuses.clear();
+        world.reset();
+        world.ready();
+        world.settle();
+        assert_eq!(world.results(), [(1, Ok(()))]);
+        world.model.statuses.extend([Status::NAMESPACE_NOT_READY; 1000]);
+        world.submit(2, BlockKind::Write, 0, 8, 7);
+        world.settle();
+        world.inputs.push_back(Input::Shutdown);
+        world.pass_until("down", |world| world.driver().is_shut_down());
+        assert_eq!(world.results(), [(2, Err(BlockError::Io))]);
+    });
+}
+
+#[test]
+fn the_function_reaches_pages_only_while_and_as_their_command_runs() {
+    with_world(|world| {
+        world.ready();
+        world.model.hang = true;
+        world.submit(1, BlockKind::Write, 0, 9, 1);
+        world.submit(2, BlockKind::Read, 100, 8, 0);
+        let rights = |world: &World<'_>, id| {
+            let driver = world.driver();
+            let rights = |page: &PageIndex| (driver.may_read(*page), driver.may_write(*page));
+            world.pages[&id].iter().map(rights).collect::<Vec<_>>()
+        };
+        world.settle();
+        assert_eq!((rights(world, 1), rights(world, 2)), (vec![(true, false); 2], vec![(false, true)]));
+        let all = |world: &World<'_>| {
+            let driver = world.driver();
+            let reached =
+                |page: &u16| driver.may_read(PageIndex(*page)) || driver.may_write(PageIndex(*page));
+            (0..Pages::CAPACITY as u16).filter(reached).count()
+        };
+        assert_eq!(all(world), 3);
+        world.model.hang = false;
+        world.reset();
+        let reset = world.inputs.pop_front().unwrap();
+        world.step(reset.clone());
+        assert_eq!(all(world), 0, "nothing is reached before it is issued again");
+        world.ready();
+        world.settle();
+        // The write is kept, and its pages live.
+        assert_eq!((world.driver().kept(), world.pages_used(), all(world)), ((1, 2), 2, 0));
+        assert!(!world.driver().may_read(PageIndex(u16::MAX)));
     });
 }
 

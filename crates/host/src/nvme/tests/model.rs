@@ -40,6 +40,11 @@ struct Queue {
 /// The controller.
 pub(super) struct Model {
     pub(super) disk: Vec<u8>,
+    /// What is left of the disk when the power fails.
+    durable: Vec<u8>,
+    pub(super) volatile_cache: bool,
+    /// I/O commands, as opcode, first block and blocks.
+    pub(super) log: Vec<(NvmOpcode, usize, usize)>,
     pub(super) with_cmb: bool,
     pub(super) with_msix: bool,
     pub(super) read_only: bool,
@@ -49,6 +54,9 @@ pub(super) struct Model {
     pub(super) lost: usize,
     /// Commands are fetched and not executed.
     pub(super) hang: bool,
+    /// The same, but flushes only.
+    pub(super) hang_flushes: bool,
+    pub(super) block_shift: u8,
     pub(super) fatal: bool,
     pub(super) shut_down: bool,
     pub(super) flushes: usize,
@@ -71,12 +79,17 @@ impl Model {
     pub(super) fn new(blocks: usize) -> Self {
         Self {
             disk: vec![0; blocks * BLOCK],
+            durable: Vec::new(),
+            volatile_cache: true,
+            log: Vec::new(),
             with_cmb: true,
             with_msix: true,
             read_only: false,
             statuses: VecDeque::new(),
             lost: 0,
             hang: false,
+            hang_flushes: false,
+            block_shift: 9,
             fatal: false,
             shut_down: false,
             flushes: 0,
@@ -102,6 +115,18 @@ impl Model {
         (self.queues, self.vector) = (Default::default(), None);
         self.cmb.fill(0xee);
         self.fatal = false;
+    }
+
+    /// What was not durable is gone, and the lender's incarnation is new.
+    pub(super) fn lose_power(&mut self) {
+        self.durable.resize(self.disk.len(), 0);
+        self.disk.clone_from(&self.durable);
+        self.reset();
+    }
+
+    fn make_durable(&mut self, range: core::ops::Range<usize>) {
+        self.durable.resize(self.disk.len(), 0);
+        self.durable[range.clone()].copy_from_slice(&self.disk[range]);
     }
 
     pub(super) fn access(&mut self, access: Access, host: HostRead<'_>, out: &mut Vec<Output>) {
@@ -232,7 +257,8 @@ impl Model {
             let mut bytes = [0; 64];
             self.fetch(address, &mut bytes, host);
             let entry = SubmissionEntry::read_from_bytes(&bytes).unwrap();
-            if queue == 1 && self.hang {
+            let is_flush = entry.nvm_opcode() == NvmOpcode::FLUSH;
+            if queue == 1 && (self.hang || self.hang_flushes && is_flush) {
                 continue;
             }
             let status = if queue == 0 { self.admin(&entry, out) } else { self.io(&entry, host, out) };
@@ -259,7 +285,7 @@ impl Model {
             AdminOpcode::IDENTIFY if entry.cdw10.get() == 1 => {
                 let mut data = IdentifyController::new_zeroed();
                 data.mdts = 5;
-                data.vwc = 1;
+                data.vwc = self.volatile_cache.into();
                 data.oncs = Oncs(0).with_dataset_management(true).with_write_zeroes(true).0.into();
                 self.send(entry, data.as_bytes(), out);
             }
@@ -267,7 +293,7 @@ impl Model {
                 let mut data = IdentifyNamespace::new_zeroed();
                 data.nsze = ((self.disk.len() / BLOCK) as u64).into();
                 data.nsattr = self.read_only.into();
-                data.lbaf[0].lbads = 9;
+                data.lbaf[0].lbads = self.block_shift;
                 self.send(entry, data.as_bytes(), out);
             }
             AdminOpcode::SET_FEATURES => {}
@@ -311,18 +337,22 @@ impl Model {
         if ranged && start + len > self.disk.len() {
             return Status::LBA_OUT_OF_RANGE.with_dnr();
         }
+        let (first, blocks) = if ranged { (start / BLOCK, len / BLOCK) } else { (0, 0) };
+        self.log.push((entry.nvm_opcode(), first, blocks));
         match entry.nvm_opcode() {
-            NvmOpcode::FLUSH => self.flushes += 1,
+            NvmOpcode::FLUSH => {
+                self.flushes += 1;
+                self.make_durable(0..self.disk.len());
+            }
             NvmOpcode::WRITE if self.read_only => return Status::NAMESPACE_WRITE_PROTECTED,
             NvmOpcode::READ => {
-                for (index, page) in self.pages(entry, len, host).into_iter().enumerate() {
-                    let data = &self.disk[start + index * 4096..start + len.min((index + 1) * 4096)];
-                    out.push(Output::Write(page, data.to_vec()));
+                for (address, place) in self.pieces(entry, start, len, host) {
+                    out.push(Output::Write(address, self.disk[place].to_vec()));
                 }
             }
             NvmOpcode::WRITE => {
-                for (index, page) in self.pages(entry, len, host).into_iter().enumerate() {
-                    host(page, &mut self.disk[start + index * 4096..start + len.min((index + 1) * 4096)]);
+                for (address, place) in self.pieces(entry, start, len, host) {
+                    host(address, &mut self.disk[place]);
                 }
             }
             NvmOpcode::WRITE_ZEROES => self.disk[start..start + len].fill(0),
@@ -336,11 +366,31 @@ impl Model {
             }
             _ => return Status::INVALID_OPCODE,
         }
+        if ranged && entry.fua() {
+            self.make_durable(start..start + len);
+        }
         Status::SUCCESS
     }
 
+    /// Where data lie in memory, and which bytes of the disk they are.
+    fn pieces(
+        &self,
+        entry: &SubmissionEntry,
+        start: usize,
+        len: usize,
+        host: HostRead<'_>,
+    ) -> Vec<(u64, core::ops::Range<usize>)> {
+        let mut at = start;
+        let piece = |address: u64| {
+            let bytes = (4096 - address as usize % 4096).min(start + len - at);
+            at += bytes;
+            (address, at - bytes..at)
+        };
+        self.pages(entry, len, host).into_iter().map(piece).collect()
+    }
+
     fn pages(&self, entry: &SubmissionEntry, len: usize, host: HostRead<'_>) -> Vec<u64> {
-        let count = len.div_ceil(4096);
+        let count = (entry.prp1.get() as usize % 4096 + len).div_ceil(4096);
         let mut pages = vec![entry.prp1.get()];
         if count == 2 {
             pages.push(entry.prp2.get());

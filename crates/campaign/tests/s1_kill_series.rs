@@ -1,0 +1,164 @@
+//! The kill experiment on the whole program: both cards are killed with `kill -9`, by pid and from outside, hundreds of
+//! times at random moments, thousands of times in `make soak`. Verified I/O goes on all the time; nothing is lost,
+//! nothing is done twice, no request fails.
+
+// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
+#![allow(clippy::unwrap_used)]
+
+use campaign::causeway::{Borrower, Lender, STOP_TIMEOUT, Watch};
+use campaign::load::{Load, Model, Since, connect};
+use campaign::random::Random;
+use campaign::world::{World, WorldConfig};
+use campaign::{Error, scale, tools};
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+/// Small, so that each block is written again and again, and a write done twice would show as an older version.
+const REGION: u64 = 2 * MIB;
+const DEPTH: usize = 8;
+const RECOVERY_TIMEOUT: Duration = Duration::from_secs(20);
+/// Kills come up to so long after the recovery from the one before.
+const LIFE_MAX_US: u64 = 80_000;
+/// Recoveries take milliseconds; one that waited for a time-out is named in the report.
+const WORTH_A_LINE: Duration = Duration::from_millis(500);
+
+/// A node whose card is killed.
+struct Victim {
+    watch: Watch,
+    kills: u32,
+    /// In seconds, as the node itself counts.
+    recoveries: Vec<f64>,
+}
+
+impl Victim {
+    fn new(watch: Watch) -> Self {
+        Self { watch, kills: 0, recoveries: Vec::new() }
+    }
+
+    /// Kills the card there is, and returns its generation.
+    fn kill(&mut self) -> Result<u64, Error> {
+        let card = self.watch.successor(0, RECOVERY_TIMEOUT)?;
+        campaign::process::kill(card.pid)?;
+        self.kills += 1;
+        Ok(card.generation)
+    }
+
+    /// What the node has counted so far, for whoever wants to know what a long gap was spent on.
+    fn counted(&mut self) -> Result<String, Error> {
+        let status = self.watch.status()?;
+        let channel = status.channels.first().map(|channel| channel.retransmissions).unwrap_or_default();
+        let counters = status.counters.all();
+        let counters = counters.iter().filter(|(_, count)| *count > 0);
+        let counters: Vec<String> = counters.map(|(name, count)| format!("{name} {count}")).collect();
+        Ok(format!("{}: retransmissions {channel}, {}", status.node.name, counters.join(", ")))
+    }
+
+    fn recover(&mut self, generation: u64) -> Result<(), Error> {
+        let card = self.watch.recovered(generation, RECOVERY_TIMEOUT)?;
+        self.recoveries.extend(card.last_recovery_s);
+        Ok(())
+    }
+}
+
+/// What is done at a random moment, and how often of ten times.
+#[derive(Clone, Copy)]
+enum Blow {
+    /// One card is killed: eight.
+    One,
+    /// Both at once: one.
+    Both,
+    /// One, and its successor before that has begun to serve: one.
+    SuccessorToo,
+}
+
+impl Blow {
+    const NAMES: [&str; 3] = ["one card", "both cards at once", "a card and its successor"];
+
+    fn choose(random: &mut Random) -> Self {
+        match random.below(10) {
+            0 => Self::Both,
+            1 => Self::SuccessorToo,
+            _ => Self::One,
+        }
+    }
+
+    /// Strikes, the first of these first, and waits until all serve again.
+    fn strike(self, first: &mut Victim, second: &mut Victim) -> Result<(), Error> {
+        let mut generation = first.kill()?;
+        match self {
+            Self::One => {}
+            Self::Both => {
+                let other = second.kill()?;
+                second.recover(other)?;
+            }
+            Self::SuccessorToo => {
+                first.watch.successor(generation, RECOVERY_TIMEOUT)?;
+                generation = first.kill()?;
+            }
+        }
+        first.recover(generation)
+    }
+}
+
+#[test]
+fn s1_cards_killed_at_random_lose_nothing_and_do_nothing_twice() {
+    let _exclusive = scale::exclusive();
+    let seed = scale::first_seed();
+    let wanted = scale::kills_of(200, 8000);
+    let world = World::new(&WorldConfig { seed, ..WorldConfig::default() }).unwrap();
+    let image = world.right().dir().join("disk.img");
+    tools::empty_image(&image, 4 * MIB).unwrap();
+    let mut lender = Lender::start(world.right(), &[image.to_str().unwrap()], &[]).unwrap();
+    let mut borrower = Borrower::start(world.left(), &lender.lines[0], &[]).unwrap();
+    let load = Load::start(&borrower.socket, Model::new(0, REGION, seed), DEPTH).unwrap();
+    load.wait_done(500, RECOVERY_TIMEOUT).unwrap();
+
+    let mut random = Random::new(seed);
+    let mut of_borrower = Victim::new(Watch::new(world.left(), "borrower").unwrap());
+    let mut of_lender = Victim::new(Watch::new(world.right(), "lender").unwrap());
+    let mut gaps: [Vec<f64>; 3] = Default::default();
+    let mut blows = 0;
+    let stalls = scale::Stalls::watch();
+    load.take_longest_gap();
+    while of_borrower.kills + of_lender.kills < wanted {
+        std::thread::sleep(Duration::from_micros(random.below(LIFE_MAX_US)));
+        let blow = Blow::choose(&mut random);
+        let lender_first = random.below(2) == 1;
+        let struck = if lender_first {
+            blow.strike(&mut of_lender, &mut of_borrower)
+        } else {
+            blow.strike(&mut of_borrower, &mut of_lender)
+        };
+        struck.unwrap_or_else(|error| panic!("seed {seed}, blow {blows}: {error}"));
+        // The gap ends with a reply, which may come a little after the card is back.
+        load.wait_done(DEPTH as u64 + 1, RECOVERY_TIMEOUT).unwrap();
+        let (gap, stall) = (load.take_longest_gap(), stalls.take_longest());
+        if gap > WORTH_A_LINE {
+            let name = Blow::NAMES[blow as usize];
+            let of = if lender_first { "lender" } else { "borrower" };
+            let counted = [of_borrower.counted().unwrap(), of_lender.counted().unwrap()].join("; ");
+            scale::report(&format!(
+                "s1: blow {blows}, {name}, the {of}'s first: {gap:?} without a reply, of which the test itself stood \
+                 still for {stall:?}; {counted}"
+            ));
+        }
+        gaps[blow as usize].push(gap.as_secs_f64());
+        blows += 1;
+    }
+    load.wait_done(500, RECOVERY_TIMEOUT).unwrap();
+    let mut report = load.stop().unwrap();
+    assert_eq!((report.failed, report.failed_flushes, &report.lost), (0, 0, &None), "seed {seed}");
+    report.model.verify(&mut connect(&borrower.socket).unwrap(), Since::Nothing).unwrap();
+    assert_eq!(borrower.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", borrower.process.tail());
+    assert_eq!(lender.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", lender.process.tail());
+
+    scale::report(&format!(
+        "s1: seed {seed}, {} kills of the borrower's card, {} of the lender's, {} requests verified",
+        of_borrower.kills, of_lender.kills, report.done
+    ));
+    scale::report(&scale::spread("s1: recovery of the borrower's card", of_borrower.recoveries));
+    scale::report(&scale::spread("s1: recovery of the lender's card", of_lender.recoveries));
+    for (name, gaps) in Blow::NAMES.into_iter().zip(gaps) {
+        scale::report(&scale::spread(&format!("s1: longest time without a reply, {name}"), gaps));
+    }
+}

@@ -1,0 +1,148 @@
+//! W5: the commented examples are run as they stand, in machines of their own: a lender's and the borrower's. What is
+//! borrowed is written and read over NBD, and all ends in order with SIGTERM.
+
+// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
+#![allow(clippy::unwrap_used)]
+
+use campaign::causeway::{START_TIMEOUT, STOP_TIMEOUT, binary};
+use campaign::load::connect;
+use campaign::nbd_client::{NbdClient, NbdError};
+use campaign::process::{Process, run};
+use campaign::world::{Machine, World, WorldConfig};
+use campaign::{scale, tools};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+const MIB: u64 = 1 << 20;
+const LEND_ONE: &str = "lend-one.toml";
+const LEND_TWO_RAILS: &str = "lend-two-rails.toml";
+const BORROW_PRESET: &str = "borrow-preset.toml";
+/// What the borrower's example says.
+const EDGE: &str = "nbd+unix:///?socket=/run/causeway/nvme0.nbd";
+
+fn examples() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples")
+}
+
+/// An example, started in `machine`. Of its text only the paths of images change, which no machine for tests has.
+fn start(machine: &Machine, example: &str, images: &[(&str, &Path)]) -> Process {
+    let mut text = std::fs::read_to_string(examples().join(example)).unwrap();
+    for (path, image) in images {
+        assert_eq!(text.matches(path).count(), 1, "{example} names {path} once");
+        text = text.replace(path, image.to_str().unwrap());
+    }
+    let config = machine.dir().join(example);
+    std::fs::write(&config, text).unwrap();
+    let mut command = machine.command(binary().unwrap());
+    // As root on a machine that nobody has prepared: everything lies where the system keeps it.
+    command.env_remove("XDG_RUNTIME_DIR").env_remove("XDG_STATE_HOME");
+    command.arg("node").arg("--config").arg(&config);
+    machine.spawn(example, command).unwrap()
+}
+
+/// The lines of a lender's devices.
+fn lines(lender: &mut Process, count: usize) -> Vec<String> {
+    let is_line = |line: &str| line.starts_with("causeway://");
+    (0..count).map(|_| lender.wait_line("a line", START_TIMEOUT, is_line).unwrap()).collect()
+}
+
+/// The borrower's example with this line beside it, and a client on its edge.
+fn borrow(machine: &Machine, line: &str) -> (Process, NbdClient) {
+    std::fs::write(machine.dir().join("nvme0.line"), line).unwrap();
+    let mut borrower = start(machine, BORROW_PRESET, &[]);
+    borrower.wait_line("its edge", START_TIMEOUT, |line| line == EDGE).unwrap();
+    // The machine's /run is its own, and is reached through one of its processes.
+    let socket = format!("/proc/{}/root/run/causeway/nvme0.nbd", borrower.pid());
+    let client = connect(Path::new(&socket)).unwrap();
+    (borrower, client)
+}
+
+fn end(mut node: Process) {
+    assert_eq!(node.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", node.tail());
+}
+
+fn write_and_read(client: &mut NbdClient, size: u64) {
+    assert_eq!(client.size(), size);
+    let pattern: Vec<u8> = (0..64 * 1024_u32).map(|byte| (byte % 251) as u8).collect();
+    let last = size - pattern.len() as u64;
+    let mut data = Vec::new();
+    for offset in [0, last] {
+        client.write(offset, &pattern).unwrap();
+    }
+    client.flush().unwrap();
+    for offset in [0, last] {
+        client.read(offset, pattern.len() as u32, &mut data).unwrap();
+        assert!(data == pattern, "what was written at {offset} is read");
+    }
+}
+
+#[test]
+fn w5_no_example_is_left_out() {
+    let names = std::fs::read_dir(examples()).unwrap();
+    let names: BTreeSet<String> =
+        names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let tested = [BORROW_PRESET, LEND_ONE, LEND_TWO_RAILS].map(str::to_owned);
+    assert_eq!(names, BTreeSet::from(tested), "a new example needs a test here");
+}
+
+#[test]
+fn w5_one_lends_an_image_to_another_machine() {
+    let _exclusive = scale::exclusive();
+    let world = World::new(&WorldConfig::default()).unwrap();
+    let image = world.right().dir().join("disk.img");
+    tools::empty_image(&image, 16 * MIB).unwrap();
+    let images = [("/srv/images/disk.img", image.as_path())];
+    let mut lender = start(world.right(), LEND_ONE, &images);
+    let line = lines(&mut lender, 1).remove(0);
+    let (borrower, mut client) = borrow(world.left(), &line);
+    write_and_read(&mut client, 16 * MIB);
+    drop(client);
+    // The lender comes back with the same line, and the preset is taken again.
+    end(lender);
+    let mut lender = start(world.right(), LEND_ONE, &images);
+    assert_eq!(lines(&mut lender, 1), [line]);
+    let socket = format!("/proc/{}/root/run/causeway/nvme0.nbd", borrower.pid());
+    write_and_read(&mut connect(Path::new(&socket)).unwrap(), 16 * MIB);
+    end(borrower);
+    end(lender);
+    assert!(std::fs::read(&image).unwrap().iter().any(|byte| *byte != 0), "the image holds it");
+}
+
+#[test]
+fn w5_two_rails_lend_a_disk_an_image_to_read_and_memory() {
+    let _exclusive = scale::exclusive();
+    let world = World::new(&WorldConfig { rails: 1, ..WorldConfig::default() }).unwrap();
+    let machine = world.right();
+    // The addresses of the example, on a machine that borrows from itself: the relay carries no others than its own.
+    for address in ["192.0.2.10/32", "2001:db8:2::10/128"] {
+        let mut command = machine.command("ip");
+        command.args(["address", "add", address, "dev", "lo"]);
+        run(command).unwrap();
+    }
+    let [disk, golden] = ["drive", "golden.img"].map(|name| machine.dir().join(name));
+    tools::empty_image(&disk, 16 * MIB).unwrap();
+    tools::random_image(&golden, MIB, 1).unwrap();
+    let images =
+        [("/dev/disk/by-id/nvme-example-1", disk.as_path()), ("/srv/images/golden.img", golden.as_path())];
+    let mut lender = start(machine, LEND_TWO_RAILS, &images);
+    let lines = lines(&mut lender, 3);
+    assert!(lines[0].contains("@192.0.2.10:7411,[2001:db8:2::10]:7411/nvme0"), "both rails: {lines:?}");
+
+    let (borrower, mut client) = borrow(machine, &lines[0]);
+    assert_eq!(client.block_sizes().minimum, 4096, "the block size of the example");
+    write_and_read(&mut client, 16 * MIB);
+    end(borrower);
+
+    let (borrower, mut client) = borrow(machine, &lines[1]);
+    let mut data = Vec::new();
+    client.read(0, MIB as u32, &mut data).unwrap();
+    assert!(data == std::fs::read(&golden).unwrap(), "the image is read");
+    assert!(client.flags().read_only());
+    assert!(matches!(client.write(0, &[0; 4096]), Err(NbdError::Refused { .. })), "it is not written");
+    end(borrower);
+
+    let (borrower, mut client) = borrow(machine, &lines[2]);
+    write_and_read(&mut client, 512 * MIB);
+    end(borrower);
+    end(lender);
+}

@@ -1,0 +1,364 @@
+//! Writes that have ended and are not flushed: kept, and written again when the controller may have lost them.
+//!
+//! A controller with a volatile write cache may forget, with its power, whatever was not flushed. Nothing tells the
+//! driver whether a controller that comes back has kept it, so the driver keeps such writes itself, as NFS clients do
+//! with unstable ones: after every initialisation they are written again before anything else. A flush that ends with
+//! success releases what had been kept when it was issued.
+//!
+//! Rules: writes are kept in the order of their completions, those with FUA too, because an older one must not come back
+//! over them. Written again is, of each block, only the newest content that is kept: so nothing ever becomes older than
+//! it was, also when this is interrupted. Concurrent writes to the same block have no order but that of their completions.
+
+use base::ledger::{Cell, Journal, PAGE_SIZE, PageIndex, Pages};
+use base::{Instant, Rule};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use super::Driver;
+use super::cells::{Command, flag, owner, stage};
+use crate::{BlockError, BlockKind};
+
+/// Most writes that are kept.
+pub(super) const KEPT_WRITES: usize = 2048;
+/// Most pages of them.
+pub(super) const KEPT_PAGES: usize = 4096;
+
+const _: () = assert!(KEPT_PAGES * 2 <= Pages::CAPACITY, "requests find pages however many are kept");
+
+/// The kept writes in the ledger. All zeroes: none. Positions count from 0 and never go back.
+#[derive(FromBytes)]
+#[repr(C)]
+pub(super) struct UnflushedCells {
+    appended: Cell<u64>,
+    released: Cell<u64>,
+    pages_appended: Cell<u64>,
+    pages_released: Cell<u64>,
+    /// How many of the newest are still to be written again.
+    left: Cell<u32>,
+    /// Blocks of the first of those that are done.
+    done: Cell<u32>,
+    /// 1 while something was lost and the requester does not know.
+    lost: Cell<u64>,
+    entries: [Cell<Entry>; KEPT_WRITES],
+    pages: [Cell<u16>; KEPT_PAGES],
+}
+
+/// A kept write.
+#[derive(Clone, Copy, PartialEq, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+struct Entry {
+    lba: u64,
+    /// Position of its first page.
+    first_page: u64,
+    blocks: u32,
+    /// Code of the [`BlockKind`].
+    kind: u8,
+    fua: u8,
+    pages: u8,
+    reserved: u8,
+}
+
+impl Entry {
+    fn kind(&self) -> BlockKind {
+        Command::kind_of(self.kind)
+    }
+
+    fn end(&self) -> u64 {
+        self.lba.saturating_add(self.blocks.into())
+    }
+}
+
+/// The kept writes of a drive.
+#[derive(Clone, Copy)]
+pub(super) struct Unflushed<'m> {
+    cells: &'m UnflushedCells,
+    pool: Pages<'m>,
+    journal: Journal<'m>,
+}
+
+impl<'m> Unflushed<'m> {
+    pub(super) fn new(cells: &'m UnflushedCells, pool: Pages<'m>, journal: Journal<'m>) -> Self {
+        Self { cells, pool, journal }
+    }
+
+    /// Writes that are kept, and their pages.
+    pub(super) fn len(&self) -> (usize, usize) {
+        let cells = self.cells;
+        let writes = cells.appended.get().wrapping_sub(cells.released.get());
+        let pages = cells.pages_appended.get().wrapping_sub(cells.pages_released.get());
+        (writes as usize, pages as usize)
+    }
+
+    /// How many writes have been kept since the ledger was made.
+    pub(super) fn appended(&self) -> u64 {
+        self.cells.appended.get()
+    }
+
+    /// Keeps a write that has ended, with a reference on each of its pages. There is room.
+    fn append(&self, command: &Command, pages: &[Cell<u16>]) {
+        let (cells, journal) = (self.cells, self.journal);
+        let (writes, kept) = self.len();
+        assert!(
+            writes < KEPT_WRITES && kept + pages.len() <= KEPT_PAGES,
+            "a write is issued only while it could be kept"
+        );
+        let first_page = cells.pages_appended.get();
+        for (position, page) in (first_page..).zip(pages) {
+            self.pool.retain(PageIndex(page.get()));
+            cells.pages[position as usize % KEPT_PAGES].set(journal, page.get());
+        }
+        let entry = Entry {
+            lba: command.lba,
+            first_page,
+            blocks: command.blocks,
+            kind: command.kind,
+            fua: command.fua,
+            pages: pages.len() as u8,
+            reserved: 0,
+        };
+        let position = cells.appended.get();
+        cells.entries[position as usize % KEPT_WRITES].set(journal, entry);
+        cells.appended.set(journal, position + 1);
+        cells.pages_appended.set(journal, first_page + pages.len() as u64);
+    }
+
+    /// Forgets the writes before position `end`; returns how many those were.
+    fn release(&self, end: u64) -> u64 {
+        let (cells, journal) = (self.cells, self.journal);
+        let start = cells.released.get();
+        let end = end.clamp(start, cells.appended.get());
+        let first_page = cells.pages_released.get();
+        let mut page = first_page;
+        for position in start..end {
+            page += u64::from(self.entry(position).pages);
+        }
+        for position in first_page..page {
+            self.pool.release(PageIndex(cells.pages[position as usize % KEPT_PAGES].get()));
+        }
+        cells.released.set(journal, end);
+        cells.pages_released.set(journal, page);
+        cells.left.set(journal, cells.left.get().min(self.len().0 as u32));
+        end - start
+    }
+
+    /// From now on everything is to be written again.
+    fn rewrite_all(&self) {
+        self.cells.left.set(self.journal, self.len().0 as u32);
+        self.cells.done.set(self.journal, 0);
+    }
+
+    /// Whether something is still to be written again.
+    pub(super) fn is_rewriting(&self) -> bool {
+        self.cells.left.get() != 0
+    }
+
+    /// What is to be written again next, with its pages: blocks of `block_size` bytes of which nothing newer is kept.
+    fn next(&self, block_size: u64) -> Option<(Command, impl Iterator<Item = u16>)> {
+        let (cells, journal) = (self.cells, self.journal);
+        while let Some(left) = cells.left.get().checked_sub(1) {
+            let position = cells.appended.get() - u64::from(left) - 1;
+            let entry = self.entry(position);
+            let start = self.uncovered(position, entry.lba + u64::from(cells.done.get()));
+            if start >= entry.end() {
+                cells.left.set(journal, left);
+                cells.done.set(journal, 0);
+                continue;
+            }
+            let blocks = self.covered(position, start, entry.end()) - start;
+            let has_data = entry.kind() == BlockKind::Write;
+            let skipped = if has_data { (start - entry.lba) * block_size } else { 0 };
+            let offset = skipped % PAGE_SIZE as u64;
+            let pages = if has_data { (offset + blocks * block_size).div_ceil(PAGE_SIZE as u64) } else { 0 };
+            let command = Command {
+                lba: start,
+                at: 0,
+                blocks: blocks as u32,
+                id: 0,
+                offset: offset as u16,
+                kind: entry.kind,
+                fua: entry.fua,
+                pages: pages.min(entry.pages.into()) as u8,
+                stage: stage::PENDING,
+                tries: 0,
+                owner: owner::REWRITE,
+            };
+            let first = entry.first_page + skipped / PAGE_SIZE as u64;
+            let pages = first..first + u64::from(command.pages);
+            return Some((command, pages.map(|position| cells.pages[position as usize % KEPT_PAGES].get())));
+        }
+        None
+    }
+
+    /// What `next` gave up to block `end` has been written, or given up.
+    fn pass(&self, end: u64) {
+        if let Some(left) = self.cells.left.get().checked_sub(1) {
+            let entry = self.entry(self.cells.appended.get() - u64::from(left) - 1);
+            self.cells.done.set(self.journal, end.saturating_sub(entry.lba) as u32);
+        }
+    }
+
+    /// Something is gone for good: the requester will be told at its next flush.
+    fn lose(&self, writes: u64) {
+        if writes > 0 {
+            self.cells.lost.set(self.journal, 1);
+        }
+    }
+
+    /// Whether something was lost since the last call.
+    fn take_lost(&self) -> bool {
+        let is_lost = self.cells.lost.get() != 0;
+        self.cells.lost.set(self.journal, 0);
+        is_lost
+    }
+
+    /// The first block from `start` on that no write behind `position` has written.
+    fn uncovered(&self, position: u64, mut start: u64) -> u64 {
+        let cover = |start: u64| {
+            self.newer(position)
+                .find(|entry| entry.lba <= start && start < entry.end())
+                .map(|entry| entry.end())
+        };
+        while let Some(end) = cover(start) {
+            start = end;
+        }
+        start
+    }
+
+    /// The first block behind `start` and before `end` that a write behind `position` has written, or `end`.
+    fn covered(&self, position: u64, start: u64, end: u64) -> u64 {
+        self.newer(position).map(|entry| entry.lba).filter(|lba| *lba > start).fold(end, u64::min)
+    }
+
+    fn newer(&self, position: u64) -> impl Iterator<Item = Entry> {
+        (position + 1..self.cells.appended.get()).map(|position| self.entry(position))
+    }
+
+    fn entry(&self, position: u64) -> Entry {
+        self.cells.entries[position as usize % KEPT_WRITES].get()
+    }
+}
+
+impl Driver<'_> {
+    /// Whether `command` is kept when it has ended with success.
+    pub(super) fn is_kept(&self, command: &Command) -> bool {
+        command.is_write()
+            && command.owner == owner::REQUESTER
+            && self.has_flag(flag::VOLATILE_CACHE)
+            && self.journal.rule(Rule::KeepUnflushed)
+    }
+
+    /// Whether a command may be issued: if it is to be kept, there will be room for it and all that are under way.
+    pub(super) fn can_keep(&self, command: &Command) -> bool {
+        if !self.is_kept(command) {
+            return true;
+        }
+        let (writes, pages) = self.unflushed.len();
+        let (writes_issued, pages_issued) = self.running.to_be_kept();
+        writes + writes_issued < KEPT_WRITES
+            && pages + pages_issued + usize::from(command.pages) <= KEPT_PAGES
+    }
+
+    /// Command `cid` of the requester has ended with success at the controller: what that means for kept writes. Returns
+    /// its result.
+    pub(super) fn settle(&mut self, cid: u16, command: &Command) -> Result<(), BlockError> {
+        if self.is_kept(command) {
+            self.unflushed.append(command, &self.command(cid).pages[..usize::from(command.pages)]);
+            self.cells.counters.kept.add(1);
+        }
+        if command.kind() == BlockKind::Flush {
+            self.unflushed.release(command.lba);
+            if self.unflushed.take_lost() {
+                return Err(BlockError::Io);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the driver's own next command, if there is need for one: a kept write that is to be written again, or a flush
+    /// when there is little room for more.
+    pub(super) fn make_own(&mut self, now: Instant) {
+        if self.cells.own.get() != 0 {
+            return;
+        }
+        let (unflushed, block_size) = (self.unflushed, u64::from(self.cells.block_size.get()));
+        if let Some((command, pages)) = unflushed.next(block_size) {
+            if let Some(cid) = self.submit_own(now, command) {
+                self.command(cid)
+                    .pages
+                    .iter()
+                    .zip(pages)
+                    .for_each(|(cell, page)| cell.set(self.journal, page));
+            }
+            return;
+        }
+        let (writes, pages) = self.unflushed.len();
+        if writes > 0 && !self.has_flag(flag::VOLATILE_CACHE) {
+            // The controller has come back without one: what it has written is durable.
+            self.unflushed.release(self.unflushed.appended());
+            return;
+        }
+        if (writes >= KEPT_WRITES / 2 || pages >= KEPT_PAGES / 2) && !self.running.has_flush() {
+            self.submit_flush(now, owner::FLUSH);
+        }
+    }
+
+    /// A flush of the driver's own.
+    pub(super) fn submit_flush(&mut self, now: Instant, owner: u8) {
+        let kind = Command::code(BlockKind::Flush);
+        self.submit_own(now, Command { kind, owner, ..Command::default() });
+    }
+
+    /// A command of the driver's own, of which there is none. Nothing, if no identifier can be had in this step.
+    fn submit_own(&mut self, now: Instant, command: Command) -> Option<u16> {
+        let cid = self.slots.alloc()?;
+        self.command(cid).head.set(self.journal, Command { at: now.as_nanos(), ..command });
+        self.cells.own.set(self.journal, cid + 1);
+        Some(cid)
+    }
+
+    /// The driver's own command has ended.
+    pub(super) fn own_ended(&mut self, command: &Command, is_ok: bool) {
+        let (cells, unflushed) = (self.cells, self.unflushed);
+        cells.own.set(self.journal, 0);
+        if command.owner == owner::REWRITE {
+            unflushed.pass(command.lba + u64::from(command.blocks));
+            cells.counters.rewritten.add(is_ok.into());
+            if !is_ok {
+                self.lose(1);
+            }
+            return;
+        }
+        // After a flush that fails for good nobody can say what is durable.
+        let released = unflushed.release(command.lba);
+        if !is_ok {
+            self.lose(released);
+        }
+        if command.owner == owner::LAST_FLUSH {
+            cells.flushed.set(self.journal, 1);
+        }
+    }
+
+    /// Forgets the driver's own command: a new initialisation is under way, or the end.
+    pub(super) fn drop_own(&mut self) {
+        if let Some(cid) = self.cells.own.get().checked_sub(1) {
+            self.leave_controller(cid);
+            self.slots.free(cid);
+            self.cells.own.set(self.journal, 0);
+        }
+    }
+
+    /// The controller is ready, and may have lost what was not flushed.
+    pub(super) fn rewrite_all(&mut self) {
+        self.unflushed.rewrite_all();
+    }
+
+    /// What is kept means blocks of another size: it is lost.
+    pub(super) fn lose_all(&mut self) {
+        let writes = self.unflushed.release(self.unflushed.appended());
+        self.lose(writes);
+    }
+
+    fn lose(&self, writes: u64) {
+        self.unflushed.lose(writes);
+        self.cells.counters.lost.add(writes);
+    }
+}

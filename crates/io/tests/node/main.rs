@@ -1,0 +1,88 @@
+//! A lending and a borrowing node on this machine, with real agents and cards, and what befalls them: full and hanging disks,
+//! no io_uring, no descriptors left. One case after the other, because limits and mounts are the whole process's.
+//!
+//! `cargo test -p causeway-io --test node -- [PART OF A NAME]`
+#![allow(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
+mod cases;
+mod client;
+mod disk;
+mod pair;
+
+use std::process::{Command, ExitCode};
+
+/// Given to a copy of this program that is to run one case without io_uring.
+const WITHOUT_RING: &str = "--without-ring";
+
+type Case = (&'static str, fn());
+
+const CASES: [Case; 6] = [
+    ("disk_through_the_ring", cases::disk_through_the_ring),
+    ("disk_through_threads", || without_ring("disk_through_threads")),
+    ("full_disk_through_the_ring", cases::full_disk_through_the_ring),
+    ("hanging_disk_leaves_the_agent_awake", cases::hanging_disk_leaves_the_agent_awake),
+    ("start_that_fails_is_tried_again", cases::start_that_fails_is_tried_again),
+    ("clients_wait_for_descriptors", cases::clients_wait_for_descriptors),
+];
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    let first = arguments.find(|argument| !argument.starts_with("--") || argument == WITHOUT_RING);
+    match first.as_deref() {
+        Some("__card") => return card(),
+        Some(WITHOUT_RING) => {
+            forbid_ring();
+            cases::disk_through_threads();
+            return ExitCode::SUCCESS;
+        }
+        _ => {}
+    }
+    let wanted = first.unwrap_or_default();
+    for (name, run) in CASES.iter().filter(|(name, _)| name.contains(&wanted)) {
+        println!("case {name}");
+        run();
+    }
+    ExitCode::SUCCESS
+}
+
+fn card() -> ExitCode {
+    match io::card::run() {
+        Err(error) if error.kind() != std::io::ErrorKind::UnexpectedEof => {
+            eprintln!("card: {error}");
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::SUCCESS,
+    }
+}
+
+fn without_ring(name: &str) {
+    let this = std::env::current_exe().unwrap();
+    assert!(Command::new(this).arg(WITHOUT_RING).status().unwrap().success(), "{name} failed");
+}
+
+/// From now on this process and its children get `EPERM` for a new ring, as in a container (seccomp(2)).
+fn forbid_ring() {
+    const LOAD_NUMBER: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    const SKIP_UNLESS: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let mut program = [
+        step(LOAD_NUMBER, 0, 0, 0),
+        step(SKIP_UNLESS, 0, 1, libc::SYS_io_uring_setup as u32),
+        step(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    // SAFETY: the program lives across the calls, which touch no other memory.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter), 0);
+    }
+}
+
+/// Says that something could not be shown here. Where everything has to be shown, that is a failure.
+fn skip(why: &str) {
+    assert!(std::env::var("CI").as_deref() != Ok("true"), "cannot be skipped with CI=true: {why}");
+    println!("SKIPPED: {why}");
+}

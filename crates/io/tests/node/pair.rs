@@ -1,0 +1,143 @@
+//! Two nodes whose agents run in threads of this process.
+
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use io::MediumKind;
+use io::agent::{Agent, CardRecord, Edge, LoanEnd, LoanSpec, NodeSpec, Rail};
+use io::files::{Image, ImageOptions};
+use io::udp::{RailOptions, RailSocket};
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+/// Longer than anything waited for here takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A lender and a borrower of one image.
+pub(crate) struct Pair {
+    pub(crate) lender: Node,
+    pub(crate) borrower: Node,
+    /// Where clients connect.
+    pub(crate) socket: PathBuf,
+}
+
+impl Pair {
+    pub(crate) fn start(image: &Path, folder: &Path) -> Self {
+        let image = Image::open(image, &ImageOptions::default()).unwrap();
+        let (ours, theirs) = (bind(), bind());
+        let to = ours.local();
+        let end = LoanEnd::Lend { image, block_size: 512, source: "test".to_owned() };
+        let lender = Node::start(spec("lender", 1, ours, end));
+        let socket = folder.join("nbd");
+        let listener = Some(UnixListener::bind(&socket).unwrap());
+        let edge = Edge::Nbd { path: socket.clone(), listener };
+        let end = LoanEnd::Borrow { peers: vec![to], edge, io_timeout: PATIENCE };
+        let borrower = Node::start(spec("borrower", 2, theirs, end));
+        Self { lender, borrower, socket }
+    }
+}
+
+fn bind() -> RailSocket {
+    RailSocket::bind(([127, 0, 0, 1], 0).into(), &RailOptions::default()).unwrap()
+}
+
+fn spec(name: &str, node: u64, socket: RailSocket, end: LoanEnd) -> NodeSpec {
+    let loan = LoanSpec {
+        function: "nvme0".to_owned(),
+        key: [7; 32],
+        group: 9,
+        insecure: false,
+        generation: 0,
+        end,
+    };
+    let rails = vec![Rail { name: "rail0".to_owned(), socket }];
+    NodeSpec { name: name.to_owned(), node, incarnation: 1, rails, loans: vec![loan] }
+}
+
+/// A node. Its agent lives in a thread of its own, because the kernel ends a card with the thread that started it.
+pub(crate) struct Node {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    record: Mutex<CardRecord>,
+    medium: Mutex<Option<MediumKind>>,
+    turns: AtomicU64,
+    end: AtomicBool,
+}
+
+impl Node {
+    fn start(spec: NodeSpec) -> Self {
+        let shared = Arc::new(Shared::default());
+        let theirs = Arc::clone(&shared);
+        let thread = std::thread::spawn(move || drive(Agent::start(spec).unwrap(), &theirs));
+        let node = Self { shared, thread: Some(thread) };
+        node.wait_until("the card serves", |record| record.running);
+        node
+    }
+
+    pub(crate) fn record(&self) -> CardRecord {
+        *self.shared.record.lock().unwrap()
+    }
+
+    /// How its image is driven.
+    pub(crate) fn medium(&self) -> Option<MediumKind> {
+        *self.shared.medium.lock().unwrap()
+    }
+
+    /// How often the agent has looked for what to do.
+    pub(crate) fn turns(&self) -> u64 {
+        self.shared.turns.load(Ordering::Relaxed)
+    }
+
+    /// Kills the card; its agent finds out by itself.
+    pub(crate) fn kill_card(&self) {
+        if let Some(pid) = self.record().pid {
+            // SAFETY: sends a signal to a child of this process, which only its agent reaps.
+            unsafe { libc::kill(pid, libc::SIGKILL) };
+        }
+    }
+
+    pub(crate) fn wait_until(&self, what: &str, holds: impl Fn(&CardRecord) -> bool) -> CardRecord {
+        let start = Instant::now();
+        loop {
+            let record = self.record();
+            if holds(&record) {
+                return record;
+            }
+            let alive = self.thread.as_ref().is_some_and(|thread| !thread.is_finished());
+            assert!(alive, "the agent has given up before {what}");
+            assert!(start.elapsed() < PATIENCE, "waited in vain until {what}: {record:?}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.shared.end.store(true, Ordering::Relaxed);
+        let ended = self.thread.take().map(JoinHandle::join);
+        assert!(std::thread::panicking() || matches!(ended, Some(Ok(()))), "the agent has given up");
+    }
+}
+
+/// What a role does, without signals and control socket.
+fn drive(mut agent: Agent, shared: &Shared) {
+    while !shared.end.load(Ordering::Relaxed) {
+        let soon = Instant::now() + Duration::from_millis(20);
+        let until = agent.poll_timeout().map_or(soon, |at| at.min(soon));
+        let timeout = Timespec::try_from(until.saturating_duration_since(Instant::now())).unwrap();
+        let mut watched = [PollFd::from_borrowed_fd(agent.as_fd(), PollFlags::IN)];
+        rustix::event::poll(&mut watched, Some(&timeout)).unwrap();
+        agent.turn().unwrap();
+        shared.turns.fetch_add(1, Ordering::Relaxed);
+        let view = agent.view();
+        *shared.record.lock().unwrap() = view.card;
+        *shared.medium.lock().unwrap() = view.medium(&view.spec().loans[0]);
+    }
+}

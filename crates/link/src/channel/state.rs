@@ -1,0 +1,92 @@
+//! Where a channel stands, and all that can change it.
+
+/// Where a channel stands.
+///
+/// ```text
+/// Idle --new pair--> Resetting --quiet--> Open --given back--> Closed
+///                     ^  |                 |                     ^ |
+///                     |  +--given back-----|---------------------+ |
+///                     +------new pair------+-----------------------+
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum State {
+    /// Nobody has been met.
+    Idle = 0,
+    /// A new pair of incarnations has met; what was before it is being ended.
+    Resetting = 1,
+    /// The streams flow.
+    Open = 2,
+    /// The borrower has given the function back.
+    Closed = 3,
+}
+
+/// What can change a [`State`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Change {
+    /// A pair of incarnations has met that had not met before, or had parted.
+    NewPair,
+    /// Nothing of the pair before can have an effect any more.
+    Quiet,
+    /// The borrower has given the function back, and the lender has heard it.
+    GivenBack,
+}
+
+impl State {
+    /// As it lies in the ledger.
+    pub(super) fn from_word(word: u32) -> Self {
+        match word {
+            1 => Self::Resetting,
+            2 => Self::Open,
+            3 => Self::Closed,
+            _ => Self::Idle,
+        }
+    }
+
+    /// The state after `change`; `None` where that changes nothing.
+    pub(super) fn after(self, change: Change) -> Option<Self> {
+        match (self, change) {
+            // A new pair is met in any state: what was before is over.
+            (Self::Idle | Self::Resetting | Self::Open | Self::Closed, Change::NewPair) => {
+                Some(Self::Resetting)
+            }
+            (Self::Resetting, Change::Quiet) => Some(Self::Open),
+            (Self::Idle | Self::Open | Self::Closed, Change::Quiet) => None,
+            (Self::Resetting | Self::Open, Change::GivenBack) => Some(Self::Closed),
+            // There is nothing to give back, or it was given back before: a goodbye is repeated until it is heard.
+            (Self::Idle | Self::Closed, Change::GivenBack) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &str = "
+            NewPair    Quiet      GivenBack
+Idle        Resetting  -          -
+Resetting   Resetting  Open       Closed
+Open        Resetting  -          Closed
+Closed      Resetting  -          -
+";
+
+    #[test]
+    fn the_table_of_all_changes() {
+        let changes = [Change::NewPair, Change::Quiet, Change::GivenBack];
+        let mut table = format!("\n{:12}", "");
+        let row = |cells: &[String]| {
+            cells.iter().map(|cell| format!("{cell:11}")).collect::<String>().trim_end().to_owned() + "\n"
+        };
+        table += &row(&changes.map(|change| format!("{change:?}")));
+        for state in [State::Idle, State::Resetting, State::Open, State::Closed] {
+            assert_eq!(State::from_word(state as u32), state);
+            let after = changes.map(|change| {
+                state.after(change).map_or_else(|| "-".to_owned(), |state| format!("{state:?}"))
+            });
+            table += &format!("{:12}", format!("{state:?}"));
+            table += &row(&after);
+        }
+        assert_eq!(table, TABLE);
+    }
+}

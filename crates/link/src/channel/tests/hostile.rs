@@ -1,0 +1,203 @@
+//! What those can do who have recorded frames, and peers who know the key and break the rules.
+
+use base::times::{HANDSHAKE_RETRY_MAX, HOLD, PENDING_KEYS};
+
+use super::*;
+use crate::sender::Credits;
+
+/// The first messages of a node's next attempts, one by path each, as a network could have recorded them.
+fn record_initiations(arena: &Arena, node: u64, attempts: usize) -> Vec<Vec<u8>> {
+    let mut end = End::new(arena, Role::Borrower, |config| {
+        config.node = NodeId(node);
+        config.seed = [node as u8; 32];
+    });
+    let mut now = Instant::ZERO;
+    let mut buffer = vec![0; MAX_FRAME];
+    let mut frames = Vec::new();
+    for _ in 0..attempts {
+        end.step(now);
+        while let Some(Transmit { len, .. }) = end.channel.poll_transmit(now, &mut buffer) {
+            frames.push(buffer[..len].to_vec());
+        }
+        now += HANDSHAKE_RETRY_MAX;
+    }
+    frames
+}
+
+fn give(end: &mut End<'_>, now: Instant, frame: &[u8]) -> Heard {
+    let heard = end.channel.handle_frame(now, &mut frame.to_vec(), &mut end.log);
+    end.ledger.journal.commit();
+    heard
+}
+
+#[test]
+fn replays_of_former_borrowers_delay_a_newcomer_only_for_a_moment() {
+    let arena = Arena::default();
+    let former: Vec<_> = (50..53).flat_map(|node| record_initiations(&arena, node, 2)).collect();
+    let newcomer = End::new(&arena, Role::Borrower, |config| config.node = NodeId(77));
+    let mut ends = [newcomer, End::new(&arena, Role::Lender, |_| {})];
+    let mut now = Instant::ZERO;
+    // The borrower opens with the answer; the lender with the first frame that uses it.
+    while ends[1].channel.state() != State::Open {
+        for frame in &former {
+            give(&mut ends[1], now, frame);
+        }
+        run(&mut now, &mut ends, &mut |_, _| true, 1);
+        // Each of the six attempts was unknown to the lender and can be answered once.
+        let bound = PENDING_KEYS * 6 + HANDSHAKE_RETRY_MAX;
+        assert!(now.since(Instant::ZERO) < bound, "still {:?}", ends[1].channel.state());
+    }
+    let stats = ends[1].channel.stats();
+    assert!(stats.deferred_handshakes.get() > 0 && stats.dropped_replay.get() > 0);
+}
+
+#[test]
+fn an_answered_message_is_not_answered_again_after_others_have_come_and_gone() {
+    let arena = Arena::default();
+    let old = record_initiations(&arena, 50, 1);
+    let mut lender = End::new(&arena, Role::Lender, |_| {});
+    assert_eq!(give(&mut lender, Instant::ZERO, &old[0]), Heard::Proposal);
+    let mut ends = [End::new(&arena, Role::Borrower, |_| {}), lender];
+    let mut now = Instant::ZERO + HOLD;
+    run(&mut now, &mut ends, &mut |_, _| true, 50);
+    ends[0].channel.close(now);
+    run(&mut now, &mut ends, &mut |_, _| true, 50);
+    assert_eq!(ends[1].channel.state(), State::Closed);
+    ends[1].restart(now);
+    for frame in &old {
+        assert_eq!(give(&mut ends[1], now, frame), Heard::Nothing);
+    }
+}
+
+#[test]
+fn a_refusal_does_not_displace_an_answer_that_waits_to_be_sent() {
+    let arena = Arena::default();
+    let mut ends = pair(&arena);
+    let mut now = Instant::ZERO;
+    run(&mut now, &mut ends, &mut |_, _| true, 50);
+    let mut buffer = vec![0; MAX_FRAME];
+    ends[0].channel.handshake.next = Some(now);
+    ends[0].step(now);
+    let len = ends[0].channel.poll_transmit(now, &mut buffer).unwrap().len;
+    let handshakes = ends[0].channel.stats().handshakes.get();
+    assert_eq!(give(&mut ends[1], now, &buffer[..len]), Heard::Proposal);
+    for frame in record_initiations(&arena, 50, 1) {
+        assert_eq!(give(&mut ends[1], now, &frame), Heard::Nothing);
+    }
+    let sent = ends[1].channel.poll_transmit(now, &mut buffer).unwrap();
+    assert!(sent.is_handshake);
+    give(&mut ends[0], now, &buffer[..sent.len]);
+    assert_eq!(ends[0].channel.stats().handshakes.get(), handshakes + 1);
+}
+
+#[test]
+fn a_first_rail_that_leads_in_one_direction_only_hinders_no_handshake() {
+    let arena = Arena::default();
+    let mut ends = pair(&arena);
+    let mut now = Instant::ZERO;
+    run(&mut now, &mut ends, &mut |to_lender, path| to_lender || path == 1, 50);
+    assert_eq!(ends[0].channel.state(), State::Open);
+}
+
+#[test]
+fn a_new_card_refuses_what_the_one_before_has_had() {
+    let arena = Arena::default();
+    let mut ends = pair(&arena);
+    let mut now = Instant::ZERO;
+    run(&mut now, &mut ends, &mut |_, _| true, 50);
+    let mut buffer = vec![0; MAX_FRAME];
+    ends[0].write(0);
+    ends[0].step(now);
+    let len = ends[0].channel.poll_transmit(now, &mut buffer).unwrap().len;
+    assert_ne!(give(&mut ends[1], now, &buffer[..len]), Heard::Nothing);
+    ends[1].restart(now);
+    let before = ends[1].channel.stats().dropped_replay.get();
+    assert_eq!(give(&mut ends[1], now, &buffer[..len]), Heard::Nothing);
+    assert_eq!(ends[1].channel.stats().dropped_replay.get(), before + 1);
+    // What the borrower sends from now on is new, and the stream goes on.
+    ends[0].write(4);
+    run(&mut now, &mut ends, &mut |_, _| true, 200);
+    expect(&ends[1], 2);
+}
+
+#[test]
+fn the_hold_time_goes_on_while_cards_of_the_lender_come_and_go() {
+    let arena = Arena::default();
+    let mut ends = pair(&arena);
+    let mut now = Instant::ZERO;
+    run(&mut now, &mut ends, &mut |_, _| true, 50);
+    let [_, mut lender] = ends;
+    let minute = Duration::from_secs(60);
+    for _ in 0..HOLD.as_secs() / minute.as_secs() {
+        now += minute;
+        lender.restart(now);
+    }
+    now += minute / 2;
+    let silent = now.since(lender.channel.last_heard());
+    assert!(silent >= HOLD && silent < HOLD + minute, "{silent:?}");
+    let second = End::new(&arena, Role::Borrower, |config| config.node = NodeId(77));
+    let mut ends = [second, lender];
+    run(&mut now, &mut ends, &mut |_, _| true, 50);
+    assert_eq!(ends[1].channel.peer().map(|(node, ..)| node), Some(NodeId(77)));
+}
+
+/// A read of a register of the peer's configuration space, which its completion ends.
+fn ask(end: &mut End<'_>, now: Instant) {
+    let tag = end.channel.port.tags.alloc(now, Bdf(8), 0, 4).unwrap();
+    let request = pcie::ConfigRequest {
+        requester: Bdf(8),
+        tag,
+        target: Bdf(0x100),
+        register: 0,
+        first_be: 0xf,
+        kind: pcie::ConfigKind::Type0,
+        poisoned: false,
+    };
+    end.channel.port.sender.push(&TlpHeader::ConfigRead(request), Payload::None, false);
+    end.ledger.journal.commit();
+}
+
+#[test]
+fn a_peer_that_goes_beyond_its_credit_is_refused() {
+    let arena = Arena::default();
+    let mut ends = pair(&arena);
+    let mut now = Instant::ZERO;
+    run(&mut now, &mut ends, &mut |_, _| true, 50);
+    // The lender completes nothing, and has granted 256.
+    (0..300).for_each(|_| ask(&mut ends[0], now));
+    let honest = ends[0].channel.port.sender.credits().1[2];
+    ends[0].channel.port.sender.handle_credits(Credits { non_posted_headers: 1000, ..Credits::default() });
+    ends[0].ledger.journal.commit();
+    run(&mut now, &mut ends, &mut |_, _| true, 500);
+    assert_eq!((honest, ends[0].channel.port.sender.next()), (256, 300));
+    assert_eq!(ends[1].channel.receiver().expected(), honest);
+    assert!(ends[1].channel.stats().credit_violations.get() > 0);
+}
+
+#[test]
+fn a_broken_tlp_stops_nobody_and_a_request_among_them_is_answered() {
+    let arena = Arena::default();
+    let mut ends = pair(&arena);
+    let mut now = Instant::ZERO;
+    run(&mut now, &mut ends, &mut |_, _| true, 50);
+    // An I/O read, a length of 1024 dwords in a record that has fewer, a reserved bit of a write.
+    for (count, (offset, byte)) in [(0, 0x02), (3, 0x00), (1, 0x02)].into_iter().enumerate() {
+        let first = ends[0].channel.port.sender.next();
+        if offset == 0 {
+            ask(&mut ends[0], now);
+        } else {
+            ends[0].write(0);
+        }
+        // Writes would pass a request that has no number yet.
+        ends[0].step(now);
+        (1..3).for_each(|index| ends[0].write(index * 4));
+        ends[0].step(now);
+        ends[0].channel.port.sender.corrupt(first, offset, byte);
+        run(&mut now, &mut ends, &mut |_, _| true, 500);
+        assert!(ends.iter().all(|end| end.channel.port.sender.is_empty()), "{count}: the stream goes on");
+        assert!(ends[1].channel.stats().malformed_tlps.get() > count as u64);
+    }
+    // Where the end of one could not be told, the rest of its record went with it.
+    assert_eq!(ends[1].log.0, [4, 8, 4, 8]);
+    assert_eq!(ends[0].log.1, [pcie::CompletionStatus::UnsupportedRequest]);
+}

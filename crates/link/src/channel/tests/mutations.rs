@@ -1,0 +1,111 @@
+//! Frames under valid keys with any content, as from a peer that knows the key and means no good: nothing panics, nothing grows.
+
+use proptest::prelude::*;
+use zerocopy::IntoBytes as _;
+
+use super::*;
+use crate::frame::{HEADER_LEN, Kind, TAG_LEN};
+use crate::record::{Status, Writer};
+use crate::seal::nonce;
+
+/// What the body of a frame holds.
+#[derive(Clone, Debug)]
+enum Body {
+    /// Any bytes behind an honest status.
+    Records(Vec<u8>),
+    /// Any bytes at all.
+    Bytes(Vec<u8>),
+    /// One stream record, `skip` numbers beyond what is expected.
+    Stream { skip: u64, count: u16, tlps: Vec<u8> },
+}
+
+fn body() -> impl Strategy<Value = Body> {
+    let bytes = |most| proptest::collection::vec(any::<u8>(), 0..most);
+    // First bytes of headers, so that more than the first check is reached.
+    let kinds = vec![0x00_u8, 0x20, 0x40, 0x60, 0x04, 0x44, 0x0a, 0x4a, 0x34, 0x02, 0x4c, 0x80];
+    let tlp = (proptest::sample::select(kinds), 0..4_u8, bytes(40))
+        .prop_map(|(kind, len, rest)| [&[kind, 0, 0, len][..], &rest].concat());
+    let tlps = proptest::collection::vec(tlp, 0..6).prop_map(|tlps| tlps.concat());
+    let skip = prop_oneof![3 => Just(0), 1 => 0..3000_u64, 1 => any::<u64>()];
+    prop_oneof![
+        1 => bytes(200).prop_map(Body::Records),
+        1 => bytes(200).prop_map(Body::Bytes),
+        4 => (skip, 0..8_u16, tlps).prop_map(|(skip, count, tlps)| Body::Stream { skip, count, tlps }),
+    ]
+}
+
+/// A frame of the borrower's present card with this body.
+fn seal(ends: &[End<'_>; 2], number: u64, body: &Body) -> Vec<u8> {
+    let channel = &ends[0].channel;
+    let mut bytes = vec![0; 2048];
+    let len = match body {
+        Body::Bytes(raw) => {
+            bytes[..raw.len()].copy_from_slice(raw);
+            raw.len()
+        }
+        Body::Records(raw) => {
+            let status = Status::default();
+            bytes[..size_of::<Status>()].copy_from_slice(status.as_bytes());
+            bytes[size_of::<Status>()..][..raw.len()].copy_from_slice(raw);
+            size_of::<Status>() + raw.len()
+        }
+        Body::Stream { skip, count, tlps } => {
+            let mut writer = Writer::new(&mut bytes, Status::default());
+            let first = ends[1].channel.receiver().expected().saturating_add(*skip);
+            writer.stream(first, |room| {
+                room[..tlps.len()].copy_from_slice(tlps);
+                (*count, tlps.len())
+            });
+            writer.len()
+        }
+    };
+    let sealing = channel.current.as_ref().unwrap();
+    let header = crate::frame::Header {
+        kind: Kind::Sealed,
+        path: 0,
+        key_id: sealing.id,
+        fabric: 0,
+        group: channel.config.group,
+        loan_generation: channel.config.loan_generation,
+        source: channel.config.node,
+        destination: ends[1].config.node,
+        incarnation: channel.config.incarnation,
+        card_generation: channel.config.generation,
+        packet_number: number,
+    };
+    let mut frame = vec![0; HEADER_LEN + len + TAG_LEN];
+    header.write(&mut frame);
+    frame[HEADER_LEN..HEADER_LEN + len].copy_from_slice(&bytes[..len]);
+    sealing.send.seal(&mut frame, nonce(header.card_generation, 0, number));
+    frame
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn any_content_under_valid_keys_is_taken_without_panic_or_growth(
+        bodies in proptest::collection::vec(body(), 1..40),
+    ) {
+        let arena = Arena::default();
+        let mut ends = pair(&arena);
+        let mut now = Instant::ZERO;
+        run(&mut now, &mut ends, &mut |_, _| true, 50);
+        let mut buffer = vec![0; MAX_FRAME];
+        for (number, body) in (1_000..).zip(&bodies) {
+            let mut frame = seal(&ends, number, body);
+            now += Duration::from_micros(100);
+            let lender = &mut ends[1];
+            lender.channel.handle_frame(now, &mut frame, &mut lender.log);
+            lender.step(now);
+            let mut sent = 0;
+            while lender.channel.poll_transmit(now, &mut buffer).is_some() {
+                sent += 1;
+                prop_assert!(sent < 64, "one frame is answered with few");
+            }
+        }
+        let sender = &ends[1].channel.port.sender;
+        prop_assert!(sender.next() - sender.committed() <= 256, "no more than the requests that were granted");
+        prop_assert_eq!(sender.unplaced(), 0);
+    }
+}

@@ -1,0 +1,309 @@
+use std::collections::VecDeque;
+
+use base::Instant;
+use base::ids::DomainId;
+use base::ledger::{Counter, Journal, Pages};
+use device::Function;
+use device::nvme::{Controller, DATA_PAGES};
+use link::{Channel, ChannelConfig, Event, Heard, Information, PathConfig, Role, Sink, State};
+
+use crate::borrower::BorrowedDrive;
+use crate::card::{CardEvent, MediaWork, Outgoing};
+use crate::cells::{Address, LoanCells};
+use crate::config::{CardConfig, LoanConfig, LoanRole};
+use crate::lender::LentFunction;
+
+/// Frames delivered from behind a gap in one step, so that a step stays short.
+const AHEAD_PER_STEP: usize = 4;
+
+/// What a loan is made of, beside its channel.
+#[expect(clippy::large_enum_variant, reason = "there are few loans, and none is moved")]
+pub(crate) enum End<'m> {
+    Lent(LentFunction<'m>),
+    Borrowed(BorrowedDrive<'m>),
+}
+
+/// One loan of a card: the channel, what it is for, and what passes between them.
+pub(crate) struct Loan<'m> {
+    cells: &'m LoanCells,
+    pub(crate) pages: Pages<'m>,
+    pub(crate) channel: Channel<'m>,
+    pub(crate) end: End<'m>,
+    /// A reset was asked for and the medium is not quiet yet.
+    resetting: bool,
+    /// Where the answer to a handshake goes, by rail.
+    reply_to: [Address; crate::MAX_RAILS],
+    ready: bool,
+    pub(crate) closing: bool,
+    /// The last step has ended before everything was moved.
+    pub(crate) more: bool,
+}
+
+impl<'m> Loan<'m> {
+    pub(crate) fn new(
+        cells: &'m LoanCells,
+        journal: Journal<'m>,
+        card: &CardConfig,
+        config: &LoanConfig,
+        now: Instant,
+    ) -> Self {
+        let pages = Pages::new(&cells.pages, journal);
+        let end = match &config.role {
+            LoanRole::Lend(nvme) => {
+                let controller = Controller::new(&cells.controller, pages, journal, nvme.clone());
+                End::Lent(LentFunction::new(controller, pages, &cells.edge, card.domain))
+            }
+            LoanRole::Borrow { peers, io_timeout } => {
+                for (cell, peer) in cells.peers.iter().zip(peers) {
+                    cell.set(journal, *peer);
+                }
+                End::Borrowed(BorrowedDrive::new(cells, pages, journal, card.domain, *io_timeout))
+            }
+        };
+        let mut channel = Channel::new(&cells.channel, pages, journal, channel_config(card, config), now);
+        if let LoanRole::Lend(nvme) = &config.role {
+            channel.set_information(Information {
+                bytes: (nvme.blocks * u64::from(nvme.block_size)).into(),
+                kind: 1,
+                flags: nvme.read_only.into(),
+                name: card.name.to_bytes(),
+            });
+        }
+        let mut loan = Self {
+            cells,
+            pages,
+            channel,
+            end,
+            resetting: false,
+            reply_to: Default::default(),
+            ready: false,
+            closing: false,
+            more: false,
+        };
+        loan.meet_peer();
+        loan
+    }
+
+    pub(crate) fn handle_frame(
+        &mut self,
+        now: Instant,
+        journal: Journal<'m>,
+        rail: u8,
+        from: Address,
+        frame: &mut [u8],
+    ) {
+        let sink: &mut dyn Sink<'m> = match &mut self.end {
+            End::Lent(function) => function,
+            End::Borrowed(drive) => drive,
+        };
+        let heard = self.channel.handle_frame(now, frame, sink);
+        if heard == Heard::Proposal
+            && let Some(reply_to) = self.reply_to.get_mut(rail as usize)
+        {
+            *reply_to = from;
+        }
+        // A borrower knows its lender's addresses from the line.
+        if matches!(self.end, End::Lent(_)) {
+            self.learn_address(journal, rail, from, heard);
+        }
+    }
+
+    /// A lender learns where the borrower is: from whoever answers this very card, so that a replay cannot lead it astray, or
+    /// from anyone authentic while it knows nothing better.
+    fn learn_address(&self, journal: Journal<'m>, rail: u8, from: Address, heard: Heard) {
+        let Some(cell) = self.cells.peers.get(rail as usize) else { return };
+        match heard {
+            Heard::Newcomer => {
+                self.cells.peers.iter().for_each(|peer| peer.set(journal, Address::default()));
+                cell.set(journal, from);
+            }
+            Heard::Answer => cell.set(journal, from),
+            Heard::Peer if !cell.get().is_known() => cell.set(journal, from),
+            Heard::Peer | Heard::Proposal | Heard::Nothing => {}
+        }
+    }
+
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        self.channel.handle_timeout(now);
+        match &mut self.end {
+            End::Lent(function) => function.handle_timeout(now, &mut self.channel.port),
+            End::Borrowed(drive) => drive.handle_timeout(now, &mut self.channel.port),
+        }
+    }
+
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        let end = match &self.end {
+            End::Lent(function) => function.controller.poll_timeout(),
+            End::Borrowed(drive) => drive.poll_timeout(),
+        };
+        [self.channel.poll_timeout(), end].into_iter().flatten().min()
+    }
+
+    pub(crate) fn poll_transmit(&mut self, now: Instant, out: &mut [u8]) -> Option<Outgoing> {
+        // What goes to a peer whose address is not known is dropped, as a network would.
+        loop {
+            let frame = self.channel.poll_transmit(now, out)?;
+            let known = self.cells.peers[frame.path as usize].get();
+            let is_reply = frame.is_handshake && matches!(self.end, End::Lent(_));
+            let to = if is_reply { self.reply_to[frame.path as usize] } else { known };
+            if to.is_known() {
+                return Some(Outgoing { rail: frame.path, to, len: frame.len });
+            }
+        }
+    }
+
+    pub(crate) fn poll_media(&mut self, loan: usize) -> Option<MediaWork<'m>> {
+        let End::Lent(function) = &mut self.end else { return None };
+        let op = function.controller.poll_media()?;
+        let mut spans = [None; DATA_PAGES];
+        let mut left = op.len as usize;
+        for (span, &page) in spans.iter_mut().zip(op.pages) {
+            let len = left.min(base::ledger::PAGE_SIZE);
+            *span = Some(self.pages.span(page, 0, len));
+            left -= len;
+        }
+        Some(MediaWork { loan, id: op.id, kind: op.kind, offset: op.offset, len: op.len, spans })
+    }
+
+    /// What follows from a verb: events of the channel, late TLPs, and the flow between the parts.
+    pub(crate) fn advance(&mut self, now: Instant, index: usize, events: &mut VecDeque<CardEvent>) {
+        while let Some(event) = self.channel.poll_event() {
+            self.handle_event(now, index, event, events);
+        }
+        self.end_reset(now);
+        for _ in 0..AHEAD_PER_STEP {
+            if !self.advance_channel(now) {
+                break;
+            }
+        }
+        let open = self.channel.state() == State::Open;
+        self.more = match &mut self.end {
+            End::Lent(function) => open && function.pump(now, &mut self.channel.port),
+            End::Borrowed(drive) => drive.pump(now, &mut self.channel.port, open),
+        };
+        // What the step has freed is room in the next one, which nobody else would begin.
+        self.more |= open && self.channel.port.has_room_after_commit();
+        self.channel.assign_numbers(now);
+        self.report(now, index, events);
+    }
+
+    fn advance_channel(&mut self, now: Instant) -> bool {
+        let sink: &mut dyn Sink<'m> = match &mut self.end {
+            End::Lent(function) => function,
+            End::Borrowed(drive) => drive,
+        };
+        self.channel.deliver_ahead(now, sink)
+    }
+
+    fn handle_event(&mut self, now: Instant, index: usize, event: Event, events: &mut VecDeque<CardEvent>) {
+        match event {
+            Event::Reset => {
+                self.meet_peer();
+                self.resetting = true;
+                match &mut self.end {
+                    End::Lent(function) => function.controller.reset(now),
+                    End::Borrowed(drive) => {
+                        drive.driver.handle_reset(now);
+                        drive.driver.start(now);
+                    }
+                }
+            }
+            Event::Refused(refusal) => events.push_back(CardEvent::Refused(index, refusal)),
+            Event::Closed => {
+                if let End::Lent(function) = &mut self.end {
+                    function.controller.reset(now);
+                }
+                events.push_back(CardEvent::Closed(index));
+            }
+            Event::Information(_) => self.cells.edge.information_frames.add(1),
+        }
+    }
+
+    /// The streams of a new pair open when nothing of the old one can still have an effect.
+    fn end_reset(&mut self, _now: Instant) {
+        let quiet = match &self.end {
+            End::Lent(function) => function.controller.is_quiescent(),
+            End::Borrowed(_) => true,
+        };
+        if self.resetting && quiet && self.channel.state() == State::Resetting {
+            self.channel.open();
+            self.resetting = false;
+        }
+    }
+
+    fn report(&mut self, now: Instant, index: usize, events: &mut VecDeque<CardEvent>) {
+        let End::Borrowed(drive) = &self.end else { return };
+        if !self.ready && drive.driver.geometry().is_some() {
+            self.ready = true;
+            events.push_back(CardEvent::Ready(index));
+        }
+        if self.closing && drive.driver.is_shut_down() {
+            self.closing = false;
+            self.channel.close(now);
+        }
+    }
+
+    fn meet_peer(&mut self) {
+        let Some((_, _, domain)) = self.channel.peer() else { return };
+        let max_payload = self.channel.max_payload();
+        match &mut self.end {
+            End::Lent(function) => function.set_peer(domain, max_payload),
+            End::Borrowed(drive) => drive.set_peer(domain, max_payload),
+        }
+    }
+
+    /// Renews the gauges.
+    pub(crate) fn publish(&self, now: Instant) {
+        let edge = &self.cells.edge;
+        edge.channel_state.set(self.channel.state() as u64);
+        edge.last_heard.set(self.channel.last_heard().as_nanos());
+        for rail in 0..self.channel.paths() {
+            let (round_trip, up, loss) = self.channel.path_status(rail as u8, now);
+            edge.rtt_ns[rail].set(round_trip.map_or(0, |round_trip| round_trip.as_nanos() as u64));
+            edge.rail_up[rail].set(up.into());
+            edge.loss_ppm[rail].set((loss * 1e6) as u64);
+        }
+        let sender = &self.channel.port.sender;
+        edge.in_flight.set(sender.next() - sender.committed());
+        edge.replay_bytes.set(sender.replay_bytes());
+        if let Some((node, name, _)) = self.channel.peer() {
+            edge.peer_node.set(node.0);
+            let words = name.to_bytes();
+            for (gauge, word) in edge.peer_name.iter().zip(words.as_chunks::<8>().0) {
+                Counter::set(gauge, u64::from_le_bytes(*word));
+            }
+        }
+        if let End::Borrowed(drive) = &self.end
+            && let Some(geometry) = drive.driver.geometry()
+        {
+            edge.drive_bytes.set(geometry.blocks * u64::from(geometry.block_size));
+            edge.drive_rights.set(1 + u64::from(geometry.read_only));
+        }
+    }
+}
+
+fn channel_config(card: &CardConfig, loan: &LoanConfig) -> ChannelConfig {
+    // A borrower uses as many rails as it knows addresses of its lender.
+    let rails = match &loan.role {
+        LoanRole::Lend(_) => &card.rails[..],
+        LoanRole::Borrow { peers, .. } => &card.rails[..peers.len().min(card.rails.len())],
+    };
+    let max_payload = if rails.iter().all(|&frame| frame >= 8192) { 4096 } else { 1024 };
+    ChannelConfig {
+        role: if matches!(loan.role, LoanRole::Lend(_)) { Role::Lender } else { Role::Borrower },
+        key: loan.key,
+        insecure: loan.insecure,
+        fabric: 0,
+        group: loan.group,
+        loan_generation: loan.generation,
+        node: card.node,
+        name: card.name,
+        domain: DomainId(card.domain.0),
+        incarnation: card.incarnation,
+        generation: card.generation,
+        seed: card.seed,
+        rekey_frames: card.rekey_frames,
+        paths: rails.iter().map(|&max_frame| PathConfig { max_frame }).collect(),
+        max_payload,
+    }
+}

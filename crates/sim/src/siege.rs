@@ -1,0 +1,85 @@
+//! First messages of former borrowers, recorded in a life of the lender that it knows nothing of, and repeated when they hurt
+//! most: right behind each answer.
+
+use base::Instant;
+use base::ids::NodeId;
+use base::times::{HANDSHAKE_RETRY_MAX, PENDING_KEYS};
+use link::State;
+use link::frame::{Header, Kind};
+use node::{Address, Card, NodeCells};
+
+use crate::checkers::freshness::Origin;
+use crate::checkers::names;
+use crate::marks::Mark;
+use crate::network::Frame;
+use crate::world::{BORROWER, Event, LENDER, World};
+
+/// Former borrowers.
+const NODES: u64 = 2;
+/// Attempts recorded of each.
+const ATTEMPTS: u64 = 2;
+/// Where recorded messages come from.
+const REPEATER: Address = Address([9; 28]);
+/// Nanoseconds within which all are repeated: shorter than the answer's way.
+const REPEAT: u64 = 5_000;
+/// An answer, and the first frame behind it; and for the cards to start.
+const MARGIN: u64 = 50_000_000;
+
+impl World<'_> {
+    /// Records what former borrowers have sent.
+    pub(crate) fn record_former(&mut self) {
+        for node in 0..NODES {
+            let mut config = self.card_config(BORROWER);
+            config.node = NodeId(0x1000 + node);
+            let now = Instant::from_nanos(self.now);
+            let mut card = Card::new(self.arena.zeroed::<NodeCells>(), None, config, now);
+            for attempt in 0..ATTEMPTS {
+                let now = now + HANDSHAKE_RETRY_MAX * attempt as u32;
+                card.handle_timeout(now);
+                while let Some(sent) = card.poll_transmit(now, &mut self.buffer) {
+                    let bytes = self.buffer[..sent.len].to_vec();
+                    let (from, origin) = (REPEATER, Origin::Peer);
+                    self.former.push(Frame { to: LENDER, rail: sent.rail, from, bytes, origin });
+                }
+            }
+        }
+    }
+
+    /// Whether those who have recorded something still keep the borrower from its drives: faults begin later then. It is only
+    /// for a moment.
+    pub(crate) fn is_besieged(&mut self) -> bool {
+        if !self.siege {
+            return false;
+        }
+        let met = |loan| {
+            // The borrower opens with the answer; the lender with the first frame that uses it.
+            let lender = self.nodes[LENDER].card.as_ref();
+            lender.is_some_and(|card| card.channel(loan).state() == State::Open)
+        };
+        self.siege = !(0..self.loans.len()).all(met);
+        let bound = PENDING_KEYS * (NODES * ATTEMPTS) as u32 + HANDSHAKE_RETRY_MAX;
+        if self.siege && self.now > bound.as_nanos() as u64 + MARGIN {
+            self.fail(names::NEWCOMER, "old first messages keep the borrower out".into());
+        }
+        self.siege
+    }
+
+    /// A frame of the lender was seen on its way to `to`.
+    pub(crate) fn besiege(&mut self, to: Address, bytes: &[u8]) {
+        let is_answer = Header::parse(bytes).is_ok_and(|header| header.kind == Kind::Response);
+        // Answers to what was repeated are of no use to anyone.
+        if self.siege && is_answer && to != REPEATER {
+            self.repeat_former(REPEAT);
+        }
+    }
+
+    /// Everything recorded comes within so many nanoseconds.
+    pub(crate) fn repeat_former(&mut self, within: u64) {
+        self.marks.set_if(Mark::FormerReplayed, !self.former.is_empty());
+        for index in 0..self.former.len() {
+            let frame = self.former[index].clone();
+            let after = self.random.below(within);
+            self.schedule(after, Event::Arrival(frame));
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! What a channel between two nodes needs.
+
+use base::ids::{CardGeneration, DomainId, Group, Incarnation, LoanGeneration, NodeId};
+use base::ledger::PageCells;
+use link::{ChannelCells, ChannelConfig, Name, PathConfig, Role};
+use zerocopy::FromBytes;
+
+/// The key of the loan.
+pub const KEY: [u8; 32] = [5; 32];
+
+/// The cells of one end.
+#[derive(FromBytes)]
+#[repr(C)]
+pub struct Root {
+    pub channel: ChannelCells,
+    pub pages: PageCells,
+}
+
+/// An end of a sealed loan with one path; the node's number is its role's.
+pub fn config(role: Role) -> ChannelConfig {
+    let number = role as u8 + 1;
+    ChannelConfig {
+        role,
+        key: KEY,
+        insecure: false,
+        fabric: 0,
+        group: Group(7),
+        loan_generation: LoanGeneration(0),
+        node: NodeId(number.into()),
+        name: Name::new("node"),
+        domain: DomainId(number.into()),
+        incarnation: Incarnation(1),
+        generation: CardGeneration(1),
+        seed: [number; 32],
+        paths: vec![PathConfig { max_frame: 9000 }],
+        max_payload: 4096,
+        rekey_frames: link::REKEY_FRAMES,
+    }
+}
