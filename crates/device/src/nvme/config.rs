@@ -107,7 +107,7 @@ impl Config {
             if !is_block_size(size) || size < self.block_size {
                 return Err(ConfigError::NamespaceBlockSize { nsid, block_size: size });
             }
-            let bytes = namespace.blocks.checked_mul(size.into()).unwrap_or(u64::MAX);
+            let bytes = namespace.blocks.saturating_mul(size.into());
             end = end.next_multiple_of(4096).saturating_add(bytes);
             if bytes == 0 || end > self.bytes() {
                 return Err(ConfigError::NamespaceTooLarge {

@@ -135,7 +135,7 @@ impl Controller<'_> {
         match (identify.cns, active) {
             (Cns::CONTROLLER, _) => data.copy_from_slice(self.controller().as_bytes()),
             (Cns::NAMESPACE, None) if nsid == NSID_ALL => {
-                data.copy_from_slice(self.capabilities_of_all().as_bytes())
+                data.copy_from_slice(self.capabilities_of_all().as_bytes());
             }
             (Cns::NAMESPACE, Some(namespace)) => data.copy_from_slice(self.namespace(&namespace).as_bytes()),
             (Cns::ALLOCATED_NAMESPACE, _) => {
