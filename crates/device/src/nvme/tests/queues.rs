@@ -128,7 +128,10 @@ fn shadow_doorbells_lose_nothing() {
             let (mut tail, mut head, mut phase, mut random) = (0_u32, 0_u32, true, seed);
             let (mut rings, mut sent, mut seen) = (0, 0_u16, 0_u16);
             let count = if deadly { 60 } else { 400 };
+            let mut turns = 0;
             while seen < count {
+                turns += 1;
+                assert!(turns < 100_000, "a doorbell was lost: {seen} of {sent}");
                 random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 let full = sent - seen >= 7;
                 match random >> 60 {

@@ -184,6 +184,8 @@ fn a_namespace_goes_only_when_nobodys_work_can_touch_what_comes_after() {
             rig.settle();
             assert_eq!(rig.reap(0).iter().map(|seen| seen.status()).collect::<Vec<_>>(), [Status::SUCCESS]);
             assert_eq!(create(rig, 256, 0, false).dw0.get(), 4);
+            // Of the same number, place and owner: still another namespace.
+            assert_eq!(attach(rig, 4, &[1], false), Status::SUCCESS);
             rig.disk[768 * 512..][..512].fill(0);
             rig.select(1);
             rig.settle();
