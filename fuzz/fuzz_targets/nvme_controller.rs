@@ -84,7 +84,10 @@ enum Step {
     },
     Timeout,
     Wait(u32),
-    Limit { iops: u16, bytes_per_s: u32 },
+    Limit {
+        iops: u16,
+        bytes_per_s: u32,
+    },
     /// The owner has kept what it was given last, or could not.
     Persisted(bool),
     Grow(u8),
