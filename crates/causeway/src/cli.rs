@@ -13,7 +13,7 @@ use std::time::Duration;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::line::LineArgument;
+use crate::line::{FunctionName, LineArgument};
 pub use hide::hide_line;
 pub use run::{print, run};
 pub use values::{ByteSize, Listen, NodeName, Source, ValueError, check_socket_path, socket_path};
@@ -56,6 +56,8 @@ pub enum Command {
     Node(NodeArgs),
     /// Show how a node on this machine is doing
     Status(StatusArgs),
+    /// Change what a function that is lent on this machine may do
+    Limit(LimitArgs),
     /// See a borrowed drive survive loss, a cut rail and killed processes, on this machine alone
     Demo(DemoArgs),
     /// Measure, and write a report
@@ -80,6 +82,9 @@ pub struct LendArgs {
     /// the next free one]
     #[arg(long, value_name = "ADDR[:PORT]")]
     pub listen: Vec<Listen>,
+    /// Split each SOURCE into N namespaces of one size, and lend each as a virtual function of its own
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(node::FUNCTIONS_MAX)))]
+    pub functions: Option<u16>,
     /// Refuse writes
     #[arg(long)]
     pub read_only: bool,
@@ -154,6 +159,23 @@ pub struct StatusArgs {
     /// What to print.
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+/// `causeway limit`.
+#[derive(Debug, Args)]
+pub struct LimitArgs {
+    /// The function, as `status` names it
+    #[arg(value_name = "FUNCTION")]
+    pub function: FunctionName,
+    /// Most I/O commands a second [default: no limit]
+    #[arg(long, value_name = "N")]
+    pub iops: Option<u64>,
+    /// Most bytes read and written a second [default: no limit]
+    #[arg(long, value_name = "N")]
+    pub bytes_per_s: Option<u64>,
+    /// The node to tell; needed where several run
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<NodeName>,
 }
 
 /// `causeway demo`.
@@ -320,6 +342,11 @@ mod tests {
             "lend ram:12Q",
             "lend a --listen nowhere",
             "lend a --name a/b",
+            "lend a --functions 0",
+            "lend a --functions 65",
+            "limit",
+            "limit Nvme0",
+            "limit nvme0 --iops many",
             "borrow -",
             "borrow --nbd /tmp/s",
             "borrow - --nbd /tmp/s --io-timeout 0",

@@ -12,15 +12,22 @@ use rustix::net::{
 use serde::{Deserialize, Serialize};
 
 use crate::load::LoadResult;
+use crate::plan::LimitPlan;
 
-/// Longest message in bytes.
-const MESSAGE_BYTES: usize = 1024;
+/// Longest message in bytes: what is to be kept of a drive, twice as long in hexadecimal.
+const MESSAGE_BYTES: usize = 64 << 10;
 
 /// What an agent tells its card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ToCard {
     /// A client's connection, new or kept for the successor of a dead card. Comes with its descriptor.
     Connection { loan: usize, slot: usize },
+    /// What the function of a lent loan may do from now on.
+    Limit { loan: usize, limit: LimitPlan },
+    /// The medium of a drive has grown to so many blocks.
+    Grow { drive: usize, blocks: u64 },
+    /// What was to be kept of a drive is, or could not be.
+    Persisted { drive: usize, version: u64, kept: bool },
     /// Give everything back, in order.
     ShutDown,
 }
@@ -40,6 +47,30 @@ pub(crate) enum ToAgent {
     Disconnected { loan: usize, slot: usize },
     /// The load of a loan has ended.
     LoadEnded { loan: usize, result: LoadResult },
+    /// This is to be kept of a drive, in place of all before.
+    Persist { drive: usize, version: u64, record: Hex },
+}
+
+/// Bytes, in hexadecimal where they are text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Hex(pub(crate) Vec<u8>);
+
+impl Serialize for Hex {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let text: String = self.0.iter().map(|byte| format!("{byte:02x}")).collect();
+        serializer.serialize_str(&text)
+    }
+}
+
+impl<'de> Deserialize<'de> for Hex {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let wrong = || serde::de::Error::custom("not hexadecimal");
+        let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
+        let (pairs, []) = text.as_bytes().as_chunks::<2>() else { return Err(wrong()) };
+        let bytes = pairs.iter().map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?));
+        bytes.collect::<Option<_>>().map(Self).ok_or_else(wrong)
+    }
 }
 
 /// A connected pair: one end for each.
@@ -70,7 +101,7 @@ pub(crate) fn send<M: Serialize>(
 pub(crate) fn receive<M: for<'de> Deserialize<'de>>(
     from: impl AsFd,
 ) -> io::Result<Option<(M, Option<OwnedFd>)>> {
-    let mut bytes = [0; MESSAGE_BYTES];
+    let mut bytes = vec![0; MESSAGE_BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut pieces = [IoSliceMut::new(&mut bytes)];
@@ -95,6 +126,15 @@ pub(crate) fn receive<M: for<'de> Deserialize<'de>>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_largest_record_of_a_drive_is_a_message() {
+        let (agent, card) = pair().unwrap();
+        let record = Hex((0..24 << 10).map(|at| (at % 251) as u8).collect());
+        let message = ToAgent::Persist { drive: 79, version: u64::MAX, record };
+        send(card.as_fd(), &message, None).unwrap();
+        assert_eq!(receive::<ToAgent>(&agent).unwrap().unwrap().0, message);
+    }
 
     #[test]
     fn a_descriptor_travels_with_its_message() {

@@ -443,13 +443,18 @@ impl<'w> World<'w> {
             group: Group(index as u32 + 1),
             generation: LoanGeneration(0),
             role: if node == LENDER {
-                LoanRole::Lend(loan.config.clone())
+                LoanRole::Lend { drive: index, controller: 0, limit: node::Limit::NONE }
             } else {
                 let peers = (0..RAILS).map(|rail| Network::address(LENDER, rail)).collect();
                 LoanRole::Borrow { peers, io_timeout: Duration::from_secs(3600) }
             },
         });
         let loans = loans.collect();
+        let drives = if node == LENDER {
+            self.loans.iter().map(|loan| loan.config.clone()).collect()
+        } else {
+            Vec::new()
+        };
         let mut seed = [0; 32];
         seed.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = self.random.next().to_le_bytes());
         CardConfig {
@@ -460,6 +465,7 @@ impl<'w> World<'w> {
             generation: CardGeneration(self.nodes[node].generation),
             seed,
             rails: vec![self.frame_bytes; RAILS],
+            drives,
             loans,
             // Often, so that keys are replaced in the middle of everything else.
             rekey_frames: 300,

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use clap::error::ErrorKind;
 
-use super::{BorrowArgs, Cli, Command, LogFormat, NodeArgs, Output, StatusArgs, hide_line};
+use super::{BorrowArgs, Cli, Command, LimitArgs, LogFormat, NodeArgs, Output, StatusArgs, hide_line};
 use crate::config::Config;
 use crate::control::{ControlError, Request, Response, find, runtime_dir};
 use crate::exit::{Exit, Failure};
@@ -47,6 +47,7 @@ fn dispatch(command: &Command) -> Result<(), Failure> {
         Command::Borrow(args) => borrow(args),
         Command::Node(args) => node(args),
         Command::Status(args) => show_status(args),
+        Command::Limit(args) => limit(args),
         Command::Demo(args) => roles::demo(args),
         Command::Bench(args) => roles::bench(args),
         Command::Sim(args) => roles::sim(args),
@@ -90,6 +91,21 @@ fn show_status(args: &StatusArgs) -> Result<(), Failure> {
             let json = serde_json::to_string_pretty(&status);
             let json = json.map_err(|error| Failure::unreachable(format_args!("no status: {error}")))?;
             print(&format!("{json}\n"))
+        }
+    }
+}
+
+fn limit(args: &LimitArgs) -> Result<(), Failure> {
+    node::Limit::new(args.iops, args.bytes_per_s).map_err(Failure::usage)?;
+    let mut client = find(&runtime_dir(), args.name.as_ref())?;
+    let function = args.function.to_string();
+    let request = Request::Limit { function, iops: args.iops, bytes_per_s: args.bytes_per_s };
+    match client.call(&request)? {
+        Response::Done => Ok(()),
+        Response::Refused { why } => Err(Failure::refused(format_args!("the node refused: {why}"))),
+        Response::Status { .. } => {
+            let why = "a status".to_owned();
+            Err(ControlError::Answer { name: "asked".to_owned(), why }.into())
         }
     }
 }

@@ -19,6 +19,20 @@
 //! source = "/srv/disk.img"            # or "ram:1G"
 //! read_only = false
 //! block_size = 512                    # or 4096
+//! iops = 20000                        # limits of each function; none if left out
+//! bytes_per_s = 500000000
+//! functions = 4                       # equal parts, as nvme0-1 to nvme0-4; or, one by one:
+//!
+//! [[devices.functions]]
+//! name = "alice"
+//! size = "10G"                        # a namespace of its own, or
+//! namespace = "data"                  # one of these
+//! iops = 1000
+//!
+//! [[devices.namespaces]]
+//! name = "data"
+//! size = "1G"
+//! shared = true                       # on several functions
 //!
 //! [[loans]]
 //! line_file = "nvme0.line"            # or line = "causeway://..."
@@ -28,6 +42,7 @@
 //!
 //! Relative paths start at the file's folder.
 
+mod drive;
 mod error;
 mod raw;
 mod validate;
@@ -39,6 +54,7 @@ use std::time::Duration;
 
 use crate::cli::{Listen, NodeName, Source};
 use crate::line::{FunctionName, Line};
+pub use drive::{Function, Layout, Namespace};
 pub use error::{ConfigError, Problem};
 
 /// Longest configuration file read, in bytes.
@@ -72,10 +88,10 @@ pub struct Rail {
     pub listen: Listen,
 }
 
-/// A function that is lent.
+/// A drive of which functions are lent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
-    /// Its name in the line.
+    /// Its name in the line; where there are several functions, the beginning of theirs unless they have names.
     pub function: FunctionName,
     /// What stands behind it.
     pub source: Source,
@@ -83,6 +99,10 @@ pub struct Device {
     pub read_only: bool,
     /// Bytes of a logical block.
     pub block_size: BlockSize,
+    /// What each function may do that has no limit of its own.
+    pub limit: node::Limit,
+    /// Its functions and namespaces.
+    pub layout: Layout,
 }
 
 /// Bytes of a logical block: the two sizes that drivers and filing systems know.

@@ -54,7 +54,7 @@ fn errors_name_place_fault_and_remedy() {
         (format!("{device}readonly = true\n"), "4:1: unknown key `readonly`; did you mean `read_only`?"),
         (
             format!("{device}colour = 'red'\n"),
-            "4:1: unknown key `colour`; possible here: function, source, read_only, block_size",
+            "4:1: unknown key `colour`; possible here: function, source, read_only, block_size, iops, bytes_per_s, functions, namespaces",
         ),
         ("[[devices]]\nsource = 'ram:1M'\n".to_owned(), "1:1: the key `function` is missing here"),
         (format!("{device}block_size = 1024\n"), "4:14: block_size 1024 is not possible; write 512 or 4096"),
@@ -162,7 +162,73 @@ fn too_many_entries_are_refused() {
         (0..count).map(|at| format!("[[devices]]\nfunction = 'd{at}'\nsource = 'ram:1M'\n")).collect()
     };
     assert!(parse(&devices(ENTRIES_MAX)).is_ok());
-    assert!(error(&devices(ENTRIES_MAX + 1)).contains("at most 16 devices"));
+    assert!(error(&devices(ENTRIES_MAX + 1)).contains(&format!("at most {ENTRIES_MAX} devices")));
+    let split = "[[devices]]\nfunction = 'd'\nsource = 'ram:1M'\nfunctions = 64\n";
+    assert!(parse(&format!("{split}{}", devices(16))).is_ok());
+    assert!(error(&format!("{split}{}", devices(17))).contains("functions and loans together"));
+}
+
+const DRIVE: &str = "[[devices]]\nfunction = 'd'\nsource = 'ram:1M'\n";
+
+#[test]
+fn a_drive_is_split_or_declared_function_by_function() {
+    let split = parse(&format!("{DRIVE}functions = 3\niops = 5\n")).unwrap();
+    assert_eq!(split.devices[0].layout, Layout::Split(3));
+    assert_eq!(split.devices[0].limit.iops(), Some(5));
+    let text = "iops = 7
+[[devices.functions]]
+name = 'a'
+namespace = 'data'
+[[devices.functions]]
+name = 'b'
+size = '64k'
+iops = 9
+bytes_per_s = 10
+[[devices.functions]]
+name = 'c'
+namespace = 'data'
+[[devices.namespaces]]
+name = 'data'
+size = '4k'
+shared = true
+read_only = true
+";
+    let Layout::Declared { namespaces, functions } =
+        parse(&format!("{DRIVE}{text}")).unwrap().devices.remove(0).layout
+    else {
+        panic!("not declared")
+    };
+    assert_eq!(namespaces.iter().map(|it| it.bytes).collect::<Vec<_>>(), [Some(4096), Some(65536)]);
+    assert!(namespaces[0].shared && namespaces[0].read_only && !namespaces[1].shared);
+    assert_eq!(functions.iter().map(|it| it.namespace).collect::<Vec<_>>(), [0, 1, 0]);
+    let limits: Vec<_> = functions.iter().map(|it| (it.limit.iops(), it.limit.bytes_per_s())).collect();
+    assert_eq!(limits, [(Some(7), None), (Some(9), Some(10)), (Some(7), None)]);
+}
+
+#[test]
+fn drives_that_make_no_sense_are_refused_by_name() {
+    let function = |name: &str, more: &str| format!("[[devices.functions]]\nname = '{name}'\n{more}\n");
+    let data = |more: &str| format!("[[devices.namespaces]]\nname = 'data'\nsize = '4k'\n{more}\n");
+    let on_data = "namespace = 'data'";
+    for (text, what) in [
+        ("functions = 65\n".to_owned(), "4:13: a drive has 1 to 64 virtual functions, not 65"),
+        ("functions = 0\n".to_owned(), "not 0"),
+        ("functions = 'all'\n".to_owned(), "a number of functions"),
+        ("iops = 0\n".to_owned(), "4:8: a limit of 0 for iops would stop the function"),
+        (function("a", "bytes_per_s = -1"), "6:15: a limit of -1 for bytes_per_s"),
+        (function("a", on_data), "there is no namespace `data`"),
+        (function("a", on_data) + &function("b", on_data) + &data(""), "does not say `shared = true`"),
+        (function("a", "namespace = 'data'\nsize = '4k'") + &data(""), "has a size already"),
+        (function("a", "") + &function("a", ""), "function `a` stands in line"),
+        (function("a", "size = '1000'"), "whole blocks of 512 bytes"),
+        (data(""), "namespaces need [[devices.functions]]"),
+        (format!("functions = 2\n{}", data("")), "makes its own namespaces"),
+    ] {
+        let text = format!("{DRIVE}{text}");
+        assert!(error(&text).contains(what), "{what}: {}\n{text}", error(&text));
+    }
+    let twice = format!("{DRIVE}functions = 2\n[[devices]]\nfunction = 'd-2'\nsource = 'ram:2M'\n");
+    assert!(error(&twice).contains("function `d-2` stands in line 2 already"));
 }
 
 #[test]

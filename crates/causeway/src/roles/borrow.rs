@@ -142,7 +142,7 @@ impl serve::Observer for Announce {
                 }
             }
             AgentEvent::GivenBack(_) => self.returned += 1,
-            AgentEvent::LoadEnded(..) => {}
+            AgentEvent::LoadEnded(..) | AgentEvent::Persist { .. } => {}
         }
         let all = self.returned >= self.wanted.len();
         Ok(if all { serve::Then::End } else { serve::Then::GoOn })

@@ -45,7 +45,7 @@ impl serve::Observer for Measure {
             AgentEvent::Refused { .. } => {
                 return Err(Failure::refused("the lender refuses: in use, or only one side is insecure"));
             }
-            AgentEvent::Ready(_) => {}
+            AgentEvent::Ready(_) | AgentEvent::Persist { .. } => {}
         }
         Ok(if self.returned { serve::Then::End } else { serve::Then::GoOn })
     }

@@ -37,10 +37,10 @@ pub fn lend(args: &LendArgs) -> Result<(), Failure> {
     lend::check(&devices)?;
     let mut state = open_state(args.state_dir.as_deref(), &name)?;
     let control = serve::control_socket(&name)?;
-    let loans = lend::loans(&devices, &state, args.insecure)?;
+    let lent = lend::open(&devices, &state, args.insecure)?;
     let rails = rails::listen(&rails::named(args.listen.clone()), &mut state)?;
-    let lines = lend::lines(&loans, &rails)?;
-    let node = serve::Node::start(name, &state, rails, loans, control)?;
+    let lines = lend::lines(&lent.loans, &rails)?;
+    let node = serve::Node::start(name, &state, rails, lent, Vec::new(), control)?;
     for line in &lines {
         crate::cli::print(&format!("{line}\n"))?;
     }
@@ -60,33 +60,32 @@ pub fn borrow(args: &BorrowArgs, line: Line) -> Result<(), Failure> {
     };
     let rails = rails::toward(wanted.line.addresses())?;
     let loans = vec![borrow::loan(&wanted)?];
-    let node = serve::Node::start(name, &state, rails, loans, control)?;
+    let node = serve::Node::start(name, &state, rails, lend::Opened::default(), loans, control)?;
     node.serve(&mut borrow::Announce::new(vec![wanted]))
 }
 
 /// `causeway node`: serves until SIGTERM.
 pub fn node(config: Config) -> Result<(), Failure> {
-    let devices: Vec<_> = config.devices.iter().map(lend::Lent::of_device).collect();
-    lend::check(&devices)?;
+    let devices = &config.devices;
+    lend::check(devices)?;
     let mut state = open_state(config.state_dir.as_deref(), &config.name)?;
     let control = serve::control_socket(&config.name)?;
     let wanted: Vec<_> =
         config.loans.iter().map(|loan| borrow::Wanted::of_preset(loan, config.insecure)).collect();
-    let mut loans = lend::loans(&devices, &state, config.insecure)?;
+    let lent = lend::open(devices, &state, config.insecure)?;
+    let first = lent.loans.len();
     let rails = if config.devices.is_empty() && config.rails.is_empty() {
         rails::toward(&borrow::most_addresses(&wanted))?
     } else {
         rails::listen(&config.rails, &mut state)?
     };
-    let lines = lend::lines(&loans, &rails)?;
-    for wanted in &wanted {
-        loans.push(borrow::loan(wanted)?);
-    }
-    let node = serve::Node::start(config.name, &state, rails, loans, control)?;
+    let lines = lend::lines(&lent.loans, &rails)?;
+    let borrowed = wanted.iter().map(borrow::loan).collect::<Result<_, _>>()?;
+    let node = serve::Node::start(config.name, &state, rails, lent, borrowed, control)?;
     for line in &lines {
         crate::cli::print(&format!("{line}\n"))?;
     }
-    node.serve(&mut borrow::Announce::behind(devices.len(), wanted))
+    node.serve(&mut borrow::Announce::behind(first, wanted))
 }
 
 /// `causeway demo`.
@@ -106,7 +105,7 @@ pub fn load(args: &LoadArgs, line: Line) -> Result<(), Failure> {
     let control = serve::control_socket(&name)?;
     let rails = rails::toward(line.addresses())?;
     let loans = vec![load::loan(args, &line)];
-    let node = serve::Node::start(name, &state, rails, loans, control)?;
+    let node = serve::Node::start(name, &state, rails, lend::Opened::default(), loans, control)?;
     node.serve(&mut load::Measure::new(args))
 }
 

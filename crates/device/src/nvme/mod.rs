@@ -167,6 +167,17 @@ impl<'m> Controller<'m> {
         self.is_processing()
     }
 
+    /// Bytes of the namespaces that are attached to the controller, and whether none of them can be written.
+    pub fn capacity(&self) -> (u64, bool) {
+        let active = self.subsystem.allocated().filter(|it| self.subsystem.is_attached(it.nsid, self.index));
+        active.fold((0, true), |(bytes, read_only), it| (bytes + it.bytes, read_only && it.read_only))
+    }
+
+    /// Whether what happens elsewhere, at another controller of the drive or at its owner, can give this one something to do.
+    pub fn depends_on_others(&self) -> bool {
+        self.parked.len() > 0 || self.saving > 0 || self.can_announce()
+    }
+
     /// What the function asks for in its configuration space.
     pub fn layout(&self) -> &ConfigLayout {
         &self.layout

@@ -12,7 +12,7 @@ use zerocopy::IntoBytes;
 
 use super::Driver;
 use super::cells::{COMMANDS, Command, IO_ENTRIES, LIST_BYTES, SUBMISSION_BYTES, region};
-use super::init::{CMB_ADDRESS, NSID};
+use super::init::CMB_ADDRESS;
 use crate::{Access, BlockKind};
 
 /// Where the lists begin in a controller memory buffer: behind the submission queue.
@@ -26,20 +26,21 @@ impl Driver<'_> {
     /// The submission queue entry of a command.
     pub(super) fn submission(&self, cid: u16, command: &Command) -> SubmissionEntry {
         let (lba, blocks) = (command.lba, command.blocks);
+        let nsid = self.cells.nsid.get();
         let entry = match command.kind() {
-            BlockKind::Flush => return SubmissionEntry::flush(cid, NSID),
+            BlockKind::Flush => return SubmissionEntry::flush(cid, nsid),
             BlockKind::Trim => {
-                return SubmissionEntry::deallocate(cid, NSID, 1)
+                return SubmissionEntry::deallocate(cid, nsid, 1)
                     .with_prps(self.list_address(cid, command), 0);
             }
-            BlockKind::WriteZeroes => SubmissionEntry::write_zeroes(cid, NSID, lba, blocks, false),
+            BlockKind::WriteZeroes => SubmissionEntry::write_zeroes(cid, nsid, lba, blocks, false),
             BlockKind::Read => self.with_data(
-                SubmissionEntry::nvm_range(NvmOpcode::READ, cid, NSID, lba, blocks),
+                SubmissionEntry::nvm_range(NvmOpcode::READ, cid, nsid, lba, blocks),
                 cid,
                 command,
             ),
             BlockKind::Write => self.with_data(
-                SubmissionEntry::nvm_range(NvmOpcode::WRITE, cid, NSID, lba, blocks),
+                SubmissionEntry::nvm_range(NvmOpcode::WRITE, cid, nsid, lba, blocks),
                 cid,
                 command,
             ),

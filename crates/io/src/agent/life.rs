@@ -128,6 +128,7 @@ impl Agent {
         let card = self.card.insert(card);
         self.waiter.register(card.child.as_fd(), token::CARD, Interest::READ)?;
         self.waiter.register(card.messages.as_fd(), token::MESSAGES, Interest::READ)?;
+        self.tell_all_growth();
         self.tell_card();
         Ok(())
     }

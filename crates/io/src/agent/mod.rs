@@ -5,6 +5,7 @@
 //! until [`Agent::as_fd`] is readable, then call [`Agent::turn`].
 
 mod clients;
+mod drives;
 mod life;
 mod outbox;
 mod view;
@@ -17,9 +18,11 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use node::{DriveConfig, Limit};
 use tracing::{info, warn};
 
 use self::clients::Clients;
+use self::drives::Images;
 use self::life::{LiveCard, Phase, Setbacks};
 pub use self::view::View;
 use crate::files::Image;
@@ -27,7 +30,8 @@ use crate::load::{LoadResult, LoadSpec};
 use crate::memory::{self, Mapping};
 use crate::messages::{self, ToAgent, ToCard};
 use crate::plan::{
-    LoanPlan, MEMORY_BYTES, MediumKind, Plan, RailPlan, RolePlan, SHARED_OFFSET, SharedCells, descriptor,
+    DrivePlan, LimitPlan, LoanPlan, MEMORY_BYTES, MediumKind, Plan, RailPlan, RolePlan, SHARED_OFFSET,
+    SharedCells, descriptor,
 };
 use crate::process::{Child, OWN_EXECUTABLE, Spawn};
 use crate::ring::{Ring, RingError};
@@ -51,8 +55,22 @@ pub struct NodeSpec {
     pub incarnation: u64,
     /// The rails, in the order that both sides of a loan know.
     pub rails: Vec<Rail>,
+    /// The drives of which it lends functions.
+    pub drives: Vec<DriveSpec>,
     /// What it lends and borrows.
     pub loans: Vec<LoanSpec>,
+}
+
+/// A drive as a role wants it.
+pub struct DriveSpec {
+    /// Its name: of the function that a drive with a single one has.
+    pub name: String,
+    /// The image, with its lock.
+    pub image: Image,
+    /// What it is made for; [`DriveConfig::check`] finds nothing.
+    pub config: DriveConfig,
+    /// As `status` names it.
+    pub source: String,
 }
 
 /// One rail of a node.
@@ -81,14 +99,14 @@ pub struct LoanSpec {
 
 /// The side of a loan.
 pub enum LoanEnd {
-    /// Lends an image.
+    /// Lends a function of a drive.
     Lend {
-        /// The image, with its lock.
-        image: Image,
-        /// Bytes of a block.
-        block_size: u32,
-        /// As `status` names it.
-        source: String,
+        /// Which of [`NodeSpec::drives`].
+        drive: usize,
+        /// Which of its controllers: 0 is the physical function's.
+        controller: u16,
+        /// What the function may do.
+        limit: Limit,
     },
     /// Borrows a drive.
     Borrow {
@@ -132,6 +150,15 @@ pub enum AgentEvent {
     GivenBack(usize),
     /// The load of a loan has ended.
     LoadEnded(usize, LoadResult),
+    /// This is to be kept of a drive, in place of all before, for [`DriveConfig::saved`]; [`Agent::persisted`] follows.
+    Persist {
+        /// Which of [`NodeSpec::drives`].
+        drive: usize,
+        /// Comes back with the answer.
+        version: u64,
+        /// At most some 20 KiB.
+        bytes: Vec<u8>,
+    },
 }
 
 /// What became of the cards so far.
@@ -166,6 +193,7 @@ pub struct Agent {
     died_at: Option<Instant>,
     /// Until then nobody is accepted.
     accept_at: Option<Instant>,
+    images: Images,
     shutting_down: bool,
 }
 
@@ -187,6 +215,7 @@ impl Agent {
         let waiter = Waiter::new(SpinTimes { idle: Duration::ZERO, expecting: Duration::ZERO })?;
         clients::listen(&spec.loans, &waiter)?;
         let ring = make_ring(&spec)?;
+        let images = Images::new(&spec.drives);
         let mut agent = Self {
             spec,
             memory,
@@ -200,6 +229,7 @@ impl Agent {
             setbacks: Setbacks::default(),
             died_at: None,
             accept_at: None,
+            images,
             shutting_down: false,
         };
         if let Some(ring) = &agent.ring {
@@ -217,7 +247,7 @@ impl Agent {
 
     /// When [`Agent::turn`] is to be called although nothing is readable.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        [self.next_of_life(), self.accept_at].into_iter().flatten().min()
+        [self.next_of_life(), self.accept_at, self.images.look_at()].into_iter().flatten().min()
     }
 
     /// Does what is due, without waiting; returns what the role has to know.
@@ -243,6 +273,7 @@ impl Agent {
             self.accept_at = None;
             clients::listen(&self.spec.loans, &self.waiter)?;
         }
+        self.look_at_images();
         self.advance_life()?;
         Ok(events)
     }
@@ -279,12 +310,9 @@ impl Agent {
         for (index, rail) in self.spec.rails.iter().enumerate() {
             descriptors.push((rail.socket.as_fd(), descriptor::FIRST + index as RawFd));
         }
-        let images = self.spec.loans.iter().filter_map(|loan| match &loan.end {
-            LoanEnd::Lend { image, .. } => Some(image),
-            LoanEnd::Borrow { .. } => None,
-        });
-        for (index, image) in images.enumerate() {
-            descriptors.push((image.as_fd(), crate::card::image_descriptor(self.spec.rails.len(), index)));
+        for (index, drive) in self.spec.drives.iter().enumerate() {
+            let number = crate::card::image_descriptor(self.spec.rails.len(), index);
+            descriptors.push((drive.image.as_fd(), number));
         }
         let arguments = [c"causeway".to_owned(), c"__card".to_owned()];
         let environment: Vec<CString> = std::env::vars_os()
@@ -303,11 +331,9 @@ impl Agent {
     fn write_plan(&self) -> io::Result<OwnedFd> {
         let mut seed = [0; 32];
         fill_random(&mut seed)?;
-        let mut images = 0;
-        let loans = self.spec.loans.iter().map(|loan| {
-            let plan = loan_plan(&self.spec, loan, images, self.ring.is_some());
-            images += usize::from(matches!(loan.end, LoanEnd::Lend { .. }));
-            plan
+        let drives = self.spec.drives.iter().enumerate().map(|(index, drive)| {
+            let image = crate::card::image_descriptor(self.spec.rails.len(), index);
+            DrivePlan::new(&drive.config, image, medium_of(&drive.image, self.ring.is_some()))
         });
         let plan = Plan {
             agent_pid: rustix::process::getpid().as_raw_nonzero().get(),
@@ -319,7 +345,8 @@ impl Agent {
             generation: self.record.generation,
             seed,
             has_ring: self.ring.is_some(),
-            loans: loans.collect(),
+            drives: drives.collect(),
+            loans: self.spec.loans.iter().map(loan_plan).collect(),
             rails: self.rail_plans(),
         };
         let bytes = serde_json::to_vec(&plan)?;
@@ -370,6 +397,9 @@ impl Agent {
                     events.push(AgentEvent::Refused { loan, in_use_by, since: Duration::from_secs(since_s) });
                 }
                 ToAgent::Disconnected { loan, slot } => self.clients.disconnected(loan, slot),
+                ToAgent::Persist { drive, version, record } => {
+                    events.push(AgentEvent::Persist { drive, version, bytes: record.0 });
+                }
             }
         }
     }
@@ -408,19 +438,10 @@ impl Drop for Agent {
     }
 }
 
-fn loan_plan(spec: &NodeSpec, loan: &LoanSpec, images: usize, has_ring: bool) -> LoanPlan {
+fn loan_plan(loan: &LoanSpec) -> LoanPlan {
     let role = match &loan.end {
-        LoanEnd::Lend { image, block_size, .. } => {
-            let info = image.info();
-            RolePlan::Lend {
-                image: crate::card::image_descriptor(spec.rails.len(), images),
-                blocks: info.bytes / u64::from(*block_size),
-                block_size: *block_size,
-                read_only: info.read_only,
-                volatile_cache: true,
-                unique_id: spec.node ^ u64::from(loan.group).rotate_left(32),
-                medium: medium_of(image, has_ring),
-            }
+        LoanEnd::Lend { drive, controller, limit } => {
+            RolePlan::Lend { drive: *drive, controller: *controller, limit: LimitPlan::of(*limit) }
         }
         LoanEnd::Borrow { peers, io_timeout, edge } => RolePlan::Borrow {
             peers: peers.clone(),
@@ -444,11 +465,7 @@ fn medium_of(image: &Image, has_ring: bool) -> MediumKind {
 
 /// The ring for the disks among the images; none where there is no disk or io_uring is forbidden.
 fn make_ring(spec: &NodeSpec) -> io::Result<Option<Ring>> {
-    let disks = spec.loans.iter().any(|loan| match &loan.end {
-        LoanEnd::Lend { image, .. } => !image.info().memory_backed,
-        LoanEnd::Borrow { .. } => false,
-    });
-    if !disks {
+    if spec.drives.iter().all(|drive| drive.image.info().memory_backed) {
         return Ok(None);
     }
     match Ring::create(RING_ENTRIES) {

@@ -9,7 +9,7 @@ use crate::messages::{self, ToCard};
 const RETRY: Duration = Duration::from_millis(10);
 
 /// What a card is still to be told, in order: a card that is slow to read loses no client. At most one message for each
-/// place of a client, and the one to shut down.
+/// place of a client, one for each limit and growth, as many as it has sent itself, and the one to shut down.
 #[derive(Default)]
 pub(super) struct Outbox {
     waiting: VecDeque<ToCard>,
@@ -18,6 +18,12 @@ pub(super) struct Outbox {
 
 impl Outbox {
     pub(super) fn push(&mut self, message: ToCard) {
+        // Only the last word on a function's limit and on a drive's size counts.
+        self.waiting.retain(|earlier| match (earlier, &message) {
+            (ToCard::Limit { loan: one, .. }, ToCard::Limit { loan: other, .. }) => one != other,
+            (ToCard::Grow { drive: one, .. }, ToCard::Grow { drive: other, .. }) => one != other,
+            _ => true,
+        });
         self.waiting.push_back(message);
     }
 
@@ -39,7 +45,9 @@ impl Outbox {
                     Some(socket) => messages::send(to, message, Some(socket)),
                     None => Ok(()),
                 },
-                ToCard::ShutDown => messages::send(to, message, None),
+                ToCard::Limit { .. } | ToCard::Grow { .. } | ToCard::Persisted { .. } | ToCard::ShutDown => {
+                    messages::send(to, message, None)
+                }
             };
             match sent {
                 Ok(()) => _ = self.waiting.pop_front(),

@@ -18,8 +18,9 @@ use crate::wait::{Interest, Waiter, WakeUp};
 const THREADS: usize = 4;
 /// Interrupted attempts in a row after which a disk is taken to have failed.
 const IDLE_ATTEMPTS: u8 = 100;
-/// Work that waits for a thread: all that the controllers of all loans can have out.
-const QUEUE: usize = node::MAX_LOANS * node::MEDIA_WORK;
+/// Pieces of work that disks have at a time while functions share one: what waits here is given out fairly, what a disk has
+/// is served as it likes.
+const SHARED_DEPTH: usize = 64;
 
 /// The media behind the lent functions of a card.
 pub(super) struct Media<'m> {
@@ -30,6 +31,8 @@ pub(super) struct Media<'m> {
     threads: Option<Threads>,
     /// Requests that found the ring full, at most all that the controllers can have out.
     waiting: VecDeque<InRing<'m>>,
+    /// Most pieces of work that ring and threads have at a time.
+    depth: usize,
 }
 
 /// A request of the ring.
@@ -76,21 +79,24 @@ struct Threads {
 
 impl<'m> Media<'m> {
     pub(super) fn take_over(plan: &Plan, shared: &'m SharedCells, waiter: &Waiter) -> io::Result<Self> {
-        let mut images = Vec::new();
-        for loan in &plan.loans {
-            images.push(match &loan.role {
-                RolePlan::Lend { image, medium, .. } => {
-                    // SAFETY: the agent gives the image at this number; nothing else in this process owns it.
-                    let fd = unsafe { inherited(*image)? };
-                    Some((Arc::new(Image::from_fd(fd)?), *medium))
-                }
-                RolePlan::Borrow { .. } => None,
-            });
+        let mut drives = Vec::new();
+        for drive in &plan.drives {
+            // SAFETY: the agent gives the image at this number; nothing else in this process owns it.
+            let fd = unsafe { inherited(drive.image)? };
+            drives.push((Arc::new(Image::from_fd(fd)?), drive.medium));
         }
+        let images: Vec<_> = (plan.loans.iter())
+            .map(|loan| match &loan.role {
+                RolePlan::Lend { drive, .. } => drives.get(*drive).cloned(),
+                RolePlan::Borrow { .. } => None,
+            })
+            .collect();
+        let lent = images.iter().flatten().count();
+        let depth = if lent > drives.len() { SHARED_DEPTH } else { usize::MAX };
         let ring = if plan.has_ring { Some(attach_ring(shared, waiter)?) } else { None };
         let disks = images.iter().flatten().any(|(_, medium)| *medium != MediumKind::Inline);
-        let threads = if disks { Some(Threads::start(waiter)?) } else { None };
-        Ok(Self { images, ring, in_ring: BTreeMap::new(), threads, waiting: VecDeque::new() })
+        let threads = if disks { Some(Threads::start(waiter, lent * node::MEDIA_WORK)?) } else { None };
+        Ok(Self { images, ring, in_ring: BTreeMap::new(), threads, waiting: VecDeque::new(), depth })
     }
 
     /// Does, or begins, what the functions ask for. Inline work is done one piece at a time: the next one is asked for only
@@ -98,6 +104,7 @@ impl<'m> Media<'m> {
     pub(super) fn drive(&mut self, card: &mut Card<'m>, now: Instant) -> io::Result<bool> {
         let mut busy = self.push_waiting();
         while self.waiting.is_empty()
+            && self.under_way() < self.depth
             && let Some(work) = card.poll_media()
         {
             let Some((image, medium)) = &self.images[work.loan] else { continue };
@@ -134,9 +141,12 @@ impl<'m> Media<'m> {
 
     /// Whether an answer of a disk is awaited.
     pub(super) fn is_busy(&self) -> bool {
-        !self.in_ring.is_empty()
-            || !self.waiting.is_empty()
-            || self.threads.as_ref().is_some_and(|threads| threads.out > 0)
+        self.under_way() > 0 || !self.waiting.is_empty()
+    }
+
+    /// Pieces of work that ring and threads have.
+    fn under_way(&self) -> usize {
+        self.in_ring.len() + self.threads.as_ref().map_or(0, |threads| threads.out)
     }
 
     /// Takes what the ring has ended, which shows without a system call. True if that was anything.
@@ -290,8 +300,9 @@ fn attach_ring(shared: &SharedCells, waiter: &Waiter) -> io::Result<Ring> {
 }
 
 impl Threads {
-    fn start(waiter: &Waiter) -> io::Result<Self> {
-        let (jobs, queue) = sync_channel::<Job>(QUEUE);
+    /// Threads with room for so many jobs: all that the controllers of all loans can have out.
+    fn start(waiter: &Waiter, room: usize) -> io::Result<Self> {
+        let (jobs, queue) = sync_channel::<Job>(room);
         let (done, results) = channel();
         let wake_up = Arc::new(WakeUp::new()?);
         waiter.register(wake_up.as_fd(), token::THREADS, Interest::READ)?;

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use base::Instant;
 use base::ledger::RawMemory;
-use node::{Card, CardEvent, Refusal};
+use node::{Card, CardEvent, Persist, Refusal};
 
 pub(crate) use self::media::image_descriptor;
 
@@ -24,7 +24,7 @@ use self::load::Load;
 use self::media::Media;
 use self::rails::Rails;
 use crate::memory::Mapping;
-use crate::messages::{self, ToAgent, ToCard};
+use crate::messages::{self, Hex, ToAgent, ToCard};
 use crate::plan::{MEMORY_BYTES, Plan, SHARED_OFFSET, SharedCells, descriptor};
 use crate::process::{die_with_parent, inherited};
 use crate::wait::{Hint, Interest, SpinTimes, Turn, Waiter};
@@ -86,6 +86,8 @@ struct Driver<'m> {
     load: Option<Load>,
     waiter: Waiter,
     to_agent: OwnedFd,
+    /// What is to be kept of a drive, and the agent has had no room for.
+    unsent: Option<ToAgent>,
     now: Instant,
     /// When epoll is to be asked next, however busy the card is.
     poll_at: Instant,
@@ -109,7 +111,8 @@ impl<'m> Driver<'m> {
         let mut card = Card::new(memory, None, plan.card_config(), now);
         let load = Load::of_plan(plan, &mut card);
         let edges = Edges::new(shared);
-        Ok(Self { card, rails, edges, media, load, waiter, to_agent, now, poll_at: now, woken: false })
+        let (unsent, poll_at, woken) = (None, now, false);
+        Ok(Self { card, rails, edges, media, load, waiter, to_agent, unsent, now, poll_at, woken })
     }
 
     fn run(mut self) -> io::Result<()> {
@@ -127,6 +130,7 @@ impl<'m> Driver<'m> {
             busy |= self.drive_load()?;
             busy |= self.edges.send(&mut self.card, self.now, &self.waiter, &mut self.to_agent)?;
             busy |= self.rails.send(&mut self.card, self.now)?;
+            busy |= self.give_persist()?;
             self.report()?;
             if busy {
                 self.waiter.busy();
@@ -194,10 +198,31 @@ impl<'m> Driver<'m> {
                     self.edges.attach(loan, slot, socket, card, self.now, waiter, &mut self.to_agent)?;
                 }
                 (ToCard::Connection { .. }, None) => {}
+                (ToCard::Limit { loan, limit }, _) => self.card.set_limit(self.now, loan, limit.limit()),
+                (ToCard::Grow { drive, blocks }, _) => self.card.grow(self.now, drive, blocks),
+                (ToCard::Persisted { drive, version, kept }, _) => {
+                    self.card.handle_persisted(self.now, drive, version, kept);
+                }
                 (ToCard::ShutDown, _) => self.card.shut_down(self.now),
             }
         }
         Ok(())
+    }
+
+    /// Gives the agent what it is to keep of drives. Records are long: while there is no room for one, it waits here, and the
+    /// card comes by again at once. True if there was any.
+    fn give_persist(&mut self) -> io::Result<bool> {
+        if self.unsent.is_none()
+            && let Some((drive, Persist { version, bytes })) = self.card.poll_persist()
+        {
+            self.unsent = Some(ToAgent::Persist { drive, version, record: Hex(bytes) });
+        }
+        let Some(message) = self.unsent.take() else { return Ok(false) };
+        match self.tell(&message) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.unsent = Some(message),
+            told => told?,
+        }
+        Ok(true)
     }
 
     fn report(&mut self) -> io::Result<()> {

@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use ::node::{DriveConfig, Limit};
 use io::MediumKind;
-use io::agent::{Agent, CardRecord, Edge, LoanEnd, LoanSpec, NodeSpec, Rail};
+use io::agent::{Agent, CardRecord, DriveSpec, Edge, LoanEnd, LoanSpec, NodeSpec, Rail};
 use io::files::{Image, ImageOptions};
 use io::udp::{RailOptions, RailSocket};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -29,8 +30,12 @@ impl Pair {
         let image = Image::open(image, &ImageOptions::default()).unwrap();
         let (ours, theirs) = (bind(), bind());
         let to = ours.local();
-        let end = LoanEnd::Lend { image, block_size: 512, source: "test".to_owned() };
-        let lender = Node::start(spec("lender", 1, ours, end));
+        let config = DriveConfig::new(image.info().bytes / 512, 512, 7);
+        let drive = DriveSpec { name: "nvme0".to_owned(), image, config, source: "test".to_owned() };
+        let end = LoanEnd::Lend { drive: 0, controller: 0, limit: Limit::NONE };
+        let mut lender = spec("lender", 1, ours, end);
+        lender.drives.push(drive);
+        let lender = Node::start(lender);
         let socket = folder.join("nbd");
         let listener = Some(UnixListener::bind(&socket).unwrap());
         let edge = Edge::Nbd { path: socket.clone(), listener };
@@ -54,7 +59,7 @@ fn spec(name: &str, node: u64, socket: RailSocket, end: LoanEnd) -> NodeSpec {
         end,
     };
     let rails = vec![Rail { name: "rail0".to_owned(), socket }];
-    NodeSpec { name: name.to_owned(), node, incarnation: 1, rails, loans: vec![loan] }
+    NodeSpec { name: name.to_owned(), node, incarnation: 1, rails, drives: Vec::new(), loans: vec![loan] }
 }
 
 /// A node. Its agent lives in a thread of its own, because the kernel ends a card with the thread that started it.

@@ -90,6 +90,10 @@ impl<'m> Subsystem<'m> {
             namespace.controllers.iter().for_each(|controller| self.attach(nsid, *controller));
             start = (start + bytes).next_multiple_of(4096);
         }
+        // Where namespaces lie is kept from the beginning: a medium of another size must not move them later.
+        if self.config.keeps_state {
+            self.want_persisted();
+        }
     }
 
     /// What this drive is made for.

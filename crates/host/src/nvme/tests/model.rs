@@ -289,6 +289,7 @@ impl Model {
                 data.oncs = Oncs(0).with_dataset_management(true).with_write_zeroes(true).0.into();
                 self.send(entry, data.as_bytes(), out);
             }
+            AdminOpcode::IDENTIFY if entry.cdw10.get() == 2 => self.send(entry, &[1, 0, 0, 0], out),
             AdminOpcode::IDENTIFY => {
                 let mut data = IdentifyNamespace::new_zeroed();
                 data.nsze = ((self.disk.len() / BLOCK) as u64).into();
