@@ -72,7 +72,13 @@ impl<'m> Subsystem<'m> {
     fn make(&self) {
         self.cells.capacity.set(self.journal, self.config.bytes());
         if let Some(saved) = &self.config.saved {
-            return record::restore(self, saved);
+            record::restore(self, saved);
+            // The medium may have grown while nobody looked.
+            let only = self.only_namespace();
+            if self.config.namespaces.is_empty() && only.is_some_and(|it| it.serial == 1) {
+                self.extend_only();
+            }
+            return;
         }
         if self.config.namespaces.is_empty() {
             let shift = self.config.block_size.trailing_zeros() as u8;
@@ -144,19 +150,29 @@ impl<'m> Subsystem<'m> {
         (version <= self.cells.kept.get()).then(|| version > self.cells.failed.get())
     }
 
-    /// The medium has grown to `blocks` of the configuration's: what is new is free for namespaces, and goes to the one
-    /// namespace of a drive that keeps no state. A medium that has shrunk stays as it was: what is missing fails.
+    /// The medium has grown to `blocks` of the configuration's: what is new is free for namespaces, and goes to the
+    /// namespace of a drive that has a single one. A medium that has shrunk stays as it was: what is missing fails.
     pub fn grow(&self, blocks: u64) {
         let bytes = blocks.saturating_mul(self.config.block_size.into()).min(i64::MAX as u64);
         if bytes <= self.cells.capacity.get() {
             return;
         }
         self.cells.capacity.set(self.journal, bytes);
+        self.extend_only();
+    }
+
+    /// The namespace of a drive that has a single one.
+    fn only_namespace(&self) -> Option<Namespace> {
         let mut allocated = self.allocated();
-        if let (Some(only), None) = (allocated.next(), allocated.next()) {
-            let cells = self.namespace_cells(only.nsid);
-            let whole = (bytes - only.start) >> only.shift << only.shift;
-            cells.bytes.set(self.journal, whole);
+        allocated.next().filter(|_| allocated.next().is_none())
+    }
+
+    /// Gives the end of the medium to the namespace of a drive that has a single one.
+    fn extend_only(&self) {
+        let Some(only) = self.only_namespace() else { return };
+        let whole = (self.cells.capacity.get() - only.start) >> only.shift << only.shift;
+        if whole > only.bytes {
+            self.namespace_cells(only.nsid).bytes.set(self.journal, whole);
             self.note_changed(only.nsid, None);
             self.want_persisted();
         }
