@@ -95,6 +95,8 @@ pub(crate) struct Loan<'w> {
     /// Executed and not marked.
     pub(crate) unmarked: Vec<device::MediaId>,
     config: device::nvme::Config,
+    /// Where the loan's namespace begins on its drive's medium.
+    pub(crate) base: u64,
     insecure: bool,
 }
 
@@ -109,6 +111,8 @@ pub(crate) struct World<'w> {
     sequence: u64,
     pub(crate) nodes: [Node<'w>; 2],
     pub(crate) loans: Vec<Loan<'w>>,
+    /// The drive of which each loan lends a virtual function; else each has a drive of its own.
+    common: Option<device::nvme::Config>,
     /// Loan and client.
     pub(crate) clients: Vec<(usize, Client)>,
     pub(crate) network: Network,
@@ -151,7 +155,10 @@ impl<'w> World<'w> {
         let rules = if random.chance(250) { options.rules.with_tight_credits() } else { options.rules };
         let frame_bytes = [1452, 8952, 65_507][random.index(3)];
         let count = if random.chance(250) { 2 } else { 1 };
-        let loans: Vec<_> = (0..count).map(|index| Loan::new(&mut random, index)).collect();
+        let mut loans: Vec<_> = (0..count).map(|index| Loan::new(&mut random, index)).collect();
+        // Dice of its own: the other worlds stay what they are.
+        let is_common = count > 1 && Random::new(seed ^ 0x5a5a).chance(600);
+        let common = is_common.then(|| common_drive(&mut loans));
         let clients = (0..count)
             .flat_map(|loan| (0..3).map(move |client| (loan, client)))
             .map(|(loan, _)| {
@@ -180,6 +187,7 @@ impl<'w> World<'w> {
             sequence: 0,
             nodes: [node(LENDER), node(BORROWER)],
             loans,
+            common,
             clients,
             network: Network::new(random.fork()),
             faults: Faults::new(random.fork()),
@@ -443,17 +451,19 @@ impl<'w> World<'w> {
             group: Group(index as u32 + 1),
             generation: LoanGeneration(0),
             role: if node == LENDER {
-                LoanRole::Lend { drive: index, controller: 0, limit: node::Limit::NONE }
+                let (drive, controller) =
+                    if self.common.is_some() { (0, index as u16 + 1) } else { (index, 0) };
+                LoanRole::Lend { drive, controller, limit: node::Limit::NONE }
             } else {
                 let peers = (0..RAILS).map(|rail| Network::address(LENDER, rail)).collect();
                 LoanRole::Borrow { peers, io_timeout: Duration::from_secs(3600) }
             },
         });
         let loans = loans.collect();
-        let drives = if node == LENDER {
-            self.loans.iter().map(|loan| loan.config.clone()).collect()
-        } else {
-            Vec::new()
+        let drives = match &self.common {
+            _ if node != LENDER => Vec::new(),
+            Some(drive) => vec![drive.clone()],
+            None => self.loans.iter().map(|loan| loan.config.clone()).collect(),
         };
         let mut seed = [0; 32];
         seed.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = self.random.next().to_le_bytes());
@@ -522,6 +532,28 @@ impl<'w> World<'w> {
     }
 }
 
+/// A drive with a virtual function and a namespace for each loan.
+fn common_drive(loans: &mut [Loan<'_>]) -> device::nvme::Config {
+    let mut end = 0_u64;
+    let mut namespaces = Vec::new();
+    for (loan, controller) in loans.iter_mut().zip(1..) {
+        loan.base = end.next_multiple_of(4096);
+        end = loan.base + loan.config.bytes();
+        namespaces.push(device::nvme::NamespaceConfig {
+            blocks: loan.config.blocks,
+            block_size: loan.config.block_size,
+            read_only: false,
+            shared: false,
+            controllers: vec![controller],
+        });
+    }
+    let mut drive = device::nvme::Config::new(end / 512, 512, 0x2000);
+    drive.memory_buffer = loans.iter().all(|loan| loan.config.memory_buffer);
+    drive.functions = loans.len() as u16;
+    drive.namespaces = namespaces;
+    drive
+}
+
 impl Loan<'_> {
     fn new(random: &mut Random, index: usize) -> Self {
         let (blocks, block) = if random.chance(500) { (640, 512) } else { (160, 4096) };
@@ -544,6 +576,7 @@ impl Loan<'_> {
             sockets: (0..node::EDGE_CONNECTIONS).map(|_| None).collect(),
             unmarked: Vec::new(),
             config,
+            base: 0,
             insecure: random.chance(200),
         }
     }

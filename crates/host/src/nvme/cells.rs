@@ -178,6 +178,7 @@ pub(super) mod flag {
     pub(in super::super) const DEALLOCATE: u32 = 4;
     pub(in super::super) const WRITE_ZEROES: u32 = 8;
     pub(in super::super) const NAMESPACE_EVENTS: u32 = 16;
+    pub(in super::super) const SHARED: u32 = 32;
 }
 
 /// One command in flight.

@@ -80,6 +80,8 @@ impl Driver<'_> {
                 let entry = Identify::new(Cns::NAMESPACE, self.cells.nsid.get()).entry(0);
                 self.follow(stage::NAMESPACE, FOLLOW_UP, entry.with_prps(self.identify_address(), 0));
             }
+            // What is under way was issued under other rules.
+            _ if success && self.is_shared_namespace() != self.has_flag(flag::SHARED) => self.begin(now),
             _ if success && !self.read_namespace() => self.begin(now),
             _ => self.request_events(),
         }

@@ -512,6 +512,13 @@ impl Driver<'_> {
         u32::from_le_bytes(first)
     }
 
+    /// Whether other controllers may have the namespace that was identified.
+    pub(super) fn is_shared_namespace(&self) -> bool {
+        let mut nmic = [0];
+        self.cells.identify.read(core::mem::offset_of!(IdentifyNamespace, nmic), &mut nmic);
+        nmic[0] & 1 != 0
+    }
+
     /// Takes size and format of the namespace; `false` for a format this driver cannot use. Requests in flight mean
     /// blocks of the old size, so they fail when it has changed.
     pub(super) fn read_namespace(&mut self) -> bool {
@@ -524,7 +531,9 @@ impl Driver<'_> {
             return false;
         }
         let read_only = if namespace.nsattr & 1 != 0 { flag::READ_ONLY } else { 0 };
-        self.cells.flags.update(self.journal, |flags| flags & !flag::READ_ONLY | read_only);
+        let shared = if self.is_shared_namespace() { flag::SHARED } else { 0 };
+        let old = flag::READ_ONLY | flag::SHARED;
+        self.cells.flags.update(self.journal, |flags| flags & !old | read_only | shared);
         let old = self.cells.block_size.get();
         self.cells.block_size.set(self.journal, block_size);
         self.cells.blocks.set(self.journal, namespace.nsze.get());

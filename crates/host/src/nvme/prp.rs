@@ -11,7 +11,7 @@ use spec::nvme::{DatasetManagementRange, NvmOpcode, SubmissionEntry};
 use zerocopy::IntoBytes;
 
 use super::Driver;
-use super::cells::{COMMANDS, Command, IO_ENTRIES, LIST_BYTES, SUBMISSION_BYTES, region};
+use super::cells::{COMMANDS, Command, IO_ENTRIES, LIST_BYTES, SUBMISSION_BYTES, flag, region};
 use super::init::CMB_ADDRESS;
 use crate::{Access, BlockKind};
 
@@ -45,7 +45,11 @@ impl Driver<'_> {
                 command,
             ),
         };
-        if command.fua != 0 { entry.with_fua() } else { entry }
+        if command.fua != 0 || self.has_flag(flag::SHARED) && command.is_write() {
+            entry.with_fua()
+        } else {
+            entry
+        }
     }
 
     /// Writes a command's list to the queue memory, or returns its next piece for the controller's; `None` when all of
