@@ -150,8 +150,8 @@ fn w2_sixty_four_functions_and_a_noisy_neighbour() {
     ));
     // Without shares, 64 requests of one would leave the 63 of the others half of what they had, and one in front of the
     // others nothing. Clients and both cards share two cores, so the noise costs more than the medium.
-    assert!(median * 4.0 > median_alone, "{median_alone} a second alone, {median} beside the noise");
-    assert!(least * 4.0 > median, "nobody starves: {beside:?}");
+    assert!(median * 2.5 > median_alone, "{median_alone} a second alone, {median} beside the noise");
+    assert!(least * 2.0 > median, "nobody starves: {beside:?}");
     for load in quiet.into_iter().chain([noise]) {
         let report = load.stop().unwrap();
         assert_eq!((report.failed, report.failed_flushes, report.lost), (0, 0, None));

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 const MIB: u64 = 1 << 20;
 const LEND_ONE: &str = "lend-one.toml";
 const LEND_TWO_RAILS: &str = "lend-two-rails.toml";
+const SHARE_ONE_DRIVE: &str = "share-one-drive.toml";
 const BORROW_PRESET: &str = "borrow-preset.toml";
 /// What the borrower's example says.
 const EDGE: &str = "nbd+unix:///?socket=/run/causeway/nvme0.nbd";
@@ -81,7 +82,7 @@ fn w5_no_example_is_left_out() {
     let names = std::fs::read_dir(examples()).unwrap();
     let names: BTreeSet<String> =
         names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    let tested = [BORROW_PRESET, LEND_ONE, LEND_TWO_RAILS].map(str::to_owned);
+    let tested = [BORROW_PRESET, LEND_ONE, LEND_TWO_RAILS, SHARE_ONE_DRIVE].map(str::to_owned);
     assert_eq!(names, BTreeSet::from(tested), "a new example needs a test here");
 }
 
@@ -106,6 +107,32 @@ fn w5_one_lends_an_image_to_another_machine() {
     end(borrower);
     end(lender);
     assert!(std::fs::read(&image).unwrap().iter().any(|byte| *byte != 0), "the image holds it");
+}
+
+#[test]
+fn w5_one_drive_is_shared_by_functions() {
+    const GIB: u64 = 1 << 30;
+    let _exclusive = scale::exclusive();
+    let world = World::new(&WorldConfig::default()).unwrap();
+    let image = world.right().dir().join("disk.img");
+    // Holes but for what is written.
+    tools::empty_image(&image, 12 * GIB).unwrap();
+    let images = [("/srv/images/disk.img", image.as_path())];
+    let mut lender = start(world.right(), SHARE_ONE_DRIVE, &images);
+    let lines = lines(&mut lender, 4);
+    for (line, size) in lines.iter().zip([10 * GIB, GIB, GIB]) {
+        let (borrower, mut client) = borrow(world.left(), line);
+        write_and_read(&mut client, size);
+        end(borrower);
+    }
+    // The fourth has what the third has.
+    let (borrower, mut client) = borrow(world.left(), &lines[3]);
+    let mut data = Vec::new();
+    client.read(1, 1024, &mut data).unwrap_err();
+    client.read(512, 1024, &mut data).unwrap();
+    assert!(data.iter().zip(512_u32..).all(|(byte, at)| u32::from(*byte) == at % 251));
+    end(borrower);
+    end(lender);
 }
 
 #[test]
