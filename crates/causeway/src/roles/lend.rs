@@ -115,6 +115,7 @@ pub(super) fn open(devices: &[Device], state: &StateDir, insecure: bool) -> Resu
                 key,
                 insecure,
                 generation: 0,
+                tenancy: state.tenancy(&function)?,
                 end: LoanEnd::Lend { drive, controller, limit },
             });
         }

@@ -40,7 +40,7 @@ pub fn lend(args: &LendArgs) -> Result<(), Failure> {
     let lent = lend::open(&devices, &state, args.insecure)?;
     let rails = rails::listen(&rails::named(args.listen.clone()), &mut state)?;
     let lines = lend::lines(&lent.loans, &rails)?;
-    let node = serve::Node::start(name, &state, rails, lent, Vec::new(), control)?;
+    let node = serve::Node::start(name, state, rails, lent, Vec::new(), control)?;
     for line in &lines {
         crate::cli::print(&format!("{line}\n"))?;
     }
@@ -60,7 +60,7 @@ pub fn borrow(args: &BorrowArgs, line: Line) -> Result<(), Failure> {
     };
     let rails = rails::toward(wanted.line.addresses())?;
     let loans = vec![borrow::loan(&wanted)?];
-    let node = serve::Node::start(name, &state, rails, lend::Opened::default(), loans, control)?;
+    let node = serve::Node::start(name, state, rails, lend::Opened::default(), loans, control)?;
     node.serve(&mut borrow::Announce::new(vec![wanted]))
 }
 
@@ -81,7 +81,7 @@ pub fn node(config: Config) -> Result<(), Failure> {
     };
     let lines = lend::lines(&lent.loans, &rails)?;
     let borrowed = wanted.iter().map(borrow::loan).collect::<Result<_, _>>()?;
-    let node = serve::Node::start(config.name, &state, rails, lent, borrowed, control)?;
+    let node = serve::Node::start(config.name, state, rails, lent, borrowed, control)?;
     for line in &lines {
         crate::cli::print(&format!("{line}\n"))?;
     }
@@ -105,7 +105,7 @@ pub fn load(args: &LoadArgs, line: Line) -> Result<(), Failure> {
     let control = serve::control_socket(&name)?;
     let rails = rails::toward(line.addresses())?;
     let loans = vec![load::loan(args, &line)];
-    let node = serve::Node::start(name, &state, rails, lend::Opened::default(), loans, control)?;
+    let node = serve::Node::start(name, state, rails, lend::Opened::default(), loans, control)?;
     node.serve(&mut load::Measure::new(args))
 }
 

@@ -17,8 +17,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::cells::{ADMIN_ENTRIES, AccessRecord, IO_ENTRIES, SUBMISSION_BYTES, access, flag, owner, region};
 use super::events::FIRST_OF_EVENTS;
-use super::{ACCESS_TIMEOUT, Driver, commands};
-use crate::{Access, AccessId, BlockError, BlockRequest};
+use super::{ACCESS_TIMEOUT, Driver};
+use crate::{Access, AccessId, BlockRequest};
 
 /// The BAR of the controller's registers (NVMe PCIe 1.0 §3.1.1).
 pub(super) const REGISTERS: u8 = 0;
@@ -538,11 +538,7 @@ impl Driver<'_> {
         self.cells.block_size.set(self.journal, block_size);
         self.cells.blocks.set(self.journal, namespace.nsze.get());
         if old != 0 && old != block_size {
-            self.lose_all();
-            self.cells.pending.clear(self.journal);
-            for cid in self.slots.iter() {
-                self.finish(cid, commands::code(Err(BlockError::Io)));
-            }
+            self.fail_all();
         }
         true
     }

@@ -3,6 +3,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::time::Duration;
 
 use base::Instant;
 use node::{Card, MediaError, MediaId, MediaKind, MediaWork};
@@ -18,6 +19,8 @@ use crate::wait::{Interest, Waiter, WakeUp};
 const THREADS: usize = 4;
 /// Interrupted attempts in a row after which a disk is taken to have failed.
 const IDLE_ATTEMPTS: u8 = 100;
+/// When requests are submitted again that the kernel refused for want of memory or room.
+const RESUBMIT: Duration = Duration::from_millis(1);
 /// Pieces of work that disks have at a time while functions share one: what waits here is given out fairly, what a disk has
 /// is served as it likes.
 const SHARED_DEPTH: usize = 64;
@@ -147,6 +150,12 @@ impl<'m> Media<'m> {
     /// Pieces of work that ring and threads have.
     fn under_way(&self) -> usize {
         self.in_ring.len() + self.threads.as_ref().map_or(0, |threads| threads.out)
+    }
+
+    /// In how long [`Media::drive`] is to be called although nothing has come: what the kernel refused for the moment is
+    /// given to it again.
+    pub(super) fn retry_after(&self) -> Option<Duration> {
+        self.ring.as_ref().filter(|ring| ring.has_pushed()).map(|_| RESUBMIT)
     }
 
     /// Takes what the ring has ended, which shows without a system call. True if that was anything.

@@ -17,13 +17,14 @@ const WITHOUT_RING: &str = "--without-ring";
 
 type Case = (&'static str, fn());
 
-const CASES: [Case; 6] = [
+const CASES: [Case; 7] = [
     ("disk_through_the_ring", cases::disk_through_the_ring),
     ("disk_through_threads", || without_ring("disk_through_threads")),
     ("full_disk_through_the_ring", cases::full_disk_through_the_ring),
     ("hanging_disk_leaves_the_agent_awake", cases::hanging_disk_leaves_the_agent_awake),
     ("start_that_fails_is_tried_again", cases::start_that_fails_is_tried_again),
     ("clients_wait_for_descriptors", cases::clients_wait_for_descriptors),
+    ("killed_client_with_a_full_ring_costs_nothing", cases::killed_client_with_a_full_ring_costs_nothing),
 ];
 
 fn main() -> ExitCode {

@@ -38,6 +38,8 @@ pub(super) fn config(device: &Device, image: &Image, state: &StateDir) -> Result
     let mut config =
         DriveConfig::new(bytes / u64::from(block_size), block_size, unique_id(state, &device.function));
     config.read_only = image.info().read_only;
+    // What memory holds is as durable as a flush could make it.
+    config.volatile_cache = !image.info().memory_backed;
     // Memory is new in each life of the node, and so is the drive in front of it.
     config.keeps_state = !matches!(device.source, Source::Ram(_));
     config.functions = match &device.layout {
