@@ -15,6 +15,7 @@ pub mod config;
 pub mod control;
 mod demo;
 pub mod exit;
+pub mod http;
 pub mod line;
 mod local;
 mod logging;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::Read;
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
@@ -16,6 +17,7 @@ use super::report;
 use crate::cli::NodeName;
 use crate::control::{ControlServer, Impairment, Request, Response, socket_path};
 use crate::exit::Failure;
+use crate::http::HttpServer;
 use crate::state_dir::StateDir;
 
 /// How long giving back may take before the node ends without it.
@@ -77,6 +79,7 @@ pub(super) fn control_socket(name: &NodeName) -> Result<ControlServer, Failure> 
 pub(super) struct Node {
     agent: Agent,
     control: ControlServer,
+    http: HttpServer,
     signals: UnixStream,
     /// Since the node was asked to end.
     ending: Option<Instant>,
@@ -106,8 +109,9 @@ impl Node {
             rails,
             loans,
         };
+        let http = HttpServer::start(control.path())?;
         let agent = Agent::start(spec).map_err(|error| Failure::io("cannot start the node", &error))?;
-        Ok(Self { agent, control, signals, ending: None, usable: BTreeSet::new() })
+        Ok(Self { agent, control, http, signals, ending: None, usable: BTreeSet::new() })
     }
 
     /// Serves until the node has ended.
@@ -128,8 +132,8 @@ impl Node {
             if observer.has_done() {
                 self.begin_end(observer);
             }
-            let (agent, stop) = (&self.agent, &mut false);
-            self.control.turn(&mut |request| answer(agent, &request, stop));
+            let (agent, http, stop) = (&self.agent, self.http.address(), &mut false);
+            self.control.turn(&mut |request| answer(agent, http, &request, stop));
             if *stop {
                 self.begin_end(observer);
             }
@@ -253,9 +257,9 @@ fn signals() -> std::io::Result<UnixStream> {
     Ok(ours)
 }
 
-fn answer(agent: &Agent, request: &Request, stop: &mut bool) -> Response {
+fn answer(agent: &Agent, http: SocketAddr, request: &Request, stop: &mut bool) -> Response {
     match request {
-        Request::Status => Response::Status { status: Box::new(report::status(&agent.view())) },
+        Request::Status => Response::Status { status: Box::new(report::status(&agent.view(), http)) },
         Request::Impair(impairment) => impair(agent, impairment),
         Request::Stop => {
             *stop = true;
