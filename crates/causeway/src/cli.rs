@@ -54,6 +54,8 @@ pub enum Command {
     Borrow(BorrowArgs),
     /// Run a node as its configuration file says: several rails, devices and loans
     Node(NodeArgs),
+    /// Run the nodes of a rack on this machine, each as its own configuration file says
+    Up(UpArgs),
     /// Show how a node on this machine is doing
     Status(StatusArgs),
     /// See a borrowed drive survive loss, a cut rail and killed processes, on this machine alone
@@ -143,6 +145,17 @@ pub struct NodeArgs {
     /// The configuration file; examples/ has commented ones
     #[arg(long, value_name = "NODE.toml")]
     pub config: PathBuf,
+    /// End when this process, which has started us, ends
+    #[arg(long, value_name = "PID", hide = true)]
+    pub end_with: Option<u32>,
+}
+
+/// `causeway up`.
+#[derive(Debug, Args)]
+pub struct UpArgs {
+    /// The file that names the nodes; examples/ has a commented one
+    #[arg(value_name = "RACK.toml")]
+    pub rack: PathBuf,
 }
 
 /// `causeway status`.

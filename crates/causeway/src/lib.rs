@@ -21,6 +21,7 @@ mod local;
 mod logging;
 pub mod nbd_client;
 mod page;
+mod rack;
 pub mod roles;
 mod sim_command;
 pub mod state_dir;

@@ -54,7 +54,7 @@ fn run_with_input(arguments: &[&str], input: &str) -> Ended {
 fn help_and_version_are_results() {
     let help = run(&["--help"]);
     assert_eq!((help.code, help.err.as_str()), (0, ""));
-    for command in ["lend", "borrow", "node", "status", "demo", "bench", "sim"] {
+    for command in ["lend", "borrow", "node", "up", "status", "demo", "bench", "sim"] {
         assert!(help.out.contains(&format!("\n  {command}")), "{command} is missing in:\n{}", help.out);
         let help = run(&[command, "--help"]);
         assert_eq!((help.code, help.err.as_str()), (0, ""));

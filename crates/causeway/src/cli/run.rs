@@ -46,6 +46,7 @@ fn dispatch(command: &Command) -> Result<(), Failure> {
         Command::Lend(args) => roles::lend(args),
         Command::Borrow(args) => borrow(args),
         Command::Node(args) => node(args),
+        Command::Up(args) => roles::up(args),
         Command::Status(args) => show_status(args),
         Command::Demo(args) => roles::demo(args),
         Command::Bench(args) => roles::bench(args),
@@ -71,6 +72,9 @@ fn read_line(line: &LineArgument) -> Result<Line, Failure> {
 }
 
 fn node(args: &NodeArgs) -> Result<(), Failure> {
+    if let Some(parent) = args.end_with {
+        roles::end_with(parent)?;
+    }
     roles::node(Config::load(&args.config)?)
 }
 
