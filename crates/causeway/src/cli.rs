@@ -64,7 +64,7 @@ pub enum Command {
     Bench(BenchArgs),
     /// Run the same node in virtual time under faults, and check it
     Sim(SimArgs),
-    /// Borrow a drive and read it at random for a while, with the card's own driver (for `bench`)
+    /// Borrow a drive and read or overwrite it for a while, with the card's own driver (for `bench`)
     #[command(hide = true)]
     Load(LoadArgs),
 }
@@ -223,10 +223,19 @@ pub struct LoadArgs {
     /// The line that `causeway lend` printed; `-` reads it from standard input, `@FILE` from a file
     #[arg(value_name = "LINE|-|@FILE")]
     pub line: LineArgument,
-    /// Reads under way
+    /// Bytes of each request
+    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(512..=i64::from(io::load::REQUEST_MAX)))]
+    pub bytes: u32,
+    /// How many of a hundred requests are writes, which overwrite the drive
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub write_percent: u8,
+    /// One request after the other over the whole drive, instead of at random
+    #[arg(long)]
+    pub sequential: bool,
+    /// Requests under way
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(io::load::DEPTH_MAX)))]
     pub depth: u16,
-    /// How long to read
+    /// How long to go on
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = values::seconds)]
     pub seconds: f64,
     /// Name of this node [default: load]
