@@ -5,6 +5,7 @@
 
 mod hide;
 mod run;
+mod source;
 mod values;
 
 use std::path::PathBuf;
@@ -16,7 +17,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::line::LineArgument;
 pub use hide::hide_line;
 pub use run::{print, run};
-pub use values::{ByteSize, Listen, NodeName, Source, ValueError, check_socket_path, socket_path};
+pub use source::Source;
+pub use values::{ByteSize, Listen, NodeName, ValueError, check_socket_path, socket_path};
 
 /// The port a lender takes first; if it is in use, the next free one.
 pub const PORT_FIRST: u16 = 7411;
@@ -72,7 +74,7 @@ pub enum Command {
 /// `causeway lend`.
 #[derive(Debug, Args)]
 pub struct LendArgs {
-    /// A file, a block device, or ram:SIZE (such as ram:512M)
+    /// A file, a block device, ram:SIZE (such as ram:512M), or flash:SOURCE[?scale=N], as slow as a flash card
     #[arg(required = true, value_name = "SOURCE", value_parser = OsStringValueParser::new().try_map(Source::from_os))]
     pub sources: Vec<Source>,
     /// Name of this node [default: from the first SOURCE, `disk` for /srv/disk.img]

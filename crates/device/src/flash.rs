@@ -59,7 +59,7 @@ impl Default for FlashConfig {
 pub enum FlashError {
     /// There are no channels, or more than [`CHANNELS_MAX`].
     Channels(usize),
-    /// A rate is zero, or so low that a request would take more than a second.
+    /// A rate is so low that the largest request, or one of them, would take more than a second.
     TooSlow(&'static str),
     /// A latency is longer than a second.
     Latency(Duration),
@@ -72,7 +72,10 @@ impl fmt::Display for FlashError {
                 write!(f, "{channels} channels are not possible; 1 to {CHANNELS_MAX} are")
             }
             Self::TooSlow(kind) => {
-                write!(f, "a {kind} of 128 KiB would take more than a second; raise the rates")
+                write!(
+                    f,
+                    "it does not one {kind} of 128 KiB a second; raise its rates, or lower what divides them"
+                )
             }
             Self::Latency(latency) => write!(f, "a latency of {latency:?} is longer than a second"),
         }

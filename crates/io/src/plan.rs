@@ -8,8 +8,8 @@ use base::RuleSet;
 use base::ids::{CardGeneration, DomainId, Group, Incarnation, LoanGeneration, NodeId};
 use base::ledger::LedgerRoot;
 use node::{
-    Address, CardConfig, DriveConfig, EDGE_CONNECTIONS, LoanConfig, LoanRole, MAX_LOANS, MAX_RAILS, Name,
-    NodeCells,
+    Address, CardConfig, DriveConfig, EDGE_CONNECTIONS, FlashConfig, FlashRates, LoanConfig, LoanRole,
+    MAX_LOANS, MAX_RAILS, Name, NodeCells,
 };
 use serde::{Deserialize, Serialize};
 
@@ -75,6 +75,7 @@ pub(crate) enum RolePlan {
         volatile_cache: bool,
         unique_id: u64,
         medium: MediumKind,
+        flash: Option<FlashPlan>,
     },
     Borrow {
         peers: Vec<SocketAddr>,
@@ -82,6 +83,43 @@ pub(crate) enum RolePlan {
         /// The card itself uses the drive.
         load: Option<LoadSpec>,
     },
+}
+
+/// [`FlashConfig`], on its way into a card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FlashPlan {
+    read: RatesPlan,
+    write: RatesPlan,
+    channels: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct RatesPlan {
+    iops: u64,
+    bytes_per_s: u64,
+    latency: Duration,
+}
+
+impl From<FlashConfig> for FlashPlan {
+    fn from(config: FlashConfig) -> Self {
+        let rates = |rates: FlashRates| RatesPlan {
+            iops: rates.iops,
+            bytes_per_s: rates.bytes_per_s,
+            latency: rates.latency,
+        };
+        Self { read: rates(config.read), write: rates(config.write), channels: config.channels }
+    }
+}
+
+impl From<FlashPlan> for FlashConfig {
+    fn from(plan: FlashPlan) -> Self {
+        let rates = |rates: RatesPlan| FlashRates {
+            iops: rates.iops,
+            bytes_per_s: rates.bytes_per_s,
+            latency: rates.latency,
+        };
+        Self { read: rates(plan.read), write: rates(plan.write), channels: plan.channels }
+    }
 }
 
 /// How a medium is driven.

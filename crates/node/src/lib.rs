@@ -27,6 +27,7 @@ pub use config::{CardConfig, LoanConfig, LoanRole};
 pub use lender::LentFunction;
 
 pub use device::nvme::{COMMANDS as MEDIA_WORK, Config as DriveConfig};
+pub use device::{FlashConfig, FlashModel, FlashRates};
 pub use device::{MediaError, MediaId, MediaKind};
 pub use host::nvme::Driver as DriveDriver;
 pub use host::{BlockError, BlockKind, BlockRequest, Geometry};

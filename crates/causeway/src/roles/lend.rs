@@ -48,8 +48,8 @@ pub(super) fn devices(args: &LendArgs) -> Vec<Lent> {
 /// for it, so that a source's own lock, which waits for a dead node's, is not waited for.
 pub(super) fn check(devices: &[Lent]) -> Result<(), Failure> {
     for (index, device) in devices.iter().enumerate() {
-        let Source::Path(path) = &device.source else { continue };
-        let same = |earlier: &&Lent| matches!(&earlier.source, Source::Path(other) if is_same(path, other));
+        let Some(path) = device.source.path() else { continue };
+        let same = |earlier: &&Lent| earlier.source.path().is_some_and(|other| is_same(path, other));
         if let Some(earlier) = devices[..index].iter().find(same) {
             let (source, name) = (&device.source, &device.function);
             let also = if earlier.source == *source {
@@ -80,7 +80,7 @@ fn is_same(one: &Path, other: &Path) -> bool {
 fn fits_memory(devices: &[Lent], memory: u64) -> Result<(), Failure> {
     let mut wanted = 0_u64;
     for device in devices {
-        let Source::Ram(size) = device.source else { continue };
+        let Some(size) = device.source.memory() else { continue };
         wanted = wanted.saturating_add(size.0);
         if wanted > memory {
             let (source, name) = (&device.source, &device.function);
@@ -113,7 +113,8 @@ pub(super) fn loans(devices: &[Lent], state: &StateDir, insecure: bool) -> Resul
                 end: LoanEnd::Lend {
                     image: image::open(&device.source, device.read_only, device.block_size)?,
                     block_size: device.block_size,
-                    source: image::name(&device.source),
+                    flash: device.source.card(),
+                    source: device.source.to_string(),
                 },
             })
         })
@@ -180,11 +181,13 @@ mod tests {
             assert!(failure.message().contains(word), "{failure}");
         }
         assert!(check(&lent(&["missing.img", "missing.img"])).is_err(), "the same path, file or not");
+        assert!(check(&lent(&[file, &format!("flash:{link}?scale=2")])).is_err(), "behind a flash card too");
     }
 
     #[test]
     fn memory_that_is_not_there_is_refused_by_name() {
-        assert!(fits_memory(&lent(&["ram:1G", "ram:1G"]), 2 << 30).is_ok());
+        assert!(fits_memory(&lent(&["ram:1G", "flash:1G"]), 2 << 30).is_ok());
+        assert!(fits_memory(&lent(&["ram:1G", "flash:ram:1536M?scale=2"]), 2 << 30).is_err());
         let failure = fits_memory(&lent(&["ram:99999G"]), 2 << 30).unwrap_err();
         assert!(failure.message().starts_with("ram:99999G for nvme0 is more than"), "{failure}");
         let failure = fits_memory(&lent(&["ram:1G", "ram:1536M"]), 2 << 30).unwrap_err();

@@ -17,6 +17,7 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use node::FlashConfig;
 use tracing::{info, warn};
 
 use self::clients::Clients;
@@ -27,7 +28,8 @@ use crate::load::{LoadResult, LoadSpec};
 use crate::memory::{self, Mapping};
 use crate::messages::{self, ToAgent, ToCard};
 use crate::plan::{
-    LoanPlan, MEMORY_BYTES, MediumKind, Plan, RailPlan, RolePlan, SHARED_OFFSET, SharedCells, descriptor,
+    FlashPlan, LoanPlan, MEMORY_BYTES, MediumKind, Plan, RailPlan, RolePlan, SHARED_OFFSET, SharedCells,
+    descriptor,
 };
 use crate::process::{Child, OWN_EXECUTABLE, Spawn};
 use crate::ring::{Ring, RingError};
@@ -87,6 +89,8 @@ pub enum LoanEnd {
         image: Image,
         /// Bytes of a block.
         block_size: u32,
+        /// The flash card whose time it takes.
+        flash: Option<FlashConfig>,
         /// As `status` names it.
         source: String,
     },
@@ -410,7 +414,7 @@ impl Drop for Agent {
 
 fn loan_plan(spec: &NodeSpec, loan: &LoanSpec, images: usize, has_ring: bool) -> LoanPlan {
     let role = match &loan.end {
-        LoanEnd::Lend { image, block_size, .. } => {
+        LoanEnd::Lend { image, block_size, flash, .. } => {
             let info = image.info();
             RolePlan::Lend {
                 image: crate::card::image_descriptor(spec.rails.len(), images),
@@ -420,6 +424,7 @@ fn loan_plan(spec: &NodeSpec, loan: &LoanSpec, images: usize, has_ring: bool) ->
                 volatile_cache: true,
                 unique_id: spec.node ^ u64::from(loan.group).rotate_left(32),
                 medium: medium_of(image, has_ring),
+                flash: flash.map(FlashPlan::from),
             }
         }
         LoanEnd::Borrow { peers, io_timeout, edge } => RolePlan::Borrow {

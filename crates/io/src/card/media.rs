@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 
 use base::Instant;
-use node::{Card, MediaError, MediaId, MediaKind, MediaWork};
+use node::{Card, FlashModel, MediaError, MediaId, MediaKind, MediaWork};
 
+use super::flash::{Flash, Held};
 use super::token;
 use crate::files::Image;
 use crate::plan::{MediumKind, Plan, RolePlan, SharedCells, descriptor};
@@ -30,11 +31,14 @@ pub(super) struct Media<'m> {
     threads: Option<Threads>,
     /// Requests that found the ring full, at most all that the controllers can have out.
     waiting: VecDeque<InRing<'m>>,
+    flash: Flash<'m>,
 }
 
 /// A request of the ring.
 struct InRing<'m> {
     work: MediaWork<'m>,
+    /// Its result is not handed in before.
+    due: Instant,
     progress: Progress,
 }
 
@@ -65,32 +69,47 @@ struct Job {
     len: u32,
     pieces: Vec<(usize, usize)>,
     image: Arc<Image>,
+    /// Its result is not handed in before.
+    due: Instant,
+}
+
+/// The result of a job, and what the job says of it.
+struct JobResult {
+    loan: usize,
+    id: MediaId,
+    due: Instant,
+    result: Result<(), MediaError>,
 }
 
 struct Threads {
     jobs: SyncSender<Job>,
-    results: Receiver<(usize, MediaId, Result<(), MediaError>)>,
+    results: Receiver<JobResult>,
     wake_up: Arc<WakeUp>,
     out: usize,
 }
 
 impl<'m> Media<'m> {
     pub(super) fn take_over(plan: &Plan, shared: &'m SharedCells, waiter: &Waiter) -> io::Result<Self> {
-        let mut images = Vec::new();
+        let (mut images, mut models) = (Vec::new(), Vec::new());
         for loan in &plan.loans {
             images.push(match &loan.role {
-                RolePlan::Lend { image, medium, .. } => {
+                RolePlan::Lend { image, medium, flash, .. } => {
+                    models.push(flash.map(|flash| FlashModel::new(flash.into())));
                     // SAFETY: the agent gives the image at this number; nothing else in this process owns it.
                     let fd = unsafe { inherited(*image)? };
                     Some((Arc::new(Image::from_fd(fd)?), *medium))
                 }
-                RolePlan::Borrow { .. } => None,
+                RolePlan::Borrow { .. } => {
+                    models.push(None);
+                    None
+                }
             });
         }
         let ring = if plan.has_ring { Some(attach_ring(shared, waiter)?) } else { None };
         let disks = images.iter().flatten().any(|(_, medium)| *medium != MediumKind::Inline);
         let threads = if disks { Some(Threads::start(waiter)?) } else { None };
-        Ok(Self { images, ring, in_ring: BTreeMap::new(), threads, waiting: VecDeque::new() })
+        let flash = Flash::new(models);
+        Ok(Self { images, ring, in_ring: BTreeMap::new(), threads, waiting: VecDeque::new(), flash })
     }
 
     /// Does, or begins, what the functions ask for. Inline work is done one piece at a time: the next one is asked for only
@@ -101,23 +120,23 @@ impl<'m> Media<'m> {
             && let Some(work) = card.poll_media()
         {
             let Some((image, medium)) = &self.images[work.loan] else { continue };
+            let due = self.flash.submit(now, &work);
             match (medium, work.kind) {
-                (MediumKind::Inline, _) => {
-                    let result = execute(image, work.kind, work.offset, work.len, &addresses(&work));
-                    card.handle_media(now, work.loan, work.id, result);
-                }
+                (MediumKind::Inline, _) if due > now => self.flash.hold(due, Held::Work(work)),
+                (MediumKind::Inline, _) => self.execute_inline(card, now, &work),
                 (MediumKind::Ring, MediaKind::Read | MediaKind::Write | MediaKind::Flush)
                     if self.ring.is_some() =>
                 {
-                    self.push(InRing::new(work));
+                    self.push(InRing::new(work, due));
                 }
                 _ => {
                     let image = Arc::clone(image);
-                    self.hand_over(&work, image)?;
+                    self.hand_over(&work, image, due)?;
                 }
             }
             busy = true;
         }
+        busy |= self.end_held(card, now);
         // Also what an earlier call could not hand over, because the kernel was short of something.
         if let Some(ring) = &mut self.ring
             && ring.has_pushed()
@@ -130,6 +149,30 @@ impl<'m> Media<'m> {
             }
         }
         Ok(busy)
+    }
+
+    fn execute_inline(&self, card: &mut Card<'m>, now: Instant, work: &MediaWork<'m>) {
+        let Some((image, _)) = &self.images[work.loan] else { return };
+        let result = execute(image, work.kind, work.offset, work.len, &addresses(work));
+        card.handle_media(now, work.loan, work.id, result);
+    }
+
+    /// Ends what flash cards would have ended by now. True if that was anything.
+    fn end_held(&mut self, card: &mut Card<'m>, now: Instant) -> bool {
+        let mut busy = false;
+        while let Some(held) = self.flash.take_due(now) {
+            match held {
+                Held::Work(work) => self.execute_inline(card, now, &work),
+                Held::Result(loan, id, result) => card.handle_media(now, loan, id, result),
+            }
+            busy = true;
+        }
+        busy
+    }
+
+    /// When [`Media::drive`] has something to do although nobody asks.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        self.flash.poll_timeout()
     }
 
     /// Whether an answer of a disk is awaited.
@@ -153,9 +196,9 @@ impl<'m> Media<'m> {
     pub(super) fn take_thread_results(&mut self, card: &mut Card<'m>, now: Instant) -> io::Result<()> {
         if let Some(threads) = &mut self.threads {
             threads.wake_up.take()?;
-            while let Ok((loan, id, result)) = threads.results.try_recv() {
+            while let Ok(JobResult { loan, id, due, result }) = threads.results.try_recv() {
                 threads.out -= 1;
-                card.handle_media(now, loan, id, result);
+                hand_in(card, &mut self.flash, now, due, (loan, id, result));
             }
         }
         Ok(())
@@ -202,27 +245,44 @@ impl<'m> Media<'m> {
         let work = request.work;
         let Some((image, _)) = &self.images[work.loan] else { return };
         match request.progress.judge(completion.result, image.info().offset_alignment.into()) {
-            Verdict::Done(result) => card.handle_media(now, work.loan, work.id, result),
+            Verdict::Done(result) => {
+                hand_in(card, &mut self.flash, now, request.due, (work.loan, work.id, result));
+            }
             Verdict::Again => _ = self.push(request),
         }
     }
 
-    fn hand_over(&mut self, work: &MediaWork<'m>, image: Arc<Image>) -> io::Result<()> {
+    fn hand_over(&mut self, work: &MediaWork<'m>, image: Arc<Image>, due: Instant) -> io::Result<()> {
         let threads = self.threads.as_mut().expect("there are threads wherever there is a disk");
         let (loan, id, kind, offset, len) = (work.loan, work.id, work.kind, work.offset, work.len);
         threads.out += 1;
-        let job = Job { loan, id, kind, offset, len, pieces: addresses(work), image };
+        let job = Job { loan, id, kind, offset, len, pieces: addresses(work), image, due };
         threads.jobs.try_send(job).map_err(|_| io::Error::other("the disk threads have ended"))
     }
 }
 
+/// Hands in what a disk has answered, when it is due.
+fn hand_in<'m>(
+    card: &mut Card<'m>,
+    flash: &mut Flash<'m>,
+    now: Instant,
+    due: Instant,
+    (loan, id, result): (usize, MediaId, Result<(), MediaError>),
+) {
+    if due > now {
+        flash.hold(due, Held::Result(loan, id, result));
+    } else {
+        card.handle_media(now, loan, id, result);
+    }
+}
+
 impl<'m> InRing<'m> {
-    fn new(work: MediaWork<'m>) -> Self {
+    fn new(work: MediaWork<'m>, due: Instant) -> Self {
         let pieces = work
             .spans()
             .map(|span| libc::iovec { iov_base: span.as_ptr().cast(), iov_len: span.len() })
             .collect();
-        Self { work, progress: Progress::new(pieces) }
+        Self { work, due, progress: Progress::new(pieces) }
     }
 }
 
@@ -304,16 +364,13 @@ impl Threads {
     }
 }
 
-fn serve(
-    queue: &std::sync::Mutex<Receiver<Job>>,
-    done: &Sender<(usize, MediaId, Result<(), MediaError>)>,
-    wake_up: &WakeUp,
-) {
+fn serve(queue: &std::sync::Mutex<Receiver<Job>>, done: &Sender<JobResult>, wake_up: &WakeUp) {
     loop {
         let job = queue.lock().ok().and_then(|queue| queue.recv().ok());
         let Some(job) = job else { return };
         let result = execute(&job.image, job.kind, job.offset, job.len, &job.pieces);
-        if done.send((job.loan, job.id, result)).is_err() || wake_up.signal().is_err() {
+        let result = JobResult { loan: job.loan, id: job.id, due: job.due, result };
+        if done.send(result).is_err() || wake_up.signal().is_err() {
             return;
         }
     }

@@ -4,6 +4,7 @@
 //! [`node::Card`]: whatever is ready is handed in, each verb commits, and what is polled afterwards leaves.
 
 mod edges;
+mod flash;
 mod load;
 mod media;
 mod rails;
@@ -223,9 +224,10 @@ impl<'m> Driver<'m> {
 
     fn rest(&mut self) -> io::Result<()> {
         let hint = if self.card.is_waiting() || self.media.is_busy() { Hint::Expecting } else { Hint::Idle };
-        let (card, rails, now_before) = (&self.card, &self.rails, self.now);
+        let (card, rails, media, now_before) = (&self.card, &self.rails, &self.media, self.now);
         let turn = self.waiter.idle(now_before, hint, || {
-            let deadline = [card.poll_timeout(), rails.poll_timeout()].into_iter().flatten().min();
+            let deadlines = [card.poll_timeout(), rails.poll_timeout(), media.poll_timeout()];
+            let deadline = deadlines.into_iter().flatten().min();
             // A timer that is nearer than a sleep costs is waited for awake.
             deadline.map(|deadline| match deadline.since(now_before) {
                 near if near < Duration::from_micros(20) => Duration::ZERO,

@@ -8,9 +8,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use io::MediumKind;
-use io::agent::{Agent, CardRecord, Edge, LoanEnd, LoanSpec, NodeSpec, Rail};
+use io::agent::{Agent, AgentEvent, CardRecord, Edge, LoanEnd, LoanSpec, NodeSpec, Rail};
 use io::files::{Image, ImageOptions};
+use io::load::{LoadResult, LoadSpec};
 use io::udp::{RailOptions, RailSocket};
+use node::FlashConfig;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 /// Longer than anything waited for here takes.
@@ -26,18 +28,33 @@ pub(crate) struct Pair {
 
 impl Pair {
     pub(crate) fn start(image: &Path, folder: &Path) -> Self {
-        let image = Image::open(image, &ImageOptions::default()).unwrap();
-        let (ours, theirs) = (bind(), bind());
-        let to = ours.local();
-        let end = LoanEnd::Lend { image, block_size: 512, source: "test".to_owned() };
-        let lender = Node::start(spec("lender", 1, ours, end));
+        Self::start_with(Image::open(image, &ImageOptions::default()).unwrap(), None, folder)
+    }
+
+    /// With the time of a flash card.
+    pub(crate) fn start_with(image: Image, flash: Option<FlashConfig>, folder: &Path) -> Self {
         let socket = folder.join("nbd");
         let listener = Some(UnixListener::bind(&socket).unwrap());
-        let edge = Edge::Nbd { path: socket.clone(), listener };
-        let end = LoanEnd::Borrow { peers: vec![to], edge, io_timeout: PATIENCE };
-        let borrower = Node::start(spec("borrower", 2, theirs, end));
+        let (lender, borrower) = nodes(image, flash, Edge::Nbd { path: socket.clone(), listener });
         Self { lender, borrower, socket }
     }
+}
+
+/// What a borrower's card measures on its own, of memory with the time of a flash card.
+pub(crate) fn measure(bytes: u64, flash: FlashConfig, load: LoadSpec) -> LoadResult {
+    let (_lender, borrower) = nodes(Image::ram(bytes).unwrap(), Some(flash), Edge::Load(load));
+    let ended = |node: &Node| *node.shared.load.lock().unwrap();
+    borrower.wait_until("the load has ended", |_| ended(&borrower).is_some());
+    ended(&borrower).unwrap()
+}
+
+fn nodes(image: Image, flash: Option<FlashConfig>, edge: Edge) -> (Node, Node) {
+    let (ours, theirs) = (bind(), bind());
+    let to = ours.local();
+    let end = LoanEnd::Lend { image, block_size: 512, flash, source: "test".to_owned() };
+    let lender = Node::start(spec("lender", 1, ours, end));
+    let end = LoanEnd::Borrow { peers: vec![to], edge, io_timeout: PATIENCE };
+    (lender, Node::start(spec("borrower", 2, theirs, end)))
 }
 
 fn bind() -> RailSocket {
@@ -67,6 +84,7 @@ pub(crate) struct Node {
 struct Shared {
     record: Mutex<CardRecord>,
     medium: Mutex<Option<MediumKind>>,
+    load: Mutex<Option<LoadResult>>,
     turns: AtomicU64,
     end: AtomicBool,
 }
@@ -134,7 +152,11 @@ fn drive(mut agent: Agent, shared: &Shared) {
         let timeout = Timespec::try_from(until.saturating_duration_since(Instant::now())).unwrap();
         let mut watched = [PollFd::from_borrowed_fd(agent.as_fd(), PollFlags::IN)];
         rustix::event::poll(&mut watched, Some(&timeout)).unwrap();
-        agent.turn().unwrap();
+        for event in agent.turn().unwrap() {
+            if let AgentEvent::LoadEnded(_, result) = event {
+                *shared.load.lock().unwrap() = Some(result);
+            }
+        }
         shared.turns.fetch_add(1, Ordering::Relaxed);
         let view = agent.view();
         *shared.record.lock().unwrap() = view.card;
