@@ -102,6 +102,42 @@ fn nodes_start_in_order_come_back_and_end() {
 }
 
 #[test]
+fn a_second_signal_does_not_wait() {
+    let mut rack = Rack::start(DESK);
+    rack.next_line();
+    rack.next_line();
+    let nodes = ["store", "desk"].map(|name| rack.pid_of(name).unwrap());
+    // A node that will never end.
+    kill_process(nodes[1], Signal::STOP).unwrap();
+    let start = Instant::now();
+    until("the end of the rack", || {
+        // Signals that come together are one.
+        rack.signal(Signal::INT);
+        std::thread::sleep(Duration::from_millis(100));
+        rack.child.try_wait().unwrap()
+    });
+    assert!(start.elapsed() < WAIT);
+    let (code, log) = rack.ended();
+    assert_eq!(code, Some(1), "{log}");
+    assert!(log.contains("desk") && log.contains("somebody cannot wait"), "{log}");
+    assert!(nodes.into_iter().all(|node| is_gone(node).is_some()), "{log}");
+}
+
+#[test]
+fn logs_name_their_node_in_json_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+    write("rack.toml", "[[nodes]]\nconfig = \"store.toml\"\n");
+    write("store.toml", "state_dir = \"s\"\n[[devices]]\nfunction = \"disk\"\nsource = \"gone.img\"\n");
+    let done = causeway(folder.path(), &["up", "rack.toml", "--log-format", "json"]).output().unwrap();
+    let log = String::from_utf8(done.stderr).unwrap();
+    assert_eq!(done.status.code(), Some(3), "{log}");
+    let lines: Vec<serde_json::Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(lines.iter().any(|line| line["node"] == "store" && line["exit"] == 3), "{log}");
+    assert!(lines.iter().any(|line| line["node"].is_null() && line["exit"] == 3), "{log}");
+}
+
+#[test]
 fn a_killed_rack_leaves_nothing_behind() {
     let mut rack = Rack::start(DESK);
     rack.next_line();

@@ -211,7 +211,7 @@ mod tests {
             ("flash:ram:1G", "flash:ram:1G", Some(1 << 30), None, "flash"),
             ("flash:1G", "flash:ram:1G", Some(1 << 30), None, "flash"),
             ("flash:64M,scale=4", "flash:ram:64M?scale=4", Some(64 << 20), None, "flash"),
-            ("flash:/srv/a,b.img", "flash:/srv/a,b.img", None, Some("/srv/a,b.img"), "a_b"),
+            ("flash:/srv/a,b.img", "flash:/srv/a,b.img", None, Some("/srv/a,b.img"), "a-b"),
             ("flash:a.img?scale=4&channels=2", "flash:a.img?scale=4&channels=2", None, Some("a.img"), "a"),
         ] {
             let source = parse(text).unwrap();

@@ -4,12 +4,14 @@
 //! node's loop knows nothing of HTTP, and a scrape that hangs holds nobody up. What is out there is numbers and names, never a
 //! key, and nothing can be changed.
 
+mod connections;
 mod metrics;
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
@@ -21,9 +23,14 @@ use tokio::sync::Semaphore;
 use crate::control::{ControlClient, Request, Response as Answer};
 use crate::exit::Failure;
 use crate::status::Status;
+use connections::Bounded;
 
 /// Questions to the node at a time; more of them are told to come back.
 const AT_ONCE: usize = 4;
+/// Connections at a time; more of them wait.
+const CONNECTIONS: usize = 32;
+/// After which a connection is closed, whatever it does. A scrape takes milliseconds, and the next one connects anew.
+const CONNECTION_LIFETIME: Duration = Duration::from_secs(10);
 
 /// A node's HTTP server. It lives as long as the process.
 #[derive(Debug)]
@@ -42,7 +49,7 @@ impl HttpServer {
         listener.set_nonblocking(true).map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
         let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_io()
+            .enable_all()
             .max_blocking_threads(AT_ONCE)
             .build()
             .map_err(refused)?;
@@ -50,6 +57,7 @@ impl HttpServer {
         let serve = move || {
             runtime.block_on(async {
                 let listener = tokio::net::TcpListener::from_std(listener)?;
+                let listener = Bounded::new(listener, CONNECTIONS, CONNECTION_LIFETIME);
                 axum::serve(listener, router(node)).await
             })
         };

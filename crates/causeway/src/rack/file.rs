@@ -115,6 +115,14 @@ mod tests {
     }
 
     #[test]
+    fn the_example_is_right() {
+        let rack =
+            Rack::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/rack.toml")).unwrap();
+        assert_eq!(rack.configs.len(), 2);
+        assert!(rack.configs.iter().all(|config| config.is_file()), "{:?}", rack.configs);
+    }
+
+    #[test]
     fn what_is_wrong_is_named_with_its_place() {
         for (text, complaint) in [
             ("", ":1:1: this rack has no node"),

@@ -1,11 +1,12 @@
 //! `causeway up`: the nodes of a rack on this machine, each a process tree of its own.
 //!
 //! Nodes start in the order of the file, each when the one before has printed its lines, and end in the opposite order, so that
-//! what is borrowed is given back while its lender is still there. A node that dies is started again; one that refuses to
+//! what is borrowed is given back while its lender is still there; a second signal kills whoever is left. A node that dies is started again; one that refuses to
 //! run ends the rack.
 
 mod child;
 mod file;
+mod log;
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
@@ -18,6 +19,7 @@ use crate::exit::{Exit, Failure};
 use crate::local::{Halt, Interrupt};
 use child::{Event, Supervised};
 use file::Rack;
+pub(crate) use log::LogStyle;
 
 /// How often a signal is looked for.
 const POLL: Duration = Duration::from_millis(50);
@@ -27,24 +29,24 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// Runs the rack until a signal comes, or until all its nodes have ended.
 ///
 /// # Errors
-/// A wrong file, or the refusal of a node; the other nodes are ended before.
-pub(crate) fn run(args: &UpArgs) -> Result<(), Failure> {
+/// A wrong file, the refusal of a node, or one that did not end in order; the other nodes are ended before.
+pub(crate) fn run(args: &UpArgs, log: LogStyle) -> Result<(), Failure> {
     let rack = Rack::load(&args.rack)?;
     let interrupt = Interrupt::install()?;
     let mut nodes = Vec::new();
-    let result = serve(&rack, &mut nodes, &interrupt);
-    while let Some(node) = nodes.pop() {
-        node.stop();
-    }
+    let result = serve(&rack, &mut nodes, log, &interrupt);
+    // From here on, a signal means that this takes too long.
+    interrupt.take();
+    let ends: Vec<_> = nodes.into_iter().rev().map(|node| node.stop(&interrupt)).collect();
     match result {
-        Ok(()) | Err(Halt::Interrupted) => Ok(()),
+        Ok(()) | Err(Halt::Interrupted) => ends.into_iter().collect(),
         Err(Halt::Failed(failure)) => Err(failure),
     }
 }
 
-fn serve(rack: &Rack, nodes: &mut Vec<Supervised>, interrupt: &Interrupt) -> Result<(), Halt> {
+fn serve(rack: &Rack, nodes: &mut Vec<Supervised>, log: LogStyle, interrupt: &Interrupt) -> Result<(), Halt> {
     let (sender, events) = channel();
-    let width = rack.name_width();
+    let log = (log, rack.name_width());
     let mut names: Vec<String> = Vec::new();
     for (index, path) in rack.configs.iter().enumerate() {
         let config = Config::load(path).map_err(Failure::from)?;
@@ -53,7 +55,7 @@ fn serve(rack: &Rack, nodes: &mut Vec<Supervised>, interrupt: &Interrupt) -> Res
             return Err(rack.twice(index, &name).into());
         }
         names.push(name.clone());
-        nodes.push(Supervised::start(index, name, path.clone(), width, sender.clone())?);
+        nodes.push(Supervised::start(index, name, path.clone(), log, sender.clone())?);
         wait_for_lines(rack, &names, &events, (index, config.devices.len()), interrupt)?;
     }
     info!(nodes = names.len(), "the rack is up");

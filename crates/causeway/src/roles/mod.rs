@@ -16,6 +16,7 @@ use crate::cli::{BenchArgs, BorrowArgs, DemoArgs, LendArgs, LoadArgs, NodeName, 
 use crate::config::Config;
 use crate::exit::Failure;
 use crate::line::Line;
+use crate::rack::LogStyle;
 use crate::state_dir::StateDir;
 
 /// The data-plane process that an agent starts.
@@ -91,8 +92,8 @@ pub fn node(config: Config) -> Result<(), Failure> {
 }
 
 /// `causeway up`: serves until SIGTERM.
-pub fn up(args: &UpArgs) -> Result<(), Failure> {
-    crate::rack::run(args)
+pub(crate) fn up(args: &UpArgs, log: LogStyle) -> Result<(), Failure> {
+    crate::rack::run(args, log)
 }
 
 /// Ends this node in order when `parent`, which has started it, ends: a rack whose supervisor is killed leaves nothing behind.

@@ -28,7 +28,7 @@ pub(super) struct Flash<'m> {
 /// What is held back.
 pub(super) enum Held<'m> {
     /// Work for memory that has not begun.
-    Work(MediaWork<'m>),
+    Work(Box<MediaWork<'m>>),
     /// What a disk has answered.
     Result(usize, MediaId, Result<(), MediaError>),
 }

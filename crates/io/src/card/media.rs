@@ -122,7 +122,7 @@ impl<'m> Media<'m> {
             let Some((image, medium)) = &self.images[work.loan] else { continue };
             let due = self.flash.submit(now, &work);
             match (medium, work.kind) {
-                (MediumKind::Inline, _) if due > now => self.flash.hold(due, Held::Work(work)),
+                (MediumKind::Inline, _) if due > now => self.flash.hold(due, Held::Work(Box::new(work))),
                 (MediumKind::Inline, _) => self.execute_inline(card, now, &work),
                 (MediumKind::Ring, MediaKind::Read | MediaKind::Write | MediaKind::Flush)
                     if self.ring.is_some() =>
