@@ -15,6 +15,12 @@ use crate::MediaKind;
 const FLASH_PAGE: u64 = 4096;
 /// Most channels of a card.
 pub const CHANNELS_MAX: usize = 64;
+/// Longest request, for judging whether rates make sense.
+const REQUEST_MAX: u64 = 128 << 10;
+/// Requests of a full queue.
+const QUEUE: u64 = crate::nvme::COMMANDS as u64;
+/// How long a full queue may take. It is less than what drivers give a single command.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a card can do with one kind of request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,7 +65,7 @@ impl Default for FlashConfig {
 pub enum FlashError {
     /// There are no channels, or more than [`CHANNELS_MAX`].
     Channels(usize),
-    /// A rate is so low that the largest request, or one of them, would take more than a second.
+    /// A rate is so low that a full queue of requests of this kind would take longer than drivers wait.
     TooSlow(&'static str),
     /// A latency is longer than a second.
     Latency(Duration),
@@ -71,21 +77,18 @@ impl fmt::Display for FlashError {
             Self::Channels(channels) => {
                 write!(f, "{channels} channels are not possible; 1 to {CHANNELS_MAX} are")
             }
-            Self::TooSlow(kind) => {
-                write!(
-                    f,
-                    "it does not one {kind} of 128 KiB a second; raise its rates, or lower what divides them"
-                )
-            }
+            Self::TooSlow(kind) => write!(
+                f,
+                "it takes more than {} s for a full queue of {kind}s ({QUEUE} of 128 KiB), and would be taken for dead; \
+                 raise its rates, or lower what divides them",
+                PATIENCE.as_secs()
+            ),
             Self::Latency(latency) => write!(f, "a latency of {latency:?} is longer than a second"),
         }
     }
 }
 
 impl FlashConfig {
-    /// Longest request, for judging whether rates make sense.
-    const REQUEST_MAX: u64 = 128 << 10;
-
     /// The same card with its rates divided.
     pub fn scaled(self, divisor: u64) -> Self {
         let slower = |rates: FlashRates| FlashRates {
@@ -105,7 +108,8 @@ impl FlashConfig {
             return Err(FlashError::Channels(self.channels));
         }
         for (kind, rates) in [("read", self.read), ("write", self.write)] {
-            if rates.iops == 0 || rates.bytes_per_s < Self::REQUEST_MAX {
+            let enough = |rate: u64, queue: u64| rate.saturating_mul(PATIENCE.as_secs()) >= queue;
+            if !enough(rates.iops, QUEUE) || !enough(rates.bytes_per_s, QUEUE * REQUEST_MAX) {
                 return Err(FlashError::TooSlow(kind));
             }
             if rates.latency > Duration::from_secs(1) {
@@ -215,6 +219,9 @@ mod tests {
         let card = FlashConfig::default();
         assert_eq!(FlashConfig { channels: 0, ..card }.check(), Err(FlashError::Channels(0)));
         assert_eq!(card.scaled(200_000).check(), Err(FlashError::TooSlow("read")));
+        assert_eq!(card.scaled(400).check(), Ok(()));
+        let crawling = FlashRates { bytes_per_s: 3_300_000, ..card.write };
+        assert_eq!(FlashConfig { write: crawling, ..card }.check(), Err(FlashError::TooSlow("write")));
         let slow = FlashRates { latency: Duration::from_secs(2), ..card.write };
         assert!(matches!(FlashConfig { write: slow, ..card }.check(), Err(FlashError::Latency(_))));
         assert_eq!(card.scaled(0), card);

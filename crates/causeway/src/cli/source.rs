@@ -251,9 +251,9 @@ mod tests {
             ("flash:1G?fast", "`fast` is no option"),
             ("flash:1G?channels=0", "0 channels"),
             ("flash:1G?channels=999", "999 channels"),
-            ("flash:1G?read_iops=0", "not one read of 128 KiB a second"),
-            ("flash:1G?write_mb_s=0", "not one write of 128 KiB a second"),
-            ("flash:1G?scale=99999999", "not one read of 128 KiB a second"),
+            ("flash:1G?read_iops=0", "a full queue of reads"),
+            ("flash:1G?write_mb_s=0", "a full queue of writes"),
+            ("flash:1G?scale=99999999", "a full queue of reads"),
             ("flash:1G?write_us=2000000", "longer than a second"),
             ("flash:1G?scale=2,", "`` is no option"),
         ] {

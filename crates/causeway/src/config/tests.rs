@@ -64,12 +64,36 @@ fn errors_name_place_fault_and_remedy() {
             "3:10: ram:1000 is not a multiple of the block size, 512 bytes",
         ),
         (
+            "[[devices]]\nfunction = 'nvme0'\nsource = 'flash:disk.img?colour=3'\n".to_owned(),
+            "3:10: `colour` is no option of a flash card; there are scale, channels",
+        ),
+        (
+            "[[devices]]\nfunction = 'nvme0'\nsource = 'flash:ram:1000'\n".to_owned(),
+            "3:10: flash:ram:1000 is not a multiple of the block size, 512 bytes",
+        ),
+        (
             format!("{device}[[rails]]\nname = 'a'\nlisten = 'somewhere'\n"),
             "6:10: `somewhere` is no address; write 10.0.0.1, 10.0.0.1:7411, fd00::1 or [fd00::1]:7411 (no host names)",
         ),
         (
+            "[[devices]]\nfunction = 'nvme0'\nsource = 'flash:disk.img?colour=3'\n".to_owned(),
+            "3:10: `colour` is no option of a flash card; there are scale, channels",
+        ),
+        (
+            "[[devices]]\nfunction = 'nvme0'\nsource = 'flash:ram:1000'\n".to_owned(),
+            "3:10: flash:ram:1000 is not a multiple of the block size, 512 bytes",
+        ),
+        (
             format!("{device}[[rails]]\nname = 'a'\nlisten = '10.0.0.1'\nport = 70000\n"),
             "7:8: a port is a number from 1 to 65535",
+        ),
+        (
+            "[[devices]]\nfunction = 'nvme0'\nsource = 'flash:disk.img?colour=3'\n".to_owned(),
+            "3:10: `colour` is no option of a flash card; there are scale, channels",
+        ),
+        (
+            "[[devices]]\nfunction = 'nvme0'\nsource = 'flash:ram:1000'\n".to_owned(),
+            "3:10: flash:ram:1000 is not a multiple of the block size, 512 bytes",
         ),
         (
             format!("{device}[[rails]]\nname = 'a'\nlisten = '10.0.0.1:5'\nport = 5\n"),

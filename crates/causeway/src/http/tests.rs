@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
@@ -44,6 +45,16 @@ fn metrics_are_what_the_status_says() {
         assert!(answer.lines().any(|found| found == line), "no `{line}` in {answer}");
     }
     assert!(answer.ends_with("# EOF\n"), "{answer}");
+}
+
+#[test]
+fn the_documented_metrics_are_those_that_are_served() {
+    let answer = ask_for("/metrics", &example());
+    let served: BTreeSet<&str> =
+        answer.lines().filter_map(|line| line.split_once('{')).map(|(name, _)| name).collect();
+    let table = include_str!("../../../../docs/metrics.md").lines();
+    let documented = table.filter_map(|line| line.strip_prefix("| `")?.split_once('`')).map(|(name, _)| name);
+    assert_eq!(served, documented.collect());
 }
 
 #[test]

@@ -111,7 +111,7 @@ impl Load {
 
     fn go_on(&mut self, card: &mut Card<'_>, now: Instant, since: Instant, cpu: Duration) -> bool {
         // Without this look every turn of a spinning card would be a step with a commit.
-        if card.borrowed(self.loan).is_none_or(|drive| drive.driver.in_flight() == self.in_flight) {
+        if card.borrowed(self.loan).is_none_or(|drive| !drive.driver.has_completion()) {
             return false;
         }
         let is_over = now.since(since) >= Duration::from_millis(self.spec.duration_ms);
