@@ -65,7 +65,8 @@ fn errors_name_place_fault_and_remedy() {
         ),
         (
             "[[devices]]\nfunction = 'nvme0'\nsource = 'flash:disk.img?colour=3'\n".to_owned(),
-            "3:10: `colour` is no option of a flash card; there are scale, channels",
+            "3:10: `colour` is no option of a flash card; there are scale, channels, read_iops, write_iops, \
+             read_mb_s, write_mb_s, read_us and write_us",
         ),
         (
             "[[devices]]\nfunction = 'nvme0'\nsource = 'flash:ram:1000'\n".to_owned(),
@@ -77,7 +78,8 @@ fn errors_name_place_fault_and_remedy() {
         ),
         (
             "[[devices]]\nfunction = 'nvme0'\nsource = 'flash:disk.img?colour=3'\n".to_owned(),
-            "3:10: `colour` is no option of a flash card; there are scale, channels",
+            "3:10: `colour` is no option of a flash card; there are scale, channels, read_iops, write_iops, \
+             read_mb_s, write_mb_s, read_us and write_us",
         ),
         (
             "[[devices]]\nfunction = 'nvme0'\nsource = 'flash:ram:1000'\n".to_owned(),
@@ -89,7 +91,8 @@ fn errors_name_place_fault_and_remedy() {
         ),
         (
             "[[devices]]\nfunction = 'nvme0'\nsource = 'flash:disk.img?colour=3'\n".to_owned(),
-            "3:10: `colour` is no option of a flash card; there are scale, channels",
+            "3:10: `colour` is no option of a flash card; there are scale, channels, read_iops, write_iops, \
+             read_mb_s, write_mb_s, read_us and write_us",
         ),
         (
             "[[devices]]\nfunction = 'nvme0'\nsource = 'flash:ram:1000'\n".to_owned(),
