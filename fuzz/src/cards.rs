@@ -10,6 +10,7 @@ use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use link::frame::{Header, Kind, MAX_FRAME};
 use node::{
     Address, Card, CardConfig, DriveConfig, LoanConfig, LoanRole, MediaError, MediaId, Name, NodeCells,
+    Tenancy,
 };
 use pcie::Bdf;
 
@@ -59,8 +60,14 @@ fn config(end: End) -> CardConfig {
         End::Lender => LoanRole::Lend(DriveConfig::new(1 << 12, 512, 0x0200_00ff_fe00_0001)),
         End::Borrower => LoanRole::Borrow { peers: vec![LENDER; 2], io_timeout: Duration::from_secs(30) },
     };
-    let loan =
-        LoanConfig { key: [5; 32], insecure: true, group: Group(7), generation: LoanGeneration(0), role };
+    let loan = LoanConfig {
+        key: [5; 32],
+        insecure: true,
+        group: Group(7),
+        generation: LoanGeneration(0),
+        tenancy: Tenancy { number: 1, node: NodeId(End::Borrower as u64 + 1) },
+        role,
+    };
     CardConfig {
         node: NodeId(number.into()),
         name: Name::new("node"),

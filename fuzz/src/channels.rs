@@ -2,7 +2,7 @@
 
 use base::ids::{CardGeneration, DomainId, Group, Incarnation, LoanGeneration, NodeId};
 use base::ledger::PageCells;
-use link::{ChannelCells, ChannelConfig, Name, PathConfig, Role};
+use link::{ChannelCells, ChannelConfig, Name, PathConfig, Role, Tenancy};
 use zerocopy::FromBytes;
 
 /// The key of the loan.
@@ -26,6 +26,7 @@ pub fn config(role: Role) -> ChannelConfig {
         fabric: 0,
         group: Group(7),
         loan_generation: LoanGeneration(0),
+        tenancy: Tenancy { number: 1, node: NodeId(Role::Borrower as u64 + 1) },
         node: NodeId(number.into()),
         name: Name::new("node"),
         domain: DomainId(number.into()),

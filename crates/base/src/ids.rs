@@ -51,3 +51,14 @@ id!(
     /// A domain: something with one memory and one aperture in the fabric. 18 bits are used.
     DomainId(u32), "{:05x}"
 );
+
+impl DomainId {
+    /// Bits of a domain in use: a fabric has 262,144.
+    pub const BITS: u32 = 18;
+
+    /// The domain of a node that nobody has given one: its identity folded bit by bit. Two nodes have the same one where
+    /// the bits in which their identities differ cancel out.
+    pub fn of(node: NodeId) -> Self {
+        Self((node.0 as u32 ^ (node.0 >> 32) as u32) & ((1 << Self::BITS) - 1))
+    }
+}

@@ -44,11 +44,13 @@ pub enum Rule {
     KeepUnflushed,
     /// A first message of a handshake is answered once, and does not displace the answer to another node.
     AnswerOnce,
+    /// A write that nobody waits for any more is not issued again, and nothing to the same blocks before it has ended.
+    TakeBack,
 }
 
 impl Rule {
     /// Every rule, in the order of the enum.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::LogStores,
         Self::ReuseAfterCommit,
         Self::MarkEffects,
@@ -69,6 +71,7 @@ impl Rule {
         Self::RaiseGeneration,
         Self::KeepUnflushed,
         Self::AnswerOnce,
+        Self::TakeBack,
     ];
 }
 

@@ -5,12 +5,14 @@
 // The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
 #![allow(clippy::unwrap_used)]
 
-use campaign::causeway::{Borrower, Lender};
+use campaign::causeway::{Borrower, Lender, STOP_TIMEOUT};
 use campaign::load::{Load, Model, Since, connect};
 use campaign::lossy::LossyFs;
 use campaign::nbd_client::Request;
+use campaign::process::{family, poll_until, signal};
 use campaign::world::{World, WorldConfig};
-use campaign::{Error, scale};
+use campaign::{Error, scale, tools};
+use rustix::process::Signal;
 use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
@@ -110,4 +112,89 @@ fn t3_a_flush_sent_while_the_lender_is_away_does_not_lie() {
 #[test]
 fn t3_a_flush_sent_after_the_lender_came_back_does_not_lie() {
     a_flush_across_the_loss(false);
+}
+
+/// A borrower is asleep while its lender restarts and another borrower uses the drive. What the first one had not flushed
+/// must not be written over the other's data, and its next flush says that it is gone.
+#[test]
+fn t3_unflushed_writes_are_not_written_over_another_borrowers_data() {
+    let _exclusive = scale::exclusive();
+    let world = World::new(&WorldConfig { rails: 1, ..WorldConfig::default() }).unwrap();
+    let image = world.right().dir().join("disk.img");
+    tools::empty_image(&image, 16 * MIB).unwrap();
+    let image = image.to_str().unwrap();
+    let mut lender = Lender::start(world.right(), &[image], &[]).unwrap();
+    let line = lender.lines[0].clone();
+    let mut sleeper = Borrower::start(world.left(), &line, &[]).unwrap();
+    let mut client = connect(&sleeper.socket).unwrap();
+    client.write(0, &[1; 4096]).unwrap();
+    client.write(8192, &[1; 4096]).unwrap();
+    let processes = family(sleeper.process.pid());
+    processes.iter().for_each(|pid| signal(*pid, Signal::STOP).unwrap());
+
+    lender.process.kill_tree().unwrap();
+    lender = Lender::start(world.right(), &[image], &[]).unwrap();
+    let mut other = Borrower::start_as(world.left(), "other", &line, &[]).unwrap();
+    let mut theirs = connect(&other.socket).unwrap();
+    theirs.write(0, &[3; 4096]).unwrap();
+    theirs.flush().unwrap();
+    assert_eq!(other.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", other.process.tail());
+
+    processes.iter().for_each(|pid| signal(*pid, Signal::CONT).unwrap());
+    let mut data = Vec::new();
+    poll_until("the sleeper to be served again", LONG, || {
+        Ok(client.read(0, 4096, &mut data).is_ok().then_some(()))
+    })
+    .unwrap();
+    assert_eq!((data[0], data[4095]), (3, 3), "an old write came back over another borrower's");
+    client.flush().expect_err("the flush says nothing of the writes that are gone");
+    client.flush().expect("it says so once");
+    client.write(4096, &[4; 4096]).unwrap();
+    assert_eq!(sleeper.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", sleeper.process.tail());
+    assert!(sleeper.process.tail().contains("another node has used the drive"), "{}", sleeper.process.tail());
+    drop(lender);
+}
+
+/// A borrower that returns to a lender which nobody else has used keeps its unflushed writes, whoever restarted.
+#[test]
+fn t3_a_restarted_lender_remembers_its_borrower() {
+    let _exclusive = scale::exclusive();
+    let world = World::new(&WorldConfig { rails: 1, ..WorldConfig::default() }).unwrap();
+    let mut disk = LossyFs::mount(world.right(), MIB).unwrap();
+    let image = disk.image().to_str().unwrap().to_owned();
+    let mut lender = Lender::start(world.right(), &[&image], &[]).unwrap();
+    let borrower = Borrower::start(world.left(), &lender.lines[0], &[]).unwrap();
+    let mut client = connect(&borrower.socket).unwrap();
+    let mut data = Vec::new();
+    for round in 1..4 {
+        client.write(0, &[round; 4096]).unwrap();
+        lender.process.kill_tree().unwrap();
+        disk.forget().unwrap();
+        lender = Lender::start(world.right(), &[&image], &[]).unwrap();
+        client.read(0, 4096, &mut data).unwrap();
+        assert_eq!(data, [round; 4096]);
+        client.flush().unwrap();
+    }
+}
+
+/// The lender is away when the borrower is told to end: it says whether anything is lost with it.
+#[test]
+fn t3_an_orderly_end_says_what_is_lost() {
+    let _exclusive = scale::exclusive();
+    let world = World::new(&WorldConfig { rails: 1, ..WorldConfig::default() }).unwrap();
+    let image = world.right().dir().join("disk.img");
+    tools::empty_image(&image, 16 * MIB).unwrap();
+    let image = image.to_str().unwrap();
+    for (is_flushed, exit) in [(true, 4), (false, 1)] {
+        let mut lender = Lender::start(world.right(), &[image], &[]).unwrap();
+        let mut borrower = Borrower::start(world.left(), &lender.lines[0], &[]).unwrap();
+        let mut client = connect(&borrower.socket).unwrap();
+        client.write(0, &[1; 4096]).unwrap();
+        if is_flushed {
+            client.flush().unwrap();
+        }
+        lender.process.kill_tree().unwrap();
+        let ended = borrower.process.terminate(STOP_TIMEOUT).unwrap();
+        assert_eq!(ended, exit, "flushed: {is_flushed}; {}", borrower.process.tail());
+    }
 }

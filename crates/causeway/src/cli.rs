@@ -67,7 +67,7 @@ pub enum Command {
     /// Run the same node in virtual time under faults, and check it
     Sim(SimArgs),
     /// Borrow a drive and read or overwrite it for a while, with the card's own driver (for `bench`)
-    #[command(hide = true)]
+    #[command(name = "__load", hide = true)]
     Load(LoadArgs),
 }
 

@@ -20,6 +20,8 @@ use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use base::ids::NodeId;
+use node::Tenancy;
 use rustix::rand::{GetRandomFlags, getrandom};
 use thiserror::Error;
 
@@ -35,6 +37,8 @@ const PORT: &str = "port";
 const LOCK: &str = "lock";
 /// `generation.FUNCTION`, one file a function.
 const GENERATION_PREFIX: &str = "generation.";
+/// `tenancy.FUNCTION`, one file a function that was ever lent: `NUMBER:NODE`.
+const TENANCY_PREFIX: &str = "tenancy.";
 
 /// A node's folder, locked and with its incarnation raised.
 #[derive(Debug)]
@@ -108,6 +112,24 @@ impl StateDir {
     /// The generation of a function's present or last loan; 0 is that of a preset, or of no loan yet.
     pub fn generation(&self, function: &FunctionName) -> Result<u64, StateError> {
         Ok(read_u64(&self.path, &generation_file(function), 10)?.unwrap_or(0))
+    }
+
+    /// Who has used a function last; number 0 when nobody has.
+    pub fn tenancy(&self, function: &FunctionName) -> Result<Tenancy, StateError> {
+        let name = tenancy_file(function);
+        let Some(Named { file, value }) = read_value(&self.path, &name)? else {
+            return Ok(Tenancy::default());
+        };
+        let parsed = value.split_once(':').and_then(|(number, node)| {
+            let node = NodeId(u64::from_str_radix(node, 16).ok()?);
+            Some(Tenancy { number: number.parse().ok()?, node })
+        });
+        parsed.ok_or(StateError::Damaged { file, why: "it holds no tenancy" })
+    }
+
+    /// Makes durable who uses a function.
+    pub fn set_tenancy(&self, function: &FunctionName, tenancy: Tenancy) -> Result<(), StateError> {
+        write_value(&self.path, &tenancy_file(function), &format!("{}:{}", tenancy.number, tenancy.node))
     }
 
     /// Makes the next generation of a function durable and returns it: whatever bears an older one is refused
@@ -330,6 +352,10 @@ fn create_identity(folder: &Path) -> Result<u64, StateError> {
 
 fn generation_file(function: &FunctionName) -> String {
     format!("{GENERATION_PREFIX}{function}")
+}
+
+fn tenancy_file(function: &FunctionName) -> String {
+    format!("{TENANCY_PREFIX}{function}")
 }
 
 fn random<const N: usize>(folder: &Path) -> Result<[u8; N], StateError> {

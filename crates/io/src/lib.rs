@@ -27,6 +27,7 @@ pub mod load;
 pub mod memory;
 mod messages;
 pub mod net;
+mod outbox;
 mod plan;
 pub mod process;
 pub mod ring;

@@ -1,7 +1,7 @@
 //! Messages between an agent and its card, over a socket pair that keeps their boundaries. Not on the data path.
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::mem::{MaybeUninit, discriminant};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
@@ -12,6 +12,7 @@ use rustix::net::{
 use serde::{Deserialize, Serialize};
 
 use crate::load::LoadResult;
+use crate::outbox::Message;
 
 /// Longest message in bytes.
 const MESSAGE_BYTES: usize = 1024;
@@ -21,6 +22,8 @@ const MESSAGE_BYTES: usize = 1024;
 pub(crate) enum ToCard {
     /// A client's connection, new or kept for the successor of a dead card. Comes with its descriptor.
     Connection { loan: usize, slot: usize },
+    /// It is durable that `node` uses what the loan lends; `number` counts the changes.
+    Tenancy { loan: usize, number: u64, node: u64 },
     /// Give everything back, in order.
     ShutDown,
 }
@@ -34,12 +37,46 @@ pub(crate) enum ToAgent {
     Ready { loan: usize },
     /// The lender refuses the loan.
     Refused { loan: usize, in_use_by: Option<String>, since_s: u64 },
-    /// The loan has ended in order.
-    GivenBack { loan: usize },
+    /// Another node than before has taken what the loan lends: to be made durable.
+    Tenant { loan: usize, node: u64 },
+    /// Another node has used the borrowed drive meanwhile.
+    Overtaken { loan: usize },
+    /// The loan has ended in order; `has_lost`: but writes that were answered are lost, and no flush has said so.
+    GivenBack { loan: usize, has_lost: bool },
     /// The connection is closed; its slot is free.
     Disconnected { loan: usize, slot: usize },
     /// The load of a loan has ended.
     LoadEnded { loan: usize, result: LoadResult },
+}
+
+impl Message for ToCard {
+    /// What waits is at most one message for each place of a client, one for each tenant, and the one to shut down.
+    fn supersedes(&self, earlier: &Self) -> bool {
+        let about = |message: &Self| match *message {
+            Self::Connection { loan, slot } => (loan, slot),
+            Self::Tenancy { loan, .. } => (loan, 0),
+            Self::ShutDown => (0, 0),
+        };
+        discriminant(self) == discriminant(earlier) && about(self) == about(earlier)
+    }
+}
+
+impl Message for ToAgent {
+    /// What waits is at most one message of each kind for each loan, and one for each place of a client, who is followed by
+    /// another one only when the agent has heard that the place is free. A tenant that was overtaken has not been let in.
+    fn supersedes(&self, earlier: &Self) -> bool {
+        let about = |message: &Self| match *message {
+            Self::Running => (0, 0),
+            Self::Disconnected { loan, slot } => (loan, slot),
+            Self::Ready { loan }
+            | Self::Refused { loan, .. }
+            | Self::Tenant { loan, .. }
+            | Self::Overtaken { loan }
+            | Self::GivenBack { loan, .. }
+            | Self::LoadEnded { loan, .. } => (loan, 0),
+        };
+        discriminant(self) == discriminant(earlier) && about(self) == about(earlier)
+    }
 }
 
 /// A connected pair: one end for each.

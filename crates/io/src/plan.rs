@@ -9,7 +9,7 @@ use base::ids::{CardGeneration, DomainId, Group, Incarnation, LoanGeneration, No
 use base::ledger::LedgerRoot;
 use node::{
     Address, CardConfig, DriveConfig, EDGE_CONNECTIONS, FlashConfig, FlashRates, LoanConfig, LoanRole,
-    MAX_LOANS, MAX_RAILS, Name, NodeCells,
+    MAX_LOANS, MAX_RAILS, Name, NodeCells, Tenancy,
 };
 use serde::{Deserialize, Serialize};
 
@@ -61,6 +61,8 @@ pub(crate) struct LoanPlan {
     pub(crate) insecure: bool,
     pub(crate) group: u32,
     pub(crate) generation: u32,
+    /// Number and node of the tenancy.
+    pub(crate) tenancy: (u64, u64),
     pub(crate) role: RolePlan,
 }
 
@@ -203,6 +205,7 @@ impl LoanPlan {
             insecure: self.insecure,
             group: Group(self.group),
             generation: LoanGeneration(self.generation),
+            tenancy: Tenancy { number: self.tenancy.0, node: NodeId(self.tenancy.1) },
             role,
         }
     }

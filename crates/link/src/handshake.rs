@@ -38,7 +38,29 @@ pub(crate) struct KeySet {
     /// Bytes of the largest frame that both ends take.
     pub(crate) max_frame: u32,
     pub(crate) reserved: u32,
+    /// Which [`Tenancy`] the peer's loan belongs to.
+    pub(crate) tenancy: u64,
     pub(crate) peer_name: [u8; 32],
+}
+
+/// Who has used a function last: raised whenever another node than before takes it. A borrower that finds its own number
+/// unchanged knows that nobody has written in between, whatever became of the lender meanwhile.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Tenancy {
+    /// Counts the changes; 0 while nobody has had the function.
+    pub number: u64,
+    /// Whose it is.
+    pub node: NodeId,
+}
+
+impl Tenancy {
+    /// The tenancy once `node` has the function.
+    pub fn taken_by(self, node: NodeId) -> Self {
+        match self.number {
+            number @ 1.. if self.node == node => Self { number, node },
+            number => Self { number: number.saturating_add(1), node },
+        }
+    }
 }
 
 /// Why a lender does not lend.
@@ -86,6 +108,8 @@ pub(crate) struct Answer {
     /// The lender's name; of a refusal, the present borrower's.
     pub(crate) name: [u8; 32],
     pub(crate) since_seconds: U64,
+    /// Number of the borrower's [`Tenancy`].
+    pub(crate) tenancy: U64,
 }
 
 pub(crate) mod verdict {
@@ -279,6 +303,16 @@ mod tests {
 
     fn proposal() -> Proposal {
         Proposal::read_from_bytes(&[1; size_of::<Proposal>()]).unwrap()
+    }
+
+    #[test]
+    fn a_tenancy_is_raised_when_another_node_comes_and_only_then() {
+        let (one, two) = (NodeId(0), NodeId(2));
+        let first = Tenancy::default().taken_by(one);
+        assert_eq!(first, Tenancy { number: 1, node: one }, "zero is a node like any other");
+        assert_eq!(first.taken_by(one), first);
+        assert_eq!(first.taken_by(two), Tenancy { number: 2, node: two });
+        assert_eq!(first.taken_by(two).taken_by(one).number, 3);
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub use channel::{
     Channel, ChannelCells, ChannelConfig, Event, Heard, Name, PathConfig, PathId, Port, REKEY_FRAMES, Role,
     Sink, State, Stats, Transmit,
 };
-pub use handshake::{Refusal, derive};
+pub use handshake::{Refusal, Tenancy, derive};
 pub use receiver::{Receiver, ReceiverCells, tlp_digest};
 pub use record::Information;
 pub use sender::{Sender, SenderCells};

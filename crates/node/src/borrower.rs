@@ -12,8 +12,7 @@ use host::nvme::{Driver, DriverConfig, QUEUE_MEMORY_SIZE};
 use host::{Access, AccessError, AccessId};
 use link::{Port, Sink};
 use pcie::{
-    Bdf, Completion, CompletionStatus, ConfigKind, ConfigRequest, FlowClass, Header, MemoryRequest, Tag,
-    TlpView,
+    Completion, CompletionStatus, ConfigKind, ConfigRequest, FlowClass, Header, MemoryRequest, Tag, TlpView,
 };
 
 use crate::cells::{EdgeGauges, LoanCells};
@@ -99,6 +98,13 @@ impl<'m> BorrowedDrive<'m> {
         self.max_payload = max_payload;
     }
 
+    /// Another node has used the drive: everything that is under way or not flushed ends with an error, since it was meant for
+    /// what the drive held before.
+    pub(crate) fn forget(&mut self, now: Instant) {
+        self.driver.forget(now);
+        self.server.fail_requests(now);
+    }
+
     /// Moves requests from the edge to the driver, accesses from the driver to the stream, and results back. True if there
     /// may be more, which is then for the next step.
     pub(crate) fn pump(&mut self, now: Instant, port: &mut Port<'m>, open: bool) -> bool {
@@ -107,7 +113,7 @@ impl<'m> BorrowedDrive<'m> {
         }
         let Some(window) = self.window.filter(|_| open) else { return false };
         for _ in 0..OUTPUTS_PER_STEP {
-            let room = port.sender.room(FlowClass::Posted) > 0 && port.sender.room(FlowClass::NonPosted) > 0;
+            let room = port.sender.has_room(FlowClass::Posted) && port.sender.has_room(FlowClass::NonPosted);
             if !room || !port.tags.has_room() {
                 return false;
             }
@@ -118,6 +124,7 @@ impl<'m> BorrowedDrive<'m> {
     }
 
     fn pump_edge(&mut self, now: Instant) {
+        self.driver.abandon(core::iter::from_fn(|| self.server.poll_abandoned()));
         while let Some((id, result)) = self.driver.poll_completion() {
             self.server.handle_completion(now, id, result);
         }
@@ -125,6 +132,9 @@ impl<'m> BorrowedDrive<'m> {
         while self.driver.room() > 0 {
             let Some(request) = self.server.poll_request() else { break };
             self.driver.submit(now, request);
+        }
+        if self.server.wants_pages() {
+            self.driver.flush_kept();
         }
     }
 
@@ -259,17 +269,12 @@ impl<'m> Sink<'m> for BorrowedDrive<'m> {
                 // A host has no configuration space of its own for a function to look at.
                 self.gauges.denied_accesses.add(1);
                 let (requester, tag) = (request.requester, request.tag);
-                refuse_config(port, requester, tag);
+                let refusal =
+                    Completion::without_data(requester, tag, HOST, CompletionStatus::UnsupportedRequest);
+                port.sender.push_completion(refusal, Payload::None, true);
             }
             Header::Message(_) => self.gauges.malformed_tlps.add(1),
         }
-    }
-}
-
-fn refuse_config(port: &mut Port<'_>, requester: Bdf, tag: Tag) {
-    let header = Completion::without_data(requester, tag, HOST, CompletionStatus::UnsupportedRequest);
-    if port.sender.room(FlowClass::Completion) > 0 {
-        port.sender.push(&Header::Completion(header), Payload::None, true);
     }
 }
 

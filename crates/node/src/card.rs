@@ -1,12 +1,13 @@
 use core::ops::Range;
 use core::time::Duration;
 
+use base::ids::NodeId;
 use base::ledger::{Hook, Journal, Ledger, Pages, RawMemory, Span};
 use base::{Instant, Rule};
 use device::nvme::DATA_PAGES;
 use device::{Function, MediaError, MediaId, MediaKind};
 use link::frame::{FrameError, Header};
-use link::{Channel, Refusal};
+use link::{Channel, Refusal, Tenancy};
 
 use crate::borrower::BorrowedDrive;
 use crate::cells::{Address, NodeCells};
@@ -24,8 +25,18 @@ pub enum CardEvent {
     Refused(usize, Refusal),
     /// The drive of the loan is usable.
     Ready(usize),
+    /// Another node than before has taken what the loan lends. It can use that once the agent has made the change durable
+    /// and said so with [`Card::set_tenancy`]; a new card asks again.
+    Tenant(usize, NodeId),
+    /// Another node has used the borrowed drive meanwhile: what was not flushed is lost, or must not be written any more.
+    Overtaken(usize),
     /// The loan has ended in order.
-    Closed(usize),
+    Closed {
+        /// The loan.
+        loan: usize,
+        /// Of a borrower: writes that were answered could not be made durable, and no flush has said so.
+        has_lost: bool,
+    },
 }
 
 /// A frame to send.
@@ -115,7 +126,7 @@ impl<'m> Card<'m> {
             return self.cells.gauges.dropped_unknown.add(1);
         };
         self.step_one(now, index, |card| {
-            card.loans[index].handle_frame(now, card.journal, rail, from, frame);
+            card.loans[index].handle_frame(now, rail, from, frame);
         });
     }
 
@@ -241,6 +252,11 @@ impl<'m> Card<'m> {
                 act(&mut drive.driver, loan.pages);
             }
         });
+    }
+
+    /// The agent has made durable who uses what `loan` lends.
+    pub fn set_tenancy(&mut self, now: Instant, loan: usize, tenancy: Tenancy) {
+        self.step_one(now, loan, |card| card.loans[loan].channel.set_tenancy(tenancy));
     }
 
     /// Gives everything borrowed back: flushes, shuts the functions down, then says goodbye.

@@ -36,6 +36,8 @@ pub struct LoanCells {
     pub server: ServerCells,
     /// Where the peer was last heard, by rail.
     pub peers: [Cell<Address>; MAX_RAILS],
+    /// Of a borrower: number of its [`link::Tenancy`]; 0 before the first.
+    pub tenancy: Cell<u64>,
     /// For the agent to read.
     pub edge: EdgeGauges,
 }
@@ -100,6 +102,8 @@ pub struct EdgeGauges {
     pub drive_bytes: Counter,
     /// 0: unknown; 1: writable; 2: read-only.
     pub drive_rights: Counter,
+    /// Of a borrowed drive: 1 while writes that were answered are lost and no flush has said so.
+    pub has_lost: Counter,
     /// The peer's name and node.
     pub peer_name: [Counter; 4],
     /// The peer's node id.

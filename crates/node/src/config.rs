@@ -2,7 +2,7 @@ use core::time::Duration;
 
 use base::RuleSet;
 use base::ids::{CardGeneration, DomainId, Group, Incarnation, LoanGeneration, NodeId};
-use link::Name;
+use link::{Name, Tenancy};
 
 use crate::Address;
 
@@ -42,6 +42,8 @@ pub struct LoanConfig {
     pub group: Group,
     /// Which assignment this is.
     pub generation: LoanGeneration,
+    /// Of a lender: who has used the function last, as the agent has made durable.
+    pub tenancy: Tenancy,
     /// Which side.
     pub role: LoanRole,
 }

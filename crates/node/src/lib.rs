@@ -31,7 +31,7 @@ pub use device::{FlashConfig, FlashModel, FlashRates};
 pub use device::{MediaError, MediaId, MediaKind};
 pub use host::nvme::Driver as DriveDriver;
 pub use host::{BlockError, BlockKind, BlockRequest, Geometry};
-pub use link::{Name, REKEY_FRAMES, Refusal};
+pub use link::{Name, REKEY_FRAMES, Refusal, Tenancy};
 
 /// Most NBD connections of a borrowed drive.
 pub const EDGE_CONNECTIONS: usize = 16;

@@ -26,6 +26,7 @@ pub(crate) enum End<'m> {
 /// One loan of a card: the channel, what it is for, and what passes between them.
 pub(crate) struct Loan<'m> {
     cells: &'m LoanCells,
+    journal: Journal<'m>,
     pub(crate) pages: Pages<'m>,
     pub(crate) channel: Channel<'m>,
     pub(crate) end: End<'m>,
@@ -71,6 +72,7 @@ impl<'m> Loan<'m> {
         }
         let mut loan = Self {
             cells,
+            journal,
             pages,
             channel,
             end,
@@ -84,14 +86,7 @@ impl<'m> Loan<'m> {
         loan
     }
 
-    pub(crate) fn handle_frame(
-        &mut self,
-        now: Instant,
-        journal: Journal<'m>,
-        rail: u8,
-        from: Address,
-        frame: &mut [u8],
-    ) {
+    pub(crate) fn handle_frame(&mut self, now: Instant, rail: u8, from: Address, frame: &mut [u8]) {
         let sink: &mut dyn Sink<'m> = match &mut self.end {
             End::Lent(function) => function,
             End::Borrowed(drive) => drive,
@@ -104,13 +99,14 @@ impl<'m> Loan<'m> {
         }
         // A borrower knows its lender's addresses from the line.
         if matches!(self.end, End::Lent(_)) {
-            self.learn_address(journal, rail, from, heard);
+            self.learn_address(rail, from, heard);
         }
     }
 
     /// A lender learns where the borrower is: from whoever answers this very card, so that a replay cannot lead it astray, or
     /// from anyone authentic while it knows nothing better.
-    fn learn_address(&self, journal: Journal<'m>, rail: u8, from: Address, heard: Heard) {
+    fn learn_address(&self, rail: u8, from: Address, heard: Heard) {
+        let journal = self.journal;
         let Some(cell) = self.cells.peers.get(rail as usize) else { return };
         match heard {
             Heard::Newcomer => {
@@ -170,7 +166,7 @@ impl<'m> Loan<'m> {
         while let Some(event) = self.channel.poll_event() {
             self.handle_event(now, index, event, events);
         }
-        self.end_reset(now);
+        self.end_reset();
         for _ in 0..AHEAD_PER_STEP {
             if !self.advance_channel(now) {
                 break;
@@ -200,6 +196,7 @@ impl<'m> Loan<'m> {
             Event::Reset => {
                 self.meet_peer();
                 self.resetting = true;
+                self.begin_tenancy(now, index, events);
                 match &mut self.end {
                     End::Lent(function) => function.controller.reset(now),
                     End::Borrowed(drive) => {
@@ -210,19 +207,43 @@ impl<'m> Loan<'m> {
             }
             Event::Refused(refusal) => events.push_back(CardEvent::Refused(index, refusal)),
             Event::Closed => {
-                if let End::Lent(function) = &mut self.end {
-                    function.controller.reset(now);
-                }
-                events.push_back(CardEvent::Closed(index));
+                let has_lost = match &mut self.end {
+                    End::Lent(function) => {
+                        function.controller.reset(now);
+                        false
+                    }
+                    End::Borrowed(drive) => drive.driver.has_lost(),
+                };
+                events.push_back(CardEvent::Closed { loan: index, has_lost });
             }
             Event::Information(_) => self.cells.edge.information_frames.add(1),
         }
     }
 
+    /// A new pair has met: its lender makes sure that a change of the user is durable before that can have an effect, and its
+    /// borrower learns whether there was one.
+    fn begin_tenancy(&mut self, now: Instant, index: usize, events: &mut VecDeque<CardEvent>) {
+        match &mut self.end {
+            End::Lent(_) if self.channel.is_tenant_known() => {}
+            End::Lent(_) => {
+                let peer = self.channel.peer();
+                events.extend(peer.map(|(node, ..)| CardEvent::Tenant(index, node)));
+            }
+            End::Borrowed(drive) => {
+                let (before, number) = (self.cells.tenancy.get(), self.channel.tenancy());
+                self.cells.tenancy.set(self.journal, number);
+                if before != 0 && before != number {
+                    drive.forget(now);
+                    events.push_back(CardEvent::Overtaken(index));
+                }
+            }
+        }
+    }
+
     /// The streams of a new pair open when nothing of the old one can still have an effect.
-    fn end_reset(&mut self, _now: Instant) {
+    fn end_reset(&mut self) {
         let quiet = match &self.end {
-            End::Lent(function) => function.controller.is_quiescent(),
+            End::Lent(function) => function.controller.is_quiescent() && self.channel.is_tenant_known(),
             End::Borrowed(_) => true,
         };
         if self.resetting && quiet && self.channel.state() == State::Resetting {
@@ -273,9 +294,9 @@ impl<'m> Loan<'m> {
                 Counter::set(gauge, u64::from_le_bytes(*word));
             }
         }
-        if let End::Borrowed(drive) = &self.end
-            && let Some(geometry) = drive.driver.geometry()
-        {
+        let End::Borrowed(drive) = &self.end else { return };
+        edge.has_lost.set(drive.driver.has_lost().into());
+        if let Some(geometry) = drive.driver.geometry() {
             edge.drive_bytes.set(geometry.blocks * u64::from(geometry.block_size));
             edge.drive_rights.set(1 + u64::from(geometry.read_only));
         }
@@ -296,6 +317,7 @@ fn channel_config(card: &CardConfig, loan: &LoanConfig) -> ChannelConfig {
         fabric: 0,
         group: loan.group,
         loan_generation: loan.generation,
+        tenancy: loan.tenancy,
         node: card.node,
         name: card.name,
         domain: DomainId(card.domain.0),

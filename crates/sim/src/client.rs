@@ -21,6 +21,8 @@ pub(crate) type Finding = (&'static str, String);
 pub(crate) struct Drive {
     pub(crate) blocks: u64,
     pub(crate) block: u64,
+    /// Requests fail that take too long.
+    pub(crate) impatient: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,6 +65,8 @@ pub(crate) struct Shared {
     pub(crate) model: DiskModel,
     pub(crate) orphans: Vec<Orphan>,
     pub(crate) bytes: u64,
+    /// Requests that took too long.
+    pub(crate) timeouts: u64,
 }
 
 /// One client.
@@ -277,7 +281,8 @@ impl Client {
         let (request, error) = (reply.cookie.get(), reply.error());
         let asked = self.asked.get_mut(&request).ok_or_else(|| unasked(request))?;
         if error != NbdError::OK {
-            return Err(failed(request, asked, error));
+            let failed = failed(request, asked, error);
+            return self.time_out(request, error, shared).then_some(Some(16)).ok_or(failed);
         }
         let data =
             if asked.command == Command::READ { (asked.blocks * self.drive.block) as usize } else { 0 };
@@ -302,12 +307,39 @@ impl Client {
         match header.chunk() {
             ChunkType::NONE => {}
             ChunkType::OFFSET_DATA if payload.len() >= 8 => asked.data.extend_from_slice(&payload[8..]),
-            _ => return Err(failed(request, asked, NbdError::EIO)),
+            chunk => {
+                let error = NbdError(payload.first_chunk().map_or(0, |code| u32::from_be_bytes(*code)));
+                let failed = failed(request, asked, error);
+                let timed_out = chunk == ChunkType::ERROR && self.time_out(request, error, shared);
+                return timed_out.then_some(Some(len)).ok_or(failed);
+            }
         }
         if header.is_done() {
             self.end(request, shared)?;
         }
         Ok(Some(len))
+    }
+
+    /// A request failed, and may have: what it wrote has happened before whatever is asked from now on, or never will. False if
+    /// it may not fail.
+    fn time_out(&mut self, request: u64, error: NbdError, shared: &mut Shared) -> bool {
+        if error != NbdError::EIO || !self.drive.impatient {
+            return false;
+        }
+        let Some(asked) = self.asked.remove(&request) else { return false };
+        shared.tick += 1;
+        shared.timeouts += 1;
+        self.ended += 1;
+        let blocks = asked.first..asked.first + asked.blocks;
+        match asked.command {
+            Command::READ => shared.model.read_abandoned(asked.start),
+            Command::FLUSH => {}
+            _ => {
+                shared.model.write_abandoned(request, blocks.clone());
+                shared.model.abandoned_ended(request, blocks, shared.tick);
+            }
+        }
+        true
     }
 
     fn end(&mut self, request: u64, shared: &mut Shared) -> Result<(), Finding> {

@@ -174,7 +174,9 @@ impl<'w> World<'w> {
 
     fn deliver(&mut self, loan: usize, _slot: usize, client: usize, bytes: &[u8]) {
         let shared = &mut self.loans[loan].shared;
-        match self.clients[client].1.receive(bytes, shared) {
+        let received = self.clients[client].1.receive(bytes, shared);
+        self.marks.set_if(Mark::RequestTimeout, shared.timeouts > 0);
+        match received {
             Ok(ended) => {
                 if ended {
                     self.log.event(self.now, None, "got", client as u64, shared.tick);
@@ -209,7 +211,7 @@ impl<'w> World<'w> {
         });
     }
 
-    /// The server holds nothing for clients that have gone: their writes have ended.
+    /// The card knows of all clients that have gone: their writes come before whatever is asked from now on, or never.
     fn end_orphans(&mut self, loan: usize) {
         if self.loans[loan].shared.orphans.is_empty() {
             return;
@@ -217,8 +219,7 @@ impl<'w> World<'w> {
         let Some(card) = self.nodes[BORROWER].card.as_ref() else { return };
         let sockets = &self.loans[loan].sockets;
         let told = (0..sockets.len()).all(|slot| sockets[slot].is_some() || card.edge_is_idle(loan, slot));
-        let none = card.borrowed(loan).is_some_and(|drive| drive.server.abandoned() == 0);
-        if told && none {
+        if told {
             let life = self.nodes[BORROWER].incarnation;
             let shared = &mut self.loans[loan].shared;
             shared.tick += 1;

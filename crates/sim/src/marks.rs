@@ -50,6 +50,8 @@ marks! {
     CacheLost = "cache-lost",
     /// A client left with requests under way.
     ClientLeft = "client-left",
+    /// A client was told that its request took too long.
+    RequestTimeout = "request-timeout",
     /// A frame of an older card was refused.
     OldGenerationRefused = "old-generation-refused",
     /// A replayed frame was refused.

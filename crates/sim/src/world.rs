@@ -7,7 +7,7 @@ use base::ledger::{Arena, RawMemory};
 use base::{Instant, Rule, RuleSet};
 use core::time::Duration;
 use link::Name;
-use node::{Card, CardConfig, LoanConfig, LoanRole, NodeCells};
+use node::{Card, CardConfig, CardEvent, LoanConfig, LoanRole, NodeCells, Tenancy};
 
 use crate::checkers::disk_model::DiskModel;
 use crate::checkers::freshness::Freshness;
@@ -34,6 +34,8 @@ pub(crate) const BORROWER: usize = 1;
 
 /// Virtual nanoseconds after the end of all faults in which everything has to end.
 const PATIENCE: u64 = 60_000_000_000;
+/// Told from other seeds.
+const IMPATIENT: u64 = 0x1a7e_0000_0000;
 /// Events of one run, against runs that never end.
 const MOST_EVENTS: u64 = 20_000_000;
 
@@ -85,6 +87,8 @@ pub(crate) struct Loan<'w> {
     pub(crate) disk: Disk<'w>,
     pub(crate) mode: DiskMode,
     pub(crate) drive: Drive,
+    /// What the lender's agent has made durable.
+    pub(crate) tenancy: Tenancy,
     pub(crate) shared: Shared,
     /// By slot of the borrower's edge.
     pub(crate) sockets: Vec<Option<Socket>>,
@@ -151,7 +155,9 @@ impl<'w> World<'w> {
         let rules = if random.chance(250) { options.rules.with_tight_credits() } else { options.rules };
         let frame_bytes = [1452, 8952, 65_507][random.index(3)];
         let count = if random.chance(250) { 2 } else { 1 };
-        let loans: Vec<_> = (0..count).map(|index| Loan::new(&mut random, index)).collect();
+        // Dice of its own: the other worlds stay what they are.
+        let impatient = Random::new(seed ^ IMPATIENT).chance(200);
+        let loans: Vec<_> = (0..count).map(|index| Loan::new(&mut random, index, impatient)).collect();
         let clients = (0..count)
             .flat_map(|loan| (0..3).map(move |client| (loan, client)))
             .map(|(loan, _)| {
@@ -273,8 +279,28 @@ impl<'w> World<'w> {
         self.service(node);
     }
 
-    /// Frames, media and edges, until the card has nothing more to say.
+    /// What a card tells its agent, which keeps who uses what, whatever becomes of cards and ledgers.
+    fn serve_events(&mut self, node: usize) {
+        while let Some(event) = self.nodes[node].card.as_mut().and_then(Card::poll_event) {
+            match event {
+                CardEvent::Tenant(loan, user) => {
+                    let tenancy = self.loans[loan].tenancy.taken_by(user);
+                    self.loans[loan].tenancy = tenancy;
+                    if !self.act(node, |card, now| card.set_tenancy(now, loan, tenancy)) {
+                        return;
+                    }
+                }
+                CardEvent::Overtaken(_) => {
+                    self.fail(names::ASSERTION, "there is one borrower, and it was overtaken".into());
+                }
+                CardEvent::Ready(_) | CardEvent::Refused(..) | CardEvent::Closed { .. } => {}
+            }
+        }
+    }
+
+    /// Events, frames, media and edges, until the card has nothing more to say.
     pub(crate) fn service(&mut self, node: usize) {
+        self.serve_events(node);
         self.transmit(node);
         for loan in 0..self.loans.len() {
             if node == LENDER {
@@ -442,11 +468,12 @@ impl<'w> World<'w> {
             insecure: loan.insecure,
             group: Group(index as u32 + 1),
             generation: LoanGeneration(0),
+            tenancy: loan.tenancy,
             role: if node == LENDER {
                 LoanRole::Lend(loan.config.clone())
             } else {
                 let peers = (0..RAILS).map(|rail| Network::address(LENDER, rail)).collect();
-                LoanRole::Borrow { peers, io_timeout: Duration::from_secs(3600) }
+                LoanRole::Borrow { peers, io_timeout: loan.io_timeout() }
             },
         });
         let loans = loans.collect();
@@ -517,7 +544,12 @@ impl<'w> World<'w> {
 }
 
 impl Loan<'_> {
-    fn new(random: &mut Random, index: usize) -> Self {
+    /// How long the borrower lets a request wait: for ever, or so short that many fail.
+    fn io_timeout(&self) -> Duration {
+        if self.drive.impatient { Duration::from_millis(150) } else { Duration::from_secs(3600) }
+    }
+
+    fn new(random: &mut Random, index: usize, impatient: bool) -> Self {
         let (blocks, block) = if random.chance(500) { (640, 512) } else { (160, 4096) };
         let mut config = device::nvme::Config::new(blocks, block, 0x1000 + index as u64);
         config.memory_buffer = random.chance(600);
@@ -527,13 +559,15 @@ impl Loan<'_> {
             mode,
             was_ready: false,
             timed_out: false,
-            drive: Drive { blocks, block: block.into() },
+            drive: Drive { blocks, block: block.into(), impatient },
+            tenancy: Tenancy::default(),
             shared: Shared {
                 tick: 1,
                 requests: 0,
                 model: DiskModel::new(blocks as usize, mode == DiskMode::Inline),
                 orphans: Vec::new(),
                 bytes: 0,
+                timeouts: 0,
             },
             sockets: (0..node::EDGE_CONNECTIONS).map(|_| None).collect(),
             unmarked: Vec::new(),

@@ -128,7 +128,7 @@ impl<'a> Reads<'a> {
 
     /// A borrower whose card reads on its own, from its start to its end.
     fn run_native(&self) -> Result<LoadResult, Halt> {
-        let mut arguments: Vec<OsString> = vec!["load".into(), Node::line_file(self.scratch, &self.line)?];
+        let mut arguments: Vec<OsString> = vec!["__load".into(), Node::line_file(self.scratch, &self.line)?];
         arguments.extend(["--depth".into(), self.way.depth.to_string().into()]);
         arguments.extend(["--seconds".into(), DURATION.as_secs_f64().to_string().into()]);
         arguments.extend(self.way.options().iter().map(OsString::from));

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use io::agent::{AgentEvent, Edge, LoanEnd, LoanSpec};
 
 use super::{lend, serve};
+use node::Tenancy;
+
 use crate::config::Loan;
 use crate::exit::Failure;
 use crate::line::Line;
@@ -50,6 +52,7 @@ pub(super) fn with_edge(line: &Line, edge: Edge, io_timeout: Duration, insecure:
         key,
         insecure,
         generation: 0,
+        tenancy: Tenancy::default(),
         end: LoanEnd::Borrow { peers: line.addresses().to_vec(), edge, io_timeout },
     }
 }
@@ -88,6 +91,8 @@ pub(super) struct Announce {
     /// A single loan is all the node is for: it ends when that cannot be had.
     alone: bool,
     returned: usize,
+    /// What was given back without all that was answered.
+    lost: Vec<usize>,
 }
 
 impl Announce {
@@ -99,7 +104,15 @@ impl Announce {
     /// For a node with `first` other loans.
     pub(super) fn behind(first: usize, wanted: Vec<Wanted>) -> Self {
         let announced = vec![false; wanted.len()];
-        Self { first, wanted, announced, started: Instant::now(), alone: false, returned: 0 }
+        Self {
+            first,
+            wanted,
+            announced,
+            started: Instant::now(),
+            alone: false,
+            returned: 0,
+            lost: Vec::new(),
+        }
     }
 
     fn place(&self, loan: usize) -> Option<usize> {
@@ -141,8 +154,13 @@ impl serve::Observer for Announce {
                     self.refused(place, in_use_by.as_deref(), *since)?;
                 }
             }
-            AgentEvent::GivenBack(_) => self.returned += 1,
-            AgentEvent::LoadEnded(..) => {}
+            AgentEvent::GivenBack { loan, has_lost } => {
+                if let Some(place) = self.place(*loan) {
+                    self.returned += 1;
+                    self.lost.extend(has_lost.then_some(place));
+                }
+            }
+            AgentEvent::Tenant { .. } | AgentEvent::Overtaken(_) | AgentEvent::LoadEnded(..) => {}
         }
         let all = self.returned >= self.wanted.len();
         Ok(if all { serve::Then::End } else { serve::Then::GoOn })
@@ -161,6 +179,19 @@ impl serve::Observer for Announce {
             wanted.line.function(),
             wanted.io_timeout.as_secs(),
             tried.join(" and "),
+        )))
+    }
+
+    fn conclude(&self) -> Result<(), Failure> {
+        if self.lost.is_empty() {
+            return Ok(());
+        }
+        let names: Vec<_> =
+            self.lost.iter().map(|place| self.wanted[*place].line.function().as_str()).collect();
+        Err(Failure::failed(format!(
+            "{} was given back, but writes that were answered and never flushed could not be made durable: they are lost; \
+             look at the lender's log and check the data",
+            names.join(", ")
         )))
     }
 

@@ -110,6 +110,7 @@ pub(super) fn loans(devices: &[Lent], state: &StateDir, insecure: bool) -> Resul
                 key,
                 insecure,
                 generation: 0,
+                tenancy: state.tenancy(&device.function)?,
                 end: LoanEnd::Lend {
                     image: image::open(&device.source, device.read_only, device.block_size)?,
                     block_size: device.block_size,

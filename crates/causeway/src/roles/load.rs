@@ -47,11 +47,11 @@ impl serve::Observer for Measure {
                 let json = serde_json::to_string(result).map_err(Failure::failed)?;
                 crate::cli::print(&format!("{json}\n"))?;
             }
-            AgentEvent::GivenBack(_) => self.returned = true,
+            AgentEvent::GivenBack { .. } => self.returned = true,
             AgentEvent::Refused { .. } => {
                 return Err(Failure::refused("the lender refuses: in use, or only one side is insecure"));
             }
-            AgentEvent::Ready(_) => {}
+            AgentEvent::Ready(_) | AgentEvent::Tenant { .. } | AgentEvent::Overtaken(_) => {}
         }
         Ok(if self.returned { serve::Then::End } else { serve::Then::GoOn })
     }

@@ -42,7 +42,7 @@ pub fn lend(args: &LendArgs) -> Result<(), Failure> {
     let loans = lend::loans(&devices, &state, args.insecure)?;
     let rails = rails::listen(&rails::named(args.listen.clone()), &mut state)?;
     let lines = lend::lines(&loans, &rails)?;
-    let node = serve::Node::start(name, &state, rails, loans, control)?;
+    let node = serve::Node::start(name, state, rails, loans, control)?;
     for line in &lines {
         crate::cli::print(&format!("{line}\n"))?;
     }
@@ -62,7 +62,7 @@ pub fn borrow(args: &BorrowArgs, line: Line) -> Result<(), Failure> {
     };
     let rails = rails::toward(wanted.line.addresses())?;
     let loans = vec![borrow::loan(&wanted)?];
-    let node = serve::Node::start(name, &state, rails, loans, control)?;
+    let node = serve::Node::start(name, state, rails, loans, control)?;
     node.serve(&mut borrow::Announce::new(vec![wanted]))
 }
 
@@ -84,7 +84,7 @@ pub fn node(config: Config) -> Result<(), Failure> {
     for wanted in &wanted {
         loans.push(borrow::loan(wanted)?);
     }
-    let node = serve::Node::start(config.name, &state, rails, loans, control)?;
+    let node = serve::Node::start(config.name, state, rails, loans, control)?;
     for line in &lines {
         crate::cli::print(&format!("{line}\n"))?;
     }
@@ -123,7 +123,7 @@ pub fn load(args: &LoadArgs, line: Line) -> Result<(), Failure> {
     let control = serve::control_socket(&name)?;
     let rails = rails::toward(line.addresses())?;
     let loans = vec![load::loan(args, &line)];
-    let node = serve::Node::start(name, &state, rails, loans, control)?;
+    let node = serve::Node::start(name, state, rails, loans, control)?;
     node.serve(&mut load::Measure::new(args))
 }
 

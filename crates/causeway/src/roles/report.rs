@@ -43,10 +43,12 @@ pub(super) fn peer_of(view: &View<'_>, loan: usize) -> Option<u64> {
 
 fn card(view: &View<'_>) -> Card {
     let record = view.card;
-    let state = match (record.running, record.restarts) {
-        (true, _) => "running",
-        (false, 0) => "starting",
-        (false, _) => "recovering",
+    let state = match (record.running, record.draining, record.restarts) {
+        (true, ..) => "running",
+        // The next card waits for disk requests of the dead one.
+        (false, Some(_), _) => "draining",
+        (false, None, 0) => "starting",
+        (false, None, _) => "recovering",
     };
     Card {
         pid: record.pid.unwrap_or(0) as u32,
@@ -145,18 +147,27 @@ fn counters(view: &View<'_>) -> Counters {
     let mut counters = Counters::default();
     let mut more = BTreeMap::new();
     let mut count = |name: &str, value: u64| *more.entry(name.to_owned()).or_insert(0) += value;
-    for (_, cells) in view.loans() {
+    for (loan, cells) in view.loans() {
         let (stats, edge) = (cells.channel.stats(), &cells.edge);
         counters.dropped_auth += stats.dropped_auth.get();
         counters.dropped_replay += stats.dropped_replay.get();
         counters.dropped_malformed += stats.dropped_malformed.get();
         counters.denied_accesses += edge.denied_accesses.get();
         count("dropped_generation", stats.dropped_generation.get());
+        count("credit_violations", stats.credit_violations.get());
         count("handshakes", stats.handshakes.get());
+        count("deferred_handshakes", stats.deferred_handshakes.get());
         count("unexpected_completions", edge.unexpected_completions.get());
-        count("malformed_tlps", edge.malformed_tlps.get());
+        count("malformed_tlps", edge.malformed_tlps.get() + stats.malformed_tlps.get());
         count("completion_timeouts", edge.completion_timeouts.get());
         count("information_frames", edge.information_frames.get());
+        if let LoanEnd::Borrow { .. } = &loan.end {
+            let driver = &cells.driver.counters;
+            count("rewritten_writes", driver.rewritten.get());
+            count("lost_writes", driver.lost.get());
+            count("timed_out_requests", cells.server.counters.timeouts.get());
+            count("stalled_clients", cells.server.counters.stalled.get());
+        }
     }
     counters.dropped_malformed += view.gauges().dropped_malformed.get();
     counters.dropped_version = view.gauges().dropped_version.get();

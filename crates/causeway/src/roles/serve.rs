@@ -1,6 +1,6 @@
 //! A running node: its agent, its control socket and its signals.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -8,7 +8,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use base::ids::{DomainId, NodeId};
 use io::agent::{Agent, AgentEvent, LoanEnd, LoanSpec, NodeSpec, Rail};
+use node::Tenancy;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use tracing::{debug, info, warn};
@@ -23,8 +25,8 @@ use crate::state_dir::StateDir;
 /// How long giving back may take before the node ends without it.
 const GIVE_BACK: Duration = Duration::from_secs(8);
 
-/// The bits of a domain: a fabric has 262,144.
-const DOMAIN_MASK: u32 = (1 << 18) - 1;
+/// Between two attempts to write the state folder.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// What a role does about events.
 pub(super) trait Observer {
@@ -39,6 +41,10 @@ pub(super) trait Observer {
     /// Whether the node has done what it was for, and ends by itself.
     fn has_done(&self) -> bool {
         false
+    }
+    /// Everything was given back: how that went.
+    fn conclude(&self) -> Result<(), Failure> {
+        Ok(())
     }
 }
 
@@ -78,6 +84,8 @@ pub(super) fn control_socket(name: &NodeName) -> Result<ControlServer, Failure> 
 /// A node that runs.
 pub(super) struct Node {
     agent: Agent,
+    state: StateDir,
+    tenants: Tenants,
     control: ControlServer,
     http: HttpServer,
     signals: UnixStream,
@@ -90,7 +98,7 @@ pub(super) struct Node {
 impl Node {
     pub(super) fn start(
         name: NodeName,
-        state: &StateDir,
+        state: StateDir,
         rails: Vec<Rail>,
         loans: Vec<LoanSpec>,
         control: ControlServer,
@@ -111,7 +119,8 @@ impl Node {
         };
         let http = HttpServer::start(control.path())?;
         let agent = Agent::start(spec).map_err(|error| Failure::io("cannot start the node", &error))?;
-        Ok(Self { agent, control, http, signals, ending: None, usable: BTreeSet::new() })
+        let (tenants, usable) = (Tenants::default(), BTreeSet::new());
+        Ok(Self { agent, state, tenants, control, http, signals, ending: None, usable })
     }
 
     /// Serves until the node has ended.
@@ -125,10 +134,14 @@ impl Node {
             let mut then = Then::GoOn;
             for event in &events {
                 self.log_event(event);
+                if let AgentEvent::Tenant { loan, tenancy } = event {
+                    self.tenants.add(*loan, *tenancy);
+                }
                 if observer.handle(event)? == Then::End {
                     then = Then::End;
                 }
             }
+            self.tenants.make_durable(&self.state, &mut self.agent);
             if observer.has_done() {
                 self.begin_end(observer);
             }
@@ -142,14 +155,15 @@ impl Node {
                 observer.overdue()?;
             }
             if self.may_end(&then, observer)? {
-                return self.end();
+                return self.end().and_then(|()| observer.conclude());
             }
         }
     }
 
     fn wait(&mut self, deadline: Option<Instant>) -> Result<(), Failure> {
         let ends = self.ending.map(|since| since + GIVE_BACK);
-        let deadline = [deadline, ends, self.agent.poll_timeout()].into_iter().flatten().min();
+        let deadlines = [deadline, ends, self.agent.poll_timeout(), self.tenants.retry_at];
+        let deadline = deadlines.into_iter().flatten().min();
         let timeout = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let timeout = timeout.map(|timeout| Timespec {
             tv_sec: timeout.as_secs() as i64,
@@ -187,6 +201,12 @@ impl Node {
         if since.elapsed() < GIVE_BACK {
             return Ok(false);
         }
+        if self.agent.view().loans().any(|(_, cells)| cells.edge.has_lost.get() != 0) {
+            return Err(Failure::failed(
+                "the lender did not answer, and writes that were answered but never flushed are lost; the lender keeps \
+                 the drive for this node",
+            ));
+        }
         Err(Failure::unreachable(
             "the lender did not answer, so the drive was neither flushed nor given back; the lender keeps it for this node",
         ))
@@ -204,9 +224,17 @@ impl Node {
                 }
             }
             AgentEvent::Ready(loan) => debug!(function = name(loan), "drive is usable to the new card too"),
-            AgentEvent::GivenBack(loan) => {
+            AgentEvent::Tenant { loan, tenancy } => {
+                info!(function = name(loan), node = %tenancy.node, "another node than before takes the function");
+            }
+            AgentEvent::Overtaken(loan) => warn!(
+                function = name(loan),
+                "another node has used the drive meanwhile: requests under way fail, and if anything was not flushed, \
+                 that is lost and the next flush says so"
+            ),
+            AgentEvent::GivenBack { loan, has_lost } => {
                 self.usable.remove(loan);
-                info!(function = name(loan), "loan was given back");
+                info!(function = name(loan), has_lost, "loan was given back");
             }
             AgentEvent::Refused { loan, .. } => {
                 self.usable.remove(loan);
@@ -229,22 +257,55 @@ impl Node {
     }
 }
 
+/// Changes of who uses what this node lends, until they are durable.
+#[derive(Default)]
+struct Tenants {
+    /// By loan.
+    waiting: BTreeMap<usize, Tenancy>,
+    retry_at: Option<Instant>,
+}
+
+impl Tenants {
+    fn add(&mut self, loan: usize, tenancy: Tenancy) {
+        self.waiting.insert(loan, tenancy);
+        self.retry_at = Some(Instant::now());
+    }
+
+    /// Writes what waits, and tells the card. What cannot be written is tried again: until then its user waits, since
+    /// nobody could tell after a restart that there was one.
+    fn make_durable(&mut self, state: &StateDir, agent: &mut Agent) {
+        if self.retry_at.is_none_or(|at| at > Instant::now()) {
+            return;
+        }
+        self.retry_at = None;
+        while let Some((&loan, &tenancy)) = self.waiting.first_key_value() {
+            let function = agent.view().spec().loans[loan].function.clone();
+            let named = function.parse().map_err(Failure::usage);
+            if let Err(error) = named.and_then(|name| Ok(state.set_tenancy(&name, tenancy)?)) {
+                warn!(function, node = %tenancy.node, again_in = ?RETRY, "the function cannot be used yet: {error}");
+                self.retry_at = Some(Instant::now() + RETRY);
+                return;
+            }
+            self.waiting.remove(&loan);
+            agent.set_tenancy(loan, tenancy);
+        }
+    }
+}
+
 /// What is wrong where two nodes have one domain. Addresses tell nodes apart by their domain; a loan between two such
 /// nodes works, as nobody stands between them, but a fabric that has both would not know which is meant.
 fn shared_domain(node: u64, peer: u64) -> Option<String> {
-    // The agent folds a node's identity into its domain bit by bit, so equal domains show in the bits that differ.
-    let differs = node ^ peer;
-    let folded = (differs as u32 ^ (differs >> 32) as u32) & DOMAIN_MASK;
-    match (differs, folded) {
-        (0, _) => Some(format!(
+    let domains = [node, peer].map(|node| DomainId::of(NodeId(node)));
+    match (node == peer, domains[0] == domains[1]) {
+        (true, _) => Some(format!(
             "this node and the lender have one identity, {node:016x}: one's state folder is a copy of the other's; \
              give one of them a new folder with --state-dir or `state_dir`"
         )),
-        (_, 0) => Some(format!(
+        (false, true) => Some(format!(
             "this node, {node:016x}, and the lender, {peer:016x}, have the same domain by chance; give one of them a \
              new identity: a new folder with --state-dir or `state_dir`"
         )),
-        _ => None,
+        (false, false) => None,
     }
 }
 

@@ -15,11 +15,14 @@ fn mode(path: &Path) -> u32 {
 fn the_second_opening_finds_what_the_first_made() {
     let (_temporary, path) = folder();
     let nvme0: FunctionName = "nvme0".parse().unwrap();
+    let tenancy = Tenancy { number: 7, node: NodeId(u64::MAX - 1) };
     let (identity, key) = {
         let mut state = StateDir::open(&path).unwrap();
         assert_eq!((state.incarnation(), state.port()), (1, None));
         assert_eq!(state.generation(&nvme0).unwrap(), 0);
         assert_eq!(state.raise_generation(&nvme0).unwrap(), 1);
+        assert_eq!(state.tenancy(&nvme0).unwrap(), Tenancy::default());
+        state.set_tenancy(&nvme0, tenancy).unwrap();
         state.set_port(7411).unwrap();
         (state.identity(), state.key().clone())
     };
@@ -28,6 +31,7 @@ fn the_second_opening_finds_what_the_first_made() {
     assert_eq!(state.identity(), identity);
     assert_eq!(state.key(), &key);
     assert_eq!(state.port(), Some(7411));
+    assert_eq!(state.tenancy(&nvme0).unwrap(), tenancy);
     assert_eq!(state.generation(&nvme0).unwrap(), 1);
     assert_eq!(state.raise_generation(&nvme0).unwrap(), 2);
     assert_eq!(state.generation(&"nvme1".parse().unwrap()).unwrap(), 0);
@@ -89,10 +93,15 @@ fn every_truncation_and_every_flipped_bit_is_named() {
         let mut state = StateDir::open(&path).unwrap();
         state.set_port(7411).unwrap();
         state.raise_generation(&function).unwrap();
+        state.set_tenancy(&function, Tenancy { number: 3, node: NodeId(5) }).unwrap();
     }
-    let open =
-        |path: &Path| StateDir::open(path).and_then(|state| state.generation(&function).map(|_| state));
-    for name in [IDENTITY, KEY, INCARNATION, PORT, "generation.nvme0"] {
+    let open = |path: &Path| {
+        let state = StateDir::open(path)?;
+        state.generation(&function)?;
+        state.tenancy(&function)?;
+        Ok::<_, StateError>(state)
+    };
+    for name in [IDENTITY, KEY, INCARNATION, PORT, "generation.nvme0", "tenancy.nvme0"] {
         let file = path.join(name);
         let whole = fs::read(&file).unwrap();
         let truncated = (0..whole.len()).map(|length| whole[..length].to_vec());

@@ -48,6 +48,8 @@ pub struct ServerCells {
     pub(super) read_only: Cell<u32>,
     /// 1 while the drive is known, so that handshakes go on.
     pub(super) known: Cell<u32>,
+    /// Requests given up that the drive has not been told of.
+    pub(super) untold: Cell<u32>,
     pub(super) slots: SlotCells<PLACE_WORDS>,
     pub(super) requests: [RequestCells; PLACES],
     /// Requests with something to emit.
@@ -75,6 +77,8 @@ pub struct ServerCounters {
     pub timeouts: Counter,
     /// Requests abandoned while the drive had them: timed out, or their client left.
     pub abandoned: Counter,
+    /// Connections ended because a payload did not arrive while others waited for pages.
+    pub stalled: Counter,
     /// Connections ended because the client broke the protocol.
     pub protocol_errors: Counter,
 }
@@ -92,6 +96,8 @@ pub(super) struct ConnectionCells {
     pub(super) output_end: Cell<u64>,
     /// Since when the first request waits for pages or a place, in nanoseconds; 0 for not.
     pub(super) starved_since: Cell<u64>,
+    /// When the last byte of the present write's payload arrived, in nanoseconds.
+    pub(super) filled_at: Cell<u64>,
     /// Bytes of payload that belong to nothing.
     pub(super) skip: Cell<u32>,
     /// Bytes of the present write's payload that have arrived.
@@ -182,7 +188,9 @@ pub(super) struct Request {
     /// A flush follows when all else is done.
     pub(super) flush_after: u8,
     pub(super) connection: u8,
-    pub(super) reserved: [u8; 3],
+    /// 1 if it was given up and the drive has not been told.
+    pub(super) untold: u8,
+    pub(super) reserved: [u8; 2],
 }
 
 /// Codes of [`Request::stage`].

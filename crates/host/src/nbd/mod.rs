@@ -8,7 +8,9 @@
 //! Bounds: [`CONNECTIONS`], each with [`INPUT_BYTES`] of input and [`CONNECTION_REQUESTS`] requests; [`REQUESTS`] in
 //! all; reads and writes of up to [`ACCEPTED_PAYLOAD`]. Who exceeds them is not read from until there is room again.
 //!
-//! A request that the drive does not end in time fails with `EIO`. Its pages stay held until the drive lets go of them.
+//! A request that the drive does not end in time fails with `EIO`. The drive is told ([`Server::poll_abandoned`]), and its
+//! pages stay held until the drive lets go of them. A client that stops in the middle of a payload is closed as soon as another
+//! waits for its pages.
 //!
 //! Left out: TLS, metadata contexts and block status, extended headers, CACHE, resizing.
 
@@ -20,6 +22,7 @@ mod requests;
 #[cfg(test)]
 mod tests;
 
+use core::ops::RangeInclusive;
 use core::time::Duration;
 
 use base::Instant;
@@ -75,8 +78,8 @@ impl Phase {
 
 /// The NBD server in front of one drive.
 ///
-/// The drain contract: after any verb call [`poll_request`](Self::poll_request) until it returns `None` or the drive has
-/// no room, commit, then act on it, and send what [`send_spans`](Self::send_spans) gives.
+/// The drain contract: after any verb call [`poll_abandoned`](Self::poll_abandoned) until it returns `None` and
+/// [`poll_request`](Self::poll_request) until it does or the drive has no room, commit, then act on it, and send what [`send_spans`](Self::send_spans) gives.
 pub struct Server<'m> {
     cells: &'m ServerCells,
     pages: Pages<'m>,
@@ -85,6 +88,8 @@ pub struct Server<'m> {
     io_timeout: Duration,
     /// The present, as the last verb was told.
     now: Instant,
+    /// What the first one was told.
+    born: Option<Instant>,
     /// The received positions, as far as this card was told.
     received: [u64; CONNECTIONS],
     /// Pages that the first request of a connection waits for.
@@ -104,6 +109,7 @@ impl<'m> Server<'m> {
             journal,
             io_timeout,
             now: Instant::ZERO,
+            born: None,
             received: core::array::from_fn(|slot| cells.connections[slot].parsed.get()),
             starved: [None; CONNECTIONS],
             part: [PageIndex(0); BlockRequest::MAX_PAGES],
@@ -113,7 +119,7 @@ impl<'m> Server<'m> {
     /// A client has connected; `slot` is idle. Both positions start at 0.
     pub fn open(&mut self, now: Instant, slot: usize) {
         assert!(self.is_idle(slot), "a connection is opened in an idle slot");
-        self.now = now;
+        self.set_now(now);
         self.received[slot] = 0;
         self.starved[slot] = None;
         self.cells.counters.connections.add(1);
@@ -122,7 +128,7 @@ impl<'m> Server<'m> {
 
     /// The client has gone, or the connection was closed: what is in flight ends silently.
     pub fn closed(&mut self, now: Instant, slot: usize) {
-        self.now = now;
+        self.set_now(now);
         self.abandon_all(slot);
         self.reset_connection(slot);
         self.starved[slot] = None;
@@ -158,7 +164,7 @@ impl<'m> Server<'m> {
 
     /// The client's stream has been received up to `position`. Told again to a successor.
     pub fn handle_received(&mut self, now: Instant, slot: usize, position: u64) {
-        self.now = now;
+        self.set_now(now);
         let most = self.parsed_at_commit(slot) + INPUT_BYTES as u64;
         self.received[slot] = position.min(most).max(self.received[slot]);
         self.advance(slot);
@@ -172,7 +178,7 @@ impl<'m> Server<'m> {
 
     /// The client's stream has been sent up to `position`. Told again to a successor.
     pub fn handle_sent(&mut self, now: Instant, slot: usize, position: u64) {
-        self.now = now;
+        self.set_now(now);
         self.pop_sent(slot, position);
         self.advance(slot);
     }
@@ -186,7 +192,7 @@ impl<'m> Server<'m> {
     /// likes. Requests that were cut into blocks of another size fail.
     pub fn set_geometry(&mut self, now: Instant, geometry: Option<Geometry>) {
         let (cells, journal) = (self.cells, self.journal);
-        self.now = now;
+        self.set_now(now);
         let known = u32::from(geometry.is_some());
         let Some(geometry) = geometry else { return cells.known.set(journal, known) };
         let old = cells.block_size.get();
@@ -202,13 +208,20 @@ impl<'m> Server<'m> {
         }
     }
 
+    /// Another host has used the drive meanwhile: every request that has not ended fails with `EIO`, as soon as the drive
+    /// lets go of it.
+    pub fn fail_requests(&mut self, now: Instant) {
+        self.set_now(now);
+        self.fail_all();
+    }
+
     /// The next request to the drive, each once.
     pub fn poll_request(&mut self) -> Option<BlockRequest<'_>> {
         self.resume();
         let (place, part) = self.next_part()?;
         let count = self.copy_pages(place, &part);
         Some(BlockRequest {
-            id: u32::from(place) << 16 | u32::from(part.index),
+            id: id_of(place, part.index),
             kind: part.kind,
             lba: part.lba,
             blocks: part.blocks,
@@ -217,13 +230,24 @@ impl<'m> Server<'m> {
         })
     }
 
+    /// Identifiers of requests to the drive that nobody waits for any more, each once: some of them may have ended.
+    pub fn poll_abandoned(&mut self) -> Option<RangeInclusive<u32>> {
+        let (place, request) = self.tell_abandoned()?;
+        Some(id_of(place, 0)..=id_of(place, request.parts))
+    }
+
     /// The drive has ended request `id`.
     pub fn handle_completion(&mut self, now: Instant, id: u32, result: Result<(), BlockError>) {
-        self.now = now;
+        self.set_now(now);
         let place = (id >> 16) as u16;
         if usize::from(place) < cells::PLACES && self.slots.is_used(place) {
             self.part_done(place, result);
         }
+    }
+
+    /// Whether a client waits for pages that nobody is about to free: the drive may have some.
+    pub fn wants_pages(&self) -> bool {
+        self.starved.iter().flatten().any(|pages| *pages > 0 && !self.has_room(*pages))
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) is to be called, if at all: at once when a request waits for pages
@@ -238,7 +262,7 @@ impl<'m> Server<'m> {
 
     /// Time has come.
     pub fn handle_timeout(&mut self, now: Instant) {
-        self.now = now;
+        self.set_now(now);
         self.resume();
         let deadline = self.cells.deadline.get();
         if deadline != 0 && deadline <= now.as_nanos() {
@@ -259,6 +283,11 @@ impl<'m> Server<'m> {
     /// The statistics.
     pub fn counters(&self) -> &'m ServerCounters {
         &self.cells.counters
+    }
+
+    fn set_now(&mut self, now: Instant) {
+        self.now = now;
+        self.born.get_or_insert(now);
     }
 
     fn connection(&self, slot: usize) -> &'m ConnectionCells {
@@ -306,9 +335,13 @@ impl<'m> Server<'m> {
 
     fn reset_connection(&self, slot: usize) {
         let (connection, journal) = (self.connection(slot), self.journal);
-        for position in
-            [&connection.parsed, &connection.parsed_step, &connection.output_end, &connection.starved_since]
-        {
+        for position in [
+            &connection.parsed,
+            &connection.parsed_step,
+            &connection.output_end,
+            &connection.starved_since,
+            &connection.filled_at,
+        ] {
             position.set(journal, 0);
         }
         for count in [&connection.held, &connection.pages, &connection.filling] {
@@ -321,4 +354,9 @@ impl<'m> Server<'m> {
         connection.output_tail.set(journal, 0);
         self.set_phase(slot, Phase::Closed);
     }
+}
+
+/// Names part `part` of the request at `place` to the drive.
+fn id_of(place: u16, part: u16) -> u32 {
+    u32::from(place) << 16 | u32::from(part)
 }

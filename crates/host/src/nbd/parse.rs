@@ -111,7 +111,10 @@ impl Server<'_> {
             (filled, taken) = (filled + len, taken + len);
         }
         self.consume(slot, arrived);
-        connection.filled.set(self.journal, filled as u32);
+        if arrived > 0 {
+            connection.filled.set(self.journal, filled as u32);
+            connection.filled_at.set(self.journal, self.now.as_nanos());
+        }
         if filled < request.len as usize {
             return false;
         }

@@ -1,5 +1,7 @@
 //! Requests: what is admitted, how it is cut for the drive, and how it ends.
 
+use core::time::Duration;
+
 use base::Instant;
 use base::ledger::{PAGE_SIZE, PageIndex, Pages};
 use spec::nbd::{Command, NbdError, RequestHeader};
@@ -18,6 +20,12 @@ const PAGES_RESERVED: usize = 256;
 
 /// Pages that requests of all connections may have, however many the driver keeps.
 const PAGES_FOR_REQUESTS: usize = Pages::CAPACITY - Driver::KEPT_PAGES;
+
+/// A client that has sent nothing of a payload for so long is closed when another waits for pages.
+pub(super) const STALL: Duration = Duration::from_secs(3);
+
+/// Whoever looks later than that cannot blame the client.
+const LATE: Duration = Duration::from_secs(1);
 
 /// Pages that are left to whoever shares the pool.
 const POOL_RESERVE: usize = 64;
@@ -75,6 +83,7 @@ impl Server<'_> {
         if kind == BlockKind::Write {
             connection.filling.set(self.journal, place);
             connection.filled.set(self.journal, 0);
+            connection.filled_at.set(self.journal, self.now.as_nanos());
             self.set_phase(slot, Phase::Payload);
         } else {
             self.activate(place);
@@ -100,7 +109,8 @@ impl Server<'_> {
             queued: 0,
             flush_after: u8::from(fua && kind == BlockKind::Trim),
             connection: slot as u8,
-            reserved: [0; 3],
+            untold: 0,
+            reserved: [0; 2],
         }
     }
 
@@ -202,7 +212,36 @@ impl Server<'_> {
         }
         self.arm(end);
         self.starved[slot] = Some(count);
+        if count > 0 {
+            self.evict_stalled(slot);
+        }
         Admission::Wait
+    }
+
+    /// Someone waits for pages: whoever has them for a payload that does not arrive loses them, and the connection.
+    fn evict_stalled(&mut self, starving: usize) {
+        for slot in (0..CONNECTIONS).filter(|slot| *slot != starving) {
+            if self.phase(slot) != Phase::Payload {
+                continue;
+            }
+            let connection = self.connection(slot);
+            // What came to a dead card its successor is told in its first moments.
+            let since = Instant::from_nanos(connection.filled_at.get()).max(self.born.unwrap_or(self.now));
+            let end = since + STALL;
+            if end > self.now {
+                self.arm(end);
+                continue;
+            }
+            if self.now.since(end) >= LATE {
+                // The card itself may have been away, and the payload may be there by now.
+                connection.filled_at.set(self.journal, self.now.as_nanos());
+                self.arm(self.now + STALL);
+                continue;
+            }
+            self.cells.counters.stalled.add(1);
+            self.set_phase(slot, Phase::Closing);
+            self.release(connection.filling.get());
+        }
     }
 
     pub(super) fn request(&self, place: u16) -> Request {
@@ -365,6 +404,9 @@ impl Server<'_> {
         if request.stage != stage::ABANDONED {
             self.discount(&request);
         }
+        if request.untold != 0 {
+            self.cells.untold.update(self.journal, |untold| untold - 1);
+        }
         self.slots.free(place);
     }
 
@@ -379,9 +421,25 @@ impl Server<'_> {
     fn abandon(&mut self, place: u16) {
         let request = self.request(place);
         self.discount(&request);
-        self.set_request(place, Request { stage: stage::ABANDONED, ..request });
-        self.cells.counters.abandoned.add((request.outstanding > 0).into());
+        let untold = u8::from(request.outstanding > 0);
+        self.set_request(place, Request { stage: stage::ABANDONED, untold, ..request });
+        if untold != 0 {
+            self.cells.untold.update(self.journal, |untold| untold + 1);
+        }
+        self.cells.counters.abandoned.add(untold.into());
         self.settle(place);
+    }
+
+    /// A request that was given up and that the drive has not been told of; now it is.
+    pub(super) fn tell_abandoned(&mut self) -> Option<(u16, Request)> {
+        if self.cells.untold.get() == 0 {
+            return None;
+        }
+        let place = self.slots.iter().find(|place| self.request(*place).untold != 0)?;
+        let request = Request { untold: 0, ..self.request(place) };
+        self.set_request(place, request);
+        self.cells.untold.update(self.journal, |untold| untold - 1);
+        Some((place, request))
     }
 
     /// Abandons all requests of a connection and what was to be sent.

@@ -15,6 +15,8 @@ pub(super) const IN_FLIGHT: usize = 255;
 /// Command identifiers. Twice what is in flight, since an identifier that a step frees is used again only after the
 /// commit, and all in flight may end in one step.
 pub(super) const COMMANDS: usize = 512;
+/// Commands of the driver's own that may wait for the submission queue.
+pub(super) const OWN_PENDING: usize = 128;
 /// Words of the map of command identifiers.
 pub(super) const COMMAND_WORDS: usize = COMMANDS / 64;
 /// Bytes of one command's PRP list or range: all pages of a request but the first, rounded up.
@@ -108,8 +110,8 @@ pub struct DriverCells {
     pub(super) issued: Cell<u16>,
     /// How much of the first pending command has been written to the controller's memory.
     pub(super) piece: Cell<u16>,
-    /// One more than the identifier of the driver's own command; 0 for none. It is never in `pending`.
-    pub(super) own: Cell<u16>,
+    /// 1 while a flush of the driver's own is waiting or at the controller.
+    pub(super) own_flush: Cell<u16>,
 
     /// Namespace size in logical blocks; valid with `block_size`.
     pub(super) blocks: Cell<u64>,
@@ -122,6 +124,8 @@ pub struct DriverCells {
     pub(super) commands: [CommandCells; COMMANDS],
     /// Commands that wait for the submission queue.
     pub(super) pending: Fifo<u16, COMMANDS>,
+    /// Commands of the driver's own that wait for the submission queue; they go first.
+    pub(super) own: Fifo<u16, OWN_PENDING>,
     /// Completions that wait to be polled.
     pub(super) done: Fifo<Done, COMMANDS>,
     pub(super) admin_cq: [Cell<[u64; 2]>; ADMIN_ENTRIES as usize],
@@ -227,6 +231,8 @@ pub(super) mod owner {
     pub(in super::super) const LAST_FLUSH: u8 = 2;
     /// A kept write, written again.
     pub(in super::super) const REWRITE: u8 = 3;
+    /// The requester has given it up: it ends when it leaves the controller, and is not issued (again).
+    pub(in super::super) const NOBODY: u8 = 4;
 }
 
 impl Command {
@@ -243,6 +249,22 @@ impl Command {
             3 => BlockKind::Trim,
             _ => BlockKind::WriteZeroes,
         }
+    }
+
+    /// Whether the driver itself wants it.
+    pub(super) fn is_own(&self) -> bool {
+        matches!(self.owner, owner::FLUSH | owner::LAST_FLUSH | owner::REWRITE)
+    }
+
+    /// Whether the requester waits for it no longer.
+    pub(super) fn is_given_up(&self) -> bool {
+        self.owner == owner::NOBODY
+    }
+
+    /// Whether both are about the same blocks.
+    pub(super) fn overlaps(&self, other: &Self) -> bool {
+        let end = |command: &Self| command.lba.saturating_add(command.blocks.into());
+        self.lba < end(other) && other.lba < end(self)
     }
 
     /// Whether it changes what the drive holds.

@@ -1,6 +1,8 @@
 //! Commands in flight: issued, ended, tried again, issued anew after a reset.
 
-use base::{Instant, Payload};
+use core::ops::RangeInclusive;
+
+use base::{Instant, Payload, Rule};
 use spec::nvme::registers::Csts;
 use spec::nvme::{Status, StatusCodeType};
 use zerocopy::IntoBytes;
@@ -134,25 +136,93 @@ impl Driver<'_> {
         }
     }
 
-    /// The driver's own command is not among the pending ones.
+    /// The first command that waits for the submission queue waits no longer.
     fn leave_pending(&self, command: &Command) {
-        if command.owner == owner::REQUESTER {
+        if command.is_own() {
+            self.cells.own.pop(self.journal);
+        } else {
             self.cells.pending.pop(self.journal);
+        }
+    }
+
+    /// The command is the last to wait for the submission queue.
+    fn join_pending(&self, cid: u16, command: &Command) {
+        if command.is_own() {
+            self.cells.own.push(self.journal, cid);
+        } else {
+            self.cells.pending.push(self.journal, cid);
         }
     }
 
     /// The next command to be issued, if one may be.
     pub(super) fn next_pending(&self) -> Option<u16> {
         let cells = self.cells;
-        if let Some(own) = cells.own.get().checked_sub(1)
-            && self.command(own).head.get().stage == stage::PENDING
-        {
+        if let Some(own) = cells.own.front() {
             return Some(own);
         }
         if self.unflushed.is_rewriting() {
             return None;
         }
-        cells.pending.front().filter(|cid| self.can_keep(&self.command(*cid).head.get()))
+        cells.pending.front().filter(|cid| {
+            let command = self.command(*cid).head.get();
+            self.can_keep(&command) && !self.is_held(&command)
+        })
+    }
+
+    /// Whether the controller still has a write to the same blocks that was given up: it would not be known which is later.
+    fn is_held(&self, command: &Command) -> bool {
+        self.running.has_given_up()
+            && self.slots.iter().any(|cid| {
+                let other = self.command(cid).head.get();
+                let is_running = other.is_given_up() && other.stage == stage::ISSUED;
+                is_running && other.is_write() && other.overlaps(command)
+            })
+    }
+
+    /// The requester no longer waits for the requests whose identifiers lie in `ids`. What the controller does not have ends at
+    /// once with [`BlockError::Io`]; what it has ends as it may, but is not issued again, and nothing that is about the same
+    /// blocks is issued before. So a write that was given up comes before whatever is submitted afterwards, or never.
+    pub fn abandon(&mut self, ids: impl Iterator<Item = RangeInclusive<u32>>) {
+        let mut waiting = false;
+        for ids in ids.filter(|_| self.journal.rule(Rule::TakeBack)) {
+            for cid in self.slots.iter() {
+                let head = &self.command(cid).head;
+                let command = head.get();
+                if command.owner != owner::REQUESTER || !ids.contains(&command.id) {
+                    continue;
+                }
+                let command = Command { owner: owner::NOBODY, ..command };
+                head.set(self.journal, command);
+                if command.stage == stage::ISSUED {
+                    self.running.give_up(&command);
+                } else {
+                    waiting = true;
+                }
+            }
+        }
+        if waiting {
+            self.end_waiting();
+        }
+    }
+
+    /// Ends what was given up and is not at the controller.
+    fn end_waiting(&mut self) {
+        let (cells, journal) = (self.cells, self.journal);
+        // The first may have been written to the controller's memory in part.
+        cells.piece.set(journal, 0);
+        for _ in 0..cells.pending.len() {
+            if let Some(cid) = cells.pending.pop(journal)
+                && !self.command(cid).head.get().is_given_up()
+            {
+                cells.pending.push(journal, cid);
+            }
+        }
+        for cid in self.slots.iter() {
+            let command = self.command(cid).head.get();
+            if command.is_given_up() && command.stage != stage::ISSUED {
+                self.finish(cid, code(Err(BlockError::Io)));
+            }
+        }
     }
 
     /// Command `cid` has ended at the controller.
@@ -169,22 +239,24 @@ impl Driver<'_> {
             Verdict::Once | Verdict::Final => {}
         }
         let ended = error_of(status);
-        let is_requested = command.owner == owner::REQUESTER;
-        let result = if is_requested && ended.is_ok() { self.settle(cid, &command) } else { ended };
+        let result = if !command.is_own() && ended.is_ok() { self.settle(cid, &command) } else { ended };
         self.finish(cid, code(result));
     }
 
     /// Issues a command again: the first time at once, then after growing waits. Whoever submitted it decides for how long.
     fn try_again(&mut self, now: Instant, cid: u16) {
         let (cells, journal) = (self.cells, self.journal);
+        if self.command(cid).head.get().is_given_up() {
+            return self.finish(cid, code(Err(BlockError::Io)));
+        }
         let mut command = self.leave_controller(cid);
         cells.counters.retries.add(1);
         command.stage = if command.tries == 0 { stage::PENDING } else { stage::DELAYED };
         if command.stage == stage::DELAYED {
             command.at = self.after(now, backoff_ms(command.tries.into()));
             self.arm_retry(command.at);
-        } else if command.owner == owner::REQUESTER {
-            cells.pending.push(journal, cid);
+        } else {
+            self.join_pending(cid, &command);
         }
         command.tries = command.tries.saturating_add(1);
         self.command(cid).head.set(journal, command);
@@ -205,9 +277,7 @@ impl Driver<'_> {
                 continue;
             }
             head.set(journal, Command { stage: stage::PENDING, ..command });
-            if command.owner == owner::REQUESTER {
-                cells.pending.push(journal, cid);
-            }
+            self.join_pending(cid, &command);
         }
     }
 
@@ -223,10 +293,10 @@ impl Driver<'_> {
     pub(super) fn finish(&mut self, cid: u16, result: u32) {
         let (cells, journal) = (self.cells, self.journal);
         let command = self.leave_controller(cid);
-        if command.owner == owner::REQUESTER {
-            cells.done.push(journal, Done { id: command.id, result });
-        } else {
+        if command.is_own() {
             self.own_ended(&command, result == 0);
+        } else {
+            cells.done.push(journal, Done { id: command.id, result });
         }
         self.slots.free(cid);
         cells.counters.commands.add(1);
@@ -244,12 +314,17 @@ impl Driver<'_> {
         command
     }
 
-    /// Everything in flight waits for new queues; what the driver itself wanted, it will want again.
+    /// Everything in flight waits for new queues; what the driver itself wanted, it will want again, and what was given up
+    /// ends.
     pub(super) fn requeue(&mut self) {
         let (cells, journal) = (self.cells, self.journal);
         self.drop_own();
         cells.pending.clear(journal);
         for cid in self.slots.iter() {
+            if self.command(cid).head.get().is_given_up() {
+                self.take_back(cid);
+                continue;
+            }
             let command = self.leave_controller(cid);
             cells.counters.reissued.add((command.stage == stage::ISSUED).into());
             self.command(cid).head.set(journal, Command { stage: stage::PENDING, ..command });
@@ -257,6 +332,14 @@ impl Driver<'_> {
         }
         cells.retry.set(journal, 0);
         cells.piece.set(journal, 0);
+    }
+
+    /// The controller begins anew with command `cid`, which was given up. Nobody knows whether it has been done, and once seen it
+    /// must not vanish with the controller's power: so it is kept like the others, and nothing is issued before those.
+    fn take_back(&mut self, cid: u16) {
+        let command = self.command(cid).head.get();
+        self.keep(cid, &command);
+        self.finish(cid, code(Err(BlockError::Io)));
     }
 
     /// The ages are looked at while something is issued.

@@ -16,8 +16,8 @@ use spec::nvme::{
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::cells::{ADMIN_ENTRIES, AccessRecord, IO_ENTRIES, SUBMISSION_BYTES, access, flag, owner, region};
-use super::{ACCESS_TIMEOUT, Driver, commands};
-use crate::{Access, AccessId, BlockError, BlockRequest};
+use super::{ACCESS_TIMEOUT, Driver};
+use crate::{Access, AccessId, BlockRequest};
 
 /// The namespace that is driven.
 pub(super) const NSID: u32 = 1;
@@ -499,11 +499,7 @@ impl Driver<'_> {
         self.cells.block_size.set(self.journal, block_size);
         self.cells.blocks.set(self.journal, namespace.nsze.get());
         if old != 0 && old != block_size {
-            self.lose_all();
-            self.cells.pending.clear(self.journal);
-            for cid in self.slots.iter() {
-                self.finish(cid, commands::code(Err(BlockError::Io)));
-            }
+            self.fail_all();
         }
         true
     }

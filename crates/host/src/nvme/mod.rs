@@ -5,7 +5,8 @@
 //! queue memory. Completions are noticed because the controller writes them into that memory.
 //!
 //! A request never fails because the controller is away: a lost access, a command that is too old and a fatal status
-//! all lead to a reset, and everything in flight is issued again afterwards. Whoever submits decides how long to wait.
+//! all lead to a reset, and everything in flight is issued again afterwards. Whoever submits decides how long to wait, and
+//! says when that is over ([`Driver::abandon`]): what was given up happens before anything that is submitted later, or never.
 //! What has ended and is not flushed is kept, and written again before that: the controller may have lost it.
 //!
 //! All state lies in [`DriverCells`]; a driver made over the cells of a dead card goes on exactly there. Bounds:
@@ -115,6 +116,14 @@ impl<'m> Driver<'m> {
         }
     }
 
+    /// Another host has used the drive meanwhile: what is kept must not be written over what it wrote and is lost, and
+    /// everything in flight ends with [`BlockError::Io`]. Then as [`handle_reset`](Self::handle_reset).
+    pub fn forget(&mut self, now: Instant) {
+        self.drop_own();
+        self.fail_all();
+        self.handle_reset(now);
+    }
+
     /// Ends in order: accepts nothing more, waits for what is in flight, flushes, and shuts the controller down
     /// (NVMe 2.0 §3.6). Ends by force after [`SHUTDOWN_TIMEOUT`]; what is then in flight fails with
     /// [`BlockError::Io`].
@@ -161,7 +170,9 @@ impl<'m> Driver<'m> {
         if self.cells.shutdown_limit.get() != 0 || matches!(self.state(), State::Stopped | State::ShutDown) {
             return 0;
         }
-        IN_FLIGHT.saturating_sub(self.slots.used() + self.cells.done.len())
+        // The driver's own commands come on top, and what a step frees is taken again only after it.
+        let left = IN_FLIGHT.saturating_sub(self.slots.used() + self.cells.done.len());
+        if self.slots.can_alloc() { left } else { 0 }
     }
 
     /// Requests that are accepted and have not ended.
@@ -172,6 +183,11 @@ impl<'m> Driver<'m> {
     /// Writes that have ended and are kept until they are flushed, and the pages that the driver holds for them.
     pub fn kept(&self) -> (usize, usize) {
         self.unflushed.len()
+    }
+
+    /// Whether something that was answered with success is lost, and no flush has reported it.
+    pub fn has_lost(&self) -> bool {
+        self.unflushed.has_lost()
     }
 
     /// Whether the function may read a page now: a write of it is at the controller.
@@ -290,25 +306,28 @@ impl<'m> Driver<'m> {
         &self.cells.counters
     }
 
-    /// Ends by force.
+    /// Ends by force: what is kept nobody will flush any more.
     fn give_up(&mut self) {
         self.drop_own();
-        self.cells.retry.set(self.journal, 0);
-        for cid in self.slots.iter() {
-            self.finish(cid, commands::code(Err(BlockError::Io)));
-        }
-        self.cells.pending.clear(self.journal);
+        self.fail_all();
         self.cells.out.clear(self.journal);
         self.cells.awaited.set(self.journal, 0);
         self.cells.watch.set(self.journal, 0);
         self.set_state(State::ShutDown);
     }
 
+    /// Everything kept is lost, and everything in flight fails; the driver has nothing of its own in flight.
+    fn fail_all(&mut self) {
+        self.lose_all();
+        self.cells.pending.clear(self.journal);
+        self.cells.retry.set(self.journal, 0);
+        for cid in self.slots.iter() {
+            self.finish(cid, commands::code(Err(BlockError::Io)));
+        }
+    }
+
     fn enqueue(&mut self, command: Command) -> u16 {
-        let cid = self
-            .slots
-            .alloc()
-            .expect("at most half of the identifiers are taken, and as many were freed in this step");
+        let cid = self.slots.alloc().expect("room was asked for");
         self.cells.commands[cid as usize].head.set(self.journal, command);
         self.cells.pending.push(self.journal, cid);
         cid

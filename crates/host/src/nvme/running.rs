@@ -14,6 +14,8 @@ pub(super) struct Running {
     writes: usize,
     pages: usize,
     flushes: usize,
+    /// Writes that nobody waits for.
+    given_up: usize,
 }
 
 /// How many commands let the controller read a page, and write it.
@@ -25,7 +27,13 @@ struct Rights {
 
 impl Running {
     pub(super) fn new() -> Self {
-        Self { rights: vec![Rights::default(); Pages::CAPACITY], writes: 0, pages: 0, flushes: 0 }
+        Self {
+            rights: vec![Rights::default(); Pages::CAPACITY],
+            writes: 0,
+            pages: 0,
+            flushes: 0,
+            given_up: 0,
+        }
     }
 
     /// A command is issued. `is_kept` says whether it is to be kept when it has ended.
@@ -58,6 +66,17 @@ impl Running {
             change(&mut self.pages, command.pages.into());
         }
         change(&mut self.flushes, (kind == BlockKind::Flush).into());
+        change(&mut self.given_up, (command.is_given_up() && command.is_write()).into());
+    }
+
+    /// A command that has begun was given up.
+    pub(super) fn give_up(&mut self, command: &Command) {
+        self.given_up += usize::from(command.is_write());
+    }
+
+    /// Whether a write that was given up is at the controller.
+    pub(super) fn has_given_up(&self) -> bool {
+        self.given_up > 0
     }
 
     /// Writes that will be kept when they end, and their pages.

@@ -6,23 +6,31 @@
 //! success releases what had been kept when it was issued.
 //!
 //! Rules: writes are kept in the order of their completions, those with FUA too, because an older one must not come back
-//! over them. Written again is, of each block, only the newest content that is kept: so nothing ever becomes older than
-//! it was, also when this is interrupted. Concurrent writes to the same block have no order but that of their completions.
+//! over them. Written again is, of each block, only the newest content that is kept, many blocks at a time and in any order,
+//! then all of it is flushed; interrupted, it begins anew.
+//!
+//! So a block whose writes did not overlap in time, and all ended with success, has the content of the last of them again
+//! before anything is read. Where writes of the same block were under way at once, that of the last completion wins, though
+//! the controller may have done them in another order, and a read may have returned the other. A write that ended with an error
+//! is not kept: the block may have its content, in part too, and go back to what is kept.
 
 use base::ledger::{Cell, Journal, PAGE_SIZE, PageIndex, Pages};
 use base::{Instant, Rule};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::Driver;
-use super::cells::{Command, flag, owner, stage};
+use super::cells::{Command, OWN_PENDING, flag, owner, stage};
 use crate::{BlockError, BlockKind};
 
 /// Most writes that are kept.
 pub(super) const KEPT_WRITES: usize = 2048;
 /// Most pages of them.
 pub(super) const KEPT_PAGES: usize = 4096;
+/// Most commands at a time that write something again: a full ring takes few round trips.
+pub(super) const REWRITES: usize = 64;
 
 const _: () = assert!(KEPT_PAGES * 2 <= Pages::CAPACITY, "requests find pages however many are kept");
+const _: () = assert!(REWRITES < OWN_PENDING, "a flush may wait beside them");
 
 /// The kept writes in the ledger. All zeroes: none. Positions count from 0 and never go back.
 #[derive(FromBytes)]
@@ -34,8 +42,12 @@ pub(super) struct UnflushedCells {
     pages_released: Cell<u64>,
     /// How many of the newest are still to be written again.
     left: Cell<u32>,
-    /// Blocks of the first of those that are done.
+    /// Blocks of the first of those for which a command was made.
     done: Cell<u32>,
+    /// Commands that write something again and have not ended.
+    out: Cell<u32>,
+    /// 1 if a flush is due, however little is kept.
+    due: Cell<u32>,
     /// 1 while something was lost and the requester does not know.
     lost: Cell<u64>,
     entries: [Cell<Entry>; KEPT_WRITES],
@@ -52,8 +64,9 @@ struct Entry {
     blocks: u32,
     /// Code of the [`BlockKind`].
     kind: u8,
-    fua: u8,
     pages: u8,
+    /// 1 if the requester was told of its success.
+    answered: u8,
     reserved: u8,
 }
 
@@ -111,8 +124,8 @@ impl<'m> Unflushed<'m> {
             first_page,
             blocks: command.blocks,
             kind: command.kind,
-            fua: command.fua,
             pages: pages.len() as u8,
+            answered: (!command.is_given_up()).into(),
             reserved: 0,
         };
         let position = cells.appended.get();
@@ -121,15 +134,17 @@ impl<'m> Unflushed<'m> {
         cells.pages_appended.set(journal, first_page + pages.len() as u64);
     }
 
-    /// Forgets the writes before position `end`; returns how many those were.
+    /// Forgets the writes before position `end`; returns how many of them the requester takes for done.
     fn release(&self, end: u64) -> u64 {
         let (cells, journal) = (self.cells, self.journal);
         let start = cells.released.get();
         let end = end.clamp(start, cells.appended.get());
         let first_page = cells.pages_released.get();
-        let mut page = first_page;
+        let (mut page, mut answered) = (first_page, 0);
         for position in start..end {
-            page += u64::from(self.entry(position).pages);
+            let entry = self.entry(position);
+            page += u64::from(entry.pages);
+            answered += u64::from(entry.answered);
         }
         for position in first_page..page {
             self.pool.release(PageIndex(cells.pages[position as usize % KEPT_PAGES].get()));
@@ -137,21 +152,24 @@ impl<'m> Unflushed<'m> {
         cells.released.set(journal, end);
         cells.pages_released.set(journal, page);
         cells.left.set(journal, cells.left.get().min(self.len().0 as u32));
-        end - start
+        answered
     }
 
-    /// From now on everything is to be written again.
+    /// From now on everything is to be written again, and then flushed.
     fn rewrite_all(&self) {
-        self.cells.left.set(self.journal, self.len().0 as u32);
+        let writes = self.len().0 as u32;
+        self.cells.left.set(self.journal, writes);
         self.cells.done.set(self.journal, 0);
+        self.cells.due.set(self.journal, u32::from(writes > 0));
     }
 
     /// Whether something is still to be written again.
     pub(super) fn is_rewriting(&self) -> bool {
-        self.cells.left.get() != 0
+        self.cells.left.get() != 0 || self.cells.out.get() != 0
     }
 
-    /// What is to be written again next, with its pages: blocks of `block_size` bytes of which nothing newer is kept.
+    /// What is to be written again next, with its pages: blocks of `block_size` bytes of which nothing newer is kept. Each once,
+    /// so that they may be written in any order. Without FUA, because a flush follows.
     fn next(&self, block_size: u64) -> Option<(Command, impl Iterator<Item = u16>)> {
         let (cells, journal) = (self.cells, self.journal);
         while let Some(left) = cells.left.get().checked_sub(1) {
@@ -175,25 +193,19 @@ impl<'m> Unflushed<'m> {
                 id: 0,
                 offset: offset as u16,
                 kind: entry.kind,
-                fua: entry.fua,
+                fua: 0,
                 pages: pages.min(entry.pages.into()) as u8,
                 stage: stage::PENDING,
                 tries: 0,
                 owner: owner::REWRITE,
             };
+            cells.done.set(journal, (start + blocks - entry.lba) as u32);
+            cells.out.update(journal, |out| out + 1);
             let first = entry.first_page + skipped / PAGE_SIZE as u64;
             let pages = first..first + u64::from(command.pages);
             return Some((command, pages.map(|position| cells.pages[position as usize % KEPT_PAGES].get())));
         }
         None
-    }
-
-    /// What `next` gave up to block `end` has been written, or given up.
-    fn pass(&self, end: u64) {
-        if let Some(left) = self.cells.left.get().checked_sub(1) {
-            let entry = self.entry(self.cells.appended.get() - u64::from(left) - 1);
-            self.cells.done.set(self.journal, end.saturating_sub(entry.lba) as u32);
-        }
     }
 
     /// Something is gone for good: the requester will be told at its next flush.
@@ -203,9 +215,14 @@ impl<'m> Unflushed<'m> {
         }
     }
 
+    /// Whether something is lost and the requester does not know.
+    pub(super) fn has_lost(&self) -> bool {
+        self.cells.lost.get() != 0
+    }
+
     /// Whether something was lost since the last call.
     fn take_lost(&self) -> bool {
-        let is_lost = self.cells.lost.get() != 0;
+        let is_lost = self.has_lost();
         self.cells.lost.set(self.journal, 0);
         is_lost
     }
@@ -241,7 +258,7 @@ impl Driver<'_> {
     /// Whether `command` is kept when it has ended with success.
     pub(super) fn is_kept(&self, command: &Command) -> bool {
         command.is_write()
-            && command.owner == owner::REQUESTER
+            && !command.is_own()
             && self.has_flag(flag::VOLATILE_CACHE)
             && self.journal.rule(Rule::KeepUnflushed)
     }
@@ -257,76 +274,88 @@ impl Driver<'_> {
             && pages + pages_issued + usize::from(command.pages) <= KEPT_PAGES
     }
 
-    /// Command `cid` of the requester has ended with success at the controller: what that means for kept writes. Returns
-    /// its result.
-    pub(super) fn settle(&mut self, cid: u16, command: &Command) -> Result<(), BlockError> {
+    /// Keeps command `cid`, if it is one to be kept.
+    pub(super) fn keep(&mut self, cid: u16, command: &Command) {
         if self.is_kept(command) {
             self.unflushed.append(command, &self.command(cid).pages[..usize::from(command.pages)]);
             self.cells.counters.kept.add(1);
         }
+    }
+
+    /// Command `cid` of the requester has ended with success at the controller: what that means for kept writes. Returns
+    /// its result.
+    pub(super) fn settle(&mut self, cid: u16, command: &Command) -> Result<(), BlockError> {
+        self.keep(cid, command);
         if command.kind() == BlockKind::Flush {
             self.unflushed.release(command.lba);
-            if self.unflushed.take_lost() {
+            if !command.is_given_up() && self.unflushed.take_lost() {
                 return Err(BlockError::Io);
             }
         }
         Ok(())
     }
 
-    /// Makes the driver's own next command, if there is need for one: a kept write that is to be written again, or a flush
-    /// when there is little room for more.
+    /// Asks for a flush of the driver's own, so that the pages of what is kept come free, if there are any.
+    pub fn flush_kept(&mut self) {
+        let is_under_way = self.cells.own_flush.get() != 0 || self.running.has_flush();
+        if self.unflushed.len().1 > 0 && !is_under_way {
+            self.unflushed.cells.due.set(self.journal, 1);
+        }
+    }
+
+    /// Makes the driver's own next commands, if there is need for any: kept writes that are to be written again, or a flush
+    /// after those or when there is little room for more.
     pub(super) fn make_own(&mut self, now: Instant) {
-        if self.cells.own.get() != 0 {
-            return;
-        }
         let (unflushed, block_size) = (self.unflushed, u64::from(self.cells.block_size.get()));
-        if let Some((command, pages)) = unflushed.next(block_size) {
-            if let Some(cid) = self.submit_own(now, command) {
-                self.command(cid)
-                    .pages
-                    .iter()
-                    .zip(pages)
-                    .for_each(|(cell, page)| cell.set(self.journal, page));
-            }
+        while (unflushed.cells.out.get() as usize) < REWRITES && self.slots.can_alloc() {
+            let Some((command, pages)) = unflushed.next(block_size) else { break };
+            let cid = self.submit_own(now, command).expect("one can be had, as was asked before");
+            self.command(cid).pages.iter().zip(pages).for_each(|(cell, page)| cell.set(self.journal, page));
+        }
+        let (writes, pages) = unflushed.len();
+        if writes == 0 || unflushed.is_rewriting() || self.cells.own_flush.get() != 0 {
             return;
         }
-        let (writes, pages) = self.unflushed.len();
-        if writes > 0 && !self.has_flag(flag::VOLATILE_CACHE) {
+        if !self.has_flag(flag::VOLATILE_CACHE) {
             // The controller has come back without one: what it has written is durable.
-            self.unflushed.release(self.unflushed.appended());
+            unflushed.release(unflushed.appended());
             return;
         }
-        if (writes >= KEPT_WRITES / 2 || pages >= KEPT_PAGES / 2) && !self.running.has_flush() {
+        let is_full = writes >= KEPT_WRITES / 2 || pages >= KEPT_PAGES / 2;
+        if unflushed.cells.due.get() != 0 || is_full && !self.running.has_flush() {
             self.submit_flush(now, owner::FLUSH);
         }
     }
 
-    /// A flush of the driver's own.
+    /// A flush of the driver's own, of which there is none.
     pub(super) fn submit_flush(&mut self, now: Instant, owner: u8) {
         let kind = Command::code(BlockKind::Flush);
-        self.submit_own(now, Command { kind, owner, ..Command::default() });
+        if self.submit_own(now, Command { kind, owner, ..Command::default() }).is_some() {
+            self.cells.own_flush.set(self.journal, 1);
+            self.unflushed.cells.due.set(self.journal, 0);
+        }
     }
 
-    /// A command of the driver's own, of which there is none. Nothing, if no identifier can be had in this step.
+    /// A command of the driver's own. Nothing, if no identifier can be had in this step.
     fn submit_own(&mut self, now: Instant, command: Command) -> Option<u16> {
         let cid = self.slots.alloc()?;
         self.command(cid).head.set(self.journal, Command { at: now.as_nanos(), ..command });
-        self.cells.own.set(self.journal, cid + 1);
+        self.cells.own.push(self.journal, cid);
         Some(cid)
     }
 
-    /// The driver's own command has ended.
+    /// A command of the driver's own has ended.
     pub(super) fn own_ended(&mut self, command: &Command, is_ok: bool) {
         let (cells, unflushed) = (self.cells, self.unflushed);
-        cells.own.set(self.journal, 0);
         if command.owner == owner::REWRITE {
-            unflushed.pass(command.lba + u64::from(command.blocks));
+            unflushed.cells.out.update(self.journal, |out| out - 1);
             cells.counters.rewritten.add(is_ok.into());
             if !is_ok {
                 self.lose(1);
             }
             return;
         }
+        cells.own_flush.set(self.journal, 0);
         // After a flush that fails for good nobody can say what is durable.
         let released = unflushed.release(command.lba);
         if !is_ok {
@@ -337,13 +366,17 @@ impl Driver<'_> {
         }
     }
 
-    /// Forgets the driver's own command: a new initialisation is under way, or the end.
+    /// Forgets the driver's own commands: a new initialisation is under way, or the end.
     pub(super) fn drop_own(&mut self) {
-        if let Some(cid) = self.cells.own.get().checked_sub(1) {
-            self.leave_controller(cid);
-            self.slots.free(cid);
-            self.cells.own.set(self.journal, 0);
+        for cid in self.slots.iter() {
+            if self.command(cid).head.get().is_own() {
+                self.leave_controller(cid);
+                self.slots.free(cid);
+            }
         }
+        self.cells.own.clear(self.journal);
+        self.cells.own_flush.set(self.journal, 0);
+        self.unflushed.cells.out.set(self.journal, 0);
     }
 
     /// The controller is ready, and may have lost what was not flushed.
@@ -351,7 +384,7 @@ impl Driver<'_> {
         self.unflushed.rewrite_all();
     }
 
-    /// What is kept means blocks of another size: it is lost.
+    /// What is kept can never be written again: it is lost.
     pub(super) fn lose_all(&mut self) {
         let writes = self.unflushed.release(self.unflushed.appended());
         self.lose(writes);

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use tracing::{error, info, warn};
 
-use super::outbox::Outbox;
 use super::{Agent, token};
 use crate::messages::{self, ToCard};
+use crate::outbox::{Enclosure, Outbox};
 use crate::process::{Child, Exit};
 use crate::ring::DrainError;
 use crate::wait::Interest;
@@ -56,7 +56,7 @@ pub(super) struct Drain {
 pub(super) struct LiveCard {
     pub(super) child: Child,
     pub(super) messages: OwnedFd,
-    pub(super) outbox: Outbox,
+    pub(super) outbox: Outbox<ToCard>,
     started: Instant,
 }
 
@@ -117,7 +117,7 @@ impl Agent {
         let plan = self.write_plan()?;
         let child = self.spawn(&theirs, &plan)?;
         self.record.pid = Some(child.pid());
-        let mut outbox = Outbox::default();
+        let mut outbox = Outbox::new();
         for (loan, slot, _) in self.clients.connections() {
             outbox.push(ToCard::Connection { loan, slot });
         }
@@ -136,7 +136,12 @@ impl Agent {
     pub(super) fn tell_card(&mut self) {
         if let Some(card) = &mut self.card {
             let clients = &self.clients;
-            card.outbox.flush(card.messages.as_fd(), |loan, slot| clients.connection(loan, slot));
+            card.outbox.flush(card.messages.as_fd(), |message| match *message {
+                ToCard::Connection { loan, slot } => {
+                    clients.connection(loan, slot).map_or(Enclosure::Gone, Enclosure::Descriptor)
+                }
+                ToCard::Tenancy { .. } | ToCard::ShutDown => Enclosure::None,
+            });
         }
     }
 

@@ -6,7 +6,6 @@
 
 mod clients;
 mod life;
-mod outbox;
 mod view;
 
 use std::ffi::CString;
@@ -17,7 +16,8 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use node::FlashConfig;
+use base::ids::{DomainId, NodeId};
+use node::{FlashConfig, Tenancy};
 use tracing::{info, warn};
 
 use self::clients::Clients;
@@ -77,6 +77,8 @@ pub struct LoanSpec {
     pub insecure: bool,
     /// Which assignment this is.
     pub generation: u32,
+    /// Of what is lent: who has used it last, as it was made durable.
+    pub tenancy: Tenancy,
     /// Which side, with its resources.
     pub end: LoanEnd,
 }
@@ -132,8 +134,22 @@ pub enum AgentEvent {
         /// For how long.
         since: Duration,
     },
+    /// Another node than before has taken what the loan lends, and waits until that is durable and [`Agent::set_tenancy`] says so.
+    Tenant {
+        /// The loan.
+        loan: usize,
+        /// The tenancy that is to be made durable.
+        tenancy: Tenancy,
+    },
+    /// Another node has used the borrowed drive meanwhile: what was not flushed is lost.
+    Overtaken(usize),
     /// The loan was given back.
-    GivenBack(usize),
+    GivenBack {
+        /// The loan.
+        loan: usize,
+        /// Of a borrowed drive: writes that were answered could not be made durable, and no flush has said so.
+        has_lost: bool,
+    },
     /// The load of a loan has ended.
     LoadEnded(usize, LoadResult),
 }
@@ -261,6 +277,16 @@ impl Agent {
         self.tell_card();
     }
 
+    /// It is durable who uses what `loan` lends: it may be used.
+    pub fn set_tenancy(&mut self, loan: usize, tenancy: Tenancy) {
+        self.spec.loans[loan].tenancy = tenancy;
+        if let Some(card) = &mut self.card {
+            let Tenancy { number, node } = tenancy;
+            card.outbox.push(ToCard::Tenancy { loan, number, node: node.0 });
+        }
+        self.tell_card();
+    }
+
     /// The state of the data plane.
     pub fn view(&self) -> View<'_> {
         View::new(&self.mapping, &self.spec, self.record)
@@ -318,7 +344,7 @@ impl Agent {
             node: self.spec.node,
             name: self.spec.name.clone(),
             // Domains are told apart within a loan; without a manager any choice will do that two nodes hardly share.
-            domain: (self.spec.node as u32 ^ (self.spec.node >> 32) as u32) & 0x3_ffff,
+            domain: DomainId::of(NodeId(self.spec.node)).0,
             incarnation: self.spec.incarnation,
             generation: self.record.generation,
             seed,
@@ -368,7 +394,14 @@ impl Agent {
                     }
                 }
                 ToAgent::Ready { loan } => events.push(AgentEvent::Ready(loan)),
-                ToAgent::GivenBack { loan } => events.push(AgentEvent::GivenBack(loan)),
+                ToAgent::Tenant { loan, node } => {
+                    let tenancy = self.spec.loans[loan].tenancy.taken_by(NodeId(node));
+                    events.push(AgentEvent::Tenant { loan, tenancy });
+                }
+                ToAgent::Overtaken { loan } => events.push(AgentEvent::Overtaken(loan)),
+                ToAgent::GivenBack { loan, has_lost } => {
+                    events.push(AgentEvent::GivenBack { loan, has_lost });
+                }
                 ToAgent::LoadEnded { loan, result } => events.push(AgentEvent::LoadEnded(loan, result)),
                 ToAgent::Refused { loan, in_use_by, since_s } => {
                     events.push(AgentEvent::Refused { loan, in_use_by, since: Duration::from_secs(since_s) });
@@ -421,7 +454,8 @@ fn loan_plan(spec: &NodeSpec, loan: &LoanSpec, images: usize, has_ring: bool) ->
                 blocks: info.bytes / u64::from(*block_size),
                 block_size: *block_size,
                 read_only: info.read_only,
-                volatile_cache: true,
+                // What memory holds is as durable as a flush could make it.
+                volatile_cache: !info.memory_backed,
                 unique_id: spec.node ^ u64::from(loan.group).rotate_left(32),
                 medium: medium_of(image, has_ring),
                 flash: flash.map(FlashPlan::from),
@@ -436,7 +470,14 @@ fn loan_plan(spec: &NodeSpec, loan: &LoanSpec, images: usize, has_ring: bool) ->
             },
         },
     };
-    LoanPlan { key: loan.key, insecure: loan.insecure, group: loan.group, generation: loan.generation, role }
+    LoanPlan {
+        key: loan.key,
+        insecure: loan.insecure,
+        group: loan.group,
+        generation: loan.generation,
+        tenancy: (loan.tenancy.number, loan.tenancy.node.0),
+        role,
+    }
 }
 
 fn medium_of(image: &Image, has_ring: bool) -> MediumKind {

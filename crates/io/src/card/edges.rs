@@ -6,7 +6,8 @@ use base::ledger::Span;
 use node::{Card, EDGE_CONNECTIONS, MAX_LOANS};
 
 use super::{HOT, token};
-use crate::messages::{self, ToAgent};
+use crate::messages::ToAgent;
+use crate::outbox::Outbox;
 use crate::plan::{EdgeAccounts, SharedCells};
 use crate::stream_socket::{self, StreamProgress};
 use crate::wait::{Interest, Waiter};
@@ -52,7 +53,7 @@ impl<'m> Edges<'m> {
         card: &mut Card<'_>,
         now: Instant,
         waiter: &Waiter,
-        to_agent: &mut OwnedFd,
+        to_agent: &mut Outbox<ToAgent>,
     ) -> io::Result<()> {
         let key = key(loan, slot);
         let accounts = self.accounts(key);
@@ -60,7 +61,8 @@ impl<'m> Edges<'m> {
         let fresh = received == 0 && sent == 0;
         if card.edge_is_idle(loan, slot) && !fresh {
             // A predecessor had closed it and died before it could say so.
-            return tell_closed(to_agent, key);
+            tell_closed(to_agent, key);
+            return Ok(());
         }
         populate(card, loan, slot, received);
         waiter.register(socket.as_fd(), token::EDGE + key as u64, Interest::READ)?;
@@ -81,7 +83,7 @@ impl<'m> Edges<'m> {
         card: &mut Card<'_>,
         now: Instant,
         waiter: &Waiter,
-        to_agent: &mut OwnedFd,
+        to_agent: &mut Outbox<ToAgent>,
     ) -> io::Result<bool> {
         let mut busy = false;
         // From the end, because a connection that closes takes its place away.
@@ -101,7 +103,7 @@ impl<'m> Edges<'m> {
         card: &mut Card<'_>,
         now: Instant,
         waiter: &Waiter,
-        to_agent: &mut OwnedFd,
+        to_agent: &mut Outbox<ToAgent>,
     ) -> io::Result<bool> {
         match self.receive_some(key, card, now) {
             Outcome::Moved => self.keep_hot(key, now),
@@ -109,6 +111,23 @@ impl<'m> Edges<'m> {
             Outcome::Ended => self.close(key, card, now, waiter, to_agent)?,
         }
         Ok(true)
+    }
+
+    /// The client of connection `key` is gone, which epoll goes on saying: its end is taken note of at once, even if there is
+    /// no room for what it said last. Whatever can be read is read first.
+    pub(super) fn hang_up(
+        &mut self,
+        key: usize,
+        card: &mut Card<'_>,
+        now: Instant,
+        waiter: &Waiter,
+        to_agent: &mut Outbox<ToAgent>,
+    ) -> io::Result<()> {
+        match self.receive_some(key, card, now) {
+            Outcome::Moved => self.keep_hot(key, now),
+            Outcome::Nothing | Outcome::Ended => self.close(key, card, now, waiter, to_agent)?,
+        }
+        Ok(())
     }
 
     fn receive_some(&mut self, key: usize, card: &mut Card<'_>, now: Instant) -> Outcome {
@@ -138,7 +157,7 @@ impl<'m> Edges<'m> {
         card: &mut Card<'_>,
         now: Instant,
         waiter: &Waiter,
-        to_agent: &mut OwnedFd,
+        to_agent: &mut Outbox<ToAgent>,
     ) -> io::Result<bool> {
         let mut busy = false;
         for place in (0..self.open.len()).rev() {
@@ -207,7 +226,7 @@ impl<'m> Edges<'m> {
         card: &mut Card<'_>,
         now: Instant,
         waiter: &Waiter,
-        to_agent: &mut OwnedFd,
+        to_agent: &mut Outbox<ToAgent>,
     ) -> io::Result<()> {
         let (loan, slot) = place(key);
         if let Some(connection) = self.connections[key].take() {
@@ -216,7 +235,7 @@ impl<'m> Edges<'m> {
             // The agent holds a copy, so closing ours would not end the connection.
             let _ = rustix::net::shutdown(&connection.socket, rustix::net::Shutdown::Both);
             card.edge_closed(now, loan, slot);
-            tell_closed(to_agent, key)?;
+            tell_closed(to_agent, key);
         }
         Ok(())
     }
@@ -233,9 +252,9 @@ impl<'m> Edges<'m> {
     }
 }
 
-fn tell_closed(to_agent: &OwnedFd, key: usize) -> io::Result<()> {
+fn tell_closed(to_agent: &mut Outbox<ToAgent>, key: usize) {
     let (loan, slot) = place(key);
-    messages::send(to_agent.as_fd(), &ToAgent::Disconnected { loan, slot }, None)
+    to_agent.push(ToAgent::Disconnected { loan, slot });
 }
 
 /// Makes the memory present that the kernel writes for this connection: what it writes for a dying process must not fault.

@@ -3,6 +3,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::time::Duration;
 
 use base::Instant;
 use node::{Card, FlashModel, MediaError, MediaId, MediaKind, MediaWork};
@@ -19,6 +20,8 @@ use crate::wait::{Interest, Waiter, WakeUp};
 const THREADS: usize = 4;
 /// Interrupted attempts in a row after which a disk is taken to have failed.
 const IDLE_ATTEMPTS: u8 = 100;
+/// When requests are submitted again that the kernel refused for want of memory or room.
+const RESUBMIT: Duration = Duration::from_millis(1);
 /// Work that waits for a thread: all that the controllers of all loans can have out.
 const QUEUE: usize = node::MAX_LOANS * node::MEDIA_WORK;
 
@@ -180,6 +183,12 @@ impl<'m> Media<'m> {
         !self.in_ring.is_empty()
             || !self.waiting.is_empty()
             || self.threads.as_ref().is_some_and(|threads| threads.out > 0)
+    }
+
+    /// In how long [`Media::drive`] is to be called although nothing has come: what the kernel refused for the moment is
+    /// given to it again.
+    pub(super) fn retry_after(&self) -> Option<Duration> {
+        self.ring.as_ref().filter(|ring| ring.has_pushed()).map(|_| RESUBMIT)
     }
 
     /// Takes what the ring has ended, which shows without a system call. True if that was anything.

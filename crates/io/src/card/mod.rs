@@ -15,8 +15,9 @@ use std::ptr::NonNull;
 use std::time::Duration;
 
 use base::Instant;
+use base::ids::NodeId;
 use base::ledger::RawMemory;
-use node::{Card, CardEvent, Refusal};
+use node::{Card, CardEvent, Refusal, Tenancy};
 
 pub(crate) use self::media::image_descriptor;
 
@@ -26,6 +27,7 @@ use self::media::Media;
 use self::rails::Rails;
 use crate::memory::Mapping;
 use crate::messages::{self, ToAgent, ToCard};
+use crate::outbox::{Enclosure, Outbox};
 use crate::plan::{MEMORY_BYTES, Plan, SHARED_OFFSET, SharedCells, descriptor};
 use crate::process::{die_with_parent, inherited};
 use crate::wait::{Hint, Interest, SpinTimes, Turn, Waiter};
@@ -86,7 +88,8 @@ struct Driver<'m> {
     media: Media<'m>,
     load: Option<Load>,
     waiter: Waiter,
-    to_agent: OwnedFd,
+    messages: OwnedFd,
+    to_agent: Outbox<ToAgent>,
     now: Instant,
     /// When epoll is to be asked next, however busy the card is.
     poll_at: Instant,
@@ -95,7 +98,7 @@ struct Driver<'m> {
 }
 
 impl<'m> Driver<'m> {
-    fn new(plan: &Plan, mapping: &'m Mapping, to_agent: OwnedFd) -> io::Result<Self> {
+    fn new(plan: &Plan, mapping: &'m Mapping, messages: OwnedFd) -> io::Result<Self> {
         let base = NonNull::new(mapping.as_ptr()).expect("a mapping does not begin at zero");
         // SAFETY: the mapping is page aligned, initialised and lives for 'm; this is the only thread that touches the ledger, and the
         // agent, which reaps a card before it starts the next, only reads counters.
@@ -103,18 +106,31 @@ impl<'m> Driver<'m> {
         // SAFETY: the cells lie behind the ledger, consist of atomics and plain words, and any bytes are valid.
         let shared: &'m SharedCells = unsafe { &*mapping.at::<SharedCells>(SHARED_OFFSET) };
         let waiter = Waiter::new(SpinTimes::default())?;
-        waiter.register(to_agent.as_fd(), token::MESSAGES, Interest::READ)?;
+        waiter.register(messages.as_fd(), token::MESSAGES, Interest::READ)?;
         let rails = Rails::take_over(plan, shared, &waiter)?;
         let media = Media::take_over(plan, shared, &waiter)?;
         let now = now();
         let mut card = Card::new(memory, None, plan.card_config(), now);
         let load = Load::of_plan(plan, &mut card);
         let edges = Edges::new(shared);
-        Ok(Self { card, rails, edges, media, load, waiter, to_agent, now, poll_at: now, woken: false })
+        let to_agent = Outbox::new();
+        Ok(Self {
+            card,
+            rails,
+            edges,
+            media,
+            load,
+            waiter,
+            messages,
+            to_agent,
+            now,
+            poll_at: now,
+            woken: false,
+        })
     }
 
     fn run(mut self) -> io::Result<()> {
-        self.tell(&ToAgent::Running)?;
+        self.to_agent.push(ToAgent::Running);
         loop {
             let mut busy = self.turn()?;
             if busy {
@@ -125,10 +141,10 @@ impl<'m> Driver<'m> {
                 busy = true;
             }
             busy |= self.media.drive(&mut self.card, self.now)?;
-            busy |= self.drive_load()?;
+            busy |= self.drive_load();
             busy |= self.edges.send(&mut self.card, self.now, &self.waiter, &mut self.to_agent)?;
             busy |= self.rails.send(&mut self.card, self.now)?;
-            self.report()?;
+            self.report();
             if busy {
                 self.waiter.busy();
                 // Whoever always finds something to do must still see deadlines pass, and ask epoll.
@@ -157,20 +173,25 @@ impl<'m> Driver<'m> {
 
     /// Takes in what the waiter has found. True if that was anything.
     fn take_ready(&mut self) -> io::Result<bool> {
-        let mut ready = [0_u64; crate::wait::MAX_READY];
+        let mut ready = [(0_u64, false); crate::wait::MAX_READY];
         let mut count = 0;
         for event in self.waiter.ready() {
-            ready[count] = event.token;
+            ready[count] = (event.token, event.hangup);
             count += 1;
         }
-        for &what in &ready[..count] {
+        for &(what, hangup) in &ready[..count] {
             match what {
                 token::MESSAGES => self.take_messages()?,
                 token::RING => _ = self.media.take_ring_results(&mut self.card, self.now),
                 token::THREADS => self.media.take_thread_results(&mut self.card, self.now)?,
                 what if what >= token::EDGE => {
                     let key = (what - token::EDGE) as usize;
-                    self.edges.receive(key, &mut self.card, self.now, &self.waiter, &mut self.to_agent)?;
+                    let (card, waiter, to_agent) = (&mut self.card, &self.waiter, &mut self.to_agent);
+                    if hangup {
+                        self.edges.hang_up(key, card, self.now, waiter, to_agent)?;
+                    } else {
+                        self.edges.receive(key, card, self.now, waiter, to_agent)?;
+                    }
                 }
                 what => _ = self.rails.receive((what - token::RAIL) as usize, &mut self.card, self.now)?,
             }
@@ -180,34 +201,39 @@ impl<'m> Driver<'m> {
     }
 
     /// Ends and begins requests of a load. True if there were any.
-    fn drive_load(&mut self) -> io::Result<bool> {
-        let Some(load) = &mut self.load else { return Ok(false) };
+    fn drive_load(&mut self) -> bool {
+        let Some(load) = &mut self.load else { return false };
         let busy = load.drive(&mut self.card, self.now);
         if let Some((loan, result)) = load.take_result() {
-            self.tell(&ToAgent::LoadEnded { loan, result })?;
+            self.to_agent.push(ToAgent::LoadEnded { loan, result });
         }
-        Ok(busy)
+        busy
     }
 
     fn take_messages(&mut self) -> io::Result<()> {
-        while let Some((message, descriptor)) = messages::receive(&self.to_agent)? {
+        while let Some((message, descriptor)) = messages::receive(&self.messages)? {
             match (message, descriptor) {
                 (ToCard::Connection { loan, slot }, Some(socket)) => {
                     let (card, waiter) = (&mut self.card, &self.waiter);
                     self.edges.attach(loan, slot, socket, card, self.now, waiter, &mut self.to_agent)?;
                 }
                 (ToCard::Connection { .. }, None) => {}
+                (ToCard::Tenancy { loan, number, node }, _) => {
+                    self.card.set_tenancy(self.now, loan, Tenancy { number, node: NodeId(node) });
+                }
                 (ToCard::ShutDown, _) => self.card.shut_down(self.now),
             }
         }
         Ok(())
     }
 
-    fn report(&mut self) -> io::Result<()> {
+    fn report(&mut self) {
         while let Some(event) = self.card.poll_event() {
             let message = match event {
                 CardEvent::Ready(loan) => ToAgent::Ready { loan },
-                CardEvent::Closed(loan) => ToAgent::GivenBack { loan },
+                CardEvent::Tenant(loan, node) => ToAgent::Tenant { loan, node: node.0 },
+                CardEvent::Overtaken(loan) => ToAgent::Overtaken { loan },
+                CardEvent::Closed { loan, has_lost } => ToAgent::GivenBack { loan, has_lost },
                 CardEvent::Refused(loan, Refusal::Sealing) => {
                     ToAgent::Refused { loan, in_use_by: None, since_s: 0 }
                 }
@@ -215,29 +241,48 @@ impl<'m> Driver<'m> {
                     ToAgent::Refused { loan, in_use_by: Some(by.to_string()), since_s: since.as_secs() }
                 }
             };
-            self.tell(&message)?;
+            self.to_agent.push(message);
         }
-        Ok(())
-    }
-
-    fn tell(&self, message: &ToAgent) -> io::Result<()> {
-        messages::send(self.to_agent.as_fd(), message, None)
+        if self.to_agent.is_due() {
+            self.to_agent.flush(self.messages.as_fd(), |_| Enclosure::None);
+        }
     }
 
     fn rest(&mut self) -> io::Result<()> {
         let hint = if self.card.is_waiting() || self.media.is_busy() { Hint::Expecting } else { Hint::Idle };
-        let (card, rails, media, now_before) = (&self.card, &self.rails, &self.media, self.now);
+        let (card, rails, now_before) = (&self.card, &self.rails, self.now);
+        let (media, to_agent) = (&self.media, &self.to_agent);
         let turn = self.waiter.idle(now_before, hint, || {
             let deadlines = [card.poll_timeout(), rails.poll_timeout(), media.poll_timeout()];
             let deadline = deadlines.into_iter().flatten().min();
-            // A timer that is nearer than a sleep costs is waited for awake.
-            deadline.map(|deadline| match deadline.since(now_before) {
-                near if near < Duration::from_micros(20) => Duration::ZERO,
-                far => far,
-            })
+            let retries = [media.retry_after(), to_agent.retry_after()];
+            sleep_time(deadline.map(|deadline| deadline.since(now_before)), retries)
         })?;
         self.woken = turn != Turn::Spun;
         self.now = now();
         Ok(())
+    }
+}
+
+/// How long to sleep: until the timer, or until the first of what the kernel had no room for is tried again.
+fn sleep_time(timer: Option<Duration>, retries: [Option<Duration>; 2]) -> Option<Duration> {
+    // A timer that is nearer than a sleep costs is waited for awake.
+    let timer = timer.map(|timer| if timer < Duration::from_micros(20) { Duration::ZERO } else { timer });
+    retries.into_iter().chain([timer]).flatten().min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_sleeps_past_what_is_to_be_tried_again() {
+        let (short, long) = (Some(Duration::from_millis(1)), Some(Duration::from_millis(10)));
+        assert_eq!(sleep_time(None, [None, None]), None);
+        assert_eq!(sleep_time(long, [None, None]), long);
+        assert_eq!(sleep_time(long, [short, None]), short);
+        assert_eq!(sleep_time(None, [long, short]), short);
+        assert_eq!(sleep_time(short, [None, long]), short);
+        assert_eq!(sleep_time(Some(Duration::from_micros(19)), [short, None]), Some(Duration::ZERO));
     }
 }

@@ -192,3 +192,22 @@ pub(crate) fn clients_wait_for_descriptors() {
     drop(limit);
     assert_eq!(Client::on(socket).bytes, MIB);
 }
+
+pub(crate) fn killed_client_with_a_full_ring_costs_nothing() {
+    let place = Place::new("hang-up");
+    let pair = Pair::start(&place.image(MIB), &place.path(""));
+    let mut client = Client::connect(&pair.socket);
+    assert_eq!(client.write(0, &pattern(1, 4096)), 0);
+    pair.lender.stop_card();
+    client.begin_reads_until_full();
+    drop(client);
+    let (before, start) = (pair.borrower.card_cpu_time(), Instant::now());
+    while start.elapsed() < Duration::from_secs(1) {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let used = pair.borrower.card_cpu_time() - before;
+    pair.lender.continue_card();
+    assert!(used < Duration::from_millis(150), "the card has used {used:?} of a second for nothing");
+    assert!(Client::connect(&pair.socket).read(0, 4096) == pattern(1, 4096));
+    assert_eq!((pair.lender.record().restarts, pair.borrower.record().restarts), (0, 0));
+}

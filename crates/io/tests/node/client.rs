@@ -1,16 +1,21 @@
 //! As much of an NBD client as the cases need.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
 
 const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
 const REQUEST_MAGIC: u32 = 0x2560_9513;
 const REPLY_MAGIC: u32 = 0x6744_6698;
 /// Longer than any case takes: a reply that never comes is a failure, not a hang.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Whoever takes nothing for so long is full.
+const QUIET: Duration = Duration::from_millis(500);
 
 /// A connection. Requests are answered one by one.
 pub(crate) struct Client {
@@ -71,15 +76,41 @@ impl Client {
         self.reply()
     }
 
+    /// Asks for reads until nobody takes requests any more, and waits for no answer.
+    pub(crate) fn begin_reads_until_full(&mut self) {
+        self.stream.set_nonblocking(true).unwrap();
+        let requests = Self::request(0, 0, 4096).repeat(1_000);
+        loop {
+            match self.stream.write(&requests) {
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock && !self.can_write_within(QUIET) => {
+                    return;
+                }
+                Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}"),
+            }
+        }
+    }
+
+    fn can_write_within(&self, time: Duration) -> bool {
+        let time = Timespec::try_from(time).unwrap();
+        let mut watched = [PollFd::new(&self.stream, PollFlags::OUT)];
+        rustix::event::poll(&mut watched, Some(&time)).unwrap() > 0
+    }
+
     fn send(&mut self, command: u16, offset: u64, bytes: usize, data: &[u8]) {
+        let mut request = Self::request(command, offset, bytes);
+        request.extend(data);
+        self.stream.write_all(&request).unwrap();
+    }
+
+    fn request(command: u16, offset: u64, bytes: usize) -> Vec<u8> {
         let mut request = Vec::from(REQUEST_MAGIC.to_be_bytes());
         request.extend([0; 2]);
         request.extend(command.to_be_bytes());
         request.extend([0; 8]);
         request.extend(offset.to_be_bytes());
         request.extend((bytes as u32).to_be_bytes());
-        request.extend(data);
-        self.stream.write_all(&request).unwrap();
+        request
     }
 
     /// Waits for the end of the request that was sent last.

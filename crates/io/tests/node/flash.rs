@@ -37,8 +37,7 @@ pub(crate) fn takes_its_time() {
         );
         assert!(found.requests <= found.elapsed_ns / (latency_ms * 1_000_000) + 1, "{found:?}");
     }
-    // As many large writes as there may be: the driver sends flushes of its own among them, which a load must not mistake for
-    // its requests, and nothing waits for a clock that stands.
+    // As many large writes as there may be are done as well.
     assert!(run(FlashConfig { channels: 64, ..card }, 65_536, 100, 64).requests > 64);
     // Many at once get what the card's rates allow.
     for (divisor, bytes, write_percent, rate) in [

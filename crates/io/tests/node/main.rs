@@ -18,7 +18,7 @@ const WITHOUT_RING: &str = "--without-ring";
 
 type Case = (&'static str, fn());
 
-const CASES: [Case; 9] = [
+const CASES: [Case; 10] = [
     ("disk_through_the_ring", cases::disk_through_the_ring),
     ("disk_through_threads", || without_ring("disk_through_threads")),
     ("full_disk_through_the_ring", cases::full_disk_through_the_ring),
@@ -28,6 +28,7 @@ const CASES: [Case; 9] = [
     ("flash_of_a_disk_survives_its_card", flash::of_a_disk_survives_its_card),
     ("start_that_fails_is_tried_again", cases::start_that_fails_is_tried_again),
     ("clients_wait_for_descriptors", cases::clients_wait_for_descriptors),
+    ("killed_client_with_a_full_ring_costs_nothing", cases::killed_client_with_a_full_ring_costs_nothing),
 ];
 
 fn main() -> ExitCode {

@@ -68,6 +68,7 @@ fn spec(name: &str, node: u64, socket: RailSocket, end: LoanEnd) -> NodeSpec {
         group: 9,
         insecure: false,
         generation: 0,
+        tenancy: node::Tenancy::default(),
         end,
     };
     let rails = vec![Rail { name: "rail0".to_owned(), socket }];
@@ -115,10 +116,33 @@ impl Node {
 
     /// Kills the card; its agent finds out by itself.
     pub(crate) fn kill_card(&self) {
+        self.signal_card(libc::SIGKILL);
+    }
+
+    /// As long as the card is stopped, the node does not answer.
+    pub(crate) fn stop_card(&self) {
+        self.signal_card(libc::SIGSTOP);
+    }
+
+    pub(crate) fn continue_card(&self) {
+        self.signal_card(libc::SIGCONT);
+    }
+
+    fn signal_card(&self, signal: libc::c_int) {
         if let Some(pid) = self.record().pid {
             // SAFETY: sends a signal to a child of this process, which only its agent reaps.
-            unsafe { libc::kill(pid, libc::SIGKILL) };
+            unsafe { libc::kill(pid, signal) };
         }
+    }
+
+    /// Processor time that the card has used.
+    pub(crate) fn card_cpu_time(&self) -> Duration {
+        let pid = self.record().pid.unwrap();
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        // User and system time are the 14th and the 15th field; the 2nd one ends with the last bracket (proc_pid_stat(5)).
+        let fields = stat.rsplit(')').next().unwrap().split_whitespace().skip(11).take(2);
+        let ticks: u64 = fields.map(|field| field.parse::<u64>().unwrap()).sum();
+        Duration::from_millis(ticks * 1_000 / rustix::param::clock_ticks_per_second())
     }
 
     pub(crate) fn wait_until(&self, what: &str, holds: impl Fn(&CardRecord) -> bool) -> CardRecord {
@@ -153,8 +177,11 @@ fn drive(mut agent: Agent, shared: &Shared) {
         let mut watched = [PollFd::from_borrowed_fd(agent.as_fd(), PollFlags::IN)];
         rustix::event::poll(&mut watched, Some(&timeout)).unwrap();
         for event in agent.turn().unwrap() {
-            if let AgentEvent::LoadEnded(_, result) = event {
-                *shared.load.lock().unwrap() = Some(result);
+            match event {
+                AgentEvent::LoadEnded(_, result) => *shared.load.lock().unwrap() = Some(result),
+                // A role makes it durable first.
+                AgentEvent::Tenant { loan, tenancy } => agent.set_tenancy(loan, tenancy),
+                _ => {}
             }
         }
         shared.turns.fetch_add(1, Ordering::Relaxed);

@@ -167,6 +167,7 @@ impl Channel<'_> {
             max_payload: u32::from(answer.max_payload.get()),
             max_frame: answer.max_frame.get(),
             reserved: 0,
+            tenancy: answer.tenancy.get(),
             peer_name: proposal.name,
         };
         self.cells.pending.set(self.journal, keys);
@@ -205,6 +206,7 @@ impl Channel<'_> {
             node: self.config.node.0.into(),
             name: self.config.name.to_bytes(),
             since_seconds: 0.into(),
+            tenancy: self.config.tenancy.taken_by(NodeId(proposal.node.get())).number.into(),
         }
     }
 
@@ -230,6 +232,7 @@ impl Channel<'_> {
             max_payload: u32::from(agreed_payload(self.config.max_payload, answer.max_payload.get())),
             max_frame: agreed_frame(self.max_frame(), answer.max_frame.get()),
             reserved: 0,
+            tenancy: answer.tenancy.get(),
             peer_name: answer.name,
         };
         self.adopt(now, keys);

@@ -22,7 +22,7 @@ use base::ledger::{Cell, Counter, Journal, Pages};
 use pcie::TlpView;
 use zerocopy::FromBytes;
 
-use crate::handshake::{Initiator, KeySet, Refusal};
+use crate::handshake::{Initiator, KeySet, Refusal, Tenancy};
 use crate::path::{Incoming, Outgoing};
 use crate::receiver::{Arrival, Received, Receiver, ReceiverCells};
 use crate::record::Information;
@@ -151,6 +151,8 @@ pub struct ChannelConfig {
     pub group: Group,
     /// Its assignment.
     pub loan_generation: LoanGeneration,
+    /// Of a lender: who has used the function last, as its agent has made durable.
+    pub tenancy: Tenancy,
     /// This node.
     pub node: NodeId,
     /// Its name, told to the peer.
@@ -407,6 +409,22 @@ impl<'m> Channel<'m> {
     pub fn peer(&self) -> Option<(NodeId, Name, DomainId)> {
         let keys = self.cells.current.get();
         keys.is_valid().then(|| (keys.node(), Name(keys.peer_name), keys.domain()))
+    }
+
+    /// Number of the [`Tenancy`] that the present pair belongs to, as the lender has told.
+    pub fn tenancy(&self) -> u64 {
+        self.cells.current.get().tenancy
+    }
+
+    /// Of a lender: whether it is durable that the present peer is the one who uses the function.
+    pub fn is_tenant_known(&self) -> bool {
+        let Tenancy { number, node } = self.config.tenancy;
+        number != 0 && self.cells.current.get().node() == node
+    }
+
+    /// Of a lender: `tenancy` is durable.
+    pub fn set_tenancy(&mut self, tenancy: Tenancy) {
+        self.config.tenancy = tenancy;
     }
 
     /// The largest payload of a TLP, as agreed with the peer.

@@ -51,6 +51,7 @@ impl<'m> End<'m> {
             fabric: 0,
             group: Group(7),
             loan_generation: LoanGeneration(0),
+            tenancy: Tenancy { number: 1, node: NodeId(2) },
             node: NodeId(role as u64 + 1),
             name: Name::new("node"),
             domain: DomainId(role as u32 + 1),

@@ -241,6 +241,104 @@ fn a_hanging_drive_fails_requests_and_keeps_their_pages() {
 }
 
 #[test]
+fn the_drive_is_told_what_nobody_waits_for() {
+    with_world(4096, |world| {
+        go(world);
+        world.hang = true;
+        let write = [request(Command::WRITE, 0, 1, 0, 300 << 10), vec![7; 300 << 10]].concat();
+        world.exchange(0, &write);
+        let ids: Vec<u32> = world.orders.iter().map(|order| order.id).collect();
+        assert_eq!((ids.len(), &world.given_up[..]), (3, &[][..]));
+        world.pass(IO_TIMEOUT);
+        assert_eq!(world.exchange(0, b""), simple(1, NbdError::EIO));
+        assert_eq!(world.given_up.len(), 1, "once");
+        assert!(ids.iter().all(|id| world.given_up[0].contains(id)));
+        // A client that leaves waits no longer either.
+        world.exchange(0, &request(Command::READ, 0, 2, 0, 4096));
+        let id = world.orders.last().expect("the read is there").id;
+        assert!(!world.given_up[0].contains(&id));
+        world.close(0);
+        world.settle();
+        assert!(world.given_up.len() == 2 && world.given_up[1].contains(&id));
+        world.hang = false;
+        world.settle();
+        assert_eq!((world.server.abandoned(), world.pool().used(), world.given_up.len()), (0, 0, 2));
+    });
+}
+
+#[test]
+fn another_host_on_the_drive_fails_what_has_not_ended() {
+    with_world(1024, |world| {
+        go(world);
+        world.hang = true;
+        world.exchange(0, &request(Command::READ, 0, 1, 0, 4096));
+        world.exchange(0, &[request(Command::WRITE, 0, 2, 0, 4096), vec![1; 4000]].concat());
+        world.server.fail_requests(world.now);
+        world.hang = false;
+        assert_eq!(world.exchange(0, b""), simple(1, NbdError::EIO), "once the drive has let go");
+        assert_eq!(world.exchange(0, &[1; 96]), simple(2, NbdError::EIO));
+        let write = [request(Command::WRITE, 0, 3, 0, 512), vec![3; 512]].concat();
+        assert_eq!(world.exchange(0, &write), simple(3, NbdError::OK));
+        assert_eq!((world.server.in_flight(), world.pool().used(), world.disk[0]), (0, 0, 3));
+    });
+}
+
+/// Six clients stop in the middle of large writes, and the driver keeps nearly half of what it may.
+fn stall(world: &mut world::World<'_>) -> Vec<PageIndex> {
+    let kept = (0..1984).map(|_| world.pool().alloc().expect("the pool is empty")).collect();
+    world.commit();
+    for slot in 1..7 {
+        world.open(slot);
+        world.exchange(slot, b"\0\0\0\x03");
+        world.exchange(slot, GO);
+        world.exchange(slot, &[request(Command::WRITE, 0, 1, 0, 4 << 20), vec![1; 5000]].concat());
+    }
+    kept
+}
+
+#[test]
+fn who_stops_in_the_middle_of_a_payload_is_closed_when_others_wait() {
+    with_world(1 << 16, |world| {
+        go(world);
+        let kept = stall(world);
+        let write = [request(Command::WRITE, 0, 9, 0, 512), vec![9; 512]].concat();
+        assert!(world.pool().free() < 1024);
+        // One of them is only slow.
+        world.pass(requests::STALL / 2);
+        world.exchange(3, &[1; 1]);
+        assert_eq!(world.exchange(0, &request(Command::READ, 0, 8, 0, 4 << 20)), b"");
+        assert!(world.server.wants_pages());
+        world.pass(requests::STALL / 2);
+        assert_eq!(world.exchange(0, b"").len(), 16 + (4 << 20));
+        assert_eq!(world.exchange(0, &write), simple(9, NbdError::OK));
+        assert_eq!(world.server.counters().stalled.get(), 5);
+        let idle: Vec<_> = (1..7).filter(|slot| world.server.is_idle(*slot)).collect();
+        assert_eq!(idle, [1, 2, 4, 5, 6]);
+        assert!(!world.server.wants_pages());
+        // Nobody waits: whoever is slow stays.
+        world.pass(IO_TIMEOUT);
+        assert_eq!(world.exchange(3, &vec![1; (4 << 20) - 5001]), simple(1, NbdError::OK));
+        kept.into_iter().for_each(|page| world.pool().release(page));
+    });
+}
+
+#[test]
+fn a_card_that_was_away_blames_no_client() {
+    with_world(1 << 16, |world| {
+        go(world);
+        stall(world);
+        world.exchange(0, &request(Command::READ, 0, 8, 0, 4 << 20));
+        world.pass(requests::STALL * 3);
+        assert_eq!(world.server.counters().stalled.get(), 0);
+        (1..7).for_each(|slot| drop(world.exchange(slot, &[1; 1])));
+        world.pass(requests::STALL - Duration::from_millis(1));
+        assert_eq!(world.server.counters().stalled.get(), 0);
+        world.pass(Duration::from_millis(1));
+        assert_eq!(world.server.counters().stalled.get(), 6);
+    });
+}
+
+#[test]
 fn requests_cut_for_another_block_size_fail() {
     with_world(1024, |world| {
         go(world);

@@ -66,6 +66,8 @@ pub(super) struct World<'m> {
     /// The drive keeps what it gets.
     pub(super) hang: bool,
     pub(super) result: Result<(), BlockError>,
+    /// Identifiers that the drive was told to be given up.
+    pub(super) given_up: Vec<RangeInclusive<u32>>,
     pub(super) log: Vec<(BlockKind, u64, u32, bool)>,
     /// Clients that do not read.
     pub(super) deaf: bool,
@@ -100,6 +102,7 @@ impl<'m> World<'m> {
             disk: vec![0; blocks * BLOCK],
             hang: false,
             result: Ok(()),
+            given_up: Vec::new(),
             log: Vec::new(),
             deaf: false,
             lives: 1,
@@ -134,6 +137,11 @@ impl<'m> World<'m> {
         std::mem::take(&mut self.streams[slot].incoming)
     }
 
+    /// What the test itself has done to the ledger stays.
+    pub(super) fn commit(&self) {
+        self.memory.ledger::<Root>(None, base::RuleSet::ALL).journal.commit();
+    }
+
     /// Runs until nothing happens but time.
     pub(super) fn settle(&mut self) {
         loop {
@@ -163,7 +171,7 @@ impl<'m> World<'m> {
     pub(super) fn step(&mut self) {
         let Some(input) = self.inputs.front().cloned() else { return };
         let (now, server, streams) = (self.now, &mut self.server, &self.streams);
-        let mut orders = Vec::new();
+        let (mut orders, mut given_up) = (Vec::new(), Vec::new());
         let (lived, happened) = run_step::<Root>(self.memory, self.killer, |_| {
             match input {
                 Input::Geometry(geometry) => server.set_geometry(now, geometry),
@@ -174,6 +182,9 @@ impl<'m> World<'m> {
                 Input::Completed(id, result) => server.handle_completion(now, id, result),
                 Input::Tick => server.handle_timeout(now),
             }
+            while let Some(ids) = server.poll_abandoned() {
+                given_up.push(ids);
+            }
             while let Some(request) = server.poll_request() {
                 let BlockRequest { id, kind, lba, blocks, fua, pages } = request;
                 orders.push(Order { id, kind, lba, blocks, fua, pages: pages.to_vec() });
@@ -183,6 +194,7 @@ impl<'m> World<'m> {
             self.inputs.pop_front();
             self.log.extend(orders.iter().map(|order| (order.kind, order.lba, order.blocks, order.fua)));
             self.orders.extend(orders);
+            self.given_up.extend(given_up);
         }
         if !lived {
             self.lives += 1;

@@ -1,3 +1,4 @@
+mod given_up;
 mod model;
 mod unflushed;
 
@@ -32,6 +33,8 @@ fn driver<'m>(ledger: &Ledger<'m, Root>) -> Driver<'m> {
 enum Input {
     Start,
     Reset,
+    Forget,
+    Abandon(u32),
     Shutdown,
     Tick,
     Submit { id: u32, kind: BlockKind, lba: u64, blocks: u32, fua: bool, fill: u8 },
@@ -217,6 +220,8 @@ fn deliver(
     match input {
         Input::Start => driver.start(now),
         Input::Reset => driver.handle_reset(now),
+        Input::Forget => driver.forget(now),
+        Input::Abandon(id) => driver.abandon([*id..=*id].into_iter()),
         Input::Shutdown => driver.shutdown(now),
         Input::Tick => driver.handle_timeout(now),
         Input::Release(pages) => pages.iter().for_each(|page| pool.release(*page)),

@@ -1,7 +1,7 @@
 //! Writes that are kept until they are flushed.
 
 use super::*;
-use crate::nvme::unflushed::{KEPT_PAGES, KEPT_WRITES};
+use crate::nvme::unflushed::{KEPT_PAGES, KEPT_WRITES, REWRITES};
 
 fn first_bytes(world: &World<'_>, lbas: core::ops::Range<usize>) -> Vec<u8> {
     lbas.map(|lba| world.model.disk[lba * BLOCK]).collect()
@@ -35,7 +35,7 @@ fn a_power_loss_of_the_lender_loses_no_answered_write() {
         assert!(world.model.disk == before && world.read[&5][..40 * BLOCK] == before[10 * BLOCK..50 * BLOCK]);
         // Of each block only the newest.
         let writes: Vec<_> = world.model.log.iter().map(|&(_, lba, blocks)| (lba, blocks)).collect();
-        assert_eq!(writes, [(10, 2), (13, 1), (15, 1), (17, 33), (12, 1), (0, 0), (16, 1), (10, 40)]);
+        assert_eq!(writes, [(10, 2), (13, 1), (15, 1), (17, 33), (12, 1), (0, 0), (16, 1), (0, 0), (10, 40)]);
         assert_eq!(flush(world, 6), Ok(()));
         world.lose_power();
         world.ready();
@@ -195,6 +195,138 @@ fn an_outage_while_writing_again_is_outlasted() {
         world.ready();
         assert_eq!((first_bytes(world, 0..1), flush(world, 2)), (vec![1], Ok(())));
     });
+}
+
+/// Lets happen what is under way, as if it took one round trip; how many it took until the driver was ready.
+fn round_trips(world: &mut World<'_>) -> usize {
+    for rounds in 0..10_000 {
+        if rounds > 0 && world.driver().is_ready() {
+            return rounds;
+        }
+        if world.inputs.is_empty() {
+            world.pass(1);
+        }
+        for _ in 0..world.inputs.len() {
+            if let Some(input) = world.inputs.front().cloned() {
+                world.step(input);
+            }
+        }
+    }
+    panic!("never ready");
+}
+
+#[test]
+fn a_full_ring_is_written_again_in_few_round_trips_and_flushed() {
+    with_world(|world| {
+        world.ready();
+        (0..512).for_each(|id| world.submit_fua(id, u64::from(id) * 2, 1, id as u8));
+        world.settle();
+        assert_eq!(world.driver().kept(), (512, 512));
+        world.lose_power();
+        world.model.disk.fill(0);
+        world.model.hang_flushes = true;
+        let rounds = round_trips(world);
+        assert!(rounds < 512 / REWRITES + 40, "{rounds} round trips");
+        assert!((0..512).all(|id| world.model.disk[id * 2 * BLOCK] == id as u8));
+        world.settle();
+        assert_eq!(world.driver().kept(), (512, 512), "until the flush has ended");
+        world.model.hang_flushes = false;
+        world.pass_until("flushed", |world| world.driver().kept() == (0, 0));
+        world.lose_power();
+        world.ready();
+        assert!((0..512).all(|id| world.model.disk[id * 2 * BLOCK] == id as u8));
+        assert_eq!(world.pages_used(), 0);
+    });
+}
+
+#[test]
+fn whoever_needs_pages_gets_those_of_kept_writes() {
+    with_world(|world| {
+        world.ready();
+        world.submit(1, BlockKind::Write, 0, 16, 1);
+        world.settle();
+        assert_eq!((world.driver().kept(), world.model.flushes), ((1, 2), 0));
+        for _ in 0..2 {
+            let ledger = world.calm();
+            driver(&ledger).flush_kept();
+            ledger.journal.commit();
+            world.inputs.push_back(Input::Tick);
+            world.settle();
+            assert_eq!((world.driver().kept(), world.model.flushes), ((0, 0), 1));
+        }
+    });
+}
+
+#[test]
+fn what_another_host_may_have_changed_is_forgotten() {
+    with_world(|world| {
+        world.ready();
+        world.submit(1, BlockKind::Write, 0, 8, 1);
+        world.settle();
+        assert!(!world.driver().has_lost());
+        world.model.hang = true;
+        world.submit(2, BlockKind::Write, 0, 8, 2);
+        world.submit(3, BlockKind::Read, 0, 8, 2);
+        world.settle();
+        world.results();
+        world.model.hang = false;
+        world.model.disk[..8 * BLOCK].fill(9);
+        world.reset();
+        world.inputs.pop_front();
+        world.inputs.push_front(Input::Forget);
+        world.ready();
+        world.settle();
+        assert_eq!(world.results(), [(2, Err(BlockError::Io)), (3, Err(BlockError::Io))]);
+        assert_eq!(
+            (first_bytes(world, 0..1), world.driver().kept(), world.pages_used()),
+            (vec![9], (0, 0), 0)
+        );
+        assert!(world.driver().has_lost());
+        assert_eq!(flush(world, 4), Err(BlockError::Io));
+        assert!(!world.driver().has_lost());
+    });
+}
+
+#[test]
+fn an_end_tells_whether_something_is_lost() {
+    let ends = |prepare: fn(&mut World<'_>)| {
+        let mut lost = false;
+        with_world(|world| {
+            world.ready();
+            world.submit(1, BlockKind::Write, 0, 8, 1);
+            world.settle();
+            prepare(world);
+            world.inputs.push_back(Input::Shutdown);
+            world.pass_until("down", |world| world.driver().is_shut_down());
+            lost = world.driver().has_lost();
+            assert_eq!((world.driver().kept(), world.pages_used()), ((0, 0), 0));
+        });
+        lost
+    };
+    assert!(!ends(|_| {}));
+    assert!(ends(|world| world.model.hang_flushes = true), "the flush takes too long");
+    assert!(ends(|world| world.model.statuses.push_back(Status::WRITE_FAULT)), "the flush fails");
+    let is_away = |world: &mut World<'_>| {
+        world.lose_power();
+        world.model.lost = usize::MAX;
+    };
+    assert!(ends(is_away), "the lender is away");
+    let fails_again = |world: &mut World<'_>| {
+        world.lose_power();
+        world.model.statuses.push_back(Status::WRITE_FAULT);
+        world.ready();
+    };
+    assert!(ends(fails_again), "it cannot be written again");
+    let only_given_up = |world: &mut World<'_>| {
+        flush(world, 2).expect("flushes");
+        world.model.hang = true;
+        world.submit(3, BlockKind::Write, 0, 8, 1);
+        world.inputs.push_back(Input::Abandon(3));
+        world.settle();
+        world.lose_power();
+        world.model.lost = usize::MAX;
+    };
+    assert!(!ends(only_given_up), "nobody was told of success");
 }
 
 /// Writes, a loss of power, a second one in the middle of writing again, a flush: whatever store a card dies at.

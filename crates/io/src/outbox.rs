@@ -1,0 +1,179 @@
+//! What an agent or a card still has to say to the other one: whoever is slow to read loses nothing.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::messages;
+
+/// When a message that found no room is tried again.
+const RETRY: Duration = Duration::from_millis(10);
+
+/// A message that can wait.
+pub(crate) trait Message: Serialize {
+    /// Whether `earlier`, which was not sent yet, need not be sent any more beside this one. There must be an upper bound for
+    /// messages of which none supersedes another: it is the outbox's.
+    fn supersedes(&self, earlier: &Self) -> bool;
+}
+
+/// What travels with a message.
+pub(crate) enum Enclosure<'a> {
+    /// Nothing.
+    None,
+    /// A descriptor.
+    Descriptor(BorrowedFd<'a>),
+    /// What it is about is gone: it need not be sent.
+    Gone,
+}
+
+/// Messages that wait until there is room for them, in order; at most one of those that supersede each other.
+pub(crate) struct Outbox<M> {
+    waiting: VecDeque<M>,
+    retry_at: Option<Instant>,
+}
+
+impl<M: Message> Outbox<M> {
+    pub(crate) fn new() -> Self {
+        Self { waiting: VecDeque::new(), retry_at: None }
+    }
+
+    /// The message waits for [`Outbox::flush`].
+    pub(crate) fn push(&mut self, message: M) {
+        self.waiting.retain(|earlier| !message.supersedes(earlier));
+        self.waiting.push_back(message);
+    }
+
+    /// When [`Outbox::flush`] is to be called again.
+    pub(crate) fn retry_at(&self) -> Option<Instant> {
+        self.retry_at
+    }
+
+    /// In how long that is.
+    pub(crate) fn retry_after(&self) -> Option<Duration> {
+        self.retry_at.map(|at| at.saturating_duration_since(Instant::now()))
+    }
+
+    /// Whether [`Outbox::flush`] has something to do now.
+    pub(crate) fn is_due(&self) -> bool {
+        !self.waiting.is_empty() && self.retry_at.is_none_or(|at| at <= Instant::now())
+    }
+
+    /// Sends what there is room for. `enclosure` has what travels with a message.
+    pub(crate) fn flush<'a>(&mut self, to: BorrowedFd<'_>, enclosure: impl Fn(&M) -> Enclosure<'a>) {
+        self.retry_at = None;
+        while let Some(message) = self.waiting.front() {
+            let sent = match enclosure(message) {
+                Enclosure::None => messages::send(to, message, None),
+                Enclosure::Descriptor(descriptor) => messages::send(to, message, Some(descriptor)),
+                Enclosure::Gone => Ok(()),
+            };
+            match sent {
+                Ok(()) => _ = self.waiting.pop_front(),
+                // Who is dying has a successor that is told everything anew.
+                Err(error) if is_gone(&error) => self.waiting.clear(),
+                Err(_) => {
+                    self.retry_at = Some(Instant::now() + RETRY);
+                    return;
+                }
+            }
+        }
+    }
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::messages::{ToAgent, ToCard};
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn a_card_that_does_not_read_is_told_everything_later() {
+        let (agent, card) = messages::pair().unwrap();
+        let mut outbox = Outbox::new();
+        let flush = |outbox: &mut Outbox<ToCard>| {
+            outbox.flush(agent.as_fd(), |message| match message {
+                ToCard::Connection { slot: 7, .. } => Enclosure::Gone,
+                ToCard::Connection { .. } => Enclosure::Descriptor(agent.as_fd()),
+                _ => Enclosure::None,
+            });
+        };
+        for slot in 0..2_000 {
+            outbox.push(ToCard::Connection { loan: 1, slot });
+        }
+        outbox.push(ToCard::ShutDown);
+        assert!(outbox.is_due());
+        flush(&mut outbox);
+        assert!(outbox.retry_at().is_some(), "the socket has room for everything: the test shows nothing");
+        let mut slots = Vec::new();
+        loop {
+            match messages::receive::<ToCard>(&card).unwrap() {
+                Some((ToCard::Connection { loan: 1, slot }, Some(_))) => slots.push(slot),
+                Some((message, descriptor)) => {
+                    assert!(message == ToCard::ShutDown && descriptor.is_none(), "{message:?}");
+                    break;
+                }
+                None => flush(&mut outbox),
+            }
+        }
+        assert!(slots.into_iter().eq((0..2_000).filter(|slot| *slot != 7)));
+        flush(&mut outbox);
+        assert_eq!((outbox.retry_at(), outbox.is_due()), (None, false));
+    }
+
+    #[test]
+    fn a_card_that_is_gone_is_told_nothing() {
+        let (agent, card) = messages::pair().unwrap();
+        drop(card);
+        let mut outbox = Outbox::new();
+        outbox.push(ToCard::ShutDown);
+        outbox.flush(agent.as_fd(), |_| Enclosure::None);
+        assert_eq!((outbox.waiting.len(), outbox.retry_at()), (0, None));
+    }
+
+    #[test]
+    fn an_agent_that_does_not_read_costs_no_memory_and_misses_nothing_that_counts() {
+        let (agent, card) = messages::pair().unwrap();
+        let mut outbox = Outbox::new();
+        let refused =
+            |since_s| ToAgent::Refused { loan: 0, in_use_by: Some("someone else".to_owned()), since_s };
+        let mut turns = 0;
+        while turns < 10 || outbox.retry_at().is_none() {
+            turns += 1;
+            for since_s in 0..100 {
+                outbox.push(refused(since_s));
+                outbox.flush(card.as_fd(), |_| Enclosure::None);
+            }
+        }
+        let must_arrive = [
+            ToAgent::Disconnected { loan: 0, slot: 3 },
+            ToAgent::Disconnected { loan: 1, slot: 3 },
+            ToAgent::Ready { loan: 0 },
+            ToAgent::GivenBack { loan: 0, has_lost: false },
+        ];
+        for _ in 0..1_000 {
+            must_arrive.iter().for_each(|message| outbox.push(message.clone()));
+            outbox.push(refused(7));
+            outbox.flush(card.as_fd(), |_| Enclosure::None);
+        }
+        assert_eq!(outbox.waiting.len(), must_arrive.len() + 1);
+        let mut received = Vec::new();
+        while !outbox.waiting.is_empty() {
+            while let Some((message, _)) = messages::receive::<ToAgent>(&agent).unwrap() {
+                received.push(message);
+            }
+            outbox.flush(card.as_fd(), |_| Enclosure::None);
+        }
+        while let Some((message, _)) = messages::receive::<ToAgent>(&agent).unwrap() {
+            received.push(message);
+        }
+        assert_eq!(received.last(), Some(&refused(7)));
+        assert_eq!(received[received.len() - 5..received.len() - 1], must_arrive);
+    }
+}
