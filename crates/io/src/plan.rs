@@ -8,8 +8,8 @@ use base::RuleSet;
 use base::ids::{CardGeneration, DomainId, Group, Incarnation, LoanGeneration, NodeId};
 use base::ledger::LedgerRoot;
 use node::{
-    Address, CardConfig, DriveConfig, EDGE_CONNECTIONS, Limit, LoanConfig, LoanRole, MAX_LOANS, MAX_RAILS,
-    Name, NamespaceConfig, NodeCells, Tenancy,
+    Address, CardConfig, DriveConfig, EDGE_CONNECTIONS, FlashConfig, FlashRates, Limit, LoanConfig, LoanRole,
+    MAX_LOANS, MAX_RAILS, Name, NamespaceConfig, NodeCells, Tenancy,
 };
 use serde::{Deserialize, Serialize};
 
@@ -62,6 +62,7 @@ pub(crate) struct DrivePlan {
     /// The descriptor of the image in the card.
     pub(crate) image: RawFd,
     pub(crate) medium: MediumKind,
+    pub(crate) flash: Option<FlashPlan>,
     pub(crate) blocks: u64,
     pub(crate) block_size: u32,
     pub(crate) read_only: bool,
@@ -127,6 +128,43 @@ pub(crate) enum RolePlan {
     },
 }
 
+/// [`FlashConfig`], on its way into a card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FlashPlan {
+    read: RatesPlan,
+    write: RatesPlan,
+    channels: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct RatesPlan {
+    iops: u64,
+    bytes_per_s: u64,
+    latency: Duration,
+}
+
+impl From<FlashConfig> for FlashPlan {
+    fn from(config: FlashConfig) -> Self {
+        let rates = |rates: FlashRates| RatesPlan {
+            iops: rates.iops,
+            bytes_per_s: rates.bytes_per_s,
+            latency: rates.latency,
+        };
+        Self { read: rates(config.read), write: rates(config.write), channels: config.channels }
+    }
+}
+
+impl From<FlashPlan> for FlashConfig {
+    fn from(plan: FlashPlan) -> Self {
+        let rates = |rates: RatesPlan| FlashRates {
+            iops: rates.iops,
+            bytes_per_s: rates.bytes_per_s,
+            latency: rates.latency,
+        };
+        Self { read: rates(plan.read), write: rates(plan.write), channels: plan.channels }
+    }
+}
+
 /// How a medium is driven.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum MediumKind {
@@ -190,7 +228,12 @@ impl Plan {
 
 impl DrivePlan {
     /// The plan for a drive whose image has this descriptor in the card.
-    pub(crate) fn new(config: &DriveConfig, image: RawFd, medium: MediumKind) -> Self {
+    pub(crate) fn new(
+        config: &DriveConfig,
+        image: RawFd,
+        medium: MediumKind,
+        flash: Option<FlashConfig>,
+    ) -> Self {
         let namespace = |it: &NamespaceConfig| NamespacePlan {
             blocks: it.blocks,
             block_size: it.block_size,
@@ -201,6 +244,7 @@ impl DrivePlan {
         Self {
             image,
             medium,
+            flash: flash.map(FlashPlan::from),
             blocks: config.blocks,
             block_size: config.block_size,
             read_only: config.read_only,

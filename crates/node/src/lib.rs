@@ -31,6 +31,7 @@ pub use device::nvme::{
     COMMANDS as MEDIA_WORK, Config as DriveConfig, ConfigError as DriveConfigError, FUNCTIONS_MAX, Limit,
     LimitError, NamespaceConfig, Persist,
 };
+pub use device::{FlashConfig, FlashModel, FlashRates};
 pub use device::{MediaError, MediaId, MediaKind};
 pub use host::nvme::Driver as DriveDriver;
 pub use host::{BlockError, BlockKind, BlockRequest, Geometry};

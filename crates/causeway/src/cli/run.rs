@@ -12,6 +12,7 @@ use crate::config::Config;
 use crate::control::{ControlError, Request, Response, find, runtime_dir};
 use crate::exit::{Exit, Failure};
 use crate::line::{Line, LineArgument, ReadLineError, redact};
+use crate::rack::LogStyle;
 use crate::{logging, roles, status};
 
 /// Runs the command that the arguments (the program's name first) say, and returns what the process ends with.
@@ -21,7 +22,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Err(error) => return usage(&error),
     };
     logging::start(cli.log_format, cli.log_level);
-    match dispatch(&cli.command) {
+    match dispatch(&cli) {
         Ok(()) => Exit::Done.into(),
         Err(failure) => {
             report(&failure, cli.log_format);
@@ -41,11 +42,12 @@ pub fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-fn dispatch(command: &Command) -> Result<(), Failure> {
-    match command {
+fn dispatch(cli: &Cli) -> Result<(), Failure> {
+    match &cli.command {
         Command::Lend(args) => roles::lend(args),
         Command::Borrow(args) => borrow(args),
         Command::Node(args) => node(args),
+        Command::Up(args) => roles::up(args, LogStyle { format: cli.log_format, level: cli.log_level }),
         Command::Status(args) => show_status(args),
         Command::Limit(args) => limit(args),
         Command::Demo(args) => roles::demo(args),
@@ -72,6 +74,9 @@ fn read_line(line: &LineArgument) -> Result<Line, Failure> {
 }
 
 fn node(args: &NodeArgs) -> Result<(), Failure> {
+    if let Some(parent) = args.end_with {
+        roles::end_with(parent)?;
+    }
     roles::node(Config::load(&args.config)?)
 }
 

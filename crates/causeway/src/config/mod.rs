@@ -55,6 +55,7 @@ use std::time::Duration;
 use crate::cli::{Listen, NodeName, Source};
 use crate::line::{FunctionName, Line};
 pub use drive::{Function, Layout, Namespace};
+pub(crate) use error::from_toml as toml_problem;
 pub use error::{ConfigError, Problem};
 
 /// Longest configuration file read, in bytes.
@@ -139,14 +140,7 @@ pub struct Loan {
 impl Config {
     /// Reads and checks a file.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let unreadable = |error| ConfigError::Unreadable { path: path.to_owned(), error };
-        let mut text = String::new();
-        let file = File::open(path).map_err(unreadable)?;
-        let read = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(unreadable)?;
-        if read as u64 > FILE_BYTES_MAX {
-            return Err(ConfigError::TooLong { path: path.to_owned() });
-        }
-        Self::parse(&text, path)
+        Self::parse(&read_text(path)?, path)
     }
 
     /// Checks the text of a file. `path` is for messages, for the default name and for relative paths.
@@ -158,6 +152,18 @@ impl Config {
         validate::config(raw, text, path)
             .map_err(|problems| ConfigError::Wrong { path: path.to_owned(), problems })
     }
+}
+
+/// The text of a configuration file, of at most [`FILE_BYTES_MAX`] bytes.
+pub(crate) fn read_text(path: &Path) -> Result<String, ConfigError> {
+    let unreadable = |error| ConfigError::Unreadable { path: path.to_owned(), error };
+    let mut text = String::new();
+    let file = File::open(path).map_err(unreadable)?;
+    let read = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(unreadable)?;
+    if read as u64 > FILE_BYTES_MAX {
+        return Err(ConfigError::TooLong { path: path.to_owned() });
+    }
+    Ok(text)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fmt::Display;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -119,12 +119,12 @@ impl Check<'_> {
         let drives = drives.filter(|name| !names.iter().any(|(at, _)| *at == name.span().start));
         self.twice("function", drives.map(|name| (name.span().start, name.get_ref())));
 
-        let sources: Vec<(usize, &PathBuf)> = devices
+        let sources: Vec<(usize, &Path)> = devices
             .iter()
             .zip(raw)
-            .filter_map(|(device, raw)| match &device.as_ref()?.source {
-                Source::Path(path) => Some((raw.get_ref().source.span().start, path)),
-                Source::Ram(_) => None,
+            .filter_map(|(device, raw)| {
+                let path = device.as_ref()?.source.path()?;
+                Some((raw.get_ref().source.span().start, path))
             })
             .collect();
         self.twice("source", sources.iter().map(|(at, path)| (*at, path.display())));
@@ -151,20 +151,13 @@ impl Check<'_> {
         let source = Source::from_os(OsString::from(raw.source.get_ref()));
         let source = source.map_err(|error| self.wrong(at, error)).ok();
         let (function, source, block_size) = (function?, source?, block_size?);
-        let source = match source {
-            Source::Path(path) => Source::Path(self.folder.join(path)),
-            Source::Ram(size) => {
-                let block = block_size.bytes();
-                if !size.0.is_multiple_of(block.into()) {
-                    let what =
-                        format!("ram:{} is not a multiple of the block size, {block} bytes", size.exact());
-                    self.wrong(at, what);
-                }
-                Source::Ram(size)
-            }
-        };
+        let source = source.in_folder(self.folder);
+        let block = block_size.bytes();
+        if source.memory().is_some_and(|size| !size.0.is_multiple_of(block.into())) {
+            self.wrong(at, format_args!("{source} is not a multiple of the block size, {block} bytes"));
+        }
         let limit = self.drive_limit(raw.iops.as_ref(), raw.bytes_per_s.as_ref(), Limit::NONE)?;
-        let layout = self.layout(raw, block_size.bytes(), raw.read_only, limit)?;
+        let layout = self.layout(raw, block, raw.read_only, limit)?;
         if matches!(layout, Layout::Split(_)) && function.as_str().len() + 3 > FUNCTION_NAME_MAX {
             let what = format!(
                 "with `-64` behind it, `{function}` would be longer than {FUNCTION_NAME_MAX} characters"

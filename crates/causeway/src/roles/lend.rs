@@ -9,7 +9,7 @@ use io::agent::{DriveSpec, LoanEnd, LoanSpec, Rail};
 use node::Limit;
 
 use super::image;
-use crate::cli::{ByteSize, LendArgs, Source};
+use crate::cli::{ByteSize, LendArgs};
 use crate::config::{BlockSize, Device, Layout};
 use crate::exit::Failure;
 use crate::line::{FunctionName, Key, Line};
@@ -45,8 +45,8 @@ pub(super) fn devices(args: &LendArgs) -> Vec<Device> {
 /// for it, so that a source's own lock, which waits for a dead node's, is not waited for.
 pub(super) fn check(devices: &[Device]) -> Result<(), Failure> {
     for (index, device) in devices.iter().enumerate() {
-        let Source::Path(path) = &device.source else { continue };
-        let same = |earlier: &&Device| matches!(&earlier.source, Source::Path(other) if is_same(path, other));
+        let Some(path) = device.source.path() else { continue };
+        let same = |earlier: &&Device| earlier.source.path().is_some_and(|other| is_same(path, other));
         if let Some(earlier) = devices[..index].iter().find(same) {
             let (source, name) = (&device.source, &device.function);
             let also = if earlier.source == *source {
@@ -77,7 +77,7 @@ fn is_same(one: &Path, other: &Path) -> bool {
 fn fits_memory(devices: &[Device], memory: u64) -> Result<(), Failure> {
     let mut wanted = 0_u64;
     for device in devices {
-        let Source::Ram(size) = device.source else { continue };
+        let Some(size) = device.source.memory() else { continue };
         wanted = wanted.saturating_add(size.0);
         if wanted > memory {
             let (source, name) = (&device.source, &device.function);
@@ -101,11 +101,11 @@ pub(super) fn open(devices: &[Device], state: &StateDir, insecure: bool) -> Resu
     for device in devices {
         let block_size = device.block_size.bytes();
         let image = image::open(&device.source, device.read_only, block_size)?;
-        let source = image::name(&device.source);
+        let (flash, source) = (device.source.card(), device.source.to_string());
         let config = drive::config(device, &image, state)?;
         let drive = opened.drives.len();
         let name = device.function.as_str().to_owned();
-        opened.drives.push(DriveSpec { name, image, config, source });
+        opened.drives.push(DriveSpec { name, image, config, flash, source });
         opened.layouts.push((device.function.clone(), device.layout.fingerprint(block_size)));
         for (function, controller, limit) in drive::functions(device)? {
             let key = function_key(state.key(), &function);
@@ -159,6 +159,7 @@ fn function_key(secret: &Key, function: &FunctionName) -> [u8; 32] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::Source;
     use crate::exit::Exit;
 
     fn lent(sources: &[&str]) -> Vec<Device> {
@@ -190,11 +191,13 @@ mod tests {
             assert!(failure.message().contains(word), "{failure}");
         }
         assert!(check(&lent(&["missing.img", "missing.img"])).is_err(), "the same path, file or not");
+        assert!(check(&lent(&[file, &format!("flash:{link}?scale=2")])).is_err(), "behind a flash card too");
     }
 
     #[test]
     fn memory_that_is_not_there_is_refused_by_name() {
-        assert!(fits_memory(&lent(&["ram:1G", "ram:1G"]), 2 << 30).is_ok());
+        assert!(fits_memory(&lent(&["ram:1G", "flash:1G"]), 2 << 30).is_ok());
+        assert!(fits_memory(&lent(&["ram:1G", "flash:ram:1536M?scale=2"]), 2 << 30).is_err());
         let failure = fits_memory(&lent(&["ram:99999G"]), 2 << 30).unwrap_err();
         assert!(failure.message().starts_with("ram:99999G for nvme0 is more than"), "{failure}");
         let failure = fits_memory(&lent(&["ram:1G", "ram:1536M"]), 2 << 30).unwrap_err();

@@ -10,11 +10,13 @@ mod serve;
 
 use std::process::ExitCode;
 
-use crate::cli::NodeName;
-use crate::cli::{BenchArgs, BorrowArgs, DemoArgs, LendArgs, LoadArgs, SimArgs};
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+
+use crate::cli::{BenchArgs, BorrowArgs, DemoArgs, LendArgs, LoadArgs, NodeName, SimArgs, UpArgs};
 use crate::config::Config;
 use crate::exit::Failure;
 use crate::line::Line;
+use crate::rack::LogStyle;
 use crate::state_dir::StateDir;
 
 /// The data-plane process that an agent starts.
@@ -86,6 +88,21 @@ pub fn node(config: Config) -> Result<(), Failure> {
         crate::cli::print(&format!("{line}\n"))?;
     }
     node.serve(&mut borrow::Announce::behind(first, wanted))
+}
+
+/// `causeway up`: serves until SIGTERM.
+pub(crate) fn up(args: &UpArgs, log: LogStyle) -> Result<(), Failure> {
+    crate::rack::run(args, log)
+}
+
+/// Ends this node in order when `parent`, which has started it, ends: a rack whose supervisor is killed leaves nothing behind.
+pub fn end_with(parent: u32) -> Result<(), Failure> {
+    let watched = set_parent_process_death_signal(Some(Signal::TERM));
+    watched.map_err(|errno| Failure::io("cannot watch the rack", &errno.into()))?;
+    match getppid().and_then(|pid| u32::try_from(pid.as_raw_nonzero().get()).ok()) {
+        Some(pid) if pid == parent => Ok(()),
+        _ => Err(Failure::refused("the rack that this node belongs to has ended")),
+    }
 }
 
 /// `causeway demo`.

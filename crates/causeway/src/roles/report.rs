@@ -1,6 +1,7 @@
 //! What `status` says, from what the card has counted.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 use io::agent::{Edge, LoanEnd, LoanSpec, View};
 use node::{LoanCells, Name};
@@ -8,10 +9,14 @@ use node::{LoanCells, Name};
 use crate::status::{Card, Channel, Counters, Device, Loan, Node, Rail, Role, Status, Stream};
 
 /// The status of a running node.
-pub(super) fn status(view: &View<'_>) -> Status {
+pub(super) fn status(view: &View<'_>, http: SocketAddr) -> Status {
     let spec = view.spec();
-    let node =
-        Node { name: spec.name.clone(), pid: std::process::id(), incarnation: spec.incarnation, http: None };
+    let node = Node {
+        name: spec.name.clone(),
+        pid: std::process::id(),
+        incarnation: spec.incarnation,
+        http: Some(http.to_string()),
+    };
     let mut status = Status::new(node);
     status.cards = vec![card(view)];
     for (index, (loan, cells)) in view.loans().enumerate() {

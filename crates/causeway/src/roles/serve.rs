@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
@@ -18,6 +19,7 @@ use super::{lend, report};
 use crate::cli::NodeName;
 use crate::control::{ControlServer, Impairment, Request, Response, socket_path};
 use crate::exit::Failure;
+use crate::http::HttpServer;
 use crate::line::FunctionName;
 use crate::state_dir::StateDir;
 
@@ -88,6 +90,7 @@ pub(super) struct Node {
     control: ControlServer,
     /// By drive: what stands for its layout there.
     layouts: Vec<(FunctionName, u64)>,
+    http: HttpServer,
     signals: UnixStream,
     /// Since the node was asked to end.
     ending: Option<Instant>,
@@ -121,9 +124,10 @@ impl Node {
             drives,
             loans,
         };
+        let http = HttpServer::start(control.path())?;
         let agent = Agent::start(spec).map_err(|error| Failure::io("cannot start the node", &error))?;
         let (tenants, usable) = (Tenants::default(), BTreeSet::new());
-        Ok(Self { agent, state, tenants, control, layouts, signals, ending: None, usable })
+        Ok(Self { agent, state, tenants, control, layouts, http, signals, ending: None, usable })
     }
 
     /// Serves until the node has ended.
@@ -149,8 +153,8 @@ impl Node {
             if observer.has_done() {
                 self.begin_end(observer);
             }
-            let (agent, stop) = (&mut self.agent, &mut false);
-            self.control.turn(&mut |request| answer(agent, &request, stop));
+            let (agent, http, stop) = (&mut self.agent, self.http.address(), &mut false);
+            self.control.turn(&mut |request| answer(agent, http, &request, stop));
             if *stop {
                 self.begin_end(observer);
             }
@@ -335,9 +339,9 @@ fn signals() -> std::io::Result<UnixStream> {
     Ok(ours)
 }
 
-fn answer(agent: &mut Agent, request: &Request, stop: &mut bool) -> Response {
+fn answer(agent: &mut Agent, http: SocketAddr, request: &Request, stop: &mut bool) -> Response {
     match request {
-        Request::Status => Response::Status { status: Box::new(report::status(&agent.view())) },
+        Request::Status => Response::Status { status: Box::new(report::status(&agent.view(), http)) },
         Request::Impair(impairment) => impair(agent, impairment),
         Request::Limit { function, iops, bytes_per_s } => limit(agent, function, *iops, *bytes_per_s),
         Request::Stop => {

@@ -232,6 +232,11 @@ impl<'m> Driver<'m> {
         }
     }
 
+    /// Whether [`Driver::poll_completion`] has one.
+    pub fn has_completion(&self) -> bool {
+        !self.cells.done.is_empty()
+    }
+
     /// The next request that has ended, each once.
     pub fn poll_completion(&mut self) -> Option<(u32, Result<(), BlockError>)> {
         let done = self.cells.done.pop(self.journal)?;

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use base::ids::{DomainId, NodeId};
-use node::{DriveConfig, Limit, Tenancy};
+use node::{DriveConfig, FlashConfig, Limit, Tenancy};
 use tracing::{info, warn};
 
 use self::clients::Clients;
@@ -69,6 +69,8 @@ pub struct DriveSpec {
     pub image: Image,
     /// What it is made for; [`DriveConfig::check`] finds nothing.
     pub config: DriveConfig,
+    /// The flash card whose time it takes.
+    pub flash: Option<FlashConfig>,
     /// As `status` names it.
     pub source: String,
 }
@@ -359,7 +361,7 @@ impl Agent {
         fill_random(&mut seed)?;
         let drives = self.spec.drives.iter().enumerate().map(|(index, drive)| {
             let image = crate::card::image_descriptor(self.spec.rails.len(), index);
-            DrivePlan::new(&drive.config, image, medium_of(&drive.image, self.ring.is_some()))
+            DrivePlan::new(&drive.config, image, medium_of(&drive.image, self.ring.is_some()), drive.flash)
         });
         let plan = Plan {
             agent_pid: rustix::process::getpid().as_raw_nonzero().get(),

@@ -4,6 +4,7 @@
 //! [`node::Card`]: whatever is ready is handed in, each verb commits, and what is polled afterwards leaves.
 
 mod edges;
+mod flash;
 mod load;
 mod media;
 mod rails;
@@ -147,6 +148,8 @@ impl<'m> Driver<'m> {
             self.report();
             if busy {
                 self.waiter.busy();
+                // Whoever always finds something to do must still see deadlines pass, and ask epoll.
+                self.now = now();
             } else {
                 self.rest()?;
             }
@@ -263,7 +266,8 @@ impl<'m> Driver<'m> {
         let (card, rails, now_before) = (&self.card, &self.rails, self.now);
         let (media, to_agent) = (&self.media, &self.to_agent);
         let turn = self.waiter.idle(now_before, hint, || {
-            let deadline = [card.poll_timeout(), rails.poll_timeout()].into_iter().flatten().min();
+            let deadlines = [card.poll_timeout(), rails.poll_timeout(), media.poll_timeout()];
+            let deadline = deadlines.into_iter().flatten().min();
             let retries = [media.retry_after(), to_agent.retry_after()];
             sleep_time(deadline.map(|deadline| deadline.since(now_before)), retries)
         })?;

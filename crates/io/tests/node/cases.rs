@@ -12,7 +12,7 @@ use crate::skip;
 
 const MIB: u64 = 1 << 20;
 
-fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
+pub(crate) fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
     (0..bytes as u64).map(|at| (at.wrapping_mul(2_654_435_761).wrapping_add(seed * 97) >> 7) as u8).collect()
 }
 

@@ -11,7 +11,9 @@ use ::node::{DriveConfig, Limit};
 use io::MediumKind;
 use io::agent::{Agent, AgentEvent, CardRecord, DriveSpec, Edge, LoanEnd, LoanSpec, NodeSpec, Rail};
 use io::files::{Image, ImageOptions};
+use io::load::{LoadResult, LoadSpec};
 use io::udp::{RailOptions, RailSocket};
+use node::FlashConfig;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 /// Longer than anything waited for here takes.
@@ -27,22 +29,42 @@ pub(crate) struct Pair {
 
 impl Pair {
     pub(crate) fn start(image: &Path, folder: &Path) -> Self {
-        let image = Image::open(image, &ImageOptions::default()).unwrap();
-        let (ours, theirs) = (bind(), bind());
-        let to = ours.local();
-        let config = DriveConfig::new(image.info().bytes / 512, 512, 7);
-        let drive = DriveSpec { name: "nvme0".to_owned(), image, config, source: "test".to_owned() };
-        let end = LoanEnd::Lend { drive: 0, controller: 0, limit: Limit::NONE };
-        let mut lender = spec("lender", 1, ours, end);
-        lender.drives.push(drive);
-        let lender = Node::start(lender);
+        Self::start_with(Image::open(image, &ImageOptions::default()).unwrap(), None, folder)
+    }
+
+    /// With the time of a flash card.
+    pub(crate) fn start_with(image: Image, flash: Option<FlashConfig>, folder: &Path) -> Self {
         let socket = folder.join("nbd");
         let listener = Some(UnixListener::bind(&socket).unwrap());
-        let edge = Edge::Nbd { path: socket.clone(), listener };
-        let end = LoanEnd::Borrow { peers: vec![to], edge, io_timeout: PATIENCE };
-        let borrower = Node::start(spec("borrower", 2, theirs, end));
+        let (lender, borrower) = nodes(image, flash, Edge::Nbd { path: socket.clone(), listener });
         Self { lender, borrower, socket }
     }
+}
+
+/// What a borrower's card measures on its own, of memory with the time of a flash card.
+pub(crate) fn measure(bytes: u64, flash: FlashConfig, load: LoadSpec) -> LoadResult {
+    let (_lender, borrower) = nodes(Image::ram(bytes).unwrap(), Some(flash), Edge::Load(load));
+    let ended = |node: &Node| *node.shared.load.lock().unwrap();
+    borrower.wait_until("the load has ended", |_| ended(&borrower).is_some());
+    ended(&borrower).unwrap()
+}
+
+fn nodes(image: Image, flash: Option<FlashConfig>, edge: Edge) -> (Node, Node) {
+    let (ours, theirs) = (bind(), bind());
+    let to = ours.local();
+    let mut config = DriveConfig::new(image.info().bytes / 512, 512, 7);
+    config.volatile_cache = !image.info().memory_backed;
+    let mut lender = spec("lender", 1, ours, LoanEnd::Lend { drive: 0, controller: 0, limit: Limit::NONE });
+    lender.drives.push(DriveSpec {
+        name: "nvme0".to_owned(),
+        image,
+        config,
+        flash,
+        source: "test".to_owned(),
+    });
+    let lender = Node::start(lender);
+    let end = LoanEnd::Borrow { peers: vec![to], edge, io_timeout: PATIENCE };
+    (lender, Node::start(spec("borrower", 2, theirs, end)))
 }
 
 fn bind() -> RailSocket {
@@ -73,6 +95,7 @@ pub(crate) struct Node {
 struct Shared {
     record: Mutex<CardRecord>,
     medium: Mutex<Option<MediumKind>>,
+    load: Mutex<Option<LoadResult>>,
     turns: AtomicU64,
     end: AtomicBool,
 }
@@ -164,9 +187,11 @@ fn drive(mut agent: Agent, shared: &Shared) {
         let mut watched = [PollFd::from_borrowed_fd(agent.as_fd(), PollFlags::IN)];
         rustix::event::poll(&mut watched, Some(&timeout)).unwrap();
         for event in agent.turn().unwrap() {
-            // A role makes it durable first.
-            if let AgentEvent::Tenant { loan, tenancy } = event {
-                agent.set_tenancy(loan, tenancy);
+            match event {
+                AgentEvent::LoadEnded(_, result) => *shared.load.lock().unwrap() = Some(result),
+                // A role makes it durable first.
+                AgentEvent::Tenant { loan, tenancy } => agent.set_tenancy(loan, tenancy),
+                _ => {}
             }
         }
         shared.turns.fetch_add(1, Ordering::Relaxed);

@@ -4,7 +4,7 @@ use io::files::Image;
 use node::{DriveConfig, Limit, NamespaceConfig};
 
 use super::unique_id;
-use crate::cli::{ByteSize, Source};
+use crate::cli::ByteSize;
 use crate::config::{Device, Layout};
 use crate::exit::Failure;
 use crate::line::FunctionName;
@@ -41,7 +41,7 @@ pub(super) fn config(device: &Device, image: &Image, state: &StateDir) -> Result
     // What memory holds is as durable as a flush could make it.
     config.volatile_cache = !image.info().memory_backed;
     // Memory is new in each life of the node, and so is the drive in front of it.
-    config.keeps_state = !matches!(device.source, Source::Ram(_));
+    config.keeps_state = device.source.memory().is_none();
     config.functions = match &device.layout {
         Layout::Whole => 0,
         layout => layout.functions() as u16,
@@ -136,6 +136,7 @@ fn named(device: &Device, error: &node::DriveConfigError) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::Source;
     use crate::config::{Function, Namespace};
 
     fn device(layout: Layout) -> Device {
