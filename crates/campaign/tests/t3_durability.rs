@@ -5,14 +5,15 @@
 // The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
 #![allow(clippy::unwrap_used)]
 
-use campaign::causeway::{Borrower, Lender, STOP_TIMEOUT};
+use campaign::causeway::{Borrower, Lender, STOP_TIMEOUT, binary, number, status};
 use campaign::load::{Load, Model, Since, connect};
 use campaign::lossy::LossyFs;
 use campaign::nbd_client::Request;
-use campaign::process::{family, poll_until, signal};
+use campaign::process::{Process, family, kill, poll_until, signal};
 use campaign::world::{World, WorldConfig};
 use campaign::{Error, scale, tools};
 use rustix::process::Signal;
+use std::path::PathBuf;
 use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
@@ -142,16 +143,22 @@ fn t3_unflushed_writes_are_not_written_over_another_borrowers_data() {
 
     processes.iter().for_each(|pid| signal(*pid, Signal::CONT).unwrap());
     let mut data = Vec::new();
-    poll_until("the sleeper to be served again", LONG, || {
-        Ok(client.read(0, 4096, &mut data).is_ok().then_some(()))
+    poll_until("the sleeper's client to be disconnected: its drive is another one now", LONG, || {
+        Ok(client.read(0, 4096, &mut data).is_err().then_some(()))
     })
     .unwrap();
+    let mut client = connect(&sleeper.socket).unwrap();
+    client.read(0, 4096, &mut data).unwrap();
     assert_eq!((data[0], data[4095]), (3, 3), "an old write came back over another borrower's");
     client.flush().expect_err("the flush says nothing of the writes that are gone");
     client.flush().expect("it says so once");
     client.write(4096, &[4; 4096]).unwrap();
     assert_eq!(sleeper.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", sleeper.process.tail());
-    assert!(sleeper.process.tail().contains("another node has used the drive"), "{}", sleeper.process.tail());
+    assert!(
+        sleeper.process.tail().contains("no longer holds what this node left"),
+        "{}",
+        sleeper.process.tail()
+    );
     drop(lender);
 }
 
@@ -196,5 +203,158 @@ fn t3_an_orderly_end_says_what_is_lost() {
         lender.process.kill_tree().unwrap();
         let ended = borrower.process.terminate(STOP_TIMEOUT).unwrap();
         assert_eq!(ended, exit, "flushed: {is_flushed}; {}", borrower.process.tail());
+    }
+}
+
+/// A borrower of two drives whose card is killed while it ends: one drive is given back twice, the other not at all.
+#[test]
+fn t3_a_drive_given_back_twice_does_not_stand_for_another() {
+    let _exclusive = scale::exclusive();
+    let world = World::new(&WorldConfig { rails: 1, ..WorldConfig::default() }).unwrap();
+    let image = |name: &str| {
+        let path = world.right().dir().join(name);
+        tools::empty_image(&path, 16 * MIB).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (alive, dead) = (image("alive.img"), image("dead.img"));
+    let alive =
+        Lender::start_as(world.right(), "alive", &[&alive], &["--listen", &listen(&world, 7500)]).unwrap();
+    let mut dead =
+        Lender::start_as(world.right(), "dead", &[&dead], &["--listen", &listen(&world, 7501)]).unwrap();
+    let (mut borrower, edges) = borrow_all(&world, &[&alive.lines[0], &dead.lines[0]]);
+    let mut client = connect(&edges[1]).unwrap();
+    client.write(0, &[1; 4096]).unwrap();
+    dead.process.kill_tree().unwrap();
+    signal(borrower.pid(), Signal::TERM).unwrap();
+    borrower.wait_log("one drive given back", LONG, |line| line.contains("loan was given back")).unwrap();
+    let card = status(world.right(), "all").unwrap()["cards"][0]["pid"].as_u64().unwrap();
+    kill(card as u32).unwrap();
+    let ended = borrower.wait(STOP_TIMEOUT).unwrap().code();
+    assert_eq!(ended, Some(1), "an unflushed write is lost: {}", borrower.tail());
+}
+
+fn listen(world: &World, port: u16) -> String {
+    format!("{}:{port}", world.right().addresses()[0])
+}
+
+/// A node that borrows all of them, each served at its place's number.
+fn borrow_all(world: &World, lines: &[&str]) -> (Process, Vec<PathBuf>) {
+    // On the lenders' machine, because the way between the two knows one port of each.
+    let machine = world.right();
+    let mut config = "name = \"all\"\nstate_dir = \"all\"\n".to_owned();
+    for (index, line) in lines.iter().enumerate() {
+        config += &format!("[[loans]]\nline = \"{line}\"\nnbd = \"{index}.sock\"\n");
+    }
+    let path = machine.dir().join("all.toml");
+    std::fs::write(&path, config).unwrap();
+    let mut command = machine.command(binary().unwrap());
+    command.arg("node").arg("--config").arg(path);
+    let node = machine.spawn("all", command).unwrap();
+    let edges: Vec<_> = (0..lines.len()).map(|index| machine.dir().join(format!("{index}.sock"))).collect();
+    for edge in &edges {
+        poll_until("every edge", LONG, || Ok(connect(edge).is_ok().then_some(()))).unwrap();
+    }
+    (node, edges)
+}
+
+/// Eight drives with many unflushed writes are lost at once: no single step of the card has to forget them all.
+#[test]
+fn t3_many_drives_are_given_up_together() {
+    let _exclusive = scale::exclusive();
+    let world = World::new(&WorldConfig { rails: 1, ..WorldConfig::default() }).unwrap();
+    let images: Vec<_> = (0..8)
+        .map(|index| {
+            let path = world.right().dir().join(format!("{index}.img"));
+            tools::empty_image(&path, 16 * MIB).unwrap();
+            path.to_str().unwrap().to_owned()
+        })
+        .collect();
+    let sources: Vec<_> = images.iter().map(String::as_str).collect();
+    let mut lender = Lender::start(world.right(), &sources, &[]).unwrap();
+    let lines: Vec<_> = lender.lines.iter().map(String::as_str).collect();
+    let (mut borrower, edges) = borrow_all(&world, &lines);
+    let data = vec![7; 128 << 10];
+    let mut clients: Vec<_> = edges.iter().map(|edge| connect(edge).unwrap()).collect();
+    for client in &mut clients {
+        (0..60).for_each(|index| client.write(index * data.len() as u64, &data).unwrap());
+    }
+    lender.process.kill_tree().unwrap();
+    for client in &mut clients {
+        for index in 0..30 {
+            client
+                .submit(Request::Write { offset: index * data.len() as u64, data: &data, fua: false })
+                .unwrap();
+        }
+    }
+    let restarts =
+        |world: &World| number(&status(world.right(), "all").unwrap(), "/cards/0/restarts").unwrap();
+    assert_eq!(restarts(&world), 0);
+    signal(borrower.pid(), Signal::TERM).unwrap();
+    std::thread::sleep(Duration::from_millis(7_300));
+    assert_eq!(restarts(&world), 0, "a card has died: {}", borrower.tail());
+    assert_eq!(borrower.wait(STOP_TIMEOUT).unwrap().code(), Some(1), "{}", borrower.tail());
+}
+
+/// Who ends before its drive was usable leaves it to others.
+#[test]
+fn t3_a_borrower_that_ends_at_once_leaves_nothing_behind() {
+    let _exclusive = scale::exclusive();
+    let world = World::new(&WorldConfig { rails: 1, ..WorldConfig::default() }).unwrap();
+    let image = world.right().dir().join("disk.img");
+    tools::empty_image(&image, 16 * MIB).unwrap();
+    let lender = Lender::start(world.right(), &[image.to_str().unwrap()], &[]).unwrap();
+    for round in 0..12 {
+        let name = format!("early{round}");
+        let mut early = Borrower::begin(world.left(), &name, &lender.lines[0], &[]).unwrap();
+        std::thread::sleep(Duration::from_millis(5 * round));
+        // Before it listens to signals it dies of them, and has met nobody either.
+        if let Ok(ended) = early.process.terminate(STOP_TIMEOUT) {
+            assert_eq!(ended, 0, "{}", early.process.tail());
+        }
+    }
+    let mut next = Borrower::start(world.left(), &lender.lines[0], &[]).unwrap();
+    assert_eq!(next.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", next.process.tail());
+}
+
+/// Memory is new in each life of a lender: whoever had used it learns that, and takes no zeroes for its data.
+#[test]
+fn t3_memory_that_is_gone_disconnects_its_clients() {
+    let _exclusive = scale::exclusive();
+    let world = World::new(&WorldConfig { rails: 1, ..WorldConfig::default() }).unwrap();
+    let mut lender = Lender::start(world.right(), &["ram:16M"], &[]).unwrap();
+    let borrower = Borrower::start(world.left(), &lender.lines[0], &[]).unwrap();
+    let mut client = connect(&borrower.socket).unwrap();
+    client.write(0, &[1; 4096]).unwrap();
+    client.flush().unwrap();
+    lender.process.kill_tree().unwrap();
+    lender = Lender::start(world.right(), &["ram:16M"], &[]).unwrap();
+    let mut data = Vec::new();
+    client.read(0, 4096, &mut data).expect_err("zeroes were taken for what had been flushed");
+    poll_until("a new client to be served", LONG, || {
+        Ok(connect(&borrower.socket)
+            .is_ok_and(|mut client| client.read(0, 4096, &mut Vec::new()).is_ok())
+            .then_some(()))
+    })
+    .unwrap();
+    drop(lender);
+}
+
+/// A client that closes its half of the connection without a farewell still gets its replies.
+#[test]
+fn t3_a_half_closed_client_gets_its_replies() {
+    let _exclusive = scale::exclusive();
+    let world = World::new(&WorldConfig { rails: 1, ..WorldConfig::default() }).unwrap();
+    let lender = Lender::start(world.right(), &["ram:16M"], &[]).unwrap();
+    let borrower = Borrower::start(world.left(), &lender.lines[0], &[]).unwrap();
+    for _ in 0..20 {
+        let mut client = connect(&borrower.socket).unwrap();
+        for block in 0..64 {
+            client.submit(Request::Read { offset: block * 4096, length: 4096 }).unwrap();
+        }
+        client.end_requests().unwrap();
+        let mut data = Vec::new();
+        for _ in 0..64 {
+            client.next_reply(&mut data).unwrap().result.unwrap();
+        }
     }
 }

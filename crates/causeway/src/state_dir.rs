@@ -40,6 +40,8 @@ const LOCK: &str = "lock";
 const GENERATION_PREFIX: &str = "generation.";
 /// `tenancy.FUNCTION`, one file a function that was ever lent: `NUMBER:NODE`.
 const TENANCY_PREFIX: &str = "tenancy.";
+/// No node's identity.
+const NOBODY: NodeId = NodeId(0);
 
 /// A node's folder, locked and with its incarnation raised.
 #[derive(Debug)]
@@ -131,6 +133,18 @@ impl StateDir {
     /// Makes durable who uses a function.
     pub fn set_tenancy(&self, function: &FunctionName, tenancy: Tenancy) -> Result<(), StateError> {
         write_value(&self.path, &tenancy_file(function), &format!("{}:{}", tenancy.number, tenancy.node))
+    }
+
+    /// The function begins with other content than it had: to whoever has used it before that is as if another node had. Durable
+    /// when it returns.
+    pub fn renew_tenancy(&self, function: &FunctionName) -> Result<Tenancy, StateError> {
+        let before = self.tenancy(function)?;
+        if before.number == 0 {
+            return Ok(before);
+        }
+        let tenancy = before.taken_by(NOBODY);
+        self.set_tenancy(function, tenancy)?;
+        Ok(tenancy)
     }
 
     /// Makes the next generation of a function durable and returns it: whatever bears an older one is refused

@@ -110,6 +110,8 @@ pub(crate) struct Answer {
     pub(crate) since_seconds: U64,
     /// Number of the borrower's [`Tenancy`].
     pub(crate) tenancy: U64,
+    /// 1 if the streams of this very pair of incarnations flow: both ends go on, or both begin anew.
+    pub(crate) continues: u8,
 }
 
 pub(crate) mod verdict {

@@ -102,7 +102,7 @@ impl<'m> BorrowedDrive<'m> {
     /// what the drive held before.
     pub(crate) fn forget(&mut self, now: Instant) {
         self.driver.forget(now);
-        self.server.fail_requests(now);
+        self.server.evict_clients(now);
     }
 
     /// Moves requests from the edge to the driver, accesses from the driver to the stream, and results back. True if there

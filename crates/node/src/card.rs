@@ -31,7 +31,8 @@ pub enum CardEvent {
     /// Another node than before has taken what the loan lends. It can use that once the agent has made the change durable
     /// and said so with [`Card::set_tenancy`]; a new card asks again.
     Tenant(usize, NodeId),
-    /// Another node has used the borrowed drive meanwhile: what was not flushed is lost, or must not be written any more.
+    /// The borrowed drive no longer holds what this node left there: another node has used it meanwhile, or it was made anew. What
+    /// was not flushed is lost, requests under way fail, and clients are disconnected.
     Overtaken(usize),
     /// The loan has ended in order.
     Closed {
@@ -255,6 +256,11 @@ impl<'m> Card<'m> {
     /// The client in `slot` has gone, or was closed.
     pub fn edge_closed(&mut self, now: Instant, loan: usize, slot: usize) {
         self.edge_step(now, loan, |server| server.closed(now, slot));
+    }
+
+    /// The client in `slot` will send nothing more.
+    pub fn edge_ended(&mut self, now: Instant, loan: usize, slot: usize) {
+        self.edge_step(now, loan, |server| server.ended(now, slot));
     }
 
     /// The kernel has put bytes of the client up to `position` where [`Card::edge_receive_spans`] said.

@@ -109,6 +109,8 @@ pub struct EdgeGauges {
     pub drive_rights: Counter,
     /// Of a borrowed drive: 1 while writes that were answered are lost and no flush has said so.
     pub has_lost: Counter,
+    /// Of a borrowed drive: writes that were answered and are not flushed.
+    pub kept_writes: Counter,
     /// The peer's name and node.
     pub peer_name: [Counter; 4],
     /// The peer's node id.

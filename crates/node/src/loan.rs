@@ -372,6 +372,7 @@ impl<'m> Loan<'m> {
         }
         let End::Borrowed(drive) = &self.end else { return };
         edge.has_lost.set(drive.driver.has_lost().into());
+        edge.kept_writes.set(drive.driver.kept().0 as u64);
         if let Some(geometry) = drive.driver.geometry() {
             edge.drive_bytes.set(geometry.blocks * u64::from(geometry.block_size));
             edge.drive_rights.set(1 + u64::from(geometry.read_only));

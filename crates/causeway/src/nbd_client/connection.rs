@@ -57,6 +57,11 @@ impl Connection {
         Ok(Self { stream, timeout, nonblocking, owed, input, taken })
     }
 
+    /// Closes the half towards the server.
+    pub(super) fn end_output(&self) -> Result<(), NbdError> {
+        self.stream.shutdown(std::net::Shutdown::Write).map_err(NbdError::Io)
+    }
+
     /// When a wait that begins now has lasted too long.
     pub(super) fn deadline(&self) -> Instant {
         Instant::now() + self.timeout

@@ -127,6 +127,11 @@ impl NbdClient {
         self.pending.len()
     }
 
+    /// Tells the server by the socket alone that no request follows; replies to those in flight still come.
+    pub fn end_requests(&mut self) -> Result<(), NbdError> {
+        self.connection.end_output()
+    }
+
     /// Sends a request and returns without waiting for its reply.
     ///
     /// # Errors

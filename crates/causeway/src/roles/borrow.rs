@@ -1,5 +1,6 @@
 //! What a node borrows, and what it says about it.
 
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
@@ -90,9 +91,8 @@ pub(super) struct Announce {
     started: Instant,
     /// A single loan is all the node is for: it ends when that cannot be had.
     alone: bool,
-    returned: usize,
     /// What was given back without all that was answered.
-    lost: Vec<usize>,
+    lost: BTreeSet<usize>,
 }
 
 impl Announce {
@@ -104,15 +104,7 @@ impl Announce {
     /// For a node with `first` other loans.
     pub(super) fn behind(first: usize, wanted: Vec<Wanted>) -> Self {
         let announced = vec![false; wanted.len()];
-        Self {
-            first,
-            wanted,
-            announced,
-            started: Instant::now(),
-            alone: false,
-            returned: 0,
-            lost: Vec::new(),
-        }
+        Self { first, wanted, announced, started: Instant::now(), alone: false, lost: BTreeSet::new() }
     }
 
     fn place(&self, loan: usize) -> Option<usize> {
@@ -139,7 +131,7 @@ impl Announce {
 }
 
 impl serve::Observer for Announce {
-    fn handle(&mut self, event: &AgentEvent) -> Result<serve::Then, Failure> {
+    fn handle(&mut self, event: &AgentEvent) -> Result<(), Failure> {
         match event {
             AgentEvent::Ready(loan) => {
                 if let Some(place) = self.place(*loan)
@@ -155,18 +147,15 @@ impl serve::Observer for Announce {
                 }
             }
             AgentEvent::GivenBack { loan, has_lost } => {
-                if let Some(place) = self.place(*loan) {
-                    self.returned += 1;
-                    self.lost.extend(has_lost.then_some(place));
-                }
+                let place = self.place(*loan).filter(|_| *has_lost);
+                self.lost.extend(place);
             }
             AgentEvent::Tenant { .. }
             | AgentEvent::Overtaken(_)
             | AgentEvent::LoadEnded(..)
             | AgentEvent::Persist { .. } => {}
         }
-        let all = self.returned >= self.wanted.len();
-        Ok(if all { serve::Then::End } else { serve::Then::GoOn })
+        Ok(())
     }
 
     fn deadline(&self) -> Option<Instant> {
@@ -174,15 +163,21 @@ impl serve::Observer for Announce {
         waiting.then(|| self.started + self.wanted[0].io_timeout)
     }
 
-    fn overdue(&mut self) -> Result<(), Failure> {
+    fn overdue(&self, has_met: bool) -> Failure {
         let wanted = &self.wanted[0];
+        let (function, seconds) = (wanted.line.function(), wanted.io_timeout.as_secs());
         let tried: Vec<String> = wanted.line.addresses().iter().map(ToString::to_string).collect();
-        Err(Failure::unreachable(format!(
-            "nobody answered for {} within {} s; tried {} over UDP: is `causeway lend` running there, and do firewalls let UDP pass?",
-            wanted.line.function(),
-            wanted.io_timeout.as_secs(),
-            tried.join(" and "),
-        )))
+        let tried = tried.join(" and ");
+        Failure::unreachable(if has_met {
+            format!(
+                "the lender of {function} at {tried} answers, but the drive was not usable within {seconds} s: its log says why"
+            )
+        } else {
+            format!(
+                "nobody answered for {function} within {seconds} s; tried {tried} over UDP: is `causeway lend` running there, \
+                 and do firewalls let UDP pass?"
+            )
+        })
     }
 
     fn conclude(&self) -> Result<(), Failure> {
@@ -196,10 +191,5 @@ impl serve::Observer for Announce {
              look at the lender's log and check the data",
             names.join(", ")
         )))
-    }
-
-    fn gives_back(&self) -> bool {
-        // What was never had need not be given back.
-        self.announced.iter().any(|announced| *announced)
     }
 }

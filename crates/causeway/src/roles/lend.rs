@@ -115,7 +115,11 @@ pub(super) fn open(devices: &[Device], state: &StateDir, insecure: bool) -> Resu
                 key,
                 insecure,
                 generation: 0,
-                tenancy: state.tenancy(&function)?,
+                // Memory is new in each life of the node.
+                tenancy: match device.source.memory() {
+                    Some(_) => state.renew_tenancy(&function)?,
+                    None => state.tenancy(&function)?,
+                },
                 end: LoanEnd::Lend { drive, controller, limit },
             });
         }

@@ -29,46 +29,41 @@ pub(super) fn loan(args: &LoadArgs, line: &Line) -> LoanSpec {
 pub(super) struct Measure {
     deadline: Instant,
     result: Option<LoadResult>,
-    returned: bool,
 }
 
 impl Measure {
     pub(super) fn new(args: &LoadArgs) -> Self {
         let deadline = Instant::now() + Duration::from_secs_f64(args.seconds) + PATIENCE;
-        Self { deadline, result: None, returned: false }
+        Self { deadline, result: None }
     }
 }
 
 impl serve::Observer for Measure {
-    fn handle(&mut self, event: &AgentEvent) -> Result<serve::Then, Failure> {
+    fn handle(&mut self, event: &AgentEvent) -> Result<(), Failure> {
         match event {
             AgentEvent::LoadEnded(_, result) => {
                 self.result = Some(*result);
                 let json = serde_json::to_string(result).map_err(Failure::failed)?;
                 crate::cli::print(&format!("{json}\n"))?;
             }
-            AgentEvent::GivenBack { .. } => self.returned = true,
             AgentEvent::Refused { .. } => {
                 return Err(Failure::refused("the lender refuses: in use, or only one side is insecure"));
             }
             AgentEvent::Ready(_)
             | AgentEvent::Tenant { .. }
             | AgentEvent::Overtaken(_)
+            | AgentEvent::GivenBack { .. }
             | AgentEvent::Persist { .. } => {}
         }
-        Ok(if self.returned { serve::Then::End } else { serve::Then::GoOn })
+        Ok(())
     }
 
     fn deadline(&self) -> Option<Instant> {
         self.result.is_none().then_some(self.deadline)
     }
 
-    fn overdue(&mut self) -> Result<(), Failure> {
-        Err(Failure::unreachable("the load did not end in time"))
-    }
-
-    fn gives_back(&self) -> bool {
-        true
+    fn overdue(&self, _has_met: bool) -> Failure {
+        Failure::unreachable("the load did not end in time")
     }
 
     fn has_done(&self) -> bool {

@@ -168,6 +168,7 @@ fn counters(view: &View<'_>) -> Counters {
         count("information_frames", edge.information_frames.get());
         if let LoanEnd::Borrow { .. } = &loan.end {
             let driver = &cells.driver.counters;
+            count("unflushed_writes", edge.kept_writes.get());
             count("rewritten_writes", driver.rewritten.get());
             count("lost_writes", driver.lost.get());
             count("timed_out_requests", cells.server.counters.timeouts.get());

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use base::ids::{DomainId, NodeId};
 use io::agent::{Agent, AgentEvent, LoanEnd, LoanSpec, NodeSpec, Rail};
-use node::{Limit, Tenancy};
+use node::{Limit, LoanCells, Tenancy};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use tracing::{debug, info, warn};
@@ -31,14 +31,18 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// What a role does about events.
 pub(super) trait Observer {
-    /// An event of the agent.
-    fn handle(&mut self, event: &AgentEvent) -> Result<Then, Failure>;
-    /// When `overdue` is to be called.
-    fn deadline(&self) -> Option<Instant>;
-    /// The deadline has passed.
-    fn overdue(&mut self) -> Result<(), Failure>;
-    /// Whether there is something to give back before the end.
-    fn gives_back(&self) -> bool;
+    /// An event of the agent. A failure ends the node, in order.
+    fn handle(&mut self, _event: &AgentEvent) -> Result<(), Failure> {
+        Ok(())
+    }
+    /// When `overdue` is to be asked.
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
+    /// The deadline has passed; `has_met` says whether any lender has answered. What it says ends the node, in order.
+    fn overdue(&self, _has_met: bool) -> Failure {
+        Failure::unreachable("what was waited for did not come in time")
+    }
     /// Whether the node has done what it was for, and ends by itself.
     fn has_done(&self) -> bool {
         false
@@ -49,33 +53,10 @@ pub(super) trait Observer {
     }
 }
 
-/// Whether a node that is ending may end now.
-#[derive(PartialEq, Eq)]
-pub(super) enum Then {
-    GoOn,
-    End,
-}
-
 /// The observer of a node that only lends.
 pub(super) struct Nothing;
 
-impl Observer for Nothing {
-    fn handle(&mut self, _event: &AgentEvent) -> Result<Then, Failure> {
-        Ok(Then::GoOn)
-    }
-
-    fn deadline(&self) -> Option<Instant> {
-        None
-    }
-
-    fn overdue(&mut self) -> Result<(), Failure> {
-        Ok(())
-    }
-
-    fn gives_back(&self) -> bool {
-        false
-    }
-}
+impl Observer for Nothing {}
 
 /// The control socket of a node of this name; refused if one is running.
 pub(super) fn control_socket(name: &NodeName) -> Result<ControlServer, Failure> {
@@ -94,6 +75,10 @@ pub(super) struct Node {
     signals: UnixStream,
     /// Since the node was asked to end.
     ending: Option<Instant>,
+    /// Why it ends, if that is a failure.
+    failure: Option<Failure>,
+    /// Loans that were given back.
+    returned: BTreeSet<usize>,
     /// Loans whose drive is usable, as the log has said: each new card finds that out again, and nothing has changed.
     usable: BTreeSet<usize>,
 }
@@ -126,8 +111,19 @@ impl Node {
         };
         let http = HttpServer::start(control.path())?;
         let agent = Agent::start(spec).map_err(|error| Failure::io("cannot start the node", &error))?;
-        let (tenants, usable) = (Tenants::default(), BTreeSet::new());
-        Ok(Self { agent, state, tenants, control, layouts, http, signals, ending: None, usable })
+        Ok(Self {
+            agent,
+            state,
+            tenants: Tenants::default(),
+            control,
+            layouts,
+            http,
+            signals,
+            ending: None,
+            failure: None,
+            returned: BTreeSet::new(),
+            usable: BTreeSet::new(),
+        })
     }
 
     /// Serves until the node has ended.
@@ -135,35 +131,33 @@ impl Node {
         loop {
             self.wait(observer.deadline())?;
             if self.take_signal() {
-                self.begin_end(observer);
+                self.begin_end();
             }
             let events = self.agent.turn().map_err(|error| Failure::io("the node cannot go on", &error))?;
-            let mut then = Then::GoOn;
             for event in &events {
                 self.log_event(event);
                 self.keep(event);
-                if let AgentEvent::Tenant { loan, tenancy } = event {
-                    self.tenants.add(*loan, *tenancy);
+                match event {
+                    AgentEvent::Tenant { loan, tenancy } => self.tenants.add(*loan, *tenancy),
+                    AgentEvent::GivenBack { loan, .. } => _ = self.returned.insert(*loan),
+                    _ => {}
                 }
-                if observer.handle(event)? == Then::End {
-                    then = Then::End;
+                if let Err(failure) = observer.handle(event) {
+                    self.fail(failure);
                 }
             }
             self.tenants.make_durable(&self.state, &mut self.agent);
-            if observer.has_done() {
-                self.begin_end(observer);
-            }
             let (agent, http, stop) = (&mut self.agent, self.http.address(), &mut false);
             self.control.turn(&mut |request| answer(agent, http, &request, stop));
-            if *stop {
-                self.begin_end(observer);
+            if observer.has_done() || *stop {
+                self.begin_end();
             }
             let overdue = observer.deadline().is_some_and(|deadline| deadline <= Instant::now());
             if overdue && self.ending.is_none() {
-                observer.overdue()?;
+                self.fail(observer.overdue(self.has_met()));
             }
-            if self.may_end(&then, observer)? {
-                return self.end().and_then(|()| observer.conclude());
+            if self.ending.is_some_and(|since| self.has_returned_all() || since.elapsed() >= GIVE_BACK) {
+                return self.end(observer);
             }
         }
     }
@@ -191,33 +185,35 @@ impl Node {
         self.signals.read(&mut bytes).is_ok_and(|count| count > 0)
     }
 
-    fn begin_end(&mut self, observer: &dyn Observer) {
+    fn begin_end(&mut self) {
         if self.ending.is_none() {
             info!("ending");
             self.ending = Some(Instant::now());
-            if observer.gives_back() {
-                self.agent.shut_down();
-            }
+            self.agent.shut_down();
         }
     }
 
-    fn may_end(&self, then: &Then, observer: &dyn Observer) -> Result<bool, Failure> {
-        let Some(since) = self.ending else { return Ok(false) };
-        if !observer.gives_back() || *then == Then::End {
-            return Ok(true);
-        }
-        if since.elapsed() < GIVE_BACK {
-            return Ok(false);
-        }
-        if self.agent.view().loans().any(|(_, cells)| cells.edge.has_lost.get() != 0) {
-            return Err(Failure::failed(
-                "the lender did not answer, and writes that were answered but never flushed are lost; the lender keeps \
-                 the drive for this node",
-            ));
-        }
-        Err(Failure::unreachable(
-            "the lender did not answer, so the drive was neither flushed nor given back; the lender keeps it for this node",
-        ))
+    fn fail(&mut self, failure: Failure) {
+        self.failure.get_or_insert(failure);
+        self.begin_end();
+    }
+
+    /// Whether any lender has answered.
+    fn has_met(&self) -> bool {
+        self.borrowed().any(|(_, cells)| cells.edge.peer_node.get() != 0)
+    }
+
+    /// Loans that were never taken count too: they are given back at once.
+    fn has_returned_all(&self) -> bool {
+        self.borrowed().all(|(loan, _)| self.returned.contains(&loan))
+    }
+
+    fn borrowed(&self) -> impl Iterator<Item = (usize, &LoanCells)> {
+        let loans = self.agent.view().loans().enumerate();
+        loans.filter_map(|(index, (loan, cells))| match loan.end {
+            LoanEnd::Borrow { .. } => Some((index, cells)),
+            LoanEnd::Lend { .. } => None,
+        })
     }
 
     fn log_event(&mut self, event: &AgentEvent) {
@@ -237,8 +233,8 @@ impl Node {
             }
             AgentEvent::Overtaken(loan) => warn!(
                 function = name(loan),
-                "another node has used the drive meanwhile: requests under way fail, and if anything was not flushed, \
-                 that is lost and the next flush says so"
+                "the drive no longer holds what this node left there: another node has used the drive meanwhile, or it was \
+                 made anew. Requests under way fail, clients are disconnected, and what was not flushed is lost"
             ),
             AgentEvent::GivenBack { loan, has_lost } => {
                 self.usable.remove(loan);
@@ -267,14 +263,32 @@ impl Node {
     }
 
     /// What was lent is made durable; dropping the agent ends the card.
-    fn end(self) -> Result<(), Failure> {
+    fn end(mut self, observer: &dyn Observer) -> Result<(), Failure> {
         for drive in &self.agent.view().spec().drives {
             let (image, source) = (&drive.image, &drive.source);
             if !image.info().read_only {
                 image.sync_data().map_err(|error| Failure::io(format!("cannot flush {source}"), &error))?;
             }
         }
-        Ok(())
+        match self.failure.take() {
+            Some(failure) => Err(failure),
+            None if self.has_returned_all() => observer.conclude(),
+            None => Err(self.unreturned()),
+        }
+    }
+
+    /// What it means that a lender did not take its drive back in time.
+    fn unreturned(&self) -> Failure {
+        let is_lost = |cells: &LoanCells| cells.edge.has_lost.get() != 0 || cells.edge.kept_writes.get() != 0;
+        if self.borrowed().any(|(_, cells)| is_lost(cells)) {
+            return Failure::failed(
+                "the lender did not answer, and writes that were answered but never flushed are lost; the lender keeps \
+                 the drive for this node",
+            );
+        }
+        Failure::unreachable(
+            "the lender did not answer, so the drive was not given back; nothing is lost, and the lender keeps it for this node",
+        )
     }
 }
 
@@ -299,17 +313,17 @@ impl Tenants {
             return;
         }
         self.retry_at = None;
-        while let Some((&loan, &tenancy)) = self.waiting.first_key_value() {
+        self.waiting.retain(|&loan, &mut tenancy| {
             let function = agent.view().spec().loans[loan].function.clone();
             let named = function.parse().map_err(Failure::usage);
             if let Err(error) = named.and_then(|name| Ok(state.set_tenancy(&name, tenancy)?)) {
                 warn!(function, node = %tenancy.node, again_in = ?RETRY, "the function cannot be used yet: {error}");
                 self.retry_at = Some(Instant::now() + RETRY);
-                return;
+                return true;
             }
-            self.waiting.remove(&loan);
             agent.set_tenancy(loan, tenancy);
-        }
+            false
+        });
     }
 }
 

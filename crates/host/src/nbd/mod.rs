@@ -208,11 +208,20 @@ impl<'m> Server<'m> {
         }
     }
 
-    /// Another host has used the drive meanwhile: every request that has not ended fails with `EIO`, as soon as the drive
-    /// lets go of it.
-    pub fn fail_requests(&mut self, now: Instant) {
+    /// What the drive holds is no longer what the clients believe: every request that has not ended fails with `EIO`, as soon as the
+    /// drive lets go of it, and then the connections are closed. Who connects anew finds what the drive holds now.
+    pub fn evict_clients(&mut self, now: Instant) {
         self.set_now(now);
         self.fail_all();
+        (0..CONNECTIONS).for_each(|slot| self.ended(now, slot));
+    }
+
+    /// The client will send nothing more: its connection is closed when it has all replies.
+    pub fn ended(&mut self, now: Instant, slot: usize) {
+        self.set_now(now);
+        if !self.is_idle(slot) {
+            self.end_input(slot);
+        }
     }
 
     /// The next request to the drive, each once.
@@ -330,6 +339,15 @@ impl<'m> Server<'m> {
             if self.starved[slot].is_some() {
                 self.advance(slot);
             }
+        }
+    }
+
+    /// Nothing more is read from the client.
+    pub(super) fn end_input(&mut self, slot: usize) {
+        let was = self.phase(slot);
+        self.set_phase(slot, Phase::Closing);
+        if was == Phase::Payload {
+            self.release(self.connection(slot).filling.get());
         }
     }
 

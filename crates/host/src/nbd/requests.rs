@@ -239,8 +239,7 @@ impl Server<'_> {
                 continue;
             }
             self.cells.counters.stalled.add(1);
-            self.set_phase(slot, Phase::Closing);
-            self.release(connection.filling.get());
+            self.end_input(slot);
         }
     }
 

@@ -55,7 +55,7 @@ impl<'a> View<'a> {
     }
 
     /// Each loan with its counters.
-    pub fn loans(&self) -> impl Iterator<Item = (&'a LoanSpec, &'a LoanCells)> {
+    pub fn loans(&self) -> impl Iterator<Item = (&'a LoanSpec, &'a LoanCells)> + use<'a> {
         self.spec.loans.iter().zip(&self.cells.loans)
     }
 

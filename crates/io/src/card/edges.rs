@@ -35,6 +35,8 @@ struct Connection {
 enum Outcome {
     Moved,
     Nothing,
+    /// The client sends nothing more.
+    HalfClosed,
     Ended,
 }
 
@@ -108,6 +110,11 @@ impl<'m> Edges<'m> {
         match self.receive_some(key, card, now) {
             Outcome::Moved => self.keep_hot(key, now),
             Outcome::Nothing => return Ok(false),
+            // A client may close its half and still wait for replies.
+            Outcome::HalfClosed => {
+                let (loan, slot) = place(key);
+                card.edge_ended(now, loan, slot);
+            }
             Outcome::Ended => self.close(key, card, now, waiter, to_agent)?,
         }
         Ok(true)
@@ -125,7 +132,9 @@ impl<'m> Edges<'m> {
     ) -> io::Result<()> {
         match self.receive_some(key, card, now) {
             Outcome::Moved => self.keep_hot(key, now),
-            Outcome::Nothing | Outcome::Ended => self.close(key, card, now, waiter, to_agent)?,
+            Outcome::Nothing | Outcome::HalfClosed | Outcome::Ended => {
+                self.close(key, card, now, waiter, to_agent)?;
+            }
         }
         Ok(())
     }
@@ -147,7 +156,8 @@ impl<'m> Edges<'m> {
                 Outcome::Moved
             }
             StreamProgress::WouldBlock => Outcome::Nothing,
-            StreamProgress::Closed | StreamProgress::Failed(_) => Outcome::Ended,
+            StreamProgress::Closed => Outcome::HalfClosed,
+            StreamProgress::Failed(_) => Outcome::Ended,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use base::Instant;
 use base::Rule;
-use base::ids::{CardGeneration, NodeId};
+use base::ids::{CardGeneration, Incarnation, NodeId};
 use base::times::{HANDSHAKE_RETRY, HANDSHAKE_RETRY_MAX, HOLD, PENDING_KEYS, SILENCE};
 
 use super::incoming::{Dropped, Heard};
@@ -207,6 +207,9 @@ impl Channel<'_> {
             name: self.config.name.to_bytes(),
             since_seconds: 0.into(),
             tenancy: self.config.tenancy.taken_by(NodeId(proposal.node.get())).number.into(),
+            continues: self
+                .is_pair(NodeId(proposal.node.get()), Incarnation(proposal.incarnation.get()))
+                .into(),
         }
     }
 
@@ -235,7 +238,9 @@ impl Channel<'_> {
             tenancy: answer.tenancy.get(),
             peer_name: answer.name,
         };
-        self.adopt(now, keys);
+        // A lender that has had another borrower meanwhile, or none for too long, has ended what this one still believes in.
+        let same_pair = answer.continues != 0 && self.is_same_pair(&keys);
+        self.adopt(now, keys, same_pair);
         self.greet(now);
         Ok(Heard::Nothing)
     }
@@ -245,12 +250,12 @@ impl Channel<'_> {
         let keys = self.cells.pending.get();
         self.cells.pending.set(self.journal, KeySet { valid: 0, ..keys });
         self.cells.answered.complete(self.journal, keys.node());
-        self.adopt(now, keys);
+        let same_pair = self.is_same_pair(&keys);
+        self.adopt(now, keys, same_pair);
     }
 
-    fn adopt(&mut self, now: Instant, keys: KeySet) {
+    fn adopt(&mut self, now: Instant, keys: KeySet, same_pair: bool) {
         let old = self.cells.current.get();
-        let same_pair = self.is_same_pair(&keys);
         self.cells.previous.set(self.journal, if same_pair { old } else { KeySet { valid: 0, ..old } });
         self.cells.current.set(self.journal, keys);
         self.frames_under_key = 0;
@@ -267,12 +272,13 @@ impl Channel<'_> {
 
     /// Whether `keys` were agreed with the peer whose streams flow.
     pub(super) fn is_same_pair(&self, keys: &KeySet) -> bool {
+        self.is_pair(keys.node(), keys.incarnation())
+    }
+
+    fn is_pair(&self, node: NodeId, incarnation: Incarnation) -> bool {
         let current = self.cells.current.get();
         let ended = matches!(self.state(), State::Idle | State::Closed);
-        current.is_valid()
-            && !ended
-            && current.incarnation() == keys.incarnation()
-            && current.node() == keys.node()
+        current.is_valid() && !ended && current.incarnation() == incarnation && current.node() == node
     }
 
     /// The peer's newest card, as far as known under the keys in use.

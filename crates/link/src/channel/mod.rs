@@ -340,7 +340,7 @@ impl<'m> Channel<'m> {
         channel.load_keys();
         if channel.current.is_some() && channel.state() != State::Closed {
             channel.greet(now);
-        } else if channel.config.role == Role::Borrower {
+        } else if channel.begins() {
             channel.handshake.next = Some(now);
         }
         if channel.state() == State::Resetting {
@@ -359,8 +359,15 @@ impl<'m> Channel<'m> {
         assert!(self.change(Change::Quiet), "a channel is opened after a reset");
     }
 
-    /// The borrower gives the function back: repeated until it is heard, then [`Event::Closed`].
+    /// The borrower gives the function back: repeated until it is heard, then [`Event::Closed`]. At once, if it has none, or has
+    /// given it back before.
     pub fn close(&mut self, now: Instant) {
+        if matches!(self.state(), State::Idle | State::Closed) {
+            (self.handshake.next, self.handshake.initiator) = (None, None);
+            self.change(Change::GivenBack);
+            self.events.push_back(Event::Closed);
+            return;
+        }
         self.goodbye = true;
         self.greet(now);
     }

@@ -4,9 +4,10 @@
 ///
 /// ```text
 /// Idle --new pair--> Resetting --quiet--> Open --given back--> Closed
-///                     ^  |                 |                     ^ |
-///                     |  +--given back-----|---------------------+ |
-///                     +------new pair------+-----------------------+
+///   |                 ^  |                 |                    ^ ^ |
+///   |                 |  +--given back-----|--------------------+ | |
+///   |                 +------new pair------+----------------------|-+
+///   +------------------given back---------------------------------+
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
@@ -28,7 +29,7 @@ pub(super) enum Change {
     NewPair,
     /// Nothing of the pair before can have an effect any more.
     Quiet,
-    /// The borrower has given the function back, and the lender has heard it.
+    /// The borrower has given the function back and the lender has heard it, or there was nothing to give back.
     GivenBack,
 }
 
@@ -53,8 +54,10 @@ impl State {
             (Self::Resetting, Change::Quiet) => Some(Self::Open),
             (Self::Idle | Self::Open | Self::Closed, Change::Quiet) => None,
             (Self::Resetting | Self::Open, Change::GivenBack) => Some(Self::Closed),
-            // There is nothing to give back, or it was given back before: a goodbye is repeated until it is heard.
-            (Self::Idle | Self::Closed, Change::GivenBack) => None,
+            // A borrower that ends before it has met anybody shall not meet one any more.
+            (Self::Idle, Change::GivenBack) => Some(Self::Closed),
+            // It was given back before: a goodbye is repeated until it is heard.
+            (Self::Closed, Change::GivenBack) => None,
         }
     }
 }
@@ -65,7 +68,7 @@ mod tests {
 
     const TABLE: &str = "
             NewPair    Quiet      GivenBack
-Idle        Resetting  -          -
+Idle        Resetting  -          Closed
 Resetting   Resetting  Open       Closed
 Open        Resetting  -          Closed
 Closed      Resetting  -          -

@@ -244,6 +244,49 @@ fn a_function_given_back_can_be_lent_to_another() {
     expect(&ends[1], 1);
 }
 
+/// A borrower that lost the function by its silence, to one that has given it back since, comes again: the lender has ended
+/// what this one still believes in.
+#[test]
+fn who_slept_through_the_hold_time_begins_anew() {
+    let arena = Arena::default();
+    let mut ends = pair(&arena);
+    let mut now = Instant::ZERO;
+    run(&mut now, &mut ends, &mut |_, _| true, 50);
+    ends[0].write(0);
+    run(&mut now, &mut ends, &mut |_, _| true, 50);
+    let [sleeper, lender] = ends;
+    now += base::times::HOLD;
+    let second = End::new(&arena, Role::Borrower, |config| config.node = NodeId(77));
+    let mut ends = [second, lender];
+    run(&mut now, &mut ends, &mut |_, _| true, 50);
+    assert_eq!(ends[1].channel.peer().map(|(node, ..)| node), Some(NodeId(77)));
+    ends[0].channel.close(now);
+    run(&mut now, &mut ends, &mut |_, _| true, 50);
+    let [_, lender] = ends;
+    let mut ends = [sleeper, lender];
+    ends.iter_mut().for_each(|end| end.events.clear());
+    // Its first frames are under keys that the lender has forgotten, until it notices the silence.
+    run(&mut now, &mut ends, &mut |_, _| true, 2_000);
+    assert!(ends.iter().all(|end| end.events.contains(&Event::Reset)), "{:?}", ends[0].events);
+    assert!(ends.iter().all(|end| end.channel.state() == State::Open));
+    let before = ends[1].log.0.len();
+    ends[0].write(0);
+    run(&mut now, &mut ends, &mut |_, _| true, 50);
+    assert_eq!(ends[1].log.0.len(), before + 1, "its writes arrive again");
+}
+
+#[test]
+fn who_ends_before_it_met_anybody_has_nothing_to_give_back() {
+    let arena = Arena::default();
+    let mut ends = pair(&arena);
+    let mut now = Instant::ZERO;
+    ends[0].step(now);
+    ends[0].channel.close(now);
+    run(&mut now, &mut ends, &mut |_, _| true, 200);
+    assert_eq!(ends[0].events, [Event::Closed]);
+    assert_eq!([0, 1].map(|end| ends[end].channel.state()), [State::Closed, State::Idle]);
+}
+
 #[test]
 fn forged_and_repeated_frames_are_counted_and_change_nothing() {
     let arena = Arena::default();
