@@ -1,3 +1,6 @@
+#[cfg(test)]
+mod tests;
+
 use core::cell::Cell as StdCell;
 use std::collections::VecDeque;
 
