@@ -227,9 +227,7 @@ impl<'m> Loan<'m> {
     /// What follows from a verb: events of the channel, late TLPs, and the flow between the parts.
     pub(crate) fn advance(&mut self, now: Instant, index: usize, events: &mut VecDeque<CardEvent>) {
         self.wake();
-        while let Some(event) = self.channel.poll_event() {
-            self.handle_event(now, index, event, events);
-        }
+        self.handle_events(now, index, events);
         self.end_reset();
         for _ in 0..AHEAD_PER_STEP {
             if !self.advance_channel(now) {
@@ -245,6 +243,14 @@ impl<'m> Loan<'m> {
         self.more |= open && self.channel.port.has_room_after_commit();
         self.channel.assign_numbers(now);
         self.report(now, index, events);
+        // A channel that has nothing to say goodbye to closes at once, and no step follows.
+        self.handle_events(now, index, events);
+    }
+
+    fn handle_events(&mut self, now: Instant, index: usize, events: &mut VecDeque<CardEvent>) {
+        while let Some(event) = self.channel.poll_event() {
+            self.handle_event(now, index, event, events);
+        }
     }
 
     fn advance_channel(&mut self, now: Instant) -> bool {
