@@ -1,19 +1,34 @@
-//! Whatever a host writes to the registers, leaves in its memory or completes wrongly, the controller stands.
+//! Whatever hosts write to the registers of two functions of a drive, leave in their memory or complete wrongly, the
+//! controllers stand.
 #![no_main]
 
 use std::collections::VecDeque;
 
-use base::ledger::Arena;
+use base::ledger::{Arena, PageCells};
 use base::{Instant, Payload};
-use device::nvme::Controller;
+use device::nvme::{Config, Controller, Limit, NamespaceConfig, NvmeCells, Subsystem, SubsystemCells};
 use device::{Dma, DmaError, DmaId, Function, MediaError, MediaId};
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
 use rigs::Rig;
-use rigs::nvme::Root;
+use zerocopy::FromBytes;
 
 const BLOCKS: u64 = 64;
-const NOW: Instant = rigs::START;
+const FUNCTIONS: usize = 2;
+
+#[derive(FromBytes)]
+#[repr(C)]
+struct Root {
+    drive: SubsystemCells,
+    functions: [Function0; FUNCTIONS],
+}
+
+#[derive(FromBytes)]
+#[repr(C)]
+struct Function0 {
+    pages: PageCells,
+    nvme: NvmeCells,
+}
 
 #[derive(Arbitrary, Debug)]
 enum Step {
@@ -47,11 +62,14 @@ enum Step {
     /// The host's memory holds this command where the controller looks next.
     Command {
         opcode: u8,
+        flags: u8,
         namespace: u8,
         prp1: u32,
         prp2: u32,
         dwords: [u16; 6],
     },
+    /// What the host's memory holds where lists are read: addresses or descriptors of an SGL.
+    List(Vec<(u8, u16, u16)>),
     /// A part of the data of the oldest read.
     Data {
         bytes: Vec<u8>,
@@ -65,121 +83,161 @@ enum Step {
         failed: u8,
     },
     Timeout,
+    Wait(u32),
+    Limit {
+        iops: u16,
+        bytes_per_s: u32,
+    },
+    /// The owner has kept what it was given last, or could not.
+    Persisted(bool),
+    Grow(u8),
+    /// The other function is next.
+    Turn,
     Reset,
     Enable,
 }
 
-struct World<'m> {
+struct Seat<'m> {
     controller: Controller<'m>,
-    rig: &'m Rig<'m, Root>,
     reads: VecDeque<(DmaId, usize)>,
     media: VecDeque<MediaId>,
-    command: [u8; 64],
 }
 
-impl World<'_> {
+struct World<'m> {
+    seats: Vec<Seat<'m>>,
+    turn: usize,
+    rig: &'m Rig<'m, Root>,
+    drive: Subsystem<'m>,
+    persist: Option<u64>,
+    now: Instant,
+    blocks: u64,
+    command: [u8; 64],
+    list: Vec<u8>,
+}
+
+impl<'m> World<'m> {
+    fn seat(&mut self) -> &mut Seat<'m> {
+        &mut self.seats[self.turn]
+    }
+
     fn register(&mut self, offset: u64, value: u32) {
-        self.controller.write(NOW, 0, offset, &value.to_le_bytes());
+        let now = self.now;
+        self.seat().controller.write(now, 0, offset, &value.to_le_bytes());
     }
 
     fn step(&mut self, step: &Step) {
+        let now = self.now;
+        let Seat { controller, reads, media } = &mut self.seats[self.turn];
         match step {
-            Step::Timeout => self.controller.handle_timeout(NOW),
+            Step::Register { offset, value } => {
+                controller.write(now, 0, (*offset).into(), &value.to_le_bytes())
+            }
+            Step::Wide { offset, value } => controller.write(now, 0, (*offset).into(), &value.to_le_bytes()),
+            Step::Doorbell { index, value } => {
+                self.register(0x1000 + u64::from(*index % 8) * 4, (*value).into())
+            }
+            Step::Buffer { offset, bytes } => controller.write(now, 4, (*offset).into(), bytes),
+            Step::Read { bar, offset, len } => {
+                controller.read(now, *bar, (*offset).into(), &mut vec![0; usize::from(*len)]);
+            }
+            Step::ConfigRead(register) => drop(controller.config_read(*register & 0xffc)),
+            Step::ConfigWrite { register, value, enables } => {
+                controller.config_write(now, *register & 0xffc, *value, *enables & 0xf);
+            }
+            Step::Command { opcode, flags, namespace, prp1, prp2, dwords } => {
+                self.command = [0; 64];
+                self.command[..2].copy_from_slice(&[*opcode, *flags]);
+                self.command[4] = *namespace;
+                self.command[24..28].copy_from_slice(&prp1.to_le_bytes());
+                self.command[32..36].copy_from_slice(&prp2.to_le_bytes());
+                for (field, dword) in self.command[40..].chunks_exact_mut(4).zip(dwords) {
+                    field[..2].copy_from_slice(&dword.to_le_bytes());
+                }
+            }
+            Step::List(entries) => {
+                let entry = |(kind, page, length): &(u8, u16, u16)| {
+                    let mut bytes = [0; 16];
+                    bytes[..8].copy_from_slice(&(u64::from(*page) << 8).to_le_bytes());
+                    bytes[8..10].copy_from_slice(&length.to_le_bytes());
+                    bytes[15] = *kind;
+                    bytes
+                };
+                self.list = entries.iter().flat_map(entry).collect();
+            }
+            Step::Data { bytes, offset, last } => {
+                if let Some(&(id, len)) = reads.front() {
+                    // The card above checks completions against the request, so parts lie inside of it.
+                    let offset = usize::from(*offset) % len;
+                    let bytes = &bytes[..bytes.len().min(len - offset)];
+                    controller.handle_dma_data(now, id, offset, bytes, *last);
+                    if *last {
+                        reads.pop_front();
+                    }
+                }
+            }
+            Step::Fill(pattern) => {
+                if let Some((id, len)) = reads.pop_front() {
+                    let pattern = pattern.to_le_bytes();
+                    let bytes: Vec<u8> = match len {
+                        64 => self.command.to_vec(),
+                        _ if !self.list.is_empty() => self.list.iter().copied().cycle().take(len).collect(),
+                        _ => pattern.iter().copied().cycle().take(len).collect(),
+                    };
+                    controller.handle_dma_data(now, id, 0, &bytes, true);
+                }
+            }
+            Step::Failed(kind) => {
+                let errors = [DmaError::UnsupportedRequest, DmaError::Aborted, DmaError::Timeout];
+                if let Some((id, _)) = reads.pop_front() {
+                    controller.handle_dma_error(now, id, errors[usize::from(*kind % 3)]);
+                }
+            }
+            Step::Media { failed } => {
+                if let Some(id) = media.pop_front() {
+                    let result = match failed {
+                        0 => Err(MediaError::Io),
+                        1 => Err(MediaError::NoSpace),
+                        2 => Err(MediaError::ReadOnly),
+                        _ => Ok(()),
+                    };
+                    controller.handle_media(now, id, result);
+                }
+            }
+            Step::Timeout => controller.handle_timeout(now),
+            Step::Wait(micros) => {
+                self.now += core::time::Duration::from_micros((*micros).into());
+                controller.handle_timeout(self.now);
+            }
+            Step::Limit { iops, bytes_per_s } => {
+                let limit = Limit::new(
+                    (*iops != 0).then_some(u64::from(*iops)),
+                    (*bytes_per_s != 0).then_some(u64::from(*bytes_per_s)),
+                );
+                controller.set_limit(now, limit.expect("zero means none here"));
+            }
+            Step::Persisted(kept) => {
+                if let Some(version) = self.persist.take() {
+                    self.drive.handle_persisted(version, *kept);
+                }
+            }
+            Step::Grow(blocks) => {
+                self.blocks = self.blocks.max((*blocks).into());
+                self.drive.grow((*blocks).into());
+            }
+            Step::Turn => self.turn = (self.turn + 1) % FUNCTIONS,
             Step::Reset => {
-                self.controller.reset(NOW);
-                self.reads.clear();
+                controller.reset(now);
+                reads.clear();
             }
             Step::Enable => self.enable(),
-            Step::Command { .. } => self.prepare(step),
-            Step::Data { .. } | Step::Fill(_) | Step::Failed(_) => self.complete_dma(step),
-            Step::Media { failed } => self.complete_media(*failed),
-            _ => self.access(step),
         }
         self.drain();
     }
 
-    /// The host reads and writes registers, the buffer or configuration space.
-    fn access(&mut self, step: &Step) {
-        let controller = &mut self.controller;
-        match step {
-            Step::Register { offset, value } => {
-                controller.write(NOW, 0, (*offset).into(), &value.to_le_bytes())
-            }
-            Step::Wide { offset, value } => controller.write(NOW, 0, (*offset).into(), &value.to_le_bytes()),
-            Step::Doorbell { index, value } => {
-                self.register(0x1000 + u64::from(*index % 8) * 4, (*value).into())
-            }
-            Step::Buffer { offset, bytes } => controller.write(NOW, 4, (*offset).into(), bytes),
-            Step::Read { bar, offset, len } => {
-                controller.read(NOW, *bar, (*offset).into(), &mut vec![0; usize::from(*len)]);
-            }
-            Step::ConfigRead(register) => drop(controller.config_read(*register & 0xffc)),
-            Step::ConfigWrite { register, value, enables } => {
-                controller.config_write(NOW, *register & 0xffc, *value, *enables & 0xf);
-            }
-            other => unreachable!("{other:?} is no access"),
-        }
-    }
-
-    /// The host leaves a command where the controller looks next.
-    fn prepare(&mut self, step: &Step) {
-        let Step::Command { opcode, namespace, prp1, prp2, dwords } = step else { return };
-        self.command = [0; 64];
-        self.command[0] = *opcode;
-        self.command[4] = *namespace;
-        self.command[24..28].copy_from_slice(&prp1.to_le_bytes());
-        self.command[32..36].copy_from_slice(&prp2.to_le_bytes());
-        for (field, dword) in self.command[40..].chunks_exact_mut(4).zip(dwords) {
-            field[..2].copy_from_slice(&dword.to_le_bytes());
-        }
-    }
-
-    /// The oldest read of the host's memory gets a part of its data, all of it, or an error.
-    fn complete_dma(&mut self, step: &Step) {
-        let Some(&(id, len)) = self.reads.front() else { return };
-        let controller = &mut self.controller;
-        let mut is_over = true;
-        match step {
-            Step::Data { bytes, offset, last } => {
-                // The card above checks completions against the request, so parts lie inside of it.
-                let offset = usize::from(*offset) % len;
-                let bytes = &bytes[..bytes.len().min(len - offset)];
-                controller.handle_dma_data(NOW, id, offset, bytes, *last);
-                is_over = *last;
-            }
-            Step::Fill(pattern) => {
-                let bytes: Vec<u8> = match len {
-                    64 => self.command.to_vec(),
-                    _ => pattern.to_le_bytes().iter().copied().cycle().take(len).collect(),
-                };
-                controller.handle_dma_data(NOW, id, 0, &bytes, true);
-            }
-            Step::Failed(kind) => {
-                let errors = [DmaError::UnsupportedRequest, DmaError::Aborted, DmaError::Timeout];
-                controller.handle_dma_error(NOW, id, errors[usize::from(*kind % 3)]);
-            }
-            other => unreachable!("{other:?} is no end of a read"),
-        }
-        if is_over {
-            self.reads.pop_front();
-        }
-    }
-
-    /// The medium has done its oldest work, or failed.
-    fn complete_media(&mut self, failed: u8) {
-        let Some(id) = self.media.pop_front() else { return };
-        let result = match failed {
-            0 => Err(MediaError::Io),
-            1 => Err(MediaError::NoSpace),
-            2 => Err(MediaError::ReadOnly),
-            _ => Ok(()),
-        };
-        self.controller.handle_media(NOW, id, result);
-    }
-
     /// Memory space and bus master, admin queues of 16 entries, enable.
     fn enable(&mut self) {
-        self.controller.config_write(NOW, 4, 0x6, 0x3);
+        let now = self.now;
+        self.seat().controller.config_write(now, 4, 0x6, 0x3);
         for (offset, value) in [(0x24, 0x000f_000f), (0x28, 0x1000), (0x2c, 0), (0x30, 0x2000), (0x34, 0)] {
             self.register(offset, value);
         }
@@ -187,42 +245,104 @@ impl World<'_> {
     }
 
     fn drain(&mut self) {
-        for _ in 0..1000 {
-            match self.controller.poll_dma(NOW, 1024) {
-                Some(Dma::Read { id, len, .. }) => {
-                    assert!((1..=4096).contains(&len), "a read stays inside of a page");
-                    self.reads.push_back((id, len.into()));
+        let (now, bytes) = (self.now, self.blocks * 512);
+        for Seat { controller, reads, media } in &mut self.seats {
+            for _ in 0..4 {
+                if controller.poll_timeout().is_none_or(|at| at > now) {
+                    break;
                 }
-                Some(Dma::Write { payload, .. }) => {
-                    assert!(payload.len() <= 1024);
-                    if let Payload::Page(slice) = payload {
-                        assert!(usize::from(slice.offset) + usize::from(slice.len) <= 4096);
+                controller.handle_timeout(now);
+            }
+            for _ in 0..1000 {
+                match controller.poll_dma(now, 1024) {
+                    Some(Dma::Read { id, address, len }) => {
+                        assert!((1..=4096).contains(&len), "a read has bytes");
+                        assert!(address % 4096 + u64::from(len) <= 4096, "a read stays inside of a page");
+                        reads.push_back((id, len.into()));
                     }
+                    Some(Dma::Write { address, payload }) => {
+                        assert!(payload.len() <= 1024);
+                        assert!(address % 4096 + payload.len() as u64 <= 4096, "so does a write");
+                        if let Payload::Page(slice) = payload {
+                            assert!(usize::from(slice.offset) + usize::from(slice.len) <= 4096);
+                        }
+                    }
+                    None => break,
                 }
-                None => break,
+            }
+            while let Some(op) = controller.poll_media() {
+                assert!(op.offset + u64::from(op.len) <= bytes, "work stays inside of the medium");
+                media.push_back(op.id);
             }
         }
-        while let Some(op) = self.controller.poll_media() {
-            assert!(op.offset + u64::from(op.len) <= BLOCKS * 512, "work stays inside of the medium");
-            self.media.push_back(op.id);
-        }
         self.rig.journal.commit();
+        if let Some(persist) = self.drive.poll_persist() {
+            let saved = Config { saved: Some(persist.bytes), ..config(self.blocks) };
+            assert_eq!(saved.check(), Ok(()), "what is kept can be restored");
+            self.persist = Some(persist.version);
+        }
+    }
+}
+
+/// A drive with a namespace for each function and one for both.
+fn config(blocks: u64) -> Config {
+    let namespace = |blocks, block_size, shared, controllers: &[u16]| NamespaceConfig {
+        blocks,
+        block_size,
+        read_only: false,
+        shared,
+        controllers: controllers.to_vec(),
+    };
+    Config {
+        functions: 1,
+        keeps_state: true,
+        namespaces: vec![
+            namespace(16, 512, false, &[0]),
+            namespace(2, 4096, false, &[1]),
+            namespace(16, 512, true, &[0, 1]),
+        ],
+        ..Config::new(blocks, 512, 1)
     }
 }
 
 fuzz_target!(|steps: Vec<Step>| {
     let arena = Arena::default();
-    let rig = rigs::nvme::rig(&arena);
-    let controller = rigs::nvme::controller(&rig, BLOCKS);
-    let (reads, media) = (VecDeque::new(), VecDeque::new());
-    let mut world = World { controller, rig: &rig, reads, media, command: [0; 64] };
-    world.step(&Step::Enable);
+    let rig = Rig::<Root>::new(&arena);
+    let drive = Subsystem::new(&rig.root.drive, rig.journal, config(BLOCKS));
+    let seats = rig.root.functions.iter().zip(0..).map(|(function, index)| Seat {
+        controller: Controller::in_subsystem(&function.nvme, rig.pages(&function.pages), &drive, index),
+        reads: VecDeque::new(),
+        media: VecDeque::new(),
+    });
+    let mut world = World {
+        seats: seats.collect(),
+        turn: 0,
+        rig: &rig,
+        drive: drive.clone(),
+        persist: None,
+        now: rigs::START,
+        blocks: BLOCKS,
+        command: [0; 64],
+        list: Vec::new(),
+    };
+    (0..FUNCTIONS).for_each(|_| {
+        world.step(&Step::Enable);
+        world.step(&Step::Turn);
+    });
     steps.iter().take(100).for_each(|step| world.step(step));
-    // A reset, and the end of what the medium had, leave nothing behind.
-    world.step(&Step::Reset);
-    while !world.media.is_empty() {
-        world.step(&Step::Media { failed: 9 });
+    // Resets, and the end of what the medium had, leave nothing behind.
+    for _ in 0..FUNCTIONS {
+        world.step(&Step::Reset);
+        world.step(&Step::Turn);
     }
-    assert!(world.controller.is_quiescent());
-    assert_eq!(rig.pages(&rig.root.pages).used(), 0, "every page is given back");
+    for _ in 0..FUNCTIONS {
+        while !world.seat().media.is_empty() {
+            world.step(&Step::Media { failed: 9 });
+        }
+        world.step(&Step::Turn);
+    }
+    for (function, seat) in rig.root.functions.iter().zip(&world.seats) {
+        assert!(seat.controller.is_quiescent());
+        assert_eq!(rig.pages(&function.pages).used(), 0, "every page is given back");
+    }
 });

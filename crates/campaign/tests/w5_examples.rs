@@ -7,7 +7,7 @@
 use campaign::causeway::{START_TIMEOUT, STOP_TIMEOUT, binary};
 use campaign::load::connect;
 use campaign::nbd_client::{NbdClient, NbdError};
-use campaign::process::{Process, run};
+use campaign::process::{Process, family, is_running, run};
 use campaign::world::{Machine, World, WorldConfig};
 use campaign::{scale, tools};
 use std::collections::BTreeSet;
@@ -16,7 +16,10 @@ use std::path::{Path, PathBuf};
 const MIB: u64 = 1 << 20;
 const LEND_ONE: &str = "lend-one.toml";
 const LEND_TWO_RAILS: &str = "lend-two-rails.toml";
+const SHARE_ONE_DRIVE: &str = "share-one-drive.toml";
 const BORROW_PRESET: &str = "borrow-preset.toml";
+/// The file of a rack, then those of its nodes.
+const RACK: [&str; 3] = ["rack.toml", "rack-store.toml", "rack-desk.toml"];
 /// What the borrower's example says.
 const EDGE: &str = "nbd+unix:///?socket=/run/causeway/nvme0.nbd";
 
@@ -24,8 +27,22 @@ fn examples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples")
 }
 
-/// An example, started in `machine`. Of its text only the paths of images change, which no machine for tests has.
+/// An example, run by that command in `machine`. Of its text only the paths of images change, which no machine for tests has.
+fn start_as(command: &[&str], machine: &Machine, example: &str, images: &[(&str, &Path)]) -> Process {
+    let config = copy(machine, example, images);
+    let words = command;
+    let mut command = machine.command(binary().unwrap());
+    // As root on a machine that nobody has prepared: everything lies where the system keeps it.
+    command.env_remove("XDG_RUNTIME_DIR").env_remove("XDG_STATE_HOME");
+    command.args(words).arg(&config);
+    machine.spawn(example, command).unwrap()
+}
+
 fn start(machine: &Machine, example: &str, images: &[(&str, &Path)]) -> Process {
+    start_as(&["node", "--config"], machine, example, images)
+}
+
+fn copy(machine: &Machine, example: &str, images: &[(&str, &Path)]) -> PathBuf {
     let mut text = std::fs::read_to_string(examples().join(example)).unwrap();
     for (path, image) in images {
         assert_eq!(text.matches(path).count(), 1, "{example} names {path} once");
@@ -33,11 +50,7 @@ fn start(machine: &Machine, example: &str, images: &[(&str, &Path)]) -> Process 
     }
     let config = machine.dir().join(example);
     std::fs::write(&config, text).unwrap();
-    let mut command = machine.command(binary().unwrap());
-    // As root on a machine that nobody has prepared: everything lies where the system keeps it.
-    command.env_remove("XDG_RUNTIME_DIR").env_remove("XDG_STATE_HOME");
-    command.arg("node").arg("--config").arg(&config);
-    machine.spawn(example, command).unwrap()
+    config
 }
 
 /// The lines of a lender's devices.
@@ -81,8 +94,9 @@ fn w5_no_example_is_left_out() {
     let names = std::fs::read_dir(examples()).unwrap();
     let names: BTreeSet<String> =
         names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    let tested = [BORROW_PRESET, LEND_ONE, LEND_TWO_RAILS].map(str::to_owned);
-    assert_eq!(names, BTreeSet::from(tested), "a new example needs a test here");
+    let tested = [BORROW_PRESET, LEND_ONE, LEND_TWO_RAILS, SHARE_ONE_DRIVE];
+    let tested = tested.into_iter().chain(RACK).map(str::to_owned);
+    assert_eq!(names, tested.collect(), "a new example needs a test here");
 }
 
 #[test]
@@ -106,6 +120,32 @@ fn w5_one_lends_an_image_to_another_machine() {
     end(borrower);
     end(lender);
     assert!(std::fs::read(&image).unwrap().iter().any(|byte| *byte != 0), "the image holds it");
+}
+
+#[test]
+fn w5_one_drive_is_shared_by_functions() {
+    const GIB: u64 = 1 << 30;
+    let _exclusive = scale::exclusive();
+    let world = World::new(&WorldConfig::default()).unwrap();
+    let image = world.right().dir().join("disk.img");
+    // Holes but for what is written.
+    tools::empty_image(&image, 12 * GIB).unwrap();
+    let images = [("/srv/images/disk.img", image.as_path())];
+    let mut lender = start(world.right(), SHARE_ONE_DRIVE, &images);
+    let lines = lines(&mut lender, 4);
+    for (line, size) in lines.iter().zip([10 * GIB, GIB, GIB]) {
+        let (borrower, mut client) = borrow(world.left(), line);
+        write_and_read(&mut client, size);
+        end(borrower);
+    }
+    // The fourth has what the third has.
+    let (borrower, mut client) = borrow(world.left(), &lines[3]);
+    let mut data = Vec::new();
+    client.read(1, 1024, &mut data).unwrap_err();
+    client.read(512, 1024, &mut data).unwrap();
+    assert!(data.iter().zip(512_u32..).all(|(byte, at)| u32::from(*byte) == at % 251));
+    end(borrower);
+    end(lender);
 }
 
 #[test]
@@ -145,4 +185,21 @@ fn w5_two_rails_lend_a_disk_an_image_to_read_and_memory() {
     write_and_read(&mut client, 512 * MIB);
     end(borrower);
     end(lender);
+}
+
+#[test]
+fn w5_a_rack_comes_up_as_one_and_ends_as_one() {
+    let _exclusive = scale::exclusive();
+    let world = World::new(&WorldConfig::default()).unwrap();
+    let machine = world.right();
+    RACK[1..].iter().for_each(|node| _ = copy(machine, node, &[]));
+    let mut rack = start_as(&["up"], machine, RACK[0], &[]);
+    rack.wait_line("its edge", START_TIMEOUT, |line| line.starts_with("rack-desk serves ")).unwrap();
+    let socket = format!("/proc/{}/root/run/causeway/rack-nvme0.nbd", rack.pid());
+    let mut client = connect(Path::new(&socket)).unwrap();
+    write_and_read(&mut client, 64 * MIB);
+    let processes = family(rack.pid());
+    assert_eq!(processes.len(), 5, "two nodes, each an agent and a card, and who looks after them");
+    end(rack);
+    assert!(processes.iter().all(|pid| !is_running(*pid)), "nobody is left behind");
 }

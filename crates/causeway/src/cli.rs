@@ -5,6 +5,7 @@
 
 mod hide;
 mod run;
+mod source;
 mod values;
 
 use std::path::PathBuf;
@@ -13,10 +14,11 @@ use std::time::Duration;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::line::LineArgument;
+use crate::line::{FunctionName, LineArgument};
 pub use hide::hide_line;
 pub use run::{print, run};
-pub use values::{ByteSize, Listen, NodeName, Source, ValueError, check_socket_path, socket_path};
+pub use source::Source;
+pub use values::{ByteSize, Listen, NodeName, ValueError, check_socket_path, socket_path};
 
 /// The port a lender takes first; if it is in use, the next free one.
 pub const PORT_FIRST: u16 = 7411;
@@ -54,15 +56,19 @@ pub enum Command {
     Borrow(BorrowArgs),
     /// Run a node as its configuration file says: several rails, devices and loans
     Node(NodeArgs),
+    /// Run the nodes of a rack on this machine, each as its own configuration file says
+    Up(UpArgs),
     /// Show how a node on this machine is doing
     Status(StatusArgs),
+    /// Change what a function that is lent on this machine may do
+    Limit(LimitArgs),
     /// See a borrowed drive survive loss, a cut rail and killed processes, on this machine alone
     Demo(DemoArgs),
     /// Measure, and write a report
     Bench(BenchArgs),
     /// Run the same node in virtual time under faults, and check it
     Sim(SimArgs),
-    /// Borrow a drive and read it at random for a while, with the card's own driver (for `bench`)
+    /// Borrow a drive and read or overwrite it for a while, with the card's own driver (for `bench`)
     #[command(name = "__load", hide = true)]
     Load(LoadArgs),
 }
@@ -70,7 +76,7 @@ pub enum Command {
 /// `causeway lend`.
 #[derive(Debug, Args)]
 pub struct LendArgs {
-    /// A file, a block device, or ram:SIZE (such as ram:512M)
+    /// A file, a block device, ram:SIZE (such as ram:512M), or flash:SOURCE[?scale=N], as slow as a flash card
     #[arg(required = true, value_name = "SOURCE", value_parser = OsStringValueParser::new().try_map(Source::from_os))]
     pub sources: Vec<Source>,
     /// Name of this node [default: from the first SOURCE, `disk` for /srv/disk.img]
@@ -80,6 +86,9 @@ pub struct LendArgs {
     /// the next free one]
     #[arg(long, value_name = "ADDR[:PORT]")]
     pub listen: Vec<Listen>,
+    /// Split each SOURCE into N namespaces of one size, and lend each as a virtual function of its own
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(node::FUNCTIONS_MAX)))]
+    pub functions: Option<u16>,
     /// Refuse writes
     #[arg(long)]
     pub read_only: bool,
@@ -149,6 +158,17 @@ pub struct NodeArgs {
     /// The configuration file; examples/ has commented ones
     #[arg(long, value_name = "NODE.toml")]
     pub config: PathBuf,
+    /// End when this process, which has started us, ends
+    #[arg(long, value_name = "PID", hide = true)]
+    pub end_with: Option<u32>,
+}
+
+/// `causeway up`.
+#[derive(Debug, Args)]
+pub struct UpArgs {
+    /// The file that names the nodes; examples/ has a commented one
+    #[arg(value_name = "RACK.toml")]
+    pub rack: PathBuf,
 }
 
 /// `causeway status`.
@@ -160,6 +180,23 @@ pub struct StatusArgs {
     /// What to print.
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+/// `causeway limit`.
+#[derive(Debug, Args)]
+pub struct LimitArgs {
+    /// The function, as `status` names it
+    #[arg(value_name = "FUNCTION")]
+    pub function: FunctionName,
+    /// Most I/O commands a second [default: no limit]
+    #[arg(long, value_name = "N")]
+    pub iops: Option<u64>,
+    /// Most bytes read and written a second [default: no limit]
+    #[arg(long, value_name = "N")]
+    pub bytes_per_s: Option<u64>,
+    /// The node to tell; needed where several run
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<NodeName>,
 }
 
 /// `causeway demo`.
@@ -216,10 +253,19 @@ pub struct LoadArgs {
     /// The line that `causeway lend` printed; `-` reads it from standard input, `@FILE` from a file
     #[arg(value_name = "LINE|-|@FILE")]
     pub line: LineArgument,
-    /// Reads under way
+    /// Bytes of each request
+    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(512..=i64::from(io::load::REQUEST_MAX)))]
+    pub bytes: u32,
+    /// How many of a hundred requests are writes, which overwrite the drive
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub write_percent: u8,
+    /// One request after the other over the whole drive, instead of at random
+    #[arg(long)]
+    pub sequential: bool,
+    /// Requests under way
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(io::load::DEPTH_MAX)))]
     pub depth: u16,
-    /// How long to read
+    /// How long to go on
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = values::seconds)]
     pub seconds: f64,
     /// Name of this node [default: load]
@@ -329,6 +375,11 @@ mod tests {
             "lend ram:12Q",
             "lend a --listen nowhere",
             "lend a --name a/b",
+            "lend a --functions 0",
+            "lend a --functions 65",
+            "limit",
+            "limit Nvme0",
+            "limit nvme0 --iops many",
             "borrow -",
             "borrow --nbd /tmp/s",
             "borrow - --nbd /tmp/s --io-timeout 0",

@@ -33,6 +33,17 @@ pub enum Request {
     Status,
     /// Treat a rail badly from now on: for the demo and for tests.
     Impair(Impairment),
+    /// What a lent function may do from now on; a rate that is left out is not limited.
+    Limit {
+        /// Its name.
+        function: String,
+        /// Most I/O commands a second.
+        #[serde(default)]
+        iops: Option<u64>,
+        /// Most bytes read and written a second.
+        #[serde(default)]
+        bytes_per_s: Option<u64>,
+    },
     /// End in order, as on SIGTERM.
     Stop,
 }

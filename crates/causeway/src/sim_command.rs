@@ -14,7 +14,7 @@ use crate::cli::{Output, SimArgs};
 use crate::exit::Failure;
 
 /// Seeds that a canary may take where no count is given.
-const CANARY_SEEDS: u64 = 300;
+const CANARY_SEEDS: u64 = 600;
 
 /// What `-o json` prints.
 #[derive(Serialize)]

@@ -13,6 +13,7 @@
 //!
 //! The incarnation is raised each time the folder is opened, before anything of the node runs.
 
+pub mod drive;
 mod file;
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};

@@ -4,7 +4,9 @@
 //! the card that composes it (`node`). Its state lies in the ledger, so a new card goes on where a killed one
 //! stopped. It knows nothing of frames, streams, tags or fabric addresses.
 
+mod flash;
 pub mod function;
 pub mod nvme;
 
+pub use flash::{CHANNELS_MAX, FlashConfig, FlashError, FlashModel, FlashRates};
 pub use function::{Dma, DmaError, DmaId, Function, MediaError, MediaId, MediaKind, MediaOp};

@@ -79,6 +79,17 @@ pub struct ImageInfo {
     pub memory_alignment: u32,
     /// Alignment of positions and lengths, in bytes (1 if not direct).
     pub offset_alignment: u32,
+    /// It had no name when it was opened: memory.
+    pub nameless: bool,
+}
+
+/// What became of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ImageLook {
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// It had a name and has none any more.
+    pub removed: bool,
 }
 
 /// Why an image cannot be lent.
@@ -242,6 +253,7 @@ impl Image {
             direct: flags.contains(OFlags::DIRECT),
             memory_alignment: 1,
             offset_alignment: 1,
+            nameless: rustix::fs::fstat(&file)?.st_nlink == 0,
         };
         if info.direct {
             let alignment = direct_alignment(file.as_fd(), &info).ok_or(Errno::INVAL)?;
@@ -254,6 +266,23 @@ impl Image {
     #[must_use]
     pub fn info(&self) -> &ImageInfo {
         &self.info
+    }
+
+    /// How large it is now, and whether nobody can find it any more.
+    ///
+    /// # Errors
+    /// What asking the system returned.
+    pub fn look(&self) -> io::Result<ImageLook> {
+        let (bytes, removed) = match self.info.kind {
+            ImageKind::File => {
+                let found = rustix::fs::fstat(&self.file)?;
+                // Memory never had a name.
+                let is_memory_file = self.info.nameless;
+                (found.st_size.cast_unsigned(), found.st_nlink == 0 && !is_memory_file)
+            }
+            ImageKind::BlockDevice => (rustix::fs::seek(&self.file, rustix::fs::SeekFrom::End(0))?, false),
+        };
+        Ok(ImageLook { bytes, removed })
     }
 
     /// Reads all of `buffers` from `offset` on. Consumes the slices as it goes.

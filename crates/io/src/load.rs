@@ -1,21 +1,27 @@
-//! What a card reads on its own to measure its drive: `causeway bench` compares it with other ways to the same bytes.
+//! What a card does on its own to measure its drive: `causeway bench` compares it with other ways to the same bytes.
 //!
-//! A load takes the place of an edge: the card submits 4 KiB random reads to its own NVMe driver and keeps a number of
-//! them under way. It is no part of a node's service and outlives no card.
+//! A load takes the place of an edge: the card submits reads and writes to its own NVMe driver and keeps a number of
+//! them under way. It is no part of a node's service and outlives no card. Writes overwrite the drive.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Bytes of each read.
-pub const READ_BYTES: u32 = 4096;
-/// Most reads under way.
+/// Most requests under way.
 pub const DEPTH_MAX: u16 = 128;
+/// Largest request in bytes.
+pub const REQUEST_MAX: u32 = 64 << 10;
 
-/// What to read.
+/// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoadSpec {
-    /// Reads under way, from 1 to [`DEPTH_MAX`].
+    /// Bytes of each request: a multiple of the drive's block size, at most [`REQUEST_MAX`].
+    pub bytes: u32,
+    /// How many of a hundred requests are writes.
+    pub write_percent: u8,
+    /// One after the other over the whole drive, instead of at random.
+    pub sequential: bool,
+    /// Requests under way, from 1 to [`DEPTH_MAX`].
     pub depth: u16,
     /// How long to go on, in milliseconds.
     pub duration_ms: u64,
@@ -24,15 +30,15 @@ pub struct LoadSpec {
 /// What came of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoadResult {
-    /// Reads that succeeded.
-    pub reads: u64,
-    /// Reads that failed.
+    /// Requests that succeeded.
+    pub requests: u64,
+    /// Requests that failed.
     pub errors: u64,
     /// From the first submission to the last completion.
     pub elapsed_ns: u64,
     /// Processor time of the card meanwhile.
     pub cpu_ns: u64,
-    /// Half of the reads took at most so long.
+    /// Half of the requests took at most so long.
     pub p50_ns: u64,
     /// 99 of 100.
     pub p99_ns: u64,

@@ -13,9 +13,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::load::LoadResult;
 use crate::outbox::Message;
+use crate::plan::LimitPlan;
 
-/// Longest message in bytes.
-const MESSAGE_BYTES: usize = 1024;
+/// Longest message in bytes: what is to be kept of a drive, twice as long in hexadecimal.
+const MESSAGE_BYTES: usize = 64 << 10;
 /// Most descriptors that travel with one.
 const DESCRIPTORS: usize = 2;
 
@@ -28,6 +29,12 @@ pub(crate) enum ToCard {
     Shared { loan: usize },
     /// It shares nothing any more.
     Parted { loan: usize },
+    /// What the function of a lent loan may do from now on.
+    Limit { loan: usize, limit: LimitPlan },
+    /// The medium of a drive has grown to so many blocks.
+    Grow { drive: usize, blocks: u64 },
+    /// What was to be kept of a drive is, or could not be.
+    Persisted { drive: usize, version: u64, kept: bool },
     /// It is durable that `node` uses what the loan lends; `number` counts the changes.
     Tenancy { loan: usize, number: u64, node: u64 },
     /// Give everything back, in order.
@@ -57,23 +64,51 @@ pub(crate) enum ToAgent {
     Disconnected { loan: usize, slot: usize },
     /// The load of a loan has ended.
     LoadEnded { loan: usize, result: LoadResult },
+    /// This is to be kept of a drive, in place of all before.
+    Persist { drive: usize, version: u64, record: Hex },
+}
+
+/// Bytes, in hexadecimal where they are text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Hex(pub(crate) Vec<u8>);
+
+impl Serialize for Hex {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let text: String = self.0.iter().map(|byte| format!("{byte:02x}")).collect();
+        serializer.serialize_str(&text)
+    }
+}
+
+impl<'de> Deserialize<'de> for Hex {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let wrong = || serde::de::Error::custom("not hexadecimal");
+        let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
+        let (pairs, []) = text.as_bytes().as_chunks::<2>() else { return Err(wrong()) };
+        let bytes = pairs.iter().map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?));
+        bytes.collect::<Option<_>>().map(Self).ok_or_else(wrong)
+    }
 }
 
 impl Message for ToCard {
-    /// What waits is at most one message for each place of a client, one for each tenant and each peer, and the one to shut down.
+    /// What waits is at most one message for each place of a client, one for each tenant, limit and peer,
+    /// two for each drive, of which the last says all, and the one to shut down.
     fn supersedes(&self, earlier: &Self) -> bool {
         let about = |message: &Self| match *message {
             Self::Connection { loan, slot } => (0, loan, slot),
             Self::Shared { loan } | Self::Parted { loan } => (1, loan, 0),
             Self::Tenancy { loan, .. } => (2, loan, 0),
-            Self::ShutDown => (3, 0, 0),
+            Self::Limit { loan, .. } => (3, loan, 0),
+            Self::Grow { drive, .. } => (4, drive, 0),
+            Self::Persisted { drive, .. } => (5, drive, 0),
+            Self::ShutDown => (6, 0, 0),
         };
         about(self) == about(earlier)
     }
 }
 
 impl Message for ToAgent {
-    /// What waits is at most one message of each kind for each loan, and one for each place of a client, who is followed by
+    /// What waits is at most one message of each kind for each loan or drive, and one for each place of a client, who is followed by
     /// another one only when the agent has heard that the place is free. A tenant that was overtaken has not been let in.
     fn supersedes(&self, earlier: &Self) -> bool {
         let about = |message: &Self| match *message {
@@ -87,6 +122,7 @@ impl Message for ToAgent {
             | Self::Overtaken { loan }
             | Self::GivenBack { loan, .. }
             | Self::LoadEnded { loan, .. } => (loan, 0),
+            Self::Persist { drive, .. } => (drive, 0),
         };
         discriminant(self) == discriminant(earlier) && about(self) == about(earlier)
     }
@@ -116,7 +152,7 @@ pub(crate) fn send<M: Serialize>(to: BorrowedFd<'_>, message: &M, with: &[Borrow
 pub(crate) fn receive<M: for<'de> Deserialize<'de>>(
     from: impl AsFd,
 ) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
-    let mut bytes = [0; MESSAGE_BYTES];
+    let mut bytes = vec![0; MESSAGE_BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut pieces = [IoSliceMut::new(&mut bytes)];
@@ -141,6 +177,15 @@ pub(crate) fn receive<M: for<'de> Deserialize<'de>>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_largest_record_of_a_drive_is_a_message() {
+        let (agent, card) = pair().unwrap();
+        let record = Hex((0..24 << 10).map(|at| (at % 251) as u8).collect());
+        let message = ToAgent::Persist { drive: 79, version: u64::MAX, record };
+        send(card.as_fd(), &message, &[]).unwrap();
+        assert_eq!(receive::<ToAgent>(&agent).unwrap().unwrap().0, message);
+    }
 
     #[test]
     fn a_descriptor_travels_with_its_message() {

@@ -8,8 +8,8 @@ use base::RuleSet;
 use base::ids::{CardGeneration, DomainId, Group, Incarnation, LoanGeneration, NodeId};
 use base::ledger::LedgerRoot;
 use node::{
-    Address, CardConfig, DriveConfig, EDGE_CONNECTIONS, LoanConfig, LoanRole, MAX_LOANS, MAX_RAILS, Name,
-    NodeCells, Tenancy,
+    Address, CardConfig, DriveConfig, EDGE_CONNECTIONS, FlashConfig, FlashRates, Limit, LoanConfig, LoanRole,
+    MAX_LOANS, MAX_RAILS, Name, NamespaceConfig, NodeCells, Tenancy,
 };
 use serde::{Deserialize, Serialize};
 
@@ -30,7 +30,7 @@ pub(crate) mod descriptor {
     pub(crate) const MESSAGES: RawFd = 5;
     /// The ring, if there is one.
     pub(crate) const RING: RawFd = 6;
-    /// The first rail; then the others, then the images of the lent loans in their order.
+    /// The first rail; then the others, then the images of the lent drives in their order.
     pub(crate) const FIRST: RawFd = 7;
 }
 
@@ -46,6 +46,7 @@ pub(crate) struct Plan {
     pub(crate) seed: [u8; 32],
     pub(crate) has_ring: bool,
     pub(crate) rails: Vec<RailPlan>,
+    pub(crate) drives: Vec<DrivePlan>,
     pub(crate) loans: Vec<LoanPlan>,
 }
 
@@ -53,6 +54,52 @@ pub(crate) struct Plan {
 pub(crate) struct RailPlan {
     pub(crate) max_frame: usize,
     pub(crate) offload: bool,
+}
+
+/// A drive that is lent: as in [`DriveConfig`], where other fields are what they are by default.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct DrivePlan {
+    /// The descriptor of the image in the card.
+    pub(crate) image: RawFd,
+    pub(crate) medium: MediumKind,
+    pub(crate) flash: Option<FlashPlan>,
+    pub(crate) blocks: u64,
+    pub(crate) block_size: u32,
+    pub(crate) read_only: bool,
+    pub(crate) volatile_cache: bool,
+    pub(crate) unique_id: u64,
+    pub(crate) functions: u16,
+    pub(crate) namespaces: Vec<NamespacePlan>,
+    pub(crate) keeps_state: bool,
+    pub(crate) saved: Option<Vec<u8>>,
+}
+
+/// A namespace of a new drive, as in [`NamespaceConfig`].
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct NamespacePlan {
+    pub(crate) blocks: u64,
+    pub(crate) block_size: u32,
+    pub(crate) read_only: bool,
+    pub(crate) shared: bool,
+    pub(crate) controllers: Vec<u16>,
+}
+
+/// A limit of a function; 0 for none, as a limit of zero cannot be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LimitPlan {
+    pub(crate) iops: u64,
+    pub(crate) bytes_per_s: u64,
+}
+
+impl LimitPlan {
+    pub(crate) fn of(limit: Limit) -> Self {
+        Self { iops: limit.iops().unwrap_or(0), bytes_per_s: limit.bytes_per_s().unwrap_or(0) }
+    }
+
+    pub(crate) fn limit(self) -> Limit {
+        let some = |rate: u64| (rate != 0).then_some(rate);
+        Limit::new(some(self.iops), some(self.bytes_per_s)).expect("zeroes were left out")
+    }
 }
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -69,14 +116,9 @@ pub(crate) struct LoanPlan {
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) enum RolePlan {
     Lend {
-        /// The descriptor of the image in the card.
-        image: RawFd,
-        blocks: u64,
-        block_size: u32,
-        read_only: bool,
-        volatile_cache: bool,
-        unique_id: u64,
-        medium: MediumKind,
+        drive: usize,
+        controller: u16,
+        limit: LimitPlan,
     },
     Borrow {
         peers: Vec<SocketAddr>,
@@ -84,6 +126,43 @@ pub(crate) enum RolePlan {
         /// The card itself uses the drive.
         load: Option<LoadSpec>,
     },
+}
+
+/// [`FlashConfig`], on its way into a card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FlashPlan {
+    read: RatesPlan,
+    write: RatesPlan,
+    channels: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct RatesPlan {
+    iops: u64,
+    bytes_per_s: u64,
+    latency: Duration,
+}
+
+impl From<FlashConfig> for FlashPlan {
+    fn from(config: FlashConfig) -> Self {
+        let rates = |rates: FlashRates| RatesPlan {
+            iops: rates.iops,
+            bytes_per_s: rates.bytes_per_s,
+            latency: rates.latency,
+        };
+        Self { read: rates(config.read), write: rates(config.write), channels: config.channels }
+    }
+}
+
+impl From<FlashPlan> for FlashConfig {
+    fn from(plan: FlashPlan) -> Self {
+        let rates = |rates: RatesPlan| FlashRates {
+            iops: rates.iops,
+            bytes_per_s: rates.bytes_per_s,
+            latency: rates.latency,
+        };
+        Self { read: rates(plan.read), write: rates(plan.write), channels: plan.channels }
+    }
 }
 
 /// How a medium is driven.
@@ -139,6 +218,7 @@ impl Plan {
             generation: CardGeneration(self.generation),
             seed: self.seed,
             rails: self.rails.iter().map(|rail| rail.max_frame).collect(),
+            drives: self.drives.iter().map(DrivePlan::config).collect(),
             loans: self.loans.iter().map(LoanPlan::config).collect(),
             rekey_frames: node::REKEY_FRAMES,
             rules: RuleSet::ALL,
@@ -146,16 +226,62 @@ impl Plan {
     }
 }
 
+impl DrivePlan {
+    /// The plan for a drive whose image has this descriptor in the card.
+    pub(crate) fn new(
+        config: &DriveConfig,
+        image: RawFd,
+        medium: MediumKind,
+        flash: Option<FlashConfig>,
+    ) -> Self {
+        let namespace = |it: &NamespaceConfig| NamespacePlan {
+            blocks: it.blocks,
+            block_size: it.block_size,
+            read_only: it.read_only,
+            shared: it.shared,
+            controllers: it.controllers.clone(),
+        };
+        Self {
+            image,
+            medium,
+            flash: flash.map(FlashPlan::from),
+            blocks: config.blocks,
+            block_size: config.block_size,
+            read_only: config.read_only,
+            volatile_cache: config.volatile_cache,
+            unique_id: config.unique_id,
+            functions: config.functions,
+            namespaces: config.namespaces.iter().map(namespace).collect(),
+            keeps_state: config.keeps_state,
+            saved: config.saved.clone(),
+        }
+    }
+
+    fn config(&self) -> DriveConfig {
+        let namespace = |it: &NamespacePlan| NamespaceConfig {
+            blocks: it.blocks,
+            block_size: it.block_size,
+            read_only: it.read_only,
+            shared: it.shared,
+            controllers: it.controllers.clone(),
+        };
+        DriveConfig {
+            read_only: self.read_only,
+            volatile_cache: self.volatile_cache,
+            functions: self.functions,
+            namespaces: self.namespaces.iter().map(namespace).collect(),
+            keeps_state: self.keeps_state,
+            saved: self.saved.clone(),
+            ..DriveConfig::new(self.blocks, self.block_size, self.unique_id)
+        }
+    }
+}
+
 impl LoanPlan {
     fn config(&self) -> LoanConfig {
         let role = match &self.role {
-            RolePlan::Lend { blocks, block_size, read_only, volatile_cache, unique_id, .. } => {
-                let drive = DriveConfig::new(*blocks, *block_size, *unique_id);
-                LoanRole::Lend(DriveConfig {
-                    read_only: *read_only,
-                    volatile_cache: *volatile_cache,
-                    ..drive
-                })
+            RolePlan::Lend { drive, controller, limit } => {
+                LoanRole::Lend { drive: *drive, controller: *controller, limit: limit.limit() }
             }
             RolePlan::Borrow { peers, io_timeout_ms, .. } => LoanRole::Borrow {
                 peers: peers.iter().copied().map(encode_address).collect(),

@@ -1,10 +1,13 @@
+#[cfg(test)]
+mod tests;
+
 use core::ops::Range;
 use core::time::Duration;
 
 use base::ids::{Incarnation, NodeId};
 use base::ledger::{Hook, Journal, Ledger, Pages, RawMemory, Span};
 use base::{Instant, Rule};
-use device::nvme::DATA_PAGES;
+use device::nvme::{DATA_PAGES, Limit, Persist};
 use device::{Function, MediaError, MediaId, MediaKind};
 use link::frame::{FrameError, Header};
 use link::{Channel, PathId, Refusal, Room, Tenancy};
@@ -12,9 +15,12 @@ use link::{Channel, PathId, Refusal, Room, Tenancy};
 use crate::borrower::BorrowedDrive;
 use crate::cells::{Address, NodeCells};
 use crate::config::CardConfig;
+use crate::drive::Drive;
 use crate::lender::LentFunction;
 use crate::loan::{End, Loan};
 
+/// Frames that a loan sends before another one that has some is asked: enough for segmentation offload.
+const FRAMES_PER_TURN: usize = 32;
 /// How often the gauges for the agent are renewed.
 const PUBLISH: Duration = Duration::from_millis(50);
 
@@ -53,7 +59,8 @@ pub enum Way {
 
 /// Where frames are built.
 pub trait Rooms {
-    /// Memory for the largest frame that goes this way. It is written only.
+    /// Memory for the largest frame that goes this way. It is written only. Where there is none, the frame is lost: it is
+    /// built elsewhere, and comes again when the time for its acknowledgement has passed.
     fn of(&mut self, way: Way) -> &mut [u8];
 }
 
@@ -126,36 +133,45 @@ pub struct Card<'m> {
     journal: Journal<'m>,
     cells: &'m NodeCells,
     config: CardConfig,
+    drives: Vec<Drive<'m>>,
     loans: Vec<Loan<'m>>,
     events: std::collections::VecDeque<CardEvent>,
     next_publish: Instant,
     next_loan: usize,
+    /// Frames that the loan whose turn it is has sent in this turn.
+    sent_in_turn: usize,
+    next_drive: usize,
 }
 
 impl<'m> Card<'m> {
     /// A card on the ledger in `memory`, new or left by another card, whose unfinished step is taken back first.
     ///
     /// # Panics
-    /// If the configuration has more loans than [`crate::MAX_LOANS`] or rails than [`crate::MAX_RAILS`].
+    /// If the configuration has more loans than [`crate::MAX_LOANS`], drives than [`crate::MAX_DRIVES`] or rails than
+    /// [`crate::MAX_RAILS`], or a drive that cannot be.
     pub fn new(memory: RawMemory<'m>, hook: Option<&'m dyn Hook>, config: CardConfig, now: Instant) -> Self {
         assert!(config.loans.len() <= crate::MAX_LOANS && config.rails.len() <= crate::MAX_RAILS);
+        assert!(config.drives.len() <= crate::MAX_DRIVES);
         let Ledger { journal, root } = memory.ledger::<NodeCells>(hook, config.rules);
         let restored = journal.roll_back();
         root.gauges.rolled_back.set(restored as u64);
-        let loans = config
-            .loans
-            .iter()
-            .zip(&root.loans)
-            .map(|(loan, cells)| Loan::new(cells, journal, &config, loan, now));
-        let loans = loans.collect();
+        let drives: Vec<_> = (config.drives.iter().zip(&root.drives).enumerate())
+            .map(|(index, (drive, cells))| Drive::new(index, cells, journal, drive.clone(), &config.loans))
+            .collect();
+        let loans = (config.loans.iter().zip(&root.loans))
+            .map(|(loan, cells)| Loan::new(cells, journal, &config, loan, &drives, now))
+            .collect();
         let mut card = Self {
             journal,
             cells: root,
             config,
+            drives,
             loans,
             events: std::collections::VecDeque::new(),
             next_publish: now,
             next_loan: 0,
+            sent_in_turn: 0,
+            next_drive: 0,
         };
         card.journal.commit();
         card.step_each(now, |_| ());
@@ -211,7 +227,7 @@ impl<'m> Card<'m> {
         }
         if self.next_publish <= now {
             self.next_publish = now + PUBLISH;
-            self.loans.iter().for_each(|loan| loan.publish(now));
+            self.loans.iter_mut().for_each(|loan| loan.publish(now));
         }
     }
 
@@ -220,26 +236,73 @@ impl<'m> Card<'m> {
         self.loans.iter().filter_map(Loan::poll_timeout).min()
     }
 
-    /// The next frame to send, built where `rooms` says. Loans take turns.
+    /// The next frame to send, built where `rooms` says. Loans take turns of some frames each.
     pub fn poll_transmit(&mut self, now: Instant, rooms: &mut (impl Rooms + ?Sized)) -> Option<Outgoing> {
         let count = self.loans.len();
         for turn in 0..count {
             let index = (self.next_loan + turn) % count;
             let mut room = LoanRooms { rooms: &mut *rooms, loan: index };
             if let Some(outgoing) = self.loans[index].poll_transmit(now, index, &mut room) {
-                self.next_loan = index;
+                self.sent_in_turn = if turn == 0 { self.sent_in_turn + 1 } else { 1 };
+                let is_over = self.sent_in_turn >= FRAMES_PER_TURN;
+                self.sent_in_turn = if is_over { 0 } else { self.sent_in_turn };
+                self.next_loan = if is_over { (index + 1) % count } else { index };
                 return Some(outgoing);
             }
         }
-        self.next_loan = if count == 0 { 0 } else { (self.next_loan + 1) % count };
+        (self.next_loan, self.sent_in_turn) = (if count == 0 { 0 } else { (self.next_loan + 1) % count }, 0);
         None
     }
 
-    /// The next work for a medium. What asking for it has changed is committed.
+    /// The next work for a medium. Functions of a drive get fair shares of it, drives take turns. What asking for it has
+    /// changed is committed.
     pub fn poll_media(&mut self) -> Option<MediaWork<'m>> {
-        let work = self.loans.iter_mut().enumerate().find_map(|(index, loan)| loan.poll_media(index));
+        let count = self.drives.len();
+        let work = (0..count).find_map(|turn| {
+            let drive = (self.next_drive + turn) % count;
+            let loan = self.drives[drive].pick(&mut self.loans)?;
+            self.next_drive = (drive + 1) % count;
+            self.loans[loan].poll_media(loan)
+        });
         self.journal.commit();
         work
+    }
+
+    /// What is to be kept of a drive for good, in place of all before, with the drive's index. It is committed, and once kept
+    /// [`Card::handle_persisted`] is to be told; a successor gives it out again.
+    pub fn poll_persist(&mut self) -> Option<(usize, Persist)> {
+        let drives = self.drives.iter().enumerate();
+        drives.filter_map(|(index, drive)| Some((index, drive.subsystem.poll_persist()?))).next()
+    }
+
+    /// What [`Card::poll_persist`] gave out is kept, or could not be.
+    pub fn handle_persisted(&mut self, now: Instant, drive: usize, version: u64, kept: bool) {
+        self.step(now, 0..0, |card| {
+            if let Some(drive) = card.drives.get(drive) {
+                drive.subsystem.handle_persisted(version, kept);
+            }
+        });
+    }
+
+    /// The medium of a drive has grown to so many blocks of its configuration's. One that has shrunk stays as it was: what is
+    /// missing fails.
+    pub fn grow(&mut self, now: Instant, drive: usize, blocks: u64) {
+        self.step(now, 0..0, |card| {
+            if let Some(drive) = card.drives.get(drive) {
+                drive.subsystem.grow(blocks);
+            }
+        });
+    }
+
+    /// What the function of a lent loan may do from now on.
+    pub fn set_limit(&mut self, now: Instant, loan: usize, limit: Limit) {
+        if loan < self.loans.len() {
+            self.step_one(now, loan, |card| {
+                if let End::Lent(function) = &mut card.loans[loan].end {
+                    function.controller.set_limit(now, limit);
+                }
+            });
+        }
     }
 
     /// The next event for the agent.
@@ -408,8 +471,8 @@ impl<'m> Card<'m> {
         self.step(now, loan..loan + 1, act);
     }
 
-    /// One step: `act`, then whatever follows from it for the loans it touches, then the commit. Loans share nothing; what the others
-    /// have left to do, [`Card::poll_timeout`] asks for.
+    /// One step: `act`, then whatever follows from it for the loans it touches, then the commit. Loans share nothing but drives;
+    /// what others have left to do, or can do now, [`Card::poll_timeout`] asks for.
     fn step(&mut self, now: Instant, touched: Range<usize>, act: impl FnOnce(&mut Self)) {
         let in_order = self.config.rules.has(Rule::CommitBeforeSend);
         if !in_order {

@@ -1,12 +1,15 @@
 use base::ledger::{Cell, Counter, PageCells};
-use device::nvme::NvmeCells;
+use device::nvme::{NvmeCells, SubsystemCells};
 use host::nbd::ServerCells;
 use host::nvme::DriverCells;
 use link::ChannelCells;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Most loans of a node, lent and borrowed together. Pages of the ledger that no loan uses cost nothing.
-pub const MAX_LOANS: usize = 16;
+/// Most loans of a node, lent and borrowed together: all virtual functions of a drive, and some more. Pages of the ledger
+/// that no loan uses cost nothing.
+pub const MAX_LOANS: usize = 80;
+/// Most drives that a node lends, each with at least one loan.
+pub const MAX_DRIVES: usize = MAX_LOANS;
 /// Most rails of a node.
 pub const MAX_RAILS: usize = 4;
 
@@ -16,6 +19,8 @@ pub const MAX_RAILS: usize = 4;
 pub struct NodeCells {
     /// By index of the loan in the card's configuration.
     pub loans: [LoanCells; MAX_LOANS],
+    /// By index of the drive in the card's configuration: what the functions of a lent drive share.
+    pub drives: [SubsystemCells; MAX_DRIVES],
     /// What the card has counted beside its loans.
     pub gauges: Gauges,
 }
@@ -104,7 +109,7 @@ pub struct EdgeGauges {
     pub completion_timeouts: Counter,
     /// Device information frames of the lender.
     pub information_frames: Counter,
-    /// Of a borrowed drive: bytes, once it is known; and 1 + whether it is read-only.
+    /// Bytes of a borrowed drive, once they are known, or of the namespaces of a lent function.
     pub drive_bytes: Counter,
     /// 0: unknown; 1: writable; 2: read-only.
     pub drive_rights: Counter,

@@ -2,6 +2,7 @@ use core::time::Duration;
 
 use base::RuleSet;
 use base::ids::{CardGeneration, DomainId, Group, Incarnation, LoanGeneration, NodeId};
+use device::nvme::Limit;
 use link::{Name, Tenancy};
 
 use crate::Address;
@@ -23,6 +24,8 @@ pub struct CardConfig {
     pub seed: [u8; 32],
     /// Bytes of the largest frame of each rail.
     pub rails: Vec<usize>,
+    /// The drives it lends; their places are those of their cells.
+    pub drives: Vec<device::nvme::Config>,
     /// The loans; their places are those of their cells.
     pub loans: Vec<LoanConfig>,
     /// Frames sealed under one key before there is a new one; [`link::REKEY_FRAMES`] but for the simulator.
@@ -51,8 +54,15 @@ pub struct LoanConfig {
 /// What a node does with a loan.
 #[derive(Clone)]
 pub enum LoanRole {
-    /// Lends a drive.
-    Lend(device::nvme::Config),
+    /// Lends a function of a drive. No two loans lend the same one.
+    Lend {
+        /// Which of [`CardConfig::drives`].
+        drive: usize,
+        /// Which of its controllers: 0 is the physical function's.
+        controller: u16,
+        /// What the function may do.
+        limit: Limit,
+    },
     /// Borrows one.
     Borrow {
         /// The lender's address on each rail.

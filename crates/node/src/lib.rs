@@ -16,17 +16,22 @@ mod borrower;
 mod card;
 mod cells;
 mod config;
+mod drive;
 mod lender;
 mod loan;
 mod transaction;
 
 pub use borrower::BorrowedDrive;
 pub use card::{Card, CardEvent, MediaWork, Outgoing, Rooms, Way};
-pub use cells::{Address, EdgeGauges, Gauges, LoanCells, MAX_LOANS, MAX_RAILS, NodeCells};
+pub use cells::{Address, EdgeGauges, Gauges, LoanCells, MAX_DRIVES, MAX_LOANS, MAX_RAILS, NodeCells};
 pub use config::{CardConfig, LoanConfig, LoanRole};
 pub use lender::LentFunction;
 
-pub use device::nvme::{COMMANDS as MEDIA_WORK, Config as DriveConfig};
+pub use device::nvme::{
+    COMMANDS as MEDIA_WORK, Config as DriveConfig, ConfigError as DriveConfigError, FUNCTIONS_MAX, Limit,
+    LimitError, NamespaceConfig, Persist,
+};
+pub use device::{FlashConfig, FlashModel, FlashRates};
 pub use device::{MediaError, MediaId, MediaKind};
 pub use host::nvme::Driver as DriveDriver;
 pub use host::{BlockError, BlockKind, BlockRequest, Geometry};

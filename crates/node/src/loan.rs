@@ -1,3 +1,7 @@
+#[cfg(test)]
+mod tests;
+
+use core::cell::Cell as StdCell;
 use std::collections::VecDeque;
 
 use base::Instant;
@@ -5,12 +9,13 @@ use base::ids::{DomainId, Incarnation, NodeId};
 use base::ledger::{Counter, Journal, Pages};
 use device::Function;
 use device::nvme::{Controller, DATA_PAGES};
-use link::{Channel, ChannelConfig, Event, Heard, Information, PathConfig, Role, Sink, State};
+use link::{Channel, ChannelConfig, Event, Heard, Information, Name, PathConfig, Role, Sink, State};
 
 use crate::borrower::BorrowedDrive;
 use crate::card::{CardEvent, LoanRooms, MediaWork, Outgoing, Rooms, Way, way};
 use crate::cells::{Address, LoanCells};
 use crate::config::{CardConfig, LoanConfig, LoanRole};
+use crate::drive::Drive;
 use crate::lender::LentFunction;
 
 /// Frames delivered from behind a gap in one step, so that a step stays short.
@@ -39,7 +44,15 @@ pub(crate) struct Loan<'m> {
     met: Option<(NodeId, Incarnation)>,
     pub(crate) closing: bool,
     /// The last step has ended before everything was moved.
-    pub(crate) more: bool,
+    more: bool,
+    /// This node's name, for device information.
+    name: Name,
+    /// The function may have work for its medium: since the last step nobody has been told that it has none.
+    may_have_media: bool,
+    /// The channel may have a frame to send: since the last step nobody has been told that it has none.
+    may_transmit: bool,
+    /// When the loan is to be looked at, as far as that is known; others can only make it earlier.
+    deadline: StdCell<Option<Option<Instant>>>,
 }
 
 impl<'m> Loan<'m> {
@@ -48,12 +61,18 @@ impl<'m> Loan<'m> {
         journal: Journal<'m>,
         card: &CardConfig,
         config: &LoanConfig,
+        drives: &[Drive<'m>],
         now: Instant,
     ) -> Self {
         let pages = Pages::new(&cells.pages, journal);
         let end = match &config.role {
-            LoanRole::Lend(nvme) => {
-                let controller = Controller::new(&cells.controller, pages, journal, nvme.clone());
+            LoanRole::Lend { drive, controller, limit } => {
+                let subsystem = &drives[*drive].subsystem;
+                let mut controller =
+                    Controller::in_subsystem(&cells.controller, pages, subsystem, *controller);
+                if controller.limit() != *limit {
+                    controller.set_limit(now, *limit);
+                }
                 End::Lent(LentFunction::new(controller, pages, &cells.edge, card.domain))
             }
             LoanRole::Borrow { peers, io_timeout } => {
@@ -63,15 +82,7 @@ impl<'m> Loan<'m> {
                 End::Borrowed(BorrowedDrive::new(cells, pages, journal, card.domain, *io_timeout))
             }
         };
-        let mut channel = Channel::new(&cells.channel, pages, journal, channel_config(card, config), now);
-        if let LoanRole::Lend(nvme) = &config.role {
-            channel.set_information(Information {
-                bytes: (nvme.blocks * u64::from(nvme.block_size)).into(),
-                kind: 1,
-                flags: nvme.read_only.into(),
-                name: card.name.to_bytes(),
-            });
-        }
+        let channel = Channel::new(&cells.channel, pages, journal, channel_config(card, config), now);
         let mut loan = Self {
             cells,
             journal,
@@ -84,8 +95,13 @@ impl<'m> Loan<'m> {
             met: None,
             closing: false,
             more: false,
+            name: card.name,
+            may_have_media: true,
+            may_transmit: true,
+            deadline: StdCell::new(None),
         };
         loan.meet_peer();
+        loan.inform();
         loan
     }
 
@@ -139,7 +155,24 @@ impl<'m> Loan<'m> {
         }
     }
 
+    /// When the loan is to be looked at. What others do to it shows in `depends_on_others`; everything else happens in its own
+    /// steps, so the answer is remembered from one to the next.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        let steady = match &self.end {
+            End::Lent(function) => !function.controller.depends_on_others(),
+            End::Borrowed(_) => true,
+        };
+        match self.deadline.get().filter(|_| steady) {
+            Some(known) => known,
+            None => {
+                let deadline = self.find_deadline();
+                self.deadline.set(Some(deadline));
+                deadline
+            }
+        }
+    }
+
+    pub(crate) fn find_deadline(&self) -> Option<Instant> {
         if self.more || self.channel.receiver().has_ahead() {
             return Some(Instant::ZERO);
         }
@@ -150,15 +183,24 @@ impl<'m> Loan<'m> {
         [self.channel.poll_timeout(), end].into_iter().flatten().min()
     }
 
+    /// The next frame. There is always room for it, be it that what is built there gets lost: so nobody but a step of this loan can
+    /// change the answer that there is none.
     pub(crate) fn poll_transmit(
         &mut self,
         now: Instant,
         index: usize,
         room: &mut LoanRooms<'_, impl Rooms + ?Sized>,
     ) -> Option<Outgoing> {
+        if !self.may_transmit {
+            return None;
+        }
+        self.deadline.set(None);
         // What goes to a peer whose address is not known is dropped, as a network would.
         loop {
-            let frame = self.channel.poll_transmit(now, room)?;
+            let Some(frame) = self.channel.poll_transmit(now, room) else {
+                self.may_transmit = false;
+                return None;
+            };
             let way = way(frame.path, index);
             if let Way::Private(_) = way {
                 return Some(Outgoing { way, to: Address::default(), len: frame.len });
@@ -170,6 +212,32 @@ impl<'m> Loan<'m> {
                 return Some(Outgoing { way, to, len: frame.len });
             }
         }
+    }
+
+    /// Bytes of the next work for the medium, if there is any.
+    pub(crate) fn media_cost(&mut self) -> Option<u32> {
+        if !self.may_have_media {
+            return None;
+        }
+        // Asking fetches commands, and what is fetched has answers.
+        self.wake();
+        let End::Lent(function) = &mut self.end else { return None };
+        let cost = function.controller.peek_media();
+        self.may_have_media = cost.is_some();
+        cost
+    }
+
+    /// Something may have changed: everybody asks again.
+    fn wake(&mut self) {
+        self.may_transmit = true;
+        self.may_have_media = true;
+        self.deadline.set(None);
+    }
+
+    /// The channel is asked once more, for tests of what it had said.
+    #[cfg(test)]
+    pub(crate) fn ask_again(&mut self) {
+        self.may_transmit = true;
     }
 
     pub(crate) fn poll_media(&mut self, loan: usize) -> Option<MediaWork<'m>> {
@@ -187,9 +255,8 @@ impl<'m> Loan<'m> {
 
     /// What follows from a verb: events of the channel, late TLPs, and the flow between the parts.
     pub(crate) fn advance(&mut self, now: Instant, index: usize, events: &mut VecDeque<CardEvent>) {
-        while let Some(event) = self.channel.poll_event() {
-            self.handle_event(now, index, event, events);
-        }
+        self.wake();
+        self.handle_events(now, index, events);
         self.end_reset();
         for _ in 0..AHEAD_PER_STEP {
             if !self.advance_channel(now) {
@@ -205,6 +272,14 @@ impl<'m> Loan<'m> {
         self.more |= open && self.channel.port.has_room_after_commit();
         self.channel.assign_numbers(now);
         self.report(now, index, events);
+        // A channel that has nothing to say goodbye to closes at once, and no step follows.
+        self.handle_events(now, index, events);
+    }
+
+    fn handle_events(&mut self, now: Instant, index: usize, events: &mut VecDeque<CardEvent>) {
+        while let Some(event) = self.channel.poll_event() {
+            self.handle_event(now, index, event, events);
+        }
     }
 
     fn advance_channel(&mut self, now: Instant) -> bool {
@@ -305,8 +380,23 @@ impl<'m> Loan<'m> {
         }
     }
 
+    /// What a lender says of its function, which may have grown.
+    fn inform(&mut self) {
+        let End::Lent(function) = &self.end else { return };
+        let (bytes, read_only) = function.controller.capacity();
+        self.cells.edge.drive_bytes.set(bytes);
+        self.cells.edge.drive_rights.set(1 + u64::from(read_only));
+        self.channel.set_information(Information {
+            bytes: bytes.into(),
+            kind: 1,
+            flags: read_only.into(),
+            name: self.name.to_bytes(),
+        });
+    }
+
     /// Renews the gauges.
-    pub(crate) fn publish(&self, now: Instant) {
+    pub(crate) fn publish(&mut self, now: Instant) {
+        self.inform();
         let edge = &self.cells.edge;
         edge.channel_state.set(self.channel.state() as u64);
         edge.last_heard.set(self.channel.last_heard().as_nanos());
@@ -344,12 +434,12 @@ impl<'m> Loan<'m> {
 fn channel_config(card: &CardConfig, loan: &LoanConfig) -> ChannelConfig {
     // A borrower uses as many rails as it knows addresses of its lender.
     let rails = match &loan.role {
-        LoanRole::Lend(_) => &card.rails[..],
+        LoanRole::Lend { .. } => &card.rails[..],
         LoanRole::Borrow { peers, .. } => &card.rails[..peers.len().min(card.rails.len())],
     };
     let max_payload = if rails.iter().all(|&frame| frame >= 8192) { 4096 } else { 1024 };
     ChannelConfig {
-        role: if matches!(loan.role, LoanRole::Lend(_)) { Role::Lender } else { Role::Borrower },
+        role: if matches!(loan.role, LoanRole::Lend { .. }) { Role::Lender } else { Role::Borrower },
         key: loan.key,
         insecure: loan.insecure,
         fabric: 0,

@@ -8,6 +8,7 @@ pub mod express;
 pub mod msix;
 pub(crate) mod power;
 pub(crate) mod serial_number;
+pub mod sriov;
 
 use crate::spec::capability::{END, EXTENDED_FIRST, EXTENDED_NEXT_SHIFT, FIRST};
 use crate::spec::header::{CAPABILITIES_POINTER, COMMAND, CONFIG_BYTES, STATUS_CAPABILITIES};

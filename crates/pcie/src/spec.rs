@@ -178,6 +178,10 @@ pub mod capability {
     pub const EXTENDED_AER: u16 = 0x0001;
     /// Device Serial Number (PCIe 6.0 §7.9.3).
     pub const EXTENDED_SERIAL_NUMBER: u16 = 0x0003;
+    /// Alternative Routing-ID Interpretation (PCIe 6.0 §7.8.8).
+    pub const EXTENDED_ARI: u16 = 0x000e;
+    /// Single Root I/O Virtualization (PCIe 6.0 §9.3.3).
+    pub const EXTENDED_SRIOV: u16 = 0x0010;
 
     /// Shift of the link in an extended capability's first dword; 12 bits.
     pub const EXTENDED_NEXT_SHIFT: u32 = 20;

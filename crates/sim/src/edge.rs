@@ -262,7 +262,11 @@ impl<'w> World<'w> {
         }
     }
 
-    fn do_media(&mut self, work: MediaWork<'w>) {
+    fn do_media(&mut self, mut work: MediaWork<'w>) {
+        // A flush is for the whole medium; the other functions' parts of it are disks of their own here.
+        if work.kind != device::MediaKind::Flush {
+            work.offset -= self.loans[work.loan].base;
+        }
         self.check_commit(LENDER);
         if self.dies_here(LENDER) {
             return;

@@ -37,6 +37,8 @@ pub(crate) const BORROWER: usize = 1;
 const PATIENCE: u64 = 60_000_000_000;
 /// Told from other seeds.
 const IMPATIENT: u64 = 0x1a7e_0000_0000;
+/// Mixed into the seed of the dice for a drive that both loans share.
+const COMMON_DRIVE: u64 = 0x5a5a;
 /// Events of one run, against runs that never end.
 const MOST_EVENTS: u64 = 20_000_000;
 
@@ -104,6 +106,8 @@ pub(crate) struct Loan<'w> {
     /// Executed and not marked.
     pub(crate) unmarked: Vec<device::MediaId>,
     config: device::nvme::Config,
+    /// Where the loan's namespace begins on its drive's medium.
+    pub(crate) base: u64,
     insecure: bool,
 }
 
@@ -118,6 +122,8 @@ pub(crate) struct World<'w> {
     sequence: u64,
     pub(crate) nodes: [Node<'w>; 2],
     pub(crate) loans: Vec<Loan<'w>>,
+    /// The drive of which each loan lends a virtual function; else each has a drive of its own.
+    common: Option<device::nvme::Config>,
     /// Loan and client.
     pub(crate) clients: Vec<(usize, Client)>,
     pub(crate) network: Network,
@@ -164,7 +170,9 @@ impl<'w> World<'w> {
         let count = if random.chance(250) { 2 } else { 1 };
         // Dice of its own: the other worlds stay what they are.
         let impatient = Random::new(seed ^ IMPATIENT).chance(200);
-        let loans: Vec<_> = (0..count).map(|index| Loan::new(&mut random, index, impatient)).collect();
+        let mut loans: Vec<_> = (0..count).map(|index| Loan::new(&mut random, index, impatient)).collect();
+        let is_common = count > 1 && Random::new(seed ^ COMMON_DRIVE).chance(600);
+        let common = is_common.then(|| common_drive(&mut loans));
         let clients = (0..count)
             .flat_map(|loan| (0..3).map(move |client| (loan, client)))
             .map(|(loan, _)| {
@@ -193,6 +201,7 @@ impl<'w> World<'w> {
             sequence: 0,
             nodes: [node(LENDER), node(BORROWER)],
             loans,
+            common,
             clients,
             network: Network::new(random.fork()),
             neighbours: Neighbours::of(seed, count),
@@ -491,13 +500,20 @@ impl<'w> World<'w> {
             generation: LoanGeneration(0),
             tenancy: loan.tenancy,
             role: if node == LENDER {
-                LoanRole::Lend(loan.config.clone())
+                let (drive, controller) =
+                    if self.common.is_some() { (0, index as u16 + 1) } else { (index, 0) };
+                LoanRole::Lend { drive, controller, limit: node::Limit::NONE }
             } else {
                 let peers = (0..RAILS).map(|rail| Network::address(LENDER, rail)).collect();
                 LoanRole::Borrow { peers, io_timeout: loan.io_timeout() }
             },
         });
         let loans = loans.collect();
+        let drives = match &self.common {
+            _ if node != LENDER => Vec::new(),
+            Some(drive) => vec![drive.clone()],
+            None => self.loans.iter().map(|loan| loan.config.clone()).collect(),
+        };
         let mut seed = [0; 32];
         seed.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = self.random.next().to_le_bytes());
         CardConfig {
@@ -508,6 +524,7 @@ impl<'w> World<'w> {
             generation: CardGeneration(self.nodes[node].generation),
             seed,
             rails: vec![self.frame_bytes; RAILS],
+            drives,
             loans,
             // Often, so that keys are replaced in the middle of everything else.
             rekey_frames: 300,
@@ -564,6 +581,28 @@ impl<'w> World<'w> {
     }
 }
 
+/// A drive with a virtual function and a namespace for each loan.
+fn common_drive(loans: &mut [Loan<'_>]) -> device::nvme::Config {
+    let mut end = 0_u64;
+    let mut namespaces = Vec::new();
+    for (loan, controller) in loans.iter_mut().zip(1..) {
+        loan.base = end.next_multiple_of(4096);
+        end = loan.base + loan.config.bytes();
+        namespaces.push(device::nvme::NamespaceConfig {
+            blocks: loan.config.blocks,
+            block_size: loan.config.block_size,
+            read_only: false,
+            shared: false,
+            controllers: vec![controller],
+        });
+    }
+    let mut drive = device::nvme::Config::new(end / 512, 512, 0x2000);
+    drive.memory_buffer = loans.iter().all(|loan| loan.config.memory_buffer);
+    drive.functions = loans.len() as u16;
+    drive.namespaces = namespaces;
+    drive
+}
+
 impl Loan<'_> {
     /// How long the borrower lets a request wait: for ever, or so short that many fail.
     fn io_timeout(&self) -> Duration {
@@ -593,6 +632,7 @@ impl Loan<'_> {
             sockets: (0..node::EDGE_CONNECTIONS).map(|_| None).collect(),
             unmarked: Vec::new(),
             config,
+            base: 0,
             insecure: random.chance(200),
         }
     }

@@ -105,7 +105,7 @@ impl<'a> Reads<'a> {
     fn native(&self, lender: &[(u32, &'static str)]) -> Result<Round, Halt> {
         let watch = Watch::begin(lender);
         let result = self.run_native()?;
-        if result.errors > 0 || result.reads == 0 {
+        if result.errors > 0 || result.requests == 0 {
             return Err(Failure::failed(format_args!(
                 "{} of the native driver's reads failed",
                 result.errors
@@ -115,7 +115,7 @@ impl<'a> Reads<'a> {
         // The reader's card counts for itself, and does not say where the time was spent.
         let used = CpuTime { user: Duration::from_nanos(result.cpu_ns), system: Duration::ZERO };
         let (shares, cpu) = watch.end(&[("borrower's card (user and system in one)", used)]);
-        let reads = result.reads as f64;
+        let reads = result.requests as f64;
         Ok(Round {
             value: reads * 1e9 / result.elapsed_ns as f64,
             cpu_us_per_io: Some(cpu.as_secs_f64() * 1e6 / reads),

@@ -7,11 +7,12 @@ use std::process::ExitCode;
 use clap::Parser;
 use clap::error::ErrorKind;
 
-use super::{BorrowArgs, Cli, Command, LogFormat, NodeArgs, Output, StatusArgs, hide_line};
+use super::{BorrowArgs, Cli, Command, LimitArgs, LogFormat, NodeArgs, Output, StatusArgs, hide_line};
 use crate::config::Config;
 use crate::control::{ControlError, Request, Response, find, runtime_dir};
 use crate::exit::{Exit, Failure};
 use crate::line::{Line, LineArgument, ReadLineError, redact};
+use crate::rack::LogStyle;
 use crate::{logging, roles, status};
 
 /// Runs the command that the arguments (the program's name first) say, and returns what the process ends with.
@@ -21,7 +22,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Err(error) => return usage(&error),
     };
     logging::start(cli.log_format, cli.log_level);
-    match dispatch(&cli.command) {
+    match dispatch(&cli) {
         Ok(()) => Exit::Done.into(),
         Err(failure) => {
             report(&failure, cli.log_format);
@@ -41,12 +42,14 @@ pub fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-fn dispatch(command: &Command) -> Result<(), Failure> {
-    match command {
+fn dispatch(cli: &Cli) -> Result<(), Failure> {
+    match &cli.command {
         Command::Lend(args) => roles::lend(args),
         Command::Borrow(args) => borrow(args),
         Command::Node(args) => node(args),
+        Command::Up(args) => roles::up(args, LogStyle { format: cli.log_format, level: cli.log_level }),
         Command::Status(args) => show_status(args),
+        Command::Limit(args) => limit(args),
         Command::Demo(args) => roles::demo(args),
         Command::Bench(args) => roles::bench(args),
         Command::Sim(args) => roles::sim(args),
@@ -71,6 +74,9 @@ fn read_line(line: &LineArgument) -> Result<Line, Failure> {
 }
 
 fn node(args: &NodeArgs) -> Result<(), Failure> {
+    if let Some(parent) = args.end_with {
+        roles::end_with(parent)?;
+    }
     roles::node(Config::load(&args.config)?)
 }
 
@@ -90,6 +96,21 @@ fn show_status(args: &StatusArgs) -> Result<(), Failure> {
             let json = serde_json::to_string_pretty(&status);
             let json = json.map_err(|error| Failure::unreachable(format_args!("no status: {error}")))?;
             print(&format!("{json}\n"))
+        }
+    }
+}
+
+fn limit(args: &LimitArgs) -> Result<(), Failure> {
+    node::Limit::new(args.iops, args.bytes_per_s).map_err(Failure::usage)?;
+    let mut client = find(&runtime_dir(), args.name.as_ref())?;
+    let function = args.function.to_string();
+    let request = Request::Limit { function, iops: args.iops, bytes_per_s: args.bytes_per_s };
+    match client.call(&request)? {
+        Response::Done => Ok(()),
+        Response::Refused { why } => Err(Failure::refused(format_args!("the node refused: {why}"))),
+        Response::Status { .. } => {
+            let why = "a status".to_owned();
+            Err(ControlError::Answer { name: "asked".to_owned(), why }.into())
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Values that arguments and configuration files share: sizes, sources, names, addresses, socket paths.
+//! Values that arguments and configuration files share: sizes, names, addresses, socket paths.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -20,7 +20,7 @@ const NODE_NAME_MAX: usize = 64;
 pub struct ValueError(pub String);
 
 impl ValueError {
-    fn new(message: impl Into<String>) -> Self {
+    pub(super) fn new(message: impl Into<String>) -> Self {
         Self(message.into())
     }
 }
@@ -80,53 +80,6 @@ impl fmt::Display for ByteSize {
         match tenths {
             0 => write!(f, "{whole} {unit}iB"),
             _ => write!(f, "{whole}.{tenths} {unit}iB"),
-        }
-    }
-}
-
-/// What a node lends: `ram:SIZE`, or the path of a file or block device.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
-    /// Memory of this size, zeroed, gone with the node.
-    Ram(ByteSize),
-    /// A file or block device; which of them, opening it tells. A file called `ram:...` is written `./ram:...`.
-    Path(PathBuf),
-}
-
-impl Source {
-    /// A source from an argument, which need not be Unicode.
-    pub fn from_os(text: OsString) -> Result<Self, ValueError> {
-        if text.is_empty() {
-            return Err(ValueError::new("a source is a file, a block device or ram:SIZE"));
-        }
-        if text.as_bytes().starts_with(crate::line::SCHEME.as_bytes()) {
-            return Err(ValueError::new("this is a loan line, which `causeway borrow` takes"));
-        }
-        match text.to_str().and_then(|text| text.strip_prefix("ram:")) {
-            Some(size) => match size.parse()? {
-                ByteSize(0) => Err(ValueError::new("ram:SIZE needs at least one block")),
-                size => Ok(Self::Ram(size)),
-            },
-            None => Ok(Self::Path(text.into())),
-        }
-    }
-
-    /// The name a node gets from its first source: the file's name without its ending, or `ram`.
-    pub fn suggested_name(&self) -> NodeName {
-        match self {
-            Self::Ram(_) => NodeName::cleaned("ram"),
-            Self::Path(path) => {
-                NodeName::cleaned(&path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy())
-            }
-        }
-    }
-}
-
-impl fmt::Display for Source {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Ram(size) => write!(f, "ram:{}", size.exact()),
-            Self::Path(path) => write!(f, "{}", path.display()),
         }
     }
 }
@@ -340,12 +293,6 @@ mod tests {
         assert!(socket_path(OsString::new()).is_err());
     }
 
-    #[test]
-    fn a_line_is_no_source() {
-        let line = crate::line::tests::example().reveal();
-        assert!(Source::from_os(line.into()).is_err());
-    }
-
     proptest! {
         #[test]
         fn exact_sizes_come_back(bytes in any::<u64>(), shift in 0u32..64) {
@@ -357,7 +304,6 @@ mod tests {
         fn no_text_panics(text in ".{0,40}") {
             let _ = text.parse::<ByteSize>();
             let _ = text.parse::<Listen>();
-            let _ = Source::from_os(text.clone().into());
             prop_assert!(NodeName::cleaned(&text).as_str().parse::<NodeName>().is_ok());
         }
     }

@@ -55,7 +55,7 @@ pub struct Problem {
 
 impl Problem {
     /// A problem at a byte of the text.
-    pub(super) fn at(text: &str, byte: usize, what: impl fmt::Display) -> Self {
+    pub(crate) fn at(text: &str, byte: usize, what: impl fmt::Display) -> Self {
         // Places come from the parser, and could lie within a character only if it were wrong.
         let before = text.get(..byte).unwrap_or(text);
         let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
@@ -77,7 +77,7 @@ fn listed(path: &std::path::Path, problems: &[Problem]) -> String {
 
 /// A problem that the TOML parser or serde found. Only their short message is used: the long one quotes the line,
 /// and with it perhaps a key.
-pub(super) fn from_toml(text: &str, error: &toml::de::Error) -> Problem {
+pub(crate) fn from_toml(text: &str, error: &toml::de::Error) -> Problem {
     let byte = error.span().map_or(text.len(), |span| span.start);
     Problem::at(text, byte, reworded(error.message()))
 }

@@ -20,6 +20,20 @@
 //! source = "/srv/disk.img"            # or "ram:1G"
 //! read_only = false
 //! block_size = 512                    # or 4096
+//! iops = 20000                        # limits of each function; none if left out
+//! bytes_per_s = 500000000
+//! functions = 4                       # equal parts, as nvme0-1 to nvme0-4; or, one by one:
+//!
+//! [[devices.functions]]
+//! name = "alice"
+//! size = "10G"                        # a namespace of its own, or
+//! namespace = "data"                  # one of these
+//! iops = 1000
+//!
+//! [[devices.namespaces]]
+//! name = "data"
+//! size = "1G"
+//! shared = true                       # on several functions
 //!
 //! [[loans]]
 //! line_file = "nvme0.line"            # or line = "causeway://..."
@@ -29,6 +43,7 @@
 //!
 //! Relative paths start at the file's folder.
 
+mod drive;
 mod error;
 mod raw;
 mod validate;
@@ -40,6 +55,8 @@ use std::time::Duration;
 
 use crate::cli::{Listen, NodeName, Source};
 use crate::line::{FunctionName, Line};
+pub use drive::{Function, Layout, Namespace};
+pub(crate) use error::from_toml as toml_problem;
 pub use error::{ConfigError, Problem};
 
 /// Longest configuration file read, in bytes.
@@ -75,10 +92,10 @@ pub struct Rail {
     pub listen: Listen,
 }
 
-/// A function that is lent.
+/// A drive of which functions are lent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
-    /// Its name in the line.
+    /// Its name in the line; where there are several functions, the beginning of theirs unless they have names.
     pub function: FunctionName,
     /// What stands behind it.
     pub source: Source,
@@ -86,6 +103,10 @@ pub struct Device {
     pub read_only: bool,
     /// Bytes of a logical block.
     pub block_size: BlockSize,
+    /// What each function may do that has no limit of its own.
+    pub limit: node::Limit,
+    /// Its functions and namespaces.
+    pub layout: Layout,
 }
 
 /// Bytes of a logical block: the two sizes that drivers and filing systems know.
@@ -122,14 +143,7 @@ pub struct Loan {
 impl Config {
     /// Reads and checks a file.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let unreadable = |error| ConfigError::Unreadable { path: path.to_owned(), error };
-        let mut text = String::new();
-        let file = File::open(path).map_err(unreadable)?;
-        let read = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(unreadable)?;
-        if read as u64 > FILE_BYTES_MAX {
-            return Err(ConfigError::TooLong { path: path.to_owned() });
-        }
-        Self::parse(&text, path)
+        Self::parse(&read_text(path)?, path)
     }
 
     /// Checks the text of a file. `path` is for messages, for the default name and for relative paths.
@@ -141,6 +155,18 @@ impl Config {
         validate::config(raw, text, path)
             .map_err(|problems| ConfigError::Wrong { path: path.to_owned(), problems })
     }
+}
+
+/// The text of a configuration file, of at most [`FILE_BYTES_MAX`] bytes.
+pub(crate) fn read_text(path: &Path) -> Result<String, ConfigError> {
+    let unreadable = |error| ConfigError::Unreadable { path: path.to_owned(), error };
+    let mut text = String::new();
+    let file = File::open(path).map_err(unreadable)?;
+    let read = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(unreadable)?;
+    if read as u64 > FILE_BYTES_MAX {
+        return Err(ConfigError::TooLong { path: path.to_owned() });
+    }
+    Ok(text)
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
 //! The file as serde sees it: keys and kinds of values, each with its place in the text.
 
+use std::fmt;
 use std::path::PathBuf;
 
-use serde::Deserialize;
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
 #[derive(Deserialize)]
@@ -37,6 +39,64 @@ pub(super) struct Device {
     #[serde(default)]
     pub(super) read_only: bool,
     pub(super) block_size: Option<Spanned<i64>>,
+    pub(super) iops: Option<Spanned<i64>>,
+    pub(super) bytes_per_s: Option<Spanned<i64>>,
+    pub(super) functions: Option<Spanned<Functions>>,
+    #[serde(default)]
+    pub(super) namespaces: Vec<Spanned<Namespace>>,
+}
+
+/// `functions = N`, or `[[devices.functions]]`.
+pub(super) enum Functions {
+    Count(i64),
+    Each(Vec<Spanned<Function>>),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a function: [[devices.functions]] with name")]
+pub(super) struct Function {
+    pub(super) name: Spanned<String>,
+    pub(super) size: Option<Spanned<String>>,
+    pub(super) namespace: Option<Spanned<String>>,
+    pub(super) iops: Option<Spanned<i64>>,
+    pub(super) bytes_per_s: Option<Spanned<i64>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a namespace: [[devices.namespaces]] with name and size")]
+pub(super) struct Namespace {
+    pub(super) name: Spanned<String>,
+    pub(super) size: Spanned<String>,
+    #[serde(default)]
+    pub(super) shared: bool,
+    #[serde(default)]
+    pub(super) read_only: bool,
+}
+
+impl<'de> Deserialize<'de> for Functions {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = Functions;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a number of functions, or tables [[devices.functions]]")
+            }
+
+            fn visit_i64<E: serde::de::Error>(self, count: i64) -> Result<Functions, E> {
+                Ok(Functions::Count(count))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut tables: A) -> Result<Functions, A::Error> {
+                let mut each = Vec::new();
+                while let Some(table) = tables.next_element()? {
+                    each.push(table);
+                }
+                Ok(Functions::Each(each))
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
 }
 
 #[derive(Deserialize)]

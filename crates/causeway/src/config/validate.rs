@@ -2,16 +2,17 @@
 
 use std::ffi::OsString;
 use std::fmt::Display;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
+use node::Limit;
 use toml::Spanned;
 
 use super::error::Problem;
-use super::{BlockSize, Config, Device, ENTRIES_MAX, Loan, Rail, raw};
+use super::{BlockSize, Config, Device, ENTRIES_MAX, Layout, Loan, Rail, raw};
 use crate::cli::{IO_TIMEOUT_DEFAULT_S, Listen, NodeName, Source, check_socket_path};
-use crate::line::{FunctionName, Line, RAILS_MAX, read_line_file};
+use crate::line::{FUNCTION_NAME_MAX, FunctionName, Line, RAILS_MAX, read_line_file};
 
 /// Longest name of a rail, in characters.
 const RAIL_NAME_MAX: usize = 32;
@@ -27,12 +28,14 @@ pub(super) fn config(raw: raw::Node, text: &str, path: &Path) -> Result<Config, 
     let rails = check.rails(&raw.rails);
     let devices = check.devices(&raw.devices);
     let loans = check.loans(&raw.loans);
-    // Each list has its own limit; together they share one.
-    if let Some(extra) = raw.loans.get(ENTRIES_MAX.saturating_sub(raw.devices.len())) {
-        check.wrong(
-            extra.span().start,
-            format_args!("a node has at most {ENTRIES_MAX} devices and loans together"),
-        );
+    // Each list has its own limit; together they share one, in which each function counts.
+    let lent: usize = devices.iter().map(|device| device.layout.functions()).sum();
+    let extra = match raw.loans.get(ENTRIES_MAX.saturating_sub(lent)) {
+        Some(extra) => Some(extra.span().start),
+        None => raw.devices.last().filter(|_| lent > ENTRIES_MAX).map(|device| device.span().start),
+    };
+    if let Some(at) = extra {
+        check.wrong(at, format_args!("a node has at most {ENTRIES_MAX} functions and loans together"));
     }
     if raw.devices.is_empty() && raw.loans.is_empty() {
         check.wrong(text.len(), "this node would do nothing: add [[devices]] to lend or [[loans]] to borrow");
@@ -46,7 +49,7 @@ pub(super) fn config(raw: raw::Node, text: &str, path: &Path) -> Result<Config, 
     }
 }
 
-struct Check<'a> {
+pub(super) struct Check<'a> {
     text: &'a str,
     folder: &'a Path,
     problems: Vec<Problem>,
@@ -94,16 +97,35 @@ impl Check<'_> {
 
     fn devices(&mut self, raw: &[Spanned<raw::Device>]) -> Vec<Device> {
         self.limit("devices", raw);
-        let functions = raw.iter().map(|device| &device.get_ref().function);
-        self.twice("function", functions.map(|name| (name.span().start, name.get_ref())));
         let devices: Vec<Option<Device>> = raw.iter().map(|device| self.device(device.get_ref())).collect();
+        let mut names: Vec<(usize, String)> = Vec::new();
+        for (raw, device) in raw.iter().map(Spanned::get_ref).zip(&devices) {
+            let at = raw.function.span().start;
+            match (&raw.functions.as_ref().map(Spanned::get_ref), device) {
+                (Some(raw::Functions::Each(each)), _) => {
+                    let each = each.iter().map(|function| &function.get_ref().name);
+                    names.extend(each.map(|name| (name.span().start, name.get_ref().clone())));
+                }
+                (Some(raw::Functions::Count(_)), Some(device)) => {
+                    let each = 1..=device.layout.functions();
+                    names.extend(each.map(|index| (at, format!("{}-{index}", device.function))));
+                }
+                (Some(raw::Functions::Count(_)), None) => {}
+                (None, _) => names.push((at, raw.function.get_ref().clone())),
+            }
+        }
+        self.twice("function", names.iter().map(|(at, name)| (*at, name)));
+        // A drive's name names what is kept of it.
+        let drives = raw.iter().map(|device| &device.get_ref().function);
+        let drives = drives.filter(|name| !names.iter().any(|(at, _)| *at == name.span().start));
+        self.twice("function", drives.map(|name| (name.span().start, name.get_ref())));
 
-        let sources: Vec<(usize, &PathBuf)> = devices
+        let sources: Vec<(usize, &Path)> = devices
             .iter()
             .zip(raw)
-            .filter_map(|(device, raw)| match &device.as_ref()?.source {
-                Source::Path(path) => Some((raw.get_ref().source.span().start, path)),
-                Source::Ram(_) => None,
+            .filter_map(|(device, raw)| {
+                let path = device.as_ref()?.source.path()?;
+                Some((raw.get_ref().source.span().start, path))
             })
             .collect();
         self.twice("source", sources.iter().map(|(at, path)| (*at, path.display())));
@@ -130,19 +152,20 @@ impl Check<'_> {
         let source = Source::from_os(OsString::from(raw.source.get_ref()));
         let source = source.map_err(|error| self.wrong(at, error)).ok();
         let (function, source, block_size) = (function?, source?, block_size?);
-        let source = match source {
-            Source::Path(path) => Source::Path(self.folder.join(path)),
-            Source::Ram(size) => {
-                let block = block_size.bytes();
-                if !size.0.is_multiple_of(block.into()) {
-                    let what =
-                        format!("ram:{} is not a multiple of the block size, {block} bytes", size.exact());
-                    self.wrong(at, what);
-                }
-                Source::Ram(size)
-            }
-        };
-        Some(Device { function, source, read_only: raw.read_only, block_size })
+        let source = source.in_folder(self.folder);
+        let block = block_size.bytes();
+        if source.memory().is_some_and(|size| !size.0.is_multiple_of(block.into())) {
+            self.wrong(at, format_args!("{source} is not a multiple of the block size, {block} bytes"));
+        }
+        let limit = self.drive_limit(raw.iops.as_ref(), raw.bytes_per_s.as_ref(), Limit::NONE)?;
+        let layout = self.layout(raw, block, raw.read_only, limit)?;
+        if matches!(layout, Layout::Split(_)) && function.as_str().len() + 3 > FUNCTION_NAME_MAX {
+            let what = format!(
+                "with `-64` behind it, `{function}` would be longer than {FUNCTION_NAME_MAX} characters"
+            );
+            self.wrong(raw.function.span().start, what);
+        }
+        Some(Device { function, source, read_only: raw.read_only, block_size, limit, layout })
     }
 
     fn loans(&mut self, raw: &[Spanned<raw::Loan>]) -> Vec<Loan> {
@@ -195,7 +218,7 @@ impl Check<'_> {
         }
     }
 
-    fn parsed<T: FromStr<Err: Display>>(&mut self, text: &Spanned<String>) -> Option<T> {
+    pub(super) fn parsed<T: FromStr<Err: Display>>(&mut self, text: &Spanned<String>) -> Option<T> {
         text.get_ref().parse().map_err(|error| self.wrong(text.span().start, error)).ok()
     }
 
@@ -206,7 +229,7 @@ impl Check<'_> {
     }
 
     /// Names each value that stood before, with the line it stood in.
-    fn twice(&mut self, what: &str, values: impl Iterator<Item = (usize, impl Display)>) {
+    pub(super) fn twice(&mut self, what: &str, values: impl Iterator<Item = (usize, impl Display)>) {
         let mut seen = std::collections::BTreeMap::new();
         for (at, value) in values {
             let value = value.to_string();
@@ -222,7 +245,7 @@ impl Check<'_> {
         }
     }
 
-    fn wrong(&mut self, at: usize, what: impl Display) {
+    pub(super) fn wrong(&mut self, at: usize, what: impl Display) {
         self.problems.push(Problem::at(self.text, at, what));
     }
 }

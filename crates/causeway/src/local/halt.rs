@@ -48,6 +48,11 @@ impl Interrupt {
         self.0.load(Ordering::Relaxed)
     }
 
+    /// Whether somebody asked since the last call.
+    pub(crate) fn take(&self) -> bool {
+        self.0.swap(false, Ordering::Relaxed)
+    }
+
     /// The same as an error.
     pub(crate) fn check(&self) -> Result<(), Halt> {
         if self.is_set() { Err(Halt::Interrupted) } else { Ok(()) }

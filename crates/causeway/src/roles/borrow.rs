@@ -150,7 +150,10 @@ impl serve::Observer for Announce {
                 let place = self.place(*loan).filter(|_| *has_lost);
                 self.lost.extend(place);
             }
-            AgentEvent::Tenant { .. } | AgentEvent::Overtaken(_) | AgentEvent::LoadEnded(..) => {}
+            AgentEvent::Tenant { .. }
+            | AgentEvent::Overtaken(_)
+            | AgentEvent::LoadEnded(..)
+            | AgentEvent::Persist { .. } => {}
         }
         Ok(())
     }

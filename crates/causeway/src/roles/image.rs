@@ -13,26 +13,16 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Opens a source with its lock.
 pub(super) fn open(source: &Source, read_only: bool, block_size: u32) -> Result<Image, Failure> {
-    match source {
-        Source::Ram(size) => {
-            if !size.0.is_multiple_of(u64::from(block_size)) {
-                return Err(Failure::usage(format!(
-                    "ram:{} is not a multiple of the block size {block_size}; choose a multiple",
-                    size.exact()
-                )));
-            }
-            Image::ram(size.0).map_err(|error| Failure::io(format!("cannot have {size} of memory"), &error))
-        }
-        Source::Path(path) => open_path(path, read_only, block_size),
+    if let Some(path) = source.path() {
+        return open_path(path, read_only, block_size);
     }
-}
-
-/// As `status` names it.
-pub(super) fn name(source: &Source) -> String {
-    match source {
-        Source::Ram(size) => format!("ram:{}", size.exact()),
-        Source::Path(path) => path.display().to_string(),
+    let size = source.memory().expect("what is no file is memory");
+    if !size.0.is_multiple_of(u64::from(block_size)) {
+        return Err(Failure::usage(format!(
+            "{source} is not a multiple of the block size {block_size}; choose a multiple"
+        )));
     }
+    Image::ram(size.0).map_err(|error| Failure::io(format!("cannot have {size} of memory"), &error))
 }
 
 fn open_path(path: &Path, read_only: bool, block_size: u32) -> Result<Image, Failure> {

@@ -1,55 +1,52 @@
 //! What a node lends: images, the keys of their loans, and the lines.
 
+mod drive;
+
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-use io::agent::{LoanEnd, LoanSpec, Rail};
+use io::agent::{DriveSpec, LoanEnd, LoanSpec, Rail};
+use node::Limit;
 
 use super::image;
-use crate::cli::{ByteSize, LendArgs, Source};
-use crate::config::Device;
+use crate::cli::{ByteSize, LendArgs};
+use crate::config::{BlockSize, Device, Layout};
 use crate::exit::Failure;
 use crate::line::{FunctionName, Key, Line};
 use crate::state_dir::StateDir;
 
-/// One function to lend.
-pub(super) struct Lent {
-    function: FunctionName,
-    source: Source,
-    read_only: bool,
-    block_size: u32,
+/// What was opened to be lent.
+#[derive(Default)]
+pub(super) struct Opened {
+    /// The drives.
+    pub(super) drives: Vec<DriveSpec>,
+    /// Their names, and what stands for their layout in what is kept of them.
+    pub(super) layouts: Vec<(FunctionName, u64)>,
+    /// One loan for each function.
+    pub(super) loans: Vec<LoanSpec>,
 }
 
-impl Lent {
-    pub(super) fn of_device(device: &Device) -> Self {
-        Self {
-            function: device.function.clone(),
-            source: device.source.clone(),
-            read_only: device.read_only,
-            block_size: device.block_size.bytes(),
-        }
-    }
-}
-
-/// The functions of `causeway lend`: one a source.
-pub(super) fn devices(args: &LendArgs) -> Vec<Lent> {
+/// The drives of `causeway lend`: one a source.
+pub(super) fn devices(args: &LendArgs) -> Vec<Device> {
     let sources = args.sources.iter().enumerate();
     sources
-        .map(|(index, source)| Lent {
+        .map(|(index, source)| Device {
             function: FunctionName::nvme(index),
             source: source.clone(),
             read_only: args.read_only,
-            block_size: crate::config::BlockSize::default().bytes(),
+            block_size: BlockSize::default(),
+            limit: Limit::NONE,
+            layout: args.functions.map_or(Layout::Whole, Layout::Split),
         })
         .collect()
 }
 
 /// Refuses what cannot work whatever the files hold: one source twice, more memory than there is. Nothing is opened
 /// for it, so that a source's own lock, which waits for a dead node's, is not waited for.
-pub(super) fn check(devices: &[Lent]) -> Result<(), Failure> {
+pub(super) fn check(devices: &[Device]) -> Result<(), Failure> {
     for (index, device) in devices.iter().enumerate() {
-        let Source::Path(path) = &device.source else { continue };
-        let same = |earlier: &&Lent| matches!(&earlier.source, Source::Path(other) if is_same(path, other));
+        let Some(path) = device.source.path() else { continue };
+        let same = |earlier: &&Device| earlier.source.path().is_some_and(|other| is_same(path, other));
         if let Some(earlier) = devices[..index].iter().find(same) {
             let (source, name) = (&device.source, &device.function);
             let also = if earlier.source == *source {
@@ -77,10 +74,10 @@ fn is_same(one: &Path, other: &Path) -> bool {
     one == other || identity(one).is_some_and(|found| identity(other) == Some(found))
 }
 
-fn fits_memory(devices: &[Lent], memory: u64) -> Result<(), Failure> {
+fn fits_memory(devices: &[Device], memory: u64) -> Result<(), Failure> {
     let mut wanted = 0_u64;
     for device in devices {
-        let Source::Ram(size) = device.source else { continue };
+        let Some(size) = device.source.memory() else { continue };
         wanted = wanted.saturating_add(size.0);
         if wanted > memory {
             let (source, name) = (&device.source, &device.function);
@@ -99,30 +96,35 @@ fn fits_memory(devices: &[Lent], memory: u64) -> Result<(), Failure> {
 }
 
 /// Opens everything that is to be lent. Each function has a key of its own, so that its line opens no other.
-pub(super) fn loans(devices: &[Lent], state: &StateDir, insecure: bool) -> Result<Vec<LoanSpec>, Failure> {
-    devices
-        .iter()
-        .map(|device| {
-            let key = function_key(state.key(), &device.function);
-            Ok(LoanSpec {
-                function: device.function.as_str().to_owned(),
+pub(super) fn open(devices: &[Device], state: &StateDir, insecure: bool) -> Result<Opened, Failure> {
+    let mut opened = Opened::default();
+    for device in devices {
+        let block_size = device.block_size.bytes();
+        let image = image::open(&device.source, device.read_only, block_size)?;
+        let (flash, source) = (device.source.card(), device.source.to_string());
+        let config = drive::config(device, &image, state)?;
+        let drive = opened.drives.len();
+        let name = device.function.as_str().to_owned();
+        opened.drives.push(DriveSpec { name, image, config, flash, source });
+        opened.layouts.push((device.function.clone(), device.layout.fingerprint(block_size)));
+        for (function, controller, limit) in drive::functions(device)? {
+            let key = function_key(state.key(), &function);
+            opened.loans.push(LoanSpec {
+                function: function.as_str().to_owned(),
                 group: group(&key),
                 key,
                 insecure,
                 generation: 0,
                 // Memory is new in each life of the node.
-                tenancy: match device.source {
-                    Source::Ram(_) => state.renew_tenancy(&device.function)?,
-                    Source::Path(_) => state.tenancy(&device.function)?,
+                tenancy: match device.source.memory() {
+                    Some(_) => state.renew_tenancy(&function)?,
+                    None => state.tenancy(&function)?,
                 },
-                end: LoanEnd::Lend {
-                    image: image::open(&device.source, device.read_only, device.block_size)?,
-                    block_size: device.block_size,
-                    source: image::name(&device.source),
-                },
-            })
-        })
-        .collect()
+                end: LoanEnd::Lend { drive, controller, limit },
+            });
+        }
+    }
+    Ok(opened)
 }
 
 /// The lines of what is lent over `rails`.
@@ -144,6 +146,11 @@ pub(super) fn group(key: &[u8; 32]) -> u32 {
     u32::from_le_bytes([a, b, c, d])
 }
 
+/// What no other drive has: the node's identity and the drive's name in one number.
+fn unique_id(state: &StateDir, drive: &FunctionName) -> u64 {
+    state.identity() ^ u64::from(group(&function_key(state.key(), drive))).rotate_left(32)
+}
+
 /// The key of one function, from the node's secret and the function's name.
 fn function_key(secret: &Key, function: &FunctionName) -> [u8; 32] {
     function.as_str().as_bytes().chunks(8).fold(*secret.reveal(), |key, part| {
@@ -156,16 +163,19 @@ fn function_key(secret: &Key, function: &FunctionName) -> [u8; 32] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::Source;
     use crate::exit::Exit;
 
-    fn lent(sources: &[&str]) -> Vec<Lent> {
+    fn lent(sources: &[&str]) -> Vec<Device> {
         let sources = sources.iter().enumerate();
         sources
-            .map(|(index, source)| Lent {
+            .map(|(index, source)| Device {
                 function: FunctionName::nvme(index),
                 source: Source::from_os(source.into()).unwrap(),
                 read_only: false,
-                block_size: 512,
+                block_size: BlockSize::default(),
+                limit: Limit::NONE,
+                layout: Layout::Whole,
             })
             .collect()
     }
@@ -185,11 +195,13 @@ mod tests {
             assert!(failure.message().contains(word), "{failure}");
         }
         assert!(check(&lent(&["missing.img", "missing.img"])).is_err(), "the same path, file or not");
+        assert!(check(&lent(&[file, &format!("flash:{link}?scale=2")])).is_err(), "behind a flash card too");
     }
 
     #[test]
     fn memory_that_is_not_there_is_refused_by_name() {
-        assert!(fits_memory(&lent(&["ram:1G", "ram:1G"]), 2 << 30).is_ok());
+        assert!(fits_memory(&lent(&["ram:1G", "flash:1G"]), 2 << 30).is_ok());
+        assert!(fits_memory(&lent(&["ram:1G", "flash:ram:1536M?scale=2"]), 2 << 30).is_err());
         let failure = fits_memory(&lent(&["ram:99999G"]), 2 << 30).unwrap_err();
         assert!(failure.message().starts_with("ram:99999G for nvme0 is more than"), "{failure}");
         let failure = fits_memory(&lent(&["ram:1G", "ram:1536M"]), 2 << 30).unwrap_err();

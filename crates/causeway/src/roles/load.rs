@@ -1,4 +1,4 @@
-//! A borrower whose card reads on its own: what `causeway bench` measures the native driver with.
+//! A borrower whose card reads and writes on its own: what `causeway bench` measures the native driver with.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,13 @@ const PATIENCE: Duration = Duration::from_secs(15);
 
 /// The loan of a line, used by the card itself.
 pub(super) fn loan(args: &LoadArgs, line: &Line) -> LoanSpec {
-    let load = LoadSpec { depth: args.depth, duration_ms: (args.seconds * 1e3) as u64 };
+    let load = LoadSpec {
+        bytes: args.bytes,
+        write_percent: args.write_percent,
+        sequential: args.sequential,
+        depth: args.depth,
+        duration_ms: (args.seconds * 1e3) as u64,
+    };
     borrow::with_edge(line, Edge::Load(load), PATIENCE, args.insecure)
 }
 
@@ -46,7 +52,8 @@ impl serve::Observer for Measure {
             AgentEvent::Ready(_)
             | AgentEvent::Tenant { .. }
             | AgentEvent::Overtaken(_)
-            | AgentEvent::GivenBack { .. } => {}
+            | AgentEvent::GivenBack { .. }
+            | AgentEvent::Persist { .. } => {}
         }
         Ok(())
     }

@@ -10,11 +10,13 @@ mod serve;
 
 use std::process::ExitCode;
 
-use crate::cli::NodeName;
-use crate::cli::{BenchArgs, BorrowArgs, DemoArgs, LendArgs, LoadArgs, SimArgs};
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+
+use crate::cli::{BenchArgs, BorrowArgs, DemoArgs, LendArgs, LoadArgs, NodeName, SimArgs, UpArgs};
 use crate::config::Config;
 use crate::exit::Failure;
 use crate::line::Line;
+use crate::rack::LogStyle;
 use crate::state_dir::StateDir;
 
 /// The data-plane process that an agent starts.
@@ -37,10 +39,10 @@ pub fn lend(args: &LendArgs) -> Result<(), Failure> {
     lend::check(&devices)?;
     let mut state = open_state(args.state_dir.as_deref(), &name)?;
     let control = serve::control_socket(&name)?;
-    let loans = lend::loans(&devices, &state, args.insecure)?;
+    let lent = lend::open(&devices, &state, args.insecure)?;
     let rails = rails::listen(&rails::named(args.listen.clone()), &mut state)?;
-    let lines = lend::lines(&loans, &rails)?;
-    let node = serve::Node::start(name, state, rails, loans, !args.no_shm, control)?;
+    let lines = lend::lines(&lent.loans, &rails)?;
+    let node = serve::Node::start(name, state, rails, lent, Vec::new(), !args.no_shm, control)?;
     for line in &lines {
         crate::cli::print(&format!("{line}\n"))?;
     }
@@ -60,33 +62,47 @@ pub fn borrow(args: &BorrowArgs, line: Line) -> Result<(), Failure> {
     };
     let rails = rails::toward(wanted.line.addresses())?;
     let loans = vec![borrow::loan(&wanted)?];
-    let node = serve::Node::start(name, state, rails, loans, !args.no_shm, control)?;
+    let node = serve::Node::start(name, state, rails, lend::Opened::default(), loans, !args.no_shm, control)?;
     node.serve(&mut borrow::Announce::new(vec![wanted]))
 }
 
 /// `causeway node`: serves until SIGTERM.
 pub fn node(config: Config) -> Result<(), Failure> {
-    let devices: Vec<_> = config.devices.iter().map(lend::Lent::of_device).collect();
-    lend::check(&devices)?;
+    let devices = &config.devices;
+    lend::check(devices)?;
     let mut state = open_state(config.state_dir.as_deref(), &config.name)?;
     let control = serve::control_socket(&config.name)?;
     let wanted: Vec<_> =
         config.loans.iter().map(|loan| borrow::Wanted::of_preset(loan, config.insecure)).collect();
-    let mut loans = lend::loans(&devices, &state, config.insecure)?;
+    let lent = lend::open(devices, &state, config.insecure)?;
+    let first = lent.loans.len();
     let rails = if config.devices.is_empty() && config.rails.is_empty() {
         rails::toward(&borrow::most_addresses(&wanted))?
     } else {
         rails::listen(&config.rails, &mut state)?
     };
-    let lines = lend::lines(&loans, &rails)?;
-    for wanted in &wanted {
-        loans.push(borrow::loan(wanted)?);
-    }
-    let node = serve::Node::start(config.name, state, rails, loans, config.shared_memory, control)?;
+    let lines = lend::lines(&lent.loans, &rails)?;
+    let borrowed = wanted.iter().map(borrow::loan).collect::<Result<_, _>>()?;
+    let node = serve::Node::start(config.name, state, rails, lent, borrowed, config.shared_memory, control)?;
     for line in &lines {
         crate::cli::print(&format!("{line}\n"))?;
     }
-    node.serve(&mut borrow::Announce::behind(devices.len(), wanted))
+    node.serve(&mut borrow::Announce::behind(first, wanted))
+}
+
+/// `causeway up`: serves until SIGTERM.
+pub(crate) fn up(args: &UpArgs, log: LogStyle) -> Result<(), Failure> {
+    crate::rack::run(args, log)
+}
+
+/// Ends this node in order when `parent`, which has started it, ends: a rack whose supervisor is killed leaves nothing behind.
+pub fn end_with(parent: u32) -> Result<(), Failure> {
+    let watched = set_parent_process_death_signal(Some(Signal::TERM));
+    watched.map_err(|errno| Failure::io("cannot watch the rack", &errno.into()))?;
+    match getppid().and_then(|pid| u32::try_from(pid.as_raw_nonzero().get()).ok()) {
+        Some(pid) if pid == parent => Ok(()),
+        _ => Err(Failure::refused("the rack that this node belongs to has ended")),
+    }
 }
 
 /// `causeway demo`.
@@ -106,7 +122,7 @@ pub fn load(args: &LoadArgs, line: Line) -> Result<(), Failure> {
     let control = serve::control_socket(&name)?;
     let rails = rails::toward(line.addresses())?;
     let loans = vec![load::loan(args, &line)];
-    let node = serve::Node::start(name, state, rails, loans, !args.no_shm, control)?;
+    let node = serve::Node::start(name, state, rails, lend::Opened::default(), loans, !args.no_shm, control)?;
     node.serve(&mut load::Measure::new(args))
 }
 

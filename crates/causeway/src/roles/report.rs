@@ -1,6 +1,7 @@
 //! What `status` says, from what the card has counted.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 use io::agent::{Edge, LoanEnd, LoanSpec, View};
 use node::{LoanCells, Name};
@@ -8,10 +9,14 @@ use node::{LoanCells, Name};
 use crate::status::{Card, Channel, Counters, Device, Loan, Node, Rail, Role, Status, Stream};
 
 /// The status of a running node.
-pub(super) fn status(view: &View<'_>) -> Status {
+pub(super) fn status(view: &View<'_>, http: SocketAddr) -> Status {
     let spec = view.spec();
-    let node =
-        Node { name: spec.name.clone(), pid: std::process::id(), incarnation: spec.incarnation, http: None };
+    let node = Node {
+        name: spec.name.clone(),
+        pid: std::process::id(),
+        incarnation: spec.incarnation,
+        http: Some(http.to_string()),
+    };
     let mut status = Status::new(node);
     status.cards = vec![card(view)];
     for (index, (loan, cells)) in view.loans().enumerate() {
@@ -109,16 +114,21 @@ fn stream(loan: &LoanSpec, cells: &LoanCells) -> Stream {
 }
 
 fn device(view: &View<'_>, loan: &LoanSpec, cells: &LoanCells) -> Device {
-    let LoanEnd::Lend { image, source, .. } = &loan.end else { return Device::default() };
+    let LoanEnd::Lend { drive, controller, limit } = &loan.end else { return Device::default() };
+    let drive = &view.spec().drives[*drive];
     let lent = matches!(channel_state(cells), "open" | "resetting");
     Device {
         function: loan.function.clone(),
         kind: "nvme".to_owned(),
-        source: source.clone(),
-        bytes: image.info().bytes,
-        read_only: image.info().read_only,
+        source: drive.source.clone(),
+        bytes: cells.edge.drive_bytes.get(),
+        read_only: drive.image.info().read_only || cells.edge.drive_rights.get() == 2,
         lent_to: lent.then(|| peer_name(cells)),
         io: view.medium(loan).map(|medium| medium.name().to_owned()).unwrap_or_default(),
+        drive: drive.name.clone(),
+        controller: *controller,
+        iops: limit.iops(),
+        bytes_per_s: limit.bytes_per_s(),
     }
 }
 

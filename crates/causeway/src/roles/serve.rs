@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
@@ -9,15 +10,17 @@ use std::time::{Duration, Instant};
 
 use base::ids::{DomainId, NodeId};
 use io::agent::{Agent, AgentEvent, LoanEnd, LoanSpec, NodeSpec, Rail};
-use node::{LoanCells, Tenancy};
+use node::{Limit, LoanCells, Tenancy};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use tracing::{debug, info, warn};
 
-use super::report;
+use super::{lend, report};
 use crate::cli::NodeName;
 use crate::control::{ControlServer, Impairment, Request, Response, socket_path};
 use crate::exit::Failure;
+use crate::http::HttpServer;
+use crate::line::FunctionName;
 use crate::state_dir::StateDir;
 
 /// How long giving back may take before the node ends without it.
@@ -66,6 +69,9 @@ pub(super) struct Node {
     state: StateDir,
     tenants: Tenants,
     control: ControlServer,
+    /// By drive: what stands for its layout there.
+    layouts: Vec<(FunctionName, u64)>,
+    http: HttpServer,
     signals: UnixStream,
     /// Since the node was asked to end.
     ending: Option<Instant>,
@@ -82,10 +88,13 @@ impl Node {
         name: NodeName,
         state: StateDir,
         rails: Vec<Rail>,
-        loans: Vec<LoanSpec>,
+        lent: lend::Opened,
+        borrowed: Vec<LoanSpec>,
         shared_memory: bool,
         control: ControlServer,
     ) -> Result<Self, Failure> {
+        let lend::Opened { drives, layouts, mut loans } = lent;
+        loans.extend(borrowed);
         if loans.len() > node::MAX_LOANS {
             let most = node::MAX_LOANS;
             return Err(Failure::usage(format!(
@@ -98,15 +107,19 @@ impl Node {
             node: state.identity(),
             incarnation: state.incarnation(),
             rails,
+            drives,
             loans,
             shared_memory,
         };
+        let http = HttpServer::start(control.path())?;
         let agent = Agent::start(spec).map_err(|error| Failure::io("cannot start the node", &error))?;
         Ok(Self {
             agent,
             state,
             tenants: Tenants::default(),
             control,
+            layouts,
+            http,
             signals,
             ending: None,
             failure: None,
@@ -125,6 +138,7 @@ impl Node {
             let events = self.agent.turn().map_err(|error| Failure::io("the node cannot go on", &error))?;
             for event in &events {
                 self.log_event(event);
+                self.keep(event);
                 match event {
                     AgentEvent::Tenant { loan, tenancy } => self.tenants.add(*loan, *tenancy),
                     AgentEvent::GivenBack { loan, .. } => _ = self.returned.insert(*loan),
@@ -135,8 +149,8 @@ impl Node {
                 }
             }
             self.tenants.make_durable(&self.state, &mut self.agent);
-            let (agent, stop) = (&self.agent, &mut false);
-            self.control.turn(&mut |request| answer(agent, &request, stop));
+            let (agent, http, stop) = (&mut self.agent, self.http.address(), &mut false);
+            self.control.turn(&mut |request| answer(agent, http, &request, stop));
             if observer.has_done() || *stop {
                 self.begin_end();
             }
@@ -233,15 +247,28 @@ impl Node {
                 info!(function = name(loan), "loan was refused");
             }
             AgentEvent::LoadEnded(loan, _) => info!(function = name(loan), "the load has ended"),
+            AgentEvent::Persist { drive, version, .. } => {
+                debug!(drive, version, "the state of a drive is to be kept");
+            }
         }
+    }
+
+    /// What a drive wants to be kept is written before its commands that wait for that complete.
+    fn keep(&mut self, event: &AgentEvent) {
+        let AgentEvent::Persist { drive, version, bytes } = event else { return };
+        let Some((name, layout)) = self.layouts.get(*drive) else { return };
+        let written = crate::state_dir::drive::write(self.state.path(), name, *layout, bytes);
+        if let Err(error) = &written {
+            warn!(%error, drive = %name, "the state of a drive cannot be kept: what has changed it fails");
+        }
+        self.agent.persisted(*drive, *version, written.is_ok());
     }
 
     /// What was lent is made durable; dropping the agent ends the card.
     fn end(mut self, observer: &dyn Observer) -> Result<(), Failure> {
-        for loan in &self.agent.view().spec().loans {
-            if let LoanEnd::Lend { image, source, .. } = &loan.end
-                && !image.info().read_only
-            {
+        for drive in &self.agent.view().spec().drives {
+            let (image, source) = (&drive.image, &drive.source);
+            if !image.info().read_only {
                 image.sync_data().map_err(|error| Failure::io(format!("cannot flush {source}"), &error))?;
             }
         }
@@ -328,14 +355,33 @@ fn signals() -> std::io::Result<UnixStream> {
     Ok(ours)
 }
 
-fn answer(agent: &Agent, request: &Request, stop: &mut bool) -> Response {
+fn answer(agent: &mut Agent, http: SocketAddr, request: &Request, stop: &mut bool) -> Response {
     match request {
-        Request::Status => Response::Status { status: Box::new(report::status(&agent.view())) },
+        Request::Status => Response::Status { status: Box::new(report::status(&agent.view(), http)) },
         Request::Impair(impairment) => impair(agent, impairment),
+        Request::Limit { function, iops, bytes_per_s } => limit(agent, function, *iops, *bytes_per_s),
         Request::Stop => {
             *stop = true;
             Response::Done
         }
+    }
+}
+
+fn limit(agent: &mut Agent, function: &str, iops: Option<u64>, bytes_per_s: Option<u64>) -> Response {
+    let limit = match Limit::new(iops, bytes_per_s) {
+        Ok(limit) => limit,
+        Err(error) => return Response::Refused { why: error.to_string() },
+    };
+    let lent = |loan: &LoanSpec| matches!(loan.end, LoanEnd::Lend { .. }) && loan.function == function;
+    let loan = agent.view().spec().loans.iter().position(lent);
+    match loan {
+        Some(loan) if agent.set_limit(loan, limit) => {
+            info!(function, iops, bytes_per_s, "limit changed");
+            Response::Done
+        }
+        _ => Response::Refused {
+            why: format!("this node lends no function {function}; `causeway status` lists them"),
+        },
     }
 }
 

@@ -34,6 +34,11 @@ pub(super) fn read_value(folder: &Path, name: &str) -> Result<Option<Named>, Sta
 
 /// Replaces the value of `name`, durably, or leaves the old one.
 pub(super) fn write_value(folder: &Path, name: &str, value: &str) -> Result<(), StateError> {
+    write_file(folder, name, format!("{value} {:08x}\n", check(name, value)).as_bytes())
+}
+
+/// Replaces the content of `name`, durably, or leaves the old one.
+pub(super) fn write_file(folder: &Path, name: &str, bytes: &[u8]) -> Result<(), StateError> {
     let file = folder.join(name);
     let temporary = folder.join(format!(".{name}.tmp"));
     // Not to be written through: whatever lies there, a link included, is a leftover.
@@ -43,9 +48,8 @@ pub(super) fn write_value(folder: &Path, name: &str, value: &str) -> Result<(), 
         }
         _ => {}
     }
-    let text = format!("{value} {:08x}\n", check(name, value));
     let create = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary);
-    let written = create.and_then(|mut open| open.write_all(text.as_bytes()).and_then(|()| open.sync_all()));
+    let written = create.and_then(|mut open| open.write_all(bytes).and_then(|()| open.sync_all()));
     written.map_err(io_error("write", &temporary))?;
     fs::rename(&temporary, &file).map_err(io_error("replace", &file))?;
     sync_folder(folder)

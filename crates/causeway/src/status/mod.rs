@@ -162,6 +162,14 @@ pub struct Device {
     pub lent_to: Option<String>,
     /// How its I/O is done: `memory`, `ring`, or `threads` where io_uring is forbidden.
     pub io: String,
+    /// The drive it is a function of.
+    pub drive: String,
+    /// Which of the drive's controllers: 0 is the physical function's, the others are virtual functions.
+    pub controller: u16,
+    /// Most I/O commands a second; `null` for any number.
+    pub iops: Option<u64>,
+    /// Most bytes a second; `null` for any number.
+    pub bytes_per_s: Option<u64>,
 }
 
 /// Who has what.

@@ -16,7 +16,7 @@ pub fn render(status: &Status) -> String {
     text.push('\n');
 
     let mut section = |heading: &[&str], rows: Vec<Vec<String>>| table(&mut text, heading, &rows);
-    section(&["FUNCTION", "KIND", "SIZE", "IO", "ACCESS", "LENT TO", "SOURCE"], devices(status));
+    section(&["FUNCTION", "KIND", "SIZE", "IO", "ACCESS", "LIMIT", "LENT TO", "SOURCE"], devices(status));
     section(&["LOAN", "GEN", "ROLE", "STATE", "PEER", "EDGE"], loans(status));
     section(&["RAIL", "MEDIUM", "STATE", "RTT", "LOSS", "LOCAL", "PEER"], rails(status));
     section(&["CHANNEL", "STATE", "SEALED", "SENT", "RECEIVED", "RETRANSMITTED"], channels(status));
@@ -35,11 +35,18 @@ fn devices(status: &Status) -> Vec<Vec<String>> {
             ByteSize(device.bytes).to_string(),
             device.io.clone(),
             access.to_owned(),
+            limit(device),
             device.lent_to.clone().unwrap_or_else(|| "nobody".to_owned()),
             device.source.clone(),
         ]
     };
     status.devices.iter().map(row).collect()
+}
+
+fn limit(device: &super::Device) -> String {
+    let iops = device.iops.map(|iops| format!("{iops} iops"));
+    let bytes = device.bytes_per_s.map(|bytes| format!("{}/s", ByteSize(bytes)));
+    [iops, bytes].into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 fn loans(status: &Status) -> Vec<Vec<String>> {

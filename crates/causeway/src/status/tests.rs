@@ -44,6 +44,10 @@ pub(crate) fn example() -> Status {
         read_only: false,
         lent_to: None,
         io: "ring".to_owned(),
+        drive: "nvme0".to_owned(),
+        controller: 0,
+        iops: Some(1000),
+        bytes_per_s: None,
     });
     status.loans.push(Loan {
         function: "nvme0".to_owned(),
@@ -115,8 +119,8 @@ fn people_get_one_screen() {
     let expected = "\
 node disk, process 41, incarnation 7
 
-FUNCTION  KIND  SIZE     IO    ACCESS      LENT TO  SOURCE
-nvme0     nvme  1.5 GiB  ring  read-write  nobody   /srv/disk.img
+FUNCTION  KIND  SIZE     IO    ACCESS      LIMIT      LENT TO  SOURCE
+nvme0     nvme  1.5 GiB  ring  read-write  1000 iops  nobody   /srv/disk.img
 
 LOAN   GEN  ROLE    STATE  PEER              EDGE
 nvme0  1    lender  up     9f3c2a771b0e55d4  -

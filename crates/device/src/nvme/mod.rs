@@ -1,42 +1,37 @@
-//! An NVMe 2.0 I/O controller with one namespace, in front of any medium.
+//! An NVMe 2.0 I/O controller, alone or one of several of a drive, in front of any medium.
 //!
-//! All state is in [`NvmeCells`], in the ledger; a [`Controller`] borrows it and adds only what it can find out again: lines of
-//! commands that have something to send (`line`), and which queues have entries. A command lives in a table of
-//! [`COMMANDS`] slots and moves through the states of `command::State`; every verb moves some commands a little, and the two
-//! polls give out what they want from the host and from the medium.
+//! All state is in [`NvmeCells`] and [`SubsystemCells`], in the ledger; a [`Controller`] borrows it and adds only what it can
+//! find out again: lines of commands that have something to send (`table::line`), and which queues have entries. A command
+//! lives in a table of [`COMMANDS`] slots and moves through the states of `command::State`; every verb moves some
+//! commands a little, and the two polls give out what they want from the host and from the medium.
 //!
-//! - `registers`, `config_space`, `cmb`, `interrupts`: what the host sees of the function.
-//! - `queues`, `dma`: what goes to and comes from the host's memory.
-//! - `admin`, `io_commands`, `features`, `identify`, `log`, `events`: commands.
-//! - `prp`, `media`, `flow`: how a command gets its addresses, its pages and its work done.
-//! - `reset`: how all of that ends.
+//! - `control`: what the host sees of the function, and how all of it ends.
+//! - `queues`: doorbells, entries and completions.
+//! - `table`: commands, their pages, and their work for the medium.
+//! - `transfer`: PRPs and SGLs, and what goes to and comes from the host's memory.
+//! - `admin`, `io`: commands.
+//! - `subsystem`: what the controllers of a drive share, and what is kept for good.
+//! - `limit`: how much a function may do.
 //!
 //! Memory pages are 4 KiB (CC.MPS is 0), and a command has at most 128 KiB of data. What of a step is not logged, and why
 //! that is right, stands with the cells.
 //!
-//! Left out: metadata, SGLs, fused operations, namespace management, firmware, several namespaces, pin interrupts.
+//! Left out: metadata and protection information, reservations, sanitize, firmware, security, directives, ANA, weighted
+//! arbitration, pin interrupts.
 
 mod admin;
-mod cells;
-mod cmb;
-mod command;
-mod config_space;
-mod dma;
-mod events;
-mod features;
-mod flow;
-mod identify;
-mod interrupts;
-mod io_commands;
-mod line;
-mod log;
-mod media;
-mod prp;
+mod config;
+mod control;
+mod io;
+mod limit;
 mod queues;
-mod registers;
-mod reset;
+mod subsystem;
+mod table;
 #[cfg(test)]
 mod tests;
+mod transfer;
+
+use std::rc::Rc;
 
 use base::Instant;
 use base::ledger::{Journal, PageIndex, Pages};
@@ -45,64 +40,29 @@ use pcie::ConfigLayout;
 pub use cells::{
     COMMANDS, DATA_MAX, DATA_PAGES, IO_QUEUES, MEMORY_BUFFER_BYTES, NvmeCells, QUEUE_ENTRIES, VECTORS,
 };
+pub use config::{Config, ConfigError, FUNCTIONS_MAX, NamespaceConfig};
 pub use config_space::{MEMORY_BUFFER_BAR, REGISTERS_BAR};
+pub use limit::{Limit, LimitError};
 pub use registers::{BAR_BYTES, PENDING_OFFSET, VECTORS_OFFSET};
+pub use subsystem::{CONTROLLERS, FairShare, NAMESPACES, Persist, Subsystem, SubsystemCells};
 
+use self::admin::{events, features};
 use self::command::State;
+use self::control::{config_space, interrupts, registers};
+use self::limit::Bucket;
 use self::line::Line;
+use self::table::{cells, command, line};
 use crate::function::{Dma, DmaError, DmaId, Function, MediaError, MediaId, MediaOp};
-
-/// What a controller is made for. The same for every card on one ledger.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Config {
-    /// Logical blocks of the namespace, at least 1.
-    pub blocks: u64,
-    /// Bytes of a block: 512 or 4096.
-    pub block_size: u32,
-    /// Writes are refused.
-    pub read_only: bool,
-    /// What was written is durable only after a flush. Without it the medium keeps every completed write, and a FUA needs no
-    /// flush.
-    pub volatile_cache: bool,
-    /// Whether there is a controller memory buffer: for native borrowers.
-    pub memory_buffer: bool,
-    /// Serial number: ASCII, at most 20 characters are used.
-    pub serial: String,
-    /// Model number: ASCII, at most 40 characters are used.
-    pub model: String,
-    /// Firmware revision: ASCII, at most 8 characters are used.
-    pub firmware: String,
-    /// An EUI-64: the namespace's and the function's (Device Serial Number). Never reused for another namespace.
-    pub unique_id: u64,
-}
-
-impl Config {
-    /// A writable namespace with a volatile cache and a controller memory buffer.
-    pub fn new(blocks: u64, block_size: u32, unique_id: u64) -> Self {
-        Self {
-            blocks,
-            block_size,
-            read_only: false,
-            volatile_cache: true,
-            memory_buffer: true,
-            serial: format!("{unique_id:016x}"),
-            model: "Causeway NVMe".into(),
-            firmware: env!("CARGO_PKG_VERSION").into(),
-            unique_id,
-        }
-    }
-
-    fn block_shift(&self) -> u32 {
-        self.block_size.trailing_zeros()
-    }
-}
 
 /// The controller of one card. See the module.
 pub struct Controller<'m> {
     cells: &'m NvmeCells,
     pages: Pages<'m>,
     journal: Journal<'m>,
-    config: Config,
+    subsystem: Subsystem<'m>,
+    /// Which controller of the drive it is.
+    index: u16,
+    config: Rc<Config>,
     layout: ConfigLayout,
     /// Commands with something to send to the host.
     sending: Line,
@@ -112,6 +72,19 @@ pub struct Controller<'m> {
     waiting: Line,
     /// Commands whose media work this card has not given out.
     media: Line,
+    /// Commands whose namespace is another command's alone.
+    parked: Line,
+    /// Commands that wait for the owner to keep what they have changed.
+    saving: usize,
+    /// Entries on their way.
+    fetching: usize,
+    /// Whether a shadow doorbell may have something to send.
+    shadows: bool,
+    /// The latest time that a verb has told.
+    now: Instant,
+    /// When the host was last known to live, if that matters.
+    alive_at: Option<Instant>,
+    bucket: Bucket,
     /// Submission queues with entries to fetch.
     ready: u128,
     /// Where the round robin goes on.
@@ -123,33 +96,65 @@ pub struct Controller<'m> {
 }
 
 impl<'m> Controller<'m> {
-    /// A controller over `cells`: new if they are zeroes, otherwise the successor of whoever left them. `config` is always
-    /// the same for the same cells.
+    /// The one controller of a drive, over `cells`: new if they are zeroes, otherwise the successor of whoever left them.
+    /// `config` is always the same for the same cells.
     ///
     /// # Panics
-    /// If the configuration makes no sense: no blocks, more than 2^63 bytes, another block size than 512 or 4096.
+    /// If [`Config::check`] finds something.
     pub fn new(cells: &'m NvmeCells, pages: Pages<'m>, journal: Journal<'m>, config: Config) -> Self {
-        assert!(matches!(config.block_size, 512 | 4096), "blocks have 512 or 4096 bytes");
-        assert!((1..=i64::MAX as u64 / 4096).contains(&config.blocks), "a namespace has 1 to 2^51 blocks");
-        let layout = config_space::layout(&config);
+        let subsystem = Subsystem::new(&cells.own_subsystem, journal, config);
+        Self::in_subsystem(cells, pages, &subsystem, 0)
+    }
+
+    /// Controller `index` of a drive, over `cells`: 0 is the physical function's, the others are those of virtual functions.
+    /// Cells of one drive belong to one ledger.
+    ///
+    /// # Panics
+    /// If the drive has no such controller.
+    pub fn in_subsystem(
+        cells: &'m NvmeCells,
+        pages: Pages<'m>,
+        subsystem: &Subsystem<'m>,
+        index: u16,
+    ) -> Self {
+        assert!(index < subsystem.controllers(), "the drive has no controller {index}");
+        let config = Rc::clone(&subsystem.config);
         let mut controller = Self {
             cells,
             pages,
-            journal,
+            journal: subsystem.journal,
+            subsystem: subsystem.clone(),
+            index,
+            layout: config_space::layout(&config, index),
             config,
-            layout,
             sending: Line::new(),
             held: Line::new(),
             waiting: Line::new(),
             media: Line::new(),
+            parked: Line::new(),
+            saving: 0,
+            fetching: 0,
+            shadows: true,
+            now: Instant::ZERO,
+            alive_at: None,
+            bucket: Bucket::default(),
             ready: 0,
             next_queue: 0,
             media_pages: [PageIndex::default(); DATA_PAGES],
             last_failure: None,
         };
+        if cells.admin.made.get() == 0 {
+            cells.admin.made.set(controller.journal, 1);
+            controller.reset_features();
+        }
         controller.rebuild_lines();
         (0..cells::QUEUES as u16).for_each(|queue| controller.note_ready(queue));
         controller
+    }
+
+    /// The drive: what it wants to have kept, and its growth.
+    pub fn subsystem(&self) -> &Subsystem<'m> {
+        &self.subsystem
     }
 
     /// Why this card last set Controller Fatal Status, for a log; `None` after a reset.
@@ -162,6 +167,17 @@ impl<'m> Controller<'m> {
         self.is_processing()
     }
 
+    /// Bytes of the namespaces that are attached to the controller, and whether none of them can be written.
+    pub fn capacity(&self) -> (u64, bool) {
+        let active = self.subsystem.allocated().filter(|it| self.subsystem.is_attached(it.nsid, self.index));
+        active.fold((0, true), |(bytes, read_only), it| (bytes + it.bytes, read_only && it.read_only))
+    }
+
+    /// Whether what happens elsewhere, at another controller of the drive or at its owner, can give this one something to do.
+    pub fn depends_on_others(&self) -> bool {
+        self.parked.len() > 0 || self.saving > 0 || self.can_announce()
+    }
+
     /// What the function asks for in its configuration space.
     pub fn layout(&self) -> &ConfigLayout {
         &self.layout
@@ -169,7 +185,8 @@ impl<'m> Controller<'m> {
 }
 
 impl Function for Controller<'_> {
-    fn write(&mut self, _now: Instant, bar: u8, offset: u64, bytes: &[u8]) {
+    fn write(&mut self, now: Instant, bar: u8, offset: u64, bytes: &[u8]) {
+        self.see(now);
         match bar {
             REGISTERS_BAR if offset.is_multiple_of(4) && offset < BAR_BYTES => {
                 for (dword, offset) in bytes.as_chunks::<4>().0.iter().zip((offset..BAR_BYTES).step_by(4)) {
@@ -202,11 +219,13 @@ impl Function for Controller<'_> {
         self.write_config(register, value, byte_enables);
     }
 
-    fn poll_dma(&mut self, _now: Instant, max_payload: usize) -> Option<Dma> {
+    fn poll_dma(&mut self, now: Instant, max_payload: usize) -> Option<Dma> {
+        self.see(now);
         self.next_dma(max_payload)
     }
 
-    fn handle_dma_data(&mut self, _now: Instant, id: DmaId, offset: usize, data: &[u8], last: bool) {
+    fn handle_dma_data(&mut self, now: Instant, id: DmaId, offset: usize, data: &[u8], last: bool) {
+        self.see(now);
         self.take_dma_data(id, offset, data, last);
     }
 
@@ -218,21 +237,36 @@ impl Function for Controller<'_> {
         self.next_media()
     }
 
-    fn handle_media(&mut self, _now: Instant, id: MediaId, result: Result<(), MediaError>) {
+    fn handle_media(&mut self, now: Instant, id: MediaId, result: Result<(), MediaError>) {
+        self.see(now);
         self.take_media_result(id, result);
     }
 
-    /// At once when pages have become free for a command that waits for them: others give pages back too, and what a step
-    /// frees can be had only after its commit.
+    /// At once when something that commands wait for has come from elsewhere: pages, which others give back too, and what a step
+    /// frees can be had only after its commit; a namespace that another controller had alone; what the owner has kept.
+    /// Else when a limit lets the next command in, or the host's time to send a Keep Alive is over.
     fn poll_timeout(&self) -> Option<Instant> {
-        self.can_serve_waiting().then_some(Instant::ZERO)
+        let at_once = self.can_serve_waiting()
+            || self.can_serve_parked()
+            || self.can_serve_saving()
+            || self.can_announce();
+        if at_once {
+            return Some(Instant::ZERO);
+        }
+        [self.limit_timeout(), self.keep_alive_timeout()].into_iter().flatten().min()
     }
 
-    fn handle_timeout(&mut self, _now: Instant) {
+    fn handle_timeout(&mut self, now: Instant) {
+        self.see(now);
         self.serve_waiting();
+        self.serve_parked();
+        self.serve_saving();
+        self.announce_changes();
+        self.check_keep_alive();
     }
 
-    fn reset(&mut self, _now: Instant) {
+    fn reset(&mut self, now: Instant) {
+        self.see(now);
         self.reset_function(|controller| controller.layout.reset());
     }
 

@@ -119,6 +119,10 @@ pub struct DriverCells {
     pub(super) block_size: Cell<u32>,
     /// Bits of [`flag`].
     pub(super) flags: Cell<u32>,
+    /// The namespace that is driven.
+    pub(super) nsid: Cell<u32>,
+    /// What of `events` is at the controller.
+    pub(super) event_stage: Cell<u32>,
 
     pub(super) slots: SlotCells<COMMAND_WORDS>,
     pub(super) commands: [CommandCells; COMMANDS],
@@ -177,6 +181,8 @@ pub(super) mod flag {
     pub(in super::super) const VOLATILE_CACHE: u32 = 2;
     pub(in super::super) const DEALLOCATE: u32 = 4;
     pub(in super::super) const WRITE_ZEROES: u32 = 8;
+    pub(in super::super) const NAMESPACE_EVENTS: u32 = 16;
+    pub(in super::super) const SHARED: u32 = 32;
 }
 
 /// One command in flight.

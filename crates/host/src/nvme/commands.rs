@@ -169,19 +169,22 @@ impl Driver<'_> {
         })
     }
 
-    /// Whether the controller still has a write to the same blocks that was given up: it would not be known which is later.
+    /// Whether the controller still has a write to the same blocks that was given up: it would not be known which is later. A
+    /// flush waits for all of them.
     fn is_held(&self, command: &Command) -> bool {
         self.running.has_given_up()
             && self.slots.iter().any(|cid| {
                 let other = self.command(cid).head.get();
                 let is_running = other.is_given_up() && other.stage == stage::ISSUED;
-                is_running && other.is_write() && other.overlaps(command)
+                // A flush is about all blocks: what it finds undone must not be done behind it.
+                let concerns = command.kind() == BlockKind::Flush || other.overlaps(command);
+                is_running && other.is_write() && concerns
             })
     }
 
     /// The requester no longer waits for the requests whose identifiers lie in `ids`. What the controller does not have ends at
-    /// once with [`BlockError::Io`]; what it has ends as it may, but is not issued again, and nothing that is about the same
-    /// blocks is issued before. So a write that was given up comes before whatever is submitted afterwards, or never.
+    /// once with [`BlockError::Io`]; what it has ends as it may, but is not issued again, and no flush and nothing that is
+    /// about the same blocks is issued before. So a write that was given up comes before whatever is submitted afterwards, or never.
     pub fn abandon(&mut self, ids: impl Iterator<Item = RangeInclusive<u32>>) {
         let mut waiting = false;
         for ids in ids.filter(|_| self.journal.rule(Rule::TakeBack)) {

@@ -5,7 +5,7 @@ use core::time::Duration;
 use base::{Instant, Payload};
 use pcie::msix::Entry;
 use pcie::spec::{capability, header};
-use spec::nvme::feature::{NumberOfQueues, VolatileWriteCache};
+use spec::nvme::feature::{AsyncEventConfiguration, NumberOfQueues, VolatileWriteCache};
 use spec::nvme::registers::{
     self, Aqa, Cap, Cc, CmbLoc, CmbMsc, CmbSts, CmbSz, Csts, ShutdownNotification, ShutdownStatus,
 };
@@ -16,11 +16,10 @@ use spec::nvme::{
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::cells::{ADMIN_ENTRIES, AccessRecord, IO_ENTRIES, SUBMISSION_BYTES, access, flag, owner, region};
+use super::events::FIRST_OF_EVENTS;
 use super::{ACCESS_TIMEOUT, Driver};
 use crate::{Access, AccessId, BlockRequest};
 
-/// The namespace that is driven.
-pub(super) const NSID: u32 = 1;
 /// The BAR of the controller's registers (NVMe PCIe 1.0 §3.1.1).
 pub(super) const REGISTERS: u8 = 0;
 /// The I/O queue pair.
@@ -62,7 +61,7 @@ const MSIX_BIR: u32 = 7;
 ///                        |                              |                                                   |
 ///                        |                          Enabling (CSTS.RDY = 1) <--------------------------------+
 ///                        |                              |
-///                        |   IdentifyController --> IdentifyNamespace --> WriteCache --> QueueCount --> CreateCq
+///                        |   IdentifyController --> IdentifyList --> IdentifyNamespace --> WriteCache --> Events --> QueueCount --> CreateCq
 ///                        |                                                                                |
 ///                     Backoff <--failed--                   Ready <-----------------CreateSq <------------+
 ///                                 any state                   | shutdown, idle, flushed
@@ -107,10 +106,14 @@ pub enum State {
     Enabling,
     /// Identify Controller is under way.
     IdentifyController,
+    /// The list of attached namespaces is under way.
+    IdentifyList,
     /// Identify Namespace is under way.
     IdentifyNamespace,
     /// The volatile write cache is being enabled.
     WriteCache,
+    /// Events about namespaces are being enabled.
+    Events,
     /// Queues are being asked for.
     QueueCount,
     /// The completion queue is being created.
@@ -126,7 +129,7 @@ pub enum State {
 }
 
 impl State {
-    pub(super) const ALL: [Self; 25] = [
+    pub(super) const ALL: [Self; 27] = [
         Self::Stopped,
         Self::Backoff,
         Self::Identity,
@@ -144,8 +147,10 @@ impl State {
         Self::CmbStatus,
         Self::Enabling,
         Self::IdentifyController,
+        Self::IdentifyList,
         Self::IdentifyNamespace,
         Self::WriteCache,
+        Self::Events,
         Self::QueueCount,
         Self::CreateCq,
         Self::CreateSq,
@@ -236,6 +241,7 @@ impl Driver<'_> {
         cells.watch.set(journal, 0);
         cells.cmb_size.set(journal, 0);
         cells.msix_control.set(journal, 0);
+        self.forget_events();
         self.requeue();
         self.config_read(now, State::Identity, header::ID);
     }
@@ -373,13 +379,19 @@ impl Driver<'_> {
 
     /// The admin command of `state` has ended.
     fn admin_done(&mut self, now: Instant, state: State, entry: &CompletionEntry) {
-        // A controller without a volatile write cache may refuse the feature.
-        if !entry.status().is_success() && state != State::WriteCache {
+        // A controller may refuse what it can do without: a volatile write cache, events.
+        if !entry.status().is_success() && !matches!(state, State::WriteCache | State::Events) {
             return self.fail(now);
         }
         match state {
             State::IdentifyController if self.read_controller() => {
-                let entry = Identify::new(Cns::NAMESPACE, NSID).entry(0);
+                let entry = Identify::new(Cns::ACTIVE_NAMESPACES, 0).entry(0);
+                self.admin(now, State::IdentifyList, entry.with_prps(self.identify_address(), 0));
+            }
+            State::IdentifyList if self.first_namespace() != 0 => {
+                let nsid = self.first_namespace();
+                self.cells.nsid.set(self.journal, nsid);
+                let entry = Identify::new(Cns::NAMESPACE, nsid).entry(0);
                 self.admin(now, State::IdentifyNamespace, entry.with_prps(self.identify_address(), 0));
             }
             State::IdentifyNamespace if self.read_namespace() => {
@@ -387,15 +399,24 @@ impl Driver<'_> {
                     let enable = VolatileWriteCache(0).with_wce(true).0;
                     self.set_feature(now, State::WriteCache, FeatureId::VOLATILE_WRITE_CACHE, enable);
                 } else {
-                    self.ask_queues(now);
+                    self.enable_events(now);
                 }
             }
-            State::WriteCache => self.ask_queues(now),
+            State::WriteCache => self.enable_events(now),
+            State::Events => self.ask_queues(now),
             State::QueueCount => self.create_cq(now),
             State::CreateCq => self.create_sq(now),
             State::CreateSq => self.become_ready(now),
             _ => self.fail(now),
         }
+    }
+
+    fn enable_events(&mut self, now: Instant) {
+        if !self.has_flag(flag::NAMESPACE_EVENTS) {
+            return self.ask_queues(now);
+        }
+        let wanted = AsyncEventConfiguration(0).with_namespace_attribute(true).0;
+        self.set_feature(now, State::Events, FeatureId::ASYNC_EVENT_CONFIGURATION, wanted);
     }
 
     fn ask_queues(&mut self, now: Instant) {
@@ -432,6 +453,7 @@ impl Driver<'_> {
     fn become_ready(&mut self, now: Instant) {
         self.cells.attempts.set(self.journal, 0);
         self.set_state(State::Ready);
+        self.request_events();
         self.rewrite_all();
         self.arm_watch(now);
         self.transition(now, Event::Idle);
@@ -477,13 +499,29 @@ impl Driver<'_> {
         flags |= if controller.vwc & 1 != 0 { flag::VOLATILE_CACHE } else { 0 };
         flags |= if oncs.dataset_management() { flag::DEALLOCATE } else { 0 };
         flags |= if oncs.write_zeroes() { flag::WRITE_ZEROES } else { 0 };
+        let events = AsyncEventConfiguration(controller.oaes.get());
+        flags |= if events.namespace_attribute() { flag::NAMESPACE_EVENTS } else { 0 };
         self.cells.flags.set(self.journal, flags);
         controller.mdts == 0 || controller.mdts >= needed
     }
 
+    /// The lowest number in the list of attached namespaces; 0 for none.
+    pub(super) fn first_namespace(&self) -> u32 {
+        let mut first = [0; 4];
+        self.cells.identify.read(0, &mut first);
+        u32::from_le_bytes(first)
+    }
+
+    /// Whether other controllers may have the namespace that was identified.
+    pub(super) fn is_shared_namespace(&self) -> bool {
+        let mut nmic = [0];
+        self.cells.identify.read(core::mem::offset_of!(IdentifyNamespace, nmic), &mut nmic);
+        nmic[0] & 1 != 0
+    }
+
     /// Takes size and format of the namespace; `false` for a format this driver cannot use. Requests in flight mean
     /// blocks of the old size, so they fail when it has changed.
-    fn read_namespace(&mut self) -> bool {
+    pub(super) fn read_namespace(&mut self) -> bool {
         let mut bytes = [0; 4096];
         self.cells.identify.read(0, &mut bytes);
         let Ok(namespace) = IdentifyNamespace::ref_from_bytes(&bytes) else { return false };
@@ -492,9 +530,10 @@ impl Driver<'_> {
         if format.ms.get() != 0 || namespace.nsze.get() == 0 {
             return false;
         }
-        if namespace.nsattr & 1 != 0 {
-            self.cells.flags.update(self.journal, |flags| flags | flag::READ_ONLY);
-        }
+        let read_only = if namespace.nsattr & 1 != 0 { flag::READ_ONLY } else { 0 };
+        let shared = if self.is_shared_namespace() { flag::SHARED } else { 0 };
+        let old = flag::READ_ONLY | flag::SHARED;
+        self.cells.flags.update(self.journal, |flags| flags & !old | read_only | shared);
         let old = self.cells.block_size.get();
         self.cells.block_size.set(self.journal, block_size);
         self.cells.blocks.set(self.journal, namespace.nsze.get());
@@ -510,17 +549,23 @@ impl Driver<'_> {
     }
 
     /// Submits the one admin command under way.
-    fn admin(&mut self, now: Instant, state: State, mut entry: SubmissionEntry) {
+    fn admin(&mut self, now: Instant, state: State, entry: SubmissionEntry) {
+        let next = |cid: u16| if cid + 1 < FIRST_OF_EVENTS { cid + 1 } else { 0 };
+        let cid = self.cells.admin_cid.update(self.journal, next);
+        self.submit_admin(cid, entry);
+        self.set_state(state);
+        self.cells.timer.set(self.journal, self.after(now, ADMIN_TIMEOUT_MS));
+    }
+
+    /// Puts a command into the admin queue, and tells the controller.
+    pub(super) fn submit_admin(&mut self, cid: u16, mut entry: SubmissionEntry) {
         let (cells, journal) = (self.cells, self.journal);
-        let cid = cells.admin_cid.update(journal, |cid| cid.wrapping_add(1));
         entry.cid = cid.into();
         let slot = cells.admin_tail.get();
         cells.admin_sq.write(journal, usize::from(slot) * SUBMISSION_BYTES, entry.as_bytes());
         let tail = (slot + 1) % ADMIN_ENTRIES;
         cells.admin_tail.set(journal, tail);
         self.post_u32(self.doorbell(0, false), tail.into());
-        self.set_state(state);
-        cells.timer.set(journal, self.after(now, ADMIN_TIMEOUT_MS));
     }
 
     fn config_read(&mut self, now: Instant, state: State, register: u16) {
@@ -561,7 +606,7 @@ impl Driver<'_> {
         self.after(now, units * READY_UNIT_MS)
     }
 
-    fn identify_address(&self) -> u64 {
+    pub(super) fn identify_address(&self) -> u64 {
         self.config.queue_memory + region::IDENTIFY as u64
     }
 

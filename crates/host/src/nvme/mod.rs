@@ -12,10 +12,12 @@
 //! All state lies in [`DriverCells`]; a driver made over the cells of a dead card goes on exactly there. Bounds:
 //! [`Driver::IN_FLIGHT`] requests, [`Driver::KEPT_PAGES`] pages kept, [`QUEUE_MEMORY_SIZE`] bytes of queues.
 //!
-//! Left out: several queues, SGLs, metadata, controllers that move less than 128 KiB a command, namespaces but the first.
+//! Left out: several queues, SGLs, metadata, controllers that move less than 128 KiB a command, namespaces but the first
+//! that is attached.
 
 mod cells;
 mod commands;
+mod events;
 mod init;
 mod prp;
 mod queues;
@@ -154,7 +156,7 @@ impl<'m> Driver<'m> {
         State::from_code(self.cells.state.get())
     }
 
-    /// What the namespace was at the last initialisation; `None` before the first.
+    /// What the namespace was at the last initialisation, or when the controller last announced a change; `None` before the first.
     pub fn geometry(&self) -> Option<Geometry> {
         let cells = self.cells;
         (cells.block_size.get() != 0).then(|| Geometry {
@@ -228,6 +230,11 @@ impl<'m> Driver<'m> {
         for (cell, page) in self.cells.commands[cid as usize].pages.iter().zip(request.pages) {
             cell.set(self.journal, page.0);
         }
+    }
+
+    /// Whether [`Driver::poll_completion`] has one.
+    pub fn has_completion(&self) -> bool {
+        !self.cells.done.is_empty()
     }
 
     /// The next request that has ended, each once.

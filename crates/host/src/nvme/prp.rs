@@ -11,8 +11,8 @@ use spec::nvme::{DatasetManagementRange, NvmOpcode, SubmissionEntry};
 use zerocopy::IntoBytes;
 
 use super::Driver;
-use super::cells::{COMMANDS, Command, IO_ENTRIES, LIST_BYTES, SUBMISSION_BYTES, region};
-use super::init::{CMB_ADDRESS, NSID};
+use super::cells::{COMMANDS, Command, IO_ENTRIES, LIST_BYTES, SUBMISSION_BYTES, flag, region};
+use super::init::CMB_ADDRESS;
 use crate::{Access, BlockKind};
 
 /// Where the lists begin in a controller memory buffer: behind the submission queue.
@@ -26,25 +26,30 @@ impl Driver<'_> {
     /// The submission queue entry of a command.
     pub(super) fn submission(&self, cid: u16, command: &Command) -> SubmissionEntry {
         let (lba, blocks) = (command.lba, command.blocks);
+        let nsid = self.cells.nsid.get();
         let entry = match command.kind() {
-            BlockKind::Flush => return SubmissionEntry::flush(cid, NSID),
+            BlockKind::Flush => return SubmissionEntry::flush(cid, nsid),
             BlockKind::Trim => {
-                return SubmissionEntry::deallocate(cid, NSID, 1)
+                return SubmissionEntry::deallocate(cid, nsid, 1)
                     .with_prps(self.list_address(cid, command), 0);
             }
-            BlockKind::WriteZeroes => SubmissionEntry::write_zeroes(cid, NSID, lba, blocks, false),
+            BlockKind::WriteZeroes => SubmissionEntry::write_zeroes(cid, nsid, lba, blocks, false),
             BlockKind::Read => self.with_data(
-                SubmissionEntry::nvm_range(NvmOpcode::READ, cid, NSID, lba, blocks),
+                SubmissionEntry::nvm_range(NvmOpcode::READ, cid, nsid, lba, blocks),
                 cid,
                 command,
             ),
             BlockKind::Write => self.with_data(
-                SubmissionEntry::nvm_range(NvmOpcode::WRITE, cid, NSID, lba, blocks),
+                SubmissionEntry::nvm_range(NvmOpcode::WRITE, cid, nsid, lba, blocks),
                 cid,
                 command,
             ),
         };
-        if command.fua != 0 { entry.with_fua() } else { entry }
+        if command.fua != 0 || self.has_flag(flag::SHARED) && command.is_write() {
+            entry.with_fua()
+        } else {
+            entry
+        }
     }
 
     /// Writes a command's list to the queue memory, or returns its next piece for the controller's; `None` when all of

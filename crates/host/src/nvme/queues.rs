@@ -136,6 +136,9 @@ impl Driver<'_> {
             if next == 0 {
                 cells.admin_phase.update(journal, |phase| phase ^ 1);
             }
+            if self.take_event(now, &entry) {
+                continue;
+            }
             if entry.cid.get() == cells.admin_cid.get() && self.state().waits_for_admin() {
                 cells.timer.set(journal, 0);
                 self.transition(now, Event::Admin(entry));

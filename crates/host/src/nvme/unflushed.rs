@@ -5,6 +5,9 @@
 //! with unstable ones: after every initialisation they are written again before anything else. A flush that ends with
 //! success releases what had been kept when it was issued.
 //!
+//! In a namespace that others have too nothing is kept: written again, it could undo what another one has written since. Each
+//! write is made with FUA there, so that none that has ended can be lost.
+//!
 //! Rules: writes are kept in the order of their completions, those with FUA too, because an older one must not come back
 //! over them. Written again is, of each block, only the newest content that is kept, many blocks at a time and in any order,
 //! then all of it is flushed; interrupted, it begins anew.
@@ -260,6 +263,7 @@ impl Driver<'_> {
         command.is_write()
             && !command.is_own()
             && self.has_flag(flag::VOLATILE_CACHE)
+            && !self.has_flag(flag::SHARED)
             && self.journal.rule(Rule::KeepUnflushed)
     }
 

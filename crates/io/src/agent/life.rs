@@ -129,6 +129,7 @@ impl Agent {
         let card = self.card.insert(card);
         self.waiter.register(card.child.as_fd(), token::CARD, Interest::READ)?;
         self.waiter.register(card.messages.as_fd(), token::MESSAGES, Interest::READ)?;
+        self.tell_all_growth();
         self.tell_card();
         Ok(())
     }
@@ -144,7 +145,7 @@ impl Agent {
                 ToCard::Shared { loan } => neighbours.shared(loan).map_or(Enclosure::Gone, |shared| {
                     Enclosure::Descriptors([shared.memory.as_fd(), shared.bell.as_fd()])
                 }),
-                ToCard::Parted { .. } | ToCard::Tenancy { .. } | ToCard::ShutDown => Enclosure::None,
+                _ => Enclosure::None,
             });
         }
     }

@@ -5,6 +5,7 @@
 //! until [`Agent::as_fd`] is readable, then call [`Agent::turn`].
 
 mod clients;
+mod drives;
 mod life;
 mod neighbours;
 mod view;
@@ -18,10 +19,11 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use base::ids::{DomainId, NodeId};
-use node::Tenancy;
+use node::{DriveConfig, FlashConfig, Limit, Tenancy};
 use tracing::{info, warn};
 
 use self::clients::Clients;
+use self::drives::Images;
 use self::life::{LiveCard, Phase, Setbacks};
 use self::neighbours::{Neighbours, Surroundings};
 pub use self::view::View;
@@ -30,7 +32,8 @@ use crate::load::{LoadResult, LoadSpec};
 use crate::memory::{self, Mapping};
 use crate::messages::{self, ToAgent, ToCard};
 use crate::plan::{
-    LoanPlan, MEMORY_BYTES, MediumKind, Plan, RailPlan, RolePlan, SHARED_OFFSET, SharedCells, descriptor,
+    DrivePlan, LimitPlan, LoanPlan, MEMORY_BYTES, MediumKind, Plan, RailPlan, RolePlan, SHARED_OFFSET,
+    SharedCells, descriptor,
 };
 use crate::process::{Child, OWN_EXECUTABLE, Spawn};
 use crate::ring::{Ring, RingError};
@@ -54,10 +57,26 @@ pub struct NodeSpec {
     pub incarnation: u64,
     /// The rails, in the order that both sides of a loan know.
     pub rails: Vec<Rail>,
+    /// The drives of which it lends functions.
+    pub drives: Vec<DriveSpec>,
     /// What it lends and borrows.
     pub loans: Vec<LoanSpec>,
     /// Whether it shares memory with peers on the same machine that know the key of a loan.
     pub shared_memory: bool,
+}
+
+/// A drive as a role wants it.
+pub struct DriveSpec {
+    /// Its name: of the function that a drive with a single one has.
+    pub name: String,
+    /// The image, with its lock.
+    pub image: Image,
+    /// What it is made for; [`DriveConfig::check`] finds nothing.
+    pub config: DriveConfig,
+    /// The flash card whose time it takes.
+    pub flash: Option<FlashConfig>,
+    /// As `status` names it.
+    pub source: String,
 }
 
 /// One rail of a node.
@@ -88,14 +107,14 @@ pub struct LoanSpec {
 
 /// The side of a loan.
 pub enum LoanEnd {
-    /// Lends an image.
+    /// Lends a function of a drive.
     Lend {
-        /// The image, with its lock.
-        image: Image,
-        /// Bytes of a block.
-        block_size: u32,
-        /// As `status` names it.
-        source: String,
+        /// Which of [`NodeSpec::drives`].
+        drive: usize,
+        /// Which of its controllers: 0 is the physical function's.
+        controller: u16,
+        /// What the function may do.
+        limit: Limit,
     },
     /// Borrows a drive.
     Borrow {
@@ -153,6 +172,15 @@ pub enum AgentEvent {
     },
     /// The load of a loan has ended.
     LoadEnded(usize, LoadResult),
+    /// This is to be kept of a drive, in place of all before, for [`DriveConfig::saved`]; [`Agent::persisted`] follows.
+    Persist {
+        /// Which of [`NodeSpec::drives`].
+        drive: usize,
+        /// Comes back with the answer.
+        version: u64,
+        /// At most some 20 KiB.
+        bytes: Vec<u8>,
+    },
 }
 
 /// What became of the cards so far.
@@ -188,6 +216,7 @@ pub struct Agent {
     died_at: Option<Instant>,
     /// Until then nobody is accepted.
     accept_at: Option<Instant>,
+    images: Images,
     shutting_down: bool,
 }
 
@@ -214,6 +243,7 @@ impl Agent {
         clients::listen(&spec.loans, &waiter)?;
         let ring = make_ring(&spec)?;
         let neighbours = Neighbours::new(&spec, &waiter);
+        let images = Images::new(&spec.drives);
         let mut agent = Self {
             spec,
             memory,
@@ -228,6 +258,7 @@ impl Agent {
             setbacks: Setbacks::default(),
             died_at: None,
             accept_at: None,
+            images,
             shutting_down: false,
         };
         if let Some(ring) = &agent.ring {
@@ -245,7 +276,9 @@ impl Agent {
 
     /// When [`Agent::turn`] is to be called although nothing is readable.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        [self.next_of_life(), self.accept_at, self.neighbours.poll_timeout()].into_iter().flatten().min()
+        let times =
+            [self.next_of_life(), self.accept_at, self.images.look_at(), self.neighbours.poll_timeout()];
+        times.into_iter().flatten().min()
     }
 
     /// Does what is due, without waiting; returns what the role has to know.
@@ -278,6 +311,7 @@ impl Agent {
         let around = around(&self.spec, &self.waiter, &self.mapping);
         self.neighbours.handle_timeout(Instant::now(), around);
         self.tell_neighbours();
+        self.look_at_images();
         self.advance_life()?;
         Ok(events)
     }
@@ -335,12 +369,9 @@ impl Agent {
         for (index, rail) in self.spec.rails.iter().enumerate() {
             descriptors.push((rail.socket.as_fd(), descriptor::FIRST + index as RawFd));
         }
-        let images = self.spec.loans.iter().filter_map(|loan| match &loan.end {
-            LoanEnd::Lend { image, .. } => Some(image),
-            LoanEnd::Borrow { .. } => None,
-        });
-        for (index, image) in images.enumerate() {
-            descriptors.push((image.as_fd(), crate::card::image_descriptor(self.spec.rails.len(), index)));
+        for (index, drive) in self.spec.drives.iter().enumerate() {
+            let number = crate::card::image_descriptor(self.spec.rails.len(), index);
+            descriptors.push((drive.image.as_fd(), number));
         }
         let arguments = [c"causeway".to_owned(), c"__card".to_owned()];
         let environment: Vec<CString> = std::env::vars_os()
@@ -359,11 +390,9 @@ impl Agent {
     fn write_plan(&self) -> io::Result<OwnedFd> {
         let mut seed = [0; 32];
         fill_random(&mut seed)?;
-        let mut images = 0;
-        let loans = self.spec.loans.iter().map(|loan| {
-            let plan = loan_plan(&self.spec, loan, images, self.ring.is_some());
-            images += usize::from(matches!(loan.end, LoanEnd::Lend { .. }));
-            plan
+        let drives = self.spec.drives.iter().enumerate().map(|(index, drive)| {
+            let image = crate::card::image_descriptor(self.spec.rails.len(), index);
+            DrivePlan::new(&drive.config, image, medium_of(&drive.image, self.ring.is_some()), drive.flash)
         });
         let plan = Plan {
             agent_pid: rustix::process::getpid().as_raw_nonzero().get(),
@@ -375,7 +404,8 @@ impl Agent {
             generation: self.record.generation,
             seed,
             has_ring: self.ring.is_some(),
-            loans: loans.collect(),
+            drives: drives.collect(),
+            loans: self.spec.loans.iter().map(loan_plan).collect(),
             rails: self.rail_plans(),
         };
         let bytes = serde_json::to_vec(&plan)?;
@@ -439,6 +469,9 @@ impl Agent {
                     events.push(AgentEvent::Refused { loan, in_use_by, since: Duration::from_secs(since_s) });
                 }
                 ToAgent::Disconnected { loan, slot } => self.clients.disconnected(loan, slot),
+                ToAgent::Persist { drive, version, record } => {
+                    events.push(AgentEvent::Persist { drive, version, bytes: record.0 });
+                }
             }
         }
     }
@@ -481,20 +514,10 @@ fn around<'a>(spec: &'a NodeSpec, waiter: &'a Waiter, mapping: &'a Mapping) -> S
     Surroundings { loans: &spec.loans, waiter, mapping }
 }
 
-fn loan_plan(spec: &NodeSpec, loan: &LoanSpec, images: usize, has_ring: bool) -> LoanPlan {
+fn loan_plan(loan: &LoanSpec) -> LoanPlan {
     let role = match &loan.end {
-        LoanEnd::Lend { image, block_size, .. } => {
-            let info = image.info();
-            RolePlan::Lend {
-                image: crate::card::image_descriptor(spec.rails.len(), images),
-                blocks: info.bytes / u64::from(*block_size),
-                block_size: *block_size,
-                read_only: info.read_only,
-                // What memory holds is as durable as a flush could make it.
-                volatile_cache: !info.memory_backed,
-                unique_id: spec.node ^ u64::from(loan.group).rotate_left(32),
-                medium: medium_of(image, has_ring),
-            }
+        LoanEnd::Lend { drive, controller, limit } => {
+            RolePlan::Lend { drive: *drive, controller: *controller, limit: LimitPlan::of(*limit) }
         }
         LoanEnd::Borrow { peers, io_timeout, edge } => RolePlan::Borrow {
             peers: peers.clone(),
@@ -525,11 +548,7 @@ fn medium_of(image: &Image, has_ring: bool) -> MediumKind {
 
 /// The ring for the disks among the images; none where there is no disk or io_uring is forbidden.
 fn make_ring(spec: &NodeSpec) -> io::Result<Option<Ring>> {
-    let disks = spec.loans.iter().any(|loan| match &loan.end {
-        LoanEnd::Lend { image, .. } => !image.info().memory_backed,
-        LoanEnd::Borrow { .. } => false,
-    });
-    if !disks {
+    if spec.drives.iter().all(|drive| drive.image.info().memory_backed) {
         return Ok(None);
     }
     match Ring::create(RING_ENTRIES) {

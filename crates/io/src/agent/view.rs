@@ -109,7 +109,10 @@ impl<'a> View<'a> {
     /// How the medium of a lent loan is driven.
     pub fn medium(&self, loan: &LoanSpec) -> Option<MediumKind> {
         match &loan.end {
-            LoanEnd::Lend { image, .. } => Some(super::medium_of(image, self.has_ring())),
+            LoanEnd::Lend { drive, .. } => {
+                let image = &self.spec.drives.get(*drive)?.image;
+                Some(super::medium_of(image, self.has_ring()))
+            }
             LoanEnd::Borrow { .. } => None,
         }
     }

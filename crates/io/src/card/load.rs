@@ -1,27 +1,35 @@
 use std::time::Duration;
 
 use base::Instant;
-use base::ledger::PageIndex;
+use base::ledger::{PAGE_SIZE, PageIndex, Pages};
 use node::{BlockKind, BlockRequest, Card};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::load::{DEPTH_MAX, Histogram, LoadResult, LoadSpec, READ_BYTES};
+use crate::load::{DEPTH_MAX, Histogram, LoadResult, LoadSpec, REQUEST_MAX};
 use crate::plan::{Plan, RolePlan};
 
-/// The load of a card: keeps reads under way for the time it is given, once.
+/// The load of a card: keeps requests under way for the time it is given, once.
 ///
-/// It keeps nothing in the ledger. A successor of a card that died finds reads under way that are not its own, and
+/// It keeps nothing in the ledger. A successor of a card that died finds requests under way that are not its own, and
 /// says so as errors instead of beginning anew.
 pub(super) struct Load {
     loan: usize,
     spec: LoadSpec,
     phase: Phase,
     random: u64,
-    /// By the id of a request: its page, and when it was submitted.
-    under_way: Vec<(PageIndex, Instant)>,
+    /// Which request comes next, for a sequential load.
+    next: u64,
+    /// By the id of a request.
+    under_way: Vec<UnderWay>,
     in_flight: usize,
     latencies: Histogram,
     result: LoadResult,
+}
+
+/// A place among the requests under way: its pages, used again for each request, and when it was last submitted.
+struct UnderWay {
+    pages: Vec<PageIndex>,
+    submitted: Instant,
 }
 
 /// ```text
@@ -46,9 +54,14 @@ impl Load {
         let seed = u64::from_le_bytes(plan.seed[..8].try_into().expect("a seed has 32 bytes"));
         Some(Self {
             loan,
-            spec: LoadSpec { depth: spec.depth.clamp(1, DEPTH_MAX), ..spec },
+            spec: LoadSpec {
+                depth: spec.depth.clamp(1, DEPTH_MAX),
+                bytes: spec.bytes.clamp(1, REQUEST_MAX),
+                ..spec
+            },
             phase: Phase::Waiting,
             random: seed | 1,
+            next: 0,
             under_way: Vec::new(),
             in_flight: 0,
             latencies: Histogram::new(),
@@ -85,9 +98,11 @@ impl Load {
         }
         self.phase = Phase::Running { since: now, cpu: cpu_time() };
         card.drive_step(now, self.loan, |driver, pages| {
+            const { assert!(DEPTH_MAX as usize * (REQUEST_MAX as usize / PAGE_SIZE) <= Pages::CAPACITY) };
+            let count = (self.spec.bytes as usize).div_ceil(PAGE_SIZE);
             for id in 0..u32::from(self.spec.depth) {
-                let page = pages.alloc().expect("an unused pool has a page for each read");
-                self.under_way.push((page, now));
+                let page = |_| pages.alloc().expect("an unused pool has the pages of all requests");
+                self.under_way.push(UnderWay { pages: (0..count).map(page).collect(), submitted: now });
                 self.submit(driver, id, now);
             }
         });
@@ -96,22 +111,22 @@ impl Load {
 
     fn go_on(&mut self, card: &mut Card<'_>, now: Instant, since: Instant, cpu: Duration) -> bool {
         // Without this look every turn of a spinning card would be a step with a commit.
-        if card.borrowed(self.loan).is_none_or(|drive| drive.driver.in_flight() == self.in_flight) {
+        if card.borrowed(self.loan).is_none_or(|drive| !drive.driver.has_completion()) {
             return false;
         }
         let is_over = now.since(since) >= Duration::from_millis(self.spec.duration_ms);
         card.drive_step(now, self.loan, |driver, pages| {
             while let Some((id, result)) = driver.poll_completion() {
-                let Some((page, submitted)) = self.under_way.get(id as usize).copied() else { continue };
+                let Some(place) = self.under_way.get(id as usize) else { continue };
                 self.in_flight -= 1;
                 match result {
-                    Ok(()) => self.result.reads += 1,
+                    Ok(()) => self.result.requests += 1,
                     Err(_) => self.result.errors += 1,
                 }
-                self.latencies.add(now.since(submitted));
+                self.latencies.add(now.since(place.submitted));
                 // A drive that refuses is not asked again.
                 if is_over || result.is_err() {
-                    pages.release(page);
+                    place.pages.iter().for_each(|page| pages.release(*page));
                 } else {
                     self.submit(driver, id, now);
                 }
@@ -125,16 +140,17 @@ impl Load {
 
     fn submit(&mut self, driver: &mut node::DriveDriver<'_>, id: u32, now: Instant) {
         let Some(geometry) = driver.geometry() else { return };
-        let blocks = READ_BYTES / geometry.block_size;
-        let places = geometry.blocks / u64::from(blocks);
-        let lba = self.next_random() % places.max(1) * u64::from(blocks);
-        let (page, submitted) = &mut self.under_way[id as usize];
-        *submitted = now;
+        let blocks = self.spec.bytes / geometry.block_size;
+        let places = geometry.blocks / u64::from(blocks).max(1);
+        let place = if self.spec.sequential { self.next } else { self.next_random() };
+        self.next += 1;
+        let is_write = self.next_random() % 100 < self.spec.write_percent.into();
+        let kind = if is_write { BlockKind::Write } else { BlockKind::Read };
+        let lba = place % places.max(1) * u64::from(blocks);
+        let under_way = &mut self.under_way[id as usize];
+        under_way.submitted = now;
         self.in_flight += 1;
-        driver.submit(
-            now,
-            BlockRequest { id, kind: BlockKind::Read, lba, blocks, fua: false, pages: &[*page] },
-        );
+        driver.submit(now, BlockRequest { id, kind, lba, blocks, fua: false, pages: &under_way.pages });
     }
 
     fn end(&mut self, elapsed: Duration, cpu: Duration) {

@@ -6,11 +6,12 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::time::Duration;
 
 use base::Instant;
-use node::{Card, MediaError, MediaId, MediaKind, MediaWork};
+use node::{Card, FlashModel, MediaError, MediaId, MediaKind, MediaWork};
 
+use super::flash::{Flash, Held};
 use super::token;
 use crate::files::Image;
-use crate::plan::{MediumKind, Plan, RolePlan, SharedCells, descriptor};
+use crate::plan::{LoanPlan, MediumKind, Plan, RolePlan, SharedCells, descriptor};
 use crate::process::inherited;
 use crate::ring::{Completion, Request, Ring};
 use crate::wait::{Interest, Waiter, WakeUp};
@@ -21,8 +22,9 @@ const THREADS: usize = 4;
 const IDLE_ATTEMPTS: u8 = 100;
 /// When requests are submitted again that the kernel refused for want of memory or room.
 const RESUBMIT: Duration = Duration::from_millis(1);
-/// Work that waits for a thread: all that the controllers of all loans can have out.
-const QUEUE: usize = node::MAX_LOANS * node::MEDIA_WORK;
+/// Pieces of work that disks have at a time while functions share one: what waits here is given out fairly, what a disk has
+/// is served as it likes.
+const SHARED_DEPTH: usize = 64;
 
 /// The media behind the lent functions of a card.
 pub(super) struct Media<'m> {
@@ -33,11 +35,16 @@ pub(super) struct Media<'m> {
     threads: Option<Threads>,
     /// Requests that found the ring full, at most all that the controllers can have out.
     waiting: VecDeque<InRing<'m>>,
+    /// Most pieces of work that ring and threads have at a time.
+    depth: usize,
+    flash: Flash<'m>,
 }
 
 /// A request of the ring.
 struct InRing<'m> {
     work: MediaWork<'m>,
+    /// Its result is not handed in before.
+    due: Instant,
     progress: Progress,
 }
 
@@ -68,32 +75,47 @@ struct Job {
     len: u32,
     pieces: Vec<(usize, usize)>,
     image: Arc<Image>,
+    /// Its result is not handed in before.
+    due: Instant,
+}
+
+/// The result of a job, and what the job says of it.
+struct JobResult {
+    loan: usize,
+    id: MediaId,
+    due: Instant,
+    result: Result<(), MediaError>,
 }
 
 struct Threads {
     jobs: SyncSender<Job>,
-    results: Receiver<(usize, MediaId, Result<(), MediaError>)>,
+    results: Receiver<JobResult>,
     wake_up: Arc<WakeUp>,
     out: usize,
 }
 
 impl<'m> Media<'m> {
     pub(super) fn take_over(plan: &Plan, shared: &'m SharedCells, waiter: &Waiter) -> io::Result<Self> {
-        let mut images = Vec::new();
-        for loan in &plan.loans {
-            images.push(match &loan.role {
-                RolePlan::Lend { image, medium, .. } => {
-                    // SAFETY: the agent gives the image at this number; nothing else in this process owns it.
-                    let fd = unsafe { inherited(*image)? };
-                    Some((Arc::new(Image::from_fd(fd)?), *medium))
-                }
-                RolePlan::Borrow { .. } => None,
-            });
+        let (mut drives, mut models) = (Vec::new(), Vec::new());
+        for drive in &plan.drives {
+            // SAFETY: the agent gives the image at this number; nothing else in this process owns it.
+            let fd = unsafe { inherited(drive.image)? };
+            drives.push((Arc::new(Image::from_fd(fd)?), drive.medium));
+            models.push(drive.flash.map(|flash| FlashModel::new(flash.into())));
         }
+        let lent_drive = |loan: &LoanPlan| match &loan.role {
+            RolePlan::Lend { drive, .. } => Some(*drive).filter(|drive| *drive < drives.len()),
+            RolePlan::Borrow { .. } => None,
+        };
+        let by_loan: Vec<Option<usize>> = plan.loans.iter().map(lent_drive).collect();
+        let images: Vec<_> = by_loan.iter().map(|drive| drive.map(|drive| drives[drive].clone())).collect();
+        let lent = images.iter().flatten().count();
+        let depth = if lent > drives.len() { SHARED_DEPTH } else { usize::MAX };
         let ring = if plan.has_ring { Some(attach_ring(shared, waiter)?) } else { None };
         let disks = images.iter().flatten().any(|(_, medium)| *medium != MediumKind::Inline);
-        let threads = if disks { Some(Threads::start(waiter)?) } else { None };
-        Ok(Self { images, ring, in_ring: BTreeMap::new(), threads, waiting: VecDeque::new() })
+        let threads = if disks { Some(Threads::start(waiter, lent * node::MEDIA_WORK)?) } else { None };
+        let flash = Flash::new(models, by_loan);
+        Ok(Self { images, ring, in_ring: BTreeMap::new(), threads, waiting: VecDeque::new(), depth, flash })
     }
 
     /// Does, or begins, what the functions ask for. Inline work is done one piece at a time: the next one is asked for only
@@ -101,26 +123,27 @@ impl<'m> Media<'m> {
     pub(super) fn drive(&mut self, card: &mut Card<'m>, now: Instant) -> io::Result<bool> {
         let mut busy = self.push_waiting();
         while self.waiting.is_empty()
+            && self.under_way() < self.depth
             && let Some(work) = card.poll_media()
         {
             let Some((image, medium)) = &self.images[work.loan] else { continue };
+            let due = self.flash.submit(now, &work);
             match (medium, work.kind) {
-                (MediumKind::Inline, _) => {
-                    let result = execute(image, work.kind, work.offset, work.len, &addresses(&work));
-                    card.handle_media(now, work.loan, work.id, result);
-                }
+                (MediumKind::Inline, _) if due > now => self.flash.hold(due, Held::Work(Box::new(work))),
+                (MediumKind::Inline, _) => self.execute_inline(card, now, &work),
                 (MediumKind::Ring, MediaKind::Read | MediaKind::Write | MediaKind::Flush)
                     if self.ring.is_some() =>
                 {
-                    self.push(InRing::new(work));
+                    self.push(InRing::new(work, due));
                 }
                 _ => {
                     let image = Arc::clone(image);
-                    self.hand_over(&work, image)?;
+                    self.hand_over(&work, image, due)?;
                 }
             }
             busy = true;
         }
+        busy |= self.end_held(card, now);
         // Also what an earlier call could not hand over, because the kernel was short of something.
         if let Some(ring) = &mut self.ring
             && ring.has_pushed()
@@ -135,11 +158,38 @@ impl<'m> Media<'m> {
         Ok(busy)
     }
 
+    fn execute_inline(&self, card: &mut Card<'m>, now: Instant, work: &MediaWork<'m>) {
+        let Some((image, _)) = &self.images[work.loan] else { return };
+        let result = execute(image, work.kind, work.offset, work.len, &addresses(work));
+        card.handle_media(now, work.loan, work.id, result);
+    }
+
+    /// Ends what flash cards would have ended by now. True if that was anything.
+    fn end_held(&mut self, card: &mut Card<'m>, now: Instant) -> bool {
+        let mut busy = false;
+        while let Some(held) = self.flash.take_due(now) {
+            match held {
+                Held::Work(work) => self.execute_inline(card, now, &work),
+                Held::Result(loan, id, result) => card.handle_media(now, loan, id, result),
+            }
+            busy = true;
+        }
+        busy
+    }
+
+    /// When [`Media::drive`] has something to do although nobody asks.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        self.flash.poll_timeout()
+    }
+
     /// Whether an answer of a disk is awaited.
     pub(super) fn is_busy(&self) -> bool {
-        !self.in_ring.is_empty()
-            || !self.waiting.is_empty()
-            || self.threads.as_ref().is_some_and(|threads| threads.out > 0)
+        self.under_way() > 0 || !self.waiting.is_empty()
+    }
+
+    /// Pieces of work that ring and threads have.
+    fn under_way(&self) -> usize {
+        self.in_ring.len() + self.threads.as_ref().map_or(0, |threads| threads.out)
     }
 
     /// In how long [`Media::drive`] is to be called although nothing has come: what the kernel refused for the moment is
@@ -162,9 +212,9 @@ impl<'m> Media<'m> {
     pub(super) fn take_thread_results(&mut self, card: &mut Card<'m>, now: Instant) -> io::Result<()> {
         if let Some(threads) = &mut self.threads {
             threads.wake_up.take()?;
-            while let Ok((loan, id, result)) = threads.results.try_recv() {
+            while let Ok(JobResult { loan, id, due, result }) = threads.results.try_recv() {
                 threads.out -= 1;
-                card.handle_media(now, loan, id, result);
+                hand_in(card, &mut self.flash, now, due, (loan, id, result));
             }
         }
         Ok(())
@@ -211,27 +261,44 @@ impl<'m> Media<'m> {
         let work = request.work;
         let Some((image, _)) = &self.images[work.loan] else { return };
         match request.progress.judge(completion.result, image.info().offset_alignment.into()) {
-            Verdict::Done(result) => card.handle_media(now, work.loan, work.id, result),
+            Verdict::Done(result) => {
+                hand_in(card, &mut self.flash, now, request.due, (work.loan, work.id, result));
+            }
             Verdict::Again => _ = self.push(request),
         }
     }
 
-    fn hand_over(&mut self, work: &MediaWork<'m>, image: Arc<Image>) -> io::Result<()> {
+    fn hand_over(&mut self, work: &MediaWork<'m>, image: Arc<Image>, due: Instant) -> io::Result<()> {
         let threads = self.threads.as_mut().expect("there are threads wherever there is a disk");
         let (loan, id, kind, offset, len) = (work.loan, work.id, work.kind, work.offset, work.len);
         threads.out += 1;
-        let job = Job { loan, id, kind, offset, len, pieces: addresses(work), image };
+        let job = Job { loan, id, kind, offset, len, pieces: addresses(work), image, due };
         threads.jobs.try_send(job).map_err(|_| io::Error::other("the disk threads have ended"))
     }
 }
 
+/// Hands in what a disk has answered, when it is due.
+fn hand_in<'m>(
+    card: &mut Card<'m>,
+    flash: &mut Flash<'m>,
+    now: Instant,
+    due: Instant,
+    (loan, id, result): (usize, MediaId, Result<(), MediaError>),
+) {
+    if due > now {
+        flash.hold(due, Held::Result(loan, id, result));
+    } else {
+        card.handle_media(now, loan, id, result);
+    }
+}
+
 impl<'m> InRing<'m> {
-    fn new(work: MediaWork<'m>) -> Self {
+    fn new(work: MediaWork<'m>, due: Instant) -> Self {
         let pieces = work
             .spans()
             .map(|span| libc::iovec { iov_base: span.as_ptr().cast(), iov_len: span.len() })
             .collect();
-        Self { work, progress: Progress::new(pieces) }
+        Self { work, due, progress: Progress::new(pieces) }
     }
 }
 
@@ -299,8 +366,9 @@ fn attach_ring(shared: &SharedCells, waiter: &Waiter) -> io::Result<Ring> {
 }
 
 impl Threads {
-    fn start(waiter: &Waiter) -> io::Result<Self> {
-        let (jobs, queue) = sync_channel::<Job>(QUEUE);
+    /// Threads with room for so many jobs: all that the controllers of all loans can have out.
+    fn start(waiter: &Waiter, room: usize) -> io::Result<Self> {
+        let (jobs, queue) = sync_channel::<Job>(room);
         let (done, results) = channel();
         let wake_up = Arc::new(WakeUp::new()?);
         waiter.register(wake_up.as_fd(), token::THREADS, Interest::READ)?;
@@ -313,16 +381,13 @@ impl Threads {
     }
 }
 
-fn serve(
-    queue: &std::sync::Mutex<Receiver<Job>>,
-    done: &Sender<(usize, MediaId, Result<(), MediaError>)>,
-    wake_up: &WakeUp,
-) {
+fn serve(queue: &std::sync::Mutex<Receiver<Job>>, done: &Sender<JobResult>, wake_up: &WakeUp) {
     loop {
         let job = queue.lock().ok().and_then(|queue| queue.recv().ok());
         let Some(job) = job else { return };
         let result = execute(&job.image, job.kind, job.offset, job.len, &job.pieces);
-        if done.send((job.loan, job.id, result)).is_err() || wake_up.signal().is_err() {
+        let result = JobResult { loan: job.loan, id: job.id, due: job.due, result };
+        if done.send(result).is_err() || wake_up.signal().is_err() {
             return;
         }
     }

@@ -4,6 +4,7 @@
 //! [`node::Card`]: whatever is ready is handed in, each verb commits, and what is polled afterwards leaves.
 
 mod edges;
+mod flash;
 mod load;
 mod media;
 mod private;
@@ -17,7 +18,7 @@ use std::time::Duration;
 use base::Instant;
 use base::ids::NodeId;
 use base::ledger::RawMemory;
-use node::{Card, CardEvent, Refusal, Tenancy};
+use node::{Card, CardEvent, Persist, Refusal, Tenancy};
 
 pub(crate) use self::media::image_descriptor;
 
@@ -27,7 +28,7 @@ use self::media::Media;
 use self::private::Private;
 use self::rails::Rails;
 use crate::memory::Mapping;
-use crate::messages::{self, ToAgent, ToCard};
+use crate::messages::{self, Hex, ToAgent, ToCard};
 use crate::outbox::{Enclosure, Outbox};
 use crate::plan::{MEMORY_BYTES, Plan, RolePlan, SHARED_OFFSET, SharedCells, descriptor};
 use crate::process::{die_with_parent, inherited};
@@ -149,9 +150,12 @@ impl<'m> Driver<'m> {
             busy |= self.drive_load();
             busy |= self.edges.send(&mut self.card, self.now, &self.waiter, &mut self.to_agent)?;
             busy |= self.rails.send(&mut self.card, &mut self.private, self.now)?;
+            busy |= self.give_persist();
             self.report();
             if busy {
                 self.waiter.busy();
+                // Whoever always finds something to do must still see deadlines pass, and ask epoll.
+                self.now = now();
             } else {
                 self.rest()?;
             }
@@ -242,6 +246,11 @@ impl<'m> Driver<'m> {
                 // There was no room for the descriptors.
                 (ToCard::Shared { loan }, ..) => self.to_agent.push(ToAgent::Nonsense { loan }),
                 (ToCard::Connection { .. }, ..) => {}
+                (ToCard::Limit { loan, limit }, ..) => self.card.set_limit(self.now, loan, limit.limit()),
+                (ToCard::Grow { drive, blocks }, ..) => self.card.grow(self.now, drive, blocks),
+                (ToCard::Persisted { drive, version, kept }, ..) => {
+                    self.card.handle_persisted(self.now, drive, version, kept);
+                }
                 (ToCard::Tenancy { loan, number, node }, ..) => {
                     self.card.set_tenancy(self.now, loan, Tenancy { number, node: NodeId(node) });
                 }
@@ -249,6 +258,13 @@ impl<'m> Driver<'m> {
             }
         }
         Ok(())
+    }
+
+    /// Gives the agent what it is to keep of drives. True if there was any.
+    fn give_persist(&mut self) -> bool {
+        let Some((drive, Persist { version, bytes })) = self.card.poll_persist() else { return false };
+        self.to_agent.push(ToAgent::Persist { drive, version, record: Hex(bytes) });
+        true
     }
 
     fn report(&mut self) {
@@ -280,7 +296,8 @@ impl<'m> Driver<'m> {
         let (card, rails, now_before) = (&self.card, &self.rails, self.now);
         let (media, to_agent, private) = (&self.media, &self.to_agent, &self.private);
         let turn = self.waiter.idle(now_before, hint, || {
-            let deadline = [card.poll_timeout(), rails.poll_timeout()].into_iter().flatten().min();
+            let deadlines = [card.poll_timeout(), rails.poll_timeout(), media.poll_timeout()];
+            let deadline = deadlines.into_iter().flatten().min();
             let retries = [media.retry_after(), to_agent.retry_after()];
             let time = sleep_time(deadline.map(|deadline| deadline.since(now_before)), retries);
             if private.prepare_sleep() { time } else { Some(Duration::ZERO) }

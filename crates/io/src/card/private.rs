@@ -18,6 +18,8 @@ const RECEIVE_LIMIT: usize = 64;
 pub(super) struct Private {
     /// By loan.
     paths: Vec<Option<PrivatePath>>,
+    /// Loans that have one: mostly few of many, and each turn asks all of these.
+    attached: Vec<usize>,
     sides: Vec<Side>,
     /// Where a frame is built for which there is no room: it is lost, as on any medium.
     scrap: Box<[u8]>,
@@ -29,7 +31,8 @@ pub(super) struct Private {
 impl Private {
     pub(super) fn new(sides: Vec<Side>) -> Self {
         let paths = sides.iter().map(|_| None).collect();
-        Self { paths, sides, scrap: vec![0; FRAME_MAX].into(), is_scrapped: false, written: Vec::new() }
+        let scrap = vec![0; FRAME_MAX].into();
+        Self { paths, attached: Vec::new(), sides, scrap, is_scrapped: false, written: Vec::new() }
     }
 
     /// Memory from the agent: new, or what a dead card has used.
@@ -50,6 +53,7 @@ impl Private {
         };
         waiter.register(path.bell.as_fd(), token::PRIVATE + loan as u64, Interest::READ)?;
         self.paths[loan] = Some(path);
+        self.attached.push(loan);
         card.set_private(now, loan, true);
         Ok(())
     }
@@ -63,6 +67,7 @@ impl Private {
         waiter: &Waiter,
     ) -> io::Result<()> {
         if let Some(path) = self.paths.get_mut(loan).and_then(Option::take) {
+            self.attached.retain(|&attached| attached != loan);
             // The agent holds a copy, which would keep it in the set.
             waiter.deregister(path.bell.as_fd())?;
             card.set_private(now, loan, false);
@@ -79,7 +84,9 @@ impl Private {
         to_agent: &mut Outbox<ToAgent>,
     ) -> io::Result<bool> {
         let mut busy = false;
-        for loan in 0..self.paths.len() {
+        // Backwards, since who is given up leaves the list.
+        for at in (0..self.attached.len()).rev() {
+            let loan = self.attached[at];
             let Some(path) = self.paths[loan].as_mut().filter(|path| !path.reader.is_empty()) else {
                 continue;
             };
@@ -138,12 +145,16 @@ impl Private {
 
     /// This card is going to sleep: true if it may, because nothing has come.
     pub(super) fn prepare_sleep(&self) -> bool {
-        self.paths.iter().flatten().all(|path| path.reader.prepare_sleep())
+        self.attached().all(|path| path.reader.prepare_sleep())
     }
 
     /// This card is awake.
     pub(super) fn wake(&self) {
-        self.paths.iter().flatten().for_each(|path| path.reader.wake());
+        self.attached().for_each(|path| path.reader.wake());
+    }
+
+    fn attached(&self) -> impl Iterator<Item = &PrivatePath> {
+        self.attached.iter().filter_map(|&loan| self.paths[loan].as_ref())
     }
 
     fn give_up(

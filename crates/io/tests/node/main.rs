@@ -8,6 +8,7 @@
 mod cases;
 mod client;
 mod disk;
+mod flash;
 mod neighbours;
 mod pair;
 
@@ -18,11 +19,14 @@ const WITHOUT_RING: &str = "--without-ring";
 
 type Case = (&'static str, fn());
 
-const CASES: [Case; 13] = [
+const CASES: [Case; 16] = [
     ("disk_through_the_ring", cases::disk_through_the_ring),
     ("disk_through_threads", || without_ring("disk_through_threads")),
     ("full_disk_through_the_ring", cases::full_disk_through_the_ring),
     ("hanging_disk_leaves_the_agent_awake", cases::hanging_disk_leaves_the_agent_awake),
+    ("flash_takes_its_time", flash::takes_its_time),
+    ("flash_of_memory_survives_its_card", flash::of_memory_survives_its_card),
+    ("flash_of_a_disk_survives_its_card", flash::of_a_disk_survives_its_card),
     ("start_that_fails_is_tried_again", cases::start_that_fails_is_tried_again),
     ("clients_wait_for_descriptors", cases::clients_wait_for_descriptors),
     ("killed_client_with_a_full_ring_costs_nothing", cases::killed_client_with_a_full_ring_costs_nothing),

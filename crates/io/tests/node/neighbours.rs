@@ -26,7 +26,7 @@ fn image(place: &Place) -> std::path::PathBuf {
 
 pub(crate) fn share_memory_and_survive_kills() {
     let place = Place::new("neighbours");
-    let pair = Pair::start_with(&image(&place), &place.path(""), [true, true]);
+    let pair = Pair::start_sharing(&image(&place), &place.path(""), [true, true]);
     let mut client = Client::connect(&pair.socket);
     pair.wait_shared();
     let mut random = 1_u64;
@@ -57,7 +57,7 @@ pub(crate) fn share_memory_and_survive_kills() {
 pub(crate) fn find_a_new_agent() {
     let place = Place::new("new-agent");
     let image = image(&place);
-    let mut pair = Pair::start_with(&image, &place.path(""), [true, true]);
+    let mut pair = Pair::start_sharing(&image, &place.path(""), [true, true]);
     let mut client = Client::connect(&pair.socket);
     pair.wait_shared();
     assert_eq!(client.write(MIB, &pattern(1, 65_536)), 0);
@@ -72,7 +72,7 @@ pub(crate) fn find_a_new_agent() {
 pub(crate) fn that_do_not_want_to_share_nothing() {
     for wants in [[false, true], [true, false]] {
         let place = Place::new(if wants[0] { "unwilling-borrower" } else { "unwilling-lender" });
-        let pair = Pair::start_with(&image(&place), &place.path(""), wants);
+        let pair = Pair::start_sharing(&image(&place), &place.path(""), wants);
         let mut client = Client::connect(&pair.socket);
         let start = Instant::now();
         while start.elapsed() < Duration::from_millis(300) {
@@ -85,7 +85,7 @@ pub(crate) fn that_do_not_want_to_share_nothing() {
 /// Whoever connects to a lender and knows no key is turned away, whatever it says; loans go on.
 pub(crate) fn without_the_key_get_nothing() {
     let place = Place::new("no-key");
-    let pair = Pair::start_with(&image(&place), &place.path(""), [true, true]);
+    let pair = Pair::start_sharing(&image(&place), &place.path(""), [true, true]);
     let mut client = Client::connect(&pair.socket);
     pair.wait_shared();
     let mut random = 7_u64;
@@ -129,8 +129,8 @@ fn call() -> Option<OwnedFd> {
 /// and another loan goes on.
 pub(crate) fn that_write_rubbish_hurt_themselves() {
     let (place, bystanders) = (Place::new("rubbish"), Place::new("bystanders"));
-    let bystander = Pair::start_with(&image(&bystanders), &bystanders.path(""), [false, false]);
-    let pair = Pair::start_with(&image(&place), &place.path(""), [true, true]);
+    let bystander = Pair::start_sharing(&image(&bystanders), &bystanders.path(""), [false, false]);
+    let pair = Pair::start_sharing(&image(&place), &place.path(""), [true, true]);
     let mut by = Client::connect(&bystander.socket);
     let mut victim = Client::connect(&pair.socket);
     pair.wait_shared();
@@ -188,7 +188,7 @@ fn shared_memory() -> Option<Mapping> {
 /// Requests with pauses that are long enough for both cards to fall asleep: each is woken, and answers without any timer.
 pub(crate) fn that_sleep_are_woken() {
     let place = Place::new("sleepers");
-    let pair = Pair::start_with(&image(&place), &place.path(""), [true, true]);
+    let pair = Pair::start_sharing(&image(&place), &place.path(""), [true, true]);
     let mut client = Client::connect(&pair.socket);
     pair.wait_shared();
     let mut latencies: Vec<Duration> = (0..200)

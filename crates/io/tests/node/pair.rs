@@ -8,10 +8,13 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use ::node::{DriveConfig, Limit};
 use io::MediumKind;
-use io::agent::{Agent, AgentEvent, CardRecord, Edge, LoanEnd, LoanSpec, NodeSpec, Rail};
+use io::agent::{Agent, AgentEvent, CardRecord, DriveSpec, Edge, LoanEnd, LoanSpec, NodeSpec, Rail};
 use io::files::{Image, ImageOptions};
+use io::load::{LoadResult, LoadSpec};
 use io::udp::{RailOptions, RailSocket};
+use node::FlashConfig;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 /// Longer than anything waited for here takes.
@@ -31,19 +34,24 @@ pub(crate) struct Pair {
 impl Pair {
     /// They talk over the network alone.
     pub(crate) fn start(image: &Path, folder: &Path) -> Self {
-        Self::start_with(image, folder, [false, false])
+        Self::start_with(open(image), None, folder)
+    }
+
+    /// With the time of a flash card, over the network alone.
+    pub(crate) fn start_with(image: Image, flash: Option<FlashConfig>, folder: &Path) -> Self {
+        Self::connect(lender(image, flash, Life::default()), folder, false)
     }
 
     /// Whether lender and borrower are willing to share memory is said in `shared_memory`.
-    pub(crate) fn start_with(image: &Path, folder: &Path, shared_memory: [bool; 2]) -> Self {
-        let life = Life { incarnation: 1, port: 0, shared_memory: shared_memory[0] };
-        let (lender, to) = lender(image, life);
+    pub(crate) fn start_sharing(image: &Path, folder: &Path, shared_memory: [bool; 2]) -> Self {
+        let life = Life { shared_memory: shared_memory[0], ..Life::default() };
+        Self::connect(lender(open(image), None, life), folder, shared_memory[1])
+    }
+
+    fn connect((lender, to): (Node, SocketAddr), folder: &Path, shared_memory: bool) -> Self {
         let socket = folder.join("nbd");
         let listener = Some(UnixListener::bind(&socket).unwrap());
-        let edge = Edge::Nbd { path: socket.clone(), listener };
-        let end = LoanEnd::Borrow { peers: vec![to], edge, io_timeout: PATIENCE };
-        let life = Life { incarnation: 1, port: 0, shared_memory: shared_memory[1] };
-        let borrower = Node::start(spec("borrower", borrower_id(), bind(0), end, life));
+        let borrower = borrower(to, Edge::Nbd { path: socket.clone(), listener }, shared_memory);
         Self { lender, borrower, socket }
     }
 
@@ -51,7 +59,7 @@ impl Pair {
     pub(crate) fn restart_lender(&mut self, image: &Path, port: u16) {
         self.lender.end();
         let life = Life { incarnation: 2, port, shared_memory: true };
-        (self.lender, _) = lender(image, life);
+        (self.lender, _) = lender(open(image), None, life);
     }
 
     /// Waits until both cards speak through memory that they share.
@@ -60,6 +68,15 @@ impl Pair {
             node.wait_for("memory is shared", || node.shared.memory.lock().unwrap().is_some_and(|up| up));
         }
     }
+}
+
+/// What a borrower's card measures on its own, of memory with the time of a flash card.
+pub(crate) fn measure(bytes: u64, flash: FlashConfig, load: LoadSpec) -> LoadResult {
+    let (_lender, to) = lender(Image::ram(bytes).unwrap(), Some(flash), Life::default());
+    let borrower = borrower(to, Edge::Load(load), false);
+    let ended = |node: &Node| *node.shared.load.lock().unwrap();
+    borrower.wait_until("the load has ended", |_| ended(&borrower).is_some());
+    ended(&borrower).unwrap()
 }
 
 /// The lender's identity: that of no other test on this machine, since its neighbours find it by that.
@@ -71,20 +88,40 @@ fn borrower_id() -> u64 {
     lender_id() + 1
 }
 
+/// One life of a node.
 struct Life {
     incarnation: u64,
     port: u16,
     shared_memory: bool,
 }
 
-fn lender(image: &Path, life: Life) -> (Node, SocketAddr) {
-    // The card of a lender that was here before may still be dying.
-    let image =
-        Image::open(image, &ImageOptions { lock_patience: PATIENCE, ..ImageOptions::default() }).unwrap();
+impl Default for Life {
+    fn default() -> Self {
+        Self { incarnation: 1, port: 0, shared_memory: false }
+    }
+}
+
+/// The card of a lender that was here before may still be dying.
+fn open(image: &Path) -> Image {
+    Image::open(image, &ImageOptions { lock_patience: PATIENCE, ..ImageOptions::default() }).unwrap()
+}
+
+fn lender(image: Image, flash: Option<FlashConfig>, life: Life) -> (Node, SocketAddr) {
     let socket = bind(life.port);
     let local = socket.local();
-    let end = LoanEnd::Lend { image, block_size: 512, source: "test".to_owned() };
-    (Node::start(spec("lender", lender_id(), socket, end, life)), local)
+    let mut config = DriveConfig::new(image.info().bytes / 512, 512, 7);
+    config.volatile_cache = !image.info().memory_backed;
+    let end = LoanEnd::Lend { drive: 0, controller: 0, limit: Limit::NONE };
+    let mut spec = spec("lender", lender_id(), socket, end, life);
+    let (name, source) = ("nvme0".to_owned(), "test".to_owned());
+    spec.drives.push(DriveSpec { name, image, config, flash, source });
+    (Node::start(spec), local)
+}
+
+fn borrower(to: SocketAddr, edge: Edge, shared_memory: bool) -> Node {
+    let end = LoanEnd::Borrow { peers: vec![to], edge, io_timeout: PATIENCE };
+    let life = Life { shared_memory, ..Life::default() };
+    Node::start(spec("borrower", borrower_id(), bind(0), end, life))
 }
 
 fn bind(port: u16) -> RailSocket {
@@ -103,7 +140,15 @@ fn spec(name: &str, node: u64, socket: RailSocket, end: LoanEnd, life: Life) -> 
     };
     let rails = vec![Rail { name: "rail0".to_owned(), socket }];
     let Life { incarnation, shared_memory, .. } = life;
-    NodeSpec { name: name.to_owned(), node, incarnation, rails, loans: vec![loan], shared_memory }
+    NodeSpec {
+        name: name.to_owned(),
+        node,
+        incarnation,
+        rails,
+        drives: Vec::new(),
+        loans: vec![loan],
+        shared_memory,
+    }
 }
 
 /// A node. Its agent lives in a thread of its own, because the kernel ends a card with the thread that started it.
@@ -119,6 +164,7 @@ struct Shared {
     /// Whether memory is shared, and the peer answers there.
     memory: Mutex<Option<bool>>,
     local: Mutex<Option<SocketAddr>>,
+    load: Mutex<Option<LoadResult>>,
     turns: AtomicU64,
     end: AtomicBool,
 }
@@ -230,9 +276,11 @@ fn drive(mut agent: Agent, shared: &Shared) {
         let mut watched = [PollFd::from_borrowed_fd(agent.as_fd(), PollFlags::IN)];
         rustix::event::poll(&mut watched, Some(&timeout)).unwrap();
         for event in agent.turn().unwrap() {
-            // A role makes it durable first.
-            if let AgentEvent::Tenant { loan, tenancy } = event {
-                agent.set_tenancy(loan, tenancy);
+            match event {
+                AgentEvent::LoadEnded(_, result) => *shared.load.lock().unwrap() = Some(result),
+                // A role makes it durable first.
+                AgentEvent::Tenant { loan, tenancy } => agent.set_tenancy(loan, tenancy),
+                _ => {}
             }
         }
         shared.turns.fetch_add(1, Ordering::Relaxed);

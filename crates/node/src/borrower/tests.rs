@@ -54,7 +54,9 @@ impl Lender {
         let mut bytes = [0; size_of::<SubmissionEntry>()];
         drive.driver.memory_read(u64::from(self.answered % 16) * 64, &mut bytes);
         let entry = SubmissionEntry::read_from_bytes(&bytes).unwrap();
-        if entry.admin_opcode() == AdminOpcode::IDENTIFY && entry.cdw10.get() != 1 {
+        if entry.admin_opcode() == AdminOpcode::IDENTIFY && entry.cdw10.get() == 2 {
+            write(drive, IDENTIFY, &1_u32.to_le_bytes());
+        } else if entry.admin_opcode() == AdminOpcode::IDENTIFY && entry.cdw10.get() == 0 {
             // 1024 blocks of 512 bytes.
             write(drive, IDENTIFY, &1024_u64.to_le_bytes());
             write(drive, IDENTIFY + 128, &[0, 0, 9, 0]);

@@ -1,7 +1,7 @@
 //! Puts a [`ConfigLayout`] together: header, BARs, then capabilities in the order they are asked for.
 
 use super::{BarLayout, CapabilityOffsets, ConfigLayout, ConfigState, DWORDS, DwordLayout, NO_SLOT};
-use crate::capability::{aer, express, msix, power, serial_number};
+use crate::capability::{aer, express, msix, power, serial_number, sriov};
 use crate::spec::header::{
     BAR_0, BAR_64, BAR_COUNT, BAR_PREFETCHABLE, CACHE_LINE, CAPABILITIES_POINTER, CLASS, COMMAND,
     COMMAND_BUS_MASTER, COMMAND_INTERRUPT_DISABLE, COMMAND_MEMORY_SPACE, COMMAND_PARITY_ERROR_RESPONSE,
@@ -143,6 +143,14 @@ impl ConfigBuilder {
     #[must_use]
     pub fn serial_number(mut self, number: u64) -> Self {
         serial_number::add(&mut self, number);
+        self
+    }
+
+    /// Adds the Single Root I/O Virtualization capability of a physical function, and ARI in front of it.
+    #[must_use]
+    pub fn sriov(mut self, options: &sriov::SrIovOptions) -> Self {
+        sriov::add_ari(&mut self);
+        sriov::add(&mut self, options);
         self
     }
 

@@ -226,6 +226,34 @@ fn reset_values_of_the_state_are_the_layout() {
 }
 
 #[test]
+fn a_physical_function_describes_its_virtual_ones() {
+    use crate::capability::sriov::{self, SrIovOptions};
+    use crate::spec::capability::{EXTENDED_ARI, EXTENDED_SRIOV};
+    let options = SrIovOptions {
+        total: 64,
+        first_offset: 1,
+        stride: 1,
+        device: 0x0001,
+        bars: vec![(0, 0x1_0000, false), (4, 0x8_0000, true)],
+    };
+    let layout = ConfigBuilder::endpoint(1, 2).advanced_error_reporting().sriov(&options).build();
+    let mut space = ConfigSpace::new(Arc::new(layout.clone()));
+    assert!(find_extended(|at| layout.initial(at), EXTENDED_ARI).is_some());
+    let at = find_extended(|at| layout.initial(at), EXTENDED_SRIOV).unwrap();
+    let read = |space: &ConfigSpace, offset| space.layout().read_register(space.state(), at + offset);
+    assert_eq!(read(&space, sriov::TOTAL_VFS), 0x0040_0040);
+    assert_eq!((read(&space, sriov::ROUTING), read(&space, sriov::VF_DEVICE)), (0x0001_0001, 0x0001_0000));
+    // A sized BAR tells its bytes and keeps its flags.
+    space.write(usize::from(at + sriov::VF_BARS), &[0xff; 8]);
+    assert_eq!(read(&space, sriov::VF_BARS), 0xffff_0004);
+    space.write(usize::from(at + sriov::VF_BARS + 16), &[0xff; 4]);
+    assert_eq!(read(&space, sriov::VF_BARS + 16), 0xfff8_000c);
+    space.write(usize::from(at + sriov::NUM_VFS), &64_u16.to_le_bytes());
+    space.write(usize::from(at + sriov::CONTROL), &[0xff; 4]);
+    assert_eq!((read(&space, sriov::NUM_VFS), read(&space, sriov::CONTROL)), (64, 0x19));
+}
+
+#[test]
 #[should_panic(expected = "outside of BAR 4")]
 fn pending_bits_must_fit_their_bar() {
     let location = MsixLocation { pending_offset: 0x1000, ..LOCATION };

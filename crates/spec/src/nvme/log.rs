@@ -189,6 +189,57 @@ pub struct FirmwareSlotLog {
 
 const _: () = assert!(size_of::<FirmwareSlotLog>() == 512);
 
+/// One result of the Device Self-test log page, 28 bytes (NVMe 2.0 §5.16.1.7).
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(C)]
+pub struct SelfTestResult {
+    /// Result in 3:0 (0 passed, 7 a segment failed, 0xf not used), Self-test Code in 7:4.
+    pub status: u8,
+    /// The segment that failed.
+    pub segment: u8,
+    /// Which of the fields below are valid: NSID (0), FLBA (1), SCT (2), SC (3).
+    pub valid: u8,
+    /// Reserved.
+    pub reserved_3: u8,
+    /// Power On Hours when the test ended.
+    pub power_on_hours: U64,
+    /// Namespace of the failure.
+    pub nsid: U32,
+    /// Failing LBA.
+    pub lba: U64,
+    /// Status Code Type of the failure.
+    pub sct: u8,
+    /// Status Code of the failure.
+    pub sc: u8,
+    /// Vendor specific.
+    pub vendor: [u8; 2],
+}
+
+const _: () = assert!(size_of::<SelfTestResult>() == 28);
+
+impl SelfTestResult {
+    /// Result of an entry that is not used.
+    pub const UNUSED: u8 = 0xf;
+}
+
+/// Device Self-test, 564 bytes (NVMe 2.0 §5.16.1.7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct SelfTestLog {
+    /// The test under way: 0 none, 1 short, 2 extended.
+    pub current: u8,
+    /// How far it is, in percent.
+    pub completion: u8,
+    /// Reserved.
+    pub reserved_2: [u8; 2],
+    /// Results, the newest first.
+    pub results: [SelfTestResult; 20],
+}
+
+const _: () = assert!(size_of::<SelfTestLog>() == 564);
+
 /// Commands Supported and Effects, 4096 bytes (NVMe 2.0 §5.16.1.6): one [`CommandEffects`] per opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]

@@ -5,12 +5,15 @@
 
 pub mod admin;
 pub mod command;
+pub mod copy;
 pub mod event;
 pub mod feature;
 pub mod identify;
 pub mod log;
+pub mod namespace;
 pub mod prp;
 pub mod registers;
+pub mod sgl;
 pub mod status;
 
 pub use admin::{
@@ -21,6 +24,7 @@ pub use command::{
     AdminOpcode, CompletionEntry, DataTransfer, DatasetManagementRange, FusedOperation, IoControl, NvmOpcode,
     SubmissionEntry,
 };
+pub use copy::{CopyControl, CopyRange};
 pub use event::{AsyncEvent, AsyncEventType};
 pub use feature::{FeatureId, FeatureSelect};
 pub use identify::{
@@ -28,8 +32,14 @@ pub use identify::{
     NvmIdentifyController, PowerStateDescriptor,
 };
 pub use log::{
-    CommandEffects, CommandsSupportedAndEffects, ErrorLogEntry, FirmwareSlotLog, LogPageId, SmartLog,
+    CommandEffects, CommandsSupportedAndEffects, ErrorLogEntry, FirmwareSlotLog, LogPageId, SelfTestLog,
+    SelfTestResult, SmartLog,
 };
+pub use namespace::{
+    ControllerList, NamespaceAttachment, NamespaceAttachmentSelect, NamespaceManagement,
+    NamespaceManagementSelect,
+};
+pub use sgl::{SglDescriptor, SglType};
 pub use status::{Status, StatusCodeType};
 
 /// The namespace id that stands for all namespaces a controller has attached (NVMe 2.0 §3.2.1.2).

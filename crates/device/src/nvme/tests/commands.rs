@@ -8,7 +8,6 @@ use spec::nvme::{
 
 use super::*;
 
-const DATA: u64 = 0x10_0000;
 const LIST: u64 = 0x8_0000;
 
 fn status(completion: CompletionEntry) -> Status {
@@ -20,7 +19,7 @@ fn a_host_finds_what_linux_looks_for() {
     with_rig(config(), |rig| {
         assert_eq!(rig.controller.config_read(0x08) >> 8, 0x01_0802);
         let cap = registers::Cap(u64::from(rig.read32(4)) << 32 | u64::from(rig.read32(0)));
-        assert_eq!((cap.mqes(), cap.cqr(), cap.dstrd(), cap.mpsmin(), cap.mpsmax()), (1023, true, 0, 0, 0));
+        assert_eq!((cap.mqes(), cap.cqr(), cap.dstrd(), cap.mpsmin(), cap.mpsmax()), (1023, false, 0, 0, 0));
         assert!(cap.css_nvm() && cap.crwms() && cap.cmbs() && cap.to() == 20);
         assert_eq!(rig.read32(registers::VS), 0x0002_0000);
         assert_eq!(rig.read32(registers::CMBSZ), 0);
@@ -39,7 +38,7 @@ fn a_host_finds_what_linux_looks_for() {
         assert_eq!(status(rig.admin(identify(Cns::ACTIVE_NAMESPACES, 0))), Status::SUCCESS);
         assert_eq!(rig.host[DATA as usize..][..8], [1, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(status(rig.admin(identify(Cns::NAMESPACE_DESCRIPTORS, 1))), Status::SUCCESS);
-        assert_eq!(NamespaceIdentifiers::new(&rig.host[DATA as usize..][..4096]).count(), 2);
+        assert_eq!(NamespaceIdentifiers::new(&rig.host[DATA as usize..][..4096]).count(), 3);
         for (cns, nsid, expected) in [
             (Cns::IO_NAMESPACE, 1, Status::SUCCESS),
             (Cns::IO_CONTROLLER, 0, Status::SUCCESS),
@@ -107,7 +106,7 @@ fn wrong_arguments_have_their_status() {
     with_rig(config(), |rig| {
         rig.start();
         let read = |slba, nlb| SubmissionEntry::read(3, 1, slba, nlb).with_prps(DATA, DATA + 0x1000);
-        let sgl = SubmissionEntry { flags: 0x40, ..read(0, 1) };
+        let reserved = SubmissionEntry { flags: 0xc0, ..read(0, 1) };
         let chained = SubmissionEntry::read(3, 1, 0, 64).with_prps(DATA, LIST + 0xff8);
         rig.host[LIST as usize + 0xff8..][..8].copy_from_slice(&(LIST + 0x2008).to_le_bytes());
         for (entry, expected) in [
@@ -120,11 +119,11 @@ fn wrong_arguments_have_their_status() {
             (read(0, 64).with_prps(DATA, LIST + 4), Status::PRP_OFFSET_INVALID),
             (chained, Status::PRP_OFFSET_INVALID),
             (read(0, 64).with_prps(DATA, !7), Status::DATA_TRANSFER_ERROR),
-            (sgl, Status::INVALID_FIELD),
-            (read(0, 1).with_fused(FusedOperation::FIRST), Status::INVALID_FIELD),
+            (reserved, Status::INVALID_FIELD),
+            (read(0, 1).with_fused(FusedOperation::FIRST), Status::ABORTED_MISSING_FUSED),
             (SubmissionEntry::read(3, 2, 0, 1), Status::INVALID_NAMESPACE_OR_FORMAT),
             (SubmissionEntry::read(3, NSID_ALL, 0, 1), Status::INVALID_NAMESPACE_OR_FORMAT),
-            (SubmissionEntry::nvm(NvmOpcode::COMPARE, 3, 1), Status::INVALID_OPCODE),
+            (SubmissionEntry::nvm(NvmOpcode::RESERVATION_ACQUIRE, 3, 1), Status::INVALID_OPCODE),
             (SubmissionEntry::write(3, 1, 0, 1).with_prps(1 << 40, 0), Status::DATA_TRANSFER_ERROR),
             (SubmissionEntry::write_zeroes(3, 1, 2000, 100, false), Status::LBA_OUT_OF_RANGE),
         ] {
@@ -164,11 +163,10 @@ fn queues_are_created_and_deleted_only_where_that_makes_sense() {
         for (entry, expected) in [
             (CreateIoCompletionQueue { qid: 0, ..cq }.entry(1), Status::INVALID_QUEUE_ID),
             (CreateIoCompletionQueue { qid: 1, ..cq }.entry(1), Status::INVALID_QUEUE_ID),
-            (CreateIoCompletionQueue { qid: 17, ..cq }.entry(1), Status::INVALID_QUEUE_ID),
+            (CreateIoCompletionQueue { qid: 65, ..cq }.entry(1), Status::INVALID_QUEUE_ID),
             (CreateIoCompletionQueue { entries: 1, ..cq }.entry(1), Status::INVALID_QUEUE_SIZE),
             (CreateIoCompletionQueue { entries: 1025, ..cq }.entry(1), Status::INVALID_QUEUE_SIZE),
-            (CreateIoCompletionQueue { vector: 17, ..cq }.entry(1), Status::INVALID_INTERRUPT_VECTOR),
-            (CreateIoCompletionQueue { contiguous: false, ..cq }.entry(1), Status::INVALID_FIELD),
+            (CreateIoCompletionQueue { vector: 64, ..cq }.entry(1), Status::INVALID_INTERRUPT_VECTOR),
             (CreateIoCompletionQueue { base: 0x20_0010, ..cq }.entry(1), Status::PRP_OFFSET_INVALID),
             (CreateIoCompletionQueue { base: BUFFER, ..cq }.entry(1), Status::INVALID_USE_OF_CMB),
             (CreateIoSubmissionQueue { qid: 2, ..sq }.entry(1), Status::INVALID_QUEUE_ID),
@@ -295,7 +293,7 @@ fn features_and_log_pages() {
         let set = |fid, dw11| SetFeatures { fid, save: false, nsid: 0, dw11, dw12: 0 }.entry(1);
         let get = |fid, dw11| GetFeatures { fid, select: FeatureSelect::CURRENT, nsid: 0, dw11 }.entry(1);
         let queues = rig.admin(set(FeatureId::NUMBER_OF_QUEUES, 0x003f_003f));
-        assert_eq!(NumberOfQueues(queues.dw0.get()), NumberOfQueues::from_counts(16, 16));
+        assert_eq!(NumberOfQueues(queues.dw0.get()), NumberOfQueues::from_counts(64, 64));
         for (fid, dw11, value) in [
             (FeatureId::ARBITRATION, 0x0102_0303, 0x0102_0303),
             (FeatureId::TEMPERATURE_THRESHOLD, 0x150, 0x150),

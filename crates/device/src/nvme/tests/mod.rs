@@ -1,8 +1,14 @@
 //! A host, a disk and a stream's stand-in around a controller, which may die before any store.
 
 mod commands;
+mod conformance;
+mod fused;
 mod kills;
+mod model;
+mod queues;
 mod resets;
+mod sgls;
+mod shared;
 
 use std::cell::{Cell as StdCell, RefCell};
 use std::collections::VecDeque;
@@ -17,11 +23,16 @@ use spec::nvme::{
 };
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::{Config, Controller, MEMORY_BUFFER_BAR, NvmeCells, REGISTERS_BAR, VECTORS_OFFSET};
+use super::{
+    Config, Controller, MEMORY_BUFFER_BAR, NvmeCells, REGISTERS_BAR, Subsystem, SubsystemCells,
+    VECTORS_OFFSET,
+};
 use crate::function::{Dma, DmaError, DmaId, Function, MediaError, MediaId, MediaKind};
 
 const NOW: Instant = Instant::ZERO;
 const HOST_BYTES: usize = 4 << 20;
+/// Identify Controller's and others' answers, and data.
+const DATA: u64 = 0x10_0000;
 const MESSAGES: u64 = 0xfee0_0000;
 /// Where the buffer's BAR lies on the host's bus.
 const BUFFER: u64 = 0x10_0000_0000;
@@ -31,10 +42,31 @@ const MAX_PAYLOAD: usize = 1024;
 #[derive(FromBytes)]
 #[repr(C)]
 struct Root {
-    pages: PageCells,
-    nvme: NvmeCells,
+    drive: SubsystemCells,
+    functions: [Function0; FUNCTIONS],
     /// The last input that was taken in.
     done: Cell<u64>,
+}
+
+/// One function with a pool of its own.
+#[derive(FromBytes)]
+#[repr(C)]
+struct Function0 {
+    pages: PageCells,
+    nvme: NvmeCells,
+}
+
+/// Controllers of the drive that the tests can have.
+const FUNCTIONS: usize = 3;
+
+/// A host with its own function of the drive.
+struct Seat<'m> {
+    controller: Controller<'m>,
+    host: Vec<u8>,
+    reads: VecDeque<(DmaId, u64, usize)>,
+    media: VecDeque<Op>,
+    messages: Vec<(u64, u32)>,
+    queues: Vec<Queue>,
 }
 
 struct Killed;
@@ -68,6 +100,8 @@ enum Input {
     Release(Vec<PageIndex>),
     Timeout,
     Reset,
+    Persisted(u64, bool),
+    Grow(u64),
 }
 
 #[derive(Clone, Debug)]
@@ -77,6 +111,13 @@ struct Op {
     offset: usize,
     len: usize,
     pages: Vec<PageIndex>,
+}
+
+impl Op {
+    fn new(op: &crate::function::MediaOp<'_>) -> Self {
+        let (offset, len) = (op.offset as usize, op.len as usize);
+        Self { id: op.id, kind: op.kind, offset, len, pages: op.pages.to_vec() }
+    }
 }
 
 struct Queue {
@@ -111,6 +152,16 @@ struct Rig<'m> {
     lenient: bool,
     /// What the medium answers.
     media_result: Result<(), MediaError>,
+    /// The present time.
+    now: Instant,
+    /// Which function the fields above belong to, and the others.
+    selected: usize,
+    others: Vec<Option<Seat<'m>>>,
+    /// What the owner has kept last, and whether it can.
+    kept: Option<Vec<u8>>,
+    keeps: bool,
+    /// Offers the work of the media in another order than it was given.
+    shuffle: Option<u64>,
 }
 
 fn silence_kills() {
@@ -141,11 +192,23 @@ impl<'m> Rig<'m> {
         let memory = arena.zeroed::<Root>();
         let ledger = memory.ledger::<Root>(Some(hook), rules);
         let disk = vec![0; (config.blocks * u64::from(config.block_size)) as usize];
+        let others = (0..=usize::from(config.functions))
+            .map(|index| {
+                (index > 0).then(|| Seat {
+                    controller: Self::card(&ledger, &config, index),
+                    host: vec![0; HOST_BYTES],
+                    reads: VecDeque::new(),
+                    media: VecDeque::new(),
+                    messages: Vec::new(),
+                    queues: Vec::new(),
+                })
+            })
+            .collect();
         Self {
             memory,
             hook,
             rules,
-            controller: Self::card(&ledger, &config),
+            controller: Self::card(&ledger, &config, 0),
             ledger,
             config,
             host: vec![0; HOST_BYTES],
@@ -160,16 +223,51 @@ impl<'m> Rig<'m> {
             deadly: false,
             lenient: false,
             media_result: Ok(()),
+            now: NOW,
+            selected: 0,
+            others,
+            kept: None,
+            keeps: true,
+            shuffle: None,
         }
     }
 
-    fn card(ledger: &Ledger<'m, Root>, config: &Config) -> Controller<'m> {
-        let pages = Pages::new(&ledger.root.pages, ledger.journal);
-        Controller::new(&ledger.root.nvme, pages, ledger.journal, config.clone())
+    /// Turns to another function and its host.
+    fn select(&mut self, index: usize) {
+        if index == self.selected {
+            return;
+        }
+        let mut seat = self.others[index].take().expect("the drive has that function");
+        std::mem::swap(&mut seat.controller, &mut self.controller);
+        std::mem::swap(&mut seat.host, &mut self.host);
+        std::mem::swap(&mut seat.reads, &mut self.reads);
+        std::mem::swap(&mut seat.media, &mut self.media);
+        std::mem::swap(&mut seat.messages, &mut self.messages);
+        std::mem::swap(&mut seat.queues, &mut self.queues);
+        self.others[self.selected] = Some(seat);
+        self.selected = index;
+        self.wake();
+    }
+
+    /// What became due while another function was looked at.
+    fn wake(&mut self) {
+        while self.controller.poll_timeout().is_some_and(|at| at <= self.now) {
+            self.step(Input::Timeout);
+        }
+    }
+
+    fn card(ledger: &Ledger<'m, Root>, config: &Config, index: usize) -> Controller<'m> {
+        let function = &ledger.root.functions[index];
+        let pages = Pages::new(&function.pages, ledger.journal);
+        if config.functions == 0 {
+            return Controller::new(&function.nvme, pages, ledger.journal, config.clone());
+        }
+        let drive = Subsystem::new(&ledger.root.drive, ledger.journal, config.clone());
+        Controller::in_subsystem(&function.nvme, pages, &drive, index as u16)
     }
 
     fn pages(&self) -> Pages<'m> {
-        Pages::new(&self.ledger.root.pages, self.ledger.journal)
+        Pages::new(&self.ledger.root.functions[self.selected].pages, self.ledger.journal)
     }
 
     /// The old card is dead: whatever it gave to the medium may or may not have happened.
@@ -182,7 +280,16 @@ impl<'m> Rig<'m> {
         }
         self.ledger = self.memory.ledger::<Root>(Some(self.hook), self.rules);
         self.ledger.journal.roll_back();
-        self.controller = Self::card(&self.ledger, &self.config);
+        self.controller = Self::card(&self.ledger, &self.config, self.selected);
+        for index in 0..self.others.len() {
+            let Some(mut seat) = self.others[index].take() else { continue };
+            seat.controller = Self::card(&self.ledger, &self.config, index);
+            seat.media.clear();
+            while let Some(op) = seat.controller.poll_media() {
+                seat.media.push_back(Op::new(&op));
+            }
+            self.others[index] = Some(seat);
+        }
     }
 
     /// One step: the input, the drain contract, the commit; then the outputs have their effect.
@@ -213,41 +320,48 @@ impl<'m> Rig<'m> {
             if !released.is_empty() {
                 self.step(Input::Release(released));
             }
-            if self.controller.poll_timeout().is_some() {
+            if self.controller.poll_timeout().is_some_and(|at| at <= self.now) {
                 self.step(Input::Timeout);
+            }
+            if let Some(persist) = self.controller.subsystem().poll_persist() {
+                if self.keeps {
+                    self.kept = Some(persist.bytes);
+                }
+                self.step(Input::Persisted(persist.version, self.keeps));
             }
             return;
         }
     }
 
     fn attempt(&mut self, input: &Input, sent: &RefCell<Vec<Dma>>, ops: &mut Vec<Op>) {
-        let pages = self.pages();
+        let (pages, now) = (self.pages(), self.now);
         match input.clone() {
-            Input::Write(bar, offset, bytes) => self.controller.write(NOW, bar, offset, &bytes),
-            Input::Config(register, value) => self.controller.config_write(NOW, register, value, 0xf),
+            Input::Write(bar, offset, bytes) => self.controller.write(now, bar, offset, &bytes),
+            Input::Config(register, value) => self.controller.config_write(now, register, value, 0xf),
             Input::Data(id, offset, data, last) => {
-                self.controller.handle_dma_data(NOW, id, offset, &data, last);
+                self.controller.handle_dma_data(now, id, offset, &data, last);
             }
             Input::Error(id) => {
-                self.controller.handle_dma_error(NOW, id, DmaError::UnsupportedRequest);
+                self.controller.handle_dma_error(now, id, DmaError::UnsupportedRequest);
             }
-            Input::Media(id, result) => self.controller.handle_media(NOW, id, result),
+            Input::Media(id, result) => self.controller.handle_media(now, id, result),
             Input::Release(released) => released.iter().for_each(|page| pages.release(*page)),
-            Input::Timeout => self.controller.handle_timeout(NOW),
-            Input::Reset => self.controller.reset(NOW),
+            Input::Timeout => self.controller.handle_timeout(now),
+            Input::Reset => self.controller.reset(now),
+            Input::Persisted(version, kept) => self.controller.subsystem().handle_persisted(version, kept),
+            Input::Grow(blocks) => self.controller.subsystem().grow(blocks),
         }
         self.ledger.root.done.set(self.ledger.journal, self.inputs);
         loop {
             let before = (sent.borrow().len(), ops.len());
-            while let Some(dma) = self.controller.poll_dma(NOW, MAX_PAYLOAD) {
+            while let Some(dma) = self.controller.poll_dma(now, MAX_PAYLOAD) {
                 if let Dma::Write { payload: Payload::Page(slice), .. } = &dma {
                     pages.retain(slice.page);
                 }
                 sent.borrow_mut().push(dma);
             }
             while let Some(op) = self.controller.poll_media() {
-                let (id, kind, pages) = (op.id, op.kind, op.pages.to_vec());
-                ops.push(Op { id, kind, offset: op.offset as usize, len: op.len as usize, pages });
+                ops.push(Op::new(&op));
             }
             if (sent.borrow().len(), ops.len()) == before {
                 return;
@@ -257,8 +371,7 @@ impl<'m> Rig<'m> {
 
     fn drain_media(&mut self) {
         while let Some(op) = self.controller.poll_media() {
-            let (id, kind, pages) = (op.id, op.kind, op.pages.to_vec());
-            let op = Op { id, kind, offset: op.offset as usize, len: op.len as usize, pages };
+            let op = Op::new(&op);
             self.media.push_back(op);
         }
     }
@@ -341,11 +454,19 @@ impl<'m> Rig<'m> {
 
     /// Ends one piece of work of the medium.
     fn end_media(&mut self) -> bool {
-        let Some(op) = self.media.front().cloned() else { return false };
+        if self.media.is_empty() {
+            return false;
+        }
+        let at = self.shuffle.as_mut().map_or(0, |seed| {
+            *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (*seed >> 33) as usize
+        });
+        let at = at % self.media.len();
+        let op = self.media[at].clone();
         if self.media_result.is_ok() {
             self.execute(&op);
         }
-        self.media.pop_front();
+        self.media.remove(at);
         self.step(Input::Media(op.id, self.media_result));
         true
     }
@@ -364,7 +485,7 @@ impl<'m> Rig<'m> {
 
     fn read32(&mut self, offset: u64) -> u32 {
         let mut bytes = [0; 4];
-        self.controller.read(NOW, REGISTERS_BAR, offset, &mut bytes);
+        self.controller.read(self.now, REGISTERS_BAR, offset, &mut bytes);
         u32::from_le_bytes(bytes)
     }
 
@@ -413,7 +534,7 @@ impl<'m> Rig<'m> {
         let completion = CreateIoCompletionQueue {
             qid,
             entries: QUEUE_ENTRIES,
-            vector: qid,
+            vector: qid % crate::nvme::VECTORS as u16,
             interrupts: true,
             contiguous: true,
             base: cq,

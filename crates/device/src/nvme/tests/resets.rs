@@ -3,8 +3,6 @@ use spec::nvme::registers::{CC, ShutdownStatus};
 
 use super::*;
 
-const DATA: u64 = 0x10_0000;
-
 /// One command in each kind of trouble: fetched, loading, at the medium.
 fn load(rig: &mut Rig<'_>) {
     let write = SubmissionEntry::write(1, 1, 0, 8).with_prps(DATA, 0);

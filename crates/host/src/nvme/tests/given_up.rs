@@ -173,3 +173,25 @@ fn a_card_killed_at_every_store_takes_back_what_was_given_up() {
         given_up(Some(kill));
     }
 }
+
+#[test]
+fn a_flush_waits_for_whatever_was_given_up() {
+    with_world(|world| {
+        world.ready();
+        world.model.hang = true;
+        world.submit(1, BlockKind::Write, 0, 8, 1);
+        world.settle();
+        abandon(world, 1);
+        world.submit(2, BlockKind::Flush, 0, 0, 0);
+        world.settle();
+        let ledger = world.calm();
+        assert_eq!(
+            driver(&ledger).cells.issued.get(),
+            1,
+            "the flush would not find the write, which comes behind it"
+        );
+        world.model.hang = false;
+        world.pass_until("flush", |world| world.done.len() == 2);
+        assert_eq!(world.results(), [(1, IO), (2, Ok(()))]);
+    });
+}

@@ -378,9 +378,11 @@ CmbLocation: CmbSize Backoff Backoff Backoff -
 CmbSize: Enabling Backoff Backoff Backoff -
 CmbStatus: Enabling Backoff Backoff Backoff -
 Enabling: IdentifyController Backoff - Backoff -
-IdentifyController: - Backoff Backoff IdentifyNamespace -
+IdentifyController: - Backoff Backoff IdentifyList -
+IdentifyList: - Backoff Backoff IdentifyNamespace -
 IdentifyNamespace: - Backoff Backoff WriteCache -
 WriteCache: - Backoff Backoff QueueCount -
+Events: - Backoff Backoff QueueCount -
 QueueCount: - Backoff Backoff CreateCq -
 CreateCq: - Backoff Backoff CreateSq -
 CreateSq: - Backoff Backoff ShuttingDown -

@@ -48,6 +48,8 @@ pub(super) struct Model {
     pub(super) with_cmb: bool,
     pub(super) with_msix: bool,
     pub(super) read_only: bool,
+    /// Other controllers may have the namespace.
+    pub(super) shared: bool,
     /// How the next I/O commands end, instead of with success.
     pub(super) statuses: VecDeque<Status>,
     /// Reads and configuration accesses that are answered with a time-out.
@@ -85,6 +87,7 @@ impl Model {
             with_cmb: true,
             with_msix: true,
             read_only: false,
+            shared: false,
             statuses: VecDeque::new(),
             lost: 0,
             hang: false,
@@ -289,10 +292,12 @@ impl Model {
                 data.oncs = Oncs(0).with_dataset_management(true).with_write_zeroes(true).0.into();
                 self.send(entry, data.as_bytes(), out);
             }
+            AdminOpcode::IDENTIFY if entry.cdw10.get() == 2 => self.send(entry, &[1, 0, 0, 0], out),
             AdminOpcode::IDENTIFY => {
                 let mut data = IdentifyNamespace::new_zeroed();
                 data.nsze = ((self.disk.len() / BLOCK) as u64).into();
                 data.nsattr = self.read_only.into();
+                data.nmic = self.shared.into();
                 data.lbaf[0].lbads = self.block_shift;
                 self.send(entry, data.as_bytes(), out);
             }

@@ -46,6 +46,25 @@ fn a_power_loss_of_the_lender_loses_no_answered_write() {
 }
 
 #[test]
+fn in_a_shared_namespace_nothing_is_written_again_and_nothing_lost() {
+    with_world(|world| {
+        world.model.shared = true;
+        world.ready();
+        world.submit(1, BlockKind::Write, 10, 4, 0x10);
+        world.submit(2, BlockKind::WriteZeroes, 12, 1, 0);
+        world.settle();
+        assert_eq!((world.results().len(), world.driver().kept()), (2, (0, 0)));
+        let before = world.model.disk.clone();
+        world.model.log.clear();
+        world.lose_power();
+        world.ready();
+        world.settle();
+        assert!(world.model.disk == before, "what was answered was durable");
+        assert!(world.model.log.is_empty(), "another one may have written since");
+    });
+}
+
+#[test]
 fn a_flush_releases_what_had_ended_when_it_was_issued() {
     with_world(|world| {
         world.ready();

@@ -1,0 +1,205 @@
+//! What a drive is made for.
+
+use core::fmt;
+
+use super::cells::{CONTROLLERS, NAMESPACES};
+use super::limit::Limit;
+use super::subsystem::record;
+
+/// Most virtual functions of a drive.
+pub const FUNCTIONS_MAX: u16 = CONTROLLERS as u16 - 1;
+
+/// What a drive is made for: the same for every card on one ledger, and for every controller of the drive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Logical blocks of the medium, at least 1, in units of `block_size`.
+    pub blocks: u64,
+    /// Bytes of a block: 512 or 4096. With 4096 no namespace has smaller blocks.
+    pub block_size: u32,
+    /// Writes are refused.
+    pub read_only: bool,
+    /// What was written is durable only after a flush. Without it the medium keeps every completed write, and a FUA needs no
+    /// flush.
+    pub volatile_cache: bool,
+    /// Whether there is a controller memory buffer: for native borrowers.
+    pub memory_buffer: bool,
+    /// Serial number: ASCII, at most 20 characters are used.
+    pub serial: String,
+    /// Model number: ASCII, at most 40 characters are used.
+    pub model: String,
+    /// Firmware revision: ASCII, at most 8 characters are used.
+    pub firmware: String,
+    /// An EUI-64: the first namespace's and the function's (Device Serial Number). Never reused for another namespace.
+    pub unique_id: u64,
+    /// Namespaces of a new drive, by number from 1 on. None: one that has all blocks, attached to controller 0.
+    pub namespaces: Vec<NamespaceConfig>,
+    /// Virtual functions, at most [`FUNCTIONS_MAX`]; each is a controller of its own, from 1 on. The physical function is
+    /// controller 0.
+    pub functions: u16,
+    /// What each function may do until told otherwise.
+    pub limit: Limit,
+    /// Whether hosts may keep doorbells in their memory (Doorbell Buffer Config).
+    pub doorbell_buffer: bool,
+    /// The owner keeps what [`Subsystem::poll_persist`](super::Subsystem::poll_persist) gives over the ledger's end. Without it
+    /// there is nothing to change for good: no namespace management, format, saved features or write uncorrectable.
+    pub keeps_state: bool,
+    /// What the owner has kept from an earlier life of the drive. Counts only while the ledger is new.
+    pub saved: Option<Vec<u8>>,
+}
+
+/// A namespace of a new drive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamespaceConfig {
+    /// Logical blocks, at least 1, in units of `block_size`. Namespaces lie on the medium one behind the other.
+    pub blocks: u64,
+    /// Bytes of a block: 512 or 4096, not less than the drive's.
+    pub block_size: u32,
+    /// Writes are refused.
+    pub read_only: bool,
+    /// It may be attached to several controllers.
+    pub shared: bool,
+    /// The controllers it is attached to.
+    pub controllers: Vec<u16>,
+}
+
+impl Config {
+    /// A writable namespace with a volatile cache and a controller memory buffer.
+    pub fn new(blocks: u64, block_size: u32, unique_id: u64) -> Self {
+        Self {
+            blocks,
+            block_size,
+            read_only: false,
+            volatile_cache: true,
+            memory_buffer: true,
+            serial: format!("{unique_id:016x}"),
+            model: "Causeway NVMe".into(),
+            firmware: env!("CARGO_PKG_VERSION").into(),
+            unique_id,
+            namespaces: Vec::new(),
+            functions: 0,
+            limit: Limit::NONE,
+            doorbell_buffer: true,
+            keeps_state: false,
+            saved: None,
+        }
+    }
+
+    /// Bytes of the medium.
+    pub fn bytes(&self) -> u64 {
+        self.blocks.saturating_mul(self.block_size.into())
+    }
+
+    /// What makes no sense, if anything.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        if !is_block_size(self.block_size) {
+            return Err(ConfigError::BlockSize(self.block_size));
+        } else if !(1..=i64::MAX as u64 / 4096).contains(&self.blocks) {
+            return Err(ConfigError::Blocks(self.blocks));
+        } else if self.functions > FUNCTIONS_MAX {
+            return Err(ConfigError::Functions(self.functions));
+        } else if self.namespaces.len() > NAMESPACES {
+            return Err(ConfigError::Namespaces(self.namespaces.len()));
+        }
+        let mut end = 0_u64;
+        for (index, namespace) in self.namespaces.iter().enumerate() {
+            let nsid = index as u32 + 1;
+            let size = namespace.block_size;
+            if !is_block_size(size) || size < self.block_size {
+                return Err(ConfigError::NamespaceBlockSize { nsid, block_size: size });
+            }
+            let bytes = namespace.blocks.saturating_mul(size.into());
+            end = end.next_multiple_of(4096).saturating_add(bytes);
+            if bytes == 0 || end > self.bytes() {
+                return Err(ConfigError::NamespaceTooLarge {
+                    nsid,
+                    missing: end.saturating_sub(self.bytes()),
+                });
+            } else if let Some(controller) = namespace.controllers.iter().find(|id| **id > self.functions) {
+                return Err(ConfigError::NoSuchController { nsid, controller: *controller });
+            } else if !namespace.shared && namespace.controllers.len() > 1 {
+                return Err(ConfigError::NotShared { nsid });
+            }
+        }
+        match &self.saved {
+            Some(bytes) if !record::is_valid(bytes, self) => Err(ConfigError::Saved),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn is_block_size(bytes: u32) -> bool {
+    matches!(bytes, 512 | 4096)
+}
+
+/// Why a drive cannot be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ConfigError {
+    /// Blocks of this many bytes.
+    BlockSize(u32),
+    /// A medium of this many blocks.
+    Blocks(u64),
+    /// More virtual functions than a drive has.
+    Functions(u16),
+    /// More namespaces than a drive has.
+    Namespaces(usize),
+    /// A namespace with blocks of a size that it cannot have on this drive.
+    NamespaceBlockSize {
+        /// Which.
+        nsid: u32,
+        /// Its bytes.
+        block_size: u32,
+    },
+    /// A namespace without blocks, or behind the end of the medium.
+    NamespaceTooLarge {
+        /// Which.
+        nsid: u32,
+        /// Bytes that the medium lacks.
+        missing: u64,
+    },
+    /// A namespace attached to a controller that the drive does not have.
+    NoSuchController {
+        /// Which namespace.
+        nsid: u32,
+        /// Which controller.
+        controller: u16,
+    },
+    /// A namespace that is not shared is attached to several controllers.
+    NotShared {
+        /// Which.
+        nsid: u32,
+    },
+    /// What was kept from an earlier life is damaged or belongs to another drive.
+    Saved,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BlockSize(bytes) => write!(f, "blocks have 512 or 4096 bytes, not {bytes}"),
+            Self::Blocks(blocks) => write!(f, "a drive has 1 to 2^51 blocks, not {blocks}"),
+            Self::Functions(count) => {
+                write!(f, "a drive has at most {FUNCTIONS_MAX} virtual functions, not {count}")
+            }
+            Self::Namespaces(count) => {
+                write!(f, "a drive has at most {NAMESPACES} namespaces, not {count}")
+            }
+            Self::NamespaceBlockSize { nsid, block_size } => write!(
+                f,
+                "namespace {nsid} cannot have blocks of {block_size} bytes: 512 or 4096, and not less than the drive's"
+            ),
+            Self::NamespaceTooLarge { nsid, missing: 0 } => write!(f, "namespace {nsid} has no blocks"),
+            Self::NamespaceTooLarge { nsid, missing } => {
+                write!(f, "namespace {nsid} is too large: the drive lacks {missing} bytes")
+            }
+            Self::NoSuchController { nsid, controller } => {
+                write!(f, "namespace {nsid} names controller {controller}, which the drive does not have")
+            }
+            Self::NotShared { nsid } => {
+                write!(f, "namespace {nsid} has several controllers but is not declared shared")
+            }
+            Self::Saved => write!(f, "the saved state of the drive is damaged or of another drive"),
+        }
+    }
+}
+
+impl core::error::Error for ConfigError {}

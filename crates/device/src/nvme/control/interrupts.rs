@@ -1,0 +1,95 @@
+//! MSI-X: the vector table, the pending bits and the messages (PCIe 6.0 §6.1.4, §7.7.2).
+
+use base::Payload;
+use base::ledger::Cell;
+use pcie::msix::{Delivery, Entry};
+use zerocopy::FromBytes;
+
+use crate::function::Dma;
+use crate::nvme::Controller;
+use crate::nvme::cells::VECTORS;
+
+/// Dwords of an entry of the vector table.
+const ENTRY_DWORDS: usize = 4;
+const ALL_BYTES: u8 = 0xf;
+
+/// One entry of the vector table. The control word is stored relative to its value after reset, which is not zero.
+#[derive(FromBytes)]
+#[repr(C)]
+pub(crate) struct VectorCells {
+    address: Cell<u64>,
+    data: Cell<u32>,
+    control: Cell<u32>,
+}
+
+impl VectorCells {
+    fn entry(&self) -> Entry {
+        let control = self.control.get() ^ Entry::RESET.control;
+        Entry { address: self.address.get(), data: self.data.get(), control }
+    }
+}
+
+impl Controller<'_> {
+    /// A dword of the vector table.
+    pub(crate) fn read_vector(&self, offset: usize) -> u32 {
+        let (index, dword) = (offset / 4 / ENTRY_DWORDS, offset / 4 % ENTRY_DWORDS);
+        let Some(vector) = self.cells.vectors.get(index) else { return 0 };
+        let bytes = vector.entry().to_bytes();
+        u32::from_le_bytes([0, 1, 2, 3].map(|byte| bytes[dword * 4 + byte]))
+    }
+
+    /// Writes a dword of the vector table.
+    pub(crate) fn write_vector(&mut self, offset: usize, value: u32) {
+        let (index, dword) = (offset / 4 / ENTRY_DWORDS, offset / 4 % ENTRY_DWORDS);
+        let Some(vector) = self.cells.vectors.get(index) else { return };
+        self.set_vector(vector, vector.entry().write(dword, value, ALL_BYTES));
+    }
+
+    fn set_vector(&self, vector: &VectorCells, entry: Entry) {
+        vector.address.set(self.journal, entry.address);
+        vector.data.set(self.journal, entry.data);
+        vector.control.set(self.journal, entry.control ^ Entry::RESET.control);
+    }
+
+    /// A dword of the pending bit array.
+    pub(crate) fn read_pending(&self, offset: usize) -> u32 {
+        match offset {
+            0 => self.cells.pending_vectors.get() as u32,
+            4 => (self.cells.pending_vectors.get() >> 32) as u32,
+            _ => 0,
+        }
+    }
+
+    /// A message of `vector` is due. Several that have not left are one.
+    pub(crate) fn interrupt(&mut self, vector: u16) {
+        if self.msix_control().enabled {
+            self.cells.pending_vectors.update(self.journal, |pending| pending | 1 << vector);
+        }
+    }
+
+    /// The next message that may leave.
+    pub(crate) fn send_interrupt(&mut self) -> Option<Dma> {
+        let pending = self.cells.pending_vectors.get();
+        if pending == 0 {
+            return None;
+        }
+        let control = self.msix_control();
+        for (index, vector) in self.cells.vectors.iter().enumerate().take(VECTORS) {
+            let entry = vector.entry();
+            if pending >> index & 1 == 1 && entry.deliver(control) == Delivery::Send {
+                self.cells.pending_vectors.set(self.journal, pending & !(1 << index));
+                let payload = Payload::inline(&entry.data.to_le_bytes());
+                return Some(Dma::Write { address: entry.address, payload });
+            }
+        }
+        None
+    }
+
+    /// The table as it is after a reset of the function.
+    pub(crate) fn reset_vectors(&mut self) {
+        self.cells.pending_vectors.set(self.journal, 0);
+        for vector in &self.cells.vectors {
+            self.set_vector(vector, Entry::RESET);
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Shadow doorbells (Doorbell Buffer Config, NVMe 2.0 §5.8, §8.5): the host keeps its doorbells in its own memory and rings
+//! the real ones only when they pass the event index that the controller has written there.
+//!
+//! After each real doorbell of an I/O queue the controller writes the event index of what it has seen, then reads the shadow:
+//! the read pushes the write ahead of it, so whatever the host has stored without seeing the new index is in what the
+//! read brings. Completion queues are looked at only when they seem full.
+
+use base::Payload;
+use base::ledger::{Cell, Journal, PAGE_SIZE};
+use spec::nvme::{Status, SubmissionEntry};
+use zerocopy::FromBytes;
+
+use crate::function::{Dma, DmaId};
+use crate::nvme::Controller;
+use crate::nvme::cells::{QUEUES, SLOTS};
+use crate::nvme::command::{dma_id, raw_slot};
+use crate::nvme::events;
+
+/// Bytes of a doorbell.
+const BYTES: usize = 4;
+const IDLE: u16 = 0;
+/// The event index is to be written.
+const TELL: u16 = 1;
+/// The shadow is to be read.
+const LOOK: u16 = 2;
+/// The shadow is on its way.
+const LOOKING: u16 = 3;
+
+const _: () = assert!(SLOTS + 2 * QUEUES <= 512, "the names of shadow reads lie behind those of commands");
+
+/// What is going on with one shadow doorbell.
+#[derive(FromBytes)]
+#[repr(C)]
+pub(crate) struct ShadowCells {
+    state: Cell<u16>,
+    /// How often the queue was made: a part of the names of reads.
+    uses: Cell<u16>,
+    /// The event index that was written last.
+    told: Cell<u32>,
+}
+
+impl ShadowCells {
+    /// The queue is new.
+    pub(super) fn begin(&self, journal: Journal<'_>) {
+        self.state.set(journal, IDLE);
+        self.uses.update(journal, |uses| uses.wrapping_add(1));
+        self.told.set(journal, 0);
+    }
+
+    /// The queue has gone, or the buffers have.
+    pub(super) fn end(&self, journal: Journal<'_>) {
+        self.state.set(journal, IDLE);
+    }
+}
+
+/// A doorbell's place among all of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Bell {
+    queue: u16,
+    is_cq: bool,
+}
+
+impl Bell {
+    fn number(self) -> u16 {
+        self.queue * 2 + u16::from(self.is_cq)
+    }
+
+    fn from_number(number: u16) -> Self {
+        Self { queue: number / 2, is_cq: number % 2 == 1 }
+    }
+
+    fn offset(self) -> u64 {
+        u64::from(self.number()) * BYTES as u64
+    }
+}
+
+impl Controller<'_> {
+    /// Doorbell Buffer Config.
+    pub(crate) fn set_doorbell_buffers(&mut self, entry: &SubmissionEntry) -> Result<(), Status> {
+        if !self.config.doorbell_buffer {
+            return Err(Status::INVALID_OPCODE);
+        }
+        let (shadow, events) = (entry.prp1.get(), entry.prp2.get());
+        let aligned = |address: u64| address != 0 && address.is_multiple_of(PAGE_SIZE as u64);
+        if !aligned(shadow) || !aligned(events) {
+            return Err(Status::INVALID_FIELD);
+        }
+        self.refuse_buffer(shadow)?;
+        self.refuse_buffer(events)?;
+        self.cells.admin.shadow_doorbells.set(self.journal, shadow);
+        self.cells.admin.event_indexes.set(self.journal, events);
+        Ok(())
+    }
+
+    fn shadow(&self, bell: Bell) -> &ShadowCells {
+        if bell.is_cq { &self.completion(bell.queue).shadow } else { &self.submission(bell.queue).shadow }
+    }
+
+    /// What the controller knows of a doorbell.
+    fn bell_value(&self, bell: Bell) -> u32 {
+        if bell.is_cq {
+            self.completion(bell.queue).head.get()
+        } else {
+            self.submission(bell.queue).tail.get()
+        }
+    }
+
+    /// The shadow of an I/O queue's doorbell is to be looked at, unless that is under way.
+    pub(super) fn want_shadow(&mut self, queue: u16, is_cq: bool) {
+        let bell = Bell { queue, is_cq };
+        if queue == 0 || self.cells.admin.shadow_doorbells.get() == 0 || self.shadow(bell).state.get() != IDLE
+        {
+            return;
+        }
+        self.shadow(bell).state.set(self.journal, TELL);
+        self.shadows = true;
+    }
+
+    /// The next access to shadow or event index, if any is due.
+    pub(crate) fn send_shadow(&mut self) -> Option<Dma> {
+        if !self.shadows || self.cells.admin.shadow_doorbells.get() == 0 {
+            return None;
+        }
+        for number in 2..2 * QUEUES as u16 {
+            let bell = Bell::from_number(number);
+            let cells = self.shadow(bell);
+            match cells.state.get() {
+                TELL => {
+                    let value = self.bell_value(bell);
+                    cells.told.set(self.journal, value);
+                    cells.state.set(self.journal, LOOK);
+                    let address = self.cells.admin.event_indexes.get() + bell.offset();
+                    return Some(Dma::Write { address, payload: Payload::inline(&value.to_le_bytes()) });
+                }
+                LOOK => {
+                    cells.state.set(self.journal, LOOKING);
+                    let address = self.cells.admin.shadow_doorbells.get() + bell.offset();
+                    let id = dma_id(SLOTS as u16 + number, 0, cells.uses.get().into());
+                    return Some(Dma::Read { id, address, len: BYTES as u16 });
+                }
+                _ => {}
+            }
+        }
+        self.shadows = false;
+        None
+    }
+
+    fn bell_of(&self, id: DmaId) -> Option<Bell> {
+        let number = raw_slot(id).checked_sub(SLOTS as u16)?;
+        let bell = Bell::from_number(number);
+        let known = usize::from(bell.queue) < QUEUES;
+        let uses = known.then(|| self.shadow(bell).uses.get().into())?;
+        (dma_id(SLOTS as u16 + number, 0, uses) == id && self.shadow(bell).state.get() == LOOKING)
+            .then_some(bell)
+    }
+
+    /// Takes the shadow of a doorbell. False if the read was for something else.
+    pub(crate) fn take_shadow(&mut self, id: DmaId, offset: usize, data: &[u8], last: bool) -> bool {
+        let Some(bell) = self.bell_of(id) else { return usize::from(raw_slot(id)) >= SLOTS };
+        let value = match data.first_chunk() {
+            Some(bytes) if offset == 0 && last => u32::from_le_bytes(*bytes) & 0xffff,
+            _ => {
+                self.fail("a shadow doorbell came with a wrong length");
+                return true;
+            }
+        };
+        self.shadow(bell).state.set(self.journal, IDLE);
+        let moved = value != self.bell_value(bell);
+        if moved && !self.move_bell(bell, value) {
+            self.raise_event(events::INVALID_DOORBELL_VALUE);
+        } else if self.bell_value(bell) != self.shadow(bell).told.get() {
+            self.want_shadow(bell.queue, bell.is_cq);
+        }
+        true
+    }
+
+    fn move_bell(&mut self, bell: Bell, value: u32) -> bool {
+        if bell.is_cq { self.move_head(bell.queue, value) } else { self.move_tail(bell.queue, value) }
+    }
+
+    /// A shadow could not be read: from now on the real doorbells have to do.
+    pub(crate) fn fail_shadow(&mut self, id: DmaId) -> bool {
+        if let Some(bell) = self.bell_of(id) {
+            self.shadow(bell).state.set(self.journal, IDLE);
+        }
+        usize::from(raw_slot(id)) >= SLOTS
+    }
+}

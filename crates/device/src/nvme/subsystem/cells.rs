@@ -1,0 +1,87 @@
+use base::ledger::Cell;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use crate::nvme::features;
+
+/// Most namespaces of a drive.
+pub const NAMESPACES: usize = 128;
+/// Most controllers of a drive: a physical function and its virtual ones.
+pub const CONTROLLERS: usize = 65;
+/// Most ranges of blocks that are marked uncorrectable.
+pub(crate) const BAD_RANGES: usize = 64;
+/// Words of a set of controllers or of namespaces.
+pub(crate) const WORDS: usize = 2;
+
+const _: () = assert!(NAMESPACES <= WORDS * 64 && CONTROLLERS <= WORDS * 64);
+
+/// What the controllers of a drive share. All zeroes: a drive that has not been made yet.
+#[derive(FromBytes)]
+#[repr(C)]
+pub struct SubsystemCells {
+    /// Bytes of the medium; 0 until the drive is made.
+    pub(crate) capacity: Cell<u64>,
+    /// Changes that are to be kept, counted; how many of them the owner has kept, or failed to keep.
+    pub(crate) wanted: Cell<u64>,
+    pub(crate) kept: Cell<u64>,
+    pub(crate) failed: Cell<u64>,
+    /// Namespaces ever made: part of their identifiers, so that none is used twice.
+    pub(crate) serials: Cell<u32>,
+    /// Entries of `bad`.
+    pub(crate) bad_count: Cell<u32>,
+    pub(crate) namespaces: [NamespaceCells; NAMESPACES],
+    pub(crate) controllers: [SharedControllerCells; CONTROLLERS],
+    pub(crate) bad: [Cell<BadRange>; BAD_RANGES],
+}
+
+/// One namespace. All zeroes: it does not exist.
+#[derive(FromBytes)]
+#[repr(C)]
+pub(crate) struct NamespaceCells {
+    /// First byte on the medium.
+    pub(crate) start: Cell<u64>,
+    /// Bytes; 0 where there is no namespace.
+    pub(crate) bytes: Cell<u64>,
+    /// The controllers it is attached to.
+    pub(crate) attached: [Cell<u64>; WORDS],
+    /// Which of all namespaces ever made it is.
+    pub(crate) serial: Cell<u32>,
+    /// Bytes of a block, as a power of two.
+    pub(crate) shift: Cell<u8>,
+    /// Of [`flag`].
+    pub(crate) flags: Cell<u8>,
+    reserved: Cell<u16>,
+    /// Goes up whenever what commands know of it stops being right.
+    pub(crate) epoch: Cell<u32>,
+    /// Pieces of work that the medium has for it.
+    pub(crate) busy: Cell<u32>,
+    /// Who alone may give the medium work for it: see `subsystem::Owner`. 0 for nobody.
+    pub(crate) owner: Cell<u32>,
+    reserved2: Cell<u32>,
+}
+
+/// Bits of [`NamespaceCells::flags`].
+pub(crate) mod flag {
+    pub(crate) const SHARED: u8 = 1;
+    pub(crate) const READ_ONLY: u8 = 2;
+    pub(crate) const FORMATTING: u8 = 4;
+}
+
+/// What others leave for a controller, and what it keeps over resets.
+#[derive(FromBytes)]
+#[repr(C)]
+pub(crate) struct SharedControllerCells {
+    /// Namespaces that have changed since the controller's host has read the list.
+    pub(crate) changed: [Cell<u64>; WORDS],
+    /// Whether that is still to be announced by an event.
+    pub(crate) announce: Cell<u32>,
+    /// The saved features, as in `NvmeCells::features`.
+    pub(crate) saved: [Cell<u32>; features::COUNT],
+}
+
+/// Bytes of the medium that are marked uncorrectable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+pub(crate) struct BadRange {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+}

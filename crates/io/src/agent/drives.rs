@@ -1,0 +1,118 @@
+use std::time::{Duration, Instant};
+
+use node::Limit;
+use tracing::{info, warn};
+
+use super::{Agent, DriveSpec, LoanEnd};
+use crate::messages::ToCard;
+use crate::plan::LimitPlan;
+
+/// How often the agent looks whether images have grown.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// What became of the images since they were opened.
+pub(super) struct Images {
+    seen: Vec<Seen>,
+    look_at: Option<Instant>,
+}
+
+/// One of them.
+struct Seen {
+    /// The most blocks that it ever had.
+    blocks: u64,
+    /// It was said that it has become shorter, or that it was removed.
+    warned: bool,
+}
+
+impl Images {
+    pub(super) fn new(drives: &[DriveSpec]) -> Self {
+        let seen = drives.iter().map(|drive| Seen { blocks: drive.config.blocks, warned: false });
+        Self { seen: seen.collect(), look_at: (!drives.is_empty()).then(|| Instant::now() + LOOK_EVERY) }
+    }
+
+    /// When [`Agent::look_at_images`] is to be called.
+    pub(super) fn look_at(&self) -> Option<Instant> {
+        self.look_at
+    }
+}
+
+impl Agent {
+    /// Looks at the size of each image, if it is time to: the card is told of one that has grown.
+    pub(super) fn look_at_images(&mut self) {
+        let now = Instant::now();
+        if self.images.look_at.is_none_or(|at| now < at) {
+            return;
+        }
+        self.images.look_at = Some(now + LOOK_EVERY);
+        for drive in 0..self.spec.drives.len() {
+            if self.look_at_image(drive) {
+                self.tell_growth(drive);
+            }
+        }
+        self.tell_card();
+    }
+
+    /// True if the image has grown.
+    fn look_at_image(&mut self, drive: usize) -> bool {
+        let (spec, seen) = (&self.spec.drives[drive], &mut self.images.seen[drive]);
+        // What cannot be asked is what it was; reads and writes will say more.
+        let Ok(look) = spec.image.look() else { return false };
+        let blocks = look.bytes / u64::from(spec.config.block_size);
+        let shrunk = blocks < seen.blocks;
+        if (shrunk || look.removed) && !seen.warned {
+            let (source, bytes) = (&spec.source, look.bytes);
+            if shrunk {
+                warn!(source, bytes, "the image has become shorter: what is missing cannot be read");
+            } else {
+                warn!(source, "the image was removed: it is lent until this node ends, and then gone");
+            }
+        }
+        seen.warned = shrunk || look.removed;
+        if blocks <= seen.blocks {
+            return false;
+        }
+        info!(source = spec.source, bytes = look.bytes, "the image has grown");
+        seen.blocks = blocks;
+        true
+    }
+
+    /// Tells the card what it would otherwise not know: that images have grown since the node began.
+    pub(super) fn tell_all_growth(&mut self) {
+        for drive in 0..self.spec.drives.len() {
+            if self.images.seen[drive].blocks > self.spec.drives[drive].config.blocks {
+                self.tell_growth(drive);
+            }
+        }
+    }
+
+    fn tell_growth(&mut self, drive: usize) {
+        let blocks = self.images.seen[drive].blocks;
+        self.push_for_card(ToCard::Grow { drive, blocks });
+    }
+
+    /// Changes what the function of a lent loan may do, from now on and for the cards to come. False if nothing is lent there.
+    pub fn set_limit(&mut self, loan: usize, limit: Limit) -> bool {
+        let Some(LoanEnd::Lend { limit: known, .. }) =
+            self.spec.loans.get_mut(loan).map(|loan| &mut loan.end)
+        else {
+            return false;
+        };
+        *known = limit;
+        self.push_for_card(ToCard::Limit { loan, limit: LimitPlan::of(limit) });
+        self.tell_card();
+        true
+    }
+
+    /// What [`super::AgentEvent::Persist`] gave out is kept, or could not be.
+    pub fn persisted(&mut self, drive: usize, version: u64, kept: bool) {
+        self.push_for_card(ToCard::Persisted { drive, version, kept });
+        self.tell_card();
+    }
+
+    /// A card that is not there need not be told: its successor starts with all that counts.
+    fn push_for_card(&mut self, message: ToCard) {
+        if let Some(card) = &mut self.card {
+            card.outbox.push(message);
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Two cards, and memory between them that has no room for long: what a loan remembers of its channel stays true.
+
+use core::cell::Cell;
+use std::collections::VecDeque;
+
+use base::RuleSet;
+use base::ids::{CardGeneration, DomainId, Group, LoanGeneration};
+use base::ledger::Arena;
+use link::Name;
+
+use super::*;
+use crate::{DriveConfig, LoanConfig, LoanRole};
+
+const TICK: Duration = Duration::from_micros(50);
+/// The only address on the only rail.
+const PEER: Address = Address([1; 28]);
+
+fn config(node: u64, role: LoanRole) -> CardConfig {
+    let loan = LoanConfig {
+        key: [5; 32],
+        insecure: false,
+        group: Group(7),
+        generation: LoanGeneration(0),
+        tenancy: Tenancy { number: 1, node: NodeId(2) },
+        role,
+    };
+    let lends = matches!(loan.role, LoanRole::Lend { .. });
+    CardConfig {
+        node: NodeId(node),
+        name: Name::new("node"),
+        domain: DomainId(node as u32),
+        incarnation: Incarnation(1),
+        generation: CardGeneration(1),
+        seed: [node as u8; 32],
+        rails: vec![9000],
+        drives: lends.then(|| DriveConfig::new(1 << 12, 512, 7)).into_iter().collect(),
+        loans: vec![loan],
+        rekey_frames: link::REKEY_FRAMES,
+        rules: RuleSet::ALL,
+    }
+}
+
+/// What one card sends, and where it is built: without room nothing that goes through memory arrives.
+struct Paths {
+    buffer: Vec<u8>,
+    has_room: bool,
+    /// Frames for which there was no room.
+    scrapped: Cell<u32>,
+}
+
+impl Rooms for Paths {
+    fn of(&mut self, way: Way) -> &mut [u8] {
+        if let Way::Private(_) = way {
+            self.scrapped.set(self.scrapped.get() + u32::from(!self.has_room));
+        }
+        &mut self.buffer
+    }
+}
+
+/// A card and what is on its way to it.
+struct End<'m> {
+    card: Card<'m>,
+    rooms: Paths,
+    incoming: VecDeque<(Way, Vec<u8>)>,
+}
+
+impl<'m> End<'m> {
+    fn new(arena: &'m Arena, config: CardConfig) -> Self {
+        let card = Card::new(arena.zeroed::<NodeCells>(), None, config, Instant::ZERO);
+        let rooms = Paths { buffer: vec![0; 1 << 16], has_room: true, scrapped: Cell::new(0) };
+        Self { card, rooms, incoming: VecDeque::new() }
+    }
+
+    /// Everything that is due now; returns the frames that arrive.
+    fn turn(&mut self, now: Instant) -> Vec<(Way, Vec<u8>)> {
+        for (way, mut frame) in self.incoming.drain(..) {
+            match way {
+                Way::Rail(rail) => self.card.handle_frame(now, rail, PEER, &mut frame),
+                Way::Private(loan) => self.card.handle_private_frame(now, loan, &mut frame),
+            }
+        }
+        if self.card.poll_timeout().is_some_and(|at| at <= now) {
+            self.card.handle_timeout(now);
+        }
+        while let Some(work) = self.card.poll_media() {
+            self.card.handle_media(now, work.loan, work.id, Ok(()));
+        }
+        let mut sent = Vec::new();
+        while let Some(outgoing) = self.card.poll_transmit(now, &mut self.rooms) {
+            let arrives = match outgoing.way {
+                Way::Rail(_) => true,
+                Way::Private(_) => self.rooms.has_room,
+            };
+            if arrives {
+                sent.push((outgoing.way, self.rooms.buffer[..outgoing.len].to_vec()));
+            }
+        }
+        let loan = &mut self.card.loans[0];
+        assert_eq!(loan.poll_timeout(), loan.find_deadline(), "it would be late");
+        loan.ask_again();
+        assert!(self.card.poll_transmit(now, &mut self.rooms).is_none(), "it said that there was nothing");
+        sent
+    }
+}
+
+/// Until `holds` for both, at most for `time`; true if it does.
+fn run(
+    now: &mut Instant,
+    ends: &mut [End<'_>; 2],
+    time: Duration,
+    holds: fn(&Card<'_>, Instant) -> bool,
+) -> bool {
+    let until = *now + time;
+    while *now < until && !ends.iter().all(|end| holds(&end.card, *now)) {
+        *now += TICK;
+        for at in 0..2 {
+            let sent = ends[at].turn(*now);
+            ends[1 - at].incoming.extend(sent);
+        }
+    }
+    ends.iter().all(|end| holds(&end.card, *now))
+}
+
+fn is_open(card: &Card<'_>, _: Instant) -> bool {
+    card.channel(0).state() == link::State::Open
+}
+
+fn is_ready(card: &Card<'_>, _: Instant) -> bool {
+    card.borrowed(0).is_none_or(|drive| drive.driver.is_ready())
+}
+
+/// The memory answers.
+fn is_shared(card: &Card<'_>, now: Instant) -> bool {
+    card.channel(0).private_status(now).is_some_and(|(_, up, _)| up)
+}
+
+fn never(_: &Card<'_>, _: Instant) -> bool {
+    false
+}
+
+/// Nobody tells a card that there is room again: it tries by itself, and says when.
+#[test]
+fn memory_without_room_is_tried_again_and_stops_nothing() {
+    let (short, long) = (Duration::from_millis(250), Duration::from_secs(3));
+    for full in [[true, false], [false, true], [true, true]] {
+        let arena = Arena::default();
+        let lend = LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE };
+        let borrow = LoanRole::Borrow { peers: vec![PEER], io_timeout: Duration::from_secs(60) };
+        let mut ends = [End::new(&arena, config(1, lend)), End::new(&arena, config(2, borrow))];
+        let mut now = Instant::ZERO;
+        assert!(run(&mut now, &mut ends, short, is_open));
+        assert!(!is_ready(&ends[1].card, now), "there is still something to do");
+        for end in &mut ends {
+            end.card.set_private(now, 0, true);
+            let asks = end.card.poll_transmit(now, &mut end.rooms);
+            assert!(asks.is_some_and(|asks| asks.way == Way::Private(0)), "at once; this frame gets lost");
+        }
+        assert!(run(&mut now, &mut ends, short, is_shared));
+        for (end, full) in ends.iter_mut().zip(full) {
+            end.rooms.has_room = !full;
+        }
+        assert!(run(&mut now, &mut ends, short, is_ready), "the rail takes over");
+        run(&mut now, &mut ends, long, never);
+        for (end, full) in ends.iter_mut().zip(full) {
+            assert_eq!(full, end.rooms.scrapped.get() > 0);
+            assert!(!is_shared(&end.card, now));
+            end.rooms.has_room = true;
+        }
+        assert!(run(&mut now, &mut ends, short, is_shared), "there is room again");
+    }
+}
