@@ -2,10 +2,10 @@ use core::ops::Range;
 use core::time::Duration;
 
 use base::ids::NodeId;
-use base::ledger::{Hook, Journal, Ledger, Pages, RawMemory, Span};
+use base::ledger::{Hook, Journal, Ledger, PAGE_SIZE, Pages, RawMemory, Span};
 use base::{Instant, Rule};
 use device::nvme::{DATA_PAGES, Limit, Persist};
-use device::{Function, MediaError, MediaId, MediaKind};
+use device::{Function, MediaError, MediaId, MediaKind, MediaOp};
 use link::frame::{FrameError, Header};
 use link::{Channel, Refusal, Tenancy};
 
@@ -72,6 +72,20 @@ pub struct MediaWork<'m> {
 }
 
 impl<'m> MediaWork<'m> {
+    /// What a function of `loan` asks for, with its pages.
+    pub(crate) fn new(loan: usize, op: &MediaOp<'_>, pages: &Pages<'m>) -> Self {
+        let mut spans = [None; DATA_PAGES];
+        let (memory, mut left) = (pages.memory(), op.len as usize);
+        // Pages that lie behind each other are one piece: the kernel counts pieces, not pages.
+        let runs = op.pages.chunk_by(|one, next| next.0 == one.0 + 1);
+        for (span, run) in spans.iter_mut().zip(runs) {
+            let len = left.min(run.len() * PAGE_SIZE);
+            *span = Some(memory.part(usize::from(run[0].0) * PAGE_SIZE, len));
+            left -= len;
+        }
+        Self { loan, id: op.id, kind: op.kind, offset: op.offset, len: op.len, spans }
+    }
+
     /// The memory of a read or a write: `len` bytes in all.
     pub fn spans(&self) -> impl Iterator<Item = Span<'m>> + '_ {
         self.spans.iter().map_while(|span| *span)

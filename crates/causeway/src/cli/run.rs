@@ -54,6 +54,7 @@ fn dispatch(cli: &Cli) -> Result<(), Failure> {
         Command::Bench(args) => roles::bench(args),
         Command::Sim(args) => roles::sim(args),
         Command::Load(args) => roles::load(args, read_line(&args.line)?),
+        Command::Native(args) => roles::native(args),
     }
 }
 

@@ -5,24 +5,43 @@ use std::time::{Duration, Instant};
 use io::agent::{AgentEvent, Edge, LoanSpec};
 use io::load::{LoadResult, LoadSpec};
 
-use super::{borrow, serve};
-use crate::cli::LoadArgs;
+use super::{borrow, image, serve};
+use crate::cli::{LoadArgs, NativeArgs, WorkArgs};
 use crate::exit::Failure;
 use crate::line::Line;
 
+const BLOCK_SIZE: u32 = 512;
 /// How long requests wait for the lender, and how long the whole may take beyond the time it was given.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// The loan of a line, used by the card itself.
 pub(super) fn loan(args: &LoadArgs, line: &Line) -> LoanSpec {
-    let load = LoadSpec {
-        bytes: args.bytes,
-        write_percent: args.write_percent,
-        sequential: args.sequential,
-        depth: args.depth,
-        duration_ms: (args.seconds * 1e3) as u64,
+    borrow::with_edge(line, Edge::Load(spec(&args.work)), PATIENCE, args.insecure)
+}
+
+/// What the arguments say.
+fn spec(work: &WorkArgs) -> LoadSpec {
+    LoadSpec {
+        bytes: work.bytes,
+        write_percent: work.write_percent,
+        sequential: work.sequential,
+        depth: work.depth,
+        duration_ms: (work.seconds * 1e3) as u64,
+    }
+}
+
+/// A load on a drive of this process, or with system calls alone: prints what came of it.
+pub(super) fn native(args: &NativeArgs) -> Result<(), Failure> {
+    let image = image::open(&args.image, false, BLOCK_SIZE)?;
+    let spec = spec(&args.work);
+    let seed = u64::from(std::process::id());
+    let result = match args.plain {
+        true => io::native::run_plain(&image, spec, seed),
+        false => io::native::run(&image, args.image.card(), spec, seed),
     };
-    borrow::with_edge(line, Edge::Load(load), PATIENCE, args.insecure)
+    let result = result.map_err(|error| Failure::io("the load failed", &error))?;
+    let json = serde_json::to_string(&result).map_err(Failure::failed)?;
+    crate::cli::print(&format!("{json}\n"))
 }
 
 /// Waits for the result, prints it as one JSON document and ends the node.
@@ -33,7 +52,7 @@ pub(super) struct Measure {
 
 impl Measure {
     pub(super) fn new(args: &LoadArgs) -> Self {
-        let deadline = Instant::now() + Duration::from_secs_f64(args.seconds) + PATIENCE;
+        let deadline = Instant::now() + Duration::from_secs_f64(args.work.seconds) + PATIENCE;
         Self { deadline, result: None }
     }
 }
@@ -42,7 +61,7 @@ impl serve::Observer for Measure {
     fn handle(&mut self, event: &AgentEvent) -> Result<(), Failure> {
         match event {
             AgentEvent::LoadEnded(_, result) => {
-                self.result = Some(*result);
+                self.result = Some(result.clone());
                 let json = serde_json::to_string(result).map_err(Failure::failed)?;
                 crate::cli::print(&format!("{json}\n"))?;
             }

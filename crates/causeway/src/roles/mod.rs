@@ -12,7 +12,9 @@ use std::process::ExitCode;
 
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
-use crate::cli::{BenchArgs, BorrowArgs, DemoArgs, LendArgs, LoadArgs, NodeName, SimArgs, UpArgs};
+use crate::cli::{
+    BenchArgs, BorrowArgs, DemoArgs, LendArgs, LoadArgs, NativeArgs, NodeName, SimArgs, UpArgs,
+};
 use crate::config::Config;
 use crate::exit::Failure;
 use crate::line::Line;
@@ -124,6 +126,11 @@ pub fn load(args: &LoadArgs, line: Line) -> Result<(), Failure> {
     let loans = vec![load::loan(args, &line)];
     let node = serve::Node::start(name, state, rails, lend::Opened::default(), loans, control)?;
     node.serve(&mut load::Measure::new(args))
+}
+
+/// `causeway __native`, for `bench`.
+pub(crate) fn native(args: &NativeArgs) -> Result<(), Failure> {
+    load::native(args)
 }
 
 /// `causeway sim`.

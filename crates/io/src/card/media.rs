@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::time::Duration;
 
 use base::Instant;
-use node::{Card, FlashModel, MediaError, MediaId, MediaKind, MediaWork};
+use node::{Card, FlashModel, MEDIA_SPANS, MediaError, MediaId, MediaKind, MediaWork};
 
 use super::flash::{Flash, Held};
 use super::token;
@@ -160,7 +160,7 @@ impl<'m> Media<'m> {
 
     fn execute_inline(&self, card: &mut Card<'m>, now: Instant, work: &MediaWork<'m>) {
         let Some((image, _)) = &self.images[work.loan] else { return };
-        let result = execute(image, work.kind, work.offset, work.len, &addresses(work));
+        let result = execute_work(image, work);
         card.handle_media(now, work.loan, work.id, result);
     }
 
@@ -397,7 +397,42 @@ fn addresses(work: &MediaWork<'_>) -> Vec<(usize, usize)> {
     work.spans().map(|span| (span.as_ptr().expose_provenance(), span.len())).collect()
 }
 
-/// Does work with plain system calls.
+/// Does work with plain system calls, from this thread.
+pub(crate) fn execute_work(image: &Image, work: &MediaWork<'_>) -> Result<(), MediaError> {
+    let spans = || work.spans().map(|span| (span.as_ptr(), span.len()));
+    let result = match work.kind {
+        MediaKind::Read => {
+            let mut slices: [_; MEDIA_SPANS] = std::array::from_fn(|_| IoSliceMut::new(&mut []));
+            for (slice, (start, len)) in slices.iter_mut().zip(spans()) {
+                // SAFETY: the pages of a read belong to it alone until its result is handed in.
+                *slice = IoSliceMut::new(unsafe { std::slice::from_raw_parts_mut(start, len) });
+            }
+            image.read_at(&mut slices[..spans().count()], work.offset)
+        }
+        MediaKind::Write => {
+            let mut slices: [_; MEDIA_SPANS] = std::array::from_fn(|_| IoSlice::new(&[]));
+            for (slice, (start, len)) in slices.iter_mut().zip(spans()) {
+                // SAFETY: the pages of a write are not changed until its result is handed in.
+                *slice = IoSlice::new(unsafe { std::slice::from_raw_parts(start, len) });
+            }
+            image.write_at(&mut slices[..spans().count()], work.offset)
+        }
+        other => without_data(image, other, work.offset, work.len),
+    };
+    result.map_err(|error| media_error(&error))
+}
+
+/// What moves no data.
+fn without_data(image: &Image, kind: MediaKind, offset: u64, len: u32) -> io::Result<()> {
+    match kind {
+        MediaKind::Flush => image.sync_data(),
+        MediaKind::Trim => image.trim(offset, len.into()).map(|_| ()),
+        MediaKind::Zero => image.zero(offset, len.into(), false),
+        MediaKind::Read | MediaKind::Write => unreachable!("whoever reads or writes has pages"),
+    }
+}
+
+/// The same from another thread, by plain addresses.
 fn execute(
     image: &Image,
     kind: MediaKind,
@@ -429,9 +464,7 @@ fn execute(
                 .collect();
             image.write_at(&mut slices, offset)
         }
-        MediaKind::Flush => image.sync_data(),
-        MediaKind::Trim => image.trim(offset, len.into()).map(|_| ()),
-        MediaKind::Zero => image.zero(offset, len.into(), false),
+        other => without_data(image, other, offset, len),
     };
     result.map_err(|error| media_error(&error))
 }

@@ -4,9 +4,9 @@
 //! [`node::Card`]: whatever is ready is handed in, each verb commits, and what is polled afterwards leaves.
 
 mod edges;
-mod flash;
+pub(crate) mod flash;
 mod load;
-mod media;
+pub(crate) mod media;
 mod rails;
 
 use std::io;

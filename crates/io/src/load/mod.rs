@@ -3,9 +3,13 @@
 //! A load takes the place of an edge: the card submits reads and writes to its own NVMe driver and keeps a number of
 //! them under way. It is no part of a node's service and outlives no card. Writes overwrite the drive.
 
+mod run;
+
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+
+pub(crate) use run::{Places, Run, cpu_time};
 
 /// Most requests under way.
 pub const DEPTH_MAX: u16 = 128;
@@ -27,8 +31,15 @@ pub struct LoadSpec {
     pub duration_ms: u64,
 }
 
+impl LoadSpec {
+    /// The nearest that is possible.
+    pub(crate) fn within_bounds(self) -> Self {
+        Self { depth: self.depth.clamp(1, DEPTH_MAX), bytes: self.bytes.clamp(1, REQUEST_MAX), ..self }
+    }
+}
+
 /// What came of it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoadResult {
     /// Requests that succeeded.
     pub requests: u64,
@@ -46,6 +57,24 @@ pub struct LoadResult {
     pub p999_ns: u64,
     /// The longest.
     pub max_ns: u64,
+    /// All of them: nanoseconds and how many took at most so long and longer than the entry before.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub latencies: Vec<(u64, u64)>,
+}
+
+impl LoadResult {
+    pub(crate) fn with_times(self, elapsed: Duration, cpu: Duration, latencies: &Histogram) -> Self {
+        Self {
+            elapsed_ns: elapsed.as_nanos() as u64,
+            cpu_ns: cpu.as_nanos() as u64,
+            p50_ns: latencies.quantile_ns(0.5),
+            p99_ns: latencies.quantile_ns(0.99),
+            p999_ns: latencies.quantile_ns(0.999),
+            max_ns: latencies.max_ns(),
+            latencies: latencies.classes(),
+            ..self
+        }
+    }
 }
 
 /// Counts of durations in classes whose width is 1/16 of their value or less.
@@ -86,6 +115,12 @@ impl Histogram {
             }
         }
         self.max_ns
+    }
+
+    /// The classes that hold anything: their upper ends and counts.
+    pub(crate) fn classes(&self) -> Vec<(u64, u64)> {
+        let classes = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
+        classes.map(|(class, count)| (end_of(class), *count)).collect()
     }
 
     pub(crate) fn max_ns(&self) -> u64 {
