@@ -247,9 +247,9 @@ pub struct SimArgs {
 /// `causeway load`, which `bench` runs; no part of the outside surface.
 #[derive(Debug, Args)]
 pub struct LoadArgs {
-    /// The line that `causeway lend` printed; `-` reads it from standard input, `@FILE` from a file
-    #[arg(value_name = "LINE|-|@FILE")]
-    pub line: LineArgument,
+    /// The lines that `causeway lend` printed; `-` reads one from standard input, `@FILE` from a file
+    #[arg(value_name = "LINE|-|@FILE", required = true)]
+    pub lines: Vec<LineArgument>,
     /// What to do
     #[command(flatten)]
     pub work: WorkArgs,
@@ -267,10 +267,10 @@ pub struct LoadArgs {
 /// `causeway __native`.
 #[derive(Debug, Args)]
 pub struct NativeArgs {
-    /// An image in memory, or flash:IMAGE[?scale=N]
-    #[arg(value_name = "IMAGE", value_parser = OsStringValueParser::new().try_map(Source::from_os))]
-    pub image: Source,
-    /// System calls alone, on one thread
+    /// Images in memory, or flash:IMAGE[?scale=N]; each gets a load of its own, all at once
+    #[arg(value_name = "IMAGE", required = true, value_parser = OsStringValueParser::new().try_map(Source::from_os))]
+    pub images: Vec<Source>,
+    /// System calls alone, on one thread, on the first image
     #[arg(long)]
     pub plain: bool,
     /// What to do

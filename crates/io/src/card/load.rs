@@ -27,15 +27,19 @@ enum Phase {
 }
 
 impl Load {
-    /// The load that the plan has, if any; its drive is then used by it alone.
-    pub(super) fn of_plan(plan: &Plan, card: &mut Card<'_>) -> Option<Self> {
-        let (loan, spec) = plan.loans.iter().enumerate().find_map(|(index, loan)| match &loan.role {
-            RolePlan::Borrow { load, .. } => load.map(|load| (index, load)),
-            RolePlan::Lend { .. } => None,
-        })?;
-        card.use_directly(loan);
+    /// The loads that the plan has; each drive is then used by its load alone.
+    pub(super) fn of_plan(plan: &Plan, card: &mut Card<'_>) -> Vec<Self> {
         let seed = u64::from_le_bytes(plan.seed[..8].try_into().expect("a seed has 32 bytes"));
-        Some(Self { loan, spec, seed, phase: Phase::Waiting })
+        let loads = plan.loans.iter().enumerate().filter_map(|(loan, it)| match &it.role {
+            RolePlan::Borrow { load, .. } => load.map(|spec| (loan, spec)),
+            RolePlan::Lend { .. } => None,
+        });
+        loads
+            .map(|(loan, spec)| {
+                card.use_directly(loan);
+                Self { loan, spec, seed: seed.wrapping_add(loan as u64 * 2), phase: Phase::Waiting }
+            })
+            .collect()
     }
 
     /// Ends what has completed and submits more. True if there was anything.

@@ -63,6 +63,37 @@ pub struct LoadResult {
 }
 
 impl LoadResult {
+    /// So many percent of the requests took at most so long; zero where there were none.
+    #[must_use]
+    pub fn percentile_ns(&self, percent: f64) -> u64 {
+        let total: u64 = self.latencies.iter().map(|(_, count)| count).sum();
+        let wanted = (total as f64 * percent / 100.0).ceil() as u64;
+        let mut seen = 0;
+        let found = self.latencies.iter().find(|(_, count)| {
+            seen += count;
+            seen >= wanted
+        });
+        found.map_or(0, |(end, _)| (*end).min(self.max_ns))
+    }
+
+    /// What loads came to that ran at the same time in one process.
+    #[must_use]
+    pub fn together(results: &[Self]) -> Self {
+        let mut latencies = Histogram::new();
+        for &(ns, count) in results.iter().flat_map(|result| &result.latencies) {
+            latencies.add_many(Duration::from_nanos(ns), count);
+        }
+        let most = |value: fn(&Self) -> u64| results.iter().map(value).max().unwrap_or_default();
+        latencies.max_ns = most(|result| result.max_ns);
+        let sums = Self {
+            requests: results.iter().map(|result| result.requests).sum(),
+            errors: results.iter().map(|result| result.errors).sum(),
+            ..Self::default()
+        };
+        let (elapsed, cpu) = (most(|result| result.elapsed_ns), most(|result| result.cpu_ns));
+        sums.with_times(Duration::from_nanos(elapsed), Duration::from_nanos(cpu), &latencies)
+    }
+
     pub(crate) fn with_times(self, elapsed: Duration, cpu: Duration, latencies: &Histogram) -> Self {
         Self {
             elapsed_ns: elapsed.as_nanos() as u64,
@@ -98,9 +129,13 @@ impl Histogram {
     }
 
     pub(crate) fn add(&mut self, duration: Duration) {
+        self.add_many(duration, 1);
+    }
+
+    fn add_many(&mut self, duration: Duration, count: u64) {
         let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX).min((1 << BITS) - 1);
-        self.counts[class_of(ns)] += 1;
-        self.total += 1;
+        self.counts[class_of(ns)] += count;
+        self.total += count;
         self.max_ns = self.max_ns.max(ns);
     }
 
@@ -160,6 +195,22 @@ mod tests {
             last = end;
         }
         assert_eq!(class_of((1 << BITS) - 1), CLASSES - 1);
+    }
+
+    #[test]
+    fn loads_together_are_one_with_all_requests() {
+        let of = |from: u64, to: u64| {
+            let mut latencies = Histogram::new();
+            (from..to).for_each(|us| latencies.add(Duration::from_micros(us)));
+            let one = LoadResult { requests: to - from, ..LoadResult::default() };
+            one.with_times(Duration::from_millis(to), Duration::from_millis(5), &latencies)
+        };
+        let both = LoadResult::together(&[of(1, 500), of(500, 1000)]);
+        assert_eq!((both.requests, both.elapsed_ns, both.cpu_ns), (999, 1_000_000_000, 5_000_000));
+        let whole = of(1, 1000);
+        assert_eq!((both.percentile_ns(50.0), both.percentile_ns(99.0)), (both.p50_ns, both.p99_ns));
+        assert_eq!(LoadResult::default().percentile_ns(50.0), 0);
+        assert_eq!((both.p50_ns, both.p99_ns, both.latencies), (whole.p50_ns, whole.p99_ns, whole.latencies));
     }
 
     #[test]

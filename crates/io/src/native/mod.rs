@@ -11,14 +11,14 @@ mod system_calls;
 use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant as Clock};
+use std::time::Duration;
 
 use base::Instant;
-use base::ledger::{LedgerRoot, RawMemory, Span};
+use base::ledger::{LedgerRoot, Pages, RawMemory, Span};
 use node::native::{
     HostMemory, NativeDevice, NativeDeviceCells, NativeHost, NativeHostCells, ToDevice, ToHost,
 };
-use node::{DriveConfig, FlashConfig, FlashModel};
+use node::{DriveConfig, DriveDriver, FlashConfig, FlashModel, MediaWork};
 
 use crate::card::flash::{Flash, Held};
 use crate::card::media::execute_work;
@@ -38,36 +38,80 @@ const SPIN: u32 = 100;
 /// How long the driver may take to find its drive, and requests to end when the load is over.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Runs a load on a driver in front of `image`, which is a medium in memory: as slow as `flash` says, if it says so.
+/// A drive to be run natively.
+#[derive(Clone, Copy)]
+pub struct NativeDrive<'a> {
+    /// The medium, in memory.
+    pub image: &'a Image,
+    /// The flash card it is as slow as.
+    pub flash: Option<FlashConfig>,
+}
+
+/// Runs a load on each of some drives at once: all drivers on this thread, all controllers on another. One result a drive.
 ///
 /// # Errors
-/// When memory or a thread cannot be had, when the driver does not come up, or when the load does not end.
-pub fn run(image: &Image, flash: Option<FlashConfig>, spec: LoadSpec, seed: u64) -> io::Result<LoadResult> {
-    let host_memory = anonymous(LedgerRoot::<NativeHostCells>::SIZE, "causeway-host")?;
-    let device_memory = anonymous(LedgerRoot::<NativeDeviceCells>::SIZE, "causeway-device")?;
-    let (to_device, from_host) = queue(SLOTS);
-    let (to_host, from_device) = queue(SLOTS);
+/// When memory or a thread cannot be had, when a driver does not come up, or when a load does not end.
+pub fn run(drives: &[NativeDrive<'_>], spec: LoadSpec, seed: u64) -> io::Result<Vec<LoadResult>> {
+    let memory = |bytes, name| drives.iter().map(|_| anonymous(bytes, name)).collect::<io::Result<Vec<_>>>();
+    let host_memory = memory(LedgerRoot::<NativeHostCells>::SIZE, "causeway-host")?;
+    let device_memory = memory(LedgerRoot::<NativeDeviceCells>::SIZE, "causeway-device")?;
+    let (mut hosts, mut ends) = (Vec::new(), Vec::new());
+    for (index, memory) in host_memory.iter().enumerate() {
+        let (to_device, from_host) = queue(SLOTS);
+        let (to_host, from_device) = queue(SLOTS);
+        // SAFETY: new zeroed memory that lives longer than the host and that only this thread uses, but for pages of running
+        // commands.
+        let host = NativeHost::new(unsafe { raw(memory) }, now());
+        ends.push((Window::new(host.memory()), from_host, to_host));
+        let out = Vec::with_capacity(SLOTS);
+        let seed = seed.wrapping_add(index as u64 * 2);
+        hosts.push(HostLane { host, to_device, from_device, out, spec, seed, run: None, result: None });
+    }
     let over = AtomicBool::new(false);
-    // SAFETY: new zeroed memory that lives longer than the host and that only this thread uses, but for pages of running
-    // commands.
-    let host = NativeHost::new(unsafe { raw(&host_memory) }, now());
-    let window = Window::new(host.memory());
     std::thread::scope(|scope| {
-        let device = std::thread::Builder::new().name("device".into()).spawn_scoped(scope, || {
-            // SAFETY: new zeroed memory that lives longer than this thread, which alone uses it.
-            let device = NativeDevice::new(unsafe { raw(&device_memory) }, drive_config(image));
-            let flash = Flash::new(vec![flash.map(FlashModel::new)], vec![Some(0)]);
-            let out = Vec::with_capacity(SLOTS);
-            DeviceThread { device, image, flash, window, from_host, to_host, out }.run(&over);
+        let devices = std::thread::Builder::new().name("device".into()).spawn_scoped(scope, || {
+            let parts = drives.iter().zip(&device_memory).zip(ends);
+            let lanes = parts.map(|((drive, memory), (window, from_host, to_host))| {
+                // SAFETY: new zeroed memory that lives longer than this thread, which alone uses it.
+                let device = NativeDevice::new(unsafe { raw(memory) }, drive_config(drive.image));
+                let flash = Flash::new(vec![drive.flash.map(FlashModel::new)], vec![Some(0)]);
+                let out = Vec::with_capacity(SLOTS);
+                DeviceLane { device, image: drive.image, flash, window, from_host, to_host, out }
+            });
+            serve(lanes.collect(), &over);
         })?;
-        let result =
-            HostThread { host, to_device, from_device, out: Vec::with_capacity(SLOTS) }.run(spec, seed);
+        let results = load(hosts, Duration::from_millis(spec.duration_ms) + PATIENCE);
         over.store(true, Ordering::Release);
-        match device.join() {
-            Ok(()) => result,
+        match devices.join() {
+            Ok(()) => results,
             Err(panic) => std::panic::resume_unwind(panic),
         }
     })
+}
+
+/// Drives the controllers until it is over.
+fn serve(mut lanes: Vec<DeviceLane<'_>>, over: &AtomicBool) {
+    let mut idle = Idle::default();
+    while !over.load(Ordering::Relaxed) {
+        let now = now();
+        let busy = lanes.iter_mut().fold(false, |busy, lane| lane.turn(now) | busy);
+        idle.turn(busy);
+    }
+}
+
+/// Drives the drivers until all loads have ended.
+fn load(mut lanes: Vec<HostLane<'_>>, patience: Duration) -> io::Result<Vec<LoadResult>> {
+    let deadline = now() + patience;
+    let mut idle = Idle::default();
+    while lanes.iter().any(|lane| lane.result.is_none()) {
+        let now = now();
+        let busy = lanes.iter_mut().fold(false, |busy, lane| lane.turn(now) | busy);
+        idle.turn(busy);
+        if now > deadline {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "the drive does not answer"));
+        }
+    }
+    Ok(lanes.into_iter().filter_map(|lane| lane.result).collect())
 }
 
 fn drive_config(image: &Image) -> DriveConfig {
@@ -146,51 +190,44 @@ impl Idle {
     }
 }
 
-struct HostThread<'m> {
+/// A driver with its load.
+struct HostLane<'m> {
     host: NativeHost<'m>,
     to_device: Sender<ToDevice>,
     from_device: Receiver<ToHost>,
     out: Vec<ToDevice>,
+    spec: LoadSpec,
+    seed: u64,
+    run: Option<Run>,
+    result: Option<LoadResult>,
 }
 
-impl HostThread<'_> {
-    fn run(mut self, spec: LoadSpec, seed: u64) -> io::Result<LoadResult> {
-        let deadline = Clock::now() + Duration::from_millis(spec.duration_ms) + PATIENCE;
-        let (mut run, mut idle, mut turns) = (None, Idle::default(), 0_u32);
-        loop {
-            let now = now();
-            let busy = self.turn(now, spec, seed, &mut run);
-            if let Some(result) = run.as_ref().and_then(|run: &Run| run.result(now)) {
-                return Ok(result);
-            }
-            idle.turn(busy);
-            turns = turns.wrapping_add(1);
-            if turns.is_multiple_of(1 << 12) && Clock::now() > deadline {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, "the drive does not answer"));
-            }
-        }
-    }
-
-    fn turn(&mut self, now: Instant, spec: LoadSpec, seed: u64, run: &mut Option<Run>) -> bool {
+impl HostLane<'_> {
+    /// True if there was anything to do.
+    fn turn(&mut self, now: Instant) -> bool {
         let due = self.host.driver().poll_timeout().is_some_and(|deadline| deadline <= now);
-        if self.from_device.has_any() || due || !self.out.is_empty() || run.is_none() {
-            let incoming = self.from_device.receive(STEP_MESSAGES);
-            let act = |driver: &mut node::DriveDriver<'_>, pages: base::ledger::Pages<'_>| match run {
-                Some(run) => run.go_on(driver, pages, now),
-                None if driver.is_ready() && driver.geometry().is_some() => {
-                    *run = Some(Run::begin(spec, seed, driver, pages, now));
-                }
-                None => {}
-            };
-            self.host.step(now, incoming, act, &mut self.out);
-            self.to_device.send(&mut self.out);
-            return true;
+        if !self.from_device.has_any() && !due && self.out.is_empty() && self.run.is_some() {
+            return false;
         }
-        false
+        let (run, spec, seed) = (&mut self.run, self.spec, self.seed);
+        let act = |driver: &mut DriveDriver<'_>, pages: Pages<'_>| match run {
+            Some(run) => run.go_on(driver, pages, now),
+            None if driver.is_ready() && driver.geometry().is_some() => {
+                *run = Some(Run::begin(spec, seed, driver, pages, now));
+            }
+            None => {}
+        };
+        self.host.step(now, self.from_device.receive(STEP_MESSAGES), act, &mut self.out);
+        self.to_device.send(&mut self.out);
+        if self.result.is_none() {
+            self.result = self.run.as_ref().and_then(|run| run.result(now));
+        }
+        true
     }
 }
 
-struct DeviceThread<'m> {
+/// A controller with its medium.
+struct DeviceLane<'m> {
     device: NativeDevice<'m>,
     image: &'m Image,
     flash: Flash<'m>,
@@ -200,19 +237,13 @@ struct DeviceThread<'m> {
     out: Vec<ToHost>,
 }
 
-impl DeviceThread<'_> {
-    fn run(mut self, over: &AtomicBool) {
-        let mut idle = Idle::default();
-        while !over.load(Ordering::Relaxed) {
-            let busy = self.turn(now());
-            idle.turn(busy);
-        }
-    }
-
+impl DeviceLane<'_> {
+    /// True if there was anything to do.
     fn turn(&mut self, now: Instant) -> bool {
         let mut busy = self.take_in(now);
-        // The host waits for no more than one piece of work: what has ended is told before the next one begins.
-        while let Some(work) = self.device.poll_media() {
+        // What has ended is told before the next begins, so that nobody waits for more than one piece of work.
+        for _ in 0..STEP_MESSAGES {
+            let Some(work) = self.device.poll_media() else { break };
             busy = true;
             let due = self.flash.submit(now, &work);
             if due > now {
@@ -240,7 +271,7 @@ impl DeviceThread<'_> {
         busy
     }
 
-    fn execute(&mut self, now: Instant, work: &node::MediaWork<'_>) {
+    fn execute(&mut self, now: Instant, work: &MediaWork<'_>) {
         let result = execute_work(self.image, work);
         self.device.handle_media(now, work.id, result, &self.window, &mut self.out);
         self.to_host.send(&mut self.out);
@@ -259,7 +290,11 @@ mod tests {
     fn loads_of_all_kinds_end_without_errors() {
         let image = Image::ram(8 << 20).unwrap();
         for spec in [spec(512, 1, 0), spec(4096, 32, 30), spec(65536, 32, 100), spec(65536, 128, 0)] {
-            for result in [run(&image, None, spec, 7).unwrap(), run_plain(&image, spec, 7).unwrap()] {
+            let drives = [NativeDrive { image: &image, flash: None }; 2];
+            let mut results = run(&drives, spec, 7).unwrap();
+            assert_eq!(results.len(), 2);
+            results.push(run_plain(&image, spec, 7).unwrap());
+            for result in results {
                 assert!(result.requests > 0 && result.errors == 0, "{spec:?}: {result:?}");
                 assert_eq!(result.latencies.iter().map(|(_, count)| count).sum::<u64>(), result.requests);
             }
@@ -269,7 +304,8 @@ mod tests {
     #[test]
     fn a_flash_card_takes_its_time() {
         let image = Image::ram(8 << 20).unwrap();
-        let result = run(&image, Some(FlashConfig::default()), spec(4096, 1, 0), 7).unwrap();
+        let drive = NativeDrive { image: &image, flash: Some(FlashConfig::default()) };
+        let result = run(&[drive], spec(4096, 1, 0), 7).unwrap().remove(0);
         assert!(result.p50_ns >= 50_000 && result.requests <= 30_000_000 / 50_000, "{result:?}");
     }
 
