@@ -299,6 +299,6 @@ mod tests {
     fn nothing_measured_gives_no_plot() {
         let report = Report { cases: Vec::new(), ..example() };
         assert_eq!((ratios(&report), recoveries(&report)), (None, None));
-        assert_eq!(rounds(&example().cases[2]), None);
+        assert_eq!(rounds(&example().cases[3]), None);
     }
 }

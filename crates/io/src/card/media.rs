@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::time::Duration;
 
 use base::Instant;
-use node::{Card, FlashModel, MEDIA_SPANS, MediaError, MediaId, MediaKind, MediaWork};
+use node::{Card, FlashModel, MediaError, MediaId, MediaKind, MediaWork};
 
 use super::flash::{Flash, Held};
 use super::token;
@@ -399,40 +399,19 @@ fn addresses(work: &MediaWork<'_>) -> Vec<(usize, usize)> {
 
 /// Does work with plain system calls, from this thread.
 pub(crate) fn execute_work(image: &Image, work: &MediaWork<'_>) -> Result<(), MediaError> {
-    let spans = || work.spans().map(|span| (span.as_ptr(), span.len()));
-    let result = match work.kind {
-        MediaKind::Read => {
-            let mut slices: [_; MEDIA_SPANS] = std::array::from_fn(|_| IoSliceMut::new(&mut []));
-            for (slice, (start, len)) in slices.iter_mut().zip(spans()) {
-                // SAFETY: the pages of a read belong to it alone until its result is handed in.
-                *slice = IoSliceMut::new(unsafe { std::slice::from_raw_parts_mut(start, len) });
-            }
-            image.read_at(&mut slices[..spans().count()], work.offset)
+    let mut spans = work.spans();
+    // Nearly always the pages lie behind each other: no table is needed then.
+    let (first, second) = (spans.next(), spans.next());
+    match first.filter(|_| second.is_none()) {
+        Some(span) => {
+            let pieces = [(span.as_ptr().expose_provenance(), span.len())];
+            execute(image, work.kind, work.offset, work.len, &pieces)
         }
-        MediaKind::Write => {
-            let mut slices: [_; MEDIA_SPANS] = std::array::from_fn(|_| IoSlice::new(&[]));
-            for (slice, (start, len)) in slices.iter_mut().zip(spans()) {
-                // SAFETY: the pages of a write are not changed until its result is handed in.
-                *slice = IoSlice::new(unsafe { std::slice::from_raw_parts(start, len) });
-            }
-            image.write_at(&mut slices[..spans().count()], work.offset)
-        }
-        other => without_data(image, other, work.offset, work.len),
-    };
-    result.map_err(|error| media_error(&error))
-}
-
-/// What moves no data.
-fn without_data(image: &Image, kind: MediaKind, offset: u64, len: u32) -> io::Result<()> {
-    match kind {
-        MediaKind::Flush => image.sync_data(),
-        MediaKind::Trim => image.trim(offset, len.into()).map(|_| ()),
-        MediaKind::Zero => image.zero(offset, len.into(), false),
-        MediaKind::Read | MediaKind::Write => unreachable!("whoever reads or writes has pages"),
+        None => execute(image, work.kind, work.offset, work.len, &addresses(work)),
     }
 }
 
-/// The same from another thread, by plain addresses.
+/// The same from any thread, by plain addresses.
 fn execute(
     image: &Image,
     kind: MediaKind,
@@ -440,31 +419,22 @@ fn execute(
     len: u32,
     pieces: &[(usize, usize)],
 ) -> Result<(), MediaError> {
-    let result = match kind {
-        MediaKind::Read => {
-            let mut slices: Vec<IoSliceMut<'_>> = pieces
-                .iter()
-                // SAFETY: the pages of a read belong to it alone until its result is handed in.
-                .map(|&(start, len)| unsafe {
-                    IoSliceMut::new(std::slice::from_raw_parts_mut(
-                        std::ptr::with_exposed_provenance_mut(start),
-                        len,
-                    ))
-                })
-                .collect();
-            image.read_at(&mut slices, offset)
-        }
-        MediaKind::Write => {
-            let mut slices: Vec<IoSlice<'_>> = pieces
-                .iter()
-                // SAFETY: the pages of a write are not changed until its result is handed in.
-                .map(|&(start, len)| unsafe {
-                    IoSlice::new(std::slice::from_raw_parts(std::ptr::with_exposed_provenance(start), len))
-                })
-                .collect();
-            image.write_at(&mut slices, offset)
-        }
-        other => without_data(image, other, offset, len),
+    // SAFETY: the pages of a read belong to it alone until its result is handed in.
+    let to = |&(start, len): &(usize, usize)| unsafe {
+        IoSliceMut::new(std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut(start), len))
+    };
+    // SAFETY: the pages of a write are not changed until its result is handed in.
+    let from = |&(start, len): &(usize, usize)| unsafe {
+        IoSlice::new(std::slice::from_raw_parts(std::ptr::with_exposed_provenance(start), len))
+    };
+    let result = match (kind, pieces) {
+        (MediaKind::Read, [one]) => image.read_at(&mut [to(one)], offset),
+        (MediaKind::Read, _) => image.read_at(&mut pieces.iter().map(to).collect::<Vec<_>>(), offset),
+        (MediaKind::Write, [one]) => image.write_at(&mut [from(one)], offset),
+        (MediaKind::Write, _) => image.write_at(&mut pieces.iter().map(from).collect::<Vec<_>>(), offset),
+        (MediaKind::Flush, _) => image.sync_data(),
+        (MediaKind::Trim, _) => image.trim(offset, len.into()).map(|_| ()),
+        (MediaKind::Zero, _) => image.zero(offset, len.into(), false),
     };
     result.map_err(|error| media_error(&error))
 }

@@ -19,6 +19,7 @@ use node::native::{
     HostMemory, NativeDevice, NativeDeviceCells, NativeHost, NativeHostCells, ToDevice, ToHost,
 };
 use node::{DriveConfig, DriveDriver, FlashConfig, FlashModel, MediaWork};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::card::flash::{Flash, Held};
 use crate::card::media::execute_work;
@@ -34,7 +35,7 @@ const SLOTS: usize = 1024;
 /// Messages that a step takes in.
 const STEP_MESSAGES: usize = 64;
 /// How long a thread that finds nothing spins before it yields the processor at every turn.
-const SPIN: u32 = 100;
+const SPIN: u32 = 1000;
 /// How long the driver may take to find its drive, and requests to end when the load is over.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -80,8 +81,10 @@ pub fn run(drives: &[NativeDrive<'_>], spec: LoadSpec, seed: u64) -> io::Result<
             });
             serve(lanes.collect(), &over);
         })?;
-        let results = load(hosts, Duration::from_millis(spec.duration_ms) + PATIENCE);
-        over.store(true, Ordering::Release);
+        let results = {
+            let _over = Over(&over);
+            load(hosts, Duration::from_millis(spec.duration_ms) + PATIENCE)
+        };
         match devices.join() {
             Ok(()) => results,
             Err(panic) => std::panic::resume_unwind(panic),
@@ -89,8 +92,28 @@ pub fn run(drives: &[NativeDrive<'_>], spec: LoadSpec, seed: u64) -> io::Result<
     })
 }
 
+/// Says when it goes, even by a panic, that the other thread is to end.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// The two threads wait for each other: on one core each would have to wait for the other's time slice. Best effort.
+fn stay_on_core(place: usize) {
+    let Ok(allowed) = sched_getaffinity(None) else { return };
+    let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).collect();
+    let Some(core) = cores.get(place).filter(|_| cores.len() > 1) else { return };
+    let mut one = CpuSet::new();
+    one.set(*core);
+    let _ = sched_setaffinity(None, &one);
+}
+
 /// Drives the controllers until it is over.
 fn serve(mut lanes: Vec<DeviceLane<'_>>, over: &AtomicBool) {
+    stay_on_core(1);
     let mut idle = Idle::default();
     while !over.load(Ordering::Relaxed) {
         let now = now();
@@ -101,6 +124,18 @@ fn serve(mut lanes: Vec<DeviceLane<'_>>, over: &AtomicBool) {
 
 /// Drives the drivers until all loads have ended.
 fn load(mut lanes: Vec<HostLane<'_>>, patience: Duration) -> io::Result<Vec<LoadResult>> {
+    let allowed = sched_getaffinity(None);
+    stay_on_core(0);
+    let results = drive(&mut lanes, patience);
+    // The thread is the caller's, and goes on.
+    if let Ok(allowed) = allowed {
+        let _ = sched_setaffinity(None, &allowed);
+    }
+    results?;
+    Ok(lanes.into_iter().filter_map(|lane| lane.result).collect())
+}
+
+fn drive(lanes: &mut [HostLane<'_>], patience: Duration) -> io::Result<()> {
     let deadline = now() + patience;
     let mut idle = Idle::default();
     while lanes.iter().any(|lane| lane.result.is_none()) {
@@ -111,7 +146,7 @@ fn load(mut lanes: Vec<HostLane<'_>>, patience: Duration) -> io::Result<Vec<Load
             return Err(io::Error::new(io::ErrorKind::TimedOut, "the drive does not answer"));
         }
     }
-    Ok(lanes.into_iter().filter_map(|lane| lane.result).collect())
+    Ok(())
 }
 
 fn drive_config(image: &Image) -> DriveConfig {
