@@ -25,7 +25,7 @@ fn medians(case: &Value) -> [f64; 2] {
         let rounds = case[side]["rounds"].as_array().unwrap();
         let mut values: Vec<f64> = rounds.iter().map(|round| round["value"].as_f64().unwrap()).collect();
         values.sort_by(f64::total_cmp);
-        assert_eq!(case[side]["min"], values[0]);
+        assert_eq!(case[side]["min"].as_f64(), Some(values[0]));
         (values[(values.len() - 1) / 2] + values[values.len() / 2]) / 2.0
     })
 }
@@ -41,7 +41,9 @@ fn ratios_follow_from_the_rounds_of_the_report() {
     for case in measured {
         let [ours, peer] = medians(case);
         let ratio = if case["better"] == "higher" { ours / peer } else { peer / ours };
-        assert_eq!(case["ratio"].as_f64(), Some(ratio), "{case}");
+        // A decimal number that was read is not always the one that was written, to the last bit.
+        let told = case["ratio"].as_f64().unwrap();
+        assert!((told / ratio - 1.0).abs() < 1e-12, "{ratio}: {case}");
         assert!(ours > 0.0 && case["ours"]["rounds"].as_array().unwrap().len() == 2, "{case}");
         assert!(!case["ours"]["rounds"][0]["latencies_us"].as_array().unwrap().is_empty(), "{case}");
     }

@@ -447,7 +447,7 @@ pub(super) mod tests {
         };
         let (near, far) = (group(Distance::Near, 1.6), group(Distance::Far, 1.1));
         assert_eq!(keeps_ratio(&[near.clone(), far.clone()], 1.3, 1.5, 1.0), Some(true));
-        assert_eq!(keeps_ratio(&[near.clone()], 1.6, 1.7, 1.0), Some(false));
+        assert_eq!(keeps_ratio(std::slice::from_ref(&near), 1.6, 1.7, 1.0), Some(false));
         assert_eq!(keeps_ratio(&[near, far], 1.3, 1.5, 1.2), Some(false));
         assert_eq!(keeps_ratio(&[], 1.4, 1.5, 1.0), Some(false));
     }
