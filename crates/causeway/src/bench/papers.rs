@@ -5,9 +5,12 @@ use std::fmt::Write;
 use super::report::{CaseReport, Report, number};
 
 /// What stands below the tables.
-const NOTE: &str = "Percent of the same drives without a fabric, by way of insecure UDP on this machine; at figure 16 percent \
-of as many hosts as cards. Flash cards are a timing model with the paper's rates divided by 8, so that UDP carries four of \
-them here; latencies are not divided. The files are copied through the NBD socket over sealed UDP.\n";
+const NOTE: &str = "\
+Percent of the same drives without a fabric, by way of insecure UDP on this machine; at figure 16 percent of as many
+hosts as cards. Flash cards are a timing model with the paper's rates divided by 8, so that UDP carries four of them
+here; latencies are not divided. The files are copied through the NBD socket over sealed UDP, from and to memory: what
+the paper copied from was a hard disk.
+";
 
 /// A table for each figure that was measured; nothing where none was.
 pub(super) fn text(report: &Report) -> String {
