@@ -44,7 +44,7 @@ impl Pair {
 /// What a borrower's card measures on its own, of memory with the time of a flash card.
 pub(crate) fn measure(bytes: u64, flash: FlashConfig, load: LoadSpec) -> LoadResult {
     let (_lender, borrower) = nodes(Image::ram(bytes).unwrap(), Some(flash), Edge::Load(load));
-    let ended = |node: &Node| *node.shared.load.lock().unwrap();
+    let ended = |node: &Node| node.shared.load.lock().unwrap().clone();
     borrower.wait_until("the load has ended", |_| ended(&borrower).is_some());
     ended(&borrower).unwrap()
 }
