@@ -21,6 +21,7 @@ tools=(
     "mount mount         private folders inside them"
     "fusermount3 fuse3   a backing that loses what was not synchronised"
     "sha256sum coreutils compares images"
+    "openssl openssl     the certificate of the peer in benchmarks with TLS"
     "python3 python3     small helpers of the tests"
 )
 

@@ -80,6 +80,15 @@ fn limit(machine: &Machine, arguments: &[&str]) -> campaign::process::Outcome {
     run_to_end(command, &machine.dir().join("logs"), "limit", START_TIMEOUT).unwrap()
 }
 
+/// Every load ends without an error, and every drive holds what its load wrote.
+fn verify(loads: Vec<Load>, sockets: &[PathBuf]) {
+    for (load, socket) in loads.into_iter().zip(sockets) {
+        let mut report = load.stop().unwrap();
+        assert_eq!((report.failed, report.failed_flushes, &report.lost), (0, 0, &None));
+        report.model.verify(&mut connect(socket).unwrap(), Since::Nothing).unwrap();
+    }
+}
+
 #[test]
 fn w2_sixteen_functions_under_load_survive_kills_of_both_cards() {
     let _exclusive = scale::exclusive();
@@ -107,11 +116,7 @@ fn w2_sixteen_functions_under_load_survive_kills_of_both_cards() {
     loads.iter().for_each(|load| load.wait_done(10, PATIENCE).unwrap());
     let card = status(world.right(), "lender").unwrap()["cards"][0]["pid"].as_u64().unwrap() as u32;
     scale::report(&format!("w2: the lending card of 16 functions has {} KiB", resident_kib(card).unwrap()));
-    for (load, socket) in loads.into_iter().zip(&sockets) {
-        let mut report = load.stop().unwrap();
-        assert_eq!((report.failed, report.failed_flushes, &report.lost), (0, 0, &None));
-        report.model.verify(&mut connect(socket).unwrap(), Since::Nothing).unwrap();
-    }
+    verify(loads, &sockets);
     ends(borrower);
     ends(lender);
     scale::report(&scale::spread("w2: recovery with 16 functions under load", recoveries));
@@ -285,11 +290,7 @@ fn w8_loans_end_in_order_under_load() {
     let (lender, again) = lend(world.right(), image.to_str().unwrap(), 4);
     assert_eq!(again, lines);
     loads.iter().for_each(|load| load.wait_done(100, PATIENCE).unwrap());
-    for (load, socket) in loads.into_iter().zip(&sockets) {
-        let mut report = load.stop().unwrap();
-        assert_eq!((report.failed, report.failed_flushes, &report.lost), (0, 0, &None));
-        report.model.verify(&mut connect(socket).unwrap(), Since::Nothing).unwrap();
-    }
+    verify(loads, &sockets);
     ends(borrower);
     ends(lender);
 }

@@ -71,6 +71,9 @@ pub enum Command {
     /// Borrow a drive and read or overwrite it for a while, with the card's own driver (for `bench`)
     #[command(name = "__load", hide = true)]
     Load(LoadArgs),
+    /// The same on a driver and a drive in one process, or with system calls alone (for `bench`)
+    #[command(name = "__native", hide = true)]
+    Native(NativeArgs),
 }
 
 /// `causeway lend`.
@@ -250,9 +253,43 @@ pub struct SimArgs {
 /// `causeway load`, which `bench` runs; no part of the outside surface.
 #[derive(Debug, Args)]
 pub struct LoadArgs {
-    /// The line that `causeway lend` printed; `-` reads it from standard input, `@FILE` from a file
-    #[arg(value_name = "LINE|-|@FILE")]
-    pub line: LineArgument,
+    /// The lines that `causeway lend` printed; `-` reads one from standard input, `@FILE` from a file
+    #[arg(value_name = "LINE|-|@FILE", required = true)]
+    pub lines: Vec<LineArgument>,
+    /// What to do
+    #[command(flatten)]
+    pub work: WorkArgs,
+    /// Name of this node [default: load]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<NodeName>,
+    /// Do not encrypt; only where both sides say so
+    #[arg(long)]
+    pub insecure: bool,
+    /// Do not share memory with a peer on this machine, but send it frames as to any other
+    #[arg(long)]
+    pub no_shm: bool,
+    /// Where identity and incarnation are kept
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+}
+
+/// `causeway __native`.
+#[derive(Debug, Args)]
+pub struct NativeArgs {
+    /// Images in memory, or flash:IMAGE[?scale=N]; each gets a load of its own, all at once
+    #[arg(value_name = "IMAGE", required = true, value_parser = OsStringValueParser::new().try_map(Source::from_os))]
+    pub images: Vec<Source>,
+    /// System calls alone, on one thread, on the first image
+    #[arg(long)]
+    pub plain: bool,
+    /// What to do
+    #[command(flatten)]
+    pub work: WorkArgs,
+}
+
+/// What a load does.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct WorkArgs {
     /// Bytes of each request
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(512..=i64::from(io::load::REQUEST_MAX)))]
     pub bytes: u32,
@@ -268,18 +305,6 @@ pub struct LoadArgs {
     /// How long to go on
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = values::seconds)]
     pub seconds: f64,
-    /// Name of this node [default: load]
-    #[arg(long, value_name = "NAME")]
-    pub name: Option<NodeName>,
-    /// Do not encrypt; only where both sides say so
-    #[arg(long)]
-    pub insecure: bool,
-    /// Do not share memory with a peer on this machine, but send it frames as to any other
-    #[arg(long)]
-    pub no_shm: bool,
-    /// Where identity and incarnation are kept
-    #[arg(long, value_name = "DIR")]
-    pub state_dir: Option<PathBuf>,
 }
 
 /// `-o`, the same for each command that prints a document.

@@ -14,6 +14,7 @@
 //! - `shm`: memory that two nodes of one machine share.
 //! - [`impair`]: faults on purpose for the demo and the tests.
 //! - [`load`]: what a card reads on its own to measure its drive.
+//! - [`native`]: the same with driver and drive in one process, and no fabric.
 //!
 //! No protocol is decided here: what bytes mean is the business of the cores this crate drives.
 //!
@@ -27,6 +28,7 @@ pub mod impair;
 pub mod load;
 pub mod memory;
 mod messages;
+pub mod native;
 pub mod net;
 mod outbox;
 mod plan;

@@ -22,9 +22,9 @@ use base::ledger::Journal;
 /// Outputs of one step: keeps the undo log short.
 const OUTPUTS_PER_STEP: usize = 256;
 /// Where the driver's memory lies in its node's aperture.
-const QUEUE_MEMORY: u64 = 0x1000_0000;
-const INTERRUPTS: u64 = 0x2000_0000;
-const DATA_MEMORY: u64 = 0x4000_0000;
+pub(crate) const QUEUE_MEMORY: u64 = 0x1000_0000;
+pub(crate) const INTERRUPTS: u64 = 0x2000_0000;
+pub(crate) const DATA_MEMORY: u64 = 0x4000_0000;
 
 /// What lies behind a grant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

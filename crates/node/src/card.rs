@@ -5,10 +5,10 @@ use core::ops::Range;
 use core::time::Duration;
 
 use base::ids::{Incarnation, NodeId};
-use base::ledger::{Hook, Journal, Ledger, Pages, RawMemory, Span};
+use base::ledger::{Hook, Journal, Ledger, PAGE_SIZE, Pages, RawMemory, Span};
 use base::{Instant, Rule};
 use device::nvme::{DATA_PAGES, Limit, Persist};
-use device::{Function, MediaError, MediaId, MediaKind};
+use device::{Function, MediaError, MediaId, MediaKind, MediaOp};
 use link::frame::{FrameError, Header};
 use link::{Channel, PathId, Refusal, Room, Tenancy};
 
@@ -118,13 +118,31 @@ pub struct MediaWork<'m> {
     pub offset: u64,
     /// Bytes.
     pub len: u32,
-    pub(crate) spans: [Option<Span<'m>>; DATA_PAGES],
+    /// The pool that its pages lie in.
+    memory: Span<'m>,
+    /// Its pages: the first of so many that lie behind each other. Kept short, because work is moved about.
+    runs: [(u16, u16); DATA_PAGES],
 }
 
 impl<'m> MediaWork<'m> {
+    /// What a function of `loan` asks for, with its pages.
+    pub(crate) fn new(loan: usize, op: &MediaOp<'_>, pages: &Pages<'m>) -> Self {
+        let mut runs = [(0, 0); DATA_PAGES];
+        // Pages that lie behind each other are one piece: the kernel counts pieces, not pages.
+        for (kept, run) in runs.iter_mut().zip(op.pages.chunk_by(|one, next| next.0 == one.0 + 1)) {
+            *kept = (run[0].0, run.len() as u16);
+        }
+        Self { loan, id: op.id, kind: op.kind, offset: op.offset, len: op.len, memory: pages.memory(), runs }
+    }
+
     /// The memory of a read or a write: `len` bytes in all.
     pub fn spans(&self) -> impl Iterator<Item = Span<'m>> + '_ {
-        self.spans.iter().map_while(|span| *span)
+        let (memory, mut left) = (self.memory, self.len as usize);
+        self.runs.iter().take_while(|(_, count)| *count > 0).map(move |&(first, count)| {
+            let len = left.min(usize::from(count) * PAGE_SIZE);
+            left -= len;
+            memory.part(usize::from(first) * PAGE_SIZE, len)
+        })
     }
 }
 

@@ -19,6 +19,7 @@ mod config;
 mod drive;
 mod lender;
 mod loan;
+pub mod native;
 mod transaction;
 
 pub use borrower::BorrowedDrive;
@@ -28,8 +29,8 @@ pub use config::{CardConfig, LoanConfig, LoanRole};
 pub use lender::LentFunction;
 
 pub use device::nvme::{
-    COMMANDS as MEDIA_WORK, Config as DriveConfig, ConfigError as DriveConfigError, FUNCTIONS_MAX, Limit,
-    LimitError, NamespaceConfig, Persist,
+    COMMANDS as MEDIA_WORK, Config as DriveConfig, ConfigError as DriveConfigError,
+    DATA_PAGES as MEDIA_SPANS, FUNCTIONS_MAX, Limit, LimitError, NamespaceConfig, Persist,
 };
 pub use device::{FlashConfig, FlashModel, FlashRates};
 pub use device::{MediaError, MediaId, MediaKind};

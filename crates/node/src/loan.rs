@@ -8,7 +8,7 @@ use base::Instant;
 use base::ids::{DomainId, Incarnation, NodeId};
 use base::ledger::{Counter, Journal, Pages};
 use device::Function;
-use device::nvme::{Controller, DATA_PAGES};
+use device::nvme::Controller;
 use link::{Channel, ChannelConfig, Event, Heard, Information, Name, PathConfig, Role, Sink, State};
 
 use crate::borrower::BorrowedDrive;
@@ -243,14 +243,7 @@ impl<'m> Loan<'m> {
     pub(crate) fn poll_media(&mut self, loan: usize) -> Option<MediaWork<'m>> {
         let End::Lent(function) = &mut self.end else { return None };
         let op = function.controller.poll_media()?;
-        let mut spans = [None; DATA_PAGES];
-        let mut left = op.len as usize;
-        for (span, &page) in spans.iter_mut().zip(op.pages) {
-            let len = left.min(base::ledger::PAGE_SIZE);
-            *span = Some(self.pages.span(page, 0, len));
-            left -= len;
-        }
-        Some(MediaWork { loan, id: op.id, kind: op.kind, offset: op.offset, len: op.len, spans })
+        Some(MediaWork::new(loan, &op, &self.pages))
     }
 
     /// What follows from a verb: events of the channel, late TLPs, and the flow between the parts.

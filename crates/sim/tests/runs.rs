@@ -5,9 +5,11 @@ use sim::{Mark, Options, canaries, run, run_many};
 #[test]
 fn whatever_happens_to_it_nothing_is_lost_and_nothing_happens_twice() {
     let mut seen = vec![0; Mark::ALL.len()];
+    let mut quiet = 0;
     let failures = run_many(1, 60, &Options::default(), |result| {
         let Ok(summary) = result else { return };
-        assert!(summary.requests > 0 && summary.kills > 0);
+        assert!(summary.requests > 0);
+        quiet += u32::from(summary.kills == 0);
         for (count, mark) in seen.iter_mut().zip(Mark::ALL) {
             *count += u32::from(summary.marks.has(*mark));
         }
@@ -16,6 +18,7 @@ fn whatever_happens_to_it_nothing_is_lost_and_nothing_happens_twice() {
         eprintln!("seed {}: {}: {}", failure.seed, failure.checker, failure.what);
     }
     assert!(failures.is_empty(), "{} seeds failed", failures.len());
+    assert!(quiet < 6, "in {quiet} of 60 worlds no card died");
     for (count, mark) in seen.iter().zip(Mark::ALL) {
         assert!(*count > 0, "no seed came to {}", mark.name());
     }

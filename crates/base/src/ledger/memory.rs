@@ -38,7 +38,8 @@ pub struct RawMemory<'m> {
 impl<'m> RawMemory<'m> {
     /// # Safety
     /// `base` points to `len` initialised bytes, page aligned, readable and writable for `'m`, and no other
-    /// thread of this process touches them; another process only reads them or sets [`super::Counter`]s.
+    /// thread of this process touches them, but for payload that it was given for a while and that this one leaves alone
+    /// meanwhile; another process only reads them or sets [`super::Counter`]s.
     pub unsafe fn new(base: NonNull<u8>, len: usize) -> Self {
         assert!(base.as_ptr().addr().is_multiple_of(PAGE_SIZE), "ledger memory is page aligned");
         Self { base, len, memory: PhantomData }

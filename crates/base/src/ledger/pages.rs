@@ -91,6 +91,13 @@ impl<'m> Pages<'m> {
         self.cells.pages[page.0 as usize].0.span(offset, len)
     }
 
+    /// The whole pool as one stretch: page `i` lies `i * 4096` behind its start.
+    pub fn memory(&self) -> Span<'m> {
+        let pages = self.cells.pages.as_ptr().cast_mut().cast::<u8>();
+        // SAFETY: the pages lie behind each other, a page each without padding, consist of nothing but `Bytes`, and live for 'm.
+        unsafe { Span::new(pages, PAGES * PAGE_SIZE) }
+    }
+
     /// References on a page; zero when it is free or not in the pool.
     pub fn references(&self, page: PageIndex) -> u16 {
         self.cells.references.get(page.0 as usize).map_or(0, Cell::get)

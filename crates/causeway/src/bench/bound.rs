@@ -61,7 +61,7 @@ pub(super) fn bound_by(case: &Case, rounds: &[Round], cores: usize) -> Option<St
                 part * 100.0
             ))
         }
-        Kind::Read { .. } => processors(&shares(rounds), cores),
+        Kind::Traffic(_) | Kind::Copy { .. } => processors(&shares(rounds), cores),
         Kind::IdleCpu => {
             let shares = shares(rounds);
             let most = busiest(&shares)?;

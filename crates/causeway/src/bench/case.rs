@@ -13,12 +13,45 @@ pub(super) struct Case {
     pub(super) unit: &'static str,
     /// Which values are better.
     pub(super) better: Better,
-    /// The bound on the median of ours.
-    pub(super) target: Option<f64>,
+    /// What is to be kept to.
+    pub(super) target: Option<Target>,
     /// Rounds, unless somebody chose.
     pub(super) rounds: u32,
     /// Where each byte is copied between medium and reader, both ends and the kernel together.
     pub(super) copies: &'static [&'static str],
+    /// What a paper has measured in its place.
+    pub(super) paper: Option<Paper>,
+    /// Measured only where somebody asks for it, or for the papers.
+    pub(super) only_asked: bool,
+}
+
+/// What is to be kept to.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Target {
+    /// The median of ours.
+    Median(f64),
+    /// The ratio to the peer, among rounds in which the cores were near, and among those in which they were far.
+    Ratio { near: f64, far: f64 },
+}
+
+impl Target {
+    /// The number that is shown.
+    pub(super) fn number(self) -> f64 {
+        match self {
+            Self::Median(number) | Self::Ratio { near: number, .. } => number,
+        }
+    }
+}
+
+/// What a paper says: facts and figures.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+pub(super) struct Paper {
+    /// Which table or figure.
+    pub(super) place: &'static str,
+    /// Which of its rows.
+    pub(super) row: &'static str,
+    /// Its result, relative to the same without a fabric.
+    pub(super) result: &'static str,
 }
 
 /// How a case is measured.
@@ -26,12 +59,98 @@ pub(super) struct Case {
 pub(super) enum Kind {
     /// From the death of a card to the next I/O.
     Recovery(Medium),
-    /// 4 KiB random reads.
-    Read { reader: Reader, sealed: bool, depth: u16 },
+    /// Reads and writes, two ways.
+    Traffic(Traffic),
+    /// A file is copied from the drive, or to it.
+    Copy { write: bool },
     /// Processor time of nodes that do nothing.
     IdleCpu,
     /// Memory of nodes that do nothing.
     IdleMemory,
+}
+
+/// Reads and writes, two ways.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Traffic {
+    pub(super) ours: Setup,
+    pub(super) peer: Setup,
+    pub(super) work: Work,
+    /// What its values are: how many in a second, or the time that half of them take at most.
+    pub(super) measure: Measure,
+}
+
+/// What the values of a case of traffic are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Measure {
+    /// How many in a second.
+    Rate,
+    /// How long half of them take at most, in us.
+    Latency,
+}
+
+/// What is read and written, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Setup {
+    pub(super) way: Way,
+    pub(super) drives: Drives,
+}
+
+/// The way to a drive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Driver and drive in one process, without a fabric.
+    Native,
+    /// Lent over UDP, and the borrowing card's own driver.
+    Udp { sealed: bool },
+    /// The same, and fio through our NBD socket.
+    Nbd { sealed: bool },
+    /// One thread's preadv and pwritev.
+    SystemCalls,
+    /// nbdkit over TCP, and fio.
+    Nbdkit { tls: bool },
+}
+
+impl Way {
+    /// As the report names it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Native => "native: no fabric",
+            Self::Udp { sealed: true } => "sealed UDP",
+            Self::Udp { sealed: false } => "insecure UDP",
+            Self::Nbd { sealed: true } => "fio, NBD, sealed UDP",
+            Self::Nbd { sealed: false } => "fio, NBD, insecure UDP",
+            Self::SystemCalls => "one thread's preadv and pwritev",
+            Self::Nbdkit { tls: true } => "nbdkit file, TCP, TLS",
+            Self::Nbdkit { tls: false } => "nbdkit file, TCP",
+        }
+    }
+}
+
+/// The drives of a side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Drives {
+    /// One, an image in memory.
+    Image,
+    /// Modules of flash cards, shared out evenly among hosts. A card has two, each with half of its rates.
+    Flash {
+        /// How many there are.
+        modules: usize,
+        /// Who uses them: nodes that borrow, or processes.
+        hosts: usize,
+        /// What the rates of a card are divided by.
+        scale: u64,
+    },
+}
+
+/// What is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Work {
+    /// Bytes of a request.
+    pub(super) bytes: u32,
+    pub(super) write_percent: u8,
+    pub(super) sequential: bool,
+    /// Requests under way, of each drive.
+    pub(super) depth: u16,
 }
 
 /// Where the lent image lies.
@@ -41,15 +160,6 @@ pub(super) enum Medium {
     Memory,
     /// A file on a disk, read past the page cache.
     Disk,
-}
-
-/// Who reads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reader {
-    /// The card's own NVMe driver.
-    Native,
-    /// fio, through our NBD socket.
-    Nbd,
 }
 
 /// Which values are better.
@@ -81,27 +191,30 @@ impl Better {
 }
 
 impl Case {
-    /// Whether there is a peer to compare with.
-    pub(super) fn has_peer(&self) -> bool {
-        matches!(self.kind, Kind::Read { .. })
-    }
-
     /// The command that measures it again.
     pub(super) fn command(&self, rounds: u32) -> String {
         format!("causeway bench {} --rounds {rounds}", self.id)
     }
 }
 
-/// The cases with these names, in their order here; all for none.
+/// In place of a name: all that the papers have measured.
+pub(super) const PAPERS: &str = "papers";
+
+/// The cases with these names, in their order here; for none all but those that are measured only when asked for.
 pub(super) fn select(names: &[String]) -> Result<Vec<&'static Case>, Failure> {
-    if let Some(unknown) = names.iter().find(|name| !CASES.iter().any(|case| case.id == **name)) {
+    let unknown = names.iter().find(|name| *name != PAPERS && !CASES.iter().any(|case| case.id == **name));
+    if let Some(unknown) = unknown {
         let known: Vec<_> = CASES.iter().map(|case| case.id).collect();
         return Err(Failure::usage(format_args!(
-            "there is no case `{unknown}`; there are {}",
+            "there is no case `{unknown}`; there are {PAPERS}, {}",
             known.join(", ")
         )));
     }
-    let is_chosen = |case: &&Case| names.is_empty() || names.iter().any(|name| name == case.id);
+    let is_named = |case: &Case, name: &String| name == case.id || name == PAPERS && case.paper.is_some();
+    let is_chosen = |case: &&Case| match names {
+        [] => !case.only_asked,
+        names => names.iter().any(|name| is_named(case, name)),
+    };
     Ok(CASES.iter().filter(is_chosen).collect())
 }
 
@@ -126,50 +239,326 @@ const NBD_COPIES: &[&str] = &[
     "NBD socket to the client's memory: recv in the client",
 ];
 
-const fn read(id: &'static str, reader: Reader, sealed: bool, depth: u16) -> Case {
-    let copies = match reader {
-        Reader::Native => NATIVE_COPIES,
-        Reader::Nbd => NBD_COPIES,
+/// Without a fabric.
+const DIRECT_COPIES: &[&str] = &[NATIVE_COPIES[0], "the device's page to the host's page (io::native)"];
+
+const SYSTEM_CALL_COPIES: &[&str] = &["medium to the reader's memory: preadv"];
+
+const READ: u8 = 0;
+const MIXED: u8 = 30;
+const WRITE: u8 = 100;
+const RANDOM: bool = false;
+const SEQUENTIAL: bool = true;
+/// Requests under way at each module of a flash card, as in the paper.
+const FLASH_DEPTH: u16 = 64;
+/// What the rates of a flash card are divided by: so much slower, four of them are what UDP carries on two cores.
+const FLASH_SCALE: u64 = 8;
+
+const INSECURE: Way = Way::Udp { sealed: false };
+const SEALED: Way = Way::Udp { sealed: true };
+const PLAIN: Way = Way::Nbdkit { tls: false };
+const TLS: Way = Way::Nbdkit { tls: true };
+
+const fn work(bytes: u32, write_percent: u8, sequential: bool, depth: u16) -> Work {
+    Work { bytes, write_percent, sequential, depth }
+}
+
+const fn traffic(id: &'static str, ours: Way, peer: Way, work: Work) -> Case {
+    let copies = match ours {
+        Way::Native => DIRECT_COPIES,
+        Way::Udp { .. } => NATIVE_COPIES,
+        Way::Nbd { .. } => NBD_COPIES,
+        Way::SystemCalls | Way::Nbdkit { .. } => SYSTEM_CALL_COPIES,
     };
+    let ours = Setup { way: ours, drives: Drives::Image };
+    let peer = Setup { way: peer, drives: Drives::Image };
     Case {
         id,
-        kind: Kind::Read { reader, sealed, depth },
+        kind: Kind::Traffic(Traffic { ours, peer, work, measure: Measure::Rate }),
         unit: "IOPS",
         better: Better::Higher,
         target: None,
         rounds: 5,
         copies,
+        paper: None,
+        only_asked: false,
+    }
+}
+
+/// Flash cards over UDP, beside the same without a fabric.
+const fn flash(id: &'static str, cards: usize, bytes: u32, write_percent: u8, sequential: bool) -> Case {
+    let drives = Drives::Flash { modules: 2 * cards, hosts: 1, scale: FLASH_SCALE };
+    let case = traffic(id, INSECURE, Way::Native, work(bytes, write_percent, sequential, FLASH_DEPTH));
+    case.on(drives, drives)
+}
+
+/// Flash cards over UDP: shared, beside as many with a host each.
+const fn shared(id: &'static str, ours: (usize, usize), peer: (usize, usize), write_percent: u8) -> Case {
+    let ours = Drives::Flash { modules: 2 * ours.0, hosts: ours.1, scale: FLASH_SCALE };
+    let peer = Drives::Flash { modules: 2 * peer.0, hosts: peer.1, scale: FLASH_SCALE };
+    let case = traffic(id, INSECURE, INSECURE, work(65536, write_percent, SEQUENTIAL, FLASH_DEPTH));
+    case.on(ours, peer)
+}
+
+impl Case {
+    const fn at_least(self, near: f64, far: f64) -> Self {
+        Self { target: Some(Target::Ratio { near, far }), ..self }
+    }
+
+    const fn on(self, ours: Drives, peer: Drives) -> Self {
+        let Kind::Traffic(traffic) = self.kind else { return self };
+        let traffic = Traffic {
+            ours: Setup { drives: ours, ..traffic.ours },
+            peer: Setup { drives: peer, ..traffic.peer },
+            ..traffic
+        };
+        Self { kind: Kind::Traffic(traffic), ..self }
+    }
+
+    const fn latency(self) -> Self {
+        let Kind::Traffic(traffic) = self.kind else { return self };
+        let kind = Kind::Traffic(Traffic { measure: Measure::Latency, ..traffic });
+        Self { kind, unit: "us", better: Better::Lower, ..self }
+    }
+
+    const fn paper(self, place: &'static str, row: &'static str, result: &'static str) -> Self {
+        Self { paper: Some(Paper { place, row, result }), ..self }
+    }
+
+    const fn asked(self) -> Self {
+        Self { only_asked: true, rounds: 3, ..self }
     }
 }
 
 const fn recovery(id: &'static str, medium: Medium, target_ms: f64) -> Case {
     Case {
-        id,
         kind: Kind::Recovery(medium),
         unit: "ms",
         better: Better::Lower,
-        target: Some(target_ms),
+        target: Some(Target::Median(target_ms)),
         rounds: 100,
-        copies: &[],
+        ..plain(id)
     }
 }
 
 const fn idle(id: &'static str, kind: Kind, unit: &'static str, target: f64) -> Case {
-    Case { id, kind, unit, better: Better::Lower, target: Some(target), rounds: 3, copies: &[] }
+    Case { kind, unit, better: Better::Lower, target: Some(Target::Median(target)), rounds: 3, ..plain(id) }
 }
+
+const fn copy(id: &'static str, write: bool) -> Case {
+    Case {
+        kind: Kind::Copy { write },
+        unit: "s",
+        better: Better::Lower,
+        rounds: 3,
+        copies: NBD_COPIES,
+        ..plain(id)
+    }
+}
+
+/// What the others begin with.
+const fn plain(id: &'static str) -> Case {
+    Case {
+        id,
+        kind: Kind::IdleCpu,
+        unit: "",
+        better: Better::Higher,
+        target: None,
+        rounds: 5,
+        copies: &[],
+        paper: None,
+        only_asked: false,
+    }
+}
+
+const CALLS: Way = Way::SystemCalls;
+const FIGURES_10: &str = "PCIeOE figures 10 and 11: 512 B random, IOPS";
+const FIGURES_12: &str = "PCIeOE figures 12 and 13: 4 KiB random, 70 % reads, IOPS";
+const FIGURES_14: &str = "PCIeOE figures 14 and 15: 64 KiB sequential";
+const FIGURE_16: &str = "PCIeOE figure 16: oversubscription, 64 KiB sequential";
+const FIGURE_6: &str = "ExpressEther figure 6: a file of 712 MB is copied";
+const DX: &str = "Dolphin DX: a device in another box";
 
 /// All cases.
 pub(super) const CASES: &[Case] = &[
     recovery("recovery-memory", Medium::Memory, 5.0),
     recovery("recovery-disk", Medium::Disk, 20.0),
-    read("native-udp-sealed-4k-read-qd1", Reader::Native, true, 1),
-    read("native-udp-sealed-4k-read-qd32", Reader::Native, true, 32),
-    read("native-udp-insecure-4k-read-qd1", Reader::Native, false, 1),
-    read("native-udp-insecure-4k-read-qd32", Reader::Native, false, 32),
-    read("nbd-sealed-4k-read-qd1", Reader::Nbd, true, 1),
-    read("nbd-sealed-4k-read-qd32", Reader::Nbd, true, 32),
-    read("nbd-insecure-4k-read-qd1", Reader::Nbd, false, 1),
-    read("nbd-insecure-4k-read-qd32", Reader::Nbd, false, 32),
+    // The yardstick.
+    traffic("native-512-read-qd1", Way::Native, CALLS, work(512, READ, RANDOM, 1)),
+    traffic("native-512-read-qd32", Way::Native, CALLS, work(512, READ, RANDOM, 32)),
+    traffic("native-512-write-qd1", Way::Native, CALLS, work(512, WRITE, RANDOM, 1)),
+    traffic("native-512-write-qd32", Way::Native, CALLS, work(512, WRITE, RANDOM, 32)),
+    traffic("native-512-mixed-qd1", Way::Native, CALLS, work(512, MIXED, RANDOM, 1)),
+    traffic("native-512-mixed-qd32", Way::Native, CALLS, work(512, MIXED, RANDOM, 32)),
+    traffic("native-4k-read-qd1", Way::Native, CALLS, work(4096, READ, RANDOM, 1)),
+    traffic("native-4k-read-qd32", Way::Native, CALLS, work(4096, READ, RANDOM, 32)).at_least(0.7, 0.7),
+    traffic("native-4k-write-qd1", Way::Native, CALLS, work(4096, WRITE, RANDOM, 1)),
+    traffic("native-4k-write-qd32", Way::Native, CALLS, work(4096, WRITE, RANDOM, 32)).at_least(0.7, 0.7),
+    traffic("native-4k-mixed-qd1", Way::Native, CALLS, work(4096, MIXED, RANDOM, 1)),
+    traffic("native-4k-mixed-qd32", Way::Native, CALLS, work(4096, MIXED, RANDOM, 32)).at_least(0.7, 0.7),
+    traffic("native-64k-read-qd1", Way::Native, CALLS, work(65536, READ, RANDOM, 1)),
+    traffic("native-64k-read-qd32", Way::Native, CALLS, work(65536, READ, RANDOM, 32)).at_least(0.7, 0.7),
+    traffic("native-64k-write-qd1", Way::Native, CALLS, work(65536, WRITE, RANDOM, 1)),
+    traffic("native-64k-write-qd32", Way::Native, CALLS, work(65536, WRITE, RANDOM, 32)).at_least(0.7, 0.7),
+    traffic("native-64k-mixed-qd1", Way::Native, CALLS, work(65536, MIXED, RANDOM, 1)),
+    traffic("native-64k-mixed-qd32", Way::Native, CALLS, work(65536, MIXED, RANDOM, 32)).at_least(0.7, 0.7),
+    traffic("native-udp-insecure-4k-read-qd1-vs-calls", INSECURE, CALLS, work(4096, READ, RANDOM, 1)),
+    traffic("native-udp-insecure-4k-read-qd32-vs-calls", INSECURE, CALLS, work(4096, READ, RANDOM, 32)),
+    traffic("native-udp-insecure-64k-read-qd32-vs-calls", INSECURE, CALLS, work(65536, READ, RANDOM, 32)),
+    // Insecure UDP beside nbdkit.
+    traffic("native-udp-insecure-4k-read-qd1", INSECURE, PLAIN, work(4096, READ, RANDOM, 1))
+        .at_least(3.0, 3.0),
+    traffic("native-udp-insecure-4k-read-qd4", INSECURE, PLAIN, work(4096, READ, RANDOM, 4)),
+    traffic("native-udp-insecure-4k-read-qd16", INSECURE, PLAIN, work(4096, READ, RANDOM, 16)),
+    traffic("native-udp-insecure-4k-read-qd32", INSECURE, PLAIN, work(4096, READ, RANDOM, 32)),
+    traffic("native-udp-insecure-4k-read-qd64", INSECURE, PLAIN, work(4096, READ, RANDOM, 64)),
+    traffic("native-udp-insecure-4k-mixed-qd32", INSECURE, PLAIN, work(4096, MIXED, RANDOM, 32))
+        .at_least(3.0, 3.0),
+    traffic("native-udp-insecure-64k-read-qd16", INSECURE, PLAIN, work(65536, READ, SEQUENTIAL, 16))
+        .at_least(1.5, 1.0),
+    traffic("native-udp-insecure-64k-write-qd16", INSECURE, PLAIN, work(65536, WRITE, SEQUENTIAL, 16))
+        .at_least(1.3, 1.0),
+    // Sealed UDP beside nbdkit without and with TLS.
+    traffic("native-udp-sealed-4k-read-qd1", SEALED, PLAIN, work(4096, READ, RANDOM, 1)).at_least(2.0, 2.0),
+    traffic("native-udp-sealed-4k-read-qd32", SEALED, PLAIN, work(4096, READ, RANDOM, 32)),
+    traffic("native-udp-sealed-4k-mixed-qd32", SEALED, PLAIN, work(4096, MIXED, RANDOM, 32))
+        .at_least(2.0, 2.0),
+    traffic("native-udp-sealed-64k-read-qd16", SEALED, PLAIN, work(65536, READ, SEQUENTIAL, 16))
+        .at_least(0.9, 0.9),
+    traffic("native-udp-sealed-64k-write-qd16", SEALED, PLAIN, work(65536, WRITE, SEQUENTIAL, 16))
+        .at_least(0.9, 0.9),
+    traffic("native-udp-sealed-4k-read-qd1-vs-tls", SEALED, TLS, work(4096, READ, RANDOM, 1))
+        .at_least(3.0, 3.0),
+    traffic("native-udp-sealed-4k-mixed-qd32-vs-tls", SEALED, TLS, work(4096, MIXED, RANDOM, 32))
+        .at_least(3.0, 3.0),
+    traffic("native-udp-sealed-64k-read-qd16-vs-tls", SEALED, TLS, work(65536, READ, SEQUENTIAL, 16))
+        .at_least(1.5, 1.5),
+    traffic("native-udp-sealed-64k-write-qd16-vs-tls", SEALED, TLS, work(65536, WRITE, SEQUENTIAL, 16))
+        .at_least(1.3, 1.3),
+    // fio through our NBD socket, one more hop with the same client.
+    traffic("nbd-sealed-4k-read-qd1", Way::Nbd { sealed: true }, PLAIN, work(4096, READ, RANDOM, 1))
+        .at_least(0.6, 0.6),
+    traffic("nbd-sealed-4k-read-qd32", Way::Nbd { sealed: true }, PLAIN, work(4096, READ, RANDOM, 32))
+        .at_least(1.0, 1.0),
+    traffic("nbd-sealed-64k-read-qd16", Way::Nbd { sealed: true }, PLAIN, work(65536, READ, SEQUENTIAL, 16))
+        .at_least(1.0, 1.0),
+    traffic(
+        "nbd-sealed-64k-write-qd16",
+        Way::Nbd { sealed: true },
+        PLAIN,
+        work(65536, WRITE, SEQUENTIAL, 16),
+    )
+    .at_least(1.0, 1.0),
+    traffic("nbd-insecure-4k-read-qd1", Way::Nbd { sealed: false }, PLAIN, work(4096, READ, RANDOM, 1)),
+    traffic("nbd-insecure-4k-read-qd32", Way::Nbd { sealed: false }, PLAIN, work(4096, READ, RANDOM, 32)),
+    // Flash cards, and what the papers have measured.
+    flash("flash-512-read", 1, 512, READ, RANDOM).at_least(0.995, 0.995).paper(
+        FIGURES_10,
+        "read, 1 card",
+        "close to 100 %",
+    ),
+    flash("flash-512-read-2-cards", 2, 512, READ, RANDOM).asked().paper(
+        FIGURES_10,
+        "read, 2 cards",
+        "close to 100 %",
+    ),
+    flash("flash-512-read-4-cards", 4, 512, READ, RANDOM).asked().paper(
+        FIGURES_10,
+        "read, 4 cards",
+        "not valid",
+    ),
+    flash("flash-512-write", 1, 512, WRITE, RANDOM).at_least(0.995, 0.995).paper(
+        FIGURES_10,
+        "write, 1 card",
+        "120 %",
+    ),
+    flash("flash-512-write-2-cards", 2, 512, WRITE, RANDOM).asked().paper(
+        FIGURES_10,
+        "write, 2 cards",
+        "close to 100 %",
+    ),
+    flash("flash-512-write-4-cards", 4, 512, WRITE, RANDOM).asked().paper(
+        FIGURES_10,
+        "write, 4 cards",
+        "not valid",
+    ),
+    flash("flash-4k-mixed", 1, 4096, MIXED, RANDOM).at_least(0.995, 0.995).paper(
+        FIGURES_12,
+        "1 card",
+        "100 +- 0.5 %",
+    ),
+    flash("flash-4k-mixed-2-cards", 2, 4096, MIXED, RANDOM).asked().paper(
+        FIGURES_12,
+        "2 cards",
+        "100 +- 0.5 %",
+    ),
+    flash("flash-4k-mixed-4-cards", 4, 4096, MIXED, RANDOM).asked().paper(
+        FIGURES_12,
+        "4 cards",
+        "100 +- 0.5 %",
+    ),
+    flash("flash-64k-read", 1, 65536, READ, SEQUENTIAL).at_least(0.98, 0.98).paper(
+        FIGURES_14,
+        "read, 1 card",
+        "83 %",
+    ),
+    flash("flash-64k-read-2-cards", 2, 65536, READ, SEQUENTIAL).asked().paper(
+        FIGURES_14,
+        "read, 2 cards",
+        "83 %",
+    ),
+    flash("flash-64k-read-4-cards", 4, 65536, READ, SEQUENTIAL).asked().paper(
+        FIGURES_14,
+        "read, 4 cards",
+        "slightly below 83 %",
+    ),
+    flash("flash-64k-write", 1, 65536, WRITE, SEQUENTIAL).at_least(0.98, 0.98).paper(
+        FIGURES_14,
+        "write, 1 card",
+        "90 to 102 %",
+    ),
+    flash("flash-64k-write-2-cards", 2, 65536, WRITE, SEQUENTIAL).asked().paper(
+        FIGURES_14,
+        "write, 2 cards",
+        "90 to 102 %",
+    ),
+    flash("flash-64k-write-4-cards", 4, 65536, WRITE, SEQUENTIAL).asked().paper(
+        FIGURES_14,
+        "write, 4 cards",
+        "90 to 102 %",
+    ),
+    shared("flash-two-hosts-one-card-read", (1, 2), (1, 1), READ).at_least(0.98, 0.98).paper(
+        FIGURE_16,
+        "read, 2 hosts on 1 card",
+        "slightly above 1 host on 1 card",
+    ),
+    shared("flash-two-hosts-one-card-write", (1, 2), (1, 1), WRITE).at_least(0.98, 0.98).paper(
+        FIGURE_16,
+        "write, 2 hosts on 1 card",
+        "slightly above 1 host on 1 card",
+    ),
+    shared("flash-one-host-two-cards-read", (2, 1), (2, 2), READ).at_least(0.98, 0.98).paper(
+        FIGURE_16,
+        "read, 1 host on 2 cards",
+        "above 1 host on 1 card, not twice",
+    ),
+    shared("flash-one-host-two-cards-write", (2, 1), (2, 2), WRITE).at_least(0.98, 0.98).paper(
+        FIGURE_16,
+        "write, 1 host on 2 cards",
+        "above 1 host on 1 card, not twice",
+    ),
+    copy("copy-read", false).paper(FIGURE_6, "read", "as fast as direct"),
+    copy("copy-write", true).paper(FIGURE_6, "write", "at most 16 % slower than direct"),
+    traffic("added-latency", INSECURE, Way::Native, work(512, READ, RANDOM, 1)).latency().paper(
+        DX,
+        "latency of a 512 B read",
+        "0 to 1.5 us more",
+    ),
+    traffic("lost-bandwidth", INSECURE, Way::Native, work(65536, READ, SEQUENTIAL, 32)).paper(
+        DX,
+        "bandwidth of 64 KiB reads",
+        "1 to 5 % less",
+    ),
     idle("idle-cpu", Kind::IdleCpu, "% of a core", 1.0),
     idle("idle-memory", Kind::IdleMemory, "MiB", 64.0),
 ];
@@ -191,7 +580,10 @@ mod tests {
     #[test]
     fn chosen_cases_are_found_and_others_refused() {
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-        assert_eq!(select(&[]).unwrap().len(), CASES.len());
+        let by_default = CASES.iter().filter(|case| !case.only_asked).count();
+        assert_eq!(select(&[]).unwrap().len(), by_default);
+        let papers = select(&names(&["papers"])).unwrap();
+        assert!(papers.iter().all(|case| case.paper.is_some()) && papers.len() >= 23, "{}", papers.len());
         let two = select(&names(&["idle-cpu", "recovery-disk"])).unwrap();
         assert_eq!(two.iter().map(|case| case.id).collect::<Vec<_>>(), ["recovery-disk", "idle-cpu"]);
         let failure = select(&names(&["idle"])).unwrap_err();

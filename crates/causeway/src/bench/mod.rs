@@ -10,16 +10,20 @@
 
 mod bound;
 mod case;
+mod copy;
 mod core_to_core;
 mod idle;
 mod page;
+mod papers;
 mod peer;
 mod place;
 mod plot;
-mod reads;
 mod recovery;
 mod report;
 mod show;
+mod sides;
+mod tls;
+mod traffic;
 mod usage;
 
 use std::fs;
@@ -28,13 +32,14 @@ use std::path::{Path, PathBuf};
 use crate::cli::{BenchArgs, Output, print};
 use crate::exit::Failure;
 use crate::local::{Halt, Interrupt, Scratch};
-use case::{Case, Kind, Medium};
+use case::{Case, Drives, Kind, Medium, Traffic};
+use copy::Copies;
 use idle::Idle;
 use place::Image;
-use reads::{Reads, Way};
 use recovery::Recovery;
 use report::{CaseReport, Machine, Peer, Report, Round};
 use show::Show;
+use traffic::Both;
 
 /// What is lent where the medium does not matter, or must be memory.
 const RAM: &str = "ram:64M";
@@ -46,6 +51,7 @@ const RAM: &str = "ram:64M";
 /// result, and an interruption ends the bench with what it has.
 pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     let cases = case::select(&args.cases)?;
+    let is_papers = args.cases.iter().any(|name| name == case::PAPERS);
     let mut report = Report {
         version: report::VERSION,
         commit: commit(),
@@ -83,7 +89,12 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     bench.show.finish();
     write(&args.out, &report)?;
     print(&match args.output.format {
-        Output::Text => format!("{}report  {}\n", report.text(), args.out.join("report.html").display()),
+        Output::Text => format!(
+            "{}{}report  {}\n",
+            report.text(),
+            if is_papers { papers::text(&report) } else { String::new() },
+            args.out.join("report.html").display()
+        ),
         Output::Json => report.json(),
     })?;
     verdict(&report, std::env::var_os("CI").is_some_and(|value| value == "true"))
@@ -127,24 +138,14 @@ struct Bench {
 impl Bench {
     fn case(&mut self, case: &'static Case) -> Result<CaseReport, Halt> {
         self.show.begin(case);
-        if let Some(missing) = case.has_peer().then(peer::missing).flatten() {
-            return Ok(self.skipped(case, missing));
-        }
         match case.kind {
             Kind::Recovery(Medium::Memory) => self.recovery(case, Path::new(RAM)),
             Kind::Recovery(Medium::Disk) => match place::on_disk(&self.out, &self.interrupt)? {
                 Ok(image) => self.recovery(case, &image.path),
                 Err(why) => Ok(self.skipped(case, why)),
             },
-            Kind::Read { reader, sealed, depth } => {
-                if self.memory.is_none() {
-                    match place::in_memory(&self.interrupt)? {
-                        Ok(image) => self.memory = Some(image),
-                        Err(why) => return Ok(self.skipped(case, why)),
-                    }
-                }
-                self.reads(case, Way { reader, sealed, depth })
-            }
+            Kind::Traffic(traffic) => self.traffic(case, traffic),
+            Kind::Copy { write } => self.copy(case, write),
             Kind::IdleCpu => self.idle(case, |idle| idle.cpu_round()),
             Kind::IdleMemory => self.idle(case, |idle| idle.memory_round()),
         }
@@ -162,15 +163,49 @@ impl Bench {
         Ok(CaseReport::measured(case, rounds, None))
     }
 
-    fn reads(&self, case: &Case, way: Way) -> Result<CaseReport, Halt> {
-        let image = self.memory.as_ref().expect("`case` has made it");
-        let mut reads = Reads::start(way, &image.path, &self.scratch, &self.interrupt)?;
-        let rounds = self.repeat(case, || reads.round())?;
-        reads.stop()?;
+    fn traffic(&mut self, case: &Case, traffic: Traffic) -> Result<CaseReport, Halt> {
+        let ways = [traffic.ours.way, traffic.peer.way];
+        if let Some(missing) = ways.into_iter().find_map(peer::missing) {
+            return Ok(self.skipped(case, missing));
+        }
+        let image = match traffic.ours.drives {
+            Drives::Image => match self.memory_image()? {
+                Ok(path) => Some(path),
+                Err(why) => return Ok(self.skipped(case, why)),
+            },
+            Drives::Flash { .. } => None,
+        };
+        let mut both = Both::start(traffic, image.as_deref(), &self.scratch, &self.interrupt)?;
+        let rounds = self.repeat(case, || both.round())?;
+        both.stop()?;
         let (ours, theirs) = rounds.into_iter().unzip();
-        let versions = ["nbdkit", "fio"].map(|name| peer::version(name).unwrap_or_default());
-        let peer = Peer::new("nbdkit file, TCP", format!("{}, fio {}", versions[0], versions[1]), theirs);
+        let peer = Peer::new(traffic.peer.way.name(), peer::versions(traffic.peer.way), theirs);
         Ok(CaseReport::measured(case, ours, Some(peer)))
+    }
+
+    fn copy(&mut self, case: &Case, write: bool) -> Result<CaseReport, Halt> {
+        let image = match self.memory_image()? {
+            Ok(path) => path,
+            Err(why) => return Ok(self.skipped(case, why)),
+        };
+        let mut copies = Copies::start(write, &image, &self.scratch, &self.interrupt)?;
+        let rounds = self.repeat(case, || copies.round())?;
+        copies.stop()?;
+        let (ours, theirs) = rounds.into_iter().unzip();
+        let peer = Peer::new("the image itself", env!("CARGO_PKG_VERSION").to_owned(), theirs);
+        Ok(CaseReport::measured(case, ours, Some(peer)))
+    }
+
+    /// The image in memory, which all cases share; or why there is none.
+    fn memory_image(&mut self) -> Result<Result<PathBuf, String>, Halt> {
+        if self.memory.is_none() {
+            match place::in_memory(&self.interrupt)? {
+                Ok(image) => self.memory = Some(image),
+                Err(why) => return Ok(Err(why)),
+            }
+        }
+        let image = self.memory.as_ref().expect("it was made just now");
+        Ok(Ok(image.path.clone()))
     }
 
     fn idle(

@@ -8,6 +8,9 @@ use crate::page::{STYLE, escape, table};
 const ROWS: &str =
     "tbody tr:last-child td { border-top: 0; } tbody tr:last-child td + td { font-weight: 400; }\n";
 
+const LEGEND: &str = "<p class=\"legend\"><span>Ours <b style=\"color:#0e7c86\">●</b>, peer \
+     <b style=\"color:#c97e11\">●</b></span></p>\n";
+
 /// The page.
 pub(super) fn render(report: &Report) -> String {
     let missed = report.cases.iter().filter(|case| case.met == Some(false)).count();
@@ -62,12 +65,24 @@ fn plots(report: &Report) -> String {
         "Beside the peer",
         plot::ratios(report),
         "Ours over the peer; the line is where both are the same.",
-    ) + &section(
-        "Recovery",
-        plot::recoveries(report),
-        "From <code>kill -9</code> of a card to the next completed I/O: the share of kills that were over after \
+    ) + &depths(report)
+        + &section(
+            "Recovery",
+            plot::recoveries(report),
+            "From <code>kill -9</code> of a card to the next completed I/O: the share of kills that were over after \
              each time. Dashed: the targets of the medians.",
-    )
+        )
+}
+
+fn depths(report: &Report) -> String {
+    let pictures = plot::depths(report);
+    if pictures.is_empty() {
+        return String::new();
+    }
+    let each = pictures
+        .iter()
+        .map(|(family, plot)| format!("<h3>{family}</h3>\n<div class=\"plot\">{plot}</div>\n"));
+    format!("<section><h2>IOPS over queue depth</h2>\n{}{LEGEND}</section>\n", each.collect::<String>())
 }
 
 fn case(case: &CaseReport) -> String {
@@ -82,6 +97,12 @@ fn case(case: &CaseReport) -> String {
         ("Bound by", case.bound_by.clone().unwrap_or_default()),
         ("Copies of each byte", copies(case)),
         (
+            "The paper",
+            case.paper
+                .map(|paper| format!("{}, {}: {}", paper.place, paper.row, paper.result))
+                .unwrap_or_default(),
+        ),
+        (
             "Peer",
             case.peer.as_ref().map(|peer| format!("{} {}", peer.name, peer.version)).unwrap_or_default(),
         ),
@@ -93,8 +114,17 @@ fn case(case: &CaseReport) -> String {
     format!(
         "<section><h2>{}</h2>\n<div class=\"plot\">{plot}</div>\n<p class=\"legend\"><span>Rounds in their order: ours \
          <b style=\"color:#0e7c86\">●</b>, peer <b style=\"color:#c97e11\">●</b>; hollow where the cores were far from \
-         each other.</span></p>\n<dl>{facts}</dl></section>\n",
-        case.id
+         each other.</span></p>\n{latencies}<dl>{facts}</dl></section>\n",
+        case.id,
+        latencies = latencies(case)
+    )
+}
+
+fn latencies(case: &CaseReport) -> String {
+    let Some(plot) = plot::latencies(case) else { return String::new() };
+    format!(
+        "<p>Which share of the requests took at most how long; each step to the right is a tenth of the rest.</p>\n\
+         <div class=\"plot\">{plot}</div>\n"
     )
 }
 
@@ -117,7 +147,7 @@ mod tests {
         }
         assert!(page.contains("Some &amp; Any") && page.contains("&lt;not&gt;") && !page.contains("<not>"));
         assert!(page.contains("1 targets missed"));
-        assert_eq!(page.matches("<svg").count(), 2 + 3);
+        assert_eq!(page.matches("<svg").count(), 3 + 4 + 1);
         assert_eq!(page.matches("<section>").count(), page.matches("</section>").count());
     }
 }

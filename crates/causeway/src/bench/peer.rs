@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
+use super::case::{Way, Work};
+use super::tls::{self, Certificate};
 use super::usage::CpuTime;
 use crate::exit::Failure;
 use crate::local::{Halt, Interrupt};
@@ -16,11 +18,34 @@ use crate::local::{Halt, Interrupt};
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(10);
 
-/// What is missing to compare with nbdkit, in words for a person; `None` when everything is there.
-pub(super) fn missing() -> Option<String> {
+/// What is missing to go that way, in words for a person; `None` when everything is there.
+pub(super) fn missing(way: Way) -> Option<String> {
+    match way {
+        Way::Native | Way::Udp { .. } | Way::SystemCalls => None,
+        Way::Nbd { .. } => fio_missing(),
+        Way::Nbdkit { tls: false } => nbdkit_missing(),
+        Way::Nbdkit { tls: true } => nbdkit_missing().or_else(tls::missing),
+    }
+}
+
+/// What is installed to go that way.
+pub(super) fn versions(way: Way) -> String {
+    let of = |name| version(name).unwrap_or_default();
+    match way {
+        Way::Native | Way::Udp { .. } | Way::SystemCalls => env!("CARGO_PKG_VERSION").to_owned(),
+        Way::Nbd { .. } => format!("{}, fio {}", env!("CARGO_PKG_VERSION"), of("fio")),
+        Way::Nbdkit { .. } => format!("{}, fio {}", of("nbdkit"), of("fio")),
+    }
+}
+
+fn nbdkit_missing() -> Option<String> {
     if version("nbdkit").is_none() {
         return Some("nbdkit is not installed; `make deps` installs it".to_owned());
     }
+    fio_missing()
+}
+
+fn fio_missing() -> Option<String> {
     let Some(engines) = output("fio", &["--enghelp"]) else {
         return Some("fio is not installed; `make deps` installs it".to_owned());
     };
@@ -44,24 +69,26 @@ fn output(program: &str, arguments: &[&str]) -> Option<String> {
 pub(super) struct Nbdkit {
     child: Child,
     address: SocketAddr,
+    certificate: Option<Certificate>,
 }
 
 impl Nbdkit {
-    /// Serves `image` with the settings that nbdkit has by itself.
-    pub(super) fn start(image: &Path, interrupt: &Interrupt) -> Result<Self, Halt> {
+    /// Serves `image` with the settings that nbdkit has by itself; with a certificate over TLS alone.
+    pub(super) fn start(
+        image: &Path,
+        certificate: Option<Certificate>,
+        interrupt: &Interrupt,
+    ) -> Result<Self, Halt> {
         let address = free_address().map_err(|error| Failure::io("cannot find a free TCP port", &error))?;
         let mut command = Command::new("nbdkit");
-        command.args([
-            "--foreground",
-            "--ipaddr",
-            "127.0.0.1",
-            "--port",
-            &address.port().to_string(),
-            "file",
-        ]);
-        command.arg(image).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.args(["--foreground", "--ipaddr", "127.0.0.1", "--port", &address.port().to_string()]);
+        if let Some(certificate) = &certificate {
+            command.arg("--tls=require");
+            command.arg(format!("--tls-certificates={}", certificate.server_folder().display()));
+        }
+        command.arg("file").arg(image).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = command.spawn().map_err(|error| Failure::io("cannot start nbdkit", &error))?;
-        let mut nbdkit = Self { child, address };
+        let mut nbdkit = Self { child, address, certificate };
         nbdkit.wait(interrupt)?;
         Ok(nbdkit)
     }
@@ -85,7 +112,13 @@ impl Nbdkit {
 
     /// Where fio connects.
     pub(super) fn uri(&self) -> String {
-        format!("nbd://{}", self.address)
+        let scheme = if self.certificate.is_some() { "nbds" } else { "nbd" };
+        format!("{scheme}://{}", self.address)
+    }
+
+    /// The home folder that a client needs to trust it.
+    pub(super) fn home(&self) -> Option<&Path> {
+        self.certificate.as_ref().map(Certificate::home)
     }
 
     /// Its process.
@@ -108,28 +141,44 @@ fn free_address() -> std::io::Result<SocketAddr> {
 
 /// What fio measured.
 #[derive(Debug, PartialEq)]
-pub(super) struct Reads {
-    /// How many there were.
+pub(super) struct Measured {
+    /// How many requests there were.
     pub(super) count: u64,
     /// In a second.
     pub(super) iops: f64,
     /// Processor time of fio.
     pub(super) cpu: CpuTime,
-    /// Half of them took at most so long.
-    pub(super) p50_us: Option<f64>,
-    /// 99 of 100.
-    pub(super) p99_us: Option<f64>,
+    /// Percent of the requests, and how many microseconds they took at most. Of a mixture those of the reads.
+    pub(super) latencies_us: Vec<(f64, f64)>,
 }
 
-/// Runs fio: 4 KiB random reads from the NBD server at `uri`, `depth` under way, for `duration`.
-pub(super) fn read(uri: &str, depth: u16, duration: Duration, folder: &Path) -> Result<Reads, Failure> {
+/// Where fio is to find an NBD server.
+#[derive(Clone, Copy)]
+pub(super) struct Server<'a> {
+    pub(super) uri: &'a str,
+    /// Its home folder, if that matters.
+    pub(super) home: Option<&'a Path>,
+}
+
+/// Runs fio for `duration`.
+pub(super) fn fio(
+    server: Server<'_>,
+    work: Work,
+    duration: Duration,
+    folder: &Path,
+) -> Result<Measured, Failure> {
     let mut command = Command::new("fio");
-    command.args(["--name=causeway", "--ioengine=nbd", "--rw=randread", "--bs=4k", "--norandommap"]);
+    command.args(["--name=causeway", "--ioengine=nbd", "--norandommap"]);
     command.args(["--randrepeat=0", "--time_based", "--output-format=json"]);
     // Its engine may hand over completions late, so that only the whole latency means something.
     command.args(["--clat_percentiles=0", "--lat_percentiles=1"]);
-    command.arg(format!("--uri={uri}")).arg(format!("--iodepth={depth}"));
+    command.arg(format!("--rw={}", pattern(work))).arg(format!("--bs={}", work.bytes));
+    command.arg(format!("--rwmixread={}", 100 - work.write_percent));
+    command.arg(format!("--uri={}", server.uri)).arg(format!("--iodepth={}", work.depth));
     command.arg(format!("--runtime={}ms", duration.as_millis()));
+    if let Some(home) = server.home {
+        command.env("HOME", home);
+    }
     // It leaves files where it runs.
     command.current_dir(folder).stdin(Stdio::null());
     let output = command.output().map_err(|error| match error.kind() {
@@ -145,25 +194,40 @@ pub(super) fn read(uri: &str, depth: u16, duration: Duration, folder: &Path) -> 
 }
 
 /// fio's document, as far as it is wanted. It may begin with a few lines of notes.
-fn parse(text: &str) -> Result<Reads, Failure> {
+fn parse(text: &str) -> Result<Measured, Failure> {
     let start = text.find('{').unwrap_or(0);
     let document: Document = serde_json::from_str(&text[start..])
         .map_err(|error| Failure::failed(format_args!("fio's output is not understood: {error}")))?;
     let job = document.jobs.first().ok_or_else(|| Failure::failed("fio's output has no job"))?;
-    if job.error != 0 || job.read.total_ios == 0 {
-        return Err(Failure::failed(format_args!("fio read nothing (error {})", job.error)));
+    let count = job.read.total_ios + job.write.total_ios;
+    if job.error != 0 || count == 0 {
+        return Err(Failure::failed(format_args!("fio did nothing (error {})", job.error)));
     }
     // fio gives percents of the job's time.
     let cpu =
         |percent: f64| Duration::from_secs_f64((percent / 100.0 * job.job_runtime as f64 / 1e3).max(0.0));
-    let percentile = |name: &str| job.read.lat_ns.percentile.get(name).map(|ns| ns / 1e3);
-    Ok(Reads {
-        count: job.read.total_ios,
-        iops: job.read.iops,
+    let told = if job.read.total_ios > 0 { &job.read } else { &job.write };
+    let mut latencies_us: Vec<(f64, f64)> = (told.lat_ns.percentile.iter())
+        .filter_map(|(percent, ns)| Some((percent.parse().ok()?, ns / 1e3)))
+        .collect();
+    latencies_us.sort_by(|(one, _), (other, _)| one.total_cmp(other));
+    Ok(Measured {
+        count,
+        iops: job.read.iops + job.write.iops,
         cpu: CpuTime { user: cpu(job.usr_cpu), system: cpu(job.sys_cpu) },
-        p50_us: percentile("50.000000"),
-        p99_us: percentile("99.000000"),
+        latencies_us,
     })
+}
+
+fn pattern(work: Work) -> &'static str {
+    match (work.sequential, work.write_percent) {
+        (true, 0) => "read",
+        (true, 100..) => "write",
+        (true, _) => "rw",
+        (false, 0) => "randread",
+        (false, 100..) => "randwrite",
+        (false, _) => "randrw",
+    }
 }
 
 #[derive(Deserialize)]
@@ -175,13 +239,15 @@ struct Document {
 struct Job {
     error: i64,
     read: Direction,
+    #[serde(default)]
+    write: Direction,
     /// In milliseconds.
     job_runtime: u64,
     usr_cpu: f64,
     sys_cpu: f64,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct Direction {
     total_ios: u64,
     iops: f64,
@@ -210,7 +276,15 @@ mod tests {
         let ms = Duration::from_millis;
         assert_eq!(reads.cpu, CpuTime { user: ms(200), system: ms(800) });
         assert_eq!((reads.count, reads.iops), (20000, 10000.0));
-        assert_eq!((reads.p50_us, reads.p99_us), (Some(52.0), Some(99.0)));
+        assert_eq!(reads.latencies_us, [(50.0, 52.0), (99.0, 99.0)]);
+    }
+
+    #[test]
+    fn of_a_mixture_both_count() {
+        let mixed = DOCUMENT
+            .replace("\"read\" :", "\"write\" : { \"total_ios\" : 5000, \"iops\" : 2500.0 }, \"read\" :");
+        let both = parse(&mixed).unwrap();
+        assert_eq!((both.count, both.iops, both.latencies_us.len()), (25000, 12500.0, 2));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::case::Kind;
 use super::core_to_core::Distance;
-use super::report::{CaseReport, Report, Round, number};
+use super::report::{CaseReport, PERCENTS, Report, Round, median, number};
 use crate::chart::{Area, Drawn, FONT, INK, faint, svg, text};
 
 const OURS: RGBColor = RGBColor(14, 124, 134);
@@ -22,7 +22,7 @@ pub(super) fn ratios(report: &Report) -> Option<String> {
     if bars.is_empty() {
         return None;
     }
-    let height = 56 + 30 * bars.len() as u32;
+    let height = 56 + 24 * bars.len() as u32;
     svg(height, "Ratio of ours to the peer, by case", |area| draw_ratios(area, &bars))
 }
 
@@ -71,7 +71,7 @@ pub(super) fn rounds(case: &CaseReport) -> Option<String> {
 }
 
 fn draw_rounds(area: &Area<'_>, case: &CaseReport, ours: &[Round], peer: &[Round]) -> Drawn {
-    let target = case.target.into_iter();
+    let target = case.target.filter(|_| case.target_of == Some("median"));
     let most = ours.iter().chain(peer).map(|round| round.value).chain(target).fold(0.0, f64::max) * 1.12;
     let mut chart = ChartBuilder::on(area)
         .margin(8)
@@ -86,7 +86,7 @@ fn draw_rounds(area: &Area<'_>, case: &CaseReport, ours: &[Round], peer: &[Round
         .x_label_formatter(&|round| format!("{round:.0}"))
         .y_desc(case.unit)
         .draw()?;
-    if let Some(target) = case.target {
+    if let Some(target) = target {
         let line = [(0.0, target), (ours.len() as f64 + 1.0, target)];
         chart.draw_series(DashedLineSeries::new(line, 5, 4, BAD.stroke_width(1)))?;
     }
@@ -157,6 +157,112 @@ fn draw_recoveries(area: &Area<'_>, curves: &[(&str, Option<f64>, Vec<f64>)], en
     Ok(())
 }
 
+/// How long the requests of a case took: which share of them at most how long; `None` where that is not known.
+pub(super) fn latencies(case: &CaseReport) -> Option<String> {
+    let ours = median_latencies(&case.ours.as_ref()?.rounds);
+    let peer = case.peer.as_ref().map_or_else(Vec::new, |peer| median_latencies(&peer.side.rounds));
+    if ours.is_empty() {
+        return None;
+    }
+    let label = format!("Latencies of {}", case.id);
+    svg(260, &label, |area| draw_latencies(area, &ours, &peer))
+}
+
+/// By percent, the median of the rounds.
+fn median_latencies(rounds: &[Round]) -> Vec<(f64, f64)> {
+    let of = |percent: f64| {
+        let all = rounds.iter().flat_map(|round| &round.latencies_us);
+        median(all.filter(|(found, _)| *found == percent).map(|(_, us)| *us))
+    };
+    PERCENTS.iter().filter_map(|percent| Some((*percent, of(*percent)?))).collect()
+}
+
+/// Across: how many nines. Up: microseconds, each decade as high as the others.
+fn draw_latencies(area: &Area<'_>, ours: &[(f64, f64)], peer: &[(f64, f64)]) -> Drawn {
+    let nines = |percent: f64| -(1.0 - percent / 100.0).log10();
+    let times = || ours.iter().chain(peer).map(|(_, us)| us.max(0.1).log10());
+    let (low, high) = (times().fold(f64::MAX, f64::min).floor(), times().fold(f64::MIN, f64::max).ceil());
+    let mut chart = ChartBuilder::on(area)
+        .margin(8)
+        .margin_right(16)
+        .x_label_area_size(34)
+        .y_label_area_size(80)
+        .build_cartesian_2d(0.0..4.05, low..high.max(low + 1.0))?;
+    faint(&mut chart.configure_mesh(), 12)
+        .x_labels(5)
+        .y_labels((high - low) as usize + 1)
+        .x_label_formatter(&|nines| format!("{} %", 100.0 - 10_f64.powf(2.0 - nines)))
+        .y_label_formatter(&|us| number(10_f64.powf(*us)))
+        .y_desc("us")
+        .draw()?;
+    for (latencies, colour) in [(ours, OURS), (peer, PEER)] {
+        let line = latencies.iter().map(|(percent, us)| (nines(*percent), us.max(0.1).log10()));
+        chart.draw_series([PathElement::new(line.collect::<Vec<_>>(), colour.stroke_width(2))])?;
+    }
+    Ok(())
+}
+
+/// Requests in a second over the number under way, of cases that differ in nothing else; a picture a family, with its name.
+pub(super) fn depths(report: &Report) -> Vec<(String, String)> {
+    let mut families: Vec<(String, Vec<Depth>)> = Vec::new();
+    for case in &report.cases {
+        let (Some((family, depth)), Some(ours)) = (family(case.id), &case.ours) else { continue };
+        let peer = case.peer.as_ref().map(|peer| peer.side.median);
+        let point = Depth { depth, ours: ours.median, peer };
+        match families.iter_mut().find(|(name, _)| *name == family) {
+            Some((_, points)) => points.push(point),
+            None => families.push((family, vec![point])),
+        }
+    }
+    families.retain(|(_, points)| points.len() > 1);
+    let draw = |(family, points): (String, Vec<Depth>)| {
+        let picture =
+            svg(240, &format!("IOPS over queue depth: {family}"), |area| draw_depths(area, &points))?;
+        Some((family, picture))
+    };
+    families.into_iter().filter_map(draw).collect()
+}
+
+/// A point of both curves.
+struct Depth {
+    depth: u16,
+    ours: f64,
+    peer: Option<f64>,
+}
+
+/// A case's name without its depth, and that.
+fn family(id: &str) -> Option<(String, u16)> {
+    let (before, rest) = id.split_once("-qd")?;
+    let end = rest.find('-').unwrap_or(rest.len());
+    Some((format!("{before}{}", &rest[end..]), rest[..end].parse().ok()?))
+}
+
+fn draw_depths(area: &Area<'_>, points: &[Depth]) -> Drawn {
+    let most = points.iter().flat_map(|point| [point.ours, point.peer.unwrap_or(0.0)]).fold(0.0, f64::max);
+    let deepest = points.iter().map(|point| f64::from(point.depth).log2()).fold(1.0, f64::max);
+    let mut chart = ChartBuilder::on(area)
+        .margin(8)
+        .margin_right(16)
+        .x_label_area_size(34)
+        .y_label_area_size(80)
+        .build_cartesian_2d(-0.2..deepest + 0.2, 0.0..(most * 1.1).max(1.0))?;
+    faint(&mut chart.configure_mesh(), 12)
+        .disable_x_mesh()
+        .y_labels(5)
+        .x_labels(deepest as usize + 1)
+        .x_label_formatter(&|depth| format!("QD {:.0}", 2_f64.powf(*depth)))
+        .y_label_formatter(&|value| number(*value))
+        .y_desc("IOPS")
+        .draw()?;
+    let ours = points.iter().map(|point| (f64::from(point.depth).log2(), point.ours));
+    let peer = points.iter().filter_map(|point| Some((f64::from(point.depth).log2(), point.peer?)));
+    for (line, colour) in [(ours.collect::<Vec<_>>(), OURS), (peer.collect(), PEER)] {
+        chart.draw_series(line.iter().map(|point| Circle::new(*point, 4, colour.filled())))?;
+        chart.draw_series([PathElement::new(line, colour.stroke_width(2))])?;
+    }
+    Ok(())
+}
+
 fn is_recovery(case: &CaseReport) -> bool {
     let found = super::case::CASES.iter().find(|known| known.id == case.id);
     found.is_some_and(|known| matches!(known.kind, Kind::Recovery(_)))
@@ -176,13 +282,23 @@ mod tests {
         let dots = rounds(&report.cases[1]).unwrap();
         assert_eq!(dots.matches("<circle").count(), 6);
         assert!(recoveries(&report).unwrap().contains("recovery-memory"));
+        let latencies = latencies(&report.cases[1]).unwrap();
+        assert!(latencies.contains("99.9 %") && latencies.matches("<polyline").count() >= 1, "{latencies}");
+        assert_eq!(depths(&report).len(), 1);
         assert!(!dots.contains(INK_TEXT) && dots.contains("currentColor"));
+    }
+
+    #[test]
+    fn cases_that_differ_in_depth_alone_are_a_family() {
+        assert_eq!(family("nbd-4k-read-qd32-vs-tls"), Some(("nbd-4k-read-vs-tls".to_owned(), 32)));
+        assert_eq!(family("native-512-read-qd1"), Some(("native-512-read".to_owned(), 1)));
+        assert_eq!(family("idle-cpu"), None);
     }
 
     #[test]
     fn nothing_measured_gives_no_plot() {
         let report = Report { cases: Vec::new(), ..example() };
         assert_eq!((ratios(&report), recoveries(&report)), (None, None));
-        assert_eq!(rounds(&example().cases[2]), None);
+        assert_eq!(rounds(&example().cases[3]), None);
     }
 }

@@ -53,7 +53,11 @@ fn dispatch(cli: &Cli) -> Result<(), Failure> {
         Command::Demo(args) => roles::demo(args),
         Command::Bench(args) => roles::bench(args),
         Command::Sim(args) => roles::sim(args),
-        Command::Load(args) => roles::load(args, read_line(&args.line)?),
+        Command::Load(args) => {
+            let lines = args.lines.iter().map(read_line).collect::<Result<_, _>>()?;
+            roles::load(args, lines)
+        }
+        Command::Native(args) => roles::native(args),
     }
 }
 

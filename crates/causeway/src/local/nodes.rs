@@ -55,6 +55,25 @@ impl Node {
         Self::start(scratch, "lender", arguments, "causeway://", interrupt)
     }
 
+    /// Starts `causeway lend` with all `sources` on one rail, and returns it with a line for each.
+    pub(crate) fn lend_all(
+        scratch: &Scratch,
+        sources: &[OsString],
+        options: &[&str],
+        interrupt: &Interrupt,
+    ) -> Result<(Self, Vec<String>), Halt> {
+        let mut arguments: Vec<OsString> = vec!["lend".into()];
+        arguments.extend(sources.iter().cloned());
+        arguments.extend(["--listen".into(), "127.0.0.1".into()]);
+        arguments.extend(options.iter().map(OsString::from));
+        let (mut node, first) = Self::start(scratch, "lender", arguments, "causeway://", interrupt)?;
+        let mut lines = vec![first];
+        while lines.len() < sources.len() {
+            lines.push(node.wait_line("causeway://", interrupt)?);
+        }
+        Ok((node, lines))
+    }
+
     /// Starts `causeway borrow` with that line and more `options`, and returns it with the socket it serves.
     pub(crate) fn borrow(
         scratch: &Scratch,
@@ -72,7 +91,12 @@ impl Node {
 
     /// Keeps a line in a file, and returns the argument that names it: a key has no place in a list of processes.
     pub(crate) fn line_file(scratch: &Scratch, line: &str) -> Result<OsString, Failure> {
-        let file = scratch.join("line");
+        Self::named_line_file(scratch, "line", line)
+    }
+
+    /// The same where there are several.
+    pub(crate) fn named_line_file(scratch: &Scratch, name: &str, line: &str) -> Result<OsString, Failure> {
+        let file = scratch.join(name);
         fs::write(&file, line).map_err(|error| Failure::io("cannot keep the line", &error))?;
         let mut argument = OsString::from("@");
         argument.push(&file);

@@ -1,40 +1,77 @@
 //! A borrower whose card reads and writes on its own: what `causeway bench` measures the native driver with.
 
+use std::fs::File;
 use std::time::{Duration, Instant};
 
 use io::agent::{AgentEvent, Edge, LoanSpec};
+use io::files::Image;
 use io::load::{LoadResult, LoadSpec};
+use io::native::NativeDrive;
 
-use super::{borrow, serve};
-use crate::cli::LoadArgs;
+use super::{borrow, image, serve};
+use crate::cli::{LoadArgs, NativeArgs, Source, WorkArgs};
 use crate::exit::Failure;
 use crate::line::Line;
 
+const BLOCK_SIZE: u32 = 512;
 /// How long requests wait for the lender, and how long the whole may take beyond the time it was given.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// The loan of a line, used by the card itself.
 pub(super) fn loan(args: &LoadArgs, line: &Line) -> LoanSpec {
-    let load = LoadSpec {
-        bytes: args.bytes,
-        write_percent: args.write_percent,
-        sequential: args.sequential,
-        depth: args.depth,
-        duration_ms: (args.seconds * 1e3) as u64,
-    };
-    borrow::with_edge(line, Edge::Load(load), PATIENCE, args.insecure)
+    borrow::with_edge(line, Edge::Load(spec(&args.work)), PATIENCE, args.insecure)
 }
 
-/// Waits for the result, prints it as one JSON document and ends the node.
+/// What the arguments say.
+fn spec(work: &WorkArgs) -> LoadSpec {
+    LoadSpec {
+        bytes: work.bytes,
+        write_percent: work.write_percent,
+        sequential: work.sequential,
+        depth: work.depth,
+        duration_ms: (work.seconds * 1e3) as u64,
+    }
+}
+
+/// A load on a drive of this process, or with system calls alone: prints what came of it.
+pub(super) fn native(args: &NativeArgs) -> Result<(), Failure> {
+    // Without a lock, as the other peers of a bench.
+    let open = |source: &Source| match source.path() {
+        None => image::open(source, false, BLOCK_SIZE),
+        Some(path) => {
+            let file = File::options().read(true).write(true).open(path);
+            let image = file.and_then(|file| Image::from_fd(file.into()));
+            image.map_err(|error| Failure::io(format_args!("cannot open {}", path.display()), &error))
+        }
+    };
+    let images = args.images.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+    let spec = spec(&args.work);
+    let seed = u64::from(std::process::id());
+    let result = match args.plain {
+        true => io::native::run_plain(&images[0], spec, seed),
+        false => {
+            let drives = images.iter().zip(&args.images);
+            let drives = drives.map(|(image, source)| NativeDrive { image, flash: source.card() });
+            let results = io::native::run(&drives.collect::<Vec<_>>(), spec, seed);
+            results.map(|results| LoadResult::together(&results))
+        }
+    };
+    let result = result.map_err(|error| Failure::io("the load failed", &error))?;
+    let json = serde_json::to_string(&result).map_err(Failure::failed)?;
+    crate::cli::print(&format!("{json}\n"))
+}
+
+/// Waits for the results, prints them as one JSON document and ends the node.
 pub(super) struct Measure {
     deadline: Instant,
-    result: Option<LoadResult>,
+    wanted: usize,
+    results: Vec<LoadResult>,
 }
 
 impl Measure {
     pub(super) fn new(args: &LoadArgs) -> Self {
-        let deadline = Instant::now() + Duration::from_secs_f64(args.seconds) + PATIENCE;
-        Self { deadline, result: None }
+        let deadline = Instant::now() + Duration::from_secs_f64(args.work.seconds) + PATIENCE;
+        Self { deadline, wanted: args.lines.len(), results: Vec::new() }
     }
 }
 
@@ -42,9 +79,12 @@ impl serve::Observer for Measure {
     fn handle(&mut self, event: &AgentEvent) -> Result<(), Failure> {
         match event {
             AgentEvent::LoadEnded(_, result) => {
-                self.result = Some(*result);
-                let json = serde_json::to_string(result).map_err(Failure::failed)?;
-                crate::cli::print(&format!("{json}\n"))?;
+                self.results.push(result.clone());
+                if self.has_done() {
+                    let all = LoadResult::together(&self.results);
+                    let json = serde_json::to_string(&all).map_err(Failure::failed)?;
+                    crate::cli::print(&format!("{json}\n"))?;
+                }
             }
             AgentEvent::Refused { .. } => {
                 return Err(Failure::refused("the lender refuses: in use, or only one side is insecure"));
@@ -59,7 +99,7 @@ impl serve::Observer for Measure {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.result.is_none().then_some(self.deadline)
+        (!self.has_done()).then_some(self.deadline)
     }
 
     fn overdue(&self, _has_met: bool) -> Failure {
@@ -67,6 +107,6 @@ impl serve::Observer for Measure {
     }
 
     fn has_done(&self) -> bool {
-        self.result.is_some()
+        self.results.len() >= self.wanted
     }
 }

@@ -12,7 +12,9 @@ use std::process::ExitCode;
 
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
-use crate::cli::{BenchArgs, BorrowArgs, DemoArgs, LendArgs, LoadArgs, NodeName, SimArgs, UpArgs};
+use crate::cli::{
+    BenchArgs, BorrowArgs, DemoArgs, LendArgs, LoadArgs, NativeArgs, NodeName, SimArgs, UpArgs,
+};
 use crate::config::Config;
 use crate::exit::Failure;
 use crate::line::Line;
@@ -115,15 +117,21 @@ pub fn bench(args: &BenchArgs) -> Result<(), Failure> {
     crate::bench::run(args)
 }
 
-/// `causeway load`, for `bench`: borrows, reads for a while, prints what came of it and gives back.
-pub fn load(args: &LoadArgs, line: Line) -> Result<(), Failure> {
+/// `causeway __load`, for `bench`: borrows, reads or writes for a while, prints what came of it and gives back.
+pub fn load(args: &LoadArgs, lines: Vec<Line>) -> Result<(), Failure> {
     let name = args.name.clone().unwrap_or_else(|| NodeName::cleaned("load"));
     let state = open_state(args.state_dir.as_deref(), &name)?;
     let control = serve::control_socket(&name)?;
-    let rails = rails::toward(line.addresses())?;
-    let loans = vec![load::loan(args, &line)];
+    let most = lines.iter().map(Line::addresses).max_by_key(|addresses| addresses.len());
+    let rails = rails::toward(most.unwrap_or_default())?;
+    let loans = lines.iter().map(|line| load::loan(args, line)).collect();
     let node = serve::Node::start(name, state, rails, lend::Opened::default(), loans, !args.no_shm, control)?;
     node.serve(&mut load::Measure::new(args))
+}
+
+/// `causeway __native`, for `bench`.
+pub(crate) fn native(args: &NativeArgs) -> Result<(), Failure> {
+    load::native(args)
 }
 
 /// `causeway sim`.

@@ -16,7 +16,7 @@ const WAKE_EARLY: Duration = Duration::from_micros(100);
 
 /// The flash cards behind the lent functions of a card, and what is held back for them: at most all that the
 /// controllers can have out.
-pub(super) struct Flash<'m> {
+pub(crate) struct Flash<'m> {
     /// By drive.
     models: Vec<Option<FlashModel>>,
     /// By loan.
@@ -28,7 +28,7 @@ pub(super) struct Flash<'m> {
 }
 
 /// What is held back.
-pub(super) enum Held<'m> {
+pub(crate) enum Held<'m> {
     /// Work for memory that has not begun.
     Work(Box<MediaWork<'m>>),
     /// What a disk has answered.
@@ -37,12 +37,12 @@ pub(super) enum Held<'m> {
 
 impl<'m> Flash<'m> {
     /// `models` by drive, and by loan which drive is lent.
-    pub(super) fn new(models: Vec<Option<FlashModel>>, drives: Vec<Option<usize>>) -> Self {
+    pub(crate) fn new(models: Vec<Option<FlashModel>>, drives: Vec<Option<usize>>) -> Self {
         Self { models, drives, held: BTreeMap::new(), arrivals: 0 }
     }
 
     /// When that work may end; `now` where no flash card is.
-    pub(super) fn submit(&mut self, now: Instant, work: &MediaWork<'m>) -> Instant {
+    pub(crate) fn submit(&mut self, now: Instant, work: &MediaWork<'m>) -> Instant {
         let model = self.drives[work.loan].and_then(|drive| self.models[drive].as_mut());
         match model {
             Some(model) => model.submit(now, work.kind, work.len.into()),
@@ -51,19 +51,19 @@ impl<'m> Flash<'m> {
     }
 
     /// Holds something back until `due`.
-    pub(super) fn hold(&mut self, due: Instant, what: Held<'m>) {
+    pub(crate) fn hold(&mut self, due: Instant, what: Held<'m>) {
         self.arrivals += 1;
         self.held.insert((due, self.arrivals), what);
     }
 
     /// What is due next, if it is now.
-    pub(super) fn take_due(&mut self, now: Instant) -> Option<Held<'m>> {
+    pub(crate) fn take_due(&mut self, now: Instant) -> Option<Held<'m>> {
         let first = self.held.first_entry()?;
         (first.key().0 <= now).then(|| first.remove())
     }
 
     /// When to be awake.
-    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let ((due, _), _) = self.held.first_key_value()?;
         Some(Instant::from_nanos(due.as_nanos().saturating_sub(WAKE_EARLY.as_nanos() as u64)))
     }

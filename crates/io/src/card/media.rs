@@ -160,7 +160,7 @@ impl<'m> Media<'m> {
 
     fn execute_inline(&self, card: &mut Card<'m>, now: Instant, work: &MediaWork<'m>) {
         let Some((image, _)) = &self.images[work.loan] else { return };
-        let result = execute(image, work.kind, work.offset, work.len, &addresses(work));
+        let result = execute_work(image, work);
         card.handle_media(now, work.loan, work.id, result);
     }
 
@@ -397,7 +397,21 @@ fn addresses(work: &MediaWork<'_>) -> Vec<(usize, usize)> {
     work.spans().map(|span| (span.as_ptr().expose_provenance(), span.len())).collect()
 }
 
-/// Does work with plain system calls.
+/// Does work with plain system calls, from this thread.
+pub(crate) fn execute_work(image: &Image, work: &MediaWork<'_>) -> Result<(), MediaError> {
+    let mut spans = work.spans();
+    // Nearly always the pages lie behind each other: no table is needed then.
+    let (first, second) = (spans.next(), spans.next());
+    match first.filter(|_| second.is_none()) {
+        Some(span) => {
+            let pieces = [(span.as_ptr().expose_provenance(), span.len())];
+            execute(image, work.kind, work.offset, work.len, &pieces)
+        }
+        None => execute(image, work.kind, work.offset, work.len, &addresses(work)),
+    }
+}
+
+/// The same from any thread, by plain addresses.
 fn execute(
     image: &Image,
     kind: MediaKind,
@@ -405,33 +419,22 @@ fn execute(
     len: u32,
     pieces: &[(usize, usize)],
 ) -> Result<(), MediaError> {
-    let result = match kind {
-        MediaKind::Read => {
-            let mut slices: Vec<IoSliceMut<'_>> = pieces
-                .iter()
-                // SAFETY: the pages of a read belong to it alone until its result is handed in.
-                .map(|&(start, len)| unsafe {
-                    IoSliceMut::new(std::slice::from_raw_parts_mut(
-                        std::ptr::with_exposed_provenance_mut(start),
-                        len,
-                    ))
-                })
-                .collect();
-            image.read_at(&mut slices, offset)
-        }
-        MediaKind::Write => {
-            let mut slices: Vec<IoSlice<'_>> = pieces
-                .iter()
-                // SAFETY: the pages of a write are not changed until its result is handed in.
-                .map(|&(start, len)| unsafe {
-                    IoSlice::new(std::slice::from_raw_parts(std::ptr::with_exposed_provenance(start), len))
-                })
-                .collect();
-            image.write_at(&mut slices, offset)
-        }
-        MediaKind::Flush => image.sync_data(),
-        MediaKind::Trim => image.trim(offset, len.into()).map(|_| ()),
-        MediaKind::Zero => image.zero(offset, len.into(), false),
+    // SAFETY: the pages of a read belong to it alone until its result is handed in.
+    let to = |&(start, len): &(usize, usize)| unsafe {
+        IoSliceMut::new(std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut(start), len))
+    };
+    // SAFETY: the pages of a write are not changed until its result is handed in.
+    let from = |&(start, len): &(usize, usize)| unsafe {
+        IoSlice::new(std::slice::from_raw_parts(std::ptr::with_exposed_provenance(start), len))
+    };
+    let result = match (kind, pieces) {
+        (MediaKind::Read, [one]) => image.read_at(&mut [to(one)], offset),
+        (MediaKind::Read, _) => image.read_at(&mut pieces.iter().map(to).collect::<Vec<_>>(), offset),
+        (MediaKind::Write, [one]) => image.write_at(&mut [from(one)], offset),
+        (MediaKind::Write, _) => image.write_at(&mut pieces.iter().map(from).collect::<Vec<_>>(), offset),
+        (MediaKind::Flush, _) => image.sync_data(),
+        (MediaKind::Trim, _) => image.trim(offset, len.into()).map(|_| ()),
+        (MediaKind::Zero, _) => image.zero(offset, len.into(), false),
     };
     result.map_err(|error| media_error(&error))
 }

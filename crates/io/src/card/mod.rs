@@ -4,9 +4,9 @@
 //! [`node::Card`]: whatever is ready is handed in, each verb commits, and what is polled afterwards leaves.
 
 mod edges;
-mod flash;
+pub(crate) mod flash;
 mod load;
-mod media;
+pub(crate) mod media;
 mod private;
 mod rails;
 
@@ -91,7 +91,7 @@ struct Driver<'m> {
     private: Private,
     edges: Edges<'m>,
     media: Media<'m>,
-    load: Option<Load>,
+    loads: Vec<Load>,
     waiter: Waiter,
     messages: OwnedFd,
     to_agent: Outbox<ToAgent>,
@@ -116,7 +116,7 @@ impl<'m> Driver<'m> {
         let media = Media::take_over(plan, shared, &waiter)?;
         let now = now();
         let mut card = Card::new(memory, None, plan.card_config(), now);
-        let load = Load::of_plan(plan, &mut card);
+        let loads = Load::of_plan(plan, &mut card);
         let edges = Edges::new(shared);
         let to_agent = Outbox::new();
         Ok(Self {
@@ -125,7 +125,7 @@ impl<'m> Driver<'m> {
             private: Private::new(plan.loans.iter().map(|loan| side_of(&loan.role)).collect()),
             edges,
             media,
-            load,
+            loads,
             waiter,
             messages,
             to_agent,
@@ -217,12 +217,14 @@ impl<'m> Driver<'m> {
         self.private.receive(&mut self.card, self.now, &self.waiter, &mut self.to_agent)
     }
 
-    /// Ends and begins requests of a load. True if there were any.
+    /// Ends and begins requests of loads. True if there were any.
     fn drive_load(&mut self) -> bool {
-        let Some(load) = &mut self.load else { return false };
-        let busy = load.drive(&mut self.card, self.now);
-        if let Some((loan, result)) = load.take_result() {
-            self.to_agent.push(ToAgent::LoadEnded { loan, result });
+        let mut busy = false;
+        for load in &mut self.loads {
+            busy |= load.drive(&mut self.card, self.now);
+            if let Some((loan, result)) = load.take_result() {
+                self.to_agent.push(ToAgent::LoadEnded { loan, result });
+            }
         }
         busy
     }

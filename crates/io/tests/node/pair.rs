@@ -74,7 +74,7 @@ impl Pair {
 pub(crate) fn measure(bytes: u64, flash: FlashConfig, load: LoadSpec) -> LoadResult {
     let (_lender, to) = lender(Image::ram(bytes).unwrap(), Some(flash), Life::default());
     let borrower = borrower(to, Edge::Load(load), false);
-    let ended = |node: &Node| *node.shared.load.lock().unwrap();
+    let ended = |node: &Node| node.shared.load.lock().unwrap().clone();
     borrower.wait_until("the load has ended", |_| ended(&borrower).is_some());
     ended(&borrower).unwrap()
 }

@@ -194,7 +194,7 @@ impl<'m> Controller<'m> {
 
     /// Whether there are pages for the first of those who wait.
     pub(crate) fn can_serve_waiting(&self) -> bool {
-        self.waiting.front().is_some_and(|slot| self.pages.free() >= self.wanted_pages(slot))
+        self.waiting.front().is_some_and(|slot| self.pages.has_free(self.wanted_pages(slot)))
     }
 
     fn wanted_pages(&self, slot: u16) -> usize {
@@ -212,7 +212,7 @@ impl<'m> Controller<'m> {
         let command = self.command(slot);
         let counts = command.counts.get();
         let wanted = self.wanted_pages(slot);
-        if self.pages.free() < wanted {
+        if !self.pages.has_free(wanted) {
             return false;
         }
         for index in 0..wanted {

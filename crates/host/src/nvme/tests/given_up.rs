@@ -26,6 +26,18 @@ fn two_writes(world: &mut World<'_>) {
     world.settle();
 }
 
+/// The controller ends the command that was given up, and goes on.
+fn end_given_up(world: &mut World<'_>, status: Status) {
+    let ledger = world.calm();
+    let mut driver = driver(&ledger);
+    let given_up = driver.slots.iter().find(|cid| driver.command(*cid).head.get().is_given_up());
+    driver.complete(world.now, given_up.expect("one was given up"), status);
+    ledger.journal.commit();
+    world.model.hang = false;
+    world.inputs.push_back(Input::Tick);
+    world.settle();
+}
+
 #[test]
 fn what_waits_for_the_lender_ends_at_once_and_is_never_issued() {
     with_world(|world| {
@@ -62,14 +74,7 @@ fn what_waits_for_another_try_ends_at_once() {
 fn what_has_begun_is_not_tried_again() {
     with_world(|world| {
         two_writes(world);
-        let ledger = world.calm();
-        let mut driver = driver(&ledger);
-        let given_up = driver.slots.iter().find(|cid| driver.command(*cid).head.get().is_given_up());
-        driver.complete(world.now, given_up.expect("one was given up"), Status::DATA_TRANSFER_ERROR);
-        ledger.journal.commit();
-        world.model.hang = false;
-        world.inputs.push_back(Input::Tick);
-        world.settle();
+        end_given_up(world, Status::DATA_TRANSFER_ERROR);
         assert_eq!(world.results(), [(0, Ok(())), (1, IO), (2, Ok(()))]);
         assert_eq!((world.model.disk[0], world.model.disk[4 * BLOCK]), (0, 2));
     });
@@ -121,14 +126,7 @@ fn a_read_waits_too_and_other_blocks_do_not() {
 fn one_that_ends_with_success_is_kept_in_its_place() {
     with_world(|world| {
         two_writes(world);
-        let ledger = world.calm();
-        let mut driver = driver(&ledger);
-        let given_up = driver.slots.iter().find(|cid| driver.command(*cid).head.get().is_given_up());
-        driver.complete(world.now, given_up.expect("one was given up"), Status::SUCCESS);
-        ledger.journal.commit();
-        world.model.hang = false;
-        world.inputs.push_back(Input::Tick);
-        world.settle();
+        end_given_up(world, Status::SUCCESS);
         assert_eq!(world.results(), [(0, Ok(())), (1, Ok(())), (2, Ok(()))]);
         world.lose_power();
         world.ready();

@@ -3,9 +3,13 @@
 //! A load takes the place of an edge: the card submits reads and writes to its own NVMe driver and keeps a number of
 //! them under way. It is no part of a node's service and outlives no card. Writes overwrite the drive.
 
+mod run;
+
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+
+pub(crate) use run::{Places, Run, cpu_time};
 
 /// Most requests under way.
 pub const DEPTH_MAX: u16 = 128;
@@ -27,8 +31,15 @@ pub struct LoadSpec {
     pub duration_ms: u64,
 }
 
+impl LoadSpec {
+    /// The nearest that is possible.
+    pub(crate) fn within_bounds(self) -> Self {
+        Self { depth: self.depth.clamp(1, DEPTH_MAX), bytes: self.bytes.clamp(1, REQUEST_MAX), ..self }
+    }
+}
+
 /// What came of it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoadResult {
     /// Requests that succeeded.
     pub requests: u64,
@@ -46,6 +57,55 @@ pub struct LoadResult {
     pub p999_ns: u64,
     /// The longest.
     pub max_ns: u64,
+    /// All of them: nanoseconds and how many took at most so long and longer than the entry before.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub latencies: Vec<(u64, u64)>,
+}
+
+impl LoadResult {
+    /// So many percent of the requests took at most so long; zero where there were none.
+    #[must_use]
+    pub fn percentile_ns(&self, percent: f64) -> u64 {
+        let total: u64 = self.latencies.iter().map(|(_, count)| count).sum();
+        let wanted = (total as f64 * percent / 100.0).ceil() as u64;
+        let mut seen = 0;
+        let found = self.latencies.iter().find(|(_, count)| {
+            seen += count;
+            seen >= wanted
+        });
+        found.map_or(0, |(end, _)| (*end).min(self.max_ns))
+    }
+
+    /// What loads came to that ran at the same time in one process.
+    #[must_use]
+    pub fn together(results: &[Self]) -> Self {
+        let mut latencies = Histogram::new();
+        for &(ns, count) in results.iter().flat_map(|result| &result.latencies) {
+            latencies.add_many(Duration::from_nanos(ns), count);
+        }
+        let most = |value: fn(&Self) -> u64| results.iter().map(value).max().unwrap_or_default();
+        latencies.max_ns = most(|result| result.max_ns);
+        let sums = Self {
+            requests: results.iter().map(|result| result.requests).sum(),
+            errors: results.iter().map(|result| result.errors).sum(),
+            ..Self::default()
+        };
+        let (elapsed, cpu) = (most(|result| result.elapsed_ns), most(|result| result.cpu_ns));
+        sums.with_times(Duration::from_nanos(elapsed), Duration::from_nanos(cpu), &latencies)
+    }
+
+    pub(crate) fn with_times(self, elapsed: Duration, cpu: Duration, latencies: &Histogram) -> Self {
+        Self {
+            elapsed_ns: elapsed.as_nanos() as u64,
+            cpu_ns: cpu.as_nanos() as u64,
+            p50_ns: latencies.quantile_ns(0.5),
+            p99_ns: latencies.quantile_ns(0.99),
+            p999_ns: latencies.quantile_ns(0.999),
+            max_ns: latencies.max_ns(),
+            latencies: latencies.classes(),
+            ..self
+        }
+    }
 }
 
 /// Counts of durations in classes whose width is 1/16 of their value or less.
@@ -69,9 +129,13 @@ impl Histogram {
     }
 
     pub(crate) fn add(&mut self, duration: Duration) {
+        self.add_many(duration, 1);
+    }
+
+    fn add_many(&mut self, duration: Duration, count: u64) {
         let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX).min((1 << BITS) - 1);
-        self.counts[class_of(ns)] += 1;
-        self.total += 1;
+        self.counts[class_of(ns)] += count;
+        self.total += count;
         self.max_ns = self.max_ns.max(ns);
     }
 
@@ -86,6 +150,12 @@ impl Histogram {
             }
         }
         self.max_ns
+    }
+
+    /// The classes that hold anything: their upper ends and counts.
+    pub(crate) fn classes(&self) -> Vec<(u64, u64)> {
+        let classes = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
+        classes.map(|(class, count)| (end_of(class), *count)).collect()
     }
 
     pub(crate) fn max_ns(&self) -> u64 {
@@ -125,6 +195,22 @@ mod tests {
             last = end;
         }
         assert_eq!(class_of((1 << BITS) - 1), CLASSES - 1);
+    }
+
+    #[test]
+    fn loads_together_are_one_with_all_requests() {
+        let of = |from: u64, to: u64| {
+            let mut latencies = Histogram::new();
+            (from..to).for_each(|us| latencies.add(Duration::from_micros(us)));
+            let one = LoadResult { requests: to - from, ..LoadResult::default() };
+            one.with_times(Duration::from_millis(to), Duration::from_millis(5), &latencies)
+        };
+        let both = LoadResult::together(&[of(1, 500), of(500, 1000)]);
+        assert_eq!((both.requests, both.elapsed_ns, both.cpu_ns), (999, 1_000_000_000, 5_000_000));
+        let whole = of(1, 1000);
+        assert_eq!((both.percentile_ns(50.0), both.percentile_ns(99.0)), (both.p50_ns, both.p99_ns));
+        assert_eq!(LoadResult::default().percentile_ns(50.0), 0);
+        assert_eq!((both.p50_ns, both.p99_ns, both.latencies), (whole.p50_ns, whole.p99_ns, whole.latencies));
     }
 
     #[test]

@@ -1,0 +1,62 @@
+//! `causeway bench` from outside: its report follows from its rounds, and a peer that is missing is named.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// Runs the bench with folders of its own, and returns what it has written too.
+fn bench(folder: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> (Output, Value) {
+    let out = folder.join("out");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_causeway"));
+    command.arg("bench").args(arguments).arg("--out").arg(&out);
+    command.env("XDG_RUNTIME_DIR", folder).env("XDG_STATE_HOME", folder).env_remove("CI");
+    let output = command.envs(environment.iter().copied()).output().unwrap();
+    let report = std::fs::read(out.join("report.json")).unwrap();
+    assert!(out.join("report.html").is_file());
+    (output, serde_json::from_slice(&report).unwrap())
+}
+
+/// The medians of both sides of a case, from its rounds alone.
+fn medians(case: &Value) -> [f64; 2] {
+    ["ours", "peer"].map(|side| {
+        let rounds = case[side]["rounds"].as_array().unwrap();
+        let mut values: Vec<f64> = rounds.iter().map(|round| round["value"].as_f64().unwrap()).collect();
+        values.sort_by(f64::total_cmp);
+        assert_eq!(case[side]["min"].as_f64(), Some(values[0]));
+        (values[(values.len() - 1) / 2] + values[values.len() / 2]) / 2.0
+    })
+}
+
+#[test]
+fn ratios_follow_from_the_rounds_of_the_report() {
+    let folder = tempfile::tempdir().unwrap();
+    let cases = ["native-4k-mixed-qd32", "native-udp-insecure-4k-read-qd1-vs-calls", "added-latency"];
+    let (output, report) = bench(folder.path(), &[&cases[..], &["--rounds", "2"]].concat(), &[]);
+    assert!(output.status.success(), "{output:?}");
+    let measured = report["cases"].as_array().unwrap();
+    assert_eq!(measured.len(), cases.len());
+    for case in measured {
+        let [ours, peer] = medians(case);
+        let ratio = if case["better"] == "higher" { ours / peer } else { peer / ours };
+        // A decimal number that was read is not always the one that was written, to the last bit.
+        let told = case["ratio"].as_f64().unwrap();
+        assert!((told / ratio - 1.0).abs() < 1e-12, "{ratio}: {case}");
+        assert!(ours > 0.0 && case["ours"]["rounds"].as_array().unwrap().len() == 2, "{case}");
+        assert!(!case["ours"]["rounds"][0]["latencies_us"].as_array().unwrap().is_empty(), "{case}");
+    }
+}
+
+#[test]
+fn a_peer_that_is_not_installed_is_named_and_counts_in_ci() {
+    for (environment, code) in [(&[("PATH", "")][..], 0), (&[("PATH", ""), ("CI", "true")], 1)] {
+        let folder = tempfile::tempdir().unwrap();
+        let (output, report) = bench(folder.path(), &["native-udp-sealed-4k-read-qd1-vs-tls"], environment);
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        let skipped = report["cases"][0]["skipped"].as_str().unwrap();
+        assert!(skipped.contains("nbdkit is not installed"), "{skipped}");
+        assert!(report["cases"][0]["ratio"].is_null());
+    }
+}
