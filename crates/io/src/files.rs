@@ -6,7 +6,9 @@
 //! lock lies on the open file description that does the I/O, so it lasts exactly as long as
 //! anything can still be written through it: a card's inherited copy and requests in a ring keep it.
 
+mod fault;
 mod lock;
+mod mapped;
 mod range;
 
 use std::ffi::CString;
@@ -23,6 +25,8 @@ use rustix::io::Errno;
 
 pub use self::lock::Holder;
 use self::lock::LockError;
+pub use self::mapped::Collapser;
+use self::mapped::MappedImage;
 
 /// Every size and position is a multiple of this, in bytes.
 pub const SECTOR_BYTES: u64 = 512;
@@ -179,6 +183,7 @@ impl std::error::Error for OpenError {}
 pub struct Image {
     file: File,
     info: ImageInfo,
+    mapped: Option<MappedImage>,
 }
 
 impl Image {
@@ -259,7 +264,25 @@ impl Image {
             let alignment = direct_alignment(file.as_fd(), &info).ok_or(Errno::INVAL)?;
             (info.memory_alignment, info.offset_alignment) = alignment;
         }
-        Ok(Self { file, info })
+        Ok(Self { file, info, mapped: None })
+    }
+
+    /// Copies what is used often without system calls from now on, if the image is in memory.
+    ///
+    /// # Errors
+    /// What mapping it returned.
+    pub fn map(&mut self, collapser: &Collapser) -> io::Result<()> {
+        if self.info.memory_backed && self.info.bytes > 0 {
+            self.mapped = Some(MappedImage::new(&self.file, !self.info.read_only, collapser)?);
+        }
+        Ok(())
+    }
+
+    /// Does for all of a mapped image at once what would come with its use.
+    pub fn warm_up(&self) {
+        if let Some(mapped) = &self.mapped {
+            mapped.collapse_all();
+        }
     }
 
     /// What opening found out.
@@ -285,11 +308,14 @@ impl Image {
         Ok(ImageLook { bytes, removed })
     }
 
-    /// Reads all of `buffers` from `offset` on. Consumes the slices as it goes.
+    /// Reads all of `buffers` from `offset` on. The slices are of no use afterwards.
     ///
     /// # Errors
     /// The errno of the disk; `EIO` where the image has become too short.
     pub fn read_at(&self, mut buffers: &mut [IoSliceMut<'_>], mut offset: u64) -> io::Result<()> {
+        if self.mapped.as_ref().is_some_and(|mapped| mapped.read(buffers, offset)) {
+            return Ok(());
+        }
         IoSliceMut::advance_slices(&mut buffers, 0);
         while !buffers.is_empty() {
             let count = buffers.len().min(MAX_PIECES);
@@ -306,11 +332,14 @@ impl Image {
         Ok(())
     }
 
-    /// Writes all of `buffers` from `offset` on. Consumes the slices as it goes.
+    /// Writes all of `buffers` from `offset` on. The slices are of no use afterwards.
     ///
     /// # Errors
     /// The errno of the disk, `ENOSPC` among them: then a part may have been written.
     pub fn write_at(&self, mut buffers: &mut [IoSlice<'_>], mut offset: u64) -> io::Result<()> {
+        if self.mapped.as_ref().is_some_and(|mapped| mapped.write(buffers, offset)) {
+            return Ok(());
+        }
         IoSlice::advance_slices(&mut buffers, 0);
         while !buffers.is_empty() {
             let count = buffers.len().min(MAX_PIECES);
@@ -341,6 +370,7 @@ impl Image {
     /// # Errors
     /// The errno of the disk, except that it cannot do this.
     pub fn trim(&self, offset: u64, bytes: u64) -> io::Result<bool> {
+        self.forget(offset, bytes);
         range::trim(&self.file, self.info.kind, offset, bytes)
     }
 
@@ -350,7 +380,14 @@ impl Image {
     /// # Errors
     /// The errno of the disk.
     pub fn zero(&self, offset: u64, bytes: u64, deallocate: bool) -> io::Result<()> {
+        self.forget(offset, bytes);
         range::zero(self, offset, bytes, deallocate)
+    }
+
+    fn forget(&self, offset: u64, bytes: u64) {
+        if let Some(mapped) = &self.mapped {
+            mapped.forget(offset, bytes);
+        }
     }
 
     /// Turns direct I/O on if the file system does it in units that suit the caller.

@@ -52,9 +52,18 @@ impl Mapping {
     /// # Errors
     /// `EINVAL` for an empty descriptor, else what the kernel returned.
     pub fn shared(fd: BorrowedFd<'_>) -> io::Result<Self> {
+        Self::of_file(fd, true)
+    }
+
+    /// The same of any file, perhaps for reading only. What lies beyond the end of one that becomes shorter cannot be
+    /// accessed any more.
+    ///
+    /// # Errors
+    /// As of [`Mapping::shared`].
+    pub(crate) fn of_file(fd: BorrowedFd<'_>, is_writable: bool) -> io::Result<Self> {
         let size = rustix::fs::fstat(fd)?.st_size;
         let bytes = usize::try_from(size).ok().filter(|bytes| *bytes > 0).ok_or(rustix::io::Errno::INVAL)?;
-        let base = map_aligned(fd, bytes)?;
+        let base = map_aligned(fd, bytes, is_writable)?;
         let mapping = Self { base, bytes };
         // SAFETY: the range is exactly the mapping made above, and the advice changes no contents.
         unsafe { rustix::mm::madvise(mapping.base.as_ptr().cast(), bytes, Advice::LinuxDontDump)? };
@@ -113,8 +122,27 @@ impl Mapping {
     ///
     /// Reaping a process with collapsed memory takes a tenth of a millisecond instead of several.
     pub fn collapse(&self) -> bool {
-        // SAFETY: the range is this mapping; collapsing moves pages but changes no contents.
-        unsafe { libc::madvise(self.base.as_ptr().cast(), self.bytes, libc::MADV_COLLAPSE) == 0 }
+        self.collapse_range(0, self.bytes).is_ok()
+    }
+
+    /// Asks for huge pages for some of it.
+    ///
+    /// # Errors
+    /// What `madvise(MADV_COLLAPSE)` returned.
+    ///
+    /// # Panics
+    /// If the range does not lie inside the mapping.
+    pub(crate) fn collapse_range(&self, offset: usize, len: usize) -> rustix::io::Result<()> {
+        assert!(offset <= self.bytes && len <= self.bytes - offset, "a part of a mapping lies inside of it");
+        // SAFETY: the range is of this mapping; collapsing moves pages but changes no contents.
+        let result =
+            unsafe { libc::madvise(self.base.as_ptr().add(offset).cast(), len, libc::MADV_COLLAPSE) };
+        if result == 0 {
+            Ok(())
+        } else {
+            Err(rustix::io::Errno::from_io_error(&io::Error::last_os_error())
+                .unwrap_or(rustix::io::Errno::INVAL))
+        }
     }
 
     fn touch(&self) {
@@ -136,11 +164,11 @@ impl Drop for Mapping {
 }
 
 /// Reserves address space with room to align, then maps the descriptor over its aligned part.
-fn map_aligned(fd: BorrowedFd<'_>, bytes: usize) -> io::Result<NonNull<u8>> {
+fn map_aligned(fd: BorrowedFd<'_>, bytes: usize, is_writable: bool) -> io::Result<NonNull<u8>> {
     let page = rustix::param::page_size();
     let rounded = bytes.checked_next_multiple_of(page).ok_or(rustix::io::Errno::NOMEM)?;
     let reserved = rounded.checked_add(HUGE_PAGE_BYTES).ok_or(rustix::io::Errno::NOMEM)?;
-    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    let protection = if is_writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
     // SAFETY: a fresh anonymous mapping at an address of the kernel's choice disturbs nothing.
     let area = unsafe {
         rustix::mm::mmap_anonymous(

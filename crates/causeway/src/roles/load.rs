@@ -4,7 +4,7 @@ use std::fs::File;
 use std::time::{Duration, Instant};
 
 use io::agent::{AgentEvent, Edge, LoanSpec};
-use io::files::Image;
+use io::files::{Collapser, Image};
 use io::load::{LoadResult, LoadSpec};
 use io::native::NativeDrive;
 
@@ -44,7 +44,14 @@ pub(super) fn native(args: &NativeArgs) -> Result<(), Failure> {
             image.map_err(|error| Failure::io(format_args!("cannot open {}", path.display()), &error))
         }
     };
-    let images = args.images.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+    let mut images = args.images.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+    if !args.plain {
+        // As a card does it with time.
+        let mapped = Collapser::start().and_then(|collapser| {
+            images.iter_mut().try_for_each(|image| image.map(&collapser).map(|()| image.warm_up()))
+        });
+        mapped.map_err(|error| Failure::io("cannot map the image", &error))?;
+    }
     let spec = spec(&args.work);
     let seed = u64::from(std::process::id());
     let result = match args.plain {

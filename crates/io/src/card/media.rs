@@ -10,7 +10,7 @@ use node::{Card, FlashModel, MediaError, MediaId, MediaKind, MediaWork};
 
 use super::flash::{Flash, Held};
 use super::token;
-use crate::files::Image;
+use crate::files::{Collapser, Image};
 use crate::plan::{LoanPlan, MediumKind, Plan, RolePlan, SharedCells, descriptor};
 use crate::process::inherited;
 use crate::ring::{Completion, Request, Ring};
@@ -97,10 +97,19 @@ struct Threads {
 impl<'m> Media<'m> {
     pub(super) fn take_over(plan: &Plan, shared: &'m SharedCells, waiter: &Waiter) -> io::Result<Self> {
         let (mut drives, mut models) = (Vec::new(), Vec::new());
+        let mut collapser = None;
         for drive in &plan.drives {
             // SAFETY: the agent gives the image at this number; nothing else in this process owns it.
             let fd = unsafe { inherited(drive.image)? };
-            drives.push((Arc::new(Image::from_fd(fd)?), drive.medium));
+            let mut image = Image::from_fd(fd)?;
+            if drive.medium == MediumKind::Inline {
+                let collapser = match &collapser {
+                    Some(collapser) => collapser,
+                    None => collapser.insert(Collapser::start()?),
+                };
+                image.map(collapser)?;
+            }
+            drives.push((Arc::new(image), drive.medium));
             models.push(drive.flash.map(|flash| FlashModel::new(flash.into())));
         }
         let lent_drive = |loan: &LoanPlan| match &loan.role {

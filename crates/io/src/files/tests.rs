@@ -285,7 +285,7 @@ fn a_signal_ends_the_wait_for_the_lock() {
 fn a_full_disk_is_an_error_with_its_number() {
     let Ok(full) = rustix::fs::open("/dev/full", OFlags::RDWR, Mode::empty()) else { return };
     let info = *Image::ram(4096).unwrap().info();
-    let image = Image { file: full.into(), info };
+    let image = Image { file: full.into(), info, mapped: None };
     let error = image.write_at(&mut [IoSlice::new(&[1; 512])], 0).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
 }

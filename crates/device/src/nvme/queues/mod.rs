@@ -23,6 +23,9 @@ pub(crate) const CQE_BYTES: usize = 16;
 const FETCH_WINDOW: u32 = 64;
 /// Entries that one verb takes from the queues.
 const FETCH_BURST: usize = 32;
+/// Commands that wait for the medium while no more are taken from the memory buffer: each has pages, and pages that are used again soon
+/// are still in the processor's caches.
+const MEDIA_AHEAD: usize = 4;
 
 /// Pages of the largest queues.
 pub(crate) const SQ_PAGES: usize = (crate::nvme::QUEUE_ENTRIES as usize * SQE_BYTES).div_ceil(PAGE_SIZE);
@@ -275,6 +278,10 @@ impl<'m> Controller<'m> {
             return false;
         }
         let cells = self.submission(queue);
+        let is_here = cells.place.get() == Place::Buffer as u16;
+        if queue != 0 && is_here && self.media.len() >= MEDIA_AHEAD {
+            return false;
+        }
         let index = cells.next.get();
         let origin = Origin { sq: queue, cid: 0, index: index as u16, cq: cells.cq.get() };
         let Some(slot) = self.take_slot(origin) else { return false };
@@ -284,7 +291,7 @@ impl<'m> Controller<'m> {
             self.next_queue = queue + 1;
             self.charge_command();
         }
-        if cells.place.get() == Place::Buffer as u16 {
+        if is_here {
             let mut entry = [0; SQE_BYTES];
             let offset = cells.base.get() as usize + index as usize * SQE_BYTES;
             self.cells.memory_buffer.read(offset, &mut entry);
