@@ -10,6 +10,7 @@
 
 mod bound;
 mod case;
+mod cases;
 mod copy;
 mod core_to_core;
 mod idle;
@@ -50,8 +51,8 @@ const RAM: &str = "ram:64M";
 /// Exit 1 when a case failed, or in CI when a peer is missing; 2 for an unknown case. A target that was missed is a
 /// result, and an interruption ends the bench with what it has.
 pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
-    let cases = case::select(&args.cases)?;
-    let is_papers = args.cases.iter().any(|name| name == case::PAPERS);
+    let cases = cases::select(&args.cases)?;
+    let is_papers = args.cases.iter().any(|name| name == cases::PAPERS);
     let mut report = Report {
         version: report::VERSION,
         commit: commit(),
@@ -128,8 +129,8 @@ fn verdict(report: &Report, in_ci: bool) -> Result<(), Failure> {
 struct Bench {
     interrupt: Interrupt,
     scratch: Scratch,
-    /// The image in memory, once a case has needed it.
-    memory: Option<Image>,
+    /// The images in memory, once a case has needed them: the one that is lent, and that of peers which have their own.
+    memory: Option<[Image; 2]>,
     out: PathBuf,
     rounds: Option<u32>,
     show: Show,
@@ -168,14 +169,14 @@ impl Bench {
         if let Some(missing) = ways.into_iter().find_map(peer::missing) {
             return Ok(self.skipped(case, missing));
         }
-        let image = match traffic.ours.drives {
-            Drives::Image => match self.memory_image()? {
-                Ok(path) => Some(path),
+        let images = match traffic.ours.drives {
+            Drives::Image | Drives::OwnImage => match self.memory_images()? {
+                Ok(paths) => Some(paths),
                 Err(why) => return Ok(self.skipped(case, why)),
             },
             Drives::Flash { .. } => None,
         };
-        let mut both = Both::start(traffic, image.as_deref(), &self.scratch, &self.interrupt)?;
+        let mut both = Both::start(traffic, images.as_ref(), &self.scratch, &self.interrupt)?;
         let rounds = self.repeat(case, || both.round())?;
         both.stop()?;
         let (ours, theirs) = rounds.into_iter().unzip();
@@ -184,8 +185,8 @@ impl Bench {
     }
 
     fn copy(&mut self, case: &Case, write: bool) -> Result<CaseReport, Halt> {
-        let image = match self.memory_image()? {
-            Ok(path) => path,
+        let image = match self.memory_images()? {
+            Ok([lent, _]) => lent,
             Err(why) => return Ok(self.skipped(case, why)),
         };
         let mut copies = Copies::start(write, &image, &self.scratch, &self.interrupt)?;
@@ -196,16 +197,16 @@ impl Bench {
         Ok(CaseReport::measured(case, ours, Some(peer)))
     }
 
-    /// The image in memory, which all cases share; or why there is none.
-    fn memory_image(&mut self) -> Result<Result<PathBuf, String>, Halt> {
+    /// The images in memory, which all cases share; or why there are none.
+    fn memory_images(&mut self) -> Result<Result<[PathBuf; 2], String>, Halt> {
         if self.memory.is_none() {
             match place::in_memory(&self.interrupt)? {
-                Ok(image) => self.memory = Some(image),
+                Ok(images) => self.memory = Some(images),
                 Err(why) => return Ok(Err(why)),
             }
         }
-        let image = self.memory.as_ref().expect("it was made just now");
-        Ok(Ok(image.path.clone()))
+        let images = self.memory.as_ref().expect("they were made just now");
+        Ok(Ok(images.each_ref().map(|image| image.path.clone())))
     }
 
     fn idle(

@@ -51,7 +51,7 @@ fn result(case: &CaseReport) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::case::CASES;
+    use super::super::cases::CASES;
     use super::super::report::{Peer, Round, tests::example};
     use super::*;
 

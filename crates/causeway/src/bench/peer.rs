@@ -21,7 +21,7 @@ const POLL: Duration = Duration::from_millis(10);
 /// What is missing to go that way, in words for a person; `None` when everything is there.
 pub(super) fn missing(way: Way) -> Option<String> {
     match way {
-        Way::Native | Way::Udp { .. } | Way::SystemCalls => None,
+        Way::Native | Way::Udp { .. } | Way::Shm | Way::SystemCalls => None,
         Way::Nbd { .. } => fio_missing(),
         Way::Nbdkit { tls: false } => nbdkit_missing(),
         Way::Nbdkit { tls: true } => nbdkit_missing().or_else(tls::missing),
@@ -32,7 +32,7 @@ pub(super) fn missing(way: Way) -> Option<String> {
 pub(super) fn versions(way: Way) -> String {
     let of = |name| version(name).unwrap_or_default();
     match way {
-        Way::Native | Way::Udp { .. } | Way::SystemCalls => env!("CARGO_PKG_VERSION").to_owned(),
+        Way::Native | Way::Udp { .. } | Way::Shm | Way::SystemCalls => env!("CARGO_PKG_VERSION").to_owned(),
         Way::Nbd { .. } => format!("{}, fio {}", env!("CARGO_PKG_VERSION"), of("fio")),
         Way::Nbdkit { .. } => format!("{}, fio {}", of("nbdkit"), of("fio")),
     }

@@ -9,7 +9,7 @@ use rustix::fs::{statfs, statvfs};
 use crate::exit::Failure;
 use crate::local::{Halt, Interrupt, Scratch};
 
-/// Bytes of the image in memory, where there is room for it; a third of the free room otherwise.
+/// Bytes of the image in memory, where there is room for it; a quarter of the free room otherwise.
 const MEMORY_IMAGE: u64 = 1 << 30;
 /// Bytes of the image on a disk.
 const DISK_IMAGE: u64 = 256 << 20;
@@ -25,14 +25,15 @@ pub(super) struct Image {
     _folder: Scratch,
 }
 
-/// An image on a file system in memory, or why there is none.
-pub(super) fn in_memory(interrupt: &Interrupt) -> Result<Result<Image, String>, Halt> {
+/// Two images on a file system in memory, equally large, or why there are none.
+pub(super) fn in_memory(interrupt: &Interrupt) -> Result<Result<[Image; 2], String>, Halt> {
     let candidates = [PathBuf::from("/dev/shm"), std::env::temp_dir(), PathBuf::from("/run/shm")];
     let Some((folder, room)) = candidates.iter().find_map(|folder| Some((folder, room(folder, true)?)))
     else {
         return Ok(Err("no file system in memory was found (looked at /dev/shm and $TMPDIR)".to_owned()));
     };
-    image(folder, MEMORY_IMAGE.min(room / 3), interrupt)
+    let bytes = MEMORY_IMAGE.min(room / 4);
+    Ok(Ok([image(folder, bytes, interrupt)?, image(folder, bytes, interrupt)?]))
 }
 
 /// An image on a disk, in `preferred` if that is on one, or why there is none.
@@ -42,7 +43,7 @@ pub(super) fn on_disk(preferred: &Path, interrupt: &Interrupt) -> Result<Result<
     else {
         return Ok(Err("no disk was found to put an image on; choose one with --out".to_owned()));
     };
-    image(folder, DISK_IMAGE.min(room / 3), interrupt)
+    image(folder, DISK_IMAGE.min(room / 3), interrupt).map(Ok)
 }
 
 /// Free bytes of a folder that is on such a file system and that we may write to.
@@ -54,12 +55,12 @@ fn room(folder: &Path, memory: bool) -> Option<u64> {
     (MEMORY_FILE_SYSTEMS.contains(&kind) == memory && writable && free >= 3 * LEAST_IMAGE).then_some(free)
 }
 
-fn image(folder: &Path, bytes: u64, interrupt: &Interrupt) -> Result<Result<Image, String>, Halt> {
+fn image(folder: &Path, bytes: u64, interrupt: &Interrupt) -> Result<Image, Halt> {
     let folder = Scratch::create_in(folder, "bench")?;
     let path = folder.join("image");
     let bytes = bytes / CHUNK as u64 * CHUNK as u64;
     write(&path, bytes, interrupt)?;
-    Ok(Ok(Image { path, _folder: folder }))
+    Ok(Image { path, _folder: folder })
 }
 
 /// Content that no layer can take for zeroes or compress.
@@ -87,7 +88,7 @@ mod tests {
     #[test]
     fn an_image_has_content_and_goes_with_its_folder() {
         let folder = tempfile::tempdir().unwrap();
-        let image = image(folder.path(), (2 << 20) + 5, &Interrupt::never()).unwrap().unwrap();
+        let image = image(folder.path(), (2 << 20) + 5, &Interrupt::never()).unwrap();
         let bytes = std::fs::read(&image.path).unwrap();
         assert_eq!(bytes.len(), 2 << 20);
         assert!(bytes.chunks(4096).all(|block| block.iter().any(|byte| *byte != 0)));

@@ -264,7 +264,7 @@ fn draw_depths(area: &Area<'_>, points: &[Depth]) -> Drawn {
 }
 
 fn is_recovery(case: &CaseReport) -> bool {
-    let found = super::case::CASES.iter().find(|known| known.id == case.id);
+    let found = super::cases::CASES.iter().find(|known| known.id == case.id);
     found.is_some_and(|known| matches!(known.kind, Kind::Recovery(_)))
 }
 

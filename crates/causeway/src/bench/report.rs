@@ -353,7 +353,7 @@ fn by_distance(better: Better, ours: &[Round], peer: &[Round]) -> Vec<ByDistance
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::super::case::CASES;
+    use super::super::cases::CASES;
     use super::*;
 
     fn rounds(values: &[(f64, f64)]) -> Vec<Round> {

@@ -1,7 +1,7 @@
 //! The ways to a drive, each ready to be measured round by round.
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use super::report::{PERCENTS, Round};
 use super::tls::Certificate;
 use super::usage::{self, CpuTime};
 use crate::exit::Failure;
-use crate::local::{Halt, Interrupt, Node, Scratch};
+use crate::local::{Halt, Interrupt, NETWORK_ONLY, Node, Scratch};
 
 /// Memory of a flash module: enough that its content is not in the processors' caches.
 const MODULE: &str = "ram:64M";
@@ -48,13 +48,15 @@ impl<'a> Side<'a> {
     /// Starts what serves, in a folder of its own.
     pub(super) fn start(
         setup: Setup,
-        image: Option<&Path>,
+        images: Option<&[PathBuf; 2]>,
         scratch: &Scratch,
         interrupt: &'a Interrupt,
     ) -> Result<Self, Halt> {
         let scratch = Scratch::create_in(scratch.path(), "side")?;
+        let image = |place: usize| images.iter().map(|images| images[place].as_os_str().to_owned()).collect();
         let images: Vec<OsString> = match setup.drives {
-            Drives::Image => image.iter().map(|path| path.as_os_str().to_owned()).collect(),
+            Drives::Image => image(0),
+            Drives::OwnImage => image(1),
             Drives::Flash { modules, scale, .. } => {
                 // A card has two modules.
                 let source = format!("flash:{MODULE}?scale={}", 2 * scale);
@@ -64,7 +66,7 @@ impl<'a> Side<'a> {
         let options = options(setup.way);
         let served = match setup.way {
             Way::Native | Way::SystemCalls => Served::Alone(images),
-            Way::Udp { .. } => {
+            Way::Udp { .. } | Way::Shm => {
                 let (lender, lines) = Node::lend_all(&scratch, &images, options, interrupt)?;
                 Served::Lent(lender, lines)
             }
@@ -151,7 +153,7 @@ impl<'a> Side<'a> {
     /// Borrowers whose cards read and write on their own, from their start to their end.
     fn borrow(&self, lines: &[String], work: Work, duration: Duration) -> Result<Vec<LoadResult>, Halt> {
         let hosts = match self.setup.drives {
-            Drives::Image => 1,
+            Drives::Image | Drives::OwnImage => 1,
             Drives::Flash { hosts, .. } => hosts,
         };
         let (scratch, interrupt, way) = (&self.scratch, self.interrupt, self.setup.way);
@@ -183,8 +185,9 @@ impl<'a> Side<'a> {
 
 fn options(way: Way) -> &'static [&'static str] {
     match way {
-        Way::Udp { sealed: false } | Way::Nbd { sealed: false } => &["--insecure"],
-        _ => &[],
+        Way::Udp { sealed: false } | Way::Nbd { sealed: false } => &[NETWORK_ONLY, "--insecure"],
+        Way::Udp { sealed: true } | Way::Nbd { sealed: true } => &[NETWORK_ONLY],
+        Way::Shm | Way::Native | Way::SystemCalls | Way::Nbdkit { .. } => &[],
     }
 }
 

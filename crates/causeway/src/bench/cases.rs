@@ -1,0 +1,439 @@
+//! The table of all cases.
+
+use super::case::{Better, Case, Drives, Kind, Measure, Medium, Paper, Setup, Target, Traffic, Way, Work};
+use crate::exit::Failure;
+
+/// In place of a name: all that the papers have measured.
+pub(super) const PAPERS: &str = "papers";
+
+/// The cases with these names, in their order here; for none all but those that are measured only when asked for.
+pub(super) fn select(names: &[String]) -> Result<Vec<&'static Case>, Failure> {
+    let unknown = names.iter().find(|name| *name != PAPERS && !CASES.iter().any(|case| case.id == **name));
+    if let Some(unknown) = unknown {
+        let known: Vec<_> = CASES.iter().map(|case| case.id).collect();
+        return Err(Failure::usage(format_args!(
+            "there is no case `{unknown}`; there are {PAPERS}, {}",
+            known.join(", ")
+        )));
+    }
+    let is_named = |case: &Case, name: &String| name == case.id || name == PAPERS && case.paper.is_some();
+    let is_chosen = |case: &&Case| match names {
+        [] => !case.only_asked,
+        names => names.iter().any(|name| is_named(case, name)),
+    };
+    Ok(CASES.iter().filter(is_chosen).collect())
+}
+
+/// The copies of a byte that the card's own driver reads, from a medium in memory, in their order. They were found by
+/// reading the code along its way, not measured; sealing and opening work in place and are none.
+const NATIVE_COPIES: &[&str] = &[
+    "medium to the lender's page (io::files)",
+    "page to frame (link::record)",
+    "frame to socket buffer: sendmmsg (io::udp::send)",
+    "socket buffer to receive buffer: recvmmsg (io::udp::receive)",
+    "receive buffer to the borrower's page (base::ledger::pages)",
+];
+
+/// The same through memory that both cards share.
+const SHM_COPIES: &[&str] = &[
+    NATIVE_COPIES[0],
+    "page to the shared ring (link::record)",
+    "shared ring to the reader's frame (io::shm::ring)",
+    "frame to the borrower's page (base::ledger::pages)",
+];
+
+/// The same for a client of the NBD socket.
+const NBD_COPIES: &[&str] = &[
+    NATIVE_COPIES[0],
+    NATIVE_COPIES[1],
+    NATIVE_COPIES[2],
+    NATIVE_COPIES[3],
+    NATIVE_COPIES[4],
+    "page to the NBD socket: sendmsg (io::stream_socket)",
+    "NBD socket to the client's memory: recv in the client",
+];
+
+/// Without a fabric.
+const DIRECT_COPIES: &[&str] = &[NATIVE_COPIES[0], "the device's page to the host's page (io::native)"];
+
+const SYSTEM_CALL_COPIES: &[&str] = &["medium to the reader's memory: preadv"];
+
+const READ: u8 = 0;
+const MIXED: u8 = 30;
+const WRITE: u8 = 100;
+const RANDOM: bool = false;
+const SEQUENTIAL: bool = true;
+/// Requests under way at each module of a flash card, as in the paper.
+const FLASH_DEPTH: u16 = 64;
+/// What the rates of a flash card are divided by: so much slower, four of them are what UDP carries on two cores.
+const FLASH_SCALE: u64 = 8;
+
+const INSECURE: Way = Way::Udp { sealed: false };
+const SEALED: Way = Way::Udp { sealed: true };
+const PLAIN: Way = Way::Nbdkit { tls: false };
+const TLS: Way = Way::Nbdkit { tls: true };
+
+const fn work(bytes: u32, write_percent: u8, sequential: bool, depth: u16) -> Work {
+    Work { bytes, write_percent, sequential, depth }
+}
+
+const fn traffic(id: &'static str, ours: Way, peer: Way, work: Work) -> Case {
+    let copies = match ours {
+        Way::Native => DIRECT_COPIES,
+        Way::Udp { .. } => NATIVE_COPIES,
+        Way::Shm => SHM_COPIES,
+        Way::Nbd { .. } => NBD_COPIES,
+        Way::SystemCalls | Way::Nbdkit { .. } => SYSTEM_CALL_COPIES,
+    };
+    let drives = if matches!(peer, Way::Nbdkit { .. }) { Drives::OwnImage } else { Drives::Image };
+    let ours = Setup { way: ours, drives: Drives::Image };
+    let peer = Setup { way: peer, drives };
+    Case {
+        id,
+        kind: Kind::Traffic(Traffic { ours, peer, work, measure: Measure::Rate }),
+        unit: "IOPS",
+        better: Better::Higher,
+        target: None,
+        rounds: 5,
+        copies,
+        paper: None,
+        only_asked: false,
+    }
+}
+
+/// Flash cards over UDP, beside the same without a fabric.
+const fn flash(id: &'static str, cards: usize, bytes: u32, write_percent: u8, sequential: bool) -> Case {
+    let drives = Drives::Flash { modules: 2 * cards, hosts: 1, scale: FLASH_SCALE };
+    let case = traffic(id, INSECURE, Way::Native, work(bytes, write_percent, sequential, FLASH_DEPTH));
+    case.on(drives, drives)
+}
+
+/// Flash cards over UDP: shared, beside as many with a host each.
+const fn shared(id: &'static str, ours: (usize, usize), peer: (usize, usize), write_percent: u8) -> Case {
+    let ours = Drives::Flash { modules: 2 * ours.0, hosts: ours.1, scale: FLASH_SCALE };
+    let peer = Drives::Flash { modules: 2 * peer.0, hosts: peer.1, scale: FLASH_SCALE };
+    let case = traffic(id, INSECURE, INSECURE, work(65536, write_percent, SEQUENTIAL, FLASH_DEPTH));
+    case.on(ours, peer)
+}
+
+impl Case {
+    const fn at_least(self, near: f64, far: f64) -> Self {
+        Self { target: Some(Target::Ratio { near, far }), ..self }
+    }
+
+    const fn on(self, ours: Drives, peer: Drives) -> Self {
+        let Kind::Traffic(traffic) = self.kind else { return self };
+        let traffic = Traffic {
+            ours: Setup { drives: ours, ..traffic.ours },
+            peer: Setup { drives: peer, ..traffic.peer },
+            ..traffic
+        };
+        Self { kind: Kind::Traffic(traffic), ..self }
+    }
+
+    /// The peer has the image that is lent.
+    const fn same_image(self) -> Self {
+        self.on(Drives::Image, Drives::Image)
+    }
+
+    const fn latency(self) -> Self {
+        let Kind::Traffic(traffic) = self.kind else { return self };
+        let kind = Kind::Traffic(Traffic { measure: Measure::Latency, ..traffic });
+        Self { kind, unit: "us", better: Better::Lower, ..self }
+    }
+
+    const fn paper(self, place: &'static str, row: &'static str, result: &'static str) -> Self {
+        Self { paper: Some(Paper { place, row, result }), ..self }
+    }
+
+    const fn asked(self) -> Self {
+        Self { only_asked: true, rounds: 3, ..self }
+    }
+}
+
+const fn recovery(id: &'static str, medium: Medium, target_ms: f64) -> Case {
+    Case {
+        kind: Kind::Recovery(medium),
+        unit: "ms",
+        better: Better::Lower,
+        target: Some(Target::Median(target_ms)),
+        rounds: 100,
+        ..plain(id)
+    }
+}
+
+const fn idle(id: &'static str, kind: Kind, unit: &'static str, target: f64) -> Case {
+    Case { kind, unit, better: Better::Lower, target: Some(Target::Median(target)), rounds: 3, ..plain(id) }
+}
+
+const fn copy(id: &'static str, write: bool) -> Case {
+    Case {
+        kind: Kind::Copy { write },
+        unit: "s",
+        better: Better::Lower,
+        rounds: 3,
+        copies: NBD_COPIES,
+        ..plain(id)
+    }
+}
+
+/// What the others begin with.
+const fn plain(id: &'static str) -> Case {
+    Case {
+        id,
+        kind: Kind::IdleCpu,
+        unit: "",
+        better: Better::Higher,
+        target: None,
+        rounds: 5,
+        copies: &[],
+        paper: None,
+        only_asked: false,
+    }
+}
+
+const CALLS: Way = Way::SystemCalls;
+const FIGURES_10: &str = "PCIeOE figures 10 and 11: 512 B random, IOPS";
+const FIGURES_12: &str = "PCIeOE figures 12 and 13: 4 KiB random, 70 % reads, IOPS";
+const FIGURES_14: &str = "PCIeOE figures 14 and 15: 64 KiB sequential";
+const FIGURE_16: &str = "PCIeOE figure 16: oversubscription, 64 KiB sequential";
+const FIGURE_6: &str = "ExpressEther figure 6: a file of 712 MB is copied";
+const DX: &str = "Dolphin DX: a device in another box";
+
+/// All cases.
+pub(super) const CASES: &[Case] = &[
+    recovery("recovery-memory", Medium::Memory, 5.0),
+    recovery("recovery-disk", Medium::Disk, 20.0),
+    // The yardstick.
+    traffic("native-512-read-qd1", Way::Native, CALLS, work(512, READ, RANDOM, 1)),
+    traffic("native-512-read-qd32", Way::Native, CALLS, work(512, READ, RANDOM, 32)),
+    traffic("native-512-write-qd1", Way::Native, CALLS, work(512, WRITE, RANDOM, 1)),
+    traffic("native-512-write-qd32", Way::Native, CALLS, work(512, WRITE, RANDOM, 32)),
+    traffic("native-512-mixed-qd1", Way::Native, CALLS, work(512, MIXED, RANDOM, 1)),
+    traffic("native-512-mixed-qd32", Way::Native, CALLS, work(512, MIXED, RANDOM, 32)),
+    traffic("native-4k-read-qd1", Way::Native, CALLS, work(4096, READ, RANDOM, 1)),
+    traffic("native-4k-read-qd32", Way::Native, CALLS, work(4096, READ, RANDOM, 32)).at_least(0.7, 0.7),
+    traffic("native-4k-write-qd1", Way::Native, CALLS, work(4096, WRITE, RANDOM, 1)),
+    traffic("native-4k-write-qd32", Way::Native, CALLS, work(4096, WRITE, RANDOM, 32)).at_least(0.7, 0.7),
+    traffic("native-4k-mixed-qd1", Way::Native, CALLS, work(4096, MIXED, RANDOM, 1)),
+    traffic("native-4k-mixed-qd32", Way::Native, CALLS, work(4096, MIXED, RANDOM, 32)).at_least(0.7, 0.7),
+    traffic("native-64k-read-qd1", Way::Native, CALLS, work(65536, READ, RANDOM, 1)),
+    traffic("native-64k-read-qd32", Way::Native, CALLS, work(65536, READ, RANDOM, 32)).at_least(0.7, 0.7),
+    traffic("native-64k-write-qd1", Way::Native, CALLS, work(65536, WRITE, RANDOM, 1)),
+    traffic("native-64k-write-qd32", Way::Native, CALLS, work(65536, WRITE, RANDOM, 32)).at_least(0.7, 0.7),
+    traffic("native-64k-mixed-qd1", Way::Native, CALLS, work(65536, MIXED, RANDOM, 1)),
+    traffic("native-64k-mixed-qd32", Way::Native, CALLS, work(65536, MIXED, RANDOM, 32)).at_least(0.7, 0.7),
+    traffic("native-udp-insecure-4k-read-qd1-vs-calls", INSECURE, CALLS, work(4096, READ, RANDOM, 1)),
+    traffic("native-udp-insecure-4k-read-qd32-vs-calls", INSECURE, CALLS, work(4096, READ, RANDOM, 32)),
+    traffic("native-udp-insecure-64k-read-qd32-vs-calls", INSECURE, CALLS, work(65536, READ, RANDOM, 32)),
+    // Shared memory between two nodes, beside the same without a fabric.
+    traffic("shm-512-read-qd1", Way::Shm, Way::Native, work(512, READ, RANDOM, 1)),
+    traffic("shm-512-read-qd32", Way::Shm, Way::Native, work(512, READ, RANDOM, 32)).at_least(0.85, 0.0),
+    traffic("shm-4k-read-qd1", Way::Shm, Way::Native, work(4096, READ, RANDOM, 1)),
+    traffic("shm-4k-read-qd32", Way::Shm, Way::Native, work(4096, READ, RANDOM, 32)).at_least(0.85, 0.0),
+    traffic("shm-4k-mixed-qd32", Way::Shm, Way::Native, work(4096, MIXED, RANDOM, 32)).at_least(0.85, 0.0),
+    traffic("shm-64k-read-qd1", Way::Shm, Way::Native, work(65536, READ, RANDOM, 1)),
+    traffic("shm-64k-read-qd32", Way::Shm, Way::Native, work(65536, READ, RANDOM, 32)).at_least(0.95, 0.0),
+    traffic("shm-64k-write-qd32", Way::Shm, Way::Native, work(65536, WRITE, RANDOM, 32)).at_least(0.95, 0.0),
+    traffic("shm-4k-read-qd32-vs-calls", Way::Shm, CALLS, work(4096, READ, RANDOM, 32)),
+    traffic("shm-64k-read-qd32-vs-calls", Way::Shm, CALLS, work(65536, READ, RANDOM, 32)),
+    // Insecure UDP beside nbdkit.
+    traffic("native-udp-insecure-4k-read-qd1", INSECURE, PLAIN, work(4096, READ, RANDOM, 1))
+        .at_least(3.0, 3.0),
+    traffic("native-udp-insecure-4k-read-qd4", INSECURE, PLAIN, work(4096, READ, RANDOM, 4)),
+    traffic("native-udp-insecure-4k-read-qd16", INSECURE, PLAIN, work(4096, READ, RANDOM, 16)),
+    traffic("native-udp-insecure-4k-read-qd32", INSECURE, PLAIN, work(4096, READ, RANDOM, 32)),
+    traffic("native-udp-insecure-4k-read-qd64", INSECURE, PLAIN, work(4096, READ, RANDOM, 64)),
+    traffic("native-udp-insecure-4k-mixed-qd32", INSECURE, PLAIN, work(4096, MIXED, RANDOM, 32))
+        .at_least(3.0, 3.0),
+    traffic("native-udp-insecure-64k-read-qd16", INSECURE, PLAIN, work(65536, READ, SEQUENTIAL, 16))
+        .at_least(1.5, 1.0),
+    traffic("native-udp-insecure-64k-write-qd16", INSECURE, PLAIN, work(65536, WRITE, SEQUENTIAL, 16))
+        .at_least(1.3, 1.0),
+    // The same, where nbdkit has the image that we have made huge pages of.
+    traffic("native-udp-insecure-4k-read-qd1-vs-huge", INSECURE, PLAIN, work(4096, READ, RANDOM, 1))
+        .same_image(),
+    traffic("native-udp-insecure-4k-mixed-qd32-vs-huge", INSECURE, PLAIN, work(4096, MIXED, RANDOM, 32))
+        .same_image(),
+    traffic("native-udp-insecure-64k-read-qd16-vs-huge", INSECURE, PLAIN, work(65536, READ, SEQUENTIAL, 16))
+        .same_image(),
+    traffic(
+        "native-udp-insecure-64k-write-qd16-vs-huge",
+        INSECURE,
+        PLAIN,
+        work(65536, WRITE, SEQUENTIAL, 16),
+    )
+    .same_image(),
+    // Sealed UDP beside nbdkit without and with TLS.
+    traffic("native-udp-sealed-4k-read-qd1", SEALED, PLAIN, work(4096, READ, RANDOM, 1)).at_least(2.0, 2.0),
+    traffic("native-udp-sealed-4k-read-qd32", SEALED, PLAIN, work(4096, READ, RANDOM, 32)),
+    traffic("native-udp-sealed-4k-mixed-qd32", SEALED, PLAIN, work(4096, MIXED, RANDOM, 32))
+        .at_least(2.0, 2.0),
+    traffic("native-udp-sealed-64k-read-qd16", SEALED, PLAIN, work(65536, READ, SEQUENTIAL, 16))
+        .at_least(0.9, 0.9),
+    traffic("native-udp-sealed-64k-write-qd16", SEALED, PLAIN, work(65536, WRITE, SEQUENTIAL, 16))
+        .at_least(0.9, 0.9),
+    traffic("native-udp-sealed-4k-read-qd1-vs-tls", SEALED, TLS, work(4096, READ, RANDOM, 1))
+        .at_least(3.0, 3.0),
+    traffic("native-udp-sealed-4k-mixed-qd32-vs-tls", SEALED, TLS, work(4096, MIXED, RANDOM, 32))
+        .at_least(3.0, 3.0),
+    traffic("native-udp-sealed-64k-read-qd16-vs-tls", SEALED, TLS, work(65536, READ, SEQUENTIAL, 16))
+        .at_least(1.5, 1.5),
+    traffic("native-udp-sealed-64k-write-qd16-vs-tls", SEALED, TLS, work(65536, WRITE, SEQUENTIAL, 16))
+        .at_least(1.3, 1.3),
+    // fio through our NBD socket, one more hop with the same client.
+    traffic("nbd-sealed-4k-read-qd1", Way::Nbd { sealed: true }, PLAIN, work(4096, READ, RANDOM, 1))
+        .at_least(0.6, 0.6),
+    traffic("nbd-sealed-4k-read-qd32", Way::Nbd { sealed: true }, PLAIN, work(4096, READ, RANDOM, 32))
+        .at_least(1.0, 1.0),
+    traffic("nbd-sealed-64k-read-qd16", Way::Nbd { sealed: true }, PLAIN, work(65536, READ, SEQUENTIAL, 16))
+        .at_least(1.0, 1.0),
+    traffic(
+        "nbd-sealed-64k-write-qd16",
+        Way::Nbd { sealed: true },
+        PLAIN,
+        work(65536, WRITE, SEQUENTIAL, 16),
+    )
+    .at_least(1.0, 1.0),
+    traffic("nbd-insecure-4k-read-qd1", Way::Nbd { sealed: false }, PLAIN, work(4096, READ, RANDOM, 1)),
+    traffic("nbd-insecure-4k-read-qd32", Way::Nbd { sealed: false }, PLAIN, work(4096, READ, RANDOM, 32)),
+    // Flash cards, and what the papers have measured.
+    flash("flash-512-read", 1, 512, READ, RANDOM).at_least(0.995, 0.995).paper(
+        FIGURES_10,
+        "read, 1 card",
+        "close to 100 %",
+    ),
+    flash("flash-512-read-2-cards", 2, 512, READ, RANDOM).asked().paper(
+        FIGURES_10,
+        "read, 2 cards",
+        "close to 100 %",
+    ),
+    flash("flash-512-read-4-cards", 4, 512, READ, RANDOM).asked().paper(
+        FIGURES_10,
+        "read, 4 cards",
+        "not valid",
+    ),
+    flash("flash-512-write", 1, 512, WRITE, RANDOM).at_least(0.995, 0.995).paper(
+        FIGURES_10,
+        "write, 1 card",
+        "120 %",
+    ),
+    flash("flash-512-write-2-cards", 2, 512, WRITE, RANDOM).asked().paper(
+        FIGURES_10,
+        "write, 2 cards",
+        "close to 100 %",
+    ),
+    flash("flash-512-write-4-cards", 4, 512, WRITE, RANDOM).asked().paper(
+        FIGURES_10,
+        "write, 4 cards",
+        "not valid",
+    ),
+    flash("flash-4k-mixed", 1, 4096, MIXED, RANDOM).at_least(0.995, 0.995).paper(
+        FIGURES_12,
+        "1 card",
+        "100 +- 0.5 %",
+    ),
+    flash("flash-4k-mixed-2-cards", 2, 4096, MIXED, RANDOM).asked().paper(
+        FIGURES_12,
+        "2 cards",
+        "100 +- 0.5 %",
+    ),
+    flash("flash-4k-mixed-4-cards", 4, 4096, MIXED, RANDOM).asked().paper(
+        FIGURES_12,
+        "4 cards",
+        "100 +- 0.5 %",
+    ),
+    flash("flash-64k-read", 1, 65536, READ, SEQUENTIAL).at_least(0.98, 0.98).paper(
+        FIGURES_14,
+        "read, 1 card",
+        "83 %",
+    ),
+    flash("flash-64k-read-2-cards", 2, 65536, READ, SEQUENTIAL).asked().paper(
+        FIGURES_14,
+        "read, 2 cards",
+        "83 %",
+    ),
+    flash("flash-64k-read-4-cards", 4, 65536, READ, SEQUENTIAL).asked().paper(
+        FIGURES_14,
+        "read, 4 cards",
+        "slightly below 83 %",
+    ),
+    flash("flash-64k-write", 1, 65536, WRITE, SEQUENTIAL).at_least(0.98, 0.98).paper(
+        FIGURES_14,
+        "write, 1 card",
+        "90 to 102 %",
+    ),
+    flash("flash-64k-write-2-cards", 2, 65536, WRITE, SEQUENTIAL).asked().paper(
+        FIGURES_14,
+        "write, 2 cards",
+        "90 to 102 %",
+    ),
+    flash("flash-64k-write-4-cards", 4, 65536, WRITE, SEQUENTIAL).asked().paper(
+        FIGURES_14,
+        "write, 4 cards",
+        "90 to 102 %",
+    ),
+    shared("flash-two-hosts-one-card-read", (1, 2), (1, 1), READ).at_least(0.98, 0.98).paper(
+        FIGURE_16,
+        "read, 2 hosts on 1 card",
+        "slightly above 1 host on 1 card",
+    ),
+    shared("flash-two-hosts-one-card-write", (1, 2), (1, 1), WRITE).at_least(0.98, 0.98).paper(
+        FIGURE_16,
+        "write, 2 hosts on 1 card",
+        "slightly above 1 host on 1 card",
+    ),
+    shared("flash-one-host-two-cards-read", (2, 1), (2, 2), READ).at_least(0.98, 0.98).paper(
+        FIGURE_16,
+        "read, 1 host on 2 cards",
+        "above 1 host on 1 card, not twice",
+    ),
+    shared("flash-one-host-two-cards-write", (2, 1), (2, 2), WRITE).at_least(0.98, 0.98).paper(
+        FIGURE_16,
+        "write, 1 host on 2 cards",
+        "above 1 host on 1 card, not twice",
+    ),
+    copy("copy-read", false).paper(FIGURE_6, "read", "as fast as direct"),
+    copy("copy-write", true).paper(FIGURE_6, "write", "at most 16 % slower than direct"),
+    traffic("added-latency", INSECURE, Way::Native, work(512, READ, RANDOM, 1)).latency().paper(
+        DX,
+        "latency of a 512 B read",
+        "0 to 1.5 us more",
+    ),
+    traffic("lost-bandwidth", INSECURE, Way::Native, work(65536, READ, SEQUENTIAL, 32)).paper(
+        DX,
+        "bandwidth of 64 KiB reads",
+        "1 to 5 % less",
+    ),
+    idle("idle-cpu", Kind::IdleCpu, "% of a core", 1.0),
+    idle("idle-memory", Kind::IdleMemory, "MiB", 64.0),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_kebab_case() {
+        let is_plain =
+            |id: &str| id.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
+        for (index, case) in CASES.iter().enumerate() {
+            assert!(is_plain(case.id), "{}", case.id);
+            assert!(CASES[..index].iter().all(|other| other.id != case.id), "{}", case.id);
+        }
+    }
+
+    #[test]
+    fn chosen_cases_are_found_and_others_refused() {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let by_default = CASES.iter().filter(|case| !case.only_asked).count();
+        assert_eq!(select(&[]).unwrap().len(), by_default);
+        let papers = select(&names(&["papers"])).unwrap();
+        assert!(papers.iter().all(|case| case.paper.is_some()) && papers.len() >= 23, "{}", papers.len());
+        let two = select(&names(&["idle-cpu", "recovery-disk"])).unwrap();
+        assert_eq!(two.iter().map(|case| case.id).collect::<Vec<_>>(), ["recovery-disk", "idle-cpu"]);
+        let failure = select(&names(&["idle"])).unwrap_err();
+        assert_eq!(failure.exit(), crate::exit::Exit::Usage);
+        assert!(failure.message().contains("idle-memory"));
+    }
+}
