@@ -130,10 +130,8 @@ impl Way {
 /// The drives of a side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Drives {
-    /// One, an image in memory, which becomes huge pages while it is lent.
+    /// One, an image in memory.
     Image,
-    /// One, an equal image which nobody lends: its pages are what the file system makes.
-    OwnImage,
     /// Modules of flash cards, shared out evenly among hosts. A card has two, each with half of its rates.
     Flash {
         /// How many there are.

@@ -85,9 +85,8 @@ const fn traffic(id: &'static str, ours: Way, peer: Way, work: Work) -> Case {
         Way::Nbd { .. } => NBD_COPIES,
         Way::SystemCalls | Way::Nbdkit { .. } => SYSTEM_CALL_COPIES,
     };
-    let drives = if matches!(peer, Way::Nbdkit { .. }) { Drives::OwnImage } else { Drives::Image };
     let ours = Setup { way: ours, drives: Drives::Image };
-    let peer = Setup { way: peer, drives };
+    let peer = Setup { way: peer, drives: Drives::Image };
     Case {
         id,
         kind: Kind::Traffic(Traffic { ours, peer, work, measure: Measure::Rate }),
@@ -129,11 +128,6 @@ impl Case {
             ..traffic
         };
         Self { kind: Kind::Traffic(traffic), ..self }
-    }
-
-    /// The peer has the image that is lent.
-    const fn same_image(self) -> Self {
-        self.on(Drives::Image, Drives::Image)
     }
 
     const fn latency(self) -> Self {
@@ -250,20 +244,6 @@ pub(super) const CASES: &[Case] = &[
         .at_least(1.5, 1.0),
     traffic("native-udp-insecure-64k-write-qd16", INSECURE, PLAIN, work(65536, WRITE, SEQUENTIAL, 16))
         .at_least(1.3, 1.0),
-    // The same, where nbdkit has the image that we have made huge pages of.
-    traffic("native-udp-insecure-4k-read-qd1-vs-huge", INSECURE, PLAIN, work(4096, READ, RANDOM, 1))
-        .same_image(),
-    traffic("native-udp-insecure-4k-mixed-qd32-vs-huge", INSECURE, PLAIN, work(4096, MIXED, RANDOM, 32))
-        .same_image(),
-    traffic("native-udp-insecure-64k-read-qd16-vs-huge", INSECURE, PLAIN, work(65536, READ, SEQUENTIAL, 16))
-        .same_image(),
-    traffic(
-        "native-udp-insecure-64k-write-qd16-vs-huge",
-        INSECURE,
-        PLAIN,
-        work(65536, WRITE, SEQUENTIAL, 16),
-    )
-    .same_image(),
     // Sealed UDP beside nbdkit without and with TLS.
     traffic("native-udp-sealed-4k-read-qd1", SEALED, PLAIN, work(4096, READ, RANDOM, 1)).at_least(2.0, 2.0),
     traffic("native-udp-sealed-4k-read-qd32", SEALED, PLAIN, work(4096, READ, RANDOM, 32)),

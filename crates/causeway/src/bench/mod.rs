@@ -129,8 +129,8 @@ fn verdict(report: &Report, in_ci: bool) -> Result<(), Failure> {
 struct Bench {
     interrupt: Interrupt,
     scratch: Scratch,
-    /// The images in memory, once a case has needed them: the one that is lent, and that of peers which have their own.
-    memory: Option<[Image; 2]>,
+    /// The image in memory, once a case has needed it.
+    memory: Option<Image>,
     out: PathBuf,
     rounds: Option<u32>,
     show: Show,
@@ -169,14 +169,14 @@ impl Bench {
         if let Some(missing) = ways.into_iter().find_map(peer::missing) {
             return Ok(self.skipped(case, missing));
         }
-        let images = match traffic.ours.drives {
-            Drives::Image | Drives::OwnImage => match self.memory_images()? {
-                Ok(paths) => Some(paths),
+        let image = match traffic.ours.drives {
+            Drives::Image => match self.memory_image()? {
+                Ok(path) => Some(path),
                 Err(why) => return Ok(self.skipped(case, why)),
             },
             Drives::Flash { .. } => None,
         };
-        let mut both = Both::start(traffic, images.as_ref(), &self.scratch, &self.interrupt)?;
+        let mut both = Both::start(traffic, image.as_deref(), &self.scratch, &self.interrupt)?;
         let rounds = self.repeat(case, || both.round())?;
         both.stop()?;
         let (ours, theirs) = rounds.into_iter().unzip();
@@ -185,8 +185,8 @@ impl Bench {
     }
 
     fn copy(&mut self, case: &Case, write: bool) -> Result<CaseReport, Halt> {
-        let image = match self.memory_images()? {
-            Ok([lent, _]) => lent,
+        let image = match self.memory_image()? {
+            Ok(path) => path,
             Err(why) => return Ok(self.skipped(case, why)),
         };
         let mut copies = Copies::start(write, &image, &self.scratch, &self.interrupt)?;
@@ -197,16 +197,16 @@ impl Bench {
         Ok(CaseReport::measured(case, ours, Some(peer)))
     }
 
-    /// The images in memory, which all cases share; or why there are none.
-    fn memory_images(&mut self) -> Result<Result<[PathBuf; 2], String>, Halt> {
+    /// The image in memory, which all cases share; or why there is none.
+    fn memory_image(&mut self) -> Result<Result<PathBuf, String>, Halt> {
         if self.memory.is_none() {
             match place::in_memory(&self.interrupt)? {
-                Ok(images) => self.memory = Some(images),
+                Ok(image) => self.memory = Some(image),
                 Err(why) => return Ok(Err(why)),
             }
         }
-        let images = self.memory.as_ref().expect("they were made just now");
-        Ok(Ok(images.each_ref().map(|image| image.path.clone())))
+        let image = self.memory.as_ref().expect("it was made just now");
+        Ok(Ok(image.path.clone()))
     }
 
     fn idle(

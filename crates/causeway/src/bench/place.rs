@@ -9,7 +9,7 @@ use rustix::fs::{statfs, statvfs};
 use crate::exit::Failure;
 use crate::local::{Halt, Interrupt, Scratch};
 
-/// Bytes of the image in memory, where there is room for it; a quarter of the free room otherwise.
+/// Bytes of the image in memory, where there is room for it; a third of the free room otherwise.
 const MEMORY_IMAGE: u64 = 1 << 30;
 /// Bytes of the image on a disk.
 const DISK_IMAGE: u64 = 256 << 20;
@@ -25,15 +25,14 @@ pub(super) struct Image {
     _folder: Scratch,
 }
 
-/// Two images on a file system in memory, equally large, or why there are none.
-pub(super) fn in_memory(interrupt: &Interrupt) -> Result<Result<[Image; 2], String>, Halt> {
+/// An image on a file system in memory, or why there is none.
+pub(super) fn in_memory(interrupt: &Interrupt) -> Result<Result<Image, String>, Halt> {
     let candidates = [PathBuf::from("/dev/shm"), std::env::temp_dir(), PathBuf::from("/run/shm")];
     let Some((folder, room)) = candidates.iter().find_map(|folder| Some((folder, room(folder, true)?)))
     else {
         return Ok(Err("no file system in memory was found (looked at /dev/shm and $TMPDIR)".to_owned()));
     };
-    let bytes = MEMORY_IMAGE.min(room / 4);
-    Ok(Ok([image(folder, bytes, interrupt)?, image(folder, bytes, interrupt)?]))
+    image(folder, MEMORY_IMAGE.min(room / 3), interrupt).map(Ok)
 }
 
 /// An image on a disk, in `preferred` if that is on one, or why there is none.

@@ -1,7 +1,7 @@
 //! The ways to a drive, each ready to be measured round by round.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -48,15 +48,13 @@ impl<'a> Side<'a> {
     /// Starts what serves, in a folder of its own.
     pub(super) fn start(
         setup: Setup,
-        images: Option<&[PathBuf; 2]>,
+        image: Option<&Path>,
         scratch: &Scratch,
         interrupt: &'a Interrupt,
     ) -> Result<Self, Halt> {
         let scratch = Scratch::create_in(scratch.path(), "side")?;
-        let image = |place: usize| images.iter().map(|images| images[place].as_os_str().to_owned()).collect();
         let images: Vec<OsString> = match setup.drives {
-            Drives::Image => image(0),
-            Drives::OwnImage => image(1),
+            Drives::Image => image.iter().map(|path| path.as_os_str().to_owned()).collect(),
             Drives::Flash { modules, scale, .. } => {
                 // A card has two modules.
                 let source = format!("flash:{MODULE}?scale={}", 2 * scale);
@@ -153,7 +151,7 @@ impl<'a> Side<'a> {
     /// Borrowers whose cards read and write on their own, from their start to their end.
     fn borrow(&self, lines: &[String], work: Work, duration: Duration) -> Result<Vec<LoadResult>, Halt> {
         let hosts = match self.setup.drives {
-            Drives::Image | Drives::OwnImage => 1,
+            Drives::Image => 1,
             Drives::Flash { hosts, .. } => hosts,
         };
         let (scratch, interrupt, way) = (&self.scratch, self.interrupt, self.setup.way);

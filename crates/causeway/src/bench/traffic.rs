@@ -1,6 +1,6 @@
 //! Reads and writes: two sides in turns, of the same drives.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Duration;
 
 use super::case::{Measure, Traffic, Way};
@@ -24,16 +24,16 @@ pub(super) struct Both<'a> {
 }
 
 impl<'a> Both<'a> {
-    /// Starts both sides; `images` are the lent one and that of peers with their own, unless they have flash cards.
+    /// Starts both sides; `image` is what they read and write, unless they have flash cards.
     pub(super) fn start(
         traffic: Traffic,
-        images: Option<&[PathBuf; 2]>,
+        image: Option<&Path>,
         scratch: &Scratch,
         interrupt: &'a Interrupt,
     ) -> Result<Self, Halt> {
-        // Peers take no lock, so one image can serve both.
-        let ours = Side::start(traffic.ours, images, scratch, interrupt)?;
-        let peer = Side::start(traffic.peer, images, scratch, interrupt)?;
+        // Peers take no lock, so one image serves both.
+        let ours = Side::start(traffic.ours, image, scratch, interrupt)?;
+        let peer = Side::start(traffic.peer, image, scratch, interrupt)?;
         Ok(Self { traffic, ours, peer, rounds: 0 })
     }
 

@@ -27,6 +27,8 @@ const WORTH_IT: u16 = 512;
 const ASKED: u16 = u16::MAX - 1;
 /// A part that is one: its bytes can be copied.
 const MAPPED: u16 = u16::MAX;
+/// Niceness of the thread that makes huge pages: it gets a tenth of a processor that others want.
+const NICENESS: i32 = 10;
 /// Parts that may wait for their turn.
 const MAX_ASKED: usize = 64;
 
@@ -55,6 +57,8 @@ impl Collapser {
 }
 
 fn serve(asks: &Receiver<Ask>) {
+    // It has time; whoever moves data has not. Best effort.
+    let _ = rustix::process::setpriority_process(None, NICENESS);
     while let Ok(Ask { image, part }) = asks.recv() {
         image.collapse(part);
     }
