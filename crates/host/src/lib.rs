@@ -1,4 +1,4 @@
-//! What can borrow: the native NVMe driver and the NBD server in front of it.
+//! What can borrow: the native NVMe driver, the NBD server in front of it, and virtual machines over vfio-user.
 //!
 //! Cores without I/O, driven by the card that composes them (`node`). Their state lies in the ledger. They know
 //! nothing of frames, streams, tags or fabric addresses: the driver sees registers of its function and the
@@ -14,6 +14,7 @@ mod access;
 mod block;
 pub mod nbd;
 pub mod nvme;
+pub mod vfio_user;
 
 pub use access::{Access, AccessError, AccessId};
 pub use block::{BlockError, BlockKind, BlockRequest, Geometry};
