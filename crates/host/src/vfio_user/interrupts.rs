@@ -75,8 +75,9 @@ impl Session<'_> {
         }
         loop {
             let number = self.take_bit(&interrupts.signals, &interrupts.signal_count)?;
-            if let Some(descriptor) = self.interrupt_cell(Place::Vector(number)).descriptor.checked_sub(1) {
-                return Some(DescriptorId(descriptor));
+            // In the meantime the client may have masked it or taken it back.
+            if let Some(descriptor) = self.interrupt(number) {
+                return Some(descriptor);
             }
         }
     }

@@ -243,8 +243,12 @@ impl<'m> Session<'m> {
         self.phase() == Phase::Ending && self.command_count() == 0 && self.cells.outputs.is_empty()
     }
 
-    /// What to do with `bytes`, the first that the socket has behind the received position. Only for use right after a commit.
-    pub fn handle_peeked(&self, bytes: &[u8]) -> Peeked {
+    /// What to do with `bytes`, the first that the socket has: behind the received `position`, and after `taken` messages that the
+    /// agent has taken of it. While the session has not been told of all of that, it waits. Only for use right after a commit.
+    pub fn handle_peeked(&self, position: u64, taken: u64, bytes: &[u8]) -> Peeked {
+        if position != self.received || taken != self.taken() {
+            return Peeked::Wait;
+        }
         self.judge(bytes)
     }
 

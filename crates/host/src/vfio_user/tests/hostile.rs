@@ -103,7 +103,8 @@ fn a_split_message_with_descriptors_is_taken_whole() {
 fn a_peek_is_judged() {
     once(|world| {
         ready(world);
-        let judge = |bytes: &[u8]| world.session.handle_peeked(bytes);
+        let (position, taken) = (world.received, world.mails);
+        let judge = |bytes: &[u8]| world.session.handle_peeked(position, taken, bytes);
         let map = message(3, Command::DMA_MAP, &[0; 32]);
         assert_eq!(judge(b""), Peeked::NeedMore);
         assert_eq!(judge(&map[..15]), Peeked::NeedMore);
@@ -117,10 +118,12 @@ fn a_peek_is_judged() {
         assert_eq!(judge(&irqs), Peeked::AgentTakes { len: 36 });
         let masks = message(1, Command::DEVICE_SET_IRQS, &words(&[20, 0x09, 2, 0, 1]));
         assert_eq!(judge(&masks), Peeked::Consume(36));
+        assert_eq!(world.session.handle_peeked(position + 1, taken, &map), Peeked::Wait);
+        assert_eq!(world.session.handle_peeked(position, taken + 1, &map), Peeked::Wait);
         world.deaf = true;
         (0..1000).for_each(|_| world.write(&read(1, 0, 0, 4), &[]));
         world.settle();
-        assert_eq!(world.session.handle_peeked(&map), Peeked::Wait);
+        assert_eq!(world.session.handle_peeked(world.received, world.mails, &map), Peeked::Wait);
     });
 }
 

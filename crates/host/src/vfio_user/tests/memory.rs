@@ -18,7 +18,7 @@ fn map(world: &mut World<'_>, payload: &[u8], descriptors: &[u32]) -> Vec<u8> {
     world.exchange_with(&message(4, Command::DMA_MAP, payload), descriptors)
 }
 
-fn unmap_payload(flags: u32, address: u64, size: u64) -> Vec<u8> {
+pub(super) fn unmap_payload(flags: u32, address: u64, size: u64) -> Vec<u8> {
     [words(&[24, flags]), [address, size].map(u64::to_le_bytes).concat()].concat()
 }
 

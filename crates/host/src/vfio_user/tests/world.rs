@@ -67,7 +67,7 @@ pub(super) struct World<'m> {
     pub(super) session: Session<'m>,
     pub(super) now: Instant,
     pub(super) inputs: VecDeque<Input>,
-    received: u64,
+    pub(super) received: u64,
     sent: u64,
     /// Bytes that the client has written and nobody has received, each with the descriptors that come with it.
     pub(super) outgoing: VecDeque<(u8, Vec<u32>)>,
@@ -75,7 +75,7 @@ pub(super) struct World<'m> {
     pub(super) incoming: Vec<u8>,
     /// The message that the agent has taken, with its number.
     mail: Option<(u64, Vec<u8>, Vec<DescriptorId>)>,
-    mails: u64,
+    pub(super) mails: u64,
     /// Descriptors that the agent keeps.
     pub(super) open: BTreeSet<u32>,
     /// Descriptors that came with bytes which the card received.
@@ -284,32 +284,32 @@ impl<'m> World<'m> {
     }
 
     /// The kernel moves bytes.
-    fn move_bytes(&mut self) {
-        if self.session.is_idle() {
+    pub(super) fn move_bytes(&mut self) {
+        if self.session.is_idle() || self.inputs.iter().any(|input| matches!(input, Input::Closed)) {
             return;
         }
         self.send();
-        if self.mail.is_some() {
-            return;
-        }
         let most = self.pieces.as_mut().map_or(usize::MAX, |random| 1 + random.below(200) as usize);
-        let seen: Vec<u8> = self.outgoing.iter().take(most).map(|(byte, _)| *byte).collect();
-        match self.session.handle_peeked(&seen) {
-            Peeked::Consume(len) => {
-                assert!(len > 0 && len <= seen.len());
-                self.receive(len);
-            }
-            Peeked::AgentTakes { len } => self.agent_takes(len),
-            // With a small look more may be needed.
-            Peeked::NeedMore if seen.len() < self.outgoing.len() => {
-                self.pieces = None;
-                self.move_bytes();
-            }
-            Peeked::NeedMore | Peeked::Wait => {}
+        // Less than a header may be too little to decide.
+        let judged = self.look(most.min(self.outgoing.len())).or_else(|| self.look(self.outgoing.len()));
+        match judged {
+            Some(Peeked::Consume(len)) => self.receive(len),
+            Some(Peeked::AgentTakes { len }) => self.agent_takes(len),
+            Some(Peeked::NeedMore | Peeked::Wait) | None => {}
         }
         if self.session.wants_close() && self.outgoing.is_empty() {
             self.inputs.push_back(Input::Closed);
         }
+    }
+
+    /// What the session says to the first bytes of the socket; `None` for too few.
+    fn look(&self, most: usize) -> Option<Peeked> {
+        let seen: Vec<u8> = self.outgoing.iter().take(most).map(|(byte, _)| *byte).collect();
+        let peeked = self.session.handle_peeked(self.received, self.mails, &seen);
+        if let Peeked::Consume(len) = peeked {
+            assert!((1..=seen.len()).contains(&len));
+        }
+        (peeked != Peeked::NeedMore).then_some(peeked)
     }
 
     fn receive(&mut self, mut most: usize) {
