@@ -1,6 +1,6 @@
 //! What a session keeps in the ledger.
 
-use base::ledger::{Bytes, Cell, Counter, Fifo, Journal, SlotCells};
+use base::ledger::{Bytes, Cell, Counter, Fifo, JOURNAL_ENTRIES, Journal, SlotCells};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Bytes that were received and are not understood yet.
@@ -18,6 +18,8 @@ pub const COMMANDS: usize = 256;
 /// Accesses to memory of the client by message that are under way.
 pub const TRANSFERS: usize = 16;
 
+/// Words of the undo log beyond which a session begins nothing more in a step: what is begun may take several times as many.
+pub(super) const STEP_WORDS: usize = JOURNAL_ENTRIES / 8;
 /// The longest message that is read as a whole: what is longer is refused and passed over.
 pub(super) const MESSAGE_BYTES: usize = 8192;
 /// The longest message that the agent takes.
@@ -42,6 +44,7 @@ pub(super) const TRANSFER_MESSAGE: usize = 32 + TRANSFER_BYTES as usize;
 const _: () = {
     assert!(INPUT_BYTES.is_power_of_two() && INPUT_BYTES >= 2 * MESSAGE_BYTES);
     assert!(RING_BYTES >= 4 * MESSAGE_BYTES && TRANSFERS * 2 <= TRANSFER_PLACES);
+    assert!(size_of::<CommandCells>() == size_of::<Command>());
     // Everything that can be held, and one message more.
     assert!(RELEASED >= 2 * (MAP_PLACES + VECTORS + 1) + MESSAGE_DESCRIPTORS);
 };
@@ -78,7 +81,7 @@ pub struct SessionCells {
     pub(super) peer_transfer: Cell<u32>,
     /// Descriptors that the session has.
     pub(super) held: Cell<u32>,
-    pub(super) commands: [Cell<Command>; COMMANDS],
+    pub(super) commands: [CommandCells; COMMANDS],
     pub(super) outputs: Fifo<Output, OUTPUTS>,
     pub(super) released: Fifo<u32, RELEASED>,
     pub(super) interrupts: InterruptCells,
@@ -156,8 +159,30 @@ impl Marked {
     }
 }
 
+/// The place of a command.
+#[derive(FromBytes)]
+#[repr(C)]
+pub(super) struct CommandCells {
+    fixed: Cell<[u64; 6]>,
+    /// What changes while it is done: apart, so that a change of it is small.
+    progress: Cell<[u64; 2]>,
+}
+
+impl CommandCells {
+    pub(super) fn get(&self) -> Command {
+        let ([a, b, c, d, e, f], [g, h]) = (self.fixed.get(), self.progress.get());
+        zerocopy::transmute!([a, b, c, d, e, f, g, h])
+    }
+
+    pub(super) fn set(&self, journal: Journal<'_>, command: Command) {
+        let [a, b, c, d, e, f, g, h]: [u64; 8] = zerocopy::transmute!(command);
+        self.fixed.set(journal, [a, b, c, d, e, f]);
+        self.progress.set(journal, [g, h]);
+    }
+}
+
 /// A command of the client: something for the function, something that waits, or a reply whose turn has not come.
-#[derive(Clone, Copy, PartialEq, Debug, FromBytes, IntoBytes, Immutable)]
+#[derive(Clone, Copy, PartialEq, Default, Debug, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub(super) struct Command {
     /// When it arrived, in nanoseconds.
@@ -172,12 +197,6 @@ pub(super) struct Command {
     pub(super) payload: u32,
     /// Bytes to be accessed.
     pub(super) len: u32,
-    /// Bytes of them that have been emitted.
-    pub(super) emitted: u32,
-    /// Requests to the function, or maps, that it waits for.
-    pub(super) outstanding: u32,
-    /// Errno, or 0.
-    pub(super) error: u32,
     /// The client's number.
     pub(super) id: u16,
     /// The code on the wire.
@@ -186,9 +205,15 @@ pub(super) struct Command {
     pub(super) kind: u8,
     /// Region of an access.
     pub(super) region: u8,
+    pub(super) reserved: [u8; 6],
+    /// Bytes that have been emitted.
+    pub(super) emitted: u32,
+    /// Requests to the function, or maps, that it waits for.
+    pub(super) outstanding: u32,
+    /// Errno, or 0.
+    pub(super) error: u32,
     /// Bits of [`flag`].
-    pub(super) flags: u8,
-    pub(super) reserved: u8,
+    pub(super) flags: u32,
 }
 
 /// Kinds of [`Command`].
@@ -205,15 +230,15 @@ pub(super) mod kind {
 
 /// Bits of [`Command::flags`].
 pub(super) mod flag {
-    pub(in super::super) const NO_REPLY: u8 = 1;
+    pub(in super::super) const NO_REPLY: u32 = 1;
     /// Nothing is left to do but to reply.
-    pub(in super::super) const DONE: u8 = 2;
+    pub(in super::super) const DONE: u32 = 2;
     /// It resets the function.
-    pub(in super::super) const RESETS: u8 = 4;
+    pub(in super::super) const RESETS: u32 = 4;
 }
 
 impl Command {
-    pub(super) fn is(&self, flag: u8) -> bool {
+    pub(super) fn is(&self, flag: u32) -> bool {
         self.flags & flag != 0
     }
 }

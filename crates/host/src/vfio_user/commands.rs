@@ -280,7 +280,7 @@ impl Session<'_> {
         header: &MessageHeader,
         access: &RegionAccess,
         parts: &[(usize, &[u8])],
-        flags: u8,
+        flags: u32,
     ) {
         let count = access.count.get();
         let dropped = self.refusal();
@@ -317,25 +317,10 @@ impl Session<'_> {
 }
 
 /// What stands in the queue for a command.
-fn command_of(header: &MessageHeader, kind: u8, flags: u8) -> Command {
+fn command_of(header: &MessageHeader, kind: u8, flags: u32) -> Command {
     let silent = if header.flags().no_reply() { flag::NO_REPLY } else { 0 };
-    Command {
-        started: 0,
-        offset: 0,
-        ring: 0,
-        room: 0,
-        payload: 0,
-        len: 0,
-        emitted: 0,
-        outstanding: 0,
-        error: 0,
-        id: header.id.get(),
-        code: header.command.get(),
-        kind,
-        region: 0,
-        flags: flags | silent,
-        reserved: 0,
-    }
+    let (id, code) = (header.id.get(), header.command.get());
+    Command { id, code, kind, flags: flags | silent, ..Command::default() }
 }
 
 fn region_command(header: &MessageHeader, kind: u8, access: &RegionAccess) -> Command {

@@ -78,10 +78,11 @@ pub(super) fn locals(config: &SlotConfig) -> Vec<Local> {
         }
     }
     if let Some(at) = config.aer {
-        locals.extend((0..AER_DWORDS).map(|dword| error_register(config, at, 4 * dword)));
+        let registers = (0..AER_DWORDS).filter(|dword| config.keeps(at + 4 * dword));
+        locals.extend(registers.map(|dword| error_register(config, at, 4 * dword)));
     }
     if let Some(at) = config.sriov {
-        let registers = (0..SRIOV_DWORDS).map(|dword| at + 4 * dword);
+        let registers = (0..SRIOV_DWORDS).map(|dword| at + 4 * dword).filter(|at| config.keeps(*at));
         locals.extend(registers.map(|register| Local::fixed(register, config.initial(register))));
     }
     locals.sort_by_key(|local| local.register);

@@ -91,10 +91,11 @@ impl Session<'_> {
 
     /// Understands as much of the input as is there and has room.
     pub(super) fn advance(&mut self) {
-        self.stalled = None;
+        (self.stalled, self.deferred) = (None, false);
         self.pump();
         while match self.phase() {
             Phase::Closed => false,
+            _ if self.is_spent() => false,
             Phase::Ending => {
                 self.consume(self.available());
                 false

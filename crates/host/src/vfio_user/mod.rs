@@ -54,7 +54,7 @@ use queue::Need;
 pub use slot_config::{SlotConfig, SlotConfigError};
 pub use transfers::{TransferDone, TransferRefused};
 
-/// Names a descriptor that the agent keeps. Chosen by the agent, never reused while the session has it.
+/// Names a descriptor that the agent keeps. Chosen by the agent, each once in its life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DescriptorId(pub u32);
 
@@ -73,9 +73,10 @@ pub enum Peeked {
         /// Bytes.
         len: usize,
     },
-    /// Too little to decide: look again when there is more.
+    /// Too little to decide: look again when there is more. A socket with something in it is always readable, so that only an
+    /// edge-triggered wait notices.
     NeedMore,
-    /// The session has no room: look again when something else has happened.
+    /// The session has no room, or has not been told of all that was received: look again when something else has happened.
     Wait,
 }
 
@@ -186,6 +187,8 @@ pub struct Session<'m> {
     framed: u64,
     /// What the next message waits for, which is there.
     stalled: Option<Need>,
+    /// This step has done enough, and something is left.
+    deferred: bool,
 }
 
 impl<'m> Session<'m> {
@@ -205,6 +208,7 @@ impl<'m> Session<'m> {
             received,
             framed: received + cells.skip.get(),
             stalled: None,
+            deferred: false,
         }
     }
 
@@ -217,7 +221,7 @@ impl<'m> Session<'m> {
     }
 
     /// The client has gone, or the connection was closed: its maps, vectors and descriptors go, and nothing is answered any
-    /// more. Maps with running copies stay until those have ended.
+    /// more. Maps with running copies stay until those have ended. A step of its own: it may take most of the undo log.
     pub fn closed(&mut self, now: Instant) {
         self.now = now;
         self.forget_commands();
@@ -351,8 +355,8 @@ impl<'m> Session<'m> {
         self.set_error_bits(status, bits);
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) is to be called, if at all: at once when a message waits for room that there is,
-    /// or that the coming commit makes.
+    /// When [`handle_timeout`](Self::handle_timeout) is to be called, if at all: at once when something waits for nothing but the
+    /// coming commit.
     pub fn poll_timeout(&self) -> Option<Instant> {
         if self.can_resume() {
             return Some(self.now);
@@ -369,14 +373,14 @@ impl<'m> Session<'m> {
         self.advance();
     }
 
-    /// A descriptor that the session does not use any more; the same until [`handle_closed`](Self::handle_closed).
-    pub fn poll_released(&self) -> Option<DescriptorId> {
-        self.cells.released.front().map(DescriptorId)
+    /// The descriptors that the session does not use any more, until [`handle_closed`](Self::handle_closed).
+    pub fn released(&self) -> impl Iterator<Item = DescriptorId> + '_ {
+        self.cells.released.iter().map(DescriptorId)
     }
 
-    /// The agent has closed `descriptor`. May be repeated.
+    /// The agent has closed `descriptor`, the first of [`released`](Self::released). May be repeated.
     pub fn handle_closed(&mut self, descriptor: DescriptorId) {
-        if self.poll_released() == Some(descriptor) {
+        if self.cells.released.front() == Some(descriptor.0) {
             self.cells.released.pop(self.journal);
         }
     }
@@ -437,7 +441,8 @@ impl<'m> Session<'m> {
         }
         cells.outputs.clear(journal);
         cells.peer_transfer.set(journal, 0);
-        (self.received, self.framed, self.stalled) = (0, 0, None);
+        (self.received, self.framed) = (0, 0);
+        (self.stalled, self.deferred) = (None, false);
     }
 }
 

@@ -6,7 +6,7 @@ use base::Instant;
 use spec::vfio_user::{Errno, HEADER_BYTES, MessageHeader};
 use zerocopy::IntoBytes;
 
-use super::cells::{COMMANDS, Command, OUTPUTS, Output, RING_BYTES, TRANSFER_BYTES, flag, kind};
+use super::cells::{COMMANDS, Command, OUTPUTS, Output, RING_BYTES, STEP_WORDS, TRANSFER_BYTES, flag, kind};
 use super::{AccessId, Session};
 
 /// Where data begin in a command's place in the ring: behind the header and the fixed part of a reply.
@@ -61,9 +61,16 @@ impl Session<'_> {
         self.command_count() + need.commands + need.reserve <= COMMANDS && used as usize + bytes <= RING_BYTES
     }
 
-    /// Whether the message that waits for room could go on after the coming commit.
+    /// Whether this step has done enough. What is left goes on after its commit.
+    pub(super) fn is_spent(&mut self) -> bool {
+        let spent = self.journal.pending() > STEP_WORDS;
+        self.deferred |= spent;
+        spent
+    }
+
+    /// Whether something that waits could go on after the coming commit.
     pub(super) fn can_resume(&self) -> bool {
-        self.stalled.is_some_and(|need| self.fits(need, self.cells.ring_head.get()))
+        self.deferred || self.stalled.is_some_and(|need| self.fits(need, self.cells.ring_head.get()))
     }
 
     pub(super) fn command(&self, number: u32) -> Command {

@@ -95,7 +95,7 @@ impl Session<'_> {
 
     /// Does the next part of the first command that has one; nothing if that needs the function and `outward` is not set.
     fn emit(&mut self, outward: bool) -> Option<Emitted> {
-        if self.cells.resetting.get() != 0 {
+        if self.cells.resetting.get() != 0 || self.is_spent() {
             return None;
         }
         loop {
@@ -133,10 +133,8 @@ impl Session<'_> {
     fn emitted(&self, number: u32, command: &Command, len: usize, answered: bool) -> Emitted {
         let emitted = command.emitted + len as u32;
         let outstanding = command.outstanding + u32::from(answered);
-        self.set_command(number, Command { emitted, outstanding, ..*command });
-        if emitted == command.len && outstanding == 0 {
-            self.finish(number, None);
-        }
+        let done = if emitted == command.len && outstanding == 0 { flag::DONE } else { 0 };
+        self.set_command(number, Command { emitted, outstanding, flags: command.flags | done, ..*command });
         Emitted::Own
     }
 

@@ -26,7 +26,7 @@ pub struct SlotConfig {
     pub aer: Option<u16>,
     /// Byte offset of Single Root I/O Virtualization.
     pub sriov: Option<u16>,
-    /// Registers of the function that matter here, as they are after a reset, by byte offset.
+    /// Registers of the function of which the session keeps a copy, as they are after a reset, by byte offset.
     pub registers: Vec<(u16, u32)>,
     /// How long a command waits for the function.
     pub timeout: Duration,
@@ -35,7 +35,6 @@ pub struct SlotConfig {
 }
 
 /// Dwords of the capabilities of which the session keeps a copy of its own.
-pub(super) const EXPRESS_DWORDS: u16 = capabilities::EXPRESS_BYTES / 4;
 pub(super) const AER_DWORDS: u16 = 0x48 / 4;
 pub(super) const SRIOV_DWORDS: u16 = 0x40 / 4;
 
@@ -74,10 +73,16 @@ impl SlotConfig {
         let aer = find_extended(&read, capabilities::EXTENDED_AER);
         let sriov = find_extended(&read, capabilities::EXTENDED_SRIOV);
         let mut registers: Vec<u16> = (0..BAR_COUNT as u16).map(|bar| BAR_0 + 4 * bar).collect();
-        for (start, dwords) in [(express, EXPRESS_DWORDS), (aer, AER_DWORDS), (sriov, SRIOV_DWORDS)] {
-            registers
-                .extend(start.into_iter().flat_map(|start| (0..dwords).map(move |dword| start + 4 * dword)));
-        }
+        let extended = |start: u16, dwords: u16| {
+            // A capability of an older version is shorter, and another one follows.
+            let next = (read(start) >> capabilities::EXTENDED_NEXT_SHIFT) as u16 & 0xffc;
+            let end = start + 4 * dwords;
+            (start..if next > start { end.min(next) } else { end }).step_by(4)
+        };
+        registers
+            .extend(express.into_iter().flat_map(|at| (at..at + capabilities::EXPRESS_BYTES).step_by(4)));
+        registers.extend(aer.into_iter().flat_map(|at| extended(at, AER_DWORDS)));
+        registers.extend(sriov.into_iter().flat_map(|at| extended(at, SRIOV_DWORDS)));
         let config = Self {
             bars,
             msix,
@@ -126,5 +131,9 @@ impl SlotConfig {
     /// What a register is after a reset, as far as that is known here.
     pub(super) fn initial(&self, register: u16) -> u32 {
         self.registers.iter().find(|(at, _)| *at == register).map_or(0, |(_, value)| *value)
+    }
+    /// Whether a register is one of those of which the session keeps a copy.
+    pub(super) fn keeps(&self, register: u16) -> bool {
+        self.registers.iter().any(|(at, _)| *at == register)
     }
 }

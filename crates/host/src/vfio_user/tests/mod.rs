@@ -8,7 +8,7 @@ mod world;
 use spec::vfio_user::{Command, Errno, MessageHeader};
 use zerocopy::IntoBytes;
 
-use self::world::{BAR_BYTES, Input, World, everywhere, once};
+use self::world::{BAR_BYTES, Input, World, everywhere, everywhere_with, once_with};
 use super::*;
 
 /// What QEMU 11.1 proposes.
@@ -214,22 +214,113 @@ fn clients_come_and_go() {
 }
 
 #[test]
-fn the_whole_of_a_session_is_forgotten_in_one_step() {
-    once(|world| {
+fn short_capabilities_end_where_the_next_begins() {
+    let word = |register: u16| match register {
+        0 => 0xca05,
+        0x100 => 0x1302_0001,
+        0x130 => 0x0001_0010,
+        0x144 => 0x0007_0001,
+        _ => 0,
+    };
+    let config = SlotConfig { intx: true, ..SlotConfig::probe(word, [0; 6]).unwrap() };
+    assert_eq!((config.aer, config.sriov), (Some(0x100), Some(0x130)));
+    everywhere_with(&config, |world| {
         ready(world);
-        world.hang = true;
+        // Nobody but the lender makes virtual functions.
+        let vfs = write(2, 7, 0x138, &[0xff; 4]);
+        assert_eq!(world.exchange(&vfs), write_reply(2, 7, 0x138, 4));
+        assert_eq!(world.exchange(&read(3, 7, 0x144, 4)), read_reply(3, 7, 0x144, &words(&[0x0007_0001])));
+        assert!(world.log.is_empty());
+        world.exchange(&write(2, 7, 0x12c, &[1; 4]));
+        assert!(world.log.is_empty(), "the last of the error registers");
+        world.exchange(&write(2, 7, 0x170, &[1; 4]));
+        assert!(matches!(world.log[..], [Request::ConfigWrite { register: 0x170, .. }]));
+    });
+}
+
+/// A slot with as much as there can be.
+fn large() -> SlotConfig {
+    let (at, msix) = world::config().msix.unwrap();
+    let (table_offset, pending_offset) = (0x1_0000, 0x2_0000);
+    let location = pcie::capability::msix::MsixLocation {
+        vectors: VECTORS as u16,
+        table_offset,
+        pending_offset,
+        ..msix
+    };
+    let config = SlotConfig { msix: Some((at, location)), ..world::config() };
+    SlotConfig { bars: [0x4_0000, 0, 0, 0, 0, 0], ..config }
+}
+
+fn set_irqs(id: u16, flags: u32, start: u32, count: u32) -> Vec<u8> {
+    message(id, Command::DEVICE_SET_IRQS, &words(&[20, flags, 2, start, count]))
+}
+
+#[test]
+fn the_whole_of_a_session_is_forgotten_in_one_step() {
+    once_with(large(), |world| {
+        ready(world);
         for map in 0..MAPS as u64 {
             let payload = memory::map_payload(3, 0, map << 13, 4096);
             world.exchange_with(&message(1, Command::DMA_MAP, &payload), &[map as u32]);
         }
-        assert_eq!(world.open.len(), MAPS);
+        for start in (0..VECTORS as u32).step_by(16) {
+            let descriptors: Vec<u32> = (start..start + 16).map(|vector| 10_000 + vector).collect();
+            world.exchange_with(&set_irqs(1, 0x24, start, 16), &descriptors);
+            world.input(Input::Interrupt(start as u16));
+        }
+        assert_eq!(world.open.len(), MAPS + VECTORS);
         world.disconnect();
         assert!(world.open.is_empty());
         let ids: std::collections::BTreeSet<u16> =
             world.maps.iter().filter(|(_, map)| map.is_none()).map(|(id, _)| id.0).collect();
         assert_eq!(ids.len(), MAPS);
         ready(world);
-        world.input(Input::Tick);
         assert_eq!(world.session.maps().count(), 0);
+    });
+}
+
+#[test]
+fn no_step_outgrows_the_undo_log() {
+    once_with(large(), |world| {
+        ready(world);
+        let rounds = 200;
+        for start in (0..VECTORS as u32).step_by(16) {
+            let descriptors: Vec<u32> = (start..start + 16).collect();
+            world.exchange_with(&set_irqs(1, 0x24, start, 16), &descriptors);
+        }
+        for id in 0..rounds {
+            let all = VECTORS as u32;
+            world.write(
+                &[set_irqs(id, 0x09, 0, all), set_irqs(id, 0x11, 0, all), set_irqs(id, 0x21, 0, all)]
+                    .concat(),
+                &[],
+            );
+        }
+        let answers = world.exchange(&set_irqs(9, 0x21, 0, 0));
+        assert_eq!(answers.len(), (3 * usize::from(rounds) + 1) * 16);
+        // Reads of everything.
+        for id in 0..rounds {
+            world.write(&[read(id, 7, 0, 4096), read(id, 0, 0x1_0000, 4096)].concat(), &[]);
+        }
+        assert_eq!(world.exchange(b"").len(), usize::from(rounds) * 2 * (32 + 4096));
+    });
+}
+
+#[test]
+fn what_the_agent_hands_in_too_late_is_given_back() {
+    everywhere(|world| {
+        ready(world);
+        world.write(&message(3, Command::DMA_MAP, &memory::map_payload(3, 0, 0, 4096)), &[1]);
+        while world.mails == 0 {
+            world.move_bytes();
+            world.inputs.retain(|input| matches!(input, Input::Received));
+            (0..world.inputs.len()).for_each(|_| world.step());
+        }
+        world.inputs.push_back(Input::Closed);
+        world.inputs.push_back(Input::Taken);
+        world.settle();
+        assert!(world.open.is_empty() && world.session.is_idle());
+        assert_eq!(world.session.taken(), 1);
     });
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use base::ledger::{Arena, Ledger, RawMemory, Span};
+use base::ledger::{Arena, JOURNAL_ENTRIES, Ledger, RawMemory, Span};
 use pcie::ConfigBuilder;
 use pcie::ConfigLayout;
 use pcie::capability::express::ExpressOptions;
@@ -230,7 +230,7 @@ impl<'m> World<'m> {
             if self.inputs.is_empty() && self.session.poll_timeout().is_some_and(|at| at <= self.now) {
                 self.inputs.push_back(Input::Tick);
             }
-            let released = self.session.poll_released();
+            let released = self.session.released().next();
             if let Some(descriptor) = released.filter(|_| self.inputs.is_empty()) {
                 self.open.remove(&descriptor.0);
                 self.inputs.push_back(Input::Close(descriptor));
@@ -247,9 +247,12 @@ impl<'m> World<'m> {
         let mut got = Got::default();
         let (now, session, mail) = (self.now, &mut self.session, &self.mail);
         let (received, sent, full) = (self.received, self.sent, self.full);
-        let (lived, happened) = run_step::<Root>(self.memory, self.killer, |_| {
+        let (lived, happened) = run_step::<Root>(self.memory, self.killer, |ledger| {
             apply(session, now, &input, (received, sent), mail, &mut got);
             drain(session, full, &mut got);
+            let most =
+                if matches!(input, Input::Closed) { JOURNAL_ENTRIES * 7 / 8 } else { JOURNAL_ENTRIES / 2 };
+            assert!(ledger.journal.pending() < most, "{} words for {input:?}", ledger.journal.pending());
         });
         if happened {
             self.inputs.pop_front();
@@ -473,6 +476,11 @@ pub(super) fn everywhere_with(config: &SlotConfig, test: impl Fn(&mut World<'_>)
 
 /// Runs a test once.
 pub(super) fn once(test: impl FnOnce(&mut World<'_>)) {
+    once_with(config(), test);
+}
+
+/// The same for another slot.
+pub(super) fn once_with(config: SlotConfig, test: impl FnOnce(&mut World<'_>)) {
     let (arena, killer) = (Arena::default(), Killer::new(None));
-    test(&mut World::new(&arena, &killer, config()));
+    test(&mut World::new(&arena, &killer, config));
 }
