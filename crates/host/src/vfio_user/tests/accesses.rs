@@ -269,6 +269,35 @@ fn what_piles_up_is_answered_in_time_as_well() {
 }
 
 #[test]
+fn data_of_writes_is_kept_until_they_are_committed() {
+    everywhere(|world| {
+        ready(world);
+        world.full = true;
+        let data = |number: u8| vec![number; 4096];
+        for number in 0..40 {
+            world.write(&silent(write(2, 0, u64::from(number % 2) * 4096, &data(number))), &[]);
+        }
+        world.settle();
+        assert!(world.session.in_flight() > 8 && !world.outgoing.is_empty());
+        world.full = false;
+        // One step in which places are emptied and could be filled again.
+        world.batch = 3;
+        world.inputs.extend([Input::Tick, Input::Tick, Input::Tick]);
+        world.settle();
+        let writes: Vec<_> = world
+            .log
+            .iter()
+            .map(|request| match request {
+                Request::Write { bytes, .. } => bytes.as_slice()[0],
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        let expected: Vec<u8> = (0..40).flat_map(|number| [number; 64]).collect();
+        assert_eq!(writes, expected);
+    });
+}
+
+#[test]
 fn a_client_that_does_not_read_stops_only_itself() {
     once(|world| {
         ready(world);

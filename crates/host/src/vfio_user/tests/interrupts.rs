@@ -108,6 +108,25 @@ fn a_successor_signals_each_enabled_vector_once() {
 }
 
 #[test]
+fn what_changes_its_mind_in_one_step_loses_nothing() {
+    everywhere(|world| {
+        ready(world);
+        world.exchange_with(&set(EVENTFD | TRIGGER, MSIX, 0, 1, b""), &[10]);
+        world.exchange(&set(NONE | MASK, MSIX, 0, 1, b""));
+        world.input(Input::Interrupt(0));
+        signals(world);
+        let both = [set(NONE | UNMASK, MSIX, 0, 1, b""), set(NONE | MASK, MSIX, 0, 1, b"")];
+        assert_eq!(world.exchange(&both.concat()), [done(), done()].concat());
+        assert!(signals(world).is_empty());
+        let both = [set(NONE | UNMASK, MSIX, 0, 1, b""), set(NONE | TRIGGER, MSIX, 0, 0, b"")];
+        assert_eq!(world.exchange(&both.concat()), [done(), done()].concat());
+        assert!(signals(world).is_empty());
+        world.exchange_with(&set(EVENTFD | TRIGGER, MSIX, 0, 1, b""), &[11]);
+        assert_signalled(world, &[11]);
+    });
+}
+
+#[test]
 fn a_client_triggers_interrupts() {
     everywhere(|world| {
         ready(world);

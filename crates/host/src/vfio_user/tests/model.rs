@@ -242,7 +242,11 @@ impl Model<'_> {
                     self.world.inputs.swap(last - 1, last);
                 }
             }
-            _ => self.world.step(),
+            _ => {
+                self.world.batch = 1 + self.below(3) as usize;
+                self.world.step();
+                self.world.batch = 1;
+            }
         }
         self.listen();
     }

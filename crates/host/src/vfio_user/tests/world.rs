@@ -67,13 +67,15 @@ pub(super) struct World<'m> {
     pub(super) session: Session<'m>,
     pub(super) now: Instant,
     pub(super) inputs: VecDeque<Input>,
+    /// Inputs of one step.
+    pub(super) batch: usize,
     pub(super) received: u64,
     sent: u64,
     /// Bytes that the client has written and nobody has received, each with the descriptors that come with it.
     pub(super) outgoing: VecDeque<(u8, Vec<u32>)>,
     /// Bytes that the client has received and not read.
     pub(super) incoming: Vec<u8>,
-    /// The message that the agent has taken, with its number.
+    /// The message that the agent has taken last, with its number: it may hand it in again at any time.
     mail: Option<(u64, Vec<u8>, Vec<DescriptorId>)>,
     pub(super) mails: u64,
     /// Descriptors that the agent keeps.
@@ -138,6 +140,7 @@ impl<'m> World<'m> {
             config,
             now: Instant::from_nanos(1),
             inputs: VecDeque::new(),
+            batch: 1,
             received: 0,
             sent: 0,
             outgoing: VecDeque::new(),
@@ -241,21 +244,23 @@ impl<'m> World<'m> {
         }
     }
 
-    /// The first input, as one step of the card.
+    /// The first inputs, as one step of the card.
     pub(super) fn step(&mut self) {
-        let Some(input) = self.inputs.front().cloned() else { return };
+        let inputs: Vec<Input> = self.inputs.iter().take(self.batch).cloned().collect();
         let mut got = Got::default();
         let (now, session, mail) = (self.now, &mut self.session, &self.mail);
         let (received, sent, full) = (self.received, self.sent, self.full);
         let (lived, happened) = run_step::<Root>(self.memory, self.killer, |ledger| {
-            apply(session, now, &input, (received, sent), mail, &mut got);
-            drain(session, full, &mut got);
-            let most =
-                if matches!(input, Input::Closed) { JOURNAL_ENTRIES * 7 / 8 } else { JOURNAL_ENTRIES / 2 };
-            assert!(ledger.journal.pending() < most, "{} words for {input:?}", ledger.journal.pending());
+            for input in &inputs {
+                apply(session, now, input, (received, sent), mail, &mut got);
+                drain(session, full, &mut got);
+            }
+            let closes = inputs.iter().any(|input| matches!(input, Input::Closed));
+            let most = if closes { JOURNAL_ENTRIES * 7 / 8 } else { JOURNAL_ENTRIES / 2 };
+            assert!(ledger.journal.pending() < most, "{} words", ledger.journal.pending());
         });
         if happened {
-            self.inputs.pop_front();
+            self.inputs.drain(..inputs.len());
             self.log.extend(&got.requests);
             self.requests.append(&mut got.requests);
             self.signals.append(&mut got.signals);
@@ -266,9 +271,6 @@ impl<'m> World<'m> {
         }
         if !lived {
             self.succeed();
-        }
-        if self.mail.as_ref().is_some_and(|(number, ..)| *number <= self.session.taken()) {
-            self.mail = None;
         }
     }
 
