@@ -1,11 +1,13 @@
 //! The bytes from the client: how much of them the card may receive, and their cutting into messages.
 
 use spec::vfio_user::{Command, HEADER_BYTES, IrqSet, IrqSetFlags, MessageFlags, MessageHeader};
-use zerocopy::FromBytes;
 
 use super::cells::{INPUT_BYTES, MESSAGE_BYTES, MESSAGE_DESCRIPTORS, TAKEN_BYTES};
 use super::queue::Need;
 use super::{Peeked, Phase, Session};
+
+/// A short message: most accesses to registers.
+const SHORT_BYTES: usize = 64;
 
 /// What is needed of a message to know whether it may carry descriptors: that of DEVICE_SET_IRQS, up to its flags.
 const JUDGED_BYTES: usize = HEADER_BYTES + 8;
@@ -132,39 +134,44 @@ impl Session<'_> {
     }
 
     fn parse_message(&mut self) -> bool {
-        let mut bytes = [0; MESSAGE_BYTES];
+        let mut head = [0; HEADER_BYTES];
         let available = self.available();
         if available < HEADER_BYTES {
             return false;
         }
-        let (head, _) = bytes.split_at_mut(HEADER_BYTES);
-        self.peek(0, head);
-        let Ok(header) = MessageHeader::read_from_bytes(head) else { return false };
+        self.peek(0, &mut head);
+        let header = MessageHeader::view(&head);
         let size = header.size.get() as usize;
         if header.payload_length().is_none() || header.flags().kind() > MessageFlags::REPLY {
             self.break_off();
             return true;
         }
-        if size > MESSAGE_BYTES {
-            return self.refuse_long(&header);
+        match size {
+            _ if size > MESSAGE_BYTES => self.refuse_long(header),
+            _ if available < size => false,
+            // Nearly all are short, and clearing room for a long one would take longer than to understand them.
+            ..=SHORT_BYTES => self.parse_whole::<SHORT_BYTES>(header, size),
+            _ => self.parse_whole::<MESSAGE_BYTES>(header, size),
         }
-        if available < size {
-            return false;
-        }
-        self.peek(0, &mut bytes[..size]);
-        let mut done = self.handle_message(&header, &bytes[HEADER_BYTES..size]);
+    }
+
+    /// Understands a message that is there, of at most `N` bytes.
+    fn parse_whole<const N: usize>(&mut self, header: &MessageHeader, size: usize) -> bool {
+        let mut bytes = [0; N];
+        let payload = &mut bytes[HEADER_BYTES..size];
+        self.peek(HEADER_BYTES, payload);
+        let mut done = self.handle_message(header, payload);
         if !done {
             // What is queued may need nothing but to be done.
             self.pump();
-            done = self.handle_message(&header, &bytes[HEADER_BYTES..size]);
+            done = self.handle_message(header, payload);
         }
-        if !done {
-            return false;
+        if done {
+            self.stalled = None;
+            self.cells.counters.messages.add(1);
+            self.consume(size);
         }
-        self.stalled = None;
-        self.cells.counters.messages.add(1);
-        self.consume(size);
-        true
+        done
     }
 
     /// A message that is too long to be looked at: refused at once, and passed over as it arrives.

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use spec::vfio_user::{Command, Errno};
 
-use super::world::{everywhere, once};
+use super::world::{Input, everywhere, once, once_with};
 use super::*;
 use crate::testing::Random;
 
@@ -141,6 +141,44 @@ proptest! {
             world.pass(world.config.timeout);
             world.disconnect();
             assert!(world.open.is_empty());
+        });
+    }
+
+    /// A function that says anything about itself.
+    #[test]
+    fn any_function_is_survived(dwords in proptest::collection::vec(any::<u32>(), 1024), chains: bool, size in 0_u32..40, msix: bool) {
+        let mut dwords = dwords;
+        if chains {
+            // Capabilities that are found, wherever they point to.
+            dwords[1] |= 1 << 20;
+            dwords[13] = 0x40;
+            dwords[16] = dwords[16] & !0xffff | if msix { 0x5011 } else { 0x5001 };
+            dwords[20] = dwords[20] & !0xff | 0x10;
+            dwords[64] = dwords[64] & !0xffff | 1;
+        }
+        let read_dword = |register: u16| dwords[usize::from(register) / 4];
+        let wide = u64::from(dwords[4] & 4 != 0 || size < 32);
+        let bars = [((1_u64 << size) * wide) & !0xf, 0, 0, 0, 0, 0];
+        let Ok(config) = SlotConfig::probe(read_dword, bars) else { return Ok(()) };
+        once_with(config, |world| {
+            ready(world);
+            world.hang = true;
+            let space: Vec<u8> = dwords.iter().flat_map(|dword| dword.to_le_bytes()).collect();
+            world.write(&[write(1, 7, 0, &space), read(2, 7, 0, 4096)].concat(), &[]);
+            world.settle();
+            while !world.requests.is_empty() {
+                for request in std::mem::take(&mut world.requests) {
+                    let (id, data) = match request {
+                        Request::ConfigRead { id, register } => (id, read_dword(register).to_le_bytes().to_vec()),
+                        Request::ConfigWrite { id, .. } | Request::Reset { id, .. } => (id, Vec::new()),
+                        other => panic!("{other:?}"),
+                    };
+                    world.inputs.push_back(Input::Done(id, Ok(data)));
+                }
+                world.settle();
+            }
+            let answers = world.exchange(b"");
+            assert_eq!(answers.len(), 32 + 32 + 4096);
         });
     }
 

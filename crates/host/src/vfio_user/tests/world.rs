@@ -467,7 +467,7 @@ pub(super) fn everywhere_with(config: &SlotConfig, test: impl Fn(&mut World<'_>)
         killer.stores.get()
     };
     let stores = run(None);
-    let stride = (stores / 1500).max(1);
+    let stride = (stores / 800).max(1);
     let mut random = Random(stores);
     let mut at = random.below(stride);
     while at < stores {
