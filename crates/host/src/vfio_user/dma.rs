@@ -114,8 +114,8 @@ impl Session<'_> {
         })
     }
 
-    /// A map that came or went, and what it is now; `None` if it is no more. Each change once. Its descriptor stays open until the
-    /// last copy has ended.
+    /// A map that came or went, and what it is now; `None` if it is no more. Each change once. Its descriptor stays open
+    /// until the last copy has ended.
     pub fn poll_map(&mut self) -> Option<(MapId, Option<DmaMapping>)> {
         let maps = &self.cells.maps;
         let place = self.take_bit(&maps.changed, &maps.changed_count)?;
@@ -257,8 +257,8 @@ impl Session<'_> {
         self.remove_maps(0, count, u32::MAX);
     }
 
-    /// Removes the maps at these positions of the order; the number is that of the command that waits for their copies. Returns how
-    /// many have some.
+    /// Removes the maps at these positions of the order; the number is that of the command that waits for their copies.
+    /// Returns how many have some.
     fn remove_maps(&mut self, first: usize, last: usize, number: u32) -> u32 {
         let (maps, journal) = (&self.cells.maps, self.journal);
         let mut waiting = 0;

@@ -247,8 +247,9 @@ impl<'m> Session<'m> {
         self.phase() == Phase::Ending && self.command_count() == 0 && self.cells.outputs.is_empty()
     }
 
-    /// What to do with `bytes`, the first that the socket has: behind the received `position`, and after `taken` messages that the
-    /// agent has taken of it. While the session has not been told of all of that, it waits. Only for use right after a commit.
+    /// What to do with `bytes`, the first that the socket has: behind the received `position`, and after `taken` messages
+    /// that the agent has taken of it. While the session has not been told of all of that, it waits. Only for use right
+    /// after a commit.
     pub fn handle_peeked(&self, position: u64, taken: u64, bytes: &[u8]) -> Peeked {
         if position != self.received || taken != self.taken() {
             return Peeked::Wait;
@@ -297,8 +298,8 @@ impl<'m> Session<'m> {
 
     /// Fills `spans` with what is to be sent from `position` on, and returns how many were. Only for use right after a commit.
     ///
-    /// QEMU gives up on a header that does not arrive as a whole. The kernel takes what is sent at once in pieces of about half the
-    /// send buffer, so whoever sends less than 64 KiB at once, as here, never cuts one.
+    /// QEMU gives up on a header that does not arrive as a whole. The kernel takes what is sent at once in pieces of about
+    /// half the send buffer: whoever sends at most 64 KiB at once never cuts one.
     pub fn send_spans(&self, position: u64, spans: &mut [Span<'m>]) -> usize {
         self.fill_spans(position, spans)
     }
@@ -316,7 +317,7 @@ impl<'m> Session<'m> {
         self.cells.output_end.get()
     }
 
-    /// The client will send nothing more.
+    /// The client will send nothing more: the connection is closed when everything has been answered.
     pub fn ended(&mut self, now: Instant) {
         self.now = now;
         if !self.is_idle() {

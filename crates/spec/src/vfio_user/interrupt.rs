@@ -56,8 +56,8 @@ impl IrqIndex {
     pub const COUNT: u32 = 5;
 }
 
-/// Payload of DEVICE_SET_IRQS, 20 bytes; with booleans a byte for each interrupt follows. Descriptors come beside the message: one
-/// for each interrupt, or none, which takes those back that were set. The reply has no payload.
+/// Payload of DEVICE_SET_IRQS, 20 bytes; with booleans a byte for each interrupt follows. Descriptors come beside the
+/// message: one for each interrupt, or none, which takes those back that were set. The reply has no payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct IrqSet {

@@ -144,7 +144,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn capabilities_round_trip(fds: Option<u64>, size: Option<u64>, pages: Option<u64>, maps: Option<u64>, multi: Option<bool>) {
+        fn capabilities_round_trip(
+            fds: Option<u64>,
+            size: Option<u64>,
+            pages: Option<u64>,
+            maps: Option<u64>,
+            multi: Option<bool>,
+        ) {
             let built = Capabilities {
                 max_msg_fds: fds,
                 max_data_xfer_size: size,

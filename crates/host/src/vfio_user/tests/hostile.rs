@@ -146,7 +146,12 @@ proptest! {
 
     /// A function that says anything about itself.
     #[test]
-    fn any_function_is_survived(dwords in proptest::collection::vec(any::<u32>(), 1024), chains: bool, size in 0_u32..40, msix: bool) {
+    fn any_function_is_survived(
+        dwords in proptest::collection::vec(any::<u32>(), 1024),
+        chains: bool,
+        size in 0_u32..40,
+        msix: bool,
+    ) {
         let mut dwords = dwords;
         if chains {
             // Capabilities that are found, wherever they point to.
@@ -185,7 +190,10 @@ proptest! {
     /// Messages that look sensible, of any kind and content.
     #[test]
     fn any_messages_are_survived(
-        messages in proptest::collection::vec((0_u16..20, proptest::collection::vec(0_u8..40, 0..60), any::<u8>(), 0_usize..3), 0..40),
+        messages in proptest::collection::vec(
+            (0_u16..20, proptest::collection::vec(0_u8..40, 0..60), any::<u8>(), 0_usize..3),
+            0..40,
+        ),
         seed: u64,
     ) {
         once(|world| {

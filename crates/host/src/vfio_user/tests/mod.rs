@@ -214,6 +214,20 @@ fn clients_come_and_go() {
 }
 
 #[test]
+fn a_client_that_has_hung_up_still_gets_its_answers() {
+    everywhere(|world| {
+        ready(world);
+        world.hang = true;
+        world.exchange(&[read(2, 0, 0, 4), read(3, 0, 0, 4)[..10].to_vec()].concat());
+        world.input(Input::Ended);
+        assert!(!world.session.wants_close());
+        world.hang = false;
+        assert_eq!(world.exchange(b""), read_reply(2, 0, 0, &world.bar[..4]));
+        assert!(world.session.is_idle());
+    });
+}
+
+#[test]
 fn short_capabilities_end_where_the_next_begins() {
     let word = |register: u16| match register {
         0 => 0xca05,

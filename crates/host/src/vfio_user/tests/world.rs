@@ -32,6 +32,7 @@ pub(super) struct Root {
 pub(super) enum Input {
     Open,
     Closed,
+    Ended,
     Received,
     Sent,
     Taken,
@@ -400,6 +401,7 @@ fn apply(
     match input {
         Input::Open => session.open(now),
         Input::Closed => session.closed(now),
+        Input::Ended => session.ended(now),
         Input::Received => session.handle_received(now, received),
         Input::Sent => session.handle_sent(now, sent),
         Input::Taken => {
