@@ -1,0 +1,227 @@
+//! Accesses to memory of the client by message, for maps without a descriptor: DMA_READ and DMA_WRITE, the commands that go the
+//! other way.
+
+use base::Instant;
+use base::ledger::Span;
+use spec::vfio_user::{Command as Code, DmaAccess, Errno, HEADER_BYTES, MessageHeader};
+use zerocopy::IntoBytes;
+
+use super::Session;
+use super::cells::{Output, TRANSFER_MESSAGE, TRANSFER_PLACES, TRANSFERS, Transfer};
+
+/// Where the document puts data, from the start of the message.
+const DATA: usize = HEADER_BYTES + size_of::<DmaAccess>();
+/// Bits of a message's number that are the place.
+const PLACE_BITS: u32 = TRANSFER_PLACES.ilog2();
+
+/// Values of [`Transfer::ended`].
+const RUNNING: u8 = 0;
+const ENDED: u8 = 1;
+const TOLD: u8 = 2;
+
+/// Why a transfer cannot begin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TransferRefused {
+    /// Too many are under way: later.
+    Busy,
+    /// Longer than [`Session::transfer_limit`]: never.
+    TooLong,
+}
+
+/// A transfer that has ended.
+#[derive(Clone, Copy, Debug)]
+pub struct TransferDone<'m> {
+    /// What it was called when it began.
+    pub token: u32,
+    /// The bytes of a read, for use in this step or right after its commit; nothing of a write.
+    pub result: Result<Span<'m>, Errno>,
+}
+
+impl<'m> Session<'m> {
+    /// Most bytes of one transfer; 0 while no client is ready.
+    pub fn transfer_limit(&self) -> usize {
+        self.cells.peer_transfer.get() as usize
+    }
+
+    /// Reads memory of the client by message. `token` comes back with the bytes.
+    pub fn read_memory(
+        &mut self,
+        now: Instant,
+        token: u32,
+        address: u64,
+        len: usize,
+    ) -> Result<(), TransferRefused> {
+        self.now = now;
+        self.begin_transfer(token, address, len, &[], false)
+    }
+
+    /// Writes memory of the client by message. `token` comes back when it is done.
+    pub fn write_memory(
+        &mut self,
+        now: Instant,
+        token: u32,
+        address: u64,
+        bytes: &[u8],
+    ) -> Result<(), TransferRefused> {
+        self.now = now;
+        self.begin_transfer(token, address, bytes.len(), bytes, true)
+    }
+
+    /// A transfer that has ended, each once.
+    pub fn poll_transfer(&mut self) -> Option<TransferDone<'m>> {
+        let table = &self.cells.transfers;
+        if table.ended.get() == 0 {
+            return None;
+        }
+        let place = self.transfer_slots.iter().find(|place| self.transfer(*place).ended == ENDED)?;
+        table.ended.update(self.journal, |ended| ended.saturating_sub(1));
+        let transfer = Transfer { ended: TOLD, ..self.transfer(place) };
+        self.set_transfer(place, transfer);
+        let data = if transfer.write != 0 { 0 } else { transfer.len as usize };
+        let span = self.transfer_span(place, DATA, data);
+        self.free_transfer(place);
+        let result = if transfer.error == 0 { Ok(span) } else { Err(Errno(transfer.error)) };
+        Some(TransferDone { token: transfer.token, result })
+    }
+
+    fn begin_transfer(
+        &mut self,
+        token: u32,
+        address: u64,
+        len: usize,
+        bytes: &[u8],
+        write: bool,
+    ) -> Result<(), TransferRefused> {
+        let (table, journal) = (&self.cells.transfers, self.journal);
+        if len > self.transfer_limit() {
+            return Err(TransferRefused::TooLong);
+        }
+        if self.transfer_slots.used() >= TRANSFERS || self.cells.outputs.room() == 0 {
+            return Err(TransferRefused::Busy);
+        }
+        let place = self.transfer_slots.alloc().ok_or(TransferRefused::Busy)?;
+        let generation = table.generation.update(journal, |generation| generation.wrapping_add(1));
+        let id = (generation << PLACE_BITS) as u16 | place;
+        let code = if write { Code::DMA_WRITE } else { Code::DMA_READ };
+        let header = MessageHeader::request(id, code, (size_of::<DmaAccess>() + bytes.len()) as u32);
+        let access = DmaAccess { address: address.into(), count: (len as u64).into() };
+        let message = &table.messages[usize::from(place)];
+        message.write(journal, 0, header.as_bytes());
+        message.write(journal, HEADER_BYTES, access.as_bytes());
+        let data = self.transfer_data();
+        message.write(journal, data, bytes);
+        // Not what another transfer has left there.
+        message.write(journal, data + bytes.len(), &[0; DATA][..DATA - data]);
+        let transfer = Transfer {
+            started: self.now.as_nanos(),
+            token,
+            len: len as u32,
+            error: 0,
+            id,
+            write: write.into(),
+            ended: RUNNING,
+            unsent: 1,
+            reserved: 0,
+        };
+        self.set_transfer(place, transfer);
+        self.push_output(Output { start: 0, place: place.into(), len: header.size.get(), transfer: 1 });
+        Ok(())
+    }
+
+    /// Where the client has the data of a message, from its start.
+    fn transfer_data(&self) -> usize {
+        if self.config.qemu_transfers { HEADER_BYTES + DmaAccess::QEMU_DATA } else { DATA }
+    }
+
+    /// The client has answered a transfer; what belongs to none is ignored.
+    pub(super) fn transfer_replied(&mut self, header: &MessageHeader, payload: &[u8]) {
+        let place = header.id.get() & ((1 << PLACE_BITS) - 1);
+        if !self.transfer_slots.is_used(place) {
+            return;
+        }
+        let transfer = self.transfer(place);
+        let code = if transfer.write != 0 { Code::DMA_WRITE } else { Code::DMA_READ };
+        if transfer.ended != RUNNING || transfer.id != header.id.get() || header.command() != code {
+            return;
+        }
+        let start = self.transfer_data() - HEADER_BYTES;
+        let data = payload.get(start..).and_then(|data| data.get(..transfer.len as usize));
+        match (header.error(), transfer.write != 0, data) {
+            // The number of an error is optional.
+            (Some(error), _, _) => self.end_transfer(place, if error.0 == 0 { Errno::EIO } else { error }.0),
+            (None, true, _) => self.end_transfer(place, 0),
+            (None, false, Some(data)) => {
+                self.cells.transfers.messages[usize::from(place)].write(self.journal, DATA, data);
+                self.end_transfer(place, 0);
+            }
+            (None, false, None) => self.end_transfer(place, Errno::EIO.0),
+        }
+    }
+
+    fn end_transfer(&self, place: u16, error: u32) {
+        self.set_transfer(place, Transfer { ended: ENDED, error, ..self.transfer(place) });
+        self.cells.transfers.ended.update(self.journal, |ended| ended + 1);
+    }
+
+    /// The message of a transfer has been sent.
+    pub(super) fn transfer_sent(&self, place: u16) {
+        self.set_transfer(place, Transfer { unsent: 0, ..self.transfer(place) });
+        self.free_transfer(place);
+    }
+
+    /// Frees the place of a transfer of which nothing is left.
+    fn free_transfer(&self, place: u16) {
+        let transfer = self.transfer(place);
+        if transfer.ended == TOLD && transfer.unsent == 0 {
+            self.transfer_slots.free(place);
+        }
+    }
+
+    pub(super) fn oldest_transfer(&self) -> Option<Instant> {
+        if self.transfer_slots.used() == 0 {
+            return None;
+        }
+        let started = |place| Instant::from_nanos(self.transfer(place).started);
+        let running = self.transfer_slots.iter().filter(|place| self.transfer(*place).ended == RUNNING);
+        running.map(started).min()
+    }
+
+    /// Fails what the client does not answer.
+    pub(super) fn expire_transfers(&mut self) {
+        for place in self.transfer_slots.iter() {
+            let transfer = self.transfer(place);
+            let end = Instant::from_nanos(transfer.started) + self.config.timeout;
+            if transfer.ended == RUNNING && end <= self.now {
+                self.cells.counters.timeouts.add(1);
+                self.end_transfer(place, Errno::ETIMEDOUT.0);
+            }
+        }
+    }
+
+    /// The client has gone, and nothing more is sent.
+    pub(super) fn forget_transfers(&mut self) {
+        for place in self.transfer_slots.iter() {
+            let transfer = Transfer { unsent: 0, ..self.transfer(place) };
+            self.set_transfer(place, transfer);
+            match transfer.ended {
+                RUNNING => self.end_transfer(place, Errno::EIO.0),
+                _ => self.free_transfer(place),
+            }
+        }
+    }
+
+    /// `len` bytes of a transfer's message, or of the data that answer it.
+    pub(super) fn transfer_span(&self, place: u16, offset: usize, len: usize) -> Span<'m> {
+        self.cells.transfers.messages[usize::from(place) % TRANSFER_PLACES].span(offset, len)
+    }
+
+    fn transfer(&self, place: u16) -> Transfer {
+        self.cells.transfers.heads[usize::from(place)].get()
+    }
+
+    fn set_transfer(&self, place: u16, transfer: Transfer) {
+        self.cells.transfers.heads[usize::from(place)].set(self.journal, transfer);
+    }
+}
+
+const _: () = assert!(TRANSFER_PLACES.is_power_of_two() && TRANSFER_MESSAGE > DATA);
