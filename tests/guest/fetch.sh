@@ -30,7 +30,7 @@ firmware=(
     OVMF/OVMF_CODE_4M.fd OVMF/OVMF_VARS_4M.fd
 )
 # With what they depend on.
-modules=(nvme vfio-pci vfio_iommu_type1 ext4 vfat nls_cp437 nls_ascii loop virtio_net virtio_blk e1000e igb)
+modules=(nvme vfio-pci vfio_iommu_type1 ext4 crc32c_generic crc32c_intel vfat nls_cp437 nls_ascii loop virtio_net virtio_blk e1000e igb)
 
 say() { echo "guest: $*" >&2; }
 fail() { say "$*"; exit 1; }
