@@ -24,6 +24,8 @@ if [[ ! -e $initramfs ]]; then
     cp -a "$where/kernel/modules/lib/modules" "$work/root/usr/lib/"
     mkdir "$work"/root/{dev,proc,sys,run,tmp,mnt}
     cp "$here"/{init,serve} "$work/root/"
+    # For mount without -t: these are modules, loaded when asked for.
+    printf '%s\n' ext4 vfat >"$work/root/etc/filesystems"
     # Links once, here, and not at each start of a guest. Real programs come first.
     for applet in $("$busybox" --list); do
         [[ -e $work/root/usr/bin/$applet ]] || ln -s busybox "$work/root/usr/bin/$applet"

@@ -26,10 +26,11 @@ impl Accelerator {
         if may_use && has_virtualisation(&processors) { Self::Kvm } else { Self::Tcg }
     }
 
-    /// QEMU's arguments for it. The plain processor model starts a kernel half a second sooner under TCG than `max` does.
+    /// QEMU's arguments for it. The plain processor model starts a kernel half a second sooner under TCG than `max` does;
+    /// without random numbers of its own the guest would wait seconds for its first ones.
     pub(crate) fn arguments(self) -> [&'static str; 4] {
         match self {
-            Self::Tcg => ["-accel", "tcg,thread=multi", "-cpu", "qemu64"],
+            Self::Tcg => ["-accel", "tcg,thread=multi", "-cpu", "qemu64,+rdrand"],
             Self::Kvm => ["-accel", "kvm", "-cpu", "host"],
         }
     }

@@ -76,7 +76,9 @@ fn verified_load(vm: &mut Vm) {
 fn file_system(vm: &mut Vm) {
     vm.check("mkfs.ext4 -q /dev/nvme0n1 && mount /dev/nvme0n1 /mnt").unwrap();
     let sum = "sha256sum /mnt/file";
-    let written = vm.check(&format!("head -c 4M /dev/urandom >/mnt/file && {sum} && umount /mnt")).unwrap();
+    let written = vm
+        .check(&format!("dd if=/dev/urandom of=/mnt/file bs=1M count=4 2>/dev/null && {sum} && umount /mnt"))
+        .unwrap();
     vm.check("echo 3 >/proc/sys/vm/drop_caches; e2fsck -fn /dev/nvme0n1").unwrap();
     let read = vm.check(&format!("mount -o ro /dev/nvme0n1 /mnt && {sum} && umount /mnt")).unwrap();
     assert_eq!(read, written);
