@@ -3,16 +3,22 @@
 # named for its content, so it is made once; the same content gives the same bytes. Not compressed: the guest's processor
 # is the slow one.
 #
-# Usage: initramfs.sh
+# Usage: initramfs.sh [--small]
+#   --small   only busybox and the drive's modules, for boot loaders that read slowly
 set -euo pipefail
 export LC_ALL=C
 
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
+case ${1-} in
+"") kind=full ;;
+--small) kind=small ;;
+*) echo "guest: unknown argument \`$1\`; there is --small" >&2; exit 2 ;;
+esac
 "$here/fetch.sh" --check
 where=$("$here/fetch.sh" --where)
 busybox=$where/root/usr/bin/busybox
 key=$(cat "$here"/{init,serve,initramfs.sh} | sha256sum | cut -c 1-16)
-initramfs=$where/initramfs-$key.cpio
+initramfs=$where/initramfs-$kind-$key.cpio
 
 exec 9>"$where.lock"
 flock 9
@@ -21,7 +27,13 @@ if [[ ! -e $initramfs ]]; then
     # shellcheck disable=SC2064
     trap "rm -rf '$work'" EXIT
     cp -a "$where/root" "$work/root"
+    if [[ $kind == small ]]; then
+        find "$work"/root/usr/{bin,lib,lib64,share} ! -type d ! -name busybox -delete
+    fi
     cp -a "$where/kernel/modules/lib/modules" "$work/root/usr/lib/"
+    if [[ $kind == small ]]; then
+        find "$work/root/usr/lib/modules" -name '*.ko' ! -path '*/nvme/*' -delete
+    fi
     mkdir "$work"/root/{dev,proc,sys,run,tmp,mnt}
     cp "$here"/{init,serve} "$work/root/"
     # For mount without -t: these are modules, loaded when asked for.

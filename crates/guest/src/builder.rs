@@ -224,7 +224,7 @@ impl Builder {
     /// What the kernel is told: its messages go to the first serial port, and a panic ends it.
     fn kernel_command_line(&self) -> String {
         let modules = self.modules.join(",");
-        format!("console=ttyS0 panic=-1 guest.modules={modules} {}", self.kernel_arguments)
+        format!("console=ttyS0 panic=-1 cryptomgr.notests guest.modules={modules} {}", self.kernel_arguments)
     }
 }
 

@@ -1,6 +1,7 @@
 //! What `tests/guest/fetch.sh` has fetched: QEMU, firmware, a kernel, an initramfs.
 
 use crate::Error;
+use std::ffi::OsStr;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,8 +16,8 @@ pub struct Kit {
 impl Kit {
     /// Finds them, and makes the initramfs if this is the first time. Fetches nothing.
     pub fn find() -> Result<Self, Error> {
-        let folder = script("fetch.sh", &["--where"])?;
-        let initramfs = script("initramfs.sh", &[])?;
+        let folder = path(&script("fetch.sh", &["--where"])?);
+        let initramfs = path(&script::<&str>("initramfs.sh", &[])?);
         Ok(Self { folder, initramfs })
     }
 
@@ -33,6 +34,12 @@ impl Kit {
     /// The guest's initramfs.
     pub fn initramfs(&self) -> &Path {
         &self.initramfs
+    }
+
+    /// Makes a drive's image of 64 MiB that [`crate::Boot::Bios`] and [`crate::Boot::Uefi`] start from. Its guest has
+    /// busybox and the NVMe driver, nothing else.
+    pub fn make_bootable(&self, image: &Path) -> Result<(), Error> {
+        script("bootable.sh", &[image.as_os_str()]).map(drop)
     }
 
     /// A firmware image, such as `OVMF_CODE_4M.fd`.
@@ -55,13 +62,17 @@ pub fn kit() -> Option<Kit> {
     }
 }
 
-/// Runs a script of tests/guest; it prints a path.
-fn script(name: &str, arguments: &[&str]) -> Result<PathBuf, Error> {
+/// Runs a script of tests/guest; returns what it printed.
+fn script<A: AsRef<OsStr>>(name: &str, arguments: &[A]) -> Result<String, Error> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/guest").join(name);
     let output = Command::new(&path).args(arguments).output();
     let output = output.map_err(Error::io(format!("cannot start {}", path.display())))?;
     if !output.status.success() {
         return Err(Error::Missing(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
     }
-    Ok(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()))
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn path(printed: &str) -> PathBuf {
+    PathBuf::from(printed.trim_end())
 }
