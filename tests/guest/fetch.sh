@@ -72,6 +72,7 @@ configure_apt() {
 	APT::Architecture "amd64";
 	APT::Architectures:: "amd64";
 	APT::Install-Recommends "false";
+	APT::Update::Error-Mode "any";
 	APT::Sandbox::User "$(id -un)";
 	Acquire::Languages "none";
 	Acquire::Retries "3";
@@ -91,10 +92,10 @@ configure_apt() {
 # The first Debian mirror among the system's own sources that is not the one of security updates.
 find_mirror() {
     local targets mirror
-    # Words in $( ) are apt's own, for apt.
+    # Words in $( ) are apt's own, for apt. It need not have fetched its lists yet.
     # shellcheck disable=SC2016
-    targets=$(apt-get indextargets --format '$(REPO_URI) $(COMPONENT)' 'Created-By: Packages' 2>/dev/null || true)
-    mirror=$(awk '$1 ~ /\/debian\/?$/ && $2 == "main" { print $1; exit }' <<<"$targets")
+    targets=$(apt-get indextargets --no-release-info --format '$(REPO_URI) $(COMPONENT)' 'Created-By: Packages') || true
+    mirror=$(awk '$1 ~ /\/debian(\.list)?(\/|$)/ && $2 == "main" { print $1; exit }' <<<"$targets")
     [[ -n $mirror ]] || fail "no Debian mirror among this system's apt sources (apt-get indextargets lists none)"
     echo "$mirror"
 }

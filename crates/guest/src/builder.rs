@@ -145,13 +145,10 @@ impl Builder {
         self
     }
 
-    /// Starts QEMU, and with [`Boot::Kernel`] waits until the guest takes commands.
+    /// Starts QEMU and waits until the guest takes commands.
     pub fn start(self) -> Result<Vm, Error> {
-        let waits = self.boot == Boot::Kernel;
         let mut vm = self.launch()?;
-        if waits {
-            vm.wait_ready()?;
-        }
+        vm.wait_ready()?;
         Ok(vm)
     }
 

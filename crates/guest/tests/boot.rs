@@ -28,8 +28,7 @@ impl Drop for Image {
 fn boot(kit: &Kit, image: &Image, boot: Boot) -> Vm {
     let begun = Instant::now();
     let builder = Vm::builder(kit).name("boot").boot(boot).resets().drive("d1", &image.0);
-    let mut vm = builder.device("nvme,serial=BOOT,drive=d1,bus=rp1,bootindex=0").start().unwrap();
-    vm.wait_ready().unwrap();
+    let vm = builder.device("nvme,serial=BOOT,drive=d1,bus=rp1,bootindex=0").start().unwrap();
     println!("{boot:?}: the guest took commands after {:.2} s", begun.elapsed().as_secs_f64());
     vm
 }
