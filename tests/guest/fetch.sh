@@ -160,12 +160,13 @@ install_host() {
 	#!/bin/sh
 	# Starts the program of this name with the libraries that it was fetched with.
 	here=$(dirname "$(readlink -f "$0")")/../host
+	# Not the system's modules: they are of another version.
 	export QEMU_MODULE_DIR="$here/modules"
+	case $0 in */qemu-system-*) set -- -L "$here/firmware" "$@" ;; esac
 	exec "$here/lib/ld-linux-x86-64.so.2" --inhibit-cache --library-path "$here/lib" "$here/bin/$(basename "$0")" "$@"
 	END
         chmod +x "$new/bin/$program"
     done
-    sed -i 's/"\$@"$/-L "$here\/firmware" "$@"/' "$new/bin/qemu-system-x86_64"
     for blob in "${firmware[@]}"; do cp -L "$tree/usr/share/$blob" "$new/host/firmware/"; done
     cp -rL "$tree/usr/lib/grub" "$new/host/grub"
     cp -L "$tree/etc/mke2fs.conf" "$new/host/"
@@ -224,7 +225,7 @@ install_kernel() {
 closure_of() {
     # Names of files have either - or _ where names of modules have _.
     local file
-    file=/$(sed 's/[-_]/[-_]/g' <<<"$2")'\.ko'
+    file=/${2//[-_]/[-_]}'\.ko'
     if grep -q "$file$" "$1/modules.builtin"; then return; fi
     grep "^[^:]*$file" "$1/modules.dep" | tr -d : | tr ' ' '\n' | grep . ||
         fail "the kernel has no module $2"
