@@ -20,6 +20,7 @@ tools=(
     "nsenter util-linux  runs programs inside them"
     "mount mount         private folders inside them"
     "fusermount3 fuse3   a backing that loses what was not synchronised"
+    "setpriv util-linux  ends guests with the test that started them"
     "sha256sum coreutils compares images"
     "openssl openssl     the certificate of the peer in benchmarks with TLS"
     "python3 python3     small helpers of the tests"
@@ -62,5 +63,11 @@ done
 if ! fio --enghelp 2>/dev/null | grep -qw nbd; then
     echo "deps: this fio was built without the nbd engine; install one built with libnbd (Debian's is)" >&2
     exit 1
+fi
+# QEMU and a kernel for tests with real guests, fetched without root. Where they cannot be had, those tests say that they
+# are skipped; with CI=true that would be a failure, so it is one here.
+if ! "$(dirname "$0")/../tests/guest/fetch.sh"; then
+    [[ ${CI-} != true ]] || exit 1
+    echo "deps: no guests on this machine, see above; their tests will be skipped" >&2
 fi
 echo "deps: all ${#tools[@]} tools are here"

@@ -1,0 +1,78 @@
+//! What `tests/guest/fetch.sh` has fetched: QEMU, firmware, a kernel, an initramfs.
+
+use crate::Error;
+use std::ffi::OsStr;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The files that guests are made of.
+#[derive(Clone, Debug)]
+pub struct Kit {
+    folder: PathBuf,
+    initramfs: PathBuf,
+}
+
+impl Kit {
+    /// Finds them, and makes the initramfs if this is the first time. Fetches nothing.
+    pub fn find() -> Result<Self, Error> {
+        let folder = path(&script("fetch.sh", &["--where"])?);
+        let initramfs = path(&script::<&str>("initramfs.sh", &[])?);
+        Ok(Self { folder, initramfs })
+    }
+
+    /// A program that was fetched: `qemu-system-x86_64`, `mke2fs` and so on.
+    pub fn program(&self, name: &str) -> PathBuf {
+        self.folder.join("bin").join(name)
+    }
+
+    /// The guest's kernel.
+    pub fn kernel(&self) -> PathBuf {
+        self.folder.join("kernel/vmlinuz")
+    }
+
+    /// The guest's initramfs.
+    pub fn initramfs(&self) -> &Path {
+        &self.initramfs
+    }
+
+    /// Makes a drive's image of 64 MiB that [`crate::Boot::Bios`] and [`crate::Boot::Uefi`] start from. Its guest has
+    /// busybox and the NVMe driver, nothing else.
+    pub fn make_bootable(&self, image: &Path) -> Result<(), Error> {
+        script("bootable.sh", &[image.as_os_str()]).map(drop)
+    }
+
+    /// A firmware image, such as `OVMF_CODE_4M.fd`.
+    pub fn firmware(&self, name: &str) -> PathBuf {
+        self.folder.join("host/firmware").join(name)
+    }
+}
+
+/// The kit, or none where it cannot be had: then the test ends, and says why. With `CI=true` that is a failure.
+pub fn kit() -> Option<Kit> {
+    match Kit::find() {
+        Ok(kit) => Some(kit),
+        Err(why) => {
+            assert!(std::env::var("CI").as_deref() != Ok("true"), "cannot be skipped with CI=true: {why}");
+            let test = std::thread::current().name().unwrap_or("a test").to_owned();
+            // Past the test runner, which hides what a test prints that did not fail.
+            let _ = writeln!(std::io::stderr(), "SKIPPED: {test}: {why}");
+            None
+        }
+    }
+}
+
+/// Runs a script of tests/guest; returns what it printed.
+fn script<A: AsRef<OsStr>>(name: &str, arguments: &[A]) -> Result<String, Error> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/guest").join(name);
+    let output = Command::new(&path).args(arguments).output();
+    let output = output.map_err(Error::io(format!("cannot start {}", path.display())))?;
+    if !output.status.success() {
+        return Err(Error::Missing(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn path(printed: &str) -> PathBuf {
+    PathBuf::from(printed.trim_end())
+}
