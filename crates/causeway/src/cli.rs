@@ -3,6 +3,7 @@
 //! Names and meanings are fixed by the interface; clap's own usage errors end with 2. What needs a machine to
 //! judge (does the file exist, is the port free) is judged later, by the command.
 
+mod access;
 mod hide;
 mod run;
 mod source;
@@ -15,6 +16,7 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::line::{FunctionName, LineArgument};
+pub use access::{SocketAccess, mode as socket_mode};
 pub use hide::hide_line;
 pub use run::{print, run};
 pub use source::Source;
@@ -52,7 +54,7 @@ pub struct Cli {
 pub enum Command {
     /// Lend files, block devices or memory as NVMe drives
     Lend(LendArgs),
-    /// Borrow a drive and serve it on this machine
+    /// Borrow a drive, for programs or for a virtual machine on this machine
     Borrow(BorrowArgs),
     /// Run a node as its configuration file says: several rails, devices and loans
     Node(NodeArgs),
@@ -62,6 +64,8 @@ pub enum Command {
     Status(StatusArgs),
     /// Change what a function that is lent on this machine may do
     Limit(LimitArgs),
+    /// Print what QEMU is to be started with for borrowed functions
+    QemuArgs(QemuArgs),
     /// See a borrowed drive survive loss, a cut rail and killed processes, on this machine alone
     Demo(DemoArgs),
     /// Measure, and write a report
@@ -122,12 +126,19 @@ pub struct BorrowArgs {
     #[arg(value_name = "LINE|-|@FILE")]
     pub line: LineArgument,
     /// Serve the drive as NBD on a Unix socket at this path
-    #[arg(long, value_name = "PATH", required = true, value_parser = OsStringValueParser::new().try_map(socket_path))]
-    pub nbd: PathBuf,
+    #[arg(long, value_name = "PATH", value_parser = OsStringValueParser::new().try_map(socket_path))]
+    #[arg(required_unless_present = "vm", conflicts_with = "vm")]
+    pub nbd: Option<PathBuf>,
+    /// Serve the function to a virtual machine, on a vfio-user socket at this path; `qemu-args` prints what QEMU needs
+    #[arg(long, value_name = "PATH", value_parser = OsStringValueParser::new().try_map(socket_path))]
+    pub vm: Option<PathBuf>,
+    /// Who may connect to it.
+    #[command(flatten)]
+    pub access: SocketAccess,
     /// Name of this node [default: `borrow-` and the function's name]
     #[arg(long, value_name = "NAME")]
     pub name: Option<NodeName>,
-    /// How long requests wait for the lender before they fail
+    /// How long requests of NBD wait for the lender before they fail, and this command before it gives up
     #[arg(long, value_name = "SECONDS", default_value_t = IO_TIMEOUT_DEFAULT_S, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub io_timeout: u64,
     /// Do not encrypt; only where both sides say so
@@ -200,6 +211,20 @@ pub struct LimitArgs {
     /// The node to tell; needed where several run
     #[arg(long, value_name = "NAME")]
     pub name: Option<NodeName>,
+}
+
+/// `causeway qemu-args`.
+#[derive(Debug, Args)]
+pub struct QemuArgs {
+    /// A socket made by `borrow --vm`, which need not be there yet; or the name of a node that runs, for all its slots
+    #[arg(value_name = "DOMAIN|SOCKET")]
+    pub target: std::ffi::OsString,
+    /// Memory of the virtual machine
+    #[arg(long, value_name = "SIZE", default_value = "1G")]
+    pub memory: ByteSize,
+    /// What to print.
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 /// `causeway demo`.

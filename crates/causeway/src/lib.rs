@@ -21,6 +21,7 @@ mod local;
 mod logging;
 pub mod nbd_client;
 mod page;
+mod qemu_args;
 mod rack;
 pub mod roles;
 mod sim_command;

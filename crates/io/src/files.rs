@@ -6,7 +6,6 @@
 //! lock lies on the open file description that does the I/O, so it lasts exactly as long as
 //! anything can still be written through it: a card's inherited copy and requests in a ring keep it.
 
-mod fault;
 mod lock;
 mod mapped;
 mod range;

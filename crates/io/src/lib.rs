@@ -23,7 +23,9 @@
 
 pub mod agent;
 pub mod card;
+mod fault;
 pub mod files;
+mod guest_memory;
 pub mod impair;
 pub mod load;
 pub mod memory;
@@ -37,6 +39,7 @@ pub mod ring;
 mod shm;
 pub mod stream_socket;
 pub mod udp;
+pub mod users;
 pub mod wait;
 
 pub use plan::MediumKind;

@@ -18,10 +18,10 @@ use crate::plan::LimitPlan;
 /// Longest message in bytes: what is to be kept of a drive, twice as long in hexadecimal.
 const MESSAGE_BYTES: usize = 64 << 10;
 /// Most descriptors that travel with one.
-const DESCRIPTORS: usize = 2;
+pub(crate) const DESCRIPTORS: usize = 16;
 
 /// What an agent tells its card.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ToCard {
     /// A client's connection, new or kept for the successor of a dead card. Comes with its descriptor.
     Connection { loan: usize, slot: usize },
@@ -39,6 +39,18 @@ pub(crate) enum ToCard {
     Tenancy { loan: usize, number: u64, node: u64 },
     /// Give everything back, in order.
     ShutDown,
+    /// What the agent keeps for a slot, by these ids: comes with as many descriptors.
+    Descriptors { loan: usize, ids: Vec<u32> },
+    /// Every descriptor that a predecessor knew was told: a card with slots begins after this.
+    Begin,
+    /// A message of a slot's client, which came with these descriptors, as the card has asked; or again, for a successor.
+    Taken { loan: usize, number: u64, bytes: Hex, ids: Vec<u32> },
+    /// The client of a slot, new or kept for the successor of a dead card. Comes with its socket.
+    Slot { loan: usize },
+    /// The message that the card has asked for cannot be had: the client is to be closed.
+    Lost { loan: usize },
+    /// The descriptors that the card has given back are closed.
+    Closed { loan: usize, ids: Vec<u32> },
 }
 
 /// What a card tells its agent.
@@ -66,6 +78,13 @@ pub(crate) enum ToAgent {
     LoadEnded { loan: usize, result: LoadResult },
     /// This is to be kept of a drive, in place of all before.
     Persist { drive: usize, version: u64, record: Hex },
+    /// The next bytes of a slot's client are a message of this length, which may have descriptors: to be received by the agent as
+    /// its message of this number. The one before it is committed.
+    Take { loan: usize, number: u64, len: usize },
+    /// A slot needs these descriptors no more.
+    Release { loan: usize, ids: Vec<u32> },
+    /// The connection to a slot's client is closed.
+    Vacant { loan: usize },
 }
 
 /// Bytes, in hexadecimal where they are text.
@@ -92,16 +111,23 @@ impl<'de> Deserialize<'de> for Hex {
 
 impl Message for ToCard {
     /// What waits is at most one message for each place of a client, one for each tenant, limit and peer,
-    /// two for each drive, of which the last says all, and the one to shut down.
+    /// two for each drive, of which the last says all, the one to shut down, and what is told of a slot: that only when the card has
+    /// asked for it, but for the descriptors that a successor is told of at its start.
     fn supersedes(&self, earlier: &Self) -> bool {
-        let about = |message: &Self| match *message {
-            Self::Connection { loan, slot } => (0, loan, slot),
-            Self::Shared { loan } | Self::Parted { loan } => (1, loan, 0),
-            Self::Tenancy { loan, .. } => (2, loan, 0),
-            Self::Limit { loan, .. } => (3, loan, 0),
-            Self::Grow { drive, .. } => (4, drive, 0),
-            Self::Persisted { drive, .. } => (5, drive, 0),
+        let about = |message: &Self| match message {
+            Self::Connection { loan, slot } => (0, *loan, *slot),
+            Self::Shared { loan } | Self::Parted { loan } => (1, *loan, 0),
+            Self::Tenancy { loan, .. } => (2, *loan, 0),
+            Self::Limit { loan, .. } => (3, *loan, 0),
+            Self::Grow { drive, .. } => (4, *drive, 0),
+            Self::Persisted { drive, .. } => (5, *drive, 0),
             Self::ShutDown => (6, 0, 0),
+            Self::Descriptors { loan, ids } => (7, *loan, ids.first().map_or(0, |id| *id as usize)),
+            Self::Begin => (8, 0, 0),
+            Self::Taken { loan, .. } => (9, *loan, 0),
+            Self::Slot { loan } => (10, *loan, 0),
+            Self::Lost { loan } => (11, *loan, 0),
+            Self::Closed { loan, .. } => (12, *loan, 0),
         };
         about(self) == about(earlier)
     }
@@ -121,6 +147,9 @@ impl Message for ToAgent {
             | Self::Tenant { loan, .. }
             | Self::Overtaken { loan }
             | Self::GivenBack { loan, .. }
+            | Self::Take { loan, .. }
+            | Self::Release { loan, .. }
+            | Self::Vacant { loan }
             | Self::LoadEnded { loan, .. } => (loan, 0),
             Self::Persist { drive, .. } => (drive, 0),
         };

@@ -25,8 +25,8 @@ pub(crate) enum Enclosure<'a> {
     None,
     /// A descriptor.
     Descriptor(BorrowedFd<'a>),
-    /// Two.
-    Descriptors([BorrowedFd<'a>; 2]),
+    /// Several.
+    Descriptors(Vec<BorrowedFd<'a>>),
     /// What it is about is gone: it need not be sent.
     Gone,
 }

@@ -8,7 +8,7 @@ use base::RuleSet;
 use base::ids::{CardGeneration, DomainId, Group, Incarnation, LoanGeneration, NodeId};
 use base::ledger::LedgerRoot;
 use node::{
-    Address, CardConfig, DriveConfig, EDGE_CONNECTIONS, FlashConfig, FlashRates, Limit, LoanConfig, LoanRole,
+    Address, BorrowEdge, CardConfig, DriveConfig, EDGE_CONNECTIONS, FlashConfig, FlashRates, Limit, LoanConfig, LoanRole,
     MAX_LOANS, MAX_RAILS, Name, NamespaceConfig, NodeCells, Tenancy,
 };
 use serde::{Deserialize, Serialize};
@@ -125,6 +125,8 @@ pub(crate) enum RolePlan {
         io_timeout_ms: u64,
         /// The card itself uses the drive.
         load: Option<LoadSpec>,
+        /// A virtual machine uses it.
+        is_slot: bool,
     },
 }
 
@@ -192,6 +194,7 @@ impl MediumKind {
 pub(crate) struct SharedCells {
     pub(crate) ring: RingParameters,
     pub(crate) impairments: [Impairment; MAX_RAILS],
+    /// By loan and connection; a slot has one.
     pub(crate) edges: [[EdgeAccounts; EDGE_CONNECTIONS]; MAX_LOANS],
 }
 
@@ -208,6 +211,12 @@ pub(crate) const SHARED_OFFSET: usize = LedgerRoot::<NodeCells>::SIZE;
 pub(crate) const MEMORY_BYTES: usize = SHARED_OFFSET + size_of::<SharedCells>().next_multiple_of(4096);
 
 impl Plan {
+    /// The loans that virtual machines use.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = usize> + '_ {
+        let slots = self.loans.iter().enumerate();
+        slots.filter(|(_, loan)| matches!(loan.role, RolePlan::Borrow { is_slot: true, .. })).map(|(index, _)| index)
+    }
+
     /// What the card proper is told.
     pub(crate) fn card_config(&self) -> CardConfig {
         CardConfig {
@@ -283,9 +292,10 @@ impl LoanPlan {
             RolePlan::Lend { drive, controller, limit } => {
                 LoanRole::Lend { drive: *drive, controller: *controller, limit: limit.limit() }
             }
-            RolePlan::Borrow { peers, io_timeout_ms, .. } => LoanRole::Borrow {
+            RolePlan::Borrow { peers, io_timeout_ms, is_slot, .. } => LoanRole::Borrow {
                 peers: peers.iter().copied().map(encode_address).collect(),
                 io_timeout: Duration::from_millis(*io_timeout_ms),
+                edge: if *is_slot { BorrowEdge::Slot } else { BorrowEdge::Drive },
             },
         };
         LoanConfig {

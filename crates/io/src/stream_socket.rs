@@ -23,6 +23,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
 
+use rustix::io::Errno;
+
 /// The account of one direction of one stream. Zero bytes are the account of a stream at position 0.
 ///
 /// Its cells are written by the kernel and by the one process that uses the stream; they are never part of an undo.
@@ -159,6 +161,33 @@ pub fn send(fd: BorrowedFd<'_>, account: &StreamAccount, buffers: &[IoSlice<'_>]
     // call and are only read; its `msg_len` lies in the account.
     let messages = unsafe { libc::sendmmsg(fd.as_raw_fd(), slot.header(), 1, flags as _) };
     finish(slot, messages)
+}
+
+/// Copies what can be received to `room`, and leaves it where it is. The account is not concerned: the position stays.
+pub(crate) fn peek(fd: BorrowedFd<'_>, room: &mut [u8]) -> StreamProgress {
+    use rustix::net::RecvFlags;
+    match rustix::net::recv(fd, room, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+        Ok((0, _)) => StreamProgress::Closed,
+        Ok((bytes, _)) => StreamProgress::Progressed(bytes),
+        Err(Errno::AGAIN | Errno::INTR) => StreamProgress::WouldBlock,
+        Err(Errno::CONNRESET | Errno::PIPE) => StreamProgress::Closed,
+        Err(errno) => StreamProgress::Failed(errno.into()),
+    }
+}
+
+/// Receives and forgets at most `room` bytes, outside of every account. Descriptors among them are closed by the kernel.
+pub(crate) fn receive_alone(fd: BorrowedFd<'_>, room: &mut [u8]) -> usize {
+    rustix::net::recv(fd, room, rustix::net::RecvFlags::DONTWAIT).map_or(0, |(bytes, _)| bytes)
+}
+
+/// Ends a connection so that the other end sees an end of the stream, also if it has sent what nobody has read: a socket that is
+/// closed with something unread in it resets the connection, and QEMU does not survive that. Other copies of the socket may exist;
+/// none of them needs to be read any more.
+pub(crate) fn hang_up(fd: BorrowedFd<'_>) {
+    // From here on nothing can be sent to it, so what lies in it is all there will be.
+    let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Both);
+    let mut room = [0; 4096];
+    while receive_alone(fd, &mut room) > 0 {}
 }
 
 fn finish(slot: &Slot, messages: libc::c_int) -> StreamProgress {

@@ -85,6 +85,8 @@ pub struct Ready {
     pub write: bool,
     /// The other end is gone or an error is pending. Reported without being asked for.
     pub hangup: bool,
+    /// The other end sends nothing more.
+    pub ended: bool,
 }
 
 /// The one place where a card or an agent waits.
@@ -111,6 +113,15 @@ impl Waiter {
     /// `EEXIST` if it is in the set already; `EPERM` for a regular file.
     pub fn register(&self, fd: BorrowedFd<'_>, token: u64, interest: Interest) -> io::Result<()> {
         Ok(epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), interest.flags())?)
+    }
+
+    /// Adds a descriptor, edge-triggered: each arrival, and each time that there is room again, is told once.
+    ///
+    /// # Errors
+    /// As of [`Waiter::register`].
+    pub fn register_edges(&self, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
+        let flags = Interest::BOTH.flags() | epoll::EventFlags::ET;
+        Ok(epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), flags)?)
     }
 
     /// Changes token or interest of a descriptor in the set.
@@ -180,7 +191,9 @@ impl Waiter {
             let (flags, data) = (event.flags, event.data);
             let hangup = flags.intersects(epoll::EventFlags::HUP | epoll::EventFlags::ERR);
             let read = flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::RDHUP) || hangup;
-            Ready { token: data.u64(), read, write: flags.contains(epoll::EventFlags::OUT), hangup }
+            let (write, ended) =
+                (flags.contains(epoll::EventFlags::OUT), flags.contains(epoll::EventFlags::RDHUP));
+            Ready { token: data.u64(), read, write, hangup, ended }
         })
     }
 
@@ -351,7 +364,7 @@ mod tests {
             assert_eq!(turn, Turn::Ready(1));
         });
         let ready: Vec<_> = waiter.ready().collect();
-        assert_eq!(ready, [Ready { token: u64::MAX, read: true, write: false, hangup: false }]);
+        assert_eq!(ready, [Ready { token: u64::MAX, read: true, write: false, hangup: false, ended: false }]);
         assert!(two.take().unwrap());
         assert!(!two.take().unwrap());
         assert_eq!(waiter.poll().unwrap(), 0);
@@ -367,10 +380,10 @@ mod tests {
         waiter.register(one.as_fd(), 5, Interest::READ).unwrap();
         waiter.modify(one.as_fd(), 6, Interest::BOTH).unwrap();
         assert_eq!(waiter.poll().unwrap(), 1);
-        assert_eq!(waiter.ready().next(), Some(Ready { token: 6, read: false, write: true, hangup: false }));
+        assert_eq!(waiter.ready().next(), Some(Ready { token: 6, read: false, write: true, hangup: false, ended: false }));
         drop(two);
         waiter.poll().unwrap();
-        assert_eq!(waiter.ready().next(), Some(Ready { token: 6, read: true, write: true, hangup: true }));
+        assert_eq!(waiter.ready().next(), Some(Ready { token: 6, read: true, write: true, hangup: true, ended: true }));
     }
 
     #[test]

@@ -51,6 +51,7 @@ fn dispatch(cli: &Cli) -> Result<(), Failure> {
         Command::Status(args) => show_status(args),
         Command::Limit(args) => limit(args),
         Command::Demo(args) => roles::demo(args),
+        Command::QemuArgs(args) => crate::qemu_args::run(args),
         Command::Bench(args) => roles::bench(args),
         Command::Sim(args) => roles::sim(args),
         Command::Load(args) => {

@@ -37,7 +37,11 @@
 //!
 //! [[loans]]
 //! line_file = "nvme0.line"            # or line = "causeway://..."
-//! nbd = "/run/causeway/nvme0.nbd"
+//! nbd = "/run/causeway/nvme0.nbd"     # or, for a virtual machine:
+//! vm = "/run/causeway/nvme0.vm"
+//! vm_owner = "qemu"                   # these three only with it
+//! vm_group = "kvm"
+//! vm_mode = "0660"
 //! io_timeout_s = 30
 //! ```
 //!
@@ -53,7 +57,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::cli::{Listen, NodeName, Source};
+use crate::cli::{Listen, NodeName, SocketAccess, Source};
 use crate::line::{FunctionName, Line};
 pub use drive::{Function, Layout, Namespace};
 pub(crate) use error::from_toml as toml_problem;
@@ -134,10 +138,27 @@ impl BlockSize {
 pub struct Loan {
     /// From whom, and which function.
     pub line: Line,
-    /// Where it is served as NBD.
-    pub nbd: PathBuf,
+    /// For whom.
+    pub edge: LoanEdge,
     /// How long requests wait for the lender before they fail.
     pub io_timeout: Duration,
+}
+
+/// Who uses what is borrowed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LoanEdge {
+    /// Clients of a Unix socket that speak NBD.
+    Nbd {
+        /// Where the socket lies.
+        path: PathBuf,
+    },
+    /// A virtual machine, over a vfio-user socket.
+    Vm {
+        /// Where the socket lies.
+        path: PathBuf,
+        /// Who may connect.
+        access: SocketAccess,
+    },
 }
 
 impl Config {

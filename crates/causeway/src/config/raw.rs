@@ -100,10 +100,14 @@ impl<'de> Deserialize<'de> for Functions {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields, expecting = "a loan: [[loans]] with line or line_file, and nbd")]
+#[serde(deny_unknown_fields, expecting = "a loan: [[loans]] with line or line_file, and nbd or vm")]
 pub(super) struct Loan {
     pub(super) line: Option<Spanned<String>>,
     pub(super) line_file: Option<Spanned<PathBuf>>,
-    pub(super) nbd: Spanned<PathBuf>,
+    pub(super) nbd: Option<Spanned<PathBuf>>,
+    pub(super) vm: Option<Spanned<PathBuf>>,
+    pub(super) vm_owner: Option<Spanned<String>>,
+    pub(super) vm_group: Option<Spanned<String>>,
+    pub(super) vm_mode: Option<Spanned<String>>,
     pub(super) io_timeout_s: Option<Spanned<i64>>,
 }

@@ -34,7 +34,7 @@ fn a_full_file_is_read() {
     assert_eq!(config.devices[0].block_size.bytes(), 4096);
     assert!(config.devices[0].read_only && !config.devices[1].read_only);
     assert_eq!(config.loans[0].line.reveal(), LINE);
-    assert_eq!(config.loans[0].nbd, Path::new("/etc/causeway/nbd.sock"));
+    assert_eq!(config.loans[0].edge, LoanEdge::Nbd { path: "/etc/causeway/nbd.sock".into() });
     assert_eq!(config.loans[0].io_timeout, Duration::from_secs(5));
 }
 

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fmt::Display;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -10,8 +10,10 @@ use node::Limit;
 use toml::Spanned;
 
 use super::error::Problem;
-use super::{BlockSize, Config, Device, ENTRIES_MAX, Layout, Loan, Rail, raw};
-use crate::cli::{IO_TIMEOUT_DEFAULT_S, Listen, NodeName, Source, check_socket_path};
+use super::{BlockSize, Config, Device, ENTRIES_MAX, Layout, Loan, LoanEdge, Rail, raw};
+use crate::cli::{
+    IO_TIMEOUT_DEFAULT_S, Listen, NodeName, SocketAccess, Source, check_socket_path, socket_mode,
+};
 use crate::line::{FUNCTION_NAME_MAX, FunctionName, Line, RAILS_MAX, read_line_file};
 
 /// Longest name of a rail, in characters.
@@ -170,7 +172,7 @@ impl Check<'_> {
 
     fn loans(&mut self, raw: &[Spanned<raw::Loan>]) -> Vec<Loan> {
         self.limit("loans", raw);
-        let sockets = raw.iter().map(|loan| &loan.get_ref().nbd);
+        let sockets = raw.iter().flat_map(|loan| [&loan.get_ref().nbd, &loan.get_ref().vm]).flatten();
         self.twice("socket", sockets.map(|path| (path.span().start, path.get_ref().display())));
         raw.iter().filter_map(|loan| self.loan(loan)).collect()
     }
@@ -179,10 +181,7 @@ impl Check<'_> {
         let at = raw.span().start;
         let raw = raw.get_ref();
         let line = self.line(at, raw);
-        let nbd = self.folder.join(raw.nbd.get_ref());
-        // What was written decides for relative paths too: the folder's own length counts as well.
-        let path = if raw.nbd.get_ref().as_os_str().is_empty() { raw.nbd.get_ref() } else { &nbd };
-        let usable = check_socket_path(path).map_err(|error| self.wrong(raw.nbd.span().start, error));
+        let edge = self.edge(at, raw);
         let io_timeout = match &raw.io_timeout_s {
             None => Some(IO_TIMEOUT_DEFAULT_S),
             Some(seconds) => match u64::try_from(*seconds.get_ref()) {
@@ -193,8 +192,48 @@ impl Check<'_> {
                 }
             },
         };
-        usable.ok()?;
-        Some(Loan { line: line?, nbd, io_timeout: Duration::from_secs(io_timeout?) })
+        Some(Loan { line: line?, edge: edge?, io_timeout: Duration::from_secs(io_timeout?) })
+    }
+
+    fn edge(&mut self, at: usize, raw: &raw::Loan) -> Option<LoanEdge> {
+        let access = [&raw.vm_owner, &raw.vm_group, &raw.vm_mode].into_iter().flatten().next();
+        match (&raw.nbd, &raw.vm) {
+            (Some(nbd), None) => {
+                if let Some(access) = access {
+                    self.wrong(access.span().start, "this is about the socket of a virtual machine; add `vm`");
+                }
+                Some(LoanEdge::Nbd { path: self.socket(nbd)? })
+            }
+            (None, Some(vm)) => {
+                let text = |value: &Option<Spanned<String>>| value.as_ref().map(|value| value.get_ref().clone());
+                let mode = match &raw.vm_mode {
+                    None => None,
+                    Some(text) => {
+                        let mode = socket_mode(text.get_ref());
+                        Some(mode.map_err(|error| self.wrong(text.span().start, error)).ok()?)
+                    }
+                };
+                let access = SocketAccess { owner: text(&raw.vm_owner), group: text(&raw.vm_group), mode };
+                Some(LoanEdge::Vm { path: self.socket(vm)?, access })
+            }
+            (Some(_), Some(vm)) => {
+                self.wrong(vm.span().start, "`nbd` and `vm` both say who uses the drive; remove one of them");
+                None
+            }
+            (None, None) => {
+                self.wrong(at, "nobody would use this loan; add `nbd` or `vm`, the path of a socket");
+                None
+            }
+        }
+    }
+
+    /// The path of a socket.
+    fn socket(&mut self, raw: &Spanned<PathBuf>) -> Option<PathBuf> {
+        let joined = self.folder.join(raw.get_ref());
+        // What was written decides for relative paths too: the folder's own length counts as well.
+        let path = if raw.get_ref().as_os_str().is_empty() { raw.get_ref() } else { &joined };
+        check_socket_path(path).map_err(|error| self.wrong(raw.span().start, error)).ok()?;
+        Some(joined)
     }
 
     fn line(&mut self, at: usize, raw: &raw::Loan) -> Option<Line> {

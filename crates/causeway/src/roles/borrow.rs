@@ -1,46 +1,45 @@
 //! What a node borrows, and what it says about it.
 
 use std::collections::BTreeSet;
-use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use io::agent::{AgentEvent, Edge, LoanEnd, LoanSpec};
 
-use super::{lend, serve};
+use super::{lend, serve, socket};
 use node::Tenancy;
 
-use crate::config::Loan;
+use crate::cli::SocketAccess;
+use crate::config::{Loan, LoanEdge};
 use crate::exit::Failure;
 use crate::line::Line;
 
 /// A loan that this node is to take.
 pub(super) struct Wanted {
     pub(super) line: Line,
-    pub(super) nbd: PathBuf,
+    pub(super) edge: LoanEdge,
     pub(super) io_timeout: Duration,
     pub(super) insecure: bool,
 }
 
 impl Wanted {
     pub(super) fn of_preset(loan: &Loan, insecure: bool) -> Self {
-        Self { line: loan.line.clone(), nbd: loan.nbd.clone(), io_timeout: loan.io_timeout, insecure }
+        Self { line: loan.line.clone(), edge: loan.edge.clone(), io_timeout: loan.io_timeout, insecure }
     }
 }
 
 /// The loan of a line. Its socket path must be free, or left by someone dead.
 pub(super) fn loan(wanted: &Wanted) -> Result<LoanSpec, Failure> {
-    crate::cli::check_socket_path(&wanted.nbd).map_err(Failure::usage)?;
-    clear_socket(&wanted.nbd)?;
-    let path = wanted.nbd.clone();
-    let listener = UnixListener::bind(&path).map_err(|error| {
-        let advice = "the folder must exist and be writable";
-        Failure::io(format!("cannot make the socket {} ({advice})", path.display()), &error)
-    })?;
-    let edge = Edge::Nbd { path, listener: Some(listener) };
+    let edge = match wanted.edge.clone() {
+        LoanEdge::Nbd { path } => {
+            let listener = Some(socket::bind(&path, &SocketAccess::default())?);
+            Edge::Nbd { path, listener }
+        }
+        LoanEdge::Vm { path, access } => {
+            let listener = Some(socket::bind(&path, &access)?);
+            Edge::Vm { path, listener }
+        }
+    };
     Ok(with_edge(&wanted.line, edge, wanted.io_timeout, wanted.insecure))
 }
 
@@ -62,24 +61,6 @@ pub(super) fn with_edge(line: &Line, edge: Edge, io_timeout: Duration, insecure:
 pub(super) fn most_addresses(wanted: &[Wanted]) -> Vec<SocketAddr> {
     let addresses = wanted.iter().map(|wanted| wanted.line.addresses());
     addresses.max_by_key(|addresses| addresses.len()).unwrap_or_default().to_vec()
-}
-
-fn clear_socket(path: &Path) -> Result<(), Failure> {
-    let shown = path.display();
-    let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
-    if !found.file_type().is_socket() {
-        return Err(Failure::refused(format!(
-            "{shown} exists and is no socket; choose another path or remove it"
-        )));
-    }
-    match UnixStream::connect(path) {
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(path).map_err(|error| Failure::io(format!("cannot replace {shown}"), &error))
-        }
-        _ => {
-            Err(Failure::refused(format!("socket {shown} is in use by another program; choose another path")))
-        }
-    }
 }
 
 /// Prints each edge once its drive is usable, and ends the node where a loan cannot be had.
@@ -137,8 +118,11 @@ impl serve::Observer for Announce {
                 if let Some(place) = self.place(*loan)
                     && !std::mem::replace(&mut self.announced[place], true)
                 {
-                    let path = self.wanted[place].nbd.display();
-                    crate::cli::print(&format!("nbd+unix:///?socket={path}\n"))?;
+                    let edge = match &self.wanted[place].edge {
+                        LoanEdge::Nbd { path } => format!("nbd+unix:///?socket={}\n", path.display()),
+                        LoanEdge::Vm { path, .. } => format!("vfio-user:{}\n", path.display()),
+                    };
+                    crate::cli::print(&edge)?;
                 }
             }
             AgentEvent::Refused { loan, in_use_by, since } => {

@@ -7,6 +7,7 @@ mod load;
 mod rails;
 mod report;
 mod serve;
+mod socket;
 
 use std::process::ExitCode;
 
@@ -15,7 +16,7 @@ use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use crate::cli::{
     BenchArgs, BorrowArgs, DemoArgs, LendArgs, LoadArgs, NativeArgs, NodeName, SimArgs, UpArgs,
 };
-use crate::config::Config;
+use crate::config::{Config, LoanEdge};
 use crate::exit::Failure;
 use crate::line::Line;
 use crate::rack::LogStyle;
@@ -58,7 +59,11 @@ pub fn borrow(args: &BorrowArgs, line: Line) -> Result<(), Failure> {
     let control = serve::control_socket(&name)?;
     let wanted = borrow::Wanted {
         line,
-        nbd: args.nbd.clone(),
+        edge: match (&args.vm, &args.nbd) {
+            (Some(path), _) => LoanEdge::Vm { path: path.clone(), access: args.access.clone() },
+            (None, Some(path)) => LoanEdge::Nbd { path: path.clone() },
+            (None, None) => return Err(Failure::usage("give --nbd PATH or --vm PATH")),
+        },
         io_timeout: args.io_timeout(),
         insecure: args.insecure,
     };

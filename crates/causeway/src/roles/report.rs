@@ -149,6 +149,9 @@ fn loan_of(view: &View<'_>, loan: &LoanSpec, cells: &LoanCells) -> Loan {
         LoanEnd::Borrow { edge: Edge::Nbd { path, .. }, .. } => {
             (Role::Borrower, Some(format!("nbd+unix:///?socket={}", path.display())))
         }
+        LoanEnd::Borrow { edge: Edge::Vm { path, .. }, .. } => {
+            (Role::Borrower, Some(format!("vfio-user:{}", path.display())))
+        }
         LoanEnd::Borrow { edge: Edge::Load(_), .. } => (Role::Borrower, None),
     };
     Loan {

@@ -36,7 +36,11 @@ fn listeners(loans: &[LoanSpec]) -> impl Iterator<Item = (usize, &UnixListener)>
 /// Nobody new may connect; the sockets disappear from the file system.
 pub(super) fn stop_listening(loans: &mut [LoanSpec]) {
     for loan in loans {
-        if let LoanEnd::Borrow { edge: Edge::Nbd { path, listener }, .. } = &mut loan.end
+        let edge = match &mut loan.end {
+            LoanEnd::Borrow { edge, .. } => edge,
+            LoanEnd::Lend { .. } => continue,
+        };
+        if let Edge::Nbd { path, listener } | Edge::Vm { path, listener } = edge
             && listener.take().is_some()
         {
             let _ = std::fs::remove_file(path);

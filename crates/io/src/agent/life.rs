@@ -118,6 +118,7 @@ impl Agent {
         let child = self.spawn(&theirs, &plan)?;
         self.record.pid = Some(child.pid());
         let mut outbox = Outbox::new();
+        self.slots.tell_all(&self.spec.loans, &mut outbox);
         for (loan, slot, _) in self.clients.connections() {
             outbox.push(ToCard::Connection { loan, slot });
         }
@@ -137,15 +138,15 @@ impl Agent {
     /// Sends what waits for the card.
     pub(super) fn tell_card(&mut self) {
         if let Some(card) = &mut self.card {
-            let (clients, neighbours) = (&self.clients, &self.neighbours);
-            card.outbox.flush(card.messages.as_fd(), |message| match *message {
+            let (clients, neighbours, slots) = (&self.clients, &self.neighbours, &self.slots);
+            card.outbox.flush(card.messages.as_fd(), |message| match message {
                 ToCard::Connection { loan, slot } => {
-                    clients.connection(loan, slot).map_or(Enclosure::Gone, Enclosure::Descriptor)
+                    clients.connection(*loan, *slot).map_or(Enclosure::Gone, Enclosure::Descriptor)
                 }
-                ToCard::Shared { loan } => neighbours.shared(loan).map_or(Enclosure::Gone, |shared| {
-                    Enclosure::Descriptors([shared.memory.as_fd(), shared.bell.as_fd()])
+                ToCard::Shared { loan } => neighbours.shared(*loan).map_or(Enclosure::Gone, |shared| {
+                    Enclosure::Descriptors(vec![shared.memory.as_fd(), shared.bell.as_fd()])
                 }),
-                _ => Enclosure::None,
+                message => slots.enclosure(message),
             });
         }
     }

@@ -8,6 +8,7 @@ mod clients;
 mod drives;
 mod life;
 mod neighbours;
+mod slots;
 mod view;
 
 use std::ffi::CString;
@@ -26,6 +27,7 @@ use self::clients::Clients;
 use self::drives::Images;
 use self::life::{LiveCard, Phase, Setbacks};
 use self::neighbours::{Neighbours, Surroundings};
+use self::slots::Slots;
 pub use self::view::View;
 use crate::files::Image;
 use crate::load::{LoadResult, LoadSpec};
@@ -136,6 +138,13 @@ pub enum Edge {
         /// The listening socket; none when the node is ending.
         listener: Option<UnixListener>,
     },
+    /// A virtual machine, which finds the function behind a vfio-user socket.
+    Vm {
+        /// Where it lies; removed when the node ends.
+        path: PathBuf,
+        /// The listening socket; none when the node is ending. Who connects waits until the function is usable.
+        listener: Option<UnixListener>,
+    },
     /// The card itself, to measure it.
     Load(LoadSpec),
 }
@@ -207,6 +216,7 @@ pub struct Agent {
     mapping: Mapping,
     ring: Option<Ring>,
     clients: Clients,
+    slots: Slots,
     neighbours: Neighbours,
     waiter: Waiter,
     card: Option<LiveCard>,
@@ -250,6 +260,7 @@ impl Agent {
             mapping,
             ring,
             clients: Clients::new(),
+            slots: Slots::new(),
             neighbours,
             waiter,
             card: None,
@@ -301,12 +312,20 @@ impl Agent {
                     let around = around(&self.spec, &self.waiter, &self.mapping);
                     self.neighbours.handle_ready(what, around);
                 }
-                listener => self.accept((listener - token::LISTENER) as usize),
+                listener => {
+                    let loan = (listener - token::LISTENER) as usize;
+                    if self.spec.loans.get(loan).is_some_and(slots::is_slot) {
+                        self.accept_guest(loan);
+                    } else {
+                        self.accept(loan);
+                    }
+                }
             }
         }
         if self.accept_at.is_some_and(|at| at <= Instant::now()) {
             self.accept_at = None;
             clients::listen(&self.spec.loans, &self.waiter)?;
+            self.slots.listen(&self.spec.loans, &self.waiter)?;
         }
         let around = around(&self.spec, &self.waiter, &self.mapping);
         self.neighbours.handle_timeout(Instant::now(), around);
@@ -438,9 +457,7 @@ impl Agent {
     }
 
     fn take_messages(&mut self, events: &mut Vec<AgentEvent>) {
-        let Some(card) = &self.card else { return };
-        // An error means that the card is going; its pidfd says the rest.
-        while let Ok(Some((message, _))) = messages::receive::<ToAgent>(&card.messages) {
+        while let Some((message, _)) = self.card.as_ref().and_then(|card| next_message(&card.messages)) {
             match message {
                 ToAgent::Running => {
                     self.record.running = true;
@@ -449,7 +466,12 @@ impl Agent {
                         info!(generation = self.record.generation, after = ?died_at.elapsed(), "card recovered");
                     }
                 }
-                ToAgent::Ready { loan } => events.push(AgentEvent::Ready(loan)),
+                ToAgent::Ready { loan } => {
+                    if let Err(error) = self.slots.open(&self.spec.loans, loan, &self.waiter) {
+                        warn!(%error, "the socket of a slot cannot be watched");
+                    }
+                    events.push(AgentEvent::Ready(loan));
+                }
                 ToAgent::Tenant { loan, node } => {
                     let tenancy = self.spec.loans[loan].tenancy.taken_by(NodeId(node));
                     events.push(AgentEvent::Tenant { loan, tenancy });
@@ -472,7 +494,52 @@ impl Agent {
                 ToAgent::Persist { drive, version, record } => {
                     events.push(AgentEvent::Persist { drive, version, bytes: record.0 });
                 }
+                ToAgent::Take { .. } | ToAgent::Release { .. } | ToAgent::Vacant { .. } => {
+                    self.serve_slot(message);
+                }
             }
+        }
+        self.tell_card();
+    }
+
+    /// What a card wants for a slot.
+    fn serve_slot(&mut self, message: ToAgent) {
+        let (ToAgent::Take { loan, .. } | ToAgent::Release { loan, .. } | ToAgent::Vacant { loan }) = message
+        else {
+            return;
+        };
+        let Some(function) = self.spec.loans.get(loan).map(|loan| loan.function.as_str()) else { return };
+        let answers = match message {
+            ToAgent::Take { number, len, .. } => self.slots.take(loan, number, len, function),
+            ToAgent::Release { ids, .. } => {
+                self.slots.release(loan, &ids);
+                vec![ToCard::Closed { loan, ids }]
+            }
+            _ => {
+                self.slots.vacate(loan, function);
+                Vec::new()
+            }
+        };
+        if let Some(card) = &mut self.card {
+            answers.into_iter().for_each(|answer| card.outbox.push(answer));
+        }
+    }
+
+    /// Somebody has connected to the slot of `loan`.
+    fn accept_guest(&mut self, loan: usize) {
+        match self.slots.accept(&self.spec.loans, loan) {
+            Ok(false) => {}
+            Ok(true) => {
+                // The card has said that it is done with the one before, so the account may begin anew.
+                let accounts = &self.shared().edges[loan][0];
+                accounts.received.reset();
+                accounts.sent.reset();
+                if let Some(card) = &mut self.card {
+                    card.outbox.push(ToCard::Slot { loan });
+                }
+                self.tell_card();
+            }
+            Err(error) => self.stop_accepting(&error),
         }
     }
 
@@ -500,6 +567,7 @@ impl Agent {
     fn stop_accepting(&mut self, error: &io::Error) {
         warn!(%error, again_in = ?ACCEPT_PAUSE, "clients cannot be accepted for now");
         clients::ignore(&self.spec.loans, &self.waiter);
+        self.slots.ignore(&self.spec.loans, &self.waiter);
         self.accept_at = Some(Instant::now() + ACCEPT_PAUSE);
     }
 }
@@ -507,7 +575,14 @@ impl Agent {
 impl Drop for Agent {
     fn drop(&mut self) {
         clients::stop_listening(&mut self.spec.loans);
+        // Before the card ends, which would close them as they are.
+        self.slots.hang_up_all();
     }
+}
+
+/// The next message of a card. An error means that it is going; its pidfd says the rest.
+fn next_message(messages: &OwnedFd) -> Option<(ToAgent, Vec<OwnedFd>)> {
+    messages::receive::<ToAgent>(messages).ok().flatten()
 }
 
 fn around<'a>(spec: &'a NodeSpec, waiter: &'a Waiter, mapping: &'a Mapping) -> Surroundings<'a> {
@@ -523,9 +598,10 @@ fn loan_plan(loan: &LoanSpec) -> LoanPlan {
             peers: peers.clone(),
             io_timeout_ms: io_timeout.as_millis() as u64,
             load: match edge {
-                Edge::Nbd { .. } => None,
+                Edge::Nbd { .. } | Edge::Vm { .. } => None,
                 Edge::Load(load) => Some(*load),
             },
+            is_slot: matches!(edge, Edge::Vm { .. }),
         },
     };
     LoanPlan {

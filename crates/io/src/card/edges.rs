@@ -269,16 +269,19 @@ fn tell_closed(to_agent: &mut Outbox<ToAgent>, key: usize) {
 
 /// Makes the memory present that the kernel writes for this connection: what it writes for a dying process must not fault.
 fn populate(card: &Card<'_>, loan: usize, slot: usize, position: u64) {
-    for span in card.edge_receive_spans(loan, slot, position).into_iter().flatten() {
-        let page = rustix::param::page_size();
-        let start = span.as_ptr().addr() / page * page;
-        let end = (span.as_ptr().addr() + span.len()).next_multiple_of(page);
-        // SAFETY: the range is inside the mapping, whose ends are page aligned; populating changes no content. Older kernels refuse,
-        // and the pages are then present from the first life of the slot on.
-        unsafe {
-            libc::madvise(span.as_ptr().with_addr(start).cast(), end - start, libc::MADV_POPULATE_WRITE)
-        };
-    }
+    card.edge_receive_spans(loan, slot, position).iter().flatten().for_each(populate_span);
+}
+
+/// Makes the pages of a piece of the ledger present.
+pub(super) fn populate_span(span: &Span<'_>) {
+    let page = rustix::param::page_size();
+    let start = span.as_ptr().addr() / page * page;
+    let end = (span.as_ptr().addr() + span.len()).next_multiple_of(page);
+    // SAFETY: the range is inside the mapping, whose ends are page aligned; populating changes no content. Older kernels refuse,
+    // and the pages are then present from the first life of the slot on.
+    unsafe {
+        libc::madvise(span.as_ptr().with_addr(start).cast(), end - start, libc::MADV_POPULATE_WRITE)
+    };
 }
 
 fn gather<'a>(

@@ -7,8 +7,10 @@ mod edges;
 pub(crate) mod flash;
 mod load;
 pub(crate) mod media;
+mod orphan;
 mod private;
 mod rails;
+mod slots;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,6 +20,9 @@ use std::time::Duration;
 use base::Instant;
 use base::ids::NodeId;
 use base::ledger::RawMemory;
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+
 use node::{Card, CardEvent, Persist, Refusal, Tenancy};
 
 pub(crate) use self::media::image_descriptor;
@@ -27,6 +32,7 @@ use self::load::Load;
 use self::media::Media;
 use self::private::Private;
 use self::rails::Rails;
+use self::slots::{Around, Slots};
 use crate::memory::Mapping;
 use crate::messages::{self, Hex, ToAgent, ToCard};
 use crate::outbox::{Enclosure, Outbox};
@@ -49,6 +55,7 @@ mod token {
     pub(super) const RAIL: u64 = 1 << 32;
     pub(super) const EDGE: u64 = 2 << 32;
     pub(super) const PRIVATE: u64 = 3 << 32;
+    pub(super) const SLOT: u64 = 4 << 32;
 }
 
 /// Runs a card in this process until the agent or a signal ends it. The descriptors of [`crate::plan`] are inherited.
@@ -62,7 +69,10 @@ pub fn run() -> io::Result<()> {
         (inherited(descriptor::MEMORY)?, inherited(descriptor::PLAN)?, inherited(descriptor::MESSAGES)?)
     };
     let plan = read_plan(plan)?;
-    die_with_parent(plan.agent_pid)?;
+    // A virtual machine may die of a connection that is cut off, so who serves some ends in order: see `orphan`.
+    if plan.slots().next().is_none() {
+        die_with_parent(plan.agent_pid)?;
+    }
     let mapping = Mapping::shared(memory.as_fd())?;
     if mapping.len() < MEMORY_BYTES {
         return Err(io::Error::other("the shared memory is smaller than this version's ledger"));
@@ -90,6 +100,7 @@ struct Driver<'m> {
     rails: Rails<'m>,
     private: Private,
     edges: Edges<'m>,
+    slots: Slots<'m>,
     media: Media<'m>,
     loads: Vec<Load>,
     waiter: Waiter,
@@ -115,7 +126,12 @@ impl<'m> Driver<'m> {
         let rails = Rails::take_over(plan, shared, &waiter)?;
         let media = Media::take_over(plan, shared, &waiter)?;
         let now = now();
+        let slots = Slots::new(shared, plan.slots().collect());
+        if plan.slots().next().is_some() {
+            learn_descriptors(&messages, &slots)?;
+        }
         let mut card = Card::new(memory, None, plan.card_config(), now);
+        card.set_guest_memory(slots.descriptors().clone());
         let loads = Load::of_plan(plan, &mut card);
         let edges = Edges::new(shared);
         let to_agent = Outbox::new();
@@ -124,6 +140,7 @@ impl<'m> Driver<'m> {
             rails,
             private: Private::new(plan.loans.iter().map(|loan| side_of(&loan.role)).collect()),
             edges,
+            slots,
             media,
             loads,
             waiter,
@@ -138,35 +155,54 @@ impl<'m> Driver<'m> {
     fn run(mut self) -> io::Result<()> {
         self.to_agent.push(ToAgent::Running);
         loop {
-            let mut busy = self.turn()?;
-            if busy {
-                self.now = now();
-            }
-            if self.card.poll_timeout().is_some_and(|deadline| deadline <= self.now) {
-                self.card.handle_timeout(self.now);
-                busy = true;
-            }
-            busy |= self.media.drive(&mut self.card, self.now)?;
-            busy |= self.drive_load();
-            busy |= self.edges.send(&mut self.card, self.now, &self.waiter, &mut self.to_agent)?;
-            busy |= self.rails.send(&mut self.card, &mut self.private, self.now)?;
-            busy |= self.give_persist();
-            self.report();
-            if busy {
-                self.waiter.busy();
-                // Whoever always finds something to do must still see deadlines pass, and ask epoll.
-                self.now = now();
-            } else {
-                self.rest()?;
+            match self.cycle() {
+                Ok(()) => {}
+                // The other end of the messages is closed.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && self.slots.has_clients() => {
+                    return self.outlive_agent();
+                }
+                Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Takes in what is ready, does what is due, lets out what follows, and rests if that was nothing.
+    fn cycle(&mut self) -> io::Result<()> {
+        let mut busy = self.turn()?;
+        if busy {
+            self.now = now();
+        }
+        if self.card.poll_timeout().is_some_and(|deadline| deadline <= self.now) {
+            self.card.handle_timeout(self.now);
+            busy = true;
+        }
+        busy |= self.media.drive(&mut self.card, self.now)?;
+        busy |= self.drive_load();
+        busy |= self.edges.send(&mut self.card, self.now, &self.waiter, &mut self.to_agent)?;
+        busy |= self.with_slots(Slots::send)?;
+        busy |= self.rails.send(&mut self.card, &mut self.private, self.now)?;
+        busy |= self.give_persist();
+        self.report();
+        if busy {
+            self.waiter.busy();
+            // Whoever always finds something to do must still see deadlines pass, and ask epoll.
+            self.now = now();
+            return Ok(());
+        }
+        self.rest()
+    }
+
+    fn with_slots<T>(&mut self, act: impl FnOnce(&mut Slots<'m>, Around<'_, 'm>) -> T) -> T {
+        let (card, waiter, to_agent) = (&mut self.card, &self.waiter, &mut self.to_agent);
+        act(&mut self.slots, Around { card, now: self.now, waiter, to_agent })
     }
 
     /// Takes in whatever is ready. True if anything was. What is likely to be is tried at once, since asking costs as much
     /// as trying; epoll is asked now and then for the rest.
     fn turn(&mut self) -> io::Result<bool> {
         if std::mem::take(&mut self.woken) {
-            return Ok(self.receive_private()? | self.take_ready()?);
+            let busy = self.receive_private()? | self.take_ready()?;
+            return Ok(busy | self.with_slots(Slots::receive)?);
         }
         let mut busy = self.receive_private()?;
         busy |= self.rails.receive_hot(&mut self.card, self.now)?;
@@ -176,22 +212,24 @@ impl<'m> Driver<'m> {
             self.waiter.poll()?;
             busy |= self.take_ready()?;
         }
+        busy |= self.with_slots(Slots::receive)?;
         Ok(busy)
     }
 
     /// Takes in what the waiter has found. True if that was anything.
     fn take_ready(&mut self) -> io::Result<bool> {
-        let mut ready = [(0_u64, false); crate::wait::MAX_READY];
+        let mut ready = [None; crate::wait::MAX_READY];
         let mut count = 0;
         for event in self.waiter.ready() {
-            ready[count] = (event.token, event.hangup);
+            ready[count] = Some(event);
             count += 1;
         }
-        for &(what, hangup) in &ready[..count] {
-            match what {
+        for event in ready.into_iter().flatten() {
+            match event.token {
                 token::MESSAGES => self.take_messages()?,
                 token::RING => _ = self.media.take_ring_results(&mut self.card, self.now),
                 token::THREADS => self.media.take_thread_results(&mut self.card, self.now)?,
+                what if what >= token::SLOT => self.slots.note((what - token::SLOT) as usize, event),
                 what if what >= token::PRIVATE => {
                     let loan = (what - token::PRIVATE) as usize;
                     let (card, waiter, to_agent) = (&mut self.card, &self.waiter, &mut self.to_agent);
@@ -200,7 +238,7 @@ impl<'m> Driver<'m> {
                 what if what >= token::EDGE => {
                     let key = (what - token::EDGE) as usize;
                     let (card, waiter, to_agent) = (&mut self.card, &self.waiter, &mut self.to_agent);
-                    if hangup {
+                    if event.hangup {
                         self.edges.hang_up(key, card, self.now, waiter, to_agent)?;
                     } else {
                         self.edges.receive(key, card, self.now, waiter, to_agent)?;
@@ -231,6 +269,7 @@ impl<'m> Driver<'m> {
 
     fn take_messages(&mut self) -> io::Result<()> {
         while let Some((message, enclosed)) = messages::receive(&self.messages)? {
+            let Some((message, enclosed)) = self.take_slot_message(message, enclosed)? else { continue };
             let mut enclosed = enclosed.into_iter();
             match (message, enclosed.next(), enclosed.next()) {
                 (ToCard::Connection { loan, slot }, Some(socket), None) => {
@@ -256,10 +295,39 @@ impl<'m> Driver<'m> {
                 (ToCard::Tenancy { loan, number, node }, ..) => {
                     self.card.set_tenancy(self.now, loan, Tenancy { number, node: NodeId(node) });
                 }
-                (ToCard::ShutDown, ..) => self.card.shut_down(self.now),
+                (ToCard::ShutDown, ..) => {
+                    self.slots.shut_down(&mut self.card, self.now);
+                    self.card.shut_down(self.now);
+                }
+                // Of slots.
+                _ => {}
             }
         }
         Ok(())
+    }
+
+    /// Takes a message that is about a slot; gives back one that is not.
+    fn take_slot_message(
+        &mut self,
+        message: ToCard,
+        enclosed: Vec<OwnedFd>,
+    ) -> io::Result<Option<(ToCard, Vec<OwnedFd>)>> {
+        match message {
+            ToCard::Slot { loan } => {
+                if let Some(socket) = enclosed.into_iter().next() {
+                    self.with_slots(|slots, around| slots.attach(loan, socket, around))?;
+                }
+            }
+            ToCard::Descriptors { loan, ids } => self.slots.learn(loan, &ids, enclosed.into_iter()),
+            ToCard::Taken { loan, number, bytes, ids } => {
+                self.with_slots(|slots, around| slots.take(loan, number, &bytes.0, &ids, around));
+            }
+            ToCard::Lost { loan } => self.with_slots(|slots, mut around| slots.close(loan, &mut around))?,
+            ToCard::Closed { loan, ids } => self.slots.closed(loan, &ids, &mut self.card, self.now),
+            ToCard::Begin => {}
+            other => return Ok(Some((other, enclosed))),
+        }
+        Ok(None)
     }
 
     /// Gives the agent what it is to keep of drives. True if there was any.
@@ -308,6 +376,25 @@ impl<'m> Driver<'m> {
         self.woken = turn != Turn::Spun;
         self.now = now();
         Ok(())
+    }
+}
+
+/// Waits for all descriptors that the agent keeps for slots: what the card does first may need them.
+fn learn_descriptors(messages: &OwnedFd, slots: &Slots<'_>) -> io::Result<()> {
+    loop {
+        match messages::receive(messages)? {
+            Some((ToCard::Begin, _)) => return Ok(()),
+            Some((ToCard::Descriptors { loan, ids }, enclosed)) => slots.learn(loan, &ids, enclosed.into_iter()),
+            // They come first.
+            Some(_) => return Err(io::Error::other("the agent has told something else before the descriptors")),
+            None => {
+                let mut watched = [PollFd::from_borrowed_fd(messages.as_fd(), PollFlags::IN)];
+                match rustix::event::poll(&mut watched, None) {
+                    Ok(_) | Err(Errno::INTR) => {}
+                    Err(errno) => return Err(errno.into()),
+                }
+            }
+        }
     }
 }
 

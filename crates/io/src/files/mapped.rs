@@ -15,7 +15,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
-use super::fault::Watch;
+use crate::fault::Watch;
 use crate::memory::{HUGE_PAGE_BYTES, Mapping};
 
 /// Bytes of a part.
@@ -90,7 +90,7 @@ impl MappedImage {
     /// What duplicating the descriptor or mapping it returned.
     pub(super) fn new(file: &File, is_writable: bool, collapser: &Collapser) -> io::Result<Self> {
         let memory = Mapping::of_file(file.as_fd(), is_writable)?;
-        let watch = Watch::new(memory.as_ptr() as usize, memory.len())?;
+        let watch = Watch::new(memory.as_ptr() as usize, memory.len(), rustix::param::page_size())?;
         let states = (0..memory.len() / HUGE_PAGE_BYTES).map(|_| AtomicU16::new(0)).collect();
         let parts = Parts { file: file.try_clone()?, watch, memory, states, is_hopeless: false.into() };
         Ok(Self { parts: Arc::new(parts), collapser: collapser.clone() })

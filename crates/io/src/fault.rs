@@ -12,42 +12,50 @@ use libc::{c_int, c_void, siginfo_t};
 use rustix::io::Errno;
 
 /// Most ranges that can be watched at a time: a handler finds them without a lock.
-const RANGES: usize = 256;
+const RANGES: usize = 1024;
 
 struct Range {
     /// Its first address; 0 while nobody uses this place.
     start: AtomicUsize,
     /// One past its last; 0 until it is watched.
     end: AtomicUsize,
+    /// Bytes of the pages that it consists of.
+    page: AtomicUsize,
     is_torn: AtomicBool,
 }
 
 static WATCHED: [Range; RANGES] = [const {
-    Range { start: AtomicUsize::new(0), end: AtomicUsize::new(0), is_torn: AtomicBool::new(false) }
+    Range {
+        start: AtomicUsize::new(0),
+        end: AtomicUsize::new(0),
+        page: AtomicUsize::new(0),
+        is_torn: AtomicBool::new(false),
+    }
 }; RANGES];
 
 /// A range that is watched until this is dropped.
 #[derive(Debug)]
-pub(super) struct Watch(usize);
+pub(crate) struct Watch(usize);
 
 impl Watch {
-    /// Watches the mapping of a file: `len` bytes from address `start` on.
+    /// Watches the mapping of a file: `len` bytes from address `start` on, in pages of `page` bytes.
     ///
     /// # Errors
     /// `ENOMEM` if too many are watched already, else what installing the handler returned.
-    pub(super) fn new(start: usize, len: usize) -> io::Result<Self> {
+    pub(crate) fn new(start: usize, len: usize, page: usize) -> io::Result<Self> {
         install()?;
         let claim = |range: &Range| {
             range.start.compare_exchange(0, start, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         };
         let place = WATCHED.iter().position(claim).ok_or(Errno::NOMEM)?;
         WATCHED[place].is_torn.store(false, Ordering::Relaxed);
+        WATCHED[place].page.store(page, Ordering::Relaxed);
         WATCHED[place].end.store(start + len, Ordering::Release);
         Ok(Self(place))
     }
 
     /// Whether an access of this thread, or an earlier one of another, has met a page that was not there.
-    pub(super) fn is_torn(&self) -> bool {
+    pub(crate) fn is_torn(&self) -> bool {
         // The handler runs between two instructions of the thread that looks.
         compiler_fence(Ordering::SeqCst);
         WATCHED[self.0].is_torn.load(Ordering::Relaxed)
@@ -93,7 +101,7 @@ extern "C" fn handle(signal: c_int, info: *mut siginfo_t, _context: *mut c_void)
     };
     let is_mended = WATCHED.iter().find(is_inside).is_some_and(|range| {
         range.is_torn.store(true, Ordering::Relaxed);
-        replace_page(address)
+        replace_page(address, range.page.load(Ordering::Relaxed))
     });
     // SAFETY: sets what it was; and the default action for a signal that is not ours, which comes again at once.
     unsafe {
@@ -105,11 +113,10 @@ extern "C" fn handle(signal: c_int, info: *mut siginfo_t, _context: *mut c_void)
 }
 
 /// Puts zeroes of its own where a page of a watched mapping was. Whether it could.
-fn replace_page(address: usize) -> bool {
-    const PAGE: usize = 4096;
-    let page = (address / PAGE * PAGE) as *mut c_void;
+fn replace_page(address: usize, bytes: usize) -> bool {
+    let page = (address / bytes * bytes) as *mut c_void;
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
     // SAFETY: the page lies in a mapping that its owner keeps until it is no longer watched.
-    unsafe { libc::mmap(page, PAGE, protection, flags, -1, 0) == page }
+    unsafe { libc::mmap(page, bytes, protection, flags, -1, 0) == page }
 }

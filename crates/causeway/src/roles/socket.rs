@@ -1,0 +1,122 @@
+//! The listening sockets of edges.
+
+use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+
+use io::users::{group_id, user_id};
+use rustix::fs::{Gid, Mode, Uid};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::cli::SocketAccess;
+use crate::exit::Failure;
+
+/// Who may connect when somebody else than we is named as owner, and nobody said more.
+const OWNER_ONLY: u32 = 0o600;
+/// Clients that wait to be accepted.
+const BACKLOG: i32 = 128;
+
+/// A listening socket at `path`, which must be free, or left by someone dead.
+pub(super) fn bind(path: &Path, access: &SocketAccess) -> Result<UnixListener, Failure> {
+    crate::cli::check_socket_path(path).map_err(Failure::usage)?;
+    let ids = Ids::of(access)?;
+    clear_socket(path)?;
+    let bound = if access.is_default() { UnixListener::bind(path) } else { bind_for(path, access, &ids) };
+    bound.map_err(|error| {
+        let shown = path.display();
+        let advice = match error.kind() {
+            ErrorKind::PermissionDenied if !access.is_default() => {
+                "the folder must be writable, and only root may give a socket to another user"
+            }
+            _ => "the folder must exist and be writable",
+        };
+        Failure::io(format!("cannot make the socket {shown} ({advice})"), &error)
+    })
+}
+
+struct Ids {
+    owner: Option<Uid>,
+    group: Option<Gid>,
+}
+
+impl Ids {
+    fn of(access: &SocketAccess) -> Result<Self, Failure> {
+        let unknown = |what: &str, name: &str| Failure::usage(format!("there is no {what} `{name}` on this machine"));
+        let owner = access.owner.as_deref();
+        let owner = owner.map(|name| user_id(name).ok_or_else(|| unknown("user", name))).transpose()?;
+        let group = access.group.as_deref();
+        let group = group.map(|name| group_id(name).ok_or_else(|| unknown("group", name))).transpose()?;
+        Ok(Self { owner: owner.map(Uid::from_raw), group: group.map(Gid::from_raw) })
+    }
+}
+
+/// At no time may anybody connect who is not to: a socket is made with the rights that it has before it is bound.
+fn bind_for(path: &Path, access: &SocketAccess, ids: &Ids) -> io::Result<UnixListener> {
+    let socket: OwnedFd =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    rustix::fs::fchmod(&socket, Mode::empty())?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    let settled = rustix::fs::chown(path, ids.owner, ids.group)
+        .and_then(|()| rustix::fs::chmod(path, Mode::from_raw_mode(access.mode.unwrap_or(OWNER_ONLY))))
+        .and_then(|()| rustix::net::listen(&socket, BACKLOG));
+    if let Err(errno) = settled {
+        let _ = std::fs::remove_file(path);
+        return Err(errno.into());
+    }
+    Ok(socket.into())
+}
+
+fn clear_socket(path: &Path) -> Result<(), Failure> {
+    let shown = path.display();
+    let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
+    if !found.file_type().is_socket() {
+        return Err(Failure::refused(format!(
+            "{shown} exists and is no socket; choose another path or remove it"
+        )));
+    }
+    match UnixStream::connect(path) {
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path).map_err(|error| Failure::io(format!("cannot replace {shown}"), &error))
+        }
+        _ => {
+            Err(Failure::refused(format!("socket {shown} is in use by another program; choose another path")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+    #[test]
+    fn a_socket_has_the_rights_that_were_asked_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("vm.sock");
+        let own = rustix::process::geteuid().as_raw().to_string();
+        let access = SocketAccess { owner: Some(own), group: None, mode: Some(0o666) };
+        let listener = bind(&path, &access).unwrap();
+        let made = std::fs::symlink_metadata(&path).unwrap();
+        assert_eq!((made.permissions().mode() & 0o777, made.uid()), (0o666, rustix::process::geteuid().as_raw()));
+        assert!(UnixStream::connect(&path).is_ok());
+        let taken = bind(&path, &access).unwrap_err();
+        assert!(taken.message().contains("in use"), "{taken}");
+        drop(listener);
+        // What a dead one has left is replaced.
+        bind(&path, &SocketAccess { mode: None, ..access }).unwrap();
+        assert_eq!(std::fs::symlink_metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn nobody_is_named_in_vain() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("vm.sock");
+        let access = SocketAccess { owner: Some("no-such-user".into()), ..SocketAccess::default() };
+        assert!(bind(&path, &access).unwrap_err().message().contains("no-such-user"));
+        let access = SocketAccess { group: Some("no-such-group".into()), ..SocketAccess::default() };
+        assert!(bind(&path, &access).unwrap_err().message().contains("no-such-group"));
+        assert!(!path.exists());
+    }
+}

@@ -1,0 +1,54 @@
+//! A card whose agent has died, and which serves virtual machines.
+//!
+//! QEMU does not survive that a connection is cut off while something in it is unread. So such a card goes on until its clients
+//! are gone: everything else is closed, and whatever they ask for is answered with an error at once, as a device that was
+//! pulled out would be.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use super::slots::Around;
+use super::{Driver, now, token};
+use crate::outbox::Outbox;
+use crate::udp::MAX_DATAGRAM_BYTES;
+use crate::wait::{Hint, Ready, Turn};
+
+/// At least so long it sleeps when nobody asks for anything: nothing that its cores want to do has a purpose any more.
+const REST: Duration = Duration::from_millis(1);
+
+impl Driver<'_> {
+    /// Serves errors until the last client has gone.
+    pub(super) fn outlive_agent(self) -> io::Result<()> {
+        let Self { mut card, mut slots, mut waiter, messages, rails, private, edges, media, .. } = self;
+        waiter.deregister(messages.as_fd())?;
+        drop((messages, rails, private, edges, media));
+        eprintln!("causeway card: the agent has died; virtual machines find their drives gone until they unplug them");
+        let mut frame = vec![0; MAX_DATAGRAM_BYTES];
+        let mut at = now();
+        slots.outlive_agent(&mut card, at);
+        while slots.has_clients() {
+            let ready: Vec<Ready> = waiter.ready().filter(|ready| ready.token >= token::SLOT).collect();
+            ready.into_iter().for_each(|ready| slots.note((ready.token - token::SLOT) as usize, ready));
+            // Nobody reads what an agent would be told, and nobody hears the frames.
+            let mut nobody = Outbox::new();
+            let busy = slots.receive(Around { card: &mut card, now: at, waiter: &waiter, to_agent: &mut nobody })?
+                | slots.send(Around { card: &mut card, now: at, waiter: &waiter, to_agent: &mut nobody })?;
+            if card.poll_timeout().is_some_and(|deadline| deadline <= at) {
+                card.handle_timeout(at);
+            }
+            while card.poll_event().is_some() || card.poll_transmit(at, &mut frame).is_some() {}
+            if busy {
+                waiter.busy();
+                waiter.poll()?;
+            } else {
+                let deadline = card.poll_timeout().map(|deadline| deadline.since(at).max(REST));
+                if waiter.idle(at, Hint::Idle, || deadline)? == Turn::Spun {
+                    waiter.poll()?;
+                }
+            }
+            at = now();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,402 @@
+//! The clients of slots: the card reads and writes their sockets itself, the kernel keeps the account, and the agent receives what
+//! comes with descriptors.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+
+use base::Instant;
+use base::ledger::Span;
+use node::{Card, DescriptorId, MAX_LOANS, Peeked};
+
+use super::{HOT, token};
+use crate::guest_memory::GuestDescriptors;
+use crate::messages::ToAgent;
+use crate::outbox::Outbox;
+use crate::plan::{EdgeAccounts, SharedCells};
+use crate::stream_socket::{self, StreamProgress, hang_up};
+use crate::wait::{Ready, Waiter};
+
+/// Pieces of memory in one send,
+const SEND_SPANS: usize = 64;
+/// and their bytes: the kernel takes so many at once or none, and QEMU gives up on half a header.
+const SEND_BYTES: usize = 64 << 10;
+/// Bytes that are looked at before they are received: many short messages.
+const PEEK_BYTES: usize = 16 << 10;
+
+/// The slots of a card.
+pub(super) struct Slots<'m> {
+    shared: &'m SharedCells,
+    /// Loans that are slots.
+    loans: Vec<usize>,
+    /// By loan.
+    connections: Vec<Option<Connection>>,
+    /// Loans of which descriptors were given back to the agent, who has not closed them yet.
+    releasing: Vec<usize>,
+    descriptors: Rc<GuestDescriptors>,
+    peeked: Box<[u8; PEEK_BYTES]>,
+    /// There is no agent any more: nobody takes messages, nobody keeps descriptors.
+    alone: bool,
+}
+
+struct Connection {
+    socket: OwnedFd,
+    /// Something may be there that was not looked at, or could not be received.
+    readable: bool,
+    /// What did not fit when last tried may fit now.
+    writable: bool,
+    /// The client sends nothing more.
+    ended: bool,
+    /// The client is gone.
+    hung_up: bool,
+    /// The agent was asked for the next message.
+    asked: bool,
+    /// Until then it is looked at without asking.
+    hot_until: Instant,
+}
+
+/// What came of an attempt to move bytes.
+enum Outcome {
+    Moved,
+    Nothing,
+    /// The client sends nothing more.
+    Ended,
+    Failed,
+}
+
+/// What verbs of slots act on.
+pub(super) struct Around<'a, 'm> {
+    pub(super) card: &'a mut Card<'m>,
+    pub(super) now: Instant,
+    pub(super) waiter: &'a Waiter,
+    pub(super) to_agent: &'a mut Outbox<ToAgent>,
+}
+
+impl<'m> Slots<'m> {
+    pub(super) fn new(shared: &'m SharedCells, loans: Vec<usize>) -> Self {
+        Self {
+            shared,
+            loans,
+            connections: (0..MAX_LOANS).map(|_| None).collect(),
+            releasing: Vec::new(),
+            descriptors: Rc::default(),
+            peeked: Box::new([0; PEEK_BYTES]),
+            alone: false,
+        }
+    }
+
+    /// What came over the sockets and is kept by the agent.
+    pub(super) fn descriptors(&self) -> &Rc<GuestDescriptors> {
+        &self.descriptors
+    }
+
+    /// Whether any virtual machine is connected.
+    pub(super) fn has_clients(&self) -> bool {
+        self.connections.iter().any(Option::is_some)
+    }
+
+    /// Descriptors that the agent keeps.
+    pub(super) fn learn(&self, loan: usize, ids: &[u32], descriptors: impl Iterator<Item = OwnedFd>) {
+        for (id, descriptor) in ids.iter().zip(descriptors) {
+            self.descriptors.insert(loan, *id, descriptor);
+        }
+    }
+
+    /// A client from the agent: new, or one that a dead card has served.
+    pub(super) fn attach(&mut self, loan: usize, socket: OwnedFd, around: Around<'_, 'm>) -> io::Result<()> {
+        let Around { card, now, waiter, to_agent } = around;
+        let accounts = self.accounts(loan);
+        let (received, sent) = (accounts.received.position(), accounts.sent.position());
+        let is_idle = card.slot_is_idle(loan);
+        if is_idle && (received, sent) != (0, 0) {
+            // A predecessor had closed it and died before it could say so.
+            to_agent.push(ToAgent::Vacant { loan });
+            return Ok(());
+        }
+        waiter.register_edges(socket.as_fd(), token::SLOT + loan as u64)?;
+        self.connections[loan] = Some(Connection {
+            socket,
+            readable: true,
+            writable: true,
+            ended: false,
+            hung_up: false,
+            asked: false,
+            hot_until: now + HOT,
+        });
+        if is_idle {
+            card.slot_open(now, loan);
+        } else {
+            card.slot_sent(now, loan, sent);
+            card.slot_received(now, loan, received);
+        }
+        populate(card, loan, received);
+        Ok(())
+    }
+
+    /// The agent has received the message that it was asked for, or tells of it again.
+    pub(super) fn take(&mut self, loan: usize, number: u64, bytes: &[u8], ids: &[u32], around: Around<'_, 'm>) {
+        let ids: Vec<_> = ids.iter().copied().map(DescriptorId).collect();
+        around.card.slot_taken(around.now, loan, number, bytes, &ids);
+        if let Some(connection) = &mut self.connections[loan] {
+            connection.asked = false;
+            connection.hot_until = around.now + HOT;
+        }
+    }
+
+    /// The agent has closed what was given back.
+    pub(super) fn closed(&mut self, loan: usize, ids: &[u32], card: &mut Card<'_>, now: Instant) {
+        self.releasing.retain(|releasing| *releasing != loan);
+        for id in ids {
+            self.descriptors.remove(loan, *id);
+            card.slot_descriptor_closed(now, loan, DescriptorId(*id));
+        }
+    }
+
+    /// Epoll has something to say of the slot of `loan`.
+    pub(super) fn note(&mut self, loan: usize, ready: Ready) {
+        if let Some(connection) = self.connections.get_mut(loan).and_then(Option::as_mut) {
+            connection.readable |= ready.read;
+            connection.writable |= ready.write;
+            connection.ended |= ready.ended;
+            connection.hung_up |= ready.hangup;
+        }
+    }
+
+    /// Looks at what may have something. True if anything came of it.
+    pub(super) fn receive(&mut self, mut around: Around<'_, 'm>) -> io::Result<bool> {
+        let mut busy = false;
+        for place in 0..self.loans.len() {
+            let loan = self.loans[place];
+            let Some(connection) = &self.connections[loan] else { continue };
+            let hot = around.now < connection.hot_until;
+            if connection.asked || !(connection.readable || connection.hung_up || hot) {
+                continue;
+            }
+            let hung_up = connection.hung_up;
+            match self.receive_some(loan, &mut around) {
+                Outcome::Moved => {
+                    self.keep_hot(loan, around.now);
+                    busy = true;
+                }
+                Outcome::Nothing if !hung_up => {}
+                Outcome::Ended if !hung_up => {
+                    if let Some(connection) = &mut self.connections[loan] {
+                        // Said once: the end stays readable.
+                        (connection.readable, connection.hot_until) = (false, Instant::ZERO);
+                        connection.ended = false;
+                    }
+                    around.card.slot_ended(around.now, loan);
+                    busy = true;
+                }
+                _ => {
+                    self.close(loan, &mut around)?;
+                    busy = true;
+                }
+            }
+        }
+        Ok(busy)
+    }
+
+    fn receive_some(&mut self, loan: usize, around: &mut Around<'_, 'm>) -> Outcome {
+        let accounts = self.accounts(loan);
+        let Some(connection) = &mut self.connections[loan] else { return Outcome::Nothing };
+        let len = match stream_socket::peek(connection.socket.as_fd(), &mut self.peeked[..]) {
+            StreamProgress::Progressed(len) => len,
+            StreamProgress::WouldBlock => {
+                connection.readable = false;
+                return Outcome::Nothing;
+            }
+            StreamProgress::Closed => return Outcome::Ended,
+            StreamProgress::Failed(_) => return Outcome::Failed,
+        };
+        let (card, position) = (&mut *around.card, accounts.received.position());
+        let number = card.slot_taken_count(loan);
+        match card.slot_peeked(loan, position, number, &self.peeked[..len]) {
+            Peeked::Consume(len) => {
+                let spans = card.slot_receive_spans(loan, position, len);
+                receive_into(connection, accounts, &spans).map_or(Outcome::Failed, |moved| {
+                    card.slot_received(around.now, loan, accounts.received.position());
+                    if moved { Outcome::Moved } else { Outcome::Nothing }
+                })
+            }
+            Peeked::AgentTakes { len } if self.alone => {
+                let mut bytes = vec![0; len];
+                let len = stream_socket::receive_alone(connection.socket.as_fd(), &mut bytes);
+                card.slot_taken(around.now, loan, number + 1, &bytes[..len], &[]);
+                Outcome::Moved
+            }
+            Peeked::AgentTakes { len } => {
+                connection.asked = true;
+                around.to_agent.push(ToAgent::Take { loan, number: number + 1, len });
+                Outcome::Moved
+            }
+            // The rest does not come any more.
+            Peeked::NeedMore if connection.ended => Outcome::Ended,
+            // It is told when there is more.
+            Peeked::NeedMore => {
+                connection.readable = false;
+                Outcome::Nothing
+            }
+            // Something else has to happen first, and then this is tried again.
+            Peeked::Wait => {
+                connection.readable = true;
+                Outcome::Nothing
+            }
+        }
+    }
+
+    /// Interrupts guests, sends replies, gives descriptors back, and closes what wants to be closed. True if anything was done.
+    pub(super) fn send(&mut self, mut around: Around<'_, 'm>) -> io::Result<bool> {
+        let mut busy = false;
+        while let Some((loan, id)) = around.card.poll_signal() {
+            self.descriptors.signal(loan, id);
+            busy = true;
+        }
+        for place in 0..self.loans.len() {
+            let loan = self.loans[place];
+            self.give_back(loan, &mut around);
+            if self.connections[loan].is_none() {
+                continue;
+            }
+            match self.send_some(loan, &mut around) {
+                Outcome::Failed | Outcome::Ended => self.close(loan, &mut around)?,
+                _ if around.card.slot_wants_close(loan) => self.close(loan, &mut around)?,
+                Outcome::Moved => self.keep_hot(loan, around.now),
+                Outcome::Nothing => continue,
+            }
+            busy = true;
+        }
+        Ok(busy)
+    }
+
+    fn send_some(&mut self, loan: usize, around: &mut Around<'_, 'm>) -> Outcome {
+        let accounts = self.accounts(loan);
+        let Some(connection) = self.connections[loan].as_mut().filter(|it| it.writable) else {
+            return Outcome::Nothing;
+        };
+        let (card, position) = (&mut *around.card, accounts.sent.position());
+        if position >= card.slot_output_end(loan) {
+            return Outcome::Nothing;
+        }
+        let mut pieces = [IoSlice::new(&[]); SEND_SPANS];
+        let count = gather(card, loan, position, &mut pieces);
+        if count == 0 {
+            return Outcome::Nothing;
+        }
+        match stream_socket::send(connection.socket.as_fd(), &accounts.sent, &pieces[..count]) {
+            StreamProgress::Progressed(_) => {
+                card.slot_sent(around.now, loan, accounts.sent.position());
+                Outcome::Moved
+            }
+            StreamProgress::WouldBlock => {
+                connection.writable = false;
+                Outcome::Nothing
+            }
+            StreamProgress::Closed | StreamProgress::Failed(_) => Outcome::Failed,
+        }
+    }
+
+    /// Asks the agent to close descriptors that the slot needs no more.
+    fn give_back(&mut self, loan: usize, around: &mut Around<'_, 'm>) {
+        if self.releasing.contains(&loan) {
+            return;
+        }
+        let released = around.card.slot_released(loan);
+        if released.is_empty() {
+            return;
+        }
+        let ids = released.into_iter().map(|id| id.0).collect::<Vec<_>>();
+        if self.alone {
+            return self.closed(loan, &ids, around.card, around.now);
+        }
+        self.releasing.push(loan);
+        around.to_agent.push(ToAgent::Release { loan, ids });
+    }
+
+    /// Everything is given back: the machines find their functions gone, and the connections end in order.
+    pub(super) fn shut_down(&mut self, card: &mut Card<'_>, now: Instant) {
+        for &loan in &self.loans {
+            card.slot_set_present(now, loan, false);
+            if self.connections[loan].is_some() {
+                card.slot_ended(now, loan);
+            }
+        }
+    }
+
+    /// The agent is dead: what comes from now on is answered with errors.
+    pub(super) fn outlive_agent(&mut self, card: &mut Card<'_>, now: Instant) {
+        self.alone = true;
+        for &loan in &self.loans {
+            card.slot_set_present(now, loan, false);
+            if let Some(connection) = &mut self.connections[loan] {
+                // If the agent has taken what it was asked for, that has gone with it.
+                connection.asked = false;
+                connection.readable = true;
+            }
+        }
+    }
+
+    /// Closes the connection to the client of `loan`, if there is one.
+    pub(super) fn close(&mut self, loan: usize, around: &mut Around<'_, 'm>) -> io::Result<()> {
+        if let Some(connection) = self.connections[loan].take() {
+            around.waiter.deregister(connection.socket.as_fd())?;
+            hang_up(connection.socket.as_fd());
+            around.card.slot_closed(around.now, loan);
+            around.to_agent.push(ToAgent::Vacant { loan });
+        }
+        Ok(())
+    }
+
+    fn keep_hot(&mut self, loan: usize, now: Instant) {
+        if let Some(connection) = &mut self.connections[loan] {
+            connection.hot_until = now + HOT;
+        }
+    }
+
+    fn accounts(&self, loan: usize) -> &'m EdgeAccounts {
+        &self.shared.edges[loan][0]
+    }
+}
+
+/// Receives as much as the session has allowed. None: the connection is broken.
+fn receive_into(connection: &Connection, accounts: &EdgeAccounts, spans: &[Option<Span<'_>>; 2]) -> Option<bool> {
+    let mut pieces = [const { None }; 2].map(|_: Option<()>| IoSliceMut::new(&mut []));
+    for (piece, span) in pieces.iter_mut().zip(spans) {
+        if let Some(span) = span {
+            // SAFETY: free input space of the slot: nothing else reads or writes it during the call it is made for.
+            *piece = IoSliceMut::new(unsafe { std::slice::from_raw_parts_mut(span.as_ptr(), span.len()) });
+        }
+    }
+    if pieces.iter().all(|piece| piece.is_empty()) {
+        return Some(false);
+    }
+    match stream_socket::receive(connection.socket.as_fd(), &accounts.received, &mut pieces) {
+        StreamProgress::Progressed(_) => Some(true),
+        StreamProgress::WouldBlock => Some(false),
+        StreamProgress::Closed | StreamProgress::Failed(_) => None,
+    }
+}
+
+/// Makes the memory present that the kernel writes for this connection: what it writes for a dying process must not fault.
+fn populate(card: &Card<'_>, loan: usize, position: u64) {
+    for span in card.slot_receive_spans(loan, position, usize::MAX).into_iter().flatten() {
+        super::edges::populate_span(&span);
+    }
+}
+
+/// Whole messages from `position` on, as many as are sent at once.
+fn gather<'a>(card: &Card<'a>, loan: usize, position: u64, pieces: &mut [IoSlice<'a>; SEND_SPANS]) -> usize {
+    let mut spans: [Span<'a>; SEND_SPANS] = [Span::empty(); SEND_SPANS];
+    let count = card.slot_send_spans(loan, position, &mut spans);
+    let (mut gathered, mut bytes) = (0, 0);
+    for (piece, span) in pieces.iter_mut().zip(&spans[..count]) {
+        bytes += span.len();
+        if gathered > 0 && bytes > SEND_BYTES {
+            break;
+        }
+        // SAFETY: what is owed to a client is not written before it was sent; the kernel only reads it.
+        *piece = IoSlice::new(unsafe { std::slice::from_raw_parts(span.as_ptr(), span.len()) });
+        gathered += 1;
+    }
+    gathered
+}

@@ -1,0 +1,369 @@
+//! Memory of virtual machines and what they are interrupted with, by the descriptors that came over a slot's socket.
+//!
+//! Nothing is believed of a descriptor: only files in memory are mapped, as far as they reach at the time, and only eventfds are
+//! written to. A file that is cut off while it is accessed costs the access (see [`crate::fault`]).
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::{self, NonNull};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use node::{DescriptorId, GuestMemory};
+use rustix::fs::{FileType, OFlags};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use spec::vfio_user::{Command, DmaMap, HEADER_BYTES, MessageHeader};
+use tracing::warn;
+use zerocopy::FromBytes;
+
+use crate::fault::Watch;
+
+/// A map of so many bytes without a descriptor is worth a word: it is no firmware.
+pub(crate) const WORTH_SHARING: u64 = 16 << 20;
+
+/// File systems in memory: a page of theirs is there or fails, but never waits for somebody else.
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
+const RAMFS_MAGIC: u64 = 0x8584_58f6;
+
+/// Up to so many bytes are written in words, in order: a guest looks at the last one, and takes the others to be there.
+const WORDS_BYTES: usize = 64;
+
+/// Which file a descriptor is of, and how it was opened: equal keys reach the same memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct FileKey {
+    device: u64,
+    inode: u64,
+    writable: bool,
+}
+
+impl FileKey {
+    /// Of a regular file; nothing else can be told apart.
+    pub(crate) fn of(descriptor: BorrowedFd<'_>) -> Option<Self> {
+        let stat = rustix::fs::fstat(descriptor).ok()?;
+        let flags = rustix::fs::fcntl_getfl(descriptor).ok()?;
+        (FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile).then_some(Self {
+            device: stat.st_dev,
+            inode: stat.st_ino,
+            writable: flags & OFlags::ACCMODE == OFlags::RDWR,
+        })
+    }
+
+    /// Whether process `pid` has mapped the file, and only so that what it writes stays its own. False where that cannot be seen.
+    pub(crate) fn is_private_to(&self, pid: i32) -> bool {
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+        let (major, minor) = (rustix::fs::major(self.device), rustix::fs::minor(self.device));
+        let file = format!("{major:02x}:{minor:02x} {}", self.inode);
+        are_all_private(&maps, &file)
+    }
+}
+
+/// Whether a file (device and inode, as the kernel shows them) is in `maps`, and nowhere shared.
+fn are_all_private(maps: &str, file: &str) -> bool {
+    // ADDRESSES RIGHTS OFFSET MAJOR:MINOR INODE PATH (proc_pid_maps(5)); the last right is `p` or `s`.
+    let of_file = maps.lines().filter_map(|line| {
+        let mut fields = line.split_ascii_whitespace().skip(1);
+        let (rights, _, device, inode) = (fields.next()?, fields.next()?, fields.next()?, fields.next()?);
+        (file.split_once(' ') == Some((device, inode))).then(|| rights.ends_with('p'))
+    });
+    of_file.reduce(|all, private| all && private).unwrap_or(false)
+}
+
+/// Bytes that a message wants to map for reading and writing, if it is a DMA_MAP.
+pub(crate) fn mapped_bytes(message: &[u8]) -> Option<u64> {
+    let (header, payload) = message.split_first_chunk::<HEADER_BYTES>()?;
+    let map = DmaMap::read_from_prefix(payload).ok()?.0;
+    let is_map = MessageHeader::view(header).command() == Command::DMA_MAP && map.flags().writeable();
+    is_map.then(|| map.size.get())
+}
+
+/// The descriptors of all slots of a card, by loan and id.
+#[derive(Default)]
+pub(crate) struct GuestDescriptors {
+    inner: RefCell<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    descriptors: BTreeMap<(usize, u32), Descriptor>,
+    files: BTreeMap<FileKey, Rc<GuestFile>>,
+}
+
+#[derive(Clone)]
+enum Descriptor {
+    Memory(Rc<GuestFile>),
+    Event(Rc<OwnedFd>),
+    Other,
+}
+
+impl GuestDescriptors {
+    /// The agent keeps `descriptor` by this id.
+    pub(crate) fn insert(&self, loan: usize, id: u32, descriptor: OwnedFd) {
+        let mut inner = self.inner.borrow_mut();
+        let descriptor = match FileKey::of(descriptor.as_fd()) {
+            Some(key) if is_memory(descriptor.as_fd()) => {
+                let file = inner.files.entry(key).or_insert_with(|| Rc::new(GuestFile::new(descriptor, key)));
+                Descriptor::Memory(Rc::clone(file))
+            }
+            Some(_) => {
+                warn!(loan, "the memory of a virtual machine lies in a file on a disk, which is not reached");
+                Descriptor::Other
+            }
+            None if is_eventfd(descriptor.as_fd()) => Descriptor::Event(Rc::new(descriptor)),
+            None => Descriptor::Other,
+        };
+        inner.descriptors.insert((loan, id), descriptor);
+    }
+
+    /// The slot needs it no more.
+    pub(crate) fn remove(&self, loan: usize, id: u32) {
+        let mut inner = self.inner.borrow_mut();
+        inner.descriptors.remove(&(loan, id));
+        inner.files.retain(|_, file| Rc::strong_count(file) > 1);
+    }
+
+    /// Interrupts the guest.
+    pub(crate) fn signal(&self, loan: usize, id: DescriptorId) {
+        let descriptor = self.inner.borrow().descriptors.get(&(loan, id.0)).cloned();
+        if let Some(Descriptor::Event(event)) = descriptor {
+            // One that is full has not been looked at since it was signalled.
+            let _ = rustix::io::write(&*event, &1_u64.to_ne_bytes());
+        }
+    }
+
+    fn file(&self, loan: usize, id: DescriptorId) -> Option<Rc<GuestFile>> {
+        match self.inner.borrow().descriptors.get(&(loan, id.0))? {
+            Descriptor::Memory(file) => Some(Rc::clone(file)),
+            Descriptor::Event(_) | Descriptor::Other => None,
+        }
+    }
+}
+
+impl GuestMemory for GuestDescriptors {
+    fn read(&self, loan: usize, descriptor: DescriptorId, offset: u64, out: &mut [u8]) -> bool {
+        let len = out.len();
+        // SAFETY: `access` gives `len` bytes of a mapping; the guest may change them meanwhile: any value is valid.
+        let copy = |from: *mut u8| unsafe { ptr::copy_nonoverlapping(from, out.as_mut_ptr(), len) };
+        self.file(loan, descriptor).is_some_and(|file| file.access(offset, len, false, copy))
+    }
+
+    fn write(&self, loan: usize, descriptor: DescriptorId, offset: u64, bytes: &[u8]) -> bool {
+        let copy = |to: *mut u8| store(to, bytes);
+        self.file(loan, descriptor).is_some_and(|file| file.access(offset, bytes.len(), true, copy))
+    }
+}
+
+/// Writes to memory of a guest that watches it.
+fn store(to: *mut u8, bytes: &[u8]) {
+    let (words, rest) = bytes.as_chunks::<8>();
+    if bytes.len() <= WORDS_BYTES && rest.is_empty() && to.addr().is_multiple_of(8) {
+        for (at, word) in words.iter().enumerate() {
+            // SAFETY: inside of what `access` gave for these bytes, aligned, and only ever accessed as bytes or atomically.
+            let cell = unsafe { AtomicU64::from_ptr(to.add(at * 8).cast()) };
+            cell.store(u64::from_ne_bytes(*word), Ordering::Release);
+        }
+        return;
+    }
+    // SAFETY: `access` gave so many bytes of a mapping that can be written.
+    unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+}
+
+/// A file in memory, mapped as far as it reaches when it is first accessed, and again when it has grown or was cut off.
+struct GuestFile {
+    descriptor: OwnedFd,
+    writable: bool,
+    mapping: RefCell<Option<GuestMapping>>,
+}
+
+impl GuestFile {
+    fn new(descriptor: OwnedFd, key: FileKey) -> Self {
+        Self { descriptor, writable: key.writable, mapping: RefCell::new(None) }
+    }
+
+    /// Lets `copy` loose on `len` bytes at `offset`; false if they cannot be accessed, or were not there after all.
+    fn access(&self, offset: u64, len: usize, writes: bool, copy: impl FnOnce(*mut u8)) -> bool {
+        let Some(end) = usize::try_from(offset).ok().and_then(|offset| offset.checked_add(len)) else { return false };
+        let mut mapping = self.mapping.borrow_mut();
+        if mapping.as_ref().is_none_or(|mapping| mapping.bytes < end) {
+            *mapping = GuestMapping::new(self.descriptor.as_fd(), self.writable).ok();
+        }
+        let Some(mapped) = mapping.as_ref().filter(|mapped| end <= mapped.bytes) else { return false };
+        if writes && !self.writable {
+            return false;
+        }
+        copy(mapped.base.as_ptr().wrapping_add(end - len));
+        let is_torn = mapped.watch.is_torn();
+        if is_torn {
+            warn!("memory of a virtual machine has become shorter while it was in use");
+            *mapping = None;
+        }
+        !is_torn
+    }
+}
+
+/// All of a file.
+struct GuestMapping {
+    // Before the memory that it watches.
+    watch: Watch,
+    base: NonNull<u8>,
+    bytes: usize,
+    mapped: usize,
+}
+
+impl GuestMapping {
+    fn new(descriptor: BorrowedFd<'_>, writable: bool) -> std::io::Result<Self> {
+        let size = rustix::fs::fstat(descriptor)?.st_size;
+        let bytes = usize::try_from(size).ok().filter(|bytes| *bytes > 0).ok_or(Errno::INVAL)?;
+        let page = page_bytes(descriptor)?;
+        let mapped = bytes.checked_next_multiple_of(page).ok_or(Errno::NOMEM)?;
+        let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        // SAFETY: a mapping at an address of the kernel's choice disturbs nothing.
+        let base = unsafe {
+            rustix::mm::mmap(ptr::null_mut(), mapped, protection, MapFlags::SHARED, descriptor, 0)?
+        };
+        let unmap = |error| {
+            // SAFETY: the mapping was just made, and nobody has its address.
+            let _ = unsafe { rustix::mm::munmap(base, mapped) };
+            error
+        };
+        // SAFETY: the range is exactly the mapping, and the advice changes no contents.
+        let _ = unsafe { rustix::mm::madvise(base, mapped, Advice::LinuxDontDump) };
+        let watch = Watch::new(base.addr(), mapped, page).map_err(unmap)?;
+        let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
+        Ok(Self { watch, base, bytes, mapped })
+    }
+}
+
+impl Drop for GuestMapping {
+    fn drop(&mut self) {
+        // SAFETY: the range was mapped by `new`; whoever got an address of it has ended its access.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.mapped) };
+    }
+}
+
+/// Bytes of the pages that a file consists of.
+fn page_bytes(descriptor: BorrowedFd<'_>) -> std::io::Result<usize> {
+    let system = rustix::fs::fstatfs(descriptor)?;
+    let page = rustix::param::page_size();
+    Ok(if system.f_type as u64 == HUGETLBFS_MAGIC { (system.f_bsize as usize).max(page) } else { page })
+}
+
+fn is_memory(descriptor: BorrowedFd<'_>) -> bool {
+    let magic = rustix::fs::fstatfs(descriptor).map(|system| system.f_type as u64);
+    magic.is_ok_and(|magic| [TMPFS_MAGIC, HUGETLBFS_MAGIC, RAMFS_MAGIC].contains(&magic))
+}
+
+/// Whether it is one; writing to it does not block then, from now on.
+fn is_eventfd(descriptor: BorrowedFd<'_>) -> bool {
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd()));
+    let is_one = link.is_ok_and(|link| link.as_os_str() == "anon_inode:[eventfd]");
+    let flags = rustix::fs::fcntl_getfl(descriptor);
+    is_one && flags.is_ok_and(|flags| rustix::fs::fcntl_setfl(descriptor, flags | OFlags::NONBLOCK).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::EventfdFlags;
+    use rustix::fs::MemfdFlags;
+
+    const ID: DescriptorId = DescriptorId(3);
+
+    fn memory(bytes: u64) -> OwnedFd {
+        let memory = rustix::fs::memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&memory, bytes).unwrap();
+        memory
+    }
+
+    fn with(descriptor: &OwnedFd) -> GuestDescriptors {
+        let guest = GuestDescriptors::default();
+        guest.insert(1, ID.0, descriptor.try_clone().unwrap());
+        guest
+    }
+
+    #[test]
+    fn memory_is_reached_as_far_as_it_goes() {
+        let file = memory(8192);
+        let guest = with(&file);
+        for (offset, len) in [(0, 16), (4000, 200), (8, 64), (8191, 1), (1, 8)] {
+            let bytes: Vec<u8> = (0..len).map(|at| (at * 7 + 1) as u8).collect();
+            let mut back = vec![0; len];
+            assert!(guest.write(1, ID, offset, &bytes) && guest.read(1, ID, offset, &mut back));
+            assert_eq!(back, bytes);
+        }
+        assert!(!guest.read(1, ID, 8185, &mut [0; 8]));
+        assert!(!guest.read(1, ID, u64::MAX - 3, &mut [0; 8]));
+        assert!(!guest.read(2, ID, 0, &mut [0; 8]) && !guest.read(1, DescriptorId(4), 0, &mut [0; 8]));
+        rustix::fs::ftruncate(&file, 16384).unwrap();
+        assert!(guest.read(1, ID, 16376, &mut [0; 8]), "it has grown");
+        guest.remove(1, ID.0);
+        assert!(!guest.read(1, ID, 0, &mut [0; 8]));
+        assert!(guest.inner.borrow().files.is_empty());
+    }
+
+    #[test]
+    fn a_file_that_is_cut_off_costs_the_access_alone() {
+        let file = memory(3 * 4096);
+        let guest = with(&file);
+        assert!(guest.write(1, ID, 8192, &[7; 16]));
+        rustix::fs::ftruncate(&file, 4096).unwrap();
+        assert!(!guest.read(1, ID, 8192, &mut [0; 16]));
+        assert!(!guest.write(1, ID, 8192, &[7; 16]));
+        assert!(guest.write(1, ID, 0, &[7; 16]), "what is left of it");
+        assert_eq!(rustix::fs::fstat(&file).unwrap().st_size, 4096);
+    }
+
+    #[test]
+    fn what_is_read_only_is_not_written() {
+        let file = memory(4096);
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let file = rustix::fs::open(path, OFlags::RDONLY, rustix::fs::Mode::empty()).unwrap();
+        let guest = with(&file);
+        assert!(guest.read(1, ID, 0, &mut [0; 8]));
+        assert!(!guest.write(1, ID, 0, &[0; 8]));
+    }
+
+    #[test]
+    fn only_eventfds_are_signalled_and_only_memory_is_mapped() {
+        let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let guest = with(&event);
+        guest.signal(1, ID);
+        guest.signal(1, ID);
+        let mut count = [0; 8];
+        rustix::io::read(&event, &mut count).unwrap();
+        assert_eq!(u64::from_ne_bytes(count), 2);
+        rustix::io::write(&event, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        guest.signal(1, ID);
+        assert!(!guest.read(1, ID, 0, &mut [0; 8]));
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        let guest = with(&writer);
+        guest.signal(1, ID);
+        drop((guest, writer));
+        assert_eq!(rustix::io::read(&reader, &mut count).unwrap(), 0);
+    }
+
+    #[test]
+    fn private_mappings_are_told_from_shared_ones() {
+        let maps = "7f0000000000-7f0000200000 rw-p 00000000 00:01 1026 /memfd:mem (deleted)\n\
+                    7f0000200000-7f0000400000 rw-s 00000000 00:01 1027 /memfd:mem (deleted)\n\
+                    7f0000400000-7f0000600000 rw-p 00000000 00:01 1027 /memfd:mem (deleted)\n\
+                    7f0000600000-7f0000800000 rw-p 00000000 00:00 0\n";
+        assert!(are_all_private(maps, "00:01 1026"));
+        assert!(!are_all_private(maps, "00:01 1027"));
+        assert!(!are_all_private(maps, "00:01 1028"));
+        let file = memory(4096);
+        let key = FileKey::of(file.as_fd()).unwrap();
+        let pid = std::process::id() as i32;
+        assert!(!key.is_private_to(pid));
+        let map = |flags| {
+            // SAFETY: a mapping at an address of the kernel's choice disturbs nothing.
+            unsafe { rustix::mm::mmap(ptr::null_mut(), 4096, ProtFlags::READ, flags, &file, 0).unwrap() };
+        };
+        map(MapFlags::PRIVATE);
+        assert!(key.is_private_to(pid));
+        map(MapFlags::SHARED);
+        assert!(!key.is_private_to(pid));
+    }
+}
