@@ -8,8 +8,8 @@ use base::RuleSet;
 use base::ids::{CardGeneration, DomainId, Group, Incarnation, LoanGeneration, NodeId};
 use base::ledger::LedgerRoot;
 use node::{
-    Address, CardConfig, DriveConfig, EDGE_CONNECTIONS, FlashConfig, FlashRates, Limit, LoanConfig, LoanRole,
-    MAX_LOANS, MAX_RAILS, Name, NamespaceConfig, NodeCells, Tenancy,
+    Address, BorrowEdge, CardConfig, DriveConfig, EDGE_CONNECTIONS, FlashConfig, FlashRates, Limit,
+    LoanConfig, LoanRole, MAX_LOANS, MAX_RAILS, Name, NamespaceConfig, NodeCells, Tenancy,
 };
 use serde::{Deserialize, Serialize};
 
@@ -286,6 +286,7 @@ impl LoanPlan {
             RolePlan::Borrow { peers, io_timeout_ms, .. } => LoanRole::Borrow {
                 peers: peers.iter().copied().map(encode_address).collect(),
                 io_timeout: Duration::from_millis(*io_timeout_ms),
+                edge: BorrowEdge::Drive,
             },
         };
         LoanConfig {

@@ -279,6 +279,8 @@ impl<'m> Driver<'m> {
                 CardEvent::Tenant(loan, node) => ToAgent::Tenant { loan, node: node.0 },
                 CardEvent::Overtaken(loan) => ToAgent::Overtaken { loan },
                 CardEvent::Closed { loan, has_lost } => ToAgent::GivenBack { loan, has_lost },
+                // Nothing in a plan asks for a slot.
+                CardEvent::Unusable(..) => continue,
                 CardEvent::Refused(loan, Refusal::Sealing) => {
                     ToAgent::Refused { loan, in_use_by: None, since_s: 0 }
                 }
