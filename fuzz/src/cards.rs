@@ -9,7 +9,7 @@ use base::ledger::Arena;
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use link::frame::{HEADER_LEN, Header, Kind, MAX_FRAME, TAG_LEN};
 use node::{
-    Address, Card, CardConfig, DriveConfig, LoanConfig, LoanRole, MediaError, MediaId, Name, NodeCells,
+    Address, BorrowEdge, Card, CardConfig, DriveConfig, LoanConfig, LoanRole, MediaError, MediaId, Name, NodeCells,
     Tenancy, Way,
 };
 use pcie::Bdf;
@@ -66,7 +66,7 @@ fn config(end: End) -> CardConfig {
     let number = end as u32 + 1;
     let role = match end {
         End::Lender => LoanRole::Lend(DriveConfig::new(1 << 12, 512, 0x0200_00ff_fe00_0001)),
-        End::Borrower => LoanRole::Borrow { peers: vec![LENDER; 2], io_timeout: Duration::from_secs(30) },
+        End::Borrower => LoanRole::Borrow { peers: vec![LENDER; 2], io_timeout: Duration::from_secs(30), edge: BorrowEdge::Drive },
     };
     let loan = LoanConfig {
         key: [5; 32],

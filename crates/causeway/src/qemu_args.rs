@@ -40,7 +40,8 @@ fn sockets(args: &QemuArgs) -> Result<Vec<String>, Failure> {
         _ => {
             check_socket_path(path).map_err(Failure::usage)?;
             let absolute = std::path::absolute(path);
-            let absolute = absolute.map_err(|error| Failure::io(format!("no path {}", path.display()), &error))?;
+            let absolute =
+                absolute.map_err(|error| Failure::io(format!("no path {}", path.display()), &error))?;
             Ok(vec![text(&absolute)?])
         }
     }
@@ -79,7 +80,8 @@ fn arguments(sockets: &[String], memory: &str) -> Vec<String> {
     for (index, socket) in sockets.iter().enumerate() {
         let chassis = FIRST_CHASSIS + index;
         let port = port(index);
-        arguments.extend(["-device".to_owned(), format!("pcie-root-port,id={port},chassis={chassis},slot=1")]);
+        arguments
+            .extend(["-device".to_owned(), format!("pcie-root-port,id={port},chassis={chassis},slot=1")]);
         arguments.extend(["-device".to_owned(), device(index, socket).to_string()]);
     }
     arguments

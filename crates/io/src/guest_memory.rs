@@ -184,7 +184,9 @@ impl GuestFile {
 
     /// Lets `copy` loose on `len` bytes at `offset`; false if they cannot be accessed, or were not there after all.
     fn access(&self, offset: u64, len: usize, writes: bool, copy: impl FnOnce(*mut u8)) -> bool {
-        let Some(end) = usize::try_from(offset).ok().and_then(|offset| offset.checked_add(len)) else { return false };
+        let Some(end) = usize::try_from(offset).ok().and_then(|offset| offset.checked_add(len)) else {
+            return false;
+        };
         let mut mapping = self.mapping.borrow_mut();
         if mapping.as_ref().is_none_or(|mapping| mapping.bytes < end) {
             *mapping = GuestMapping::new(self.descriptor.as_fd(), self.writable).ok();

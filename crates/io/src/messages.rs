@@ -83,6 +83,8 @@ pub(crate) enum ToAgent {
     Take { loan: usize, number: u64, len: usize },
     /// A slot needs these descriptors no more.
     Release { loan: usize, ids: Vec<u32> },
+    /// The function of a slot cannot be shown to a virtual machine.
+    Unusable { loan: usize, why: String },
     /// The connection to a slot's client is closed.
     Vacant { loan: usize },
 }
@@ -150,6 +152,7 @@ impl Message for ToAgent {
             | Self::Take { loan, .. }
             | Self::Release { loan, .. }
             | Self::Vacant { loan }
+            | Self::Unusable { loan, .. }
             | Self::LoadEnded { loan, .. } => (loan, 0),
             Self::Persist { drive, .. } => (drive, 0),
         };

@@ -8,8 +8,8 @@ use base::RuleSet;
 use base::ids::{CardGeneration, DomainId, Group, Incarnation, LoanGeneration, NodeId};
 use base::ledger::LedgerRoot;
 use node::{
-    Address, BorrowEdge, CardConfig, DriveConfig, EDGE_CONNECTIONS, FlashConfig, FlashRates, Limit, LoanConfig, LoanRole,
-    MAX_LOANS, MAX_RAILS, Name, NamespaceConfig, NodeCells, Tenancy,
+    Address, BorrowEdge, CardConfig, DriveConfig, EDGE_CONNECTIONS, FlashConfig, FlashRates, Limit,
+    LoanConfig, LoanRole, MAX_LOANS, MAX_RAILS, Name, NamespaceConfig, NodeCells, Tenancy,
 };
 use serde::{Deserialize, Serialize};
 
@@ -214,7 +214,9 @@ impl Plan {
     /// The loans that virtual machines use.
     pub(crate) fn slots(&self) -> impl Iterator<Item = usize> + '_ {
         let slots = self.loans.iter().enumerate();
-        slots.filter(|(_, loan)| matches!(loan.role, RolePlan::Borrow { is_slot: true, .. })).map(|(index, _)| index)
+        slots
+            .filter(|(_, loan)| matches!(loan.role, RolePlan::Borrow { is_slot: true, .. }))
+            .map(|(index, _)| index)
     }
 
     /// What the card proper is told.

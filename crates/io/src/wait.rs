@@ -380,10 +380,16 @@ mod tests {
         waiter.register(one.as_fd(), 5, Interest::READ).unwrap();
         waiter.modify(one.as_fd(), 6, Interest::BOTH).unwrap();
         assert_eq!(waiter.poll().unwrap(), 1);
-        assert_eq!(waiter.ready().next(), Some(Ready { token: 6, read: false, write: true, hangup: false, ended: false }));
+        assert_eq!(
+            waiter.ready().next(),
+            Some(Ready { token: 6, read: false, write: true, hangup: false, ended: false })
+        );
         drop(two);
         waiter.poll().unwrap();
-        assert_eq!(waiter.ready().next(), Some(Ready { token: 6, read: true, write: true, hangup: true, ended: true }));
+        assert_eq!(
+            waiter.ready().next(),
+            Some(Ready { token: 6, read: true, write: true, hangup: true, ended: true })
+        );
     }
 
     #[test]

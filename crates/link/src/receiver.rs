@@ -224,39 +224,42 @@ impl<'m> Receiver<'m> {
             if number < self.expected() && self.journal.rule(Rule::DropDuplicates) {
                 continue;
             }
-            if !self.account(&arrival) {
-                return Received::BeyondCredit;
-            }
+            let Some(credits) = self.credits_after(&arrival) else { return Received::BeyondCredit };
             if let Some(watched) = self.watched.get_mut() {
                 watched.push((number, tlp_digest(bytes)));
             }
+            // Whoever accepts it may commit before an effect of its own, and be told again if it dies of that: nothing of this
+            // TLP has been counted until then.
             accept(arrival);
+            self.account(credits);
             self.cells.expected.update(self.journal, |expected| expected.max(number + 1));
         }
         Received::Taken
     }
 
-    /// Counts what is handed on against what was advertised; false, and nothing counted, where it is beyond.
-    fn account(&self, arrival: &Arrival<'_>) -> bool {
+    /// What will have been used with this arrival, of what was advertised; `None` where it is beyond.
+    fn credits_after(&self, arrival: &Arrival<'_>) -> Option<Credits> {
         let cells = self.cells;
-        let (class, data_credits) = match arrival {
-            Arrival::Tlp(tlp) => (tlp.header().class(), tlp.header().data_credits()),
-            Arrival::Broken(Some(unparsed)) => (unparsed.class(), unparsed.data_credits()),
-            Arrival::Broken(None) => return true,
-        };
         let before = Credits {
             posted_headers: cells.posted_headers.get(),
             posted_data: cells.posted_data.get(),
             non_posted_headers: cells.non_posted_headers.get(),
         };
+        let (class, data_credits) = match arrival {
+            Arrival::Tlp(tlp) => (tlp.header().class(), tlp.header().data_credits()),
+            Arrival::Broken(Some(unparsed)) => (unparsed.class(), unparsed.data_credits()),
+            Arrival::Broken(None) => return Some(before),
+        };
         let after = before.plus(class.index(), data_credits);
-        if !after.within(&self.advertised.get()) && self.journal.rule(Rule::CreditBeforeNumber) {
-            return false;
-        }
-        cells.posted_headers.set(self.journal, after.posted_headers);
-        cells.posted_data.set(self.journal, after.posted_data);
-        cells.non_posted_headers.set(self.journal, after.non_posted_headers);
-        true
+        let is_within = after.within(&self.advertised.get());
+        (is_within || !self.journal.rule(Rule::CreditBeforeNumber)).then_some(after)
+    }
+
+    /// Counts what was handed on.
+    fn account(&self, after: Credits) {
+        self.cells.posted_headers.set(self.journal, after.posted_headers);
+        self.cells.posted_data.set(self.journal, after.posted_data);
+        self.cells.non_posted_headers.set(self.journal, after.non_posted_headers);
     }
 
     /// The stream begins anew.

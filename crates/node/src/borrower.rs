@@ -3,19 +3,18 @@ mod tests;
 
 use core::time::Duration;
 
+use base::Instant;
 use base::ids::DomainId;
 use base::ledger::{PAGE_SIZE, PageIndex, Pages};
-use base::{Instant, Payload};
 use fabric::{AccessKind, GrantTable, Rail, Rights, Window};
+use host::AccessError;
 use host::nbd::Server;
 use host::nvme::{Driver, DriverConfig, QUEUE_MEMORY_SIZE};
-use host::{Access, AccessError, AccessId};
 use link::{Port, Sink};
-use pcie::{
-    Completion, CompletionStatus, ConfigKind, ConfigRequest, FlowClass, Header, MemoryRequest, Tag, TlpView,
-};
+use pcie::{Completion, CompletionStatus, Header, MemoryRequest, TlpView};
 
 use crate::cells::{EdgeGauges, LoanCells};
+use crate::requests;
 use crate::transaction::{self, FUNCTION, HOST};
 use base::ledger::Journal;
 
@@ -113,12 +112,12 @@ impl<'m> BorrowedDrive<'m> {
         }
         let Some(window) = self.window.filter(|_| open) else { return false };
         for _ in 0..OUTPUTS_PER_STEP {
-            let room = port.sender.has_room(FlowClass::Posted) && port.sender.has_room(FlowClass::NonPosted);
-            if !room || !port.tags.has_room() {
+            if !requests::has_room(port) {
                 return false;
             }
             let Some(access) = self.driver.poll_access(now) else { return false };
-            self.issue(now, port, &window, access);
+            requests::issue(now, port, &window, access)
+                .expect("our own driver accesses registers inside of the aperture");
         }
         true
     }
@@ -138,50 +137,10 @@ impl<'m> BorrowedDrive<'m> {
         }
     }
 
-    fn issue(&mut self, now: Instant, port: &mut Port<'m>, window: &Window, access: Access) {
-        let config = |tag: Tag, register: u16, first_be: u8| ConfigRequest {
-            requester: HOST,
-            tag,
-            target: FUNCTION,
-            register,
-            first_be,
-            kind: ConfigKind::Type0,
-            poisoned: false,
-        };
-        let mut tag = |id: AccessId, len: usize| {
-            port.tags.alloc(now, HOST, id.0, len).expect("`pump` has asked for room")
-        };
-        let (header, payload) = match access {
-            Access::Write { bar, offset, payload } => {
-                let address = transaction::bar_address(bar, offset);
-                (memory(Tag::default(), address, payload.len()).map(Header::MemoryWrite), payload)
-            }
-            Access::Read { id, bar, offset, len } => {
-                let tag = tag(id, len.into());
-                let address = transaction::bar_address(bar, offset);
-                (memory(tag, address, len.into()).map(Header::MemoryRead), Payload::None)
-            }
-            Access::ConfigRead { id, register } => {
-                (Some(Header::ConfigRead(config(tag(id, 4), register, 0xf))), Payload::None)
-            }
-            Access::ConfigWrite { id, register, value, byte_enables } => {
-                let header = Header::ConfigWrite(config(tag(id, 0), register, byte_enables));
-                (Some(header), Payload::inline(&value.to_le_bytes()))
-            }
-        };
-        let header = header.and_then(|header| window.pass(header).ok());
-        port.sender.push(
-            &header.expect("our own driver accesses registers inside of the aperture"),
-            payload,
-            false,
-        );
-    }
-
     /// Requests without completion in time.
     pub(crate) fn handle_timeout(&mut self, now: Instant, port: &mut Port<'m>) {
-        while let Some(timed_out) = port.tags.poll_timed_out(now) {
-            self.gauges.completion_timeouts.add(1);
-            self.driver.handle_access(now, AccessId(timed_out.context), Err(AccessError::Timeout));
+        while let Some(id) = requests::poll_timed_out(now, port, self.gauges) {
+            self.driver.handle_access(now, id, Err(AccessError::Timeout));
         }
         self.driver.handle_timeout(now);
         self.server.handle_timeout(now);
@@ -243,19 +202,9 @@ impl<'m> BorrowedDrive<'m> {
     }
 
     fn completion(&mut self, now: Instant, port: &mut Port<'m>, completion: &Completion, payload: &[u8]) {
-        let Some(done) = port.tags.complete(completion) else {
-            return self.gauges.unexpected_completions.add(1);
-        };
-        if !done.wanted || !done.last {
-            return;
+        if let Some((id, result)) = requests::completed(port, self.gauges, completion, payload) {
+            self.driver.handle_access(now, id, result);
         }
-        let data = payload.get(completion.padding()..completion.padding() + completion.data_len());
-        let result = match (completion.status, data) {
-            (CompletionStatus::Success, Some(data)) if !completion.poisoned => Ok(data),
-            (CompletionStatus::UnsupportedRequest, _) => Err(AccessError::UnsupportedRequest),
-            _ => Err(AccessError::Aborted),
-        };
-        self.driver.handle_access(now, AccessId(done.context), result);
     }
 }
 
@@ -266,20 +215,11 @@ impl<'m> Sink<'m> for BorrowedDrive<'m> {
             Header::MemoryRead(request) => self.memory_read(port, &request),
             Header::Completion(completion) => self.completion(now, port, &completion, tlp.payload()),
             Header::ConfigRead(request) | Header::ConfigWrite(request) => {
-                // A host has no configuration space of its own for a function to look at.
-                self.gauges.denied_accesses.add(1);
-                let (requester, tag) = (request.requester, request.tag);
-                let refusal =
-                    Completion::without_data(requester, tag, HOST, CompletionStatus::UnsupportedRequest);
-                port.sender.push_completion(refusal, Payload::None, true);
+                requests::refuse_config(port, self.gauges, &request);
             }
             Header::Message(_) => self.gauges.malformed_tlps.add(1),
         }
     }
-}
-
-fn memory(tag: Tag, address: u64, len: usize) -> Option<MemoryRequest> {
-    MemoryRequest::new(HOST, tag, address, len).ok()
 }
 
 fn page_of(offset: u64) -> (PageIndex, usize) {

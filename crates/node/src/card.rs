@@ -1,3 +1,4 @@
+mod slots;
 #[cfg(test)]
 mod tests;
 
@@ -9,6 +10,7 @@ use base::ledger::{Hook, Journal, Ledger, PAGE_SIZE, Pages, RawMemory, Span};
 use base::{Instant, Rule};
 use device::nvme::{DATA_PAGES, Limit, Persist};
 use device::{Function, MediaError, MediaId, MediaKind, MediaOp};
+use host::vfio_user::SlotConfigError;
 use link::frame::{FrameError, Header};
 use link::{Channel, PathId, Refusal, Room, Tenancy};
 
@@ -29,7 +31,7 @@ const PUBLISH: Duration = Duration::from_millis(50);
 pub enum CardEvent {
     /// The lender refuses the loan.
     Refused(usize, Refusal),
-    /// The drive of the loan is usable.
+    /// The drive of the loan is usable, or the slot's socket may be served.
     Ready(usize),
     /// The streams to this life of this peer are open: news to this card, perhaps not to the one before it.
     Met(usize, NodeId, Incarnation),
@@ -39,6 +41,8 @@ pub enum CardEvent {
     /// The borrowed drive no longer holds what this node left there: another node has used it meanwhile, or it was made anew. What
     /// was not flushed is lost, requests under way fail, and clients are disconnected.
     Overtaken(usize),
+    /// The lent function cannot be shown to a virtual machine, or there is none: its slot is not to be served.
+    Unusable(usize, SlotConfigError),
     /// The loan has ended in order.
     Closed {
         /// The loan.
@@ -176,8 +180,8 @@ impl<'m> Card<'m> {
         let drives: Vec<_> = (config.drives.iter().zip(&root.drives).enumerate())
             .map(|(index, (drive, cells))| Drive::new(index, cells, journal, drive.clone(), &config.loans))
             .collect();
-        let loans = (config.loans.iter().zip(&root.loans))
-            .map(|(loan, cells)| Loan::new(cells, journal, &config, loan, &drives, now))
+        let loans = (root.loans.iter().enumerate().take(config.loans.len()))
+            .map(|(index, cells)| Loan::new(cells, journal, &config, index, &drives, now))
             .collect();
         let mut card = Self {
             journal,
@@ -416,8 +420,10 @@ impl<'m> Card<'m> {
     pub fn shut_down(&mut self, now: Instant) {
         self.step_each(now, |loan| {
             loan.closing = true;
-            if let End::Borrowed(drive) = &mut loan.end {
-                drive.driver.shutdown(now);
+            match &mut loan.end {
+                End::Borrowed(drive) => drive.driver.shutdown(now),
+                End::Slot(slot) => slot.set_present(now, false),
+                End::Lent(_) => {}
             }
         });
     }
@@ -426,7 +432,7 @@ impl<'m> Card<'m> {
     pub fn is_waiting(&self) -> bool {
         self.loans.iter().any(|loan| match &loan.end {
             End::Borrowed(drive) => drive.driver.in_flight() > 0,
-            End::Lent(_) => loan.channel.port.tags.outstanding() > 0,
+            End::Lent(_) | End::Slot(_) => loan.channel.port.tags.outstanding() > 0,
         })
     }
 
@@ -449,7 +455,7 @@ impl<'m> Card<'m> {
     pub fn lent(&self, loan: usize) -> Option<&LentFunction<'m>> {
         match &self.loans[loan].end {
             End::Lent(function) => Some(function),
-            End::Borrowed(_) => None,
+            End::Borrowed(_) | End::Slot(_) => None,
         }
     }
 
@@ -457,7 +463,7 @@ impl<'m> Card<'m> {
     pub fn borrowed(&self, loan: usize) -> Option<&BorrowedDrive<'m>> {
         match &self.loans[loan].end {
             End::Borrowed(drive) => Some(drive),
-            End::Lent(_) => None,
+            End::Lent(_) | End::Slot(_) => None,
         }
     }
 

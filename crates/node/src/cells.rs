@@ -2,7 +2,10 @@ use base::ledger::{Cell, Counter, PageCells};
 use device::nvme::{NvmeCells, SubsystemCells};
 use host::nbd::ServerCells;
 use host::nvme::DriverCells;
+use host::vfio_user::SessionCells;
 use link::ChannelCells;
+
+use crate::slot::SlotCells;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Most loans of a node, lent and borrowed together: all virtual functions of a drive, and some more. Pages of the ledger
@@ -39,6 +42,10 @@ pub struct LoanCells {
     pub driver: DriverCells,
     /// Of a borrowed drive with an NBD edge.
     pub server: ServerCells,
+    /// Of a slot: its client.
+    pub session: SessionCells,
+    /// Of a slot: its function.
+    pub slot: SlotCells,
     /// Where the peer was last heard, by rail.
     pub peers: [Cell<Address>; MAX_RAILS],
     /// Of a borrower: number of its [`link::Tenancy`]; 0 before the first.

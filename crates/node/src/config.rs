@@ -69,5 +69,16 @@ pub enum LoanRole {
         peers: Vec<Address>,
         /// How long a request of the edge may wait for the drive.
         io_timeout: Duration,
+        /// For whom.
+        edge: BorrowEdge,
     },
+}
+
+/// What stands in front of a borrowed function.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BorrowEdge {
+    /// This node's own driver, which serves blocks.
+    Drive,
+    /// A virtual machine, whose driver it is.
+    Slot,
 }

@@ -41,7 +41,8 @@ impl<'m> LentFunction<'m> {
         let mut grants = GrantTable::new(domain);
         for bar in 0..BARS {
             let rights = Rights { read: true, write: true };
-            grants.grant(HOST, transaction::bar_address(bar, 0), BAR_BYTES, rights, bar);
+            let start = transaction::bar_address(bar, 0).expect("every BAR begins in the aperture");
+            grants.grant(HOST, start, BAR_BYTES, rights, bar);
         }
         Self { controller, pages, gauges, grants, window: None, max_payload: 0 }
     }

@@ -9,6 +9,9 @@
 //!                                link::Channel <== frames ==> link::Channel
 //! ```
 //!
+//! For a virtual machine a [`BorrowedSlot`] stands in the place of the drive: `vfio_user::Session` in front of windows, grants and
+//! tags of the same kind, and the guest's own driver behind the socket.
+//!
 //! A [`Card`] owns the cores of all loans of a node. Each of its verbs is one step: it changes the ledger and ends with
 //! the commit; what is then polled leaves. Two drivers run the very same card: `io` in reality, `sim` in virtual time.
 
@@ -20,13 +23,16 @@ mod drive;
 mod lender;
 mod loan;
 pub mod native;
+mod requests;
+mod slot;
 mod transaction;
 
 pub use borrower::BorrowedDrive;
 pub use card::{Card, CardEvent, MediaWork, Outgoing, Rooms, Way};
 pub use cells::{Address, EdgeGauges, Gauges, LoanCells, MAX_DRIVES, MAX_LOANS, MAX_RAILS, NodeCells};
-pub use config::{CardConfig, LoanConfig, LoanRole};
+pub use config::{BorrowEdge, CardConfig, LoanConfig, LoanRole};
 pub use lender::LentFunction;
+pub use slot::{BorrowedSlot, GuestMemory, SlotCells};
 
 pub use device::nvme::{
     COMMANDS as MEDIA_WORK, Config as DriveConfig, ConfigError as DriveConfigError,
@@ -35,6 +41,9 @@ pub use device::nvme::{
 pub use device::{FlashConfig, FlashModel, FlashRates};
 pub use device::{MediaError, MediaId, MediaKind};
 pub use host::nvme::Driver as DriveDriver;
+pub use host::vfio_user::{
+    DescriptorId, MESSAGE_DESCRIPTORS, Peeked, SessionCells, SessionCounters, SlotConfigError,
+};
 pub use host::{BlockError, BlockKind, BlockRequest, Geometry};
 pub use link::path::PRIVATE_WINDOW;
 pub use link::{Name, PROOF_LEN, REKEY_FRAMES, Refusal, Role, Tenancy, is_proof, prove};

@@ -9,14 +9,16 @@ use base::ids::{DomainId, Incarnation, NodeId};
 use base::ledger::{Counter, Journal, Pages};
 use device::Function;
 use device::nvme::Controller;
+use host::vfio_user::SlotConfigError;
 use link::{Channel, ChannelConfig, Event, Heard, Information, Name, PathConfig, Role, Sink, State};
 
 use crate::borrower::BorrowedDrive;
 use crate::card::{CardEvent, LoanRooms, MediaWork, Outgoing, Rooms, Way, way};
 use crate::cells::{Address, LoanCells};
-use crate::config::{CardConfig, LoanConfig, LoanRole};
+use crate::config::{BorrowEdge, CardConfig, LoanConfig, LoanRole};
 use crate::drive::Drive;
 use crate::lender::LentFunction;
+use crate::slot::BorrowedSlot;
 
 /// Frames delivered from behind a gap in one step, so that a step stays short.
 const AHEAD_PER_STEP: usize = 4;
@@ -26,6 +28,18 @@ const AHEAD_PER_STEP: usize = 4;
 pub(crate) enum End<'m> {
     Lent(LentFunction<'m>),
     Borrowed(BorrowedDrive<'m>),
+    Slot(BorrowedSlot<'m>),
+}
+
+impl<'m> End<'m> {
+    /// Who takes the TLPs.
+    pub(crate) fn sink(&mut self) -> &mut dyn Sink<'m> {
+        match self {
+            Self::Lent(function) => function,
+            Self::Borrowed(drive) => drive,
+            Self::Slot(slot) => slot,
+        }
+    }
 }
 
 /// One loan of a card: the channel, what it is for, and what passes between them.
@@ -40,6 +54,8 @@ pub(crate) struct Loan<'m> {
     /// Where the answer to a handshake goes, by rail.
     reply_to: [Address; crate::MAX_RAILS],
     ready: bool,
+    /// What was reported of the function of a slot.
+    unusable: Option<SlotConfigError>,
     /// The peer that was reported.
     met: Option<(NodeId, Incarnation)>,
     pub(crate) closing: bool,
@@ -56,14 +72,16 @@ pub(crate) struct Loan<'m> {
 }
 
 impl<'m> Loan<'m> {
+    /// Loan `index` of a card.
     pub(crate) fn new(
         cells: &'m LoanCells,
         journal: Journal<'m>,
         card: &CardConfig,
-        config: &LoanConfig,
+        index: usize,
         drives: &[Drive<'m>],
         now: Instant,
     ) -> Self {
+        let config = &card.loans[index];
         let pages = Pages::new(&cells.pages, journal);
         let end = match &config.role {
             LoanRole::Lend { drive, controller, limit } => {
@@ -75,11 +93,18 @@ impl<'m> Loan<'m> {
                 }
                 End::Lent(LentFunction::new(controller, pages, &cells.edge, card.domain))
             }
-            LoanRole::Borrow { peers, io_timeout } => {
+            LoanRole::Borrow { peers, io_timeout, edge } => {
                 for (cell, peer) in cells.peers.iter().zip(peers) {
                     cell.set(journal, *peer);
                 }
-                End::Borrowed(BorrowedDrive::new(cells, pages, journal, card.domain, *io_timeout))
+                match edge {
+                    BorrowEdge::Drive => {
+                        End::Borrowed(BorrowedDrive::new(cells, pages, journal, card.domain, *io_timeout))
+                    }
+                    BorrowEdge::Slot => {
+                        End::Slot(BorrowedSlot::new(cells, pages, journal, index, card.domain))
+                    }
+                }
             }
         };
         let channel = Channel::new(&cells.channel, pages, journal, channel_config(card, config), now);
@@ -92,6 +117,7 @@ impl<'m> Loan<'m> {
             resetting: false,
             reply_to: Default::default(),
             ready: false,
+            unusable: None,
             met: None,
             closing: false,
             more: false,
@@ -106,11 +132,7 @@ impl<'m> Loan<'m> {
     }
 
     pub(crate) fn handle_frame(&mut self, now: Instant, rail: u8, from: Address, frame: &mut [u8]) {
-        let sink: &mut dyn Sink<'m> = match &mut self.end {
-            End::Lent(function) => function,
-            End::Borrowed(drive) => drive,
-        };
-        let heard = self.channel.handle_frame(now, frame, sink);
+        let heard = self.channel.handle_frame(now, frame, self.end.sink());
         if heard == Heard::Proposal
             && let Some(reply_to) = self.reply_to.get_mut(rail as usize)
         {
@@ -124,11 +146,7 @@ impl<'m> Loan<'m> {
 
     /// From nowhere that could be learned: the addresses of the rails stay what they are.
     pub(crate) fn handle_private_frame(&mut self, now: Instant, frame: &mut [u8]) {
-        let sink: &mut dyn Sink<'m> = match &mut self.end {
-            End::Lent(function) => function,
-            End::Borrowed(drive) => drive,
-        };
-        self.channel.handle_private_frame(now, frame, sink);
+        self.channel.handle_private_frame(now, frame, self.end.sink());
     }
 
     /// A lender learns where the borrower is: from whoever answers this very card, so that a replay cannot lead it astray, or
@@ -152,6 +170,7 @@ impl<'m> Loan<'m> {
         match &mut self.end {
             End::Lent(function) => function.handle_timeout(now, &mut self.channel.port),
             End::Borrowed(drive) => drive.handle_timeout(now, &mut self.channel.port),
+            End::Slot(slot) => slot.handle_timeout(now, &mut self.channel.port),
         }
     }
 
@@ -160,7 +179,7 @@ impl<'m> Loan<'m> {
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let steady = match &self.end {
             End::Lent(function) => !function.controller.depends_on_others(),
-            End::Borrowed(_) => true,
+            End::Borrowed(_) | End::Slot(_) => true,
         };
         match self.deadline.get().filter(|_| steady) {
             Some(known) => known,
@@ -179,6 +198,7 @@ impl<'m> Loan<'m> {
         let end = match &self.end {
             End::Lent(function) => function.controller.poll_timeout(),
             End::Borrowed(drive) => drive.poll_timeout(),
+            End::Slot(slot) => slot.poll_timeout(),
         };
         [self.channel.poll_timeout(), end].into_iter().flatten().min()
     }
@@ -260,6 +280,7 @@ impl<'m> Loan<'m> {
         self.more = match &mut self.end {
             End::Lent(function) => open && function.pump(now, &mut self.channel.port),
             End::Borrowed(drive) => drive.pump(now, &mut self.channel.port, open),
+            End::Slot(slot) => slot.pump(now, &mut self.channel.port, open),
         };
         // What the step has freed is room in the next one, which nobody else would begin.
         self.more |= open && self.channel.port.has_room_after_commit();
@@ -276,11 +297,7 @@ impl<'m> Loan<'m> {
     }
 
     fn advance_channel(&mut self, now: Instant) -> bool {
-        let sink: &mut dyn Sink<'m> = match &mut self.end {
-            End::Lent(function) => function,
-            End::Borrowed(drive) => drive,
-        };
-        self.channel.deliver_ahead(now, sink)
+        self.channel.deliver_ahead(now, self.end.sink())
     }
 
     fn handle_event(&mut self, now: Instant, index: usize, event: Event, events: &mut VecDeque<CardEvent>) {
@@ -295,6 +312,7 @@ impl<'m> Loan<'m> {
                         drive.driver.handle_reset(now);
                         drive.driver.start(now);
                     }
+                    End::Slot(slot) => slot.handle_reset(now),
                 }
             }
             Event::Refused(refusal) => events.push_back(CardEvent::Refused(index, refusal)),
@@ -305,6 +323,10 @@ impl<'m> Loan<'m> {
                         false
                     }
                     End::Borrowed(drive) => drive.driver.has_lost(),
+                    End::Slot(slot) => {
+                        slot.set_present(now, false);
+                        false
+                    }
                 };
                 events.push_back(CardEvent::Closed { loan: index, has_lost });
             }
@@ -321,13 +343,19 @@ impl<'m> Loan<'m> {
                 let peer = self.channel.peer();
                 events.extend(peer.map(|(node, ..)| CardEvent::Tenant(index, node)));
             }
-            End::Borrowed(drive) => {
+            End::Borrowed(_) | End::Slot(_) => {
                 let (before, number) = (self.cells.tenancy.get(), self.channel.tenancy());
                 self.cells.tenancy.set(self.journal, number);
-                if before != 0 && before != number {
-                    drive.forget(now);
-                    events.push_back(CardEvent::Overtaken(index));
+                if before == 0 || before == number {
+                    return;
                 }
+                match &mut self.end {
+                    End::Borrowed(drive) => drive.forget(now),
+                    // Its guest shall not take what another one has left for its own.
+                    End::Slot(slot) => slot.set_present(now, false),
+                    End::Lent(_) => {}
+                }
+                events.push_back(CardEvent::Overtaken(index));
             }
         }
     }
@@ -336,7 +364,7 @@ impl<'m> Loan<'m> {
     fn end_reset(&mut self) {
         let quiet = match &self.end {
             End::Lent(function) => function.controller.is_quiescent() && self.channel.is_tenant_known(),
-            End::Borrowed(_) => true,
+            End::Borrowed(_) | End::Slot(_) => true,
         };
         if self.resetting && quiet && self.channel.state() == State::Resetting {
             self.channel.open();
@@ -353,12 +381,20 @@ impl<'m> Loan<'m> {
                 events.extend(met.map(|(node, incarnation)| CardEvent::Met(index, node, incarnation)));
             }
         }
-        let End::Borrowed(drive) = &self.end else { return };
-        if !self.ready && drive.driver.geometry().is_some() {
+        let (is_ready, unusable, is_shut_down) = match &self.end {
+            End::Lent(_) => return,
+            End::Borrowed(drive) => (drive.driver.geometry().is_some(), None, drive.driver.is_shut_down()),
+            End::Slot(slot) => (slot.is_ready(), slot.unusable(), true),
+        };
+        if !self.ready && is_ready {
             self.ready = true;
             events.push_back(CardEvent::Ready(index));
         }
-        if self.closing && drive.driver.is_shut_down() {
+        if self.unusable != unusable {
+            self.unusable = unusable;
+            events.extend(unusable.map(|error| CardEvent::Unusable(index, error)));
+        }
+        if self.closing && is_shut_down {
             self.closing = false;
             self.channel.close(now);
         }
@@ -370,6 +406,7 @@ impl<'m> Loan<'m> {
         match &mut self.end {
             End::Lent(function) => function.set_peer(domain, max_payload),
             End::Borrowed(drive) => drive.set_peer(domain, max_payload),
+            End::Slot(slot) => slot.set_peer(domain, max_payload),
         }
     }
 

@@ -3,6 +3,7 @@
 use base::ledger::{PageIndex, Pages};
 use base::{INLINE_MAX, PageSlice, Payload};
 use link::Port;
+use pcie::spec::header::BAR_COUNT;
 use pcie::{Bdf, Completion, CompletionStatus, MemoryRequest, ReadCompletionBoundary};
 
 /// The host as its function's fabric knows it: the root complex of a borrowing node.
@@ -13,9 +14,12 @@ pub(crate) const FUNCTION: Bdf = Bdf(0x0100);
 /// A BAR lies in its node's aperture at `bar << BAR_SHIFT`.
 const BAR_SHIFT: u32 = 40;
 
-/// Where `offset` of a BAR lies in the aperture of the function's domain.
-pub(crate) fn bar_address(bar: u8, offset: u64) -> u64 {
-    u64::from(bar) << BAR_SHIFT | offset
+/// Most bytes of a BAR that can be named in the fabric.
+pub(crate) const BAR_BYTES_MAX: u64 = 1 << BAR_SHIFT;
+
+/// Where `offset` of a BAR lies in the aperture of the function's domain; `None` of one that is too large.
+pub(crate) fn bar_address(bar: u8, offset: u64) -> Option<u64> {
+    (offset < BAR_BYTES_MAX && usize::from(bar) < BAR_COUNT).then_some(u64::from(bar) << BAR_SHIFT | offset)
 }
 
 /// Completes a read with a status other than success.

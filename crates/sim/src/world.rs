@@ -7,7 +7,7 @@ use base::ledger::{Arena, RawMemory};
 use base::{Instant, Rule, RuleSet};
 use core::time::Duration;
 use link::Name;
-use node::{Card, CardConfig, CardEvent, LoanConfig, LoanRole, NodeCells, Tenancy, Way};
+use node::{BorrowEdge, Card, CardConfig, CardEvent, LoanConfig, LoanRole, NodeCells, Tenancy, Way};
 
 use crate::checkers::disk_model::DiskModel;
 use crate::checkers::freshness::Freshness;
@@ -315,7 +315,10 @@ impl<'w> World<'w> {
                 CardEvent::Met(loan, peer, incarnation) => {
                     self.neighbour_met(node, loan, (peer, incarnation));
                 }
-                CardEvent::Ready(_) | CardEvent::Refused(..) | CardEvent::Closed { .. } => {}
+                CardEvent::Ready(_)
+                | CardEvent::Refused(..)
+                | CardEvent::Unusable(..)
+                | CardEvent::Closed { .. } => {}
             }
         }
     }
@@ -505,7 +508,7 @@ impl<'w> World<'w> {
                 LoanRole::Lend { drive, controller, limit: node::Limit::NONE }
             } else {
                 let peers = (0..RAILS).map(|rail| Network::address(LENDER, rail)).collect();
-                LoanRole::Borrow { peers, io_timeout: loan.io_timeout() }
+                LoanRole::Borrow { peers, io_timeout: loan.io_timeout(), edge: BorrowEdge::Drive }
             },
         });
         let loans = loans.collect();

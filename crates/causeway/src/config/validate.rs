@@ -200,12 +200,16 @@ impl Check<'_> {
         match (&raw.nbd, &raw.vm) {
             (Some(nbd), None) => {
                 if let Some(access) = access {
-                    self.wrong(access.span().start, "this is about the socket of a virtual machine; add `vm`");
+                    self.wrong(
+                        access.span().start,
+                        "this is about the socket of a virtual machine; add `vm`",
+                    );
                 }
                 Some(LoanEdge::Nbd { path: self.socket(nbd)? })
             }
             (None, Some(vm)) => {
-                let text = |value: &Option<Spanned<String>>| value.as_ref().map(|value| value.get_ref().clone());
+                let text =
+                    |value: &Option<Spanned<String>>| value.as_ref().map(|value| value.get_ref().clone());
                 let mode = match &raw.vm_mode {
                     None => None,
                     Some(text) => {

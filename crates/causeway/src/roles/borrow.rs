@@ -134,6 +134,14 @@ impl serve::Observer for Announce {
                 let place = self.place(*loan).filter(|_| *has_lost);
                 self.lost.extend(place);
             }
+            AgentEvent::Unusable { loan, why } => {
+                if let Some(place) = self.place(*loan).filter(|_| self.alone) {
+                    let function = self.wanted[place].line.function();
+                    return Err(Failure::refused(format!(
+                        "{function} cannot be given to a virtual machine: {why}"
+                    )));
+                }
+            }
             AgentEvent::Tenant { .. }
             | AgentEvent::Overtaken(_)
             | AgentEvent::LoadEnded(..)

@@ -238,6 +238,9 @@ impl Node {
                 "the drive no longer holds what this node left there: another node has used the drive meanwhile, or it was \
                  made anew. Requests under way fail, clients are disconnected, and what was not flushed is lost"
             ),
+            AgentEvent::Unusable { loan, why } => {
+                warn!(function = name(loan), "the function cannot be given to a virtual machine: {why}");
+            }
             AgentEvent::GivenBack { loan, has_lost } => {
                 self.usable.remove(loan);
                 info!(function = name(loan), has_lost, "loan was given back");

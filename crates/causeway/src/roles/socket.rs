@@ -43,7 +43,8 @@ struct Ids {
 
 impl Ids {
     fn of(access: &SocketAccess) -> Result<Self, Failure> {
-        let unknown = |what: &str, name: &str| Failure::usage(format!("there is no {what} `{name}` on this machine"));
+        let unknown =
+            |what: &str, name: &str| Failure::usage(format!("there is no {what} `{name}` on this machine"));
         let owner = access.owner.as_deref();
         let owner = owner.map(|name| user_id(name).ok_or_else(|| unknown("user", name))).transpose()?;
         let group = access.group.as_deref();
@@ -99,7 +100,10 @@ mod tests {
         let access = SocketAccess { owner: Some(own), group: None, mode: Some(0o666) };
         let listener = bind(&path, &access).unwrap();
         let made = std::fs::symlink_metadata(&path).unwrap();
-        assert_eq!((made.permissions().mode() & 0o777, made.uid()), (0o666, rustix::process::geteuid().as_raw()));
+        assert_eq!(
+            (made.permissions().mode() & 0o777, made.uid()),
+            (0o666, rustix::process::geteuid().as_raw())
+        );
         assert!(UnixStream::connect(&path).is_ok());
         let taken = bind(&path, &access).unwrap_err();
         assert!(taken.message().contains("in use"), "{taken}");

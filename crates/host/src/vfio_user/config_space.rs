@@ -205,6 +205,11 @@ impl Session<'_> {
         self.set_local(index, written & !(value & local.clearable & enabled));
     }
 
+    /// The dword of the command register, as far as it is the session's.
+    pub(super) fn own_command(&self) -> u32 {
+        self.local(COMMAND).map_or(0, |index| self.local_value(index))
+    }
+
     /// The function has been reset.
     pub(super) fn reset_registers(&self) {
         for (index, _) in self.locals.iter().enumerate().filter(|(_, local)| !local.sticky) {

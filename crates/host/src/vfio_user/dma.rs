@@ -8,10 +8,7 @@ use spec::vfio_user::{DmaMap, DmaMapFlags, DmaUnmap, Errno};
 use zerocopy::FromBytes;
 
 use super::cells::{MAPS, Map, kind, map_state};
-use super::{DescriptorId, Session};
-
-/// Addresses have so many bits: what lies behind could not be named in the fabric.
-const APERTURE_BITS: u32 = 44;
+use super::{DMA_END, DescriptorId, Session};
 
 /// Names a map while it lives, and until its last copy has ended.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -193,7 +190,7 @@ impl Session<'_> {
         if !aligned || len == 0 || rights.reserved_bits() != 0 || rights.0 == 0 || descriptors.len() > 1 {
             return Err(Errno::EINVAL);
         }
-        if start.checked_add(len).is_none_or(|end| end > 1 << APERTURE_BITS) || !inside_descriptor {
+        if start.checked_add(len).is_none_or(|end| end > DMA_END) || !inside_descriptor {
             return Err(Errno::ERANGE);
         }
         Ok(Map { start, len, offset, descriptor: 0, waiter: 0, rights: rights.0, state: map_state::LIVE })

@@ -54,6 +54,9 @@ use queue::Need;
 pub use slot_config::{SlotConfig, SlotConfigError};
 pub use transfers::{TransferDone, TransferRefused};
 
+/// Where the DMA addresses of a client end: the last page of an aperture of 44 bits is the card's, for interrupts.
+pub const DMA_END: u64 = (1 << 44) - 4096;
+
 /// Names a descriptor that the agent keeps. Chosen by the agent, each once in its life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DescriptorId(pub u32);
@@ -229,6 +232,8 @@ impl<'m> Session<'m> {
         self.release_vectors();
         self.forget_transfers();
         self.reset_stream();
+        // The next one finds configuration space as after a reset; that the function is so is the card's business.
+        self.reset_registers();
         self.set_phase(Phase::Closed);
     }
 
@@ -338,6 +343,26 @@ impl<'m> Session<'m> {
         }
         self.request_done(id, result.map_err(errno_of));
         self.advance();
+    }
+
+    /// The function was reset, and not because this client wanted it: what it was given and has not answered fails, and what it
+    /// wanted to say is forgotten. Its vectors and its command register are the card's to restore.
+    pub fn handle_function_reset(&mut self, now: Instant) {
+        self.now = now;
+        self.fail_outstanding(Errno::EIO);
+        self.forget_pending();
+        self.advance();
+    }
+
+    /// Where the part of a BAR begins that request `id` reads, if it is one that has no answer yet: base address register and
+    /// byte offset.
+    pub fn bar_read(&self, id: AccessId) -> Option<(u8, u64)> {
+        self.find_bar_read(id)
+    }
+
+    /// The command register as the client has set it: what the function's has to be after a reset that the client does not know of.
+    pub fn command_register(&self) -> u16 {
+        self.own_command() as u16
     }
 
     /// Whether the function is there. While it is not, reads fail, writes go nowhere, and everything is answered.

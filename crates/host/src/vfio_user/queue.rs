@@ -19,6 +19,8 @@ const RESERVE_BYTES: usize = 512;
 const REFUSAL: Duration = Duration::from_millis(100);
 /// Bits of an access id that tell the part of its command.
 pub(super) const PART_BITS: u32 = 11;
+/// Bits of an access id. The one above is the card's, to tell requests of its own.
+const ID_MASK: u32 = u32::MAX >> 1;
 
 /// Room that a message needs in the queue.
 #[derive(Clone, Copy)]
@@ -211,6 +213,18 @@ impl Session<'_> {
         self.settle();
     }
 
+    /// Fails every access that was given to the function and has not been answered. Resets go on, and so does what nobody has seen.
+    pub(super) fn fail_outstanding(&mut self, error: Errno) {
+        for number in self.numbers() {
+            let command = self.command(number);
+            let given = matches!(command.kind, kind::READ | kind::WRITE) && command.outstanding > 0;
+            if given && !command.is(flag::DONE) && !command.is(flag::RESETS) {
+                self.fail(number, &command, error);
+            }
+        }
+        self.settle();
+    }
+
     /// Ends a command that can not be done. A write to a function that is gone is no error.
     fn fail(&self, number: u32, command: &Command, error: Errno) {
         let dropped = command.kind == kind::WRITE && (self.is_absent() || command.is(flag::NO_REPLY));
@@ -237,15 +251,15 @@ impl Session<'_> {
 
     /// Names a part of a command to the function.
     pub(super) fn access_id(number: u32, part: u32) -> AccessId {
-        AccessId(number << PART_BITS | part)
+        AccessId((number << PART_BITS | part) & ID_MASK)
     }
 
     /// The command that an answer belongs to, and the part of it; `None` if it is too late.
     pub(super) fn command_of(&self, id: AccessId) -> Option<(u32, u32)> {
         let head = self.cells.head.get();
         // As many bits of the number as the id has.
-        let offset = (id.0 >> PART_BITS).wrapping_sub(head) & (u32::MAX >> PART_BITS);
-        let waits = (offset as usize) < self.command_count();
+        let offset = (id.0 >> PART_BITS).wrapping_sub(head) & (ID_MASK >> PART_BITS);
+        let waits = id.0 & !ID_MASK == 0 && (offset as usize) < self.command_count();
         waits.then(|| (head.wrapping_add(offset), id.0 & ((1 << PART_BITS) - 1)))
     }
 }

@@ -247,6 +247,15 @@ impl Session<'_> {
         own
     }
 
+    /// Where the part of a BAR begins that a request reads.
+    pub(super) fn find_bar_read(&self, id: AccessId) -> Option<(u8, u64)> {
+        let (number, index) = self.command_of(id)?;
+        let command = self.command(number);
+        let reads = command.kind == kind::READ && !command.is_config() && !command.is(flag::DONE);
+        let part = command.part(index).filter(|_| reads)?;
+        Some((command.region, part.offset))
+    }
+
     /// The function has answered a part.
     pub(super) fn request_done(&mut self, id: AccessId, result: Result<&[u8], Errno>) {
         let Some((number, index)) = self.command_of(id) else { return };

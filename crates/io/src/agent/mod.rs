@@ -172,6 +172,13 @@ pub enum AgentEvent {
     },
     /// Another node has used the borrowed drive meanwhile: what was not flushed is lost.
     Overtaken(usize),
+    /// The lent function cannot be shown to a virtual machine, for this reason.
+    Unusable {
+        /// The loan.
+        loan: usize,
+        /// A sentence.
+        why: String,
+    },
     /// The loan was given back.
     GivenBack {
         /// The loan.
@@ -494,6 +501,7 @@ impl Agent {
                 ToAgent::Persist { drive, version, record } => {
                     events.push(AgentEvent::Persist { drive, version, bytes: record.0 });
                 }
+                ToAgent::Unusable { loan, why } => events.push(AgentEvent::Unusable { loan, why }),
                 ToAgent::Take { .. } | ToAgent::Release { .. } | ToAgent::Vacant { .. } => {
                     self.serve_slot(message);
                 }

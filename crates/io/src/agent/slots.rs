@@ -337,7 +337,9 @@ mod tests {
             panic!("{told:?}")
         };
         assert_eq!((ids.len(), &bytes.0[..]), (4, &b"first message"[..]));
-        let Enclosure::Descriptors(enclosed) = slots.enclosure(&told[0]) else { panic!("four travel with it") };
+        let Enclosure::Descriptors(enclosed) = slots.enclosure(&told[0]) else {
+            panic!("four travel with it")
+        };
         let numbers: Vec<i32> = enclosed.iter().map(std::os::fd::AsRawFd::as_raw_fd).collect();
         assert_eq!(numbers[0], numbers[1], "one file is kept once");
         assert_ne!(numbers[2], numbers[3], "an eventfd is not a file");

@@ -279,9 +279,7 @@ pub(super) fn populate_span(span: &Span<'_>) {
     let end = (span.as_ptr().addr() + span.len()).next_multiple_of(page);
     // SAFETY: the range is inside the mapping, whose ends are page aligned; populating changes no content. Older kernels refuse,
     // and the pages are then present from the first life of the slot on.
-    unsafe {
-        libc::madvise(span.as_ptr().with_addr(start).cast(), end - start, libc::MADV_POPULATE_WRITE)
-    };
+    unsafe { libc::madvise(span.as_ptr().with_addr(start).cast(), end - start, libc::MADV_POPULATE_WRITE) };
 }
 
 fn gather<'a>(

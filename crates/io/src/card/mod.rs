@@ -347,6 +347,7 @@ impl<'m> Driver<'m> {
                 CardEvent::Tenant(loan, node) => ToAgent::Tenant { loan, node: node.0 },
                 CardEvent::Overtaken(loan) => ToAgent::Overtaken { loan },
                 CardEvent::Closed { loan, has_lost } => ToAgent::GivenBack { loan, has_lost },
+                CardEvent::Unusable(loan, error) => ToAgent::Unusable { loan, why: error.to_string() },
                 CardEvent::Refused(loan, Refusal::Sealing) => {
                     ToAgent::Refused { loan, in_use_by: None, since_s: 0 }
                 }
@@ -384,9 +385,13 @@ fn learn_descriptors(messages: &OwnedFd, slots: &Slots<'_>) -> io::Result<()> {
     loop {
         match messages::receive(messages)? {
             Some((ToCard::Begin, _)) => return Ok(()),
-            Some((ToCard::Descriptors { loan, ids }, enclosed)) => slots.learn(loan, &ids, enclosed.into_iter()),
+            Some((ToCard::Descriptors { loan, ids }, enclosed)) => {
+                slots.learn(loan, &ids, enclosed.into_iter());
+            }
             // They come first.
-            Some(_) => return Err(io::Error::other("the agent has told something else before the descriptors")),
+            Some(_) => {
+                return Err(io::Error::other("the agent has told something else before the descriptors"));
+            }
             None => {
                 let mut watched = [PollFd::from_borrowed_fd(messages.as_fd(), PollFlags::IN)];
                 match rustix::event::poll(&mut watched, None) {

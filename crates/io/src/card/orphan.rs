@@ -23,7 +23,9 @@ impl Driver<'_> {
         let Self { mut card, mut slots, mut waiter, messages, rails, private, edges, media, .. } = self;
         waiter.deregister(messages.as_fd())?;
         drop((messages, rails, private, edges, media));
-        eprintln!("causeway card: the agent has died; virtual machines find their drives gone until they unplug them");
+        eprintln!(
+            "causeway card: the agent has died; virtual machines find their drives gone until they unplug them"
+        );
         let mut frame = vec![0; MAX_DATAGRAM_BYTES];
         let mut at = now();
         slots.outlive_agent(&mut card, at);
@@ -32,8 +34,14 @@ impl Driver<'_> {
             ready.into_iter().for_each(|ready| slots.note((ready.token - token::SLOT) as usize, ready));
             // Nobody reads what an agent would be told, and nobody hears the frames.
             let mut nobody = Outbox::new();
-            let busy = slots.receive(Around { card: &mut card, now: at, waiter: &waiter, to_agent: &mut nobody })?
-                | slots.send(Around { card: &mut card, now: at, waiter: &waiter, to_agent: &mut nobody })?;
+            let busy =
+                slots.receive(Around { card: &mut card, now: at, waiter: &waiter, to_agent: &mut nobody })?
+                    | slots.send(Around {
+                        card: &mut card,
+                        now: at,
+                        waiter: &waiter,
+                        to_agent: &mut nobody,
+                    })?;
             if card.poll_timeout().is_some_and(|deadline| deadline <= at) {
                 card.handle_timeout(at);
             }

@@ -130,11 +130,22 @@ impl<'m> Slots<'m> {
             card.slot_received(now, loan, received);
         }
         populate(card, loan, received);
+        if card.slot_is_idle(loan) {
+            // The function is not known to this card.
+            self.close(loan, &mut Around { card, now, waiter, to_agent })?;
+        }
         Ok(())
     }
 
     /// The agent has received the message that it was asked for, or tells of it again.
-    pub(super) fn take(&mut self, loan: usize, number: u64, bytes: &[u8], ids: &[u32], around: Around<'_, 'm>) {
+    pub(super) fn take(
+        &mut self,
+        loan: usize,
+        number: u64,
+        bytes: &[u8],
+        ids: &[u32],
+        around: Around<'_, 'm>,
+    ) {
         let ids: Vec<_> = ids.iter().copied().map(DescriptorId).collect();
         around.card.slot_taken(around.now, loan, number, bytes, &ids);
         if let Some(connection) = &mut self.connections[loan] {
@@ -359,7 +370,11 @@ impl<'m> Slots<'m> {
 }
 
 /// Receives as much as the session has allowed. None: the connection is broken.
-fn receive_into(connection: &Connection, accounts: &EdgeAccounts, spans: &[Option<Span<'_>>; 2]) -> Option<bool> {
+fn receive_into(
+    connection: &Connection,
+    accounts: &EdgeAccounts,
+    spans: &[Option<Span<'_>>; 2],
+) -> Option<bool> {
     let mut pieces = [const { None }; 2].map(|_: Option<()>| IoSliceMut::new(&mut []));
     for (piece, span) in pieces.iter_mut().zip(spans) {
         if let Some(span) = span {

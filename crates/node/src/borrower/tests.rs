@@ -1,8 +1,10 @@
 //! What a lender reaches of its borrower's memory: a drive in front of a controller that says no more than it must.
 
+use base::Payload;
 use base::ledger::{Arena, Ledger};
 use fabric::FabricAddress;
-use host::{BlockKind, BlockRequest};
+use host::{Access, BlockKind, BlockRequest};
+use pcie::Tag;
 use spec::nvme::registers::{self, Cap};
 use spec::nvme::{AdminOpcode, CompletionEntry, PCI_CLASS_CODE, Status, SubmissionEntry};
 use zerocopy::{FromBytes, IntoBytes};

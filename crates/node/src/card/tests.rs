@@ -9,7 +9,7 @@ use base::ledger::Arena;
 use link::Name;
 
 use super::*;
-use crate::{DriveConfig, LoanConfig, LoanRole};
+use crate::{BorrowEdge, DriveConfig, LoanConfig, LoanRole};
 
 const TICK: Duration = Duration::from_micros(50);
 /// The only address on the only rail.
@@ -145,7 +145,11 @@ fn memory_without_room_is_tried_again_and_stops_nothing() {
     for full in [[true, false], [false, true], [true, true]] {
         let arena = Arena::default();
         let lend = LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE };
-        let borrow = LoanRole::Borrow { peers: vec![PEER], io_timeout: Duration::from_secs(60) };
+        let borrow = LoanRole::Borrow {
+            peers: vec![PEER],
+            io_timeout: Duration::from_secs(60),
+            edge: BorrowEdge::Drive,
+        };
         let mut ends = [End::new(&arena, config(1, lend)), End::new(&arena, config(2, borrow))];
         let mut now = Instant::ZERO;
         assert!(run(&mut now, &mut ends, short, is_open));

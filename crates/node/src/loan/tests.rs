@@ -50,7 +50,7 @@ impl Tlp {
         let tag = |tag: u16| Tag::new(tag).expect("ten bits are a tag");
         let at = |base: usize, offset: u32| {
             let offset = BASES[base] + u64::from(offset);
-            let offset = if BASES[base] < 0x1000_0000 { bar_address(bar, offset) } else { offset };
+            let offset = if BASES[base] < 0x1000_0000 { bar_address(bar, offset).unwrap() } else { offset };
             FabricAddress { domain: DOMAIN, rail: Rail::default(), offset }.encode()
         };
         let target = if sender == HOST { FUNCTION } else { HOST };
@@ -125,12 +125,16 @@ fn give(role: LoanRole, sender: pcie::Bdf, tlps: &[Tlp]) {
     let Ledger { journal, root } = arena.zeroed::<NodeCells>().ledger::<NodeCells>(None, RuleSet::ALL);
     let config = card(role);
     let drives = [Drive::new(0, &root.drives[0], journal, config.drives[0].clone(), &config.loans)];
-    let mut loan = Loan::new(&root.loans[0], journal, &config, &config.loans[0], &drives, NOW);
+    let mut loan = Loan::new(&root.loans[0], journal, &config, 0, &drives, NOW);
     match &mut loan.end {
         End::Lent(function) => function.set_peer(DomainId(8), 4096),
         End::Borrowed(drive) => {
             drive.set_peer(DomainId(8), 4096);
             drive.driver.start(NOW);
+        }
+        End::Slot(slot) => {
+            slot.set_peer(DomainId(8), 4096);
+            slot.handle_reset(NOW);
         }
     }
     journal.commit();
@@ -139,14 +143,11 @@ fn give(role: LoanRole, sender: pcie::Bdf, tlps: &[Tlp]) {
         now += core::time::Duration::from_micros(50);
         let Some(bytes) = tlp.encode(sender, 0) else { continue };
         let Ok(view) = TlpView::parse(&bytes) else { continue };
-        let (channel, sink): (_, &mut dyn Sink<'_>) = match &mut loan.end {
-            End::Lent(function) => (&mut loan.channel, function),
-            End::Borrowed(drive) => (&mut loan.channel, drive),
-        };
-        sink.accept(now, &mut channel.port, &view);
+        loan.end.sink().accept(now, &mut loan.channel.port, &view);
         match &mut loan.end {
             End::Lent(function) => _ = function.pump(now, &mut loan.channel.port),
             End::Borrowed(drive) => _ = drive.pump(now, &mut loan.channel.port, true),
+            End::Slot(slot) => _ = slot.pump(now, &mut loan.channel.port, true),
         }
         while loan.poll_media(0).is_some() {}
         journal.commit();
@@ -164,6 +165,14 @@ proptest! {
     #[test]
     fn a_borrowed_drive_takes_any_tlps(tlps in proptest::collection::vec(any_tlp(), 0..200)) {
         let io_timeout = core::time::Duration::from_secs(1);
-        give(LoanRole::Borrow { peers: vec![Address::default()], io_timeout }, FUNCTION, &tlps);
+        let peers = vec![Address::default()];
+        give(LoanRole::Borrow { peers, io_timeout, edge: BorrowEdge::Drive }, FUNCTION, &tlps);
+    }
+
+    #[test]
+    fn a_borrowed_slot_takes_any_tlps(tlps in proptest::collection::vec(any_tlp(), 0..200)) {
+        let io_timeout = core::time::Duration::from_secs(1);
+        let peers = vec![Address::default()];
+        give(LoanRole::Borrow { peers, io_timeout, edge: BorrowEdge::Slot }, FUNCTION, &tlps);
     }
 }

@@ -1,0 +1,132 @@
+//! A host's requests to its function as TLPs, and what comes back of them: the same for every edge.
+
+use base::{INLINE_MAX, Instant, Payload};
+use fabric::Window;
+use host::{Access, AccessError, AccessId};
+use link::Port;
+use pcie::{Completion, CompletionStatus, ConfigKind, ConfigRequest, FlowClass, Header, MemoryRequest, Tag};
+
+use crate::cells::EdgeGauges;
+use crate::transaction::{self, FUNCTION, HOST};
+
+/// The offset lies in no BAR that could be named in the fabric: nothing was sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Unreachable;
+
+/// Whether one more request of any kind can be queued in this step.
+pub(crate) fn has_room(port: &Port<'_>) -> bool {
+    let room = port.sender.has_room(FlowClass::Posted) && port.sender.has_room(FlowClass::NonPosted);
+    room && port.tags.has_room()
+}
+
+/// Queues an access. There is room.
+pub(crate) fn issue(
+    now: Instant,
+    port: &mut Port<'_>,
+    window: &Window,
+    access: Access,
+) -> Result<(), Unreachable> {
+    let (header, payload) = match access {
+        Access::Write { bar, offset, payload } => {
+            let header = memory(Tag::default(), bar, offset, payload.len())?;
+            (Header::MemoryWrite(header), payload)
+        }
+        Access::Read { id, bar, offset, len } => {
+            // Asked for first: a tag is for what is sent.
+            let request = memory(Tag::default(), bar, offset, len.into())?;
+            let tag = tag(now, port, id, len.into());
+            (Header::MemoryRead(MemoryRequest { tag, ..request }), Payload::None)
+        }
+        Access::ConfigRead { id, register } => {
+            (Header::ConfigRead(config(tag(now, port, id, 4), register, 0xf)), Payload::None)
+        }
+        Access::ConfigWrite { id, register, value, byte_enables } => {
+            let header = Header::ConfigWrite(config(tag(now, port, id, 0), register, byte_enables));
+            (header, Payload::inline(&value.to_le_bytes()))
+        }
+    };
+    send(port, window, header, payload);
+    Ok(())
+}
+
+/// Queues a posted write of any bytes that lie between two multiples of 64. There is room.
+pub(crate) fn write(
+    port: &mut Port<'_>,
+    window: &Window,
+    bar: u8,
+    offset: u64,
+    bytes: &[u8],
+) -> Result<(), Unreachable> {
+    let request = memory(Tag::default(), bar, offset, bytes.len())?;
+    let (start, len) = (request.padding(), usize::from(request.length_dw) * 4);
+    let mut dwords = [0; INLINE_MAX];
+    let padded = dwords.get_mut(..len).ok_or(Unreachable)?;
+    padded.get_mut(start..start + bytes.len()).ok_or(Unreachable)?.copy_from_slice(bytes);
+    send(port, window, Header::MemoryWrite(request), Payload::inline(padded));
+    Ok(())
+}
+
+/// What a completion says to whoever asked: the name of the request, and what came of it. Nothing of one that is unexpected,
+/// too late or not the last of its request.
+pub(crate) fn completed<'p>(
+    port: &mut Port<'_>,
+    gauges: &EdgeGauges,
+    completion: &Completion,
+    payload: &'p [u8],
+) -> Option<(AccessId, Result<&'p [u8], AccessError>)> {
+    let Some(done) = port.tags.complete(completion) else {
+        gauges.unexpected_completions.add(1);
+        return None;
+    };
+    if !done.wanted || !done.last {
+        return None;
+    }
+    let data = payload.get(completion.padding()..completion.padding() + completion.data_len());
+    let result = match (completion.status, data) {
+        (CompletionStatus::Success, Some(data)) if !completion.poisoned => Ok(data),
+        (CompletionStatus::UnsupportedRequest, _) => Err(AccessError::UnsupportedRequest),
+        _ => Err(AccessError::Aborted),
+    };
+    Some((AccessId(done.context), result))
+}
+
+/// The next request that has had no completion in time.
+pub(crate) fn poll_timed_out(now: Instant, port: &mut Port<'_>, gauges: &EdgeGauges) -> Option<AccessId> {
+    let timed_out = port.tags.poll_timed_out(now)?;
+    gauges.completion_timeouts.add(1);
+    Some(AccessId(timed_out.context))
+}
+
+/// Refuses a configuration request: a host has no configuration space of its own for a function to look at.
+pub(crate) fn refuse_config(port: &mut Port<'_>, gauges: &EdgeGauges, request: &ConfigRequest) {
+    gauges.denied_accesses.add(1);
+    let (requester, tag) = (request.requester, request.tag);
+    let refusal = Completion::without_data(requester, tag, HOST, CompletionStatus::UnsupportedRequest);
+    port.sender.push_completion(refusal, Payload::None, true);
+}
+
+fn send(port: &mut Port<'_>, window: &Window, header: Header, payload: Payload) {
+    let header = window.pass(header).expect("BARs lie inside of the aperture");
+    port.sender.push(&header, payload, false);
+}
+
+fn memory(tag: Tag, bar: u8, offset: u64, len: usize) -> Result<MemoryRequest, Unreachable> {
+    let address = transaction::bar_address(bar, offset).ok_or(Unreachable)?;
+    MemoryRequest::new(HOST, tag, address, len).map_err(|_| Unreachable)
+}
+
+fn tag(now: Instant, port: &mut Port<'_>, id: AccessId, len: usize) -> Tag {
+    port.tags.alloc(now, HOST, id.0, len).expect("callers have asked for room")
+}
+
+fn config(tag: Tag, register: u16, first_be: u8) -> ConfigRequest {
+    ConfigRequest {
+        requester: HOST,
+        tag,
+        target: FUNCTION,
+        register,
+        first_be,
+        kind: ConfigKind::Type0,
+        poisoned: false,
+    }
+}

@@ -1,0 +1,372 @@
+//! What a slot asks of its function on its own account: what it looks like, once, and its set-up after every reset.
+//!
+//! Every stage is a list of requests that may be repeated: if one of them has no answer in time, the stage begins again under a
+//! new epoch, and late answers mean nothing. As many are under way at once as [`WINDOW`] says.
+
+use core::time::Duration;
+
+use base::Instant;
+use fabric::Window;
+use host::vfio_user::{Session, SlotConfig, SlotConfigError};
+use host::{Access, AccessError, AccessId};
+use link::Port;
+use pcie::capability::{find, msix::MsixLocation};
+use pcie::msix::{ENTRY_BYTES, Entry};
+use pcie::spec::capability as capabilities;
+use pcie::spec::header::{BAR_0, BAR_64, BAR_COUNT, BAR_FLAGS, COMMAND, COMMAND_MEMORY_SPACE, ID};
+
+use super::cells::REGISTERS;
+use super::memory::DOORBELL;
+use super::{BorrowedSlot, nvme};
+use crate::requests;
+use crate::transaction::BAR_BYTES_MAX;
+
+/// Requests under way at once.
+const WINDOW: u32 = 64;
+/// Between two questions whether a function is back from a reset.
+const RETRY: Duration = Duration::from_millis(10);
+/// How often it is asked: ten times the 100 ms that it has (PCIe 6.0 §6.6.2).
+const TRIES: u32 = 100;
+/// Marks the names of these requests; those of the session have this bit clear.
+const OWN: u32 = 1 << 31;
+const EPOCH_SHIFT: u32 = 16;
+const EPOCH_MASK: u32 = 0x7fff;
+/// The type of a BAR for I/O space (PCIe 6.0 §7.5.1.2.1).
+const BAR_IO: u32 = 1;
+const ALL_BYTES: u8 = 0xf;
+const LOWER_BYTES: u8 = 0b0011;
+const UPPER_BYTES: u8 = 0b1100;
+
+/// What a slot is doing with its function.
+///
+/// ```text
+///  Waiting --new pair--> Snapshot -> Ones -> Sizes -> Addresses -> Setup -> Running
+///                                                     |             ^  ^       | reset asked for, client gone
+///                                                     v             |  |       v
+///                                                  Unusable         |  Back <- Reset
+///                                                                new pair
+/// ```
+/// A new pair of incarnations means that the lender has reset the function: Snapshot begins, or once that is over, Setup.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub(super) enum Stage {
+    /// The streams have never been open.
+    Waiting = 0,
+    /// All of configuration space is read.
+    Snapshot,
+    /// All ones are written to the BARs.
+    Ones,
+    /// They are read, which tells their sizes.
+    Sizes,
+    /// They get what they had.
+    Addresses,
+    /// A function-level reset is initiated.
+    Reset,
+    /// The function is asked until it answers.
+    Back,
+    /// Vectors, command register and MSI-X control are written.
+    Setup,
+    /// The session has the function.
+    Running,
+    /// There is no function, or none that could be shown.
+    Unusable,
+}
+
+impl Stage {
+    const ALL: [Self; 10] = [
+        Self::Waiting,
+        Self::Snapshot,
+        Self::Ones,
+        Self::Sizes,
+        Self::Addresses,
+        Self::Reset,
+        Self::Back,
+        Self::Setup,
+        Self::Running,
+        Self::Unusable,
+    ];
+}
+
+/// Whether a request is one of these, and not the session's.
+pub(super) fn is_own(id: AccessId) -> bool {
+    id.0 & OWN != 0
+}
+
+impl<'m> BorrowedSlot<'m> {
+    pub(super) fn stage(&self) -> Stage {
+        Stage::ALL.get(self.cells.slot.stage.get() as usize).copied().unwrap_or(Stage::Unusable)
+    }
+
+    fn begin(&mut self, stage: Stage) {
+        let (cells, journal) = (&self.cells.slot, self.journal);
+        cells.stage.set(journal, stage as u32);
+        cells.epoch.update(journal, |epoch| epoch.wrapping_add(1));
+        cells.next.set(journal, 0);
+        cells.done.set(journal, 0);
+        cells.retry_at.set(journal, 0);
+    }
+
+    /// A new pair of incarnations: the lender has reset the function.
+    pub(crate) fn handle_reset(&mut self, now: Instant) {
+        let Some(session) = &mut self.session else {
+            self.unusable = None;
+            return self.begin(Stage::Snapshot);
+        };
+        session.handle_function_reset(now);
+        nvme::lost(&self.cells.slot, self.journal);
+        self.begin(Stage::Setup);
+    }
+
+    /// The session wants a reset of the function.
+    pub(super) fn reset_for(&mut self, now: Instant, id: AccessId) {
+        if self.can_reset() {
+            self.cells.slot.answers.set(self.journal, u64::from(id.0) + 1);
+            self.begin_reset();
+        } else if let Some(session) = &mut self.session {
+            session.handle_done(now, id, Err(AccessError::UnsupportedRequest));
+        }
+    }
+
+    /// Nobody uses the function any more.
+    pub(super) fn reset_unasked(&mut self) {
+        self.cells.slot.answers.set(self.journal, 0);
+        // While it is being set up, it was reset just now.
+        if self.stage() == Stage::Running && self.can_reset() {
+            self.begin_reset();
+        } else {
+            nvme::reset(&self.cells.slot, self.journal);
+        }
+    }
+
+    fn begin_reset(&mut self) {
+        nvme::reset(&self.cells.slot, self.journal);
+        self.cells.slot.tries.set(self.journal, 0);
+        self.begin(Stage::Reset);
+    }
+
+    fn can_reset(&self) -> bool {
+        let express = self.express().map(|at| at + capabilities::DEVICE_CAPABILITIES);
+        express.is_some_and(|at| self.register(at) & capabilities::FLR_CAPABLE != 0)
+    }
+
+    /// When the function is asked again, if it is to be.
+    pub(super) fn retry_at(&self) -> Option<Instant> {
+        let waits = self.stage() == Stage::Back && self.cells.slot.next.get() == 0;
+        waits.then(|| Instant::from_nanos(self.cells.slot.retry_at.get()))
+    }
+
+    /// Queues the next request of the stage, for which there is room. False if there is none now.
+    pub(super) fn bring_up(&mut self, now: Instant, port: &mut Port<'m>, window: &Window) -> bool {
+        let cells = &self.cells.slot;
+        let stage = self.stage();
+        let (next, done) = (cells.next.get(), cells.done.get());
+        if next >= self.requests(stage) || next - done >= WINDOW {
+            return false;
+        }
+        if self.retry_at().is_some_and(|at| at > now) {
+            return false;
+        }
+        cells.next.set(self.journal, next + 1);
+        let id = AccessId(OWN | (cells.epoch.get() & EPOCH_MASK) << EPOCH_SHIFT | next);
+        match self.request(stage, next, id) {
+            Some(access) => {
+                requests::issue(now, port, window, access).expect("configuration space can be reached");
+            }
+            None => {
+                let vector = next as u16;
+                if self.session.as_ref().is_some_and(|session| session.is_enabled(vector)) {
+                    self.program_vector(port, window, vector, true);
+                }
+                self.request_done(now);
+            }
+        }
+        true
+    }
+
+    /// How many requests a stage has.
+    fn requests(&self, stage: Stage) -> u32 {
+        match stage {
+            Stage::Waiting | Stage::Running | Stage::Unusable => 0,
+            Stage::Snapshot => REGISTERS as u32,
+            Stage::Ones | Stage::Sizes | Stage::Addresses => BAR_COUNT as u32,
+            Stage::Reset | Stage::Back => 1,
+            Stage::Setup => self.vectors() + if self.msix().is_some() { 2 } else { 1 },
+        }
+    }
+
+    /// Request `index` of a stage; `None` for a vector, which is posted.
+    fn request(&self, stage: Stage, index: u32, id: AccessId) -> Option<Access> {
+        let bar = BAR_0 + 4 * index as u16;
+        let write = |register, value, byte_enables| Access::ConfigWrite { id, register, value, byte_enables };
+        Some(match stage {
+            Stage::Snapshot => Access::ConfigRead { id, register: 4 * index as u16 },
+            Stage::Ones => write(bar, u32::MAX, ALL_BYTES),
+            Stage::Sizes => Access::ConfigRead { id, register: bar },
+            Stage::Addresses => write(bar, self.register(bar), ALL_BYTES),
+            Stage::Reset => {
+                let control = self.express().unwrap_or_default() + capabilities::DEVICE_CONTROL;
+                write(control, self.register(control) | capabilities::INITIATE_FLR, LOWER_BYTES)
+            }
+            Stage::Back => Access::ConfigRead { id, register: ID },
+            Stage::Setup if index < self.vectors() => return None,
+            Stage::Setup if index == self.vectors() => write(COMMAND, self.command().into(), LOWER_BYTES),
+            Stage::Setup => {
+                let control = self.msix().map_or(0, |(at, _)| at);
+                write(control, capabilities::MSIX_ENABLE, UPPER_BYTES)
+            }
+            Stage::Waiting | Stage::Running | Stage::Unusable => return None,
+        })
+    }
+
+    /// What the function's command register has to be: its guest's, unless that wanted the reset, and the window in the fabric
+    /// needs memory space.
+    fn command(&self) -> u16 {
+        let guest = self.session.as_ref().filter(|_| self.cells.slot.answers.get() == 0);
+        COMMAND_MEMORY_SPACE | guest.map_or(0, Session::command_register)
+    }
+
+    /// A request of a stage has been answered, or has not.
+    pub(super) fn brought(&mut self, now: Instant, id: AccessId, result: Result<&[u8], AccessError>) {
+        let (epoch, index) = (id.0 >> EPOCH_SHIFT & EPOCH_MASK, id.0 & ((1 << EPOCH_SHIFT) - 1));
+        let stage = self.stage();
+        if epoch != self.cells.slot.epoch.get() & EPOCH_MASK || index >= self.requests(stage) {
+            return;
+        }
+        if result == Err(AccessError::Timeout) {
+            return self.begin(stage);
+        }
+        // Whatever is not there reads as all ones.
+        let value = result.ok().and_then(|bytes| bytes.try_into().ok()).map_or(u32::MAX, u32::from_le_bytes);
+        match stage {
+            Stage::Snapshot => self.cells.slot.registers[index as usize].set(self.journal, value),
+            Stage::Sizes => self.cells.slot.sizes[index as usize].set(self.journal, value),
+            Stage::Back if value == u32::MAX => return self.ask_again(now),
+            _ => {}
+        }
+        self.request_done(now);
+    }
+
+    fn ask_again(&mut self, now: Instant) {
+        let tries = self.cells.slot.tries.update(self.journal, |tries| tries + 1);
+        if tries < TRIES {
+            self.begin(Stage::Back);
+            return self.cells.slot.retry_at.set(self.journal, (now + RETRY).as_nanos());
+        }
+        // It does not come back: what it was asked for fails, and so does everything from now on.
+        self.begin(Stage::Running);
+        self.answer(now, Err(AccessError::Timeout));
+        self.set_present(now, false);
+    }
+
+    fn request_done(&mut self, now: Instant) {
+        let stage = self.stage();
+        let done = self.cells.slot.done.update(self.journal, |done| done + 1);
+        if done < self.requests(stage) {
+            return;
+        }
+        match stage {
+            Stage::Snapshot => self.begin(Stage::Ones),
+            Stage::Ones => self.begin(Stage::Sizes),
+            Stage::Sizes => self.begin(Stage::Addresses),
+            Stage::Addresses => {
+                self.recognise();
+                self.begin(if self.session.is_some() { Stage::Setup } else { Stage::Unusable });
+            }
+            Stage::Reset => self.begin(Stage::Back),
+            Stage::Back => self.begin(Stage::Setup),
+            Stage::Setup => {
+                self.begin(Stage::Running);
+                self.answer(now, Ok(&[]));
+            }
+            Stage::Waiting | Stage::Running | Stage::Unusable => {}
+        }
+    }
+
+    /// Tells the session what came of the reset that it wanted.
+    fn answer(&mut self, now: Instant, result: Result<&[u8], AccessError>) {
+        let waiting = self.cells.slot.answers.get();
+        self.cells.slot.answers.set(self.journal, 0);
+        if let (Some(id), Some(session)) = (waiting.checked_sub(1), &mut self.session) {
+            session.handle_done(now, AccessId(id as u32), result);
+        }
+    }
+
+    /// Makes the session of what is known of the function, or finds that there can be none.
+    pub(super) fn recognise(&mut self) {
+        match self.slot_config() {
+            Ok(config) => {
+                self.cells.slot.probed.set(self.journal, 1);
+                let session = Session::new(&self.cells.session, self.journal, config);
+                self.reach.rebuild(&session);
+                self.session = Some(session);
+            }
+            Err(error) => self.unusable = Some(error),
+        }
+    }
+
+    fn slot_config(&self) -> Result<SlotConfig, SlotConfigError> {
+        let mut bars = [0; BAR_COUNT];
+        let mut index = 0;
+        while index < BAR_COUNT {
+            let (size, is_wide) = self.bar_size(index);
+            if size > BAR_BYTES_MAX {
+                return Err(SlotConfigError::Bar(index));
+            }
+            bars[index] = size;
+            index += if is_wide { 2 } else { 1 };
+        }
+        let read = |register| self.register(register);
+        if nvme::is_nvme(read) {
+            let location = self.msix().map(|(_, location)| location);
+            let vectors = location.map_or([0; 2], |location| [location.table_bar, location.pending_bar]);
+            nvme::hide_bars(&mut bars, vectors);
+        }
+        SlotConfig::probe(read, bars)
+    }
+
+    /// Bytes of a BAR, and whether the next one is its upper half (PCIe 6.0 §7.5.1.2.1). What is not memory is not shown.
+    fn bar_size(&self, index: usize) -> (u64, bool) {
+        let mask = |index: usize| self.cells.slot.sizes.get(index).map_or(0, base::ledger::Cell::get);
+        let low = mask(index);
+        let is_wide = low & (BAR_64 | BAR_IO) == BAR_64;
+        if low == 0 || low & BAR_IO != 0 {
+            return (0, false);
+        }
+        let upper = if is_wide { mask(index + 1) } else { u32::MAX };
+        let writable = u64::from(upper) << 32 | u64::from(low & !BAR_FLAGS);
+        // The lowest bit that can be written is the size.
+        (writable & writable.wrapping_neg(), is_wide)
+    }
+
+    /// Writes an entry of the function's vector table: its messages come to our doorbell, and say which vector they are.
+    pub(super) fn program_vector(&self, port: &mut Port<'m>, window: &Window, vector: u16, enabled: bool) {
+        let Some((_, location)) = self.msix() else { return };
+        let control = if enabled { 0 } else { Entry::MASK_BIT };
+        let entry = Entry { address: DOORBELL, data: vector.into(), control };
+        let offset = u64::from(location.table_offset) + u64::from(vector) * ENTRY_BYTES as u64;
+        let written = requests::write(port, window, location.table_bar, offset, &entry.to_bytes());
+        written.expect("the table lies in a BAR that can be reached");
+    }
+
+    fn vectors(&self) -> u32 {
+        self.msix().map_or(0, |(_, location)| location.vectors.into())
+    }
+
+    fn msix(&self) -> Option<(u16, MsixLocation)> {
+        let read = |register| self.register(register);
+        find(read, capabilities::MSIX).map(|at| (at, MsixLocation::decode(read, at)))
+    }
+
+    fn express(&self) -> Option<u16> {
+        find(|register| self.register(register), capabilities::EXPRESS)
+    }
+
+    pub(super) fn is_nvme(&self) -> bool {
+        nvme::is_nvme(|register| self.register(register))
+    }
+
+    /// A register as after a reset.
+    fn register(&self, register: u16) -> u32 {
+        self.cells.slot.registers.get(usize::from(register) / 4).map_or(u32::MAX, base::ledger::Cell::get)
+    }
+}

@@ -1,0 +1,184 @@
+//! A function's accesses to the memory of its guest.
+//!
+//! # Stores, and a card that dies
+//!
+//! A store into guest memory cannot be taken back and is seen at once, and any of them may be a flag. So it is the last act of
+//! what is a step of its own: everything before it is committed first, and only then is it made. What marks it as done, the
+//! number of its TLP in the ledger, is committed before the next store. A card that dies leaves at most one store in doubt: not
+//! made, half made, or made and not marked.
+//!
+//! Whoever has a store in doubt has to be able to make it again, with the same bytes. They need not lie in this ledger: until
+//! the number of its TLP is committed here, the lender's replay buffer has them, in the lender's ledger, where they outlive the
+//! lender's cards as well. The successor says hello, the lender sends everything that is not committed again, and the store in
+//! doubt is the first of it, because numbers are handed on in order. In the meantime nothing of the function can reach the guest
+//! that came after the store: completions and interrupts are TLPs of the same stream, behind it. What the new card does on its
+//! own, signal every vector once, may let the guest look too early: it finds what it would find if the write were still on its
+//! way. To make the store twice is the same as to make it once, as the guest gets its memory back only by something that comes
+//! behind it: a completion entry, the end of a reset, or an unmap, after which the store is denied. If the lender's ledger is
+//! gone as well, the function was reset, and its guest reads no data before it has begun anew; a half-written buffer is then
+//! what a device leaves that loses its power.
+//!
+//! Bytes are stored in ascending order of addresses, so that a half-made store of a completion entry lacks its end, where the
+//! phase bit is.
+//!
+//! Maps without a descriptor, which could be reached by messages only, are not granted: no guest's memory comes so.
+
+use std::rc::Rc;
+
+use base::ids::DomainId;
+use base::ledger::{Journal, PAGE_SIZE, Pages};
+use fabric::{AccessKind, GrantTable, Rights};
+use host::vfio_user::{DMA_END, DescriptorId, DmaMapping, MapId, Session};
+use link::Port;
+use pcie::{CompletionStatus, MemoryRequest};
+
+use crate::cells::EdgeGauges;
+use crate::transaction::{self, FUNCTION, HOST};
+
+/// Where the function's interrupts go: the last page of the aperture, which no guest can map.
+pub(super) const DOORBELL: u64 = DMA_END;
+
+/// The memory of guests, by the descriptors that the agent keeps.
+pub trait GuestMemory {
+    /// Copies from `offset` of a descriptor to all of `out`. False if that cannot be accessed.
+    fn read(&self, loan: usize, descriptor: DescriptorId, offset: u64, out: &mut [u8]) -> bool;
+
+    /// Copies `bytes` to `offset` of a descriptor, in ascending order of addresses. False if that cannot be accessed: nothing was
+    /// written then.
+    fn write(&self, loan: usize, descriptor: DescriptorId, offset: u64, bytes: &[u8]) -> bool;
+}
+
+/// What lies behind a grant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Memory {
+    Doorbell,
+    Guest {
+        descriptor: DescriptorId,
+        /// Where the map begins in it.
+        offset: u64,
+    },
+}
+
+/// What a function reaches of this node: the memory that its guest has mapped, and the doorbell.
+pub(super) struct Reach<'m> {
+    loan: usize,
+    memory: Option<Rc<dyn GuestMemory + 'm>>,
+    grants: GrantTable<Memory>,
+    /// Where the map of each number begins, if it is granted.
+    granted: Vec<Option<u64>>,
+    journal: Journal<'m>,
+    pages: Pages<'m>,
+    gauges: &'m EdgeGauges,
+}
+
+impl<'m> Reach<'m> {
+    pub(super) fn new(
+        loan: usize,
+        domain: DomainId,
+        pages: Pages<'m>,
+        journal: Journal<'m>,
+        gauges: &'m EdgeGauges,
+    ) -> Self {
+        let mut grants = GrantTable::new(domain);
+        let rights = Rights { read: false, write: true };
+        grants.grant(FUNCTION, DOORBELL, PAGE_SIZE as u64, rights, Memory::Doorbell);
+        Self { loan, memory: None, grants, granted: Vec::new(), journal, pages, gauges }
+    }
+
+    pub(super) fn set_memory(&mut self, memory: Rc<dyn GuestMemory + 'm>) {
+        self.memory = Some(memory);
+    }
+
+    /// Grants what a new card has found mapped.
+    pub(super) fn rebuild(&mut self, session: &Session<'m>) {
+        session.maps().for_each(|(map, mapping)| self.grant(map, &mapping));
+    }
+
+    /// Follows the changes of the guest's maps.
+    pub(super) fn follow(&mut self, session: &mut Session<'m>) {
+        let Some(first) = session.poll_map() else { return };
+        let changes: Vec<_> =
+            core::iter::once(first).chain(core::iter::from_fn(|| session.poll_map())).collect();
+        // One that is gone may have made room for one that came.
+        changes.iter().for_each(|(map, _)| self.revoke(*map));
+        for (map, mapping) in &changes {
+            if let Some(mapping) = mapping {
+                self.grant(*map, mapping);
+            }
+        }
+    }
+
+    fn grant(&mut self, map: MapId, mapping: &DmaMapping) {
+        let Some(descriptor) = mapping.descriptor else { return };
+        let index = usize::from(map.0);
+        if self.granted.len() <= index {
+            self.granted.resize(index + 1, None);
+        }
+        self.granted[index] = Some(mapping.start);
+        let rights = Rights { read: mapping.readable, write: mapping.writable };
+        let memory = Memory::Guest { descriptor, offset: mapping.offset };
+        self.grants.grant(FUNCTION, mapping.start, mapping.len, rights, memory);
+    }
+
+    fn revoke(&mut self, map: MapId) {
+        if let Some(start) = self.granted.get_mut(usize::from(map.0)).and_then(Option::take) {
+            self.grants.revoke(FUNCTION, start);
+        }
+    }
+
+    /// The function writes. Returns the vector, if that is an interrupt.
+    pub(super) fn write(&mut self, request: &MemoryRequest, payload: &[u8]) -> Option<u32> {
+        let (address, len) = request.byte_range();
+        let granted = self.grants.check(request.requester, AccessKind::Write, address, len.max(1));
+        let bytes = payload.get(request.padding()..request.padding() + len);
+        let (Ok(granted), Some(bytes)) = (granted, bytes) else {
+            self.gauges.denied_accesses.add(1);
+            return None;
+        };
+        let vector = bytes.try_into().map(u32::from_le_bytes).ok();
+        let is_sensible = granted.memory != Memory::Doorbell || vector.is_some();
+        if request.poisoned || !request.is_contiguous() || !is_sensible {
+            self.gauges.malformed_tlps.add(1);
+            return None;
+        }
+        match granted.memory {
+            Memory::Doorbell => return vector,
+            Memory::Guest { .. } if len == 0 => {}
+            Memory::Guest { descriptor, offset } => self.store(descriptor, offset + granted.offset, bytes),
+        }
+        None
+    }
+
+    /// Makes a store. See the module for the commit.
+    fn store(&self, descriptor: DescriptorId, offset: u64, bytes: &[u8]) {
+        self.journal.commit();
+        let memory = self.memory.as_ref();
+        if !memory.is_some_and(|memory| memory.write(self.loan, descriptor, offset, bytes)) {
+            self.gauges.denied_accesses.add(1);
+        }
+    }
+
+    /// The function reads.
+    pub(super) fn read(&mut self, port: &mut Port<'m>, request: &MemoryRequest, max_payload: usize) {
+        let mut bytes = [0; PAGE_SIZE];
+        let (address, len) = request.byte_range();
+        let found = self.load(request, address, &mut bytes[..len]);
+        if !found {
+            self.gauges.denied_accesses.add(1);
+            return transaction::fail_read(port, request, HOST, CompletionStatus::UnsupportedRequest);
+        }
+        let read = |out: &mut [u8]| out.copy_from_slice(&bytes[..out.len()]);
+        transaction::complete_copied(port, &self.pages, request, HOST, max_payload, read);
+    }
+
+    fn load(&self, request: &MemoryRequest, address: u64, out: &mut [u8]) -> bool {
+        let granted = self.grants.check(request.requester, AccessKind::Read, address, out.len().max(1));
+        match (granted.map(|granted| (granted.memory, granted.offset)), &self.memory) {
+            (Ok((Memory::Guest { .. }, _)), _) if out.is_empty() => true,
+            (Ok((Memory::Guest { descriptor, offset }, into)), Some(memory)) => {
+                memory.read(self.loan, descriptor, offset + into, out)
+            }
+            _ => false,
+        }
+    }
+}

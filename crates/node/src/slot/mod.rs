@@ -1,0 +1,288 @@
+//! A borrowed function as a slot of a virtual machine: TLPs on one side, a vfio-user session on the other.
+//!
+//! The guest's accesses to registers become TLPs through the window; the function's accesses to memory are checked in the same
+//! kind of table as every other and copied ([`memory`]), its interrupts are writes to a doorbell window of this card, which
+//! programs the function's own vectors with it. What the function looks like is found out once and kept ([`bringup`]); what is
+//! special about NVMe stands in [`nvme`].
+//!
+//! The lender may be silent: then requests fail in their time, in the session. It may come back as a new incarnation: the
+//! function was reset, its vectors and command register are restored, and what was in flight fails. It may end the loan: then the
+//! function is not there any more.
+
+mod bringup;
+mod cells;
+mod memory;
+mod nvme;
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use base::Instant;
+use base::ids::DomainId;
+use base::ledger::{Journal, Pages};
+use fabric::{Rail, Window};
+use host::vfio_user::{DescriptorId, Request, Session, SlotConfigError};
+use host::{Access, AccessError, AccessId};
+use link::{Port, Sink};
+use pcie::{Completion, Header, TlpView};
+
+use crate::cells::{EdgeGauges, LoanCells};
+use crate::requests;
+use crate::transaction::HOST;
+use bringup::Stage;
+pub use cells::SlotCells;
+pub use memory::GuestMemory;
+use memory::Reach;
+
+/// Outputs of one step: keeps the undo log short.
+const OUTPUTS_PER_STEP: usize = 256;
+
+/// A function that a virtual machine borrows.
+pub struct BorrowedSlot<'m> {
+    cells: &'m LoanCells,
+    journal: Journal<'m>,
+    gauges: &'m EdgeGauges,
+    /// Once the function is known.
+    session: Option<Session<'m>>,
+    /// Why the function cannot be shown.
+    unusable: Option<SlotConfigError>,
+    reach: Reach<'m>,
+    /// The way to the function's registers, once there is one.
+    window: Option<Window>,
+    max_payload: usize,
+    /// To be signalled after the commit, each once.
+    signals: VecDeque<DescriptorId>,
+    /// The card is new, and the one before it may have owed signals.
+    owes_signals: bool,
+}
+
+impl<'m> BorrowedSlot<'m> {
+    /// The slot of loan `loan` of a node in domain `domain`.
+    pub fn new(
+        cells: &'m LoanCells,
+        pages: Pages<'m>,
+        journal: Journal<'m>,
+        loan: usize,
+        domain: DomainId,
+    ) -> Self {
+        let mut slot = Self {
+            cells,
+            journal,
+            gauges: &cells.edge,
+            session: None,
+            unusable: None,
+            reach: Reach::new(loan, domain, pages, journal, &cells.edge),
+            window: None,
+            max_payload: 0,
+            signals: VecDeque::new(),
+            owes_signals: true,
+        };
+        if cells.slot.probed.get() != 0 {
+            slot.recognise();
+        }
+        slot
+    }
+
+    /// The session, once the function is known.
+    pub fn session(&self) -> Option<&Session<'m>> {
+        self.session.as_ref()
+    }
+
+    pub(crate) fn session_mut(&mut self) -> Option<&mut Session<'m>> {
+        self.session.as_mut()
+    }
+
+    /// Whether the function is known and set up.
+    pub fn is_ready(&self) -> bool {
+        self.session.is_some() && self.stage() == Stage::Running
+    }
+
+    /// Why the function cannot be shown, if so.
+    pub fn unusable(&self) -> Option<SlotConfigError> {
+        self.unusable
+    }
+
+    /// Accesses of the function to its guest's memory go there from now on.
+    pub(crate) fn set_memory(&mut self, memory: Rc<dyn GuestMemory + 'm>) {
+        self.reach.set_memory(memory);
+    }
+
+    /// The lender's domain is known: accesses lead there.
+    pub(crate) fn set_peer(&mut self, domain: DomainId, max_payload: usize) {
+        self.window = Some(Window { domain, rail: Rail::default(), requester: HOST });
+        self.max_payload = max_payload;
+    }
+
+    /// A client has connected. It finds the function as after a reset.
+    pub(crate) fn open(&mut self, now: Instant, is_lent: bool) {
+        if let Some(session) = self.session.as_mut().filter(|session| session.is_idle()) {
+            session.open(now);
+            session.set_present(now, is_lent);
+        }
+    }
+
+    /// The client has gone: the function is reset, so that nothing of it goes on.
+    pub(crate) fn closed(&mut self, now: Instant) {
+        let Some(session) = self.session.as_mut().filter(|session| !session.is_idle()) else { return };
+        session.closed(now);
+        // It takes most of the undo log, and what follows is whole by itself.
+        self.journal.commit();
+        self.signals.clear();
+        self.drain();
+        self.reset_unasked();
+    }
+
+    /// The function is there, or not.
+    pub(crate) fn set_present(&mut self, now: Instant, present: bool) {
+        if let Some(session) = &mut self.session {
+            session.set_present(now, present);
+        }
+    }
+
+    /// The next descriptor that is to be signalled.
+    pub(crate) fn poll_signal(&mut self) -> Option<DescriptorId> {
+        self.signals.pop_front()
+    }
+
+    /// Moves requests from session and bring-up to the stream. True if there may be more, which is then for the next step.
+    pub(crate) fn pump(&mut self, now: Instant, port: &mut Port<'m>, open: bool) -> bool {
+        if core::mem::take(&mut self.owes_signals)
+            && let Some(session) = &mut self.session
+        {
+            session.signal_all();
+        }
+        self.drain();
+        let more = self.pump_requests(now, port, open);
+        self.drain();
+        more
+    }
+
+    fn pump_requests(&mut self, now: Instant, port: &mut Port<'m>, open: bool) -> bool {
+        let Some(window) = self.window.filter(|_| open) else { return false };
+        for _ in 0..OUTPUTS_PER_STEP {
+            if !requests::has_room(port) || !self.issue_next(now, port, &window) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Queues the next request. False if there is none.
+    fn issue_next(&mut self, now: Instant, port: &mut Port<'m>, window: &Window) -> bool {
+        if self.stage() != Stage::Running {
+            return self.bring_up(now, port, window);
+        }
+        let Some(session) = &mut self.session else { return false };
+        if let Some((vector, enabled)) = session.poll_vector() {
+            self.program_vector(port, window, vector, enabled);
+            return true;
+        }
+        let Some(request) = session.poll_request() else { return false };
+        self.issue(now, port, window, request);
+        true
+    }
+
+    fn issue(&mut self, now: Instant, port: &mut Port<'m>, window: &Window, request: Request) {
+        let access = match request {
+            Request::Write { bar, offset, bytes } => {
+                let bytes = bytes.as_slice();
+                if !self.is_nvme() || nvme::write(&self.cells.slot, self.journal, bar, offset, bytes) {
+                    let written = requests::write(port, window, bar, offset, bytes);
+                    written.expect("BARs that cannot be reached are not shown");
+                }
+                return;
+            }
+            Request::Read { id, bar, offset, len } => Access::Read { id, bar, offset, len },
+            Request::ConfigRead { id, register } => Access::ConfigRead { id, register },
+            Request::ConfigWrite { id, register, value, byte_enables } => {
+                Access::ConfigWrite { id, register, value, byte_enables }
+            }
+            Request::Reset { id, .. } => return self.reset_for(now, id),
+        };
+        requests::issue(now, port, window, access).expect("BARs that cannot be reached are not shown");
+    }
+
+    /// Takes what the session has for this card alone.
+    fn drain(&mut self) {
+        let Some(session) = &mut self.session else { return };
+        self.reach.follow(session);
+        while let Some(descriptor) = session.poll_signal() {
+            push_signal(&mut self.signals, descriptor);
+        }
+        // Nothing is read by message, so nothing has ended.
+        while session.poll_transfer().is_some() {}
+    }
+
+    /// Requests without completion in time, and what waits otherwise.
+    pub(crate) fn handle_timeout(&mut self, now: Instant, port: &mut Port<'m>) {
+        while let Some(id) = requests::poll_timed_out(now, port, self.gauges) {
+            self.answered(now, id, Err(AccessError::Timeout));
+        }
+        if let Some(session) = &mut self.session {
+            session.handle_timeout(now);
+        }
+    }
+
+    /// When `handle_timeout` is to be called.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        let session = self.session.as_ref().and_then(Session::poll_timeout);
+        [session, self.retry_at()].into_iter().flatten().min()
+    }
+
+    fn completion(&mut self, now: Instant, port: &mut Port<'m>, completion: &Completion, payload: &[u8]) {
+        if let Some((id, result)) = requests::completed(port, self.gauges, completion, payload) {
+            self.answered(now, id, result);
+        }
+    }
+
+    fn answered(&mut self, now: Instant, id: AccessId, result: Result<&[u8], AccessError>) {
+        if bringup::is_own(id) {
+            return self.brought(now, id, result);
+        }
+        let is_nvme = self.is_nvme();
+        let Some(session) = &mut self.session else { return };
+        let mut copy = [0; base::INLINE_MAX];
+        let place = session.bar_read(id).filter(|_| is_nvme);
+        let result = match (result, place) {
+            (Ok(bytes), Some((bar, offset))) if bytes.len() <= copy.len() => {
+                let copy = &mut copy[..bytes.len()];
+                copy.copy_from_slice(bytes);
+                nvme::read(&self.cells.slot, bar, offset, copy);
+                Ok(&*copy)
+            }
+            (result, _) => result,
+        };
+        session.handle_done(now, id, result);
+    }
+
+    fn memory_write(&mut self, request: &pcie::MemoryRequest, payload: &[u8]) {
+        let Some(vector) = self.reach.write(request, payload) else { return };
+        let Some(session) = &mut self.session else { return };
+        // Greater ones are no vectors either.
+        let vector = u16::try_from(vector).unwrap_or(u16::MAX);
+        if let Some(descriptor) = session.interrupt(vector) {
+            push_signal(&mut self.signals, descriptor);
+        }
+    }
+}
+
+impl<'m> Sink<'m> for BorrowedSlot<'m> {
+    fn accept(&mut self, now: Instant, port: &mut Port<'m>, tlp: &TlpView<'_>) {
+        match tlp.header() {
+            Header::MemoryWrite(request) => self.memory_write(&request, tlp.payload()),
+            Header::MemoryRead(request) => self.reach.read(port, &request, self.max_payload),
+            Header::Completion(completion) => self.completion(now, port, &completion, tlp.payload()),
+            Header::ConfigRead(request) | Header::ConfigWrite(request) => {
+                requests::refuse_config(port, self.gauges, &request);
+            }
+            Header::Message(_) => self.gauges.malformed_tlps.add(1),
+        }
+    }
+}
+
+/// A descriptor that waits to be signalled need not wait twice, so that there are never more than a guest has vectors.
+fn push_signal(signals: &mut VecDeque<DescriptorId>, descriptor: DescriptorId) {
+    if !signals.contains(&descriptor) {
+        signals.push_back(descriptor);
+    }
+}
