@@ -141,23 +141,68 @@ impl Borrower {
     }
 }
 
+/// A running `causeway borrow --vm`.
+pub struct Slot {
+    /// The node's process.
+    pub process: Process,
+    /// The socket's path, the same inside and outside of the machine.
+    pub socket: PathBuf,
+}
+
+impl Slot {
+    /// Starts it as node `name` and waits until a virtual machine may connect.
+    pub fn start_as(machine: &Machine, name: &str, line: &str, arguments: &[&str]) -> Result<Self, Error> {
+        let socket = borrower_socket(machine, name);
+        let mut process = machine.spawn(name, slot_command(machine, name, line, arguments)?)?;
+        let printed = process.wait_line("its slot", START_TIMEOUT, |line| line.starts_with("vfio-user:"))?;
+        let expected = format!("vfio-user:{}", socket.display());
+        if printed == expected {
+            return Ok(Self { process, socket });
+        }
+        Err(Error::unexpected(format!("the borrower printed {printed}, not {expected}")))
+    }
+
+    /// The device, as QEMU has it in JSON, at one of its root ports.
+    pub fn device(&self, id: &str, port: &str) -> Value {
+        serde_json::json!({
+            "driver": "vfio-user-pci", "id": id, "bus": port,
+            "socket": { "type": "unix", "path": self.socket.to_string_lossy() },
+        })
+    }
+}
+
+/// `causeway borrow --vm` as node `name`, the line in a file.
+pub fn slot_command(machine: &Machine, name: &str, line: &str, arguments: &[&str]) -> Result<Command, Error> {
+    borrow_command_to(machine, name, line, "--vm", arguments)
+}
+
 /// Where [`Borrower`] `name` has its edge.
 pub fn borrower_socket(machine: &Machine, name: &str) -> PathBuf {
     machine.dir().join(format!("{name}.sock"))
 }
 
-/// `causeway borrow` as node `name`, the line in a file.
+/// `causeway borrow --nbd` as node `name`, the line in a file.
 pub fn borrow_command(
     machine: &Machine,
     name: &str,
     line: &str,
     arguments: &[&str],
 ) -> Result<Command, Error> {
+    borrow_command_to(machine, name, line, "--nbd", arguments)
+}
+
+fn borrow_command_to(
+    machine: &Machine,
+    name: &str,
+    line: &str,
+    edge: &str,
+    arguments: &[&str],
+) -> Result<Command, Error> {
     let line_file = machine.dir().join(format!("{name}.line"));
     std::fs::write(&line_file, line).map_err(Error::io(format!("cannot write {}", line_file.display())))?;
     let mut command = machine.command(binary()?);
     command.arg("borrow").arg(format!("@{}", line_file.display()));
-    command.arg("--nbd").arg(borrower_socket(machine, name)).args(["--name", name]);
+    command.arg(edge).arg(borrower_socket(machine, name)).args(["--name", name]);
     command.arg("--state-dir").arg(machine.dir().join("state").join(name)).args(arguments);
     Ok(command)
 }

@@ -100,6 +100,7 @@ impl serve::Observer for Measure {
             | AgentEvent::Tenant { .. }
             | AgentEvent::Overtaken(_)
             | AgentEvent::GivenBack { .. }
+            | AgentEvent::Unusable { .. }
             | AgentEvent::Persist { .. } => {}
         }
         Ok(())

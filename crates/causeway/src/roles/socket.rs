@@ -1,12 +1,12 @@
 //! The listening sockets of edges.
 
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
-use io::users::{group_id, user_id};
+use ::io::users::{group_id, user_id};
 use rustix::fs::{Gid, Mode, Uid};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -54,7 +54,7 @@ impl Ids {
 }
 
 /// At no time may anybody connect who is not to: a socket is made with the rights that it has before it is bound.
-fn bind_for(path: &Path, access: &SocketAccess, ids: &Ids) -> io::Result<UnixListener> {
+fn bind_for(path: &Path, access: &SocketAccess, ids: &Ids) -> std::io::Result<UnixListener> {
     let socket: OwnedFd =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     rustix::fs::fchmod(&socket, Mode::empty())?;
