@@ -74,6 +74,7 @@ fn config(end: End) -> CardConfig {
         group: Group(7),
         generation: LoanGeneration(0),
         tenancy: Tenancy { number: 1, node: NodeId(End::Borrower as u64 + 1) },
+        life: 0,
         role,
     };
     CardConfig {

@@ -6,6 +6,8 @@
 mod access;
 mod hide;
 mod run;
+mod slot;
+mod slots;
 mod source;
 mod values;
 
@@ -19,6 +21,7 @@ use crate::line::{FunctionName, LineArgument};
 pub use access::{SocketAccess, mode as socket_mode};
 pub use hide::hide_line;
 pub use run::{print, run};
+pub use slot::SlotName;
 pub use source::Source;
 pub use values::{ByteSize, Listen, NodeName, ValueError, check_socket_path, socket_path};
 
@@ -64,6 +67,10 @@ pub enum Command {
     Status(StatusArgs),
     /// Change what a function that is lent on this machine may do
     Limit(LimitArgs),
+    /// Attach a function to a slot of a virtual machine that a node on this machine knows
+    Attach(AttachArgs),
+    /// Take the function out of a slot, in order if the guest lets go of it
+    Detach(DetachArgs),
     /// Print what QEMU is to be started with for borrowed functions
     QemuArgs(QemuArgs),
     /// See a borrowed drive survive loss, a cut rail and killed processes, on this machine alone
@@ -208,6 +215,31 @@ pub struct LimitArgs {
     /// Most bytes read and written a second [default: no limit]
     #[arg(long, value_name = "N")]
     pub bytes_per_s: Option<u64>,
+    /// The node to tell; needed where several run
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<NodeName>,
+}
+
+/// `causeway attach`.
+#[derive(Debug, Args)]
+pub struct AttachArgs {
+    /// The line that `causeway lend` printed; `-` reads it from standard input, `@FILE` from a file
+    #[arg(value_name = "LINE|-|@FILE")]
+    pub line: LineArgument,
+    /// Where to
+    #[arg(value_name = "DOMAIN/SLOT")]
+    pub slot: SlotName,
+    /// The node to tell; needed where several run
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<NodeName>,
+}
+
+/// `causeway detach`.
+#[derive(Debug, Args)]
+pub struct DetachArgs {
+    /// Of which slot
+    #[arg(value_name = "DOMAIN/SLOT")]
+    pub slot: SlotName,
     /// The node to tell; needed where several run
     #[arg(long, value_name = "NAME")]
     pub name: Option<NodeName>,

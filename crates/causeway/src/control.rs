@@ -44,8 +44,56 @@ pub enum Request {
         #[serde(default)]
         bytes_per_s: Option<u64>,
     },
+    /// Attach a function to a slot.
+    Attach {
+        /// `DOMAIN/SLOT`.
+        slot: String,
+        /// The function's line, with its key.
+        line: String,
+    },
+    /// Take out of a slot what is attached to it.
+    Detach {
+        /// `DOMAIN/SLOT`.
+        slot: String,
+    },
+    /// How a slot is doing.
+    Slot {
+        /// `DOMAIN/SLOT`.
+        slot: String,
+    },
     /// End in order, as on SIGTERM.
     Stop,
+}
+
+/// How a slot is doing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlotReport {
+    /// In short.
+    pub state: SlotState,
+    /// What the virtual machine connects to.
+    pub edge: String,
+    /// What plugs it in, where the node cannot.
+    pub plug: Option<String>,
+    /// What takes it out, where the node cannot.
+    pub unplug: Option<String>,
+    /// What went wrong last.
+    pub trouble: Option<String>,
+}
+
+/// How a slot is doing, in short.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SlotState {
+    /// Nothing is attached.
+    Vacant,
+    /// The lender has not answered yet.
+    Attaching,
+    /// The function can be used.
+    Attached,
+    /// The guest is to let go of it.
+    Leaving,
+    /// It is being given back.
+    Returning,
 }
 
 /// How a rail is treated. Each ratio is in parts per million of its frames; all zero is as it should be.
@@ -76,6 +124,11 @@ pub enum Response {
     Status {
         /// How it is doing.
         status: Box<Status>,
+    },
+    /// To whatever is about a slot.
+    Slot {
+        /// How it is doing.
+        slot: SlotReport,
     },
     /// Done as asked.
     Done,

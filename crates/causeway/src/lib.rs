@@ -22,6 +22,7 @@ mod logging;
 pub mod nbd_client;
 mod page;
 mod qemu_args;
+mod qmp;
 mod rack;
 pub mod roles;
 mod sim_command;

@@ -15,6 +15,7 @@
 
 pub mod drive;
 mod file;
+pub mod slot;
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};

@@ -39,6 +39,10 @@ pub(crate) enum ToCard {
     Tenancy { loan: usize, number: u64, node: u64 },
     /// Give everything back, in order.
     ShutDown,
+    /// Give back what this loan has borrowed.
+    GiveBack { loan: usize },
+    /// A virtual machine takes a function out, or puts it in: whether it answers.
+    Present { loan: usize, is_present: bool },
     /// What the agent keeps for a slot, by these ids: comes with as many descriptors.
     Descriptors { loan: usize, ids: Vec<u32> },
     /// Every descriptor that a predecessor knew was told: a card with slots begins after this.
@@ -124,6 +128,8 @@ impl Message for ToCard {
             Self::Grow { drive, .. } => (4, *drive, 0),
             Self::Persisted { drive, .. } => (5, *drive, 0),
             Self::ShutDown => (6, 0, 0),
+            Self::GiveBack { loan } => (13, *loan, 0),
+            Self::Present { loan, .. } => (14, *loan, 0),
             Self::Descriptors { loan, ids } => (7, *loan, ids.first().map_or(0, |id| *id as usize)),
             Self::Begin => (8, 0, 0),
             Self::Taken { loan, .. } => (9, *loan, 0),

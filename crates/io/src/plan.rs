@@ -110,6 +110,7 @@ pub(crate) struct LoanPlan {
     pub(crate) generation: u32,
     /// Number and node of the tenancy.
     pub(crate) tenancy: (u64, u64),
+    pub(crate) life: u32,
     pub(crate) role: RolePlan,
 }
 
@@ -306,6 +307,7 @@ impl LoanPlan {
             group: Group(self.group),
             generation: LoanGeneration(self.generation),
             tenancy: Tenancy { number: self.tenancy.0, node: NodeId(self.tenancy.1) },
+            life: self.life,
             role,
         }
     }

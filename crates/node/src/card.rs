@@ -177,6 +177,7 @@ impl<'m> Card<'m> {
         let Ledger { journal, root } = memory.ledger::<NodeCells>(hook, config.rules);
         let restored = journal.roll_back();
         root.gauges.rolled_back.set(restored as u64);
+        config.loans.iter().zip(&root.loans).for_each(|(loan, cells)| cells.begin_life(journal, loan.life));
         let drives: Vec<_> = (config.drives.iter().zip(&root.drives).enumerate())
             .map(|(index, (drive, cells))| Drive::new(index, cells, journal, drive.clone(), &config.loans))
             .collect();
@@ -418,14 +419,12 @@ impl<'m> Card<'m> {
 
     /// Gives everything borrowed back: flushes, shuts the functions down, then says goodbye.
     pub fn shut_down(&mut self, now: Instant) {
-        self.step_each(now, |loan| {
-            loan.closing = true;
-            match &mut loan.end {
-                End::Borrowed(drive) => drive.driver.shutdown(now),
-                End::Slot(slot) => slot.set_present(now, false),
-                End::Lent(_) => {}
-            }
-        });
+        self.step_each(now, |loan| loan.begin_closing(now));
+    }
+
+    /// Gives what one loan has borrowed back, in the same way.
+    pub fn give_back(&mut self, now: Instant, loan: usize) {
+        self.step_one(now, loan, |card| card.loans[loan].begin_closing(now));
     }
 
     /// Whether a request or a TLP is out whose answer is awaited: the driver spins longer then.

@@ -1,4 +1,4 @@
-use base::ledger::{Cell, Counter, PageCells};
+use base::ledger::{Cell, Counter, Journal, PageCells};
 use device::nvme::{NvmeCells, SubsystemCells};
 use host::nbd::ServerCells;
 use host::nvme::DriverCells;
@@ -52,6 +52,36 @@ pub struct LoanCells {
     pub tenancy: Cell<u64>,
     /// For the agent to read.
     pub edge: EdgeGauges,
+    /// Which [`crate::LoanConfig::life`] all of this belongs to; [`CLEARING`] while an earlier one is forgotten.
+    pub life: Cell<u64>,
+}
+
+/// No life of a loan.
+const CLEARING: u64 = u64::MAX;
+
+impl LoanCells {
+    /// Forgets whatever does not belong to this life.
+    pub(crate) fn begin_life(&self, journal: Journal<'_>, life: u32) {
+        if self.life.get() == u64::from(life) {
+            return;
+        }
+        self.life.set(journal, CLEARING);
+        journal.commit();
+        journal.clear(&self.channel);
+        // Lenders answer only greater attempts of an incarnation.
+        self.channel.skip_attempts(journal, u64::from(life) << 32);
+        self.pages.clear(journal);
+        journal.clear(&self.controller);
+        journal.clear(&self.driver);
+        journal.clear(&self.server);
+        journal.clear(&self.session);
+        journal.clear(&self.slot);
+        self.peers.iter().for_each(|peer| peer.set(journal, Address::default()));
+        self.tenancy.set(journal, 0);
+        journal.clear(&self.edge);
+        self.life.set(journal, life.into());
+        journal.commit();
+    }
 }
 
 /// The address of a peer on a rail, as the driver of the card wrote it: opaque here. All zeroes: unknown.

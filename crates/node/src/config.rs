@@ -47,8 +47,17 @@ pub struct LoanConfig {
     pub generation: LoanGeneration,
     /// Of a lender: who has used the function last, as the agent has made durable.
     pub tenancy: Tenancy,
+    /// Counts up whenever the place of the loan is given to another one: what the ledger has of earlier ones is forgotten.
+    pub life: u32,
     /// Which side.
     pub role: LoanRole,
+}
+
+impl LoanConfig {
+    /// Whether this is a place without a loan.
+    pub(crate) fn is_vacant(&self) -> bool {
+        matches!(&self.role, LoanRole::Borrow { peers, .. } if peers.is_empty())
+    }
 }
 
 /// What a node does with a loan.
@@ -65,7 +74,7 @@ pub enum LoanRole {
     },
     /// Borrows one.
     Borrow {
-        /// The lender's address on each rail.
+        /// The lender's address on each rail. None: the place is vacant, and nothing happens there.
         peers: Vec<Address>,
         /// How long a request of the edge may wait for the drive.
         io_timeout: Duration,

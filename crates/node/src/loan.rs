@@ -126,6 +126,9 @@ impl<'m> Loan<'m> {
             may_transmit: true,
             deadline: StdCell::new(None),
         };
+        if config.is_vacant() {
+            loan.channel.close(now);
+        }
         loan.meet_peer();
         loan.inform();
         loan
@@ -245,6 +248,16 @@ impl<'m> Loan<'m> {
         let cost = function.controller.peek_media();
         self.may_have_media = cost.is_some();
         cost
+    }
+
+    /// What is borrowed is flushed, its function shut down; then the channel closes.
+    pub(crate) fn begin_closing(&mut self, now: Instant) {
+        self.closing = true;
+        match &mut self.end {
+            End::Borrowed(drive) => drive.driver.shutdown(now),
+            End::Slot(slot) => slot.set_present(now, false),
+            End::Lent(_) => {}
+        }
     }
 
     /// Something may have changed: everybody asks again.
@@ -465,6 +478,7 @@ fn channel_config(card: &CardConfig, loan: &LoanConfig) -> ChannelConfig {
     // A borrower uses as many rails as it knows addresses of its lender.
     let rails = match &loan.role {
         LoanRole::Lend { .. } => &card.rails[..],
+        LoanRole::Borrow { peers, .. } if peers.is_empty() => &card.rails[..1],
         LoanRole::Borrow { peers, .. } => &card.rails[..peers.len().min(card.rails.len())],
     };
     let max_payload = if rails.iter().all(|&frame| frame >= 8192) { 4096 } else { 1024 };

@@ -502,6 +502,7 @@ impl<'w> World<'w> {
             group: Group(index as u32 + 1),
             generation: LoanGeneration(0),
             tenancy: loan.tenancy,
+            life: 0,
             role: if node == LENDER {
                 let (drive, controller) =
                     if self.common.is_some() { (0, index as u16 + 1) } else { (index, 0) };

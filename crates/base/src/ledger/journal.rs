@@ -2,6 +2,8 @@ use core::cell::UnsafeCell;
 use core::marker::PhantomData;
 use core::ptr;
 
+use zerocopy::FromBytes;
+
 use crate::rules::{Rule, RuleSet};
 
 /// Entries of the undo log: the most words one step may change.
@@ -165,6 +167,19 @@ impl<'m> Journal<'m> {
             // SAFETY: `offset_of` has checked that the whole value lies inside the ledger; `old` has room for a part.
             unsafe { ptr::copy_nonoverlapping(target.add(start), old.as_mut_ptr(), part) };
             hook.before_change(offset + start, &old[..part]);
+        }
+    }
+
+    /// Makes `cells` what they were in new memory: all zeroes, without a log. Nothing committed may refer to what is in them, and a
+    /// successor that finds this unfinished does it again. `C` consists of ledger cells and nothing else.
+    pub fn clear<C: FromBytes>(&self, cells: &C) {
+        const WORD: usize = size_of::<u64>();
+        const { assert!(align_of::<C>() >= WORD && size_of::<C>().is_multiple_of(WORD)) };
+        let target = core::ptr::from_ref(cells).cast_mut().cast::<u64>();
+        self.offset_of(target.cast(), size_of::<C>());
+        for word in 0..size_of::<C>() / WORD {
+            // SAFETY: inside of `cells`, which lie in the ledger, as just checked.
+            self.store(unsafe { target.add(word) }, 0);
         }
     }
 

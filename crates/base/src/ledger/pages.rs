@@ -27,6 +27,14 @@ pub struct PageCells {
     references: [Cell<u16>; PAGES],
 }
 
+impl PageCells {
+    /// Makes all pages free, as [`Journal::clear`] does. Their content stays.
+    pub fn clear(&self, journal: Journal<'_>) {
+        journal.clear(&self.slots);
+        journal.clear(&self.references);
+    }
+}
+
 /// A loan's pool of payload pages. A page lives as long as anyone has a reference: the command it belongs to, each
 /// TLP in a replay buffer, a reply that is being sent.
 #[derive(Clone, Copy)]

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use clap::error::ErrorKind;
 
-use super::{BorrowArgs, Cli, Command, LimitArgs, LogFormat, NodeArgs, Output, StatusArgs, hide_line};
+use super::{BorrowArgs, Cli, Command, LimitArgs, LogFormat, NodeArgs, Output, StatusArgs, hide_line, slots};
 use crate::config::Config;
 use crate::control::{ControlError, Request, Response, find, runtime_dir};
 use crate::exit::{Exit, Failure};
@@ -51,6 +51,8 @@ fn dispatch(cli: &Cli) -> Result<(), Failure> {
         Command::Status(args) => show_status(args),
         Command::Limit(args) => limit(args),
         Command::Demo(args) => roles::demo(args),
+        Command::Attach(args) => slots::attach(args, &read_line(&args.line)?),
+        Command::Detach(args) => slots::detach(args),
         Command::QemuArgs(args) => crate::qemu_args::run(args),
         Command::Bench(args) => roles::bench(args),
         Command::Sim(args) => roles::sim(args),
@@ -90,7 +92,7 @@ fn show_status(args: &StatusArgs) -> Result<(), Failure> {
     let status = match client.call(&Request::Status)? {
         Response::Status { status } => status,
         Response::Refused { why } => return Err(Failure::refused(format_args!("the node refused: {why}"))),
-        Response::Done => {
+        Response::Done | Response::Slot { .. } => {
             let why = "no status".to_owned();
             return Err(ControlError::Answer { name: "asked".to_owned(), why }.into());
         }
@@ -113,8 +115,8 @@ fn limit(args: &LimitArgs) -> Result<(), Failure> {
     match client.call(&request)? {
         Response::Done => Ok(()),
         Response::Refused { why } => Err(Failure::refused(format_args!("the node refused: {why}"))),
-        Response::Status { .. } => {
-            let why = "a status".to_owned();
+        Response::Status { .. } | Response::Slot { .. } => {
+            let why = "something else".to_owned();
             Err(ControlError::Answer { name: "asked".to_owned(), why }.into())
         }
     }

@@ -43,10 +43,23 @@
 //! vm_group = "kvm"
 //! vm_mode = "0660"
 //! io_timeout_s = 30
+//!
+//! [[domains]]                         # a virtual machine that functions are attached to while it runs
+//! name = "vm1"
+//! kind = "vm"
+//! qmp = "/run/vm1.qmp"                # without it, `attach` says what to type
+//! remove_after_s = 30                 # a guest that does not let go of a function loses it then
+//!
+//! [[domains.slots]]
+//! name = "disk0"
+//! socket = "/run/causeway/vm1-disk0"  # owner, group and mode as above
+//! bus = "rp1"                         # the port that QMP plugs it into
+//! line_file = "nvme0.line"            # attached from the start, unless somebody has detached it
 //! ```
 //!
 //! Relative paths start at the file's folder.
 
+mod domain;
 mod drive;
 mod error;
 mod raw;
@@ -59,6 +72,7 @@ use std::time::Duration;
 
 use crate::cli::{Listen, NodeName, SocketAccess, Source};
 use crate::line::{FunctionName, Line};
+pub use domain::{Domain, Slot};
 pub use drive::{Function, Layout, Namespace};
 pub(crate) use error::from_toml as toml_problem;
 pub use error::{ConfigError, Problem};
@@ -85,6 +99,8 @@ pub struct Config {
     pub devices: Vec<Device>,
     /// What is borrowed, as presets (generation 0).
     pub loans: Vec<Loan>,
+    /// Virtual machines with slots.
+    pub domains: Vec<Domain>,
 }
 
 /// A path of frames: one local address.

@@ -21,6 +21,32 @@ pub(super) struct Node {
     pub(super) devices: Vec<Spanned<Device>>,
     #[serde(default)]
     pub(super) loans: Vec<Spanned<Loan>>,
+    #[serde(default)]
+    pub(super) domains: Vec<Spanned<Domain>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a domain: [[domains]] with name, kind and slots")]
+pub(super) struct Domain {
+    pub(super) name: Spanned<String>,
+    pub(super) kind: Spanned<String>,
+    pub(super) qmp: Option<Spanned<PathBuf>>,
+    pub(super) remove_after_s: Option<Spanned<i64>>,
+    #[serde(default)]
+    pub(super) slots: Vec<Spanned<Slot>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a slot: [[domains.slots]] with name and socket")]
+pub(super) struct Slot {
+    pub(super) name: Spanned<String>,
+    pub(super) socket: Spanned<PathBuf>,
+    pub(super) owner: Option<Spanned<String>>,
+    pub(super) group: Option<Spanned<String>>,
+    pub(super) mode: Option<Spanned<String>>,
+    pub(super) bus: Option<Spanned<String>>,
+    pub(super) line: Option<Spanned<String>>,
+    pub(super) line_file: Option<Spanned<PathBuf>>,
 }
 
 #[derive(Deserialize)]

@@ -30,22 +30,31 @@ pub(super) fn config(raw: raw::Node, text: &str, path: &Path) -> Result<Config, 
     let rails = check.rails(&raw.rails);
     let devices = check.devices(&raw.devices);
     let loans = check.loans(&raw.loans);
+    let domains = check.domains(&raw.domains);
+    let sockets = raw.loans.iter().flat_map(|loan| [&loan.get_ref().nbd, &loan.get_ref().vm]).flatten();
+    let slots = raw.domains.iter().flat_map(|domain| &domain.get_ref().slots);
+    let sockets = sockets.chain(slots.map(|slot| &slot.get_ref().socket));
+    check.twice("socket", sockets.map(|path| (path.span().start, path.get_ref().display())));
     // Each list has its own limit; together they share one, in which each function counts.
     let lent: usize = devices.iter().map(|device| device.layout.functions()).sum();
+    let lent = lent + domains.iter().map(|domain| domain.slots.len()).sum::<usize>();
     let extra = match raw.loans.get(ENTRIES_MAX.saturating_sub(lent)) {
         Some(extra) => Some(extra.span().start),
         None => raw.devices.last().filter(|_| lent > ENTRIES_MAX).map(|device| device.span().start),
     };
     if let Some(at) = extra {
-        check.wrong(at, format_args!("a node has at most {ENTRIES_MAX} functions and loans together"));
+        check.wrong(at, format_args!("a node has at most {ENTRIES_MAX} functions, loans and slots together"));
     }
-    if raw.devices.is_empty() && raw.loans.is_empty() {
-        check.wrong(text.len(), "this node would do nothing: add [[devices]] to lend or [[loans]] to borrow");
+    if raw.devices.is_empty() && raw.loans.is_empty() && raw.domains.is_empty() {
+        check.wrong(
+            text.len(),
+            "this node would do nothing: add [[devices]] to lend, [[loans]] to borrow, or [[domains]] with slots",
+        );
     }
     match name {
         Some(name) if check.problems.is_empty() => {
             let (insecure, shared_memory) = (raw.insecure, raw.shm.unwrap_or(true));
-            Ok(Config { name, state_dir, insecure, shared_memory, rails, devices, loans })
+            Ok(Config { name, state_dir, insecure, shared_memory, rails, devices, loans, domains })
         }
         _ => Err(check.problems),
     }
@@ -172,15 +181,13 @@ impl Check<'_> {
 
     fn loans(&mut self, raw: &[Spanned<raw::Loan>]) -> Vec<Loan> {
         self.limit("loans", raw);
-        let sockets = raw.iter().flat_map(|loan| [&loan.get_ref().nbd, &loan.get_ref().vm]).flatten();
-        self.twice("socket", sockets.map(|path| (path.span().start, path.get_ref().display())));
         raw.iter().filter_map(|loan| self.loan(loan)).collect()
     }
 
     fn loan(&mut self, raw: &Spanned<raw::Loan>) -> Option<Loan> {
         let at = raw.span().start;
         let raw = raw.get_ref();
-        let line = self.line(at, raw);
+        let line = self.line(at, raw.line.as_ref(), raw.line_file.as_ref());
         let edge = self.edge(at, raw);
         let io_timeout = match &raw.io_timeout_s {
             None => Some(IO_TIMEOUT_DEFAULT_S),
@@ -208,17 +215,8 @@ impl Check<'_> {
                 Some(LoanEdge::Nbd { path: self.socket(nbd)? })
             }
             (None, Some(vm)) => {
-                let text =
-                    |value: &Option<Spanned<String>>| value.as_ref().map(|value| value.get_ref().clone());
-                let mode = match &raw.vm_mode {
-                    None => None,
-                    Some(text) => {
-                        let mode = socket_mode(text.get_ref());
-                        Some(mode.map_err(|error| self.wrong(text.span().start, error)).ok()?)
-                    }
-                };
-                let access = SocketAccess { owner: text(&raw.vm_owner), group: text(&raw.vm_group), mode };
-                Some(LoanEdge::Vm { path: self.socket(vm)?, access })
+                let access = self.access([&raw.vm_owner, &raw.vm_group, &raw.vm_mode]);
+                Some(LoanEdge::Vm { path: self.socket(vm)?, access: access? })
             }
             (Some(_), Some(vm)) => {
                 self.wrong(vm.span().start, "`nbd` and `vm` both say who uses the drive; remove one of them");
@@ -231,8 +229,22 @@ impl Check<'_> {
         }
     }
 
+    /// Who may connect: owner, group and mode.
+    pub(super) fn access(&mut self, raw: [&Option<Spanned<String>>; 3]) -> Option<SocketAccess> {
+        let [owner, group, mode] = raw;
+        let text = |value: &Option<Spanned<String>>| value.as_ref().map(|value| value.get_ref().clone());
+        let mode = match mode {
+            None => None,
+            Some(text) => {
+                let mode = socket_mode(text.get_ref());
+                Some(mode.map_err(|error| self.wrong(text.span().start, error)).ok()?)
+            }
+        };
+        Some(SocketAccess { owner: text(owner), group: text(group), mode })
+    }
+
     /// The path of a socket.
-    fn socket(&mut self, raw: &Spanned<PathBuf>) -> Option<PathBuf> {
+    pub(super) fn socket(&mut self, raw: &Spanned<PathBuf>) -> Option<PathBuf> {
         let joined = self.folder.join(raw.get_ref());
         // What was written decides for relative paths too: the folder's own length counts as well.
         let path = if raw.get_ref().as_os_str().is_empty() { raw.get_ref() } else { &joined };
@@ -240,8 +252,13 @@ impl Check<'_> {
         Some(joined)
     }
 
-    fn line(&mut self, at: usize, raw: &raw::Loan) -> Option<Line> {
-        match (&raw.line, &raw.line_file) {
+    pub(super) fn line(
+        &mut self,
+        at: usize,
+        line: Option<&Spanned<String>>,
+        file: Option<&Spanned<PathBuf>>,
+    ) -> Option<Line> {
+        match (line, file) {
             (Some(line), None) => self.parsed(line),
             (None, Some(file)) => {
                 let read = read_line_file(&self.folder.join(file.get_ref()));

@@ -26,6 +26,9 @@ fn answer(request: Request) -> Response {
         Request::Impair(impairment) if impairment.rail == "left" => Response::Done,
         Request::Impair(impairment) => Response::Refused { why: format!("no rail {}", impairment.rail) },
         Request::Limit { .. } | Request::Stop => Response::Done,
+        Request::Attach { slot, .. } | Request::Detach { slot } | Request::Slot { slot } => {
+            Response::Refused { why: format!("no slot {slot}") }
+        }
     }
 }
 

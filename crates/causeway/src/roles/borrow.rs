@@ -53,14 +53,22 @@ pub(super) fn with_edge(line: &Line, edge: Edge, io_timeout: Duration, insecure:
         insecure,
         generation: 0,
         tenancy: Tenancy::default(),
+        life: 0,
         end: LoanEnd::Borrow { peers: line.addresses().to_vec(), edge, io_timeout },
     }
 }
 
-/// The addresses of the line that has most: a node needs a rail for each.
-pub(super) fn most_addresses(wanted: &[Wanted]) -> Vec<SocketAddr> {
-    let addresses = wanted.iter().map(|wanted| wanted.line.addresses());
-    addresses.max_by_key(|addresses| addresses.len()).unwrap_or_default().to_vec()
+/// Rails of a node that attaches what it does not know yet, if nobody says more.
+const SPARE_RAILS: usize = 2;
+
+/// The addresses of the line that has most: a node needs a rail for each. One that is to attach more later has some in any case.
+pub(super) fn most_addresses<'a>(lines: impl Iterator<Item = &'a Line>, attaches: bool) -> Vec<SocketAddr> {
+    let most = lines.map(Line::addresses).max_by_key(|addresses| addresses.len()).unwrap_or_default();
+    let mut addresses = most.to_vec();
+    if attaches && addresses.len() < SPARE_RAILS {
+        addresses.resize(SPARE_RAILS, (std::net::Ipv4Addr::UNSPECIFIED, 0).into());
+    }
+    addresses
 }
 
 /// Prints each edge once its drive is usable, and ends the node where a loan cannot be had.

@@ -120,6 +120,7 @@ pub(super) fn open(devices: &[Device], state: &StateDir, insecure: bool) -> Resu
                     Some(_) => state.renew_tenancy(&function)?,
                     None => state.tenancy(&function)?,
                 },
+                life: 0,
                 end: LoanEnd::Lend { drive, controller, limit },
             });
         }

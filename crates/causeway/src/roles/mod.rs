@@ -1,9 +1,11 @@
 //! What runs a node: the agent's side of each command, and the card.
 
 mod borrow;
+mod domains;
 mod image;
 mod lend;
 mod load;
+mod monitor;
 mod rails;
 mod report;
 mod serve;
@@ -83,14 +85,19 @@ pub fn node(config: Config) -> Result<(), Failure> {
         config.loans.iter().map(|loan| borrow::Wanted::of_preset(loan, config.insecure)).collect();
     let lent = lend::open(devices, &state, config.insecure)?;
     let first = lent.loans.len();
+    let slots = domains::Domains::lines(&config.domains, &state)?;
     let rails = if config.devices.is_empty() && config.rails.is_empty() {
-        rails::toward(&borrow::most_addresses(&wanted))?
+        let lines = wanted.iter().map(|wanted| &wanted.line).chain(&slots);
+        rails::toward(&borrow::most_addresses(lines, !config.domains.is_empty()))?
     } else {
         rails::listen(&config.rails, &mut state)?
     };
     let lines = lend::lines(&lent.loans, &rails)?;
     let borrowed = wanted.iter().map(borrow::loan).collect::<Result<_, _>>()?;
-    let node = serve::Node::start(config.name, state, rails, lent, borrowed, config.shared_memory, control)?;
+    let domains = domains::Domains::open(config.domains, &state, config.insecure)?;
+    let shared = config.shared_memory;
+    let node =
+        serve::Node::with_domains(config.name, state, rails, lent, borrowed, shared, control, domains)?;
     for line in &lines {
         crate::cli::print(&format!("{line}\n"))?;
     }

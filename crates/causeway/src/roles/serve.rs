@@ -15,6 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use tracing::{debug, info, warn};
 
+use super::domains::Domains;
 use super::{lend, report};
 use crate::cli::NodeName;
 use crate::control::{ControlServer, Impairment, Request, Response, socket_path};
@@ -68,6 +69,7 @@ pub(super) struct Node {
     agent: Agent,
     state: StateDir,
     tenants: Tenants,
+    domains: Domains,
     control: ControlServer,
     /// By drive: what stands for its layout there.
     layouts: Vec<(FunctionName, u64)>,
@@ -93,8 +95,25 @@ impl Node {
         shared_memory: bool,
         control: ControlServer,
     ) -> Result<Self, Failure> {
+        Self::with_domains(name, state, rails, lent, borrowed, shared_memory, control, Default::default())
+    }
+
+    /// The same with slots, whose loans come last.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn with_domains(
+        name: NodeName,
+        state: StateDir,
+        rails: Vec<Rail>,
+        lent: lend::Opened,
+        borrowed: Vec<LoanSpec>,
+        shared_memory: bool,
+        control: ControlServer,
+        (mut domains, slots): (Domains, Vec<LoanSpec>),
+    ) -> Result<Self, Failure> {
         let lend::Opened { drives, layouts, mut loans } = lent;
         loans.extend(borrowed);
+        domains.follow(loans.len());
+        loans.extend(slots);
         if loans.len() > node::MAX_LOANS {
             let most = node::MAX_LOANS;
             return Err(Failure::usage(format!(
@@ -117,6 +136,7 @@ impl Node {
             agent,
             state,
             tenants: Tenants::default(),
+            domains,
             control,
             layouts,
             http,
@@ -144,13 +164,17 @@ impl Node {
                     AgentEvent::GivenBack { loan, .. } => _ = self.returned.insert(*loan),
                     _ => {}
                 }
+                self.domains.handle(event, &mut self.agent, &self.state);
                 if let Err(failure) = observer.handle(event) {
                     self.fail(failure);
                 }
             }
+            let turned = self.domains.turn(&mut self.agent);
+            turned.map_err(|error| Failure::io("the node cannot go on", &error))?;
             self.tenants.make_durable(&self.state, &mut self.agent);
             let (agent, http, stop) = (&mut self.agent, self.http.address(), &mut false);
-            self.control.turn(&mut |request| answer(agent, http, &request, stop));
+            let (domains, state) = (&mut self.domains, &self.state);
+            self.control.turn(&mut |request| answer(agent, domains, state, http, &request, stop));
             if observer.has_done() || *stop {
                 self.begin_end();
             }
@@ -166,7 +190,8 @@ impl Node {
 
     fn wait(&mut self, deadline: Option<Instant>) -> Result<(), Failure> {
         let ends = self.ending.map(|since| since + GIVE_BACK);
-        let deadlines = [deadline, ends, self.agent.poll_timeout(), self.tenants.retry_at];
+        let deadlines =
+            [deadline, ends, self.agent.poll_timeout(), self.tenants.retry_at, self.domains.poll_timeout()];
         let deadline = deadlines.into_iter().flatten().min();
         let timeout = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let timeout = timeout.map(|timeout| Timespec {
@@ -175,7 +200,8 @@ impl Node {
         });
         let (agent, control) = (self.agent.as_fd(), self.control.as_fd());
         let signals = self.signals.as_fd();
-        let mut watched = [agent, control, signals].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let watched = [agent, control, signals].into_iter().chain(self.domains.wake_ups());
+        let mut watched: Vec<_> = watched.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         match rustix::event::poll(&mut watched, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(errno) => Err(Failure::io("cannot wait", &errno.into())),
@@ -213,8 +239,8 @@ impl Node {
     fn borrowed(&self) -> impl Iterator<Item = (usize, &LoanCells)> {
         let loans = self.agent.view().loans().enumerate();
         loans.filter_map(|(index, (loan, cells))| match loan.end {
-            LoanEnd::Borrow { .. } => Some((index, cells)),
-            LoanEnd::Lend { .. } => None,
+            LoanEnd::Borrow { .. } if !loan.is_vacant() => Some((index, cells)),
+            LoanEnd::Borrow { .. } | LoanEnd::Lend { .. } => None,
         })
     }
 
@@ -358,8 +384,18 @@ fn signals() -> std::io::Result<UnixStream> {
     Ok(ours)
 }
 
-fn answer(agent: &mut Agent, http: SocketAddr, request: &Request, stop: &mut bool) -> Response {
+fn answer(
+    agent: &mut Agent,
+    domains: &mut Domains,
+    state: &StateDir,
+    http: SocketAddr,
+    request: &Request,
+    stop: &mut bool,
+) -> Response {
     match request {
+        Request::Attach { slot, line } => domains.attach(slot, line, agent, state),
+        Request::Detach { slot } => domains.detach(slot, agent, state),
+        Request::Slot { slot } => domains.look(slot),
         Request::Status => Response::Status { status: Box::new(report::status(&agent.view(), http)) },
         Request::Impair(impairment) => impair(agent, impairment),
         Request::Limit { function, iops, bytes_per_s } => limit(agent, function, *iops, *bytes_per_s),

@@ -126,6 +126,7 @@ impl Agent {
         if self.shutting_down {
             outbox.push(ToCard::ShutDown);
         }
+        self.returning.iter().for_each(|&loan| outbox.push(ToCard::GiveBack { loan }));
         let card = LiveCard { child, messages: ours, outbox, started: Instant::now() };
         let card = self.card.insert(card);
         self.waiter.register(card.child.as_fd(), token::CARD, Interest::READ)?;

@@ -4,6 +4,7 @@
 //! on: same ledger, same sockets, same files. The agent itself is a value that a role of the program drives: wait
 //! until [`Agent::as_fd`] is readable, then call [`Agent::turn`].
 
+mod attach;
 mod clients;
 mod drives;
 mod life;
@@ -11,6 +12,7 @@ mod neighbours;
 mod slots;
 mod view;
 
+use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::io;
 use std::net::SocketAddr;
@@ -103,6 +105,8 @@ pub struct LoanSpec {
     pub generation: u32,
     /// Of what is lent: who has used it last, as it was made durable.
     pub tenancy: Tenancy,
+    /// How many loans have had this place before.
+    pub life: u32,
     /// Which side, with its resources.
     pub end: LoanEnd,
 }
@@ -120,7 +124,7 @@ pub enum LoanEnd {
     },
     /// Borrows a drive.
     Borrow {
-        /// The lender's addresses, by rail.
+        /// The lender's addresses, by rail. None: the place is vacant, until [`Agent::attach`].
         peers: Vec<SocketAddr>,
         /// Who uses it.
         edge: Edge,
@@ -235,6 +239,8 @@ pub struct Agent {
     accept_at: Option<Instant>,
     images: Images,
     shutting_down: bool,
+    /// Loans that are being given back while the node goes on.
+    returning: BTreeSet<usize>,
 }
 
 mod token {
@@ -278,6 +284,7 @@ impl Agent {
             accept_at: None,
             images,
             shutting_down: false,
+            returning: BTreeSet::new(),
         };
         if let Some(ring) = &agent.ring {
             // SAFETY: the cell lies inside of the mapping, and no card exists yet.
@@ -491,7 +498,11 @@ impl Agent {
                 ToAgent::Nonsense { loan } => self.neighbours.lose(loan, &self.spec.loans[loan]),
                 ToAgent::GivenBack { loan, has_lost } => {
                     self.neighbours.forget(loan);
-                    events.push(AgentEvent::GivenBack { loan, has_lost });
+                    // A vacant place has nothing to give back.
+                    if !self.spec.loans[loan].is_vacant() {
+                        self.given_back(loan);
+                        events.push(AgentEvent::GivenBack { loan, has_lost });
+                    }
                 }
                 ToAgent::LoadEnded { loan, result } => events.push(AgentEvent::LoadEnded(loan, result)),
                 ToAgent::Refused { loan, in_use_by, since_s } => {
@@ -618,6 +629,7 @@ fn loan_plan(loan: &LoanSpec) -> LoanPlan {
         group: loan.group,
         generation: loan.generation,
         tenancy: (loan.tenancy.number, loan.tenancy.node.0),
+        life: loan.life,
         role,
     }
 }

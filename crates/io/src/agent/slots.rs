@@ -89,6 +89,13 @@ impl Slots {
         }
     }
 
+    /// Watches the listening socket of `loan` no longer.
+    pub(super) fn ignore_one(&self, loans: &[LoanSpec], loan: usize, waiter: &Waiter) {
+        if let Some(listener) = loans.get(loan).and_then(listener) {
+            let _ = waiter.deregister(listener.as_fd());
+        }
+    }
+
     fn listeners<'a>(&'a self, loans: &'a [LoanSpec]) -> impl Iterator<Item = (usize, &'a UnixListener)> {
         let open = loans.iter().enumerate().filter(|(loan, _)| self.places[*loan].is_open);
         open.filter_map(|(loan, spec)| Some((loan, listener(spec)?)))
@@ -154,6 +161,21 @@ impl Slots {
         let ids = descriptors.into_iter().map(|descriptor| place.keep(descriptor)).collect();
         place.last = Taken { number, bytes, ids };
         place.tell_last(loan, true)
+    }
+
+    /// Whether a virtual machine is connected.
+    pub(super) fn has_client(&self, loan: usize) -> bool {
+        self.places.get(loan).is_some_and(|place| place.client.is_some())
+    }
+
+    /// Another loan has the place: whatever was kept for the one before is not wanted any more.
+    pub(super) fn renew(&mut self, loan: usize) {
+        if let Some(place) = self.places.get_mut(loan) {
+            if let Some(client) = place.client.take() {
+                hang_up(client.socket.as_fd());
+            }
+            *place = Place::default();
+        }
     }
 
     /// The card needs these no more.

@@ -299,6 +299,13 @@ impl<'m> Driver<'m> {
                     self.slots.shut_down(&mut self.card, self.now);
                     self.card.shut_down(self.now);
                 }
+                (ToCard::GiveBack { loan }, ..) => {
+                    self.slots.end(loan, &mut self.card, self.now);
+                    self.card.give_back(self.now, loan);
+                }
+                (ToCard::Present { loan, is_present }, ..) => {
+                    self.card.slot_set_present(self.now, loan, is_present);
+                }
                 // Of slots.
                 _ => {}
             }

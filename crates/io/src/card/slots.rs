@@ -325,8 +325,13 @@ impl<'m> Slots<'m> {
     }
 
     /// Everything is given back: the machines find their functions gone, and the connections end in order.
-    pub(super) fn shut_down(&mut self, card: &mut Card<'_>, now: Instant) {
-        for &loan in &self.loans {
+    pub(super) fn shut_down(&self, card: &mut Card<'_>, now: Instant) {
+        self.loans.iter().for_each(|&loan| self.end(loan, card, now));
+    }
+
+    /// The function of `loan` goes: what its client still asks for is answered with errors.
+    pub(super) fn end(&self, loan: usize, card: &mut Card<'_>, now: Instant) {
+        if self.loans.contains(&loan) {
             card.slot_set_present(now, loan, false);
             if self.connections[loan].is_some() {
                 card.slot_ended(now, loan);

@@ -136,6 +136,7 @@ fn spec(name: &str, node: u64, socket: RailSocket, end: LoanEnd, life: Life) -> 
         insecure: false,
         generation: 0,
         tenancy: node::Tenancy::default(),
+        life: 0,
         end,
     };
     let rails = vec![Rail { name: "rail0".to_owned(), socket }];

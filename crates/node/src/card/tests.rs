@@ -22,6 +22,7 @@ fn config(node: u64, role: LoanRole) -> CardConfig {
         group: Group(7),
         generation: LoanGeneration(0),
         tenancy: Tenancy { number: 1, node: NodeId(2) },
+        life: 0,
         role,
     };
     let lends = matches!(loan.role, LoanRole::Lend { .. });

@@ -102,6 +102,7 @@ fn card(role: LoanRole) -> CardConfig {
         group: Group(7),
         generation: LoanGeneration(0),
         tenancy: Tenancy { number: 1, node: NodeId(2) },
+        life: 0,
         role,
     };
     CardConfig {

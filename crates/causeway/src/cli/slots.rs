@@ -1,0 +1,72 @@
+//! `causeway attach` and `causeway detach`: they ask the node, and wait until it is so.
+
+use std::time::{Duration, Instant};
+
+use super::{AttachArgs, DetachArgs, NodeName, SlotName};
+use crate::control::{Request, Response, SlotReport, SlotState, find, runtime_dir};
+use crate::exit::Failure;
+use crate::line::Line;
+
+/// How long a lender may take to answer before the command ends without it.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// Between two looks.
+const PAUSE: Duration = Duration::from_millis(50);
+
+pub(super) fn attach(args: &AttachArgs, line: &Line) -> Result<(), Failure> {
+    let request = Request::Attach { slot: args.slot.to_string(), line: line.reveal() };
+    let mut report = ask(args.name.as_ref(), &request)?;
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match report.state {
+            SlotState::Attached => break,
+            SlotState::Vacant => {
+                let why = report.trouble.unwrap_or_else(|| "somebody has detached it".to_owned());
+                return Err(Failure::refused(format!("{}: {why}", args.slot)));
+            }
+            _ if Instant::now() > deadline => {
+                let function = line.function();
+                return Err(Failure::unreachable(format!(
+                    "the lender of {function} does not answer; {slot} keeps it and shows it when it does, \
+                     `causeway detach {slot}` gives it up",
+                    slot = args.slot
+                )));
+            }
+            _ => {}
+        }
+        std::thread::sleep(PAUSE);
+        report = look(args.name.as_ref(), &args.slot)?;
+    }
+    crate::cli::print(&format!("{}\n", report.edge))?;
+    if let Some(typed) = report.plug {
+        crate::cli::print(&format!("in QEMU's monitor: {typed}\n"))?;
+    }
+    Ok(())
+}
+
+pub(super) fn detach(args: &DetachArgs) -> Result<(), Failure> {
+    let mut report = ask(args.name.as_ref(), &Request::Detach { slot: args.slot.to_string() })?;
+    if let Some(typed) = report.unplug.as_ref().filter(|_| report.state == SlotState::Leaving) {
+        crate::cli::print(&format!("in QEMU's monitor: {typed}\n"))?;
+    }
+    // The node bounds how long this takes.
+    while report.state != SlotState::Vacant {
+        std::thread::sleep(PAUSE);
+        report = look(args.name.as_ref(), &args.slot)?;
+    }
+    match report.trouble {
+        Some(trouble) => Err(Failure::failed(format!("{}: {trouble}", args.slot))),
+        None => Ok(()),
+    }
+}
+
+fn look(name: Option<&NodeName>, slot: &SlotName) -> Result<SlotReport, Failure> {
+    ask(name, &Request::Slot { slot: slot.to_string() })
+}
+
+fn ask(name: Option<&NodeName>, request: &Request) -> Result<SlotReport, Failure> {
+    match find(&runtime_dir(), name)?.call(request)? {
+        Response::Slot { slot } => Ok(slot),
+        Response::Refused { why } => Err(Failure::refused(why)),
+        _ => Err(Failure::failed("the node did not say how the slot is doing")),
+    }
+}

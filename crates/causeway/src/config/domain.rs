@@ -1,0 +1,100 @@
+//! Virtual machines with slots.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use toml::Spanned;
+
+use super::raw;
+use super::validate::Check;
+use crate::cli::{NodeName, SocketAccess};
+use crate::line::Line;
+
+/// How long a guest may take to let go of a function, if nothing is said.
+const REMOVE_AFTER: Duration = Duration::from_secs(30);
+
+/// A virtual machine whose slots functions are attached to while it runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Domain {
+    /// Its name.
+    pub name: NodeName,
+    /// QEMU's QMP socket, if slots are to be plugged in and out there.
+    pub qmp: Option<PathBuf>,
+    /// How long a guest may take to let go of a function.
+    pub remove_after: Duration,
+    /// Its slots.
+    pub slots: Vec<Slot>,
+}
+
+/// A place for a function.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Slot {
+    /// Its name, once in its domain.
+    pub name: NodeName,
+    /// Where its vfio-user socket lies while something is attached.
+    pub socket: PathBuf,
+    /// Who may connect.
+    pub access: SocketAccess,
+    /// The port that QMP plugs it into.
+    pub bus: Option<String>,
+    /// What is attached as long as nobody says otherwise.
+    pub preset: Option<Line>,
+}
+
+impl Check<'_> {
+    pub(super) fn domains(&mut self, raw: &[Spanned<raw::Domain>]) -> Vec<Domain> {
+        let names = raw.iter().map(|domain| &domain.get_ref().name);
+        self.twice("domain", names.map(|name| (name.span().start, name.get_ref())));
+        raw.iter().filter_map(|domain| self.domain(domain)).collect()
+    }
+
+    fn domain(&mut self, raw: &Spanned<raw::Domain>) -> Option<Domain> {
+        let at = raw.span().start;
+        let raw = raw.get_ref();
+        if raw.kind.get_ref() != "vm" {
+            let shown = raw.kind.get_ref().escape_debug();
+            self.wrong(
+                raw.kind.span().start,
+                format_args!("`{shown}` is no kind of domain; there is \"vm\""),
+            );
+        }
+        if raw.slots.is_empty() {
+            self.wrong(at, "a domain needs slots: add [[domains.slots]]");
+        }
+        let names = raw.slots.iter().map(|slot| &slot.get_ref().name);
+        self.twice("slot", names.map(|name| (name.span().start, name.get_ref())));
+        let name = self.parsed(&raw.name);
+        let qmp = raw.qmp.as_ref().map(|qmp| self.socket(qmp));
+        let remove_after = match &raw.remove_after_s {
+            None => Some(REMOVE_AFTER),
+            Some(seconds) => match u64::try_from(*seconds.get_ref()) {
+                Ok(seconds @ 1..=3600) => Some(Duration::from_secs(seconds)),
+                _ => {
+                    self.wrong(seconds.span().start, "remove_after_s is a number of seconds from 1 to 3600");
+                    None
+                }
+            },
+        };
+        let slots = raw.slots.iter().filter_map(|slot| self.slot(slot)).collect();
+        Some(Domain {
+            name: name?,
+            qmp: qmp.map_or(Some(None), |qmp| qmp.map(Some))?,
+            remove_after: remove_after?,
+            slots,
+        })
+    }
+
+    fn slot(&mut self, raw: &Spanned<raw::Slot>) -> Option<Slot> {
+        let at = raw.span().start;
+        let raw = raw.get_ref();
+        let name = self.parsed(&raw.name);
+        let socket = self.socket(&raw.socket);
+        let access = self.access([&raw.owner, &raw.group, &raw.mode]);
+        let bus = raw.bus.as_ref().map(|bus| bus.get_ref().clone());
+        let preset = match (&raw.line, &raw.line_file) {
+            (None, None) => Some(None),
+            (line, file) => self.line(at, line.as_ref(), file.as_ref()).map(Some),
+        };
+        Some(Slot { name: name?, socket: socket?, access: access?, bus, preset: preset? })
+    }
+}

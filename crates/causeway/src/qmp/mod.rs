@@ -1,0 +1,182 @@
+//! QEMU's machine protocol, as far as hot plug needs it: JSON values, a line each.
+//!
+//! A virtual processor that waits for a register holds QEMU's lock, so that answers can take seconds. Whoever uses this must have
+//! nothing else to do: never a card, never the loop of a node.
+
+mod plug;
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+pub(crate) use self::plug::Plug;
+
+/// Longest line that is read, in bytes.
+const MAX_LINE: usize = 16 << 20;
+/// The first version with a vfio-user client.
+const FIRST_VERSION: [u64; 3] = [10, 1, 0];
+
+/// Why QEMU did not do what was asked of it.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum QmpError {
+    #[error("cannot reach QEMU at {path}: {error}; is its machine running, with `-qmp unix:{path},server=on,wait=off`?", path = path.display())]
+    Connect { path: PathBuf, error: io::Error },
+    #[error("QEMU did not say {what} within {} s", patience.as_secs())]
+    Silent { what: String, patience: Duration },
+    #[error("QEMU has ended the connection instead of saying {what}")]
+    Ended { what: String },
+    #[error("QEMU said what makes no sense: {0}")]
+    Nonsense(String),
+    #[error("this is QEMU {}.{}.{}; vfio-user needs 10.1 or later", .0[0], .0[1], .0[2])]
+    TooOld([u64; 3]),
+    #[error("QEMU refused `{command}`: {description}")]
+    Refused { command: String, class: String, description: String },
+}
+
+/// A connection to QEMU that has exchanged greetings.
+#[derive(Debug)]
+pub(crate) struct Qmp {
+    stream: UnixStream,
+    received: Vec<u8>,
+    version: [u64; 3],
+    patience: Duration,
+}
+
+impl Qmp {
+    /// Connects to the socket at `path`; each answer may take as long as `patience`.
+    pub(crate) fn connect(path: &Path, patience: Duration) -> Result<Self, QmpError> {
+        let stream = UnixStream::connect(path);
+        Self::greet(stream.map_err(|error| QmpError::Connect { path: path.to_owned(), error })?, patience)
+    }
+
+    fn greet(stream: UnixStream, patience: Duration) -> Result<Self, QmpError> {
+        let mut qmp = Self { stream, received: Vec::new(), version: [0; 3], patience };
+        let greeting = qmp.next_value("its greeting", Instant::now() + patience)?;
+        let number = |name: &str| greeting["QMP"]["version"]["qemu"][name].as_u64();
+        qmp.version = match (number("major"), number("minor"), number("micro")) {
+            (Some(major), Some(minor), Some(micro)) => [major, minor, micro],
+            _ => return Err(QmpError::Nonsense(format!("its greeting is {greeting}"))),
+        };
+        if qmp.version < FIRST_VERSION {
+            return Err(QmpError::TooOld(qmp.version));
+        }
+        qmp.execute("qmp_capabilities", json!({}))?;
+        Ok(qmp)
+    }
+
+    /// Executes a command and returns what it returns. Events are of no use here: the one that a device has gone does not come for such devices.
+    pub(crate) fn execute(&mut self, command: &str, arguments: Value) -> Result<Value, QmpError> {
+        let line = format!("{}\n", json!({ "execute": command, "arguments": arguments }));
+        let what = format!("anything to `{command}`");
+        let deadline = Instant::now() + self.patience;
+        self.limit_wait(&what, deadline)?;
+        self.stream.write_all(line.as_bytes()).map_err(|error| self.broken(&error, &what))?;
+        loop {
+            let mut value = self.next_value(&what, deadline)?;
+            if value.get("event").is_some() {
+                continue;
+            } else if let Some(result) = value.get_mut("return") {
+                return Ok(result.take());
+            } else {
+                let word = |name: &str| value["error"][name].as_str().unwrap_or("no reason").to_owned();
+                let (class, description) = (word("class"), word("desc"));
+                return Err(QmpError::Refused { command: command.to_owned(), class, description });
+            }
+        }
+    }
+
+    /// Executes a command of the human monitor; returns what it prints.
+    pub(crate) fn human(&mut self, line: &str) -> Result<String, QmpError> {
+        let text = self.execute("human-monitor-command", json!({ "command-line": line }))?;
+        Ok(text.as_str().unwrap_or_default().to_owned())
+    }
+
+    fn next_value(&mut self, what: &str, deadline: Instant) -> Result<Value, QmpError> {
+        loop {
+            if let Some(end) = self.received.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.received.drain(..=end).collect();
+                return serde_json::from_slice(&line).map_err(|error| QmpError::Nonsense(error.to_string()));
+            }
+            if self.received.len() > MAX_LINE {
+                return Err(QmpError::Nonsense(format!("a line without end instead of {what}")));
+            }
+            self.limit_wait(what, deadline)?;
+            let mut bytes = [0; 4096];
+            match self.stream.read(&mut bytes) {
+                Ok(0) => return Err(QmpError::Ended { what: what.to_owned() }),
+                Ok(count) => self.received.extend_from_slice(&bytes[..count]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.broken(&error, what)),
+            }
+        }
+    }
+
+    fn limit_wait(&self, what: &str, deadline: Instant) -> Result<(), QmpError> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeouts = (!left.is_zero())
+            .then(|| self.stream.set_read_timeout(Some(left)).and(self.stream.set_write_timeout(Some(left))));
+        match timeouts {
+            Some(Ok(())) => Ok(()),
+            Some(Err(error)) => Err(self.broken(&error, what)),
+            None => Err(QmpError::Silent { what: what.to_owned(), patience: self.patience }),
+        }
+    }
+
+    fn broken(&self, error: &io::Error, what: &str) -> QmpError {
+        match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                QmpError::Silent { what: what.to_owned(), patience: self.patience }
+            }
+            _ => QmpError::Ended { what: what.to_owned() },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GREETING: &str = r#"{"QMP":{"version":{"qemu":{"micro":3,"minor":1,"major":11}},"capabilities":[]}}
+{"return":{}}
+"#;
+
+    /// A QEMU that has said all this already, and says no more.
+    fn qemu(lines: &str) -> (Result<Qmp, QmpError>, UnixStream) {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(lines.as_bytes()).unwrap();
+        (Qmp::greet(ours, Duration::from_millis(200)), theirs)
+    }
+
+    #[test]
+    fn events_among_answers_are_left_out() {
+        let rest = r#"{"event":"DEVICE_DELETED","data":{"device":"s0"}}
+{"return":"text"}
+{"error":{"class":"DeviceNotFound","desc":"no s1"}}
+"#;
+        let (qmp, _qemu) = qemu(&format!("{GREETING}{rest}"));
+        let mut qmp = qmp.unwrap();
+        assert_eq!(qmp.human("info mtree -f").unwrap(), "text");
+        let refused = qmp.execute("device_del", json!({ "id": "s1" })).unwrap_err();
+        assert_eq!(refused.to_string(), "QEMU refused `device_del`: no s1");
+        assert!(matches!(qmp.execute("stop", json!({})), Err(QmpError::Silent { .. })));
+    }
+
+    #[test]
+    fn what_is_no_fit_qemu_is_refused_by_name() {
+        assert!(matches!(qemu("hello\n").0, Err(QmpError::Nonsense(_))));
+        assert!(matches!(qemu("{}\n").0, Err(QmpError::Nonsense(_))));
+        let old = GREETING.replace("11", "9");
+        assert_eq!(
+            qemu(&old).0.unwrap_err().to_string(),
+            "this is QEMU 9.1.3; vfio-user needs 10.1 or later"
+        );
+        let (qmp, theirs) = qemu(GREETING);
+        drop(theirs);
+        assert!(matches!(qmp.unwrap().human("x"), Err(QmpError::Ended { .. })));
+        let nowhere = Qmp::connect(Path::new("/nonexistent/qmp"), Duration::from_secs(1)).unwrap_err();
+        assert!(nowhere.to_string().contains("-qmp unix:/nonexistent/qmp,server=on,wait=off"), "{nowhere}");
+    }
+}

@@ -1,0 +1,396 @@
+//! Virtual machines whose slots functions are attached to while the node runs.
+//!
+//! Each slot is a loan of the node from the start, vacant or not. What somebody decides about it is durable before anything
+//! follows from it, so that a node that is started again goes on with it.
+//!
+//! ```text
+//! Vacant --attach--> Attaching --usable--> Attached --detach--> Leaving --guest is done--> Returning --given back--> Vacant
+//!                        `-----------------detach or refused------------------------------^
+//! ```
+
+use std::time::{Duration, Instant};
+
+use io::agent::{Agent, AgentEvent, Edge, LoanEnd, LoanSpec};
+use node::Tenancy;
+use tracing::{info, warn};
+
+use super::monitor::{Answer, Monitor, Order};
+use super::{borrow, socket};
+use crate::cli::{IO_TIMEOUT_DEFAULT_S, SlotName};
+use crate::config::{Domain, Slot};
+use crate::control::{Response, SlotReport, SlotState};
+use crate::exit::Failure;
+use crate::line::Line;
+use crate::qmp::Plug;
+use crate::state_dir::StateDir;
+use crate::state_dir::slot::Attachment;
+
+/// How long a guest has after its function has gone, before QEMU is given up on.
+const SURPRISE: Duration = Duration::from_secs(5);
+/// How long giving back may take.
+const GIVE_BACK: Duration = Duration::from_secs(8);
+/// Between two looks at a slot whose guest is leaving.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// All slots of a node.
+#[derive(Default)]
+pub(super) struct Domains {
+    places: Vec<Place>,
+    /// By domain.
+    monitors: Vec<Option<Monitor>>,
+    /// The loan of the first place.
+    first: usize,
+    insecure: bool,
+}
+
+struct Place {
+    name: SlotName,
+    domain: usize,
+    slot: Slot,
+    remove_after: Duration,
+    generation: u32,
+    phase: Phase,
+    trouble: Option<String>,
+    /// QEMU has it, as far as we know.
+    is_plugged: bool,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Phase {
+    Vacant,
+    Attaching,
+    Attached,
+    Leaving {
+        since: Instant,
+        /// The function has been taken away.
+        surprised: bool,
+    },
+    Returning {
+        since: Instant,
+    },
+}
+
+impl Domains {
+    /// The slots of `domains`, and their loans.
+    pub(super) fn open(
+        domains: Vec<Domain>,
+        state: &StateDir,
+        insecure: bool,
+    ) -> Result<(Self, Vec<LoanSpec>), Failure> {
+        let (mut places, mut monitors, mut loans) = (Vec::new(), Vec::new(), Vec::new());
+        for (index, domain) in domains.into_iter().enumerate() {
+            let monitor = domain.qmp.map(|path| Monitor::start(path, domain.remove_after + SURPRISE));
+            monitors.push(monitor.transpose().map_err(|error| Failure::io("cannot start a thread", &error))?);
+            for slot in domain.slots {
+                let name = SlotName { domain: domain.name.clone(), slot: slot.name.clone() };
+                let decided = state.attachment(&name)?;
+                let generation = decided.as_ref().map_or(0, |decided| decided.generation);
+                let line = decided.map_or_else(|| slot.preset.clone(), |decided| decided.line);
+                let mut place = Place {
+                    name,
+                    domain: index,
+                    slot,
+                    remove_after: domain.remove_after,
+                    generation,
+                    phase: Phase::Vacant,
+                    trouble: None,
+                    is_plugged: false,
+                };
+                loans.push(match line {
+                    Some(line) => place.loan(&line, insecure)?,
+                    None => place.vacancy(),
+                });
+                places.push(place);
+            }
+        }
+        Ok((Self { places, monitors, first: 0, insecure }, loans))
+    }
+
+    /// The addresses of the line that has most: a node needs a rail for each.
+    pub(super) fn lines(domains: &[Domain], state: &StateDir) -> Result<Vec<Line>, Failure> {
+        let mut lines = Vec::new();
+        for domain in domains {
+            for slot in &domain.slots {
+                let name = SlotName { domain: domain.name.clone(), slot: slot.name.clone() };
+                lines.extend(match state.attachment(&name)? {
+                    Some(decided) => decided.line,
+                    None => slot.preset.clone(),
+                });
+            }
+        }
+        Ok(lines)
+    }
+
+    /// The node has `loans` others before these.
+    pub(super) fn follow(&mut self, loans: usize) {
+        self.first = loans;
+    }
+
+    /// Readable when [`Domains::turn`] has something to do.
+    pub(super) fn wake_ups(&self) -> impl Iterator<Item = std::os::fd::BorrowedFd<'_>> {
+        self.monitors.iter().flatten().map(Monitor::as_fd)
+    }
+
+    /// When [`Domains::turn`] has something to do although nothing is readable.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        let waits = |place: &Place| matches!(place.phase, Phase::Leaving { .. } | Phase::Returning { .. });
+        self.places.iter().any(waits).then(|| Instant::now() + LOOK)
+    }
+
+    /// An event of the agent.
+    pub(super) fn handle(&mut self, event: &AgentEvent, agent: &mut Agent, state: &StateDir) {
+        match event {
+            AgentEvent::Ready(loan) => self.usable(*loan),
+            AgentEvent::Refused { loan, in_use_by, .. } => {
+                let why = match in_use_by {
+                    Some(by) => format!("the function is in use by {by}"),
+                    None => "one side encrypts and the other does not".to_owned(),
+                };
+                self.refused(*loan, why, agent, state);
+            }
+            AgentEvent::Unusable { loan, why } => self.refused(*loan, why.clone(), agent, state),
+            AgentEvent::GivenBack { loan, .. } => {
+                if let Some(place) = self.place(*loan) {
+                    place.phase = Phase::Vacant;
+                    info!(slot = %place.name, "the slot is vacant");
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn place(&mut self, loan: usize) -> Option<&mut Place> {
+        self.places.get_mut(loan.checked_sub(self.first)?)
+    }
+
+    fn usable(&mut self, loan: usize) {
+        let Some(index) = loan.checked_sub(self.first).filter(|index| *index < self.places.len()) else {
+            return;
+        };
+        let place = &mut self.places[index];
+        if place.phase != Phase::Attaching {
+            return;
+        }
+        place.phase = Phase::Attached;
+        if let Some(monitor) = &self.monitors[place.domain] {
+            monitor.order(Order::Plug { place: index, plug: place.plug() });
+        }
+    }
+
+    fn refused(&mut self, loan: usize, why: String, agent: &mut Agent, state: &StateDir) {
+        let Some(place) = self.place(loan) else { return };
+        if place.phase == Phase::Attaching {
+            place.trouble = Some(why);
+            let decided = place.decide(None, state);
+            if let Err(error) = decided {
+                warn!(slot = %place.name, "the slot would be taken again after a restart: {error}");
+            }
+            place.phase = Phase::Returning { since: Instant::now() };
+            agent.detach(loan);
+        }
+    }
+
+    /// Takes what QEMU has said, and lets time pass.
+    pub(super) fn turn(&mut self, agent: &mut Agent) -> std::io::Result<()> {
+        let answers: Vec<Answer> = self.monitors.iter_mut().flatten().flat_map(Monitor::answers).collect();
+        for answer in answers {
+            self.answered(answer, agent);
+        }
+        for index in 0..self.places.len() {
+            let loan = self.first + index;
+            let place = &mut self.places[index];
+            match place.phase {
+                Phase::Leaving { since, surprised } => {
+                    let is_gone = !agent.has_guest(loan);
+                    // Without QMP, the guest is gone when its machine has left the socket.
+                    let has_qmp = self.monitors[place.domain].is_some() && place.is_plugged;
+                    if is_gone || (surprised && since.elapsed() >= place.remove_after + SURPRISE) {
+                        place.give_back(loan, agent);
+                    } else if !surprised && since.elapsed() >= place.remove_after {
+                        warn!(slot = %place.name, has_qmp, "the guest does not let go of the function, which is taken away");
+                        agent.set_present(loan, false);
+                        place.phase = Phase::Leaving { since, surprised: true };
+                    }
+                }
+                Phase::Returning { since } if since.elapsed() >= GIVE_BACK => {
+                    warn!(slot = %place.name, "the lender does not answer; it keeps the function for this node");
+                    agent.abandon(loan)?;
+                    place.phase = Phase::Vacant;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn answered(&mut self, answer: Answer, agent: &mut Agent) {
+        let first = self.first;
+        match answer {
+            Answer::Plugged { place } => {
+                let place = &mut self.places[place];
+                place.is_plugged = true;
+                info!(slot = %place.name, "plugged in");
+            }
+            Answer::Removed { place: index } => {
+                let place = &mut self.places[index];
+                place.is_plugged = false;
+                info!(slot = %place.name, "unplugged");
+                if let Phase::Leaving { .. } = place.phase {
+                    place.give_back(first + index, agent);
+                }
+            }
+            Answer::Failed { place, why } => {
+                let place = &mut self.places[place];
+                warn!(slot = %place.name, "{why}");
+                place.trouble = Some(why);
+            }
+        }
+    }
+
+    /// Attaches the function of a line to a slot.
+    pub(super) fn attach(&mut self, slot: &str, line: &str, agent: &mut Agent, state: &StateDir) -> Response {
+        let insecure = self.insecure;
+        let (index, line) = match (self.find(slot), line.parse::<Line>()) {
+            (Ok(index), Ok(line)) => (index, line),
+            (Err(why), _) => return Response::Refused { why },
+            (_, Err(error)) => return Response::Refused { why: error.to_string() },
+        };
+        let place = &mut self.places[index];
+        if place.phase != Phase::Vacant {
+            let why = format!("{slot} is taken; `causeway detach {slot}` makes it vacant");
+            return Response::Refused { why };
+        }
+        let (loan, rails) = (self.first + index, agent.view().spec().rails.len());
+        if line.addresses().len() > rails {
+            let why =
+                format!("the line has {} addresses, and this node {rails} rails", line.addresses().len());
+            return Response::Refused { why };
+        }
+        let attached = place
+            .loan(&line, insecure)
+            .and_then(|spec| place.decide(Some(&line), state).map(|()| spec))
+            .and_then(|spec| {
+                agent.attach(loan, spec).map_err(|error| Failure::io("cannot replace the card", &error))
+            });
+        match attached {
+            Ok(()) => {
+                place.trouble = None;
+                info!(slot, function = %line.function(), "a function is attached");
+                Response::Slot { slot: self.report(index) }
+            }
+            Err(failure) => {
+                place.phase = Phase::Vacant;
+                Response::Refused { why: failure.message().to_owned() }
+            }
+        }
+    }
+
+    /// Takes what is attached out of a slot.
+    pub(super) fn detach(&mut self, slot: &str, agent: &mut Agent, state: &StateDir) -> Response {
+        let index = match self.find(slot) {
+            Ok(index) => index,
+            Err(why) => return Response::Refused { why },
+        };
+        let loan = self.first + index;
+        let place = &mut self.places[index];
+        if place.phase == Phase::Vacant {
+            return Response::Refused { why: format!("nothing is attached to {slot}") };
+        }
+        if let Err(failure) = place.decide(None, state) {
+            return Response::Refused { why: failure.message().to_owned() };
+        }
+        if matches!(place.phase, Phase::Attaching | Phase::Attached) {
+            place.trouble = None;
+            if agent.has_guest(loan) {
+                place.phase = Phase::Leaving { since: Instant::now(), surprised: false };
+                if let Some(monitor) = &self.monitors[place.domain] {
+                    monitor.order(Order::Unplug { place: index, plug: place.plug() });
+                }
+            } else {
+                place.give_back(loan, agent);
+            }
+        }
+        Response::Slot { slot: self.report(index) }
+    }
+
+    /// How a slot is doing.
+    pub(super) fn look(&self, slot: &str) -> Response {
+        match self.find(slot) {
+            Ok(index) => Response::Slot { slot: self.report(index) },
+            Err(why) => Response::Refused { why },
+        }
+    }
+
+    fn find(&self, slot: &str) -> Result<usize, String> {
+        let found = self.places.iter().position(|place| place.name.to_string() == slot);
+        found.ok_or_else(|| {
+            let known: Vec<String> = self.places.iter().map(|place| place.name.to_string()).collect();
+            match known.len() {
+                0 => format!("this node has no slot {slot}: its configuration has no [[domains]]"),
+                _ => format!("this node has no slot {slot}; it has {}", known.join(", ")),
+            }
+        })
+    }
+
+    fn report(&self, index: usize) -> SlotReport {
+        let place = &self.places[index];
+        let plug = place.plug();
+        let by_hand = self.monitors[place.domain].is_none();
+        SlotReport {
+            state: match place.phase {
+                Phase::Vacant => SlotState::Vacant,
+                Phase::Attaching => SlotState::Attaching,
+                Phase::Attached => SlotState::Attached,
+                Phase::Leaving { .. } => SlotState::Leaving,
+                Phase::Returning { .. } => SlotState::Returning,
+            },
+            edge: format!("vfio-user:{}", place.slot.socket.display()),
+            plug: by_hand.then(|| format!("device_add {}", plug.argument())),
+            unplug: by_hand.then(|| format!("info mtree -f, then device_del {}", plug.id)),
+            trouble: place.trouble.clone(),
+        }
+    }
+}
+
+impl Place {
+    fn plug(&self) -> Plug {
+        let socket = std::path::absolute(&self.slot.socket).unwrap_or_else(|_| self.slot.socket.clone());
+        Plug { id: format!("causeway-{}", self.name.slot), bus: self.slot.bus.clone(), socket }
+    }
+
+    /// The loan of a line, with the socket.
+    fn loan(&mut self, line: &Line, insecure: bool) -> Result<LoanSpec, Failure> {
+        let path = self.slot.socket.clone();
+        let listener = Some(socket::bind(&path, &self.slot.access)?);
+        self.phase = Phase::Attaching;
+        let timeout = Duration::from_secs(IO_TIMEOUT_DEFAULT_S);
+        Ok(borrow::with_edge(line, Edge::Vm { path, listener }, timeout, insecure))
+    }
+
+    fn vacancy(&self) -> LoanSpec {
+        let edge = Edge::Vm { path: self.slot.socket.clone(), listener: None };
+        LoanSpec {
+            function: String::new(),
+            group: 0,
+            key: [0; 32],
+            insecure: false,
+            generation: 0,
+            tenancy: Tenancy::default(),
+            life: 0,
+            end: LoanEnd::Borrow { peers: Vec::new(), edge, io_timeout: Duration::ZERO },
+        }
+    }
+
+    /// Makes durable what is attached from now on.
+    fn decide(&mut self, line: Option<&Line>, state: &StateDir) -> Result<(), Failure> {
+        let attachment = Attachment { generation: self.generation + 1, line: line.cloned() };
+        state.set_attachment(&self.name, &attachment)?;
+        self.generation = attachment.generation;
+        Ok(())
+    }
+
+    fn give_back(&mut self, loan: usize, agent: &mut Agent) {
+        self.phase = Phase::Returning { since: Instant::now() };
+        agent.detach(loan);
+    }
+}

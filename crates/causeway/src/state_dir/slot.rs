@@ -1,0 +1,69 @@
+//! What is attached to a slot: a file `slot.DOMAIN.SLOT`, `GENERATION LINE`, with `-` for nothing.
+
+use super::file::{Named, read_value, write_value};
+use super::{StateDir, StateError};
+use crate::cli::SlotName;
+use crate::line::Line;
+
+/// What somebody has decided about a slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attachment {
+    /// Counts the decisions: 1 for the first.
+    pub generation: u32,
+    /// What is attached.
+    pub line: Option<Line>,
+}
+
+impl StateDir {
+    /// What was decided about a slot last, if anything ever was.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is damaged.
+    pub fn attachment(&self, slot: &SlotName) -> Result<Option<Attachment>, StateError> {
+        let Some(Named { file, value }) = read_value(self.path(), &file_of(slot))? else { return Ok(None) };
+        let parsed = value.split_once(' ').and_then(|(generation, line)| {
+            let line = if line == "-" { None } else { Some(line.parse().ok()?) };
+            Some(Attachment { generation: generation.parse().ok()?, line })
+        });
+        parsed.map(Some).ok_or(StateError::Damaged { file, why: "it names no line" })
+    }
+
+    /// Makes a decision about a slot durable.
+    ///
+    /// # Errors
+    /// The system said no; the last decision still holds.
+    pub fn set_attachment(&self, slot: &SlotName, attachment: &Attachment) -> Result<(), StateError> {
+        let line = attachment.line.as_ref().map_or("-".to_owned(), |line| line.reveal());
+        write_value(self.path(), &file_of(slot), &format!("{} {line}", attachment.generation))
+    }
+}
+
+fn file_of(slot: &SlotName) -> String {
+    format!("slot.{}.{}", slot.domain, slot.slot)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_decision_is_found_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state");
+        let state = StateDir::open(&path).unwrap();
+        let slot: SlotName = "vm1/disk.0".parse().unwrap();
+        assert_eq!(state.attachment(&slot).unwrap(), None);
+        let line = crate::line::tests::example();
+        let attached = Attachment { generation: 1, line: Some(line) };
+        state.set_attachment(&slot, &attached).unwrap();
+        assert_eq!(state.attachment(&slot).unwrap(), Some(attached));
+        let vacant = Attachment { generation: 2, line: None };
+        state.set_attachment(&slot, &vacant).unwrap();
+        drop(state);
+        let state = StateDir::open(&path).unwrap();
+        assert_eq!(state.attachment(&slot).unwrap(), Some(vacant));
+        assert_eq!(state.attachment(&"vm1/disk".parse().unwrap()).unwrap(), None);
+        std::fs::write(path.join("slot.vm1.disk"), "1 x 00000000\n").unwrap();
+        assert!(state.attachment(&"vm1/disk".parse().unwrap()).is_err());
+    }
+}

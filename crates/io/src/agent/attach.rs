@@ -1,0 +1,98 @@
+//! Loans that come and go while the node runs.
+//!
+//! A place for a loan is in the plan from the start, perhaps vacant. Who moves in gets what nobody has used before: the card is replaced,
+//! as if it had been killed, and its successor finds another life of the place in its plan. The other loans notice no more of it
+//! than of any other death.
+
+use std::io;
+
+use tracing::info;
+
+use super::{Agent, Edge, LoanEnd, LoanSpec};
+use crate::messages::ToCard;
+
+impl LoanSpec {
+    /// Whether this is a place without a loan.
+    pub fn is_vacant(&self) -> bool {
+        matches!(&self.end, LoanEnd::Borrow { peers, .. } if peers.is_empty())
+    }
+}
+
+impl Agent {
+    /// Gives the vacant place `loan` to another loan.
+    ///
+    /// # Errors
+    /// What ending the card returned; the place then has its loan all the same.
+    ///
+    /// # Panics
+    /// If the place is not vacant.
+    pub fn attach(&mut self, loan: usize, spec: LoanSpec) -> io::Result<()> {
+        let place = &mut self.spec.loans[loan];
+        assert!(place.is_vacant(), "a loan moves in where there is none");
+        let life = place.life + 1;
+        *place = LoanSpec { life, ..spec };
+        self.returning.remove(&loan);
+        self.slots.renew(loan);
+        self.neighbours.forget(loan);
+        for account in &self.shared().edges[loan] {
+            account.received.reset();
+            account.sent.reset();
+        }
+        info!(
+            loan,
+            generation = self.record.generation,
+            "the card is replaced by one that knows the new loan"
+        );
+        self.card.as_ref().map_or(Ok(()), |card| card.child.kill())
+    }
+
+    /// Has what `loan` borrows given back: [`super::AgentEvent::GivenBack`] follows when its lender has heard of it, and the place is
+    /// vacant then.
+    pub fn detach(&mut self, loan: usize) {
+        if self.spec.loans[loan].is_vacant() || !self.returning.insert(loan) {
+            return;
+        }
+        if let Some(card) = &mut self.card {
+            card.outbox.push(ToCard::GiveBack { loan });
+        }
+        self.tell_card();
+    }
+
+    /// The lender of `loan`, which is being given back, does not answer: the place is vacant at once, and the lender keeps the
+    /// function for this node. The card is replaced.
+    ///
+    /// # Errors
+    /// What ending the card returned.
+    pub fn abandon(&mut self, loan: usize) -> io::Result<()> {
+        self.given_back(loan);
+        self.card.as_ref().map_or(Ok(()), |card| card.child.kill())
+    }
+
+    /// Whether a virtual machine is connected to the slot of `loan`.
+    pub fn has_guest(&self, loan: usize) -> bool {
+        self.slots.has_client(loan)
+    }
+
+    /// Whether the function of a slot is there for its machine.
+    pub fn set_present(&mut self, loan: usize, is_present: bool) {
+        if let Some(card) = &mut self.card {
+            card.outbox.push(ToCard::Present { loan, is_present });
+        }
+        self.tell_card();
+    }
+
+    pub(super) fn given_back(&mut self, loan: usize) {
+        if !self.returning.remove(&loan) {
+            return;
+        }
+        self.slots.ignore_one(&self.spec.loans, loan, &self.waiter);
+        if let LoanEnd::Borrow { peers, edge, .. } = &mut self.spec.loans[loan].end {
+            peers.clear();
+            if let Edge::Nbd { path, listener } | Edge::Vm { path, listener } = edge
+                && listener.take().is_some()
+            {
+                let _ = std::fs::remove_file(path);
+            }
+        }
+    }
+}
