@@ -173,13 +173,11 @@ impl<'m> Journal<'m> {
     /// Makes `cells` what they were in new memory: all zeroes, without a log. Nothing committed may refer to what is in them, and a
     /// successor that finds this unfinished does it again. `C` consists of ledger cells and nothing else.
     pub fn clear<C: FromBytes>(&self, cells: &C) {
-        const WORD: usize = size_of::<u64>();
-        const { assert!(align_of::<C>() >= WORD && size_of::<C>().is_multiple_of(WORD)) };
-        let target = core::ptr::from_ref(cells).cast_mut().cast::<u64>();
-        self.offset_of(target.cast(), size_of::<C>());
-        for word in 0..size_of::<C>() / WORD {
+        let target = core::ptr::from_ref(cells).cast_mut().cast::<u8>();
+        self.offset_of(target, size_of::<C>());
+        for byte in 0..size_of::<C>() {
             // SAFETY: inside of `cells`, which lie in the ledger, as just checked.
-            self.store(unsafe { target.add(word) }, 0);
+            self.store(unsafe { target.add(byte) }, 0);
         }
     }
 
