@@ -108,3 +108,36 @@ fn t7_the_borrowers_card_killed_under_a_busy_guest() {
 fn t7_the_lenders_card_killed_under_a_busy_guest() {
     cards_killed("killed-lender", true);
 }
+
+#[test]
+fn tmp_long() {
+    let _exclusive = scale::exclusive();
+    let Some(kit) = guest::kit() else { return };
+    let mut bench = Bench::start(&kit, "long");
+    let seconds = std::env::var("FIO_S").unwrap_or("20".into()).parse().unwrap();
+    let kills: u32 = std::env::var("KILLS").unwrap_or("0".into()).parse().unwrap();
+    let job = bench.vm.start(&fio(seconds)).unwrap();
+    for _ in 0..kills {
+        std::thread::sleep(Duration::from_millis(300));
+        kill_card(bench.world.left(), "slot", RECOVERY_TIMEOUT).unwrap();
+    }
+    for _ in 0..seconds + 15 {
+        std::thread::sleep(Duration::from_secs(1));
+        let log = bench.vm.console();
+        if let Some(at) = log.find("mismatch") {
+            let status = status(bench.world.left(), "slot").unwrap();
+            let lender = status_of_lender(&bench);
+            panic!("{}\n{status:#}\n{lender:#}\n{}", &log[at - 200..(at+2000).min(log.len())], bench.slot.process.tail());
+        }
+        if bench.vm.has_ended(&job).unwrap() { break }
+    }
+    let output = bench.vm.wait(job, Duration::from_secs(20)).unwrap();
+    assert_verified(&output.text);
+    eprintln!("{}", &output.text[..output.text.find("clat_ns").unwrap_or(1000)]);
+    bench.assert_no_trouble();
+    bench.end();
+}
+
+fn status_of_lender(bench: &Bench) -> serde_json::Value {
+    status(bench.world.right(), "lender").unwrap()
+}
