@@ -62,7 +62,9 @@ fn assert_verified(report: &str) {
     let report: serde_json::Value = serde_json::from_str(report).unwrap_or_else(|_| panic!("{report}"));
     let job = &report["jobs"][0];
     assert_eq!(job["error"], 0, "{report}");
-    assert!(job["read"]["total_ios"].as_u64() >= job["write"]["total_ios"].as_u64(), "{report}");
+    // What was written last is not verified any more when the time is over.
+    let [written, read] = ["write", "read"].map(|way| job[way]["total_ios"].as_u64().unwrap());
+    assert!(written > 0 && read + 64 >= written, "{report}");
 }
 
 #[test]
@@ -127,9 +129,15 @@ fn tmp_long() {
         if let Some(at) = log.find("mismatch") {
             let status = status(bench.world.left(), "slot").unwrap();
             let lender = status_of_lender(&bench);
-            panic!("{}\n{status:#}\n{lender:#}\n{}", &log[at - 200..(at+2000).min(log.len())], bench.slot.process.tail());
+            panic!(
+                "{}\n{status:#}\n{lender:#}\n{}",
+                &log[at - 200..(at + 2000).min(log.len())],
+                bench.slot.process.tail()
+            );
         }
-        if bench.vm.has_ended(&job).unwrap() { break }
+        if bench.vm.has_ended(&job).unwrap() {
+            break;
+        }
     }
     let output = bench.vm.wait(job, Duration::from_secs(20)).unwrap();
     assert_verified(&output.text);
