@@ -13,6 +13,8 @@ mod bringup;
 mod cells;
 mod memory;
 mod nvme;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 use std::rc::Rc;
