@@ -158,15 +158,22 @@ impl<'m> BorrowedSlot<'m> {
         express.is_some_and(|at| self.register(at) & capabilities::FLR_CAPABLE != 0)
     }
 
-    /// When the function is asked again, if it is to be.
+    /// When the function is asked again, while nobody asks it.
     pub(super) fn retry_at(&self) -> Option<Instant> {
-        let waits = self.stage() == Stage::Back && self.cells.slot.next.get() == 0;
-        waits.then(|| Instant::from_nanos(self.cells.slot.retry_at.get()))
+        let at = self.cells.slot.retry_at.get();
+        (at != 0).then(|| Instant::from_nanos(at))
+    }
+
+    /// The function may be asked again when its time has come, as soon as there is a way to it.
+    pub(super) fn end_pause(&mut self, now: Instant) {
+        if self.retry_at().is_some_and(|at| at <= now) {
+            self.cells.slot.retry_at.set(self.journal, 0);
+        }
     }
 
     /// Queues the next request of the stage, for which there is room. False if there is none now.
     pub(super) fn bring_up(&mut self, now: Instant, port: &mut Port<'m>, window: &Window) -> bool {
-        match self.take_next(now) {
+        match self.take_next() {
             Next::Nothing => return false,
             Next::Access(access) => {
                 requests::issue(now, port, window, access).expect("configuration space can be reached");
@@ -181,11 +188,10 @@ impl<'m> BorrowedSlot<'m> {
         true
     }
 
-    fn take_next(&mut self, now: Instant) -> Next {
+    fn take_next(&mut self) -> Next {
         let (cells, stage) = (&self.cells.slot, self.stage());
         let (next, done) = (cells.next.get(), cells.done.get());
-        let waits = self.retry_at().is_some_and(|at| at > now);
-        if waits || next >= self.requests(stage) || next - done >= WINDOW {
+        if self.retry_at().is_some() || next >= self.requests(stage) || next - done >= WINDOW {
             return Next::Nothing;
         }
         cells.next.set(self.journal, next + 1);
@@ -196,8 +202,9 @@ impl<'m> BorrowedSlot<'m> {
     /// The next request without the fabric, for tests: its name, the register, and what is written there.
     #[cfg(test)]
     pub(super) fn next_for_tests(&mut self) -> Option<(AccessId, u16, Option<u32>)> {
+        self.end_pause(Instant::from_nanos(u64::MAX));
         loop {
-            match self.take_next(Instant::from_nanos(u64::MAX)) {
+            match self.take_next() {
                 Next::Access(Access::ConfigRead { id, register }) => return Some((id, register, None)),
                 Next::Access(Access::ConfigWrite { id, register, value, .. }) => {
                     return Some((id, register, Some(value)));

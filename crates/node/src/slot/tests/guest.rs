@@ -144,13 +144,15 @@ impl Guest {
         descriptors
     }
 
-    /// As Linux does it: finds the function, maps memory, enables vectors and the controller, makes a queue for I/O.
-    pub(super) fn bring_up(&mut self, world: &mut World<'_>) {
+    /// As Linux does it: finds the function, maps memory, enables vectors and the controller, makes a queue for I/O. Returns
+    /// the eventfds.
+    pub(super) fn bring_up(&mut self, world: &mut World<'_>) -> Vec<u32> {
         let descriptor = self.descriptor();
         self.map(world, (descriptor, 0), 3, DMA_BASE, RAM_BYTES as u64).unwrap();
         assert_eq!(self.read_u32(world, CONFIG, 8) >> 8, 0x01_0802);
         let events = self.enable_vectors(world, 2);
         self.start(world, &events);
+        events
     }
 
     /// Enables the controller, whose vectors are set up.

@@ -94,6 +94,118 @@ fn killed_at_each_store(node: usize, step: usize) {
     });
 }
 
+/// Kills the borrower before every store of something else than I/O. `prepare` comes before the kill; `act` says what it was.
+fn killed_in_between(
+    mut prepare: impl FnMut(&mut World<'_>, &mut Guest),
+    mut act: impl FnMut(&mut World<'_>, &mut Guest, u64),
+) {
+    with_slot(|world| {
+        let mut guest = Guest::connect(world);
+        for stores in 0.. {
+            assert!(stores < 100_000, "it ends");
+            prepare(world, &mut guest);
+            let deaths = world.seats[BORROWER].deaths;
+            world.seats[BORROWER].switch.arm(stores);
+            act(world, &mut guest, stores);
+            if world.seats[BORROWER].switch.is_armed() {
+                world.seats[BORROWER].switch.disarm();
+                return assert!(stores > 20, "{stores} stores");
+            }
+            assert_eq!(world.seats[BORROWER].deaths, deaths + 1);
+        }
+    });
+}
+
+#[test]
+fn a_card_may_die_while_a_client_goes() {
+    killed_in_between(
+        |world, guest| {
+            world.disconnect();
+            *guest = Guest::connect(world);
+            // Nobody but the slot has reset the function since the last client.
+            assert_eq!(guest.csts(world).0, 0);
+            guest.bring_up(world);
+        },
+        |world, _, _| {
+            world.disconnect();
+            world.run(Duration::from_millis(2), |world| !world.seats[BORROWER].switch.is_armed());
+        },
+    );
+}
+
+#[test]
+fn a_card_may_die_while_the_function_is_reset() {
+    let mut events = Vec::new();
+    let place = core::cell::Cell::new(0);
+    killed_in_between(
+        |world, guest| {
+            if events.is_empty() {
+                events = guest.bring_up(world);
+                place.set(express(guest, world));
+            } else {
+                guest.start(world, &events);
+            }
+            guest.round_trip(world, 1);
+        },
+        |world, guest, stores| {
+            if stores % 2 == 0 {
+                guest.write(world, CONFIG, place.get() + 8, &0x8000_u16.to_le_bytes());
+            } else {
+                guest.ask(world, Command::DEVICE_RESET, &[], &[]).unwrap();
+            }
+            assert_eq!(guest.csts(world).0, 0);
+        },
+    );
+}
+
+#[test]
+fn a_card_may_die_while_memory_comes_and_goes() {
+    let mut number = 0;
+    killed_in_between(
+        |world, guest| {
+            number += 1;
+            if number == 1 {
+                guest.bring_up(world);
+            }
+        },
+        |world, guest, stores| {
+            let descriptor = guest.descriptor();
+            guest.map(world, (descriptor, 0x5_0000), 3, 0x20_0000, 0x1000).unwrap();
+            let entry = SubmissionEntry::read(0, 1, 0, 8).with_prps(0x20_0000, 0);
+            assert_eq!(guest.execute(world, 1, entry).status(), Status::SUCCESS);
+            let before = denied(world);
+            guest.unmap(world, 0x20_0000, 0x1000).unwrap();
+            // What was in doubt may be made again behind the unmap, and is denied then.
+            guest.execute(world, 1, entry);
+            assert!(denied(world) > before, "{stores}");
+            assert!(world.run(PATIENCE, |world| !world.open.contains(&descriptor)));
+        },
+    );
+}
+
+#[test]
+fn frames_may_be_lost_while_cards_die() {
+    with_world(|world| {
+        world.loss = 50;
+        assert!(world.run(PATIENCE, |world| is_ready(world)));
+        let mut guest = Guest::connect(world);
+        guest.bring_up(world);
+        for salt in 1..200 {
+            for node in [LENDER, BORROWER] {
+                if !world.seats[node].switch.is_armed() {
+                    world.seats[node].switch.arm(salt * 7919 % 4001);
+                }
+            }
+            guest.round_trip(world, salt);
+        }
+        assert_eq!(guest.interrupts, 2 + 2 * 199);
+        assert!(world.seats.iter().all(|seat| seat.deaths > 10));
+        world.loss = 0;
+        world.seats.iter().for_each(|seat| seat.switch.disarm());
+        credits_are_conserved(world);
+    });
+}
+
 /// What a card has accepted again, because the one before it died of that, is counted once.
 fn credits_are_conserved(world: &mut World<'_>) {
     world.run(Duration::from_millis(300), |_| false);
@@ -226,9 +338,8 @@ fn nobody_maps_the_doorbell() {
 fn resets_reach_the_function_and_leave_it_usable() {
     with_slot(|world| {
         let mut guest = Guest::connect(world);
-        guest.bring_up(world);
+        let events = guest.bring_up(world);
         guest.round_trip(world, 1);
-        let events: Vec<u32> = world.signals.keys().copied().collect();
         let express = express(&mut guest, world);
         for round in 0..4 {
             if round % 2 == 0 {
@@ -261,9 +372,8 @@ fn express(guest: &mut Guest, world: &mut World<'_>) -> u64 {
 fn a_lender_that_lost_its_ledger_shows_as_fatal_status() {
     with_slot(|world| {
         let mut guest = Guest::connect(world);
-        guest.bring_up(world);
+        let events = guest.bring_up(world);
         guest.round_trip(world, 1);
-        let events: Vec<u32> = world.signals.keys().copied().collect();
         let entry = SubmissionEntry::read(0, 1, 0, 8).with_prps(DMA_BASE + 0x3_0000, 0);
         for round in 2..5 {
             guest.submit(world, 1, entry);

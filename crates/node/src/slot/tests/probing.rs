@@ -66,9 +66,9 @@ fn probe(function: &mut Function, lost: usize, look: impl FnOnce(&BorrowedSlot<'
     slot.handle_reset(NOW);
     function.serve(&mut slot, journal, lost);
     look(&slot);
-    let before = slot.session().is_some();
     // A new card finds the same.
-    assert_eq!(new().session().is_some(), before);
+    let next = new();
+    assert_eq!((next.session().is_some(), next.unusable()), (slot.session().is_some(), slot.unusable()));
 }
 
 #[test]

@@ -168,6 +168,9 @@ pub(super) struct World<'m> {
     buffer: Vec<u8>,
     /// Something has happened in this turn.
     busy: bool,
+    /// Of a thousand frames, how many are lost, and how many come late.
+    pub(super) loss: u64,
+    random: u64,
 }
 
 fn silence_kills() {
@@ -224,6 +227,8 @@ impl<'m> World<'m> {
             events: Vec::new(),
             buffer: vec![0; 1 << 16],
             busy: false,
+            loss: 0,
+            random: 0x9e37_79b9_7f4a_7c15,
         };
         world.start(LENDER);
         world.start(BORROWER);
@@ -383,9 +388,25 @@ impl<'m> World<'m> {
             sent.push(self.buffer[..outgoing.len].to_vec());
         }
         self.busy |= !sent.is_empty();
-        if !self.seats[node].is_silent {
-            self.seats[1 - node].incoming.extend(sent);
+        if self.seats[node].is_silent {
+            return;
         }
+        for frame in sent {
+            let (lost, late) = (self.chance(), self.chance());
+            let incoming = &mut self.seats[1 - node].incoming;
+            if late {
+                incoming.push_front(frame);
+            } else if !lost {
+                incoming.push_back(frame);
+            }
+        }
+    }
+
+    fn chance(&mut self) -> bool {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random >> 20) % 1000 < self.loss
     }
 
     /// The kernel moves bytes.
