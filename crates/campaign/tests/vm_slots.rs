@@ -94,7 +94,7 @@ fn cards_killed(name: &str, of_lender: bool) {
             if of_lender { (bench.world.right(), "lender") } else { (bench.world.left(), "slot") };
         kill_card(machine, node, RECOVERY_TIMEOUT).unwrap();
     }
-    let output = bench.vm.wait(job, LONG * 2).unwrap();
+    let output = bench.vm.wait(job, LONG).unwrap();
     assert_eq!(output.status, 0, "{}", output.text);
     assert_verified(&output.text);
     bench.assert_no_trouble();

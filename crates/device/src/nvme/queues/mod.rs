@@ -224,6 +224,9 @@ impl<'m> Controller<'m> {
             return self.raise_event(events::INVALID_DOORBELL_REGISTER);
         }
         self.outdate_shadow(queue, is_cq);
+        if self.is_late(queue, is_cq, value) {
+            return self.want_shadow(queue, is_cq);
+        }
         if !(if is_cq { self.move_head(queue, value) } else { self.move_tail(queue, value) }) {
             self.raise_event(events::INVALID_DOORBELL_VALUE);
         }

@@ -6,7 +6,9 @@
 //! read brings. Completion queues are looked at only when they seem full.
 //!
 //! A real doorbell may overtake what a read brings, as a posted write may pass a completion (PCIe 6.0 §2.4.1): the shadow was read
-//! before the host stored what it then rang. Such a read is ignored, and the shadow is read again.
+//! before the host stored what it then rang. Such a read is ignored, and the shadow is read again. And a real doorbell may come
+//! after a shadow that is newer: the memory of a virtual machine is read while what it has written to registers is still on its
+//! way through its monitor. A doorbell that would go backwards only says that the shadow is to be read.
 
 use base::Payload;
 use base::ledger::{Cell, Journal, PAGE_SIZE};
@@ -127,6 +129,16 @@ impl Controller<'_> {
         if state.get() == LOOKING {
             state.set(self.journal, OUTDATED);
         }
+    }
+
+    /// Whether a real doorbell does not lead forward from what the shadow has shown already, or so far that one cannot tell.
+    pub(super) fn is_late(&self, queue: u16, is_cq: bool, value: u32) -> bool {
+        let size = if is_cq { self.completion(queue).size.get() } else { self.submission(queue).size.get() };
+        if queue == 0 || self.cells.admin.shadow_doorbells.get() == 0 || value >= size {
+            return false;
+        }
+        let forward = (value + size - self.bell_value(Bell { queue, is_cq })) % size;
+        forward >= size.div_ceil(2)
     }
 
     /// The next access to shadow or event index, if any is due.
