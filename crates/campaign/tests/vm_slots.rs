@@ -62,7 +62,9 @@ fn assert_verified(report: &str) {
     let report: serde_json::Value = serde_json::from_str(report).unwrap_or_else(|_| panic!("{report}"));
     let job = &report["jobs"][0];
     assert_eq!(job["error"], 0, "{report}");
-    assert!(job["read"]["total_ios"].as_u64() >= job["write"]["total_ios"].as_u64(), "{report}");
+    // What was written last is not verified any more when the time is over.
+    let [written, read] = ["write", "read"].map(|way| job[way]["total_ios"].as_u64().unwrap());
+    assert!(written > 0 && read + 64 >= written, "{report}");
 }
 
 #[test]
@@ -92,7 +94,7 @@ fn cards_killed(name: &str, of_lender: bool) {
             if of_lender { (bench.world.right(), "lender") } else { (bench.world.left(), "slot") };
         kill_card(machine, node, RECOVERY_TIMEOUT).unwrap();
     }
-    let output = bench.vm.wait(job, LONG * 2).unwrap();
+    let output = bench.vm.wait(job, LONG).unwrap();
     assert_eq!(output.status, 0, "{}", output.text);
     assert_verified(&output.text);
     bench.assert_no_trouble();
@@ -107,4 +109,43 @@ fn t7_the_borrowers_card_killed_under_a_busy_guest() {
 #[test]
 fn t7_the_lenders_card_killed_under_a_busy_guest() {
     cards_killed("killed-lender", true);
+}
+
+#[test]
+fn tmp_long() {
+    let _exclusive = scale::exclusive();
+    let Some(kit) = guest::kit() else { return };
+    let mut bench = Bench::start(&kit, "long");
+    let seconds = std::env::var("FIO_S").unwrap_or("20".into()).parse().unwrap();
+    let kills: u32 = std::env::var("KILLS").unwrap_or("0".into()).parse().unwrap();
+    let job = bench.vm.start(&fio(seconds)).unwrap();
+    for _ in 0..kills {
+        std::thread::sleep(Duration::from_millis(300));
+        kill_card(bench.world.left(), "slot", RECOVERY_TIMEOUT).unwrap();
+    }
+    for _ in 0..seconds + 15 {
+        std::thread::sleep(Duration::from_secs(1));
+        let log = bench.vm.console();
+        if let Some(at) = log.find("mismatch") {
+            let status = status(bench.world.left(), "slot").unwrap();
+            let lender = status_of_lender(&bench);
+            panic!(
+                "{}\n{status:#}\n{lender:#}\n{}",
+                &log[at - 200..(at + 2000).min(log.len())],
+                bench.slot.process.tail()
+            );
+        }
+        if bench.vm.has_ended(&job).unwrap() {
+            break;
+        }
+    }
+    let output = bench.vm.wait(job, Duration::from_secs(20)).unwrap();
+    assert_verified(&output.text);
+    eprintln!("{}", &output.text[..output.text.find("clat_ns").unwrap_or(1000)]);
+    bench.assert_no_trouble();
+    bench.end();
+}
+
+fn status_of_lender(bench: &Bench) -> serde_json::Value {
+    status(bench.world.right(), "lender").unwrap()
 }

@@ -76,7 +76,8 @@ pub enum LoanRole {
     Borrow {
         /// The lender's address on each rail. None: the place is vacant, and nothing happens there.
         peers: Vec<Address>,
-        /// How long a request of the edge may wait for the drive.
+        /// How long a request of the edge may wait for the drive; a virtual machine's accesses to registers wait for
+        /// [`base::times::COMPLETION_TIMEOUT`].
         io_timeout: Duration,
         /// For whom.
         edge: BorrowEdge,

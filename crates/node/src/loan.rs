@@ -343,7 +343,15 @@ impl<'m> Loan<'m> {
                 };
                 events.push_back(CardEvent::Closed { loan: index, has_lost });
             }
-            Event::Information(_) => self.cells.edge.information_frames.add(1),
+            Event::Information(information) => {
+                let edge = &self.cells.edge;
+                edge.information_frames.add(1);
+                // Nobody else here looks at the drive of a virtual machine.
+                if matches!(self.end, End::Slot(_)) {
+                    edge.drive_bytes.set(information.bytes.get());
+                    edge.drive_rights.set(1 + u64::from(information.flags & 1));
+                }
+            }
         }
     }
 

@@ -95,19 +95,39 @@ pub(crate) fn complete_copied(
     max_payload: usize,
     read: impl FnOnce(&mut [u8]),
 ) {
+    let read = |out: &mut [u8]| {
+        read(out);
+        true
+    };
+    complete_found(port, pages, request, completer, max_payload, read);
+}
+
+/// The same of a read whose bytes may turn out not to be there. False if it was refused for that.
+pub(crate) fn complete_found(
+    port: &mut Port<'_>,
+    pages: &Pages<'_>,
+    request: &MemoryRequest,
+    completer: Bdf,
+    max_payload: usize,
+    read: impl FnOnce(&mut [u8]) -> bool,
+) -> bool {
     let len = usize::from(request.length_dw) * 4;
     let mut bytes = [0; 4096];
     let (_, wanted) = request.byte_range();
-    read(&mut bytes[request.padding()..request.padding() + wanted]);
-    if len <= INLINE_MAX {
-        return complete_inline(port, request, completer, max_payload, &bytes[..len]);
+    if !read(&mut bytes[request.padding()..request.padding() + wanted]) {
+        fail_read(port, request, completer, CompletionStatus::UnsupportedRequest);
+        return false;
     }
-    let Some(page) = pages.alloc() else {
-        return fail_read(port, request, completer, CompletionStatus::CompleterAbort);
-    };
-    pages.write(page, 0, &bytes[..len]);
-    complete_page(port, request, completer, max_payload, (page, request.padding()));
-    pages.release(page);
+    if len <= INLINE_MAX {
+        complete_inline(port, request, completer, max_payload, &bytes[..len]);
+    } else if let Some(page) = pages.alloc() {
+        pages.write(page, 0, &bytes[..len]);
+        complete_page(port, request, completer, max_payload, (page, request.padding()));
+        pages.release(page);
+    } else {
+        fail_read(port, request, completer, CompletionStatus::CompleterAbort);
+    }
+    true
 }
 
 /// Queues a completion.

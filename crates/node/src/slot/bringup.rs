@@ -87,6 +87,15 @@ impl Stage {
     ];
 }
 
+/// What a stage wants next.
+enum Next {
+    Access(Access),
+    /// An entry of the vector table, which is posted.
+    Vector(u16),
+    /// Nothing, or nothing now.
+    Nothing,
+}
+
 /// Whether a request is one of these, and not the session's.
 pub(super) fn is_own(id: AccessId) -> bool {
     id.0 & OWN != 0
@@ -149,31 +158,27 @@ impl<'m> BorrowedSlot<'m> {
         express.is_some_and(|at| self.register(at) & capabilities::FLR_CAPABLE != 0)
     }
 
-    /// When the function is asked again, if it is to be.
+    /// When the function is asked again, while nobody asks it.
     pub(super) fn retry_at(&self) -> Option<Instant> {
-        let waits = self.stage() == Stage::Back && self.cells.slot.next.get() == 0;
-        waits.then(|| Instant::from_nanos(self.cells.slot.retry_at.get()))
+        let at = self.cells.slot.retry_at.get();
+        (at != 0).then(|| Instant::from_nanos(at))
+    }
+
+    /// The function may be asked again when its time has come, as soon as there is a way to it.
+    pub(super) fn end_pause(&mut self, now: Instant) {
+        if self.retry_at().is_some_and(|at| at <= now) {
+            self.cells.slot.retry_at.set(self.journal, 0);
+        }
     }
 
     /// Queues the next request of the stage, for which there is room. False if there is none now.
     pub(super) fn bring_up(&mut self, now: Instant, port: &mut Port<'m>, window: &Window) -> bool {
-        let cells = &self.cells.slot;
-        let stage = self.stage();
-        let (next, done) = (cells.next.get(), cells.done.get());
-        if next >= self.requests(stage) || next - done >= WINDOW {
-            return false;
-        }
-        if self.retry_at().is_some_and(|at| at > now) {
-            return false;
-        }
-        cells.next.set(self.journal, next + 1);
-        let id = AccessId(OWN | (cells.epoch.get() & EPOCH_MASK) << EPOCH_SHIFT | next);
-        match self.request(stage, next, id) {
-            Some(access) => {
+        match self.take_next() {
+            Next::Nothing => return false,
+            Next::Access(access) => {
                 requests::issue(now, port, window, access).expect("configuration space can be reached");
             }
-            None => {
-                let vector = next as u16;
+            Next::Vector(vector) => {
                 if self.session.as_ref().is_some_and(|session| session.is_enabled(vector)) {
                     self.program_vector(port, window, vector, true);
                 }
@@ -181,6 +186,38 @@ impl<'m> BorrowedSlot<'m> {
             }
         }
         true
+    }
+
+    fn take_next(&mut self) -> Next {
+        let (cells, stage) = (&self.cells.slot, self.stage());
+        let (next, done) = (cells.next.get(), cells.done.get());
+        if self.retry_at().is_some() || next >= self.requests(stage) || next - done >= WINDOW {
+            return Next::Nothing;
+        }
+        cells.next.set(self.journal, next + 1);
+        let id = AccessId(OWN | (cells.epoch.get() & EPOCH_MASK) << EPOCH_SHIFT | next);
+        self.request(stage, next, id).map_or(Next::Vector(next as u16), Next::Access)
+    }
+
+    /// The next request without the fabric, for tests: its name, the register, and what is written there.
+    #[cfg(test)]
+    pub(super) fn next_for_tests(&mut self) -> Option<(AccessId, u16, Option<u32>)> {
+        self.end_pause(Instant::from_nanos(u64::MAX));
+        loop {
+            match self.take_next() {
+                Next::Access(Access::ConfigRead { id, register }) => return Some((id, register, None)),
+                Next::Access(Access::ConfigWrite { id, register, value, .. }) => {
+                    return Some((id, register, Some(value)));
+                }
+                Next::Vector(_) => self.request_done(Instant::ZERO),
+                Next::Access(_) | Next::Nothing => return None,
+            }
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn bar_sizes_for_tests(&self) -> [u64; BAR_COUNT] {
+        self.slot_config().expect("a session has a configuration").bars
     }
 
     /// How many requests a stage has.

@@ -30,7 +30,7 @@ use base::ledger::{Journal, PAGE_SIZE, Pages};
 use fabric::{AccessKind, GrantTable, Rights};
 use host::vfio_user::{DMA_END, DescriptorId, DmaMapping, MapId, Session};
 use link::Port;
-use pcie::{CompletionStatus, MemoryRequest};
+use pcie::MemoryRequest;
 
 use crate::cells::EdgeGauges;
 use crate::transaction::{self, FUNCTION, HOST};
@@ -159,19 +159,15 @@ impl<'m> Reach<'m> {
     }
 
     /// The function reads.
-    pub(super) fn read(&mut self, port: &mut Port<'m>, request: &MemoryRequest, max_payload: usize) {
-        let mut bytes = [0; PAGE_SIZE];
-        let (address, len) = request.byte_range();
-        let found = self.load(request, address, &mut bytes[..len]);
-        if !found {
+    pub(super) fn read(&self, port: &mut Port<'m>, request: &MemoryRequest, max_payload: usize) {
+        let read = |out: &mut [u8]| self.load(request, out);
+        if !transaction::complete_found(port, &self.pages, request, HOST, max_payload, read) {
             self.gauges.denied_accesses.add(1);
-            return transaction::fail_read(port, request, HOST, CompletionStatus::UnsupportedRequest);
         }
-        let read = |out: &mut [u8]| out.copy_from_slice(&bytes[..out.len()]);
-        transaction::complete_copied(port, &self.pages, request, HOST, max_payload, read);
     }
 
-    fn load(&self, request: &MemoryRequest, address: u64, out: &mut [u8]) -> bool {
+    fn load(&self, request: &MemoryRequest, out: &mut [u8]) -> bool {
+        let (address, _) = request.byte_range();
         let granted = self.grants.check(request.requester, AccessKind::Read, address, out.len().max(1));
         match (granted.map(|granted| (granted.memory, granted.offset)), &self.memory) {
             (Ok((Memory::Guest { .. }, _)), _) if out.is_empty() => true,

@@ -13,6 +13,8 @@ mod bringup;
 mod cells;
 mod memory;
 mod nvme;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -77,7 +79,7 @@ impl<'m> BorrowedSlot<'m> {
             signals: VecDeque::new(),
             owes_signals: true,
         };
-        if cells.slot.probed.get() != 0 {
+        if cells.slot.probed.get() != 0 || slot.stage() == Stage::Unusable {
             slot.recognise();
         }
         slot
@@ -123,13 +125,17 @@ impl<'m> BorrowedSlot<'m> {
 
     /// The client has gone: the function is reset, so that nothing of it goes on.
     pub(crate) fn closed(&mut self, now: Instant) {
-        let Some(session) = self.session.as_mut().filter(|session| !session.is_idle()) else { return };
-        session.closed(now);
-        // It takes most of the undo log, and what follows is whole by itself.
+        if self.session.as_ref().is_none_or(Session::is_idle) {
+            return;
+        }
+        self.reset_unasked();
+        if let Some(session) = &mut self.session {
+            session.closed(now);
+        }
+        // That takes most of the undo log, and what follows is whole by itself.
         self.journal.commit();
         self.signals.clear();
         self.drain();
-        self.reset_unasked();
     }
 
     /// The function is there, or not.
@@ -218,6 +224,7 @@ impl<'m> BorrowedSlot<'m> {
         while let Some(id) = requests::poll_timed_out(now, port, self.gauges) {
             self.answered(now, id, Err(AccessError::Timeout));
         }
+        self.end_pause(now);
         if let Some(session) = &mut self.session {
             session.handle_timeout(now);
         }

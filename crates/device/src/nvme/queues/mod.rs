@@ -221,8 +221,13 @@ impl<'m> Controller<'m> {
             && if is_cq { self.completion(queue).exists() } else { self.submission(queue).exists() };
         let value = value & 0xffff;
         if !known {
-            self.raise_event(events::INVALID_DOORBELL_REGISTER);
-        } else if !(if is_cq { self.move_head(queue, value) } else { self.move_tail(queue, value) }) {
+            return self.raise_event(events::INVALID_DOORBELL_REGISTER);
+        }
+        self.outdate_shadow(queue, is_cq);
+        if self.is_late(queue, is_cq, value) {
+            return self.want_shadow(queue, is_cq);
+        }
+        if !(if is_cq { self.move_head(queue, value) } else { self.move_tail(queue, value) }) {
             self.raise_event(events::INVALID_DOORBELL_VALUE);
         }
     }

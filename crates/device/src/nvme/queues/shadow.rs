@@ -4,6 +4,11 @@
 //! After each real doorbell of an I/O queue the controller writes the event index of what it has seen, then reads the shadow:
 //! the read pushes the write ahead of it, so whatever the host has stored without seeing the new index is in what the
 //! read brings. Completion queues are looked at only when they seem full.
+//!
+//! A real doorbell may overtake what a read brings, as a posted write may pass a completion (PCIe 6.0 §2.4.1): the shadow was read
+//! before the host stored what it then rang. Such a read is ignored, and the shadow is read again. And a real doorbell may come
+//! after a shadow that is newer: the memory of a virtual machine is read while what it has written to registers is still on its
+//! way through its monitor. A doorbell that would go backwards only says that the shadow is to be read.
 
 use base::Payload;
 use base::ledger::{Cell, Journal, PAGE_SIZE};
@@ -25,6 +30,8 @@ const TELL: u16 = 1;
 const LOOK: u16 = 2;
 /// The shadow is on its way.
 const LOOKING: u16 = 3;
+/// The same, but the real doorbell has been rung since: what comes may be older.
+const OUTDATED: u16 = 4;
 
 const _: () = assert!(SLOTS + 2 * QUEUES <= 512, "the names of shadow reads lie behind those of commands");
 
@@ -116,6 +123,24 @@ impl Controller<'_> {
         self.shadows = true;
     }
 
+    /// The real doorbell was rung: what is on its way may be from before.
+    pub(super) fn outdate_shadow(&self, queue: u16, is_cq: bool) {
+        let state = &self.shadow(Bell { queue, is_cq }).state;
+        if state.get() == LOOKING {
+            state.set(self.journal, OUTDATED);
+        }
+    }
+
+    /// Whether a real doorbell does not lead forward from what the shadow has shown already, or so far that one cannot tell.
+    pub(super) fn is_late(&self, queue: u16, is_cq: bool, value: u32) -> bool {
+        let size = if is_cq { self.completion(queue).size.get() } else { self.submission(queue).size.get() };
+        if queue == 0 || self.cells.admin.shadow_doorbells.get() == 0 || value >= size {
+            return false;
+        }
+        let forward = (value + size - self.bell_value(Bell { queue, is_cq })) % size;
+        forward >= size.div_ceil(2)
+    }
+
     /// The next access to shadow or event index, if any is due.
     pub(crate) fn send_shadow(&mut self) -> Option<Dma> {
         if !self.shadows || self.cells.admin.shadow_doorbells.get() == 0 {
@@ -150,8 +175,8 @@ impl Controller<'_> {
         let bell = Bell::from_number(number);
         let known = usize::from(bell.queue) < QUEUES;
         let uses = known.then(|| self.shadow(bell).uses.get().into())?;
-        (dma_id(SLOTS as u16 + number, 0, uses) == id && self.shadow(bell).state.get() == LOOKING)
-            .then_some(bell)
+        let is_looking = known && [LOOKING, OUTDATED].contains(&self.shadow(bell).state.get());
+        (is_looking && dma_id(SLOTS as u16 + number, 0, uses) == id).then_some(bell)
     }
 
     /// Takes the shadow of a doorbell. False if the read was for something else.
@@ -164,7 +189,12 @@ impl Controller<'_> {
                 return true;
             }
         };
+        let is_outdated = self.shadow(bell).state.get() == OUTDATED;
         self.shadow(bell).state.set(self.journal, IDLE);
+        if is_outdated {
+            self.want_shadow(bell.queue, bell.is_cq);
+            return true;
+        }
         let moved = value != self.bell_value(bell);
         if moved && !self.move_bell(bell, value) {
             self.raise_event(events::INVALID_DOORBELL_VALUE);

@@ -63,7 +63,7 @@ const FUNCTIONS: usize = 3;
 struct Seat<'m> {
     controller: Controller<'m>,
     host: Vec<u8>,
-    reads: VecDeque<(DmaId, u64, usize)>,
+    reads: VecDeque<(DmaId, u64, usize, Option<Vec<u8>>)>,
     media: VecDeque<Op>,
     messages: Vec<(u64, u32)>,
     queues: Vec<Queue>,
@@ -139,7 +139,7 @@ struct Rig<'m> {
     controller: Controller<'m>,
     host: Vec<u8>,
     disk: Vec<u8>,
-    reads: VecDeque<(DmaId, u64, usize)>,
+    reads: VecDeque<(DmaId, u64, usize, Option<Vec<u8>>)>,
     media: VecDeque<Op>,
     messages: Vec<(u64, u32)>,
     queues: Vec<Queue>,
@@ -383,7 +383,10 @@ impl<'m> Rig<'m> {
             match dma {
                 Dma::Read { id, address, len } => {
                     assert!((address % 4096) as usize + usize::from(len) <= 4096, "{dma:?} crosses a page");
-                    self.reads.push_back((id, address, usize::from(len)));
+                    // A shadow doorbell is read when the read arrives: what is written to a register later may overtake it.
+                    let early = self.host.get(address as usize..).and_then(|rest| rest.get(..4));
+                    let early = early.filter(|_| len == 4).map(<[u8]>::to_vec);
+                    self.reads.push_back((id, address, usize::from(len), early));
                 }
                 Dma::Write { address, payload } => {
                     assert!((address % 4096) as usize + payload.len() <= 4096, "{dma:?} crosses a page");
@@ -436,12 +439,12 @@ impl<'m> Rig<'m> {
 
     /// Answers one read of the function, in two parts if it is long.
     fn answer(&mut self) -> bool {
-        let Some((id, address, len)) = self.reads.pop_front() else { return false };
+        let Some((id, address, len, early)) = self.reads.pop_front() else { return false };
         let Some(data) = self.host.get(address as usize..).and_then(|rest| rest.get(..len)) else {
             self.step(Input::Error(id));
             return true;
         };
-        let data = data.to_vec();
+        let data = early.unwrap_or_else(|| data.to_vec());
         if len <= 64 {
             self.step(Input::Data(id, 0, data, true));
         } else {

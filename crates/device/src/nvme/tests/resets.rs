@@ -25,7 +25,7 @@ fn ready_falls_only_when_the_medium_is_done() {
         rig.end_media();
         assert!(!rig.csts().rdy());
         rig.assert_idle();
-        late.iter().for_each(|(id, _, len)| rig.step(Input::Data(*id, 0, vec![0; *len], true)));
+        late.iter().for_each(|(id, _, len, _)| rig.step(Input::Data(*id, 0, vec![0; *len], true)));
         rig.assert_idle();
         rig.start();
         assert_eq!(rig.run(1, SubmissionEntry::flush(1, 1)).status(), Status::SUCCESS);

@@ -75,7 +75,7 @@ fn maps_without_sense_are_refused_by_name() {
     everywhere(|world| {
         ready(world);
         assert_eq!(map(world, &map_payload(3, 0, 0x10_0000, 0x4000), &[1]), mapped());
-        let end = 1_u64 << 44;
+        let end = DMA_END;
         let cases = [
             (map_payload(3, 0, 0x10_1000, 0x1000), Errno::EEXIST),
             (map_payload(3, 0, 0xf_f000, 0x2000), Errno::EEXIST),

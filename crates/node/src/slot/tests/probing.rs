@@ -1,0 +1,121 @@
+//! Functions that a slot might meet: none at all, and some that make no sense.
+
+use base::ids::DomainId;
+use base::ledger::{Arena, Journal, Ledger, Pages};
+use base::{Instant, RuleSet};
+use host::AccessError;
+use host::AccessId;
+use host::vfio_user::SlotConfigError;
+use proptest::prelude::*;
+
+use super::super::BorrowedSlot;
+use super::super::bringup::Stage;
+use crate::NodeCells;
+
+const NOW: Instant = Instant::from_nanos(1);
+
+/// A function of registers, some of whose bits can be written.
+struct Function {
+    registers: Vec<u32>,
+    writable: Vec<u32>,
+}
+
+impl Function {
+    fn empty() -> Self {
+        Self { registers: vec![0; 1024], writable: vec![0; 1024] }
+    }
+
+    fn with_bar(mut self, bar: usize, flags: u32, mask: u32) -> Self {
+        (self.registers[4 + bar], self.writable[4 + bar]) = (flags, mask);
+        self
+    }
+
+    /// Answers every request of the slot, `lost` of them too late, until it wants nothing more.
+    fn serve(&mut self, slot: &mut BorrowedSlot<'_>, journal: Journal<'_>, mut lost: usize) {
+        for _ in 0..20_000 {
+            let Some((id, register, written)) = slot.next_for_tests() else { return };
+            if lost > 0 {
+                lost -= 1;
+                slot.brought(NOW, id, Err(AccessError::Timeout));
+                continue;
+            }
+            let index = usize::from(register) / 4;
+            let answer = match written {
+                Some(value) => {
+                    let mask = self.writable[index];
+                    self.registers[index] = self.registers[index] & !mask | value & mask;
+                    Ok(Vec::new())
+                }
+                None => Ok(self.registers[index].to_le_bytes().to_vec()),
+            };
+            slot.brought(NOW, id, answer.as_deref().map_err(|error: &AccessError| *error));
+            // Once more, and one of long ago.
+            slot.brought(NOW, AccessId(id.0 ^ 1 << 20), Ok(&[0; 4]));
+            journal.commit();
+        }
+        panic!("it never ends");
+    }
+}
+
+fn probe(function: &mut Function, lost: usize, look: impl FnOnce(&BorrowedSlot<'_>)) {
+    let arena = Arena::default();
+    let Ledger { journal, root } = arena.zeroed::<NodeCells>().ledger::<NodeCells>(None, RuleSet::ALL);
+    let cells = &root.loans[0];
+    let new = || BorrowedSlot::new(cells, Pages::new(&cells.pages, journal), journal, 0, DomainId(1));
+    let mut slot = new();
+    slot.handle_reset(NOW);
+    function.serve(&mut slot, journal, lost);
+    look(&slot);
+    // A new card finds the same.
+    let next = new();
+    assert_eq!((next.session().is_some(), next.unusable()), (slot.session().is_some(), slot.unusable()));
+}
+
+#[test]
+fn without_a_function_there_is_no_slot() {
+    let mut function = Function { registers: vec![u32::MAX; 1024], writable: vec![0; 1024] };
+    probe(&mut function, 0, |slot| {
+        assert_eq!(slot.unusable(), Some(SlotConfigError::Absent));
+        assert!(!slot.is_ready() && slot.stage() == Stage::Unusable);
+    });
+}
+
+#[test]
+fn bars_are_sized_and_get_their_addresses_back() {
+    let mut function = Function::empty().with_bar(0, 0x1000_0004, 0xffff_c000).with_bar(1, 2, u32::MAX);
+    function = function.with_bar(2, 0, 0xffff_f000).with_bar(3, 1, 0xffff_ff00);
+    let before = function.registers.clone();
+    probe(&mut function, 3000, |slot| {
+        assert!(slot.is_ready());
+        assert_eq!(slot.bar_sizes_for_tests(), [0x4000, 0, 0x1000, 0, 0, 0]);
+    });
+    assert_eq!(function.registers, before);
+}
+
+#[test]
+fn a_bar_that_no_fabric_address_reaches_is_refused_by_name() {
+    let mut function = Function::empty().with_bar(2, 4, 0).with_bar(3, 0, 0xffff_fe00);
+    probe(&mut function, 0, |slot| assert_eq!(slot.unusable(), Some(SlotConfigError::Bar(2))));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    /// Whatever it says, it is shown or refused.
+    #[test]
+    fn any_function_is_survived(
+        head in proptest::collection::vec(any::<u32>(), 0x50),
+        writable in proptest::collection::vec(any::<u32>(), 6),
+        seed in any::<u32>(),
+    ) {
+        let mut function = Function::empty();
+        function.registers[..0x50].copy_from_slice(&head);
+        for (at, register) in function.registers.iter_mut().enumerate().skip(0x50) {
+            *register = seed.wrapping_mul(at as u32 | 1).rotate_left(at as u32);
+        }
+        function.writable[4..10].copy_from_slice(&writable);
+        probe(&mut function, 0, |slot| {
+            assert!(slot.is_ready() || slot.unusable().is_some(), "{:?}", slot.stage());
+        });
+    }
+}

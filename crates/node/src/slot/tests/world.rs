@@ -1,0 +1,565 @@
+//! Two cards joined directly, the kernel's account of a slot's socket, an agent with descriptors, and the memory of a guest. Either
+//! card can be killed before any store, to its ledger or to the guest's memory, and is followed by another one.
+
+use core::cell::{Cell, RefCell};
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind, panic_any, resume_unwind};
+use std::rc::Rc;
+use std::sync::Once;
+
+use base::ids::{CardGeneration, DomainId, Group, Incarnation, LoanGeneration, NodeId};
+use base::ledger::{Arena, Hook, RawMemory, Span};
+use base::{Instant, RuleSet};
+use device::MediaKind;
+use device::nvme::Limit;
+use host::vfio_user::{DescriptorId, Peeked};
+use link::{Name, Tenancy};
+
+use crate::card::{Card, CardEvent};
+use crate::{Address, BorrowEdge, CardConfig, DriveConfig, GuestMemory, LoanConfig, LoanRole, NodeCells};
+
+pub(super) const LENDER: usize = 0;
+pub(super) const BORROWER: usize = 1;
+pub(super) const BLOCKS: u64 = 2048;
+pub(super) const RAM_BYTES: usize = 1 << 20;
+const PEER: Address = Address([1; 28]);
+const TICK: Duration = Duration::from_micros(20);
+
+struct Killed;
+
+/// Kills a card before a store.
+#[derive(Default)]
+pub(super) struct Switch {
+    /// Stores that it may still make, if it is to die.
+    left: Cell<Option<u64>>,
+    pub(super) stores: Cell<u64>,
+}
+
+impl Switch {
+    pub(super) fn arm(&self, stores: u64) {
+        self.left.set(Some(stores));
+    }
+
+    pub(super) fn disarm(&self) {
+        self.left.set(None);
+    }
+
+    pub(super) fn is_armed(&self) -> bool {
+        self.left.get().is_some()
+    }
+}
+
+impl Hook for Switch {
+    fn before_store(&self) {
+        self.stores.set(self.stores.get() + 1);
+        match self.left.get() {
+            Some(0) => {
+                self.left.set(None);
+                panic_any(Killed);
+            }
+            left => self.left.set(left.map(|left| left - 1)),
+        }
+    }
+}
+
+/// A store into the guest's memory.
+#[derive(Clone, Debug, PartialEq)]
+struct Store {
+    at: u64,
+    bytes: Vec<u8>,
+}
+
+/// The guest's memory, which descriptors are parts of.
+pub(super) struct Ram<'m> {
+    pub(super) bytes: RefCell<Vec<u8>>,
+    /// Where each open descriptor begins.
+    pub(super) descriptors: RefCell<BTreeMap<u32, u64>>,
+    switch: &'m Switch,
+    /// The last store, and whether it came to its end; `None` at the end once the card is known to have lived on.
+    last: RefCell<Option<(Store, bool)>>,
+    /// Cards died since that store.
+    succeeded: Cell<bool>,
+    pub(super) repeated: Cell<u64>,
+    pub(super) stores: Cell<u64>,
+}
+
+impl GuestMemory for Ram<'_> {
+    fn read(&self, loan: usize, descriptor: DescriptorId, offset: u64, out: &mut [u8]) -> bool {
+        assert_eq!(loan, 0);
+        let Some(base) = self.descriptors.borrow().get(&descriptor.0).copied() else { return false };
+        let start = (base + offset) as usize;
+        out.copy_from_slice(&self.bytes.borrow()[start..start + out.len()]);
+        true
+    }
+
+    fn write(&self, loan: usize, descriptor: DescriptorId, offset: u64, bytes: &[u8]) -> bool {
+        assert_eq!(loan, 0);
+        let Some(base) = self.descriptors.borrow().get(&descriptor.0).copied() else { return false };
+        let store = Store { at: base + offset, bytes: bytes.to_vec() };
+        self.judge(&store);
+        *self.last.borrow_mut() = Some((store, false));
+        self.stores.set(self.stores.get() + 1);
+        let start = (base + offset) as usize;
+        let half = bytes.len() / 2;
+        self.switch.before_store();
+        self.bytes.borrow_mut()[start..start + half].copy_from_slice(&bytes[..half]);
+        self.switch.before_store();
+        self.bytes.borrow_mut()[start + half..start + bytes.len()].copy_from_slice(&bytes[half..]);
+        self.last.borrow_mut().as_mut().unwrap().1 = true;
+        self.switch.before_store();
+        true
+    }
+}
+
+impl Ram<'_> {
+    /// The first store of a new card is the one that was in doubt, if it had not come to its end.
+    fn judge(&self, store: &Store) {
+        if !self.succeeded.replace(false) {
+            return;
+        }
+        if let Some((last, whole)) = &*self.last.borrow() {
+            assert!(*whole || last == store, "a half-made store is made again before any other");
+            self.repeated.set(self.repeated.get() + u64::from(last == store));
+        }
+    }
+}
+
+/// One of the nodes.
+pub(super) struct Seat<'m> {
+    pub(super) memory: RawMemory<'m>,
+    pub(super) switch: &'m Switch,
+    pub(super) card: Option<Card<'m>>,
+    pub(super) incarnation: u64,
+    generation: u32,
+    incoming: VecDeque<Vec<u8>>,
+    /// The other node hears nothing of it.
+    pub(super) is_silent: bool,
+    pub(super) deaths: u64,
+}
+
+/// The socket of the slot as the kernel and the agent have it.
+#[derive(Default)]
+struct Socket {
+    connected: bool,
+    /// Bytes that the client has written and nobody has received, each with the descriptors that come with it.
+    outgoing: VecDeque<(u8, Vec<u32>)>,
+    /// Bytes for the client.
+    incoming: Vec<u8>,
+    received: u64,
+    sent: u64,
+}
+
+pub(super) struct World<'m> {
+    arena: &'m Arena,
+    pub(super) now: Instant,
+    pub(super) seats: [Seat<'m>; 2],
+    pub(super) medium: Vec<u8>,
+    pub(super) ram: Rc<Ram<'m>>,
+    socket: Socket,
+    /// The message that the agent has taken last, and how many there were.
+    mail: Option<(u64, Vec<u8>, Vec<DescriptorId>)>,
+    mails: u64,
+    /// Descriptors that the agent keeps.
+    pub(super) open: BTreeSet<u32>,
+    /// How often each was signalled.
+    pub(super) signals: BTreeMap<u32, u64>,
+    pub(super) events: Vec<CardEvent>,
+    buffer: Vec<u8>,
+    /// Something has happened in this turn.
+    busy: bool,
+    /// Of a thousand frames, how many are lost, and how many come late.
+    pub(super) loss: u64,
+    random: u64,
+}
+
+fn silence_kills() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if !info.payload().is::<Killed>() {
+                usual(info);
+            }
+        }));
+    });
+}
+
+/// Runs a test in a new world.
+pub(super) fn with_world(test: impl FnOnce(&mut World<'_>)) {
+    silence_kills();
+    let (arena, switches) = (Arena::default(), [Switch::default(), Switch::default()]);
+    test(&mut World::new(&arena, [&switches[0], &switches[1]]));
+}
+
+impl<'m> World<'m> {
+    fn new(arena: &'m Arena, switches: [&'m Switch; 2]) -> Self {
+        let seat = |node: usize| Seat {
+            memory: arena.zeroed::<NodeCells>(),
+            switch: switches[node],
+            card: None,
+            incarnation: 1,
+            generation: 0,
+            incoming: VecDeque::new(),
+            is_silent: false,
+            deaths: 0,
+        };
+        let ram = Ram {
+            bytes: RefCell::new(vec![0; RAM_BYTES]),
+            descriptors: RefCell::default(),
+            switch: switches[BORROWER],
+            last: RefCell::default(),
+            succeeded: Cell::new(false),
+            repeated: Cell::new(0),
+            stores: Cell::new(0),
+        };
+        let mut world = Self {
+            arena,
+            now: Instant::from_nanos(1),
+            seats: [seat(LENDER), seat(BORROWER)],
+            medium: vec![0; BLOCKS as usize * 512],
+            ram: Rc::new(ram),
+            socket: Socket::default(),
+            mail: None,
+            mails: 0,
+            open: BTreeSet::new(),
+            signals: BTreeMap::new(),
+            events: Vec::new(),
+            buffer: vec![0; 1 << 16],
+            busy: false,
+            loss: 0,
+            random: 0x9e37_79b9_7f4a_7c15,
+        };
+        world.start(LENDER);
+        world.start(BORROWER);
+        world
+    }
+
+    pub(super) fn cells(&self, node: usize) -> &'m NodeCells {
+        self.seats[node].memory.ledger::<NodeCells>(None, RuleSet::ALL).root
+    }
+
+    pub(super) fn card(&self) -> &Card<'m> {
+        self.seats[BORROWER].card.as_ref().expect("a card that died has a successor")
+    }
+
+    /// The next card of a node, on what the one before it has left; it may die at once.
+    fn start(&mut self, node: usize) {
+        loop {
+            let seat = &mut self.seats[node];
+            seat.generation += 1;
+            let config = config(node, seat.incarnation, seat.generation);
+            let (memory, switch, now) = (seat.memory, seat.switch, self.now);
+            let hook: &dyn Hook = switch;
+            match catch_unwind(AssertUnwindSafe(|| Card::new(memory, Some(hook), config, now))) {
+                Ok(card) => self.seats[node].card = Some(card),
+                Err(payload) if payload.is::<Killed>() => {
+                    self.seats[node].deaths += 1;
+                    continue;
+                }
+                Err(payload) => resume_unwind(payload),
+            }
+            if node == LENDER || self.tell_all() {
+                return;
+            }
+        }
+    }
+
+    /// Tells a new card what its agent knows of the slot. False if it dies of that.
+    fn tell_all(&mut self) -> bool {
+        let memory = Rc::clone(&self.ram);
+        self.seats[BORROWER].card.as_mut().unwrap().set_guest_memory(memory);
+        let (sent, received) = (self.socket.sent, self.socket.received);
+        match (self.socket.connected, self.card().slot_is_idle(0)) {
+            (true, true) => self.try_act(BORROWER, |card, now| card.slot_open(now, 0)),
+            (false, false) => self.try_act(BORROWER, |card, now| card.slot_closed(now, 0)),
+            (false, true) => true,
+            (true, false) => {
+                let mail = self.mail.clone();
+                self.try_act(BORROWER, |card, now| card.slot_sent(now, 0, sent))
+                    && self.try_act(BORROWER, |card, now| card.slot_received(now, 0, received))
+                    && mail.is_none_or(|(number, bytes, descriptors)| {
+                        self.try_act(BORROWER, |card, now| {
+                            card.slot_taken(now, 0, number, &bytes, &descriptors);
+                        })
+                    })
+            }
+        }
+    }
+
+    /// Lets a card do something. False if it dies of that.
+    fn try_act(&mut self, node: usize, work: impl FnOnce(&mut Card<'m>, Instant)) -> bool {
+        let now = self.now;
+        let card = self.seats[node].card.as_mut().expect("a card that died has a successor");
+        match catch_unwind(AssertUnwindSafe(|| work(card, now))) {
+            Ok(()) => {
+                assert_eq!(card.uncommitted(), 0, "every verb ends with a commit");
+                true
+            }
+            Err(payload) if payload.is::<Killed>() => {
+                let seat = &mut self.seats[node];
+                (seat.card, seat.deaths) = (None, seat.deaths + 1);
+                if node == BORROWER {
+                    self.ram.succeeded.set(true);
+                }
+                false
+            }
+            Err(payload) => resume_unwind(payload),
+        }
+    }
+
+    /// Lets a card do something, and if it dies of that starts the next one.
+    pub(super) fn act(&mut self, node: usize, work: impl FnOnce(&mut Card<'m>, Instant)) -> bool {
+        self.busy = true;
+        let lives = self.try_act(node, work);
+        if !lives {
+            self.start(node);
+        }
+        lives
+    }
+
+    /// Everything that is due now, once; then time goes on.
+    pub(super) fn turn(&mut self) {
+        self.busy = false;
+        for node in [LENDER, BORROWER] {
+            self.serve(node);
+        }
+        self.serve_socket();
+        self.serve_descriptors();
+        for node in [LENDER, BORROWER] {
+            self.transmit(node);
+        }
+        let due = self.seats.iter().filter_map(|seat| seat.card.as_ref()?.poll_timeout()).min();
+        self.now = match due {
+            Some(at) if !self.busy && at > self.now + TICK => at,
+            _ => self.now + TICK,
+        };
+    }
+
+    fn serve(&mut self, node: usize) {
+        while let Some(mut frame) = self.seats[node].incoming.pop_front() {
+            self.act(node, |card, now| card.handle_frame(now, 0, PEER, &mut frame));
+        }
+        let due = self.seats[node].card.as_ref().and_then(Card::poll_timeout);
+        if due.is_some_and(|at| at <= self.now) {
+            self.act(node, Card::handle_timeout);
+        }
+        while let Some(event) = self.seats[node].card.as_mut().and_then(Card::poll_event) {
+            if let CardEvent::Tenant(loan, user) = event {
+                let tenancy = Tenancy { number: 1, node: user };
+                self.act(node, |card, now| card.set_tenancy(now, loan, tenancy));
+            }
+            self.events.push(event);
+        }
+        self.serve_media(node);
+    }
+
+    fn serve_media(&mut self, node: usize) {
+        loop {
+            let mut work = None;
+            if !self.try_act(node, |card, _| work = card.poll_media()) {
+                self.start(node);
+                continue;
+            }
+            let Some(work) = work else { return };
+            self.busy = true;
+            let mut at = work.offset as usize;
+            for span in work.spans() {
+                let part = &mut self.medium[at..at + span.len()];
+                at += span.len();
+                match work.kind {
+                    MediaKind::Write => span.read(part),
+                    MediaKind::Read => {
+                        let ledger = self.seats[node].memory.ledger::<NodeCells>(None, RuleSet::ALL);
+                        span.write(ledger.journal, part);
+                    }
+                    _ => {}
+                }
+            }
+            self.act(node, |card, now| card.handle_media(now, work.loan, work.id, Ok(())));
+        }
+    }
+
+    fn transmit(&mut self, node: usize) {
+        let now = self.now;
+        let Some(card) = self.seats[node].card.as_mut() else { return };
+        let mut sent = Vec::new();
+        while let Some(outgoing) = card.poll_transmit(now, &mut self.buffer) {
+            sent.push(self.buffer[..outgoing.len].to_vec());
+        }
+        self.busy |= !sent.is_empty();
+        if self.seats[node].is_silent {
+            return;
+        }
+        for frame in sent {
+            let (lost, late) = (self.chance(), self.chance());
+            let incoming = &mut self.seats[1 - node].incoming;
+            if late {
+                incoming.push_front(frame);
+            } else if !lost {
+                incoming.push_back(frame);
+            }
+        }
+    }
+
+    fn chance(&mut self) -> bool {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random >> 20) % 1000 < self.loss
+    }
+
+    /// The kernel moves bytes.
+    fn serve_socket(&mut self) {
+        if !self.socket.connected {
+            return;
+        }
+        self.send();
+        let seen: Vec<u8> = self.socket.outgoing.iter().take(4096).map(|(byte, _)| *byte).collect();
+        if seen.is_empty() {
+            return;
+        }
+        match self.card().slot_peeked(0, self.socket.received, self.mails, &seen) {
+            Peeked::Consume(len) => self.receive(len),
+            Peeked::AgentTakes { len } => self.take(len),
+            Peeked::NeedMore | Peeked::Wait => {}
+        }
+    }
+
+    fn send(&mut self) {
+        let mut spans = [Span::empty(); 5];
+        let count = self.card().slot_send_spans(0, self.socket.sent, &mut spans);
+        for span in &spans[..count] {
+            let mut bytes = vec![0; span.len()];
+            span.read(&mut bytes);
+            self.socket.sent += bytes.len() as u64;
+            self.socket.incoming.extend(bytes);
+        }
+        if count > 0 {
+            let sent = self.socket.sent;
+            self.act(BORROWER, |card, now| card.slot_sent(now, 0, sent));
+        }
+    }
+
+    fn receive(&mut self, mut most: usize) {
+        let journal = self.seats[BORROWER].memory.ledger::<NodeCells>(None, RuleSet::ALL).journal;
+        for span in self.card().slot_receive_spans(0, self.socket.received, most).into_iter().flatten() {
+            let len = span.len().min(most);
+            let bytes: Vec<(u8, Vec<u32>)> = self.socket.outgoing.drain(..len).collect();
+            assert!(bytes.iter().all(|(_, descriptors)| descriptors.is_empty()), "descriptors are lost");
+            let bytes: Vec<u8> = bytes.into_iter().map(|(byte, _)| byte).collect();
+            span.part(0, len).write(journal, &bytes);
+            self.socket.received += len as u64;
+            most -= len;
+        }
+        let received = self.socket.received;
+        self.act(BORROWER, |card, now| card.slot_received(now, 0, received));
+    }
+
+    fn take(&mut self, len: usize) {
+        let bytes: Vec<(u8, Vec<u32>)> = self.socket.outgoing.drain(..len).collect();
+        let descriptors: Vec<u32> = bytes.iter().flat_map(|(_, descriptors)| descriptors.clone()).collect();
+        self.open.extend(&descriptors);
+        let bytes: Vec<u8> = bytes.into_iter().map(|(byte, _)| byte).collect();
+        let descriptors: Vec<_> = descriptors.into_iter().map(DescriptorId).collect();
+        self.mails += 1;
+        self.mail = Some((self.mails, bytes.clone(), descriptors.clone()));
+        let number = self.mails;
+        self.act(BORROWER, |card, now| card.slot_taken(now, 0, number, &bytes, &descriptors));
+    }
+
+    /// The agent signals and closes.
+    fn serve_descriptors(&mut self) {
+        while let Some((loan, descriptor)) = self.seats[BORROWER].card.as_mut().and_then(Card::poll_signal) {
+            assert_eq!(loan, 0);
+            self.busy = true;
+            *self.signals.entry(descriptor.0).or_default() += 1;
+        }
+        for descriptor in self.card().slot_released(0) {
+            self.open.remove(&descriptor.0);
+            self.ram.descriptors.borrow_mut().remove(&descriptor.0);
+            if !self.act(BORROWER, |card, now| card.slot_descriptor_closed(now, 0, descriptor)) {
+                return;
+            }
+        }
+    }
+
+    /// Runs until something holds. False if it does not within `time`.
+    pub(super) fn run(&mut self, time: Duration, mut holds: impl FnMut(&mut Self) -> bool) -> bool {
+        let until = self.now + time;
+        while !holds(self) {
+            if self.now >= until {
+                return false;
+            }
+            self.turn();
+        }
+        true
+    }
+
+    /// A client connects.
+    pub(super) fn connect(&mut self) {
+        self.socket = Socket { connected: true, ..Socket::default() };
+        self.act(BORROWER, |card, now| card.slot_open(now, 0));
+    }
+
+    /// The client goes.
+    pub(super) fn disconnect(&mut self) {
+        self.socket = Socket::default();
+        self.act(BORROWER, |card, now| card.slot_closed(now, 0));
+    }
+
+    /// The client writes a message with descriptors.
+    pub(super) fn write(&mut self, bytes: &[u8], descriptors: &[u32]) {
+        let start = self.socket.outgoing.len();
+        self.socket.outgoing.extend(bytes.iter().map(|byte| (*byte, Vec::new())));
+        self.socket.outgoing[start].1.extend(descriptors);
+    }
+
+    /// The next message to the client, if it is there.
+    pub(super) fn message(&mut self) -> Option<Vec<u8>> {
+        let len = self.socket.incoming.get(4..8)?.try_into().map(u32::from_le_bytes).ok()? as usize;
+        (self.socket.incoming.len() >= len).then(|| self.socket.incoming.drain(..len).collect())
+    }
+
+    /// A node loses its ledger.
+    pub(super) fn reboot(&mut self, node: usize) {
+        let seat = &mut self.seats[node];
+        (seat.memory, seat.card) = (self.arena.zeroed::<NodeCells>(), None);
+        (seat.incarnation, seat.generation) = (seat.incarnation + 1, 0);
+        seat.incoming.clear();
+        self.start(node);
+    }
+}
+
+fn config(node: usize, incarnation: u64, generation: u32) -> CardConfig {
+    let id = |node: usize| NodeId(node as u64 + 1);
+    let role = if node == LENDER {
+        LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE }
+    } else {
+        let io_timeout = Duration::from_secs(30);
+        LoanRole::Borrow { peers: vec![PEER], io_timeout, edge: BorrowEdge::Slot }
+    };
+    let loan = LoanConfig {
+        key: [5; 32],
+        insecure: true,
+        group: Group(7),
+        generation: LoanGeneration(0),
+        tenancy: Tenancy { number: 1, node: id(BORROWER) },
+        role,
+    };
+    let mut seed = [node as u8; 32];
+    seed[1..5].copy_from_slice(&generation.to_le_bytes());
+    CardConfig {
+        node: id(node),
+        name: Name::new("node"),
+        domain: DomainId(node as u32 + 1),
+        incarnation: Incarnation(incarnation),
+        generation: CardGeneration(generation),
+        seed,
+        rails: vec![9000],
+        drives: (node == LENDER).then(|| DriveConfig::new(BLOCKS, 512, 7)).into_iter().collect(),
+        loans: vec![loan],
+        rekey_frames: link::REKEY_FRAMES,
+        rules: RuleSet::ALL,
+    }
+}
