@@ -29,6 +29,8 @@ use self::mapped::MappedImage;
 
 /// Every size and position is a multiple of this, in bytes.
 pub const SECTOR_BYTES: u64 = 512;
+/// What the memory of [`Image::ram`] is called in `/proc/PID/maps`.
+pub const RAM_NAME: &str = "causeway-ram";
 /// Pieces of memory in one system call (`UIO_MAXIOV`).
 const MAX_PIECES: usize = 1024;
 
@@ -229,7 +231,7 @@ impl Image {
         if !bytes.is_multiple_of(SECTOR_BYTES) {
             return Err(Errno::INVAL.into());
         }
-        Self::from_fd(crate::memory::create("causeway-ram", size)?)
+        Self::from_fd(crate::memory::create(RAM_NAME, size)?)
     }
 
     /// Takes over an open image from another process, with lock and direct I/O as they are.

@@ -145,6 +145,19 @@ impl Mapping {
         }
     }
 
+    /// Whether all pages of a range, which is page aligned, are in memory. A file's hole is not.
+    ///
+    /// # Panics
+    /// If the range does not lie inside the mapping.
+    pub(crate) fn is_resident(&self, offset: usize, len: usize) -> bool {
+        assert!(offset <= self.bytes && len <= self.bytes - offset, "a part of a mapping lies inside of it");
+        let mut pages = vec![0_u8; len.div_ceil(rustix::param::page_size())];
+        // SAFETY: the range is of this mapping, and there is a byte for each of its pages.
+        let result =
+            unsafe { libc::mincore(self.base.as_ptr().add(offset).cast(), len, pages.as_mut_ptr().cast()) };
+        result == 0 && pages.iter().all(|page| page & 1 != 0)
+    }
+
     fn touch(&self) {
         for offset in (0..self.bytes).step_by(rustix::param::page_size()) {
             // SAFETY: the byte lies inside the mapping; an atomic addition of zero dirties its page without

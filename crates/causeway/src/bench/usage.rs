@@ -46,7 +46,8 @@ pub(super) fn fine_cpu_time(pids: &[u32]) -> Duration {
     pids.iter().filter_map(|pid| scheduled(*pid).or_else(|| Some(ticks(*pid)?.total()))).sum()
 }
 
-/// Resident memory of all these processes together, in bytes. What they share counts for each.
+/// Resident memory of all these processes together, in bytes, without the content of drives in memory. What they share counts
+/// for each.
 pub(super) fn resident_bytes(pids: &[u32]) -> u64 {
     pids.iter().filter_map(|pid| resident(*pid)).sum()
 }
@@ -77,9 +78,22 @@ fn fields(stat: &str, first: usize) -> Option<CpuTime> {
 }
 
 fn resident(pid: u32) -> Option<u64> {
-    let statm = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
-    let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;
-    Some(pages * rustix::param::page_size() as u64)
+    Some(resident_of(&fs::read_to_string(format!("/proc/{pid}/smaps")).ok()?))
+}
+
+/// Bytes of the mappings of `smaps`, but for a medium that is mapped.
+fn resident_of(smaps: &str) -> u64 {
+    let (mut kib, mut is_medium) = (0, false);
+    for line in smaps.lines() {
+        let mut words = line.split_whitespace();
+        match words.next() {
+            Some("Rss:") if !is_medium => kib += words.next().and_then(|kib| kib.parse().ok()).unwrap_or(0),
+            // A mapping begins with its addresses.
+            Some(first) if !first.ends_with(':') => is_medium = line.contains(io::files::RAM_NAME),
+            _ => {}
+        }
+    }
+    kib << 10
 }
 
 #[cfg(test)]
@@ -111,6 +125,17 @@ mod tests {
         assert_eq!(fields(stat, 14), Some(CpuTime { user: tick * 200, system: tick * 300 }));
         assert_eq!(fields(stat, 16), Some(CpuTime { user: tick * 400, system: tick * 500 }));
         assert_eq!(fields("7 (a) S 4 5", 14), None);
+    }
+
+    #[test]
+    fn the_content_of_a_drive_does_not_count() {
+        let line = |name: &str, kib: u32| {
+            format!(
+                "7f00-7f01 rw-s 00000000 00:01 7   {name}\nSize:  99 kB\nRss:     {kib} kB\nVmFlags: rd\n"
+            )
+        };
+        let smaps = [line("[heap]", 8), line("/memfd:causeway-ram (deleted)", 65536), line("", 4)].concat();
+        assert_eq!(resident_of(&smaps), 12 << 10);
     }
 
     #[test]

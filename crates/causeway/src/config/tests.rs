@@ -105,7 +105,7 @@ fn errors_name_place_fault_and_remedy() {
         ),
         (
             "name = 'x'\n".to_owned(),
-            "2:1: this node would do nothing: add [[devices]] to lend or [[loans]] to borrow",
+            "2:1: this node would do nothing: add [[devices]] to lend, [[loans]] to borrow, or [[domains]] with slots",
         ),
         ("[[loans]]\nnbd = '/s'\n".to_owned(), "1:1: this loan names no lender; add `line` or `line_file`"),
         (
@@ -193,7 +193,34 @@ fn too_many_entries_are_refused() {
     assert!(error(&devices(ENTRIES_MAX + 1)).contains(&format!("at most {ENTRIES_MAX} devices")));
     let split = "[[devices]]\nfunction = 'd'\nsource = 'ram:1M'\nfunctions = 64\n";
     assert!(parse(&format!("{split}{}", devices(16))).is_ok());
-    assert!(error(&format!("{split}{}", devices(17))).contains("functions and loans together"));
+    assert!(error(&format!("{split}{}", devices(17))).contains("functions, loans and slots together"));
+}
+
+#[test]
+fn machines_have_slots() {
+    let text = format!(
+        "[[domains]]\nname = 'vm1'\nkind = 'vm'\nqmp = 'vm1.qmp'\nremove_after_s = 7\n\
+         [[domains.slots]]\nname = 'a'\nsocket = 'a.sock'\nbus = 'rp1'\nmode = '0660'\nline = '{LINE}'\n\
+         [[domains.slots]]\nname = 'b'\nsocket = '/run/b.sock'\n"
+    );
+    let domain = parse(&text).unwrap().domains.remove(0);
+    assert_eq!((domain.name.as_str(), domain.remove_after.as_secs()), ("vm1", 7));
+    assert_eq!(domain.qmp.as_deref(), Some(Path::new("/etc/causeway/vm1.qmp")));
+    let [a, b] = &domain.slots[..] else { panic!("{domain:?}") };
+    assert_eq!((a.bus.as_deref(), a.access.mode, a.preset.is_some()), (Some("rp1"), Some(0o660), true));
+    assert_eq!((b.socket.as_path(), b.preset.is_none()), (Path::new("/run/b.sock"), true));
+    for (from, to, expected) in [
+        ("'vm'", "'pod'", "3:8: `pod` is no kind of domain; there is \"vm\""),
+        ("= 7", "= 0", "5:18: remove_after_s is a number of seconds from 1 to 3600"),
+        ("'b'", "'a'", "13:8: slot `a` stands in line 7 already"),
+        ("/run/b", "a", "14:10: socket `a.sock` stands in line 8 already"),
+        ("0660", "rw", "10:8: `rw` is no mode"),
+    ] {
+        let text = text.replacen(from, to, 1);
+        assert!(error(&text).starts_with(expected), "{}", error(&text));
+    }
+    let error = error("[[domains]]\nname = 'x'\nkind = 'vm'\n");
+    assert!(error.starts_with("1:1: a domain needs slots"), "{error}");
 }
 
 const DRIVE: &str = "[[devices]]\nfunction = 'd'\nsource = 'ram:1M'\n";

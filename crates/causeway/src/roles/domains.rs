@@ -29,6 +29,8 @@ use crate::state_dir::slot::Attachment;
 const SURPRISE: Duration = Duration::from_secs(5);
 /// How long giving back may take.
 const GIVE_BACK: Duration = Duration::from_secs(8);
+/// How long a machine that was started with the device may take to connect, before it is plugged in.
+const SETTLE: Duration = Duration::from_millis(300);
 /// Between two looks at a slot whose guest is leaving.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -53,6 +55,8 @@ struct Place {
     trouble: Option<String>,
     /// QEMU has it, as far as we know.
     is_plugged: bool,
+    /// When it is to be plugged in, unless somebody has connected.
+    plug_at: Option<Instant>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -95,6 +99,7 @@ impl Domains {
                     phase: Phase::Vacant,
                     trouble: None,
                     is_plugged: false,
+                    plug_at: None,
                 };
                 loans.push(match line {
                     Some(line) => place.loan(&line, insecure)?,
@@ -133,7 +138,9 @@ impl Domains {
 
     /// When [`Domains::turn`] has something to do although nothing is readable.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        let waits = |place: &Place| matches!(place.phase, Phase::Leaving { .. } | Phase::Returning { .. });
+        let waits = |place: &Place| {
+            place.plug_at.is_some() || matches!(place.phase, Phase::Leaving { .. } | Phase::Returning { .. })
+        };
         self.places.iter().any(waits).then(|| Instant::now() + LOOK)
     }
 
@@ -164,17 +171,9 @@ impl Domains {
     }
 
     fn usable(&mut self, loan: usize) {
-        let Some(index) = loan.checked_sub(self.first).filter(|index| *index < self.places.len()) else {
-            return;
-        };
-        let place = &mut self.places[index];
-        if place.phase != Phase::Attaching {
-            return;
-        }
+        let Some(place) = self.place(loan).filter(|place| place.phase == Phase::Attaching) else { return };
         place.phase = Phase::Attached;
-        if let Some(monitor) = &self.monitors[place.domain] {
-            monitor.order(Order::Plug { place: index, plug: place.plug() });
-        }
+        place.plug_at = Some(Instant::now() + SETTLE);
     }
 
     fn refused(&mut self, loan: usize, why: String, agent: &mut Agent, state: &StateDir) {
@@ -200,6 +199,14 @@ impl Domains {
             let loan = self.first + index;
             let place = &mut self.places[index];
             match place.phase {
+                Phase::Attached if place.plug_at.is_some_and(|at| at <= Instant::now()) => {
+                    place.plug_at = None;
+                    place.is_plugged = agent.has_guest(loan);
+                    if let Some(monitor) = self.monitors[place.domain].as_ref().filter(|_| !place.is_plugged)
+                    {
+                        monitor.order(Order::Plug { place: index, plug: place.plug() });
+                    }
+                }
                 Phase::Leaving { since, surprised } => {
                     let is_gone = !agent.has_guest(loan);
                     // Without QMP, the guest is gone when its machine has left the socket.
@@ -390,6 +397,7 @@ impl Place {
     }
 
     fn give_back(&mut self, loan: usize, agent: &mut Agent) {
+        self.plug_at = None;
         self.phase = Phase::Returning { since: Instant::now() };
         agent.detach(loan);
     }

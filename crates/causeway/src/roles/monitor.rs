@@ -75,7 +75,9 @@ impl Monitor {
 
 fn execute(path: &Path, order: Order, remove_within: Duration) -> Answer {
     let (place, result) = match order {
-        Order::Plug { place, plug } => (place, add(path, &plug).map(|()| Answer::Plugged { place })),
+        Order::Plug { place, plug } => {
+            (place, add(path, &plug, remove_within).map(|()| Answer::Plugged { place }))
+        }
         Order::Unplug { place, plug } => {
             (place, remove(path, &plug, remove_within).map(|()| Answer::Removed { place }))
         }
@@ -83,10 +85,12 @@ fn execute(path: &Path, order: Order, remove_within: Duration) -> Answer {
     result.unwrap_or_else(|error| Answer::Failed { place, why: error.to_string() })
 }
 
-fn add(path: &Path, plug: &Plug) -> Result<(), QmpError> {
-    let mut qmp = Qmp::connect(path, PATIENCE)?;
-    // A machine may have been started with it.
-    if plug.is_there(&mut qmp)? { Ok(()) } else { plug.add(&mut qmp) }
+fn add(path: &Path, plug: &Plug, remove_within: Duration) -> Result<(), QmpError> {
+    // QEMU does not connect again: what an earlier life of this node has left there is dead.
+    if plug.is_there(&mut Qmp::connect(path, PATIENCE)?)? {
+        remove(path, plug, remove_within)?;
+    }
+    plug.add(&mut Qmp::connect(path, PATIENCE)?)
 }
 
 fn remove(path: &Path, plug: &Plug, within: Duration) -> Result<(), QmpError> {

@@ -1,4 +1,4 @@
-//! What is attached to a slot: a file `slot.DOMAIN.SLOT`, `GENERATION LINE`, with `-` for nothing.
+//! What is attached to a slot: a file `slot.DOMAIN.SLOT`, `GENERATION,LINE`, with `-` for nothing.
 
 use super::file::{Named, read_value, write_value};
 use super::{StateDir, StateError};
@@ -21,7 +21,7 @@ impl StateDir {
     /// The file cannot be read, or is damaged.
     pub fn attachment(&self, slot: &SlotName) -> Result<Option<Attachment>, StateError> {
         let Some(Named { file, value }) = read_value(self.path(), &file_of(slot))? else { return Ok(None) };
-        let parsed = value.split_once(' ').and_then(|(generation, line)| {
+        let parsed = value.split_once(',').and_then(|(generation, line)| {
             let line = if line == "-" { None } else { Some(line.parse().ok()?) };
             Some(Attachment { generation: generation.parse().ok()?, line })
         });
@@ -34,7 +34,7 @@ impl StateDir {
     /// The system said no; the last decision still holds.
     pub fn set_attachment(&self, slot: &SlotName, attachment: &Attachment) -> Result<(), StateError> {
         let line = attachment.line.as_ref().map_or("-".to_owned(), |line| line.reveal());
-        write_value(self.path(), &file_of(slot), &format!("{} {line}", attachment.generation))
+        write_value(self.path(), &file_of(slot), &format!("{},{line}", attachment.generation))
     }
 }
 
@@ -63,7 +63,7 @@ mod tests {
         let state = StateDir::open(&path).unwrap();
         assert_eq!(state.attachment(&slot).unwrap(), Some(vacant));
         assert_eq!(state.attachment(&"vm1/disk".parse().unwrap()).unwrap(), None);
-        std::fs::write(path.join("slot.vm1.disk"), "1 x 00000000\n").unwrap();
+        std::fs::write(path.join("slot.vm1.disk"), "1,x 00000000\n").unwrap();
         assert!(state.attachment(&"vm1/disk".parse().unwrap()).is_err());
     }
 }

@@ -103,11 +103,7 @@ impl<'m> Media<'m> {
             let fd = unsafe { inherited(drive.image)? };
             let mut image = Image::from_fd(fd)?;
             if drive.medium == MediumKind::Inline {
-                let collapser = match &collapser {
-                    Some(collapser) => collapser,
-                    None => collapser.insert(Collapser::start()?),
-                };
-                image.map(collapser)?;
+                map(&mut image, &mut collapser);
             }
             drives.push((Arc::new(image), drive.medium));
             models.push(drive.flash.map(|flash| FlashModel::new(flash.into())));
@@ -360,6 +356,17 @@ fn advance(pieces: &mut Vec<libc::iovec>, mut bytes: usize) {
     if let Some(first) = pieces.first_mut() {
         first.iov_base = first.iov_base.wrapping_byte_add(bytes);
         first.iov_len -= bytes;
+    }
+}
+
+/// Maps an image in memory. Where that cannot be, system calls do as well.
+fn map(image: &mut Image, collapser: &mut Option<Collapser>) {
+    let mapped = match collapser {
+        Some(collapser) => image.map(collapser),
+        None => Collapser::start().and_then(|started| image.map(collapser.insert(started))),
+    };
+    if let Err(error) = mapped {
+        tracing::warn!(%error, "an image cannot be mapped; it is read and written by system calls");
     }
 }
 

@@ -3,7 +3,8 @@
 //! Only parts that are huge pages are used so: small ones would have to be unmapped one by one when a card is killed, and
 //! mapped one by one by its successor. What is read or written often enough becomes one, in a thread beside the data path. Everything
 //! else takes the system calls: parts with holes, which a mapping would fill; the end of an image; and the whole
-//! image once it has become shorter than it was.
+//! image once it has become shorter than it was. Pages that are gone raise a signal ([`crate::fault`]); but the last page that a cut
+//! leaves just has zeroes behind the cut, so each copy is followed by a look at the last page the image had, which is itself never copied.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -12,7 +13,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
 use crate::fault::Watch;
@@ -73,7 +73,6 @@ pub(super) struct MappedImage {
 
 #[derive(Debug)]
 struct Parts {
-    file: File,
     // Before the memory that it watches.
     watch: Watch,
     memory: Mapping,
@@ -87,12 +86,13 @@ impl MappedImage {
     /// Maps all of `file`, which is in memory.
     ///
     /// # Errors
-    /// What duplicating the descriptor or mapping it returned.
+    /// What mapping it returned.
     pub(super) fn new(file: &File, is_writable: bool, collapser: &Collapser) -> io::Result<Self> {
         let memory = Mapping::of_file(file.as_fd(), is_writable)?;
         let watch = Watch::new(memory.as_ptr() as usize, memory.len(), rustix::param::page_size())?;
-        let states = (0..memory.len() / HUGE_PAGE_BYTES).map(|_| AtomicU16::new(0)).collect();
-        let parts = Parts { file: file.try_clone()?, watch, memory, states, is_hopeless: false.into() };
+        // The last page stands for all behind a cut, so its part is left alone.
+        let states = (0..(memory.len() - 1) / HUGE_PAGE_BYTES).map(|_| AtomicU16::new(0)).collect();
+        let parts = Parts { watch, memory, states, is_hopeless: false.into() };
         Ok(Self { parts: Arc::new(parts), collapser: collapser.clone() })
     }
 
@@ -114,7 +114,7 @@ impl MappedImage {
             unsafe { std::ptr::copy_nonoverlapping(from, buffer.as_mut_ptr(), buffer.len()) };
             from = from.wrapping_add(buffer.len());
         }
-        !self.parts.watch.is_torn()
+        self.parts.is_whole()
     }
 
     /// Copies to `offset` and what follows; false where system calls have to do it, all of it.
@@ -126,7 +126,7 @@ impl MappedImage {
             unsafe { std::ptr::copy_nonoverlapping(buffer.as_ptr(), to, buffer.len()) };
             to = to.wrapping_add(buffer.len());
         }
-        !self.parts.watch.is_torn()
+        self.parts.is_whole()
     }
 
     /// The range gets holes: its parts are not used before they have none again.
@@ -172,19 +172,26 @@ impl MappedImage {
 }
 
 impl Parts {
+    /// Whether the file still had its last page when this was called.
+    fn is_whole(&self) -> bool {
+        let last = self.memory.as_ptr().wrapping_add(self.memory.len() - 1);
+        // SAFETY: the last byte of the mapping; should its page be gone, the watch puts another one in its place.
+        unsafe { last.read_volatile() };
+        !self.watch.is_torn()
+    }
+
     /// Makes a huge page of a part that was asked for, unless it has holes.
     fn collapse(&self, part: usize) {
-        let start = part as u64 * PART;
+        let start = part * HUGE_PAGE_BYTES;
         // Whoever makes holes meanwhile has put another state in its place, and that stays.
         let conclude = |state| {
             let _ = self.states[part].compare_exchange(ASKED, state, Ordering::Release, Ordering::Relaxed);
         };
-        // All I/O says where; the position of the descriptor means nothing to anybody.
-        let hole = rustix::fs::seek(&self.file, SeekFrom::Hole(start));
-        if !hole.is_ok_and(|hole| hole >= start + PART) {
+        // Asked of the mapping: to ask the file would keep everybody from writing to it meanwhile.
+        if !self.memory.is_resident(start, HUGE_PAGE_BYTES) {
             return conclude(0);
         }
-        match self.memory.collapse_range(start as usize, HUGE_PAGE_BYTES) {
+        match self.memory.collapse_range(start, HUGE_PAGE_BYTES) {
             Ok(()) => conclude(MAPPED),
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
                 self.is_hopeless.store(true, Ordering::Relaxed);
@@ -250,7 +257,7 @@ mod tests {
             let (sevens, nines) = (vec![7; len / 2], vec![9; len / 2]);
             assert_eq!(expected(&file, offset, len), [sevens, nines].concat());
         }
-        // Beyond what is mapped, across its end, beyond the last whole part, beyond everything.
+        // Beyond what is mapped, across its end, in the last part, beyond everything.
         for offset in
             [2 * HUGE_PAGE_BYTES, 2 * HUGE_PAGE_BYTES - 256, 4 * HUGE_PAGE_BYTES, BYTES, usize::MAX - 511]
         {
@@ -303,15 +310,31 @@ mod tests {
         let file = file();
         let image = mapped(&file, 4);
         file.set_len(PART + 4096).unwrap();
-        assert_eq!(read(&image, 0, 512), Some(expected(&file, 0, 512)));
         assert_eq!(read(&image, HUGE_PAGE_BYTES + 4000, 512), None);
         // Also what is there: nobody knows any more which of the pages are the file's.
         assert_eq!(read(&image, 0, 512), None);
-        let other = mapped(&file, 0);
-        assert!(other.parts.states.len() == 1 && !other.parts.watch.is_torn());
-        let again = MappedImage::new(&file, true, &Collapser::start().unwrap()).unwrap();
-        again.parts.states[0].store(MAPPED, Ordering::Relaxed);
+        let again = mapped(&file, 1);
         file.set_len(4096).unwrap();
         assert!(!again.write(&[IoSlice::new(&[1; 8192])], 0));
+    }
+
+    #[test]
+    fn what_lies_behind_a_cut_in_its_page_is_not_taken_for_the_images() {
+        // Within a page, at its end, and within the last page that the image had.
+        for cut in [4608, 2 * HUGE_PAGE_BYTES + 512, HUGE_PAGE_BYTES, BYTES - 4096] {
+            let file = file();
+            let (image, other) = (mapped(&file, 4), mapped(&file, 4));
+            let at = cut.min(4 * HUGE_PAGE_BYTES - 512);
+            assert!(read(&image, at, 512).is_some());
+            file.set_len(cut as u64).unwrap();
+            assert_eq!(read(&image, at, 512), None, "{cut}");
+            assert!(!other.write(&[IoSlice::new(&[1; 512])], at as u64), "{cut}");
+        }
+        let file = file();
+        let image = mapped(&file, 4);
+        file.set_len(BYTES as u64 - 512).unwrap();
+        // Its part is never used, so nothing there can be wrong.
+        assert_eq!(read(&image, BYTES - 512, 512), None);
+        assert!(read(&image, 0, 512).is_some());
     }
 }

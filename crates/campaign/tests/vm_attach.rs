@@ -1,0 +1,180 @@
+//! Functions that come to a running guest and go from it: `attach` and `detach`, with QEMU's own monitor.
+
+// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
+#![allow(clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::time::Duration;
+
+use campaign::causeway::{Lender, STOP_TIMEOUT, binary, kill_card, status};
+use campaign::process::Process;
+use campaign::world::{World, WorldConfig};
+use campaign::{scale, tools};
+use guest::{HotPlug, Kit, Message, Vm};
+
+const MIB: u64 = 1 << 20;
+const LONG: Duration = Duration::from_secs(60);
+
+/// A lender of two drives on one machine; on the other one a node with a slot, and a guest whose monitor it knows.
+struct Bench {
+    vm: Vm,
+    node: Process,
+    lender: Lender,
+    world: World,
+}
+
+impl Bench {
+    fn start(kit: &Kit, name: &str, hot_plug: HotPlug) -> Self {
+        let world = World::new(&WorldConfig::default()).unwrap();
+        let images = ["one", "two"].map(|name| world.right().dir().join(format!("{name}.img")));
+        for (image, mib) in images.iter().zip([64, 96]) {
+            tools::empty_image(image, mib * MIB).unwrap();
+        }
+        let images = images.each_ref().map(|image| image.to_str().unwrap());
+        let lender = Lender::start(world.right(), &images, &[]).unwrap();
+        let vm = Vm::builder(kit).name(name).hot_plug(hot_plug).start().unwrap();
+        std::fs::write(config(&world), domain(&world, &vm.second_qmp())).unwrap();
+        let node = start_node(&world);
+        Self { vm, node, lender, world }
+    }
+
+    fn command(&self, arguments: &[&str]) -> Output {
+        self.world.left().command(binary().unwrap()).args(arguments).output().unwrap()
+    }
+
+    #[track_caller]
+    fn attach(&self, line: usize) {
+        let output = self.command(&["attach", &self.lender.lines[line], "vm1/disk", "--name", "host"]);
+        assert!(output.status.success(), "{output:?}\n{}", self.node.tail());
+        assert!(output.stdout.starts_with(b"vfio-user:"), "{output:?}");
+    }
+
+    #[track_caller]
+    fn detach(&self) {
+        let output = self.command(&["detach", "vm1/disk", "--name", "host"]);
+        assert!(output.status.success(), "{output:?}\n{}", self.node.tail());
+    }
+
+    #[track_caller]
+    fn wait_drive(&mut self, mib: u64) {
+        self.vm
+            .wait_for(LONG, "ls /dev/nvme?n1")
+            .unwrap_or_else(|error| panic!("{error}\n{}", self.node.tail()));
+        let sectors = self.vm.check("cat /sys/block/nvme?n1/size").unwrap();
+        assert_eq!(sectors.trim().parse::<u64>().unwrap(), mib * 2048);
+    }
+
+    #[track_caller]
+    fn wait_no_drive(&mut self) {
+        self.vm
+            .wait_for(LONG, "! ls /dev/nvme?n1")
+            .unwrap_or_else(|error| panic!("{error}\n{}", self.node.tail()));
+    }
+
+    #[track_caller]
+    fn assert_no_trouble(&mut self) {
+        assert_eq!(self.vm.kernel_trouble().unwrap(), Vec::<Message>::new());
+    }
+
+    fn end(self) {
+        let Self { vm, mut node, mut lender, world } = self;
+        vm.shutdown().unwrap();
+        assert_eq!(node.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", node.tail());
+        assert_eq!(lender.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", lender.process.tail());
+        drop(world);
+    }
+}
+
+fn config(world: &World) -> PathBuf {
+    world.left().dir().join("host.toml")
+}
+
+fn domain(world: &World, qmp: &Path) -> String {
+    let dir = world.left().dir().display();
+    format!(
+        "state_dir = '{dir}/state-host'\n[[domains]]\nname = 'vm1'\nkind = 'vm'\nqmp = '{}'\nremove_after_s = 20\n\
+         [[domains.slots]]\nname = 'disk'\nsocket = '{dir}/disk.sock'\nbus = 'rp1'\n",
+        qmp.display()
+    )
+}
+
+fn start_node(world: &World) -> Process {
+    let mut command = world.left().command(binary().unwrap());
+    command.args(["node", "--config"]).arg(config(world));
+    let node = world.left().spawn("host", command).unwrap();
+    let end = std::time::Instant::now() + LONG;
+    while status(world.left(), "host").is_err() {
+        assert!(std::time::Instant::now() < end, "{}", node.tail());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    node
+}
+
+/// Two drives take turns in one slot; each has what was left on it.
+fn take_turns(name: &str, hot_plug: HotPlug) {
+    let _exclusive = scale::exclusive();
+    let Some(kit) = guest::kit() else { return };
+    let mut bench = Bench::start(&kit, name, hot_plug);
+    for (round, (line, mib)) in [(0, 64), (1, 96), (0, 64), (1, 96)].into_iter().enumerate() {
+        bench.attach(line);
+        bench.wait_drive(mib);
+        if round < 2 {
+            bench
+                .vm
+                .check(&format!("echo mark-{line} | dd of=/dev/nvme?n1 bs=512 seek=9 conv=sync,fsync"))
+                .unwrap();
+        } else {
+            let found =
+                bench.vm.check("dd if=/dev/nvme?n1 bs=512 skip=9 count=1 iflag=direct | head -n 1").unwrap();
+            assert!(found.contains(&format!("mark-{line}")), "{found}");
+        }
+        if round == 1 {
+            kill_card(bench.world.left(), "host", LONG).unwrap();
+        }
+        bench.detach();
+        bench.wait_no_drive();
+    }
+    let taken = bench.command(&["detach", "vm1/disk", "--name", "host"]);
+    assert_eq!(taken.status.code(), Some(3), "{taken:?}");
+    bench.assert_no_trouble();
+    bench.end();
+}
+
+#[test]
+fn t2_hot_plug_with_acpi() {
+    take_turns("attach-acpi", HotPlug::Acpi);
+}
+
+#[test]
+fn t2_hot_plug_with_pciehp() {
+    take_turns("attach-pciehp", HotPlug::Pciehp);
+}
+
+#[test]
+fn w3_what_is_attached_comes_back_with_the_node() {
+    let _exclusive = scale::exclusive();
+    let Some(kit) = guest::kit() else { return };
+    let mut bench = Bench::start(&kit, "attach-restart", HotPlug::Acpi);
+    for (slot, line, expected) in [
+        ("vm1/other", 0, "it has vm1/disk"),
+        ("vm2/disk", 0, "it has vm1/disk"),
+        ("disk", 0, "write DOMAIN/SLOT"),
+    ] {
+        let refused = bench.command(&["attach", &bench.lender.lines[line], slot, "--name", "host"]);
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && said.contains(expected), "{said}");
+    }
+    bench.attach(1);
+    bench.wait_drive(96);
+    let twice = bench.command(&["attach", &bench.lender.lines[0], "vm1/disk", "--name", "host"]);
+    assert_eq!(twice.status.code(), Some(3), "{twice:?}");
+    assert_eq!(bench.node.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", bench.node.tail());
+    bench.node = start_node(&bench.world);
+    bench.wait_no_drive();
+    bench.wait_drive(96);
+    bench.vm.check("dd if=/dev/nvme?n1 of=/dev/null bs=1M count=8 iflag=direct").unwrap();
+    bench.detach();
+    bench.wait_no_drive();
+    bench.end();
+}
