@@ -68,7 +68,7 @@ impl Bench {
     #[track_caller]
     fn wait_no_drive(&mut self) {
         self.vm
-            .wait_for(LONG, "! ls /dev/nvme?n1")
+            .wait_for(LONG, "test -z \"$(ls /dev | grep nvme.n1)\"")
             .unwrap_or_else(|error| panic!("{error}\n{}", self.node.tail()));
     }
 
@@ -122,11 +122,11 @@ fn take_turns(name: &str, hot_plug: HotPlug) {
         if round < 2 {
             bench
                 .vm
-                .check(&format!("echo mark-{line} | dd of=/dev/nvme?n1 bs=512 seek=9 conv=sync,fsync"))
+                .check(&format!("echo mark-{line} | dd of=$(ls /dev/nvme?n1) bs=512 seek=9 conv=sync,fsync"))
                 .unwrap();
         } else {
             let found =
-                bench.vm.check("dd if=/dev/nvme?n1 bs=512 skip=9 count=1 iflag=direct | head -n 1").unwrap();
+                bench.vm.check("dd if=$(ls /dev/nvme?n1) bs=512 skip=9 count=1 iflag=direct | head -n 1").unwrap();
             assert!(found.contains(&format!("mark-{line}")), "{found}");
         }
         if round == 1 {
@@ -173,7 +173,7 @@ fn w3_what_is_attached_comes_back_with_the_node() {
     bench.node = start_node(&bench.world);
     bench.wait_no_drive();
     bench.wait_drive(96);
-    bench.vm.check("dd if=/dev/nvme?n1 of=/dev/null bs=1M count=8 iflag=direct").unwrap();
+    bench.vm.check("dd if=$(ls /dev/nvme?n1) of=/dev/null bs=1M count=8 iflag=direct").unwrap();
     bench.detach();
     bench.wait_no_drive();
     bench.end();
