@@ -1,8 +1,8 @@
 //! A guest of a virtual machine with an NVMe driver: bytes of vfio-user, queues in its own memory, several requests at a time, and
 //! the same judgement of every answer as of an NBD client's.
 //!
-//! It does what a driver does whose machine is not disturbed: it enables the controller once, and counts every completion. What it
-//! may not see in these worlds, a reboot or a silence longer than a completion time-out, would make it begin anew.
+//! It counts every completion. A controller that is silent for too long, or has failed because its own requests had no answer in
+//! time, it disables, enables and asks again, as Linux does. What it may not see in these worlds is a reboot.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, VecDeque};
 use base::ledger::Hook;
 use node::{DescriptorId, GuestMemory};
 use spec::nvme::registers::{ACQ, AQA, ASQ, Aqa, CC, CSTS, Cc, Csts, doorbell};
-use spec::nvme::{AdminOpcode, CompletionEntry, SubmissionEntry};
-use spec::vfio_user::{Command, HEADER_BYTES, MessageHeader};
+use spec::nvme::{AdminOpcode, CompletionEntry, Status, SubmissionEntry};
+use spec::vfio_user::{Command, Errno, HEADER_BYTES, MessageHeader};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::checkers::names;
@@ -33,6 +33,8 @@ const BUFFER_BYTES: usize = 0x2000;
 const DEPTH: u64 = 12;
 const CONFIG: u32 = 7;
 const NO_REPLY: u8 = 0x10;
+/// A driver that has heard nothing for so long begins anew: longer than a completion time-out, shorter than the world's patience.
+const WATCHDOG_NS: u64 = 8_000_000_000;
 
 /// The memory of all guests of the borrower: by loan, its bytes and the descriptor that is open for them.
 pub(crate) struct Memories<'w> {
@@ -156,6 +158,10 @@ pub(crate) struct Guest {
     asked: BTreeMap<u16, Asked>,
     /// The first of its descriptors: memory, then an eventfd for each queue.
     descriptor: u32,
+    /// When it last heard anything, in nanoseconds.
+    heard: u64,
+    /// How often it began anew.
+    pub(crate) resets: u64,
     /// Completions, and signals that told of some.
     pub(crate) completions: u64,
     pub(crate) interrupts: u64,
@@ -183,6 +189,8 @@ impl Guest {
             queues: Default::default(),
             asked: BTreeMap::new(),
             descriptor: 0,
+            heard: 0,
+            resets: 0,
             completions: 0,
             interrupts: 0,
         }
@@ -253,6 +261,12 @@ impl Guest {
             if header.id.get() != self.number && self.phase != Phase::Running {
                 return Err((names::COMPLETIONS, format!("reply {} out of order", header.id)));
             }
+            let asks = matches!(self.phase, Phase::Disable | Phase::Enable);
+            if header.error() == Some(Errno::ETIMEDOUT) && asks {
+                // All ones, to a driver: it asks again.
+                self.read_status();
+                continue;
+            }
             if let Some(error) = header.error() {
                 return Err((names::COMPLETIONS, format!("{:?} failed: {error:?}", header.command())));
             }
@@ -279,12 +293,10 @@ impl Guest {
             }
             Phase::Vectors => {
                 self.write(CONFIG, 4, &6_u16.to_le_bytes());
-                self.write(0, CC, &0_u32.to_le_bytes());
-                self.read_status();
-                self.phase = Phase::Disable;
+                self.disable();
             }
             Phase::Disable if ready => self.read_status(),
-            Phase::Disable => self.enable(),
+            Phase::Disable => self.enable(memory),
             Phase::Enable if !ready => self.read_status(),
             Phase::Enable => {
                 let mut entry = SubmissionEntry::admin(AdminOpcode::CREATE_IO_CQ, 1, 0);
@@ -297,7 +309,37 @@ impl Guest {
         }
     }
 
-    fn enable(&mut self) {
+    fn disable(&mut self) {
+        self.write(0, CC, &0_u32.to_le_bytes());
+        self.read_status();
+        self.phase = Phase::Disable;
+    }
+
+    /// Looks whether it has waited too long. True if it begins anew.
+    pub(crate) fn watch(&mut self, now: u64, shared: &mut Shared) -> bool {
+        let waits = !matches!(self.phase, Phase::Away | Phase::Version | Phase::Map | Phase::Vectors)
+            && (self.phase != Phase::Running || !self.asked.is_empty());
+        if !waits || self.phase == Phase::Leaving {
+            self.heard = now;
+        }
+        let is_late = now > self.heard + WATCHDOG_NS;
+        if is_late {
+            self.heard = now;
+            self.begin_anew(shared);
+        }
+        is_late
+    }
+
+    fn begin_anew(&mut self, shared: &mut Shared) {
+        self.resets += 1;
+        shared.tick += 1;
+        shared.model.asked_again(shared.tick);
+        self.disable();
+    }
+
+    fn enable(&mut self, memory: &Memories<'_>) {
+        self.queues = Default::default();
+        memory.write(self.loan, QUEUES[0], &[0; 0x4000]);
         let aqa = Aqa(0).with_asqs(ENTRIES - 1).with_acqs(ENTRIES - 1);
         let base = DMA_BASE + QUEUES[0] as u64;
         let cc = Cc(0).with_en(true).with_iosqes(6).with_iocqes(4);
@@ -346,11 +388,10 @@ impl Guest {
         let free = (1..).find(|cid| !self.asked.contains_key(cid));
         let cid = free.expect("fewer are asked than there are numbers");
         let buffer = BUFFERS + usize::from(cid) * BUFFER_BYTES;
-        let entry = match kind {
+        match kind {
             Kind::Read => {
                 shared.model.read_started(start);
                 memory.write(self.loan, buffer, &[0xee; BUFFER_BYTES]);
-                SubmissionEntry::read(cid, self.nsid, first, blocks as u32)
             }
             Kind::Write => {
                 shared.model.write_started(request, request, first..first + blocks, start);
@@ -359,20 +400,28 @@ impl Guest {
                     pattern(request, lba, &mut block);
                     memory.write(self.loan, at, &block);
                 }
-                SubmissionEntry::write(cid, self.nsid, first, blocks as u32)
             }
-            Kind::Zeroes => {
-                shared.model.write_started(request, 0, first..first + blocks, start);
-                SubmissionEntry::write_zeroes(cid, self.nsid, first, blocks as u32, false)
-            }
-            Kind::Flush => SubmissionEntry::flush(cid, self.nsid),
+            Kind::Zeroes => shared.model.write_started(request, 0, first..first + blocks, start),
+            Kind::Flush => {}
+        }
+        let asked = Asked { request, kind, fua, first, blocks, start };
+        self.asked.insert(cid, asked);
+        self.submit_request(cid, &asked, memory);
+    }
+
+    fn submit_request(&mut self, cid: u16, asked: &Asked, memory: &Memories<'_>) {
+        let (nsid, first, blocks) = (self.nsid, asked.first, asked.blocks as u32);
+        let entry = match asked.kind {
+            Kind::Read => SubmissionEntry::read(cid, nsid, first, blocks),
+            Kind::Write => SubmissionEntry::write(cid, nsid, first, blocks),
+            Kind::Zeroes => SubmissionEntry::write_zeroes(cid, nsid, first, blocks, false),
+            Kind::Flush => SubmissionEntry::flush(cid, nsid),
         };
-        let entry = if fua { entry.with_fua() } else { entry };
-        let page = DMA_BASE + buffer as u64;
-        let second = if blocks * self.drive.block > 0x1000 { page + 0x1000 } else { 0 };
-        let has_data = matches!(kind, Kind::Read | Kind::Write);
+        let entry = if asked.fua { entry.with_fua() } else { entry };
+        let page = DMA_BASE + (BUFFERS + usize::from(cid) * BUFFER_BYTES) as u64;
+        let second = if asked.blocks * self.drive.block > 0x1000 { page + 0x1000 } else { 0 };
+        let has_data = matches!(asked.kind, Kind::Read | Kind::Write);
         let entry = if has_data { entry.with_prps(page, second) } else { entry };
-        self.asked.insert(cid, Asked { request, kind, fua, first, blocks, start });
         self.submit(1, entry, memory);
     }
 
@@ -387,20 +436,25 @@ impl Guest {
     pub(crate) fn interrupt(
         &mut self,
         descriptor: u32,
+        now: u64,
         shared: &mut Shared,
         memory: &Memories<'_>,
     ) -> Result<(), Finding> {
         let Some(queue) = descriptor.checked_sub(self.descriptor + 1).map(|queue| queue as usize) else {
             return Ok(());
         };
-        if queue >= QUEUES.len() || self.is_away() {
+        if queue >= QUEUES.len() || matches!(self.phase, Phase::Away | Phase::Disable | Phase::Enable) {
             return Ok(());
         }
         let before = self.completions;
-        while let Some(entry) = self.next_completion(queue, memory) {
+        while self.phase != Phase::Disable
+            && let Some(entry) = self.next_completion(queue, memory)
+        {
             self.completed(queue, &entry, shared, memory)?;
         }
-        if self.completions > before {
+        // What it has begun anew has no queues for the moment.
+        if self.completions > before && self.phase != Phase::Disable {
+            self.heard = now;
             self.interrupts += 1;
             let head = self.queues[queue].head;
             self.write(0, doorbell(queue as u16, true, 0), &u32::from(head).to_le_bytes());
@@ -428,6 +482,11 @@ impl Guest {
         shared: &mut Shared,
         memory: &Memories<'_>,
     ) -> Result<(), Finding> {
+        if entry.status() == Status::DATA_TRANSFER_ERROR && queue == 1 {
+            // The controller had no answer in time. A driver would ask for this request again; here for all.
+            self.begin_anew(shared);
+            return Ok(());
+        }
         if !entry.status().is_success() {
             let what = format!("queue {queue}: command {} failed: {:?}", entry.cid, entry.status());
             return Err((names::COMPLETIONS, what));
@@ -443,6 +502,9 @@ impl Guest {
             }
             (0, Phase::CreateSubmissions) => {
                 self.phase = Phase::Running;
+                for (cid, asked) in self.asked.clone() {
+                    self.submit_request(cid, &asked, memory);
+                }
                 Ok(())
             }
             (1, _) => self.end(entry.cid.get(), shared, memory),
@@ -481,7 +543,14 @@ impl Guest {
     }
 
     /// What it waits for, for a report.
-    pub(crate) fn unanswered(&self) -> String {
-        format!("{:?}, {} to ask, unanswered {:?}", self.phase, self.left, self.asked)
+    pub(crate) fn unanswered(&self, memory: &Memories<'_>) -> String {
+        let at = QUEUES[1] + 0x1000 + usize::from(self.queues[1].head) * 16;
+        let next = memory.read(self.loan, at, 16);
+        let is_new = (next[14] & 1 != 0) == self.queues[1].turns.is_multiple_of(2);
+        let (tail, head) = (self.queues[1].tail, self.queues[1].head);
+        format!(
+            "{:?}, {} to ask, tail {tail} head {head}, next completion there: {is_new}, unanswered {:?}",
+            self.phase, self.left, self.asked
+        )
     }
 }

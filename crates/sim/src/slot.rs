@@ -28,9 +28,20 @@ impl World<'_> {
             if !guest.is_done() {
                 self.start_machine(loan);
             }
+        } else if guest.watch(self.now, &mut self.loans[loan].shared) {
+            self.log.event(self.now, None, "anew", loan as u64, guest.resets);
+            self.wake_at(BORROWER, self.now);
         } else if guest.ask(&mut self.loans[loan].shared, &memory) {
             self.log.event(self.now, None, "ask", loan as u64, self.loans[loan].shared.requests);
             self.wake_at(BORROWER, self.now);
+        }
+    }
+
+    /// The guest's driver looks at its clock.
+    pub(crate) fn guest_ticks(&mut self, loan: usize) {
+        if self.guests.get(loan).is_some_and(|guest| !guest.is_done() || !guest.is_away()) {
+            self.schedule(GUEST_TICK, Event::GuestTick(loan));
+            self.think_guest(loan);
         }
     }
 
@@ -96,7 +107,7 @@ impl World<'_> {
             };
             let shared = &mut self.loans[loan].shared;
             let (guest, tick) = (&mut self.guests[loan], shared.tick);
-            if let Err((checker, what)) = guest.interrupt(descriptor.0, shared, &memory) {
+            if let Err((checker, what)) = guest.interrupt(descriptor.0, self.now, shared, &memory) {
                 self.fail(checker, what);
                 return false;
             }
@@ -205,6 +216,9 @@ impl World<'_> {
         }
     }
 }
+
+/// How often the driver of a guest looks at its clock, in nanoseconds.
+const GUEST_TICK: u64 = 1_000_000_000;
 
 /// Whether the world of a seed has guests.
 pub(crate) fn has_guests(seed: u64) -> bool {

@@ -327,7 +327,9 @@ impl<'w> World<'w> {
             .filter(|(_, client)| !client.is_done() || !client.is_away())
             .map(|(loan, client)| format!("loan {loan}: {}", client.unanswered()))
             .collect();
-        let guests: Vec<_> = self.guests.iter().map(crate::guest::Guest::unanswered).collect();
+        let guests =
+            self.memories.iter().flat_map(|memory| self.guests.iter().map(|guest| guest.unanswered(memory)));
+        let guests: Vec<_> = guests.collect();
         let mut text = format!("clients {clients:?}, guests {guests:?}");
         for (node, loan) in (0..2).flat_map(|node| (0..self.loans.len()).map(move |loan| (node, loan))) {
             let Some(card) = self.nodes[node].card.as_ref() else { continue };
@@ -345,6 +347,15 @@ impl<'w> World<'w> {
                 sender.credits(),
                 channel.receiver().granted(),
             );
+            if let Some(session) = card.slot(loan).and_then(|slot| slot.session()) {
+                let counters = session.counters();
+                text += &format!(
+                    " slot in flight {} time-outs {} dropped writes {}",
+                    session.in_flight(),
+                    counters.timeouts.get(),
+                    counters.dropped_writes.get()
+                );
+            }
             if let Some(drive) = card.borrowed(loan) {
                 let (driver, server) = (&drive.driver, &drive.server);
                 text += &format!(

@@ -64,6 +64,8 @@ pub(crate) enum Event {
     Think(usize),
     /// A guest of a virtual machine does.
     ThinkGuest(usize),
+    /// Its driver looks at its clock.
+    GuestTick(usize),
     /// The agents agree on memory for a loan.
     Agree(usize),
     /// A node looks into the memory of a loan.
@@ -255,6 +257,7 @@ impl<'w> World<'w> {
         }
         for guest in 0..self.guests.len() {
             self.schedule(2_000_000, Event::ThinkGuest(guest));
+            self.schedule(1_000_000_000, Event::GuestTick(guest));
         }
         self.schedule(5_000_000, Event::Fault);
         // Dice of its own: the other worlds stay what they are.
@@ -308,6 +311,7 @@ impl<'w> World<'w> {
             Event::Mend(rails) => self.mend(rails),
             Event::Think(client) => self.think(client),
             Event::ThinkGuest(loan) => self.think_guest(loan),
+            Event::GuestTick(loan) => self.guest_ticks(loan),
             Event::Agree(loan) => self.agree(loan),
             Event::Memory(node, loan) => self.read_memory(node, loan),
         }
