@@ -3,10 +3,14 @@
 // The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
 #![allow(clippy::unwrap_used)]
 
-use campaign::causeway::{Lender, STOP_TIMEOUT, Slot, kill_card, status};
+use campaign::causeway::{Lender, START_TIMEOUT, STOP_TIMEOUT, Slot, card, kill_card, slot_command, status};
+use campaign::process::{is_running, poll_until, run_to_end};
 use campaign::world::{World, WorldConfig};
 use campaign::{scale, tools};
 use guest::{Kit, Message, Vm};
+use serde_json::json;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
@@ -28,7 +32,9 @@ impl Bench {
         tools::empty_image(&image, 64 * MIB).unwrap();
         let lender = Lender::start(world.right(), &[image.to_str().unwrap()], &[]).unwrap();
         let slot = Slot::start_as(world.left(), "slot", &lender.lines[0], &[]).unwrap();
-        let vm = Vm::builder(kit).name(name).device(&slot.device("v1", "rp1").to_string());
+        // The guest's driver is to find out soon what it waits for in vain.
+        let vm = Vm::builder(kit).name(name).kernel_arguments("nvme_core.io_timeout=5");
+        let vm = vm.device(&slot.device("v1", "rp1").to_string());
         let mut vm = vm.start().unwrap();
         vm.wait_for(LONG, "ls /dev/nvme0n1").unwrap();
         Self { vm, slot, lender, world }
@@ -111,41 +117,115 @@ fn t7_the_lenders_card_killed_under_a_busy_guest() {
     cards_killed("killed-lender", true);
 }
 
+/// The guest's driver gives a dead drive up by itself.
+const GIVE_UP: Duration = Duration::from_secs(60);
+
+/// Takes the drive from the machine as stock QEMU survives it, and puts it into another port.
+fn replug(vm: &mut Vm, slot: &Slot) {
+    // Looking at the memory tree keeps QEMU 11.1 from an assertion; it says nothing when the device is gone.
+    vm.qmp().human("info mtree -f").unwrap();
+    vm.qmp().execute("device_del", json!({ "id": "v1" })).unwrap();
+    vm.wait_for(GIVE_UP, "[ ! -e /dev/nvme0n1 ]").unwrap();
+    vm.hot_add(slot.device("v2", "rp2")).unwrap();
+    vm.wait_for(GIVE_UP, "ls /dev/nvme*n1").unwrap();
+    vm.check("dd if=/dev/urandom of=$(ls /dev/nvme*n1) bs=64k count=4 oflag=direct").unwrap();
+}
+
 #[test]
-fn tmp_long() {
+fn t10_the_agent_killed_and_the_machine_lives() {
     let _exclusive = scale::exclusive();
     let Some(kit) = guest::kit() else { return };
-    let mut bench = Bench::start(&kit, "long");
-    let seconds = std::env::var("FIO_S").unwrap_or("20".into()).parse().unwrap();
-    let kills: u32 = std::env::var("KILLS").unwrap_or("0".into()).parse().unwrap();
-    let job = bench.vm.start(&fio(seconds)).unwrap();
-    for _ in 0..kills {
-        std::thread::sleep(Duration::from_millis(300));
-        kill_card(bench.world.left(), "slot", RECOVERY_TIMEOUT).unwrap();
+    let mut bench = Bench::start(&kit, "agent");
+    let orphan = card(&status(bench.world.left(), "slot").unwrap()).unwrap().pid;
+    let job = bench.vm.start(&fio(20)).unwrap();
+    std::thread::sleep(Duration::from_secs(2));
+    bench.slot.process.kill().unwrap();
+    let output = bench.vm.wait(job, GIVE_UP).unwrap();
+    assert_ne!(output.status, 0, "the drive is gone");
+    assert_eq!(bench.vm.ended().unwrap(), None);
+    assert!(is_running(orphan), "it serves its machine until that is gone");
+    let line = bench.lender.lines[0].clone();
+    bench.slot = Slot::start_as(bench.world.left(), "slot", &line, &[]).unwrap();
+    replug(&mut bench.vm, &bench.slot);
+    bench.end();
+    poll_until("the orphan's end", STOP_TIMEOUT, || Ok((!is_running(orphan)).then_some(()))).unwrap();
+}
+
+#[test]
+fn w1_a_borrower_that_ends_in_order_leaves_the_machine_alive() {
+    let _exclusive = scale::exclusive();
+    let Some(kit) = guest::kit() else { return };
+    let mut bench = Bench::start(&kit, "term");
+    let job = bench.vm.start(&fio(20)).unwrap();
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(bench.slot.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", bench.slot.process.tail());
+    assert_ne!(bench.vm.wait(job, GIVE_UP).unwrap().status, 0, "the drive is gone");
+    assert_eq!(bench.vm.ended().unwrap(), None);
+    let line = bench.lender.lines[0].clone();
+    bench.slot = Slot::start_as(bench.world.left(), "slot", &line, &[]).unwrap();
+    replug(&mut bench.vm, &bench.slot);
+    bench.end();
+}
+
+#[test]
+fn x_wrong_sockets_are_refused_by_name() {
+    let world = World::new(&WorldConfig { rails: 1, ..WorldConfig::default() }).unwrap();
+    let machine = world.left();
+    let lender = Lender::start(machine, &["ram:1M"], &[]).unwrap();
+    let line = &lender.lines[0];
+    let slot = Slot::start_as(machine, "slot", line, &["--vm-mode", "0660", "--vm-group", "0"]).unwrap();
+    let mode =
+        std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&slot.socket).unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o660);
+    let refused = |name: &str, code: i32, arguments: &[&str], word: &str| {
+        let command = slot_command(machine, name, line, arguments).unwrap();
+        let outcome = run_to_end(command, &machine.dir().join("logs"), name, START_TIMEOUT).unwrap();
+        assert_eq!(outcome.code, Some(code), "{outcome:?}");
+        assert!(outcome.stderr.contains(word) && !outcome.stderr.contains("panicked"), "{outcome:?}");
+        assert_eq!(outcome.stdout, "");
+    };
+    // The socket of node `X` lies at X.sock.
+    std::os::unix::fs::symlink(&slot.socket, machine.dir().join("taken.sock")).unwrap();
+    refused("taken", 3, &[], "taken.sock");
+    std::fs::write(machine.dir().join("file.sock"), "text").unwrap();
+    refused("file", 3, &[], "is no socket");
+    refused("nobody", 2, &["--vm-owner", "no-such-user"], "no-such-user");
+    std::os::unix::net::UnixListener::bind(machine.dir().join("used.sock")).map(std::mem::forget).unwrap();
+    refused("used", 3, &[], "in use");
+}
+
+#[test]
+fn x_a_second_client_is_sent_away_and_the_first_does_not_notice() {
+    let _exclusive = scale::exclusive();
+    let Some(kit) = guest::kit() else { return };
+    let mut bench = Bench::start(&kit, "second");
+    let job = bench.vm.start(&fio(3)).unwrap();
+    for _ in 0..20 {
+        let mut second = UnixStream::connect(&bench.slot.socket).unwrap();
+        second.set_read_timeout(Some(LONG)).unwrap();
+        // It may be sent away before it has said anything; what counts is that it sees an end, not a reset.
+        let _ = second.write_all(&[0; 64]);
+        assert_eq!(second.read(&mut [0; 64]).unwrap(), 0);
     }
-    for _ in 0..seconds + 15 {
-        std::thread::sleep(Duration::from_secs(1));
-        let log = bench.vm.console();
-        if let Some(at) = log.find("mismatch") {
-            let status = status(bench.world.left(), "slot").unwrap();
-            let lender = status_of_lender(&bench);
-            panic!(
-                "{}\n{status:#}\n{lender:#}\n{}",
-                &log[at - 200..(at + 2000).min(log.len())],
-                bench.slot.process.tail()
-            );
-        }
-        if bench.vm.has_ended(&job).unwrap() {
-            break;
-        }
-    }
-    let output = bench.vm.wait(job, Duration::from_secs(20)).unwrap();
+    let output = bench.vm.wait(job, LONG).unwrap();
+    assert_eq!(output.status, 0, "{}", output.text);
     assert_verified(&output.text);
-    eprintln!("{}", &output.text[..output.text.find("clat_ns").unwrap_or(1000)]);
     bench.assert_no_trouble();
     bench.end();
 }
 
-fn status_of_lender(bench: &Bench) -> serde_json::Value {
-    status(bench.world.right(), "lender").unwrap()
+#[test]
+fn x_memory_that_is_not_shared_is_named() {
+    let _exclusive = scale::exclusive();
+    let Some(kit) = guest::kit() else { return };
+    let world = World::new(&WorldConfig::default()).unwrap();
+    let lender = Lender::start(world.right(), &["ram:16M"], &[]).unwrap();
+    let mut slot = Slot::start_as(world.left(), "slot", &lender.lines[0], &[]).unwrap();
+    let vm = Vm::builder(&kit).name("private").argument("-object");
+    let vm = vm.argument("memory-backend-memfd,id=private,size=512M,share=off");
+    let vm = vm.argument("-machine").argument("memory-backend=private");
+    let started = vm.device(&slot.device("v1", "rp1").to_string()).start();
+    slot.process.wait_log("what is missing", LONG, |line| line.contains("share=on")).unwrap();
+    println!("QEMU: {:?}", started.err().map(|error| error.to_string()));
+    assert_eq!(slot.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", slot.process.tail());
 }

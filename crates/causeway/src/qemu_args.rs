@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::cli::{NodeName, Output, QemuArgs, check_socket_path};
@@ -12,6 +13,16 @@ use crate::exit::Failure;
 const VERSION: u32 = 1;
 /// Root ports need chassis numbers that no other port has: these are hardly taken by anybody.
 const FIRST_CHASSIS: usize = 101;
+
+/// What `-o json` prints.
+#[derive(Serialize)]
+struct Document {
+    version: u32,
+    /// Of QEMU's command line.
+    arguments: Vec<String>,
+    /// For QMP, one a slot; the bus is one that the arguments make.
+    device_add: Vec<Value>,
+}
 
 /// `causeway qemu-args`.
 pub(crate) fn run(args: &QemuArgs) -> Result<(), Failure> {
@@ -25,8 +36,9 @@ pub(crate) fn run(args: &QemuArgs) -> Result<(), Failure> {
         Output::Json => {
             let devices: Vec<Value> =
                 sockets.iter().enumerate().map(|(index, socket)| device(index, socket)).collect();
-            let document = json!({ "version": VERSION, "arguments": arguments, "device_add": devices });
-            crate::cli::print(&format!("{document:#}\n"))
+            let document = Document { version: VERSION, arguments, device_add: devices };
+            let text = serde_json::to_string_pretty(&document).map_err(Failure::failed)?;
+            crate::cli::print(&format!("{text}\n"))
         }
     }
 }

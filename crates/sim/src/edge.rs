@@ -24,7 +24,7 @@ pub(crate) struct Socket {
 
 impl<'w> World<'w> {
     /// The kernel's stores are never killed and never logged.
-    fn kernel(&self, node: usize) -> Journal<'w> {
+    pub(crate) fn kernel(&self, node: usize) -> Journal<'w> {
         self.nodes[node].memory.ledger::<NodeCells>(None, self.rules).journal
     }
 
@@ -233,11 +233,11 @@ impl<'w> World<'w> {
         }
     }
 
-    fn portion(&mut self, len: usize) -> usize {
+    pub(crate) fn portion(&mut self, len: usize) -> usize {
         if self.random.chance(600) { len } else { 1 + self.random.index(len) }
     }
 
-    fn wake_soon(&mut self, node: usize) {
+    pub(crate) fn wake_soon(&mut self, node: usize) {
         let at = self.now + self.random.range(1_000, 20_000);
         self.wake_at(node, at);
     }

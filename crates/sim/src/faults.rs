@@ -28,6 +28,11 @@ impl Faults {
         Self { random, pause, reboots, long_cuts, end: 30_000_000_000 }
     }
 
+    /// For worlds with guests, whose drivers would have to begin anew after a reboot or a long silence.
+    pub(crate) fn for_guests(random: Random) -> Self {
+        Self { reboots: 0, long_cuts: false, ..Self::new(random) }
+    }
+
     /// Lets a card die some time.
     pub(crate) fn arm(&mut self, switch: &Switch<'_>) {
         if switch.is_armed() || !self.random.chance(500) {
@@ -52,8 +57,10 @@ impl World<'_> {
             .clients
             .iter()
             .map(|(_, client)| client.left + client.ended + client.in_flight() as u32)
+            .chain(self.guests.iter().map(|guest| guest.left + guest.ended + guest.in_flight() as u32))
             .sum();
-        let ended: u32 = self.clients.iter().map(|(_, client)| client.ended).sum();
+        let ended = self.clients.iter().map(|(_, client)| client.ended);
+        let ended: u32 = ended.chain(self.guests.iter().map(|guest| guest.ended)).sum();
         if ended * 100 >= total * 85 || self.now > self.faults.end {
             return self.calm();
         }

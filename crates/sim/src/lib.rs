@@ -2,7 +2,7 @@
 //! stores, nodes that reboot, and checkers that know what must never happen.
 //!
 //! A run is a function of its seed: [`run`] builds a world of a lending and a borrowing node with one or two loans over two
-//! rails, lets NBD clients read and write while everything goes wrong, then ends all faults and expects everything to end
+//! rails, lets NBD clients, or in some worlds the drivers of guests, read and write while everything goes wrong, then ends all faults and expects everything to end
 //! well. What is judged stands in [`checkers::names`], one module a property. [`canaries`] shows that the checkers find each
 //! safety rule's absence.
 //!
@@ -15,12 +15,14 @@ mod death;
 mod disk;
 mod edge;
 mod faults;
+mod guest;
 mod log;
 mod marks;
 mod neighbours;
 mod network;
 mod random;
 mod siege;
+mod slot;
 mod watch;
 mod world;
 

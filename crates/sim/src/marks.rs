@@ -66,6 +66,8 @@ marks! {
     MemoryShared = "memory-shared",
     /// A frame came through it.
     MemoryUsed = "memory-used",
+    /// A guest with a driver of its own has had all its requests answered.
+    GuestServed = "guest-served",
 }
 
 /// The marks of a run.

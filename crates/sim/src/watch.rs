@@ -287,6 +287,7 @@ impl<'w> World<'w> {
     /// Whether everything has ended as it should.
     pub(crate) fn is_quiet(&self) -> bool {
         self.clients.iter().all(|(_, client)| client.is_done() && client.is_away())
+            && self.guests.iter().all(|guest| guest.is_done() && guest.is_away())
             && self.nodes.iter().all(|node| node.card.as_ref().is_some_and(Card::is_idle))
             && (0..self.loans.len()).all(|loan| {
                 self.pages_used(loan) == [0, self.pages_kept(loan)] && self.credits_are_whole(loan)
@@ -326,7 +327,10 @@ impl<'w> World<'w> {
             .filter(|(_, client)| !client.is_done() || !client.is_away())
             .map(|(loan, client)| format!("loan {loan}: {}", client.unanswered()))
             .collect();
-        let mut text = format!("clients {clients:?}");
+        let guests =
+            self.memories.iter().flat_map(|memory| self.guests.iter().map(|guest| guest.unanswered(memory)));
+        let guests: Vec<_> = guests.collect();
+        let mut text = format!("clients {clients:?}, guests {guests:?}");
         for (node, loan) in (0..2).flat_map(|node| (0..self.loans.len()).map(move |loan| (node, loan))) {
             let Some(card) = self.nodes[node].card.as_ref() else { continue };
             let channel = card.channel(loan);
@@ -343,6 +347,15 @@ impl<'w> World<'w> {
                 sender.credits(),
                 channel.receiver().granted(),
             );
+            if let Some(session) = card.slot(loan).and_then(|slot| slot.session()) {
+                let counters = session.counters();
+                text += &format!(
+                    " slot in flight {} time-outs {} dropped writes {}",
+                    session.in_flight(),
+                    counters.timeouts.get(),
+                    counters.dropped_writes.get()
+                );
+            }
             if let Some(drive) = card.borrowed(loan) {
                 let (driver, server) = (&drive.driver, &drive.server);
                 text += &format!(

@@ -1,6 +1,7 @@
 //! The world: two nodes, a network, disks and clients, and the loop that moves time.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use base::ids::{CardGeneration, DomainId, Group, Incarnation, LoanGeneration, NodeId};
 use base::ledger::{Arena, RawMemory};
@@ -21,11 +22,13 @@ use crate::death::{End, Switch, survive};
 use crate::disk::Disk;
 use crate::edge::Socket;
 use crate::faults::Faults;
+use crate::guest::{Guest, Memories};
 use crate::log::Log;
 use crate::marks::{Mark, Marks};
 use crate::neighbours::Neighbours;
 use crate::network::{Fate, Frame, Network, RAILS};
 use crate::random::Random;
+use crate::slot::{SharedMemories, SlotSocket, has_guests};
 use crate::{Failure, Options, Summary};
 
 /// The node that lends.
@@ -59,6 +62,10 @@ pub(crate) enum Event {
     Mend(u64),
     /// A client thinks of something.
     Think(usize),
+    /// A guest of a virtual machine does.
+    ThinkGuest(usize),
+    /// Its driver looks at its clock.
+    GuestTick(usize),
     /// The agents agree on memory for a loan.
     Agree(usize),
     /// A node looks into the memory of a loan.
@@ -126,6 +133,10 @@ pub(crate) struct World<'w> {
     common: Option<device::nvme::Config>,
     /// Loan and client.
     pub(crate) clients: Vec<(usize, Client)>,
+    /// In some worlds the borrower's edges are slots: by loan, in place of all clients.
+    pub(crate) guests: Vec<Guest>,
+    pub(crate) slots: Vec<SlotSocket>,
+    pub(crate) memories: SharedMemories<'w>,
     pub(crate) network: Network,
     /// In some worlds the nodes are on one machine.
     pub(crate) neighbours: Option<Neighbours>,
@@ -173,11 +184,19 @@ impl<'w> World<'w> {
         let mut loans: Vec<_> = (0..count).map(|index| Loan::new(&mut random, index, impatient)).collect();
         let is_common = count > 1 && Random::new(seed ^ COMMON_DRIVE).chance(600);
         let common = is_common.then(|| common_drive(&mut loans));
-        let clients = (0..count)
+        let guests = has_guests(seed);
+        let served = if guests { 0 } else { count };
+        let clients = (0..served)
             .flat_map(|loan| (0..3).map(move |client| (loan, client)))
             .map(|(loan, _)| {
                 let requests = options.requests / (3 * count as u32);
                 (loan, Client::new(random.fork(), loans[loan].drive, requests))
+            })
+            .collect();
+        let machines: Vec<Guest> = (0..if guests { count } else { 0 })
+            .map(|loan| {
+                let nsid = if is_common { loan as u32 + 1 } else { 1 };
+                Guest::new(random.fork(), loan, nsid, loans[loan].drive, options.requests / count as u32)
             })
             .collect();
         let node = |index: usize| Node {
@@ -203,9 +222,12 @@ impl<'w> World<'w> {
             loans,
             common,
             clients,
+            slots: machines.iter().map(|_| SlotSocket::default()).collect(),
+            memories: guests.then(|| Rc::new(Memories::new(count, switches[BORROWER]))),
+            guests: machines,
             network: Network::new(random.fork()),
             neighbours: Neighbours::of(seed, count),
-            faults: Faults::new(random.fork()),
+            faults: if guests { Faults::for_guests(random.fork()) } else { Faults::new(random.fork()) },
             marks: Marks::default(),
             streams: Streams::default(),
             ordering: Ordering::default(),
@@ -232,6 +254,10 @@ impl<'w> World<'w> {
         for client in 0..self.clients.len() {
             let after = self.random.below(2_000_000);
             self.schedule(after, Event::Think(client));
+        }
+        for guest in 0..self.guests.len() {
+            self.schedule(2_000_000, Event::ThinkGuest(guest));
+            self.schedule(1_000_000_000, Event::GuestTick(guest));
         }
         self.schedule(5_000_000, Event::Fault);
         // Dice of its own: the other worlds stay what they are.
@@ -284,6 +310,8 @@ impl<'w> World<'w> {
             Event::Fault => self.fault(),
             Event::Mend(rails) => self.mend(rails),
             Event::Think(client) => self.think(client),
+            Event::ThinkGuest(loan) => self.think_guest(loan),
+            Event::GuestTick(loan) => self.guest_ticks(loan),
             Event::Agree(loan) => self.agree(loan),
             Event::Memory(node, loan) => self.read_memory(node, loan),
         }
@@ -332,6 +360,7 @@ impl<'w> World<'w> {
                 self.serve_media(loan);
             } else {
                 self.serve_edges(loan);
+                self.serve_slot(loan);
             }
         }
         self.transmit(node);
@@ -454,7 +483,10 @@ impl<'w> World<'w> {
         self.faults.arm(self.nodes[node].switch);
         self.tell_neighbours(node);
         if node == BORROWER {
-            (0..self.loans.len()).for_each(|loan| self.tell_edges(loan));
+            for loan in 0..self.loans.len() {
+                self.tell_edges(loan);
+                self.tell_slot(loan);
+            }
         }
         self.run_node(node);
     }
@@ -509,7 +541,8 @@ impl<'w> World<'w> {
                 LoanRole::Lend { drive, controller, limit: node::Limit::NONE }
             } else {
                 let peers = (0..RAILS).map(|rail| Network::address(LENDER, rail)).collect();
-                LoanRole::Borrow { peers, io_timeout: loan.io_timeout(), edge: BorrowEdge::Drive }
+                let edge = if self.guests.is_empty() { BorrowEdge::Drive } else { BorrowEdge::Slot };
+                LoanRole::Borrow { peers, io_timeout: loan.io_timeout(), edge }
             },
         });
         let loans = loans.collect();
@@ -577,7 +610,8 @@ impl<'w> World<'w> {
             digest: self.log.digest(),
             events: self.log.events(),
             virtual_ns: self.now,
-            requests: self.clients.iter().map(|(_, client)| u64::from(client.ended)).sum(),
+            requests: self.clients.iter().map(|(_, client)| u64::from(client.ended)).sum::<u64>()
+                + self.guests.iter().map(|guest| u64::from(guest.ended)).sum::<u64>(),
             bytes: self.loans.iter().map(|loan| loan.shared.bytes).sum(),
             kills: self.kills,
             marks: self.marks,

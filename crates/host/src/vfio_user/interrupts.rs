@@ -82,6 +82,11 @@ impl Session<'_> {
         }
     }
 
+    /// Whether [`poll_vector`](Self::poll_vector) has something.
+    pub fn has_vector_change(&self) -> bool {
+        self.cells.interrupts.changed_count.get() > 0
+    }
+
     /// A vector that the client has enabled or disabled, and whether it is enabled now; each change once. The card sets the
     /// function's own vector up for it. Masks are the session's business.
     pub fn poll_vector(&mut self) -> Option<(u16, bool)> {

@@ -157,7 +157,9 @@ impl Slots {
                 return vec![ToCard::Lost { loan }];
             }
         };
-        let descriptors = place.without_private_memory(&bytes, descriptors, function);
+        if place.is_unshared(&bytes, &descriptors, function) {
+            return vec![ToCard::Lost { loan }];
+        }
         let ids = descriptors.into_iter().map(|descriptor| place.keep(descriptor)).collect();
         place.last = Taken { number, bytes, ids };
         place.tell_last(loan, true)
@@ -243,29 +245,25 @@ impl Place {
         id
     }
 
-    /// The descriptors of a message, but not those of memory that the client does not share: its guest would write to copies of
-    /// its own. Without its descriptor the memory is reached by messages, which is slow and right.
-    fn without_private_memory(
-        &mut self,
-        bytes: &[u8],
-        descriptors: Vec<OwnedFd>,
-        function: &str,
-    ) -> Vec<OwnedFd> {
-        let Some(client) = &mut self.client else { return descriptors };
-        let Some(len) = guest_memory::mapped_bytes(bytes) else { return descriptors };
+    /// Whether a message maps memory that the client keeps to itself: its guest writes to copies that no other process sees.
+    /// Says so, and also of memory that comes without a descriptor.
+    fn is_unshared(&mut self, bytes: &[u8], descriptors: &[OwnedFd], function: &str) -> bool {
+        let Some(client) = &mut self.client else { return false };
+        let Some(len) = guest_memory::mapped_bytes(bytes) else { return false };
         let is_new = |key: &FileKey| !self.files.contains_key(key);
         let file = descriptors.first().and_then(|descriptor| FileKey::of(descriptor.as_fd())).filter(is_new);
         let is_private = file.zip(client.pid).is_some_and(|(file, pid)| file.is_private_to(pid));
-        let is_missing = descriptors.is_empty() && len >= guest_memory::WORTH_SHARING;
+        let is_missing =
+            descriptors.is_empty() && self.files.is_empty() && len >= guest_memory::WORTH_SHARING;
         if (is_private || is_missing) && !std::mem::replace(&mut client.warned, true) {
             warn!(
                 function,
                 pid = client.pid,
-                "the memory of this virtual machine is not shared, so that its drive reaches it by messages, which is slow: \
-                 give it -object memory-backend-memfd,...,share=on (`causeway qemu-args` prints all of it)"
+                "the memory of this virtual machine is not shared, so no borrowed drive can reach it: give it \
+                 -object memory-backend-memfd,...,share=on (`causeway qemu-args` prints all of it)"
             );
         }
-        if is_private { Vec::new() } else { descriptors }
+        is_private
     }
 
     /// The last message, with its descriptors if the card does not have them.

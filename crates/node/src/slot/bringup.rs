@@ -10,6 +10,7 @@ use fabric::Window;
 use host::vfio_user::{Session, SlotConfig, SlotConfigError};
 use host::{Access, AccessError, AccessId};
 use link::Port;
+use pcie::FlowClass;
 use pcie::capability::{find, msix::MsixLocation};
 use pcie::msix::{ENTRY_BYTES, Entry};
 use pcie::spec::capability as capabilities;
@@ -33,6 +34,8 @@ const EPOCH_SHIFT: u32 = 16;
 const EPOCH_MASK: u32 = 0x7fff;
 /// The type of a BAR for I/O space (PCIe 6.0 §7.5.1.2.1).
 const BAR_IO: u32 = 1;
+/// Writes that make an entry of a vector table.
+const ENTRY_WRITES: usize = 2;
 const ALL_BYTES: u8 = 0xf;
 const LOWER_BYTES: u8 = 0b0011;
 const UPPER_BYTES: u8 = 0b1100;
@@ -173,6 +176,9 @@ impl<'m> BorrowedSlot<'m> {
 
     /// Queues the next request of the stage, for which there is room. False if there is none now.
     pub(super) fn bring_up(&mut self, now: Instant, port: &mut Port<'m>, window: &Window) -> bool {
+        if !Self::can_program(port) {
+            return false;
+        }
         match self.take_next() {
             Next::Nothing => return false,
             Next::Access(access) => {
@@ -366,7 +372,7 @@ impl<'m> BorrowedSlot<'m> {
         let mask = |index: usize| self.cells.slot.sizes.get(index).map_or(0, base::ledger::Cell::get);
         let low = mask(index);
         let is_wide = low & (BAR_64 | BAR_IO) == BAR_64;
-        if low == 0 || low & BAR_IO != 0 {
+        if low & BAR_IO != 0 || low & (BAR_64 | !BAR_FLAGS) == 0 {
             return (0, false);
         }
         let upper = if is_wide { mask(index + 1) } else { u32::MAX };
@@ -375,14 +381,24 @@ impl<'m> BorrowedSlot<'m> {
         (writable & writable.wrapping_neg(), is_wide)
     }
 
-    /// Writes an entry of the function's vector table: its messages come to our doorbell, and say which vector they are.
+    /// Whether an entry of the vector table can be written in this step.
+    pub(super) fn can_program(port: &Port<'_>) -> bool {
+        port.sender.room(FlowClass::Posted) >= ENTRY_WRITES
+    }
+
+    /// Writes an entry of the function's vector table: its messages come to our doorbell, and say which vector they are. There is
+    /// room. Two writes, since an entry need not be aligned to more than eight bytes (PCIe 6.0 §7.7.2.3), and no request crosses
+    /// 4 KiB; the one that unmasks comes last.
     pub(super) fn program_vector(&self, port: &mut Port<'m>, window: &Window, vector: u16, enabled: bool) {
         let Some((_, location)) = self.msix() else { return };
         let control = if enabled { 0 } else { Entry::MASK_BIT };
         let entry = Entry { address: DOORBELL, data: vector.into(), control };
-        let offset = u64::from(location.table_offset) + u64::from(vector) * ENTRY_BYTES as u64;
-        let written = requests::write(port, window, location.table_bar, offset, &entry.to_bytes());
-        written.expect("the table lies in a BAR that can be reached");
+        let start = u64::from(location.table_offset) + u64::from(vector) * ENTRY_BYTES as u64;
+        let parts = entry.to_bytes();
+        for (part, offset) in parts.chunks_exact(ENTRY_BYTES / ENTRY_WRITES).zip((start..).step_by(8)) {
+            let written = requests::write(port, window, location.table_bar, offset, part);
+            written.expect("the table lies in a BAR that can be reached");
+        }
     }
 
     fn vectors(&self) -> u32 {

@@ -179,7 +179,11 @@ impl<'m> BorrowedSlot<'m> {
             return self.bring_up(now, port, window);
         }
         let Some(session) = &mut self.session else { return false };
-        if let Some((vector, enabled)) = session.poll_vector() {
+        if session.has_vector_change() {
+            if !Self::can_program(port) {
+                return false;
+            }
+            let Some((vector, enabled)) = session.poll_vector() else { return false };
             self.program_vector(port, window, vector, enabled);
             return true;
         }

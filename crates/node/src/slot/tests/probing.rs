@@ -1,16 +1,29 @@
 //! Functions that a slot might meet: none at all, and some that make no sense.
 
 use base::ids::DomainId;
-use base::ledger::{Arena, Journal, Ledger, Pages};
+use base::ledger::{Arena, Journal, Ledger, PageCells, Pages};
 use base::{Instant, RuleSet};
+use fabric::{FabricAddress, Rail, Window};
 use host::AccessError;
 use host::AccessId;
 use host::vfio_user::SlotConfigError;
+use pcie::Header;
 use proptest::prelude::*;
+use zerocopy::FromBytes;
 
 use super::super::BorrowedSlot;
 use super::super::bringup::Stage;
 use crate::NodeCells;
+use crate::transaction::HOST;
+
+/// Where TLPs are queued.
+#[derive(FromBytes)]
+#[repr(C)]
+struct PortCells {
+    sender: link::SenderCells,
+    tags: link::TagCells,
+    pages: PageCells,
+}
 
 const NOW: Instant = Instant::from_nanos(1);
 
@@ -90,6 +103,43 @@ fn bars_are_sized_and_get_their_addresses_back() {
         assert_eq!(slot.bar_sizes_for_tests(), [0x4000, 0, 0x1000, 0, 0, 0]);
     });
     assert_eq!(function.registers, before);
+}
+
+/// Eight bytes of alignment are enough for a vector table, so that an entry may cross 4 KiB; and a BAR that has nothing but flags is
+/// none.
+#[test]
+fn entries_of_a_vector_table_are_written_across_pages() {
+    let mut function = Function::empty().with_bar(0, 0, 0xffff_c000).with_bar(1, 8, 0);
+    function.registers[1] = 1 << 20;
+    function.registers[0x34 / 4] = 0x40;
+    (function.registers[0x40 / 4], function.registers[0x44 / 4]) = (1 << 16 | 0x11, 0xff8);
+    function.registers[0x48 / 4] = 0x3000;
+    let arena = Arena::default();
+    let Ledger { journal, root } = arena.zeroed::<NodeCells>().ledger::<NodeCells>(None, RuleSet::ALL);
+    let cells = &root.loans[0];
+    let pages = Pages::new(&cells.pages, journal);
+    let mut slot = BorrowedSlot::new(cells, pages, journal, 0, DomainId(1));
+    slot.handle_reset(NOW);
+    function.serve(&mut slot, journal, 0);
+    assert!(slot.is_ready(), "{:?}", slot.unusable());
+    let (arena, window) =
+        (Arena::default(), Window { domain: DomainId(2), rail: Rail::default(), requester: HOST });
+    let Ledger { journal, root } = arena.zeroed::<PortCells>().ledger::<PortCells>(None, RuleSet::ALL);
+    let sender = link::Sender::new(&root.sender, Pages::new(&root.pages, journal), journal);
+    let mut port = link::Port { sender, tags: link::Tags::new(&root.tags, journal) };
+    (0..2).for_each(|vector| slot.program_vector(&mut port, &window, vector, true));
+    let written: Vec<_> = port.sender.headers().map(|header| Header::decode(header.as_bytes())).collect();
+    let mut places: Vec<_> = written
+        .into_iter()
+        .map(|header| match header {
+            Ok(Header::MemoryWrite(request)) => {
+                (FabricAddress::decode(request.address).offset, request.byte_range().1)
+            }
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    places.sort_unstable();
+    assert_eq!(places, [(0xff8, 8), (0x1000, 8), (0x1008, 8), (0x1010, 8)]);
 }
 
 #[test]

@@ -1,0 +1,556 @@
+//! A guest of a virtual machine with an NVMe driver: bytes of vfio-user, queues in its own memory, several requests at a time, and
+//! the same judgement of every answer as of an NBD client's.
+//!
+//! It counts every completion. A controller that is silent for too long, or has failed because its own requests had no answer in
+//! time, it disables, enables and asks again, as Linux does. What it may not see in these worlds is a reboot.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+
+use base::ledger::Hook;
+use node::{DescriptorId, GuestMemory};
+use spec::nvme::registers::{ACQ, AQA, ASQ, Aqa, CC, CSTS, Cc, Csts, doorbell};
+use spec::nvme::{AdminOpcode, CompletionEntry, Status, SubmissionEntry};
+use spec::vfio_user::{Command, Errno, HEADER_BYTES, MessageHeader};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::checkers::names;
+use crate::client::{Drive, Finding, Shared};
+use crate::death::Switch;
+use crate::disk::pattern;
+use crate::random::Random;
+
+/// Bytes of a guest's memory, and where it lies in its DMA address space.
+const RAM_BYTES: usize = 0x8_0000;
+const DMA_BASE: u64 = 0x1_0000_0000;
+/// Queues: admin, then I/O; each with its submissions and, a page behind, its completions.
+const QUEUES: [usize; 2] = [0x1000, 0x3000];
+const ENTRIES: u16 = 16;
+/// Where the buffers of requests begin, two pages each.
+const BUFFERS: usize = 0x1_0000;
+const BUFFER_BYTES: usize = 0x2000;
+/// Most requests at a time.
+const DEPTH: u64 = 12;
+const CONFIG: u32 = 7;
+const NO_REPLY: u8 = 0x10;
+/// A driver that has heard nothing for so long begins anew: longer than a completion time-out, shorter than the world's patience.
+const WATCHDOG_NS: u64 = 8_000_000_000;
+
+/// The memory of all guests of the borrower: by loan, its bytes and the descriptor that is open for them.
+pub(crate) struct Memories<'w> {
+    switch: &'w Switch<'w>,
+    rams: Vec<RefCell<Ram>>,
+}
+
+struct Ram {
+    bytes: Vec<u8>,
+    descriptor: Option<u32>,
+}
+
+impl<'w> Memories<'w> {
+    pub(crate) fn new(loans: usize, switch: &'w Switch<'w>) -> Self {
+        let ram = || RefCell::new(Ram { bytes: vec![0; RAM_BYTES], descriptor: None });
+        Self { switch, rams: (0..loans).map(|_| ram()).collect() }
+    }
+
+    pub(crate) fn open(&self, loan: usize, descriptor: u32) {
+        self.rams[loan].borrow_mut().descriptor = Some(descriptor);
+    }
+
+    fn write(&self, loan: usize, at: usize, bytes: &[u8]) {
+        self.rams[loan].borrow_mut().bytes[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn read(&self, loan: usize, at: usize, len: usize) -> Vec<u8> {
+        self.rams[loan].borrow().bytes[at..at + len].to_vec()
+    }
+}
+
+impl GuestMemory for Memories<'_> {
+    fn read(&self, loan: usize, descriptor: DescriptorId, offset: u64, out: &mut [u8]) -> bool {
+        let ram = self.rams[loan].borrow();
+        let found = ram.bytes.get(offset as usize..offset as usize + out.len());
+        let Some(bytes) = found.filter(|_| ram.descriptor == Some(descriptor.0)) else { return false };
+        out.copy_from_slice(bytes);
+        true
+    }
+
+    /// Dies before, within or behind the store.
+    fn write(&self, loan: usize, descriptor: DescriptorId, offset: u64, bytes: &[u8]) -> bool {
+        let start = offset as usize;
+        {
+            let ram = self.rams[loan].borrow();
+            if ram.descriptor != Some(descriptor.0) || start + bytes.len() > RAM_BYTES {
+                return false;
+            }
+        }
+        let (first, second) = bytes.split_at(bytes.len() / 2);
+        self.switch.before_store();
+        Memories::write(self, loan, start, first);
+        self.switch.before_store();
+        Memories::write(self, loan, start + first.len(), second);
+        self.switch.before_store();
+        true
+    }
+}
+
+/// What a guest is doing: each step waits for the one before it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    Away,
+    Version,
+    Map,
+    Vectors,
+    /// Waits until the controller is not ready.
+    Disable,
+    Enable,
+    CreateCompletions,
+    CreateSubmissions,
+    Running,
+    /// Everything has been answered.
+    Leaving,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Read,
+    Write,
+    Zeroes,
+    Flush,
+}
+
+/// A request without an answer, in the place that its command identifier names.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    request: u64,
+    kind: Kind,
+    fua: bool,
+    first: u64,
+    blocks: u64,
+    start: u64,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Queue {
+    tail: u16,
+    head: u16,
+    /// How often the head has come round.
+    turns: u16,
+}
+
+/// A byte for the card, with the descriptors that come with it.
+pub(crate) type Sent = (u8, Vec<u32>);
+
+pub(crate) struct Guest {
+    loan: usize,
+    nsid: u32,
+    random: Random,
+    drive: Drive,
+    phase: Phase,
+    depth: usize,
+    number: u16,
+    /// Requests still to be made.
+    pub(crate) left: u32,
+    pub(crate) ended: u32,
+    pub(crate) outbox: VecDeque<Sent>,
+    inbox: Vec<u8>,
+    queues: [Queue; 2],
+    asked: BTreeMap<u16, Asked>,
+    /// The first of its descriptors: memory, then an eventfd for each queue.
+    descriptor: u32,
+    /// When it last heard anything, in nanoseconds.
+    heard: u64,
+    /// How often it began anew.
+    pub(crate) resets: u64,
+    /// Completions, and signals that told of some.
+    pub(crate) completions: u64,
+    pub(crate) interrupts: u64,
+}
+
+fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+impl Guest {
+    pub(crate) fn new(mut random: Random, loan: usize, nsid: u32, drive: Drive, requests: u32) -> Self {
+        let depth = random.range(1, DEPTH) as usize;
+        Self {
+            loan,
+            nsid,
+            random,
+            drive,
+            phase: Phase::Away,
+            depth,
+            number: 0,
+            left: requests,
+            ended: 0,
+            outbox: VecDeque::new(),
+            inbox: Vec::new(),
+            queues: Default::default(),
+            asked: BTreeMap::new(),
+            descriptor: 0,
+            heard: 0,
+            resets: 0,
+            completions: 0,
+            interrupts: 0,
+        }
+    }
+
+    pub(crate) fn is_away(&self) -> bool {
+        self.phase == Phase::Away
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.left == 0 && self.asked.is_empty()
+    }
+
+    pub(crate) fn wants_to_leave(&self) -> bool {
+        self.phase == Phase::Leaving
+    }
+
+    pub(crate) fn in_flight(&self) -> usize {
+        self.asked.len()
+    }
+
+    /// The machine starts; `descriptor` and the two behind it are its own.
+    pub(crate) fn connected(&mut self, descriptor: u32) {
+        self.phase = Phase::Version;
+        self.descriptor = descriptor;
+        let data = "{\"capabilities\":{\"max_msg_fds\":16,\"max_data_xfer_size\":1048576,\"pgsizes\":4096,\
+            \"max_dma_maps\":65535,\"write_multiple\":true}}\0";
+        self.send(Command::VERSION, &[&[0; 4], data.as_bytes()].concat(), &[], false);
+    }
+
+    /// The machine has ended.
+    pub(crate) fn gone(&mut self) {
+        self.phase = Phase::Away;
+        self.outbox.clear();
+        self.inbox.clear();
+    }
+
+    fn send(&mut self, command: Command, payload: &[u8], descriptors: &[u32], posted: bool) {
+        self.number = self.number.wrapping_add(1);
+        let header = MessageHeader::request(self.number, command, payload.len() as u32);
+        let mut message = [header.as_bytes(), payload].concat();
+        message[8] |= if posted { NO_REPLY } else { 0 };
+        let start = self.outbox.len();
+        self.outbox.extend(message.into_iter().map(|byte| (byte, Vec::new())));
+        self.outbox[start].1.extend(descriptors);
+    }
+
+    fn write(&mut self, region: u32, offset: u64, bytes: &[u8]) {
+        let access = [&offset.to_le_bytes()[..], &words(&[region, bytes.len() as u32])].concat();
+        self.send(Command::REGION_WRITE, &[&access, bytes].concat(), &[], true);
+    }
+
+    fn read_status(&mut self) {
+        let access = [&CSTS.to_le_bytes()[..], &words(&[0, 4])].concat();
+        self.send(Command::REGION_READ, &access, &[], false);
+    }
+
+    /// Bytes have come from the card.
+    pub(crate) fn receive(&mut self, bytes: &[u8], memory: &Memories<'_>) -> Result<(), Finding> {
+        self.inbox.extend_from_slice(bytes);
+        while let Some(header) = self.inbox.first_chunk::<HEADER_BYTES>() {
+            let header = *MessageHeader::view(header);
+            let len = header.size.get() as usize;
+            if self.inbox.len() < len {
+                break;
+            }
+            let message: Vec<u8> = self.inbox.drain(..len).collect();
+            if header.id.get() != self.number && self.phase != Phase::Running {
+                return Err((names::COMPLETIONS, format!("reply {} out of order", header.id)));
+            }
+            let asks = matches!(self.phase, Phase::Disable | Phase::Enable);
+            if header.error() == Some(Errno::ETIMEDOUT) && asks {
+                // All ones, to a driver: it asks again.
+                self.read_status();
+                continue;
+            }
+            if let Some(error) = header.error() {
+                return Err((names::COMPLETIONS, format!("{:?} failed: {error:?}", header.command())));
+            }
+            self.answered(&message[HEADER_BYTES..], memory);
+        }
+        Ok(())
+    }
+
+    /// The next step of the machine's start.
+    fn answered(&mut self, payload: &[u8], memory: &Memories<'_>) {
+        let status =
+            payload.get(16..20).and_then(|bytes| bytes.first_chunk()).map(|b| u32::from_le_bytes(*b));
+        let ready = status.is_some_and(|status| Csts(status).rdy());
+        match self.phase {
+            Phase::Version => {
+                let numbers = [0, DMA_BASE, RAM_BYTES as u64].map(u64::to_le_bytes).concat();
+                self.send(Command::DMA_MAP, &[words(&[32, 3]), numbers].concat(), &[self.descriptor], false);
+                self.phase = Phase::Map;
+            }
+            Phase::Map => {
+                let events = [self.descriptor + 1, self.descriptor + 2];
+                self.send(Command::DEVICE_SET_IRQS, &words(&[20, 0x24, 2, 0, 2]), &events, false);
+                self.phase = Phase::Vectors;
+            }
+            Phase::Vectors => {
+                self.write(CONFIG, 4, &6_u16.to_le_bytes());
+                self.disable();
+            }
+            Phase::Disable if ready => self.read_status(),
+            Phase::Disable => self.enable(memory),
+            Phase::Enable if !ready => self.read_status(),
+            Phase::Enable => {
+                let mut entry = SubmissionEntry::admin(AdminOpcode::CREATE_IO_CQ, 1, 0);
+                (entry.cdw10, entry.cdw11) =
+                    ((u32::from(ENTRIES - 1) << 16 | 1).into(), (1 << 16 | 3).into());
+                self.phase = Phase::CreateCompletions;
+                self.submit(0, entry.with_prps(DMA_BASE + QUEUES[1] as u64 + 0x1000, 0), memory);
+            }
+            _ => {}
+        }
+    }
+
+    fn disable(&mut self) {
+        self.write(0, CC, &0_u32.to_le_bytes());
+        self.read_status();
+        self.phase = Phase::Disable;
+    }
+
+    /// Looks whether it has waited too long. True if it begins anew.
+    pub(crate) fn watch(&mut self, now: u64, shared: &mut Shared) -> bool {
+        let waits = !matches!(self.phase, Phase::Away | Phase::Version | Phase::Map | Phase::Vectors)
+            && (self.phase != Phase::Running || !self.asked.is_empty());
+        if !waits || self.phase == Phase::Leaving {
+            self.heard = now;
+        }
+        let is_late = now > self.heard + WATCHDOG_NS;
+        if is_late {
+            self.heard = now;
+            self.begin_anew(shared);
+        }
+        is_late
+    }
+
+    fn begin_anew(&mut self, shared: &mut Shared) {
+        self.resets += 1;
+        shared.tick += 1;
+        shared.model.asked_again(shared.tick);
+        self.disable();
+    }
+
+    fn enable(&mut self, memory: &Memories<'_>) {
+        self.queues = Default::default();
+        memory.write(self.loan, QUEUES[0], &[0; 0x4000]);
+        let aqa = Aqa(0).with_asqs(ENTRIES - 1).with_acqs(ENTRIES - 1);
+        let base = DMA_BASE + QUEUES[0] as u64;
+        let cc = Cc(0).with_en(true).with_iosqes(6).with_iocqes(4);
+        self.write(0, AQA, &aqa.0.to_le_bytes());
+        self.write(0, ASQ, &base.to_le_bytes());
+        self.write(0, ACQ, &(base + 0x1000).to_le_bytes());
+        self.write(0, CC, &cc.0.to_le_bytes());
+        self.read_status();
+        self.phase = Phase::Enable;
+    }
+
+    fn submit(&mut self, queue: usize, entry: SubmissionEntry, memory: &Memories<'_>) {
+        let tail = self.queues[queue].tail;
+        memory.write(self.loan, QUEUES[queue] + usize::from(tail) * 64, entry.as_bytes());
+        self.queues[queue].tail = (tail + 1) % ENTRIES;
+        self.write(0, doorbell(queue as u16, false, 0), &u32::from((tail + 1) % ENTRIES).to_le_bytes());
+    }
+
+    /// Makes requests up to its depth. True if it did.
+    pub(crate) fn ask(&mut self, shared: &mut Shared, memory: &Memories<'_>) -> bool {
+        let mut any = false;
+        while self.phase == Phase::Running && self.left > 0 && self.asked.len() < self.depth {
+            self.left -= 1;
+            self.ask_one(shared, memory);
+            any = true;
+        }
+        if self.phase == Phase::Running && self.is_done() {
+            self.phase = Phase::Leaving;
+            any = true;
+        }
+        any
+    }
+
+    fn ask_one(&mut self, shared: &mut Shared, memory: &Memories<'_>) {
+        shared.tick += 1;
+        shared.requests += 1;
+        let (request, start) = (shared.requests, shared.tick);
+        let kind = match self.random.below(100) {
+            0..45 => Kind::Read,
+            45..88 => Kind::Write,
+            88..94 => Kind::Flush,
+            _ => Kind::Zeroes,
+        };
+        let (first, blocks) = if kind == Kind::Flush { (0, 0) } else { self.place() };
+        let fua = kind == Kind::Write && self.random.chance(150);
+        let free = (1..).find(|cid| !self.asked.contains_key(cid));
+        let cid = free.expect("fewer are asked than there are numbers");
+        let buffer = BUFFERS + usize::from(cid) * BUFFER_BYTES;
+        match kind {
+            Kind::Read => {
+                shared.model.read_started(start);
+                memory.write(self.loan, buffer, &[0xee; BUFFER_BYTES]);
+            }
+            Kind::Write => {
+                shared.model.write_started(request, request, first..first + blocks, start);
+                let mut block = vec![0; self.drive.block as usize];
+                for (lba, at) in (first..first + blocks).zip((buffer..).step_by(block.len())) {
+                    pattern(request, lba, &mut block);
+                    memory.write(self.loan, at, &block);
+                }
+            }
+            Kind::Zeroes => shared.model.write_started(request, 0, first..first + blocks, start),
+            Kind::Flush => {}
+        }
+        let asked = Asked { request, kind, fua, first, blocks, start };
+        self.asked.insert(cid, asked);
+        self.submit_request(cid, &asked, memory);
+    }
+
+    fn submit_request(&mut self, cid: u16, asked: &Asked, memory: &Memories<'_>) {
+        let (nsid, first, blocks) = (self.nsid, asked.first, asked.blocks as u32);
+        let entry = match asked.kind {
+            Kind::Read => SubmissionEntry::read(cid, nsid, first, blocks),
+            Kind::Write => SubmissionEntry::write(cid, nsid, first, blocks),
+            Kind::Zeroes => SubmissionEntry::write_zeroes(cid, nsid, first, blocks, false),
+            Kind::Flush => SubmissionEntry::flush(cid, nsid),
+        };
+        let entry = if asked.fua { entry.with_fua() } else { entry };
+        let page = DMA_BASE + (BUFFERS + usize::from(cid) * BUFFER_BYTES) as u64;
+        let second = if asked.blocks * self.drive.block > 0x1000 { page + 0x1000 } else { 0 };
+        let has_data = matches!(asked.kind, Kind::Read | Kind::Write);
+        let entry = if has_data { entry.with_prps(page, second) } else { entry };
+        self.submit(1, entry, memory);
+    }
+
+    fn place(&mut self) -> (u64, u64) {
+        let most = (BUFFER_BYTES as u64 / self.drive.block).min(self.drive.blocks);
+        let blocks = self.random.range(1, most);
+        let end = if self.random.chance(500) { 4 } else { self.drive.blocks - blocks + 1 };
+        (self.random.below(end.min(self.drive.blocks - blocks + 1)), blocks)
+    }
+
+    /// One of its eventfds was signalled.
+    pub(crate) fn interrupt(
+        &mut self,
+        descriptor: u32,
+        now: u64,
+        shared: &mut Shared,
+        memory: &Memories<'_>,
+    ) -> Result<(), Finding> {
+        let Some(queue) = descriptor.checked_sub(self.descriptor + 1).map(|queue| queue as usize) else {
+            return Ok(());
+        };
+        if queue >= QUEUES.len() || matches!(self.phase, Phase::Away | Phase::Disable | Phase::Enable) {
+            return Ok(());
+        }
+        let before = self.completions;
+        while self.phase != Phase::Disable
+            && let Some(entry) = self.next_completion(queue, memory)
+        {
+            self.completed(queue, &entry, shared, memory)?;
+        }
+        // What it has begun anew has no queues for the moment.
+        if self.completions > before && self.phase != Phase::Disable {
+            self.heard = now;
+            self.interrupts += 1;
+            let head = self.queues[queue].head;
+            self.write(0, doorbell(queue as u16, true, 0), &u32::from(head).to_le_bytes());
+        }
+        Ok(())
+    }
+
+    fn next_completion(&mut self, queue: usize, memory: &Memories<'_>) -> Option<CompletionEntry> {
+        let this = &mut self.queues[queue];
+        let at = QUEUES[queue] + 0x1000 + usize::from(this.head) * 16;
+        let entry = CompletionEntry::read_from_bytes(&memory.read(self.loan, at, 16)).ok()?;
+        if entry.phase() != this.turns.is_multiple_of(2) {
+            return None;
+        }
+        this.head = (this.head + 1) % ENTRIES;
+        this.turns += u16::from(this.head == 0);
+        self.completions += 1;
+        Some(entry)
+    }
+
+    fn completed(
+        &mut self,
+        queue: usize,
+        entry: &CompletionEntry,
+        shared: &mut Shared,
+        memory: &Memories<'_>,
+    ) -> Result<(), Finding> {
+        if entry.status() == Status::DATA_TRANSFER_ERROR && queue == 1 {
+            // The controller had no answer in time. A driver would ask for this request again; here for all.
+            self.begin_anew(shared);
+            return Ok(());
+        }
+        if !entry.status().is_success() {
+            let what = format!("queue {queue}: command {} failed: {:?}", entry.cid, entry.status());
+            return Err((names::COMPLETIONS, what));
+        }
+        match (queue, self.phase) {
+            (0, Phase::CreateCompletions) => {
+                let mut entry = SubmissionEntry::admin(AdminOpcode::CREATE_IO_SQ, 2, 0);
+                (entry.cdw10, entry.cdw11) =
+                    ((u32::from(ENTRIES - 1) << 16 | 1).into(), (1 << 16 | 1).into());
+                self.phase = Phase::CreateSubmissions;
+                self.submit(0, entry.with_prps(DMA_BASE + QUEUES[1] as u64, 0), memory);
+                Ok(())
+            }
+            (0, Phase::CreateSubmissions) => {
+                self.phase = Phase::Running;
+                for (cid, asked) in self.asked.clone() {
+                    self.submit_request(cid, &asked, memory);
+                }
+                Ok(())
+            }
+            (1, _) => self.end(entry.cid.get(), shared, memory),
+            _ => Err((names::COMPLETIONS, format!("a completion in queue {queue} while {:?}", self.phase))),
+        }
+    }
+
+    fn end(&mut self, cid: u16, shared: &mut Shared, memory: &Memories<'_>) -> Result<(), Finding> {
+        let Some(asked) = self.asked.remove(&cid) else {
+            return Err((
+                names::COMPLETIONS,
+                format!("command {cid} has ended, though it was not under way"),
+            ));
+        };
+        shared.tick += 1;
+        self.ended += 1;
+        let (tick, blocks) = (shared.tick, asked.first..asked.first + asked.blocks);
+        shared.bytes += asked.blocks * self.drive.block;
+        match asked.kind {
+            Kind::Read => {
+                let at = BUFFERS + usize::from(cid) * BUFFER_BYTES;
+                let data = memory.read(self.loan, at, (asked.blocks * self.drive.block) as usize);
+                let block = self.drive.block as usize;
+                let verdict = shared.model.read_ended(asked.first, block, &data, asked.start, tick);
+                verdict.map_err(|what| (names::DISK, format!("request {}: {what}", asked.request)))
+            }
+            Kind::Flush => {
+                shared.model.flush_ended(asked.start);
+                Ok(())
+            }
+            Kind::Write | Kind::Zeroes => {
+                shared.model.write_ended(asked.request, asked.fua, blocks, tick);
+                Ok(())
+            }
+        }
+    }
+
+    /// What it waits for, for a report.
+    pub(crate) fn unanswered(&self, memory: &Memories<'_>) -> String {
+        let at = QUEUES[1] + 0x1000 + usize::from(self.queues[1].head) * 16;
+        let next = memory.read(self.loan, at, 16);
+        let is_new = (next[14] & 1 != 0) == self.queues[1].turns.is_multiple_of(2);
+        let (tail, head) = (self.queues[1].tail, self.queues[1].head);
+        format!(
+            "{:?}, {} to ask, tail {tail} head {head}, next completion there: {is_new}, unanswered {:?}",
+            self.phase, self.left, self.asked
+        )
+    }
+}

@@ -1,0 +1,232 @@
+//! The edge of a slot: the kernel's socket between a guest's machine and the borrowing card, and an agent that takes messages
+//! with descriptors and keeps those.
+
+use std::rc::Rc;
+
+use base::ledger::Span;
+use node::{Card, DescriptorId, Peeked};
+
+use crate::marks::Mark;
+use crate::world::{BORROWER, Event, World};
+
+/// The socket of a slot, and what its agent knows.
+#[derive(Default)]
+pub(crate) struct SlotSocket {
+    connected: bool,
+    received: u64,
+    sent: u64,
+    mail: Option<(u64, Vec<u8>, Vec<DescriptorId>)>,
+    mails: u64,
+    descriptors: u32,
+}
+
+impl World<'_> {
+    /// A guest's machine starts, or its driver thinks of requests.
+    pub(crate) fn think_guest(&mut self, loan: usize) {
+        let Some((guest, memory)) = self.guests.get_mut(loan).zip(self.memories.clone()) else { return };
+        if guest.is_away() {
+            if !guest.is_done() {
+                self.start_machine(loan);
+            }
+        } else if guest.watch(self.now, &mut self.loans[loan].shared) {
+            self.log.event(self.now, None, "anew", loan as u64, guest.resets);
+            self.wake_at(BORROWER, self.now);
+        } else if guest.ask(&mut self.loans[loan].shared, &memory) {
+            self.log.event(self.now, None, "ask", loan as u64, self.loans[loan].shared.requests);
+            self.wake_at(BORROWER, self.now);
+        }
+    }
+
+    /// The guest's driver looks at its clock.
+    pub(crate) fn guest_ticks(&mut self, loan: usize) {
+        if self.guests.get(loan).is_some_and(|guest| !guest.is_done() || !guest.is_away()) {
+            self.schedule(GUEST_TICK, Event::GuestTick(loan));
+            self.think_guest(loan);
+        }
+    }
+
+    fn start_machine(&mut self, loan: usize) {
+        let ready = self.nodes[BORROWER].card.as_ref().and_then(|card| card.slot(loan));
+        if !ready.is_some_and(|slot| slot.is_ready()) {
+            return self.schedule(3_000_000, Event::ThinkGuest(loan));
+        }
+        let socket = &mut self.slots[loan];
+        (socket.connected, socket.received, socket.sent) = (true, 0, 0);
+        let first = socket.descriptors + 1;
+        socket.descriptors += 3;
+        if let Some(memory) = &self.memories {
+            memory.open(loan, first);
+        }
+        self.guests[loan].connected(first);
+        self.log.event(self.now, None, "open", loan as u64, 0);
+        if self.act(BORROWER, |card, now| card.slot_open(now, loan)) {
+            self.service(BORROWER);
+        }
+    }
+
+    /// The agent tells a new card of a slot.
+    pub(crate) fn tell_slot(&mut self, loan: usize) {
+        let Some(memory) = self.memories.clone() else { return };
+        if let Some(card) = self.nodes[BORROWER].card.as_mut() {
+            card.set_guest_memory(memory);
+        }
+        let idle = self.nodes[BORROWER].card.as_ref().is_none_or(|card| card.slot_is_idle(loan));
+        let socket = &self.slots[loan];
+        let (sent, received, mail) = (socket.sent, socket.received, socket.mail.clone());
+        match (socket.connected, idle) {
+            (false, true) => {}
+            (true, true) => _ = self.act(BORROWER, |card, now| card.slot_open(now, loan)),
+            (false, false) => _ = self.act(BORROWER, |card, now| card.slot_closed(now, loan)),
+            (true, false) => {
+                let lives = self.act(BORROWER, |card, now| card.slot_sent(now, loan, sent))
+                    && self.act(BORROWER, |card, now| card.slot_received(now, loan, received));
+                if let Some((number, bytes, descriptors)) = mail.filter(|_| lives) {
+                    self.act(BORROWER, |card, now| card.slot_taken(now, loan, number, &bytes, &descriptors));
+                }
+            }
+        }
+    }
+
+    pub(crate) fn serve_slot(&mut self, loan: usize) {
+        if self.slots.is_empty() || self.nodes[BORROWER].card.is_none() || self.failure.is_some() {
+            return;
+        }
+        let lives = self.give_signals() && self.close_released(loan);
+        if lives && self.slots[loan].connected && self.take_bytes(loan) && self.give_bytes(loan) {
+            self.end_machine(loan);
+        }
+    }
+
+    /// Eventfds are signalled.
+    fn give_signals(&mut self) -> bool {
+        self.check_commit(BORROWER);
+        while !self.dies_here(BORROWER) {
+            let signal = self.nodes[BORROWER].card.as_mut().and_then(Card::poll_signal);
+            let Some(((loan, descriptor), memory)) = signal.zip(self.memories.clone()) else {
+                return self.failure.is_none();
+            };
+            let shared = &mut self.loans[loan].shared;
+            let (guest, tick) = (&mut self.guests[loan], shared.tick);
+            if let Err((checker, what)) = guest.interrupt(descriptor.0, self.now, shared, &memory) {
+                self.fail(checker, what);
+                return false;
+            }
+            self.log.event(self.now, None, "signal", loan as u64, tick);
+            let after = self.random.below(150_000);
+            self.schedule(after, Event::ThinkGuest(loan));
+            self.wake_soon(BORROWER);
+        }
+        false
+    }
+
+    fn close_released(&mut self, loan: usize) -> bool {
+        let released = self.nodes[BORROWER].card.as_ref().map(|card| card.slot_released(loan));
+        for descriptor in released.unwrap_or_default() {
+            if !self.act(BORROWER, |card, now| card.slot_descriptor_closed(now, loan, descriptor)) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Bytes of the guest go to the card, or to the agent.
+    fn take_bytes(&mut self, loan: usize) -> bool {
+        let seen: Vec<u8> = self.guests[loan].outbox.iter().take(4096).map(|(byte, _)| *byte).collect();
+        if seen.is_empty() {
+            return true;
+        }
+        let socket = &self.slots[loan];
+        let Some(card) = self.nodes[BORROWER].card.as_ref() else { return false };
+        match card.slot_peeked(loan, socket.received, socket.mails, &seen) {
+            Peeked::NeedMore | Peeked::Wait => true,
+            Peeked::Consume(most) => {
+                let most = self.portion(most);
+                self.put_bytes(loan, most)
+            }
+            Peeked::AgentTakes { len } => self.take_message(loan, len),
+        }
+    }
+
+    fn put_bytes(&mut self, loan: usize, mut most: usize) -> bool {
+        let journal = self.kernel(BORROWER);
+        let Some(card) = self.nodes[BORROWER].card.as_ref() else { return false };
+        for span in card.slot_receive_spans(loan, self.slots[loan].received, most).into_iter().flatten() {
+            let len = span.len().min(most);
+            let bytes: Vec<u8> = self.guests[loan].outbox.drain(..len).map(|(byte, _)| byte).collect();
+            span.part(0, len).write(journal, &bytes);
+            self.slots[loan].received += len as u64;
+            most -= len;
+        }
+        let received = self.slots[loan].received;
+        self.wake_soon(BORROWER);
+        !self.dies_here(BORROWER) && self.act(BORROWER, |card, now| card.slot_received(now, loan, received))
+    }
+
+    fn take_message(&mut self, loan: usize, len: usize) -> bool {
+        let taken: Vec<_> = self.guests[loan].outbox.drain(..len).collect();
+        let bytes: Vec<u8> = taken.iter().map(|(byte, _)| *byte).collect();
+        let descriptors = taken.into_iter().flat_map(|(_, descriptors)| descriptors).map(DescriptorId);
+        let descriptors: Vec<_> = descriptors.collect();
+        let socket = &mut self.slots[loan];
+        socket.mails += 1;
+        let number = socket.mails;
+        socket.mail = Some((number, bytes.clone(), descriptors.clone()));
+        self.wake_soon(BORROWER);
+        !self.dies_here(BORROWER)
+            && self.act(BORROWER, |card, now| card.slot_taken(now, loan, number, &bytes, &descriptors))
+    }
+
+    /// Bytes of the card go to the guest.
+    fn give_bytes(&mut self, loan: usize) -> bool {
+        let sent = self.slots[loan].sent;
+        let Some(card) = self.nodes[BORROWER].card.as_ref() else { return false };
+        let mut spans = [Span::empty(); 5];
+        let count = card.slot_send_spans(loan, sent, &mut spans);
+        let Some(memory) = self.memories.clone().filter(|_| count > 0) else { return true };
+        self.check_commit(BORROWER);
+        let mut bytes = Vec::new();
+        for span in &spans[..count] {
+            let start = bytes.len();
+            bytes.resize(start + span.len(), 0);
+            span.read(&mut bytes[start..]);
+        }
+        bytes.truncate(self.portion(bytes.len()));
+        if let Err((checker, what)) = self.guests[loan].receive(&bytes, &memory) {
+            self.fail(checker, what);
+            return false;
+        }
+        self.slots[loan].sent += bytes.len() as u64;
+        let sent = self.slots[loan].sent;
+        self.wake_soon(BORROWER);
+        !self.dies_here(BORROWER) && self.act(BORROWER, |card, now| card.slot_sent(now, loan, sent))
+    }
+
+    /// The machine is switched off when its driver has nothing more to do.
+    fn end_machine(&mut self, loan: usize) {
+        let guest = &mut self.guests[loan];
+        if !guest.wants_to_leave() {
+            return;
+        }
+        guest.gone();
+        self.slots[loan].connected = false;
+        self.marks.set(Mark::GuestServed);
+        self.log.event(self.now, None, "close", loan as u64, guest.completions);
+        if !self.dies_here(BORROWER) {
+            self.act(BORROWER, |card, now| card.slot_closed(now, loan));
+        }
+    }
+}
+
+/// How often the driver of a guest looks at its clock, in nanoseconds.
+const GUEST_TICK: u64 = 1_000_000_000;
+
+/// Whether the world of a seed has guests.
+pub(crate) fn has_guests(seed: u64) -> bool {
+    crate::random::Random::new(seed ^ GUESTS).chance(150)
+}
+
+/// Told from other dice of a seed.
+const GUESTS: u64 = 0x9e57_0000_0000;
+
+/// Memory of guests that a world may have.
+pub(crate) type SharedMemories<'w> = Option<Rc<crate::guest::Memories<'w>>>;
