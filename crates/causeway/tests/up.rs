@@ -102,6 +102,33 @@ fn nodes_start_in_order_come_back_and_end() {
 }
 
 #[test]
+fn a_node_starts_when_every_function_of_a_split_drive_has_its_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+    write("rack.toml", "[[nodes]]\nconfig = \"store.toml\"\n[[nodes]]\nconfig = \"desk.toml\"\n");
+    let rail = "[[rails]]\nname = \"one\"\nlisten = \"127.0.0.1\"\n";
+    let disk = "[[devices]]\nfunction = \"disk\"\nsource = \"ram:16M\"\nfunctions = 16\n";
+    write("store.toml", &format!("state_dir = \"state\"\n{rail}{disk}"));
+    // Refused as soon as it is looked at: all that is printed comes from before.
+    write("desk.toml", "nonsense = 1\n");
+    let done = causeway(folder.path(), &["up", "rack.toml"]).output().unwrap();
+    let (printed, log) = (String::from_utf8(done.stdout).unwrap(), String::from_utf8(done.stderr).unwrap());
+    assert_eq!(done.status.code(), Some(2), "{log}");
+    let expected: Vec<_> = (1..=16).map(|it| format!("store lends lines/store/disk-{it}.line")).collect();
+    assert_eq!(printed.lines().collect::<Vec<_>>(), expected, "{log}");
+    // And the last of them can be borrowed.
+    let nbd = "nbd = \"nbd\"\n";
+    let loan = format!("[[loans]]\nline_file = \"lines/store/disk-16.line\"\n{nbd}");
+    write("desk.toml", &format!("state_dir = \"desk-state\"\n{loan}"));
+    let mut child = causeway(folder.path(), &["up", "rack.toml"]).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let served = lines.find(|line| line.as_ref().is_ok_and(|line| line.starts_with("desk serves ")));
+    kill_process(Pid::from_raw(child.id() as i32).unwrap(), Signal::INT).unwrap();
+    let done = child.wait_with_output().unwrap();
+    assert!(served.is_some() && done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
+#[test]
 fn a_second_signal_does_not_wait() {
     let mut rack = Rack::start(DESK);
     rack.next_line();

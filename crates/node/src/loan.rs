@@ -244,8 +244,7 @@ impl<'m> Loan<'m> {
         }
         // Asking fetches commands, and what is fetched has answers.
         self.wake();
-        let End::Lent(function) = &mut self.end else { return None };
-        let cost = function.controller.peek_media();
+        let cost = self.ask_for_media(Controller::peek_media)?;
         self.may_have_media = cost.is_some();
         cost
     }
@@ -274,9 +273,26 @@ impl<'m> Loan<'m> {
     }
 
     pub(crate) fn poll_media(&mut self, loan: usize) -> Option<MediaWork<'m>> {
+        let pages = self.pages;
+        self.ask_for_media(|controller| Some(MediaWork::new(loan, &controller.poll_media()?, &pages)))?
+    }
+
+    /// Asks the function about its work for the medium; `None` of a loan that lends nothing.
+    ///
+    /// Asking goes on where work behind the present one waits: it fetches commands, and lets in or ends those that waited for
+    /// a namespace. That may give the host something to read or to send, of which no step follows: without `more` it would lie
+    /// until the next event of this very loan, for which the host may be waiting. Only what has been added counts, not what is
+    /// there: a step that has no room for it leaves it where it is, asking once more adds nothing, and whoever makes room is an
+    /// event. So a loan that cannot send is not awake for it.
+    fn ask_for_media<T>(&mut self, ask: impl FnOnce(&mut Controller<'m>) -> T) -> Option<T> {
         let End::Lent(function) = &mut self.end else { return None };
-        let op = function.controller.poll_media()?;
-        Some(MediaWork::new(loan, &op, &self.pages))
+        let before = function.controller.sending();
+        let answer = ask(&mut function.controller);
+        if function.controller.sending() > before {
+            self.more = true;
+            self.deadline.set(None);
+        }
+        Some(answer)
     }
 
     /// What follows from a verb: events of the channel, late TLPs, and the flow between the parts.

@@ -56,7 +56,9 @@ fn serve(rack: &Rack, nodes: &mut Vec<Supervised>, log: LogStyle, interrupt: &In
         }
         names.push(name.clone());
         nodes.push(Supervised::start(index, name, path.clone(), log, sender.clone())?);
-        wait_for_lines(rack, &names, &events, (index, config.devices.len()), interrupt)?;
+        // A line for each function, of which a device may have several.
+        let lines = config.devices.iter().map(|device| device.layout.functions()).sum();
+        wait_for_lines(rack, &names, &events, (index, lines), interrupt)?;
     }
     info!(nodes = names.len(), "the rack is up");
     while nodes.iter().any(|node| !node.has_ended()) {

@@ -178,6 +178,12 @@ impl<'m> Controller<'m> {
         self.parked.len() > 0 || self.saving > 0 || self.can_announce()
     }
 
+    /// How many commands have something to send to the host, which `poll_dma` gives out. `poll_media` and `peek_media` can only
+    /// add to them: where they did, `poll_dma` is to be asked again.
+    pub fn sending(&self) -> usize {
+        self.sending.len()
+    }
+
     /// What the function asks for in its configuration space.
     pub fn layout(&self) -> &ConfigLayout {
         &self.layout

@@ -1,4 +1,4 @@
-//! Two cards, and memory between them that has no room for long: what a loan remembers of its channel stays true.
+//! Two cards: what a loan remembers stays true, be it that memory between them has no room for long, or that a medium is slow.
 
 use core::cell::Cell;
 use std::collections::VecDeque;
@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use base::RuleSet;
 use base::ids::{CardGeneration, DomainId, Group, LoanGeneration};
 use base::ledger::Arena;
+use host::{BlockKind, BlockRequest};
 use link::Name;
 
 use super::*;
@@ -63,13 +64,15 @@ struct End<'m> {
     card: Card<'m>,
     rooms: Paths,
     incoming: VecDeque<(Way, Vec<u8>)>,
+    /// What a medium that never ends anything has to do; another ends everything at once.
+    endless: Option<Vec<MediaKind>>,
 }
 
 impl<'m> End<'m> {
     fn new(arena: &'m Arena, config: CardConfig) -> Self {
         let card = Card::new(arena.zeroed::<NodeCells>(), None, config, Instant::ZERO);
         let rooms = Paths { buffer: vec![0; 1 << 16], has_room: true, scrapped: Cell::new(0) };
-        Self { card, rooms, incoming: VecDeque::new() }
+        Self { card, rooms, incoming: VecDeque::new(), endless: None }
     }
 
     /// Everything that is due now; returns the frames that arrive.
@@ -84,7 +87,10 @@ impl<'m> End<'m> {
             self.card.handle_timeout(now);
         }
         while let Some(work) = self.card.poll_media() {
-            self.card.handle_media(now, work.loan, work.id, Ok(()));
+            match &mut self.endless {
+                Some(kinds) => kinds.push(work.kind),
+                None => self.card.handle_media(now, work.loan, work.id, Ok(())),
+            }
         }
         let mut sent = Vec::new();
         while let Some(outgoing) = self.card.poll_transmit(now, &mut self.rooms) {
@@ -133,6 +139,40 @@ fn is_ready(card: &Card<'_>, _: Instant) -> bool {
 /// The memory answers.
 fn is_shared(card: &Card<'_>, now: Instant) -> bool {
     card.channel(0).private_status(now).is_some_and(|(_, up, _)| up)
+}
+
+/// The commands are in the lender's memory: it fetches those behind the first few when the medium is asked for, and nobody but
+/// that loan knows that the write wants its data then.
+#[test]
+fn a_write_behind_reads_is_served_while_the_medium_has_them() {
+    const READS: u32 = 9;
+    let arena = Arena::default();
+    let lend = LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE };
+    let borrow = LoanRole::Borrow { peers: vec![PEER], io_timeout: Duration::from_secs(60) };
+    let mut ends = [End::new(&arena, config(1, lend)), End::new(&arena, config(2, borrow))];
+    ends[1].card.use_directly(0);
+    let mut now = Instant::ZERO;
+    assert!(run(&mut now, &mut ends, Duration::from_millis(500), is_ready));
+    run(&mut now, &mut ends, Duration::from_millis(1), never);
+    ends[0].endless = Some(Vec::new());
+    ends[1].card.drive_step(now, 0, |driver, pages| {
+        for id in 0..=READS {
+            let kind = if id < READS { BlockKind::Read } else { BlockKind::Write };
+            let page = [pages.alloc().unwrap()];
+            driver.submit(
+                now,
+                BlockRequest { id, kind, lba: u64::from(id), blocks: 1, fua: false, pages: &page },
+            );
+        }
+    });
+    // No time passes: nothing but what they have to do at once brings them on.
+    for at in (0..2).cycle().take(40) {
+        let sent = ends[at].turn(now);
+        ends[1 - at].incoming.extend(sent);
+    }
+    let kinds = ends[0].endless.take().unwrap();
+    let count = |wanted| kinds.iter().filter(|kind| **kind == wanted).count();
+    assert_eq!((count(MediaKind::Read), count(MediaKind::Write)), (READS as usize, 1), "{kinds:?}");
 }
 
 fn never(_: &Card<'_>, _: Instant) -> bool {

@@ -118,6 +118,40 @@ fn what_is_written_arrives_and_is_read_again() {
 }
 
 #[test]
+fn a_write_behind_reads_is_served_while_the_medium_has_them() {
+    let arena = Arena::default();
+    let mut pair = Pair::new(&arena);
+    pair.run(&[]);
+    let pages: Vec<_> = (0..10).map(|_| pair.host.pages().alloc().unwrap()).collect();
+    let now = NOW + core::time::Duration::from_secs(1);
+    let request = |id: usize| BlockRequest {
+        id: id as u32,
+        kind: if id < 9 { BlockKind::Read } else { BlockKind::Write },
+        lba: id as u64,
+        blocks: 1,
+        fua: false,
+        pages: &pages[id..=id],
+    };
+    let mut requests = (0..10).map(request);
+    let (mut to_host, mut kinds) = (Vec::new(), Vec::new());
+    for _ in 0..20 {
+        let mut to_device = Vec::new();
+        let incoming = core::mem::take(&mut to_host);
+        let submit = |driver: &mut host::nvme::Driver<'_>, _| {
+            requests.by_ref().for_each(|request| driver.submit(now, request));
+        };
+        pair.host.step(now, incoming, submit, &mut to_device);
+        // As whoever drives it does: a step where something has come or is due.
+        if !to_device.is_empty() || pair.device.poll_timeout().is_some_and(|at| at <= now) {
+            pair.device.step(now, to_device, &Memory(&pair.host), &mut to_host);
+        }
+        kinds.extend(std::iter::from_fn(|| pair.device.poll_media()).map(|work| work.kind));
+    }
+    let count = |wanted| kinds.iter().filter(|kind| **kind == wanted).count();
+    assert_eq!((count(MediaKind::Read), count(MediaKind::Write)), (9, 1), "{kinds:?}");
+}
+
+#[test]
 fn many_requests_of_few_blocks_end_each_once() {
     let arena = Arena::default();
     let mut pair = Pair::new(&arena);
