@@ -125,8 +125,10 @@ fn take_turns(name: &str, hot_plug: HotPlug) {
                 .check(&format!("echo mark-{line} | dd of=$(ls /dev/nvme?n1) bs=512 seek=9 conv=sync,fsync"))
                 .unwrap();
         } else {
-            let found =
-                bench.vm.check("dd if=$(ls /dev/nvme?n1) bs=512 skip=9 count=1 iflag=direct | head -n 1").unwrap();
+            let found = bench
+                .vm
+                .check("dd if=$(ls /dev/nvme?n1) bs=512 skip=9 count=1 iflag=direct | head -n 1")
+                .unwrap();
             assert!(found.contains(&format!("mark-{line}")), "{found}");
         }
         if round == 1 {

@@ -70,7 +70,11 @@ struct End<'m> {
 
 impl<'m> End<'m> {
     fn new(arena: &'m Arena, config: CardConfig) -> Self {
-        let card = Card::new(arena.zeroed::<NodeCells>(), None, config, Instant::ZERO);
+        Self::on(arena.zeroed::<NodeCells>(), config, Instant::ZERO)
+    }
+
+    fn on(memory: RawMemory<'m>, config: CardConfig, now: Instant) -> Self {
+        let card = Card::new(memory, None, config, now);
         let rooms = Paths { buffer: vec![0; 1 << 16], has_room: true, scrapped: Cell::new(0) };
         Self { card, rooms, incoming: VecDeque::new(), endless: None }
     }
@@ -148,7 +152,8 @@ fn a_write_behind_reads_is_served_while_the_medium_has_them() {
     const READS: u32 = 9;
     let arena = Arena::default();
     let lend = LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE };
-    let borrow = LoanRole::Borrow { peers: vec![PEER], io_timeout: Duration::from_secs(60) };
+    let borrow =
+        LoanRole::Borrow { peers: vec![PEER], io_timeout: Duration::from_secs(60), edge: BorrowEdge::Drive };
     let mut ends = [End::new(&arena, config(1, lend)), End::new(&arena, config(2, borrow))];
     ends[1].card.use_directly(0);
     let mut now = Instant::ZERO;
@@ -173,6 +178,44 @@ fn a_write_behind_reads_is_served_while_the_medium_has_them() {
     let kinds = ends[0].endless.take().unwrap();
     let count = |wanted| kinds.iter().filter(|kind| **kind == wanted).count();
     assert_eq!((count(MediaKind::Read), count(MediaKind::Write)), (READS as usize, 1), "{kinds:?}");
+}
+
+/// A place is vacant, has a loan, is vacant and has one again: each begins as if nobody had been there, and the lender, which knows
+/// the node, answers each.
+#[test]
+fn a_place_is_used_again_by_another_loan() {
+    let (arena, memory) = (Arena::default(), Arena::default());
+    let memory = memory.zeroed::<NodeCells>();
+    let lend = LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE };
+    let borrow = |life: u32, peers: Vec<Address>| {
+        let role = LoanRole::Borrow { peers, io_timeout: Duration::from_secs(60), edge: BorrowEdge::Drive };
+        let mut config = config(2, role);
+        config.loans[0].life = life;
+        config.generation = CardGeneration(life + 1);
+        config
+    };
+    let vacant = |card: &Card<'_>| card.channel(0).state() == link::State::Closed;
+    let mut now = Instant::ZERO;
+    let mut lender = End::new(&arena, config(1, lend));
+    for round in 0..3 {
+        let mut place = End::on(memory, borrow(2 * round, Vec::new()), now);
+        for _ in 0..2000 {
+            now += TICK;
+            assert!(place.turn(now).is_empty(), "nothing comes of a vacant place");
+        }
+        assert!(vacant(&place.card));
+        let mut ends = [lender, End::on(memory, borrow(2 * round + 1, vec![PEER]), now)];
+        assert_eq!(ends[1].card.cells.loans[0].tenancy.get(), 0);
+        assert!(run(&mut now, &mut ends, Duration::from_secs(2), is_ready), "round {round}");
+        // Now and then in order, now and then not.
+        if round == 1 {
+            ends[1].card.give_back(now, 0);
+            run(&mut now, &mut ends, Duration::from_millis(100), never);
+            assert!(vacant(&ends[1].card), "given back");
+        }
+        lender = ends.into_iter().next().unwrap();
+        lender.incoming.clear();
+    }
 }
 
 fn never(_: &Card<'_>, _: Instant) -> bool {

@@ -545,6 +545,7 @@ fn config(node: usize, incarnation: u64, generation: u32) -> CardConfig {
         group: Group(7),
         generation: LoanGeneration(0),
         tenancy: Tenancy { number: 1, node: id(BORROWER) },
+        life: 0,
         role,
     };
     let mut seed = [node as u8; 32];
