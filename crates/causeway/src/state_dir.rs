@@ -99,6 +99,17 @@ impl StateDir {
         self.incarnation
     }
 
+    /// Raises the incarnation once more, for a part of the ledger that begins anew, and returns by how much it is now greater than
+    /// [`StateDir::incarnation`]. Durable when it returns.
+    ///
+    /// # Errors
+    /// The folder is damaged, or the system said no.
+    pub fn begin_life(&self) -> Result<u32, StateError> {
+        let raised = raise_incarnation(&self.path, false)?;
+        let more = u32::try_from(raised - self.incarnation);
+        more.map_err(|_| StateError::UsedUp { file: self.path.join(INCARNATION) })
+    }
+
     /// The port of earlier runs, so that the same command prints the same line.
     pub fn port(&self) -> Option<u16> {
         self.port

@@ -68,8 +68,6 @@ impl LoanCells {
         self.life.set(journal, CLEARING);
         journal.commit();
         journal.clear(&self.channel);
-        // Lenders answer only greater attempts of an incarnation.
-        self.channel.skip_attempts(journal, u64::from(life) << 32);
         self.pages.clear(journal);
         journal.clear(&self.controller);
         journal.clear(&self.driver);

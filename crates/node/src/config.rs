@@ -47,7 +47,8 @@ pub struct LoanConfig {
     pub generation: LoanGeneration,
     /// Of a lender: who has used the function last, as the agent has made durable.
     pub tenancy: Tenancy,
-    /// Counts up whenever the place of the loan is given to another one: what the ledger has of earlier ones is forgotten.
+    /// Greater whenever the place of the loan is given to another one: what the ledger has of earlier ones is forgotten. Added to the
+    /// node's incarnation it is the loan's, so the sum is never used twice, not even by a later life of the node.
     pub life: u32,
     /// Which side.
     pub role: LoanRole,

@@ -517,7 +517,8 @@ fn channel_config(card: &CardConfig, loan: &LoanConfig) -> ChannelConfig {
         node: card.node,
         name: card.name,
         domain: DomainId(card.domain.0),
-        incarnation: card.incarnation,
+        // What the peer has with an earlier life of this place it must not go on with.
+        incarnation: Incarnation(card.incarnation.0 + u64::from(loan.life)),
         generation: card.generation,
         seed: card.seed,
         rekey_frames: card.rekey_frames,

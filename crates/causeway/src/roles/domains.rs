@@ -276,6 +276,7 @@ impl Domains {
         let attached = place
             .loan(&line, insecure)
             .and_then(|spec| place.decide(Some(&line), state).map(|()| spec))
+            .and_then(|spec| Ok(LoanSpec { life: state.begin_life()?, ..spec }))
             .and_then(|spec| {
                 agent.attach(loan, spec).map_err(|error| Failure::io("cannot replace the card", &error))
             });

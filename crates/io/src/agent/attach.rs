@@ -25,12 +25,12 @@ impl Agent {
     /// What ending the card returned; the place then has its loan all the same.
     ///
     /// # Panics
-    /// If the place is not vacant.
+    /// If the place is not vacant, or has had a loan of this life or a later one.
     pub fn attach(&mut self, loan: usize, spec: LoanSpec) -> io::Result<()> {
         let place = &mut self.spec.loans[loan];
         assert!(place.is_vacant(), "a loan moves in where there is none");
-        let life = place.life + 1;
-        *place = LoanSpec { life, ..spec };
+        assert!(spec.life > place.life, "each loan of a place has an incarnation of its own");
+        *place = spec;
         self.returning.remove(&loan);
         self.slots.renew(loan);
         self.neighbours.forget(loan);

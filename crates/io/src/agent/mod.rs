@@ -105,7 +105,7 @@ pub struct LoanSpec {
     pub generation: u32,
     /// Of what is lent: who has used it last, as it was made durable.
     pub tenancy: Tenancy,
-    /// How many loans have had this place before.
+    /// What the loan's incarnation is greater than the node's by: 0 from the start, more for whoever is attached later.
     pub life: u32,
     /// Which side, with its resources.
     pub end: LoanEnd,

@@ -308,7 +308,8 @@ impl Neighbours {
     /// A borrower calls its lender.
     fn call(&mut self, loan: usize, now: Instant, around: Surroundings<'_>) {
         let spec = &around.loans[loan];
-        let (life, place) = ((self.node, self.incarnation), &mut self.places[loan]);
+        let incarnation = self.incarnation + u64::from(around.loans[loan].life);
+        let (life, place) = ((self.node, incarnation), &mut self.places[loan]);
         place.retry_at = None;
         place.attempts += 1;
         let Some((lender, _)) = place.life else { return };

@@ -319,13 +319,6 @@ struct Handshake {
     last_heard: Instant,
 }
 
-impl ChannelCells {
-    /// Attempts begin behind `number`: cells that were cleared belong to a node that may have made some before.
-    pub fn skip_attempts(&self, journal: Journal<'_>, number: u64) {
-        self.attempt.set(journal, number);
-    }
-}
-
 impl<'m> Channel<'m> {
     /// The channel over `cells`, new or found: a successor goes on with its predecessor's numbers, credits and keys.
     pub fn new(
