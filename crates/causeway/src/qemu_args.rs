@@ -136,7 +136,7 @@ mod tests {
         let printed = String::from_utf8(printed.stdout).unwrap();
         assert!(printed.lines().eq(&arguments), "{printed}");
         assert!(arguments[3].ends_with("size=512M,share=on"));
-        let device: Value = serde_json::from_str(&arguments[9]).unwrap();
+        let device: Value = serde_json::from_str(&arguments[11]).unwrap();
         assert_eq!(device["socket"]["path"], sockets[1]);
         assert_eq!(device["bus"], "causeway-port2");
     }

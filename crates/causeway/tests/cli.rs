@@ -54,7 +54,7 @@ fn run_with_input(arguments: &[&str], input: &str) -> Ended {
 fn help_and_version_are_results() {
     let help = run(&["--help"]);
     assert_eq!((help.code, help.err.as_str()), (0, ""));
-    for command in ["lend", "borrow", "node", "up", "status", "demo", "bench", "sim"] {
+    for command in ["lend", "borrow", "node", "up", "status", "qemu-args", "demo", "bench", "sim"] {
         assert!(help.out.contains(&format!("\n  {command}")), "{command} is missing in:\n{}", help.out);
         let help = run(&[command, "--help"]);
         assert_eq!((help.code, help.err.as_str()), (0, ""));
@@ -77,6 +77,10 @@ fn wrong_usage_ends_with_2_and_an_empty_stdout() {
         &["lend", "flash:ram:1M?speed=9"],
         &["lend", "x", "--listen", "example.org"],
         &["borrow", LINE],
+        &["borrow", LINE, "--nbd", "/tmp/s", "--vm", "/tmp/v"],
+        &["borrow", LINE, "--vm", "/tmp/v", "--vm-mode", "rw"],
+        &["borrow", LINE, "--nbd", "/tmp/s", "--vm-mode", "0660"],
+        &["qemu-args"],
         &["borrow", "causeway://x", "--nbd", "/tmp/s"],
         &["borrow", LINE, "--nbd", ""],
         &["node"],

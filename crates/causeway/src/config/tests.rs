@@ -39,6 +39,26 @@ fn a_full_file_is_read() {
 }
 
 #[test]
+fn a_loan_is_for_programs_or_for_a_virtual_machine() {
+    let loan = |keys: &str| format!("[[loans]]\nline = '{LINE}'\n{keys}");
+    let config = parse(&loan("vm = 'vm.sock'\nvm_owner = 'qemu'\nvm_mode = '0660'\n")).unwrap();
+    let access = SocketAccess { owner: Some("qemu".into()), group: None, mode: Some(0o660) };
+    assert_eq!(config.loans[0].edge, LoanEdge::Vm { path: "/etc/causeway/vm.sock".into(), access });
+    for (keys, place, word) in [
+        ("", "1:", "add `nbd` or `vm`"),
+        ("nbd = 'a'\nvm = 'b'\n", "4:", "remove one"),
+        ("nbd = 'a'\nvm_group = 'kvm'\n", "4:", "add `vm`"),
+        ("vm = 'a'\nvm_mode = 'rw'\n", "4:", "octal"),
+        ("vm = ''\n", "3:", "empty"),
+    ] {
+        let error = error(&loan(keys));
+        assert!(error.starts_with(place) && error.contains(word), "{keys}: {error}");
+    }
+    let twice = format!("{}{}", loan("vm = 'a'\n"), loan("nbd = 'a'\n"));
+    assert!(error(&twice).contains("socket `a`"));
+}
+
+#[test]
 fn what_is_left_out_has_a_default() {
     let config = parse("[[devices]]\nfunction = 'nvme0'\nsource = 'ram:1M'\n").unwrap();
     assert_eq!(config.name.as_str(), "store1");
