@@ -404,6 +404,17 @@ mod tests {
     }
 
     #[test]
+    fn whoever_goes_over_udp_does_not_share_memory() {
+        for case in CASES {
+            let Kind::Traffic(traffic) = case.kind else { continue };
+            for way in [traffic.ours.way, traffic.peer.way] {
+                let is_network = matches!(way, Way::Udp { .. } | Way::Nbd { .. });
+                assert_eq!(way.options().contains(&crate::local::NETWORK_ONLY), is_network, "{way:?}");
+            }
+        }
+    }
+
+    #[test]
     fn chosen_cases_are_found_and_others_refused() {
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let by_default = CASES.iter().filter(|case| !case.only_asked).count();
