@@ -31,7 +31,11 @@ pub(super) enum Target {
     /// The median of ours.
     Median(f64),
     /// The ratio to the peer, among rounds in which the cores were near, and among those in which they were far.
-    Ratio { near: f64, far: f64 },
+    Ratio {
+        near: f64,
+        /// `None` where far rounds prove nothing.
+        far: Option<f64>,
+    },
 }
 
 impl Target {

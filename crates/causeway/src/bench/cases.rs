@@ -116,8 +116,17 @@ const fn shared(id: &'static str, ours: (usize, usize), peer: (usize, usize), wr
 }
 
 impl Case {
-    const fn at_least(self, near: f64, far: f64) -> Self {
-        Self { target: Some(Target::Ratio { near, far }), ..self }
+    /// Wherever the cores are.
+    const fn at_least(self, ratio: f64) -> Self {
+        self.near_and_far(ratio, ratio)
+    }
+
+    const fn near_and_far(self, near: f64, far: f64) -> Self {
+        Self { target: Some(Target::Ratio { near, far: Some(far) }), ..self }
+    }
+
+    const fn near(self, near: f64) -> Self {
+        Self { target: Some(Target::Ratio { near, far: None }), ..self }
     }
 
     const fn on(self, ours: Drives, peer: Drives) -> Self {
@@ -206,79 +215,76 @@ pub(super) const CASES: &[Case] = &[
     traffic("native-512-mixed-qd1", Way::Native, CALLS, work(512, MIXED, RANDOM, 1)),
     traffic("native-512-mixed-qd32", Way::Native, CALLS, work(512, MIXED, RANDOM, 32)),
     traffic("native-4k-read-qd1", Way::Native, CALLS, work(4096, READ, RANDOM, 1)),
-    traffic("native-4k-read-qd32", Way::Native, CALLS, work(4096, READ, RANDOM, 32)).at_least(0.7, 0.7),
+    traffic("native-4k-read-qd32", Way::Native, CALLS, work(4096, READ, RANDOM, 32)).at_least(0.7),
     traffic("native-4k-write-qd1", Way::Native, CALLS, work(4096, WRITE, RANDOM, 1)),
-    traffic("native-4k-write-qd32", Way::Native, CALLS, work(4096, WRITE, RANDOM, 32)).at_least(0.7, 0.7),
+    traffic("native-4k-write-qd32", Way::Native, CALLS, work(4096, WRITE, RANDOM, 32)).at_least(0.7),
     traffic("native-4k-mixed-qd1", Way::Native, CALLS, work(4096, MIXED, RANDOM, 1)),
-    traffic("native-4k-mixed-qd32", Way::Native, CALLS, work(4096, MIXED, RANDOM, 32)).at_least(0.7, 0.7),
+    traffic("native-4k-mixed-qd32", Way::Native, CALLS, work(4096, MIXED, RANDOM, 32)).at_least(0.7),
     traffic("native-64k-read-qd1", Way::Native, CALLS, work(65536, READ, RANDOM, 1)),
-    traffic("native-64k-read-qd32", Way::Native, CALLS, work(65536, READ, RANDOM, 32)).at_least(0.7, 0.7),
+    traffic("native-64k-read-qd32", Way::Native, CALLS, work(65536, READ, RANDOM, 32)).at_least(0.7),
     traffic("native-64k-write-qd1", Way::Native, CALLS, work(65536, WRITE, RANDOM, 1)),
-    traffic("native-64k-write-qd32", Way::Native, CALLS, work(65536, WRITE, RANDOM, 32)).at_least(0.7, 0.7),
+    traffic("native-64k-write-qd32", Way::Native, CALLS, work(65536, WRITE, RANDOM, 32)).at_least(0.7),
     traffic("native-64k-mixed-qd1", Way::Native, CALLS, work(65536, MIXED, RANDOM, 1)),
-    traffic("native-64k-mixed-qd32", Way::Native, CALLS, work(65536, MIXED, RANDOM, 32)).at_least(0.7, 0.7),
+    traffic("native-64k-mixed-qd32", Way::Native, CALLS, work(65536, MIXED, RANDOM, 32)).at_least(0.7),
     traffic("native-udp-insecure-4k-read-qd1-vs-calls", INSECURE, CALLS, work(4096, READ, RANDOM, 1)),
     traffic("native-udp-insecure-4k-read-qd32-vs-calls", INSECURE, CALLS, work(4096, READ, RANDOM, 32)),
     traffic("native-udp-insecure-64k-read-qd32-vs-calls", INSECURE, CALLS, work(65536, READ, RANDOM, 32)),
     // Shared memory between two nodes, beside the same without a fabric.
     traffic("shm-512-read-qd1", Way::Shm, Way::Native, work(512, READ, RANDOM, 1)),
-    traffic("shm-512-read-qd32", Way::Shm, Way::Native, work(512, READ, RANDOM, 32)).at_least(0.85, 0.0),
+    traffic("shm-512-read-qd32", Way::Shm, Way::Native, work(512, READ, RANDOM, 32)).near(0.85),
     traffic("shm-4k-read-qd1", Way::Shm, Way::Native, work(4096, READ, RANDOM, 1)),
-    traffic("shm-4k-read-qd32", Way::Shm, Way::Native, work(4096, READ, RANDOM, 32)).at_least(0.85, 0.0),
-    traffic("shm-4k-mixed-qd32", Way::Shm, Way::Native, work(4096, MIXED, RANDOM, 32)).at_least(0.85, 0.0),
+    traffic("shm-4k-read-qd32", Way::Shm, Way::Native, work(4096, READ, RANDOM, 32)).near(0.85),
+    traffic("shm-4k-mixed-qd32", Way::Shm, Way::Native, work(4096, MIXED, RANDOM, 32)).near(0.85),
     traffic("shm-64k-read-qd1", Way::Shm, Way::Native, work(65536, READ, RANDOM, 1)),
-    traffic("shm-64k-read-qd32", Way::Shm, Way::Native, work(65536, READ, RANDOM, 32)).at_least(0.95, 0.0),
-    traffic("shm-64k-write-qd32", Way::Shm, Way::Native, work(65536, WRITE, RANDOM, 32)).at_least(0.95, 0.0),
+    traffic("shm-64k-read-qd32", Way::Shm, Way::Native, work(65536, READ, RANDOM, 32)).near(0.95),
+    traffic("shm-64k-write-qd32", Way::Shm, Way::Native, work(65536, WRITE, RANDOM, 32)).near(0.95),
     traffic("shm-4k-read-qd32-vs-calls", Way::Shm, CALLS, work(4096, READ, RANDOM, 32)),
     traffic("shm-64k-read-qd32-vs-calls", Way::Shm, CALLS, work(65536, READ, RANDOM, 32)),
     // Insecure UDP beside nbdkit.
-    traffic("native-udp-insecure-4k-read-qd1", INSECURE, PLAIN, work(4096, READ, RANDOM, 1))
-        .at_least(3.0, 3.0),
+    traffic("native-udp-insecure-4k-read-qd1", INSECURE, PLAIN, work(4096, READ, RANDOM, 1)).at_least(3.0),
     traffic("native-udp-insecure-4k-read-qd4", INSECURE, PLAIN, work(4096, READ, RANDOM, 4)),
     traffic("native-udp-insecure-4k-read-qd16", INSECURE, PLAIN, work(4096, READ, RANDOM, 16)),
     traffic("native-udp-insecure-4k-read-qd32", INSECURE, PLAIN, work(4096, READ, RANDOM, 32)),
     traffic("native-udp-insecure-4k-read-qd64", INSECURE, PLAIN, work(4096, READ, RANDOM, 64)),
     traffic("native-udp-insecure-4k-mixed-qd32", INSECURE, PLAIN, work(4096, MIXED, RANDOM, 32))
-        .at_least(3.0, 3.0),
+        .at_least(3.0),
     traffic("native-udp-insecure-64k-read-qd16", INSECURE, PLAIN, work(65536, READ, SEQUENTIAL, 16))
-        .at_least(1.5, 1.0),
+        .near_and_far(1.5, 1.0),
     traffic("native-udp-insecure-64k-write-qd16", INSECURE, PLAIN, work(65536, WRITE, SEQUENTIAL, 16))
-        .at_least(1.3, 1.0),
+        .near_and_far(1.3, 1.0),
     // Sealed UDP beside nbdkit without and with TLS.
-    traffic("native-udp-sealed-4k-read-qd1", SEALED, PLAIN, work(4096, READ, RANDOM, 1)).at_least(2.0, 2.0),
+    traffic("native-udp-sealed-4k-read-qd1", SEALED, PLAIN, work(4096, READ, RANDOM, 1)).at_least(2.0),
     traffic("native-udp-sealed-4k-read-qd32", SEALED, PLAIN, work(4096, READ, RANDOM, 32)),
-    traffic("native-udp-sealed-4k-mixed-qd32", SEALED, PLAIN, work(4096, MIXED, RANDOM, 32))
-        .at_least(2.0, 2.0),
+    traffic("native-udp-sealed-4k-mixed-qd32", SEALED, PLAIN, work(4096, MIXED, RANDOM, 32)).at_least(2.0),
     traffic("native-udp-sealed-64k-read-qd16", SEALED, PLAIN, work(65536, READ, SEQUENTIAL, 16))
-        .at_least(0.9, 0.9),
+        .at_least(0.9),
     traffic("native-udp-sealed-64k-write-qd16", SEALED, PLAIN, work(65536, WRITE, SEQUENTIAL, 16))
-        .at_least(0.9, 0.9),
-    traffic("native-udp-sealed-4k-read-qd1-vs-tls", SEALED, TLS, work(4096, READ, RANDOM, 1))
-        .at_least(3.0, 3.0),
+        .at_least(0.9),
+    traffic("native-udp-sealed-4k-read-qd1-vs-tls", SEALED, TLS, work(4096, READ, RANDOM, 1)).at_least(3.0),
     traffic("native-udp-sealed-4k-mixed-qd32-vs-tls", SEALED, TLS, work(4096, MIXED, RANDOM, 32))
-        .at_least(3.0, 3.0),
+        .at_least(3.0),
     traffic("native-udp-sealed-64k-read-qd16-vs-tls", SEALED, TLS, work(65536, READ, SEQUENTIAL, 16))
-        .at_least(1.5, 1.5),
+        .at_least(1.5),
     traffic("native-udp-sealed-64k-write-qd16-vs-tls", SEALED, TLS, work(65536, WRITE, SEQUENTIAL, 16))
-        .at_least(1.3, 1.3),
+        .at_least(1.3),
     // fio through our NBD socket, one more hop with the same client.
     traffic("nbd-sealed-4k-read-qd1", Way::Nbd { sealed: true }, PLAIN, work(4096, READ, RANDOM, 1))
-        .at_least(0.6, 0.6),
+        .at_least(0.6),
     traffic("nbd-sealed-4k-read-qd32", Way::Nbd { sealed: true }, PLAIN, work(4096, READ, RANDOM, 32))
-        .at_least(1.0, 1.0),
+        .at_least(1.0),
     traffic("nbd-sealed-64k-read-qd16", Way::Nbd { sealed: true }, PLAIN, work(65536, READ, SEQUENTIAL, 16))
-        .at_least(1.0, 1.0),
+        .at_least(1.0),
     traffic(
         "nbd-sealed-64k-write-qd16",
         Way::Nbd { sealed: true },
         PLAIN,
         work(65536, WRITE, SEQUENTIAL, 16),
     )
-    .at_least(1.0, 1.0),
+    .at_least(1.0),
     traffic("nbd-insecure-4k-read-qd1", Way::Nbd { sealed: false }, PLAIN, work(4096, READ, RANDOM, 1)),
     traffic("nbd-insecure-4k-read-qd32", Way::Nbd { sealed: false }, PLAIN, work(4096, READ, RANDOM, 32)),
     // Flash cards, and what the papers have measured.
-    flash("flash-512-read", 1, 512, READ, RANDOM).at_least(0.995, 0.995).paper(
+    flash("flash-512-read", 1, 512, READ, RANDOM).at_least(0.995).paper(
         FIGURES_10,
         "read, 1 card",
         "close to 100 %",
@@ -293,7 +299,7 @@ pub(super) const CASES: &[Case] = &[
         "read, 4 cards",
         "not valid",
     ),
-    flash("flash-512-write", 1, 512, WRITE, RANDOM).at_least(0.995, 0.995).paper(
+    flash("flash-512-write", 1, 512, WRITE, RANDOM).at_least(0.995).paper(
         FIGURES_10,
         "write, 1 card",
         "120 %",
@@ -308,7 +314,7 @@ pub(super) const CASES: &[Case] = &[
         "write, 4 cards",
         "not valid",
     ),
-    flash("flash-4k-mixed", 1, 4096, MIXED, RANDOM).at_least(0.995, 0.995).paper(
+    flash("flash-4k-mixed", 1, 4096, MIXED, RANDOM).at_least(0.995).paper(
         FIGURES_12,
         "1 card",
         "100 +- 0.5 %",
@@ -323,7 +329,7 @@ pub(super) const CASES: &[Case] = &[
         "4 cards",
         "100 +- 0.5 %",
     ),
-    flash("flash-64k-read", 1, 65536, READ, SEQUENTIAL).at_least(0.98, 0.98).paper(
+    flash("flash-64k-read", 1, 65536, READ, SEQUENTIAL).at_least(0.98).paper(
         FIGURES_14,
         "read, 1 card",
         "83 %",
@@ -338,7 +344,7 @@ pub(super) const CASES: &[Case] = &[
         "read, 4 cards",
         "slightly below 83 %",
     ),
-    flash("flash-64k-write", 1, 65536, WRITE, SEQUENTIAL).at_least(0.98, 0.98).paper(
+    flash("flash-64k-write", 1, 65536, WRITE, SEQUENTIAL).at_least(0.98).paper(
         FIGURES_14,
         "write, 1 card",
         "90 to 102 %",
@@ -353,22 +359,22 @@ pub(super) const CASES: &[Case] = &[
         "write, 4 cards",
         "90 to 102 %",
     ),
-    shared("flash-two-hosts-one-card-read", (1, 2), (1, 1), READ).at_least(0.98, 0.98).paper(
+    shared("flash-two-hosts-one-card-read", (1, 2), (1, 1), READ).at_least(0.98).paper(
         FIGURE_16,
         "read, 2 hosts on 1 card",
         "slightly above 1 host on 1 card",
     ),
-    shared("flash-two-hosts-one-card-write", (1, 2), (1, 1), WRITE).at_least(0.98, 0.98).paper(
+    shared("flash-two-hosts-one-card-write", (1, 2), (1, 1), WRITE).at_least(0.98).paper(
         FIGURE_16,
         "write, 2 hosts on 1 card",
         "slightly above 1 host on 1 card",
     ),
-    shared("flash-one-host-two-cards-read", (2, 1), (2, 2), READ).at_least(0.98, 0.98).paper(
+    shared("flash-one-host-two-cards-read", (2, 1), (2, 2), READ).at_least(0.98).paper(
         FIGURE_16,
         "read, 1 host on 2 cards",
         "above 1 host on 1 card, not twice",
     ),
-    shared("flash-one-host-two-cards-write", (2, 1), (2, 2), WRITE).at_least(0.98, 0.98).paper(
+    shared("flash-one-host-two-cards-write", (2, 1), (2, 2), WRITE).at_least(0.98).paper(
         FIGURE_16,
         "write, 1 host on 2 cards",
         "above 1 host on 1 card, not twice",
