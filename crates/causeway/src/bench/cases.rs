@@ -70,6 +70,8 @@ const FLASH_SCALE: u64 = 8;
 
 const INSECURE: Way = Way::Udp { sealed: false };
 const SEALED: Way = Way::Udp { sealed: true };
+const NBD_SEALED: Way = Way::Nbd { sealed: true };
+const NBD_INSECURE: Way = Way::Nbd { sealed: false };
 const PLAIN: Way = Way::Nbdkit { tls: false };
 const TLS: Way = Way::Nbdkit { tls: true };
 
@@ -267,22 +269,19 @@ pub(super) const CASES: &[Case] = &[
         .at_least(1.5),
     traffic("native-udp-sealed-64k-write-qd16-vs-tls", SEALED, TLS, work(65536, WRITE, SEQUENTIAL, 16))
         .at_least(1.3),
-    // fio through our NBD socket, one more hop with the same client.
-    traffic("nbd-sealed-4k-read-qd1", Way::Nbd { sealed: true }, PLAIN, work(4096, READ, RANDOM, 1))
-        .at_least(0.6),
-    traffic("nbd-sealed-4k-read-qd32", Way::Nbd { sealed: true }, PLAIN, work(4096, READ, RANDOM, 32))
+    // fio through our NBD socket, one more hop with the same client, beside nbdkit without and with TLS.
+    traffic("nbd-sealed-4k-read-qd1", NBD_SEALED, PLAIN, work(4096, READ, RANDOM, 1)).at_least(0.6),
+    traffic("nbd-sealed-4k-read-qd32", NBD_SEALED, PLAIN, work(4096, READ, RANDOM, 32)).at_least(1.0),
+    traffic("nbd-sealed-64k-read-qd16", NBD_SEALED, PLAIN, work(65536, READ, SEQUENTIAL, 16)).at_least(1.0),
+    traffic("nbd-sealed-64k-write-qd16", NBD_SEALED, PLAIN, work(65536, WRITE, SEQUENTIAL, 16)).at_least(1.0),
+    traffic("nbd-sealed-4k-read-qd1-vs-tls", NBD_SEALED, TLS, work(4096, READ, RANDOM, 1)).at_least(0.6),
+    traffic("nbd-sealed-4k-read-qd32-vs-tls", NBD_SEALED, TLS, work(4096, READ, RANDOM, 32)).at_least(1.0),
+    traffic("nbd-sealed-64k-read-qd16-vs-tls", NBD_SEALED, TLS, work(65536, READ, SEQUENTIAL, 16))
         .at_least(1.0),
-    traffic("nbd-sealed-64k-read-qd16", Way::Nbd { sealed: true }, PLAIN, work(65536, READ, SEQUENTIAL, 16))
+    traffic("nbd-sealed-64k-write-qd16-vs-tls", NBD_SEALED, TLS, work(65536, WRITE, SEQUENTIAL, 16))
         .at_least(1.0),
-    traffic(
-        "nbd-sealed-64k-write-qd16",
-        Way::Nbd { sealed: true },
-        PLAIN,
-        work(65536, WRITE, SEQUENTIAL, 16),
-    )
-    .at_least(1.0),
-    traffic("nbd-insecure-4k-read-qd1", Way::Nbd { sealed: false }, PLAIN, work(4096, READ, RANDOM, 1)),
-    traffic("nbd-insecure-4k-read-qd32", Way::Nbd { sealed: false }, PLAIN, work(4096, READ, RANDOM, 32)),
+    traffic("nbd-insecure-4k-read-qd1", NBD_INSECURE, PLAIN, work(4096, READ, RANDOM, 1)),
+    traffic("nbd-insecure-4k-read-qd32", NBD_INSECURE, PLAIN, work(4096, READ, RANDOM, 32)),
     // Flash cards, and what the papers have measured.
     flash("flash-512-read", 1, 512, READ, RANDOM).at_least(0.995).paper(
         FIGURES_10,
@@ -417,6 +416,20 @@ mod tests {
                 let is_network = matches!(way, Way::Udp { .. } | Way::Nbd { .. });
                 assert_eq!(way.options().contains(&crate::local::NETWORK_ONLY), is_network, "{way:?}");
             }
+        }
+    }
+
+    #[test]
+    fn our_nbd_socket_has_the_same_targets_beside_nbdkit_with_tls() {
+        let plain = CASES.iter().filter(|case| case.id.starts_with("nbd-sealed-"));
+        let (tls, plain): (Vec<&Case>, Vec<&Case>) = plain.partition(|case| case.id.ends_with("-vs-tls"));
+        assert_eq!((tls.len(), plain.len()), (4, 4));
+        for (tls, plain) in tls.iter().zip(plain) {
+            assert_eq!(tls.id.strip_suffix("-vs-tls"), Some(plain.id));
+            assert!(tls.target.is_some() && tls.target == plain.target, "{}", tls.id);
+            let (Kind::Traffic(tls), Kind::Traffic(plain)) = (tls.kind, plain.kind) else { panic!() };
+            assert_eq!((tls.ours, tls.work), (plain.ours, plain.work));
+            assert_eq!((tls.peer.way, plain.peer.way), (TLS, PLAIN));
         }
     }
 
