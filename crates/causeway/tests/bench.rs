@@ -50,6 +50,19 @@ fn ratios_follow_from_the_rounds_of_the_report() {
 }
 
 #[test]
+fn a_copy_goes_over_the_network_and_its_processor_time_is_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let (output, report) = bench(folder.path(), &["copy-read", "--rounds", "1"], &[]);
+    assert!(output.status.success(), "{output:?}");
+    let case = &report["cases"][0];
+    assert!(case["cpu_us_per_io"].as_f64().unwrap() > 0.0, "{case}");
+    assert!(case["peer"]["cpu_us_per_io"].as_f64().unwrap() > 0.0, "{case}");
+    assert!(case["bound_by"].as_str().unwrap().contains("borrower's card"), "{case}");
+    let shares = case["cpu_shares"].as_array().unwrap();
+    assert_eq!(shares.len(), 5, "the copying process and both processes of both nodes: {case}");
+}
+
+#[test]
 fn a_peer_that_is_not_installed_is_named_and_counts_in_ci() {
     for (environment, code) in [(&[("PATH", "")][..], 0), (&[("PATH", ""), ("CI", "true")], 1)] {
         let folder = tempfile::tempdir().unwrap();

@@ -1,7 +1,9 @@
 //! What a case is: what is measured, against what, and what is known about it.
 
+use crate::local::NETWORK_ONLY;
+
 /// A case.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Case {
     /// Its name, which stays.
     pub(super) id: &'static str,
@@ -29,7 +31,11 @@ pub(super) enum Target {
     /// The median of ours.
     Median(f64),
     /// The ratio to the peer, among rounds in which the cores were near, and among those in which they were far.
-    Ratio { near: f64, far: f64 },
+    Ratio {
+        near: f64,
+        /// `None` where far rounds prove nothing.
+        far: Option<f64>,
+    },
 }
 
 impl Target {
@@ -111,6 +117,15 @@ pub(super) enum Way {
 }
 
 impl Way {
+    /// What nodes are told that go this way.
+    pub(super) fn options(self) -> &'static [&'static str] {
+        match self {
+            Self::Udp { sealed: false } | Self::Nbd { sealed: false } => &[NETWORK_ONLY, "--insecure"],
+            Self::Udp { sealed: true } | Self::Nbd { sealed: true } => &[NETWORK_ONLY],
+            Self::Shm | Self::Native | Self::SystemCalls | Self::Nbdkit { .. } => &[],
+        }
+    }
+
     /// As the report names it.
     pub(super) fn name(self) -> &'static str {
         match self {

@@ -26,6 +26,7 @@ mod sides;
 mod tls;
 mod traffic;
 mod usage;
+mod watch;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -241,6 +242,21 @@ impl Bench {
     }
 }
 
+/// One measurement of ours and one of the peer: in the first round ours is first, in the next one the peer, and so on.
+fn in_turns<S, T>(
+    round: u32,
+    sides: &mut S,
+    ours: impl FnOnce(&mut S) -> Result<T, Halt>,
+    peer: impl FnOnce(&mut S) -> Result<T, Halt>,
+) -> Result<(T, T), Halt> {
+    if round.is_multiple_of(2) {
+        let ours = ours(sides)?;
+        return Ok((ours, peer(sides)?));
+    }
+    let peer = peer(sides)?;
+    Ok((ours(sides)?, peer))
+}
+
 /// The mean of what is known of two.
 fn mean(before: Option<f64>, after: Option<f64>) -> Option<f64> {
     match (before, after) {
@@ -293,6 +309,23 @@ mod tests {
         report.cases[0].failed = Some("it broke".to_owned());
         let failure = verdict(&report, false).unwrap_err();
         assert_eq!((failure.exit().code(), failure.message()), (1, "recovery-memory: it broke"));
+    }
+
+    #[test]
+    fn ours_and_the_peer_are_first_in_turns() {
+        let mut order = Vec::new();
+        for round in 0..3 {
+            let ours = |order: &mut Vec<&str>| {
+                order.push("ours");
+                Ok(1)
+            };
+            let peer = |order: &mut Vec<&str>| {
+                order.push("peer");
+                Ok(2)
+            };
+            assert_eq!(in_turns(round, &mut order, ours, peer).unwrap(), (1, 2));
+        }
+        assert_eq!(order, ["ours", "peer", "peer", "ours", "ours", "peer"]);
     }
 
     #[test]

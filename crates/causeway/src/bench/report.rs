@@ -59,10 +59,11 @@ pub(super) struct CaseReport {
     /// Which of both.
     pub(super) target_of: Option<&'static str>,
     /// Where it is the ratio: the bound among rounds in which the cores were far.
+    /// null where there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) target_far: Option<f64>,
-    /// Whether the target was kept: the ratio among near rounds and among far ones, each where there are any; for recoveries
-    /// also by 99 of 100 within five times the target.
+    pub(super) target_far: Option<Option<f64>>,
+    /// Whether the target was kept: the ratio among near rounds and among far ones, each where there are any and there is a bound,
+    /// and null where that leaves none; for recoveries also by 99 of 100 within five times the target.
     pub(super) met: Option<bool>,
     /// What a paper has measured in its place.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -197,7 +198,7 @@ impl CaseReport {
                 let tail = matches!(case.kind, Kind::Recovery(_)).then_some(side.p99).flatten();
                 Some(case.better.keeps(side.median, target) && tail.is_none_or(|p99| p99 <= TAIL * target))
             }
-            Target::Ratio { near, far } => keeps_ratio(&groups, ratio?, near, far),
+            Target::Ratio { near, far } => keeps_ratio(&groups, near, far),
         });
         Self {
             ratio,
@@ -328,11 +329,13 @@ pub(super) fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
     }
 }
 
-/// Whether the ratios of near and of far rounds keep to their bounds; that of all rounds where they cannot be told apart.
-fn keeps_ratio(groups: &[ByDistance], ratio: f64, near: f64, far: f64) -> Option<bool> {
-    let bound = |group: &ByDistance| if group.distance == Distance::Near.name() { near } else { far };
-    let mut compared = groups.iter().filter_map(|group| Some(group.ratio? >= bound(group))).peekable();
-    Some(if compared.peek().is_none() { ratio >= near } else { compared.all(|kept| kept) })
+/// Whether the ratios of near and of far rounds keep to their bounds; `None` where none has one. A ratio of rounds of which the
+/// distance is not known, or is not the same, says nothing about either bound.
+fn keeps_ratio(groups: &[ByDistance], near: f64, far: Option<f64>) -> Option<bool> {
+    let bound = |group: &ByDistance| if group.distance == Distance::Near.name() { Some(near) } else { far };
+    let mut compared = groups.iter().filter_map(|group| Some(group.ratio? >= bound(group)?)).peekable();
+    compared.peek()?;
+    Some(compared.all(|kept| kept))
 }
 
 fn by_distance(better: Better, ours: &[Round], peer: &[Round]) -> Vec<ByDistance> {
@@ -446,10 +449,31 @@ pub(super) mod tests {
             ratio: Some(ratio),
         };
         let (near, far) = (group(Distance::Near, 1.6), group(Distance::Far, 1.1));
-        assert_eq!(keeps_ratio(&[near.clone(), far.clone()], 1.3, 1.5, 1.0), Some(true));
-        assert_eq!(keeps_ratio(std::slice::from_ref(&near), 1.6, 1.7, 1.0), Some(false));
-        assert_eq!(keeps_ratio(&[near, far], 1.3, 1.5, 1.2), Some(false));
-        assert_eq!(keeps_ratio(&[], 1.4, 1.5, 1.0), Some(false));
+        assert_eq!(keeps_ratio(&[near.clone(), far.clone()], 1.5, Some(1.0)), Some(true));
+        assert_eq!(keeps_ratio(std::slice::from_ref(&near), 1.7, Some(1.0)), Some(false));
+        assert_eq!(keeps_ratio(&[near.clone(), far.clone()], 1.5, Some(1.2)), Some(false));
+        assert_eq!(keeps_ratio(&[near, far.clone()], 1.5, None), Some(true));
+        assert_eq!(keeps_ratio(&[far], 0.1, None), None);
+        assert_eq!(keeps_ratio(&[], 1.5, Some(1.0)), None);
+    }
+
+    #[test]
+    fn far_rounds_alone_do_not_meet_a_target_of_near_ones() {
+        let far = |value| rounds(&[(value, 500.0); 5]);
+        let measured = |id: &str, ours| {
+            let peer = Peer::new("native", String::new(), far(10e3));
+            CaseReport::measured(case(id), far(ours), Some(peer))
+        };
+        for ours in [5e3, 20e3] {
+            let report = measured("shm-4k-read-qd32", ours);
+            assert_eq!(report.met, None);
+            assert!(!row(&report)[6].contains("met"), "{:?}", row(&report));
+            let document = serde_json::to_value(&report).unwrap();
+            assert!(document["met"].is_null() && document["target_far"].is_null());
+            assert!(document.as_object().unwrap().contains_key("target_far"));
+        }
+        assert_eq!(measured("native-4k-read-qd32", 5e3).met, Some(false));
+        assert_eq!(measured("native-4k-read-qd32", 8e3).met, Some(true));
     }
 
     #[test]

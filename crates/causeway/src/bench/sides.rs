@@ -3,18 +3,18 @@
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use io::load::LoadResult;
 
-use super::bound::Share;
 use super::case::{Drives, Setup, Way, Work};
 use super::peer::{self, Nbdkit, Server};
 use super::report::{PERCENTS, Round};
 use super::tls::Certificate;
-use super::usage::{self, CpuTime};
+use super::usage::CpuTime;
+use super::watch::{BORROWER, LENDER, Watch, node_processes};
 use crate::exit::Failure;
-use crate::local::{Halt, Interrupt, NETWORK_ONLY, Node, Scratch};
+use crate::local::{Halt, Interrupt, Node, Scratch};
 
 /// Memory of a flash module: enough that its content is not in the processors' caches.
 const MODULE: &str = "ram:64M";
@@ -61,7 +61,7 @@ impl<'a> Side<'a> {
                 vec![source.into(); modules]
             }
         };
-        let options = options(setup.way);
+        let options = setup.way.options();
         let served = match setup.way {
             Way::Native | Way::SystemCalls => Served::Alone(images),
             Way::Udp { .. } | Way::Shm => {
@@ -162,7 +162,7 @@ impl<'a> Side<'a> {
                 arguments.push(Node::named_line_file(scratch, &name, line)?);
             }
             arguments.extend(self::arguments(work, duration));
-            arguments.extend(options(way).iter().map(OsString::from));
+            arguments.extend(way.options().iter().map(OsString::from));
             Node::start(scratch, READERS[index], arguments, "{", interrupt)
         };
         let parts = lines.chunks(lines.len().div_ceil(hosts)).enumerate();
@@ -178,14 +178,6 @@ impl<'a> Side<'a> {
             results.push(result(&json)?);
         }
         Ok(results)
-    }
-}
-
-fn options(way: Way) -> &'static [&'static str] {
-    match way {
-        Way::Udp { sealed: false } | Way::Nbd { sealed: false } => &[NETWORK_ONLY, "--insecure"],
-        Way::Udp { sealed: true } | Way::Nbd { sealed: true } => &[NETWORK_ONLY],
-        Way::Shm | Way::Native | Way::SystemCalls | Way::Nbdkit { .. } => &[],
     }
 }
 
@@ -238,36 +230,4 @@ fn round(results: &[LoadResult], watch: Watch, name: &'static str) -> Result<Rou
         ..Round::default()
     }
     .with_latencies(latencies.collect()))
-}
-
-/// What the agent and the card of a node are called.
-type Names = [&'static str; 2];
-const LENDER: Names = ["lender's agent", "lender's card"];
-const BORROWER: Names = ["borrower's agent", "borrower's card"];
-
-fn node_processes(node: &Node, names: Names) -> Result<Vec<(u32, &'static str)>, Failure> {
-    Ok(usage::processes(node)?.into_iter().zip(names).collect())
-}
-
-/// Processes whose processor time is counted for a while.
-struct Watch {
-    since: Instant,
-    before: Vec<(u32, &'static str, CpuTime)>,
-}
-
-impl Watch {
-    fn begin(processes: &[(u32, &'static str)]) -> Self {
-        let before = processes.iter().map(|&(pid, name)| (pid, name, usage::cpu_time(pid))).collect();
-        Self { since: Instant::now(), before }
-    }
-
-    /// The share of each, and the time of all. `others` have been counted elsewhere.
-    fn end(self, others: &[(&'static str, CpuTime)]) -> (Vec<Share>, Duration) {
-        let elapsed = self.since.elapsed();
-        let watched =
-            self.before.iter().map(|(pid, name, before)| (*name, usage::cpu_time(*pid).since(*before)));
-        let used: Vec<_> = others.iter().copied().chain(watched).collect();
-        let shares = used.iter().map(|(name, time)| Share::of(name, *time, elapsed)).collect();
-        (shares, used.iter().map(|(_, time)| time.total()).sum())
-    }
 }

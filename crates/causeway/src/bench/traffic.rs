@@ -20,7 +20,7 @@ pub(super) struct Both<'a> {
     traffic: Traffic,
     ours: Side<'a>,
     peer: Side<'a>,
-    rounds: usize,
+    rounds: u32,
 }
 
 impl<'a> Both<'a> {
@@ -39,13 +39,9 @@ impl<'a> Both<'a> {
 
     /// One measurement of each, ours first every other time.
     pub(super) fn round(&mut self) -> Result<(Round, Round), Halt> {
+        let round = self.rounds;
         self.rounds += 1;
-        if self.rounds.is_multiple_of(2) {
-            let peer = self.between(&self.peer)?;
-            return Ok((self.between(&self.ours)?, peer));
-        }
-        let ours = self.between(&self.ours)?;
-        Ok((ours, self.between(&self.peer)?))
+        super::in_turns(round, self, |both| both.between(&both.ours), |both| both.between(&both.peer))
     }
 
     /// A measurement with the distance of the cores before and after.
