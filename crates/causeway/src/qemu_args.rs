@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::cli::{NodeName, Output, QemuArgs, check_socket_path};
-use crate::control::{Request, Response, find, runtime_dir};
+use crate::control::{Request, Response, find, running, runtime_dir};
 use crate::exit::Failure;
 
 /// Version of the document.
@@ -59,22 +59,37 @@ fn sockets(args: &QemuArgs) -> Result<Vec<String>, Failure> {
     }
 }
 
-/// The slots of the node of this name.
+/// The slots of the domain of this name that a node here has, else those of the node of this name.
 fn slots_of(name: &NodeName) -> Result<Vec<String>, Failure> {
-    let status = match find(&runtime_dir(), Some(name))?.call(&Request::Status)? {
-        Response::Status { status } => status,
-        _ => return Err(Failure::unreachable(format!("{name} says nothing of itself"))),
-    };
-    // A node may have been told a path from the folder that it was started in.
-    let folder = std::fs::read_link(format!("/proc/{}/cwd", status.node.pid)).unwrap_or_default();
-    let edges = status.loans.iter().filter_map(|loan| loan.edge.as_deref()?.strip_prefix("vfio-user:"));
-    let sockets = edges.map(|socket| text(&folder.join(socket))).collect::<Result<Vec<_>, _>>()?;
+    let folder = runtime_dir();
+    for (node, _) in running(&folder)? {
+        let Some(node) = node.parse().ok() else { continue };
+        let prefix = format!("{name}/");
+        let sockets = sockets_of(&node, |slot| slot.is_some_and(|slot| slot.starts_with(&prefix)))?;
+        if !sockets.is_empty() {
+            return Ok(sockets);
+        }
+    }
+    let sockets = sockets_of(name, |_| true)?;
     if sockets.is_empty() {
         return Err(Failure::refused(format!(
             "{name} has nothing for virtual machines; borrow something with --vm PATH, or name a socket by a path with a slash"
         )));
     }
     Ok(sockets)
+}
+
+/// The sockets of a node's loans in slots that are chosen by their names.
+fn sockets_of(name: &NodeName, is_chosen: impl Fn(Option<&str>) -> bool) -> Result<Vec<String>, Failure> {
+    let status = match find(&runtime_dir(), Some(name))?.call(&Request::Status)? {
+        Response::Status { status } => status,
+        _ => return Err(Failure::unreachable(format!("{name} says nothing of itself"))),
+    };
+    // A node may have been told a path from the folder that it was started in.
+    let folder = std::fs::read_link(format!("/proc/{}/cwd", status.node.pid)).unwrap_or_default();
+    let loans = status.loans.iter().filter(|loan| is_chosen(loan.slot.as_deref()));
+    let edges = loans.filter_map(|loan| loan.edge.as_deref()?.strip_prefix("vfio-user:"));
+    edges.map(|socket| text(&folder.join(socket))).collect()
 }
 
 fn text(path: &Path) -> Result<String, Failure> {

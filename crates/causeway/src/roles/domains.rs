@@ -24,6 +24,7 @@ use crate::line::Line;
 use crate::qmp::Plug;
 use crate::state_dir::StateDir;
 use crate::state_dir::slot::Attachment;
+use crate::status::Status;
 
 /// How long a guest has after its function has gone, before QEMU is given up on.
 const SURPRISE: Duration = Duration::from_secs(5);
@@ -326,6 +327,14 @@ impl Domains {
         match self.find(slot) {
             Ok(index) => Response::Slot { slot: self.report(index) },
             Err(why) => Response::Refused { why },
+        }
+    }
+
+    /// Says which loans are slots, and how they are doing.
+    pub(super) fn annotate(&self, status: &mut Status) {
+        for (place, loan) in self.places.iter().zip(status.loans.iter_mut().skip(self.first)) {
+            loan.slot = Some(place.name.to_string());
+            loan.generation = place.generation.into();
         }
     }
 

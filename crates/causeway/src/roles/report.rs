@@ -138,6 +138,7 @@ fn loan_of(view: &View<'_>, loan: &LoanSpec, cells: &LoanCells) -> Loan {
     let silence = Some(view.silence(cells)).filter(|silence| had_peer && *silence > base::times::SILENCE);
     let silent = silence.is_some();
     let state = match channel_state(cells) {
+        _ if loan.is_vacant() => "vacant",
         "open" if silent => "silent",
         "open" => "up",
         "closed" => "returned",
@@ -163,6 +164,7 @@ fn loan_of(view: &View<'_>, loan: &LoanSpec, cells: &LoanCells) -> Loan {
         // Nobody is expected to speak for a function that is free or was given back.
         silent_s: silence.filter(|_| matches!(state, "silent" | "connecting")).map(|time| time.as_secs_f64()),
         edge,
+        slot: None,
     }
 }
 

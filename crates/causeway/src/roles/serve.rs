@@ -396,7 +396,11 @@ fn answer(
         Request::Attach { slot, line } => domains.attach(slot, line, agent, state),
         Request::Detach { slot } => domains.detach(slot, agent, state),
         Request::Slot { slot } => domains.look(slot),
-        Request::Status => Response::Status { status: Box::new(report::status(&agent.view(), http)) },
+        Request::Status => {
+            let mut status = report::status(&agent.view(), http);
+            domains.annotate(&mut status);
+            Response::Status { status: Box::new(status) }
+        }
         Request::Impair(impairment) => impair(agent, impairment),
         Request::Limit { function, iops, bytes_per_s } => limit(agent, function, *iops, *bytes_per_s),
         Request::Stop => {

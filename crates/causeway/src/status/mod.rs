@@ -194,6 +194,9 @@ pub struct Loan {
     /// Where the borrower serves it; `null` at the lender.
     #[serde(default)]
     pub edge: Option<String>,
+    /// `DOMAIN/SLOT` where the loan is one of a virtual machine's slots.
+    #[serde(default)]
+    pub slot: Option<String>,
 }
 
 /// An end of a loan.

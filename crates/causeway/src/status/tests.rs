@@ -57,6 +57,7 @@ pub(crate) fn example() -> Status {
         state: "up".to_owned(),
         silent_s: None,
         edge: None,
+        slot: None,
     });
     status.counters.dropped_auth = 2;
     status.counters.more.insert("kicks".to_owned(), 0);
