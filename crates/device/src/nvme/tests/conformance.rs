@@ -278,7 +278,7 @@ fn log_pages() {
         expect(rig, 0, &[(log(LogPageId::FIRMWARE_SLOT, 512), Status::SUCCESS)]);
         assert_eq!(answer::<FirmwareSlotLog>(rig).active, 1);
         expect(rig, 0, &[(log(LogPageId::CHANGED_NAMESPACE_LIST, 4096), Status::SUCCESS)]);
-        assert_eq!(words(rig), []);
+        assert_eq!(words(rig), [0_u32; 0]);
         expect(rig, 0, &[(log(LogPageId::COMMANDS_SUPPORTED_AND_EFFECTS, 4096), Status::SUCCESS)]);
         let effects: CommandsSupportedAndEffects = answer(rig);
         assert_eq!(effects.io.iter().filter(|effect| effect.get() & 1 == 1).count(), 9);
@@ -476,7 +476,7 @@ fn admin_namespace_management_and_attachment() {
             assert_eq!((data.eui64, data.nguid[15]), ([0; 8], 3));
             expect(rig, 0, &[(delete(NSID_ALL), Status::SUCCESS)]);
             expect(rig, 0, &[(identify(Cns::ALLOCATED_NAMESPACES, 0), Status::SUCCESS)]);
-            assert_eq!(words(rig), []);
+            assert_eq!(words(rig), [0_u32; 0]);
             assert_eq!(create(rig, 2048, 0, false).dw0.get(), 1);
             rig.assert_idle();
         });
