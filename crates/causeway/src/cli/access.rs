@@ -8,13 +8,13 @@ use super::ValueError;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
 pub struct SocketAccess {
     /// Owner of the socket, by name or number [default: whoever runs this]
-    #[arg(long = "vm-owner", value_name = "USER", requires = "vm")]
+    #[arg(long = "vm-owner", value_name = "USER", conflicts_with = "nbd")]
     pub owner: Option<String>,
     /// Group of the socket, by name or number [default: that of whoever runs this]
-    #[arg(long = "vm-group", value_name = "GROUP", requires = "vm")]
+    #[arg(long = "vm-group", value_name = "GROUP", conflicts_with = "nbd")]
     pub group: Option<String>,
     /// Rights of the socket, octal, such as 0660 [default: as the umask has it; 0600 with another owner or group]
-    #[arg(long = "vm-mode", value_name = "MODE", requires = "vm", value_parser = mode)]
+    #[arg(long = "vm-mode", value_name = "MODE", conflicts_with = "nbd", value_parser = mode)]
     pub mode: Option<u32>,
 }
 
