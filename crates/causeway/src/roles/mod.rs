@@ -47,7 +47,16 @@ pub fn lend(args: &LendArgs) -> Result<(), Failure> {
     let lent = lend::open(&devices, &state, args.insecure)?;
     let rails = rails::listen(&rails::named(args.listen.clone()), &mut state)?;
     let lines = lend::lines(&lent.loans, &rails)?;
-    let node = serve::Node::start(name, state, rails, lent, Vec::new(), !args.no_shm, control)?;
+    let node = serve::Node::start(serve::Parts {
+        name,
+        state,
+        rails,
+        lent,
+        borrowed: Vec::new(),
+        slots: Default::default(),
+        shared_memory: !args.no_shm,
+        control,
+    })?;
     for line in &lines {
         crate::cli::print(&format!("{line}\n"))?;
     }
@@ -71,7 +80,16 @@ pub fn borrow(args: &BorrowArgs, line: Line) -> Result<(), Failure> {
     };
     let rails = rails::toward(wanted.line.addresses())?;
     let loans = vec![borrow::loan(&wanted)?];
-    let node = serve::Node::start(name, state, rails, lend::Opened::default(), loans, !args.no_shm, control)?;
+    let node = serve::Node::start(serve::Parts {
+        name,
+        state,
+        rails,
+        lent: lend::Opened::default(),
+        borrowed: loans,
+        slots: Default::default(),
+        shared_memory: !args.no_shm,
+        control,
+    })?;
     node.serve(&mut borrow::Announce::new(vec![wanted]))
 }
 
@@ -94,10 +112,17 @@ pub fn node(config: Config) -> Result<(), Failure> {
     };
     let lines = lend::lines(&lent.loans, &rails)?;
     let borrowed = wanted.iter().map(borrow::loan).collect::<Result<_, _>>()?;
-    let domains = domains::Domains::open(config.domains, &state, config.insecure)?;
-    let shared = config.shared_memory;
-    let node =
-        serve::Node::with_domains(config.name, state, rails, lent, borrowed, shared, control, domains)?;
+    let slots = domains::Domains::open(config.domains, &state, config.insecure)?;
+    let node = serve::Node::start(serve::Parts {
+        name: config.name,
+        state,
+        rails,
+        lent,
+        borrowed,
+        slots,
+        shared_memory: config.shared_memory,
+        control,
+    })?;
     for line in &lines {
         crate::cli::print(&format!("{line}\n"))?;
     }
@@ -137,7 +162,16 @@ pub fn load(args: &LoadArgs, lines: Vec<Line>) -> Result<(), Failure> {
     let most = lines.iter().map(Line::addresses).max_by_key(|addresses| addresses.len());
     let rails = rails::toward(most.unwrap_or_default())?;
     let loans = lines.iter().map(|line| load::loan(args, line)).collect();
-    let node = serve::Node::start(name, state, rails, lend::Opened::default(), loans, !args.no_shm, control)?;
+    let node = serve::Node::start(serve::Parts {
+        name,
+        state,
+        rails,
+        lent: lend::Opened::default(),
+        borrowed: loans,
+        slots: Default::default(),
+        shared_memory: !args.no_shm,
+        control,
+    })?;
     node.serve(&mut load::Measure::new(args))
 }
 

@@ -64,6 +64,21 @@ pub(super) fn control_socket(name: &NodeName) -> Result<ControlServer, Failure> 
     ControlServer::new(&socket_path(name)).map_err(Failure::refused)
 }
 
+/// What a node is made of.
+pub(super) struct Parts {
+    pub(super) name: NodeName,
+    pub(super) state: StateDir,
+    pub(super) rails: Vec<Rail>,
+    /// What it lends.
+    pub(super) lent: lend::Opened,
+    /// What it borrows for good.
+    pub(super) borrowed: Vec<LoanSpec>,
+    /// What comes and goes.
+    pub(super) slots: (Domains, Vec<LoanSpec>),
+    pub(super) shared_memory: bool,
+    pub(super) control: ControlServer,
+}
+
 /// A node that runs.
 pub(super) struct Node {
     agent: Agent,
@@ -86,30 +101,9 @@ pub(super) struct Node {
 }
 
 impl Node {
-    pub(super) fn start(
-        name: NodeName,
-        state: StateDir,
-        rails: Vec<Rail>,
-        lent: lend::Opened,
-        borrowed: Vec<LoanSpec>,
-        shared_memory: bool,
-        control: ControlServer,
-    ) -> Result<Self, Failure> {
-        Self::with_domains(name, state, rails, lent, borrowed, shared_memory, control, Default::default())
-    }
-
-    /// The same with slots, whose loans come last.
-    #[allow(clippy::too_many_arguments)]
-    pub(super) fn with_domains(
-        name: NodeName,
-        state: StateDir,
-        rails: Vec<Rail>,
-        lent: lend::Opened,
-        borrowed: Vec<LoanSpec>,
-        shared_memory: bool,
-        control: ControlServer,
-        (mut domains, slots): (Domains, Vec<LoanSpec>),
-    ) -> Result<Self, Failure> {
+    pub(super) fn start(parts: Parts) -> Result<Self, Failure> {
+        let Parts { name, state, rails, lent, borrowed, slots, shared_memory, control } = parts;
+        let (mut domains, slots) = slots;
         let lend::Opened { drives, layouts, mut loans } = lent;
         loans.extend(borrowed);
         domains.follow(loans.len());
