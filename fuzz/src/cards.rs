@@ -9,7 +9,7 @@ use base::ledger::Arena;
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use link::frame::{HEADER_LEN, Header, Kind, MAX_FRAME, TAG_LEN};
 use node::{
-    Address, BorrowEdge, Card, CardConfig, DriveConfig, LoanConfig, LoanRole, MediaError, MediaId, Name, NodeCells,
+    Address, BorrowEdge, Card, CardConfig, DriveConfig, Limit, LoanConfig, LoanRole, MediaError, MediaId, Name, NodeCells,
     Tenancy, Way,
 };
 use pcie::Bdf;
@@ -65,9 +65,11 @@ pub struct World<'m> {
 fn config(end: End) -> CardConfig {
     let number = end as u32 + 1;
     let role = match end {
-        End::Lender => LoanRole::Lend(DriveConfig::new(1 << 12, 512, 0x0200_00ff_fe00_0001)),
+        End::Lender => LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE },
         End::Borrower => LoanRole::Borrow { peers: vec![LENDER; 2], io_timeout: Duration::from_secs(30), edge: BorrowEdge::Drive },
     };
+    let drive = DriveConfig::new(1 << 12, 512, 0x0200_00ff_fe00_0001);
+    let drives = if matches!(role, LoanRole::Lend { .. }) { vec![drive] } else { Vec::new() };
     let loan = LoanConfig {
         key: [5; 32],
         insecure: true,
@@ -85,6 +87,7 @@ fn config(end: End) -> CardConfig {
         generation: CardGeneration(1),
         seed: [number as u8; 32],
         rails: vec![9000; 2],
+        drives,
         loans: vec![loan],
         rekey_frames: node::REKEY_FRAMES,
         rules: RuleSet::ALL,
