@@ -25,7 +25,7 @@ struct Bench {
 }
 
 impl Bench {
-    fn start(kit: &Kit, name: &str, hot_plug: HotPlug) -> Self {
+    fn start(kit: &Kit, name: &str, hot_plug: HotPlug, remove_after_s: u32) -> Self {
         let world = World::new(&WorldConfig::default()).unwrap();
         let images = ["one", "two"].map(|name| world.right().dir().join(format!("{name}.img")));
         for (image, mib) in images.iter().zip([64, 96]) {
@@ -34,7 +34,7 @@ impl Bench {
         let images = images.each_ref().map(|image| image.to_str().unwrap());
         let lender = Lender::start(world.right(), &images, &[]).unwrap();
         let vm = Vm::builder(kit).name(name).hot_plug(hot_plug).start().unwrap();
-        std::fs::write(config(&world), domain(&world, &vm.second_qmp())).unwrap();
+        std::fs::write(config(&world), domain(&world, &vm.second_qmp(), remove_after_s)).unwrap();
         let node = start_node(&world);
         Self { vm, node, lender, world }
     }
@@ -90,10 +90,10 @@ fn config(world: &World) -> PathBuf {
     world.left().dir().join("host.toml")
 }
 
-fn domain(world: &World, qmp: &Path) -> String {
+fn domain(world: &World, qmp: &Path, remove_after_s: u32) -> String {
     let dir = world.left().dir().display();
     format!(
-        "state_dir = '{dir}/state-host'\n[[domains]]\nname = 'vm1'\nkind = 'vm'\nqmp = '{}'\nremove_after_s = 20\n\
+        "state_dir = '{dir}/state-host'\n[[domains]]\nname = 'vm1'\nkind = 'vm'\nqmp = '{}'\nremove_after_s = {remove_after_s}\n\
          [[domains.slots]]\nname = 'disk'\nsocket = '{dir}/disk.sock'\nbus = 'rp1'\n",
         qmp.display()
     )
@@ -115,7 +115,7 @@ fn start_node(world: &World) -> Process {
 fn take_turns(name: &str, hot_plug: HotPlug) {
     let _exclusive = scale::exclusive();
     let Some(kit) = guest::kit() else { return };
-    let mut bench = Bench::start(&kit, name, hot_plug);
+    let mut bench = Bench::start(&kit, name, hot_plug, 20);
     for (round, (line, mib)) in [(0, 64), (1, 96), (0, 64), (1, 96)].into_iter().enumerate() {
         bench.attach(line);
         bench.wait_drive(mib);
@@ -157,7 +157,7 @@ fn t2_hot_plug_with_pciehp() {
 fn w3_what_is_attached_comes_back_with_the_node() {
     let _exclusive = scale::exclusive();
     let Some(kit) = guest::kit() else { return };
-    let mut bench = Bench::start(&kit, "attach-restart", HotPlug::Acpi);
+    let mut bench = Bench::start(&kit, "attach-restart", HotPlug::Acpi, 20);
     for (slot, line, expected) in [
         ("vm1/other", 0, "it has vm1/disk"),
         ("vm2/disk", 0, "it has vm1/disk"),
@@ -178,5 +178,27 @@ fn w3_what_is_attached_comes_back_with_the_node() {
     bench.vm.check("dd if=$(ls /dev/nvme?n1) of=/dev/null bs=1M count=8 iflag=direct").unwrap();
     bench.detach();
     bench.wait_no_drive();
+    bench.end();
+}
+
+/// A guest that takes five seconds to let go, where it has one: its drive answers no more in the middle of its work.
+#[test]
+fn t3_a_function_is_taken_from_a_busy_guest() {
+    let _exclusive = scale::exclusive();
+    let Some(kit) = guest::kit() else { return };
+    let mut bench = Bench::start(&kit, "surprise", HotPlug::Pciehp, 1);
+    for line in 0..2 {
+        bench.attach(line);
+        bench.wait_drive([64, 96][line]);
+        let job = bench
+            .vm
+            .start("while dd if=/dev/zero of=$(ls /dev/nvme?n1) bs=64k count=64 oflag=direct; do :; done")
+            .unwrap();
+        bench.detach();
+        bench.wait_no_drive();
+        let output = bench.vm.wait(job, LONG).unwrap();
+        assert!(output.text.contains("error") || output.text.contains("No such"), "{}", output.text);
+        assert_eq!(bench.vm.check("echo alive").unwrap().trim(), "alive");
+    }
     bench.end();
 }
