@@ -186,7 +186,6 @@ fn nvme(vm: &mut Vm, command: &str) -> Value {
 }
 
 #[test]
-#[ignore = "Format leaves data where its slot had a command with a list before"]
 fn t6_nvme_cli_in_the_guest() {
     let _exclusive = scale::exclusive();
     let Some(kit) = guest::kit() else { return };
