@@ -53,6 +53,8 @@ impl Controller<'_> {
         self.set_work(slot, Work::Format);
         command.target.set(self.journal, Target { nsid: namespace.nsid, ..Target::default() });
         command.epoch.set(self.journal, namespace.epoch);
+        // The slot's last command may have left the address of its list here.
+        command.list.set(self.journal, 0);
         command.exclusive.set(self.journal, 1);
         self.set_formatting(namespace.nsid, true);
         self.continue_format(slot);

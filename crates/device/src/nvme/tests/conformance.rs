@@ -497,6 +497,14 @@ fn admin_format() {
     with_rig(complete(), |rig| {
         rig.start();
         rig.disk.fill(0xee);
+        // Commands with lists were in the slots before.
+        for cid in 0..4 {
+            let read = SubmissionEntry::read(cid, 1, 0, 24);
+            let read = prps(rig, read, DATA, 24 * 512, 0x8_0000);
+            rig.submit(1, read);
+        }
+        rig.settle();
+        assert!(rig.reap(1).iter().all(|seen| status(*seen) == Status::SUCCESS));
         expect(
             rig,
             0,
