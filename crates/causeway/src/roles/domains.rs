@@ -26,8 +26,8 @@ use crate::state_dir::StateDir;
 use crate::state_dir::slot::Attachment;
 use crate::status::Status;
 
-/// How long a guest has after its function has gone, before QEMU is given up on.
-const SURPRISE: Duration = Duration::from_secs(5);
+/// How long a guest has after its function has gone, before QEMU is given up on: longer than the 5 s for which pciehp waits.
+const SURPRISE: Duration = Duration::from_secs(10);
 /// How long giving back may take.
 const GIVE_BACK: Duration = Duration::from_secs(8);
 /// How long a machine that was started with the device may take to connect, before it is plugged in.
