@@ -38,7 +38,7 @@ pub(super) fn attach(args: &AttachArgs, line: &Line) -> Result<(), Failure> {
     }
     crate::cli::print(&format!("{}\n", report.edge))?;
     if let Some(typed) = report.plug {
-        crate::cli::print(&format!("in QEMU's monitor: {typed}\n"))?;
+        crate::cli::print(&format!("over QMP: {typed}\n"))?;
     }
     Ok(())
 }

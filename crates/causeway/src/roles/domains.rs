@@ -54,8 +54,8 @@ struct Place {
     generation: u32,
     phase: Phase,
     trouble: Option<String>,
-    /// QEMU has it, as far as we know.
-    is_plugged: bool,
+    /// Somebody has asked for it in this life of the node, and is told if it cannot be had.
+    is_asked_for: bool,
     /// When it is to be plugged in, unless somebody has connected.
     plug_at: Option<Instant>,
 }
@@ -99,7 +99,7 @@ impl Domains {
                     generation,
                     phase: Phase::Vacant,
                     trouble: None,
-                    is_plugged: false,
+                    is_asked_for: false,
                     plug_at: None,
                 };
                 loans.push(match line {
@@ -179,7 +179,11 @@ impl Domains {
 
     fn refused(&mut self, loan: usize, why: String, agent: &mut Agent, state: &StateDir) {
         let Some(place) = self.place(loan) else { return };
-        if place.phase == Phase::Attaching {
+        if place.phase == Phase::Attaching && !place.is_asked_for {
+            // What was decided earlier stays decided: the lender may think of it otherwise later.
+            warn!(slot = %place.name, "{why}");
+            place.trouble = Some(why);
+        } else if place.phase == Phase::Attaching {
             place.trouble = Some(why);
             let decided = place.decide(None, state);
             if let Err(error) = decided {
@@ -202,20 +206,17 @@ impl Domains {
             match place.phase {
                 Phase::Attached if place.plug_at.is_some_and(|at| at <= Instant::now()) => {
                     place.plug_at = None;
-                    place.is_plugged = agent.has_guest(loan);
-                    if let Some(monitor) = self.monitors[place.domain].as_ref().filter(|_| !place.is_plugged)
-                    {
+                    let is_plugged = agent.has_guest(loan);
+                    if let Some(monitor) = self.monitors[place.domain].as_ref().filter(|_| !is_plugged) {
                         monitor.order(Order::Plug { place: index, plug: place.plug() });
                     }
                 }
                 Phase::Leaving { since, surprised } => {
                     let is_gone = !agent.has_guest(loan);
-                    // Without QMP, the guest is gone when its machine has left the socket.
-                    let has_qmp = self.monitors[place.domain].is_some() && place.is_plugged;
                     if is_gone || (surprised && since.elapsed() >= place.remove_after + SURPRISE) {
                         place.give_back(loan, agent);
                     } else if !surprised && since.elapsed() >= place.remove_after {
-                        warn!(slot = %place.name, has_qmp, "the guest does not let go of the function, which is taken away");
+                        warn!(slot = %place.name, "the guest does not let go of the function, which is taken away");
                         agent.set_present(loan, false);
                         place.phase = Phase::Leaving { since, surprised: true };
                     }
@@ -235,13 +236,10 @@ impl Domains {
         let first = self.first;
         match answer {
             Answer::Plugged { place } => {
-                let place = &mut self.places[place];
-                place.is_plugged = true;
-                info!(slot = %place.name, "plugged in");
+                info!(slot = %self.places[place].name, "plugged in");
             }
             Answer::Removed { place: index } => {
                 let place = &mut self.places[index];
-                place.is_plugged = false;
                 info!(slot = %place.name, "unplugged");
                 if let Phase::Leaving { .. } = place.phase {
                     place.give_back(first + index, agent);
@@ -269,15 +267,19 @@ impl Domains {
             return Response::Refused { why };
         }
         let (loan, rails) = (self.first + index, agent.view().spec().rails.len());
+        if agent.is_shutting_down() {
+            return Response::Refused { why: "the node is ending; attach when it runs again".to_owned() };
+        }
         if line.addresses().len() > rails {
             let why =
                 format!("the line has {} addresses, and this node {rails} rails", line.addresses().len());
             return Response::Refused { why };
         }
+        place.is_asked_for = true;
         let attached = place
             .loan(&line, insecure)
-            .and_then(|spec| place.decide(Some(&line), state).map(|()| spec))
             .and_then(|spec| Ok(LoanSpec { life: state.begin_life()?, ..spec }))
+            .and_then(|spec| place.decide(Some(&line), state).map(|()| spec))
             .and_then(|spec| {
                 agent.attach(loan, spec).map_err(|error| Failure::io("cannot replace the card", &error))
             });
@@ -288,7 +290,9 @@ impl Domains {
                 Response::Slot { slot: self.report(index) }
             }
             Err(failure) => {
-                place.phase = Phase::Vacant;
+                if agent.view().spec().loans[loan].is_vacant() {
+                    place.phase = Phase::Vacant;
+                }
                 Response::Refused { why: failure.message().to_owned() }
             }
         }
@@ -362,7 +366,7 @@ impl Domains {
                 Phase::Returning { .. } => SlotState::Returning,
             },
             edge: format!("vfio-user:{}", place.slot.socket.display()),
-            plug: by_hand.then(|| format!("device_add {}", plug.argument())),
+            plug: by_hand.then(|| format!(r#"{{"execute":"device_add","arguments":{}}}"#, plug.argument())),
             unplug: by_hand.then(|| format!("info mtree -f, then device_del {}", plug.id)),
             trouble: place.trouble.clone(),
         }

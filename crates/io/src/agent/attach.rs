@@ -68,6 +68,11 @@ impl Agent {
         self.card.as_ref().map_or(Ok(()), |card| card.child.kill())
     }
 
+    /// Whether [`Agent::shut_down`] was called: no loan comes any more.
+    pub fn is_shutting_down(&self) -> bool {
+        self.shutting_down
+    }
+
     /// Whether a virtual machine is connected to the slot of `loan`.
     pub fn has_guest(&self, loan: usize) -> bool {
         self.slots.has_client(loan)
