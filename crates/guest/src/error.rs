@@ -17,6 +17,9 @@ pub enum Error {
     /// QEMU or what it needs is not here.
     #[error("{0}")]
     Missing(String),
+    /// Whoever waited for it had enough.
+    #[error("given up before its end")]
+    Abandoned,
     /// QEMU has ended.
     #[error("QEMU ended with {status} while {what} was awaited; its last words:\n{output}")]
     Ended {

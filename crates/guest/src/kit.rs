@@ -1,10 +1,11 @@
 //! What `tests/guest/fetch.sh` has fetched: QEMU, firmware, a kernel, an initramfs.
 
 use crate::Error;
-use std::ffi::OsStr;
+use crate::fetch::{Fetching, fetch};
+use crate::scripts::Scripts;
 use std::io::Write;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 /// The files that guests are made of.
 #[derive(Clone, Debug)]
@@ -16,8 +17,23 @@ pub struct Kit {
 impl Kit {
     /// Finds them, and makes the initramfs if this is the first time. Fetches nothing.
     pub fn find() -> Result<Self, Error> {
-        let folder = path(&script("fetch.sh", &["--where"])?);
-        let initramfs = path(&script::<&str>("initramfs.sh", &[])?);
+        Self::of(&Scripts::unpack()?)
+    }
+
+    /// Finds them, and fetches them first if they are not here: some 20 s. `progress` hears of that, and ends it with a
+    /// break.
+    pub fn fetch(progress: impl FnMut(Fetching<'_>) -> ControlFlow<()>) -> Result<Self, Error> {
+        let scripts = Scripts::unpack()?;
+        if scripts.run("fetch.sh", &["--check"]).is_err() {
+            fetch(&scripts, progress)?;
+        }
+        Self::of(&scripts)
+    }
+
+    fn of(scripts: &Scripts) -> Result<Self, Error> {
+        let path = |printed: String| PathBuf::from(printed.trim_end());
+        let folder = path(scripts.run("fetch.sh", &["--where"])?);
+        let initramfs = path(scripts.run::<&str>("initramfs.sh", &[])?);
         Ok(Self { folder, initramfs })
     }
 
@@ -39,7 +55,7 @@ impl Kit {
     /// Makes a drive's image of 64 MiB that [`crate::Boot::Bios`] and [`crate::Boot::Uefi`] start from. Its guest has
     /// busybox and the NVMe driver, nothing else.
     pub fn make_bootable(&self, image: &Path) -> Result<(), Error> {
-        script("bootable.sh", &[image.as_os_str()]).map(drop)
+        Scripts::unpack()?.run("bootable.sh", &[image]).map(drop)
     }
 
     /// A firmware image, such as `OVMF_CODE_4M.fd`.
@@ -60,19 +76,4 @@ pub fn kit() -> Option<Kit> {
             None
         }
     }
-}
-
-/// Runs a script of tests/guest; returns what it printed.
-fn script<A: AsRef<OsStr>>(name: &str, arguments: &[A]) -> Result<String, Error> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/guest").join(name);
-    let output = Command::new(&path).args(arguments).output();
-    let output = output.map_err(Error::io(format!("cannot start {}", path.display())))?;
-    if !output.status.success() {
-        return Err(Error::Missing(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
-fn path(printed: &str) -> PathBuf {
-    PathBuf::from(printed.trim_end())
 }
