@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use campaign::causeway::{Lender, STOP_TIMEOUT, binary, kill_card, status};
 use campaign::process::Process;
+use campaign::relay::impair::Impairment;
 use campaign::world::{World, WorldConfig};
 use campaign::{scale, tools};
 use guest::{HotPlug, Kit, Message, Vm};
@@ -176,6 +177,31 @@ fn w3_what_is_attached_comes_back_with_the_node() {
     bench.wait_no_drive();
     bench.wait_drive(96);
     bench.vm.check("dd if=$(ls /dev/nvme?n1) of=/dev/null bs=1M count=8 iflag=direct").unwrap();
+    bench.detach();
+    bench.wait_no_drive();
+    bench.end();
+}
+
+/// Its guest reads all-ones, and its kernel is told why by the port.
+#[test]
+fn a_function_that_does_not_answer_is_an_error_of_its_port() {
+    let _exclusive = scale::exclusive();
+    let Some(kit) = guest::kit() else { return };
+    let mut bench = Bench::start(&kit, "silent", HotPlug::Pciehp, 20);
+    bench.attach(0);
+    bench.wait_drive(64);
+    bench.world.relay().set_all(Impairment::CUT).unwrap();
+    // The status half of a register goes to the function itself.
+    let device = "$(basename $(readlink -f /sys/class/nvme/nvme?/device))";
+    let status = bench.vm.check_for(LONG, &format!("setpci -s {device} CAP_EXP+0a.w")).unwrap();
+    assert_eq!(status.trim(), "ffff");
+    bench.world.relay().set_all(Impairment::NONE).unwrap();
+    bench.vm.wait_for(LONG, "dmesg | grep 'AER: .*pcieport\\|AER:.*[Rr]ecovery'").unwrap();
+    bench.vm.check_for(LONG, "dd if=$(ls /dev/nvme?n1) of=/dev/null bs=64k count=8 iflag=direct").unwrap();
+    let log = bench.vm.kernel_log().unwrap();
+    assert!(!log.iter().any(|message| message.text.contains("resetting controller")), "{log:?}");
+    let counted = campaign::causeway::status(bench.world.left(), "host").unwrap();
+    assert!(campaign::causeway::number(&counted, "/counters/guest_timeouts").unwrap() > 0, "{counted}");
     bench.detach();
     bench.wait_no_drive();
     bench.end();

@@ -143,8 +143,13 @@ mod tests {
 {"return":{}}
 "#;
 
-    /// A QEMU that has said all this already, and says no more.
-    fn qemu(lines: &str) -> (Result<Qmp, QmpError>, UnixStream) {
+    /// A QEMU that has said all this after its greeting already, and says no more.
+    pub(super) fn qemu(lines: &str) -> (Result<Qmp, QmpError>, UnixStream) {
+        stranger(&format!("{GREETING}{lines}"))
+    }
+
+    /// Whoever has said all this already, and says no more.
+    fn stranger(lines: &str) -> (Result<Qmp, QmpError>, UnixStream) {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(lines.as_bytes()).unwrap();
         (Qmp::greet(ours, Duration::from_millis(200)), theirs)
@@ -156,7 +161,7 @@ mod tests {
 {"return":"text"}
 {"error":{"class":"DeviceNotFound","desc":"no s1"}}
 "#;
-        let (qmp, _qemu) = qemu(&format!("{GREETING}{rest}"));
+        let (qmp, _qemu) = qemu(rest);
         let mut qmp = qmp.unwrap();
         assert_eq!(qmp.human("info mtree -f").unwrap(), "text");
         let refused = qmp.execute("device_del", json!({ "id": "s1" })).unwrap_err();
@@ -166,14 +171,14 @@ mod tests {
 
     #[test]
     fn what_is_no_fit_qemu_is_refused_by_name() {
-        assert!(matches!(qemu("hello\n").0, Err(QmpError::Nonsense(_))));
-        assert!(matches!(qemu("{}\n").0, Err(QmpError::Nonsense(_))));
+        assert!(matches!(stranger("hello\n").0, Err(QmpError::Nonsense(_))));
+        assert!(matches!(stranger("{}\n").0, Err(QmpError::Nonsense(_))));
         let old = GREETING.replace("11", "9");
         assert_eq!(
-            qemu(&old).0.unwrap_err().to_string(),
+            stranger(&old).0.unwrap_err().to_string(),
             "this is QEMU 9.1.3; vfio-user needs 10.1 or later"
         );
-        let (qmp, theirs) = qemu(GREETING);
+        let (qmp, theirs) = stranger(GREETING);
         drop(theirs);
         assert!(matches!(qmp.unwrap().human("x"), Err(QmpError::Ended { .. })));
         let nowhere = Qmp::connect(Path::new("/nonexistent/qmp"), Duration::from_secs(1)).unwrap_err();

@@ -51,11 +51,48 @@ impl Plug {
         let has_name = |device: &Value| device["name"] == self.id.as_str();
         Ok(devices.as_array().is_some_and(|devices| devices.iter().any(has_name)))
     }
+
+    /// Tells the guest by the port it is plugged into that the function has not answered: an AER error, Completion Timeout
+    /// (PCIe 6.0 §6.2.3.2.4.4), which its driver's error handlers hear of.
+    pub(crate) fn report_timeout(&self, qmp: &mut Qmp) -> Result<(), QmpError> {
+        let device = format!("/machine/peripheral/{}", self.id);
+        let bus = qmp.execute("qom-get", json!({ "path": device, "property": "parent_bus" }))?;
+        // A bus is a child of the device that has it.
+        let port = bus.as_str().and_then(|bus| bus.strip_prefix("/machine/peripheral/")?.split_once('/'));
+        let Some((port, _)) = port else {
+            return Err(QmpError::Nonsense(format!("{} is plugged into {bus}", self.id)));
+        };
+        let line = format!("pcie_aer_inject_error {port} COMP_TIME");
+        let said = qmp.human(&line)?;
+        if said.starts_with("OK") {
+            return Ok(());
+        }
+        Err(QmpError::Refused { command: line, class: String::new(), description: said.trim().to_owned() })
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What reporting a timeout comes to where QEMU answers so.
+    fn report(answers: &[Value]) -> Result<(), QmpError> {
+        let lines: Vec<String> =
+            answers.iter().map(|answer| format!("{}\n", json!({ "return": answer }))).collect();
+        let (qmp, _qemu) = crate::qmp::tests::qemu(&lines.concat());
+        let plug = Plug { id: "s0".into(), bus: None, socket: "/run/s0".into() };
+        plug.report_timeout(&mut qmp.unwrap())
+    }
+
+    #[test]
+    fn a_function_that_does_not_answer_is_an_error_of_its_port() {
+        let bus = json!("/machine/peripheral/rp1/rp1");
+        report(&[bus.clone(), json!("OK id: rp1 root bus: 0000:00, bus: 0 devfn: 2.0\r\n")]).unwrap();
+        let refused = report(&[bus, json!("Error: no such device\r\n")]).unwrap_err().to_string();
+        assert_eq!(refused, "QEMU refused `pcie_aer_inject_error rp1 COMP_TIME`: Error: no such device");
+        let unplugged = report(&[json!("/machine/unattached/device[3]/pcie.0")]).unwrap_err();
+        assert!(matches!(unplugged, QmpError::Nonsense(_)), "{unplugged}");
+    }
 
     #[test]
     fn a_slot_is_a_device_with_a_socket() {

@@ -34,6 +34,8 @@ const GIVE_BACK: Duration = Duration::from_secs(8);
 const SETTLE: Duration = Duration::from_millis(300);
 /// Between two looks at a slot whose guest is leaving.
 const LOOK: Duration = Duration::from_millis(50);
+/// Between two looks whether functions have left their guests without an answer.
+const WATCH: Duration = Duration::from_secs(1);
 
 /// All slots of a node.
 #[derive(Default)]
@@ -58,6 +60,9 @@ struct Place {
     is_asked_for: bool,
     /// When it is to be plugged in, unless somebody has connected.
     plug_at: Option<Instant>,
+    /// Accesses without an answer that the guest has been told of, or is just being told of.
+    told_timeouts: u64,
+    is_telling: bool,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -101,6 +106,8 @@ impl Domains {
                     trouble: None,
                     is_asked_for: false,
                     plug_at: None,
+                    told_timeouts: 0,
+                    is_telling: false,
                 };
                 loans.push(match line {
                     Some(line) => place.loan(&line, insecure)?,
@@ -142,7 +149,16 @@ impl Domains {
         let waits = |place: &Place| {
             place.plug_at.is_some() || matches!(place.phase, Phase::Leaving { .. } | Phase::Returning { .. })
         };
-        self.places.iter().any(waits).then(|| Instant::now() + LOOK)
+        let is_watched =
+            |place: &Place| place.phase == Phase::Attached && self.monitors[place.domain].is_some();
+        let pause = if self.places.iter().any(waits) {
+            LOOK
+        } else if self.places.iter().any(is_watched) {
+            WATCH
+        } else {
+            return None;
+        };
+        Some(Instant::now() + pause)
     }
 
     /// An event of the agent.
@@ -229,7 +245,30 @@ impl Domains {
                 _ => {}
             }
         }
+        self.report_timeouts(agent);
         Ok(())
+    }
+
+    /// Lets guests know, by the ports that their functions are plugged into, of accesses without an answer.
+    fn report_timeouts(&mut self, agent: &Agent) {
+        if self.monitors.iter().all(Option::is_none) {
+            return;
+        }
+        let loans = agent.view().loans().skip(self.first);
+        for ((index, place), (_, cells)) in self.places.iter_mut().enumerate().zip(loans) {
+            let timeouts = cells.session.counters.timeouts.get();
+            let is_news = timeouts > place.told_timeouts && !place.is_telling;
+            if let Some(monitor) = &self.monitors[place.domain]
+                && is_news
+                && place.phase == Phase::Attached
+                && agent.has_guest(self.first + index)
+            {
+                monitor.order(Order::ReportTimeout { place: index, plug: place.plug() });
+                place.is_telling = true;
+            }
+            // Also where there is nobody to be told; and a function attached anew counts from zero.
+            place.told_timeouts = timeouts;
+        }
     }
 
     fn answered(&mut self, answer: Answer, agent: &mut Agent) {
@@ -243,6 +282,18 @@ impl Domains {
                 info!(slot = %place.name, "unplugged");
                 if let Phase::Leaving { .. } = place.phase {
                     place.give_back(first + index, agent);
+                }
+            }
+            Answer::Reported { place, failed } => {
+                let place = &mut self.places[place];
+                place.is_telling = false;
+                match failed {
+                    None => {
+                        warn!(slot = %place.name, "the function did not answer its guest, which was told so")
+                    }
+                    Some(why) => {
+                        warn!(slot = %place.name, "the function did not answer its guest, which was not told: {why}");
+                    }
                 }
             }
             Answer::Failed { place, why } => {

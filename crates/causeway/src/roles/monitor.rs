@@ -16,15 +16,38 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// What the monitor is to do.
 pub(super) enum Order {
-    Plug { place: usize, plug: Plug },
-    Unplug { place: usize, plug: Plug },
+    Plug {
+        place: usize,
+        plug: Plug,
+    },
+    Unplug {
+        place: usize,
+        plug: Plug,
+    },
+    /// The function has not answered its guest.
+    ReportTimeout {
+        place: usize,
+        plug: Plug,
+    },
 }
 
 /// What came of it.
 pub(super) enum Answer {
-    Plugged { place: usize },
-    Removed { place: usize },
-    Failed { place: usize, why: String },
+    Plugged {
+        place: usize,
+    },
+    Removed {
+        place: usize,
+    },
+    /// The guest was told that its function has not answered; or why that cannot be.
+    Reported {
+        place: usize,
+        failed: Option<String>,
+    },
+    Failed {
+        place: usize,
+        why: String,
+    },
 }
 
 /// The thread of a machine's monitor.
@@ -80,6 +103,11 @@ fn execute(path: &Path, order: Order, remove_within: Duration) -> Answer {
         }
         Order::Unplug { place, plug } => {
             (place, remove(path, &plug, remove_within).map(|()| Answer::Removed { place }))
+        }
+        Order::ReportTimeout { place, plug } => {
+            let reported = Qmp::connect(path, PATIENCE).and_then(|mut qmp| plug.report_timeout(&mut qmp));
+            // A QEMU that cannot do it does everything else as well.
+            (place, Ok(Answer::Reported { place, failed: reported.err().map(|error| error.to_string()) }))
         }
     };
     result.unwrap_or_else(|error| Answer::Failed { place, why: error.to_string() })
