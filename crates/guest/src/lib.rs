@@ -27,5 +27,5 @@ pub use error::Error;
 pub use kit::{Kit, kit};
 pub use log::{Message, parse_kernel_log};
 pub use qmp::{Event, Qmp};
-pub use shell::{Job, Output};
+pub use shell::{Job, Output, Shell};
 pub use vm::Vm;
