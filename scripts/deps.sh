@@ -23,6 +23,8 @@ tools=(
     "setpriv util-linux  ends guests with the test that started them"
     "sha256sum coreutils compares images"
     "openssl openssl     the certificate of the peer in benchmarks with TLS"
+    "virsh libvirt-clients  virtual machines that libvirt runs; no daemon"
+    "virt-qemu-run libvirt-daemon-driver-qemu  the part of libvirt that runs QEMU"
     "python3 python3     small helpers of the tests"
 )
 

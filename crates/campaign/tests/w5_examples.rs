@@ -20,6 +20,8 @@ const SHARE_ONE_DRIVE: &str = "share-one-drive.toml";
 const BORROW_PRESET: &str = "borrow-preset.toml";
 /// The file of a rack, then those of its nodes.
 const RACK: [&str; 3] = ["rack.toml", "rack-store.toml", "rack-desk.toml"];
+/// A virtual machine that libvirt runs, and its node: tested in vm_libvirt.rs.
+const LIBVIRT: [&str; 2] = ["libvirt.xml", "libvirt.toml"];
 /// What the borrower's example says.
 const EDGE: &str = "nbd+unix:///?socket=/run/causeway/nvme0.nbd";
 
@@ -95,7 +97,7 @@ fn w5_no_example_is_left_out() {
     let names: BTreeSet<String> =
         names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     let tested = [BORROW_PRESET, LEND_ONE, LEND_TWO_RAILS, SHARE_ONE_DRIVE];
-    let tested = tested.into_iter().chain(RACK).map(str::to_owned);
+    let tested = tested.into_iter().chain(RACK).chain(LIBVIRT).map(str::to_owned);
     assert_eq!(names, tested.collect(), "a new example needs a test here");
 }
 

@@ -254,6 +254,12 @@ pub struct QemuArgs {
     /// Memory of the virtual machine
     #[arg(long, value_name = "SIZE", default_value = "1G")]
     pub memory: ByteSize,
+    /// Let QEMU make this QMP socket, which a domain of a node's file has as `qmp`
+    #[arg(long, value_name = "PATH", value_parser = OsStringValueParser::new().try_map(socket_path))]
+    pub qmp: Option<PathBuf>,
+    /// Print the <qemu:commandline> element for a domain of libvirt, which makes memory itself
+    #[arg(long, conflicts_with_all = ["memory", "format"])]
+    pub libvirt: bool,
     /// What to print.
     #[command(flatten)]
     pub output: OutputArgs,

@@ -13,6 +13,8 @@ use crate::exit::Failure;
 const VERSION: u32 = 1;
 /// Root ports need chassis numbers that no other port has: these are hardly taken by anybody.
 const FIRST_CHASSIS: usize = 101;
+/// Of libvirt's elements for QEMU.
+const LIBVIRT_NAMESPACE: &str = "http://libvirt.org/schemas/domain/qemu/1.0";
 
 /// What `-o json` prints.
 #[derive(Serialize)]
@@ -27,8 +29,13 @@ struct Document {
 /// `causeway qemu-args`.
 pub(crate) fn run(args: &QemuArgs) -> Result<(), Failure> {
     let sockets = sockets(args)?;
-    let arguments = arguments(&sockets, &args.memory.exact());
+    let mut arguments = if args.libvirt { Vec::new() } else { memory(&args.memory.exact()).to_vec() };
+    if let Some(path) = &args.qmp {
+        arguments.extend(qmp(&text(&absolute(path)?)?));
+    }
+    arguments.extend(devices(&sockets, args.libvirt));
     match args.output.format {
+        Output::Text if args.libvirt => crate::cli::print(&element(&arguments)?),
         Output::Text => {
             let quoted: Vec<String> = arguments.iter().map(|argument| quoted(argument)).collect();
             crate::cli::print(&format!("{}\n", quoted.join(" ")))
@@ -51,10 +58,7 @@ fn sockets(args: &QemuArgs) -> Result<Vec<String>, Failure> {
         Some(name) if !path.exists() => slots_of(&name),
         _ => {
             check_socket_path(path).map_err(Failure::usage)?;
-            let absolute = std::path::absolute(path);
-            let absolute =
-                absolute.map_err(|error| Failure::io(format!("no path {}", path.display()), &error))?;
-            Ok(vec![text(&absolute)?])
+            Ok(vec![text(&absolute(path)?)?])
         }
     }
 }
@@ -97,19 +101,42 @@ fn text(path: &Path) -> Result<String, Failure> {
     text.map_err(|path| Failure::usage(format!("QEMU takes no path that is not UTF-8: {}", path.display())))
 }
 
-fn arguments(sockets: &[String], memory: &str) -> Vec<String> {
-    let mut arguments = vec![
+/// QEMU is started in a folder of its own.
+fn absolute(path: &Path) -> Result<PathBuf, Failure> {
+    let absolute = std::path::absolute(path);
+    absolute.map_err(|error| Failure::io(format!("no path {}", path.display()), &error))
+}
+
+/// Memory that other processes can share. libvirt makes it by itself, as the domain's `<memoryBacking>` says.
+fn memory(size: &str) -> [String; 4] {
+    [
         "-machine".to_owned(),
         "q35,memory-backend=causeway-memory".to_owned(),
         "-object".to_owned(),
-        format!("memory-backend-memfd,id=causeway-memory,size={memory},share=on"),
-    ];
+        format!("memory-backend-memfd,id=causeway-memory,size={size},share=on"),
+    ]
+}
+
+/// A monitor's socket. In QEMU's options a comma in a value is written twice.
+fn qmp(path: &str) -> [String; 2] {
+    ["-qmp".to_owned(), format!("unix:{},server=on,wait=off", path.replace(',', ",,"))]
+}
+
+/// A root port and a device for each socket.
+///
+/// QEMU makes the devices that it is given in JSON after all others, and a device without an address takes the first place that is
+/// free: a port that is not in JSON may take one that a device in JSON names. libvirt names all of its places so.
+fn devices(sockets: &[String], ports_in_json: bool) -> Vec<String> {
+    let mut arguments = Vec::new();
     for (index, socket) in sockets.iter().enumerate() {
-        let chassis = FIRST_CHASSIS + index;
-        let port = port(index);
-        arguments
-            .extend(["-device".to_owned(), format!("pcie-root-port,id={port},chassis={chassis},slot=1")]);
-        arguments.extend(["-device".to_owned(), device(index, socket).to_string()]);
+        let (id, chassis) = (port(index), FIRST_CHASSIS + index);
+        let port = if ports_in_json {
+            json!({ "driver": "pcie-root-port", "id": id, "chassis": chassis, "slot": 1 }).to_string()
+        } else {
+            format!("pcie-root-port,id={id},chassis={chassis},slot=1")
+        };
+        let device = device(index, socket).to_string();
+        arguments.extend(["-device".to_owned(), port, "-device".to_owned(), device]);
     }
     arguments
 }
@@ -137,6 +164,35 @@ fn quoted(argument: &str) -> String {
     format!("'{}'", argument.replace('\'', r"'\''"))
 }
 
+/// The element that adds arguments to those of libvirt. It declares its prefix, so that it is whole wherever it is put.
+fn element(arguments: &[String]) -> Result<String, Failure> {
+    let mut element = format!("<qemu:commandline xmlns:qemu='{LIBVIRT_NAMESPACE}'>\n");
+    for argument in arguments {
+        element.push_str(&format!("  <qemu:arg value='{}'/>\n", attribute(argument)?));
+    }
+    element.push_str("</qemu:commandline>\n");
+    Ok(element)
+}
+
+/// The argument as the value of an attribute of XML.
+fn attribute(argument: &str) -> Result<String, Failure> {
+    let mut value = String::with_capacity(argument.len());
+    for c in argument.chars() {
+        match c {
+            '&' => value.push_str("&amp;"),
+            '<' => value.push_str("&lt;"),
+            '\'' => value.push_str("&apos;"),
+            c if c.is_control() => {
+                return Err(Failure::usage(format!(
+                    "libvirt takes no control characters, as in {argument:?}"
+                )));
+            }
+            c => value.push(c),
+        }
+    }
+    Ok(value)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -144,15 +200,30 @@ mod tests {
     #[test]
     fn arguments_pass_a_shell_unchanged() {
         let sockets = ["/run/a b.sock".to_owned(), "/tmp/it's,{x}\"y\".sock".to_owned()];
-        let arguments = arguments(&sockets, "512M");
+        let arguments = [&memory("512M")[..], &qmp("/run/a,b.sock"), &devices(&sockets, false)].concat();
         let line: Vec<String> = arguments.iter().map(|argument| quoted(argument)).collect();
         let script = format!("printf '%s\\n' {}", line.join(" "));
         let printed = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
         let printed = String::from_utf8(printed.stdout).unwrap();
         assert!(printed.lines().eq(&arguments), "{printed}");
         assert!(arguments[3].ends_with("size=512M,share=on"));
-        let device: Value = serde_json::from_str(&arguments[11]).unwrap();
+        let device: Value = serde_json::from_str(&arguments[13]).unwrap();
         assert_eq!(device["socket"]["path"], sockets[1]);
         assert_eq!(device["bus"], "causeway-port2");
+        assert_eq!(arguments[5], "unix:/run/a,,b.sock,server=on,wait=off");
+    }
+
+    #[test]
+    fn arguments_pass_libvirt_unchanged() {
+        let sockets = ["/tmp/it's,<x>\"y\"&amp;é.sock".to_owned()];
+        let arguments = devices(&sockets, true);
+        let element = element(&arguments).unwrap();
+        let script = "import sys,xml.etree.ElementTree as e\nfor a in e.fromstring(sys.argv[1]): print(a.get('value'))";
+        let printed = std::process::Command::new("python3").args(["-c", script, &element]).output().unwrap();
+        let text = String::from_utf8(printed.stdout).unwrap();
+        assert!(text.lines().eq(&arguments), "{element}{text}{}", String::from_utf8_lossy(&printed.stderr));
+        let names = element.matches("qemu:arg value=").count();
+        assert_eq!((names, arguments.len()), (4, 4), "no memory: libvirt makes it");
+        assert!(super::element(&["a\nb".to_owned()]).is_err(), "attributes do not keep line ends");
     }
 }

@@ -31,5 +31,5 @@ pub use fetch::{FETCH_BYTES, Fetching};
 pub use kit::{Kit, kit};
 pub use log::{Message, parse_kernel_log};
 pub use qmp::{Event, Qmp};
-pub use shell::{Job, Output};
+pub use shell::{Job, Output, Shell};
 pub use vm::Vm;

@@ -36,8 +36,9 @@ pub struct Job {
     pub(crate) command: String,
 }
 
-/// The connection to the guest's shell.
-pub(crate) struct Shell {
+/// The connection to the guest's shell. A [`crate::Vm`] has one; where something else runs the machine, that makes the second
+/// serial port a socket that connects to one of the test's.
+pub struct Shell {
     stream: UnixStream,
     /// What came, for people.
     log: File,
@@ -50,14 +51,15 @@ pub(crate) struct Shell {
 }
 
 impl Shell {
-    pub(crate) fn new(stream: UnixStream, log: File) -> Self {
+    /// Over the guest's second serial port; `log` gets everything that comes.
+    pub fn new(stream: UnixStream, log: File) -> Self {
         let parser = Parser::default();
         Self { stream, log, parser, ended: HashMap::new(), abandoned: Vec::new(), next_key: 0 }
     }
 
     /// Waits for the guest to say that it takes commands; returns its kernel's version. Whatever was there before it
     /// started anew is forgotten.
-    pub(crate) fn wait_ready(&mut self, timeout: Duration) -> Result<String, Error> {
+    pub fn wait_ready(&mut self, timeout: Duration) -> Result<String, Error> {
         let deadline = Deadline::new(timeout);
         loop {
             let record = self.next_record("the guest's shell", &deadline)?;
@@ -71,7 +73,7 @@ impl Shell {
     }
 
     /// Runs a command to its end. One that takes longer is interrupted, and an error.
-    pub(crate) fn run(&mut self, command: &str, timeout: Duration) -> Result<Output, Error> {
+    pub fn run(&mut self, command: &str, timeout: Duration) -> Result<Output, Error> {
         let key = self.send("run", command)?;
         match self.wait_run(&key, command, &Deadline::new(timeout)) {
             Err(Error::TimedOut { what, waited, output }) => {
