@@ -105,9 +105,7 @@ impl Guest {
         let vm = vm
             .device(&slot_device("borrowed", "rp1", &nodes.socket).to_string())
             // As fast as it can be had: see docs/bench.md.
-            .drive_with("own", image, ",file.locking=off,cache=writeback,aio=io_uring")
-            .argument("-object")
-            .argument("iothread,id=own-thread")
+            .drive_with("own", image, ",file.locking=off,cache=writeback,aio=threads")
             .device(&format!("nvme,serial={PEER_SERIAL},drive=own,bus=rp2"))
             .device(&slot_device("local", "rp3", &local_socket).to_string());
         let mut vm = vm.start().map_err(|error| halt(error, interrupt))?;
