@@ -73,3 +73,47 @@ fn a_peer_that_is_not_installed_is_named_and_counts_in_ci() {
         assert!(report["cases"][0]["ratio"].is_null());
     }
 }
+
+/// Runs cases with a guest, unless there is no kit; in CI there is one.
+fn guest_cases(cases: &[&str]) -> Option<Value> {
+    let folder = tempfile::tempdir().unwrap();
+    let (output, report) = bench(folder.path(), &[cases, &["--rounds", "1"]].concat(), &[]);
+    assert!(output.status.success(), "{output:?}");
+    if let Some(why) = report["cases"][0]["skipped"].as_str() {
+        assert!(std::env::var("CI").as_deref() != Ok("true"), "{why}");
+        eprintln!("SKIPPED: {why}");
+        return None;
+    }
+    Some(report)
+}
+
+#[test]
+fn a_guest_has_the_borrowed_drive_beside_others() {
+    let cases = ["guest-4k-read-qd1", "guest-register-read", "guest-map-4g"];
+    let Some(report) = guest_cases(&cases) else { return };
+    for (case, id) in report["cases"].as_array().unwrap().iter().zip(cases) {
+        assert_eq!(case["id"], id);
+        let [ours, peer] = medians(case);
+        assert!(ours > 0.0 && peer > 0.0 && case["ratio"].is_number(), "{case}");
+    }
+    let traffic = &report["cases"][0];
+    assert!(traffic["bound_by"].as_str().unwrap().contains("QEMU"), "{traffic}");
+    let version = traffic["peer"]["version"].as_str().unwrap();
+    assert!(version.starts_with(|c: char| c.is_ascii_digit()), "{version}");
+}
+
+#[test]
+fn without_a_kit_cases_with_guests_are_skipped_and_count_in_ci() {
+    for (ci, code) in [("false", 0), ("true", 1)] {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = folder.path().join("cache");
+        let environment = [("CAUSEWAY_GUEST", cache.to_str().unwrap()), ("CI", ci)];
+        let (output, report) = bench(folder.path(), &["guest-4k-read-qd1", "guest-map-4g"], &environment);
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        for case in report["cases"].as_array().unwrap() {
+            let skipped = case["skipped"].as_str().unwrap();
+            assert!(skipped.contains("fetch.sh"), "{skipped}");
+            assert!(case["met"].is_null() && case["ratio"].is_null());
+        }
+    }
+}

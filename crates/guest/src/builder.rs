@@ -129,8 +129,14 @@ impl Builder {
 
     /// A file that a device can have behind it, with `drive=ID`.
     pub fn drive(self, id: &str, image: &Path) -> Self {
+        self.drive_with(id, image, "")
+    }
+
+    /// The same with more options in QEMU's words, each behind a comma.
+    pub fn drive_with(self, id: &str, image: &Path, options: &str) -> Self {
         let mut value = OsString::from(format!("if=none,format=raw,id={id},file="));
         value.push(escape_commas(image));
+        value.push(options);
         self.argument("-drive").argument(value)
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::case::{Case, Kind};
+use super::case::{Case, GuestCase, Kind};
 use super::report::{Round, median};
 use super::usage::CpuTime;
 
@@ -54,14 +54,16 @@ pub(super) fn shares(rounds: &[Round]) -> Vec<Share> {
 /// One sentence on what the rounds show; `None` where nothing was measured. `cores` are those of this machine.
 pub(super) fn bound_by(case: &Case, rounds: &[Round], cores: usize) -> Option<String> {
     match case.kind {
-        Kind::Recovery(_) => {
+        Kind::Recovery(_) | Kind::Guest(GuestCase::Recovery) => {
             let part = median(rounds.iter().filter_map(|round| Some(round.card_ms? / round.value)))?;
             Some(format!(
                 "{:.0} % of the time lies between the agent's notice of the death and its successor's service",
                 part * 100.0
             ))
         }
-        Kind::Traffic(_) | Kind::Copy { .. } => processors(&shares(rounds), cores),
+        Kind::Traffic(_) | Kind::Copy { .. } | Kind::Guest(GuestCase::Traffic(_) | GuestCase::Registers) => {
+            processors(&shares(rounds), cores)
+        }
         Kind::IdleCpu => {
             let shares = shares(rounds);
             let most = busiest(&shares)?;
@@ -72,7 +74,7 @@ pub(super) fn bound_by(case: &Case, rounds: &[Round], cores: usize) -> Option<St
             ))
         }
         // The number itself says it all.
-        Kind::IdleMemory => None,
+        Kind::IdleMemory | Kind::Guest(GuestCase::Memory | GuestCase::MapTime) => None,
     }
 }
 

@@ -71,6 +71,35 @@ pub(super) enum Kind {
     IdleCpu,
     /// Memory of nodes that do nothing.
     IdleMemory,
+    /// What a virtual machine has of a borrowed drive.
+    Guest(GuestCase),
+}
+
+/// What is measured with a virtual machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum GuestCase {
+    /// Reads and writes, beside QEMU's own drive.
+    Traffic(Work),
+    /// Reads of a register, beside a local vfio-user device.
+    Registers,
+    /// The longest request when a card is killed, beside the longest when none is.
+    Recovery,
+    /// Memory of the nodes of a large machine, beside those of a small one.
+    Memory,
+    /// How long a large machine takes to have its memory mapped, beside a small one.
+    MapTime,
+}
+
+impl GuestCase {
+    /// What it is compared with, as the report names it.
+    pub(super) fn peer(self) -> &'static str {
+        match self {
+            Self::Traffic(_) => "QEMU's nvme on the same image",
+            Self::Registers => "a local vfio-user device",
+            Self::Recovery => "the same without a kill",
+            Self::Memory | Self::MapTime => "a machine of 512 MiB",
+        }
+    }
 }
 
 /// Reads and writes, two ways.

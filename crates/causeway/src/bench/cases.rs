@@ -1,6 +1,8 @@
 //! The table of all cases.
 
-use super::case::{Better, Case, Drives, Kind, Measure, Medium, Paper, Setup, Target, Traffic, Way, Work};
+use super::case::{
+    Better, Case, Drives, GuestCase, Kind, Measure, Medium, Paper, Setup, Target, Traffic, Way, Work,
+};
 use crate::exit::Failure;
 
 /// In place of a name: all that the papers have measured.
@@ -55,6 +57,15 @@ const NBD_COPIES: &[&str] = &[
 
 /// Without a fabric.
 const DIRECT_COPIES: &[&str] = &[NATIVE_COPIES[0], "the device's page to the host's page (io::native)"];
+
+/// The same for a guest's own driver, which has no page of the card's in between.
+const GUEST_COPIES: &[&str] = &[
+    NATIVE_COPIES[0],
+    NATIVE_COPIES[1],
+    NATIVE_COPIES[2],
+    NATIVE_COPIES[3],
+    "receive buffer to the guest's page (io::guest_memory)",
+];
 
 const SYSTEM_CALL_COPIES: &[&str] = &["medium to the reader's memory: preadv"];
 
@@ -191,6 +202,16 @@ const fn copy(id: &'static str, write: bool) -> Case {
     Case { kind: Kind::Copy { write }, unit: "s", better: Better::Lower, copies: NBD_COPIES, ..plain(id) }
 }
 
+/// With a virtual machine.
+const fn guest(id: &'static str, case: GuestCase, unit: &'static str, better: Better) -> Case {
+    let copies = if matches!(case, GuestCase::Traffic(_)) { GUEST_COPIES } else { &[] };
+    Case { kind: Kind::Guest(case), unit, better, copies, ..plain(id) }
+}
+
+const fn guest_traffic(id: &'static str, work: Work) -> Case {
+    guest(id, GuestCase::Traffic(work), "IOPS", Better::Higher)
+}
+
 /// What the others begin with.
 const fn plain(id: &'static str) -> Case {
     Case {
@@ -217,7 +238,7 @@ const DX: &str = "Dolphin DX: a device in another box";
 /// All cases.
 pub(super) static CASES: [Case; count(PARTS)] = joined(PARTS);
 
-const PARTS: &[&[Case]] = &[TRAFFIC, FLASH[0], FLASH[1], FLASH[2], FLASH[3], FLASH[4], OTHERS];
+const PARTS: &[&[Case]] = &[TRAFFIC, FLASH[0], FLASH[1], FLASH[2], FLASH[3], FLASH[4], GUESTS, OTHERS];
 
 const fn count(mut parts: &[&[Case]]) -> usize {
     let mut count = 0;
@@ -349,6 +370,23 @@ const FLASH: [&[Case]; 5] = [
         ["83 %", "83 %", "slightly below 83 %"]
     ),
     &cards!("flash-64k-write", (65536, WRITE, SEQUENTIAL), 0.98, FIGURES_14, "write, ", ["90 to 102 %"; 3]),
+];
+
+/// Virtual machines. Those that share one follow each other.
+const GUESTS: &[Case] = &[
+    guest_traffic("guest-4k-read-qd1", work(4096, READ, RANDOM, 1)).at_least(0.6),
+    guest_traffic("guest-4k-read-qd32", work(4096, READ, RANDOM, 32)).at_least(1.0),
+    guest_traffic("guest-4k-write-qd32", work(4096, WRITE, RANDOM, 32)).at_least(1.0),
+    guest_traffic("guest-64k-read-qd16", work(65536, READ, SEQUENTIAL, 16)).at_least(1.0),
+    guest_traffic("guest-64k-write-qd16", work(65536, WRITE, SEQUENTIAL, 16)).at_least(1.0),
+    guest("guest-register-read", GuestCase::Registers, "us", Better::Lower),
+    Case {
+        target: Some(Target::Median(20.0)),
+        rounds: 20,
+        ..guest("guest-recovery", GuestCase::Recovery, "ms", Better::Lower)
+    },
+    guest("guest-memory-4g", GuestCase::Memory, "MiB", Better::Lower).at_least(0.95),
+    guest("guest-map-4g", GuestCase::MapTime, "ms", Better::Lower).at_least(0.8),
 ];
 
 /// What else the papers have measured, and nodes that do nothing.

@@ -13,6 +13,7 @@ mod case;
 mod cases;
 mod copy;
 mod core_to_core;
+mod guests;
 mod idle;
 mod page;
 mod papers;
@@ -34,8 +35,9 @@ use std::path::{Path, PathBuf};
 use crate::cli::{BenchArgs, Output, print};
 use crate::exit::Failure;
 use crate::local::{Halt, Interrupt, Scratch};
-use case::{Case, Drives, Kind, Medium, Traffic};
+use case::{Case, Drives, GuestCase, Kind, Medium, Traffic};
 use copy::Copies;
+use guests::{Guest, MapTimes, Memory};
 use idle::Idle;
 use place::Image;
 use recovery::Recovery;
@@ -64,6 +66,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     fs::create_dir_all(&args.out)
         .map_err(|error| Failure::io(format_args!("cannot create {}", args.out.display()), &error))?;
     let mut bench = Bench {
+        guest: None,
         interrupt: Interrupt::install()?,
         scratch: Scratch::create("bench")?,
         memory: None,
@@ -88,6 +91,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
             bench.show.case(last);
         }
     }
+    let stopped = bench.stop_guest();
     bench.show.finish();
     write(&args.out, &report)?;
     print(&match args.output.format {
@@ -99,6 +103,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
         ),
         Output::Json => report.json(),
     })?;
+    stopped?;
     verdict(&report, std::env::var_os("CI").is_some_and(|value| value == "true"))
 }
 
@@ -128,6 +133,8 @@ fn verdict(report: &Report, in_ci: bool) -> Result<(), Failure> {
 }
 
 struct Bench {
+    /// The machine of cases with a guest, while they follow each other. Dropped first: it has the image.
+    guest: Option<Guest>,
     interrupt: Interrupt,
     scratch: Scratch,
     /// The image in memory, once a case has needed it.
@@ -140,6 +147,9 @@ struct Bench {
 impl Bench {
     fn case(&mut self, case: &'static Case) -> Result<CaseReport, Halt> {
         self.show.begin(case);
+        if !matches!(case.kind, Kind::Guest(_)) {
+            self.stop_guest()?;
+        }
         match case.kind {
             Kind::Recovery(Medium::Memory) => self.recovery(case, Path::new(RAM)),
             Kind::Recovery(Medium::Disk) => match place::on_disk(&self.out, &self.interrupt)? {
@@ -150,6 +160,7 @@ impl Bench {
             Kind::Copy { write } => self.copy(case, write),
             Kind::IdleCpu => self.idle(case, |idle| idle.cpu_round()),
             Kind::IdleMemory => self.idle(case, |idle| idle.memory_round()),
+            Kind::Guest(what) => self.guest_case(case, what),
         }
     }
 
@@ -196,6 +207,52 @@ impl Bench {
         let (ours, theirs) = rounds.into_iter().unzip();
         let peer = Peer::new("the image itself", env!("CARGO_PKG_VERSION").to_owned(), theirs);
         Ok(CaseReport::measured(case, ours, Some(peer)))
+    }
+
+    fn guest_case(&mut self, case: &Case, what: GuestCase) -> Result<CaseReport, Halt> {
+        let kit = match guests::kit() {
+            Ok(kit) => kit,
+            Err(why) => return Ok(self.skipped(case, why)),
+        };
+        if matches!(what, GuestCase::Memory | GuestCase::MapTime) {
+            self.stop_guest()?;
+        }
+        let rounds = match what {
+            GuestCase::Memory => match Memory::start(&kit, &self.scratch, &self.interrupt)? {
+                Ok(mut sets) => {
+                    let rounds = self.repeat(case, || sets.round())?;
+                    sets.stop()?;
+                    rounds
+                }
+                Err(why) => return Ok(self.skipped(case, why)),
+            },
+            GuestCase::MapTime => {
+                let mut times = MapTimes::start(&kit, &self.scratch, &self.interrupt)?;
+                let rounds = self.repeat(case, || times.round())?;
+                times.stop()?;
+                rounds
+            }
+            GuestCase::Traffic(_) | GuestCase::Registers | GuestCase::Recovery => {
+                let mut guest = match self.guest.take() {
+                    Some(guest) => guest,
+                    None => match self.memory_image()? {
+                        Ok(image) => Guest::start(&kit, &image, &self.scratch, &self.interrupt)?,
+                        Err(why) => return Ok(self.skipped(case, why)),
+                    },
+                };
+                let rounds = self.repeat(case, || guest.round(what))?;
+                // One that has failed is not used again.
+                self.guest = Some(guest);
+                rounds
+            }
+        };
+        let (ours, theirs) = rounds.into_iter().unzip();
+        let peer = Peer::new(what.peer(), guests::versions(&kit), theirs);
+        Ok(CaseReport::measured(case, ours, Some(peer)))
+    }
+
+    fn stop_guest(&mut self) -> Result<(), Failure> {
+        self.guest.take().map_or(Ok(()), Guest::stop)
     }
 
     /// The image in memory, which all cases share; or why there is none.

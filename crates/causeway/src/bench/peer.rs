@@ -150,6 +150,8 @@ pub(super) struct Measured {
     pub(super) cpu: CpuTime,
     /// Percent of the requests, and how many microseconds they took at most. Of a mixture those of the reads.
     pub(super) latencies_us: Vec<(f64, f64)>,
+    /// The longest of all, in microseconds.
+    pub(super) longest_us: f64,
 }
 
 /// Where fio is to find an NBD server.
@@ -194,7 +196,7 @@ pub(super) fn fio(
 }
 
 /// fio's document, as far as it is wanted. It may begin with a few lines of notes.
-fn parse(text: &str) -> Result<Measured, Failure> {
+pub(super) fn parse(text: &str) -> Result<Measured, Failure> {
     let start = text.find('{').unwrap_or(0);
     let document: Document = serde_json::from_str(&text[start..])
         .map_err(|error| Failure::failed(format_args!("fio's output is not understood: {error}")))?;
@@ -216,10 +218,12 @@ fn parse(text: &str) -> Result<Measured, Failure> {
         iops: job.read.iops + job.write.iops,
         cpu: CpuTime { user: cpu(job.usr_cpu), system: cpu(job.sys_cpu) },
         latencies_us,
+        longest_us: job.read.lat_ns.max.max(job.write.lat_ns.max) / 1e3,
     })
 }
 
-fn pattern(work: Work) -> &'static str {
+/// What fio calls it.
+pub(super) fn pattern(work: Work) -> &'static str {
     match (work.sequential, work.write_percent) {
         (true, 0) => "read",
         (true, 100..) => "write",
@@ -258,6 +262,8 @@ struct Direction {
 #[derive(Default, Deserialize)]
 struct Latency {
     #[serde(default)]
+    max: f64,
+    #[serde(default)]
     percentile: std::collections::BTreeMap<String, f64>,
 }
 
@@ -268,7 +274,7 @@ mod tests {
     const DOCUMENT: &str = r#"note: something
 { "fio version" : "fio-3.33", "jobs" : [ { "jobname" : "causeway", "error" : 0, "job_runtime" : 2000, "usr_cpu" : 10.0,
   "sys_cpu" : 40.0, "read" : { "total_ios" : 20000, "iops" : 10000.0,
-  "lat_ns" : { "percentile" : { "50.000000" : 52000, "99.000000" : 99000 } } } } ] }"#;
+  "lat_ns" : { "max" : 123456, "percentile" : { "50.000000" : 52000, "99.000000" : 99000 } } } } ] }"#;
 
     #[test]
     fn the_output_of_fio_is_understood() {
@@ -277,6 +283,7 @@ mod tests {
         assert_eq!(reads.cpu, CpuTime { user: ms(200), system: ms(800) });
         assert_eq!((reads.count, reads.iops), (20000, 10000.0));
         assert_eq!(reads.latencies_us, [(50.0, 52.0), (99.0, 99.0)]);
+        assert_eq!(reads.longest_us, 123.456);
     }
 
     #[test]

@@ -6,6 +6,9 @@ use std::time::Duration;
 use crate::exit::Failure;
 use crate::local::Node;
 
+/// What QEMU calls memory of a machine that it shares.
+const GUEST_MEMORY: &str = "memfd:memory-backend-memfd";
+
 /// The agent and the card of a node.
 pub(super) fn processes(node: &Node) -> Result<[u32; 2], Failure> {
     Ok([node.pid(), node.card()?.pid])
@@ -46,10 +49,20 @@ pub(super) fn fine_cpu_time(pids: &[u32]) -> Duration {
     pids.iter().filter_map(|pid| scheduled(*pid).or_else(|| Some(ticks(*pid)?.total()))).sum()
 }
 
-/// Resident memory of all these processes together, in bytes, without the content of drives in memory. What they share counts
-/// for each.
+/// Resident memory of all these processes together, in bytes, without the content of drives in memory and the memory of virtual
+/// machines. What they share counts for each.
 pub(super) fn resident_bytes(pids: &[u32]) -> u64 {
     pids.iter().filter_map(|pid| resident(*pid)).sum()
+}
+
+/// Page tables of these processes together, in bytes.
+pub(super) fn page_table_bytes(pids: &[u32]) -> u64 {
+    let of = |pid: &u32| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmPTE:"))?;
+        line.split_whitespace().next()?.parse::<u64>().ok()
+    };
+    pids.iter().filter_map(of).sum::<u64>() << 10
 }
 
 fn scheduled(pid: u32) -> Option<Duration> {
@@ -81,15 +94,17 @@ fn resident(pid: u32) -> Option<u64> {
     Some(resident_of(&fs::read_to_string(format!("/proc/{pid}/smaps")).ok()?))
 }
 
-/// Bytes of the mappings of `smaps`, but for a medium that is mapped.
+/// Bytes of the mappings of `smaps`, but for a medium or a virtual machine that is mapped.
 fn resident_of(smaps: &str) -> u64 {
-    let (mut kib, mut is_medium) = (0, false);
+    let (mut kib, mut is_foreign) = (0, false);
     for line in smaps.lines() {
         let mut words = line.split_whitespace();
         match words.next() {
-            Some("Rss:") if !is_medium => kib += words.next().and_then(|kib| kib.parse().ok()).unwrap_or(0),
+            Some("Rss:") if !is_foreign => kib += words.next().and_then(|kib| kib.parse().ok()).unwrap_or(0),
             // A mapping begins with its addresses.
-            Some(first) if !first.ends_with(':') => is_medium = line.contains(io::files::RAM_NAME),
+            Some(first) if !first.ends_with(':') => {
+                is_foreign = line.contains(io::files::RAM_NAME) || line.contains(GUEST_MEMORY);
+            }
             _ => {}
         }
     }
@@ -134,7 +149,8 @@ mod tests {
                 "7f00-7f01 rw-s 00000000 00:01 7   {name}\nSize:  99 kB\nRss:     {kib} kB\nVmFlags: rd\n"
             )
         };
-        let smaps = [line("[heap]", 8), line("/memfd:causeway-ram (deleted)", 65536), line("", 4)].concat();
+        let foreign = ["/memfd:causeway-ram (deleted)", "/memfd:memory-backend-memfd (deleted)"];
+        let smaps = [line("[heap]", 8), line(foreign[0], 65536), line(foreign[1], 777), line("", 4)].concat();
         assert_eq!(resident_of(&smaps), 12 << 10);
     }
 
