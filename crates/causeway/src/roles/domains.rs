@@ -58,6 +58,8 @@ struct Place {
     is_asked_for: bool,
     /// When it is to be plugged in, unless somebody has connected.
     plug_at: Option<Instant>,
+    /// The monitor has been told to plug it in, and has not answered.
+    is_plugging: bool,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -101,6 +103,7 @@ impl Domains {
                     trouble: None,
                     is_asked_for: false,
                     plug_at: None,
+                    is_plugging: false,
                 };
                 loans.push(match line {
                     Some(line) => place.loan(&line, insecure)?,
@@ -209,6 +212,7 @@ impl Domains {
                     let is_plugged = agent.has_guest(loan);
                     if let Some(monitor) = self.monitors[place.domain].as_ref().filter(|_| !is_plugged) {
                         monitor.order(Order::Plug { place: index, plug: place.plug() });
+                        place.is_plugging = true;
                     }
                 }
                 Phase::Leaving { since, surprised } => {
@@ -236,7 +240,9 @@ impl Domains {
         let first = self.first;
         match answer {
             Answer::Plugged { place } => {
-                info!(slot = %self.places[place].name, "plugged in");
+                let place = &mut self.places[place];
+                info!(slot = %place.name, "plugged in");
+                place.is_plugging = false;
             }
             Answer::Removed { place: index } => {
                 let place = &mut self.places[index];
@@ -249,6 +255,7 @@ impl Domains {
                 let place = &mut self.places[place];
                 warn!(slot = %place.name, "{why}");
                 place.trouble = Some(why);
+                place.is_plugging = false;
             }
         }
     }
@@ -366,6 +373,7 @@ impl Domains {
                 Phase::Returning { .. } => SlotState::Returning,
             },
             edge: format!("vfio-user:{}", place.slot.socket.display()),
+            plugging: !by_hand && (place.plug_at.is_some() || place.is_plugging),
             plug: by_hand.then(|| format!(r#"{{"execute":"device_add","arguments":{}}}"#, plug.argument())),
             unplug: by_hand.then(|| format!("info mtree -f, then device_del {}", plug.id)),
             trouble: place.trouble.clone(),

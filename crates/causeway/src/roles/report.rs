@@ -193,6 +193,13 @@ fn counters(view: &View<'_>) -> Counters {
             count("lost_writes", driver.lost.get());
             count("timed_out_requests", cells.server.counters.timeouts.get());
             count("stalled_clients", cells.server.counters.stalled.get());
+            let session = &cells.session.counters;
+            count("client_errors", session.errors.get());
+            count("client_protocol_errors", session.protocol_errors.get());
+            count("client_timeouts", session.timeouts.get());
+            count("dropped_writes", session.dropped_writes.get());
+            count("refused_maps", session.refused_maps.get());
+            count("stray_interrupts", session.stray_interrupts.get());
         }
     }
     counters.dropped_malformed += view.gauges().dropped_malformed.get();
