@@ -291,7 +291,12 @@ fn x_what_cannot_be_plugged_into_is_named() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(3), "{output:?}");
         assert!(said.contains(words) && said.contains("is not plugged in"), "{said}");
-        // It is attached, and can be plugged in by hand.
+        // It is attached, to one slot only, and can be plugged in by hand.
+        let other = if *name == "old" { "nobody" } else { "old" };
+        let twice = Host::attach(machine, other, &lender.lines[0]).unwrap().output().unwrap();
+        let said = String::from_utf8_lossy(&twice.stderr);
+        assert_eq!(twice.status.code(), Some(3), "{twice:?}");
+        assert!(said.contains("has nvme0 already") && said.contains(&format!("{name}/disk")), "{said}");
         assert!(output.stdout.starts_with(b"vfio-user:"), "{output:?}");
         assert_eq!(Client::connect(&Host::socket(machine, name)).register(0x8), Ok(0x0002_0000));
         let detached = Host::detach(machine, name).unwrap().output().unwrap();

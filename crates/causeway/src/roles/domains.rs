@@ -15,7 +15,7 @@ use node::Tenancy;
 use tracing::{info, warn};
 
 use super::monitor::{Answer, Monitor, Order};
-use super::{borrow, socket};
+use super::{borrow, lend, socket};
 use crate::cli::{IO_TIMEOUT_DEFAULT_S, SlotName};
 use crate::config::{Domain, Slot};
 use crate::control::{Response, SlotReport, SlotState};
@@ -282,6 +282,16 @@ impl Domains {
                 format!("the line has {} addresses, and this node {rails} rails", line.addresses().len());
             return Response::Refused { why };
         }
+        let group = lend::group(line.key().reveal());
+        let has_it =
+            |(at, other): (usize, &LoanSpec)| (!other.is_vacant() && other.group == group).then_some(at);
+        if let Some(at) = agent.view().spec().loans.iter().enumerate().find_map(has_it) {
+            let holder = at.checked_sub(self.first).and_then(|at| self.places.get(at));
+            let holder = holder.map_or("another loan".to_owned(), |holder| holder.name.to_string());
+            let why = format!("this node has {} already, in {holder}", line.function());
+            return Response::Refused { why };
+        }
+        let place = &mut self.places[index];
         place.is_asked_for = true;
         let attached = place
             .loan(&line, insecure)
