@@ -201,7 +201,7 @@ fn a_function_that_does_not_answer_is_an_error_of_its_port() {
     let log = bench.vm.kernel_log().unwrap();
     assert!(!log.iter().any(|message| message.text.contains("resetting controller")), "{log:?}");
     let counted = campaign::causeway::status(bench.world.left(), "host").unwrap();
-    assert!(campaign::causeway::number(&counted, "/counters/guest_timeouts").unwrap() > 0, "{counted}");
+    assert!(campaign::causeway::number(&counted, "/counters/client_timeouts").unwrap() > 0, "{counted}");
     bench.detach();
     bench.wait_no_drive();
     bench.end();

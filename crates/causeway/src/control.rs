@@ -72,6 +72,9 @@ pub struct SlotReport {
     pub state: SlotState,
     /// What the virtual machine connects to.
     pub edge: String,
+    /// Its virtual machine has not been told of it yet.
+    #[serde(default)]
+    pub plugging: bool,
     /// What plugs it in, where the node cannot.
     pub plug: Option<String>,
     /// What takes it out, where the node cannot.

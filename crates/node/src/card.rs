@@ -16,7 +16,7 @@ use link::{Channel, PathId, Refusal, Room, Tenancy};
 
 use crate::borrower::BorrowedDrive;
 use crate::cells::{Address, NodeCells};
-use crate::config::CardConfig;
+use crate::config::{CardConfig, LoanConfig};
 use crate::drive::Drive;
 use crate::lender::LentFunction;
 use crate::loan::{End, Loan};
@@ -209,7 +209,9 @@ impl<'m> Card<'m> {
             Err(FrameError::Version(_)) => return self.cells.gauges.dropped_version.add(1),
             Err(FrameError::Malformed) => return self.cells.gauges.dropped_malformed.add(1),
         };
-        let Some(index) = self.config.loans.iter().position(|loan| loan.group == header.group) else {
+        // A vacant place may still have the name of its last loan, which may have another place now.
+        let is_meant = |loan: &LoanConfig| loan.group == header.group && !loan.is_vacant();
+        let Some(index) = self.config.loans.iter().position(is_meant) else {
             return self.cells.gauges.dropped_unknown.add(1);
         };
         self.step_one(now, index, |card| {

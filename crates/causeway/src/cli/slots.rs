@@ -18,10 +18,14 @@ pub(super) fn attach(args: &AttachArgs, line: &Line) -> Result<(), Failure> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         match report.state {
-            SlotState::Attached => break,
+            SlotState::Attached if !report.plugging => break,
             SlotState::Vacant => {
                 let why = report.trouble.unwrap_or_else(|| "somebody has detached it".to_owned());
                 return Err(Failure::refused(format!("{}: {why}", args.slot)));
+            }
+            SlotState::Attached if Instant::now() > deadline => {
+                report.trouble = Some(format!("QEMU has not answered within {} s", PATIENCE.as_secs()));
+                break;
             }
             _ if Instant::now() > deadline => {
                 let function = line.function();
@@ -40,7 +44,15 @@ pub(super) fn attach(args: &AttachArgs, line: &Line) -> Result<(), Failure> {
     if let Some(typed) = report.plug {
         crate::cli::print(&format!("over QMP: {typed}\n"))?;
     }
-    Ok(())
+    match report.trouble {
+        Some(trouble) => {
+            let slot = &args.slot;
+            Err(Failure::refused(format!(
+                "the function is attached to {slot}, and is not plugged in: {trouble}"
+            )))
+        }
+        None => Ok(()),
+    }
 }
 
 pub(super) fn detach(args: &DetachArgs) -> Result<(), Failure> {

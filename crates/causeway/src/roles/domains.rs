@@ -15,7 +15,7 @@ use node::Tenancy;
 use tracing::{info, warn};
 
 use super::monitor::{Answer, Monitor, Order};
-use super::{borrow, socket};
+use super::{borrow, lend, socket};
 use crate::cli::{IO_TIMEOUT_DEFAULT_S, SlotName};
 use crate::config::{Domain, Slot};
 use crate::control::{Response, SlotReport, SlotState};
@@ -60,6 +60,8 @@ struct Place {
     is_asked_for: bool,
     /// When it is to be plugged in, unless somebody has connected.
     plug_at: Option<Instant>,
+    /// The monitor has been told to plug it in, and has not answered.
+    is_plugging: bool,
     /// Accesses without an answer that the guest has been told of, or is just being told of.
     told_timeouts: u64,
     is_telling: bool,
@@ -106,6 +108,7 @@ impl Domains {
                     trouble: None,
                     is_asked_for: false,
                     plug_at: None,
+                    is_plugging: false,
                     told_timeouts: 0,
                     is_telling: false,
                 };
@@ -225,6 +228,7 @@ impl Domains {
                     let is_plugged = agent.has_guest(loan);
                     if let Some(monitor) = self.monitors[place.domain].as_ref().filter(|_| !is_plugged) {
                         monitor.order(Order::Plug { place: index, plug: place.plug() });
+                        place.is_plugging = true;
                     }
                 }
                 Phase::Leaving { since, surprised } => {
@@ -275,7 +279,9 @@ impl Domains {
         let first = self.first;
         match answer {
             Answer::Plugged { place } => {
-                info!(slot = %self.places[place].name, "plugged in");
+                let place = &mut self.places[place];
+                info!(slot = %place.name, "plugged in");
+                place.is_plugging = false;
             }
             Answer::Removed { place: index } => {
                 let place = &mut self.places[index];
@@ -300,6 +306,7 @@ impl Domains {
                 let place = &mut self.places[place];
                 warn!(slot = %place.name, "{why}");
                 place.trouble = Some(why);
+                place.is_plugging = false;
             }
         }
     }
@@ -326,6 +333,16 @@ impl Domains {
                 format!("the line has {} addresses, and this node {rails} rails", line.addresses().len());
             return Response::Refused { why };
         }
+        let group = lend::group(line.key().reveal());
+        let has_it =
+            |(at, other): (usize, &LoanSpec)| (!other.is_vacant() && other.group == group).then_some(at);
+        if let Some(at) = agent.view().spec().loans.iter().enumerate().find_map(has_it) {
+            let holder = at.checked_sub(self.first).and_then(|at| self.places.get(at));
+            let holder = holder.map_or("another loan".to_owned(), |holder| holder.name.to_string());
+            let why = format!("this node has {} already, in {holder}", line.function());
+            return Response::Refused { why };
+        }
+        let place = &mut self.places[index];
         place.is_asked_for = true;
         let attached = place
             .loan(&line, insecure)
@@ -417,6 +434,7 @@ impl Domains {
                 Phase::Returning { .. } => SlotState::Returning,
             },
             edge: format!("vfio-user:{}", place.slot.socket.display()),
+            plugging: !by_hand && (place.plug_at.is_some() || place.is_plugging),
             plug: by_hand.then(|| format!(r#"{{"execute":"device_add","arguments":{}}}"#, plug.argument())),
             unplug: by_hand.then(|| format!("info mtree -f, then device_del {}", plug.id)),
             trouble: place.trouble.clone(),

@@ -193,13 +193,13 @@ fn counters(view: &View<'_>) -> Counters {
             count("lost_writes", driver.lost.get());
             count("timed_out_requests", cells.server.counters.timeouts.get());
             count("stalled_clients", cells.server.counters.stalled.get());
-            let slot = &cells.session.counters;
-            count("guest_errors", slot.errors.get());
-            count("guest_timeouts", slot.timeouts.get());
-            count("guest_protocol_errors", slot.protocol_errors.get());
-            count("dropped_guest_writes", slot.dropped_writes.get());
-            count("refused_maps", slot.refused_maps.get());
-            count("stray_interrupts", slot.stray_interrupts.get());
+            let session = &cells.session.counters;
+            count("client_errors", session.errors.get());
+            count("client_protocol_errors", session.protocol_errors.get());
+            count("client_timeouts", session.timeouts.get());
+            count("dropped_writes", session.dropped_writes.get());
+            count("refused_maps", session.refused_maps.get());
+            count("stray_interrupts", session.stray_interrupts.get());
         }
     }
     counters.dropped_malformed += view.gauges().dropped_malformed.get();

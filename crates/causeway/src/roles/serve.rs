@@ -114,6 +114,11 @@ impl Node {
                 "a node has at most {most} loans; start another node for the rest"
             )));
         }
+        if let Some(function) = stands_twice(&loans) {
+            return Err(Failure::usage(format!(
+                "{function} stands twice among what this node lends and borrows"
+            )));
+        }
         let signals = signals().map_err(|error| Failure::io("cannot watch for signals", &error))?;
         let spec = NodeSpec {
             name: name.to_string(),
@@ -367,6 +372,13 @@ fn shared_domain(node: u64, peer: u64) -> Option<String> {
         )),
         (false, false) => None,
     }
+}
+
+/// A function with two loans on this node: frames name a loan by its function, so that the second one would hear nothing.
+fn stands_twice(loans: &[LoanSpec]) -> Option<&str> {
+    let mut seen = BTreeSet::new();
+    let mut filled = loans.iter().filter(|loan| !loan.is_vacant());
+    filled.find(|loan| !seen.insert(loan.group)).map(|loan| loan.function.as_str())
 }
 
 fn signals() -> std::io::Result<UnixStream> {

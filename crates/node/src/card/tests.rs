@@ -218,6 +218,25 @@ fn a_place_is_used_again_by_another_loan() {
     }
 }
 
+/// What was in one place is in another now; the one that it has left still has its name.
+#[test]
+fn a_function_moves_to_another_place() {
+    let arena = Arena::default();
+    let lend = LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE };
+    let borrow = |peers: Vec<Address>| LoanRole::Borrow {
+        peers,
+        io_timeout: Duration::from_secs(60),
+        edge: BorrowEdge::Drive,
+    };
+    let mut moved = config(2, borrow(Vec::new()));
+    moved.loans.extend(config(2, borrow(vec![PEER])).loans);
+    let mut ends = [End::new(&arena, config(1, lend)), End::new(&arena, moved)];
+    let is_ready = |card: &Card<'_>, _: Instant| {
+        card.loans.len() == 1 || card.borrowed(1).is_some_and(|drive| drive.driver.is_ready())
+    };
+    assert!(run(&mut Instant::ZERO.clone(), &mut ends, Duration::from_secs(2), is_ready));
+}
+
 fn never(_: &Card<'_>, _: Instant) -> bool {
     false
 }

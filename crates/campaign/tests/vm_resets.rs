@@ -1,0 +1,190 @@
+//! T8: a function is reset under a guest that uses it: by FLR, by a reset of the bus above it, by a kernel that starts another
+//! one, and by a kernel that crashes. Each time the drive serves again, with its content, and neither node waits for anything.
+
+// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
+#![allow(clippy::unwrap_used)]
+
+use campaign::causeway::{Lender, STOP_TIMEOUT, Slot, number, status};
+use campaign::host::{guest_fio, guest_fio_verified};
+use campaign::process::poll_until;
+use campaign::world::{World, WorldConfig};
+use campaign::{scale, tools};
+use guest::{Builder, HotPlug, Job, Kit, Message, Vm};
+use std::path::Path;
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+const LONG: Duration = Duration::from_secs(120);
+/// Where drives have what outlives a reset: 2 MiB from here.
+const KEPT: &str = "bs=64k skip=1536 count=32";
+/// And where the guest writes: nothing else does.
+const LOAD: &str = "--filename=/dev/nvme0n1 --bs=4k --iodepth=32 --offset=64M --size=16M --verify_backlog=64 --time_based \
+                    --runtime=1000";
+
+/// A guest with a borrowed drive of 128 MiB.
+struct Bench {
+    vm: Vm,
+    slot: Slot,
+    lender: Lender,
+    world: World,
+}
+
+impl Bench {
+    fn start(
+        kit: &Kit,
+        name: &str,
+        make_image: impl FnOnce(&Path),
+        change: impl FnOnce(Builder) -> Builder,
+    ) -> Self {
+        let world = World::new(&WorldConfig::default()).unwrap();
+        let image = world.right().dir().join("disk.img");
+        make_image(&image);
+        std::fs::File::options().write(true).open(&image).unwrap().set_len(128 * MIB).unwrap();
+        let lender = Lender::start(world.right(), &[image.to_str().unwrap()], &[]).unwrap();
+        let slot = Slot::start_as(world.left(), "slot", &lender.lines[0], &[]).unwrap();
+        // The guest's driver is to find out soon what it waits for in vain.
+        let vm = Vm::builder(kit).name(name).kernel_arguments("nvme_core.io_timeout=5");
+        let mut vm = change(vm).device(&slot.device("v1", "rp1").to_string()).start().unwrap();
+        vm.wait_for(LONG, "ls /dev/nvme0n1").unwrap();
+        Self { vm, slot, lender, world }
+    }
+
+    /// Writes what is to outlive what follows; returns its sum.
+    fn keep(&mut self) -> String {
+        let write = "dd if=/dev/urandom of=/run/kept bs=64k count=32 2>/dev/null; \
+                     dd if=/run/kept of=/dev/nvme0n1 bs=64k seek=1536 oflag=direct conv=fsync 2>/dev/null; md5sum </run/kept";
+        self.vm.check(write).unwrap()
+    }
+
+    #[track_caller]
+    fn assert_kept(&mut self, kept: &str) {
+        let read = format!("dd if=/dev/nvme0n1 {KEPT} iflag=direct 2>/dev/null | md5sum");
+        assert_eq!(self.vm.check(&read).unwrap(), kept);
+    }
+
+    /// The guest writes and verifies until it is told to end.
+    fn load(&mut self) -> Job {
+        let job = self.vm.start(&format!("echo $$ >/run/fio; exec {}", guest_fio(LOAD))).unwrap();
+        self.wait_written(200);
+        job
+    }
+
+    /// Waits until the guest has written so many times more.
+    #[track_caller]
+    fn wait_written(&mut self, more: u64) {
+        let count = self.vm.check("awk '{ print $5 }' /sys/block/nvme0n1/stat").unwrap();
+        let goal = count.trim().parse::<u64>().unwrap() + more;
+        self.vm.wait_for(LONG, &format!("awk '$5 < {goal} {{ exit 1 }}' /sys/block/nvme0n1/stat")).unwrap();
+    }
+
+    #[track_caller]
+    fn end_load(&mut self, job: Job) {
+        // Asked to end, fio says what it has done.
+        self.vm.check("kill -INT $(cat /run/fio)").unwrap();
+        let output = self.vm.wait(job, LONG).unwrap();
+        println!("{} requests", guest_fio_verified(&output.text).unwrap());
+    }
+
+    #[track_caller]
+    fn assert_no_trouble(&mut self) {
+        assert_eq!(self.vm.kernel_trouble().unwrap(), Vec::<Message>::new());
+    }
+
+    /// With a guest that wants nothing, nothing is under way on either side.
+    fn assert_idle(&self) {
+        for (machine, name) in [(self.world.left(), "slot"), (self.world.right(), "lender")] {
+            poll_until(&format!("{name} to have nothing in flight"), LONG, || {
+                Ok((number(&status(machine, name)?, "/streams/0/in_flight")? == 0).then_some(()))
+            })
+            .unwrap();
+        }
+    }
+
+    fn denied(&self) -> u64 {
+        number(&status(self.world.left(), "slot").unwrap(), "/counters/denied_accesses").unwrap()
+    }
+
+    fn end(self) {
+        let Self { vm, mut slot, mut lender, world } = self;
+        vm.shutdown().unwrap();
+        assert_eq!(slot.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", slot.process.tail());
+        let status = status(world.right(), "lender").unwrap();
+        assert!(status["devices"][0]["lent_to"].is_null(), "{status}");
+        assert_eq!(lender.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", lender.process.tail());
+    }
+}
+
+/// The kernel resets the function as administrators do, beneath its own driver.
+fn reset_by(bench: &mut Bench, method: &str, rounds: u32) {
+    let kept = bench.keep();
+    let device = bench.vm.check("readlink -f /sys/class/nvme/nvme0/device").unwrap();
+    let device = device.trim();
+    bench.vm.check(&format!("echo {method} >{device}/reset_method && cat {device}/reset_method")).unwrap();
+    let job = bench.load();
+    for _ in 0..rounds {
+        bench.vm.check(&format!("echo 1 >{device}/reset")).unwrap();
+        bench.wait_written(200);
+        assert!(!bench.vm.has_ended(&job).unwrap());
+    }
+    bench.end_load(job);
+    bench.assert_kept(&kept);
+    bench.assert_no_trouble();
+    bench.assert_idle();
+    assert_eq!(bench.denied(), 0, "nothing of the function outlives its reset");
+}
+
+#[test]
+fn t8_flr_and_bus_reset_under_load() {
+    let _exclusive = scale::exclusive();
+    let Some(kit) = guest::kit() else { return };
+    let empty = |image: &Path| tools::empty_image(image, MIB).unwrap();
+    // Only so may a bus below a root port be reset.
+    let mut bench = Bench::start(&kit, "resets", empty, |vm| vm.hot_plug(HotPlug::Pciehp));
+    let rounds = scale::kills_of(3, 100);
+    reset_by(&mut bench, "flr", rounds);
+    reset_by(&mut bench, "bus", rounds);
+    bench.end();
+}
+
+/// The guest starts another kernel, from the borrowed drive, while it writes there: in order, where its driver disables the
+/// controller before, and after a crash, where nobody does.
+#[test]
+fn t8_a_kernel_starts_another_one_under_load() {
+    let _exclusive = scale::exclusive();
+    let Some(kit) = guest::kit() else { return };
+    let bootable = |image: &Path| kit.make_bootable(image).unwrap();
+    let modules = ["nvme", "vfat", "nls_cp437", "nls_ascii"];
+    let mut bench = Bench::start(&kit, "kexec", bootable, |vm| {
+        vm.modules(&modules)
+            .memory_mib(768)
+            .kernel_arguments("nvme_core.io_timeout=5 crashkernel=192M")
+            .resets()
+    });
+    bench.vm.check("mkdir /run/boot && mount -t vfat -o ro /dev/nvme0n1p1 /run/boot").unwrap();
+    bench.vm.check("cp /run/boot/vmlinuz /run/boot/initramfs /run && umount /run/boot").unwrap();
+    let load = "kexec $MODE /run/vmlinuz --initrd=/run/initramfs --append=\"console=ttyS0 panic=-1 cryptomgr.notests \
+                guest.modules=nvme nvme_core.io_timeout=5 reset_devices\"";
+    for (mode, jump) in [("-l", "kexec -e"), ("-p", "echo c >/proc/sysrq-trigger")] {
+        if mode == "-p" {
+            // The small system that was started before has no fio, and none of the memory that a crash needs.
+            bench.vm.qmp().execute("system_reset", serde_json::json!({})).unwrap();
+            bench.vm.wait_ready().unwrap();
+            bench.vm.wait_for(LONG, "ls /dev/nvme0n1").unwrap();
+            bench.vm.check("mkdir /run/boot && mount -t vfat -o ro /dev/nvme0n1p1 /run/boot").unwrap();
+            bench.vm.check("cp /run/boot/vmlinuz /run/boot/initramfs /run && umount /run/boot").unwrap();
+        }
+        bench.vm.check(&load.replace("$MODE", mode)).unwrap();
+        let kept = bench.keep();
+        bench.load();
+        bench.vm.start(jump).unwrap();
+        bench.vm.wait_ready().unwrap();
+        bench.vm.wait_for(LONG, "ls /dev/nvme0n1").unwrap();
+        assert!(bench.vm.check("cat /proc/cmdline").unwrap().contains("reset_devices"), "{jump}");
+        bench.assert_kept(&kept);
+        let again = bench.keep();
+        bench.assert_kept(&again);
+        bench.assert_no_trouble();
+        bench.assert_idle();
+    }
+    bench.end();
+}
