@@ -34,7 +34,16 @@ impl Kit {
         let path = |printed: String| PathBuf::from(printed.trim_end());
         let folder = path(scripts.run("fetch.sh", &["--where"])?);
         let initramfs = path(scripts.run::<&str>("initramfs.sh", &[])?);
-        Ok(Self { folder, initramfs })
+        let kit = Self { folder, initramfs };
+        for file in [kit.program("qemu-system-x86_64"), kit.kernel()] {
+            if !file.is_file() {
+                let (file, folder) = (file.display(), kit.folder.display());
+                return Err(Error::Missing(format!(
+                    "{file} is missing; remove {folder}, and it is fetched again"
+                )));
+            }
+        }
+        Ok(kit)
     }
 
     /// A program that was fetched: `qemu-system-x86_64`, `mke2fs` and so on.

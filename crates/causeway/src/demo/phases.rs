@@ -1,14 +1,12 @@
-//! What is done to the two nodes, phase by phase, while the workload runs.
+//! What is done to the two nodes, phase by phase, while the load runs.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::load::Load;
 use super::random::Random;
 use super::report::{Mark, MarkKind, Phase};
 use super::show::Show;
-use super::tally::Recorder;
-use super::workload::Workload;
 use crate::control::Impairment;
 use crate::exit::Failure;
 use crate::local::{Halt, Interrupt, Node};
@@ -30,7 +28,7 @@ const FIVE_PERCENT_PPM: u32 = 50_000;
 const RAIL_BACK_MAX: Duration = Duration::from_secs(20);
 /// Time until I/O must go on after a kill, and the node must name its new card. Requests fail before that.
 const RECOVERY_MAX: Duration = Duration::from_secs(40);
-/// How often the phases look at interrupts, the workload and the progress bar.
+/// How often the phases look at interrupts, the load and the progress bar.
 const TICK: Duration = Duration::from_millis(40);
 /// How often both nodes are asked for their counters.
 const SAMPLE: Duration = Duration::from_millis(400);
@@ -43,16 +41,14 @@ pub(super) const PLANNED: Duration = Duration::from_millis(
         + 2 * KILLS as u64 * (BETWEEN_KILLS.as_millis() as u64 + BETWEEN_KILLS_RANDOM_US / 2000),
 );
 
-/// The nodes, the workload, and what was seen so far.
+/// The nodes, the load, and what was seen so far.
 pub(super) struct Stage<'a> {
     /// Lends the image.
     pub lender: &'a Node,
-    /// Serves it to the workload.
+    /// Serves it to the load.
     pub borrower: &'a Node,
     /// Reads and writes.
-    pub workload: &'a Workload,
-    /// What the workload counts.
-    pub recorder: Arc<Recorder>,
+    pub load: &'a mut dyn Load,
     /// Whether somebody wants it to end.
     pub interrupt: &'a Interrupt,
     /// What is shown meanwhile.
@@ -87,7 +83,7 @@ impl<'a> Stage<'a> {
     /// A stage before its first phase.
     pub(super) fn new(
         (lender, borrower): (&'a Node, &'a Node),
-        (workload, recorder): (&'a Workload, Arc<Recorder>),
+        load: &'a mut dyn Load,
         interrupt: &'a Interrupt,
         show: &'a mut Show,
         seed: u64,
@@ -95,8 +91,7 @@ impl<'a> Stage<'a> {
         Self {
             lender,
             borrower,
-            workload,
-            recorder,
+            load,
             interrupt,
             show,
             phases: Vec::new(),
@@ -126,6 +121,8 @@ impl<'a> Stage<'a> {
         body: impl FnOnce(&mut Self) -> Result<(), Halt>,
     ) -> Result<(), Halt> {
         self.current = name;
+        self.show.doing(name);
+        self.load.begin()?;
         let start_s = self.now_s();
         let result = body(self);
         if result.is_err() {
@@ -133,7 +130,7 @@ impl<'a> Stage<'a> {
         }
         // A phase that failed still counts: with what it has.
         let sampled = self.sample();
-        let tally = self.recorder.take(Instant::now());
+        let tally = self.load.end();
         let notes = std::mem::take(&mut self.notes);
         let seconds =
             |durations: &[Duration]| durations.iter().map(Duration::as_secs_f64).collect::<Vec<_>>();
@@ -234,7 +231,7 @@ impl<'a> Stage<'a> {
             self.hold(BETWEEN_KILLS + random)?;
             let card = node.card()?;
             node.kill_card(&card)?;
-            self.recorder.killed(Instant::now());
+            self.load.killed(Instant::now());
             self.notes.killed_pids.push(card.pid);
             self.mark(MarkKind::Kill, format!("card {} of the {} killed", card.pid, node.role()));
             self.recovered(node, card.pid)?;
@@ -254,7 +251,7 @@ impl<'a> Stage<'a> {
             }
             false => Ok(()),
         };
-        while self.recorder.is_recovering() {
+        while self.load.is_recovering()? {
             self.check()?;
             in_time("no I/O completed")?;
             std::thread::sleep(RECOVERY_POLL);
@@ -279,7 +276,8 @@ impl<'a> Stage<'a> {
             if now >= self.next_sample {
                 self.sample()?;
             }
-            self.show.tick(self.current, now - self.recorder.origin(), &self.phases, &self.recorder.peek());
+            let elapsed = now.saturating_duration_since(self.load.origin());
+            self.show.tick(self.current, elapsed, &self.phases, &self.load.so_far());
             match end.checked_duration_since(now) {
                 Some(rest) if !rest.is_zero() => std::thread::sleep(rest.min(TICK)),
                 _ => return Ok(()),
@@ -287,13 +285,9 @@ impl<'a> Stage<'a> {
         }
     }
 
-    fn check(&self) -> Result<(), Halt> {
+    fn check(&mut self) -> Result<(), Halt> {
         self.interrupt.check()?;
-        match self.workload.is_running() {
-            true => Ok(()),
-            // Its own error says why; it is known when it is stopped.
-            false => Err(Failure::failed("the verifying client could not go on").into()),
-        }
+        Ok(self.load.check()?)
     }
 
     fn sample(&mut self) -> Result<(), Failure> {
@@ -326,7 +320,7 @@ impl<'a> Stage<'a> {
     }
 
     fn now_s(&self) -> f64 {
-        self.recorder.origin().elapsed().as_secs_f64()
+        self.load.origin().elapsed().as_secs_f64()
     }
 }
 
