@@ -21,7 +21,7 @@ cat >"$work/grub.cfg" <<-'END'
 	serial --unit=0 --speed=115200
 	terminal_output serial
 	search --file --set=root /vmlinuz
-	linux /vmlinuz console=ttyS0 panic=-1 cryptomgr.notests guest.modules=nvme
+	linux /vmlinuz console=ttyS0 panic=-1 cryptomgr.notests no_timer_check guest.modules=nvme
 	initrd /initramfs
 	boot
 	END

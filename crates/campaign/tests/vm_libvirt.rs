@@ -14,7 +14,7 @@ use guest::{Kit, Message, Shell, parse_kernel_log};
 use std::cell::RefCell;
 use std::fs::{File, Permissions};
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -24,6 +24,8 @@ const MIB: u64 = 1 << 20;
 const LONG: Duration = Duration::from_secs(120);
 /// Where the kit is seen by QEMU, which may not enter the home of whoever fetched it.
 const KIT: &str = "/run/kit";
+/// Where the examples have their sockets.
+const FOLDER: &str = "/var/lib/libvirt/causeway";
 /// What Debian gives QEMU's user; without root there are no other numbers than 0.
 const USER: &str = "libvirt-qemu";
 const USER_ID: u32 = 64055;
@@ -117,7 +119,7 @@ fn prepare(machine: &Machine, kit: &Kit) {
          mount --bind passwd /etc/passwd; mount --bind group /etc/group
          [ ! -e /dev/kvm ] || mount --bind nothing /dev/kvm
          mkdir {KIT}; mount --bind '{kit}' {KIT}
-         install -d -o {USER} -g {USER} -m 0750 /var/lib/libvirt/causeway"
+         install -d -o {USER} -g {USER} -m 0750 {FOLDER}"
     );
     let mut command = machine.command("sh");
     command.args(["-c", &script]);
@@ -200,7 +202,9 @@ fn wait_for(shell: &mut Shell, command: &str) {
 #[track_caller]
 fn write_and_compare(shell: &mut Shell, drive: &str, image: &Path, mib: u64) {
     let last = mib - 1;
-    check(shell, &format!("dd if=/dev/urandom of={drive} bs=1M seek={last} count=1 conv=fsync"));
+    // No random numbers: a guest without a source of them waits for seconds.
+    let text = format!("yes {drive}{} | head -c {MIB}", std::process::id());
+    check(shell, &format!("{text} | dd of={drive} bs=1M seek={last} iflag=fullblock conv=fsync"));
     let read = check(shell, &format!("dd if={drive} bs=1M skip={last} iflag=direct 2>/dev/null | sha256sum"));
     let bytes = std::fs::read(image).unwrap();
     assert_eq!(bytes.len() as u64, mib * MIB);
@@ -212,8 +216,7 @@ fn write_and_compare(shell: &mut Shell, drive: &str, image: &Path, mib: u64) {
 /// What `qemu-args` prints for the two sockets is what libvirt starts QEMU with.
 #[track_caller]
 fn printed_element_is_taken(libvirt: &mut Libvirt, machine: &Machine) {
-    let [socket, qmp] =
-        ["vm1-root.sock", "vm1-qmp.sock"].map(|name| format!("/var/lib/libvirt/causeway/{name}"));
+    let [socket, qmp] = ["vm1-root.sock", "vm1-qmp.sock"].map(|name| format!("{FOLDER}/{name}"));
     let printed = causeway(machine, &["qemu-args", &socket, "--libvirt", "--qmp", &qmp]);
     assert!(printed.status.success(), "{printed:?}");
     let text = std::fs::read_to_string(domain(machine)).unwrap();
@@ -223,6 +226,7 @@ fn printed_element_is_taken(libvirt: &mut Libvirt, machine: &Machine) {
     let other = before.replace("<name>vm1<", "<name>vm2<");
     let path = machine.dir().join("printed.xml");
     std::fs::write(&path, format!("{other}{}</domain>", String::from_utf8(printed.stdout).unwrap())).unwrap();
+    libvirt.check(&format!("define --validate {}", path.display()), "'vm2' defined");
     let said = libvirt.run(&format!("domxml-to-native qemu-argv --xml {}", path.display()));
     for part in
         [&format!("unix:{qmp},server=on,wait=off"), "\"driver\":\"vfio-user-pci\"", &socket, "\"share\":true"]
@@ -231,6 +235,22 @@ fn printed_element_is_taken(libvirt: &mut Libvirt, machine: &Machine) {
     }
     let port = r#"{"chassis":101,"driver":"pcie-root-port","id":"causeway-port1","slot":1}"#;
     assert!(said.contains(port), "{said}");
+    libvirt.check("undefine vm2", "'vm2' has been undefined");
+}
+
+/// Memory as libvirt makes it unless told otherwise: the machine starts, and the node says why it finds no drive.
+#[track_caller]
+fn memory_that_is_not_shared_is_named(libvirt: &mut Libvirt, machine: &Machine, node: &mut Process) {
+    let text = std::fs::read_to_string(domain(machine)).unwrap().replace("<name>vm1<", "<name>vm3<");
+    let (before, rest) = text.split_once("<memoryBacking>").unwrap();
+    let (_, after) = rest.split_once("</memoryBacking>").unwrap();
+    let path = machine.dir().join("private.xml");
+    std::fs::write(&path, [before, after].concat()).unwrap();
+    libvirt.check(&format!("define {}", path.display()), "'vm3' defined");
+    libvirt.check("start vm3", "'vm3' started");
+    node.wait_log("what is missing", LONG, |line| line.contains("<access mode='shared'/>")).unwrap();
+    libvirt.check("destroy vm3", "'vm3' destroyed");
+    libvirt.check("undefine vm3", "'vm3' has been undefined");
 }
 
 #[test]
@@ -253,8 +273,10 @@ fn w1_libvirt_runs_the_machine_of_the_example() {
     let listener = UnixListener::bind(&path).unwrap();
     std::fs::set_permissions(&path, Permissions::from_mode(0o777)).unwrap();
 
-    libvirt.check(&format!("define {}", domain(machine).display()), "'vm1' defined");
+    libvirt.check(&format!("define --validate {}", domain(machine).display()), "'vm1' defined");
     libvirt.check("start vm1", "'vm1' started");
+    let owner = |name| std::fs::metadata(inside(machine, &Path::new(FOLDER).join(name))).unwrap().uid();
+    assert_eq!(owner("vm1-qmp.sock"), owner("."), "QEMU has made it, as its user");
     let mut shell = accept(&listener, machine);
     libvirt.check("dominfo vm1", "tainted: custom configuration parameters");
     write_and_compare(&mut shell, "/dev/nvme0n1", &root, 64);
@@ -267,18 +289,16 @@ fn w1_libvirt_runs_the_machine_of_the_example() {
     assert!(detached.status.success(), "{detached:?}\n{}", node.tail());
     wait_for(&mut shell, "[ ! -e /dev/nvme1n1 ]");
 
-    // Off and on again: the drive is still there, and takes the new machine.
-    libvirt.check("destroy vm1", "'vm1' destroyed");
-    libvirt.check("start vm1", "'vm1' started");
-    let mut shell = accept(&listener, machine);
-    write_and_compare(&mut shell, "/dev/nvme0n1", &root, 64);
-
     let messages = parse_kernel_log(&check(&mut shell, "dmesg -r"));
     let trouble: Vec<&Message> = messages.iter().filter(|message| message.is_trouble()).collect();
     assert!(trouble.is_empty(), "{trouble:?}");
     printed_element_is_taken(&mut libvirt, machine);
+    // Off and on again: QEMU does not start without a drive that greets it.
+    libvirt.check("destroy vm1", "'vm1' destroyed");
+    libvirt.check("start vm1", "'vm1' started");
     libvirt.check("destroy vm1", "'vm1' destroyed");
     libvirt.check("undefine vm1", "'vm1' has been undefined");
+    memory_that_is_not_shared_is_named(&mut libvirt, machine, &mut node);
     libvirt.end();
     assert_eq!(node.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", node.tail());
     assert_eq!(lender.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", lender.process.tail());

@@ -260,7 +260,8 @@ impl Place {
                 function,
                 pid = client.pid,
                 "the memory of this virtual machine is not shared, so no borrowed drive can reach it: give it \
-                 -object memory-backend-memfd,...,share=on (`causeway qemu-args` prints all of it)"
+                 -object memory-backend-memfd,...,share=on (`causeway qemu-args` prints all of it), or in libvirt \
+                 <memoryBacking> <source type='memfd'/> <access mode='shared'/> </memoryBacking>"
             );
         }
         is_private
