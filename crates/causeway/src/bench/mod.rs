@@ -217,6 +217,7 @@ impl Bench {
         if matches!(what, GuestCase::Memory | GuestCase::MapTime) {
             self.stop_guest()?;
         }
+        let mut version = guests::version(&kit);
         let rounds = match what {
             GuestCase::Memory => match Memory::start(&kit, &self.scratch, &self.interrupt)? {
                 Ok(mut sets) => {
@@ -241,13 +242,14 @@ impl Bench {
                     },
                 };
                 let rounds = self.repeat(case, || guest.round(what))?;
+                version = guest.peer_version(&kit, what);
                 // One that has failed is not used again.
                 self.guest = Some(guest);
                 rounds
             }
         };
         let (ours, theirs) = rounds.into_iter().unzip();
-        let peer = Peer::new(what.peer(), guests::versions(&kit), theirs);
+        let peer = Peer::new(what.peer(), version, theirs);
         Ok(CaseReport::measured(case, ours, Some(peer)))
     }
 

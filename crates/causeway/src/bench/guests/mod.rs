@@ -13,6 +13,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use guest::{Kit, Vm};
+use rustix::fs::{Mode, OFlags};
 use serde_json::{Value, json};
 
 pub(super) use self::growth::{MapTimes, Memory};
@@ -41,11 +42,21 @@ pub(super) fn kit() -> Result<Kit, String> {
     Kit::find().map_err(|error| error.to_string())
 }
 
-/// The version of the kit's QEMU and of the fio in its guests.
-pub(super) fn versions(kit: &Kit) -> String {
+/// The version of the kit's QEMU.
+pub(super) fn version(kit: &Kit) -> String {
     let qemu = kit.program("qemu-system-x86_64");
     let version = qemu.to_str().and_then(peer::version).unwrap_or_default();
-    version.trim_start_matches("QEMU emulator version").trim().to_owned()
+    let version = version.trim_start_matches("QEMU emulator version").trim();
+    version.split_once(' ').map_or(version, |(number, _)| number).to_owned()
+}
+
+/// How QEMU drives an image fastest, of what was tried (docs/bench.md); before Linux 6.6 files in memory have no direct I/O.
+fn own_options(image: &Path) -> &'static str {
+    let flags = OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC;
+    match rustix::fs::open(image, flags, Mode::empty()) {
+        Ok(_) => "cache=none,aio=native",
+        Err(_) => "cache=writeback,aio=threads",
+    }
 }
 
 /// A lender and a borrower with a slot.
@@ -81,6 +92,8 @@ pub(super) struct Guest {
     /// Names of block devices.
     borrowed_drive: String,
     own_drive: String,
+    /// How QEMU drives the image.
+    own_options: &'static str,
     /// Folders of functions in sysfs.
     borrowed_function: String,
     local_function: String,
@@ -99,13 +112,13 @@ impl Guest {
     ) -> Result<Self, Halt> {
         let scratch = Scratch::create_in(scratch.path(), "guest")?;
         let nodes = Nodes::start(image, &scratch, interrupt)?;
+        let own_options = own_options(image);
         let local_socket = scratch.join("local.sock");
         let local_device = LocalDevice::start(&local_socket)?;
         let vm = Vm::builder(kit).name("bench").root_ports(3).kernel_arguments(KERNEL_ARGUMENTS);
         let vm = vm
             .device(&slot_device("borrowed", "rp1", &nodes.socket).to_string())
-            // As fast as it can be had: see docs/bench.md.
-            .drive_with("own", image, ",file.locking=off,cache=writeback,aio=threads")
+            .drive_with("own", image, &format!(",file.locking=off,{own_options}"))
             .device(&format!("nvme,serial={PEER_SERIAL},drive=own,bus=rp2"))
             .device(&slot_device("local", "rp3", &local_socket).to_string());
         let mut vm = vm.start().map_err(|error| halt(error, interrupt))?;
@@ -126,6 +139,7 @@ impl Guest {
             local_device,
             borrowed_drive,
             own_drive,
+            own_options,
             borrowed_function: format!("/sys/class/nvme/{borrowed}/device"),
             local_function: local,
             rounds: 0,
@@ -150,6 +164,14 @@ impl Guest {
             Ok(Round { core_to_core_ns: super::mean(before, round_trip_ns()), ..measured })
         };
         super::in_turns(round, self, |guest| side(guest, true), |guest| side(guest, false))
+    }
+
+    /// What a case is compared with, in words.
+    pub(super) fn peer_version(&self, kit: &Kit, case: GuestCase) -> String {
+        match case {
+            GuestCase::Traffic(_) => format!("{}, {}", version(kit), self.own_options),
+            _ => version(kit),
+        }
     }
 
     /// The guest powers off, and both nodes end in order. Nothing may be wrong with it: its kernel's log says so.
