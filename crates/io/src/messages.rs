@@ -93,6 +93,28 @@ pub(crate) enum ToAgent {
     Vacant { loan: usize },
 }
 
+impl ToAgent {
+    /// The place that it is about, if it is about one.
+    pub(crate) fn loan(&self) -> Option<usize> {
+        match *self {
+            Self::Running | Self::Persist { .. } => None,
+            Self::Ready { loan }
+            | Self::Refused { loan, .. }
+            | Self::Met { loan, .. }
+            | Self::Nonsense { loan }
+            | Self::Tenant { loan, .. }
+            | Self::Overtaken { loan }
+            | Self::GivenBack { loan, .. }
+            | Self::Disconnected { loan, .. }
+            | Self::LoadEnded { loan, .. }
+            | Self::Take { loan, .. }
+            | Self::Release { loan, .. }
+            | Self::Unusable { loan, .. }
+            | Self::Vacant { loan } => Some(loan),
+        }
+    }
+}
+
 /// Bytes, in hexadecimal where they are text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hex(pub(crate) Vec<u8>);

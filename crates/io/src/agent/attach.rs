@@ -43,7 +43,10 @@ impl Agent {
             generation = self.record.generation,
             "the card is replaced by one that knows the new loan"
         );
-        self.card.as_ref().map_or(Ok(()), |card| card.child.kill())
+        self.card.as_mut().map_or(Ok(()), |card| {
+            card.outdated.insert(loan);
+            card.child.kill()
+        })
     }
 
     /// Has what `loan` borrows given back: [`super::AgentEvent::GivenBack`] follows when its lender has heard of it, and the place is

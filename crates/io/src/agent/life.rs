@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -57,6 +58,9 @@ pub(super) struct LiveCard {
     pub(super) child: Child,
     pub(super) messages: OwnedFd,
     pub(super) outbox: Outbox<ToCard>,
+    /// Places that were given to other loans since it was started. It is to end, and what it still says of them is of the loans
+    /// before.
+    pub(super) outdated: BTreeSet<usize>,
     started: Instant,
 }
 
@@ -127,7 +131,8 @@ impl Agent {
             outbox.push(ToCard::ShutDown);
         }
         self.returning.iter().for_each(|&loan| outbox.push(ToCard::GiveBack { loan }));
-        let card = LiveCard { child, messages: ours, outbox, started: Instant::now() };
+        let card =
+            LiveCard { child, messages: ours, outbox, outdated: BTreeSet::new(), started: Instant::now() };
         let card = self.card.insert(card);
         self.waiter.register(card.child.as_fd(), token::CARD, Interest::READ)?;
         self.waiter.register(card.messages.as_fd(), token::MESSAGES, Interest::READ)?;

@@ -472,6 +472,10 @@ impl Agent {
 
     fn take_messages(&mut self, events: &mut Vec<AgentEvent>) {
         while let Some((message, _)) = self.card.as_ref().and_then(|card| next_message(&card.messages)) {
+            let about = message.loan().zip(self.card.as_ref());
+            if about.is_some_and(|(loan, card)| card.outdated.contains(&loan)) {
+                continue;
+            }
             match message {
                 ToAgent::Running => {
                     self.record.running = true;

@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
+mod attach;
 mod cases;
 mod client;
 mod disk;
@@ -19,7 +20,8 @@ const WITHOUT_RING: &str = "--without-ring";
 
 type Case = (&'static str, fn());
 
-const CASES: [Case; 16] = [
+const CASES: [Case; 17] = [
+    ("attach_forgets_what_an_earlier_card_says", attach::forgets_what_an_earlier_card_says),
     ("disk_through_the_ring", cases::disk_through_the_ring),
     ("disk_through_threads", || without_ring("disk_through_threads")),
     ("full_disk_through_the_ring", cases::full_disk_through_the_ring),

@@ -124,6 +124,12 @@ fn borrower(to: SocketAddr, edge: Edge, shared_memory: bool) -> Node {
     Node::start(spec("borrower", borrower_id(), bind(0), end, life))
 }
 
+/// A node with one place for a loan, which is vacant.
+pub(crate) fn vacant(edge: Edge) -> NodeSpec {
+    let end = LoanEnd::Borrow { peers: Vec::new(), edge, io_timeout: PATIENCE };
+    spec("borrower", borrower_id(), bind(0), end, Life::default())
+}
+
 fn bind(port: u16) -> RailSocket {
     RailSocket::bind(([127, 0, 0, 1], port).into(), &RailOptions::default()).unwrap()
 }
