@@ -275,6 +275,10 @@ pub struct DemoArgs {
     /// apt, 215 MB, as a user and without installing anything
     #[arg(long)]
     pub vm: bool,
+    /// How long the phases are, in percent of what they are for people (for tests)
+    #[arg(long, value_name = "PERCENT", default_value_t = 100, hide = true)]
+    #[arg(value_parser = clap::value_parser!(u8).range(10..=100))]
+    pub pace: u8,
     /// Seed of everything random, decimal or 0x... [default: chosen, and shown]
     #[arg(long, value_name = "N", value_parser = values::seed)]
     pub seed: Option<u64>,

@@ -33,17 +33,17 @@ impl Kit {
     fn of(scripts: &Scripts) -> Result<Self, Error> {
         let path = |printed: String| PathBuf::from(printed.trim_end());
         let folder = path(scripts.run("fetch.sh", &["--where"])?);
-        let initramfs = path(scripts.run::<&str>("initramfs.sh", &[])?);
-        let kit = Self { folder, initramfs };
-        for file in [kit.program("qemu-system-x86_64"), kit.kernel()] {
-            if !file.is_file() {
-                let (file, folder) = (file.display(), kit.folder.display());
+        scripts.run("fetch.sh", &["--check"])?;
+        for name in ["bin/qemu-system-x86_64", "kernel/vmlinuz", "root/usr/bin/busybox"] {
+            if !folder.join(name).is_file() {
+                let folder = folder.display();
                 return Err(Error::Missing(format!(
-                    "{file} is missing; remove {folder}, and it is fetched again"
+                    "{folder}/{name} is missing; remove that folder, and all is fetched again"
                 )));
             }
         }
-        Ok(kit)
+        let initramfs = path(scripts.run::<&str>("initramfs.sh", &[])?);
+        Ok(Self { folder, initramfs })
     }
 
     /// A program that was fetched: `qemu-system-x86_64`, `mke2fs` and so on.

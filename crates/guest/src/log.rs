@@ -6,10 +6,6 @@ const ERROR: u8 = 3;
 /// `KERN_WARNING`.
 const WARNING: u8 = 4;
 
-/// Errors that say nothing of what a machine was given: a virtual processor that the host has not let run while the kernel
-/// counted its timer's ticks. The kernel then takes the other way to its interrupt, and goes on.
-const OF_A_BUSY_HOST: [&str; 1] = ["..MP-BIOS bug: 8254 timer not connected to IO-APIC"];
-
 /// One message of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
@@ -25,9 +21,6 @@ impl Message {
         const WORDS: [&str; 7] =
             ["timeout", "timed out", "I/O error", "resetting controller", "will reset", "Call Trace", "BUG:"];
         let text = &self.text;
-        if OF_A_BUSY_HOST.iter().any(|end| text.ends_with(end)) {
-            return false;
-        }
         self.level <= ERROR || self.level == WARNING && WORDS.iter().any(|word| text.contains(word))
     }
 }
@@ -75,7 +68,5 @@ mod tests {
         ));
         assert!(!is_trouble(4, "nvme nvme0: Ignoring bogus Namespace Identifiers"));
         assert!(!is_trouble(6, "clocksource: timeout"));
-        assert!(!is_trouble(3, "[    0.024000] ..MP-BIOS bug: 8254 timer not connected to IO-APIC"));
-        assert!(is_trouble(3, "[    0.024000] ..MP-BIOS bug: 8254 timer not connected to IO-APIC\nmore"));
     }
 }

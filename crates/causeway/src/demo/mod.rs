@@ -105,7 +105,7 @@ impl Demo {
             Some(kit) => Box::new(Machine::start(&kit, &socket, &image, seed, &self.show, &self.interrupt)?),
         };
 
-        self.phases(&lender, &borrower, &mut *load);
+        self.phases((&lender, &borrower), &mut *load, args.pace);
         let model = self.finish(load);
         for node in [borrower, lender] {
             self.show.doing(&format!("stopping the {}", node.role()));
@@ -118,9 +118,9 @@ impl Demo {
         Ok(())
     }
 
-    fn phases(&mut self, lender: &Node, borrower: &Node, load: &mut dyn Load) {
-        let mut stage =
-            Stage::new((lender, borrower), load, &self.interrupt, &mut self.show, self.report.seed);
+    fn phases(&mut self, nodes: (&Node, &Node), load: &mut dyn Load, pace: u8) {
+        let chosen = (self.report.seed, pace);
+        let mut stage = Stage::new(nodes, load, &self.interrupt, &mut self.show, chosen);
         let result = stage.run();
         (self.report.phases, self.report.events) = (stage.phases, stage.marks);
         match result {

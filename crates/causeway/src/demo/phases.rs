@@ -17,6 +17,8 @@ const UP: &str = "up";
 const QUIET: Duration = Duration::from_secs(5);
 const LOSS: Duration = Duration::from_secs(7);
 const CUT: Duration = Duration::from_secs(4);
+/// A rail is given up after less, on any machine; a hasty demo waits so long for it.
+const CUT_MIN: Duration = Duration::from_secs(2);
 const AFTER_CUT: Duration = Duration::from_secs(2);
 const KILLS: u32 = 5;
 /// Between kills: so long, plus a random part, so that cards die at moments nobody chose.
@@ -62,6 +64,8 @@ pub(super) struct Stage<'a> {
     retransmissions: Retransmissions,
     next_sample: Instant,
     random: Random,
+    /// How long the phases are, in percent of their length.
+    pace: u8,
 }
 
 /// What a phase found out beside the tally.
@@ -86,7 +90,7 @@ impl<'a> Stage<'a> {
         load: &'a mut dyn Load,
         interrupt: &'a Interrupt,
         show: &'a mut Show,
-        seed: u64,
+        (seed, pace): (u64, u8),
     ) -> Self {
         Self {
             lender,
@@ -101,6 +105,7 @@ impl<'a> Stage<'a> {
             retransmissions: Retransmissions::default(),
             next_sample: Instant::now(),
             random: Random::new(seed, "phases"),
+            pace,
         }
     }
 
@@ -108,7 +113,7 @@ impl<'a> Stage<'a> {
     pub(super) fn run(&mut self) -> Result<(), Halt> {
         self.sample()?;
         self.retransmissions.total = 0;
-        self.phase("quiet", |stage| stage.hold(QUIET))?;
+        self.phase("quiet", |stage| stage.hold(stage.paced(QUIET)))?;
         self.phase("loss", Self::loss)?;
         self.phase("rail-cut", Self::rail_cut)?;
         self.phase("kill-borrower-card", |stage| stage.kills(Victim::Borrower))?;
@@ -168,7 +173,7 @@ impl<'a> Stage<'a> {
             ..Impairment::default()
         };
         self.impair_all(&bad)?;
-        self.hold(LOSS)?;
+        self.hold(self.paced(LOSS))?;
         self.impair_all(&Impairment::default())?;
         Ok(())
     }
@@ -187,7 +192,8 @@ impl<'a> Stage<'a> {
         self.borrower.impair(cut(&at_borrower))?;
         self.lender.impair(cut(&at_lender))?;
         let cut_at = Instant::now();
-        while cut_at.elapsed() < CUT {
+        let cut_for = self.paced(CUT).max(CUT_MIN);
+        while cut_at.elapsed() < cut_for {
             self.hold(TICK)?;
             if self.notes.rail_down_s.is_none() && !is_up(&self.borrower.status()?, &at_borrower) {
                 self.notes.rail_down_s = Some(cut_at.elapsed().as_secs_f64());
@@ -205,7 +211,7 @@ impl<'a> Stage<'a> {
         }
         self.notes.rail_up_again_s =
             Some(self.wait_up(&at_borrower, "taken up again after its restoration")?);
-        self.hold(AFTER_CUT)
+        self.hold(self.paced(AFTER_CUT))
     }
 
     /// Waits until the borrower calls a rail up, and returns how long that took, in seconds.
@@ -226,7 +232,7 @@ impl<'a> Stage<'a> {
             Victim::Borrower => self.borrower,
             Victim::Lender => self.lender,
         };
-        for _ in 0..KILLS {
+        for _ in 0..(KILLS * u32::from(self.pace)).div_ceil(100) {
             let random = Duration::from_micros(self.random.below(BETWEEN_KILLS_RANDOM_US));
             self.hold(BETWEEN_KILLS + random)?;
             let card = node.card()?;
@@ -265,6 +271,10 @@ impl<'a> Stage<'a> {
             in_time("no new card was named")?;
             self.hold(RECOVERY_POLL)?;
         }
+    }
+
+    fn paced(&self, duration: Duration) -> Duration {
+        duration * u32::from(self.pace) / 100
     }
 
     /// Lets time pass, while everything is watched.

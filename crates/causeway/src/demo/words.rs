@@ -37,7 +37,7 @@ pub(super) const GUEST: Words = Words {
     plot: "How long requests of the guest waited",
     curve: "longest wait of a request that ended in each moment, as fio in the guest measured it",
     recovered: "a request waited",
-    recovery: "the longest wait of a request that was under way at the kill, or was sent in the half second after it, as \
+    recovery: "the longest wait of a request that was under way at the kill, or was sent in the 0.1 s after it, as \
                fio in the guest measured it; the longest of the phase",
     what_ran: "Another borrows it over two sealed UDP rails and gives it to a virtual machine, as a PCI Express device. \
                Debian's kernel in it uses the drive with its own NVMe driver, and two fio write and read all the time, \

@@ -5,7 +5,7 @@ use serde::Deserialize;
 /// Requests outstanding, of each.
 pub(super) const DEPTH: u64 = 8;
 /// How often a pass writes its area and reads it back: starting fio takes a translated processor half a second.
-const REPEATS: u32 = 4;
+const REPEATS: u32 = 2;
 /// Where reports are in the guest. Its disk is memory.
 const FOLDER: &str = "/run/load";
 /// Before each report, with its name.

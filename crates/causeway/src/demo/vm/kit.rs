@@ -35,12 +35,15 @@ pub(in super::super) fn kit(show: &Show, interrupt: &Interrupt) -> Result<Kit, H
         Error::Abandoned => Halt::Interrupted,
         // A group of processes is interrupted as one.
         _ if interrupt.is_set() => Halt::Interrupted,
-        Error::Io { .. } | Error::Missing(_) => refused(&error).into(),
-        error => super::broken(error).into(),
+        error => unusable(error).into(),
     })
 }
 
-fn refused(error: &Error) -> Failure {
+/// Nothing has begun, and why: refused where this machine is the reason.
+pub(super) fn unusable(error: Error) -> Failure {
+    if !matches!(error, Error::Io { .. } | Error::Missing(_)) {
+        return super::broken(error);
+    }
     Failure::refused(format_args!(
         "there can be no virtual machine here: {error}\n(`causeway demo` without --vm needs none; docs/guest.md has what \
          --vm needs)"

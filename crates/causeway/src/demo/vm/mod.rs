@@ -97,9 +97,9 @@ impl Machine {
         let socket = socket.to_str().ok_or_else(|| {
             Failure::usage(format_args!("QEMU takes no path that is not UTF-8: {}", socket.display()))
         })?;
-        let accelerator = Accelerator::here();
+        let accelerator = Accelerator::here().map_err(kit::unusable)?;
         let device = crate::qemu_args::device("drive", "rp1", socket).to_string();
-        let mut vm = Vm::builder(kit).name("demo").device(&device).launch().map_err(broken)?;
+        let mut vm = Vm::builder(kit).name("demo").device(&device).launch().map_err(kit::unusable)?;
         let kernel = until(interrupt, started + BOOT_MAX, |step| vm.wait_ready_for(step))?;
         until(interrupt, started + BOOT_MAX, |step| vm.wait_for(step, &format!("[ -b {DRIVE} ]")))?;
         let boot_s = started.elapsed().as_secs_f64();
@@ -127,7 +127,7 @@ impl Machine {
             is_ext: image.is_ext() && image.source_bytes()? <= CHECKED_BYTES_MAX,
             facts: Guest {
                 qemu,
-                accelerator: format!("{accelerator:?}").to_lowercase(),
+                accelerator: accelerator.name().to_owned(),
                 kernel,
                 boot_s,
                 ..Guest::default()

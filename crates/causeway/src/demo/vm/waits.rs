@@ -7,7 +7,7 @@ use super::clock::Translated;
 /// Both clocks and fio's log are right to this.
 const SLACK: Duration = Duration::from_millis(20);
 /// A request that was sent so long after a kill has to do with it.
-const AFTER_KILL: Duration = Duration::from_millis(500);
+const AFTER_KILL: Duration = Duration::from_millis(100);
 
 /// The longest wait among requests that ended at about the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,7 +59,7 @@ mod tests {
     #[test]
     fn a_recovery_is_the_longest_wait_around_its_kill() {
         let waits =
-            [wait(500, 90), wait(990, 3), wait(1041, 43), wait(1050, 12), wait(1700, 60), wait(3000, 70)];
+            [wait(500, 90), wait(990, 3), wait(1041, 43), wait(1050, 12), wait(1340, 60), wait(3000, 70)];
         assert_eq!(recovery(1000, &waits), 43);
         assert_eq!(recovery(2000, &waits), 1000, "none was sent in time, so the next end counts");
         assert_eq!(recovery(1200, &waits), 60);
