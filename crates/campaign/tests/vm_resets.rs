@@ -7,8 +7,8 @@
 use campaign::causeway::{Lender, STOP_TIMEOUT, Slot, number, status};
 use campaign::host::{guest_fio, guest_fio_verified};
 use campaign::process::poll_until;
+use campaign::scale;
 use campaign::world::{World, WorldConfig};
-use campaign::{scale, tools};
 use guest::{Builder, HotPlug, Job, Kit, Message, Vm};
 use std::path::Path;
 use std::time::Duration;
@@ -133,58 +133,49 @@ fn reset_by(bench: &mut Bench, method: &str, rounds: u32) {
     assert_eq!(bench.denied(), 0, "nothing of the function outlives its reset");
 }
 
-#[test]
-fn t8_flr_and_bus_reset_under_load() {
-    let _exclusive = scale::exclusive();
-    let Some(kit) = guest::kit() else { return };
-    let empty = |image: &Path| tools::empty_image(image, MIB).unwrap();
-    // Only so may a bus below a root port be reset.
-    let mut bench = Bench::start(&kit, "resets", empty, |vm| vm.hot_plug(HotPlug::Pciehp));
-    let rounds = scale::kills_of(3, 100);
-    reset_by(&mut bench, "flr", rounds);
-    reset_by(&mut bench, "bus", rounds);
-    bench.end();
+/// What the guest starts another kernel with, which is on its drive.
+const LOAD_KERNEL: &str = "mkdir -p /run/boot && mount -t vfat -o ro /dev/nvme0n1p1 /run/boot && \
+                           kexec $MODE /run/boot/vmlinuz --initrd=/run/boot/initramfs --append=\"console=ttyS0 panic=-1 \
+                           cryptomgr.notests guest.modules=nvme nvme_core.io_timeout=5 reset_devices\" && umount /run/boot";
+
+/// The guest starts another kernel while it writes: in order, where its driver disables the controller before, or after a crash,
+/// where nobody does.
+fn another_kernel(bench: &mut Bench, mode: &str, jump: &str) {
+    bench.vm.check(&LOAD_KERNEL.replace("$MODE", mode)).unwrap();
+    let kept = bench.keep();
+    bench.load();
+    bench.vm.start(jump).unwrap();
+    bench.vm.wait_ready().unwrap();
+    bench.vm.wait_for(LONG, "ls /dev/nvme0n1").unwrap();
+    assert!(bench.vm.check("cat /proc/cmdline").unwrap().contains("reset_devices"), "{jump}");
+    bench.assert_kept(&kept);
+    let again = bench.keep();
+    bench.assert_kept(&again);
+    bench.assert_no_trouble();
+    bench.assert_idle();
 }
 
-/// The guest starts another kernel, from the borrowed drive, while it writes there: in order, where its driver disables the
-/// controller before, and after a crash, where nobody does.
 #[test]
-fn t8_a_kernel_starts_another_one_under_load() {
+fn t8_resets_and_other_kernels_under_load() {
     let _exclusive = scale::exclusive();
     let Some(kit) = guest::kit() else { return };
     let bootable = |image: &Path| kit.make_bootable(image).unwrap();
-    let modules = ["nvme", "vfat", "nls_cp437", "nls_ascii"];
-    let mut bench = Bench::start(&kit, "kexec", bootable, |vm| {
-        vm.modules(&modules)
-            .memory_mib(768)
-            .kernel_arguments("nvme_core.io_timeout=5 crashkernel=192M")
-            .resets()
+    let mut bench = Bench::start(&kit, "resets", bootable, |vm| {
+        let modules = ["nvme", "vfat", "nls_cp437", "nls_ascii"];
+        // Only with pciehp may a bus below a root port be reset.
+        let vm = vm.hot_plug(HotPlug::Pciehp).modules(&modules).memory_mib(768).resets();
+        vm.kernel_arguments("nvme_core.io_timeout=5 crashkernel=192M")
     });
-    bench.vm.check("mkdir /run/boot && mount -t vfat -o ro /dev/nvme0n1p1 /run/boot").unwrap();
-    bench.vm.check("cp /run/boot/vmlinuz /run/boot/initramfs /run && umount /run/boot").unwrap();
-    let load = "kexec $MODE /run/vmlinuz --initrd=/run/initramfs --append=\"console=ttyS0 panic=-1 cryptomgr.notests \
-                guest.modules=nvme nvme_core.io_timeout=5 reset_devices\"";
-    for (mode, jump) in [("-l", "kexec -e"), ("-p", "echo c >/proc/sysrq-trigger")] {
-        if mode == "-p" {
-            // The small system that was started before has no fio, and none of the memory that a crash needs.
-            bench.vm.qmp().execute("system_reset", serde_json::json!({})).unwrap();
-            bench.vm.wait_ready().unwrap();
-            bench.vm.wait_for(LONG, "ls /dev/nvme0n1").unwrap();
-            bench.vm.check("mkdir /run/boot && mount -t vfat -o ro /dev/nvme0n1p1 /run/boot").unwrap();
-            bench.vm.check("cp /run/boot/vmlinuz /run/boot/initramfs /run && umount /run/boot").unwrap();
-        }
-        bench.vm.check(&load.replace("$MODE", mode)).unwrap();
-        let kept = bench.keep();
-        bench.load();
-        bench.vm.start(jump).unwrap();
+    let rounds = scale::kills_of(2, 100);
+    reset_by(&mut bench, "flr", rounds);
+    reset_by(&mut bench, "bus", rounds);
+    another_kernel(&mut bench, "-p", "echo c >/proc/sysrq-trigger");
+    if scale::is_soak() {
+        // The small system has neither fio nor kexec.
+        bench.vm.qmp().execute("system_reset", serde_json::json!({})).unwrap();
         bench.vm.wait_ready().unwrap();
         bench.vm.wait_for(LONG, "ls /dev/nvme0n1").unwrap();
-        assert!(bench.vm.check("cat /proc/cmdline").unwrap().contains("reset_devices"), "{jump}");
-        bench.assert_kept(&kept);
-        let again = bench.keep();
-        bench.assert_kept(&again);
-        bench.assert_no_trouble();
-        bench.assert_idle();
+        another_kernel(&mut bench, "-l", "kexec -e");
     }
     bench.end();
 }
