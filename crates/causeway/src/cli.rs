@@ -265,6 +265,14 @@ pub struct DemoArgs {
     /// Lend a private copy of this image; the file itself is only read [default: one made for the demo]
     #[arg(long, value_name = "FILE")]
     pub image: Option<PathBuf>,
+    /// Use the drive in a virtual machine, with fio in its guest. The first time QEMU and a Debian kernel are fetched with
+    /// apt, 215 MB, as a user and without installing anything
+    #[arg(long)]
+    pub vm: bool,
+    /// How long the phases are, in percent of what they are for people (for tests)
+    #[arg(long, value_name = "PERCENT", default_value_t = 100, hide = true)]
+    #[arg(value_parser = clap::value_parser!(u8).range(10..=100))]
+    pub pace: u8,
     /// Seed of everything random, decimal or 0x... [default: chosen, and shown]
     #[arg(long, value_name = "N", value_parser = values::seed)]
     pub seed: Option<u64>,

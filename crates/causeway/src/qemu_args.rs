@@ -35,7 +35,7 @@ pub(crate) fn run(args: &QemuArgs) -> Result<(), Failure> {
         }
         Output::Json => {
             let devices: Vec<Value> =
-                sockets.iter().enumerate().map(|(index, socket)| device(index, socket)).collect();
+                sockets.iter().enumerate().map(|(index, socket)| numbered(index, socket)).collect();
             let document = Document { version: VERSION, arguments, device_add: devices };
             let text = serde_json::to_string_pretty(&document).map_err(Failure::failed)?;
             crate::cli::print(&format!("{text}\n"))
@@ -109,17 +109,21 @@ fn arguments(sockets: &[String], memory: &str) -> Vec<String> {
         let port = port(index);
         arguments
             .extend(["-device".to_owned(), format!("pcie-root-port,id={port},chassis={chassis},slot=1")]);
-        arguments.extend(["-device".to_owned(), device(index, socket).to_string()]);
+        arguments.extend(["-device".to_owned(), numbered(index, socket).to_string()]);
     }
     arguments
 }
 
-/// As `-device` and QMP's `device_add` have it.
-fn device(index: usize, socket: &str) -> Value {
+fn numbered(index: usize, socket: &str) -> Value {
+    device(&format!("causeway{}", index + 1), &port(index), socket)
+}
+
+/// A function in a port, as `-device` and QMP's `device_add` have it.
+pub(crate) fn device(id: &str, bus: &str, socket: &str) -> Value {
     json!({
         "driver": "vfio-user-pci",
-        "id": format!("causeway{}", index + 1),
-        "bus": port(index),
+        "id": id,
+        "bus": bus,
         "socket": { "type": "unix", "path": socket },
     })
 }

@@ -1,5 +1,6 @@
 //! What runs the guest's processors.
 
+use crate::Error;
 use std::fs::File;
 
 /// Chosen by [`Accelerator::here`], or by `CAUSEWAY_GUEST_ACCEL` (`tcg` or `kvm`).
@@ -14,16 +15,32 @@ pub enum Accelerator {
 impl Accelerator {
     /// KVM where this machine has it and may use it. A `/dev/kvm` without hardware behind it (a nested host that emulates
     /// one) opens as well, and then fails in the middle of a kernel's start.
-    pub fn here() -> Self {
-        match std::env::var("CAUSEWAY_GUEST_ACCEL").as_deref() {
-            Ok("tcg") => return Self::Tcg,
-            Ok("kvm") => return Self::Kvm,
-            Ok(other) => panic!("CAUSEWAY_GUEST_ACCEL={other} is neither tcg nor kvm"),
-            Err(_) => {}
+    pub fn here() -> Result<Self, Error> {
+        if let Some(chosen) = std::env::var_os("CAUSEWAY_GUEST_ACCEL") {
+            return Self::named(&chosen.to_string_lossy());
         }
         let may_use = File::options().read(true).write(true).open("/dev/kvm").is_ok();
         let processors = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        if may_use && has_virtualisation(&processors) { Self::Kvm } else { Self::Tcg }
+        Ok(if may_use && has_virtualisation(&processors) { Self::Kvm } else { Self::Tcg })
+    }
+
+    fn named(name: &str) -> Result<Self, Error> {
+        match name {
+            "tcg" => Ok(Self::Tcg),
+            "kvm" => Ok(Self::Kvm),
+            other => Err(Error::Missing(format!(
+                "CAUSEWAY_GUEST_ACCEL={} is neither tcg nor kvm",
+                other.escape_debug()
+            ))),
+        }
+    }
+
+    /// As QEMU calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tcg => "tcg",
+            Self::Kvm => "kvm",
+        }
     }
 
     /// QEMU's arguments for it. The plain processor model starts a kernel half a second sooner under TCG than `max` does;
@@ -44,6 +61,14 @@ fn has_virtualisation(cpuinfo: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_chosen_is_one_of_both() {
+        for known in [Accelerator::Tcg, Accelerator::Kvm] {
+            assert_eq!(Accelerator::named(known.name()).unwrap(), known);
+        }
+        assert!(matches!(Accelerator::named("hvf"), Err(Error::Missing(why)) if why.contains("hvf")));
+    }
 
     #[test]
     fn hardware_is_told_from_a_mere_device_node() {

@@ -42,7 +42,6 @@ pub enum HotPlug {
 pub struct Builder {
     kit: Kit,
     name: String,
-    accelerator: Accelerator,
     memory_mib: u32,
     processors: u32,
     root_ports: u32,
@@ -59,7 +58,6 @@ impl Builder {
         Self {
             kit: kit.clone(),
             name: "vm".into(),
-            accelerator: Accelerator::here(),
             memory_mib: 512,
             processors: 2,
             root_ports: 2,
@@ -160,6 +158,7 @@ impl Builder {
 
     /// Starts QEMU and does not wait for the guest, see [`Vm::wait_ready`].
     pub fn launch(self) -> Result<Vm, Error> {
+        let accelerator = Accelerator::here()?;
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("causeway-guest-{}-{number}-{}", std::process::id(), self.name);
@@ -170,12 +169,12 @@ impl Builder {
             let copied = std::fs::copy(self.kit.firmware("OVMF_VARS_4M.fd"), folder.join("variables.fd"));
             copied.map_err(Error::io("cannot copy the firmware's variables"))?;
         }
-        let arguments = self.qemu_arguments(&folder);
+        let arguments = self.qemu_arguments(accelerator, &folder);
         Vm::launch(&self.kit.program("qemu-system-x86_64"), &arguments, folder)
     }
 
     /// Everything that QEMU is started with, for a machine in `folder`.
-    fn qemu_arguments(&self, folder: &Path) -> Vec<OsString> {
+    fn qemu_arguments(&self, accelerator: Accelerator, folder: &Path) -> Vec<OsString> {
         let mut words = Words(Vec::new());
         words.add(
             "-nodefaults -no-user-config -display none -vga none -nic none -M q35,memory-backend=memory",
@@ -183,7 +182,7 @@ impl Builder {
         words
             .add("-object")
             .push(format!("memory-backend-memfd,id=memory,size={}M,share=on", self.memory_mib));
-        words.add(&format!("-smp {}", self.processors)).add(&self.accelerator.arguments().join(" "));
+        words.add(&format!("-smp {}", self.processors)).add(&accelerator.arguments().join(" "));
         if !self.resets {
             words.add("-action reboot=shutdown");
         }
@@ -224,10 +223,12 @@ impl Builder {
         }
     }
 
-    /// What the kernel is told: its messages go to the first serial port, and a panic ends it.
+    /// What the kernel is told: its messages go to the first serial port, and a panic ends it. Its check of the timer counts
+    /// ticks of a busy host, and would now and then be such a panic.
     fn kernel_command_line(&self) -> String {
         let modules = self.modules.join(",");
-        format!("console=ttyS0 panic=-1 cryptomgr.notests guest.modules={modules} {}", self.kernel_arguments)
+        let ours = "console=ttyS0 panic=-1 no_timer_check cryptomgr.notests";
+        format!("{ours} guest.modules={modules} {}", self.kernel_arguments)
     }
 }
 

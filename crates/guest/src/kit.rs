@@ -33,6 +33,15 @@ impl Kit {
     fn of(scripts: &Scripts) -> Result<Self, Error> {
         let path = |printed: String| PathBuf::from(printed.trim_end());
         let folder = path(scripts.run("fetch.sh", &["--where"])?);
+        scripts.run("fetch.sh", &["--check"])?;
+        for name in ["bin/qemu-system-x86_64", "kernel/vmlinuz", "root/usr/bin/busybox"] {
+            if !folder.join(name).is_file() {
+                let folder = folder.display();
+                return Err(Error::Missing(format!(
+                    "{folder}/{name} is missing; remove that folder, and all is fetched again"
+                )));
+            }
+        }
         let initramfs = path(scripts.run::<&str>("initramfs.sh", &[])?);
         Ok(Self { folder, initramfs })
     }

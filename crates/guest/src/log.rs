@@ -18,8 +18,8 @@ pub struct Message {
 impl Message {
     /// Whether something went wrong: an error or worse, or a time-out, reset or abort that a driver calls a warning.
     pub fn is_trouble(&self) -> bool {
-        const WORDS: [&str; 6] =
-            ["timeout", "timed out", "I/O error", "resetting controller", "Call Trace", "BUG:"];
+        const WORDS: [&str; 7] =
+            ["timeout", "timed out", "I/O error", "resetting controller", "will reset", "Call Trace", "BUG:"];
         let text = &self.text;
         self.level <= ERROR || self.level == WARNING && WORDS.iter().any(|word| text.contains(word))
     }
@@ -62,6 +62,10 @@ mod tests {
         let is_trouble = |level, text: &str| Message { level, text: text.into() }.is_trouble();
         assert!(is_trouble(3, "anything"));
         assert!(is_trouble(4, "nvme nvme0: I/O tag 1 QID 1 timeout, aborting"));
+        assert!(is_trouble(
+            4,
+            "nvme nvme0: controller is down; will reset: CSTS=0xffffffff, PCI_STATUS=0xffff"
+        ));
         assert!(!is_trouble(4, "nvme nvme0: Ignoring bogus Namespace Identifiers"));
         assert!(!is_trouble(6, "clocksource: timeout"));
     }

@@ -4,6 +4,7 @@ use crate::Error;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
@@ -31,7 +32,8 @@ pub(crate) fn spawn_tied(program: &Path, arguments: &[OsString], log: File) -> R
     let errors = log.try_clone().map_err(what())?;
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--"]).arg(program).args(arguments);
-    command.stdin(Stdio::null()).stdout(log).stderr(errors);
+    // Out of the terminal's group: on Ctrl-C it is this program that ends it.
+    command.stdin(Stdio::null()).stdout(log).stderr(errors).process_group(0);
     let (answer, answered) = sync_channel(1);
     let gone = || io::Error::other("the thread that starts children is gone");
     let sent = starter.lock().unwrap_or_else(PoisonError::into_inner).send((command, answer));

@@ -46,7 +46,12 @@ impl Vm {
 
     /// Waits until the guest takes commands, after its start or after a reset; returns its kernel's version.
     pub fn wait_ready(&mut self) -> Result<String, Error> {
-        let ready = self.shell.wait_ready(START_TIMEOUT);
+        self.wait_ready_for(START_TIMEOUT)
+    }
+
+    /// [`Vm::wait_ready`] with a time-out of its own; it may be tried again.
+    pub fn wait_ready_for(&mut self, timeout: Duration) -> Result<String, Error> {
+        let ready = self.shell.wait_ready(timeout);
         ready.map_err(|error| self.explain("the guest's shell", error))
     }
 

@@ -11,6 +11,7 @@ use rustix::fs::SeekFrom;
 
 use super::model::{BLOCK, Model, fill};
 use super::random::Random;
+use super::report::FileSystem;
 use crate::cli::ByteSize;
 use crate::exit::Failure;
 use crate::local::{Halt, Interrupt, Scratch};
@@ -87,21 +88,28 @@ impl Image {
         (stamp(&now) != *before).then_some(path)
     }
 
-    /// What `e2fsck -fn` says about the image: whether it is clean, and its last line. Nothing where there is no ext
-    /// file system, or no `e2fsck`.
-    pub(super) fn file_system_check(&self) -> Option<(bool, String)> {
+    /// Size of what was given or made, in bytes; the write area comes behind it.
+    pub(super) fn source_bytes(&self) -> Result<u64, Failure> {
+        let metadata = self.source.metadata();
+        metadata
+            .map(|metadata| metadata.len())
+            .map_err(|error| Failure::io("cannot look at the source", &error))
+    }
+
+    /// Whether it is a file system that `e2fsck` knows.
+    pub(super) fn is_ext(&self) -> bool {
         let mut magic = [0; 2];
-        self.source.read_exact_at(&mut magic, EXT_MAGIC_AT).ok()?;
-        if magic != EXT_MAGIC {
+        self.source.read_exact_at(&mut magic, EXT_MAGIC_AT).is_ok() && magic == EXT_MAGIC
+    }
+
+    /// What `e2fsck -fn` says about the image. Nothing where there is no ext file system, or no `e2fsck`.
+    pub(super) fn file_system_check(&self) -> Option<FileSystem> {
+        if !self.is_ext() {
             return None;
         }
         let mut command = Command::new(find_tool("e2fsck")?);
         let output = command.arg("-fn").arg(&self.path).stdin(Stdio::null()).output().ok()?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        let last = text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
-        // Without the label or path before it.
-        let summary = last.rsplit_once(": ").map_or(last, |(_, rest)| rest);
-        Some((output.status.success(), summary.trim().to_owned()))
+        Some(FileSystem::checked(output.status.success(), &String::from_utf8_lossy(&output.stdout)))
     }
 }
 
@@ -300,13 +308,12 @@ mod tests {
         let scratch = Scratch::create("demo").unwrap();
         let Ok(image) = Image::prepare(&scratch, None, 3, &Interrupt::never()) else { panic!("no image") };
         assert!(image.description.starts_with("an ext4 image with"), "{}", image.description);
-        let (clean, summary) = image.file_system_check().unwrap();
-        assert!(clean, "{summary}");
-        assert!(summary.contains("files"), "{summary}");
+        let found = image.file_system_check().unwrap();
+        assert!(found.clean && found.summary.contains("files"), "{found:?}");
         assert!(!scratch.join("tree").exists());
         let damage = File::options().write(true).open(&image.path).unwrap();
         damage.write_all_at(&[0x55; 8192], 4096).unwrap();
-        assert!(!image.file_system_check().unwrap().0);
+        assert!(!image.file_system_check().unwrap().clean);
     }
 
     #[test]

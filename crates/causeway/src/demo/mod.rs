@@ -1,14 +1,17 @@
 //! `causeway demo`: a drive is lent, borrowed and used on this machine, while its network and its processes fail.
 //!
-//! Two nodes run as children of the same program, and are reached only in the ways that anybody has: the line, the NBD
-//! socket, the control socket, signals. [`workload`] reads and writes through them and compares with [`model`];
-//! [`phases`] does the harm; [`tally`] counts; [`report`], [`page`] and [`plot`] say what came out. At the end both nodes
-//! are stopped in order and the image is compared on disk.
+//! Two nodes run as children of the same program, and are reached only in the ways that anybody has: the line, the NBD or
+//! vfio-user socket, the control socket, signals. A [`load`] reads, writes and verifies through them: [`client`] with
+//! [`workload`] in this process, which compares with [`model`], or with `--vm` a [`vm`] with fio in it. [`phases`] does the
+//! harm; [`tally`] counts; [`report`], [`words`], [`page`] and [`plot`] say what came out. At the end both nodes are
+//! stopped in order and the image is compared on disk.
 //!
 //! Everything lies in a private folder that goes with the demo, also when it is interrupted. Left out: performance,
 //! which `causeway bench` measures.
 
+mod client;
 mod image;
+mod load;
 mod model;
 mod page;
 mod phases;
@@ -17,9 +20,10 @@ mod random;
 mod report;
 mod show;
 mod tally;
+mod vm;
+mod words;
 mod workload;
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -27,13 +31,15 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use crate::cli::{ByteSize, DemoArgs, Output, print};
 use crate::exit::Failure;
 use crate::local::{Halt, Interrupt, NETWORK_ONLY, Node, Scratch};
+use client::Client;
 use image::Image;
+use load::Load;
 use model::Model;
 use phases::Stage;
-use report::{FileSystem, Report};
+use report::Report;
 use show::Show;
-use tally::{Recorder, Tally, Timeline};
-use workload::Workload;
+use tally::{Tally, Timeline};
+use vm::Machine;
 
 /// Runs the demo, prints its result and writes its page.
 ///
@@ -47,7 +53,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
     let mut demo = Demo {
         report: Report { version: report::VERSION, seed, ..Report::default() },
         timeline: Timeline::new(),
-        show: Show::start(),
+        show: Show::start(if args.vm { &words::GUEST } else { &words::CLIENT }),
         interrupt,
     };
     let result = demo.perform(args);
@@ -84,20 +90,23 @@ impl Demo {
         self.show.doing("preparing the image");
         let image = Image::prepare(&scratch, args.image.as_deref(), seed, &self.interrupt)?;
         self.report.image.source.clone_from(&image.description);
+        let kit = args.vm.then(|| vm::kit(&self.show, &self.interrupt)).transpose()?;
         self.show.doing("starting the lender");
         let (lender, line) = Node::lend(&scratch, &image.path, 2, &[NETWORK_ONLY], &self.interrupt)?;
         self.show.doing("starting the borrower");
-        let (borrower, socket) = Node::borrow(&scratch, &line, &[NETWORK_ONLY], &self.interrupt)?;
+        let borrow = if args.vm { Node::borrow_for_vm } else { Node::borrow };
+        let (borrower, socket) = borrow(&scratch, &line, &[NETWORK_ONLY], &self.interrupt)?;
         self.show.note(&format!(
             "lending {} to a second node over two sealed rails of this machine; seed {seed}",
             image.description
         ));
-        let recorder = Arc::new(Recorder::new(Instant::now()));
-        let workload = Workload::start(&socket, seed, image.model(seed)?, Arc::clone(&recorder))
-            .map_err(|why| Failure::failed(format_args!("the borrowed drive cannot be used: {why}")))?;
+        let mut load: Box<dyn Load> = match kit {
+            None => Box::new(Client::start(&socket, seed, image.model(seed)?)?),
+            Some(kit) => Box::new(Machine::start(&kit, &socket, &image, seed, &self.show, &self.interrupt)?),
+        };
 
-        self.phases(&lender, &borrower, &workload, &recorder);
-        let model = self.stop(workload, &recorder);
+        self.phases((&lender, &borrower), &mut *load, args.pace);
+        let model = self.finish(load);
         for node in [borrower, lender] {
             self.show.doing(&format!("stopping the {}", node.role()));
             let stopped = node.stop();
@@ -109,10 +118,9 @@ impl Demo {
         Ok(())
     }
 
-    fn phases(&mut self, lender: &Node, borrower: &Node, workload: &Workload, recorder: &Arc<Recorder>) {
-        let load = (workload, Arc::clone(recorder));
-        let mut stage =
-            Stage::new((lender, borrower), load, &self.interrupt, &mut self.show, self.report.seed);
+    fn phases(&mut self, nodes: (&Node, &Node), load: &mut dyn Load, pace: u8) {
+        let chosen = (self.report.seed, pace);
+        let mut stage = Stage::new(nodes, load, &self.interrupt, &mut self.show, chosen);
         let result = stage.run();
         (self.report.phases, self.report.events) = (stage.phases, stage.marks);
         match result {
@@ -122,26 +130,17 @@ impl Demo {
         }
     }
 
-    /// Ends the workload and sums up; returns what the image must contain.
-    fn stop(&mut self, workload: Workload, recorder: &Recorder) -> Option<Model> {
-        self.show.doing("flushing");
-        let ended = workload.stop();
-        let rest = recorder.take(Instant::now());
-        self.timeline = recorder.timeline();
-        self.sum_up(&rest);
-        match ended {
-            Ok(ended) => {
-                self.note_problem(ended.error.map_or(Ok(()), |error| Err(Failure::failed(error))));
-                Some(ended.model)
-            }
-            Err(why) => {
-                self.note_problem(Err(Failure::failed(why)));
-                None
-            }
-        }
+    /// Ends the load and sums up; returns what the image must contain.
+    fn finish(&mut self, load: Box<dyn Load>) -> Option<Model> {
+        let finished = load.finish(&self.show);
+        self.timeline = finished.timeline;
+        self.report.guest = finished.guest;
+        self.sum_up(&finished.rest);
+        self.report.problems.extend(finished.problems);
+        finished.model
     }
 
-    /// `rest` is what the workload did after the last phase.
+    /// `rest` is what the load did after the last phase.
     fn sum_up(&mut self, rest: &Tally) {
         let report = &mut self.report;
         let sum = |count: fn(&report::Phase) -> u64| report.phases.iter().map(count).sum::<u64>();
@@ -187,8 +186,7 @@ impl Demo {
             self.report.problems.push(text);
         }
         self.show.doing("checking the file system");
-        let checked = image.file_system_check();
-        self.report.image.file_system = checked.map(|(clean, summary)| FileSystem { clean, summary });
+        self.report.image.file_system = image.file_system_check();
     }
 
     /// The verdict and the page.

@@ -58,6 +58,11 @@ impl Model {
         Ok(Self { seed, source, source_bytes, blocks, expected: Vec::new() })
     }
 
+    /// Somebody else writes to the write area, and knows what must be there.
+    pub(super) fn leave_write_area(&mut self) {
+        self.blocks.iter_mut().for_each(|block| block.known = false);
+    }
+
     /// Size of the image for a source of that size, in bytes.
     pub(super) fn image_bytes(source_bytes: u64) -> u64 {
         source_bytes.next_multiple_of(BLOCK) + WRITE_AREA

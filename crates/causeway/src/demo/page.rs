@@ -6,11 +6,10 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use super::plot::plot;
-use super::report::{COLUMNS, MarkKind, Report};
+use super::report::{MarkKind, Report};
 use super::tally::Timeline;
 use crate::page::{STYLE, escape, table};
 
-const TOPOLOGY: &str = include_str!("topology.svg");
 /// Tries to find a name that nobody has taken in a folder that everybody can write to.
 const TRIES: u32 = 100;
 
@@ -53,6 +52,7 @@ fn render(report: &Report, timeline: &Timeline) -> String {
         (false, true) => ("partial", "interrupted"),
         (false, false) => ("bad", "failed"),
     };
+    let words = report.words();
     let plot = plot(report, timeline).unwrap_or_else(|| "<p>Nothing completed.</p>".to_owned());
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -60,25 +60,28 @@ fn render(report: &Report, timeline: &Timeline) -> String {
          <title>Causeway demo: {badge}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n\
          <header><h1>Causeway demo</h1><span class=\"badge {class}\">{badge}</span>\n\
          <p class=\"verdict\">{verdict}.</p>\n{problems}</header>\n\
-         <section><h2>What ran</h2>\n{TOPOLOGY}\n\
-         <p>A node lends {source} as an NVMe drive. Another borrows it over two sealed UDP rails and serves it as NBD \
-         to a client that reads and writes all the time, eight requests outstanding, and checks every byte.</p>\n\
+         <section><h2>What ran</h2>\n{topology}\n\
+         <p>A node lends {source} as an NVMe drive. {what_ran}</p>\n\
          </section>\n\
          <section><h2>What came out</h2>\n{table}{facts}</section>\n\
-         <section><h2>Gaps between completed requests</h2>\n<div class=\"plot\">{plot}</div>\n{legend}</section>\n\
-         <section><h2>What was done</h2>\n{events}</section>\n\
+         <section><h2>{plot_title}</h2>\n<div class=\"plot\">{plot}</div>\n{legend}</section>\n\
+         <section><h2>What was done</h2>\n{events}</section>\n{guest}\
          </main>\n</body>\n</html>\n",
         verdict = escape(&report.verdict()),
         problems = problems(report),
         source = escape(&report.image.source),
-        table = table(COLUMNS, report.rows()),
+        topology = words.topology,
+        what_ran = words.what_ran,
+        plot_title = words.plot,
+        table = table(report.columns(), report.rows()),
         facts = facts(report),
-        legend = LEGEND,
+        legend = LEGEND.replace("CURVE", words.curve),
         events = events(report),
+        guest = guest(report),
     )
 }
 
-const LEGEND: &str = "<p class=\"legend\"><span><i class=\"curve\"></i>longest gap in each moment</span>\
+const LEGEND: &str = "<p class=\"legend\"><span><i class=\"curve\"></i>CURVE</span>\
     <span><i class=\"kill\">×</i>a card killed with <code>kill -9</code></span>\
     <span><i class=\"rail\">▾ ▴</i>a rail cut and restored</span></p>\n";
 
@@ -91,18 +94,18 @@ fn problems(report: &Report) -> String {
 }
 
 fn facts(report: &Report) -> String {
+    let machine = report.machine();
+    let option = if machine.is_some() { " --vm" } else { "" };
     let facts = [
-        ("On disk", report.on_disk()),
-        ("Seed", format!("{} (again: causeway demo --seed {0})", report.seed)),
-        ("Time", format!("{:.0} s", report.seconds)),
-        (
-            "Recovery time",
-            "from the kill to the first answer to a request that was sent after it, the longest of the phase"
-                .to_owned(),
-        ),
+        ("On disk", Some(report.on_disk())),
+        ("Guest", machine),
+        ("Seed", Some(format!("{} (again: causeway demo{option} --seed {0})", report.seed))),
+        ("Time", Some(format!("{:.0} s", report.seconds))),
+        ("Recovery time", Some(report.words().recovery.to_owned())),
     ];
-    let items = facts.map(|(name, value)| format!("<dt>{name}</dt><dd>{}</dd>\n", escape(&value)));
-    format!("<dl>{}</dl>\n", items.concat())
+    let known = facts.into_iter().filter_map(|(name, value)| Some((name, value?)));
+    let items = known.map(|(name, value)| format!("<dt>{name}</dt><dd>{}</dd>\n", escape(&value)));
+    format!("<dl>{}</dl>\n", items.collect::<String>())
 }
 
 fn events(report: &Report) -> String {
@@ -111,11 +114,25 @@ fn events(report: &Report) -> String {
     let mut text = "<ol class=\"events\">\n".to_owned();
     for mark in &report.events {
         let recovery = if mark.kind == MarkKind::Kill { recoveries.next() } else { None };
-        let after = recovery.map(|time| format!(", I/O back after {time}")).unwrap_or_default();
+        let recovered = report.words().recovered;
+        let after = recovery.map(|time| format!(", {recovered} {time}")).unwrap_or_default();
         let _ = writeln!(text, "<li><b>{:.2} s</b> {}{after}</li>", mark.at_s, escape(&mark.text));
     }
     text.push_str("</ol>\n");
     text
+}
+
+/// What the guest's kernel said, from its first word to its last.
+fn guest(report: &Report) -> String {
+    let Some(guest) = &report.guest else { return String::new() };
+    let list = |lines: &[String]| format!("<pre class=\"log\">{}</pre>", escape(&lines.join("\n")));
+    format!(
+        "<section><h2>What the guest's kernel said</h2>\n{highlights}\n\
+         <details><summary>All {count} lines</summary>\n{all}\n</details></section>\n",
+        highlights = list(&guest.highlights),
+        count = guest.kernel_log.len(),
+        all = list(&guest.kernel_log),
+    )
 }
 
 #[cfg(test)]

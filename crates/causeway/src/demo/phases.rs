@@ -1,14 +1,12 @@
-//! What is done to the two nodes, phase by phase, while the workload runs.
+//! What is done to the two nodes, phase by phase, while the load runs.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::load::Load;
 use super::random::Random;
 use super::report::{Mark, MarkKind, Phase};
 use super::show::Show;
-use super::tally::Recorder;
-use super::workload::Workload;
 use crate::control::Impairment;
 use crate::exit::Failure;
 use crate::local::{Halt, Interrupt, Node};
@@ -19,6 +17,8 @@ const UP: &str = "up";
 const QUIET: Duration = Duration::from_secs(5);
 const LOSS: Duration = Duration::from_secs(7);
 const CUT: Duration = Duration::from_secs(4);
+/// A rail is given up after less, on any machine; a hasty demo waits so long for it.
+const CUT_MIN: Duration = Duration::from_secs(2);
 const AFTER_CUT: Duration = Duration::from_secs(2);
 const KILLS: u32 = 5;
 /// Between kills: so long, plus a random part, so that cards die at moments nobody chose.
@@ -30,7 +30,7 @@ const FIVE_PERCENT_PPM: u32 = 50_000;
 const RAIL_BACK_MAX: Duration = Duration::from_secs(20);
 /// Time until I/O must go on after a kill, and the node must name its new card. Requests fail before that.
 const RECOVERY_MAX: Duration = Duration::from_secs(40);
-/// How often the phases look at interrupts, the workload and the progress bar.
+/// How often the phases look at interrupts, the load and the progress bar.
 const TICK: Duration = Duration::from_millis(40);
 /// How often both nodes are asked for their counters.
 const SAMPLE: Duration = Duration::from_millis(400);
@@ -43,16 +43,14 @@ pub(super) const PLANNED: Duration = Duration::from_millis(
         + 2 * KILLS as u64 * (BETWEEN_KILLS.as_millis() as u64 + BETWEEN_KILLS_RANDOM_US / 2000),
 );
 
-/// The nodes, the workload, and what was seen so far.
+/// The nodes, the load, and what was seen so far.
 pub(super) struct Stage<'a> {
     /// Lends the image.
     pub lender: &'a Node,
-    /// Serves it to the workload.
+    /// Serves it to the load.
     pub borrower: &'a Node,
     /// Reads and writes.
-    pub workload: &'a Workload,
-    /// What the workload counts.
-    pub recorder: Arc<Recorder>,
+    pub load: &'a mut dyn Load,
     /// Whether somebody wants it to end.
     pub interrupt: &'a Interrupt,
     /// What is shown meanwhile.
@@ -66,6 +64,8 @@ pub(super) struct Stage<'a> {
     retransmissions: Retransmissions,
     next_sample: Instant,
     random: Random,
+    /// How long the phases are, in percent of their length.
+    pace: u8,
 }
 
 /// What a phase found out beside the tally.
@@ -87,16 +87,15 @@ impl<'a> Stage<'a> {
     /// A stage before its first phase.
     pub(super) fn new(
         (lender, borrower): (&'a Node, &'a Node),
-        (workload, recorder): (&'a Workload, Arc<Recorder>),
+        load: &'a mut dyn Load,
         interrupt: &'a Interrupt,
         show: &'a mut Show,
-        seed: u64,
+        (seed, pace): (u64, u8),
     ) -> Self {
         Self {
             lender,
             borrower,
-            workload,
-            recorder,
+            load,
             interrupt,
             show,
             phases: Vec::new(),
@@ -106,6 +105,7 @@ impl<'a> Stage<'a> {
             retransmissions: Retransmissions::default(),
             next_sample: Instant::now(),
             random: Random::new(seed, "phases"),
+            pace,
         }
     }
 
@@ -113,7 +113,7 @@ impl<'a> Stage<'a> {
     pub(super) fn run(&mut self) -> Result<(), Halt> {
         self.sample()?;
         self.retransmissions.total = 0;
-        self.phase("quiet", |stage| stage.hold(QUIET))?;
+        self.phase("quiet", |stage| stage.hold(stage.paced(QUIET)))?;
         self.phase("loss", Self::loss)?;
         self.phase("rail-cut", Self::rail_cut)?;
         self.phase("kill-borrower-card", |stage| stage.kills(Victim::Borrower))?;
@@ -126,6 +126,8 @@ impl<'a> Stage<'a> {
         body: impl FnOnce(&mut Self) -> Result<(), Halt>,
     ) -> Result<(), Halt> {
         self.current = name;
+        self.show.doing(name);
+        self.load.begin()?;
         let start_s = self.now_s();
         let result = body(self);
         if result.is_err() {
@@ -133,7 +135,7 @@ impl<'a> Stage<'a> {
         }
         // A phase that failed still counts: with what it has.
         let sampled = self.sample();
-        let tally = self.recorder.take(Instant::now());
+        let tally = self.load.end();
         let notes = std::mem::take(&mut self.notes);
         let seconds =
             |durations: &[Duration]| durations.iter().map(Duration::as_secs_f64).collect::<Vec<_>>();
@@ -171,7 +173,7 @@ impl<'a> Stage<'a> {
             ..Impairment::default()
         };
         self.impair_all(&bad)?;
-        self.hold(LOSS)?;
+        self.hold(self.paced(LOSS))?;
         self.impair_all(&Impairment::default())?;
         Ok(())
     }
@@ -190,7 +192,8 @@ impl<'a> Stage<'a> {
         self.borrower.impair(cut(&at_borrower))?;
         self.lender.impair(cut(&at_lender))?;
         let cut_at = Instant::now();
-        while cut_at.elapsed() < CUT {
+        let cut_for = self.paced(CUT).max(CUT_MIN);
+        while cut_at.elapsed() < cut_for {
             self.hold(TICK)?;
             if self.notes.rail_down_s.is_none() && !is_up(&self.borrower.status()?, &at_borrower) {
                 self.notes.rail_down_s = Some(cut_at.elapsed().as_secs_f64());
@@ -208,7 +211,7 @@ impl<'a> Stage<'a> {
         }
         self.notes.rail_up_again_s =
             Some(self.wait_up(&at_borrower, "taken up again after its restoration")?);
-        self.hold(AFTER_CUT)
+        self.hold(self.paced(AFTER_CUT))
     }
 
     /// Waits until the borrower calls a rail up, and returns how long that took, in seconds.
@@ -229,12 +232,12 @@ impl<'a> Stage<'a> {
             Victim::Borrower => self.borrower,
             Victim::Lender => self.lender,
         };
-        for _ in 0..KILLS {
+        for _ in 0..(KILLS * u32::from(self.pace)).div_ceil(100) {
             let random = Duration::from_micros(self.random.below(BETWEEN_KILLS_RANDOM_US));
             self.hold(BETWEEN_KILLS + random)?;
             let card = node.card()?;
             node.kill_card(&card)?;
-            self.recorder.killed(Instant::now());
+            self.load.killed(Instant::now());
             self.notes.killed_pids.push(card.pid);
             self.mark(MarkKind::Kill, format!("card {} of the {} killed", card.pid, node.role()));
             self.recovered(node, card.pid)?;
@@ -254,7 +257,7 @@ impl<'a> Stage<'a> {
             }
             false => Ok(()),
         };
-        while self.recorder.is_recovering() {
+        while self.load.is_recovering()? {
             self.check()?;
             in_time("no I/O completed")?;
             std::thread::sleep(RECOVERY_POLL);
@@ -270,6 +273,10 @@ impl<'a> Stage<'a> {
         }
     }
 
+    fn paced(&self, duration: Duration) -> Duration {
+        duration * u32::from(self.pace) / 100
+    }
+
     /// Lets time pass, while everything is watched.
     fn hold(&mut self, duration: Duration) -> Result<(), Halt> {
         let end = Instant::now() + duration;
@@ -279,7 +286,8 @@ impl<'a> Stage<'a> {
             if now >= self.next_sample {
                 self.sample()?;
             }
-            self.show.tick(self.current, now - self.recorder.origin(), &self.phases, &self.recorder.peek());
+            let elapsed = now.saturating_duration_since(self.load.origin());
+            self.show.tick(self.current, elapsed, &self.phases, &self.load.so_far());
             match end.checked_duration_since(now) {
                 Some(rest) if !rest.is_zero() => std::thread::sleep(rest.min(TICK)),
                 _ => return Ok(()),
@@ -287,13 +295,9 @@ impl<'a> Stage<'a> {
         }
     }
 
-    fn check(&self) -> Result<(), Halt> {
+    fn check(&mut self) -> Result<(), Halt> {
         self.interrupt.check()?;
-        match self.workload.is_running() {
-            true => Ok(()),
-            // Its own error says why; it is known when it is stopped.
-            false => Err(Failure::failed("the verifying client could not go on").into()),
-        }
+        Ok(self.load.check()?)
     }
 
     fn sample(&mut self) -> Result<(), Failure> {
@@ -326,7 +330,7 @@ impl<'a> Stage<'a> {
     }
 
     fn now_s(&self) -> f64 {
-        self.recorder.origin().elapsed().as_secs_f64()
+        self.load.origin().elapsed().as_secs_f64()
     }
 }
 

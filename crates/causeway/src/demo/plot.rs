@@ -36,7 +36,7 @@ pub(super) fn plot(report: &Report, timeline: &Timeline) -> Option<String> {
     if columns.is_empty() || report.phases.is_empty() {
         return None;
     }
-    svg(HEIGHT, "Longest gap between completed requests over time", |area| draw(area, report, &columns))
+    svg(HEIGHT, report.words().plot, |area| draw(area, report, &columns))
 }
 
 /// `(time, gap)` in seconds: the longest gap of each column, where something completed.
@@ -68,7 +68,7 @@ fn draw(area: &Area<'_>, report: &Report, columns: &[(f64, f64)]) -> Drawn {
         .x_labels(12)
         .y_label_formatter(&|power| decade(*power))
         .x_label_formatter(&|time| format!("{time:.0} s"))
-        .y_desc("longest gap")
+        .y_desc(report.words().gap)
         .draw()?;
     draw_marks(&mut chart, report, top)?;
     draw_curve(&mut chart, columns, end_s)

@@ -4,7 +4,11 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
+use super::words::{self, Words};
 use crate::cli::ByteSize;
+
+/// Lines of a kernel's log that a terminal shows.
+const HIGHLIGHTS_MAX: usize = 16;
 
 /// The version of the document.
 pub(super) const VERSION: u32 = 1;
@@ -36,8 +40,32 @@ pub(super) struct Report {
     pub problems: Vec<String>,
     /// What was done to the nodes.
     pub events: Vec<Mark>,
+    /// The virtual machine that used the drive, if one did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub guest: Option<Guest>,
     /// From start to end, in seconds.
     pub seconds: f64,
+}
+
+/// The virtual machine of `--vm`.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(super) struct Guest {
+    /// QEMU's version.
+    pub qemu: String,
+    /// What ran its processors: `kvm`, or `tcg`, QEMU's translator.
+    pub accelerator: String,
+    /// The version of its kernel.
+    pub kernel: String,
+    /// From QEMU's start to the moment the guest's driver had found the drive.
+    pub boot_s: f64,
+    /// What `e2fsck -fn` said in the guest at the end, where it applies.
+    pub file_system: Option<FileSystem>,
+    /// Lines of the kernel's log that say that its driver had trouble with the drive: a time-out, a reset, an error.
+    pub trouble: Vec<String>,
+    /// Lines of it that are about the drive, and other trouble.
+    pub highlights: Vec<String>,
+    /// All of it.
+    pub kernel_log: Vec<String>,
 }
 
 /// The lent image at the end.
@@ -54,12 +82,21 @@ pub(super) struct Image {
 }
 
 /// The result of a file system check.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct FileSystem {
     /// Nothing was wrong.
     pub clean: bool,
     /// In the words of the checker.
     pub summary: String,
+}
+
+impl FileSystem {
+    /// By the output of `e2fsck`: its last line, without the label or path before it.
+    pub(super) fn checked(clean: bool, output: &str) -> Self {
+        let last = output.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
+        let summary = last.rsplit_once(": ").map_or(last, |(_, rest)| rest);
+        Self { clean, summary: summary.trim().to_owned() }
+    }
 }
 
 /// One phase.
@@ -83,7 +120,7 @@ pub(super) struct Phase {
     pub corrupted_bytes: u64,
     /// Requests that completed.
     pub completions: u64,
-    /// When it began, from the start of the workload.
+    /// When it began, from the start of the load.
     pub start_s: f64,
     /// How long it took.
     pub seconds: f64,
@@ -102,7 +139,7 @@ pub(super) struct Phase {
 /// Something that was done to the nodes.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Mark {
-    /// When, from the start of the workload.
+    /// When, from the start of the load.
     pub at_s: f64,
     /// What sort.
     pub kind: MarkKind,
@@ -122,11 +159,18 @@ pub(super) enum MarkKind {
     RailRestored,
 }
 
-/// The columns of the table, on the page too.
-pub(super) const COLUMNS: [&str; 6] =
-    ["phase", "bytes verified", "I/O errors", "longest gap", "retransmissions", "recovery time"];
-
 impl Report {
+    /// How it is told.
+    pub(super) fn words(&self) -> &'static Words {
+        if self.guest.is_some() { &words::GUEST } else { &words::CLIENT }
+    }
+
+    /// The columns of the table, on the page too.
+    pub(super) fn columns(&self) -> [&'static str; 6] {
+        let gap = self.words().gap;
+        ["phase", "bytes verified", "I/O errors", gap, "retransmissions", "recovery time"]
+    }
+
     /// The cells of the table, a row a phase and one for all.
     pub(super) fn rows(&self) -> Vec<[String; 6]> {
         let row = |phase: &Phase| {
@@ -160,7 +204,21 @@ impl Report {
         }
         let kills: usize = self.phases.iter().map(|phase| phase.killed_pids.len()).sum();
         let until = if self.interrupted { "Until it was interrupted, every" } else { "Every" };
-        format!("{until} byte was right and no I/O failed, through {kills} killed cards")
+        let log =
+            if self.guest.is_some() { ", and the guest's kernel had no time-out and no reset" } else { "" };
+        format!("{until} byte was right and no I/O failed, through {kills} killed cards{log}")
+    }
+
+    /// One sentence: the virtual machine.
+    pub(super) fn machine(&self) -> Option<String> {
+        let Guest { qemu, accelerator, kernel, boot_s, file_system, .. } = self.guest.as_ref()?;
+        let mut text =
+            format!("Linux {kernel} in QEMU {qemu} ({accelerator}), its drive there after {boot_s:.1} s");
+        if let Some(FileSystem { clean, summary }) = file_system {
+            let clean = if *clean { "clean" } else { "NOT clean" };
+            let _ = write!(text, "; file system {clean} in it ({summary})");
+        }
+        Some(text)
     }
 
     /// One sentence: what is on the disk now.
@@ -186,7 +244,7 @@ impl Report {
 
     /// What goes to standard output for a person.
     pub(super) fn text(&self) -> String {
-        let mut lines = vec![COLUMNS.map(|column| column.to_uppercase())];
+        let mut lines = vec![self.columns().map(|column| column.to_uppercase())];
         lines.extend(self.rows());
         let width = |column: usize| lines.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
         let widths: [usize; 6] = std::array::from_fn(width);
@@ -200,11 +258,26 @@ impl Report {
         }
         let _ = writeln!(text, "\n{}.", self.verdict());
         let _ = writeln!(text, "image   {}: {}", self.image.source, self.on_disk());
+        self.guest_text(&mut text);
         if !self.report.is_empty() {
             let _ = writeln!(text, "report  {}", self.report);
         }
         let _ = writeln!(text, "seed    {}", self.seed);
         text
+    }
+
+    /// The virtual machine and what its kernel said of the drive.
+    fn guest_text(&self, text: &mut String) {
+        let (Some(guest), Some(machine)) = (&self.guest, self.machine()) else { return };
+        let _ = writeln!(text, "guest   {machine}");
+        let _ = writeln!(text, "        its kernel's log has {} lines, among them:", guest.kernel_log.len());
+        let (shown, more) = guest.highlights.split_at(guest.highlights.len().min(HIGHLIGHTS_MAX));
+        for line in shown {
+            let _ = writeln!(text, "        {}", line.replace('\n', "\n        "));
+        }
+        if !more.is_empty() {
+            let _ = writeln!(text, "        and {} more", more.len());
+        }
     }
 
     /// What goes to standard output for scripts.

@@ -67,14 +67,7 @@ impl Recorder {
         let gap = state.last_completion.map_or(Duration::ZERO, |last| now - last);
         state.last_completion = Some(now);
         state.tally.longest_gap = state.tally.longest_gap.max(gap);
-        // A gap covers all of its time, so that a long one shows as long.
-        let (first, last) = (self.slot(now - gap), self.slot(now));
-        if state.timeline.len() <= last {
-            state.timeline.resize(last + 1, Duration::ZERO);
-        }
-        for covered in &mut state.timeline[first..=last] {
-            *covered = gap.max(*covered);
-        }
+        cover(&mut state.timeline, now.saturating_duration_since(self.origin), gap);
     }
 
     /// That many requests failed. A failure is no completion: it ends no gap and no recovery.
@@ -114,14 +107,21 @@ impl Recorder {
         self.lock().timeline.clone()
     }
 
-    fn slot(&self, at: Instant) -> usize {
-        let slot = at.saturating_duration_since(self.origin).as_nanos() / SLOT.as_nanos();
-        usize::try_from(slot).unwrap_or(usize::MAX).min(SLOTS_MAX - 1)
-    }
-
     fn lock(&self) -> MutexGuard<'_, State> {
         // Counters have no invariant that a panic elsewhere could have broken.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Puts a gap that ended at `end` into a timeline. It covers all of its time, so that a long one shows as long.
+pub(super) fn cover(timeline: &mut Timeline, end: Duration, gap: Duration) {
+    let slot = |at: Duration| (at.as_nanos() / SLOT.as_nanos()).min(SLOTS_MAX as u128 - 1) as usize;
+    let (first, last) = (slot(end.saturating_sub(gap)), slot(end));
+    if timeline.len() <= last {
+        timeline.resize(last + 1, Duration::ZERO);
+    }
+    for covered in &mut timeline[first..=last] {
+        *covered = gap.max(*covered);
     }
 }
 

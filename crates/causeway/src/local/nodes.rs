@@ -74,7 +74,7 @@ impl Node {
         Ok((node, lines))
     }
 
-    /// Starts `causeway borrow` with that line and more `options`, and returns it with the socket it serves.
+    /// Starts `causeway borrow` with that line and more `options`, and returns it with the NBD socket it serves.
     pub(crate) fn borrow(
         scratch: &Scratch,
         line: &str,
@@ -82,11 +82,35 @@ impl Node {
         interrupt: &Interrupt,
     ) -> Result<(Self, PathBuf), Halt> {
         let socket = scratch.join("nbd.sock");
+        Self::borrow_at(scratch, line, ("--nbd", &socket, "nbd+unix://"), options, interrupt)
+            .map(|node| (node, socket))
+    }
+
+    /// The same for a virtual machine, with the vfio-user socket it serves.
+    pub(crate) fn borrow_for_vm(
+        scratch: &Scratch,
+        line: &str,
+        options: &[&str],
+        interrupt: &Interrupt,
+    ) -> Result<(Self, PathBuf), Halt> {
+        let socket = scratch.join("vm.sock");
+        Self::borrow_at(scratch, line, ("--vm", &socket, "vfio-user:"), options, interrupt)
+            .map(|node| (node, socket))
+    }
+
+    /// `edge` is its option, the socket, and what the line begins with that names it.
+    fn borrow_at(
+        scratch: &Scratch,
+        line: &str,
+        edge: (&str, &Path, &str),
+        options: &[&str],
+        interrupt: &Interrupt,
+    ) -> Result<Self, Halt> {
+        let (option, socket, prints) = edge;
         let mut arguments: Vec<OsString> = vec!["borrow".into(), Self::line_file(scratch, line)?];
-        arguments.extend(["--nbd".into(), socket.clone().into()]);
+        arguments.extend([option.into(), socket.into()]);
         arguments.extend(options.iter().map(OsString::from));
-        let (node, _edge) = Self::start(scratch, "borrower", arguments, "nbd+unix://", interrupt)?;
-        Ok((node, socket))
+        Self::start(scratch, "borrower", arguments, prints, interrupt).map(|(node, _edge)| node)
     }
 
     /// Keeps a line in a file, and returns the argument that names it: a key has no place in a list of processes.
