@@ -113,21 +113,6 @@ impl Node {
         Self::start(scratch, "borrower", arguments, prints, interrupt).map(|(node, _edge)| node)
     }
 
-    /// Starts `causeway borrow` with that line and more `options`, and returns it with the socket for a virtual machine.
-    pub(crate) fn borrow_slot(
-        scratch: &Scratch,
-        line: &str,
-        options: &[&str],
-        interrupt: &Interrupt,
-    ) -> Result<(Self, PathBuf), Halt> {
-        let socket = scratch.join("vm.sock");
-        let mut arguments: Vec<OsString> = vec!["borrow".into(), Self::line_file(scratch, line)?];
-        arguments.extend(["--vm".into(), socket.clone().into()]);
-        arguments.extend(options.iter().map(OsString::from));
-        let (node, _edge) = Self::start(scratch, "borrower", arguments, "vfio-user:", interrupt)?;
-        Ok((node, socket))
-    }
-
     /// Keeps a line in a file, and returns the argument that names it: a key has no place in a list of processes.
     pub(crate) fn line_file(scratch: &Scratch, line: &str) -> Result<OsString, Failure> {
         Self::named_line_file(scratch, "line", line)

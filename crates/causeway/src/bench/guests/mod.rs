@@ -70,7 +70,7 @@ impl Nodes {
     /// Lends and borrows `source` over sealed UDP.
     fn start(source: &Path, scratch: &Scratch, interrupt: &Interrupt) -> Result<Self, Halt> {
         let (lender, line) = Node::lend(scratch, source, 1, &[NETWORK_ONLY], interrupt)?;
-        let (borrower, socket) = Node::borrow_slot(scratch, &line, &[NETWORK_ONLY], interrupt)?;
+        let (borrower, socket) = Node::borrow_for_vm(scratch, &line, &[NETWORK_ONLY], interrupt)?;
         Ok(Self { lender, borrower, socket })
     }
 
