@@ -19,7 +19,7 @@ const WITHOUT_RING: &str = "--without-ring";
 
 type Case = (&'static str, fn());
 
-const CASES: [Case; 16] = [
+const CASES: [Case; 17] = [
     ("disk_through_the_ring", cases::disk_through_the_ring),
     ("disk_through_threads", || without_ring("disk_through_threads")),
     ("full_disk_through_the_ring", cases::full_disk_through_the_ring),
@@ -32,6 +32,7 @@ const CASES: [Case; 16] = [
     ("killed_client_with_a_full_ring_costs_nothing", cases::killed_client_with_a_full_ring_costs_nothing),
     ("neighbours_share_memory_and_survive_kills", neighbours::share_memory_and_survive_kills),
     ("neighbours_find_a_new_agent", neighbours::find_a_new_agent),
+    ("neighbours_that_are_abandoned_share_nothing", neighbours::that_are_abandoned_share_nothing),
     ("neighbours_that_do_not_want_to_share_nothing", neighbours::that_do_not_want_to_share_nothing),
     ("neighbours_without_the_key_get_nothing", neighbours::without_the_key_get_nothing),
     ("neighbours_that_write_rubbish_hurt_themselves", neighbours::that_write_rubbish_hurt_themselves),
