@@ -9,8 +9,8 @@ use base::ledger::Arena;
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use link::frame::{HEADER_LEN, Header, Kind, MAX_FRAME, TAG_LEN};
 use node::{
-    Address, BorrowEdge, Card, CardConfig, DriveConfig, Limit, LoanConfig, LoanRole, MediaError, MediaId, Name, NodeCells,
-    Tenancy, Way,
+    Address, BorrowEdge, Card, CardConfig, DriveConfig, Limit, LoanConfig, LoanRole, MediaError, MediaId,
+    Name, NodeCells, Tenancy, Way,
 };
 use pcie::Bdf;
 
@@ -66,7 +66,11 @@ fn config(end: End) -> CardConfig {
     let number = end as u32 + 1;
     let role = match end {
         End::Lender => LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE },
-        End::Borrower => LoanRole::Borrow { peers: vec![LENDER; 2], io_timeout: Duration::from_secs(30), edge: BorrowEdge::Drive },
+        End::Borrower => LoanRole::Borrow {
+            peers: vec![LENDER; 2],
+            io_timeout: Duration::from_secs(30),
+            edge: BorrowEdge::Drive,
+        },
     };
     let drive = DriveConfig::new(1 << 12, 512, 0x0200_00ff_fe00_0001);
     let drives = if matches!(role, LoanRole::Lend { .. }) { vec![drive] } else { Vec::new() };
@@ -140,7 +144,8 @@ impl<'m> World<'m> {
         let (header, frame) = header.expect("the peer has sent frames");
         let private = private.expect("the peer has sent frames through memory");
         let state = behind_key(&frame);
-        let mut world = Self { card, end, now, header, private, state, media: Default::default(), buffer, packets };
+        let mut world =
+            Self { card, end, now, header, private, state, media: Default::default(), buffer, packets };
         let before = world.received();
         world.step(&Step::Frame { rail: 0, skip: 100, generation: None, body: Body::Raw(vec![0; 32]) });
         assert_eq!(world.received(), before + 1, "the frames made here are authentic");

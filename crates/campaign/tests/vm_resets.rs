@@ -136,7 +136,7 @@ fn reset_by(bench: &mut Bench, method: &str, rounds: u32) {
 /// What the guest starts another kernel with, which is on its drive.
 const LOAD_KERNEL: &str = "mkdir -p /run/boot && mount -t vfat -o ro /dev/nvme0n1p1 /run/boot && \
                            kexec $MODE /run/boot/vmlinuz --initrd=/run/boot/initramfs --append=\"console=ttyS0 panic=-1 \
-                           cryptomgr.notests guest.modules=nvme nvme_core.io_timeout=5 reset_devices\" && umount /run/boot";
+                           cryptomgr.notests no_timer_check guest.modules=nvme nvme_core.io_timeout=5 reset_devices\" && umount /run/boot";
 
 /// The guest starts another kernel while it writes: in order, where its driver disables the controller before, or after a crash,
 /// where nobody does.

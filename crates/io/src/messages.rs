@@ -51,6 +51,11 @@ pub(crate) enum ToCard {
     Taken { loan: usize, number: u64, bytes: Hex, ids: Vec<u32> },
     /// The client of a slot, new or kept for the successor of a dead card. Comes with its socket.
     Slot { loan: usize },
+    /// The client of a slot, perhaps one that let go of it, has connected once more: if its device is not in use, it is to be
+    /// parked.
+    Park { loan: usize },
+    /// A connection that a dead card has parked. Comes with its socket.
+    Parked { number: u64 },
     /// The message that the card has asked for cannot be had: the client is to be closed.
     Lost { loan: usize },
     /// The descriptors that the card has given back are closed.
@@ -91,6 +96,12 @@ pub(crate) enum ToAgent {
     Unusable { loan: usize, why: String },
     /// The connection to a slot's client is closed.
     Vacant { loan: usize },
+    /// The client of a slot has lost it, and is only answered from now on.
+    Parked { loan: usize },
+    /// The device of a slot's client is in use: the client keeps it.
+    Kept { loan: usize },
+    /// The client of a parked connection is gone. The kernel's number for its socket.
+    Unparked { number: u64 },
 }
 
 impl ToAgent {
@@ -158,6 +169,8 @@ impl Message for ToCard {
             Self::Slot { loan } => (10, *loan, 0),
             Self::Lost { loan } => (11, *loan, 0),
             Self::Closed { loan, .. } => (12, *loan, 0),
+            Self::Park { loan } => (15, *loan, 0),
+            Self::Parked { number } => (16, 0, *number as usize),
         };
         about(self) == about(earlier)
     }
@@ -180,9 +193,12 @@ impl Message for ToAgent {
             | Self::Take { loan, .. }
             | Self::Release { loan, .. }
             | Self::Vacant { loan }
+            | Self::Parked { loan }
+            | Self::Kept { loan }
             | Self::Unusable { loan, .. }
             | Self::LoadEnded { loan, .. } => (loan, 0),
             Self::Persist { drive, .. } => (drive, 0),
+            Self::Unparked { number } => (number as usize, 0),
         };
         discriminant(self) == discriminant(earlier) && about(self) == about(earlier)
     }

@@ -164,6 +164,12 @@ impl Child {
         self.wait(WaitIdOptions::EXITED | WaitIdOptions::NOHANG)
     }
 
+    /// Lets the child go on by itself.
+    pub fn leave(mut self) {
+        // What has ended is not killed.
+        self.exit = Some(Exit::Status(0));
+    }
+
     fn wait(&mut self, options: WaitIdOptions) -> io::Result<Option<Exit>> {
         if self.exit.is_none() {
             self.exit = match rustix::process::waitid(WaitId::PidFd(self.pidfd.as_fd()), options) {

@@ -252,6 +252,17 @@ impl<'m> Session<'m> {
         self.phase() == Phase::Ending && self.command_count() == 0 && self.cells.outputs.is_empty()
     }
 
+    /// Whether the client is between two messages, as far as they were received, and every one has been answered, and that sent.
+    pub fn is_at_rest(&self) -> bool {
+        let everything = self.received == self.cells.parsed.get() && self.cells.skip.get() == 0;
+        self.is_ready() && everything && self.command_count() == 0 && self.cells.outputs.is_empty()
+    }
+
+    /// Whether the function is there and the client wants to be interrupted by it: what a driver begins with and ends with.
+    pub fn is_in_use(&self) -> bool {
+        !self.is_absent() && (0..self.config.vectors()).any(|vector| self.is_enabled(vector))
+    }
+
     /// What to do with `bytes`, the first that the socket has: behind the received `position`, and after `taken` messages
     /// that the agent has taken of it. While the session has not been told of all of that, it waits. Only for use right
     /// after a commit.

@@ -29,7 +29,7 @@ use self::clients::Clients;
 use self::drives::Images;
 use self::life::{LiveCard, Phase, Setbacks};
 use self::neighbours::{Neighbours, Surroundings};
-use self::slots::Slots;
+use self::slots::{Accepted, Slots};
 pub use self::view::View;
 use crate::files::Image;
 use crate::load::{LoadResult, LoadSpec};
@@ -517,9 +517,12 @@ impl Agent {
                     events.push(AgentEvent::Persist { drive, version, bytes: record.0 });
                 }
                 ToAgent::Unusable { loan, why } => events.push(AgentEvent::Unusable { loan, why }),
-                ToAgent::Take { .. } | ToAgent::Release { .. } | ToAgent::Vacant { .. } => {
-                    self.serve_slot(message);
-                }
+                ToAgent::Take { .. }
+                | ToAgent::Release { .. }
+                | ToAgent::Vacant { .. }
+                | ToAgent::Parked { .. }
+                | ToAgent::Kept { .. } => self.serve_slot(message),
+                ToAgent::Unparked { number } => self.slots.unpark(number),
             }
         }
         self.tell_card();
@@ -527,22 +530,35 @@ impl Agent {
 
     /// What a card wants for a slot.
     fn serve_slot(&mut self, message: ToAgent) {
-        let (ToAgent::Take { loan, .. } | ToAgent::Release { loan, .. } | ToAgent::Vacant { loan }) = message
+        let (ToAgent::Take { loan, .. }
+        | ToAgent::Release { loan, .. }
+        | ToAgent::Vacant { loan }
+        | ToAgent::Parked { loan }
+        | ToAgent::Kept { loan }) = message
         else {
             return;
         };
         let Some(function) = self.spec.loans.get(loan).map(|loan| loan.function.as_str()) else { return };
+        let is_taken_again = match &message {
+            ToAgent::Vacant { .. } => self.slots.vacate(loan, function),
+            ToAgent::Parked { .. } => self.slots.park(loan, function),
+            _ => false,
+        };
         let answers = match message {
             ToAgent::Take { number, len, .. } => self.slots.take(loan, number, len, function),
             ToAgent::Release { ids, .. } => {
                 self.slots.release(loan, &ids);
                 vec![ToCard::Closed { loan, ids }]
             }
-            _ => {
-                self.slots.vacate(loan, function);
+            ToAgent::Kept { .. } => {
+                self.slots.keep(loan, function);
                 Vec::new()
             }
+            _ => Vec::new(),
         };
+        if is_taken_again {
+            self.begin_slot(loan);
+        }
         if let Some(card) = &mut self.card {
             answers.into_iter().for_each(|answer| card.outbox.push(answer));
         }
@@ -551,19 +567,28 @@ impl Agent {
     /// Somebody has connected to the slot of `loan`.
     fn accept_guest(&mut self, loan: usize) {
         match self.slots.accept(&self.spec.loans, loan) {
-            Ok(false) => {}
-            Ok(true) => {
-                // The card has said that it is done with the one before, so the account may begin anew.
-                let accounts = &self.shared().edges[loan][0];
-                accounts.received.reset();
-                accounts.sent.reset();
+            Ok(Accepted::Nobody) => {}
+            Ok(Accepted::Client) => self.begin_slot(loan),
+            Ok(Accepted::SameClient) => {
                 if let Some(card) = &mut self.card {
-                    card.outbox.push(ToCard::Slot { loan });
+                    card.outbox.push(ToCard::Park { loan });
                 }
                 self.tell_card();
             }
             Err(error) => self.stop_accepting(&error),
         }
+    }
+
+    /// Gives the slot of `loan` to the client that has it now.
+    fn begin_slot(&mut self, loan: usize) {
+        // The card has said that it is done with the one before, so the account may begin anew.
+        let accounts = &self.shared().edges[loan][0];
+        accounts.received.reset();
+        accounts.sent.reset();
+        if let Some(card) = &mut self.card {
+            card.outbox.push(ToCard::Slot { loan });
+        }
+        self.tell_card();
     }
 
     fn accept(&mut self, loan: usize) {
@@ -598,8 +623,16 @@ impl Agent {
 impl Drop for Agent {
     fn drop(&mut self) {
         clients::stop_listening(&mut self.spec.loans);
-        // Before the card ends, which would close them as they are.
-        self.slots.hang_up_all();
+        self.tell_card();
+        match self.card.take_if(|_| self.record.running && self.slots.has_clients()) {
+            // It answers them until they are gone: the end of its messages tells it to.
+            Some(card) => {
+                self.slots.hang_up_waiting();
+                card.child.leave();
+            }
+            // Before the card ends, which would close them as they are.
+            None => self.slots.hang_up_all(),
+        }
     }
 }
 

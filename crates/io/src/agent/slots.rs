@@ -26,9 +26,25 @@ use crate::wait::{Interest, Waiter};
 /// Longer messages with descriptors make no sense.
 const MESSAGE_BYTES: usize = 4096;
 
+/// Connections without a slot that are kept: a machine has one more each time that it lets go of a device and takes it again.
+const PARKED: usize = 256;
+
 /// All slots of a node, by loan.
 pub(super) struct Slots {
     places: Vec<Place>,
+    /// Connections of devices that are gone, by the kernel's numbers: machines end that cannot say anything there.
+    parked: BTreeMap<u64, OwnedFd>,
+}
+
+/// Who has connected to a slot.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Accepted {
+    /// Nobody.
+    Nobody,
+    /// A virtual machine, which has the slot now.
+    Client,
+    /// The one that has it already, which waits for what the card says.
+    SameClient,
 }
 
 /// What is kept for one slot.
@@ -37,6 +53,8 @@ struct Place {
     /// Its drive has been usable: clients are taken.
     is_open: bool,
     client: Option<Client>,
+    /// The same machine, which has connected once more: its device at the first connection is gone, or this is a mistake.
+    next: Option<Client>,
     /// The last message that was taken, which a successor is told of again.
     last: Taken,
     descriptors: BTreeMap<u32, Arc<OwnedFd>>,
@@ -48,6 +66,8 @@ struct Place {
 struct Client {
     socket: OwnedFd,
     pid: Option<i32>,
+    /// When that process began, in the kernel's ticks: another one may get its number.
+    since: Option<u64>,
     /// It was said that its memory is not shared.
     warned: bool,
 }
@@ -63,7 +83,7 @@ struct Taken {
 
 impl Slots {
     pub(super) fn new() -> Self {
-        Self { places: (0..MAX_LOANS).map(|_| Place::default()).collect() }
+        Self { places: (0..MAX_LOANS).map(|_| Place::default()).collect(), parked: BTreeMap::new() }
     }
 
     /// The drive of `loan` is usable: if it is a slot, its clients are taken from now on.
@@ -101,12 +121,12 @@ impl Slots {
         open.filter_map(|(loan, spec)| Some((loan, listener(spec)?)))
     }
 
-    /// Takes the next client of `loan`; false if nobody waits. Whoever comes while there is one is sent away in order.
+    /// Takes the next client of `loan`. Whoever comes while there is one, from another machine, is sent away in order.
     ///
     /// # Errors
     /// Want of descriptors or memory: who waits goes on waiting.
-    pub(super) fn accept(&mut self, loans: &[LoanSpec], loan: usize) -> io::Result<bool> {
-        let Some(listener) = loans.get(loan).and_then(listener) else { return Ok(false) };
+    pub(super) fn accept(&mut self, loans: &[LoanSpec], loan: usize) -> io::Result<Accepted> {
+        let Some(listener) = loans.get(loan).and_then(listener) else { return Ok(Accepted::Nobody) };
         let place = &mut self.places[loan];
         loop {
             let socket: OwnedFd = match listener.accept() {
@@ -115,32 +135,67 @@ impl Slots {
                     stream.into()
                 }
                 Err(error) => match error.raw_os_error() {
-                    Some(libc::EAGAIN) => return Ok(false),
+                    Some(libc::EAGAIN) => return Ok(Accepted::Nobody),
                     // The client has gone again, or a signal came.
                     Some(libc::ECONNABORTED | libc::EINTR) => continue,
                     _ => return Err(error),
                 },
             };
-            let pid = rustix::net::sockopt::socket_peercred(&socket);
-            let pid = pid.ok().map(|peer| peer.pid.as_raw_nonzero().get());
-            let function = &loans[loan].function;
-            if place.client.is_some() {
-                warn!(function, pid, "a virtual machine was sent away: another one has the slot");
-                hang_up(socket.as_fd());
-                continue;
+            let newcomer = Client::new(socket);
+            let (function, pid) = (&loans[loan].function, newcomer.pid);
+            match &place.client {
+                None => {
+                    info!(function, pid, "a virtual machine has connected to the slot");
+                    place.client = Some(newcomer);
+                    return Ok(Accepted::Client);
+                }
+                Some(client) if place.next.is_none() && client.is_same(&newcomer) => {
+                    place.next = Some(newcomer);
+                    return Ok(Accepted::SameClient);
+                }
+                Some(_) => {
+                    warn!(function, pid, "a virtual machine was sent away: another one has the slot");
+                    hang_up(newcomer.socket.as_fd());
+                }
             }
-            info!(function, pid, "a virtual machine has connected to the slot");
-            place.client = Some(Client { socket, pid, warned: false });
-            return Ok(true);
         }
     }
 
-    /// The card has closed the connection to the client of `loan`.
-    pub(super) fn vacate(&mut self, loan: usize, function: &str) {
-        if let Some(client) = self.places.get_mut(loan).and_then(|place| place.client.take()) {
+    /// The card has taken the slot from the client of `loan`, and goes on answering it. Returns whether another one has it now.
+    pub(super) fn park(&mut self, loan: usize, function: &str) -> bool {
+        let Some(place) = self.places.get_mut(loan) else { return false };
+        if let Some(client) = place.client.take() {
+            info!(function, pid = client.pid, "the virtual machine has lost the slot");
+            keep_parked(&mut self.parked, client.socket);
+        }
+        place.promote(function)
+    }
+
+    /// The client of `loan` uses its device: it keeps the slot, and who has connected once more is sent away.
+    pub(super) fn keep(&mut self, loan: usize, function: &str) {
+        if let Some(next) = self.places.get_mut(loan).and_then(|place| place.next.take()) {
+            warn!(
+                function,
+                pid = next.pid,
+                "a virtual machine was sent away: it has the slot already, for a device that it uses"
+            );
+            hang_up(next.socket.as_fd());
+        }
+    }
+
+    /// The client of a parked connection is gone.
+    pub(super) fn unpark(&mut self, number: u64) {
+        self.parked.remove(&number);
+    }
+
+    /// The card has closed the connection to the client of `loan`. Returns whether another one has the slot now.
+    pub(super) fn vacate(&mut self, loan: usize, function: &str) -> bool {
+        let Some(place) = self.places.get_mut(loan) else { return false };
+        if let Some(client) = place.client.take() {
             info!(function, pid = client.pid, "the virtual machine has left the slot");
             hang_up(client.socket.as_fd());
         }
+        place.promote(function)
     }
 
     /// Receives the message that the card has asked for, and says what the card is to be told of it.
@@ -173,8 +228,8 @@ impl Slots {
     /// Another loan has the place: whatever was kept for the one before is not wanted any more.
     pub(super) fn renew(&mut self, loan: usize) {
         if let Some(place) = self.places.get_mut(loan) {
-            if let Some(client) = place.client.take() {
-                hang_up(client.socket.as_fd());
+            for client in [place.client.take(), place.next.take()].into_iter().flatten() {
+                keep_parked(&mut self.parked, client.socket);
             }
             *place = Place::default();
         }
@@ -204,7 +259,11 @@ impl Slots {
             if place.client.is_some() {
                 outbox.push(ToCard::Slot { loan });
             }
+            if place.next.is_some() {
+                outbox.push(ToCard::Park { loan });
+            }
         }
+        self.parked.keys().for_each(|&number| outbox.push(ToCard::Parked { number }));
     }
 
     /// What travels with a message about slots.
@@ -214,6 +273,10 @@ impl Slots {
                 .client
                 .as_ref()
                 .map_or(Enclosure::Gone, |client| Enclosure::Descriptor(client.socket.as_fd())),
+            ToCard::Parked { number } => {
+                let socket = self.parked.get(number).map(AsFd::as_fd);
+                socket.map_or(Enclosure::Gone, Enclosure::Descriptor)
+            }
             ToCard::Descriptors { loan, ids } => {
                 let kept = &self.places[*loan].descriptors;
                 let found = ids.iter().map(|id| kept.get(id).map(|descriptor| descriptor.as_fd()));
@@ -223,15 +286,54 @@ impl Slots {
         }
     }
 
-    /// Ends all connections so that no client is hurt by it: see [`hang_up`].
+    /// Whether any virtual machine would suffer if its connection ended.
+    pub(super) fn has_clients(&self) -> bool {
+        !self.parked.is_empty() || self.places.iter().any(|place| place.client.is_some())
+    }
+
+    /// Ends all connections, each so that its client sees an end: see [`hang_up`].
     pub(super) fn hang_up_all(&mut self) {
+        self.hang_up_waiting();
         for client in self.places.iter_mut().filter_map(|place| place.client.take()) {
+            hang_up(client.socket.as_fd());
+        }
+        std::mem::take(&mut self.parked).into_values().for_each(|socket| hang_up(socket.as_fd()));
+    }
+
+    /// Ends connections that no card knows.
+    pub(super) fn hang_up_waiting(&mut self) {
+        for client in self.places.iter_mut().filter_map(|place| place.next.take()) {
             hang_up(client.socket.as_fd());
         }
     }
 }
 
+impl Client {
+    fn new(socket: OwnedFd) -> Self {
+        let peer = rustix::net::sockopt::socket_peercred(&socket);
+        let pid = peer.ok().map(|peer| peer.pid.as_raw_nonzero().get());
+        Self { socket, pid, since: pid.and_then(start_of), warned: false }
+    }
+
+    /// Whether both are connections of one process.
+    fn is_same(&self, other: &Self) -> bool {
+        self.since.is_some() && (self.pid, self.since) == (other.pid, other.since)
+    }
+}
+
 impl Place {
+    /// Gives the slot to who waits for it, if it is vacant. Returns whether that was so.
+    fn promote(&mut self, function: &str) -> bool {
+        if self.client.is_some() {
+            return false;
+        }
+        self.client = self.next.take();
+        if let Some(client) = &self.client {
+            info!(function, pid = client.pid, "the virtual machine has the slot again");
+        }
+        self.client.is_some()
+    }
+
     /// A name for a descriptor that is kept until the card gives it back.
     fn keep(&mut self, descriptor: OwnedFd) -> u32 {
         let id = self.next_id;
@@ -280,6 +382,28 @@ impl Place {
         }
         messages
     }
+}
+
+/// Keeps a connection that has no slot any more. When there are too many, the machine of the oldest may suffer.
+fn keep_parked(parked: &mut BTreeMap<u64, OwnedFd>, socket: OwnedFd) {
+    if parked.len() >= PARKED
+        && let Some((_, oldest)) = parked.pop_first()
+    {
+        warn!(
+            "more than {PARKED} devices of virtual machines are gone and not closed: the oldest is cut off"
+        );
+        hang_up(oldest.as_fd());
+    }
+    if let Ok(number) = rustix::net::sockopt::socket_cookie(&socket) {
+        parked.insert(number, socket);
+    }
+}
+
+/// When a process began, in the kernel's ticks.
+fn start_of(pid: i32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The 22nd field; the 2nd one is a name in brackets, which may have any characters (proc_pid_stat(5)).
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
 pub(super) fn is_slot(loan: &LoanSpec) -> bool {
@@ -340,7 +464,7 @@ mod tests {
 
     fn place(ours: UnixStream) -> Slots {
         let mut slots = Slots::new();
-        slots.places[0].client = Some(Client { socket: ours.into(), pid: None, warned: false });
+        slots.places[0].client = Some(Client::new(ours.into()));
         slots
     }
 
@@ -389,5 +513,59 @@ mod tests {
         slots.release(0, &ids);
         // With the last writer gone there is an end.
         assert_eq!(rustix::io::read(&reader, &mut [0; 1]).unwrap(), 0);
+    }
+
+    #[test]
+    fn one_process_is_told_from_another() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let (again, _theirs) = UnixStream::pair().unwrap();
+        let [first, mut second] = [ours, again].map(|socket| Client::new(socket.into()));
+        assert!(first.is_same(&second) && first.since == start_of(std::process::id() as i32));
+        assert!(start_of(1).is_some() && start_of(-1).is_none());
+        second.since = second.since.map(|since| since + 1);
+        assert!(!first.is_same(&second), "the number was given to another process");
+        (second.pid, second.since) = (Some(1), first.since);
+        assert!(!first.is_same(&second));
+        let nobody =
+            || Client { pid: None, since: None, ..Client::new(UnixStream::pair().unwrap().0.into()) };
+        assert!(!nobody().is_same(&nobody()), "whoever cannot be recognised");
+    }
+
+    #[test]
+    fn who_connects_once_more_gets_the_slot_when_the_first_connection_is_parked() {
+        let pair = || UnixStream::pair().unwrap();
+        let [(first, _a), (second, _b), (third, mut c)] = [pair(), pair(), pair()];
+        let mut slots = place(first);
+        let number = rustix::net::sockopt::socket_cookie(&slots.places[0].client.as_ref().unwrap().socket);
+        let (number, waiting) = (number.unwrap(), rustix::net::sockopt::socket_cookie(&second).unwrap());
+        slots.places[0].next = Some(Client::new(second.into()));
+        assert!(slots.park(0, "nvme0"));
+        let holds = |slots: &Slots| {
+            rustix::net::sockopt::socket_cookie(&slots.places[0].client.as_ref().unwrap().socket)
+        };
+        assert_eq!(holds(&slots).unwrap(), waiting);
+        assert!(matches!(slots.enclosure(&ToCard::Parked { number }), Enclosure::Descriptor(_)));
+        // A mistake: the device is in use.
+        slots.places[0].next = Some(Client::new(third.into()));
+        slots.keep(0, "nvme0");
+        assert_eq!(std::io::Read::read(&mut c, &mut [0; 1]).unwrap(), 0, "sent away in order");
+        assert_eq!(holds(&slots).unwrap(), waiting);
+        assert!(!slots.vacate(0, "nvme0") && slots.has_clients());
+        slots.unpark(number);
+        assert!(!slots.has_clients());
+    }
+
+    #[test]
+    fn connections_without_a_slot_do_not_pile_up() {
+        let mut slots = Slots::new();
+        let mut ends: Vec<UnixStream> = Vec::new();
+        for _ in 0..PARKED + 1 {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            slots.places[0].client = Some(Client::new(ours.into()));
+            slots.renew(0);
+            ends.push(theirs);
+        }
+        assert_eq!(slots.parked.len(), PARKED);
+        assert_eq!(std::io::Read::read(&mut ends[0], &mut [0; 1]).unwrap(), 0);
     }
 }

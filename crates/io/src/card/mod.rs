@@ -8,6 +8,7 @@ pub(crate) mod flash;
 mod load;
 pub(crate) mod media;
 mod orphan;
+mod parked;
 mod private;
 mod rails;
 mod slots;
@@ -56,6 +57,7 @@ mod token {
     pub(super) const EDGE: u64 = 2 << 32;
     pub(super) const PRIVATE: u64 = 3 << 32;
     pub(super) const SLOT: u64 = 4 << 32;
+    pub(super) const PARKED: u64 = 5 << 32;
 }
 
 /// Runs a card in this process until the agent or a signal ends it. The descriptors of [`crate::plan`] are inherited.
@@ -229,7 +231,7 @@ impl<'m> Driver<'m> {
                 token::MESSAGES => self.take_messages()?,
                 token::RING => _ = self.media.take_ring_results(&mut self.card, self.now),
                 token::THREADS => self.media.take_thread_results(&mut self.card, self.now)?,
-                what if what >= token::SLOT => self.slots.note((what - token::SLOT) as usize, event),
+                what if what >= token::SLOT => self.slots.note(event),
                 what if what >= token::PRIVATE => {
                     let loan = (what - token::PRIVATE) as usize;
                     let (card, waiter, to_agent) = (&mut self.card, &self.waiter, &mut self.to_agent);
@@ -325,6 +327,12 @@ impl<'m> Driver<'m> {
                     self.with_slots(|slots, around| slots.attach(loan, socket, around))?;
                 }
             }
+            ToCard::Parked { .. } => {
+                if let Some(socket) = enclosed.into_iter().next() {
+                    self.with_slots(|slots, around| slots.keep_parked(socket, &around))?;
+                }
+            }
+            ToCard::Park { loan } => self.with_slots(|slots, mut around| slots.part(loan, &mut around)),
             ToCard::Descriptors { loan, ids } => self.slots.learn(loan, &ids, enclosed.into_iter()),
             ToCard::Taken { loan, number, bytes, ids } => {
                 self.with_slots(|slots, around| slots.take(loan, number, &bytes.0, &ids, around));
@@ -373,8 +381,10 @@ impl<'m> Driver<'m> {
         let hint = if self.card.is_waiting() || self.media.is_busy() { Hint::Expecting } else { Hint::Idle };
         let (card, rails, now_before) = (&self.card, &self.rails, self.now);
         let (media, to_agent, private) = (&self.media, &self.to_agent, &self.private);
+        let slots = &self.slots;
         let turn = self.waiter.idle(now_before, hint, || {
-            let deadlines = [card.poll_timeout(), rails.poll_timeout(), media.poll_timeout()];
+            let deadlines =
+                [card.poll_timeout(), rails.poll_timeout(), media.poll_timeout(), slots.poll_timeout()];
             let deadline = deadlines.into_iter().flatten().min();
             let retries = [media.retry_after(), to_agent.retry_after()];
             let time = sleep_time(deadline.map(|deadline| deadline.since(now_before)), retries);

@@ -1,6 +1,7 @@
-//! A card whose agent has died, and which serves virtual machines.
+//! A card whose agent has ended or died, and which serves virtual machines.
 //!
-//! QEMU does not survive that a connection is cut off while something in it is unread. So such a card goes on until its clients
+//! QEMU does not survive that a connection is cut off while something in it is unread, nor that a device of which the connection
+//! has ended cannot be told of a change of memory, as when its machine is started again. So such a card goes on until its clients
 //! are gone: everything else is closed, and whatever they ask for is answered with an error at once, as a device that was
 //! pulled out would be.
 
@@ -24,14 +25,14 @@ impl Driver<'_> {
         waiter.deregister(messages.as_fd())?;
         drop((messages, rails, private, edges, media));
         eprintln!(
-            "causeway card: the agent has died; virtual machines find their drives gone until they unplug them"
+            "causeway card: the agent has ended; virtual machines find their drives gone, and this card answers them until they end"
         );
         let mut frame = vec![0; MAX_DATAGRAM_BYTES];
         let mut at = now();
         slots.outlive_agent(&mut card, at);
         while slots.has_clients() {
             let ready: Vec<Ready> = waiter.ready().filter(|ready| ready.token >= token::SLOT).collect();
-            ready.into_iter().for_each(|ready| slots.note((ready.token - token::SLOT) as usize, ready));
+            ready.into_iter().for_each(|ready| slots.note(ready));
             // Nobody reads what an agent would be told, and nobody hears the frames.
             let mut nobody = Outbox::new();
             let busy =
@@ -50,7 +51,8 @@ impl Driver<'_> {
                 waiter.busy();
                 waiter.poll()?;
             } else {
-                let deadline = card.poll_timeout().map(|deadline| deadline.since(at).max(REST));
+                let deadline = [card.poll_timeout(), slots.poll_timeout()].into_iter().flatten().min();
+                let deadline = deadline.map(|deadline| deadline.since(at).max(REST));
                 if waiter.idle(at, Hint::Idle, || deadline)? == Turn::Spun {
                     waiter.poll()?;
                 }

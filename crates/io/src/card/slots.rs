@@ -2,13 +2,15 @@
 //! comes with descriptors.
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
+use std::time::Duration;
 
 use base::Instant;
 use base::ledger::Span;
 use node::{Card, DescriptorId, MAX_LOANS, Peeked};
 
+use super::parked::Parked;
 use super::{HOT, token};
 use crate::guest_memory::GuestDescriptors;
 use crate::messages::ToAgent;
@@ -23,6 +25,8 @@ const SEND_SPANS: usize = 64;
 const SEND_BYTES: usize = 64 << 10;
 /// Bytes that are looked at before they are received: many short messages.
 const PEEK_BYTES: usize = 16 << 10;
+/// How long a client that is to be parked may take to be between two messages.
+const PARTING: Duration = Duration::from_secs(1);
 
 /// The slots of a card.
 pub(super) struct Slots<'m> {
@@ -34,6 +38,7 @@ pub(super) struct Slots<'m> {
     /// Loans of which descriptors were given back to the agent, who has not closed them yet.
     releasing: Vec<usize>,
     descriptors: Rc<GuestDescriptors>,
+    parked: Parked,
     peeked: Box<[u8; PEEK_BYTES]>,
     /// There is no agent any more: nobody takes messages, nobody keeps descriptors.
     alone: bool,
@@ -49,8 +54,10 @@ struct Connection {
     ended: bool,
     /// The client is gone.
     hung_up: bool,
-    /// The agent was asked for the next message.
-    asked: bool,
+    /// The agent was asked for the next message, which is this.
+    asked: Option<Vec<u8>>,
+    /// It is to be parked as soon as it is between two messages; until then.
+    parting: Option<Instant>,
     /// Until then it is looked at without asking.
     hot_until: Instant,
 }
@@ -80,6 +87,7 @@ impl<'m> Slots<'m> {
             connections: (0..MAX_LOANS).map(|_| None).collect(),
             releasing: Vec::new(),
             descriptors: Rc::default(),
+            parked: Parked::default(),
             peeked: Box::new([0; PEEK_BYTES]),
             alone: false,
         }
@@ -92,7 +100,12 @@ impl<'m> Slots<'m> {
 
     /// Whether any virtual machine is connected.
     pub(super) fn has_clients(&self) -> bool {
-        self.connections.iter().any(Option::is_some)
+        !self.parked.is_empty() || self.connections.iter().any(Option::is_some)
+    }
+
+    /// When something is to be done although nothing is ready.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        self.connections.iter().flatten().filter_map(|connection| connection.parting).min()
     }
 
     /// Descriptors that the agent keeps.
@@ -109,8 +122,9 @@ impl<'m> Slots<'m> {
         let (received, sent) = (accounts.received.position(), accounts.sent.position());
         let is_idle = card.slot_is_idle(loan);
         if is_idle && (received, sent) != (0, 0) {
-            // A predecessor had closed it and died before it could say so.
-            to_agent.push(ToAgent::Vacant { loan });
+            // A predecessor had parked or closed it, and died before it could say so.
+            self.parked.add(socket, waiter)?;
+            to_agent.push(ToAgent::Parked { loan });
             return Ok(());
         }
         waiter.register_edges(socket.as_fd(), token::SLOT + loan as u64)?;
@@ -120,7 +134,8 @@ impl<'m> Slots<'m> {
             writable: true,
             ended: false,
             hung_up: false,
-            asked: false,
+            asked: None,
+            parting: None,
             hot_until: now + HOT,
         });
         if is_idle {
@@ -149,7 +164,7 @@ impl<'m> Slots<'m> {
         let ids: Vec<_> = ids.iter().copied().map(DescriptorId).collect();
         around.card.slot_taken(around.now, loan, number, bytes, &ids);
         if let Some(connection) = &mut self.connections[loan] {
-            connection.asked = false;
+            connection.asked = None;
             connection.hot_until = around.now + HOT;
         }
     }
@@ -163,8 +178,12 @@ impl<'m> Slots<'m> {
         }
     }
 
-    /// Epoll has something to say of the slot of `loan`.
-    pub(super) fn note(&mut self, loan: usize, ready: Ready) {
+    /// Epoll has something to say of a slot, or of a parked connection.
+    pub(super) fn note(&mut self, ready: Ready) {
+        if ready.token >= token::PARKED {
+            return self.parked.note(ready.token);
+        }
+        let loan = (ready.token - token::SLOT) as usize;
         if let Some(connection) = self.connections.get_mut(loan).and_then(Option::as_mut) {
             connection.readable |= ready.read;
             connection.writable |= ready.write;
@@ -175,12 +194,12 @@ impl<'m> Slots<'m> {
 
     /// Looks at what may have something. True if anything came of it.
     pub(super) fn receive(&mut self, mut around: Around<'_, 'm>) -> io::Result<bool> {
-        let mut busy = false;
+        let mut busy = self.parked.serve(around.waiter, around.to_agent)?;
         for place in 0..self.loans.len() {
             let loan = self.loans[place];
             let Some(connection) = &self.connections[loan] else { continue };
             let hot = around.now < connection.hot_until;
-            if connection.asked || !(connection.readable || connection.hung_up || hot) {
+            if connection.asked.is_some() || !(connection.readable || connection.hung_up || hot) {
                 continue;
             }
             let hung_up = connection.hung_up;
@@ -237,7 +256,7 @@ impl<'m> Slots<'m> {
                 Outcome::Moved
             }
             Peeked::AgentTakes { len } => {
-                connection.asked = true;
+                connection.asked = Some(self.peeked[..len].to_vec());
                 around.to_agent.push(ToAgent::Take { loan, number: number + 1, len });
                 Outcome::Moved
             }
@@ -272,6 +291,8 @@ impl<'m> Slots<'m> {
             match self.send_some(loan, &mut around) {
                 Outcome::Failed | Outcome::Ended => self.close(loan, &mut around)?,
                 _ if around.card.slot_wants_close(loan) => self.close(loan, &mut around)?,
+                _ if self.can_park(loan, &around) => self.park(loan, &mut around)?,
+                _ if self.is_overdue(loan, around.now) => self.close(loan, &mut around)?,
                 Outcome::Moved => self.keep_hot(loan, around.now),
                 Outcome::Nothing => continue,
             }
@@ -324,19 +345,62 @@ impl<'m> Slots<'m> {
         around.to_agent.push(ToAgent::Release { loan, ids });
     }
 
-    /// Everything is given back: the machines find their functions gone, and the connections end in order.
-    pub(super) fn shut_down(&self, card: &mut Card<'_>, now: Instant) {
-        self.loans.iter().for_each(|&loan| self.end(loan, card, now));
+    /// Everything is given back: the machines find their functions gone, and are answered until they end.
+    pub(super) fn shut_down(&mut self, card: &mut Card<'_>, now: Instant) {
+        for place in 0..self.loans.len() {
+            self.end(self.loans[place], card, now);
+        }
     }
 
-    /// The function of `loan` goes: what its client still asks for is answered with errors.
-    pub(super) fn end(&self, loan: usize, card: &mut Card<'_>, now: Instant) {
+    /// The function of `loan` goes: what its client asks for is answered with errors, and it loses the slot.
+    pub(super) fn end(&mut self, loan: usize, card: &mut Card<'_>, now: Instant) {
         if self.loans.contains(&loan) {
             card.slot_set_present(now, loan, false);
-            if self.connections[loan].is_some() {
-                card.slot_ended(now, loan);
+            if let Some(connection) = &mut self.connections[loan] {
+                connection.parting.get_or_insert(now + PARTING);
             }
         }
+    }
+
+    /// The client of `loan` has connected once more. If its device is in use that is a mistake, and otherwise the device is gone.
+    pub(super) fn part(&mut self, loan: usize, around: &mut Around<'_, 'm>) {
+        if self.connections[loan].as_ref().is_none_or(|connection| connection.parting.is_some()) {
+            return;
+        }
+        if around.card.slot_is_in_use(loan) {
+            around.to_agent.push(ToAgent::Kept { loan });
+        } else {
+            self.end(loan, around.card, around.now);
+        }
+    }
+
+    /// A connection that a predecessor has parked.
+    pub(super) fn keep_parked(&mut self, socket: OwnedFd, around: &Around<'_, 'm>) -> io::Result<()> {
+        self.parked.add(socket, around.waiter)
+    }
+
+    /// Whether the client of `loan` is to be parked, and is between two messages.
+    fn can_park(&self, loan: usize, around: &Around<'_, 'm>) -> bool {
+        let sent = self.accounts(loan).sent.position();
+        let connection = self.connections[loan].as_ref().filter(|it| it.parting.is_some());
+        connection.is_some_and(|it| it.asked.is_none())
+            && around.card.slot_is_at_rest(loan)
+            && sent >= around.card.slot_output_end(loan)
+    }
+
+    fn is_overdue(&self, loan: usize, now: Instant) -> bool {
+        self.connections[loan].as_ref().and_then(|it| it.parting).is_some_and(|until| until <= now)
+    }
+
+    /// Takes the slot from its client, who is answered from now on as somebody whose device is gone.
+    fn park(&mut self, loan: usize, around: &mut Around<'_, 'm>) -> io::Result<()> {
+        if let Some(connection) = self.connections[loan].take() {
+            around.waiter.deregister(connection.socket.as_fd())?;
+            around.card.slot_closed(around.now, loan);
+            self.parked.add(connection.socket, around.waiter)?;
+            around.to_agent.push(ToAgent::Parked { loan });
+        }
+        Ok(())
     }
 
     /// The agent is dead: what comes from now on is answered with errors.
@@ -345,9 +409,12 @@ impl<'m> Slots<'m> {
         for &loan in &self.loans {
             card.slot_set_present(now, loan, false);
             if let Some(connection) = &mut self.connections[loan] {
-                // If the agent has taken what it was asked for, that has gone with it.
-                connection.asked = false;
                 connection.readable = true;
+                let Some(message) = connection.asked.take() else { continue };
+                // If the agent has taken it, its descriptors have gone with it, but not the client who waits for the answer.
+                if !is_next(connection.socket.as_fd(), &message) {
+                    card.slot_taken(now, loan, card.slot_taken_count(loan) + 1, &message, &[]);
+                }
             }
         }
     }
@@ -372,6 +439,14 @@ impl<'m> Slots<'m> {
     fn accounts(&self, loan: usize) -> &'m EdgeAccounts {
         &self.shared.edges[loan][0]
     }
+}
+
+/// Whether `message`, which was at the beginning of what the socket has, is still there.
+fn is_next(socket: BorrowedFd<'_>, message: &[u8]) -> bool {
+    let mut bytes = vec![0; message.len()];
+    // A client that has another message there has counted it up.
+    matches!(stream_socket::peek(socket, &mut bytes), StreamProgress::Progressed(len) if len == message.len())
+        && bytes == message
 }
 
 /// Receives as much as the session has allowed. None: the connection is broken.
@@ -419,4 +494,29 @@ fn gather<'a>(card: &Card<'a>, loan: usize, position: u64, pieces: &mut [IoSlice
         gathered += 1;
     }
     gathered
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn a_message_that_somebody_else_has_taken_is_not_next() {
+        let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        assert!(!is_next(ours.as_fd(), b"first"), "nothing has come");
+        theirs.write_all(b"first").unwrap();
+        assert!(is_next(ours.as_fd(), b"first"));
+        theirs.write_all(b"other").unwrap();
+        assert!(is_next(ours.as_fd(), b"first"));
+        ours.read_exact(&mut [0; 5]).unwrap();
+        assert!(!is_next(ours.as_fd(), b"first"));
+        ours.read_exact(&mut [0; 2]).unwrap();
+        assert!(!is_next(ours.as_fd(), b"other"));
+        drop(theirs);
+        ours.read_exact(&mut [0; 3]).unwrap();
+        assert!(!is_next(ours.as_fd(), b"first"));
+    }
 }

@@ -20,7 +20,7 @@ const WITHOUT_RING: &str = "--without-ring";
 
 type Case = (&'static str, fn());
 
-const CASES: [Case; 17] = [
+const CASES: [Case; 18] = [
     ("attach_forgets_what_an_earlier_card_says", attach::forgets_what_an_earlier_card_says),
     ("disk_through_the_ring", cases::disk_through_the_ring),
     ("disk_through_threads", || without_ring("disk_through_threads")),
@@ -34,6 +34,7 @@ const CASES: [Case; 17] = [
     ("killed_client_with_a_full_ring_costs_nothing", cases::killed_client_with_a_full_ring_costs_nothing),
     ("neighbours_share_memory_and_survive_kills", neighbours::share_memory_and_survive_kills),
     ("neighbours_find_a_new_agent", neighbours::find_a_new_agent),
+    ("neighbours_that_are_abandoned_share_nothing", neighbours::that_are_abandoned_share_nothing),
     ("neighbours_that_do_not_want_to_share_nothing", neighbours::that_do_not_want_to_share_nothing),
     ("neighbours_without_the_key_get_nothing", neighbours::without_the_key_get_nothing),
     ("neighbours_that_write_rubbish_hurt_themselves", neighbours::that_write_rubbish_hurt_themselves),

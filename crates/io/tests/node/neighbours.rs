@@ -69,6 +69,18 @@ pub(crate) fn find_a_new_agent() {
     assert!(client.read(MIB, 65_536) == pattern(2, 65_536));
 }
 
+/// Of a loan that was given up without its lender nothing stays shared, and nobody looks for that lender again.
+pub(crate) fn that_are_abandoned_share_nothing() {
+    let place = Place::new("abandoned");
+    let pair = Pair::start_sharing(&image(&place), &place.path(""), [true, true]);
+    pair.wait_shared();
+    pair.borrower.abandon();
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(100) {
+        assert_eq!(pair.borrower.memory(), None);
+    }
+}
+
 pub(crate) fn that_do_not_want_to_share_nothing() {
     for wants in [[false, true], [true, false]] {
         let place = Place::new(if wants[0] { "unwilling-borrower" } else { "unwilling-lender" });

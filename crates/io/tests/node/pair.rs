@@ -173,6 +173,8 @@ struct Shared {
     local: Mutex<Option<SocketAddr>>,
     load: Mutex<Option<LoadResult>>,
     turns: AtomicU64,
+    /// The agent is to abandon its loan.
+    abandon: AtomicBool,
     end: AtomicBool,
 }
 
@@ -236,6 +238,13 @@ impl Node {
         *self.shared.memory.lock().unwrap()
     }
 
+    /// Has the loan given up without asking its lender.
+    pub(crate) fn abandon(&self) {
+        self.shared.abandon.store(true, Ordering::Relaxed);
+        let restarts = self.record().restarts;
+        self.wait_until("the card was replaced", |record| record.running && record.restarts > restarts);
+    }
+
     /// Where its rail is.
     pub(crate) fn port(&self) -> u16 {
         self.shared.local.lock().unwrap().map_or(0, |local| local.port())
@@ -289,6 +298,10 @@ fn drive(mut agent: Agent, shared: &Shared) {
                 AgentEvent::Tenant { loan, tenancy } => agent.set_tenancy(loan, tenancy),
                 _ => {}
             }
+        }
+        if shared.abandon.swap(false, Ordering::Relaxed) {
+            agent.detach(0);
+            agent.abandon(0).unwrap();
         }
         shared.turns.fetch_add(1, Ordering::Relaxed);
         let view = agent.view();

@@ -107,6 +107,16 @@ impl<'m> Card<'m> {
         self.session(loan).is_some_and(Session::wants_close)
     }
 
+    /// Whether the client is between two messages, and everything was answered.
+    pub fn slot_is_at_rest(&self, loan: usize) -> bool {
+        self.session(loan).is_some_and(Session::is_at_rest)
+    }
+
+    /// Whether the guest's driver uses the function: it is there, and has an interrupt.
+    pub fn slot_is_in_use(&self, loan: usize) -> bool {
+        self.session(loan).is_some_and(Session::is_in_use)
+    }
+
     /// Descriptors that the agent may close, in this order; more may follow.
     pub fn slot_released(&self, loan: usize) -> Vec<DescriptorId> {
         let released = self.session(loan).map(|session| session.released().take(RELEASED_AT_ONCE).collect());

@@ -150,6 +150,11 @@ impl<'m> BorrowedSlot<'m> {
         }
     }
 
+    /// Whether the function is being reset since its client has gone: what was asked of it before may still be done.
+    pub(super) fn is_reset_unasked(&self) -> bool {
+        matches!(self.stage(), Stage::Reset | Stage::Back) && self.cells.slot.answers.get() == 0
+    }
+
     fn begin_reset(&mut self) {
         nvme::reset(&self.cells.slot, self.journal);
         self.cells.slot.tries.set(self.journal, 0);
@@ -340,7 +345,7 @@ impl<'m> BorrowedSlot<'m> {
             Ok(config) => {
                 self.cells.slot.probed.set(self.journal, 1);
                 let session = Session::new(&self.cells.session, self.journal, config);
-                self.reach.rebuild(&session);
+                self.reach.rebuild(&session, self.is_reset_unasked());
                 self.session = Some(session);
             }
             Err(error) => self.unusable = Some(error),

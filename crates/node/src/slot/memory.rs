@@ -66,6 +66,8 @@ pub(super) struct Reach<'m> {
     grants: GrantTable<Memory>,
     /// Where the map of each number begins, if it is granted.
     granted: Vec<Option<u64>>,
+    /// Nothing is granted for now: see [`Reach::follow`].
+    closed: bool,
     journal: Journal<'m>,
     pages: Pages<'m>,
     gauges: &'m EdgeGauges,
@@ -82,27 +84,42 @@ impl<'m> Reach<'m> {
         let mut grants = GrantTable::new(domain);
         let rights = Rights { read: false, write: true };
         grants.grant(FUNCTION, DOORBELL, PAGE_SIZE as u64, rights, Memory::Doorbell);
-        Self { loan, memory: None, grants, granted: Vec::new(), journal, pages, gauges }
+        Self { loan, memory: None, grants, granted: Vec::new(), closed: false, journal, pages, gauges }
     }
 
     pub(super) fn set_memory(&mut self, memory: Rc<dyn GuestMemory + 'm>) {
         self.memory = Some(memory);
     }
 
-    /// Grants what a new card has found mapped.
-    pub(super) fn rebuild(&mut self, session: &Session<'m>) {
-        session.maps().for_each(|(map, mapping)| self.grant(map, &mapping));
+    /// Grants what a new card has found mapped, unless the function is `closed` out.
+    pub(super) fn rebuild(&mut self, session: &Session<'m>, closed: bool) {
+        self.closed = closed;
+        if !closed {
+            session.maps().for_each(|(map, mapping)| self.grant(map, &mapping));
+        }
     }
 
-    /// Follows the changes of the guest's maps.
-    pub(super) fn follow(&mut self, session: &mut Session<'m>) {
+    /// Follows the changes of the guest's maps. While the function is `closed` out, since what it still does was asked for by
+    /// somebody who has gone, none is granted.
+    pub(super) fn follow(&mut self, session: &mut Session<'m>, closed: bool) {
+        self.follow_changes(session, closed);
+        if self.closed && !closed {
+            for (map, mapping) in session.maps() {
+                self.revoke(map);
+                self.grant(map, &mapping);
+            }
+        }
+        self.closed = closed;
+    }
+
+    fn follow_changes(&mut self, session: &mut Session<'m>, closed: bool) {
         let Some(first) = session.poll_map() else { return };
         let changes: Vec<_> =
             core::iter::once(first).chain(core::iter::from_fn(|| session.poll_map())).collect();
         // One that is gone may have made room for one that came.
         changes.iter().for_each(|(map, _)| self.revoke(*map));
         for (map, mapping) in &changes {
-            if let Some(mapping) = mapping {
+            if let Some(mapping) = mapping.as_ref().filter(|_| !closed) {
                 self.grant(*map, mapping);
             }
         }

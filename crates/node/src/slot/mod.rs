@@ -214,8 +214,9 @@ impl<'m> BorrowedSlot<'m> {
 
     /// Takes what the session has for this card alone.
     fn drain(&mut self) {
+        let closed = self.is_reset_unasked();
         let Some(session) = &mut self.session else { return };
-        self.reach.follow(session);
+        self.reach.follow(session, closed);
         while let Some(descriptor) = session.poll_signal() {
             push_signal(&mut self.signals, descriptor);
         }
@@ -267,7 +268,8 @@ impl<'m> BorrowedSlot<'m> {
     }
 
     fn memory_write(&mut self, request: &pcie::MemoryRequest, payload: &[u8]) {
-        let Some(vector) = self.reach.write(request, payload) else { return };
+        let vector = self.reach.write(request, payload).filter(|_| !self.is_reset_unasked());
+        let Some(vector) = vector else { return };
         let Some(session) = &mut self.session else { return };
         // Greater ones are no vectors either.
         let vector = u16::try_from(vector).unwrap_or(u16::MAX);

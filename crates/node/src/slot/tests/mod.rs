@@ -13,7 +13,7 @@ use spec::nvme::{Status, SubmissionEntry};
 use spec::vfio_user::{Command, Errno};
 
 use self::guest::{CONFIG, DMA_BASE, Guest, PATIENCE, RAM_FD};
-use self::world::{BORROWER, LENDER, World, with_world};
+use self::world::{BORROWER, LENDER, RAM_BYTES, World, with_world};
 use crate::card::CardEvent;
 
 /// Short enough that QEMU does not give up.
@@ -320,6 +320,33 @@ fn what_is_unmapped_is_out_of_reach_at_once() {
         assert_eq!(world.ram.bytes.borrow()[0x6_0000..0x6_1000], world.medium[..0x1000]);
         let mappings: Vec<_> = world.card().slot_mappings(0).map(|(id, bytes)| (id.0, bytes)).collect();
         assert!(mappings.contains(&(other, 0x1000)) && mappings.len() == 2);
+    });
+}
+
+/// The next client is there before the function has been reset, and maps the same addresses: what the one before has asked for
+/// does not come to it.
+#[test]
+fn what_the_client_before_has_asked_for_does_not_reach_the_next_one() {
+    with_slot(|world| {
+        for round in 1..20_u32 {
+            let mut guest = Guest::connect(world);
+            guest.bring_up(world);
+            let entry = SubmissionEntry::read(0, 1, 0, 8).with_prps(DMA_BASE + 0x3_0000, 0);
+            guest.submit(world, 1, entry);
+            (0..round % 7).for_each(|_| world.turn());
+            world.act(BORROWER, |card, now| card.slot_set_present(now, 0, false));
+            world.disconnect();
+            world.ram.bytes.borrow_mut().fill(0x77);
+            let mut next = Guest::connect(world);
+            let descriptor = next.descriptor();
+            next.map(world, (descriptor, 0), 3, DMA_BASE, RAM_BYTES as u64).unwrap();
+            world.run(Duration::from_millis(20), |_| false);
+            assert!(world.ram.bytes.borrow().iter().all(|byte| *byte == 0x77), "round {round}");
+            next.unmap(world, DMA_BASE, RAM_BYTES as u64).unwrap();
+            next.bring_up(world);
+            next.round_trip(world, round.into());
+            world.disconnect();
+        }
     });
 }
 

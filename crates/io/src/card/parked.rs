@@ -1,0 +1,256 @@
+//! Connections of devices that are gone, which their machines have not closed.
+//!
+//! QEMU goes on telling such a device of every change of its memory, also when it was unplugged, and ends the whole machine if it
+//! cannot. So a connection is not closed while the client lives: it loses its slot, and is answered here until the client is gone.
+//! Nothing of it is kept: a message is answered when all of it is there, and received after that, so that a successor finds it
+//! again, and at worst answers it twice.
+
+use std::collections::BTreeMap;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::net::SendFlags;
+use spec::vfio_user::{Command, Errno, HEADER_BYTES, MessageFlags, MessageHeader};
+use zerocopy::IntoBytes;
+
+use super::token;
+use crate::messages::ToAgent;
+use crate::outbox::Outbox;
+use crate::stream_socket::{self, StreamProgress, hang_up};
+use crate::wait::Waiter;
+
+/// The longest message that is answered: more than any that the sessions of slots take.
+const MESSAGE_BYTES: usize = 16 << 10;
+/// Messages of one connection that are answered at once.
+const AT_ONCE: usize = 16;
+
+/// All of them, by the number that the kernel has given to each connection.
+#[derive(Default)]
+pub(super) struct Parked {
+    connections: BTreeMap<u64, Connection>,
+    next: u64,
+}
+
+struct Connection {
+    socket: OwnedFd,
+    /// What epoll calls it.
+    token: u64,
+    /// Something may be there, or there may be room again.
+    ready: bool,
+}
+
+/// What came of looking at a connection.
+#[derive(Debug, PartialEq, Eq)]
+enum Look {
+    /// A message was answered.
+    Answered,
+    /// Nothing whole is there, or its answer finds no room.
+    Nothing,
+    /// The client is gone, or makes no sense.
+    Gone,
+}
+
+impl Parked {
+    /// Takes a connection, of which the next bytes begin a message.
+    pub(super) fn add(&mut self, socket: OwnedFd, waiter: &Waiter) -> io::Result<()> {
+        let token = token::PARKED + self.next;
+        self.next += 1;
+        waiter.register_edges(socket.as_fd(), token)?;
+        let number = rustix::net::sockopt::socket_cookie(&socket)?;
+        self.connections.insert(number, Connection { socket, token, ready: true });
+        Ok(())
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.connections.is_empty()
+    }
+
+    /// Epoll has something to say of the connection that it calls so.
+    pub(super) fn note(&mut self, token: u64) {
+        if let Some(connection) = self.connections.values_mut().find(|it| it.token == token) {
+            connection.ready = true;
+        }
+    }
+
+    /// Answers what has come. True if that was anything.
+    pub(super) fn serve(&mut self, waiter: &Waiter, to_agent: &mut Outbox<ToAgent>) -> io::Result<bool> {
+        let mut busy = false;
+        let mut gone = Vec::new();
+        for (number, connection) in self.connections.iter_mut().filter(|(_, it)| it.ready) {
+            for _ in 0..AT_ONCE {
+                match answer(connection.socket.as_fd()) {
+                    Look::Answered => {}
+                    Look::Nothing => connection.ready = false,
+                    Look::Gone => {
+                        connection.ready = false;
+                        gone.push(*number);
+                    }
+                }
+                busy = true;
+                if !connection.ready {
+                    break;
+                }
+            }
+        }
+        for number in gone {
+            if let Some(connection) = self.connections.remove(&number) {
+                waiter.deregister(connection.socket.as_fd())?;
+                hang_up(connection.socket.as_fd());
+                to_agent.push(ToAgent::Unparked { number });
+            }
+        }
+        Ok(busy)
+    }
+}
+
+/// Answers the next message, if all of it is there.
+fn answer(socket: BorrowedFd<'_>) -> Look {
+    let mut bytes = [0; MESSAGE_BYTES];
+    let available = match stream_socket::peek(socket, &mut bytes) {
+        StreamProgress::Progressed(available) => available,
+        StreamProgress::WouldBlock => return Look::Nothing,
+        StreamProgress::Closed | StreamProgress::Failed(_) => return Look::Gone,
+    };
+    let Some(header) = bytes[..available].first_chunk::<HEADER_BYTES>().map(MessageHeader::view) else {
+        return Look::Nothing;
+    };
+    let size = header.size.get() as usize;
+    if !(HEADER_BYTES..=MESSAGE_BYTES).contains(&size) || header.flags().kind() > MessageFlags::REPLY {
+        return Look::Gone;
+    }
+    if available < size {
+        return Look::Nothing;
+    }
+    if header.flags().kind() == MessageFlags::COMMAND && !header.flags().no_reply() {
+        let reply = reply_to(header);
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        match rustix::net::sendmsg(socket, &[IoSlice::new(reply.as_bytes())], &mut Default::default(), flags)
+        {
+            Ok(sent) if sent == HEADER_BYTES => {}
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Look::Nothing,
+            _ => return Look::Gone,
+        }
+    }
+    let mut left = size;
+    while left > 0 {
+        match stream_socket::receive_alone(socket, &mut bytes[..left]) {
+            0 => return Look::Gone,
+            received => left -= received,
+        }
+    }
+    Look::Answered
+}
+
+/// What a device that is gone says: what the client takes back or gives is fine, and nothing can be had.
+fn reply_to(header: &MessageHeader) -> MessageHeader {
+    let (id, command) = (header.id.get(), header.command());
+    match command {
+        Command::DMA_MAP | Command::DMA_UNMAP | Command::DEVICE_SET_IRQS | Command::DEVICE_RESET => {
+            MessageHeader::reply(id, command, 0)
+        }
+        _ => MessageHeader::error_reply(id, command, Errno::EIO),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wait::SpinTimes;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    fn pair() -> (Parked, Waiter, Outbox<ToAgent>, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        for end in [&ours, &theirs] {
+            end.set_nonblocking(true).unwrap();
+        }
+        let waiter = Waiter::new(SpinTimes::default()).unwrap();
+        let mut parked = Parked::default();
+        parked.add(ours.into(), &waiter).unwrap();
+        (parked, waiter, Outbox::new(), theirs)
+    }
+
+    fn command(id: u16, command: Command, payload: usize) -> Vec<u8> {
+        let mut bytes = MessageHeader::request(id, command, payload as u32).as_bytes().to_vec();
+        bytes.extend(vec![7; payload]);
+        bytes
+    }
+
+    fn reply(theirs: &mut UnixStream) -> MessageHeader {
+        let mut bytes = [0; HEADER_BYTES];
+        theirs.read_exact(&mut bytes).unwrap();
+        *MessageHeader::view(&bytes)
+    }
+
+    #[test]
+    fn every_command_is_answered_once_and_in_order() {
+        let (mut parked, waiter, mut outbox, mut theirs) = pair();
+        let commands = [Command::DMA_UNMAP, Command::DMA_MAP, Command::REGION_READ, Command::DEVICE_SET_IRQS];
+        for (id, code) in commands.into_iter().enumerate() {
+            theirs.write_all(&command(id as u16, code, 16 + id)).unwrap();
+        }
+        // What wants no answer, and an answer to nothing.
+        let mut posted = MessageHeader::request(9, Command::REGION_WRITE, 0);
+        posted.flags = MessageFlags(0).with_no_reply(true).0.into();
+        theirs.write_all(posted.as_bytes()).unwrap();
+        theirs.write_all(MessageHeader::reply(9, Command::DMA_READ, 0).as_bytes()).unwrap();
+        // Another one in two pieces.
+        let split = command(20, Command::DEVICE_RESET, 100);
+        theirs.write_all(&split[..50]).unwrap();
+        assert!(parked.serve(&waiter, &mut outbox).unwrap());
+        theirs.write_all(&split[50..]).unwrap();
+        assert!(!parked.serve(&waiter, &mut outbox).unwrap(), "nothing was said to have come");
+        let token = parked.connections.values().next().unwrap().token;
+        parked.note(token);
+        parked.serve(&waiter, &mut outbox).unwrap();
+        for (id, code) in commands.into_iter().enumerate() {
+            let reply = reply(&mut theirs);
+            assert_eq!((usize::from(reply.id.get()), reply.command()), (id, code));
+            assert_eq!(reply.error(), (code == Command::REGION_READ).then_some(Errno::EIO));
+        }
+        assert_eq!(reply(&mut theirs).id.get(), 20);
+        assert_eq!(theirs.read(&mut [0; 1]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert!(!parked.is_empty());
+    }
+
+    #[test]
+    fn who_reads_nothing_is_waited_for() {
+        let (mut parked, waiter, mut outbox, mut theirs) = pair();
+        let message = command(1, Command::DMA_UNMAP, 24);
+        let (mut sent, mut seen) = (0, 0);
+        // Both directions are full at the end.
+        for _ in 0..100_000 {
+            let wrote = theirs.write_all(&message).is_ok();
+            sent += u32::from(wrote);
+            let token = parked.connections.values().next().unwrap().token;
+            parked.note(token);
+            parked.serve(&waiter, &mut outbox).unwrap();
+            if !wrote {
+                break;
+            }
+        }
+        while seen < sent {
+            match theirs.read(&mut [0; HEADER_BYTES]) {
+                Ok(bytes) => seen += u32::from(bytes == HEADER_BYTES),
+                Err(_) => {
+                    let token = parked.connections.values().next().unwrap().token;
+                    parked.note(token);
+                    assert!(parked.serve(&waiter, &mut outbox).unwrap(), "{seen} of {sent}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn who_is_gone_or_makes_no_sense_is_forgotten() {
+        for nonsense in [None, Some([0; HEADER_BYTES]), Some([0xff; HEADER_BYTES])] {
+            let (mut parked, waiter, mut outbox, mut theirs) = pair();
+            match nonsense {
+                Some(bytes) => theirs.write_all(&bytes).unwrap(),
+                None => drop(theirs),
+            }
+            parked.serve(&waiter, &mut outbox).unwrap();
+            assert!(parked.is_empty() && outbox.is_due());
+        }
+    }
+}
