@@ -108,7 +108,7 @@ impl ToAgent {
     /// The place that it is about, if it is about one.
     pub(crate) fn loan(&self) -> Option<usize> {
         match *self {
-            Self::Running | Self::Persist { .. } => None,
+            Self::Running | Self::Persist { .. } | Self::Unparked { .. } => None,
             Self::Ready { loan }
             | Self::Refused { loan, .. }
             | Self::Met { loan, .. }
@@ -121,7 +121,9 @@ impl ToAgent {
             | Self::Take { loan, .. }
             | Self::Release { loan, .. }
             | Self::Unusable { loan, .. }
-            | Self::Vacant { loan } => Some(loan),
+            | Self::Vacant { loan }
+            | Self::Parked { loan }
+            | Self::Kept { loan } => Some(loan),
         }
     }
 }
