@@ -35,7 +35,8 @@ impl Bench {
         let images = images.each_ref().map(|image| image.to_str().unwrap());
         let lender = Lender::start(world.right(), &images, &[]).unwrap();
         let vm = Vm::builder(kit).name(name).hot_plug(hot_plug).start().unwrap();
-        std::fs::write(config(&world), domain(&world, &vm.second_qmp(), remove_after_s)).unwrap();
+        name_monitor(&world, &vm);
+        std::fs::write(config(&world), domain(&world, &monitor(&world), remove_after_s)).unwrap();
         let node = start_node(&world);
         Self { vm, node, lender, world }
     }
@@ -89,6 +90,16 @@ impl Bench {
 
 fn config(world: &World) -> PathBuf {
     world.left().dir().join("host.toml")
+}
+
+/// Where the node finds the machine's monitor, whichever machine that is.
+fn monitor(world: &World) -> PathBuf {
+    world.left().dir().join("qmp.sock")
+}
+
+fn name_monitor(world: &World, vm: &Vm) {
+    let _ = std::fs::remove_file(monitor(world));
+    std::os::unix::fs::symlink(vm.second_qmp(), monitor(world)).unwrap();
 }
 
 fn domain(world: &World, qmp: &Path, remove_after_s: u32) -> String {
@@ -179,6 +190,32 @@ fn w3_what_is_attached_comes_back_with_the_node() {
     bench.vm.check("dd if=$(ls /dev/nvme?n1) of=/dev/null bs=1M count=8 iflag=direct").unwrap();
     bench.detach();
     bench.wait_no_drive();
+    bench.end();
+}
+
+#[test]
+fn w3_a_machine_that_is_started_again_gets_its_function() {
+    let _exclusive = scale::exclusive();
+    let Some(kit) = guest::kit() else { return };
+    let mut bench = Bench::start(&kit, "again", HotPlug::Acpi, 20);
+    bench.attach(0);
+    bench.wait_drive(64);
+    for round in 0..2 {
+        let Bench { vm, mut node, lender, world } = bench;
+        vm.shutdown().unwrap();
+        if round == 1 {
+            // The node comes first, and finds no machine.
+            assert_eq!(node.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", node.tail());
+            node = start_node(&world);
+            node.wait_log("a monitor that is not there", LONG, |line| line.contains("cannot reach QEMU"))
+                .unwrap();
+        }
+        let vm = Vm::builder(&kit).name("again").start().unwrap();
+        name_monitor(&world, &vm);
+        bench = Bench { vm, node, lender, world };
+        bench.wait_drive(64);
+    }
+    bench.assert_no_trouble();
     bench.end();
 }
 

@@ -34,7 +34,7 @@ const GIVE_BACK: Duration = Duration::from_secs(8);
 const SETTLE: Duration = Duration::from_millis(300);
 /// Between two looks at a slot whose guest is leaving.
 const LOOK: Duration = Duration::from_millis(50);
-/// Between two looks whether functions have left their guests without an answer.
+/// Between two looks whether functions have left their guests without an answer, and whether machines are there.
 const WATCH: Duration = Duration::from_secs(1);
 
 /// All slots of a node.
@@ -62,9 +62,63 @@ struct Place {
     plug_at: Option<Instant>,
     /// The monitor has been told to plug it in, and has not answered.
     is_plugging: bool,
+    /// Whether the machine is known to be away: its function is plugged in when it is back.
+    machine: Machine,
     /// Accesses without an answer that the guest has been told of, or is just being told of.
     told_timeouts: u64,
     is_telling: bool,
+}
+
+/// The machine of a slot whose function is attached, as far as that matters for plugging it in.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Machine {
+    /// Nobody has connected yet.
+    Unseen,
+    Connected,
+    /// The connection is over: the machine has ended, or somebody has taken the device out by hand. Asked since then.
+    Left {
+        asked: Instant,
+    },
+    /// There is none. Asked then.
+    Away {
+        asked: Instant,
+    },
+}
+
+impl Machine {
+    /// What follows from whether it is connected to the slot now; true if its monitor is to be asked.
+    fn follow(&mut self, is_connected: bool, now: Instant) -> bool {
+        let next = match *self {
+            _ if is_connected => Self::Connected,
+            Self::Connected => Self::Left { asked: now },
+            Self::Left { asked } if now - asked >= WATCH => Self::Left { asked: now },
+            Self::Away { asked } if now - asked >= WATCH => Self::Away { asked: now },
+            same => same,
+        };
+        let asks = next != *self && next != Self::Connected;
+        *self = next;
+        asks
+    }
+
+    /// What follows from whether its monitor answers; true if the function is to be plugged in.
+    fn looked(&mut self, is_running: bool, now: Instant) -> bool {
+        match (*self, is_running) {
+            (Self::Left { .. } | Self::Away { .. } | Self::Unseen, false) => {
+                *self = Self::Away { asked: now };
+                false
+            }
+            // Taken out by hand, and not to be forced upon it.
+            (Self::Left { .. }, true) => {
+                *self = Self::Unseen;
+                false
+            }
+            (Self::Away { .. }, true) => {
+                *self = Self::Unseen;
+                true
+            }
+            _ => false,
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -109,6 +163,7 @@ impl Domains {
                     is_asked_for: false,
                     plug_at: None,
                     is_plugging: false,
+                    machine: Machine::Unseen,
                     told_timeouts: 0,
                     is_telling: false,
                 };
@@ -249,8 +304,20 @@ impl Domains {
                 _ => {}
             }
         }
+        self.look_after_machines(agent);
         self.report_timeouts(agent);
         Ok(())
+    }
+
+    /// Notices machines that end, and finds out when they are back.
+    fn look_after_machines(&mut self, agent: &Agent) {
+        for (index, place) in self.places.iter_mut().enumerate() {
+            let Some(monitor) = &self.monitors[place.domain] else { continue };
+            let is_settled = place.phase == Phase::Attached && place.plug_at.is_none() && !place.is_plugging;
+            if is_settled && place.machine.follow(agent.has_guest(self.first + index), Instant::now()) {
+                monitor.order(Order::Look { place: index });
+            }
+        }
     }
 
     /// Lets guests know, by the ports that their functions are plugged into, of accesses without an answer.
@@ -282,6 +349,7 @@ impl Domains {
                 let place = &mut self.places[place];
                 info!(slot = %place.name, "plugged in");
                 place.is_plugging = false;
+                place.trouble = None;
             }
             Answer::Removed { place: index } => {
                 let place = &mut self.places[index];
@@ -302,11 +370,21 @@ impl Domains {
                     }
                 }
             }
-            Answer::Failed { place, why } => {
+            Answer::Looked { place, is_running } => {
+                let place = &mut self.places[place];
+                if place.phase == Phase::Attached && place.machine.looked(is_running, Instant::now()) {
+                    info!(slot = %place.name, "the machine is back");
+                    place.plug_at = Some(Instant::now() + SETTLE);
+                }
+            }
+            Answer::Failed { place, why, is_absent } => {
                 let place = &mut self.places[place];
                 warn!(slot = %place.name, "{why}");
                 place.trouble = Some(why);
                 place.is_plugging = false;
+                if is_absent {
+                    place.machine.looked(false, Instant::now());
+                }
             }
         }
     }
@@ -453,6 +531,7 @@ impl Place {
         let path = self.slot.socket.clone();
         let listener = Some(socket::bind(&path, &self.slot.access)?);
         self.phase = Phase::Attaching;
+        self.machine = Machine::Unseen;
         let timeout = Duration::from_secs(IO_TIMEOUT_DEFAULT_S);
         Ok(borrow::with_edge(line, Edge::Vm { path, listener }, timeout, insecure))
     }
@@ -483,5 +562,46 @@ impl Place {
         self.plug_at = None;
         self.phase = Phase::Returning { since: Instant::now() };
         agent.detach(loan);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a machine is asked, and what follows, after such connections and answers.
+    fn follow(machine: &mut Machine, now: &mut Instant, is_connected: bool) -> bool {
+        *now += WATCH;
+        machine.follow(is_connected, *now)
+    }
+
+    #[test]
+    fn a_machine_that_comes_back_gets_its_function_again() {
+        let (mut machine, mut now) = (Machine::Unseen, Instant::now());
+        assert!(!follow(&mut machine, &mut now, false) && !follow(&mut machine, &mut now, true));
+        assert!(follow(&mut machine, &mut now, false), "it has left");
+        assert!(!machine.looked(false, now));
+        assert!(!machine.follow(false, now), "a moment has to pass");
+        assert!(follow(&mut machine, &mut now, false) && !machine.looked(false, now));
+        assert!(follow(&mut machine, &mut now, false) && machine.looked(true, now), "it is back");
+        assert!(!follow(&mut machine, &mut now, true));
+    }
+
+    #[test]
+    fn a_machine_that_was_not_there_at_first_gets_it_when_it_comes() {
+        let (mut machine, mut now) = (Machine::Unseen, Instant::now());
+        assert!(!machine.looked(false, now), "plugging has failed");
+        assert!(follow(&mut machine, &mut now, false) && machine.looked(true, now));
+        // It failed again, but not because there is none.
+        assert!(!follow(&mut machine, &mut now, false));
+    }
+
+    #[test]
+    fn what_was_taken_out_by_hand_stays_out() {
+        let (mut machine, mut now) = (Machine::Connected, Instant::now());
+        assert!(follow(&mut machine, &mut now, false) && !machine.looked(true, now));
+        assert!(!follow(&mut machine, &mut now, false));
+        // Until somebody plugs it in by hand.
+        assert!(!follow(&mut machine, &mut now, true) && machine == Machine::Connected);
     }
 }

@@ -29,6 +29,10 @@ pub(super) enum Order {
         place: usize,
         plug: Plug,
     },
+    /// Is there a machine?
+    Look {
+        place: usize,
+    },
 }
 
 /// What came of it.
@@ -44,9 +48,16 @@ pub(super) enum Answer {
         place: usize,
         failed: Option<String>,
     },
+    /// There is a machine, or none.
+    Looked {
+        place: usize,
+        is_running: bool,
+    },
+    /// `is_absent`: because there is no machine.
     Failed {
         place: usize,
         why: String,
+        is_absent: bool,
     },
 }
 
@@ -109,8 +120,15 @@ fn execute(path: &Path, order: Order, remove_within: Duration) -> Answer {
             // A QEMU that cannot do it does everything else as well.
             (place, Ok(Answer::Reported { place, failed: reported.err().map(|error| error.to_string()) }))
         }
+        Order::Look { place } => {
+            let absent = matches!(Qmp::connect(path, PATIENCE), Err(QmpError::Connect { .. }));
+            (place, Ok(Answer::Looked { place, is_running: !absent }))
+        }
     };
-    result.unwrap_or_else(|error| Answer::Failed { place, why: error.to_string() })
+    result.unwrap_or_else(|error| {
+        let is_absent = matches!(error, QmpError::Connect { .. });
+        Answer::Failed { place, why: error.to_string(), is_absent }
+    })
 }
 
 fn add(path: &Path, plug: &Plug, remove_within: Duration) -> Result<(), QmpError> {
