@@ -5,9 +5,9 @@
 // The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
 #![allow(clippy::unwrap_used)]
 
-use campaign::causeway::{Lender, STOP_TIMEOUT, Slot, card, number, status};
+use campaign::causeway::{Lender, STOP_TIMEOUT, Slot, binary, card, number, status};
 use campaign::host::{Domain, Host};
-use campaign::process::poll_until;
+use campaign::process::{poll_until, run_to_end};
 use campaign::random::Random;
 use campaign::world::{Machine, World, WorldConfig};
 use rustix::event::{EventfdFlags, eventfd};
@@ -254,6 +254,31 @@ fn memory_cut_off_in_use(socket: &Path) {
         memory.set_len(0).unwrap();
     }
     assert_eq!(client.register(0x8), Ok(0x0002_0000));
+}
+
+#[test]
+fn x_paths_that_cannot_be_are_refused_by_name() {
+    let world = World::new(&WorldConfig { rails: 1, ..WorldConfig::default() }).unwrap();
+    let machine = world.left();
+    let lender = Lender::start(machine, &["ram:1M"], &[]).unwrap();
+    let line = machine.dir().join("line");
+    std::fs::write(&line, &lender.lines[0]).unwrap();
+    let long = format!("/tmp/{}", "x".repeat(120));
+    let missing = machine.dir().join("missing/x.sock");
+    let folder = machine.dir();
+    let cases = [
+        ("missing", missing.as_path(), missing.to_str().unwrap()),
+        ("folder", folder, folder.to_str().unwrap()),
+        ("long", Path::new(&long), "at most 107 bytes"),
+    ];
+    for (name, path, word) in cases {
+        let mut command = machine.command(binary().unwrap());
+        command.args(["borrow", &format!("@{}", line.display()), "--name", name, "--vm"]).arg(path);
+        command.arg("--state-dir").arg(machine.dir().join("state").join(name));
+        let outcome = run_to_end(command, &machine.dir().join("logs"), name, LONG).unwrap();
+        assert!(matches!(outcome.code, Some(2 | 3)), "{outcome:?}");
+        assert!(outcome.stderr.contains(word) && outcome.stdout.is_empty(), "{outcome:?}");
+    }
 }
 
 /// QEMU's greeting, of a version.

@@ -151,7 +151,9 @@ fn another_kernel(bench: &mut Bench, mode: &str, jump: &str) {
     bench.assert_kept(&kept);
     let again = bench.keep();
     bench.assert_kept(&again);
-    bench.assert_no_trouble();
+    // An interrupt that was on its way when the old kernel crashed is nobody's in the new one, which says so.
+    let trouble = bench.vm.kernel_trouble().unwrap();
+    assert!(!trouble.iter().any(|message| message.text.contains("nvme")), "{trouble:?}");
     bench.assert_idle();
 }
 
