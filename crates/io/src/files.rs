@@ -254,7 +254,7 @@ impl Image {
             kind,
             bytes,
             block_bytes,
-            memory_backed: kind == ImageKind::File && is_memory(file.as_fd())?,
+            memory_backed: kind == ImageKind::File && memory_page_bytes(file.as_fd())?.is_some(),
             read_only: flags & OFlags::ACCMODE == OFlags::RDONLY,
             direct: flags.contains(OFlags::DIRECT),
             memory_alignment: 1,
@@ -456,13 +456,18 @@ fn wait_for_blocks(file: File) -> Result<File, OpenRefusal> {
     Ok(file)
 }
 
-/// Whether a file's data is in memory (statfs(2): `f_type`).
-fn is_memory(fd: BorrowedFd<'_>) -> io::Result<bool> {
+/// Bytes of the pages of a file whose data is in memory: a page of it is there or fails, but never waits for somebody else. `None` for
+/// other files (statfs(2): `f_type`).
+pub(crate) fn memory_page_bytes(fd: BorrowedFd<'_>) -> io::Result<Option<usize>> {
     const TMPFS_MAGIC: u32 = 0x0102_1994;
     const RAMFS_MAGIC: u32 = 0x8584_58f6;
     const HUGETLBFS_MAGIC: u32 = 0x9584_58f6;
-    let kind = rustix::fs::fstatfs(fd)?.f_type as u32;
-    Ok(matches!(kind, TMPFS_MAGIC | RAMFS_MAGIC | HUGETLBFS_MAGIC))
+    let (system, page) = (rustix::fs::fstatfs(fd)?, rustix::param::page_size());
+    Ok(match system.f_type as u32 {
+        TMPFS_MAGIC | RAMFS_MAGIC => Some(page),
+        HUGETLBFS_MAGIC => Some((system.f_bsize as usize).max(page)),
+        _ => None,
+    })
 }
 
 /// Alignment of memory and of positions for direct I/O; `None` if there is none. The kernel is asked first; one before

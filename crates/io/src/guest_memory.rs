@@ -19,14 +19,10 @@ use tracing::warn;
 use zerocopy::FromBytes;
 
 use crate::fault::Watch;
+use crate::files::memory_page_bytes;
 
 /// A map of so many bytes without a descriptor is worth a word: it is no firmware.
 pub(crate) const WORTH_SHARING: u64 = 16 << 20;
-
-/// File systems in memory: a page of theirs is there or fails, but never waits for somebody else.
-const TMPFS_MAGIC: u64 = 0x0102_1994;
-const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
-const RAMFS_MAGIC: u64 = 0x8584_58f6;
 
 /// Up to so many bytes are written in words, in order: a guest looks at the last one, and takes the others to be there.
 const WORDS_BYTES: usize = 64;
@@ -103,7 +99,7 @@ impl GuestDescriptors {
     pub(crate) fn insert(&self, loan: usize, id: u32, descriptor: OwnedFd) {
         let mut inner = self.inner.borrow_mut();
         let descriptor = match FileKey::of(descriptor.as_fd()) {
-            Some(key) if is_memory(descriptor.as_fd()) => {
+            Some(key) if matches!(memory_page_bytes(descriptor.as_fd()), Ok(Some(_))) => {
                 let file = inner.files.entry(key).or_insert_with(|| Rc::new(GuestFile::new(descriptor, key)));
                 Descriptor::Memory(Rc::clone(file))
             }
@@ -218,7 +214,7 @@ impl GuestMapping {
     fn new(descriptor: BorrowedFd<'_>, writable: bool) -> std::io::Result<Self> {
         let size = rustix::fs::fstat(descriptor)?.st_size;
         let bytes = usize::try_from(size).ok().filter(|bytes| *bytes > 0).ok_or(Errno::INVAL)?;
-        let page = page_bytes(descriptor)?;
+        let page = memory_page_bytes(descriptor)?.ok_or(Errno::INVAL)?;
         let mapped = bytes.checked_next_multiple_of(page).ok_or(Errno::NOMEM)?;
         let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         // SAFETY: a mapping at an address of the kernel's choice disturbs nothing.
@@ -243,18 +239,6 @@ impl Drop for GuestMapping {
         // SAFETY: the range was mapped by `new`; whoever got an address of it has ended its access.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.mapped) };
     }
-}
-
-/// Bytes of the pages that a file consists of.
-fn page_bytes(descriptor: BorrowedFd<'_>) -> std::io::Result<usize> {
-    let system = rustix::fs::fstatfs(descriptor)?;
-    let page = rustix::param::page_size();
-    Ok(if system.f_type as u64 == HUGETLBFS_MAGIC { (system.f_bsize as usize).max(page) } else { page })
-}
-
-fn is_memory(descriptor: BorrowedFd<'_>) -> bool {
-    let magic = rustix::fs::fstatfs(descriptor).map(|system| system.f_type as u64);
-    magic.is_ok_and(|magic| [TMPFS_MAGIC, HUGETLBFS_MAGIC, RAMFS_MAGIC].contains(&magic))
 }
 
 /// Whether it is one; writing to it does not block then, from now on.

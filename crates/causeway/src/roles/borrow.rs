@@ -61,10 +61,16 @@ pub(super) fn with_edge(line: &Line, edge: Edge, io_timeout: Duration, insecure:
 /// Rails of a node that attaches what it does not know yet, if nobody says more.
 const SPARE_RAILS: usize = 2;
 
-/// The addresses of the line that has most: a node needs a rail for each. One that is to attach more later has some in any case.
-pub(super) fn most_addresses<'a>(lines: impl Iterator<Item = &'a Line>, attaches: bool) -> Vec<SocketAddr> {
-    let most = lines.map(Line::addresses).max_by_key(|addresses| addresses.len()).unwrap_or_default();
-    let mut addresses = most.to_vec();
+/// The addresses of the loan that has most: a node needs a rail for each. One that is to attach more later has some in any case.
+pub(super) fn most_addresses<'a>(
+    loans: impl Iterator<Item = &'a LoanSpec>,
+    attaches: bool,
+) -> Vec<SocketAddr> {
+    let peers = loans.filter_map(|loan| match &loan.end {
+        LoanEnd::Borrow { peers, .. } => Some(peers),
+        LoanEnd::Lend { .. } => None,
+    });
+    let mut addresses = peers.max_by_key(|peers| peers.len()).cloned().unwrap_or_default();
     if attaches && addresses.len() < SPARE_RAILS {
         addresses.resize(SPARE_RAILS, (std::net::Ipv4Addr::UNSPECIFIED, 0).into());
     }

@@ -177,21 +177,6 @@ impl Domains {
         Ok((Self { places, monitors, first: 0, insecure }, loans))
     }
 
-    /// The addresses of the line that has most: a node needs a rail for each.
-    pub(super) fn lines(domains: &[Domain], state: &StateDir) -> Result<Vec<Line>, Failure> {
-        let mut lines = Vec::new();
-        for domain in domains {
-            for slot in &domain.slots {
-                let name = SlotName { domain: domain.name.clone(), slot: slot.name.clone() };
-                lines.extend(match state.attachment(&name)? {
-                    Some(decided) => decided.line,
-                    None => slot.preset.clone(),
-                });
-            }
-        }
-        Ok(lines)
-    }
-
     /// The node has `loans` others before these.
     pub(super) fn follow(&mut self, loans: usize) {
         self.first = loans;

@@ -103,16 +103,16 @@ pub fn node(config: Config) -> Result<(), Failure> {
         config.loans.iter().map(|loan| borrow::Wanted::of_preset(loan, config.insecure)).collect();
     let lent = lend::open(devices, &state, config.insecure)?;
     let first = lent.loans.len();
-    let slots = domains::Domains::lines(&config.domains, &state)?;
-    let rails = if config.devices.is_empty() && config.rails.is_empty() {
-        let lines = wanted.iter().map(|wanted| &wanted.line).chain(&slots);
-        rails::toward(&borrow::most_addresses(lines, !config.domains.is_empty()))?
-    } else {
-        rails::listen(&config.rails, &mut state)?
+    let only_borrows = config.devices.is_empty() && config.rails.is_empty();
+    let listening = if only_borrows { None } else { Some(rails::listen(&config.rails, &mut state)?) };
+    let borrowed: Vec<_> = wanted.iter().map(borrow::loan).collect::<Result<_, _>>()?;
+    let attaches = !config.domains.is_empty();
+    let slots = domains::Domains::open(config.domains, &state, config.insecure)?;
+    let rails = match listening {
+        Some(rails) => rails,
+        None => rails::toward(&borrow::most_addresses(borrowed.iter().chain(&slots.1), attaches))?,
     };
     let lines = lend::lines(&lent.loans, &rails)?;
-    let borrowed = wanted.iter().map(borrow::loan).collect::<Result<_, _>>()?;
-    let slots = domains::Domains::open(config.domains, &state, config.insecure)?;
     let node = serve::Node::start(serve::Parts {
         name: config.name,
         state,

@@ -68,8 +68,6 @@ impl Agent {
     /// What ending the card returned.
     pub fn abandon(&mut self, loan: usize) -> io::Result<()> {
         self.given_back(loan);
-        // Nobody asks this lender again, and memory that was shared with it is let go.
-        self.neighbours.forget(loan);
         self.card.as_ref().map_or(Ok(()), |card| card.child.kill())
     }
 

@@ -5,8 +5,8 @@
 //! are gone: everything else is closed, and whatever they ask for is answered with an error at once, as a device that was
 //! pulled out would be.
 
-use std::io;
-use std::os::fd::AsFd;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 use super::slots::Around;
@@ -24,9 +24,12 @@ impl Driver<'_> {
         let Self { mut card, mut slots, mut waiter, messages, rails, private, edges, media, .. } = self;
         waiter.deregister(messages.as_fd())?;
         drop((messages, rails, private, edges, media));
-        eprintln!(
-            "causeway card: the agent has ended; virtual machines find their drives gone, and this card answers them until they end"
+        // There may be nobody any more who reads it.
+        let _ = writeln!(
+            io::stderr(),
+            "causeway card: the agent has ended; virtual machines find their drives gone until they unplug them"
         );
+        let_go_of_outputs();
         let mut frame = vec![0; MAX_DATAGRAM_BYTES];
         let mut at = now();
         slots.outlive_agent(&mut card, at);
@@ -60,5 +63,14 @@ impl Driver<'_> {
             at = now();
         }
         Ok(())
+    }
+}
+
+/// Whoever reads what the node prints is to see its end.
+fn let_go_of_outputs() {
+    let Ok(null) = std::fs::OpenOptions::new().write(true).open("/dev/null") else { return };
+    for output in [libc::STDOUT_FILENO, libc::STDERR_FILENO] {
+        // SAFETY: replaces an output of this process, which nothing else here owns, by another open file.
+        unsafe { libc::dup2(null.as_raw_fd(), output) };
     }
 }

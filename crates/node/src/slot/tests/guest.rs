@@ -62,6 +62,25 @@ impl Guest {
         guest
     }
 
+    /// The same, and maps all memory without waiting for an answer before.
+    pub(super) fn connect_and_map(world: &mut World<'_>) -> Self {
+        world.connect();
+        let next_descriptor = 10 + world.open.last().copied().unwrap_or(0);
+        let mut guest = Self { number: 2, next_descriptor, queues: Vec::new(), interrupts: 0 };
+        let descriptor = guest.descriptor();
+        world.ram.descriptors.borrow_mut().insert(descriptor, 0);
+        let version = MessageHeader::request(1, Command::VERSION, 4);
+        world.write(&[version.as_bytes(), &[0; 4]].concat(), &[]);
+        let map = [words(&[32, 3]), [0, DMA_BASE, RAM_BYTES as u64].map(u64::to_le_bytes).concat()].concat();
+        let header = MessageHeader::request(2, Command::DMA_MAP, map.len() as u32);
+        world.write(&[header.as_bytes(), &map].concat(), &[descriptor]);
+        for _ in 0..2 {
+            let answered = world.run(PATIENCE, |world| world.message().is_some());
+            assert!(answered, "both are answered");
+        }
+        guest
+    }
+
     pub(super) fn descriptor(&mut self) -> u32 {
         self.next_descriptor += 1;
         self.next_descriptor
