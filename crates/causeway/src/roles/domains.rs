@@ -348,7 +348,7 @@ impl Domains {
                 place.is_telling = false;
                 match failed {
                     None => {
-                        warn!(slot = %place.name, "the function did not answer its guest, which was told so")
+                        warn!(slot = %place.name, "the function did not answer its guest, which was told so");
                     }
                     Some(why) => {
                         warn!(slot = %place.name, "the function did not answer its guest, which was not told: {why}");
