@@ -100,7 +100,8 @@ fn cards_killed(name: &str, of_lender: bool) {
             if of_lender { (bench.world.right(), "lender") } else { (bench.world.left(), "slot") };
         kill_card(machine, node, RECOVERY_TIMEOUT).unwrap();
     }
-    let output = bench.vm.wait(job, LONG).unwrap();
+    // The kills may be over long before fio is.
+    let output = bench.vm.wait(job, LONG + Duration::from_secs(2 * u64::from(kills))).unwrap();
     assert_eq!(output.status, 0, "{}", output.text);
     assert_verified(&output.text);
     bench.assert_no_trouble();
