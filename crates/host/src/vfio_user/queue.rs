@@ -119,6 +119,7 @@ impl Session<'_> {
     pub(super) fn finish(&self, number: u32, error: Option<Errno>) {
         let command = self.command(number);
         self.cells.counters.errors.add(u64::from(error.is_some()));
+        self.cells.counters.timeouts.add(u64::from(error == Some(Errno::ETIMEDOUT)));
         let error = error.map_or(0, |error| error.0);
         self.set_command(number, Command { flags: command.flags | flag::DONE, error, ..command });
         if self.cells.resetting.get() == number.wrapping_add(1) {
@@ -192,7 +193,6 @@ impl Session<'_> {
                 break;
             }
             expired = true;
-            self.cells.counters.timeouts.add(1);
             self.fail(number, &command, Errno::ETIMEDOUT);
         }
         if expired && self.stalled.is_some() {

@@ -204,6 +204,8 @@ fn failures_of_the_function_are_errors() {
             assert_eq!(world.exchange(&read(2, 0, 0, 200)), error(2, Command::REGION_READ, errno));
             assert_eq!(world.exchange(&read(2, CONFIG, 0, 4)), error(2, Command::REGION_READ, errno));
         }
+        // Those that the fabric has given up; a card that is killed may count one twice.
+        assert!(world.session.counters().timeouts.get() >= 2);
         world.failure = None;
         assert_eq!(world.exchange(&read(2, 0, 0, 4)), read_reply(2, 0, 0, &world.bar[..4]));
         // It answers with another number of bytes.
@@ -233,6 +235,7 @@ fn what_a_silent_fabric_does_not_answer_times_out() {
         assert_eq!(world.exchange(b""), error(2, Command::REGION_READ, Errno::ETIMEDOUT));
         world.pass(Duration::from_secs(1));
         assert_eq!(world.exchange(b""), error(3, Command::REGION_READ, Errno::ETIMEDOUT));
+        assert!(world.session.counters().timeouts.get() >= 2);
         assert_eq!(world.session.poll_timeout(), None);
         world.hang = false;
         world.settle();
