@@ -321,8 +321,10 @@ fn every_example_is_right() {
     let folder = tempfile::tempdir().unwrap();
     let lines = folder.path().join("lines/rack-store");
     std::fs::create_dir_all(&lines).unwrap();
-    std::fs::write(folder.path().join("nvme0.line"), LINE).unwrap();
-    std::fs::write(lines.join("nvme0.line"), LINE).unwrap();
+    for line in [folder.path().join("nvme0.line"), folder.path().join("root.line"), lines.join("nvme0.line")]
+    {
+        std::fs::write(line, LINE).unwrap();
+    }
     let mut seen = 0;
     for entry in std::fs::read_dir(examples).unwrap() {
         let path = entry.unwrap().path();
