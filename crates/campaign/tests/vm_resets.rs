@@ -108,8 +108,10 @@ impl Bench {
         let Self { vm, mut slot, mut lender, world } = self;
         vm.shutdown().unwrap();
         assert_eq!(slot.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", slot.process.tail());
-        let status = status(world.right(), "lender").unwrap();
-        assert!(status["devices"][0]["lent_to"].is_null(), "{status}");
+        poll_until("the lender to say that it has the drive back", LONG, || {
+            Ok(status(world.right(), "lender")?["devices"][0]["lent_to"].is_null().then_some(()))
+        })
+        .unwrap();
         assert_eq!(lender.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", lender.process.tail());
     }
 }
