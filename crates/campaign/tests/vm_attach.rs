@@ -219,6 +219,31 @@ fn w3_a_machine_that_is_started_again_gets_its_function() {
     bench.end();
 }
 
+/// QEMU 11.1.3 ends with an assertion when such a device is taken out. It stays there, and the machine lives.
+#[test]
+fn a_device_that_is_not_enabled_stays_in_qemu() {
+    let _exclusive = scale::exclusive();
+    let Some(kit) = guest::kit() else { return };
+    let mut bench = Bench::start(&kit, "disabled", HotPlug::Acpi, 20);
+    bench.attach(0);
+    bench.wait_drive(64);
+    bench
+        .vm
+        .check(
+            "device=$(basename $(readlink -f /sys/class/nvme/nvme?/device)); \
+             echo $device >/sys/bus/pci/drivers/nvme/unbind; setpci -s $device COMMAND=0",
+        )
+        .unwrap();
+    bench.detach();
+    assert_eq!(bench.vm.check("echo alive").unwrap().trim(), "alive");
+    let again = bench.command(&["attach", &bench.lender.lines[1], "vm1/disk", "--name", "host"]);
+    let said = String::from_utf8_lossy(&again.stderr);
+    assert!(again.status.code() == Some(3) && said.contains("its guest has not enabled it"), "{again:?}");
+    bench.vm.check("echo alive").unwrap();
+    bench.detach();
+    bench.end();
+}
+
 /// Its guest reads all-ones, and its kernel is told why by the port.
 #[test]
 fn a_function_that_does_not_answer_is_an_error_of_its_port() {

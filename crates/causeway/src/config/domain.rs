@@ -75,6 +75,10 @@ impl Check<'_> {
                 }
             },
         };
+        for slot in raw.slots.iter().filter(|slot| raw.qmp.is_some() && slot.get_ref().bus.is_none()) {
+            let why = "a slot that `qmp` plugs in needs `bus`: the root port for it, such as \"rp1\"; others take nothing while a machine runs";
+            self.wrong(slot.span().start, why);
+        }
         let slots = raw.slots.iter().filter_map(|slot| self.slot(slot)).collect();
         Some(Domain {
             name: name?,

@@ -221,7 +221,7 @@ fn machines_have_slots() {
     let text = format!(
         "[[domains]]\nname = 'vm1'\nkind = 'vm'\nqmp = 'vm1.qmp'\nremove_after_s = 7\n\
          [[domains.slots]]\nname = 'a'\nsocket = 'a.sock'\nbus = 'rp1'\nmode = '0660'\nline = '{LINE}'\n\
-         [[domains.slots]]\nname = 'b'\nsocket = '/run/b.sock'\n"
+         [[domains.slots]]\nname = 'b'\nsocket = '/run/b.sock'\nbus = 'rp2'\n"
     );
     let domain = parse(&text).unwrap().domains.remove(0);
     assert_eq!((domain.name.as_str(), domain.remove_after.as_secs()), ("vm1", 7));
@@ -235,6 +235,7 @@ fn machines_have_slots() {
         ("'b'", "'a'", "13:8: slot `a` stands in line 7 already"),
         ("/run/b", "a", "14:10: socket `a.sock` stands in line 8 already"),
         ("0660", "rw", "10:8: `rw` is no mode"),
+        ("bus = 'rp2'", "", "12:1: a slot that `qmp` plugs in needs `bus`"),
     ] {
         let text = text.replacen(from, to, 1);
         assert!(error(&text).starts_with(expected), "{}", error(&text));

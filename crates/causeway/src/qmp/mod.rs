@@ -10,6 +10,9 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde_json::{Value, json};
 
 pub(crate) use self::plug::Plug;
@@ -32,6 +35,10 @@ pub(crate) enum QmpError {
     Nonsense(String),
     #[error("this is QEMU {}.{}.{}; vfio-user needs 10.1 or later", .0[0], .0[1], .0[2])]
     TooOld([u64; 3]),
+    #[error(
+        "{0} cannot be taken out of QEMU: its guest has not enabled it, and QEMU would end with an assertion; it stays there, dead, until its machine is stopped"
+    )]
+    NotEnabled(String),
     #[error("QEMU refused `{command}`: {description}")]
     Refused { command: String, class: String, description: String },
 }
@@ -48,8 +55,11 @@ pub(crate) struct Qmp {
 impl Qmp {
     /// Connects to the socket at `path`; each answer may take as long as `patience`.
     pub(crate) fn connect(path: &Path, patience: Duration) -> Result<Self, QmpError> {
-        let stream = UnixStream::connect(path);
-        Self::greet(stream.map_err(|error| QmpError::Connect { path: path.to_owned(), error })?, patience)
+        match connect(path, patience) {
+            Ok(stream) => Self::greet(stream, patience),
+            Err(Errno::AGAIN) => Err(QmpError::Silent { what: "its greeting".to_owned(), patience }),
+            Err(error) => Err(QmpError::Connect { path: path.to_owned(), error: error.into() }),
+        }
     }
 
     fn greet(stream: UnixStream, patience: Duration) -> Result<Self, QmpError> {
@@ -135,6 +145,15 @@ impl Qmp {
     }
 }
 
+/// Connects to the socket at `path`. Where as many wait as may, it takes until somebody is accepted: at most as long as `patience`,
+/// and then it is `EAGAIN`.
+fn connect(path: &Path, patience: Duration) -> Result<UnixStream, Errno> {
+    let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
+    net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket.into())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -167,6 +186,19 @@ mod tests {
         let refused = qmp.execute("device_del", json!({ "id": "s1" })).unwrap_err();
         assert_eq!(refused.to_string(), "QEMU refused `device_del`: no s1");
         assert!(matches!(qmp.execute("stop", json!({})), Err(QmpError::Silent { .. })));
+    }
+
+    #[test]
+    fn a_monitor_that_accepts_nobody_is_waited_for_so_long() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("qmp");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        net::listen(&listener, 0).unwrap();
+        let patience = Duration::from_millis(50);
+        // As many as may wait, and one more: whether they are let in or not, none says anything.
+        let waiting: Vec<_> = (0..4).map(|_| connect(&path, patience)).collect();
+        assert!(waiting.iter().any(|it| matches!(it, Err(Errno::AGAIN))), "{waiting:?}");
+        assert!(matches!(Qmp::connect(&path, patience), Err(QmpError::Silent { .. })));
     }
 
     #[test]

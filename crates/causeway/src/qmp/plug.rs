@@ -34,15 +34,36 @@ impl Plug {
     }
 
     /// Asks the guest to let go of it; QEMU takes it out when the guest has.
+    ///
+    /// # Errors
+    /// [`QmpError::NotEnabled`] where QEMU would not survive it.
     pub(crate) fn remove(&self, qmp: &mut Qmp) -> Result<(), QmpError> {
         // QEMU 11.1.3, and those before, abort when a vfio-user device with MSI-X goes, unless they have just flattened their
-        // view of memory, which this makes them do. Whether a later one needs it is not known; it harms none.
+        // view of memory, which this makes them do, while the device is in it. Whether a later one needs it is not known; it
+        // harms none.
+        if !self.is_decoded(&qmp.execute("query-pci", json!({}))?) {
+            return Err(QmpError::NotEnabled(self.id.clone()));
+        }
         qmp.human("info mtree -f")?;
         match qmp.execute("device_del", json!({ "id": self.id })) {
             // Somebody has taken it out already.
             Err(QmpError::Refused { class, .. }) if class == "DeviceNotFound" => Ok(()),
             result => result.map(|_| ()),
         }
+    }
+
+    /// Whether the device's memory is in the guest's view, by what `query-pci` returned; also where QEMU shows no such device.
+    fn is_decoded(&self, buses: &Value) -> bool {
+        let mut devices: Vec<&Value> = children(buses).collect();
+        while let Some(device) = devices.pop() {
+            if device["qdev_id"] == self.id.as_str() {
+                let regions = device["regions"].as_array().into_iter().flatten();
+                // An address of all-ones is none.
+                return regions.filter(|it| it["type"] == "memory").all(|it| it["address"] != -1);
+            }
+            devices.extend(device["pci_bridge"]["devices"].as_array().into_iter().flatten());
+        }
+        true
     }
 
     /// Whether QEMU still has it. The event that says otherwise does not come for such devices.
@@ -71,6 +92,12 @@ impl Plug {
     }
 }
 
+/// The devices on buses.
+fn children(buses: &Value) -> impl Iterator<Item = &Value> {
+    let buses = buses.as_array().into_iter().flatten();
+    buses.flat_map(|bus| bus["devices"].as_array().into_iter().flatten())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -92,6 +119,22 @@ mod tests {
         assert_eq!(refused, "QEMU refused `pcie_aer_inject_error rp1 COMP_TIME`: Error: no such device");
         let unplugged = report(&[json!("/machine/unattached/device[3]/pcie.0")]).unwrap_err();
         assert!(matches!(unplugged, QmpError::Nonsense(_)), "{unplugged}");
+    }
+
+    #[test]
+    fn what_no_guest_has_enabled_is_not_taken_out() {
+        let plug = Plug { id: "s0".into(), bus: None, socket: "/run/s0".into() };
+        let buses = |address: i64| {
+            let region = json!({ "bar": 0, "type": "memory", "address": address, "size": 65536 });
+            let device = json!({ "qdev_id": "s0", "regions": [region] });
+            let port = json!({ "qdev_id": "rp1", "regions": [], "pci_bridge": { "devices": [device] } });
+            json!([{ "bus": 0, "devices": [{ "qdev_id": "", "regions": [] }, port] }])
+        };
+        assert!(plug.is_decoded(&buses(0xfe40_0000)) && !plug.is_decoded(&buses(-1)));
+        assert!(plug.is_decoded(&json!([])), "it is refused by name then");
+        let answer = format!("{}\n", json!({ "return": buses(-1) }));
+        let (qmp, _qemu) = crate::qmp::tests::qemu(&answer);
+        assert!(matches!(plug.remove(&mut qmp.unwrap()), Err(QmpError::NotEnabled(_))));
     }
 
     #[test]

@@ -14,14 +14,14 @@ use io::agent::{Agent, AgentEvent, Edge, LoanEnd, LoanSpec};
 use node::Tenancy;
 use tracing::{info, warn};
 
-use super::monitor::{Answer, Monitor, Order};
+use super::monitor::{Monitor, Outcome, Subject, Task};
 use super::{borrow, lend, socket};
 use crate::cli::{IO_TIMEOUT_DEFAULT_S, SlotName};
 use crate::config::{Domain, Slot};
 use crate::control::{Response, SlotReport, SlotState};
 use crate::exit::Failure;
 use crate::line::Line;
-use crate::qmp::Plug;
+use crate::qmp::{Plug, QmpError};
 use crate::state_dir::StateDir;
 use crate::state_dir::slot::Attachment;
 use crate::status::Status;
@@ -60,8 +60,10 @@ struct Place {
     is_asked_for: bool,
     /// When it is to be plugged in, unless somebody has connected.
     plug_at: Option<Instant>,
-    /// The monitor has been told to plug it in, and has not answered.
+    /// The monitor has been told to plug it in, to take it out, or to look for the machine, and has not answered.
     is_plugging: bool,
+    is_unplugging: bool,
+    is_looking: bool,
     /// Whether the machine is known to be away: its function is plugged in when it is back.
     machine: Machine,
     /// Accesses without an answer that the guest has been told of, or is just being told of.
@@ -103,7 +105,7 @@ impl Machine {
     /// What follows from whether its monitor answers; true if the function is to be plugged in.
     fn looked(&mut self, is_running: bool, now: Instant) -> bool {
         match (*self, is_running) {
-            (Self::Left { .. } | Self::Away { .. } | Self::Unseen, false) => {
+            (Self::Left { .. } | Self::Away { .. }, false) => {
                 *self = Self::Away { asked: now };
                 false
             }
@@ -163,6 +165,8 @@ impl Domains {
                     is_asked_for: false,
                     plug_at: None,
                     is_plugging: false,
+                    is_unplugging: false,
+                    is_looking: false,
                     machine: Machine::Unseen,
                     told_timeouts: 0,
                     is_telling: false,
@@ -255,9 +259,9 @@ impl Domains {
 
     /// Takes what QEMU has said, and lets time pass.
     pub(super) fn turn(&mut self, agent: &mut Agent) -> std::io::Result<()> {
-        let answers: Vec<Answer> = self.monitors.iter_mut().flatten().flat_map(Monitor::answers).collect();
-        for answer in answers {
-            self.answered(answer, agent);
+        let answers: Vec<_> = self.monitors.iter_mut().flatten().flat_map(Monitor::answers).collect();
+        for (subject, outcome) in answers {
+            self.answered(subject, outcome, agent);
         }
         for index in 0..self.places.len() {
             let loan = self.first + index;
@@ -267,12 +271,12 @@ impl Domains {
                     place.plug_at = None;
                     let is_plugged = agent.has_guest(loan);
                     if let Some(monitor) = self.monitors[place.domain].as_ref().filter(|_| !is_plugged) {
-                        monitor.order(Order::Plug { place: index, plug: place.plug() });
+                        monitor.order(place.subject(index), Task::Plug(place.plug()));
                         place.is_plugging = true;
                     }
                 }
                 Phase::Leaving { since, surprised } => {
-                    let is_gone = !agent.has_guest(loan);
+                    let is_gone = !agent.has_guest(loan) && !place.is_unplugging;
                     if is_gone || (surprised && since.elapsed() >= place.remove_after + SURPRISE) {
                         place.give_back(loan, agent);
                     } else if !surprised && since.elapsed() >= place.remove_after {
@@ -298,9 +302,13 @@ impl Domains {
     fn look_after_machines(&mut self, agent: &Agent) {
         for (index, place) in self.places.iter_mut().enumerate() {
             let Some(monitor) = &self.monitors[place.domain] else { continue };
-            let is_settled = place.phase == Phase::Attached && place.plug_at.is_none() && !place.is_plugging;
-            if is_settled && place.machine.follow(agent.has_guest(self.first + index), Instant::now()) {
-                monitor.order(Order::Look { place: index });
+            let is_waiting = place.plug_at.is_some() || place.is_plugging || place.is_looking;
+            if place.phase == Phase::Attached
+                && !is_waiting
+                && place.machine.follow(agent.has_guest(self.first + index), Instant::now())
+            {
+                monitor.order(place.subject(index), Task::Look);
+                place.is_looking = true;
             }
         }
     }
@@ -319,7 +327,7 @@ impl Domains {
                 && place.phase == Phase::Attached
                 && agent.has_guest(self.first + index)
             {
-                monitor.order(Order::ReportTimeout { place: index, plug: place.plug() });
+                monitor.order(place.subject(index), Task::ReportTimeout(place.plug()));
                 place.is_telling = true;
             }
             // Also where there is nobody to be told; and a function attached anew counts from zero.
@@ -327,48 +335,58 @@ impl Domains {
         }
     }
 
-    fn answered(&mut self, answer: Answer, agent: &mut Agent) {
-        let first = self.first;
-        match answer {
-            Answer::Plugged { place } => {
-                let place = &mut self.places[place];
-                info!(slot = %place.name, "plugged in");
+    fn answered(&mut self, subject: Subject, outcome: Outcome, agent: &mut Agent) {
+        let loan = self.first + subject.place;
+        let place = &mut self.places[subject.place];
+        // What was decided since then has orders of its own.
+        if subject.generation != place.generation {
+            return;
+        }
+        let slot = place.name.to_string();
+        match outcome {
+            Outcome::Plugged => {
+                info!(slot, "plugged in");
                 place.is_plugging = false;
                 place.trouble = None;
             }
-            Answer::Removed { place: index } => {
-                let place = &mut self.places[index];
-                info!(slot = %place.name, "unplugged");
+            Outcome::NotPlugged(error) => {
+                warn!(slot, "{error}");
+                place.is_plugging = false;
+                if matches!(error, QmpError::Connect { .. } | QmpError::Silent { .. }) {
+                    place.machine = Machine::Away { asked: Instant::now() };
+                }
+                place.trouble = Some(error.to_string());
+            }
+            Outcome::Removed | Outcome::LeftBehind(_) => {
+                match outcome {
+                    Outcome::LeftBehind(why) => warn!(slot, "{why}"),
+                    _ => info!(slot, "unplugged"),
+                }
+                place.is_unplugging = false;
                 if let Phase::Leaving { .. } = place.phase {
-                    place.give_back(first + index, agent);
+                    place.give_back(loan, agent);
                 }
             }
-            Answer::Reported { place, failed } => {
-                let place = &mut self.places[place];
+            Outcome::NotRemoved(error) => {
+                warn!(slot, "{error}");
+                place.is_unplugging = false;
+                place.trouble = Some(error.to_string());
+            }
+            Outcome::Reported(failed) => {
                 place.is_telling = false;
                 match failed {
-                    None => {
-                        warn!(slot = %place.name, "the function did not answer its guest, which was told so");
-                    }
+                    None => warn!(slot, "the function did not answer its guest, which was told so"),
                     Some(why) => {
-                        warn!(slot = %place.name, "the function did not answer its guest, which was not told: {why}");
+                        warn!(slot, "the function did not answer its guest, which was not told: {why}");
                     }
                 }
             }
-            Answer::Looked { place, is_running } => {
-                let place = &mut self.places[place];
-                if place.phase == Phase::Attached && place.machine.looked(is_running, Instant::now()) {
-                    info!(slot = %place.name, "the machine is back");
+            Outcome::Looked(is_running) => {
+                place.is_looking = false;
+                let is_back = is_running.is_some_and(|it| place.machine.looked(it, Instant::now()));
+                if is_back && place.phase == Phase::Attached {
+                    info!(slot, "the machine is back");
                     place.plug_at = Some(Instant::now() + SETTLE);
-                }
-            }
-            Answer::Failed { place, why, is_absent } => {
-                let place = &mut self.places[place];
-                warn!(slot = %place.name, "{why}");
-                place.trouble = Some(why);
-                place.is_plugging = false;
-                if is_absent {
-                    place.machine.looked(false, Instant::now());
                 }
             }
         }
@@ -445,10 +463,13 @@ impl Domains {
         }
         if matches!(place.phase, Phase::Attaching | Phase::Attached) {
             place.trouble = None;
-            if agent.has_guest(loan) {
+            let was_plugging = place.is_plugging;
+            place.await_nothing();
+            if agent.has_guest(loan) || was_plugging {
                 place.phase = Phase::Leaving { since: Instant::now(), surprised: false };
                 if let Some(monitor) = &self.monitors[place.domain] {
-                    monitor.order(Order::Unplug { place: index, plug: place.plug() });
+                    monitor.order(place.subject(index), Task::Unplug(place.plug()));
+                    place.is_unplugging = true;
                 }
             } else {
                 place.give_back(loan, agent);
@@ -517,6 +538,7 @@ impl Place {
         let listener = Some(socket::bind(&path, &self.slot.access)?);
         self.phase = Phase::Attaching;
         self.machine = Machine::Unseen;
+        self.await_nothing();
         let timeout = Duration::from_secs(IO_TIMEOUT_DEFAULT_S);
         Ok(borrow::with_edge(line, Edge::Vm { path, listener }, timeout, insecure))
     }
@@ -543,8 +565,19 @@ impl Place {
         Ok(())
     }
 
-    fn give_back(&mut self, loan: usize, agent: &mut Agent) {
+    fn subject(&self, place: usize) -> Subject {
+        Subject { place, generation: self.generation }
+    }
+
+    /// Something else was decided: nothing that the monitor says of what was before counts.
+    fn await_nothing(&mut self) {
         self.plug_at = None;
+        (self.is_plugging, self.is_unplugging, self.is_looking, self.is_telling) =
+            (false, false, false, false);
+    }
+
+    fn give_back(&mut self, loan: usize, agent: &mut Agent) {
+        self.await_nothing();
         self.phase = Phase::Returning { since: Instant::now() };
         agent.detach(loan);
     }
@@ -574,8 +607,9 @@ mod tests {
 
     #[test]
     fn a_machine_that_was_not_there_at_first_gets_it_when_it_comes() {
-        let (mut machine, mut now) = (Machine::Unseen, Instant::now());
-        assert!(!machine.looked(false, now), "plugging has failed");
+        let mut now = Instant::now();
+        // Plugging has failed.
+        let mut machine = Machine::Away { asked: now };
         assert!(follow(&mut machine, &mut now, false) && machine.looked(true, now));
         // It failed again, but not because there is none.
         assert!(!follow(&mut machine, &mut now, false));

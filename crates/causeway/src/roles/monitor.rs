@@ -3,8 +3,8 @@
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use crate::qmp::{Plug, Qmp, QmpError};
@@ -14,58 +14,62 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Between two looks whether it has let go of a device.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// Whom an order is about: a slot, and which of its attachments, so that an answer that comes late is not taken for one about
+/// the next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Subject {
+    pub(super) place: usize,
+    pub(super) generation: u32,
+}
+
 /// What the monitor is to do.
-pub(super) enum Order {
-    Plug {
-        place: usize,
-        plug: Plug,
-    },
-    Unplug {
-        place: usize,
-        plug: Plug,
-    },
+pub(super) enum Task {
+    Plug(Plug),
+    Unplug(Plug),
     /// The function has not answered its guest.
-    ReportTimeout {
-        place: usize,
-        plug: Plug,
-    },
+    ReportTimeout(Plug),
     /// Is there a machine?
-    Look {
-        place: usize,
-    },
+    Look,
 }
 
 /// What came of it.
-pub(super) enum Answer {
-    Plugged {
-        place: usize,
-    },
-    Removed {
-        place: usize,
-    },
+pub(super) enum Outcome {
+    Plugged,
+    Removed,
+    /// The device stays in QEMU, dead, for this reason.
+    LeftBehind(QmpError),
+    NotPlugged(QmpError),
+    NotRemoved(QmpError),
     /// The guest was told that its function has not answered; or why that cannot be.
-    Reported {
-        place: usize,
-        failed: Option<String>,
-    },
-    /// There is a machine, or none.
-    Looked {
-        place: usize,
-        is_running: bool,
-    },
-    /// `is_absent`: because there is no machine.
-    Failed {
-        place: usize,
-        why: String,
-        is_absent: bool,
-    },
+    Reported(Option<QmpError>),
+    /// There is a machine, or none; nothing where it does not say.
+    Looked(Option<bool>),
 }
 
 /// The thread of a machine's monitor.
 pub(super) struct Monitor {
-    orders: Sender<Order>,
-    answers: Receiver<Answer>,
+    orders: Sender<(Subject, Task)>,
+    answers: Receiver<(Subject, Outcome)>,
     wake_up: UnixStream,
+}
+
+/// What the thread works with.
+struct Worker {
+    path: PathBuf,
+    /// A guest that is asked to let go of a device has so long.
+    remove_within: Duration,
+    /// Devices that QEMU was asked to take out, and has not.
+    removals: Vec<Removal>,
+    answers: Sender<(Subject, Outcome)>,
+    bell: UnixStream,
+}
+
+struct Removal {
+    subject: Subject,
+    plug: Plug,
+    until: Instant,
+    /// A dead one, for which another is to be plugged in.
+    is_replaced: bool,
 }
 
 impl Monitor {
@@ -73,29 +77,22 @@ impl Monitor {
     pub(super) fn start(path: PathBuf, remove_within: Duration) -> io::Result<Self> {
         let (orders, todo) = channel();
         let (done, answers) = channel();
-        let (wake_up, mut bell) = UnixStream::pair()?;
+        let (wake_up, bell) = UnixStream::pair()?;
         wake_up.set_nonblocking(true)?;
         bell.set_nonblocking(true)?;
-        std::thread::Builder::new().name("monitor".into()).spawn(move || {
-            while let Ok(order) = todo.recv() {
-                if done.send(execute(&path, order, remove_within)).is_err() {
-                    return;
-                }
-                // If there is no room, it rings already.
-                let _ = bell.write(&[0]);
-            }
-        })?;
+        let worker = Worker { path, remove_within, removals: Vec::new(), answers: done, bell };
+        std::thread::Builder::new().name("monitor".into()).spawn(move || worker.serve(&todo))?;
         Ok(Self { orders, answers, wake_up })
     }
 
-    /// Adds an order to those that wait.
-    pub(super) fn order(&self, order: Order) {
+    /// Adds an order to those that wait. Whoever gives it waits for its answer before he gives it again.
+    pub(super) fn order(&self, subject: Subject, task: Task) {
         // The thread ends only with this.
-        let _ = self.orders.send(order);
+        let _ = self.orders.send((subject, task));
     }
 
     /// What came of orders since the last call.
-    pub(super) fn answers(&mut self) -> Vec<Answer> {
+    pub(super) fn answers(&mut self) -> Vec<(Subject, Outcome)> {
         let mut bytes = [0; 64];
         let _ = self.wake_up.read(&mut bytes);
         self.answers.try_iter().collect()
@@ -107,47 +104,92 @@ impl Monitor {
     }
 }
 
-fn execute(path: &Path, order: Order, remove_within: Duration) -> Answer {
-    let (place, result) = match order {
-        Order::Plug { place, plug } => {
-            (place, add(path, &plug, remove_within).map(|()| Answer::Plugged { place }))
+impl Worker {
+    fn serve(mut self, todo: &Receiver<(Subject, Task)>) {
+        loop {
+            let order = match self.removals.is_empty() {
+                true => todo.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                false => todo.recv_timeout(LOOK),
+            };
+            match order {
+                Ok((subject, task)) => self.execute(subject, task),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            for removal in std::mem::take(&mut self.removals) {
+                self.look_after(removal);
+            }
         }
-        Order::Unplug { place, plug } => {
-            (place, remove(path, &plug, remove_within).map(|()| Answer::Removed { place }))
-        }
-        Order::ReportTimeout { place, plug } => {
-            let reported = Qmp::connect(path, PATIENCE).and_then(|mut qmp| plug.report_timeout(&mut qmp));
-            // A QEMU that cannot do it does everything else as well.
-            (place, Ok(Answer::Reported { place, failed: reported.err().map(|error| error.to_string()) }))
-        }
-        Order::Look { place } => {
-            let absent = matches!(Qmp::connect(path, PATIENCE), Err(QmpError::Connect { .. }));
-            (place, Ok(Answer::Looked { place, is_running: !absent }))
-        }
-    };
-    result.unwrap_or_else(|error| {
-        let is_absent = matches!(error, QmpError::Connect { .. });
-        Answer::Failed { place, why: error.to_string(), is_absent }
-    })
-}
-
-fn add(path: &Path, plug: &Plug, remove_within: Duration) -> Result<(), QmpError> {
-    // QEMU does not connect again: what an earlier life of this node has left there is dead.
-    if plug.is_there(&mut Qmp::connect(path, PATIENCE)?)? {
-        remove(path, plug, remove_within)?;
     }
-    plug.add(&mut Qmp::connect(path, PATIENCE)?)
-}
 
-fn remove(path: &Path, plug: &Plug, within: Duration) -> Result<(), QmpError> {
-    let deadline = Instant::now() + within;
-    let mut qmp = Qmp::connect(path, PATIENCE)?;
-    plug.remove(&mut qmp)?;
-    while plug.is_there(&mut qmp)? {
-        if Instant::now() > deadline {
-            return Err(QmpError::Silent { what: format!("that {} is gone", plug.id), patience: within });
+    fn execute(&mut self, subject: Subject, task: Task) {
+        if let Task::Plug(_) | Task::Unplug(_) = task {
+            // What was to happen to the slot before is not wanted any more.
+            self.removals.retain(|removal| removal.subject.place != subject.place);
         }
-        std::thread::sleep(LOOK);
+        match task {
+            Task::Plug(plug) => self.plug(subject, plug),
+            Task::Unplug(plug) => match self.connect().and_then(|mut qmp| plug.remove(&mut qmp)) {
+                Ok(()) => self.await_removal(subject, plug, false),
+                Err(error @ QmpError::NotEnabled(_)) => self.answer(subject, Outcome::LeftBehind(error)),
+                Err(error) => self.answer(subject, Outcome::NotRemoved(error)),
+            },
+            Task::ReportTimeout(plug) => {
+                let reported = self.connect().and_then(|mut qmp| plug.report_timeout(&mut qmp));
+                self.answer(subject, Outcome::Reported(reported.err()));
+            }
+            Task::Look => {
+                let is_running = match self.connect() {
+                    Ok(_) => Some(true),
+                    Err(QmpError::Connect { .. }) => Some(false),
+                    Err(_) => None,
+                };
+                self.answer(subject, Outcome::Looked(is_running));
+            }
+        }
     }
-    Ok(())
+
+    /// QEMU does not connect again: what an earlier life of this node has left there is dead, and is taken out before.
+    fn plug(&mut self, subject: Subject, plug: Plug) {
+        let plugged = self.connect().and_then(|mut qmp| {
+            let is_there = plug.is_there(&mut qmp)?;
+            if is_there { plug.remove(&mut qmp) } else { plug.add(&mut qmp) }.map(|()| is_there)
+        });
+        match plugged {
+            Ok(false) => self.answer(subject, Outcome::Plugged),
+            Ok(true) => self.await_removal(subject, plug, true),
+            Err(error) => self.answer(subject, Outcome::NotPlugged(error)),
+        }
+    }
+
+    fn await_removal(&mut self, subject: Subject, plug: Plug, is_replaced: bool) {
+        let until = Instant::now() + self.remove_within;
+        self.removals.push(Removal { subject, plug, until, is_replaced });
+    }
+
+    fn look_after(&mut self, removal: Removal) {
+        let is_there = self.connect().and_then(|mut qmp| removal.plug.is_there(&mut qmp));
+        let Removal { subject, ref plug, until, is_replaced } = removal;
+        let error = match is_there {
+            Ok(false) if is_replaced => return self.plug(subject, removal.plug),
+            Ok(false) => return self.answer(subject, Outcome::Removed),
+            Ok(true) if Instant::now() < until => return self.removals.push(removal),
+            Ok(true) => {
+                QmpError::Silent { what: format!("that {} is gone", plug.id), patience: self.remove_within }
+            }
+            Err(error) => error,
+        };
+        let outcome = if is_replaced { Outcome::NotPlugged(error) } else { Outcome::NotRemoved(error) };
+        self.answer(subject, outcome);
+    }
+
+    fn connect(&self) -> Result<Qmp, QmpError> {
+        Qmp::connect(&self.path, PATIENCE)
+    }
+
+    fn answer(&mut self, subject: Subject, outcome: Outcome) {
+        // Who has ended hears nothing, and if the bell has no room, it rings already.
+        let _ = self.answers.send((subject, outcome));
+        let _ = self.bell.write(&[0]);
+    }
 }
