@@ -142,17 +142,17 @@ fn devices(sockets: &[String], ports_in_json: bool) -> Vec<String> {
 }
 
 fn numbered(index: usize, socket: &str) -> Value {
-    device(&format!("causeway{}", index + 1), &port(index), socket)
+    device(&format!("causeway{}", index + 1), Some(&port(index)), Path::new(socket))
 }
 
-/// A function in a port, as `-device` and QMP's `device_add` have it.
-pub(crate) fn device(id: &str, bus: &str, socket: &str) -> Value {
-    json!({
-        "driver": "vfio-user-pci",
-        "id": id,
-        "bus": bus,
-        "socket": { "type": "unix", "path": socket },
-    })
+/// A function in a port, or in one that QEMU chooses, as `-device` and QMP's `device_add` have it: the one place that says so.
+pub(crate) fn device(id: &str, bus: Option<&str>, socket: &Path) -> Value {
+    let socket = json!({ "type": "unix", "path": socket.to_string_lossy() });
+    let mut device = json!({ "driver": "vfio-user-pci", "id": id, "socket": socket });
+    if let Some(bus) = bus {
+        device["bus"] = bus.into();
+    }
+    device
 }
 
 fn port(index: usize) -> String {

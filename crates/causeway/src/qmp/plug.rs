@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use super::{Qmp, QmpError};
+use crate::qemu_args;
 
 /// A slot as QEMU knows it.
 #[derive(Debug, Clone)]
@@ -20,12 +21,7 @@ pub(crate) struct Plug {
 impl Plug {
     /// The device in the form that `-device` and `device_add` share.
     pub(crate) fn argument(&self) -> Value {
-        let socket = json!({ "type": "unix", "path": self.socket.to_string_lossy() });
-        let mut device = json!({ "driver": "vfio-user-pci", "id": self.id, "socket": socket });
-        if let Some(bus) = &self.bus {
-            device["bus"] = bus.as_str().into();
-        }
-        device
+        qemu_args::device(&self.id, self.bus.as_deref(), &self.socket)
     }
 
     /// Plugs it in.

@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 
 use guest::{Kit, Vm};
 
-use super::{DRIVE_TIMEOUT, Nodes, fio_command, halt, slot_device};
+use super::{DRIVE_TIMEOUT, Nodes, fio_command, halt};
 use crate::bench::case::Work;
 use crate::bench::core_to_core::round_trip_ns;
 use crate::bench::report::Round;
 use crate::bench::{in_turns, mean, usage};
 use crate::exit::Failure;
 use crate::local::{Halt, Interrupt, Scratch};
+use crate::qemu_args::device;
 
 /// Memory of the large machine,
 const LARGE_MIB: u32 = 4096;
@@ -84,7 +85,7 @@ impl Set {
         let scratch = Scratch::create_in(scratch.path(), "guest")?;
         let nodes = Nodes::start(Path::new(SOURCE), &scratch, interrupt)?;
         let vm = Vm::builder(kit).name(&format!("bench-{mib}")).memory_mib(mib);
-        let vm = vm.device(&slot_device("borrowed", "rp1", &nodes.socket).to_string()).start();
+        let vm = vm.device(&device("borrowed", Some("rp1"), &nodes.socket).to_string()).start();
         let mut vm = vm.map_err(|error| halt(error, interrupt))?;
         let found =
             vm.wait_for(DRIVE_TIMEOUT, "cd /dev; ls nvme*n1").map_err(|error| halt(error, interrupt))?;
@@ -139,7 +140,7 @@ impl MapTimes {
         let before = round_trip_ns();
         let vm = Vm::builder(&self.kit).name(&format!("bench-{mib}")).memory_mib(mib).argument("-S").launch();
         let mut vm = vm.map_err(|error| halt(error, &self.interrupt))?;
-        let device = slot_device("borrowed", "rp1", &self.nodes.socket);
+        let device = device("borrowed", Some("rp1"), &self.nodes.socket);
         let deadline = Instant::now() + VACANT_TIMEOUT;
         loop {
             self.interrupt.check()?;

@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use guest::{Kit, Vm};
 use rustix::fs::{Mode, OFlags};
-use serde_json::{Value, json};
 
 pub(super) use self::growth::{MapTimes, Memory};
 use self::local_device::LocalDevice;
@@ -25,6 +24,7 @@ use super::report::Round;
 use super::watch::{BORROWER, LENDER, Watch, node_processes};
 use crate::exit::Failure;
 use crate::local::{Halt, Interrupt, NETWORK_ONLY, Node, Scratch};
+use crate::qemu_args::device;
 
 /// How long fio works in a round.
 const DURATION: Duration = Duration::from_millis(1500);
@@ -117,10 +117,10 @@ impl Guest {
         let local_device = LocalDevice::start(&local_socket)?;
         let vm = Vm::builder(kit).name("bench").root_ports(3).kernel_arguments(KERNEL_ARGUMENTS);
         let vm = vm
-            .device(&slot_device("borrowed", "rp1", &nodes.socket).to_string())
+            .device(&device("borrowed", Some("rp1"), &nodes.socket).to_string())
             .drive_with("own", image, &format!(",file.locking=off,{own_options}"))
             .device(&format!("nvme,serial={PEER_SERIAL},drive=own,bus=rp2"))
-            .device(&slot_device("local", "rp3", &local_socket).to_string());
+            .device(&device("local", Some("rp3"), &local_socket).to_string());
         let mut vm = vm.start().map_err(|error| halt(error, interrupt))?;
         let mut find = |command: &str| {
             let found = vm.wait_for(DRIVE_TIMEOUT, command).map_err(|error| halt(error, interrupt))?;
@@ -234,14 +234,6 @@ fn fio_command(device: &str, work: Work, duration: Duration, more: &str) -> Stri
         work.bytes,
         work.depth
     )
-}
-
-/// QEMU's device for a vfio-user socket.
-fn slot_device(id: &str, bus: &str, socket: &Path) -> Value {
-    json!({
-        "driver": "vfio-user-pci", "id": id, "bus": bus,
-        "socket": { "type": "unix", "path": socket.to_string_lossy() },
-    })
 }
 
 fn failure(error: guest::Error) -> Failure {

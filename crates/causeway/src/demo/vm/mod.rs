@@ -94,11 +94,8 @@ impl Machine {
         let started = Instant::now();
         let mut model = image.model(seed)?;
         model.leave_write_area();
-        let socket = socket.to_str().ok_or_else(|| {
-            Failure::usage(format_args!("QEMU takes no path that is not UTF-8: {}", socket.display()))
-        })?;
         let accelerator = Accelerator::here().map_err(kit::unusable)?;
-        let device = crate::qemu_args::device("drive", "rp1", socket).to_string();
+        let device = crate::qemu_args::device("drive", Some("rp1"), socket).to_string();
         let mut vm = Vm::builder(kit).name("demo").device(&device).launch().map_err(kit::unusable)?;
         let kernel = until(interrupt, started + BOOT_MAX, |step| vm.wait_ready_for(step))?;
         until(interrupt, started + BOOT_MAX, |step| vm.wait_for(step, &format!("[ -b {DRIVE} ]")))?;
