@@ -345,8 +345,7 @@ impl Slots {
 
 impl Client {
     fn new(socket: OwnedFd) -> Self {
-        let peer = rustix::net::sockopt::socket_peercred(&socket);
-        let pid = peer.ok().map(|peer| peer.pid.as_raw_nonzero().get());
+        let pid = crate::process::peer_pid(socket.as_fd()).ok().flatten();
         Self { socket, pid, since: pid.and_then(start_of), warned: false }
     }
 
