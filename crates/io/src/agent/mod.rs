@@ -10,6 +10,8 @@ mod drives;
 mod life;
 mod neighbours;
 mod slots;
+#[cfg(test)]
+mod test_loans;
 mod view;
 
 use std::collections::BTreeSet;
@@ -48,6 +50,8 @@ use crate::wait::{SpinTimes, Waiter};
 const RING_ENTRIES: u32 = 512;
 /// How long clients wait who could not be accepted for want of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How many clients of one socket a turn looks at, since there is more to do: who waits is told of again.
+const ACCEPTS_A_TURN: usize = 16;
 /// Frames that a lender offers: the borrower knows the path and says what it takes.
 const LENDER_FRAME: usize = crate::udp::MAX_DATAGRAM_BYTES;
 
@@ -592,8 +596,9 @@ impl Agent {
     }
 
     fn accept(&mut self, loan: usize) {
+        let mut looks = ACCEPTS_A_TURN;
         loop {
-            let (slot, socket) = match self.clients.accept(&self.spec.loans, loan) {
+            let (slot, socket) = match self.clients.accept(&self.spec.loans, loan, &mut looks) {
                 Ok(Some(accepted)) => accepted,
                 Ok(None) => return,
                 Err(error) => return self.stop_accepting(&error),

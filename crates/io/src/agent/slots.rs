@@ -10,6 +10,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use node::MAX_LOANS;
 use rustix::io::Errno;
@@ -17,7 +18,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use rustix::process::{Resource, getrlimit};
 use tracing::{info, warn};
 
-use super::{Edge, LoanEnd, LoanSpec, token};
+use super::{ACCEPTS_A_TURN, Edge, LoanEnd, LoanSpec, token};
 use crate::guest_memory::{self, FileKey};
 use crate::messages::{DESCRIPTORS, Hex, ToCard};
 use crate::outbox::{Enclosure, Outbox};
@@ -36,6 +37,9 @@ const MOST: usize = 1024;
 const DESCRIPTOR_PART: u64 = 4;
 /// but always so many, which is a machine and its successor for each place.
 const FEWEST: usize = 2 * MAX_LOANS;
+
+/// How often the log has a line of clients of one slot that were sent away.
+const REFUSAL_PAUSE: Duration = Duration::from_secs(1);
 
 /// All slots of a node, by loan.
 pub(super) struct Slots {
@@ -72,6 +76,14 @@ struct Place {
     /// Files among them, of which one descriptor each is kept however often they were sent.
     files: BTreeMap<FileKey, Arc<OwnedFd>>,
     next_id: u32,
+    refusals: Refusals,
+}
+
+/// Who was sent away, and how much of it was said: a client may try again as often as it can.
+#[derive(Default)]
+struct Refusals {
+    speak_at: Option<Instant>,
+    unsaid: u64,
 }
 
 struct Client {
@@ -136,7 +148,7 @@ impl Slots {
         open.filter_map(|(loan, spec)| Some((loan, listener(spec)?)))
     }
 
-    /// Takes the next client of `loan`. Whoever comes while there is one, from another machine, is sent away in order, and so is who
+    /// Takes the next client of `loan`; who waits behind it, or behind a number of others, is for the next turn. Whoever comes while there is one, from another machine, is sent away in order, and so is who
     /// has too many connections.
     ///
     /// # Errors
@@ -144,7 +156,7 @@ impl Slots {
     pub(super) fn accept(&mut self, loans: &[LoanSpec], loan: usize) -> io::Result<Accepted> {
         let Some(listener) = loans.get(loan).and_then(listener) else { return Ok(Accepted::Nobody) };
         let function = &loans[loan].function;
-        loop {
+        for _ in 0..ACCEPTS_A_TURN {
             let socket: OwnedFd = match listener.accept() {
                 Ok((stream, _)) => {
                     stream.set_nonblocking(true)?;
@@ -162,13 +174,13 @@ impl Slots {
                 accepted => return Ok(accepted),
             }
         }
+        Ok(Accepted::Nobody)
     }
 
     /// Gives the slot to a newcomer, or lets it wait for it, or sends it away: then it is nobody.
     fn admit(&mut self, loan: usize, newcomer: Client, function: &str) -> Accepted {
         if let Some(why) = self.why_not(loan, &newcomer) {
-            warn!(function, pid = newcomer.pid, "a virtual machine was sent away: {why}");
-            hang_up(newcomer.socket.as_fd());
+            self.places[loan].refusals.refuse(&newcomer, function, &why);
             return Accepted::Nobody;
         }
         let place = &mut self.places[loan];
@@ -208,13 +220,9 @@ impl Slots {
 
     /// The client of `loan` uses its device: it keeps the slot, and who has connected once more is sent away.
     pub(super) fn keep(&mut self, loan: usize, function: &str) {
-        if let Some(next) = self.places.get_mut(loan).and_then(|place| place.next.take()) {
-            warn!(
-                function,
-                pid = next.pid,
-                "a virtual machine was sent away: it has the slot already, for a device that it uses"
-            );
-            hang_up(next.socket.as_fd());
+        let Some(place) = self.places.get_mut(loan) else { return };
+        if let Some(next) = place.next.take() {
+            place.refusals.refuse(&next, function, "it has the slot already, for a device that it uses");
         }
     }
 
@@ -340,6 +348,26 @@ impl Slots {
         for client in self.places.iter_mut().filter_map(|place| place.next.take()) {
             hang_up(client.socket.as_fd());
         }
+    }
+}
+
+impl Refusals {
+    /// Sends a client away, so that it sees an end.
+    fn refuse(&mut self, client: &Client, function: &str, why: &str) {
+        if let Some(others) = self.count(Instant::now()) {
+            warn!(function, pid = client.pid, others, "a virtual machine was sent away: {why}");
+        }
+        hang_up(client.socket.as_fd());
+    }
+
+    /// Counts one. If it is to be spoken of, how many have not been since the last one that was.
+    fn count(&mut self, now: Instant) -> Option<u64> {
+        if self.speak_at.is_some_and(|at| now < at) {
+            self.unsaid += 1;
+            return None;
+        }
+        self.speak_at = Some(now + REFUSAL_PAUSE);
+        Some(std::mem::take(&mut self.unsaid))
     }
 }
 
@@ -483,6 +511,7 @@ fn receive(socket: BorrowedFd<'_>, len: usize) -> io::Result<(Vec<u8>, Vec<Owned
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::agent::test_loans;
     use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
     use std::io::IoSlice;
     use std::os::unix::net::UnixStream;
@@ -644,5 +673,27 @@ mod tests {
         assert_eq!(slots.parked.len(), 100);
         assert_eq!(ends.iter().take_while(|end| is_open(end)).count(), 100, "who is there stays");
         assert!(ends[100..].iter().all(|end| !is_open(end)));
+    }
+
+    #[test]
+    fn no_turn_is_longer_than_the_others_can_wait() {
+        let edge = |path, listener| Edge::Vm { path, listener };
+        let (loans, callers) = test_loans::listening("vm", 3 * ACCEPTS_A_TURN + 1, edge);
+        let mut slots = Slots::new();
+        slots.places[0].client = Some(connection_of(1).0);
+        slots.places[0].refusals.speak_at = Some(Instant::now() + Duration::from_secs(1000));
+        for turn in 1..=3 {
+            assert_eq!(slots.accept(&loans, 0).unwrap(), Accepted::Nobody);
+            assert_eq!(test_loans::ends(&callers), turn * ACCEPTS_A_TURN);
+        }
+        assert_eq!(slots.places[0].refusals.unsaid, 3 * ACCEPTS_A_TURN as u64);
+    }
+
+    #[test]
+    fn one_line_a_second_tells_of_all_who_were_sent_away() {
+        let (mut refusals, begin) = (Refusals::default(), Instant::now());
+        let mut at = |ms| refusals.count(begin + Duration::from_millis(ms));
+        assert_eq!([at(0), at(1), at(999), at(1000)], [Some(0), None, None, Some(2)]);
+        assert_eq!([at(1001), at(9000), at(10_000)], [None, Some(1), Some(0)]);
     }
 }
