@@ -14,7 +14,6 @@ mod slots;
 mod test_loans;
 mod view;
 
-use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::io;
 use std::net::SocketAddr;
@@ -27,6 +26,7 @@ use base::ids::{DomainId, NodeId};
 use node::{DriveConfig, FlashConfig, Limit, Tenancy};
 use tracing::{info, warn};
 
+use self::attach::Standing;
 use self::clients::Clients;
 use self::drives::Images;
 use self::life::{LiveCard, Phase, Setbacks};
@@ -243,8 +243,7 @@ pub struct Agent {
     accept_at: Option<Instant>,
     images: Images,
     shutting_down: bool,
-    /// Loans that are being given back while the node goes on.
-    returning: BTreeSet<usize>,
+    standing: Standing,
 }
 
 mod token {
@@ -288,7 +287,7 @@ impl Agent {
             accept_at: None,
             images,
             shutting_down: false,
-            returning: BTreeSet::new(),
+            standing: Standing::default(),
         };
         if let Some(ring) = &agent.ring {
             // SAFETY: the cell lies inside of the mapping, and no card exists yet.
@@ -589,6 +588,8 @@ impl Agent {
         let accounts = &self.shared().edges[loan][0];
         accounts.received.reset();
         accounts.sent.reset();
+        // It finds the function, as any new client does.
+        self.standing.absent.remove(&loan);
         if let Some(card) = &mut self.card {
             card.outbox.push(ToCard::Slot { loan });
         }
