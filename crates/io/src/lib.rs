@@ -42,6 +42,8 @@ pub mod udp;
 pub mod users;
 pub mod wait;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
 pub use plan::MediumKind;
 
 /// Keeps keys out of core dumps and away from other processes of this user.
@@ -52,4 +54,12 @@ pub fn harden() {
         let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         libc::setrlimit(libc::RLIMIT_CORE, &none);
     }
+}
+
+/// Lets this process, and those it starts, open as many descriptors as they may: each connection of a machine is one, and none of them
+/// can be given up.
+pub(crate) fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    // Where it is refused, the lower limit holds.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }

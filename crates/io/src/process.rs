@@ -317,5 +317,26 @@ impl Drop for Attributes {
     }
 }
 
+/// The process at the other end of a Unix socket, as the kernel tells. None: there is none that this process can see, as from another
+/// namespace of process ids.
+pub(crate) fn peer_pid(socket: BorrowedFd<'_>) -> io::Result<Option<i32>> {
+    let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes, which is the size of what it is given.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut credentials).cast(),
+            &mut len,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(Some(credentials.pid).filter(|pid| *pid > 0))
+}
+
 #[cfg(test)]
 mod tests;

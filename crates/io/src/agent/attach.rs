@@ -4,12 +4,46 @@
 //! as if it had been killed, and its successor finds another life of the place in its plan. The other loans notice no more of it
 //! than of any other death.
 
+use std::collections::BTreeSet;
 use std::io;
 
 use tracing::info;
 
 use super::{Agent, Edge, LoanEnd, LoanSpec};
 use crate::messages::ToCard;
+use crate::outbox::Outbox;
+
+/// What was asked of a card and is asked of its successors too, since it may have died before it heard of it.
+#[derive(Default)]
+pub(super) struct Standing {
+    /// Loans that are being given back while the node goes on.
+    pub(super) returning: BTreeSet<usize>,
+    /// Slots of which the function is not there for the machine that has them.
+    pub(super) absent: BTreeSet<usize>,
+}
+
+impl Standing {
+    /// Says it to a new card, which knows by then who has the slots.
+    pub(super) fn tell(&self, outbox: &mut Outbox<ToCard>) {
+        self.absent.iter().for_each(|&loan| outbox.push(ToCard::Present { loan, is_present: false }));
+        self.returning.iter().for_each(|&loan| outbox.push(ToCard::GiveBack { loan }));
+    }
+
+    /// The function of a slot is there for its machine, or not.
+    fn set_present(&mut self, loan: usize, is_present: bool) {
+        if is_present {
+            self.absent.remove(&loan);
+        } else {
+            self.absent.insert(loan);
+        }
+    }
+
+    /// The loan has ended, or another one has its place. Returns whether it was being given back.
+    fn forget(&mut self, loan: usize) -> bool {
+        self.absent.remove(&loan);
+        self.returning.remove(&loan)
+    }
+}
 
 impl LoanSpec {
     /// Whether this is a place without a loan.
@@ -31,7 +65,7 @@ impl Agent {
         assert!(place.is_vacant(), "a loan moves in where there is none");
         assert!(spec.life > place.life, "each loan of a place has an incarnation of its own");
         *place = spec;
-        self.returning.remove(&loan);
+        self.standing.forget(loan);
         self.slots.renew(loan);
         self.neighbours.forget(loan);
         for account in &self.shared().edges[loan] {
@@ -52,7 +86,7 @@ impl Agent {
     /// Has what `loan` borrows given back: [`super::AgentEvent::GivenBack`] follows when its lender has heard of it, and the place is
     /// vacant then.
     pub fn detach(&mut self, loan: usize) {
-        if self.spec.loans[loan].is_vacant() || !self.returning.insert(loan) {
+        if self.spec.loans[loan].is_vacant() || !self.standing.returning.insert(loan) {
             return;
         }
         if let Some(card) = &mut self.card {
@@ -83,6 +117,7 @@ impl Agent {
 
     /// Whether the function of a slot is there for its machine.
     pub fn set_present(&mut self, loan: usize, is_present: bool) {
+        self.standing.set_present(loan, is_present);
         if let Some(card) = &mut self.card {
             card.outbox.push(ToCard::Present { loan, is_present });
         }
@@ -90,7 +125,7 @@ impl Agent {
     }
 
     pub(super) fn given_back(&mut self, loan: usize) {
-        if !self.returning.remove(&loan) {
+        if !self.standing.forget(loan) {
             return;
         }
         self.slots.ignore_one(&self.spec.loans, loan, &self.waiter);
@@ -102,5 +137,36 @@ impl Agent {
                 let _ = std::fs::remove_file(path);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::messages;
+    use crate::outbox::Enclosure;
+    use std::os::fd::AsFd;
+
+    fn told(standing: &Standing) -> Vec<ToCard> {
+        let (agent, card) = messages::pair().unwrap();
+        let mut outbox = Outbox::new();
+        standing.tell(&mut outbox);
+        outbox.flush(agent.as_fd(), |_| Enclosure::None);
+        std::iter::from_fn(|| messages::receive::<ToCard>(&card).unwrap())
+            .map(|(message, _)| message)
+            .collect()
+    }
+
+    #[test]
+    fn a_successor_is_told_which_functions_are_taken_away() {
+        let mut standing = Standing::default();
+        for (loan, is_present) in [(1, false), (2, false), (3, false), (2, true), (1, false)] {
+            standing.set_present(loan, is_present);
+        }
+        standing.returning.insert(1);
+        let absent = |loan| ToCard::Present { loan, is_present: false };
+        assert_eq!(told(&standing), [absent(1), absent(3), ToCard::GiveBack { loan: 1 }]);
+        assert!(standing.forget(1) && !standing.forget(3));
+        assert_eq!(told(&standing), []);
     }
 }

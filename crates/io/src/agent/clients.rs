@@ -60,14 +60,20 @@ impl Clients {
         Self { connections: (0..MAX_LOANS).map(|_| Default::default()).collect() }
     }
 
-    /// The next client of `loan`, with a free slot; none if nobody waits. One client too many is told so by an end of the
-    /// stream.
+    /// The next client of `loan`, with a free slot; none if nobody waits, or if there are no `looks` left, of which each who waits
+    /// takes one. One client too many is told so by an end of the stream.
     ///
     /// # Errors
     /// Want of descriptors or memory: who waits goes on waiting.
-    pub(super) fn accept(&self, loans: &[LoanSpec], loan: usize) -> io::Result<Option<(usize, OwnedFd)>> {
+    pub(super) fn accept(
+        &self,
+        loans: &[LoanSpec],
+        loan: usize,
+        looks: &mut usize,
+    ) -> io::Result<Option<(usize, OwnedFd)>> {
         let Some(listener) = loans.get(loan).and_then(listener) else { return Ok(None) };
-        loop {
+        while *looks > 0 {
+            *looks -= 1;
             let stream = match listener.accept() {
                 Ok((stream, _)) => stream,
                 Err(error) => match error.raw_os_error() {
@@ -82,6 +88,7 @@ impl Clients {
                 return Ok(Some((slot, stream.into())));
             }
         }
+        Ok(None)
     }
 
     pub(super) fn keep(&mut self, loan: usize, slot: usize, socket: OwnedFd) {
@@ -105,5 +112,25 @@ impl Clients {
                 .enumerate()
                 .filter_map(move |(slot, socket)| Some((loan, slot, socket.as_ref()?.as_fd())))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::test_loans::{ends, listening};
+
+    #[test]
+    fn no_turn_is_longer_than_the_others_can_wait() {
+        let (loans, callers) = listening("nbd", 40, |path, listener| Edge::Nbd { path, listener });
+        let mut clients = Clients::new();
+        let mut looks = 2 + EDGE_CONNECTIONS;
+        while let Some((slot, socket)) = clients.accept(&loans, 0, &mut looks).unwrap() {
+            clients.keep(0, slot, socket);
+        }
+        // All places are taken, and two more have been looked at.
+        assert_eq!((looks, clients.connections().count(), ends(&callers)), (0, EDGE_CONNECTIONS, 2));
+        assert!(clients.accept(&loans, 0, &mut 5).unwrap().is_none());
+        assert_eq!(ends(&callers), 7);
     }
 }

@@ -130,7 +130,7 @@ impl Agent {
         if self.shutting_down {
             outbox.push(ToCard::ShutDown);
         }
-        self.returning.iter().for_each(|&loan| outbox.push(ToCard::GiveBack { loan }));
+        self.standing.tell(&mut outbox);
         let card =
             LiveCard { child, messages: ours, outbox, outdated: BTreeSet::new(), started: Instant::now() };
         let card = self.card.insert(card);

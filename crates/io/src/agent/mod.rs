@@ -10,9 +10,10 @@ mod drives;
 mod life;
 mod neighbours;
 mod slots;
+#[cfg(test)]
+mod test_loans;
 mod view;
 
-use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::io;
 use std::net::SocketAddr;
@@ -25,6 +26,7 @@ use base::ids::{DomainId, NodeId};
 use node::{DriveConfig, FlashConfig, Limit, Tenancy};
 use tracing::{info, warn};
 
+use self::attach::Standing;
 use self::clients::Clients;
 use self::drives::Images;
 use self::life::{LiveCard, Phase, Setbacks};
@@ -48,6 +50,8 @@ use crate::wait::{SpinTimes, Waiter};
 const RING_ENTRIES: u32 = 512;
 /// How long clients wait who could not be accepted for want of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How many clients of one socket a turn looks at, since there is more to do: who waits is told of again.
+const ACCEPTS_A_TURN: usize = 16;
 /// Frames that a lender offers: the borrower knows the path and says what it takes.
 const LENDER_FRAME: usize = crate::udp::MAX_DATAGRAM_BYTES;
 
@@ -239,8 +243,7 @@ pub struct Agent {
     accept_at: Option<Instant>,
     images: Images,
     shutting_down: bool,
-    /// Loans that are being given back while the node goes on.
-    returning: BTreeSet<usize>,
+    standing: Standing,
 }
 
 mod token {
@@ -260,6 +263,7 @@ impl Agent {
     /// What the system refused.
     pub fn start(spec: NodeSpec) -> io::Result<Self> {
         crate::harden();
+        crate::raise_descriptor_limit();
         let memory = memory::create("causeway-ledger", MEMORY_BYTES)?;
         let mapping = Mapping::shared(memory.as_fd())?;
         let waiter = Waiter::new(SpinTimes { idle: Duration::ZERO, expecting: Duration::ZERO })?;
@@ -284,7 +288,7 @@ impl Agent {
             accept_at: None,
             images,
             shutting_down: false,
-            returning: BTreeSet::new(),
+            standing: Standing::default(),
         };
         if let Some(ring) = &agent.ring {
             // SAFETY: the cell lies inside of the mapping, and no card exists yet.
@@ -585,6 +589,8 @@ impl Agent {
         let accounts = &self.shared().edges[loan][0];
         accounts.received.reset();
         accounts.sent.reset();
+        // It finds the function, as any new client does.
+        self.standing.absent.remove(&loan);
         if let Some(card) = &mut self.card {
             card.outbox.push(ToCard::Slot { loan });
         }
@@ -592,8 +598,9 @@ impl Agent {
     }
 
     fn accept(&mut self, loan: usize) {
+        let mut looks = ACCEPTS_A_TURN;
         loop {
-            let (slot, socket) = match self.clients.accept(&self.spec.loans, loan) {
+            let (slot, socket) = match self.clients.accept(&self.spec.loans, loan, &mut looks) {
                 Ok(Some(accepted)) => accepted,
                 Ok(None) => return,
                 Err(error) => return self.stop_accepting(&error),

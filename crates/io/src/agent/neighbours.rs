@@ -1,7 +1,7 @@
 //! Peers on the same machine: whom this node shares memory with, loan by loan.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use node::Role;
@@ -301,7 +301,7 @@ impl Neighbours {
     }
 
     fn meeting_with_borrower(&self, socket: &OwnedFd, call: Call, secret: [u8; 32]) -> io::Result<Meeting> {
-        let pids = (meeting::peer_pid(socket.as_fd())?, std::process::id());
+        let pids = (peer_pid(socket.as_fd())?, std::process::id());
         Ok(Meeting { secret, call, lender: self.node, pids })
     }
 
@@ -376,7 +376,7 @@ impl Neighbours {
                 return Ok(State::Calling(calling));
             };
             let (lender, _) = self.places[loan].life.ok_or(io::ErrorKind::NotFound)?;
-            let pids = (std::process::id(), meeting::peer_pid(calling.socket.as_fd())?);
+            let pids = (std::process::id(), peer_pid(calling.socket.as_fd())?);
             let meeting = Meeting { secret: around.secret(loan)?, call: calling.call, lender, pids };
             if !meeting.believes(&received.message) {
                 let function = &around.loans[loan].function;
@@ -421,4 +421,9 @@ fn listen(node: u64, waiter: &Waiter) -> io::Result<OwnedFd> {
     let listener = meeting::listen(node)?;
     waiter.register(listener.as_fd(), token::NEIGHBOURS, Interest::READ)?;
     Ok(listener)
+}
+
+/// The process at the other end as proofs name it: 0 for one that this process cannot see.
+fn peer_pid(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    Ok(crate::process::peer_pid(socket)?.map_or(0, i32::cast_unsigned))
 }

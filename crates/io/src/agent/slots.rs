@@ -10,13 +10,15 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use node::MAX_LOANS;
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use rustix::process::{Resource, getrlimit};
 use tracing::{info, warn};
 
-use super::{Edge, LoanEnd, LoanSpec, token};
+use super::{ACCEPTS_A_TURN, Edge, LoanEnd, LoanSpec, token};
 use crate::guest_memory::{self, FileKey};
 use crate::messages::{DESCRIPTORS, Hex, ToCard};
 use crate::outbox::{Enclosure, Outbox};
@@ -26,14 +28,27 @@ use crate::wait::{Interest, Waiter};
 /// Longer messages with descriptors make no sense.
 const MESSAGE_BYTES: usize = 4096;
 
-/// Connections without a slot that are kept: a machine has one more each time that it lets go of a device and takes it again.
-const PARKED: usize = 256;
+/// Connections without a slot that one process may have before it gets no other one: a machine has one more each time that it lets
+/// go of a device and takes it again.
+const PARKED_OF_ONE: usize = 256;
+/// Connections of a node, with a slot and without, beyond which nobody is taken,
+const MOST: usize = 1024;
+/// or a smaller number, since they take at most this part of the descriptors that the agent, and each card, may have:
+const DESCRIPTOR_PART: u64 = 4;
+/// but always so many, which is a machine and its successor for each place.
+const FEWEST: usize = 2 * MAX_LOANS;
+
+/// How often the log has a line of clients of one slot that were sent away.
+const REFUSAL_PAUSE: Duration = Duration::from_secs(1);
 
 /// All slots of a node, by loan.
 pub(super) struct Slots {
     places: Vec<Place>,
     /// Connections of devices that are gone, by the kernel's numbers: machines end that cannot say anything there.
-    parked: BTreeMap<u64, OwnedFd>,
+    /// None is cut off as long as its machine lives.
+    parked: BTreeMap<u64, Client>,
+    /// With so many connections nobody else is taken.
+    room: usize,
 }
 
 /// Who has connected to a slot.
@@ -61,6 +76,14 @@ struct Place {
     /// Files among them, of which one descriptor each is kept however often they were sent.
     files: BTreeMap<FileKey, Arc<OwnedFd>>,
     next_id: u32,
+    refusals: Refusals,
+}
+
+/// Who was sent away, and how much of it was said: a client may try again as often as it can.
+#[derive(Default)]
+struct Refusals {
+    speak_at: Option<Instant>,
+    unsaid: u64,
 }
 
 struct Client {
@@ -83,7 +106,11 @@ struct Taken {
 
 impl Slots {
     pub(super) fn new() -> Self {
-        Self { places: (0..MAX_LOANS).map(|_| Place::default()).collect(), parked: BTreeMap::new() }
+        Self {
+            places: (0..MAX_LOANS).map(|_| Place::default()).collect(),
+            parked: BTreeMap::new(),
+            room: room(),
+        }
     }
 
     /// The drive of `loan` is usable: if it is a slot, its clients are taken from now on.
@@ -121,14 +148,15 @@ impl Slots {
         open.filter_map(|(loan, spec)| Some((loan, listener(spec)?)))
     }
 
-    /// Takes the next client of `loan`. Whoever comes while there is one, from another machine, is sent away in order.
+    /// Takes the next client of `loan`; who waits behind it, or behind a number of others, is for the next turn. Whoever comes while there is one, from another machine, is sent away in order, and so is who
+    /// has too many connections.
     ///
     /// # Errors
     /// Want of descriptors or memory: who waits goes on waiting.
     pub(super) fn accept(&mut self, loans: &[LoanSpec], loan: usize) -> io::Result<Accepted> {
         let Some(listener) = loans.get(loan).and_then(listener) else { return Ok(Accepted::Nobody) };
-        let place = &mut self.places[loan];
-        loop {
+        let function = &loans[loan].function;
+        for _ in 0..ACCEPTS_A_TURN {
             let socket: OwnedFd = match listener.accept() {
                 Ok((stream, _)) => {
                     stream.set_nonblocking(true)?;
@@ -141,24 +169,43 @@ impl Slots {
                     _ => return Err(error),
                 },
             };
-            let newcomer = Client::new(socket);
-            let (function, pid) = (&loans[loan].function, newcomer.pid);
-            match &place.client {
-                None => {
-                    info!(function, pid, "a virtual machine has connected to the slot");
-                    place.client = Some(newcomer);
-                    return Ok(Accepted::Client);
-                }
-                Some(client) if place.next.is_none() && client.is_same(&newcomer) => {
-                    place.next = Some(newcomer);
-                    return Ok(Accepted::SameClient);
-                }
-                Some(_) => {
-                    warn!(function, pid, "a virtual machine was sent away: another one has the slot");
-                    hang_up(newcomer.socket.as_fd());
-                }
+            match self.admit(loan, Client::new(socket), function) {
+                Accepted::Nobody => {}
+                accepted => return Ok(accepted),
             }
         }
+        Ok(Accepted::Nobody)
+    }
+
+    /// Gives the slot to a newcomer, or lets it wait for it, or sends it away: then it is nobody.
+    fn admit(&mut self, loan: usize, newcomer: Client, function: &str) -> Accepted {
+        if let Some(why) = self.why_not(loan, &newcomer) {
+            self.places[loan].refusals.refuse(&newcomer, function, &why);
+            return Accepted::Nobody;
+        }
+        let place = &mut self.places[loan];
+        if place.client.is_some() {
+            place.next = Some(newcomer);
+            return Accepted::SameClient;
+        }
+        info!(function, pid = newcomer.pid, "a virtual machine has connected to the slot");
+        place.client = Some(newcomer);
+        Accepted::Client
+    }
+
+    /// Why a newcomer is sent away. A connection that is kept never makes room, since that would end its machine.
+    fn why_not(&self, loan: usize, newcomer: &Client) -> Option<String> {
+        let place = &self.places[loan];
+        if place.client.as_ref().is_some_and(|client| place.next.is_some() || !client.is_same(newcomer)) {
+            return Some("another one has the slot".to_owned());
+        }
+        let parked = self.parked.values().filter(|client| client.is_same(newcomer)).count();
+        if parked >= PARKED_OF_ONE {
+            return Some(format!("it keeps {parked} connections of devices that are gone, until it ends"));
+        }
+        let attached = self.places.iter().flat_map(|place| [&place.client, &place.next]).flatten().count();
+        (attached + self.parked.len() >= self.room)
+            .then(|| format!("the node has {} connections of virtual machines already", self.room))
     }
 
     /// The card has taken the slot from the client of `loan`, and goes on answering it. Returns whether another one has it now.
@@ -166,20 +213,16 @@ impl Slots {
         let Some(place) = self.places.get_mut(loan) else { return false };
         if let Some(client) = place.client.take() {
             info!(function, pid = client.pid, "the virtual machine has lost the slot");
-            keep_parked(&mut self.parked, client.socket);
+            keep_parked(&mut self.parked, client);
         }
         place.promote(function)
     }
 
     /// The client of `loan` uses its device: it keeps the slot, and who has connected once more is sent away.
     pub(super) fn keep(&mut self, loan: usize, function: &str) {
-        if let Some(next) = self.places.get_mut(loan).and_then(|place| place.next.take()) {
-            warn!(
-                function,
-                pid = next.pid,
-                "a virtual machine was sent away: it has the slot already, for a device that it uses"
-            );
-            hang_up(next.socket.as_fd());
+        let Some(place) = self.places.get_mut(loan) else { return };
+        if let Some(next) = place.next.take() {
+            place.refusals.refuse(&next, function, "it has the slot already, for a device that it uses");
         }
     }
 
@@ -229,7 +272,7 @@ impl Slots {
     pub(super) fn renew(&mut self, loan: usize) {
         if let Some(place) = self.places.get_mut(loan) {
             for client in [place.client.take(), place.next.take()].into_iter().flatten() {
-                keep_parked(&mut self.parked, client.socket);
+                keep_parked(&mut self.parked, client);
             }
             *place = Place::default();
         }
@@ -274,7 +317,7 @@ impl Slots {
                 .as_ref()
                 .map_or(Enclosure::Gone, |client| Enclosure::Descriptor(client.socket.as_fd())),
             ToCard::Parked { number } => {
-                let socket = self.parked.get(number).map(AsFd::as_fd);
+                let socket = self.parked.get(number).map(|client| client.socket.as_fd());
                 socket.map_or(Enclosure::Gone, Enclosure::Descriptor)
             }
             ToCard::Descriptors { loan, ids } => {
@@ -297,7 +340,7 @@ impl Slots {
         for client in self.places.iter_mut().filter_map(|place| place.client.take()) {
             hang_up(client.socket.as_fd());
         }
-        std::mem::take(&mut self.parked).into_values().for_each(|socket| hang_up(socket.as_fd()));
+        std::mem::take(&mut self.parked).into_values().for_each(|client| hang_up(client.socket.as_fd()));
     }
 
     /// Ends connections that no card knows.
@@ -308,10 +351,29 @@ impl Slots {
     }
 }
 
+impl Refusals {
+    /// Sends a client away, so that it sees an end.
+    fn refuse(&mut self, client: &Client, function: &str, why: &str) {
+        if let Some(others) = self.count(Instant::now()) {
+            warn!(function, pid = client.pid, others, "a virtual machine was sent away: {why}");
+        }
+        hang_up(client.socket.as_fd());
+    }
+
+    /// Counts one. If it is to be spoken of, how many have not been since the last one that was.
+    fn count(&mut self, now: Instant) -> Option<u64> {
+        if self.speak_at.is_some_and(|at| now < at) {
+            self.unsaid += 1;
+            return None;
+        }
+        self.speak_at = Some(now + REFUSAL_PAUSE);
+        Some(std::mem::take(&mut self.unsaid))
+    }
+}
+
 impl Client {
     fn new(socket: OwnedFd) -> Self {
-        let peer = rustix::net::sockopt::socket_peercred(&socket);
-        let pid = peer.ok().map(|peer| peer.pid.as_raw_nonzero().get());
+        let pid = crate::process::peer_pid(socket.as_fd()).ok().flatten();
         Self { socket, pid, since: pid.and_then(start_of), warned: false }
     }
 
@@ -384,19 +446,17 @@ impl Place {
     }
 }
 
-/// Keeps a connection that has no slot any more. When there are too many, the machine of the oldest may suffer.
-fn keep_parked(parked: &mut BTreeMap<u64, OwnedFd>, socket: OwnedFd) {
-    if parked.len() >= PARKED
-        && let Some((_, oldest)) = parked.pop_first()
-    {
-        warn!(
-            "more than {PARKED} devices of virtual machines are gone and not closed: the oldest is cut off"
-        );
-        hang_up(oldest.as_fd());
+/// Keeps a connection that has no slot any more. How many there can be was decided when it was taken.
+fn keep_parked(parked: &mut BTreeMap<u64, Client>, client: Client) {
+    if let Ok(number) = rustix::net::sockopt::socket_cookie(&client.socket) {
+        parked.insert(number, client);
     }
-    if let Ok(number) = rustix::net::sockopt::socket_cookie(&socket) {
-        parked.insert(number, socket);
-    }
+}
+
+/// How many connections a node has room for.
+fn room() -> usize {
+    let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    usize::try_from(descriptors / DESCRIPTOR_PART).unwrap_or(MOST).clamp(FEWEST, MOST)
 }
 
 /// When a process began, in the kernel's ticks.
@@ -451,6 +511,7 @@ fn receive(socket: BorrowedFd<'_>, len: usize) -> io::Result<(Vec<u8>, Vec<Owned
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::agent::test_loans;
     use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
     use std::io::IoSlice;
     use std::os::unix::net::UnixStream;
@@ -555,17 +616,84 @@ mod tests {
         assert!(!slots.has_clients());
     }
 
+    /// A connection of a process, and its other end, which does not block.
+    fn connection_of(pid: i32) -> (Client, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        theirs.set_nonblocking(true).unwrap();
+        (Client { socket: ours.into(), pid: Some(pid), since: Some(1), warned: false }, theirs)
+    }
+
+    fn is_open(mut end: &UnixStream) -> bool {
+        std::io::Read::read(&mut end, &mut [0; 1])
+            .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+    }
+
+    #[test]
+    fn who_connects_again_and_again_cuts_off_nobody() {
+        let mut slots = Slots::new();
+        let (other, other_end) = connection_of(1);
+        assert_eq!(slots.admit(1, other, "nvme1"), Accepted::Client);
+        slots.park(1, "nvme1");
+        let mut ends: Vec<UnixStream> = Vec::new();
+        for round in 0..5 * PARKED_OF_ONE {
+            let (again, end) = connection_of(2);
+            match slots.admit(0, again, "nvme0") {
+                Accepted::Client => assert_eq!(round, 0),
+                Accepted::SameClient => assert!(slots.park(0, "nvme0")),
+                Accepted::Nobody => assert!(!is_open(&end), "sent away in order"),
+            }
+            ends.push(end);
+        }
+        assert!(is_open(&other_end));
+        assert_eq!(ends.iter().take_while(|end| is_open(end)).count(), PARKED_OF_ONE + 1, "the first stay");
+        assert_eq!(slots.parked.len(), PARKED_OF_ONE + 1);
+        // Whoever else comes is welcome, also another process with the same number.
+        let (mut another, another_end) = connection_of(2);
+        another.since = Some(2);
+        assert_eq!(slots.admit(1, another, "nvme1"), Accepted::Client);
+        assert!(is_open(&another_end));
+        // When the first are gone, there may be others.
+        let numbers: Vec<u64> = slots.parked.keys().copied().collect();
+        numbers.into_iter().for_each(|number| slots.unpark(number));
+        assert_eq!(slots.admit(0, connection_of(2).0, "nvme0"), Accepted::SameClient);
+    }
+
     #[test]
     fn connections_without_a_slot_do_not_pile_up() {
-        let mut slots = Slots::new();
-        let mut ends: Vec<UnixStream> = Vec::new();
-        for _ in 0..PARKED + 1 {
-            let (ours, theirs) = UnixStream::pair().unwrap();
-            slots.places[0].client = Some(Client::new(ours.into()));
-            slots.renew(0);
-            ends.push(theirs);
+        assert!((FEWEST..=MOST).contains(&room()));
+        let mut slots = Slots { room: 100, ..Slots::new() };
+        let mut ends = Vec::new();
+        for pid in 1..200 {
+            let (newcomer, end) = connection_of(pid);
+            if slots.admit(0, newcomer, "nvme0") == Accepted::Client {
+                slots.renew(0);
+            }
+            ends.push(end);
         }
-        assert_eq!(slots.parked.len(), PARKED);
-        assert_eq!(std::io::Read::read(&mut ends[0], &mut [0; 1]).unwrap(), 0);
+        assert_eq!(slots.parked.len(), 100);
+        assert_eq!(ends.iter().take_while(|end| is_open(end)).count(), 100, "who is there stays");
+        assert!(ends[100..].iter().all(|end| !is_open(end)));
+    }
+
+    #[test]
+    fn no_turn_is_longer_than_the_others_can_wait() {
+        let edge = |path, listener| Edge::Vm { path, listener };
+        let (loans, callers) = test_loans::listening("vm", 3 * ACCEPTS_A_TURN + 1, edge);
+        let mut slots = Slots::new();
+        slots.places[0].client = Some(connection_of(1).0);
+        slots.places[0].refusals.speak_at = Some(Instant::now() + Duration::from_secs(1000));
+        for turn in 1..=3 {
+            assert_eq!(slots.accept(&loans, 0).unwrap(), Accepted::Nobody);
+            assert_eq!(test_loans::ends(&callers), turn * ACCEPTS_A_TURN);
+        }
+        assert_eq!(slots.places[0].refusals.unsaid, 3 * ACCEPTS_A_TURN as u64);
+    }
+
+    #[test]
+    fn one_line_a_second_tells_of_all_who_were_sent_away() {
+        let (mut refusals, begin) = (Refusals::default(), Instant::now());
+        let mut at = |ms| refusals.count(begin + Duration::from_millis(ms));
+        assert_eq!([at(0), at(1), at(999), at(1000)], [Some(0), None, None, Some(2)]);
+        assert_eq!([at(1001), at(9000), at(10_000)], [None, Some(1), Some(0)]);
     }
 }

@@ -17,7 +17,7 @@ use super::token;
 use crate::messages::ToAgent;
 use crate::outbox::Outbox;
 use crate::stream_socket::{self, StreamProgress, hang_up};
-use crate::wait::Waiter;
+use crate::wait::{Ready, Waiter};
 
 /// The longest message that is answered: more than any that the sessions of slots take.
 const MESSAGE_BYTES: usize = 16 << 10;
@@ -37,6 +37,8 @@ struct Connection {
     token: u64,
     /// Something may be there, or there may be room again.
     ready: bool,
+    /// Nothing more can come: the client has closed its end.
+    hung_up: bool,
 }
 
 /// What came of looking at a connection.
@@ -57,7 +59,7 @@ impl Parked {
         self.next += 1;
         waiter.register_edges(socket.as_fd(), token)?;
         let number = rustix::net::sockopt::socket_cookie(&socket)?;
-        self.connections.insert(number, Connection { socket, token, ready: true });
+        self.connections.insert(number, Connection { socket, token, ready: true, hung_up: false });
         Ok(())
     }
 
@@ -65,10 +67,11 @@ impl Parked {
         self.connections.is_empty()
     }
 
-    /// Epoll has something to say of the connection that it calls so.
-    pub(super) fn note(&mut self, token: u64) {
-        if let Some(connection) = self.connections.values_mut().find(|it| it.token == token) {
+    /// Epoll has something to say of a connection.
+    pub(super) fn note(&mut self, ready: Ready) {
+        if let Some(connection) = self.connections.values_mut().find(|it| it.token == ready.token) {
             connection.ready = true;
+            connection.hung_up |= ready.hangup;
         }
     }
 
@@ -80,8 +83,9 @@ impl Parked {
             for _ in 0..AT_ONCE {
                 match answer(connection.socket.as_fd()) {
                     Look::Answered => {}
-                    Look::Nothing => connection.ready = false,
-                    Look::Gone => {
+                    Look::Nothing if !connection.hung_up => connection.ready = false,
+                    // What is not whole by now never will be, and epoll does not say again that the client is gone.
+                    Look::Nothing | Look::Gone => {
                         connection.ready = false;
                         gone.push(*number);
                     }
@@ -182,6 +186,10 @@ mod tests {
         *MessageHeader::view(&bytes)
     }
 
+    fn may_go_on(token: u64) -> Ready {
+        Ready { token, read: true, write: true, hangup: false, ended: false }
+    }
+
     #[test]
     fn every_command_is_answered_once_and_in_order() {
         let (mut parked, waiter, mut outbox, mut theirs) = pair();
@@ -201,7 +209,7 @@ mod tests {
         theirs.write_all(&split[50..]).unwrap();
         assert!(!parked.serve(&waiter, &mut outbox).unwrap(), "nothing was said to have come");
         let token = parked.connections.values().next().unwrap().token;
-        parked.note(token);
+        parked.note(may_go_on(token));
         parked.serve(&waiter, &mut outbox).unwrap();
         for (id, code) in commands.into_iter().enumerate() {
             let reply = reply(&mut theirs);
@@ -223,7 +231,7 @@ mod tests {
             let wrote = theirs.write_all(&message).is_ok();
             sent += u32::from(wrote);
             let token = parked.connections.values().next().unwrap().token;
-            parked.note(token);
+            parked.note(may_go_on(token));
             parked.serve(&waiter, &mut outbox).unwrap();
             if !wrote {
                 break;
@@ -234,7 +242,7 @@ mod tests {
                 Ok(bytes) => seen += u32::from(bytes == HEADER_BYTES),
                 Err(_) => {
                     let token = parked.connections.values().next().unwrap().token;
-                    parked.note(token);
+                    parked.note(may_go_on(token));
                     assert!(parked.serve(&waiter, &mut outbox).unwrap(), "{seen} of {sent}");
                 }
             }
@@ -251,6 +259,24 @@ mod tests {
             }
             parked.serve(&waiter, &mut outbox).unwrap();
             assert!(parked.is_empty() && outbox.is_due());
+        }
+    }
+
+    #[test]
+    fn who_leaves_in_the_middle_of_a_message_is_forgotten() {
+        for cut in [1, HEADER_BYTES - 1, HEADER_BYTES, 20, 39] {
+            let (mut parked, mut waiter, mut outbox, mut theirs) = pair();
+            theirs.write_all(&command(1, Command::DMA_UNMAP, 24)).unwrap();
+            theirs.write_all(&command(2, Command::DMA_UNMAP, 24)[..cut]).unwrap();
+            parked.serve(&waiter, &mut outbox).unwrap();
+            assert_eq!(reply(&mut theirs).id.get(), 1);
+            assert!(!parked.is_empty() && !outbox.is_due(), "the rest may still come");
+            drop(theirs);
+            waiter.poll().unwrap();
+            let ready: Vec<Ready> = waiter.ready().collect();
+            ready.into_iter().for_each(|ready| parked.note(ready));
+            parked.serve(&waiter, &mut outbox).unwrap();
+            assert!(parked.is_empty() && outbox.is_due(), "after {cut} bytes");
         }
     }
 }

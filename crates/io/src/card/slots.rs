@@ -181,7 +181,7 @@ impl<'m> Slots<'m> {
     /// Epoll has something to say of a slot, or of a parked connection.
     pub(super) fn note(&mut self, ready: Ready) {
         if ready.token >= token::PARKED {
-            return self.parked.note(ready.token);
+            return self.parked.note(ready);
         }
         let loan = (ready.token - token::SLOT) as usize;
         if let Some(connection) = self.connections.get_mut(loan).and_then(Option::as_mut) {

@@ -151,3 +151,12 @@ fn spawn_time_does_not_depend_on_the_size_of_the_agent() {
     println!("spawn from an agent of {} MiB: median {:?}, best {:?}", big.len() >> 20, times[15], times[0]);
     assert!(times[0].as_micros() < 5_000, "posix_spawn took {:?}: it copied the agent", times[0]);
 }
+
+#[test]
+fn a_peer_that_cannot_be_seen_is_nobody() {
+    // Of a socket without a peer the kernel says 0, as of one in a foreign namespace.
+    let alone = std::os::unix::net::UnixDatagram::unbound().unwrap();
+    assert_eq!(peer_pid(alone.as_fd()).unwrap(), None);
+    let (one, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+    assert_eq!(peer_pid(one.as_fd()).unwrap(), Some(std::process::id() as i32));
+}

@@ -16,7 +16,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use node::{PROOF_LEN, is_proof, prove};
 use rustix::io::Errno;
@@ -213,26 +213,6 @@ pub(crate) fn connect(lender: u64) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// The process at the other end, as the kernel tells; 0 for one that this process cannot see.
-pub(crate) fn peer_pid(socket: BorrowedFd<'_>) -> io::Result<u32> {
-    let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
-    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes, which is the size of what it is given.
-    let result = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut credentials).cast(),
-            &mut len,
-        )
-    };
-    if result != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(u32::try_from(credentials.pid).unwrap_or(0))
-}
-
 /// Sends one message, with the memory if there is one. It never waits.
 ///
 /// # Errors
@@ -325,8 +305,9 @@ mod tests {
         assert!(accept(&listener).unwrap().is_none());
         let caller = connect(lender).unwrap();
         let called = accept(&listener).unwrap().unwrap();
-        let us = std::process::id();
-        let pids = [&caller, &called].map(|socket| peer_pid(socket.as_fd()).unwrap());
+        let us = std::process::id() as i32;
+        let pids =
+            [&caller, &called].map(|socket| crate::process::peer_pid(socket.as_fd()).unwrap().unwrap());
         assert_eq!(pids, [us, us]);
         let call = Call::new((7, 0), (11, 1), [1; NONCE_LEN]);
         send(&caller, &call, None).unwrap();
