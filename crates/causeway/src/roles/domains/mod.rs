@@ -8,12 +8,15 @@
 //!                        `-----------------detach or refused------------------------------^
 //! ```
 
+mod machine;
+
 use std::time::{Duration, Instant};
 
 use io::agent::{Agent, AgentEvent, Edge, LoanEnd, LoanSpec};
 use node::Tenancy;
 use tracing::{info, warn};
 
+use self::machine::{Machine, WATCH};
 use super::monitor::{Monitor, Outcome, Subject, Task};
 use super::{borrow, lend, socket};
 use crate::cli::{IO_TIMEOUT_DEFAULT_S, SlotName};
@@ -34,8 +37,6 @@ const GIVE_BACK: Duration = Duration::from_secs(8);
 const SETTLE: Duration = Duration::from_millis(300);
 /// Between two looks at a slot whose guest is leaving.
 const LOOK: Duration = Duration::from_millis(50);
-/// Between two looks whether functions have left their guests without an answer, and whether machines are there.
-const WATCH: Duration = Duration::from_secs(1);
 
 /// All slots of a node.
 #[derive(Default)]
@@ -60,67 +61,20 @@ struct Place {
     is_asked_for: bool,
     /// When it is to be plugged in, unless somebody has connected.
     plug_at: Option<Instant>,
-    /// The monitor has been told to plug it in, to take it out, or to look for the machine, and has not answered.
-    is_plugging: bool,
-    is_unplugging: bool,
-    is_looking: bool,
+    awaited: Awaited,
     /// Whether the machine is known to be away: its function is plugged in when it is back.
     machine: Machine,
     /// Accesses without an answer that the guest has been told of, or is just being told of.
     told_timeouts: u64,
-    is_telling: bool,
 }
 
-/// The machine of a slot whose function is attached, as far as that matters for plugging it in.
-#[derive(Clone, Copy, PartialEq, Debug)]
-enum Machine {
-    /// Nobody has connected yet.
-    Unseen,
-    Connected,
-    /// The connection is over: the machine has ended, or somebody has taken the device out by hand. Asked since then.
-    Left {
-        asked: Instant,
-    },
-    /// There is none. Asked then.
-    Away {
-        asked: Instant,
-    },
-}
-
-impl Machine {
-    /// What follows from whether it is connected to the slot now; true if its monitor is to be asked.
-    fn follow(&mut self, is_connected: bool, now: Instant) -> bool {
-        let next = match *self {
-            _ if is_connected => Self::Connected,
-            Self::Connected => Self::Left { asked: now },
-            Self::Left { asked } if now - asked >= WATCH => Self::Left { asked: now },
-            Self::Away { asked } if now - asked >= WATCH => Self::Away { asked: now },
-            same => same,
-        };
-        let asks = next != *self && next != Self::Connected;
-        *self = next;
-        asks
-    }
-
-    /// What follows from whether its monitor answers; true if the function is to be plugged in.
-    fn looked(&mut self, is_running: bool, now: Instant) -> bool {
-        match (*self, is_running) {
-            (Self::Left { .. } | Self::Away { .. }, false) => {
-                *self = Self::Away { asked: now };
-                false
-            }
-            // Taken out by hand, and not to be forced upon it.
-            (Self::Left { .. }, true) => {
-                *self = Self::Unseen;
-                false
-            }
-            (Self::Away { .. }, true) => {
-                *self = Self::Unseen;
-                true
-            }
-            _ => false,
-        }
-    }
+/// What the monitor has been told to do and has not answered.
+#[derive(Clone, Copy, Default)]
+struct Awaited {
+    plug: bool,
+    unplug: bool,
+    look: bool,
+    report: bool,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -164,12 +118,9 @@ impl Domains {
                     trouble: None,
                     is_asked_for: false,
                     plug_at: None,
-                    is_plugging: false,
-                    is_unplugging: false,
-                    is_looking: false,
+                    awaited: Awaited::default(),
                     machine: Machine::Unseen,
                     told_timeouts: 0,
-                    is_telling: false,
                 };
                 loans.push(match line {
                     Some(line) => place.loan(&line, insecure)?,
@@ -272,11 +223,11 @@ impl Domains {
                     let is_plugged = agent.has_guest(loan);
                     if let Some(monitor) = self.monitors[place.domain].as_ref().filter(|_| !is_plugged) {
                         monitor.order(place.subject(index), Task::Plug(place.plug()));
-                        place.is_plugging = true;
+                        place.awaited.plug = true;
                     }
                 }
                 Phase::Leaving { since, surprised } => {
-                    let is_gone = !agent.has_guest(loan) && !place.is_unplugging;
+                    let is_gone = !agent.has_guest(loan) && !place.awaited.unplug;
                     if is_gone || (surprised && since.elapsed() >= place.remove_after + SURPRISE) {
                         place.give_back(loan, agent);
                     } else if !surprised && since.elapsed() >= place.remove_after {
@@ -302,13 +253,13 @@ impl Domains {
     fn look_after_machines(&mut self, agent: &Agent) {
         for (index, place) in self.places.iter_mut().enumerate() {
             let Some(monitor) = &self.monitors[place.domain] else { continue };
-            let is_waiting = place.plug_at.is_some() || place.is_plugging || place.is_looking;
+            let is_waiting = place.plug_at.is_some() || place.awaited.plug || place.awaited.look;
             if place.phase == Phase::Attached
                 && !is_waiting
                 && place.machine.follow(agent.has_guest(self.first + index), Instant::now())
             {
                 monitor.order(place.subject(index), Task::Look);
-                place.is_looking = true;
+                place.awaited.look = true;
             }
         }
     }
@@ -321,14 +272,14 @@ impl Domains {
         let loans = agent.view().loans().skip(self.first);
         for ((index, place), (_, cells)) in self.places.iter_mut().enumerate().zip(loans) {
             let timeouts = cells.session.counters.timeouts.get();
-            let is_news = timeouts > place.told_timeouts && !place.is_telling;
+            let is_news = timeouts > place.told_timeouts && !place.awaited.report;
             if let Some(monitor) = &self.monitors[place.domain]
                 && is_news
                 && place.phase == Phase::Attached
                 && agent.has_guest(self.first + index)
             {
                 monitor.order(place.subject(index), Task::ReportTimeout(place.plug()));
-                place.is_telling = true;
+                place.awaited.report = true;
             }
             // Also where there is nobody to be told; and a function attached anew counts from zero.
             place.told_timeouts = timeouts;
@@ -346,12 +297,12 @@ impl Domains {
         match outcome {
             Outcome::Plugged => {
                 info!(slot, "plugged in");
-                place.is_plugging = false;
+                place.awaited.plug = false;
                 place.trouble = None;
             }
             Outcome::NotPlugged(error) => {
                 warn!(slot, "{error}");
-                place.is_plugging = false;
+                place.awaited.plug = false;
                 if matches!(error, QmpError::Connect { .. } | QmpError::Silent { .. }) {
                     place.machine = Machine::Away { asked: Instant::now() };
                 }
@@ -362,18 +313,18 @@ impl Domains {
                     Outcome::LeftBehind(why) => warn!(slot, "{why}"),
                     _ => info!(slot, "unplugged"),
                 }
-                place.is_unplugging = false;
+                place.awaited.unplug = false;
                 if let Phase::Leaving { .. } = place.phase {
                     place.give_back(loan, agent);
                 }
             }
             Outcome::NotRemoved(error) => {
                 warn!(slot, "{error}");
-                place.is_unplugging = false;
+                place.awaited.unplug = false;
                 place.trouble = Some(error.to_string());
             }
             Outcome::Reported(failed) => {
-                place.is_telling = false;
+                place.awaited.report = false;
                 match failed {
                     None => warn!(slot, "the function did not answer its guest, which was told so"),
                     Some(why) => {
@@ -382,7 +333,7 @@ impl Domains {
                 }
             }
             Outcome::Looked(is_running) => {
-                place.is_looking = false;
+                place.awaited.look = false;
                 let is_back = is_running.is_some_and(|it| place.machine.looked(it, Instant::now()));
                 if is_back && place.phase == Phase::Attached {
                     info!(slot, "the machine is back");
@@ -463,13 +414,13 @@ impl Domains {
         }
         if matches!(place.phase, Phase::Attaching | Phase::Attached) {
             place.trouble = None;
-            let was_plugging = place.is_plugging;
+            let was_plugging = place.awaited.plug;
             place.await_nothing();
             if agent.has_guest(loan) || was_plugging {
                 place.phase = Phase::Leaving { since: Instant::now(), surprised: false };
                 if let Some(monitor) = &self.monitors[place.domain] {
                     monitor.order(place.subject(index), Task::Unplug(place.plug()));
-                    place.is_unplugging = true;
+                    place.awaited.unplug = true;
                 }
             } else {
                 place.give_back(loan, agent);
@@ -518,7 +469,7 @@ impl Domains {
                 Phase::Returning { .. } => SlotState::Returning,
             },
             edge: format!("vfio-user:{}", place.slot.socket.display()),
-            plugging: !by_hand && (place.plug_at.is_some() || place.is_plugging),
+            plugging: !by_hand && (place.plug_at.is_some() || place.awaited.plug),
             plug: by_hand.then(|| format!(r#"{{"execute":"device_add","arguments":{}}}"#, plug.argument())),
             unplug: by_hand.then(|| format!("info mtree -f, then device_del {}", plug.id)),
             trouble: place.trouble.clone(),
@@ -572,55 +523,12 @@ impl Place {
     /// Something else was decided: nothing that the monitor says of what was before counts.
     fn await_nothing(&mut self) {
         self.plug_at = None;
-        (self.is_plugging, self.is_unplugging, self.is_looking, self.is_telling) =
-            (false, false, false, false);
+        self.awaited = Awaited::default();
     }
 
     fn give_back(&mut self, loan: usize, agent: &mut Agent) {
         self.await_nothing();
         self.phase = Phase::Returning { since: Instant::now() };
         agent.detach(loan);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// What a machine is asked, and what follows, after such connections and answers.
-    fn follow(machine: &mut Machine, now: &mut Instant, is_connected: bool) -> bool {
-        *now += WATCH;
-        machine.follow(is_connected, *now)
-    }
-
-    #[test]
-    fn a_machine_that_comes_back_gets_its_function_again() {
-        let (mut machine, mut now) = (Machine::Unseen, Instant::now());
-        assert!(!follow(&mut machine, &mut now, false) && !follow(&mut machine, &mut now, true));
-        assert!(follow(&mut machine, &mut now, false), "it has left");
-        assert!(!machine.looked(false, now));
-        assert!(!machine.follow(false, now), "a moment has to pass");
-        assert!(follow(&mut machine, &mut now, false) && !machine.looked(false, now));
-        assert!(follow(&mut machine, &mut now, false) && machine.looked(true, now), "it is back");
-        assert!(!follow(&mut machine, &mut now, true));
-    }
-
-    #[test]
-    fn a_machine_that_was_not_there_at_first_gets_it_when_it_comes() {
-        let mut now = Instant::now();
-        // Plugging has failed.
-        let mut machine = Machine::Away { asked: now };
-        assert!(follow(&mut machine, &mut now, false) && machine.looked(true, now));
-        // It failed again, but not because there is none.
-        assert!(!follow(&mut machine, &mut now, false));
-    }
-
-    #[test]
-    fn what_was_taken_out_by_hand_stays_out() {
-        let (mut machine, mut now) = (Machine::Connected, Instant::now());
-        assert!(follow(&mut machine, &mut now, false) && !machine.looked(true, now));
-        assert!(!follow(&mut machine, &mut now, false));
-        // Until somebody plugs it in by hand.
-        assert!(!follow(&mut machine, &mut now, true) && machine == Machine::Connected);
     }
 }
