@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use node::{DescriptorId, GuestMemory};
 use rustix::fs::{FileType, OFlags};
@@ -139,6 +139,9 @@ impl GuestDescriptors {
 
 impl GuestMemory for GuestDescriptors {
     fn read(&self, loan: usize, descriptor: DescriptorId, offset: u64, out: &mut [u8]) -> bool {
+        // A read does not pass the writes before it (PCIe 6.0 §2.4.1), and a processor's load passes its stores: a controller that
+        // writes the event index of a doorbell and then reads its shadow would miss what the guest has stored in between.
+        fence(Ordering::SeqCst);
         let len = out.len();
         // SAFETY: `access` gives `len` bytes of a mapping; the guest may change them meanwhile: any value is valid.
         let copy = |from: *mut u8| unsafe { ptr::copy_nonoverlapping(from, out.as_mut_ptr(), len) };
