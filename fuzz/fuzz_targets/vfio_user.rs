@@ -162,14 +162,15 @@ impl<'m> World<'m> {
     }
 
     fn step(&mut self, step: &Step) {
-        let now = self.now;
+        if !self.client_says(step) {
+            self.happens(step);
+        }
+        self.drain();
+    }
+
+    /// What a client writes. False if it is something else.
+    fn client_says(&mut self, step: &Step) -> bool {
         match step {
-            Step::Open => self.open(),
-            Step::Close => self.close(),
-            Step::Ended => {
-                self.session.ended(now);
-                self.wild = true;
-            }
             Step::Bytes(bytes, descriptors) => {
                 self.wild = true;
                 self.write(bytes, *descriptors);
@@ -207,6 +208,27 @@ impl<'m> World<'m> {
                 let payload = words.map(u32::to_le_bytes).concat();
                 self.message(Command::DEVICE_SET_IRQS, false, &payload, *descriptors);
             }
+            Step::Reply { id, write, len } => {
+                let command = if *write { Command::DMA_WRITE } else { Command::DMA_READ };
+                let header = MessageHeader::reply(*id, command, (*len % 5000).into());
+                let bytes = [header.as_bytes(), &vec![4; usize::from(*len % 5000)]].concat();
+                self.write(&bytes, 0);
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// What the driver does, or the function.
+    fn happens(&mut self, step: &Step) {
+        let now = self.now;
+        match step {
+            Step::Open => self.open(),
+            Step::Close => self.close(),
+            Step::Ended => {
+                self.session.ended(now);
+                self.wild = true;
+            }
             Step::Arrive(most) => self.arrive((*most).into()),
             Step::Read => self.read(),
             Step::Done { which, error, short } => self.done((*which).into(), *error, *short),
@@ -224,12 +246,6 @@ impl<'m> World<'m> {
                     true => self.session.write_memory(now, 1, address, &vec![3; len]),
                     false => self.session.read_memory(now, 2, address, len),
                 };
-            }
-            Step::Reply { id, write, len } => {
-                let command = if *write { Command::DMA_WRITE } else { Command::DMA_READ };
-                let header = MessageHeader::reply(*id, command, (*len % 5000).into());
-                let bytes = [header.as_bytes(), &vec![4; usize::from(*len % 5000)]].concat();
-                self.write(&bytes, 0);
             }
             Step::Use { page } => {
                 let address = u64::from(*page) << 12;
@@ -250,8 +266,8 @@ impl<'m> World<'m> {
                 self.session.handle_timeout(self.now);
             }
             Step::Successor => self.succeed(),
+            _ => unreachable!("the rest is what a client says"),
         }
-        self.drain();
     }
 
     fn open(&mut self) {

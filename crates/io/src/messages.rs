@@ -183,24 +183,10 @@ impl Message for ToAgent {
     /// another one only when the agent has heard that the place is free. A tenant that was overtaken has not been let in.
     fn supersedes(&self, earlier: &Self) -> bool {
         let about = |message: &Self| match *message {
-            Self::Running => (0, 0),
             Self::Disconnected { loan, slot } => (loan, slot),
-            Self::Ready { loan }
-            | Self::Refused { loan, .. }
-            | Self::Met { loan, .. }
-            | Self::Nonsense { loan }
-            | Self::Tenant { loan, .. }
-            | Self::Overtaken { loan }
-            | Self::GivenBack { loan, .. }
-            | Self::Take { loan, .. }
-            | Self::Release { loan, .. }
-            | Self::Vacant { loan }
-            | Self::Parked { loan }
-            | Self::Kept { loan }
-            | Self::Unusable { loan, .. }
-            | Self::LoadEnded { loan, .. } => (loan, 0),
             Self::Persist { drive, .. } => (drive, 0),
             Self::Unparked { number } => (number as usize, 0),
+            _ => (message.loan().unwrap_or_default(), 0),
         };
         discriminant(self) == discriminant(earlier) && about(self) == about(earlier)
     }

@@ -80,16 +80,8 @@ pub fn borrow(args: &BorrowArgs, line: Line) -> Result<(), Failure> {
     };
     let rails = rails::toward(wanted.line.addresses())?;
     let loans = vec![borrow::loan(&wanted)?];
-    let node = serve::Node::start(serve::Parts {
-        name,
-        state,
-        rails,
-        lent: lend::Opened::default(),
-        borrowed: loans,
-        slots: Default::default(),
-        shared_memory: !args.no_shm,
-        control,
-    })?;
+    let parts = serve::Parts::borrowing((name, state, control), rails, loans, !args.no_shm);
+    let node = serve::Node::start(parts)?;
     node.serve(&mut borrow::Announce::new(vec![wanted]))
 }
 
@@ -162,16 +154,8 @@ pub fn load(args: &LoadArgs, lines: Vec<Line>) -> Result<(), Failure> {
     let most = lines.iter().map(Line::addresses).max_by_key(|addresses| addresses.len());
     let rails = rails::toward(most.unwrap_or_default())?;
     let loans = lines.iter().map(|line| load::loan(args, line)).collect();
-    let node = serve::Node::start(serve::Parts {
-        name,
-        state,
-        rails,
-        lent: lend::Opened::default(),
-        borrowed: loans,
-        slots: Default::default(),
-        shared_memory: !args.no_shm,
-        control,
-    })?;
+    let parts = serve::Parts::borrowing((name, state, control), rails, loans, !args.no_shm);
+    let node = serve::Node::start(parts)?;
     node.serve(&mut load::Measure::new(args))
 }
 

@@ -79,6 +79,19 @@ pub(super) struct Parts {
     pub(super) control: ControlServer,
 }
 
+impl Parts {
+    /// Of a node that only borrows, for good.
+    pub(super) fn borrowing(
+        (name, state, control): (NodeName, StateDir, ControlServer),
+        rails: Vec<Rail>,
+        borrowed: Vec<LoanSpec>,
+        shared_memory: bool,
+    ) -> Self {
+        let (lent, slots) = Default::default();
+        Self { name, state, rails, lent, borrowed, slots, shared_memory, control }
+    }
+}
+
 /// A node that runs.
 pub(super) struct Node {
     agent: Agent,

@@ -29,6 +29,8 @@ const AT_ONCE: usize = 16;
 pub(super) struct Parked {
     connections: BTreeMap<u64, Connection>,
     next: u64,
+    /// One of them may be ready. Nearly never: each turn of the card asks.
+    is_ready: bool,
 }
 
 struct Connection {
@@ -60,6 +62,7 @@ impl Parked {
         waiter.register_edges(socket.as_fd(), token)?;
         let number = rustix::net::sockopt::socket_cookie(&socket)?;
         self.connections.insert(number, Connection { socket, token, ready: true, hung_up: false });
+        self.is_ready = true;
         Ok(())
     }
 
@@ -72,11 +75,15 @@ impl Parked {
         if let Some(connection) = self.connections.values_mut().find(|it| it.token == ready.token) {
             connection.ready = true;
             connection.hung_up |= ready.hangup;
+            self.is_ready = true;
         }
     }
 
     /// Answers what has come. True if that was anything.
     pub(super) fn serve(&mut self, waiter: &Waiter, to_agent: &mut Outbox<ToAgent>) -> io::Result<bool> {
+        if !self.is_ready {
+            return Ok(false);
+        }
         let mut busy = false;
         let mut gone = Vec::new();
         for (number, connection) in self.connections.iter_mut().filter(|(_, it)| it.ready) {
@@ -103,6 +110,7 @@ impl Parked {
                 to_agent.push(ToAgent::Unparked { number });
             }
         }
+        self.is_ready = self.connections.values().any(|it| it.ready);
         Ok(busy)
     }
 }
