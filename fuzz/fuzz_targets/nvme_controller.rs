@@ -126,8 +126,16 @@ impl<'m> World<'m> {
     }
 
     fn step(&mut self, step: &Step) {
+        if !self.host_does(step) && !self.is_answer(step) {
+            self.happens(step);
+        }
+        self.drain();
+    }
+
+    /// What a host does: accesses, and what it has in its memory. False if it is something else.
+    fn host_does(&mut self, step: &Step) -> bool {
         let now = self.now;
-        let Seat { controller, reads, media } = &mut self.seats[self.turn];
+        let controller = &mut self.seats[self.turn].controller;
         match step {
             Step::Register { offset, value } => {
                 controller.write(now, 0, (*offset).into(), &value.to_le_bytes())
@@ -164,6 +172,16 @@ impl<'m> World<'m> {
                 };
                 self.list = entries.iter().flat_map(entry).collect();
             }
+            _ => return false,
+        }
+        true
+    }
+
+    /// What comes of the controller's own accesses and of its medium's work. False if it is something else.
+    fn is_answer(&mut self, step: &Step) -> bool {
+        let now = self.now;
+        let Seat { controller, reads, media } = &mut self.seats[self.turn];
+        match step {
             Step::Data { bytes, offset, last } => {
                 if let Some(&(id, len)) = reads.front() {
                     // The card above checks completions against the request, so parts lie inside of it.
@@ -203,6 +221,16 @@ impl<'m> World<'m> {
                     controller.handle_media(now, id, result);
                 }
             }
+            _ => return false,
+        }
+        true
+    }
+
+    /// Time, and what the drive's owner does.
+    fn happens(&mut self, step: &Step) {
+        let now = self.now;
+        let Seat { controller, reads, .. } = &mut self.seats[self.turn];
+        match step {
             Step::Timeout => controller.handle_timeout(now),
             Step::Wait(micros) => {
                 self.now += core::time::Duration::from_micros((*micros).into());
@@ -230,8 +258,8 @@ impl<'m> World<'m> {
                 reads.clear();
             }
             Step::Enable => self.enable(),
+            _ => unreachable!("the rest was done before"),
         }
-        self.drain();
     }
 
     /// Memory space and bus master, admin queues of 16 entries, enable.
