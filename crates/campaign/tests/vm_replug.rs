@@ -3,40 +3,23 @@
 // The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
 #![allow(clippy::unwrap_used)]
 
-use campaign::causeway::{Lender, STOP_TIMEOUT, Slot, kill_card};
+mod bench;
+
+use bench::{Bench, LONG, MIB};
+use campaign::causeway::{STOP_TIMEOUT, Slot, kill_card};
 use campaign::process::poll_until;
-use campaign::world::{World, WorldConfig};
 use campaign::{scale, tools};
-use guest::{Kit, Message, Vm};
+use guest::{Builder, Kit};
 use serde_json::json;
 use std::io::Read;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
 
-const MIB: u64 = 1 << 20;
-const LONG: Duration = Duration::from_secs(120);
-
-/// A lender on one machine, a borrower on the other one, with a virtual machine that has the drive from its start.
-struct Bench {
-    vm: Vm,
-    slot: Slot,
-    lender: Lender,
-    world: World,
+/// A machine that may be reset, with a drive of 64 MiB.
+fn start(kit: &Kit, name: &str) -> Bench {
+    Bench::start(kit, name, |image| tools::empty_image(image, 64 * MIB).unwrap(), Builder::resets)
 }
 
 impl Bench {
-    fn start(kit: &Kit, name: &str) -> Self {
-        let world = World::new(&WorldConfig::default()).unwrap();
-        let image = world.right().dir().join("disk.img");
-        tools::empty_image(&image, 64 * MIB).unwrap();
-        let lender = Lender::start(world.right(), &[image.to_str().unwrap()], &[]).unwrap();
-        let slot = Slot::start_as(world.left(), "slot", &lender.lines[0], &[]).unwrap();
-        let vm = Vm::builder(kit).name(name).resets().kernel_arguments("nvme_core.io_timeout=5");
-        let mut vm = vm.device(&slot.device("v1", "rp1").to_string()).start().unwrap();
-        vm.wait_for(LONG, "ls /dev/nvme0n1").unwrap();
-        Self { vm, slot, lender, world }
-    }
-
     /// As somebody does it at QEMU's monitor.
     fn unplug(&mut self) {
         // Looking at the memory tree keeps QEMU 11.1 from an assertion; it says nothing when the device is gone.
@@ -61,19 +44,6 @@ impl Bench {
         self.vm.hot_add(self.slot.device(id, port)).unwrap();
         self.vm.wait_for(LONG, "ls /dev/nvme?n1").unwrap();
     }
-
-    #[track_caller]
-    fn assert_no_trouble(&mut self) {
-        assert_eq!(self.vm.kernel_trouble().unwrap(), Vec::<Message>::new());
-    }
-
-    fn end(self) {
-        let Self { vm, mut slot, mut lender, world } = self;
-        vm.shutdown().unwrap();
-        assert_eq!(slot.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", slot.process.tail());
-        assert_eq!(lender.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", lender.process.tail());
-        drop(world);
-    }
 }
 
 /// Writes what differs from round to round, and reads what the round before has left.
@@ -94,7 +64,7 @@ fn use_drive(bench: &mut Bench, round: u32) {
 fn the_same_machine_plugs_it_in_again() {
     let _exclusive = scale::exclusive();
     let Some(kit) = guest::kit() else { return };
-    let mut bench = Bench::start(&kit, "replug");
+    let mut bench = start(&kit, "replug");
     let rounds = scale::kills_of(4, 40);
     for round in 0..rounds {
         use_drive(&mut bench, round);
@@ -127,7 +97,7 @@ fn the_same_machine_plugs_it_in_again() {
 fn a_machine_whose_drive_is_gone_can_be_reset() {
     let _exclusive = scale::exclusive();
     let Some(kit) = guest::kit() else { return };
-    let mut bench = Bench::start(&kit, "gone");
+    let mut bench = start(&kit, "gone");
     assert_eq!(bench.slot.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", bench.slot.process.tail());
     for _ in 0..2 {
         bench.vm.qmp().execute("system_reset", json!({})).unwrap();

@@ -4,51 +4,23 @@
 // The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
 #![allow(clippy::unwrap_used)]
 
-use campaign::causeway::{Lender, STOP_TIMEOUT, Slot, number, status};
+mod bench;
+
+use bench::{Bench, LONG, MIB};
+use campaign::causeway::{number, status};
 use campaign::host::{guest_fio, guest_fio_verified};
 use campaign::process::poll_until;
 use campaign::scale;
-use campaign::world::{World, WorldConfig};
-use guest::{Builder, HotPlug, Job, Kit, Message, Vm};
+use guest::{HotPlug, Job};
 use std::path::Path;
-use std::time::Duration;
 
-const MIB: u64 = 1 << 20;
-const LONG: Duration = Duration::from_secs(120);
 /// Where drives have what outlives a reset: 2 MiB from here.
 const KEPT: &str = "bs=64k skip=1536 count=32";
 /// And where the guest writes: nothing else does.
 const LOAD: &str = "--filename=/dev/nvme0n1 --bs=4k --iodepth=32 --offset=64M --size=16M --verify_backlog=64 --time_based \
                     --runtime=1000";
 
-/// A guest with a borrowed drive of 128 MiB.
-struct Bench {
-    vm: Vm,
-    slot: Slot,
-    lender: Lender,
-    world: World,
-}
-
 impl Bench {
-    fn start(
-        kit: &Kit,
-        name: &str,
-        make_image: impl FnOnce(&Path),
-        change: impl FnOnce(Builder) -> Builder,
-    ) -> Self {
-        let world = World::new(&WorldConfig::default()).unwrap();
-        let image = world.right().dir().join("disk.img");
-        make_image(&image);
-        std::fs::File::options().write(true).open(&image).unwrap().set_len(128 * MIB).unwrap();
-        let lender = Lender::start(world.right(), &[image.to_str().unwrap()], &[]).unwrap();
-        let slot = Slot::start_as(world.left(), "slot", &lender.lines[0], &[]).unwrap();
-        // The guest's driver is to find out soon what it waits for in vain.
-        let vm = Vm::builder(kit).name(name).kernel_arguments("nvme_core.io_timeout=5");
-        let mut vm = change(vm).device(&slot.device("v1", "rp1").to_string()).start().unwrap();
-        vm.wait_for(LONG, "ls /dev/nvme0n1").unwrap();
-        Self { vm, slot, lender, world }
-    }
-
     /// Writes what is to outlive what follows; returns its sum.
     fn keep(&mut self) -> String {
         let write = "dd if=/dev/urandom of=/run/kept bs=64k count=32 2>/dev/null; \
@@ -85,11 +57,6 @@ impl Bench {
         println!("{} requests", guest_fio_verified(&output.text).unwrap());
     }
 
-    #[track_caller]
-    fn assert_no_trouble(&mut self) {
-        assert_eq!(self.vm.kernel_trouble().unwrap(), Vec::<Message>::new());
-    }
-
     /// With a guest that wants nothing, nothing is under way on either side.
     fn assert_idle(&self) {
         for (machine, name) in [(self.world.left(), "slot"), (self.world.right(), "lender")] {
@@ -102,17 +69,6 @@ impl Bench {
 
     fn denied(&self) -> u64 {
         number(&status(self.world.left(), "slot").unwrap(), "/counters/denied_accesses").unwrap()
-    }
-
-    fn end(self) {
-        let Self { vm, mut slot, mut lender, world } = self;
-        vm.shutdown().unwrap();
-        assert_eq!(slot.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", slot.process.tail());
-        poll_until("the lender to say that it has the drive back", LONG, || {
-            Ok(status(world.right(), "lender")?["devices"][0]["lent_to"].is_null().then_some(()))
-        })
-        .unwrap();
-        assert_eq!(lender.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", lender.process.tail());
     }
 }
 
@@ -163,7 +119,10 @@ fn another_kernel(bench: &mut Bench, mode: &str, jump: &str) {
 fn t8_resets_and_other_kernels_under_load() {
     let _exclusive = scale::exclusive();
     let Some(kit) = guest::kit() else { return };
-    let bootable = |image: &Path| kit.make_bootable(image).unwrap();
+    let bootable = |image: &Path| {
+        kit.make_bootable(image).unwrap();
+        std::fs::File::options().write(true).open(image).unwrap().set_len(128 * MIB).unwrap();
+    };
     let mut bench = Bench::start(&kit, "resets", bootable, |vm| {
         let modules = ["nvme", "vfat", "nls_cp437", "nls_ascii"];
         // Only with pciehp may a bus below a root port be reset.

@@ -3,56 +3,24 @@
 // The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
 #![allow(clippy::unwrap_used)]
 
+mod bench;
+
+use bench::{Bench, LONG, MIB};
 use campaign::causeway::{Lender, START_TIMEOUT, STOP_TIMEOUT, Slot, card, kill_card, slot_command, status};
 use campaign::process::{is_running, poll_until, run_to_end};
 use campaign::world::{World, WorldConfig};
 use campaign::{scale, tools};
-use guest::{Kit, Message, Vm};
+use guest::{Kit, Vm};
 use serde_json::json;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-const MIB: u64 = 1 << 20;
-const LONG: Duration = Duration::from_secs(120);
 const RECOVERY_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A lender on one machine, a borrower on the other one, with a virtual machine that has the drive from its start.
-struct Bench {
-    vm: Vm,
-    slot: Slot,
-    lender: Lender,
-    world: World,
-}
-
-impl Bench {
-    fn start(kit: &Kit, name: &str) -> Self {
-        let world = World::new(&WorldConfig::default()).unwrap();
-        let image = world.right().dir().join("disk.img");
-        tools::empty_image(&image, 64 * MIB).unwrap();
-        let lender = Lender::start(world.right(), &[image.to_str().unwrap()], &[]).unwrap();
-        let slot = Slot::start_as(world.left(), "slot", &lender.lines[0], &[]).unwrap();
-        // The guest's driver is to find out soon what it waits for in vain.
-        let vm = Vm::builder(kit).name(name).kernel_arguments("nvme_core.io_timeout=5");
-        let vm = vm.device(&slot.device("v1", "rp1").to_string());
-        let mut vm = vm.start().unwrap();
-        vm.wait_for(LONG, "ls /dev/nvme0n1").unwrap();
-        Self { vm, slot, lender, world }
-    }
-
-    #[track_caller]
-    fn assert_no_trouble(&mut self) {
-        assert_eq!(self.vm.kernel_trouble().unwrap(), Vec::<Message>::new());
-    }
-
-    fn end(self) {
-        let Self { vm, mut slot, mut lender, world } = self;
-        vm.shutdown().unwrap();
-        assert_eq!(slot.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", slot.process.tail());
-        assert!(!slot.socket.exists(), "an ended borrower leaves no socket");
-        assert_eq!(lender.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", lender.process.tail());
-        drop(world);
-    }
+/// A machine with a drive of 64 MiB.
+fn start(kit: &Kit, name: &str) -> Bench {
+    Bench::start(kit, name, |image| tools::empty_image(image, 64 * MIB).unwrap(), |vm| vm)
 }
 
 fn fio(seconds: u32) -> String {
@@ -77,7 +45,7 @@ fn assert_verified(report: &str) {
 fn t1_a_drive_from_the_start() {
     let _exclusive = scale::exclusive();
     let Some(kit) = guest::kit() else { return };
-    let mut bench = Bench::start(&kit, "cold");
+    let mut bench = start(&kit, "cold");
     let list = bench.vm.check("nvme list").unwrap();
     assert!(list.contains("/dev/nvme0n1") && list.contains("67.11  MB"), "{list}");
     assert_verified(&bench.vm.check_for(LONG, &fio(0)).unwrap());
@@ -91,7 +59,7 @@ fn t1_a_drive_from_the_start() {
 fn cards_killed(name: &str, of_lender: bool) {
     let _exclusive = scale::exclusive();
     let Some(kit) = guest::kit() else { return };
-    let mut bench = Bench::start(&kit, name);
+    let mut bench = start(&kit, name);
     let kills = scale::kills_of(10, 100);
     let job = bench.vm.start(&fio(kills * 2)).unwrap();
     for kill in 0..kills {
@@ -136,7 +104,7 @@ fn replug(vm: &mut Vm, slot: &Slot) {
 fn t10_the_agent_killed_and_the_machine_lives() {
     let _exclusive = scale::exclusive();
     let Some(kit) = guest::kit() else { return };
-    let mut bench = Bench::start(&kit, "agent");
+    let mut bench = start(&kit, "agent");
     let orphan = card(&status(bench.world.left(), "slot").unwrap()).unwrap().pid;
     let job = bench.vm.start(&fio(20)).unwrap();
     std::thread::sleep(Duration::from_secs(2));
@@ -156,7 +124,7 @@ fn t10_the_agent_killed_and_the_machine_lives() {
 fn w1_a_borrower_that_ends_in_order_leaves_the_machine_alive() {
     let _exclusive = scale::exclusive();
     let Some(kit) = guest::kit() else { return };
-    let mut bench = Bench::start(&kit, "term");
+    let mut bench = start(&kit, "term");
     let job = bench.vm.start(&fio(20)).unwrap();
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!(bench.slot.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", bench.slot.process.tail());
@@ -199,7 +167,7 @@ fn x_wrong_sockets_are_refused_by_name() {
 fn x_a_second_client_is_sent_away_and_the_first_does_not_notice() {
     let _exclusive = scale::exclusive();
     let Some(kit) = guest::kit() else { return };
-    let mut bench = Bench::start(&kit, "second");
+    let mut bench = start(&kit, "second");
     let job = bench.vm.start(&fio(3)).unwrap();
     for _ in 0..20 {
         let mut second = UnixStream::connect(&bench.slot.socket).unwrap();
