@@ -38,6 +38,7 @@ pub mod process;
 pub mod ring;
 mod shm;
 pub mod stream_socket;
+mod time_slice;
 pub mod udp;
 pub mod users;
 pub mod wait;

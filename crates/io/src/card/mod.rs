@@ -40,6 +40,7 @@ use crate::outbox::{Enclosure, Outbox};
 use crate::plan::{MEMORY_BYTES, Plan, RolePlan, SHARED_OFFSET, SharedCells, descriptor};
 use crate::process::{die_with_parent, inherited};
 use crate::shm::{Shared, Side};
+use crate::time_slice;
 use crate::wait::{Hint, Interest, SpinTimes, Turn, Waiter};
 
 /// How long the card goes without asking epoll while it is awake. What it hears from often it reads directly; everything
@@ -79,7 +80,10 @@ pub fn run() -> io::Result<()> {
     if mapping.len() < MEMORY_BYTES {
         return Err(io::Error::other("the shared memory is smaller than this version's ledger"));
     }
-    Driver::new(&plan, &mapping, to_agent)?.run()
+    let driver = Driver::new(&plan, &mapping, to_agent)?;
+    // After the threads that need no haste were started; without it everything works, only slower.
+    let _ = time_slice::ask_for_short();
+    driver.run()
 }
 
 fn read_plan(plan: OwnedFd) -> io::Result<Plan> {
