@@ -4,7 +4,7 @@
 // The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
 #![allow(clippy::unwrap_used)]
 
-use campaign::causeway::{Borrower, Lender, status};
+use campaign::causeway::{Borrower, Lender, kill_card, status};
 use campaign::load::{Load, Model, Since, connect};
 use campaign::process::poll_until;
 use campaign::relay::RelayStats;
@@ -17,6 +17,7 @@ const MIB: u64 = 1 << 20;
 const LONG: Duration = Duration::from_secs(15);
 /// Not the figure that is promised, only what tells a fail-over from waiting for something to time out.
 const GAP_MAX: Duration = Duration::from_secs(1);
+const LOSS: Impairment = Impairment { drop: 0.01, ..Impairment::NONE };
 
 #[test]
 fn w7_a_rail_pulled_costs_no_error_and_is_taken_up_again() {
@@ -68,6 +69,38 @@ fn w7_a_rail_pulled_costs_no_error_and_is_taken_up_again() {
         }
     }
     assert!(dropped(&world.relay().stats().unwrap()) > 10, "nothing was lost: the rails were not cut");
+    let mut report = load.stop().unwrap();
+    assert_eq!((report.failed, report.failed_flushes, report.lost), (0, 0, None));
+    report.model.verify(&mut connect(&borrower.socket).unwrap(), Since::Nothing).unwrap();
+}
+
+#[test]
+fn w7_cards_killed_while_a_rail_is_cut_find_the_other_one() {
+    let _exclusive = scale::exclusive();
+    let seed = scale::first_seed();
+    let mut world = World::new(&WorldConfig { seed, ..WorldConfig::default() }).unwrap();
+    let lender = Lender::start(world.right(), &["ram:16M"], &[]).unwrap();
+    let borrower = Borrower::start(world.left(), &lender.lines[0], &[]).unwrap();
+    let sides = |world: &World, rail, state| {
+        for (machine, name) in [(world.left(), "borrower"), (world.right(), "lender")] {
+            wait_rail(machine, name, rail, state).unwrap();
+        }
+    };
+    world.relay().set_all(LOSS).unwrap();
+    let load = Load::start(&borrower.socket, Model::new(0, 4 * MIB, seed), 8).unwrap();
+    for kill in 0..scale::kills_of(20, 500) {
+        let rail = (kill % 2) as u8;
+        sides(&world, 1 - rail, "up");
+        world.relay().set_rail(rail, Impairment::CUT).unwrap();
+        for (machine, name) in [(world.right(), "lender"), (world.left(), "borrower")] {
+            kill_card(machine, name, LONG).unwrap();
+            load.wait_done(50, LONG).unwrap();
+        }
+        world.relay().set_rail(rail, LOSS).unwrap();
+    }
+    let gap = load.take_longest_gap();
+    scale::report(&format!("w7: cards killed while a rail is cut: longest gap {gap:?}"));
+    assert!(gap < GAP_MAX * 2, "{gap:?} without a reply");
     let mut report = load.stop().unwrap();
     assert_eq!((report.failed, report.failed_flushes, report.lost), (0, 0, None));
     report.model.verify(&mut connect(&borrower.socket).unwrap(), Since::Nothing).unwrap();

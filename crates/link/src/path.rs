@@ -327,9 +327,11 @@ pub(crate) struct Incoming {
     seen: [u64; REPLAY_WINDOW as usize / 64],
     /// Received ranges, highest first.
     ranges: VecDeque<(u64, u64)>,
-    /// Eliciting packets not acknowledged yet, and when the first of them came.
+    /// Eliciting packets not acknowledged on this path yet, and when the first of them came.
     pub(crate) unacked: u32,
     pub(crate) unacked_since: Instant,
+    /// There are some that were not acknowledged on another path either.
+    pub(crate) unacked_elsewhere: bool,
     largest_at: Instant,
     pub(crate) last_heard: Instant,
 }
@@ -343,6 +345,7 @@ impl Incoming {
             ranges: VecDeque::new(),
             unacked: 0,
             unacked_since: now,
+            unacked_elsewhere: false,
             largest_at: now,
             last_heard: now,
         }
@@ -412,15 +415,27 @@ impl Incoming {
                 self.unacked_since = now;
             }
             self.unacked += 1;
+            self.unacked_elsewhere = true;
         }
     }
 
-    /// The acknowledgement to send now, with its delay.
+    /// The acknowledgement to send now on this path, with its delay.
     pub(crate) fn take_ack(&mut self, now: Instant) -> Option<(AckRanges, Duration)> {
-        if self.unacked == 0 {
+        if core::mem::take(&mut self.unacked) == 0 {
             return None;
         }
-        self.unacked = 0;
+        self.ack(now)
+    }
+
+    /// The same, to send on another path, because this one may lead here only.
+    pub(crate) fn take_ack_elsewhere(&mut self, now: Instant) -> Option<(AckRanges, Duration)> {
+        if !core::mem::take(&mut self.unacked_elsewhere) {
+            return None;
+        }
+        self.ack(now)
+    }
+
+    fn ack(&self, now: Instant) -> Option<(AckRanges, Duration)> {
         let mut ranges = AckRanges::default();
         for &(low, high) in &self.ranges {
             ranges.push(low, high)?;

@@ -2,7 +2,7 @@
 
 use base::Instant;
 
-use super::{Channel, PathId};
+use super::{Channel, Path, PathId};
 use crate::frame::{HEADER_LEN, Header, Kind, OVERHEAD, TAG_LEN};
 use crate::path::Carried;
 use crate::record::{Record, Status, Writer};
@@ -84,10 +84,17 @@ impl Channel<'_> {
         Some(Plan { path, hello: false, ping: false, tlps })
     }
 
-    /// Acknowledgements go back on the path they are about, so that a dead path cannot hide that another one works.
+    /// Acknowledgements go back on the path they are about, so that a dead path cannot hide that another one works. Those about a
+    /// path that seems dead go on the best one too: it may be dead in one direction only, and the best one may be deader.
     fn path_to_acknowledge(&self, now: Instant) -> Option<usize> {
-        let path = (0..self.paths.len()).find(|&path| self.ack_is_due(path, now))?;
-        Some(if self.paths[path].is_suspect() { self.best_path() } else { path })
+        let best = self.best_path();
+        let due = (0..self.paths.len()).find(|&path| self.ack_is_due(path, now));
+        if let Some(path) = due {
+            return Some(if self.paths[path].is_there { path } else { best });
+        }
+        let owes = |path: &Path| path.is_suspect() && path.incoming.unacked_elsewhere;
+        let owed = (0..self.paths.len()).any(|path| path != best && owes(&self.paths[path]));
+        owed.then_some(best)
     }
 
     /// The next numbers to send: what was lost first, then what was never sent.
@@ -182,12 +189,18 @@ impl Channel<'_> {
 
     /// Everything but TLPs; true if it asks for an acknowledgement.
     fn write_records(&mut self, now: Instant, plan: &Plan, writer: &mut Writer<'_>) -> bool {
-        for index in 0..self.paths.len() {
-            if index != plan.path && !self.paths[index].is_suspect() {
-                continue;
+        for (index, path) in self.paths.iter_mut().enumerate() {
+            let is_suspect = path.is_suspect();
+            let (id, incoming) = (path.id, &mut path.incoming);
+            if !path.is_there {
+                incoming.unacked = 0;
             }
-            let id = self.paths[index].id;
-            if let Some((ranges, delay)) = self.paths[index].incoming.take_ack(now) {
+            let ack = match index == plan.path {
+                true => incoming.take_ack(now),
+                false if is_suspect => incoming.take_ack_elsewhere(now),
+                false => None,
+            };
+            if let Some((ranges, delay)) = ack {
                 let delay_us = u16::try_from(delay.as_micros()).unwrap_or(u16::MAX);
                 let generation = self.cells.peer_generation.get();
                 writer.record(&Record::Ack { path: id, generation, delay_us, ranges });

@@ -203,6 +203,71 @@ fn a_cut_rail_costs_a_few_round_trips_and_is_taken_up_again() {
 }
 
 #[test]
+fn the_other_rail_is_cut_when_one_comes_back() {
+    let arena = Arena::default();
+    let mut ends = pair(&arena);
+    let mut now = Instant::ZERO;
+    run(&mut now, &mut ends, &mut |_, _| true, 50);
+    for round in 0..6 {
+        // The longer a rail is dead, the deader it seems, and the one that has just died seems healthier.
+        run(&mut now, &mut ends, &mut |_, path| path != round % 2, 3000);
+        ends[0].write(u64::from(round) * 4096);
+        ends[1].write(u64::from(round) * 4096);
+        let before = now;
+        while ends.iter().any(|end| end.log.0.len() <= usize::from(round)) {
+            run(&mut now, &mut ends, &mut |_, path| path == round % 2, 1);
+            assert!(now.since(before) < base::times::PROBE_MAX * 3, "round {round}");
+        }
+    }
+}
+
+/// Runs until all writes have come, or for so long.
+fn run_until_written(now: &mut Instant, ends: &mut [End<'_>; 2], network: &mut Network<'_>, writes: u64) {
+    let before = *now;
+    for end in &mut *ends {
+        end.log.0.clear();
+    }
+    for write in 0..writes {
+        ends.iter_mut().for_each(|end| end.write(write * 4096));
+        run(now, ends, network, 1);
+    }
+    while ends.iter().any(|end| end.log.0.len() < writes as usize) {
+        run(now, ends, network, 1);
+        assert!(now.since(before) < Duration::from_secs(1), "nothing comes through");
+    }
+}
+
+#[test]
+fn cards_that_are_killed_while_a_rail_is_cut_find_the_other_one() {
+    for seed in 0..20_u64 {
+        let arena = Arena::default();
+        let mut ends = pair(&arena);
+        let mut now = Instant::ZERO;
+        let mut random = seed;
+        let mut below = |end: u64| {
+            random =
+                u64::wrapping_add(random.wrapping_mul(6_364_136_223_846_793_005), 1_442_695_040_888_963_407);
+            (random >> 33) % end
+        };
+        run(&mut now, &mut ends, &mut |_, _| true, 50);
+        for kill in 0..40 {
+            let cut = (kill % 2) as PathId;
+            let rounds = below(3000) as u32;
+            let mut loss = |_, _| below(100) != 0;
+            run(&mut now, &mut ends, &mut loss, rounds);
+            while ends.iter().any(|end| !end.channel.path_status(1 - cut, now).1) {
+                run(&mut now, &mut ends, &mut loss, 1);
+            }
+            let mut one_rail = |borrower, path| path != cut && loss(borrower, path);
+            for side in [1, 0] {
+                ends[side].restart(now);
+                run_until_written(&mut now, &mut ends, &mut one_rail, 20);
+            }
+        }
+    }
+}
+
+#[test]
 fn a_lender_that_lost_its_ledger_is_met_again() {
     let arena = Arena::default();
     let mut ends = pair(&arena);
