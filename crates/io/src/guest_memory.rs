@@ -1,9 +1,9 @@
 //! Memory of virtual machines and what they are interrupted with, by the descriptors that came over a slot's socket.
 //!
 //! Nothing is believed of a descriptor: only files in memory are mapped, as far as they reach at the time, and only eventfds are
-//! written to. A file that is cut off while it is accessed costs the access (see [`crate::fault`]).
+//! signalled. A file that is cut off while it is accessed costs the access (see [`crate::fault`]).
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
@@ -20,6 +20,7 @@ use zerocopy::FromBytes;
 
 use crate::fault::Watch;
 use crate::files::memory_page_bytes;
+use crate::interrupts::Interrupts;
 
 /// A map of so many bytes without a descriptor is worth a word: it is no firmware.
 pub(crate) const WORTH_SHARING: u64 = 16 << 20;
@@ -79,6 +80,7 @@ pub(crate) fn mapped_bytes(message: &[u8]) -> Option<u64> {
 #[derive(Default)]
 pub(crate) struct GuestDescriptors {
     inner: RefCell<Inner>,
+    interrupts: OnceCell<Interrupts>,
 }
 
 #[derive(Default)]
@@ -107,7 +109,11 @@ impl GuestDescriptors {
                 warn!(loan, "the memory of a virtual machine lies in a file on a disk, which is not reached");
                 Descriptor::Other
             }
-            None if is_eventfd(descriptor.as_fd()) => Descriptor::Event(Rc::new(descriptor)),
+            None if is_eventfd(descriptor.as_fd()) => {
+                // Not in the middle of an interrupt.
+                self.interrupts.get_or_init(Interrupts::new);
+                Descriptor::Event(Rc::new(descriptor))
+            }
             None => Descriptor::Other,
         };
         inner.descriptors.insert((loan, id), descriptor);
@@ -124,8 +130,7 @@ impl GuestDescriptors {
     pub(crate) fn signal(&self, loan: usize, id: DescriptorId) {
         let descriptor = self.inner.borrow().descriptors.get(&(loan, id.0)).cloned();
         if let Some(Descriptor::Event(event)) = descriptor {
-            // One that is full has not been looked at since it was signalled.
-            let _ = rustix::io::write(&*event, &1_u64.to_ne_bytes());
+            self.interrupts.get_or_init(Interrupts::new).signal(event.as_fd());
         }
     }
 
@@ -244,7 +249,7 @@ impl Drop for GuestMapping {
     }
 }
 
-/// Whether it is one; writing to it does not block then, from now on.
+/// Whether it is one; writing to it does not block then, as long as nobody else says otherwise (see [`crate::interrupts`]).
 fn is_eventfd(descriptor: BorrowedFd<'_>) -> bool {
     let link = std::fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd()));
     let is_one = link.is_ok_and(|link| link.as_os_str() == "anon_inode:[eventfd]");

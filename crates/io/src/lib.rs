@@ -27,6 +27,7 @@ mod fault;
 pub mod files;
 mod guest_memory;
 pub mod impair;
+mod interrupts;
 pub mod load;
 pub mod memory;
 mod messages;
