@@ -307,6 +307,7 @@ impl Slots {
             }
         }
         self.parked.keys().for_each(|&number| outbox.push(ToCard::Parked { number }));
+        outbox.push(ToCard::AllParked);
     }
 
     /// What travels with a message about slots.
