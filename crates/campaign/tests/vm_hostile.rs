@@ -413,6 +413,7 @@ fn behave(socket: &Path, is_over: &AtomicBool) -> (u64, Duration) {
 #[test]
 fn t13_whoever_misbehaves_has_only_his_own_slot() {
     let (world, _lender, mut host, [good, bad]) = start_neighbours();
+    let start = Instant::now();
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let neighbour = scope.spawn(|| behave(&good, &is_over));
@@ -425,6 +426,12 @@ fn t13_whoever_misbehaves_has_only_his_own_slot() {
     });
     assert!(counter(world.left(), Host::NAME, "client_protocol_errors") > 0);
     assert_cards_live(&world, Host::NAME);
+    // For each slot a line of each kind a second, of more than 100 clients.
+    let log = std::fs::read_to_string(host.process.log()).unwrap();
+    for what in ["has connected to the slot", "has left the slot", "was sent away"] {
+        let lines = log.lines().filter(|line| line.contains(what)).count() as u64;
+        assert!(lines <= 4 + start.elapsed().as_secs(), "{lines} lines say that a client {what}");
+    }
     assert_eq!(host.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", host.process.tail());
 }
 

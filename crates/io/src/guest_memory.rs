@@ -21,6 +21,7 @@ use zerocopy::FromBytes;
 use crate::fault::Watch;
 use crate::files::memory_page_bytes;
 use crate::interrupts::Interrupts;
+use crate::sparing::Sparing;
 
 /// A map of so many bytes without a descriptor is worth a word: it is no firmware.
 pub(crate) const WORTH_SHARING: u64 = 16 << 20;
@@ -81,6 +82,8 @@ pub(crate) fn mapped_bytes(message: &[u8]) -> Option<u64> {
 pub(crate) struct GuestDescriptors {
     inner: RefCell<Inner>,
     interrupts: OnceCell<Interrupts>,
+    on_disk: RefCell<Sparing>,
+    torn: RefCell<Sparing>,
 }
 
 #[derive(Default)]
@@ -106,7 +109,13 @@ impl GuestDescriptors {
                 Descriptor::Memory(Rc::clone(file))
             }
             Some(_) => {
-                warn!(loan, "the memory of a virtual machine lies in a file on a disk, which is not reached");
+                self.on_disk.borrow_mut().say(|others| {
+                    warn!(
+                        loan,
+                        others,
+                        "the memory of a virtual machine lies in a file on a disk, which is not reached"
+                    );
+                });
                 Descriptor::Other
             }
             None if is_eventfd(descriptor.as_fd()) => {
@@ -134,6 +143,17 @@ impl GuestDescriptors {
         }
     }
 
+    /// Whether what `access` wants to do to the file was done.
+    fn access(&self, loan: usize, id: DescriptorId, access: impl FnOnce(&GuestFile) -> Access) -> bool {
+        let access = self.file(loan, id).map_or(Access::Refused, |file| access(&file));
+        if access == Access::Torn {
+            self.torn.borrow_mut().say(|others| {
+                warn!(loan, others, "memory of a virtual machine has become shorter while it was in use");
+            });
+        }
+        access == Access::Done
+    }
+
     fn file(&self, loan: usize, id: DescriptorId) -> Option<Rc<GuestFile>> {
         match self.inner.borrow().descriptors.get(&(loan, id.0))? {
             Descriptor::Memory(file) => Some(Rc::clone(file)),
@@ -150,12 +170,12 @@ impl GuestMemory for GuestDescriptors {
         let len = out.len();
         // SAFETY: `access` gives `len` bytes of a mapping; the guest may change them meanwhile: any value is valid.
         let copy = |from: *mut u8| unsafe { ptr::copy_nonoverlapping(from, out.as_mut_ptr(), len) };
-        self.file(loan, descriptor).is_some_and(|file| file.access(offset, len, false, copy))
+        self.access(loan, descriptor, |file| file.access(offset, len, false, copy))
     }
 
     fn write(&self, loan: usize, descriptor: DescriptorId, offset: u64, bytes: &[u8]) -> bool {
         let copy = |to: *mut u8| store(to, bytes);
-        self.file(loan, descriptor).is_some_and(|file| file.access(offset, bytes.len(), true, copy))
+        self.access(loan, descriptor, |file| file.access(offset, bytes.len(), true, copy))
     }
 }
 
@@ -174,6 +194,16 @@ fn store(to: *mut u8, bytes: &[u8]) {
     unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
 }
 
+/// What came of an access.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Access {
+    Done,
+    /// There is nothing that could be accessed so.
+    Refused,
+    /// What was accessed was not there after all.
+    Torn,
+}
+
 /// A file in memory, mapped as far as it reaches when it is first accessed, and again when it has grown or was cut off.
 struct GuestFile {
     descriptor: OwnedFd,
@@ -186,26 +216,27 @@ impl GuestFile {
         Self { descriptor, writable: key.writable, mapping: RefCell::new(None) }
     }
 
-    /// Lets `copy` loose on `len` bytes at `offset`; false if they cannot be accessed, or were not there after all.
-    fn access(&self, offset: u64, len: usize, writes: bool, copy: impl FnOnce(*mut u8)) -> bool {
+    /// Lets `copy` loose on `len` bytes at `offset`.
+    fn access(&self, offset: u64, len: usize, writes: bool, copy: impl FnOnce(*mut u8)) -> Access {
         let Some(end) = usize::try_from(offset).ok().and_then(|offset| offset.checked_add(len)) else {
-            return false;
+            return Access::Refused;
         };
         let mut mapping = self.mapping.borrow_mut();
         if mapping.as_ref().is_none_or(|mapping| mapping.bytes < end) {
             *mapping = GuestMapping::new(self.descriptor.as_fd(), self.writable).ok();
         }
-        let Some(mapped) = mapping.as_ref().filter(|mapped| end <= mapped.bytes) else { return false };
+        let Some(mapped) = mapping.as_ref().filter(|mapped| end <= mapped.bytes) else {
+            return Access::Refused;
+        };
         if writes && !self.writable {
-            return false;
+            return Access::Refused;
         }
         copy(mapped.base.as_ptr().wrapping_add(end - len));
-        let is_torn = mapped.watch.is_torn();
-        if is_torn {
-            warn!("memory of a virtual machine has become shorter while it was in use");
+        if mapped.watch.is_torn() {
             *mapping = None;
+            return Access::Torn;
         }
-        !is_torn
+        Access::Done
     }
 }
 

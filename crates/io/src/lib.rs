@@ -38,6 +38,7 @@ mod plan;
 pub mod process;
 pub mod ring;
 mod shm;
+mod sparing;
 pub mod stream_socket;
 mod time_slice;
 pub mod udp;
