@@ -102,6 +102,9 @@ mod tests {
     const SIZE: usize = HEADER_BYTES + PAYLOAD;
     const KILLS: u32 = 300;
 
+    /// What a card does before it ends.
+    type Step<'a> = &'a dyn Fn(&InHand, &UnixStream);
+
     fn pair() -> (UnixStream, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         theirs.set_nonblocking(true).unwrap();
@@ -135,7 +138,7 @@ mod tests {
     #[test]
     fn whoever_comes_next_goes_on_from_each_step() {
         let answer_of_1 = MessageHeader::reply(1, Command::DMA_UNMAP, 0);
-        let steps: [&dyn Fn(&InHand, &UnixStream); 5] = [
+        let steps: [Step<'_>; 5] = [
             &|in_hand, _| in_hand.take(NUMBER, SIZE),
             &|in_hand, ours| {
                 in_hand.take(NUMBER, SIZE);
