@@ -134,6 +134,32 @@ mod tests {
         while answer(ours.as_fd(), NUMBER, in_hand) == Look::Answered {}
     }
 
+    /// A process that goes on until it is killed, which it is in any case.
+    struct Child(libc::pid_t);
+
+    impl Child {
+        fn new(work: impl Fn()) -> Self {
+            // SAFETY: the child makes system calls and touches shared memory, and never returns.
+            let pid = unsafe { libc::fork() };
+            if pid == 0 {
+                loop {
+                    work();
+                }
+            }
+            Self(pid)
+        }
+    }
+
+    impl Drop for Child {
+        fn drop(&mut self) {
+            // SAFETY: plain system calls on our own child.
+            unsafe {
+                libc::kill(self.0, libc::SIGKILL);
+                libc::waitpid(self.0, std::ptr::null_mut(), 0);
+            }
+        }
+    }
+
     /// A card that ends here: after each of its steps.
     #[test]
     fn whoever_comes_next_goes_on_from_each_step() {
@@ -177,7 +203,7 @@ mod tests {
         let (ours, mut theirs) = pair();
         let (mut asked, mut answered) = (0_u16, 0_u16);
         let mut exchange = |theirs: &mut UnixStream| {
-            while asked.wrapping_sub(answered) < 32 && ask(theirs, asked) {
+            while asked.wrapping_sub(answered) < 200 && ask(theirs, asked) {
                 asked = asked.wrapping_add(1);
             }
             while let Some(id) = reply(theirs) {
@@ -188,26 +214,17 @@ mod tests {
         };
         for round in 0..KILLS {
             let (_, before) = exchange(&mut theirs);
-            // SAFETY: the child makes system calls and touches shared memory, and never returns.
-            let child = unsafe { libc::fork() };
-            if child == 0 {
-                loop {
-                    serve(in_hand, &ours);
-                }
-            }
+            let child = Child::new(|| serve(in_hand, &ours));
             let deadline = Instant::now() + Duration::from_secs(20);
             while exchange(&mut theirs).1 == before {
                 assert!(Instant::now() < deadline, "the child answers nothing");
             }
+            // It has enough to do for all that time.
             let start = Instant::now();
             while start.elapsed() < Duration::from_nanos(u64::from(round * 7919 % 100_000)) {
-                exchange(&mut theirs);
+                std::hint::spin_loop();
             }
-            // SAFETY: plain system calls on our own child.
-            unsafe {
-                libc::kill(child, libc::SIGKILL);
-                libc::waitpid(child, std::ptr::null_mut(), 0);
-            }
+            drop(child);
         }
         serve(in_hand, &ours);
         let (asked, _) = exchange(&mut theirs);
