@@ -11,12 +11,13 @@ use campaign::process::{poll_until, run_to_end};
 use campaign::random::Random;
 use campaign::world::{Machine, World, WorldConfig};
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::fs::MemfdFlags;
+use rustix::fs::{MemfdFlags, OFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use std::fs::File;
 use std::io::{IoSlice, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -99,6 +100,22 @@ impl Client {
     fn unmap(&mut self, start: u64, len: u64) -> Result<(), u32> {
         let payload = [24, 0, start as u32, (start >> 32) as u32, len as u32, (len >> 32) as u32];
         self.call(DMA_UNMAP, &words(&payload), &[]).unwrap().map(drop)
+    }
+
+    fn config(&mut self, offset: u8) -> u8 {
+        self.call(REGION_READ, &words(&[offset.into(), 0, 7, 1]), &[]).unwrap().unwrap()[16]
+    }
+
+    /// Gives `event` to the first vector, and turns MSI-X on.
+    fn set_interrupt(&mut self, event: BorrowedFd<'_>) {
+        self.call(SET_IRQS, &words(&[20, 0x24, 2, 0, 1]), &[event]).unwrap().unwrap();
+        let mut msix = self.config(0x34);
+        while self.config(msix) != 0x11 {
+            msix = self.config(msix + 1);
+            assert_ne!(msix, 0, "the drive has MSI-X");
+        }
+        let enable = [words(&[u32::from(msix) + 2, 0, 7, 2]), vec![0x00, 0x80]].concat();
+        self.call(REGION_WRITE, &enable, &[]).unwrap().unwrap();
     }
 
     fn register(&mut self, offset: u32) -> Result<u32, u32> {
@@ -243,6 +260,41 @@ fn x_memory_that_is_not_there_costs_the_access() {
     assert_eq!(slot.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", slot.process.tail());
 }
 
+/// The interrupts of a client may not make the card wait: not even if it says so of an eventfd that has no room.
+#[test]
+fn t13_interrupts_that_block_make_nobody_wait() {
+    let (world, _lender, mut slot) = start();
+    let mut client = Client::connect(&slot.socket);
+    let memory = memory(1 << 20);
+    client.map(0x10_0000, 1 << 20, 0, &[memory.as_fd()]).unwrap();
+    let event = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+    client.set_interrupt(event.as_fd());
+    // Four commands without sense have completions, and those an interrupt.
+    client.bring_up_and_ring(0x10_0000);
+    let count = || {
+        let mut count = [0; 8];
+        rustix::io::read(&event, &mut count).map_or(0, |_| u64::from_ne_bytes(count))
+    };
+    poll_until("an interrupt", LONG, || Ok((count() > 0).then_some(()))).unwrap();
+    rustix::io::write(&event, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+    rustix::fs::fcntl_setfl(&event, OFlags::RDWR).unwrap();
+    for _ in 0..3 {
+        let last = PAGE + 3 * 16;
+        memory.write_all_at(&[0; 16], last).unwrap();
+        client.bring_up_and_ring(0x10_0000);
+        poll_until("the completions", LONG, || {
+            assert_eq!(client.register(0x8), Ok(0x0002_0000), "registers are served on");
+            let mut completion = [0; 16];
+            memory.read_exact_at(&mut completion, last).unwrap();
+            Ok((completion != [0; 16]).then_some(()))
+        })
+        .unwrap();
+    }
+    assert!(count() >= u64::MAX - 1);
+    assert_cards_live(&world, "slot");
+    assert_eq!(slot.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", slot.process.tail());
+}
+
 /// A client cuts its memory off, again and again, while the drive reads there.
 fn memory_cut_off_in_use(socket: &Path) {
     let mut client = Client::connect(socket);
@@ -361,6 +413,7 @@ fn behave(socket: &Path, is_over: &AtomicBool) -> (u64, Duration) {
 #[test]
 fn t13_whoever_misbehaves_has_only_his_own_slot() {
     let (world, _lender, mut host, [good, bad]) = start_neighbours();
+    let start = Instant::now();
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let neighbour = scope.spawn(|| behave(&good, &is_over));
@@ -373,6 +426,12 @@ fn t13_whoever_misbehaves_has_only_his_own_slot() {
     });
     assert!(counter(world.left(), Host::NAME, "client_protocol_errors") > 0);
     assert_cards_live(&world, Host::NAME);
+    // For each slot a line of each kind a second, of more than 100 clients.
+    let log = std::fs::read_to_string(host.process.log()).unwrap();
+    for what in ["has connected to the slot", "has left the slot", "was sent away"] {
+        let lines = log.lines().filter(|line| line.contains(what)).count() as u64;
+        assert!(lines <= 4 + start.elapsed().as_secs(), "{lines} lines say that a client {what}");
+    }
     assert_eq!(host.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", host.process.tail());
 }
 

@@ -1,9 +1,9 @@
 //! Memory of virtual machines and what they are interrupted with, by the descriptors that came over a slot's socket.
 //!
 //! Nothing is believed of a descriptor: only files in memory are mapped, as far as they reach at the time, and only eventfds are
-//! written to. A file that is cut off while it is accessed costs the access (see [`crate::fault`]).
+//! signalled. A file that is cut off while it is accessed costs the access (see [`crate::fault`]).
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
@@ -20,6 +20,8 @@ use zerocopy::FromBytes;
 
 use crate::fault::Watch;
 use crate::files::memory_page_bytes;
+use crate::interrupts::Interrupts;
+use crate::sparing::Sparing;
 
 /// A map of so many bytes without a descriptor is worth a word: it is no firmware.
 pub(crate) const WORTH_SHARING: u64 = 16 << 20;
@@ -79,6 +81,9 @@ pub(crate) fn mapped_bytes(message: &[u8]) -> Option<u64> {
 #[derive(Default)]
 pub(crate) struct GuestDescriptors {
     inner: RefCell<Inner>,
+    interrupts: OnceCell<Interrupts>,
+    on_disk: RefCell<Sparing>,
+    torn: RefCell<Sparing>,
 }
 
 #[derive(Default)]
@@ -104,10 +109,20 @@ impl GuestDescriptors {
                 Descriptor::Memory(Rc::clone(file))
             }
             Some(_) => {
-                warn!(loan, "the memory of a virtual machine lies in a file on a disk, which is not reached");
+                self.on_disk.borrow_mut().say(|others| {
+                    warn!(
+                        loan,
+                        others,
+                        "the memory of a virtual machine lies in a file on a disk, which is not reached"
+                    );
+                });
                 Descriptor::Other
             }
-            None if is_eventfd(descriptor.as_fd()) => Descriptor::Event(Rc::new(descriptor)),
+            None if is_eventfd(descriptor.as_fd()) => {
+                // Not in the middle of an interrupt.
+                self.interrupts.get_or_init(Interrupts::new);
+                Descriptor::Event(Rc::new(descriptor))
+            }
             None => Descriptor::Other,
         };
         inner.descriptors.insert((loan, id), descriptor);
@@ -124,9 +139,19 @@ impl GuestDescriptors {
     pub(crate) fn signal(&self, loan: usize, id: DescriptorId) {
         let descriptor = self.inner.borrow().descriptors.get(&(loan, id.0)).cloned();
         if let Some(Descriptor::Event(event)) = descriptor {
-            // One that is full has not been looked at since it was signalled.
-            let _ = rustix::io::write(&*event, &1_u64.to_ne_bytes());
+            self.interrupts.get_or_init(Interrupts::new).signal(event.as_fd());
         }
+    }
+
+    /// Whether what `access` wants to do to the file was done.
+    fn access(&self, loan: usize, id: DescriptorId, access: impl FnOnce(&GuestFile) -> Access) -> bool {
+        let access = self.file(loan, id).map_or(Access::Refused, |file| access(&file));
+        if access == Access::Torn {
+            self.torn.borrow_mut().say(|others| {
+                warn!(loan, others, "memory of a virtual machine has become shorter while it was in use");
+            });
+        }
+        access == Access::Done
     }
 
     fn file(&self, loan: usize, id: DescriptorId) -> Option<Rc<GuestFile>> {
@@ -145,12 +170,12 @@ impl GuestMemory for GuestDescriptors {
         let len = out.len();
         // SAFETY: `access` gives `len` bytes of a mapping; the guest may change them meanwhile: any value is valid.
         let copy = |from: *mut u8| unsafe { ptr::copy_nonoverlapping(from, out.as_mut_ptr(), len) };
-        self.file(loan, descriptor).is_some_and(|file| file.access(offset, len, false, copy))
+        self.access(loan, descriptor, |file| file.access(offset, len, false, copy))
     }
 
     fn write(&self, loan: usize, descriptor: DescriptorId, offset: u64, bytes: &[u8]) -> bool {
         let copy = |to: *mut u8| store(to, bytes);
-        self.file(loan, descriptor).is_some_and(|file| file.access(offset, bytes.len(), true, copy))
+        self.access(loan, descriptor, |file| file.access(offset, bytes.len(), true, copy))
     }
 }
 
@@ -169,6 +194,16 @@ fn store(to: *mut u8, bytes: &[u8]) {
     unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
 }
 
+/// What came of an access.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Access {
+    Done,
+    /// There is nothing that could be accessed so.
+    Refused,
+    /// What was accessed was not there after all.
+    Torn,
+}
+
 /// A file in memory, mapped as far as it reaches when it is first accessed, and again when it has grown or was cut off.
 struct GuestFile {
     descriptor: OwnedFd,
@@ -181,26 +216,27 @@ impl GuestFile {
         Self { descriptor, writable: key.writable, mapping: RefCell::new(None) }
     }
 
-    /// Lets `copy` loose on `len` bytes at `offset`; false if they cannot be accessed, or were not there after all.
-    fn access(&self, offset: u64, len: usize, writes: bool, copy: impl FnOnce(*mut u8)) -> bool {
+    /// Lets `copy` loose on `len` bytes at `offset`.
+    fn access(&self, offset: u64, len: usize, writes: bool, copy: impl FnOnce(*mut u8)) -> Access {
         let Some(end) = usize::try_from(offset).ok().and_then(|offset| offset.checked_add(len)) else {
-            return false;
+            return Access::Refused;
         };
         let mut mapping = self.mapping.borrow_mut();
         if mapping.as_ref().is_none_or(|mapping| mapping.bytes < end) {
             *mapping = GuestMapping::new(self.descriptor.as_fd(), self.writable).ok();
         }
-        let Some(mapped) = mapping.as_ref().filter(|mapped| end <= mapped.bytes) else { return false };
+        let Some(mapped) = mapping.as_ref().filter(|mapped| end <= mapped.bytes) else {
+            return Access::Refused;
+        };
         if writes && !self.writable {
-            return false;
+            return Access::Refused;
         }
         copy(mapped.base.as_ptr().wrapping_add(end - len));
-        let is_torn = mapped.watch.is_torn();
-        if is_torn {
-            warn!("memory of a virtual machine has become shorter while it was in use");
+        if mapped.watch.is_torn() {
             *mapping = None;
+            return Access::Torn;
         }
-        !is_torn
+        Access::Done
     }
 }
 
@@ -244,7 +280,7 @@ impl Drop for GuestMapping {
     }
 }
 
-/// Whether it is one; writing to it does not block then, from now on.
+/// Whether it is one; writing to it does not block then, as long as nobody else says otherwise (see [`crate::interrupts`]).
 fn is_eventfd(descriptor: BorrowedFd<'_>) -> bool {
     let link = std::fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd()));
     let is_one = link.is_ok_and(|link| link.as_os_str() == "anon_inode:[eventfd]");

@@ -56,6 +56,8 @@ pub(crate) enum ToCard {
     Park { loan: usize },
     /// A connection that a dead card has parked. Comes with its socket.
     Parked { number: u64 },
+    /// Every connection that a predecessor knew was told, with and without a slot.
+    AllParked,
     /// The message that the card has asked for cannot be had: the client is to be closed.
     Lost { loan: usize },
     /// The descriptors that the card has given back are closed.
@@ -173,6 +175,7 @@ impl Message for ToCard {
             Self::Closed { loan, .. } => (12, *loan, 0),
             Self::Park { loan } => (15, *loan, 0),
             Self::Parked { number } => (16, 0, *number as usize),
+            Self::AllParked => (17, 0, 0),
         };
         about(self) == about(earlier)
     }

@@ -13,6 +13,7 @@ use node::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::card::InHand;
 use crate::impair::Impairment;
 use crate::load::LoadSpec;
 use crate::ring::RingParameters;
@@ -197,6 +198,7 @@ pub(crate) struct SharedCells {
     pub(crate) impairments: [Impairment; MAX_RAILS],
     /// By loan and connection; a slot has one.
     pub(crate) edges: [[EdgeAccounts; EDGE_CONNECTIONS]; MAX_LOANS],
+    pub(crate) in_hand: InHand,
 }
 
 /// The positions of both directions of a connection.

@@ -10,7 +10,6 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use node::MAX_LOANS;
 use rustix::io::Errno;
@@ -22,6 +21,7 @@ use super::{ACCEPTS_A_TURN, Edge, LoanEnd, LoanSpec, token};
 use crate::guest_memory::{self, FileKey};
 use crate::messages::{DESCRIPTORS, Hex, ToCard};
 use crate::outbox::{Enclosure, Outbox};
+use crate::sparing::Sparing;
 use crate::stream_socket::hang_up;
 use crate::wait::{Interest, Waiter};
 
@@ -37,9 +37,6 @@ const MOST: usize = 1024;
 const DESCRIPTOR_PART: u64 = 4;
 /// but always so many, which is a machine and its successor for each place.
 const FEWEST: usize = 2 * MAX_LOANS;
-
-/// How often the log has a line of clients of one slot that were sent away.
-const REFUSAL_PAUSE: Duration = Duration::from_secs(1);
 
 /// All slots of a node, by loan.
 pub(super) struct Slots {
@@ -76,14 +73,19 @@ struct Place {
     /// Files among them, of which one descriptor each is kept however often they were sent.
     files: BTreeMap<FileKey, Arc<OwnedFd>>,
     next_id: u32,
-    refusals: Refusals,
+    lines: Lines,
 }
 
-/// Who was sent away, and how much of it was said: a client may try again as often as it can.
+/// What the log has of a slot's clients, who may come and go as often as they can.
 #[derive(Default)]
-struct Refusals {
-    speak_at: Option<Instant>,
-    unsaid: u64,
+struct Lines {
+    connected: Sparing,
+    refused: Sparing,
+    parked: Sparing,
+    again: Sparing,
+    left: Sparing,
+    broken: Sparing,
+    unshared: Sparing,
 }
 
 struct Client {
@@ -180,7 +182,7 @@ impl Slots {
     /// Gives the slot to a newcomer, or lets it wait for it, or sends it away: then it is nobody.
     fn admit(&mut self, loan: usize, newcomer: Client, function: &str) -> Accepted {
         if let Some(why) = self.why_not(loan, &newcomer) {
-            self.places[loan].refusals.refuse(&newcomer, function, &why);
+            refuse(&mut self.places[loan].lines.refused, &newcomer, function, &why);
             return Accepted::Nobody;
         }
         let place = &mut self.places[loan];
@@ -188,7 +190,9 @@ impl Slots {
             place.next = Some(newcomer);
             return Accepted::SameClient;
         }
-        info!(function, pid = newcomer.pid, "a virtual machine has connected to the slot");
+        place.lines.connected.say(|others| {
+            info!(function, pid = newcomer.pid, others, "a virtual machine has connected to the slot");
+        });
         place.client = Some(newcomer);
         Accepted::Client
     }
@@ -212,7 +216,9 @@ impl Slots {
     pub(super) fn park(&mut self, loan: usize, function: &str) -> bool {
         let Some(place) = self.places.get_mut(loan) else { return false };
         if let Some(client) = place.client.take() {
-            info!(function, pid = client.pid, "the virtual machine has lost the slot");
+            place.lines.parked.say(|others| {
+                info!(function, pid = client.pid, others, "the virtual machine has lost the slot");
+            });
             keep_parked(&mut self.parked, client);
         }
         place.promote(function)
@@ -222,7 +228,12 @@ impl Slots {
     pub(super) fn keep(&mut self, loan: usize, function: &str) {
         let Some(place) = self.places.get_mut(loan) else { return };
         if let Some(next) = place.next.take() {
-            place.refusals.refuse(&next, function, "it has the slot already, for a device that it uses");
+            refuse(
+                &mut place.lines.refused,
+                &next,
+                function,
+                "it has the slot already, for a device that it uses",
+            );
         }
     }
 
@@ -235,7 +246,9 @@ impl Slots {
     pub(super) fn vacate(&mut self, loan: usize, function: &str) -> bool {
         let Some(place) = self.places.get_mut(loan) else { return false };
         if let Some(client) = place.client.take() {
-            info!(function, pid = client.pid, "the virtual machine has left the slot");
+            place.lines.left.say(|others| {
+                info!(function, pid = client.pid, others, "the virtual machine has left the slot");
+            });
             hang_up(client.socket.as_fd());
         }
         place.promote(function)
@@ -251,7 +264,9 @@ impl Slots {
         let (bytes, descriptors) = match receive(client.socket.as_fd(), len) {
             Ok(received) => received,
             Err(error) => {
-                warn!(function, %error, "a message of a virtual machine cannot be received: it is disconnected");
+                place.lines.broken.say(|others| {
+                    warn!(function, %error, others, "a message of a virtual machine cannot be received: it is disconnected");
+                });
                 return vec![ToCard::Lost { loan }];
             }
         };
@@ -307,6 +322,7 @@ impl Slots {
             }
         }
         self.parked.keys().for_each(|&number| outbox.push(ToCard::Parked { number }));
+        outbox.push(ToCard::AllParked);
     }
 
     /// What travels with a message about slots.
@@ -351,26 +367,6 @@ impl Slots {
     }
 }
 
-impl Refusals {
-    /// Sends a client away, so that it sees an end.
-    fn refuse(&mut self, client: &Client, function: &str, why: &str) {
-        if let Some(others) = self.count(Instant::now()) {
-            warn!(function, pid = client.pid, others, "a virtual machine was sent away: {why}");
-        }
-        hang_up(client.socket.as_fd());
-    }
-
-    /// Counts one. If it is to be spoken of, how many have not been since the last one that was.
-    fn count(&mut self, now: Instant) -> Option<u64> {
-        if self.speak_at.is_some_and(|at| now < at) {
-            self.unsaid += 1;
-            return None;
-        }
-        self.speak_at = Some(now + REFUSAL_PAUSE);
-        Some(std::mem::take(&mut self.unsaid))
-    }
-}
-
 impl Client {
     fn new(socket: OwnedFd) -> Self {
         let pid = crate::process::peer_pid(socket.as_fd()).ok().flatten();
@@ -391,7 +387,9 @@ impl Place {
         }
         self.client = self.next.take();
         if let Some(client) = &self.client {
-            info!(function, pid = client.pid, "the virtual machine has the slot again");
+            self.lines.again.say(|others| {
+                info!(function, pid = client.pid, others, "the virtual machine has the slot again");
+            });
         }
         self.client.is_some()
     }
@@ -420,13 +418,17 @@ impl Place {
         let is_missing =
             descriptors.is_empty() && self.files.is_empty() && len >= guest_memory::WORTH_SHARING;
         if (is_private || is_missing) && !std::mem::replace(&mut client.warned, true) {
-            warn!(
-                function,
-                pid = client.pid,
-                "the memory of this virtual machine is not shared, so no borrowed drive can reach it: give it \
-                 -object memory-backend-memfd,...,share=on (`causeway qemu-args` prints all of it), or in libvirt \
-                 <memoryBacking> <source type='memfd'/> <access mode='shared'/> </memoryBacking>"
-            );
+            let pid = client.pid;
+            self.lines.unshared.say(|others| {
+                warn!(
+                    function,
+                    pid,
+                    others,
+                    "the memory of this virtual machine is not shared, so no borrowed drive can reach it: give it \
+                     -object memory-backend-memfd,...,share=on (`causeway qemu-args` prints all of it), or in libvirt \
+                     <memoryBacking> <source type='memfd'/> <access mode='shared'/> </memoryBacking>"
+                );
+            });
         }
         is_private
     }
@@ -444,6 +446,12 @@ impl Place {
         }
         messages
     }
+}
+
+/// Sends a client away, so that it sees an end.
+fn refuse(line: &mut Sparing, client: &Client, function: &str, why: &str) {
+    line.say(|others| warn!(function, pid = client.pid, others, "a virtual machine was sent away: {why}"));
+    hang_up(client.socket.as_fd());
 }
 
 /// Keeps a connection that has no slot any more. How many there can be was decided when it was taken.
@@ -681,19 +689,9 @@ mod tests {
         let (loans, callers) = test_loans::listening("vm", 3 * ACCEPTS_A_TURN + 1, edge);
         let mut slots = Slots::new();
         slots.places[0].client = Some(connection_of(1).0);
-        slots.places[0].refusals.speak_at = Some(Instant::now() + Duration::from_secs(1000));
         for turn in 1..=3 {
             assert_eq!(slots.accept(&loans, 0).unwrap(), Accepted::Nobody);
             assert_eq!(test_loans::ends(&callers), turn * ACCEPTS_A_TURN);
         }
-        assert_eq!(slots.places[0].refusals.unsaid, 3 * ACCEPTS_A_TURN as u64);
-    }
-
-    #[test]
-    fn one_line_a_second_tells_of_all_who_were_sent_away() {
-        let (mut refusals, begin) = (Refusals::default(), Instant::now());
-        let mut at = |ms| refusals.count(begin + Duration::from_millis(ms));
-        assert_eq!([at(0), at(1), at(999), at(1000)], [Some(0), None, None, Some(2)]);
-        assert_eq!([at(1001), at(9000), at(10_000)], [None, Some(1), Some(0)]);
     }
 }

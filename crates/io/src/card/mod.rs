@@ -27,6 +27,7 @@ use rustix::io::Errno;
 use node::{Card, CardEvent, Persist, Refusal, Tenancy};
 
 pub(crate) use self::media::image_descriptor;
+pub(crate) use self::parked::InHand;
 
 use self::edges::Edges;
 use self::load::Load;
@@ -344,6 +345,7 @@ impl<'m> Driver<'m> {
             ToCard::Lost { loan } => self.with_slots(|slots, mut around| slots.close(loan, &mut around))?,
             ToCard::Closed { loan, ids } => self.slots.closed(loan, &ids, &mut self.card, self.now),
             ToCard::Begin => {}
+            ToCard::AllParked => self.slots.all_parked(),
             other => return Ok(Some((other, enclosed))),
         }
         Ok(None)

@@ -2,17 +2,19 @@
 //!
 //! QEMU goes on telling such a device of every change of its memory, also when it was unplugged, and ends the whole machine if it
 //! cannot. So a connection is not closed while the client lives: it loses its slot, and is answered here until the client is gone.
-//! Nothing of it is kept: a message is answered when all of it is there, and received after that, so that a successor finds it
-//! again, and at worst answers it twice.
+//! A message is answered when all of it is there, and received after that, so that a successor finds it again. Only how far the one
+//! in hand has come is kept ([`InHand`]): it is answered once, wherever a card is killed.
+
+mod in_hand;
 
 use std::collections::BTreeMap;
-use std::io::{self, IoSlice};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::net::SendFlags;
 use spec::vfio_user::{Command, Errno, HEADER_BYTES, MessageFlags, MessageHeader};
 use zerocopy::IntoBytes;
 
+pub(crate) use self::in_hand::InHand;
 use super::token;
 use crate::messages::ToAgent;
 use crate::outbox::Outbox;
@@ -25,10 +27,10 @@ const MESSAGE_BYTES: usize = 16 << 10;
 const AT_ONCE: usize = 16;
 
 /// All of them, by the number that the kernel has given to each connection.
-#[derive(Default)]
-pub(super) struct Parked {
+pub(super) struct Parked<'m> {
     connections: BTreeMap<u64, Connection>,
     next: u64,
+    in_hand: &'m InHand,
     /// One of them may be ready. Nearly never: each turn of the card asks.
     is_ready: bool,
 }
@@ -54,16 +56,26 @@ enum Look {
     Gone,
 }
 
-impl Parked {
-    /// Takes a connection, of which the next bytes begin a message.
+impl<'m> Parked<'m> {
+    pub(super) fn new(in_hand: &'m InHand) -> Self {
+        Self { connections: BTreeMap::new(), next: 0, in_hand, is_ready: false }
+    }
+
+    /// Takes a connection, of which the next bytes begin a message, unless a predecessor had one of it in hand.
     pub(super) fn add(&mut self, socket: OwnedFd, waiter: &Waiter) -> io::Result<()> {
         let token = token::PARKED + self.next;
         self.next += 1;
         waiter.register_edges(socket.as_fd(), token)?;
         let number = rustix::net::sockopt::socket_cookie(&socket)?;
+        self.in_hand.resume(number, socket.as_fd());
         self.connections.insert(number, Connection { socket, token, ready: true, hung_up: false });
         self.is_ready = true;
         Ok(())
+    }
+
+    /// All connections that predecessors had were added.
+    pub(super) fn begin(&self) {
+        self.in_hand.put_down();
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -81,14 +93,15 @@ impl Parked {
 
     /// Answers what has come. True if that was anything.
     pub(super) fn serve(&mut self, waiter: &Waiter, to_agent: &mut Outbox<ToAgent>) -> io::Result<bool> {
-        if !self.is_ready {
+        // What a predecessor had in hand comes before everything else: there is one place for it.
+        if !self.is_ready || self.in_hand.number().is_some() {
             return Ok(false);
         }
         let mut busy = false;
         let mut gone = Vec::new();
         for (number, connection) in self.connections.iter_mut().filter(|(_, it)| it.ready) {
             for _ in 0..AT_ONCE {
-                match answer(connection.socket.as_fd()) {
+                match answer(connection.socket.as_fd(), *number, self.in_hand) {
                     Look::Answered => {}
                     Look::Nothing if !connection.hung_up => connection.ready = false,
                     // What is not whole by now never will be, and epoll does not say again that the client is gone.
@@ -115,8 +128,8 @@ impl Parked {
     }
 }
 
-/// Answers the next message, if all of it is there.
-fn answer(socket: BorrowedFd<'_>) -> Look {
+/// Answers the next message of connection `number`, if all of it is there.
+fn answer(socket: BorrowedFd<'_>, number: u64, in_hand: &InHand) -> Look {
     let mut bytes = [0; MESSAGE_BYTES];
     let available = match stream_socket::peek(socket, &mut bytes) {
         StreamProgress::Progressed(available) => available,
@@ -133,24 +146,19 @@ fn answer(socket: BorrowedFd<'_>) -> Look {
     if available < size {
         return Look::Nothing;
     }
-    if header.flags().kind() == MessageFlags::COMMAND && !header.flags().no_reply() {
-        let reply = reply_to(header);
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        match rustix::net::sendmsg(socket, &[IoSlice::new(reply.as_bytes())], &mut Default::default(), flags)
-        {
-            Ok(sent) if sent == HEADER_BYTES => {}
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Look::Nothing,
-            _ => return Look::Gone,
+    in_hand.take(number, size);
+    let look = if header.flags().kind() == MessageFlags::COMMAND && !header.flags().no_reply() {
+        match in_hand.send(socket, reply_to(header).as_bytes()) {
+            StreamProgress::Progressed(HEADER_BYTES) => Look::Answered,
+            StreamProgress::WouldBlock => Look::Nothing,
+            _ => Look::Gone,
         }
-    }
-    let mut left = size;
-    while left > 0 {
-        match stream_socket::receive_alone(socket, &mut bytes[..left]) {
-            0 => return Look::Gone,
-            received => left -= received,
-        }
-    }
-    Look::Answered
+    } else {
+        Look::Answered
+    };
+    let is_done = look != Look::Answered || in_hand.receive_rest(socket);
+    in_hand.put_down();
+    if is_done { look } else { Look::Gone }
 }
 
 /// What a device that is gone says: what the client takes back or gives is fine, and nothing can be had.
@@ -171,13 +179,13 @@ mod tests {
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
 
-    fn pair() -> (Parked, Waiter, Outbox<ToAgent>, UnixStream) {
+    fn pair() -> (Parked<'static>, Waiter, Outbox<ToAgent>, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         for end in [&ours, &theirs] {
             end.set_nonblocking(true).unwrap();
         }
         let waiter = Waiter::new(SpinTimes::default()).unwrap();
-        let mut parked = Parked::default();
+        let mut parked = Parked::new(Box::leak(Box::default()));
         parked.add(ours.into(), &waiter).unwrap();
         (parked, waiter, Outbox::new(), theirs)
     }
@@ -227,6 +235,18 @@ mod tests {
         assert_eq!(reply(&mut theirs).id.get(), 20);
         assert_eq!(theirs.read(&mut [0; 1]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         assert!(!parked.is_empty());
+    }
+
+    #[test]
+    fn what_a_predecessor_had_in_hand_comes_first() {
+        let (mut parked, waiter, mut outbox, mut theirs) = pair();
+        parked.in_hand.take(u64::MAX, HEADER_BYTES);
+        theirs.write_all(&command(1, Command::DMA_UNMAP, 24)).unwrap();
+        assert!(!parked.serve(&waiter, &mut outbox).unwrap());
+        // The agent knows no such connection.
+        parked.begin();
+        assert!(parked.serve(&waiter, &mut outbox).unwrap());
+        assert_eq!(reply(&mut theirs).id.get(), 1);
     }
 
     #[test]

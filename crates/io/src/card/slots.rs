@@ -38,7 +38,7 @@ pub(super) struct Slots<'m> {
     /// Loans of which descriptors were given back to the agent, who has not closed them yet.
     releasing: Vec<usize>,
     descriptors: Rc<GuestDescriptors>,
-    parked: Parked,
+    parked: Parked<'m>,
     peeked: Box<[u8; PEEK_BYTES]>,
     /// There is no agent any more: nobody takes messages, nobody keeps descriptors.
     alone: bool,
@@ -87,7 +87,7 @@ impl<'m> Slots<'m> {
             connections: (0..MAX_LOANS).map(|_| None).collect(),
             releasing: Vec::new(),
             descriptors: Rc::default(),
-            parked: Parked::default(),
+            parked: Parked::new(&shared.in_hand),
             peeked: Box::new([0; PEEK_BYTES]),
             alone: false,
         }
@@ -379,6 +379,11 @@ impl<'m> Slots<'m> {
         self.parked.add(socket, around.waiter)
     }
 
+    /// So was every other one that a predecessor knew.
+    pub(super) fn all_parked(&self) {
+        self.parked.begin();
+    }
+
     /// Whether the client of `loan` is to be parked, and is between two messages.
     fn can_park(&self, loan: usize, around: &Around<'_, 'm>) -> bool {
         let sent = self.accounts(loan).sent.position();
@@ -406,6 +411,8 @@ impl<'m> Slots<'m> {
     /// The agent is dead: what comes from now on is answered with errors.
     pub(super) fn outlive_agent(&mut self, card: &mut Card<'_>, now: Instant) {
         self.alone = true;
+        // Nobody tells of more.
+        self.parked.begin();
         for &loan in &self.loans {
             card.slot_set_present(now, loan, false);
             if let Some(connection) = &mut self.connections[loan] {
