@@ -119,6 +119,10 @@ pub struct SessionCounters {
     pub stray_interrupts: Counter,
     /// Clients whose messages could not be understood any further.
     pub protocol_errors: Counter,
+    /// Accesses to memory of clients by message.
+    pub transfers: Counter,
+    /// Those of them that clients refused, or did not answer in time.
+    pub failed_transfers: Counter,
 }
 
 /// A position that only grows, and what it was at the last commit: payload memory before that one is free.

@@ -123,6 +123,7 @@ impl<'m> Session<'m> {
             unsent: 1,
             reserved: 0,
         };
+        self.cells.counters.transfers.add(1);
         self.set_transfer(place, transfer);
         self.push_output(Output { start: 0, place: place.into(), len: header.size.get(), transfer: 1 });
         Ok(())
@@ -148,14 +149,19 @@ impl<'m> Session<'m> {
         let data = payload.get(start..).and_then(|data| data.get(..transfer.len as usize));
         match (header.error(), transfer.write != 0, data) {
             // The number of an error is optional.
-            (Some(error), _, _) => self.end_transfer(place, if error.0 == 0 { Errno::EIO } else { error }.0),
+            (Some(error), _, _) => self.fail_transfer(place, if error.0 == 0 { Errno::EIO } else { error }),
             (None, true, _) => self.end_transfer(place, 0),
             (None, false, Some(data)) => {
                 self.cells.transfers.messages[usize::from(place)].write(self.journal, DATA, data);
                 self.end_transfer(place, 0);
             }
-            (None, false, None) => self.end_transfer(place, Errno::EIO.0),
+            (None, false, None) => self.fail_transfer(place, Errno::EIO),
         }
+    }
+
+    fn fail_transfer(&self, place: u16, error: Errno) {
+        self.cells.counters.failed_transfers.add(1);
+        self.end_transfer(place, error.0);
     }
 
     fn end_transfer(&self, place: u16, error: u32) {
@@ -193,7 +199,7 @@ impl<'m> Session<'m> {
             let end = Instant::from_nanos(transfer.started) + self.config.timeout;
             if transfer.ended == RUNNING && end <= self.now {
                 self.cells.counters.timeouts.add(1);
-                self.end_transfer(place, Errno::ETIMEDOUT.0);
+                self.fail_transfer(place, Errno::ETIMEDOUT);
             }
         }
     }
