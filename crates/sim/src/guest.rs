@@ -638,8 +638,16 @@ impl Guest {
         let is_new = (next[14] & 1 != 0) == self.queues[1].turns.is_multiple_of(2);
         let (tail, head) = (self.queues[1].tail, self.queues[1].head);
         format!(
-            "{:?}, {} to ask, tail {tail} head {head}, next completion there: {is_new}, unanswered {:?}",
-            self.phase, self.left, self.asked
+            "{:?}, {} to ask, tail {tail} head {head}, next completion there: {is_new}, by message {:?}: {} done, {} wait \
+             for {} replies, {} bytes to send, unanswered {:?}",
+            self.phase,
+            self.left,
+            self.by_message,
+            self.served,
+            self.messages.len(),
+            self.waiting,
+            self.outbox.len(),
+            self.asked
         )
     }
 }

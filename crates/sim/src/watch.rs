@@ -350,8 +350,10 @@ impl<'w> World<'w> {
             if let Some(session) = card.slot(loan).and_then(|slot| slot.session()) {
                 let counters = session.counters();
                 text += &format!(
-                    " slot in flight {} time-outs {} dropped writes {}",
+                    " slot in flight {} transfers {} failed {} time-outs {} dropped writes {}",
                     session.in_flight(),
+                    counters.transfers.get(),
+                    counters.failed_transfers.get(),
                     counters.timeouts.get(),
                     counters.dropped_writes.get()
                 );

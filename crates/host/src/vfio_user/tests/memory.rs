@@ -250,6 +250,21 @@ fn memory_is_reached_by_messages_as_the_document_has_it() {
     });
 }
 
+/// Fewer bytes than the card was allowed to receive may be a part of a header, and what follows may be nothing but its rest.
+#[test]
+fn a_header_may_come_in_pieces() {
+    for at_once in [1, 5, 15, 16, 17] {
+        everywhere(|world| {
+            ready(world);
+            world.at_once = at_once;
+            world.input(Input::WriteMemory(71, 0x6000, vec![1, 2, 3]));
+            let (id, ..) = command(&world.exchange(b""));
+            world.exchange(&reply(id, Command::DMA_WRITE, b""));
+            assert_eq!(world.transfers, [(71, Ok(vec![]))], "{at_once} bytes at once");
+        });
+    }
+}
+
 #[test]
 fn transfers_pass_what_waits_and_time_out() {
     everywhere(|world| {
