@@ -116,7 +116,7 @@ impl Client {
         Ok((header, payload))
     }
 
-    /// Reads or writes what it keeps, with the data where QEMU has them.
+    /// Reads or writes what it keeps.
     fn serve(&mut self, message: &[u8]) {
         let (header, payload) = message.split_at(16);
         let address = u64::from_le_bytes(payload[..8].try_into().unwrap());
@@ -124,8 +124,11 @@ impl Client {
         let bytes = &mut self.kept[(address - KEPT) as usize..][..len];
         let mut answer = header.to_vec();
         match u16::from_le_bytes([header[2], header[3]]) {
-            DMA_READ => answer.extend([&payload[..12], bytes, &[0; 4]].concat()),
-            DMA_WRITE => bytes.copy_from_slice(&payload[12..12 + len]),
+            DMA_READ => answer.extend([&payload[..16], bytes].concat()),
+            DMA_WRITE => {
+                bytes.copy_from_slice(&payload[16..16 + len]);
+                answer.extend(&payload[..16]);
+            }
             other => panic!("command {other}"),
         }
         let size = answer.len() as u32;

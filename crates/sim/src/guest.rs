@@ -166,6 +166,8 @@ pub(crate) struct Guest {
     heard: u64,
     /// Of queues and of buffers: whether the machine keeps that memory to itself.
     by_message: [bool; 2],
+    /// It has data in messages where older versions of QEMU have them.
+    is_old: bool,
     /// What is still to be mapped.
     unmapped: Vec<Range<usize>>,
     /// Commands of the machine that wait for replies.
@@ -174,6 +176,8 @@ pub(crate) struct Guest {
     messages: VecDeque<Vec<u8>>,
     /// How often it has done that.
     pub(crate) served: u64,
+    /// How often its machine has ended.
+    pub(crate) left_times: u64,
     /// How often it began anew.
     pub(crate) resets: u64,
     /// Completions, and signals that told of some.
@@ -189,6 +193,7 @@ impl Guest {
     pub(crate) fn new(mut random: Random, loan: usize, nsid: u32, drive: Drive, requests: u32) -> Self {
         let depth = random.range(1, DEPTH) as usize;
         let by_message = [(); 2].map(|()| random.chance(350));
+        let is_old = random.chance(300);
         Self {
             loan,
             nsid,
@@ -206,10 +211,12 @@ impl Guest {
             descriptor: 0,
             heard: 0,
             by_message,
+            is_old,
             unmapped: Vec::new(),
             waiting: 0,
             messages: VecDeque::new(),
             served: 0,
+            left_times: 0,
             resets: 0,
             completions: 0,
             interrupts: 0,
@@ -247,6 +254,7 @@ impl Guest {
 
     /// The machine has ended.
     pub(crate) fn gone(&mut self) {
+        self.left_times += 1;
         self.phase = Phase::Away;
         self.outbox.clear();
         self.inbox.clear();
@@ -328,6 +336,7 @@ impl Guest {
             let Some((header, (address, len))) = header.zip(numbers) else {
                 return Err((names::STRAYS, "a message that is too short".to_owned()));
             };
+            let data = if self.is_old { 12 } else { 16 };
             let start = address.wrapping_sub(DMA_BASE) as usize;
             let part = usize::from(start >= BUFFERS);
             let end = [BUFFERS, RAM_BYTES][part];
@@ -339,10 +348,11 @@ impl Guest {
             }
             self.served += 1;
             let answer = if header.command() == Command::DMA_WRITE {
-                memory.write(self.loan, start, &payload[12..12 + len as usize]);
-                Vec::new()
+                memory.write(self.loan, start, &payload[data..data + len as usize]);
+                if self.is_old { Vec::new() } else { payload[..16].to_vec() }
             } else {
-                [&payload[..12], &memory.read(self.loan, start, len as usize), &[0; 4]].concat()
+                [&payload[..data], &memory.read(self.loan, start, len as usize), &[0; 4][..16 - data]]
+                    .concat()
             };
             let header = MessageHeader::reply(header.id.get(), header.command(), answer.len() as u32);
             let message = [header.as_bytes(), &answer].concat();

@@ -129,7 +129,7 @@ pub(super) fn config() -> SlotConfig {
     let (layout, mut bars) = (layout(), [0; 6]);
     bars[0] = BAR_BYTES as u64;
     let config = SlotConfig::probe(|register| layout.initial(register), bars).unwrap();
-    SlotConfig { intx: true, ..config }
+    SlotConfig { intx: true, old_transfers: Some(true), ..config }
 }
 
 impl<'m> World<'m> {

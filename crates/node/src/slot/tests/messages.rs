@@ -30,8 +30,9 @@ fn failed(world: &World<'_>) -> u64 {
 
 #[test]
 fn a_guest_whose_memory_is_not_shared_uses_a_drive() {
-    for layout in LAYOUTS {
+    for (layout, is_old) in LAYOUTS.into_iter().flat_map(|layout| [(layout, false), (layout, true)]) {
         with_slot(|world| {
+            world.machine.is_old = is_old;
             let mut guest = Guest::connect(world);
             guest.bring_up_by_message(world, layout);
             for salt in 1..20 {
@@ -244,6 +245,7 @@ fn an_unmap_is_answered_when_what_is_under_way_has_ended() {
             world.machine.base = extra.start;
             let entry =
                 if read { SubmissionEntry::write(0, 1, 0, 8) } else { SubmissionEntry::read(0, 1, 0, 8) };
+            guest.execute(world, 1, entry.with_prps(extra.start, 0));
             world.machine.is_silent = true;
             guest.submit(world, 1, entry.with_prps(extra.start, 0));
             assert!(world.run(SHORT, |world| world.is_asked()));
@@ -274,6 +276,7 @@ fn an_unmap_that_waits_for_its_own_machine_ends_in_time() {
     with_slot(|world| {
         let mut guest = Guest::connect(world);
         let events = guest.bring_up_by_message(world, [false, true]);
+        guest.round_trip(world, 2);
         world.machine.is_silent = true;
         guest.submit(world, 1, read_entry());
         assert!(world.run(SHORT, |world| world.is_asked()));

@@ -153,6 +153,8 @@ pub(super) struct Machine {
     pub(super) is_silent: bool,
     /// It does not come to writes.
     pub(super) keeps_writes: bool,
+    /// It has data where older versions of QEMU have them.
+    pub(super) is_old: bool,
     /// The command that is refused.
     pub(super) refuses: Option<Command>,
     pub(super) reads: u64,
@@ -160,7 +162,7 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// Does what a message asks for, and returns the reply; data where QEMU has them.
+    /// Does what a message asks for, and returns the reply.
     fn answer(&mut self, message: &[u8], ram: &mut [u8]) -> Vec<u8> {
         let header = *MessageHeader::view(message.first_chunk().unwrap());
         let (command, payload) = (header.command(), &message[16..]);
@@ -173,18 +175,21 @@ impl Machine {
         let is_mapped = self.maps.iter().any(|(range, writable)| {
             range.contains(&address) && address + len <= range.end && (*writable || !is_write)
         });
-        assert!(is_mapped && len > 0, "{command:?} of {len} bytes at {address:#x}, of {:x?}", self.maps);
+        assert!(is_mapped, "{command:?} of {len} bytes at {address:#x}, of {:x?}", self.maps);
+        let data = if self.is_old { 12 } else { 16 };
         let start = (address - self.base) as usize;
         let bytes = &mut ram[start..start + len as usize];
         if is_write {
             assert_eq!(payload.len(), 16 + bytes.len());
-            bytes.copy_from_slice(&payload[12..12 + bytes.len()]);
+            bytes.copy_from_slice(&payload[data..data + bytes.len()]);
             self.writes += 1;
-            return MessageHeader::reply(header.id.get(), command, 0).as_bytes().to_vec();
+            let answer = if self.is_old { &[][..] } else { &payload[..16] };
+            let header = MessageHeader::reply(header.id.get(), command, answer.len() as u32);
+            return [header.as_bytes(), answer].concat();
         }
         assert_eq!(command, Command::DMA_READ);
         self.reads += 1;
-        let answer = [&payload[..12], bytes, &[0; 4]].concat();
+        let answer = [&payload[..data], bytes, &[0; 4][..16 - data]].concat();
         let header = MessageHeader::reply(header.id.get(), command, answer.len() as u32);
         [header.as_bytes(), &answer].concat()
     }
