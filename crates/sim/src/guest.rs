@@ -243,10 +243,12 @@ impl Guest {
     pub(crate) fn connected(&mut self, descriptor: u32) {
         self.phase = Phase::Version;
         self.descriptor = descriptor;
-        self.unmapped = match self.by_message {
-            [false, false] => vec![0..RAM_BYTES],
-            _ => vec![BUFFERS..RAM_BYTES, 0..BUFFERS],
-        };
+        self.unmapped.clear();
+        if self.by_message == [false; 2] {
+            self.unmapped.push(0..RAM_BYTES);
+        } else {
+            self.unmapped.extend([BUFFERS..RAM_BYTES, 0..BUFFERS]);
+        }
         let data = "{\"capabilities\":{\"max_msg_fds\":16,\"max_data_xfer_size\":1048576,\"pgsizes\":4096,\
             \"max_dma_maps\":65535,\"write_multiple\":true}}\0";
         self.send(Command::VERSION, &[&[0; 4], data.as_bytes()].concat(), &[], false);
