@@ -5,7 +5,7 @@
 // The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
 #![allow(clippy::unwrap_used)]
 
-use campaign::causeway::{Lender, STOP_TIMEOUT, Slot, binary, card, number, status};
+use campaign::causeway::{Lender, STOP_TIMEOUT, Slot, binary, card, kill_card, number, status};
 use campaign::host::{Domain, Host};
 use campaign::process::{poll_until, run_to_end};
 use campaign::random::Random;
@@ -34,6 +34,11 @@ const DMA_UNMAP: u16 = 3;
 const SET_IRQS: u16 = 8;
 const REGION_READ: u16 = 9;
 const REGION_WRITE: u16 = 10;
+const DMA_READ: u16 = 11;
+const DMA_WRITE: u16 = 12;
+
+/// Where a client has memory without a descriptor.
+const KEPT: u64 = 0x5_0000_0000;
 
 const ENOENT: u32 = 2;
 const EEXIST: u32 = 17;
@@ -43,6 +48,10 @@ const ERANGE: u32 = 34;
 /// A client that says whatever it is told to.
 struct Client {
     stream: UnixStream,
+    /// What it keeps to itself, from [`KEPT`] on.
+    kept: Vec<u8>,
+    /// What it was asked for while it waited for something itself: as in QEMU, that comes later.
+    asked: Vec<Vec<u8>>,
 }
 
 impl Client {
@@ -61,7 +70,7 @@ impl Client {
         let stream = UnixStream::connect(socket).unwrap();
         stream.set_read_timeout(Some(LONG)).unwrap();
         stream.set_write_timeout(Some(LONG)).unwrap();
-        Self { stream }
+        Self { stream, kept: Vec::new(), asked: Vec::new() }
     }
 
     fn send(&mut self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> std::io::Result<()> {
@@ -83,14 +92,50 @@ impl Client {
         descriptors: &[BorrowedFd<'_>],
     ) -> std::io::Result<Result<Vec<u8>, u32>> {
         self.send(&message(command, payload), descriptors)?;
+        let (header, payload) = loop {
+            let (header, payload) = self.receive()?;
+            if header[8] & 0xf == 1 {
+                break (header, payload);
+            }
+            self.asked.push([&header[..], &payload].concat());
+        };
+        let [flags, error] = [8, 12].map(|at| u32::from_le_bytes(header[at..at + 4].try_into().unwrap()));
+        assert_eq!((header[..4] == message(command, &[])[..4], flags & 0xf), (true, 1), "{header:x?}");
+        for message in std::mem::take(&mut self.asked) {
+            self.serve(&message);
+        }
+        Ok(if flags & 0x20 != 0 { Err(error) } else { Ok(payload) })
+    }
+
+    /// The next message: header and payload.
+    fn receive(&mut self) -> std::io::Result<([u8; 16], Vec<u8>)> {
         let mut header = [0; 16];
         self.stream.read_exact(&mut header)?;
-        let [size, flags, error] =
-            [4, 8, 12].map(|at| u32::from_le_bytes(header[at..at + 4].try_into().unwrap()));
-        assert_eq!((header[..4] == message(command, &[])[..4], flags & 0xf), (true, 1), "{header:x?}");
+        let size = u32::from_le_bytes(header[4..8].try_into().unwrap());
         let mut payload = vec![0; size as usize - 16];
         self.stream.read_exact(&mut payload)?;
-        Ok(if flags & 0x20 != 0 { Err(error) } else { Ok(payload) })
+        Ok((header, payload))
+    }
+
+    /// Reads or writes what it keeps.
+    fn serve(&mut self, message: &[u8]) {
+        let (header, payload) = message.split_at(16);
+        let address = u64::from_le_bytes(payload[..8].try_into().unwrap());
+        let len = u32::from_le_bytes(payload[8..12].try_into().unwrap()) as usize;
+        let bytes = &mut self.kept[(address - KEPT) as usize..][..len];
+        let mut answer = header.to_vec();
+        match u16::from_le_bytes([header[2], header[3]]) {
+            DMA_READ => answer.extend([&payload[..16], bytes].concat()),
+            DMA_WRITE => {
+                bytes.copy_from_slice(&payload[16..16 + len]);
+                answer.extend(&payload[..16]);
+            }
+            other => panic!("command {other}"),
+        }
+        let size = answer.len() as u32;
+        answer[4..8].copy_from_slice(&size.to_le_bytes());
+        answer[8] = 1;
+        self.send(&answer, &[]).unwrap();
     }
 
     fn map(&mut self, start: u64, len: u64, offset: u64, descriptors: &[BorrowedFd<'_>]) -> Result<(), u32> {
@@ -292,6 +337,46 @@ fn t13_interrupts_that_block_make_nobody_wait() {
     }
     assert!(count() >= u64::MAX - 1);
     assert_cards_live(&world, "slot");
+    assert_eq!(slot.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", slot.process.tail());
+}
+
+/// Queues and data of a client that shares nothing: the drive asks for all of it, and the card is killed meanwhile.
+#[test]
+fn a_client_is_asked_for_memory_that_it_keeps() {
+    let (world, _lender, mut slot) = start();
+    let mut client = Client::connect(&slot.socket);
+    client.kept = vec![0; 16 * PAGE as usize];
+    client.map(KEPT, 16 * PAGE, 0, &[]).unwrap();
+    for round in 0..4_u32 {
+        client.kept.fill(0);
+        for command in 0..4_u8 {
+            let at = usize::from(command) * 64;
+            let data = KEPT + PAGE * (2 + u64::from(command));
+            client.kept[at..at + 4].copy_from_slice(&[6, 0, command, 0]);
+            client.kept[at + 24..at + 32].copy_from_slice(&data.to_le_bytes());
+            // Identify Controller.
+            client.kept[at + 40] = 1;
+        }
+        client.bring_up_and_ring(KEPT);
+        if round % 2 == 1 {
+            kill_card(world.left(), "slot", LONG).unwrap();
+        }
+        while (0..4).any(|entry| client.kept[PAGE as usize + 16 * entry + 14] & 1 == 0) {
+            let (header, payload) = client.receive().unwrap();
+            client.serve(&[&header[..], &payload].concat());
+        }
+        for command in 0..4 {
+            let entry = &client.kept[PAGE as usize + 16 * command..][..16];
+            assert_eq!(u16::from_le_bytes([entry[14], entry[15]]), 1, "it has succeeded");
+            let data = &client.kept[PAGE as usize * (2 + command)..][..PAGE as usize];
+            let is_text = data[4..64].iter().all(|byte| (0x20..0x7f).contains(byte));
+            assert!(is_text, "serial and model number are there before the completion entry");
+        }
+    }
+    assert!(counter(world.left(), "slot", "memory_messages") > 4 * 9);
+    assert_eq!(counter(world.left(), "slot", "failed_memory_messages"), 0);
+    assert_eq!(counter(world.left(), "slot", "denied_accesses"), 0);
+    assert_eq!(client.register(0x8), Ok(0x0002_0000));
     assert_eq!(slot.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", slot.process.tail());
 }
 

@@ -69,12 +69,12 @@ fn are_all_private(maps: &str, file: &str) -> bool {
     of_file.reduce(|all, private| all && private).unwrap_or(false)
 }
 
-/// Bytes that a message wants to map for reading and writing, if it is a DMA_MAP.
-pub(crate) fn mapped_bytes(message: &[u8]) -> Option<u64> {
+/// Bytes that a message wants to map, if it is a DMA_MAP, and whether they may be written.
+pub(crate) fn mapped_bytes(message: &[u8]) -> Option<(u64, bool)> {
     let (header, payload) = message.split_first_chunk::<HEADER_BYTES>()?;
     let map = DmaMap::read_from_prefix(payload).ok()?.0;
-    let is_map = MessageHeader::view(header).command() == Command::DMA_MAP && map.flags().writeable();
-    is_map.then(|| map.size.get())
+    let is_map = MessageHeader::view(header).command() == Command::DMA_MAP;
+    is_map.then(|| (map.size.get(), map.flags().writeable()))
 }
 
 /// The descriptors of all slots of a card, by loan and id.

@@ -35,6 +35,46 @@ pub struct ReceiverCells {
     non_posted_headers: Cell<u64>,
     /// Requests whose last completion has been committed by the requester.
     completed: Cell<u64>,
+    held: HeldCells,
+}
+
+/// What a sink has accepted and not done.
+#[derive(FromBytes)]
+#[repr(C)]
+struct HeldCells {
+    headers: Cell<u64>,
+    data: Cell<u64>,
+}
+
+/// The credit of posted requests that a sink has accepted and keeps, because they cannot be done yet: it is granted again when
+/// they are done. So a sink never keeps more of them than it would have had credit for at once.
+pub struct Held<'m> {
+    cells: &'m HeldCells,
+    journal: Journal<'m>,
+}
+
+impl<'m> Held<'m> {
+    /// What is held back by the sink of the receiver over `cells`.
+    pub fn new(cells: &'m ReceiverCells, journal: Journal<'m>) -> Self {
+        Self { cells: &cells.held, journal }
+    }
+
+    /// A posted request with so many credits of data is kept, from the step on in which it is accepted.
+    pub fn keep(&self, data_credits: u16) {
+        self.cells.headers.update(self.journal, |headers| headers + 1);
+        self.cells.data.update(self.journal, |data| data + u64::from(data_credits));
+    }
+
+    /// It is done. Only in the stream in which it was accepted.
+    pub fn give_back(&self, data_credits: u16) {
+        self.cells.headers.update(self.journal, |headers| headers.saturating_sub(1));
+        self.cells.data.update(self.journal, |data| data.saturating_sub(data_credits.into()));
+    }
+
+    /// Posted requests that are kept.
+    pub fn count(&self) -> u64 {
+        self.cells.headers.get()
+    }
 }
 
 /// The receiving half of a stream: hands each TLP on once, in the order of the numbers.
@@ -112,8 +152,8 @@ impl<'m> Receiver<'m> {
         let tight = self.journal.has_tight_credits();
         let (headers, data) = if tight { TIGHT_POSTED } else { (POSTED_HEADERS, POSTED_DATA) };
         Credits {
-            posted_headers: self.cells.posted_headers.get() + headers,
-            posted_data: self.cells.posted_data.get() + data,
+            posted_headers: self.cells.posted_headers.get() + headers - self.cells.held.headers.get(),
+            posted_data: self.cells.posted_data.get() + data - self.cells.held.data.get(),
             non_posted_headers: self.cells.completed.get() + self.non_posted_headers,
         }
     }
@@ -269,6 +309,8 @@ impl<'m> Receiver<'m> {
         self.cells.posted_data.set(self.journal, 0);
         self.cells.non_posted_headers.set(self.journal, 0);
         self.cells.completed.set(self.journal, 0);
+        self.cells.held.headers.set(self.journal, 0);
+        self.cells.held.data.set(self.journal, 0);
         self.advertised.set(Credits::default());
         self.ahead.clear();
         self.ahead_bytes = 0;

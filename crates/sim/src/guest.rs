@@ -3,15 +3,19 @@
 //!
 //! It counts every completion. A controller that is silent for too long, or has failed because its own requests had no answer in
 //! time, it disables, enables and asks again, as Linux does. What it may not see in these worlds is a reboot.
+//!
+//! Some machines share nothing, or only a part of their memory: they read and write the rest when they are asked to, and not while
+//! they wait for an answer themselves.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 
 use base::ledger::Hook;
 use node::{DescriptorId, GuestMemory};
 use spec::nvme::registers::{ACQ, AQA, ASQ, Aqa, CC, CSTS, Cc, Csts, doorbell};
 use spec::nvme::{AdminOpcode, CompletionEntry, Status, SubmissionEntry};
-use spec::vfio_user::{Command, Errno, HEADER_BYTES, MessageHeader};
+use spec::vfio_user::{Command, Errno, HEADER_BYTES, MessageFlags, MessageHeader};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::checkers::names;
@@ -160,6 +164,20 @@ pub(crate) struct Guest {
     descriptor: u32,
     /// When it last heard anything, in nanoseconds.
     heard: u64,
+    /// Of queues and of buffers: whether the machine keeps that memory to itself.
+    by_message: [bool; 2],
+    /// It has data in messages where older versions of QEMU have them.
+    is_old: bool,
+    /// What is still to be mapped.
+    unmapped: Vec<Range<usize>>,
+    /// Commands of the machine that wait for replies.
+    waiting: u32,
+    /// What it is asked for by messages meanwhile.
+    messages: VecDeque<Vec<u8>>,
+    /// How often it has done that.
+    pub(crate) served: u64,
+    /// How often its machine has ended.
+    pub(crate) left_times: u64,
     /// How often it began anew.
     pub(crate) resets: u64,
     /// Completions, and signals that told of some.
@@ -174,6 +192,8 @@ fn words(words: &[u32]) -> Vec<u8> {
 impl Guest {
     pub(crate) fn new(mut random: Random, loan: usize, nsid: u32, drive: Drive, requests: u32) -> Self {
         let depth = random.range(1, DEPTH) as usize;
+        let by_message = [(); 2].map(|()| random.chance(350));
+        let is_old = random.chance(300);
         Self {
             loan,
             nsid,
@@ -190,6 +210,13 @@ impl Guest {
             asked: BTreeMap::new(),
             descriptor: 0,
             heard: 0,
+            by_message,
+            is_old,
+            unmapped: Vec::new(),
+            waiting: 0,
+            messages: VecDeque::new(),
+            served: 0,
+            left_times: 0,
             resets: 0,
             completions: 0,
             interrupts: 0,
@@ -216,6 +243,12 @@ impl Guest {
     pub(crate) fn connected(&mut self, descriptor: u32) {
         self.phase = Phase::Version;
         self.descriptor = descriptor;
+        self.unmapped.clear();
+        if self.by_message == [false; 2] {
+            self.unmapped.push(0..RAM_BYTES);
+        } else {
+            self.unmapped.extend([BUFFERS..RAM_BYTES, 0..BUFFERS]);
+        }
         let data = "{\"capabilities\":{\"max_msg_fds\":16,\"max_data_xfer_size\":1048576,\"pgsizes\":4096,\
             \"max_dma_maps\":65535,\"write_multiple\":true}}\0";
         self.send(Command::VERSION, &[&[0; 4], data.as_bytes()].concat(), &[], false);
@@ -223,9 +256,12 @@ impl Guest {
 
     /// The machine has ended.
     pub(crate) fn gone(&mut self) {
+        self.left_times += 1;
         self.phase = Phase::Away;
         self.outbox.clear();
         self.inbox.clear();
+        self.messages.clear();
+        self.waiting = 0;
     }
 
     fn send(&mut self, command: Command, payload: &[u8], descriptors: &[u32], posted: bool) {
@@ -233,6 +269,7 @@ impl Guest {
         let header = MessageHeader::request(self.number, command, payload.len() as u32);
         let mut message = [header.as_bytes(), payload].concat();
         message[8] |= if posted { NO_REPLY } else { 0 };
+        self.waiting += u32::from(!posted);
         let start = self.outbox.len();
         self.outbox.extend(message.into_iter().map(|byte| (byte, Vec::new())));
         self.outbox[start].1.extend(descriptors);
@@ -258,11 +295,20 @@ impl Guest {
                 break;
             }
             let message: Vec<u8> = self.inbox.drain(..len).collect();
+            if header.flags().kind() == MessageFlags::COMMAND {
+                self.messages.push_back(message);
+                self.serve(memory)?;
+                continue;
+            }
+            self.waiting = self.waiting.saturating_sub(1);
+            self.serve(memory)?;
             if header.id.get() != self.number && self.phase != Phase::Running {
                 return Err((names::COMPLETIONS, format!("reply {} out of order", header.id)));
             }
             let asks = matches!(self.phase, Phase::Disable | Phase::Enable);
-            if header.error() == Some(Errno::ETIMEDOUT) && asks {
+            // Its function may fail because of memory that this machine has held back.
+            let may_fail = self.by_message != [false; 2] && header.error() == Some(Errno::EIO);
+            if asks && (may_fail || header.error() == Some(Errno::ETIMEDOUT)) {
                 // All ones, to a driver: it asks again.
                 self.read_status();
                 continue;
@@ -275,6 +321,61 @@ impl Guest {
         Ok(())
     }
 
+    /// Does what was asked for by messages, unless it waits for something itself.
+    fn serve(&mut self, memory: &Memories<'_>) -> Result<(), Finding> {
+        while self.waiting == 0
+            && let Some(message) = self.messages.pop_front()
+        {
+            let (header, payload) = message.split_at(HEADER_BYTES);
+            let header = header.first_chunk().map(|header| *MessageHeader::view(header));
+            let numbers = payload.first_chunk::<12>().map(|bytes| {
+                let (address, len) = bytes.split_at(8);
+                (
+                    u64::from_le_bytes(address.try_into().unwrap_or_default()),
+                    u32::from_le_bytes(len.try_into().unwrap_or_default()),
+                )
+            });
+            let Some((header, (address, len))) = header.zip(numbers) else {
+                return Err((names::STRAYS, "a message that is too short".to_owned()));
+            };
+            let data = if self.is_old { 12 } else { 16 };
+            let start = address.wrapping_sub(DMA_BASE) as usize;
+            let part = usize::from(start >= BUFFERS);
+            let end = [BUFFERS, RAM_BYTES][part];
+            if !self.by_message[part] || start.saturating_add(len as usize) > end {
+                return Err((
+                    names::STRAYS,
+                    format!("{:?} of {len} bytes at {address:#x}", header.command()),
+                ));
+            }
+            self.served += 1;
+            let answer = if header.command() == Command::DMA_WRITE {
+                memory.write(self.loan, start, &payload[data..data + len as usize]);
+                if self.is_old { Vec::new() } else { payload[..16].to_vec() }
+            } else {
+                [&payload[..data], &memory.read(self.loan, start, len as usize), &[0; 4][..16 - data]]
+                    .concat()
+            };
+            let header = MessageHeader::reply(header.id.get(), header.command(), answer.len() as u32);
+            let message = [header.as_bytes(), &answer].concat();
+            self.outbox.extend(message.into_iter().map(|byte| (byte, Vec::new())));
+        }
+        Ok(())
+    }
+
+    /// Maps the next part of its memory.
+    fn map(&mut self) {
+        let Some(range) = self.unmapped.pop() else { return };
+        let by_message = self.by_message[usize::from(range.start >= BUFFERS)];
+        let start = range.start as u64;
+        // What is reached by messages is in no descriptor.
+        let offset = if by_message { 0 } else { start };
+        let numbers = [offset, DMA_BASE + start, range.len() as u64].map(u64::to_le_bytes).concat();
+        let descriptors = [self.descriptor];
+        let descriptors = if by_message { &[][..] } else { &descriptors };
+        self.send(Command::DMA_MAP, &[words(&[32, 3]), numbers].concat(), descriptors, false);
+    }
+
     /// The next step of the machine's start.
     fn answered(&mut self, payload: &[u8], memory: &Memories<'_>) {
         let status =
@@ -282,10 +383,10 @@ impl Guest {
         let ready = status.is_some_and(|status| Csts(status).rdy());
         match self.phase {
             Phase::Version => {
-                let numbers = [0, DMA_BASE, RAM_BYTES as u64].map(u64::to_le_bytes).concat();
-                self.send(Command::DMA_MAP, &[words(&[32, 3]), numbers].concat(), &[self.descriptor], false);
+                self.map();
                 self.phase = Phase::Map;
             }
+            Phase::Map if !self.unmapped.is_empty() => self.map(),
             Phase::Map => {
                 let events = [self.descriptor + 1, self.descriptor + 2];
                 self.send(Command::DEVICE_SET_IRQS, &words(&[20, 0x24, 2, 0, 2]), &events, false);
@@ -549,8 +650,16 @@ impl Guest {
         let is_new = (next[14] & 1 != 0) == self.queues[1].turns.is_multiple_of(2);
         let (tail, head) = (self.queues[1].tail, self.queues[1].head);
         format!(
-            "{:?}, {} to ask, tail {tail} head {head}, next completion there: {is_new}, unanswered {:?}",
-            self.phase, self.left, self.asked
+            "{:?}, {} to ask, tail {tail} head {head}, next completion there: {is_new}, by message {:?}: {} done, {} wait \
+             for {} replies, {} bytes to send, unanswered {:?}",
+            self.phase,
+            self.left,
+            self.by_message,
+            self.served,
+            self.messages.len(),
+            self.waiting,
+            self.outbox.len(),
+            self.asked
         )
     }
 }

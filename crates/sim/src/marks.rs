@@ -68,6 +68,8 @@ marks! {
     MemoryUsed = "memory-used",
     /// A guest with a driver of its own has had all its requests answered.
     GuestServed = "guest-served",
+    /// A guest's machine has read or written memory for the function.
+    MemoryByMessage = "memory-by-message",
 }
 
 /// The marks of a run.

@@ -195,6 +195,7 @@ impl World<'_> {
             self.fail(checker, what);
             return false;
         }
+        self.marks.set_if(Mark::MemoryByMessage, self.guests[loan].served > 0);
         self.slots[loan].sent += bytes.len() as u64;
         let sent = self.slots[loan].sent;
         self.wake_soon(BORROWER);

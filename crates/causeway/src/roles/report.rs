@@ -200,6 +200,8 @@ fn counters(view: &View<'_>) -> Counters {
             count("dropped_writes", session.dropped_writes.get());
             count("refused_maps", session.refused_maps.get());
             count("stray_interrupts", session.stray_interrupts.get());
+            count("memory_messages", session.transfers.get());
+            count("failed_memory_messages", session.failed_transfers.get());
         }
     }
     counters.dropped_malformed += view.gauges().dropped_malformed.get();

@@ -119,6 +119,10 @@ pub struct SessionCounters {
     pub stray_interrupts: Counter,
     /// Clients whose messages could not be understood any further.
     pub protocol_errors: Counter,
+    /// Accesses to memory of clients by message.
+    pub transfers: Counter,
+    /// Those of them that clients refused, or did not answer in time.
+    pub failed_transfers: Counter,
 }
 
 /// A position that only grows, and what it was at the last commit: payload memory before that one is free.
@@ -360,7 +364,19 @@ pub(super) struct TransferTable {
     pub(super) generation: Cell<u32>,
     /// Transfers that have ended and the device has not been told of.
     pub(super) ended: Cell<u32>,
+    /// One of [`layout`].
+    pub(super) layout: Cell<u32>,
+    pub(super) reserved: Cell<u32>,
     pub(super) messages: [Bytes<TRANSFER_MESSAGE>; TRANSFER_PLACES],
+}
+
+/// Where the client has data in DMA messages.
+pub(super) mod layout {
+    pub(in super::super) const UNKNOWN: u32 = 0;
+    /// A write of nothing is under way, whose reply tells.
+    pub(in super::super) const ASKED: u32 = 1;
+    pub(in super::super) const DOCUMENT: u32 = 2;
+    pub(in super::super) const OLD: u32 = 3;
 }
 
 /// One of them.
@@ -377,7 +393,7 @@ pub(super) struct Transfer {
     pub(super) error: u32,
     /// The number of its message.
     pub(super) id: u16,
-    /// 1 for a write.
+    /// 1 for a write, 2 for one of nothing that tells the layout.
     pub(super) write: u8,
     /// 1 once it has ended, 2 once it has been told.
     pub(super) ended: u8,

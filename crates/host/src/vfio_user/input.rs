@@ -38,6 +38,12 @@ impl Session<'_> {
             // Whatever it is, it goes nowhere.
             return if room == 0 { Peeked::Wait } else { Peeked::Consume(bytes.len().min(room)) };
         }
+        // What has begun to be received is received: its header first, which says how much it is.
+        let header_end = self.framed + HEADER_BYTES as u64;
+        if (self.framed + 1..header_end).contains(&self.received) {
+            let rest = ((header_end - self.received) as usize).min(bytes.len());
+            return if room == 0 { Peeked::Wait } else { Peeked::Consume(rest.min(room)) };
+        }
         let mut end = self.framed.saturating_sub(self.received);
         let mut agent = None;
         while let Some(rest) = usize::try_from(end).ok().and_then(|end| bytes.get(end..)) {

@@ -186,7 +186,7 @@ pub struct Session<'m> {
     now: Instant,
     /// The received position, as far as this card was told.
     received: u64,
-    /// Where the first message begins that has not been framed: at or behind `received`.
+    /// Where the first message begins that has not been framed: at or behind `received`, or less than a header before it.
     framed: u64,
     /// What the next message waits for, which is there.
     stalled: Option<Need>,

@@ -30,8 +30,9 @@ pub struct SlotConfig {
     pub registers: Vec<(u16, u32)>,
     /// How long a command waits for the function.
     pub timeout: Duration,
-    /// The client puts data of DMA messages where QEMU does ([`spec::vfio_user::DmaAccess`]).
-    pub qemu_transfers: bool,
+    /// Whether the client puts data of DMA messages where older versions of QEMU do ([`spec::vfio_user::DmaAccess`]). `None`: it is
+    /// found out.
+    pub old_transfers: Option<bool>,
 }
 
 /// Dwords of the capabilities of which the session keeps a copy of its own.
@@ -96,7 +97,7 @@ impl SlotConfig {
                 .map(|register| (register, read(register)))
                 .collect(),
             timeout: times::COMPLETION_TIMEOUT,
-            qemu_transfers: true,
+            old_transfers: None,
         };
         config.check().map(|()| config)
     }

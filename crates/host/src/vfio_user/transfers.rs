@@ -1,5 +1,9 @@
 //! Accesses to memory of the client by message, for maps without a descriptor: DMA_READ and DMA_WRITE, the commands that go the
 //! other way.
+//!
+//! Older versions of QEMU (10.1 for one, 11.1.3 not) have the data four bytes before their place, both ways, in messages of the same
+//! length; but where the document has a reply to a write repeat address and count, theirs is a bare header. So the first message to
+//! each client is a write of nothing, and what follows waits for the reply.
 
 use base::Instant;
 use base::ledger::Span;
@@ -7,7 +11,7 @@ use spec::vfio_user::{Command as Code, DmaAccess, Errno, HEADER_BYTES, MessageHe
 use zerocopy::IntoBytes;
 
 use super::Session;
-use super::cells::{Output, TRANSFER_MESSAGE, TRANSFER_PLACES, TRANSFERS, Transfer};
+use super::cells::{Output, TRANSFER_MESSAGE, TRANSFER_PLACES, TRANSFERS, Transfer, layout};
 
 /// Where the document puts data, from the start of the message.
 const DATA: usize = HEADER_BYTES + size_of::<DmaAccess>();
@@ -18,6 +22,11 @@ const PLACE_BITS: u32 = TRANSFER_PLACES.ilog2();
 const RUNNING: u8 = 0;
 const ENDED: u8 = 1;
 const TOLD: u8 = 2;
+
+/// Values of [`Transfer::write`].
+const READ: u8 = 0;
+const WRITE: u8 = 1;
+const QUESTION: u8 = 2;
 
 /// Why a transfer cannot begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,7 +61,7 @@ impl<'m> Session<'m> {
         len: usize,
     ) -> Result<(), TransferRefused> {
         self.now = now;
-        self.begin_transfer(token, address, len, &[], false)
+        self.begin_transfer(token, address, len, &[], READ)
     }
 
     /// Writes memory of the client by message. `token` comes back when it is done.
@@ -64,7 +73,7 @@ impl<'m> Session<'m> {
         bytes: &[u8],
     ) -> Result<(), TransferRefused> {
         self.now = now;
-        self.begin_transfer(token, address, bytes.len(), bytes, true)
+        self.begin_transfer(token, address, bytes.len(), bytes, WRITE)
     }
 
     /// A transfer that has ended, each once.
@@ -90,19 +99,22 @@ impl<'m> Session<'m> {
         address: u64,
         len: usize,
         bytes: &[u8],
-        write: bool,
+        write: u8,
     ) -> Result<(), TransferRefused> {
-        let (table, journal) = (&self.cells.transfers, self.journal);
         if len > self.transfer_limit() {
             return Err(TransferRefused::TooLong);
         }
+        if write != QUESTION && !self.knows_layout(address) {
+            return Err(TransferRefused::Busy);
+        }
+        let (table, journal) = (&self.cells.transfers, self.journal);
         if self.transfer_slots.used() >= TRANSFERS || self.cells.outputs.room() == 0 {
             return Err(TransferRefused::Busy);
         }
         let place = self.transfer_slots.alloc().ok_or(TransferRefused::Busy)?;
         let generation = table.generation.update(journal, |generation| generation.wrapping_add(1));
         let id = (generation << PLACE_BITS) as u16 | place;
-        let code = if write { Code::DMA_WRITE } else { Code::DMA_READ };
+        let code = if write == READ { Code::DMA_READ } else { Code::DMA_WRITE };
         let header = MessageHeader::request(id, code, (size_of::<DmaAccess>() + bytes.len()) as u32);
         let access = DmaAccess { address: address.into(), count: (len as u64).into() };
         let message = &table.messages[usize::from(place)];
@@ -118,19 +130,46 @@ impl<'m> Session<'m> {
             len: len as u32,
             error: 0,
             id,
-            write: write.into(),
+            write,
             ended: RUNNING,
             unsent: 1,
             reserved: 0,
         };
+        self.cells.counters.transfers.add(u64::from(write != QUESTION));
         self.set_transfer(place, transfer);
         self.push_output(Output { start: 0, place: place.into(), len: header.size.get(), transfer: 1 });
         Ok(())
     }
 
+    /// Whether it is known where the client has data. If not, it is asked, at an address that it has mapped.
+    fn knows_layout(&mut self, address: u64) -> bool {
+        if self.config.old_transfers.is_some() {
+            return true;
+        }
+        let layout = &self.cells.transfers.layout;
+        if layout.get() == layout::UNKNOWN && self.begin_transfer(0, address, 0, &[], QUESTION).is_ok() {
+            layout.set(self.journal, layout::ASKED);
+        }
+        matches!(layout.get(), layout::DOCUMENT | layout::OLD)
+    }
+
+    /// The question has ended: with a reply of so many bytes, with an error, or without either.
+    fn layout_told(&self, place: u16, reply: Result<usize, Errno>) {
+        let layout = match reply {
+            Ok(0) => layout::OLD,
+            Ok(_) => layout::DOCUMENT,
+            Err(Errno::ETIMEDOUT) => layout::UNKNOWN,
+            Err(_) => layout::DOCUMENT,
+        };
+        self.cells.transfers.layout.set(self.journal, layout);
+        self.set_transfer(place, Transfer { ended: TOLD, ..self.transfer(place) });
+        self.free_transfer(place);
+    }
+
     /// Where the client has the data of a message, from its start.
     fn transfer_data(&self) -> usize {
-        if self.config.qemu_transfers { HEADER_BYTES + DmaAccess::QEMU_DATA } else { DATA }
+        let is_old = self.cells.transfers.layout.get() == layout::OLD;
+        if self.config.old_transfers.unwrap_or(is_old) { HEADER_BYTES + DmaAccess::QEMU_DATA } else { DATA }
     }
 
     /// The client has answered a transfer; what belongs to none is ignored.
@@ -140,22 +179,32 @@ impl<'m> Session<'m> {
             return;
         }
         let transfer = self.transfer(place);
-        let code = if transfer.write != 0 { Code::DMA_WRITE } else { Code::DMA_READ };
+        let code = if transfer.write == READ { Code::DMA_READ } else { Code::DMA_WRITE };
         if transfer.ended != RUNNING || transfer.id != header.id.get() || header.command() != code {
             return;
+        }
+        if transfer.write == QUESTION {
+            let reply = header.error().map_or(Ok(payload.len()), Err);
+            // A machine that fails it has an opinion about nothing, not about time.
+            return self.layout_told(place, reply.map_err(|_| Errno::EIO));
         }
         let start = self.transfer_data() - HEADER_BYTES;
         let data = payload.get(start..).and_then(|data| data.get(..transfer.len as usize));
         match (header.error(), transfer.write != 0, data) {
             // The number of an error is optional.
-            (Some(error), _, _) => self.end_transfer(place, if error.0 == 0 { Errno::EIO } else { error }.0),
+            (Some(error), _, _) => self.fail_transfer(place, if error.0 == 0 { Errno::EIO } else { error }),
             (None, true, _) => self.end_transfer(place, 0),
             (None, false, Some(data)) => {
                 self.cells.transfers.messages[usize::from(place)].write(self.journal, DATA, data);
                 self.end_transfer(place, 0);
             }
-            (None, false, None) => self.end_transfer(place, Errno::EIO.0),
+            (None, false, None) => self.fail_transfer(place, Errno::EIO),
         }
+    }
+
+    fn fail_transfer(&self, place: u16, error: Errno) {
+        self.cells.counters.failed_transfers.add(1);
+        self.end_transfer(place, error.0);
     }
 
     fn end_transfer(&self, place: u16, error: u32) {
@@ -191,19 +240,26 @@ impl<'m> Session<'m> {
         for place in self.transfer_slots.iter() {
             let transfer = self.transfer(place);
             let end = Instant::from_nanos(transfer.started) + self.config.timeout;
-            if transfer.ended == RUNNING && end <= self.now {
-                self.cells.counters.timeouts.add(1);
-                self.end_transfer(place, Errno::ETIMEDOUT.0);
+            if transfer.ended != RUNNING || end > self.now {
+                continue;
+            }
+            self.cells.counters.timeouts.add(1);
+            if transfer.write == QUESTION {
+                self.layout_told(place, Err(Errno::ETIMEDOUT));
+            } else {
+                self.fail_transfer(place, Errno::ETIMEDOUT);
             }
         }
     }
 
     /// The client has gone, and nothing more is sent.
     pub(super) fn forget_transfers(&mut self) {
+        self.cells.transfers.layout.set(self.journal, layout::UNKNOWN);
         for place in self.transfer_slots.iter() {
             let transfer = Transfer { unsent: 0, ..self.transfer(place) };
             self.set_transfer(place, transfer);
             match transfer.ended {
+                RUNNING if transfer.write == QUESTION => self.layout_told(place, Err(Errno::ETIMEDOUT)),
                 RUNNING => self.end_transfer(place, Errno::EIO.0),
                 _ => self.free_transfer(place),
             }

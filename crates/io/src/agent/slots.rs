@@ -38,6 +38,9 @@ const DESCRIPTOR_PART: u64 = 4;
 /// but always so many, which is a machine and its successor for each place.
 const FEWEST: usize = 2 * MAX_LOANS;
 
+/// Files of one machine that are known to be its own; of more than that it is found out each time.
+const PRIVATE_FILES: usize = 64;
+
 /// All slots of a node, by loan.
 pub(super) struct Slots {
     places: Vec<Place>,
@@ -95,6 +98,8 @@ struct Client {
     since: Option<u64>,
     /// It was said that its memory is not shared.
     warned: bool,
+    /// Files that it has mapped for itself.
+    private: Vec<FileKey>,
 }
 
 /// A message that was taken.
@@ -261,7 +266,7 @@ impl Slots {
         if number != place.last.number + 1 || len > MESSAGE_BYTES {
             return vec![ToCard::Lost { loan }];
         }
-        let (bytes, descriptors) = match receive(client.socket.as_fd(), len) {
+        let (bytes, mut descriptors) = match receive(client.socket.as_fd(), len) {
             Ok(received) => received,
             Err(error) => {
                 place.lines.broken.say(|others| {
@@ -271,7 +276,8 @@ impl Slots {
             }
         };
         if place.is_unshared(&bytes, &descriptors, function) {
-            return vec![ToCard::Lost { loan }];
+            // What lies there is not what the guest sees: the machine has to be asked for that.
+            descriptors.clear();
         }
         let ids = descriptors.into_iter().map(|descriptor| place.keep(descriptor)).collect();
         place.last = Taken { number, bytes, ids };
@@ -370,7 +376,7 @@ impl Slots {
 impl Client {
     fn new(socket: OwnedFd) -> Self {
         let pid = crate::process::peer_pid(socket.as_fd()).ok().flatten();
-        Self { socket, pid, since: pid.and_then(start_of), warned: false }
+        Self { socket, pid, since: pid.and_then(start_of), warned: false, private: Vec::new() }
     }
 
     /// Whether both are connections of one process.
@@ -411,12 +417,16 @@ impl Place {
     /// Says so, and also of memory that comes without a descriptor.
     fn is_unshared(&mut self, bytes: &[u8], descriptors: &[OwnedFd], function: &str) -> bool {
         let Some(client) = &mut self.client else { return false };
-        let Some(len) = guest_memory::mapped_bytes(bytes) else { return false };
+        let Some((len, is_writable)) = guest_memory::mapped_bytes(bytes) else { return false };
         let is_new = |key: &FileKey| !self.files.contains_key(key);
         let file = descriptors.first().and_then(|descriptor| FileKey::of(descriptor.as_fd())).filter(is_new);
-        let is_private = file.zip(client.pid).is_some_and(|(file, pid)| file.is_private_to(pid));
-        let is_missing =
-            descriptors.is_empty() && self.files.is_empty() && len >= guest_memory::WORTH_SHARING;
+        let is_known = file.is_some_and(|file| client.private.contains(&file));
+        let is_private = is_known || file.zip(client.pid).is_some_and(|(file, pid)| file.is_private_to(pid));
+        if let Some(file) = file.filter(|_| is_private && !is_known && client.private.len() < PRIVATE_FILES) {
+            client.private.push(file);
+        }
+        let is_large = is_writable && len >= guest_memory::WORTH_SHARING;
+        let is_missing = descriptors.is_empty() && self.files.is_empty() && is_large;
         if (is_private || is_missing) && !std::mem::replace(&mut client.warned, true) {
             let pid = client.pid;
             self.lines.unshared.say(|others| {
@@ -424,9 +434,9 @@ impl Place {
                     function,
                     pid,
                     others,
-                    "the memory of this virtual machine is not shared, so no borrowed drive can reach it: give it \
-                     -object memory-backend-memfd,...,share=on (`causeway qemu-args` prints all of it), or in libvirt \
-                     <memoryBacking> <source type='memfd'/> <access mode='shared'/> </memoryBacking>"
+                    "the memory of this virtual machine is not shared, so the drive has to ask the machine for all of it, \
+                     which is slow: give it -object memory-backend-memfd,...,share=on (`causeway qemu-args` prints all of it), \
+                     or in libvirt <memoryBacking> <source type='memfd'/> <access mode='shared'/> </memoryBacking>"
                 );
             });
         }
@@ -628,7 +638,16 @@ mod tests {
     fn connection_of(pid: i32) -> (Client, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         theirs.set_nonblocking(true).unwrap();
-        (Client { socket: ours.into(), pid: Some(pid), since: Some(1), warned: false }, theirs)
+        (
+            Client {
+                socket: ours.into(),
+                pid: Some(pid),
+                since: Some(1),
+                warned: false,
+                private: Vec::new(),
+            },
+            theirs,
+        )
     }
 
     fn is_open(mut end: &UnixStream) -> bool {

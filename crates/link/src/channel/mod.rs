@@ -25,7 +25,7 @@ use zerocopy::FromBytes;
 use crate::frame::MAX_FRAME;
 use crate::handshake::{Initiator, KeySet, Refusal, Tenancy};
 use crate::path::{Incoming, Outgoing};
-use crate::receiver::{Arrival, Received, Receiver, ReceiverCells};
+use crate::receiver::{Arrival, Held, Received, Receiver, ReceiverCells};
 use crate::record::Information;
 use crate::seal::Seal;
 use crate::sender::{SLOTS, Sender, SenderCells};
@@ -210,6 +210,8 @@ pub struct Port<'m> {
     pub sender: Sender<'m>,
     /// Our requests.
     pub tags: Tags<'m>,
+    /// What was accepted and is not done.
+    pub held: Held<'m>,
 }
 
 impl Port<'_> {
@@ -222,7 +224,8 @@ impl Port<'_> {
 
 /// Takes the TLPs of a stream, each once and in order.
 pub trait Sink<'m> {
-    /// Takes one. Never waits and never refuses: credit was granted for it.
+    /// Takes one. Never waits and never refuses: credit was granted for it. A posted request that it cannot do at once it keeps,
+    /// and says so to [`Port::held`].
     fn accept(&mut self, now: Instant, port: &mut Port<'m>, tlp: &TlpView<'_>);
 }
 
@@ -355,7 +358,11 @@ impl<'m> Channel<'m> {
             next_information: now,
             events: VecDeque::new(),
             last_carried: (0, 0),
-            port: Port { sender, tags: Tags::new(&cells.tags, journal) },
+            port: Port {
+                sender,
+                tags: Tags::new(&cells.tags, journal),
+                held: Held::new(&cells.receiver, journal),
+            },
             config,
         };
         channel.load_keys();

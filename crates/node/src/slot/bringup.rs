@@ -120,6 +120,8 @@ impl<'m> BorrowedSlot<'m> {
 
     /// A new pair of incarnations: the lender has reset the function.
     pub(crate) fn handle_reset(&mut self, now: Instant) {
+        self.backlog.outlive();
+        self.cells.slot.failed.set(self.journal, 0);
         let Some(session) = &mut self.session else {
             self.unusable = None;
             return self.begin(Stage::Snapshot);
@@ -153,6 +155,32 @@ impl<'m> BorrowedSlot<'m> {
     /// Whether the function is being reset since its client has gone: what was asked of it before may still be done.
     pub(super) fn is_reset_unasked(&self) -> bool {
         matches!(self.stage(), Stage::Reset | Stage::Back) && self.cells.slot.answers.get() == 0
+    }
+
+    /// Whether nothing that the function does is for the guest.
+    pub(super) fn is_closed_out(&self) -> bool {
+        self.cells.slot.failed.get() != 0 || self.is_reset_unasked()
+    }
+
+    /// A write of the function is lost, and so is everything behind it: the guest has a function that has lost its state, and it is
+    /// made so.
+    pub(super) fn fail_function(&mut self, now: Instant) {
+        self.backlog.abandon();
+        self.reach.close();
+        self.cells.slot.failed.set(self.journal, 1);
+        if self.stage() != Stage::Running {
+            return;
+        }
+        nvme::lost(&self.cells.slot, self.journal);
+        if !self.can_reset() {
+            return self.set_present(now, false);
+        }
+        if let Some(session) = &mut self.session {
+            session.handle_function_reset(now);
+        }
+        self.cells.slot.answers.set(self.journal, 0);
+        self.cells.slot.tries.set(self.journal, 0);
+        self.begin(Stage::Reset);
     }
 
     fn begin_reset(&mut self) {
@@ -320,7 +348,12 @@ impl<'m> BorrowedSlot<'m> {
                 self.recognise();
                 self.begin(if self.session.is_some() { Stage::Setup } else { Stage::Unusable });
             }
-            Stage::Reset => self.begin(Stage::Back),
+            Stage::Reset => {
+                // All that it did before has come before this answer.
+                self.backlog.abandon();
+                self.cells.slot.failed.set(self.journal, 0);
+                self.begin(Stage::Back);
+            }
             Stage::Back => self.begin(Stage::Setup),
             Stage::Setup => {
                 self.begin(Stage::Running);
@@ -345,7 +378,7 @@ impl<'m> BorrowedSlot<'m> {
             Ok(config) => {
                 self.cells.slot.probed.set(self.journal, 1);
                 let session = Session::new(&self.cells.session, self.journal, config);
-                self.reach.rebuild(&session, self.is_reset_unasked());
+                self.reach.rebuild(&session, self.is_closed_out());
                 self.session = Some(session);
             }
             Err(error) => self.unusable = Some(error),

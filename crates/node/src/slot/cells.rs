@@ -1,6 +1,7 @@
-use base::ledger::Cell;
+use base::ledger::{Cell, Fifo};
+use host::vfio_user::TRANSFERS;
 use pcie::spec::header::{BAR_COUNT, CONFIG_BYTES};
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Dwords of the configuration space of a function.
 pub(super) const REGISTERS: usize = CONFIG_BYTES / 4;
@@ -33,4 +34,95 @@ pub struct SlotCells {
     pub(super) sizes: [Cell<u32>; BAR_COUNT],
     /// Configuration space as after a reset.
     pub(super) registers: [Cell<u32>; REGISTERS],
+    /// Requests of the function that cannot be done at once.
+    pub(super) backlog: BacklogCells,
+    /// 1 while nothing of the function reaches its guest, since a write by message has failed: until it has been reset.
+    pub(super) failed: Cell<u32>,
+    pub(super) reserved: Cell<u32>,
+}
+
+/// Requests that wait: as many as a function can have credit for, posted ones and reads ([`link::Held`]).
+const WAITING: usize = 2048;
+/// Reads by message at a time: each has at least one transfer of the session.
+pub(super) const READS: usize = TRANSFERS;
+
+/// What a function wants of memory that is reached by messages, and what has come behind that.
+#[derive(FromBytes)]
+#[repr(C)]
+pub(super) struct BacklogCells {
+    /// What has not begun, in the order in which it came.
+    pub(super) queue: Fifo<Waiting, WAITING>,
+    /// The write by message that is under way. What has come behind it waits.
+    pub(super) writing: Cell<Writing>,
+    /// The reads by message that are under way.
+    pub(super) reads: [Cell<Reading>; READS],
+    /// So many at the front of the queue are not to be done any more.
+    pub(super) abandoned: Cell<u32>,
+    pub(super) reserved: Cell<u32>,
+}
+
+/// A request that waits.
+#[derive(Clone, Copy, PartialEq, Default, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+pub(super) struct Waiting {
+    /// Its header as it came.
+    pub(super) header: [u64; 2],
+    /// The page of its payload, if it has one.
+    pub(super) page: u16,
+    /// Bytes of its payload.
+    pub(super) len: u16,
+    /// What it holds back: credits of data.
+    pub(super) credits: u16,
+    pub(super) reserved: u16,
+}
+
+/// A write by message.
+#[derive(Clone, Copy, PartialEq, Default, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+pub(super) struct Writing {
+    pub(super) request: Waiting,
+    /// Bytes that are written.
+    pub(super) done: u16,
+    /// Bytes of the transfer that is under way; 0 if there is none.
+    pub(super) part: u16,
+    /// Which map that uses.
+    pub(super) map: u16,
+    /// Bits of [`writing`].
+    pub(super) flags: u16,
+}
+
+/// Bits of [`Writing::flags`].
+pub(super) mod writing {
+    /// There is one.
+    pub(in super::super) const ACTIVE: u16 = 1;
+    /// Nobody wants it any more, but a part of it is under way.
+    pub(in super::super) const ABANDONED: u16 = 2;
+    /// It is of a stream that has ended: there is no credit to give back.
+    pub(in super::super) const OUTLIVED: u16 = 4;
+}
+
+/// A read by message.
+#[derive(Clone, Copy, PartialEq, Default, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+pub(super) struct Reading {
+    /// With the page that its bytes come to.
+    pub(super) request: Waiting,
+    /// Bytes that were asked for.
+    pub(super) asked: u16,
+    /// Transfers that have not ended.
+    pub(super) transfers: u16,
+    /// Which map they use.
+    pub(super) map: u16,
+    /// Bits of [`reading`].
+    pub(super) flags: u16,
+}
+
+/// Bits of [`Reading::flags`].
+pub(super) mod reading {
+    /// There is one.
+    pub(in super::super) const ACTIVE: u16 = 1;
+    /// A part of it was refused, or had no answer in time.
+    pub(in super::super) const FAILED: u16 = 2;
+    /// It is of a stream that has ended: nobody waits for it.
+    pub(in super::super) const OUTLIVED: u16 = 4;
 }

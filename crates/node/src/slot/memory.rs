@@ -21,7 +21,7 @@
 //! Bytes are stored in ascending order of addresses, so that a half-made store of a completion entry lacks its end, where the
 //! phase bit is.
 //!
-//! Maps without a descriptor, which could be reached by messages only, are not granted: no guest's memory comes so.
+//! What a guest has mapped without a descriptor is reached by messages: [`super::backlog`].
 
 use std::rc::Rc;
 
@@ -57,6 +57,28 @@ enum Memory {
         /// Where the map begins in it.
         offset: u64,
     },
+    /// Its guest's machine reads and writes it.
+    ByMessage {
+        map: MapId,
+        /// DMA address of its first byte.
+        start: u64,
+    },
+}
+
+/// What has become of a request of the function.
+pub(super) enum Reached {
+    /// It is done, or refused and counted.
+    Done,
+    /// It is an interrupt: its vector.
+    Interrupt(u32),
+    /// It can be done by messages only. Nothing has happened.
+    ByMessage,
+}
+
+/// Memory that is reached by messages.
+pub(super) struct Place {
+    pub(super) map: MapId,
+    pub(super) address: u64,
 }
 
 /// What a function reaches of this node: the memory that its guest has mapped, and the doorbell.
@@ -89,6 +111,11 @@ impl<'m> Reach<'m> {
 
     pub(super) fn set_memory(&mut self, memory: Rc<dyn GuestMemory + 'm>) {
         self.memory = Some(memory);
+    }
+
+    /// Whether the memory can be accessed: a new card is told of it when it has been made.
+    pub(super) fn has_memory(&self) -> bool {
+        self.memory.is_some()
     }
 
     /// Grants what a new card has found mapped, unless the function is `closed` out.
@@ -126,14 +153,16 @@ impl<'m> Reach<'m> {
     }
 
     fn grant(&mut self, map: MapId, mapping: &DmaMapping) {
-        let Some(descriptor) = mapping.descriptor else { return };
         let index = usize::from(map.0);
         if self.granted.len() <= index {
             self.granted.resize(index + 1, None);
         }
         self.granted[index] = Some(mapping.start);
         let rights = Rights { read: mapping.readable, write: mapping.writable };
-        let memory = Memory::Guest { descriptor, offset: mapping.offset };
+        let memory = match mapping.descriptor {
+            Some(descriptor) => Memory::Guest { descriptor, offset: mapping.offset },
+            None => Memory::ByMessage { map, start: mapping.start },
+        };
         self.grants.grant(FUNCTION, mapping.start, mapping.len, rights, memory);
     }
 
@@ -143,27 +172,33 @@ impl<'m> Reach<'m> {
         }
     }
 
-    /// The function writes. Returns the vector, if that is an interrupt.
-    pub(super) fn write(&mut self, request: &MemoryRequest, payload: &[u8]) -> Option<u32> {
+    /// The function is closed out from now on: it has been told of memory that is not for it any more.
+    pub(super) fn close(&mut self) {
+        self.closed = true;
+    }
+
+    /// The function writes.
+    pub(super) fn write(&mut self, request: &MemoryRequest, payload: &[u8]) -> Reached {
         let (address, len) = request.byte_range();
-        let granted = self.grants.check(request.requester, AccessKind::Write, address, len.max(1));
+        let memory = self.find(request, AccessKind::Write, address, len);
         let bytes = payload.get(request.padding()..request.padding() + len);
-        let (Ok(granted), Some(bytes)) = (granted, bytes) else {
+        let (Some((memory, into)), Some(bytes)) = (memory, bytes) else {
             self.gauges.denied_accesses.add(1);
-            return None;
+            return Reached::Done;
         };
         let vector = bytes.try_into().map(u32::from_le_bytes).ok();
-        let is_sensible = granted.memory != Memory::Doorbell || vector.is_some();
+        let is_sensible = memory != Memory::Doorbell || vector.is_some();
         if request.poisoned || !request.is_contiguous() || !is_sensible {
             self.gauges.malformed_tlps.add(1);
-            return None;
+            return Reached::Done;
         }
-        match granted.memory {
-            Memory::Doorbell => return vector,
-            Memory::Guest { .. } if len == 0 => {}
-            Memory::Guest { descriptor, offset } => self.store(descriptor, offset + granted.offset, bytes),
+        match memory {
+            Memory::Doorbell => return vector.map_or(Reached::Done, Reached::Interrupt),
+            _ if len == 0 => {}
+            Memory::Guest { descriptor, offset } => self.store(descriptor, offset + into, bytes),
+            Memory::ByMessage { .. } => return Reached::ByMessage,
         }
-        None
+        Reached::Done
     }
 
     /// Makes a store. See the module for the commit.
@@ -176,22 +211,53 @@ impl<'m> Reach<'m> {
     }
 
     /// The function reads.
-    pub(super) fn read(&self, port: &mut Port<'m>, request: &MemoryRequest, max_payload: usize) {
-        let read = |out: &mut [u8]| self.load(request, out);
+    pub(super) fn read(&self, port: &mut Port<'m>, request: &MemoryRequest, max_payload: usize) -> Reached {
+        let (address, len) = request.byte_range();
+        let found = self.find(request, AccessKind::Read, address, len);
+        if len > 0 && matches!(found, Some((Memory::ByMessage { .. }, _))) {
+            return Reached::ByMessage;
+        }
+        let read = |out: &mut [u8]| match (found, &self.memory) {
+            (Some((Memory::Guest { descriptor, offset }, into)), Some(memory)) => {
+                out.is_empty() || memory.read(self.loan, descriptor, offset + into, out)
+            }
+            (Some((Memory::ByMessage { .. }, _)), _) => true,
+            _ => false,
+        };
         if !transaction::complete_found(port, &self.pages, request, HOST, max_payload, read) {
             self.gauges.denied_accesses.add(1);
         }
+        Reached::Done
     }
 
-    fn load(&self, request: &MemoryRequest, out: &mut [u8]) -> bool {
+    /// Where `len` bytes from byte `offset` of a request on are reached by messages. `None`, and counted, where they are not any
+    /// more.
+    pub(super) fn place(
+        &self,
+        request: &MemoryRequest,
+        kind: AccessKind,
+        (offset, len): (usize, usize),
+    ) -> Option<Place> {
         let (address, _) = request.byte_range();
-        let granted = self.grants.check(request.requester, AccessKind::Read, address, out.len().max(1));
-        match (granted.map(|granted| (granted.memory, granted.offset)), &self.memory) {
-            (Ok((Memory::Guest { .. }, _)), _) if out.is_empty() => true,
-            (Ok((Memory::Guest { descriptor, offset }, into)), Some(memory)) => {
-                memory.read(self.loan, descriptor, offset + into, out)
+        match self.find(request, kind, address + offset as u64, len) {
+            Some((Memory::ByMessage { map, start }, into)) => Some(Place { map, address: start + into }),
+            _ => {
+                self.gauges.denied_accesses.add(1);
+                None
             }
-            _ => false,
         }
+    }
+
+    /// The one place of checks: what lies at an address, and where in that. A function that is closed out reaches no memory.
+    fn find(
+        &self,
+        request: &MemoryRequest,
+        kind: AccessKind,
+        address: u64,
+        len: usize,
+    ) -> Option<(Memory, u64)> {
+        let granted = self.grants.check(request.requester, kind, address, len.max(1)).ok()?;
+        let is_open = !self.closed || granted.memory == Memory::Doorbell;
+        is_open.then_some((granted.memory, granted.offset))
     }
 }

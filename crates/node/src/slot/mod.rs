@@ -9,6 +9,7 @@
 //! function was reset, its vectors and command register are restored, and what was in flight fails. It may end the loan: then the
 //! function is not there any more.
 
+mod backlog;
 mod bringup;
 mod cells;
 mod memory;
@@ -31,10 +32,11 @@ use pcie::{Completion, Header, TlpView};
 use crate::cells::{EdgeGauges, LoanCells};
 use crate::requests;
 use crate::transaction::HOST;
+use backlog::Backlog;
 use bringup::Stage;
 pub use cells::SlotCells;
 pub use memory::GuestMemory;
-use memory::Reach;
+use memory::{Reach, Reached};
 
 /// Outputs of one step: keeps the undo log short.
 const OUTPUTS_PER_STEP: usize = 256;
@@ -49,6 +51,7 @@ pub struct BorrowedSlot<'m> {
     /// Why the function cannot be shown.
     unusable: Option<SlotConfigError>,
     reach: Reach<'m>,
+    backlog: Backlog<'m>,
     /// The way to the function's registers, once there is one.
     window: Option<Window>,
     max_payload: usize,
@@ -74,6 +77,7 @@ impl<'m> BorrowedSlot<'m> {
             session: None,
             unusable: None,
             reach: Reach::new(loan, domain, pages, journal, &cells.edge),
+            backlog: Backlog::new(&cells.slot.backlog, pages, journal),
             window: None,
             max_payload: 0,
             signals: VecDeque::new(),
@@ -128,6 +132,7 @@ impl<'m> BorrowedSlot<'m> {
         if self.session.as_ref().is_none_or(Session::is_idle) {
             return;
         }
+        self.backlog.abandon();
         self.reset_unasked();
         if let Some(session) = &mut self.session {
             session.closed(now);
@@ -158,9 +163,10 @@ impl<'m> BorrowedSlot<'m> {
             session.signal_all();
         }
         self.drain();
+        let waiting = self.work_off(now, port);
         let more = self.pump_requests(now, port, open);
         self.drain();
-        more
+        more | waiting
     }
 
     fn pump_requests(&mut self, now: Instant, port: &mut Port<'m>, open: bool) -> bool {
@@ -214,14 +220,12 @@ impl<'m> BorrowedSlot<'m> {
 
     /// Takes what the session has for this card alone.
     fn drain(&mut self) {
-        let closed = self.is_reset_unasked();
+        let closed = self.is_closed_out();
         let Some(session) = &mut self.session else { return };
         self.reach.follow(session, closed);
         while let Some(descriptor) = session.poll_signal() {
             push_signal(&mut self.signals, descriptor);
         }
-        // Nothing is read by message, so nothing has ended.
-        while session.poll_transfer().is_some() {}
     }
 
     /// Requests without completion in time, and what waits otherwise.
@@ -260,6 +264,9 @@ impl<'m> BorrowedSlot<'m> {
                 let copy = &mut copy[..bytes.len()];
                 copy.copy_from_slice(bytes);
                 nvme::read(&self.cells.slot, bar, offset, copy);
+                if !self.backlog.is_empty() {
+                    nvme::settling(&self.cells.slot, bar, offset, copy);
+                }
                 Ok(&*copy)
             }
             (result, _) => result,
@@ -267,9 +274,30 @@ impl<'m> BorrowedSlot<'m> {
         session.handle_done(now, id, result);
     }
 
-    fn memory_write(&mut self, request: &pcie::MemoryRequest, payload: &[u8]) {
-        let vector = self.reach.write(request, payload).filter(|_| !self.is_reset_unasked());
-        let Some(vector) = vector else { return };
+    fn memory_write(&mut self, now: Instant, port: &Port<'m>, request: &pcie::MemoryRequest, payload: &[u8]) {
+        if !self.backlog.is_empty() {
+            return self.detain_write(now, port, *request, payload);
+        }
+        match self.reach.write(request, payload) {
+            Reached::Done => {}
+            Reached::Interrupt(vector) => self.interrupt(vector),
+            Reached::ByMessage => self.detain_write(now, port, *request, payload),
+        }
+    }
+
+    fn memory_read(&mut self, port: &mut Port<'m>, request: &pcie::MemoryRequest) {
+        let is_done = self.backlog.is_empty()
+            && !matches!(self.reach.read(port, request, self.max_payload), Reached::ByMessage);
+        if !is_done {
+            self.detain_read(port, *request);
+        }
+    }
+
+    /// The function has interrupted.
+    fn interrupt(&mut self, vector: u32) {
+        if self.is_closed_out() {
+            return;
+        }
         let Some(session) = &mut self.session else { return };
         // Greater ones are no vectors either.
         let vector = u16::try_from(vector).unwrap_or(u16::MAX);
@@ -282,8 +310,8 @@ impl<'m> BorrowedSlot<'m> {
 impl<'m> Sink<'m> for BorrowedSlot<'m> {
     fn accept(&mut self, now: Instant, port: &mut Port<'m>, tlp: &TlpView<'_>) {
         match tlp.header() {
-            Header::MemoryWrite(request) => self.memory_write(&request, tlp.payload()),
-            Header::MemoryRead(request) => self.reach.read(port, &request, self.max_payload),
+            Header::MemoryWrite(request) => self.memory_write(now, port, &request, tlp.payload()),
+            Header::MemoryRead(request) => self.memory_read(port, &request),
             Header::Completion(completion) => self.completion(now, port, &completion, tlp.payload()),
             Header::ConfigRead(request) | Header::ConfigWrite(request) => {
                 requests::refuse_config(port, self.gauges, &request);

@@ -8,7 +8,9 @@
 use base::ledger::Journal;
 use pcie::spec::header::{BAR_COUNT, CLASS};
 use spec::nvme::PCI_CLASS_CODE;
-use spec::nvme::registers::{CAP, CC, CMBEBS, CMBLOC, CMBMSC, CMBSWTP, CMBSZ, CSTS, Cap, Csts};
+use spec::nvme::registers::{
+    CAP, CC, CMBEBS, CMBLOC, CMBMSC, CMBSWTP, CMBSZ, CSTS, Cap, Csts, ShutdownStatus,
+};
 
 use super::cells::SlotCells;
 
@@ -67,6 +69,19 @@ pub(super) fn read(cells: &SlotCells, bar: u8, offset: u64, bytes: &mut [u8]) {
             _ => {}
         }
     }
+}
+
+/// Something that the function has written is not in its guest's memory yet, though what it has answered to a read comes behind
+/// that: it has not ended as long. A guest that has disabled it finds it ready, one that has shut it down finds it at that.
+pub(super) fn settling(cells: &SlotCells, bar: u8, offset: u64, bytes: &mut [u8]) {
+    let status = CSTS.checked_sub(offset).and_then(|at| bytes.get_mut(usize::try_from(at).ok()?));
+    let Some(status) = status.filter(|_| bar == REGISTERS_BAR) else { return };
+    let shown = Csts(u32::from(*status));
+    let is_ending = cells.enabled.get() == 0 && !shown.rdy();
+    let shown = if is_ending { shown.with_rdy(true) } else { shown };
+    let is_shut_down = shown.shst() == ShutdownStatus::COMPLETE.0;
+    let shown = if is_shut_down { shown.with_shst(ShutdownStatus::OCCURRING.0) } else { shown };
+    *status = shown.0 as u8;
 }
 
 /// The function was reset, and its guest does not know.

@@ -203,7 +203,7 @@ fn command(bytes: &[u8]) -> (u16, Command, Vec<u8>) {
 }
 
 #[test]
-fn memory_is_reached_by_messages_as_qemu_does_it() {
+fn memory_is_reached_by_messages_as_older_qemu_does_it() {
     everywhere(|world| {
         ready(world);
         world.input(Input::ReadMemory(70, 0x5000, 6));
@@ -231,7 +231,7 @@ fn memory_is_reached_by_messages_as_qemu_does_it() {
 
 #[test]
 fn memory_is_reached_by_messages_as_the_document_has_it() {
-    let config = SlotConfig { qemu_transfers: false, ..config() };
+    let config = SlotConfig { old_transfers: Some(false), ..config() };
     everywhere_with(&config, |world| {
         ready(world);
         world.input(Input::ReadMemory(70, 0x5000, 6));
@@ -247,6 +247,45 @@ fn memory_is_reached_by_messages_as_the_document_has_it() {
         let (id, ..) = command(&world.exchange(b""));
         world.exchange(&reply(id, Command::DMA_READ, &access(0x5000, 6, 0)));
         assert_eq!(world.transfers[1..], [(72, Err(Errno::EIO))]);
+    });
+}
+
+/// Fewer bytes than the card was allowed to receive may be a part of a header, and what follows may be nothing but its rest.
+#[test]
+fn a_header_may_come_in_pieces() {
+    for at_once in [1, 5, 15, 16, 17] {
+        everywhere(|world| {
+            ready(world);
+            world.at_once = at_once;
+            world.input(Input::WriteMemory(71, 0x6000, vec![1, 2, 3]));
+            let (id, ..) = command(&world.exchange(b""));
+            world.exchange(&reply(id, Command::DMA_WRITE, b""));
+            assert_eq!(world.transfers, [(71, Ok(vec![]))], "{at_once} bytes at once");
+        });
+    }
+}
+
+/// The reply to a write of nothing tells, and what was wanted meanwhile waits.
+#[test]
+fn where_a_client_has_data_is_found_out() {
+    let config = SlotConfig { old_transfers: None, ..config() };
+    everywhere_with(&config, |world| {
+        for is_old in [true, false, true] {
+            ready(world);
+            (world.transfers, world.refused) = (Vec::new(), Vec::new());
+            world.input(Input::WriteMemory(71, 0x6000, vec![1, 2, 3]));
+            assert_eq!(world.refused, [TransferRefused::Busy]);
+            let (id, code, payload) = command(&world.exchange(b""));
+            assert_eq!((code, payload), (Command::DMA_WRITE, access(0x6000, 0, 0)));
+            let answer = if is_old { Vec::new() } else { access(0x6000, 0, 0) };
+            world.exchange(&reply(id, Command::DMA_WRITE, &answer));
+            assert!(world.transfers.is_empty());
+            world.input(Input::WriteMemory(71, 0x6000, vec![1, 2, 3]));
+            let (_, code, payload) = command(&world.exchange(b""));
+            let start = if is_old { 12 } else { 16 };
+            assert_eq!((code, &payload[start..start + 3]), (Command::DMA_WRITE, &[1, 2, 3][..]));
+            world.disconnect();
+        }
     });
 }
 

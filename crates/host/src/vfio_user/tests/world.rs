@@ -103,6 +103,8 @@ pub(super) struct World<'m> {
     pub(super) lives: usize,
     /// Looks at random pieces of the socket, if set.
     pub(super) pieces: Option<Random>,
+    /// Most bytes that the kernel gives at once.
+    pub(super) at_once: usize,
 }
 
 pub(super) fn layout() -> ConfigLayout {
@@ -127,7 +129,7 @@ pub(super) fn config() -> SlotConfig {
     let (layout, mut bars) = (layout(), [0; 6]);
     bars[0] = BAR_BYTES as u64;
     let config = SlotConfig::probe(|register| layout.initial(register), bars).unwrap();
-    SlotConfig { intx: true, ..config }
+    SlotConfig { intx: true, old_transfers: Some(true), ..config }
 }
 
 impl<'m> World<'m> {
@@ -166,6 +168,7 @@ impl<'m> World<'m> {
             failure: None,
             lives: 1,
             pieces: None,
+            at_once: usize::MAX,
         }
     }
 
@@ -318,7 +321,8 @@ impl<'m> World<'m> {
         (peeked != Peeked::NeedMore).then_some(peeked)
     }
 
-    fn receive(&mut self, mut most: usize) {
+    fn receive(&mut self, most: usize) {
+        let mut most = most.min(self.at_once);
         for span in self.session.receive_spans(self.received, most) {
             let len = span.len().min(most);
             let bytes: Vec<(u8, Vec<u32>)> = self.outgoing.drain(..len).collect();

@@ -1,5 +1,6 @@
 //! A model of QEMU and of the NVMe driver in its guest: it speaks bytes of vfio-user, and keeps its queues in its memory.
 
+use core::ops::Range;
 use core::time::Duration;
 
 use pcie::spec::header::{BAR_0, COMMAND, COMMAND_BUS_MASTER, COMMAND_MEMORY_SPACE};
@@ -20,6 +21,8 @@ pub(super) const RAM_FD: u32 = 1;
 /// Entries of every queue.
 const ENTRIES: u16 = 16;
 const NO_REPLY: u8 = 0x10;
+/// Where data begin in its memory, behind queues.
+pub(super) const DATA: u64 = 0x1_0000;
 
 /// What a command came to.
 pub(super) type Outcome = Result<Vec<u8>, Errno>;
@@ -98,10 +101,12 @@ impl Guest {
         let header = MessageHeader::request(self.number, command, payload.len() as u32);
         world.write(&[header.as_bytes(), payload].concat(), descriptors);
         let mut answer = None;
+        world.machine.holds = true;
         let answered = world.run(PATIENCE, |world| {
             answer = world.message();
             answer.is_some()
         });
+        world.machine.holds = false;
         assert!(answered, "{command:?} is answered");
         let (answer, number) = (answer.unwrap(), self.number);
         let header = MessageHeader::view(answer.first_chunk().unwrap());
@@ -150,9 +155,42 @@ impl Guest {
         self.ask(world, Command::DMA_MAP, &[words(&[32, flags]), numbers].concat(), &[descriptor])
     }
 
+    /// Maps memory that can be reached by messages only.
+    pub(super) fn map_by_message(&mut self, world: &mut World<'_>, flags: u32, range: Range<u64>) {
+        let numbers = [0, range.start, range.end - range.start].map(u64::to_le_bytes).concat();
+        self.ask(world, Command::DMA_MAP, &[words(&[32, flags]), numbers].concat(), &[]).unwrap();
+        world.machine.base = DMA_BASE;
+        world.machine.maps.push((range, flags & 2 != 0));
+    }
+
+    /// The same as [`Guest::bring_up`], with queues, or data, or both mapped so, and the rest with a descriptor.
+    pub(super) fn bring_up_by_message(&mut self, world: &mut World<'_>, by_message: [bool; 2]) -> Vec<u32> {
+        for (range, by_message) in [0..DATA, DATA..RAM_BYTES as u64].into_iter().zip(by_message) {
+            let place = DMA_BASE + range.start..DMA_BASE + range.end;
+            if by_message {
+                self.map_by_message(world, 3, place);
+            } else {
+                let descriptor = self.descriptor();
+                self.map(world, (descriptor, range.start), 3, place.start, range.end - range.start).unwrap();
+            }
+        }
+        let events = self.enable_vectors(world, 2);
+        self.start(world, &events);
+        events
+    }
+
     pub(super) fn unmap(&mut self, world: &mut World<'_>, address: u64, len: u64) -> Outcome {
         let numbers = [address, len].map(u64::to_le_bytes).concat();
         self.ask(world, Command::DMA_UNMAP, &[words(&[24, 0]), numbers].concat(), &[])
+    }
+
+    /// Sends the same and does not wait. Returns the message's number.
+    pub(super) fn send_unmap(&mut self, world: &mut World<'_>, address: u64, len: u64) -> u16 {
+        self.number += 1;
+        let payload = [words(&[24, 0]), [address, len].map(u64::to_le_bytes).concat()].concat();
+        let header = MessageHeader::request(self.number, Command::DMA_UNMAP, payload.len() as u32);
+        world.write(&[header.as_bytes(), &payload].concat(), &[]);
+        self.number
     }
 
     /// Gives eventfds to the first `count` vectors.
@@ -221,6 +259,8 @@ impl Guest {
             if self.csts(world).rdy() == ready {
                 return;
             }
+            // Nobody waits for a register for a moment.
+            world.turn();
         }
         panic!("the controller does not become ready or idle");
     }

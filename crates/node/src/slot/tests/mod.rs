@@ -1,6 +1,7 @@
 //! A guest with an NVMe driver on a drive of another node, and everything that may happen to it.
 
 mod guest;
+mod messages;
 mod probing;
 mod world;
 

@@ -2,6 +2,7 @@
 //! card can be killed before any store, to its ledger or to the guest's memory, and is followed by another one.
 
 use core::cell::{Cell, RefCell};
+use core::ops::Range;
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any, resume_unwind};
@@ -15,6 +16,8 @@ use device::MediaKind;
 use device::nvme::Limit;
 use host::vfio_user::{DescriptorId, Peeked};
 use link::{Name, Tenancy};
+use spec::vfio_user::{Command, Errno, MessageHeader};
+use zerocopy::IntoBytes;
 
 use crate::card::{Card, CardEvent};
 use crate::{Address, BorrowEdge, CardConfig, DriveConfig, GuestMemory, LoanConfig, LoanRole, NodeCells};
@@ -138,6 +141,60 @@ pub(super) struct Seat<'m> {
     pub(super) deaths: u64,
 }
 
+/// What QEMU does about memory that it does not share.
+#[derive(Default)]
+pub(super) struct Machine {
+    /// What it has mapped without a descriptor: DMA addresses, and whether it may be written.
+    pub(super) maps: Vec<(Range<u64>, bool)>,
+    /// Where that memory begins.
+    pub(super) base: u64,
+    /// A processor waits for a register: nothing is answered as long.
+    pub(super) holds: bool,
+    pub(super) is_silent: bool,
+    /// It does not come to writes.
+    pub(super) keeps_writes: bool,
+    /// It has data where older versions of QEMU have them.
+    pub(super) is_old: bool,
+    /// The command that is refused.
+    pub(super) refuses: Option<Command>,
+    pub(super) reads: u64,
+    pub(super) writes: u64,
+}
+
+impl Machine {
+    /// Does what a message asks for, and returns the reply.
+    fn answer(&mut self, message: &[u8], ram: &mut [u8]) -> Vec<u8> {
+        let header = *MessageHeader::view(message.first_chunk().unwrap());
+        let (command, payload) = (header.command(), &message[16..]);
+        if self.refuses == Some(command) {
+            return MessageHeader::error_reply(header.id.get(), command, Errno::EFAULT).as_bytes().to_vec();
+        }
+        let word = |at: usize| u64::from_le_bytes(payload[at..at + 8].try_into().unwrap());
+        let (address, len) = (word(0), u64::from(word(8) as u32));
+        let is_write = command == Command::DMA_WRITE;
+        let is_mapped = self.maps.iter().any(|(range, writable)| {
+            range.contains(&address) && address + len <= range.end && (*writable || !is_write)
+        });
+        assert!(is_mapped, "{command:?} of {len} bytes at {address:#x}, of {:x?}", self.maps);
+        let data = if self.is_old { 12 } else { 16 };
+        let start = (address - self.base) as usize;
+        let bytes = &mut ram[start..start + len as usize];
+        if is_write {
+            assert_eq!(payload.len(), 16 + bytes.len());
+            bytes.copy_from_slice(&payload[data..data + bytes.len()]);
+            self.writes += 1;
+            let answer = if self.is_old { &[][..] } else { &payload[..16] };
+            let header = MessageHeader::reply(header.id.get(), command, answer.len() as u32);
+            return [header.as_bytes(), answer].concat();
+        }
+        assert_eq!(command, Command::DMA_READ);
+        self.reads += 1;
+        let answer = [&payload[..data], bytes, &[0; 4][..16 - data]].concat();
+        let header = MessageHeader::reply(header.id.get(), command, answer.len() as u32);
+        [header.as_bytes(), &answer].concat()
+    }
+}
+
 /// The socket of the slot as the kernel and the agent have it.
 #[derive(Default)]
 struct Socket {
@@ -146,6 +203,10 @@ struct Socket {
     outgoing: VecDeque<(u8, Vec<u32>)>,
     /// Bytes for the client.
     incoming: Vec<u8>,
+    /// Replies to it.
+    replies: VecDeque<Vec<u8>>,
+    /// What it is asked for.
+    asked: VecDeque<Vec<u8>>,
     received: u64,
     sent: u64,
 }
@@ -168,6 +229,7 @@ pub(super) struct World<'m> {
     buffer: Vec<u8>,
     /// Something has happened in this turn.
     busy: bool,
+    pub(super) machine: Machine,
     /// Of a thousand frames, how many are lost, and how many come late.
     pub(super) loss: u64,
     random: u64,
@@ -227,6 +289,7 @@ impl<'m> World<'m> {
             events: Vec::new(),
             buffer: vec![0; 1 << 16],
             busy: false,
+            machine: Machine::default(),
             loss: 0,
             random: 0x9e37_79b9_7f4a_7c15,
         };
@@ -325,6 +388,7 @@ impl<'m> World<'m> {
             self.serve(node);
         }
         self.serve_socket();
+        self.serve_machine();
         self.serve_descriptors();
         for node in [LENDER, BORROWER] {
             self.transmit(node);
@@ -499,6 +563,7 @@ impl<'m> World<'m> {
     /// A client connects.
     pub(super) fn connect(&mut self) {
         self.socket = Socket { connected: true, ..Socket::default() };
+        self.machine.maps.clear();
         self.act(BORROWER, |card, now| card.slot_open(now, 0));
     }
 
@@ -515,10 +580,42 @@ impl<'m> World<'m> {
         self.socket.outgoing[start].1.extend(descriptors);
     }
 
-    /// The next message to the client, if it is there.
+    /// The next reply to the client, if it is there.
     pub(super) fn message(&mut self) -> Option<Vec<u8>> {
-        let len = self.socket.incoming.get(4..8)?.try_into().map(u32::from_le_bytes).ok()? as usize;
-        (self.socket.incoming.len() >= len).then(|| self.socket.incoming.drain(..len).collect())
+        self.socket.replies.pop_front()
+    }
+
+    /// Takes apart what has come for the machine, and answers what it is asked for, unless its main loop holds still.
+    fn serve_machine(&mut self) {
+        while let Some(len) = self.socket.incoming.get(4..8) {
+            let len = u32::from_le_bytes(len.try_into().unwrap()) as usize;
+            if self.socket.incoming.len() < len {
+                break;
+            }
+            let message: Vec<u8> = self.socket.incoming.drain(..len).collect();
+            let is_reply = message[8] & 0xf == 1;
+            if is_reply { &mut self.socket.replies } else { &mut self.socket.asked }.push_back(message);
+            self.busy = true;
+        }
+        if self.machine.holds || self.machine.is_silent {
+            return;
+        }
+        let is_kept = |message: &Vec<u8>| {
+            let header = MessageHeader::view(message.first_chunk().unwrap());
+            self.machine.keeps_writes && header.command() == Command::DMA_WRITE
+        };
+        if self.socket.asked.front().is_some_and(is_kept) {
+            return;
+        }
+        let Some(message) = self.socket.asked.pop_front() else { return };
+        self.busy = true;
+        let answer = self.machine.answer(&message, &mut self.ram.bytes.borrow_mut());
+        self.socket.outgoing.extend(answer.into_iter().map(|byte| (byte, Vec::new())));
+    }
+
+    /// Whether the machine is asked for something that it has not answered.
+    pub(super) fn is_asked(&self) -> bool {
+        !self.socket.asked.is_empty()
     }
 
     /// A node loses its ledger.
