@@ -232,6 +232,20 @@ pub unsafe fn inherited(number: RawFd) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
+/// Forks a child that shares the descriptors of this process: one with copies would keep open, and locked, what other tests have closed.
+///
+/// # Safety
+/// The child may only make system calls and touch shared memory, and never returns.
+#[cfg(test)]
+pub(crate) unsafe fn fork_with_our_descriptors() -> libc::pid_t {
+    let none = 0_usize;
+    // SAFETY: as fork, but for the table of descriptors; the caller keeps to what a child may do.
+    let pid =
+        unsafe { libc::syscall(libc::SYS_clone, libc::CLONE_FILES | libc::SIGCHLD, none, none, none, none) };
+    assert!(pid >= 0, "{}", io::Error::last_os_error());
+    pid as libc::pid_t
+}
+
 fn exit_of(status: &WaitIdStatus) -> Option<Exit> {
     status.exit_status().map(Exit::Status).or_else(|| status.terminating_signal().map(Exit::Signal))
 }

@@ -86,7 +86,9 @@ fn image_on_a_disk() {
     }
     every_operation_works(&image);
     drop(image);
-    let options = ImageOptions { direct: false, ..ImageOptions::default() };
+    // A child that another test has forked may keep the lock for a moment.
+    let lock_patience = Duration::from_secs(5);
+    let options = ImageOptions { direct: false, lock_patience, ..ImageOptions::default() };
     let image = Image::open(&scratch.0.join("image"), &options).unwrap();
     assert!(!image.info().direct && image.info().offset_alignment == 1);
     every_operation_works(&image);

@@ -54,7 +54,7 @@ impl Shared {
 fn kill_at_work(round: u32, account: &StreamAccount, child: impl Fn()) {
     let before = account.position();
     // SAFETY: the children only make system calls and touch shared memory, and never return.
-    let pid = unsafe { libc::fork() };
+    let pid = unsafe { crate::process::fork_with_our_descriptors() };
     if pid == 0 {
         loop {
             child();

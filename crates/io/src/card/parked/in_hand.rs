@@ -140,7 +140,7 @@ mod tests {
     impl Child {
         fn new(work: impl Fn()) -> Self {
             // SAFETY: the child makes system calls and touches shared memory, and never returns.
-            let pid = unsafe { libc::fork() };
+            let pid = unsafe { crate::process::fork_with_our_descriptors() };
             if pid == 0 {
                 loop {
                     work();
