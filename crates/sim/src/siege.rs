@@ -1,6 +1,8 @@
 //! First messages of former borrowers, recorded in a life of the lender that it knows nothing of, and repeated when they hurt
 //! most: right behind each answer.
 
+use core::time::Duration;
+
 use base::Instant;
 use base::ids::NodeId;
 use base::times::{HANDSHAKE_RETRY_MAX, PENDING_KEYS};
@@ -12,7 +14,7 @@ use crate::checkers::freshness::Origin;
 use crate::checkers::names;
 use crate::marks::Mark;
 use crate::network::Frame;
-use crate::world::{BORROWER, Event, LENDER, World};
+use crate::world::{BORROWER, Event, LENDER, LONGEST_ABSENCE, World};
 
 /// Former borrowers.
 const NODES: u64 = 2;
@@ -23,7 +25,7 @@ const REPEATER: Address = Address([9; 28]);
 /// Nanoseconds within which all are repeated: shorter than the answer's way.
 const REPEAT: u64 = 5_000;
 /// An answer, and the first frame behind it; and for the cards to start.
-const MARGIN: u64 = 50_000_000;
+const MARGIN: Duration = Duration::from_millis(50);
 
 impl World<'_> {
     /// Records what former borrowers have sent.
@@ -46,8 +48,8 @@ impl World<'_> {
         }
     }
 
-    /// Whether those who have recorded something still keep the borrower from its drives: faults begin later then. It is only
-    /// for a moment.
+    /// Whether those who have recorded something still keep the borrower from its drives: faults begin later then, but for cards
+    /// that die. It is only for a moment.
     pub(crate) fn is_besieged(&mut self) -> bool {
         if !self.siege {
             return false;
@@ -58,11 +60,20 @@ impl World<'_> {
             lender.is_some_and(|card| card.channel(loan).state() == State::Open)
         };
         self.siege = !(0..self.loans.len()).all(met);
-        let bound = PENDING_KEYS * (NODES * ATTEMPTS) as u32 + HANDSHAKE_RETRY_MAX;
-        if self.siege && self.now > bound.as_nanos() as u64 + MARGIN {
+        if self.siege && u128::from(self.now) > self.longest_siege().as_nanos() {
             self.fail(names::NEWCOMER, "old first messages keep the borrower out".into());
         }
         self.siege
+    }
+
+    /// How long the borrower may be kept out: an attempt that fails is followed by the next after [`HANDSHAKE_RETRY_MAX`] at most.
+    fn longest_siege(&self) -> Duration {
+        // Each recorded attempt is answered once. All at once they cost no more than these answers' places. But with a second loan
+        // those of the first are repeated at each answer of the other one, which may be right before each of the borrower's attempts.
+        let each = if self.loans.len() == 1 { PENDING_KEYS } else { HANDSHAKE_RETRY_MAX };
+        // A card that dies takes an attempt with it, and later ones come to nobody until it has a successor.
+        let deaths = (HANDSHAKE_RETRY_MAX + LONGEST_ABSENCE) * self.kills as u32;
+        each * (NODES * ATTEMPTS) as u32 + HANDSHAKE_RETRY_MAX + deaths + MARGIN
     }
 
     /// A frame of the lender was seen on its way to `to`.

@@ -38,6 +38,8 @@ pub(crate) const BORROWER: usize = 1;
 
 /// Virtual nanoseconds after the end of all faults in which everything has to end.
 const PATIENCE: u64 = 60_000_000_000;
+/// How long a node may be without a card, at most.
+pub(crate) const LONGEST_ABSENCE: Duration = Duration::from_millis(300);
 /// Told from other seeds.
 const IMPATIENT: u64 = 0x1a7e_0000_0000;
 /// Mixed into the seed of the dice for a drive that both loans share.
@@ -427,7 +429,7 @@ impl<'w> World<'w> {
         let after = if self.random.chance(900) {
             self.random.range(200_000, 6_000_000)
         } else {
-            self.random.range(10_000_000, 300_000_000)
+            self.random.range(10_000_000, LONGEST_ABSENCE.as_nanos() as u64)
         };
         self.schedule(after, Event::Start(node));
     }
