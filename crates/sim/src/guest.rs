@@ -170,8 +170,9 @@ pub(crate) struct Guest {
     is_old: bool,
     /// What is still to be mapped.
     unmapped: Vec<Range<usize>>,
-    /// Commands of the machine that wait for replies.
-    waiting: u32,
+    /// The numbers of the machine's commands that wait for replies, which come in the order of the commands. There are several if it
+    /// has begun anew while it waited.
+    waiting: VecDeque<u16>,
     /// What it is asked for by messages meanwhile.
     messages: VecDeque<Vec<u8>>,
     /// How often it has done that.
@@ -213,7 +214,7 @@ impl Guest {
             by_message,
             is_old,
             unmapped: Vec::new(),
-            waiting: 0,
+            waiting: VecDeque::new(),
             messages: VecDeque::new(),
             served: 0,
             left_times: 0,
@@ -261,7 +262,7 @@ impl Guest {
         self.outbox.clear();
         self.inbox.clear();
         self.messages.clear();
-        self.waiting = 0;
+        self.waiting.clear();
     }
 
     fn send(&mut self, command: Command, payload: &[u8], descriptors: &[u32], posted: bool) {
@@ -269,7 +270,7 @@ impl Guest {
         let header = MessageHeader::request(self.number, command, payload.len() as u32);
         let mut message = [header.as_bytes(), payload].concat();
         message[8] |= if posted { NO_REPLY } else { 0 };
-        self.waiting += u32::from(!posted);
+        self.waiting.extend((!posted).then_some(self.number));
         let start = self.outbox.len();
         self.outbox.extend(message.into_iter().map(|byte| (byte, Vec::new())));
         self.outbox[start].1.extend(descriptors);
@@ -300,30 +301,33 @@ impl Guest {
                 self.serve(memory)?;
                 continue;
             }
-            self.waiting = self.waiting.saturating_sub(1);
-            self.serve(memory)?;
-            if header.id.get() != self.number && self.phase != Phase::Running {
-                return Err((names::COMPLETIONS, format!("reply {} out of order", header.id)));
+            let expected = self.waiting.pop_front();
+            if expected != Some(header.id.get()) {
+                return Err((names::COMPLETIONS, format!("reply {}, not {expected:?}", header.id)));
             }
+            self.serve(memory)?;
             let asks = matches!(self.phase, Phase::Disable | Phase::Enable);
             // Its function may fail because of memory that this machine has held back.
             let may_fail = self.by_message != [false; 2] && header.error() == Some(Errno::EIO);
-            if asks && (may_fail || header.error() == Some(Errno::ETIMEDOUT)) {
-                // All ones, to a driver: it asks again.
-                self.read_status();
-                continue;
-            }
-            if let Some(error) = header.error() {
+            let failed = asks && (may_fail || header.error() == Some(Errno::ETIMEDOUT));
+            if let Some(error) = header.error().filter(|_| !failed) {
                 return Err((names::COMPLETIONS, format!("{:?} failed: {error:?}", header.command())));
             }
-            self.answered(&message[HEADER_BYTES..], memory);
+            if !self.waiting.is_empty() {
+                // It has begun anew since, and waits for what it has asked then.
+            } else if failed {
+                // All ones, to a driver: it asks again.
+                self.read_status();
+            } else {
+                self.answered(&message[HEADER_BYTES..], memory);
+            }
         }
         Ok(())
     }
 
     /// Does what was asked for by messages, unless it waits for something itself.
     fn serve(&mut self, memory: &Memories<'_>) -> Result<(), Finding> {
-        while self.waiting == 0
+        while self.waiting.is_empty()
             && let Some(message) = self.messages.pop_front()
         {
             let (header, payload) = message.split_at(HEADER_BYTES);
@@ -657,9 +661,12 @@ impl Guest {
             self.by_message,
             self.served,
             self.messages.len(),
-            self.waiting,
+            self.waiting.len(),
             self.outbox.len(),
             self.asked
         )
     }
 }
+
+#[cfg(test)]
+mod tests;
