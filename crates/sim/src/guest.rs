@@ -164,6 +164,8 @@ pub(crate) struct Guest {
     descriptor: u32,
     /// When it last heard anything, in nanoseconds.
     heard: u64,
+    /// It has waited too long, and begins anew as soon as the register that it reads has been answered.
+    gives_up: bool,
     /// Of queues and of buffers: whether the machine keeps that memory to itself.
     by_message: [bool; 2],
     /// It has data in messages where older versions of QEMU have them.
@@ -210,6 +212,7 @@ impl Guest {
             asked: BTreeMap::new(),
             descriptor: 0,
             heard: 0,
+            gives_up: false,
             by_message,
             is_old,
             unmapped: Vec::new(),
@@ -285,6 +288,12 @@ impl Guest {
         self.send(Command::REGION_READ, &access, &[], false);
     }
 
+    fn ask_again(&mut self) {
+        if !self.gives_up {
+            self.read_status();
+        }
+    }
+
     /// Bytes have come from the card.
     pub(crate) fn receive(&mut self, bytes: &[u8], memory: &Memories<'_>) -> Result<(), Finding> {
         self.inbox.extend_from_slice(bytes);
@@ -310,7 +319,7 @@ impl Guest {
             let may_fail = self.by_message != [false; 2] && header.error() == Some(Errno::EIO);
             if asks && (may_fail || header.error() == Some(Errno::ETIMEDOUT)) {
                 // All ones, to a driver: it asks again.
-                self.read_status();
+                self.ask_again();
                 continue;
             }
             if let Some(error) = header.error() {
@@ -396,9 +405,9 @@ impl Guest {
                 self.write(CONFIG, 4, &6_u16.to_le_bytes());
                 self.disable();
             }
-            Phase::Disable if ready => self.read_status(),
+            Phase::Disable if ready => self.ask_again(),
             Phase::Disable => self.enable(memory),
-            Phase::Enable if !ready => self.read_status(),
+            Phase::Enable if !ready => self.ask_again(),
             Phase::Enable => {
                 let mut entry = SubmissionEntry::admin(AdminOpcode::CREATE_IO_CQ, 1, 0);
                 (entry.cdw10, entry.cdw11) =
@@ -411,6 +420,7 @@ impl Guest {
     }
 
     fn disable(&mut self) {
+        self.gives_up = false;
         self.write(0, CC, &0_u32.to_le_bytes());
         self.read_status();
         self.phase = Phase::Disable;
@@ -424,11 +434,14 @@ impl Guest {
             self.heard = now;
         }
         let is_late = now > self.heard + WATCHDOG_NS;
-        if is_late {
-            self.heard = now;
-            self.begin_anew(shared);
+        // A processor that waits for a register does nothing else.
+        self.gives_up = is_late && self.waiting > 0;
+        if !is_late || self.gives_up {
+            return false;
         }
-        is_late
+        self.heard = now;
+        self.begin_anew(shared);
+        true
     }
 
     fn begin_anew(&mut self, shared: &mut Shared) {
