@@ -394,7 +394,8 @@ impl<'w> World<'w> {
         self.loans[loan].timed_out |= edge.completion_timeouts.get() > 0;
         // A card that died may have made a store without having said so. A guest that finds it, since its vectors are signalled by the
         // successor, may have left by the time when that is to make it again.
-        let left = self.guests.get(loan).map_or(0, |guest| guest.left_times);
+        let guest = self.guests.get(loan).filter(|_| node == BORROWER);
+        let left = guest.map_or(0, |guest| guest.left_times);
         let denied = edge.denied_accesses.get().saturating_sub(left);
         let denied = if self.loans[loan].timed_out { 0 } else { denied };
         let strays = [denied, edge.unexpected_completions.get(), edge.malformed_tlps.get()];
