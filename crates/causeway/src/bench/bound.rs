@@ -61,7 +61,7 @@ pub(super) fn bound_by(case: &Case, rounds: &[Round], cores: usize) -> Option<St
                 part * 100.0
             ))
         }
-        Kind::Traffic(_) | Kind::Copy { .. } | Kind::Guest(GuestCase::Traffic(_) | GuestCase::Registers) => {
+        Kind::Traffic(_) | Kind::Copy { .. } | Kind::Guest(GuestCase::Traffic(..) | GuestCase::Registers) => {
             processors(&shares(rounds), cores)
         }
         Kind::IdleCpu => {

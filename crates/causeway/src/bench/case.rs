@@ -78,8 +78,8 @@ pub(super) enum Kind {
 /// What is measured with a virtual machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum GuestCase {
-    /// Reads and writes, beside QEMU's own drive.
-    Traffic(Work),
+    /// Reads and writes on a drive that is borrowed this way, beside QEMU's own drive.
+    Traffic(Way, Work),
     /// Reads of a register, beside a local vfio-user device.
     Registers,
     /// The longest request when a card is killed, beside the longest when none is.
@@ -90,11 +90,19 @@ pub(super) enum GuestCase {
     MapTime,
 }
 
+/// How machines borrow where nothing else is said.
+pub(super) const GUEST_WAY: Way = Way::Udp { sealed: true };
+
 impl GuestCase {
+    /// How the machine's drive is borrowed.
+    pub(super) fn way(self) -> Way {
+        if let Self::Traffic(way, _) = self { way } else { GUEST_WAY }
+    }
+
     /// What it is compared with, as the report names it.
     pub(super) fn peer(self) -> &'static str {
         match self {
-            Self::Traffic(_) => "QEMU's nvme on the same image",
+            Self::Traffic(..) => "QEMU's nvme on the same image",
             Self::Registers => "a local vfio-user device",
             Self::Recovery => "the same without a kill",
             Self::Memory | Self::MapTime => "a machine of 512 MiB",

@@ -67,6 +67,9 @@ const GUEST_COPIES: &[&str] = &[
     "receive buffer to the guest's page (io::guest_memory)",
 ];
 
+const GUEST_SHM_COPIES: &[&str] =
+    &[SHM_COPIES[0], SHM_COPIES[1], SHM_COPIES[2], "frame to the guest's page (io::guest_memory)"];
+
 const SYSTEM_CALL_COPIES: &[&str] = &["medium to the reader's memory: preadv"];
 
 const READ: u8 = 0;
@@ -204,12 +207,12 @@ const fn copy(id: &'static str, write: bool) -> Case {
 
 /// With a virtual machine.
 const fn guest(id: &'static str, case: GuestCase, unit: &'static str, better: Better) -> Case {
-    let copies = if matches!(case, GuestCase::Traffic(_)) { GUEST_COPIES } else { &[] };
-    Case { kind: Kind::Guest(case), unit, better, copies, ..plain(id) }
+    Case { kind: Kind::Guest(case), unit, better, ..plain(id) }
 }
 
-const fn guest_traffic(id: &'static str, work: Work) -> Case {
-    guest(id, GuestCase::Traffic(work), "IOPS", Better::Higher)
+const fn guest_traffic(id: &'static str, way: Way, work: Work) -> Case {
+    let copies = if matches!(way, Way::Shm) { GUEST_SHM_COPIES } else { GUEST_COPIES };
+    Case { copies, ..guest(id, GuestCase::Traffic(way, work), "IOPS", Better::Higher) }
 }
 
 /// What the others begin with.
@@ -374,17 +377,22 @@ const FLASH: [&[Case]; 5] = [
 
 /// Virtual machines. Those that share one follow each other.
 const GUESTS: &[Case] = &[
-    guest_traffic("guest-4k-read-qd1", work(4096, READ, RANDOM, 1)).at_least(0.6),
-    guest_traffic("guest-4k-read-qd32", work(4096, READ, RANDOM, 32)).at_least(1.0),
-    guest_traffic("guest-4k-write-qd32", work(4096, WRITE, RANDOM, 32)).at_least(1.0),
-    guest_traffic("guest-64k-read-qd16", work(65536, READ, SEQUENTIAL, 16)).at_least(1.0),
-    guest_traffic("guest-64k-write-qd16", work(65536, WRITE, SEQUENTIAL, 16)).at_least(1.0),
+    guest_traffic("guest-4k-read-qd1", SEALED, work(4096, READ, RANDOM, 1)).at_least(0.6),
+    guest_traffic("guest-4k-read-qd32", SEALED, work(4096, READ, RANDOM, 32)).at_least(1.0),
+    guest_traffic("guest-4k-write-qd32", SEALED, work(4096, WRITE, RANDOM, 32)).at_least(1.0),
+    guest_traffic("guest-64k-read-qd16", SEALED, work(65536, READ, SEQUENTIAL, 16)).at_least(1.0),
+    guest_traffic("guest-64k-write-qd16", SEALED, work(65536, WRITE, SEQUENTIAL, 16)).at_least(1.0),
     guest("guest-register-read", GuestCase::Registers, "us", Better::Lower),
     Case {
         target: Some(Target::Median(20.0)),
         rounds: 20,
         ..guest("guest-recovery", GuestCase::Recovery, "ms", Better::Lower)
     },
+    guest_traffic("guest-shm-4k-read-qd1", Way::Shm, work(4096, READ, RANDOM, 1)).at_least(0.6),
+    guest_traffic("guest-shm-4k-read-qd32", Way::Shm, work(4096, READ, RANDOM, 32)).at_least(1.0),
+    guest_traffic("guest-shm-4k-write-qd32", Way::Shm, work(4096, WRITE, RANDOM, 32)).at_least(1.0),
+    guest_traffic("guest-shm-64k-read-qd16", Way::Shm, work(65536, READ, SEQUENTIAL, 16)).at_least(1.0),
+    guest_traffic("guest-shm-64k-write-qd16", Way::Shm, work(65536, WRITE, SEQUENTIAL, 16)).at_least(1.0),
     guest("guest-memory-4g", GuestCase::Memory, "MiB", Better::Lower).at_least(0.95),
     guest("guest-map-4g", GuestCase::MapTime, "ms", Better::Lower).at_least(0.8),
 ];

@@ -233,11 +233,14 @@ impl Bench {
                 times.stop()?;
                 rounds
             }
-            GuestCase::Traffic(_) | GuestCase::Registers | GuestCase::Recovery => {
+            GuestCase::Traffic(..) | GuestCase::Registers | GuestCase::Recovery => {
+                if self.guest.as_ref().is_some_and(|guest| guest.way() != what.way()) {
+                    self.stop_guest()?;
+                }
                 let mut guest = match self.guest.take() {
                     Some(guest) => guest,
                     None => match self.memory_image()? {
-                        Ok(image) => Guest::start(&kit, &image, &self.scratch, &self.interrupt)?,
+                        Ok(image) => Guest::start(&kit, &image, what.way(), &self.scratch, &self.interrupt)?,
                         Err(why) => return Ok(self.skipped(case, why)),
                     },
                 };

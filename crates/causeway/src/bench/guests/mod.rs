@@ -1,5 +1,5 @@
-//! What a virtual machine has of a borrowed drive: an unmodified Linux in QEMU, with the drive borrowed over UDP, QEMU's own NVMe
-//! drive on the same image, and a local vfio-user device beside them.
+//! What a virtual machine has of a borrowed drive: an unmodified Linux in QEMU, with the drive borrowed over UDP or shared memory,
+//! QEMU's own NVMe drive on the same image, and a local vfio-user device beside them.
 //!
 //! One machine serves all cases that follow each other: it takes some seconds to start. In the guest runs its own fio, and what it
 //! prints comes back over the guest's shell. Registers are read by fio as well, with its engine `mmap` on the function's
@@ -17,13 +17,13 @@ use rustix::fs::{Mode, OFlags};
 
 pub(super) use self::growth::{MapTimes, Memory};
 use self::local_device::LocalDevice;
-use super::case::{GuestCase, Work};
+use super::case::{GuestCase, Way, Work};
 use super::core_to_core::round_trip_ns;
 use super::peer;
 use super::report::Round;
 use super::watch::{BORROWER, LENDER, Watch, node_processes};
 use crate::exit::Failure;
-use crate::local::{Halt, Interrupt, NETWORK_ONLY, Node, Scratch};
+use crate::local::{Halt, Interrupt, Node, Scratch};
 use crate::qemu_args::device;
 
 /// How long fio works in a round.
@@ -67,10 +67,10 @@ struct Nodes {
 }
 
 impl Nodes {
-    /// Lends and borrows `source` over sealed UDP.
-    fn start(source: &Path, scratch: &Scratch, interrupt: &Interrupt) -> Result<Self, Halt> {
-        let (lender, line) = Node::lend(scratch, source, 1, &[NETWORK_ONLY], interrupt)?;
-        let (borrower, socket) = Node::borrow_for_vm(scratch, &line, &[NETWORK_ONLY], interrupt)?;
+    /// Lends `source`, and borrows it this way.
+    fn start(source: &Path, way: Way, scratch: &Scratch, interrupt: &Interrupt) -> Result<Self, Halt> {
+        let (lender, line) = Node::lend(scratch, source, 1, way.options(), interrupt)?;
+        let (borrower, socket) = Node::borrow_for_vm(scratch, &line, way.options(), interrupt)?;
         Ok(Self { lender, borrower, socket })
     }
 
@@ -85,6 +85,8 @@ impl Nodes {
 
 /// The guest with its drives.
 pub(super) struct Guest {
+    /// How its drive is borrowed.
+    way: Way,
     // Dropped in this order: clients before those who serve them.
     vm: Vm,
     nodes: Nodes,
@@ -103,15 +105,16 @@ pub(super) struct Guest {
 }
 
 impl Guest {
-    /// Lends and borrows `image`, and starts a machine that has it both ways.
+    /// Lends `image`, borrows it this way, and starts a machine that has it both ways.
     pub(super) fn start(
         kit: &Kit,
         image: &Path,
+        way: Way,
         scratch: &Scratch,
         interrupt: &Interrupt,
     ) -> Result<Self, Halt> {
         let scratch = Scratch::create_in(scratch.path(), "guest")?;
-        let nodes = Nodes::start(image, &scratch, interrupt)?;
+        let nodes = Nodes::start(image, way, &scratch, interrupt)?;
         let own_options = own_options(image);
         let local_socket = scratch.join("local.sock");
         let local_device = LocalDevice::start(&local_socket)?;
@@ -134,6 +137,7 @@ impl Guest {
         let [_, id] = local_device::IDS;
         let local = find(&format!("dirname $(grep -l {id:#06x} /sys/bus/pci/devices/*/device)"))?;
         Ok(Self {
+            way,
             vm,
             nodes,
             local_device,
@@ -148,6 +152,11 @@ impl Guest {
         })
     }
 
+    /// How its drive is borrowed.
+    pub(super) fn way(&self) -> Way {
+        self.way
+    }
+
     /// One measurement of ours and one of the peer, ours first every other time: how many requests there were in a second, how many
     /// microseconds half of the reads of a register take at most, or how many milliseconds the longest request takes.
     pub(super) fn round(&mut self, case: GuestCase) -> Result<(Round, Round), Halt> {
@@ -157,7 +166,7 @@ impl Guest {
             guest.interrupt.check()?;
             let before = round_trip_ns();
             let measured = match case {
-                GuestCase::Traffic(work) => guest.fio(is_ours, work),
+                GuestCase::Traffic(_, work) => guest.fio(is_ours, work),
                 GuestCase::Registers => guest.read_registers(is_ours),
                 _ => guest.longest_request(is_ours.then_some(round)),
             }?;
@@ -169,7 +178,7 @@ impl Guest {
     /// What a case is compared with, in words.
     pub(super) fn peer_version(&self, kit: &Kit, case: GuestCase) -> String {
         match case {
-            GuestCase::Traffic(_) => format!("{}, {}", version(kit), self.own_options),
+            GuestCase::Traffic(..) => format!("{}, {}", version(kit), self.own_options),
             _ => version(kit),
         }
     }
