@@ -3,7 +3,7 @@
 //! Nothing is believed of a descriptor: only files in memory are mapped, as far as they reach at the time, and only eventfds are
 //! signalled. A file that is cut off while it is accessed costs the access (see [`crate::fault`]).
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
@@ -81,7 +81,7 @@ pub(crate) fn mapped_bytes(message: &[u8]) -> Option<(u64, bool)> {
 #[derive(Default)]
 pub(crate) struct GuestDescriptors {
     inner: RefCell<Inner>,
-    interrupts: OnceCell<Interrupts>,
+    interrupts: Interrupts,
     on_disk: RefCell<Sparing>,
     torn: RefCell<Sparing>,
 }
@@ -120,7 +120,7 @@ impl GuestDescriptors {
             }
             None if is_eventfd(descriptor.as_fd()) => {
                 // Not in the middle of an interrupt.
-                self.interrupts.get_or_init(Interrupts::new);
+                self.interrupts.prepare();
                 Descriptor::Event(Rc::new(descriptor))
             }
             None => Descriptor::Other,
@@ -139,7 +139,7 @@ impl GuestDescriptors {
     pub(crate) fn signal(&self, loan: usize, id: DescriptorId) {
         let descriptor = self.inner.borrow().descriptors.get(&(loan, id.0)).cloned();
         if let Some(Descriptor::Event(event)) = descriptor {
-            self.interrupts.get_or_init(Interrupts::new).signal(event.as_fd());
+            self.interrupts.signal(event.as_fd());
         }
     }
 

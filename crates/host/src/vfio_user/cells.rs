@@ -121,7 +121,7 @@ pub struct SessionCounters {
     pub protocol_errors: Counter,
     /// Accesses to memory of clients by message.
     pub transfers: Counter,
-    /// Those of them that clients refused, or did not answer in time.
+    /// Those that clients refused or did not answer in time, and questions without an answer.
     pub failed_transfers: Counter,
 }
 
@@ -366,7 +366,8 @@ pub(super) struct TransferTable {
     pub(super) ended: Cell<u32>,
     /// One of [`layout`].
     pub(super) layout: Cell<u32>,
-    pub(super) reserved: Cell<u32>,
+    /// Writes whose time is over, and which the client may do all the same.
+    pub(super) late: Cell<u32>,
     pub(super) messages: [Bytes<TRANSFER_MESSAGE>; TRANSFER_PLACES],
 }
 
@@ -377,6 +378,8 @@ pub(super) mod layout {
     pub(in super::super) const ASKED: u32 = 1;
     pub(in super::super) const DOCUMENT: u32 = 2;
     pub(in super::super) const OLD: u32 = 3;
+    /// The client was asked and did not answer, of which the device has not been told.
+    pub(in super::super) const SILENT: u32 = 4;
 }
 
 /// One of them.
@@ -399,5 +402,6 @@ pub(super) struct Transfer {
     pub(super) ended: u8,
     /// 1 while its message is not sent.
     pub(super) unsent: u32,
-    pub(super) reserved: u32,
+    /// 1 while it is one of [`TransferTable::late`].
+    pub(super) late: u32,
 }

@@ -405,8 +405,9 @@ impl<'m> Session<'m> {
     /// Time has come.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.now = now;
-        self.expire_commands();
+        // A command may wait for a transfer that is no younger.
         self.expire_transfers();
+        self.expire_commands();
         self.advance();
     }
 

@@ -76,6 +76,22 @@ impl<'m> Session<'m> {
         self.begin_transfer(token, address, bytes.len(), bytes, WRITE)
     }
 
+    /// Whether a write that has failed since it took too long may still be done: the client has it and has not answered.
+    pub fn has_late_writes(&self) -> bool {
+        self.cells.transfers.late.get() != 0
+    }
+
+    /// Whether the client did not even say where it has the data: what was [`TransferRefused::Busy`] for that reason has failed. True
+    /// once; whoever begins a transfer afterwards lets it be asked again.
+    pub fn poll_silence(&mut self) -> bool {
+        let layout = &self.cells.transfers.layout;
+        let is_silent = layout.get() == layout::SILENT;
+        if is_silent {
+            layout.set(self.journal, layout::UNKNOWN);
+        }
+        is_silent
+    }
+
     /// A transfer that has ended, each once.
     pub fn poll_transfer(&mut self) -> Option<TransferDone<'m>> {
         let table = &self.cells.transfers;
@@ -108,7 +124,8 @@ impl<'m> Session<'m> {
             return Err(TransferRefused::Busy);
         }
         let (table, journal) = (&self.cells.transfers, self.journal);
-        if self.transfer_slots.used() >= TRANSFERS || self.cells.outputs.room() == 0 {
+        let running = self.transfer_slots.used() - table.late.get() as usize;
+        if running >= TRANSFERS || self.cells.outputs.room() == 0 {
             return Err(TransferRefused::Busy);
         }
         let place = self.transfer_slots.alloc().ok_or(TransferRefused::Busy)?;
@@ -133,7 +150,7 @@ impl<'m> Session<'m> {
             write,
             ended: RUNNING,
             unsent: 1,
-            reserved: 0,
+            late: 0,
         };
         self.cells.counters.transfers.add(u64::from(write != QUESTION));
         self.set_transfer(place, transfer);
@@ -153,14 +170,8 @@ impl<'m> Session<'m> {
         matches!(layout.get(), layout::DOCUMENT | layout::OLD)
     }
 
-    /// The question has ended: with a reply of so many bytes, with an error, or without either.
-    fn layout_told(&self, place: u16, reply: Result<usize, Errno>) {
-        let layout = match reply {
-            Ok(0) => layout::OLD,
-            Ok(_) => layout::DOCUMENT,
-            Err(Errno::ETIMEDOUT) => layout::UNKNOWN,
-            Err(_) => layout::DOCUMENT,
-        };
+    /// The question has ended.
+    fn end_question(&self, place: u16, layout: u32) {
         self.cells.transfers.layout.set(self.journal, layout);
         self.set_transfer(place, Transfer { ended: TOLD, ..self.transfer(place) });
         self.free_transfer(place);
@@ -180,13 +191,19 @@ impl<'m> Session<'m> {
         }
         let transfer = self.transfer(place);
         let code = if transfer.write == READ { Code::DMA_READ } else { Code::DMA_WRITE };
-        if transfer.ended != RUNNING || transfer.id != header.id.get() || header.command() != code {
+        if transfer.id != header.id.get() || header.command() != code {
+            return;
+        }
+        if transfer.late != 0 {
+            return self.end_lateness(place);
+        }
+        if transfer.ended != RUNNING {
             return;
         }
         if transfer.write == QUESTION {
-            let reply = header.error().map_or(Ok(payload.len()), Err);
-            // A machine that fails it has an opinion about nothing, not about time.
-            return self.layout_told(place, reply.map_err(|_| Errno::EIO));
+            // One that refuses to write nothing does as the document says.
+            let is_bare = header.error().is_none() && payload.is_empty();
+            return self.end_question(place, if is_bare { layout::OLD } else { layout::DOCUMENT });
         }
         let start = self.transfer_data() - HEADER_BYTES;
         let data = payload.get(start..).and_then(|data| data.get(..transfer.len as usize));
@@ -221,7 +238,7 @@ impl<'m> Session<'m> {
     /// Frees the place of a transfer of which nothing is left.
     fn free_transfer(&self, place: u16) {
         let transfer = self.transfer(place);
-        if transfer.ended == TOLD && transfer.unsent == 0 {
+        if transfer.ended == TOLD && transfer.unsent == 0 && transfer.late == 0 {
             self.transfer_slots.free(place);
         }
     }
@@ -243,13 +260,29 @@ impl<'m> Session<'m> {
             if transfer.ended != RUNNING || end > self.now {
                 continue;
             }
-            self.cells.counters.timeouts.add(1);
             if transfer.write == QUESTION {
-                self.layout_told(place, Err(Errno::ETIMEDOUT));
-            } else {
-                self.fail_transfer(place, Errno::ETIMEDOUT);
+                self.cells.counters.failed_transfers.add(1);
+                self.end_question(place, layout::SILENT);
+                continue;
+            }
+            self.fail_transfer(place, Errno::ETIMEDOUT);
+            if transfer.write == WRITE && self.cells.transfers.late.get() < TRANSFERS as u32 {
+                self.set_transfer(place, Transfer { late: 1, ..self.transfer(place) });
+                self.cells.transfers.late.update(self.journal, |late| late + 1);
             }
         }
+    }
+
+    /// A late write is done, or will never be.
+    fn end_lateness(&self, place: u16) {
+        self.set_transfer(place, Transfer { late: 0, ..self.transfer(place) });
+        self.cells.transfers.late.update(self.journal, |late| late.saturating_sub(1));
+        self.free_transfer(place);
+    }
+
+    /// Whether the device has not been told yet of transfers that have ended: their maps are in use.
+    pub(super) fn has_untold_transfers(&self) -> bool {
+        self.cells.transfers.ended.get() != 0
     }
 
     /// The client has gone, and nothing more is sent.
@@ -258,8 +291,12 @@ impl<'m> Session<'m> {
         for place in self.transfer_slots.iter() {
             let transfer = Transfer { unsent: 0, ..self.transfer(place) };
             self.set_transfer(place, transfer);
+            if transfer.late != 0 {
+                self.end_lateness(place);
+                continue;
+            }
             match transfer.ended {
-                RUNNING if transfer.write == QUESTION => self.layout_told(place, Err(Errno::ETIMEDOUT)),
+                RUNNING if transfer.write == QUESTION => self.end_question(place, layout::UNKNOWN),
                 RUNNING => self.end_transfer(place, Errno::EIO.0),
                 _ => self.free_transfer(place),
             }

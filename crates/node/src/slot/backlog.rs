@@ -6,14 +6,15 @@
 //! A write by message is done when the machine has answered it. So one is under way at a time, and everything that the function
 //! sends behind it waits in a queue, in the order in which it came: writes of any kind, interrupts, and reads, which have to see
 //! what was written before them. Reads by message are under way several at a time, and hold up nobody behind them, as posted
-//! requests pass reads (PCIe 6.0 §2.4.1). While no memory is reached by messages the queue is empty, and all that there is of this
-//! is one look at it.
+//! requests pass reads (PCIe 6.0 §2.4.1). While no memory is reached by messages nothing is queued or under way, and
+//! a step looks at two counts.
 //!
 //! Completions pass. A machine answers these messages in its main loop, which holds still while one of its processors waits for a
 //! register: what the register's value waited for would wait for that value. But a value may say that a write is over which is not:
 //! a controller that its guest has disabled, or shut down, says that it has ended, behind its last write, and its guest takes its
-//! memory back. So the status register says so only when nothing waits any more ([`super::nvme::Settling`]). Other resets end what
-//! waits: at most the one write that is with the machine at that moment is done behind them.
+//! memory back. So the status register says so only when nothing waits any more and no write is late
+//! ([`super::nvme::settling`]). Other resets end what waits: at most the one write that is with the machine at that moment is done
+//! behind them.
 //!
 //! # Bounds
 //!
@@ -32,7 +33,8 @@
 //!
 //! A read that the machine refuses or does not answer in time is completed with Completer Abort. Of a write nobody can be told:
 //! what came behind it, such as the completion of its command, must not reach the guest. So the function has failed: nothing of it
-//! reaches the guest until it has been reset, which this card does, and its guest finds it as one that has lost its state.
+//! reaches the guest until it has been reset, which this card does, and its guest finds it as one that has lost its state. The
+//! machine may still do a write that it did not answer in time: that one is late, and the function has not ended before its answer.
 
 use base::ledger::{Journal, PageIndex, Pages, Span};
 use base::{INLINE_MAX, Instant};
@@ -72,6 +74,12 @@ impl<'m> Backlog<'m> {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.cells.queue.is_empty() && self.cells.writing.get().flags == 0
+    }
+
+    /// Whether there is nothing to do: nothing waits, and no read is under way.
+    #[inline]
+    fn is_idle(&self) -> bool {
+        self.is_empty() && self.cells.reading.get() == 0
     }
 
     /// Queues a request. False if there is no room, which a function with credit for it has.
@@ -199,6 +207,9 @@ impl<'m> BorrowedSlot<'m> {
             // A store that is refused for that would be lost.
             return !self.backlog.is_empty();
         }
+        if self.backlog.is_idle() {
+            return false;
+        }
         self.take_transfers(now, port);
         for place in 0..READS {
             self.read_parts(now, port, place);
@@ -258,8 +269,11 @@ impl<'m> BorrowedSlot<'m> {
             return self.end_write(port);
         };
         let (done, len) = (usize::from(write.done), rest.min(session.transfer_limit()));
-        // The machine has told of a limit by the time when it has memory.
-        let place = self.reach.place(&request, AccessKind::Write, (done, len)).filter(|_| len > 0);
+        if len == 0 {
+            // A machine that takes no byte at a time cannot be written to.
+            return self.fail_write(now, port);
+        }
+        let place = self.reach.place(&request, AccessKind::Write, (done, len));
         let Some(place) = place else { return self.end_write(port) };
         let mut bytes = [0; 4096];
         let payload = self.backlog.payload(&write.request, &mut bytes);
@@ -286,6 +300,13 @@ impl<'m> BorrowedSlot<'m> {
         true
     }
 
+    /// A write is lost. True, as [`Self::end_write`].
+    fn fail_write(&mut self, now: Instant, port: &Port<'m>) -> bool {
+        self.end_write(port);
+        self.fail_function(now);
+        true
+    }
+
     /// Begins a read. False if as many as can be are under way.
     fn begin_read(
         &mut self,
@@ -307,6 +328,7 @@ impl<'m> BorrowedSlot<'m> {
         let request = Waiting { page: page.0, ..front };
         cells.reads[place]
             .set(self.journal, Reading { request, flags: reading::ACTIVE, ..Reading::default() });
+        cells.reading.update(self.journal, |reading| reading + 1);
         self.read_parts(now, port, place);
         true
     }
@@ -362,6 +384,7 @@ impl<'m> BorrowedSlot<'m> {
         }
         self.backlog.release(&read.request);
         self.backlog.cells.reads[place].set(self.journal, Reading::default());
+        self.backlog.cells.reading.update(self.journal, |reading| reading.saturating_sub(1));
     }
 
     /// Takes what has come of transfers.
@@ -374,6 +397,23 @@ impl<'m> BorrowedSlot<'m> {
                 self.part_read(place as usize, offset as usize, done.result);
             }
         }
+        if self.session.as_mut().is_some_and(Session::poll_silence) {
+            self.fail_unbegun(now, port);
+        }
+    }
+
+    /// The machine does not say how it is to be asked: what waits for that has failed.
+    fn fail_unbegun(&mut self, now: Instant, port: &Port<'m>) {
+        for cell in &self.backlog.cells.reads {
+            let read = cell.get();
+            if read.flags != 0 && read.transfers == 0 {
+                cell.set(self.journal, Reading { flags: read.flags | reading::FAILED, ..read });
+            }
+        }
+        let write = self.backlog.cells.writing.get();
+        if write.flags == writing::ACTIVE && write.part == 0 {
+            self.fail_write(now, port);
+        }
     }
 
     fn part_written(&mut self, now: Instant, port: &Port<'m>, error: Option<Errno>) {
@@ -384,8 +424,7 @@ impl<'m> BorrowedSlot<'m> {
         let done = write.done + write.part;
         self.backlog.cells.writing.set(self.journal, Writing { done, part: 0, ..write });
         if error.is_some() && write.flags & writing::ABANDONED == 0 {
-            self.end_write(port);
-            self.fail_function(now);
+            self.fail_write(now, port);
         }
     }
 

@@ -58,7 +58,8 @@ pub(super) struct BacklogCells {
     pub(super) reads: [Cell<Reading>; READS],
     /// So many at the front of the queue are not to be done any more.
     pub(super) abandoned: Cell<u32>,
-    pub(super) reserved: Cell<u32>,
+    /// How many of `reads` there are.
+    pub(super) reading: Cell<u32>,
 }
 
 /// A request that waits.

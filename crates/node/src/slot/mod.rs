@@ -264,7 +264,7 @@ impl<'m> BorrowedSlot<'m> {
                 let copy = &mut copy[..bytes.len()];
                 copy.copy_from_slice(bytes);
                 nvme::read(&self.cells.slot, bar, offset, copy);
-                if !self.backlog.is_empty() {
+                if !self.backlog.is_empty() || session.has_late_writes() {
                     nvme::settling(&self.cells.slot, bar, offset, copy);
                 }
                 Ok(&*copy)

@@ -316,3 +316,51 @@ fn transfers_pass_what_waits_and_time_out() {
         assert!(world.transfers[1..].iter().all(|(_, result)| *result == Err(Errno::EIO)));
     });
 }
+
+/// Its memory may be written as long as it has not answered, whatever became of the transfer.
+#[test]
+fn a_write_that_comes_late_is_known_until_it_is_answered() {
+    everywhere(|world| {
+        ready(world);
+        for is_gone in [false, true] {
+            world.transfers.clear();
+            world.input(Input::ReadMemory(70, 0x5000, 6));
+            world.input(Input::WriteMemory(71, 0x6000, vec![1, 2, 3]));
+            let sent = world.exchange(b"");
+            let (id, code, _) = command(&sent[sent.len() - 35..]);
+            assert_eq!(code, Command::DMA_WRITE);
+            assert!(!world.session.has_late_writes());
+            world.pass(world.config.timeout);
+            assert_eq!(world.transfers, [70, 71].map(|token| (token, Err(Errno::ETIMEDOUT))));
+            assert!(world.session.has_late_writes());
+            // Others may follow it.
+            world.input(Input::WriteMemory(72, 0x6000, vec![4]));
+            let (next, ..) = command(&world.exchange(b""));
+            world.exchange(&reply(next, Command::DMA_WRITE, b""));
+            assert_eq!(world.transfers[2..], [(72, Ok(vec![]))]);
+            assert!(world.session.has_late_writes());
+            if is_gone {
+                world.disconnect();
+            } else {
+                world.exchange(&reply(id, Command::DMA_WRITE, b""));
+            }
+            assert!(!world.session.has_late_writes());
+            assert_eq!(world.transfers.len(), 3);
+        }
+        assert_eq!(world.session.counters().timeouts.get(), 0, "the function has answered everything");
+    });
+}
+
+#[test]
+fn late_writes_are_not_counted_for_ever() {
+    once(|world| {
+        ready(world);
+        for token in 0..100 {
+            world.input(Input::WriteMemory(token, 0x6000, vec![1]));
+            world.exchange(b"");
+            world.pass(world.config.timeout);
+        }
+        assert!(world.refused.is_empty() && world.transfers.len() == 100);
+        assert!(world.session.has_late_writes());
+    });
+}

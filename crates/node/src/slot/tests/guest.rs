@@ -56,11 +56,18 @@ fn words(words: &[u32]) -> Vec<u8> {
 impl Guest {
     /// Connects, agrees upon the version, and maps its memory.
     pub(super) fn connect(world: &mut World<'_>) -> Self {
+        Self::connect_with(world, 1 << 20)
+    }
+
+    /// The same, with a machine that takes at most so many bytes in a message.
+    pub(super) fn connect_with(world: &mut World<'_>, transfer: u32) -> Self {
         world.connect();
         let next_descriptor = 10 + world.open.last().copied().unwrap_or(0);
         let mut guest = Self { number: 0, next_descriptor, queues: Vec::new(), interrupts: 0 };
-        let data = "{\"capabilities\":{\"max_msg_fds\":16,\"max_data_xfer_size\":1048576,\"pgsizes\":4096,\
-            \"max_dma_maps\":65535,\"write_multiple\":true}}\0";
+        let data = format!(
+            "{{\"capabilities\":{{\"max_msg_fds\":16,\"max_data_xfer_size\":{transfer},\"pgsizes\":4096,\
+            \"max_dma_maps\":65535,\"write_multiple\":true}}}}\0"
+        );
         guest.ask(world, Command::VERSION, &[&[0; 4], data.as_bytes()].concat(), &[]).unwrap();
         guest
     }

@@ -5,7 +5,7 @@ use core::time::Duration;
 use pcie::spec::header::COMMAND;
 use spec::nvme::registers::{CC, Cc};
 use spec::nvme::{Status, SubmissionEntry};
-use spec::vfio_user::{Command, Errno};
+use spec::vfio_user::{Command, Errno, MessageHeader};
 
 use super::guest::{CONFIG, DATA, DMA_BASE, Guest, PATIENCE};
 use super::world::{BORROWER, LENDER, RAM_BYTES, World};
@@ -164,6 +164,76 @@ fn a_write_that_is_refused_or_not_answered_fails_the_function() {
     }
 }
 
+/// A machine may do what it has not answered in time: its guest has the memory back no earlier.
+#[test]
+fn a_controller_has_not_ended_before_a_write_that_comes_late() {
+    with_slot(|world| {
+        let mut guest = Guest::connect(world);
+        let events = guest.bring_up_by_message(world, [true, true]);
+        for round in 1..4 {
+            guest.round_trip(world, round);
+            let before = failed(world);
+            world.machine.keeps_writes = true;
+            guest.submit(world, 1, read_entry());
+            assert!(world.run(PATIENCE, |world| failed(world) > before));
+            world.run(SHORT, |_| false);
+            assert!(guest.csts(world).cfs());
+            guest.write(world, 0, CC, &0_u32.to_le_bytes());
+            world.run(SHORT, |_| false);
+            assert!(guest.csts(world).rdy() && world.is_asked());
+            world.machine.keeps_writes = false;
+            guest.wait_ready(world, false);
+            assert!(!world.is_asked());
+            world.ram.bytes.borrow_mut()[..].fill(0x77);
+            world.run(SHORT, |_| false);
+            assert!(world.ram.bytes.borrow().iter().all(|byte| *byte == 0x77));
+            guest.restart(world, &events);
+        }
+        guest.round_trip(world, 9);
+        credits_are_conserved(world);
+    });
+}
+
+/// It is asked first where it has data.
+#[test]
+fn a_machine_that_never_answers_fails_what_waits_for_it() {
+    with_slot(|world| {
+        let mut guest = Guest::connect(world);
+        let events = guest.bring_up_by_message(world, [false, true]);
+        world.machine.is_silent = true;
+        let entry = SubmissionEntry::write(0, 1, 0, 8).with_prps(TARGET, 0);
+        assert_eq!(guest.execute(world, 1, entry).status(), Status::DATA_TRANSFER_ERROR);
+        let before = failed(world);
+        guest.submit(world, 1, read_entry());
+        assert!(world.run(PATIENCE, |world| failed(world) > before));
+        world.run(SHORT, |_| false);
+        assert!(guest.csts(world).cfs() && !waits(world));
+        world.machine.is_silent = false;
+        guest.write(world, 0, CC, &0_u32.to_le_bytes());
+        guest.wait_ready(world, false);
+        guest.restart(world, &events);
+        guest.round_trip(world, 1);
+        let counters = &world.cells(BORROWER).loans[0].session.counters;
+        assert_eq!(counters.timeouts.get(), 0, "the function has answered everything");
+        credits_are_conserved(world);
+    });
+}
+
+#[test]
+fn a_machine_that_takes_no_bytes_fails_the_function() {
+    with_slot(|world| {
+        let mut guest = Guest::connect_with(world, 0);
+        guest.bring_up_by_message(world, [false, true]);
+        let signals = world.signals.clone();
+        guest.submit(world, 1, read_entry());
+        let slot = &world.cells(BORROWER).loans[0].slot;
+        assert!(world.run(PATIENCE, |_| slot.fatal.get() == 1));
+        world.run(SHORT, |_| false);
+        assert_eq!(world.signals, signals);
+        assert!(!waits(world));
+    });
+}
+
 #[test]
 fn a_read_that_is_refused_fails_its_command_only() {
     with_slot(|world| {
@@ -292,6 +362,30 @@ fn an_unmap_that_waits_for_its_own_machine_ends_in_time() {
         guest.restart(world, &events);
         guest.round_trip(world, 1);
         credits_are_conserved(world);
+    });
+}
+
+/// A card that comes late finds that both have taken too long.
+#[test]
+fn an_unmap_is_answered_though_its_time_is_over_with_that_of_a_transfer() {
+    with_slot(|world| {
+        let mut guest = Guest::connect(world);
+        guest.bring_up_by_message(world, [false, true]);
+        guest.round_trip(world, 2);
+        world.machine.is_silent = true;
+        guest.submit(world, 1, read_entry());
+        assert!(world.run(SHORT, |world| world.is_asked()));
+        let number = guest.send_unmap(world, DMA_BASE + DATA, RAM_BYTES as u64 - DATA);
+        world.run(SHORT, |_| false);
+        world.now += Duration::from_secs(4);
+        let mut answer = None;
+        assert!(world.run(SHORT, |world| {
+            answer = world.message();
+            answer.is_some()
+        }));
+        let answer = answer.unwrap();
+        let header = MessageHeader::view(answer.first_chunk().unwrap());
+        assert_eq!((header.id.get(), header.error()), (number, None));
     });
 }
 
