@@ -46,6 +46,22 @@ late = sum(1 for a, b in zip(whole, whole[1:]) if b < a)
 print("got", len(got), "whole", len(set(whole)), "late", late, flush=True)
 "#;
 
+/// Sends COUNT datagrams, each from a port of its own, and waits for what comes back.
+const EVER_NEW_PORTS: &str = r#"
+import socket, sys
+heard = 0
+for n in range(int(sys.argv[2])):
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s.settimeout(1)
+    s.bind(("0.0.0.0", 10000 + n))
+    s.sendto(n.to_bytes(4, "big"), (sys.argv[1], 7411))
+    try:
+        heard += s.recv(100) == n.to_bytes(4, "big")
+    except TimeoutError:
+        break
+print("heard", heard, flush=True)
+"#;
+
 fn python(machine: &Machine, name: &str, script: &str, arguments: &[&str]) -> Process {
     let mut command = machine.command("python3");
     command.args(["-c", script]).args(arguments);
@@ -100,6 +116,19 @@ fn good_wires_carry_everything_and_cut_ones_nothing() {
     assert!(
         captured.iter().any(|packet| capture::contains(&packet.datagram.payload, &[1, 2, 3, 4, 5, 6, 7, 8]))
     );
+}
+
+/// As nodes do that are started a thousand times.
+#[test]
+fn whoever_comes_from_ever_new_ports_is_heard() {
+    const COUNT: &str = "1100";
+    let world = World::new(&WorldConfig { rails: 1, ..WorldConfig::default() }).unwrap();
+    let _echo = echo(&world, 0);
+    let target = world.right().addresses()[0].to_string();
+    let mut process = python(world.left(), "ports", EVER_NEW_PORTS, &[&target, COUNT]);
+    let line = process.wait_line("the result", LONG, |line| line.starts_with("heard ")).unwrap();
+    assert_eq!(line, format!("heard {COUNT}"));
+    process.wait_success(LONG).unwrap();
 }
 
 #[test]

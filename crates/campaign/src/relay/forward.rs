@@ -20,8 +20,8 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Sockets at most: a machine that sends from ever new ports loses the datagrams of those above it.
-const SOCKETS_MAX: usize = 1024;
+/// Sockets at most. For one more, that of the port goes which has been silent longest, waiting ones excepted.
+const SOCKETS_MAX: usize = 256;
 
 /// Datagrams taken from one socket before the others have their turn.
 const BURST: usize = 64;
@@ -55,11 +55,18 @@ pub struct RelayConfig {
 /// Which end a socket stands in for.
 type Owner = (u8, Side, u16);
 
+/// A socket that stands in for a port.
+struct StandIn {
+    socket: UdpSocket,
+    /// When something last came to it or left from it; of one that waits for whoever comes, never over.
+    used_ns: u64,
+}
+
 /// The running relay.
 pub struct Forwarder {
     rails: u8,
     namespaces: [File; 2],
-    sockets: BTreeMap<Owner, UdpSocket>,
+    sockets: BTreeMap<Owner, StandIn>,
     wires: BTreeMap<(u8, Direction), Wire>,
     floods: BTreeMap<(u8, Direction), Flood>,
     capture: Option<CaptureWriter>,
@@ -100,8 +107,8 @@ impl Forwarder {
         };
         for rail in 0..config.rails {
             for &port in &config.ports {
-                forwarder.open((rail, Side::Left, port))?;
-                forwarder.open((rail, Side::Right, port))?;
+                forwarder.open((rail, Side::Left, port), u64::MAX)?;
+                forwarder.open((rail, Side::Right, port), u64::MAX)?;
             }
         }
         Ok(forwarder)
@@ -146,7 +153,7 @@ impl Forwarder {
             (one, other) => one.or(other),
         };
         let mut descriptors = vec![PollFd::new(commands, PollFlags::IN)];
-        descriptors.extend(self.sockets.values().map(|socket| PollFd::new(socket, PollFlags::IN)));
+        descriptors.extend(self.sockets.values().map(|one| PollFd::new(&one.socket, PollFlags::IN)));
         match poll(&mut descriptors, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(errno) => return Err(Error::io("cannot poll")(errno.into())),
@@ -163,13 +170,16 @@ impl Forwarder {
         for _ in 0..BURST {
             // An error here is an ICMP answer to something sent before: that datagram is lost, as on any network.
             let Some(Ok((length, source))) =
-                self.sockets.get(&owner).map(|socket| socket.recv_from(&mut self.buffer))
+                self.sockets.get(&owner).map(|one| one.socket.recv_from(&mut self.buffer))
             else {
                 return;
             };
             let payload = self.buffer[..length].to_vec();
             let datagram = Datagram { source_port: source.port(), target_port, payload };
             let now_ns = self.now_ns();
+            if let Some(one) = self.sockets.get_mut(&owner) {
+                one.used_ns = one.used_ns.max(now_ns);
+            }
             if let Some(capture) = &mut self.capture {
                 capture.record(now_ns, rail, direction, &datagram);
             }
@@ -202,7 +212,8 @@ impl Forwarder {
 
     fn send(&mut self, rail: u8, direction: Direction, datagram: &Datagram) -> Result<(), Error> {
         let target = SocketAddrV4::new(rail_address(rail, direction.target()), datagram.target_port);
-        let socket = self.open((rail, direction.source(), datagram.source_port))?;
+        let now_ns = self.now_ns();
+        let socket = self.open((rail, direction.source(), datagram.source_port), now_ns)?;
         let sent = match socket.send_to(&datagram.payload, target) {
             // A pending ICMP answer is reported once, to the next sender; the second attempt is the datagram's own.
             Err(_) => socket.send_to(&datagram.payload, target),
@@ -212,15 +223,25 @@ impl Forwarder {
     }
 
     /// The socket that stands in for a port, made when it is first needed.
-    fn open(&mut self, owner: Owner) -> Result<&UdpSocket, Error> {
+    fn open(&mut self, owner: Owner, now_ns: u64) -> Result<&UdpSocket, Error> {
         if !self.sockets.contains_key(&owner) {
             if self.sockets.len() >= SOCKETS_MAX {
-                return Err(Error::unexpected("too many ports"));
+                self.close_one()?;
             }
             let socket = self.bind(owner)?;
-            self.sockets.insert(owner, socket);
+            self.sockets.insert(owner, StandIn { socket, used_ns: now_ns });
         }
-        Ok(&self.sockets[&owner])
+        let one = self.sockets.get_mut(&owner).expect("it was just made, if there was none");
+        one.used_ns = one.used_ns.max(now_ns);
+        Ok(&one.socket)
+    }
+
+    fn close_one(&mut self) -> Result<(), Error> {
+        let silent = self.sockets.iter().filter(|(_, one)| one.used_ns != u64::MAX);
+        let (&owner, _) =
+            silent.min_by_key(|(_, one)| one.used_ns).ok_or_else(|| Error::unexpected("too many ports"))?;
+        self.sockets.remove(&owner);
+        Ok(())
     }
 
     fn bind(&self, (rail, side, port): Owner) -> Result<UdpSocket, Error> {
