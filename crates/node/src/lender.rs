@@ -58,7 +58,7 @@ impl<'m> LentFunction<'m> {
     ///
     /// A posted write that waited for credit would keep what is completed behind it waiting, too: the value of a register, for
     /// which a virtual machine may hold still that has to do a write before there is credit again. So a write stays in the
-    /// function until nothing can hold it up, and is later than a value that it was behind.
+    /// function until nothing can hold it up, and what is read meanwhile comes before it.
     pub(crate) fn pump(&mut self, now: Instant, port: &mut Port<'m>) -> bool {
         let Some(window) = self.window else { return false };
         let mut credit = port.sender.posted_credit();
