@@ -104,7 +104,8 @@ pub trait Function {
     /// A configuration write of the dword at `register` with byte enables.
     fn config_write(&mut self, now: Instant, register: u16, value: u32, byte_enables: u8);
 
-    /// The next access to the host's memory, or `None`. Asked only while the stream has room for one of each kind.
+    /// The next access to the host's memory, or `None`. Asked only while the stream has room for one of each kind and credit for a
+    /// write, so what registers say may overtake what is still here: none says that the function has ended before that is sent.
     /// Writes carry at most `max_payload` bytes.
     fn poll_dma(&mut self, now: Instant, max_payload: usize) -> Option<Dma>;
 

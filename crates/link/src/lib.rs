@@ -28,5 +28,5 @@ pub use handshake::{Refusal, Tenancy, derive};
 pub use proof::{PROOF_LEN, is_proof, prove};
 pub use receiver::{Held, Receiver, ReceiverCells, tlp_digest};
 pub use record::Information;
-pub use sender::{Sender, SenderCells};
+pub use sender::{PostedCredit, Sender, SenderCells};
 pub use tags::{Completed, TagCells, Tags, TimedOut};

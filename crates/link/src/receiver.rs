@@ -6,16 +6,16 @@ use base::ledger::{Cell, Journal};
 use pcie::{TlpView, Unparsed};
 use zerocopy::FromBytes;
 
-use crate::sender::{Credits, SLOTS};
+use crate::sender::{Credits, PAYLOAD_CREDITS, SLOTS};
 
 /// Credits of a stream that has received nothing: as many posted writes as a sender can hold.
 const POSTED_HEADERS: u64 = 1024;
-/// 16-byte units: every posted write may carry 4096 bytes.
-const POSTED_DATA: u64 = POSTED_HEADERS * 256;
+/// Every posted write may carry the largest payload.
+const POSTED_DATA: u64 = POSTED_HEADERS * PAYLOAD_CREDITS;
 /// Completions a completer can hold; a request of 4096 bytes needs up to `4096 / max_payload + 1` of them.
 const COMPLETIONS: u64 = 512;
-/// Posted headers and data of a simulated run with tight credits; the data suffices for one TLP of any size.
-const TIGHT_POSTED: (u64, u64) = (3, 256);
+/// Posted headers and data of a simulated run with tight credits; the data suffices for two small TLPs and one of any size.
+const TIGHT_POSTED: (u64, u64) = (3, PAYLOAD_CREDITS + 2);
 /// Its non-posted headers.
 const TIGHT_NON_POSTED: u64 = 2;
 /// Most frames kept that arrived ahead of a gap.

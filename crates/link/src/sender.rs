@@ -10,6 +10,9 @@ pub(crate) const SLOTS: usize = WORDS * 64;
 /// How many of them each class may hold, so that none starves another: posted, non-posted, completion.
 const RESERVE: [usize; 3] = [1024, 512, 512];
 
+/// Credits of data that the largest payload takes, in units of 16 bytes.
+pub(crate) const PAYLOAD_CREDITS: u64 = 4096 / 16;
+
 const _: () = assert!(RESERVE[0] + RESERVE[1] + RESERVE[2] == SLOTS);
 
 /// The storage of a [`Sender`]. All zeroes: a stream that has not sent.
@@ -77,6 +80,27 @@ pub(crate) struct Credits {
     pub(crate) non_posted_headers: u64,
 }
 
+/// What posted requests may still be queued that get their numbers at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PostedCredit {
+    headers: u64,
+    /// In units of 16 bytes.
+    data: u64,
+}
+
+impl PostedCredit {
+    /// Whether there is credit for one more, of any size.
+    pub fn suffices(&self) -> bool {
+        self.headers > 0 && self.data >= PAYLOAD_CREDITS
+    }
+
+    /// One was queued. There was credit for it.
+    pub fn spend(&mut self, header: &Header) {
+        self.headers -= 1;
+        self.data -= u64::from(header.data_credits());
+    }
+}
+
 /// The sending half of a stream: three queues, the numbers, and the replay buffer.
 ///
 /// A TLP waits in the queue of its class until its receiver has granted credit and the ordering rules let it go; then it gets
@@ -105,6 +129,22 @@ impl<'m> Sender<'m> {
     #[inline]
     pub fn has_room(&self, class: FlowClass) -> bool {
         (self.cells.held[class.index()].get() as usize) < RESERVE[class.index()] && self.slots.can_alloc()
+    }
+
+    /// What credit there is for posted requests that nothing has been queued for. Whoever queues no more of them than that keeps
+    /// its completions from waiting for a peer that holds credit back.
+    pub fn posted_credit(&self) -> PostedCredit {
+        if !self.journal.rule(Rule::CreditBeforeNumber) {
+            return PostedCredit { headers: u64::MAX, data: u64::MAX };
+        }
+        if !self.cells.queues[FlowClass::Posted.index()].is_empty() {
+            return PostedCredit { headers: 0, data: 0 };
+        }
+        let (used, granted) = (self.cells.used.get(), self.cells.granted.get());
+        PostedCredit {
+            headers: granted.posted_headers.saturating_sub(used.posted_headers),
+            data: granted.posted_data.saturating_sub(used.posted_data),
+        }
     }
 
     /// Whether there is no room now, but there will be after the commit.

@@ -4,7 +4,7 @@ use base::ledger::Pages;
 use device::nvme::Controller;
 use device::{Dma, DmaError, DmaId, Function};
 use fabric::{AccessKind, GrantTable, Rail, Rights, Window};
-use link::{Port, Sink};
+use link::{Port, PostedCredit, Sink};
 use pcie::{Completion, CompletionStatus, FlowClass, Header, MemoryRequest, Tag, TlpView};
 
 use crate::cells::EdgeGauges;
@@ -53,16 +53,24 @@ impl<'m> LentFunction<'m> {
         self.max_payload = max_payload;
     }
 
-    /// Queues what the function has to say, as far as there is room. True if there may be more, which is then for the next step.
+    /// Queues what the function has to say, as far as there is room and credit. True if there may be more, which is then for the
+    /// next step.
+    ///
+    /// A posted write that waited for credit would keep what is completed behind it waiting, too: the value of a register, for
+    /// which a virtual machine may hold still that has to do a write before there is credit again. So a write stays in the
+    /// function until nothing can hold it up, and what is read meanwhile comes before it.
     pub(crate) fn pump(&mut self, now: Instant, port: &mut Port<'m>) -> bool {
         let Some(window) = self.window else { return false };
+        let mut credit = port.sender.posted_credit();
         for _ in 0..OUTPUTS_PER_STEP {
             let room = port.sender.has_room(FlowClass::Posted) && port.sender.has_room(FlowClass::NonPosted);
-            if !room || !port.tags.has_room() {
+            if !room || !credit.suffices() || !port.tags.has_room() {
                 return false;
             }
             match self.controller.poll_dma(now, self.max_payload) {
-                Some(Dma::Write { address, payload }) => self.write(port, &window, address, payload),
+                Some(Dma::Write { address, payload }) => {
+                    self.write(port, &window, &mut credit, address, payload);
+                }
                 Some(Dma::Read { id, address, len }) => self.read(now, port, &window, id, address, len),
                 None => return false,
             }
@@ -70,7 +78,14 @@ impl<'m> LentFunction<'m> {
         true
     }
 
-    fn write(&self, port: &mut Port<'m>, window: &Window, address: u64, payload: base::Payload) {
+    fn write(
+        &self,
+        port: &mut Port<'m>,
+        window: &Window,
+        credit: &mut PostedCredit,
+        address: u64,
+        payload: base::Payload,
+    ) {
         // What the host has programmed may be no address at all: such a write goes nowhere, as in hardware.
         let request = MemoryRequest::new(FUNCTION, Tag::default(), address, payload.len());
         let whole = address.is_multiple_of(4) && payload.len().is_multiple_of(4);
@@ -79,7 +94,10 @@ impl<'m> LentFunction<'m> {
             .filter(|_| whole)
             .and_then(|request| window.pass(Header::MemoryWrite(request)).ok())
         {
-            Some(header) => port.sender.push(&header, payload, false),
+            Some(header) => {
+                credit.spend(&header);
+                port.sender.push(&header, payload, false);
+            }
             None => self.gauges.malformed_tlps.add(1),
         }
     }

@@ -20,14 +20,19 @@ struct Root {
     pages: PageCells,
 }
 
-/// Remembers the addresses of the posted writes that came, and how requests have ended.
+/// Remembers the addresses of the posted writes that came, how requests have ended, and whether it keeps what is posted.
 #[derive(Default)]
-struct Log(Vec<u64>, Vec<pcie::CompletionStatus>);
+struct Log(Vec<u64>, Vec<pcie::CompletionStatus>, bool);
 
 impl<'m> Sink<'m> for Log {
-    fn accept(&mut self, _now: Instant, _port: &mut Port<'m>, tlp: &TlpView<'_>) {
+    fn accept(&mut self, _now: Instant, port: &mut Port<'m>, tlp: &TlpView<'_>) {
         match tlp.header() {
-            TlpHeader::MemoryWrite(write) => self.0.push(write.address),
+            TlpHeader::MemoryWrite(write) => {
+                self.0.push(write.address);
+                if self.2 {
+                    port.held.keep(tlp.header().data_credits());
+                }
+            }
             TlpHeader::Completion(completion) => self.1.push(completion.status),
             _ => {}
         }
@@ -219,6 +224,41 @@ fn the_other_rail_is_cut_when_one_comes_back() {
             assert!(now.since(before) < base::times::PROBE_MAX * 3, "round {round}");
         }
     }
+}
+
+/// Whoever queues nothing without credit hears of new credit as early as one who has something waiting.
+#[test]
+fn who_has_no_credit_asks_for_it() {
+    let arena = Arena::default();
+    let mut ends = pair(&arena);
+    let mut now = Instant::ZERO;
+    run(&mut now, &mut ends, &mut |_, _| true, 50);
+    ends[1].log.2 = true;
+    for index in 0..1024 {
+        assert!(ends[0].channel.port.sender.posted_credit().suffices());
+        ends[0].write(index * 4);
+        run(&mut now, &mut ends, &mut |_, _| true, 1);
+    }
+    run(&mut now, &mut ends, &mut |_, _| true, 5);
+    let sender = &ends[0].channel.port.sender;
+    assert!(sender.is_empty() && !sender.posted_credit().suffices());
+    (0..1024).for_each(|_| ends[1].channel.port.held.give_back(1));
+    ends[1].ledger.journal.commit();
+    run(&mut now, &mut ends, &mut |_, _| true, 50);
+    assert!(ends[0].channel.port.sender.posted_credit().suffices(), "within 10 ms");
+    let mut credit = ends[0].channel.port.sender.posted_credit();
+    let request = MemoryRequest::new(Bdf(8), Tag::new(0).unwrap(), 0, 4096).unwrap();
+    let count = (0..).take_while(|_| {
+        let suffices = credit.suffices();
+        if suffices {
+            credit.spend(&TlpHeader::MemoryWrite(request));
+        }
+        suffices
+    });
+    assert_eq!(count.count(), 1024, "credit for each, however large");
+    // One that waits is before all others.
+    ends[0].write(0);
+    assert!(!ends[0].channel.port.sender.posted_credit().suffices());
 }
 
 /// Runs until all writes have come, or for so long.

@@ -7,7 +7,7 @@ use base::times::{
 };
 use base::{Instant, Rule};
 
-use super::{Channel, Role};
+use super::{Channel, Role, State};
 
 /// Packets after which an acknowledgement is sent at once (RFC 9000 §13.2.2).
 pub(super) const ACK_EVERY: u32 = 2;
@@ -96,15 +96,17 @@ impl Channel<'_> {
         }
     }
 
-    fn awaits_commit(&self) -> bool {
+    fn awaits_status(&self) -> bool {
         let sender = &self.port.sender;
-        sender.is_blocked() || sender.committed() < sender.next()
+        // Whoever does not queue what has no credit waits for that all the same.
+        let lacks_credit = self.state() == State::Open && !sender.posted_credit().suffices();
+        sender.is_blocked() || sender.committed() < sender.next() || lacks_credit
     }
 
-    /// Part of every step: while something lies past committed or waits for credit, a probe is armed, so that no lost
-    /// acknowledgement and no lost card can leave it there.
+    /// Part of every step: while something lies past committed, waits for credit or would have to, a probe is armed, so that no
+    /// lost acknowledgement and no lost card can leave it there.
     pub(super) fn watch_uncommitted(&mut self, now: Instant) {
-        let watch = self.awaits_commit() && self.journal.rule(Rule::ProbeUncommitted);
+        let watch = self.awaits_status() && self.journal.rule(Rule::ProbeUncommitted);
         if !watch {
             self.transmission.probe_at = None;
             self.transmission.probes = 0;

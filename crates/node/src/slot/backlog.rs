@@ -22,6 +22,9 @@
 //! there are never more than the function had credit for to begin with: there is a place for each in the ledger, and a page of
 //! the loan's pool for each payload.
 //!
+//! While all credit is held back a function sends no write ([`crate::lender`]), so its completions have none before them that could
+//! not come here.
+//!
 //! # A card that dies
 //!
 //! What waits lies in the ledger, and so do the session's transfers: the kernel's account of the socket says how much of a message

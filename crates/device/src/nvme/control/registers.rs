@@ -53,7 +53,7 @@ impl Controller<'_> {
             VS => Version::V2_0.0,
             INTMS | INTMC => registers.interrupt_mask.get(),
             CC => registers.cc.get(),
-            CSTS => registers.csts.get(),
+            CSTS => self.shown_csts().0,
             AQA => registers.aqa.get(),
             CMBLOC => self.buffer_location().0,
             CMBSZ => self.buffer_size().0,
@@ -105,6 +105,13 @@ impl Controller<'_> {
 
     pub(crate) fn csts(&self) -> Csts {
         Csts(self.cells.registers.csts.get())
+    }
+
+    /// What the host finds: a shutdown is not over while something has yet to be sent, for the host takes its memory back then.
+    fn shown_csts(&self) -> Csts {
+        let csts = self.csts();
+        let is_early = csts.shst() == ShutdownStatus::COMPLETE.0 && self.has_to_send();
+        if is_early { csts.with_shst(ShutdownStatus::OCCURRING.0) } else { csts }
     }
 
     fn set_csts(&self, csts: Csts) {

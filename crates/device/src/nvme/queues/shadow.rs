@@ -143,7 +143,7 @@ impl Controller<'_> {
 
     /// The next access to shadow or event index, if any is due.
     pub(crate) fn send_shadow(&mut self) -> Option<Dma> {
-        if !self.shadows || self.cells.admin.shadow_doorbells.get() == 0 {
+        if !self.has_shadow_to_send() {
             return None;
         }
         for number in 2..2 * QUEUES as u16 {
@@ -168,6 +168,11 @@ impl Controller<'_> {
         }
         self.shadows = false;
         None
+    }
+
+    /// Whether one may be due.
+    pub(crate) fn has_shadow_to_send(&self) -> bool {
+        self.shadows && self.cells.admin.shadow_doorbells.get() != 0
     }
 
     fn bell_of(&self, id: DmaId) -> Option<Bell> {

@@ -128,6 +128,30 @@ fn a_shutdown_flushes_and_says_when() {
     });
 }
 
+/// Its driver leaves it unsent while there is no credit.
+#[test]
+fn a_shutdown_is_over_when_nothing_is_left_to_send() {
+    with_rig(config(), |rig| {
+        rig.start();
+        rig.submit(1, SubmissionEntry::read(1, 1, 0, 8).with_prps(DATA, 0));
+        while rig.answer() {}
+        rig.write32(CC, 0x0046_4001);
+        // The read and the flush of the shutdown end, and nobody asks for what is to be sent.
+        let ended: Vec<_> = rig.media.drain(..).collect();
+        assert_eq!(ended.len(), 2);
+        for op in ended {
+            rig.execute(&op);
+            rig.controller.handle_media(rig.now, op.id, Ok(()));
+        }
+        rig.ledger.journal.commit();
+        assert_eq!(rig.csts().shst(), ShutdownStatus::OCCURRING.0);
+        rig.step(Input::Timeout);
+        assert_eq!(rig.csts().shst(), ShutdownStatus::COMPLETE.0);
+        assert_eq!(rig.reap(1).len(), 1);
+        rig.assert_idle();
+    });
+}
+
 #[test]
 fn what_makes_no_sense_is_fatal_until_a_reset() {
     with_rig(config(), |rig| {

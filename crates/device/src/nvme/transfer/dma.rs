@@ -56,6 +56,12 @@ impl Controller<'_> {
         }
     }
 
+    /// Whether there is an access to the host's memory that nothing but its driver keeps from being sent.
+    pub(crate) fn has_to_send(&self) -> bool {
+        let may_send = self.bus_master() && !self.csts().cfs();
+        may_send && (self.sending.len() > 0 || self.has_shadow_to_send())
+    }
+
     /// Which PRP entry the byte at `position` of the data belongs to, its bus address, and how many bytes of the data
     /// follow in that page.
     fn place(&self, slot: u16, position: u32) -> (usize, u64, u32) {

@@ -2,19 +2,26 @@
 
 use core::time::Duration;
 
-use pcie::spec::header::COMMAND;
-use spec::nvme::registers::{CC, Cc};
+use pcie::spec::header::{CLASS, COMMAND};
+use spec::nvme::registers::{CC, Cc, Csts};
 use spec::nvme::{Status, SubmissionEntry};
 use spec::vfio_user::{Command, Errno, MessageHeader};
 
 use super::guest::{CONFIG, DATA, DMA_BASE, Guest, PATIENCE};
 use super::world::{BORROWER, LENDER, RAM_BYTES, World};
-use super::{credits_are_conserved, denied, express, with_slot};
+use super::{credits_are_conserved, denied, express, with_slot, with_slot_over};
 
 /// Queues, data, both.
 const LAYOUTS: [[bool; 2]; 3] = [[true, true], [true, false], [false, true]];
 const TARGET: u64 = DMA_BASE + 0x3_0000;
 const SHORT: Duration = Duration::from_millis(20);
+/// Frames whose TLPs carry 1024 bytes.
+const SMALL_FRAME: usize = 1472;
+/// As many posted writes of a function as there can be credit for.
+const CREDIT: u64 = 1024;
+/// Reads that take more than that, each of `LARGE_PAGES` pages.
+const LARGE_READS: usize = 15;
+const LARGE_PAGES: u64 = 32;
 
 fn read_entry() -> SubmissionEntry {
     SubmissionEntry::read(0, 1, 0, 8).with_prps(TARGET, 0)
@@ -455,5 +462,143 @@ fn memory_by_message_is_read_and_written_as_its_map_says() {
         guest.map(world, (99, 0), 3, extra.start, 0x1000).map(|_| ()).unwrap_err();
         assert_eq!(guest.unmap(world, extra.start, 0x2000).err(), None::<Errno>);
         guest.round_trip(world, 1);
+    });
+}
+
+/// Reads more than there is credit for into memory by message, none of which its machine writes.
+fn flood(world: &mut World<'_>, guest: &mut Guest) {
+    // Behind the queues: the pages from the second on.
+    let list = 0x8000;
+    for page in 1..LARGE_PAGES {
+        let at = list + (page as usize - 1) * 8;
+        world.ram.bytes.borrow_mut()[at..at + 8].copy_from_slice(&(TARGET + page * 0x1000).to_le_bytes());
+    }
+    world.machine.keeps_writes = true;
+    let entry =
+        SubmissionEntry::read(0, 1, 0, (LARGE_PAGES * 8) as u32).with_prps(TARGET, DMA_BASE + list as u64);
+    for _ in 0..LARGE_READS {
+        guest.submit(world, 1, entry);
+    }
+    let is_spent = |world: &mut World<'_>| world.card().channel(0).port.held.count() == CREDIT;
+    assert!(world.run(SHORT, is_spent), "all credit is held back");
+    world.run(SHORT, |_| false);
+}
+
+/// What a guest asks for while its machine does no write: registers, and configuration space that is the function's.
+fn ask_for_registers(world: &mut World<'_>, guest: &mut Guest) {
+    assert!(guest.csts(world).rdy());
+    assert_eq!(guest.read_u32(world, CONFIG, CLASS.into()) >> 8, 0x01_0802);
+}
+
+/// A machine whose main loop holds still until it has a value does none of the writes that would bring credit for others.
+#[test]
+fn no_value_waits_for_credit() {
+    for (round, queues) in [false, true].into_iter().enumerate() {
+        with_slot_over(SMALL_FRAME, |world| {
+            let mut guest = Guest::connect(world);
+            guest.bring_up_by_message(world, [queues, true]);
+            flood(world, &mut guest);
+            let (before, writes) = (world.now, world.machine.writes);
+            (0..50).for_each(|_| ask_for_registers(world, &mut guest));
+            assert!(world.now.since(before) < Duration::from_millis(100));
+            assert_eq!((world.machine.writes, failed(world)), (writes, 0));
+            world.machine.keeps_writes = false;
+            for _ in 0..LARGE_READS {
+                let done = guest.complete(world, 1, PATIENCE).expect("all is done in the end");
+                assert_eq!(done.status(), Status::SUCCESS);
+            }
+            let bytes = (LARGE_PAGES * 0x1000) as usize;
+            assert!(world.ram.bytes.borrow()[0x3_0000..][..bytes] == world.medium[..bytes]);
+            guest.round_trip(world, 2 + round as u64);
+            credits_are_conserved(world);
+        });
+    }
+}
+
+/// The same of resets, which end what waits.
+#[test]
+fn no_reset_waits_for_credit() {
+    with_slot_over(SMALL_FRAME, |world| {
+        let mut guest = Guest::connect(world);
+        let events = guest.bring_up_by_message(world, [false, true]);
+        let express = express(&mut guest, world);
+        for round in 0..4 {
+            flood(world, &mut guest);
+            let (before, signals) = (world.now, world.signals.clone());
+            if round % 2 == 0 {
+                guest.write(world, CONFIG, express + 8, &0x8000_u16.to_le_bytes());
+                assert_eq!(guest.read_u32(world, CONFIG, COMMAND.into()) & 0xffff, 0);
+            } else {
+                guest.ask(world, Command::DEVICE_RESET, &[], &[]).unwrap();
+            }
+            guest.csts(world);
+            assert!(world.now.since(before) < Duration::from_millis(100));
+            world.machine.keeps_writes = false;
+            guest.wait_ready(world, false);
+            world.run(SHORT, |_| false);
+            assert!(!waits(world) && world.signals == signals && failed(world) == 0);
+            guest.start(world, &events);
+            guest.round_trip(world, 2 + round);
+            credits_are_conserved(world);
+        }
+    });
+}
+
+/// Kills a card before every store of what it does for a value while no credit is left.
+#[test]
+fn a_card_may_die_while_no_credit_is_left() {
+    for node in [LENDER, BORROWER] {
+        with_slot_over(SMALL_FRAME, |world| {
+            let mut guest = Guest::connect(world);
+            guest.bring_up_by_message(world, [false, true]);
+            flood(world, &mut guest);
+            let before = world.machine.writes;
+            for stores in 0.. {
+                world.seats[node].switch.arm(stores);
+                ask_for_registers(world, &mut guest);
+                if world.seats[node].switch.is_armed() {
+                    assert!(stores > 20, "{stores} stores");
+                    break;
+                }
+            }
+            world.seats[node].switch.disarm();
+            assert_eq!((world.machine.writes, failed(world)), (before, 0));
+            world.machine.keeps_writes = false;
+            for _ in 0..LARGE_READS {
+                let done = guest.complete(world, 1, PATIENCE).expect("all is done in the end");
+                assert_eq!(done.status(), Status::SUCCESS);
+            }
+            credits_are_conserved(world);
+        });
+    }
+}
+
+/// What the function has not sent for want of credit is sent before it says that it has ended.
+#[test]
+fn a_controller_has_not_ended_while_it_lacks_credit() {
+    with_slot_over(SMALL_FRAME, |world| {
+        let mut guest = Guest::connect(world);
+        let events = guest.bring_up_by_message(world, [false, true]);
+        for value in [Cc(0).with_en(true).with_iosqes(6).with_iocqes(4).with_shn(1), Cc(0)] {
+            flood(world, &mut guest);
+            guest.write(world, 0, CC, &value.0.to_le_bytes());
+            let has_ended = |status: Csts| if value.en() { status.shst() == 2 } else { !status.rdy() };
+            assert!(!has_ended(guest.csts(world)));
+            world.machine.keeps_writes = false;
+            let mut asked = 0;
+            while !has_ended(guest.csts(world)) {
+                asked += 1;
+                assert!(asked < 20_000, "{value:?}");
+                world.turn();
+            }
+            world.ram.bytes.borrow_mut()[DATA as usize..].fill(0x77);
+            world.run(Duration::from_millis(300), |_| false);
+            assert!(world.ram.bytes.borrow()[DATA as usize..].iter().all(|byte| *byte == 0x77));
+            guest.write(world, 0, CC, &0_u32.to_le_bytes());
+            guest.wait_ready(world, false);
+            guest.restart(world, &events);
+            guest.round_trip(world, 1);
+            credits_are_conserved(world);
+        }
     });
 }

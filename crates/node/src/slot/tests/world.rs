@@ -232,6 +232,8 @@ pub(super) struct World<'m> {
     pub(super) machine: Machine,
     /// Of a thousand frames, how many are lost, and how many come late.
     pub(super) loss: u64,
+    /// Bytes of the largest frame.
+    frame: usize,
     random: u64,
 }
 
@@ -249,13 +251,18 @@ fn silence_kills() {
 
 /// Runs a test in a new world.
 pub(super) fn with_world(test: impl FnOnce(&mut World<'_>)) {
+    with_frames(9000, test);
+}
+
+/// With frames of this size: those of less than 8192 bytes make payloads of 1024.
+pub(super) fn with_frames(frame: usize, test: impl FnOnce(&mut World<'_>)) {
     silence_kills();
     let (arena, switches) = (Arena::default(), [Switch::default(), Switch::default()]);
-    test(&mut World::new(&arena, [&switches[0], &switches[1]]));
+    test(&mut World::new(&arena, [&switches[0], &switches[1]], frame));
 }
 
 impl<'m> World<'m> {
-    fn new(arena: &'m Arena, switches: [&'m Switch; 2]) -> Self {
+    fn new(arena: &'m Arena, switches: [&'m Switch; 2], frame: usize) -> Self {
         let seat = |node: usize| Seat {
             memory: arena.zeroed::<NodeCells>(),
             switch: switches[node],
@@ -291,6 +298,7 @@ impl<'m> World<'m> {
             busy: false,
             machine: Machine::default(),
             loss: 0,
+            frame,
             random: 0x9e37_79b9_7f4a_7c15,
         };
         world.start(LENDER);
@@ -311,7 +319,7 @@ impl<'m> World<'m> {
         loop {
             let seat = &mut self.seats[node];
             seat.generation += 1;
-            let config = config(node, seat.incarnation, seat.generation);
+            let config = config(node, seat.incarnation, seat.generation, self.frame);
             let (memory, switch, now) = (seat.memory, seat.switch, self.now);
             let hook: &dyn Hook = switch;
             match catch_unwind(AssertUnwindSafe(|| Card::new(memory, Some(hook), config, now))) {
@@ -628,7 +636,7 @@ impl<'m> World<'m> {
     }
 }
 
-fn config(node: usize, incarnation: u64, generation: u32) -> CardConfig {
+fn config(node: usize, incarnation: u64, generation: u32, frame: usize) -> CardConfig {
     let id = |node: usize| NodeId(node as u64 + 1);
     let role = if node == LENDER {
         LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE }
@@ -654,7 +662,7 @@ fn config(node: usize, incarnation: u64, generation: u32) -> CardConfig {
         incarnation: Incarnation(incarnation),
         generation: CardGeneration(generation),
         seed,
-        rails: vec![9000],
+        rails: vec![frame],
         drives: (node == LENDER).then(|| DriveConfig::new(BLOCKS, 512, 7)).into_iter().collect(),
         loans: vec![loan],
         rekey_frames: link::REKEY_FRAMES,
