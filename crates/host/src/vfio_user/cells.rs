@@ -36,7 +36,7 @@ pub(super) const VECTOR_WORDS: usize = VECTORS / 64;
 pub(super) const RELEASED: usize = 16384;
 /// Dwords of configuration space that the session has of its own.
 pub(super) const LOCAL_DWORDS: usize = 64;
-/// Places of transfers. Twice what is used: one that a step frees is used again only after the commit.
+/// Places of transfers: four times what is used, since one that a step frees is used again only after the commit.
 pub(super) const TRANSFER_PLACES: usize = 64;
 /// The longest message of a transfer.
 pub(super) const TRANSFER_MESSAGE: usize = 32 + TRANSFER_BYTES as usize;
