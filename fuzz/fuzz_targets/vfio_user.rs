@@ -17,12 +17,21 @@ use pcie::capability::express::ExpressOptions;
 use pcie::capability::msix::MsixLocation;
 use pcie::{ConfigBuilder, ConfigLayout};
 use rigs::Rig;
-use spec::vfio_user::{Command, HEADER_BYTES, MessageFlags, MessageHeader};
+use spec::vfio_user::{Command, Errno, HEADER_BYTES, MessageFlags, MessageHeader};
 use zerocopy::{FromBytes, IntoBytes};
 
 const VECTORS: u16 = 8;
 /// What is in the socket at most.
 const SOCKET_BYTES: usize = 4 * INPUT_BYTES;
+/// Messages to the client of which it remembers the numbers.
+const ASKED: usize = 2 * TRANSFERS;
+
+/// Tokens of transfers.
+const OF_WRITE: u32 = 1;
+const OF_READ: u32 = 2;
+/// What they write, and what the client has in its memory.
+const WRITTEN: u8 = 3;
+const READ: u8 = 4;
 
 #[derive(FromBytes)]
 #[repr(C)]
@@ -31,10 +40,21 @@ struct Root {
 }
 
 #[derive(Arbitrary, Debug)]
+struct Input {
+    /// Whether the client has data where older versions of QEMU do. `None`: that is to be found out.
+    old_transfers: Option<bool>,
+    steps: Vec<Step>,
+}
+
+#[derive(Arbitrary, Debug)]
 enum Step {
-    Open,
-    Close,
-    Ended,
+    Client(ClientStep),
+    Other(OtherStep),
+}
+
+/// What a client writes.
+#[derive(Arbitrary, Debug)]
+enum ClientStep {
     /// Anything at all: from here on it is not known what is to be answered.
     Bytes(Vec<u8>, u8),
     Message {
@@ -69,6 +89,38 @@ enum Step {
         count: u8,
         descriptors: u8,
     },
+    /// To one of the last messages that it was sent, which it may have answered before: the newest is 0.
+    Reply {
+        which: u8,
+        reply: Reply,
+    },
+    /// To a message that it may never have been sent.
+    Stray {
+        id: u16,
+        write: bool,
+        len: u16,
+    },
+}
+
+#[derive(Arbitrary, Debug)]
+enum Reply {
+    /// As the document has it.
+    Whole,
+    /// A header.
+    Bare,
+    Failed(u8),
+    /// With so many bytes.
+    Bytes(u16),
+}
+
+/// What the driver does, or the function.
+#[derive(Arbitrary, Debug)]
+enum OtherStep {
+    Open {
+        greets: bool,
+    },
+    Close,
+    Ended,
     /// So many bytes of the socket are looked at.
     Arrive(u16),
     /// The client reads all that was sent.
@@ -86,11 +138,8 @@ enum Step {
         write: bool,
         page: u8,
         len: u16,
-    },
-    Reply {
-        id: u16,
-        write: bool,
-        len: u16,
+        /// The client replies at once to the last message that it was sent.
+        reply: Option<Reply>,
     },
     Use {
         page: u8,
@@ -98,6 +147,14 @@ enum Step {
     EndUse,
     Wait(u16),
     Successor,
+}
+
+/// A message that the client was sent.
+#[derive(Clone, Copy)]
+struct Asked {
+    id: u16,
+    command: Command,
+    len: usize,
 }
 
 struct World<'m> {
@@ -110,6 +167,10 @@ struct World<'m> {
     /// What nobody has received, with the descriptors that come with each byte.
     socket: VecDeque<(u8, u8)>,
     incoming: Vec<u8>,
+    /// The last messages that the client was sent.
+    asked: VecDeque<Asked>,
+    /// Transfers that have begun and have not ended.
+    transfers: usize,
     /// What was sent in sound messages, and is to be answered in this order: number and command.
     owed: VecDeque<(u16, u16)>,
     /// Nothing is known any more of what is to be answered.
@@ -137,10 +198,10 @@ fn layout() -> ConfigLayout {
 }
 
 impl<'m> World<'m> {
-    fn new(rig: &'m Rig<'m, Root>) -> Self {
+    fn new(rig: &'m Rig<'m, Root>, old_transfers: Option<bool>) -> Self {
         let layout = layout();
         let config = SlotConfig::probe(|register| layout.initial(register), [0x4000, 0, 0, 0, 0, 0]);
-        let config = config.expect("the layout has been written by hand");
+        let config = SlotConfig { old_transfers, ..config.expect("the layout has been written by hand") };
         Self {
             rig,
             session: Session::new(&rig.root.session, rig.journal, config.clone()),
@@ -150,6 +211,8 @@ impl<'m> World<'m> {
             sent: 0,
             socket: VecDeque::new(),
             incoming: Vec::new(),
+            asked: VecDeque::new(),
+            transfers: 0,
             owed: VecDeque::new(),
             wild: false,
             number: 0,
@@ -162,23 +225,23 @@ impl<'m> World<'m> {
     }
 
     fn step(&mut self, step: &Step) {
-        if !self.client_says(step) {
-            self.happens(step);
+        match step {
+            Step::Client(step) => self.client_says(step),
+            Step::Other(step) => self.happens(step),
         }
         self.drain();
     }
 
-    /// What a client writes. False if it is something else.
-    fn client_says(&mut self, step: &Step) -> bool {
+    fn client_says(&mut self, step: &ClientStep) {
         match step {
-            Step::Bytes(bytes, descriptors) => {
+            ClientStep::Bytes(bytes, descriptors) => {
                 self.wild = true;
                 self.write(bytes, *descriptors);
             }
-            Step::Message { command, flags, payload, descriptors } => {
+            ClientStep::Message { command, flags, payload, descriptors } => {
                 self.message(Command(u16::from(*command % 20)), flags & 0x10 != 0, payload, *descriptors);
             }
-            Step::Access { write, posted, region, offset, count } => {
+            ClientStep::Access { write, posted, region, offset, count } => {
                 let mut payload = u64::from(*offset).to_le_bytes().to_vec();
                 payload.extend(
                     [u32::from(region % 10), u32::from(*count % 5000)].map(u32::to_le_bytes).concat(),
@@ -189,65 +252,86 @@ impl<'m> World<'m> {
                 let command = if *write { Command::REGION_WRITE } else { Command::REGION_READ };
                 self.message(command, *posted, &payload, 0);
             }
-            Step::Map { page, pages, offset, rights, descriptors } => {
+            ClientStep::Map { page, pages, offset, rights, descriptors } => {
                 let numbers =
                     [*offset, *page, *pages].map(|pages| (u64::from(pages) << 12).to_le_bytes()).concat();
                 let payload =
                     [&[32, u32::from(rights % 5)].map(u32::to_le_bytes).concat()[..], &numbers].concat();
                 self.message(Command::DMA_MAP, false, &payload, *descriptors % 3);
             }
-            Step::Unmap { page, pages, all } => {
+            ClientStep::Unmap { page, pages, all } => {
                 let (page, pages) = if *all { (0, 0) } else { (*page, *pages) };
                 let numbers = [page, pages].map(|pages| (u64::from(pages) << 12).to_le_bytes()).concat();
                 let flags = if *all { 2_u32 } else { 0 };
                 let payload = [&[24, flags].map(u32::to_le_bytes).concat()[..], &numbers].concat();
                 self.message(Command::DMA_UNMAP, false, &payload, 0);
             }
-            Step::Interrupts { flags, index, start, count, descriptors } => {
+            ClientStep::Interrupts { flags, index, start, count, descriptors } => {
                 let words = [20, (*flags).into(), (*index % 5).into(), (*start).into(), (*count).into()];
                 let payload = words.map(u32::to_le_bytes).concat();
                 self.message(Command::DEVICE_SET_IRQS, false, &payload, *descriptors);
             }
-            Step::Reply { id, write, len } => {
+            ClientStep::Reply { which, reply } => self.reply((*which).into(), reply),
+            ClientStep::Stray { id, write, len } => {
                 let command = if *write { Command::DMA_WRITE } else { Command::DMA_READ };
                 let header = MessageHeader::reply(*id, command, (*len % 5000).into());
-                let bytes = [header.as_bytes(), &vec![4; usize::from(*len % 5000)]].concat();
-                self.write(&bytes, 0);
+                self.write(&[header.as_bytes(), &vec![READ; usize::from(*len % 5000)]].concat(), 0);
             }
-            _ => return false,
         }
-        true
     }
 
-    /// What the driver does, or the function.
-    fn happens(&mut self, step: &Step) {
+    fn reply(&mut self, which: usize, reply: &Reply) {
+        self.read();
+        let newest = self.asked.len().saturating_sub(1);
+        let Some(&Asked { id, command, len }) = self.asked.get(newest - which % (newest + 1)) else { return };
+        let sound = if command == Command::DMA_READ { 16 + len } else { 16 };
+        let (len, errno) = match reply {
+            Reply::Whole => (sound, None),
+            Reply::Bare => (0, None),
+            Reply::Failed(errno) => (0, Some(Errno((*errno).into()))),
+            Reply::Bytes(len) => (usize::from(*len % 5000), None),
+        };
+        let header = errno.map_or(MessageHeader::reply(id, command, len as u32), |errno| {
+            MessageHeader::error_reply(id, command, errno)
+        });
+        self.write(&[header.as_bytes(), &vec![READ; len]].concat(), 0);
+        self.drain();
+        self.arrive(usize::MAX);
+    }
+
+    fn happens(&mut self, step: &OtherStep) {
         let now = self.now;
         match step {
-            Step::Open => self.open(),
-            Step::Close => self.close(),
-            Step::Ended => {
+            OtherStep::Open { greets } => self.open(*greets),
+            OtherStep::Close => self.close(),
+            OtherStep::Ended => {
                 self.session.ended(now);
                 self.wild = true;
             }
-            Step::Arrive(most) => self.arrive((*most).into()),
-            Step::Read => self.read(),
-            Step::Done { which, error, short } => self.done((*which).into(), *error, *short),
-            Step::Stale(id) => self.session.handle_done(now, AccessId(*id), Ok(&[0; 4])),
-            Step::Interrupt(vector) => {
+            OtherStep::Arrive(most) => self.arrive((*most).into()),
+            OtherStep::Read => self.read(),
+            OtherStep::Done { which, error, short } => self.done((*which).into(), *error, *short),
+            OtherStep::Stale(id) => self.session.handle_done(now, AccessId(*id), Ok(&[0; 4])),
+            OtherStep::Interrupt(vector) => {
                 if let Some(descriptor) = self.session.interrupt(*vector % (VECTORS + 2)) {
                     assert!(self.open.contains(&descriptor.0), "what is signalled is open");
                 }
             }
-            Step::Present(present) => self.session.set_present(now, *present),
-            Step::Reset => self.session.handle_function_reset(now),
-            Step::Transfer { write, page, len } => {
+            OtherStep::Present(present) => self.session.set_present(now, *present),
+            OtherStep::Reset => self.session.handle_function_reset(now),
+            OtherStep::Transfer { write, page, len, reply } => {
                 let (address, len) = (u64::from(*page) << 12, usize::from(*len % 5000));
-                let _ = match write {
-                    true => self.session.write_memory(now, 1, address, &vec![3; len]),
-                    false => self.session.read_memory(now, 2, address, len),
+                let begun = match write {
+                    true => self.session.write_memory(now, OF_WRITE, address, &vec![WRITTEN; len]),
+                    false => self.session.read_memory(now, OF_READ, address, len),
                 };
+                self.transfers += usize::from(begun.is_ok());
+                if let Some(reply) = reply {
+                    self.drain();
+                    self.reply(0, reply);
+                }
             }
-            Step::Use { page } => {
+            OtherStep::Use { page } => {
                 let address = u64::from(*page) << 12;
                 if let Ok(piece) = self.session.lookup(address, 64, DmaAccessKind::Read)
                     && self.uses.len() < 8
@@ -256,27 +340,35 @@ impl<'m> World<'m> {
                     self.uses.push(piece.map);
                 }
             }
-            Step::EndUse => {
+            OtherStep::EndUse => {
                 if let Some(map) = self.uses.pop() {
                     self.session.end_use(map);
                 }
             }
-            Step::Wait(millis) => {
+            OtherStep::Wait(millis) => {
                 self.now += Duration::from_millis((*millis % 5000).into());
                 self.session.handle_timeout(self.now);
             }
-            Step::Successor => self.succeed(),
-            _ => unreachable!("the rest is what a client says"),
+            OtherStep::Successor => self.succeed(),
         }
     }
 
-    fn open(&mut self) {
+    /// Whether nothing is under way.
+    fn is_settled(&self) -> bool {
+        let is_answered = self.owed.is_empty() && self.session.in_flight() == 0;
+        is_answered && self.transfers == 0 && self.uses.is_empty()
+    }
+
+    fn open(&mut self, greets: bool) {
         if self.session.is_idle() {
             (self.received, self.sent, self.wild) = (0, 0, false);
             self.socket.clear();
             self.incoming.clear();
             self.owed.clear();
             self.session.open(self.now);
+            if greets {
+                self.message(Command::VERSION, false, &[0; 4], 0);
+            }
         }
     }
 
@@ -384,7 +476,10 @@ impl<'m> World<'m> {
             let header = *MessageHeader::view(header);
             let size = header.size.get() as usize;
             assert!((HEADER_BYTES..=HEADER_BYTES + 16 + 8192).contains(&size) && size <= self.incoming.len());
-            self.incoming.drain(..size);
+            let message: Vec<u8> = self.incoming.drain(..size).collect();
+            if header.flags().kind() == MessageFlags::COMMAND {
+                self.is_asked(&header, &message[HEADER_BYTES..]);
+            }
             if header.flags().kind() == MessageFlags::REPLY && !self.wild {
                 let owed = self.owed.pop_front();
                 assert_eq!(
@@ -393,6 +488,29 @@ impl<'m> World<'m> {
                     "each is answered once, in order"
                 );
             }
+        }
+    }
+
+    /// A message to the client: looks at it, and keeps its number.
+    fn is_asked(&mut self, header: &MessageHeader, payload: &[u8]) {
+        let command = header.command();
+        let is_write = command == Command::DMA_WRITE;
+        assert!(is_write || command == Command::DMA_READ);
+        // Of older versions of QEMU, the data lie in the upper half of the count.
+        let (_, count) = payload[..12].split_at(8);
+        let len = u32::from_le_bytes(count.try_into().expect("four bytes")) as usize;
+        let data = if is_write { len } else { 0 };
+        assert_eq!(payload.len(), 16 + data);
+        let places = match self.config.old_transfers {
+            Some(true) => &[12][..],
+            Some(false) => &[16],
+            None => &[12, 16],
+        };
+        let is_there = |place: &usize| payload[*place..][..data].iter().all(|byte| *byte == WRITTEN);
+        assert!(places.iter().any(is_there), "the data lie where they are expected");
+        self.asked.push_back(Asked { id: header.id.get(), command, len });
+        if self.asked.len() > ASKED {
+            self.asked.pop_front();
         }
     }
 
@@ -438,10 +556,21 @@ impl<'m> World<'m> {
         }
         while self.session.poll_vector().is_some() || self.session.poll_map().is_some() {}
         let mut ended = 0;
-        while self.session.poll_transfer().is_some() {
+        while let Some(done) = self.session.poll_transfer() {
             ended += 1;
+            let Ok(span) = done.result else { continue };
+            assert!(done.token == OF_READ || span.len() == 0);
+            let mut bytes = vec![0; span.len()];
+            span.read(&mut bytes);
+            assert!(
+                self.wild || bytes.iter().all(|byte| *byte == READ),
+                "what was read is what the client has"
+            );
         }
-        assert!(ended <= TRANSFERS && self.session.in_flight() <= COMMANDS);
+        // What could not begin for want of an answer may be asked for again.
+        self.session.poll_silence();
+        self.transfers = self.transfers.checked_sub(ended).expect("a transfer ends once");
+        assert!(ended + self.transfers <= TRANSFERS && self.session.in_flight() <= COMMANDS);
         self.rig.journal.commit();
         let released: Vec<_> = self.session.released().take(4).collect();
         for descriptor in released {
@@ -460,27 +589,31 @@ impl<'m> World<'m> {
     }
 }
 
-fuzz_target!(|steps: Vec<Step>| {
+fuzz_target!(|input: Input| {
     let arena = Arena::default();
     let rig = Rig::<Root>::new(&arena);
-    let mut world = World::new(&rig);
-    world.step(&Step::Open);
-    world.message(Command::VERSION, false, &[0; 4], 0);
-    steps.iter().take(200).for_each(|step| world.step(step));
+    let mut world = World::new(&rig, input.old_transfers);
+    world.step(&Step::Other(OtherStep::Open { greets: true }));
+    input.steps.iter().take(200).for_each(|step| world.step(step));
     // With time, whatever can be answered has been.
     for _ in 0..COMMANDS {
-        world.step(&Step::Wait(4999));
-        world.step(&Step::Arrive(u16::MAX));
-        world.step(&Step::EndUse);
-        world.step(&Step::Read);
+        if world.is_settled() {
+            break;
+        }
+        world.step(&Step::Other(OtherStep::Wait(4999)));
+        world.step(&Step::Other(OtherStep::Arrive(u16::MAX)));
+        world.step(&Step::Other(OtherStep::EndUse));
+        world.step(&Step::Other(OtherStep::Read));
     }
     if !world.wild && !world.session.is_idle() {
         assert!(world.owed.is_empty() && world.session.in_flight() == 0, "everything is answered");
     }
     // When the client has gone and copies have ended, nothing is held.
     world.close();
+    world.drain();
+    assert!(world.transfers == 0 && !world.session.has_late_writes(), "every transfer has ended");
     while !world.uses.is_empty() {
-        world.step(&Step::EndUse);
+        world.step(&Step::Other(OtherStep::EndUse));
     }
     while !world.open.is_empty() {
         let before = world.open.len();

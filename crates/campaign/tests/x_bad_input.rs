@@ -100,6 +100,8 @@ fn x2_an_image_that_cannot_be_lent_is_refused_by_name() {
     let machine = world.right();
     let path = |name: &str| machine.dir().join(name).to_str().unwrap().to_owned();
     refused_lend(machine, &path("missing.img"), 3, &["missing.img"]);
+    let flash = format!("flash:{},scale=4", path("missing.img"));
+    refused_lend(machine, &flash, 3, &["missing.img,scale=4: no such file", "missing.img?scale=4"]);
     let sized = |name: &str, size: u64| {
         tools::empty_image(&machine.dir().join(name), size).unwrap();
         path(name)

@@ -82,8 +82,15 @@ pub(crate) fn mapped_bytes(message: &[u8]) -> Option<(u64, bool)> {
 pub(crate) struct GuestDescriptors {
     inner: RefCell<Inner>,
     interrupts: Interrupts,
-    on_disk: RefCell<Sparing>,
-    torn: RefCell<Sparing>,
+    /// By loan, of which there are at most [`node::MAX_LOANS`].
+    lines: RefCell<BTreeMap<usize, Lines>>,
+}
+
+/// What the log has of the memory of one loan's clients, who may cause it as often as they can.
+#[derive(Default)]
+struct Lines {
+    on_disk: Sparing,
+    torn: Sparing,
 }
 
 #[derive(Default)]
@@ -109,7 +116,7 @@ impl GuestDescriptors {
                 Descriptor::Memory(Rc::clone(file))
             }
             Some(_) => {
-                self.on_disk.borrow_mut().say(|others| {
+                self.lines.borrow_mut().entry(loan).or_default().on_disk.say(|others| {
                     warn!(
                         loan,
                         others,
@@ -147,7 +154,7 @@ impl GuestDescriptors {
     fn access(&self, loan: usize, id: DescriptorId, access: impl FnOnce(&GuestFile) -> Access) -> bool {
         let access = self.file(loan, id).map_or(Access::Refused, |file| access(&file));
         if access == Access::Torn {
-            self.torn.borrow_mut().say(|others| {
+            self.lines.borrow_mut().entry(loan).or_default().torn.say(|others| {
                 warn!(loan, others, "memory of a virtual machine has become shorter while it was in use");
             });
         }
@@ -338,6 +345,28 @@ mod tests {
         assert!(!guest.write(1, ID, 8192, &[7; 16]));
         assert!(guest.write(1, ID, 0, &[7; 16]), "what is left of it");
         assert_eq!(rustix::fs::fstat(&file).unwrap().st_size, 4096);
+    }
+
+    /// What one client does again and again does not keep the log from naming another one.
+    #[test]
+    fn each_loan_has_lines_of_its_own() {
+        let guest = GuestDescriptors::default();
+        let torn = |loan| {
+            let file = memory(4096);
+            guest.insert(loan, ID.0, file.try_clone().unwrap());
+            assert!(guest.write(loan, ID, 0, &[7; 16]));
+            rustix::fs::ftruncate(&file, 0).unwrap();
+            assert!(!guest.write(loan, ID, 0, &[7; 16]));
+        };
+        let path = std::env::current_exe().unwrap();
+        for loan in [1, 1, 1, 2] {
+            torn(loan);
+            guest.insert(loan, 9, std::fs::File::open(&path).unwrap().into());
+        }
+        let lines = guest.lines.borrow();
+        let [first, second] =
+            [1, 2].map(|loan| [&lines[&loan].torn, &lines[&loan].on_disk].map(Sparing::unsaid));
+        assert!(second == [0; 2] && first.iter().all(|unsaid| *unsaid <= 2), "{first:?} {second:?}");
     }
 
     #[test]

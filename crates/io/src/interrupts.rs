@@ -58,9 +58,11 @@ impl Interrupts {
     }
 }
 
+/// Whether one more fits into the counter. One that signals have filled up to the last is ready too, with an error.
 fn has_room(event: BorrowedFd<'_>) -> bool {
     let mut polled = [PollFd::from_borrowed_fd(event, PollFlags::OUT)];
-    rustix::event::poll(&mut polled, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+    let is_known = rustix::event::poll(&mut polled, Some(&Timespec::default())).is_ok();
+    is_known && polled[0].revents().contains(PollFlags::OUT)
 }
 
 /// A ring that is only used for what the ends of its requests signal.
@@ -155,6 +157,19 @@ mod tests {
         // Whatever waits is let go.
         assert!(count(&event) >= u64::MAX - 1);
         in_time.expect("a signal waits for who has filled the counter");
+    }
+
+    #[test]
+    fn what_the_kernel_has_filled_has_no_room() {
+        let event = event();
+        assert!(has_room(event.as_fd()));
+        rustix::io::write(&event, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        assert!(!has_room(event.as_fd()));
+        // Only signals go further than writes.
+        assert!(Signals::new().unwrap().signal(event.as_fd()));
+        assert!(!has_room(event.as_fd()));
+        assert_eq!(count(&event), u64::MAX);
+        assert!(has_room(event.as_fd()));
     }
 
     #[test]

@@ -153,9 +153,11 @@ impl<'de> Deserialize<'de> for Hex {
 }
 
 impl Message for ToCard {
-    /// What waits is at most one message for each place of a client, one for each tenant, limit and peer,
-    /// two for each drive, of which the last says all, the one to shut down, and what is told of a slot: that only when the card has
-    /// asked for it, but for the descriptors that a successor is told of at its start.
+    /// What waits is at most one message for each place of a client, one for each loan's tenant, limit, peer, return and presence, two
+    /// for each drive, of which the last says all, and the one to shut down. Of a slot it is one message of each kind, and that only
+    /// when the card has asked for it or another client has come. To a successor, whose outbox is a new one, come all descriptors of
+    /// slots, [`DESCRIPTORS`] in a message, and all parked connections, one in a message and at most 1024 of them (`MOST` of
+    /// `agent::slots`), and behind either one message that these were all.
     fn supersedes(&self, earlier: &Self) -> bool {
         let about = |message: &Self| match message {
             Self::Connection { loan, slot } => (0, *loan, *slot),
@@ -183,7 +185,8 @@ impl Message for ToCard {
 
 impl Message for ToAgent {
     /// What waits is at most one message of each kind for each loan or drive, and one for each place of a client, who is followed by
-    /// another one only when the agent has heard that the place is free. A tenant that was overtaken has not been let in.
+    /// another one only when the agent has heard that the place is free. So it is with parked connections: one message for each, and
+    /// nobody takes its place before the agent has heard of it. A tenant that was overtaken has not been let in.
     fn supersedes(&self, earlier: &Self) -> bool {
         let about = |message: &Self| match *message {
             Self::Disconnected { loan, slot } => (loan, slot),

@@ -143,6 +143,16 @@ mod tests {
     }
 
     #[test]
+    fn a_card_that_does_not_read_is_told_of_each_parked_connection_once() {
+        let mut outbox = Outbox::new();
+        for _ in 0..3 {
+            (0..1024).for_each(|number| outbox.push(ToCard::Parked { number }));
+            outbox.push(ToCard::AllParked);
+        }
+        assert_eq!(outbox.waiting.len(), 1024 + 1);
+    }
+
+    #[test]
     fn an_agent_that_does_not_read_costs_no_memory_and_misses_nothing_that_counts() {
         let (agent, card) = messages::pair().unwrap();
         let mut outbox = Outbox::new();

@@ -21,6 +21,12 @@ impl Sparing {
         }
     }
 
+    /// How many have not been said since the last one that was.
+    #[cfg(test)]
+    pub(crate) fn unsaid(&self) -> u64 {
+        self.unsaid
+    }
+
     /// Counts one. If it is to be said, how many have not been since the last one that was.
     fn count(&mut self, now: Instant) -> Option<u64> {
         if self.speak_at.is_some_and(|at| now < at) {

@@ -96,6 +96,16 @@ impl Source {
         }
     }
 
+    /// What was meant, if the name of a flash card's file ends in something like an option.
+    pub fn with_options(&self) -> Option<String> {
+        let Self::Flash(Flash { backing, options, .. }) = self else { return None };
+        let path = backing.path()?.to_str().filter(|_| options.is_empty())?;
+        let (file, rest) = path.split_once(',')?;
+        let (key, _) = rest.split_once('=')?;
+        let is_key = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+        is_key.then(|| format!("flash:{file}?{rest}"))
+    }
+
     /// The flash card whose time it takes.
     pub fn card(&self) -> Option<FlashConfig> {
         match self {
@@ -225,6 +235,21 @@ mod tests {
         assert_eq!(moved.to_string(), "flash:/etc/a.img?scale=4");
         let bytes = OsStr::from_bytes(b"flash:\xff.img?channels=2").to_owned();
         assert_eq!(Source::from_os(bytes).unwrap().path().unwrap().as_os_str().as_bytes(), b"\xff.img");
+    }
+
+    #[test]
+    fn an_option_behind_a_comma_is_a_part_of_the_name() {
+        for (text, meant) in [
+            ("flash:a.img,scale=4,channels=2", Some("flash:a.img?scale=4,channels=2")),
+            ("flash:/srv/a.img,colour=red", Some("flash:/srv/a.img?colour=red")),
+            ("flash:a.img?scale=4,channels=2", None),
+            ("flash:a,b.img", None),
+            ("flash:a,b.img?scale=4", None),
+            ("flash:64M,scale=4", None),
+            ("a.img,scale=4", None),
+        ] {
+            assert_eq!(parse(text).unwrap().with_options().as_deref(), meant, "{text}");
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 /// Opens a source with its lock.
 pub(super) fn open(source: &Source, read_only: bool, block_size: u32) -> Result<Image, Failure> {
     if let Some(path) = source.path() {
-        return open_path(path, read_only, block_size);
+        return open_path(path, source, read_only, block_size);
     }
     let size = source.memory().expect("what is no file is memory");
     if !size.0.is_multiple_of(u64::from(block_size)) {
@@ -25,7 +25,7 @@ pub(super) fn open(source: &Source, read_only: bool, block_size: u32) -> Result<
     Image::ram(size.0).map_err(|error| Failure::io(format!("cannot have {size} of memory"), &error))
 }
 
-fn open_path(path: &Path, read_only: bool, block_size: u32) -> Result<Image, Failure> {
+fn open_path(path: &Path, source: &Source, read_only: bool, block_size: u32) -> Result<Image, Failure> {
     let options = ImageOptions {
         read_only,
         least_bytes: u64::from(block_size),
@@ -33,7 +33,14 @@ fn open_path(path: &Path, read_only: bool, block_size: u32) -> Result<Image, Fai
         direct: true,
         lock_patience: LOCK_PATIENCE,
     };
-    let image = Image::open(path, &options).map_err(|error| Failure::new(exit_of(&error), &error))?;
+    let image =
+        Image::open(path, &options).map_err(|error| match (&error.reason, source.with_options()) {
+            (OpenRefusal::Missing, Some(meant)) => Failure::new(
+                exit_of(&error),
+                format_args!("{error}; options of a flash card follow a question mark: {meant}"),
+            ),
+            _ => Failure::new(exit_of(&error), &error),
+        })?;
     if !image.info().bytes.is_multiple_of(u64::from(block_size)) {
         return Err(Failure::usage(format!(
             "{} has {} bytes, which is not a multiple of the block size {block_size}; enlarge it with `truncate`",

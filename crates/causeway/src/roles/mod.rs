@@ -47,16 +47,9 @@ pub fn lend(args: &LendArgs) -> Result<(), Failure> {
     let lent = lend::open(&devices, &state, args.insecure)?;
     let rails = rails::listen(&rails::named(args.listen.clone()), &mut state)?;
     let lines = lend::lines(&lent.loans, &rails)?;
-    let node = serve::Node::start(serve::Parts {
-        name,
-        state,
-        rails,
-        lent,
-        borrowed: Vec::new(),
-        slots: Default::default(),
-        shared_memory: !args.no_shm,
-        control,
-    })?;
+    let parts =
+        serve::Parts { lent, shared_memory: !args.no_shm, ..serve::Parts::bare(name, state, control, rails) };
+    let node = serve::Node::start(parts)?;
     for line in &lines {
         crate::cli::print(&format!("{line}\n"))?;
     }
@@ -80,7 +73,11 @@ pub fn borrow(args: &BorrowArgs, line: Line) -> Result<(), Failure> {
     };
     let rails = rails::toward(wanted.line.addresses())?;
     let loans = vec![borrow::loan(&wanted)?];
-    let parts = serve::Parts::borrowing((name, state, control), rails, loans, !args.no_shm);
+    let parts = serve::Parts {
+        borrowed: loans,
+        shared_memory: !args.no_shm,
+        ..serve::Parts::bare(name, state, control, rails)
+    };
     let node = serve::Node::start(parts)?;
     node.serve(&mut borrow::Announce::new(vec![wanted]))
 }
@@ -154,7 +151,11 @@ pub fn load(args: &LoadArgs, lines: Vec<Line>) -> Result<(), Failure> {
     let most = lines.iter().map(Line::addresses).max_by_key(|addresses| addresses.len());
     let rails = rails::toward(most.unwrap_or_default())?;
     let loans = lines.iter().map(|line| load::loan(args, line)).collect();
-    let parts = serve::Parts::borrowing((name, state, control), rails, loans, !args.no_shm);
+    let parts = serve::Parts {
+        borrowed: loans,
+        shared_memory: !args.no_shm,
+        ..serve::Parts::bare(name, state, control, rails)
+    };
     let node = serve::Node::start(parts)?;
     node.serve(&mut load::Measure::new(args))
 }

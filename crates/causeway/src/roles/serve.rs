@@ -71,24 +71,27 @@ pub(super) struct Parts {
     pub(super) rails: Vec<Rail>,
     /// What it lends.
     pub(super) lent: lend::Opened,
-    /// What it borrows for good.
+    /// What it borrows from its start to its end.
     pub(super) borrowed: Vec<LoanSpec>,
-    /// What comes and goes.
+    /// Where functions are attached and detached while it runs.
     pub(super) slots: (Domains, Vec<LoanSpec>),
     pub(super) shared_memory: bool,
     pub(super) control: ControlServer,
 }
 
 impl Parts {
-    /// Of a node that only borrows, for good.
-    pub(super) fn borrowing(
-        (name, state, control): (NodeName, StateDir, ControlServer),
-        rails: Vec<Rail>,
-        borrowed: Vec<LoanSpec>,
-        shared_memory: bool,
-    ) -> Self {
-        let (lent, slots) = Default::default();
-        Self { name, state, rails, lent, borrowed, slots, shared_memory, control }
+    /// Of a node that neither lends nor borrows anything yet.
+    pub(super) fn bare(name: NodeName, state: StateDir, control: ControlServer, rails: Vec<Rail>) -> Self {
+        Self {
+            name,
+            state,
+            rails,
+            lent: lend::Opened::default(),
+            borrowed: Vec::new(),
+            slots: (Domains::default(), Vec::new()),
+            shared_memory: true,
+            control,
+        }
     }
 }
 

@@ -36,14 +36,15 @@ pub(super) const VECTOR_WORDS: usize = VECTORS / 64;
 pub(super) const RELEASED: usize = 16384;
 /// Dwords of configuration space that the session has of its own.
 pub(super) const LOCAL_DWORDS: usize = 64;
-/// Places of transfers. Twice what is used: one that a step frees is used again only after the commit.
+/// Places of transfers: twice what is used, which is [`TRANSFERS`] under way and as many late writes, since one that a step frees is
+/// used again only after the commit.
 pub(super) const TRANSFER_PLACES: usize = 64;
 /// The longest message of a transfer.
 pub(super) const TRANSFER_MESSAGE: usize = 32 + TRANSFER_BYTES as usize;
 
 const _: () = {
     assert!(INPUT_BYTES.is_power_of_two() && INPUT_BYTES >= 2 * MESSAGE_BYTES);
-    assert!(RING_BYTES >= 4 * MESSAGE_BYTES && TRANSFERS * 2 <= TRANSFER_PLACES);
+    assert!(RING_BYTES >= 4 * MESSAGE_BYTES && 4 * TRANSFERS <= TRANSFER_PLACES);
     assert!(size_of::<CommandCells>() == size_of::<Command>());
     // Everything that can be held, and one message more.
     assert!(RELEASED >= 2 * (MAP_PLACES + VECTORS + 1) + MESSAGE_DESCRIPTORS);

@@ -180,7 +180,11 @@ impl<'m> Session<'m> {
     /// Where the client has the data of a message, from its start.
     fn transfer_data(&self) -> usize {
         let is_old = self.cells.transfers.layout.get() == layout::OLD;
-        if self.config.old_transfers.unwrap_or(is_old) { HEADER_BYTES + DmaAccess::QEMU_DATA } else { DATA }
+        if self.config.old_transfers.unwrap_or(is_old) {
+            HEADER_BYTES + DmaAccess::OLD_QEMU_DATA
+        } else {
+            DATA
+        }
     }
 
     /// The client has answered a transfer; what belongs to none is ignored.

@@ -11,6 +11,7 @@ use super::{LoanEnd, LoanSpec, NodeSpec, fill_random, token, view};
 use crate::memory::Mapping;
 use crate::shm::Shared;
 use crate::shm::meeting::{self, Agreed, Answer, Call, Meeting, NONCE_LEN, Proof};
+use crate::sparing::Sparing;
 use crate::wait::{Interest, Waiter};
 
 /// How long a step of the other side may take.
@@ -74,6 +75,8 @@ struct Place {
     state: State,
     attempts: u32,
     retry_at: Option<Instant>,
+    /// What the log has of those who call and prove nothing.
+    impostors: Sparing,
 }
 
 /// Where a loan stands.
@@ -112,7 +115,13 @@ impl Neighbours {
             }
         }
         let loans = if spec.shared_memory { &spec.loans[..] } else { &[] };
-        let place = |_| Place { life: None, state: State::Alone, attempts: 0, retry_at: None };
+        let place = |_| Place {
+            life: None,
+            state: State::Alone,
+            attempts: 0,
+            retry_at: None,
+            impostors: Sparing::default(),
+        };
         Self {
             node: spec.node,
             incarnation: spec.incarnation,
@@ -286,7 +295,10 @@ impl Neighbours {
         let received = meeting::receive::<Proof>(&socket)?.ok_or(io::ErrorKind::WouldBlock)?;
         if !self.meeting_with_borrower(&socket, call, around.secret(loan)?)?.accepts(nonce, &received.message)
         {
-            warn!(function = spec.function, "a process of this machine does not know the key of the loan");
+            self.places[loan].impostors.say(|others| {
+                let function = &spec.function;
+                warn!(function, others, "a process of this machine does not know the key of the loan");
+            });
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         if self.places[loan].life != Some(call.life()) {

@@ -10,6 +10,7 @@ mod cases;
 mod client;
 mod disk;
 mod flash;
+mod log;
 mod neighbours;
 mod pair;
 
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
         }
         _ => {}
     }
+    log::listen();
     let wanted = first.unwrap_or_default();
     for (name, run) in CASES.iter().filter(|(name, _)| name.contains(&wanted)) {
         println!("case {name}");

@@ -11,6 +11,7 @@ use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketT
 use crate::cases::pattern;
 use crate::client::Client;
 use crate::disk::Place;
+use crate::log;
 use crate::pair::{Pair, lender_id};
 
 const MIB: u64 = 1 << 20;
@@ -94,12 +95,13 @@ pub(crate) fn that_do_not_want_to_share_nothing() {
     }
 }
 
-/// Whoever connects to a lender and knows no key is turned away, whatever it says; loans go on.
+/// Whoever connects to a lender and knows no key is turned away, whatever it says; loans go on, and the log is not filled.
 pub(crate) fn without_the_key_get_nothing() {
     let place = Place::new("no-key");
     let pair = Pair::start_sharing(&image(&place), &place.path(""), [true, true]);
     let mut client = Client::connect(&pair.socket);
     pair.wait_shared();
+    let start = Instant::now();
     let mut random = 7_u64;
     let mut sockets = Vec::new();
     for attempt in 0..200_usize {
@@ -127,6 +129,9 @@ pub(crate) fn without_the_key_get_nothing() {
     assert!(client.read(MIB, 65_536) == pattern(1, 65_536));
     assert_eq!([pair.lender.memory(), pair.borrower.memory()], [Some(true); 2], "the agreement stands");
     assert_eq!((pair.lender.record().restarts, pair.borrower.record().restarts), (0, 0));
+    let lines = log::count("does not know the key");
+    let most = 1 + start.elapsed().as_secs() as usize;
+    assert!((1..=most).contains(&lines), "{lines} lines in {:?}", start.elapsed());
 }
 
 fn call() -> Option<OwnedFd> {

@@ -51,9 +51,9 @@ pub const WRITE_MULTI_MAX: usize = 200;
 /// Payload of DMA_READ and DMA_WRITE and start of their replies as the document has it, 16 bytes; the data follow a write and the
 /// reply to a read.
 ///
-/// The client of older versions of QEMU has a count of four bytes. Its structure ends behind four bytes of padding all the same, so that its messages
-/// have the document's length, but the data begin at [`DmaAccess::QEMU_DATA`] instead of behind the structure, both in the writes
-/// that it takes and in its replies to reads. Its reply to a write is a bare header.
+/// The client of older versions of QEMU has a count of four bytes. Its structure ends behind four bytes of padding all the same, so
+/// that its messages have the document's length, but the data begin at [`DmaAccess::OLD_QEMU_DATA`] instead of behind the
+/// structure, both in the writes that it takes and in its replies to reads. Its reply to a write is a bare header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct DmaAccess {
@@ -66,8 +66,8 @@ pub struct DmaAccess {
 const _: () = assert!(size_of::<DmaAccess>() == 16);
 
 impl DmaAccess {
-    /// Where QEMU's data begin, from the start of this structure.
-    pub const QEMU_DATA: usize = 12;
+    /// Where the data of older versions of QEMU begin, from the start of this structure.
+    pub const OLD_QEMU_DATA: usize = 12;
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //!     number = 0                                         no message is in hand
 //!     number = its connection, both positions 0          nothing was done: it is still there, and is answered anew
 //!     sent > 0, received < size                          it was answered, and what is left of it is received
+//!     sent = 0, 0 < received < size                      it wants no answer, and what is left of it is received
 //!     received = size                                    nothing is left to do
 //! ```
 //!
@@ -36,6 +37,7 @@ impl InHand {
     /// The first `size` bytes that connection `number` has are a message, which is going to be answered.
     pub(super) fn take(&self, number: u64, size: usize) {
         assert!(self.number().is_none(), "one message is in hand at a time");
+        assert!(size <= MESSAGE_BYTES, "longer ones are not answered");
         // Until the number is there, nothing of this means anything.
         compiler_fence(Ordering::SeqCst);
         self.size.store(size as u64, Ordering::Relaxed);
@@ -72,7 +74,8 @@ impl InHand {
         let mut bytes = [0; MESSAGE_BYTES];
         loop {
             let left = self.size.load(Ordering::Relaxed).saturating_sub(self.received.position());
-            // What another version has left there may have any size.
+            // It is never more, for `take` takes no longer one. But a card that died of what it finds here would have successors
+            // that die of it, too.
             let room = &mut bytes[..MESSAGE_BYTES.min(left as usize)];
             if room.is_empty() {
                 return true;
@@ -90,7 +93,7 @@ mod tests {
     use super::super::{Look, answer};
     use super::*;
     use crate::memory::{self, Mapping};
-    use spec::vfio_user::{Command, HEADER_BYTES, MessageHeader};
+    use spec::vfio_user::{Command, HEADER_BYTES, MessageFlags, MessageHeader};
     use std::io::{ErrorKind, Read, Write};
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
@@ -190,6 +193,27 @@ mod tests {
             serve(&in_hand, &ours);
             let replies: Vec<u16> = std::iter::from_fn(|| reply(&mut theirs)).collect();
             assert_eq!(replies, [1, 2], "after step {index}");
+        }
+    }
+
+    /// The same for a message that wants no answer: only the first one does not.
+    #[test]
+    fn whoever_comes_next_receives_what_wants_no_answer() {
+        for received in [0, 1, HEADER_BYTES, SIZE - 1, SIZE] {
+            let (in_hand, (ours, mut theirs)) = (InHand::default(), pair());
+            let mut header = MessageHeader::request(1, Command::REGION_WRITE, PAYLOAD as u32);
+            header.flags = MessageFlags(0).with_no_reply(true).0.into();
+            theirs.write_all(&[header.as_bytes(), &[7; PAYLOAD]].concat()).unwrap();
+            assert!(ask(&mut theirs, 2));
+            in_hand.take(NUMBER, SIZE);
+            let mut some = vec![0; received];
+            if received > 0 {
+                stream_socket::receive(ours.as_fd(), &in_hand.received, &mut [IoSliceMut::new(&mut some)]);
+            }
+            assert_eq!((in_hand.sent.position(), in_hand.received.position()), (0, received as u64));
+            serve(&in_hand, &ours);
+            let replies: Vec<u16> = std::iter::from_fn(|| reply(&mut theirs)).collect();
+            assert_eq!(replies, [2], "after {received} bytes");
         }
     }
 
