@@ -28,7 +28,8 @@ pub(crate) struct SlotSocket {
 /// since the successor signals every vector, and have left by then. That is one store for each departure, and the last answer
 /// before it was told by another card than the one before.
 ///
-/// Nothing of a function that has failed, since its guest's machine has refused a write, reaches memory until it was reset.
+/// Nothing of a function that has failed, since its guest's machine has refused a write, reaches memory until it was reset. Reads may
+/// even come behind the completion that tells of the reset.
 #[derive(Default)]
 pub(crate) struct Excuses {
     /// The card that told of the last answer, or met the machine.
@@ -37,9 +38,9 @@ pub(crate) struct Excuses {
     is_in_doubt: bool,
     /// Departures with a store in doubt.
     in_doubt: u64,
-    /// Denied accesses of a function that had failed.
-    of_failed: u64,
-    /// What was seen last: denied accesses, transfers that have failed, and whether the function had failed.
+    /// Accesses that were denied while the function was closed out.
+    closed_out: u64,
+    /// What was seen last: denied accesses, transfers that have failed, and whether the function was closed out.
     seen: (u64, u64, bool),
 }
 
@@ -58,19 +59,26 @@ impl Excuses {
         self.is_in_doubt = false;
     }
 
-    /// After each step of a card, by which so many accesses had been denied and so many transfers had failed.
-    pub(crate) fn step(&mut self, denied: u64, failed: u64, has_failed: bool) {
-        let (denied_before, failed_before, had_failed) = self.seen;
+    /// After each step of a card, by which so many accesses had been denied and so many transfers had failed. `is_closed_out` is the
+    /// function of a guest that is there.
+    pub(crate) fn step(&mut self, denied: u64, failed: u64, is_closed_out: bool) {
+        let (denied_before, failed_before, was_closed_out) = self.seen;
         // A card that died has taken back that its function failed, but not the count of what was denied then.
-        if has_failed || had_failed || failed != failed_before {
-            self.of_failed += denied.saturating_sub(denied_before);
+        if is_closed_out || was_closed_out || failed != failed_before {
+            self.closed_out += denied.saturating_sub(denied_before);
         }
-        self.seen = (denied, failed, has_failed);
+        self.seen = (denied, failed, is_closed_out);
     }
 
     /// How many accesses may have been denied.
     pub(crate) fn count(&self) -> u64 {
-        self.in_doubt + self.of_failed
+        self.in_doubt + self.closed_out
+    }
+}
+
+impl SlotSocket {
+    pub(crate) fn is_connected(&self) -> bool {
+        self.connected
     }
 }
 
@@ -338,7 +346,7 @@ mod tests {
     #[test]
     fn whatever_a_failed_function_is_denied_is_excused_until_it_was_reset() {
         let mut excuses = Excuses::default();
-        for (denied, failed, has_failed, count) in [
+        for (denied, failed, is_closed_out, count) in [
             (1, 0, false, 0),
             // It fails, and the card dies: nothing of that has happened, but for the counts.
             (2, 1, false, 1),
@@ -348,7 +356,7 @@ mod tests {
             (6, 2, false, 5),
             (7, 2, false, 5),
         ] {
-            excuses.step(denied, failed, has_failed);
+            excuses.step(denied, failed, is_closed_out);
             assert_eq!(excuses.count(), count, "{denied} denied");
         }
     }

@@ -422,7 +422,8 @@ impl<'w> World<'w> {
         let slot = self.nodes[BORROWER].card.as_ref().and_then(|card| card.slot(loan));
         let Some((slot, socket)) = slot.zip(self.slots.get_mut(loan)) else { return denied };
         let failed = slot.session().map_or(0, |session| session.counters().failed_transfers.get());
-        socket.excuses.step(denied, failed, slot.has_failed());
+        let is_closed_out = socket.is_connected() && slot.is_closed_out();
+        socket.excuses.step(denied, failed, is_closed_out);
         denied.saturating_sub(socket.excuses.count())
     }
 

@@ -157,14 +157,9 @@ impl<'m> BorrowedSlot<'m> {
         matches!(self.stage(), Stage::Reset | Stage::Back) && self.cells.slot.answers.get() == 0
     }
 
-    /// Whether the function has failed, since a write by message has, and was not reset since.
-    pub fn has_failed(&self) -> bool {
-        self.cells.slot.failed.get() != 0
-    }
-
     /// Whether nothing that the function does is for the guest.
-    pub(super) fn is_closed_out(&self) -> bool {
-        self.has_failed() || self.is_reset_unasked()
+    pub fn is_closed_out(&self) -> bool {
+        self.cells.slot.failed.get() != 0 || self.is_reset_unasked()
     }
 
     /// A write of the function is lost, and so is everything behind it: the guest has a function that has lost its state, and it is
