@@ -19,7 +19,7 @@ const BEHIND: u64 = 2_000_000_000;
 /// How long one stands still, from and to: longer than a card waits for it.
 const STANDSTILL: [u64; 2] = [3_600_000_000, 5_000_000_000];
 /// Of a thousand messages, how many are not done while faults are left; and of a thousand of these, how many it stands still over.
-const FAULTY: u64 = 20;
+const FAULTY: u64 = 50;
 const STANDS: u64 = 300;
 
 /// A message of the card.
@@ -53,9 +53,9 @@ pub(crate) struct Machine {
 
 impl Machine {
     pub(super) fn new(random: &mut Random, loan: usize) -> Self {
-        let by_message = [(); 2].map(|()| random.chance(350));
+        let by_message = [(); 2].map(|()| random.chance(450));
         let is_old = random.chance(300);
-        let faults = if random.chance(300) { random.range(1, 3) as u32 } else { 0 };
+        let faults = if random.chance(600) { random.range(1, 3) as u32 } else { 0 };
         Self {
             loan,
             random: random.fork(),
