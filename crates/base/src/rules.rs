@@ -46,11 +46,13 @@ pub enum Rule {
     AnswerOnce,
     /// A write that nobody waits for any more is not issued again, and nothing to the same blocks before it has ended.
     TakeBack,
+    /// A controller shows that it has ended only when its last write is in its guest's memory.
+    EndBehindWrites,
 }
 
 impl Rule {
     /// Every rule, in the order of the enum.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::LogStores,
         Self::ReuseAfterCommit,
         Self::MarkEffects,
@@ -72,6 +74,7 @@ impl Rule {
         Self::KeepUnflushed,
         Self::AnswerOnce,
         Self::TakeBack,
+        Self::EndBehindWrites,
     ];
 }
 

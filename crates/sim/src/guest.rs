@@ -4,15 +4,15 @@
 //! It counts every completion. A controller that is silent for too long, or has failed because its own requests had no answer in
 //! time, it disables, enables and asks again, as Linux does. What it may not see in these worlds is a reboot.
 //!
-//! Some machines share nothing, or only a part of their memory: they read and write the rest when they are asked to, and not while
-//! they wait for an answer themselves.
+//! Some machines share nothing, or only a part of their memory: they read and write the rest when they are asked to ([`machine`]), and
+//! not while they wait for an answer themselves.
 
-use std::cell::RefCell;
+mod machine;
+mod memories;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
-use base::ledger::Hook;
-use node::{DescriptorId, GuestMemory};
 use spec::nvme::registers::{ACQ, AQA, ASQ, Aqa, CC, CSTS, Cc, Csts, doorbell};
 use spec::nvme::{AdminOpcode, CompletionEntry, Status, SubmissionEntry};
 use spec::vfio_user::{Command, Errno, HEADER_BYTES, MessageFlags, MessageHeader};
@@ -20,9 +20,10 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::checkers::names;
 use crate::client::{Drive, Finding, Shared};
-use crate::death::Switch;
 use crate::disk::pattern;
 use crate::random::Random;
+use machine::Machine;
+pub(crate) use memories::Memories;
 
 /// Bytes of a guest's memory, and where it lies in its DMA address space.
 const RAM_BYTES: usize = 0x8_0000;
@@ -39,64 +40,8 @@ const CONFIG: u32 = 7;
 const NO_REPLY: u8 = 0x10;
 /// A driver that has heard nothing for so long begins anew: longer than a completion time-out, shorter than the world's patience.
 const WATCHDOG_NS: u64 = 8_000_000_000;
-
-/// The memory of all guests of the borrower: by loan, its bytes and the descriptor that is open for them.
-pub(crate) struct Memories<'w> {
-    switch: &'w Switch<'w>,
-    rams: Vec<RefCell<Ram>>,
-}
-
-struct Ram {
-    bytes: Vec<u8>,
-    descriptor: Option<u32>,
-}
-
-impl<'w> Memories<'w> {
-    pub(crate) fn new(loans: usize, switch: &'w Switch<'w>) -> Self {
-        let ram = || RefCell::new(Ram { bytes: vec![0; RAM_BYTES], descriptor: None });
-        Self { switch, rams: (0..loans).map(|_| ram()).collect() }
-    }
-
-    pub(crate) fn open(&self, loan: usize, descriptor: u32) {
-        self.rams[loan].borrow_mut().descriptor = Some(descriptor);
-    }
-
-    fn write(&self, loan: usize, at: usize, bytes: &[u8]) {
-        self.rams[loan].borrow_mut().bytes[at..at + bytes.len()].copy_from_slice(bytes);
-    }
-
-    fn read(&self, loan: usize, at: usize, len: usize) -> Vec<u8> {
-        self.rams[loan].borrow().bytes[at..at + len].to_vec()
-    }
-}
-
-impl GuestMemory for Memories<'_> {
-    fn read(&self, loan: usize, descriptor: DescriptorId, offset: u64, out: &mut [u8]) -> bool {
-        let ram = self.rams[loan].borrow();
-        let found = ram.bytes.get(offset as usize..offset as usize + out.len());
-        let Some(bytes) = found.filter(|_| ram.descriptor == Some(descriptor.0)) else { return false };
-        out.copy_from_slice(bytes);
-        true
-    }
-
-    /// Dies before, within or behind the store.
-    fn write(&self, loan: usize, descriptor: DescriptorId, offset: u64, bytes: &[u8]) -> bool {
-        let start = offset as usize;
-        {
-            let ram = self.rams[loan].borrow();
-            if ram.descriptor != Some(descriptor.0) || start + bytes.len() > RAM_BYTES {
-                return false;
-            }
-        }
-        let (first, second) = bytes.split_at(bytes.len() / 2);
-        self.switch.before_store();
-        Memories::write(self, loan, start, first);
-        self.switch.before_store();
-        Memories::write(self, loan, start + first.len(), second);
-        self.switch.before_store();
-        true
-    }
-}
+/// Of a thousand times that it thinks of something, how often that is a reset, while it has any left.
+const WHIM: u64 = 40;
 
 /// What a guest is doing: each step waits for the one before it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -164,22 +109,17 @@ pub(crate) struct Guest {
     descriptor: u32,
     /// When it last heard anything, in nanoseconds.
     heard: u64,
-    /// Of queues and of buffers: whether the machine keeps that memory to itself.
-    by_message: [bool; 2],
-    /// It has data in messages where older versions of QEMU have them.
-    is_old: bool,
+    machine: Machine,
     /// What is still to be mapped.
     unmapped: Vec<Range<usize>>,
     /// The numbers of the machine's commands that wait for replies, which come in the order of the commands. There are several if it
     /// has begun anew while it waited.
     waiting: VecDeque<u16>,
-    /// What it is asked for by messages meanwhile.
-    messages: VecDeque<Vec<u8>>,
-    /// How often it has done that.
-    pub(crate) served: u64,
-    /// How often its machine has ended.
-    pub(crate) left_times: u64,
-    /// How often it began anew.
+    /// How often it will disable its controller in the middle of everything, though nothing is wrong.
+    whims: u32,
+    /// How often it has.
+    pub(crate) followed: u64,
+    /// How often it began anew, for whatever reason.
     pub(crate) resets: u64,
     /// Completions, and signals that told of some.
     pub(crate) completions: u64,
@@ -193,8 +133,8 @@ fn words(words: &[u32]) -> Vec<u8> {
 impl Guest {
     pub(crate) fn new(mut random: Random, loan: usize, nsid: u32, drive: Drive, requests: u32) -> Self {
         let depth = random.range(1, DEPTH) as usize;
-        let by_message = [(); 2].map(|()| random.chance(350));
-        let is_old = random.chance(300);
+        let machine = Machine::new(&mut random, loan);
+        let whims = if random.chance(500) { random.range(1, 3) as u32 } else { 0 };
         Self {
             loan,
             nsid,
@@ -211,13 +151,11 @@ impl Guest {
             asked: BTreeMap::new(),
             descriptor: 0,
             heard: 0,
-            by_message,
-            is_old,
+            machine,
             unmapped: Vec::new(),
             waiting: VecDeque::new(),
-            messages: VecDeque::new(),
-            served: 0,
-            left_times: 0,
+            whims,
+            followed: 0,
             resets: 0,
             completions: 0,
             interrupts: 0,
@@ -245,7 +183,7 @@ impl Guest {
         self.phase = Phase::Version;
         self.descriptor = descriptor;
         self.unmapped.clear();
-        if self.by_message == [false; 2] {
+        if self.machine.shares_all() {
             self.unmapped.push(0..RAM_BYTES);
         } else {
             self.unmapped.extend([BUFFERS..RAM_BYTES, 0..BUFFERS]);
@@ -256,13 +194,22 @@ impl Guest {
     }
 
     /// The machine has ended.
-    pub(crate) fn gone(&mut self) {
-        self.left_times += 1;
+    pub(crate) fn gone(&mut self, memory: &Memories<'_>) {
+        memory.take_back(self.loan);
         self.phase = Phase::Away;
         self.outbox.clear();
         self.inbox.clear();
-        self.messages.clear();
+        self.machine.gone();
         self.waiting.clear();
+    }
+
+    /// Faults are over: its machine does whatever it is asked for from now on.
+    pub(crate) fn calm(&mut self) {
+        self.machine.calm();
+    }
+
+    pub(crate) fn machine(&self) -> &Machine {
+        &self.machine
     }
 
     fn send(&mut self, command: Command, payload: &[u8], descriptors: &[u32], posted: bool) {
@@ -287,7 +234,7 @@ impl Guest {
     }
 
     /// Bytes have come from the card.
-    pub(crate) fn receive(&mut self, bytes: &[u8], memory: &Memories<'_>) -> Result<(), Finding> {
+    pub(crate) fn receive(&mut self, now: u64, bytes: &[u8], memory: &Memories<'_>) -> Result<(), Finding> {
         self.inbox.extend_from_slice(bytes);
         while let Some(header) = self.inbox.first_chunk::<HEADER_BYTES>() {
             let header = *MessageHeader::view(header);
@@ -297,80 +244,65 @@ impl Guest {
             }
             let message: Vec<u8> = self.inbox.drain(..len).collect();
             if header.flags().kind() == MessageFlags::COMMAND {
-                self.messages.push_back(message);
-                self.serve(memory)?;
-                continue;
-            }
-            let expected = self.waiting.pop_front();
-            if expected != Some(header.id.get()) {
-                return Err((names::COMPLETIONS, format!("reply {}, not {expected:?}", header.id)));
-            }
-            self.serve(memory)?;
-            let asks = matches!(self.phase, Phase::Disable | Phase::Enable);
-            // Its function may fail because of memory that this machine has held back.
-            let may_fail = self.by_message != [false; 2] && header.error() == Some(Errno::EIO);
-            let failed = asks && (may_fail || header.error() == Some(Errno::ETIMEDOUT));
-            if let Some(error) = header.error().filter(|_| !failed) {
-                return Err((names::COMPLETIONS, format!("{:?} failed: {error:?}", header.command())));
-            }
-            if !self.waiting.is_empty() {
-                // It has begun anew since, and waits for what it has asked then.
-            } else if failed {
-                // All ones, to a driver: it asks again.
-                self.read_status();
+                self.machine.asked(now, message, memory);
+                if self.machine.goes_first(now) {
+                    self.serve(now, memory)?;
+                }
             } else {
-                self.answered(&message[HEADER_BYTES..], memory);
+                self.replied(now, &header, &message[HEADER_BYTES..], memory)?;
             }
         }
         Ok(())
     }
 
-    /// Does what was asked for by messages, unless it waits for something itself.
-    fn serve(&mut self, memory: &Memories<'_>) -> Result<(), Finding> {
-        while self.waiting.is_empty()
-            && let Some(message) = self.messages.pop_front()
-        {
-            let (header, payload) = message.split_at(HEADER_BYTES);
-            let header = header.first_chunk().map(|header| *MessageHeader::view(header));
-            let numbers = payload.first_chunk::<12>().map(|bytes| {
-                let (address, len) = bytes.split_at(8);
-                (
-                    u64::from_le_bytes(address.try_into().unwrap_or_default()),
-                    u32::from_le_bytes(len.try_into().unwrap_or_default()),
-                )
-            });
-            let Some((header, (address, len))) = header.zip(numbers) else {
-                return Err((names::STRAYS, "a message that is too short".to_owned()));
-            };
-            let data = if self.is_old { 12 } else { 16 };
-            let start = address.wrapping_sub(DMA_BASE) as usize;
-            let part = usize::from(start >= BUFFERS);
-            let end = [BUFFERS, RAM_BYTES][part];
-            if !self.by_message[part] || start.saturating_add(len as usize) > end {
-                return Err((
-                    names::STRAYS,
-                    format!("{:?} of {len} bytes at {address:#x}", header.command()),
-                ));
-            }
-            self.served += 1;
-            let answer = if header.command() == Command::DMA_WRITE {
-                memory.write(self.loan, start, &payload[data..data + len as usize]);
-                if self.is_old { Vec::new() } else { payload[..16].to_vec() }
-            } else {
-                [&payload[..data], &memory.read(self.loan, start, len as usize), &[0; 4][..16 - data]]
-                    .concat()
-            };
-            let header = MessageHeader::reply(header.id.get(), header.command(), answer.len() as u32);
-            let message = [header.as_bytes(), &answer].concat();
-            self.outbox.extend(message.into_iter().map(|byte| (byte, Vec::new())));
+    /// One of its commands has been answered.
+    fn replied(
+        &mut self,
+        now: u64,
+        header: &MessageHeader,
+        payload: &[u8],
+        memory: &Memories<'_>,
+    ) -> Result<(), Finding> {
+        let expected = self.waiting.pop_front();
+        if expected != Some(header.id.get()) {
+            return Err((names::COMPLETIONS, format!("reply {}, not {expected:?}", header.id)));
+        }
+        if self.machine.goes_first(now) {
+            self.serve(now, memory)?;
+        }
+        let asks = matches!(self.phase, Phase::Disable | Phase::Enable);
+        // Its function may fail because of memory that this machine has held back.
+        let may_fail = !self.machine.shares_all() && header.error() == Some(Errno::EIO);
+        let failed = asks && (may_fail || header.error() == Some(Errno::ETIMEDOUT));
+        if let Some(error) = header.error().filter(|_| !failed) {
+            return Err((names::COMPLETIONS, format!("{:?} failed: {error:?}", header.command())));
+        }
+        if !self.waiting.is_empty() {
+            // It has begun anew since, and waits for what it has asked then.
+        } else if failed {
+            // All ones, to a driver: it asks again.
+            self.read_status();
+        } else {
+            self.answered(payload, memory);
         }
         Ok(())
+    }
+
+    /// The main loop of its machine comes to its turn, unless a processor waits for something. True if that has answered anything.
+    pub(crate) fn serve(&mut self, now: u64, memory: &Memories<'_>) -> Result<bool, Finding> {
+        if !self.waiting.is_empty() {
+            return Ok(false);
+        }
+        let answers = self.machine.serve(now, memory)?;
+        let any = !answers.is_empty();
+        self.outbox.extend(answers.into_iter().map(|byte| (byte, Vec::new())));
+        Ok(any)
     }
 
     /// Maps the next part of its memory.
     fn map(&mut self) {
         let Some(range) = self.unmapped.pop() else { return };
-        let by_message = self.by_message[usize::from(range.start >= BUFFERS)];
+        let by_message = self.machine.holds_back(range.start);
         let start = range.start as u64;
         // What is reached by messages is in no descriptor.
         let offset = if by_message { 0 } else { start };
@@ -427,12 +359,23 @@ impl Guest {
         if !waits || self.phase == Phase::Leaving {
             self.heard = now;
         }
-        let is_late = now > self.heard + WATCHDOG_NS;
-        if is_late {
+        let begins = now > self.heard + WATCHDOG_NS || self.follows_a_whim();
+        if begins {
             self.heard = now;
             self.begin_anew(shared);
         }
-        is_late
+        begins
+    }
+
+    /// Whether it resets its controller without need, as its user may want it.
+    fn follows_a_whim(&mut self) -> bool {
+        let does = self.whims > 0
+            && self.phase == Phase::Running
+            && !self.asked.is_empty()
+            && self.random.chance(WHIM);
+        self.whims -= u32::from(does);
+        self.followed += u64::from(does);
+        does
     }
 
     fn begin_anew(&mut self, shared: &mut Shared) {
@@ -442,7 +385,9 @@ impl Guest {
         self.disable();
     }
 
+    /// The controller has ended: whatever it could write is the guest's again.
     fn enable(&mut self, memory: &Memories<'_>) {
+        memory.take_back(self.loan);
         self.queues = Default::default();
         memory.write(self.loan, QUEUES[0], &[0; 0x4000]);
         let aqa = Aqa(0).with_asqs(ENTRIES - 1).with_acqs(ENTRIES - 1);
@@ -457,6 +402,7 @@ impl Guest {
     }
 
     fn submit(&mut self, queue: usize, entry: SubmissionEntry, memory: &Memories<'_>) {
+        memory.lend(self.loan);
         let tail = self.queues[queue].tail;
         memory.write(self.loan, QUEUES[queue] + usize::from(tail) * 64, entry.as_bytes());
         self.queues[queue].tail = (tail + 1) % ENTRIES;
@@ -654,13 +600,11 @@ impl Guest {
         let is_new = (next[14] & 1 != 0) == self.queues[1].turns.is_multiple_of(2);
         let (tail, head) = (self.queues[1].tail, self.queues[1].head);
         format!(
-            "{:?}, {} to ask, tail {tail} head {head}, next completion there: {is_new}, by message {:?}: {} done, {} wait \
-             for {} replies, {} bytes to send, unanswered {:?}",
+            "{:?}, {} to ask, tail {tail} head {head}, next completion there: {is_new}, {}, waits for {} replies, {} bytes to \
+             send, unanswered {:?}",
             self.phase,
             self.left,
-            self.by_message,
-            self.served,
-            self.messages.len(),
+            self.machine.report(),
             self.waiting.len(),
             self.outbox.len(),
             self.asked

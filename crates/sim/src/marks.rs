@@ -70,6 +70,10 @@ marks! {
     GuestServed = "guest-served",
     /// A guest's machine has read or written memory for the function.
     MemoryByMessage = "memory-by-message",
+    /// It has refused to.
+    MessageRefused = "message-refused",
+    /// A guest has disabled its controller in the middle of everything.
+    GuestReset = "guest-reset",
 }
 
 /// The marks of a run.

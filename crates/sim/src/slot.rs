@@ -6,6 +6,7 @@ use std::rc::Rc;
 use base::ledger::Span;
 use node::{Card, DescriptorId, Peeked};
 
+use crate::client::Finding;
 use crate::marks::Mark;
 use crate::world::{BORROWER, Event, World};
 
@@ -18,6 +19,67 @@ pub(crate) struct SlotSocket {
     mail: Option<(u64, Vec<u8>, Vec<DescriptorId>)>,
     mails: u64,
     descriptors: u32,
+    pub(crate) excuses: Excuses,
+}
+
+/// Accesses of a function that may be denied.
+///
+/// A store is in doubt if its card died before it could say that it was made. A successor makes it again; but a guest may have found it,
+/// since the successor signals every vector, and have left by then. That is one store for each departure, and the last answer
+/// before it was told by another card than the one before.
+///
+/// Nothing of a function that has failed, since its guest's machine has refused a write, reaches memory until it was reset. Reads may
+/// even come behind the completion that tells of the reset.
+#[derive(Default)]
+pub(crate) struct Excuses {
+    /// The card that told of the last answer, or met the machine.
+    card: u64,
+    /// It was another one than before.
+    is_in_doubt: bool,
+    /// Departures with a store in doubt.
+    in_doubt: u64,
+    /// Accesses that were denied while the function was closed out.
+    closed_out: u64,
+    /// What was seen last: denied accesses, transfers that have failed, and whether the function was closed out.
+    seen: (u64, u64, bool),
+}
+
+impl Excuses {
+    fn met(&mut self, card: u64) {
+        (self.card, self.is_in_doubt) = (card, false);
+    }
+
+    fn answered(&mut self, card: u64) {
+        self.is_in_doubt = card != self.card;
+        self.card = card;
+    }
+
+    fn left(&mut self) {
+        self.in_doubt += u64::from(self.is_in_doubt);
+        self.is_in_doubt = false;
+    }
+
+    /// After each step of a card, by which so many accesses had been denied and so many transfers had failed. `is_closed_out` is the
+    /// function of a guest that is there.
+    pub(crate) fn step(&mut self, denied: u64, failed: u64, is_closed_out: bool) {
+        let (denied_before, failed_before, was_closed_out) = self.seen;
+        // A card that died has taken back that its function failed, but not the count of what was denied then.
+        if is_closed_out || was_closed_out || failed != failed_before {
+            self.closed_out += denied.saturating_sub(denied_before);
+        }
+        self.seen = (denied, failed, is_closed_out);
+    }
+
+    /// How many accesses may have been denied.
+    pub(crate) fn count(&self) -> u64 {
+        self.in_doubt + self.closed_out
+    }
+}
+
+impl SlotSocket {
+    pub(crate) fn is_connected(&self) -> bool {
+        self.connected
+    }
 }
 
 impl World<'_> {
@@ -28,7 +90,15 @@ impl World<'_> {
             if !guest.is_done() {
                 self.start_machine(loan);
             }
-        } else if guest.watch(self.now, &mut self.loans[loan].shared) {
+            return;
+        }
+        match guest.serve(self.now, &memory) {
+            Ok(true) => self.wake_at(BORROWER, self.now),
+            Ok(false) => {}
+            Err(found) => return self.found(found),
+        }
+        let guest = &mut self.guests[loan];
+        if guest.watch(self.now, &mut self.loans[loan].shared) {
             self.log.event(self.now, None, "anew", loan as u64, guest.resets);
             self.wake_at(BORROWER, self.now);
         } else if guest.ask(&mut self.loans[loan].shared, &memory) {
@@ -52,6 +122,7 @@ impl World<'_> {
         }
         let socket = &mut self.slots[loan];
         (socket.connected, socket.received, socket.sent) = (true, 0, 0);
+        socket.excuses.met(self.nodes[BORROWER].cards);
         let first = socket.descriptors + 1;
         socket.descriptors += 3;
         if let Some(memory) = &self.memories {
@@ -107,9 +178,13 @@ impl World<'_> {
             };
             let shared = &mut self.loans[loan].shared;
             let (guest, tick) = (&mut self.guests[loan], shared.tick);
-            if let Err((checker, what)) = guest.interrupt(descriptor.0, self.now, shared, &memory) {
-                self.fail(checker, what);
+            let before = guest.completions;
+            if let Err(found) = guest.interrupt(descriptor.0, self.now, shared, &memory) {
+                self.found(found);
                 return false;
+            }
+            if guest.completions > before {
+                self.slots[loan].excuses.answered(self.nodes[BORROWER].cards);
             }
             self.log.event(self.now, None, "signal", loan as u64, tick);
             let after = self.random.below(150_000);
@@ -191,15 +266,22 @@ impl World<'_> {
             span.read(&mut bytes[start..]);
         }
         bytes.truncate(self.portion(bytes.len()));
-        if let Err((checker, what)) = self.guests[loan].receive(&bytes, &memory) {
-            self.fail(checker, what);
+        if let Err(found) = self.guests[loan].receive(self.now, &bytes, &memory) {
+            self.found(found);
             return false;
         }
-        self.marks.set_if(Mark::MemoryByMessage, self.guests[loan].served > 0);
+        if self.guests[loan].machine().is_behind() {
+            let after = self.random.below(150_000);
+            self.schedule(after, Event::ThinkGuest(loan));
+        }
         self.slots[loan].sent += bytes.len() as u64;
         let sent = self.slots[loan].sent;
         self.wake_soon(BORROWER);
         !self.dies_here(BORROWER) && self.act(BORROWER, |card, now| card.slot_sent(now, loan, sent))
+    }
+
+    fn found(&mut self, (checker, what): Finding) {
+        self.fail(checker, what);
     }
 
     /// The machine is switched off when its driver has nothing more to do.
@@ -208,9 +290,14 @@ impl World<'_> {
         if !guest.wants_to_leave() {
             return;
         }
-        guest.gone();
+        let Some(memory) = &self.memories else { return };
+        guest.gone(memory);
         self.slots[loan].connected = false;
+        self.slots[loan].excuses.left();
         self.marks.set(Mark::GuestServed);
+        self.marks.set_if(Mark::MemoryByMessage, guest.machine().has_served());
+        self.marks.set_if(Mark::MessageRefused, guest.machine().has_refused());
+        self.marks.set_if(Mark::GuestReset, guest.followed > 0);
         self.log.event(self.now, None, "close", loan as u64, guest.completions);
         if !self.dies_here(BORROWER) {
             self.act(BORROWER, |card, now| card.slot_closed(now, loan));
@@ -231,3 +318,46 @@ const GUESTS: u64 = 0x9e57_0000_0000;
 
 /// Memory of guests that a world may have.
 pub(crate) type SharedMemories<'w> = Option<Rc<crate::guest::Memories<'w>>>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A guest leaves, which its card has told of an answer.
+    fn departure(excuses: &mut Excuses, cards: [u64; 3]) {
+        excuses.met(cards[0]);
+        excuses.answered(cards[1]);
+        excuses.answered(cards[2]);
+        excuses.left();
+    }
+
+    #[test]
+    fn a_departure_excuses_a_store_only_if_a_card_died_before_the_last_answer() {
+        let mut excuses = Excuses::default();
+        for cards in [[1, 1, 1], [1, 2, 2], [2, 5, 5]] {
+            departure(&mut excuses, cards);
+            excuses.step(1, 0, false);
+            assert_eq!(excuses.count(), 0, "{cards:?}");
+        }
+        departure(&mut excuses, [5, 5, 6]);
+        assert_eq!(excuses.count(), 1);
+    }
+
+    #[test]
+    fn whatever_a_failed_function_is_denied_is_excused_until_it_was_reset() {
+        let mut excuses = Excuses::default();
+        for (denied, failed, is_closed_out, count) in [
+            (1, 0, false, 0),
+            // It fails, and the card dies: nothing of that has happened, but for the counts.
+            (2, 1, false, 1),
+            (4, 2, true, 3),
+            (5, 2, true, 4),
+            // The reset ends behind the last one.
+            (6, 2, false, 5),
+            (7, 2, false, 5),
+        ] {
+            excuses.step(denied, failed, is_closed_out);
+            assert_eq!(excuses.count(), count, "{denied} denied");
+        }
+    }
+}

@@ -392,11 +392,8 @@ impl<'w> World<'w> {
         let root = self.nodes[node].memory.ledger::<NodeCells>(None, self.rules).root;
         let edge = &root.loans[loan].edge;
         self.loans[loan].timed_out |= edge.completion_timeouts.get() > 0;
-        // A card that died may have made a store without having said so. A guest that finds it, since its vectors are signalled by the
-        // successor, may have left by the time when that is to make it again.
-        let guest = self.guests.get(loan).filter(|_| node == BORROWER);
-        let left = guest.map_or(0, |guest| guest.left_times);
-        let denied = edge.denied_accesses.get().saturating_sub(left);
+        let denied = edge.denied_accesses.get();
+        let denied = if node == BORROWER { self.check_function(loan, denied) } else { denied };
         let denied = if self.loans[loan].timed_out { 0 } else { denied };
         let strays = [denied, edge.unexpected_completions.get(), edge.malformed_tlps.get()];
         if strays != [0; 3] {
@@ -412,6 +409,22 @@ impl<'w> World<'w> {
                 format!("node {node}, loan {loan}: malformed, beyond credit, without room: {broken:?}");
             self.fail(names::STRAYS, what);
         }
+    }
+
+    /// So many accesses of a function have been denied: how many of them may not have been.
+    fn check_function(&mut self, loan: usize, denied: u64) -> u64 {
+        if let Some(what) = self.memories.as_ref().and_then(|memory| memory.strayed(loan)) {
+            self.fail(
+                names::STRAYS,
+                format!("loan {loan}: {what} were written, which their guest had taken back"),
+            );
+        }
+        let slot = self.nodes[BORROWER].card.as_ref().and_then(|card| card.slot(loan));
+        let Some((slot, socket)) = slot.zip(self.slots.get_mut(loan)) else { return denied };
+        let failed = slot.session().map_or(0, |session| session.counters().failed_transfers.get());
+        let is_closed_out = socket.is_connected() && slot.is_closed_out();
+        socket.excuses.step(denied, failed, is_closed_out);
+        denied.saturating_sub(socket.excuses.count())
     }
 
     fn check_gauges(&mut self, node: usize, loan: usize) {

@@ -592,6 +592,7 @@ impl<'w> World<'w> {
         self.calm_since = Some(self.now);
         self.network.calm();
         self.nodes.iter().for_each(|node| node.switch.disarm());
+        self.guests.iter_mut().for_each(Guest::calm);
     }
 
     pub(crate) fn fail(&mut self, checker: &'static str, what: String) {

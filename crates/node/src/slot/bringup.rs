@@ -158,7 +158,7 @@ impl<'m> BorrowedSlot<'m> {
     }
 
     /// Whether nothing that the function does is for the guest.
-    pub(super) fn is_closed_out(&self) -> bool {
+    pub fn is_closed_out(&self) -> bool {
         self.cells.slot.failed.get() != 0 || self.is_reset_unasked()
     }
 

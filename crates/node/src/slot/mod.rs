@@ -20,9 +20,9 @@ mod tests;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use base::Instant;
 use base::ids::DomainId;
 use base::ledger::{Journal, Pages};
+use base::{Instant, Rule};
 use fabric::{Rail, Window};
 use host::vfio_user::{DescriptorId, Request, Session, SlotConfigError};
 use host::{Access, AccessError, AccessId};
@@ -264,7 +264,8 @@ impl<'m> BorrowedSlot<'m> {
                 let copy = &mut copy[..bytes.len()];
                 copy.copy_from_slice(bytes);
                 nvme::read(&self.cells.slot, bar, offset, copy);
-                if !self.backlog.is_empty() || session.has_late_writes() {
+                let waits = !self.backlog.is_empty() || session.has_late_writes();
+                if waits && self.journal.rule(Rule::EndBehindWrites) {
                     nvme::settling(&self.cells.slot, bar, offset, copy);
                 }
                 Ok(&*copy)

@@ -104,7 +104,7 @@ impl Guest {
         payload: &[u8],
         descriptors: &[u32],
     ) -> Outcome {
-        self.number += 1;
+        self.number = self.number.wrapping_add(1);
         let header = MessageHeader::request(self.number, command, payload.len() as u32);
         world.write(&[header.as_bytes(), payload].concat(), descriptors);
         let mut answer = None;
@@ -139,7 +139,7 @@ impl Guest {
 
     /// A posted write, as QEMU makes them.
     pub(super) fn write(&mut self, world: &mut World<'_>, region: u32, offset: u64, bytes: &[u8]) {
-        self.number += 1;
+        self.number = self.number.wrapping_add(1);
         let access = [&offset.to_le_bytes()[..], &words(&[region, bytes.len() as u32])].concat();
         let header =
             MessageHeader::request(self.number, Command::REGION_WRITE, (access.len() + bytes.len()) as u32);
@@ -193,7 +193,7 @@ impl Guest {
 
     /// Sends the same and does not wait. Returns the message's number.
     pub(super) fn send_unmap(&mut self, world: &mut World<'_>, address: u64, len: u64) -> u16 {
-        self.number += 1;
+        self.number = self.number.wrapping_add(1);
         let payload = [words(&[24, 0]), [address, len].map(u64::to_le_bytes).concat()].concat();
         let header = MessageHeader::request(self.number, Command::DMA_UNMAP, payload.len() as u32);
         world.write(&[header.as_bytes(), &payload].concat(), &[]);

@@ -1,5 +1,6 @@
 //! A guest with an NVMe driver on a drive of another node, and everything that may happen to it.
 
+mod failures;
 mod guest;
 mod messages;
 mod probing;
