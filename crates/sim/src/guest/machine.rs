@@ -175,7 +175,7 @@ impl Machine {
         memory: &Memories<'_>,
     ) -> Result<Vec<u8>, Finding> {
         const ACCESS: usize = size_of::<DmaAccess>();
-        let data = if self.is_old { DmaAccess::QEMU_DATA } else { ACCESS };
+        let data = if self.is_old { DmaAccess::OLD_QEMU_DATA } else { ACCESS };
         // Data follow the lower half of a count where older versions have them.
         let count = if self.is_old { access.count.get() & u64::from(u32::MAX) } else { access.count.get() };
         let (len, start) = (count as usize, access.address.get().wrapping_sub(DMA_BASE) as usize);
