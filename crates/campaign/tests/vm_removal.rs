@@ -163,9 +163,13 @@ impl Bench {
 
     fn end(self) {
         let Self { vm, mut host, mut lender, world, .. } = self;
-        let devices = status(world.right(), "lender").unwrap()["devices"].clone();
-        let devices = devices.as_array().unwrap();
-        assert!(devices.iter().all(|device| device["lent_to"].is_null()), "{devices:?}");
+        // The lender hears of the last one in its own time.
+        poll_until("the end of all loans", LONG, || {
+            let lender = status(world.right(), "lender")?;
+            let devices = lender["devices"].as_array().unwrap();
+            Ok(devices.iter().all(|device| device["lent_to"].is_null()).then_some(()))
+        })
+        .unwrap();
         vm.shutdown().unwrap();
         assert_eq!(host.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", host.process.tail());
         assert_eq!(lender.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", lender.process.tail());
