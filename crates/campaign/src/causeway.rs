@@ -230,8 +230,8 @@ pub fn number(status: &Value, pointer: &str) -> Result<u64, Error> {
 /// A node's first card.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Card {
-    /// Its process.
-    pub pid: u32,
+    /// Its process; none while the agent replaces it.
+    pub pid: Option<u32>,
     /// Its generation.
     pub generation: u64,
     /// How often the agent has started another one.
@@ -245,7 +245,7 @@ pub fn card(status: &Value) -> Result<Card, Error> {
     let card = &status["cards"][0];
     let parsed = || {
         Some(Card {
-            pid: u32::try_from(card["pid"].as_u64()?).ok()?,
+            pid: card["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()),
             generation: card["generation"].as_u64()?,
             restarts: card["restarts"].as_u64()?,
             last_recovery_s: card["last_recovery_s"].as_f64(),
@@ -257,11 +257,13 @@ pub fn card(status: &Value) -> Result<Card, Error> {
 /// Kills the card of a node with SIGKILL, from outside and by pid, and waits until its successor is there.
 pub fn kill_card(machine: &Machine, name: &str, timeout: Duration) -> Result<Card, Error> {
     let before = card(&status(machine, name)?)?;
-    crate::process::kill(before.pid)?;
+    let pid =
+        before.pid.ok_or_else(|| Error::unexpected(format!("{name} has no card to kill: {before:?}")))?;
+    crate::process::kill(pid)?;
     poll_until(&format!("a new card of {name} after {before:?}"), timeout, || {
         // While the old card is being reaped, its pid may still be the one reported, or none.
         let now = status(machine, name).and_then(|status| card(&status)).ok();
-        Ok(now.filter(|now| now.pid != before.pid && now.generation > before.generation))
+        Ok(now.filter(|now| now.pid.is_some_and(|now| now != pid) && now.generation > before.generation))
     })
 }
 
@@ -300,7 +302,7 @@ impl Watch {
 
     /// Waits for a card of a later generation than `generation` that has a process.
     pub fn successor(&mut self, generation: u64, timeout: Duration) -> Result<CardStatus, Error> {
-        self.wait(generation, timeout, |card| card.pid != 0)
+        self.wait(generation, timeout, |card| card.pid.is_some())
     }
 
     /// Waits until a card of a later generation than `generation` serves.

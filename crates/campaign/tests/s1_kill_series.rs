@@ -38,7 +38,7 @@ impl Victim {
     /// Kills the card there is, and returns its generation.
     fn kill(&mut self) -> Result<u64, Error> {
         let card = self.watch.successor(0, RECOVERY_TIMEOUT)?;
-        campaign::process::kill(card.pid)?;
+        campaign::process::kill(card.pid.expect("a successor has a process"))?;
         self.kills += 1;
         Ok(card.generation)
     }

@@ -158,7 +158,7 @@ impl Bench {
     fn descriptors(&self) -> usize {
         let card = card(&status(self.world.left(), Host::NAME).unwrap()).unwrap();
         let open = |pid: u32| std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
-        open(self.host.process.pid()) + open(card.pid)
+        open(self.host.process.pid()) + open(card.pid.unwrap())
     }
 
     fn end(self) {

@@ -107,7 +107,7 @@ fn t10_the_agent_killed_and_the_machine_lives() {
     let _exclusive = scale::exclusive();
     let Some(kit) = guest::kit() else { return };
     let mut bench = start(&kit, "agent");
-    let orphan = card(&status(bench.world.left(), "slot").unwrap()).unwrap().pid;
+    let orphan = card(&status(bench.world.left(), "slot").unwrap()).unwrap().pid.unwrap();
     let job = bench.vm.start(&fio(20)).unwrap();
     std::thread::sleep(Duration::from_secs(2));
     bench.slot.process.kill().unwrap();

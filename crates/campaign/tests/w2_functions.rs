@@ -109,7 +109,7 @@ fn w2_sixteen_functions_under_load_survive_kills_of_both_cards() {
         }
         let watch = &mut watches[round as usize % 2];
         let before = watch.card().unwrap();
-        campaign::process::kill(before.pid).unwrap();
+        campaign::process::kill(before.pid.unwrap()).unwrap();
         let after = watch.recovered(before.generation, PATIENCE).unwrap();
         recoveries.extend(after.last_recovery_s);
     }

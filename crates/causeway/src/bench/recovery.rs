@@ -77,7 +77,7 @@ impl<'a> Recovery<'a> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let card = node.card()?;
-            if card.generation > dead.generation && card.pid != 0 && card.state == "running" {
+            if card.generation > dead.generation && card.pid.is_some() && card.state == "running" {
                 return Ok(card);
             }
             if Instant::now() > deadline {
@@ -98,7 +98,7 @@ impl<'a> Recovery<'a> {
 
 /// From the signal to the answer to a request that was sent when the process had died.
 fn kill(node: &Node, card: &Card, traffic: &mut Traffic) -> Result<Duration, Halt> {
-    let pid = i32::try_from(card.pid).ok().and_then(Pid::from_raw);
+    let pid = card.pid.and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
     let pid = pid.ok_or_else(|| Failure::failed("a node has no card"))?;
     let process = pidfd_open(pid, PidfdFlags::empty())
         .map_err(|errno| Failure::io("cannot watch a card", &errno.into()))?;

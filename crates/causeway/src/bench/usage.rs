@@ -11,7 +11,8 @@ const GUEST_MEMORY: &str = "memfd:memory-backend-memfd";
 
 /// The agent and the card of a node.
 pub(super) fn processes(node: &Node) -> Result<[u32; 2], Failure> {
-    Ok([node.pid(), node.card()?.pid])
+    let card = node.card()?.pid.ok_or_else(|| Failure::failed("a node has no card just now"))?;
+    Ok([node.pid(), card])
 }
 
 /// Processor time, by where it was spent.

@@ -236,11 +236,11 @@ impl<'a> Stage<'a> {
             let random = Duration::from_micros(self.random.below(BETWEEN_KILLS_RANDOM_US));
             self.hold(BETWEEN_KILLS + random)?;
             let card = node.card()?;
-            node.kill_card(&card)?;
+            let killed = node.kill_card(&card)?;
             self.load.killed(Instant::now());
-            self.notes.killed_pids.push(card.pid);
-            self.mark(MarkKind::Kill, format!("card {} of the {} killed", card.pid, node.role()));
-            self.recovered(node, card.pid)?;
+            self.notes.killed_pids.push(killed);
+            self.mark(MarkKind::Kill, format!("card {killed} of the {} killed", node.role()));
+            self.recovered(node, killed)?;
         }
         self.hold(BETWEEN_KILLS)
     }
@@ -264,7 +264,7 @@ impl<'a> Stage<'a> {
         }
         loop {
             let card = node.status()?.cards.into_iter().next();
-            if let Some(card) = card.filter(|card| card.pid != killed && card.pid != 0) {
+            if let Some(card) = card.filter(|card| card.pid.is_some_and(|pid| pid != killed)) {
                 self.notes.card_recoveries_s.extend(card.last_recovery_s);
                 return Ok(());
             }

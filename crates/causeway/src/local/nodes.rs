@@ -213,16 +213,18 @@ impl Node {
     }
 
     /// Kills that process with SIGKILL, from outside. It must be a child of the node: a number alone may by now be
-    /// somebody else's.
-    pub(crate) fn kill_card(&self, card: &Card) -> Result<(), Failure> {
-        let pid = i32::try_from(card.pid).ok().and_then(Pid::from_raw);
-        let (Some(pid), true) = (pid, parent_of(card.pid) == Some(self.child.id())) else {
+    /// somebody else's. Returns its process id.
+    pub(crate) fn kill_card(&self, card: &Card) -> Result<u32, Failure> {
+        let named = card.pid.ok_or_else(|| self.failure(format_args!("has no card that could be killed")))?;
+        let pid = i32::try_from(named).ok().and_then(Pid::from_raw);
+        let (Some(pid), true) = (pid, parent_of(named) == Some(self.child.id())) else {
             return Err(
-                self.failure(format_args!("names process {} as its card, which is not its child", card.pid))
+                self.failure(format_args!("names process {named} as its card, which is not its child"))
             );
         };
         kill_process(pid, Signal::KILL)
-            .map_err(|error| self.failure(format_args!("has a card that cannot be killed: {error}")))
+            .map_err(|error| self.failure(format_args!("has a card that cannot be killed: {error}")))?;
+        Ok(named)
     }
 
     /// Ends it as an operator would, with SIGTERM; it must end with 0.

@@ -52,7 +52,7 @@ fn card(view: &View<'_>) -> Card {
         (false, None, _) => "recovering",
     };
     Card {
-        pid: record.pid.unwrap_or(0) as u32,
+        pid: record.pid.and_then(|pid| u32::try_from(pid).ok()),
         generation: record.generation.into(),
         restarts: record.restarts.into(),
         state: state.to_owned(),

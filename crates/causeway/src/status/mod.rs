@@ -80,13 +80,14 @@ pub struct Node {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Card {
-    /// Its process id; a card that was killed comes back with another.
-    pub pid: u32,
+    /// Its process id; a card that was killed comes back with another, and until then there is none: `null`. Never 0, which
+    /// would name the whole process group of whoever sends it a signal.
+    pub pid: Option<u32>,
     /// How often a card was started for this ledger.
     pub generation: u64,
     /// How many of these starts followed a death.
     pub restarts: u64,
-    /// `starting`, `running`, `recovering`, ...
+    /// `starting`, `running`, `stopped`, `hung`, `recovering`, `draining`, `dead`.
     pub state: String,
     /// From the last death to the moment its successor served, in seconds; `null` before the first.
     pub last_recovery_s: Option<f64>,

@@ -107,7 +107,7 @@ fn streams(status: &Status) -> Vec<Vec<String>> {
 fn cards(status: &Status) -> Vec<Vec<String>> {
     let row = |card: &super::Card| {
         vec![
-            card.pid.to_string(),
+            card.pid.map(|pid| pid.to_string()).unwrap_or_default(),
             card.generation.to_string(),
             card.restarts.to_string(),
             card.state.clone(),

@@ -5,7 +5,7 @@ pub(crate) fn example() -> Status {
     let node = Node { name: "disk".to_owned(), pid: 41, incarnation: 7, http: None };
     let mut status = Status::new(node);
     status.cards.push(Card {
-        pid: 42,
+        pid: Some(42),
         generation: 3,
         restarts: 2,
         state: "running".to_owned(),
@@ -106,6 +106,15 @@ fn the_version_stands_first() {
 fn a_status_comes_back() {
     let json = serde_json::to_string(&example()).unwrap();
     assert_eq!(serde_json::from_str::<Status>(&json).unwrap(), example());
+}
+
+#[test]
+fn a_card_that_is_being_replaced_has_no_process() {
+    let mut status = example();
+    status.cards[0].pid = None;
+    let json = serde_json::to_value(&status).unwrap();
+    assert!(json["cards"][0].get("pid").is_some_and(serde_json::Value::is_null), "{json}");
+    assert!(render(&status).contains("\n-     3    2         running"), "{}", render(&status));
 }
 
 #[test]

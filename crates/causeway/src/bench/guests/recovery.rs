@@ -74,7 +74,7 @@ impl Guest {
 
 /// The card, if it is one that follows `dead` and works.
 fn follows(dead: &Card, card: Card) -> Option<Card> {
-    (card.generation > dead.generation && card.pid != 0 && card.state == "running").then_some(card)
+    (card.generation > dead.generation && card.pid.is_some() && card.state == "running").then_some(card)
 }
 
 fn received_frames(node: &Node) -> Result<u64, Failure> {
