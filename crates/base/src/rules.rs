@@ -48,11 +48,13 @@ pub enum Rule {
     TakeBack,
     /// A controller shows that it has ended only when its last write is in its guest's memory.
     EndBehindWrites,
+    /// A host that is shown no volatile write cache has each write durable before it is answered.
+    DurableBeforeAnswer,
 }
 
 impl Rule {
     /// Every rule, in the order of the enum.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::LogStores,
         Self::ReuseAfterCommit,
         Self::MarkEffects,
@@ -75,6 +77,7 @@ impl Rule {
         Self::AnswerOnce,
         Self::TakeBack,
         Self::EndBehindWrites,
+        Self::DurableBeforeAnswer,
     ];
 }
 

@@ -17,6 +17,7 @@ use std::time::Duration;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::config::Cache;
 use crate::line::{FunctionName, LineArgument};
 pub use access::{SocketAccess, mode as socket_mode};
 pub use hide::hide_line;
@@ -106,6 +107,9 @@ pub struct LendArgs {
     /// Refuse writes
     #[arg(long)]
     pub read_only: bool,
+    /// What virtual machines see as a write cache: with `none` each write is durable before it is answered
+    #[arg(long, value_enum, default_value_t)]
+    pub cache: Cache,
     /// Do not encrypt; only where both sides say so
     #[arg(long)]
     pub insecure: bool,

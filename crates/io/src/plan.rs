@@ -9,7 +9,7 @@ use base::ids::{CardGeneration, DomainId, Group, Incarnation, LoanGeneration, No
 use base::ledger::LedgerRoot;
 use node::{
     Address, BorrowEdge, CardConfig, DriveConfig, EDGE_CONNECTIONS, FlashConfig, FlashRates, Limit,
-    LoanConfig, LoanRole, MAX_LOANS, MAX_RAILS, Name, NamespaceConfig, NodeCells, Tenancy,
+    LoanConfig, LoanRole, MAX_LOANS, MAX_RAILS, Name, NamespaceConfig, NodeCells, Tenancy, WriteCache,
 };
 use serde::{Deserialize, Serialize};
 
@@ -67,12 +67,40 @@ pub(crate) struct DrivePlan {
     pub(crate) blocks: u64,
     pub(crate) block_size: u32,
     pub(crate) read_only: bool,
-    pub(crate) volatile_cache: bool,
+    pub(crate) cache: CachePlan,
     pub(crate) unique_id: u64,
     pub(crate) functions: u16,
     pub(crate) namespaces: Vec<NamespacePlan>,
     pub(crate) keeps_state: bool,
     pub(crate) saved: Option<Vec<u8>>,
+}
+
+/// As [`WriteCache`].
+#[derive(Clone, Copy, Serialize, Deserialize)]
+pub(crate) enum CachePlan {
+    Absent,
+    Hidden,
+    Shown,
+}
+
+impl From<WriteCache> for CachePlan {
+    fn from(cache: WriteCache) -> Self {
+        match cache {
+            WriteCache::Absent => Self::Absent,
+            WriteCache::Hidden => Self::Hidden,
+            WriteCache::Shown => Self::Shown,
+        }
+    }
+}
+
+impl From<CachePlan> for WriteCache {
+    fn from(cache: CachePlan) -> Self {
+        match cache {
+            CachePlan::Absent => Self::Absent,
+            CachePlan::Hidden => Self::Hidden,
+            CachePlan::Shown => Self::Shown,
+        }
+    }
 }
 
 /// A namespace of a new drive, as in [`NamespaceConfig`].
@@ -262,7 +290,7 @@ impl DrivePlan {
             blocks: config.blocks,
             block_size: config.block_size,
             read_only: config.read_only,
-            volatile_cache: config.volatile_cache,
+            cache: config.cache.into(),
             unique_id: config.unique_id,
             functions: config.functions,
             namespaces: config.namespaces.iter().map(namespace).collect(),
@@ -281,7 +309,7 @@ impl DrivePlan {
         };
         DriveConfig {
             read_only: self.read_only,
-            volatile_cache: self.volatile_cache,
+            cache: self.cache.into(),
             functions: self.functions,
             namespaces: self.namespaces.iter().map(namespace).collect(),
             keeps_state: self.keeps_state,

@@ -36,7 +36,7 @@ pub use slot::{BorrowedSlot, GuestMemory, SlotCells};
 
 pub use device::nvme::{
     COMMANDS as MEDIA_WORK, Config as DriveConfig, ConfigError as DriveConfigError,
-    DATA_PAGES as MEDIA_SPANS, FUNCTIONS_MAX, Limit, LimitError, NamespaceConfig, Persist,
+    DATA_PAGES as MEDIA_SPANS, FUNCTIONS_MAX, Limit, LimitError, NamespaceConfig, Persist, WriteCache,
 };
 pub use device::{FlashConfig, FlashModel, FlashRates};
 pub use device::{MediaError, MediaId, MediaKind};

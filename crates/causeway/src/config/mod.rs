@@ -20,6 +20,7 @@
 //! source = "/srv/disk.img"            # or "ram:1G"
 //! read_only = false
 //! block_size = 512                    # or 4096
+//! cache = "none"                      # or "volatile": what virtual machines see
 //! iops = 20000                        # limits of each function; none if left out
 //! bytes_per_s = 500000000
 //! functions = 4                       # equal parts, as nvme0-1 to nvme0-4; or, one by one:
@@ -123,6 +124,8 @@ pub struct Device {
     pub read_only: bool,
     /// Bytes of a logical block.
     pub block_size: BlockSize,
+    /// What virtual machines see of it as a write cache.
+    pub cache: Cache,
     /// What each function may do that has no limit of its own.
     pub limit: node::Limit,
     /// Its functions and namespaces.
@@ -147,6 +150,17 @@ impl BlockSize {
             Self::B4096 => 4096,
         }
     }
+}
+
+/// What a virtual machine is shown as the write cache of a drive. Borrowers that serve NBD keep what is not flushed, and always
+/// have one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum Cache {
+    /// None: each write is durable before it is answered.
+    #[default]
+    None,
+    /// A volatile one: where its content may have been lost, the guest gets the function as another drive.
+    Volatile,
 }
 
 /// A loan that this node takes when nothing managed says otherwise.

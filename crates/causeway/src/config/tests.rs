@@ -75,9 +75,13 @@ fn errors_name_place_fault_and_remedy() {
         (format!("{device}readonly = true\n"), "4:1: unknown key `readonly`; did you mean `read_only`?"),
         (
             format!("{device}colour = 'red'\n"),
-            "4:1: unknown key `colour`; possible here: function, source, read_only, block_size, iops, bytes_per_s, functions, namespaces",
+            "4:1: unknown key `colour`; possible here: function, source, read_only, block_size, cache, iops, bytes_per_s, functions, namespaces",
         ),
         ("[[devices]]\nsource = 'ram:1M'\n".to_owned(), "1:1: the key `function` is missing here"),
+        (
+            format!("{device}cache = 'some'\n"),
+            "4:9: cache \"some\" is not possible; write \"none\" or \"volatile\"",
+        ),
         (format!("{device}block_size = 1024\n"), "4:14: block_size 1024 is not possible; write 512 or 4096"),
         (format!("{device}{device}"), "5:12: function `nvme0` stands in line 2 already"),
         (

@@ -10,7 +10,7 @@ use node::Limit;
 use toml::Spanned;
 
 use super::error::Problem;
-use super::{BlockSize, Config, Device, ENTRIES_MAX, Layout, Loan, LoanEdge, Rail, raw};
+use super::{BlockSize, Cache, Config, Device, ENTRIES_MAX, Layout, Loan, LoanEdge, Rail, raw};
 use crate::cli::{
     IO_TIMEOUT_DEFAULT_S, Listen, NodeName, SocketAccess, Source, check_socket_path, socket_mode,
 };
@@ -158,11 +158,12 @@ impl Check<'_> {
                 }
             },
         };
+        let cache = self.cache(raw.cache.as_ref());
         let function = self.parsed::<FunctionName>(&raw.function);
         let at = raw.source.span().start;
         let source = Source::from_os(OsString::from(raw.source.get_ref()));
         let source = source.map_err(|error| self.wrong(at, error)).ok();
-        let (function, source, block_size) = (function?, source?, block_size?);
+        let (function, source, block_size, cache) = (function?, source?, block_size?, cache?);
         let source = source.in_folder(self.folder);
         let block = block_size.bytes();
         if source.memory().is_some_and(|size| !size.0.is_multiple_of(block.into())) {
@@ -176,7 +177,20 @@ impl Check<'_> {
             );
             self.wrong(raw.function.span().start, what);
         }
-        Some(Device { function, source, read_only: raw.read_only, block_size, limit, layout })
+        Some(Device { function, source, read_only: raw.read_only, block_size, cache, limit, layout })
+    }
+
+    fn cache(&mut self, raw: Option<&Spanned<String>>) -> Option<Cache> {
+        let Some(raw) = raw else { return Some(Cache::default()) };
+        match raw.get_ref().as_str() {
+            "none" => Some(Cache::None),
+            "volatile" => Some(Cache::Volatile),
+            other => {
+                let what = format_args!("cache \"{other}\" is not possible; write \"none\" or \"volatile\"");
+                self.wrong(raw.span().start, what);
+                None
+            }
+        }
     }
 
     fn loans(&mut self, raw: &[Spanned<raw::Loan>]) -> Vec<Loan> {

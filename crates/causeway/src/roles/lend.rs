@@ -35,6 +35,7 @@ pub(super) fn devices(args: &LendArgs) -> Vec<Device> {
             source: source.clone(),
             read_only: args.read_only,
             block_size: BlockSize::default(),
+            cache: args.cache,
             limit: Limit::NONE,
             layout: args.functions.map_or(Layout::Whole, Layout::Split),
         })
@@ -165,6 +166,7 @@ fn function_key(secret: &Key, function: &FunctionName) -> [u8; 32] {
 mod tests {
     use super::*;
     use crate::cli::Source;
+    use crate::config::Cache;
     use crate::exit::Exit;
 
     fn lent(sources: &[&str]) -> Vec<Device> {
@@ -175,6 +177,7 @@ mod tests {
                 source: Source::from_os(source.into()).unwrap(),
                 read_only: false,
                 block_size: BlockSize::default(),
+                cache: Cache::default(),
                 limit: Limit::NONE,
                 layout: Layout::Whole,
             })

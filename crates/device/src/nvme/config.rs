@@ -18,9 +18,8 @@ pub struct Config {
     pub block_size: u32,
     /// Writes are refused.
     pub read_only: bool,
-    /// What was written is durable only after a flush. Without it the medium keeps every completed write, and a FUA needs no
-    /// flush.
-    pub volatile_cache: bool,
+    /// Whether completed writes may wait for a flush.
+    pub cache: WriteCache,
     /// Whether there is a controller memory buffer: for native borrowers.
     pub memory_buffer: bool,
     /// Serial number: ASCII, at most 20 characters are used.
@@ -47,6 +46,18 @@ pub struct Config {
     pub saved: Option<Vec<u8>>,
 }
 
+/// What stands between a completed write and the medium, and who gets to see it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WriteCache {
+    /// Nothing: the medium keeps every completed write, and no flush is ever needed.
+    Absent,
+    /// A volatile cache, for a host only that has said to keep what is not flushed
+    /// ([`HOST_KEEPS`](spec::nvme::registers::HOST_KEEPS)). For any other there is none: each write is durable before it completes.
+    Hidden,
+    /// A volatile cache that every host sees, and may lose.
+    Shown,
+}
+
 /// A namespace of a new drive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamespaceConfig {
@@ -63,13 +74,13 @@ pub struct NamespaceConfig {
 }
 
 impl Config {
-    /// A writable namespace with a volatile cache and a controller memory buffer.
+    /// A writable namespace with a hidden cache and a controller memory buffer.
     pub fn new(blocks: u64, block_size: u32, unique_id: u64) -> Self {
         Self {
             blocks,
             block_size,
             read_only: false,
-            volatile_cache: true,
+            cache: WriteCache::Hidden,
             memory_buffer: true,
             serial: format!("{unique_id:016x}"),
             model: "Causeway NVMe".into(),

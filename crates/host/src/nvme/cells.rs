@@ -183,6 +183,8 @@ pub(super) mod flag {
     pub(in super::super) const WRITE_ZEROES: u32 = 8;
     pub(in super::super) const NAMESPACE_EVENTS: u32 = 16;
     pub(in super::super) const SHARED: u32 = 32;
+    /// There is a volatile write cache for hosts that keep what is not flushed.
+    pub(in super::super) const HIDDEN_CACHE: u32 = 64;
 }
 
 /// One command in flight.

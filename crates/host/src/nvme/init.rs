@@ -6,6 +6,7 @@ use base::{Instant, Payload};
 use pcie::msix::Entry;
 use pcie::spec::{capability, header};
 use spec::nvme::feature::{AsyncEventConfiguration, NumberOfQueues, VolatileWriteCache};
+use spec::nvme::identify::HOST_KEEPS_OFFERED;
 use spec::nvme::registers::{
     self, Aqa, Cap, Cc, CmbLoc, CmbMsc, CmbSts, CmbSz, Csts, ShutdownNotification, ShutdownStatus,
 };
@@ -395,6 +396,10 @@ impl Driver<'_> {
                 self.admin(now, State::IdentifyNamespace, entry.with_prps(self.identify_address(), 0));
             }
             State::IdentifyNamespace if self.read_namespace() => {
+                if self.has_flag(flag::HIDDEN_CACHE) {
+                    // Which is true: `unflushed`.
+                    self.post_u32(registers::HOST_KEEPS, 1);
+                }
                 if self.has_flag(flag::VOLATILE_CACHE) {
                     let enable = VolatileWriteCache(0).with_wce(true).0;
                     self.set_feature(now, State::WriteCache, FeatureId::VOLATILE_WRITE_CACHE, enable);
@@ -496,7 +501,9 @@ impl Driver<'_> {
         let needed = BlockRequest::MAX_PAGES.ilog2() as u8;
         let oncs = spec::nvme::identify::Oncs(controller.oncs.get());
         let mut flags = 0;
-        flags |= if controller.vwc & 1 != 0 { flag::VOLATILE_CACHE } else { 0 };
+        let offers_cache = controller.vendor.starts_with(&HOST_KEEPS_OFFERED);
+        flags |= if controller.vwc & 1 != 0 || offers_cache { flag::VOLATILE_CACHE } else { 0 };
+        flags |= if offers_cache { flag::HIDDEN_CACHE } else { 0 };
         flags |= if oncs.dataset_management() { flag::DEALLOCATE } else { 0 };
         flags |= if oncs.write_zeroes() { flag::WRITE_ZEROES } else { 0 };
         let events = AsyncEventConfiguration(controller.oaes.get());

@@ -9,6 +9,7 @@ use base::Instant;
 use node::{Card, FlashModel, MediaError, MediaId, MediaKind, MediaWork};
 
 use super::flash::{Flash, Held};
+use super::flushes::Flushes;
 use super::token;
 use crate::files::{Collapser, Image};
 use crate::plan::{LoanPlan, MediumKind, Plan, RolePlan, SharedCells, descriptor};
@@ -29,6 +30,10 @@ const SHARED_DEPTH: usize = 64;
 /// The media behind the lent functions of a card.
 pub(super) struct Media<'m> {
     images: Vec<Option<(Arc<Image>, MediumKind)>>,
+    /// By loan which drive is lent.
+    drives: Vec<Option<usize>>,
+    /// By drive.
+    flushes: Vec<Flushes<(MediaWork<'m>, Instant)>>,
     ring: Option<Ring>,
     /// What the ring has, by its user data.
     in_ring: BTreeMap<u64, InRing<'m>>,
@@ -79,17 +84,19 @@ struct Job {
     due: Instant,
 }
 
-/// The result of a job, and what the job says of it.
-struct JobResult {
+/// Work that a disk has ended.
+struct Ended {
     loan: usize,
     id: MediaId,
+    kind: MediaKind,
+    /// Its result is not handed in before.
     due: Instant,
     result: Result<(), MediaError>,
 }
 
 struct Threads {
     jobs: SyncSender<Job>,
-    results: Receiver<JobResult>,
+    results: Receiver<Ended>,
     wake_up: Arc<WakeUp>,
     out: usize,
 }
@@ -119,8 +126,10 @@ impl<'m> Media<'m> {
         let ring = if plan.has_ring { Some(attach_ring(shared, waiter)?) } else { None };
         let disks = images.iter().flatten().any(|(_, medium)| *medium != MediumKind::Inline);
         let threads = if disks { Some(Threads::start(waiter, lent * node::MEDIA_WORK)?) } else { None };
-        let flash = Flash::new(models, by_loan);
-        Ok(Self { images, ring, in_ring: BTreeMap::new(), threads, waiting: VecDeque::new(), depth, flash })
+        let flushes = drives.iter().map(|_| Flushes::default()).collect();
+        let flash = Flash::new(models, by_loan.clone());
+        let (in_ring, waiting) = (BTreeMap::new(), VecDeque::new());
+        Ok(Self { images, drives: by_loan, flushes, ring, in_ring, threads, waiting, depth, flash })
     }
 
     /// Does, or begins, what the functions ask for. Inline work is done one piece at a time: the next one is asked for only
@@ -131,20 +140,13 @@ impl<'m> Media<'m> {
             && self.under_way() < self.depth
             && let Some(work) = card.poll_media()
         {
-            let Some((image, medium)) = &self.images[work.loan] else { continue };
+            let Some((_, medium)) = &self.images[work.loan] else { continue };
             let due = self.flash.submit(now, &work);
             match (medium, work.kind) {
                 (MediumKind::Inline, _) if due > now => self.flash.hold(due, Held::Work(Box::new(work))),
                 (MediumKind::Inline, _) => self.execute_inline(card, now, &work),
-                (MediumKind::Ring, MediaKind::Read | MediaKind::Write | MediaKind::Flush)
-                    if self.ring.is_some() =>
-                {
-                    self.push(InRing::new(work, due));
-                }
-                _ => {
-                    let image = Arc::clone(image);
-                    self.hand_over(&work, image, due)?;
-                }
+                (_, MediaKind::Flush) => self.ask_flush(work, due)?,
+                _ => self.begin(work, due)?,
             }
             busy = true;
         }
@@ -161,6 +163,44 @@ impl<'m> Media<'m> {
             }
         }
         Ok(busy)
+    }
+
+    /// A disk that has a flush already is given the next one behind it, for all who wait.
+    fn ask_flush(&mut self, work: MediaWork<'m>, due: Instant) -> io::Result<()> {
+        match self.drives[work.loan] {
+            Some(drive) if !self.flushes[drive].ask((work, due)) => Ok(()),
+            _ => self.begin(work, due),
+        }
+    }
+
+    /// Gives a disk a piece of work.
+    fn begin(&mut self, work: MediaWork<'m>, due: Instant) -> io::Result<()> {
+        let Some((image, medium)) = &self.images[work.loan] else { return Ok(()) };
+        match (medium, work.kind) {
+            (MediumKind::Ring, MediaKind::Read | MediaKind::Write | MediaKind::Flush)
+                if self.ring.is_some() =>
+            {
+                self.push(InRing::new(work, due));
+                Ok(())
+            }
+            _ => self.hand_over(&work, Arc::clone(image), due),
+        }
+    }
+
+    /// A disk has ended a piece of work. What it flushed may be for many, and others may wait for the next one.
+    fn ended(&mut self, card: &mut Card<'m>, now: Instant, ended: Ended) -> io::Result<()> {
+        let Ended { loan, id, kind, due, result } = ended;
+        let Some(drive) = self.drives[loan].filter(|_| kind == MediaKind::Flush) else {
+            hand_in(card, &mut self.flash, now, due, (loan, id, result));
+            return Ok(());
+        };
+        for (work, due) in self.flushes[drive].end() {
+            hand_in(card, &mut self.flash, now, due, (work.loan, work.id, result));
+        }
+        match self.flushes[drive].begin() {
+            Some((work, due)) => self.begin(work, due),
+            None => Ok(()),
+        }
     }
 
     fn execute_inline(&self, card: &mut Card<'m>, now: Instant, work: &MediaWork<'m>) {
@@ -204,23 +244,22 @@ impl<'m> Media<'m> {
     }
 
     /// Takes what the ring has ended, which shows without a system call. True if that was anything.
-    pub(super) fn take_ring_results(&mut self, card: &mut Card<'m>, now: Instant) -> bool {
+    pub(super) fn take_ring_results(&mut self, card: &mut Card<'m>, now: Instant) -> io::Result<bool> {
         let mut busy = false;
         while let Some(completion) = self.ring.as_mut().and_then(|ring| ring.reap(|completion| completion)) {
-            self.finish(completion, card, now);
+            self.finish(completion, card, now)?;
             busy = true;
         }
-        busy
+        Ok(busy)
     }
 
     /// Takes what the threads have ended.
     pub(super) fn take_thread_results(&mut self, card: &mut Card<'m>, now: Instant) -> io::Result<()> {
         if let Some(threads) = &mut self.threads {
             threads.wake_up.take()?;
-            while let Ok(JobResult { loan, id, due, result }) = threads.results.try_recv() {
-                threads.out -= 1;
-                hand_in(card, &mut self.flash, now, due, (loan, id, result));
-            }
+        }
+        while let Some(ended) = self.threads.as_mut().and_then(Threads::take) {
+            self.ended(card, now, ended)?;
         }
         Ok(())
     }
@@ -261,16 +300,18 @@ impl<'m> Media<'m> {
         pushed
     }
 
-    fn finish(&mut self, completion: Completion, card: &mut Card<'m>, now: Instant) {
-        let Some(mut request) = self.in_ring.remove(&completion.user_data) else { return };
+    fn finish(&mut self, completion: Completion, card: &mut Card<'m>, now: Instant) -> io::Result<()> {
+        let Some(mut request) = self.in_ring.remove(&completion.user_data) else { return Ok(()) };
         let work = request.work;
-        let Some((image, _)) = &self.images[work.loan] else { return };
+        let Some((image, _)) = &self.images[work.loan] else { return Ok(()) };
         match request.progress.judge(completion.result, image.info().offset_alignment.into()) {
             Verdict::Done(result) => {
-                hand_in(card, &mut self.flash, now, request.due, (work.loan, work.id, result));
+                let (loan, id, kind, due) = (work.loan, work.id, work.kind, request.due);
+                return self.ended(card, now, Ended { loan, id, kind, due, result });
             }
             Verdict::Again => _ = self.push(request),
         }
+        Ok(())
     }
 
     fn hand_over(&mut self, work: &MediaWork<'m>, image: Arc<Image>, due: Instant) -> io::Result<()> {
@@ -382,6 +423,13 @@ fn attach_ring(shared: &SharedCells, waiter: &Waiter) -> io::Result<Ring> {
 }
 
 impl Threads {
+    /// The next result.
+    fn take(&mut self) -> Option<Ended> {
+        let ended = self.results.try_recv().ok()?;
+        self.out -= 1;
+        Some(ended)
+    }
+
     /// Threads with room for so many jobs: all that the controllers of all loans can have out.
     fn start(waiter: &Waiter, room: usize) -> io::Result<Self> {
         let (jobs, queue) = sync_channel::<Job>(room);
@@ -397,13 +445,13 @@ impl Threads {
     }
 }
 
-fn serve(queue: &std::sync::Mutex<Receiver<Job>>, done: &Sender<JobResult>, wake_up: &WakeUp) {
+fn serve(queue: &std::sync::Mutex<Receiver<Job>>, done: &Sender<Ended>, wake_up: &WakeUp) {
     loop {
         let job = queue.lock().ok().and_then(|queue| queue.recv().ok());
         let Some(job) = job else { return };
         let result = execute(&job.image, job.kind, job.offset, job.len, &job.pieces);
-        let result = JobResult { loan: job.loan, id: job.id, due: job.due, result };
-        if done.send(result).is_err() || wake_up.signal().is_err() {
+        let Job { loan, id, kind, due, .. } = job;
+        if done.send(Ended { loan, id, kind, due, result }).is_err() || wake_up.signal().is_err() {
             return;
         }
     }

@@ -5,6 +5,7 @@
 
 mod edges;
 pub(crate) mod flash;
+mod flushes;
 mod load;
 pub(crate) mod media;
 mod orphan;
@@ -214,7 +215,7 @@ impl<'m> Driver<'m> {
         let mut busy = self.receive_private()?;
         busy |= self.rails.receive_hot(&mut self.card, self.now)?;
         busy |= self.edges.receive_hot(&mut self.card, self.now, &self.waiter, &mut self.to_agent)?;
-        busy |= self.media.take_ring_results(&mut self.card, self.now);
+        busy |= self.media.take_ring_results(&mut self.card, self.now)?;
         if self.poll_at <= self.now {
             self.waiter.poll()?;
             busy |= self.take_ready()?;
@@ -234,7 +235,7 @@ impl<'m> Driver<'m> {
         for event in ready.into_iter().flatten() {
             match event.token {
                 token::MESSAGES => self.take_messages()?,
-                token::RING => _ = self.media.take_ring_results(&mut self.card, self.now),
+                token::RING => _ = self.media.take_ring_results(&mut self.card, self.now)?,
                 token::THREADS => self.media.take_thread_results(&mut self.card, self.now)?,
                 what if what >= token::SLOT => self.slots.note(event),
                 what if what >= token::PRIVATE => {

@@ -18,7 +18,7 @@ use base::ledger::{LedgerRoot, Pages, RawMemory, Span};
 use node::native::{
     HostMemory, NativeDevice, NativeDeviceCells, NativeHost, NativeHostCells, ToDevice, ToHost,
 };
-use node::{DriveConfig, DriveDriver, FlashConfig, FlashModel, MediaWork};
+use node::{DriveConfig, DriveDriver, FlashConfig, FlashModel, MediaWork, WriteCache};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::card::flash::{Flash, Held};
@@ -152,7 +152,9 @@ fn drive(lanes: &mut [HostLane<'_>], patience: Duration) -> io::Result<()> {
 fn drive_config(image: &Image) -> DriveConfig {
     let mut config = DriveConfig::new(image.info().bytes / 512, 512, 1);
     config.read_only = image.info().read_only;
-    config.volatile_cache = !image.info().memory_backed;
+    if image.info().memory_backed {
+        config.cache = WriteCache::Absent;
+    }
     config
 }
 

@@ -14,7 +14,7 @@ use io::agent::{Agent, AgentEvent, CardRecord, DriveSpec, Edge, LoanEnd, LoanSpe
 use io::files::{Image, ImageOptions};
 use io::load::{LoadResult, LoadSpec};
 use io::udp::{RailOptions, RailSocket};
-use node::FlashConfig;
+use node::{FlashConfig, WriteCache};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 /// Longer than anything waited for here takes.
@@ -110,7 +110,9 @@ fn lender(image: Image, flash: Option<FlashConfig>, life: Life) -> (Node, Socket
     let socket = bind(life.port);
     let local = socket.local();
     let mut config = DriveConfig::new(image.info().bytes / 512, 512, 7);
-    config.volatile_cache = !image.info().memory_backed;
+    if image.info().memory_backed {
+        config.cache = WriteCache::Absent;
+    }
     let end = LoanEnd::Lend { drive: 0, controller: 0, limit: Limit::NONE };
     let mut spec = spec("lender", lender_id(), socket, end, life);
     let (name, source) = ("nvme0".to_owned(), "test".to_owned());

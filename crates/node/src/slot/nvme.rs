@@ -4,12 +4,14 @@
 //! A guest would put its submission queues into that buffer, and each of their entries would be a trapped store instead of one
 //! to its own memory, which the function fetches for itself. So CAP.CMBS and the registers of the buffer read as zero, writes to
 //! them go nowhere, and the slot shows only the BARs of registers and vectors.
+//!
+//! Nor may a guest say that it keeps what is not flushed ([`HOST_KEEPS`]): it does not, and would lose writes with the lender's power.
 
 use base::ledger::Journal;
 use pcie::spec::header::{BAR_COUNT, CLASS};
 use spec::nvme::PCI_CLASS_CODE;
 use spec::nvme::registers::{
-    CAP, CC, CMBEBS, CMBLOC, CMBMSC, CMBSWTP, CMBSZ, CSTS, Cap, Csts, ShutdownStatus,
+    CAP, CC, CMBEBS, CMBLOC, CMBMSC, CMBSWTP, CMBSZ, CSTS, Cap, Csts, HOST_KEEPS, ShutdownStatus,
 };
 
 use super::cells::SlotCells;
@@ -39,7 +41,9 @@ pub(super) fn write(cells: &SlotCells, journal: Journal<'_>, bar: u8, offset: u6
     if bar != REGISTERS_BAR {
         return true;
     }
-    if (CMBMSC..CMBSWTP + 4).contains(&offset) {
+    let end = offset.saturating_add(bytes.len() as u64);
+    if [CMBMSC..CMBSWTP + 4, HOST_KEEPS..HOST_KEEPS + 4].iter().any(|own| offset < own.end && own.start < end)
+    {
         return false;
     }
     let control = CC.checked_sub(offset).and_then(|at| bytes.get(usize::try_from(at).ok()?));
@@ -65,7 +69,7 @@ pub(super) fn read(cells: &SlotCells, bar: u8, offset: u64, bytes: &mut [u8]) {
         match at {
             CAP..=7 => *byte &= !buffer[place(at, CAP)],
             CSTS..0x20 if cells.fatal.get() != 0 => *byte = fatal[place(at, CSTS)],
-            CMBLOC..0x40 | CMBMSC..0x64 => *byte = 0,
+            CMBLOC..0x40 | CMBMSC..0x64 | HOST_KEEPS..0x2004 => *byte = 0,
             _ => {}
         }
     }
@@ -98,5 +102,10 @@ pub(super) fn reset(cells: &SlotCells, journal: Journal<'_>) {
 }
 
 const _: () = assert!(
-    CAP == 0 && CSTS + 4 == 0x20 && CMBSZ + 4 == 0x40 && CMBEBS + 4 == CMBSWTP && CMBSWTP + 4 == 0x64
+    CAP == 0
+        && CSTS + 4 == 0x20
+        && CMBSZ + 4 == 0x40
+        && CMBEBS + 4 == CMBSWTP
+        && CMBSWTP + 4 == 0x64
+        && HOST_KEEPS == 0x2000
 );

@@ -354,6 +354,9 @@ bitfields! {
     }
 }
 
+/// The first vendor specific bytes of Identify Controller: the controller takes [`super::registers::HOST_KEEPS`].
+pub const HOST_KEEPS_OFFERED: [u8; 8] = *b"hostkeep";
+
 bitfields! {
     /// SGL Support.
     pub struct Sgls(u32) {

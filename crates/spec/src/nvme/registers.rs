@@ -62,6 +62,11 @@ pub const PMRMSCU: u64 = 0xe18;
 /// The first doorbell: the tail of the admin submission queue.
 pub const DOORBELLS: u64 = 0x1000;
 
+/// Host Keeps, 32 bits, vendor specific, behind all doorbells: bit 0 says that the host keeps what it has written until it is
+/// flushed, and writes it again to a controller that was reset. A controller that offers it ([`super::identify::HOST_KEEPS_OFFERED`])
+/// has a volatile write cache for such a host. A controller level reset clears it.
+pub const HOST_KEEPS: u64 = 0x2000;
+
 /// The value that resets the NVM subsystem when written to [`NSSR`]: `NVMe` in ASCII.
 pub const NSSR_MAGIC: u32 = 0x4e56_4d65;
 /// Written to [`NSSD`]: normal shutdown of the NVM subsystem, `Nrml` in ASCII.

@@ -1,11 +1,11 @@
 //! From a device as it was declared to the drive that the card makes.
 
 use io::files::Image;
-use node::{DriveConfig, Limit, NamespaceConfig};
+use node::{DriveConfig, Limit, NamespaceConfig, WriteCache};
 
 use super::unique_id;
 use crate::cli::ByteSize;
-use crate::config::{Device, Layout};
+use crate::config::{Cache, Device, Layout};
 use crate::exit::Failure;
 use crate::line::FunctionName;
 use crate::state_dir::StateDir;
@@ -38,8 +38,12 @@ pub(super) fn config(device: &Device, image: &Image, state: &StateDir) -> Result
     let mut config =
         DriveConfig::new(bytes / u64::from(block_size), block_size, unique_id(state, &device.function));
     config.read_only = image.info().read_only;
-    // What memory holds is as durable as a flush could make it.
-    config.volatile_cache = !image.info().memory_backed;
+    config.cache = match device.cache {
+        // What memory holds is as durable as a flush could make it.
+        _ if image.info().memory_backed => WriteCache::Absent,
+        Cache::None => WriteCache::Hidden,
+        Cache::Volatile => WriteCache::Shown,
+    };
     // Memory is new in each life of the node, and so is the drive in front of it.
     config.keeps_state = device.source.memory().is_none();
     config.functions = match &device.layout {
@@ -145,6 +149,7 @@ mod tests {
             source: Source::from_os("ram:1M".into()).unwrap(),
             read_only: false,
             block_size: crate::config::BlockSize::B512,
+            cache: Cache::default(),
             limit: Limit::NONE,
             layout,
         }

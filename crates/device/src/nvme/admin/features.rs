@@ -52,9 +52,9 @@ const _: () = assert!(FEATURES[TEMPERATURE_WORD].id.0 == FeatureId::TEMPERATURE_
 const _: () = assert!(FEATURES[EVENTS_WORD].id.0 == FeatureId::ASYNC_EVENT_CONFIGURATION.0);
 const _: () = assert!(FEATURES[KEEP_ALIVE_WORD].id.0 == FeatureId::KEEP_ALIVE_TIMER.0);
 
-/// Whether completed writes may wait for a flush.
+/// Whether completed writes may wait for a flush: there is a cache that the host sees, and has not turned off.
 pub(crate) fn write_cache(controller: &Controller<'_>) -> bool {
-    controller.feature_word(WRITE_CACHE_WORD) != 0
+    controller.shows_cache() && controller.feature_word(WRITE_CACHE_WORD) != 0
 }
 
 /// Which events the host wants to be told of.
@@ -165,7 +165,7 @@ impl Controller<'_> {
             | FeatureId::TIMESTAMP
             | FeatureId::HOST_IDENTIFIER
             | FeatureId::HOST_BEHAVIOR_SUPPORT => true,
-            FeatureId::VOLATILE_WRITE_CACHE => self.config.volatile_cache,
+            FeatureId::VOLATILE_WRITE_CACHE => self.shows_cache(),
             _ => FEATURES.iter().any(|feature| feature.id == id),
         }
     }

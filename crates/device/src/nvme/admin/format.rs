@@ -5,6 +5,7 @@ use spec::nvme::{FormatNvm, Status, SubmissionEntry};
 use crate::function::MediaKind;
 use crate::nvme::Controller;
 use crate::nvme::command::{Target, Work};
+use crate::nvme::config::WriteCache;
 use crate::nvme::io::PIECE_MAX;
 use crate::nvme::subsystem::cells::flag;
 
@@ -76,8 +77,11 @@ impl Controller<'_> {
         };
         let done = command.list.get();
         let left = namespace.bytes.saturating_sub(done);
-        if left == 0 {
+        if left == 0 && self.config.cache == WriteCache::Absent {
             return self.finish_format(slot);
+        } else if left == 0 {
+            // The new format is kept for good, and what was there in the old one must not come back under it.
+            return self.begin_media(slot, MediaKind::Flush, 0, 0);
         }
         let len = left.min(PIECE_MAX.into()) as u32;
         // Zeroes also where no erasure is asked for: what was there must not be seen in blocks of another size.
@@ -90,7 +94,7 @@ impl Controller<'_> {
         self.continue_format(slot);
     }
 
-    fn finish_format(&mut self, slot: u16) {
+    pub(crate) fn finish_format(&mut self, slot: u16) {
         let command = self.command(slot);
         let format = FormatNvm::parse(&command.entry());
         let nsid = command.target.get().nsid;

@@ -3,7 +3,7 @@
 use base::ledger::PAGE_SIZE;
 use spec::nvme::feature::AsyncEventConfiguration;
 use spec::nvme::identify::{
-    Dlfeat, Flbas, Lpa, NamespaceIdType, Nsfeat, Oacs, Oncs, SIZE, Sgls, Vwc, fill_ascii,
+    Dlfeat, Flbas, HOST_KEEPS_OFFERED, Lpa, NamespaceIdType, Nsfeat, Oacs, Oncs, SIZE, Sgls, Vwc, fill_ascii,
 };
 use spec::nvme::registers::Version;
 use spec::nvme::{
@@ -15,6 +15,7 @@ use zerocopy::{FromZeros, IntoBytes};
 use super::namespaces::SHARED;
 use crate::nvme::Controller;
 use crate::nvme::cells::{ASYNC_EVENT_REQUESTS, DATA_MAX, DATA_PAGES, ERRORS};
+use crate::nvme::config::WriteCache;
 use crate::nvme::io::{COPY_RANGES, FUSED_MAX, copy_blocks};
 use crate::nvme::subsystem::Namespace;
 
@@ -248,7 +249,10 @@ impl Controller<'_> {
             .into();
         data.fuses = COMPARE_AND_WRITE.into();
         data.fna = NO_FORMAT_OF_ALL;
-        data.vwc = Vwc(0).with_present(self.config.volatile_cache).with_flush_all(FLUSH_ALL).0;
+        data.vwc = Vwc(0).with_present(self.shows_cache()).with_flush_all(FLUSH_ALL).0;
+        if self.config.cache == WriteCache::Hidden {
+            data.vendor[..HOST_KEEPS_OFFERED.len()].copy_from_slice(&HOST_KEEPS_OFFERED);
+        }
         // In blocks of the smallest size, less one; namespaces tell their own.
         data.acwu = 0.into();
         data.cdfs = COPY_FORMATS.into();

@@ -3,13 +3,15 @@
 use base::{Rule, times};
 use spec::nvme::registers::{
     ACQ, AQA, ASQ, Aqa, CAP, CC, CMBLOC, CMBMSC, CMBSTS, CMBSZ, CRTO, CSTS, Cap, Cc, CommandSetSelected,
-    Crto, Csts, DOORBELLS, INTMC, INTMS, ShutdownNotification, ShutdownStatus, VS, Version, doorbell_queue,
+    Crto, Csts, DOORBELLS, HOST_KEEPS, INTMC, INTMS, ShutdownNotification, ShutdownStatus, VS, Version,
+    doorbell_queue,
 };
 
 use crate::function::MediaKind;
 use crate::nvme::Controller;
 use crate::nvme::cells::{QUEUE_ENTRIES, QUEUES, SHUTDOWN_SLOT, VECTORS};
 use crate::nvme::command::{Origin, State, Work};
+use crate::nvme::config::WriteCache;
 use crate::nvme::queues::Place;
 
 /// Bytes of the register BAR.
@@ -25,6 +27,7 @@ const READY_UNITS: u8 = (times::CONTROLLER_READY.as_millis() / READY_UNIT_MS) as
 /// Bits of ASQ and ACQ that are an address.
 const QUEUE_ADDRESS: u64 = !0xfff;
 
+const _: () = assert!(DOORBELLS_END <= HOST_KEEPS && HOST_KEEPS < VECTORS_OFFSET);
 const _: () =
     assert!(DOORBELLS_END <= VECTORS_OFFSET && VECTORS_OFFSET + VECTORS as u64 * 16 <= PENDING_OFFSET);
 
@@ -59,6 +62,7 @@ impl Controller<'_> {
             CMBSZ => self.buffer_size().0,
             CMBSTS => registers.cmbsts.get(),
             CRTO => Crto(0).with_crwmt(READY_UNITS.into()).0,
+            HOST_KEEPS => registers.host_keeps.get(),
             _ => 0,
         }
     }
@@ -77,6 +81,8 @@ impl Controller<'_> {
     pub(crate) fn write_register(&mut self, offset: u64, value: u32) {
         if (VECTORS_OFFSET..PENDING_OFFSET).contains(&offset) {
             return self.write_vector((offset - VECTORS_OFFSET) as usize, value);
+        } else if offset == HOST_KEEPS {
+            return self.set_host_keeps(value & 1);
         } else if (DOORBELLS..VECTORS_OFFSET).contains(&offset) {
             if let Some((queue, is_cq)) = doorbell_queue(offset, 0) {
                 self.ring(queue, is_cq, value);
@@ -100,6 +106,23 @@ impl Controller<'_> {
                 self.write_buffer_control(joined(registers.cmbmsc.get()));
             }
             _ => {}
+        }
+    }
+
+    /// The host keeps what is not flushed, or does not. It says so before it writes anything: what was written under another
+    /// rule would otherwise be taken for durable.
+    fn set_host_keeps(&mut self, keeps: u32) {
+        if self.config.cache == WriteCache::Hidden {
+            self.cells.registers.host_keeps.set(self.journal, keeps);
+        }
+    }
+
+    /// Whether the host is shown a volatile write cache.
+    pub(crate) fn shows_cache(&self) -> bool {
+        match self.config.cache {
+            WriteCache::Absent => false,
+            WriteCache::Hidden => self.cells.registers.host_keeps.get() != 0,
+            WriteCache::Shown => true,
         }
     }
 

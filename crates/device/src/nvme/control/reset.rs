@@ -7,7 +7,8 @@ use crate::nvme::Controller;
 use crate::nvme::cells::QUEUES;
 
 impl Controller<'_> {
-    /// A controller level reset: queues, commands, features and events go. AQA, ASQ, ACQ and the buffer's control stay, and
+    /// A controller level reset: queues, commands, features and events go, and what the host
+    /// has said of itself. AQA, ASQ, ACQ and the buffer's control stay, and
     /// CSTS.RDY stays until `update_ready` takes it.
     pub(crate) fn reset_controller(&mut self) {
         for slot in self.busy_slots() {
@@ -22,6 +23,7 @@ impl Controller<'_> {
         self.cells.events.set(self.journal, 0);
         self.cells.events_masked.set(self.journal, 0);
         self.cells.pending_vectors.set(self.journal, 0);
+        self.cells.registers.host_keeps.set(self.journal, 0);
         let ready = self.csts().rdy();
         self.cells.registers.csts.set(self.journal, Csts(0).with_rdy(ready).0);
         self.last_failure = None;

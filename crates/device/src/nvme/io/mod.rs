@@ -4,6 +4,7 @@ mod compare;
 mod copy;
 mod ranges;
 
+use base::Rule;
 use base::ledger::PAGE_SIZE;
 use spec::nvme::{DatasetManagementRange, FusedOperation, NSID_ALL, NvmOpcode, Status, SubmissionEntry};
 
@@ -15,6 +16,7 @@ use crate::function::MediaKind;
 use crate::nvme::Controller;
 use crate::nvme::cells::DATA_MAX;
 use crate::nvme::command::{Counts, Event, Target, Work};
+use crate::nvme::config::WriteCache;
 use crate::nvme::features;
 use crate::nvme::subsystem::Namespace;
 
@@ -157,9 +159,16 @@ impl Controller<'_> {
         self.begin_transfer(slot, work, target.len)
     }
 
-    /// Whether a write has to be durable before it completes: because it says so, or because the cache is off.
+    /// Whether a write has to be durable before it completes: because it says so, or because there is no cache for its host.
     pub(crate) fn is_durable_write(&self, slot: u16) -> bool {
-        self.config.volatile_cache && (self.command(slot).entry().fua() || !features::write_cache(self))
+        (self.config.cache != WriteCache::Absent && self.command(slot).entry().fua()) || self.writes_through()
+    }
+
+    /// Whether whatever changes the medium has to be durable before it completes.
+    pub(crate) fn writes_through(&self) -> bool {
+        self.config.cache != WriteCache::Absent
+            && !features::write_cache(self)
+            && self.journal.rule(Rule::DurableBeforeAnswer)
     }
 
     fn begin_verify(

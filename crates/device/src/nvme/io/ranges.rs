@@ -36,6 +36,9 @@ impl Controller<'_> {
             }
             cursor = RangeCursor { range: cursor.range + 1, blocks: 0 };
         }
+        if self.writes_through() {
+            return self.begin_media(slot, MediaKind::Flush, 0, 0);
+        }
         self.complete_write(slot);
     }
 

@@ -94,7 +94,8 @@ pub(crate) struct RegisterCells {
     pub(crate) csts: Cell<u32>,
     pub(crate) interrupt_mask: Cell<u32>,
     pub(crate) cmbsts: Cell<u32>,
-    reserved: Cell<u32>,
+    /// Bit 0 of [`HOST_KEEPS`](spec::nvme::registers::HOST_KEEPS).
+    pub(crate) host_keeps: Cell<u32>,
 }
 
 /// What the SMART log tells. Not logged.

@@ -244,12 +244,13 @@ impl Controller<'_> {
                 self.cells.statistics.note_read(work.len);
                 self.begin_store(slot);
             }
-            (Work::Deallocate, _) => self.end_range(slot, work.len),
+            (Work::Deallocate, MediaKind::Trim) => self.end_range(slot, work.len),
             (Work::Verify, _) => self.end_verified(slot, work.len),
             (Work::SelfTest, _) => self.end_self_test(slot, true),
             (Work::Compare, _) => self.end_compared(slot, work.len),
             (Work::Copy, MediaKind::Read) => self.end_copy_read(slot),
             (Work::Format, MediaKind::Zero | MediaKind::Trim) => self.end_formatted(slot, work.len),
+            (Work::Format, _) => self.finish_format(slot),
             (
                 Work::Write | Work::Zeroes | Work::Copy,
                 MediaKind::Write | MediaKind::Zero | MediaKind::Trim,

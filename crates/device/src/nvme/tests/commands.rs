@@ -2,8 +2,8 @@ use proptest::prelude::*;
 use spec::nvme::feature::NumberOfQueues;
 use spec::nvme::{
     Abort, AdminOpcode, AsyncEvent, Cns, DatasetManagementRange, DeleteIoQueue, FeatureId, FeatureSelect,
-    FusedOperation, GetFeatures, GetLogPage, Identify, IdentifyController, IdentifyNamespace, LogPageId,
-    NSID_ALL, NamespaceIdentifiers, NvmOpcode, SetFeatures, SmartLog,
+    FormatNvm, FusedOperation, GetFeatures, GetLogPage, Identify, IdentifyController, IdentifyNamespace,
+    LogPageId, NSID_ALL, NamespaceIdentifiers, NvmOpcode, SetFeatures, SmartLog,
 };
 
 use super::*;
@@ -230,6 +230,69 @@ fn fua_and_a_cache_turned_off_flush_behind_the_write() {
         assert_eq!(status(rig.admin(cache.entry(1))), Status::SUCCESS);
         rig.run(1, SubmissionEntry::write_zeroes(1, 1, 0, 1, false));
         assert_eq!(rig.flushes, 2);
+        rig.assert_idle();
+    });
+}
+
+#[test]
+fn a_host_that_keeps_nothing_sees_no_cache_and_has_each_write_flushed() {
+    let config = Config { cache: WriteCache::Hidden, ..config() };
+    with_rig(config, |rig| {
+        rig.start();
+        let write = SubmissionEntry::write(1, 1, 0, 1).with_prps(DATA, 0);
+        let zeroes = SubmissionEntry::write_zeroes(1, 1, 0, 1, false);
+        let ranges = [DatasetManagementRange::new(0, 4), DatasetManagementRange::new(100, 2)];
+        rig.host[DATA as usize..][..32].copy_from_slice(ranges.as_bytes());
+        let deallocate = SubmissionEntry::deallocate(1, 1, 2).with_prps(DATA, 0);
+        for (entry, flushes) in [(write, 1), (zeroes, 2), (deallocate, 3), (write.with_fua(), 4)] {
+            assert_eq!(status(rig.run(1, entry)), Status::SUCCESS);
+            assert_eq!(rig.flushes, flushes, "once behind all ranges");
+        }
+        let vwc = |rig: &mut Rig<'_>| {
+            let identify = Identify::new(Cns::CONTROLLER, 0).entry(7).with_prps(LIST, 0);
+            assert_eq!(status(rig.admin(identify)), Status::SUCCESS);
+            IdentifyController::read_from_bytes(&rig.host[LIST as usize..][..4096]).unwrap().vwc & 1
+        };
+        assert_eq!(vwc(rig), 0);
+        // It cannot turn on what it does not have.
+        let cache =
+            |dw11| SetFeatures { fid: FeatureId::VOLATILE_WRITE_CACHE, save: false, nsid: 0, dw11, dw12: 0 };
+        for dw11 in [0, 1] {
+            assert_eq!(status(rig.admin(cache(dw11).entry(1))), Status::INVALID_FIELD);
+        }
+        rig.write32(registers::HOST_KEEPS, 1);
+        assert_eq!(vwc(rig), 1);
+        rig.run(1, write);
+        assert_eq!(rig.flushes, 4, "its host keeps it");
+        assert_eq!(status(rig.admin(cache(0).entry(1))), Status::SUCCESS);
+        rig.run(1, write);
+        assert_eq!(rig.flushes, 5);
+        rig.write32(registers::CC, 0);
+        rig.start();
+        rig.run(1, write);
+        assert_eq!((rig.flushes, vwc(rig)), (6, 0), "the next host may keep nothing");
+        rig.assert_idle();
+    });
+}
+
+#[test]
+fn a_format_is_durable_before_its_new_blocks_are() {
+    let config = Config { cache: WriteCache::Hidden, keeps_state: true, ..config() };
+    with_rig(config, |rig| {
+        rig.start();
+        rig.run(1, SubmissionEntry::write(1, 1, 0, 1).with_prps(DATA, 0));
+        let flushes = rig.flushes;
+        let (extended_metadata, protection_first) = (false, false);
+        let format = FormatNvm {
+            nsid: 1,
+            lba_format: 1,
+            extended_metadata,
+            protection: 0,
+            protection_first,
+            secure_erase: 0,
+        };
+        assert_eq!(status(rig.admin(format.entry(1))), Status::SUCCESS);
+        assert_eq!(rig.flushes, flushes + 1);
         rig.assert_idle();
     });
 }

@@ -25,7 +25,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::{
     Config, Controller, MEMORY_BUFFER_BAR, NvmeCells, REGISTERS_BAR, Subsystem, SubsystemCells,
-    VECTORS_OFFSET,
+    VECTORS_OFFSET, WriteCache,
 };
 use crate::function::{Dma, DmaError, DmaId, Function, MediaError, MediaId, MediaKind};
 
@@ -184,7 +184,7 @@ fn with_rig(config: Config, test: impl FnOnce(&mut Rig<'_>)) {
 }
 
 fn config() -> Config {
-    Config::new(2048, 512, 0x0200_00ff_fe00_0001)
+    Config { cache: WriteCache::Shown, ..Config::new(2048, 512, 0x0200_00ff_fe00_0001) }
 }
 
 impl<'m> Rig<'m> {

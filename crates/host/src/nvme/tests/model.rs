@@ -43,6 +43,10 @@ pub(super) struct Model {
     /// What is left of the disk when the power fails.
     durable: Vec<u8>,
     pub(super) volatile_cache: bool,
+    /// The cache is for hosts only that say that they keep what is not flushed.
+    pub(super) hides_cache: bool,
+    /// The host has said so.
+    pub(super) host_keeps: bool,
     /// I/O commands, as opcode, first block and blocks.
     pub(super) log: Vec<(NvmOpcode, usize, usize)>,
     pub(super) with_cmb: bool,
@@ -83,6 +87,8 @@ impl Model {
             disk: vec![0; blocks * BLOCK],
             durable: Vec::new(),
             volatile_cache: true,
+            hides_cache: false,
+            host_keeps: false,
             log: Vec::new(),
             with_cmb: true,
             with_msix: true,
@@ -117,7 +123,7 @@ impl Model {
         (self.cc, self.command, self.cmbmsc, self.msix_on) = (0, 0, 0, false);
         (self.queues, self.vector) = (Default::default(), None);
         self.cmb.fill(0xee);
-        self.fatal = false;
+        (self.fatal, self.host_keeps) = (false, false);
     }
 
     /// What was not durable is gone, and the lender's incarnation is new.
@@ -228,6 +234,7 @@ impl Model {
             (0, registers::ASQ) => self.asq = value,
             (0, registers::ACQ) => self.acq = value,
             (0, registers::CMBMSC) => self.cmbmsc = value,
+            (0, registers::HOST_KEEPS) => self.host_keeps = value == 1,
             (0, at) => match registers::doorbell_queue(at, 0) {
                 Some((queue @ 0..2, false)) => {
                     self.doorbells += usize::from(queue == 1);
@@ -288,7 +295,10 @@ impl Model {
             AdminOpcode::IDENTIFY if entry.cdw10.get() == 1 => {
                 let mut data = IdentifyController::new_zeroed();
                 data.mdts = 5;
-                data.vwc = self.volatile_cache.into();
+                data.vwc = (self.volatile_cache && !self.hides_cache).into();
+                if self.hides_cache {
+                    data.vendor[..8].copy_from_slice(&spec::nvme::identify::HOST_KEEPS_OFFERED);
+                }
                 data.oncs = Oncs(0).with_dataset_management(true).with_write_zeroes(true).0.into();
                 self.send(entry, data.as_bytes(), out);
             }

@@ -93,6 +93,23 @@ fn a_flush_releases_what_had_ended_when_it_was_issued() {
 }
 
 #[test]
+fn a_hidden_cache_is_for_a_driver_that_says_that_it_keeps() {
+    with_world(|world| {
+        world.model.hides_cache = true;
+        for fill in 1..3 {
+            world.ready();
+            assert!(world.model.host_keeps, "after each reset anew");
+            world.submit(1, BlockKind::Write, 0, 8, fill);
+            world.settle();
+            assert_eq!(world.driver().kept().0, 1);
+            world.lose_power();
+            world.ready();
+            assert_eq!(first_bytes(world, 0..1), [fill]);
+        }
+    });
+}
+
+#[test]
 fn without_a_volatile_cache_nothing_is_kept() {
     with_world(|world| {
         world.model.volatile_cache = false;

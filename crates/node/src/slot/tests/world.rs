@@ -216,6 +216,8 @@ pub(super) struct World<'m> {
     pub(super) now: Instant,
     pub(super) seats: [Seat<'m>; 2],
     pub(super) medium: Vec<u8>,
+    /// What is left of it when the power fails.
+    pub(super) durable: Vec<u8>,
     pub(super) ram: Rc<Ram<'m>>,
     socket: Socket,
     /// The message that the agent has taken last, and how many there were.
@@ -287,6 +289,7 @@ impl<'m> World<'m> {
             now: Instant::from_nanos(1),
             seats: [seat(LENDER), seat(BORROWER)],
             medium: vec![0; BLOCKS as usize * 512],
+            durable: vec![0; BLOCKS as usize * 512],
             ram: Rc::new(ram),
             socket: Socket::default(),
             mail: None,
@@ -435,6 +438,9 @@ impl<'m> World<'m> {
             }
             let Some(work) = work else { return };
             self.busy = true;
+            if work.kind == MediaKind::Flush {
+                self.durable.clone_from(&self.medium);
+            }
             let mut at = work.offset as usize;
             for span in work.spans() {
                 let part = &mut self.medium[at..at + span.len()];
@@ -624,6 +630,12 @@ impl<'m> World<'m> {
     /// Whether the machine is asked for something that it has not answered.
     pub(super) fn is_asked(&self) -> bool {
         !self.socket.asked.is_empty()
+    }
+
+    /// The lender's machine loses its power: its ledger, and what its disk's volatile cache held.
+    pub(super) fn lose_power(&mut self) {
+        self.medium.clone_from(&self.durable);
+        self.reboot(LENDER);
     }
 
     /// A node loses its ledger.
