@@ -190,7 +190,12 @@ impl World<'_> {
 fuzz_target!(|steps: Vec<Step>| {
     let arena = Arena::default();
     let rig = Rig::<Root>::new(&arena);
-    let config = DriverConfig { queue_memory: 0x1000_0000, data_memory: 0x4000_0000, interrupt: 0x2000_0000 };
+    let config = DriverConfig {
+        queue_memory: 0x1000_0000,
+        data_memory: 0x4000_0000,
+        interrupt: 0x2000_0000,
+        bar_bytes: 1 << 40,
+    };
     let driver = Driver::new(&rig.root.driver, rig.pages(&rig.root.pages), rig.journal, config);
     let (awaited, open) = (VecDeque::new(), Default::default());
     let mut world = World { driver, rig: &rig, now: rigs::START, awaited, next: 0, open };

@@ -9,11 +9,40 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, compiler_fence};
 
 use libc::{c_int, c_void, siginfo_t};
+use node::MAX_LOANS;
 use rustix::io::Errno;
 
-/// Most ranges that can be watched at a time: a handler finds them without a lock.
-const RANGES: usize = 1024;
+/// Most ranges that each owner can have watched at a time: so none can take those of another. A handler finds them without a lock.
+pub(crate) const RANGES: usize = 1024;
+/// Loans, and this node's own images.
+const OWNERS: usize = MAX_LOANS + 1;
 
+/// Whose a range is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Owner {
+    /// This node's: images that it lends.
+    Node,
+    /// Memory of the virtual machine that has this loan's function.
+    Loan(usize),
+}
+
+impl Owner {
+    fn index(self) -> usize {
+        match self {
+            Self::Node => MAX_LOANS,
+            Self::Loan(loan) => loan,
+        }
+    }
+}
+
+/// The ranges of one owner.
+struct Table {
+    ranges: [Range; RANGES],
+    /// No range at this place or behind it has ever been used.
+    used: AtomicUsize,
+}
+
+#[derive(Debug)]
 struct Range {
     /// Its first address; 0 while nobody uses this place.
     start: AtomicUsize,
@@ -24,48 +53,57 @@ struct Range {
     is_torn: AtomicBool,
 }
 
-static WATCHED: [Range; RANGES] = [const {
-    Range {
-        start: AtomicUsize::new(0),
-        end: AtomicUsize::new(0),
-        page: AtomicUsize::new(0),
-        is_torn: AtomicBool::new(false),
+/// All zeroes, so that memory is used only as far as ranges are.
+static WATCHED: [Table; OWNERS] = [const {
+    Table {
+        ranges: [const {
+            Range {
+                start: AtomicUsize::new(0),
+                end: AtomicUsize::new(0),
+                page: AtomicUsize::new(0),
+                is_torn: AtomicBool::new(false),
+            }
+        }; RANGES],
+        used: AtomicUsize::new(0),
     }
-}; RANGES];
+}; OWNERS];
 
 /// A range that is watched until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Watch(usize);
+pub(crate) struct Watch(&'static Range);
 
 impl Watch {
     /// Watches the mapping of a file: `len` bytes from address `start` on, in pages of `page` bytes.
     ///
     /// # Errors
-    /// `ENOMEM` if too many are watched already, else what installing the handler returned.
-    pub(crate) fn new(start: usize, len: usize, page: usize) -> io::Result<Self> {
+    /// `ENOMEM` if too many are watched for this owner already, else what installing the handler returned.
+    pub(crate) fn new(owner: Owner, start: usize, len: usize, page: usize) -> io::Result<Self> {
         install()?;
+        let table = WATCHED.get(owner.index()).ok_or(Errno::INVAL)?;
         let claim = |range: &Range| {
             range.start.compare_exchange(0, start, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         };
-        let place = WATCHED.iter().position(claim).ok_or(Errno::NOMEM)?;
-        WATCHED[place].is_torn.store(false, Ordering::Relaxed);
-        WATCHED[place].page.store(page, Ordering::Relaxed);
-        WATCHED[place].end.store(start + len, Ordering::Release);
-        Ok(Self(place))
+        let place = table.ranges.iter().position(claim).ok_or(Errno::NOMEM)?;
+        let range = &table.ranges[place];
+        range.is_torn.store(false, Ordering::Relaxed);
+        range.page.store(page, Ordering::Relaxed);
+        table.used.fetch_max(place + 1, Ordering::Relaxed);
+        range.end.store(start + len, Ordering::Release);
+        Ok(Self(range))
     }
 
     /// Whether an access of this thread, or an earlier one of another, has met a page that was not there.
     pub(crate) fn is_torn(&self) -> bool {
         // The handler runs between two instructions of the thread that looks.
         compiler_fence(Ordering::SeqCst);
-        WATCHED[self.0].is_torn.load(Ordering::Relaxed)
+        self.0.is_torn.load(Ordering::Relaxed)
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        WATCHED[self.0].end.store(0, Ordering::Release);
-        WATCHED[self.0].start.store(0, Ordering::Release);
+        self.0.end.store(0, Ordering::Release);
+        self.0.start.store(0, Ordering::Release);
     }
 }
 
@@ -99,7 +137,8 @@ extern "C" fn handle(signal: c_int, info: *mut siginfo_t, _context: *mut c_void)
         let (start, end) = (range.start.load(Ordering::Relaxed), range.end.load(Ordering::Acquire));
         (start..end).contains(&address)
     };
-    let is_mended = WATCHED.iter().find(is_inside).is_some_and(|range| {
+    let used = |table: &'static Table| &table.ranges[..table.used.load(Ordering::Acquire).min(RANGES)];
+    let is_mended = WATCHED.iter().flat_map(used).find(is_inside).is_some_and(|range| {
         range.is_torn.store(true, Ordering::Relaxed);
         replace_page(address, range.page.load(Ordering::Relaxed))
     });

@@ -18,7 +18,7 @@ use spec::vfio_user::{Command, DmaMap, HEADER_BYTES, MessageHeader};
 use tracing::warn;
 use zerocopy::FromBytes;
 
-use crate::fault::Watch;
+use crate::fault::{Owner, RANGES, Watch};
 use crate::files::memory_page_bytes;
 use crate::interrupts::Interrupts;
 use crate::sparing::Sparing;
@@ -28,6 +28,11 @@ pub(crate) const WORTH_SHARING: u64 = 16 << 20;
 
 /// Up to so many bytes are written in words, in order: a guest looks at the last one, and takes the others to be there.
 const WORDS_BYTES: usize = 64;
+
+/// Most files of one slot that are mapped: what comes beyond is read and written by messages. Half of what can be watched for a loan,
+/// because a file that it shares with another one may outlive its own part in it; and few enough for all loans together to stay below
+/// the kernel's limit of mappings of a process (`vm.max_map_count`, 65,530).
+pub(crate) const FILES: usize = RANGES / 2;
 
 /// Which file a descriptor is of, and how it was opened: equal keys reach the same memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -177,12 +182,12 @@ impl GuestMemory for GuestDescriptors {
         let len = out.len();
         // SAFETY: `access` gives `len` bytes of a mapping; the guest may change them meanwhile: any value is valid.
         let copy = |from: *mut u8| unsafe { ptr::copy_nonoverlapping(from, out.as_mut_ptr(), len) };
-        self.access(loan, descriptor, |file| file.access(offset, len, false, copy))
+        self.access(loan, descriptor, |file| file.access(loan, offset, len, false, copy))
     }
 
     fn write(&self, loan: usize, descriptor: DescriptorId, offset: u64, bytes: &[u8]) -> bool {
         let copy = |to: *mut u8| store(to, bytes);
-        self.access(loan, descriptor, |file| file.access(offset, bytes.len(), true, copy))
+        self.access(loan, descriptor, |file| file.access(loan, offset, bytes.len(), true, copy))
     }
 }
 
@@ -223,14 +228,21 @@ impl GuestFile {
         Self { descriptor, writable: key.writable, mapping: RefCell::new(None) }
     }
 
-    /// Lets `copy` loose on `len` bytes at `offset`.
-    fn access(&self, offset: u64, len: usize, writes: bool, copy: impl FnOnce(*mut u8)) -> Access {
+    /// Lets `copy` loose on `len` bytes at `offset`. A mapping that it takes is the loan's.
+    fn access(
+        &self,
+        loan: usize,
+        offset: u64,
+        len: usize,
+        writes: bool,
+        copy: impl FnOnce(*mut u8),
+    ) -> Access {
         let Some(end) = usize::try_from(offset).ok().and_then(|offset| offset.checked_add(len)) else {
             return Access::Refused;
         };
         let mut mapping = self.mapping.borrow_mut();
         if mapping.as_ref().is_none_or(|mapping| mapping.bytes < end) {
-            *mapping = GuestMapping::new(self.descriptor.as_fd(), self.writable).ok();
+            *mapping = GuestMapping::new(loan, self.descriptor.as_fd(), self.writable).ok();
         }
         let Some(mapped) = mapping.as_ref().filter(|mapped| end <= mapped.bytes) else {
             return Access::Refused;
@@ -257,7 +269,7 @@ struct GuestMapping {
 }
 
 impl GuestMapping {
-    fn new(descriptor: BorrowedFd<'_>, writable: bool) -> std::io::Result<Self> {
+    fn new(loan: usize, descriptor: BorrowedFd<'_>, writable: bool) -> std::io::Result<Self> {
         let size = rustix::fs::fstat(descriptor)?.st_size;
         let bytes = usize::try_from(size).ok().filter(|bytes| *bytes > 0).ok_or(Errno::INVAL)?;
         let page = memory_page_bytes(descriptor)?.ok_or(Errno::INVAL)?;
@@ -274,7 +286,7 @@ impl GuestMapping {
         };
         // SAFETY: the range is exactly the mapping, and the advice changes no contents.
         let _ = unsafe { rustix::mm::madvise(base, mapped, Advice::LinuxDontDump) };
-        let watch = Watch::new(base.addr(), mapped, page).map_err(unmap)?;
+        let watch = Watch::new(Owner::Loan(loan), base.addr(), mapped, page).map_err(unmap)?;
         let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
         Ok(Self { watch, base, bytes, mapped })
     }
@@ -419,5 +431,19 @@ mod tests {
         assert!(key.is_private_to(pid));
         map(MapFlags::SHARED);
         assert!(!key.is_private_to(pid));
+    }
+
+    #[test]
+    fn one_client_takes_no_ranges_but_its_own() {
+        crate::raise_descriptor_limit();
+        let guest = GuestDescriptors::default();
+        let reaches = |loan, id| {
+            guest.insert(loan, id, memory(4096));
+            guest.write(loan, DescriptorId(id), 0, &[1; 8])
+        };
+        assert_eq!((0..RANGES as u32 + 100).filter(|id| reaches(5, *id)).count(), RANGES);
+        assert_eq!((0..FILES as u32).filter(|id| reaches(6, *id)).count(), FILES, "what is another's");
+        guest.remove(5, 0);
+        assert!(reaches(5, 9999), "there is room again");
     }
 }

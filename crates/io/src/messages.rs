@@ -94,7 +94,7 @@ pub(crate) enum ToAgent {
     Take { loan: usize, number: u64, len: usize },
     /// A slot needs these descriptors no more.
     Release { loan: usize, ids: Vec<u32> },
-    /// The function of a slot cannot be shown to a virtual machine.
+    /// The lent function cannot be used.
     Unusable { loan: usize, why: String },
     /// The connection to a slot's client is closed.
     Vacant { loan: usize },

@@ -85,7 +85,7 @@ pub struct Receiver<'m> {
     /// The totals that the peer may have been told: it must not use more. A successor begins with what it could tell itself, which
     /// is no less, since grants only grow.
     advertised: Volatile<Credits>,
-    /// What arrived ahead of a gap. Dies with the card: the sender still has it.
+    /// What arrived ahead of a gap, or is left of a frame that was too much for one step. Dies with the card: the sender still has it.
     ahead: BTreeMap<u64, Ahead>,
     ahead_bytes: usize,
     /// What was handed on, for checkers: number and [`tlp_digest`]. None unless it was asked for.
@@ -212,7 +212,7 @@ impl<'m> Receiver<'m> {
         self.deliver(first, count, tlps, accept)
     }
 
-    /// Hands on what was waiting for a gap that is now closed: one frame a call, and what became of it.
+    /// Hands on what was waiting for a gap that is now closed, or for the next step: one frame a call, and what became of it.
     pub(crate) fn deliver_ahead(&mut self, accept: &mut dyn FnMut(Arrival<'_>)) -> Option<Received> {
         if !self.has_ahead() {
             return None;
@@ -253,7 +253,12 @@ impl<'m> Receiver<'m> {
         accept: &mut dyn FnMut(Arrival<'_>),
     ) -> Received {
         let mut rest = tlps;
-        for number in first..first + u64::from(count) {
+        let end = first + u64::from(count);
+        for number in first..end {
+            if !self.journal.has_room() {
+                // The sender still has it, and what cannot be kept comes again.
+                return self.keep(number, (end - number) as u16, rest);
+            }
             let parsed = TlpView::parse(rest);
             let arrival = match &parsed {
                 Ok(tlp) => Arrival::Tlp(tlp),

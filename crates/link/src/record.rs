@@ -8,6 +8,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::path::AckRanges;
 
+/// The shortest TLP: a header of three dwords. A record cannot count more of them than its bytes can hold, which bounds what a frame
+/// asks of its receiver.
+const TLP_BYTES_MIN: usize = pcie::spec::HEADER_BYTES_MIN;
+
 /// Most ranges of one acknowledgement.
 pub(crate) const MAX_RANGES: usize = 16;
 
@@ -140,6 +144,9 @@ impl<'a> Records<'a> {
                 let raw: RawStream = self.take()?;
                 let tlps = self.rest.get(..raw.len.get() as usize)?;
                 self.rest = &self.rest[tlps.len()..];
+                if usize::from(raw.count.get()) * TLP_BYTES_MIN > tlps.len() {
+                    return None;
+                }
                 // A number cannot overflow in the life of a stream; a frame that says so is malformed.
                 raw.first.get().checked_add(u64::from(raw.count.get()))?;
                 Record::Stream { first: raw.first.get(), count: raw.count.get(), tlps }
@@ -284,8 +291,8 @@ mod tests {
         assert!(writer.record(&Record::HelloHeard { generation: 9 }));
         assert_eq!(
             writer.stream(40, |room| {
-                room[..3].copy_from_slice(b"abc");
-                (2, 3)
+                room[..24].fill(7);
+                (2, 24)
             }),
             2
         );

@@ -118,6 +118,10 @@ impl<'m> Sender<'m> {
         Self { cells, slots: Slots::new(&cells.slots, journal), pages, journal }
     }
 
+    pub(crate) fn may_go_on(&self) -> bool {
+        self.journal.has_room()
+    }
+
     /// How many TLPs of `class` can still be queued in this step.
     pub fn room(&self, class: FlowClass) -> usize {
         // What this step has freed is room only after the commit.

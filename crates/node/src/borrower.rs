@@ -59,8 +59,12 @@ impl<'m> BorrowedDrive<'m> {
         domain: DomainId,
         io_timeout: Duration,
     ) -> Self {
-        let config =
-            DriverConfig { queue_memory: QUEUE_MEMORY, data_memory: DATA_MEMORY, interrupt: INTERRUPTS };
+        let config = DriverConfig {
+            queue_memory: QUEUE_MEMORY,
+            data_memory: DATA_MEMORY,
+            interrupt: INTERRUPTS,
+            bar_bytes: transaction::BAR_BYTES_MAX,
+        };
         let mut grants = GrantTable::new(domain);
         let both = Rights { read: true, write: true };
         let queue_bytes = (QUEUE_MEMORY_SIZE as u64).next_multiple_of(PAGE_SIZE as u64);
@@ -107,39 +111,48 @@ impl<'m> BorrowedDrive<'m> {
     /// Moves requests from the edge to the driver, accesses from the driver to the stream, and results back. True if there
     /// may be more, which is then for the next step.
     pub(crate) fn pump(&mut self, now: Instant, port: &mut Port<'m>, open: bool) -> bool {
-        if !self.direct {
-            self.pump_edge(now);
-        }
-        let Some(window) = self.window.filter(|_| open) else { return false };
+        let waiting = !self.direct && self.pump_edge(now, port);
+        let Some(window) = self.window.filter(|_| open) else { return waiting };
         for _ in 0..OUTPUTS_PER_STEP {
             if !requests::has_room(port) {
-                return false;
+                return waiting;
             }
-            let Some(access) = self.driver.poll_access(now) else { return false };
+            if !port.may_go_on() {
+                return true;
+            }
+            let Some(access) = self.driver.poll_access(now) else { return waiting };
+            // The driver refuses a function whose BARs are none (`host::nvme::FunctionError`) before it uses them.
             requests::issue(now, port, &window, access)
                 .expect("our own driver accesses registers inside of the aperture");
         }
         true
     }
 
-    fn pump_edge(&mut self, now: Instant) {
+    /// True if something is left for the next step.
+    fn pump_edge(&mut self, now: Instant, port: &Port<'m>) -> bool {
         self.driver.abandon(core::iter::from_fn(|| self.server.poll_abandoned()));
-        while let Some((id, result)) = self.driver.poll_completion() {
+        while port.may_go_on()
+            && let Some((id, result)) = self.driver.poll_completion()
+        {
             self.server.handle_completion(now, id, result);
         }
         self.server.set_geometry(now, self.driver.geometry());
-        while self.driver.room() > 0 {
+        while self.driver.room() > 0 && port.may_go_on() {
             let Some(request) = self.server.poll_request() else { break };
             self.driver.submit(now, request);
         }
         if self.server.wants_pages() {
             self.driver.flush_kept();
         }
+        !port.may_go_on()
     }
 
     /// Requests without completion in time.
     pub(crate) fn handle_timeout(&mut self, now: Instant, port: &mut Port<'m>) {
-        while let Some(id) = requests::poll_timed_out(now, port, self.gauges) {
+        // Those that are left are overdue in the next step, too.
+        while port.may_go_on()
+            && let Some(id) = requests::poll_timed_out(now, port, self.gauges)
+        {
             self.driver.handle_access(now, id, Err(AccessError::Timeout));
         }
         self.driver.handle_timeout(now);

@@ -10,6 +10,7 @@ use base::ledger::{Hook, Journal, Ledger, PAGE_SIZE, Pages, RawMemory, Span};
 use base::{Instant, Rule};
 use device::nvme::{DATA_PAGES, Limit, Persist};
 use device::{Function, MediaError, MediaId, MediaKind, MediaOp};
+use host::nvme::FunctionError;
 use host::vfio_user::SlotConfigError;
 use link::frame::{FrameError, Header};
 use link::{Channel, PathId, Refusal, Room, Tenancy};
@@ -41,8 +42,8 @@ pub enum CardEvent {
     /// The borrowed drive no longer holds what this node left there: another node has used it meanwhile, or it was made anew. What
     /// was not flushed is lost, requests under way fail, and clients are disconnected.
     Overtaken(usize),
-    /// The lent function cannot be shown to a virtual machine, or there is none: its slot is not to be served.
-    Unusable(usize, SlotConfigError),
+    /// The lent function is none that can be used.
+    Unusable(usize, Unusable),
     /// The loan has ended in order.
     Closed {
         /// The loan.
@@ -50,6 +51,24 @@ pub enum CardEvent {
         /// Of a borrower: writes that were answered could not be made durable, and no flush has said so.
         has_lost: bool,
     },
+}
+
+/// Why a lent function cannot be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unusable {
+    /// It cannot be shown to a virtual machine, or there is none: its slot is not to be served.
+    Slot(SlotConfigError),
+    /// The driver of a drive can do nothing with it.
+    Drive(FunctionError),
+}
+
+impl core::fmt::Display for Unusable {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Slot(error) => write!(f, "the function cannot be given to a virtual machine: {error}"),
+            Self::Drive(error) => write!(f, "the function cannot be used as a drive: {error}"),
+        }
+    }
 }
 
 /// The way that a frame takes.

@@ -12,6 +12,7 @@ pub(crate) struct Drive<'m> {
     /// The loans of its functions, in the order of the configuration.
     loans: Vec<usize>,
     share: FairShare,
+    journal: Journal<'m>,
 }
 
 impl<'m> Drive<'m> {
@@ -38,13 +39,19 @@ impl<'m> Drive<'m> {
             }
         }
         let share = FairShare::new(lent.len());
-        Self { subsystem: Subsystem::new(cells, journal, config), loans: lent, share }
+        Self { subsystem: Subsystem::new(cells, journal, config), loans: lent, share, journal }
     }
 
     /// The loan whose function's work the medium gets next, if any has some.
     pub(crate) fn pick(&mut self, loans: &mut [Loan<'m>]) -> Option<usize> {
-        let Self { loans: own, share, .. } = self;
-        let picked = share.pick(|function| loans[own[function]].media_cost())?;
+        let Self { loans: own, share, journal, .. } = self;
+        let picked = share.pick(|function| {
+            // What it asks of one function is whole by itself, and there may be many with commands to take.
+            if !journal.has_room() {
+                journal.commit();
+            }
+            loans[own[function]].media_cost()
+        })?;
         Some(own[picked])
     }
 }

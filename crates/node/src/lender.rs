@@ -67,6 +67,9 @@ impl<'m> LentFunction<'m> {
             if !room || !credit.suffices() || !port.tags.has_room() {
                 return false;
             }
+            if !port.may_go_on() {
+                return true;
+            }
             match self.controller.poll_dma(now, self.max_payload) {
                 Some(Dma::Write { address, payload }) => {
                     self.write(port, &window, &mut credit, address, payload);
@@ -125,7 +128,10 @@ impl<'m> LentFunction<'m> {
 
     /// Requests without completion in time.
     pub(crate) fn handle_timeout(&mut self, now: Instant, port: &mut Port<'m>) {
-        while let Some(timed_out) = port.tags.poll_timed_out(now) {
+        // Those that are left are overdue in the next step, too.
+        while port.may_go_on()
+            && let Some(timed_out) = port.tags.poll_timed_out(now)
+        {
             self.gauges.completion_timeouts.add(1);
             self.controller.handle_dma_error(now, DmaId(timed_out.context), DmaError::Timeout);
         }

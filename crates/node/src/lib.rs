@@ -28,7 +28,7 @@ mod slot;
 mod transaction;
 
 pub use borrower::BorrowedDrive;
-pub use card::{Card, CardEvent, MediaWork, Outgoing, Rooms, Way};
+pub use card::{Card, CardEvent, MediaWork, Outgoing, Rooms, Unusable, Way};
 pub use cells::{Address, EdgeGauges, Gauges, LoanCells, MAX_DRIVES, MAX_LOANS, MAX_RAILS, NodeCells};
 pub use config::{BorrowEdge, CardConfig, LoanConfig, LoanRole};
 pub use lender::LentFunction;

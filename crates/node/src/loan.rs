@@ -9,11 +9,10 @@ use base::ids::{DomainId, Incarnation, NodeId};
 use base::ledger::{Counter, Journal, Pages};
 use device::Function;
 use device::nvme::Controller;
-use host::vfio_user::SlotConfigError;
 use link::{Channel, ChannelConfig, Event, Heard, Information, Name, PathConfig, Role, Sink, State};
 
 use crate::borrower::BorrowedDrive;
-use crate::card::{CardEvent, LoanRooms, MediaWork, Outgoing, Rooms, Way, way};
+use crate::card::{CardEvent, LoanRooms, MediaWork, Outgoing, Rooms, Unusable, Way, way};
 use crate::cells::{Address, LoanCells};
 use crate::config::{BorrowEdge, CardConfig, LoanConfig, LoanRole};
 use crate::drive::Drive;
@@ -54,8 +53,8 @@ pub(crate) struct Loan<'m> {
     /// Where the answer to a handshake goes, by rail.
     reply_to: [Address; crate::MAX_RAILS],
     ready: bool,
-    /// What was reported of the function of a slot.
-    unusable: Option<SlotConfigError>,
+    /// What was reported of the function.
+    unusable: Option<Unusable>,
     /// The peer that was reported.
     met: Option<(NodeId, Incarnation)>,
     pub(crate) closing: bool,
@@ -420,8 +419,11 @@ impl<'m> Loan<'m> {
         }
         let (is_ready, unusable, is_shut_down) = match &self.end {
             End::Lent(_) => return,
-            End::Borrowed(drive) => (drive.driver.geometry().is_some(), None, drive.driver.is_shut_down()),
-            End::Slot(slot) => (slot.is_ready(), slot.unusable(), true),
+            End::Borrowed(drive) => {
+                let driver = &drive.driver;
+                (driver.geometry().is_some(), driver.unusable().map(Unusable::Drive), driver.is_shut_down())
+            }
+            End::Slot(slot) => (slot.is_ready(), slot.unusable().map(Unusable::Slot), true),
         };
         if !self.ready && is_ready {
             self.ready = true;

@@ -6,8 +6,12 @@ use zerocopy::FromBytes;
 
 use crate::rules::{Rule, RuleSet};
 
-/// Entries of the undo log: the most words one step may change.
-pub const JOURNAL_ENTRIES: usize = 1 << 16;
+/// Words that a step may have changed when it takes up more work. No single piece of work (a TLP, a message of a client, a timer)
+/// changes more than so many, nor does what follows at the end of a step.
+pub const STEP_ENTRIES: usize = 1 << 16;
+/// Entries of the undo log: the most words one step may change. The last quarter is never used, as far as anybody knows: debug builds
+/// make a finding of it.
+pub const JOURNAL_ENTRIES: usize = 4 * STEP_ENTRIES;
 
 /// Called before every store to the ledger; the simulator kills cards here, and checks the undo log against its own.
 pub trait Hook {
@@ -111,6 +115,13 @@ impl<'m> Journal<'m> {
         self.count() as usize
     }
 
+    /// Whether this step may take up one more piece of work, of any kind. Whoever works through what comes from outside asks before
+    /// each piece, and leaves the rest for the next step: how much there is of it, others decide.
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        self.pending() < STEP_ENTRIES
+    }
+
     /// Whether `rule` is in force; always so outside the simulator's canaries.
     #[inline]
     pub fn rule(&self, rule: Rule) -> bool {
@@ -129,6 +140,7 @@ impl<'m> Journal<'m> {
         let offset = self.offset_of(target, len);
         let count = self.count();
         assert!((count as usize) < JOURNAL_ENTRIES, "a step changes at most {JOURNAL_ENTRIES} words");
+        debug_assert!((count as usize) < 3 * STEP_ENTRIES, "a step ends in time");
         let mut old = 0_u64;
         // SAFETY: `offset_of` has checked that the source lies inside the ledger; `old` has 8 bytes.
         unsafe { ptr::copy_nonoverlapping(target, (&raw mut old).cast(), len) };

@@ -28,7 +28,7 @@ mod tests;
 pub use bytes::Bytes;
 pub use cell::{Cell, Counter, Plain};
 pub use fifo::Fifo;
-pub use journal::{Hook, JOURNAL_ENTRIES, Journal};
+pub use journal::{Hook, JOURNAL_ENTRIES, Journal, STEP_ENTRIES};
 pub use memory::{Arena, Ledger, LedgerRoot, RawMemory};
 pub use pages::{PAGE_SIZE, PageCells, PageIndex, Pages};
 pub use slots::{SlotCells, Slots};

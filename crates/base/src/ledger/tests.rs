@@ -172,7 +172,7 @@ fn every_page_can_be_freed_in_one_step() {
     (0..Pages::CAPACITY).for_each(|_| assert!(pages.alloc().is_some()));
     ledger.journal.commit();
     (0..Pages::CAPACITY).for_each(|page| pages.release(PageIndex(page as u16)));
-    assert!(ledger.journal.pending() < JOURNAL_ENTRIES / 2 && pages.alloc().is_none());
+    assert!(ledger.journal.pending() < STEP_ENTRIES / 2 && pages.alloc().is_none());
     ledger.journal.commit();
     assert_eq!((pages.alloc(), pages.used()), (Some(PageIndex(0)), 1));
 }

@@ -149,11 +149,9 @@ impl serve::Observer for Announce {
                 self.lost.extend(place);
             }
             AgentEvent::Unusable { loan, why } => {
-                if let Some(place) = self.place(*loan).filter(|_| self.alone) {
+                if let Some(place) = self.place(*loan).filter(|place| self.alone && !self.announced[*place]) {
                     let function = self.wanted[place].line.function();
-                    return Err(Failure::refused(format!(
-                        "{function} cannot be given to a virtual machine: {why}"
-                    )));
+                    return Err(Failure::refused(format!("{function}: {why}")));
                 }
             }
             AgentEvent::Tenant { .. }

@@ -280,7 +280,7 @@ impl Node {
                  made anew. Requests under way fail, clients are disconnected, and what was not flushed is lost"
             ),
             AgentEvent::Unusable { loan, why } => {
-                warn!(function = name(loan), "the function cannot be given to a virtual machine: {why}");
+                warn!(function = name(loan), peer = report::peer_of(&self.agent.view(), *loan), "{why}");
             }
             AgentEvent::GivenBack { loan, has_lost } => {
                 self.usable.remove(loan);

@@ -17,6 +17,11 @@ pub(super) const IN_FLIGHT: usize = 255;
 pub(super) const COMMANDS: usize = 512;
 /// Commands of the driver's own that may wait for the submission queue.
 pub(super) const OWN_PENDING: usize = 128;
+/// Accesses that wait to be polled.
+pub(super) const ACCESSES: usize = 16;
+/// Accesses that may follow from an admin completion, and those from the one awaited access or a timer. A completion is taken only
+/// while there is room for both, so a controller that sends ever more of them is not heard before what they lead to has left.
+pub(super) const ACCESSES_RESERVED: usize = 10;
 /// Words of the map of command identifiers.
 pub(super) const COMMAND_WORDS: usize = COMMANDS / 64;
 /// Bytes of one command's PRP list or range: all pages of a request but the first, rounded up.
@@ -72,7 +77,7 @@ pub struct DriverCells {
     /// The shutdown's own flush has ended.
     pub(super) flushed: Cell<u32>,
     /// Accesses of the initialisation that are to be polled.
-    pub(super) out: Fifo<AccessRecord, 16>,
+    pub(super) out: Fifo<AccessRecord, ACCESSES>,
 
     /// Capabilities still to be visited, so that a loop in the chain ends.
     pub(super) chain_left: Cell<u32>,

@@ -18,7 +18,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::cells::{ADMIN_ENTRIES, AccessRecord, IO_ENTRIES, SUBMISSION_BYTES, access, flag, owner, region};
 use super::events::FIRST_OF_EVENTS;
-use super::{ACCESS_TIMEOUT, Driver};
+use super::{ACCESS_TIMEOUT, Driver, FunctionError};
 use crate::{Access, AccessId, BlockRequest};
 
 /// The BAR of the controller's registers (NVMe PCIe 1.0 §3.1.1).
@@ -204,7 +204,9 @@ impl Driver<'_> {
 
             (State::Identity, Answer(id)) if id as u32 == ALL_ONES => self.fail(now),
             (State::Identity, Answer(_)) => self.config_read(now, State::Class, header::CLASS),
-            (State::Class, Answer(class)) if class as u32 >> 8 != PCI_CLASS_CODE => self.fail(now),
+            (State::Class, Answer(class)) if class as u32 >> 8 != PCI_CLASS_CODE => {
+                self.refuse(now, FunctionError::Class(class as u32 >> 8));
+            }
             (State::Class, Answer(_)) => self.config_read(now, State::Command, header::COMMAND),
             (State::Command, Answer(status)) => self.find_capabilities(now, status as u32),
             (State::Pointer, Answer(pointer)) => self.visit_capability(now, pointer as u8),
@@ -257,6 +259,12 @@ impl Driver<'_> {
         self.cells.timer.set(self.journal, self.after(now, backoff_ms(attempts)));
     }
 
+    /// The function is not one that can be used. Perhaps it is another one later.
+    fn refuse(&mut self, now: Instant, why: FunctionError) {
+        self.unusable = Some(why);
+        self.fail(now);
+    }
+
     fn find_capabilities(&mut self, now: Instant, command_and_status: u32) {
         if (command_and_status >> 16) as u16 & header::STATUS_CAPABILITIES == 0 {
             self.decode(now);
@@ -286,6 +294,10 @@ impl Driver<'_> {
     }
 
     fn note_table(&mut self, now: Instant, table: u32) {
+        let bar = (table & MSIX_BIR) as u8;
+        if usize::from(bar) >= header::BAR_COUNT {
+            return self.refuse(now, FunctionError::VectorTable(bar));
+        }
         self.cells.msix_table.set(self.journal, table);
         self.decode(now);
     }
@@ -311,8 +323,11 @@ impl Driver<'_> {
     }
 
     fn disable(&mut self, now: Instant, cap: Cap) {
-        if cap.0 == u64::MAX || cap.mpsmin() != 0 || cap.mqes() == 0 {
+        if cap.0 == u64::MAX {
             return self.fail(now);
+        }
+        if cap.mpsmin() != 0 || cap.mqes() == 0 {
+            return self.refuse(now, FunctionError::Capabilities(cap.0));
         }
         self.cells.cap.set(self.journal, cap.0);
         self.cells.limit.set(self.journal, self.ready_limit(now));
@@ -343,6 +358,11 @@ impl Driver<'_> {
             return self.enable(now);
         }
         self.cells.cmb_size.set(self.journal, size.0);
+        let (bar, offset) = self.cmb_place();
+        let is_inside = offset.checked_add(bytes).is_some_and(|end| end <= self.config.bar_bytes);
+        if usize::from(bar) >= header::BAR_COUNT || !is_inside {
+            return self.refuse(now, FunctionError::MemoryBuffer(bar));
+        }
         let control = CmbMsc(CMB_ADDRESS).with_cre(true).with_cmse(true);
         self.post(REGISTERS, registers::CMBMSC, &control.0.to_le_bytes());
         self.read(now, State::CmbStatus, registers::CMBSTS, 4);
@@ -456,6 +476,7 @@ impl Driver<'_> {
     }
 
     fn become_ready(&mut self, now: Instant) {
+        self.unusable = None;
         self.cells.attempts.set(self.journal, 0);
         self.set_state(State::Ready);
         self.request_events();

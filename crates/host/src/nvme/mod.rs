@@ -25,6 +25,7 @@ mod running;
 #[cfg(test)]
 mod tests;
 mod unflushed;
+mod unusable;
 
 use core::time::Duration;
 
@@ -38,6 +39,7 @@ pub use init::State;
 use init::{Event, millis};
 use running::Running;
 use unflushed::Unflushed;
+pub use unusable::FunctionError;
 
 /// Longest an access may stay unanswered. The stream's own time-out comes first; this one is for a stream that is gone.
 pub const ACCESS_TIMEOUT: Duration = times::COMPLETION_TIMEOUT.saturating_mul(2);
@@ -62,6 +64,8 @@ pub struct DriverConfig {
     pub data_memory: u64,
     /// Bus address that interrupt messages are written to; their data is the vector.
     pub interrupt: u64,
+    /// Most bytes of a BAR that can be accessed: no access goes beyond.
+    pub bar_bytes: u64,
 }
 
 /// The driver of one NVMe function.
@@ -76,6 +80,8 @@ pub struct Driver<'m> {
     running: Running,
     journal: Journal<'m>,
     config: DriverConfig,
+    /// Why the last attempt to use the function came to nothing, if nothing can be done about that.
+    unusable: Option<FunctionError>,
 }
 
 impl<'m> Driver<'m> {
@@ -92,7 +98,8 @@ impl<'m> Driver<'m> {
         );
         let slots = Slots::new(&cells.slots, journal);
         let unflushed = Unflushed::new(&cells.unflushed, pages, journal);
-        let mut driver = Self { cells, slots, pages, unflushed, running: Running::new(), journal, config };
+        let mut driver =
+            Self { cells, slots, pages, unflushed, running: Running::new(), journal, config, unusable: None };
         for cid in driver.slots.iter() {
             let command = driver.command(cid).head.get();
             if command.stage == stage::ISSUED {
@@ -149,6 +156,11 @@ impl<'m> Driver<'m> {
     /// Whether requests are being issued. They are accepted before that, and wait.
     pub fn is_ready(&self) -> bool {
         self.state() == State::Ready && !self.unflushed.is_rewriting()
+    }
+
+    /// Why the function cannot be used, as far as this card has found out.
+    pub fn unusable(&self) -> Option<FunctionError> {
+        self.unusable
     }
 
     /// What the driver is doing, for status and logs.
@@ -245,6 +257,10 @@ impl<'m> Driver<'m> {
 
     /// The next access to the function.
     pub fn poll_access(&mut self, now: Instant) -> Option<Access> {
+        if self.cells.out.is_empty() {
+            // What had no room before has it now.
+            self.take_admin(now);
+        }
         if let Some(record) = self.cells.out.pop(self.journal) {
             return Some(init::access_of(&record));
         }

@@ -6,7 +6,7 @@ use spec::nvme::CompletionEntry;
 use spec::nvme::registers::Cap;
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::cells::{ADMIN_ENTRIES, COMPLETION_BYTES, IO_ENTRIES, region};
+use super::cells::{ACCESSES_RESERVED, ADMIN_ENTRIES, COMPLETION_BYTES, IO_ENTRIES, region};
 use super::init::{Event, IO_QUEUE, REGISTERS};
 use super::{Driver, State};
 use crate::Access;
@@ -120,10 +120,11 @@ impl Driver<'_> {
         Access::Write { bar: REGISTERS, offset: self.doorbell(queue, is_cq), payload }
     }
 
-    fn take_admin(&mut self, now: Instant) {
+    /// Takes what has come in the admin completion queue, as long as there is room for what may follow from it.
+    pub(super) fn take_admin(&mut self, now: Instant) {
         let (cells, journal) = (self.cells, self.journal);
         for _ in 0..ADMIN_ENTRIES {
-            if !self.state().has_admin_queue() {
+            if !self.state().has_admin_queue() || cells.out.room() < ACCESSES_RESERVED {
                 return;
             }
             let head = cells.admin_head.get();

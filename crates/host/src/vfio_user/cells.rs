@@ -1,6 +1,6 @@
 //! What a session keeps in the ledger.
 
-use base::ledger::{Bytes, Cell, Counter, Fifo, JOURNAL_ENTRIES, Journal, SlotCells};
+use base::ledger::{Bytes, Cell, Counter, Fifo, Journal, STEP_ENTRIES, SlotCells};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Bytes that were received and are not understood yet.
@@ -19,7 +19,7 @@ pub const COMMANDS: usize = 256;
 pub const TRANSFERS: usize = 16;
 
 /// Words of the undo log beyond which a session begins nothing more in a step: what is begun may take several times as many.
-pub(super) const STEP_WORDS: usize = JOURNAL_ENTRIES / 8;
+pub(super) const STEP_WORDS: usize = STEP_ENTRIES / 8;
 /// The longest message that is read as a whole: what is longer is refused and passed over.
 pub(super) const MESSAGE_BYTES: usize = 8192;
 /// The longest message that the agent takes.

@@ -180,7 +180,7 @@ pub enum AgentEvent {
     },
     /// Another node has used the borrowed drive meanwhile: what was not flushed is lost.
     Overtaken(usize),
-    /// The lent function cannot be shown to a virtual machine, for this reason.
+    /// The lent function cannot be used, for this reason.
     Unusable {
         /// The loan.
         loan: usize,

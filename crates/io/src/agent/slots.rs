@@ -38,6 +38,13 @@ const DESCRIPTOR_PART: u64 = 4;
 /// but always so many, which is a machine and its successor for each place.
 const FEWEST: usize = 2 * MAX_LOANS;
 
+/// Descriptors of this part of those that the agent, and each card, may have are for the clients of slots, each the same,
+const SHARE_PART: u64 = 2;
+/// but always so many: all vectors of a drive and many times the files of a machine.
+const SHARE_FEWEST: usize = 256;
+/// Connections that each slot can have, whatever others do: a machine and its successor.
+const CONNECTIONS_EACH: usize = FEWEST / MAX_LOANS;
+
 /// Files of one machine that are known to be its own; of more than that it is found out each time.
 const PRIVATE_FILES: usize = 64;
 
@@ -49,6 +56,8 @@ pub(super) struct Slots {
     parked: BTreeMap<u64, Client>,
     /// With so many connections nobody else is taken.
     room: usize,
+    /// Most descriptors of the client of one slot.
+    share: usize,
 }
 
 /// Who has connected to a slot.
@@ -89,10 +98,13 @@ struct Lines {
     left: Sparing,
     broken: Sparing,
     unshared: Sparing,
+    crowded: Sparing,
 }
 
 struct Client {
     socket: OwnedFd,
+    /// The slot that it has connected to.
+    loan: usize,
     pid: Option<i32>,
     /// When that process began, in the kernel's ticks: another one may get its number.
     since: Option<u64>,
@@ -117,6 +129,7 @@ impl Slots {
             places: (0..MAX_LOANS).map(|_| Place::default()).collect(),
             parked: BTreeMap::new(),
             room: room(),
+            share: share(),
         }
     }
 
@@ -176,7 +189,7 @@ impl Slots {
                     _ => return Err(error),
                 },
             };
-            match self.admit(loan, Client::new(socket), function) {
+            match self.admit(loan, Client::new(socket, loan), function) {
                 Accepted::Nobody => {}
                 accepted => return Ok(accepted),
             }
@@ -212,9 +225,27 @@ impl Slots {
         if parked >= PARKED_OF_ONE {
             return Some(format!("it keeps {parked} connections of devices that are gone, until it ends"));
         }
-        let attached = self.places.iter().flat_map(|place| [&place.client, &place.next]).flatten().count();
-        (attached + self.parked.len() >= self.room)
-            .then(|| format!("the node has {} connections of virtual machines already", self.room))
+        self.is_crowded(loan).then(|| {
+            format!(
+                "the node has room for {} connections of virtual machines, and those left are for others",
+                self.room
+            )
+        })
+    }
+
+    /// Whether another connection to the slot of `loan` would take what is for others: each slot can always have a few.
+    fn is_crowded(&self, loan: usize) -> bool {
+        let mut of = [0; MAX_LOANS];
+        let attached = self.places.iter().flat_map(|place| [&place.client, &place.next]).flatten();
+        let mut count = 0;
+        for client in attached.chain(self.parked.values()) {
+            count += 1;
+            // A client is one of a slot that there is.
+            of[client.loan] += 1;
+        }
+        let kept_for = |other: usize| CONNECTIONS_EACH.saturating_sub(of[other]);
+        let kept: usize = (0..self.places.len()).filter(|other| *other != loan).map(kept_for).sum();
+        count + kept >= self.room
     }
 
     /// The card has taken the slot from the client of `loan`, and goes on answering it. Returns whether another one has it now.
@@ -278,6 +309,19 @@ impl Slots {
         if place.is_unshared(&bytes, &descriptors, function) {
             // What lies there is not what the guest sees: the machine has to be asked for that.
             descriptors.clear();
+        }
+        if !place.has_room(&descriptors, self.share) {
+            // Memory is reached by messages then, and an interrupt is refused.
+            descriptors.clear();
+            place.lines.crowded.say(|others| {
+                warn!(
+                    function,
+                    others,
+                    "this virtual machine shares more files and event descriptors than a slot may have: memory in further ones is \
+                     read and written by asking the machine, which is slow, and further interrupts are refused. Raise the limit of \
+                     open files of the node (`ulimit -n`), or give the machine its memory in fewer files"
+                );
+            });
         }
         let ids = descriptors.into_iter().map(|descriptor| place.keep(descriptor)).collect();
         place.last = Taken { number, bytes, ids };
@@ -374,9 +418,9 @@ impl Slots {
 }
 
 impl Client {
-    fn new(socket: OwnedFd) -> Self {
+    fn new(socket: OwnedFd, loan: usize) -> Self {
         let pid = crate::process::peer_pid(socket.as_fd()).ok().flatten();
-        Self { socket, pid, since: pid.and_then(start_of), warned: false, private: Vec::new() }
+        Self { socket, loan, pid, since: pid.and_then(start_of), warned: false, private: Vec::new() }
     }
 
     /// Whether both are connections of one process.
@@ -398,6 +442,18 @@ impl Place {
             });
         }
         self.client.is_some()
+    }
+
+    /// Whether these can be kept beside what is kept already: at most so many descriptors of a slot, and so many files that the card
+    /// can map all of them.
+    fn has_room(&self, descriptors: &[OwnedFd], share: usize) -> bool {
+        let keys: Vec<_> = descriptors.iter().map(|descriptor| FileKey::of(descriptor.as_fd())).collect();
+        let files =
+            self.files.len() + keys.iter().flatten().filter(|key| !self.files.contains_key(key)).count();
+        // What is no file is kept for one message only.
+        let others = self.descriptors.values().filter(|kept| Arc::strong_count(kept) == 1).count();
+        let others = others + keys.iter().filter(|key| key.is_none()).count();
+        files <= guest_memory::FILES && files + others <= share
     }
 
     /// A name for a descriptor that is kept until the card gives it back.
@@ -477,6 +533,12 @@ fn room() -> usize {
     usize::try_from(descriptors / DESCRIPTOR_PART).unwrap_or(MOST).clamp(FEWEST, MOST)
 }
 
+/// How many descriptors the client of a slot may have kept.
+fn share() -> usize {
+    let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / SHARE_PART;
+    usize::try_from(descriptors).unwrap_or(usize::MAX).div_euclid(MAX_LOANS).max(SHARE_FEWEST)
+}
+
 /// When a process began, in the kernel's ticks.
 fn start_of(pid: i32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -527,190 +589,4 @@ fn receive(socket: BorrowedFd<'_>, len: usize) -> io::Result<(Vec<u8>, Vec<Owned
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::agent::test_loans;
-    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
-    use std::io::IoSlice;
-    use std::os::unix::net::UnixStream;
-
-    fn send(to: &UnixStream, bytes: &[u8], with: &[BorrowedFd<'_>]) {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(40))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        assert!(with.is_empty() || control.push(SendAncillaryMessage::ScmRights(with)));
-        rustix::net::sendmsg(to, &[IoSlice::new(bytes)], &mut control, SendFlags::empty()).unwrap();
-    }
-
-    fn place(ours: UnixStream) -> Slots {
-        let mut slots = Slots::new();
-        slots.places[0].client = Some(Client::new(ours.into()));
-        slots
-    }
-
-    #[test]
-    fn a_message_is_taken_with_its_descriptors_and_told_again() {
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        ours.set_nonblocking(true).unwrap();
-        let mut slots = place(ours);
-        let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
-        let memory = crate::memory::create("guest", 8192).unwrap();
-        send(&theirs, b"first message", &[memory.as_fd(), memory.as_fd(), event.as_fd(), event.as_fd()]);
-        send(&theirs, b"next", &[]);
-        let told = slots.take(0, 1, 13, "nvme0");
-        let [ToCard::Descriptors { ids, .. }, ToCard::Taken { number: 1, bytes, .. }] = &told[..] else {
-            panic!("{told:?}")
-        };
-        assert_eq!((ids.len(), &bytes.0[..]), (4, &b"first message"[..]));
-        let Enclosure::Descriptors(enclosed) = slots.enclosure(&told[0]) else {
-            panic!("four travel with it")
-        };
-        let numbers: Vec<i32> = enclosed.iter().map(std::os::fd::AsRawFd::as_raw_fd).collect();
-        assert_eq!(numbers[0], numbers[1], "one file is kept once");
-        assert_ne!(numbers[2], numbers[3], "an eventfd is not a file");
-        // A number that has been, and one that cannot be.
-        assert_eq!(slots.take(0, 1, 4, "nvme0"), [ToCard::Lost { loan: 0 }]);
-        let ids = ids.clone();
-        slots.release(0, &ids[..3]);
-        assert_eq!(slots.places[0].descriptors.len(), 1);
-        assert!(slots.places[0].files.is_empty());
-        assert!(matches!(slots.enclosure(&told[0]), Enclosure::Gone));
-        assert_eq!(slots.take(0, 2, 4, "nvme0").len(), 1);
-        assert_eq!(slots.take(0, 3, 4, "nvme0"), [ToCard::Lost { loan: 0 }], "nothing is there");
-    }
-
-    #[test]
-    fn too_many_descriptors_are_closed() {
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        ours.set_nonblocking(true).unwrap();
-        let mut slots = place(ours);
-        let (reader, writer) = rustix::pipe::pipe().unwrap();
-        send(&theirs, b"many", &[writer.as_fd(); 40]);
-        drop(writer);
-        slots.take(0, 1, 4, "nvme0");
-        assert_eq!(slots.places[0].descriptors.len(), DESCRIPTORS);
-        let ids: Vec<u32> = slots.places[0].descriptors.keys().copied().collect();
-        slots.release(0, &ids);
-        // With the last writer gone there is an end.
-        assert_eq!(rustix::io::read(&reader, &mut [0; 1]).unwrap(), 0);
-    }
-
-    #[test]
-    fn one_process_is_told_from_another() {
-        let (ours, _theirs) = UnixStream::pair().unwrap();
-        let (again, _theirs) = UnixStream::pair().unwrap();
-        let [first, mut second] = [ours, again].map(|socket| Client::new(socket.into()));
-        assert!(first.is_same(&second) && first.since == start_of(std::process::id() as i32));
-        assert!(start_of(1).is_some() && start_of(-1).is_none());
-        second.since = second.since.map(|since| since + 1);
-        assert!(!first.is_same(&second), "the number was given to another process");
-        (second.pid, second.since) = (Some(1), first.since);
-        assert!(!first.is_same(&second));
-        let nobody =
-            || Client { pid: None, since: None, ..Client::new(UnixStream::pair().unwrap().0.into()) };
-        assert!(!nobody().is_same(&nobody()), "whoever cannot be recognised");
-    }
-
-    #[test]
-    fn who_connects_once_more_gets_the_slot_when_the_first_connection_is_parked() {
-        let pair = || UnixStream::pair().unwrap();
-        let [(first, _a), (second, _b), (third, mut c)] = [pair(), pair(), pair()];
-        let mut slots = place(first);
-        let number = rustix::net::sockopt::socket_cookie(&slots.places[0].client.as_ref().unwrap().socket);
-        let (number, waiting) = (number.unwrap(), rustix::net::sockopt::socket_cookie(&second).unwrap());
-        slots.places[0].next = Some(Client::new(second.into()));
-        assert!(slots.park(0, "nvme0"));
-        let holds = |slots: &Slots| {
-            rustix::net::sockopt::socket_cookie(&slots.places[0].client.as_ref().unwrap().socket)
-        };
-        assert_eq!(holds(&slots).unwrap(), waiting);
-        assert!(matches!(slots.enclosure(&ToCard::Parked { number }), Enclosure::Descriptor(_)));
-        // A mistake: the device is in use.
-        slots.places[0].next = Some(Client::new(third.into()));
-        slots.keep(0, "nvme0");
-        assert_eq!(std::io::Read::read(&mut c, &mut [0; 1]).unwrap(), 0, "sent away in order");
-        assert_eq!(holds(&slots).unwrap(), waiting);
-        assert!(!slots.vacate(0, "nvme0") && slots.has_clients());
-        slots.unpark(number);
-        assert!(!slots.has_clients());
-    }
-
-    /// A connection of a process, and its other end, which does not block.
-    fn connection_of(pid: i32) -> (Client, UnixStream) {
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        theirs.set_nonblocking(true).unwrap();
-        (
-            Client {
-                socket: ours.into(),
-                pid: Some(pid),
-                since: Some(1),
-                warned: false,
-                private: Vec::new(),
-            },
-            theirs,
-        )
-    }
-
-    fn is_open(mut end: &UnixStream) -> bool {
-        std::io::Read::read(&mut end, &mut [0; 1])
-            .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
-    }
-
-    #[test]
-    fn who_connects_again_and_again_cuts_off_nobody() {
-        let mut slots = Slots { room: MOST, ..Slots::new() };
-        let (other, other_end) = connection_of(1);
-        assert_eq!(slots.admit(1, other, "nvme1"), Accepted::Client);
-        slots.park(1, "nvme1");
-        let mut ends: Vec<UnixStream> = Vec::new();
-        for round in 0..PARKED_OF_ONE + 50 {
-            let (again, end) = connection_of(2);
-            match slots.admit(0, again, "nvme0") {
-                Accepted::Client => assert_eq!(round, 0),
-                Accepted::SameClient => assert!(slots.park(0, "nvme0")),
-                Accepted::Nobody => assert!(!is_open(&end), "sent away in order"),
-            }
-            ends.push(end);
-        }
-        assert!(is_open(&other_end));
-        assert_eq!(ends.iter().take_while(|end| is_open(end)).count(), PARKED_OF_ONE + 1, "the first stay");
-        assert_eq!(slots.parked.len(), PARKED_OF_ONE + 1);
-        // Whoever else comes is welcome, also another process with the same number.
-        let (mut another, another_end) = connection_of(2);
-        another.since = Some(2);
-        assert_eq!(slots.admit(1, another, "nvme1"), Accepted::Client);
-        assert!(is_open(&another_end));
-        // When the first are gone, there may be others.
-        let numbers: Vec<u64> = slots.parked.keys().copied().collect();
-        numbers.into_iter().for_each(|number| slots.unpark(number));
-        assert_eq!(slots.admit(0, connection_of(2).0, "nvme0"), Accepted::SameClient);
-    }
-
-    #[test]
-    fn connections_without_a_slot_do_not_pile_up() {
-        assert!((FEWEST..=MOST).contains(&room()));
-        let mut slots = Slots { room: 100, ..Slots::new() };
-        let mut ends = Vec::new();
-        for pid in 1..200 {
-            let (newcomer, end) = connection_of(pid);
-            if slots.admit(0, newcomer, "nvme0") == Accepted::Client {
-                slots.renew(0);
-            }
-            ends.push(end);
-        }
-        assert_eq!(slots.parked.len(), 100);
-        assert_eq!(ends.iter().take_while(|end| is_open(end)).count(), 100, "who is there stays");
-        assert!(ends[100..].iter().all(|end| !is_open(end)));
-    }
-
-    #[test]
-    fn no_turn_is_longer_than_the_others_can_wait() {
-        let edge = |path, listener| Edge::Vm { path, listener };
-        let (loans, callers) = test_loans::listening("vm", 3 * ACCEPTS_A_TURN + 1, edge);
-        let mut slots = Slots::new();
-        slots.places[0].client = Some(connection_of(1).0);
-        for turn in 1..=3 {
-            assert_eq!(slots.accept(&loans, 0).unwrap(), Accepted::Nobody);
-            assert_eq!(test_loans::ends(&callers), turn * ACCEPTS_A_TURN);
-        }
-    }
-}
+mod tests;

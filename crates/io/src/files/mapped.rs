@@ -15,7 +15,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use rustix::io::Errno;
 
-use crate::fault::Watch;
+use crate::fault::{Owner, Watch};
 use crate::memory::{HUGE_PAGE_BYTES, Mapping};
 
 /// Bytes of a part.
@@ -89,7 +89,8 @@ impl MappedImage {
     /// What mapping it returned.
     pub(super) fn new(file: &File, is_writable: bool, collapser: &Collapser) -> io::Result<Self> {
         let memory = Mapping::of_file(file.as_fd(), is_writable)?;
-        let watch = Watch::new(memory.as_ptr() as usize, memory.len(), rustix::param::page_size())?;
+        let watch =
+            Watch::new(Owner::Node, memory.as_ptr() as usize, memory.len(), rustix::param::page_size())?;
         // The last page stands for all behind a cut, so its part is left alone.
         let states = (0..(memory.len() - 1) / HUGE_PAGE_BYTES).map(|_| AtomicU16::new(0)).collect();
         let parts = Parts { watch, memory, states, is_hopeless: false.into() };

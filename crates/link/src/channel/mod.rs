@@ -215,6 +215,11 @@ pub struct Port<'m> {
 }
 
 impl Port<'_> {
+    /// Whether this step may take up one more piece of work, as [`Journal::has_room`].
+    pub fn may_go_on(&self) -> bool {
+        self.sender.may_go_on()
+    }
+
     /// Whether a TLP or a request that has no room in this step has it in the next: what was freed in a step is used after its
     /// commit.
     pub fn has_room_after_commit(&self) -> bool {
@@ -418,7 +423,8 @@ impl<'m> Channel<'m> {
         self.watch_uncommitted(now);
     }
 
-    /// Hands on what arrived ahead of a gap that is closed now: one frame a call. True while there is more.
+    /// Hands on what arrived ahead of a gap that is closed now, or was left by the step before: one frame a call. True while there is
+    /// more for this step.
     pub fn deliver_ahead(&mut self, now: Instant, sink: &mut dyn Sink<'m>) -> bool {
         if self.state() == State::Open {
             let (port, stats) = (&mut self.port, &self.cells.stats);
@@ -427,7 +433,7 @@ impl<'m> Channel<'m> {
                 self.cells.stats.credit_violations.add(1);
             }
         }
-        self.receiver.has_ahead()
+        self.receiver.has_ahead() && self.journal.has_room()
     }
 
     /// The receiving half, for status and checkers.

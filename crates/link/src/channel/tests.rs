@@ -3,6 +3,7 @@
 mod hostile;
 mod mutations;
 mod private;
+mod steps;
 
 use core::time::Duration;
 

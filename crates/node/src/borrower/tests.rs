@@ -3,6 +3,7 @@
 use base::Payload;
 use base::ledger::{Arena, Ledger};
 use fabric::FabricAddress;
+use host::nvme::FunctionError;
 use host::{Access, BlockKind, BlockRequest};
 use pcie::Tag;
 use spec::nvme::registers::{self, Cap};
@@ -21,26 +22,40 @@ const IDENTIFY: u64 = QUEUE_MEMORY + 0x3000;
 const IO_SQ: u64 = QUEUE_MEMORY + 0x4000;
 
 /// The lender's side of a drive.
+#[derive(Default)]
 struct Lender {
     enabled: bool,
     answered: u16,
+    /// What it says in place of the truth: by register of configuration space, and of the controller.
+    config: Vec<(u16, u32)>,
+    registers: Vec<(u64, u64)>,
+    /// Asynchronous events are announced; the request for them is kept.
+    events: bool,
 }
 
 impl Lender {
     /// Answers everything that the driver asks, but no I/O command.
     fn serve(&mut self, drive: &mut BorrowedDrive<'_>) {
         while let Some(access) = drive.driver.poll_access(NOW) {
+            if let Access::Read { bar, offset, .. } | Access::Write { bar, offset, .. } = &access {
+                assert!(transaction::bar_address(*bar, *offset).is_some(), "{access:?} can be sent");
+            }
             match access {
                 Access::ConfigRead { id, register } => {
-                    let value = if register == 8 { PCI_CLASS_CODE << 8 } else { 0 };
+                    let said = self.config.iter().find(|(at, _)| *at == register);
+                    let honest = if register == 8 { PCI_CLASS_CODE << 8 } else { 0 };
+                    let value = said.map_or(honest, |(_, value)| *value);
                     drive.driver.handle_access(NOW, id, Ok(&value.to_le_bytes()));
                 }
                 Access::ConfigWrite { id, .. } => drive.driver.handle_access(NOW, id, Ok(&[])),
-                Access::Read { id, offset: registers::CAP, .. } => {
-                    drive.driver.handle_access(NOW, id, Ok(&Cap(0).with_mqes(0xff).0.to_le_bytes()));
-                }
-                Access::Read { id, .. } => {
-                    drive.driver.handle_access(NOW, id, Ok(&u32::from(self.enabled).to_le_bytes()));
+                Access::Read { id, offset, len, .. } => {
+                    let said = self.registers.iter().find(|(at, _)| *at == offset);
+                    let honest = match offset {
+                        registers::CAP => Cap(0).with_mqes(0xff).0,
+                        _ => self.enabled.into(),
+                    };
+                    let value = said.map_or(honest, |(_, value)| *value);
+                    drive.driver.handle_access(NOW, id, Ok(&value.to_le_bytes()[..len.into()]));
                 }
                 Access::Write { offset: registers::CC, payload: Payload::Inline(bytes), .. } => {
                     self.enabled = bytes.as_slice()[0] & 1 != 0;
@@ -56,7 +71,12 @@ impl Lender {
         let mut bytes = [0; size_of::<SubmissionEntry>()];
         drive.driver.memory_read(u64::from(self.answered % 16) * 64, &mut bytes);
         let entry = SubmissionEntry::read_from_bytes(&bytes).unwrap();
-        if entry.admin_opcode() == AdminOpcode::IDENTIFY && entry.cdw10.get() == 2 {
+        if entry.admin_opcode() == AdminOpcode::ASYNC_EVENT_REQUEST {
+            return;
+        }
+        if self.events && entry.admin_opcode() == AdminOpcode::IDENTIFY && entry.cdw10.get() == 1 {
+            write(drive, IDENTIFY + 92, &(1_u32 << 8).to_le_bytes());
+        } else if entry.admin_opcode() == AdminOpcode::IDENTIFY && entry.cdw10.get() == 2 {
             write(drive, IDENTIFY, &1_u32.to_le_bytes());
         } else if entry.admin_opcode() == AdminOpcode::IDENTIFY && entry.cdw10.get() == 0 {
             // 1024 blocks of 512 bytes.
@@ -101,7 +121,7 @@ fn a_lender_reaches_the_pages_of_running_commands_in_their_direction_only() {
     let cells = &root.loans[0];
     let pages = Pages::new(&cells.pages, journal);
     let mut drive = BorrowedDrive::new(cells, pages, journal, DOMAIN, Duration::from_secs(1));
-    let mut lender = Lender { enabled: false, answered: 0 };
+    let mut lender = Lender::default();
     drive.driver.start(NOW);
     lender.serve(&mut drive);
     assert!(drive.driver.is_ready(), "{:?}", drive.driver.state());
@@ -122,4 +142,63 @@ fn a_lender_reaches_the_pages_of_running_commands_in_their_direction_only() {
     assert!(!write(&mut drive, read, &[0xee; 8]) && !write(&mut drive, written, &[0xee; 8]));
     assert_eq!((reached(&drive, written), reached(&drive, read)), ((false, false), (false, false)));
     assert_eq!(drive.pages.used(), 2);
+}
+
+/// Runs `test` with a drive that is not started yet.
+fn with_drive(test: impl FnOnce(&mut BorrowedDrive<'_>, Journal<'_>)) {
+    let arena = Arena::default();
+    let Ledger { journal, root } = arena.zeroed::<NodeCells>().ledger::<NodeCells>(None, base::RuleSet::ALL);
+    let cells = &root.loans[0];
+    let pages = Pages::new(&cells.pages, journal);
+    test(&mut BorrowedDrive::new(cells, pages, journal, DOMAIN, Duration::from_secs(1)), journal);
+}
+
+#[test]
+fn a_lender_that_names_a_bar_that_cannot_be_is_refused() {
+    let capabilities = (0x04, 0x0010_0000);
+    for bar in [6, 7] {
+        with_drive(|drive, _| {
+            let msix = vec![capabilities, (0x34, 0x40), (0x40, 0x0003_0011), (0x44, 0x2000 | bar)];
+            drive.driver.start(NOW);
+            Lender { config: msix, ..Lender::default() }.serve(drive);
+            assert_eq!(drive.driver.unusable(), Some(FunctionError::VectorTable(bar as u8)));
+            assert!(!drive.driver.is_ready());
+        });
+    }
+    // Sizes are in units of 4 KiB to 64 GiB, and so are offsets.
+    for (location, size) in [(6, 0x0010_0003), (7, 0x0010_0003), (0xffff_f000, 0x0010_0603)] {
+        with_drive(|drive, _| {
+            let cap = Cap(0).with_mqes(0xff).with_cmbs(true).0;
+            let said = vec![
+                (registers::CAP, cap),
+                (registers::CSTS, 0),
+                (registers::CMBLOC, location),
+                (registers::CMBSZ, size),
+            ];
+            drive.driver.start(NOW);
+            Lender { registers: said, ..Lender::default() }.serve(drive);
+            assert_eq!(drive.driver.unusable(), Some(FunctionError::MemoryBuffer(location as u8 & 7)));
+        });
+    }
+}
+
+#[test]
+fn more_admin_completions_than_the_driver_can_answer_wait() {
+    with_drive(|drive, journal| {
+        let mut lender = Lender { events: true, ..Lender::default() };
+        drive.driver.start(NOW);
+        lender.serve(drive);
+        assert!(drive.driver.is_ready(), "{:?}", drive.driver.state());
+        write(drive, IDENTIFY, &1_u64.to_le_bytes());
+        journal.commit();
+        // All TLPs of a frame are taken before the driver is asked what it wants.
+        for count in 0..20_u16 {
+            let cid = if count % 4 == 0 { 0xffff } else { 0xfffe };
+            let at = lender.answered + count;
+            let done = CompletionEntry::new(0, 0, cid, Status::SUCCESS, 0, at < 16);
+            assert!(write(drive, ADMIN_CQ + u64::from(at % 16) * 16, done.as_bytes()));
+        }
+        let left = core::iter::from_fn(|| drive.driver.poll_access(NOW)).count();
+        assert!(left > 16, "what waited was taken when there was room: {left}");
+    });
 }

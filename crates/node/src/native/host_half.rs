@@ -8,6 +8,7 @@ use zerocopy::FromBytes;
 
 use super::{ToDevice, ToHost};
 use crate::borrower::{DATA_MEMORY, INTERRUPTS, QUEUE_MEMORY};
+use crate::transaction::BAR_BYTES_MAX;
 
 /// Most messages that one turn leads to beyond those it answers: keeps the undo log short.
 const OUTPUTS_PER_STEP: usize = 256;
@@ -34,8 +35,12 @@ impl<'m> NativeHost<'m> {
     pub fn new(memory: RawMemory<'m>, now: Instant) -> Self {
         let Ledger { journal, root } = memory.ledger::<NativeHostCells>(None, RuleSet::ALL);
         let pages = Pages::new(&root.pages, journal);
-        let config =
-            DriverConfig { queue_memory: QUEUE_MEMORY, data_memory: DATA_MEMORY, interrupt: INTERRUPTS };
+        let config = DriverConfig {
+            queue_memory: QUEUE_MEMORY,
+            data_memory: DATA_MEMORY,
+            interrupt: INTERRUPTS,
+            bar_bytes: BAR_BYTES_MAX,
+        };
         let mut driver = Driver::new(&root.driver, pages, journal, config);
         driver.start(now);
         journal.commit();

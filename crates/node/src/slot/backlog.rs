@@ -217,7 +217,7 @@ impl<'m> BorrowedSlot<'m> {
         for place in 0..READS {
             self.read_parts(now, port, place);
         }
-        (0..PER_STEP).all(|_| self.pass_front(now, port))
+        (0..PER_STEP).all(|_| port.may_go_on() && self.pass_front(now, port)) || !port.may_go_on()
     }
 
     /// Does what stands at the front, or begins it. False if nothing can be done.

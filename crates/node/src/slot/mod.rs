@@ -172,6 +172,9 @@ impl<'m> BorrowedSlot<'m> {
     fn pump_requests(&mut self, now: Instant, port: &mut Port<'m>, open: bool) -> bool {
         let Some(window) = self.window.filter(|_| open) else { return false };
         for _ in 0..OUTPUTS_PER_STEP {
+            if !port.may_go_on() {
+                return true;
+            }
             if !requests::has_room(port) || !self.issue_next(now, port, &window) {
                 return false;
             }
@@ -230,7 +233,10 @@ impl<'m> BorrowedSlot<'m> {
 
     /// Requests without completion in time, and what waits otherwise.
     pub(crate) fn handle_timeout(&mut self, now: Instant, port: &mut Port<'m>) {
-        while let Some(id) = requests::poll_timed_out(now, port, self.gauges) {
+        // Those that are left are overdue in the next step, too.
+        while port.may_go_on()
+            && let Some(id) = requests::poll_timed_out(now, port, self.gauges)
+        {
             self.answered(now, id, Err(AccessError::Timeout));
         }
         self.end_pause(now);

@@ -14,8 +14,12 @@ use super::*;
 use crate::BlockKind;
 use crate::testing::{Killer, Random, run_step};
 
-const CONFIG: DriverConfig =
-    DriverConfig { queue_memory: 0x1_0000_0000, data_memory: 0x2_0000_0000, interrupt: 0xfee0_0000 };
+const CONFIG: DriverConfig = DriverConfig {
+    queue_memory: 0x1_0000_0000,
+    data_memory: 0x2_0000_0000,
+    interrupt: 0xfee0_0000,
+    bar_bytes: 1 << 40,
+};
 
 #[derive(FromBytes)]
 #[repr(C)]

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use base::ledger::{Arena, JOURNAL_ENTRIES, Ledger, RawMemory, Span};
+use base::ledger::{Arena, Ledger, RawMemory, STEP_ENTRIES, Span};
 use pcie::ConfigBuilder;
 use pcie::ConfigLayout;
 use pcie::capability::express::ExpressOptions;
@@ -260,7 +260,7 @@ impl<'m> World<'m> {
                 drain(session, full, &mut got);
             }
             let closes = inputs.iter().any(|input| matches!(input, Input::Closed));
-            let most = if closes { JOURNAL_ENTRIES * 7 / 8 } else { JOURNAL_ENTRIES / 2 };
+            let most = if closes { STEP_ENTRIES * 7 / 8 } else { STEP_ENTRIES / 2 };
             assert!(ledger.journal.pending() < most, "{} words", ledger.journal.pending());
         });
         if happened {

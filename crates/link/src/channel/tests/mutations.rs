@@ -109,3 +109,30 @@ proptest! {
         prop_assert_eq!(sender.unplaced(), 0);
     }
 }
+
+/// Two stream records of 13 bytes that claim 65,535 TLPs each and hold none: each would be counted as one that was accepted.
+#[test]
+fn a_record_that_counts_more_than_its_bytes_can_hold_is_malformed() {
+    let arena = Arena::default();
+    let mut ends = pair(&arena);
+    let mut now = Instant::ZERO;
+    run(&mut now, &mut ends, &mut |_, _| true, 50);
+    let expected = ends[1].channel.receiver().expected();
+    let record = |first: u64, count: u16, tlps: &[u8]| {
+        let mut raw = vec![2];
+        raw.extend(count.to_le_bytes());
+        raw.extend((tlps.len() as u16).to_le_bytes());
+        raw.extend(first.to_le_bytes());
+        raw.extend(tlps);
+        raw
+    };
+    let empty = [record(expected, u16::MAX, &[]), record(expected + 65_535, u16::MAX, &[])].concat();
+    for (number, records) in [(5_000, empty), (5_001, record(expected, 3, &[0; 35]))] {
+        let mut frame = seal(&ends, number, &Body::Records(records));
+        let lender = &mut ends[1];
+        lender.channel.handle_frame(now, &mut frame, &mut lender.log);
+        assert_eq!(lender.channel.receiver().expected(), expected);
+        assert!(lender.ledger.journal.pending() < 100, "{} words", lender.ledger.journal.pending());
+    }
+    assert_eq!(ends[1].channel.stats().dropped_malformed.get(), 2);
+}
