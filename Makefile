@@ -31,8 +31,8 @@ demo: build ## borrow a drive through loss, a rail cut and killed cards (ARGS='-
 	$(BINARY) demo $(ARGS)
 
 # The program under test is the release build; the tests themselves keep debug assertions and overflow checks.
-test: deps build ## all tests; at most 12 minutes on 2 cores after the build
-	CAUSEWAY_BIN=$(BINARY) $(CARGO) test --workspace --locked
+test: deps build ## all tests, whatever fails; what failed is listed at the end
+	CAUSEWAY_BIN=$(BINARY) $(CARGO) test --workspace --locked --no-fail-fast
 
 soak: deps build ## the same campaigns with long counts, about an hour (SOAK_SCALE, SOAK_FIRST_SEED)
 	CAUSEWAY_BIN=$(BINARY) CARGO="$(CARGO)" SOAK_SCALE=$(SOAK_SCALE) CAUSEWAY_FIRST_SEED=$(SOAK_FIRST_SEED) \

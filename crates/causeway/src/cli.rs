@@ -303,6 +303,9 @@ pub struct BenchArgs {
     /// Rounds a case; each is kept in the report [default: each case's own number]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub rounds: Option<u32>,
+    /// Compare with another build of this program, round by round; exit 1 where a case is slower than there
+    #[arg(long, value_name = "PROGRAM")]
+    pub against: Option<PathBuf>,
     /// What to print.
     #[command(flatten)]
     pub output: OutputArgs,

@@ -10,6 +10,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitIdStatus};
 
 /// The executable that is running now, even if its file has been replaced meanwhile.
@@ -189,10 +190,16 @@ impl AsFd for Child {
     }
 }
 
+/// How long a killed child may take to be gone before it is left to the kernel: only a disk that hangs inside of a system
+/// call takes longer.
+const LAST_WAIT: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
+
 impl Drop for Child {
+    /// Kills it, and waits until it is gone: whoever sees its parent end may rely on that.
     fn drop(&mut self) {
         if self.exit.is_none() {
             let _ = self.kill();
+            let _ = rustix::event::poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&LAST_WAIT));
             let _ = self.try_reap();
         }
     }

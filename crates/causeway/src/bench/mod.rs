@@ -8,6 +8,7 @@
 //!
 //! The command line's `load` is the part of the native cases that runs in the borrowing card ([`io::load`]).
 
+mod against;
 mod bound;
 mod case;
 mod cases;
@@ -55,6 +56,11 @@ const RAM: &str = "ram:64M";
 /// result, and an interruption ends the bench with what it has.
 pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     let cases = cases::select(&args.cases)?;
+    fs::create_dir_all(&args.out)
+        .map_err(|error| Failure::io(format_args!("cannot create {}", args.out.display()), &error))?;
+    if let Some(other) = &args.against {
+        return against::run(args, other, cases);
+    }
     let is_papers = args.cases.iter().any(|name| name == cases::PAPERS);
     let mut report = Report {
         version: report::VERSION,
@@ -63,8 +69,6 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
         cases: Vec::with_capacity(cases.len()),
         interrupted: false,
     };
-    fs::create_dir_all(&args.out)
-        .map_err(|error| Failure::io(format_args!("cannot create {}", args.out.display()), &error))?;
     let mut bench = Bench {
         guest: None,
         interrupt: Interrupt::install()?,

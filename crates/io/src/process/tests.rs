@@ -114,6 +114,17 @@ fn killed_child_is_seen_and_reaped() {
 }
 
 #[test]
+fn who_lets_go_of_a_child_leaves_nobody_behind() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    let child = spawn("sleep", &[(writer.as_fd(), 1)]);
+    let mut byte = [0];
+    (&reader).read_exact(&mut byte).unwrap();
+    let entry = format!("/proc/{}", child.pid());
+    drop(child);
+    assert!(!std::path::Path::new(&entry).exists(), "it was killed and reaped");
+}
+
+#[test]
 fn missing_program_is_an_error() {
     let spawn =
         Spawn { program: c"/nonexistent/program", arguments: &[], environment: &[], descriptors: &[] };
