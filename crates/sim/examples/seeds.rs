@@ -1,4 +1,4 @@
-//! Runs seeds: `seeds FIRST COUNT [trace]`, or `seeds canaries FIRST MAX`.
+//! Runs seeds: `seeds FIRST COUNT [trace] [unmended]`, or `seeds canaries FIRST MAX`.
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -11,8 +11,9 @@ fn main() {
         }
         return;
     }
+    let said = |word: &str| arguments.iter().any(|argument| argument == word);
     let mut options =
-        sim::Options { trace: arguments.iter().any(|a| a == "trace"), ..sim::Options::default() };
+        sim::Options { trace: said("trace"), unmended: said("unmended"), ..sim::Options::default() };
     if let Some(rule) =
         base::Rule::ALL.iter().find(|rule| arguments.iter().any(|a| *a == format!("{rule:?}")))
     {

@@ -10,6 +10,7 @@ use zerocopy::IntoBytes;
 
 use crate::checkers::disk_model::DiskModel;
 use crate::checkers::names;
+use crate::checkers::single_owner::Life;
 use crate::disk::pattern;
 use crate::random::Random;
 
@@ -55,7 +56,7 @@ pub(crate) struct Orphan {
     pub(crate) request: u64,
     pub(crate) blocks: core::ops::Range<u64>,
     /// The borrower's life in which it was sent.
-    pub(crate) life: u64,
+    pub(crate) who: Life,
 }
 
 /// What clients share: the counter of ticks and requests, and the model of the drive.
@@ -67,6 +68,24 @@ pub(crate) struct Shared {
     pub(crate) bytes: u64,
     /// Requests that took too long.
     pub(crate) timeouts: u64,
+    /// By request: who has sent it.
+    pub(crate) authors: Vec<Life>,
+}
+
+/// Which requests may fail, beside those that take too long.
+#[derive(Clone, Copy)]
+pub(crate) struct Excuse {
+    /// Those that were sent before this tick.
+    pub(crate) before: u64,
+    /// Flushes, since what they are to make durable is lost.
+    pub(crate) flushes: bool,
+}
+
+/// Where a client sits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Seat {
+    pub(crate) node: usize,
+    pub(crate) loan: usize,
 }
 
 /// One client.
@@ -79,10 +98,26 @@ pub(crate) struct Client {
     /// Requests still to be sent.
     pub(crate) left: u32,
     pub(crate) ended: u32,
+    /// Of these, without an error.
+    pub(crate) served: u32,
     /// Bytes on their way to the server.
     pub(crate) outbox: Vec<u8>,
     inbox: Vec<u8>,
     asked: BTreeMap<u64, Asked>,
+    excuse: Excuse,
+}
+
+impl Shared {
+    /// Another request, of a client of `who`.
+    pub(crate) fn begin_request(&mut self, who: Life) {
+        self.requests += 1;
+        self.authors.push(who);
+    }
+
+    /// Who has sent a request; nobody has sent zeroes.
+    pub(crate) fn author(&self, request: u64) -> Option<Life> {
+        self.authors.get(request as usize).copied().filter(|_| request != 0)
+    }
 }
 
 impl Client {
@@ -97,9 +132,11 @@ impl Client {
             depth,
             left: requests,
             ended: 0,
+            served: 0,
             outbox: Vec::new(),
             inbox: Vec::new(),
             asked: BTreeMap::new(),
+            excuse: Excuse { before: 0, flushes: false },
         }
     }
 
@@ -120,7 +157,7 @@ impl Client {
     }
 
     /// The connection is gone: what was asked gets no answer.
-    pub(crate) fn disconnected(&mut self, shared: &mut Shared, life: u64) {
+    pub(crate) fn disconnected(&mut self, shared: &mut Shared, who: Life) {
         self.phase = Phase::Away;
         self.outbox.clear();
         self.inbox.clear();
@@ -132,18 +169,34 @@ impl Client {
                 Command::FLUSH => {}
                 _ => {
                     shared.model.write_abandoned(request, blocks.clone());
-                    shared.orphans.push(Orphan { request, blocks, life });
+                    shared.orphans.push(Orphan { request, blocks, who });
                 }
             }
         }
     }
 
+    /// Another borrower has the drive: what is under way happens before that one is served, or never.
+    pub(crate) fn abandon_writes(&self, shared: &mut Shared, who: Life) {
+        for (&request, asked) in &self.asked {
+            if !matches!(asked.command, Command::READ | Command::FLUSH) {
+                let blocks = asked.first..asked.first + asked.blocks;
+                shared.model.write_abandoned(request, blocks.clone());
+                shared.orphans.push(Orphan { request, blocks, who });
+            }
+        }
+    }
+
+    /// It wants nothing any more.
+    pub(crate) fn give_up(&mut self) {
+        self.ended += core::mem::take(&mut self.left);
+    }
+
     /// Sends requests up to its depth. True if it did.
-    pub(crate) fn ask(&mut self, shared: &mut Shared) -> bool {
+    pub(crate) fn ask(&mut self, shared: &mut Shared, who: Life) -> bool {
         let mut any = false;
         while self.phase == Phase::Ready && self.left > 0 && self.asked.len() < self.depth {
             self.left -= 1;
-            self.ask_one(shared);
+            self.ask_one(shared, who);
             any = true;
         }
         if self.phase == Phase::Ready && self.is_done() {
@@ -155,9 +208,9 @@ impl Client {
         any
     }
 
-    fn ask_one(&mut self, shared: &mut Shared) {
+    fn ask_one(&mut self, shared: &mut Shared, who: Life) {
         shared.tick += 1;
-        shared.requests += 1;
+        shared.begin_request(who);
         let (request, start) = (shared.requests, shared.tick);
         let command = match self.random.below(100) {
             0..45 => Command::READ,
@@ -206,7 +259,13 @@ impl Client {
     }
 
     /// Bytes have come from the server. True if requests have ended.
-    pub(crate) fn receive(&mut self, bytes: &[u8], shared: &mut Shared) -> Result<bool, Finding> {
+    pub(crate) fn receive(
+        &mut self,
+        bytes: &[u8],
+        shared: &mut Shared,
+        excuse: Excuse,
+    ) -> Result<bool, Finding> {
+        self.excuse = excuse;
         self.inbox.extend_from_slice(bytes);
         let before = self.ended;
         let mut taken = 0;
@@ -323,12 +382,17 @@ impl Client {
     /// A request failed, and may have: what it wrote has happened before whatever is asked from now on, or never will. False if
     /// it may not fail.
     fn time_out(&mut self, request: u64, error: NbdError, shared: &mut Shared) -> bool {
-        if error != NbdError::EIO || !self.drive.impatient {
+        let excuse = self.excuse;
+        let is_excused = |asked: &Asked| {
+            asked.start < excuse.before || (asked.command == Command::FLUSH && excuse.flushes)
+        };
+        let may_fail = self.drive.impatient || self.asked.get(&request).is_some_and(is_excused);
+        if !may_fail || !matches!(error, NbdError::EIO | NbdError::ESHUTDOWN) {
             return false;
         }
         let Some(asked) = self.asked.remove(&request) else { return false };
         shared.tick += 1;
-        shared.timeouts += 1;
+        shared.timeouts += u64::from(!is_excused(&asked));
         self.ended += 1;
         let blocks = asked.first..asked.first + asked.blocks;
         match asked.command {
@@ -346,6 +410,7 @@ impl Client {
         let Some(asked) = self.asked.remove(&request) else { return Err(unasked(request)) };
         shared.tick += 1;
         self.ended += 1;
+        self.served += 1;
         let (tick, blocks) = (shared.tick, asked.first..asked.first + asked.blocks);
         shared.bytes += asked.blocks * self.drive.block;
         match asked.command {

@@ -6,6 +6,7 @@ use base::ledger::Journal;
 use device::MediaKind;
 use node::MediaWork;
 
+use crate::checkers::single_owner::Life;
 use crate::random::Random;
 
 /// A model disk.
@@ -25,8 +26,8 @@ pub(crate) struct Submitted<'w> {
     pub(crate) journal: Journal<'w>,
     /// Which card has submitted it.
     pub(crate) card: u64,
-    /// Which life of the borrower it is for.
-    pub(crate) borrower: u64,
+    /// Which life of which borrower it is for.
+    pub(crate) borrower: Option<Life>,
 }
 
 impl<'w> Disk<'w> {

@@ -8,9 +8,12 @@ use base::{Instant, Rule};
 use node::{MediaWork, NodeCells};
 
 use crate::checkers::names;
+use crate::checkers::single_owner::Life;
+use crate::client::{Excuse, Seat};
 use crate::disk::Submitted;
+use crate::loans::DiskMode;
 use crate::marks::Mark;
-use crate::world::{BORROWER, DiskMode, Event, LENDER, World};
+use crate::world::{Event, LENDER, World};
 
 /// A connected client's socket.
 #[derive(Clone, Copy, Default)]
@@ -30,42 +33,57 @@ impl<'w> World<'w> {
 
     /// A client comes, or thinks of requests.
     pub(crate) fn think(&mut self, client: usize) {
-        let (loan, this) = &mut self.clients[client];
-        let loan = *loan;
+        let Seat { node, loan } = self.clients[client].0;
+        let who = self.life_of(node);
+        let this = &mut self.clients[client].1;
         if this.is_away() {
             if !this.is_done() {
-                self.connect(client, loan);
+                self.connect(client);
             }
-        } else if this.ask(&mut self.loans[loan].shared) {
+        } else if this.ask(&mut self.loans[loan].shared, who) {
             self.log.event(self.now, None, "ask", client as u64, self.loans[loan].shared.requests);
-            self.wake_at(BORROWER, self.now);
+            self.wake_at(node, self.now);
         }
     }
 
-    fn connect(&mut self, client: usize, loan: usize) {
-        let sockets = &mut self.loans[loan].sockets;
+    fn connect(&mut self, client: usize) {
+        let Seat { node, loan } = self.clients[client].0;
+        let borrower = &self.nodes[node];
+        if borrower.is_away || borrower.is_leaving {
+            // Whoever comes back calls its clients.
+            return;
+        }
         let idle = |slot: &usize| {
-            sockets[*slot].is_none()
-                && self.nodes[BORROWER].card.as_ref().is_some_and(|card| card.edge_is_idle(loan, *slot))
+            borrower.sockets[loan][*slot].is_none()
+                && borrower.card.as_ref().is_some_and(|card| card.edge_is_idle(loan, *slot))
         };
-        let Some(slot) = (0..sockets.len()).find(idle) else {
+        let Some(slot) = (0..node::EDGE_CONNECTIONS).find(idle) else {
             return self.schedule(3_000_000, Event::Think(client));
         };
-        sockets[slot] = Some(Socket { client, ..Socket::default() });
+        self.nodes[node].sockets[loan][slot] = Some(Socket { client, ..Socket::default() });
         self.log.event(self.now, None, "open", client as u64, slot as u64);
         self.clients[client].1.connected();
-        if self.act(BORROWER, |card, now| card.edge_open(now, loan, slot)) {
-            self.service(BORROWER);
+        if self.act(node, |card, now| card.edge_open(now, loan, slot)) {
+            self.service(node);
         }
+    }
+
+    /// Which requests of a borrower's clients may fail.
+    fn excuse(&self, node: usize, loan: usize) -> Excuse {
+        let lent = &self.loans[loan];
+        if self.nodes[node].is_leaving || (lent.displaced[node] && lent.holder != Some(node)) {
+            return Excuse { before: u64::MAX, flushes: true };
+        }
+        Excuse { before: lent.taken_again[node], flushes: lent.has_lost[node] }
     }
 
     /// A client's connection ends, by whomever.
-    pub(crate) fn hang_up(&mut self, loan: usize, slot: usize) {
-        let Some(socket) = self.loans[loan].sockets[slot].take() else { return };
-        let life = self.nodes[BORROWER].incarnation;
+    pub(crate) fn hang_up(&mut self, node: usize, loan: usize, slot: usize) {
+        let Some(socket) = self.nodes[node].sockets[loan][slot].take() else { return };
+        let who = self.life_of(node);
         let client = &mut self.clients[socket.client].1;
         self.marks.set_if(Mark::ClientLeft, client.in_flight() > 0);
-        client.disconnected(&mut self.loans[loan].shared, life);
+        client.disconnected(&mut self.loans[loan].shared, who);
         self.log.event(self.now, None, "close", socket.client as u64, slot as u64);
         if !client.is_done() {
             let after = self.random.range(100_000, 5_000_000);
@@ -74,17 +92,16 @@ impl<'w> World<'w> {
     }
 
     /// The agent tells a new card of its sockets.
-    pub(crate) fn tell_edges(&mut self, loan: usize) {
-        for slot in 0..self.loans[loan].sockets.len() {
-            let idle = self.nodes[BORROWER].card.as_ref().is_none_or(|card| card.edge_is_idle(loan, slot));
-            let alive = match self.loans[loan].sockets[slot] {
+    pub(crate) fn tell_edges(&mut self, node: usize, loan: usize) {
+        for slot in 0..node::EDGE_CONNECTIONS {
+            let idle = self.nodes[node].card.as_ref().is_none_or(|card| card.edge_is_idle(loan, slot));
+            let alive = match self.nodes[node].sockets[loan][slot] {
                 None if idle => true,
-                None => self.act(BORROWER, |card, now| card.edge_closed(now, loan, slot)),
+                None => self.act(node, |card, now| card.edge_closed(now, loan, slot)),
                 Some(socket) => {
-                    (!idle || self.act(BORROWER, |card, now| card.edge_open(now, loan, slot)))
-                        && self
-                            .act(BORROWER, |card, now| card.edge_received(now, loan, slot, socket.received))
-                        && self.act(BORROWER, |card, now| card.edge_sent(now, loan, slot, socket.sent))
+                    (!idle || self.act(node, |card, now| card.edge_open(now, loan, slot)))
+                        && self.act(node, |card, now| card.edge_received(now, loan, slot, socket.received))
+                        && self.act(node, |card, now| card.edge_sent(now, loan, slot, socket.sent))
                 }
             };
             if !alive {
@@ -93,22 +110,24 @@ impl<'w> World<'w> {
         }
     }
 
-    pub(crate) fn serve_edges(&mut self, loan: usize) {
-        for slot in 0..self.loans[loan].sockets.len() {
-            if self.nodes[BORROWER].card.is_none() || self.failure.is_some() {
+    pub(crate) fn serve_edges(&mut self, node: usize, loan: usize) {
+        for slot in 0..node::EDGE_CONNECTIONS {
+            if self.nodes[node].card.is_none() || self.failure.is_some() {
                 return;
             }
-            if self.loans[loan].sockets[slot].is_some() {
-                let _ = self.receive(loan, slot) && self.send(loan, slot) && self.close_if_wanted(loan, slot);
+            if self.nodes[node].sockets[loan][slot].is_some() {
+                let _ = self.receive(node, loan, slot)
+                    && self.send(node, loan, slot)
+                    && self.close_if_wanted(node, loan, slot);
             }
         }
-        self.end_orphans(loan);
+        self.end_orphans(node, loan);
     }
 
     /// Bytes of the client go to the card.
-    fn receive(&mut self, loan: usize, slot: usize) -> bool {
-        let Some(socket) = self.loans[loan].sockets[slot] else { return false };
-        let Some(card) = self.nodes[BORROWER].card.as_ref() else { return false };
+    fn receive(&mut self, node: usize, loan: usize, slot: usize) -> bool {
+        let Some(socket) = self.nodes[node].sockets[loan][slot] else { return false };
+        let Some(card) = self.nodes[node].card.as_ref() else { return false };
         let waiting = self.clients[socket.client].1.outbox.len();
         let spans = card.edge_receive_spans(loan, slot, socket.received);
         let room: usize = spans.iter().flatten().map(Span::len).sum();
@@ -117,32 +136,31 @@ impl<'w> World<'w> {
         }
         let len = self.portion(waiting.min(room));
         let bytes: Vec<u8> = self.clients[socket.client].1.outbox.drain(..len).collect();
-        let (journal, mut rest) = (self.kernel(BORROWER), &bytes[..]);
+        let (journal, mut rest) = (self.kernel(node), &bytes[..]);
         for span in spans.iter().flatten() {
             let part = span.part(0, rest.len());
             part.write(journal, &rest[..part.len()]);
             rest = &rest[part.len()..];
         }
         let position = socket.received + len as u64;
-        if let Some(socket) = &mut self.loans[loan].sockets[slot] {
+        if let Some(socket) = &mut self.nodes[node].sockets[loan][slot] {
             socket.received = position;
         }
         if len < waiting {
-            self.wake_soon(BORROWER);
+            self.wake_soon(node);
         }
-        !self.dies_here(BORROWER)
-            && self.act(BORROWER, |card, now| card.edge_received(now, loan, slot, position))
+        !self.dies_here(node) && self.act(node, |card, now| card.edge_received(now, loan, slot, position))
     }
 
     /// Bytes of the card go to the client.
-    fn send(&mut self, loan: usize, slot: usize) -> bool {
-        let Some(socket) = self.loans[loan].sockets[slot] else { return false };
-        let Some(card) = self.nodes[BORROWER].card.as_ref() else { return false };
+    fn send(&mut self, node: usize, loan: usize, slot: usize) -> bool {
+        let Some(socket) = self.nodes[node].sockets[loan][slot] else { return false };
+        let Some(card) = self.nodes[node].card.as_ref() else { return false };
         if card.edge_output_end(loan, slot) <= socket.sent {
             return true;
         }
-        self.check_commit(BORROWER);
-        let Some(card) = self.nodes[BORROWER].card.as_ref() else { return false };
+        self.check_commit(node);
+        let Some(card) = self.nodes[node].card.as_ref() else { return false };
         let mut spans = [const { None }; 8];
         let empty = card.pages(loan).span(base::ledger::PageIndex(0), 0, 0);
         let mut list = [empty; 8];
@@ -161,27 +179,30 @@ impl<'w> World<'w> {
             bytes.resize(start + part.len(), 0);
             part.read(&mut bytes[start..]);
         }
-        self.deliver(loan, slot, socket.client, &bytes);
+        self.deliver(node, loan, socket.client, &bytes);
         let position = socket.sent + len as u64;
-        if let Some(socket) = &mut self.loans[loan].sockets[slot] {
+        if let Some(socket) = &mut self.nodes[node].sockets[loan][slot] {
             socket.sent = position;
         }
-        self.wake_soon(BORROWER);
+        self.wake_soon(node);
         self.failure.is_none()
-            && !self.dies_here(BORROWER)
-            && self.act(BORROWER, |card, now| card.edge_sent(now, loan, slot, position))
+            && !self.dies_here(node)
+            && self.act(node, |card, now| card.edge_sent(now, loan, slot, position))
     }
 
-    fn deliver(&mut self, loan: usize, _slot: usize, client: usize, bytes: &[u8]) {
+    fn deliver(&mut self, node: usize, loan: usize, client: usize, bytes: &[u8]) {
+        let excuse = self.excuse(node, loan);
         let shared = &mut self.loans[loan].shared;
-        let received = self.clients[client].1.receive(bytes, shared);
+        let served = self.clients[client].1.served;
+        let received = self.clients[client].1.receive(bytes, shared, excuse);
         self.marks.set_if(Mark::RequestTimeout, shared.timeouts > 0);
         match received {
             Ok(ended) => {
                 if ended {
                     self.log.event(self.now, None, "got", client as u64, shared.tick);
-                    let life = self.nodes[BORROWER].incarnation;
-                    self.end_older_orphans(loan, life);
+                    if self.clients[client].1.served > served {
+                        self.end_older_orphans(loan, self.life_of(node));
+                    }
                 }
                 let after = self.random.below(150_000);
                 self.schedule(after, Event::Think(client));
@@ -190,45 +211,45 @@ impl<'w> World<'w> {
         }
     }
 
-    fn close_if_wanted(&mut self, loan: usize, slot: usize) -> bool {
-        let Some(card) = self.nodes[BORROWER].card.as_ref() else { return false };
+    fn close_if_wanted(&mut self, node: usize, loan: usize, slot: usize) -> bool {
+        let Some(card) = self.nodes[node].card.as_ref() else { return false };
         if !card.edge_wants_close(loan, slot) {
             return true;
         }
-        self.hang_up(loan, slot);
-        !self.dies_here(BORROWER) && self.act(BORROWER, |card, now| card.edge_closed(now, loan, slot))
+        self.hang_up(node, loan, slot);
+        !self.dies_here(node) && self.act(node, |card, now| card.edge_closed(now, loan, slot))
     }
 
     /// A new borrower is served: writes of its predecessor have happened by now, or never will.
-    fn end_older_orphans(&mut self, loan: usize, life: u64) {
+    fn end_older_orphans(&mut self, loan: usize, who: Life) {
         let shared = &mut self.loans[loan].shared;
         let (model, tick) = (&mut shared.model, shared.tick);
         shared.orphans.retain(|orphan| {
-            if orphan.life < life {
+            if orphan.who != who {
                 model.abandoned_ended(orphan.request, orphan.blocks.clone(), tick);
             }
-            orphan.life >= life
+            orphan.who == who
         });
     }
 
     /// The card knows of all clients that have gone: their writes come before whatever is asked from now on, or never.
-    fn end_orphans(&mut self, loan: usize) {
+    fn end_orphans(&mut self, node: usize, loan: usize) {
         if self.loans[loan].shared.orphans.is_empty() {
             return;
         }
-        let Some(card) = self.nodes[BORROWER].card.as_ref() else { return };
-        let sockets = &self.loans[loan].sockets;
+        let Some(card) = self.nodes[node].card.as_ref() else { return };
+        let sockets = &self.nodes[node].sockets[loan];
         let told = (0..sockets.len()).all(|slot| sockets[slot].is_some() || card.edge_is_idle(loan, slot));
         if told {
-            let life = self.nodes[BORROWER].incarnation;
+            let who = self.life_of(node);
             let shared = &mut self.loans[loan].shared;
             shared.tick += 1;
             let (model, tick) = (&mut shared.model, shared.tick);
             shared.orphans.retain(|orphan| {
-                if orphan.life == life {
+                if orphan.who == who {
                     model.abandoned_ended(orphan.request, orphan.blocks.clone(), tick);
                 }
-                orphan.life != life
+                orphan.who != who
             });
         }
     }
@@ -250,15 +271,8 @@ impl<'w> World<'w> {
             match crate::death::survive(|| card.poll_media()) {
                 Ok(Some(work)) => self.do_media(work),
                 Ok(None) => return,
-                Err(end) => return self.end_of(LENDER, end),
+                Err(end) => return self.end_card(LENDER, end),
             }
-        }
-    }
-
-    fn end_of(&mut self, node: usize, end: crate::death::End) {
-        match end {
-            crate::death::End::Killed => self.bury(node),
-            crate::death::End::Panicked(what) => self.fail(names::ASSERTION, what),
         }
     }
 
@@ -284,6 +298,7 @@ impl<'w> World<'w> {
             return self.submit(work);
         }
         let journal = self.kernel(LENDER);
+        self.check_owner(&work, self.tenant_of(loan));
         self.loans[loan].disk.execute(&work, journal);
         if self.dies_here(LENDER) {
             return;
@@ -316,7 +331,7 @@ impl<'w> World<'w> {
             work,
             journal: self.kernel(LENDER),
             card: self.nodes[LENDER].cards,
-            borrower: self.borrower_of(loan),
+            borrower: self.tenant_of(loan),
         };
         let after = match self.random.below(10) {
             0 => self.random.range(1_000_000, 25_000_000),
@@ -328,16 +343,17 @@ impl<'w> World<'w> {
         self.schedule(after, Event::Ring(loan, number));
     }
 
-    /// The incarnation of the borrower that the lender serves.
-    pub(crate) fn borrower_of(&self, loan: usize) -> u64 {
-        let card = self.nodes[LENDER].card.as_ref();
-        card.and_then(|card| card.channel(loan).newest_peer()).map_or(0, |(incarnation, _)| incarnation.0)
+    /// The borrower's life that the lender serves.
+    pub(crate) fn tenant_of(&self, loan: usize) -> Option<Life> {
+        let card = self.nodes[LENDER].card.as_ref()?;
+        self.peer_of(LENDER, loan, card)
     }
 
     /// The disk has done something.
     pub(crate) fn ring_done(&mut self, loan: usize, number: u64) {
         let Some(submitted) = self.loans[loan].disk.ring.remove(&number) else { return };
         self.check_incarnation(loan, submitted.borrower);
+        self.check_owner(&submitted.work, submitted.borrower);
         self.loans[loan].disk.execute(&submitted.work, submitted.journal);
         self.log.event(self.now, Some(LENDER), "done", submitted.work.offset, number);
         self.log.note(format_args!("{:?}", submitted.work.id));
@@ -364,6 +380,7 @@ impl<'w> World<'w> {
                 let keys: Vec<u64> = self.loans[loan].disk.ring.keys().copied().collect();
                 let key = keys[self.random.index(keys.len())];
                 let Some(submitted) = self.loans[loan].disk.ring.remove(&key) else { break };
+                self.check_owner(&submitted.work, submitted.borrower);
                 self.loans[loan].disk.execute(&submitted.work, submitted.journal);
                 self.log.event(self.now, Some(LENDER), "drain", submitted.work.offset, key);
                 self.marks.set(Mark::DiskOutlivedCard);

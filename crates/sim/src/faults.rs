@@ -1,12 +1,13 @@
 //! What goes wrong, and when.
 
-use crate::client::Orphan;
 use crate::death::Switch;
 use crate::marks::Mark;
 use crate::network::RAILS;
 use crate::random::Random;
-use crate::world::{BORROWER, Event, LENDER, World};
-use node::NodeCells;
+use crate::world::{BORROWER, Event, LENDER, RIVAL, World};
+
+/// Mean nanoseconds between two faults while a node stays away for long.
+const LONG_PAUSE: u64 = 8_000_000_000;
 
 /// The plan of a run's faults: how often, how long, and what for.
 pub(crate) struct Faults {
@@ -61,15 +62,16 @@ impl World<'_> {
             .sum();
         let ended = self.clients.iter().map(|(_, client)| client.ended);
         let ended: u32 = ended.chain(self.guests.iter().map(|guest| guest.ended)).sum();
-        if ended * 100 >= total * 85 || self.now > self.faults.end {
+        let waits = self.contest.as_ref().is_some_and(|contest| contest.is_waiting(self.now));
+        if !waits && (ended * 100 >= total * 85 || self.now > self.faults.end) {
             return self.calm();
         }
         match self.faults.random.below(100) {
             0..26 => self.kill(LENDER),
-            26..52 => self.kill(BORROWER),
+            26..52 => self.kill_borrower(),
             52..58 => {
                 self.kill(LENDER);
-                self.kill(BORROWER);
+                self.kill_borrower();
             }
             58..68 => self.network.change(),
             68..78 => self.cut(),
@@ -79,8 +81,21 @@ impl World<'_> {
             95 => self.part(None),
             _ => self.reboot(),
         }
-        let after = self.faults.random.range(self.faults.pause / 4, self.faults.pause * 2);
+        let pause = if waits { LONG_PAUSE } else { self.faults.pause };
+        let after = self.faults.random.range(pause / 4, pause * 2);
         self.schedule(after, Event::Fault);
+    }
+
+    /// Any borrower's card.
+    fn kill_borrower(&mut self) {
+        let node = self.any_borrower();
+        self.kill(node);
+    }
+
+    fn any_borrower(&mut self) -> usize {
+        self.contest
+            .as_mut()
+            .map_or(BORROWER, |contest| contest.random.range(BORROWER as u64, RIVAL as u64) as usize)
     }
 
     fn kill(&mut self, node: usize) {
@@ -123,7 +138,15 @@ impl World<'_> {
 
     /// Bit `2 * node + rail` stands for what `node` sends on `rail`: bits 0 and 2 are rail 0, bits 1 and 3 rail 1.
     fn each_rail(&mut self, rails: u64, change: impl Fn(&mut u32)) {
-        for (bit, cuts) in self.network.cuts.iter_mut().flatten().enumerate() {
+        // The rival's rails go with the borrower's.
+        let (two, third) = self.network.cuts.split_at_mut(2);
+        let borrower = rails >> RAILS;
+        for (bit, cuts) in third.iter_mut().flatten().enumerate() {
+            if borrower & 1 << bit != 0 {
+                change(cuts);
+            }
+        }
+        for (bit, cuts) in two.iter_mut().flatten().enumerate() {
             if rails & 1 << bit != 0 {
                 change(cuts);
             }
@@ -152,16 +175,16 @@ impl World<'_> {
     /// A client leaves in the middle of everything.
     fn leave(&mut self) {
         let loan = self.faults.random.index(self.loans.len());
-        let slots: Vec<usize> = (0..self.loans[loan].sockets.len())
-            .filter(|&slot| self.loans[loan].sockets[slot].is_some())
-            .collect();
+        let node = self.any_borrower();
+        let sockets = &self.nodes[node].sockets[loan];
+        let slots: Vec<usize> = (0..sockets.len()).filter(|&slot| sockets[slot].is_some()).collect();
         if slots.is_empty() {
             return;
         }
         let slot = slots[self.faults.random.index(slots.len())];
-        self.hang_up(loan, slot);
-        if !self.dies_here(BORROWER) && self.act(BORROWER, |card, now| card.edge_closed(now, loan, slot)) {
-            self.service(BORROWER);
+        self.hang_up(node, loan, slot);
+        if !self.dies_here(node) && self.act(node, |card, now| card.edge_closed(now, loan, slot)) {
+            self.service(node);
         }
     }
 
@@ -172,45 +195,37 @@ impl World<'_> {
         }
         self.faults.reboots -= 1;
         let node = self.faults.random.index(2);
-        if self.nodes[node].card.is_some() {
-            self.bury(node);
+        if self.nodes[node].is_away || (node == LENDER && self.contest.is_some() && !self.unmended) {
+            return;
         }
-        let life = &mut self.nodes[node];
-        life.torn.clear();
-        life.memory = self.arena.zeroed::<NodeCells>();
-        life.switch.set_memory(life.memory);
-        life.incarnation += 1;
-        life.generation = 0;
-        self.log.event(self.now, Some(node), "boot", life.incarnation, 0);
-        self.part(Some(node));
+        self.lose_ledger(node);
         if node == LENDER {
             self.marks.set(Mark::LenderReboot);
             self.lose_power();
         } else {
             self.marks.set(Mark::BorrowerReboot);
-            for loan in 0..self.loans.len() {
-                (0..self.loans[loan].sockets.len()).for_each(|slot| self.hang_up_after_boot(loan, slot));
-                self.lose_kept(loan);
+        }
+    }
+
+    /// A node's program is killed, and its next life begins with the next card.
+    pub(crate) fn lose_ledger(&mut self, node: usize) {
+        if self.nodes[node].card.is_some() {
+            self.bury(node);
+        }
+        self.part(Some(node));
+        for loan in 0..self.loans.len() {
+            if node == LENDER {
+                self.loans[loan].waiting = None;
+                self.loans[loan].owner.lender_began(self.now);
+                self.loans[loan].unmarked.clear();
+            } else {
+                (0..node::EDGE_CONNECTIONS).for_each(|slot| self.hang_up(node, loan, slot));
+                if self.loans[loan].holder == Some(node) {
+                    self.lose_kept(node, loan);
+                }
             }
         }
-    }
-
-    /// What the borrower kept until it is flushed is gone with its ledger.
-    fn lose_kept(&mut self, loan: usize) {
-        let blocks = 0..self.loans[loan].drive.blocks;
-        let shared = &mut self.loans[loan].shared;
-        shared.tick += 1;
-        shared.requests += 1;
-        let (request, life) = (shared.requests, self.nodes[BORROWER].incarnation - 1);
-        if shared.model.borrower_lost(request, shared.tick) {
-            shared.orphans.push(Orphan { request, blocks, life });
-        }
-    }
-
-    fn hang_up_after_boot(&mut self, loan: usize, slot: usize) {
-        // The requests belong to the life that has ended.
-        self.nodes[BORROWER].incarnation -= 1;
-        self.hang_up(loan, slot);
-        self.nodes[BORROWER].incarnation += 1;
+        self.nodes[node].begin_life(self.arena);
+        self.log.event(self.now, Some(node), "boot", self.nodes[node].incarnation, 0);
     }
 }

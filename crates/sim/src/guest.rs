@@ -19,9 +19,11 @@ use spec::vfio_user::{Command, Errno, HEADER_BYTES, MessageFlags, MessageHeader}
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::checkers::names;
+use crate::checkers::single_owner::Life;
 use crate::client::{Drive, Finding, Shared};
 use crate::disk::pattern;
 use crate::random::Random;
+use crate::world::BORROWER;
 use machine::Machine;
 pub(crate) use memories::Memories;
 
@@ -426,7 +428,7 @@ impl Guest {
 
     fn ask_one(&mut self, shared: &mut Shared, memory: &Memories<'_>) {
         shared.tick += 1;
-        shared.requests += 1;
+        shared.begin_request(Life { node: BORROWER, number: 1 });
         let (request, start) = (shared.requests, shared.tick);
         let kind = match self.random.below(100) {
             0..45 => Kind::Read,

@@ -8,14 +8,18 @@
 //!
 //! Left out: real sockets, files and processes (`io`), and how long anything takes on a real machine.
 
+mod agents;
 mod canary;
+mod cards;
 pub mod checkers;
 mod client;
+mod contest;
 mod death;
 mod disk;
 mod edge;
 mod faults;
 mod guest;
+mod loans;
 mod log;
 mod marks;
 mod neighbours;
@@ -38,13 +42,15 @@ pub struct Options {
     pub rules: RuleSet,
     /// Requests of all clients together.
     pub requests: u32,
+    /// Worlds that show what is known to be wrong and not mended yet, too: a lender that is restarted while two want its function.
+    pub unmended: bool,
     /// Print each event to standard error, one a line.
     pub trace: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { rules: RuleSet::ALL, requests: 300, trace: false }
+        Self { rules: RuleSet::ALL, requests: 300, unmended: false, trace: false }
     }
 }
 

@@ -2,7 +2,7 @@ use core::fmt::Arguments;
 
 /// The events of a run: always digested, so that two runs can be compared; printed on request.
 ///
-/// A line is `time node what details`; node `L` lends, `B` borrows, `-` is the world. Legend of `what`:
+/// A line is `time node what details`; node `L` lends, `B` borrows, `R` is its rival, `-` is the world. Legend of `what`:
 ///
 /// | what | meaning | what | meaning |
 /// |---|---|---|---|
@@ -14,6 +14,8 @@ use core::fmt::Arguments;
 /// | `media` | a piece of work for the disk | `done` | the disk has done it |
 /// | `ask` | a client sends a request (number, kind) | `got` | a client has its answer |
 /// | `open` `close` | a client connects, is gone | `calm` | faults end |
+/// | `tenant` | who has a loan is durable (loan, node) | `overtaken` | a borrower hears of another one |
+/// | `leave` `gone` | a node gives back, its program ends | `island` | nobody reaches a node |
 pub(crate) struct Log {
     digest: u64,
     events: u64,
@@ -32,7 +34,7 @@ impl Log {
         }
         self.events += 1;
         if self.print {
-            let name = ["L", "B"].get(node.unwrap_or(9)).unwrap_or(&"-");
+            let name = ["L", "B", "R"].get(node.unwrap_or(9)).unwrap_or(&"-");
             eprintln!("{:>12.3} {name} {what} {a} {b}", now as f64 / 1000.0);
         }
     }

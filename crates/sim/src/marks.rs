@@ -74,6 +74,12 @@ marks! {
     MessageRefused = "message-refused",
     /// A guest has disabled its controller in the middle of everything.
     GuestReset = "guest-reset",
+    /// A borrower was refused, since another one has the function.
+    Refused = "refused",
+    /// Another borrower than before has taken a function.
+    TenantChanged = "tenant-changed",
+    /// It took it after the hold time.
+    HoldOver = "hold-over",
 }
 
 /// The marks of a run.

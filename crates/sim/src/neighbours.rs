@@ -133,7 +133,8 @@ impl World<'_> {
         // Over a network it is a forgery, whenever.
         let bytes = frame.to_vec();
         let from = Network::address(node, 0);
-        self.network.keep_foreign(node, Frame { to, rail: 0, from, bytes, origin: Origin::Forger });
+        self.network
+            .keep_foreign(node, Frame { to, rail: 0, from, bytes, origin: Origin::Forger, sent: self.now });
         self.schedule(after, Event::Memory(to, loan));
     }
 

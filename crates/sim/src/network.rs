@@ -1,10 +1,11 @@
-//! The network between the two nodes: two rails, each direction with manners of its own.
+//! The network between the nodes: two rails, each direction with manners of its own.
 
 use link::frame::Header;
 use node::Address;
 
 use crate::checkers::freshness::Origin;
 use crate::random::Random;
+use crate::world::NODES;
 
 /// Rails of every simulated node.
 pub(crate) const RAILS: usize = 2;
@@ -19,6 +20,8 @@ pub(crate) struct Frame {
     pub(crate) from: Address,
     pub(crate) bytes: Vec<u8>,
     pub(crate) origin: Origin,
+    /// When it was sent first.
+    pub(crate) sent: u64,
 }
 
 /// How a network treats frames; shares are of a thousand.
@@ -44,14 +47,24 @@ pub(crate) struct Network {
     random: Random,
     pub(crate) manners: Manners,
     /// By sending node and rail: how many cuts are in the way.
-    pub(crate) cuts: [[u32; RAILS]; 2],
-    archive: [Vec<Frame>; 2],
+    pub(crate) cuts: [[u32; RAILS]; NODES],
+    /// Nodes that nobody reaches, and that reach nobody.
+    pub(crate) islands: [bool; NODES],
+    archive: [Vec<Frame>; NODES],
+    nodes: usize,
 }
 
 impl Network {
-    pub(crate) fn new(random: Random) -> Self {
+    pub(crate) fn new(random: Random, nodes: usize) -> Self {
         let manners = Manners { delay: 20_000, jitter: 10_000, ..Manners::default() };
-        Self { random, manners, cuts: [[0; RAILS]; 2], archive: [Vec::new(), Vec::new()] }
+        Self {
+            random,
+            manners,
+            cuts: [[0; RAILS]; NODES],
+            islands: [false; NODES],
+            archive: [const { Vec::new() }; NODES],
+            nodes,
+        }
     }
 
     /// The address of a node on a rail.
@@ -73,24 +86,34 @@ impl Network {
     /// Everything passes from now on.
     pub(crate) fn calm(&mut self) {
         self.manners = Manners { delay: 20_000, jitter: 10_000, ..Manners::default() };
-        self.cuts = [[0; RAILS]; 2];
+        self.cuts = [[0; RAILS]; NODES];
+        self.islands = [false; NODES];
     }
 
     /// A node sends to `to`; what the network makes of it.
-    pub(crate) fn send(&mut self, node: usize, rail: usize, to: Address, bytes: &[u8]) -> Vec<Fate> {
+    pub(crate) fn send(
+        &mut self,
+        now: u64,
+        node: usize,
+        rail: usize,
+        to: Address,
+        bytes: &[u8],
+    ) -> Vec<Fate> {
         let frame = Frame {
             to: usize::from(to.0[0]).wrapping_sub(1),
             rail: to.0[1],
             from: Self::address(node, rail),
             bytes: bytes.to_vec(),
             origin: Origin::Peer,
+            sent: now,
         };
-        if frame.to > 1 {
+        if frame.to >= self.nodes {
             // To whoever has repeated something.
             return vec![Fate::Lost];
         }
         self.keep(node, &frame);
-        let (manners, passes) = (self.manners, self.cuts[node][rail] == 0);
+        let reaches = !self.islands[node] && !self.islands[frame.to];
+        let (manners, passes) = (self.manners, self.cuts[node][rail] == 0 && reaches);
         let random = &mut self.random;
         if !passes || random.chance(manners.loss) {
             return vec![Fate::Lost];
@@ -129,7 +152,7 @@ impl Network {
 
     /// A frame that was sent before, whenever.
     pub(crate) fn replay(&mut self) -> Option<Frame> {
-        let archive = &self.archive[self.random.index(2)];
+        let archive = &self.archive[self.random.index(self.nodes)];
         if archive.is_empty() {
             return None;
         }

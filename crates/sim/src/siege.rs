@@ -10,11 +10,12 @@ use link::State;
 use link::frame::{Header, Kind};
 use node::{Address, Card, NodeCells, Way};
 
+use crate::cards::LONGEST_ABSENCE;
 use crate::checkers::freshness::Origin;
 use crate::checkers::names;
 use crate::marks::Mark;
 use crate::network::Frame;
-use crate::world::{BORROWER, Event, LENDER, LONGEST_ABSENCE, World};
+use crate::world::{BORROWER, Event, LENDER, World};
 
 /// Former borrowers.
 const NODES: u64 = 2;
@@ -42,7 +43,7 @@ impl World<'_> {
                     let Way::Rail(rail) = sent.way else { continue };
                     let bytes = self.buffer[..sent.len].to_vec();
                     let (from, origin) = (REPEATER, Origin::Peer);
-                    self.former.push(Frame { to: LENDER, rail, from, bytes, origin });
+                    self.former.push(Frame { to: LENDER, rail, from, bytes, origin, sent: 0 });
                 }
             }
         }

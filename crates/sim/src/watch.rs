@@ -1,27 +1,35 @@
 //! Where the checkers look: after each step, at each frame, before each event, and in the end.
 
+use std::collections::BTreeSet;
+
 use link::State;
 use link::frame::{Header, Kind};
-use node::{Card, NodeCells};
+use node::{Card, MediaWork, NodeCells};
 
-use crate::checkers::freshness::Origin;
+use crate::checkers::freshness::{Origin, Peer};
 use crate::checkers::names;
+use crate::checkers::single_owner::{Change, Life};
 use crate::checkers::streams::{StreamId, committed_truly, granted_truly};
+use crate::disk::author;
 use crate::marks::Mark;
 use crate::network::Frame;
 use crate::world::{BORROWER, LENDER, World};
 
 impl<'w> World<'w> {
-    /// The stream that `node` sends, as its card sees the pair of incarnations.
+    /// The life that a card of `node` has met, as far as the streams between the two have been seen at both ends.
+    pub(crate) fn peer_of(&self, node: usize, loan: usize, card: &Card<'_>) -> Option<Life> {
+        let meeting = self.meetings.get(&card.channel(loan).streams_name()?)?;
+        meeting[usize::from(node == LENDER)]
+    }
+
+    /// The stream that `node` sends.
     fn stream_from(&self, node: usize, loan: usize, card: &Card<'_>) -> Option<StreamId> {
-        let (peer, _) = card.channel(loan).newest_peer()?;
-        Some(StreamId { loan, from: node, pair: (self.nodes[node].incarnation, peer.0) })
+        Some(StreamId { loan, is_lenders: node == LENDER, name: card.channel(loan).streams_name()? })
     }
 
     /// The stream that `node` receives.
     pub(crate) fn stream_to(&self, node: usize, loan: usize, card: &Card<'_>) -> Option<StreamId> {
-        let (peer, _) = card.channel(loan).newest_peer()?;
-        Some(StreamId { loan, from: 1 - node, pair: (peer.0, self.nodes[node].incarnation) })
+        Some(StreamId { is_lenders: node != LENDER, ..self.stream_from(node, loan, card)? })
     }
 
     /// After each step of a card.
@@ -31,20 +39,9 @@ impl<'w> World<'w> {
             self.check_streams(node, loan, &card);
         }
         for loan in 0..self.loans.len() {
-            let ready = card.borrowed(loan).is_some_and(|drive| drive.driver.is_ready());
-            let lender = base::ids::Incarnation(self.nodes[LENDER].incarnation);
-            let to_present = card.channel(loan).newest_peer().is_some_and(|(peer, _)| peer == lender);
-            let loan = &mut self.loans[loan];
-            if node == BORROWER && loan.was_ready && !ready {
-                loan.shared.tick += 1;
-                loan.shared.model.asked_again(loan.shared.tick);
-                self.log.note(format_args!("the driver begins anew"));
+            if node != LENDER {
+                self.watch_driver(node, loan, &card);
             }
-            if node == BORROWER && ready && to_present && loan.shared.model.is_torn() {
-                loan.shared.model.mended();
-                self.log.note(format_args!("the driver has written everything again"));
-            }
-            loan.was_ready = if node == BORROWER { ready } else { loan.was_ready };
         }
         self.nodes[node].card = Some(card);
         for loan in 0..self.loans.len() {
@@ -56,15 +53,39 @@ impl<'w> World<'w> {
         }
     }
 
+    /// What a borrower's driver begins, and has done: the model has to know.
+    fn watch_driver(&mut self, node: usize, loan: usize, card: &Card<'_>) {
+        let is_ready = card.borrowed(loan).is_some_and(|drive| drive.driver.is_ready());
+        let to_present = self.peer_of(node, loan, card) == Some(self.life_of(LENDER));
+        let was_ready = core::mem::replace(&mut self.nodes[node].was_ready[loan], is_ready);
+        let lent = &mut self.loans[loan];
+        if lent.holder.is_some_and(|holder| holder != node) {
+            return;
+        }
+        if was_ready && !is_ready {
+            lent.shared.tick += 1;
+            lent.shared.model.asked_again(lent.shared.tick);
+            self.log.note(format_args!("the driver begins anew"));
+        }
+        if is_ready && to_present && lent.shared.model.is_torn() {
+            lent.shared.model.mended();
+            self.log.note(format_args!("the driver has written everything again"));
+        }
+    }
+
     fn check_streams(&mut self, node: usize, loan: usize, card: &Card<'_>) {
         let channel = card.channel(loan);
+        let accepted = channel.receiver().take_accepted();
         let (Some(from), Some(to)) = (self.stream_from(node, loan, card), self.stream_to(node, loan, card))
         else {
             return;
         };
-        let accepted = channel.receiver().take_accepted();
+        let me = self.life_of(node);
+        self.meetings.entry(from.name).or_default()[usize::from(node != LENDER)] = Some(me);
         let verdict = self.streams.accepted(to, &accepted);
         self.judge(names::EXACTLY_ONCE, verdict);
+        let verdict = self.streams.committed(from, channel);
+        self.judge(names::COMMITTED, verdict);
         let verdict = self.streams.numbered(from, channel);
         self.judge(names::EXACTLY_ONCE, verdict);
         let verdict = self.streams.credits(from, channel);
@@ -78,19 +99,23 @@ impl<'w> World<'w> {
 
     /// What the ends of a loan believe of each other, while both live and mean the same streams.
     fn check_beliefs(&mut self, loan: usize) {
-        let [Some(lender), Some(borrower)] = [LENDER, BORROWER].map(|node| self.nodes[node].card.as_ref())
-        else {
-            return;
-        };
-        let verdicts =
-            [(LENDER, lender, borrower), (BORROWER, borrower, lender)].map(|(node, sender, receiver)| {
-                let id = self.stream_from(node, loan, sender);
-                let same = id.is_some() && id == self.stream_to(1 - node, loan, receiver);
-                let (sender, receiver) = (sender.channel(loan), receiver.channel(loan));
-                same.then(|| (committed_truly(sender, receiver), granted_truly(sender, receiver)))
-            });
+        for borrower in BORROWER..self.nodes.len() {
+            self.check_beliefs_of(borrower, loan);
+        }
+    }
+
+    fn check_beliefs_of(&mut self, borrower: usize, loan: usize) {
+        let ends = [LENDER, borrower];
+        let [Some(one), Some(other)] = ends.map(|node| self.nodes[node].card.as_ref()) else { return };
+        let cards = [one, other];
+        let verdicts = [0, 1].map(|end: usize| {
+            let id = self.stream_from(ends[end], loan, cards[end]);
+            let same = id.is_some() && id == self.stream_to(ends[1 - end], loan, cards[1 - end]);
+            let (sender, receiver) = (cards[end].channel(loan), cards[1 - end].channel(loan));
+            same.then(|| (committed_truly(sender, receiver), granted_truly(sender, receiver)))
+        });
         if verdicts.iter().flatten().any(|v| v.0.is_err() || v.1.is_err()) {
-            for (node, card) in [(LENDER, lender), (BORROWER, borrower)] {
+            for (node, card) in ends.into_iter().zip(cards) {
                 let channel = card.channel(loan);
                 self.log.note(format_args!(
                     "{node} {loan} {:?} {:?} {:?} {} {}",
@@ -173,7 +198,7 @@ impl<'w> World<'w> {
 
     /// A frame arrives: it has an effect only if it may.
     pub(crate) fn arrive(&mut self, frame: Frame) {
-        let Frame { to: node, rail, from, mut bytes, origin } = frame;
+        let Frame { to: node, rail, from, mut bytes, origin, sent } = frame;
         let header = Header::parse(&bytes).ok();
         let loan = header.map_or(usize::MAX, |header| (header.group.0 as usize).wrapping_sub(1));
         let packet = header.map_or(0, |header| header.packet_number);
@@ -182,6 +207,10 @@ impl<'w> World<'w> {
         let sealed = header.filter(|header| is_sealed(header) && loan < self.loans.len());
         let before = sealed.and_then(|_| self.reception(node, loan));
         let original = bytes.clone();
+        let sender = usize::from(from.0[0]).wrapping_sub(1);
+        if node == LENDER && origin == Origin::Peer && (BORROWER..self.nodes.len()).contains(&sender) {
+            self.loans.iter_mut().for_each(|lent| lent.owner.heard(sender, sent));
+        }
         if self.dies_here(node) || !self.act(node, |card, now| card.handle_frame(now, rail, from, &mut bytes))
         {
             return;
@@ -196,7 +225,8 @@ impl<'w> World<'w> {
             self.judge(names::FRESHNESS, verdict);
         }
         if let (Some(header), Some((count, Some(newest))), Some((count_after, _))) = (sealed, before, after) {
-            let old = header.incarnation == newest.0 && header.card_generation < newest.1;
+            let (_, incarnation, card) = newest;
+            let old = header.incarnation == incarnation && header.card_generation < card;
             self.marks.set_if(Mark::OldGenerationRefused, old && count_after == count);
         }
         self.service(node);
@@ -223,29 +253,20 @@ impl<'w> World<'w> {
     }
 
     /// How many frames a card has accepted, and from whom at last.
-    fn reception(
-        &self,
-        node: usize,
-        loan: usize,
-    ) -> Option<(u64, Option<(base::ids::Incarnation, base::ids::CardGeneration)>)> {
+    fn reception(&self, node: usize, loan: usize) -> Option<(u64, Option<Peer>)> {
         let channel = self.nodes[node].card.as_ref()?.channel(loan);
-        Some((channel.stats().received_frames.get(), channel.newest_peer()))
+        let newest = channel.peer().zip(channel.newest_peer());
+        let newest = newest.map(|((peer, ..), (incarnation, card))| (peer, incarnation, card));
+        Some((channel.stats().received_frames.get(), newest))
     }
 
     /// Before each event: nobody has kept still for too long.
     pub(crate) fn watch(&mut self) {
-        for node in 0..2 {
+        for node in 0..self.nodes.len() {
             for loan in 0..self.loans.len() {
                 let Some(card) = self.nodes[node].card.as_ref() else { continue };
                 let channel = card.channel(loan);
-                let peer = self.nodes[1 - node].card.as_ref();
-                let me = (self.nodes[node].incarnation, self.nodes[node].generation);
-                let heard = peer.and_then(|peer| peer.channel(loan).newest_peer());
-                // The peer knows an older card of the same life: it has the keys, and only needs to be told.
-                let unheard = heard.is_some_and(|(life, card)| life.0 == me.0 && card.0 < me.1 && card.0 > 0)
-                    && channel
-                        .newest_peer()
-                        .is_some_and(|(life, _)| life.0 == self.nodes[1 - node].incarnation);
+                let unheard = self.is_unheard(node, loan, card);
                 let sender = &channel.port.sender;
                 let waits = channel.state() == State::Open && !sender.is_empty();
                 let news = sender.committed();
@@ -259,14 +280,49 @@ impl<'w> World<'w> {
         }
     }
 
+    /// The peer knows an older card of the same life: it has the keys, and only needs to be told.
+    fn is_unheard(&self, node: usize, loan: usize, card: &Card<'_>) -> bool {
+        let Some(peer) = self.peer_of(node, loan, card) else { return false };
+        let Some(other) = self.nodes[peer.node].card.as_ref() else { return false };
+        let Some((_, known)) = other.channel(loan).newest_peer() else { return false };
+        let knows_us = self.peer_of(peer.node, loan, other) == Some(self.life_of(node));
+        knows_us && peer == self.life_of(peer.node) && known.0 > 0 && known.0 < self.nodes[node].generation
+    }
+
     /// Work for the disk takes effect: its borrower is the one that is served.
-    pub(crate) fn check_incarnation(&mut self, loan: usize, borrower: u64) {
+    pub(crate) fn check_incarnation(&mut self, loan: usize, borrower: Option<Life>) {
         let Some(card) = self.nodes[LENDER].card.as_ref() else { return };
         let open = card.channel(loan).state() == State::Open;
-        let served = self.borrower_of(loan);
-        if open && served > borrower {
-            let what = format!("work of incarnation {borrower} is done while {served} is served");
+        let served = self.tenant_of(loan);
+        if open && served != borrower {
+            let what = format!("work of {borrower:?} is done while {served:?} is served");
             self.fail(names::INCARNATION, what);
+        }
+    }
+
+    /// Work for the disk takes effect: its borrower has the function.
+    pub(crate) fn check_owner(&mut self, work: &MediaWork<'_>, borrower: Option<Life>) {
+        let Some(borrower) = borrower.filter(|_| work.kind != device::MediaKind::Flush) else { return };
+        let lent = &self.loans[work.loan];
+        let mut lives = BTreeSet::from([borrower]);
+        // Whose data a write has, it says itself.
+        if work.kind == device::MediaKind::Write {
+            let block = lent.drive.block as usize;
+            let mut bytes = Vec::with_capacity(work.len as usize);
+            for span in work.spans() {
+                let start = bytes.len();
+                bytes.resize(start + span.len(), 0);
+                span.read(&mut bytes[start..]);
+            }
+            let first = work.offset / block as u64;
+            let requests = (first..).zip(bytes.chunks(block)).filter_map(|(lba, bytes)| author(lba, bytes));
+            lives.extend(requests.filter_map(|request| lent.shared.author(request)));
+        }
+        for life in lives {
+            match self.loans[work.loan].owner.effect(self.now, life) {
+                Ok(change) => self.marks.set_if(Mark::HoldOver, change == Change::HoldOver),
+                Err(what) => self.fail(names::SINGLE_OWNER, what),
+            }
         }
     }
 
@@ -286,28 +342,34 @@ impl<'w> World<'w> {
 
     /// Whether everything has ended as it should.
     pub(crate) fn is_quiet(&self) -> bool {
+        let is_idle = |node: usize| self.nodes[node].card.as_ref().is_some_and(Card::is_idle);
         self.clients.iter().all(|(_, client)| client.is_done() && client.is_away())
             && self.guests.iter().all(|guest| guest.is_done() && guest.is_away())
-            && self.nodes.iter().all(|node| node.card.as_ref().is_some_and(Card::is_idle))
             && (0..self.loans.len()).all(|loan| {
-                self.pages_used(loan) == [0, self.pages_kept(loan)] && self.credits_are_whole(loan)
+                let holder = self.loans[loan].holder.unwrap_or(BORROWER);
+                // With a rival, the last one may have gone with or without a word: then nobody hears the lender.
+                (self.contest.is_some() && self.nodes[holder].is_away)
+                    || (is_idle(LENDER)
+                        && is_idle(holder)
+                        && self.pages_used(LENDER, loan) == 0
+                        && self.pages_used(holder, loan) == self.pages_kept(holder, loan)
+                        && self.credits_are_whole(holder, loan))
             })
     }
 
     /// Pages of writes that the borrower keeps until they are flushed.
-    fn pages_kept(&self, loan: usize) -> usize {
-        let drive = self.nodes[BORROWER].card.as_ref().and_then(|card| card.borrowed(loan));
+    fn pages_kept(&self, node: usize, loan: usize) -> usize {
+        let drive = self.nodes[node].card.as_ref().and_then(|card| card.borrowed(loan));
         drive.map_or(0, |drive| drive.driver.kept().1)
     }
 
-    fn pages_used(&self, loan: usize) -> [usize; 2] {
-        [LENDER, BORROWER]
-            .map(|node| self.nodes[node].card.as_ref().map_or(usize::MAX, |card| card.pages(loan).used()))
+    fn pages_used(&self, node: usize, loan: usize) -> usize {
+        self.nodes[node].card.as_ref().map_or(usize::MAX, |card| card.pages(loan).used())
     }
 
     /// Each sender knows all that was granted, and for non-posted requests that is as much as at the beginning.
-    fn credits_are_whole(&self, loan: usize) -> bool {
-        let [Some(lender), Some(borrower)] = [LENDER, BORROWER].map(|node| self.nodes[node].card.as_ref())
+    fn credits_are_whole(&self, borrower: usize, loan: usize) -> bool {
+        let [Some(lender), Some(borrower)] = [LENDER, borrower].map(|node| self.nodes[node].card.as_ref())
         else {
             return false;
         };
@@ -325,13 +387,15 @@ impl<'w> World<'w> {
             .clients
             .iter()
             .filter(|(_, client)| !client.is_done() || !client.is_away())
-            .map(|(loan, client)| format!("loan {loan}: {}", client.unanswered()))
+            .map(|(seat, client)| format!("{seat:?}: {}", client.unanswered()))
             .collect();
         let guests =
             self.memories.iter().flat_map(|memory| self.guests.iter().map(|guest| guest.unanswered(memory)));
         let guests: Vec<_> = guests.collect();
         let mut text = format!("clients {clients:?}, guests {guests:?}");
-        for (node, loan) in (0..2).flat_map(|node| (0..self.loans.len()).map(move |loan| (node, loan))) {
+        for (node, loan) in
+            (0..self.nodes.len()).flat_map(|node| (0..self.loans.len()).map(move |loan| (node, loan)))
+        {
             let Some(card) = self.nodes[node].card.as_ref() else { continue };
             let channel = card.channel(loan);
             let sender = &channel.port.sender;
@@ -380,7 +444,7 @@ impl<'w> World<'w> {
             let tick = lent.shared.tick;
             let verdict = lent.shared.model.finally(lent.disk.blocks(), tick);
             self.judge(names::DISK, verdict.map_err(|what| format!("in the end, {what}")));
-            for node in 0..2 {
+            for node in 0..self.nodes.len() {
                 self.check_gauges(node, loan);
             }
         }

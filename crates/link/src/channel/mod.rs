@@ -71,6 +71,8 @@ pub struct ChannelCells {
     peer_generation: Cell<u32>,
     /// A [`State`].
     state: Cell<u32>,
+    /// Names the streams that flow, the same at both ends.
+    streams: Cell<u64>,
     /// When the present borrower came, in nanoseconds of the driver's clock.
     bound_at: Cell<u64>,
     /// When the peer was last heard, to within [`HEARD_STEP`]: the hold time goes on while cards come and go.
@@ -530,6 +532,12 @@ impl<'m> Channel<'m> {
         keys.is_valid().then(|| crate::tlp_digest(&keys.send))
     }
 
+    /// Names the streams that flow: the same at both ends, and another one whenever they begin anew. `None` while there are none. For
+    /// checkers.
+    pub fn streams_name(&self) -> Option<u64> {
+        matches!(self.state(), State::Open | State::Resetting).then(|| self.cells.streams.get())
+    }
+
     /// First number and count of the TLPs in the frame that was built last, for checkers.
     pub fn last_carried(&self) -> (u64, u16) {
         self.last_carried
@@ -559,6 +567,9 @@ impl<'m> Channel<'m> {
 
     /// A new pair of incarnations: the streams begin anew, and the composing card is told to end what was before.
     fn reset_streams(&mut self, max_payload: usize) {
+        let keys = self.cells.current.get();
+        let to_borrower = if self.config.role == Role::Lender { keys.send } else { keys.receive };
+        self.cells.streams.set(self.journal, crate::tlp_digest(&to_borrower));
         self.port.sender.reset();
         self.port.tags.reset();
         self.receiver.reset();

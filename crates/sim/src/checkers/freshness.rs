@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use base::ids::{CardGeneration, Incarnation};
+use base::ids::{CardGeneration, Incarnation, NodeId};
 use link::frame::Header;
 use link::tlp_digest;
 
@@ -17,6 +17,9 @@ pub(crate) enum Origin {
     Forger,
 }
 
+/// A card of a node.
+pub(crate) type Peer = (NodeId, Incarnation, CardGeneration);
+
 /// The frames that the cards of one node have accepted, all of them: a frame names key, card and packet, so no two are equal.
 /// What a card accepted in a step that it did not live to commit does not count.
 #[derive(Default)]
@@ -29,14 +32,16 @@ impl Freshness {
         origin: Origin,
         frame: &[u8],
         header: &Header,
-        before: Option<(Incarnation, CardGeneration)>,
-        after: Option<(Incarnation, CardGeneration)>,
+        before: Option<Peer>,
+        after: Option<Peer>,
     ) -> Verdict {
         if origin == Origin::Forger {
             return Err(format!("a forged frame was accepted: {header:?}"));
         }
-        let stale = |newest: Option<(Incarnation, CardGeneration)>| {
-            newest.is_some_and(|newest| (header.incarnation, header.card_generation) < newest)
+        let stale = |newest: Option<Peer>| {
+            newest.is_some_and(|(node, incarnation, card)| {
+                node == header.source && (header.incarnation, header.card_generation) < (incarnation, card)
+            })
         };
         if stale(before) || stale(after) {
             return Err(format!("a frame of {header:?} was accepted, the newest known was {before:?}"));

@@ -7,6 +7,7 @@ pub(crate) mod freshness;
 pub(crate) mod liveness;
 pub(crate) mod nonces;
 pub(crate) mod ordering;
+pub(crate) mod single_owner;
 pub(crate) mod streams;
 
 /// What is wrong, if anything.
@@ -38,6 +39,9 @@ pub mod names {
     pub const NEWCOMER: &str = "newcomer";
     /// No work for the disk of an older incarnation happens after the newer one is served.
     pub const INCARNATION: &str = "incarnation";
+    /// A function has one owner: another one comes when it was given back or not heard for the hold time, and only then is told that the
+    /// drive was used.
+    pub const SINGLE_OWNER: &str = "single-owner";
     /// No nonce is used twice.
     pub const NONCES: &str = "nonces";
     /// After a roll-back the cells are those of the last commit.

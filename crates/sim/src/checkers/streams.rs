@@ -6,14 +6,14 @@ use link::{Channel, tlp_digest};
 
 use super::Verdict;
 
-/// One direction of a loan's channel between one pair of incarnations.
+/// One direction of a loan's channel, from one meeting of a pair to the next.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct StreamId {
     pub(crate) loan: usize,
-    /// The sending node.
-    pub(crate) from: usize,
-    /// Incarnations of sender and receiver.
-    pub(crate) pair: (u64, u64),
+    /// Whether the lender sends it.
+    pub(crate) is_lenders: bool,
+    /// What both ends call it.
+    pub(crate) name: u64,
 }
 
 #[derive(Default)]
@@ -93,6 +93,16 @@ impl Streams {
             return Ok(());
         }
         Err(format!("{id:?}: {accepted} TLPs were handed on, the receiver says {expected}"))
+    }
+
+    /// What the sender has forgotten as committed was handed on, by a card that lived to commit it.
+    pub(crate) fn committed(&self, id: StreamId, channel: &Channel<'_>) -> Verdict {
+        let accepted = self.streams.get(&id).map_or(0, |stream| stream.accepted);
+        let believed = channel.port.sender.committed();
+        if believed <= accepted {
+            return Ok(());
+        }
+        Err(format!("{id:?}: the sender believes {believed} to be committed, and {accepted} were handed on"))
     }
 
     /// Used credits are granted, and grants only grow.

@@ -11,7 +11,7 @@ const DRIVE: Drive = Drive { blocks: 8, block: 512, impatient: false };
 
 fn shared() -> Shared {
     let model = DiskModel::new(DRIVE.blocks as usize, true);
-    Shared { tick: 1, requests: 0, model, orphans: Vec::new(), bytes: 0, timeouts: 0 }
+    Shared { tick: 1, requests: 0, model, orphans: Vec::new(), bytes: 0, timeouts: 0, authors: Vec::new() }
 }
 
 /// The card's reply to a read of CSTS, which has the same form as any other that does.

@@ -1,0 +1,117 @@
+//! What agents do about what their cards tell them, as `io::agent` and the program's roles do it: who uses what is lent becomes durable,
+//! and whoever has given everything back ends.
+
+use link::Tenancy;
+use node::{Card, CardEvent};
+
+use base::ids::NodeId;
+
+use crate::checkers::names;
+use crate::checkers::single_owner::Life;
+use crate::client::Orphan;
+use crate::marks::Mark;
+use crate::world::{Event, LENDER, World};
+
+impl World<'_> {
+    /// What a card tells its agent, which keeps who uses what, whatever becomes of cards and ledgers.
+    pub(crate) fn serve_events(&mut self, node: usize) {
+        while let Some(event) = self.nodes[node].card.as_mut().and_then(Card::poll_event) {
+            match event {
+                CardEvent::Tenant(loan, user) => {
+                    if !self.tenant_comes(loan, user) {
+                        return;
+                    }
+                }
+                CardEvent::Overtaken(loan) => self.overtaken(node, loan),
+                CardEvent::Met(loan, peer, incarnation) => {
+                    self.neighbour_met(node, loan, (peer, incarnation));
+                }
+                CardEvent::Closed { loan, has_lost } if node != LENDER => {
+                    self.given_back(node, loan, has_lost);
+                }
+                CardEvent::Refused(..) if node != LENDER => self.marks.set(Mark::Refused),
+                CardEvent::Ready(_)
+                | CardEvent::Refused(..)
+                | CardEvent::Unusable(..)
+                | CardEvent::Closed { .. } => {}
+            }
+        }
+    }
+
+    /// The node of this identity. A loan has one lender, so only borrowers are asked for.
+    pub(crate) fn borrower_named(&self, identity: NodeId) -> Option<usize> {
+        (1..self.nodes.len()).find(|&node| self.nodes[node].identity == identity)
+    }
+
+    /// Another borrower than before: that becomes durable, at once or, where there is a rival, after a moment. False if the card died.
+    fn tenant_comes(&mut self, loan: usize, user: NodeId) -> bool {
+        let tenancy = self.loans[loan].tenancy.taken_by(user);
+        if let Some(contest) = &mut self.contest {
+            self.loans[loan].waiting = Some(tenancy);
+            let after = contest.random.range(50_000, 5_000_000);
+            self.schedule(after, Event::Tenancy(loan));
+            return true;
+        }
+        self.change_tenant(loan, tenancy);
+        self.act(LENDER, |card, now| card.set_tenancy(now, loan, tenancy))
+    }
+
+    /// The state folder has it.
+    pub(crate) fn tenancy_is_durable(&mut self, loan: usize) {
+        let Some(tenancy) = self.loans[loan].waiting.take() else { return };
+        self.change_tenant(loan, tenancy);
+        if self.act(LENDER, |card, now| card.set_tenancy(now, loan, tenancy)) {
+            self.service(LENDER);
+        }
+    }
+
+    fn change_tenant(&mut self, loan: usize, tenancy: Tenancy) {
+        self.log.event(self.now, Some(LENDER), "tenant", loan as u64, tenancy.node.0);
+        let former = self.loans[loan].holder;
+        self.loans[loan].tenancy = tenancy;
+        self.loans[loan].holder = self.borrower_named(tenancy.node);
+        if let Some(holder) = self.loans[loan].holder {
+            self.loans[loan].taken_again[holder] = self.loans[loan].shared.tick;
+        }
+        let Some(former) = former.filter(|former| self.loans[loan].holder != Some(*former)) else { return };
+        self.marks.set(Mark::TenantChanged);
+        self.loans[loan].displaced[former] = true;
+        self.lose_kept(former, loan);
+        // What its clients wait for has happened by now, or not before the next one is served.
+        let who = self.life_of(former);
+        let shared = &mut self.loans[loan].shared;
+        for (seat, client) in &self.clients {
+            if (seat.node, seat.loan) == (former, loan) {
+                client.abandon_writes(shared, who);
+            }
+        }
+    }
+
+    /// What a borrower kept until it is flushed is gone, with its ledger or because another one has the drive.
+    pub(crate) fn lose_kept(&mut self, node: usize, loan: usize) {
+        let who = self.life_of(node);
+        let blocks = 0..self.loans[loan].drive.blocks;
+        let shared = &mut self.loans[loan].shared;
+        shared.tick += 1;
+        shared.begin_request(who);
+        let request = shared.requests;
+        if shared.model.borrower_lost(request, shared.tick) {
+            shared.orphans.push(Orphan { request, blocks, who });
+        }
+    }
+
+    /// A card says that another node has used its drive.
+    fn overtaken(&mut self, node: usize, loan: usize) {
+        if !core::mem::take(&mut self.loans[loan].displaced[node]) {
+            let what = format!("node {node} was told that another one has used loan {loan}, and nobody has");
+            self.fail(names::SINGLE_OWNER, what);
+        }
+        self.log.event(self.now, Some(node), "overtaken", loan as u64, 0);
+        self.loans[loan].has_lost[node] = true;
+    }
+
+    /// The present life of a node.
+    pub(crate) fn life_of(&self, node: usize) -> Life {
+        Life { node, number: self.nodes[node].life }
+    }
+}

@@ -1,0 +1,322 @@
+//! A node: its agent's side of a card's life, and the card while one lives.
+
+use base::ids::{CardGeneration, DomainId, Group, Incarnation, LoanGeneration, NodeId};
+use base::ledger::{Arena, RawMemory};
+use base::{Instant, Rule};
+use core::time::Duration;
+use link::Name;
+use node::{BorrowEdge, Card, CardConfig, LoanConfig, LoanRole, NodeCells, Way};
+
+use crate::checkers::freshness::Freshness;
+use crate::checkers::liveness::Liveness;
+use crate::checkers::names;
+use crate::checkers::streams::StreamId;
+use crate::death::{End, Switch, survive};
+use crate::edge::Socket;
+use crate::marks::Mark;
+use crate::network::{Fate, Network, RAILS};
+use crate::world::{BORROWER, Event, LENDER, World};
+
+/// How long a node may be without a card, at most.
+pub(crate) const LONGEST_ABSENCE: Duration = Duration::from_millis(300);
+
+/// A node: an agent's side of it, and a card while one lives.
+pub(crate) struct Node<'w> {
+    pub(crate) memory: RawMemory<'w>,
+    pub(crate) switch: &'w Switch<'w>,
+    pub(crate) card: Option<Card<'w>>,
+    pub(crate) identity: NodeId,
+    /// Counts its lives, whatever it calls them itself.
+    pub(crate) life: u64,
+    pub(crate) incarnation: u64,
+    pub(crate) generation: u32,
+    /// Cards started.
+    pub(crate) cards: u64,
+    /// Its program does not run: nobody starts a card.
+    pub(crate) is_away: bool,
+    /// It was asked to end, and gives back what it has.
+    pub(crate) is_leaving: bool,
+    /// By loan: that one is still to be given back.
+    pub(crate) gives_back: Vec<bool>,
+    /// When it is to be woken, if at all.
+    pub(crate) wake: Option<u64>,
+    /// By loan: what the last card had handed on when it died, with the stream's name.
+    pub(crate) torn: Vec<(StreamId, Vec<(u64, u64)>)>,
+    pub(crate) freshness: Freshness,
+    pub(crate) liveness: Vec<Liveness>,
+    /// By loan and slot of its edge: its clients' connections.
+    pub(crate) sockets: Vec<Vec<Option<Socket>>>,
+    /// By loan: whether its driver was issuing requests when last seen.
+    pub(crate) was_ready: Vec<bool>,
+}
+
+impl<'w> Node<'w> {
+    pub(crate) fn new(index: usize, arena: &'w Arena, switch: &'w Switch<'w>, loans: usize) -> Self {
+        Self {
+            memory: arena.zeroed::<NodeCells>(),
+            switch,
+            card: None,
+            identity: NodeId(index as u64 + 1),
+            life: 1,
+            incarnation: 1,
+            generation: 0,
+            cards: 0,
+            is_away: false,
+            is_leaving: false,
+            gives_back: Vec::new(),
+            wake: None,
+            torn: Vec::new(),
+            freshness: Freshness::default(),
+            liveness: (0..loans).map(|_| Liveness::default()).collect(),
+            sockets: (0..loans).map(|_| (0..node::EDGE_CONNECTIONS).map(|_| None).collect()).collect(),
+            was_ready: vec![false; loans],
+        }
+    }
+
+    /// It has lost its ledger: with the next card another life begins.
+    pub(crate) fn begin_life(&mut self, arena: &'w Arena) {
+        self.torn.clear();
+        self.memory = arena.zeroed::<NodeCells>();
+        self.switch.set_memory(self.memory);
+        self.life += 1;
+        self.incarnation += 1;
+        self.generation = 0;
+        self.is_leaving = false;
+        self.was_ready.fill(false);
+    }
+}
+
+impl<'w> World<'w> {
+    /// A card's turn: time, then everything that it wants to be done.
+    pub(crate) fn run_node(&mut self, node: usize) {
+        let due = self.nodes[node].card.as_ref().and_then(Card::poll_timeout);
+        if due.is_some_and(|at| at.as_nanos() <= self.now) && !self.act(node, Card::handle_timeout) {
+            return;
+        }
+        self.service(node);
+    }
+
+    /// Events, frames, media and edges, until the card has nothing more to say.
+    pub(crate) fn service(&mut self, node: usize) {
+        self.serve_events(node);
+        self.transmit(node);
+        for loan in 0..self.loans.len() {
+            if node == LENDER {
+                self.serve_media(loan);
+            } else {
+                self.serve_edges(node, loan);
+            }
+            if node == BORROWER {
+                self.serve_slot(loan);
+            }
+        }
+        self.transmit(node);
+        let due = self.nodes[node].card.as_ref().and_then(Card::poll_timeout);
+        if let Some(at) = due {
+            self.wake_at(node, at.as_nanos());
+        }
+    }
+
+    /// Lets the card do something: false if it is dead, or dies of it.
+    pub(crate) fn act(&mut self, node: usize, work: impl FnOnce(&mut Card<'w>, Instant)) -> bool {
+        let now = Instant::from_nanos(self.now);
+        let Some(card) = self.nodes[node].card.as_mut() else { return false };
+        match survive(|| work(card, now)) {
+            Ok(()) => {
+                self.check_step(node);
+                self.failure.is_none()
+            }
+            Err(end) => {
+                self.end_card(node, end);
+                false
+            }
+        }
+    }
+
+    pub(crate) fn end_card(&mut self, node: usize, end: End) {
+        match end {
+            End::Killed => self.bury(node),
+            End::Panicked(what) => self.fail(names::ASSERTION, what),
+        }
+    }
+
+    /// A place at which a card may be killed from outside: true if it was.
+    pub(crate) fn dies_here(&mut self, node: usize) -> bool {
+        if self.nodes[node].card.is_none() {
+            return true;
+        }
+        if !self.nodes[node].switch.dies_at_effect() {
+            return false;
+        }
+        self.marks.set(Mark::EffectKilled);
+        self.bury(node);
+        true
+    }
+
+    /// A card is dead: what it had not committed is to be seen by its successor only.
+    pub(crate) fn bury(&mut self, node: usize) {
+        let Some(card) = self.nodes[node].card.take() else { return };
+        for loan in 0..self.loans.len() {
+            if let Some(id) = self.stream_to(node, loan, &card) {
+                let accepted = card.channel(loan).receiver().take_accepted();
+                self.nodes[node].torn.push((id, accepted));
+            }
+        }
+        self.kills += 1;
+        self.log.event(self.now, Some(node), "dies", self.nodes[node].generation.into(), 0);
+        self.nodes[node].switch.disarm();
+        self.nodes[node].wake = None;
+        let is_dead = |node: usize| self.nodes[node].card.is_none();
+        self.marks.set_if(Mark::BothDead, is_dead(LENDER) && is_dead(BORROWER));
+        self.schedule_start(node);
+    }
+
+    pub(crate) fn schedule_start(&mut self, node: usize) {
+        let after = if self.random.chance(900) {
+            self.random.range(200_000, 6_000_000)
+        } else {
+            self.random.range(10_000_000, LONGEST_ABSENCE.as_nanos() as u64)
+        };
+        self.schedule(after, Event::Start(node));
+    }
+
+    /// The agent starts the next card on the node's ledger, which may die at once.
+    pub(crate) fn start_card(&mut self, node: usize) {
+        if self.nodes[node].card.is_some() || self.nodes[node].is_away {
+            return;
+        }
+        if node == LENDER {
+            self.drain_rings();
+        }
+        let raised = self.rules.has(Rule::RaiseGeneration) || self.nodes[node].generation == 0;
+        self.nodes[node].generation += u32::from(raised);
+        self.nodes[node].cards += 1;
+        let config = self.card_config(node);
+        let may_die = self.calm_since.is_none() && self.kills > 0 && self.random.chance(150);
+        if may_die {
+            let stores = self.random.below(120);
+            self.nodes[node].switch.arm_store(stores);
+        }
+        self.log.event(self.now, Some(node), "start", self.nodes[node].generation.into(), 0);
+        let (memory, switch) = (self.nodes[node].memory, self.nodes[node].switch);
+        let rollbacks = switch.rollbacks();
+        let now = Instant::from_nanos(self.now);
+        let made = survive(|| Card::new(memory, Some(switch), config, now));
+        if let Some(offset) = switch.take_mismatch() {
+            self.fail(
+                names::ROLL_BACK,
+                format!("offset {offset:#x} of the ledger is not what was committed"),
+            );
+        }
+        self.marks.set_if(Mark::RolledBack, switch.rollbacks() > rollbacks);
+        match made {
+            Ok(card) => self.welcome(node, card),
+            Err(End::Killed) => {
+                self.marks.set(Mark::RecoveryKilled);
+                self.kills += 1;
+                self.schedule_start(node);
+            }
+            Err(End::Panicked(what)) => self.fail(names::ASSERTION, what),
+        }
+    }
+
+    fn welcome(&mut self, node: usize, card: Card<'w>) {
+        self.nodes[node].switch.disarm();
+        for loan in 0..self.loans.len() {
+            card.channel(loan).receiver().watch_accepted();
+            self.nodes[node].liveness[loan].started(self.now);
+        }
+        self.nodes[node].card = Some(card);
+        self.check_recovery(node);
+        self.faults.arm(self.nodes[node].switch);
+        self.tell_neighbours(node);
+        for loan in 0..self.loans.len() {
+            if node != LENDER {
+                self.tell_edges(node, loan);
+            }
+            if node == BORROWER {
+                self.tell_slot(loan);
+            }
+        }
+        self.tell_end(node);
+        self.run_node(node);
+    }
+
+    fn transmit(&mut self, node: usize) {
+        let mut buffer = core::mem::take(&mut self.buffer);
+        while self.failure.is_none() && !self.dies_here(node) {
+            let now = Instant::from_nanos(self.now);
+            let Some(card) = self.nodes[node].card.as_mut() else { break };
+            let outgoing = match survive(|| card.poll_transmit(now, &mut buffer)) {
+                Ok(Some(outgoing)) => outgoing,
+                Ok(None) => break,
+                Err(end) => {
+                    self.end_card(node, end);
+                    break;
+                }
+            };
+            let frame = &buffer[..outgoing.len];
+            self.check_frame(node, frame);
+            let rail = match outgoing.way {
+                Way::Rail(rail) => rail,
+                Way::Private(loan) => {
+                    self.write_memory(node, loan, frame);
+                    continue;
+                }
+            };
+            if node == LENDER {
+                self.besiege(outgoing.to, frame);
+            }
+            for fate in self.network.send(self.now, node, rail.into(), outgoing.to, frame) {
+                match fate {
+                    Fate::Lost => self.log.event(self.now, Some(node), "lost", rail.into(), 0),
+                    Fate::Arrives(after, frame) => self.schedule(after, Event::Arrival(frame)),
+                }
+            }
+        }
+        self.buffer = buffer;
+    }
+
+    /// The agent's configuration of a node's card.
+    pub(crate) fn card_config(&mut self, node: usize) -> CardConfig {
+        let loans = self.loans.iter().enumerate().map(|(index, loan)| LoanConfig {
+            key: [index as u8 + 1; 32],
+            insecure: loan.insecure,
+            group: Group(index as u32 + 1),
+            generation: LoanGeneration(0),
+            tenancy: loan.tenancy,
+            life: 0,
+            role: if node == LENDER {
+                let (drive, controller) =
+                    if self.common.is_some() { (0, index as u16 + 1) } else { (index, 0) };
+                LoanRole::Lend { drive, controller, limit: node::Limit::NONE }
+            } else {
+                let peers = (0..RAILS).map(|rail| Network::address(LENDER, rail)).collect();
+                let edge = if self.guests.is_empty() { BorrowEdge::Drive } else { BorrowEdge::Slot };
+                LoanRole::Borrow { peers, io_timeout: loan.io_timeout(), edge }
+            },
+        });
+        let loans = loans.collect();
+        let drives = match &self.common {
+            _ if node != LENDER => Vec::new(),
+            Some(drive) => vec![drive.clone()],
+            None => self.loans.iter().map(|loan| loan.config.clone()).collect(),
+        };
+        let mut seed = [0; 32];
+        seed.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = self.random.next().to_le_bytes());
+        CardConfig {
+            node: self.nodes[node].identity,
+            name: Name::new(["lender", "borrower", "rival"][node]),
+            domain: DomainId(node as u32 + 1),
+            incarnation: Incarnation(self.nodes[node].incarnation),
+            generation: CardGeneration(self.nodes[node].generation),
+            seed,
+            rails: vec![self.frame_bytes; RAILS],
+            drives,
+            loans,
+            // Often, so that keys are replaced in the middle of everything else.
+            rekey_frames: 300,
+            rules: self.rules,
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! In some worlds a third node wants what the borrower has. Either gives back and comes again, is killed with its program, stays away
+//! for a moment or for longer than the hold time, or cannot be reached; and the lender is started anew while both want its function.
+
+use base::times::HOLD;
+
+use crate::checkers::names;
+use crate::client::Seat;
+use crate::random::Random;
+use crate::world::{BORROWER, Event, LENDER, RIVAL, World};
+
+/// Told from other seeds.
+const CONTEST: u64 = 0xc0_7e57_0000;
+/// Nanoseconds that a node has to give everything back.
+const GIVE_BACK: u64 = 8_000_000_000;
+/// What is longer than a world's other absences.
+const LONG: u64 = 1_000_000_000;
+
+/// The plan of a contest.
+pub(crate) struct Contest {
+    pub(crate) random: Random,
+    /// Moves that are left.
+    moves: u32,
+    /// Absences for longer than the hold time that are left.
+    long: u32,
+    /// Whether the lender is started anew.
+    restarts: bool,
+    /// Until then somebody is away for long.
+    away_until: u64,
+}
+
+impl Contest {
+    /// In a fifth of all worlds.
+    pub(crate) fn of(seed: u64, unmended: bool) -> Option<Self> {
+        // Dice of its own: the other worlds stay what they are.
+        let mut random = Random::new(seed ^ CONTEST);
+        random.chance(200).then(|| Self {
+            moves: random.range(2, 12) as u32,
+            long: random.below(3) as u32,
+            restarts: random.chance(500) && unmended,
+            random,
+            away_until: 0,
+        })
+    }
+
+    /// Whether somebody stays away for long: faults are rare then.
+    pub(crate) fn is_waiting(&self, now: u64) -> bool {
+        self.away_until > now + LONG
+    }
+}
+
+impl World<'_> {
+    pub(crate) fn begin_contest(&mut self) {
+        let Some(contest) = &mut self.contest else { return };
+        let (late, first) = (contest.random.below(20_000_000), contest.random.range(2_000_000, 20_000_000));
+        if contest.random.chance(500) {
+            self.nodes[RIVAL].is_away = true;
+            self.schedule(late, Event::Return(RIVAL));
+        }
+        self.schedule(first, Event::Contest);
+    }
+
+    /// What the borrowers do next.
+    pub(crate) fn next_move(&mut self) {
+        let Some(contest) = &mut self.contest else { return };
+        let is_calm = self.calm_since.is_some();
+        let after = if is_calm { 20_000_000 } else { contest.random.range(5_000_000, 60_000_000) };
+        if is_calm {
+            self.settle();
+        } else if contest.moves > 0 && contest.away_until <= self.now {
+            contest.moves -= 1;
+            self.make_move();
+        }
+        self.schedule(after, Event::Contest);
+    }
+
+    fn make_move(&mut self) {
+        let Some(contest) = &mut self.contest else { return };
+        let dice = contest.random.below(100);
+        let restarts = contest.restarts;
+        let node = contest.random.range(BORROWER as u64, RIVAL as u64) as usize;
+        let loan = contest.random.index(self.loans.len());
+        if contest.long > 0
+            && contest.random.chance(600)
+            && let Some(holder) = self.loans[loan].holder
+            && self.wants(holder, loan)
+            && self.wants(BORROWER + RIVAL - holder, loan)
+        {
+            let Some(contest) = &mut self.contest else { return };
+            contest.long -= 1;
+            let lasts = HOLD.as_nanos() as u64 + contest.random.below(20_000_000_000);
+            let dies = contest.random.chance(400);
+            return if dies { self.kill_program(holder, lasts) } else { self.isolate(holder, lasts) };
+        }
+        let lasts = self.absence();
+        match dice {
+            0..30 => self.give_everything_back(node),
+            30..50 => self.kill_program(node, lasts),
+            50..80 => self.isolate(node, lasts),
+            _ if restarts => self.restart_lender(),
+            _ => {}
+        }
+    }
+
+    /// How long a node stays away.
+    fn absence(&mut self) -> u64 {
+        let Some(contest) = &mut self.contest else { return 0 };
+        let random = &mut contest.random;
+        if random.chance(800) {
+            random.range(1_000_000, 300_000_000)
+        } else {
+            random.range(300_000_000, 4_000_000_000)
+        }
+    }
+
+    /// Somebody is not to be reached for so long.
+    fn wait(&mut self, lasts: u64) {
+        let until = self.now + lasts;
+        if let Some(contest) = &mut self.contest {
+            contest.away_until = contest.away_until.max(until);
+        }
+    }
+
+    /// A node is asked to end, and gives back what it has.
+    fn give_everything_back(&mut self, node: usize) {
+        let this = &mut self.nodes[node];
+        if this.is_away || this.is_leaving {
+            return;
+        }
+        this.is_leaving = true;
+        this.gives_back = vec![true; self.loans.len()];
+        self.log.event(self.now, Some(node), "leave", 0, 0);
+        let life = self.life_of(node);
+        for lent in &mut self.loans {
+            lent.owner.gives_back(life);
+        }
+        self.schedule(GIVE_BACK, Event::Gone(node, life.number));
+        self.tell_end(node);
+        if self.nodes[node].card.is_some() {
+            self.service(node);
+        }
+    }
+
+    /// A card of a node that ends is told so, as is each that follows.
+    pub(crate) fn tell_end(&mut self, node: usize) {
+        if self.nodes[node].is_leaving {
+            self.act(node, node::Card::shut_down);
+        }
+    }
+
+    /// A loan was given back, or there was nothing to give back.
+    pub(crate) fn given_back(&mut self, node: usize, loan: usize, has_lost: bool) {
+        if !self.nodes[node].is_leaving {
+            return self.fail(names::ASSERTION, format!("node {node} has given loan {loan} back unasked"));
+        }
+        self.log.event(self.now, Some(node), "back", loan as u64, has_lost.into());
+        self.nodes[node].gives_back[loan] = false;
+        if self.nodes[node].gives_back.iter().all(|open| !open) {
+            self.schedule(100_000, Event::Gone(node, self.nodes[node].life));
+        }
+    }
+
+    /// A node that gives back what it has is done with that, or takes too long.
+    pub(crate) fn end_program(&mut self, node: usize, life: u64) {
+        if self.nodes[node].life == life {
+            let lasts = self.absence();
+            self.kill_program(node, lasts);
+        }
+    }
+
+    /// A node's program ends, with whatever it has, and is started again after `lasts`, or never.
+    fn kill_program(&mut self, node: usize, lasts: u64) {
+        if self.nodes[node].is_away {
+            return;
+        }
+        self.log.event(self.now, Some(node), "gone", self.nodes[node].life, lasts);
+        self.nodes[node].is_away = true;
+        self.lose_ledger(node);
+        let Some(contest) = &mut self.contest else { return };
+        if contest.random.chance(100) {
+            let clients = self.clients.iter_mut().filter(|(seat, _)| seat.node == node);
+            clients.for_each(|(_, client)| client.give_up());
+        } else if self.calm_since.is_none() {
+            self.wait(lasts);
+            self.schedule(lasts, Event::Return(node));
+        }
+    }
+
+    pub(crate) fn start_program(&mut self, node: usize) {
+        if !core::mem::take(&mut self.nodes[node].is_away) {
+            return;
+        }
+        self.schedule(0, Event::Start(node));
+        for client in 0..self.clients.len() {
+            if self.clients[client].0.node == node {
+                self.schedule(1_000_000, Event::Think(client));
+            }
+        }
+    }
+
+    /// Nobody reaches a node for a while.
+    fn isolate(&mut self, node: usize, lasts: u64) {
+        if self.network.islands[node] {
+            return;
+        }
+        self.wait(lasts);
+        self.network.islands[node] = true;
+        self.log.event(self.now, Some(node), "island", lasts, 0);
+        self.schedule(lasts, Event::Join(node));
+    }
+
+    /// The lender's program is killed and started again; its machine, and what its files have, stay.
+    fn restart_lender(&mut self) {
+        self.lose_ledger(LENDER);
+    }
+
+    /// Faults are over: everybody comes back who wants anything, and whoever wants nothing more of a loan gives back what another one
+    /// waits for.
+    fn settle(&mut self) {
+        for node in [BORROWER, RIVAL] {
+            let other = BORROWER + RIVAL - node;
+            let loans = 0..self.loans.len();
+            let is_waited_for = |loan: usize| {
+                self.loans[loan].holder == Some(node) && !self.wants(node, loan) && self.wants(other, loan)
+            };
+            if loans.clone().any(is_waited_for) {
+                self.give_everything_back(node);
+            } else if self.nodes[node].is_away && loans.clone().any(|loan| self.wants(node, loan)) {
+                self.start_program(node);
+            }
+        }
+    }
+
+    /// Whether clients of a node have something left to do with a loan.
+    fn wants(&self, node: usize, loan: usize) -> bool {
+        self.clients.iter().any(|(seat, client)| *seat == Seat { node, loan } && !client.is_done())
+    }
+}

@@ -1,0 +1,109 @@
+//! A loan, as the world sees it: a drive, its disk, and who has it.
+
+use core::time::Duration;
+
+use node::Tenancy;
+
+use crate::checkers::disk_model::DiskModel;
+use crate::checkers::single_owner::{Life, SingleOwner};
+use crate::client::{Drive, Shared};
+use crate::disk::Disk;
+use crate::random::Random;
+use crate::world::{BORROWER, NODES};
+
+/// How a lent disk is driven.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DiskMode {
+    Inline,
+    Ring,
+}
+
+/// A loan, as the world sees it.
+pub(crate) struct Loan<'w> {
+    pub(crate) disk: Disk<'w>,
+    pub(crate) mode: DiskMode,
+    pub(crate) drive: Drive,
+    /// What the lender's agent has made durable, and what it is just writing.
+    pub(crate) tenancy: Tenancy,
+    pub(crate) waiting: Option<Tenancy>,
+    /// The node whose tenancy it is.
+    pub(crate) holder: Option<usize>,
+    /// By node: another one has had the drive since, and it has not been told.
+    pub(crate) displaced: [bool; NODES],
+    /// By node: it has been told, so what it had not flushed may be lost.
+    pub(crate) has_lost: [bool; NODES],
+    /// By node: the tick at which another one had it, or itself took it again: what its clients had asked before may fail.
+    pub(crate) taken_again: [u64; NODES],
+    pub(crate) owner: SingleOwner,
+    pub(crate) shared: Shared,
+    /// Whether a request of either end had no completion in time, ever.
+    pub(crate) timed_out: bool,
+    /// Executed and not marked.
+    pub(crate) unmarked: Vec<device::MediaId>,
+    pub(crate) config: device::nvme::Config,
+    /// Where the loan's namespace begins on its drive's medium.
+    pub(crate) base: u64,
+    pub(crate) insecure: bool,
+}
+
+/// A drive with a virtual function and a namespace for each loan.
+pub(crate) fn common_drive(loans: &mut [Loan<'_>]) -> device::nvme::Config {
+    let mut end = 0_u64;
+    let mut namespaces = Vec::new();
+    for (loan, controller) in loans.iter_mut().zip(1..) {
+        loan.base = end.next_multiple_of(4096);
+        end = loan.base + loan.config.bytes();
+        namespaces.push(device::nvme::NamespaceConfig {
+            blocks: loan.config.blocks,
+            block_size: loan.config.block_size,
+            read_only: false,
+            shared: false,
+            controllers: vec![controller],
+        });
+    }
+    let mut drive = device::nvme::Config::new(end / 512, 512, 0x2000);
+    drive.memory_buffer = loans.iter().all(|loan| loan.config.memory_buffer);
+    drive.functions = loans.len() as u16;
+    drive.namespaces = namespaces;
+    drive
+}
+
+impl Loan<'_> {
+    /// How long the borrower lets a request wait: for ever, or so short that many fail.
+    pub(crate) fn io_timeout(&self) -> Duration {
+        if self.drive.impatient { Duration::from_millis(150) } else { Duration::from_secs(3600) }
+    }
+
+    pub(crate) fn new(random: &mut Random, index: usize, impatient: bool) -> Self {
+        let (blocks, block) = if random.chance(500) { (640, 512) } else { (160, 4096) };
+        let mut config = device::nvme::Config::new(blocks, block, 0x1000 + index as u64);
+        config.memory_buffer = random.chance(600);
+        let mode = if random.chance(500) { DiskMode::Ring } else { DiskMode::Inline };
+        Self {
+            disk: Disk::new(blocks as usize, block as usize),
+            mode,
+            timed_out: false,
+            drive: Drive { blocks, block: block.into(), impatient },
+            tenancy: Tenancy::default(),
+            waiting: None,
+            holder: None,
+            displaced: [false; NODES],
+            has_lost: [false; NODES],
+            taken_again: [0; NODES],
+            owner: SingleOwner::new(NODES),
+            shared: Shared {
+                tick: 1,
+                requests: 0,
+                model: DiskModel::new(blocks as usize, mode == DiskMode::Inline),
+                orphans: Vec::new(),
+                bytes: 0,
+                timeouts: 0,
+                authors: vec![Life { node: BORROWER, number: 0 }],
+            },
+            unmarked: Vec::new(),
+            config,
+            base: 0,
+            insecure: random.chance(200),
+        }
+    }
+}
