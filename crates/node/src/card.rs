@@ -4,6 +4,7 @@ mod tests;
 
 use core::ops::Range;
 use core::time::Duration;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use base::ids::{Incarnation, NodeId};
 use base::ledger::{Hook, Journal, Ledger, PAGE_SIZE, Pages, RawMemory, Span};
@@ -60,6 +61,8 @@ pub enum Unusable {
     Slot(SlotConfigError),
     /// The driver of a drive can do nothing with it.
     Drive(FunctionError),
+    /// An assertion has failed in a step of the loan: see [`Card::contain_faults`].
+    Fault,
 }
 
 impl core::fmt::Display for Unusable {
@@ -67,6 +70,11 @@ impl core::fmt::Display for Unusable {
         match self {
             Self::Slot(error) => write!(f, "the function cannot be given to a virtual machine: {error}"),
             Self::Drive(error) => write!(f, "the function cannot be used as a drive: {error}"),
+            Self::Fault => write!(
+                f,
+                "an assertion of this program has failed while it served the loan (the log says which), perhaps by what its peer or \
+                 its client has sent: the loan is left alone until the node is started again, and the others go on. Please report it"
+            ),
         }
     }
 }
@@ -221,6 +229,13 @@ impl<'m> Card<'m> {
         card
     }
 
+    /// From now on an assertion that fails in a step of a loan ends that loan, and not the card with all others: what the step has changed
+    /// is taken back, nothing of it has left, and nothing of the loan is looked at any more. [`Unusable::Fault`] tells of it. Not so for
+    /// slots, whose machines somebody has to answer. To be said right after [`Card::new`]; where panics abort, it changes nothing.
+    pub fn contain_faults(&mut self) {
+        self.loans.iter_mut().for_each(Loan::contain_faults);
+    }
+
     /// A frame has come on `rail` from `from`. It is opened in place.
     pub fn handle_frame(&mut self, now: Instant, rail: u8, from: Address, frame: &mut [u8]) {
         let header = match Header::parse(frame) {
@@ -271,7 +286,7 @@ impl<'m> Card<'m> {
         }
         if self.next_publish <= now {
             self.next_publish = now + PUBLISH;
-            self.loans.iter_mut().for_each(|loan| loan.publish(now));
+            self.loans.iter_mut().filter(|loan| !loan.has_failed()).for_each(|loan| loan.publish(now));
         }
     }
 
@@ -286,7 +301,8 @@ impl<'m> Card<'m> {
         for turn in 0..count {
             let index = (self.next_loan + turn) % count;
             let mut room = LoanRooms { rooms: &mut *rooms, loan: index };
-            if let Some(outgoing) = self.loans[index].poll_transmit(now, index, &mut room) {
+            let outgoing = self.guarded(index, |card| card.loans[index].poll_transmit(now, index, &mut room));
+            if let Some(outgoing) = outgoing.flatten() {
                 self.sent_in_turn = if turn == 0 { self.sent_in_turn + 1 } else { 1 };
                 let is_over = self.sent_in_turn >= FRAMES_PER_TURN;
                 self.sent_in_turn = if is_over { 0 } else { self.sent_in_turn };
@@ -406,7 +422,7 @@ impl<'m> Card<'m> {
 
     /// Whether the client in `slot` is to be disconnected.
     pub fn edge_wants_close(&self, loan: usize, slot: usize) -> bool {
-        self.server(loan).is_some_and(|server| server.wants_close(slot))
+        self.loans[loan].has_failed() || self.server(loan).is_some_and(|server| server.wants_close(slot))
     }
 
     /// From now on the program itself uses the drive of `loan`, by [`Card::drive_step`]; its NBD edge gets nothing. To be
@@ -441,16 +457,26 @@ impl<'m> Card<'m> {
     /// Gives everything borrowed back: flushes, shuts the functions down, then says goodbye.
     pub fn shut_down(&mut self, now: Instant) {
         self.step_each(now, |loan| loan.begin_closing(now));
+        (0..self.loans.len()).for_each(|loan| self.close_failed(loan));
     }
 
     /// Gives what one loan has borrowed back, in the same way.
     pub fn give_back(&mut self, now: Instant, loan: usize) {
         self.step_one(now, loan, |card| card.loans[loan].begin_closing(now));
+        self.close_failed(loan);
+    }
+
+    /// Nobody can give back what a failed loan has borrowed: its lender keeps it for this node.
+    fn close_failed(&mut self, loan: usize) {
+        if self.loans[loan].has_failed() {
+            let kept = self.borrowed(loan).map_or(0, |drive| drive.driver.kept().0);
+            self.events.push_back(CardEvent::Closed { loan, has_lost: kept > 0 });
+        }
     }
 
     /// Whether a request or a TLP is out whose answer is awaited: the driver spins longer then.
     pub fn is_waiting(&self) -> bool {
-        self.loans.iter().any(|loan| match &loan.end {
+        self.loans.iter().filter(|loan| !loan.has_failed()).any(|loan| match &loan.end {
             End::Borrowed(drive) => drive.driver.in_flight() > 0,
             End::Lent(_) | End::Slot(_) => loan.channel.port.tags.outstanding() > 0,
         })
@@ -493,7 +519,7 @@ impl<'m> Card<'m> {
     }
 
     fn server(&self, loan: usize) -> Option<&host::nbd::Server<'m>> {
-        self.borrowed(loan).map(|drive| &drive.server)
+        self.borrowed(loan).filter(|_| !self.loans[loan].has_failed()).map(|drive| &drive.server)
     }
 
     fn edge_step(&mut self, now: Instant, loan: usize, act: impl FnOnce(&mut host::nbd::Server<'m>)) {
@@ -512,7 +538,27 @@ impl<'m> Card<'m> {
     }
 
     fn step_one(&mut self, now: Instant, loan: usize, act: impl FnOnce(&mut Self)) {
-        self.step(now, loan..loan + 1, act);
+        self.guarded(loan, |card| card.step(now, loan..loan + 1, act));
+    }
+
+    /// Does something for one loan, unless that has failed. If it fails now, all that is taken back.
+    fn guarded<T>(&mut self, loan: usize, act: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        if self.loans[loan].has_failed() {
+            return None;
+        }
+        if !self.loans[loan].contains_faults() {
+            return Some(act(self));
+        }
+        let known = self.events.len();
+        // What is broken in memory is the loan, of which nothing is used again; what loans share lies in the ledger.
+        if let Ok(done) = catch_unwind(AssertUnwindSafe(|| act(self))) {
+            return Some(done);
+        }
+        self.journal.roll_back();
+        self.loans[loan].fail();
+        self.events.truncate(known);
+        self.events.push_back(CardEvent::Unusable(loan, Unusable::Fault));
+        None
     }
 
     /// One step: `act`, then whatever follows from it for the loans it touches, then the commit. Loans share nothing but drives;

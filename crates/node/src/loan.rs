@@ -66,6 +66,10 @@ pub(crate) struct Loan<'m> {
     may_have_media: bool,
     /// The channel may have a frame to send: since the last step nobody has been told that it has none.
     may_transmit: bool,
+    /// Whether an assertion that fails in a step of this loan ends the loan, and not the card.
+    contained: bool,
+    /// One has: nothing here is looked at any more.
+    failed: bool,
     /// When the loan is to be looked at, as far as that is known; others can only make it earlier.
     deadline: StdCell<Option<Option<Instant>>>,
 }
@@ -123,6 +127,8 @@ impl<'m> Loan<'m> {
             name: card.name,
             may_have_media: true,
             may_transmit: true,
+            contained: false,
+            failed: false,
             deadline: StdCell::new(None),
         };
         if config.is_vacant() {
@@ -131,6 +137,23 @@ impl<'m> Loan<'m> {
         loan.meet_peer();
         loan.inform();
         loan
+    }
+
+    /// See [`crate::Card::contain_faults`].
+    pub(crate) fn contain_faults(&mut self) {
+        self.contained = !matches!(self.end, End::Slot(_));
+    }
+
+    pub(crate) fn contains_faults(&self) -> bool {
+        self.contained
+    }
+
+    pub(crate) fn fail(&mut self) {
+        self.failed = true;
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed
     }
 
     pub(crate) fn handle_frame(&mut self, now: Instant, rail: u8, from: Address, frame: &mut [u8]) {
@@ -179,6 +202,9 @@ impl<'m> Loan<'m> {
     /// When the loan is to be looked at. What others do to it shows in `depends_on_others`; everything else happens in its own
     /// steps, so the answer is remembered from one to the next.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        if self.failed {
+            return None;
+        }
         let steady = match &self.end {
             End::Lent(function) => !function.controller.depends_on_others(),
             End::Borrowed(_) | End::Slot(_) => true,
@@ -238,7 +264,7 @@ impl<'m> Loan<'m> {
 
     /// Bytes of the next work for the medium, if there is any.
     pub(crate) fn media_cost(&mut self) -> Option<u32> {
-        if !self.may_have_media {
+        if !self.may_have_media || self.failed {
             return None;
         }
         // Asking fetches commands, and what is fetched has answers.

@@ -19,6 +19,7 @@ mod disk;
 mod edge;
 mod faults;
 mod guest;
+pub mod liars;
 mod loans;
 mod log;
 mod marks;
@@ -73,6 +74,14 @@ pub struct Summary {
     pub kills: u64,
     /// The rare situations it was in.
     pub marks: Marks,
+}
+
+impl Summary {
+    /// Of a run that is told apart by its seed only.
+    fn of_seed(seed: u64) -> Self {
+        let (digest, events, virtual_ns, requests, bytes, kills) = (0, 0, 0, 0, 0, 0);
+        Self { seed, digest, events, virtual_ns, requests, bytes, kills, marks: Marks::default() }
+    }
 }
 
 /// What a run has found.

@@ -140,6 +140,7 @@ impl<'m> Driver<'m> {
         }
         let mut card = Card::new(memory, None, plan.card_config(), now);
         card.set_guest_memory(slots.descriptors().clone());
+        card.contain_faults();
         let loads = Load::of_plan(plan, &mut card);
         let edges = Edges::new(shared);
         let to_agent = Outbox::new();

@@ -276,3 +276,66 @@ fn memory_without_room_is_tried_again_and_stops_nothing() {
         assert!(run(&mut now, &mut ends, short, is_shared), "there is room again");
     }
 }
+
+/// An assertion that fails in one loan's step: the loan ends, what the step has changed is taken back, and the other loan goes on.
+#[test]
+fn a_fault_ends_its_loan_and_not_the_card() {
+    let arena = Arena::default();
+    let two = |node: u64, role: fn(usize) -> LoanRole| {
+        let mut both = config(node, role(0));
+        both.drives.extend(config(node, role(0)).drives);
+        let mut other = config(node, role(1)).loans.remove(0);
+        (other.group, other.key) = (Group(8), [6; 32]);
+        both.loans.push(other);
+        both
+    };
+    let lend = |drive| LoanRole::Lend { drive, controller: 0, limit: Limit::NONE };
+    let borrow = |_| LoanRole::Borrow {
+        peers: vec![PEER],
+        io_timeout: Duration::from_secs(60),
+        edge: BorrowEdge::Drive,
+    };
+    let mut ends = [End::new(&arena, two(1, lend)), End::new(&arena, two(2, borrow))];
+    let are_ready = |card: &Card<'_>, _: Instant| {
+        (0..2).all(|loan| card.borrowed(loan).is_none_or(|drive| drive.driver.is_ready()))
+    };
+    let mut now = Instant::ZERO;
+    assert!(run(&mut now, &mut ends, Duration::from_secs(1), are_ready));
+    for end in &mut ends {
+        end.card.contain_faults();
+        core::iter::from_fn(|| end.card.poll_event()).for_each(drop);
+        let tenancy = end.card.cells.loans[1].tenancy.get();
+        end.card.step_one(now, 1, |card| {
+            card.cells.loans[1].tenancy.set(card.journal, 77);
+            card.events.push_back(CardEvent::Ready(1));
+            panic!("an assertion");
+        });
+        assert_eq!((end.card.uncommitted(), end.card.cells.loans[1].tenancy.get()), (0, tenancy));
+        let events: Vec<_> = core::iter::from_fn(|| end.card.poll_event()).collect();
+        assert_eq!(events, [CardEvent::Unusable(1, Unusable::Fault)]);
+        assert!(end.card.edge_wants_close(1, 0) && !end.card.edge_wants_close(0, 0));
+    }
+    ends[1].card.use_directly(0);
+    let mut ended = Ok(0);
+    for id in 0..20 {
+        ends[1].card.drive_step(now, 0, |driver, pages| {
+            let page = [pages.alloc().unwrap()];
+            let kind = if id % 2 == 0 { BlockKind::Write } else { BlockKind::Read };
+            driver
+                .submit(now, BlockRequest { id, kind, lba: id.into(), blocks: 8, fua: false, pages: &page });
+        });
+        run(&mut now, &mut ends, Duration::from_millis(5), never);
+        ends[1].card.drive_step(now, 0, |driver, _| {
+            while let Some((_, result)) = driver.poll_completion() {
+                ended = ended.and_then(|count| result.map(|()| count + 1));
+            }
+        });
+    }
+    assert_eq!(ended, Ok(20));
+    ends[1].card.shut_down(now);
+    let is_closed = |card: &Card<'_>, _: Instant| card.channel(0).state() == link::State::Closed;
+    assert!(run(&mut now, &mut ends, Duration::from_secs(5), is_closed));
+    let closed = |loan| CardEvent::Closed { loan, has_lost: false };
+    let events: Vec<_> = core::iter::from_fn(|| ends[1].card.poll_event()).collect();
+    assert!([0, 1].into_iter().all(|loan| events.contains(&closed(loan))), "{events:?}");
+}

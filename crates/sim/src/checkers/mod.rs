@@ -52,6 +52,8 @@ pub mod names {
     pub const QUIET: &str = "quiet";
     /// Nothing reaches for memory that it was not granted, or completes what nobody asked for.
     pub const STRAYS: &str = "strays";
+    /// What one peer lies about costs no other loan anything.
+    pub const LIARS: &str = "liars";
     /// An assertion of the cards themselves.
     pub const ASSERTION: &str = "assertion";
 }

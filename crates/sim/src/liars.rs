@@ -1,0 +1,429 @@
+//! A peer that holds the key of a loan and lies: its frames are authentic, and say anything.
+//!
+//! Two nodes have two loans, all cards of them our own. In the second loan one end's frames are changed on their way (memory that the nodes
+//! share, where nothing is sealed: so what is changed is as authentic as it was): bytes, counts, registers' values, whole records,
+//! and TLPs that nobody sent. The loan may fail of it, as often as it likes. But no card dies, no step is too long, and the first loan
+//! between the same nodes keeps every byte.
+//!
+//! Where chance comes from is the caller's: a seed here, the bytes of a fuzzer in `fuzz/`.
+
+mod twist;
+
+use std::collections::BTreeMap;
+
+use base::ids::{CardGeneration, DomainId, Group, Incarnation, LoanGeneration, NodeId};
+use base::ledger::{Arena, Journal, PageIndex, RawMemory};
+use base::{Instant, RuleSet};
+use core::time::Duration;
+use host::{BlockKind, BlockRequest};
+use link::Name;
+use node::{
+    Address, BorrowEdge, Card, CardConfig, CardEvent, DriveConfig, Limit, LoanConfig, LoanRole, NodeCells,
+    Tenancy, Way,
+};
+
+use crate::Failure;
+use crate::checkers::names;
+use crate::death::{End, survive};
+use crate::disk::{Disk, author, pattern};
+use crate::random::Random;
+use crate::world::{BORROWER, LENDER};
+
+/// The loan that nobody lies about, and the other.
+const HONEST: usize = 0;
+const LIED: usize = 1;
+const LOANS: usize = 2;
+
+/// Bytes and number of a drive's blocks.
+const BLOCK: usize = 512;
+const BLOCKS: u64 = 64;
+/// Requests of a loan that are under way at most.
+const UNDER_WAY: usize = 6;
+/// Turns without a lie at the end, in which everything of the honest loan has to end.
+const PATIENCE: u32 = 20_000;
+const TURN: Duration = Duration::from_micros(100);
+/// Frames that a card may send in a turn: more would be a storm.
+const FRAMES: usize = 2_000;
+
+/// Who lies, to whom.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Liar {
+    /// A borrower, to the lender of its drive.
+    Borrower,
+    /// A lender, to the driver of a drive.
+    Lender,
+    /// A lender, to the slot of a virtual machine.
+    LenderOfSlot,
+}
+
+impl Liar {
+    /// Every role.
+    pub const ALL: [Self; 3] = [Self::Borrower, Self::Lender, Self::LenderOfSlot];
+
+    fn node(self) -> usize {
+        if self == Self::Borrower { BORROWER } else { LENDER }
+    }
+}
+
+/// Where chance comes from.
+pub trait Dice {
+    /// A number below `limit`, which is not zero.
+    fn below(&mut self, limit: u64) -> u64;
+
+    /// True in `permille` of a thousand cases.
+    fn chance(&mut self, permille: u64) -> bool {
+        self.below(1000) < permille
+    }
+}
+
+impl Dice for Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        Random::below(self, limit)
+    }
+}
+
+/// What a run has done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Lies {
+    /// Frames that were changed.
+    pub told: u64,
+    /// Blocks of the honest loan that were read and compared.
+    pub verified: u64,
+    /// How often the drive of the other loan became usable.
+    pub usable: u64,
+    /// Cards that were killed and replaced.
+    pub replaced: u64,
+}
+
+/// A run of the world of `seed`, in which `turns` turns may have lies.
+///
+/// # Errors
+/// A card died, or the honest loan suffered.
+pub fn run_liar(seed: u64, turns: u32) -> Result<(Liar, Lies), Failure> {
+    let liar = Liar::ALL[(seed % 3) as usize];
+    let outcome = survive(|| lie(liar, &mut Random::new(seed), turns));
+    let (checker, what) = match outcome {
+        Ok(Ok(lies)) => return Ok((liar, lies)),
+        Ok(Err(what)) => (names::LIARS, what),
+        Err(End::Panicked(what)) => (names::ASSERTION, what),
+        Err(End::Killed) => (names::ASSERTION, "nobody kills here".into()),
+    };
+    Err(Failure { seed, checker, what: format!("{liar:?}: {what}"), summary: crate::Summary::of_seed(seed) })
+}
+
+/// Two nodes, of which one lies for `turns` turns.
+///
+/// # Errors
+/// What the honest loan suffered.
+///
+/// # Panics
+/// When a card dies.
+pub fn lie(liar: Liar, dice: &mut dyn Dice, turns: u32) -> Result<Lies, String> {
+    let arena = Arena::default();
+    let mut world = World::new(&arena, liar);
+    while !world.is_met() {
+        world.turn(dice, false)?;
+    }
+    for _ in 0..turns {
+        let lies = dice.chance(300);
+        world.turn(dice, lies)?;
+        if dice.chance(3) {
+            // The one that is lied to; what it has been told lies in its ledger.
+            world.replace(dice, 1 - liar.node())?;
+        }
+        if dice.chance(10) {
+            world.borrow_anew(dice)?;
+        }
+        // Now and then long enough for requests to time out, and for a peer to count as silent.
+        let pause = [10_u64, 1_000, 4_000][dice.below(3) as usize];
+        world.now += if dice.chance(4) { Duration::from_millis(pause) } else { Duration::ZERO };
+    }
+    world.come_to_rest(dice)?;
+    Ok(world.lies)
+}
+
+/// A node's card, and what it runs on.
+struct Seat<'w> {
+    memory: RawMemory<'w>,
+    config: CardConfig,
+    card: Card<'w>,
+}
+
+/// What somebody wants of a drive.
+struct Client {
+    /// By request: what it is for, block, page, and who wrote last if it is a read.
+    requests: BTreeMap<u32, (BlockKind, u64, PageIndex, u64)>,
+    /// By block: the request that wrote it last.
+    written: Vec<u64>,
+    next: u32,
+}
+
+struct World<'w> {
+    liar: Liar,
+    now: Instant,
+    seats: [Seat<'w>; 2],
+    disks: Vec<Disk<'w>>,
+    clients: [Client; LOANS],
+    buffer: Vec<u8>,
+    was_usable: bool,
+    lies: Lies,
+}
+
+impl<'w> World<'w> {
+    fn new(arena: &'w Arena, liar: Liar) -> Self {
+        let now = Instant::from_nanos(1_000_000);
+        let seat = |node: usize| {
+            let (memory, config) = (arena.zeroed::<NodeCells>(), config(node, liar));
+            Seat { memory, card: Self::card(memory, &config, liar, now), config }
+        };
+        Self {
+            liar,
+            now,
+            seats: [seat(LENDER), seat(BORROWER)],
+            disks: (0..LOANS).map(|_| Disk::new(BLOCKS as usize, BLOCK)).collect(),
+            clients: [Client::new(), Client::new()],
+            buffer: vec![0; link::frame::MAX_FRAME],
+            was_usable: false,
+            lies: Lies::default(),
+        }
+    }
+
+    fn card(memory: RawMemory<'w>, config: &CardConfig, liar: Liar, now: Instant) -> Card<'w> {
+        let mut card = Card::new(memory, None, config.clone(), now);
+        card.use_directly(HONEST);
+        if liar != Liar::LenderOfSlot {
+            card.use_directly(LIED);
+        }
+        card
+    }
+
+    /// The borrower gives up what it has of the other loan, and begins it anew: it looks at a function that it has never seen.
+    fn borrow_anew(&mut self, dice: &mut dyn Dice) -> Result<(), String> {
+        self.seats[BORROWER].config.loans[LIED].life += 1;
+        self.replace(dice, BORROWER)?;
+        self.clients[LIED] = Client::new();
+        Ok(())
+    }
+
+    /// The card of a node dies, and the next one goes on. What has ended is taken before that, since the next one takes it for a
+    /// client's of its own until it is told otherwise.
+    fn replace(&mut self, dice: &mut dyn Dice, node: usize) -> Result<(), String> {
+        self.use_drives(dice)?;
+        let seat = &mut self.seats[node];
+        seat.config.generation.0 += 1;
+        seat.config.seed[1] = seat.config.seed[1].wrapping_add(1);
+        seat.card = Self::card(seat.memory, &seat.config, self.liar, self.now);
+        self.lies.replaced += 1;
+        Ok(())
+    }
+
+    /// Whether both loans go through memory.
+    fn is_met(&self) -> bool {
+        let is_shared =
+            |card: &Card<'_>, loan| card.channel(loan).private_status(self.now).is_some_and(|(_, up, _)| up);
+        self.seats.iter().all(|seat| (0..LOANS).all(|loan| is_shared(&seat.card, loan)))
+    }
+
+    /// The agents agree on memory for each loan that has begun.
+    fn share(&mut self) {
+        for loan in 0..LOANS {
+            let is_open = |seat: &Seat<'_>| seat.card.channel(loan).state() == link::State::Open;
+            let lacks = |seat: &Seat<'_>| seat.card.channel(loan).private_status(self.now).is_none();
+            if self.seats.iter().all(is_open) && self.seats.iter().any(lacks) {
+                self.seats.iter_mut().for_each(|seat| seat.card.set_private(self.now, loan, true));
+            }
+        }
+    }
+
+    /// Some time passes for both nodes. With `lies`, what the liar sends may be changed.
+    fn turn(&mut self, dice: &mut dyn Dice, lies: bool) -> Result<(), String> {
+        self.now += TURN;
+        self.share();
+        self.use_drives(dice)?;
+        for node in [LENDER, BORROWER] {
+            let (now, seat) = (self.now, &mut self.seats[node]);
+            if seat.card.poll_timeout().is_some_and(|at| at <= now) {
+                seat.card.handle_timeout(now);
+            }
+            self.serve(node);
+            self.transmit(node, dice, lies && node == self.liar.node())?;
+        }
+        let usable = self.seats[BORROWER].card.borrowed(LIED).is_some_and(|drive| drive.driver.is_ready());
+        self.lies.usable += u64::from(usable && !self.was_usable);
+        self.was_usable = usable;
+        Ok(())
+    }
+
+    /// Events and media.
+    fn serve(&mut self, node: usize) {
+        let (now, seat) = (self.now, &mut self.seats[node]);
+        while let Some(event) = seat.card.poll_event() {
+            if let CardEvent::Tenant(loan, node) = event {
+                seat.card.set_tenancy(now, loan, Tenancy { number: 1, node });
+            }
+        }
+        let journal = journal(seat.memory);
+        while let Some(work) = seat.card.poll_media() {
+            self.disks[work.loan].execute(&work, journal);
+            seat.card.handle_media(now, work.loan, work.id, Ok(()));
+        }
+        assert_eq!(seat.card.uncommitted(), 0, "a step ends with its commit");
+    }
+
+    fn transmit(&mut self, node: usize, dice: &mut dyn Dice, lies: bool) -> Result<(), String> {
+        for _ in 0..FRAMES {
+            let now = self.now;
+            let Some(sent) = self.seats[node].card.poll_transmit(now, &mut self.buffer) else {
+                return Ok(());
+            };
+            let mut frame = self.buffer[..sent.len].to_vec();
+            if lies && sent.way == Way::Private(LIED) && dice.chance(400) {
+                let told = twist::Told::of(&self.seats[1 - node].card, LIED, self.liar);
+                twist::twist(dice, &told, &mut frame);
+                self.lies.told += 1;
+            }
+            let other = &mut self.seats[1 - node].card;
+            match sent.way {
+                Way::Rail(rail) => other.handle_frame(now, rail, address(node), &mut frame),
+                Way::Private(loan) => other.handle_private_frame(now, loan, &mut frame),
+            }
+            assert_eq!(other.uncommitted(), 0, "a step ends with its commit");
+        }
+        Err(format!("node {node} sends without end"))
+    }
+
+    fn use_drives(&mut self, dice: &mut dyn Dice) -> Result<(), String> {
+        let loans = if self.liar == Liar::LenderOfSlot { 1 } else { LOANS };
+        for (loan, client) in self.clients.iter_mut().enumerate().take(loans) {
+            let seat = &mut self.seats[BORROWER];
+            let (now, memory, mut found) = (self.now, seat.memory, Ok(0));
+            seat.card.drive_step(now, loan, |driver, pages| {
+                found = client.act(now, dice, driver, pages, journal(memory));
+            });
+            match found {
+                // What the other loan reads, its lender may have made up.
+                Err(what) if loan == HONEST => return Err(what),
+                Ok(verified) if loan == HONEST => self.lies.verified += verified,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Nobody lies any more, and nothing new is wanted: what was under way for the honest loan ends.
+    fn come_to_rest(&mut self, dice: &mut dyn Dice) -> Result<(), String> {
+        self.clients[HONEST].next = u32::MAX;
+        for _ in 0..PATIENCE {
+            if self.clients[HONEST].requests.is_empty() {
+                return Ok(());
+            }
+            self.turn(dice, false)?;
+            // A request that was lost with a card may have to time out.
+            self.now += Duration::from_millis(1);
+        }
+        Err(format!("{} requests of the honest loan have not ended", self.clients[HONEST].requests.len()))
+    }
+}
+
+impl Client {
+    fn new() -> Self {
+        Self { requests: BTreeMap::new(), written: vec![0; BLOCKS as usize], next: 1 }
+    }
+
+    /// Takes what has ended and asks for more. Returns how many blocks were compared, or what was wrong with one.
+    fn act(
+        &mut self,
+        now: Instant,
+        dice: &mut dyn Dice,
+        driver: &mut host::nvme::Driver<'_>,
+        pages: base::ledger::Pages<'_>,
+        journal: Journal<'_>,
+    ) -> Result<u64, String> {
+        let (mut verified, mut found) = (0, Ok(()));
+        while let Some((id, result)) = driver.poll_completion() {
+            let Some((kind, lba, page, wanted)) = self.requests.remove(&id) else {
+                found = found.and(Err(format!("request {id} has ended, which is none")));
+                continue;
+            };
+            let mut bytes = [0; BLOCK];
+            pages.read(page, 0, &mut bytes);
+            pages.release(page);
+            if let Err(error) = result {
+                found = found.and(Err(format!("{kind:?} of block {lba} has failed: {error:?}")));
+            } else if kind == BlockKind::Read {
+                verified += 1;
+                let read = author(lba, &bytes);
+                if read != Some(wanted) {
+                    found = found.and(Err(format!("block {lba} is of {read:?}, not of {wanted}")));
+                }
+            }
+        }
+        while driver.room() > 0 && self.requests.len() < UNDER_WAY && self.next < u32::MAX {
+            let lba = dice.below(BLOCKS);
+            if self.requests.values().any(|(_, busy, ..)| *busy == lba) || dice.chance(300) {
+                break;
+            }
+            let Some(page) = pages.alloc() else { break };
+            let (id, kind) = (self.next, if dice.chance(500) { BlockKind::Write } else { BlockKind::Read });
+            self.next += 1;
+            if kind == BlockKind::Write {
+                let mut bytes = [0; BLOCK];
+                pattern(id.into(), lba, &mut bytes);
+                pages.span(page, 0, BLOCK).write(journal, &bytes);
+                self.written[lba as usize] = id.into();
+            }
+            let fua = dice.chance(200);
+            self.requests.insert(id, (kind, lba, page, self.written[lba as usize]));
+            driver.submit(now, BlockRequest { id, kind, lba, blocks: 1, fua, pages: &[page] });
+        }
+        found.map(|()| verified)
+    }
+}
+
+/// The log of a node's ledger: what the kernel writes there is not undone.
+fn journal(memory: RawMemory<'_>) -> Journal<'_> {
+    memory.ledger::<NodeCells>(None, RuleSet::ALL).journal
+}
+
+fn address(node: usize) -> Address {
+    Address([node as u8 + 1; 28])
+}
+
+fn config(node: usize, liar: Liar) -> CardConfig {
+    let lends = node == LENDER;
+    let loan = |loan: usize| {
+        let edge =
+            if loan == LIED && liar == Liar::LenderOfSlot { BorrowEdge::Slot } else { BorrowEdge::Drive };
+        let role = match lends {
+            true => LoanRole::Lend { drive: loan, controller: 0, limit: Limit::NONE },
+            false => LoanRole::Borrow {
+                peers: vec![address(LENDER); 2],
+                io_timeout: Duration::from_secs(3600),
+                edge,
+            },
+        };
+        LoanConfig {
+            key: [loan as u8 + 1; 32],
+            insecure: false,
+            group: Group(loan as u32 + 1),
+            generation: LoanGeneration(0),
+            tenancy: Tenancy { number: 1, node: NodeId(BORROWER as u64 + 1) },
+            life: 0,
+            role,
+        }
+    };
+    let drive = |serial| DriveConfig::new(BLOCKS, BLOCK as u32, serial);
+    CardConfig {
+        node: NodeId(node as u64 + 1),
+        name: Name::new("node"),
+        domain: DomainId(node as u32 + 1),
+        incarnation: Incarnation(1),
+        generation: CardGeneration(1),
+        seed: [node as u8 + 1; 32],
+        rails: vec![9000; 2],
+        drives: if lends { vec![drive(7), drive(8)] } else { Vec::new() },
+        loans: (0..LOANS).map(loan).collect(),
+        rekey_frames: link::REKEY_FRAMES,
+        rules: RuleSet::ALL,
+    }
+}
