@@ -31,6 +31,8 @@ const MAX_WINDOW: usize = 2 << 20;
 pub const PRIVATE_WINDOW: usize = 96 << 10;
 /// Packets in flight that are remembered.
 const MAX_SENT: usize = 4096;
+/// Packets taken for lost that are remembered, the oldest forgotten first, should they be acknowledged after all.
+const MAX_DOUBTED: usize = 256;
 /// Packet numbers behind the largest that are told from replays.
 const REPLAY_WINDOW: u64 = 1024;
 
@@ -101,6 +103,8 @@ pub(crate) struct Outgoing {
     /// No timer runs out before this, because the one before it was found too late. Once, until an answer or a verdict.
     excused_until: Option<Instant>,
     last_eliciting: Instant,
+    /// Packets taken for lost, by number: what is acknowledged later was only late (RFC 9002 §6.2.1, spurious).
+    doubted: VecDeque<u64>,
     /// Losses since the path was made, for the loss ratio.
     pub(crate) lost_packets: u64,
     pub(crate) sent_packets: u64,
@@ -132,6 +136,7 @@ impl Outgoing {
             probes: 0,
             excused_until: None,
             last_eliciting: Instant::ZERO,
+            doubted: VecDeque::new(),
             lost_packets: 0,
             sent_packets: 0,
         }
@@ -203,6 +208,7 @@ impl Outgoing {
             }
         }
         self.largest_acked = self.largest_acked.max(Some(largest));
+        self.acquit(ranges);
         if let Some(packet) = newest {
             self.probes = 0;
             self.excused_until = None;
@@ -248,11 +254,27 @@ impl Outgoing {
                 return;
             }
             self.sent.pop_front();
-            self.in_flight -= packet.bytes;
-            self.lost_packets += 1;
+            self.doubt(&packet);
             self.shrink(now, packet.at);
             lost(packet.carried);
         }
+    }
+
+    /// A packet is taken for lost.
+    fn doubt(&mut self, packet: &Sent) {
+        self.in_flight -= packet.bytes;
+        self.lost_packets += 1;
+        if self.doubted.len() == MAX_DOUBTED {
+            self.doubted.pop_front();
+        }
+        self.doubted.push_back(packet.number);
+    }
+
+    /// What was taken for lost and is acknowledged was late, because one of the ends did not run, and is no loss of the path's.
+    fn acquit(&mut self, ranges: &AckRanges) {
+        let before = self.doubted.len();
+        self.doubted.retain(|number| !ranges.contains(*number));
+        self.lost_packets -= (before - self.doubted.len()) as u64;
     }
 
     fn shrink(&mut self, now: Instant, sent_at: Instant) {
@@ -295,9 +317,10 @@ impl Outgoing {
             self.shrink(now, now);
         }
         let gone = if all { self.sent.len() } else { 1 };
-        for packet in self.sent.drain(..gone) {
-            self.in_flight -= packet.bytes;
-            self.lost_packets += 1;
+        for _ in 0..gone {
+            // There is as much: a timer runs only while something is in flight.
+            let Some(packet) = self.sent.pop_front() else { break };
+            self.doubt(&packet);
             lost(packet.carried);
         }
         true
@@ -491,6 +514,40 @@ mod tests {
         let mut lost = 0;
         assert!(path.handle_timeout(late + LATE * 9, false, &mut |_| lost += 1));
         assert_eq!(lost, 1);
+    }
+
+    #[test]
+    fn what_is_acknowledged_late_was_not_lost() {
+        let mut path = Outgoing::new();
+        let mut now = Instant::ZERO;
+        let mut taken_for_lost = 0;
+        for _ in 0..100 {
+            let number = path.take_number();
+            path.record(now, number, 100, Carried::default());
+            // The peer has no processor for so long that a timer runs out first.
+            now = path.poll_timeout().unwrap();
+            assert!(path.handle_timeout(now, true, &mut |_| taken_for_lost += 1));
+            path.handle_ack(now, &ranges(&[(number, number)]), Duration::ZERO, &mut |_| {}, &mut |_| {});
+        }
+        assert_eq!((taken_for_lost, path.lost_packets, path.sent_packets), (100, 0, 100));
+        // What nobody acknowledges is.
+        let number = path.take_number();
+        path.record(now, number, 100, Carried::default());
+        now = path.poll_timeout().unwrap();
+        path.handle_timeout(now, true, &mut |_| {});
+        assert_eq!(path.lost_packets, 1);
+    }
+
+    #[test]
+    fn who_is_never_acquitted_takes_no_room() {
+        let mut path = Outgoing::new();
+        for _ in 0..2 * MAX_DOUBTED {
+            let number = path.take_number();
+            path.record(Instant::ZERO, number, 100, Carried::default());
+        }
+        let at = path.poll_timeout().unwrap();
+        path.handle_timeout(at, true, &mut |_| {});
+        assert_eq!((path.doubted.len(), path.lost_packets), (MAX_DOUBTED, 2 * MAX_DOUBTED as u64));
     }
 
     #[test]
