@@ -31,6 +31,8 @@ pub const HANDSHAKE_RETRY_MAX: Duration = Duration::from_secs(1);
 /// How long a lender keeps the answer to one node from being displaced by a first message of another: round trips, with room
 /// for a card that is replaced in between.
 pub const PENDING_KEYS: Duration = Duration::from_millis(200);
+/// A card that has made no turn for so long of its own time, or has slept so much longer than it promised, is killed and replaced.
+pub const WATCHDOG: Duration = Duration::from_secs(1);
 /// A request without completion fails after this (PCIe 6.0 §2.8).
 pub const COMPLETION_TIMEOUT: Duration = Duration::from_millis(3_500);
 /// A controller that has not changed CSTS.RDY by then is reset again; CAP.TO says the same.
@@ -54,7 +56,8 @@ const _: () = {
     assert!(RAIL_VERDICT.as_nanos() + RECOVERY.as_nanos() < SILENCE.as_nanos());
     assert!(shorter(HANDSHAKE_RETRY, PENDING_KEYS) && shorter(PENDING_KEYS, SILENCE));
     assert!(SILENCE.as_nanos() + HANDSHAKE_RETRY_MAX.as_nanos() < COMPLETION_TIMEOUT.as_nanos());
-    assert!(shorter(RECOVERY, COMPLETION_TIMEOUT));
+    assert!(WATCHDOG.as_nanos() + RECOVERY.as_nanos() < COMPLETION_TIMEOUT.as_nanos());
+    assert!(shorter(RECOVERY, WATCHDOG), "a recovery is no hanging");
     assert!(shorter(COMPLETION_TIMEOUT, QEMU_MESSAGE));
     assert!(shorter(QEMU_MESSAGE, IO_TIMEOUT));
     assert!(shorter(IO_TIMEOUT, HOLD));

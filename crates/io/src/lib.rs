@@ -13,6 +13,7 @@
 //! - [`stream_socket`]: byte streams whose position survives the reader and the writer.
 //! - `shm`: memory that two nodes of one machine share.
 //! - [`impair`]: faults on purpose for the demo and the tests.
+//! - [`sparing`]: lines of the log that somebody outside can cause.
 //! - [`load`]: what a card reads on its own to measure its drive.
 //! - [`native`]: the same with driver and drive in one process, and no fabric.
 //!
@@ -36,9 +37,10 @@ pub mod net;
 mod outbox;
 mod plan;
 pub mod process;
+mod pulse;
 pub mod ring;
 mod shm;
-mod sparing;
+pub mod sparing;
 pub mod stream_socket;
 mod time_slice;
 pub mod udp;

@@ -31,6 +31,15 @@ pub fn create(name: &str, bytes: usize) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
+/// Overwrites what was secret. The stores are made although nobody reads them.
+pub fn wipe(bytes: &mut [u8]) {
+    for byte in bytes {
+        // SAFETY: the byte is ours alone, by the reference.
+        unsafe { ptr::write_volatile(byte, 0) };
+    }
+    std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
+}
+
 /// A readable and writable shared mapping of a whole memory descriptor, unmapped on drop.
 ///
 /// It hands out raw pointers only: another process may write the same bytes at any time, so what

@@ -33,6 +33,8 @@ pub(crate) enum ToCard {
     Limit { loan: usize, limit: LimitPlan },
     /// The medium of a drive has grown to so many blocks.
     Grow { drive: usize, blocks: u64 },
+    /// The medium of a drive was cut off at so many bytes.
+    Cut { drive: usize, bytes: u64 },
     /// What was to be kept of a drive is, or could not be.
     Persisted { drive: usize, version: u64, kept: bool },
     /// It is durable that `node` uses what the loan lends; `number` counts the changes.
@@ -102,6 +104,8 @@ pub(crate) enum ToAgent {
     Parked { loan: usize },
     /// The device of a slot's client is in use: the client keeps it.
     Kept { loan: usize },
+    /// The image behind a drive makes trouble.
+    Medium { drive: usize, trouble: MediumTrouble },
     /// The client of a parked connection is gone. The kernel's number for its socket.
     Unparked { number: u64 },
 }
@@ -110,7 +114,7 @@ impl ToAgent {
     /// The place that it is about, if it is about one.
     pub(crate) fn loan(&self) -> Option<usize> {
         match *self {
-            Self::Running | Self::Persist { .. } | Self::Unparked { .. } => None,
+            Self::Running | Self::Persist { .. } | Self::Unparked { .. } | Self::Medium { .. } => None,
             Self::Ready { loan }
             | Self::Refused { loan, .. }
             | Self::Met { loan, .. }
@@ -126,6 +130,33 @@ impl ToAgent {
             | Self::Vacant { loan }
             | Self::Parked { loan }
             | Self::Kept { loan } => Some(loan),
+        }
+    }
+}
+
+/// What is wrong with an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum MediumTrouble {
+    /// There is no space left for what is written.
+    Full,
+    /// It refuses to be written.
+    ReadOnly,
+    /// It has failed a request.
+    Failed,
+    /// It has become shorter, and has so many bytes.
+    Cut(u64),
+}
+
+impl MediumTrouble {
+    /// How many kinds there are.
+    pub(crate) const KINDS: usize = 4;
+
+    pub(crate) fn kind(self) -> usize {
+        match self {
+            Self::Full => 0,
+            Self::ReadOnly => 1,
+            Self::Failed => 2,
+            Self::Cut(_) => 3,
         }
     }
 }
@@ -153,7 +184,7 @@ impl<'de> Deserialize<'de> for Hex {
 }
 
 impl Message for ToCard {
-    /// What waits is at most one message for each place of a client, one for each loan's tenant, limit, peer, return and presence, two
+    /// What waits is at most one message for each place of a client, one for each loan's tenant, limit, peer, return and presence, three
     /// for each drive, of which the last says all, and the one to shut down. Of a slot it is one message of each kind, and that only
     /// when the card has asked for it or another client has come. To a successor, whose outbox is a new one, come all descriptors of
     /// slots, [`DESCRIPTORS`] in a message, and all parked connections, one in a message and at most 1024 of them (`MOST` of
@@ -166,6 +197,7 @@ impl Message for ToCard {
             Self::Limit { loan, .. } => (3, *loan, 0),
             Self::Grow { drive, .. } => (4, *drive, 0),
             Self::Persisted { drive, .. } => (5, *drive, 0),
+            Self::Cut { drive, .. } => (18, *drive, 0),
             Self::ShutDown => (6, 0, 0),
             Self::GiveBack { loan } => (13, *loan, 0),
             Self::Present { loan, .. } => (14, *loan, 0),
@@ -191,6 +223,7 @@ impl Message for ToAgent {
         let about = |message: &Self| match *message {
             Self::Disconnected { loan, slot } => (loan, slot),
             Self::Persist { drive, .. } => (drive, 0),
+            Self::Medium { drive, trouble } => (drive, trouble.kind()),
             Self::Unparked { number } => (number as usize, 0),
             _ => (message.loan().unwrap_or_default(), 0),
         };

@@ -1,7 +1,7 @@
 //! What an agent tells a card when it starts it, and what both share beside the ledger.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use base::RuleSet;
@@ -16,6 +16,8 @@ use serde::{Deserialize, Serialize};
 use crate::card::InHand;
 use crate::impair::Impairment;
 use crate::load::LoadSpec;
+use crate::memory::{self, Mapping};
+use crate::pulse::Pulse;
 use crate::ring::RingParameters;
 use crate::stream_socket::StreamAccount;
 
@@ -49,6 +51,33 @@ pub(crate) struct Plan {
     pub(crate) rails: Vec<RailPlan>,
     pub(crate) drives: Vec<DrivePlan>,
     pub(crate) loans: Vec<LoanPlan>,
+}
+
+impl Drop for Plan {
+    fn drop(&mut self) {
+        crate::memory::wipe(&mut self.seed);
+    }
+}
+
+impl Drop for LoanPlan {
+    fn drop(&mut self) {
+        crate::memory::wipe(&mut self.key);
+    }
+}
+
+/// Counts what would be written.
+#[derive(Default)]
+struct Length(usize);
+
+impl std::io::Write for Length {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -227,6 +256,8 @@ pub(crate) struct SharedCells {
     /// By loan and connection; a slot has one.
     pub(crate) edges: [[EdgeAccounts; EDGE_CONNECTIONS]; MAX_LOANS],
     pub(crate) in_hand: InHand,
+    /// That the card works.
+    pub(crate) pulse: Pulse,
 }
 
 /// The positions of both directions of a connection.
@@ -242,6 +273,35 @@ pub(crate) const SHARED_OFFSET: usize = LedgerRoot::<NodeCells>::SIZE;
 pub(crate) const MEMORY_BYTES: usize = SHARED_OFFSET + size_of::<SharedCells>().next_multiple_of(4096);
 
 impl Plan {
+    /// The plan in memory of its own, which ends with a zero. No other copy of its keys is made.
+    ///
+    /// # Errors
+    /// What making the memory returned.
+    pub(crate) fn write(&self) -> std::io::Result<OwnedFd> {
+        let mut length = Length::default();
+        serde_json::to_writer(&mut length, self)?;
+        let fd = memory::create("causeway-plan", length.0 + 1)?;
+        let mapping = Mapping::shared(fd.as_fd())?;
+        // SAFETY: the mapping is new, has these bytes and one more, and nobody else has it yet.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(mapping.as_ptr(), length.0) };
+        serde_json::to_writer(bytes, self)?;
+        Ok(fd)
+    }
+
+    /// Reads what [`Plan::write`] has written, and wipes it: it has keys in it.
+    ///
+    /// # Errors
+    /// It is no plan, or cannot be mapped.
+    pub(crate) fn take(fd: OwnedFd) -> std::io::Result<Self> {
+        let mapping = Mapping::shared(fd.as_fd())?;
+        // SAFETY: whoever has written the plan does not touch it any more.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(mapping.as_ptr(), mapping.len()) };
+        let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+        let plan = serde_json::from_slice(&bytes[..end]);
+        memory::wipe(bytes);
+        Ok(plan?)
+    }
+
     /// The loans that virtual machines use.
     pub(crate) fn slots(&self) -> impl Iterator<Item = usize> + '_ {
         let slots = self.loans.iter().enumerate();
@@ -382,6 +442,40 @@ pub(crate) fn decode_address(address: Address) -> Option<SocketAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_plan_is_taken_once_and_leaves_nothing() {
+        let loan = LoanPlan {
+            key: [0x5a; 32],
+            insecure: false,
+            group: 1,
+            generation: 0,
+            tenancy: (0, 0),
+            life: 0,
+            role: RolePlan::Lend { drive: 0, controller: 0, limit: LimitPlan { iops: 0, bytes_per_s: 0 } },
+        };
+        let plan = Plan {
+            agent_pid: 1,
+            node: 2,
+            name: "store".to_owned(),
+            domain: 3,
+            incarnation: 4,
+            generation: 5,
+            seed: [6; 32],
+            has_ring: false,
+            rails: Vec::new(),
+            drives: Vec::new(),
+            loans: vec![loan],
+        };
+        let fd = plan.write().unwrap();
+        let seen = Mapping::shared(fd.as_fd()).unwrap();
+        // SAFETY: nobody writes meanwhile.
+        let bytes = || unsafe { std::slice::from_raw_parts(seen.as_ptr(), seen.len()).to_vec() };
+        assert!(String::from_utf8(bytes()).unwrap().contains("90,90,90"), "the key is in it");
+        let taken = Plan::take(fd).unwrap();
+        assert_eq!((taken.loans[0].key, taken.seed, taken.name.as_str()), ([0x5a; 32], [6; 32], "store"));
+        assert!(bytes().iter().all(|byte| *byte == 0), "and was wiped");
+    }
 
     #[test]
     fn addresses_are_kept() {

@@ -8,12 +8,17 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// One kind of line about one thing: the first is said, and then at most one a second, which tells how many others were not.
 #[derive(Debug, Default)]
-pub(crate) struct Sparing {
+pub struct Sparing {
     speak_at: Option<Instant>,
     unsaid: u64,
 }
 
 impl Sparing {
+    /// Whether the line is to be said now, and then how many others were not since the last one.
+    pub fn may_speak(&mut self) -> Option<u64> {
+        self.count(Instant::now())
+    }
+
     /// Calls `speak` if the line is to be said, with the number of `others` since the last one, if there were any.
     pub(crate) fn say(&mut self, speak: impl FnOnce(Option<NonZero<u64>>)) {
         if let Some(others) = self.count(Instant::now()) {

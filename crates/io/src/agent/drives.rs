@@ -4,7 +4,7 @@ use node::Limit;
 use tracing::{info, warn};
 
 use super::{Agent, DriveSpec, LoanEnd};
-use crate::messages::ToCard;
+use crate::messages::{MediumTrouble, ToCard};
 use crate::plan::LimitPlan;
 
 /// How often the agent looks whether images have grown.
@@ -20,13 +20,19 @@ pub(super) struct Images {
 struct Seen {
     /// The most blocks that it ever had.
     blocks: u64,
-    /// It was said that it has become shorter, or that it was removed.
-    warned: bool,
+    /// It has become shorter: to so many bytes.
+    cut_to: Option<u64>,
+    /// It was said that it was removed.
+    said_removed: bool,
 }
 
 impl Images {
     pub(super) fn new(drives: &[DriveSpec]) -> Self {
-        let seen = drives.iter().map(|drive| Seen { blocks: drive.config.blocks, warned: false });
+        let seen = drives.iter().map(|drive| Seen {
+            blocks: drive.config.blocks,
+            cut_to: None,
+            said_removed: false,
+        });
         Self { seen: seen.collect(), look_at: (!drives.is_empty()).then(|| Instant::now() + LOOK_EVERY) }
     }
 
@@ -58,17 +64,16 @@ impl Agent {
         // What cannot be asked is what it was; reads and writes will say more.
         let Ok(look) = spec.image.look() else { return false };
         let blocks = look.bytes / u64::from(spec.config.block_size);
-        let shrunk = blocks < seen.blocks;
-        if (shrunk || look.removed) && !seen.warned {
-            let (source, bytes) = (&spec.source, look.bytes);
-            if shrunk {
-                warn!(source, bytes, "the image has become shorter: what is missing cannot be read");
-            } else {
-                warn!(source, "the image was removed: it is lent until this node ends, and then gone");
-            }
+        let source = &spec.source;
+        if look.removed && !seen.said_removed {
+            warn!(source, "the image was removed: it is lent until this node ends, and then gone");
         }
-        seen.warned = shrunk || look.removed;
-        if blocks <= seen.blocks {
+        seen.said_removed = look.removed;
+        if blocks < seen.blocks && seen.cut_to.is_none_or(|known| look.bytes < known) {
+            self.cut_off(drive, look.bytes);
+            return false;
+        }
+        if blocks <= seen.blocks || seen.cut_to.is_some() {
             return false;
         }
         info!(source = spec.source, bytes = look.bytes, "the image has grown");
@@ -76,11 +81,53 @@ impl Agent {
         true
     }
 
-    /// Tells the card what it would otherwise not know: that images have grown since the node began.
+    /// The image was found shorter than it was. What was cut off is gone, also if it grows again.
+    fn cut_off(&mut self, drive: usize, bytes: u64) {
+        let (spec, seen) = (&self.spec.drives[drive], &mut self.images.seen[drive]);
+        if seen.cut_to.is_some_and(|known| known <= bytes) {
+            return;
+        }
+        seen.cut_to = Some(bytes);
+        let (source, had) = (&spec.source, seen.blocks * u64::from(spec.config.block_size));
+        warn!(
+            source,
+            bytes,
+            had,
+            "the image has become shorter while it is lent, and what lay behind its end is lost: requests there, and flushes, fail \
+             with EIO from now on. Restore it from a backup, then start this node again"
+        );
+        self.push_for_card(ToCard::Cut { drive, bytes });
+    }
+
+    /// The card has met trouble with an image, and its user was told: here is what the operator is told.
+    pub(super) fn note_medium(&mut self, drive: usize, trouble: MediumTrouble) {
+        let Some(spec) = self.spec.drives.get(drive) else { return };
+        let source = &spec.source;
+        match trouble {
+            MediumTrouble::Full => warn!(
+                source,
+                "no space is left where the image lies: writes fail with ENOSPC until there is room again"
+            ),
+            MediumTrouble::ReadOnly => warn!(
+                source,
+                "the image refuses to be written, and writes fail: look whether its file system has become read-only"
+            ),
+            MediumTrouble::Failed => warn!(
+                source,
+                "the image has failed a request, which its user sees as EIO: look at the disk and at the kernel's log"
+            ),
+            MediumTrouble::Cut(bytes) => self.cut_off(drive, bytes),
+        }
+    }
+
+    /// Tells the card what it would otherwise not know: that images have grown, or were cut off, since the node began.
     pub(super) fn tell_all_growth(&mut self) {
         for drive in 0..self.spec.drives.len() {
             if self.images.seen[drive].blocks > self.spec.drives[drive].config.blocks {
                 self.tell_growth(drive);
+            }
+            if let Some(bytes) = self.images.seen[drive].cut_to {
+                self.push_for_card(ToCard::Cut { drive, bytes });
             }
         }
     }

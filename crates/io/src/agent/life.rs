@@ -3,8 +3,10 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use base::times::WATCHDOG;
 use tracing::{error, info, warn};
 
+use super::watchdog::{self, Condition, Fault, Finding};
 use super::{Agent, token};
 use crate::messages::{self, ToCard};
 use crate::outbox::{Enclosure, Outbox};
@@ -87,7 +89,10 @@ impl Agent {
     /// When [`Agent::advance_life`] is to be called.
     pub(super) fn next_of_life(&self) -> Option<Instant> {
         match &self.phase {
-            Phase::Serving => self.card.as_ref().and_then(|card| card.outbox.retry_at()),
+            Phase::Serving => {
+                let retry_at = self.card.as_ref().and_then(|card| card.outbox.retry_at());
+                [retry_at, self.look_at].into_iter().flatten().min()
+            }
             Phase::Draining(drain) => Some(drain.look_at),
             Phase::Due(at) => Some(*at),
         }
@@ -108,15 +113,65 @@ impl Agent {
             Phase::Due(at) if at <= now => self.restart(),
             Phase::Serving => {
                 self.tell_card();
-                Ok(())
+                self.watch_card()
             }
             _ => Ok(()),
         }
     }
 
+    /// Looks whether the card works, if it is time to.
+    fn watch_card(&mut self) -> io::Result<()> {
+        if self.look_at.is_none_or(|at| Instant::now() < at) {
+            return Ok(());
+        }
+        let Some(card) = &self.card else { return Ok(()) };
+        let (pid, generation) = (card.child.pid(), self.record.generation);
+        let beat = self.shared().pulse.beat();
+        let finding = self.watchdog.look(crate::card::now(), beat, || watchdog::ask(pid));
+        self.record.condition = self.watchdog.condition();
+        self.look_at = Some(Instant::now() + self.watchdog.pause());
+        match finding {
+            Finding::Nothing => return Ok(()),
+            Finding::Stuck(state) => {
+                warn!(
+                    pid,
+                    generation,
+                    ?state,
+                    "the card has been in one system call for {WATCHDOG:?} and serves nobody meanwhile; it is left alone, since \
+                     killing it would not end the call: look at the disk behind what is lent"
+                );
+                return Ok(());
+            }
+            Finding::Free(after) => {
+                info!(pid, generation, ?after, "the card goes on");
+                return Ok(());
+            }
+            Finding::Replace(Fault::Stopped) => {
+                warn!(
+                    pid,
+                    generation, "the card was stopped by a signal (SIGSTOP): it is killed and replaced"
+                );
+            }
+            Finding::Replace(Fault::Spins) => error!(
+                pid,
+                generation,
+                "the card runs and makes no turn: it is killed and replaced. Please report this with the log"
+            ),
+            Finding::Replace(Fault::Oversleeps) => warn!(
+                pid,
+                generation,
+                "the card did not wake up when it was to, though it had a processor: it is killed and replaced"
+            ),
+        }
+        card.child.kill()
+    }
+
     /// Starts a card; what has to be said to it waits in its outbox. After an error there may be a card that is not watched.
     pub(super) fn start_card(&mut self) -> io::Result<()> {
         self.record.generation += 1;
+        self.shared().pulse.wake();
+        self.watchdog.begin(crate::card::now());
+        self.look_at = Some(Instant::now() + self.watchdog.pause());
         let (ours, theirs) = messages::pair()?;
         let plan = self.write_plan()?;
         let child = self.spawn(&theirs, &plan)?;
@@ -175,6 +230,7 @@ impl Agent {
         self.record.restarts += 1;
         self.record.running = false;
         self.record.pid = None;
+        self.record.condition = Condition::Well;
         let short = card.started.elapsed() < SHORT_LIFE;
         self.setbacks.short_lives = if short { self.setbacks.short_lives + 1 } else { 0 };
         self.phase = Phase::Draining(Drain { since: now, look_at: now, speak_at: now + DRAIN_QUIET });
@@ -214,10 +270,12 @@ impl Agent {
     fn restart(&mut self) -> io::Result<()> {
         let Err(error) = self.start_card() else {
             self.setbacks.failed_starts = 0;
+            self.record.failed_starts = 0;
             self.phase = Phase::Serving;
             return Ok(());
         };
         self.setbacks.failed_starts = self.setbacks.failed_starts.saturating_add(1);
+        self.record.failed_starts = self.setbacks.failed_starts;
         let pause = self.setbacks.pause();
         warn!(%error, again_in = ?pause, "the next card could not be started");
         self.phase = Phase::Due(Instant::now() + pause);

@@ -13,6 +13,7 @@ mod slots;
 #[cfg(test)]
 mod test_loans;
 mod view;
+mod watchdog;
 
 use std::ffi::CString;
 use std::io;
@@ -33,6 +34,8 @@ use self::life::{LiveCard, Phase, Setbacks};
 use self::neighbours::{Neighbours, Surroundings};
 use self::slots::{Accepted, Slots};
 pub use self::view::View;
+pub use self::watchdog::Condition;
+use self::watchdog::Watchdog;
 use crate::files::Image;
 use crate::load::{LoadResult, LoadSpec};
 use crate::memory::{self, Mapping};
@@ -222,6 +225,10 @@ pub struct CardRecord {
     pub last_recovery: Option<Duration>,
     /// Disk requests of the dead card that are still in flight: the next card waits for them.
     pub draining: Option<u32>,
+    /// How the present card is doing.
+    pub condition: Condition,
+    /// Starts in a row that failed: there is no card, and the next one is tried again and again.
+    pub failed_starts: u32,
 }
 
 /// The agent of a node.
@@ -238,6 +245,9 @@ pub struct Agent {
     record: CardRecord,
     phase: Phase,
     setbacks: Setbacks,
+    watchdog: Watchdog,
+    /// When the card is to be looked at.
+    look_at: Option<Instant>,
     died_at: Option<Instant>,
     /// Until then nobody is accepted.
     accept_at: Option<Instant>,
@@ -284,6 +294,8 @@ impl Agent {
             record: CardRecord::default(),
             phase: Phase::Serving,
             setbacks: Setbacks::default(),
+            watchdog: Watchdog::default(),
+            look_at: None,
             died_at: None,
             accept_at: None,
             images,
@@ -445,12 +457,7 @@ impl Agent {
             loans: self.spec.loans.iter().map(loan_plan).collect(),
             rails: self.rail_plans(),
         };
-        let bytes = serde_json::to_vec(&plan)?;
-        let fd = memory::create("causeway-plan", bytes.len() + 1)?;
-        let mapping = Mapping::shared(fd.as_fd())?;
-        // SAFETY: the mapping is new, as long as the bytes and one zero, and nobody else has it yet.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), mapping.as_ptr(), bytes.len()) };
-        Ok(fd)
+        plan.write()
     }
 
     /// The largest frames: of a borrower what its routes to the lenders carry, of a lender whatever the borrower says.
@@ -520,6 +527,7 @@ impl Agent {
                 ToAgent::Persist { drive, version, record } => {
                     events.push(AgentEvent::Persist { drive, version, bytes: record.0 });
                 }
+                ToAgent::Medium { drive, trouble } => self.note_medium(drive, trouble),
                 ToAgent::Unusable { loan, why } => events.push(AgentEvent::Unusable { loan, why }),
                 ToAgent::Take { .. }
                 | ToAgent::Release { .. }

@@ -1,3 +1,5 @@
+mod health;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
@@ -8,10 +10,12 @@ use std::time::Duration;
 use base::Instant;
 use node::{Card, FlashModel, MediaError, MediaId, MediaKind, MediaWork};
 
+use self::health::{Health, Told};
 use super::flash::{Flash, Held};
 use super::flushes::Flushes;
 use super::token;
 use crate::files::{Collapser, Image};
+use crate::messages::ToAgent;
 use crate::plan::{LoanPlan, MediumKind, Plan, RolePlan, SharedCells, descriptor};
 use crate::process::inherited;
 use crate::ring::{Completion, Request, Ring};
@@ -43,6 +47,9 @@ pub(super) struct Media<'m> {
     /// Most pieces of work that ring and threads have at a time.
     depth: usize,
     flash: Flash<'m>,
+    /// By drive.
+    health: Vec<Health>,
+    told: Told,
 }
 
 /// A request of the ring.
@@ -104,8 +111,9 @@ struct Threads {
 impl<'m> Media<'m> {
     pub(super) fn take_over(plan: &Plan, shared: &'m SharedCells, waiter: &Waiter) -> io::Result<Self> {
         let (mut drives, mut models) = (Vec::new(), Vec::new());
-        let mut collapser = None;
-        for drive in &plan.drives {
+        let (mut collapser, mut health) = (None, Vec::new());
+        for (index, drive) in plan.drives.iter().enumerate() {
+            health.push(Health::new(index, drive.blocks, drive.block_size));
             // SAFETY: the agent gives the image at this number; nothing else in this process owns it.
             let fd = unsafe { inherited(drive.image)? };
             let mut image = Image::from_fd(fd)?;
@@ -128,8 +136,9 @@ impl<'m> Media<'m> {
         let threads = if disks { Some(Threads::start(waiter, lent * node::MEDIA_WORK)?) } else { None };
         let flushes = drives.iter().map(|_| Flushes::default()).collect();
         let flash = Flash::new(models, by_loan.clone());
-        let (in_ring, waiting) = (BTreeMap::new(), VecDeque::new());
-        Ok(Self { images, drives: by_loan, flushes, ring, in_ring, threads, waiting, depth, flash })
+        let (in_ring, waiting, told) = (BTreeMap::new(), VecDeque::new(), Told::new());
+        let drives = by_loan;
+        Ok(Self { images, drives, flushes, health, told, ring, in_ring, threads, waiting, depth, flash })
     }
 
     /// Does, or begins, what the functions ask for. Inline work is done one piece at a time: the next one is asked for only
@@ -140,7 +149,15 @@ impl<'m> Media<'m> {
             && self.under_way() < self.depth
             && let Some(work) = card.poll_media()
         {
-            let Some((_, medium)) = &self.images[work.loan] else { continue };
+            let Some((image, medium)) = &self.images[work.loan] else { continue };
+            if let Some(health) = self.drives[work.loan].map(|drive| &mut self.health[drive])
+                && let what = (work.kind, work.offset, work.len)
+                && let Some(error) = health.refuses(now, image, what, &mut self.told)
+            {
+                card.handle_media(now, work.loan, work.id, Err(error));
+                busy = true;
+                continue;
+            }
             let due = self.flash.submit(now, &work);
             match (medium, work.kind) {
                 (MediumKind::Inline, _) if due > now => self.flash.hold(due, Held::Work(Box::new(work))),
@@ -190,6 +207,7 @@ impl<'m> Media<'m> {
     /// A disk has ended a piece of work. What it flushed may be for many, and others may wait for the next one.
     fn ended(&mut self, card: &mut Card<'m>, now: Instant, ended: Ended) -> io::Result<()> {
         let Ended { loan, id, kind, due, result } = ended;
+        self.note(now, loan, result);
         let Some(drive) = self.drives[loan].filter(|_| kind == MediaKind::Flush) else {
             hand_in(card, &mut self.flash, now, due, (loan, id, result));
             return Ok(());
@@ -203,10 +221,36 @@ impl<'m> Media<'m> {
         }
     }
 
-    fn execute_inline(&self, card: &mut Card<'m>, now: Instant, work: &MediaWork<'m>) {
+    fn execute_inline(&mut self, card: &mut Card<'m>, now: Instant, work: &MediaWork<'m>) {
         let Some((image, _)) = &self.images[work.loan] else { return };
         let result = execute_work(image, work);
+        self.note(now, work.loan, result);
         card.handle_media(now, work.loan, work.id, result);
+    }
+
+    /// The image of a drive has grown to so many blocks.
+    pub(super) fn grow(&mut self, drive: usize, blocks: u64) {
+        if let Some(health) = self.health.get_mut(drive) {
+            health.grow(blocks);
+        }
+    }
+
+    /// The image of a drive was found cut off.
+    pub(super) fn cut(&mut self, drive: usize, bytes: u64) {
+        if let Some(health) = self.health.get_mut(drive) {
+            health.cut(bytes);
+        }
+    }
+
+    /// What the agent is to be told of images.
+    pub(super) fn take_trouble(&mut self) -> Option<ToAgent> {
+        self.told.pop_front()
+    }
+
+    fn note(&mut self, now: Instant, loan: usize, result: Result<(), MediaError>) {
+        if let (Err(error), Some(drive)) = (result, self.drives[loan]) {
+            self.health[drive].note(now, error, &mut self.told);
+        }
     }
 
     /// Ends what flash cards would have ended by now. True if that was anything.

@@ -41,6 +41,7 @@ use crate::messages::{self, Hex, ToAgent, ToCard};
 use crate::outbox::{Enclosure, Outbox};
 use crate::plan::{MEMORY_BYTES, Plan, RolePlan, SHARED_OFFSET, SharedCells, descriptor};
 use crate::process::{die_with_parent, inherited};
+use crate::pulse::Pulse;
 use crate::shm::{Shared, Side};
 use crate::time_slice;
 use crate::wait::{Hint, Interest, SpinTimes, Turn, Waiter};
@@ -73,7 +74,7 @@ pub fn run() -> io::Result<()> {
     let (memory, plan, to_agent) = unsafe {
         (inherited(descriptor::MEMORY)?, inherited(descriptor::PLAN)?, inherited(descriptor::MESSAGES)?)
     };
-    let plan = read_plan(plan)?;
+    let plan = Plan::take(plan)?;
     // A virtual machine may die of a connection that is cut off, so who serves some ends in order: see `orphan`.
     if plan.slots().next().is_none() {
         die_with_parent(plan.agent_pid)?;
@@ -83,17 +84,11 @@ pub fn run() -> io::Result<()> {
         return Err(io::Error::other("the shared memory is smaller than this version's ledger"));
     }
     let driver = Driver::new(&plan, &mapping, to_agent)?;
+    // The keys are where they are used by now.
+    drop(plan);
     // After the threads that need no haste were started; without it everything works, only slower.
     let _ = time_slice::ask_for_short();
     driver.run()
-}
-
-fn read_plan(plan: OwnedFd) -> io::Result<Plan> {
-    let mapping = Mapping::shared(plan.as_fd())?;
-    // SAFETY: the agent has written the plan before it started this process, and does not touch it any more.
-    let bytes = unsafe { std::slice::from_raw_parts(mapping.as_ptr(), mapping.len()) };
-    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
-    Ok(serde_json::from_slice(&bytes[..end])?)
 }
 
 /// The present, on the monotonic clock, which goes on from one card to the next.
@@ -109,6 +104,7 @@ struct Driver<'m> {
     private: Private,
     edges: Edges<'m>,
     slots: Slots<'m>,
+    pulse: &'m Pulse,
     media: Media<'m>,
     loads: Vec<Load>,
     waiter: Waiter,
@@ -150,6 +146,7 @@ impl<'m> Driver<'m> {
             private: Private::new(plan.loans.iter().map(|loan| side_of(&loan.role)).collect()),
             edges,
             slots,
+            pulse: &shared.pulse,
             media,
             loads,
             waiter,
@@ -177,6 +174,7 @@ impl<'m> Driver<'m> {
 
     /// Takes in what is ready, does what is due, lets out what follows, and rests if that was nothing.
     fn cycle(&mut self) -> io::Result<()> {
+        self.pulse.turn();
         let mut busy = self.turn()?;
         if busy {
             self.now = now();
@@ -297,7 +295,11 @@ impl<'m> Driver<'m> {
                 (ToCard::Shared { loan }, ..) => self.to_agent.push(ToAgent::Nonsense { loan }),
                 (ToCard::Connection { .. }, ..) => {}
                 (ToCard::Limit { loan, limit }, ..) => self.card.set_limit(self.now, loan, limit.limit()),
-                (ToCard::Grow { drive, blocks }, ..) => self.card.grow(self.now, drive, blocks),
+                (ToCard::Grow { drive, blocks }, ..) => {
+                    self.media.grow(drive, blocks);
+                    self.card.grow(self.now, drive, blocks);
+                }
+                (ToCard::Cut { drive, bytes }, ..) => self.media.cut(drive, bytes),
                 (ToCard::Persisted { drive, version, kept }, ..) => {
                     self.card.handle_persisted(self.now, drive, version, kept);
                 }
@@ -380,6 +382,9 @@ impl<'m> Driver<'m> {
             };
             self.to_agent.push(message);
         }
+        while let Some(message) = self.media.take_trouble() {
+            self.to_agent.push(message);
+        }
         if self.to_agent.is_due() {
             self.to_agent.flush(self.messages.as_fd(), |_| Enclosure::None);
         }
@@ -389,15 +394,22 @@ impl<'m> Driver<'m> {
         let hint = if self.card.is_waiting() || self.media.is_busy() { Hint::Expecting } else { Hint::Idle };
         let (card, rails, now_before) = (&self.card, &self.rails, self.now);
         let (media, to_agent, private) = (&self.media, &self.to_agent, &self.private);
-        let slots = &self.slots;
+        let (slots, pulse) = (&self.slots, self.pulse);
         let turn = self.waiter.idle(now_before, hint, || {
             let deadlines =
                 [card.poll_timeout(), rails.poll_timeout(), media.poll_timeout(), slots.poll_timeout()];
             let deadline = deadlines.into_iter().flatten().min();
             let retries = [media.retry_after(), to_agent.retry_after()];
             let time = sleep_time(deadline.map(|deadline| deadline.since(now_before)), retries);
-            if private.prepare_sleep() { time } else { Some(Duration::ZERO) }
+            let time = if private.prepare_sleep() { time } else { Some(Duration::ZERO) };
+            if time != Some(Duration::ZERO) {
+                pulse.sleep(now_before, time);
+            }
+            time
         })?;
+        if turn != Turn::Spun {
+            pulse.wake();
+        }
         private.wake();
         self.woken = turn != Turn::Spun;
         self.now = now();

@@ -13,6 +13,7 @@ mod flash;
 mod log;
 mod neighbours;
 mod pair;
+mod watchdog;
 
 use std::process::{Command, ExitCode};
 
@@ -21,7 +22,7 @@ const WITHOUT_RING: &str = "--without-ring";
 
 type Case = (&'static str, fn());
 
-const CASES: [Case; 18] = [
+const CASES: [Case; 22] = [
     ("attach_forgets_what_an_earlier_card_says", attach::forgets_what_an_earlier_card_says),
     ("disk_through_the_ring", cases::disk_through_the_ring),
     ("disk_through_threads", || without_ring("disk_through_threads")),
@@ -40,6 +41,10 @@ const CASES: [Case; 18] = [
     ("neighbours_without_the_key_get_nothing", neighbours::without_the_key_get_nothing),
     ("neighbours_that_write_rubbish_hurt_themselves", neighbours::that_write_rubbish_hurt_themselves),
     ("neighbours_that_sleep_are_woken", neighbours::that_sleep_are_woken),
+    ("watchdog_stopped_cards_are_replaced", watchdog::stopped_cards_are_replaced),
+    ("watchdog_cards_that_spin_are_replaced", watchdog::cards_that_spin_are_replaced),
+    ("watchdog_leaves_a_debugger_alone", watchdog::cards_with_a_debugger_are_left_alone),
+    ("watchdog_kills_nobody_on_a_busy_machine", watchdog::busy_machine_kills_nobody),
 ];
 
 fn main() -> ExitCode {

@@ -177,6 +177,8 @@ struct Shared {
     turns: AtomicU64,
     /// The agent is to abandon its loan.
     abandon: AtomicBool,
+    /// The agent is to do nothing.
+    hold: AtomicBool,
     end: AtomicBool,
 }
 
@@ -209,16 +211,25 @@ impl Node {
         self.signal_card(libc::SIGKILL);
     }
 
-    /// As long as the card is stopped, the node does not answer.
+    /// As long as the card is stopped, the node does not answer. Its agent, which would replace it, does nothing either.
     pub(crate) fn stop_card(&self) {
+        self.shared.hold.store(true, Ordering::SeqCst);
+        // It may be in the middle of a turn.
+        let turns = self.turns();
+        let start = Instant::now();
+        while self.turns() < turns + 2 {
+            assert!(start.elapsed() < PATIENCE, "the agent does not hold");
+            std::thread::sleep(Duration::from_millis(1));
+        }
         self.signal_card(libc::SIGSTOP);
     }
 
     pub(crate) fn continue_card(&self) {
         self.signal_card(libc::SIGCONT);
+        self.shared.hold.store(false, Ordering::SeqCst);
     }
 
-    fn signal_card(&self, signal: libc::c_int) {
+    pub(crate) fn signal_card(&self, signal: libc::c_int) {
         if let Some(pid) = self.record().pid {
             // SAFETY: sends a signal to a child of this process, which only its agent reaps.
             unsafe { libc::kill(pid, signal) };
@@ -288,6 +299,11 @@ impl Drop for Node {
 /// What a role does, without signals and control socket.
 fn drive(mut agent: Agent, shared: &Shared) {
     while !shared.end.load(Ordering::Relaxed) {
+        if shared.hold.load(Ordering::SeqCst) {
+            shared.turns.fetch_add(1, Ordering::Relaxed);
+            std::thread::sleep(Duration::from_millis(1));
+            continue;
+        }
         let soon = Instant::now() + Duration::from_millis(20);
         let until = agent.poll_timeout().map_or(soon, |at| at.min(soon));
         let timeout = Timespec::try_from(until.saturating_duration_since(Instant::now())).unwrap();
