@@ -190,6 +190,9 @@ fn x3_a_full_disk_is_a_write_error_and_the_node_lives_on() {
     for error in errors {
         assert!(matches!(error, NbdError::Refused { errno: Errno::ENOSPC, .. }), "{error}");
     }
+    let log = lender.process.tail();
+    assert_eq!(log.matches("no space is left where the image lies").count(), 1, "{log}");
+    assert!(log.contains("disk.img"), "{log}");
     let mut data = Vec::new();
     client.read(0, MIB as u32, &mut data).unwrap();
     assert!(data == chunk, "what had space is there");
@@ -199,6 +202,52 @@ fn x3_a_full_disk_is_a_write_error_and_the_node_lives_on() {
     assert!(data == vec![8; MIB as usize]);
     assert_eq!(card(&status(world.right(), "lender").unwrap()).unwrap().restarts, 0, "no card died of it");
     assert_eq!(card(&status(world.left(), "borrower").unwrap()).unwrap().restarts, 0, "no card died of it");
+}
+
+#[test]
+fn x3_an_image_that_is_cut_off_while_it_is_lent_is_an_error_and_not_zeroes() {
+    let _exclusive = scale::exclusive();
+    for memory in [false, true] {
+        let world = world();
+        let folder = world.right().dir().join("images");
+        std::fs::create_dir(&folder).unwrap();
+        if memory {
+            let mut mount = world.right().command("mount");
+            mount.args(["-t", "tmpfs", "images"]).arg(&folder);
+            run(mount).unwrap();
+        }
+        let image = folder.join("disk.img");
+        let resize = |size: &str| {
+            let mut truncate = world.right().command("truncate");
+            truncate.args([&format!("--size={size}")]).arg(&image);
+            run(truncate).unwrap();
+        };
+        resize("16M");
+        let lender = Lender::start(world.right(), &[image.to_str().unwrap()], &[]).unwrap();
+        let borrower = Borrower::start(world.left(), &lender.lines[0], &[]).unwrap();
+        let mut client = connect(&borrower.socket).unwrap();
+        client.write(0, &[1; 4096]).unwrap();
+        client.write(8 * MIB, &[2; 4096]).unwrap();
+        client.flush().unwrap();
+        resize("4M");
+        // Most images grow by being written behind their end. This one does not.
+        assert!(client.write(12 * MIB, &[3; 4096]).is_err(), "in memory: {memory}");
+        let mut data = Vec::new();
+        assert!(client.read(8 * MIB, 4096, &mut data).is_err(), "what was flushed is not zeroes");
+        assert!(client.flush().is_err(), "what was flushed is gone");
+        client.read(0, 4096, &mut data).unwrap();
+        assert_eq!((data[0], data[4095]), (1, 1), "the rest is there");
+        // Made as long as it was, it does not hold what it held. The next card knows that too.
+        resize("16M");
+        campaign::causeway::kill_card(world.right(), "lender", LONG).unwrap();
+        poll_until("the successor to know", LONG, || {
+            Ok(client.read(8 * MIB, 4096, &mut data).is_err().then_some(()))
+        })
+        .unwrap();
+        assert!(client.flush().is_err(), "in memory: {memory}");
+        let log = lender.process.tail();
+        assert_eq!(log.matches("the image has become shorter while it is lent").count(), 1, "{log}");
+    }
 }
 
 #[test]

@@ -116,6 +116,9 @@ pub struct LendArgs {
     /// Do not share memory with a peer on this machine, but send it frames as to any other
     #[arg(long)]
     pub no_shm: bool,
+    /// Write the lines to this file, which only this user can read, instead of to standard output; it is replaced at each start
+    #[arg(long, value_name = "PATH")]
+    pub line_file: Option<PathBuf>,
     /// Where key, identity and generations are kept [default: $XDG_STATE_HOME/causeway/NAME, for root
     /// /var/lib/causeway/NAME]
     #[arg(long, value_name = "DIR")]
@@ -138,7 +141,7 @@ pub struct BorrowArgs {
     pub line: LineArgument,
     /// Serve the drive as NBD on a Unix socket at this path
     #[arg(long, value_name = "PATH", value_parser = OsStringValueParser::new().try_map(socket_path))]
-    #[arg(required_unless_present = "vm", conflicts_with = "vm")]
+    #[arg(conflicts_with = "vm")]
     pub nbd: Option<PathBuf>,
     /// Serve the function to a virtual machine, on a vfio-user socket at this path; `qemu-args` prints what QEMU needs
     #[arg(long, value_name = "PATH", value_parser = OsStringValueParser::new().try_map(socket_path))]
@@ -483,7 +486,6 @@ mod tests {
             "limit",
             "limit Nvme0",
             "limit nvme0 --iops many",
-            "borrow -",
             "borrow --nbd /tmp/s",
             "borrow - --nbd /tmp/s --io-timeout 0",
             "borrow - --nbd /tmp/s --io-timeout soon",

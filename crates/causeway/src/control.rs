@@ -191,8 +191,22 @@ pub enum ControlError {
         /// Their names.
         running: Vec<String>,
     },
+    /// A node is stopped.
+    #[error(
+        "the node {name} does not answer, since its process {pid} is stopped (SIGSTOP, Ctrl-Z or a debugger); \
+             let it go on with `kill -CONT {pid}`"
+    )]
+    Stopped {
+        /// The name.
+        name: String,
+        /// Its process.
+        pid: u32,
+    },
     /// A node has its socket open but does not answer.
-    #[error("the node {name} does not answer: {error}; if that lasts, look at its log, then stop it")]
+    #[error(
+        "the node {name} does not answer: {}; if that lasts, look at its log, then stop it",
+        silence(error)
+    )]
     Silent {
         /// The name.
         name: String,
@@ -226,7 +240,9 @@ impl From<ControlError> for Failure {
     fn from(error: ControlError) -> Self {
         let exit = match &error {
             ControlError::Several { .. } | ControlError::Path { .. } => Exit::Usage,
-            ControlError::Silent { .. } | ControlError::Answer { .. } => Exit::Unreachable,
+            ControlError::Silent { .. } | ControlError::Stopped { .. } | ControlError::Answer { .. } => {
+                Exit::Unreachable
+            }
             ControlError::Io { error, .. } => Exit::of_io(error),
             _ => Exit::Refused,
         };
@@ -234,9 +250,20 @@ impl From<ControlError> for Failure {
     }
 }
 
+/// What an error of the socket means to a person: a time limit that has passed is called by many names.
+fn silence(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            format!("it has said nothing for {} s", client::TIMEOUT.as_secs())
+        }
+        io::ErrorKind::UnexpectedEof => "it has closed the connection".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
 fn others(running: &[String]) -> String {
     match running {
-        [] => "no other is either".to_owned(),
+        [] => "none is running at all".to_owned(),
         names => format!("running: {}", names.join(", ")),
     }
 }

@@ -14,6 +14,7 @@ pub mod cli;
 pub mod config;
 pub mod control;
 mod demo;
+mod edge;
 pub mod exit;
 pub mod http;
 pub mod line;

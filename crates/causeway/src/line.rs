@@ -232,6 +232,12 @@ pub enum LineError {
         "a loan line begins with `{SCHEME}`, this text does not; copy the whole line that `causeway lend` printed"
     )]
     Scheme,
+    /// The text looks like the name of a file.
+    #[error("`{path}` is no loan line but the name of a file; write @{path} to read the line from it")]
+    FileName {
+        /// The text.
+        path: String,
+    },
     /// There is no `@`.
     #[error("the loan line has no `@` between its key and its addresses; copy the whole line")]
     NoKey,
@@ -244,7 +250,9 @@ pub enum LineError {
         found: usize,
     },
     /// A character that no key has.
-    #[error("typing error in the key of the loan line: character {position} of it is none a key can have")]
+    #[error(
+        "typing error in the key of the loan line: its character {position} cannot be part of any key; copy the line again"
+    )]
     KeyCharacter {
         /// Where in the key's text, from 1.
         position: usize,
@@ -322,10 +330,15 @@ impl LineArgument {
     pub fn read(&self) -> Result<Line, ReadLineError> {
         let parsed = |text: String| Ok(text.parse::<Line>()?);
         match self {
+            Self::Text(text) if text.trim().starts_with(SCHEME) => parsed(text.trim().to_owned()),
+            Self::Text(text) if is_file_name(text) => Err(LineError::FileName { path: text.clone() }.into()),
             Self::Text(text) => parsed(text.clone()),
-            Self::Stdin => read_first_line(io::stdin().lock())
-                .map_err(|error| ReadLineError::Read { from: "standard input".to_owned(), error })
-                .and_then(parsed),
+            Self::Stdin => {
+                let from = || "standard input".to_owned();
+                let text = read_first_line(io::stdin().lock());
+                let text = text.map_err(|error| ReadLineError::Read { from: from(), error })?;
+                parsed(text.ok_or_else(|| ReadLineError::Empty { from: from() })?)
+            }
             Self::File(path) => read_line_file(path),
         }
     }
@@ -364,22 +377,34 @@ pub enum ReadLineError {
         /// What the system said.
         error: io::Error,
     },
+    /// There is nothing in it.
+    #[error("{from} holds no loan line: it is empty; put the line that `causeway lend` printed there")]
+    Empty {
+        /// The file, or "standard input".
+        from: String,
+    },
     /// What was read is no line.
     #[error(transparent)]
     Line(#[from] LineError),
 }
 
+/// Whether somebody has forgotten the `@` in front of a file's name.
+fn is_file_name(text: &str) -> bool {
+    !text.contains("://") && (text.ends_with(".line") || Path::new(text).is_file())
+}
+
 /// Reads and parses the loan line that is the first line of a file.
 pub fn read_line_file(path: &Path) -> Result<Line, ReadLineError> {
-    let failed = |error| ReadLineError::Read { from: path.display().to_string(), error };
-    let text = File::open(path).and_then(read_first_line).map_err(failed)?;
-    Ok(text.parse()?)
+    let from = || path.display().to_string();
+    let text = File::open(path).and_then(read_first_line);
+    let text = text.map_err(|error| ReadLineError::Read { from: from(), error })?;
+    Ok(text.ok_or_else(|| ReadLineError::Empty { from: from() })?.parse()?)
 }
 
 /// Text without anything that looks like a key: for messages that quote what a person typed.
 ///
 /// Whatever follows [`SCHEME`] up to the `@`, a blank or a quote goes, and so does each long run of the key's
-/// alphabet, in case it was the scheme that was mistyped.
+/// alphabet, in case it was the scheme that was mistyped; but not where it is a part of a path.
 pub fn redact(text: &str) -> String {
     let mut clean = String::with_capacity(text.len());
     let mut rest = text;
@@ -404,24 +429,32 @@ fn redact_runs(text: &str) -> String {
     while let Some(first) = rest.chars().next() {
         let inside = in_alphabet(first);
         let end = rest.find(|c| in_alphabet(c) != inside).unwrap_or(rest.len());
-        clean.push_str(if inside && end >= REDACT_RUN { "***" } else { &rest[..end] });
+        let may_be_key = !is_in_path(&clean) || rest[end..].starts_with('@');
+        let is_key = inside && end >= REDACT_RUN && may_be_key;
+        clean.push_str(if is_key { "***" } else { &rest[..end] });
         rest = &rest[end..];
     }
     clean
 }
 
-/// The first line that is not empty, without blanks around it. Never reads much more than a line can have, and
+/// Whether the next word of a text is a part of a path: behind one slash, and not behind `://`, however that was mistyped.
+fn is_in_path(before: &str) -> bool {
+    let mut backwards = before.chars().rev();
+    backwards.next() == Some('/') && !matches!(backwards.next(), Some('/' | ':'))
+}
+
+/// The first line that is not empty, without blanks around it; none where all are. Never reads much more than a line can have, and
 /// does not wait for an end of file: a terminal or a pipe that stays open has none.
-fn read_first_line(source: impl Read) -> io::Result<String> {
+fn read_first_line(source: impl Read) -> io::Result<Option<String>> {
     let mut source = BufReader::new(source.take(4 * LINE_BYTES_MAX as u64));
     loop {
         let mut bytes = Vec::new();
         if source.read_until(b'\n', &mut bytes)? == 0 {
-            return Err(io::Error::other("it is empty"));
+            return Ok(None);
         }
         let text = String::from_utf8(bytes).map_err(|_| io::Error::other("it is not text"))?;
         if !text.trim().is_empty() {
-            return Ok(text.trim().to_owned());
+            return Ok(Some(text.trim().to_owned()));
         }
     }
 }

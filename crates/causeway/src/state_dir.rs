@@ -52,6 +52,8 @@ pub struct StateDir {
     key: Key,
     incarnation: u64,
     port: Option<u16>,
+    /// It was made for a start that may be refused yet: then nothing of it is to be left.
+    on_trial: bool,
     /// Held, never read: closing it gives the folder to the next node.
     _lock: File,
 }
@@ -76,7 +78,24 @@ impl StateDir {
             None => create_identity(path)?,
         };
         let port = read_port(path)?;
-        Ok(Self { path: path.to_owned(), identity, key, incarnation, port, _lock: lock })
+        Ok(Self { path: path.to_owned(), identity, key, incarnation, port, on_trial: false, _lock: lock })
+    }
+
+    /// The same; a folder that was not there before goes with this value, unless [`StateDir::keep`] is called: a start that is
+    /// refused leaves nothing behind.
+    ///
+    /// # Errors
+    /// As of [`StateDir::open`].
+    pub fn open_on_trial(path: &Path) -> Result<Self, StateError> {
+        let is_new = fs::symlink_metadata(path).is_err();
+        let mut opened = Self::open(path)?;
+        opened.on_trial = is_new;
+        Ok(opened)
+    }
+
+    /// The node has started: its folder stays.
+    pub fn keep(&mut self) {
+        self.on_trial = false;
     }
 
     /// The folder.
@@ -167,6 +186,15 @@ impl StateDir {
         let next = next.ok_or_else(|| StateError::UsedUp { file: self.path.join(&file) })?;
         write_value(&self.path, &file, &next.to_string())?;
         Ok(next)
+    }
+}
+
+impl Drop for StateDir {
+    fn drop(&mut self) {
+        if self.on_trial {
+            // The lock is still held. Nobody has heard of the identity, so nobody misses it.
+            let _ = fs::remove_dir_all(&self.path);
+        }
     }
 }
 

@@ -140,6 +140,35 @@ fn lines_come_from_arguments_standard_input_and_files() {
 }
 
 #[test]
+fn slips_are_named_with_their_remedy() {
+    let folder = tempfile::tempdir().unwrap();
+    let empty = folder.path().join("empty.line");
+    std::fs::write(&empty, "\n \n").unwrap();
+    let from_empty = format!("@{}", empty.display());
+    let spaced = format!(" {} ", LINE.replacen("nvme0", "nvme1", 1));
+    let key = LINE.replacen("000g", "00ig", 1);
+    let long = "/tmp/aaaaaaaaaabbbbbbbbbbccccccccccddddddddddeeeeeeeeee/nvme0.toml";
+    for (arguments, words) in [
+        (&["borrow", LINE][..], &["--nbd PATH", "--vm PATH"][..]),
+        (&["borrow", "nvme0.line", "--nbd", "/tmp/s"], &["@nvme0.line"]),
+        (&["borrow", &from_empty, "--nbd", "/tmp/s"], &["empty.line", "empty"]),
+        // Blanks around a line that was pasted are no mistake.
+        (&["borrow", &spaced, "--nbd", "/tmp/s"], &["typing error in the function `nvme1`"]),
+        (&["borrow", &key, "--nbd", "/tmp/s"], &["its character 3 cannot be part of any key"]),
+        // A long name is no key.
+        (&["node", "--config", long], &[long]),
+    ] {
+        let ended = run(arguments);
+        assert_eq!((ended.code, ended.out.as_str()), (2, ""), "{arguments:?}: {}", ended.err);
+        assert!(words.iter().all(|word| ended.err.contains(word)), "{arguments:?}: {}", ended.err);
+    }
+    let unreachable = ["borrow", LINE, "--nbd", "/tmp/causeway-test-cli.sock", "--io-timeout", "1"];
+    let ended = run(&unreachable);
+    assert_eq!(ended.code, 4, "{}", ended.err);
+    assert!(ended.err.contains("process list") && ended.err.contains("@FILE"), "{}", ended.err);
+}
+
+#[test]
 fn configuration_errors_name_file_line_and_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("node.toml");

@@ -51,7 +51,7 @@ fn dispatch(cli: &Cli) -> Result<(), Failure> {
         Command::Status(args) => show_status(args),
         Command::Limit(args) => limit(args),
         Command::Demo(args) => roles::demo(args),
-        Command::Attach(args) => slots::attach(args, &read_line(&args.line)?),
+        Command::Attach(args) => slots::attach(args, &read_hidden(&args.line)?),
         Command::Detach(args) => slots::detach(args),
         Command::QemuArgs(args) => crate::qemu_args::run(args),
         Command::Bench(args) => roles::bench(args),
@@ -65,18 +65,33 @@ fn dispatch(cli: &Cli) -> Result<(), Failure> {
 }
 
 fn borrow(args: &BorrowArgs) -> Result<(), Failure> {
-    let line = read_line(&args.line)?;
-    if let LineArgument::Text(text) = &args.line {
-        let error = hide_line(text);
-        tracing::warn!(%error, "the line with its key stands in the process list; give it as @FILE or on - instead");
+    if args.nbd.is_none() && args.vm.is_none() {
+        return Err(Failure::usage(
+            "borrow for whom? Give --nbd PATH for programs that speak NBD, or --vm PATH for a virtual machine",
+        ));
     }
+    let line = read_hidden(&args.line)?;
     roles::borrow(args, line)
+}
+
+/// Reads a line, and takes one that was typed as an argument out of the process list.
+fn read_hidden(argument: &LineArgument) -> Result<Line, Failure> {
+    let line = read_line(argument)?;
+    if let LineArgument::Text(text) = argument {
+        tracing::warn!(
+            "a line given as an argument shows in the process list, if only for a moment, and stays in the shell's history: \
+             give it as @FILE, or as - on standard input"
+        );
+        let error = hide_line(text);
+        tracing::warn!(%error, "the line with its key stays in the process list");
+    }
+    Ok(line)
 }
 
 fn read_line(line: &LineArgument) -> Result<Line, Failure> {
     line.read().map_err(|error| match &error {
         ReadLineError::Read { error: cause, .. } => Failure::new(Exit::of_io(cause), &error),
-        ReadLineError::Line(_) => Failure::usage(&error),
+        ReadLineError::Empty { .. } | ReadLineError::Line(_) => Failure::usage(&error),
     })
 }
 

@@ -10,12 +10,14 @@ use super::{ControlError, RESPONSE_BYTES_MAX, Request, Response, io_error, place
 use crate::cli::NodeName;
 
 /// How long a node may take to answer: its loop comes by many times a second.
-const TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A connection to a node on this machine.
 #[derive(Debug)]
 pub struct ControlClient {
     name: String,
+    /// Who serves the socket, where the kernel tells.
+    pid: Option<u32>,
     stream: BufReader<UnixStream>,
 }
 
@@ -32,7 +34,9 @@ impl ControlClient {
         };
         let limited = stream.set_read_timeout(Some(TIMEOUT)).and(stream.set_write_timeout(Some(TIMEOUT)));
         limited.map_err(io_error("set a time limit on", path))?;
-        Ok(Self { name, stream: BufReader::new(stream) })
+        let credentials = rustix::net::sockopt::socket_peercred(&stream).ok();
+        let pid = credentials.and_then(|peer| u32::try_from(peer.pid.as_raw_nonzero().get()).ok());
+        Ok(Self { name, pid, stream: BufReader::new(stream) })
     }
 
     /// Asks, and waits for the answer; a few seconds at most for each piece of it.
@@ -40,7 +44,11 @@ impl ControlClient {
         let mut line =
             serde_json::to_vec(request).expect("requests are plain structs, which always serialise");
         line.push(b'\n');
-        let silent = |error| ControlError::Silent { name: self.name.clone(), error };
+        let (name, pid) = (self.name.clone(), self.pid);
+        let silent = |error| match pid.filter(|pid| is_stopped(*pid)) {
+            Some(pid) => ControlError::Stopped { name: name.clone(), pid },
+            None => ControlError::Silent { name: name.clone(), error },
+        };
         self.stream.get_mut().write_all(&line).map_err(silent)?;
 
         let mut answer = Vec::new();
@@ -96,6 +104,13 @@ pub fn find(folder: &Path, name: Option<&NodeName>) -> Result<ControlClient, Con
 /// A socket nobody listens at any more, or that is gone.
 fn is_dead(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
+}
+
+/// Whether a process is stopped, by a signal or a debugger (proc_pid_stat(5), the third field; the second may hold anything but
+/// ends at the last bracket).
+fn is_stopped(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with(['T', 't']))
 }
 
 pub(super) fn name_of(path: &Path) -> String {

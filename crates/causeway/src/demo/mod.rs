@@ -24,8 +24,10 @@ mod vm;
 mod words;
 mod workload;
 
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::cli::{ByteSize, DemoArgs, Output, print};
@@ -40,6 +42,9 @@ use report::Report;
 use show::Show;
 use tally::{Tally, Timeline};
 use vm::Machine;
+
+/// How often a second signal is looked for.
+const IMPATIENCE: Duration = Duration::from_millis(20);
 
 /// Runs the demo, prints its result and writes its page.
 ///
@@ -106,10 +111,12 @@ impl Demo {
         };
 
         self.phases((&lender, &borrower), &mut *load, args.pace);
-        let model = self.finish(load);
+        // From here on, a signal means that this takes too long.
+        self.interrupt.take();
+        let model = self.finish_unless_hurried(load, [lender.pid(), borrower.pid()]);
         for node in [borrower, lender] {
             self.show.doing(&format!("stopping the {}", node.role()));
-            let stopped = node.stop();
+            let stopped = node.stop_unless(&|| self.interrupt.is_set());
             self.note_problem(stopped);
         }
         if let Some(model) = model {
@@ -128,6 +135,26 @@ impl Demo {
             Err(Halt::Interrupted) => self.report.interrupted = true,
             Err(Halt::Failed(failure)) => self.note_problem(Err(failure)),
         }
+    }
+
+    /// Ends the load, which may wait for the nodes as long as a request may; a second signal kills them, and it ends at once.
+    fn finish_unless_hurried(&mut self, load: Box<dyn Load>, nodes: [u32; 2]) -> Option<Model> {
+        let (interrupt, has_ended) = (self.interrupt.clone(), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !has_ended.load(Ordering::Relaxed) {
+                    if interrupt.is_set() {
+                        // Both are our children, and nobody has waited for them yet.
+                        let pids = nodes.iter().filter_map(|pid| Pid::from_raw(i32::try_from(*pid).ok()?));
+                        return pids.for_each(|pid| _ = kill_process(pid, Signal::KILL));
+                    }
+                    std::thread::sleep(IMPATIENCE);
+                }
+            });
+            let model = self.finish(load);
+            has_ended.store(true, Ordering::Relaxed);
+            model
+        })
     }
 
     /// Ends the load and sums up; returns what the image must contain.

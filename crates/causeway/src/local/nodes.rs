@@ -228,7 +228,12 @@ impl Node {
     }
 
     /// Ends it as an operator would, with SIGTERM; it must end with 0.
-    pub(crate) fn stop(mut self) -> Result<(), Failure> {
+    pub(crate) fn stop(self) -> Result<(), Failure> {
+        self.stop_unless(&|| false)
+    }
+
+    /// The same; it is killed if somebody `cannot_wait`.
+    pub(crate) fn stop_unless(mut self, cannot_wait: &dyn Fn() -> bool) -> Result<(), Failure> {
         if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
             // A node that has ended already is found below.
             let _ = kill_process(pid, Signal::TERM);
@@ -239,6 +244,11 @@ impl Node {
                 Ok(Some(status)) if status.success() => return Ok(()),
                 Ok(Some(status)) => {
                     return Err(self.failure(format_args!("did not end in order: {}", describe(status))));
+                }
+                Ok(None) if cannot_wait() => {
+                    return Err(
+                        self.failure(format_args!("was killed, since somebody cannot wait for its end"))
+                    );
                 }
                 Ok(None) if Instant::now() < deadline => std::thread::sleep(POLL),
                 Ok(None) => {

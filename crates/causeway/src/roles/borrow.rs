@@ -110,7 +110,7 @@ impl Announce {
         let function = self.wanted[place].line.function();
         let failure = match in_use_by {
             Some(by) => Failure::refused(format!(
-                "{function} is in use by {by} since {} ago; it can be borrowed when that node gives it back",
+                "{function} has been in use by {by} for {}; it can be borrowed when that node gives it back",
                 crate::status::age(since.as_secs_f64())
             )),
             None => Failure::refused(format!(
@@ -133,8 +133,8 @@ impl serve::Observer for Announce {
                     && !std::mem::replace(&mut self.announced[place], true)
                 {
                     let edge = match &self.wanted[place].edge {
-                        LoanEdge::Nbd { path } => format!("nbd+unix:///?socket={}\n", path.display()),
-                        LoanEdge::Vm { path, .. } => format!("vfio-user:{}\n", path.display()),
+                        LoanEdge::Nbd { path } => format!("{}\n", crate::edge::nbd(path)),
+                        LoanEdge::Vm { path, .. } => format!("{}\n", crate::edge::vfio_user(path)),
                     };
                     crate::cli::print(&edge)?;
                 }
@@ -191,7 +191,7 @@ impl serve::Observer for Announce {
         let names: Vec<_> =
             self.lost.iter().map(|place| self.wanted[*place].line.function().as_str()).collect();
         Err(Failure::failed(format!(
-            "{} was given back, but writes that were answered and never flushed could not be made durable: they are lost; \
+            "{} was given back, but writes that were answered and never flushed could not be made durable, and may be lost; \
              look at the lender's log and check the data",
             names.join(", ")
         )))

@@ -4,12 +4,14 @@ mod borrow;
 mod domains;
 mod image;
 mod lend;
+mod lines;
 mod load;
 mod monitor;
 mod rails;
 mod report;
 mod serve;
 mod socket;
+mod trouble;
 
 use std::process::ExitCode;
 
@@ -50,8 +52,9 @@ pub fn lend(args: &LendArgs) -> Result<(), Failure> {
     let parts =
         serve::Parts { lent, shared_memory: !args.no_shm, ..serve::Parts::bare(name, state, control, rails) };
     let node = serve::Node::start(parts)?;
-    for line in &lines {
-        crate::cli::print(&format!("{line}\n"))?;
+    match &args.line_file {
+        Some(path) => lines::keep(path, &lines)?,
+        None => lines::print(&lines)?,
     }
     node.serve(&mut serve::Nothing)
 }
@@ -112,9 +115,7 @@ pub fn node(config: Config) -> Result<(), Failure> {
         shared_memory: config.shared_memory,
         control,
     })?;
-    for line in &lines {
-        crate::cli::print(&format!("{line}\n"))?;
-    }
+    lines::print(&lines)?;
     node.serve(&mut borrow::Announce::behind(first, wanted))
 }
 
@@ -175,5 +176,5 @@ fn open_state(chosen: Option<&std::path::Path>, name: &crate::cli::NodeName) -> 
         Some(path) => path.to_owned(),
         None => crate::state_dir::default_path(name).map_err(Failure::refused)?,
     };
-    StateDir::open(&path).map_err(Failure::refused)
+    StateDir::open_on_trial(&path).map_err(Failure::refused)
 }

@@ -19,6 +19,12 @@ const PORTS_TRIED: u16 = 1000;
 /// last time, so that lines stay what they are, else the first that is free.
 pub(super) fn listen(chosen: &[Rail], state: &mut StateDir) -> Result<Vec<agent::Rail>, Failure> {
     let chosen = if chosen.is_empty() { named(default_addresses()) } else { chosen.to_vec() };
+    if let Some(rail) = stands_twice(&chosen) {
+        return Err(Failure::usage(format!(
+            "{} stands twice among the addresses to listen at; each rail needs one of its own",
+            rail.listen
+        )));
+    }
     if chosen.iter().all(|rail| rail.listen.port.is_some()) {
         return bind_all(&chosen, 0);
     }
@@ -59,6 +65,14 @@ pub(super) fn toward(addresses: &[SocketAddr]) -> Result<Vec<agent::Rail>, Failu
 pub(super) fn named(listen: Vec<Listen>) -> Vec<Rail> {
     let rails = listen.into_iter().enumerate();
     rails.map(|(index, listen)| Rail { name: format!("rail{index}"), listen }).collect()
+}
+
+/// A rail with the address of one before it.
+fn stands_twice(rails: &[Rail]) -> Option<&Rail> {
+    let same = |one: &Listen, other: &Listen| one.address == other.address && one.port == other.port;
+    let mut rails_behind = rails.iter().enumerate();
+    let found = rails_behind.find(|(at, rail)| rails[..*at].iter().any(|it| same(&it.listen, &rail.listen)));
+    found.map(|(_, rail)| rail)
 }
 
 fn default_addresses() -> Vec<Listen> {

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::time::Duration;
 
-use io::agent::{Edge, LoanEnd, LoanSpec, View};
+use io::agent::{Condition, Edge, LoanEnd, LoanSpec, View};
 use node::{LoanCells, Name};
 
+use super::trouble;
 use crate::status::{Card, Channel, Counters, Device, Loan, Node, Rail, Role, Status, Stream};
 
 /// The status of a running node.
@@ -42,14 +44,71 @@ pub(super) fn peer_of(view: &View<'_>, loan: usize) -> Option<u64> {
     Some(cells.edge.peer_node.get()).filter(|peer| *peer != 0)
 }
 
+/// How the other ends of all loans are doing, one entry for each peer that has a loan, or had one and is silent now.
+pub(super) fn peers(view: &View<'_>) -> Vec<trouble::Peer> {
+    let mut peers: BTreeMap<u64, trouble::Peer> = BTreeMap::new();
+    for (index, (loan, cells)) in view.loans().enumerate() {
+        let node = cells.edge.peer_node.get();
+        if node == 0 || loan.is_vacant() || !matches!(channel_state(cells), "open" | "resetting") {
+            continue;
+        }
+        let silence = view.silence(cells);
+        let peer = peers.entry(node).or_insert_with(|| trouble::Peer {
+            name: Some(peer_name(cells)).filter(|name| !name.is_empty()).unwrap_or_else(|| peer_node(cells)),
+            borrowed: Vec::new(),
+            lent: Vec::new(),
+            silence,
+            rails: Vec::new(),
+        });
+        match loan.end {
+            LoanEnd::Lend { .. } => peer.lent.push(loan.function.clone()),
+            LoanEnd::Borrow { .. } => peer.borrowed.push(loan.function.clone()),
+        }
+        // Each loan has a channel of its own: a peer is silent when it is on all of them, and a rail is down likewise.
+        peer.silence = peer.silence.min(silence);
+        if view.shared_memory(index).is_none() {
+            add_rails(view, cells, &mut peer.rails);
+        }
+    }
+    peers.into_values().collect()
+}
+
+fn add_rails(view: &View<'_>, cells: &LoanCells, rails: &mut Vec<trouble::Rail>) {
+    for (index, rail) in view.spec().rails.iter().enumerate() {
+        let seen = view.rail(cells, index);
+        let Some(to) = seen.peer.map(|peer| peer.to_string()) else { continue };
+        match rails.iter_mut().find(|known| known.name == rail.name && known.to == to) {
+            Some(known) => known.is_up |= seen.up,
+            None => rails.push(trouble::Rail { name: rail.name.clone(), to, is_up: seen.up }),
+        }
+    }
+}
+
+/// Loans whose lender has never answered, and for how long they have been waited for.
+pub(super) fn wanted(view: &View<'_>, waited: Duration) -> Vec<trouble::Wanted> {
+    let never_met = view.loans().filter(|(_, cells)| cells.edge.peer_node.get() == 0);
+    let wanted = never_met.filter_map(|(loan, _)| match &loan.end {
+        LoanEnd::Borrow { peers, .. } if !peers.is_empty() => {
+            let at: Vec<String> = peers.iter().map(ToString::to_string).collect();
+            Some(trouble::Wanted { function: loan.function.clone(), at: at.join(" and "), waited })
+        }
+        _ => None,
+    });
+    wanted.collect()
+}
+
 fn card(view: &View<'_>) -> Card {
     let record = view.card;
-    let state = match (record.running, record.draining, record.restarts) {
-        (true, ..) => "running",
+    let state = match (record.condition, record.running, record.draining, record.restarts) {
+        (Condition::Stopped, ..) => "stopped",
+        (Condition::Hung, ..) => "hung",
+        (_, true, ..) => "running",
         // The next card waits for disk requests of the dead one.
-        (false, Some(_), _) => "draining",
-        (false, None, 0) => "starting",
-        (false, None, _) => "recovering",
+        (_, _, Some(_), _) => "draining",
+        // It could not be started, and is tried again.
+        _ if record.failed_starts > 0 => "dead",
+        (_, _, None, 0) => "starting",
+        (_, _, None, _) => "recovering",
     };
     Card {
         pid: record.pid.and_then(|pid| u32::try_from(pid).ok()),
@@ -148,10 +207,10 @@ fn loan_of(view: &View<'_>, loan: &LoanSpec, cells: &LoanCells) -> Loan {
     let (role, edge) = match &loan.end {
         LoanEnd::Lend { .. } => (Role::Lender, None),
         LoanEnd::Borrow { edge: Edge::Nbd { path, .. }, .. } => {
-            (Role::Borrower, Some(format!("nbd+unix:///?socket={}", path.display())))
+            (Role::Borrower, Some(crate::edge::nbd(path)))
         }
         LoanEnd::Borrow { edge: Edge::Vm { path, .. }, .. } => {
-            (Role::Borrower, Some(format!("vfio-user:{}", path.display())))
+            (Role::Borrower, Some(crate::edge::vfio_user(path)))
         }
         LoanEnd::Borrow { edge: Edge::Load(_), .. } => (Role::Borrower, None),
     };

@@ -6,17 +6,18 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use base::ids::{DomainId, NodeId};
 use io::agent::{Agent, AgentEvent, LoanEnd, LoanSpec, NodeSpec, Rail};
+use io::sparing::Sparing;
 use node::{Limit, LoanCells, Tenancy};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use tracing::{debug, info, warn};
 
 use super::domains::Domains;
-use super::{lend, report};
+use super::{lend, report, trouble};
 use crate::cli::NodeName;
 use crate::control::{ControlServer, Impairment, Request, Response, socket_path};
 use crate::exit::Failure;
@@ -27,8 +28,17 @@ use crate::state_dir::StateDir;
 /// How long giving back may take before the node ends without it.
 const GIVE_BACK: Duration = Duration::from_secs(8);
 
+/// An end that takes longer says what it waits for.
+const GIVE_BACK_QUIET: Duration = Duration::from_millis(500);
+
+/// Between two looks for trouble.
+const LOOK: Duration = Duration::from_secs(1);
+
 /// Between two attempts to write the state folder.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// A function whose user has changed twice within this time waits for the rest of it, should it change once more.
+const CHANGES: Duration = Duration::from_secs(1);
 
 /// What a role does about events.
 pub(super) trait Observer {
@@ -114,11 +124,20 @@ pub(super) struct Node {
     returned: BTreeSet<usize>,
     /// Loans whose drive is usable, as the log has said: each new card finds that out again, and nothing has changed.
     usable: BTreeSet<usize>,
+    /// Lines that peers can cause, by loan and kind.
+    said: BTreeMap<(usize, &'static str), Sparing>,
+    trouble: trouble::Watch,
+    started: Instant,
+    look_at: Instant,
+    /// Somebody has asked for the end once more, and does not want to wait.
+    hurried: bool,
+    /// When it is said what the end waits for.
+    explain_at: Option<Instant>,
 }
 
 impl Node {
     pub(super) fn start(parts: Parts) -> Result<Self, Failure> {
-        let Parts { name, state, rails, lent, borrowed, slots, shared_memory, control } = parts;
+        let Parts { name, mut state, rails, lent, borrowed, slots, shared_memory, control } = parts;
         let (mut domains, slots) = slots;
         let lend::Opened { drives, layouts, mut loans } = lent;
         loans.extend(borrowed);
@@ -147,6 +166,7 @@ impl Node {
         };
         let http = HttpServer::start(control.path())?;
         let agent = Agent::start(spec).map_err(|error| Failure::io("cannot start the node", &error))?;
+        state.keep();
         Ok(Self {
             agent,
             state,
@@ -160,6 +180,12 @@ impl Node {
             failure: None,
             returned: BTreeSet::new(),
             usable: BTreeSet::new(),
+            said: BTreeMap::new(),
+            trouble: trouble::Watch::default(),
+            started: Instant::now(),
+            look_at: Instant::now() + LOOK,
+            hurried: false,
+            explain_at: None,
         })
     }
 
@@ -168,6 +194,10 @@ impl Node {
         loop {
             self.wait(observer.deadline())?;
             if self.take_signal() {
+                if self.ending.is_some() {
+                    info!("ending at once, as somebody has asked again");
+                    self.hurried = true;
+                }
                 self.begin_end();
             }
             let events = self.agent.turn().map_err(|error| Failure::io("the node cannot go on", &error))?;
@@ -197,17 +227,22 @@ impl Node {
             if overdue && self.ending.is_none() {
                 self.fail(observer.overdue(self.has_met()));
             }
-            if self.ending.is_some_and(|since| self.has_returned_all() || since.elapsed() >= GIVE_BACK) {
+            let is_over =
+                |since: Instant| self.has_returned_all() || self.hurried || since.elapsed() >= GIVE_BACK;
+            if self.ending.is_some_and(is_over) {
                 return self.end(observer);
             }
+            self.look_for_trouble();
+            self.explain_end();
         }
     }
 
     fn wait(&mut self, deadline: Option<Instant>) -> Result<(), Failure> {
         let ends = self.ending.map(|since| since + GIVE_BACK);
-        let deadlines =
-            [deadline, ends, self.agent.poll_timeout(), self.tenants.retry_at, self.domains.poll_timeout()];
-        let deadline = deadlines.into_iter().flatten().min();
+        let own = [deadline, ends, self.explain_at, Some(self.look_at)];
+        let parts = [self.agent.poll_timeout(), self.tenants.retry_at, self.domains.poll_timeout()];
+        let deadlines = own.into_iter().chain(parts);
+        let deadline = deadlines.flatten().min();
         let timeout = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let timeout = timeout.map(|timeout| Timespec {
             tv_sec: timeout.as_secs() as i64,
@@ -232,8 +267,51 @@ impl Node {
         if self.ending.is_none() {
             info!("ending");
             self.ending = Some(Instant::now());
+            self.explain_at = Some(Instant::now() + GIVE_BACK_QUIET);
+            for peer in report::peers(&self.agent.view()).iter().filter(|peer| !peer.lent.is_empty()) {
+                let (functions, borrower) = (peer.lent.join(", "), &peer.name);
+                warn!(
+                    functions,
+                    borrower,
+                    "what is lent is in use: its requests wait until this node is started again, or fail with the borrower's \
+                     I/O time-out"
+                );
+            }
             self.agent.shut_down();
         }
+    }
+
+    /// Says what has become worse, or well again, since the last look.
+    fn look_for_trouble(&mut self) {
+        let now = Instant::now();
+        if now < self.look_at || self.ending.is_some() {
+            return;
+        }
+        self.look_at = now + LOOK;
+        let (view, running) = (self.agent.view(), now - self.started);
+        let (peers, wanted) = (report::peers(&view), report::wanted(&view, running));
+        for news in self.trouble.look(running, SystemTime::now(), &peers, &wanted) {
+            match news {
+                trouble::News::Bad(what) => warn!("{what}"),
+                trouble::News::Good(what) => info!("{what}"),
+            }
+        }
+    }
+
+    /// An end that takes its time says what for, and how to have it sooner.
+    fn explain_end(&mut self) {
+        if self.explain_at.is_none_or(|at| Instant::now() < at) {
+            return;
+        }
+        self.explain_at = None;
+        let borrowed = self.borrowed().filter(|(loan, _)| !self.returned.contains(loan));
+        let loans = &self.agent.view().spec().loans;
+        let waiting: Vec<_> = borrowed.map(|(loan, _)| loans[loan].function.as_str()).collect();
+        info!(
+            functions = waiting.join(", "),
+            "waiting for the lender to take back what was borrowed, {} s at most; a second Ctrl-C or SIGTERM ends at once",
+            GIVE_BACK.as_secs()
+        );
     }
 
     fn fail(&mut self, failure: Failure) {
@@ -260,40 +338,59 @@ impl Node {
     }
 
     fn log_event(&mut self, event: &AgentEvent) {
+        let (loan, kind) = match event {
+            AgentEvent::Ready(loan) => (*loan, "ready"),
+            AgentEvent::Tenant { loan, .. } => (*loan, "tenant"),
+            AgentEvent::Overtaken(loan) => (*loan, "overtaken"),
+            AgentEvent::Unusable { loan, .. } => (*loan, "unusable"),
+            AgentEvent::GivenBack { loan, .. } => (*loan, "given back"),
+            AgentEvent::Refused { loan, .. } => (*loan, "refused"),
+            AgentEvent::LoadEnded(loan, _) => (*loan, "load"),
+            AgentEvent::Persist { drive, version, .. } => {
+                return debug!(drive, version, "the state of a drive is to be kept");
+            }
+        };
+        let had = match event {
+            AgentEvent::Ready(_) => !self.usable.insert(loan),
+            AgentEvent::GivenBack { .. } | AgentEvent::Refused { .. } => self.usable.remove(&loan),
+            _ => self.usable.contains(&loan),
+        };
+        // A peer that shakes hands and says goodbye in a loop does not fill the log.
+        let Some(unsaid) = self.said.entry((loan, kind)).or_default().may_speak() else { return };
+        if unsaid > 0 {
+            info!(loan, kind, unsaid, "this happens again and again");
+        }
+        self.say_event(event, loan, had);
+    }
+
+    fn say_event(&self, event: &AgentEvent, loan: usize, had: bool) {
         let spec = self.agent.view().spec();
-        let name = |loan: &usize| spec.loans.get(*loan).map_or("?", |loan| loan.function.as_str());
+        let function = spec.loans.get(loan).map_or("?", |loan| loan.function.as_str());
         match event {
-            AgentEvent::Ready(loan) if self.usable.insert(*loan) => {
-                info!(function = name(loan), "drive is usable");
-                let peer = report::peer_of(&self.agent.view(), *loan);
+            AgentEvent::Ready(_) if had => debug!(function, "drive is usable to the new card too"),
+            AgentEvent::Ready(_) => {
+                info!(function, "drive is usable");
+                let peer = report::peer_of(&self.agent.view(), loan);
                 if let Some(what) = peer.and_then(|peer| shared_domain(spec.node, peer)) {
-                    warn!(function = name(loan), "{what}");
+                    warn!(function, "{what}");
                 }
             }
-            AgentEvent::Ready(loan) => debug!(function = name(loan), "drive is usable to the new card too"),
-            AgentEvent::Tenant { loan, tenancy } => {
-                info!(function = name(loan), node = %tenancy.node, "another node than before takes the function");
+            AgentEvent::Tenant { tenancy, .. } => {
+                info!(function, node = %tenancy.node, "another node than before takes the function");
             }
-            AgentEvent::Overtaken(loan) => warn!(
-                function = name(loan),
+            AgentEvent::Overtaken(_) => warn!(
+                function,
                 "the drive no longer holds what this node left there: another node has used the drive meanwhile, or it was \
                  made anew. Requests under way fail, clients are disconnected, and what was not flushed is lost"
             ),
-            AgentEvent::Unusable { loan, why } => {
-                warn!(function = name(loan), peer = report::peer_of(&self.agent.view(), *loan), "{why}");
+            AgentEvent::Unusable { why, .. } => {
+                warn!(function, peer = report::peer_of(&self.agent.view(), loan), "{why}");
             }
-            AgentEvent::GivenBack { loan, has_lost } => {
-                self.usable.remove(loan);
-                info!(function = name(loan), has_lost, "loan was given back");
-            }
-            AgentEvent::Refused { loan, .. } => {
-                self.usable.remove(loan);
-                info!(function = name(loan), "loan was refused");
-            }
-            AgentEvent::LoadEnded(loan, _) => info!(function = name(loan), "the load has ended"),
-            AgentEvent::Persist { drive, version, .. } => {
-                debug!(drive, version, "the state of a drive is to be kept");
-            }
+            AgentEvent::GivenBack { has_lost, .. } if had => info!(function, has_lost, "loan was given back"),
+            AgentEvent::GivenBack { .. } => info!(function, "the loan was never had, and is wanted no more"),
+            AgentEvent::Refused { .. } => info!(function, "loan was refused"),
+            AgentEvent::LoadEnded(..) => info!(function, "the load has ended"),
+            AgentEvent::Persist { .. } => {}
         }
     }
 
@@ -328,12 +425,13 @@ impl Node {
         let is_lost = |cells: &LoanCells| cells.edge.has_lost.get() != 0 || cells.edge.kept_writes.get() != 0;
         if self.borrowed().any(|(_, cells)| is_lost(cells)) {
             return Failure::failed(
-                "the lender did not answer, and writes that were answered but never flushed are lost; the lender keeps \
-                 the drive for this node",
+                "the lender has not taken the drive back, and writes that were answered but never flushed may be lost, unless it \
+                 has made them durable itself: check the data. The lender keeps the drive for this node",
             );
         }
         Failure::unreachable(
-            "the lender did not answer, so the drive was not given back; nothing is lost, and the lender keeps it for this node",
+            "the lender did not answer, so the drive was not given back; nothing that was answered is lost, and the lender keeps \
+             the drive for this node until its hold time is over",
         )
     }
 }
@@ -343,13 +441,17 @@ impl Node {
 struct Tenants {
     /// By loan.
     waiting: BTreeMap<usize, Tenancy>,
+    /// By loan: when its last two changes were written. A third one within [`CHANGES`] waits: each costs a write to the disk.
+    written: BTreeMap<usize, [Option<Instant>; 2]>,
     retry_at: Option<Instant>,
 }
 
 impl Tenants {
     fn add(&mut self, loan: usize, tenancy: Tenancy) {
         self.waiting.insert(loan, tenancy);
-        self.retry_at = Some(Instant::now());
+        let earliest = self.written.get(&loan).and_then(|[before, _]| *before).map(|at| at + CHANGES);
+        let at = earliest.map_or_else(Instant::now, |at| at.max(Instant::now()));
+        self.retry_at = Some(self.retry_at.map_or(at, |known| known.min(at)));
     }
 
     /// Writes what waits, and tells the card. What cannot be written is tried again: until then its user waits, since
@@ -360,13 +462,20 @@ impl Tenants {
         }
         self.retry_at = None;
         self.waiting.retain(|&loan, &mut tenancy| {
+            let written = self.written.entry(loan).or_default();
+            if let Some(at) = written[0].map(|before| before + CHANGES).filter(|at| *at > Instant::now()) {
+                self.retry_at = Some(self.retry_at.map_or(at, |known| known.min(at)));
+                return true;
+            }
             let function = agent.view().spec().loans[loan].function.clone();
             let named = function.parse().map_err(Failure::usage);
             if let Err(error) = named.and_then(|name| Ok(state.set_tenancy(&name, tenancy)?)) {
                 warn!(function, node = %tenancy.node, again_in = ?RETRY, "the function cannot be used yet: {error}");
-                self.retry_at = Some(Instant::now() + RETRY);
+                let at = Instant::now() + RETRY;
+                self.retry_at = Some(self.retry_at.map_or(at, |known| known.min(at)));
                 return true;
             }
+            *written = [written[1], Some(Instant::now())];
             agent.set_tenancy(loan, tenancy);
             false
         });

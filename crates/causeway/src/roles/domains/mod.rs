@@ -468,7 +468,7 @@ impl Domains {
                 Phase::Leaving { .. } => SlotState::Leaving,
                 Phase::Returning { .. } => SlotState::Returning,
             },
-            edge: format!("vfio-user:{}", place.slot.socket.display()),
+            edge: crate::edge::vfio_user(&place.slot.socket),
             plugging: !by_hand && (place.plug_at.is_some() || place.awaited.plug),
             plug: by_hand.then(|| format!(r#"{{"execute":"device_add","arguments":{}}}"#, plug.argument())),
             unplug: by_hand.then(|| format!("info mtree -f, then device_del {}", plug.id)),

@@ -1,0 +1,344 @@
+//! What a node says of trouble with its peers: once when it begins, once when it is over, by the end that has it.
+//!
+//! [`Watch`] is a plain value that is shown how things are, once a second, and returns what is new about that. A change that does not
+//! hold is not said: what flaps costs one line each [`PAUSE`].
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+use base::times::{HOLD, SILENCE};
+
+/// A lender that has not answered by then is worth a line.
+const FIRST_ANSWER: Duration = Duration::from_secs(2);
+/// The least time between two lines about one thing.
+const PAUSE: Duration = Duration::from_secs(10);
+/// Names in one line; of others their number is said.
+const NAMES_MAX: usize = 4;
+
+/// How the other end of some loans is doing, as the card's counters tell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Peer {
+    /// What it calls itself, or its id.
+    pub(super) name: String,
+    /// What it lends to us.
+    pub(super) borrowed: Vec<String>,
+    /// What it has from us.
+    pub(super) lent: Vec<String>,
+    /// For how long nothing was heard of it, on whatever path.
+    pub(super) silence: Duration,
+    pub(super) rails: Vec<Rail>,
+}
+
+/// A rail to a peer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Rail {
+    pub(super) name: String,
+    /// The peer's address there.
+    pub(super) to: String,
+    pub(super) is_up: bool,
+}
+
+/// A loan whose lender has never answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Wanted {
+    pub(super) function: String,
+    /// Where it is looked for.
+    pub(super) at: String,
+    /// For how long.
+    pub(super) waited: Duration,
+}
+
+/// Something new.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum News {
+    /// It is worth a warning.
+    Bad(String),
+    /// It is over.
+    Good(String),
+}
+
+/// What has been said so far.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    /// By peer: for how long it was silent at the last look.
+    silent: Spoken<Duration>,
+    /// By peer and rail.
+    down: Spoken<()>,
+    /// Peers whose hold time has passed.
+    released: Spoken<()>,
+    /// Functions whose lender has never answered.
+    wanted: Spoken<()>,
+}
+
+impl Watch {
+    /// Compares how things are with what was said. `now` counts from whenever; `time` is that of the clock on the wall.
+    pub(super) fn look(
+        &mut self,
+        now: Duration,
+        time: SystemTime,
+        peers: &[Peer],
+        wanted: &[Wanted],
+    ) -> Vec<News> {
+        let mut news = Vec::new();
+        for wanted in wanted {
+            let is_late = wanted.waited >= FIRST_ANSWER;
+            if is_late && self.wanted.begins(&wanted.function, now, ()) {
+                news.push(News::Bad(format!(
+                    "nobody has answered for {} at {} yet, and it is waited for: is `causeway lend` running there, and do \
+                     firewalls let UDP pass?",
+                    wanted.function, wanted.at
+                )));
+            }
+        }
+        for peer in peers {
+            self.look_at_peer(now, time, peer, &mut news);
+        }
+        news
+    }
+
+    fn look_at_peer(&mut self, now: Duration, time: SystemTime, peer: &Peer, news: &mut Vec<News>) {
+        let name = &peer.name;
+        if peer.silence <= SILENCE {
+            self.released.ends(name, now);
+            if let Some(longest) = self.silent.ends(name, now) {
+                news.push(News::Good(format!(
+                    "{name} is heard again, after {} s of silence",
+                    longest.as_secs()
+                )));
+            }
+            return self.look_at_rails(now, peer, news);
+        }
+        if self.silent.begins(name, now, peer.silence) {
+            news.push(News::Bad(silence_of(peer, time)));
+        }
+        if peer.silence >= HOLD && !peer.lent.is_empty() && self.released.begins(name, now, ()) {
+            news.push(News::Good(format!(
+                "{name} was silent for the whole hold time of {} s: others may now have {}",
+                HOLD.as_secs(),
+                Names(&peer.lent)
+            )));
+        }
+    }
+
+    fn look_at_rails(&mut self, now: Duration, peer: &Peer, news: &mut Vec<News>) {
+        for Rail { name, to, is_up } in &peer.rails {
+            let key = format!("{name} {}", peer.name);
+            if *is_up {
+                if self.down.ends(&key, now).is_some() {
+                    news.push(News::Good(format!("rail {name} to {} ({to}) answers again", peer.name)));
+                }
+            } else if self.down.begins(&key, now, ()) {
+                news.push(News::Bad(format!(
+                    "rail {name} to {} ({to}) does not answer: its frames take another path; look at this link, its \
+                     addresses and firewalls",
+                    peer.name
+                )));
+            }
+        }
+    }
+}
+
+/// What it means that a peer is silent, and until when.
+fn silence_of(peer: &Peer, time: SystemTime) -> String {
+    let rails: Vec<String> = peer.rails.iter().map(|rail| format!("{} ({})", rail.name, rail.to)).collect();
+    let rails = match rails.as_slice() {
+        [] => String::new(),
+        [one] => format!(" on rail {one}"),
+        several => format!(" on any of its rails {}", several.join(", ")),
+    };
+    let mut said = format!("{} has not been heard for {} s{rails}", peer.name, peer.silence.as_secs());
+    if !peer.borrowed.is_empty() {
+        said += &format!(
+            ": requests to {} wait until their I/O time-out. Is its node running, and the network up?",
+            Names(&peer.borrowed)
+        );
+    }
+    if !peer.lent.is_empty() {
+        let until = time + HOLD.saturating_sub(peer.silence);
+        said += &format!(
+            "{} until {} UTC (hold time {} s) it keeps {}, which nobody else can have before",
+            if peer.borrowed.is_empty() { ":" } else { " And" },
+            clock(until),
+            HOLD.as_secs(),
+            Names(&peer.lent)
+        );
+    }
+    said
+}
+
+/// The time of the day.
+fn clock(time: SystemTime) -> String {
+    let seconds = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs() % 86_400;
+    format!("{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
+}
+
+/// Functions by name, not too many.
+struct Names<'a>(&'a [String]);
+
+impl fmt::Display for Names<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = &self.0[..self.0.len().min(NAMES_MAX)];
+        f.write_str(&shown.join(", "))?;
+        match self.0.len() - shown.len() {
+            0 => Ok(()),
+            others => write!(f, " and {others} more"),
+        }
+    }
+}
+
+/// What was said to have begun, by what it is about, and when.
+#[derive(Debug)]
+struct Spoken<T> {
+    lines: BTreeMap<String, Line<T>>,
+}
+
+#[derive(Debug)]
+struct Line<T> {
+    at: Duration,
+    /// It goes on, with what was seen last.
+    lasts: Option<T>,
+}
+
+impl<T> Default for Spoken<T> {
+    fn default() -> Self {
+        Self { lines: BTreeMap::new() }
+    }
+}
+
+impl<T> Spoken<T> {
+    /// It is so. True if that is to be said.
+    fn begins(&mut self, key: &str, now: Duration, seen: T) -> bool {
+        match self.lines.get_mut(key) {
+            Some(Line { lasts: Some(last), .. }) => {
+                *last = seen;
+                false
+            }
+            Some(line) if now < line.at + PAUSE => false,
+            _ => {
+                self.lines.insert(key.to_owned(), Line { at: now, lasts: Some(seen) });
+                true
+            }
+        }
+    }
+
+    /// It is not so. What was seen last, if it is to be said that it is over.
+    fn ends(&mut self, key: &str, now: Duration) -> Option<T> {
+        let line = self.lines.get_mut(key)?;
+        let seen = line.lasts.take()?;
+        line.at = now;
+        Some(seen)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(silence_s: u64, up: [bool; 2]) -> Peer {
+        let rail =
+            |(name, is_up): (&str, bool)| Rail { name: name.into(), to: "10.0.0.2:7411".into(), is_up };
+        Peer {
+            name: "store".to_owned(),
+            borrowed: vec!["nvme0".to_owned()],
+            lent: Vec::new(),
+            silence: Duration::from_secs(silence_s),
+            rails: ["left", "right"].into_iter().zip(up).map(rail).collect(),
+        }
+    }
+
+    /// Looks once a second.
+    struct Days {
+        watch: Watch,
+        now: Duration,
+    }
+
+    impl Days {
+        fn new() -> Self {
+            Self { watch: Watch::default(), now: Duration::ZERO }
+        }
+
+        fn look(&mut self, peer: &Peer) -> Vec<News> {
+            self.now += Duration::from_secs(1);
+            let time = SystemTime::UNIX_EPOCH + Duration::from_secs(12 * 3600);
+            self.watch.look(self.now, time, std::slice::from_ref(peer), &[])
+        }
+    }
+
+    fn text(news: &[News]) -> &str {
+        match news {
+            [News::Bad(text) | News::Good(text)] => text,
+            other => panic!("not one line: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_rail_is_said_once_to_be_down_and_once_to_be_up() {
+        let mut days = Days::new();
+        assert_eq!(days.look(&peer(0, [true, true])), []);
+        let news = days.look(&peer(0, [true, false]));
+        assert!(matches!(news[..], [News::Bad(_)]));
+        assert!(text(&news).starts_with("rail right to store (10.0.0.2:7411) does not answer"), "{news:?}");
+        for _ in 0..100 {
+            assert_eq!(days.look(&peer(0, [true, false])), []);
+        }
+        assert_eq!(
+            text(&days.look(&peer(0, [true, true]))),
+            "rail right to store (10.0.0.2:7411) answers again"
+        );
+        assert_eq!(days.look(&peer(0, [true, true])), []);
+    }
+
+    #[test]
+    fn what_flaps_costs_a_line_now_and_then() {
+        let mut days = Days::new();
+        let lines: usize = (0..100).map(|at| days.look(&peer(0, [true, at % 2 == 0])).len()).sum();
+        assert!(lines <= 2 * 100 / PAUSE.as_secs() as usize + 2, "{lines} lines");
+    }
+
+    #[test]
+    fn all_rails_cut_is_silence_and_one_line() {
+        let mut days = Days::new();
+        let news = days.look(&peer(2, [false, false]));
+        assert_eq!(
+            text(&news),
+            "store has not been heard for 2 s on any of its rails left (10.0.0.2:7411), right (10.0.0.2:7411): requests to \
+             nvme0 wait until their I/O time-out. Is its node running, and the network up?"
+        );
+        for second in 3..50 {
+            assert_eq!(days.look(&peer(second, [false, false])), []);
+        }
+        assert_eq!(text(&days.look(&peer(0, [true, true]))), "store is heard again, after 49 s of silence");
+    }
+
+    #[test]
+    fn a_lender_says_until_when_it_keeps_a_function() {
+        let mut days = Days::new();
+        let mut borrower = Peer { borrowed: Vec::new(), rails: Vec::new(), ..peer(2, [false, false]) };
+        borrower.lent = (0..6).map(|at| format!("nvme{at}")).collect();
+        assert_eq!(
+            text(&days.look(&borrower)),
+            "store has not been heard for 2 s: until 12:09:58 UTC (hold time 600 s) it keeps nvme0, nvme1, nvme2, nvme3 and 2 \
+             more, which nobody else can have before"
+        );
+        borrower.silence = HOLD;
+        assert!(text(&days.look(&borrower)).contains("others may now have nvme0"));
+        assert_eq!(days.look(&borrower), []);
+    }
+
+    #[test]
+    fn a_lender_that_was_never_heard_is_named_once() {
+        let mut watch = Watch::default();
+        let mut look = |waited| {
+            let wanted = Wanted {
+                function: "nvme0".to_owned(),
+                at: "192.0.2.1:7411".to_owned(),
+                waited: Duration::from_secs(waited),
+            };
+            watch.look(Duration::from_secs(waited), SystemTime::UNIX_EPOCH, &[], &[wanted])
+        };
+        assert_eq!(look(1), []);
+        assert!(text(&look(2)).starts_with("nobody has answered for nvme0 at 192.0.2.1:7411 yet"));
+        assert!((3..100).all(|second| look(second).is_empty()));
+    }
+}
