@@ -16,6 +16,11 @@ use tempfile::TempDir;
 /// Longer than anything waited for here takes, also on a busy machine.
 const WAIT: Duration = Duration::from_secs(60);
 
+/// A port that no other run of these tests has, below those that the system gives out.
+fn port(test: u16) -> u16 {
+    20_000 + (std::process::id() % 1000) as u16 * 8 + test
+}
+
 /// A folder with everything of the nodes in it.
 struct Place {
     folder: TempDir,
@@ -55,10 +60,14 @@ impl Place {
 
     /// A node that lends memory at a port of its own, and its line in a file.
     fn lend(&self, port: u16, more: &[&str]) -> Node {
+        self.lend_source("ram:1M", port, more)
+    }
+
+    fn lend_source(&self, source: &str, port: u16, more: &[&str]) -> Node {
         let (listen, file) = (format!("127.0.0.1:{port}"), self.path("nvme0.line"));
         let _ = fs::remove_file(&file);
         let file = file.to_str().unwrap();
-        let arguments = ["lend", "ram:1M", "--listen", &listen, "--line-file", file];
+        let arguments = ["lend", source, "--listen", &listen, "--line-file", file];
         let node = self.start("lender", &[&arguments, more].concat());
         node.until("the line", || Path::new(file).exists().then_some(()));
         node
@@ -138,7 +147,7 @@ fn text(output: &[u8]) -> String {
 #[test]
 fn lines_go_into_a_file_for_this_user_alone() {
     let place = Place::new();
-    let mut lender = place.lend(47_611, &[]);
+    let mut lender = place.lend(port(1), &[]);
     let file = place.path("nvme0.line");
     let line = fs::read_to_string(&file).unwrap();
     assert!(line.starts_with("causeway://") && line.ends_with("/nvme0\n"), "one line");
@@ -149,7 +158,7 @@ fn lines_go_into_a_file_for_this_user_alone() {
     assert_eq!(printed, "", "the key is nowhere else");
     assert!(!lender.log().contains(&line["causeway://".len()..][..30]), "{}", lender.log());
     // The same command, the same line.
-    drop(place.lend(47_611, &[]));
+    drop(place.lend(port(1), &[]));
     assert_eq!(fs::read_to_string(&file).unwrap(), line);
 }
 
@@ -158,7 +167,8 @@ fn a_line_on_its_way_into_a_journal_is_warned_about() {
     let place = Place::new();
     let out = fs::File::create(place.path("journal")).unwrap();
     let found = out.metadata().unwrap();
-    let mut command = place.command(&["lend", "ram:1M", "--listen", "127.0.0.1:47612", "--name", "lender"]);
+    let mut command =
+        place.command(&["lend", "ram:1M", "--listen", &format!("127.0.0.1:{}", port(2)), "--name", "lender"]);
     command.arg("--state-dir").arg(place.path("state"));
     command.env("JOURNAL_STREAM", format!("{}:{}", found.dev(), found.ino()));
     let log = place.path("log");
@@ -171,7 +181,11 @@ fn a_line_on_its_way_into_a_journal_is_warned_about() {
 #[test]
 fn a_second_signal_ends_at_once_and_what_may_be_lost_is_called_so() {
     let place = Place::new();
-    let lender = place.lend(47_613, &[]);
+    // On a disk: what lies in memory has nothing that would have to be flushed.
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let image = folder.path().join("disk.img");
+    fs::File::create(&image).unwrap().set_len(1 << 20).unwrap();
+    let lender = place.lend_source(image.to_str().unwrap(), port(3), &[]);
     let borrower = place.borrow(&[]);
     let mut client = NbdClient::connect(&place.path("nbd.sock"), WAIT).unwrap();
     client.write(0, &[7; 4096]).unwrap();
@@ -191,7 +205,7 @@ fn a_second_signal_ends_at_once_and_what_may_be_lost_is_called_so() {
 #[test]
 fn a_peer_that_is_silent_is_named_once_by_the_other_end() {
     let place = Place::new();
-    let lender = place.lend(47_614, &["--no-shm"]);
+    let lender = place.lend(port(4), &["--no-shm"]);
     let borrower = place.borrow(&["--no-shm"]);
     // It stands still as a whole: neither its agent nor its card says anything.
     let card = card_of(&place, "lender");
@@ -221,9 +235,9 @@ fn card_of(place: &Place, name: &str) -> i32 {
 #[test]
 fn a_lender_that_is_not_there_is_waited_for_aloud() {
     let place = Place::new();
-    drop(place.lend(47_615, &[]));
+    drop(place.lend(port(5), &[]));
     let borrower = place.start("borrower", &["borrow", "@nvme0.line", "--nbd", "nbd.sock"]);
-    borrower.says("nobody has answered for nvme0 at 127.0.0.1:47615 yet");
+    borrower.says(&format!("nobody has answered for nvme0 at 127.0.0.1:{} yet", port(5)));
     borrower.signal(Signal::TERM);
     let (_, log) = borrower.ended();
     assert!(log.contains("the loan was never had") && !log.contains("loan was given back"), "{log}");
@@ -232,7 +246,7 @@ fn a_lender_that_is_not_there_is_waited_for_aloud() {
 #[test]
 fn a_stopped_card_is_replaced_and_its_time_out_is_kept() {
     let place = Place::new();
-    let lender = place.lend(47_616, &["--no-shm"]);
+    let lender = place.lend(port(6), &["--no-shm"]);
     let borrower = place.borrow(&["--no-shm", "--io-timeout", "4"]);
     let mut client = NbdClient::connect(&place.path("nbd.sock"), WAIT).unwrap();
     client.write(0, &[7; 4096]).unwrap();
@@ -258,10 +272,11 @@ fn a_refused_start_leaves_nothing_behind() {
     let place = Place::new();
     let state = place.path("state");
     let folder = state.to_str().unwrap();
+    let listen = format!("127.0.0.1:{}", port(7));
     for arguments in [
         &["lend", "missing.img"][..],
         &["lend", "ram:1M", "--listen", "192.0.2.77:7411"],
-        &["lend", "ram:1M", "--listen", "127.0.0.1:47617", "--listen", "127.0.0.1:47617"],
+        &["lend", "ram:1M", "--listen", &listen, "--listen", &listen],
     ] {
         let done = place.run(&[arguments, &["--state-dir", folder]].concat());
         assert!(matches!(done.status.code(), Some(2 | 3)), "{arguments:?}: {}", text(&done.stderr));
