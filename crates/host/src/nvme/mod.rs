@@ -17,6 +17,7 @@
 
 mod cells;
 mod commands;
+mod covered;
 mod events;
 mod init;
 mod prp;
@@ -35,6 +36,7 @@ use base::{Instant, times};
 use crate::{Access, AccessError, AccessId, BlockError, BlockRequest, Geometry};
 use cells::{COMMAND_WORDS, COMMANDS, Command, IN_FLIGHT, flag, owner, stage};
 pub use cells::{DriverCells, DriverCounters, QUEUE_MEMORY_SIZE};
+use covered::Covered;
 pub use init::State;
 use init::{Event, millis};
 use running::Running;
@@ -77,6 +79,8 @@ pub struct Driver<'m> {
     slots: Slots<'m, COMMAND_WORDS>,
     pages: Pages<'m>,
     unflushed: Unflushed<'m>,
+    /// Blocks that need not be written again, because newer writes have them, while that goes on.
+    newer: Covered,
     running: Running,
     journal: Journal<'m>,
     config: DriverConfig,
@@ -98,8 +102,17 @@ impl<'m> Driver<'m> {
         );
         let slots = Slots::new(&cells.slots, journal);
         let unflushed = Unflushed::new(&cells.unflushed, pages, journal);
-        let mut driver =
-            Self { cells, slots, pages, unflushed, running: Running::new(), journal, config, unusable: None };
+        let mut driver = Self {
+            cells,
+            slots,
+            pages,
+            unflushed,
+            newer: unflushed.newer(),
+            running: Running::new(),
+            journal,
+            config,
+            unusable: None,
+        };
         for cid in driver.slots.iter() {
             let command = driver.command(cid).head.get();
             if command.stage == stage::ISSUED {

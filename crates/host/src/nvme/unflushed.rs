@@ -9,8 +9,8 @@
 //! write is made with FUA there, so that none that has ended can be lost.
 //!
 //! Rules: writes are kept in the order of their completions, those with FUA too, because an older one must not come back
-//! over them. Written again is, of each block, only the newest content that is kept, many blocks at a time and in any order,
-//! then all of it is flushed; interrupted, it begins anew.
+//! over them. Written again is, of each block, only the newest content that is kept, from the newest write to the oldest, many
+//! blocks at a time and in any order, then all of it is flushed; interrupted, it begins anew.
 //!
 //! So a block whose writes did not overlap in time, and all ended with success, has the content of the last of them again
 //! before anything is read. Where writes of the same block were under way at once, that of the last completion wins, though
@@ -23,6 +23,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::Driver;
 use super::cells::{Command, OWN_PENDING, flag, owner, stage};
+use super::covered::Covered;
 use crate::{BlockError, BlockKind};
 
 /// Most writes that are kept.
@@ -43,9 +44,9 @@ pub(super) struct UnflushedCells {
     released: Cell<u64>,
     pages_appended: Cell<u64>,
     pages_released: Cell<u64>,
-    /// How many of the newest are still to be written again.
+    /// How many of the oldest are still to be written again.
     left: Cell<u32>,
-    /// Blocks of the first of those for which a command was made.
+    /// Blocks of the last of those that are behind what was asked for last.
     done: Cell<u32>,
     /// Commands that write something again and have not ended.
     out: Cell<u32>,
@@ -154,7 +155,7 @@ impl<'m> Unflushed<'m> {
         }
         cells.released.set(journal, end);
         cells.pages_released.set(journal, page);
-        cells.left.set(journal, cells.left.get().min(self.len().0 as u32));
+        cells.left.set(journal, cells.left.get().saturating_sub((end - start) as u32));
         answered
     }
 
@@ -172,19 +173,22 @@ impl<'m> Unflushed<'m> {
     }
 
     /// What is to be written again next, with its pages: blocks of `block_size` bytes of which nothing newer is kept. Each once,
-    /// so that they may be written in any order. Without FUA, because a flush follows.
-    fn next(&self, block_size: u64) -> Option<(Command, impl Iterator<Item = u16>)> {
+    /// so that they may be written in any order. Without FUA, because a flush follows. `newer` is what was looked at already.
+    fn next(
+        &self,
+        newer: &mut Covered,
+        block_size: u64,
+    ) -> Option<(Command, impl Iterator<Item = u16> + use<'m>)> {
         let (cells, journal) = (self.cells, self.journal);
         while let Some(left) = cells.left.get().checked_sub(1) {
-            let position = cells.appended.get() - u64::from(left) - 1;
-            let entry = self.entry(position);
-            let start = self.uncovered(position, entry.lba + u64::from(cells.done.get()));
-            if start >= entry.end() {
+            let entry = self.entry(cells.released.get() + u64::from(left));
+            let Some((start, end)) = newer.gap(entry.lba + u64::from(cells.done.get()), entry.end()) else {
+                newer.insert(entry.lba, entry.end());
                 cells.left.set(journal, left);
                 cells.done.set(journal, 0);
                 continue;
-            }
-            let blocks = self.covered(position, start, entry.end()) - start;
+            };
+            let blocks = end - start;
             let has_data = entry.kind() == BlockKind::Write;
             let skipped = if has_data { (start - entry.lba) * block_size } else { 0 };
             let offset = skipped % PAGE_SIZE as u64;
@@ -202,7 +206,7 @@ impl<'m> Unflushed<'m> {
                 tries: 0,
                 owner: owner::REWRITE,
             };
-            cells.done.set(journal, (start + blocks - entry.lba) as u32);
+            cells.done.set(journal, (end - entry.lba) as u32);
             cells.out.update(journal, |out| out + 1);
             let first = entry.first_page + skipped / PAGE_SIZE as u64;
             let pages = first..first + u64::from(command.pages);
@@ -230,26 +234,18 @@ impl<'m> Unflushed<'m> {
         is_lost
     }
 
-    /// The first block from `start` on that no write behind `position` has written.
-    fn uncovered(&self, position: u64, mut start: u64) -> u64 {
-        let cover = |start: u64| {
-            self.newer(position)
-                .find(|entry| entry.lba <= start && start < entry.end())
-                .map(|entry| entry.end())
-        };
-        while let Some(end) = cover(start) {
-            start = end;
+    /// The blocks of the writes that need not be looked at again, for a card that has not looked at them itself.
+    pub(super) fn newer(&self) -> Covered {
+        let cells = self.cells;
+        let mut newer = Covered::default();
+        if cells.left.get() == 0 {
+            return newer;
         }
-        start
-    }
-
-    /// The first block behind `start` and before `end` that a write behind `position` has written, or `end`.
-    fn covered(&self, position: u64, start: u64, end: u64) -> u64 {
-        self.newer(position).map(|entry| entry.lba).filter(|lba| *lba > start).fold(end, u64::min)
-    }
-
-    fn newer(&self, position: u64) -> impl Iterator<Item = Entry> {
-        (position + 1..self.cells.appended.get()).map(|position| self.entry(position))
+        for position in cells.released.get() + u64::from(cells.left.get())..cells.appended.get() {
+            let entry = self.entry(position);
+            newer.insert(entry.lba, entry.end());
+        }
+        newer
     }
 
     fn entry(&self, position: u64) -> Entry {
@@ -312,7 +308,7 @@ impl Driver<'_> {
     pub(super) fn make_own(&mut self, now: Instant) {
         let (unflushed, block_size) = (self.unflushed, u64::from(self.cells.block_size.get()));
         while (unflushed.cells.out.get() as usize) < REWRITES && self.slots.can_alloc() {
-            let Some((command, pages)) = unflushed.next(block_size) else { break };
+            let Some((command, pages)) = unflushed.next(&mut self.newer, block_size) else { break };
             let cid = self.submit_own(now, command).expect("one can be had, as was asked before");
             self.command(cid).pages.iter().zip(pages).for_each(|(cell, page)| cell.set(self.journal, page));
         }
@@ -386,6 +382,7 @@ impl Driver<'_> {
     /// The controller is ready, and may have lost what was not flushed.
     pub(super) fn rewrite_all(&mut self) {
         self.unflushed.rewrite_all();
+        self.newer = Covered::default();
     }
 
     /// What is kept can never be written again: it is lost.
