@@ -558,6 +558,10 @@ impl Driver<'_> {
         if format.ms.get() != 0 || namespace.nsze.get() == 0 {
             return false;
         }
+        // Sizes in bytes are computed everywhere, and clients keep them in 63 bits.
+        if namespace.nsze.get() > i64::MAX as u64 / u64::from(block_size) {
+            return false;
+        }
         let read_only = if namespace.nsattr & 1 != 0 { flag::READ_ONLY } else { 0 };
         let shared = if self.is_shared_namespace() { flag::SHARED } else { 0 };
         let old = flag::READ_ONLY | flag::SHARED;

@@ -31,6 +31,8 @@ struct Lender {
     registers: Vec<(u64, u64)>,
     /// Asynchronous events are announced; the request for them is kept.
     events: bool,
+    /// Blocks of the namespace, if not 1024.
+    blocks: Option<u64>,
 }
 
 impl Lender {
@@ -79,8 +81,8 @@ impl Lender {
         } else if entry.admin_opcode() == AdminOpcode::IDENTIFY && entry.cdw10.get() == 2 {
             write(drive, IDENTIFY, &1_u32.to_le_bytes());
         } else if entry.admin_opcode() == AdminOpcode::IDENTIFY && entry.cdw10.get() == 0 {
-            // 1024 blocks of 512 bytes.
-            write(drive, IDENTIFY, &1024_u64.to_le_bytes());
+            // Blocks of 512 bytes.
+            write(drive, IDENTIFY, &self.blocks.unwrap_or(1024).to_le_bytes());
             write(drive, IDENTIFY + 128, &[0, 0, 9, 0]);
         }
         let done = CompletionEntry::new(0, 0, entry.cid.get(), Status::SUCCESS, 0, true);
@@ -178,6 +180,17 @@ fn a_lender_that_names_a_bar_that_cannot_be_is_refused() {
             drive.driver.start(NOW);
             Lender { registers: said, ..Lender::default() }.serve(drive);
             assert_eq!(drive.driver.unusable(), Some(FunctionError::MemoryBuffer(location as u8 & 7)));
+        });
+    }
+}
+
+#[test]
+fn a_namespace_whose_bytes_cannot_be_counted_is_refused() {
+    for (blocks, is_usable) in [(u64::MAX, false), (1 << 55, false), ((1 << 54) - 1, true)] {
+        with_drive(|drive, _| {
+            drive.driver.start(NOW);
+            Lender { blocks: Some(blocks), ..Lender::default() }.serve(drive);
+            assert_eq!((drive.driver.is_ready(), drive.driver.geometry().is_some()), (is_usable, is_usable));
         });
     }
 }
