@@ -50,8 +50,7 @@ impl<'w> World<'w> {
         let Seat { node, loan } = self.clients[client].0;
         let borrower = &self.nodes[node];
         if borrower.is_away || borrower.is_leaving {
-            // Whoever comes back calls its clients.
-            return;
+            return self.schedule(500_000_000, Event::Think(client));
         }
         let idle = |slot: &usize| {
             borrower.sockets[loan][*slot].is_none()
@@ -71,7 +70,9 @@ impl<'w> World<'w> {
     /// Which requests of a borrower's clients may fail.
     fn excuse(&self, node: usize, loan: usize) -> Excuse {
         let lent = &self.loans[loan];
-        if self.nodes[node].is_leaving || (lent.displaced[node] && lent.holder != Some(node)) {
+        if self.nodes[node].is_leaving
+            || ((lent.displaced[node] || lent.has_lost[node]) && lent.holder != Some(node))
+        {
             return Excuse { before: u64::MAX, flushes: true };
         }
         Excuse { before: lent.taken_again[node], flushes: lent.has_lost[node] }
