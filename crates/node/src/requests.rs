@@ -106,6 +106,7 @@ pub(crate) fn refuse_config(port: &mut Port<'_>, gauges: &EdgeGauges, request: &
 }
 
 fn send(port: &mut Port<'_>, window: &Window, header: Header, payload: Payload) {
+    // `bar_address` has put it there; registers of configuration space have no address.
     let header = window.pass(header).expect("BARs lie inside of the aperture");
     port.sender.push(&header, payload, false);
 }
@@ -116,6 +117,7 @@ fn memory(tag: Tag, bar: u8, offset: u64, len: usize) -> Result<MemoryRequest, U
 }
 
 fn tag(now: Instant, port: &mut Port<'_>, id: AccessId, len: usize) -> Tag {
+    // Each caller asks `has_room` before a request.
     port.tags.alloc(now, HOST, id.0, len).expect("callers have asked for room")
 }
 

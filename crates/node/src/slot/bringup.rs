@@ -434,6 +434,7 @@ impl<'m> BorrowedSlot<'m> {
         let start = u64::from(location.table_offset) + u64::from(vector) * ENTRY_BYTES as u64;
         let parts = entry.to_bytes();
         for (part, offset) in parts.chunks_exact(ENTRY_BYTES / ENTRY_WRITES).zip((start..).step_by(8)) {
+            // `SlotConfig::check` has found the table inside of its BAR, before a vector can be enabled.
             let written = requests::write(port, window, location.table_bar, offset, part);
             written.expect("the table lies in a BAR that can be reached");
         }

@@ -206,6 +206,7 @@ impl<'m> BorrowedSlot<'m> {
             Request::Write { bar, offset, bytes } => {
                 let bytes = bytes.as_slice();
                 if !self.is_nvme() || nvme::write(&self.cells.slot, self.journal, bar, offset, bytes) {
+                    // The session keeps accesses inside of BARs, and `slot_config` refuses those that are too large.
                     let written = requests::write(port, window, bar, offset, bytes);
                     written.expect("BARs that cannot be reached are not shown");
                 }
@@ -218,6 +219,7 @@ impl<'m> BorrowedSlot<'m> {
             }
             Request::Reset { id, .. } => return self.reset_for(now, id),
         };
+        // As above.
         requests::issue(now, port, window, access).expect("BARs that cannot be reached are not shown");
     }
 
