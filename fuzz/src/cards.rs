@@ -76,7 +76,7 @@ fn config(end: End) -> CardConfig {
     let drives = if matches!(role, LoanRole::Lend { .. }) { vec![drive] } else { Vec::new() };
     let loan = LoanConfig {
         key: [5; 32],
-        insecure: true,
+        protection: node::Protection::Insecure,
         group: Group(7),
         generation: LoanGeneration(0),
         tenancy: Tenancy { number: 1, node: NodeId(End::Borrower as u64 + 1) },

@@ -22,7 +22,7 @@ pub fn config(role: Role) -> ChannelConfig {
     ChannelConfig {
         role,
         key: KEY,
-        insecure: false,
+        protection: link::Protection::Aegis,
         fabric: 0,
         group: Group(7),
         loan_generation: LoanGeneration(0),

@@ -50,11 +50,13 @@ pub enum Rule {
     EndBehindWrites,
     /// A host that is shown no volatile write cache has each write durable before it is answered.
     DurableBeforeAnswer,
+    /// Each card seals with keys of its own, because its packet numbers begin anew.
+    KeyOfEachCard,
 }
 
 impl Rule {
     /// Every rule, in the order of the enum.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::LogStores,
         Self::ReuseAfterCommit,
         Self::MarkEffects,
@@ -78,6 +80,7 @@ impl Rule {
         Self::TakeBack,
         Self::EndBehindWrites,
         Self::DurableBeforeAnswer,
+        Self::KeyOfEachCard,
     ];
 }
 

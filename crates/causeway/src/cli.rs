@@ -5,6 +5,7 @@
 
 mod access;
 mod hide;
+mod protection;
 mod run;
 mod slot;
 mod slots;
@@ -21,6 +22,8 @@ use crate::config::Cache;
 use crate::line::{FunctionName, LineArgument};
 pub use access::{SocketAccess, mode as socket_mode};
 pub use hide::hide_line;
+pub(crate) use protection::protection;
+pub use protection::{OnlyCipher, ProtectionArgs};
 pub use run::{print, run};
 pub use slot::SlotName;
 pub use source::Source;
@@ -110,9 +113,9 @@ pub struct LendArgs {
     /// What virtual machines see as a write cache: with `none` each write is durable before it is answered
     #[arg(long, value_enum, default_value_t)]
     pub cache: Cache,
-    /// Do not encrypt; only where both sides say so
-    #[arg(long)]
-    pub insecure: bool,
+    /// How frames are protected.
+    #[command(flatten)]
+    pub protection: ProtectionArgs,
     /// Do not share memory with a peer on this machine, but send it frames as to any other
     #[arg(long)]
     pub no_shm: bool,
@@ -155,9 +158,9 @@ pub struct BorrowArgs {
     /// How long requests of NBD wait for the lender before they fail, and this command before it gives up
     #[arg(long, value_name = "SECONDS", default_value_t = IO_TIMEOUT_DEFAULT_S, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub io_timeout: u64,
-    /// Do not encrypt; only where both sides say so
-    #[arg(long)]
-    pub insecure: bool,
+    /// How frames are protected.
+    #[command(flatten)]
+    pub protection: ProtectionArgs,
     /// Do not share memory with a peer on this machine, but send it frames as to any other
     #[arg(long)]
     pub no_shm: bool,
@@ -343,9 +346,9 @@ pub struct LoadArgs {
     /// Name of this node [default: load]
     #[arg(long, value_name = "NAME")]
     pub name: Option<NodeName>,
-    /// Do not encrypt; only where both sides say so
-    #[arg(long)]
-    pub insecure: bool,
+    /// How frames are protected.
+    #[command(flatten)]
+    pub protection: ProtectionArgs,
     /// Do not share memory with a peer on this machine, but send it frames as to any other
     #[arg(long)]
     pub no_shm: bool,
@@ -453,7 +456,7 @@ mod tests {
         assert_eq!(args.sources[2], Source::Ram(ByteSize(1 << 30)));
         assert_eq!(args.listen.len(), 2);
         assert_eq!(args.listen[1].port, Some(9));
-        assert!(args.read_only && args.insecure);
+        assert!(args.read_only && args.protection.insecure);
         assert_eq!(args.node_name().as_str(), "my.disk");
     }
 

@@ -9,7 +9,8 @@ use base::ids::{CardGeneration, DomainId, Group, Incarnation, LoanGeneration, No
 use base::ledger::LedgerRoot;
 use node::{
     Address, BorrowEdge, CardConfig, DriveConfig, EDGE_CONNECTIONS, FlashConfig, FlashRates, Limit,
-    LoanConfig, LoanRole, MAX_LOANS, MAX_RAILS, Name, NamespaceConfig, NodeCells, Tenancy, WriteCache,
+    LoanConfig, LoanRole, MAX_LOANS, MAX_RAILS, Name, NamespaceConfig, NodeCells, Protection, Tenancy,
+    WriteCache,
 };
 use serde::{Deserialize, Serialize};
 
@@ -163,13 +164,35 @@ impl LimitPlan {
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct LoanPlan {
     pub(crate) key: [u8; 32],
-    pub(crate) insecure: bool,
+    #[serde(with = "ProtectionPlan")]
+    pub(crate) protection: Protection,
     pub(crate) group: u32,
     pub(crate) generation: u32,
     /// Number and node of the tenancy.
     pub(crate) tenancy: (u64, u64),
     pub(crate) life: u32,
     pub(crate) role: RolePlan,
+}
+
+/// What of `wanted` this processor is good at: AEGIS without instructions for AES would be slow, and could be listened to by the time
+/// it takes.
+pub(crate) fn feasible(wanted: Protection) -> Protection {
+    #[cfg(target_arch = "x86_64")]
+    let has_aes = std::arch::is_x86_feature_detected!("aes");
+    #[cfg(target_arch = "aarch64")]
+    let has_aes = std::arch::is_aarch64_feature_detected!("aes");
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let has_aes = false;
+    if wanted == Protection::Aegis && !has_aes { Protection::Aes256Gcm } else { wanted }
+}
+
+/// [`Protection`], on its way into a card.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Protection")]
+enum ProtectionPlan {
+    Aegis,
+    Aes256Gcm,
+    Insecure,
 }
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -393,7 +416,7 @@ impl LoanPlan {
         };
         LoanConfig {
             key: self.key,
-            insecure: self.insecure,
+            protection: self.protection,
             group: Group(self.group),
             generation: LoanGeneration(self.generation),
             tenancy: Tenancy { number: self.tenancy.0, node: NodeId(self.tenancy.1) },
@@ -447,7 +470,7 @@ mod tests {
     fn a_plan_is_taken_once_and_leaves_nothing() {
         let loan = LoanPlan {
             key: [0x5a; 32],
-            insecure: false,
+            protection: Protection::Aegis,
             group: 1,
             generation: 0,
             tenancy: (0, 0),

@@ -16,7 +16,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub const VERSION: u8 = 1;
 /// Bytes of a header.
 pub const HEADER_LEN: usize = 56;
-/// Bytes of the tag behind the body: AES-GCM's, or a CRC32C and zeroes, or the name of a key.
+/// Bytes of the tag behind the body: the cipher's, or a CRC32C and zeroes, or the name of a key.
 pub const TAG_LEN: usize = 16;
 /// Bytes of a frame that carry no body.
 pub const OVERHEAD: usize = HEADER_LEN + TAG_LEN;

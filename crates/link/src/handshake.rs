@@ -15,6 +15,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::channel::Name;
+use crate::cipher;
 use crate::frame::VERSION;
 use crate::seal::KEY_LEN;
 
@@ -29,6 +30,7 @@ pub(crate) struct KeySet {
     pub(crate) valid: u32,
     /// As frames name it.
     pub(crate) id: u32,
+    /// What the keys of frames are derived from, in each direction.
     pub(crate) send: [u8; KEY_LEN],
     pub(crate) receive: [u8; KEY_LEN],
     pub(crate) peer_incarnation: u64,
@@ -37,7 +39,8 @@ pub(crate) struct KeySet {
     pub(crate) max_payload: u32,
     /// Bytes of the largest frame that both ends take.
     pub(crate) max_frame: u32,
-    pub(crate) reserved: u32,
+    /// Number of a [`cipher::Cipher`].
+    pub(crate) cipher: u32,
     /// Which [`Tenancy`] the peer's loan belongs to.
     pub(crate) tenancy: u64,
     pub(crate) peer_name: [u8; 32],
@@ -87,7 +90,8 @@ pub(crate) struct Proposal {
     pub(crate) domain: U32,
     pub(crate) max_payload: U16,
     pub(crate) max_frame: U32,
-    pub(crate) insecure: u8,
+    /// [`crate::cipher::Ciphers`] that the borrower accepts.
+    pub(crate) ciphers: u8,
     pub(crate) name: [u8; 32],
 }
 
@@ -99,6 +103,9 @@ pub(crate) struct Answer {
     pub(crate) verdict: u8,
     /// How frames shall name the new keys: by a number that the lender does not use for others.
     pub(crate) key_id: u8,
+    /// Number of the [`cipher::Cipher`]: the best that both accept. Whoever stands in between cannot make it another one, because both
+    /// messages are authenticated and the second one is bound to the first.
+    pub(crate) cipher: u8,
     pub(crate) max_payload: U16,
     pub(crate) max_frame: U32,
     pub(crate) domain: U32,
@@ -224,6 +231,11 @@ impl KeySet {
 
     pub(crate) fn is_valid(&self) -> bool {
         self.valid != 0
+    }
+
+    /// What its frames are protected with; `None` where there is no key set.
+    pub(crate) fn cipher(&self) -> Option<cipher::Cipher> {
+        cipher::Cipher::from_number(self.cipher as u8).filter(|_| self.is_valid())
     }
 }
 

@@ -10,6 +10,7 @@
 //! Left out: what TLPs mean (`fabric`, `device`, `host`) and sockets (`io`).
 
 mod channel;
+mod cipher;
 pub mod frame;
 mod handshake;
 pub mod path;
@@ -24,6 +25,7 @@ pub use channel::{
     Channel, ChannelCells, ChannelConfig, Event, Heard, Name, PRIVATE_PATH, PathConfig, PathId, Port,
     REKEY_FRAMES, Role, Room, Sink, State, Stats, Transmit,
 };
+pub use cipher::{Cipher, Protection};
 pub use handshake::{Refusal, Tenancy, derive};
 pub use proof::{PROOF_LEN, is_proof, prove};
 pub use receiver::{Held, Receiver, ReceiverCells, tlp_digest};

@@ -124,6 +124,8 @@ pub struct EdgeGauges {
     pub rail_up: [Counter; MAX_RAILS],
     /// Lost packets of a million, by rail.
     pub loss_ppm: [Counter; MAX_RAILS],
+    /// Number of the [`link::Cipher`] that protects frames; 0 before the first peer.
+    pub cipher: Counter,
     /// The path through shared memory: 0 none, 1 it does not answer, 2 it answers. Round trip and loss as of a rail.
     pub private_state: Counter,
     /// Its smoothed round trip in nanoseconds; zero while unknown.

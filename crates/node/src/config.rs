@@ -3,7 +3,7 @@ use core::time::Duration;
 use base::RuleSet;
 use base::ids::{CardGeneration, DomainId, Group, Incarnation, LoanGeneration, NodeId};
 use device::nvme::Limit;
-use link::{Name, Tenancy};
+use link::{Name, Protection, Tenancy};
 
 use crate::Address;
 
@@ -39,8 +39,8 @@ pub struct CardConfig {
 pub struct LoanConfig {
     /// The key of its line.
     pub key: [u8; 32],
-    /// Frames are only checksummed; both sides say so.
-    pub insecure: bool,
+    /// What this side accepts as protection of frames.
+    pub protection: Protection,
     /// As frames name it.
     pub group: Group,
     /// Which assignment this is.

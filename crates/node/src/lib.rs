@@ -46,7 +46,7 @@ pub use host::vfio_user::{
 };
 pub use host::{BlockError, BlockKind, BlockRequest, Geometry};
 pub use link::path::PRIVATE_WINDOW;
-pub use link::{Name, PROOF_LEN, REKEY_FRAMES, Refusal, Role, Tenancy, is_proof, prove};
+pub use link::{Cipher, Name, PROOF_LEN, Protection, REKEY_FRAMES, Refusal, Role, Tenancy, is_proof, prove};
 
 /// Most NBD connections of a borrowed drive.
 pub const EDGE_CONNECTIONS: usize = 16;

@@ -501,6 +501,7 @@ impl<'m> Loan<'m> {
             edge.rail_up[rail].set(up.into());
             edge.loss_ppm[rail].set((loss * 1e6) as u64);
         }
+        edge.cipher.set(self.channel.cipher().map_or(0, |cipher| cipher as u64));
         let private = self.channel.private_status(now);
         edge.private_state.set(private.map_or(0, |(_, up, _)| 1 + u64::from(up)));
         let (round_trip, _, loss) = private.unwrap_or_default();
@@ -537,7 +538,7 @@ fn channel_config(card: &CardConfig, loan: &LoanConfig) -> ChannelConfig {
     ChannelConfig {
         role: if matches!(loan.role, LoanRole::Lend { .. }) { Role::Lender } else { Role::Borrower },
         key: loan.key,
-        insecure: loan.insecure,
+        protection: loan.protection,
         fabric: 0,
         group: loan.group,
         loan_generation: loan.generation,

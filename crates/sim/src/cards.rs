@@ -281,7 +281,7 @@ impl<'w> World<'w> {
     pub(crate) fn card_config(&mut self, node: usize) -> CardConfig {
         let loans = self.loans.iter().enumerate().map(|(index, loan)| LoanConfig {
             key: [index as u8 + 1; 32],
-            insecure: loan.insecure,
+            protection: loan.protection[usize::from(node != LENDER)],
             group: Group(index as u32 + 1),
             generation: LoanGeneration(0),
             tenancy: loan.tenancy,

@@ -404,7 +404,7 @@ fn config(node: usize, liar: Liar) -> CardConfig {
         };
         LoanConfig {
             key: [loan as u8 + 1; 32],
-            insecure: false,
+            protection: link::Protection::Aegis,
             group: Group(loan as u32 + 1),
             generation: LoanGeneration(0),
             tenancy: Tenancy { number: 1, node: NodeId(BORROWER as u64 + 1) },

@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use link::Protection;
 use node::Tenancy;
 
 use crate::checkers::disk_model::DiskModel;
@@ -43,7 +44,19 @@ pub(crate) struct Loan<'w> {
     pub(crate) config: device::nvme::Config,
     /// Where the loan's namespace begins on its drive's medium.
     pub(crate) base: u64,
-    pub(crate) insecure: bool,
+    /// What its lender and those who borrow it accept.
+    pub(crate) protection: [Protection; 2],
+}
+
+/// What both ends of a loan accept: mostly all that there is.
+fn protection(random: &mut Random) -> [Protection; 2] {
+    match random.below(10) {
+        0 | 1 => [Protection::Insecure; 2],
+        2 => [Protection::Aes256Gcm; 2],
+        3 => [Protection::Aes256Gcm, Protection::Aegis],
+        4 => [Protection::Aegis, Protection::Aes256Gcm],
+        _ => [Protection::Aegis; 2],
+    }
 }
 
 /// A drive with a virtual function and a namespace for each loan.
@@ -103,7 +116,7 @@ impl Loan<'_> {
             unmarked: Vec::new(),
             config,
             base: 0,
-            insecure: random.chance(200),
+            protection: protection(random),
         }
     }
 }

@@ -9,6 +9,7 @@
 //! name = "store1"                     # default: the file's name without its ending
 //! state_dir = "/var/lib/causeway/store1"
 //! insecure = false
+//! cipher = "aes-256-gcm"              # default: the faster AEGIS-128X2 where both ends have instructions for AES
 //! shm = true                          # share memory with peers on this machine
 //!
 //! [[rails]]
@@ -71,6 +72,8 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use node::Protection;
+
 use crate::cli::{Listen, NodeName, SocketAccess, Source};
 use crate::line::{FunctionName, Line};
 pub use domain::{Domain, Slot};
@@ -90,8 +93,8 @@ pub struct Config {
     pub name: NodeName,
     /// Where key, identity and generations are kept; `None` is the default place of this name.
     pub state_dir: Option<PathBuf>,
-    /// Frames are not encrypted. Both sides of a loan must say so.
-    pub insecure: bool,
+    /// How frames are protected, as far as this node has a say.
+    pub protection: Protection,
     /// Memory is shared with peers on this machine.
     pub shared_memory: bool,
     /// The rails; empty means as `causeway lend` does without `--listen`.

@@ -14,6 +14,7 @@ pub(super) struct Node {
     pub(super) state_dir: Option<PathBuf>,
     #[serde(default)]
     pub(super) insecure: bool,
+    pub(super) cipher: Option<Spanned<String>>,
     pub(super) shm: Option<bool>,
     #[serde(default)]
     pub(super) rails: Vec<Spanned<Rail>>,

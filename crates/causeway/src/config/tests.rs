@@ -27,7 +27,7 @@ fn a_full_file_is_read() {
     let config = parse(&text).unwrap();
     assert_eq!(config.name.as_str(), "n");
     assert_eq!(config.state_dir, Some("/etc/causeway/state".into()));
-    assert!(config.insecure && !config.shared_memory);
+    assert_eq!((config.protection, config.shared_memory), (Protection::Insecure, false));
     assert_eq!(config.rails[0].listen, "10.0.0.1:9".parse().unwrap());
     assert_eq!(config.rails[1].listen, "[fd00::1]:7411".parse().unwrap());
     assert_eq!(config.devices[0].source, Source::Path("/etc/causeway/disk.img".into()));
@@ -36,6 +36,15 @@ fn a_full_file_is_read() {
     assert_eq!(config.loans[0].line.reveal(), LINE);
     assert_eq!(config.loans[0].edge, LoanEdge::Nbd { path: "/etc/causeway/nbd.sock".into() });
     assert_eq!(config.loans[0].io_timeout, Duration::from_secs(5));
+}
+
+#[test]
+fn one_cipher_can_be_insisted_on() {
+    let node = |keys: &str| format!("{keys}[[devices]]\nfunction = 'a'\nsource = 'x.img'\n");
+    let config = parse(&node("cipher = 'aes-256-gcm'\n")).unwrap();
+    assert_eq!(config.protection, Protection::Aes256Gcm);
+    assert!(error(&node("cipher = 'rot13'\n")).starts_with("1:10: `cipher` can be \"aes-256-gcm\"; "));
+    assert!(error(&node("insecure = true\ncipher = 'aes-256-gcm'\n")).contains("remove one"));
 }
 
 #[test]
@@ -62,7 +71,7 @@ fn a_loan_is_for_programs_or_for_a_virtual_machine() {
 fn what_is_left_out_has_a_default() {
     let config = parse("[[devices]]\nfunction = 'nvme0'\nsource = 'ram:1M'\n").unwrap();
     assert_eq!(config.name.as_str(), "store1");
-    assert_eq!((config.state_dir, config.insecure, config.rails.len()), (None, false, 0));
+    assert_eq!((config.state_dir, config.protection, config.rails.len()), (None, Protection::Aegis, 0));
     assert!(config.shared_memory);
     assert_eq!(config.devices[0].block_size, BlockSize::B512);
 }

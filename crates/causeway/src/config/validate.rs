@@ -6,13 +6,15 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use node::Limit;
+use clap::ValueEnum;
+use node::{Limit, Protection};
 use toml::Spanned;
 
 use super::error::Problem;
 use super::{BlockSize, Cache, Config, Device, ENTRIES_MAX, Layout, Loan, LoanEdge, Rail, raw};
 use crate::cli::{
-    IO_TIMEOUT_DEFAULT_S, Listen, NodeName, SocketAccess, Source, check_socket_path, socket_mode,
+    IO_TIMEOUT_DEFAULT_S, Listen, NodeName, OnlyCipher, SocketAccess, Source, check_socket_path, protection,
+    socket_mode,
 };
 use crate::line::{FUNCTION_NAME_MAX, FunctionName, Line, RAILS_MAX, read_line_file};
 
@@ -27,6 +29,7 @@ pub(super) fn config(raw: raw::Node, text: &str, path: &Path) -> Result<Config, 
         None => Some(NodeName::cleaned(&path.file_stem().unwrap_or_default().to_string_lossy())),
     };
     let state_dir = raw.state_dir.map(|dir| check.folder.join(dir));
+    let protection = check.protection(raw.insecure, raw.cipher.as_ref());
     let rails = check.rails(&raw.rails);
     let devices = check.devices(&raw.devices);
     let loans = check.loans(&raw.loans);
@@ -53,8 +56,8 @@ pub(super) fn config(raw: raw::Node, text: &str, path: &Path) -> Result<Config, 
     }
     match name {
         Some(name) if check.problems.is_empty() => {
-            let (insecure, shared_memory) = (raw.insecure, raw.shm.unwrap_or(true));
-            Ok(Config { name, state_dir, insecure, shared_memory, rails, devices, loans, domains })
+            let shared_memory = raw.shm.unwrap_or(true);
+            Ok(Config { name, state_dir, protection, shared_memory, rails, devices, loans, domains })
         }
         _ => Err(check.problems),
     }
@@ -67,6 +70,22 @@ pub(super) struct Check<'a> {
 }
 
 impl Check<'_> {
+    fn protection(&mut self, insecure: bool, cipher: Option<&Spanned<String>>) -> Protection {
+        let only = cipher.and_then(|name| OnlyCipher::from_str(name.get_ref(), false).ok());
+        let at = cipher.map_or(0, |name| name.span().start);
+        if cipher.is_some() && only.is_none() {
+            self.wrong(
+                at,
+                "`cipher` can be \"aes-256-gcm\"; without it the two ends of a loan take AEGIS-128X2 where both have \
+                 instructions for AES, else AES-256-GCM",
+            );
+        }
+        if cipher.is_some() && insecure {
+            self.wrong(at, "with `insecure = true` nothing is encrypted: remove one");
+        }
+        protection(insecure, only)
+    }
+
     fn rails(&mut self, raw: &[Spanned<raw::Rail>]) -> Vec<Rail> {
         if let Some(extra) = raw.get(RAILS_MAX) {
             self.wrong(extra.span().start, format_args!("a node has at most {RAILS_MAX} rails"));

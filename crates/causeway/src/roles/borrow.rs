@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use io::agent::{AgentEvent, Edge, LoanEnd, LoanSpec};
 
 use super::{lend, serve, socket};
-use node::Tenancy;
+use node::{Protection, Tenancy};
 
 use crate::cli::SocketAccess;
 use crate::config::{Loan, LoanEdge};
@@ -19,12 +19,12 @@ pub(super) struct Wanted {
     pub(super) line: Line,
     pub(super) edge: LoanEdge,
     pub(super) io_timeout: Duration,
-    pub(super) insecure: bool,
+    pub(super) protection: Protection,
 }
 
 impl Wanted {
-    pub(super) fn of_preset(loan: &Loan, insecure: bool) -> Self {
-        Self { line: loan.line.clone(), edge: loan.edge.clone(), io_timeout: loan.io_timeout, insecure }
+    pub(super) fn of_preset(loan: &Loan, protection: Protection) -> Self {
+        Self { line: loan.line.clone(), edge: loan.edge.clone(), io_timeout: loan.io_timeout, protection }
     }
 }
 
@@ -40,17 +40,17 @@ pub(super) fn loan(wanted: &Wanted) -> Result<LoanSpec, Failure> {
             Edge::Vm { path, listener }
         }
     };
-    Ok(with_edge(&wanted.line, edge, wanted.io_timeout, wanted.insecure))
+    Ok(with_edge(&wanted.line, edge, wanted.io_timeout, wanted.protection))
 }
 
 /// The loan of a line, for whoever uses it.
-pub(super) fn with_edge(line: &Line, edge: Edge, io_timeout: Duration, insecure: bool) -> LoanSpec {
+pub(super) fn with_edge(line: &Line, edge: Edge, io_timeout: Duration, protection: Protection) -> LoanSpec {
     let key = *line.key().reveal();
     LoanSpec {
         function: line.function().as_str().to_owned(),
         group: lend::group(&key),
         key,
-        insecure,
+        protection,
         generation: 0,
         tenancy: Tenancy::default(),
         life: 0,

@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use io::agent::{DriveSpec, LoanEnd, LoanSpec, Rail};
-use node::Limit;
+use node::{Limit, Protection};
 
 use super::image;
 use crate::cli::{ByteSize, LendArgs};
@@ -97,7 +97,7 @@ fn fits_memory(devices: &[Device], memory: u64) -> Result<(), Failure> {
 }
 
 /// Opens everything that is to be lent. Each function has a key of its own, so that its line opens no other.
-pub(super) fn open(devices: &[Device], state: &StateDir, insecure: bool) -> Result<Opened, Failure> {
+pub(super) fn open(devices: &[Device], state: &StateDir, protection: Protection) -> Result<Opened, Failure> {
     let mut opened = Opened::default();
     for device in devices {
         let block_size = device.block_size.bytes();
@@ -114,7 +114,7 @@ pub(super) fn open(devices: &[Device], state: &StateDir, insecure: bool) -> Resu
                 function: function.as_str().to_owned(),
                 group: group(&key),
                 key,
-                insecure,
+                protection,
                 generation: 0,
                 // Memory is new in each life of the node.
                 tenancy: match device.source.memory() {

@@ -46,7 +46,7 @@ pub fn lend(args: &LendArgs) -> Result<(), Failure> {
     lend::check(&devices)?;
     let mut state = open_state(args.state_dir.as_deref(), &name)?;
     let control = serve::control_socket(&name)?;
-    let lent = lend::open(&devices, &state, args.insecure)?;
+    let lent = lend::open(&devices, &state, args.protection.protection())?;
     let rails = rails::listen(&rails::named(args.listen.clone()), &mut state)?;
     let lines = lend::lines(&lent.loans, &rails)?;
     let parts =
@@ -72,7 +72,7 @@ pub fn borrow(args: &BorrowArgs, line: Line) -> Result<(), Failure> {
             (None, None) => return Err(Failure::usage("give --nbd PATH or --vm PATH")),
         },
         io_timeout: args.io_timeout(),
-        insecure: args.insecure,
+        protection: args.protection.protection(),
     };
     let rails = rails::toward(wanted.line.addresses())?;
     let loans = vec![borrow::loan(&wanted)?];
@@ -92,14 +92,14 @@ pub fn node(config: Config) -> Result<(), Failure> {
     let mut state = open_state(config.state_dir.as_deref(), &config.name)?;
     let control = serve::control_socket(&config.name)?;
     let wanted: Vec<_> =
-        config.loans.iter().map(|loan| borrow::Wanted::of_preset(loan, config.insecure)).collect();
-    let lent = lend::open(devices, &state, config.insecure)?;
+        config.loans.iter().map(|loan| borrow::Wanted::of_preset(loan, config.protection)).collect();
+    let lent = lend::open(devices, &state, config.protection)?;
     let first = lent.loans.len();
     let only_borrows = config.devices.is_empty() && config.rails.is_empty();
     let listening = if only_borrows { None } else { Some(rails::listen(&config.rails, &mut state)?) };
     let borrowed: Vec<_> = wanted.iter().map(borrow::loan).collect::<Result<_, _>>()?;
     let attaches = !config.domains.is_empty();
-    let slots = domains::Domains::open(config.domains, &state, config.insecure)?;
+    let slots = domains::Domains::open(config.domains, &state, config.protection)?;
     let rails = match listening {
         Some(rails) => rails,
         None => rails::toward(&borrow::most_addresses(borrowed.iter().chain(&slots.1), attaches))?,

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use io::agent::{Condition, Edge, LoanEnd, LoanSpec, View};
-use node::{LoanCells, Name};
+use node::{Cipher, LoanCells, Name};
 
 use super::trouble;
 use crate::status::{Card, Channel, Counters, Device, Loan, Node, Rail, Role, Status, Stream};
@@ -156,7 +156,8 @@ fn channel(loan: &LoanSpec, cells: &LoanCells) -> Channel {
     Channel {
         peer: peer_node(cells),
         state: channel_state(cells).to_owned(),
-        sealed: !loan.insecure,
+        sealed: loan.protection.is_sealed(),
+        cipher: Cipher::from_number(cells.edge.cipher.get() as u8).map(|cipher| cipher.name().to_owned()),
         sent_frames: stats.sent_frames.get(),
         received_frames: stats.received_frames.get(),
         retransmissions: stats.retransmissions.get(),

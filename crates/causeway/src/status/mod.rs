@@ -123,6 +123,8 @@ pub struct Channel {
     pub state: String,
     /// Frames are encrypted.
     pub sealed: bool,
+    /// With what: `aegis-128x2`, `aes-256-gcm`, or `none`; `null` before the two ends have agreed.
+    pub cipher: Option<String>,
     /// Frames sent.
     pub sent_frames: u64,
     /// Frames received and authenticated.

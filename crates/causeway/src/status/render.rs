@@ -87,7 +87,11 @@ fn channels(status: &Status) -> Vec<Vec<String>> {
         vec![
             channel.peer.clone(),
             channel.state.clone(),
-            if channel.sealed { "yes" } else { "NO" }.to_owned(),
+            match (channel.sealed, &channel.cipher) {
+                (false, _) => "NO".to_owned(),
+                (true, Some(cipher)) => cipher.clone(),
+                (true, None) => "yes".to_owned(),
+            },
             channel.sent_frames.to_string(),
             channel.received_frames.to_string(),
             channel.retransmissions.to_string(),

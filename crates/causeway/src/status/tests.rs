@@ -26,6 +26,7 @@ pub(crate) fn example() -> Status {
         peer: "9f3c2a771b0e55d4".to_owned(),
         state: "open".to_owned(),
         sealed: true,
+        cipher: Some("aegis-128x2".to_owned()),
         sent_frames: 1_234_567,
         received_frames: 1_234_001,
         retransmissions: 17,
@@ -68,7 +69,7 @@ pub(crate) fn example() -> Status {
 const KEYS: [(&str, &[&str]); 7] = [
     ("cards", &["pid", "generation", "restarts", "state", "last_recovery_s"]),
     ("rails", &["name", "medium", "local", "peer", "state", "rtt_us", "loss_ratio"]),
-    ("channels", &["peer", "state", "sealed", "sent_frames", "received_frames", "retransmissions"]),
+    ("channels", &["peer", "state", "sealed", "cipher", "sent_frames", "received_frames", "retransmissions"]),
     ("streams", &["loan", "direction", "in_flight", "replay_bytes"]),
     ("devices", &["function", "kind", "source", "bytes", "read_only", "lent_to"]),
     ("loans", &["function", "generation", "role", "peer", "state", "edge"]),
@@ -139,8 +140,8 @@ RAIL   MEDIUM  STATE  RTT    LOSS    LOCAL           PEER
 left   udp     up     81 us  5.12 %  127.0.0.1:7411  -
 right  udp     up     -      5.12 %  127.0.0.1:7411  -
 
-CHANNEL           STATE  SEALED  SENT     RECEIVED  RETRANSMITTED
-9f3c2a771b0e55d4  open   yes     1234567  1234001   17
+CHANNEL           STATE  SEALED       SENT     RECEIVED  RETRANSMITTED
+9f3c2a771b0e55d4  open   aegis-128x2  1234567  1234001   17
 
 STREAM  DIRECTION  IN FLIGHT  REPLAY
 nvme0   out        3          12 KiB

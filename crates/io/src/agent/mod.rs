@@ -24,7 +24,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use base::ids::{DomainId, NodeId};
-use node::{DriveConfig, FlashConfig, Limit, Tenancy};
+use node::{DriveConfig, FlashConfig, Limit, Protection, Tenancy};
 use tracing::{info, warn};
 
 use self::attach::Standing;
@@ -42,7 +42,7 @@ use crate::memory::{self, Mapping};
 use crate::messages::{self, ToAgent, ToCard};
 use crate::plan::{
     DrivePlan, LimitPlan, LoanPlan, MEMORY_BYTES, MediumKind, Plan, RailPlan, RolePlan, SHARED_OFFSET,
-    SharedCells, descriptor,
+    SharedCells, descriptor, feasible,
 };
 use crate::process::{Child, OWN_EXECUTABLE, Spawn};
 use crate::ring::{Ring, RingError};
@@ -106,8 +106,8 @@ pub struct LoanSpec {
     pub key: [u8; 32],
     /// As frames name it.
     pub group: u32,
-    /// Frames are only checksummed.
-    pub insecure: bool,
+    /// What this side accepts as protection of frames.
+    pub protection: Protection,
     /// Which assignment this is.
     pub generation: u32,
     /// Of what is lent: who has used it last, as it was made durable.
@@ -677,7 +677,7 @@ fn loan_plan(loan: &LoanSpec) -> LoanPlan {
     };
     LoanPlan {
         key: loan.key,
-        insecure: loan.insecure,
+        protection: feasible(loan.protection),
         group: loan.group,
         generation: loan.generation,
         tenancy: (loan.tenancy.number, loan.tenancy.node.0),

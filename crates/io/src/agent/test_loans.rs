@@ -25,7 +25,7 @@ pub(super) fn listening(
         function: "nvme0".to_owned(),
         key: [0; 32],
         group: 0,
-        insecure: false,
+        protection: node::Protection::Aegis,
         generation: 0,
         tenancy: Tenancy::default(),
         life: 0,

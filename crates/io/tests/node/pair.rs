@@ -141,7 +141,7 @@ fn spec(name: &str, node: u64, socket: RailSocket, end: LoanEnd, life: Life) -> 
         function: "nvme0".to_owned(),
         key: KEY,
         group: GROUP,
-        insecure: false,
+        protection: node::Protection::Aegis,
         generation: 0,
         tenancy: node::Tenancy::default(),
         life: 0,

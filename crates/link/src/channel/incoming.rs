@@ -11,7 +11,7 @@ use crate::handshake::KeySet;
 use crate::path::Incoming;
 use crate::receiver::{Arrival, Received};
 use crate::record::{self, Record, Records, Status};
-use crate::seal::{nonce, packet_number_fits};
+use crate::seal::{Nonce, packet_number_fits};
 use crate::sender::Credits;
 
 /// From whom a frame was, if it was not dropped.
@@ -150,11 +150,14 @@ impl<'m> Channel<'m> {
         {
             return Err(Dropped::Replay);
         }
-        let nonce = nonce(header.card_generation, header.path, header.packet_number);
-        let sealing = self.sealing(which).expect("`which_keys` names a key set that is there");
-        let is_private = header.kind == Kind::Private;
-        let seal = if is_private { &sealing.receive_private } else { &sealing.receive };
-        let body = seal.open(frame, nonce).ok_or(Dropped::Auth)?;
+        let nonce = Nonce::new(header.path, header.packet_number);
+        let (len, is_private) = (frame.len(), header.kind == Kind::Private);
+        let sealing = self.sealing_mut(which).expect("`which_keys` names a key set that is there");
+        let body = match is_private {
+            true => sealing.receive_private.open(frame, nonce),
+            false => sealing.receive.open(header.card_generation, frame, nonce),
+        };
+        let body = body.ok_or(Dropped::Auth)?;
         let (status, records) = record::parse(body).ok_or(Dropped::Malformed)?;
         if records.clone().any(|record| record.is_err()) {
             return Err(Dropped::Malformed);
@@ -171,6 +174,9 @@ impl<'m> Channel<'m> {
             }
         }
         cells.stats.received_frames.add(1);
+        if !is_private && which != Which::Previous {
+            self.wear.add(len);
+        }
         self.hear_peer(now);
         let incoming = &mut self.paths[path].incoming;
         incoming.record(now, header.packet_number);
@@ -199,6 +205,14 @@ impl<'m> Channel<'m> {
             Which::Current => self.current.as_ref(),
             Which::Previous => self.previous.as_ref(),
             Which::Pending => self.pending.as_ref(),
+        }
+    }
+
+    fn sealing_mut(&mut self, which: Which) -> Option<&mut Sealing> {
+        match which {
+            Which::Current => self.current.as_mut(),
+            Which::Previous => self.previous.as_mut(),
+            Which::Pending => self.pending.as_mut(),
         }
     }
 

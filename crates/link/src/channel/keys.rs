@@ -6,10 +6,11 @@ use base::ids::{CardGeneration, Incarnation, NodeId};
 use base::times::{HANDSHAKE_RETRY, HANDSHAKE_RETRY_MAX, HOLD, PENDING_KEYS, SILENCE};
 
 use super::incoming::{Dropped, Heard};
-use super::{Attempt, Channel, Event, Role, Sealing, State};
+use super::{Attempt, Channel, Event, Role, Sealing, State, Wear};
+use crate::cipher::{Cipher, Ciphers};
 use crate::frame::Kind;
 use crate::handshake::{Answer, Binding, Initiator, KeySet, Proposal, Responder, derive, verdict};
-use crate::seal::Seal;
+use crate::seal::{Direction, FrameKeys, Opener, Seal};
 
 /// The smallest frame that carries a TLP of the smallest maximum payload, whatever a peer says.
 const MIN_FRAME: u32 = 1280;
@@ -29,14 +30,21 @@ enum Verdict {
 impl Channel<'_> {
     /// Rebuilds the ciphers from the key sets in the ledger.
     pub(super) fn load_keys(&mut self) {
-        let insecure = self.config.insecure;
+        let (ours, theirs) = match self.config.role {
+            Role::Borrower => (Direction::ToLender, Direction::ToBorrower),
+            Role::Lender => (Direction::ToBorrower, Direction::ToLender),
+        };
+        let each_card = self.journal.rule(Rule::KeyOfEachCard);
         let load = |keys: KeySet| {
-            keys.is_valid().then(|| Sealing {
+            let cipher = keys.cipher()?;
+            let send = FrameKeys::new(&keys.send, cipher, ours, each_card);
+            Some(Sealing {
                 id: keys.id as u8,
-                send: Seal::new(&keys.send, insecure),
-                receive: Seal::new(&keys.receive, insecure),
+                send: send.seal(self.config.generation),
+                receive: Opener::new(FrameKeys::new(&keys.receive, cipher, theirs, each_card)),
                 send_private: Seal::private(&keys.send),
                 receive_private: Seal::private(&keys.receive),
+                fingerprint: crate::tlp_digest(&send.key(self.config.generation)),
             })
         };
         self.current = load(self.cells.current.get());
@@ -54,7 +62,7 @@ impl Channel<'_> {
             domain: self.config.domain.0.into(),
             max_payload: (self.config.max_payload as u16).into(),
             max_frame: self.max_frame().into(),
-            insecure: self.config.insecure.into(),
+            ciphers: self.config.protection.ciphers().0,
             name: self.config.name.to_bytes(),
         };
         let entropy = self.next_entropy();
@@ -101,7 +109,7 @@ impl Channel<'_> {
             let repeats = at_hand && self.handshake.answered_paths & 1 << path == 0;
             return if repeats { Verdict::Repeat } else { Verdict::Ignore };
         }
-        if (proposal.insecure != 0) != self.config.insecure {
+        if self.agreed_cipher(proposal).is_none() {
             return Verdict::Refuse(verdict::SEALING);
         }
         let current = self.cells.current.get();
@@ -168,7 +176,7 @@ impl Channel<'_> {
             peer_domain: proposal.domain.get(),
             max_payload: u32::from(answer.max_payload.get()),
             max_frame: answer.max_frame.get(),
-            reserved: 0,
+            cipher: answer.cipher.into(),
             tenancy: answer.tenancy.get(),
             peer_name: proposal.name,
         };
@@ -196,10 +204,11 @@ impl Channel<'_> {
         self.handshake.answered_paths |= 1 << path;
     }
 
-    fn answer_to(&self, proposal: &Proposal) -> Answer {
+    pub(super) fn answer_to(&self, proposal: &Proposal) -> Answer {
         Answer {
             verdict: verdict::ACCEPTED,
             key_id: self.unused_key_id(),
+            cipher: self.agreed_cipher(proposal).map_or(0, |cipher| cipher as u8),
             max_payload: agreed_payload(self.config.max_payload, proposal.max_payload.get()).into(),
             max_frame: agreed_frame(self.max_frame(), proposal.max_frame.get()).into(),
             domain: self.config.domain.0.into(),
@@ -224,6 +233,10 @@ impl Channel<'_> {
             self.events.push_back(Event::Refused(refusal));
             return Ok(Heard::Nothing);
         }
+        let accepted = self.config.protection.ciphers();
+        if !Cipher::from_number(answer.cipher).is_some_and(|cipher| accepted.has(cipher)) {
+            return Err(Dropped::Malformed);
+        }
         self.handshake.wait = HANDSHAKE_RETRY;
         self.handshake.next = None;
         let keys = KeySet {
@@ -236,7 +249,7 @@ impl Channel<'_> {
             peer_domain: answer.domain.get(),
             max_payload: u32::from(agreed_payload(self.config.max_payload, answer.max_payload.get())),
             max_frame: agreed_frame(self.max_frame(), answer.max_frame.get()),
-            reserved: 0,
+            cipher: answer.cipher.into(),
             tenancy: answer.tenancy.get(),
             peer_name: answer.name,
         };
@@ -260,7 +273,7 @@ impl Channel<'_> {
         let old = self.cells.current.get();
         self.cells.previous.set(self.journal, if same_pair { old } else { KeySet { valid: 0, ..old } });
         self.cells.current.set(self.journal, keys);
-        self.frames_under_key = 0;
+        self.wear = Wear::default();
         self.hear_peer(now);
         self.cells.stats.handshakes.add(1);
         if !same_pair {
@@ -286,6 +299,11 @@ impl Channel<'_> {
     /// The peer's newest card, as far as known under the keys in use.
     pub(super) fn peer_generation(&self) -> CardGeneration {
         CardGeneration(self.cells.peer_generation.get())
+    }
+
+    /// What frames will be protected with, if there is something that both ends accept.
+    fn agreed_cipher(&self, proposal: &Proposal) -> Option<Cipher> {
+        self.config.protection.ciphers().best_of_both(Ciphers(proposal.ciphers))
     }
 
     /// The largest frame of our smallest rail: any rail can then replay what another has lost.

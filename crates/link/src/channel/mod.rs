@@ -22,12 +22,13 @@ use base::ledger::{Cell, Counter, Journal, Pages};
 use pcie::TlpView;
 use zerocopy::FromBytes;
 
+use crate::cipher::{Cipher, Protection};
 use crate::frame::MAX_FRAME;
 use crate::handshake::{Initiator, KeySet, Refusal, Tenancy};
 use crate::path::{Incoming, Outgoing};
 use crate::receiver::{Arrival, Held, Received, Receiver, ReceiverCells};
 use crate::record::Information;
-use crate::seal::Seal;
+use crate::seal::{Opener, Seal};
 use crate::sender::{SLOTS, Sender, SenderCells};
 use crate::tags::{TagCells, Tags};
 use answered::{AnsweredCells, Attempt};
@@ -40,9 +41,13 @@ pub use incoming::Heard;
 pub use outgoing::{Room, Transmit};
 pub use state::State;
 
-/// Frames sealed under one key before the borrower begins a new handshake: far below AES-GCM's limits, and far before packet
+/// Frames of both directions, under the secrets of one handshake, after which the borrower begins a new one: far before packet
 /// numbers run out.
 pub const REKEY_FRAMES: u64 = 1 << 28;
+
+/// Bytes after which it does the same: 2^36 blocks of AES-GCM, of which an adversary who could choose them all would tell the
+/// cipher from a random function with a probability below 2^-56 (the square of the blocks over 2^129). AEGIS-128X2 would bear more.
+const REKEY_BYTES: u64 = 1 << 40;
 
 /// Most paths of a channel: seven rails, and the one through memory.
 const MAX_PATHS: usize = 8;
@@ -163,8 +168,8 @@ pub struct ChannelConfig {
     pub role: Role,
     /// The key of the loan's line.
     pub key: [u8; 32],
-    /// No sealing, only checksums; both sides must say so.
-    pub insecure: bool,
+    /// What this end accepts as protection of frames.
+    pub protection: Protection,
     /// The fabric.
     pub fabric: u32,
     /// The loan.
@@ -253,9 +258,30 @@ struct Path {
 struct Sealing {
     id: u8,
     send: Seal,
-    receive: Seal,
+    receive: Opener,
     send_private: Seal,
     receive_private: Seal,
+    /// Names the key that this card seals with.
+    fingerprint: u64,
+}
+
+/// What has been sealed under the secrets of the last handshake, in both directions, as far as this card knows: its own frames
+/// are under a key that no card before had.
+#[derive(Default)]
+struct Wear {
+    frames: u64,
+    bytes: u64,
+}
+
+impl Wear {
+    fn add(&mut self, len: usize) {
+        self.frames += 1;
+        self.bytes += len as u64;
+    }
+
+    fn is_over(&self, frames: u64) -> bool {
+        self.frames > frames || self.bytes > REKEY_BYTES
+    }
 }
 
 /// One end of a loan's channel.
@@ -274,7 +300,7 @@ pub struct Channel<'m> {
     transmission: Transmission,
     greeting: Greeting,
     handshake: Handshake,
-    frames_under_key: u64,
+    wear: Wear,
     goodbye: bool,
     goodbye_heard: bool,
     information: Option<Information>,
@@ -358,7 +384,7 @@ impl<'m> Channel<'m> {
             transmission: Transmission::new(sender.committed()),
             greeting: Greeting { next: None, wait: base::times::HELLO, due: 0, answer: None },
             handshake: Handshake::new(now, last_heard),
-            frames_under_key: 0,
+            wear: Wear::default(),
             goodbye: false,
             goodbye_heard: false,
             information: None,
@@ -526,10 +552,14 @@ impl<'m> Channel<'m> {
         keys.is_valid().then(|| (keys.incarnation(), self.peer_generation()))
     }
 
-    /// Names the key that frames are sealed with, without telling it: for checkers.
+    /// What protects the frames, once there is a peer.
+    pub fn cipher(&self) -> Option<Cipher> {
+        self.cells.current.get().cipher()
+    }
+
+    /// Names the key that this card seals frames with, without telling it: for checkers.
     pub fn key_fingerprint(&self) -> Option<u64> {
-        let keys = self.cells.current.get();
-        keys.is_valid().then(|| crate::tlp_digest(&keys.send))
+        self.current.as_ref().map(|sealing| sealing.fingerprint)
     }
 
     /// Names the streams that flow: the same at both ends, and another one whenever they begin anew. `None` while there are none. For

@@ -6,7 +6,7 @@ use super::{Channel, Path, PathId};
 use crate::frame::{HEADER_LEN, Header, Kind, OVERHEAD, TAG_LEN};
 use crate::path::Carried;
 use crate::record::{Record, Status, Writer};
-use crate::seal::nonce;
+use crate::seal::Nonce;
 
 /// A frame that has been built.
 #[derive(Clone, Copy, Debug)]
@@ -159,13 +159,14 @@ impl Channel<'_> {
         let (kind, seal) =
             if is_private { (Kind::Private, &sealing.send_private) } else { (Kind::Sealed, &sealing.send) };
         self.header(kind, id, sealing.id, number).write(out);
-        seal.seal(&mut out[..len], nonce(self.config.generation, id, number));
+        seal.seal(&mut out[..len], Nonce::new(id, number));
         if eliciting || carried.count > 0 {
             self.paths[plan.path].outgoing.record(now, number, len, carried);
             self.paths[plan.path].next_heartbeat = now + base::times::HEARTBEAT;
         }
-        // Keys wear out by sealing.
-        self.frames_under_key += u64::from(!is_private);
+        if !is_private {
+            self.wear.add(len);
+        }
         self.cells.stats.sent_frames.add(1);
         Transmit { path: id, len, is_handshake: false }
     }

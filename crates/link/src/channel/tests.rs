@@ -54,7 +54,7 @@ impl<'m> End<'m> {
         let mut config = ChannelConfig {
             role,
             key: [5; 32],
-            insecure: false,
+            protection: Protection::Aegis,
             fabric: 0,
             group: Group(7),
             loan_generation: LoanGeneration(0),
@@ -432,11 +432,55 @@ fn forged_and_repeated_frames_are_counted_and_change_nothing() {
 fn without_sealing_on_both_sides_nothing_is_lent() {
     let arena = Arena::default();
     let mut ends = [
-        End::new(&arena, Role::Borrower, |config| config.insecure = true),
+        End::new(&arena, Role::Borrower, |config| config.protection = Protection::Insecure),
         End::new(&arena, Role::Lender, |_| {}),
     ];
     run(&mut Instant::ZERO.clone(), &mut ends, &mut |_, _| true, 50);
     assert!(ends[0].events.contains(&Event::Refused(Refusal::Sealing)), "{:?}", ends[0].events);
+}
+
+#[test]
+fn two_ends_agree_on_a_cipher_and_keep_it_over_cards() {
+    use Protection::{Aegis, Aes256Gcm, Insecure};
+    for (borrower, lender, agreed) in [
+        (Aegis, Aegis, Cipher::Aegis128X2),
+        (Aegis, Aes256Gcm, Cipher::Aes256Gcm),
+        (Aes256Gcm, Aegis, Cipher::Aes256Gcm),
+        (Insecure, Insecure, Cipher::Crc32c),
+    ] {
+        let arena = Arena::default();
+        let mut ends = [(Role::Borrower, borrower), (Role::Lender, lender)]
+            .map(|(role, protection)| End::new(&arena, role, |config| config.protection = protection));
+        let mut now = Instant::ZERO;
+        run(&mut now, &mut ends, &mut |_, _| true, 50);
+        for index in 0..20 {
+            ends[0].write(index * 4);
+            run(&mut now, &mut ends, &mut |_, _| true, 10);
+            ends[index as usize % 2].restart(now);
+        }
+        run(&mut now, &mut ends, &mut |_, _| true, 500);
+        expect(&ends[1], 20);
+        assert!(ends.iter().all(|end| end.channel.cipher() == Some(agreed)), "{borrower:?} {lender:?}");
+        assert_eq!(ends[0].channel.stats().handshakes.get(), 1);
+    }
+}
+
+#[test]
+fn keys_wear_out_by_frames_and_bytes_of_both_directions() {
+    let arena = Arena::default();
+    let mut ends = pair(&arena);
+    let mut now = Instant::ZERO;
+    run(&mut now, &mut ends, &mut |_, _| true, 50);
+    (0..100).for_each(|index| ends[1].write(index * 4));
+    let before = ends[0].channel.wear.bytes;
+    run(&mut now, &mut ends, &mut |_, _| true, 50);
+    assert!(ends[0].channel.wear.bytes - before > 100 * 16, "what the lender sends counts");
+    assert!(!ends[0].channel.wear.is_over(REKEY_FRAMES));
+    // A terabyte cannot be sent here.
+    ends[0].channel.wear.bytes = REKEY_BYTES;
+    ends[1].write(0);
+    run(&mut now, &mut ends, &mut |_, _| true, 50);
+    assert_eq!(ends[0].channel.stats().handshakes.get(), 2);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use base::times::{
 };
 use base::{Instant, Rule};
 
-use super::{Channel, Role, State};
+use super::{Channel, Role, State, Wear};
 
 /// Packets after which an acknowledgement is sent at once (RFC 9000 §13.2.2).
 pub(super) const ACK_EVERY: u32 = 2;
@@ -58,11 +58,11 @@ impl Channel<'_> {
 
     /// The borrower begins anew when nothing authentic has been heard for long, or when the keys grow old.
     fn watch_silence(&mut self, now: Instant) {
-        let worn = self.frames_under_key > self.config.rekey_frames;
+        let worn = self.wear.is_over(self.config.rekey_frames);
         let silent = self.silence_ends().is_some_and(|end| end <= now);
         if self.begins() && self.handshake.next.is_none() && (silent || worn) && !self.goodbye {
             self.handshake.next = Some(now);
-            self.frames_under_key = 0;
+            self.wear = Wear::default();
         }
     }
 

@@ -19,7 +19,7 @@ const PEER: Address = Address([1; 28]);
 fn config(node: u64, role: LoanRole) -> CardConfig {
     let loan = LoanConfig {
         key: [5; 32],
-        insecure: false,
+        protection: link::Protection::Aegis,
         group: Group(7),
         generation: LoanGeneration(0),
         tenancy: Tenancy { number: 1, node: NodeId(2) },

@@ -98,7 +98,7 @@ impl Tlp {
 fn card(role: LoanRole) -> CardConfig {
     let loan = LoanConfig {
         key: [5; 32],
-        insecure: false,
+        protection: link::Protection::Aegis,
         group: Group(7),
         generation: LoanGeneration(0),
         tenancy: Tenancy { number: 1, node: NodeId(2) },

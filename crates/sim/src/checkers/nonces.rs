@@ -6,9 +6,9 @@ use link::frame::{Header, Kind};
 
 use super::Verdict;
 
-/// The packet numbers of the frames that have left, by key, card generation and path.
+/// The packet numbers of the frames that have left, by key and path.
 #[derive(Default)]
-pub(crate) struct Nonces(BTreeMap<(u64, u32, u8), u64>);
+pub(crate) struct Nonces(BTreeMap<(u64, u8), u64>);
 
 impl Nonces {
     /// A frame leaves, sealed with the key of this fingerprint.
@@ -16,7 +16,7 @@ impl Nonces {
         if header.kind != Kind::Sealed {
             return Ok(());
         }
-        let place = (key, header.card_generation.0, header.path);
+        let place = (key, header.path);
         match self.0.insert(place, header.packet_number) {
             Some(last) if header.packet_number <= last => Err(format!(
                 "card {} sent packet {} on path {} after {last}",

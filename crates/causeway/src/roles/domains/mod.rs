@@ -13,7 +13,7 @@ mod machine;
 use std::time::{Duration, Instant};
 
 use io::agent::{Agent, AgentEvent, Edge, LoanEnd, LoanSpec};
-use node::Tenancy;
+use node::{Protection, Tenancy};
 use tracing::{info, warn};
 
 use self::machine::{Machine, WATCH};
@@ -46,7 +46,7 @@ pub(super) struct Domains {
     monitors: Vec<Option<Monitor>>,
     /// The loan of the first place.
     first: usize,
-    insecure: bool,
+    protection: Protection,
 }
 
 struct Place {
@@ -97,7 +97,7 @@ impl Domains {
     pub(super) fn open(
         domains: Vec<Domain>,
         state: &StateDir,
-        insecure: bool,
+        protection: Protection,
     ) -> Result<(Self, Vec<LoanSpec>), Failure> {
         let (mut places, mut monitors, mut loans) = (Vec::new(), Vec::new(), Vec::new());
         for (index, domain) in domains.into_iter().enumerate() {
@@ -123,13 +123,13 @@ impl Domains {
                     told_timeouts: 0,
                 };
                 loans.push(match line {
-                    Some(line) => place.loan(&line, insecure)?,
+                    Some(line) => place.loan(&line, protection)?,
                     None => place.vacancy(),
                 });
                 places.push(place);
             }
         }
-        Ok((Self { places, monitors, first: 0, insecure }, loans))
+        Ok((Self { places, monitors, first: 0, protection }, loans))
     }
 
     /// The node has `loans` others before these.
@@ -345,7 +345,7 @@ impl Domains {
 
     /// Attaches the function of a line to a slot.
     pub(super) fn attach(&mut self, slot: &str, line: &str, agent: &mut Agent, state: &StateDir) -> Response {
-        let insecure = self.insecure;
+        let protection = self.protection;
         let (index, line) = match (self.find(slot), line.parse::<Line>()) {
             (Ok(index), Ok(line)) => (index, line),
             (Err(why), _) => return Response::Refused { why },
@@ -377,7 +377,7 @@ impl Domains {
         let place = &mut self.places[index];
         place.is_asked_for = true;
         let attached = place
-            .loan(&line, insecure)
+            .loan(&line, protection)
             .and_then(|spec| Ok(LoanSpec { life: state.begin_life()?, ..spec }))
             .and_then(|spec| place.decide(Some(&line), state).map(|()| spec))
             .and_then(|spec| {
@@ -484,14 +484,14 @@ impl Place {
     }
 
     /// The loan of a line, with the socket.
-    fn loan(&mut self, line: &Line, insecure: bool) -> Result<LoanSpec, Failure> {
+    fn loan(&mut self, line: &Line, protection: Protection) -> Result<LoanSpec, Failure> {
         let path = self.slot.socket.clone();
         let listener = Some(socket::bind(&path, &self.slot.access)?);
         self.phase = Phase::Attaching;
         self.machine = Machine::Unseen;
         self.await_nothing();
         let timeout = Duration::from_secs(IO_TIMEOUT_DEFAULT_S);
-        Ok(borrow::with_edge(line, Edge::Vm { path, listener }, timeout, insecure))
+        Ok(borrow::with_edge(line, Edge::Vm { path, listener }, timeout, protection))
     }
 
     fn vacancy(&self) -> LoanSpec {
@@ -500,7 +500,7 @@ impl Place {
             function: String::new(),
             group: 0,
             key: [0; 32],
-            insecure: false,
+            protection: Protection::default(),
             generation: 0,
             tenancy: Tenancy::default(),
             life: 0,

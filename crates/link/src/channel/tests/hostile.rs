@@ -3,6 +3,9 @@
 use base::times::{HANDSHAKE_RETRY_MAX, HOLD, PENDING_KEYS};
 
 use super::*;
+use crate::cipher::Cipher;
+use crate::frame::{HEADER_LEN, TAG_LEN};
+use crate::handshake::{Answer, Binding, Responder};
 use crate::sender::Credits;
 
 /// The first messages of a node's next attempts, one by path each, as a network could have recorded them.
@@ -200,4 +203,84 @@ fn a_broken_tlp_stops_nobody_and_a_request_among_them_is_answered() {
     // Where the end of one could not be told, the rest of its record went with it.
     assert_eq!(ends[1].log.0, [4, 8, 4, 8]);
     assert_eq!(ends[0].log.1, [pcie::CompletionStatus::UnsupportedRequest]);
+}
+
+/// Both ends' first messages: the borrower's frame, and the lender's answer to it.
+fn messages<'a>(ends: &mut [End<'a>; 2], now: Instant) -> [Vec<u8>; 2] {
+    let mut buffer = vec![0; MAX_FRAME];
+    ends[0].step(now);
+    let len = ends[0].channel.poll_transmit(now, &mut buffer).unwrap().len;
+    let proposal = buffer[..len].to_vec();
+    assert_eq!(give(&mut ends[1], now, &proposal), Heard::Proposal);
+    let len = ends[1].channel.poll_transmit(now, &mut buffer).unwrap().len;
+    [proposal, buffer[..len].to_vec()]
+}
+
+#[test]
+fn who_stands_in_between_cannot_choose_the_cipher() {
+    let arena = Arena::default();
+    let now = Instant::ZERO;
+    let [proposal, answer] = messages(&mut pair(&arena), now);
+    let body = |frame: &[u8]| (HEADER_LEN * 8)..(frame.len() - TAG_LEN) * 8;
+    let flipped = |frame: &[u8], bit: usize| {
+        let mut changed = frame.to_vec();
+        changed[bit / 8] ^= 1 << (bit % 8);
+        changed
+    };
+    let mut ends = pair(&arena);
+    for bit in body(&proposal) {
+        assert_eq!(give(&mut ends[1], now, &flipped(&proposal, bit)), Heard::Nothing);
+    }
+    assert_eq!(messages(&mut ends, now)[1].len(), answer.len());
+    for bit in body(&answer) {
+        give(&mut ends[0], now, &flipped(&answer, bit));
+        assert_eq!(ends[0].channel.cipher(), None, "bit {bit}");
+    }
+}
+
+#[test]
+fn a_lender_that_chooses_what_was_not_offered_is_not_believed() {
+    let arena = Arena::default();
+    let now = Instant::ZERO;
+    for (cipher, believed) in
+        [(0, false), (Cipher::Crc32c as u8, false), (4, false), (Cipher::Aes256Gcm as u8, true)]
+    {
+        let mut ends = pair(&arena);
+        let mut buffer = vec![0; MAX_FRAME];
+        ends[0].step(now);
+        let len = ends[0].channel.poll_transmit(now, &mut buffer).unwrap().len;
+        let binding = Binding { key: &[5; 32], fabric: 0, group: Group(7) };
+        let (responder, proposal) =
+            Responder::read(binding, [9; 32], &buffer[HEADER_LEN..len - TAG_LEN]).unwrap();
+        let honest = ends[1].channel.answer_to(&proposal);
+        let mut message = Vec::new();
+        responder.answer(&Answer { cipher, ..honest }, &mut message).unwrap();
+        // The header is not bound to the message, which is.
+        let [_, mut frame] = messages(&mut pair(&arena), now);
+        frame.splice(HEADER_LEN.., message.into_iter().chain([0; TAG_LEN]));
+        give(&mut ends[0], now, &frame);
+        assert_eq!(ends[0].channel.cipher().is_some(), believed, "{cipher}");
+    }
+}
+
+#[test]
+fn forged_frames_of_any_card_displace_no_key_and_change_nothing() {
+    let arena = Arena::default();
+    let mut ends = pair(&arena);
+    let mut now = Instant::ZERO;
+    run(&mut now, &mut ends, &mut |_, _| true, 50);
+    ends[0].write(0);
+    ends[0].step(now);
+    let mut buffer = vec![0; MAX_FRAME];
+    let len = ends[0].channel.poll_transmit(now, &mut buffer).unwrap().len;
+    let frame = &buffer[..len];
+    let before = ends[1].channel.newest_peer();
+    for card in [0, 2, 3, 1000, u32::MAX] {
+        let mut forged = frame.to_vec();
+        forged[40..44].copy_from_slice(&u32::to_le_bytes(card));
+        assert_eq!(give(&mut ends[1], now, &forged), Heard::Nothing);
+    }
+    assert_eq!(ends[1].channel.newest_peer(), before);
+    assert_ne!(give(&mut ends[1], now, frame), Heard::Nothing);
+    expect(&ends[1], 1);
 }

@@ -6,7 +6,7 @@ use zerocopy::IntoBytes as _;
 use super::*;
 use crate::frame::{HEADER_LEN, Kind, TAG_LEN};
 use crate::record::{Status, Writer};
-use crate::seal::nonce;
+use crate::seal::Nonce;
 
 /// What the body of a frame holds.
 #[derive(Clone, Debug)]
@@ -76,7 +76,7 @@ fn seal(ends: &[End<'_>; 2], number: u64, body: &Body) -> Vec<u8> {
     let mut frame = vec![0; HEADER_LEN + len + TAG_LEN];
     header.write(&mut frame);
     frame[HEADER_LEN..HEADER_LEN + len].copy_from_slice(&bytes[..len]);
-    sealing.send.seal(&mut frame, nonce(header.card_generation, 0, number));
+    sealing.send.seal(&mut frame, Nonce::new(0, number));
     frame
 }
 

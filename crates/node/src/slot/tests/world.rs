@@ -658,7 +658,7 @@ fn config(node: usize, incarnation: u64, generation: u32, frame: usize) -> CardC
     };
     let loan = LoanConfig {
         key: [5; 32],
-        insecure: true,
+        protection: link::Protection::Insecure,
         group: Group(7),
         generation: LoanGeneration(0),
         tenancy: Tenancy { number: 1, node: id(BORROWER) },
