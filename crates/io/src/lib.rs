@@ -45,6 +45,7 @@ pub mod stream_socket;
 mod time_slice;
 pub mod udp;
 pub mod users;
+mod vm_generation;
 pub mod wait;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

@@ -39,6 +39,8 @@ pub(crate) enum ToCard {
     Persisted { drive: usize, version: u64, kept: bool },
     /// It is durable that `node` uses what the loan lends; `number` counts the changes.
     Tenancy { loan: usize, number: u64, node: u64 },
+    /// The machine was restored from a snapshot, and may go on somewhere else, too: new keys, from these random bytes.
+    RenewKeys { seed: [u8; 32] },
     /// Give everything back, in order.
     ShutDown,
     /// Give back what this loan has borrowed.
@@ -185,7 +187,7 @@ impl<'de> Deserialize<'de> for Hex {
 
 impl Message for ToCard {
     /// What waits is at most one message for each place of a client, one for each loan's tenant, limit, peer, return and presence, three
-    /// for each drive, of which the last says all, and the one to shut down. Of a slot it is one message of each kind, and that only
+    /// for each drive, of which the last says all, the one to renew keys, and the one to shut down. Of a slot it is one message of each kind, and that only
     /// when the card has asked for it or another client has come. To a successor, whose outbox is a new one, come all descriptors of
     /// slots, [`DESCRIPTORS`] in a message, and all parked connections, one in a message and at most 1024 of them (`MOST` of
     /// `agent::slots`), and behind either one message that these were all.
@@ -198,6 +200,7 @@ impl Message for ToCard {
             Self::Grow { drive, .. } => (4, *drive, 0),
             Self::Persisted { drive, .. } => (5, *drive, 0),
             Self::Cut { drive, .. } => (18, *drive, 0),
+            Self::RenewKeys { .. } => (19, 0, 0),
             Self::ShutDown => (6, 0, 0),
             Self::GiveBack { loan } => (13, *loan, 0),
             Self::Present { loan, .. } => (14, *loan, 0),

@@ -48,6 +48,8 @@ pub(crate) struct Plan {
     pub(crate) incarnation: u64,
     pub(crate) generation: u32,
     pub(crate) seed: [u8; 32],
+    /// The machine may go on somewhere else with the keys in the ledger.
+    pub(crate) renews_keys: bool,
     pub(crate) has_ring: bool,
     pub(crate) rails: Vec<RailPlan>,
     pub(crate) drives: Vec<DrivePlan>,
@@ -485,6 +487,7 @@ mod tests {
             incarnation: 4,
             generation: 5,
             seed: [6; 32],
+            renews_keys: false,
             has_ring: false,
             rails: Vec::new(),
             drives: Vec::new(),

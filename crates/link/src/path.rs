@@ -7,7 +7,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use base::Instant;
-use base::times::{ACK_DELAY, INITIAL_RTT, PROBE_GRANULARITY, PROBE_MAX};
+use base::times::{ACK_DELAY, HEARTBEAT, INITIAL_RTT, PROBE_GRANULARITY, PROBE_MAX};
 
 use crate::record::MAX_RANGES;
 
@@ -33,6 +33,10 @@ pub const PRIVATE_WINDOW: usize = 96 << 10;
 const MAX_SENT: usize = 4096;
 /// Packets taken for lost that are remembered, the oldest forgotten first, should they be acknowledged after all.
 const MAX_DOUBTED: usize = 256;
+/// Packets under way beside which there are more heartbeats: with them alone, a round trip of ten seconds.
+const MAX_HEARTBEATS: usize = 100;
+/// Acknowledgements in a row that come so late only where the round trip is longer than was thought.
+const LATE_ANSWERS: u32 = 4;
 /// Packet numbers behind the largest that are told from replays.
 const REPLAY_WINDOW: u64 = 1024;
 
@@ -88,6 +92,9 @@ struct Sent {
 pub(crate) struct Outgoing {
     next_number: u64,
     sent: VecDeque<Sent>,
+    /// How many acknowledgements in a row were only of what had been taken for lost, and the shortest time that they took.
+    late: u32,
+    late_min: Duration,
     in_flight: usize,
     largest_acked: Option<u64>,
     smoothed: Option<Duration>,
@@ -103,8 +110,8 @@ pub(crate) struct Outgoing {
     /// No timer runs out before this, because the one before it was found too late. Once, until an answer or a verdict.
     excused_until: Option<Instant>,
     last_eliciting: Instant,
-    /// Packets taken for lost, by number: what is acknowledged later was only late (RFC 9002 §6.2.1, spurious).
-    doubted: VecDeque<u64>,
+    /// Packets taken for lost: what is acknowledged later was only late (RFC 9002 §6.2.1, spurious).
+    doubted: VecDeque<Sent>,
     /// Losses since the path was made, for the loss ratio.
     pub(crate) lost_packets: u64,
     pub(crate) sent_packets: u64,
@@ -124,6 +131,8 @@ impl Outgoing {
         Self {
             next_number: 0,
             sent: VecDeque::new(),
+            late: 0,
+            late_min: Duration::MAX,
             in_flight: 0,
             largest_acked: None,
             smoothed: None,
@@ -167,6 +176,12 @@ impl Outgoing {
         !self.sent.is_empty()
     }
 
+    /// Whether an idle path is to be asked something: what is under way will be answered soon, unless the way is long.
+    pub(crate) fn wants_heartbeat(&self) -> bool {
+        let is_long = self.smoothed.is_some_and(|smoothed| smoothed > HEARTBEAT);
+        self.sent.is_empty() || (is_long && self.sent.len() < MAX_HEARTBEATS)
+    }
+
     /// Probes sent since something was last acknowledged: above zero the path is suspect.
     pub(crate) fn probes(&self) -> u32 {
         self.probes
@@ -208,14 +223,29 @@ impl Outgoing {
             }
         }
         self.largest_acked = self.largest_acked.max(Some(largest));
-        self.acquit(ranges);
-        if let Some(packet) = newest {
+        let late = self.acquit(ranges, acked);
+        if newest.is_some() || late.is_some() {
             self.probes = 0;
             self.excused_until = None;
+        }
+        if let Some(packet) = newest {
+            self.late = 0;
             // The delay is that of the largest number, which may have been a mere acknowledgement sent behind this packet.
             self.sample(now.since(packet.at), delay);
+        } else if let Some(packet) = late {
+            self.sample_late(now.since(packet.at));
         }
         self.detect_loss(now, lost);
+    }
+
+    /// An answer came behind the probe. One says that somebody stood still; if nothing else comes, the way is long.
+    fn sample_late(&mut self, latest: Duration) {
+        self.late_min = if self.late == 0 { latest } else { self.late_min.min(latest) };
+        self.late += 1;
+        if self.late >= LATE_ANSWERS {
+            (self.smoothed, self.variance) = (Some(self.late_min), self.late_min / 4);
+            self.late = 0;
+        }
     }
 
     /// The window grows by what was acknowledged in slow start, else by about a frame a round trip (RFC 9002 §7.3).
@@ -235,6 +265,11 @@ impl Outgoing {
             return;
         };
         let latest = if latest > smoothed + delay { latest - delay } else { latest };
+        // What was taken for a long way was a halt.
+        if smoothed > PROBE_MAX && latest < smoothed / 4 {
+            (self.smoothed, self.variance) = (Some(latest), latest / 2);
+            return;
+        }
         self.variance = (self.variance * 3 + smoothed.abs_diff(latest)) / 4;
         self.smoothed = Some((smoothed * 7 + latest) / 8);
     }
@@ -267,14 +302,24 @@ impl Outgoing {
         if self.doubted.len() == MAX_DOUBTED {
             self.doubted.pop_front();
         }
-        self.doubted.push_back(packet.number);
+        self.doubted.push_back(*packet);
     }
 
-    /// What was taken for lost and is acknowledged was late, because one of the ends did not run, and is no loss of the path's.
-    fn acquit(&mut self, ranges: &AckRanges) {
+    /// What was taken for lost and is acknowledged was late, because one of the ends did not run or the way is long, and is no loss of the
+    /// path's. Returns the last of it.
+    fn acquit(&mut self, ranges: &AckRanges, acked: &mut dyn FnMut(Carried)) -> Option<Sent> {
+        let mut last = None;
         let before = self.doubted.len();
-        self.doubted.retain(|number| !ranges.contains(*number));
+        self.doubted.retain(|packet| {
+            let is_here = ranges.contains(packet.number);
+            if is_here {
+                acked(packet.carried);
+                last = Some(*packet);
+            }
+            !is_here
+        });
         self.lost_packets -= (before - self.doubted.len()) as u64;
+        last
     }
 
     fn shrink(&mut self, now: Instant, sent_at: Instant) {
@@ -295,7 +340,8 @@ impl Outgoing {
     fn probe_after(&self) -> Duration {
         let smoothed = self.smoothed.unwrap_or(INITIAL_RTT);
         let once = smoothed + (self.variance * 4).max(PROBE_GRANULARITY) + ACK_DELAY;
-        (once * (1 << self.probes.min(10))).min(PROBE_MAX)
+        // Nothing is given up before it can have been answered.
+        (once * (1 << self.probes.min(10))).min(PROBE_MAX.max(smoothed * 3 / 2))
     }
 
     /// Time has come: true if the path is to be probed. With `all`, everything in flight is given to `lost`, because another path
@@ -336,6 +382,7 @@ impl Outgoing {
     /// Forgets what is in flight, without a verdict: the peer has a new card.
     pub(crate) fn forget_in_flight(&mut self) {
         self.sent.clear();
+        self.doubted.clear();
         self.in_flight = 0;
         self.loss_deadline = None;
         self.probes = 0;
@@ -548,6 +595,38 @@ mod tests {
         let at = path.poll_timeout().unwrap();
         path.handle_timeout(at, true, &mut |_| {});
         assert_eq!((path.doubted.len(), path.lost_packets), (MAX_DOUBTED, 2 * MAX_DOUBTED as u64));
+    }
+
+    #[test]
+    fn what_a_probe_gave_up_may_have_taken_longer() {
+        let mut path = Outgoing::new();
+        let ms = |ms: u64| Instant::from_nanos(ms * 1_000_000);
+        let (mut now, mut arrived) = (0, 0);
+        // Something each 50 ms, answered after 400, on a path of which nothing is known.
+        while path.round_trip().is_none() {
+            let number = path.take_number();
+            path.record(ms(now), number, 100, Carried { first: number, count: 1 });
+            now += 50;
+            assert!(now < 3_000, "the round trip is never known");
+            for _ in 0..8 {
+                path.handle_timeout(ms(now), true, &mut |_| {});
+            }
+            if let Some(sent_at) = now.checked_sub(400) {
+                let number = sent_at / 50;
+                path.handle_ack(
+                    ms(now),
+                    &ranges(&[(number, number)]),
+                    Duration::ZERO,
+                    &mut |_| arrived += 1,
+                    &mut |_| {},
+                );
+            }
+        }
+        assert_eq!(path.round_trip(), Some(Duration::from_millis(400)));
+        assert!(arrived >= LATE_ANSWERS && path.probe_after() > Duration::from_millis(400));
+        // A halt is no way.
+        path.sample(Duration::from_millis(1), Duration::ZERO);
+        assert!(path.probe_after() < PROBE_MAX);
     }
 
     #[test]

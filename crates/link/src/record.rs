@@ -82,6 +82,12 @@ pub(crate) enum Record<'a> {
     Goodbye,
     /// The goodbye was heard.
     GoodbyeHeard,
+    /// Whoever is at the address that this was sent to shall say so (RFC 9000 §8.2).
+    Challenge(u64),
+    /// This challenge was heard.
+    ChallengeHeard(u64),
+    /// The lender's keys may be used by a copy of its machine, too: the borrower shall begin a new handshake.
+    Renew,
 }
 
 mod kind {
@@ -93,6 +99,9 @@ mod kind {
     pub(super) const INFORMATION: u8 = 6;
     pub(super) const GOODBYE: u8 = 7;
     pub(super) const GOODBYE_HEARD: u8 = 8;
+    pub(super) const CHALLENGE: u8 = 9;
+    pub(super) const CHALLENGE_HEARD: u8 = 10;
+    pub(super) const RENEW: u8 = 11;
 }
 
 /// Bytes of a stream record before its TLPs.
@@ -157,6 +166,9 @@ impl<'a> Records<'a> {
             kind::INFORMATION => Record::Information(self.take()?),
             kind::GOODBYE => Record::Goodbye,
             kind::GOODBYE_HEARD => Record::GoodbyeHeard,
+            kind::CHALLENGE => Record::Challenge(self.take::<U64>()?.get()),
+            kind::CHALLENGE_HEARD => Record::ChallengeHeard(self.take::<U64>()?.get()),
+            kind::RENEW => Record::Renew,
             _ => return None,
         })
     }
@@ -260,6 +272,15 @@ fn encode(record: &Record<'_>, out: &mut [u8]) -> usize {
         }
         Record::Goodbye => put(&[kind::GOODBYE]),
         Record::GoodbyeHeard => put(&[kind::GOODBYE_HEARD]),
+        Record::Challenge(challenge) => {
+            put(&[kind::CHALLENGE]);
+            put(U64::new(*challenge).as_bytes());
+        }
+        Record::ChallengeHeard(challenge) => {
+            put(&[kind::CHALLENGE_HEARD]);
+            put(U64::new(*challenge).as_bytes());
+        }
+        Record::Renew => put(&[kind::RENEW]),
     }
     len
 }
@@ -289,6 +310,7 @@ mod tests {
         let mut writer = Writer::new(&mut buffer, status);
         assert!(writer.record(&Record::Ack { path: 1, generation: 3, delay_us: 20, ranges }));
         assert!(writer.record(&Record::HelloHeard { generation: 9 }));
+        assert!(writer.record(&Record::Challenge(5)) && writer.record(&Record::ChallengeHeard(6)));
         assert_eq!(
             writer.stream(40, |room| {
                 room[..24].fill(7);
@@ -300,7 +322,7 @@ mod tests {
         let (read, records) = parse(&buffer[..len]).unwrap();
         assert_eq!(read, status);
         let text: Vec<String> = records.map(|record| format!("{:?}", record.unwrap())).collect();
-        assert_eq!(text.len(), 3);
-        assert!(text[0].contains("generation: 3") && text[2].contains("first: 40, count: 2"), "{text:?}");
+        assert_eq!(text.len(), 5);
+        assert!(text[0].contains("generation: 3") && text[4].contains("first: 40, count: 2"), "{text:?}");
     }
 }

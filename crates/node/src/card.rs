@@ -354,6 +354,16 @@ impl<'m> Card<'m> {
         });
     }
 
+    /// This machine may go on somewhere else, too, from the same memory: each loan gets keys that depend on `seed`, which is new and
+    /// random.
+    pub fn renew_keys(&mut self, now: Instant, seed: [u8; 32]) {
+        for loan in 0..self.loans.len() {
+            self.step_one(now, loan, |card| {
+                card.loans[loan].channel.renew_keys(now, link::derive(&seed, loan as u64));
+            });
+        }
+    }
+
     /// What the function of a lent loan may do from now on.
     pub fn set_limit(&mut self, now: Instant, loan: usize, limit: Limit) {
         if loan < self.loans.len() {

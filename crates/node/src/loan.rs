@@ -1,3 +1,4 @@
+mod addresses;
 #[cfg(test)]
 mod tests;
 
@@ -9,8 +10,11 @@ use base::ids::{DomainId, Incarnation, NodeId};
 use base::ledger::{Counter, Journal, Pages};
 use device::Function;
 use device::nvme::Controller;
-use link::{Channel, ChannelConfig, Event, Heard, Information, Name, PathConfig, Role, Sink, State};
+use link::{
+    Channel, ChannelConfig, Event, Heard, Information, Name, PathConfig, Role, Sink, State, Transmit,
+};
 
+use self::addresses::Addresses;
 use crate::borrower::BorrowedDrive;
 use crate::card::{CardEvent, LoanRooms, MediaWork, Outgoing, Rooms, Unusable, Way, way};
 use crate::cells::{Address, LoanCells};
@@ -52,6 +56,8 @@ pub(crate) struct Loan<'m> {
     resetting: bool,
     /// Where the answer to a handshake goes, by rail.
     reply_to: [Address; crate::MAX_RAILS],
+    /// Where the borrower may be.
+    addresses: Addresses,
     ready: bool,
     /// What was reported of the function.
     unusable: Option<Unusable>,
@@ -119,6 +125,7 @@ impl<'m> Loan<'m> {
             end,
             resetting: false,
             reply_to: Default::default(),
+            addresses: Addresses::new(&card.seed),
             ready: false,
             unusable: None,
             met: None,
@@ -165,7 +172,7 @@ impl<'m> Loan<'m> {
         }
         // A borrower knows its lender's addresses from the line.
         if matches!(self.end, End::Lent(_)) {
-            self.learn_address(rail, from, heard);
+            self.learn_address(now, rail, from, (heard, frame.len()));
         }
     }
 
@@ -174,19 +181,27 @@ impl<'m> Loan<'m> {
         self.channel.handle_private_frame(now, frame, self.end.sink());
     }
 
-    /// A lender learns where the borrower is: from whoever answers this very card, so that a replay cannot lead it astray, or
-    /// from anyone authentic while it knows nothing better.
-    fn learn_address(&self, rail: u8, from: Address, heard: Heard) {
-        let journal = self.journal;
-        let Some(cell) = self.cells.peers.get(rail as usize) else { return };
+    /// A lender learns where the borrower is: from whatever is authentic, once the address it came from has answered a challenge.
+    fn learn_address(&mut self, now: Instant, rail: u8, from: Address, (heard, len): (Heard, usize)) {
+        let (journal, peers) = (self.journal, &self.cells.peers);
+        let Some(cell) = peers.get(rail as usize) else { return };
         match heard {
+            Heard::Nothing | Heard::Proposal => return,
             Heard::Newcomer => {
-                self.cells.peers.iter().for_each(|peer| peer.set(journal, Address::default()));
-                cell.set(journal, from);
+                peers.iter().for_each(|peer| peer.set(journal, Address::default()));
+                self.addresses.forget();
             }
-            Heard::Answer => cell.set(journal, from),
-            Heard::Peer if !cell.get().is_known() => cell.set(journal, from),
-            Heard::Peer | Heard::Proposal | Heard::Nothing => {}
+            Heard::Answer | Heard::Peer => {}
+        }
+        while let Some(challenge) = self.channel.poll_proof() {
+            if let Some((rail, address)) = self.addresses.prove(challenge) {
+                peers[rail].set(journal, address);
+            }
+        }
+        if cell.get() != from
+            && let Some(challenge) = self.addresses.hear(now, rail.into(), from, len)
+        {
+            self.channel.challenge(rail, challenge);
         }
     }
 
@@ -253,12 +268,21 @@ impl<'m> Loan<'m> {
             if let Way::Private(_) = way {
                 return Some(Outgoing { way, to: Address::default(), len: frame.len });
             }
-            let known = self.cells.peers[frame.path as usize].get();
-            let is_reply = frame.is_handshake && matches!(self.end, End::Lent(_));
-            let to = if is_reply { self.reply_to[frame.path as usize] } else { known };
-            if to.is_known() {
+            if let Some(to) = self.address_for(&frame).filter(Address::is_known) {
                 return Some(Outgoing { way, to, len: frame.len });
             }
+        }
+    }
+
+    /// Where a frame for a rail goes.
+    fn address_for(&mut self, frame: &Transmit) -> Option<Address> {
+        let rail = frame.path as usize;
+        let known = Some(self.cells.peers[rail].get()).filter(Address::is_known);
+        match (&self.end, frame.challenge) {
+            (_, Some(challenge)) => self.addresses.of(challenge),
+            (End::Lent(_), None) if frame.is_handshake => Some(self.reply_to[rail]),
+            (End::Lent(_), None) => known.or_else(|| self.addresses.spend(rail, frame.len)),
+            (End::Borrowed(_) | End::Slot(_), None) => known,
         }
     }
 

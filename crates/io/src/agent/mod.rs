@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use base::ids::{DomainId, NodeId};
 use node::{DriveConfig, FlashConfig, Limit, Protection, Tenancy};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use self::attach::Standing;
 use self::clients::Clients;
@@ -47,7 +47,8 @@ use crate::plan::{
 use crate::process::{Child, OWN_EXECUTABLE, Spawn};
 use crate::ring::{Ring, RingError};
 use crate::udp::{RailSocket, max_datagram_bytes};
-use crate::wait::{SpinTimes, Waiter};
+use crate::vm_generation::VmGeneration;
+use crate::wait::{Interest, SpinTimes, Waiter};
 
 /// Requests that the ring holds.
 const RING_ENTRIES: u32 = 512;
@@ -241,6 +242,9 @@ pub struct Agent {
     slots: Slots,
     neighbours: Neighbours,
     waiter: Waiter,
+    vm_generation: Option<VmGeneration>,
+    /// The machine was restored while this agent lived: no card goes on with the keys of the one before.
+    was_restored: bool,
     card: Option<LiveCard>,
     record: CardRecord,
     phase: Phase,
@@ -259,6 +263,7 @@ pub struct Agent {
 mod token {
     pub(super) const CARD: u64 = 0;
     pub(super) const MESSAGES: u64 = 1;
+    pub(super) const VM_GENERATION: u64 = 2;
     pub(super) const LISTENER: u64 = 1 << 32;
     /// Who listens for neighbours; then peers of loans and callers, each with an index.
     pub(super) const NEIGHBOURS: u64 = 2 << 32;
@@ -281,6 +286,7 @@ impl Agent {
         let ring = make_ring(&spec)?;
         let neighbours = Neighbours::new(&spec, &waiter);
         let images = Images::new(&spec.drives);
+        let vm_generation = watch_vm_generation(&waiter);
         let mut agent = Self {
             spec,
             memory,
@@ -290,6 +296,8 @@ impl Agent {
             slots: Slots::new(),
             neighbours,
             waiter,
+            vm_generation,
+            was_restored: false,
             card: None,
             record: CardRecord::default(),
             phase: Phase::Serving,
@@ -338,6 +346,12 @@ impl Agent {
                     self.bury_card()?;
                 }
                 token::MESSAGES => self.take_messages(&mut events),
+                token::VM_GENERATION => {
+                    if self.vm_generation.as_ref().is_some_and(VmGeneration::has_changed) {
+                        info!("this machine was restored from a snapshot: the keys of all loans are renewed");
+                        self.renew_keys()?;
+                    }
+                }
                 what if what >= token::NEIGHBOURS => {
                     let around = around(&self.spec, &self.waiter, &self.mapping);
                     self.neighbours.handle_ready(what, around);
@@ -384,6 +398,22 @@ impl Agent {
             card.outbox.push(ToCard::ShutDown);
         }
         self.tell_card();
+    }
+
+    /// This machine may go on somewhere else, too, from the same memory: the keys of frames are made anew, from random numbers that
+    /// nobody else has.
+    ///
+    /// # Errors
+    /// There are no random numbers.
+    pub fn renew_keys(&mut self) -> io::Result<()> {
+        self.was_restored = true;
+        let mut seed = [0; 32];
+        fill_random(&mut seed)?;
+        if let Some(card) = &mut self.card {
+            card.outbox.push(ToCard::RenewKeys { seed });
+        }
+        self.tell_card();
+        Ok(())
     }
 
     /// It is durable who uses what `loan` lends: it may be used.
@@ -452,6 +482,7 @@ impl Agent {
             incarnation: self.spec.incarnation,
             generation: self.record.generation,
             seed,
+            renews_keys: self.was_restored,
             has_ring: self.ring.is_some(),
             drives: drives.collect(),
             loans: self.spec.loans.iter().map(loan_plan).collect(),
@@ -654,6 +685,16 @@ impl Drop for Agent {
 /// The next message of a card. An error means that it is going; its pidfd says the rest.
 fn next_message(messages: &OwnedFd) -> Option<(ToAgent, Vec<OwnedFd>)> {
     messages::receive::<ToAgent>(messages).ok().flatten()
+}
+
+/// Hears of it when the machine is restored from a snapshot, where that is permitted.
+fn watch_vm_generation(waiter: &Waiter) -> Option<VmGeneration> {
+    let listening = VmGeneration::listen().and_then(|listening| {
+        waiter.register(listening.as_fd(), token::VM_GENERATION, Interest::READ)?;
+        Ok(listening)
+    });
+    let refused = |error| debug!("keys are not renewed when a snapshot of this machine is restored: {error}");
+    listening.map_err(refused).ok()
 }
 
 fn around<'a>(spec: &'a NodeSpec, waiter: &'a Waiter, mapping: &'a Mapping) -> Surroundings<'a> {

@@ -135,6 +135,9 @@ impl<'m> Driver<'m> {
             learn_descriptors(&messages, &slots)?;
         }
         let mut card = Card::new(memory, None, plan.card_config(), now);
+        if plan.renews_keys {
+            card.renew_keys(now, plan.seed);
+        }
         card.set_guest_memory(slots.descriptors().clone());
         card.contain_faults();
         let loads = Load::of_plan(plan, &mut card);
@@ -295,6 +298,7 @@ impl<'m> Driver<'m> {
                 (ToCard::Shared { loan }, ..) => self.to_agent.push(ToAgent::Nonsense { loan }),
                 (ToCard::Connection { .. }, ..) => {}
                 (ToCard::Limit { loan, limit }, ..) => self.card.set_limit(self.now, loan, limit.limit()),
+                (ToCard::RenewKeys { seed }, ..) => self.card.renew_keys(self.now, seed),
                 (ToCard::Grow { drive, blocks }, ..) => {
                     self.media.grow(drive, blocks);
                     self.card.grow(self.now, drive, blocks);

@@ -5,7 +5,7 @@ use core::time::Duration;
 use base::ids::CardGeneration;
 use base::{Instant, Payload, Rule};
 
-use super::{Change, Channel, Event, Port, Role, Sealing, Sink, State, Stats};
+use super::{CHALLENGES, Change, Channel, Event, Port, Role, Sealing, Sink, State, Stats};
 use crate::frame::{HEADER_LEN, Header, Kind, TAG_LEN};
 use crate::handshake::KeySet;
 use crate::path::Incoming;
@@ -21,7 +21,7 @@ pub enum Heard {
     Peer,
     /// From the peer, in answer to this very card: it is there now.
     Answer,
-    /// The first under new keys: a handshake has just met this peer.
+    /// The first under the keys of a new pair: a handshake has just met this peer.
     Newcomer,
     /// A first message that is answered, on the path it came on; from someone who knows the key of the loan.
     Proposal,
@@ -112,7 +112,7 @@ impl<'m> Channel<'m> {
             // Handshakes are for those who do not share anything yet.
             (Kind::Initiation | Kind::Response, _) if is_private => Err(Dropped::Malformed),
             (Kind::Initiation, Role::Lender) => self.handle_initiation(now, header.path, &frame[body]),
-            (Kind::Response, Role::Borrower) => self.handle_response(now, &frame[body]),
+            (Kind::Response, Role::Borrower) => self.handle_response(now, header.packet_number, &frame[body]),
             (Kind::Sealed, _) if !is_private => self.handle_sealed(now, &header, path, frame, sink),
             (Kind::Private, _) if self.paths[path].is_private() => {
                 self.handle_sealed(now, &header, path, frame, sink)
@@ -187,8 +187,8 @@ impl<'m> Channel<'m> {
         }
         let asked = self.handle_records(now, header, records, sink);
         self.acknowledge(now, path, header.packet_number, &asked);
-        Ok(match (which, asked.answers) {
-            (Which::Pending, _) => Heard::Newcomer,
+        Ok(match (known, asked.answers) {
+            (None, _) => Heard::Newcomer,
             (_, true) => Heard::Answer,
             (_, false) => Heard::Peer,
         })
@@ -297,6 +297,21 @@ impl<'m> Channel<'m> {
                     self.events.push_back(Event::Closed);
                 }
                 Record::GoodbyeHeard => {}
+                Record::Renew => {
+                    if self.begins() && self.handshake.next.is_none() {
+                        self.handshake.next = Some(now);
+                    }
+                }
+                Record::Challenge(challenge) => {
+                    if let Some(path) = self.path_index(header.path) {
+                        self.paths[path].challenged = Some(challenge);
+                    }
+                }
+                Record::ChallengeHeard(challenge) => {
+                    if self.proofs.len() < CHALLENGES {
+                        self.proofs.push_back(challenge);
+                    }
+                }
             }
         }
         asked

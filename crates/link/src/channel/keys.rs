@@ -15,6 +15,9 @@ use crate::seal::{Direction, FrameKeys, Opener, Seal};
 /// The smallest frame that carries a TLP of the smallest maximum payload, whatever a peer says.
 const MIN_FRAME: u32 = 1280;
 
+/// Attempts of which a borrower still understands the answer: enough for a round trip of ten seconds.
+const ATTEMPTS: usize = 16;
+
 /// What a lender says to a proposal.
 enum Verdict {
     Accept,
@@ -68,10 +71,14 @@ impl Channel<'_> {
         let entropy = self.next_entropy();
         let handshake = &mut self.handshake;
         let binding = Binding { key: &self.config.key, fabric: self.config.fabric, group: self.config.group };
-        handshake.initiator = Initiator::begin(binding, entropy, &proposal, &mut handshake.message);
+        if handshake.attempted.len() == ATTEMPTS {
+            handshake.attempted.pop_front();
+        }
+        let initiator = Initiator::begin(binding, entropy, &proposal, &mut handshake.message);
+        handshake.attempted.extend(initiator.map(|initiator| (initiator, now)));
         handshake.kind = Kind::Initiation;
         handshake.due = all_rails(self.paths.len() - 1);
-        handshake.next = Some(now + handshake.wait);
+        handshake.next = Some(now + handshake.wait.max(handshake.patience()));
         handshake.wait = (handshake.wait * 2).min(HANDSHAKE_RETRY_MAX);
     }
 
@@ -225,12 +232,27 @@ impl Channel<'_> {
     }
 
     /// The answer has come to the borrower: it proves that the lender knows the key and is there now.
-    pub(super) fn handle_response(&mut self, now: Instant, body: &[u8]) -> Result<Heard, Dropped> {
-        let initiator = self.handshake.initiator.as_mut().ok_or(Dropped::Replay)?;
+    pub(super) fn handle_response(
+        &mut self,
+        now: Instant,
+        attempt: u64,
+        body: &[u8],
+    ) -> Result<Heard, Dropped> {
+        let handshake = &mut self.handshake;
+        let place = handshake.attempted.iter().position(|(initiator, _)| initiator.attempt == attempt);
+        let place = place.ok_or(Dropped::Replay)?;
+        let (initiator, begun) = &mut handshake.attempted[place];
         let (answer, send, receive) = initiator.finish(body).ok_or(Dropped::Auth)?;
-        self.handshake.initiator = None;
+        handshake.round_trip = now.since(*begun);
+        handshake.attempted.drain(..=place);
         if let Some(refusal) = answer.refusal() {
+            handshake.attempted.clear();
             self.events.push_back(Event::Refused(refusal));
+            return Ok(Heard::Nothing);
+        }
+        if !handshake.attempted.is_empty() {
+            // The lender keeps the keys of the greatest attempt that it has heard. Nothing was lost, it only takes so long.
+            handshake.next = Some(now + handshake.patience());
             return Ok(Heard::Nothing);
         }
         let accepted = self.config.protection.ciphers();
@@ -273,6 +295,7 @@ impl Channel<'_> {
         let old = self.cells.current.get();
         self.cells.previous.set(self.journal, if same_pair { old } else { KeySet { valid: 0, ..old } });
         self.cells.current.set(self.journal, keys);
+        self.cells.renewing.set(self.journal, 0);
         self.wear = Wear::default();
         self.hear_peer(now);
         self.cells.stats.handshakes.add(1);

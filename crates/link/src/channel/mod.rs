@@ -52,6 +52,9 @@ const REKEY_BYTES: u64 = 1 << 40;
 /// Most paths of a channel: seven rails, and the one through memory.
 const MAX_PATHS: usize = 8;
 
+/// Challenges of addresses that wait to be sent, and answers that wait to be asked for.
+const CHALLENGES: usize = 8;
+
 /// The path through memory that the two nodes share, if they do: the same number at both ends, however many rails they have.
 pub const PRIVATE_PATH: PathId = MAX_PATHS as PathId - 1;
 
@@ -76,6 +79,9 @@ pub struct ChannelCells {
     peer_generation: Cell<u32>,
     /// A [`State`].
     state: Cell<u32>,
+    /// 1 from [`Channel::renew_keys`] until there are new ones.
+    renewing: Cell<u32>,
+    reserved: Cell<u32>,
     /// Names the streams that flow, the same at both ends.
     streams: Cell<u64>,
     /// When the present borrower came, in nanoseconds of the driver's clock.
@@ -251,6 +257,8 @@ struct Path {
     outgoing: Outgoing,
     incoming: Incoming,
     ping: bool,
+    /// A challenge that came over it and shall be answered over it.
+    challenged: Option<u64>,
     next_heartbeat: Instant,
 }
 
@@ -305,6 +313,10 @@ pub struct Channel<'m> {
     goodbye_heard: bool,
     information: Option<Information>,
     next_information: Instant,
+    /// To be sent on a path, each to an address of its own.
+    challenges: VecDeque<(PathId, u64)>,
+    /// What the peer has answered.
+    proofs: VecDeque<u64>,
     events: VecDeque<Event>,
     last_carried: (u64, u16),
 }
@@ -336,7 +348,10 @@ struct Greeting {
 
 /// What this card knows of handshakes.
 struct Handshake {
-    initiator: Option<Initiator>,
+    /// The borrower's attempts that have no answer yet, with their times, the last one last.
+    attempted: VecDeque<(Initiator, Instant)>,
+    /// How long the last answer took.
+    round_trip: Duration,
     /// Whose attempt the message answers, and the paths it was sent on, as bits.
     answers: Option<(NodeId, Attempt)>,
     answered_paths: u8,
@@ -389,6 +404,8 @@ impl<'m> Channel<'m> {
             goodbye_heard: false,
             information: None,
             next_information: now,
+            challenges: VecDeque::new(),
+            proofs: VecDeque::new(),
             events: VecDeque::new(),
             last_carried: (0, 0),
             port: Port {
@@ -401,6 +418,9 @@ impl<'m> Channel<'m> {
         channel.load_keys();
         if channel.current.is_some() && channel.state() != State::Closed {
             channel.greet(now);
+            if channel.is_renewing() && channel.begins() {
+                channel.handshake.next = Some(now);
+            }
         } else if channel.begins() {
             channel.handshake.next = Some(now);
         }
@@ -424,7 +444,8 @@ impl<'m> Channel<'m> {
     /// given it back before.
     pub fn close(&mut self, now: Instant) {
         if matches!(self.state(), State::Idle | State::Closed) {
-            (self.handshake.next, self.handshake.initiator) = (None, None);
+            self.handshake.next = None;
+            self.handshake.attempted.clear();
             self.change(Change::GivenBack);
             self.events.push_back(Event::Closed);
             return;
@@ -436,6 +457,39 @@ impl<'m> Channel<'m> {
     /// What the lender announces periodically.
     pub fn set_information(&mut self, information: Information) {
         self.information = Some(information);
+    }
+
+    /// This machine may go on somewhere else, too, from the same memory: there are to be keys that depend on `seed`, which is new and
+    /// random. Until then nothing is sent under those that the other one has, but for what it would send as well.
+    pub fn renew_keys(&mut self, now: Instant, seed: [u8; 32]) {
+        self.config.seed = seed;
+        self.handshake.attempts = 0;
+        self.handshake.attempted.clear();
+        self.handshake.due = 0;
+        let pending = self.cells.pending.get();
+        self.cells.pending.set(self.journal, KeySet { valid: 0, ..pending });
+        self.load_keys();
+        if self.current.is_none() || self.state() == State::Closed {
+            return;
+        }
+        self.cells.renewing.set(self.journal, 1);
+        match self.config.role {
+            Role::Borrower => self.handshake.next = Some(now),
+            Role::Lender => self.greet(now),
+        }
+    }
+
+    /// Challenges who is at an address: `challenge` leaves on `path`, where [`Transmit::challenge`] says so. Nobody can guess it,
+    /// and no two addresses have the same one. Where too many wait, it is dropped: what comes from there again asks for another.
+    pub fn challenge(&mut self, path: PathId, challenge: u64) {
+        if self.challenges.len() < CHALLENGES {
+            self.challenges.push_back((path, challenge));
+        }
+    }
+
+    /// The next challenge that the peer has answered.
+    pub fn poll_proof(&mut self) -> Option<u64> {
+        self.proofs.pop_front()
     }
 
     /// The next event, or none.
@@ -578,6 +632,11 @@ impl<'m> Channel<'m> {
         self.port.sender.is_empty() && self.port.tags.outstanding() == 0
     }
 
+    /// Whether the keys in use may be used by a copy of this machine.
+    fn is_renewing(&self) -> bool {
+        self.cells.renewing.get() != 0
+    }
+
     /// Changes the state, if `change` does.
     fn change(&mut self, change: Change) -> bool {
         let state = self.state().after(change);
@@ -630,6 +689,7 @@ impl Path {
             outgoing: if is_private { Outgoing::private() } else { Outgoing::new() },
             incoming: Incoming::new(now, cells.seen[id as usize].get()),
             ping: false,
+            challenged: None,
             next_heartbeat: now,
         }
     }
@@ -675,7 +735,8 @@ impl Transmission {
 impl Handshake {
     fn new(now: Instant, last_heard: Instant) -> Self {
         Self {
-            initiator: None,
+            attempted: VecDeque::new(),
+            round_trip: Duration::ZERO,
             answers: None,
             answered_paths: 0,
             accepts: false,
@@ -688,6 +749,11 @@ impl Handshake {
             listens_since: now,
             last_heard,
         }
+    }
+
+    /// How long an answer may take.
+    fn patience(&self) -> Duration {
+        self.round_trip * 3 / 2
     }
 }
 

@@ -2,7 +2,7 @@
 
 use base::Instant;
 
-use super::{Channel, Path, PathId};
+use super::{Channel, Path, PathId, Role};
 use crate::frame::{HEADER_LEN, Header, Kind, OVERHEAD, TAG_LEN};
 use crate::path::Carried;
 use crate::record::{Record, Status, Writer};
@@ -17,6 +17,8 @@ pub struct Transmit {
     pub len: usize,
     /// Whether it is a message of a handshake: a lender's answer goes to whoever asked.
     pub is_handshake: bool,
+    /// The challenge in it: it goes to the address that this is about, and nowhere else.
+    pub challenge: Option<u64>,
 }
 
 /// Where frames are built: those of the private path right where the peer reads them.
@@ -42,6 +44,8 @@ struct Plan {
     path: usize,
     hello: bool,
     ping: bool,
+    /// It carries this and nothing else: it goes to who may be a stranger, or under keys that others may have.
+    alone: Option<Record<'static>>,
     /// The range of numbers to take TLPs from.
     tlps: Option<(u64, u64)>,
 }
@@ -55,25 +59,43 @@ impl Channel<'_> {
             return Some(self.write_handshake(path, room.of(path)));
         }
         self.current.as_ref()?;
-        let plan = self.plan(now)?;
+        let plan = if self.is_renewing() { self.plan_renewal()? } else { self.plan(now)? };
         let out = room.of(self.paths[plan.path].id);
         Some(self.write_sealed(now, &plan, out))
     }
 
+    /// Only a lender has something to say: that there have to be new keys.
+    fn plan_renewal(&mut self) -> Option<Plan> {
+        let due = self.greeting.due;
+        self.greeting.due &= due.wrapping_sub(1);
+        let path = self.path_index(due.trailing_zeros() as PathId)?;
+        let is_asked = self.config.role == Role::Lender && self.paths[path].is_there;
+        is_asked.then_some(Plan { path, alone: Some(Record::Renew), hello: false, ping: false, tlps: None })
+    }
+
     fn plan(&mut self, now: Instant) -> Option<Plan> {
+        let plain = Plan { path: 0, hello: false, ping: false, alone: None, tlps: None };
+        if let Some((id, challenge)) = self.challenges.pop_front()
+            && let Some(path) = self.path_index(id)
+        {
+            return Some(Plan { path, alone: Some(Record::Challenge(challenge)), ..plain });
+        }
         let due = self.greeting.due;
         if due != 0 {
             self.greeting.due &= due - 1;
             // A path that has gone meanwhile need not be greeted: the others are.
             let path =
                 self.path_index(due.trailing_zeros() as PathId).filter(|&path| self.paths[path].is_there);
-            return Some(Plan { path: path.unwrap_or(0), hello: true, ping: false, tlps: None });
+            return Some(Plan { path: path.unwrap_or(0), hello: true, ..plain });
         }
         if let Some(path) = self.paths.iter().position(|path| path.ping && path.is_there) {
             self.paths[path].ping = false;
             // A probe is better than a ping if there is something to send anyway.
             let tlps = if self.best_path() == path { self.next_range() } else { None };
-            return Some(Plan { path, hello: false, ping: true, tlps });
+            return Some(Plan { path, ping: true, tlps, ..plain });
+        }
+        if let Some(path) = self.paths.iter().position(|path| path.challenged.is_some() && path.is_there) {
+            return Some(Plan { path, ..plain });
         }
         let best = self.best_path();
         let tlps = if self.paths[best].outgoing.has_window() { self.next_range() } else { None };
@@ -81,7 +103,7 @@ impl Channel<'_> {
         let answer = self.greeting.answer.is_some() || self.goodbye_heard;
         let path =
             if tlps.is_some() || answer || information { best } else { self.path_to_acknowledge(now)? };
-        Some(Plan { path, hello: false, ping: false, tlps })
+        Some(Plan { path, tlps, ..plain })
     }
 
     /// Acknowledgements go back on the path they are about, so that a dead path cannot hide that another one works. Those about a
@@ -119,10 +141,15 @@ impl Channel<'_> {
         let len = HEADER_LEN + self.handshake.message.len() + TAG_LEN;
         // A message of the handshake has its own tag inside; the frame's stays zero.
         out[..len].fill(0);
-        self.header(self.handshake.kind, path, 0, 0).write(out);
+        // An answer says to which attempt, so that only one has to be tried.
+        let attempt = match (self.handshake.kind, self.handshake.answers) {
+            (Kind::Response, Some((_, attempt))) => attempt.number,
+            _ => 0,
+        };
+        self.header(self.handshake.kind, path, 0, attempt).write(out);
         out[HEADER_LEN..len - TAG_LEN].copy_from_slice(&self.handshake.message);
         self.cells.stats.sent_frames.add(1);
-        Transmit { path, len, is_handshake: true }
+        Transmit { path, len, is_handshake: true, challenge: None }
     }
 
     fn header(&self, kind: Kind, path: u8, key_id: u8, packet_number: u64) -> Header {
@@ -143,10 +170,21 @@ impl Channel<'_> {
 
     fn write_sealed(&mut self, now: Instant, plan: &Plan, out: &mut [u8]) -> Transmit {
         let frame_limit = self.frame_limit(plan.path).min(out.len());
-        let status = self.status();
+        let challenge = match plan.alone {
+            Some(Record::Challenge(challenge)) => Some(challenge),
+            _ => None,
+        };
+        // Where the same number may be used twice under the same key, the same is sent.
+        let status = if self.is_renewing() { Status::default() } else { self.status() };
         let (body, carried, eliciting) = {
             let mut writer = Writer::new(&mut out[HEADER_LEN..frame_limit - TAG_LEN], status);
-            let eliciting = self.write_records(now, plan, &mut writer);
+            let eliciting = match &plan.alone {
+                Some(record) => {
+                    writer.record(record);
+                    false
+                }
+                None => self.write_records(now, plan, &mut writer),
+            };
             let carried = self.write_tlps(plan, &mut writer);
             (writer.len(), carried, eliciting)
         };
@@ -168,7 +206,7 @@ impl Channel<'_> {
             self.wear.add(len);
         }
         self.cells.stats.sent_frames.add(1);
-        Transmit { path: id, len, is_handshake: false }
+        Transmit { path: id, len, is_handshake: false, challenge }
     }
 
     /// Any rail takes what another has lost; what the private path has lost is divided anew.
@@ -206,6 +244,9 @@ impl Channel<'_> {
                 let generation = self.cells.peer_generation.get();
                 writer.record(&Record::Ack { path: id, generation, delay_us, ranges });
             }
+        }
+        if let Some(challenge) = self.paths[plan.path].challenged.take() {
+            writer.record(&Record::ChallengeHeard(challenge));
         }
         if let Some(generation) = self.greeting.answer.take() {
             writer.record(&Record::HelloHeard { generation });

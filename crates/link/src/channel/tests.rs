@@ -3,6 +3,8 @@
 mod hostile;
 mod mutations;
 mod private;
+mod renewal;
+mod slow;
 mod steps;
 
 use core::time::Duration;

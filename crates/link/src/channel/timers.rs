@@ -71,7 +71,9 @@ impl Channel<'_> {
             self.config.role == Role::Borrower && self.current.is_some() && self.handshake.next.is_none();
         // A new card listens for as long as any other before it calls the peer silent.
         let since = self.handshake.last_heard.max(self.handshake.listens_since);
-        (watching && self.begins() && !self.goodbye).then(|| since + SILENCE)
+        let round_trip = self.paths[self.best_path()].outgoing.round_trip().unwrap_or_default();
+        let wait = SILENCE + round_trip.max(self.handshake.round_trip);
+        (watching && self.begins() && !self.goodbye).then(|| since + wait)
     }
 
     fn watch_paths(&mut self, now: Instant) {
@@ -91,7 +93,7 @@ impl Channel<'_> {
             path.ping |= path.outgoing.handle_timeout(now, elsewhere, &mut lost);
             if path.next_heartbeat <= now {
                 path.next_heartbeat = now + HEARTBEAT;
-                path.ping |= !path.outgoing.awaits();
+                path.ping |= path.outgoing.wants_heartbeat();
             }
         }
     }
@@ -128,7 +130,7 @@ impl Channel<'_> {
     pub(super) fn arm_probe(&mut self, now: Instant) {
         let round_trip = self.paths[self.best_path()].outgoing.round_trip().unwrap_or(PROBE_GRANULARITY);
         let wait: Duration = (round_trip * 2 + PROBE_GRANULARITY) * (1 << self.transmission.probes.min(8));
-        self.transmission.probe_at = Some(now + wait.min(PROBE_MAX));
+        self.transmission.probe_at = Some(now + wait.min(PROBE_MAX.max(round_trip * 2)));
     }
 
     /// The path for what may take any: one that answers, of those the private one, else the first.

@@ -339,3 +339,121 @@ fn a_fault_ends_its_loan_and_not_the_card() {
     let events: Vec<_> = core::iter::from_fn(|| ends[1].card.poll_event()).collect();
     assert!([0, 1].into_iter().all(|loan| events.contains(&closed(loan))), "{events:?}");
 }
+
+/// A lender and a borrower whose frames reach the lender first from `stranger`, where somebody repeats them faster than the network.
+struct Mimicked<'m> {
+    ends: [End<'m>; 2],
+    stranger: Address,
+    /// Bytes that the stranger has sent, and that were sent there.
+    bytes: [usize; 2],
+    /// What was sent to the borrower's own address, and the addresses beside.
+    at_home: usize,
+    home: Address,
+}
+
+impl Mimicked<'_> {
+    /// Time passes; the stranger acts if `mimics`.
+    fn run(&mut self, now: &mut Instant, time: Duration, mimics: bool) {
+        let until = *now + time;
+        while *now < until {
+            *now += TICK;
+            let [lender, borrower] = &mut self.ends;
+            let sent = borrower.turn(*now);
+            for (way, frame) in sent {
+                let Way::Rail(rail) = way else { continue };
+                let is_sealed = link::frame::Header::parse(&frame).unwrap().kind == link::frame::Kind::Sealed;
+                if mimics && is_sealed {
+                    self.bytes[0] += frame.len();
+                    lender.card.handle_frame(*now, rail, self.stranger, &mut frame.clone());
+                }
+                lender.card.handle_frame(*now, rail, self.home, &mut frame.clone());
+            }
+            lender.card.handle_timeout(*now);
+            while let Some(work) = lender.card.poll_media() {
+                lender.card.handle_media(*now, work.loan, work.id, Ok(()));
+            }
+            while let Some(outgoing) = lender.card.poll_transmit(*now, &mut lender.rooms) {
+                if outgoing.to == self.home {
+                    self.at_home += outgoing.len;
+                    let frame = lender.rooms.buffer[..outgoing.len].to_vec();
+                    borrower.incoming.push_back((outgoing.way, frame));
+                } else if outgoing.to == self.stranger {
+                    self.bytes[1] += outgoing.len;
+                }
+            }
+        }
+    }
+
+    fn reads(&mut self, now: Instant, count: u32) {
+        self.ends[1].card.drive_step(now, 0, |driver, pages| {
+            for id in 0..count {
+                let page = [pages.alloc().unwrap()];
+                let request =
+                    BlockRequest { id, kind: BlockKind::Read, lba: 0, blocks: 8, fua: false, pages: &page };
+                driver.submit(now, request);
+            }
+        });
+    }
+}
+
+fn mimicked(arena: &Arena) -> Mimicked<'_> {
+    let lend = LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE };
+    let borrow =
+        LoanRole::Borrow { peers: vec![PEER], io_timeout: Duration::from_secs(60), edge: BorrowEdge::Drive };
+    let mut ends = [End::new(arena, config(1, lend)), End::new(arena, config(2, borrow))];
+    ends[1].card.use_directly(0);
+    Mimicked { ends, stranger: Address([9; 28]), bytes: [0; 2], at_home: 0, home: Address([2; 28]) }
+}
+
+#[test]
+fn who_repeats_frames_faster_than_the_network_leads_no_lender_astray() {
+    let arena = Arena::default();
+    let mut world = mimicked(&arena);
+    let mut now = Instant::ZERO;
+    world.run(&mut now, Duration::from_millis(500), false);
+    assert!(is_ready(&world.ends[1].card, now) && world.bytes == [0; 2]);
+    world.run(&mut now, Duration::from_millis(500), true);
+    world.reads(now, 8);
+    world.run(&mut now, Duration::from_millis(500), true);
+    let [came, left] = world.bytes;
+    assert!(came > 0 && left > 0 && left <= came, "challenges only: {left} bytes for {came}");
+    assert!(world.at_home > 8 * 4096, "the borrower has its data");
+    assert!(world.ends[1].card.channel(0).is_idle() && is_open(&world.ends[0].card, now));
+    assert_eq!(world.ends[0].card.channel(0).stats().handshakes.get(), 1, "nobody fell silent");
+}
+
+#[test]
+fn a_borrower_is_followed_to_its_new_address() {
+    let arena = Arena::default();
+    let mut world = mimicked(&arena);
+    let mut now = Instant::ZERO;
+    world.run(&mut now, Duration::from_millis(500), false);
+    world.home = Address([3; 28]);
+    let before = now;
+    world.at_home = 0;
+    world.reads(now, 8);
+    // What was sent to the old address is sent again when the probe has run out.
+    while world.at_home < 8 * 4096 {
+        world.run(&mut now, TICK, false);
+        assert!(now.since(before) < base::times::RAIL_VERDICT, "{} bytes", world.at_home);
+    }
+}
+
+#[test]
+fn a_newcomer_waits_for_no_challenge_and_what_is_not_proven_gets_little() {
+    let arena = Arena::default();
+    let mut world = mimicked(&arena);
+    let mut now = Instant::ZERO;
+    // From the very first frame under keys on.
+    world.run(&mut now, Duration::from_millis(500), true);
+    let [came, left] = world.bytes;
+    assert!(left <= came * 3, "{left} bytes for {came}");
+    // Without the stranger the drive is there at once.
+    let mut world = mimicked(&arena);
+    let mut now = Instant::ZERO;
+    while !is_open(&world.ends[0].card, now) {
+        world.run(&mut now, TICK, false);
+    }
+    world.run(&mut now, TICK * 3, false);
+    assert!(world.at_home > 0);
+}

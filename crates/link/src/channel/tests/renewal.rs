@@ -1,0 +1,87 @@
+//! Machines that are restored from a snapshot, perhaps twice.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::frame::{Header, Kind};
+
+#[test]
+fn each_side_gets_new_keys_when_its_machine_may_be_a_copy() {
+    for side in 0..2 {
+        let arena = Arena::default();
+        let mut ends = pair(&arena);
+        let mut now = Instant::ZERO;
+        run(&mut now, &mut ends, &mut |_, _| true, 50);
+        (0..10).for_each(|index| ends[0].write(index * 4));
+        let before = [0, 1].map(|end| ends[end].channel.key_fingerprint());
+        ends[side].channel.renew_keys(now, [77; 32]);
+        ends[side].ledger.journal.commit();
+        // It stays so, whatever becomes of the card.
+        ends[side].restart(now);
+        let mut network = lossy();
+        run(&mut now, &mut ends, &mut network, 2_000);
+        expect(&ends[1], 10);
+        for (end, before) in ends.iter().zip(before) {
+            assert_ne!(end.channel.key_fingerprint(), before);
+            assert_eq!(end.channel.stats().handshakes.get(), 2);
+            assert!(!end.channel.is_renewing() && end.channel.state() == State::Open);
+            assert_eq!(end.events.iter().filter(|event| **event == Event::Reset).count(), 1);
+        }
+    }
+}
+
+#[test]
+fn who_has_no_keys_has_none_to_renew() {
+    let arena = Arena::default();
+    let mut ends = pair(&arena);
+    let mut now = Instant::ZERO;
+    for end in &mut ends {
+        end.channel.renew_keys(now, [77; 32]);
+        end.ledger.journal.commit();
+    }
+    run(&mut now, &mut ends, &mut |_, _| true, 50);
+    assert!(ends.iter().all(|end| end.channel.state() == State::Open));
+}
+
+/// What one of the two sends from the snapshot on, by the key that seals it and its nonce.
+fn frames_of_a_copy(side: usize, copy: u8) -> BTreeMap<(u64, u8, u64), Vec<u8>> {
+    let arena = Arena::default();
+    let mut ends = pair(&arena);
+    let mut now = Instant::ZERO;
+    run(&mut now, &mut ends, &mut |_, _| true, 50);
+    ends[side].channel.renew_keys(now, [copy; 32]);
+    ends[side].ledger.journal.commit();
+    let mut sent = BTreeMap::new();
+    let mut buffer = vec![0; MAX_FRAME];
+    for round in 0..500_u64 {
+        // Each copy has something else to say.
+        ends[side].write(round * 4096 + u64::from(copy) * 4);
+        now += Duration::from_micros(200);
+        ends.iter_mut().for_each(|end| end.step(now));
+        for from in 0..2 {
+            while let Some(Transmit { len, .. }) = ends[from].channel.poll_transmit(now, &mut buffer) {
+                let frame = &mut buffer[..len];
+                let header = Header::parse(frame).unwrap();
+                if from == side && header.kind == Kind::Sealed {
+                    let key = ends[from].channel.key_fingerprint().unwrap();
+                    sent.insert((key, header.path, header.packet_number), frame.to_vec());
+                }
+                let to = &mut ends[1 - from];
+                to.channel.handle_frame(now, frame, &mut to.log);
+                to.ledger.journal.commit();
+            }
+        }
+    }
+    assert_eq!(ends[1 - side].log.0.len(), 500);
+    sent
+}
+
+#[test]
+fn two_copies_of_a_machine_seal_nothing_different_with_one_nonce() {
+    for side in 0..2 {
+        let [one, two] = [1, 2].map(|copy| frames_of_a_copy(side, copy));
+        let both = one.iter().filter_map(|(nonce, frame)| Some((frame, two.get(nonce)?)));
+        assert!(both.clone().all(|(one, two)| one == two), "{side}: a nonce was used twice");
+        assert!(both.count() < 10 && one.len() > 100 && two.len() > 100);
+    }
+}

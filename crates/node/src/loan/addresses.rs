@@ -1,0 +1,161 @@
+//! Where a lender's peer is: data go to an address only when it has answered a challenge (RFC 9000 §8.2), so that who repeats
+//! frames from elsewhere, be it faster than the network, leads nobody astray.
+//!
+//! A challenge is sent whenever something authentic comes from an address that is not proven, so no more leaves for it than
+//! came from it. It bears a number that nobody can guess, and comes back sealed: whoever has received it there is the peer, or hands
+//! everything on to it. As long as no address of a rail is proven, up to three times of what came from one may be sent there: the first
+//! exchange with a newcomer waits for nothing.
+
+use base::Instant;
+use link::derive;
+
+use crate::MAX_RAILS;
+use crate::cells::Address;
+
+/// Addresses of a rail that are being proven at the same time; the one that was heard longest ago goes first.
+const CANDIDATES: usize = 4;
+/// Between two challenges to one address. What comes meanwhile may be what the peer had sent before it heard the first.
+const AGAIN: core::time::Duration = core::time::Duration::from_millis(10);
+/// How many times as much may be sent to an address that is not proven as came from it (RFC 9000 §8.1).
+const AMPLIFICATION: usize = 3;
+
+/// The addresses that have not been proven yet. They are no more than guesses, so each card makes its own.
+pub(crate) struct Addresses {
+    seed: [u8; 32],
+    made: u64,
+    candidates: [[Option<Candidate>; CANDIDATES]; MAX_RAILS],
+}
+
+#[derive(Clone, Copy)]
+struct Candidate {
+    address: Address,
+    challenge: u64,
+    again: Instant,
+    heard: Instant,
+    /// Bytes that may still be sent there.
+    allowance: usize,
+}
+
+impl Addresses {
+    /// `seed` is as random as the card's.
+    pub(crate) fn new(seed: &[u8; 32]) -> Self {
+        Self { seed: derive(seed, PURPOSE), made: 0, candidates: [[None; CANDIDATES]; MAX_RAILS] }
+    }
+
+    /// Something authentic of `len` bytes has come from an address that is not proven: the challenge to send there, if it is time.
+    pub(crate) fn hear(&mut self, now: Instant, rail: usize, from: Address, len: usize) -> Option<u64> {
+        let known = self.candidates[rail].iter().position(|it| it.is_some_and(|it| it.address == from));
+        let place = known.unwrap_or_else(|| self.make(now, rail, from));
+        let candidate = self.candidates[rail][place].as_mut()?;
+        candidate.heard = now;
+        candidate.allowance += len * AMPLIFICATION;
+        if candidate.again > now {
+            return None;
+        }
+        candidate.again = now + AGAIN;
+        Some(candidate.challenge)
+    }
+
+    fn make(&mut self, now: Instant, rail: usize, address: Address) -> usize {
+        let candidates = &mut self.candidates[rail];
+        let place = (0..CANDIDATES).min_by_key(|&place| candidates[place].map(|it| it.heard)).unwrap_or(0);
+        self.made += 1;
+        let random = derive(&self.seed, self.made);
+        let challenge = random.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        candidates[place] = Some(Candidate { address, challenge, again: now, heard: now, allowance: 0 });
+        place
+    }
+
+    /// The peer has answered `challenge`: the rail's address is proven.
+    pub(crate) fn prove(&mut self, challenge: u64) -> Option<(usize, Address)> {
+        let (rail, candidate) = self.find(challenge)?;
+        self.candidates[rail] = [None; CANDIDATES];
+        Some((rail, candidate.address))
+    }
+
+    /// Where `challenge` is to be sent.
+    pub(crate) fn of(&self, challenge: u64) -> Option<Address> {
+        self.find(challenge).map(|(_, candidate)| candidate.address)
+    }
+
+    /// Where `len` bytes may go on a rail of which no address is proven: to the one that was heard last, if it has sent enough.
+    pub(crate) fn spend(&mut self, rail: usize, len: usize) -> Option<Address> {
+        let last = self.candidates[rail].iter_mut().flatten().max_by_key(|candidate| candidate.heard)?;
+        last.allowance = last.allowance.checked_sub(len)?;
+        Some(last.address)
+    }
+
+    /// Another peer has come.
+    pub(crate) fn forget(&mut self) {
+        self.candidates = [[None; CANDIDATES]; MAX_RAILS];
+    }
+
+    fn find(&self, challenge: u64) -> Option<(usize, Candidate)> {
+        let rails = self.candidates.iter().enumerate();
+        let mut all =
+            rails.flat_map(|(rail, candidates)| candidates.iter().flatten().map(move |it| (rail, *it)));
+        all.find(|(_, candidate)| candidate.challenge == challenge)
+    }
+}
+
+/// What the seed of challenges is derived with.
+const PURPOSE: u64 = u64::from_le_bytes(*b"address\0");
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use super::*;
+
+    fn address(number: u8) -> Address {
+        Address([number; 28])
+    }
+
+    #[test]
+    fn an_address_is_proven_by_its_own_challenge_only() {
+        let mut addresses = Addresses::new(&[1; 32]);
+        let now = Instant::ZERO;
+        let one = addresses.hear(now, 0, address(1), 100).unwrap();
+        let two = addresses.hear(now, 1, address(2), 100).unwrap();
+        assert_ne!(one, two);
+        assert_eq!((addresses.of(one), addresses.of(two)), (Some(address(1)), Some(address(2))));
+        assert_eq!(addresses.prove(one ^ two), None);
+        assert_eq!(addresses.prove(two), Some((1, address(2))));
+        assert_eq!(addresses.prove(two), None);
+        assert_eq!(addresses.prove(one), Some((0, address(1))));
+    }
+
+    #[test]
+    fn a_flood_of_forged_sources_is_bounded_and_the_last_ones_can_be_proven() {
+        let mut addresses = Addresses::new(&[1; 32]);
+        let challenges: Vec<u64> = (0..100)
+            .map(|number| {
+                let now = Instant::ZERO + Duration::from_millis(u64::from(number));
+                addresses.hear(now, 0, address(number), 100).unwrap()
+            })
+            .collect();
+        let known = challenges.iter().filter(|challenge| addresses.of(**challenge).is_some()).count();
+        assert_eq!(known, CANDIDATES);
+        assert_eq!(addresses.prove(challenges[97]), Some((0, address(97))));
+    }
+
+    #[test]
+    fn no_more_than_three_times_of_what_came_leaves_for_what_is_not_proven() {
+        let mut addresses = Addresses::new(&[1; 32]);
+        assert_eq!(addresses.spend(0, 1), None);
+        addresses.hear(Instant::ZERO, 0, address(1), 100);
+        assert_eq!(addresses.spend(0, 250), Some(address(1)));
+        assert_eq!(addresses.spend(0, 51), None);
+        assert_eq!(addresses.spend(0, 50), Some(address(1)));
+        assert_eq!((addresses.spend(0, 1), addresses.spend(1, 1)), (None, None));
+    }
+
+    #[test]
+    fn a_challenge_is_repeated_while_frames_come_and_not_for_each() {
+        let mut addresses = Addresses::new(&[1; 32]);
+        let first = addresses.hear(Instant::ZERO, 0, address(1), 100);
+        assert!(first.is_some());
+        assert_eq!(addresses.hear(Instant::ZERO + AGAIN / 2, 0, address(1), 100), None);
+        assert_eq!(addresses.hear(Instant::ZERO + AGAIN, 0, address(1), 100), first);
+    }
+}
