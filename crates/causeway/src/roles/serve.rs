@@ -5,7 +5,8 @@ use std::io::Read;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use base::ids::{DomainId, NodeId};
@@ -20,7 +21,7 @@ use super::domains::Domains;
 use super::{lend, report, trouble};
 use crate::cli::NodeName;
 use crate::control::{ControlServer, Impairment, Request, Response, socket_path};
-use crate::exit::Failure;
+use crate::exit::{Exit, Failure};
 use crate::http::HttpServer;
 use crate::line::FunctionName;
 use crate::state_dir::StateDir;
@@ -268,10 +269,9 @@ impl Node {
             info!("ending");
             self.ending = Some(Instant::now());
             self.explain_at = Some(Instant::now() + GIVE_BACK_QUIET);
-            for peer in report::peers(&self.agent.view()).iter().filter(|peer| !peer.lent.is_empty()) {
-                let (functions, borrower) = (peer.lent.join(", "), &peer.name);
+            for (function, borrower) in report::in_use(&self.agent.view()) {
                 warn!(
-                    functions,
+                    function,
                     borrower,
                     "what is lent is in use: its requests wait until this node is started again, or fail with the borrower's \
                      I/O time-out"
@@ -387,7 +387,10 @@ impl Node {
                 warn!(function, peer = report::peer_of(&self.agent.view(), loan), "{why}");
             }
             AgentEvent::GivenBack { has_lost, .. } if had => info!(function, has_lost, "loan was given back"),
-            AgentEvent::GivenBack { .. } => info!(function, "the loan was never had, and is wanted no more"),
+            AgentEvent::GivenBack { .. } => match spec.loans.get(loan).map(|loan| &loan.end) {
+                Some(LoanEnd::Lend { .. }) => debug!(function, "the function is lent no more"),
+                _ => info!(function, "the loan was never had, and is wanted no more"),
+            },
             AgentEvent::Refused { .. } => info!(function, "loan was refused"),
             AgentEvent::LoadEnded(..) => info!(function, "the load has ended"),
             AgentEvent::Persist { .. } => {}
@@ -407,6 +410,12 @@ impl Node {
 
     /// What was lent is made durable; dropping the agent ends the card.
     fn end(mut self, observer: &dyn Observer) -> Result<(), Failure> {
+        // From here on a signal ends the process as it is: a disk may take its time.
+        for signal in [SIGTERM, SIGINT] {
+            let at_once = Arc::new(AtomicBool::new(true));
+            let code = i32::from(Exit::Failed.code());
+            let _ = signal_hook::flag::register_conditional_shutdown(signal, code, at_once);
+        }
         for drive in &self.agent.view().spec().drives {
             let (image, source) = (&drive.image, &drive.source);
             if !image.info().read_only {
