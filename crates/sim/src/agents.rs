@@ -47,7 +47,12 @@ impl World<'_> {
     fn tenant_comes(&mut self, loan: usize, user: NodeId) -> bool {
         let tenancy = self.loans[loan].tenancy.taken_by(user);
         if let Some(contest) = &mut self.contest {
-            self.loans[loan].waiting = Some(tenancy);
+            let lent = &mut self.loans[loan];
+            lent.waiting = Some(tenancy);
+            // If that one leaves before it is durable, the one before is told all the same.
+            if let Some(holder) = lent.holder.filter(|holder| self.nodes[*holder].identity != tenancy.node) {
+                lent.displaced[holder] = true;
+            }
             let after = contest.random.range(50_000, 5_000_000);
             self.schedule(after, Event::Tenancy(loan));
             return true;
@@ -107,7 +112,12 @@ impl World<'_> {
             self.fail(names::SINGLE_OWNER, what);
         }
         self.log.event(self.now, Some(node), "overtaken", loan as u64, 0);
-        self.loans[loan].has_lost[node] = true;
+        if self.loans[loan].holder == Some(node) {
+            self.lose_kept(node, loan);
+        }
+        let lent = &mut self.loans[loan];
+        lent.has_lost[node] = true;
+        lent.taken_again[node] = lent.shared.tick + 1;
     }
 
     /// The present life of a node.

@@ -222,10 +222,12 @@ impl World<'_> {
             let is_waited_for = |loan: usize| {
                 self.loans[loan].holder == Some(node) && !self.wants(node, loan) && self.wants(other, loan)
             };
-            if loans.clone().any(is_waited_for) {
+            if self.nodes[node].is_away {
+                if loans.clone().any(|loan| self.wants(node, loan)) {
+                    self.start_program(node);
+                }
+            } else if loans.clone().any(is_waited_for) {
                 self.give_everything_back(node);
-            } else if self.nodes[node].is_away && loans.clone().any(|loan| self.wants(node, loan)) {
-                self.start_program(node);
             }
         }
     }

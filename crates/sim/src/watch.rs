@@ -207,13 +207,13 @@ impl<'w> World<'w> {
         let sealed = header.filter(|header| is_sealed(header) && loan < self.loans.len());
         let before = sealed.and_then(|_| self.reception(node, loan));
         let original = bytes.clone();
-        let sender = usize::from(from.0[0]).wrapping_sub(1);
-        if node == LENDER && origin == Origin::Peer && (BORROWER..self.nodes.len()).contains(&sender) {
-            self.loans.iter_mut().for_each(|lent| lent.owner.heard(sender, sent));
-        }
         if self.dies_here(node) || !self.act(node, |card, now| card.handle_frame(now, rail, from, &mut bytes))
         {
             return;
+        }
+        let sender = usize::from(from.0[0]).wrapping_sub(1);
+        if node == LENDER && origin == Origin::Peer && (BORROWER..self.nodes.len()).contains(&sender) {
+            self.loans.iter_mut().for_each(|lent| lent.owner.heard(sender, sent));
         }
         let after = sealed.and_then(|_| self.reception(node, loan));
         if let (Some(header), Some((count, newest)), Some((count_after, newest_after))) =
