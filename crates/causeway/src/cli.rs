@@ -71,6 +71,9 @@ pub enum Command {
     Status(StatusArgs),
     /// Change what a function that is lent on this machine may do
     Limit(LimitArgs),
+    /// See to a device that is lent on this machine
+    #[command(subcommand)]
+    Device(DeviceCommand),
     /// Attach a function to a slot of a virtual machine that a node on this machine knows
     Attach(AttachArgs),
     /// Take the function out of a slot, in order if the guest lets go of it
@@ -225,6 +228,24 @@ pub struct LimitArgs {
     /// Most bytes read and written a second [default: no limit]
     #[arg(long, value_name = "N")]
     pub bytes_per_s: Option<u64>,
+    /// The node to tell; needed where several run
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<NodeName>,
+}
+
+/// `causeway device`.
+#[derive(Debug, Subcommand)]
+pub enum DeviceCommand {
+    /// Let flushes succeed again after the medium of a drive has lost something and was seen to
+    Clear(ClearArgs),
+}
+
+/// `causeway device clear`.
+#[derive(Debug, Args)]
+pub struct ClearArgs {
+    /// One of its functions, or its source, as `status` names them
+    #[arg(value_name = "FUNCTION|SOURCE")]
+    pub device: String,
     /// The node to tell; needed where several run
     #[arg(long, value_name = "NAME")]
     pub name: Option<NodeName>,
@@ -486,6 +507,8 @@ mod tests {
             "lend a --name a/b",
             "lend a --functions 0",
             "lend a --functions 65",
+            "device",
+            "device clear",
             "limit",
             "limit Nvme0",
             "limit nvme0 --iops many",

@@ -44,6 +44,11 @@ pub enum Request {
         #[serde(default)]
         bytes_per_s: Option<u64>,
     },
+    /// The medium of a drive, which had lost something, was seen to: its flushes are to succeed again.
+    ClearFault {
+        /// One of its functions, or its source.
+        device: String,
+    },
     /// Attach a function to a slot.
     Attach {
         /// `DOMAIN/SLOT`.

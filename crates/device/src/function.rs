@@ -82,6 +82,8 @@ pub enum MediaError {
     NoSpace,
     /// The medium is read-only.
     ReadOnly,
+    /// Earlier writes may be lost, which were answered and not flushed.
+    Lost,
     /// Anything else.
     Io,
 }

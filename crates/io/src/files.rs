@@ -9,6 +9,7 @@
 mod lock;
 mod mapped;
 mod range;
+mod witness;
 
 use std::ffi::CString;
 use std::fmt;
@@ -26,6 +27,7 @@ pub use self::lock::Holder;
 use self::lock::LockError;
 pub use self::mapped::Collapser;
 use self::mapped::MappedImage;
+pub use self::witness::Witness;
 
 /// Every size and position is a multiple of this, in bytes.
 pub const SECTOR_BYTES: u64 = 512;

@@ -35,6 +35,8 @@ pub(crate) enum ToCard {
     Grow { drive: usize, blocks: u64 },
     /// The medium of a drive was cut off at so many bytes.
     Cut { drive: usize, bytes: u64 },
+    /// An operator has seen to the medium of a drive.
+    ClearFault { drive: usize },
     /// What was to be kept of a drive is, or could not be.
     Persisted { drive: usize, version: u64, kept: bool },
     /// It is durable that `node` uses what the loan lends; `number` counts the changes.
@@ -91,6 +93,8 @@ pub(crate) enum ToAgent {
     Disconnected { loan: usize, slot: usize },
     /// The load of a loan has ended.
     LoadEnded { loan: usize, result: LoadResult },
+    /// The medium of a drive has lost something.
+    MediaFault { drive: usize },
     /// This is to be kept of a drive, in place of all before.
     Persist { drive: usize, version: u64, record: Hex },
     /// The next bytes of a slot's client are a message of this length, which may have descriptors: to be received by the agent as
@@ -116,7 +120,8 @@ impl ToAgent {
     /// The place that it is about, if it is about one.
     pub(crate) fn loan(&self) -> Option<usize> {
         match *self {
-            Self::Running | Self::Persist { .. } | Self::Unparked { .. } | Self::Medium { .. } => None,
+            Self::Running | Self::Persist { .. } | Self::Unparked { .. } => None,
+            Self::Medium { .. } | Self::MediaFault { .. } => None,
             Self::Ready { loan }
             | Self::Refused { loan, .. }
             | Self::Met { loan, .. }
@@ -213,6 +218,7 @@ impl Message for ToCard {
             Self::Park { loan } => (15, *loan, 0),
             Self::Parked { number } => (16, 0, *number as usize),
             Self::AllParked => (17, 0, 0),
+            Self::ClearFault { drive } => (18, *drive, 0),
         };
         about(self) == about(earlier)
     }
@@ -225,7 +231,7 @@ impl Message for ToAgent {
     fn supersedes(&self, earlier: &Self) -> bool {
         let about = |message: &Self| match *message {
             Self::Disconnected { loan, slot } => (loan, slot),
-            Self::Persist { drive, .. } => (drive, 0),
+            Self::Persist { drive, .. } | Self::MediaFault { drive } => (drive, 0),
             Self::Medium { drive, trouble } => (drive, trouble.kind()),
             Self::Unparked { number } => (number as usize, 0),
             _ => (message.loan().unwrap_or_default(), 0),

@@ -105,6 +105,8 @@ pub(crate) struct DrivePlan {
     pub(crate) namespaces: Vec<NamespacePlan>,
     pub(crate) keeps_state: bool,
     pub(crate) saved: Option<Vec<u8>>,
+    /// Writing back has failed under an earlier card, which may not have told it.
+    pub(crate) has_lost: bool,
 }
 
 /// As [`WriteCache`].
@@ -381,6 +383,7 @@ impl DrivePlan {
             namespaces: config.namespaces.iter().map(namespace).collect(),
             keeps_state: config.keeps_state,
             saved: config.saved.clone(),
+            has_lost: false,
         }
     }
 

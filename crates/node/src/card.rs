@@ -43,6 +43,9 @@ pub enum CardEvent {
     /// The borrowed drive no longer holds what this node left there: another node has used it meanwhile, or it was made anew. What
     /// was not flushed is lost, requests under way fail, and clients are disconnected.
     Overtaken(usize),
+    /// The medium of this drive has lost something that was answered, or may have: each flush of its functions fails until
+    /// [`Card::clear_fault`]. A new card says it again.
+    MediaFault(usize),
     /// The lent function is none that can be used.
     Unusable(usize, Unusable),
     /// The loan has ended in order.
@@ -149,6 +152,8 @@ pub struct MediaWork<'m> {
     pub offset: u64,
     /// Bytes.
     pub len: u32,
+    /// A dead card may have done half of it: it is done before anything else is asked for.
+    pub redo: bool,
     /// The pool that its pages lie in.
     memory: Span<'m>,
     /// Its pages: the first of so many that lie behind each other. Kept short, because work is moved about.
@@ -157,13 +162,14 @@ pub struct MediaWork<'m> {
 
 impl<'m> MediaWork<'m> {
     /// What a function of `loan` asks for, with its pages.
-    pub(crate) fn new(loan: usize, op: &MediaOp<'_>, pages: &Pages<'m>) -> Self {
+    pub(crate) fn new(loan: usize, op: &MediaOp<'_>, pages: &Pages<'m>, redo: bool) -> Self {
         let mut runs = [(0, 0); DATA_PAGES];
         // Pages that lie behind each other are one piece: the kernel counts pieces, not pages.
         for (kept, run) in runs.iter_mut().zip(op.pages.chunk_by(|one, next| next.0 == one.0 + 1)) {
             *kept = (run[0].0, run.len() as u16);
         }
-        Self { loan, id: op.id, kind: op.kind, offset: op.offset, len: op.len, memory: pages.memory(), runs }
+        let (id, kind, offset, len) = (op.id, op.kind, op.offset, op.len);
+        Self { loan, id, kind, offset, len, redo, memory: pages.memory(), runs }
     }
 
     /// The memory of a read or a write: `len` bytes in all.
@@ -344,6 +350,29 @@ impl<'m> Card<'m> {
         });
     }
 
+    /// Whether each flush of a drive's functions fails because its medium has lost something.
+    pub fn has_fault(&self, drive: usize) -> bool {
+        self.drives.get(drive).is_some_and(|drive| drive.subsystem.has_fault())
+    }
+
+    /// The medium of a drive has lost something, or may have: a flush of a dead card has said so, or its system.
+    pub fn note_fault(&mut self, now: Instant, drive: usize) {
+        self.step(now, 0..0, |card| {
+            if let Some(drive) = card.drives.get(drive) {
+                drive.subsystem.note_fault();
+            }
+        });
+    }
+
+    /// An operator has seen to the medium of a drive: flushes say again what it says.
+    pub fn clear_fault(&mut self, now: Instant, drive: usize) {
+        self.step(now, 0..0, |card| {
+            if let Some(drive) = card.drives.get_mut(drive) {
+                drive.clear_fault();
+            }
+        });
+    }
+
     /// The medium of a drive has grown to so many blocks of its configuration's. One that has shrunk stays as it was: what is
     /// missing fails.
     pub fn grow(&mut self, now: Instant, drive: usize, blocks: u64) {
@@ -377,7 +406,8 @@ impl<'m> Card<'m> {
 
     /// The next event for the agent.
     pub fn poll_event(&mut self) -> Option<CardEvent> {
-        self.events.pop_front()
+        let fault = || self.drives.iter_mut().position(Drive::take_fault).map(CardEvent::MediaFault);
+        self.events.pop_front().or_else(fault)
     }
 
     /// A client has connected to the edge of `loan`; `slot` is idle.

@@ -150,6 +150,8 @@ pub struct EdgeGauges {
     pub drive_bytes: Counter,
     /// 0: unknown; 1: writable; 2: read-only.
     pub drive_rights: Counter,
+    /// Of a lent function: 1 while each flush fails because the medium has lost something.
+    pub media_fault: Counter,
     /// Of a borrowed drive: 1 while writes that were answered are lost and no flush has said so.
     pub has_lost: Counter,
     /// Of a borrowed drive: writes that were answered and are not flushed.

@@ -13,6 +13,8 @@ pub(crate) struct Drive<'m> {
     loans: Vec<usize>,
     share: FairShare,
     journal: Journal<'m>,
+    /// Whether this card has said that the medium has lost something.
+    has_told: bool,
 }
 
 impl<'m> Drive<'m> {
@@ -39,12 +41,29 @@ impl<'m> Drive<'m> {
             }
         }
         let share = FairShare::new(lent.len());
-        Self { subsystem: Subsystem::new(cells, journal, config), loans: lent, share, journal }
+        let subsystem = Subsystem::new(cells, journal, config);
+        Self { subsystem, loans: lent, share, journal, has_told: false }
     }
 
-    /// The loan whose function's work the medium gets next, if any has some.
+    /// Whether it is to be told now that the medium has lost something: once a card, until it is cleared.
+    pub(crate) fn take_fault(&mut self) -> bool {
+        let has_fault = self.subsystem.has_fault();
+        has_fault && !core::mem::replace(&mut self.has_told, has_fault)
+    }
+
+    /// An operator has seen to the medium.
+    pub(crate) fn clear_fault(&mut self) {
+        self.subsystem.clear_fault();
+        self.has_told = false;
+    }
+
+    /// The loan whose function's work the medium gets next, if any has some. What the card before may have left half written comes
+    /// first, of whichever function: any of them may read it.
     pub(crate) fn pick(&mut self, loans: &mut [Loan<'m>]) -> Option<usize> {
         let Self { loans: own, share, journal, .. } = self;
+        if let Some(loan) = own.iter().find(|loan| loans[**loan].must_redo()) {
+            return Some(*loan);
+        }
         let picked = share.pick(|function| {
             // What it asks of one function is whole by itself, and there may be many with commands to take.
             if !journal.has_room() {

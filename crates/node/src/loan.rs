@@ -298,6 +298,11 @@ impl<'m> Loan<'m> {
         cost
     }
 
+    /// Whether the next work for the medium comes before that of all other functions: see [`Controller::must_redo`].
+    pub(crate) fn must_redo(&self) -> bool {
+        matches!(&self.end, End::Lent(function) if function.controller.must_redo())
+    }
+
     /// What is borrowed is flushed, its function shut down; then the channel closes.
     pub(crate) fn begin_closing(&mut self, now: Instant) {
         self.closing = true;
@@ -323,7 +328,10 @@ impl<'m> Loan<'m> {
 
     pub(crate) fn poll_media(&mut self, loan: usize) -> Option<MediaWork<'m>> {
         let pages = self.pages;
-        self.ask_for_media(|controller| Some(MediaWork::new(loan, &controller.poll_media()?, &pages)))?
+        self.ask_for_media(|controller| {
+            let redo = controller.must_redo();
+            Some(MediaWork::new(loan, &controller.poll_media()?, &pages, redo))
+        })?
     }
 
     /// Asks the function about its work for the medium; `None` of a loan that lends nothing.
@@ -505,6 +513,7 @@ impl<'m> Loan<'m> {
         let (bytes, read_only) = function.controller.capacity();
         self.cells.edge.drive_bytes.set(bytes);
         self.cells.edge.drive_rights.set(1 + u64::from(read_only));
+        self.cells.edge.media_fault.set(function.controller.subsystem().has_fault().into());
         self.channel.set_information(Information {
             bytes: bytes.into(),
             kind: 1,

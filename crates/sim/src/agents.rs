@@ -32,6 +32,7 @@ impl World<'_> {
                 CardEvent::Refused(..) if node != LENDER => self.marks.set(Mark::Refused),
                 CardEvent::Ready(_)
                 | CardEvent::Refused(..)
+                | CardEvent::MediaFault(_)
                 | CardEvent::Unusable(..)
                 | CardEvent::Closed { .. } => {}
             }

@@ -7,7 +7,10 @@ use std::process::ExitCode;
 use clap::Parser;
 use clap::error::ErrorKind;
 
-use super::{BorrowArgs, Cli, Command, LimitArgs, LogFormat, NodeArgs, Output, StatusArgs, hide_line, slots};
+use super::{
+    BorrowArgs, Cli, Command, DeviceCommand, LimitArgs, LogFormat, NodeArgs, NodeName, Output, StatusArgs,
+    hide_line, slots,
+};
 use crate::config::Config;
 use crate::control::{ControlError, Request, Response, find, runtime_dir};
 use crate::exit::{Exit, Failure};
@@ -50,6 +53,9 @@ fn dispatch(cli: &Cli) -> Result<(), Failure> {
         Command::Up(args) => roles::up(args, LogStyle { format: cli.log_format, level: cli.log_level }),
         Command::Status(args) => show_status(args),
         Command::Limit(args) => limit(args),
+        Command::Device(DeviceCommand::Clear(args)) => {
+            order(args.name.as_ref(), &Request::ClearFault { device: args.device.clone() })
+        }
         Command::Demo(args) => roles::demo(args),
         Command::Attach(args) => slots::attach(args, &read_hidden(&args.line)?),
         Command::Detach(args) => slots::detach(args),
@@ -124,10 +130,15 @@ fn show_status(args: &StatusArgs) -> Result<(), Failure> {
 
 fn limit(args: &LimitArgs) -> Result<(), Failure> {
     node::Limit::new(args.iops, args.bytes_per_s).map_err(Failure::usage)?;
-    let mut client = find(&runtime_dir(), args.name.as_ref())?;
     let function = args.function.to_string();
     let request = Request::Limit { function, iops: args.iops, bytes_per_s: args.bytes_per_s };
-    match client.call(&request)? {
+    order(args.name.as_ref(), &request)
+}
+
+/// Asks a node for something that it does or refuses.
+fn order(name: Option<&NodeName>, request: &Request) -> Result<(), Failure> {
+    let mut client = find(&runtime_dir(), name)?;
+    match client.call(request)? {
         Response::Done => Ok(()),
         Response::Refused { why } => Err(Failure::refused(format_args!("the node refused: {why}"))),
         Response::Status { .. } | Response::Slot { .. } => {

@@ -25,7 +25,7 @@ fn answer(request: Request) -> Response {
         Request::Status => Response::Status { status: Box::new(example()) },
         Request::Impair(impairment) if impairment.rail == "left" => Response::Done,
         Request::Impair(impairment) => Response::Refused { why: format!("no rail {}", impairment.rail) },
-        Request::Limit { .. } | Request::Stop => Response::Done,
+        Request::Limit { .. } | Request::ClearFault { .. } | Request::Stop => Response::Done,
         Request::Attach { slot, .. } | Request::Detach { slot } | Request::Slot { slot } => {
             Response::Refused { why: format!("no slot {slot}") }
         }

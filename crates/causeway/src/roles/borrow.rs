@@ -157,6 +157,7 @@ impl serve::Observer for Announce {
             AgentEvent::Tenant { .. }
             | AgentEvent::Overtaken(_)
             | AgentEvent::LoadEnded(..)
+            | AgentEvent::MediaFault(_)
             | AgentEvent::Persist { .. } => {}
         }
         Ok(())

@@ -101,6 +101,7 @@ impl serve::Observer for Measure {
             | AgentEvent::Overtaken(_)
             | AgentEvent::GivenBack { .. }
             | AgentEvent::Unusable { .. }
+            | AgentEvent::MediaFault(_)
             | AgentEvent::Persist { .. } => {}
         }
         Ok(())

@@ -191,6 +191,7 @@ fn device(view: &View<'_>, loan: &LoanSpec, cells: &LoanCells) -> Device {
         source: drive.source.clone(),
         bytes: cells.edge.drive_bytes.get(),
         read_only: drive.image.info().read_only || cells.edge.drive_rights.get() == 2,
+        media: if cells.edge.media_fault.get() == 0 { "ok" } else { "failed" }.to_owned(),
         lent_to: lent.then(|| peer_name(cells)),
         io: view.medium(loan).map(|medium| medium.name().to_owned()).unwrap_or_default(),
         drive: drive.name.clone(),
@@ -254,6 +255,10 @@ fn counters(view: &View<'_>) -> Counters {
         count("malformed_tlps", edge.malformed_tlps.get() + stats.malformed_tlps.get());
         count("completion_timeouts", edge.completion_timeouts.get());
         count("information_frames", edge.information_frames.get());
+        if let LoanEnd::Lend { .. } = &loan.end {
+            count("media_errors", cells.controller.media_errors());
+            count("failed_media", edge.media_fault.get());
+        }
         if let LoanEnd::Borrow { .. } = &loan.end {
             let driver = &cells.driver.counters;
             count("unflushed_writes", edge.kept_writes.get());

@@ -15,7 +15,7 @@ use io::sparing::Sparing;
 use node::{Limit, LoanCells, Tenancy};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use signal_hook::consts::{SIGINT, SIGTERM};
-use tracing::{debug, info, warn};
+use tracing::{debug, error, info, warn};
 
 use super::domains::Domains;
 use super::{lend, report, trouble};
@@ -134,6 +134,8 @@ pub(super) struct Node {
     hurried: bool,
     /// When it is said what the end waits for.
     explain_at: Option<Instant>,
+    /// Drives that have lost something, as the log has said.
+    faults: BTreeSet<usize>,
 }
 
 impl Node {
@@ -187,6 +189,7 @@ impl Node {
             look_at: Instant::now() + LOOK,
             hurried: false,
             explain_at: None,
+            faults: BTreeSet::new(),
         })
     }
 
@@ -219,8 +222,8 @@ impl Node {
             turned.map_err(|error| Failure::io("the node cannot go on", &error))?;
             self.tenants.make_durable(&self.state, &mut self.agent);
             let (agent, http, stop) = (&mut self.agent, self.http.address(), &mut false);
-            let (domains, state) = (&mut self.domains, &self.state);
-            self.control.turn(&mut |request| answer(agent, domains, state, http, &request, stop));
+            let (domains, state, faults) = (&mut self.domains, &self.state, &mut self.faults);
+            self.control.turn(&mut |request| answer(agent, domains, state, http, faults, &request, stop));
             if observer.has_done() || *stop {
                 self.begin_end();
             }
@@ -337,6 +340,21 @@ impl Node {
         })
     }
 
+    /// The medium of a drive has lost something: once, though each card says it anew.
+    fn say_fault(&mut self, drive: usize) {
+        let spec = self.agent.view().spec();
+        if let Some(lent) = spec.drives.get(drive).filter(|_| self.faults.insert(drive)) {
+            error!(
+                source = lent.source,
+                drive = lent.name,
+                "the disk could not keep what it was given: writes that had been answered may be lost, and each flush fails \
+                 until that was seen to. Look at the disk and at what is on it, then: causeway device clear {} --name {}",
+                lent.name,
+                spec.name
+            );
+        }
+    }
+
     fn log_event(&mut self, event: &AgentEvent) {
         let (loan, kind) = match event {
             AgentEvent::Ready(loan) => (*loan, "ready"),
@@ -346,6 +364,7 @@ impl Node {
             AgentEvent::GivenBack { loan, .. } => (*loan, "given back"),
             AgentEvent::Refused { loan, .. } => (*loan, "refused"),
             AgentEvent::LoadEnded(loan, _) => (*loan, "load"),
+            AgentEvent::MediaFault(drive) => return self.say_fault(*drive),
             AgentEvent::Persist { drive, version, .. } => {
                 return debug!(drive, version, "the state of a drive is to be kept");
             }
@@ -393,7 +412,7 @@ impl Node {
             },
             AgentEvent::Refused { .. } => info!(function, "loan was refused"),
             AgentEvent::LoadEnded(..) => info!(function, "the load has ended"),
-            AgentEvent::Persist { .. } => {}
+            AgentEvent::Persist { .. } | AgentEvent::MediaFault(_) => {}
         }
     }
 
@@ -529,6 +548,7 @@ fn answer(
     domains: &mut Domains,
     state: &StateDir,
     http: SocketAddr,
+    faults: &mut BTreeSet<usize>,
     request: &Request,
     stop: &mut bool,
 ) -> Response {
@@ -542,6 +562,7 @@ fn answer(
             Response::Status { status: Box::new(status) }
         }
         Request::Impair(impairment) => impair(agent, impairment),
+        Request::ClearFault { device } => clear_fault(agent, faults, device),
         Request::Limit { function, iops, bytes_per_s } => limit(agent, function, *iops, *bytes_per_s),
         Request::Stop => {
             *stop = true;
@@ -564,6 +585,33 @@ fn limit(agent: &mut Agent, function: &str, iops: Option<u64>, bytes_per_s: Opti
         }
         _ => Response::Refused {
             why: format!("this node lends no function {function}; `causeway status` lists them"),
+        },
+    }
+}
+
+/// What a drive has lost was seen to: it may lose something else, and that is news.
+fn clear_fault(agent: &mut Agent, faults: &mut BTreeSet<usize>, device: &str) -> Response {
+    let spec = agent.view().spec();
+    let lends = |drive: usize| {
+        spec.loans.iter().any(|loan| {
+            matches!(&loan.end, LoanEnd::Lend { drive: of, .. } if *of == drive) && loan.function == device
+        })
+    };
+    let mut named = (0..spec.drives.len()).filter(|drive| {
+        let it = &spec.drives[*drive];
+        it.name == device || it.source == device || lends(*drive)
+    });
+    match named.next() {
+        Some(drive) if !agent.clear_fault(drive) => {
+            Response::Refused { why: "its card has just died and is being replaced; try again".to_owned() }
+        }
+        Some(drive) => {
+            faults.remove(&drive);
+            info!(device, "flushes of the drive may succeed again");
+            Response::Done
+        }
+        None => Response::Refused {
+            why: format!("this node lends no device {device}; `causeway status` lists functions and sources"),
         },
     }
 }

@@ -161,6 +161,8 @@ pub struct Device {
     pub bytes: u64,
     /// Writes are refused.
     pub read_only: bool,
+    /// `ok`, or `failed`: its medium has lost something, and each flush fails until `causeway device clear`.
+    pub media: String,
     /// Who has it; `null` when nobody has.
     pub lent_to: Option<String>,
     /// How its I/O is done: `memory`, `ring`, or `threads` where io_uring is forbidden.

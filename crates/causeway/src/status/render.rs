@@ -29,6 +29,7 @@ pub fn render(status: &Status) -> String {
 fn devices(status: &Status) -> Vec<Vec<String>> {
     let row = |device: &super::Device| {
         let access = if device.read_only { "read-only" } else { "read-write" };
+        let access = if device.media == "failed" { "flushes fail" } else { access };
         vec![
             device.function.clone(),
             device.kind.clone(),

@@ -43,6 +43,7 @@ pub(crate) fn example() -> Status {
         source: "/srv/disk.img".to_owned(),
         bytes: 3 << 29,
         read_only: false,
+        media: "ok".to_owned(),
         lent_to: None,
         io: "ring".to_owned(),
         drive: "nvme0".to_owned(),

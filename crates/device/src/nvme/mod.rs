@@ -72,6 +72,8 @@ pub struct Controller<'m> {
     waiting: Line,
     /// Commands whose media work this card has not given out.
     media: Line,
+    /// How many of the first of those write what a dead card may have written half.
+    redo: usize,
     /// Commands whose namespace is another command's alone.
     parked: Line,
     /// Commands that wait for the owner to keep what they have changed.
@@ -131,6 +133,7 @@ impl<'m> Controller<'m> {
             held: Line::new(),
             waiting: Line::new(),
             media: Line::new(),
+            redo: 0,
             parked: Line::new(),
             saving: 0,
             fetching: 0,
@@ -176,6 +179,12 @@ impl<'m> Controller<'m> {
     /// Whether what happens elsewhere, at another controller of the drive or at its owner, can give this one something to do.
     pub fn depends_on_others(&self) -> bool {
         self.parked.len() > 0 || self.saving > 0 || self.can_announce()
+    }
+
+    /// Whether the next work writes something that a dead card may have written half: nothing is to be read from the medium
+    /// before, for any function of the drive.
+    pub fn must_redo(&self) -> bool {
+        self.redo > 0 && self.media.front().is_some_and(|slot| self.command(slot).is_store())
     }
 
     /// How many commands have something to send to the host, which `poll_dma` gives out. `poll_media` and `peek_media` can only

@@ -500,6 +500,10 @@ impl Driver<'_> {
     fn wait_shut_down(&mut self, now: Instant, csts: Csts) {
         if csts.0 == ALL_ONES || csts.shst() == ShutdownStatus::COMPLETE.0 {
             self.set_state(State::ShutDown);
+        } else if csts.cfs() {
+            // It could not flush, and never will be done with it.
+            self.lose_all();
+            self.set_state(State::ShutDown);
         } else {
             self.cells.timer.set(self.journal, self.after(now, POLL_MS));
         }

@@ -4,6 +4,7 @@ use node::Limit;
 use tracing::{info, warn};
 
 use super::{Agent, DriveSpec, LoanEnd};
+use crate::files::Witness;
 use crate::messages::{MediumTrouble, ToCard};
 use crate::plan::LimitPlan;
 
@@ -24,16 +25,41 @@ struct Seen {
     cut_to: Option<u64>,
     /// It was said that it was removed.
     said_removed: bool,
+    /// Tells what a dead card may have heard and not told.
+    witness: Option<Witness>,
+    /// It has told something, and no operator has seen to the image since.
+    has_lost: bool,
 }
 
 impl Images {
     pub(super) fn new(drives: &[DriveSpec]) -> Self {
+        let witness = |drive: &DriveSpec| {
+            Witness::of(&drive.image).unwrap_or_else(|error| {
+                let source = &drive.source;
+                warn!(source, %error, "the image cannot be opened once more: an error that a card takes with it stays unknown");
+                None
+            })
+        };
         let seen = drives.iter().map(|drive| Seen {
             blocks: drive.config.blocks,
             cut_to: None,
             said_removed: false,
+            witness: witness(drive),
+            has_lost: false,
         });
         Self { seen: seen.collect(), look_at: (!drives.is_empty()).then(|| Instant::now() + LOOK_EVERY) }
+    }
+
+    /// No card is there: whatever went wrong with writing back is known to the witnesses, whoever was told before.
+    pub(super) fn ask_witnesses(&mut self) {
+        for seen in &mut self.seen {
+            seen.has_lost |= seen.witness.as_ref().is_some_and(Witness::has_lost);
+        }
+    }
+
+    /// Whether something of an image may be lost that no card may have told.
+    pub(super) fn has_lost(&self, drive: usize) -> bool {
+        self.seen[drive].has_lost
     }
 
     /// When [`Agent::look_at_images`] is to be called.
@@ -146,6 +172,18 @@ impl Agent {
         };
         *known = limit;
         self.push_for_card(ToCard::Limit { loan, limit: LimitPlan::of(limit) });
+        self.tell_card();
+        true
+    }
+
+    /// An operator has seen to the image of a drive, which had lost something: flushes say again what it says. False if there is no
+    /// card at the moment, which would have to know.
+    pub fn clear_fault(&mut self, drive: usize) -> bool {
+        let (Some(seen), Some(card)) = (self.images.seen.get_mut(drive), &mut self.card) else {
+            return false;
+        };
+        seen.has_lost = false;
+        card.outbox.push(ToCard::ClearFault { drive });
         self.tell_card();
         true
     }

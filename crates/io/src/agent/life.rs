@@ -172,6 +172,7 @@ impl Agent {
         self.shared().pulse.wake();
         self.watchdog.begin(crate::card::now());
         self.look_at = Some(Instant::now() + self.watchdog.pause());
+        self.images.ask_witnesses();
         let (ours, theirs) = messages::pair()?;
         let plan = self.write_plan()?;
         let child = self.spawn(&theirs, &plan)?;

@@ -200,6 +200,9 @@ pub enum AgentEvent {
     },
     /// The load of a loan has ended.
     LoadEnded(usize, LoadResult),
+    /// The medium of this one of [`NodeSpec::drives`] has lost something that was answered, or may have: each flush of its functions
+    /// fails until [`Agent::clear_fault`]. Each card says it anew.
+    MediaFault(usize),
     /// This is to be kept of a drive, in place of all before, for [`DriveConfig::saved`]; [`Agent::persisted`] follows.
     Persist {
         /// Which of [`NodeSpec::drives`].
@@ -471,7 +474,9 @@ impl Agent {
         fill_random(&mut seed)?;
         let drives = self.spec.drives.iter().enumerate().map(|(index, drive)| {
             let image = crate::card::image_descriptor(self.spec.rails.len(), index);
-            DrivePlan::new(&drive.config, image, medium_of(&drive.image, self.ring.is_some()), drive.flash)
+            let medium = medium_of(&drive.image, self.ring.is_some());
+            let plan = DrivePlan::new(&drive.config, image, medium, drive.flash);
+            DrivePlan { has_lost: self.images.has_lost(index), ..plan }
         });
         let plan = Plan {
             agent_pid: rustix::process::getpid().as_raw_nonzero().get(),
@@ -555,6 +560,7 @@ impl Agent {
                     events.push(AgentEvent::Refused { loan, in_use_by, since: Duration::from_secs(since_s) });
                 }
                 ToAgent::Disconnected { loan, slot } => self.clients.disconnected(loan, slot),
+                ToAgent::MediaFault { drive } => events.push(AgentEvent::MediaFault(drive)),
                 ToAgent::Persist { drive, version, record } => {
                     events.push(AgentEvent::Persist { drive, version, bytes: record.0 });
                 }

@@ -30,6 +30,10 @@ const RESUBMIT: Duration = Duration::from_millis(1);
 /// Pieces of work that disks have at a time while functions share one: what waits here is given out fairly, what a disk has
 /// is served as it likes.
 const SHARED_DEPTH: usize = 64;
+/// Bits of the user data of a request whose failure may mean that something is lost that was answered before: a flush, and a write into
+/// the system's own memory.
+const FLUSH: u64 = 1 << 63;
+const BUFFERED: u64 = 1 << 62;
 
 /// The media behind the lent functions of a card.
 pub(super) struct Media<'m> {
@@ -141,6 +145,23 @@ impl<'m> Media<'m> {
         Ok(Self { images, drives, flushes, health, told, ring, in_ring, threads, waiting, depth, flash })
     }
 
+    /// Takes note of what predecessors were told by the ring or the system, and may not have told anybody. Their requests are submitted
+    /// again by whoever has no result for them, but an error of a flush is told once, and the next flush succeeds.
+    pub(super) fn heed_predecessors(&mut self, plan: &Plan, card: &mut Card<'m>, now: Instant) {
+        for (drive, _) in plan.drives.iter().enumerate().filter(|(_, drive)| drive.has_lost) {
+            card.note_fault(now, drive);
+        }
+        let Some(ring) = &mut self.ring else { return };
+        let mut heed = |completion: Completion| {
+            let loan = (completion.user_data & !(FLUSH | BUFFERED)) >> 32;
+            let drive = self.drives.get(loan as usize).copied().flatten();
+            if let Some(drive) = drive.filter(|_| tells_loss(&completion)) {
+                card.note_fault(now, drive);
+            }
+        };
+        while ring.reap(&mut heed).is_some() {}
+    }
+
     /// Does, or begins, what the functions ask for. Inline work is done one piece at a time: the next one is asked for only
     /// when the result of the one before is committed. True if anything was done.
     pub(super) fn drive(&mut self, card: &mut Card<'m>, now: Instant) -> io::Result<bool> {
@@ -160,6 +181,8 @@ impl<'m> Media<'m> {
             }
             let due = self.flash.submit(now, &work);
             match (medium, work.kind) {
+                // What may be half written is not left so while others read.
+                (MediumKind::Inline, _) if work.redo => self.execute_inline(card, now, &work),
                 (MediumKind::Inline, _) if due > now => self.flash.hold(due, Held::Work(Box::new(work))),
                 (MediumKind::Inline, _) => self.execute_inline(card, now, &work),
                 (_, MediaKind::Flush) => self.ask_flush(work, due)?,
@@ -194,9 +217,7 @@ impl<'m> Media<'m> {
     fn begin(&mut self, work: MediaWork<'m>, due: Instant) -> io::Result<()> {
         let Some((image, medium)) = &self.images[work.loan] else { return Ok(()) };
         match (medium, work.kind) {
-            (MediumKind::Ring, MediaKind::Read | MediaKind::Write | MediaKind::Flush)
-                if self.ring.is_some() =>
-            {
+            (MediumKind::Ring, MediaKind::Read | MediaKind::Write | MediaKind::Flush) => {
                 self.push(InRing::new(work, due));
                 Ok(())
             }
@@ -290,11 +311,17 @@ impl<'m> Media<'m> {
     /// Takes what the ring has ended, which shows without a system call. True if that was anything.
     pub(super) fn take_ring_results(&mut self, card: &mut Card<'m>, now: Instant) -> io::Result<bool> {
         let mut busy = false;
-        while let Some(completion) = self.ring.as_mut().and_then(|ring| ring.reap(|completion| completion)) {
-            self.finish(completion, card, now)?;
+        let Some(mut ring) = self.ring.take() else { return Ok(false) };
+        let mut ended = Ok(());
+        // What it has come to is committed before the ring forgets it: an error of a flush is told once.
+        while ended.is_ok()
+            && let Some(result) = ring.reap(|completion| self.finish(completion, card, now))
+        {
+            ended = result;
             busy = true;
         }
-        Ok(busy)
+        self.ring = Some(ring);
+        ended.map(|()| busy)
     }
 
     /// Takes what the threads have ended.
@@ -322,7 +349,12 @@ impl<'m> Media<'m> {
     /// Gives the ring a request, which waits if there is no room. Whether there was.
     fn push(&mut self, request: InRing<'m>) -> bool {
         let work = request.work;
-        let (Some(ring), Some((image, _))) = (&mut self.ring, &self.images[work.loan]) else { return false };
+        let Some((image, _)) = &self.images[work.loan] else { return false };
+        let Some(ring) = &mut self.ring else {
+            // Its results are just being taken.
+            self.waiting.push_front(request);
+            return false;
+        };
         let fd = image.as_fd().as_raw_fd();
         let pieces = &request.progress.pieces;
         let (buffers, count) = (pieces.as_ptr(), pieces.len() as u32);
@@ -332,7 +364,12 @@ impl<'m> Media<'m> {
             MediaKind::Write => Request::Write { fd, buffers, count, offset },
             _ => Request::SyncData { fd },
         };
-        let user_data = (work.loan as u64) << 32 | u64::from(work.id.0);
+        let mark = match work.kind {
+            MediaKind::Flush => FLUSH,
+            MediaKind::Write if is_buffered(image) => BUFFERED,
+            _ => 0,
+        };
+        let user_data = mark | (work.loan as u64) << 32 | u64::from(work.id.0);
         // SAFETY: the pages belong to this work until its result is handed in, and the table lives in `in_ring` until then:
         // moving the request moves no element of its table.
         let pushed = unsafe { ring.push(entry, user_data) }.is_ok();
@@ -350,6 +387,7 @@ impl<'m> Media<'m> {
         let Some((image, _)) = &self.images[work.loan] else { return Ok(()) };
         match request.progress.judge(completion.result, image.info().offset_alignment.into()) {
             Verdict::Done(result) => {
+                let result = result.map_err(|error| seen_from(image, work.kind, error));
                 let (loan, id, kind, due) = (work.loan, work.id, work.kind, request.due);
                 return self.ended(card, now, Ended { loan, id, kind, due, result });
             }
@@ -367,7 +405,32 @@ impl<'m> Media<'m> {
     }
 }
 
-/// Hands in what a disk has answered, when it is due.
+/// Whether what is written goes to the system's own memory first, and to the medium some time later.
+fn is_buffered(image: &Image) -> bool {
+    !image.info().direct && !image.info().memory_backed
+}
+
+/// What an error means: a write into the system's own memory fails for want of room, or because earlier ones could not be written
+/// back from there.
+fn seen_from(image: &Image, kind: MediaKind, error: MediaError) -> MediaError {
+    let writes = matches!(kind, MediaKind::Write | MediaKind::Zero);
+    if error == MediaError::Io && writes && is_buffered(image) { MediaError::Lost } else { error }
+}
+
+/// Whether a completion that nobody has looked at says that something is lost.
+fn tells_loss(completion: &Completion) -> bool {
+    let error = -completion.result;
+    let is_answer = error > 0 && !matches!(error, libc::EINTR | libc::EAGAIN | libc::ECANCELED);
+    // A write that found no room tells of itself only.
+    let tells_of_others = || media_error(&io::Error::from_raw_os_error(error)) == MediaError::Io;
+    match completion.user_data {
+        flush if flush & FLUSH != 0 => is_answer,
+        write if write & BUFFERED != 0 => is_answer && tells_of_others(),
+        _ => false,
+    }
+}
+
+/// Hands in what a disk has answered, when it is due; an error at once, because it might be lost with the card.
 fn hand_in<'m>(
     card: &mut Card<'m>,
     flash: &mut Flash<'m>,
@@ -375,7 +438,7 @@ fn hand_in<'m>(
     due: Instant,
     (loan, id, result): (usize, MediaId, Result<(), MediaError>),
 ) {
-    if due > now {
+    if due > now && result.is_ok() {
         flash.hold(due, Held::Result(loan, id, result));
     } else {
         card.handle_media(now, loan, id, result);
@@ -457,9 +520,7 @@ fn map(image: &mut Image, collapser: &mut Option<Collapser>) {
 
 fn attach_ring(shared: &SharedCells, waiter: &Waiter) -> io::Result<Ring> {
     // SAFETY: the agent gives its ring at this number, with these parameters, and has reaped the card that used it before.
-    let mut ring = unsafe { Ring::attach(inherited(descriptor::RING)?, shared.ring)? };
-    // What a predecessor had submitted is submitted again by whoever has no result for it, so its results are not needed.
-    while ring.reap(|_| ()).is_some() {}
+    let ring = unsafe { Ring::attach(inherited(descriptor::RING)?, shared.ring)? };
     // SAFETY: the number stays open as long as the ring, which lives as long as this process.
     let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(descriptor::RING) };
     waiter.register(fd, token::RING, Interest::READ)?;
@@ -544,7 +605,7 @@ fn execute(
         (MediaKind::Trim, _) => image.trim(offset, len.into()).map(|_| ()),
         (MediaKind::Zero, _) => image.zero(offset, len.into(), false),
     };
-    result.map_err(|error| media_error(&error))
+    result.map_err(|error| seen_from(image, kind, media_error(&error)))
 }
 
 fn media_error(error: &io::Error) -> MediaError {

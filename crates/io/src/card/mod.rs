@@ -128,7 +128,7 @@ impl<'m> Driver<'m> {
         let waiter = Waiter::new(SpinTimes::default())?;
         waiter.register(messages.as_fd(), token::MESSAGES, Interest::READ)?;
         let rails = Rails::take_over(plan, shared, &waiter)?;
-        let media = Media::take_over(plan, shared, &waiter)?;
+        let mut media = Media::take_over(plan, shared, &waiter)?;
         let now = now();
         let slots = Slots::new(shared, plan.slots().collect());
         if plan.slots().next().is_some() {
@@ -140,6 +140,7 @@ impl<'m> Driver<'m> {
         }
         card.set_guest_memory(slots.descriptors().clone());
         card.contain_faults();
+        media.heed_predecessors(plan, &mut card, now);
         let loads = Load::of_plan(plan, &mut card);
         let edges = Edges::new(shared);
         let to_agent = Outbox::new();
@@ -304,6 +305,7 @@ impl<'m> Driver<'m> {
                     self.card.grow(self.now, drive, blocks);
                 }
                 (ToCard::Cut { drive, bytes }, ..) => self.media.cut(drive, bytes),
+                (ToCard::ClearFault { drive }, ..) => self.card.clear_fault(self.now, drive),
                 (ToCard::Persisted { drive, version, kept }, ..) => {
                     self.card.handle_persisted(self.now, drive, version, kept);
                 }
@@ -375,6 +377,7 @@ impl<'m> Driver<'m> {
                 }
                 CardEvent::Tenant(loan, node) => ToAgent::Tenant { loan, node: node.0 },
                 CardEvent::Overtaken(loan) => ToAgent::Overtaken { loan },
+                CardEvent::MediaFault(drive) => ToAgent::MediaFault { drive },
                 CardEvent::Closed { loan, has_lost } => ToAgent::GivenBack { loan, has_lost },
                 CardEvent::Unusable(loan, error) => ToAgent::Unusable { loan, why: error.to_string() },
                 CardEvent::Refused(loan, Refusal::Sealing) => {

@@ -63,7 +63,7 @@ impl<'m> NativeDevice<'m> {
     /// The next work for the medium: to be executed, and its result handed in, before the next is asked for.
     pub fn poll_media(&mut self) -> Option<MediaWork<'m>> {
         let before = self.controller.sending();
-        let work = self.controller.poll_media().map(|op| MediaWork::new(0, &op, &self.pages));
+        let work = self.controller.poll_media().map(|op| MediaWork::new(0, &op, &self.pages, false));
         // Asking fetches commands behind the present one, and what they have to send is for a step.
         self.more |= self.controller.sending() > before;
         self.journal.commit();

@@ -159,6 +159,7 @@ impl Controller<'_> {
         log.critical_warning = CriticalWarning(0)
             .with_read_only(self.config.read_only)
             .with_temperature(self.is_too_hot_or_cold())
+            .with_reliability(self.subsystem.has_fault())
             .0;
         log.composite_temperature = TEMPERATURE.into();
         log.available_spare = 100;

@@ -218,8 +218,12 @@ impl Controller<'_> {
         self.begin_media(SHUTDOWN_SLOT, MediaKind::Flush, 0, 0);
     }
 
-    pub(crate) fn end_shutdown(&mut self) {
-        if self.csts().shst() == ShutdownStatus::OCCURRING.0 {
+    /// The flush of a shutdown has ended. One that failed never completes the shutdown: no completion queue could tell of it,
+    /// so Controller Fatal Status does (NVMe 2.0 §3.1.3.6, §3.6).
+    pub(crate) fn end_shutdown(&mut self, flushed: bool) {
+        if !flushed {
+            self.fail("the medium has lost something that was to be flushed before the end");
+        } else if self.csts().shst() == ShutdownStatus::OCCURRING.0 {
             self.set_csts(self.csts().with_shst(ShutdownStatus::COMPLETE.0));
         }
         self.abandon(SHUTDOWN_SLOT);

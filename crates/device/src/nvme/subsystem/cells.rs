@@ -24,6 +24,8 @@ pub struct SubsystemCells {
     pub(crate) wanted: Cell<u64>,
     pub(crate) kept: Cell<u64>,
     pub(crate) failed: Cell<u64>,
+    /// The change with which it was noted that the medium has lost something; 0 while it has not.
+    pub(crate) fault: Cell<u64>,
     /// Namespaces ever made: part of their identifiers, so that none is used twice.
     pub(crate) serials: Cell<u32>,
     /// Entries of `bad`.

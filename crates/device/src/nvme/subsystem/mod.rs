@@ -150,6 +150,31 @@ impl<'m> Subsystem<'m> {
         (version <= self.cells.kept.get()).then(|| version > self.cells.failed.get())
     }
 
+    /// Whether the medium has lost something that was answered, or may have: each flush fails, for all controllers.
+    pub fn has_fault(&self) -> bool {
+        self.cells.fault.get() != 0
+    }
+
+    /// The medium has lost something, or may have. Returns the change that keeps this: a new one also where it could not be kept
+    /// before.
+    pub fn note_fault(&self) -> u64 {
+        let noted = self.cells.fault.get();
+        if noted != 0 && self.is_persisted(noted) != Some(false) {
+            return noted;
+        }
+        let version = self.want_persisted();
+        self.cells.fault.set(self.journal, version);
+        version
+    }
+
+    /// An operator has seen to the medium: flushes say again what it says.
+    pub fn clear_fault(&self) {
+        if self.has_fault() {
+            self.cells.fault.set(self.journal, 0);
+            self.want_persisted();
+        }
+    }
+
     /// The medium has grown to `blocks` of the configuration's: what is new is free for namespaces, and goes to the
     /// namespace of a drive that has a single one. A medium that has shrunk stays as it was: what is missing fails.
     pub fn grow(&self, blocks: u64) {

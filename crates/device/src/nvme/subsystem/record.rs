@@ -1,7 +1,7 @@
 //! What is kept of a drive for good, as bytes: namespaces, saved features, marked blocks.
 //!
-//! All numbers are little-endian. A header of 32 bytes: magic, version and three counts (16 bits each), identity, namespaces ever
-//! made. Then the namespaces, the controllers with saved features, the marked ranges, and a checksum (FNV-1a, 64 bits) of all
+//! All numbers are little-endian. A header of 32 bytes: magic, version and three counts (16 bits each), namespaces ever made (32),
+//! identity (64), flags (64). Then the namespaces, the controllers with saved features, the marked ranges, and a checksum (FNV-1a, 64 bits) of all
 //! before: against damage, not against intent.
 
 use super::cells::{BAD_RANGES, BadRange, CONTROLLERS, NAMESPACES, flag};
@@ -15,6 +15,8 @@ const NAMESPACE: usize = 48;
 const CONTROLLER: usize = 4 + features::COUNT * 4;
 const RANGE: usize = 16;
 const CHECKSUM: usize = 8;
+/// Flag: the medium has lost something.
+const FAULT: u64 = 1;
 
 /// A namespace in a record.
 struct Kept {
@@ -37,7 +39,8 @@ pub(crate) fn encode(subsystem: &Subsystem<'_>) -> Vec<u8> {
     out.extend((cells.bad_count.get() as u16).to_le_bytes());
     out.extend(cells.serials.get().to_le_bytes());
     out.extend(subsystem.config.unique_id.to_le_bytes());
-    out.extend([0; 8]);
+    let fault = if subsystem.has_fault() { FAULT } else { 0 };
+    out.extend(fault.to_le_bytes());
     for namespace in subsystem.allocated() {
         let own = subsystem.namespace_cells(namespace.nsid);
         out.extend(namespace.nsid.to_le_bytes());
@@ -83,10 +86,15 @@ pub(super) fn restore(subsystem: &Subsystem<'_>, bytes: &[u8]) {
     }
     subsystem.cells.bad_count.set(journal, (record.ranges.len() / RANGE) as u32);
     subsystem.cells.serials.set(journal, record.serials);
+    if record.flags & FAULT != 0 {
+        let version = subsystem.note_fault();
+        subsystem.handle_persisted(version, true);
+    }
 }
 
 struct Record<'a> {
     serials: u32,
+    flags: u64,
     namespaces: &'a [u8],
     controllers: &'a [u8],
     ranges: &'a [u8],
@@ -122,19 +130,21 @@ fn check<'a>(bytes: &'a [u8], config: &Config) -> Option<Record<'a>> {
     if ranges_bytes.len() != usize::from(ranges) * RANGE {
         return None;
     }
-    let record = Record { serials: u32_at(header, 12), namespaces, controllers, ranges: ranges_bytes };
-    let valid = record.namespaces().all(|kept| {
-        let new = kept.new;
-        let inside = new.start.checked_add(new.bytes).is_some_and(|end| end <= config.bytes());
-        let shift = u32::from(new.shift);
-        inside
-            && new.bytes != 0
-            && (1..=NAMESPACES as u32).contains(&kept.nsid)
-            && matches!(shift, 9 | 12)
-            && shift >= config.block_size.trailing_zeros()
-            && new.bytes.is_multiple_of(1 << shift)
-            && new.flags & !(flag::SHARED | flag::READ_ONLY) == 0
-    });
+    let (serials, flags) = (u32_at(header, 12), u64_at(header, 24));
+    let record = Record { serials, flags, namespaces, controllers, ranges: ranges_bytes };
+    let valid = flags & !FAULT == 0
+        && record.namespaces().all(|kept| {
+            let new = kept.new;
+            let inside = new.start.checked_add(new.bytes).is_some_and(|end| end <= config.bytes());
+            let shift = u32::from(new.shift);
+            inside
+                && new.bytes != 0
+                && (1..=NAMESPACES as u32).contains(&kept.nsid)
+                && matches!(shift, 9 | 12)
+                && shift >= config.block_size.trailing_zeros()
+                && new.bytes.is_multiple_of(1 << shift)
+                && new.flags & !(flag::SHARED | flag::READ_ONLY) == 0
+        });
     let known =
         record.controllers.chunks_exact(CONTROLLER).all(|entry| (u32_at(entry, 0) as usize) < CONTROLLERS);
     (valid && known).then_some(record)

@@ -98,6 +98,13 @@ pub(crate) struct RegisterCells {
     pub(crate) host_keeps: Cell<u32>,
 }
 
+impl NvmeCells {
+    /// Commands that the medium failed.
+    pub fn media_errors(&self) -> u64 {
+        self.statistics.media_errors.get()
+    }
+}
+
 /// What the SMART log tells. Not logged.
 #[derive(FromBytes)]
 #[repr(C)]

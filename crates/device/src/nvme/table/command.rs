@@ -408,6 +408,13 @@ impl CommandCells {
         Work::from_code(self.work.get())
     }
 
+    /// Whether the medium is to change something for it.
+    pub(crate) fn is_store(&self) -> bool {
+        let kind = media_kind(self.media.get().kind);
+        let stores = matches!(kind, MediaKind::Write | MediaKind::Zero | MediaKind::Trim);
+        stores && matches!(self.state(), State::Media | State::Orphan)
+    }
+
     pub(crate) fn entry(&self) -> SubmissionEntry {
         let mut entry = SubmissionEntry::default();
         self.entry.read(0, entry.as_mut_bytes());

@@ -126,9 +126,22 @@ impl<'m> Controller<'m> {
             return self.complete(slot, result, Status::SUCCESS);
         }
         let version = self.subsystem.want_persisted();
+        self.complete_after(slot, version, Outcome { result, ..Outcome::default() });
+    }
+
+    /// Ends a command with an error that says that the medium has lost something, when the owner keeps that.
+    pub(crate) fn complete_lost(&mut self, slot: u16, status: Status) {
+        let version = self.subsystem.note_fault();
+        if !self.config.keeps_state || self.subsystem.is_persisted(version).is_some() {
+            return self.complete(slot, 0, status);
+        }
+        self.complete_after(slot, version, Outcome { status: status.bits(), ..Outcome::default() });
+    }
+
+    fn complete_after(&mut self, slot: u16, version: u64, outcome: Outcome) {
         let command = self.command(slot);
         command.list.set(self.journal, version);
-        command.outcome.set(self.journal, Outcome { result, ..Outcome::default() });
+        command.outcome.set(self.journal, outcome);
         self.release_pages(slot);
         self.release_namespace(slot);
         self.saving += 1;
@@ -145,10 +158,11 @@ impl<'m> Controller<'m> {
             if command.state() != State::Saving {
                 continue;
             }
-            match self.subsystem.is_persisted(command.list.get()) {
-                Some(true) => self.complete(slot, command.outcome.get().result, Status::SUCCESS),
-                Some(false) => self.complete(slot, 0, Status::INTERNAL_ERROR),
-                None => {}
+            let Outcome { result, status, .. } = command.outcome.get();
+            match (self.subsystem.is_persisted(command.list.get()), Status::from_bits(status)) {
+                (Some(false), Status::SUCCESS) => self.complete(slot, 0, Status::INTERNAL_ERROR),
+                (Some(_), status) => self.complete(slot, result, status),
+                (None, _) => {}
             }
         }
         self.count_saving();
@@ -187,9 +201,6 @@ impl<'m> Controller<'m> {
         });
         self.finish_deletions();
         self.update_ready();
-        if slot == SHUTDOWN_SLOT {
-            self.continue_shutdown();
-        }
     }
 
     /// Whether there are pages for the first of those who wait.
@@ -266,7 +277,10 @@ impl<'m> Controller<'m> {
             busy[count] = slot;
             count += 1;
         }
-        busy[..count].sort_unstable_by_key(|slot| self.command(*slot).order.get());
+        // What a dead card may have written half comes before all else.
+        let is_redone = |slot: u16| self.command(slot).is_store();
+        busy[..count].sort_unstable_by_key(|slot| (!is_redone(*slot), self.command(*slot).order.get()));
+        self.redo = busy[..count].iter().filter(|slot| is_redone(**slot)).count();
         for slot in &busy[..count] {
             match self.command(*slot).state() {
                 state if state.sends() => self.sending.push(*slot),

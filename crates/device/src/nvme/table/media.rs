@@ -9,6 +9,7 @@ use spec::nvme::Status;
 
 use crate::function::{MediaError, MediaId, MediaKind, MediaOp};
 use crate::nvme::Controller;
+use crate::nvme::cells::SHUTDOWN_SLOT;
 use crate::nvme::command::{
     CommandCells, Event, MediaWork, State, Work, media_code, media_id, media_kind, media_target,
 };
@@ -51,6 +52,7 @@ impl Controller<'_> {
     pub(crate) fn next_media(&mut self) -> Option<MediaOp<'_>> {
         let slot = self.front_media()?;
         self.media.pop();
+        self.redo = self.redo.saturating_sub(1);
         let command = self.command(slot);
         let work = command.media.get();
         let kind = media_kind(work.kind);
@@ -206,16 +208,41 @@ impl Controller<'_> {
         if result.is_ok() {
             self.note_written(slot);
         }
+        let flush = media_kind(command.media.get().kind) == MediaKind::Flush;
+        let (result, is_lost) = self.latch(flush, result);
         match (state, result) {
-            (State::Orphan, _) => self.forget(slot),
-            (_, Err(_)) if command.work() == Work::SelfTest => self.end_self_test(slot, false),
-            (_, Err(error)) if command.work() != Work::Shutdown => {
-                self.cells.statistics.media_errors.add(1);
-                self.complete(slot, 0, media_status(error, command));
+            (State::Orphan, _) => {
+                self.forget(slot);
+                if slot == SHUTDOWN_SLOT {
+                    self.continue_shutdown();
+                }
             }
-            _ => self.end_media(slot),
+            (_, Err(_)) if command.work() == Work::SelfTest => self.end_self_test(slot, false),
+            (_, Err(error)) => {
+                self.cells.statistics.media_errors.add(1);
+                let status = media_status(error, command);
+                match command.work() {
+                    Work::Shutdown => self.end_shutdown(false),
+                    _ if is_lost => self.complete_lost(slot, status),
+                    _ => self.complete(slot, 0, status),
+                }
+            }
+            (_, Ok(())) => self.end_media(slot),
         }
         self.serve_parked();
+    }
+
+    /// What a piece of work has come to, and whether that means that something is lost. An error of a flush tells of any write, of
+    /// any function, and a system tells it only once: so it holds for each flush that ends from now on.
+    fn latch(&self, flush: bool, result: Result<(), MediaError>) -> (Result<(), MediaError>, bool) {
+        match result {
+            Err(error) if flush || error == MediaError::Lost => {
+                self.subsystem.note_fault();
+                (result, true)
+            }
+            Ok(()) if flush && self.subsystem.has_fault() => (Err(MediaError::Lost), true),
+            _ => (result, false),
+        }
     }
 
     /// What was written is readable again, however bad it was.
@@ -236,7 +263,7 @@ impl Controller<'_> {
         let command = self.command(slot);
         let work = command.media.get();
         match (command.work(), media_kind(work.kind)) {
-            (Work::Shutdown, _) => self.end_shutdown(),
+            (Work::Shutdown, _) => self.end_shutdown(true),
             (Work::Read, _) if self.subsystem.is_bad(work.offset, work.len.into()) => {
                 self.complete_unreadable(slot);
             }
@@ -295,6 +322,6 @@ fn media_status(error: MediaError, command: &CommandCells) -> Status {
         MediaError::NoSpace => Status::CAPACITY_EXCEEDED.with_dnr(),
         MediaError::ReadOnly => Status::NAMESPACE_WRITE_PROTECTED.with_dnr(),
         MediaError::Io if reads => Status::UNRECOVERED_READ_ERROR.with_dnr(),
-        MediaError::Io => Status::WRITE_FAULT.with_dnr(),
+        MediaError::Io | MediaError::Lost => Status::WRITE_FAULT.with_dnr(),
     }
 }

@@ -2,6 +2,7 @@
 
 mod commands;
 mod conformance;
+mod faults;
 mod fused;
 mod kills;
 mod model;
@@ -102,6 +103,7 @@ enum Input {
     Reset,
     Persisted(u64, bool),
     Grow(u64),
+    ClearFault,
 }
 
 #[derive(Clone, Debug)]
@@ -349,6 +351,7 @@ impl<'m> Rig<'m> {
             Input::Timeout => self.controller.handle_timeout(now),
             Input::Reset => self.controller.reset(now),
             Input::Persisted(version, kept) => self.controller.subsystem().handle_persisted(version, kept),
+            Input::ClearFault => self.controller.subsystem().clear_fault(),
             Input::Grow(blocks) => self.controller.subsystem().grow(blocks),
         }
         self.ledger.root.done.set(self.ledger.journal, self.inputs);

@@ -15,7 +15,7 @@ fn namespace(blocks: u64, shared: bool, controllers: &[u16]) -> NamespaceConfig 
 }
 
 /// A physical function and two virtual ones: a namespace each, and one that the first two share.
-fn drive() -> Config {
+pub(super) fn drive() -> Config {
     Config {
         functions: 2,
         keeps_state: true,
@@ -36,7 +36,7 @@ fn active(rig: &mut Rig<'_>) -> Vec<u32> {
     words.iter().map(|word| u32::from_le_bytes(*word)).take_while(|word| *word != 0).collect()
 }
 
-fn start_all(rig: &mut Rig<'_>) {
+pub(super) fn start_all(rig: &mut Rig<'_>) {
     for index in [2, 1, 0] {
         rig.select(index);
         rig.start();

@@ -687,6 +687,17 @@ fn a_shutdown_is_given_up_when_the_controller_is_gone() {
 }
 
 #[test]
+fn a_controller_that_cannot_flush_at_its_end_is_not_waited_for() {
+    with_world(|world| {
+        world.ready();
+        world.inputs.push_back(Input::Shutdown);
+        world.model.fatal = true;
+        world.pass_until("down", |world| world.driver().is_shut_down());
+        assert!(world.now < Instant::ZERO + Duration::from_secs(1), "{:?}", world.now);
+    });
+}
+
+#[test]
 fn nonsense_from_the_function_is_ignored() {
     with_world(|world| {
         world.ready();

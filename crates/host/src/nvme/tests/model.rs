@@ -214,7 +214,7 @@ impl Model {
         self.slow_polls = self.slow_polls.saturating_sub(1);
         if cc.shn() != 0 && !slow {
             self.shut_down = true;
-            return Csts(0).with_rdy(true).with_shst(2);
+            return Csts(0).with_rdy(true).with_cfs(self.fatal).with_shst(if self.fatal { 1 } else { 2 });
         }
         Csts(0).with_rdy(cc.en() != slow).with_cfs(self.fatal)
     }
