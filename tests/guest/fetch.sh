@@ -22,15 +22,15 @@ release=trixie
 triplet=x86_64-linux-gnu
 host_packages=(qemu-system-x86 seabios ovmf)
 boot_packages=(grub-common grub-pc-bin grub-efi-amd64-bin mtools e2fsprogs)
-guest_packages=(linux-image-amd64 kmod busybox-static nvme-cli fio e2fsprogs kexec-tools pciutils)
+guest_packages=(linux-image-amd64 kmod busybox-static nvme-cli fio e2fsprogs kexec-tools pciutils mdadm sqlite3)
 host_programs=(qemu-system-x86_64 grub-mkimage mtools mke2fs)
-guest_programs=(busybox nvme fio mke2fs e2fsck kexec lspci setpci)
+guest_programs=(busybox nvme fio mke2fs e2fsck kexec lspci setpci mdadm sqlite3)
 firmware=(
     seabios/bios-256k.bin qemu/linuxboot_dma.bin qemu/pvh.bin qemu/kvmvapic.bin
     OVMF/OVMF_CODE_4M.fd OVMF/OVMF_VARS_4M.fd
 )
 # With what they depend on.
-modules=(nvme vfio-pci vfio_iommu_type1 ext4 crc32c_generic crc32c_intel vfat nls_cp437 nls_ascii loop virtio_net virtio_blk e1000e igb)
+modules=(nvme vfio-pci vfio_iommu_type1 raid1 ext4 crc32c_generic crc32c_intel vfat nls_cp437 nls_ascii loop virtio_net virtio_blk e1000e igb)
 
 say() { echo "guest: $*" >&2; }
 fail() { say "$*"; exit 1; }

@@ -174,11 +174,20 @@ impl<'m> Loan<'m> {
         if matches!(self.end, End::Lent(_)) {
             self.learn_address(now, rail, from, (heard, frame.len()));
         }
+        self.note(now, heard);
     }
 
     /// From nowhere that could be learned: the addresses of the rails stay what they are.
     pub(crate) fn handle_private_frame(&mut self, now: Instant, frame: &mut [u8]) {
-        self.channel.handle_private_frame(now, frame, self.end.sink());
+        let heard = self.channel.handle_private_frame(now, frame, self.end.sink());
+        self.note(now, heard);
+    }
+
+    /// Only an answer to this very card shows that the peer hears it, too: one whose frames come while ours get lost is as good as dead.
+    fn note(&mut self, now: Instant, heard: Heard) {
+        if let (Heard::Answer | Heard::Newcomer, End::Slot(slot)) = (heard, &mut self.end) {
+            slot.heard(now);
+        }
     }
 
     /// A lender learns where the borrower is: from whatever is authentic, once the address it came from has answered a challenge.

@@ -4,15 +4,21 @@
 //! nothing else to do: never a card, never the loop of a node.
 
 mod plug;
+mod stay;
 
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
-use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{
+    self, AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
+    SocketType,
+};
 use serde_json::{Value, json};
 
 pub(crate) use self::plug::Plug;
@@ -39,6 +45,13 @@ pub(crate) enum QmpError {
         "{0} cannot be taken out of QEMU: its guest has not enabled it, and QEMU would end with an assertion; it stays there, dead, until its machine is stopped"
     )]
     NotEnabled(String),
+    #[error(
+        "the machine waits for its state from elsewhere (-incoming), which a borrowed function does not come with; attach the function \
+         when the machine runs"
+    )]
+    Incoming,
+    #[error("cannot make an image in memory: {0}")]
+    Image(io::Error),
     #[error("QEMU refused `{command}`: {description}")]
     Refused { command: String, class: String, description: String },
 }
@@ -79,11 +92,22 @@ impl Qmp {
 
     /// Executes a command and returns what it returns. Events are of no use here: the one that a device has gone does not come for such devices.
     pub(crate) fn execute(&mut self, command: &str, arguments: Value) -> Result<Value, QmpError> {
+        self.execute_with(command, arguments, None)
+    }
+
+    /// The same, with a descriptor that QEMU gets.
+    fn execute_with(
+        &mut self,
+        command: &str,
+        arguments: Value,
+        descriptor: Option<BorrowedFd<'_>>,
+    ) -> Result<Value, QmpError> {
         let line = format!("{}\n", json!({ "execute": command, "arguments": arguments }));
         let what = format!("anything to `{command}`");
         let deadline = Instant::now() + self.patience;
         self.limit_wait(&what, deadline)?;
-        self.stream.write_all(line.as_bytes()).map_err(|error| self.broken(&error, &what))?;
+        let sent = self.send(line.as_bytes(), descriptor);
+        sent.map_err(|error| self.broken(&error, &what))?;
         loop {
             let mut value = self.next_value(&what, deadline)?;
             if value.get("event").is_some() {
@@ -96,6 +120,18 @@ impl Qmp {
                 return Err(QmpError::Refused { command: command.to_owned(), class, description });
             }
         }
+    }
+
+    /// Sends a line; the descriptor goes with its first byte.
+    fn send(&mut self, line: &[u8], descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        let Some(descriptor) = descriptor else { return self.stream.write_all(line) };
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let descriptors = [descriptor];
+        control.push(SendAncillaryMessage::ScmRights(&descriptors));
+        let pieces = [IoSlice::new(line)];
+        let sent = net::sendmsg(&self.stream, &pieces, &mut control, SendFlags::NOSIGNAL)?;
+        self.stream.write_all(&line[sent..])
     }
 
     /// Executes a command of the human monitor; returns what it prints.

@@ -25,7 +25,11 @@ impl Plug {
     }
 
     /// Plugs it in.
+    ///
+    /// # Errors
+    /// [`QmpError::Incoming`] where the machine is just being migrated to.
     pub(crate) fn add(&self, qmp: &mut Qmp) -> Result<(), QmpError> {
+        super::stay::refuse_incoming(qmp)?;
         qmp.execute("device_add", self.argument()).map(|_| ())
     }
 

@@ -26,6 +26,8 @@ pub(super) struct Subject {
 pub(super) enum Task {
     Plug(Plug),
     Unplug(Plug),
+    /// The machine, which has the device, is not to be saved or migrated with it.
+    Hold(Plug),
     /// The function has not answered its guest.
     ReportTimeout(Plug),
     /// Is there a machine?
@@ -40,6 +42,8 @@ pub(super) enum Outcome {
     LeftBehind(QmpError),
     NotPlugged(QmpError),
     NotRemoved(QmpError),
+    /// Nothing keeps the machine from being saved or migrated with the device, which would be dead then.
+    NotHeld(QmpError),
     /// The guest was told that its function has not answered; or why that cannot be.
     Reported(Option<QmpError>),
     /// There is a machine, or none; nothing where it does not say.
@@ -134,6 +138,7 @@ impl Worker {
                 Err(error @ QmpError::NotEnabled(_)) => self.answer(subject, Outcome::LeftBehind(error)),
                 Err(error) => self.answer(subject, Outcome::NotRemoved(error)),
             },
+            Task::Hold(plug) => self.hold(subject, &plug),
             Task::ReportTimeout(plug) => {
                 let reported = self.connect().and_then(|mut qmp| plug.report_timeout(&mut qmp));
                 self.answer(subject, Outcome::Reported(reported.err()));
@@ -156,9 +161,18 @@ impl Worker {
             if is_there { plug.remove(&mut qmp) } else { plug.add(&mut qmp) }.map(|()| is_there)
         });
         match plugged {
-            Ok(false) => self.answer(subject, Outcome::Plugged),
+            Ok(false) => {
+                self.hold(subject, &plug);
+                self.answer(subject, Outcome::Plugged);
+            }
             Ok(true) => self.await_removal(subject, plug, true),
             Err(error) => self.answer(subject, Outcome::NotPlugged(error)),
+        }
+    }
+
+    fn hold(&mut self, subject: Subject, plug: &Plug) {
+        if let Err(error) = self.connect().and_then(|mut qmp| plug.hold(&mut qmp)) {
+            self.answer(subject, Outcome::NotHeld(error));
         }
     }
 
@@ -172,7 +186,11 @@ impl Worker {
         let Removal { subject, ref plug, until, is_replaced } = removal;
         let error = match is_there {
             Ok(false) if is_replaced => return self.plug(subject, removal.plug),
-            Ok(false) => return self.answer(subject, Outcome::Removed),
+            Ok(false) => {
+                // A machine that was never held has nothing to release.
+                let _ = self.connect().and_then(|mut qmp| removal.plug.release(&mut qmp));
+                return self.answer(subject, Outcome::Removed);
+            }
             Ok(true) if Instant::now() < until => return self.removals.push(removal),
             Ok(true) => {
                 QmpError::Silent { what: format!("that {} is gone", plug.id), patience: self.remove_within }

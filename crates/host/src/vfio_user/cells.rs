@@ -82,6 +82,10 @@ pub struct SessionCells {
     pub(super) peer_transfer: Cell<u32>,
     /// Descriptors that the session has.
     pub(super) held: Cell<u32>,
+    /// 1 since a command had no answer in time, until the function is heard of again.
+    pub(super) silent: Cell<u32>,
+    /// One of [`misled`].
+    pub(super) misled: Cell<u32>,
     pub(super) commands: [CommandCells; COMMANDS],
     pub(super) outputs: Fifo<Output, OUTPUTS>,
     pub(super) released: Fifo<u32, RELEASED>,
@@ -98,6 +102,13 @@ pub struct SessionCells {
     pub(super) input: Bytes<INPUT_BYTES>,
 }
 
+impl SessionCells {
+    /// Whether the function has left a command without an answer, and was not heard of since.
+    pub fn is_silent(&self) -> bool {
+        self.silent.get() != 0
+    }
+}
+
 /// What a session counts.
 #[derive(FromBytes)]
 #[repr(C)]
@@ -110,6 +121,8 @@ pub struct SessionCounters {
     pub errors: Counter,
     /// Commands that failed because the function did not answer in time.
     pub timeouts: Counter,
+    /// Times that the function was silent until its client had read a register as all-ones.
+    pub blackouts: Counter,
     /// Posted writes that were dropped: the function was silent or gone, or they were none of the client's business.
     pub dropped_writes: Counter,
     /// Maps refused: misaligned, overlapping, beyond the aperture, or too many.
@@ -124,6 +137,14 @@ pub struct SessionCounters {
     pub transfers: Counter,
     /// Those that clients refused or did not answer in time, and questions without an answer.
     pub failed_transfers: Counter,
+}
+
+/// Whether the client has read registers, and not only configuration space, as all-ones since the function is silent.
+pub(super) mod misled {
+    pub(in super::super) const NOT: u32 = 0;
+    /// It has, and the card does not know.
+    pub(in super::super) const UNTOLD: u32 = 1;
+    pub(in super::super) const TOLD: u32 = 2;
 }
 
 /// A position that only grows, and what it was at the last commit: payload memory before that one is free.

@@ -16,6 +16,9 @@ use super::{DescriptorId, Phase, Session};
 /// Room of a command whose reply is short: the longest is that with our capabilities.
 const SHORT_BYTES: usize = 512;
 const SHORT: Need = Need::new(1, SHORT_BYTES);
+/// Kinds of interrupts that there may be: neither of the two of VFIO itself, errors and requests. QEMU warns of a device that names
+/// them and has none ("Could not enable error recovery"), and stops its machine when one comes.
+const INTERRUPT_KINDS: u32 = IrqIndex::MSIX.0 + 1;
 /// Page sizes of DMA maps.
 const PAGE_SIZES: u64 = 4096;
 
@@ -195,7 +198,7 @@ impl Session<'_> {
     fn irq_info(&self, payload: &[u8]) -> Result<IrqInfo, Errno> {
         let asked = IrqInfo::read_from_bytes(payload).map_err(|_| Errno::EINVAL)?;
         let index = asked.index.get();
-        if index >= IrqIndex::COUNT || (asked.argsz.get() as usize) < size_of::<IrqInfo>() {
+        if index >= INTERRUPT_KINDS || (asked.argsz.get() as usize) < size_of::<IrqInfo>() {
             return Err(Errno::EINVAL);
         }
         let count = self.interrupt_count(index);
@@ -217,6 +220,9 @@ impl Session<'_> {
             return false;
         }
         if let Err(error) = self.check_access(&access).and_then(|()| self.refusal().map_or(Ok(()), Err)) {
+            if error == Errno::ETIMEDOUT {
+                self.mislead(access.region.get());
+            }
             self.answer(header, Err(&error));
             return true;
         }
@@ -283,9 +289,10 @@ impl Session<'_> {
         flags: u32,
     ) {
         let count = access.count.get();
-        let dropped = self.refusal();
+        let posted = flags & flag::NO_REPLY != 0 || header.flags().no_reply();
+        let dropped = if posted { self.posted_refusal() } else { self.refusal() };
         self.cells.counters.dropped_writes.add(dropped.is_some().into());
-        let silent = self.is_absent() || flags & flag::NO_REPLY != 0 || header.flags().no_reply();
+        let silent = self.is_absent() || posted;
         let error = dropped.filter(|_| !silent).map_or(0, |error| error.0);
         let command = region_command(header, kind::WRITE, access);
         let command = Command {
@@ -342,7 +349,7 @@ fn device_info(payload: &[u8]) -> Result<DeviceInfo, Errno> {
         argsz: (size_of::<DeviceInfo>() as u32).into(),
         flags: DeviceFlags(0).with_pci(true).with_reset(true).0.into(),
         num_regions: RegionIndex::COUNT.into(),
-        num_irqs: IrqIndex::COUNT.into(),
+        num_irqs: INTERRUPT_KINDS.into(),
     })
 }
 

@@ -16,7 +16,8 @@
 //!
 //! Commands are done, and answered, in the order in which they came: a client may wait for the last of several only. Posted
 //! writes stand in the same queue, so that nothing passes them. A command that the function does not answer in time fails, and
-//! so does, for a moment, whatever has piled up behind it; an errno is what makes a read all-ones in the guest.
+//! from then on each one fails at once, until the function is heard of again ([`Session::handle_heard`]): a client holds all of
+//! its machine while it waits. An errno is what makes a read all-ones in the guest.
 //!
 //! Bounds: [`COMMANDS`] commands, [`INPUT_BYTES`] of input, [`TRANSFER_BYTES`] an access, [`MAPS`] maps, [`VECTORS`] vectors. Who
 //! exceeds them is not read from until there is room again, or gets an error.
@@ -47,7 +48,7 @@ pub use cells::{
     COMMANDS, INPUT_BYTES, MAPS, MESSAGE_DESCRIPTORS, SessionCells, SessionCounters, TRANSFER_BYTES,
     TRANSFERS, VECTORS,
 };
-use cells::{MAP_WORDS, flag};
+use cells::{MAP_WORDS, flag, misled};
 use config_space::Local;
 pub use dma::{DmaAccessKind, DmaError, DmaMapping, DmaPiece, MapId};
 use queue::Need;
@@ -351,9 +352,36 @@ impl<'m> Session<'m> {
         self.now = now;
         if result.is_ok() {
             self.cells.refuse_until.set(self.journal, 0);
+            self.end_silence();
         }
+        let is_awaited = self.command_of(id).is_some_and(|(number, _)| !self.command(number).is(flag::DONE));
         self.request_done(id, result.map_err(errno_of));
+        if is_awaited && result == Err(AccessError::Timeout) {
+            self.fall_silent();
+        }
         self.advance();
+    }
+
+    /// Whoever has the function has answered something: commands wait for it again.
+    pub fn handle_heard(&mut self, now: Instant) {
+        self.now = now;
+        self.end_silence();
+    }
+
+    /// Whether a command had no answer in time, and nothing was heard since: each one fails at once.
+    pub fn is_silent(&self) -> bool {
+        self.cells.is_silent()
+    }
+
+    /// Whether the client has read a register as all-ones because the function is silent: said once in a silence. Its driver may have
+    /// given the function up, and with it the memory that it has told it of.
+    pub fn poll_misled(&mut self) -> bool {
+        let is_news = self.cells.misled.get() == misled::UNTOLD;
+        if is_news {
+            self.cells.misled.set(self.journal, misled::TOLD);
+            self.cells.counters.blackouts.add(1);
+        }
+        is_news
     }
 
     /// The function was reset, and not because this client wanted it: what it was given and has not answered fails, and what it
@@ -398,8 +426,8 @@ impl<'m> Session<'m> {
         if self.can_resume() {
             return Some(self.now);
         }
-        let started = [self.oldest_command(), self.oldest_transfer()].into_iter().flatten().min();
-        started.map(|started| started + self.config.timeout)
+        let transfer = self.oldest_transfer().map(|started| started + self.config.timeout);
+        [self.oldest_command(), transfer].into_iter().flatten().min()
     }
 
     /// Time has come.
@@ -435,6 +463,13 @@ impl<'m> Session<'m> {
 
     fn phase(&self) -> Phase {
         Phase::from_code(self.cells.phase.get())
+    }
+
+    fn end_silence(&self) {
+        self.cells.silent.set(self.journal, 0);
+        if self.cells.misled.get() == misled::TOLD {
+            self.cells.misled.set(self.journal, misled::NOT);
+        }
     }
 
     fn set_phase(&self, phase: Phase) {
@@ -474,6 +509,9 @@ impl<'m> Session<'m> {
         let (cells, journal) = (self.cells, self.journal);
         cells.parsed.reset(journal);
         cells.ring_head.reset(journal);
+        for flag in [&cells.silent, &cells.misled] {
+            flag.set(journal, 0);
+        }
         for position in [&cells.ring_tail, &cells.output_end, &cells.skip, &cells.refuse_until] {
             position.set(journal, 0);
         }

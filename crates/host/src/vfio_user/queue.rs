@@ -3,10 +3,12 @@
 use core::time::Duration;
 
 use base::Instant;
-use spec::vfio_user::{Errno, HEADER_BYTES, MessageHeader};
+use spec::vfio_user::{Errno, HEADER_BYTES, MessageHeader, RegionIndex};
 use zerocopy::IntoBytes;
 
-use super::cells::{COMMANDS, Command, OUTPUTS, Output, RING_BYTES, STEP_WORDS, TRANSFER_BYTES, flag, kind};
+use super::cells::{
+    COMMANDS, Command, OUTPUTS, Output, RING_BYTES, STEP_WORDS, TRANSFER_BYTES, flag, kind, misled,
+};
 use super::{AccessId, Session};
 
 /// Where data begin in a command's place in the ring: behind the header and the fixed part of a reply.
@@ -15,7 +17,7 @@ pub(super) const DATA: usize = HEADER_BYTES + 16;
 const PLACE_MAX: usize = DATA + TRANSFER_BYTES as usize;
 /// Bytes of the ring that only messages from the agent get.
 const RESERVE_BYTES: usize = 512;
-/// For how long everything is refused that has piled up behind a command that timed out.
+/// For how long everything is refused that has piled up behind a command that timed out, and what is posted to a silent function waits.
 const REFUSAL: Duration = Duration::from_millis(100);
 /// How much longer an unmap may take whose last copies ended at its time-out: well within what clients wait.
 const UNMAP_GRACE: Duration = Duration::from_secs(1);
@@ -122,6 +124,9 @@ impl Session<'_> {
         let command = self.command(number);
         self.cells.counters.errors.add(u64::from(error.is_some()));
         self.cells.counters.timeouts.add(u64::from(error == Some(Errno::ETIMEDOUT)));
+        if error == Some(Errno::ETIMEDOUT) && command.kind == kind::READ {
+            self.mislead(command.region.into());
+        }
         let error = error.map_or(0, |error| error.0);
         self.set_command(number, Command { flags: command.flags | flag::DONE, error, ..command });
         if self.cells.resetting.get() == number.wrapping_add(1) {
@@ -177,21 +182,29 @@ impl Session<'_> {
         cells.ring_head.set(self.journal, head);
     }
 
-    /// When the oldest command that waits for anything arrived.
+    /// When the oldest command that waits for anything has waited too long.
     pub(super) fn oldest_command(&self) -> Option<Instant> {
         let waiting = self.numbers().find(|number| !self.command(*number).is(flag::DONE))?;
-        Some(Instant::from_nanos(self.command(waiting).started))
+        Some(self.end_of(&self.command(waiting)))
+    }
+
+    /// When a command has waited too long. What is posted to a silent function, and nobody takes, holds back the answers to what came
+    /// behind it, and so has a moment only; an unmap waits for the client itself.
+    fn end_of(&self, command: &Command) -> Instant {
+        let is_posted = command.kind == kind::WRITE && command.is(flag::NO_REPLY);
+        let patience = if is_posted && self.is_silent() { REFUSAL } else { self.config.timeout };
+        Instant::from_nanos(command.started) + patience
     }
 
     /// Fails what has waited too long.
     pub(super) fn expire_commands(&mut self) {
-        let mut expired = false;
+        let (mut expired, mut unanswered) = (false, false);
         for number in self.numbers() {
             let command = self.command(number);
             if command.is(flag::DONE) {
                 continue;
             }
-            let end = Instant::from_nanos(command.started) + self.config.timeout;
+            let end = self.end_of(&command);
             if end > self.now {
                 break;
             }
@@ -200,11 +213,33 @@ impl Session<'_> {
                 continue;
             }
             expired = true;
+            // An unmap waits for the client itself.
+            unanswered |= command.kind != kind::UNMAP;
             self.fail(number, &command, Errno::ETIMEDOUT);
         }
         if expired && self.stalled.is_some() {
             let until = self.now + REFUSAL;
             self.cells.refuse_until.set(self.journal, until.as_nanos());
+        }
+        if unanswered {
+            self.fall_silent();
+        }
+        self.settle();
+    }
+
+    /// Something had no answer in time: whatever else waits for the function fails now, and what comes at once, so that a client waits
+    /// for one of its commands and not for each in turn.
+    pub(super) fn fall_silent(&mut self) {
+        if self.is_silent() {
+            return;
+        }
+        self.cells.silent.set(self.journal, 1);
+        for number in self.numbers() {
+            let command = self.command(number);
+            let waits = matches!(command.kind, kind::READ | kind::WRITE | kind::RESET);
+            if waits && !command.is(flag::DONE) && !command.is(flag::NO_REPLY) {
+                self.fail(number, &command, Errno::ETIMEDOUT);
+            }
         }
         self.settle();
     }
@@ -239,12 +274,24 @@ impl Session<'_> {
         self.finish(number, (!dropped).then_some(error));
     }
 
-    /// Why a command for the function is not even queued, if so.
-    pub(super) fn refusal(&self) -> Option<Errno> {
+    /// Why a posted write for the function is not even queued, if so. What is posted to a silent function may reach it yet.
+    pub(super) fn posted_refusal(&self) -> Option<Errno> {
         if self.is_absent() {
             return Some(Errno::EIO);
         }
         (self.cells.refuse_until.get() > self.now.as_nanos()).then_some(Errno::ETIMEDOUT)
+    }
+
+    /// Why a command for the function that the client waits for is not even queued, if so.
+    pub(super) fn refusal(&self) -> Option<Errno> {
+        self.posted_refusal().or_else(|| self.is_silent().then_some(Errno::ETIMEDOUT))
+    }
+
+    /// The client reads all-ones of a region, because the function is silent.
+    pub(super) fn mislead(&self, region: u32) {
+        if region != RegionIndex::CONFIG.0 && self.cells.misled.get() == misled::NOT {
+            self.cells.misled.set(self.journal, misled::UNTOLD);
+        }
     }
 
     /// Forgets all commands. Their numbers stay used, so that late answers to them mean nothing.

@@ -5,8 +5,9 @@
 //! programs the function's own vectors with it. What the function looks like is found out once and kept ([`bringup`]); what is
 //! special about NVMe stands in [`nvme`].
 //!
-//! The lender may be silent: then requests fail in their time, in the session. It may come back as a new incarnation: the
-//! function was reset, its vectors and command register are restored, and what was in flight fails. It may end the loan: then the
+//! The lender may be silent: then the first request fails in its time, in the session, and others at once. A guest that has read a
+//! register as all-ones may have given its function up; so nothing of it reaches the guest any more, and it is reset when it is
+//! heard. The lender may come back as a new incarnation: the function was reset, its vectors and command register are restored, and what was in flight fails. It may end the loan: then the
 //! function is not there any more.
 
 mod backlog;
@@ -150,6 +151,13 @@ impl<'m> BorrowedSlot<'m> {
         }
     }
 
+    /// The peer has answered this card.
+    pub(crate) fn heard(&mut self, now: Instant) {
+        if let Some(session) = self.session.as_mut().filter(|session| session.is_silent()) {
+            session.handle_heard(now);
+        }
+    }
+
     /// The next descriptor that is to be signalled.
     pub(crate) fn poll_signal(&mut self) -> Option<DescriptorId> {
         self.signals.pop_front()
@@ -161,6 +169,10 @@ impl<'m> BorrowedSlot<'m> {
             && let Some(session) = &mut self.session
         {
             session.signal_all();
+        }
+        // Its driver may have given up the memory that the function, which may be alive, still writes to.
+        if self.session.as_mut().is_some_and(Session::poll_misled) {
+            self.fail_function(now);
         }
         self.drain();
         let waiting = self.work_off(now, port);

@@ -15,7 +15,7 @@ pub struct DeviceInfo {
     pub flags: U32,
     /// Regions of the device: at least [`RegionIndex::COUNT`] of a PCI device.
     pub num_regions: U32,
-    /// Kinds of interrupts: at least [`super::IrqIndex::COUNT`] of a PCI device.
+    /// Kinds of interrupts: of a PCI device at least those up to [`super::IrqIndex::MSIX`], for QEMU.
     pub num_irqs: U32,
 }
 

@@ -8,6 +8,7 @@
 //!                        `-----------------detach or refused------------------------------^
 //! ```
 
+mod blackouts;
 mod machine;
 
 use std::time::{Duration, Instant};
@@ -16,6 +17,7 @@ use io::agent::{Agent, AgentEvent, Edge, LoanEnd, LoanSpec};
 use node::{Protection, Tenancy};
 use tracing::{info, warn};
 
+use self::blackouts::Blackouts;
 use self::machine::{Machine, WATCH};
 use super::monitor::{Monitor, Outcome, Subject, Task};
 use super::{borrow, lend, socket};
@@ -47,6 +49,7 @@ pub(super) struct Domains {
     /// The loan of the first place.
     first: usize,
     protection: Protection,
+    blackouts: Blackouts,
 }
 
 struct Place {
@@ -129,7 +132,7 @@ impl Domains {
                 places.push(place);
             }
         }
-        Ok((Self { places, monitors, first: 0, protection }, loans))
+        Ok((Self { places, monitors, first: 0, protection, blackouts: Blackouts::default() }, loans))
     }
 
     /// The node has `loans` others before these.
@@ -151,7 +154,7 @@ impl Domains {
             |place: &Place| place.phase == Phase::Attached && self.monitors[place.domain].is_some();
         let pause = if self.places.iter().any(waits) {
             LOOK
-        } else if self.places.iter().any(is_watched) {
+        } else if self.blackouts.has_slots() || self.places.iter().any(is_watched) {
             WATCH
         } else {
             return None;
@@ -220,10 +223,16 @@ impl Domains {
             match place.phase {
                 Phase::Attached if place.plug_at.is_some_and(|at| at <= Instant::now()) => {
                     place.plug_at = None;
-                    let is_plugged = agent.has_guest(loan);
-                    if let Some(monitor) = self.monitors[place.domain].as_ref().filter(|_| !is_plugged) {
-                        monitor.order(place.subject(index), Task::Plug(place.plug()));
-                        place.awaited.plug = true;
+                    match &self.monitors[place.domain] {
+                        // It was started with the device.
+                        Some(monitor) if agent.has_guest(loan) => {
+                            monitor.order(place.subject(index), Task::Hold(place.plug()));
+                        }
+                        Some(monitor) => {
+                            monitor.order(place.subject(index), Task::Plug(place.plug()));
+                            place.awaited.plug = true;
+                        }
+                        None => {}
                     }
                 }
                 Phase::Leaving { since, surprised } => {
@@ -246,7 +255,37 @@ impl Domains {
         }
         self.look_after_machines(agent);
         self.report_timeouts(agent);
+        for loan in self.blackouts.over(agent) {
+            let why = "the function was silent until its guest read all-ones of it, and it answers again; a driver may have given it up";
+            self.renew(loan, why, agent);
+        }
         Ok(())
+    }
+
+    /// What a machine has of `loan` is worth nothing any more, for `why`: the device is taken out of it, which its guest notices, and
+    /// plugged in again as a new one. By hand where no monitor is known. Who cannot let the guest go on with the old one until then
+    /// takes the function away as well ([`Agent::set_present`]).
+    pub(super) fn renew(&mut self, loan: usize, why: &str, agent: &mut Agent) {
+        let function = agent.view().spec().loans[loan].function.clone();
+        let index = loan.wrapping_sub(self.first);
+        let place = self.places.get_mut(index).filter(|place| place.phase == Phase::Attached);
+        if let Some((place, monitor)) = place.and_then(|place| {
+            let monitor = self.monitors[place.domain].as_ref()?;
+            Some((place, monitor))
+        }) {
+            warn!(slot = %place.name, function, "{why}: the device is taken out of the machine and plugged in again");
+            agent.set_present(loan, false);
+            place.plug_at = None;
+            monitor.order(place.subject(index), Task::Plug(place.plug()));
+            place.awaited.plug = true;
+        } else if self.places.get(index).is_none_or(|place| place.phase == Phase::Attached) {
+            warn!(
+                function,
+                "{why}: if its guest does not use it again by itself, take the device out and plug it in again, in QEMU's monitor by `info \
+                 mtree -f`, `device_del` and `device_add`, or in a Linux guest by writing 1 to the device's `remove` and then to \
+                 /sys/bus/pci/rescan; a node with `qmp` does it by itself"
+            );
+        }
     }
 
     /// Notices machines that end, and finds out when they are back.
@@ -323,6 +362,11 @@ impl Domains {
                 place.awaited.unplug = false;
                 place.trouble = Some(error.to_string());
             }
+            Outcome::NotHeld(error) => warn!(
+                slot,
+                "nothing keeps this machine from being saved or migrated, after which the drive would be dead: do neither while it has \
+                 the drive ({error})"
+            ),
             Outcome::Reported(failed) => {
                 place.awaited.report = false;
                 match failed {

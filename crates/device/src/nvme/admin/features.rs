@@ -82,6 +82,10 @@ impl Controller<'_> {
     /// Get Features.
     pub(super) fn get_features(&mut self, slot: u16, entry: &SubmissionEntry) -> Result<(), Status> {
         let get = GetFeatures::parse(entry);
+        // There is no one value of what each namespace has for itself (NVMe 2.0 §5.15).
+        if get.fid == FeatureId::ERROR_RECOVERY && get.nsid == NSID_ALL {
+            return Err(Status::INVALID_NAMESPACE_OR_FORMAT);
+        }
         self.check_feature_namespace(get.fid, get.nsid)?;
         let capabilities = get.select == FeatureSelect::SUPPORTED_CAPABILITIES;
         if let Some(len) = self.feature_bytes(get.fid, get.dw11).filter(|_| !capabilities) {
@@ -120,13 +124,17 @@ impl Controller<'_> {
         Ok(())
     }
 
-    /// Features are the controller's, but for Error Recovery, which every namespace has the same.
+    /// Features are the controller's, but for Error Recovery: that is a namespace's, and all of them have the same.
     fn check_feature_namespace(&self, id: FeatureId, nsid: u32) -> Result<(), Status> {
-        if nsid == 0 || nsid == NSID_ALL {
-            return Ok(());
+        let is_of_namespaces = id == FeatureId::ERROR_RECOVERY;
+        match nsid {
+            0 if is_of_namespaces => Err(Status::INVALID_NAMESPACE_OR_FORMAT),
+            0 | NSID_ALL => Ok(()),
+            _ => {
+                self.active_namespace(nsid)?;
+                if is_of_namespaces { Ok(()) } else { Err(Status::FEATURE_NOT_NAMESPACE_SPECIFIC) }
+            }
         }
-        self.active_namespace(nsid)?;
-        if id == FeatureId::ERROR_RECOVERY { Ok(()) } else { Err(Status::FEATURE_NOT_NAMESPACE_SPECIFIC) }
     }
 
     /// Whether a value can be kept over resets, where the owner keeps state.
@@ -217,7 +225,12 @@ impl Controller<'_> {
             FeatureId::NUMBER_OF_QUEUES => {
                 let wanted = NumberOfQueues(dw11);
                 let illegal = wanted.nsq0() == u16::MAX || wanted.ncq0() == u16::MAX;
-                return if illegal { Err(Status::INVALID_FIELD) } else { Ok(queues()) };
+                // The number is agreed upon before the first of them is made (NVMe 2.0 §5.27.1.5).
+                return match (self.has_io_queues(), illegal) {
+                    (true, _) => Err(Status::COMMAND_SEQUENCE_ERROR),
+                    (false, true) => Err(Status::INVALID_FIELD),
+                    (false, false) => Ok(queues()),
+                };
             }
             FeatureId::INTERRUPT_VECTOR_CONFIGURATION => {
                 let vector = checked_vector(dw11)?;

@@ -178,8 +178,12 @@ impl Controller<'_> {
 
     fn descriptors(&self, namespace: &Namespace) -> [u8; SIZE] {
         let (nguid, eui64) = (self.subsystem.nguid(namespace.serial), self.subsystem.eui64(namespace.serial));
-        let csi = [CommandSetId::NVM.0];
-        let mut descriptors = vec![(NamespaceIdType::NGUID, &nguid[..]), (NamespaceIdType::CSI, &csi[..])];
+        let (uuid, csi) = (self.subsystem.uuid(namespace.serial), [CommandSetId::NVM.0]);
+        let mut descriptors = vec![
+            (NamespaceIdType::NGUID, &nguid[..]),
+            (NamespaceIdType::UUID, &uuid[..]),
+            (NamespaceIdType::CSI, &csi[..]),
+        ];
         if let Some(eui64) = &eui64 {
             descriptors.insert(0, (NamespaceIdType::EUI64, &eui64[..]));
         }

@@ -36,7 +36,7 @@ impl Controller<'_> {
     ) -> Result<(), Status> {
         let control = entry.copy_control();
         let ranges = u32::from(control.nr0()) + 1;
-        if control.desfmt() != 0 || control.prinfor() != 0 || control.prinfow() != 0 || control.dtype() != 0 {
+        if control.desfmt() != 0 || control.dtype() != 0 {
             return Err(Status::INVALID_FIELD);
         }
         refuse_read_only(namespace)?;

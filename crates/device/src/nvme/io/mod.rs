@@ -133,8 +133,9 @@ impl Controller<'_> {
         entry: &SubmissionEntry,
         namespace: &Namespace,
     ) -> Result<Target, Status> {
-        let io = entry.io_control();
-        if io.prinfo() != 0 || io.dtype() != 0 {
+        // PRINFO says what to do with protection information, which no namespace here is formatted for: it means nothing
+        // (NVM CS 1.0 §5.2).
+        if entry.io_control().dtype() != 0 {
             return Err(Status::INVALID_FIELD);
         }
         let (offset, len) = namespace.byte_range(entry.slba(), entry.nlb())?;

@@ -141,6 +141,12 @@ impl<'m> Controller<'m> {
         &self.cells.submission[usize::from(queue)]
     }
 
+    /// Whether there is any queue but the admin ones.
+    pub(crate) fn has_io_queues(&self) -> bool {
+        let submission = self.cells.submission.iter().skip(1).any(SubmissionQueueCells::exists);
+        submission || self.cells.completion.iter().skip(1).any(CompletionQueueCells::exists)
+    }
+
     pub(crate) fn completion(&self, queue: u16) -> &'m CompletionQueueCells {
         &self.cells.completion[usize::from(queue)]
     }

@@ -184,6 +184,15 @@ impl<'m> Subsystem<'m> {
         (u128::from(self.config.unique_id) << 64 | u128::from(serial)).to_be_bytes()
     }
 
+    /// The same as a UUID of version 8 (RFC 9562 §5.8): the bits that version and variant take lie where the NGUID has none.
+    pub(crate) fn uuid(&self, serial: u32) -> [u8; 16] {
+        let mut uuid = self.nguid(serial);
+        uuid[9] = uuid[6] >> 4;
+        uuid[6] = 0x80 | uuid[6] & 0xf;
+        uuid[8] = 0x80;
+        uuid
+    }
+
     /// The EUI-64 of the first namespace; the others have an NGUID alone.
     pub(crate) fn eui64(&self, serial: u32) -> Option<[u8; 8]> {
         (serial == 1).then(|| self.config.unique_id.to_be_bytes())

@@ -38,7 +38,7 @@ fn a_host_finds_what_linux_looks_for() {
         assert_eq!(status(rig.admin(identify(Cns::ACTIVE_NAMESPACES, 0))), Status::SUCCESS);
         assert_eq!(rig.host[DATA as usize..][..8], [1, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(status(rig.admin(identify(Cns::NAMESPACE_DESCRIPTORS, 1))), Status::SUCCESS);
-        assert_eq!(NamespaceIdentifiers::new(&rig.host[DATA as usize..][..4096]).count(), 3);
+        assert_eq!(NamespaceIdentifiers::new(&rig.host[DATA as usize..][..4096]).count(), 4);
         for (cns, nsid, expected) in [
             (Cns::IO_NAMESPACE, 1, Status::SUCCESS),
             (Cns::IO_CONTROLLER, 0, Status::SUCCESS),
@@ -352,11 +352,12 @@ fn what_the_medium_refuses_is_told() {
 #[test]
 fn features_and_log_pages() {
     with_rig(config(), |rig| {
-        rig.start();
+        rig.enable();
         let set = |fid, dw11| SetFeatures { fid, save: false, nsid: 0, dw11, dw12: 0 }.entry(1);
         let get = |fid, dw11| GetFeatures { fid, select: FeatureSelect::CURRENT, nsid: 0, dw11 }.entry(1);
         let queues = rig.admin(set(FeatureId::NUMBER_OF_QUEUES, 0x003f_003f));
         assert_eq!(NumberOfQueues(queues.dw0.get()), NumberOfQueues::from_counts(64, 64));
+        rig.create(1, false);
         for (fid, dw11, value) in [
             (FeatureId::ARBITRATION, 0x0102_0303, 0x0102_0303),
             (FeatureId::TEMPERATURE_THRESHOLD, 0x150, 0x150),

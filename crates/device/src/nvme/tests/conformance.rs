@@ -2,14 +2,14 @@
 //! table in docs/nvme.md, named after it.
 
 use spec::nvme::feature::{AsyncEventConfiguration, FeatureCapabilities};
-use spec::nvme::identify::{Flbas, Oacs, Oncs};
+use spec::nvme::identify::{Flbas, NamespaceIdType, Oacs, Oncs};
 use spec::nvme::registers::{CC, ShutdownStatus};
 use spec::nvme::{
     Abort, AdminOpcode, AsyncEvent, Cns, CommandsSupportedAndEffects, ControllerList, CopyRange,
     DatasetManagementRange, ErrorLogEntry, FeatureId, FeatureSelect, FirmwareSlotLog, FormatNvm,
     FusedOperation, GetFeatures, GetLogPage, Identify, IdentifyController, IdentifyNamespace, LogPageId,
-    NSID_ALL, NamespaceAttachment, NamespaceAttachmentSelect, NamespaceManagement, NamespaceManagementSelect,
-    NvmOpcode, SelfTestLog, SetFeatures, SmartLog,
+    NSID_ALL, NamespaceAttachment, NamespaceAttachmentSelect, NamespaceIdentifiers, NamespaceManagement,
+    NamespaceManagementSelect, NvmOpcode, SelfTestLog, SetFeatures, SmartLog,
 };
 use zerocopy::FromZeros;
 
@@ -146,11 +146,85 @@ fn identify_structures_and_lists() {
 }
 
 #[test]
+fn the_number_of_queues_is_agreed_upon_before_there_are_any() {
+    with_rig(complete(), |rig| {
+        rig.enable();
+        let set = |dw11| {
+            let fid = FeatureId::NUMBER_OF_QUEUES;
+            SetFeatures { fid, save: false, nsid: 0, dw11, dw12: 0 }.entry(1)
+        };
+        expect(rig, 0, &[(set(0xffff), Status::INVALID_FIELD), (set(0x3_0003), Status::SUCCESS)]);
+        rig.create(1, false);
+        expect(
+            rig,
+            0,
+            &[(set(0x3_0003), Status::COMMAND_SEQUENCE_ERROR), (set(0xffff), Status::COMMAND_SEQUENCE_ERROR)],
+        );
+        rig.write32(CC, 0);
+        rig.enable();
+        expect(rig, 0, &[(set(0x3_0003), Status::SUCCESS)]);
+    });
+}
+
+#[test]
+fn error_recovery_is_a_namespaces_own() {
+    with_rig(complete(), |rig| {
+        rig.start();
+        let fid = FeatureId::ERROR_RECOVERY;
+        let get = |nsid| GetFeatures { fid, select: FeatureSelect::CURRENT, nsid, dw11: 0 }.entry(1);
+        let set = |nsid| SetFeatures { fid, save: false, nsid, dw11: 7, dw12: 0 }.entry(1);
+        expect(
+            rig,
+            0,
+            &[
+                (set(0), Status::INVALID_NAMESPACE_OR_FORMAT),
+                (set(NSID_ALL), Status::SUCCESS),
+                (get(0), Status::INVALID_NAMESPACE_OR_FORMAT),
+                (get(NSID_ALL), Status::INVALID_NAMESPACE_OR_FORMAT),
+                (get(1), Status::SUCCESS),
+            ],
+        );
+    });
+}
+
+/// No format has protection information: what a command says of it means nothing.
+#[test]
+fn protection_information_is_passed_over() {
+    with_rig(complete(), |rig| {
+        rig.start();
+        for prinfo in 0..16_u8 {
+            let mut entry = SubmissionEntry::read(1, 1, 0, 8).with_prps(DATA, 0);
+            entry.cdw12 = entry.io_control().with_prinfo(prinfo).0.into();
+            expect(rig, 1, &[(entry, Status::SUCCESS)]);
+        }
+    });
+}
+
+#[test]
+fn a_namespace_has_a_uuid() {
+    with_rig(complete(), |rig| {
+        rig.start();
+        expect(rig, 0, &[(identify(Cns::NAMESPACE_DESCRIPTORS, 1), Status::SUCCESS)]);
+        let data: [u8; 4096] = rig.host[DATA as usize..][..4096].try_into().unwrap();
+        let found: Vec<_> = NamespaceIdentifiers::new(&data).collect();
+        let find = |kind| found.iter().find(|(nid, _)| *nid == kind).map(|(_, id)| id.to_vec()).unwrap();
+        let (uuid, nguid) = (find(NamespaceIdType::UUID), find(NamespaceIdType::NGUID));
+        // Version 8 and the variant of RFC 9562; nothing of the NGUID is lost.
+        assert_eq!((uuid[6] >> 4, uuid[8] >> 6), (8, 2));
+        assert_eq!(
+            (uuid[9] << 4 | uuid[6] & 0xf, &uuid[..6], &uuid[10..]),
+            (nguid[6], &nguid[..6], &nguid[10..])
+        );
+    });
+}
+
+#[test]
 fn features_are_set_saved_and_reset() {
     with_rig(complete(), |rig| {
         rig.start();
-        let set = |fid, dw11, save| SetFeatures { fid, save, nsid: 0, dw11, dw12: 0 }.entry(1);
-        let get = |fid, dw11, select| GetFeatures { fid, select, nsid: 0, dw11 }.entry(1);
+        let of = |fid| if fid == FeatureId::ERROR_RECOVERY { 1 } else { 0 };
+        let set = |fid, dw11, save| SetFeatures { fid, save, nsid: of(fid), dw11, dw12: 0 }.entry(1);
+        let get = |fid, dw11, select| GetFeatures { fid, select, nsid: of(fid), dw11 }.entry(1);
         for (fid, value, default) in [
             (FeatureId::ARBITRATION, 0x0102_0303, 0),
             (FeatureId::POWER_MANAGEMENT, 0x20, 0),
@@ -182,7 +256,8 @@ fn features_are_set_saved_and_reset() {
             &[
                 (set(FeatureId::NUMBER_OF_QUEUES, 0, true), Status::FEATURE_NOT_SAVEABLE),
                 (set(FeatureId::TIMESTAMP, 0, true), Status::FEATURE_NOT_SAVEABLE),
-                (set(FeatureId::NUMBER_OF_QUEUES, 0xffff, false), Status::INVALID_FIELD),
+                // There are queues already.
+                (set(FeatureId::NUMBER_OF_QUEUES, 0, false), Status::COMMAND_SEQUENCE_ERROR),
                 (set(FeatureId::INTERRUPT_VECTOR_CONFIGURATION, 64, false), Status::INVALID_FIELD),
                 (set(FeatureId::POWER_MANAGEMENT, 1, false), Status::INVALID_FIELD),
                 (set(FeatureId::HOST_MEMORY_BUFFER, 1, false), Status::INVALID_FIELD),

@@ -185,7 +185,7 @@ fn commands_are_answered_in_their_order() {
         let expected = [
             read_reply(2, 0, 0, &world.bar[..4]),
             read_reply(5, 0, 64, &[9; 4]),
-            reply(4, Command::DEVICE_GET_INFO, &words(&[16, 3, 9, 5])),
+            reply(4, Command::DEVICE_GET_INFO, &words(&[16, 3, 9, 3])),
         ];
         assert_eq!(answer, expected.concat());
     });
@@ -202,7 +202,9 @@ fn failures_of_the_function_are_errors() {
         ] {
             world.failure = Some(failure);
             assert_eq!(world.exchange(&read(2, 0, 0, 200)), error(2, Command::REGION_READ, errno));
+            world.inputs.push_back(Input::Heard);
             assert_eq!(world.exchange(&read(2, CONFIG, 0, 4)), error(2, Command::REGION_READ, errno));
+            world.inputs.push_back(Input::Heard);
         }
         // Those that the fabric has given up; a card that is killed may count one twice.
         assert!(world.session.counters().timeouts.get() >= 2);
@@ -232,14 +234,22 @@ fn what_a_silent_fabric_does_not_answer_times_out() {
         world.exchange(&read(3, 0, 0, 4));
         assert_eq!(world.session.poll_timeout(), Some(Instant::from_nanos(1) + timeout));
         world.pass(timeout - Duration::from_secs(1));
-        assert_eq!(world.exchange(b""), error(2, Command::REGION_READ, Errno::ETIMEDOUT));
-        world.pass(Duration::from_secs(1));
-        assert_eq!(world.exchange(b""), error(3, Command::REGION_READ, Errno::ETIMEDOUT));
+        let refused = |number| error(number, Command::REGION_READ, Errno::ETIMEDOUT);
+        assert_eq!(world.exchange(b""), [refused(2), refused(3)].concat());
         assert!(world.session.counters().timeouts.get() >= 2);
         assert_eq!(world.session.poll_timeout(), None);
+        // What comes later is not even asked for.
+        assert_eq!(world.exchange(&read(5, CONFIG, 4, 4)), refused(5));
+        assert_eq!(
+            world.exchange(&message(6, Command::DEVICE_RESET, b"")),
+            error(6, Command::DEVICE_RESET, Errno::ETIMEDOUT)
+        );
+        assert!(world.session.is_silent());
         world.hang = false;
         world.settle();
         assert_eq!(world.incoming, b"", "late answers mean nothing");
+        world.inputs.push_back(Input::Heard);
+        world.settle();
         assert_eq!(world.exchange(&read(4, 0, 0, 4)), read_reply(4, 0, 0, &world.bar[..4]));
     });
 }
@@ -266,6 +276,7 @@ fn what_piles_up_is_answered_in_time_as_well() {
         assert_eq!(world.exchange(b""), error(9, Command::REGION_READ, Errno::ETIMEDOUT));
         assert_eq!(world.session.counters().dropped_writes.get(), 3000);
         (world.hang, world.full) = (false, false);
+        world.inputs.push_back(Input::Heard);
         world.pass(Duration::from_millis(100));
         assert_eq!(world.exchange(&read(4, 0, 0, 4)), read_reply(4, 0, 0, &world.bar[..4]));
     });
@@ -365,7 +376,7 @@ fn a_removed_function_reads_as_an_error() {
         );
         assert_eq!(world.log.len(), log);
         let ask = message(2, Command::DEVICE_GET_INFO, &words(&[16, 0, 0, 0]));
-        assert_eq!(world.exchange(&ask), reply(2, Command::DEVICE_GET_INFO, &words(&[16, 3, 9, 5])));
+        assert_eq!(world.exchange(&ask), reply(2, Command::DEVICE_GET_INFO, &words(&[16, 3, 9, 3])));
         world.requests.clear();
         (world.hang, world.bar[0]) = (false, 1);
         world.input(Input::Present(true));
@@ -505,6 +516,7 @@ fn a_reset_that_is_not_answered_times_out() {
         ];
         assert_eq!(world.exchange(b""), expected.concat());
         world.requests.clear();
+        world.inputs.push_back(Input::Heard);
         world.hang = false;
         assert_eq!(world.exchange(&read(7, 0, 0, 4)), read_reply(7, 0, 0, &world.bar[..4]));
     });

@@ -209,7 +209,7 @@ impl Model<'_> {
             );
         }
         let bytes = message(id, Command::DEVICE_GET_INFO, &words(&[16, 0, 0, 0]));
-        self.send(&bytes, &[], &reply(id, Command::DEVICE_GET_INFO, &words(&[16, 3, 9, 5])));
+        self.send(&bytes, &[], &reply(id, Command::DEVICE_GET_INFO, &words(&[16, 3, 9, 3])));
     }
 
     /// Whatever came back is what was expected.

@@ -47,6 +47,7 @@ pub(super) enum Input {
     ReadMemory(u32, u64, usize),
     WriteMemory(u32, u64, Vec<u8>),
     Error(u16, u32),
+    Heard,
     Tick,
 }
 
@@ -428,6 +429,7 @@ fn apply(
             got.refused.extend(session.write_memory(now, *token, *address, bytes).err());
         }
         Input::Error(status, bits) => session.record_error(*status, *bits),
+        Input::Heard => session.handle_heard(now),
         Input::Tick => session.handle_timeout(now),
     }
 }

@@ -4,6 +4,7 @@ mod failures;
 mod guest;
 mod messages;
 mod probing;
+mod silence;
 mod world;
 
 use core::time::Duration;
@@ -451,25 +452,6 @@ fn a_guest_that_has_not_enabled_the_controller_sees_no_fatal_status() {
         assert_eq!(guest.csts(world).0, 0);
         guest.bring_up(world);
         guest.round_trip(world, 1);
-    });
-}
-
-#[test]
-fn a_silent_lender_is_an_error_in_time_and_comes_back() {
-    with_slot(|world| {
-        let mut guest = Guest::connect(world);
-        guest.bring_up(world);
-        guest.round_trip(world, 1);
-        world.seats[LENDER].is_silent = true;
-        let before = world.now;
-        assert_eq!(guest.read(world, 0, CSTS, 4), Err(Errno::ETIMEDOUT));
-        assert!(world.now.since(before) < QEMU_WAITS);
-        let before = world.now;
-        guest.ask(world, Command::DEVICE_GET_INFO, &[0; 16], &[]).unwrap_err();
-        assert!(world.now.since(before) < Duration::from_millis(1));
-        world.seats[LENDER].is_silent = false;
-        world.run(Duration::from_secs(1), |_| false);
-        guest.round_trip(world, 2);
     });
 }
 

@@ -1,0 +1,153 @@
+//! W12: a lender that stays dead. Its guest waits for it once and not for each register, a RAID1 of two lenders goes on, and what the
+//! guest has given up is plugged in again when the lender is back.
+
+// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
+#![allow(clippy::unwrap_used)]
+
+use campaign::causeway::{Lender, START_TIMEOUT, STOP_TIMEOUT, binary, status};
+use campaign::process::{Process, poll_until};
+use campaign::scale::Stalls;
+use campaign::world::{World, WorldConfig};
+use campaign::{scale, tools};
+use guest::{HotPlug, Kit, Vm};
+use std::time::{Duration, Instant};
+
+const MIB: u64 = 1 << 20;
+const LONG: Duration = Duration::from_secs(120);
+/// Time-out of the guest's driver: shorter than usual, so that the test is.
+const DRIVER_S: f64 = 6.0;
+/// By so much more a write to a RAID1 may wait.
+const BEYOND_DRIVER_S: f64 = 5.0;
+/// So long a processor of the guest may stand still, in all.
+const STANDSTILL_S: f64 = 5.0;
+/// What counts as standing still.
+const GAP_CS: u32 = 100;
+
+/// Two lenders on one machine; on the other one a node with a slot for each, and a guest whose monitor it knows.
+struct Bench {
+    vm: Vm,
+    node: Process,
+    lenders: Vec<Lender>,
+    world: World,
+}
+
+const NAMES: [&str; 2] = ["one", "two"];
+
+fn start_lender(world: &World, name: &str) -> Lender {
+    let image = world.right().dir().join(format!("{name}.img"));
+    if !image.exists() {
+        tools::empty_image(&image, 32 * MIB).unwrap();
+    }
+    Lender::start_as(world.right(), name, &[image.to_str().unwrap()], &[]).unwrap()
+}
+
+fn start(kit: &Kit, name: &str, hot_plug: HotPlug) -> Bench {
+    let world = World::new(&WorldConfig::default()).unwrap();
+    let lenders: Vec<Lender> = NAMES.iter().map(|name| start_lender(&world, name)).collect();
+    let vm = Vm::builder(kit).name(name).hot_plug(hot_plug).modules(&["nvme", "raid1"]);
+    let times = format!("nvme_core.io_timeout={DRIVER_S} nvme_core.admin_timeout={DRIVER_S}");
+    let mut vm = vm.kernel_arguments(&times).start().unwrap();
+    let dir = world.left().dir().display();
+    let mut config = format!(
+        "state_dir = '{dir}/state-host'\n[[domains]]\nname = 'vm1'\nkind = 'vm'\nqmp = '{}'\nremove_after_s = 20\n",
+        vm.second_qmp().display()
+    );
+    for (name, port) in NAMES.iter().zip(1..) {
+        config +=
+            &format!("[[domains.slots]]\nname = '{name}'\nsocket = '{dir}/{name}.sock'\nbus = 'rp{port}'\n");
+    }
+    std::fs::write(world.left().dir().join("host.toml"), config).unwrap();
+    let mut command = world.left().command(binary().unwrap());
+    command.args(["node", "--config"]).arg(world.left().dir().join("host.toml"));
+    let node = world.left().spawn("host", command).unwrap();
+    poll_until("the node's status", START_TIMEOUT, || Ok(status(world.left(), "host").ok())).unwrap();
+    for (name, lender) in NAMES.iter().zip(&lenders) {
+        let mut command = world.left().command(binary().unwrap());
+        command.args(["attach", &lender.lines[0], &format!("vm1/{name}"), "--name", "host"]);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}\n{}", node.tail());
+    }
+    vm.wait_for(LONG, "test $(ls /dev | grep -c '^nvme.n1$') = 2").unwrap();
+    Bench { vm, node, lenders, world }
+}
+
+/// A process on each processor of the guest that notes when it was not run, in hundredths of a second.
+fn watch_processors(vm: &mut Vm) {
+    let watch = format!(
+        "last=0; sum=0; while read -r up _ </proc/uptime; do now=${{up%.*}}${{up#*.}}; gap=$((now - last)); \
+         if [ $last -gt 0 ] && [ $gap -gt {GAP_CS} ]; then sum=$((sum + gap)); echo $sum; fi; last=$now; usleep 50000; done"
+    );
+    vm.check(&format!("cat >/run/watch <<'END'\n{watch}\nEND")).unwrap();
+    for processor in 0..2 {
+        vm.start(&format!("exec taskset -c {processor} sh /run/watch >/run/gaps{processor}")).unwrap();
+    }
+}
+
+/// How long each processor has stood still, in seconds.
+fn standstill(vm: &mut Vm) -> [f64; 2] {
+    [0, 1].map(|processor| {
+        let last = vm.check(&format!("tail -n 1 /run/gaps{processor}")).unwrap();
+        last.trim().parse().map_or(0.0, |hundredths: f64| hundredths / 100.0)
+    })
+}
+
+#[test]
+fn w12_a_raid_goes_on_and_gets_its_drive_back() {
+    let _exclusive = scale::exclusive();
+    let Some(kit) = guest::kit() else { return };
+    let Bench { mut vm, node, mut lenders, world } = start(&kit, "raid", HotPlug::Acpi);
+    let drives = vm.check("ls /dev/nvme?n1 | xargs").unwrap();
+    let drives = drives.trim();
+    vm.check(&format!(
+        "export MDADM_NO_UDEV=1; mdadm --create /dev/md0 --run --level=1 --raid-devices=2 --assume-clean --metadata=1.0 {drives}"
+    ))
+    .unwrap();
+    watch_processors(&mut vm);
+    let job = vm
+        .start(
+            "fio --name=job --filename=/dev/md0 --direct=1 --rw=randwrite --bs=4k --size=24M --rate_iops=40 --thread \
+             --time_based --runtime=40 --output-format=json",
+        )
+        .unwrap();
+    std::thread::sleep(Duration::from_secs(3));
+    let stalls = Stalls::watch();
+    let killed = Instant::now();
+    lenders[1].process.kill_tree().unwrap();
+    vm.wait_for(LONG, "grep -e '\\[U_\\]' -e '\\[_U\\]' /proc/mdstat").unwrap();
+    let degraded = killed.elapsed();
+    let output = vm.wait(job, LONG).unwrap();
+    let stalled_s = stalls.take_longest().as_secs_f64();
+    let report: serde_json::Value =
+        serde_json::from_str(&output.text).unwrap_or_else(|_| panic!("{}", output.text));
+    assert_eq!((output.status, &report["jobs"][0]["error"]), (0, &serde_json::json!(0)), "{}", output.text);
+    let longest_s = report["jobs"][0]["write"]["clat_ns"]["max"].as_f64().unwrap() / 1e9;
+    let still_s = standstill(&mut vm);
+    println!(
+        "degraded after {degraded:?}; the longest write {longest_s:.1} s; the processors stood still {still_s:?} s; \
+         this machine {stalled_s:.2} s"
+    );
+    assert!(longest_s < DRIVER_S + BEYOND_DRIVER_S + stalled_s, "a write waited {longest_s} s");
+    assert!(
+        still_s.iter().all(|still_s| *still_s < STANDSTILL_S + stalled_s),
+        "processors stood still {still_s:?} s"
+    );
+    let log = vm.kernel_log().unwrap();
+    assert!(!log.iter().any(|message| message.text.contains("soft lockup")), "{log:?}");
+
+    // It comes back, as another drive to the guest: the old one has been given up.
+    lenders[1] = start_lender(&world, NAMES[1]);
+    let add = "mdadm /dev/md0 --remove failed; \
+               for d in /dev/nvme?n1; do grep -q ${d#/dev/} /proc/mdstat || { mdadm /dev/md0 --add $d && exit 0; }; done; exit 1";
+    vm.wait_for(LONG, add).unwrap_or_else(|error| panic!("{error}\n{}", node.tail()));
+    vm.wait_for(LONG, "grep '\\[UU\\]' /proc/mdstat").unwrap();
+    vm.check("mdadm --stop /dev/md0").unwrap();
+    end(vm, node, lenders);
+}
+
+fn end(vm: Vm, mut node: Process, lenders: Vec<Lender>) {
+    vm.shutdown().unwrap();
+    assert_eq!(node.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", node.tail());
+    for mut lender in lenders {
+        assert_eq!(lender.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", lender.process.tail());
+    }
+}

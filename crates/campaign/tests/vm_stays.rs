@@ -1,0 +1,84 @@
+//! A machine with a borrowed drive stays where it is: QEMU would save and migrate it, and leave a dead drive.
+
+// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
+#![allow(clippy::unwrap_used)]
+
+use campaign::causeway::{Lender, START_TIMEOUT, STOP_TIMEOUT, binary, status};
+use campaign::process::{Process, poll_until};
+use campaign::world::{World, WorldConfig};
+use campaign::{scale, tools};
+use guest::Vm;
+use serde_json::json;
+use std::path::Path;
+use std::process::Output;
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+const LONG: Duration = Duration::from_secs(60);
+
+fn start_node(world: &World, qmp: &Path) -> Process {
+    let dir = world.left().dir().display();
+    let config = format!(
+        "state_dir = '{dir}/state-host'\n[[domains]]\nname = 'vm1'\nkind = 'vm'\nqmp = '{}'\n\
+         [[domains.slots]]\nname = 'disk'\nsocket = '{dir}/disk.sock'\nbus = 'rp1'\n",
+        qmp.display()
+    );
+    std::fs::write(world.left().dir().join("host.toml"), config).unwrap();
+    let mut command = world.left().command(binary().unwrap());
+    command.args(["node", "--config"]).arg(world.left().dir().join("host.toml"));
+    let node = world.left().spawn("host", command).unwrap();
+    poll_until("the node's status", START_TIMEOUT, || Ok(status(world.left(), "host").ok())).unwrap();
+    node
+}
+
+fn start_lender(world: &World) -> Lender {
+    let image = world.right().dir().join("disk.img");
+    tools::empty_image(&image, 32 * MIB).unwrap();
+    Lender::start(world.right(), &[image.to_str().unwrap()], &[]).unwrap()
+}
+
+fn causeway(world: &World, arguments: &[&str]) -> Output {
+    world.left().command(binary().unwrap()).args(arguments).args(["--name", "host"]).output().unwrap()
+}
+
+/// What QEMU says to whoever wants to save or migrate the machine.
+fn refusals(vm: &mut Vm) -> [String; 3] {
+    let file = vm.folder().join("state");
+    let migrate = vm.qmp().execute("migrate", json!({ "uri": format!("file:{}", file.display()) }));
+    let migrate = migrate.map_or_else(|error| error.to_string(), |_| String::new());
+    [migrate, vm.qmp().human("savevm one").unwrap(), vm.qmp().human("loadvm one").unwrap()]
+}
+
+#[test]
+fn a_machine_with_a_borrowed_drive_is_neither_saved_nor_migrated() {
+    let _exclusive = scale::exclusive();
+    let Some(kit) = guest::kit() else { return };
+    let world = World::new(&WorldConfig::default()).unwrap();
+    let mut lender = start_lender(&world);
+    let mut vm = Vm::builder(&kit).name("stays").start().unwrap();
+    let mut node = start_node(&world, &vm.second_qmp());
+    let attached = causeway(&world, &["attach", &lender.lines[0], "vm1/disk"]);
+    assert!(attached.status.success(), "{attached:?}\n{}", node.tail());
+    vm.wait_for(LONG, "ls /dev/nvme?n1").unwrap_or_else(|error| panic!("{error}\n{}", node.tail()));
+    let all = |said: [String; 3]| said.iter().all(|it| it.contains("causeway-disk"));
+    poll_until("QEMU to refuse", LONG, || Ok(all(refusals(&mut vm)).then_some(())))
+        .unwrap_or_else(|error| panic!("{error}: {:?}\n{}", refusals(&mut vm), node.tail()));
+    let qemu = std::fs::read_to_string(vm.folder().join("qemu.log")).unwrap();
+    assert!(!qemu.contains("error recovery"), "{qemu}");
+    drop(vm);
+    assert_eq!(node.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", node.tail());
+    assert_eq!(lender.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", lender.process.tail());
+}
+
+#[test]
+fn a_machine_that_waits_for_its_state_gets_no_drive() {
+    let _exclusive = scale::exclusive();
+    let Some(kit) = guest::kit() else { return };
+    let world = World::new(&WorldConfig::default()).unwrap();
+    let lender = start_lender(&world);
+    let vm = Vm::builder(&kit).name("incoming").argument("-incoming").argument("defer").launch().unwrap();
+    let node = start_node(&world, &vm.second_qmp());
+    let attached = causeway(&world, &["attach", &lender.lines[0], "vm1/disk"]);
+    let said = String::from_utf8_lossy(&attached.stderr);
+    assert!(attached.status.code() == Some(3) && said.contains("-incoming"), "{attached:?}\n{}", node.tail());
+}

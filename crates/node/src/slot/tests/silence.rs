@@ -1,0 +1,135 @@
+//! A lender that is silent for longer than a request may take.
+
+use core::time::Duration;
+
+use spec::nvme::SubmissionEntry;
+use spec::nvme::registers::{CC, CSTS};
+use spec::vfio_user::{Command, Errno};
+
+use super::guest::{CONFIG, DMA_BASE, Guest};
+use super::world::{BORROWER, LENDER, World};
+use super::{QEMU_WAITS, killed_in_between, with_slot};
+
+const TARGET: usize = 0x3_0000;
+/// A request of a guest that does not wait for the lender.
+const AT_ONCE: Duration = Duration::from_millis(1);
+/// Longer than the time in which one who is there is heard.
+const SOON: Duration = Duration::from_secs(2);
+
+fn read_entry() -> SubmissionEntry {
+    SubmissionEntry::read(0, 1, 0, 8).with_prps(DMA_BASE + TARGET as u64, 0)
+}
+
+fn blackouts(world: &World<'_>) -> u64 {
+    world.cells(BORROWER).loans[0].session.counters.blackouts.get()
+}
+
+fn is_silent(world: &World<'_>) -> bool {
+    world.cells(BORROWER).loans[0].session.is_silent()
+}
+
+/// How long a read takes that fails.
+fn failed_read(world: &mut World<'_>, guest: &mut Guest, region: u32, offset: u64) -> Duration {
+    let before = world.now;
+    assert_eq!(guest.read(world, region, offset, 4), Err(Errno::ETIMEDOUT));
+    world.now.since(before)
+}
+
+/// The guest finds that its controller has lost its state, and begins anew with it.
+fn recover(world: &mut World<'_>, guest: &mut Guest, events: &[u32]) {
+    let csts = guest.csts(world);
+    assert!(csts.cfs() && csts.rdy(), "{csts:?}");
+    guest.write(world, 0, CC, &0_u32.to_le_bytes());
+    guest.wait_ready(world, false);
+    guest.restart(world, events);
+}
+
+#[test]
+fn a_guest_waits_once_for_a_lender_that_is_silent() {
+    with_slot(|world| {
+        let mut guest = Guest::connect(world);
+        let events = guest.bring_up(world);
+        guest.round_trip(world, 1);
+        world.seats[LENDER].is_silent = true;
+        assert!(failed_read(world, &mut guest, 0, CSTS) < QEMU_WAITS);
+        for _ in 0..20 {
+            assert!(failed_read(world, &mut guest, 0, CSTS) < AT_ONCE);
+            assert!(failed_read(world, &mut guest, CONFIG, 4) < AT_ONCE);
+            let before = world.now;
+            guest.ask(world, Command::DEVICE_RESET, &[], &[]).unwrap_err();
+            guest.ask(world, Command::DEVICE_GET_INFO, &[0; 16], &[]).unwrap_err();
+            assert!(world.now.since(before) < AT_ONCE);
+        }
+        assert_eq!(world.cells(BORROWER).loans[0].session.counters.timeouts.get(), 1);
+        // Nor does a new card wait once more.
+        world.seats[BORROWER].switch.arm(0);
+        assert!(failed_read(world, &mut guest, 0, CSTS) < AT_ONCE);
+        assert!(!world.seats[BORROWER].switch.is_armed() && blackouts(world) == 1);
+        world.seats[LENDER].is_silent = false;
+        assert!(world.run(SOON, |world| !is_silent(world) && world.card().slot(0).unwrap().is_ready()));
+        recover(world, &mut guest, &events);
+        guest.round_trip(world, 2);
+        assert_eq!(blackouts(world), 1);
+    });
+}
+
+/// Frames of the lender come, and those to it get lost: it is as good as dead.
+#[test]
+fn a_lender_that_is_heard_and_does_not_hear_is_waited_for_once() {
+    with_slot(|world| {
+        let mut guest = Guest::connect(world);
+        guest.bring_up(world);
+        world.seats[BORROWER].is_silent = true;
+        assert!(failed_read(world, &mut guest, CONFIG, 4) < QEMU_WAITS);
+        for _ in 0..5 {
+            world.run(Duration::from_millis(300), |_| false);
+            assert!(failed_read(world, &mut guest, CONFIG, 4) < AT_ONCE);
+        }
+        world.seats[BORROWER].is_silent = false;
+        assert!(world.run(SOON, |world| !is_silent(world)));
+        guest.round_trip(world, 1);
+    });
+}
+
+/// Its driver has given the controller up, and uses for something else what it had told it of.
+#[test]
+fn nothing_reaches_a_guest_that_has_read_all_ones() {
+    with_slot(|world| {
+        let mut guest = Guest::connect(world);
+        let events = guest.bring_up(world);
+        guest.round_trip(world, 1);
+        // The lender is alive and does what it was asked for: only its answers do not come.
+        world.seats[LENDER].is_silent = true;
+        guest.submit(world, 1, read_entry());
+        failed_read(world, &mut guest, 0, CSTS);
+        world.ram.bytes.borrow_mut()[TARGET..][..4096].fill(0x77);
+        guest.submit(world, 1, read_entry());
+        world.seats[LENDER].is_silent = false;
+        world.run(SOON, |_| false);
+        assert!(world.ram.bytes.borrow()[TARGET..][..4096].iter().all(|byte| *byte == 0x77));
+        recover(world, &mut guest, &events);
+        guest.round_trip(world, 2);
+    });
+}
+
+#[test]
+fn a_card_may_die_while_its_lender_is_silent() {
+    let events = core::cell::RefCell::new(Vec::new());
+    killed_in_between(
+        |world, guest| {
+            if events.borrow().is_empty() {
+                *events.borrow_mut() = guest.bring_up(world);
+            }
+            guest.round_trip(world, 1);
+        },
+        |world, guest, stores| {
+            world.seats[LENDER].is_silent = true;
+            guest.submit(world, 1, read_entry());
+            failed_read(world, guest, 0, CSTS);
+            world.seats[LENDER].is_silent = false;
+            assert!(world.run(SOON, |world| !is_silent(world) && world.card().slot(0).unwrap().is_ready()));
+            recover(world, guest, &events.borrow());
+            guest.round_trip(world, 2 + stores);
+        },
+    );
+}
