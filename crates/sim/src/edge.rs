@@ -222,7 +222,7 @@ impl<'w> World<'w> {
     }
 
     /// A new borrower is served: writes of its predecessor have happened by now, or never will.
-    fn end_older_orphans(&mut self, loan: usize, who: Life) {
+    pub(crate) fn end_older_orphans(&mut self, loan: usize, who: Life) {
         let shared = &mut self.loans[loan].shared;
         let (model, tick) = (&mut shared.model, shared.tick);
         shared.orphans.retain(|orphan| {

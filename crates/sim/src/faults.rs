@@ -15,6 +15,8 @@ pub(crate) struct Faults {
     /// Mean nanoseconds between two faults.
     pause: u64,
     reboots: u32,
+    /// Worlds with guests are few, and what reboots do to them is to be seen all the same.
+    reboots_often: bool,
     /// Whether a cut of both rails may outlast the completion time-out.
     long_cuts: bool,
     /// Virtual time after which faults end in any case.
@@ -26,12 +28,14 @@ impl Faults {
         let pause = [1_500_000, 4_000_000, 12_000_000][random.index(3)];
         let reboots = if random.chance(400) { random.range(1, 3) as u32 } else { 0 };
         let long_cuts = random.chance(150);
-        Self { random, pause, reboots, long_cuts, end: 30_000_000_000 }
+        Self { random, pause, reboots, reboots_often: false, long_cuts, end: 30_000_000_000 }
     }
 
-    /// For worlds with guests, whose drivers would have to begin anew after a reboot or a long silence.
+    /// For worlds with guests, whose drivers would have to begin anew after a long silence.
     pub(crate) fn for_guests(random: Random) -> Self {
-        Self { reboots: 0, long_cuts: false, ..Self::new(random) }
+        let mut faults = Self { long_cuts: false, reboots_often: true, ..Self::new(random) };
+        faults.reboots += faults.random.range(0, 3) as u32;
+        faults
     }
 
     /// Lets a card die some time.
@@ -76,6 +80,7 @@ impl World<'_> {
             58..68 => self.network.change(),
             68..78 => self.cut(),
             78..85 => self.inject(false),
+            85..92 if self.faults.reboots_often => self.reboot(),
             85..92 => self.inject(true),
             92..95 => self.leave(),
             95 => self.part(None),
@@ -213,6 +218,9 @@ impl World<'_> {
             self.bury(node);
         }
         self.part(Some(node));
+        if node == BORROWER {
+            (0..self.guests.len()).for_each(|loan| self.crash_machine(loan));
+        }
         for loan in 0..self.loans.len() {
             if node == LENDER {
                 self.loans[loan].waiting = None;

@@ -2,7 +2,8 @@
 //! the same judgement of every answer as of an NBD client's.
 //!
 //! It counts every completion. A controller that is silent for too long, or has failed because its own requests had no answer in
-//! time, it disables, enables and asks again, as Linux does. What it may not see in these worlds is a reboot.
+//! time, it disables, enables and asks again, as Linux does, and likewise after the lending
+//! node was rebooted. It keeps nothing that was answered. With the borrowing node its machine ends, and starts again.
 //!
 //! Some machines share nothing, or only a part of their memory: they read and write the rest when they are asked to ([`machine`]), and
 //! not while they wait for an answer themselves.
@@ -20,7 +21,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::checkers::names;
 use crate::checkers::single_owner::Life;
-use crate::client::{Drive, Finding, Shared};
+use crate::client::{Drive, Finding, Orphan, Shared};
 use crate::disk::pattern;
 use crate::random::Random;
 use crate::world::BORROWER;
@@ -119,6 +120,8 @@ pub(crate) struct Guest {
     waiting: VecDeque<u16>,
     /// How often it will disable its controller in the middle of everything, though nothing is wrong.
     whims: u32,
+    /// The lending node has rebooted: what was read of its function at that moment has no answer.
+    pub(crate) lender_rebooted: bool,
     /// How often it has.
     pub(crate) followed: u64,
     /// How often it began anew, for whatever reason.
@@ -157,6 +160,7 @@ impl Guest {
             unmapped: Vec::new(),
             waiting: VecDeque::new(),
             whims,
+            lender_rebooted: false,
             followed: 0,
             resets: 0,
             completions: 0,
@@ -203,6 +207,25 @@ impl Guest {
         self.inbox.clear();
         self.machine.gone();
         self.waiting.clear();
+    }
+
+    /// The machine has ended in the middle of everything: nobody waits for what was under way, which may have happened or happen yet.
+    pub(crate) fn crash(&mut self, who: Life, shared: &mut Shared, memory: &Memories<'_>) {
+        for (_, asked) in core::mem::take(&mut self.asked) {
+            self.ended += 1;
+            let (request, blocks) = (asked.request, asked.first..asked.first + asked.blocks);
+            match asked.kind {
+                Kind::Read => shared.model.read_abandoned(asked.start),
+                Kind::Write | Kind::Zeroes => {
+                    shared.model.write_abandoned(request, blocks.clone());
+                    shared.orphans.push(Orphan { request, blocks, who });
+                }
+                Kind::Flush => {}
+            }
+        }
+        if !self.is_away() {
+            self.gone(memory);
+        }
     }
 
     /// Faults are over: its machine does whatever it is asked for from now on.
@@ -273,8 +296,9 @@ impl Guest {
             self.serve(now, memory)?;
         }
         let asks = matches!(self.phase, Phase::Disable | Phase::Enable);
-        // Its function may fail because of memory that this machine has held back.
-        let may_fail = !self.machine.shares_all() && header.error() == Some(Errno::EIO);
+        // Its function may fail because of memory that this machine has held back, or lose its state with the lending node.
+        let may_fail =
+            (!self.machine.shares_all() || self.lender_rebooted) && header.error() == Some(Errno::EIO);
         let failed = asks && (may_fail || header.error() == Some(Errno::ETIMEDOUT));
         if let Some(error) = header.error().filter(|_| !failed) {
             return Err((names::COMPLETIONS, format!("{:?} failed: {error:?}", header.command())));
@@ -589,7 +613,10 @@ impl Guest {
                 Ok(())
             }
             Kind::Write | Kind::Zeroes => {
-                shared.model.write_ended(asked.request, asked.fua, blocks, tick);
+                // It is shown no volatile cache: what was answered is durable, flushed or not.
+                shared.model.write_ended(asked.request, true, blocks, tick);
+                shared.tick += 1;
+                shared.model.flush_ended(shared.tick);
                 Ok(())
             }
         }

@@ -32,6 +32,8 @@ marks! {
     LenderReboot = "lender-reboot",
     /// The borrowing node rebooted.
     BorrowerReboot = "borrower-reboot",
+    /// The machine of a guest ended with its node, in the middle of something.
+    GuestCrashed = "guest-crashed",
     /// TLPs were handed on that had waited behind a gap.
     ReorderBuffer = "reorder-buffer",
     /// A sender was without credit.
@@ -84,11 +86,11 @@ marks! {
 
 /// The marks of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Marks(u32);
+pub struct Marks(u64);
 
 impl Marks {
     pub(crate) fn set(&mut self, mark: Mark) {
-        self.0 |= 1 << mark as u8;
+        self.0 |= 1_u64 << mark as u8;
     }
 
     pub(crate) fn set_if(&mut self, mark: Mark, condition: bool) {

@@ -185,6 +185,7 @@ impl World<'_> {
             }
             if guest.completions > before {
                 self.slots[loan].excuses.answered(self.nodes[BORROWER].cards);
+                self.end_older_orphans(loan, self.life_of(BORROWER));
             }
             self.log.event(self.now, None, "signal", loan as u64, tick);
             let after = self.random.below(150_000);
@@ -282,6 +283,19 @@ impl World<'_> {
 
     fn found(&mut self, (checker, what): Finding) {
         self.fail(checker, what);
+    }
+
+    /// The machine has ended with its node, in the middle of everything; it starts again when that is back.
+    pub(crate) fn crash_machine(&mut self, loan: usize) {
+        let Some(memory) = self.memories.clone() else { return };
+        let who = self.life_of(BORROWER);
+        let was_there = !self.guests[loan].is_away();
+        self.guests[loan].crash(who, &mut self.loans[loan].shared, &memory);
+        let descriptors = self.slots[loan].descriptors;
+        // The node's ledger is new, and knows of no connection and no message.
+        self.slots[loan] = SlotSocket { descriptors, ..SlotSocket::default() };
+        self.marks.set_if(Mark::GuestCrashed, was_there);
+        self.schedule(5_000_000, Event::ThinkGuest(loan));
     }
 
     /// The machine is switched off when its driver has nothing more to do.

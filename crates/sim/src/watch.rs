@@ -336,6 +336,11 @@ impl<'w> World<'w> {
             lent.shared.tick += 1;
             let tick = lent.shared.tick;
             let verdict = lent.shared.model.power_failed(lent.disk.blocks(), tick);
+            if !self.guests.is_empty() {
+                // Nobody writes anything again.
+                lent.shared.model.mended();
+                self.guests[loan].lender_rebooted = true;
+            }
             self.judge(names::DURABILITY, verdict);
         }
     }
