@@ -150,13 +150,13 @@ impl Network {
         }
     }
 
-    /// A frame that was sent before, whenever.
+    /// A frame that was sent before, whenever. Nobody has heard its sender by that.
     pub(crate) fn replay(&mut self) -> Option<Frame> {
         let archive = &self.archive[self.random.index(self.nodes)];
         if archive.is_empty() {
             return None;
         }
-        Some(archive[self.random.index(archive.len())].clone())
+        Some(Frame { sent: 0, ..archive[self.random.index(archive.len())].clone() })
     }
 
     /// A frame that nobody has sent: a header that looks right, and a body that cannot be.

@@ -265,6 +265,10 @@ impl<'w> World<'w> {
         for node in 0..self.nodes.len() {
             for loan in 0..self.loans.len() {
                 let Some(card) = self.nodes[node].card.as_ref() else { continue };
+                if node == LENDER && !self.knows_borrower(loan) {
+                    self.nodes[node].liveness[loan].excused(self.now);
+                    continue;
+                }
                 let channel = card.channel(loan);
                 let unheard = self.is_unheard(node, loan, card);
                 let sender = &channel.port.sender;
@@ -278,6 +282,12 @@ impl<'w> World<'w> {
                 );
             }
         }
+    }
+
+    /// Whether an address of the borrower has answered a challenge.
+    fn knows_borrower(&self, loan: usize) -> bool {
+        let root = self.nodes[LENDER].memory.ledger::<NodeCells>(None, self.rules).root;
+        root.loans[loan].peers.iter().any(|peer| peer.get().is_known())
     }
 
     /// The peer knows an older card of the same life: it has the keys, and only needs to be told.

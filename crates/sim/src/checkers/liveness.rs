@@ -25,6 +25,11 @@ impl Liveness {
         *self = Self { last_sent: now, started: now, news: self.news, news_at: now, checked: now };
     }
 
+    /// It knows no address to which it may send: whoever is there has to tell where.
+    pub(crate) fn excused(&mut self, now: u64) {
+        (self.last_sent, self.news_at, self.checked) = (now, now, now);
+    }
+
     /// A frame leaves.
     pub(crate) fn sent(&mut self, now: u64) {
         self.last_sent = now;
