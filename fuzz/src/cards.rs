@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use base::Instant;
 use base::RuleSet;
-use base::ids::{CardGeneration, DomainId, Group, Incarnation, LoanGeneration, NodeId};
+use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId};
 use base::ledger::Arena;
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use link::frame::{HEADER_LEN, Header, Kind, MAX_FRAME, TAG_LEN};
@@ -79,8 +79,13 @@ fn config(end: End) -> CardConfig {
         protection: node::Protection::Insecure,
         group: Group(7),
         generation: LoanGeneration(0),
-        tenancy: Tenancy { number: 1, node: NodeId(End::Borrower as u64 + 1) },
+        tenancy: Tenancy::default().taken_by(
+            NodeId(End::Borrower as u64 + 1),
+            LifeId([End::Borrower as u8 + 1; 16]),
+            Name::new("node"),
+        ),
         life: 0,
+        least_incarnation: Incarnation(0),
         role,
     };
     CardConfig {
@@ -88,6 +93,7 @@ fn config(end: End) -> CardConfig {
         name: Name::new("node"),
         domain: DomainId(number),
         incarnation: Incarnation(1),
+        life: LifeId([number as u8; 16]),
         generation: CardGeneration(1),
         seed: [number as u8; 32],
         rails: vec![9000; 2],

@@ -1,6 +1,6 @@
 //! What a channel between two nodes needs.
 
-use base::ids::{CardGeneration, DomainId, Group, Incarnation, LoanGeneration, NodeId};
+use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId};
 use base::ledger::PageCells;
 use link::{ChannelCells, ChannelConfig, Name, PathConfig, Role, Tenancy};
 use zerocopy::FromBytes;
@@ -26,11 +26,16 @@ pub fn config(role: Role) -> ChannelConfig {
         fabric: 0,
         group: Group(7),
         loan_generation: LoanGeneration(0),
-        tenancy: Tenancy { number: 1, node: NodeId(Role::Borrower as u64 + 1) },
+        tenancy: Tenancy::default().taken_by(
+            NodeId(Role::Borrower as u64 + 1),
+            LifeId([Role::Borrower as u8 + 1; 16]),
+            Name::new("node"),
+        ),
         node: NodeId(number.into()),
         name: Name::new("node"),
         domain: DomainId(number.into()),
         incarnation: Incarnation(1),
+        life: LifeId([number; 16]),
         generation: CardGeneration(1),
         seed: [number; 32],
         paths: vec![PathConfig { max_frame: 9000 }],

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident($inner:ty), $format:literal) => {
@@ -51,6 +51,45 @@ id!(
     /// A domain: something with one memory and one aperture in the fabric. 18 bits are used.
     DomainId(u32), "{:05x}"
 );
+
+/// Which run of a node this is: 128 random bits, drawn when it starts with an empty ledger, told to its peers and kept nowhere
+/// else. Nodes that were started from copies of one state folder have one identity and perhaps one incarnation, but never one life.
+#[derive(
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Default,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+    Unaligned,
+)]
+#[repr(transparent)]
+pub struct LifeId(pub [u8; 16]);
+
+impl fmt::Display for LifeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", u128::from_be_bytes(self.0))
+    }
+}
+
+impl fmt::Debug for LifeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LifeId({self})")
+    }
+}
+
+impl core::str::FromStr for LifeId {
+    type Err = core::num::ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        u128::from_str_radix(text, 16).map(|bits| Self(bits.to_be_bytes()))
+    }
+}
 
 impl DomainId {
     /// Bits of a domain in use: a fabric has 262,144.

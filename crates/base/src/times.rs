@@ -33,6 +33,8 @@ pub const HANDSHAKE_RETRY_MAX: Duration = Duration::from_secs(1);
 pub const PENDING_KEYS: Duration = Duration::from_millis(200);
 /// A card that has made no turn for so long of its own time, or has slept so much longer than it promised, is killed and replaced.
 pub const WATCHDOG: Duration = Duration::from_secs(1);
+/// Between two refusals on one path: who repeats old messages of a handshake gets no more, who has a new one is told.
+pub const REFUSAL_PAUSE: Duration = Duration::from_millis(20);
 /// A request without completion fails after this (PCIe 6.0 §2.8).
 pub const COMPLETION_TIMEOUT: Duration = Duration::from_millis(3_500);
 /// A controller that has not changed CSTS.RDY by then is reset again; CAP.TO says the same.
@@ -54,6 +56,7 @@ const _: () = {
     assert!(shorter(PROBE_MAX, RAIL_VERDICT), "a rail is probed before it is judged");
     assert!(shorter(HEARTBEAT, RAIL_VERDICT), "a healthy idle rail is heard before it is judged");
     assert!(RAIL_VERDICT.as_nanos() + RECOVERY.as_nanos() < SILENCE.as_nanos());
+    assert!(shorter(REFUSAL_PAUSE, HANDSHAKE_RETRY), "each attempt can be refused");
     assert!(shorter(HANDSHAKE_RETRY, PENDING_KEYS) && shorter(PENDING_KEYS, SILENCE));
     assert!(SILENCE.as_nanos() + HANDSHAKE_RETRY_MAX.as_nanos() < COMPLETION_TIMEOUT.as_nanos());
     assert!(WATCHDOG.as_nanos() + RECOVERY.as_nanos() < COMPLETION_TIMEOUT.as_nanos());

@@ -161,7 +161,7 @@ fn w3_a_second_borrower_is_refused_until_the_first_gives_back() {
 
     let outcome = refused(world.left(), "second", line);
     assert_eq!(outcome.code, Some(3), "{outcome:?}");
-    assert!(outcome.stderr.contains("in use by first since "), "by whom, since when: {outcome:?}");
+    assert!(outcome.stderr.contains("in use by first, for "), "by whom, for how long: {outcome:?}");
     assert!(!world.left().dir().join("second.sock").exists(), "a refused borrower leaves no socket");
     load.wait_done(500, LONG).unwrap();
 
@@ -175,5 +175,5 @@ fn w3_a_second_borrower_is_refused_until_the_first_gives_back() {
     // From the other machine's side too: the lender's own machine may borrow, and is refused likewise.
     let outcome = refused(world.right(), "third", line);
     assert_eq!(outcome.code, Some(3), "{outcome:?}");
-    assert!(outcome.stderr.contains("in use by second since "), "{outcome:?}");
+    assert!(outcome.stderr.contains("in use by second, for "), "{outcome:?}");
 }

@@ -23,7 +23,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::path::{Path, PathBuf};
 
 use base::ids::NodeId;
-use node::Tenancy;
+use node::{Name, Tenancy};
 use rustix::rand::{GetRandomFlags, getrandom};
 use thiserror::Error;
 
@@ -39,10 +39,13 @@ const PORT: &str = "port";
 const LOCK: &str = "lock";
 /// `generation.FUNCTION`, one file a function.
 const GENERATION_PREFIX: &str = "generation.";
-/// `tenancy.FUNCTION`, one file a function that was ever lent: `NUMBER:NODE`.
+/// `tenancy.FUNCTION`, one file a function that was ever lent: `NUMBER:NODE:LIFE:STATE:NAME`, the state `held` or `returned`, the name in
+/// hexadecimal.
 const TENANCY_PREFIX: &str = "tenancy.";
-/// No node's identity.
-const NOBODY: NodeId = NodeId(0);
+const HELD: &str = "held";
+const RETURNED: &str = "returned";
+/// How far a lender can raise the incarnation at once: so that none that lies can use the counter up.
+const FARTHEST: u64 = 1 << 32;
 
 /// A node's folder, locked and with its incarnation raised.
 #[derive(Debug)]
@@ -129,6 +132,23 @@ impl StateDir {
         more.map_err(|_| StateError::UsedUp { file: self.path.join(INCARNATION) })
     }
 
+    /// Raises the incarnation above `seen`, which a lender has met this node by: the folder comes from a copy or a backup. Returns the
+    /// new one, durable.
+    ///
+    /// # Errors
+    /// `seen` is no number that this node can have come to, the folder is damaged, or the system said no.
+    pub fn raise_above(&self, seen: u64) -> Result<u64, StateError> {
+        let file = self.path.join(INCARNATION);
+        let known = read_u64(&self.path, INCARNATION, 10)?
+            .ok_or_else(|| StateError::Missing { file: file.clone() })?;
+        if seen.saturating_sub(known) > FARTHEST {
+            return Err(StateError::Implausible { file, known, seen });
+        }
+        let next = seen.max(known).checked_add(1).ok_or(StateError::UsedUp { file })?;
+        write_value(&self.path, INCARNATION, &next.to_string())?;
+        Ok(next)
+    }
+
     /// The port of earlier runs, so that the same command prints the same line.
     pub fn port(&self) -> Option<u16> {
         self.port
@@ -154,27 +174,25 @@ impl StateDir {
         let Some(Named { file, value }) = read_value(&self.path, &name)? else {
             return Ok(Tenancy::default());
         };
-        let parsed = value.split_once(':').and_then(|(number, node)| {
-            let node = NodeId(u64::from_str_radix(node, 16).ok()?);
-            Some(Tenancy { number: number.parse().ok()?, node })
-        });
-        parsed.ok_or(StateError::Damaged { file, why: "it holds no tenancy" })
+        parse_tenancy(&value).ok_or(StateError::Damaged { file, why: "it holds no tenancy" })
     }
 
-    /// Makes durable who uses a function.
+    /// Makes durable who uses a function, or has given it back.
     pub fn set_tenancy(&self, function: &FunctionName, tenancy: Tenancy) -> Result<(), StateError> {
-        write_value(&self.path, &tenancy_file(function), &format!("{}:{}", tenancy.number, tenancy.node))
+        let Tenancy { number, node, life, name, is_held } = tenancy;
+        let state = if is_held { HELD } else { RETURNED };
+        let name = hexadecimal(&name.to_bytes());
+        write_value(&self.path, &tenancy_file(function), &format!("{number}:{node}:{life}:{state}:{name}"))
     }
 
-    /// The function begins with other content than it had: to whoever has used it before that is as if another node had. Durable
-    /// when it returns.
+    /// The function begins with other content than it had: to whoever has used it before that is as if another node had, and it stays
+    /// theirs. Durable when it returns.
     pub fn renew_tenancy(&self, function: &FunctionName) -> Result<Tenancy, StateError> {
         let before = self.tenancy(function)?;
-        if before.number == 0 {
-            return Ok(before);
+        let tenancy = before.renewed();
+        if tenancy != before {
+            self.set_tenancy(function, tenancy)?;
         }
-        let tenancy = before.taken_by(NOBODY);
-        self.set_tenancy(function, tenancy)?;
         Ok(tenancy)
     }
 
@@ -259,6 +277,17 @@ pub enum StateError {
     Missing {
         /// The file.
         file: PathBuf,
+    },
+    /// A lender says that it has seen this node long after this folder was written.
+    #[error("{} holds {known}, and a lender says that it has met this node by {seen}: it is wrong, or the file is",
+            file.display())]
+    Implausible {
+        /// The file.
+        file: PathBuf,
+        /// What it holds.
+        known: u64,
+        /// What the lender says.
+        seen: u64,
     },
     /// A counter is at its end.
     #[error("the counter in {} is used up; remove the whole folder to begin with a new identity", file.display())]
@@ -381,20 +410,12 @@ fn read_port(folder: &Path) -> Result<Option<u16>, StateError> {
 fn read_key(folder: &Path) -> Result<Option<Key>, StateError> {
     let Some(Named { file, value }) = read_value(folder, KEY)? else { return Ok(None) };
     let damaged = || StateError::Damaged { file: file.clone(), why: "it holds no key" };
-    if value.len() != 2 * KEY_BYTES || !value.is_ascii() {
-        return Err(damaged());
-    }
-    let mut bytes = [0; KEY_BYTES];
-    for (byte, at) in bytes.iter_mut().zip((0..).step_by(2)) {
-        *byte = u8::from_str_radix(&value[at..at + 2], 16).map_err(|_| damaged())?;
-    }
-    Ok(Some(Key::new(bytes)))
+    parse_hexadecimal(&value).map(|bytes| Some(Key::new(bytes))).ok_or_else(damaged)
 }
 
 fn create_key(folder: &Path) -> Result<Key, StateError> {
     let bytes: [u8; KEY_BYTES] = random(folder)?;
-    let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    write_value(folder, KEY, &text)?;
+    write_value(folder, KEY, &hexadecimal(&bytes))?;
     Ok(Key::new(bytes))
 }
 
@@ -403,6 +424,37 @@ fn create_identity(folder: &Path) -> Result<u64, StateError> {
     let identity = u64::from_ne_bytes(random(folder)?).max(1);
     write_value(folder, IDENTITY, &format!("{identity:016x}"))?;
     Ok(identity)
+}
+
+fn parse_tenancy(value: &str) -> Option<Tenancy> {
+    let mut parts = value.split(':');
+    let tenancy = Tenancy {
+        number: parts.next()?.parse().ok()?,
+        node: NodeId(u64::from_str_radix(parts.next()?, 16).ok()?),
+        life: parts.next()?.parse().ok()?,
+        is_held: match parts.next()? {
+            HELD => true,
+            RETURNED => false,
+            _ => return None,
+        },
+        name: Name::from_bytes(parse_hexadecimal(parts.next()?)?),
+    };
+    parts.next().is_none().then_some(tenancy)
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn parse_hexadecimal<const N: usize>(text: &str) -> Option<[u8; N]> {
+    if text.len() != 2 * N || !text.is_ascii() {
+        return None;
+    }
+    let mut bytes = [0; N];
+    for (byte, at) in bytes.iter_mut().zip((0..).step_by(2)) {
+        *byte = u8::from_str_radix(&text[at..at + 2], 16).ok()?;
+    }
+    Some(bytes)
 }
 
 fn generation_file(function: &FunctionName) -> String {

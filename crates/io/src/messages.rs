@@ -3,7 +3,10 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::{MaybeUninit, discriminant};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
+use base::ids::Incarnation;
+use node::{Name, Refusal};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -13,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::load::LoadResult;
 use crate::outbox::Message;
-use crate::plan::LimitPlan;
+use crate::plan::{LimitPlan, TenancyPlan};
 
 /// Longest message in bytes: what is to be kept of a drive, twice as long in hexadecimal.
 const MESSAGE_BYTES: usize = 64 << 10;
@@ -39,8 +42,10 @@ pub(crate) enum ToCard {
     ClearFault { drive: usize },
     /// What was to be kept of a drive is, or could not be.
     Persisted { drive: usize, version: u64, kept: bool },
-    /// It is durable that `node` uses what the loan lends; `number` counts the changes.
-    Tenancy { loan: usize, number: u64, node: u64 },
+    /// It is durable who has what the loan lends.
+    Tenancy { loan: usize, tenancy: TenancyPlan },
+    /// In this borrowed loan the node calls itself by this incarnation, which is greater than before.
+    Incarnation { loan: usize, incarnation: u64 },
     /// The machine was restored from a snapshot, and may go on somewhere else, too: new keys, from these random bytes.
     RenewKeys { seed: [u8; 32] },
     /// Give everything back, in order.
@@ -78,13 +83,13 @@ pub(crate) enum ToAgent {
     /// The drive of a loan is usable.
     Ready { loan: usize },
     /// The lender refuses the loan.
-    Refused { loan: usize, in_use_by: Option<String>, since_s: u64 },
+    Refused { loan: usize, refusal: RefusalPlan },
     /// The streams of a loan to this incarnation of this node are open.
     Met { loan: usize, node: u64, incarnation: u64 },
     /// What the loan shares with its peer is of no use: the peer is gone, or makes no sense.
     Nonsense { loan: usize },
-    /// Another node than before has taken what the loan lends: to be made durable.
-    Tenant { loan: usize, node: u64 },
+    /// Who has what the loan lends has changed: to be made durable.
+    Tenant { loan: usize, tenancy: TenancyPlan },
     /// Another node has used the borrowed drive meanwhile.
     Overtaken { loan: usize },
     /// The loan has ended in order; `has_lost`: but writes that were answered are lost, and no flush has said so.
@@ -168,6 +173,43 @@ impl MediumTrouble {
     }
 }
 
+/// [`Refusal`], on its way to the agent. Times are in seconds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum RefusalPlan {
+    InUse { by: [u8; 32], since: Option<u64>, hold: Option<u64> },
+    Sealing,
+    Outdated { seen: u64 },
+    Twin { by: [u8; 32] },
+}
+
+impl From<Refusal> for RefusalPlan {
+    fn from(refusal: Refusal) -> Self {
+        let seconds = |time: Option<Duration>| time.map(|time| time.as_secs());
+        match refusal {
+            Refusal::InUse { by, since, hold } => {
+                Self::InUse { by: by.to_bytes(), since: seconds(since), hold: seconds(hold) }
+            }
+            Refusal::Sealing => Self::Sealing,
+            Refusal::Outdated { seen } => Self::Outdated { seen: seen.0 },
+            Refusal::Twin { by } => Self::Twin { by: by.to_bytes() },
+        }
+    }
+}
+
+impl From<RefusalPlan> for Refusal {
+    fn from(plan: RefusalPlan) -> Self {
+        let time = |seconds: Option<u64>| seconds.map(Duration::from_secs);
+        match plan {
+            RefusalPlan::InUse { by, since, hold } => {
+                Self::InUse { by: Name::from_bytes(by), since: time(since), hold: time(hold) }
+            }
+            RefusalPlan::Sealing => Self::Sealing,
+            RefusalPlan::Outdated { seen } => Self::Outdated { seen: Incarnation(seen) },
+            RefusalPlan::Twin { by } => Self::Twin { by: Name::from_bytes(by) },
+        }
+    }
+}
+
 /// Bytes, in hexadecimal where they are text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hex(pub(crate) Vec<u8>);
@@ -191,8 +233,9 @@ impl<'de> Deserialize<'de> for Hex {
 }
 
 impl Message for ToCard {
-    /// What waits is at most one message for each place of a client, one for each loan's tenant, limit, peer, return and presence, three
-    /// for each drive, of which the last says all, the one to renew keys, and the one to shut down. Of a slot it is one message of each kind, and that only
+    /// What waits is at most one message for each place of a client, one for each loan's tenant, incarnation, limit, peer, return and
+    /// presence, three for each drive, of which the last says all, the one to renew keys, and the one to shut down. Of a slot it is one
+    /// message of each kind, and that only
     /// when the card has asked for it or another client has come. To a successor, whose outbox is a new one, come all descriptors of
     /// slots, [`DESCRIPTORS`] in a message, and all parked connections, one in a message and at most 1024 of them (`MOST` of
     /// `agent::slots`), and behind either one message that these were all.
@@ -219,6 +262,7 @@ impl Message for ToCard {
             Self::Parked { number } => (16, 0, *number as usize),
             Self::AllParked => (17, 0, 0),
             Self::ClearFault { drive } => (18, *drive, 0),
+            Self::Incarnation { loan, .. } => (19, *loan, 0),
         };
         about(self) == about(earlier)
     }

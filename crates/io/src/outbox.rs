@@ -93,7 +93,7 @@ fn is_gone(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::messages::{ToAgent, ToCard};
+    use crate::messages::{RefusalPlan, ToAgent, ToCard};
     use std::os::fd::AsFd;
 
     #[test]
@@ -156,8 +156,10 @@ mod tests {
     fn an_agent_that_does_not_read_costs_no_memory_and_misses_nothing_that_counts() {
         let (agent, card) = messages::pair().unwrap();
         let mut outbox = Outbox::new();
-        let refused =
-            |since_s| ToAgent::Refused { loan: 0, in_use_by: Some("someone else".to_owned()), since_s };
+        let refused = |since_s| {
+            let refusal = RefusalPlan::InUse { by: [7; 32], since: Some(since_s), hold: None };
+            ToAgent::Refused { loan: 0, refusal }
+        };
         let mut turns = 0;
         while turns < 10 || outbox.retry_at().is_none() {
             turns += 1;

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use base::RuleSet;
-use base::ids::{CardGeneration, DomainId, Group, Incarnation, LoanGeneration, NodeId};
+use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId};
 use base::ledger::LedgerRoot;
 use node::{
     Address, BorrowEdge, CardConfig, DriveConfig, EDGE_CONNECTIONS, FlashConfig, FlashRates, Limit,
@@ -46,6 +46,7 @@ pub(crate) struct Plan {
     pub(crate) name: String,
     pub(crate) domain: u32,
     pub(crate) incarnation: u64,
+    pub(crate) life: [u8; 16],
     pub(crate) generation: u32,
     pub(crate) seed: [u8; 32],
     /// The machine may go on somewhere else with the keys in the ledger.
@@ -172,9 +173,9 @@ pub(crate) struct LoanPlan {
     pub(crate) protection: Protection,
     pub(crate) group: u32,
     pub(crate) generation: u32,
-    /// Number and node of the tenancy.
-    pub(crate) tenancy: (u64, u64),
+    pub(crate) tenancy: TenancyPlan,
     pub(crate) life: u32,
+    pub(crate) least_incarnation: u64,
     pub(crate) role: RolePlan,
 }
 
@@ -197,6 +198,30 @@ enum ProtectionPlan {
     Aegis,
     Aes256Gcm,
     Insecure,
+}
+
+/// [`Tenancy`], on its way between an agent and its card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct TenancyPlan {
+    number: u64,
+    node: u64,
+    life: [u8; 16],
+    name: [u8; 32],
+    is_held: bool,
+}
+
+impl From<Tenancy> for TenancyPlan {
+    fn from(tenancy: Tenancy) -> Self {
+        let Tenancy { number, node, life, name, is_held } = tenancy;
+        Self { number, node: node.0, life: life.0, name: name.to_bytes(), is_held }
+    }
+}
+
+impl From<TenancyPlan> for Tenancy {
+    fn from(plan: TenancyPlan) -> Self {
+        let TenancyPlan { number, node, life, name, is_held } = plan;
+        Self { number, node: NodeId(node), life: LifeId(life), name: Name::from_bytes(name), is_held }
+    }
 }
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -344,6 +369,7 @@ impl Plan {
             name: Name::new(&self.name),
             domain: DomainId(self.domain),
             incarnation: Incarnation(self.incarnation),
+            life: LifeId(self.life),
             generation: CardGeneration(self.generation),
             seed: self.seed,
             rails: self.rails.iter().map(|rail| rail.max_frame).collect(),
@@ -424,8 +450,9 @@ impl LoanPlan {
             protection: self.protection,
             group: Group(self.group),
             generation: LoanGeneration(self.generation),
-            tenancy: Tenancy { number: self.tenancy.0, node: NodeId(self.tenancy.1) },
+            tenancy: self.tenancy.into(),
             life: self.life,
+            least_incarnation: Incarnation(self.least_incarnation),
             role,
         }
     }
@@ -478,7 +505,8 @@ mod tests {
             protection: Protection::Aegis,
             group: 1,
             generation: 0,
-            tenancy: (0, 0),
+            tenancy: Tenancy::default().into(),
+            least_incarnation: 0,
             life: 0,
             role: RolePlan::Lend { drive: 0, controller: 0, limit: LimitPlan { iops: 0, bytes_per_s: 0 } },
         };
@@ -488,6 +516,7 @@ mod tests {
             name: "store".to_owned(),
             domain: 3,
             incarnation: 4,
+            life: [0; 16],
             generation: 5,
             seed: [6; 32],
             renews_keys: false,

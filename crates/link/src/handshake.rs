@@ -6,7 +6,7 @@
 use core::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
-use base::ids::{DomainId, Group, Incarnation, NodeId};
+use base::ids::{DomainId, Group, Incarnation, LifeId, NodeId};
 use snow::params::{CipherChoice, DHChoice, HashChoice};
 use snow::resolvers::{BoxedCryptoResolver, CryptoResolver, DefaultResolver};
 use snow::types::{Cipher, Dh, Hash, Random};
@@ -41,29 +41,16 @@ pub(crate) struct KeySet {
     pub(crate) max_frame: u32,
     /// Number of a [`cipher::Cipher`].
     pub(crate) cipher: u32,
-    /// Which [`Tenancy`] the peer's loan belongs to.
+    /// 1 if both ends have agreed that the streams before go on.
+    pub(crate) continues: u64,
+    /// Number of the [`Tenancy`](crate::Tenancy) that the borrower's loan belongs to.
     pub(crate) tenancy: u64,
+    /// Our own incarnation, as the peer knows it.
+    pub(crate) incarnation: u64,
+    /// The attempt with which the streams began: names them among all that this pair of lives has had.
+    pub(crate) begun: u64,
+    pub(crate) peer_life: LifeId,
     pub(crate) peer_name: [u8; 32],
-}
-
-/// Who has used a function last: raised whenever another node than before takes it. A borrower that finds its own number
-/// unchanged knows that nobody has written in between, whatever became of the lender meanwhile.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Tenancy {
-    /// Counts the changes; 0 while nobody has had the function.
-    pub number: u64,
-    /// Whose it is.
-    pub node: NodeId,
-}
-
-impl Tenancy {
-    /// The tenancy once `node` has the function.
-    pub fn taken_by(self, node: NodeId) -> Self {
-        match self.number {
-            number @ 1.. if self.node == node => Self { number, node },
-            number => Self { number: number.saturating_add(1), node },
-        }
-    }
 }
 
 /// Why a lender does not lend.
@@ -73,11 +60,38 @@ pub enum Refusal {
     InUse {
         /// Its name.
         by: Name,
-        /// For how long it has had it.
-        since: Duration,
+        /// For how long it has had it; `None`: since before the lender was started.
+        since: Option<Duration>,
+        /// It is not heard at present: if it does not come back, the function is kept for it for so long.
+        hold: Option<Duration>,
     },
     /// One side insists on sealed frames and the other on unsealed ones.
     Sealing,
+    /// The lender has seen a greater incarnation of this node, or this one in another life: the state folder was restored.
+    Outdated {
+        /// The greatest that it has seen.
+        seen: Incarnation,
+    },
+    /// Another life of this node has the function and answers: the state folder was copied.
+    Twin {
+        /// Its name.
+        by: Name,
+    },
+}
+
+/// Where the streams of a pair stand at one of its ends. Nothing here ever falls while the pair lasts, and no end can have
+/// accepted what the other one has not numbered: so it shows whether two ends speak of the same streams.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct Positions {
+    /// Whose streams these are: the peer's life; zero if there are none to go on with.
+    pub(crate) peer: LifeId,
+    /// The attempt with which they began.
+    pub(crate) begun: U64,
+    /// All that was sent below this number is committed by the peer.
+    pub(crate) sent: U64,
+    /// All below this number was accepted.
+    pub(crate) accepted: U64,
 }
 
 /// What the borrower says in the first message.
@@ -87,6 +101,8 @@ pub(crate) struct Proposal {
     pub(crate) incarnation: U64,
     pub(crate) attempt: U64,
     pub(crate) node: U64,
+    pub(crate) life: LifeId,
+    pub(crate) positions: Positions,
     pub(crate) domain: U32,
     pub(crate) max_payload: U16,
     pub(crate) max_frame: U32,
@@ -112,30 +128,56 @@ pub(crate) struct Answer {
     pub(crate) incarnation: U64,
     pub(crate) attempt: U64,
     pub(crate) node: U64,
+    pub(crate) life: LifeId,
+    /// `peer` is zero unless the streams of this very pair go on: both ends go on, or both begin anew.
+    pub(crate) positions: Positions,
     /// The lender's name; of a refusal, the present borrower's.
     pub(crate) name: [u8; 32],
-    pub(crate) since_seconds: U64,
-    /// Number of the borrower's [`Tenancy`].
+    /// Number of the borrower's [`Tenancy`](crate::Tenancy).
     pub(crate) tenancy: U64,
-    /// 1 if the streams of this very pair of incarnations flow: both ends go on, or both begin anew.
-    pub(crate) continues: u8,
+    /// Of a refusal: more about it.
+    pub(crate) refusal: RefusalDetails,
 }
+
+/// What a refusal says beside its verdict.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct RefusalDetails {
+    /// For how long the present borrower has had the function; [`UNKNOWN`] where nobody knows.
+    pub(crate) since_seconds: U64,
+    /// For how long the function is kept for it if it stays silent; 0 if it is there.
+    pub(crate) hold_seconds: U64,
+    /// The greatest incarnation of the refused node that the lender has seen.
+    pub(crate) seen: U64,
+}
+
+/// No duration.
+pub(crate) const UNKNOWN: u64 = u64::MAX;
 
 pub(crate) mod verdict {
     pub(crate) const ACCEPTED: u8 = 0;
     pub(crate) const IN_USE: u8 = 1;
     pub(crate) const SEALING: u8 = 2;
+    pub(crate) const OUTDATED: u8 = 3;
+    pub(crate) const TWIN: u8 = 4;
 }
 
 impl Answer {
     /// The refusal in this answer, if it is one.
     pub(crate) fn refusal(&self) -> Option<Refusal> {
+        let (by, details) = (Name::from_bytes(self.name), &self.refusal);
+        let seconds = |seconds: U64, none: u64| {
+            Some(seconds.get()).filter(|seconds| *seconds != none).map(Duration::from_secs)
+        };
         match self.verdict {
             verdict::ACCEPTED => None,
             verdict::SEALING => Some(Refusal::Sealing),
+            verdict::OUTDATED => Some(Refusal::Outdated { seen: Incarnation(details.seen.get()) }),
+            verdict::TWIN => Some(Refusal::Twin { by }),
             _ => Some(Refusal::InUse {
-                by: Name::from_bytes(self.name),
-                since: Duration::from_secs(self.since_seconds.get()),
+                by,
+                since: seconds(details.since_seconds, UNKNOWN),
+                hold: seconds(details.hold_seconds, 0),
             }),
         }
     }
@@ -317,16 +359,6 @@ mod tests {
 
     fn proposal() -> Proposal {
         Proposal::read_from_bytes(&[1; size_of::<Proposal>()]).unwrap()
-    }
-
-    #[test]
-    fn a_tenancy_is_raised_when_another_node_comes_and_only_then() {
-        let (one, two) = (NodeId(0), NodeId(2));
-        let first = Tenancy::default().taken_by(one);
-        assert_eq!(first, Tenancy { number: 1, node: one }, "zero is a node like any other");
-        assert_eq!(first.taken_by(one), first);
-        assert_eq!(first.taken_by(two), Tenancy { number: 2, node: two });
-        assert_eq!(first.taken_by(two).taken_by(one).number, 3);
     }
 
     #[test]

@@ -20,15 +20,17 @@ mod record;
 mod seal;
 mod sender;
 mod tags;
+mod tenancy;
 
 pub use channel::{
     Channel, ChannelCells, ChannelConfig, Event, Heard, Name, PRIVATE_PATH, PathConfig, PathId, Port,
     REKEY_FRAMES, Role, Room, Sink, State, Stats, Transmit,
 };
 pub use cipher::{Cipher, Protection};
-pub use handshake::{Refusal, Tenancy, derive};
+pub use handshake::{Refusal, derive};
 pub use proof::{PROOF_LEN, is_proof, prove};
 pub use receiver::{Held, Receiver, ReceiverCells, tlp_digest};
 pub use record::Information;
 pub use sender::{PostedCredit, Sender, SenderCells};
 pub use tags::{Completed, TagCells, Tags, TimedOut};
+pub use tenancy::Tenancy;

@@ -63,7 +63,8 @@ impl AckRanges {
         self.ranges[..self.len].iter().copied()
     }
 
-    fn largest(&self) -> Option<u64> {
+    /// The greatest number in them.
+    pub(crate) fn largest(&self) -> Option<u64> {
         self.iter().next().map(|(_, high)| high)
     }
 
@@ -149,6 +150,11 @@ impl Outgoing {
             lost_packets: 0,
             sent_packets: 0,
         }
+    }
+
+    /// The number that the next packet has.
+    pub(crate) fn next_number(&self) -> u64 {
+        self.next_number
     }
 
     /// Takes the next packet number.

@@ -37,9 +37,9 @@ pub enum CardEvent {
     Ready(usize),
     /// The streams to this life of this peer are open: news to this card, perhaps not to the one before it.
     Met(usize, NodeId, Incarnation),
-    /// Another node than before has taken what the loan lends. It can use that once the agent has made the change durable
-    /// and said so with [`Card::set_tenancy`]; a new card asks again.
-    Tenant(usize, NodeId),
+    /// Who has what the loan lends has changed: somebody else has taken it, or it was given back. That has an effect once the agent has
+    /// made this durable and said so with [`Card::set_tenancy`]; a new card asks again.
+    Tenant(usize, Tenancy),
     /// The borrowed drive no longer holds what this node left there: another node has used it meanwhile, or it was made anew. What
     /// was not flushed is lost, requests under way fail, and clients are disconnected.
     Overtaken(usize),
@@ -489,9 +489,16 @@ impl<'m> Card<'m> {
         });
     }
 
-    /// The agent has made durable who uses what `loan` lends.
+    /// The agent has made durable who has what `loan` lends.
     pub fn set_tenancy(&mut self, now: Instant, loan: usize, tenancy: Tenancy) {
         self.step_one(now, loan, |card| card.loans[loan].channel.set_tenancy(tenancy));
+    }
+
+    /// From now on this node calls itself by a greater incarnation in a borrowed loan, whose lender has seen a greater one than it had.
+    pub fn raise_incarnation(&mut self, now: Instant, loan: usize, incarnation: Incarnation) {
+        if loan < self.loans.len() {
+            self.step_one(now, loan, |card| card.loans[loan].channel.raise_incarnation(now, incarnation));
+        }
     }
 
     /// Gives everything borrowed back: flushes, shuts the functions down, then says goodbye.

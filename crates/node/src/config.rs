@@ -1,7 +1,7 @@
 use core::time::Duration;
 
 use base::RuleSet;
-use base::ids::{CardGeneration, DomainId, Group, Incarnation, LoanGeneration, NodeId};
+use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId};
 use device::nvme::Limit;
 use link::{Name, Protection, Tenancy};
 
@@ -18,6 +18,8 @@ pub struct CardConfig {
     pub domain: DomainId,
     /// Which life of the ledger this is.
     pub incarnation: Incarnation,
+    /// The same, as nobody else has it.
+    pub life: LifeId,
     /// Which card of it.
     pub generation: CardGeneration,
     /// 32 random bytes, new for each card.
@@ -50,6 +52,8 @@ pub struct LoanConfig {
     /// Greater whenever the place of the loan is given to another one: what the ledger has of earlier ones is forgotten. Added to the
     /// node's incarnation it is the loan's, so the sum is never used twice, not even by a later life of the node.
     pub life: u32,
+    /// Its incarnation is at least this: its lender has seen a greater one than the node's state folder knew of.
+    pub least_incarnation: Incarnation,
     /// Which side.
     pub role: LoanRole,
 }

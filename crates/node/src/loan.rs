@@ -11,7 +11,7 @@ use base::ledger::{Counter, Journal, Pages};
 use device::Function;
 use device::nvme::Controller;
 use link::{
-    Channel, ChannelConfig, Event, Heard, Information, Name, PathConfig, Role, Sink, State, Transmit,
+    Channel, ChannelConfig, Event, Heard, Information, Name, PathConfig, Role, Sink, State, Tenancy, Transmit,
 };
 
 use self::addresses::Addresses;
@@ -61,6 +61,8 @@ pub(crate) struct Loan<'m> {
     ready: bool,
     /// What was reported of the function.
     unusable: Option<Unusable>,
+    /// Of what is lent: the tenancy that the agent was asked to make durable.
+    asked: Option<Tenancy>,
     /// The peer that was reported.
     met: Option<(NodeId, Incarnation)>,
     pub(crate) closing: bool,
@@ -128,6 +130,7 @@ impl<'m> Loan<'m> {
             addresses: Addresses::new(&card.seed),
             ready: false,
             unusable: None,
+            asked: None,
             met: None,
             closing: false,
             more: false,
@@ -400,7 +403,7 @@ impl<'m> Loan<'m> {
             Event::Reset => {
                 self.meet_peer();
                 self.resetting = true;
-                self.begin_tenancy(now, index, events);
+                self.compare_tenancy(now, index, events);
                 match &mut self.end {
                     End::Lent(function) => function.controller.reset(now),
                     End::Borrowed(drive) => {
@@ -437,36 +440,40 @@ impl<'m> Loan<'m> {
         }
     }
 
-    /// A new pair has met: its lender makes sure that a change of the user is durable before that can have an effect, and its
-    /// borrower learns whether there was one.
-    fn begin_tenancy(&mut self, now: Instant, index: usize, events: &mut VecDeque<CardEvent>) {
+    /// A new pair has met: its borrower learns whether somebody else has used the drive meanwhile.
+    fn compare_tenancy(&mut self, now: Instant, index: usize, events: &mut VecDeque<CardEvent>) {
+        if let End::Lent(_) = self.end {
+            return;
+        }
+        let (before, number) = (self.cells.tenancy.get(), self.channel.tenancy());
+        self.cells.tenancy.set(self.journal, number);
+        if before == 0 || (before == number && !self.channel.is_other_lender()) {
+            return;
+        }
         match &mut self.end {
-            End::Lent(_) if self.channel.is_tenant_known() => {}
-            End::Lent(_) => {
-                let peer = self.channel.peer();
-                events.extend(peer.map(|(node, ..)| CardEvent::Tenant(index, node)));
-            }
-            End::Borrowed(_) | End::Slot(_) => {
-                let (before, number) = (self.cells.tenancy.get(), self.channel.tenancy());
-                self.cells.tenancy.set(self.journal, number);
-                if before == 0 || before == number {
-                    return;
-                }
-                match &mut self.end {
-                    End::Borrowed(drive) => drive.forget(now),
-                    // Its guest shall not take what another one has left for its own.
-                    End::Slot(slot) => slot.set_present(now, false),
-                    End::Lent(_) => {}
-                }
-                events.push_back(CardEvent::Overtaken(index));
-            }
+            End::Borrowed(drive) => drive.forget(now),
+            // Its guest shall not take what another one has left for its own.
+            End::Slot(slot) => slot.set_present(now, false),
+            End::Lent(_) => {}
+        }
+        events.push_back(CardEvent::Overtaken(index));
+    }
+
+    /// A lender has the agent make durable who has its function, or had it: before that has an effect that somebody could know of.
+    fn keep_tenancy(&mut self, index: usize, events: &mut VecDeque<CardEvent>) {
+        let unsaved = self.channel.unsaved_tenancy();
+        if self.asked != unsaved {
+            self.asked = unsaved;
+            events.extend(unsaved.map(|tenancy| CardEvent::Tenant(index, tenancy)));
         }
     }
 
     /// The streams of a new pair open when nothing of the old one can still have an effect.
     fn end_reset(&mut self) {
         let quiet = match &self.end {
-            End::Lent(function) => function.controller.is_quiescent() && self.channel.is_tenant_known(),
+            End::Lent(function) => {
+                function.controller.is_quiescent() && self.channel.unsaved_tenancy().is_none()
+            }
             End::Borrowed(_) | End::Slot(_) => true,
         };
         if self.resetting && quiet && self.channel.state() == State::Resetting {
@@ -476,6 +483,7 @@ impl<'m> Loan<'m> {
     }
 
     fn report(&mut self, now: Instant, index: usize, events: &mut VecDeque<CardEvent>) {
+        self.keep_tenancy(index, events);
         if self.channel.state() == State::Open {
             let peer = self.channel.newest_peer().map(|(incarnation, _)| incarnation);
             let met = self.channel.peer().map(|(node, ..)| node).zip(peer);
@@ -589,7 +597,8 @@ fn channel_config(card: &CardConfig, loan: &LoanConfig) -> ChannelConfig {
         name: card.name,
         domain: DomainId(card.domain.0),
         // What the peer has with an earlier life of this place it must not go on with.
-        incarnation: Incarnation(card.incarnation.0 + u64::from(loan.life)),
+        incarnation: Incarnation(card.incarnation.0 + u64::from(loan.life)).max(loan.least_incarnation),
+        life: card.life,
         generation: card.generation,
         seed: card.seed,
         rekey_frames: card.rekey_frames,

@@ -17,8 +17,8 @@ impl World<'_> {
     pub(crate) fn serve_events(&mut self, node: usize) {
         while let Some(event) = self.nodes[node].card.as_mut().and_then(Card::poll_event) {
             match event {
-                CardEvent::Tenant(loan, user) => {
-                    if !self.tenant_comes(loan, user) {
+                CardEvent::Tenant(loan, tenancy) => {
+                    if !self.tenant_changes(loan, tenancy) {
                         return;
                     }
                 }
@@ -44,9 +44,9 @@ impl World<'_> {
         (1..self.nodes.len()).find(|&node| self.nodes[node].identity == identity)
     }
 
-    /// Another borrower than before: that becomes durable, at once or, where there is a rival, after a moment. False if the card died.
-    fn tenant_comes(&mut self, loan: usize, user: NodeId) -> bool {
-        let tenancy = self.loans[loan].tenancy.taken_by(user);
+    /// Another borrower than before, or none any more: that becomes durable, at once or, where there is a rival, after a moment. False if
+    /// the card died.
+    fn tenant_changes(&mut self, loan: usize, tenancy: Tenancy) -> bool {
         if let Some(contest) = &mut self.contest {
             let lent = &mut self.loans[loan];
             lent.waiting = Some(tenancy);

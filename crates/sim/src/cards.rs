@@ -1,6 +1,6 @@
 //! A node: its agent's side of a card's life, and the card while one lives.
 
-use base::ids::{CardGeneration, DomainId, Group, Incarnation, LoanGeneration, NodeId};
+use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId};
 use base::ledger::{Arena, RawMemory};
 use base::{Instant, Rule};
 use core::time::Duration;
@@ -286,6 +286,7 @@ impl<'w> World<'w> {
             generation: LoanGeneration(0),
             tenancy: loan.tenancy,
             life: 0,
+            least_incarnation: Incarnation(0),
             role: if node == LENDER {
                 let (drive, controller) =
                     if self.common.is_some() { (0, index as u16 + 1) } else { (index, 0) };
@@ -309,6 +310,10 @@ impl<'w> World<'w> {
             name: Name::new(["lender", "borrower", "rival"][node]),
             domain: DomainId(node as u32 + 1),
             incarnation: Incarnation(self.nodes[node].incarnation),
+            life: LifeId(
+                (u128::from(self.nodes[node].identity.0) << 64 | u128::from(self.nodes[node].life))
+                    .to_le_bytes(),
+            ),
             generation: CardGeneration(self.nodes[node].generation),
             seed,
             rails: vec![self.frame_bytes; RAILS],

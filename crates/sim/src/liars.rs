@@ -11,7 +11,7 @@ mod twist;
 
 use std::collections::BTreeMap;
 
-use base::ids::{CardGeneration, DomainId, Group, Incarnation, LoanGeneration, NodeId};
+use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId};
 use base::ledger::{Arena, Journal, PageIndex, RawMemory};
 use base::{Instant, RuleSet};
 use core::time::Duration;
@@ -258,8 +258,8 @@ impl<'w> World<'w> {
     fn serve(&mut self, node: usize) {
         let (now, seat) = (self.now, &mut self.seats[node]);
         while let Some(event) = seat.card.poll_event() {
-            if let CardEvent::Tenant(loan, node) = event {
-                seat.card.set_tenancy(now, loan, Tenancy { number: 1, node });
+            if let CardEvent::Tenant(loan, tenancy) = event {
+                seat.card.set_tenancy(now, loan, tenancy);
             }
         }
         let journal = journal(seat.memory);
@@ -407,8 +407,9 @@ fn config(node: usize, liar: Liar) -> CardConfig {
             protection: link::Protection::Aegis,
             group: Group(loan as u32 + 1),
             generation: LoanGeneration(0),
-            tenancy: Tenancy { number: 1, node: NodeId(BORROWER as u64 + 1) },
+            tenancy: Tenancy::default(),
             life: 0,
+            least_incarnation: Incarnation(0),
             role,
         }
     };
@@ -418,6 +419,7 @@ fn config(node: usize, liar: Liar) -> CardConfig {
         name: Name::new("node"),
         domain: DomainId(node as u32 + 1),
         incarnation: Incarnation(1),
+        life: LifeId([node as u8 + 1; 16]),
         generation: CardGeneration(1),
         seed: [node as u8 + 1; 32],
         rails: vec![9000; 2],

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use io::agent::{AgentEvent, Edge, LoanEnd, LoanSpec};
 
 use super::{lend, serve, socket};
-use node::{Protection, Tenancy};
+use node::{Protection, Refusal, Tenancy};
 
 use crate::cli::SocketAccess;
 use crate::config::{Loan, LoanEdge};
@@ -54,6 +54,7 @@ pub(super) fn with_edge(line: &Line, edge: Edge, io_timeout: Duration, protectio
         generation: 0,
         tenancy: Tenancy::default(),
         life: 0,
+        least_incarnation: 0,
         end: LoanEnd::Borrow { peers: line.addresses().to_vec(), edge, io_timeout },
     }
 }
@@ -106,22 +107,16 @@ impl Announce {
         loan.checked_sub(self.first).filter(|place| *place < self.wanted.len())
     }
 
-    fn refused(&self, place: usize, in_use_by: Option<&str>, since: Duration) -> Result<(), Failure> {
+    fn refused(&self, place: usize, refusal: &Refusal) -> Result<(), Failure> {
         let function = self.wanted[place].line.function();
-        let failure = match in_use_by {
-            Some(by) => Failure::refused(format!(
-                "{function} has been in use by {by} for {}; it can be borrowed when that node gives it back",
-                crate::status::age(since.as_secs_f64())
-            )),
-            None => Failure::refused(format!(
-                "{function}: one side encrypts and the other does not; give --insecure to both or to none"
-            )),
-        };
-        if self.alone {
-            return Err(failure);
+        match super::refusal::words(function.as_str(), refusal) {
+            Some(why) if self.alone => Err(Failure::refused(why)),
+            Some(why) => {
+                tracing::warn!("{why}");
+                Ok(())
+            }
+            None => Ok(()),
         }
-        tracing::warn!("{}", failure.message());
-        Ok(())
     }
 }
 
@@ -139,9 +134,9 @@ impl serve::Observer for Announce {
                     crate::cli::print(&edge)?;
                 }
             }
-            AgentEvent::Refused { loan, in_use_by, since } => {
+            AgentEvent::Refused { loan, refusal } => {
                 if let Some(place) = self.place(*loan).filter(|place| !self.announced[*place]) {
-                    self.refused(place, in_use_by.as_deref(), *since)?;
+                    self.refused(place, refusal)?;
                 }
             }
             AgentEvent::GivenBack { loan, has_lost } => {

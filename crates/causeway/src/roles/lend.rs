@@ -122,6 +122,7 @@ pub(super) fn open(devices: &[Device], state: &StateDir, protection: Protection)
                     None => state.tenancy(&function)?,
                 },
                 life: 0,
+                least_incarnation: 0,
                 end: LoanEnd::Lend { drive, controller, limit },
             });
         }

@@ -93,8 +93,10 @@ impl serve::Observer for Measure {
                     crate::cli::print(&format!("{json}\n"))?;
                 }
             }
-            AgentEvent::Refused { .. } => {
-                return Err(Failure::refused("the lender refuses: in use, or only one side is insecure"));
+            AgentEvent::Refused { refusal, .. } => {
+                if let Some(why) = super::refusal::words("the function", refusal) {
+                    return Err(Failure::refused(why));
+                }
             }
             AgentEvent::Ready(_)
             | AgentEvent::Tenant { .. }

@@ -8,6 +8,7 @@ mod lines;
 mod load;
 mod monitor;
 mod rails;
+mod refusal;
 mod report;
 mod serve;
 mod socket;

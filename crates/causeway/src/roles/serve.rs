@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 use base::ids::{DomainId, NodeId};
 use io::agent::{Agent, AgentEvent, LoanEnd, LoanSpec, NodeSpec, Rail};
 use io::sparing::Sparing;
-use node::{Limit, LoanCells, Tenancy};
+use node::{Limit, LoanCells, Refusal, Tenancy};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use tracing::{debug, error, info, warn};
@@ -211,6 +211,9 @@ impl Node {
                 match event {
                     AgentEvent::Tenant { loan, tenancy } => self.tenants.add(*loan, *tenancy),
                     AgentEvent::GivenBack { loan, .. } => _ = self.returned.insert(*loan),
+                    AgentEvent::Refused { loan, refusal: Refusal::Outdated { seen } } => {
+                        self.catch_up(*loan, seen.0);
+                    }
                     _ => {}
                 }
                 self.domains.handle(event, &mut self.agent, &self.state);
@@ -394,9 +397,11 @@ impl Node {
                     warn!(function, "{what}");
                 }
             }
-            AgentEvent::Tenant { tenancy, .. } => {
-                info!(function, node = %tenancy.node, "another node than before takes the function");
+            AgentEvent::Tenant { tenancy, .. } if tenancy.is_held => {
+                let by = tenancy.name.to_string();
+                info!(function, by, node = %tenancy.node, "another node than before takes the function");
             }
+            AgentEvent::Tenant { .. } => debug!(function, "the function is given back"),
             AgentEvent::Overtaken(_) => warn!(
                 function,
                 "the drive no longer holds what this node left there: another node has used the drive meanwhile, or it was \
@@ -410,9 +415,36 @@ impl Node {
                 Some(LoanEnd::Lend { .. }) => debug!(function, "the function is lent no more"),
                 _ => info!(function, "the loan was never had, and is wanted no more"),
             },
-            AgentEvent::Refused { .. } => info!(function, "loan was refused"),
+            AgentEvent::Refused { refusal, .. } => {
+                if let Some(why) = super::refusal::words(function, refusal) {
+                    warn!("{why}");
+                }
+            }
             AgentEvent::LoadEnded(..) => info!(function, "the load has ended"),
             AgentEvent::Persist { .. } | AgentEvent::MediaFault(_) => {}
+        }
+    }
+
+    /// The lender has seen a later life of this node than the state folder knew of: it comes from a backup or a copy. Nothing is taken
+    /// from anybody by a greater incarnation: the lender lets it in when whoever has the function does not answer.
+    fn catch_up(&mut self, loan: usize, seen: u64) {
+        let function = &self.agent.view().spec().loans[loan].function;
+        let folder = self.state.path().display();
+        match self.state.raise_above(seen) {
+            Ok(incarnation) => {
+                warn!(
+                    %function, incarnation, seen,
+                    "the state directory {folder} is older than what the lender has seen of this node: it was restored or copied. \
+                     This node goes on with a greater incarnation; if another one runs with a copy, give one of them a state \
+                     directory of its own"
+                );
+                self.agent.raise_incarnation(loan, incarnation);
+            }
+            Err(error) => warn!(
+                %function, seen,
+                "the lender has seen a later life of this node than the state directory {folder} knows of, and does not let it in: \
+                 {error}; restore a newer copy of the folder, or give this node a new one"
+            ),
         }
     }
 
@@ -498,7 +530,8 @@ impl Tenants {
             let function = agent.view().spec().loans[loan].function.clone();
             let named = function.parse().map_err(Failure::usage);
             if let Err(error) = named.and_then(|name| Ok(state.set_tenancy(&name, tenancy)?)) {
-                warn!(function, node = %tenancy.node, again_in = ?RETRY, "the function cannot be used yet: {error}");
+                let what = if tenancy.is_held { "used" } else { "given back" };
+                warn!(function, node = %tenancy.node, again_in = ?RETRY, "the function cannot be {what} yet: {error}");
                 let at = Instant::now() + RETRY;
                 self.retry_at = Some(self.retry_at.map_or(at, |known| known.min(at)));
                 return true;

@@ -1,3 +1,5 @@
+use base::ids::LifeId;
+
 use super::*;
 use tempfile::TempDir;
 
@@ -15,7 +17,8 @@ fn mode(path: &Path) -> u32 {
 fn the_second_opening_finds_what_the_first_made() {
     let (_temporary, path) = folder();
     let nvme0: FunctionName = "nvme0".parse().unwrap();
-    let tenancy = Tenancy { number: 7, node: NodeId(u64::MAX - 1) };
+    let (node, life) = (NodeId(u64::MAX - 1), LifeId([0xa5; 16]));
+    let tenancy = Tenancy { number: 7, node, life, name: Name::new("a node: näme"), is_held: true };
     let (identity, key) = {
         let mut state = StateDir::open(&path).unwrap();
         assert_eq!((state.incarnation(), state.port()), (1, None));
@@ -32,9 +35,26 @@ fn the_second_opening_finds_what_the_first_made() {
     assert_eq!(state.key(), &key);
     assert_eq!(state.port(), Some(7411));
     assert_eq!(state.tenancy(&nvme0).unwrap(), tenancy);
+    state.set_tenancy(&nvme0, tenancy.given_back()).unwrap();
+    assert_eq!(state.tenancy(&nvme0).unwrap(), tenancy.given_back());
+    state.set_tenancy(&nvme0, tenancy).unwrap();
+    let renewed = Tenancy { number: 8, ..tenancy };
+    assert_eq!((state.renew_tenancy(&nvme0).unwrap(), state.tenancy(&nvme0).unwrap()), (renewed, renewed));
     assert_eq!(state.generation(&nvme0).unwrap(), 1);
     assert_eq!(state.raise_generation(&nvme0).unwrap(), 2);
     assert_eq!(state.generation(&"nvme1".parse().unwrap()).unwrap(), 0);
+}
+
+#[test]
+fn a_folder_that_a_lender_knows_better_catches_up() {
+    let (_temporary, path) = folder();
+    let state = StateDir::open(&path).unwrap();
+    assert_eq!(state.raise_above(9).unwrap(), 10);
+    assert_eq!(state.raise_above(3).unwrap(), 11, "each is new");
+    assert!(matches!(state.raise_above(u64::MAX), Err(StateError::Implausible { .. })));
+    assert_eq!(state.begin_life().unwrap(), 11, "12 now, and it began as 1");
+    drop(state);
+    assert_eq!(StateDir::open(&path).unwrap().incarnation(), 13);
 }
 
 #[test]
@@ -93,7 +113,7 @@ fn every_truncation_and_every_flipped_bit_is_named() {
         let mut state = StateDir::open(&path).unwrap();
         state.set_port(7411).unwrap();
         state.raise_generation(&function).unwrap();
-        state.set_tenancy(&function, Tenancy { number: 3, node: NodeId(5) }).unwrap();
+        state.set_tenancy(&function, Tenancy { number: 3, node: NodeId(5), ..Tenancy::default() }).unwrap();
     }
     let open = |path: &Path| {
         let state = StateDir::open(path)?;

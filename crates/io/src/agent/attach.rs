@@ -46,6 +46,11 @@ impl Standing {
 }
 
 impl LoanSpec {
+    /// The incarnation by which a node of `incarnation` calls itself in this loan.
+    pub(super) fn incarnation(&self, incarnation: u64) -> u64 {
+        (incarnation + u64::from(self.life)).max(self.least_incarnation)
+    }
+
     /// Whether this is a place without a loan.
     pub fn is_vacant(&self) -> bool {
         matches!(&self.end, LoanEnd::Borrow { peers, .. } if peers.is_empty())

@@ -24,7 +24,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use base::ids::{DomainId, NodeId};
-use node::{DriveConfig, FlashConfig, Limit, Protection, Tenancy};
+use node::{DriveConfig, FlashConfig, Limit, Protection, Refusal, Tenancy};
 use tracing::{debug, info, warn};
 
 use self::attach::Standing;
@@ -115,6 +115,8 @@ pub struct LoanSpec {
     pub tenancy: Tenancy,
     /// What the loan's incarnation is greater than the node's by: 0 from the start, more for whoever is attached later.
     pub life: u32,
+    /// Its incarnation is at least this: its lender has seen a greater one than the state folder knew of.
+    pub least_incarnation: u64,
     /// Which side, with its resources.
     pub end: LoanEnd,
 }
@@ -166,16 +168,15 @@ pub enum Edge {
 pub enum AgentEvent {
     /// The drive of the loan is usable.
     Ready(usize),
-    /// The lender refuses: someone else has the function, by this name and for so long, or the two sides do not agree on sealing.
+    /// The lender refuses. An [`Refusal::Outdated`] asks for [`Agent::raise_incarnation`].
     Refused {
         /// The loan.
         loan: usize,
-        /// Who has it.
-        in_use_by: Option<String>,
-        /// For how long.
-        since: Duration,
+        /// Why.
+        refusal: Refusal,
     },
-    /// Another node than before has taken what the loan lends, and waits until that is durable and [`Agent::set_tenancy`] says so.
+    /// Somebody else than before has taken what the loan lends, or it was given back: who did it waits until that is durable and
+    /// [`Agent::set_tenancy`] says so.
     Tenant {
         /// The loan.
         loan: usize,
@@ -238,6 +239,8 @@ pub struct CardRecord {
 /// The agent of a node.
 pub struct Agent {
     spec: NodeSpec,
+    /// Tells this run of the node from all others, whatever state folder they were started from.
+    life: [u8; 16],
     memory: OwnedFd,
     mapping: Mapping,
     ring: Option<Ring>,
@@ -290,8 +293,11 @@ impl Agent {
         let neighbours = Neighbours::new(&spec, &waiter);
         let images = Images::new(&spec.drives);
         let vm_generation = watch_vm_generation(&waiter);
+        let mut life = [0; 16];
+        fill_random(&mut life)?;
         let mut agent = Self {
             spec,
+            life,
             memory,
             mapping,
             ring,
@@ -419,12 +425,20 @@ impl Agent {
         Ok(())
     }
 
-    /// It is durable who uses what `loan` lends: it may be used.
+    /// It is durable who has what `loan` lends.
     pub fn set_tenancy(&mut self, loan: usize, tenancy: Tenancy) {
         self.spec.loans[loan].tenancy = tenancy;
         if let Some(card) = &mut self.card {
-            let Tenancy { number, node } = tenancy;
-            card.outbox.push(ToCard::Tenancy { loan, number, node: node.0 });
+            card.outbox.push(ToCard::Tenancy { loan, tenancy: tenancy.into() });
+        }
+        self.tell_card();
+    }
+
+    /// The node is to call itself by this incarnation in a borrowed loan: it is durable that nobody has used it before.
+    pub fn raise_incarnation(&mut self, loan: usize, incarnation: u64) {
+        self.spec.loans[loan].least_incarnation = incarnation;
+        if let Some(card) = &mut self.card {
+            card.outbox.push(ToCard::Incarnation { loan, incarnation });
         }
         self.tell_card();
     }
@@ -485,6 +499,7 @@ impl Agent {
             // Domains are told apart within a loan; without a manager any choice will do that two nodes hardly share.
             domain: DomainId::of(NodeId(self.spec.node)).0,
             incarnation: self.spec.incarnation,
+            life: self.life,
             generation: self.record.generation,
             seed,
             renews_keys: self.was_restored,
@@ -537,9 +552,8 @@ impl Agent {
                     }
                     events.push(AgentEvent::Ready(loan));
                 }
-                ToAgent::Tenant { loan, node } => {
-                    let tenancy = self.spec.loans[loan].tenancy.taken_by(NodeId(node));
-                    events.push(AgentEvent::Tenant { loan, tenancy });
+                ToAgent::Tenant { loan, tenancy } => {
+                    events.push(AgentEvent::Tenant { loan, tenancy: tenancy.into() });
                 }
                 ToAgent::Overtaken { loan } => events.push(AgentEvent::Overtaken(loan)),
                 ToAgent::Met { loan, node, incarnation } => {
@@ -556,8 +570,8 @@ impl Agent {
                     }
                 }
                 ToAgent::LoadEnded { loan, result } => events.push(AgentEvent::LoadEnded(loan, result)),
-                ToAgent::Refused { loan, in_use_by, since_s } => {
-                    events.push(AgentEvent::Refused { loan, in_use_by, since: Duration::from_secs(since_s) });
+                ToAgent::Refused { loan, refusal } => {
+                    events.push(AgentEvent::Refused { loan, refusal: refusal.into() });
                 }
                 ToAgent::Disconnected { loan, slot } => self.clients.disconnected(loan, slot),
                 ToAgent::MediaFault { drive } => events.push(AgentEvent::MediaFault(drive)),
@@ -727,8 +741,9 @@ fn loan_plan(loan: &LoanSpec) -> LoanPlan {
         protection: feasible(loan.protection),
         group: loan.group,
         generation: loan.generation,
-        tenancy: (loan.tenancy.number, loan.tenancy.node.0),
+        tenancy: loan.tenancy.into(),
         life: loan.life,
+        least_incarnation: loan.least_incarnation,
         role,
     }
 }

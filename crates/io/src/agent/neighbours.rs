@@ -320,7 +320,7 @@ impl Neighbours {
     /// A borrower calls its lender.
     fn call(&mut self, loan: usize, now: Instant, around: Surroundings<'_>) {
         let spec = &around.loans[loan];
-        let incarnation = self.incarnation + u64::from(around.loans[loan].life);
+        let incarnation = around.loans[loan].incarnation(self.incarnation);
         let (life, place) = ((self.node, incarnation), &mut self.places[loan]);
         place.retry_at = None;
         place.attempts += 1;

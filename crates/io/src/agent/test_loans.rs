@@ -29,6 +29,7 @@ pub(super) fn listening(
         generation: 0,
         tenancy: Tenancy::default(),
         life: 0,
+        least_incarnation: 0,
         end: LoanEnd::Borrow {
             peers: Vec::new(),
             edge: edge(path, Some(listener)),

@@ -20,12 +20,12 @@ use std::ptr::NonNull;
 use std::time::Duration;
 
 use base::Instant;
-use base::ids::NodeId;
+use base::ids::Incarnation;
 use base::ledger::RawMemory;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
-use node::{Card, CardEvent, Persist, Refusal, Tenancy};
+use node::{Card, CardEvent, Persist};
 
 pub(crate) use self::media::image_descriptor;
 pub(crate) use self::parked::InHand;
@@ -309,8 +309,11 @@ impl<'m> Driver<'m> {
                 (ToCard::Persisted { drive, version, kept }, ..) => {
                     self.card.handle_persisted(self.now, drive, version, kept);
                 }
-                (ToCard::Tenancy { loan, number, node }, ..) => {
-                    self.card.set_tenancy(self.now, loan, Tenancy { number, node: NodeId(node) });
+                (ToCard::Tenancy { loan, tenancy }, ..) => {
+                    self.card.set_tenancy(self.now, loan, tenancy.into());
+                }
+                (ToCard::Incarnation { loan, incarnation }, ..) => {
+                    self.card.raise_incarnation(self.now, loan, Incarnation(incarnation));
                 }
                 (ToCard::ShutDown, ..) => {
                     self.slots.shut_down(&mut self.card, self.now);
@@ -375,17 +378,12 @@ impl<'m> Driver<'m> {
                 CardEvent::Met(loan, node, incarnation) => {
                     ToAgent::Met { loan, node: node.0, incarnation: incarnation.0 }
                 }
-                CardEvent::Tenant(loan, node) => ToAgent::Tenant { loan, node: node.0 },
+                CardEvent::Tenant(loan, tenancy) => ToAgent::Tenant { loan, tenancy: tenancy.into() },
                 CardEvent::Overtaken(loan) => ToAgent::Overtaken { loan },
                 CardEvent::MediaFault(drive) => ToAgent::MediaFault { drive },
                 CardEvent::Closed { loan, has_lost } => ToAgent::GivenBack { loan, has_lost },
                 CardEvent::Unusable(loan, error) => ToAgent::Unusable { loan, why: error.to_string() },
-                CardEvent::Refused(loan, Refusal::Sealing) => {
-                    ToAgent::Refused { loan, in_use_by: None, since_s: 0 }
-                }
-                CardEvent::Refused(loan, Refusal::InUse { by, since }) => {
-                    ToAgent::Refused { loan, in_use_by: Some(by.to_string()), since_s: since.as_secs() }
-                }
+                CardEvent::Refused(loan, refusal) => ToAgent::Refused { loan, refusal: refusal.into() },
             };
             self.to_agent.push(message);
         }

@@ -145,6 +145,7 @@ fn spec(name: &str, node: u64, socket: RailSocket, end: LoanEnd, life: Life) -> 
         generation: 0,
         tenancy: node::Tenancy::default(),
         life: 0,
+        least_incarnation: 0,
         end,
     };
     let rails = vec![Rail { name: "rail0".to_owned(), socket }];

@@ -1,18 +1,34 @@
 //! Which first messages a lender has answered, so that none is answered twice, whoever sends it again and whenever.
 
-use base::ids::NodeId;
+use base::ids::{Incarnation, LifeId, NodeId};
 use base::ledger::{Cell, Journal};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Nodes whose last answered attempt is remembered.
 const NODES: usize = 64;
 
-/// Orders the handshakes of one node: only a greater attempt is answered.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+/// One attempt of a node to begin a handshake. Of one node only a greater one is answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Attempt {
+    pub(super) node: NodeId,
     /// First, so that a new life of a node need not know how far the one before had counted.
-    pub(super) incarnation: u64,
+    pub(super) incarnation: Incarnation,
+    /// Two lives that bear one incarnation cannot be ordered: the one that was answered counts.
+    pub(super) life: LifeId,
     pub(super) number: u64,
+}
+
+/// How an attempt compares to the last one of its node that was answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Order {
+    /// It is greater, or the node is not remembered.
+    New,
+    /// It is the very same, perhaps on another path.
+    Same,
+    /// It is an earlier one of the same life, which has called again since.
+    Late,
+    /// It is older, or of another life with the same incarnation. This is the greatest incarnation that was answered.
+    Old(Incarnation),
 }
 
 /// The table in the ledger. All zeroes: nobody was answered.
@@ -32,6 +48,7 @@ pub(super) struct AnsweredCells {
 struct Entry {
     node: u64,
     incarnation: u64,
+    life: LifeId,
     number: u64,
     /// Whether something is here.
     used: u32,
@@ -41,22 +58,30 @@ struct Entry {
 }
 
 impl AnsweredCells {
-    /// Whether `attempt` of `node` is greater than the last one that was answered, as far as is remembered.
-    pub(super) fn is_new(&self, node: NodeId, attempt: Attempt) -> bool {
-        self.find(node).is_none_or(|cell| {
-            let Entry { incarnation, number, .. } = cell.get();
-            attempt > Attempt { incarnation, number }
-        })
+    /// How `attempt` compares to the last one that was answered, as far as is remembered.
+    pub(super) fn order(&self, attempt: &Attempt) -> Order {
+        let Some(cell) = self.find(attempt.node) else { return Order::New };
+        let Entry { incarnation, life, number, .. } = cell.get();
+        let known = Incarnation(incarnation);
+        if attempt.incarnation > known {
+            return Order::New;
+        }
+        match attempt.incarnation == known && attempt.life == life {
+            true if attempt.number > number => Order::New,
+            true if attempt.number == number => Order::Same,
+            true => Order::Late,
+            false => Order::Old(known),
+        }
     }
 
-    /// `attempt` of `node` is being answered.
-    pub(super) fn record(&self, journal: Journal<'_>, node: NodeId, attempt: Attempt) {
-        let known = self.find(node);
+    /// `attempt` is being answered.
+    pub(super) fn record(&self, journal: Journal<'_>, attempt: &Attempt) {
+        let known = self.find(attempt.node);
         let completed = known.map_or(0, |cell| cell.get().completed);
         let oldest = || self.entries.iter().min_by_key(|cell| (cell.get().used, cell.get().completed));
         let cell = known.or_else(oldest).expect("the table has entries");
-        let Attempt { incarnation, number } = attempt;
-        cell.set(journal, Entry { node: node.0, incarnation, number, used: 1, reserved: 0, completed });
+        let &Attempt { node: NodeId(node), incarnation: Incarnation(incarnation), life, number } = attempt;
+        cell.set(journal, Entry { node, incarnation, life, number, used: 1, reserved: 0, completed });
     }
 
     /// `node` has used the keys of its handshake: it is there.
@@ -82,8 +107,9 @@ mod tests {
 
     use super::*;
 
-    fn attempt(incarnation: u64, number: u64) -> Attempt {
-        Attempt { incarnation, number }
+    fn attempt(node: u64, incarnation: u64, number: u64) -> Attempt {
+        let incarnation = Incarnation(incarnation);
+        Attempt { node: NodeId(node), incarnation, life: LifeId([1; 16]), number }
     }
 
     #[test]
@@ -91,14 +117,18 @@ mod tests {
         let arena = Arena::default();
         let Ledger { journal, root } =
             arena.zeroed::<AnsweredCells>().ledger::<AnsweredCells>(None, RuleSet::ALL);
-        assert!(root.is_new(NodeId(0), attempt(0, 0)), "zero is a node like any other");
-        root.record(journal, NodeId(0), attempt(1, 5));
-        for (old, incarnation, number) in
-            [(true, 1, 5), (true, 1, 4), (true, 0, 9), (false, 1, 6), (false, 2, 1)]
+        assert_eq!(root.order(&attempt(0, 0, 0)), Order::New, "zero is a node like any other");
+        root.record(journal, &attempt(0, 1, 5));
+        let old = Order::Old(Incarnation(1));
+        for (order, incarnation, number) in
+            [(Order::Same, 1, 5), (Order::Late, 1, 4), (old, 0, 9), (Order::New, 1, 6), (Order::New, 2, 1)]
         {
-            assert_eq!(!root.is_new(NodeId(0), attempt(incarnation, number)), old);
+            assert_eq!(root.order(&attempt(0, incarnation, number)), order, "{incarnation} {number}");
         }
-        assert!(root.is_new(NodeId(1), attempt(1, 1)));
+        let other_life = |incarnation| Attempt { life: LifeId([2; 16]), ..attempt(0, incarnation, 9) };
+        assert_eq!(root.order(&other_life(1)), old, "whose counts cannot be compared");
+        assert_eq!(root.order(&other_life(2)), Order::New);
+        assert_eq!(root.order(&attempt(1, 1, 1)), Order::New);
     }
 
     #[test]
@@ -106,20 +136,21 @@ mod tests {
         let arena = Arena::default();
         let Ledger { journal, root } =
             arena.zeroed::<AnsweredCells>().ledger::<AnsweredCells>(None, RuleSet::ALL);
+        let is_new = |node| root.order(&attempt(node, 1, 1)) == Order::New;
         for node in 0..NODES as u64 - 1 {
-            root.record(journal, NodeId(node), attempt(1, 1));
+            root.record(journal, &attempt(node, 1, 1));
             root.complete(journal, NodeId(node));
             journal.commit();
         }
         for stranger in 1000..1200 {
-            root.record(journal, NodeId(stranger), attempt(1, 1));
+            root.record(journal, &attempt(stranger, 1, 1));
             journal.commit();
         }
-        assert!((0..NODES as u64 - 1).all(|node| !root.is_new(NodeId(node), attempt(1, 1))));
+        assert!((0..NODES as u64 - 1).all(|node| !is_new(node)));
         // When all have been there, the one goes that was there longest ago.
         root.complete(journal, NodeId(1199));
         root.complete(journal, NodeId(0));
-        root.record(journal, NodeId(2000), attempt(1, 1));
-        assert!(root.is_new(NodeId(1), attempt(1, 1)) && !root.is_new(NodeId(0), attempt(1, 1)));
+        root.record(journal, &attempt(2000, 1, 1));
+        assert!(is_new(1) && !is_new(0));
     }
 }

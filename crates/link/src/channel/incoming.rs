@@ -163,7 +163,7 @@ impl<'m> Channel<'m> {
             return Err(Dropped::Malformed);
         }
         if which == Which::Pending {
-            self.promote_pending(now);
+            self.promote_pending(now)?;
         }
         let newest = self.peer_generation();
         if header.card_generation > newest {
@@ -218,7 +218,8 @@ impl<'m> Channel<'m> {
 
     /// Whether the peer under these keys is the one whose newest card is known: pending keys may be of another pair.
     fn continues(&self, which: Which) -> bool {
-        which != Which::Pending || self.is_same_pair(&self.key_set(which))
+        let keys = self.key_set(which);
+        which != Which::Pending || (keys.continues != 0 && self.is_same_pair(&keys))
     }
 
     fn key_set(&self, which: Which) -> KeySet {
@@ -349,6 +350,7 @@ impl<'m> Channel<'m> {
     }
 
     fn handle_ack(&mut self, now: Instant, path: usize, ranges: &crate::path::AckRanges, delay: Duration) {
+        self.answer_probe(now, path, ranges);
         let (transmission, sender) = (&mut self.transmission, &self.port.sender);
         let received = &mut transmission.received;
         let resend = &mut transmission.resend;
@@ -373,14 +375,17 @@ impl<'m> Channel<'m> {
         if self.config.role != Role::Lender {
             return;
         }
-        self.goodbye_heard = true;
         if self.change(Change::GivenBack) {
+            self.set_tenant(self.tenant().given_back());
             self.port.sender.reset();
             self.port.tags.reset();
             self.receiver.reset();
             self.transmission = super::Transmission::new(0);
             self.events.push_back(Event::Closed);
         }
+        // Nobody else may find it free before it is, and the lender may be started anew at any time.
+        self.goodbye_waits = self.unsaved_tenancy().is_some();
+        self.goodbye_heard = !self.goodbye_waits;
     }
 
     fn acknowledge(&mut self, now: Instant, path: usize, packet_number: u64, asked: &Asked) {

@@ -1,34 +1,26 @@
 //! The handshake of a channel, and which keys are in use.
 
-use base::Instant;
-use base::Rule;
-use base::ids::{CardGeneration, Incarnation, NodeId};
-use base::times::{HANDSHAKE_RETRY, HANDSHAKE_RETRY_MAX, HOLD, PENDING_KEYS, SILENCE};
+use base::ids::{CardGeneration, Incarnation, LifeId, NodeId};
+use base::times::{HANDSHAKE_RETRY, HANDSHAKE_RETRY_MAX};
+use base::{Instant, Rule};
 
+use super::admission::{Call, Verdict};
+use super::answered::Attempt;
 use super::incoming::{Dropped, Heard};
-use super::{Attempt, Channel, Event, Role, Sealing, State, Wear};
+use super::{Channel, Event, Name, Role, Sealing, State, Wear};
 use crate::cipher::{Cipher, Ciphers};
 use crate::frame::Kind;
-use crate::handshake::{Answer, Binding, Initiator, KeySet, Proposal, Responder, derive, verdict};
+use crate::handshake::{
+    Answer, Binding, Initiator, KeySet, Positions, Proposal, RefusalDetails, Responder, derive, verdict,
+};
 use crate::seal::{Direction, FrameKeys, Opener, Seal};
+use crate::tenancy::Tenancy;
 
 /// The smallest frame that carries a TLP of the smallest maximum payload, whatever a peer says.
 const MIN_FRAME: u32 = 1280;
 
 /// Attempts of which a borrower still understands the answer: enough for a round trip of ten seconds.
 const ATTEMPTS: usize = 16;
-
-/// What a lender says to a proposal.
-enum Verdict {
-    Accept,
-    /// An old message.
-    Ignore,
-    /// It came on another path before, and its answer is at hand.
-    Repeat,
-    /// Another node is being answered: it has a moment to use its keys.
-    Defer,
-    Refuse(u8),
-}
 
 impl Channel<'_> {
     /// Rebuilds the ciphers from the key sets in the ledger.
@@ -62,6 +54,8 @@ impl Channel<'_> {
             incarnation: self.config.incarnation.0.into(),
             attempt: attempt.into(),
             node: self.config.node.0.into(),
+            life: self.config.life,
+            positions: self.positions(),
             domain: self.config.domain.0.into(),
             max_payload: (self.config.max_payload as u16).into(),
             max_frame: self.max_frame().into(),
@@ -92,87 +86,37 @@ impl Channel<'_> {
         let entropy = self.next_entropy();
         let binding = Binding { key: &self.config.key, fabric: self.config.fabric, group: self.config.group };
         let (responder, proposal) = Responder::read(binding, entropy, body).ok_or(Dropped::Auth)?;
-        let is_answered = match self.judge(now, path, &proposal) {
-            Verdict::Ignore => return Err(Dropped::Replay),
-            Verdict::Defer => {
-                self.cells.stats.deferred_handshakes.add(1);
-                false
-            }
-            Verdict::Repeat => {
-                self.answer_on(path);
-                true
-            }
-            Verdict::Refuse(verdict) => self.refuse(now, path, responder, &proposal, verdict),
-            Verdict::Accept => self.accept_proposal(now, path, responder, &proposal),
-        };
+        let call = Call { responder, proposal, paths: 1 << path };
+        let is_answered =
+            match self.judge(now, path, &call.attempt(), self.agreed_cipher(&proposal).is_some()) {
+                Verdict::Ignore => return Err(Dropped::Replay),
+                Verdict::Defer => {
+                    self.cells.stats.deferred_handshakes.add(1);
+                    false
+                }
+                Verdict::Repeat => {
+                    self.answer_on(1 << path);
+                    true
+                }
+                Verdict::Probe => {
+                    self.probe_peer(now, call);
+                    true
+                }
+                Verdict::Refuse(why) => self.refuse(now, call, why),
+                Verdict::Accept => self.accept(now, call),
+            };
         Ok(if is_answered { Heard::Proposal } else { Heard::Nothing })
     }
 
-    fn judge(&self, now: Instant, path: u8, proposal: &Proposal) -> Verdict {
-        let (node, attempt) = attempt_of(proposal);
-        let once = self.journal.rule(Rule::AnswerOnce);
-        if !self.cells.answered.is_new(node, attempt) && once {
-            let at_hand = self.handshake.answers == Some((node, attempt));
-            let repeats = at_hand && self.handshake.answered_paths & 1 << path == 0;
-            return if repeats { Verdict::Repeat } else { Verdict::Ignore };
-        }
-        if self.agreed_cipher(proposal).is_none() {
-            return Verdict::Refuse(verdict::SEALING);
-        }
-        let current = self.cells.current.get();
-        let bound = current.is_valid() && matches!(self.state(), State::Open | State::Resetting);
-        if bound && current.node() != node && !self.is_hold_over(now) {
-            return Verdict::Refuse(verdict::IN_USE);
-        }
-        // An old message of a node that is not remembered any more can take this place, but not for long.
-        let pending = self.cells.pending.get();
-        let is_young = now.since(Instant::from_nanos(self.cells.pending_at.get())) < PENDING_KEYS;
-        if pending.is_valid() && pending.node() != node && is_young && once {
-            return Verdict::Defer;
-        }
-        Verdict::Accept
-    }
-
-    /// Whether the borrower was silent for so long that it loses the function. A card that is new, because the lender itself was
-    /// away, listens first.
-    fn is_hold_over(&self, now: Instant) -> bool {
-        let handshake = &self.handshake;
-        now.since(handshake.last_heard) >= HOLD && now.since(handshake.listens_since) >= SILENCE
-    }
-
-    /// True unless something better is waiting to be sent.
-    fn refuse(
-        &mut self,
-        now: Instant,
-        path: u8,
-        responder: Responder,
-        proposal: &Proposal,
-        verdict: u8,
-    ) -> bool {
-        let bound_at = Instant::from_nanos(self.cells.bound_at.get());
-        let answer = Answer {
-            verdict,
-            since_seconds: now.since(bound_at).as_secs().into(),
-            name: self.cells.current.get().peer_name,
-            ..self.answer_to(proposal)
-        };
-        let handshake = &mut self.handshake;
-        if handshake.accepts && handshake.due != 0 {
-            return false;
-        }
-        if responder.answer(&answer, &mut handshake.message).is_none() {
-            return false;
-        }
-        self.has_answer(path, proposal, false);
-        true
-    }
-
     /// Prepares keys and answers. They are used only when a frame under them comes, so a repeated message changes nothing.
-    fn accept_proposal(&mut self, now: Instant, path: u8, responder: Responder, proposal: &Proposal) -> bool {
-        let answer = self.answer_to(proposal);
+    pub(super) fn accept(&mut self, now: Instant, call: Call) -> bool {
+        let Call { responder, proposal, paths } = call;
+        let answer = self.answer_to(&proposal);
         let Some((send, receive)) = responder.answer(&answer, &mut self.handshake.message) else {
             return false;
         };
+        let goes_on = answer.positions.peer != LifeId::default();
+        let begun = if goes_on { self.cells.current.get().begun } else { proposal.attempt.get() };
         let keys = KeySet {
             valid: 1,
             id: answer.key_id.into(),
@@ -184,34 +128,37 @@ impl Channel<'_> {
             max_payload: u32::from(answer.max_payload.get()),
             max_frame: answer.max_frame.get(),
             cipher: answer.cipher.into(),
+            continues: goes_on.into(),
             tenancy: answer.tenancy.get(),
+            incarnation: answer.incarnation.get(),
+            begun,
+            peer_life: proposal.life,
             peer_name: proposal.name,
         };
         self.cells.pending.set(self.journal, keys);
         self.cells.pending_at.set(self.journal, now.as_nanos());
         self.load_keys();
-        self.has_answer(path, proposal, true);
+        let attempt = attempt_of(&proposal);
+        self.cells.answered.record(self.journal, &attempt);
+        let handshake = &mut self.handshake;
+        handshake.kind = Kind::Response;
+        handshake.answers = Some(attempt);
+        (handshake.due, handshake.answered_paths) = (0, 0);
+        handshake.refusals.clear();
+        self.answer_on(paths);
         true
     }
 
-    /// The message at hand answers `proposal`, which came on `path`.
-    fn has_answer(&mut self, path: u8, proposal: &Proposal, accepts: bool) {
-        let (node, attempt) = attempt_of(proposal);
-        self.cells.answered.record(self.journal, node, attempt);
-        let handshake = &mut self.handshake;
-        handshake.kind = Kind::Response;
-        (handshake.answers, handshake.accepts) = (Some((node, attempt)), accepts);
-        (handshake.due, handshake.answered_paths) = (0, 0);
-        self.answer_on(path);
-    }
-
-    /// Sends the message at hand on `path`, once: the path that the first message took first may lead in one direction only.
-    fn answer_on(&mut self, path: u8) {
-        self.handshake.due |= 1 << path;
-        self.handshake.answered_paths |= 1 << path;
+    /// Sends the message at hand on `paths`, once: the path that the first message took first may lead in one direction only.
+    fn answer_on(&mut self, paths: u8) {
+        self.handshake.due |= paths;
+        self.handshake.answered_paths |= paths;
     }
 
     pub(super) fn answer_to(&self, proposal: &Proposal) -> Answer {
+        let (node, life) = (NodeId(proposal.node.get()), proposal.life);
+        let incarnation = Incarnation(proposal.incarnation.get());
+        let goes_on = self.goes_on_with((node, incarnation, life), &proposal.positions);
         Answer {
             verdict: verdict::ACCEPTED,
             key_id: self.unused_key_id(),
@@ -222,13 +169,35 @@ impl Channel<'_> {
             incarnation: self.config.incarnation.0.into(),
             attempt: proposal.attempt,
             node: self.config.node.0.into(),
+            life: self.config.life,
+            positions: if goes_on { self.positions() } else { Positions::default() },
             name: self.config.name.to_bytes(),
-            since_seconds: 0.into(),
-            tenancy: self.config.tenancy.taken_by(NodeId(proposal.node.get())).number.into(),
-            continues: self
-                .is_pair(NodeId(proposal.node.get()), Incarnation(proposal.incarnation.get()))
-                .into(),
+            tenancy: self.tenant().taken_by(node, life, Name::default()).number.into(),
+            refusal: RefusalDetails::default(),
         }
+    }
+
+    /// What this end knows of the streams that flow.
+    fn positions(&self) -> Positions {
+        let keys = self.cells.current.get();
+        if !keys.is_valid() || matches!(self.state(), State::Idle | State::Closed) || self.handshake.anew {
+            return Positions::default();
+        }
+        Positions {
+            peer: keys.peer_life,
+            begun: keys.begun.into(),
+            sent: self.port.sender.committed().into(),
+            accepted: self.receiver.committed().into(),
+        }
+    }
+
+    /// Whether the peer of these names, whose streams stand at `theirs`, speaks of the streams that flow here.
+    fn goes_on_with(&self, peer: (NodeId, Incarnation, LifeId), theirs: &Positions) -> bool {
+        self.is_pair(peer)
+            && theirs.peer == self.config.life
+            && theirs.begun.get() == self.cells.current.get().begun
+            && theirs.sent.get() <= self.receiver.committed()
+            && theirs.accepted.get() <= self.port.sender.next()
     }
 
     /// The answer has come to the borrower: it proves that the lender knows the key and is there now.
@@ -260,7 +229,16 @@ impl Channel<'_> {
             return Err(Dropped::Malformed);
         }
         self.handshake.wait = HANDSHAKE_RETRY;
+        let claims_to_go_on = answer.positions.peer != LifeId::default();
+        let peer = (NodeId(answer.node.get()), Incarnation(answer.incarnation.get()), answer.life);
+        if claims_to_go_on && !self.goes_on_with(peer, &answer.positions) {
+            // The lender knows of a later course of this pair, or of another one: neither may go on with what it has.
+            self.handshake.anew = true;
+            self.handshake.next = Some(now);
+            return Ok(Heard::Nothing);
+        }
         self.handshake.next = None;
+        let begun = if claims_to_go_on { self.cells.current.get().begun } else { answer.attempt.get() };
         let keys = KeySet {
             valid: 1,
             id: answer.key_id.into(),
@@ -272,36 +250,51 @@ impl Channel<'_> {
             max_payload: u32::from(agreed_payload(self.config.max_payload, answer.max_payload.get())),
             max_frame: agreed_frame(self.max_frame(), answer.max_frame.get()),
             cipher: answer.cipher.into(),
+            continues: claims_to_go_on.into(),
             tenancy: answer.tenancy.get(),
+            incarnation: self.config.incarnation.0,
+            begun,
+            peer_life: answer.life,
             peer_name: answer.name,
         };
-        // A lender that has had another borrower meanwhile, or none for too long, has ended what this one still believes in.
-        let same_pair = answer.continues != 0 && self.is_same_pair(&keys);
-        self.adopt(now, keys, same_pair);
+        self.handshake.anew = false;
+        self.adopt(now, keys);
         self.greet(now);
         Ok(Heard::Nothing)
     }
 
     /// A frame under the pending keys has come: they are the keys now.
-    pub(super) fn promote_pending(&mut self, now: Instant) {
+    pub(super) fn promote_pending(&mut self, now: Instant) -> Result<(), Dropped> {
         let keys = self.cells.pending.get();
         self.cells.pending.set(self.journal, KeySet { valid: 0, ..keys });
+        if keys.continues != 0 && !self.is_same_pair(&keys) {
+            // What was to go on has ended since the answer.
+            self.load_keys();
+            return Err(Dropped::Auth);
+        }
         self.cells.answered.complete(self.journal, keys.node());
-        let same_pair = self.is_same_pair(&keys);
-        self.adopt(now, keys, same_pair);
+        self.adopt(now, keys);
+        Ok(())
     }
 
-    fn adopt(&mut self, now: Instant, keys: KeySet, same_pair: bool) {
+    fn adopt(&mut self, now: Instant, keys: KeySet) {
         let old = self.cells.current.get();
+        let same_pair = keys.continues != 0;
         self.cells.previous.set(self.journal, if same_pair { old } else { KeySet { valid: 0, ..old } });
         self.cells.current.set(self.journal, keys);
         self.cells.renewing.set(self.journal, 0);
         self.wear = Wear::default();
+        self.handshake.probe = None;
         self.hear_peer(now);
         self.cells.stats.handshakes.add(1);
         if !same_pair {
             self.cells.peer_generation.set(self.journal, 0);
             self.cells.bound_at.set(self.journal, now.as_nanos());
+            self.handshake.is_other_lender = is_fork(&old, &keys);
+            if self.config.role == Role::Lender {
+                let tenancy = self.tenant().taken_by(keys.node(), keys.peer_life, Name(keys.peer_name));
+                self.set_tenant(Tenancy { number: keys.tenancy, ..tenancy });
+            }
             self.forget_received(now);
             self.reset_streams(keys.max_payload as usize);
         }
@@ -310,13 +303,14 @@ impl Channel<'_> {
 
     /// Whether `keys` were agreed with the peer whose streams flow.
     pub(super) fn is_same_pair(&self, keys: &KeySet) -> bool {
-        self.is_pair(keys.node(), keys.incarnation())
+        self.is_pair((keys.node(), keys.incarnation(), keys.peer_life))
+            && keys.begun == self.cells.current.get().begun
     }
 
-    fn is_pair(&self, node: NodeId, incarnation: Incarnation) -> bool {
+    fn is_pair(&self, peer: (NodeId, Incarnation, LifeId)) -> bool {
         let current = self.cells.current.get();
         let ended = matches!(self.state(), State::Idle | State::Closed);
-        current.is_valid() && !ended && current.incarnation() == incarnation && current.node() == node
+        current.is_valid() && !ended && (current.node(), current.incarnation(), current.peer_life) == peer
     }
 
     /// The peer's newest card, as far as known under the keys in use.
@@ -351,9 +345,16 @@ impl Channel<'_> {
     }
 }
 
-fn attempt_of(proposal: &Proposal) -> (NodeId, Attempt) {
-    let (incarnation, number) = (proposal.incarnation.get(), proposal.attempt.get());
-    (NodeId(proposal.node.get()), Attempt { incarnation, number })
+/// Whether a peer that has another life than before did not come later than the one before: its state folder is a copy.
+fn is_fork(old: &KeySet, new: &KeySet) -> bool {
+    let is_node = old.is_valid() && old.node() == new.node();
+    is_node && old.peer_life != new.peer_life && new.incarnation() <= old.incarnation()
+}
+
+pub(super) fn attempt_of(proposal: &Proposal) -> Attempt {
+    let incarnation = Incarnation(proposal.incarnation.get());
+    let (node, life) = (NodeId(proposal.node.get()), proposal.life);
+    Attempt { node, incarnation, life, number: proposal.attempt.get() }
 }
 
 fn agreed_payload(ours: usize, theirs: u16) -> u16 {

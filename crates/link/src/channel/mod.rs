@@ -4,6 +4,7 @@
 //! the ledger keeps is changed only by `handle_*`, `advance` and the [`Port`]; `poll_transmit` changes nothing in it, so
 //! everything that leaves has been committed.
 
+mod admission;
 mod answered;
 mod incoming;
 mod keys;
@@ -17,20 +18,22 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use base::Instant;
-use base::ids::{CardGeneration, DomainId, Group, Incarnation, LoanGeneration, NodeId};
+use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId};
 use base::ledger::{Cell, Counter, Journal, Pages};
 use pcie::TlpView;
 use zerocopy::FromBytes;
 
 use crate::cipher::{Cipher, Protection};
 use crate::frame::MAX_FRAME;
-use crate::handshake::{Initiator, KeySet, Refusal, Tenancy};
+use crate::handshake::{Initiator, KeySet, Refusal};
 use crate::path::{Incoming, Outgoing};
 use crate::receiver::{Arrival, Held, Received, Receiver, ReceiverCells};
 use crate::record::Information;
 use crate::seal::{Opener, Seal};
 use crate::sender::{SLOTS, Sender, SenderCells};
 use crate::tags::{TagCells, Tags};
+use crate::tenancy::{Tenancy, TenancyWords};
+use admission::PeerProbe;
 use answered::{AnsweredCells, Attempt};
 use state::Change;
 
@@ -75,6 +78,8 @@ pub struct ChannelCells {
     attempt: Cell<u64>,
     /// What the lender has answered.
     answered: AnsweredCells,
+    /// Of a lender: who has the function; it has an effect when the agent has made it durable.
+    tenant: Cell<TenancyWords>,
     /// The newest card of the peer.
     peer_generation: Cell<u32>,
     /// A [`State`].
@@ -86,7 +91,8 @@ pub struct ChannelCells {
     streams: Cell<u64>,
     /// When the present borrower came, in nanoseconds of the driver's clock.
     bound_at: Cell<u64>,
-    /// When the peer was last heard, to within [`HEARD_STEP`]: the hold time goes on while cards come and go.
+    /// When the peer was last heard, to within [`HEARD_STEP`], or the first card of a lender began to listen: the hold time goes on
+    /// while cards come and go.
     heard_at: Cell<u64>,
     /// By path: no packet number below is accepted from the peer's newest card, whatever our cards remember.
     seen: [Cell<u64>; MAX_PATHS],
@@ -192,6 +198,8 @@ pub struct ChannelConfig {
     pub domain: DomainId,
     /// Which life of its ledger this is.
     pub incarnation: Incarnation,
+    /// The same, as nobody else has it.
+    pub life: LifeId,
     /// Which card this is.
     pub generation: CardGeneration,
     /// 32 random bytes, new for each card.
@@ -311,6 +319,8 @@ pub struct Channel<'m> {
     wear: Wear,
     goodbye: bool,
     goodbye_heard: bool,
+    /// A goodbye was heard, and is answered once it is durable.
+    goodbye_waits: bool,
     information: Option<Information>,
     next_information: Instant,
     /// To be sent on a path, each to an address of its own.
@@ -353,10 +363,16 @@ struct Handshake {
     /// How long the last answer took.
     round_trip: Duration,
     /// Whose attempt the message answers, and the paths it was sent on, as bits.
-    answers: Option<(NodeId, Attempt)>,
+    answers: Option<Attempt>,
     answered_paths: u8,
-    /// Whether it says yes.
-    accepts: bool,
+    /// Answers that say no, at most one a path, and when the last one was made for each.
+    refusals: Vec<(PathId, u64, Vec<u8>)>,
+    refused_at: [Option<Instant>; MAX_PATHS],
+    probe: Option<PeerProbe>,
+    /// Of a borrower: the next attempt is to begin new streams, whatever flows.
+    anew: bool,
+    /// Of a borrower: the lender that was met last comes from a copy of the state folder of the one before.
+    is_other_lender: bool,
     /// A message, and the paths it shall still go to, as bits.
     message: Vec<u8>,
     kind: crate::frame::Kind,
@@ -380,13 +396,18 @@ impl<'m> Channel<'m> {
         now: Instant,
     ) -> Self {
         assert!((1..MAX_PATHS).contains(&config.paths.len()), "a channel has one to seven rails");
+        assert!(config.life != LifeId::default(), "a life is drawn before there is a card");
         let rails = config.paths.iter().enumerate();
         let rails = rails.map(|(id, config)| Path::new(id as PathId, *config, cells, now));
         let private = Path::new(PRIVATE_PATH, PathConfig { max_frame: MAX_FRAME }, cells, now);
         let sender = Sender::new(&cells.sender, pages, journal);
         let key_set = cells.current.get();
+        if config.role == Role::Lender && !key_set.is_valid() && cells.heard_at.get() == 0 {
+            cells.heard_at.set(journal, now.as_nanos());
+        }
         let heard_at = Instant::from_nanos(cells.heard_at.get()).min(now);
-        let last_heard = if key_set.is_valid() { heard_at } else { now };
+        let is_known = key_set.is_valid() || config.role == Role::Lender;
+        let last_heard = if is_known { heard_at } else { now };
         let max_payload = if key_set.is_valid() { key_set.max_payload as usize } else { config.max_payload };
         let mut channel = Self {
             cells,
@@ -402,6 +423,7 @@ impl<'m> Channel<'m> {
             wear: Wear::default(),
             goodbye: false,
             goodbye_heard: false,
+            goodbye_waits: false,
             information: None,
             next_information: now,
             challenges: VecDeque::new(),
@@ -415,6 +437,9 @@ impl<'m> Channel<'m> {
             },
             config,
         };
+        if channel.tenant().number < channel.config.tenancy.number {
+            channel.set_tenant(channel.config.tenancy);
+        }
         channel.load_keys();
         if channel.current.is_some() && channel.state() != State::Closed {
             channel.greet(now);
@@ -539,15 +564,19 @@ impl<'m> Channel<'m> {
         self.cells.current.get().tenancy
     }
 
-    /// Of a lender: whether it is durable that the present peer is the one who uses the function.
-    pub fn is_tenant_known(&self) -> bool {
-        let Tenancy { number, node } = self.config.tenancy;
-        number != 0 && self.cells.current.get().node() == node
+    /// Of a borrower: whether the lender that was met last has the same identity as the one before, and comes from a copy of its state
+    /// folder, or from an older one.
+    pub fn is_other_lender(&self) -> bool {
+        self.handshake.is_other_lender
     }
 
-    /// Of a lender: `tenancy` is durable.
-    pub fn set_tenancy(&mut self, tenancy: Tenancy) {
-        self.config.tenancy = tenancy;
+    /// From now on this end of a borrower calls itself by a greater incarnation, because its lender has seen a greater one than before.
+    /// It calls at once.
+    pub fn raise_incarnation(&mut self, now: Instant, incarnation: Incarnation) {
+        self.config.incarnation = self.config.incarnation.max(incarnation);
+        if self.begins() {
+            (self.handshake.next, self.handshake.wait) = (Some(now), base::times::HANDSHAKE_RETRY);
+        }
     }
 
     /// The largest payload of a TLP, as agreed with the peer.
@@ -739,7 +768,11 @@ impl Handshake {
             round_trip: Duration::ZERO,
             answers: None,
             answered_paths: 0,
-            accepts: false,
+            refusals: Vec::new(),
+            refused_at: [None; MAX_PATHS],
+            probe: None,
+            anew: false,
+            is_other_lender: false,
             message: Vec::new(),
             kind: crate::frame::Kind::Initiation,
             due: 0,

@@ -1,6 +1,7 @@
 //! Frames go out. Nothing here changes the ledger: what is sent has been committed.
 
 use base::Instant;
+use base::ids::Incarnation;
 
 use super::{Channel, Path, PathId, Role};
 use crate::frame::{HEADER_LEN, Header, Kind, OVERHEAD, TAG_LEN};
@@ -56,7 +57,18 @@ impl Channel<'_> {
         if self.handshake.due != 0 {
             let path = self.handshake.due.trailing_zeros() as PathId;
             self.handshake.due &= self.handshake.due - 1;
-            return Some(self.write_handshake(path, room.of(path)));
+            let message = core::mem::take(&mut self.handshake.message);
+            let attempt = match (self.handshake.kind, self.handshake.answers) {
+                (Kind::Response, Some(attempt)) => attempt.number,
+                _ => 0,
+            };
+            let transmit =
+                self.write_handshake(path, (self.handshake.kind, attempt), &message, room.of(path));
+            self.handshake.message = message;
+            return Some(transmit);
+        }
+        if let Some((path, attempt, message)) = self.handshake.refusals.pop() {
+            return Some(self.write_handshake(path, (Kind::Response, attempt), &message, room.of(path)));
         }
         self.current.as_ref()?;
         let plan = if self.is_renewing() { self.plan_renewal()? } else { self.plan(now)? };
@@ -137,22 +149,29 @@ impl Channel<'_> {
         (transmission.unsent < next).then_some((transmission.unsent, next))
     }
 
-    fn write_handshake(&mut self, path: PathId, out: &mut [u8]) -> Transmit {
-        let len = HEADER_LEN + self.handshake.message.len() + TAG_LEN;
+    /// A message of the handshake; an answer says to which attempt, so that only one has to be tried.
+    fn write_handshake(
+        &self,
+        path: PathId,
+        (kind, attempt): (Kind, u64),
+        message: &[u8],
+        out: &mut [u8],
+    ) -> Transmit {
+        let len = HEADER_LEN + message.len() + TAG_LEN;
         // A message of the handshake has its own tag inside; the frame's stays zero.
         out[..len].fill(0);
-        // An answer says to which attempt, so that only one has to be tried.
-        let attempt = match (self.handshake.kind, self.handshake.answers) {
-            (Kind::Response, Some((_, attempt))) => attempt.number,
-            _ => 0,
-        };
-        self.header(self.handshake.kind, path, 0, attempt).write(out);
-        out[HEADER_LEN..len - TAG_LEN].copy_from_slice(&self.handshake.message);
+        self.header(kind, path, 0, attempt).write(out);
+        out[HEADER_LEN..len - TAG_LEN].copy_from_slice(message);
         self.cells.stats.sent_frames.add(1);
         Transmit { path, len, is_handshake: true, challenge: None }
     }
 
     fn header(&self, kind: Kind, path: u8, key_id: u8, packet_number: u64) -> Header {
+        // Frames say what the peer knows us by; a message of the handshake may say something else.
+        let incarnation = match kind {
+            Kind::Initiation | Kind::Response => self.config.incarnation,
+            Kind::Sealed | Kind::Private => Incarnation(self.cells.current.get().incarnation),
+        };
         Header {
             kind,
             path,
@@ -162,7 +181,7 @@ impl Channel<'_> {
             loan_generation: self.config.loan_generation,
             source: self.config.node,
             destination: self.peer().map(|(node, ..)| node).unwrap_or_default(),
-            incarnation: self.config.incarnation,
+            incarnation,
             card_generation: self.config.generation,
             packet_number,
         }

@@ -1,6 +1,7 @@
 //! Two channels over a network that a test controls. Cards are killed and replaced; the ledgers stay.
 
 mod hostile;
+mod identity;
 mod mutations;
 mod private;
 mod renewal;
@@ -49,6 +50,8 @@ struct End<'m> {
     ledger: Ledger<'m, Root>,
     log: Log,
     events: Vec<Event>,
+    /// What its agent has to make durable stays undone.
+    disk_is_full: bool,
 }
 
 impl<'m> End<'m> {
@@ -60,11 +63,12 @@ impl<'m> End<'m> {
             fabric: 0,
             group: Group(7),
             loan_generation: LoanGeneration(0),
-            tenancy: Tenancy { number: 1, node: NodeId(2) },
+            tenancy: Tenancy::default(),
             node: NodeId(role as u64 + 1),
             name: Name::new("node"),
             domain: DomainId(role as u32 + 1),
             incarnation: Incarnation(1),
+            life: LifeId([role as u8 + 1; 16]),
             generation: CardGeneration(1),
             seed: [role as u8; 32],
             rekey_frames: REKEY_FRAMES,
@@ -80,7 +84,7 @@ impl<'m> End<'m> {
         ledger.journal.roll_back();
         let pages = Pages::new(&ledger.root.pages, ledger.journal);
         let channel = Channel::new(&ledger.root.channel, pages, ledger.journal, config.clone(), now);
-        Self { memory, config, channel, ledger, log: Log::default(), events: Vec::new() }
+        Self { memory, config, channel, ledger, log: Log::default(), events: Vec::new(), disk_is_full: false }
     }
 
     /// The card dies and the next one starts on the same ledger.
@@ -102,6 +106,10 @@ impl<'m> End<'m> {
             self.events.push(event);
         }
         self.ledger.journal.commit();
+        if let Some(tenancy) = self.channel.unsaved_tenancy().filter(|_| !self.disk_is_full) {
+            self.config.tenancy = tenancy;
+            self.channel.set_tenancy(tenancy);
+        }
     }
 
     fn write(&mut self, address: u64) {

@@ -16,7 +16,8 @@ impl Channel<'_> {
     /// When [`Channel::handle_timeout`] is to be called.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let tags = self.port.tags.poll_timeout();
-        let candidates = [self.handshake.next, self.silence_ends(), tags].into_iter().flatten();
+        let handshake = [self.handshake.next, self.silence_ends(), self.probe_ends()];
+        let candidates = handshake.into_iter().chain([tags]).flatten();
         if self.current.is_none() {
             return candidates.min();
         }
@@ -36,6 +37,7 @@ impl Channel<'_> {
         if self.handshake.next.is_some_and(|next| next <= now) {
             self.begin_handshake(now);
         }
+        self.end_probe(now);
         if self.current.is_none() {
             return;
         }

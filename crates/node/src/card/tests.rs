@@ -4,7 +4,7 @@ use core::cell::Cell;
 use std::collections::VecDeque;
 
 use base::RuleSet;
-use base::ids::{CardGeneration, DomainId, Group, LoanGeneration};
+use base::ids::{CardGeneration, DomainId, Group, LifeId, LoanGeneration};
 use base::ledger::Arena;
 use host::{BlockKind, BlockRequest};
 use link::Name;
@@ -22,8 +22,9 @@ fn config(node: u64, role: LoanRole) -> CardConfig {
         protection: link::Protection::Aegis,
         group: Group(7),
         generation: LoanGeneration(0),
-        tenancy: Tenancy { number: 1, node: NodeId(2) },
+        tenancy: Tenancy::default().taken_by(NodeId(2), LifeId([2; 16]), Name::new("node")),
         life: 0,
+        least_incarnation: Incarnation(0),
         role,
     };
     let lends = matches!(loan.role, LoanRole::Lend { .. });
@@ -32,6 +33,7 @@ fn config(node: u64, role: LoanRole) -> CardConfig {
         name: Name::new("node"),
         domain: DomainId(node as u32),
         incarnation: Incarnation(1),
+        life: LifeId([node as u8; 16]),
         generation: CardGeneration(1),
         seed: [node as u8; 32],
         rails: vec![9000],
@@ -89,6 +91,11 @@ impl<'m> End<'m> {
         }
         if self.card.poll_timeout().is_some_and(|at| at <= now) {
             self.card.handle_timeout(now);
+        }
+        while let Some(event) = self.card.poll_event() {
+            if let CardEvent::Tenant(loan, tenancy) = event {
+                self.card.set_tenancy(now, loan, tenancy);
+            }
         }
         while let Some(work) = self.card.poll_media() {
             match &mut self.endless {

@@ -1,7 +1,7 @@
 //! Whatever TLPs a peer sends, each end of a loan goes on: nothing panics, and each step ends with a commit.
 
 use base::RuleSet;
-use base::ids::{CardGeneration, Group, Incarnation, LoanGeneration, NodeId};
+use base::ids::{CardGeneration, Group, Incarnation, LifeId, LoanGeneration, NodeId};
 use base::ledger::{Arena, Ledger};
 use device::nvme::Limit;
 use fabric::{FabricAddress, Rail};
@@ -101,8 +101,9 @@ fn card(role: LoanRole) -> CardConfig {
         protection: link::Protection::Aegis,
         group: Group(7),
         generation: LoanGeneration(0),
-        tenancy: Tenancy { number: 1, node: NodeId(2) },
+        tenancy: Tenancy::default(),
         life: 0,
+        least_incarnation: Incarnation(0),
         role,
     };
     CardConfig {
@@ -110,6 +111,7 @@ fn card(role: LoanRole) -> CardConfig {
         name: Name::new("node"),
         domain: DOMAIN,
         incarnation: Incarnation(1),
+        life: LifeId([1; 16]),
         generation: CardGeneration(1),
         seed: [1; 32],
         rails: vec![9000],

@@ -166,12 +166,11 @@ impl Domains {
     pub(super) fn handle(&mut self, event: &AgentEvent, agent: &mut Agent, state: &StateDir) {
         match event {
             AgentEvent::Ready(loan) => self.usable(*loan),
-            AgentEvent::Refused { loan, in_use_by, .. } => {
-                let why = match in_use_by {
-                    Some(by) => format!("the function is in use by {by}"),
-                    None => "one side encrypts and the other does not".to_owned(),
-                };
-                self.refused(*loan, why, agent, state);
+            AgentEvent::Refused { loan, refusal } => {
+                // Of one that is outdated the node makes the best itself.
+                if let Some(why) = super::refusal::words("the function", refusal) {
+                    self.refused(*loan, why, agent, state);
+                }
             }
             AgentEvent::Unusable { loan, why } => self.refused(*loan, why.clone(), agent, state),
             AgentEvent::GivenBack { loan, .. } => {
@@ -548,6 +547,7 @@ impl Place {
             generation: 0,
             tenancy: Tenancy::default(),
             life: 0,
+            least_incarnation: 0,
             end: LoanEnd::Borrow { peers: Vec::new(), edge, io_timeout: Duration::ZERO },
         }
     }

@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, panic_any, resume_unwind};
 use std::rc::Rc;
 use std::sync::Once;
 
-use base::ids::{CardGeneration, DomainId, Group, Incarnation, LoanGeneration, NodeId};
+use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId};
 use base::ledger::{Arena, Hook, RawMemory, Span};
 use base::{Instant, RuleSet};
 use device::MediaKind;
@@ -420,8 +420,7 @@ impl<'m> World<'m> {
             self.act(node, Card::handle_timeout);
         }
         while let Some(event) = self.seats[node].card.as_mut().and_then(Card::poll_event) {
-            if let CardEvent::Tenant(loan, user) = event {
-                let tenancy = Tenancy { number: 1, node: user };
+            if let CardEvent::Tenant(loan, tenancy) = event {
                 self.act(node, |card, now| card.set_tenancy(now, loan, tenancy));
             }
             self.events.push(event);
@@ -650,6 +649,7 @@ impl<'m> World<'m> {
 
 fn config(node: usize, incarnation: u64, generation: u32, frame: usize) -> CardConfig {
     let id = |node: usize| NodeId(node as u64 + 1);
+    let life = |node: usize, incarnation: u64| LifeId([16 * node as u8 + incarnation as u8; 16]);
     let role = if node == LENDER {
         LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE }
     } else {
@@ -661,8 +661,9 @@ fn config(node: usize, incarnation: u64, generation: u32, frame: usize) -> CardC
         protection: link::Protection::Insecure,
         group: Group(7),
         generation: LoanGeneration(0),
-        tenancy: Tenancy { number: 1, node: id(BORROWER) },
+        tenancy: Tenancy::default().taken_by(id(BORROWER), life(BORROWER, 1), Name::new("node")),
         life: 0,
+        least_incarnation: Incarnation(0),
         role,
     };
     let mut seed = [node as u8; 32];
@@ -672,6 +673,7 @@ fn config(node: usize, incarnation: u64, generation: u32, frame: usize) -> CardC
         name: Name::new("node"),
         domain: DomainId(node as u32 + 1),
         incarnation: Incarnation(incarnation),
+        life: life(node, incarnation),
         generation: CardGeneration(generation),
         seed,
         rails: vec![frame],

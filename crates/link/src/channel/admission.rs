@@ -1,0 +1,305 @@
+//! Whom a lender lets in: who has the function, who waits or is refused, and whether a peer is still there.
+//!
+//! The rules:
+//!
+//! 1. A function belongs to the life that has it until that gives it back, or was silent for the hold time. A lender that was
+//!    started anew knows whose it was from its agent, and counts from when it could hear.
+//! 2. Of one node only a greater attempt is let in. Whoever comes with an older one learns that, and nothing changes.
+//! 3. Another life of the node that has the function is most likely that node, started again. It may be a copy of it as well. So it is
+//!    let in when the life before has left a probe under its own keys unanswered.
+
+use base::ids::{Incarnation, LifeId};
+use base::times::{HANDSHAKE_RETRY_MAX, HEARTBEAT, HOLD, PENDING_KEYS, RAIL_VERDICT, REFUSAL_PAUSE, SILENCE};
+use base::{Instant, Rule};
+use core::time::Duration;
+
+use super::answered::{Attempt, Order};
+use super::keys::attempt_of;
+use super::{Channel, MAX_PATHS, Name, PathId, Role, State};
+use crate::handshake::{Answer, KeySet, Proposal, RefusalDetails, Responder, UNKNOWN, verdict};
+use crate::path::AckRanges;
+use crate::tenancy::Tenancy;
+
+/// A proposal that is to be answered.
+pub(super) struct Call {
+    pub(super) responder: Responder,
+    pub(super) proposal: Proposal,
+    /// The paths on which it came, as bits.
+    pub(super) paths: u8,
+}
+
+impl Call {
+    pub(super) fn attempt(&self) -> Attempt {
+        attempt_of(&self.proposal)
+    }
+}
+
+/// What a lender says to a proposal.
+pub(super) enum Verdict {
+    Accept,
+    /// The same message has come before, and needs no second answer.
+    Ignore,
+    /// It came on another path before, and its answer is at hand.
+    Repeat,
+    /// Not now; it will come again.
+    Defer,
+    /// When it is clear that the life before is gone.
+    Probe,
+    Refuse(Why),
+}
+
+/// Why a proposal is refused.
+#[derive(Clone, Copy)]
+pub(super) enum Why {
+    InUse(Tenancy),
+    Sealing,
+    Outdated(Incarnation),
+    Twin(Tenancy),
+}
+
+/// A probe of the present peer, because another life of its node wants its place.
+pub(super) struct PeerProbe {
+    /// Who wants it.
+    life: LifeId,
+    /// What the peer has not answered by then it does not answer.
+    until: Instant,
+    /// By path: it answers by acknowledging this packet or a later one.
+    first: [u64; MAX_PATHS],
+    outcome: Outcome,
+    /// The newest attempt of who wants it.
+    waiting: Option<Call>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    Open,
+    Lives,
+    Gone,
+}
+
+impl PeerProbe {
+    /// What was found out is true for so long.
+    fn is_over(&self, now: Instant) -> bool {
+        now >= self.until + SILENCE
+    }
+
+    /// When it is decided in favour of who waits.
+    fn timeout(&self) -> Option<Instant> {
+        (self.outcome == Outcome::Open && self.waiting.is_some()).then_some(self.until)
+    }
+}
+
+impl Channel<'_> {
+    pub(super) fn judge(&self, now: Instant, path: PathId, attempt: &Attempt, can_seal: bool) -> Verdict {
+        let once = self.journal.rule(Rule::AnswerOnce);
+        match self.cells.answered.order(attempt) {
+            Order::Same if once => {
+                let at_hand = self.handshake.answers == Some(*attempt);
+                let repeats = at_hand && self.handshake.answered_paths & 1 << path == 0;
+                return if repeats { Verdict::Repeat } else { Verdict::Ignore };
+            }
+            Order::Late if once => return Verdict::Ignore,
+            Order::Old(seen) if once => return Verdict::Refuse(Why::Outdated(seen)),
+            _ => {}
+        }
+        if !can_seal {
+            return Verdict::Refuse(Why::Sealing);
+        }
+        if let Some(verdict) = self.judge_against_holder(now, attempt) {
+            return verdict;
+        }
+        // An old message of a node that is not remembered any more can take this place, but not for long.
+        let pending = self.cells.pending.get();
+        let is_young = now.since(Instant::from_nanos(self.cells.pending_at.get())) < PENDING_KEYS;
+        let is_other = (pending.node(), pending.peer_life) != (attempt.node, attempt.life);
+        if pending.is_valid() && is_other && is_young && once {
+            return Verdict::Defer;
+        }
+        Verdict::Accept
+    }
+
+    /// What follows from somebody having the function.
+    fn judge_against_holder(&self, now: Instant, attempt: &Attempt) -> Option<Verdict> {
+        let Some(holder) = self.holder() else {
+            // Until it is durable that the function was given back, the one who did so listens for the answer.
+            return (self.state() == State::Closed && self.unsaved_tenancy().is_some())
+                .then_some(Verdict::Defer);
+        };
+        if (holder.node, holder.life) == (attempt.node, attempt.life) {
+            return None;
+        }
+        if holder.node != attempt.node {
+            return (!self.is_hold_over(now)).then_some(Verdict::Refuse(Why::InUse(holder)));
+        }
+        if self.state() != State::Idle {
+            return Some(self.judge_other_life(now, attempt.life, holder));
+        }
+        // There are no keys to ask the life before with: it calls as soon as it has noticed that this lender was away.
+        let is_due = now.since(self.handshake.last_heard) < SILENCE + HANDSHAKE_RETRY_MAX;
+        is_due.then_some(Verdict::Defer)
+    }
+
+    fn judge_other_life(&self, now: Instant, life: LifeId, holder: Tenancy) -> Verdict {
+        let probe = self.handshake.probe.as_ref().filter(|probe| !probe.is_over(now));
+        match probe.map(|probe| (probe.outcome, probe.life == life)) {
+            Some((Outcome::Lives, _)) => Verdict::Refuse(Why::Twin(holder)),
+            Some((Outcome::Gone, true)) => Verdict::Accept,
+            Some((Outcome::Open, true)) => Verdict::Probe,
+            Some(_) => Verdict::Defer,
+            // Every heartbeat is a probe: it has left several unanswered.
+            None if self.quiet(now) >= HEARTBEAT + self.verdict_after() => Verdict::Accept,
+            None => Verdict::Probe,
+        }
+    }
+
+    /// For how long this card has heard nothing of the peer though it listened.
+    fn quiet(&self, now: Instant) -> Duration {
+        now.since(self.handshake.last_heard.max(self.handshake.listens_since))
+    }
+
+    /// After what time a probe counts as unanswered.
+    fn verdict_after(&self) -> Duration {
+        let round_trips = self.paths.iter().filter_map(|path| path.outgoing.round_trip());
+        round_trips.max().map_or(RAIL_VERDICT, |longest| RAIL_VERDICT.max(longest * 3))
+    }
+
+    /// Asks the present peer whether it is there; `call` waits for that.
+    pub(super) fn probe_peer(&mut self, now: Instant, call: Call) {
+        let until = now + self.verdict_after();
+        let present = self.handshake.probe.as_mut().filter(|probe| !probe.is_over(now));
+        if let Some(probe) = present {
+            let same = probe.waiting.as_ref().filter(|waiting| waiting.attempt() == call.attempt());
+            let paths = same.map_or(0, |waiting| waiting.paths) | call.paths;
+            probe.waiting = Some(Call { paths, ..call });
+            return;
+        }
+        let mut first = [0; MAX_PATHS];
+        for (path, first) in self.paths.iter_mut().zip(&mut first) {
+            path.ping = true;
+            *first = path.outgoing.next_number();
+        }
+        let life = call.proposal.life;
+        let waiting = Some(call);
+        self.handshake.probe = Some(PeerProbe { life, until, first, outcome: Outcome::Open, waiting });
+    }
+
+    /// When [`Channel::end_probe`] is to be called.
+    pub(super) fn probe_ends(&self) -> Option<Instant> {
+        self.handshake.probe.as_ref().and_then(PeerProbe::timeout)
+    }
+
+    /// The peer has not answered in time: who waits for its place has it.
+    pub(super) fn end_probe(&mut self, now: Instant) {
+        let Some(probe) = &mut self.handshake.probe else { return };
+        if probe.timeout().is_some_and(|until| until <= now) {
+            probe.outcome = Outcome::Gone;
+            if let Some(call) = probe.waiting.take() {
+                self.accept(now, call);
+            }
+        }
+    }
+
+    /// The peer has acknowledged `ranges` of what was sent on `path`: if a probe is among them, it is there.
+    pub(super) fn answer_probe(&mut self, now: Instant, path: usize, ranges: &AckRanges) {
+        let Some(probe) = &mut self.handshake.probe else { return };
+        let answers = ranges.largest().is_some_and(|largest| largest >= probe.first[path]);
+        if !answers || probe.outcome == Outcome::Lives {
+            return;
+        }
+        probe.outcome = Outcome::Lives;
+        let (life, waiting) = (probe.life, probe.waiting.take());
+        let pending = self.cells.pending.get();
+        if pending.is_valid() && pending.peer_life == life {
+            self.cells.pending.set(self.journal, KeySet { valid: 0, ..pending });
+            self.load_keys();
+        }
+        if let (Some(call), Some(holder)) = (waiting, self.holder()) {
+            self.refuse(now, call, Why::Twin(holder));
+        }
+    }
+
+    /// Answers `call` with no. True unless something better is waiting to be sent, or this path has had a refusal just now.
+    pub(super) fn refuse(&mut self, now: Instant, call: Call, why: Why) -> bool {
+        if let Why::Outdated(_) = why {
+            self.cells.stats.dropped_replay.add(1);
+        }
+        let path = call.paths.trailing_zeros() as PathId;
+        let is_early = self.handshake.refused_at[usize::from(path)]
+            .is_some_and(|before| now.since(before) < REFUSAL_PAUSE);
+        if is_early || self.handshake.due != 0 {
+            return false;
+        }
+        let answer = Answer { ..self.refusal_of(now, &call.proposal, why) };
+        let mut message = Vec::new();
+        if call.responder.answer(&answer, &mut message).is_none() {
+            return false;
+        }
+        self.handshake.refused_at[usize::from(path)] = Some(now);
+        let refusals = &mut self.handshake.refusals;
+        refusals.retain(|(other, ..)| *other != path);
+        refusals.push((path, call.proposal.attempt.get(), message));
+        true
+    }
+
+    fn refusal_of(&self, now: Instant, proposal: &Proposal, why: Why) -> Answer {
+        let mut details = RefusalDetails::default();
+        let (verdict, by) = match why {
+            Why::Sealing => (verdict::SEALING, Name::default()),
+            Why::Twin(holder) => (verdict::TWIN, holder.name),
+            Why::Outdated(seen) => {
+                details.seen = seen.0.into();
+                (verdict::OUTDATED, Name::default())
+            }
+            Why::InUse(holder) => {
+                let silent = now.since(self.handshake.last_heard);
+                let is_silent = self.state() == State::Idle || silent >= SILENCE;
+                let left = HOLD.saturating_sub(silent).as_secs().max(1);
+                details.hold_seconds = if is_silent { left } else { 0 }.into();
+                let bound_at = Instant::from_nanos(self.cells.bound_at.get());
+                let since = if self.state() == State::Idle { UNKNOWN } else { now.since(bound_at).as_secs() };
+                details.since_seconds = since.into();
+                (verdict::IN_USE, holder.name)
+            }
+        };
+        Answer { verdict, name: by.to_bytes(), refusal: details, ..self.answer_to(proposal) }
+    }
+
+    /// Who has the function, be it that this lender has not met it yet.
+    fn holder(&self) -> Option<Tenancy> {
+        match self.state() {
+            State::Open | State::Resetting | State::Idle => Some(self.tenant()).filter(|it| it.is_held),
+            State::Closed => None,
+        }
+    }
+
+    /// Whether the borrower was silent for so long that it loses the function. A card that is new, because the lender itself was
+    /// away, listens first.
+    fn is_hold_over(&self, now: Instant) -> bool {
+        let handshake = &self.handshake;
+        now.since(handshake.last_heard) >= HOLD && now.since(handshake.listens_since) >= SILENCE
+    }
+
+    /// Of a lender: who has the function now, durable or not.
+    pub(super) fn tenant(&self) -> Tenancy {
+        self.cells.tenant.get().into()
+    }
+
+    pub(super) fn set_tenant(&self, tenancy: Tenancy) {
+        self.cells.tenant.set(self.journal, tenancy.into());
+    }
+
+    /// Of a lender: the tenancy that its agent has to make durable. Until it says so with [`Channel::set_tenancy`], neither do the
+    /// streams of who has taken the function open, nor is who has given it back answered.
+    pub fn unsaved_tenancy(&self) -> Option<Tenancy> {
+        let tenant = self.tenant();
+        (self.config.role == Role::Lender && tenant != self.config.tenancy).then_some(tenant)
+    }
+
+    /// Of a lender: `tenancy` is durable.
+    pub fn set_tenancy(&mut self, tenancy: Tenancy) {
+        self.config.tenancy = tenancy;
+        if self.goodbye_waits && self.unsaved_tenancy().is_none() {
+            (self.goodbye_waits, self.goodbye_heard) = (false, true);
+        }
+    }
+}

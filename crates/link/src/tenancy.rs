@@ -1,0 +1,91 @@
+//! Who has a function, and who has had it last.
+
+use base::ids::{LifeId, NodeId};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use crate::channel::Name;
+
+/// Who has used a function last: its number is raised whenever another life than before takes the function. A borrower that finds
+/// its own number unchanged knows that nobody has written in between, whatever became of the lender meanwhile. The lender's agent
+/// makes it durable before it has an effect.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Tenancy {
+    /// Counts the changes; 0 while nobody has had the function.
+    pub number: u64,
+    /// Whose it is, or was.
+    pub node: NodeId,
+    /// In which life. Two nodes that were started from copies of one state folder are told apart by that.
+    pub life: LifeId,
+    /// Its name, for those who are refused.
+    pub name: Name,
+    /// It has not given the function back: a lender that is started anew keeps it for that node for the hold time.
+    pub is_held: bool,
+}
+
+impl Tenancy {
+    /// The tenancy once this life of `node` has the function.
+    pub fn taken_by(self, node: NodeId, life: LifeId, name: Name) -> Self {
+        let same = self.number != 0 && (self.node, self.life) == (node, life);
+        let number = if same { self.number } else { self.number.saturating_add(1) };
+        Self { number, node, life, name, is_held: true }
+    }
+
+    /// The tenancy once its node has given the function back.
+    #[must_use]
+    pub fn given_back(self) -> Self {
+        Self { is_held: false, ..self }
+    }
+
+    /// The function begins with other content than it had. To whoever has used it that is as if another node had; it stays theirs.
+    #[must_use]
+    pub fn renewed(self) -> Self {
+        let number = if self.number == 0 { 0 } else { self.number.saturating_add(1) };
+        Self { number, ..self }
+    }
+}
+
+/// A [`Tenancy`] as it lies in the ledger. All zeroes: nobody's.
+#[derive(Clone, Copy, PartialEq, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+pub(crate) struct TenancyWords {
+    number: u64,
+    node: u64,
+    life: LifeId,
+    name: [u8; 32],
+    is_held: u64,
+}
+
+impl From<Tenancy> for TenancyWords {
+    fn from(tenancy: Tenancy) -> Self {
+        let Tenancy { number, node, life, name, is_held } = tenancy;
+        Self { number, node: node.0, life, name: name.to_bytes(), is_held: is_held.into() }
+    }
+}
+
+impl From<TenancyWords> for Tenancy {
+    fn from(words: TenancyWords) -> Self {
+        let TenancyWords { number, node, life, name, is_held } = words;
+        let name = Name::from_bytes(name);
+        Self { number, node: NodeId(node), life, name, is_held: is_held != 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tenancy_is_raised_when_another_life_comes_and_only_then() {
+        let lives = [1, 2].map(|life| LifeId([life; 16]));
+        let (one, two, name) = (NodeId(0), NodeId(2), Name::new("one"));
+        let first = Tenancy::default().taken_by(one, lives[0], name);
+        assert_eq!((first.number, first.is_held), (1, true), "zero is a node like any other");
+        assert_eq!(first.taken_by(one, lives[0], name), first);
+        assert_eq!(first.given_back().taken_by(one, lives[0], name), first, "nobody was there in between");
+        assert_eq!(first.taken_by(one, lives[1], name).number, 2, "a copy is another user");
+        assert_eq!(first.given_back().taken_by(two, lives[1], name).taken_by(one, lives[0], name).number, 3);
+        assert_eq!(first.renewed().taken_by(one, lives[0], name).number, 2, "other content");
+        assert_eq!((Tenancy::default().renewed().number, first.renewed().is_held), (0, true));
+        assert_eq!(Tenancy::from(TenancyWords::from(first)), first);
+    }
+}
