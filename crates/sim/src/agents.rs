@@ -10,7 +10,7 @@ use crate::checkers::names;
 use crate::checkers::single_owner::Life;
 use crate::client::Orphan;
 use crate::marks::Mark;
-use crate::world::{Event, LENDER, World};
+use crate::world::{Event, LENDER, NODES, World};
 
 impl World<'_> {
     /// What a card tells its agent, which keeps who uses what, whatever becomes of cards and ledgers.
@@ -54,6 +54,10 @@ impl World<'_> {
             if let Some(holder) = lent.holder.filter(|holder| self.nodes[*holder].identity != tenancy.node) {
                 lent.displaced[holder] = true;
             }
+            // Whose first frame was lost knows nothing of that: it was answered, and takes itself for the user.
+            for node in 1..NODES {
+                lent.outrun[node] |= self.nodes.get(node).is_some_and(|it| it.identity != tenancy.node);
+            }
             let after = contest.random.range(50_000, 5_000_000);
             self.schedule(after, Event::Tenancy(loan));
             return true;
@@ -81,6 +85,8 @@ impl World<'_> {
         }
         let Some(former) = former.filter(|former| self.loans[loan].holder != Some(*former)) else { return };
         self.marks.set(Mark::TenantChanged);
+        let is_hold_over = self.loans[loan].owner.is_hold_over(self.now, former);
+        self.marks.set_if(Mark::HoldOver, is_hold_over);
         self.loans[loan].displaced[former] = true;
         self.lose_kept(former, loan);
         // What its clients wait for has happened by now, or not before the next one is served.
@@ -108,7 +114,9 @@ impl World<'_> {
 
     /// A card says that another node has used its drive.
     fn overtaken(&mut self, node: usize, loan: usize) {
-        if !core::mem::take(&mut self.loans[loan].displaced[node]) {
+        let lent = &mut self.loans[loan];
+        let was_outrun = core::mem::take(&mut lent.outrun[node]);
+        if !core::mem::take(&mut lent.displaced[node]) && !was_outrun {
             let what = format!("node {node} was told that another one has used loan {loan}, and nobody has");
             self.fail(names::SINGLE_OWNER, what);
         }

@@ -58,6 +58,15 @@ impl SingleOwner {
         self.gives_back[life.node] = life.number;
     }
 
+    /// Whether `node` was silent for the hold time.
+    pub(crate) fn is_hold_over(&self, now: u64, node: usize) -> bool {
+        self.silent(now, node) + HEARD_STEP >= HOLD.as_nanos() as u64
+    }
+
+    fn silent(&self, now: u64, node: usize) -> u64 {
+        now.saturating_sub(self.heard[node].max(self.listens))
+    }
+
     /// A request of `life` takes effect.
     ///
     /// # Errors
@@ -69,13 +78,12 @@ impl SingleOwner {
         if self.gives_back[former.node] >= former.number {
             return Ok(Change::GivenBack);
         }
-        let silent = now.saturating_sub(self.heard[former.node].max(self.listens));
-        if silent + HEARD_STEP >= HOLD.as_nanos() as u64 {
+        if self.is_hold_over(now, former.node) {
             return Ok(Change::HoldOver);
         }
         Err(format!(
             "a request of {life:?} takes effect, though {former:?} has not given the function back and was silent for {} ms only",
-            silent / 1_000_000
+            self.silent(now, former.node) / 1_000_000
         ))
     }
 }
