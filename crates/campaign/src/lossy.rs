@@ -18,10 +18,19 @@ pub struct LossyFs {
 impl LossyFs {
     /// Mounts it in `machine`; its file has `size` bytes, zeroes at first, and durable ones.
     pub fn mount(machine: &Machine, size: u64) -> Result<Self, Error> {
+        Self::mount_with(machine, size, &[])
+    }
+
+    /// The same behind the kernel's page cache, which writes back when it likes: see [`LossyFs::fail`].
+    pub fn mount_cached(machine: &Machine, size: u64) -> Result<Self, Error> {
+        Self::mount_with(machine, size, &["cached"])
+    }
+
+    fn mount_with(machine: &Machine, size: u64, arguments: &[&str]) -> Result<Self, Error> {
         let folder = machine.dir().join("lossy");
         std::fs::create_dir_all(&folder).map_err(Error::io(format!("cannot create {}", folder.display())))?;
         let mut command = machine.command(support_program("causeway-lossy-fs")?);
-        command.arg(&folder).arg(size.to_string());
+        command.arg(&folder).arg(size.to_string()).args(arguments);
         let log = machine.dir().join("logs/lossy-fs.log");
         let mut process = Process::spawn_piped(command, &log)?;
         process
@@ -42,6 +51,16 @@ impl LossyFs {
     /// From now on says yes to synchronisation and does nothing.
     pub fn lie(&mut self) -> Result<(), Error> {
         self.command("lie").map(drop)
+    }
+
+    /// The next write that comes to the file system fails, once; how many have failed before.
+    pub fn fail(&mut self) -> Result<u64, Error> {
+        self.command("fail")
+    }
+
+    /// How many writes have failed.
+    pub fn failed(&mut self) -> Result<u64, Error> {
+        self.command("failed")
     }
 
     fn command(&mut self, word: &str) -> Result<u64, Error> {

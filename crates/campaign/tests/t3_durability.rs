@@ -9,8 +9,8 @@ use campaign::causeway::{Borrower, Lender, STOP_TIMEOUT, binary, status};
 use campaign::load::{Load, Model, Since, connect};
 use campaign::lossy::LossyFs;
 use campaign::nbd_client::Request;
-use campaign::process::{Process, family, kill, poll_until, signal};
-use campaign::world::{World, WorldConfig};
+use campaign::process::{Process, family, kill, poll_until, run, signal};
+use campaign::world::{Machine, World, WorldConfig};
 use campaign::{Error, scale, tools};
 use rustix::process::Signal;
 use std::path::PathBuf;
@@ -133,6 +133,13 @@ fn t3_unflushed_writes_are_not_written_over_another_borrowers_data() {
 
     lender.process.kill_tree().unwrap();
     lender = Lender::start(world.right(), &[image], &[]).unwrap();
+    // The drive is kept for the sleeper. An operator gives it back in its name, with a copy of its state folder.
+    let state = |machine: &Machine| machine.dir().join("state").join("borrower");
+    let mut copy = std::process::Command::new("cp");
+    copy.arg("-a").arg(state(world.left())).arg(state(world.right()));
+    run(copy).unwrap();
+    let mut instead = Borrower::start(world.right(), &line, &[]).unwrap();
+    assert_eq!(instead.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", instead.process.tail());
     let mut other = Borrower::start_as(world.left(), "other", &line, &[]).unwrap();
     let mut theirs = connect(&other.socket).unwrap();
     theirs.write(0, &[3; 4096]).unwrap();

@@ -45,7 +45,7 @@ const TENANCY_PREFIX: &str = "tenancy.";
 const HELD: &str = "held";
 const RETURNED: &str = "returned";
 /// How far a lender can raise the incarnation at once: so that none that lies can use the counter up.
-const FARTHEST: u64 = 1 << 32;
+const FARTHEST: u64 = 1 << 20;
 
 /// A node's folder, locked and with its incarnation raised.
 #[derive(Debug)]

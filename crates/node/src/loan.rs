@@ -408,7 +408,10 @@ impl<'m> Loan<'m> {
                     End::Lent(function) => function.controller.reset(now),
                     End::Borrowed(drive) => {
                         drive.driver.handle_reset(now);
-                        drive.driver.start(now);
+                        // One that is being given back is not taken again because its lender was restarted meanwhile.
+                        if !self.channel.is_leaving() {
+                            drive.driver.start(now);
+                        }
                     }
                     End::Slot(slot) => slot.handle_reset(now),
                 }

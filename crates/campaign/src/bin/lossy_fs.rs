@@ -1,12 +1,16 @@
 //! The process that a [`campaign::lossy::LossyFs`] holds: a FUSE file system with one file, `disk.img`, in memory.
 //! Writes are seen at once, and kept when they are synchronised; `forget` on standard input drops all others. Closing
 //! the file keeps nothing. It ends with its standard input.
+//!
+//! With `cached` the kernel keeps writes in its page cache and writes them back when it likes, or when it is flushed; `fail` lets the next
+//! of those writes fail, and answers how many have failed so far. There is no direct I/O then.
 
 use fuser::{
-    Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, LockOwner,
-    OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Request, Session,
-    WriteFlags,
+    Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
+    KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite,
+    Request, Session, WriteFlags,
 };
+use rustix::fs::OFlags;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io::{self, BufRead, Write};
@@ -22,11 +26,15 @@ const TTL: Duration = Duration::from_secs(3600);
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [folder, size] = &arguments[..] else {
-        eprintln!("usage: causeway-lossy-fs FOLDER BYTES");
-        return ExitCode::FAILURE;
+    let (folder, size, cached) = match &arguments[..] {
+        [folder, size] => (folder, size, false),
+        [folder, size, cached] if cached == "cached" => (folder, size, true),
+        _ => {
+            eprintln!("usage: causeway-lossy-fs FOLDER BYTES [cached]");
+            return ExitCode::FAILURE;
+        }
     };
-    match size.parse().map_err(io::Error::other).and_then(|size| serve(folder, size)) {
+    match size.parse().map_err(io::Error::other).and_then(|size| serve(folder, size, cached)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("causeway-lossy-fs: {error}");
@@ -35,17 +43,29 @@ fn main() -> ExitCode {
     }
 }
 
-fn serve(folder: &str, size: usize) -> io::Result<()> {
-    let content =
-        Content { seen: vec![0; size], durable: vec![0; size], dirty: BTreeSet::new(), lies: false };
+fn serve(folder: &str, size: usize, cached: bool) -> io::Result<()> {
+    let content = Content {
+        seen: vec![0; size],
+        durable: vec![0; size],
+        dirty: BTreeSet::new(),
+        lies: false,
+        fails: false,
+        failed: 0,
+    };
     let shared = Arc::new(Mutex::new(content));
-    let mount = Session::new(LossyFs { content: Arc::clone(&shared), size }, folder, &Config::default())?;
+    let mount =
+        Session::new(LossyFs { content: Arc::clone(&shared), size, cached }, folder, &Config::default())?;
     let _mounted = mount.spawn()?;
     println!("ready");
     for line in io::stdin().lock().lines() {
         let mut content = lock(&shared);
         let answer = match line?.as_str() {
             "forget" => content.forget(),
+            "fail" => {
+                content.fails = true;
+                content.failed
+            }
+            "failed" => content.failed,
             "lie" => {
                 content.lies = true;
                 0
@@ -66,6 +86,10 @@ struct Content {
     /// Pages that differ.
     dirty: BTreeSet<usize>,
     lies: bool,
+    /// The next write fails.
+    fails: bool,
+    /// How many have.
+    failed: usize,
 }
 
 impl Content {
@@ -101,6 +125,7 @@ impl Content {
 struct LossyFs {
     content: Arc<Mutex<Content>>,
     size: usize,
+    cached: bool,
 }
 
 impl LossyFs {
@@ -139,6 +164,14 @@ impl LossyFs {
 }
 
 impl Filesystem for LossyFs {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        if self.cached {
+            let added = config.add_capabilities(InitFlags::FUSE_WRITEBACK_CACHE);
+            added.map_err(|_| io::Error::other("the kernel has no write-back cache for FUSE"))?;
+        }
+        Ok(())
+    }
+
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let wanted = parent == INodeNo::ROOT && name == FILE_NAME;
         match self.attributes(FILE).filter(|_| wanted) {
@@ -165,10 +198,13 @@ impl Filesystem for LossyFs {
         _: FileHandle,
         offset: u64,
         size: u32,
-        _: OpenFlags,
+        flags: OpenFlags,
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        if self.cached && OFlags::from_bits_retain(flags.0 as u32).contains(OFlags::DIRECT) {
+            return reply.error(Errno::EINVAL);
+        }
         match self.range(offset, u64::from(size)) {
             Some(range) => reply.data(&lock(&self.content).seen[range]),
             None => reply.data(&[]),
@@ -187,9 +223,14 @@ impl Filesystem for LossyFs {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        let mut content = lock(&self.content);
+        if std::mem::take(&mut content.fails) {
+            content.failed += 1;
+            return reply.error(Errno::EIO);
+        }
         match self.range(offset, data.len() as u64).filter(|range| range.len() == data.len()) {
             Some(range) => {
-                lock(&self.content).write(range.start, data);
+                content.write(range.start, data);
                 reply.written(data.len() as u32);
             }
             None => reply.error(Errno::ENOSPC),

@@ -55,7 +55,7 @@ mod tests {
             "nvme0 is in use by first, for 20 s so far; it can be borrowed when that node gives it back"
         );
         let silent = words(Refusal::InUse { by, since: seconds(20), hold: seconds(575) });
-        assert!(silent.contains("kept for first") && silent.contains("for another 575 s unless"), "{silent}");
+        assert!(silent.contains("kept for first") && silent.contains("for another 9 min unless"), "{silent}");
         let restarted = words(Refusal::InUse { by, since: None, hold: seconds(600) });
         assert!(restarted.contains("since before the lender was started"), "{restarted}");
         let twin = words(Refusal::Twin { by });

@@ -86,10 +86,11 @@ fn add_rails(view: &View<'_>, cells: &LoanCells, rails: &mut Vec<trouble::Rail>)
 
 /// What others have of this node just now, and who.
 pub(super) fn in_use<'a>(view: &View<'a>) -> impl Iterator<Item = (&'a str, String)> + use<'a> {
-    let open = view
-        .loans()
-        .filter(|(loan, cells)| matches!(loan.end, LoanEnd::Lend { .. }) && channel_state(cells) == "open");
-    open.map(|(loan, cells)| (loan.function.as_str(), peer_name(cells)))
+    // Also one that has been taken just now.
+    let is_had = |cells: &LoanCells| matches!(channel_state(cells), "open" | "resetting");
+    let had =
+        view.loans().filter(move |(loan, cells)| matches!(loan.end, LoanEnd::Lend { .. }) && is_had(cells));
+    had.map(|(loan, cells)| (loan.function.as_str(), peer_name(cells)))
 }
 
 /// Loans whose lender has never answered, and for how long they have been waited for.

@@ -130,6 +130,8 @@ pub(super) struct Node {
     trouble: trouble::Watch,
     started: Instant,
     look_at: Instant,
+    /// Somebody has asked for the end: a node may also end by itself.
+    was_asked: bool,
     /// Somebody has asked for the end once more, and does not want to wait.
     hurried: bool,
     /// When it is said what the end waits for.
@@ -187,6 +189,7 @@ impl Node {
             trouble: trouble::Watch::default(),
             started: Instant::now(),
             look_at: Instant::now() + LOOK,
+            was_asked: false,
             hurried: false,
             explain_at: None,
             faults: BTreeSet::new(),
@@ -198,10 +201,11 @@ impl Node {
         loop {
             self.wait(observer.deadline())?;
             if self.take_signal() {
-                if self.ending.is_some() {
+                if self.was_asked {
                     info!("ending at once, as somebody has asked again");
                     self.hurried = true;
                 }
+                self.was_asked = true;
                 self.begin_end();
             }
             let events = self.agent.turn().map_err(|error| Failure::io("the node cannot go on", &error))?;
@@ -428,6 +432,10 @@ impl Node {
     /// The lender has seen a later life of this node than the state folder knew of: it comes from a backup or a copy. Nothing is taken
     /// from anybody by a greater incarnation: the lender lets it in when whoever has the function does not answer.
     fn catch_up(&mut self, loan: usize, seen: u64) {
+        // A lender that lies could say so each time: it costs a write and a line now and then.
+        if self.said.entry((loan, "outdated")).or_default().may_speak().is_none() {
+            return;
+        }
         let function = &self.agent.view().spec().loans[loan].function;
         let folder = self.state.path().display();
         match self.state.raise_above(seen) {

@@ -120,7 +120,7 @@ impl Agent {
             bytes,
             had,
             "the image has become shorter while it is lent, and what lay behind its end is lost: requests there, and flushes, fail \
-             with EIO from now on. Restore it from a backup, then start this node again"
+             with EIO from now on. Restore it from a backup, start this node again, then say `causeway device clear`"
         );
         self.push_for_card(ToCard::Cut { drive, bytes });
     }
@@ -182,6 +182,8 @@ impl Agent {
         let (Some(seen), Some(card)) = (self.images.seen.get_mut(drive), &mut self.card) else {
             return false;
         };
+        // What the witness has to tell is of before, too.
+        let _ = seen.witness.as_ref().is_some_and(Witness::has_lost);
         seen.has_lost = false;
         card.outbox.push(ToCard::ClearFault { drive });
         self.tell_card();

@@ -9,7 +9,7 @@
 //!    let in when the life before has left a probe under its own keys unanswered.
 
 use base::ids::{Incarnation, LifeId};
-use base::times::{HANDSHAKE_RETRY_MAX, HEARTBEAT, HOLD, PENDING_KEYS, RAIL_VERDICT, REFUSAL_PAUSE, SILENCE};
+use base::times::{HANDSHAKE_RETRY_MAX, HOLD, PENDING_KEYS, RAIL_VERDICT, REFUSAL_PAUSE, SILENCE};
 use base::{Instant, Rule};
 use core::time::Duration;
 
@@ -146,15 +146,8 @@ impl Channel<'_> {
             Some((Outcome::Gone, true)) => Verdict::Accept,
             Some((Outcome::Open, true)) => Verdict::Probe,
             Some(_) => Verdict::Defer,
-            // Every heartbeat is a probe: it has left several unanswered.
-            None if self.quiet(now) >= HEARTBEAT + self.verdict_after() => Verdict::Accept,
             None => Verdict::Probe,
         }
-    }
-
-    /// For how long this card has heard nothing of the peer though it listened.
-    fn quiet(&self, now: Instant) -> Duration {
-        now.since(self.handshake.last_heard.max(self.handshake.listens_since))
     }
 
     /// After what time a probe counts as unanswered.

@@ -294,6 +294,7 @@ impl<'m> Channel<'m> {
                 Record::GoodbyeHeard if self.goodbye => {
                     self.goodbye = false;
                     self.greeting.next = None;
+                    self.forget_attempts();
                     self.change(Change::GivenBack);
                     self.events.push_back(Event::Closed);
                 }

@@ -207,6 +207,9 @@ impl Channel<'_> {
         attempt: u64,
         body: &[u8],
     ) -> Result<Heard, Dropped> {
+        if !self.begins() {
+            return Err(Dropped::Replay);
+        }
         let handshake = &mut self.handshake;
         let place = handshake.attempted.iter().position(|(initiator, _)| initiator.attempt == attempt);
         let place = place.ok_or(Dropped::Replay)?;
@@ -337,6 +340,13 @@ impl Channel<'_> {
     fn next_entropy(&mut self) -> [u8; 32] {
         self.handshake.attempts += 1;
         derive(&self.config.seed, self.handshake.attempts)
+    }
+
+    /// No answer to an attempt is waited for, and there is no other one.
+    pub(super) fn forget_attempts(&mut self) {
+        let handshake = &mut self.handshake;
+        handshake.attempted.clear();
+        (handshake.next, handshake.anew, handshake.due) = (None, false, 0);
     }
 
     /// Whether this side may begin a handshake.

@@ -479,6 +479,11 @@ impl<'m> Channel<'m> {
         self.greet(now);
     }
 
+    /// Whether the function is being given back.
+    pub fn is_leaving(&self) -> bool {
+        self.goodbye
+    }
+
     /// What the lender announces periodically.
     pub fn set_information(&mut self, information: Information) {
         self.information = Some(information);

@@ -21,12 +21,15 @@ impl Channel<'_> {
         if self.current.is_none() {
             return candidates.min();
         }
+        // While keys are renewed nothing is sent but that question.
+        let is_sending = !self.is_renewing();
         let paths = self.paths.iter().flat_map(|path| {
-            let ack = (path.incoming.unacked > 0).then(|| path.incoming.unacked_since + ACK_DELAY);
+            let ack =
+                (is_sending && path.incoming.unacked > 0).then(|| path.incoming.unacked_since + ACK_DELAY);
             let rest = path.is_there.then_some([path.outgoing.poll_timeout(), Some(path.next_heartbeat)]);
             rest.into_iter().flatten().chain([ack]).flatten()
         });
-        let information = self.information.is_some().then_some(self.next_information);
+        let information = (is_sending && self.information.is_some()).then_some(self.next_information);
         let rest = [self.greeting.next, self.transmission.probe_at, information].into_iter().flatten();
         candidates.chain(paths).chain(rest).min()
     }
@@ -35,7 +38,12 @@ impl Channel<'_> {
     pub fn handle_timeout(&mut self, now: Instant) {
         self.watch_silence(now);
         if self.handshake.next.is_some_and(|next| next <= now) {
-            self.begin_handshake(now);
+            // Who has given the function back wants nothing more.
+            if self.begins() {
+                self.begin_handshake(now);
+            } else {
+                self.handshake.next = None;
+            }
         }
         self.end_probe(now);
         if self.current.is_none() {
@@ -62,7 +70,7 @@ impl Channel<'_> {
     fn watch_silence(&mut self, now: Instant) {
         let worn = self.wear.is_over(self.config.rekey_frames);
         let silent = self.silence_ends().is_some_and(|end| end <= now);
-        if self.begins() && self.handshake.next.is_none() && (silent || worn) && !self.goodbye {
+        if self.begins() && self.handshake.next.is_none() && (silent || worn) {
             self.handshake.next = Some(now);
             self.wear = Wear::default();
         }
@@ -75,7 +83,7 @@ impl Channel<'_> {
         let since = self.handshake.last_heard.max(self.handshake.listens_since);
         let round_trip = self.paths[self.best_path()].outgoing.round_trip().unwrap_or_default();
         let wait = SILENCE + round_trip.max(self.handshake.round_trip);
-        (watching && self.begins() && !self.goodbye).then(|| since + wait)
+        (watching && self.begins()).then(|| since + wait)
     }
 
     fn watch_paths(&mut self, now: Instant) {

@@ -92,7 +92,7 @@ fn a_borrower_that_is_started_again_is_let_in_once_the_one_before_does_not_answe
 }
 
 #[test]
-fn who_was_silent_for_long_is_followed_at_once() {
+fn who_was_silent_for_long_is_asked_all_the_same() {
     let arena = Arena::default();
     let mut now = Instant::ZERO;
     let [_, lender] = used_pair(&arena, &mut now, 1);
@@ -102,7 +102,9 @@ fn who_was_silent_for_long_is_followed_at_once() {
     let before = now;
     let mut ends = [again(&arena, 2), lender];
     run_until(&mut now, &mut ends, Duration::from_secs(1), |ends| ends.iter().all(is_open));
-    assert!(now.since(before) < Duration::from_millis(20), "{:?}", now.since(before));
+    // Silence may be this end's own: it may have stood still, with the answer waiting in its socket.
+    let took = now.since(before);
+    assert!(took >= RAIL_VERDICT && took < RAIL_VERDICT + Duration::from_millis(60), "{took:?}");
 }
 
 #[test]

@@ -1,0 +1,143 @@
+//! T2: a disk that cannot write back what it was given. Linux says so once, to whoever flushes next through the same open file; no
+//! flush that is answered with success may lie, whichever function it is for and whichever card dies.
+
+// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
+#![allow(clippy::unwrap_used)]
+
+use campaign::causeway::{Borrower, Lender, START_TIMEOUT, STOP_TIMEOUT, binary, status};
+use campaign::load::connect;
+use campaign::lossy::LossyFs;
+use campaign::nbd_client::{NbdClient, Request};
+use campaign::process::{kill, poll_until, run};
+use campaign::scale;
+use campaign::world::{World, WorldConfig};
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+const LONG: Duration = Duration::from_secs(30);
+
+/// A drive of two functions on a disk that can fail, each borrowed by a node.
+struct Scene {
+    disk: LossyFs,
+    lender: Lender,
+    borrowers: [Borrower; 2],
+    world: World,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let world = World::new(&WorldConfig { rails: 1, ..WorldConfig::default() }).unwrap();
+        let disk = LossyFs::mount_cached(world.right(), 16 * MIB).unwrap();
+        let (lender, lines) = lend(&world, &disk);
+        let borrow = |index: usize| {
+            Borrower::start_as(world.left(), ["one", "two"][index], &lines[index], &[]).unwrap()
+        };
+        let borrowers = [borrow(0), borrow(1)];
+        Self { disk, lender, borrowers, world }
+    }
+
+    fn clients(&self) -> [NbdClient; 2] {
+        [0, 1].map(|index| connect(&self.borrowers[index].socket).unwrap())
+    }
+
+    /// Waits until `status` says this of the medium: it looks now and then.
+    fn wait_media(&self, wanted: &str) {
+        poll_until(&format!("media {wanted}"), LONG, || {
+            let status = status(self.world.right(), "lender")?;
+            Ok((status["devices"][1]["media"] == wanted).then_some(()))
+        })
+        .unwrap();
+    }
+
+    fn kill_card(&self) {
+        let status = status(self.world.right(), "lender").unwrap();
+        if let Some(card) = status["cards"][0]["pid"].as_u64().filter(|pid| *pid != 0) {
+            kill(card as u32).unwrap();
+        }
+    }
+
+    fn clear(&self) {
+        // Refused while there is no card.
+        poll_until("the order to be taken", LONG, || {
+            let mut command = self.world.right().command(binary()?);
+            command.args(["device", "clear", "nvme0-2", "--name", "lender"]);
+            Ok(run(command).ok())
+        })
+        .unwrap();
+        self.wait_media("ok");
+        // What a node has kept and could not flush it says once.
+        for client in self.clients().iter_mut() {
+            if client.flush().is_err() {
+                client.flush().unwrap();
+            }
+        }
+    }
+}
+
+fn lend(world: &World, disk: &LossyFs) -> (Lender, [String; 2]) {
+    let image = disk.image().to_str().unwrap();
+    let mut lender = Lender::start(world.right(), &[image], &["--functions", "2"]).unwrap();
+    let is_line = |line: &str| line.starts_with("causeway://");
+    let second = lender.process.wait_line("the second line", START_TIMEOUT, is_line).unwrap();
+    let lines = [lender.lines[0].clone(), second];
+    (lender, lines)
+}
+
+/// One function's write is lost, the other one's flush is told, and the first one flushes.
+#[test]
+fn t2_an_error_that_another_function_was_told_is_not_forgotten() {
+    let _exclusive = scale::exclusive();
+    let mut scene = Scene::new();
+    let [mut one, mut two] = scene.clients();
+    one.write(0, &[1; 4096]).unwrap();
+    scene.wait_media("ok");
+    assert_eq!(scene.disk.fail().unwrap(), 0);
+    two.flush().expect_err("the write of the other function was lost");
+    assert_eq!(scene.disk.failed().unwrap(), 1, "the write was not written back: this test shows nothing");
+    one.flush().expect_err("the write is not on the disk, and nothing else was told");
+    scene.kill_card();
+    one.flush().expect_err("a card has died, and the write is not on the disk");
+    scene.wait_media("failed");
+    let line = scene.lender.lines[0].clone();
+    scene.lender.process.kill_tree().unwrap();
+    scene.lender = lend(&scene.world, &scene.disk).0;
+    assert_eq!(scene.lender.lines[0], line);
+    two.flush().expect_err("the node has died, and nobody has seen to the disk");
+    scene.wait_media("failed");
+    scene.clear();
+    for client in [&mut one, &mut two] {
+        // A node may still have to say that what it kept is lost.
+        if client.flush().is_err() {
+            client.flush().unwrap();
+        }
+    }
+    one.write(0, &[2; 4096]).unwrap();
+    one.flush().unwrap();
+    scene.disk.fail().unwrap();
+    one.write(0, &[3; 4096]).unwrap();
+    let ended = scene.borrowers[0].process.terminate(STOP_TIMEOUT).unwrap();
+    assert_eq!(ended, 1, "an answered write is lost: {}", scene.borrowers[0].process.tail());
+}
+
+/// Cards are killed around the flush that is told: whatever they have heard, no flush succeeds while the write is not on the disk.
+#[test]
+fn t2_no_flush_lies_when_the_card_that_was_told_dies() {
+    let _exclusive = scale::exclusive();
+    let mut scene = Scene::new();
+    let [mut one, mut two] = scene.clients();
+    let mut data = Vec::new();
+    for round in 0..scale::kills(8) {
+        one.write(4096, &[round as u8; 4096]).unwrap();
+        let before = scene.disk.fail().unwrap();
+        one.submit(Request::Flush).unwrap();
+        two.submit(Request::Flush).unwrap();
+        // Each a little later, so that cards die before, in and after the flush.
+        std::thread::sleep(Duration::from_micros(700 * u64::from(round % 8)));
+        scene.kill_card();
+        let answers = [&mut one, &mut two].map(|client| client.next_reply(&mut data).unwrap().result);
+        assert_eq!(scene.disk.failed().unwrap(), before + 1, "the write was not written back");
+        assert!(answers[0].is_err(), "round {round}: a flush has lied");
+        two.flush().expect_err("the flush behind it, of the other function");
+        scene.clear();
+    }
+}

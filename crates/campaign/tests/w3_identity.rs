@@ -1,0 +1,139 @@
+//! W3, W4: whose a function is. A lender that was restarted keeps it for whom it belonged to, and nodes with one identity, of
+//! which one is a copy of the other, are told apart: whoever lives keeps the drive.
+
+// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
+#![allow(clippy::unwrap_used)]
+
+use campaign::causeway::{Borrower, Lender, STOP_TIMEOUT};
+use campaign::load::{Load, Model, Since, connect};
+use campaign::process::run;
+use campaign::world::{Machine, World, WorldConfig};
+use campaign::{scale, tools};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+/// For what takes moments where nothing is amiss.
+const LONG: Duration = Duration::from_secs(30);
+
+fn world() -> (World, PathBuf) {
+    let world = World::new(&WorldConfig::default()).unwrap();
+    let image = world.right().dir().join("disk.img");
+    tools::empty_image(&image, 8 * MIB).unwrap();
+    (world, image)
+}
+
+fn copy(from: &Path, to: &Path) {
+    let mut command = Command::new("cp");
+    command.arg("-a").arg(from).arg(to);
+    run(command).unwrap();
+}
+
+fn state(machine: &Machine, name: &str) -> PathBuf {
+    machine.dir().join("state").join(name)
+}
+
+/// Verified I/O goes on, and has gone on without an error.
+fn goes_on(load: &Load) {
+    load.wait_done(300, LONG).unwrap();
+}
+
+fn ends_well(load: Load, borrower: &mut Borrower) {
+    let mut report = load.stop().unwrap();
+    assert_eq!(
+        (report.failed, report.failed_flushes, report.lost),
+        (0, 0, None),
+        "{}",
+        borrower.process.tail()
+    );
+    report.model.verify(&mut connect(&borrower.socket).unwrap(), Since::Nothing).unwrap();
+    assert_eq!(borrower.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", borrower.process.tail());
+}
+
+/// It ends with exit 3, and its log says this.
+fn is_refused(mut borrower: Borrower, why: &str) {
+    let status = borrower.process.wait(LONG).unwrap();
+    let tail = borrower.process.tail();
+    assert_eq!(status.code(), Some(3), "{tail}");
+    assert!(tail.contains(why), "{tail}");
+}
+
+#[test]
+fn w3_a_restarted_lender_keeps_its_drive_from_who_waits_for_it() {
+    let _exclusive = scale::exclusive();
+    for orderly in [false, true] {
+        let (world, image) = world();
+        let sources = [image.to_str().unwrap()];
+        let mut lender = Lender::start(world.right(), &sources, &[]).unwrap();
+        let line = lender.lines[0].clone();
+        let mut first = Borrower::start_as(world.left(), "first", &line, &[]).unwrap();
+        let load = Load::start(&first.socket, Model::new(0, 4 * MIB, 1), 8).unwrap();
+        for round in 0..scale::kills(3) {
+            goes_on(&load);
+            if orderly {
+                assert_eq!(lender.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", lender.process.tail());
+            } else {
+                lender.process.kill_tree().unwrap();
+            }
+            let name = format!("second-{round}");
+            let second = Borrower::begin(world.left(), &name, &line, &[]).unwrap();
+            lender = Lender::start(world.right(), &sources, &[]).unwrap();
+            is_refused(second, "first");
+            goes_on(&load);
+        }
+        ends_well(load, &mut first);
+        // Given back, it may be borrowed by another one, also when the lender was restarted in between.
+        lender.process.kill_tree().unwrap();
+        let _lender = Lender::start(world.right(), &sources, &[]).unwrap();
+        let mut second = Borrower::start_as(world.left(), "second", &line, &[]).unwrap();
+        assert_eq!(second.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", second.process.tail());
+    }
+}
+
+#[test]
+fn w4_a_copy_of_a_living_borrower_takes_nothing_from_it() {
+    let _exclusive = scale::exclusive();
+    let (world, image) = world();
+    let lender = Lender::start(world.right(), &[image.to_str().unwrap()], &[]).unwrap();
+    let line = &lender.lines[0];
+    let mut first = Borrower::start_as(world.left(), "first", line, &[]).unwrap();
+    let load = Load::start(&first.socket, Model::new(0, 4 * MIB, 2), 8).unwrap();
+    goes_on(&load);
+    copy(&state(world.left(), "first"), &state(world.right(), "first"));
+    let copied = Borrower::begin(world.right(), "first", line, &[]).unwrap();
+    is_refused(copied, "is a copy");
+    goes_on(&load);
+    ends_well(load, &mut first);
+}
+
+#[test]
+fn w4_a_borrower_with_an_older_state_folder_gets_its_drive() {
+    let _exclusive = scale::exclusive();
+    let (world, image) = world();
+    let lender = Lender::start(world.right(), &[image.to_str().unwrap()], &[]).unwrap();
+    let line = &lender.lines[0];
+    let folder = state(world.left(), "first");
+    let saved = world.left().dir().join("saved");
+    // The third has the incarnation of the second once more, the fifth an older one than the fourth.
+    for life in 0..5 {
+        let mut first = Borrower::start_as(world.left(), "first", line, &[]).unwrap();
+        let load = Load::start(&first.socket, Model::new(0, 4 * MIB, life), 8).unwrap();
+        goes_on(&load);
+        // One is killed, the next one ends in order.
+        if life % 2 == 0 {
+            load.stop().unwrap();
+            first.process.kill_tree().unwrap();
+        } else {
+            ends_well(load, &mut first);
+        }
+        match life {
+            0 => copy(&folder, &saved),
+            2 | 4 => {}
+            _ => {
+                std::fs::remove_dir_all(&folder).unwrap();
+                copy(&saved, &folder);
+            }
+        }
+    }
+}
