@@ -221,10 +221,13 @@ fn read_what_it_is(vm: &mut Vm) {
     assert_ne!(refused.status, 0, "{}", refused.text);
     let errors = nvme(vm, "error-log /dev/nvme0");
     assert!(errors["errors"][0]["error_count"].as_u64().unwrap() > 0, "{errors}");
-    // Arbitration, power, temperature, write cache, number of queues, coalescing, vectors, atomicity and events.
-    for feature in [1, 2, 4, 6, 7, 8, 9, 0xa, 0xb] {
+    // Arbitration, power, temperature, number of queues, coalescing, vectors, atomicity and events.
+    for feature in [1, 2, 4, 7, 8, 9, 0xa, 0xb] {
         vm.check(&format!("nvme get-feature /dev/nvme0 -f {feature}")).unwrap();
     }
+    // A guest has no volatile write cache, and nothing to turn on or off.
+    assert_eq!(controller["vwc"].as_u64().unwrap() & 1, 0, "{controller}");
+    assert_ne!(vm.run("nvme get-feature /dev/nvme0 -f 6").unwrap().status, 0);
 }
 
 /// To blocks of 4 KiB and back; what was there is gone.

@@ -259,9 +259,9 @@ fn look_at_the_device(driver: &mut Driver) {
 
     let msix = driver.client.get_irq_info(MSIX).unwrap();
     assert!(msix.count >= 2 && msix.flags & 1 == 1, "{msix:?}");
-    // INTx, MSI, and the error and request interrupts, of which the first stops a virtual machine.
-    let others = [1, 3, 4].map(|index| driver.client.get_irq_info(index).unwrap().count);
-    assert_eq!(others, [0; 3]);
+    // No MSI. Error and request interrupts are not even there to be asked for, and this client waits for ever for the rest of an
+    // answer that says so.
+    assert_eq!(driver.client.get_irq_info(1).unwrap().count, 0);
 
     let id: [u8; 4] = driver.read(CONFIG_REGION, 0);
     assert!(id != [0; 4] && id != [0xff; 4], "{id:x?}");
