@@ -39,7 +39,7 @@ fn goes_on(load: &Load) {
     load.wait_done(300, LONG).unwrap();
 }
 
-fn ends_well(load: Load, borrower: &mut Borrower) {
+fn ends_well(load: Load, borrower: &mut Borrower) -> Model {
     let mut report = load.stop().unwrap();
     assert_eq!(
         (report.failed, report.failed_flushes, report.lost),
@@ -49,6 +49,7 @@ fn ends_well(load: Load, borrower: &mut Borrower) {
     );
     report.model.verify(&mut connect(&borrower.socket).unwrap(), Since::Nothing).unwrap();
     assert_eq!(borrower.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", borrower.process.tail());
+    report.model
 }
 
 /// It ends with exit 3, and its log says this.
@@ -116,16 +117,17 @@ fn w4_a_borrower_with_an_older_state_folder_gets_its_drive() {
     let folder = state(world.left(), "first");
     let saved = world.left().dir().join("saved");
     // The third has the incarnation of the second once more, the fifth an older one than the fourth.
+    let mut model = Model::new(0, 4 * MIB, 3);
     for life in 0..5 {
         let mut first = Borrower::start_as(world.left(), "first", line, &[]).unwrap();
-        let load = Load::start(&first.socket, Model::new(0, 4 * MIB, life), 8).unwrap();
+        let load = Load::start(&first.socket, model, 8).unwrap();
         goes_on(&load);
         // One is killed, the next one ends in order.
         if life % 2 == 0 {
-            load.stop().unwrap();
+            model = load.stop().unwrap().model;
             first.process.kill_tree().unwrap();
         } else {
-            ends_well(load, &mut first);
+            model = ends_well(load, &mut first);
         }
         match life {
             0 => copy(&folder, &saved),
