@@ -181,8 +181,12 @@ impl<'m> Media<'m> {
             }
             let due = self.flash.submit(now, &work);
             match (medium, work.kind) {
-                // What may be half written is not left so while others read.
-                (MediumKind::Inline, _) if work.redo => self.execute_inline(card, now, &work),
+                // What may be half written is not left so while others read, however long a flash card would take for it.
+                (MediumKind::Inline, _) if work.redo && due > now => {
+                    let result = execute_work(image, &work);
+                    self.note(now, work.loan, result);
+                    self.flash.hold(due, Held::Result(work.loan, work.id, result));
+                }
                 (MediumKind::Inline, _) if due > now => self.flash.hold(due, Held::Work(Box::new(work))),
                 (MediumKind::Inline, _) => self.execute_inline(card, now, &work),
                 (_, MediaKind::Flush) => self.ask_flush(work, due)?,
