@@ -77,6 +77,8 @@ pub(crate) fn that_are_abandoned_share_nothing() {
     let pair = Pair::start_sharing(&image(&place), &place.path(""), [true, true]);
     pair.wait_shared();
     pair.borrower.abandon();
+    // What is shown of the memory is looked at behind the card's record.
+    pair.borrower.wait_until("nothing is shared", |_| pair.borrower.memory().is_none());
     let start = Instant::now();
     while start.elapsed() < Duration::from_millis(100) {
         assert_eq!(pair.borrower.memory(), None);
