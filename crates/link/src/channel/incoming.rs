@@ -142,12 +142,7 @@ impl<'m> Channel<'m> {
         }
         // Under pending keys the peer may be another one altogether, whose generations start anew.
         let known = self.continues(which).then(|| self.peer_generation());
-        let old = known.is_some_and(|known| header.card_generation < known);
-        let same = known == Some(header.card_generation);
-        let replayed = same && !self.paths[path].incoming.is_fresh(header.packet_number);
-        if (old && self.journal.rule(Rule::RefuseOldGenerations))
-            || (replayed && self.journal.rule(Rule::RefuseReplays))
-        {
+        if self.has_come_before(header, path, known) {
             return Err(Dropped::Replay);
         }
         let nonce = Nonce::new(header.path, header.packet_number);
@@ -192,6 +187,15 @@ impl<'m> Channel<'m> {
             (_, true) => Heard::Answer,
             (_, false) => Heard::Peer,
         })
+    }
+
+    /// Whether a frame is of a card before `known`, the peer's newest as far as it is, or its packet number has come before.
+    fn has_come_before(&self, header: &Header, path: usize, known: Option<CardGeneration>) -> bool {
+        let old = known.is_some_and(|known| header.card_generation < known);
+        let same = known == Some(header.card_generation);
+        let replayed = same && !self.paths[path].incoming.is_fresh(header.packet_number);
+        (old && self.journal.rule(Rule::RefuseOldGenerations))
+            || (replayed && self.journal.rule(Rule::RefuseReplays))
     }
 
     fn which_keys(&self, id: u8) -> Option<Which> {
