@@ -52,11 +52,13 @@ pub enum Rule {
     DurableBeforeAnswer,
     /// Each card seals with keys of its own, because its packet numbers begin anew.
     KeyOfEachCard,
+    /// What a dead card may have written half is written again before anything else is asked of the medium, by whichever function.
+    RedoFirst,
 }
 
 impl Rule {
     /// Every rule, in the order of the enum.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::LogStores,
         Self::ReuseAfterCommit,
         Self::MarkEffects,
@@ -81,6 +83,7 @@ impl Rule {
         Self::EndBehindWrites,
         Self::DurableBeforeAnswer,
         Self::KeyOfEachCard,
+        Self::RedoFirst,
     ];
 }
 

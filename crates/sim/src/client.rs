@@ -86,12 +86,19 @@ pub(crate) struct Excuse {
 pub(crate) struct Seat {
     pub(crate) node: usize,
     pub(crate) loan: usize,
+    /// The loan whose blocks it is about: its own, or in a namespace that both have together the other, which it only reads.
+    pub(crate) area: usize,
 }
 
 /// One client.
 pub(crate) struct Client {
     random: Random,
     drive: Drive,
+    /// Where the drive's blocks begin in its namespace, in bytes.
+    base: u64,
+    only_reads: bool,
+    /// On so few blocks half of all requests meet.
+    hot_blocks: u64,
     phase: Phase,
     wants_structured: bool,
     depth: usize,
@@ -127,6 +134,9 @@ impl Client {
         Self {
             random,
             drive,
+            base: 0,
+            only_reads: false,
+            hot_blocks: 6,
             phase: Phase::Away,
             wants_structured,
             depth,
@@ -138,6 +148,11 @@ impl Client {
             asked: BTreeMap::new(),
             excuse: Excuse { before: 0, flushes: false },
         }
+    }
+
+    /// In a namespace of several loans: its blocks begin at `base`, and are written by itself and its like, or by others.
+    pub(crate) fn sharing(self, base: u64, only_reads: bool) -> Self {
+        Self { base, only_reads, hot_blocks: 2, depth: 8, ..self }
     }
 
     pub(crate) fn is_away(&self) -> bool {
@@ -219,12 +234,14 @@ impl Client {
             92..96 => Command::TRIM,
             _ => Command::WRITE_ZEROES,
         };
+        let command = if self.only_reads { Command::READ } else { command };
         let (first, blocks) = if command == Command::FLUSH { (0, 0) } else { self.place() };
         let fua = matches!(command, Command::WRITE | Command::WRITE_ZEROES | Command::TRIM)
             && self.random.chance(150);
-        let (offset, length) = (first * self.drive.block, blocks * self.drive.block);
+        let start_byte = if command == Command::FLUSH { 0 } else { self.base + first * self.drive.block };
+        let length = blocks * self.drive.block;
         let flags = CommandFlags(0).with_fua(fua);
-        let header = RequestHeader::new(command, flags, request, offset, length as u32);
+        let header = RequestHeader::new(command, flags, request, start_byte, length as u32);
         self.outbox.extend_from_slice(header.as_bytes());
         match command {
             Command::READ => shared.model.read_started(start),
@@ -246,7 +263,7 @@ impl Client {
     fn place(&mut self) -> (u64, u64) {
         let drive = self.drive;
         if self.random.chance(500) {
-            let first = self.random.below(6);
+            let first = self.random.below(self.hot_blocks);
             return (first, self.random.range(1, 3));
         }
         let most = match self.random.below(20) {

@@ -234,6 +234,8 @@ impl World<'_> {
 
     /// Whether clients of a node have something left to do with a loan.
     fn wants(&self, node: usize, loan: usize) -> bool {
-        self.clients.iter().any(|(seat, client)| *seat == Seat { node, loan } && !client.is_done())
+        self.clients
+            .iter()
+            .any(|(seat, client)| *seat == Seat { node, loan, area: loan } && !client.is_done())
     }
 }

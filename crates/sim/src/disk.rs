@@ -15,6 +15,8 @@ pub(crate) struct Disk<'w> {
     cached: Vec<u8>,
     durable: Vec<u8>,
     dirty: BTreeSet<usize>,
+    /// Blocks that a card has left half written, and what they had before.
+    half: BTreeMap<usize, Vec<u8>>,
     /// Requests in the agent's ring, by the order of their submission.
     pub(crate) ring: BTreeMap<u64, Submitted<'w>>,
 }
@@ -37,6 +39,7 @@ impl<'w> Disk<'w> {
             cached: vec![0; blocks * block],
             durable: vec![0; blocks * block],
             dirty: BTreeSet::new(),
+            half: BTreeMap::new(),
             ring: BTreeMap::new(),
         }
     }
@@ -74,7 +77,38 @@ impl<'w> Disk<'w> {
     }
 
     fn soil(&mut self, start: usize, len: usize) {
-        self.dirty.extend(start / self.block..(start + len) / self.block);
+        let blocks = start / self.block..(start + len) / self.block;
+        self.dirty.extend(blocks.clone());
+        self.half.retain(|block, _| !blocks.contains(block));
+    }
+
+    /// Does the first `done` bytes of a piece of work of a card that dies in the middle of it. True if a block is left half written.
+    pub(crate) fn execute_part(&mut self, work: &MediaWork<'w>, journal: Journal<'w>, done: usize) -> bool {
+        let (start, len) = (work.offset as usize, work.len as usize);
+        if matches!(work.kind, MediaKind::Read | MediaKind::Flush) {
+            self.execute(work, journal);
+            return false;
+        }
+        let (before, half) = (self.cached[start..start + len].to_vec(), self.half.clone());
+        self.execute(work, journal);
+        self.cached[start + done..start + len].copy_from_slice(&before[done..]);
+        // What has not been reached is as it was, half written or not.
+        let reached = (start + done) / self.block;
+        self.half.extend(half.into_iter().filter(|(block, _)| *block >= reached));
+        let is_half = !done.is_multiple_of(self.block);
+        if is_half {
+            let at = reached * self.block - start;
+            self.half.entry(reached).or_insert_with(|| before[at..at + self.block].to_vec());
+        }
+        is_half
+    }
+
+    /// Nobody will do again what a dead card has done by half: such blocks have what they had. That a machine's end leaves none is
+    /// taken for granted.
+    pub(crate) fn end_half(&mut self) {
+        for (block, bytes) in core::mem::take(&mut self.half) {
+            self.cached[block * self.block..(block + 1) * self.block].copy_from_slice(&bytes);
+        }
     }
 
     /// The power fails: each request under way has happened or not, each unsynced block may be lost. True if one was.

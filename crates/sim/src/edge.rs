@@ -33,21 +33,21 @@ impl<'w> World<'w> {
 
     /// A client comes, or thinks of requests.
     pub(crate) fn think(&mut self, client: usize) {
-        let Seat { node, loan } = self.clients[client].0;
+        let Seat { node, area, .. } = self.clients[client].0;
         let who = self.life_of(node);
         let this = &mut self.clients[client].1;
         if this.is_away() {
             if !this.is_done() {
                 self.connect(client);
             }
-        } else if this.ask(&mut self.loans[loan].shared, who) {
-            self.log.event(self.now, None, "ask", client as u64, self.loans[loan].shared.requests);
+        } else if this.ask(&mut self.loans[area].shared, who) {
+            self.log.event(self.now, None, "ask", client as u64, self.loans[area].shared.requests);
             self.wake_at(node, self.now);
         }
     }
 
     fn connect(&mut self, client: usize) {
-        let Seat { node, loan } = self.clients[client].0;
+        let Seat { node, loan, .. } = self.clients[client].0;
         let borrower = &self.nodes[node];
         if borrower.is_away || borrower.is_leaving {
             return self.schedule(500_000_000, Event::Think(client));
@@ -82,9 +82,9 @@ impl<'w> World<'w> {
     pub(crate) fn hang_up(&mut self, node: usize, loan: usize, slot: usize) {
         let Some(socket) = self.nodes[node].sockets[loan][slot].take() else { return };
         let who = self.life_of(node);
-        let client = &mut self.clients[socket.client].1;
+        let (seat, client) = &mut self.clients[socket.client];
         self.marks.set_if(Mark::ClientLeft, client.in_flight() > 0);
-        client.disconnected(&mut self.loans[loan].shared, who);
+        client.disconnected(&mut self.loans[seat.area].shared, who);
         self.log.event(self.now, None, "close", socket.client as u64, slot as u64);
         if !client.is_done() {
             let after = self.random.range(100_000, 5_000_000);
@@ -192,8 +192,9 @@ impl<'w> World<'w> {
     }
 
     fn deliver(&mut self, node: usize, loan: usize, client: usize, bytes: &[u8]) {
+        let area = self.clients[client].0.area;
         let excuse = self.excuse(node, loan);
-        let shared = &mut self.loans[loan].shared;
+        let shared = &mut self.loans[area].shared;
         let served = self.clients[client].1.served;
         let received = self.clients[client].1.receive(bytes, shared, excuse);
         self.marks.set_if(Mark::RequestTimeout, shared.timeouts > 0);
@@ -201,7 +202,7 @@ impl<'w> World<'w> {
             Ok(ended) => {
                 if ended {
                     self.log.event(self.now, None, "got", client as u64, shared.tick);
-                    if self.clients[client].1.served > served {
+                    if self.clients[client].1.served > served && area == loan {
                         self.end_older_orphans(loan, self.life_of(node));
                     }
                 }
@@ -235,7 +236,8 @@ impl<'w> World<'w> {
 
     /// The card knows of all clients that have gone: their writes come before whatever is asked from now on, or never.
     fn end_orphans(&mut self, node: usize, loan: usize) {
-        if self.loans[loan].shared.orphans.is_empty() {
+        // Of what a write that nobody waits for has become, a function knows, and the others do not.
+        if self.loans[loan].shared.orphans.is_empty() || self.shared.is_some() {
             return;
         }
         let Some(card) = self.nodes[node].card.as_ref() else { return };
@@ -267,7 +269,7 @@ impl<'w> World<'w> {
     /// The card's work for a disk.
     pub(crate) fn serve_media(&mut self, loan: usize) {
         let _ = loan;
-        while self.failure.is_none() && !self.dies_here(LENDER) {
+        while self.failure.is_none() && !self.dies_here(LENDER) && !self.is_busy_with_memory() {
             let Some(card) = self.nodes[LENDER].card.as_mut() else { return };
             match crate::death::survive(|| card.poll_media()) {
                 Ok(Some(work)) => self.do_media(work),
@@ -279,8 +281,9 @@ impl<'w> World<'w> {
 
     fn do_media(&mut self, mut work: MediaWork<'w>) {
         // A flush is for the whole medium; the other functions' parts of it are disks of their own here.
+        let area = self.area_of(&work);
         if work.kind != device::MediaKind::Flush {
-            work.offset -= self.loans[work.loan].base;
+            work.offset -= self.loans[area].base;
         }
         self.check_commit(LENDER);
         if self.dies_here(LENDER) {
@@ -293,17 +296,24 @@ impl<'w> World<'w> {
             work.offset,
             u64::from(work.len) << 3 | work.kind as u64,
         );
-        self.log.note(format_args!("{:?} {:?} {}+{}", work.id, work.kind, work.offset, work.len));
+        self.log.note(format_args!(
+            "{:?} {:?} {}+{} of {}, area {area}",
+            work.id, work.kind, work.offset, work.len, work.loan
+        ));
         let loan = work.loan;
         if self.loans[loan].mode == DiskMode::Ring {
-            return self.submit(work);
+            return self.submit(area, work);
         }
+        self.begin_with_memory();
         let journal = self.kernel(LENDER);
         self.check_owner(&work, self.tenant_of(loan));
-        self.loans[loan].disk.execute(&work, journal);
-        if self.dies_here(LENDER) {
-            return;
+        if self.dies_here(LENDER) || self.dies_writing(&work) {
+            let done = self.random.below(u64::from(work.len) + 1) as usize;
+            let is_half = self.loans[area].disk.execute_part(&work, journal, done);
+            self.log.note(format_args!("loan {loan} died in the middle of {}+{}", work.offset, work.len));
+            return self.marks.set_if(Mark::HalfWritten, is_half);
         }
+        self.loans[area].disk.execute(&work, journal);
         if !self.rules.has(Rule::MarkEffects) {
             self.loans[loan].unmarked.push(work.id);
             let after = self.random.below(6_000_000);
@@ -326,7 +336,7 @@ impl<'w> World<'w> {
         }
     }
 
-    fn submit(&mut self, work: MediaWork<'w>) {
+    fn submit(&mut self, area: usize, work: MediaWork<'w>) {
         let loan = work.loan;
         let submitted = Submitted {
             work,
@@ -338,10 +348,10 @@ impl<'w> World<'w> {
             0 => self.random.range(1_000_000, 25_000_000),
             _ => self.random.range(5_000, 600_000),
         };
-        let ring = &mut self.loans[loan].disk.ring;
+        let ring = &mut self.loans[area].disk.ring;
         let number = ring.last_key_value().map_or(0, |(last, _)| last + 1).max(self.now << 8);
         ring.insert(number, submitted);
-        self.schedule(after, Event::Ring(loan, number));
+        self.schedule(after, Event::Ring(area, number));
     }
 
     /// The borrower's life that the lender serves.
@@ -351,11 +361,12 @@ impl<'w> World<'w> {
     }
 
     /// The disk has done something.
-    pub(crate) fn ring_done(&mut self, loan: usize, number: u64) {
-        let Some(submitted) = self.loans[loan].disk.ring.remove(&number) else { return };
+    pub(crate) fn ring_done(&mut self, area: usize, number: u64) {
+        let Some(submitted) = self.loans[area].disk.ring.remove(&number) else { return };
+        let loan = submitted.work.loan;
         self.check_incarnation(loan, submitted.borrower);
         self.check_owner(&submitted.work, submitted.borrower);
-        self.loans[loan].disk.execute(&submitted.work, submitted.journal);
+        self.loans[area].disk.execute(&submitted.work, submitted.journal);
         self.log.event(self.now, Some(LENDER), "done", submitted.work.offset, number);
         self.log.note(format_args!("{:?}", submitted.work.id));
         if self.nodes[LENDER].card.is_none() {

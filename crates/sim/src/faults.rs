@@ -223,6 +223,7 @@ impl World<'_> {
         }
         for loan in 0..self.loans.len() {
             if node == LENDER {
+                self.loans[loan].disk.end_half();
                 self.loans[loan].waiting = None;
                 self.loans[loan].owner.lender_began(self.now);
                 self.loans[loan].unmarked.clear();

@@ -26,6 +26,7 @@ mod marks;
 mod neighbours;
 mod network;
 mod random;
+mod shared;
 mod siege;
 mod slot;
 mod watch;

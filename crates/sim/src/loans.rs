@@ -89,11 +89,27 @@ impl Loan<'_> {
         if self.drive.impatient { Duration::from_millis(150) } else { Duration::from_secs(3600) }
     }
 
-    pub(crate) fn new(random: &mut Random, index: usize, impatient: bool) -> Self {
+    /// Blocks and their bytes, and whether there is a memory buffer.
+    pub(crate) fn geometry(random: &mut Random) -> (u64, u32, bool) {
         let (blocks, block) = if random.chance(500) { (640, 512) } else { (160, 4096) };
-        let mut config = device::nvme::Config::new(blocks, block, 0x1000 + index as u64);
-        config.memory_buffer = random.chance(600);
+        (blocks, block, random.chance(600))
+    }
+
+    pub(crate) fn new(random: &mut Random, index: usize, impatient: bool) -> Self {
+        let geometry = Self::geometry(random);
         let mode = if random.chance(500) { DiskMode::Ring } else { DiskMode::Inline };
+        Self::with(random, index, geometry, mode, impatient)
+    }
+
+    pub(crate) fn with(
+        random: &mut Random,
+        index: usize,
+        (blocks, block, memory_buffer): (u64, u32, bool),
+        mode: DiskMode,
+        impatient: bool,
+    ) -> Self {
+        let mut config = device::nvme::Config::new(blocks, block, 0x1000 + index as u64);
+        config.memory_buffer = memory_buffer;
         Self {
             disk: Disk::new(blocks as usize, block as usize),
             mode,

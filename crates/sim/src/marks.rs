@@ -46,6 +46,8 @@ marks! {
     BothRailsCut = "both-rails-cut",
     /// A rail was cut in one direction only.
     OneWayCut = "one-way-cut",
+    /// A card died in the middle of writing memory.
+    HalfWritten = "half-written",
     /// The disk did something while its card was dead.
     DiskOutlivedCard = "disk-outlived-card",
     /// Writes that were not flushed went with the power.

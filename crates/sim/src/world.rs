@@ -24,6 +24,7 @@ use crate::marks::Marks;
 use crate::neighbours::Neighbours;
 use crate::network::{Frame, Network};
 use crate::random::Random;
+use crate::shared::{self, Shared};
 use crate::slot::{SharedMemories, SlotSocket, has_guests};
 use crate::{Failure, Options, Summary};
 
@@ -96,6 +97,8 @@ pub(crate) struct World<'w> {
     pub(crate) loans: Vec<Loan<'w>>,
     /// The drive of which each loan lends a virtual function; else each has a drive of its own.
     pub(crate) common: Option<device::nvme::Config>,
+    /// In some worlds they have one namespace together.
+    pub(crate) shared: Option<Shared>,
     pub(crate) clients: Vec<(Seat, Client)>,
     /// In some worlds the borrower's edges are slots: by loan, in place of all clients.
     pub(crate) guests: Vec<Guest>,
@@ -147,22 +150,34 @@ impl<'w> World<'w> {
         let mut random = Random::new(seed);
         let rules = if random.chance(250) { options.rules.with_tight_credits() } else { options.rules };
         let frame_bytes = [1452, 8952, 65_507][random.index(3)];
-        let count = if random.chance(250) { 2 } else { 1 };
+        let shared = Shared::of(seed);
+        let is_shared = shared.is_some();
+        let count = if random.chance(250) || is_shared { shared::LOANS } else { 1 };
         // Dice of its own: the other worlds stay what they are.
         let impatient = Random::new(seed ^ IMPATIENT).chance(200);
-        let mut loans: Vec<_> = (0..count).map(|index| Loan::new(&mut random, index, impatient)).collect();
+        let mut loans: Vec<_> = if is_shared {
+            shared::loans(&mut random)
+        } else {
+            (0..count).map(|index| Loan::new(&mut random, index, impatient)).collect()
+        };
         let is_common = count > 1 && Random::new(seed ^ COMMON_DRIVE).chance(600);
-        let common = is_common.then(|| common_drive(&mut loans));
+        let common = if is_shared {
+            Some(shared::drive(&mut loans))
+        } else {
+            is_common.then(|| common_drive(&mut loans))
+        };
         let guests = has_guests(seed);
-        let contest = Contest::of(seed, options.unmended).filter(|_| !guests);
+        let contest = Contest::of(seed, options.unmended).filter(|_| !guests && !is_shared);
         let borrowers = if contest.is_some() { 2 } else { 1 };
         let served = if guests { 0 } else { count };
         let clients = (BORROWER..BORROWER + borrowers)
-            .flat_map(|node| (0..served).map(move |loan| Seat { node, loan }))
-            .flat_map(|seat| [seat; 3])
+            .flat_map(|node| (0..served).flat_map(move |loan| shared::seats(node, loan, is_shared)))
             .map(|seat| {
-                let requests = options.requests / (3 * count * borrowers) as u32;
-                (seat, Client::new(random.fork(), loans[seat.loan].drive, requests))
+                let requests = if is_shared { 3 * options.requests } else { options.requests };
+                let requests = requests / (3 * count * borrowers) as u32;
+                let client = Client::new(random.fork(), loans[seat.loan].drive, requests);
+                let is_foreign = seat.area != seat.loan;
+                (seat, if is_shared { client.sharing(loans[seat.area].base, is_foreign) } else { client })
             })
             .collect();
         let machines: Vec<Guest> = (0..if guests { count } else { 0 })
@@ -181,6 +196,7 @@ impl<'w> World<'w> {
             nodes: (0..1 + borrowers).map(|node| Node::new(node, arena, switches[node], count)).collect(),
             loans,
             common,
+            shared,
             clients,
             slots: machines.iter().map(|_| SlotSocket::default()).collect(),
             memories: guests.then(|| Rc::new(Memories::new(count, switches[BORROWER]))),

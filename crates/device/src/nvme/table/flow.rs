@@ -1,5 +1,6 @@
 //! How commands move through the table: the only place that changes a command's state, and with it the card's lines.
 
+use base::Rule;
 use base::ledger::{PAGE_SIZE, Slots};
 use spec::nvme::Status;
 
@@ -278,7 +279,8 @@ impl<'m> Controller<'m> {
             count += 1;
         }
         // What a dead card may have written half comes before all else.
-        let is_redone = |slot: u16| self.command(slot).is_store();
+        let redoes = self.journal.rule(Rule::RedoFirst);
+        let is_redone = |slot: u16| redoes && self.command(slot).is_store();
         busy[..count].sort_unstable_by_key(|slot| (!is_redone(*slot), self.command(*slot).order.get()));
         self.redo = busy[..count].iter().filter(|slot| is_redone(**slot)).count();
         for slot in &busy[..count] {

@@ -1,0 +1,110 @@
+//! In some worlds the functions of a drive have one namespace together. Each loan's clients write an area of their own, which is a disk of
+//! its own here; two of three clients of each loan read the other's.
+
+use node::MediaWork;
+
+use crate::client::Seat;
+use crate::loans::{DiskMode, Loan};
+use crate::marks::Mark;
+use crate::random::Random;
+use crate::slot::has_guests;
+use crate::world::{LENDER, World};
+
+/// Told from other seeds.
+const SHARED: u64 = 0x5a_aed0_0000;
+/// Loans that have a namespace together.
+pub(crate) const LOANS: usize = 2;
+
+/// Of a thousand writes of memory, in how many the card dies.
+const DEATHS: u64 = 250;
+
+/// A world in which the loans have a namespace together.
+pub(crate) struct Shared {
+    random: Random,
+    /// Until then the card has a piece of work in hand: memory takes time, too, and requests of others come meanwhile.
+    busy_until: u64,
+}
+
+impl Shared {
+    /// If the world of a seed is one.
+    pub(crate) fn of(seed: u64) -> Option<Self> {
+        // Dice of its own: the other worlds stay what they are.
+        let mut random = Random::new(seed ^ SHARED);
+        (!has_guests(seed) && random.chance(100)).then_some(Self { random, busy_until: 0 })
+    }
+}
+
+/// Two loans of one kind: mostly of memory, where a card that dies may leave half of a write.
+pub(crate) fn loans<'w>(random: &mut Random) -> Vec<Loan<'w>> {
+    let geometry = Loan::geometry(random);
+    let mode = if random.chance(900) { DiskMode::Inline } else { DiskMode::Ring };
+    (0..LOANS).map(|index| Loan::with(random, index, geometry, mode, false)).collect()
+}
+
+/// The drive with the namespace of all loans, one area behind the other.
+pub(crate) fn drive(loans: &mut [Loan<'_>]) -> device::nvme::Config {
+    let mut end = 0;
+    for loan in loans.iter_mut() {
+        loan.base = end;
+        end += loan.config.bytes();
+    }
+    let block = loans[0].config.block_size;
+    let mut drive = device::nvme::Config::new(end / 512, 512, 0x2000);
+    drive.memory_buffer = loans.iter().all(|loan| loan.config.memory_buffer);
+    drive.functions = loans.len() as u16;
+    drive.namespaces = vec![device::nvme::NamespaceConfig {
+        blocks: end / u64::from(block),
+        block_size: block,
+        read_only: false,
+        shared: true,
+        controllers: (1..=drive.functions).collect(),
+    }];
+    drive
+}
+
+/// Who sits where a loan has its clients.
+pub(crate) fn seats(node: usize, loan: usize, is_shared: bool) -> [Seat; 3] {
+    let own = Seat { node, loan, area: loan };
+    let other = Seat { area: if is_shared { LOANS - 1 - loan } else { loan }, ..own };
+    [own, other, other]
+}
+
+impl World<'_> {
+    /// Whose disk a piece of work is for.
+    pub(crate) fn area_of(&self, work: &MediaWork<'_>) -> usize {
+        if self.shared.is_none() || work.kind == device::MediaKind::Flush {
+            return work.loan;
+        }
+        self.loans.iter().rposition(|loan| loan.base <= work.offset).unwrap_or(work.loan)
+    }
+
+    /// Whether the card still has a piece of work in hand.
+    pub(crate) fn is_busy_with_memory(&mut self) -> bool {
+        let until = self.shared.as_ref().map_or(0, |shared| shared.busy_until);
+        let is_busy = self.now < until;
+        if is_busy {
+            self.wake_at(LENDER, until);
+        }
+        is_busy
+    }
+
+    /// The card begins a piece of work in memory.
+    pub(crate) fn begin_with_memory(&mut self) {
+        if let Some(shared) = &mut self.shared {
+            shared.busy_until = self.now + shared.random.range(10_000, 300_000);
+        }
+    }
+
+    /// Whether the card dies in the middle of a write of memory, which other functions may read.
+    pub(crate) fn dies_writing(&mut self, work: &MediaWork<'_>) -> bool {
+        let writes = !matches!(work.kind, device::MediaKind::Read | device::MediaKind::Flush);
+        let dies = self.calm_since.is_none()
+            && writes
+            && self.shared.as_mut().is_some_and(|shared| shared.random.chance(DEATHS));
+        if dies {
+            self.marks.set(Mark::EffectKilled);
+            self.bury(LENDER);
+        }
+        dies
+    }
+}
