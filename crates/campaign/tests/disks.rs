@@ -6,6 +6,7 @@
 
 use campaign::causeway::{Borrower, Lender, STOP_TIMEOUT, kill_card, status};
 use campaign::load::{Load, Model, Since, connect};
+use campaign::nbd_client::Request;
 use campaign::process::run;
 use campaign::world::{World, WorldConfig};
 use campaign::{scale, tools};
@@ -75,4 +76,57 @@ fn killed_cards_on_a_real_disk() {
         "disk: seed {seed}, {} requests, longest gap around a kill {longest:?}",
         report.done
     ));
+}
+
+/// A file system in memory, until it is dropped: the machines have a `/dev/shm` of their own.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    fn memory(at: &Path) -> Self {
+        let mut command = Command::new("mount");
+        command.args(["-t", "tmpfs", "memory"]).arg(at);
+        run(command).unwrap();
+        Self(at.into())
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
+
+/// Bytes that a file takes up.
+fn taken(path: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(path).unwrap().blocks() * 512
+}
+
+/// Zeroes free the space they cover; with NO_HOLE they take it up, in memory too, so that what is written there later finds it.
+#[test]
+fn zeroes_with_no_hole_take_up_their_space() {
+    for in_memory in [false, true] {
+        let name = format!("holes-{}", std::process::id());
+        let folder = Folder(Path::new(env!("CARGO_TARGET_TMPDIR")).join(name));
+        std::fs::create_dir_all(&folder.0).unwrap();
+        let mounted = in_memory.then(|| Mounted::memory(&folder.0));
+        assert_eq!(is_in_memory(&folder.0), in_memory);
+        let image = folder.0.join("disk.img");
+        tools::empty_image(&image, 16 * MIB).unwrap();
+        let world = World::new(&WorldConfig { rails: 1, ..WorldConfig::default() }).unwrap();
+        let mut lender = Lender::start(world.right(), &[image.to_str().unwrap()], &[]).unwrap();
+        let mut borrower = Borrower::start(world.left(), &lender.lines[0], &[]).unwrap();
+        let mut client = connect(&borrower.socket).unwrap();
+        let mut zero = |no_hole| {
+            let request = Request::WriteZeroes { offset: 0, length: 4 << 20, no_hole, fua: true };
+            client.submit(request).unwrap();
+            client.next_reply(&mut Vec::new()).unwrap().result.unwrap();
+            taken(&image)
+        };
+        assert_eq!([true, false, true].map(&mut zero), [4 * MIB, 0, 4 * MIB], "{}", image.display());
+        drop(client);
+        assert_eq!(borrower.process.terminate(STOP_TIMEOUT).unwrap(), 0);
+        assert_eq!(lender.process.terminate(STOP_TIMEOUT).unwrap(), 0);
+        drop((world, mounted));
+    }
 }

@@ -143,7 +143,7 @@ impl FlashModel {
         let (rates, len) = match kind {
             MediaKind::Read => (self.config.read, len),
             MediaKind::Write => (self.config.write, len),
-            MediaKind::Trim | MediaKind::Zero => (self.config.write, 0),
+            MediaKind::Trim | MediaKind::Zero { .. } => (self.config.write, 0),
             // A flush is about writes that have ended, and those are on flash: there is no cache.
             MediaKind::Flush => return now,
         };

@@ -57,7 +57,10 @@ pub enum MediaKind {
     /// The range may lose its content.
     Trim,
     /// The range reads as zeroes afterwards.
-    Zero,
+    Zero {
+        /// It need not keep its space; else what is written there later finds space as surely as before.
+        deallocate: bool,
+    },
 }
 
 /// One piece of work for the medium. Executing it twice in a row is the same as executing it once.

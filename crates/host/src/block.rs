@@ -12,7 +12,10 @@ pub enum BlockKind {
     /// The range may lose its content.
     Trim,
     /// The range reads as zeroes afterwards.
-    WriteZeroes,
+    WriteZeroes {
+        /// It need not keep its space on the medium.
+        deallocate: bool,
+    },
 }
 
 /// A request to a drive, at most [`BlockRequest::MAX_BYTES`] of data long.

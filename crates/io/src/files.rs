@@ -378,12 +378,14 @@ impl Image {
     }
 
     /// Makes the range read as zeroes, without writing them where the disk knows how. With `deallocate` its space
-    /// may be given back.
+    /// may be given back, else it keeps it, or gets some.
     ///
     /// # Errors
     /// The errno of the disk.
     pub fn zero(&self, offset: u64, bytes: u64, deallocate: bool) -> io::Result<()> {
-        self.forget(offset, bytes);
+        if deallocate {
+            self.forget(offset, bytes);
+        }
         range::zero(self, offset, bytes, deallocate)
     }
 

@@ -104,6 +104,7 @@ pub(crate) struct DrivePlan {
     pub(crate) unique_id: u64,
     pub(crate) functions: u16,
     pub(crate) namespaces: Vec<NamespacePlan>,
+    pub(crate) zeroes_deallocated: bool,
     pub(crate) keeps_state: bool,
     pub(crate) saved: Option<Vec<u8>>,
     /// Writing back has failed under an earlier card, which may not have told it.
@@ -407,6 +408,7 @@ impl DrivePlan {
             unique_id: config.unique_id,
             functions: config.functions,
             namespaces: config.namespaces.iter().map(namespace).collect(),
+            zeroes_deallocated: config.zeroes_deallocated,
             keeps_state: config.keeps_state,
             saved: config.saved.clone(),
             has_lost: false,
@@ -426,6 +428,7 @@ impl DrivePlan {
             cache: self.cache.into(),
             functions: self.functions,
             namespaces: self.namespaces.iter().map(namespace).collect(),
+            zeroes_deallocated: self.zeroes_deallocated,
             keeps_state: self.keeps_state,
             saved: self.saved.clone(),
             ..DriveConfig::new(self.blocks, self.block_size, self.unique_id)

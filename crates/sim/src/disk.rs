@@ -63,7 +63,7 @@ impl<'w> Disk<'w> {
                 }
                 self.soil(start, len);
             }
-            MediaKind::Trim | MediaKind::Zero => {
+            MediaKind::Trim | MediaKind::Zero { .. } => {
                 self.cached[start..start + len].fill(0);
                 self.soil(start, len);
             }

@@ -294,7 +294,7 @@ impl<'w> World<'w> {
             Some(LENDER),
             "media",
             work.offset,
-            u64::from(work.len) << 3 | work.kind as u64,
+            u64::from(work.len) << 3 | kind_number(work.kind),
         );
         self.log.note(format_args!(
             "{:?} {:?} {}+{} of {}, area {area}",
@@ -398,5 +398,16 @@ impl<'w> World<'w> {
                 self.marks.set(Mark::DiskOutlivedCard);
             }
         }
+    }
+}
+
+/// What stands for a kind in the log's hash.
+fn kind_number(kind: device::MediaKind) -> u64 {
+    match kind {
+        device::MediaKind::Read => 0,
+        device::MediaKind::Write => 1,
+        device::MediaKind::Flush => 2,
+        device::MediaKind::Trim => 3,
+        device::MediaKind::Zero { deallocate } => 4 + u64::from(deallocate),
     }
 }

@@ -39,6 +39,8 @@ pub struct Config {
     pub limit: Limit,
     /// Whether hosts may keep doorbells in their memory (Doorbell Buffer Config).
     pub doorbell_buffer: bool,
+    /// What the medium has been told to deallocate reads as zeroes (DLFEAT), where it was deallocated.
+    pub zeroes_deallocated: bool,
     /// The owner keeps what [`Subsystem::poll_persist`](super::Subsystem::poll_persist) gives over the ledger's end. Without it
     /// there is nothing to change for good: no namespace management, format, saved features or write uncorrectable.
     pub keeps_state: bool,
@@ -90,6 +92,7 @@ impl Config {
             functions: 0,
             limit: Limit::NONE,
             doorbell_buffer: true,
+            zeroes_deallocated: true,
             keeps_state: false,
             saved: None,
         }

@@ -206,8 +206,14 @@ pub(super) mod stage {
 }
 
 /// The kinds by their codes.
-pub(super) const KINDS: [BlockKind; 5] =
-    [BlockKind::Read, BlockKind::Write, BlockKind::Flush, BlockKind::Trim, BlockKind::WriteZeroes];
+pub(super) const KINDS: [BlockKind; 6] = [
+    BlockKind::Read,
+    BlockKind::Write,
+    BlockKind::Flush,
+    BlockKind::Trim,
+    BlockKind::WriteZeroes { deallocate: false },
+    BlockKind::WriteZeroes { deallocate: true },
+];
 
 impl Request {
     pub(super) fn kind(&self) -> BlockKind {

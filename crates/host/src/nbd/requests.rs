@@ -103,7 +103,7 @@ impl Server<'_> {
             pages: pages as u16,
             parts: 0,
             kind: KINDS.iter().position(|known| *known == kind).expect("every kind is in the list") as u8,
-            fua: u8::from(fua && matches!(kind, BlockKind::Write | BlockKind::WriteZeroes)),
+            fua: u8::from(fua && matches!(kind, BlockKind::Write | BlockKind::WriteZeroes { .. })),
             stage: stage::FILLING,
             error: 0,
             queued: 0,
@@ -124,10 +124,10 @@ impl Server<'_> {
             Command::WRITE => BlockKind::Write,
             Command::FLUSH => BlockKind::Flush,
             Command::TRIM => BlockKind::Trim,
-            Command::WRITE_ZEROES => BlockKind::WriteZeroes,
+            Command::WRITE_ZEROES => BlockKind::WriteZeroes { deallocate: !flags.no_hole() },
             _ => return Err(NbdError::EINVAL),
         };
-        let zeroes = kind == BlockKind::WriteZeroes;
+        let zeroes = matches!(kind, BlockKind::WriteZeroes { .. });
         let misplaced = (flags.df() && !(structured && kind == BlockKind::Read))
             || ((flags.no_hole() || flags.fast_zero()) && !zeroes)
             || flags.req_one()
@@ -152,7 +152,7 @@ impl Server<'_> {
     fn check_range(&self, kind: BlockKind, offset: u64, length: u32) -> Result<(), NbdError> {
         let block_size = u64::from(self.cells.block_size.get()).max(1);
         let has_data = matches!(kind, BlockKind::Read | BlockKind::Write);
-        let grows = matches!(kind, BlockKind::Write | BlockKind::WriteZeroes);
+        let grows = matches!(kind, BlockKind::Write | BlockKind::WriteZeroes { .. });
         let aligned = offset.is_multiple_of(block_size) && u64::from(length).is_multiple_of(block_size);
         if length == 0 || !aligned || (has_data && length > ACCEPTED_PAYLOAD) {
             return Err(NbdError::EINVAL);
@@ -316,7 +316,7 @@ impl Server<'_> {
         }
         let most = match kind {
             BlockKind::Read | BlockKind::Write => BlockRequest::MAX_BYTES.into(),
-            BlockKind::WriteZeroes => ZEROES_MAX * u64::from(block_size),
+            BlockKind::WriteZeroes { .. } => ZEROES_MAX * u64::from(block_size),
             BlockKind::Trim | BlockKind::Flush => u64::MAX,
         };
         let len = u64::from(request.len - request.emitted).min(most) as u32;

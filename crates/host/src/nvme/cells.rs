@@ -260,7 +260,8 @@ impl Command {
             1 => BlockKind::Write,
             2 => BlockKind::Flush,
             3 => BlockKind::Trim,
-            _ => BlockKind::WriteZeroes,
+            4 => BlockKind::WriteZeroes { deallocate: false },
+            _ => BlockKind::WriteZeroes { deallocate: true },
         }
     }
 
@@ -282,7 +283,7 @@ impl Command {
 
     /// Whether it changes what the drive holds.
     pub(super) fn is_write(&self) -> bool {
-        matches!(self.kind(), BlockKind::Write | BlockKind::WriteZeroes | BlockKind::Trim)
+        matches!(self.kind(), BlockKind::Write | BlockKind::WriteZeroes { .. } | BlockKind::Trim)
     }
 
     pub(super) fn code(kind: BlockKind) -> u8 {
@@ -291,7 +292,8 @@ impl Command {
             BlockKind::Write => 1,
             BlockKind::Flush => 2,
             BlockKind::Trim => 3,
-            BlockKind::WriteZeroes => 4,
+            BlockKind::WriteZeroes { deallocate: false } => 4,
+            BlockKind::WriteZeroes { deallocate: true } => 5,
         }
     }
 }

@@ -131,8 +131,12 @@ impl Driver<'_> {
             _ if command.blocks == 0 => Some(Err(BlockError::Invalid)),
             // Deallocation is advice.
             BlockKind::Trim => (!self.has_flag(flag::DEALLOCATE)).then_some(Ok(())),
-            BlockKind::WriteZeroes if command.blocks > WRITE_ZEROES_MAX => Some(Err(BlockError::Invalid)),
-            BlockKind::WriteZeroes => (!self.has_flag(flag::WRITE_ZEROES)).then_some(Err(BlockError::Io)),
+            BlockKind::WriteZeroes { .. } if command.blocks > WRITE_ZEROES_MAX => {
+                Some(Err(BlockError::Invalid))
+            }
+            BlockKind::WriteZeroes { .. } => {
+                (!self.has_flag(flag::WRITE_ZEROES)).then_some(Err(BlockError::Io))
+            }
         }
     }
 

@@ -33,7 +33,9 @@ impl Driver<'_> {
                 return SubmissionEntry::deallocate(cid, nsid, 1)
                     .with_prps(self.list_address(cid, command), 0);
             }
-            BlockKind::WriteZeroes => SubmissionEntry::write_zeroes(cid, nsid, lba, blocks, false),
+            BlockKind::WriteZeroes { deallocate } => {
+                SubmissionEntry::write_zeroes(cid, nsid, lba, blocks, deallocate)
+            }
             BlockKind::Read => self.with_data(
                 SubmissionEntry::nvm_range(NvmOpcode::READ, cid, nsid, lba, blocks),
                 cid,

@@ -417,7 +417,7 @@ fn is_buffered(image: &Image) -> bool {
 /// What an error means: a write into the system's own memory fails for want of room, or because earlier ones could not be written
 /// back from there.
 fn seen_from(image: &Image, kind: MediaKind, error: MediaError) -> MediaError {
-    let writes = matches!(kind, MediaKind::Write | MediaKind::Zero);
+    let writes = matches!(kind, MediaKind::Write | MediaKind::Zero { .. });
     if error == MediaError::Io && writes && is_buffered(image) { MediaError::Lost } else { error }
 }
 
@@ -607,7 +607,7 @@ fn execute(
         (MediaKind::Write, _) => image.write_at(&mut pieces.iter().map(from).collect::<Vec<_>>(), offset),
         (MediaKind::Flush, _) => image.sync_data(),
         (MediaKind::Trim, _) => image.trim(offset, len.into()).map(|_| ()),
-        (MediaKind::Zero, _) => image.zero(offset, len.into(), false),
+        (MediaKind::Zero { deallocate }, _) => image.zero(offset, len.into(), deallocate),
     };
     result.map_err(|error| seen_from(image, kind, media_error(&error)))
 }

@@ -39,15 +39,17 @@ pub(super) fn zero(image: &Image, offset: u64, bytes: u64, deallocate: bool) -> 
     }
     let file = &image.file;
     let punch = || allocate(file, FallocateFlags::PUNCH_HOLE, offset, bytes);
-    let zeroed = match image.info.kind {
-        ImageKind::BlockDevice => possible(block_range(file, BLKZEROOUT, offset, bytes))?,
-        // Memory has no zeroed extents; a hole in it reads as zeroes just the same.
-        ImageKind::File if deallocate || image.info.memory_backed => possible(punch())?,
-        ImageKind::File => false,
+    let zero_range = || allocate(file, FallocateFlags::ZERO_RANGE, offset, bytes);
+    let zeroed = match (image.info.kind, deallocate) {
+        (_, true) => possible(punch())? || possible(zero_range())?,
+        // Memory has no zeroed extents: it keeps its space only where something is written.
+        (ImageKind::File, false) => !image.info.memory_backed && possible(zero_range())?,
+        (ImageKind::BlockDevice, false) => false,
     };
+    // The ioctl never discards (`BLKDEV_ZERO_NOUNMAP`), and falls back to writing itself.
     let zeroed = zeroed
-        || image.info.kind == ImageKind::File
-            && possible(allocate(file, FallocateFlags::ZERO_RANGE, offset, bytes))?;
+        || image.info.kind == ImageKind::BlockDevice
+            && possible(block_range(file, BLKZEROOUT, offset, bytes))?;
     if zeroed { Ok(()) } else { write_zeroes(image, offset, bytes) }
 }
 

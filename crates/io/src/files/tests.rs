@@ -292,6 +292,20 @@ fn a_full_disk_is_an_error_with_its_number() {
     assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
 }
 
+#[test]
+fn zeroes_keep_their_space_unless_it_may_be_given_back() {
+    let scratch = Scratch::disk();
+    for image in [Image::ram(1 << 20).unwrap(), open(&scratch.file("image", 1 << 20)).unwrap()] {
+        let kept = || rustix::fs::fstat(&image).unwrap().st_blocks * 512;
+        image.zero(0, 1 << 20, true).unwrap();
+        assert_eq!(kept(), 0, "{:?}", image.info());
+        image.zero(0, 64 << 10, false).unwrap();
+        assert_eq!(kept(), 64 << 10, "{:?}", image.info());
+        image.zero(4096, 4096, true).unwrap();
+        assert_eq!(kept(), 60 << 10, "{:?}", image.info());
+    }
+}
+
 /// Needs a block device nobody uses, of at least 64 KiB, whose contents may be lost:
 /// `CAUSEWAY_TEST_BLOCK_DEVICE=/dev/loop0 cargo test -p causeway-io -- --ignored block_device`
 #[test]

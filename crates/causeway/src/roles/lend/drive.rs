@@ -1,6 +1,6 @@
 //! From a device as it was declared to the drive that the card makes.
 
-use io::files::Image;
+use io::files::{Image, ImageKind};
 use node::{DriveConfig, Limit, NamespaceConfig, WriteCache};
 
 use super::unique_id;
@@ -44,6 +44,8 @@ pub(super) fn config(device: &Device, image: &Image, state: &StateDir) -> Result
         Cache::None => WriteCache::Hidden,
         Cache::Volatile => WriteCache::Shown,
     };
+    // A hole in a file reads as zeroes; what a disk returns for blocks that it was told to discard is its own affair.
+    config.zeroes_deallocated = image.info().kind == ImageKind::File;
     // Memory is new in each life of the node, and so is the drive in front of it.
     config.keeps_state = device.source.memory().is_none();
     config.functions = match &device.layout {

@@ -54,8 +54,11 @@ const SELF_TEST_MINUTES: u16 = 1;
 const SGL_DWORDS: u8 = 2;
 /// The controller gives no limit of ranges, nor of their length, but the specification's.
 const DEALLOCATE_RANGES: u8 = 255;
-/// DLFEAT: deallocated blocks read as nothing in particular.
+/// DLFEAT: deallocated blocks read as nothing in particular, or as zeroes.
 const READS_ANYTHING: u8 = 0;
+const READS_ZEROES: u8 = 1;
+/// WZSL: 32 MiB, which is all that a command can name in blocks of 512 bytes.
+const ZEROES_LIMIT: u8 = 13;
 /// NSATTR: write protected now.
 const WRITE_PROTECTED: u8 = 1;
 /// NSTAT of the I/O command set independent structure: ready.
@@ -161,6 +164,7 @@ impl Controller<'_> {
             (Cns::IO_CONTROLLER, _) => {
                 let mut controller = NvmIdentifyController::new_zeroed();
                 controller.dmrl = DEALLOCATE_RANGES;
+                controller.wzsl = ZEROES_LIMIT;
                 data.copy_from_slice(controller.as_bytes());
             }
             (Cns::INDEPENDENT_NAMESPACE, Some(namespace)) => {
@@ -270,7 +274,8 @@ impl Controller<'_> {
             *format = LbaFormat { lbads: *shift, ..LbaFormat::default() };
         }
         data.nmic = SHARED;
-        data.dlfeat = Dlfeat(0).with_read(READS_ANYTHING).0;
+        let read = if self.config.zeroes_deallocated { READS_ZEROES } else { READS_ANYTHING };
+        data.dlfeat = Dlfeat(0).with_read(read).with_write_zeroes(true).0;
         data
     }
 

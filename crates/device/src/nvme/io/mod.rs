@@ -3,6 +3,7 @@
 mod compare;
 mod copy;
 mod ranges;
+mod zeroes;
 
 use base::Rule;
 use base::ledger::PAGE_SIZE;
@@ -78,10 +79,8 @@ impl Controller<'_> {
                 self.begin_block_transfer(slot, entry, &namespace, Work::Write)?;
             }
             NvmOpcode::WRITE_ZEROES => {
-                let target = self.set_target(slot, entry, &namespace)?;
                 refuse_read_only(&namespace)?;
-                self.set_work(slot, Work::Zeroes);
-                self.begin_media(slot, MediaKind::Zero, target.offset, target.len);
+                self.begin_zeroes(slot, entry, &namespace)?;
             }
             NvmOpcode::WRITE_UNCORRECTABLE => {
                 let target = self.set_target(slot, entry, &namespace)?;

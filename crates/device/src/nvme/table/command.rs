@@ -411,7 +411,7 @@ impl CommandCells {
     /// Whether the medium is to change something for it.
     pub(crate) fn is_store(&self) -> bool {
         let kind = media_kind(self.media.get().kind);
-        let stores = matches!(kind, MediaKind::Write | MediaKind::Zero | MediaKind::Trim);
+        let stores = matches!(kind, MediaKind::Write | MediaKind::Zero { .. } | MediaKind::Trim);
         stores && matches!(self.state(), State::Media | State::Orphan)
     }
 
@@ -515,7 +515,8 @@ pub(crate) const fn media_code(kind: MediaKind) -> u16 {
         MediaKind::Write => 1,
         MediaKind::Flush => 2,
         MediaKind::Trim => 3,
-        MediaKind::Zero => 4,
+        MediaKind::Zero { deallocate: false } => 4,
+        MediaKind::Zero { deallocate: true } => 5,
     }
 }
 
@@ -525,7 +526,8 @@ pub(crate) const fn media_kind(code: u16) -> MediaKind {
         0 => MediaKind::Read,
         1 => MediaKind::Write,
         3 => MediaKind::Trim,
-        4 => MediaKind::Zero,
+        4 => MediaKind::Zero { deallocate: false },
+        5 => MediaKind::Zero { deallocate: true },
         _ => MediaKind::Flush,
     }
 }

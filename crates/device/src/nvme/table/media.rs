@@ -32,7 +32,7 @@ impl Controller<'_> {
         let work = self.command(slot).media.get();
         match media_kind(work.kind) {
             MediaKind::Read | MediaKind::Write => Some(work.len),
-            MediaKind::Flush | MediaKind::Trim | MediaKind::Zero => Some(0),
+            MediaKind::Flush | MediaKind::Trim | MediaKind::Zero { .. } => Some(0),
         }
     }
 
@@ -58,7 +58,7 @@ impl Controller<'_> {
         let kind = media_kind(work.kind);
         let count = match kind {
             MediaKind::Read | MediaKind::Write => (work.len as usize).div_ceil(base::ledger::PAGE_SIZE),
-            MediaKind::Flush | MediaKind::Trim | MediaKind::Zero => 0,
+            MediaKind::Flush | MediaKind::Trim | MediaKind::Zero { .. } => 0,
         };
         for (index, page) in self.media_pages.iter_mut().enumerate().take(count) {
             *page = command.page(usize::from(work.page) + index);
@@ -249,7 +249,8 @@ impl Controller<'_> {
     fn note_written(&mut self, slot: u16) {
         let command = self.command(slot);
         let work = command.media.get();
-        let writes = matches!(media_kind(work.kind), MediaKind::Write | MediaKind::Zero | MediaKind::Trim);
+        let writes =
+            matches!(media_kind(work.kind), MediaKind::Write | MediaKind::Zero { .. } | MediaKind::Trim);
         if writes && self.subsystem.clear_bad(work.offset, work.len.into()) {
             if command.state() == State::Orphan {
                 self.subsystem.want_persisted();
@@ -276,13 +277,16 @@ impl Controller<'_> {
             (Work::SelfTest, _) => self.end_self_test(slot, true),
             (Work::Compare, _) => self.end_compared(slot, work.len),
             (Work::Copy, MediaKind::Read) => self.end_copy_read(slot),
-            (Work::Format, MediaKind::Zero | MediaKind::Trim) => self.end_formatted(slot, work.len),
+            (Work::Zeroes, MediaKind::Zero { .. }) if self.zeroes_left(slot, work.len) => {
+                self.continue_zeroes(slot);
+            }
+            (Work::Format, MediaKind::Zero { .. } | MediaKind::Trim) => self.end_formatted(slot, work.len),
             (Work::Format, _) => self.finish_format(slot),
             (
                 Work::Write | Work::Zeroes | Work::Copy,
-                MediaKind::Write | MediaKind::Zero | MediaKind::Trim,
+                MediaKind::Write | MediaKind::Zero { .. } | MediaKind::Trim,
             ) => {
-                self.cells.statistics.note_write(work.len);
+                self.cells.statistics.note_write(command.target.get().len);
                 if self.is_durable_write(slot) {
                     self.begin_media(slot, MediaKind::Flush, 0, 0);
                 } else {

@@ -31,7 +31,7 @@ fn expect(rig: &mut Rig<'_>, qid: usize, rows: &[(SubmissionEntry, Status)]) {
     }
 }
 
-fn answer<T: FromBytes>(rig: &Rig<'_>) -> T {
+pub(super) fn answer<T: FromBytes>(rig: &Rig<'_>) -> T {
     T::read_from_bytes(&rig.host[DATA as usize..][..size_of::<T>()]).unwrap()
 }
 
@@ -44,7 +44,7 @@ fn controllers(rig: &Rig<'_>) -> Vec<u16> {
     ControllerList::new(rig.host[DATA as usize..][..4096].try_into().unwrap()).iter().collect()
 }
 
-fn identify(cns: Cns, nsid: u32) -> SubmissionEntry {
+pub(super) fn identify(cns: Cns, nsid: u32) -> SubmissionEntry {
     Identify::new(cns, nsid).entry(7).with_prps(DATA, 0)
 }
 

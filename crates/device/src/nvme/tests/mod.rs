@@ -10,6 +10,7 @@ mod queues;
 mod resets;
 mod sgls;
 mod shared;
+mod zeroes;
 
 use std::cell::{Cell as StdCell, RefCell};
 use std::collections::VecDeque;
@@ -146,6 +147,8 @@ struct Rig<'m> {
     messages: Vec<(u64, u32)>,
     queues: Vec<Queue>,
     flushes: usize,
+    /// Length of each zeroing, and whether it may deallocate.
+    zeroed: Vec<(usize, bool)>,
     inputs: u64,
     deaths: u64,
     /// Every step is killed before each of its stores.
@@ -220,6 +223,7 @@ impl<'m> Rig<'m> {
             messages: Vec::new(),
             queues: Vec::new(),
             flushes: 0,
+            zeroed: Vec::new(),
             inputs: 0,
             deaths: 0,
             deadly: false,
@@ -436,7 +440,11 @@ impl<'m> Rig<'m> {
                 }
             }
             MediaKind::Flush => self.flushes += 1,
-            MediaKind::Trim | MediaKind::Zero => self.disk[op.offset..op.offset + op.len].fill(0),
+            MediaKind::Trim => self.disk[op.offset..op.offset + op.len].fill(0),
+            MediaKind::Zero { deallocate } => {
+                self.disk[op.offset..op.offset + op.len].fill(0);
+                self.zeroed.push((op.len, deallocate));
+            }
         }
     }
 

@@ -205,15 +205,14 @@ fn large_requests_are_cut_and_flags_kept() {
         let most = u32::MAX - 511;
         assert_eq!(world.exchange(0, &request(Command::TRIM, 1, 3, 0, most)), simple(3, NbdError::OK));
         assert_eq!(world.log, [(BlockKind::Trim, 0, most / 512, false), (BlockKind::Flush, 0, 0, false)]);
-        world.log.clear();
-        assert_eq!(
-            world.exchange(0, &request(Command::WRITE_ZEROES, 3, 4, 0, most)),
-            simple(4, NbdError::OK)
-        );
-        assert_eq!(
-            (world.log.len(), world.log[127]),
-            (128, (BlockKind::WriteZeroes, 127 << 16, 65535, true))
-        );
+        // FUA, with and without NO_HOLE.
+        for (flags, deallocate) in [(1, true), (3, false)] {
+            world.log.clear();
+            let zeroes = request(Command::WRITE_ZEROES, flags, 4, 0, most);
+            assert_eq!(world.exchange(0, &zeroes), simple(4, NbdError::OK));
+            let last = (BlockKind::WriteZeroes { deallocate }, 127 << 16, 65535, true);
+            assert_eq!((world.log.len(), world.log[127]), (128, last));
+        }
         assert_eq!(world.pool().used(), 0);
     });
 }

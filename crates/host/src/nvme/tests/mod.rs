@@ -304,7 +304,7 @@ fn every_kind(world: &mut World<'_>) {
             );
         }
     }
-    world.submit(21, BlockKind::WriteZeroes, 768, 256, 0);
+    world.submit(21, BlockKind::WriteZeroes { deallocate: true }, 768, 256, 0);
     world.submit(22, BlockKind::Trim, 0, 1, 0);
     world.settle();
     assert_eq!(world.results(), [(21, Ok(())), (22, Ok(()))]);
@@ -545,7 +545,7 @@ fn the_function_reaches_pages_only_while_and_as_their_command_runs() {
 fn what_no_controller_could_do_is_invalid() {
     with_world(|world| {
         world.ready();
-        world.submit(1, BlockKind::WriteZeroes, 0, 65537, 0);
+        world.submit(1, BlockKind::WriteZeroes { deallocate: true }, 0, 65537, 0);
         world.submit(2, BlockKind::Read, 0, 0, 0);
         world.settle();
         assert_eq!(world.results(), [(1, Err(BlockError::Invalid)), (2, Err(BlockError::Invalid))]);

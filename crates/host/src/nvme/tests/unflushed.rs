@@ -19,7 +19,7 @@ fn a_power_loss_of_the_lender_loses_no_answered_write() {
     with_world(|world| {
         world.ready();
         world.submit(1, BlockKind::Write, 10, 40, 0x10);
-        world.submit(2, BlockKind::WriteZeroes, 12, 1, 0);
+        world.submit(2, BlockKind::WriteZeroes { deallocate: true }, 12, 1, 0);
         world.submit(3, BlockKind::Trim, 14, 1, 0);
         world.submit_fua(4, 16, 1, 0x40);
         world.settle();
@@ -51,7 +51,7 @@ fn in_a_shared_namespace_nothing_is_written_again_and_nothing_lost() {
         world.model.shared = true;
         world.ready();
         world.submit(1, BlockKind::Write, 10, 4, 0x10);
-        world.submit(2, BlockKind::WriteZeroes, 12, 1, 0);
+        world.submit(2, BlockKind::WriteZeroes { deallocate: true }, 12, 1, 0);
         world.settle();
         assert_eq!((world.results().len(), world.driver().kept()), (2, (0, 0)));
         let before = world.model.disk.clone();
@@ -419,13 +419,13 @@ proptest! {
             let blocks = 1 + random.below(24);
             match random.below(8) {
                 0 => world.submit(id, BlockKind::Flush, 0, 0, 0),
-                1 => world.submit(id, BlockKind::WriteZeroes, lba, blocks as u32, 0),
+                1 => world.submit(id, BlockKind::WriteZeroes { deallocate: true }, lba, blocks as u32, 0),
                 2 | 3 => world.submit_fua(id, lba, blocks as u32, fill),
                 _ => world.submit(id, BlockKind::Write, lba, blocks as u32, fill),
             }
             match world.inputs.back() {
                 Some(Input::Submit { kind: BlockKind::Flush, .. }) => {}
-                Some(Input::Submit { kind: BlockKind::WriteZeroes, .. }) => {
+                Some(Input::Submit { kind: BlockKind::WriteZeroes { .. }, .. }) => {
                     expected[lba as usize..(lba + blocks) as usize].fill(0);
                 }
                 _ => (0..blocks).for_each(|block| {

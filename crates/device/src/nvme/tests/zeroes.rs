@@ -1,0 +1,33 @@
+use spec::nvme::identify::NvmIdentifyController;
+use spec::nvme::{Cns, IdentifyNamespace};
+
+use super::conformance::{answer, identify};
+use super::*;
+
+/// Zeroes that keep their space may have to be written as data: a piece at a time, so that no command has the card for long.
+#[test]
+fn zeroes_keep_their_space_unless_the_host_gives_it_up() {
+    with_rig(Config { blocks: 8192, ..config() }, |rig| {
+        rig.start();
+        for (deallocate, pieces) in [(false, vec![1 << 20, 1 << 20, 512]), (true, vec![(2 << 20) + 512])] {
+            rig.disk.fill(0xff);
+            rig.zeroed.clear();
+            let zeroes = SubmissionEntry::write_zeroes(1, 1, 1000, 4097, deallocate);
+            assert_eq!(rig.run(2, zeroes).status(), Status::SUCCESS);
+            assert_eq!(rig.zeroed, pieces.into_iter().map(|len| (len, deallocate)).collect::<Vec<_>>());
+            let zero = 1000 * 512..5097 * 512;
+            assert!(rig.disk.iter().enumerate().all(|(at, byte)| (*byte == 0) == zero.contains(&at)));
+        }
+        // What is deallocated reads as zeroes, and zeroing may deallocate (NVM CS 1.0 §4.1.5.1); up to 32 MiB at a time.
+        rig.run(0, identify(Cns::NAMESPACE, 1));
+        assert_eq!(answer::<IdentifyNamespace>(rig).dlfeat, 0b1001);
+        rig.run(0, identify(Cns::IO_CONTROLLER, 0));
+        assert_eq!(answer::<NvmIdentifyController>(rig).wzsl, 13);
+        assert_eq!(rig.controller.cells.statistics.write_commands.get(), 2);
+    });
+    with_rig(Config { zeroes_deallocated: false, ..config() }, |rig| {
+        rig.start();
+        rig.run(0, identify(Cns::NAMESPACE, 1));
+        assert_eq!(answer::<IdentifyNamespace>(rig).dlfeat & 7, 0);
+    });
+}
