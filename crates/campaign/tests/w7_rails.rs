@@ -106,6 +106,43 @@ fn w7_cards_killed_while_a_rail_is_cut_find_the_other_one() {
     report.model.verify(&mut connect(&borrower.socket).unwrap(), Since::Nothing).unwrap();
 }
 
+/// What goes wrong between two nodes is said by each end, once, in words that name it, and once that it is over.
+#[test]
+fn w7_trouble_with_rails_is_said_once_by_each_end() {
+    let _exclusive = scale::exclusive();
+    let mut world = World::new(&WorldConfig { seed: scale::first_seed(), ..WorldConfig::default() }).unwrap();
+    let mut lender = Lender::start(world.right(), &["ram:16M"], &[]).unwrap();
+    let mut borrower = Borrower::start(world.left(), &lender.lines[0], &[]).unwrap();
+    for (machine, name) in [(world.left(), "borrower"), (world.right(), "lender")] {
+        [0, 1].map(|rail| wait_rail(machine, name, rail, "up").unwrap());
+    }
+    let ends = |borrower: &mut Borrower, lender: &mut Lender, words: [&str; 2]| {
+        for process in [&mut borrower.process, &mut lender.process] {
+            process.wait_log(words[0], LONG, |line| words.iter().all(|words| line.contains(words))).unwrap();
+        }
+    };
+    let _load = Load::start(&borrower.socket, Model::new(0, 4 * MIB, 1), 1).unwrap();
+    world.relay().set_rail(0, Impairment::CUT).unwrap();
+    ends(&mut borrower, &mut lender, ["WARN", "does not answer: its frames take another path"]);
+    world.relay().set_rail(0, Impairment::NONE).unwrap();
+    ends(&mut borrower, &mut lender, ["rail", "answers again"]);
+    for process in [&borrower.process, &lender.process] {
+        let log = std::fs::read_to_string(process.log()).unwrap();
+        let lines = |words| log.lines().filter(|line| line.contains(words)).count();
+        assert_eq!([lines("does not answer"), lines("answers again")], [1, 1], "{log}");
+    }
+    world.relay().set_all(Impairment::CUT).unwrap();
+    ends(&mut borrower, &mut lender, ["WARN", "has not been heard for"]);
+    world.relay().set_all(Impairment::NONE).unwrap();
+    ends(&mut borrower, &mut lender, ["is heard again", "s of silence"]);
+    for (process, what) in
+        [(&borrower.process, "wait until their I/O time-out"), (&lender.process, "hold time 600 s")]
+    {
+        let log = std::fs::read_to_string(process.log()).unwrap();
+        assert_eq!(log.lines().filter(|line| line.contains(what)).count(), 1, "{log}");
+    }
+}
+
 /// Waits until the status of a node says this about a rail.
 fn wait_rail(machine: &Machine, name: &str, rail: u8, state: &str) -> Result<(), Error> {
     poll_until(&format!("rail {rail} of {name} to be {state}"), LONG, || {
