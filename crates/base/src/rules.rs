@@ -54,11 +54,17 @@ pub enum Rule {
     KeyOfEachCard,
     /// What a dead card may have written half is written again before anything else is asked of the medium, by whichever function.
     RedoFirst,
+    /// A medium that has lost something fails each flush of each function from then on.
+    LatchLosses,
+    /// That a medium has lost something is kept over the lives of its node, before any host is told.
+    KeepLosses,
+    /// A new card hears what its predecessors' flushes have come to, before it serves anything.
+    HeedTheDead,
 }
 
 impl Rule {
     /// Every rule, in the order of the enum.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 28] = [
         Self::LogStores,
         Self::ReuseAfterCommit,
         Self::MarkEffects,
@@ -84,6 +90,9 @@ impl Rule {
         Self::DurableBeforeAnswer,
         Self::KeyOfEachCard,
         Self::RedoFirst,
+        Self::LatchLosses,
+        Self::KeepLosses,
+        Self::HeedTheDead,
     ];
 }
 

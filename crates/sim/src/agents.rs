@@ -29,10 +29,10 @@ impl World<'_> {
                 CardEvent::Closed { loan, has_lost } if node != LENDER => {
                     self.given_back(node, loan, has_lost);
                 }
+                CardEvent::MediaFault(drive) => self.report_loss(drive),
                 CardEvent::Refused(..) if node != LENDER => self.marks.set(Mark::Refused),
                 CardEvent::Ready(_)
                 | CardEvent::Refused(..)
-                | CardEvent::MediaFault(_)
                 | CardEvent::Unusable(..)
                 | CardEvent::Closed { .. } => {}
             }

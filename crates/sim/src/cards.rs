@@ -99,6 +99,9 @@ impl<'w> World<'w> {
     /// Events, frames, media and edges, until the card has nothing more to say.
     pub(crate) fn service(&mut self, node: usize) {
         self.serve_events(node);
+        if node == LENDER {
+            self.serve_records();
+        }
         self.transmit(node);
         for loan in 0..self.loans.len() {
             if node == LENDER {
@@ -165,6 +168,9 @@ impl<'w> World<'w> {
         self.kills += 1;
         self.log.event(self.now, Some(node), "dies", self.nodes[node].generation.into(), 0);
         self.nodes[node].switch.disarm();
+        if node == LENDER {
+            self.forget_flushes();
+        }
         self.nodes[node].wake = None;
         let is_dead = |node: usize| self.nodes[node].card.is_none();
         self.marks.set_if(Mark::BothDead, is_dead(LENDER) && is_dead(BORROWER));
@@ -187,6 +193,7 @@ impl<'w> World<'w> {
         }
         if node == LENDER {
             self.drain_rings();
+            self.ask_witnesses();
         }
         let raised = self.rules.has(Rule::RaiseGeneration) || self.nodes[node].generation == 0;
         self.nodes[node].generation += u32::from(raised);
@@ -229,6 +236,9 @@ impl<'w> World<'w> {
         self.nodes[node].card = Some(card);
         self.check_recovery(node);
         self.faults.arm(self.nodes[node].switch);
+        if node == LENDER && !self.tell_losses() {
+            return;
+        }
         self.tell_neighbours(node);
         for loan in 0..self.loans.len() {
             if node != LENDER {
@@ -298,11 +308,14 @@ impl<'w> World<'w> {
             },
         });
         let loans = loans.collect();
-        let drives = match &self.common {
+        let mut drives = match &self.common {
             _ if node != LENDER => Vec::new(),
             Some(drive) => vec![drive.clone()],
             None => self.loans.iter().map(|loan| loan.config.clone()).collect(),
         };
+        if let Some(media) = &self.media {
+            drives.iter_mut().enumerate().for_each(|(drive, config)| media.configure(drive, config));
+        }
         let mut seed = [0; 32];
         seed.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = self.random.next().to_le_bytes());
         CardConfig {

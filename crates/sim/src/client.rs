@@ -12,6 +12,7 @@ use crate::checkers::disk_model::DiskModel;
 use crate::checkers::names;
 use crate::checkers::single_owner::Life;
 use crate::disk::pattern;
+use crate::media::Trouble;
 use crate::random::Random;
 
 /// What a checker has found: its name, and what is wrong.
@@ -70,6 +71,8 @@ pub(crate) struct Shared {
     pub(crate) timeouts: u64,
     /// By request: who has sent it.
     pub(crate) authors: Vec<Life>,
+    /// What the medium excuses and demands.
+    pub(crate) trouble: Trouble,
 }
 
 /// Which requests may fail, beside those that take too long.
@@ -403,12 +406,19 @@ impl Client {
         let is_excused = |asked: &Asked| {
             asked.start < excuse.before || (asked.command == Command::FLUSH && excuse.flushes)
         };
+        let by_medium = self.asked.get(&request).is_some_and(|asked| failed_by_medium(asked, error, shared));
         let may_fail = self.drive.impatient || self.asked.get(&request).is_some_and(is_excused);
-        if !may_fail || !matches!(error, NbdError::EIO | NbdError::ESHUTDOWN) {
+        let is_known = matches!(error, NbdError::EIO | NbdError::ESHUTDOWN);
+        if !(by_medium || may_fail && is_known) {
             return false;
         }
         let Some(asked) = self.asked.remove(&request) else { return false };
         shared.tick += 1;
+        if by_medium {
+            self.ended += 1;
+            end_failed(request, &asked, shared);
+            return true;
+        }
         shared.timeouts += u64::from(!is_excused(&asked));
         self.ended += 1;
         let blocks = asked.first..asked.first + asked.blocks;
@@ -445,11 +455,13 @@ impl Client {
             }
             Command::FLUSH => {
                 shared.model.flush_ended(asked.start);
-                Ok(())
+                shared.trouble.has_lost = false;
+                shared.trouble.flushed = Some(asked.start);
+                must_not_fail(request, &asked, shared)
             }
             _ => {
                 shared.model.write_ended(request, asked.fua, blocks, tick);
-                Ok(())
+                if asked.fua { must_not_fail(request, &asked, shared) } else { Ok(()) }
             }
         }
     }
@@ -462,6 +474,39 @@ impl Client {
     }
 }
 
+/// Whether the medium explains that a request has failed. What it has failed itself it does once.
+fn failed_by_medium(asked: &Asked, error: NbdError, shared: &mut Shared) -> bool {
+    let (trouble, is_flush) = (&mut shared.trouble, asked.command == Command::FLUSH);
+    let is_own = is_flush && trouble.has_lost;
+    let flushes = (is_flush || asked.fua) && asked.start < trouble.flushes_before;
+    if error == NbdError::EIO && (is_own || flushes) {
+        trouble.failed = (is_flush && !is_own).then_some(asked.start).or(trouble.failed);
+        return true;
+    }
+    let is_failure = !is_flush && trouble.failures > 0 && matches!(error, NbdError::EIO | NbdError::ENOSPC);
+    trouble.failures -= u32::from(is_failure);
+    is_failure
+}
+
+/// The medium has failed a request.
+fn end_failed(request: u64, asked: &Asked, shared: &mut Shared) {
+    match asked.command {
+        Command::READ => shared.model.read_abandoned(asked.start),
+        Command::FLUSH => {}
+        _ => shared.model.write_failed(request, asked.first..asked.first + asked.blocks, shared.tick),
+    }
+}
+
+/// A flush has succeeded, or what implies one: unless the medium has lost something that no operator has taken for lost.
+fn must_not_fail(request: u64, asked: &Asked, shared: &Shared) -> Result<(), Finding> {
+    let (start, fails_from) = (asked.start, shared.trouble.fails_from);
+    if start < fails_from {
+        return Ok(());
+    }
+    let what = format!("{:?} {request}, which began at {start}, has succeeded", asked.command);
+    Err((names::MEDIA, format!("{what}: the medium has lost something, and since {fails_from} that is kept")))
+}
+
 fn broken(what: &str) -> Finding {
     (names::COMPLETIONS, format!("the server broke the protocol: {what}"))
 }
@@ -471,9 +516,7 @@ fn unasked(request: u64) -> Finding {
 }
 
 fn failed(request: u64, asked: &Asked, error: NbdError) -> Finding {
-    let (first, blocks) = (asked.first, asked.blocks);
-    (
-        names::COMPLETIONS,
-        format!("request {request} ({:?} of {blocks} blocks from {first}) failed: {error:?}", asked.command),
-    )
+    let (first, blocks, start, fua) = (asked.first, asked.blocks, asked.start, asked.fua);
+    let what = format!("({:?} of {blocks} blocks from {first}, at {start}, fua {fua})", asked.command);
+    (names::COMPLETIONS, format!("request {request} {what} failed: {error:?}"))
 }

@@ -15,6 +15,8 @@ pub(crate) struct Disk<'w> {
     cached: Vec<u8>,
     durable: Vec<u8>,
     dirty: BTreeSet<usize>,
+    /// Blocks that could not be written back, and whose writes they were: the cache has them and takes them for written.
+    lost: BTreeMap<usize, u64>,
     /// Blocks that a card has left half written, and what they had before.
     half: BTreeMap<usize, Vec<u8>>,
     /// Requests in the agent's ring, by the order of their submission.
@@ -39,6 +41,7 @@ impl<'w> Disk<'w> {
             cached: vec![0; blocks * block],
             durable: vec![0; blocks * block],
             dirty: BTreeSet::new(),
+            lost: BTreeMap::new(),
             half: BTreeMap::new(),
             ring: BTreeMap::new(),
         }
@@ -121,6 +124,7 @@ impl<'w> Disk<'w> {
         let mut lost = false;
         for block in core::mem::take(&mut self.dirty) {
             let range = block * self.block..(block + 1) * self.block;
+            self.lost.remove(&block);
             if random.chance(700) {
                 lost |= self.cached[range.clone()] != self.durable[range.clone()];
                 self.cached[range.clone()].copy_from_slice(&self.durable[range]);
@@ -128,7 +132,57 @@ impl<'w> Disk<'w> {
                 self.durable[range.clone()].copy_from_slice(&self.cached[range]);
             }
         }
+        for (block, _) in core::mem::take(&mut self.lost) {
+            self.go_back(block);
+        }
         lost
+    }
+
+    /// What is to be written back.
+    pub(crate) fn dirty_blocks(&self) -> Vec<usize> {
+        self.dirty.iter().copied().collect()
+    }
+
+    /// Writes a block back, or fails to.
+    pub(crate) fn write_back(&mut self, block: usize, fails: bool) {
+        self.dirty.remove(&block);
+        let range = block * self.block..(block + 1) * self.block;
+        if !fails || self.cached[range.clone()] == self.durable[range.clone()] {
+            self.durable[range.clone()].copy_from_slice(&self.cached[range]);
+            self.lost.remove(&block);
+        } else if let Some(request) = author(block as u64, &self.cached[range]) {
+            self.lost.insert(block, request);
+        }
+    }
+
+    /// Blocks that are not durable and never will be.
+    pub(crate) fn lost_blocks(&self) -> Vec<usize> {
+        self.lost.keys().copied().filter(|block| !self.dirty.contains(block)).collect()
+    }
+
+    /// The same, with those that were written since, and the requests that have written what is lost.
+    pub(crate) fn lost(&self) -> impl Iterator<Item = (usize, u64)> {
+        self.lost.iter().map(|(block, request)| (*block, *request))
+    }
+
+    /// The cache drops a block that is lost. Whose write it shows from now on, if another one than before.
+    pub(crate) fn drop_lost(&mut self, block: usize) -> Option<u64> {
+        let range = block * self.block..(block + 1) * self.block;
+        if self.cached[range.clone()] == self.durable[range] {
+            return None;
+        }
+        self.go_back(block);
+        author(block as u64, &self.cached[block * self.block..(block + 1) * self.block])
+    }
+
+    /// Nobody asks for what is lost any more.
+    pub(crate) fn forget_lost(&mut self) {
+        self.lost.clear();
+    }
+
+    fn go_back(&mut self, block: usize) {
+        let range = block * self.block..(block + 1) * self.block;
+        self.cached[range.clone()].copy_from_slice(&self.durable[range]);
     }
 
     /// What the blocks hold.

@@ -206,6 +206,7 @@ impl<'w> World<'w> {
                         self.end_older_orphans(loan, self.life_of(node));
                     }
                 }
+                self.judge_flushes(area);
                 let after = self.random.below(150_000);
                 self.schedule(after, Event::Think(client));
             }
@@ -302,24 +303,35 @@ impl<'w> World<'w> {
         ));
         let loan = work.loan;
         if self.loans[loan].mode == DiskMode::Ring {
-            return self.submit(area, work);
+            if !self.waits_for_flush(&work) {
+                self.submit(area, work);
+            }
+            return;
         }
         self.begin_with_memory();
         let journal = self.kernel(LENDER);
         self.check_owner(&work, self.tenant_of(loan));
         if self.dies_here(LENDER) || self.dies_writing(&work) {
+            if self.media.is_some() {
+                // What a card hears that dies of it, nobody else hears from it.
+                let _ = self.execute(area, &work, journal);
+                return;
+            }
             let done = self.random.below(u64::from(work.len) + 1) as usize;
             let is_half = self.loans[area].disk.execute_part(&work, journal, done);
             self.log.note(format_args!("loan {loan} died in the middle of {}+{}", work.offset, work.len));
             return self.marks.set_if(Mark::HalfWritten, is_half);
         }
-        self.loans[area].disk.execute(&work, journal);
+        let result = self.execute(area, &work, journal);
+        if self.dies_hearing(&work, result) {
+            return;
+        }
         if !self.rules.has(Rule::MarkEffects) {
             self.loans[loan].unmarked.push(work.id);
             let after = self.random.below(6_000_000);
             return self.schedule(after, Event::Mark(loan));
         }
-        if self.act(LENDER, |card, now| card.handle_media(now, loan, work.id, Ok(()))) {
+        if self.act(LENDER, |card, now| card.handle_media(now, loan, work.id, result)) {
             self.wake_at(LENDER, self.now);
         }
     }
@@ -366,19 +378,28 @@ impl<'w> World<'w> {
         let loan = submitted.work.loan;
         self.check_incarnation(loan, submitted.borrower);
         self.check_owner(&submitted.work, submitted.borrower);
-        self.loans[area].disk.execute(&submitted.work, submitted.journal);
+        let result = self.execute(area, &submitted.work, submitted.journal);
         self.log.event(self.now, Some(LENDER), "done", submitted.work.offset, number);
         self.log.note(format_args!("{:?}", submitted.work.id));
         if self.nodes[LENDER].card.is_none() {
             self.marks.set(Mark::DiskOutlivedCard);
         }
-        if submitted.card != self.nodes[LENDER].cards || self.dies_here(LENDER) {
-            return;
+        if submitted.card != self.nodes[LENDER].cards
+            || self.dies_here(LENDER)
+            || self.dies_hearing(&submitted.work, result)
+        {
+            return self.leave_result(&submitted.work, result);
         }
-        let id = submitted.work.id;
-        if self.act(LENDER, |card, now| card.handle_media(now, loan, id, Ok(()))) {
-            self.service(LENDER);
+        let (ended, next) = self.flush_ended(&submitted.work);
+        for work in ended {
+            if !self.act(LENDER, |card, now| card.handle_media(now, work.loan, work.id, result)) {
+                return self.leave_result(&submitted.work, result);
+            }
         }
+        if let Some(next) = next {
+            self.submit(next.loan, next);
+        }
+        self.service(LENDER);
     }
 
     /// The agent waits until the ring is empty; the results are no one's any more.
@@ -393,7 +414,8 @@ impl<'w> World<'w> {
                 let key = keys[self.random.index(keys.len())];
                 let Some(submitted) = self.loans[loan].disk.ring.remove(&key) else { break };
                 self.check_owner(&submitted.work, submitted.borrower);
-                self.loans[loan].disk.execute(&submitted.work, submitted.journal);
+                let result = self.execute(loan, &submitted.work, submitted.journal);
+                self.leave_result(&submitted.work, result);
                 self.log.event(self.now, Some(LENDER), "drain", submitted.work.offset, key);
                 self.marks.set(Mark::DiskOutlivedCard);
             }

@@ -2,6 +2,7 @@
 
 use crate::death::Switch;
 use crate::marks::Mark;
+use crate::media::Media;
 use crate::network::RAILS;
 use crate::random::Random;
 use crate::world::{BORROWER, Event, LENDER, RIVAL, World};
@@ -31,9 +32,11 @@ impl Faults {
         Self { random, pause, reboots, reboots_often: false, long_cuts, end: 30_000_000_000 }
     }
 
-    /// For worlds with guests, whose drivers would have to begin anew after a long silence.
-    pub(crate) fn for_guests(random: Random) -> Self {
-        let mut faults = Self { long_cuts: false, reboots_often: true, ..Self::new(random) };
+    /// For worlds of which there are few: with guests, whose drivers would have to begin anew after a long silence, and with media
+    /// that fail.
+    pub(crate) fn with_reboots(random: Random, may_be_silent: bool) -> Self {
+        let mut faults = Self { reboots_often: true, ..Self::new(random) };
+        faults.long_cuts &= may_be_silent;
         faults.reboots += faults.random.range(0, 3) as u32;
         faults
     }
@@ -206,7 +209,9 @@ impl World<'_> {
         self.lose_ledger(node);
         if node == LENDER {
             self.marks.set(Mark::LenderReboot);
-            self.lose_power();
+            if self.media.as_mut().is_none_or(Media::loses_power) {
+                self.lose_power();
+            }
         } else {
             self.marks.set(Mark::BorrowerReboot);
         }
@@ -233,6 +238,9 @@ impl World<'_> {
                     self.lose_kept(node, loan);
                 }
             }
+        }
+        if node == LENDER {
+            self.reopen_media();
         }
         self.nodes[node].begin_life(self.arena);
         self.log.event(self.now, Some(node), "boot", self.nodes[node].incarnation, 0);

@@ -23,6 +23,7 @@ pub mod liars;
 mod loans;
 mod log;
 mod marks;
+mod media;
 mod neighbours;
 mod network;
 mod random;

@@ -9,6 +9,7 @@ use crate::checkers::disk_model::DiskModel;
 use crate::checkers::single_owner::{Life, SingleOwner};
 use crate::client::{Drive, Shared};
 use crate::disk::Disk;
+use crate::media::Trouble;
 use crate::random::Random;
 use crate::world::{BORROWER, NODES};
 
@@ -41,6 +42,10 @@ pub(crate) struct Loan<'w> {
     pub(crate) shared: Shared,
     /// Whether a request of either end had no completion in time, ever.
     pub(crate) timed_out: bool,
+    /// When an operator has last cleared the medium, in ticks.
+    pub(crate) cleared: u64,
+    /// Writes that the borrower's driver has lost, as it says.
+    pub(crate) lost: u64,
     /// Executed and not marked.
     pub(crate) unmarked: Vec<device::MediaId>,
     pub(crate) config: device::nvme::Config,
@@ -131,7 +136,10 @@ impl Loan<'_> {
                 bytes: 0,
                 timeouts: 0,
                 authors: vec![Life { node: BORROWER, number: 0 }],
+                trouble: Trouble::default(),
             },
+            cleared: 0,
+            lost: 0,
             unmarked: Vec::new(),
             config,
             base: 0,

@@ -46,6 +46,12 @@ marks! {
     BothRailsCut = "both-rails-cut",
     /// A rail was cut in one direction only.
     OneWayCut = "one-way-cut",
+    /// A medium has failed a request.
+    MediumFailed = "medium-failed",
+    /// An operator was told that a medium has lost something.
+    LossReported = "loss-reported",
+    /// A card was told what another one has not heard.
+    LossInherited = "loss-inherited",
     /// A card died in the middle of writing memory.
     HalfWritten = "half-written",
     /// The disk did something while its card was dead.

@@ -58,6 +58,9 @@ impl<'w> World<'w> {
         let is_ready = card.borrowed(loan).is_some_and(|drive| drive.driver.is_ready());
         let to_present = self.peer_of(node, loan, card) == Some(self.life_of(LENDER));
         let was_ready = core::mem::replace(&mut self.nodes[node].was_ready[loan], is_ready);
+        if let Some(drive) = card.borrowed(loan).filter(|_| self.media.is_some()) {
+            self.watch_losses(loan, drive.driver.counters().lost.get());
+        }
         let lent = &mut self.loans[loan];
         if lent.holder.is_some_and(|holder| holder != node) {
             return;
@@ -338,6 +341,7 @@ impl<'w> World<'w> {
 
     /// The lending node has lost its power.
     pub(crate) fn lose_power(&mut self) {
+        self.forget_errors();
         for loan in 0..self.loans.len() {
             let lent = &mut self.loans[loan];
             lent.unmarked.clear();
@@ -358,7 +362,8 @@ impl<'w> World<'w> {
     /// Whether everything has ended as it should.
     pub(crate) fn is_quiet(&self) -> bool {
         let is_idle = |node: usize| self.nodes[node].card.as_ref().is_some_and(Card::is_idle);
-        self.clients.iter().all(|(_, client)| client.is_done() && client.is_away())
+        self.media_are_quiet()
+            && self.clients.iter().all(|(_, client)| client.is_done() && client.is_away())
             && self.guests.iter().all(|guest| guest.is_done() && guest.is_away())
             && (0..self.loans.len()).all(|loan| {
                 let holder = self.loans[loan].holder.unwrap_or(BORROWER);

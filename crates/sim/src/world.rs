@@ -21,6 +21,7 @@ use crate::guest::{Guest, Memories};
 use crate::loans::{Loan, common_drive};
 use crate::log::Log;
 use crate::marks::Marks;
+use crate::media::Media;
 use crate::neighbours::Neighbours;
 use crate::network::{Frame, Network};
 use crate::random::Random;
@@ -73,6 +74,12 @@ pub(crate) enum Event {
     Memory(usize, usize),
     /// The state folder of the lender has who uses a loan.
     Tenancy(usize),
+    /// It has what is to be kept of a drive.
+    Kept(usize),
+    /// The kernel writes back, or drops, some of what the cache of a drive has.
+    Medium(usize),
+    /// An operator clears a drive.
+    Clear(usize),
     /// The borrowers' next move.
     Contest,
     /// The program of a node ends, if that life of it still runs.
@@ -99,6 +106,8 @@ pub(crate) struct World<'w> {
     pub(crate) common: Option<device::nvme::Config>,
     /// In some worlds they have one namespace together.
     pub(crate) shared: Option<Shared>,
+    /// In some worlds media fail.
+    pub(crate) media: Option<Media<'w>>,
     pub(crate) clients: Vec<(Seat, Client)>,
     /// In some worlds the borrower's edges are slots: by loan, in place of all clients.
     pub(crate) guests: Vec<Guest>,
@@ -152,7 +161,9 @@ impl<'w> World<'w> {
         let frame_bytes = [1452, 8952, 65_507][random.index(3)];
         let shared = Shared::of(seed);
         let is_shared = shared.is_some();
-        let count = if random.chance(250) || is_shared { shared::LOANS } else { 1 };
+        let media = Media::of(seed).filter(|_| !is_shared);
+        let is_pair = is_shared || media.as_ref().is_some_and(|media| media.is_common);
+        let count = if random.chance(250) || is_pair { shared::LOANS } else { 1 };
         // Dice of its own: the other worlds stay what they are.
         let impatient = Random::new(seed ^ IMPATIENT).chance(200);
         let mut loans: Vec<_> = if is_shared {
@@ -160,14 +171,18 @@ impl<'w> World<'w> {
         } else {
             (0..count).map(|index| Loan::new(&mut random, index, impatient)).collect()
         };
-        let is_common = count > 1 && Random::new(seed ^ COMMON_DRIVE).chance(600);
+        let is_common = match &media {
+            Some(media) => media.is_common,
+            None => count > 1 && Random::new(seed ^ COMMON_DRIVE).chance(600),
+        };
         let common = if is_shared {
             Some(shared::drive(&mut loans))
         } else {
             is_common.then(|| common_drive(&mut loans))
         };
         let guests = has_guests(seed);
-        let contest = Contest::of(seed, options.unmended).filter(|_| !guests && !is_shared);
+        let contest =
+            Contest::of(seed, options.unmended).filter(|_| !guests && !is_shared && media.is_none());
         let borrowers = if contest.is_some() { 2 } else { 1 };
         let served = if guests { 0 } else { count };
         let clients = (BORROWER..BORROWER + borrowers)
@@ -203,7 +218,12 @@ impl<'w> World<'w> {
             guests: machines,
             network: Network::new(random.fork(), 1 + borrowers),
             neighbours: Neighbours::of(seed, count).filter(|_| contest.is_none()),
-            faults: if guests { Faults::for_guests(random.fork()) } else { Faults::new(random.fork()) },
+            faults: if guests || media.is_some() {
+                Faults::with_reboots(random.fork(), !guests)
+            } else {
+                Faults::new(random.fork())
+            },
+            media: media.map(|media| media.with(count)),
             unmended: options.unmended,
             marks: Marks::default(),
             streams: Streams::default(),
@@ -239,6 +259,9 @@ impl<'w> World<'w> {
             self.schedule(1_000_000_000, Event::GuestTick(guest));
         }
         self.schedule(5_000_000, Event::Fault);
+        for drive in 0..self.media.as_ref().map_or(0, Media::drives) {
+            self.schedule(1_000_000, Event::Medium(drive));
+        }
         // Dice of its own: the other worlds stay what they are.
         if self.contest.is_none() && Random::new(!self.seed).chance(200) {
             self.record_former();
@@ -296,6 +319,9 @@ impl<'w> World<'w> {
             Event::Agree(loan) => self.agree(loan),
             Event::Memory(node, loan) => self.read_memory(node, loan),
             Event::Tenancy(loan) => self.tenancy_is_durable(loan),
+            Event::Kept(drive) => self.record_is_durable(drive),
+            Event::Medium(drive) => self.turn_medium(drive),
+            Event::Clear(drive) => self.clear_medium(drive),
             Event::Contest => self.next_move(),
             Event::Gone(node, life) => self.end_program(node, life),
             Event::Return(node) => self.start_program(node),

@@ -31,7 +31,12 @@ struct Write {
     durable: bool,
     /// The end of a read that proves that something later has replaced it.
     replaced: Option<u64>,
+    /// The medium has failed it: done or not, what is kept of earlier ones may come back over it.
+    failed: bool,
 }
+
+/// In place of a request: the medium has lost something, and the block has again what it had before.
+const WENT_BACK: u64 = u64::MAX;
 
 impl core::fmt::Debug for Write {
     /// `value(request) start..end`, then when it was seen, replaced, abandoned, durable.
@@ -46,6 +51,12 @@ impl core::fmt::Debug for Write {
 }
 
 impl Write {
+    /// One that begins.
+    fn new(value: u64, request: u64, start: u64) -> Self {
+        let (end, observed, replaced) = (None, None, None);
+        Self { value, request, start, end, observed, maybe: false, durable: false, replaced, failed: false }
+    }
+
     fn effective_end(&self) -> u64 {
         self.end.unwrap_or(u64::MAX).min(self.observed.unwrap_or(u64::MAX))
     }
@@ -79,20 +90,13 @@ pub(crate) struct DiskModel {
     life: u64,
     /// By block, what the disk was left with by a power failure, until the borrower has written again what it keeps.
     torn: Option<Vec<u64>>,
+    /// The borrower has given up some of what it kept, and the power may take that.
+    gave_up: bool,
 }
 
 impl DiskModel {
     pub(crate) fn new(blocks: usize, once: bool) -> Self {
-        let zero = Write {
-            value: 0,
-            request: 0,
-            start: 0,
-            end: Some(0),
-            observed: None,
-            maybe: false,
-            durable: true,
-            replaced: None,
-        };
+        let zero = Write { end: Some(0), durable: true, ..Write::new(0, 0, 0) };
         Self {
             once,
             blocks: vec![vec![zero]; blocks],
@@ -101,6 +105,7 @@ impl DiskModel {
             anew: 0,
             life: 0,
             torn: None,
+            gave_up: false,
         }
     }
 
@@ -113,16 +118,7 @@ impl DiskModel {
         tick: u64,
     ) {
         for block in blocks {
-            self.blocks[block as usize].push(Write {
-                value,
-                request,
-                start: tick,
-                end: None,
-                observed: None,
-                maybe: false,
-                durable: false,
-                replaced: None,
-            });
+            self.blocks[block as usize].push(Write::new(value, request, tick));
         }
     }
 
@@ -161,6 +157,44 @@ impl DiskModel {
 
     pub(crate) fn flush_ended(&mut self, start: u64) {
         self.flushed = self.flushed.max(start);
+        self.gave_up = false;
+    }
+
+    /// The medium has failed a write: its client was told, and nobody keeps it.
+    pub(crate) fn write_failed(&mut self, request: u64, blocks: core::ops::Range<u64>, tick: u64) {
+        for block in blocks {
+            for write in self.blocks[block as usize].iter_mut().filter(|write| write.request == request) {
+                (write.maybe, write.failed, write.end) = (true, true, Some(tick));
+            }
+        }
+    }
+
+    /// The medium has lost what was written to a block, which has again what `value` stands for.
+    pub(crate) fn went_back(&mut self, block: usize, value: u64, tick: u64) {
+        self.blocks[block].push(Write { end: Some(tick), ..Write::new(value, WENT_BACK, tick) });
+    }
+
+    /// The borrower has given up what it kept, or some of it: until a flush succeeds, nobody can say what is durable.
+    pub(crate) fn kept_lost(&mut self, tick: u64) {
+        self.gave_up = true;
+        for (block, value) in self.torn.clone().into_iter().flatten().enumerate() {
+            self.may_have_gone_back(block, value, tick);
+        }
+    }
+
+    fn may_have_gone_back(&mut self, block: usize, value: u64, tick: u64) {
+        if self.blocks[block].last().is_some_and(|newest| newest.value != value) {
+            self.went_back(block, value, tick);
+            self.blocks[block].iter_mut().rev().take(1).for_each(|write| write.maybe = true);
+        }
+    }
+
+    /// Whether a flush that began at `start` and succeeds says that what `request` has written to a block is durable.
+    pub(crate) fn was_promised(&self, block: usize, request: u64, start: u64) -> bool {
+        self.blocks[block].iter().any(|write| {
+            let is_answered = write.end.is_some_and(|end| end < start || write.durable);
+            write.request == request && request != 0 && !write.maybe && is_answered
+        })
     }
 
     pub(crate) fn read_started(&mut self, start: u64) {
@@ -242,6 +276,9 @@ impl DiskModel {
             if survivor.is_none_or(|index| writes[index].start < self.life) {
                 self.forget_earlier_lives(block, value);
             }
+            if self.gave_up {
+                self.may_have_gone_back(block, value, tick);
+            }
             torn.push(value);
         }
         self.torn = Some(torn);
@@ -254,16 +291,7 @@ impl DiskModel {
         let life = self.life;
         let writes = &mut self.blocks[block];
         writes.retain(|write| write.start >= life || !write.has_ended());
-        writes.push(Write {
-            value,
-            request: 0,
-            start: life,
-            end: Some(life),
-            observed: None,
-            maybe: false,
-            durable: true,
-            replaced: None,
-        });
+        writes.push(Write { end: Some(life), durable: true, ..Write::new(value, 0, life) });
     }
 
     /// Whether the disk may have less than what was answered.
@@ -287,16 +315,7 @@ impl DiskModel {
             if (0..writes.len()).any(is_there) {
                 continue;
             }
-            writes.push(Write {
-                value,
-                request,
-                start: tick,
-                end: None,
-                observed: None,
-                maybe: true,
-                durable: false,
-                replaced: None,
-            });
+            writes.push(Write { maybe: true, ..Write::new(value, request, tick) });
         }
         true
     }
@@ -307,8 +326,9 @@ impl DiskModel {
         self.anew = tick;
         let flushed = self.flushed;
         for write in self.blocks.iter_mut().flatten().filter(|write| !write.is_settled(flushed)) {
-            // What was seen has happened, whoever asked for it; only when is open again.
-            write.maybe &= write.observed.is_none() || !write.has_ended();
+            // What was seen has happened, whoever asked for it; only when is open again. What the medium has lost may be written again.
+            write.maybe &= write.failed || write.observed.is_none() || !write.has_ended();
+            write.maybe |= write.request == WENT_BACK;
             write.observed = None;
             write.replaced = None;
         }
@@ -353,7 +373,11 @@ fn admissible(writes: &[Write], index: usize, start: u64, end: u64) -> bool {
     let over = write.effective_end();
     write.start <= end
         && write.replaced.is_none_or(|at| at >= start)
-        && !writes.iter().any(|w| w.has_happened() && w.start > over && w.effective_end() < start)
+        && !writes.iter().any(|w| {
+            // What nobody waits for can happen behind a loss: only who asks for the same blocks waits for it.
+            let tells = w.request != WENT_BACK || !write.maybe;
+            tells && w.has_happened() && w.start > over && w.effective_end() < start
+        })
 }
 
 fn describe(bytes: &[u8]) -> String {
@@ -423,6 +447,34 @@ mod tests {
         model.mended();
         read(&mut model, 5, 5, 6).unwrap();
         model.power_failed([&block(0)[..]].into_iter(), 8).unwrap_err();
+    }
+
+    #[test]
+    fn what_a_medium_has_lost_comes_back_only_if_it_is_written_again() {
+        let mut model = DiskModel::new(1, true);
+        write(&mut model, 5, 1, 2);
+        assert!(model.was_promised(0, 5, 3) && !model.was_promised(0, 5, 2));
+        model.went_back(0, 0, 4);
+        read(&mut model, 5, 3, 5).unwrap();
+        let mut lying =
+            DiskModel { blocks: model.blocks.clone(), reads: BTreeSet::new(), torn: None, ..model };
+        read(&mut lying, 5, 6, 7).unwrap_err();
+        model.asked_again(6);
+        read(&mut model, 5, 7, 8).unwrap();
+        read(&mut model, 0, 9, 10).unwrap_err();
+    }
+
+    #[test]
+    fn what_is_kept_comes_back_over_a_write_that_has_failed() {
+        let mut model = DiskModel::new(1, true);
+        write(&mut model, 5, 1, 2);
+        model.write_started(6, 6, 0..1, 3);
+        model.write_failed(6, 0..1, 4);
+        read(&mut model, 6, 5, 6).unwrap();
+        read(&mut model, 5, 7, 8).unwrap_err();
+        model.asked_again(9);
+        read(&mut model, 5, 10, 11).unwrap();
+        read(&mut model, 6, 12, 13).unwrap_err();
     }
 
     #[test]

@@ -42,6 +42,9 @@ pub mod names {
     /// A function has one owner: another one comes when it was given back or not heard for the hold time, and only then is told that the
     /// drive was used.
     pub const SINGLE_OWNER: &str = "single-owner";
+    /// What a medium has lost fails each flush of each of its functions, until an operator has cleared it; that is kept before a host
+    /// is told, and told to the operator.
+    pub const MEDIA: &str = "media";
     /// No nonce is used twice.
     pub const NONCES: &str = "nonces";
     /// After a roll-back the cells are those of the last commit.

@@ -6,12 +6,14 @@ use spec::vfio_user::DmaAccess;
 use super::*;
 use crate::checkers::disk_model::DiskModel;
 use crate::death::Switch;
+use crate::media::Trouble;
 
 const DRIVE: Drive = Drive { blocks: 8, block: 512, impatient: false };
 
 fn shared() -> Shared {
     let model = DiskModel::new(DRIVE.blocks as usize, true);
-    Shared { tick: 1, requests: 0, model, orphans: Vec::new(), bytes: 0, timeouts: 0, authors: Vec::new() }
+    let (authors, trouble) = (Vec::new(), Trouble::default());
+    Shared { tick: 1, requests: 0, model, orphans: Vec::new(), bytes: 0, timeouts: 0, authors, trouble }
 }
 
 /// The card's reply to a read of CSTS, which has the same form as any other that does.

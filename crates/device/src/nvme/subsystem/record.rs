@@ -4,6 +4,8 @@
 //! identity (64), flags (64). Then the namespaces, the controllers with saved features, the marked ranges, and a checksum (FNV-1a, 64 bits) of all
 //! before: against damage, not against intent.
 
+use base::Rule;
+
 use super::cells::{BAD_RANGES, BadRange, CONTROLLERS, NAMESPACES, flag};
 use super::{NewNamespace, Subsystem};
 use crate::nvme::{Config, features};
@@ -39,7 +41,8 @@ pub(crate) fn encode(subsystem: &Subsystem<'_>) -> Vec<u8> {
     out.extend((cells.bad_count.get() as u16).to_le_bytes());
     out.extend(cells.serials.get().to_le_bytes());
     out.extend(subsystem.config.unique_id.to_le_bytes());
-    let fault = if subsystem.has_fault() { FAULT } else { 0 };
+    let is_kept = subsystem.has_fault() && subsystem.journal.rule(Rule::KeepLosses);
+    let fault = if is_kept { FAULT } else { 0 };
     out.extend(fault.to_le_bytes());
     for namespace in subsystem.allocated() {
         let own = subsystem.namespace_cells(namespace.nsid);

@@ -235,6 +235,9 @@ impl Controller<'_> {
     /// What a piece of work has come to, and whether that means that something is lost. An error of a flush tells of any write, of
     /// any function, and a system tells it only once: so it holds for each flush that ends from now on.
     fn latch(&self, flush: bool, result: Result<(), MediaError>) -> (Result<(), MediaError>, bool) {
+        if !self.journal.rule(Rule::LatchLosses) {
+            return (result, false);
+        }
         match result {
             Err(error) if flush || error == MediaError::Lost => {
                 self.subsystem.note_fault();
