@@ -35,8 +35,11 @@ pub const PENDING_KEYS: Duration = Duration::from_millis(200);
 pub const WATCHDOG: Duration = Duration::from_secs(1);
 /// Between two refusals on one path: who repeats old messages of a handshake gets no more, who has a new one is told.
 pub const REFUSAL_PAUSE: Duration = Duration::from_millis(20);
-/// A request without completion fails after this (PCIe 6.0 §2.8).
+/// A host's request without completion fails after this (PCIe 6.0 §2.8).
 pub const COMPLETION_TIMEOUT: Duration = Duration::from_millis(3_500);
+/// A lent function's read of its host's memory fails after this. A host that is away for a while costs its function nothing: longer than
+/// drivers wait for a command. As long as PCIe lets a function wait (PCIe 6.0 §7.5.3.16: up to 64 s).
+pub const MEMORY_TIMEOUT: Duration = Duration::from_secs(60);
 /// A controller that has not changed CSTS.RDY by then is reset again; CAP.TO says the same.
 pub const CONTROLLER_READY: Duration = Duration::from_secs(10);
 /// QEMU's time-out for a vfio-user message: everything is answered before it.
@@ -63,5 +66,5 @@ const _: () = {
     assert!(shorter(RECOVERY, WATCHDOG), "a recovery is no hanging");
     assert!(shorter(COMPLETION_TIMEOUT, QEMU_MESSAGE));
     assert!(shorter(QEMU_MESSAGE, IO_TIMEOUT));
-    assert!(shorter(IO_TIMEOUT, HOLD));
+    assert!(shorter(IO_TIMEOUT, MEMORY_TIMEOUT) && shorter(MEMORY_TIMEOUT, HOLD));
 };

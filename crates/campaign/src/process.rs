@@ -185,6 +185,11 @@ pub fn signal(pid: u32, signal: Signal) -> Result<(), Error> {
     kill_process(id, signal).map_err(|errno| Error::io(format!("cannot signal {pid}"))(errno.into()))
 }
 
+/// `kill -STOP`.
+pub fn stop(pid: u32) -> Result<(), Error> {
+    signal(pid, Signal::STOP)
+}
+
 /// `kill -9`.
 pub fn kill(pid: u32) -> Result<(), Error> {
     signal(pid, Signal::KILL)

@@ -6,7 +6,7 @@
 mod bench;
 
 use bench::{Bench, LONG, MIB};
-use campaign::causeway::{STOP_TIMEOUT, Slot, kill_card};
+use campaign::causeway::{Lender, STOP_TIMEOUT, Slot, kill_card};
 use campaign::process::poll_until;
 use campaign::{scale, tools};
 use guest::{Builder, Kit};
@@ -89,6 +89,45 @@ fn the_same_machine_plugs_it_in_again() {
     bench.vm.wait_ready().unwrap();
     bench.vm.wait_for(LONG, "ls /dev/nvme?n1").unwrap();
     use_drive(&mut bench, rounds + 2);
+    bench.end();
+}
+
+/// The node knows no monitor: its log says what to do, and that helps.
+#[test]
+fn a_lender_that_was_away_and_a_drive_that_is_brought_back_by_hand() {
+    let _exclusive = scale::exclusive();
+    let Some(kit) = guest::kit() else { return };
+    let mut bench = Bench::start(
+        &kit,
+        "away",
+        |image| tools::empty_image(image, 64 * MIB).unwrap(),
+        |vm| vm.kernel_arguments("nvme_core.io_timeout=2 nvme_core.admin_timeout=2"),
+    );
+    use_drive(&mut bench, 0);
+    for round in 1..3 {
+        bench.lender.process.kill_tree().unwrap();
+        // Its driver gives the drive up.
+        let failed =
+            bench.vm.run("dd if=$(ls /dev/nvme?n1) of=/dev/null bs=4k count=1 iflag=direct").unwrap();
+        assert_ne!(failed.status, 0, "{}", failed.text);
+        let image = bench.world.right().dir().join("disk.img");
+        bench.lender = Lender::start(bench.world.right(), &[image.to_str().unwrap()], &[]).unwrap();
+        poll_until("what to do", LONG, || {
+            let log = std::fs::read_to_string(bench.slot.process.log()).unwrap();
+            let said = log.lines().filter(|line| line.contains("device_del") && line.contains("rescan"));
+            Ok((said.count() == round as usize).then_some(()))
+        })
+        .unwrap();
+        if round == 1 {
+            bench.unplug();
+            bench.plug();
+        } else {
+            let rescan = "cd /sys/class/nvme/nvme?/device; echo 1 >remove; echo 1 >/sys/bus/pci/rescan";
+            bench.vm.check(rescan).unwrap();
+            bench.vm.wait_for(LONG, "ls /dev/nvme?n1").unwrap();
+        }
+        use_drive(&mut bench, round);
+    }
     bench.end();
 }
 

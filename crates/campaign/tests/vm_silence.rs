@@ -4,8 +4,8 @@
 // The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
 #![allow(clippy::unwrap_used)]
 
-use campaign::causeway::{Lender, START_TIMEOUT, STOP_TIMEOUT, binary, status};
-use campaign::process::{Process, poll_until};
+use campaign::causeway::{Lender, STOP_TIMEOUT, binary};
+use campaign::host::Host;
 use campaign::scale::Stalls;
 use campaign::world::{World, WorldConfig};
 use campaign::{scale, tools};
@@ -23,10 +23,10 @@ const STANDSTILL_S: f64 = 5.0;
 /// What counts as standing still.
 const GAP_CS: u32 = 100;
 
-/// Two lenders on one machine; on the other one a node with a slot for each, and a guest whose monitor it knows.
+/// Lenders on one machine; on the other one a node with a slot for each, and a guest whose monitor it knows.
 struct Bench {
     vm: Vm,
-    node: Process,
+    host: Host,
     lenders: Vec<Lender>,
     world: World,
 }
@@ -41,34 +41,30 @@ fn start_lender(world: &World, name: &str) -> Lender {
     Lender::start_as(world.right(), name, &[image.to_str().unwrap()], &[]).unwrap()
 }
 
-fn start(kit: &Kit, name: &str, hot_plug: HotPlug) -> Bench {
+fn start(kit: &Kit, name: &str, hot_plug: HotPlug, names: &[&str], driver_s: f64) -> Bench {
     let world = World::new(&WorldConfig::default()).unwrap();
-    let lenders: Vec<Lender> = NAMES.iter().map(|name| start_lender(&world, name)).collect();
+    let lenders: Vec<Lender> = names.iter().map(|name| start_lender(&world, name)).collect();
     let vm = Vm::builder(kit).name(name).hot_plug(hot_plug).modules(&["nvme", "raid1"]);
-    let times = format!("nvme_core.io_timeout={DRIVER_S} nvme_core.admin_timeout={DRIVER_S}");
+    let times = format!("nvme_core.io_timeout={driver_s} nvme_core.admin_timeout={driver_s}");
     let mut vm = vm.kernel_arguments(&times).start().unwrap();
     let dir = world.left().dir().display();
-    let mut config = format!(
-        "state_dir = '{dir}/state-host'\n[[domains]]\nname = 'vm1'\nkind = 'vm'\nqmp = '{}'\nremove_after_s = 20\n",
+    let mut tables = format!(
+        "[[domains]]\nname = 'vm1'\nkind = 'vm'\nqmp = '{}'\nremove_after_s = 20\n",
         vm.second_qmp().display()
     );
-    for (name, port) in NAMES.iter().zip(1..) {
-        config +=
+    for (name, port) in names.iter().zip(1..) {
+        tables +=
             &format!("[[domains.slots]]\nname = '{name}'\nsocket = '{dir}/{name}.sock'\nbus = 'rp{port}'\n");
     }
-    std::fs::write(world.left().dir().join("host.toml"), config).unwrap();
-    let mut command = world.left().command(binary().unwrap());
-    command.args(["node", "--config"]).arg(world.left().dir().join("host.toml"));
-    let node = world.left().spawn("host", command).unwrap();
-    poll_until("the node's status", START_TIMEOUT, || Ok(status(world.left(), "host").ok())).unwrap();
-    for (name, lender) in NAMES.iter().zip(&lenders) {
+    let host = Host::start_with(world.left(), &tables).unwrap();
+    for (name, lender) in names.iter().zip(&lenders) {
         let mut command = world.left().command(binary().unwrap());
-        command.args(["attach", &lender.lines[0], &format!("vm1/{name}"), "--name", "host"]);
+        command.args(["attach", &lender.lines[0], &format!("vm1/{name}"), "--name", Host::NAME]);
         let output = command.output().unwrap();
-        assert!(output.status.success(), "{output:?}\n{}", node.tail());
+        assert!(output.status.success(), "{output:?}\n{}", host.process.tail());
     }
-    vm.wait_for(LONG, "test $(ls /dev | grep -c '^nvme.n1$') = 2").unwrap();
-    Bench { vm, node, lenders, world }
+    vm.wait_for(LONG, &format!("test $(ls /dev | grep -c '^nvme.n1$') = {}", names.len())).unwrap();
+    Bench { vm, host, lenders, world }
 }
 
 /// A process on each processor of the guest that notes when it was not run, in hundredths of a second.
@@ -95,7 +91,7 @@ fn standstill(vm: &mut Vm) -> [f64; 2] {
 fn w12_a_raid_goes_on_and_gets_its_drive_back() {
     let _exclusive = scale::exclusive();
     let Some(kit) = guest::kit() else { return };
-    let Bench { mut vm, node, mut lenders, world } = start(&kit, "raid", HotPlug::Acpi);
+    let Bench { mut vm, host, mut lenders, world } = start(&kit, "raid", HotPlug::Acpi, &NAMES, DRIVER_S);
     let drives = vm.check("ls /dev/nvme?n1 | xargs").unwrap();
     let drives = drives.trim();
     vm.check(&format!(
@@ -138,13 +134,57 @@ fn w12_a_raid_goes_on_and_gets_its_drive_back() {
     lenders[1] = start_lender(&world, NAMES[1]);
     let add = "mdadm /dev/md0 --remove failed; \
                for d in /dev/nvme?n1; do grep -q ${d#/dev/} /proc/mdstat || { mdadm /dev/md0 --add $d && exit 0; }; done; exit 1";
-    vm.wait_for(LONG, add).unwrap_or_else(|error| panic!("{error}\n{}", node.tail()));
+    vm.wait_for(LONG, add).unwrap_or_else(|error| panic!("{error}\n{}", host.process.tail()));
     vm.wait_for(LONG, "grep '\\[UU\\]' /proc/mdstat").unwrap();
     vm.check("mdadm --stop /dev/md0").unwrap();
-    end(vm, node, lenders);
+    end(vm, host, lenders);
 }
 
-fn end(vm: Vm, mut node: Process, lenders: Vec<Lender>) {
+/// Its guest lets go of a device five seconds after it was asked, and its port tells it of the time-out meanwhile.
+#[test]
+fn w12_a_drive_comes_back_with_pciehp() {
+    let _exclusive = scale::exclusive();
+    let Some(kit) = guest::kit() else { return };
+    let Bench { mut vm, host, mut lenders, world } =
+        start(&kit, "away-pciehp", HotPlug::Pciehp, &NAMES[..1], 2.0);
+    let written = vm
+        .check(
+            "dd if=/dev/urandom of=/run/data bs=64k count=16 2>/dev/null; \
+             dd if=/run/data of=$(ls /dev/nvme?n1) bs=64k oflag=direct conv=fsync 2>/dev/null; md5sum </run/data",
+        )
+        .unwrap();
+    let device = vm.check("basename $(readlink -f /sys/class/nvme/nvme?/device)").unwrap();
+    watch_processors(&mut vm);
+    let job = vm
+        .start("while dd if=/dev/zero of=$(ls /dev/nvme?n1) bs=4k seek=512 count=64 oflag=direct; do :; done")
+        .unwrap();
+    let stalls = Stalls::watch();
+    lenders[0].process.kill_tree().unwrap();
+    vm.wait(job, LONG).unwrap();
+    // The driver has waited for a register; now nobody waits any more.
+    let asked = Instant::now();
+    let read = format!("for i in $(seq 20); do setpci -s {} STATUS; done | sort | uniq -c", device.trim());
+    let status = vm.check(&read).unwrap();
+    let (took, stalled) = (asked.elapsed(), stalls.take_longest());
+    assert_eq!(status.split_whitespace().collect::<Vec<_>>(), ["20", "ffff"]);
+    assert!(took < Duration::from_secs(2) + stalled, "20 registers took {took:?}");
+
+    lenders[0] = start_lender(&world, NAMES[0]);
+    let compare = format!(
+        "test \"$(dd if=$(ls /dev/nvme?n1) bs=64k count=16 iflag=direct 2>/dev/null | md5sum)\" = '{}'",
+        written.trim()
+    );
+    vm.wait_for(LONG, &compare).unwrap_or_else(|error| panic!("{error}\n{}", host.process.tail()));
+    let still_s = standstill(&mut vm);
+    println!(
+        "20 registers took {took:?}; the processors stood still {still_s:?} s; this machine {stalled:?}"
+    );
+    assert!(still_s.iter().all(|still_s| *still_s < STANDSTILL_S + stalled.as_secs_f64()), "{still_s:?} s");
+    end(vm, host, lenders);
+}
+
+fn end(vm: Vm, host: Host, lenders: Vec<Lender>) {
+    let mut node = host.process;
     vm.shutdown().unwrap();
     assert_eq!(node.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", node.tail());
     for mut lender in lenders {

@@ -19,7 +19,7 @@ const LONG: Duration = Duration::from_secs(60);
 fn start_node(world: &World, qmp: &Path) -> Process {
     let dir = world.left().dir().display();
     let config = format!(
-        "state_dir = '{dir}/state-host'\n[[domains]]\nname = 'vm1'\nkind = 'vm'\nqmp = '{}'\n\
+        "state_dir = '{dir}/state-host'\n[[domains]]\nname = 'vm1'\nkind = 'vm'\nqmp = '{}'\nremove_after_s = 1\n\
          [[domains.slots]]\nname = 'disk'\nsocket = '{dir}/disk.sock'\nbus = 'rp1'\n",
         qmp.display()
     );
@@ -65,9 +65,47 @@ fn a_machine_with_a_borrowed_drive_is_neither_saved_nor_migrated() {
         .unwrap_or_else(|error| panic!("{error}: {:?}\n{}", refusals(&mut vm), node.tail()));
     let qemu = std::fs::read_to_string(vm.folder().join("qemu.log")).unwrap();
     assert!(!qemu.contains("error recovery"), "{qemu}");
+    // `loadvm` has stopped it.
+    vm.qmp().execute("cont", json!({})).unwrap();
+    // Somebody takes it out by hand.
+    vm.qmp().human("info mtree -f").unwrap();
+    vm.qmp().execute("device_del", json!({ "id": "causeway-disk" })).unwrap();
+    wait_free(&mut vm, &node);
+    // And plugs it in again.
+    let device = json!({
+        "driver": "vfio-user-pci", "id": "causeway-disk", "bus": "rp2",
+        "socket": { "type": "unix", "path": world.left().dir().join("disk.sock") }
+    });
+    vm.hot_add(device).unwrap();
+    wait_held(&mut vm, &node);
+    // Its guest lets go of it when the node has taken the function away.
+    vm.qmp().execute("stop", json!({})).unwrap();
+    let detached = causeway(&world, &["detach", "vm1/disk"]);
+    let said = String::from_utf8_lossy(&detached.stderr);
+    assert!(said.contains("did not say that causeway-disk is gone") && is_held(&mut vm), "{detached:?}");
+    vm.qmp().execute("cont", json!({})).unwrap();
+    wait_free(&mut vm, &node);
     drop(vm);
     assert_eq!(node.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", node.tail());
     assert_eq!(lender.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", lender.process.tail());
+}
+
+/// Whether QEMU has what makes it refuse.
+fn is_held(vm: &mut Vm) -> bool {
+    let nodes = vm.qmp().execute("query-named-block-nodes", json!({})).unwrap();
+    nodes.as_array().unwrap().iter().any(|node| node["node-name"] == "causeway-disk")
+}
+
+#[track_caller]
+fn wait_held(vm: &mut Vm, node: &Process) {
+    let held = poll_until("QEMU to refuse", LONG, || Ok(is_held(vm).then_some(())));
+    held.unwrap_or_else(|error| panic!("{error}\n{}", node.tail()));
+}
+
+#[track_caller]
+fn wait_free(vm: &mut Vm, node: &Process) {
+    let free = poll_until("QEMU to refuse no longer", LONG, || Ok((!is_held(vm)).then_some(())));
+    free.unwrap_or_else(|error| panic!("{error}\n{}", node.tail()));
 }
 
 #[test]

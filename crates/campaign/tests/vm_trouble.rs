@@ -4,9 +4,9 @@
 // The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
 #![allow(clippy::unwrap_used)]
 
-use campaign::causeway::{Lender, STOP_TIMEOUT, Slot, kill_card, status};
+use campaign::causeway::{Lender, STOP_TIMEOUT, Slot, card, kill_card, status};
 use campaign::host::{guest_fio, guest_fio_verified};
-use campaign::process::poll_until;
+use campaign::process::{poll_until, stop};
 use campaign::relay::impair::Impairment;
 use campaign::world::{Machine, World, WorldConfig};
 use campaign::{scale, tools};
@@ -32,7 +32,8 @@ struct Bench {
 }
 
 impl Bench {
-    fn start(name: &str) -> Option<Self> {
+    /// The guest's driver waits so many seconds for a command.
+    fn start(name: &str, driver_s: u32) -> Option<Self> {
         let kit = guest::kit()?;
         let seed = scale::first_seed();
         let world = World::new(&WorldConfig { seed, ..WorldConfig::default() }).unwrap();
@@ -40,9 +41,8 @@ impl Bench {
         tools::empty_image(&image, 24 * MIB).unwrap();
         let lender = Lender::start(world.right(), &[image.to_str().unwrap()], &[]).unwrap();
         let slot = Slot::start_as(world.left(), "slot", &lender.lines[0], &[]).unwrap();
-        // The guest's driver is to find out soon what it waits for in vain.
-        let vm =
-            Vm::builder(&kit).name(name).kernel_arguments("nvme_core.io_timeout=5 nvme_core.admin_timeout=5");
+        let times = format!("nvme_core.io_timeout={driver_s} nvme_core.admin_timeout={driver_s}");
+        let vm = Vm::builder(&kit).name(name).kernel_arguments(&times);
         let mut vm = vm.device(&slot.device("v1", "rp1").to_string()).start().unwrap();
         vm.wait_for(LONG, "ls /dev/nvme0n1").unwrap();
         let load = "--filename=/dev/nvme0n1 --bsrange=512-32k --iodepth=16 --size=24M --verify_backlog=64 \
@@ -107,7 +107,8 @@ impl Bench {
 #[test]
 fn t7_loss_cut_rails_and_killed_cards_under_a_busy_guest() {
     let _exclusive = scale::exclusive();
-    let Some(mut bench) = Bench::start("trouble") else { return };
+    // The guest's driver is to find out soon what it waits for in vain.
+    let Some(mut bench) = Bench::start("trouble", 5) else { return };
     bench.world.relay().set_all(LOSS).unwrap();
     bench.go_on(if scale::is_soak() { 50_000 } else { 1000 });
     assert!(bench.world.relay().stats().unwrap().total().dropped > 10, "nothing was lost");
@@ -130,4 +131,33 @@ fn t7_loss_cut_rails_and_killed_cards_under_a_busy_guest() {
         bench.world.relay().set_rail(rail, LOSS).unwrap();
     }
     bench.end(&format!("t7 loss, cut rails and {kills} kills of either card"));
+}
+
+/// Longer than a register's read may take, shorter than the driver's patience: its commands take so much longer, and that is all.
+#[test]
+fn w12_a_guest_does_not_see_an_outage_that_its_driver_waits_for() {
+    const OUTAGE: Duration = Duration::from_secs(7);
+    let _exclusive = scale::exclusive();
+    let Some(mut bench) = Bench::start("outage", 30) else { return };
+    bench.world.relay().set_all(Impairment::CUT).unwrap();
+    std::thread::sleep(OUTAGE);
+    bench.world.relay().set_all(Impairment::NONE).unwrap();
+    bench.go_on(300);
+    // Cards that stand still are replaced.
+    for (machine, name) in [(bench.world.left(), "slot"), (bench.world.right(), "lender")] {
+        stop_card(machine, name);
+    }
+    bench.go_on(300);
+    bench.end("an outage of 7 s, and a stopped card on either side");
+}
+
+/// Stops the card of a node, and waits for its successor.
+fn stop_card(machine: &Machine, name: &str) {
+    let before = card(&status(machine, name).unwrap()).unwrap();
+    stop(before.pid.unwrap()).unwrap();
+    poll_until("a new card", RECOVERY_TIMEOUT, || {
+        let now = card(&status(machine, name)?)?;
+        Ok((now.generation > before.generation && now.pid.is_some()).then_some(()))
+    })
+    .unwrap();
 }

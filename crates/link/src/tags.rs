@@ -1,9 +1,9 @@
+use core::time::Duration;
 use std::collections::VecDeque;
 
 use base::Instant;
 use base::Rule;
 use base::ledger::{Cell, Journal, SlotCells, Slots};
-use base::times::COMPLETION_TIMEOUT;
 use pcie::{Bdf, Completion, Tag};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -62,13 +62,14 @@ pub struct Tags<'m> {
     cells: &'m TagCells,
     slots: Slots<'m, WORDS>,
     journal: Journal<'m>,
+    patience: Duration,
     /// Deadlines in order, since all requests wait equally long. Rebuilt by each card.
     deadlines: VecDeque<(Instant, u16, u32)>,
 }
 
 impl<'m> Tags<'m> {
-    /// The tags in `cells`.
-    pub fn new(cells: &'m TagCells, journal: Journal<'m>) -> Self {
+    /// The tags in `cells`, of a requester that waits so long for a completion.
+    pub fn new(cells: &'m TagCells, journal: Journal<'m>, patience: Duration) -> Self {
         let slots = Slots::new(&cells.slots, journal);
         let mut deadlines: Vec<_> = slots
             .iter()
@@ -77,14 +78,14 @@ impl<'m> Tags<'m> {
             .map(|(tag, request)| (Instant::from_nanos(request.deadline), tag, request.use_count))
             .collect();
         deadlines.sort_unstable_by_key(|&(deadline, ..)| deadline);
-        Self { cells, slots, journal, deadlines: deadlines.into() }
+        Self { cells, slots, journal, patience, deadlines: deadlines.into() }
     }
 
     /// Takes a tag for a request of `len` bytes that `context` names; `None` when all are out.
     pub fn alloc(&mut self, now: Instant, requester: Bdf, context: u32, len: usize) -> Option<Tag> {
         let slot = self.slots.alloc()?;
         let cell = &self.cells.requests[slot as usize];
-        let (deadline, use_count) = (now + COMPLETION_TIMEOUT, cell.get().use_count.wrapping_add(1));
+        let (deadline, use_count) = (now + self.patience, cell.get().use_count.wrapping_add(1));
         let request = Request {
             deadline: deadline.as_nanos(),
             context,

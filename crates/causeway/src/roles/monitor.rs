@@ -28,6 +28,8 @@ pub(super) enum Task {
     Unplug(Plug),
     /// The machine, which has the device, is not to be saved or migrated with it.
     Hold(Plug),
+    /// It may be, if it does not have the device any more.
+    Release(Plug),
     /// The function has not answered its guest.
     ReportTimeout(Plug),
     /// Is there a machine?
@@ -44,6 +46,10 @@ pub(super) enum Outcome {
     NotRemoved(QmpError),
     /// Nothing keeps the machine from being saved or migrated with the device, which would be dead then.
     NotHeld(QmpError),
+    /// The machine has the device, or does not say.
+    StillThere,
+    /// It does not have it, or there is no machine. Whether it was kept from being saved and migrated until now.
+    Released(bool),
     /// The guest was told that its function has not answered; or why that cannot be.
     Reported(Option<QmpError>),
     /// There is a machine, or none; nothing where it does not say.
@@ -139,6 +145,10 @@ impl Worker {
                 Err(error) => self.answer(subject, Outcome::NotRemoved(error)),
             },
             Task::Hold(plug) => self.hold(subject, &plug),
+            Task::Release(plug) => {
+                let outcome = self.release(&plug);
+                self.answer(subject, outcome);
+            }
             Task::ReportTimeout(plug) => {
                 let reported = self.connect().and_then(|mut qmp| plug.report_timeout(&mut qmp));
                 self.answer(subject, Outcome::Reported(reported.err()));
@@ -173,6 +183,17 @@ impl Worker {
     fn hold(&mut self, subject: Subject, plug: &Plug) {
         if let Err(error) = self.connect().and_then(|mut qmp| plug.hold(&mut qmp)) {
             self.answer(subject, Outcome::NotHeld(error));
+        }
+    }
+
+    fn release(&self, plug: &Plug) -> Outcome {
+        let released = self.connect().and_then(|mut qmp| {
+            let is_there = plug.is_there(&mut qmp)?;
+            Ok(if is_there { Outcome::StillThere } else { Outcome::Released(plug.release(&mut qmp).is_ok()) })
+        });
+        match released {
+            Err(QmpError::Connect { .. }) => Outcome::Released(false),
+            other => other.unwrap_or(Outcome::StillThere),
         }
     }
 

@@ -1,6 +1,7 @@
 //! What a session keeps in the ledger.
 
 use base::ledger::{Bytes, Cell, Counter, Fifo, Journal, STEP_ENTRIES, SlotCells};
+use pcie::spec::header::COMMAND_BUS_MASTER;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Bytes that were received and are not understood yet.
@@ -36,6 +37,8 @@ pub(super) const VECTOR_WORDS: usize = VECTORS / 64;
 pub(super) const RELEASED: usize = 16384;
 /// Dwords of configuration space that the session has of its own.
 pub(super) const LOCAL_DWORDS: usize = 64;
+/// Which of them is the command register, all of whose bits are zero after a reset: nothing comes before it.
+pub(super) const COMMAND_LOCAL: usize = 0;
 /// Places of transfers: twice what is used, which is [`TRANSFERS`] under way and as many late writes, since one that a step frees is
 /// used again only after the commit.
 pub(super) const TRANSFER_PLACES: usize = 64;
@@ -86,6 +89,9 @@ pub struct SessionCells {
     pub(super) silent: Cell<u32>,
     /// One of [`misled`].
     pub(super) misled: Cell<u32>,
+    /// 1 once a posted write for the function was dropped, until the card knows.
+    pub(super) lost: Cell<u32>,
+    pub(super) reserved: Cell<u32>,
     pub(super) commands: [CommandCells; COMMANDS],
     pub(super) outputs: Fifo<Output, OUTPUTS>,
     pub(super) released: Fifo<u32, RELEASED>,
@@ -106,6 +112,12 @@ impl SessionCells {
     /// Whether the function has left a command without an answer, and was not heard of since.
     pub fn is_silent(&self) -> bool {
         self.silent.get() != 0
+    }
+
+    /// Whether a driver has the function: it lets it reach memory, or be interrupted by it. One that lets go of it ends both.
+    pub fn has_driver(&self) -> bool {
+        let is_master = self.local[COMMAND_LOCAL].get() & u32::from(COMMAND_BUS_MASTER) != 0;
+        is_master || self.interrupts.vectors.iter().any(|vector| vector.get().descriptor != 0)
     }
 }
 

@@ -291,8 +291,12 @@ impl Session<'_> {
         let count = access.count.get();
         let posted = flags & flag::NO_REPLY != 0 || header.flags().no_reply();
         let dropped = if posted { self.posted_refusal() } else { self.refusal() };
-        self.cells.counters.dropped_writes.add(dropped.is_some().into());
         let silent = self.is_absent() || posted;
+        match dropped {
+            Some(_) if silent => self.drop_write(),
+            Some(_) => self.cells.counters.dropped_writes.add(1),
+            None => {}
+        }
         let error = dropped.filter(|_| !silent).map_or(0, |error| error.0);
         let command = region_command(header, kind::WRITE, access);
         let command = Command {

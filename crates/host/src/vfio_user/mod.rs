@@ -384,6 +384,14 @@ impl<'m> Session<'m> {
         is_news
     }
 
+    /// Whether a posted write of the client was dropped since this was asked last, though the function is there: it is not what its
+    /// client takes it for.
+    pub fn poll_lost_write(&mut self) -> bool {
+        let is_news = self.cells.lost.get() != 0;
+        self.cells.lost.set(self.journal, 0);
+        is_news
+    }
+
     /// The function was reset, and not because this client wanted it: what it was given and has not answered fails, and what it
     /// wanted to say is forgotten. Its vectors and its command register are the card's to restore.
     pub fn handle_function_reset(&mut self, now: Instant) {
@@ -509,7 +517,7 @@ impl<'m> Session<'m> {
         let (cells, journal) = (self.cells, self.journal);
         cells.parsed.reset(journal);
         cells.ring_head.reset(journal);
-        for flag in [&cells.silent, &cells.misled] {
+        for flag in [&cells.silent, &cells.misled, &cells.lost] {
             flag.set(journal, 0);
         }
         for position in [&cells.ring_tail, &cells.output_end, &cells.skip, &cells.refuse_until] {

@@ -270,8 +270,18 @@ impl Session<'_> {
     /// Ends a command that can not be done. A write to a function that is gone is no error.
     fn fail(&self, number: u32, command: &Command, error: Errno) {
         let dropped = command.kind == kind::WRITE && (self.is_absent() || command.is(flag::NO_REPLY));
-        self.cells.counters.dropped_writes.add(dropped.into());
+        if dropped {
+            self.drop_write();
+        }
         self.finish(number, (!dropped).then_some(error));
+    }
+
+    /// A write goes nowhere, and its client is not told so: a function that is there has to be known to have failed.
+    pub(super) fn drop_write(&self) {
+        self.cells.counters.dropped_writes.add(1);
+        if !self.is_absent() {
+            self.cells.lost.set(self.journal, 1);
+        }
     }
 
     /// Why a posted write for the function is not even queued, if so. What is posted to a silent function may reach it yet.

@@ -120,6 +120,11 @@ impl Agent {
         self.slots.has_client(loan)
     }
 
+    /// Whether a driver has the function of a slot, by what its machine has set up.
+    pub fn has_driver(&self, loan: usize) -> bool {
+        self.view().loans().nth(loan).is_some_and(|(_, cells)| cells.session.has_driver())
+    }
+
     /// Whether the function of a slot is there for its machine.
     pub fn set_present(&mut self, loan: usize, is_present: bool) {
         self.standing.set_present(loan, is_present);

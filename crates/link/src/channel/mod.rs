@@ -20,6 +20,7 @@ use std::collections::VecDeque;
 use base::Instant;
 use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId};
 use base::ledger::{Cell, Counter, Journal, Pages};
+use base::times::{COMPLETION_TIMEOUT, MEMORY_TIMEOUT};
 use pcie::TlpView;
 use zerocopy::FromBytes;
 
@@ -160,6 +161,16 @@ pub enum Role {
     Borrower,
     /// Answers them, and enforces the assignment.
     Lender,
+}
+
+impl Role {
+    /// How long its requests wait for a completion.
+    fn patience(self) -> Duration {
+        match self {
+            Self::Borrower => COMPLETION_TIMEOUT,
+            Self::Lender => MEMORY_TIMEOUT,
+        }
+    }
 }
 
 /// A name of at most 32 bytes.
@@ -432,7 +443,7 @@ impl<'m> Channel<'m> {
             last_carried: (0, 0),
             port: Port {
                 sender,
-                tags: Tags::new(&cells.tags, journal),
+                tags: Tags::new(&cells.tags, journal, config.role.patience()),
                 held: Held::new(&cells.receiver, journal),
             },
             config,

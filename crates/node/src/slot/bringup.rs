@@ -168,7 +168,8 @@ impl<'m> BorrowedSlot<'m> {
         self.backlog.abandon();
         self.reach.close();
         self.cells.slot.failed.set(self.journal, 1);
-        if self.stage() != Stage::Running {
+        // A reset that is under way ends that; one that is over came before it.
+        if self.stage() == Stage::Reset {
             return;
         }
         nvme::lost(&self.cells.slot, self.journal);

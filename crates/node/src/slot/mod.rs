@@ -7,7 +7,7 @@
 //!
 //! The lender may be silent: then the first request fails in its time, in the session, and others at once. A guest that has read a
 //! register as all-ones may have given its function up; so nothing of it reaches the guest any more, and it is reset when it is
-//! heard. The lender may come back as a new incarnation: the function was reset, its vectors and command register are restored, and what was in flight fails. It may end the loan: then the
+//! heard. So it is when a posted write found no place meanwhile. The lender may come back as a new incarnation: the function was reset, its vectors and command register are restored, and what was in flight fails. It may end the loan: then the
 //! function is not there any more.
 
 mod backlog;
@@ -170,8 +170,9 @@ impl<'m> BorrowedSlot<'m> {
         {
             session.signal_all();
         }
-        // Its driver may have given up the memory that the function, which may be alive, still writes to.
-        if self.session.as_mut().is_some_and(Session::poll_misled) {
+        // Its driver may have given up the memory that the function, which may be alive, still writes to; or it waits for what the
+        // function was never told to do.
+        if self.session.as_mut().is_some_and(|session| session.poll_misled() | session.poll_lost_write()) {
             self.fail_function(now);
         }
         self.drain();

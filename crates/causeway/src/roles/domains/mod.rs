@@ -9,6 +9,7 @@
 //! ```
 
 mod blackouts;
+mod holds;
 mod machine;
 
 use std::time::{Duration, Instant};
@@ -18,6 +19,7 @@ use node::{Protection, Tenancy};
 use tracing::{info, warn};
 
 use self::blackouts::Blackouts;
+use self::holds::{Change, Hold};
 use self::machine::{Machine, WATCH};
 use super::monitor::{Monitor, Outcome, Subject, Task};
 use super::{borrow, lend, socket};
@@ -37,6 +39,8 @@ const SURPRISE: Duration = Duration::from_secs(10);
 const GIVE_BACK: Duration = Duration::from_secs(8);
 /// How long a machine that was started with the device may take to connect, before it is plugged in.
 const SETTLE: Duration = Duration::from_millis(300);
+/// A function that no driver has had for so long was let go of: longer than a driver takes to begin anew with it.
+const LET_GO: Duration = Duration::from_secs(2);
 /// Between two looks at a slot whose guest is leaving.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -67,6 +71,10 @@ struct Place {
     awaited: Awaited,
     /// Whether the machine is known to be away: its function is plugged in when it is back.
     machine: Machine,
+    /// Whether the machine is kept from being saved and migrated.
+    hold: Hold,
+    /// Since when no driver has the function that is to be let go of.
+    unused: Option<Instant>,
     /// Accesses without an answer that the guest has been told of, or is just being told of.
     told_timeouts: u64,
 }
@@ -78,6 +86,7 @@ struct Awaited {
     unplug: bool,
     look: bool,
     report: bool,
+    release: bool,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -123,6 +132,8 @@ impl Domains {
                     plug_at: None,
                     awaited: Awaited::default(),
                     machine: Machine::Unseen,
+                    hold: Hold::begin(),
+                    unused: None,
                     told_timeouts: 0,
                 };
                 loans.push(match line {
@@ -150,8 +161,10 @@ impl Domains {
         let waits = |place: &Place| {
             place.plug_at.is_some() || matches!(place.phase, Phase::Leaving { .. } | Phase::Returning { .. })
         };
-        let is_watched =
-            |place: &Place| place.phase == Phase::Attached && self.monitors[place.domain].is_some();
+        let is_watched = |place: &Place| {
+            let is_of_interest = place.phase == Phase::Attached || place.hold != Hold::Free;
+            is_of_interest && self.monitors[place.domain].is_some()
+        };
         let pause = if self.places.iter().any(waits) {
             LOOK
         } else if self.blackouts.has_slots() || self.places.iter().any(is_watched) {
@@ -226,6 +239,7 @@ impl Domains {
                         // It was started with the device.
                         Some(monitor) if agent.has_guest(loan) => {
                             monitor.order(place.subject(index), Task::Hold(place.plug()));
+                            place.hold = Hold::begin();
                         }
                         Some(monitor) => {
                             monitor.order(place.subject(index), Task::Plug(place.plug()));
@@ -235,7 +249,8 @@ impl Domains {
                     }
                 }
                 Phase::Leaving { since, surprised } => {
-                    let is_gone = !agent.has_guest(loan) && !place.awaited.unplug;
+                    let is_let_go = place.is_let_go(agent.has_driver(loan));
+                    let is_gone = !place.awaited.unplug && (is_let_go || !agent.has_guest(loan));
                     if is_gone || (surprised && since.elapsed() >= place.remove_after + SURPRISE) {
                         place.give_back(loan, agent);
                     } else if !surprised && since.elapsed() >= place.remove_after {
@@ -253,6 +268,7 @@ impl Domains {
             }
         }
         self.look_after_machines(agent);
+        self.hold_machines(agent);
         self.report_timeouts(agent);
         for loan in self.blackouts.over(agent) {
             let why = "the function was silent until its guest read all-ones of it, and it answers again; a driver may have given it up";
@@ -302,6 +318,27 @@ impl Domains {
         }
     }
 
+    /// Keeps machines from being saved and migrated that have a device, and lets those go that have it no more.
+    fn hold_machines(&mut self, agent: &Agent) {
+        for (index, place) in self.places.iter_mut().enumerate() {
+            let Some(monitor) = &self.monitors[place.domain] else { continue };
+            let awaited = place.awaited;
+            if place.plug_at.is_some() || awaited.plug || awaited.unplug || awaited.release {
+                continue;
+            }
+            let has_function = matches!(place.phase, Phase::Attached | Phase::Leaving { .. });
+            let is_used = has_function && agent.has_driver(self.first + index);
+            match place.hold.follow(is_used, Instant::now()) {
+                Some(Change::Hold) => monitor.order(place.subject(index), Task::Hold(place.plug())),
+                Some(Change::Release) => {
+                    monitor.order(place.subject(index), Task::Release(place.plug()));
+                    place.awaited.release = true;
+                }
+                None => {}
+            }
+        }
+    }
+
     /// Lets guests know, by the ports that their functions are plugged into, of accesses without an answer.
     fn report_timeouts(&mut self, agent: &Agent) {
         if self.monitors.iter().all(Option::is_none) {
@@ -337,6 +374,7 @@ impl Domains {
                 info!(slot, "plugged in");
                 place.awaited.plug = false;
                 place.trouble = None;
+                place.hold = Hold::begin();
             }
             Outcome::NotPlugged(error) => {
                 warn!(slot, "{error}");
@@ -349,7 +387,10 @@ impl Domains {
             Outcome::Removed | Outcome::LeftBehind(_) => {
                 match outcome {
                     Outcome::LeftBehind(why) => warn!(slot, "{why}"),
-                    _ => info!(slot, "unplugged"),
+                    _ => {
+                        info!(slot, "unplugged");
+                        place.hold = Hold::Free;
+                    }
                 }
                 place.awaited.unplug = false;
                 if let Phase::Leaving { .. } = place.phase {
@@ -366,6 +407,17 @@ impl Domains {
                 "nothing keeps this machine from being saved or migrated, after which the drive would be dead: do neither while it has \
                  the drive ({error})"
             ),
+            Outcome::StillThere => place.awaited.release = false,
+            Outcome::Released(was_held) => {
+                place.awaited.release = false;
+                place.hold = Hold::Free;
+                if was_held {
+                    info!(
+                        slot,
+                        "the machine does not have the device any more, and may be saved and migrated"
+                    );
+                }
+            }
             Outcome::Reported(failed) => {
                 place.awaited.report = false;
                 match failed {
@@ -461,6 +513,7 @@ impl Domains {
             place.await_nothing();
             if agent.has_guest(loan) || was_plugging {
                 place.phase = Phase::Leaving { since: Instant::now(), surprised: false };
+                place.unused = None;
                 if let Some(monitor) = &self.monitors[place.domain] {
                     monitor.order(place.subject(index), Task::Unplug(place.plug()));
                     place.awaited.unplug = true;
@@ -568,6 +621,16 @@ impl Place {
     fn await_nothing(&mut self) {
         self.plug_at = None;
         self.awaited = Awaited::default();
+    }
+
+    /// Whether the guest has let go of the function, by whether a driver has it now: asked at each look. QEMU keeps its connection, and
+    /// nothing else says so.
+    fn is_let_go(&mut self, has_driver: bool) -> bool {
+        if has_driver {
+            self.unused = None;
+            return false;
+        }
+        self.unused.get_or_insert_with(Instant::now).elapsed() >= LET_GO
     }
 
     fn give_back(&mut self, loan: usize, agent: &mut Agent) {

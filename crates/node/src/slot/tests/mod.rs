@@ -64,6 +64,24 @@ fn a_guest_uses_a_drive_of_another_node() {
 }
 
 #[test]
+fn a_driver_that_lets_go_of_the_function_is_noticed() {
+    with_slot(|world| {
+        let has_driver = |world: &World<'_>| world.cells(BORROWER).loans[0].session.has_driver();
+        let mut guest = Guest::connect(world);
+        assert!(!has_driver(world));
+        guest.bring_up(world);
+        assert!(has_driver(world));
+        // No vector, by the numbers of DEVICE_SET_IRQS.
+        let none = [20_u32, 0x21, 2, 0, 0].map(u32::to_le_bytes).concat();
+        guest.ask(world, Command::DEVICE_SET_IRQS, &none, &[]).unwrap();
+        assert!(has_driver(world), "it may reach memory");
+        guest.write(world, CONFIG, COMMAND.into(), &2_u16.to_le_bytes());
+        assert_eq!(guest.read_u32(world, CONFIG, COMMAND.into()) & 0xffff, 2);
+        assert!(!has_driver(world));
+    });
+}
+
+#[test]
 fn the_memory_buffer_is_not_shown() {
     with_slot(|world| {
         let mut guest = Guest::connect(world);

@@ -2,10 +2,11 @@
 
 use core::time::Duration;
 
-use spec::nvme::SubmissionEntry;
-use spec::nvme::registers::{CC, CSTS};
+use spec::nvme::registers::{CC, CSTS, doorbell};
+use spec::nvme::{Status, SubmissionEntry};
 use spec::vfio_user::{Command, Errno};
 
+use super::super::bringup::Stage;
 use super::guest::{CONFIG, DMA_BASE, Guest};
 use super::world::{BORROWER, LENDER, World};
 use super::{QEMU_WAITS, killed_in_between, with_slot};
@@ -110,6 +111,81 @@ fn nothing_reaches_a_guest_that_has_read_all_ones() {
         recover(world, &mut guest, &events);
         guest.round_trip(world, 2);
     });
+}
+
+/// Nothing comes through, in either direction.
+fn cut(world: &mut World<'_>, is_cut: bool) {
+    for seat in &mut world.seats {
+        seat.is_silent = is_cut;
+    }
+}
+
+/// The commands that were rung for would wait for ever, and the guest would take its controller for one that is well.
+#[test]
+fn a_guest_whose_doorbells_are_lost_finds_its_controller_failed() {
+    with_slot(|world| {
+        let mut guest = Guest::connect(world);
+        let events = guest.bring_up(world);
+        guest.round_trip(world, 1);
+        cut(world, true);
+        for tail in 0..3000_u32 {
+            guest.write(world, 0, doorbell(1, false, 0), &(tail % 2).to_le_bytes());
+        }
+        world.run(Duration::from_secs(5), |_| false);
+        assert!(world.cells(BORROWER).loans[0].session.counters.dropped_writes.get() > 1000);
+        cut(world, false);
+        assert!(world.run(SOON, |world| !is_silent(world) && world.card().slot(0).unwrap().is_ready()));
+        recover(world, &mut guest, &events);
+        guest.round_trip(world, 2);
+        // It has seen no all-ones: what it has needs not be replaced.
+        assert_eq!(blackouts(world), 0);
+    });
+}
+
+#[test]
+fn a_function_that_falls_silent_again_while_it_is_set_up_comes_back() {
+    for stage in [Stage::Back, Stage::Setup] {
+        with_slot(|world| {
+            let mut guest = Guest::connect(world);
+            let events = guest.bring_up(world);
+            guest.round_trip(world, 1);
+            cut(world, true);
+            failed_read(world, &mut guest, 0, CSTS);
+            cut(world, false);
+            assert!(world.run(SOON, |world| world.card().slot(0).unwrap().stage() == stage));
+            cut(world, true);
+            failed_read(world, &mut guest, 0, CSTS);
+            cut(world, false);
+            assert!(world.run(SOON, |world| !is_silent(world) && world.card().slot(0).unwrap().is_ready()));
+            recover(world, &mut guest, &events);
+            guest.round_trip(world, 2);
+        });
+    }
+}
+
+/// Whatever of a command is under way: its entry, its data, its completion. The function waits for its guest's memory.
+#[test]
+fn an_outage_that_no_register_meets_costs_a_guest_nothing_but_time() {
+    let write = SubmissionEntry::write(0, 1, 0, 8).with_prps(DMA_BASE + TARGET as u64, 0);
+    for turns in 0..30 {
+        with_slot(|world| {
+            let mut guest = Guest::connect(world);
+            guest.bring_up(world);
+            guest.round_trip(world, 1);
+            guest.submit(world, 1, write);
+            (0..turns).for_each(|_| world.turn());
+            cut(world, true);
+            world.run(Duration::from_secs(8), |_| false);
+            cut(world, false);
+            let done = guest.complete(world, 1, SOON).map(|done| done.status());
+            assert_eq!(
+                (done, guest.csts(world).cfs()),
+                (Some(Status::SUCCESS), false),
+                "cut after {turns} turns"
+            );
+            guest.round_trip(world, 2);
+        });
+    }
 }
 
 #[test]
