@@ -60,11 +60,13 @@ pub enum Rule {
     KeepLosses,
     /// A new card hears what its predecessors' flushes have come to, before it serves anything.
     HeedTheDead,
+    /// A lender that starts looks whether its images are what they were; those that are not are another drive to who has borrowed them.
+    LookAtImages,
 }
 
 impl Rule {
     /// Every rule, in the order of the enum.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 29] = [
         Self::LogStores,
         Self::ReuseAfterCommit,
         Self::MarkEffects,
@@ -93,6 +95,7 @@ impl Rule {
         Self::LatchLosses,
         Self::KeepLosses,
         Self::HeedTheDead,
+        Self::LookAtImages,
     ];
 }
 

@@ -287,6 +287,12 @@ impl<'w> World<'w> {
         self.buffer = buffer;
     }
 
+    /// What a node calls its present life.
+    pub(crate) fn life_id(&self, node: usize) -> LifeId {
+        let Node { identity, life, .. } = &self.nodes[node];
+        LifeId((u128::from(identity.0) << 64 | u128::from(*life)).to_le_bytes())
+    }
+
     /// The agent's configuration of a node's card.
     pub(crate) fn card_config(&mut self, node: usize) -> CardConfig {
         let loans = self.loans.iter().enumerate().map(|(index, loan)| LoanConfig {
@@ -323,10 +329,7 @@ impl<'w> World<'w> {
             name: Name::new(["lender", "borrower", "rival"][node]),
             domain: DomainId(node as u32 + 1),
             incarnation: Incarnation(self.nodes[node].incarnation),
-            life: LifeId(
-                (u128::from(self.nodes[node].identity.0) << 64 | u128::from(self.nodes[node].life))
-                    .to_le_bytes(),
-            ),
+            life: self.life_id(node),
             generation: CardGeneration(self.nodes[node].generation),
             seed,
             rails: vec![self.frame_bytes; RAILS],

@@ -175,6 +175,21 @@ impl<'w> Disk<'w> {
         author(block as u64, &self.cached[block * self.block..(block + 1) * self.block])
     }
 
+    /// Somebody has written to the whole image, what this request would write.
+    pub(crate) fn replace(&mut self, request: u64) {
+        for (lba, block) in (0..).zip(self.cached.chunks_mut(self.block)) {
+            pattern(request, lba, block);
+        }
+        self.sync();
+    }
+
+    /// Everything is durable.
+    pub(crate) fn sync(&mut self) {
+        self.durable.copy_from_slice(&self.cached);
+        self.dirty.clear();
+        self.half.clear();
+    }
+
     /// Nobody asks for what is lost any more.
     pub(crate) fn forget_lost(&mut self) {
         self.lost.clear();

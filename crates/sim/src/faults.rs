@@ -5,6 +5,7 @@ use crate::marks::Mark;
 use crate::media::Media;
 use crate::network::RAILS;
 use crate::random::Random;
+use crate::replaced::Replaced;
 use crate::world::{BORROWER, Event, LENDER, RIVAL, World};
 
 /// Mean nanoseconds between two faults while a node stays away for long.
@@ -198,7 +199,7 @@ impl World<'_> {
 
     /// A node loses its ledger, its sockets, and what its disks had not written.
     fn reboot(&mut self) {
-        if self.faults.reboots == 0 {
+        if self.faults.reboots == 0 || self.alter_images() {
             return;
         }
         self.faults.reboots -= 1;
@@ -209,9 +210,11 @@ impl World<'_> {
         self.lose_ledger(node);
         if node == LENDER {
             self.marks.set(Mark::LenderReboot);
-            if self.media.as_mut().is_none_or(Media::loses_power) {
+            let has_failed = self.media.as_mut().is_none_or(Media::loses_power);
+            if has_failed && self.replaced.as_mut().is_none_or(Replaced::loses_power) {
                 self.lose_power();
             }
+            self.look_at_images();
         } else {
             self.marks.set(Mark::BorrowerReboot);
         }

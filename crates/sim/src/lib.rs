@@ -27,6 +27,7 @@ mod media;
 mod neighbours;
 mod network;
 mod random;
+mod replaced;
 mod shared;
 mod siege;
 mod slot;

@@ -52,6 +52,8 @@ marks! {
     LossReported = "loss-reported",
     /// A card was told what another one has not heard.
     LossInherited = "loss-inherited",
+    /// A lender started with other images than it had.
+    ImageReplaced = "image-replaced",
     /// A card died in the middle of writing memory.
     HalfWritten = "half-written",
     /// The disk did something while its card was dead.

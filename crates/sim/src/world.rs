@@ -25,6 +25,7 @@ use crate::media::Media;
 use crate::neighbours::Neighbours;
 use crate::network::{Frame, Network};
 use crate::random::Random;
+use crate::replaced::Replaced;
 use crate::shared::{self, Shared};
 use crate::slot::{SharedMemories, SlotSocket, has_guests};
 use crate::{Failure, Options, Summary};
@@ -108,6 +109,8 @@ pub(crate) struct World<'w> {
     pub(crate) shared: Option<Shared>,
     /// In some worlds media fail.
     pub(crate) media: Option<Media<'w>>,
+    /// In some worlds somebody replaces images.
+    pub(crate) replaced: Option<Replaced>,
     pub(crate) clients: Vec<(Seat, Client)>,
     /// In some worlds the borrower's edges are slots: by loan, in place of all clients.
     pub(crate) guests: Vec<Guest>,
@@ -162,6 +165,7 @@ impl<'w> World<'w> {
         let shared = Shared::of(seed);
         let is_shared = shared.is_some();
         let media = Media::of(seed).filter(|_| !is_shared);
+        let replaced = Replaced::of(seed).filter(|_| !is_shared && media.is_none());
         let is_pair = is_shared || media.as_ref().is_some_and(|media| media.is_common);
         let count = if random.chance(250) || is_pair { shared::LOANS } else { 1 };
         // Dice of its own: the other worlds stay what they are.
@@ -181,8 +185,8 @@ impl<'w> World<'w> {
             is_common.then(|| common_drive(&mut loans))
         };
         let guests = has_guests(seed);
-        let contest =
-            Contest::of(seed, options.unmended).filter(|_| !guests && !is_shared && media.is_none());
+        let contest = Contest::of(seed, options.unmended)
+            .filter(|_| !guests && !is_shared && media.is_none() && replaced.is_none());
         let borrowers = if contest.is_some() { 2 } else { 1 };
         let served = if guests { 0 } else { count };
         let clients = (BORROWER..BORROWER + borrowers)
@@ -218,12 +222,13 @@ impl<'w> World<'w> {
             guests: machines,
             network: Network::new(random.fork(), 1 + borrowers),
             neighbours: Neighbours::of(seed, count).filter(|_| contest.is_none()),
-            faults: if guests || media.is_some() {
+            faults: if guests || media.is_some() || replaced.is_some() {
                 Faults::with_reboots(random.fork(), !guests)
             } else {
                 Faults::new(random.fork())
             },
             media: media.map(|media| media.with(count)),
+            replaced,
             unmended: options.unmended,
             marks: Marks::default(),
             streams: Streams::default(),

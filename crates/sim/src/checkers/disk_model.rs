@@ -92,6 +92,9 @@ pub(crate) struct DiskModel {
     torn: Option<Vec<u64>>,
     /// The borrower has given up some of what it kept, and the power may take that.
     gave_up: bool,
+    /// When the image was replaced by another one, and what that holds until the borrower has been told.
+    replaced: u64,
+    untold: Option<u64>,
 }
 
 impl DiskModel {
@@ -106,6 +109,8 @@ impl DiskModel {
             life: 0,
             torn: None,
             gave_up: false,
+            replaced: 0,
+            untold: None,
         }
     }
 
@@ -219,9 +224,28 @@ impl DiskModel {
             let Some(value) = author(block, bytes) else {
                 return Err(format!("block {block}: {}", describe(bytes)));
             };
-            self.observe(block as usize, value, start, end)?;
+            if self.untold == Some(value) {
+                return Err(format!(
+                    "block {block}: a read from {start} to {end} returned what somebody has put into the image, \
+                     and its borrower was not told"
+                ));
+            }
+            // What was asked of the image before has no answer that this model knows.
+            if start >= self.replaced {
+                self.observe(block as usize, value, start, end)?;
+            }
         }
         Ok(())
+    }
+
+    /// The lender begins anew with another image, whose blocks have these values. All before is gone, and what the borrower kept
+    /// is not written to it. `untold` is what nobody can have seen who was not told.
+    pub(crate) fn replaced(&mut self, left: Vec<u64>, untold: Option<u64>, tick: u64) {
+        for (writes, value) in self.blocks.iter_mut().zip(left) {
+            *writes = vec![Write { end: Some(tick), durable: true, ..Write::new(value, 0, tick) }];
+        }
+        (self.anew, self.life, self.replaced, self.untold) = (tick, tick, tick, untold);
+        (self.torn, self.gave_up) = (None, false);
     }
 
     fn observe(&mut self, block: usize, value: u64, start: u64, end: u64) -> Verdict {
@@ -307,7 +331,7 @@ impl DiskModel {
     /// The borrower is gone, and what it kept with it. If it had not written everything again, some blocks may stay as the power
     /// failure left them: as if `request` wrote them, until its client's end. Returns whether that is so.
     pub(crate) fn borrower_lost(&mut self, request: u64, tick: u64) -> bool {
-        self.life = tick;
+        (self.life, self.untold) = (tick, None);
         let Some(torn) = self.torn.take() else { return false };
         for (writes, value) in self.blocks.iter_mut().zip(torn) {
             let is_there =
@@ -462,6 +486,21 @@ mod tests {
         model.asked_again(6);
         read(&mut model, 5, 7, 8).unwrap();
         read(&mut model, 0, 9, 10).unwrap_err();
+    }
+
+    #[test]
+    fn of_an_image_that_was_replaced_nothing_comes_back_and_who_reads_the_new_one_was_told() {
+        let mut model = DiskModel::new(1, true);
+        write(&mut model, 5, 1, 2);
+        model.write_started(6, 6, 0..1, 3);
+        model.replaced(vec![9], Some(9), 4);
+        read(&mut model, 5, 3, 5).unwrap();
+        read(&mut model, 9, 3, 5).unwrap_err();
+        read(&mut model, 9, 6, 7).unwrap_err();
+        assert!(!model.borrower_lost(100, 8));
+        read(&mut model, 9, 9, 10).unwrap();
+        read(&mut model, 6, 11, 12).unwrap_err();
+        read(&mut model, 5, 13, 14).unwrap_err();
     }
 
     #[test]

@@ -32,6 +32,8 @@ pub(crate) struct SingleOwner {
     owner: Option<Life>,
     /// By node: when the newest of its frames that have come to the lender was sent.
     heard: Vec<u64>,
+    /// By node: it was silent for the hold time, and what it had it has lost, whether anybody has taken it or not.
+    lapsed: Vec<bool>,
     /// By node: its last life that was asked to give everything back.
     gives_back: Vec<u64>,
     /// When the lender's present life began: it could not hear anybody before.
@@ -40,17 +42,20 @@ pub(crate) struct SingleOwner {
 
 impl SingleOwner {
     pub(crate) fn new(nodes: usize) -> Self {
-        Self { owner: None, heard: vec![0; nodes], gives_back: vec![0; nodes], listens: 0 }
+        let (heard, gives_back) = (vec![0; nodes], vec![0; nodes]);
+        Self { owner: None, heard, lapsed: vec![false; nodes], gives_back, listens: 0 }
     }
 
     /// A frame that `node` sent at `sent` has come to the lender.
     pub(crate) fn heard(&mut self, node: usize, sent: u64) {
+        self.lapsed[node] = self.is_hold_over(sent, node);
         self.heard[node] = self.heard[node].max(sent);
     }
 
     /// The lender's next life has begun.
     pub(crate) fn lender_began(&mut self, now: u64) {
         self.listens = now;
+        self.lapsed.fill(false);
     }
 
     /// A life was asked to give back whatever it has.
@@ -60,7 +65,7 @@ impl SingleOwner {
 
     /// Whether `node` was silent for the hold time.
     pub(crate) fn is_hold_over(&self, now: u64, node: usize) -> bool {
-        self.silent(now, node) + HEARD_STEP >= HOLD.as_nanos() as u64
+        self.lapsed[node] || self.silent(now, node) + HEARD_STEP >= HOLD.as_nanos() as u64
     }
 
     fn silent(&self, now: u64, node: usize) -> u64 {
@@ -72,6 +77,7 @@ impl SingleOwner {
     /// # Errors
     /// Who loses the function by that, and why it may not.
     pub(crate) fn effect(&mut self, now: u64, life: Life) -> Result<Change, String> {
+        self.lapsed[life.node] = false;
         let Some(former) = self.owner.replace(life).filter(|former| former.node != life.node) else {
             return Ok(Change::None);
         };
@@ -121,6 +127,24 @@ mod tests {
         owner.effect(SECOND, life(1, 1)).unwrap();
         owner.lender_began(600 * SECOND);
         owner.effect(700 * SECOND, life(2, 1)).unwrap_err();
+    }
+
+    #[test]
+    fn what_was_lost_by_silence_stays_free_though_its_borrower_is_heard_again() {
+        let mut owner = SingleOwner::new(3);
+        owner.heard(1, SECOND);
+        owner.effect(SECOND, life(1, 1)).unwrap();
+        owner.heard(1, 618 * SECOND);
+        owner.heard(1, 619 * SECOND);
+        assert_eq!(owner.effect(866 * SECOND, life(2, 3)), Ok(Change::HoldOver));
+        owner.heard(2, 866 * SECOND);
+        // Unless it has taken it again.
+        let mut owner = SingleOwner::new(3);
+        owner.heard(1, SECOND);
+        owner.effect(SECOND, life(1, 1)).unwrap();
+        owner.heard(1, 618 * SECOND);
+        owner.effect(619 * SECOND, life(1, 2)).unwrap();
+        owner.effect(866 * SECOND, life(2, 3)).unwrap_err();
     }
 
     #[test]
