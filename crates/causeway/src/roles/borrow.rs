@@ -175,7 +175,7 @@ impl serve::Observer for Announce {
         } else {
             format!(
                 "nobody answered for {function} within {seconds} s; tried {tried} over UDP: is `causeway lend` running there, \
-                 and do firewalls let UDP pass?"
+                 is this the line that it printed last, and do firewalls let UDP pass?"
             )
         })
     }

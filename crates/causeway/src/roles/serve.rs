@@ -300,7 +300,8 @@ impl Node {
         self.look_at = now + LOOK;
         let (view, running) = (self.agent.view(), now - self.started);
         let (peers, wanted) = (report::peers(&view), report::wanted(&view, running));
-        for news in self.trouble.look(running, SystemTime::now(), &peers, &wanted) {
+        let strangers = view.gauges().dropped_unknown.get();
+        for news in self.trouble.look(running, SystemTime::now(), &peers, &wanted, strangers) {
             match news {
                 trouble::News::Bad(what) => warn!("{what}"),
                 trouble::News::Good(what) => info!("{what}"),

@@ -15,6 +15,10 @@ const SILENCE: Duration = Duration::from_secs(2);
 const FIRST_ANSWER: Duration = Duration::from_secs(2);
 /// The least time between two lines about one thing.
 const PAUSE: Duration = Duration::from_secs(10);
+/// Frames for nothing that is here are worth a line when they have gone on for so long: a few come late, whenever something ends.
+const STRANGERS: Duration = Duration::from_secs(3);
+/// They are forgotten when none came for so long, and not said again so soon.
+const STRANGERS_GONE: Duration = Duration::from_secs(60);
 /// Names in one line; of others their number is said.
 const NAMES_MAX: usize = 4;
 
@@ -73,6 +77,42 @@ pub(super) struct Watch {
     released: Spoken<()>,
     /// Functions whose lender has never answered.
     wanted: Spoken<()>,
+    strangers: Strangers,
+}
+
+/// Frames for nothing that is lent or borrowed here.
+#[derive(Debug, Default)]
+struct Strangers {
+    /// How many there were at the last look.
+    count: u64,
+    /// When the first and the last of those came that are being looked at.
+    seen: Option<(Duration, Duration)>,
+    is_said: bool,
+}
+
+impl Strangers {
+    fn look(&mut self, now: Duration, count: u64) -> Option<News> {
+        let came = count != std::mem::replace(&mut self.count, count);
+        let (first, last) = match self.seen {
+            Some((first, last)) if came || now < last + STRANGERS_GONE => {
+                (first, if came { now } else { last })
+            }
+            _ if came => (now, now),
+            _ => {
+                *self = Self { count, ..Self::default() };
+                return None;
+            }
+        };
+        self.seen = Some((first, last));
+        let goes_on = !self.is_said && last >= first + STRANGERS;
+        self.is_said |= goes_on;
+        goes_on.then(|| {
+            News::Bad(format!(
+                "frames come for nothing that this node lends or borrows, {count} so far: perhaps somebody uses a line that was \
+                 printed before the state folder of this node was lost or replaced; give out the present one"
+            ))
+        })
+    }
 }
 
 impl Watch {
@@ -83,14 +123,15 @@ impl Watch {
         time: SystemTime,
         peers: &[Peer],
         wanted: &[Wanted],
+        strangers: u64,
     ) -> Vec<News> {
-        let mut news = Vec::new();
+        let mut news = Vec::from_iter(self.strangers.look(now, strangers));
         for wanted in wanted {
             let is_late = wanted.waited >= FIRST_ANSWER;
             if is_late && self.wanted.begins(&wanted.function, now, ()) {
                 news.push(News::Bad(format!(
-                    "nobody has answered for {} at {} yet, and it is waited for: is `causeway lend` running there, and do \
-                     firewalls let UDP pass?",
+                    "nobody has answered for {} at {} yet, and it is waited for: is `causeway lend` running there, has \
+                     its line changed, and do firewalls let UDP pass?",
                     wanted.function, wanted.at
                 )));
             }
@@ -266,7 +307,7 @@ mod tests {
         fn look(&mut self, peer: &Peer) -> Vec<News> {
             self.now += Duration::from_secs(1);
             let time = SystemTime::UNIX_EPOCH + Duration::from_secs(12 * 3600);
-            self.watch.look(self.now, time, std::slice::from_ref(peer), &[])
+            self.watch.look(self.now, time, std::slice::from_ref(peer), &[], 0)
         }
     }
 
@@ -341,10 +382,25 @@ mod tests {
                 at: "192.0.2.1:7411".to_owned(),
                 waited: Duration::from_secs(waited),
             };
-            watch.look(Duration::from_secs(waited), SystemTime::UNIX_EPOCH, &[], &[wanted])
+            watch.look(Duration::from_secs(waited), SystemTime::UNIX_EPOCH, &[], &[wanted], 0)
         };
         assert_eq!(look(1), []);
         assert!(text(&look(2)).starts_with("nobody has answered for nvme0 at 192.0.2.1:7411 yet"));
         assert!((3..100).all(|second| look(second).is_empty()));
+    }
+
+    #[test]
+    fn frames_for_nothing_are_said_when_they_go_on() {
+        let mut watch = Watch::default();
+        let mut look = |second, count| {
+            watch.look(Duration::from_secs(second), SystemTime::UNIX_EPOCH, &[], &[], count).len()
+        };
+        let late: usize =
+            [(1, 2), (2, 5), (3, 5), (4, 5), (90, 5)].map(|(at, count)| look(at, count)).iter().sum();
+        assert_eq!(late, 0, "something has ended here");
+        let first: Vec<u64> = (100..200).filter(|at| look(*at, at / 2) == 1).collect();
+        assert_eq!(first, [104], "somebody who calls every other second");
+        let again: Vec<u64> = (300..400).filter(|at| look(*at, *at) == 1).collect();
+        assert_eq!(again, [303]);
     }
 }
