@@ -26,7 +26,7 @@ impl Controller<'_> {
     }
 
     /// Gives the medium the next piece.
-    pub(crate) fn continue_zeroes(&mut self, slot: u16) {
+    fn continue_zeroes(&mut self, slot: u16) {
         let command = self.command(slot);
         let (target, done) = (command.target.get(), command.progress.get().arrived);
         let deallocate = command.entry().deac();
@@ -35,13 +35,17 @@ impl Controller<'_> {
         self.begin_media(slot, MediaKind::Zero { deallocate }, target.offset + u64::from(done), len);
     }
 
-    /// Notes a piece of `len` bytes that is done. Whether more are to come.
-    pub(crate) fn zeroes_left(&self, slot: u16, len: u32) -> bool {
+    /// A piece of `len` bytes is done.
+    pub(crate) fn end_zeroed(&mut self, slot: u16, len: u32) {
         let command = self.command(slot);
         let progress = command.progress.update(self.journal, |mut progress| {
             progress.arrived += len;
             progress
         });
-        progress.arrived < command.target.get().len
+        if progress.arrived < command.target.get().len {
+            self.continue_zeroes(slot);
+        } else {
+            self.end_written(slot);
+        }
     }
 }

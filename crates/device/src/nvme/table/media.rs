@@ -280,23 +280,21 @@ impl Controller<'_> {
             (Work::SelfTest, _) => self.end_self_test(slot, true),
             (Work::Compare, _) => self.end_compared(slot, work.len),
             (Work::Copy, MediaKind::Read) => self.end_copy_read(slot),
-            (Work::Zeroes, MediaKind::Zero { .. }) if self.zeroes_left(slot, work.len) => {
-                self.continue_zeroes(slot);
-            }
+            (Work::Zeroes, MediaKind::Zero { .. }) => self.end_zeroed(slot, work.len),
             (Work::Format, MediaKind::Zero { .. } | MediaKind::Trim) => self.end_formatted(slot, work.len),
             (Work::Format, _) => self.finish_format(slot),
-            (
-                Work::Write | Work::Zeroes | Work::Copy,
-                MediaKind::Write | MediaKind::Zero { .. } | MediaKind::Trim,
-            ) => {
-                self.cells.statistics.note_write(command.target.get().len);
-                if self.is_durable_write(slot) {
-                    self.begin_media(slot, MediaKind::Flush, 0, 0);
-                } else {
-                    self.complete_write(slot);
-                }
-            }
+            (Work::Write | Work::Copy, MediaKind::Write) => self.end_written(slot),
             _ => self.complete_write(slot),
+        }
+    }
+
+    /// The last piece of a command that writes is done.
+    pub(crate) fn end_written(&mut self, slot: u16) {
+        self.cells.statistics.note_write(self.command(slot).target.get().len);
+        if self.is_durable_write(slot) {
+            self.begin_media(slot, MediaKind::Flush, 0, 0);
+        } else {
+            self.complete_write(slot);
         }
     }
 
