@@ -93,15 +93,12 @@ struct Strangers {
 impl Strangers {
     fn look(&mut self, now: Duration, count: u64) -> Option<News> {
         let came = count != std::mem::replace(&mut self.count, count);
-        let (first, last) = match self.seen {
-            Some((first, last)) if came || now < last + STRANGERS_GONE => {
-                (first, if came { now } else { last })
-            }
-            _ if came => (now, now),
-            _ => {
-                *self = Self { count, ..Self::default() };
-                return None;
-            }
+        let recent = self.seen.filter(|(_, last)| now < *last + STRANGERS_GONE);
+        self.is_said &= recent.is_some();
+        let (first, last) = match recent {
+            Some((first, last)) => (first, if came { now } else { last }),
+            None if came => (now, now),
+            None => return None,
         };
         self.seen = Some((first, last));
         let goes_on = !self.is_said && last >= first + STRANGERS;
