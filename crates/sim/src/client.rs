@@ -12,7 +12,7 @@ use crate::checkers::disk_model::DiskModel;
 use crate::checkers::names;
 use crate::checkers::single_owner::Life;
 use crate::disk::pattern;
-use crate::media::Trouble;
+use crate::media::{Asks, Trouble};
 use crate::random::Random;
 
 /// What a checker has found: its name, and what is wrong.
@@ -474,18 +474,18 @@ impl Client {
     }
 }
 
-/// Whether the medium explains that a request has failed. What it has failed itself it does once.
+/// Whether the medium explains that a request has failed.
 fn failed_by_medium(asked: &Asked, error: NbdError, shared: &mut Shared) -> bool {
-    let (trouble, is_flush) = (&mut shared.trouble, asked.command == Command::FLUSH);
-    let is_own = is_flush && trouble.has_lost;
-    let flushes = (is_flush || asked.fua) && asked.start < trouble.flushes_before;
-    if error == NbdError::EIO && (is_own || flushes) {
-        trouble.failed = (is_flush && !is_own).then_some(asked.start).or(trouble.failed);
-        return true;
+    let what = match asked.command {
+        Command::FLUSH => Asks::Flush,
+        _ if asked.fua => Asks::Both,
+        _ => Asks::Else,
+    };
+    match error {
+        NbdError::EIO => shared.trouble.explains(what, asked.start, false),
+        NbdError::ENOSPC => shared.trouble.explains(what, asked.start, true),
+        _ => false,
     }
-    let is_failure = !is_flush && trouble.failures > 0 && matches!(error, NbdError::EIO | NbdError::ENOSPC);
-    trouble.failures -= u32::from(is_failure);
-    is_failure
 }
 
 /// The medium has failed a request.
@@ -497,14 +497,10 @@ fn end_failed(request: u64, asked: &Asked, shared: &mut Shared) {
     }
 }
 
-/// A flush has succeeded, or what implies one: unless the medium has lost something that no operator has taken for lost.
+/// A flush has succeeded, or what implies one.
 fn must_not_fail(request: u64, asked: &Asked, shared: &Shared) -> Result<(), Finding> {
-    let (start, fails_from) = (asked.start, shared.trouble.fails_from);
-    if start < fails_from {
-        return Ok(());
-    }
-    let what = format!("{:?} {request}, which began at {start}, has succeeded", asked.command);
-    Err((names::MEDIA, format!("{what}: the medium has lost something, and since {fails_from} that is kept")))
+    let verdict = shared.trouble.allows_success(asked.start);
+    verdict.map_err(|what| (names::MEDIA, format!("{:?} {request}: {what}", asked.command)))
 }
 
 fn broken(what: &str) -> Finding {

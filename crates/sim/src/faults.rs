@@ -214,6 +214,7 @@ impl World<'_> {
             if has_failed && self.replaced.as_mut().is_none_or(Replaced::loses_power) {
                 self.lose_power();
             }
+            self.guests.iter_mut().for_each(|guest| guest.lender_rebooted = true);
             self.look_at_images();
         } else {
             self.marks.set(Mark::BorrowerReboot);

@@ -23,6 +23,7 @@ use crate::checkers::names;
 use crate::checkers::single_owner::Life;
 use crate::client::{Drive, Finding, Orphan, Shared};
 use crate::disk::pattern;
+use crate::media::Asks;
 use crate::random::Random;
 use crate::world::BORROWER;
 use machine::Machine;
@@ -564,6 +565,9 @@ impl Guest {
             self.begin_anew(shared);
             return Ok(());
         }
+        if queue == 1 && self.fails_by_medium(entry, shared) {
+            return Ok(());
+        }
         if !entry.status().is_success() {
             let what = format!("queue {queue}: command {} failed: {:?}", entry.cid, entry.status());
             return Err((names::COMPLETIONS, what));
@@ -589,6 +593,37 @@ impl Guest {
         }
     }
 
+    /// Whether a request has failed, as the medium explains.
+    fn fails_by_medium(&mut self, entry: &CompletionEntry, shared: &mut Shared) -> bool {
+        let cid = entry.cid.get();
+        let Some(asked) = self.asked.get(&cid).copied() else { return false };
+        let is_full = match entry.status().code() {
+            Status::WRITE_FAULT | Status::UNRECOVERED_READ_ERROR => false,
+            Status::CAPACITY_EXCEEDED => true,
+            _ => return false,
+        };
+        let asks = match asked.kind {
+            Kind::Flush => Asks::Flush,
+            Kind::Write | Kind::Zeroes => Asks::Both,
+            Kind::Read => Asks::Else,
+        };
+        let is_explained = shared.trouble.explains(asks, asked.start, is_full);
+        if is_explained {
+            self.asked.remove(&cid);
+            self.ended += 1;
+            shared.tick += 1;
+            match asked.kind {
+                Kind::Read => shared.model.read_abandoned(asked.start),
+                Kind::Flush => {}
+                Kind::Write | Kind::Zeroes => {
+                    let blocks = asked.first..asked.first + asked.blocks;
+                    shared.model.write_failed(asked.request, blocks, shared.tick);
+                }
+            }
+        }
+        is_explained
+    }
+
     fn end(&mut self, cid: u16, shared: &mut Shared, memory: &Memories<'_>) -> Result<(), Finding> {
         let Some(asked) = self.asked.remove(&cid) else {
             return Err((
@@ -600,6 +635,11 @@ impl Guest {
         self.ended += 1;
         let (tick, blocks) = (shared.tick, asked.first..asked.first + asked.blocks);
         shared.bytes += asked.blocks * self.drive.block;
+        if asked.kind != Kind::Read {
+            shared.trouble.flushed = Some(asked.start);
+            let verdict = shared.trouble.allows_success(asked.start);
+            verdict.map_err(|what| (names::MEDIA, format!("request {}: {what}", asked.request)))?;
+        }
         match asked.kind {
             Kind::Read => {
                 let at = BUFFERS + usize::from(cid) * BUFFER_BYTES;

@@ -52,6 +52,8 @@ struct Medium<'w> {
     /// How often an operator has cleared it, and whether one is about to.
     clears: u64,
     is_reported: bool,
+    /// A loss could not be written there: it is known as long as the node lives.
+    is_unkept: bool,
     /// A flush may fail.
     is_suspect: bool,
 }
@@ -132,12 +134,48 @@ impl Default for Trouble {
     }
 }
 
+/// What a request wants of its medium.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asks {
+    Flush,
+    /// A write that is to be durable.
+    Both,
+    Else,
+}
+
+impl Trouble {
+    /// Whether a request that began at `start` may have failed. What the medium has failed itself explains one request only.
+    pub(crate) fn explains(&mut self, asks: Asks, start: u64, is_full: bool) -> bool {
+        let is_own = asks == Asks::Flush && self.has_lost;
+        let flushes = asks != Asks::Else && start < self.flushes_before;
+        if !is_full && (is_own || flushes) {
+            let is_news = asks == Asks::Flush && !is_own;
+            self.failed = is_news.then_some(start).or(self.failed);
+            return true;
+        }
+        let is_failure = asks != Asks::Flush && self.failures > 0;
+        self.failures -= u32::from(is_failure);
+        is_failure
+    }
+
+    /// A flush that began at `start`, or what implies one, has succeeded.
+    pub(crate) fn allows_success(&self, start: u64) -> Result<(), String> {
+        if start < self.fails_from {
+            return Ok(());
+        }
+        let since = self.fails_from;
+        Err(format!(
+            "began at {start} and has succeeded, though the medium has lost something, and since {since} that is kept"
+        ))
+    }
+}
+
 impl<'w> Media<'w> {
-    /// In a tenth of all worlds.
+    /// In a tenth of all worlds, and more of those with guests, which are few.
     pub(crate) fn of(seed: u64) -> Option<Self> {
         // Dice of its own: the other worlds stay what they are.
         let mut random = Random::new(seed ^ MEDIA);
-        let fails = !has_guests(seed) && random.chance(100);
+        let fails = random.chance(if has_guests(seed) { 250 } else { 100 });
         let is_common = random.chance(600);
         fails.then(|| Self { random, drives: Vec::new(), is_common })
     }
@@ -352,7 +390,7 @@ impl<'w> World<'w> {
             let is_forgotten = medium.is_suspect && medium.errors.is_seen && !is_lost;
             medium.errors.open();
             medium.writing.clear();
-            (medium.has_lost, medium.left, medium.is_reported) = (false, 0, false);
+            (medium.has_lost, medium.left, medium.is_reported, medium.is_unkept) = (false, 0, false, false);
             if is_forgotten {
                 // Whoever was told of the last error has ended before that was kept. Borrowers that live write again what they keep.
                 self.each_loan_of(drive, |loan| loan.disk.forget_lost());
@@ -387,16 +425,23 @@ impl<'w> World<'w> {
 
     /// The state folder has what a card wanted kept.
     pub(crate) fn record_is_durable(&mut self, drive: usize) {
-        let Some(medium) = self.media.as_mut().map(|media| &mut media.drives[drive]) else { return };
+        let is_calm = self.calm_since.is_some();
+        let Some(media) = &mut self.media else { return };
+        let is_kept = is_calm || !media.random.chance(80);
+        let medium = &mut media.drives[drive];
         let Some(record) = medium.writing.pop_front() else { return };
         let is_present = record.clears == medium.clears;
         let is_lost = says_lost(Some(&record.bytes));
-        medium.record = Some(record.bytes);
-        self.log.event(self.now, Some(LENDER), "kept", record.version, is_lost.into());
+        if is_kept {
+            medium.record = Some(record.bytes);
+        }
+        medium.is_unkept = is_lost && !is_kept;
+        let what = if is_kept { "kept" } else { "unkept" };
+        self.log.event(self.now, Some(LENDER), what, record.version, is_lost.into());
         if is_present {
             self.demand_failure(drive, is_lost);
         }
-        if self.act(LENDER, |card, now| card.handle_persisted(now, drive, record.version, true)) {
+        if self.act(LENDER, |card, now| card.handle_persisted(now, drive, record.version, is_kept)) {
             self.service(LENDER);
         }
     }
@@ -507,7 +552,8 @@ impl<'w> World<'w> {
     pub(crate) fn judge_flushes(&mut self, loan: usize) {
         let Some(media) = &self.media else { return };
         let drive = media.drive_of(loan);
-        let keeps = says_lost(media.drives[drive].record.as_ref());
+        let medium = &media.drives[drive];
+        let keeps = says_lost(medium.record.as_ref()) || medium.is_unkept;
         let lent = &mut self.loans[loan];
         let trouble = &mut lent.shared.trouble;
         let (flushed, failed) = (trouble.flushed.take(), trouble.failed.take());

@@ -186,6 +186,7 @@ impl World<'_> {
             if guest.completions > before {
                 self.slots[loan].excuses.answered(self.nodes[BORROWER].cards);
                 self.end_older_orphans(loan, self.life_of(BORROWER));
+                self.judge_flushes(loan);
             }
             self.log.event(self.now, None, "signal", loan as u64, tick);
             let after = self.random.below(150_000);

@@ -353,7 +353,6 @@ impl<'w> World<'w> {
             if !self.guests.is_empty() {
                 // Nobody writes anything again.
                 lent.shared.model.mended();
-                self.guests[loan].lender_rebooted = true;
             }
             self.judge(names::DURABILITY, verdict);
         }
