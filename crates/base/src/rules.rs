@@ -62,11 +62,21 @@ pub enum Rule {
     HeedTheDead,
     /// A lender that starts looks whether its images are what they were; those that are not are another drive to who has borrowed them.
     LookAtImages,
+    /// A lender that is started anew keeps its function for whom it belonged to.
+    HoldAfterRestart,
+    /// Another life of a node takes its function only when the one before has left a probe unanswered.
+    ProbeBeforeTakeOver,
+    /// A node with an older incarnation than was seen, or with the same one in another life, is not let in.
+    RefuseOutdated,
+    /// Refusals are apart in time.
+    PauseRefusals,
+    /// Data go only to an address that has answered a challenge.
+    ProveAddresses,
 }
 
 impl Rule {
     /// Every rule, in the order of the enum.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 34] = [
         Self::LogStores,
         Self::ReuseAfterCommit,
         Self::MarkEffects,
@@ -96,19 +106,24 @@ impl Rule {
         Self::KeepLosses,
         Self::HeedTheDead,
         Self::LookAtImages,
+        Self::HoldAfterRestart,
+        Self::ProbeBeforeTakeOver,
+        Self::RefuseOutdated,
+        Self::PauseRefusals,
+        Self::ProveAddresses,
     ];
 }
 
 /// Set unless credits are tight. Far from the bits of rules.
-const TIGHT_CREDITS: u32 = 1 << 31;
+const TIGHT_CREDITS: u64 = 1 << 63;
 
 /// The rules in force.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct RuleSet(u32);
+pub struct RuleSet(u64);
 
 impl RuleSet {
     /// Every rule.
-    pub const ALL: Self = Self(u32::MAX);
+    pub const ALL: Self = Self(u64::MAX);
 
     /// This set without `rule`.
     #[must_use]

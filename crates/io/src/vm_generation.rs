@@ -35,28 +35,45 @@ impl VmGeneration {
         Ok(Self { socket })
     }
 
-    /// Readable when [`VmGeneration::has_changed`] has something to read.
+    /// Readable when [`VmGeneration::news`] has something to read.
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// Reads what has been said: true if the machine was restored. What the kernel could not keep for us may have said so.
-    pub(crate) fn has_changed(&self) -> bool {
-        let mut has_changed = false;
-        let mut event = [0; EVENT_BYTES];
-        for _ in 0..EVENTS_PER_TURN {
-            match rustix::net::recvfrom(&self.socket, &mut event[..], RecvFlags::empty()) {
-                Ok((len, _, from)) => {
-                    let from = from.and_then(|from| SocketAddrNetlink::try_from(from).ok());
-                    has_changed |= from.is_some_and(|from| from.pid() == 0) && says_so(&event[..len]);
-                }
-                Err(Errno::NOBUFS) => has_changed = true,
-                Err(Errno::INTR) => {}
-                Err(_) => break,
-            }
-        }
-        has_changed
+    /// Reads what has been said.
+    pub(crate) fn news(&self) -> News {
+        read_news(|event| {
+            let (len, _, from) = rustix::net::recvfrom(&self.socket, event, RecvFlags::empty())?;
+            let from = from.and_then(|from| SocketAddrNetlink::try_from(from).ok());
+            Ok(if from.is_some_and(|from| from.pid() == 0) { len } else { 0 })
+        })
     }
+}
+
+/// What the kernel has said of this machine, the surest last.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum News {
+    /// Nothing.
+    None,
+    /// There was more than the kernel could keep for us, so it may have said anything.
+    Missed,
+    /// The machine was restored.
+    Restored,
+}
+
+/// Reads events with `receive`, which tells the length of the next one.
+fn read_news(mut receive: impl FnMut(&mut [u8]) -> Result<usize, Errno>) -> News {
+    let mut news = News::None;
+    let mut event = [0; EVENT_BYTES];
+    for _ in 0..EVENTS_PER_TURN {
+        news = news.max(match receive(&mut event) {
+            Ok(len) if says_so(&event[..len]) => News::Restored,
+            Ok(_) | Err(Errno::INTR) => News::None,
+            Err(Errno::NOBUFS) => News::Missed,
+            Err(_) => break,
+        });
+    }
+    news
 }
 
 /// Whether an event, `ACTION@PATH` and variables with zeroes between them, is about a new generation.
@@ -67,6 +84,26 @@ fn says_so(event: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn events_that_were_missed_are_no_restored_snapshot() {
+        let restored: &[u8] = b"change@/x\0NEW_VMGENID=1\0";
+        let other: &[u8] = b"add@/x\0ACTION=add\0";
+        for (events, news) in [
+            (vec![], News::None),
+            (vec![Ok(other), Err(Errno::INTR), Ok(other)], News::None),
+            (vec![Ok(other), Err(Errno::NOBUFS), Ok(other)], News::Missed),
+            (vec![Err(Errno::NOBUFS), Ok(restored), Err(Errno::NOBUFS)], News::Restored),
+        ] {
+            let mut events = events.into_iter();
+            let receive = |out: &mut [u8]| {
+                let event = events.next().unwrap_or(Err(Errno::AGAIN))?;
+                out[..event.len()].copy_from_slice(event);
+                Ok(event.len())
+            };
+            assert_eq!(read_news(receive), news);
+        }
+    }
 
     #[test]
     fn the_kernels_event_is_known_among_others() {

@@ -23,8 +23,8 @@ mod tags;
 mod tenancy;
 
 pub use channel::{
-    Channel, ChannelCells, ChannelConfig, Event, Heard, Name, PRIVATE_PATH, PathConfig, PathId, Port,
-    REKEY_FRAMES, Role, Room, Sink, State, Stats, Transmit,
+    CallName, Channel, ChannelCells, ChannelConfig, Event, Heard, Name, PRIVATE_PATH, PathConfig, PathId,
+    Port, REKEY_FRAMES, Role, Room, Sink, State, Stats, Transmit,
 };
 pub use cipher::{Cipher, Protection};
 pub use handshake::{Refusal, derive};

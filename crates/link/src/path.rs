@@ -14,9 +14,9 @@ use crate::record::MAX_RANGES;
 /// A packet is lost when one so many later has arrived (RFC 9002 §6.1.1).
 const PACKET_THRESHOLD: u64 = 3;
 /// A timer that is found so much too late says that we did not run, not that the peer was silent: its answer may lie in the socket.
-const LATE: Duration = PROBE_GRANULARITY;
+pub(crate) const LATE: Duration = PROBE_GRANULARITY;
 /// How long what has arrived is then read first.
-const READ_FIRST: Duration = ACK_DELAY;
+pub(crate) const READ_FIRST: Duration = ACK_DELAY;
 /// Congestion window at the start, in bytes.
 const INITIAL_WINDOW: usize = 256 << 10;
 /// Two of the largest frames always fit.

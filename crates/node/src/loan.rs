@@ -1,20 +1,23 @@
 mod addresses;
+mod callers;
 #[cfg(test)]
 mod tests;
 
 use core::cell::Cell as StdCell;
 use std::collections::VecDeque;
 
-use base::Instant;
 use base::ids::{DomainId, Incarnation, NodeId};
 use base::ledger::{Counter, Journal, Pages};
+use base::{Instant, Rule};
 use device::Function;
 use device::nvme::Controller;
 use link::{
-    Channel, ChannelConfig, Event, Heard, Information, Name, PathConfig, Role, Sink, State, Tenancy, Transmit,
+    Channel, ChannelConfig, Event, Heard, Information, Name, PathConfig, Role, Room, Sink, State, Tenancy,
+    Transmit,
 };
 
 use self::addresses::Addresses;
+use self::callers::Callers;
 use crate::borrower::BorrowedDrive;
 use crate::card::{CardEvent, LoanRooms, MediaWork, Outgoing, Rooms, Unusable, Way, way};
 use crate::cells::{Address, LoanCells};
@@ -54,8 +57,8 @@ pub(crate) struct Loan<'m> {
     pub(crate) end: End<'m>,
     /// A reset was asked for and the medium is not quiet yet.
     resetting: bool,
-    /// Where the answer to a handshake goes, by rail.
-    reply_to: [Address; crate::MAX_RAILS],
+    /// Where answers of handshakes go.
+    callers: Callers,
     /// Where the borrower may be.
     addresses: Addresses,
     ready: bool,
@@ -126,7 +129,7 @@ impl<'m> Loan<'m> {
             channel,
             end,
             resetting: false,
-            reply_to: Default::default(),
+            callers: Callers::default(),
             addresses: Addresses::new(&card.seed),
             ready: false,
             unusable: None,
@@ -167,11 +170,16 @@ impl<'m> Loan<'m> {
     }
 
     pub(crate) fn handle_frame(&mut self, now: Instant, rail: u8, from: Address, frame: &mut [u8]) {
+        // Until the borrower has proven an address, it may be wherever its frames come from, be it that they came from elsewhere first.
+        let is_unproven = self.cells.peers.get(rail as usize).is_some_and(|peer| !peer.get().is_known());
+        self.channel.hear_duplicates(is_unproven && matches!(self.end, End::Lent(_)));
         let heard = self.channel.handle_frame(now, frame, self.end.sink());
-        if heard == Heard::Proposal
-            && let Some(reply_to) = self.reply_to.get_mut(rail as usize)
-        {
-            *reply_to = from;
+        match heard {
+            Heard::Proposal(call) => self.callers.expect_answer(rail, call, from),
+            Heard::Again(call) if self.callers.note(rail, call, from) => {
+                self.channel.answer_again(rail, call);
+            }
+            _ => {}
         }
         // A borrower knows its lender's addresses from the line.
         if matches!(self.end, End::Lent(_)) {
@@ -198,17 +206,20 @@ impl<'m> Loan<'m> {
         let (journal, peers) = (self.journal, &self.cells.peers);
         let Some(cell) = peers.get(rail as usize) else { return };
         match heard {
-            Heard::Nothing | Heard::Proposal => return,
+            Heard::Nothing | Heard::Proposal(_) | Heard::Again(_) => return,
             Heard::Newcomer => {
                 peers.iter().for_each(|peer| peer.set(journal, Address::default()));
                 self.addresses.forget();
             }
-            Heard::Answer | Heard::Peer => {}
+            Heard::Answer | Heard::Peer | Heard::Duplicate => {}
         }
         while let Some(challenge) = self.channel.poll_proof() {
             if let Some((rail, address)) = self.addresses.prove(challenge) {
                 peers[rail].set(journal, address);
             }
+        }
+        if !journal.rule(Rule::ProveAddresses) {
+            return cell.set(journal, from);
         }
         if cell.get() != from
             && let Some(challenge) = self.addresses.hear(now, rail.into(), from, len)
@@ -270,6 +281,11 @@ impl<'m> Loan<'m> {
             return None;
         }
         self.deadline.set(None);
+        if let Some(copy) = self.callers.next_copy() {
+            let len = copy.bytes.len();
+            room.of(copy.rail)[..len].copy_from_slice(&copy.bytes);
+            return Some(Outgoing { way: way(copy.rail, index), to: copy.to, len });
+        }
         // What goes to a peer whose address is not known is dropped, as a network would.
         loop {
             let Some(frame) = self.channel.poll_transmit(now, room) else {
@@ -280,7 +296,11 @@ impl<'m> Loan<'m> {
             if let Way::Private(_) = way {
                 return Some(Outgoing { way, to: Address::default(), len: frame.len });
             }
-            if let Some(to) = self.address_for(&frame).filter(Address::is_known) {
+            let to = match frame.answers {
+                Some(call) => self.callers.answer(frame.path, call, &room.of(frame.path)[..frame.len]),
+                None => self.address_for(&frame),
+            };
+            if let Some(to) = to.filter(Address::is_known) {
                 return Some(Outgoing { way, to, len: frame.len });
             }
         }
@@ -292,7 +312,6 @@ impl<'m> Loan<'m> {
         let known = Some(self.cells.peers[rail].get()).filter(Address::is_known);
         match (&self.end, frame.challenge) {
             (_, Some(challenge)) => self.addresses.of(challenge),
-            (End::Lent(_), None) if frame.is_handshake => Some(self.reply_to[rail]),
             (End::Lent(_), None) => known.or_else(|| self.addresses.spend(rail, frame.len)),
             (End::Borrowed(_) | End::Slot(_), None) => known,
         }

@@ -1,4 +1,4 @@
-//! Runs seeds: `seeds FIRST COUNT [trace] [unmended]`, or `seeds canaries FIRST MAX`.
+//! Runs seeds: `seeds FIRST COUNT [trace] [RULE]`, without that rule, or `seeds canaries FIRST MAX`.
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -12,8 +12,7 @@ fn main() {
         return;
     }
     let said = |word: &str| arguments.iter().any(|argument| argument == word);
-    let mut options =
-        sim::Options { trace: said("trace"), unmended: said("unmended"), ..sim::Options::default() };
+    let mut options = sim::Options { trace: said("trace"), ..sim::Options::default() };
     if let Some(rule) =
         base::Rule::ALL.iter().find(|rule| arguments.iter().any(|a| *a == format!("{rule:?}")))
     {

@@ -1,16 +1,15 @@
 //! What agents do about what their cards tell them, as `io::agent` and the program's roles do it: who uses what is lent becomes durable,
 //! and whoever has given everything back ends.
 
-use link::Tenancy;
+use link::{Refusal, Tenancy};
 use node::{Card, CardEvent};
-
-use base::ids::NodeId;
 
 use crate::checkers::names;
 use crate::checkers::single_owner::Life;
 use crate::client::Orphan;
+use crate::identity::holder_of;
 use crate::marks::Mark;
-use crate::world::{Event, LENDER, NODES, World};
+use crate::world::{BORROWER, Event, LENDER, NODES, World};
 
 impl World<'_> {
     /// What a card tells its agent, which keeps who uses what, whatever becomes of cards and ledgers.
@@ -30,7 +29,13 @@ impl World<'_> {
                     self.given_back(node, loan, has_lost);
                 }
                 CardEvent::MediaFault(drive) => self.report_loss(drive),
-                CardEvent::Refused(..) if node != LENDER => self.marks.set(Mark::Refused),
+                CardEvent::Refused(loan, refusal) if node != LENDER => {
+                    self.marks.set(Mark::Refused);
+                    self.marks.set_if(Mark::TwinRefused, matches!(refusal, Refusal::Twin { .. }));
+                    if let Refusal::Outdated { seen } = refusal {
+                        self.catch_up(node, loan, seen.0);
+                    }
+                }
                 CardEvent::Ready(_)
                 | CardEvent::Refused(..)
                 | CardEvent::Unusable(..)
@@ -39,24 +44,27 @@ impl World<'_> {
         }
     }
 
-    /// The node of this identity. A loan has one lender, so only borrowers are asked for.
-    pub(crate) fn borrower_named(&self, identity: NodeId) -> Option<usize> {
-        (1..self.nodes.len()).find(|&node| self.nodes[node].identity == identity)
+    /// The node that has, or had, a function.
+    pub(crate) fn borrower_of(&self, tenancy: &Tenancy) -> Option<usize> {
+        let node = holder_of(tenancy)?.node;
+        (BORROWER..self.nodes.len()).contains(&node).then_some(node)
     }
 
     /// Another borrower than before, or none any more: that becomes durable, at once or, where there is a rival, after a moment. False if
     /// the card died.
     fn tenant_changes(&mut self, loan: usize, tenancy: Tenancy) -> bool {
+        self.check_take_over(loan, &tenancy);
+        let taker = self.borrower_of(&tenancy);
         if let Some(contest) = &mut self.contest {
             let lent = &mut self.loans[loan];
             lent.waiting = Some(tenancy);
             // If that one leaves before it is durable, the one before is told all the same.
-            if let Some(holder) = lent.holder.filter(|holder| self.nodes[*holder].identity != tenancy.node) {
+            if let Some(holder) = lent.holder.filter(|holder| Some(*holder) != taker) {
                 lent.displaced[holder] = true;
             }
             // Whose first frame was lost knows nothing of that: it was answered, and takes itself for the user.
             for node in 1..NODES {
-                lent.outrun[node] |= self.nodes.get(node).is_some_and(|it| it.identity != tenancy.node);
+                lent.outrun[node] |= Some(node) != taker;
             }
             let after = contest.random.range(50_000, 5_000_000);
             self.schedule(after, Event::Tenancy(loan));
@@ -79,7 +87,8 @@ impl World<'_> {
         self.log.event(self.now, Some(LENDER), "tenant", loan as u64, tenancy.node.0);
         let former = self.loans[loan].holder;
         self.loans[loan].tenancy = tenancy;
-        self.loans[loan].holder = self.borrower_named(tenancy.node);
+        self.loans[loan].tenancies.push(tenancy);
+        self.loans[loan].holder = self.borrower_of(&tenancy);
         if let Some(holder) = self.loans[loan].holder {
             self.loans[loan].taken_again[holder] = self.loans[loan].shared.tick;
         }

@@ -7,14 +7,15 @@ use core::time::Duration;
 use link::Name;
 use node::{BorrowEdge, Card, CardConfig, LoanConfig, LoanRole, NodeCells, Way};
 
-use crate::checkers::freshness::Freshness;
+use crate::checkers::freshness::{Freshness, Origin};
 use crate::checkers::liveness::Liveness;
 use crate::checkers::names;
 use crate::checkers::streams::StreamId;
 use crate::death::{End, Switch, survive};
 use crate::edge::Socket;
+use crate::identity::life_id;
 use crate::marks::Mark;
-use crate::network::{Fate, Network, RAILS};
+use crate::network::{Fate, Frame, Network, RAILS};
 use crate::world::{BORROWER, Event, LENDER, World};
 
 /// How long a node may be without a card, at most.
@@ -29,6 +30,10 @@ pub(crate) struct Node<'w> {
     /// Counts its lives, whatever it calls them itself.
     pub(crate) life: u64,
     pub(crate) incarnation: u64,
+    /// The last incarnation that its state folder knows of.
+    pub(crate) folder: u64,
+    /// By loan: it calls itself by this one at least.
+    pub(crate) least: Vec<u64>,
     pub(crate) generation: u32,
     /// Cards started.
     pub(crate) cards: u64,
@@ -59,6 +64,8 @@ impl<'w> Node<'w> {
             identity: NodeId(index as u64 + 1),
             life: 1,
             incarnation: 1,
+            folder: 1,
+            least: vec![0; loans],
             generation: 0,
             cards: 0,
             is_away: false,
@@ -79,7 +86,9 @@ impl<'w> Node<'w> {
         self.memory = arena.zeroed::<NodeCells>();
         self.switch.set_memory(self.memory);
         self.life += 1;
-        self.incarnation += 1;
+        self.folder += 1;
+        self.incarnation = self.folder;
+        self.least.fill(0);
         self.generation = 0;
         self.is_leaving = false;
         self.was_ready.fill(false);
@@ -276,8 +285,22 @@ impl<'w> World<'w> {
             };
             if node == LENDER {
                 self.besiege(outgoing.to, frame);
+                self.check_destination(outgoing.to, rail, frame);
             }
-            for fate in self.network.send(self.now, node, rail.into(), outgoing.to, frame) {
+            let frame = Frame {
+                to: usize::from(outgoing.to.0[0]).wrapping_sub(1),
+                rail,
+                from: Network::address(node, rail.into()),
+                bytes: frame.to_vec(),
+                origin: Origin::Peer,
+                sent: self.now,
+                by: self.life_of(node),
+                proof: self.proof_in(node, frame),
+            };
+            let mut fates = self.network.send(frame.clone());
+            self.spoof(&frame, &mut fates);
+            self.delay_answer(&frame, &mut fates);
+            for fate in fates {
                 match fate {
                     Fate::Lost => self.log.event(self.now, Some(node), "lost", rail.into(), 0),
                     Fate::Arrives(after, frame) => self.schedule(after, Event::Arrival(frame)),
@@ -289,8 +312,7 @@ impl<'w> World<'w> {
 
     /// What a node calls its present life.
     pub(crate) fn life_id(&self, node: usize) -> LifeId {
-        let Node { identity, life, .. } = &self.nodes[node];
-        LifeId((u128::from(identity.0) << 64 | u128::from(*life)).to_le_bytes())
+        life_id(self.life_of(node))
     }
 
     /// The agent's configuration of a node's card.
@@ -302,7 +324,7 @@ impl<'w> World<'w> {
             generation: LoanGeneration(0),
             tenancy: loan.tenancy,
             life: 0,
-            least_incarnation: Incarnation(0),
+            least_incarnation: Incarnation(self.nodes[node].least[index]),
             role: if node == LENDER {
                 let (drive, controller) =
                     if self.common.is_some() { (0, index as u16 + 1) } else { (index, 0) };

@@ -24,22 +24,32 @@ pub(crate) struct Contest {
     long: u32,
     /// Whether the lender is started anew.
     restarts: bool,
+    /// Of a thousand absences, so many are only for a moment.
+    moments: u64,
     /// Until then somebody is away for long.
     away_until: u64,
 }
 
 impl Contest {
     /// In a fifth of all worlds.
-    pub(crate) fn of(seed: u64, unmended: bool) -> Option<Self> {
+    pub(crate) fn of(seed: u64) -> Option<Self> {
         // Dice of its own: the other worlds stay what they are.
         let mut random = Random::new(seed ^ CONTEST);
         random.chance(200).then(|| Self {
             moves: random.range(2, 12) as u32,
             long: random.below(3) as u32,
-            restarts: random.chance(500) && unmended,
+            restarts: random.chance(500),
             random,
             away_until: 0,
+            moments: 800,
         })
+    }
+
+    /// Nobody stays away for longer than the hold time, but often for long enough to be taken for gone, and there are more moves.
+    pub(crate) fn keep_short(&mut self) {
+        self.long = 0;
+        self.moves *= 2;
+        self.moments = 400;
     }
 
     /// Whether somebody stays away for long: faults are rare then.
@@ -105,7 +115,7 @@ impl World<'_> {
     fn absence(&mut self) -> u64 {
         let Some(contest) = &mut self.contest else { return 0 };
         let random = &mut contest.random;
-        if random.chance(800) {
+        if random.chance(contest.moments) {
             random.range(1_000_000, 300_000_000)
         } else {
             random.range(300_000_000, 4_000_000_000)

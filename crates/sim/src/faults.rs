@@ -1,6 +1,7 @@
 //! What goes wrong, and when.
 
 use crate::death::Switch;
+use crate::identity::holder_of;
 use crate::marks::Mark;
 use crate::media::Media;
 use crate::network::RAILS;
@@ -40,6 +41,12 @@ impl Faults {
         faults.long_cuts &= may_be_silent;
         faults.reboots += faults.random.range(0, 3) as u32;
         faults
+    }
+
+    /// So that there are more lives than elsewhere.
+    pub(crate) fn reboot_often(&mut self) {
+        self.reboots_often = true;
+        self.reboots += 4;
     }
 
     /// Lets a card die some time.
@@ -204,7 +211,7 @@ impl World<'_> {
         }
         self.faults.reboots -= 1;
         let node = self.faults.random.index(2);
-        if self.nodes[node].is_away || (node == LENDER && self.contest.is_some() && !self.unmended) {
+        if self.nodes[node].is_away {
             return;
         }
         self.lose_ledger(node);
@@ -227,6 +234,7 @@ impl World<'_> {
             self.bury(node);
         }
         self.part(Some(node));
+        self.tamper_with_folder(node);
         if node == BORROWER {
             (0..self.guests.len()).for_each(|loan| self.crash_machine(loan));
         }
@@ -235,6 +243,9 @@ impl World<'_> {
                 self.loans[loan].disk.end_half();
                 self.loans[loan].waiting = None;
                 self.loans[loan].owner.lender_began(self.now);
+                let holder = self.loans[loan].tenancy;
+                let holder = holder_of(&holder).filter(|_| holder.is_held);
+                self.loans[loan].take_over.lender_began(self.now, holder);
                 self.loans[loan].unmarked.clear();
             } else {
                 (0..node::EDGE_CONNECTIONS).for_each(|slot| self.hang_up(node, loan, slot));

@@ -19,6 +19,7 @@ mod disk;
 mod edge;
 mod faults;
 mod guest;
+mod identity;
 pub mod liars;
 mod loans;
 mod log;
@@ -31,6 +32,7 @@ mod replaced;
 mod shared;
 mod siege;
 mod slot;
+mod spoof;
 mod watch;
 mod world;
 
@@ -46,15 +48,13 @@ pub struct Options {
     pub rules: RuleSet,
     /// Requests of all clients together.
     pub requests: u32,
-    /// Worlds that show what is known to be wrong and not mended yet, too: a lender that is restarted while two want its function.
-    pub unmended: bool,
     /// Print each event to standard error, one a line.
     pub trace: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { rules: RuleSet::ALL, requests: 300, unmended: false, trace: false }
+        Self { rules: RuleSet::ALL, requests: 300, trace: false }
     }
 }
 

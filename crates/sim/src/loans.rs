@@ -7,6 +7,7 @@ use node::Tenancy;
 
 use crate::checkers::disk_model::DiskModel;
 use crate::checkers::single_owner::{Life, SingleOwner};
+use crate::checkers::take_over::TakeOver;
 use crate::client::{Drive, Shared};
 use crate::disk::Disk;
 use crate::media::Trouble;
@@ -28,6 +29,8 @@ pub(crate) struct Loan<'w> {
     /// What the lender's agent has made durable, and what it is just writing.
     pub(crate) tenancy: Tenancy,
     pub(crate) waiting: Option<Tenancy>,
+    /// All that it has ever made durable.
+    pub(crate) tenancies: Vec<Tenancy>,
     /// The node whose tenancy it is.
     pub(crate) holder: Option<usize>,
     /// By node: another one has had the drive since, and it has not been told.
@@ -39,6 +42,7 @@ pub(crate) struct Loan<'w> {
     /// By node: the tick at which another one had it, or itself took it again: what its clients had asked before may fail.
     pub(crate) taken_again: [u64; NODES],
     pub(crate) owner: SingleOwner,
+    pub(crate) take_over: TakeOver,
     pub(crate) shared: Shared,
     /// Whether a request of either end had no completion in time, ever.
     pub(crate) timed_out: bool,
@@ -122,12 +126,14 @@ impl Loan<'_> {
             drive: Drive { blocks, block: block.into(), impatient },
             tenancy: Tenancy::default(),
             waiting: None,
+            tenancies: Vec::new(),
             holder: None,
             displaced: [false; NODES],
             outrun: [false; NODES],
             has_lost: [false; NODES],
             taken_again: [0; NODES],
             owner: SingleOwner::new(NODES),
+            take_over: TakeOver::default(),
             shared: Shared {
                 tick: 1,
                 requests: 0,

@@ -92,6 +92,20 @@ marks! {
     TenantChanged = "tenant-changed",
     /// It took it after the hold time.
     HoldOver = "hold-over",
+    /// A state folder was restored from an older copy.
+    FolderRestored = "folder-restored",
+    /// A borrower was told that its incarnation had been seen.
+    Outdated = "outdated",
+    /// A borrower was told that another one with its identity has the function.
+    TwinRefused = "twin-refused",
+    /// A copy of a borrower took its function.
+    TwinTookOver = "twin-took-over",
+    /// The answer to a twin was late, and the one before could be reached again.
+    OfferLate = "offer-late",
+    /// Old first messages were refused.
+    OldRefused = "old-refused",
+    /// The lender has accepted what somebody had repeated from elsewhere, faster than the network.
+    Spoofed = "spoofed",
 }
 
 /// The marks of a run.

@@ -65,8 +65,10 @@ impl World<'_> {
 
     /// The agents agree on new memory, if both have met who lives now.
     pub(crate) fn agree(&mut self, loan: usize) {
-        let lives =
-            [0, 1].map(|node: usize| (NodeId(node as u64 + 1), Incarnation(self.nodes[node].incarnation)));
+        let lives = [0, 1].map(|node: usize| {
+            let incarnation = self.nodes[node].incarnation.max(self.nodes[node].least[loan]);
+            (NodeId(node as u64 + 1), Incarnation(incarnation))
+        });
         let Some(neighbours) = &mut self.neighbours else { return };
         let memory = &mut neighbours.loans[loan];
         if memory.met != [Some(lives[1]), Some(lives[0])] || memory.told == [true, true] {
@@ -132,9 +134,9 @@ impl World<'_> {
         let after = neighbours.random.range(100, if slow { 5_000_000 } else { 30_000 });
         // Over a network it is a forgery, whenever.
         let bytes = frame.to_vec();
-        let from = Network::address(node, 0);
-        self.network
-            .keep_foreign(node, Frame { to, rail: 0, from, bytes, origin: Origin::Forger, sent: self.now });
+        let (from, by, origin) = (Network::address(node, 0), self.life_of(node), Origin::Forger);
+        let forgery = Frame { to, rail: 0, from, bytes, origin, sent: self.now, by, proof: None };
+        self.network.keep_foreign(node, forgery);
         self.schedule(after, Event::Memory(to, loan));
     }
 

@@ -4,6 +4,7 @@ use link::frame::Header;
 use node::Address;
 
 use crate::checkers::freshness::Origin;
+use crate::checkers::single_owner::Life;
 use crate::random::Random;
 use crate::world::NODES;
 
@@ -22,6 +23,10 @@ pub(crate) struct Frame {
     pub(crate) origin: Origin,
     /// When it was sent first.
     pub(crate) sent: u64,
+    /// By whom.
+    pub(crate) by: Life,
+    /// To the lender: when that has sent the newest packet that is acknowledged here.
+    pub(crate) proof: Option<u64>,
 }
 
 /// How a network treats frames; shares are of a thousand.
@@ -90,23 +95,9 @@ impl Network {
         self.islands = [false; NODES];
     }
 
-    /// A node sends to `to`; what the network makes of it.
-    pub(crate) fn send(
-        &mut self,
-        now: u64,
-        node: usize,
-        rail: usize,
-        to: Address,
-        bytes: &[u8],
-    ) -> Vec<Fate> {
-        let frame = Frame {
-            to: usize::from(to.0[0]).wrapping_sub(1),
-            rail: to.0[1],
-            from: Self::address(node, rail),
-            bytes: bytes.to_vec(),
-            origin: Origin::Peer,
-            sent: now,
-        };
+    /// A node sends a frame; what the network makes of it.
+    pub(crate) fn send(&mut self, frame: Frame) -> Vec<Fate> {
+        let (node, rail) = (frame.by.node, usize::from(frame.rail));
         if frame.to >= self.nodes {
             // To whoever has repeated something.
             return vec![Fate::Lost];

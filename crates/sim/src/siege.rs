@@ -13,6 +13,7 @@ use node::{Address, Card, NodeCells, Way};
 use crate::cards::LONGEST_ABSENCE;
 use crate::checkers::freshness::Origin;
 use crate::checkers::names;
+use crate::checkers::single_owner::Life;
 use crate::marks::Mark;
 use crate::network::Frame;
 use crate::world::{BORROWER, Event, LENDER, World};
@@ -42,8 +43,17 @@ impl World<'_> {
                 while let Some(sent) = card.poll_transmit(now, &mut self.buffer) {
                     let Way::Rail(rail) = sent.way else { continue };
                     let bytes = self.buffer[..sent.len].to_vec();
-                    let (from, origin) = (REPEATER, Origin::Peer);
-                    self.former.push(Frame { to: LENDER, rail, from, bytes, origin, sent: 0 });
+                    let (from, origin, by) = (REPEATER, Origin::Peer, Life { node: BORROWER, number: 0 });
+                    self.former.push(Frame {
+                        to: LENDER,
+                        rail,
+                        from,
+                        bytes,
+                        origin,
+                        sent: 0,
+                        by,
+                        proof: None,
+                    });
                 }
             }
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use link::State;
 use link::frame::{Header, Kind};
-use node::{Card, MediaWork, NodeCells};
+use node::{Address, Card, MediaWork, NodeCells};
 
 use crate::checkers::freshness::{Origin, Peer};
 use crate::checkers::names;
@@ -197,11 +197,35 @@ impl<'w> World<'w> {
             self.judge(names::REPLAY_BYTES, verdict);
         }
         self.nodes[node].card = Some(card);
+        if node == LENDER && header.kind == Kind::Sealed {
+            let packet = (header.card_generation.0, header.path, header.packet_number);
+            self.loans[loan].take_over.sends(self.now, packet);
+        }
+    }
+
+    /// When the lender has sent the newest packet that a frame acknowledges.
+    pub(crate) fn proof_in(&self, node: usize, frame: &[u8]) -> Option<u64> {
+        let header =
+            Header::parse(frame).ok().filter(|header| node != LENDER && header.kind == Kind::Sealed)?;
+        let loan = (header.group.0 - 1) as usize;
+        let (generation, paths) = self.nodes[node].card.as_ref()?.channel(loan).last_acked();
+        let packets = paths.iter().map(|&(path, number)| (generation.0, path, number));
+        self.loans[loan].take_over.newest(packets)
+    }
+
+    /// Where a frame of the lender goes.
+    pub(crate) fn check_destination(&mut self, to: Address, rail: u8, frame: &[u8]) {
+        let Ok(header) = Header::parse(frame) else { return };
+        let loan = (header.group.0 - 1) as usize;
+        match header.kind {
+            Kind::Sealed => self.check_address(to, loan, rail, frame.len()),
+            _ => self.check_refusal(to, loan, rail),
+        }
     }
 
     /// A frame arrives: it has an effect only if it may.
     pub(crate) fn arrive(&mut self, frame: Frame) {
-        let Frame { to: node, rail, from, mut bytes, origin, sent } = frame;
+        let Frame { to: node, rail, from, mut bytes, origin, sent, by, proof } = frame;
         let header = Header::parse(&bytes).ok();
         let loan = header.map_or(usize::MAX, |header| (header.group.0 as usize).wrapping_sub(1));
         let packet = header.map_or(0, |header| header.packet_number);
@@ -214,11 +238,14 @@ impl<'w> World<'w> {
         {
             return;
         }
-        let sender = usize::from(from.0[0]).wrapping_sub(1);
-        if node == LENDER && origin == Origin::Peer && (BORROWER..self.nodes.len()).contains(&sender) {
-            self.loans.iter_mut().for_each(|lent| lent.owner.heard(sender, sent));
-        }
         let after = sealed.and_then(|_| self.reception(node, loan));
+        let count = |reception: Option<(u64, _)>| reception.map_or(0, |(count, _)| count);
+        if node == LENDER && origin == Origin::Peer && count(after) > count(before) {
+            let lent = &mut self.loans[loan];
+            lent.owner.heard(by.node, sent);
+            lent.take_over.hears(by, proof);
+            self.note_spoofed(loan, rail, from, original.len());
+        }
         if let (Some(header), Some((count, newest)), Some((count_after, newest_after))) =
             (sealed, before, after)
             && count_after > count
@@ -249,6 +276,10 @@ impl<'w> World<'w> {
             && count_after > count
         {
             self.marks.set(Mark::MemoryUsed);
+            if node == LENDER {
+                let by = self.life_of(BORROWER);
+                self.loans[loan].take_over.hears(by, None);
+            }
             let freshness = &mut self.nodes[node].freshness;
             let verdict = freshness.accepted(Origin::Peer, &original, &header, newest, newest_after);
             self.judge(names::FRESHNESS, verdict);
@@ -395,7 +426,7 @@ impl<'w> World<'w> {
         [(lender, borrower), (borrower, lender)].iter().all(|(sender, receiver)| {
             let (used, believed) = sender.channel(loan).port.sender.credits();
             let granted = receiver.channel(loan).receiver().granted();
-            let fresh = granted[2] - used[2] >= 2 && granted[0] - used[0] >= 3;
+            let fresh = granted[2] >= used[2] + 2 && granted[0] >= used[0] + 3;
             believed == granted && fresh
         })
     }

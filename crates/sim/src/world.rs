@@ -18,6 +18,7 @@ use crate::contest::Contest;
 use crate::death::{End, Switch, survive};
 use crate::faults::Faults;
 use crate::guest::{Guest, Memories};
+use crate::identity::Identity;
 use crate::loans::{Loan, common_drive};
 use crate::log::Log;
 use crate::marks::Marks;
@@ -28,6 +29,7 @@ use crate::random::Random;
 use crate::replaced::Replaced;
 use crate::shared::{self, Shared};
 use crate::slot::{SharedMemories, SlotSocket, has_guests};
+use crate::spoof::Spoofer;
 use crate::{Failure, Options, Summary};
 
 /// The node that lends.
@@ -89,6 +91,8 @@ pub(crate) enum Event {
     Return(usize),
     /// A node that nobody could reach can be reached again.
     Join(usize),
+    /// Somebody repeats first messages of a life that is over.
+    OldMessages,
 }
 
 /// Everything.
@@ -133,11 +137,14 @@ pub(crate) struct World<'w> {
     pub(crate) siege: bool,
     /// In some worlds there is a rival.
     pub(crate) contest: Option<Contest>,
+    /// In some, state folders are restored and copied.
+    pub(crate) identity: Option<Identity>,
+    /// In some, somebody repeats frames faster than the network.
+    pub(crate) spoofer: Option<Spoofer>,
     pub(crate) frame_bytes: usize,
     pub(crate) buffer: Vec<u8>,
     pub(crate) calm_since: Option<u64>,
     pub(crate) kills: u64,
-    pub(crate) unmended: bool,
     pub(crate) seed: u64,
 }
 
@@ -185,8 +192,9 @@ impl<'w> World<'w> {
             is_common.then(|| common_drive(&mut loans))
         };
         let guests = has_guests(seed);
-        let contest = Contest::of(seed, options.unmended)
-            .filter(|_| !guests && !is_shared && media.is_none() && replaced.is_none());
+        let is_other = guests || is_shared || media.is_some() || replaced.is_some();
+        let contest = Contest::of(seed).filter(|_| !is_other);
+        let identity = Identity::of(seed, count, contest.is_some()).filter(|_| !is_other);
         let borrowers = if contest.is_some() { 2 } else { 1 };
         let served = if guests { 0 } else { count };
         let clients = (BORROWER..BORROWER + borrowers)
@@ -229,7 +237,6 @@ impl<'w> World<'w> {
             },
             media: media.map(|media| media.with(count)),
             replaced,
-            unmended: options.unmended,
             marks: Marks::default(),
             streams: Streams::default(),
             meetings: BTreeMap::new(),
@@ -239,6 +246,8 @@ impl<'w> World<'w> {
             former: Vec::new(),
             siege: false,
             contest,
+            identity,
+            spoofer: Spoofer::of(seed, count),
             frame_bytes,
             buffer: vec![0; link::frame::MAX_FRAME],
             calm_since: None,
@@ -267,8 +276,10 @@ impl<'w> World<'w> {
         for drive in 0..self.media.as_ref().map_or(0, Media::drives) {
             self.schedule(1_000_000, Event::Medium(drive));
         }
+        self.begin_identity();
         // Dice of its own: the other worlds stay what they are.
-        if self.contest.is_none() && Random::new(!self.seed).chance(200) {
+        let is_plain = self.contest.is_none() && self.spoofer.is_none();
+        if is_plain && Random::new(!self.seed).chance(200) {
             self.record_former();
             self.siege = true;
             self.repeat_former(4_000_000);
@@ -331,6 +342,7 @@ impl<'w> World<'w> {
             Event::Gone(node, life) => self.end_program(node, life),
             Event::Return(node) => self.start_program(node),
             Event::Join(node) => self.network.islands[node] = false,
+            Event::OldMessages => self.repeat_old(),
         }
     }
 

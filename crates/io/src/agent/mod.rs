@@ -47,7 +47,7 @@ use crate::plan::{
 use crate::process::{Child, OWN_EXECUTABLE, Spawn};
 use crate::ring::{Ring, RingError};
 use crate::udp::{RailSocket, max_datagram_bytes};
-use crate::vm_generation::VmGeneration;
+use crate::vm_generation::{News, VmGeneration};
 use crate::wait::{Interest, SpinTimes, Waiter};
 
 /// Requests that the ring holds.
@@ -356,10 +356,19 @@ impl Agent {
                 }
                 token::MESSAGES => self.take_messages(&mut events),
                 token::VM_GENERATION => {
-                    if self.vm_generation.as_ref().is_some_and(VmGeneration::has_changed) {
-                        info!("this machine was restored from a snapshot: the keys of all loans are renewed");
-                        self.renew_keys()?;
+                    match self.vm_generation.as_ref().map_or(News::None, VmGeneration::news) {
+                        News::None => continue,
+                        News::Missed => info!(
+                            "the kernel had more events than it could keep for this node, and one may have said that this machine \
+                             was restored from a snapshot: the keys of all loans are renewed, which does no harm"
+                        ),
+                        News::Restored => {
+                            info!(
+                                "this machine was restored from a snapshot: the keys of all loans are renewed"
+                            );
+                        }
                     }
+                    self.renew_keys()?;
                 }
                 what if what >= token::NEIGHBOURS => {
                     let around = around(&self.spec, &self.waiter, &self.mapping);

@@ -17,7 +17,7 @@ use super::answered::{Attempt, Order};
 use super::keys::attempt_of;
 use super::{Channel, MAX_PATHS, Name, PathId, Role, State};
 use crate::handshake::{Answer, KeySet, Proposal, RefusalDetails, Responder, UNKNOWN, verdict};
-use crate::path::AckRanges;
+use crate::path::{AckRanges, LATE, READ_FIRST};
 use crate::tenancy::Tenancy;
 
 /// A proposal that is to be answered.
@@ -32,6 +32,30 @@ impl Call {
     pub(super) fn attempt(&self) -> Attempt {
         attempt_of(&self.proposal)
     }
+}
+
+/// Names a first message among all that come to a channel, wherever it comes from: the same message may come from several addresses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CallName(u64);
+
+impl CallName {
+    pub(super) fn of(attempt: &Attempt) -> Self {
+        let mut bytes = [0; 40];
+        bytes[..8].copy_from_slice(&attempt.node.0.to_le_bytes());
+        bytes[8..16].copy_from_slice(&attempt.incarnation.0.to_le_bytes());
+        bytes[16..32].copy_from_slice(&attempt.life.0);
+        bytes[32..].copy_from_slice(&attempt.number.to_le_bytes());
+        Self(crate::tlp_digest(&bytes))
+    }
+}
+
+/// An answer that says no, kept so that it can be sent again.
+pub(super) struct Refused {
+    pub(super) path: PathId,
+    pub(super) attempt: Attempt,
+    pub(super) message: Vec<u8>,
+    at: Instant,
+    pub(super) is_due: bool,
 }
 
 /// What a lender says to a proposal.
@@ -63,6 +87,8 @@ pub(super) struct PeerProbe {
     life: LifeId,
     /// What the peer has not answered by then it does not answer.
     until: Instant,
+    /// That was found too late, and put off.
+    was_late: bool,
     /// By path: it answers by acknowledging this packet or a later one.
     first: [u64; MAX_PATHS],
     outcome: Outcome,
@@ -99,7 +125,9 @@ impl Channel<'_> {
                 return if repeats { Verdict::Repeat } else { Verdict::Ignore };
             }
             Order::Late if once => return Verdict::Ignore,
-            Order::Old(seen) if once => return Verdict::Refuse(Why::Outdated(seen)),
+            Order::Old(seen) if self.journal.rule(Rule::RefuseOutdated) => {
+                return Verdict::Refuse(Why::Outdated(seen));
+            }
             _ => {}
         }
         if !can_seal {
@@ -130,6 +158,9 @@ impl Channel<'_> {
         }
         if holder.node != attempt.node {
             return (!self.is_hold_over(now)).then_some(Verdict::Refuse(Why::InUse(holder)));
+        }
+        if !self.journal.rule(Rule::ProbeBeforeTakeOver) {
+            return None;
         }
         if self.state() != State::Idle {
             return Some(self.judge_other_life(now, attempt.life, holder));
@@ -173,7 +204,8 @@ impl Channel<'_> {
         }
         let life = call.proposal.life;
         let waiting = Some(call);
-        self.handshake.probe = Some(PeerProbe { life, until, first, outcome: Outcome::Open, waiting });
+        let (was_late, outcome) = (false, Outcome::Open);
+        self.handshake.probe = Some(PeerProbe { life, until, was_late, first, outcome, waiting });
     }
 
     /// When [`Channel::end_probe`] is to be called.
@@ -181,14 +213,21 @@ impl Channel<'_> {
         self.handshake.probe.as_ref().and_then(PeerProbe::timeout)
     }
 
-    /// The peer has not answered in time: who waits for its place has it.
+    /// The peer has not answered in time: who waits for its place has it. But a card that stood still finds the answer in its socket,
+    /// perhaps behind other frames of the peer: as long as those come, it is read on.
     pub(super) fn end_probe(&mut self, now: Instant) {
+        let is_reading = now.since(self.handshake.last_heard) < READ_FIRST;
         let Some(probe) = &mut self.handshake.probe else { return };
-        if probe.timeout().is_some_and(|until| until <= now) {
-            probe.outcome = Outcome::Gone;
-            if let Some(call) = probe.waiting.take() {
-                self.accept(now, call);
-            }
+        let Some(until) = probe.timeout().filter(|until| *until <= now) else { return };
+        let is_late = now.since(until) > LATE && !probe.was_late;
+        if is_late || is_reading {
+            probe.was_late |= is_late;
+            probe.until = now + READ_FIRST;
+            return;
+        }
+        probe.outcome = Outcome::Gone;
+        if let Some(call) = probe.waiting.take() {
+            self.accept(now, call);
         }
     }
 
@@ -200,14 +239,25 @@ impl Channel<'_> {
             return;
         }
         probe.outcome = Outcome::Lives;
-        let (life, waiting) = (probe.life, probe.waiting.take());
-        let pending = self.cells.pending.get();
-        if pending.is_valid() && pending.peer_life == life {
-            self.cells.pending.set(self.journal, KeySet { valid: 0, ..pending });
-            self.load_keys();
-        }
+        let waiting = probe.waiting.take();
         if let (Some(call), Some(holder)) = (waiting, self.holder()) {
             self.refuse(now, call, Why::Twin(holder));
+        }
+    }
+
+    /// The peer that has the function is there: whoever was let in because it seemed to be gone, by this card or one before it, and has
+    /// not come yet, is not let in any more.
+    pub(super) fn withdraw_offer(&mut self) {
+        let (current, pending) = (self.cells.current.get(), self.cells.pending.get());
+        let is_other = (pending.node(), pending.peer_life) != (current.node(), current.peer_life);
+        let has_it = matches!(self.state(), State::Open | State::Resetting);
+        if !pending.is_valid() || !is_other || !has_it {
+            return;
+        }
+        self.cells.pending.set(self.journal, KeySet { valid: 0, ..pending });
+        self.load_keys();
+        if let Some(probe) = &mut self.handshake.probe {
+            probe.outcome = Outcome::Lives;
         }
     }
 
@@ -217,21 +267,40 @@ impl Channel<'_> {
             self.cells.stats.dropped_replay.add(1);
         }
         let path = call.paths.trailing_zeros() as PathId;
-        let is_early = self.handshake.refused_at[usize::from(path)]
-            .is_some_and(|before| now.since(before) < REFUSAL_PAUSE);
+        let last = self.handshake.refusals.iter().find(|refused| refused.path == path);
+        let is_early = last.is_some_and(|last| now.since(last.at) < REFUSAL_PAUSE)
+            && self.journal.rule(Rule::PauseRefusals);
         if is_early || self.handshake.due != 0 {
             return false;
         }
-        let answer = Answer { ..self.refusal_of(now, &call.proposal, why) };
+        let (attempt, answer) = (call.attempt(), self.refusal_of(now, &call.proposal, why));
         let mut message = Vec::new();
         if call.responder.answer(&answer, &mut message).is_none() {
             return false;
         }
-        self.handshake.refused_at[usize::from(path)] = Some(now);
         let refusals = &mut self.handshake.refusals;
-        refusals.retain(|(other, ..)| *other != path);
-        refusals.push((path, call.proposal.attempt.get(), message));
+        refusals.retain(|other| other.path != path);
+        refusals.push(Refused { path, attempt, message, at: now, is_due: true });
         true
+    }
+
+    /// Whether what was answered last, or refused last on this path, is this attempt.
+    pub(super) fn has_answer(&self, path: PathId, attempt: &Attempt) -> bool {
+        let refused = self.handshake.refusals.iter().find(|refused| refused.path == path);
+        self.handshake.answers == Some(*attempt) || refused.is_some_and(|refused| refused.attempt == *attempt)
+    }
+
+    /// The answer to the first message of this name is to be sent on `path` once more, since that has come from somewhere else as well.
+    pub fn answer_again(&mut self, path: PathId, call: CallName) {
+        let handshake = &mut self.handshake;
+        if handshake.answers.is_some_and(|attempt| CallName::of(&attempt) == call) {
+            handshake.due |= 1 << path;
+            return;
+        }
+        let is_it = |refused: &&mut Refused| refused.path == path && CallName::of(&refused.attempt) == call;
+        if let Some(refused) = handshake.refusals.iter_mut().find(is_it) {
+            refused.is_due = true;
+        }
     }
 
     fn refusal_of(&self, now: Instant, proposal: &Proposal, why: Why) -> Answer {
@@ -260,6 +329,7 @@ impl Channel<'_> {
     /// Who has the function, be it that this lender has not met it yet.
     fn holder(&self) -> Option<Tenancy> {
         match self.state() {
+            State::Idle if !self.journal.rule(Rule::HoldAfterRestart) => None,
             State::Open | State::Resetting | State::Idle => Some(self.tenant()).filter(|it| it.is_held),
             State::Closed => None,
         }

@@ -5,6 +5,7 @@ use core::time::Duration;
 use base::ids::CardGeneration;
 use base::{Instant, Payload, Rule};
 
+use super::admission::CallName;
 use super::{CHALLENGES, Change, Channel, Event, Port, Role, Sealing, Sink, State, Stats};
 use crate::frame::{HEADER_LEN, Header, Kind, TAG_LEN};
 use crate::handshake::KeySet;
@@ -23,8 +24,12 @@ pub enum Heard {
     Answer,
     /// The first under the keys of a new pair: a handshake has just met this peer.
     Newcomer,
-    /// A first message that is answered, on the path it came on; from someone who knows the key of the loan.
-    Proposal,
+    /// A first message that is answered, now or later, on the path it came on; from someone who knows the key of the loan.
+    Proposal(CallName),
+    /// The same once more, whose answer is at hand.
+    Again(CallName),
+    /// What has come before; it is authentic, wherever it comes from now. See [`Channel::hear_duplicates`].
+    Duplicate,
     /// It was dropped and counted, or nothing follows from it for those who send.
     Nothing,
 }
@@ -142,11 +147,15 @@ impl<'m> Channel<'m> {
         }
         // Under pending keys the peer may be another one altogether, whose generations start anew.
         let known = self.continues(which).then(|| self.peer_generation());
-        if self.has_come_before(header, path, known) {
-            return Err(Dropped::Replay);
-        }
         let nonce = Nonce::new(header.path, header.packet_number);
         let (len, is_private) = (frame.len(), header.kind == Kind::Private);
+        if self.has_come_before(header, path, known) {
+            let is_duplicate = self.hears_duplicates && !is_private && known == Some(header.card_generation);
+            let sealing = self.sealing_mut(which).filter(|_| is_duplicate).ok_or(Dropped::Replay)?;
+            sealing.receive.open(header.card_generation, frame, nonce).ok_or(Dropped::Auth)?;
+            self.cells.stats.dropped_replay.add(1);
+            return Ok(Heard::Duplicate);
+        }
         let sealing = self.sealing_mut(which).expect("`which_keys` names a key set that is there");
         let body = match is_private {
             true => sealing.receive_private.open(frame, nonce),
@@ -181,6 +190,9 @@ impl<'m> Channel<'m> {
             self.handle_status(&status);
         }
         let asked = self.handle_records(now, header, records, sink);
+        if asked.answers {
+            self.withdraw_offer();
+        }
         self.acknowledge(now, path, header.packet_number, &asked);
         Ok(match (known, asked.answers) {
             (None, _) => Heard::Newcomer,

@@ -4,7 +4,7 @@ use base::ids::{CardGeneration, Incarnation, LifeId, NodeId};
 use base::times::{HANDSHAKE_RETRY, HANDSHAKE_RETRY_MAX};
 use base::{Instant, Rule};
 
-use super::admission::{Call, Verdict};
+use super::admission::{Call, CallName, Verdict};
 use super::answered::Attempt;
 use super::incoming::{Dropped, Heard};
 use super::{Channel, Event, Name, Role, Sealing, State, Wear};
@@ -87,25 +87,34 @@ impl Channel<'_> {
         let binding = Binding { key: &self.config.key, fabric: self.config.fabric, group: self.config.group };
         let (responder, proposal) = Responder::read(binding, entropy, body).ok_or(Dropped::Auth)?;
         let call = Call { responder, proposal, paths: 1 << path };
-        let is_answered =
-            match self.judge(now, path, &call.attempt(), self.agreed_cipher(&proposal).is_some()) {
-                Verdict::Ignore => return Err(Dropped::Replay),
-                Verdict::Defer => {
-                    self.cells.stats.deferred_handshakes.add(1);
-                    false
-                }
-                Verdict::Repeat => {
-                    self.answer_on(1 << path);
-                    true
-                }
-                Verdict::Probe => {
-                    self.probe_peer(now, call);
-                    true
-                }
-                Verdict::Refuse(why) => self.refuse(now, call, why),
-                Verdict::Accept => self.accept(now, call),
-            };
-        Ok(if is_answered { Heard::Proposal } else { Heard::Nothing })
+        let (attempt, name) = (call.attempt(), CallName::of(&call.attempt()));
+        let can_seal = self.agreed_cipher(&proposal).is_some();
+        let verdict = self.judge(now, path, &attempt, can_seal);
+        let is_repeated = matches!(verdict, Verdict::Ignore);
+        let is_answered = match verdict {
+            Verdict::Ignore => false,
+            Verdict::Defer => {
+                self.cells.stats.deferred_handshakes.add(1);
+                false
+            }
+            Verdict::Repeat => {
+                self.answer_on(1 << path);
+                true
+            }
+            Verdict::Probe => {
+                self.probe_peer(now, call);
+                true
+            }
+            Verdict::Refuse(why) => self.refuse(now, call, why),
+            Verdict::Accept => self.accept(now, call),
+        };
+        if is_answered {
+            return Ok(Heard::Proposal(name));
+        }
+        if is_repeated {
+            self.cells.stats.dropped_replay.add(1);
+        }
+        Ok(if self.has_answer(path, &attempt) { Heard::Again(name) } else { Heard::Nothing })
     }
 
     /// Prepares keys and answers. They are used only when a frame under them comes, so a repeated message changes nothing.
@@ -144,7 +153,7 @@ impl Channel<'_> {
         handshake.kind = Kind::Response;
         handshake.answers = Some(attempt);
         (handshake.due, handshake.answered_paths) = (0, 0);
-        handshake.refusals.clear();
+        handshake.refusals.iter_mut().for_each(|refused| refused.is_due = false);
         self.answer_on(paths);
         true
     }

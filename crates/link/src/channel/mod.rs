@@ -34,13 +34,14 @@ use crate::seal::{Opener, Seal};
 use crate::sender::{SLOTS, Sender, SenderCells};
 use crate::tags::{TagCells, Tags};
 use crate::tenancy::{Tenancy, TenancyWords};
-use admission::PeerProbe;
+use admission::{PeerProbe, Refused};
 use answered::{AnsweredCells, Attempt};
 use state::Change;
 
 /// Which rail of a channel.
 pub type PathId = u8;
 
+pub use admission::CallName;
 pub use incoming::Heard;
 pub use outgoing::{Room, Transmit};
 pub use state::State;
@@ -328,6 +329,7 @@ pub struct Channel<'m> {
     greeting: Greeting,
     handshake: Handshake,
     wear: Wear,
+    hears_duplicates: bool,
     goodbye: bool,
     goodbye_heard: bool,
     /// A goodbye was heard, and is answered once it is durable.
@@ -340,6 +342,7 @@ pub struct Channel<'m> {
     proofs: VecDeque<u64>,
     events: VecDeque<Event>,
     last_carried: (u64, u16),
+    last_acked: Vec<(PathId, u64)>,
 }
 
 /// What has been sent of the numbered TLPs, as far as this card knows.
@@ -376,9 +379,8 @@ struct Handshake {
     /// Whose attempt the message answers, and the paths it was sent on, as bits.
     answers: Option<Attempt>,
     answered_paths: u8,
-    /// Answers that say no, at most one a path, and when the last one was made for each.
-    refusals: Vec<(PathId, u64, Vec<u8>)>,
-    refused_at: [Option<Instant>; MAX_PATHS],
+    /// Answers that say no, the last one of each path.
+    refusals: Vec<Refused>,
     probe: Option<PeerProbe>,
     /// Of a borrower: the next attempt is to begin new streams, whatever flows.
     anew: bool,
@@ -432,6 +434,7 @@ impl<'m> Channel<'m> {
             greeting: Greeting { next: None, wait: base::times::HELLO, due: 0, answer: None },
             handshake: Handshake::new(now, last_heard),
             wear: Wear::default(),
+            hears_duplicates: false,
             goodbye: false,
             goodbye_heard: false,
             goodbye_waits: false,
@@ -441,6 +444,7 @@ impl<'m> Channel<'m> {
             proofs: VecDeque::new(),
             events: VecDeque::new(),
             last_carried: (0, 0),
+            last_acked: Vec::new(),
             port: Port {
                 sender,
                 tags: Tags::new(&cells.tags, journal, config.role.patience()),
@@ -526,6 +530,12 @@ impl<'m> Channel<'m> {
         if self.challenges.len() < CHALLENGES {
             self.challenges.push_back((path, challenge));
         }
+    }
+
+    /// Whether a frame that has come before is opened once more, to know whether it is authentic: somebody may have repeated it
+    /// faster than the network, so whoever is where it comes from now may be the peer. It has no effect else.
+    pub fn hear_duplicates(&mut self, hears: bool) {
+        self.hears_duplicates = hears;
     }
 
     /// The next challenge that the peer has answered.
@@ -672,6 +682,11 @@ impl<'m> Channel<'m> {
         self.last_carried
     }
 
+    /// What the frame that was built last acknowledges: the peer's card, and by path the greatest packet. For checkers.
+    pub fn last_acked(&self) -> (CardGeneration, &[(PathId, u64)]) {
+        (self.peer_generation(), &self.last_acked)
+    }
+
     /// Whether nothing of ours is on its way or waiting: the state when faults and requests have ended.
     pub fn is_idle(&self) -> bool {
         self.port.sender.is_empty() && self.port.tags.outstanding() == 0
@@ -785,7 +800,6 @@ impl Handshake {
             answers: None,
             answered_paths: 0,
             refusals: Vec::new(),
-            refused_at: [None; MAX_PATHS],
             probe: None,
             anew: false,
             is_other_lender: false,

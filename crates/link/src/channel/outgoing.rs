@@ -3,6 +3,8 @@
 use base::Instant;
 use base::ids::Incarnation;
 
+use super::admission::CallName;
+use super::answered::Attempt;
 use super::{Channel, Path, PathId, Role};
 use crate::frame::{HEADER_LEN, Header, Kind, OVERHEAD, TAG_LEN};
 use crate::path::Carried;
@@ -16,8 +18,10 @@ pub struct Transmit {
     pub path: PathId,
     /// Its bytes.
     pub len: usize,
-    /// Whether it is a message of a handshake: a lender's answer goes to whoever asked.
+    /// Whether it is a message of a handshake.
     pub is_handshake: bool,
+    /// Of a lender's answer: it goes to whoever has sent this.
+    pub answers: Option<CallName>,
     /// The challenge in it: it goes to the address that this is about, and nowhere else.
     pub challenge: Option<u64>,
 }
@@ -58,17 +62,18 @@ impl Channel<'_> {
             let path = self.handshake.due.trailing_zeros() as PathId;
             self.handshake.due &= self.handshake.due - 1;
             let message = core::mem::take(&mut self.handshake.message);
-            let attempt = match (self.handshake.kind, self.handshake.answers) {
-                (Kind::Response, Some(attempt)) => attempt.number,
-                _ => 0,
-            };
-            let transmit =
-                self.write_handshake(path, (self.handshake.kind, attempt), &message, room.of(path));
+            let kind = self.handshake.kind;
+            let attempt = self.handshake.answers.filter(|_| kind == Kind::Response);
+            let transmit = self.write_handshake(path, (kind, attempt), &message, room.of(path));
             self.handshake.message = message;
             return Some(transmit);
         }
-        if let Some((path, attempt, message)) = self.handshake.refusals.pop() {
-            return Some(self.write_handshake(path, (Kind::Response, attempt), &message, room.of(path)));
+        if let Some(index) = self.handshake.refusals.iter().position(|refused| refused.is_due) {
+            let refused = &mut self.handshake.refusals[index];
+            refused.is_due = false;
+            let (path, attempt) = (refused.path, refused.attempt);
+            let message = &self.handshake.refusals[index].message;
+            return Some(self.write_handshake(path, (Kind::Response, Some(attempt)), message, room.of(path)));
         }
         self.current.as_ref()?;
         let plan = if self.is_renewing() { self.plan_renewal()? } else { self.plan(now)? };
@@ -153,17 +158,18 @@ impl Channel<'_> {
     fn write_handshake(
         &self,
         path: PathId,
-        (kind, attempt): (Kind, u64),
+        (kind, attempt): (Kind, Option<Attempt>),
         message: &[u8],
         out: &mut [u8],
     ) -> Transmit {
         let len = HEADER_LEN + message.len() + TAG_LEN;
         // A message of the handshake has its own tag inside; the frame's stays zero.
         out[..len].fill(0);
-        self.header(kind, path, 0, attempt).write(out);
+        self.header(kind, path, 0, attempt.map_or(0, |attempt| attempt.number)).write(out);
         out[HEADER_LEN..len - TAG_LEN].copy_from_slice(message);
         self.cells.stats.sent_frames.add(1);
-        Transmit { path, len, is_handshake: true, challenge: None }
+        let answers = attempt.map(|attempt| CallName::of(&attempt));
+        Transmit { path, len, is_handshake: true, answers, challenge: None }
     }
 
     fn header(&self, kind: Kind, path: u8, key_id: u8, packet_number: u64) -> Header {
@@ -188,6 +194,7 @@ impl Channel<'_> {
     }
 
     fn write_sealed(&mut self, now: Instant, plan: &Plan, out: &mut [u8]) -> Transmit {
+        self.last_acked.clear();
         let frame_limit = self.frame_limit(plan.path).min(out.len());
         let challenge = match plan.alone {
             Some(Record::Challenge(challenge)) => Some(challenge),
@@ -225,7 +232,7 @@ impl Channel<'_> {
             self.wear.add(len);
         }
         self.cells.stats.sent_frames.add(1);
-        Transmit { path: id, len, is_handshake: false, challenge }
+        Transmit { path: id, len, is_handshake: false, answers: None, challenge }
     }
 
     /// Any rail takes what another has lost; what the private path has lost is divided anew.
@@ -261,6 +268,7 @@ impl Channel<'_> {
             if let Some((ranges, delay)) = ack {
                 let delay_us = u16::try_from(delay.as_micros()).unwrap_or(u16::MAX);
                 let generation = self.cells.peer_generation.get();
+                self.last_acked.extend(ranges.largest().map(|largest| (id, largest)));
                 writer.record(&Record::Ack { path: id, generation, delay_us, ranges });
             }
         }

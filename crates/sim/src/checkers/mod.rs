@@ -9,6 +9,7 @@ pub(crate) mod nonces;
 pub(crate) mod ordering;
 pub(crate) mod single_owner;
 pub(crate) mod streams;
+pub(crate) mod take_over;
 
 /// What is wrong, if anything.
 pub(crate) type Verdict = Result<(), String>;
@@ -45,6 +46,12 @@ pub mod names {
     /// What a medium has lost fails each flush of each of its functions, until an operator has cleared it; that is kept before a host
     /// is told, and told to the operator.
     pub const MEDIA: &str = "media";
+    /// A life loses its function to another one of its node only when it has left the lender's questions unanswered.
+    pub const TAKE_OVER: &str = "take-over";
+    /// Who repeats messages of a life that is over is not refused more often than is useful.
+    pub const REFUSALS: &str = "refusals";
+    /// Data go only where a challenge was answered.
+    pub const ADDRESSES: &str = "addresses";
     /// No nonce is used twice.
     pub const NONCES: &str = "nonces";
     /// After a roll-back the cells are those of the last commit.

@@ -142,6 +142,98 @@ fn a_probe_for_which_the_network_takes_its_time_is_answered() {
     assert!(said_no, "the first one is there");
 }
 
+/// The clone calls, and its message reaches the lender.
+fn call<'a>(arena: &'a Arena, now: Instant, lender: &mut End<'_>) -> End<'a> {
+    let mut clone = again(arena, 2);
+    let mut buffer = vec![0; MAX_FRAME];
+    clone.step(now);
+    let sent = clone.channel.poll_transmit(now, &mut buffer).unwrap();
+    lender.channel.handle_frame(now, &mut buffer[..sent.len], &mut lender.log);
+    lender.step(now);
+    clone
+}
+
+fn frames_of(end: &mut End<'_>, now: Instant) -> Vec<Vec<u8>> {
+    let mut buffer = vec![0; MAX_FRAME];
+    core::iter::from_fn(|| {
+        let sent = end.channel.poll_transmit(now, &mut buffer)?;
+        Some(buffer[..sent.len].to_vec())
+    })
+    .collect()
+}
+
+fn take(end: &mut End<'_>, now: Instant, frames: &[Vec<u8>]) {
+    for frame in frames {
+        end.channel.handle_frame(now, &mut frame.clone(), &mut end.log);
+        end.step(now);
+    }
+}
+
+#[test]
+fn who_stood_still_finds_the_answer_to_its_probe_in_its_socket() {
+    let arena = Arena::default();
+    let mut now = Instant::ZERO;
+    let [mut first, mut lender] = used_pair(&arena, &mut now, 1);
+    let mut clone = call(&arena, now, &mut lender);
+    // What was sent before the probe came lies in front of its answer.
+    let mut socket = Vec::new();
+    for index in 0..20 {
+        first.write(index * 4);
+        first.step(now);
+        socket.extend(frames_of(&mut first, now));
+    }
+    let probes = frames_of(&mut lender, now);
+    take(&mut first, now, &probes);
+    socket.extend(frames_of(&mut first, now));
+    assert!(socket.len() > 1);
+    now += RAIL_VERDICT * 2;
+    // The clock is looked at first, and the socket is read bit by bit.
+    lender.step(now);
+    for frame in socket {
+        now += Duration::from_micros(200);
+        lender.step(now);
+        take(&mut lender, now, &[frame]);
+    }
+    now += Duration::from_millis(10);
+    lender.step(now);
+    let said = frames_of(&mut lender, now);
+    take(&mut clone, now, &said);
+    assert!(matches!(refusals(&clone)[..], [Refusal::Twin { .. }]), "{:?}", clone.events);
+    assert_eq!(clone.channel.state(), State::Idle);
+}
+
+/// A card dies after it has let in who called, and the life before that seemed to be gone is heard by the next one.
+#[test]
+fn an_offer_is_withdrawn_when_the_life_before_is_heard_again() {
+    let arena = Arena::default();
+    let mut now = Instant::ZERO;
+    let [first, mut lender] = used_pair(&arena, &mut now, 1);
+    let mut clone = call(&arena, now, &mut lender);
+    frames_of(&mut lender, now);
+    for _ in 0..10 {
+        now += RAIL_VERDICT / 5;
+        lender.step(now);
+        if lender.channel.pending.is_some() {
+            break;
+        }
+        frames_of(&mut lender, now);
+    }
+    assert!(lender.channel.pending.is_some(), "it was let in");
+    let answer = frames_of(&mut lender, now);
+    lender.restart(now);
+    let mut ends = [first, lender];
+    run(&mut now, &mut ends, &mut |_, _| true, 100);
+    take(&mut clone, now, &answer);
+    let [first, mut lender] = ends;
+    let frames = frames_of(&mut clone, now);
+    assert!(is_open(&clone) && !frames.is_empty(), "it takes itself for the user");
+    take(&mut lender, now, &frames);
+    let mut ends = [first, lender];
+    ends[0].write(4);
+    run(&mut now, &mut ends, &mut |_, _| true, 100);
+    assert_eq!((ends[1].log.0.len(), ends[1].channel.tenant().number), (2, 1), "the first one goes on");
+}
+
 #[test]
 fn a_clone_takes_nothing_from_a_borrower_that_is_there() {
     let arena = Arena::default();

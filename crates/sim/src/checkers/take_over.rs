@@ -1,0 +1,112 @@
+//! A function is taken from a life by another one of the same node only when that life has left a question of the lender
+//! unanswered for so long that it is taken for gone.
+//!
+//! What counts is what was said: the newest packet of the lender that a life has acknowledged, in a frame that the lender has accepted,
+//! shows how long ago the two last spoke to each other.
+
+use std::collections::BTreeMap;
+
+use base::times::{HANDSHAKE_RETRY_MAX, RAIL_VERDICT, SILENCE};
+
+use super::Verdict;
+use super::single_owner::Life;
+
+/// Of one loan.
+#[derive(Default)]
+pub(crate) struct TakeOver {
+    /// When the lender has sent a packet, by card, path and number.
+    sent: BTreeMap<(u32, u8, u64), u64>,
+    /// By life: when the newest packet was sent that it has acknowledged; 0 for one that was heard at least.
+    answered: BTreeMap<Life, u64>,
+    /// Who has the function, and has not given it back.
+    holder: Option<Life>,
+    /// When the lender's present life began; the first one knows of nobody.
+    began: Option<u64>,
+}
+
+impl TakeOver {
+    /// The lender sends a packet.
+    pub(crate) fn sends(&mut self, now: u64, packet: (u32, u8, u64)) {
+        self.sent.insert(packet, now);
+    }
+
+    /// When the lender has sent the newest of these packets.
+    pub(crate) fn newest(&self, packets: impl Iterator<Item = (u32, u8, u64)>) -> Option<u64> {
+        packets.filter_map(|packet| self.sent.get(&packet).copied()).max()
+    }
+
+    /// The lender has accepted a frame of `life`, which acknowledges what was sent at `asked`.
+    pub(crate) fn hears(&mut self, life: Life, asked: Option<u64>) {
+        let answered = self.answered.entry(life).or_default();
+        *answered = asked.unwrap_or(0).max(*answered);
+    }
+
+    /// The lender's next life begins, with what its state folder says of who has the function.
+    pub(crate) fn lender_began(&mut self, now: u64, holder: Option<Life>) {
+        *self = Self { holder, began: Some(now), ..Self::default() };
+    }
+
+    /// The function is `holder`'s from now on, or nobody's. If it was another life's, returns that one.
+    ///
+    /// # Errors
+    /// That one was there.
+    pub(crate) fn changes(&mut self, now: u64, holder: Option<Life>) -> Result<Option<Life>, String> {
+        let former = core::mem::replace(&mut self.holder, holder);
+        let Some((former, taker)) = former.zip(holder).filter(|(former, taker)| former != taker) else {
+            return Ok(None);
+        };
+        self.judge(now, former, taker).map(|()| Some(former))
+    }
+
+    fn judge(&self, now: u64, former: Life, taker: Life) -> Verdict {
+        let waited = match (self.answered.get(&former), self.began) {
+            (Some(answered), _) => now.saturating_sub(*answered) >= RAIL_VERDICT.as_nanos() as u64,
+            // One that could not be asked was waited for.
+            (None, Some(began)) => now - began >= (SILENCE + HANDSHAKE_RETRY_MAX).as_nanos() as u64,
+            (None, None) => true,
+        };
+        if waited {
+            return Ok(());
+        }
+        let (answered, began) = (self.answered.get(&former), self.began);
+        Err(format!(
+            "{taker:?} takes the function from {former:?}, whose last answer was to {answered:?}; the lender began at {began:?}"
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIRST: Life = Life { node: 1, number: 1 };
+    const SECOND: Life = Life { node: 2, number: 1 };
+    const VERDICT: u64 = RAIL_VERDICT.as_nanos() as u64;
+
+    #[test]
+    fn who_has_answered_lately_loses_nothing() {
+        let mut function = TakeOver::default();
+        assert_eq!(function.changes(0, Some(FIRST)), Ok(None));
+        function.sends(10, (1, 0, 5));
+        function.sends(20, (1, 1, 5));
+        let asked = function.newest([(1, 0, 5), (2, 1, 5)].into_iter());
+        assert_eq!(asked, Some(10));
+        function.hears(FIRST, asked);
+        function.hears(FIRST, None);
+        let before = function.answered.clone();
+        function.changes(9 + VERDICT, Some(SECOND)).unwrap_err();
+        (function.holder, function.answered) = (Some(FIRST), before);
+        assert_eq!(function.changes(10 + VERDICT, Some(SECOND)), Ok(Some(FIRST)));
+    }
+
+    #[test]
+    fn what_was_given_back_is_free_and_a_new_lender_waits() {
+        let mut function = TakeOver::default();
+        function.changes(0, Some(FIRST)).unwrap();
+        function.hears(FIRST, Some(5));
+        function.changes(6, None).unwrap();
+        assert_eq!(function.changes(7, Some(SECOND)), Ok(None));
+        function.lender_began(100, Some(SECOND));
+        function.changes(101 + VERDICT, Some(FIRST)).unwrap_err();
+    }
+}

@@ -1,0 +1,237 @@
+//! In some worlds state folders are restored from older copies, so incarnations repeat and fall; in some of those the rival is a copy of the
+//! borrower: two nodes with one identity, both alive. And somebody repeats first messages of a life that is long over.
+
+use base::Instant;
+use base::ids::{Incarnation, LifeId};
+use base::times::{HANDSHAKE_RETRY_MAX, REFUSAL_PAUSE};
+use link::frame::{Header, Kind};
+use link::{State, Tenancy};
+use node::{Address, Card, NodeCells, Way};
+
+use crate::checkers::freshness::Origin;
+use crate::checkers::names;
+use crate::checkers::single_owner::Life;
+use crate::contest::Contest;
+use crate::marks::Mark;
+use crate::network::{Fate, Frame, RAILS};
+use crate::random::Random;
+use crate::world::{BORROWER, Event, LENDER, NODES, RIVAL, World};
+
+/// Told from other seeds.
+const IDENTITY: u64 = 0x1de_0000_0000;
+/// Attempts of the old life that were recorded.
+const ATTEMPTS: u64 = 2;
+/// How often they are repeated in a row, and within how many nanoseconds.
+const REPEATS: usize = 20;
+const WITHIN: u64 = 15_000_000;
+/// Where they come from.
+const REPEATER: Address = Address([8; 28]);
+
+/// What happens to state folders.
+pub(crate) struct Identity {
+    random: Random,
+    /// Whether the rival's folder is a copy of the borrower's.
+    twins: bool,
+    /// First messages of a life that is over.
+    old: Vec<Frame>,
+    /// By loan and rail: the last refusal that went to who repeats them, with the card that sent it.
+    refused: Vec<[Option<(u64, u64)>; RAILS]>,
+}
+
+impl Identity {
+    /// In a fifth of all worlds; with a rival, in half of them.
+    pub(crate) fn of(seed: u64, loans: usize, has_rival: bool) -> Option<Self> {
+        // Dice of its own: the other worlds stay what they are.
+        let mut random = Random::new(seed ^ IDENTITY);
+        random.chance(if has_rival { 500 } else { 200 }).then(|| Self {
+            twins: has_rival && random.chance(700),
+            random,
+            old: Vec::new(),
+            refused: vec![Default::default(); loans],
+        })
+    }
+
+    /// Whether the rival's folder is a copy of the borrower's.
+    pub(crate) fn has_twins(&self) -> bool {
+        self.twins
+    }
+}
+
+/// What tells a life of a node from all others.
+pub(crate) fn life_id(life: Life) -> LifeId {
+    LifeId((((life.node as u128) + 1) << 64 | u128::from(life.number)).to_le_bytes())
+}
+
+/// The life that has, or had, a function.
+pub(crate) fn holder_of(tenancy: &Tenancy) -> Option<Life> {
+    let bits = u128::from_le_bytes(tenancy.life.0);
+    let node = ((bits >> 64) as usize).checked_sub(1)?;
+    Some(Life { node, number: bits as u64 })
+}
+
+impl World<'_> {
+    /// Whether two nodes have one identity.
+    pub(crate) fn has_twins(&self) -> bool {
+        self.identity.as_ref().is_some_and(Identity::has_twins)
+    }
+
+    /// Begins what [`Identity`] plans.
+    pub(crate) fn begin_identity(&mut self) {
+        if self.identity.is_none() {
+            return;
+        }
+        if self.has_twins() {
+            self.nodes[RIVAL].identity = self.nodes[BORROWER].identity;
+            // Twins fight for moments.
+            self.contest.iter_mut().for_each(Contest::keep_short);
+        }
+        self.faults.reboot_often();
+        self.record_old();
+        self.schedule(30_000_000, Event::OldMessages);
+    }
+
+    /// Records what a life has sent that ended before everything.
+    fn record_old(&mut self) {
+        let mut config = self.card_config(BORROWER);
+        let life = Life { node: BORROWER, number: 0 };
+        (config.incarnation, config.life) = (Incarnation(0), life_id(life));
+        let now = Instant::from_nanos(self.now);
+        let mut card = Card::new(self.arena.zeroed::<NodeCells>(), None, config, now);
+        let mut old = Vec::new();
+        for attempt in 0..ATTEMPTS {
+            let now = now + HANDSHAKE_RETRY_MAX * attempt as u32;
+            card.handle_timeout(now);
+            while let Some(sent) = card.poll_transmit(now, &mut self.buffer) {
+                let Way::Rail(rail) = sent.way else { continue };
+                let bytes = self.buffer[..sent.len].to_vec();
+                let (from, origin) = (REPEATER, Origin::Peer);
+                old.push(Frame { to: LENDER, rail, from, bytes, origin, sent: 0, by: life, proof: None });
+            }
+        }
+        if let Some(identity) = &mut self.identity {
+            identity.old = old;
+        }
+    }
+
+    /// Somebody repeats them, faster than anybody would.
+    pub(crate) fn repeat_old(&mut self) {
+        let Some(identity) = &mut self.identity else { return };
+        let mut frames = Vec::new();
+        for _ in 0..REPEATS {
+            let frame = identity.old[identity.random.index(identity.old.len())].clone();
+            frames.push((identity.random.below(WITHIN), frame));
+        }
+        let again = identity.random.range(50_000_000, 900_000_000);
+        frames.into_iter().for_each(|(after, frame)| self.schedule(after, Event::Arrival(frame)));
+        if self.calm_since.is_none() {
+            self.schedule(again, Event::OldMessages);
+        }
+    }
+
+    /// A message of a handshake leaves the lender. While it serves a later life of that node, who repeats old messages is refused, and not
+    /// too often.
+    pub(crate) fn check_refusal(&mut self, to: Address, loan: usize, rail: u8) {
+        let Some(card) = self.nodes[LENDER].card.as_ref().filter(|_| to == REPEATER) else { return };
+        let channel = card.channel(loan);
+        let node = channel.peer().map(|(node, ..)| node);
+        if channel.state() != State::Open || node != Some(self.nodes[BORROWER].identity) {
+            return;
+        }
+        self.marks.set(Mark::OldRefused);
+        let (now, cards) = (self.now, self.nodes[LENDER].cards);
+        let Some(identity) = &mut self.identity else { return };
+        let last = identity.refused[loan][usize::from(rail)].replace((now, cards));
+        let is_early =
+            |(at, card): (u64, u64)| card == cards && u128::from(now - at) < REFUSAL_PAUSE.as_nanos();
+        if let Some((at, _)) = last.filter(|last| is_early(*last)) {
+            let what = format!("who repeats old messages is refused after {} us again", (now - at) / 1000);
+            self.fail(names::REFUSALS, what);
+        }
+    }
+
+    /// Before a node's next life: an operator may restore an older state folder, or copy the other borrower's.
+    pub(crate) fn tamper_with_folder(&mut self, node: usize) {
+        let has_twins = self.has_twins();
+        let Some(identity) = &mut self.identity else { return };
+        let random = &mut identity.random;
+        let folder = self.nodes[node].folder;
+        if has_twins && node != LENDER && random.chance(300) {
+            self.nodes[node].folder = self.nodes[BORROWER + RIVAL - node].folder;
+        } else if random.chance(500) {
+            self.nodes[node].folder = random.below(folder + 1);
+        }
+        if self.nodes[node].folder >= self.nodes[node].incarnation {
+            return;
+        }
+        self.marks.set(Mark::FolderRestored);
+        self.log.event(self.now, Some(node), "restored", self.nodes[node].folder, 0);
+        if node == LENDER {
+            self.restore_tenancies();
+        }
+    }
+
+    /// The lender's folder is an older one: its borrowers are told that they cannot rely on anything, if they have met a later life.
+    fn restore_tenancies(&mut self) {
+        let is_alone = self.contest.is_none();
+        let Some(identity) = &mut self.identity else { return };
+        for lent in &mut self.loans {
+            lent.outrun.fill(true);
+            // What a rival would have by an older table, it would have by the operator's fault.
+            if is_alone && !lent.tenancies.is_empty() {
+                lent.tenancy = lent.tenancies[identity.random.index(lent.tenancies.len())];
+            }
+        }
+    }
+
+    /// The lender has seen a later life of a node than its state folder knows of: the node calls itself by a greater incarnation.
+    pub(crate) fn catch_up(&mut self, node: usize, loan: usize, seen: u64) {
+        self.marks.set(Mark::Outdated);
+        let this = &mut self.nodes[node];
+        if this.least[loan] > seen {
+            return;
+        }
+        this.folder = this.folder.max(seen) + 1;
+        this.least[loan] = this.folder;
+        let incarnation = Incarnation(this.folder);
+        self.log.event(self.now, Some(node), "raised", loan as u64, incarnation.0);
+        self.act(node, |card, now| card.raise_incarnation(now, loan, incarnation));
+    }
+
+    /// The answer to a twin may take its time, and whoever could not be reached before can be reached again at once.
+    pub(crate) fn delay_answer(&mut self, frame: &Frame, fates: &mut [Fate]) {
+        let is_answer = frame.by.node == LENDER
+            && Header::parse(&frame.bytes).is_ok_and(|header| header.kind == Kind::Response);
+        let other = (BORROWER + RIVAL).wrapping_sub(frame.to);
+        let Some(identity) = self.identity.as_mut().filter(|it| it.twins && is_answer && other < NODES)
+        else {
+            return;
+        };
+        if !self.network.islands[other] || identity.random.chance(300) {
+            return;
+        }
+        self.network.islands[other] = false;
+        self.marks.set(Mark::OfferLate);
+        for fate in fates {
+            if let Fate::Arrives(after, _) = fate {
+                *after += identity.random.below(150_000_000);
+            }
+        }
+    }
+
+    /// Another life has a function, or nobody any more.
+    pub(crate) fn check_take_over(&mut self, loan: usize, tenancy: &Tenancy) {
+        let holder = holder_of(tenancy).filter(|_| tenancy.is_held);
+        let same_node = |life: &Life| self.nodes[life.node].identity == tenancy.node;
+        let is_twin = holder.as_ref().is_some_and(same_node);
+        match self.loans[loan].take_over.changes(self.now, holder) {
+            Ok(Some(former)) if is_twin && self.nodes[former.node].identity == tenancy.node => {
+                let is_copy = holder.is_some_and(|holder| holder.node != former.node);
+                self.marks.set_if(Mark::TwinTookOver, is_copy);
+                self.loans[loan].owner.gives_back(former);
+            }
+            Ok(_) => {}
+            Err(what) if is_twin => self.fail(names::TAKE_OVER, what),
+            Err(_) => {}
+        }
+    }
+}
