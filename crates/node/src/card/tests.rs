@@ -467,3 +467,65 @@ fn a_newcomer_waits_for_no_challenge_and_what_is_not_proven_gets_little() {
     world.run(&mut now, TICK * 3, false);
     assert!(world.at_home > 0);
 }
+
+#[test]
+fn a_newcomer_is_served_though_somebody_repeats_each_of_its_frames_faster() {
+    let arena = Arena::default();
+    let mut world = mimicked(&arena);
+    let mut now = Instant::ZERO;
+    world.run(&mut now, Duration::from_secs(3), true);
+    assert!(is_ready(&world.ends[1].card, now), "{} bytes went astray", world.bytes[1]);
+    let before = world.bytes;
+    world.reads(now, 8);
+    world.run(&mut now, Duration::from_millis(500), true);
+    let [came, left] = [0, 1].map(|at| world.bytes[at] - before[at]);
+    assert!(
+        world.ends[1].card.channel(0).is_idle() && left <= came,
+        "challenges only: {left} bytes for {came}"
+    );
+}
+
+/// The answers of a lender's handshakes, by where they go.
+fn answers(lender: &mut End<'_>, now: Instant) -> Vec<Address> {
+    let mut to = Vec::new();
+    while let Some(outgoing) = lender.card.poll_transmit(now, &mut lender.rooms) {
+        let header = Header::parse(&lender.rooms.buffer[..outgoing.len]).unwrap();
+        to.extend((header.kind == link::frame::Kind::Response).then_some(outgoing.to));
+    }
+    to
+}
+
+/// Another life calls, and while the one before is asked whether it is there, somebody repeats an old message.
+#[test]
+fn the_answer_to_a_call_that_waits_goes_to_who_has_called() {
+    let arena = Arena::default();
+    let mut world = mimicked(&arena);
+    let mut now = Instant::ZERO;
+    world.run(&mut now, Duration::from_millis(500), false);
+    let first_message = |life: u8, incarnation: u64| {
+        let borrow = LoanRole::Borrow {
+            peers: vec![PEER],
+            io_timeout: Duration::from_secs(60),
+            edge: BorrowEdge::Drive,
+        };
+        let mut config = config(2, borrow);
+        config.incarnation = Incarnation(incarnation);
+        (config.life, config.seed) = (LifeId([life; 16]), [life; 32]);
+        End::new(&arena, config).turn(now).swap_remove(0).1
+    };
+    let (mut call, mut old) = (first_message(3, 2), first_message(4, 0));
+    let lender = &mut world.ends[0];
+    let (caller, stranger) = (Address([3; 28]), world.stranger);
+    lender.card.handle_frame(now, 0, caller, &mut call);
+    assert_eq!(answers(lender, now), []);
+    now += base::times::RAIL_VERDICT / 2;
+    lender.card.handle_frame(now, 0, stranger, &mut old);
+    assert_eq!(answers(lender, now), [stranger], "it is refused");
+    let mut answered = Vec::new();
+    for _ in 0..400 {
+        now += Duration::from_millis(1);
+        lender.card.handle_timeout(now);
+        answered.extend(answers(lender, now));
+    }
+    assert_eq!(answered, [caller]);
+}
