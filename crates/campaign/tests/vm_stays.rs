@@ -77,6 +77,7 @@ fn a_machine_with_a_borrowed_drive_is_neither_saved_nor_migrated() {
         "socket": { "type": "unix", "path": world.left().dir().join("disk.sock") }
     });
     vm.hot_add(device).unwrap();
+    vm.wait_for(LONG, "ls /dev/nvme?n1").unwrap_or_else(|error| panic!("{error}\n{}", node.tail()));
     wait_held(&mut vm, &node);
     // Its guest lets go of it when the node has taken the function away.
     vm.qmp().execute("stop", json!({})).unwrap();
@@ -85,6 +86,11 @@ fn a_machine_with_a_borrowed_drive_is_neither_saved_nor_migrated() {
     assert!(said.contains("did not say that causeway-disk is gone") && is_held(&mut vm), "{detached:?}");
     vm.qmp().execute("cont", json!({})).unwrap();
     wait_free(&mut vm, &node);
+    // Nothing is left of it that another one could meet.
+    let attached = causeway(&world, &["attach", &lender.lines[0], "vm1/disk"]);
+    assert!(attached.status.success(), "{attached:?}\n{}", node.tail());
+    vm.wait_for(LONG, "ls /dev/nvme?n1").unwrap_or_else(|error| panic!("{error}\n{}", node.tail()));
+    wait_held(&mut vm, &node);
     drop(vm);
     assert_eq!(node.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", node.tail());
     assert_eq!(lender.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", lender.process.tail());
