@@ -188,6 +188,7 @@ impl<'w> Disk<'w> {
         self.durable.copy_from_slice(&self.cached);
         self.dirty.clear();
         self.half.clear();
+        self.lost.clear();
     }
 
     /// Nobody asks for what is lost any more.

@@ -6,7 +6,6 @@ use crate::marks::Mark;
 use crate::media::Media;
 use crate::network::RAILS;
 use crate::random::Random;
-use crate::replaced::Replaced;
 use crate::world::{BORROWER, Event, LENDER, RIVAL, World};
 
 /// Mean nanoseconds between two faults while a node stays away for long.
@@ -217,8 +216,7 @@ impl World<'_> {
         self.lose_ledger(node);
         if node == LENDER {
             self.marks.set(Mark::LenderReboot);
-            let has_failed = self.media.as_mut().is_none_or(Media::loses_power);
-            if has_failed && self.replaced.as_mut().is_none_or(Replaced::loses_power) {
+            if self.media.as_mut().is_none_or(Media::loses_power) {
                 self.lose_power();
             }
             self.guests.iter_mut().for_each(|guest| guest.lender_rebooted = true);

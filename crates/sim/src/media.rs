@@ -30,6 +30,8 @@ const FAULT_AT: usize = 24;
 pub(crate) struct Media<'w> {
     random: Random,
     drives: Vec<Medium<'w>>,
+    /// They fail now and then; else they only keep what they are told to have lost.
+    fails: bool,
     /// Whether the loans are functions of one drive.
     pub(crate) is_common: bool,
 }
@@ -177,7 +179,14 @@ impl<'w> Media<'w> {
         let mut random = Random::new(seed ^ MEDIA);
         let fails = random.chance(if has_guests(seed) { 250 } else { 100 });
         let is_common = random.chance(600);
-        fails.then(|| Self { random, drives: Vec::new(), is_common })
+        fails.then(|| Self { random, drives: Vec::new(), fails, is_common })
+    }
+
+    /// Media that do not fail by themselves.
+    pub(crate) fn sound(seed: u64) -> Self {
+        let mut random = Random::new(seed ^ MEDIA);
+        let is_common = random.chance(600);
+        Self { random, drives: Vec::new(), fails: false, is_common }
     }
 
     /// The media of so many loans.
@@ -249,7 +258,7 @@ impl<'w> Media<'w> {
     /// The kernel writes back what it likes, and drops of the rest what it likes. Returns what blocks went back to, by loan.
     fn turn(&mut self, drive: usize, loans: &mut [Loan<'w>]) -> Vec<(usize, usize)> {
         let (medium, random) = (&mut self.drives[drive], &mut self.random);
-        medium.is_bad = if medium.is_bad { random.chance(800) } else { random.chance(90) };
+        medium.is_bad = self.fails && random.chance(if medium.is_bad { 800 } else { 90 });
         let mut dropped = Vec::new();
         let own = |loan: &usize| self.is_common || *loan == drive;
         for loan in (0..loans.len()).filter(own) {
@@ -442,6 +451,19 @@ impl<'w> World<'w> {
             self.demand_failure(drive, is_lost);
         }
         if self.act(LENDER, |card, now| card.handle_persisted(now, drive, record.version, is_kept)) {
+            self.service(LENDER);
+        }
+    }
+
+    /// The agent has found that somebody else has written to the images while it has them.
+    pub(crate) fn note_altered(&mut self) {
+        for drive in 0..self.media.as_ref().map_or(0, Media::drives) {
+            let Some(medium) = self.media.as_mut().map(|media| &mut media.drives[drive]) else { return };
+            (medium.has_lost, medium.is_suspect) = (true, true);
+            self.settle_suspicion(drive);
+            self.act(LENDER, |card, now| card.note_fault(now, drive));
+        }
+        if self.nodes[LENDER].card.is_some() {
             self.service(LENDER);
         }
     }

@@ -9,10 +9,13 @@ use crate::disk::author;
 use crate::marks::Mark;
 use crate::random::Random;
 use crate::slot::has_guests;
-use crate::world::{BORROWER, LENDER, World};
+use crate::world::{BORROWER, Event, LENDER, World};
 
 /// Told from other seeds.
 const REPLACED: u64 = 0x9e91_ace0_0000;
+
+/// Nanoseconds between two looks of an agent.
+const LOOK: u64 = 1_000_000_000;
 
 /// What becomes of the images of a world.
 pub(crate) struct Replaced {
@@ -28,14 +31,9 @@ impl Replaced {
     pub(crate) fn of(seed: u64) -> Option<Self> {
         // Dice of its own: the other worlds stay what they are.
         let mut random = Random::new(seed ^ REPLACED);
-        let is_one = !has_guests(seed) && random.chance(80);
+        let is_one = !has_guests(seed) && random.chance(120);
         let alterations = random.below(3) as u32;
         is_one.then_some(Self { random, alterations, is_altered: false })
-    }
-
-    /// Whether the lender's next reboot is one of its machine, and not of its program only.
-    pub(crate) fn loses_power(&mut self) -> bool {
-        self.random.chance(500)
     }
 }
 
@@ -44,7 +42,7 @@ impl World<'_> {
     pub(crate) fn look_at_images(&mut self) {
         let Some(replaced) = &mut self.replaced else { return };
         let was_altered = core::mem::take(&mut replaced.is_altered);
-        let is_other = replaced.random.chance(500);
+        let is_other = replaced.random.chance(800);
         if !was_altered && !is_other {
             return;
         }
@@ -74,7 +72,16 @@ impl World<'_> {
                 shared.model.went_back(block, content, shared.tick);
             }
         }
+        let after = self.random.range(1_000_000, LOOK);
+        self.schedule(after, Event::Look);
         true
+    }
+
+    /// The agent looks at its images.
+    pub(crate) fn look_at_lent_images(&mut self) {
+        if self.replaced.as_ref().is_some_and(|replaced| replaced.is_altered) {
+            self.note_altered();
+        }
     }
 
     /// Other content lies behind a loan, told by the number of a request that nobody has made.

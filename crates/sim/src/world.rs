@@ -81,6 +81,8 @@ pub(crate) enum Event {
     Kept(usize),
     /// The kernel writes back, or drops, some of what the cache of a drive has.
     Medium(usize),
+    /// The lender's agent looks at its images.
+    Look,
     /// An operator clears a drive.
     Clear(usize),
     /// The borrowers' next move.
@@ -173,6 +175,7 @@ impl<'w> World<'w> {
         let is_shared = shared.is_some();
         let media = Media::of(seed).filter(|_| !is_shared);
         let replaced = Replaced::of(seed).filter(|_| !is_shared && media.is_none());
+        let media = media.or_else(|| replaced.as_ref().map(|_| Media::sound(seed)));
         let is_pair = is_shared || media.as_ref().is_some_and(|media| media.is_common);
         let count = if random.chance(250) || is_pair { shared::LOANS } else { 1 };
         // Dice of its own: the other worlds stay what they are.
@@ -192,7 +195,7 @@ impl<'w> World<'w> {
             is_common.then(|| common_drive(&mut loans))
         };
         let guests = has_guests(seed);
-        let is_other = guests || is_shared || media.is_some() || replaced.is_some();
+        let is_other = guests || is_shared || media.is_some();
         let contest = Contest::of(seed).filter(|_| !is_other);
         let identity = Identity::of(seed, count, contest.is_some()).filter(|_| !is_other);
         let borrowers = if contest.is_some() { 2 } else { 1 };
@@ -230,7 +233,7 @@ impl<'w> World<'w> {
             guests: machines,
             network: Network::new(random.fork(), 1 + borrowers),
             neighbours: Neighbours::of(seed, count).filter(|_| contest.is_none()),
-            faults: if guests || media.is_some() || replaced.is_some() {
+            faults: if guests || media.is_some() {
                 Faults::with_reboots(random.fork(), !guests)
             } else {
                 Faults::new(random.fork())
@@ -338,6 +341,7 @@ impl<'w> World<'w> {
             Event::Kept(drive) => self.record_is_durable(drive),
             Event::Medium(drive) => self.turn_medium(drive),
             Event::Clear(drive) => self.clear_medium(drive),
+            Event::Look => self.look_at_lent_images(),
             Event::Contest => self.next_move(),
             Event::Gone(node, life) => self.end_program(node, life),
             Event::Return(node) => self.start_program(node),
