@@ -404,7 +404,9 @@ impl Client {
     fn time_out(&mut self, request: u64, error: NbdError, shared: &mut Shared) -> bool {
         let excuse = self.excuse;
         let is_excused = |asked: &Asked| {
-            asked.start < excuse.before || (asked.command == Command::FLUSH && excuse.flushes)
+            // A trim that is to be durable ends with a flush.
+            let flushes = asked.command == Command::FLUSH || asked.fua;
+            asked.start < excuse.before || (flushes && excuse.flushes)
         };
         let by_medium = self.asked.get(&request).is_some_and(|asked| failed_by_medium(asked, error, shared));
         let may_fail = self.drive.impatient || self.asked.get(&request).is_some_and(is_excused);

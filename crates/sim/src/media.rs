@@ -148,7 +148,7 @@ pub(crate) enum Asks {
 impl Trouble {
     /// Whether a request that began at `start` may have failed. What the medium has failed itself explains one request only.
     pub(crate) fn explains(&mut self, asks: Asks, start: u64, is_full: bool) -> bool {
-        let is_own = asks == Asks::Flush && self.has_lost;
+        let is_own = asks != Asks::Else && self.has_lost;
         let flushes = asks != Asks::Else && start < self.flushes_before;
         if !is_full && (is_own || flushes) {
             let is_news = asks == Asks::Flush && !is_own;
