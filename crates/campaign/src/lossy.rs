@@ -27,11 +27,16 @@ impl LossyFs {
     }
 
     fn mount_with(machine: &Machine, size: u64, arguments: &[&str]) -> Result<Self, Error> {
-        let folder = machine.dir().join("lossy");
+        Self::mount_at(machine, "lossy", size, arguments)
+    }
+
+    /// The same as [`LossyFs::mount`], or with `cached` among the arguments as [`LossyFs::mount_cached`], in a folder of this name.
+    pub fn mount_at(machine: &Machine, name: &str, size: u64, arguments: &[&str]) -> Result<Self, Error> {
+        let folder = machine.dir().join(name);
         std::fs::create_dir_all(&folder).map_err(Error::io(format!("cannot create {}", folder.display())))?;
         let mut command = machine.command(support_program("causeway-lossy-fs")?);
         command.arg(&folder).arg(size.to_string()).args(arguments);
-        let log = machine.dir().join("logs/lossy-fs.log");
+        let log = machine.dir().join(format!("logs/{name}-fs.log"));
         let mut process = Process::spawn_piped(command, &log)?;
         process
             .wait_line("\"ready\" (FUSE allowed, /dev/fuse there)", ANSWER_TIMEOUT, |line| line == "ready")?;

@@ -4,13 +4,14 @@
 // The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
 #![allow(clippy::unwrap_used)]
 
-use campaign::causeway::{Borrower, Lender, START_TIMEOUT, binary, status};
+use campaign::causeway::{Borrower, Lender, START_TIMEOUT, STOP_TIMEOUT, binary, card, status};
 use campaign::load::connect;
 use campaign::lossy::LossyFs;
 use campaign::nbd_client::{NbdClient, Request};
-use campaign::process::{kill, poll_until, run};
+use campaign::process::{kill, poll_until, run, signal};
 use campaign::scale;
 use campaign::world::{World, WorldConfig};
+use rustix::process::Signal;
 use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
@@ -127,4 +128,92 @@ fn t2_no_flush_lies_when_the_card_that_was_told_dies() {
         two.flush().expect_err("the flush behind it, of the other function");
         scene.clear();
     }
+}
+
+/// A lender ends in order, and its disk cannot write back what it was given: it says so, its other disks are made durable all the same, and
+/// the next life knows.
+#[test]
+fn t2_what_a_disk_loses_when_its_lender_ends_is_known_to_the_next_one() {
+    let _exclusive = scale::exclusive();
+    let world = World::new(&WorldConfig { rails: 1, ..WorldConfig::default() }).unwrap();
+    let mut failing = LossyFs::mount_cached(world.right(), 16 * MIB).unwrap();
+    let mut other = LossyFs::mount_at(world.right(), "other", 16 * MIB, &[]).unwrap();
+    let images = [failing.image(), other.image()].map(|image| image.to_str().unwrap().to_owned());
+    let sources = images.each_ref().map(String::as_str);
+    let mut lender = Lender::start(world.right(), &sources, &[]).unwrap();
+    let borrow = |index: usize, line: &str| {
+        Borrower::start_as(world.left(), ["one", "two"][index], line, &[]).unwrap()
+    };
+    let borrowers = [0, 1].map(|index| borrow(index, &lender.lines[index]));
+    let [mut one, mut two] = [0, 1].map(|index| connect(&borrowers[index].socket).unwrap());
+    one.write(0, &[1; 4096]).unwrap();
+    two.write(0, &[2; 4096]).unwrap();
+    assert_eq!(failing.fail().unwrap(), 0);
+    assert_eq!(lender.process.terminate(STOP_TIMEOUT).unwrap(), 1, "{}", lender.process.tail());
+    assert_eq!(failing.failed().unwrap(), 1, "the write was not written back: this test shows nothing");
+    assert!(lender.process.tail().contains("cannot be made durable"), "{}", lender.process.tail());
+    assert_eq!(other.forget().unwrap(), 0, "the other disk was not made durable");
+    lender = Lender::start(world.right(), &sources, &[]).unwrap();
+    poll_until("media failed", LONG, || {
+        let status = status(world.right(), "lender")?;
+        let media =
+            [0, 1].map(|device| status["devices"][device]["media"].as_str().unwrap_or_default().to_owned());
+        Ok((media == ["failed", "ok"]).then_some(()))
+    })
+    .unwrap();
+    one.flush().expect_err("the write is not on the disk, and nobody has seen to that");
+    two.flush().unwrap();
+    drop(lender);
+}
+
+/// An operator has seen to the disk, once, after the lender was killed and started again.
+#[test]
+fn t2_a_clear_is_said_once_after_a_restart() {
+    let _exclusive = scale::exclusive();
+    let mut scene = Scene::new();
+    let [mut one, mut two] = scene.clients();
+    one.write(0, &[1; 4096]).unwrap();
+    assert_eq!(scene.disk.fail().unwrap(), 0);
+    two.flush().expect_err("the write of the other function was lost");
+    scene.lender.process.kill_tree().unwrap();
+    scene.lender = lend(&scene.world, &scene.disk).0;
+    two.flush().expect_err("nobody has seen to the disk");
+    scene.clear();
+    for round in 0..4 {
+        for client in scene.clients().iter_mut() {
+            client.write(8192, &[round; 4096]).unwrap();
+            client.flush().unwrap();
+        }
+        scene.wait_media("ok");
+        scene.kill_card();
+    }
+}
+
+/// The card is told that an operator has seen to the disk, and dies before it hears that.
+#[test]
+fn t2_a_clear_counts_though_the_card_dies_before_it_hears_of_it() {
+    let _exclusive = scale::exclusive();
+    let mut scene = Scene::new();
+    let [mut one, mut two] = scene.clients();
+    one.write(0, &[1; 4096]).unwrap();
+    assert_eq!(scene.disk.fail().unwrap(), 0);
+    two.flush().expect_err("the write of the other function was lost");
+    one.flush().expect_err("also there");
+    scene.wait_media("failed");
+    let pid = card(&status(scene.world.right(), "lender").unwrap()).unwrap().pid.unwrap();
+    signal(pid, Signal::STOP).unwrap();
+    let mut command = scene.world.right().command(binary().unwrap());
+    command.args(["device", "clear", "nvme0-2", "--name", "lender"]);
+    run(command).unwrap();
+    kill(pid).unwrap();
+    poll_until("the successor to know", LONG, || Ok(two.flush().ok())).unwrap();
+    scene.wait_media("ok");
+    // What is lost after that is news, also to the cards that come.
+    one.write(8192, &[2; 4096]).unwrap();
+    let before = scene.disk.fail().unwrap();
+    two.flush().expect_err("a write was lost once more");
+    assert_eq!(scene.disk.failed().unwrap(), before + 1);
+    scene.kill_card();
+    one.flush().expect_err("nobody has seen to that");
+    scene.wait_media("failed");
 }

@@ -15,6 +15,7 @@
 
 pub mod drive;
 mod file;
+pub mod medium;
 pub mod slot;
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
@@ -44,6 +45,8 @@ const GENERATION_PREFIX: &str = "generation.";
 const TENANCY_PREFIX: &str = "tenancy.";
 const HELD: &str = "held";
 const RETURNED: &str = "returned";
+/// `fault.DRIVE`: there while a drive has lost something, or may have, and no operator has seen to it.
+const FAULT_PREFIX: &str = "fault.";
 /// How far a lender can raise the incarnation at once: so that none that lies can use the counter up.
 const FARTHEST: u64 = 1 << 20;
 
@@ -194,6 +197,31 @@ impl StateDir {
             self.set_tenancy(function, tenancy)?;
         }
         Ok(tenancy)
+    }
+
+    /// Whether an earlier life of the node has lost something of a drive, or may have, and no operator has seen to it since.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is damaged.
+    pub fn fault(&self, drive: &FunctionName) -> Result<bool, StateError> {
+        Ok(read_value(&self.path, &format!("{FAULT_PREFIX}{drive}"))?.is_some())
+    }
+
+    /// Keeps that, durably.
+    ///
+    /// # Errors
+    /// The system said no; what was kept still is.
+    pub fn set_fault(&self, drive: &FunctionName, is_there: bool) -> Result<(), StateError> {
+        let name = format!("{FAULT_PREFIX}{drive}");
+        if is_there {
+            return write_value(&self.path, &name, "lost");
+        }
+        let file = self.path.join(name);
+        match fs::remove_file(&file) {
+            Ok(()) => file::sync_folder(&self.path),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(io_error("remove", &file)(error)),
+        }
     }
 
     /// Makes the next generation of a function durable and returns it: whatever bears an older one is refused
@@ -465,7 +493,7 @@ fn tenancy_file(function: &FunctionName) -> String {
     format!("{TENANCY_PREFIX}{function}")
 }
 
-fn random<const N: usize>(folder: &Path) -> Result<[u8; N], StateError> {
+pub(crate) fn random<const N: usize>(folder: &Path) -> Result<[u8; N], StateError> {
     let mut bytes = [0; N];
     let mut filled = 0;
     while filled < N {

@@ -6,6 +6,8 @@
 //! lock lies on the open file description that does the I/O, so it lasts exactly as long as
 //! anything can still be written through it: a card's inherited copy and requests in a ring keep it.
 
+mod identity;
+mod last_writes;
 mod lock;
 mod mapped;
 mod range;
@@ -23,6 +25,8 @@ use std::time::Duration;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+pub use self::identity::{Difference, Identity, MARK_BYTES, Mark};
+pub use self::last_writes::LastWrites;
 pub use self::lock::Holder;
 use self::lock::LockError;
 pub use self::mapped::Collapser;
@@ -97,6 +101,10 @@ pub struct ImageLook {
     pub bytes: u64,
     /// It had a name and has none any more.
     pub removed: bool,
+    /// When it was written last, where that says something: nanoseconds since 1970.
+    pub written: Option<i64>,
+    /// Another file lies where it was opened.
+    pub displaced: bool,
 }
 
 /// Why an image cannot be lent.
@@ -187,6 +195,8 @@ pub struct Image {
     file: File,
     info: ImageInfo,
     mapped: Option<MappedImage>,
+    /// Where it was opened, if it was.
+    path: Option<PathBuf>,
 }
 
 impl Image {
@@ -204,6 +214,7 @@ impl Image {
             Some(libc::ENOTBLK) => OpenRefusal::NotAnImage,
             _ => OpenRefusal::System(error),
         })?;
+        image.path = Some(path.to_owned());
         let ImageInfo { bytes, .. } = image.info;
         if bytes < options.least_bytes {
             return Err(OpenRefusal::TooSmall { bytes, least_bytes: options.least_bytes });
@@ -267,7 +278,7 @@ impl Image {
             let alignment = direct_alignment(file.as_fd(), &info).ok_or(Errno::INVAL)?;
             (info.memory_alignment, info.offset_alignment) = alignment;
         }
-        Ok(Self { file, info, mapped: None })
+        Ok(Self { file, info, mapped: None, path: None })
     }
 
     /// Copies what is used often without system calls from now on, if the image is in memory.
@@ -294,21 +305,48 @@ impl Image {
         &self.info
     }
 
-    /// How large it is now, and whether nobody can find it any more.
+    /// What tells it from another image.
+    ///
+    /// # Errors
+    /// What asking for its size returned.
+    pub fn identify(&self) -> io::Result<Identity> {
+        Identity::of(self)
+    }
+
+    /// Gives a file a mark by which it can be told from others, durably. `None` where that cannot be.
+    #[must_use]
+    pub fn give_mark(&self, mark: [u8; MARK_BYTES]) -> Option<Mark> {
+        let is_file = self.info.kind == ImageKind::File;
+        if !is_file || self.info.read_only { None } else { identity::give_mark(self, mark) }
+    }
+
+    /// How many bytes it has now.
+    ///
+    /// # Errors
+    /// What asking the system returned.
+    pub fn bytes_now(&self) -> io::Result<u64> {
+        Ok(match self.info.kind {
+            ImageKind::File => rustix::fs::fstat(&self.file)?.st_size.cast_unsigned(),
+            ImageKind::BlockDevice => rustix::fs::seek(&self.file, rustix::fs::SeekFrom::End(0))?,
+        })
+    }
+
+    /// How large it is now, when it was written last, and whether it is still to be found.
     ///
     /// # Errors
     /// What asking the system returned.
     pub fn look(&self) -> io::Result<ImageLook> {
-        let (bytes, removed) = match self.info.kind {
-            ImageKind::File => {
-                let found = rustix::fs::fstat(&self.file)?;
-                // Memory never had a name.
-                let is_memory_file = self.info.nameless;
-                (found.st_size.cast_unsigned(), found.st_nlink == 0 && !is_memory_file)
-            }
-            ImageKind::BlockDevice => (rustix::fs::seek(&self.file, rustix::fs::SeekFrom::End(0))?, false),
-        };
-        Ok(ImageLook { bytes, removed })
+        let bytes = self.bytes_now()?;
+        if self.info.kind == ImageKind::BlockDevice {
+            return Ok(ImageLook { bytes, removed: false, written: None, displaced: false });
+        }
+        let found = rustix::fs::fstat(&self.file)?;
+        // Memory never had a name.
+        let removed = found.st_nlink == 0 && !self.info.nameless;
+        let there = self.path.as_ref().and_then(|path| rustix::fs::stat(path).ok());
+        let displaced =
+            there.is_some_and(|there| (there.st_dev, there.st_ino) != (found.st_dev, found.st_ino));
+        Ok(ImageLook { bytes, removed, written: identity::written(&self.file), displaced })
     }
 
     /// Reads all of `buffers` from `offset` on. The slices are of no use afterwards.
@@ -365,6 +403,14 @@ impl Image {
     /// The errno of the disk. What was written since the last success may then be lost.
     pub fn sync_data(&self) -> io::Result<()> {
         Ok(rustix::io::retry_on_intr(|| rustix::fs::fdatasync(&self.file))?)
+    }
+
+    /// The same, and what the file system knows of the image, such as when it was written (`fsync`).
+    ///
+    /// # Errors
+    /// As of [`Image::sync_data`].
+    pub fn sync_all(&self) -> io::Result<()> {
+        Ok(rustix::io::retry_on_intr(|| rustix::fs::fsync(&self.file))?)
     }
 
     /// Gives the range back to the disk if that is possible; what it reads afterwards is not said. Returns whether

@@ -38,8 +38,10 @@ pub(crate) enum ToCard {
     Grow { drive: usize, blocks: u64 },
     /// The medium of a drive was cut off at so many bytes.
     Cut { drive: usize, bytes: u64 },
-    /// An operator has seen to the medium of a drive.
-    ClearFault { drive: usize },
+    /// An operator has seen to the medium of a drive: how often so far.
+    ClearFault { drive: usize, order: u64 },
+    /// The medium of a drive may have lost something.
+    Fault { drive: usize },
     /// What was to be kept of a drive is, or could not be.
     Persisted { drive: usize, version: u64, kept: bool },
     /// It is durable who has what the loan lends.
@@ -234,7 +236,7 @@ impl<'de> Deserialize<'de> for Hex {
 
 impl Message for ToCard {
     /// What waits is at most one message for each place of a client, one for each loan's tenant, incarnation, limit, peer, return and
-    /// presence, three for each drive, of which the last says all, the one to renew keys, and the one to shut down. Of a slot it is one
+    /// presence, five for each drive, of which the last says all, the one to renew keys, and the one to shut down. Of a slot it is one
     /// message of each kind, and that only
     /// when the card has asked for it or another client has come. To a successor, whose outbox is a new one, come all descriptors of
     /// slots, [`DESCRIPTORS`] in a message, and all parked connections, one in a message and at most 1024 of them (`MOST` of
@@ -261,8 +263,9 @@ impl Message for ToCard {
             Self::Park { loan } => (15, *loan, 0),
             Self::Parked { number } => (16, 0, *number as usize),
             Self::AllParked => (17, 0, 0),
-            Self::ClearFault { drive } => (18, *drive, 0),
-            Self::Incarnation { loan, .. } => (19, *loan, 0),
+            Self::ClearFault { drive, .. } => (20, *drive, 0),
+            Self::Incarnation { loan, .. } => (21, *loan, 0),
+            Self::Fault { drive } => (22, *drive, 0),
         };
         about(self) == about(earlier)
     }
@@ -341,6 +344,41 @@ mod tests {
         let message = ToAgent::Persist { drive: 79, version: u64::MAX, record };
         send(card.as_fd(), &message, &[]).unwrap();
         assert_eq!(receive::<ToAgent>(&agent).unwrap().unwrap().0, message);
+    }
+
+    #[test]
+    fn no_message_takes_the_place_of_one_of_another_kind() {
+        let tenancy = node::Tenancy::default().into();
+        let limit = LimitPlan::of(node::Limit::NONE);
+        let messages = [
+            ToCard::Connection { loan: 0, slot: 0 },
+            ToCard::Shared { loan: 0 },
+            ToCard::Limit { loan: 0, limit },
+            ToCard::Grow { drive: 0, blocks: 1 },
+            ToCard::Cut { drive: 0, bytes: 1 },
+            ToCard::ClearFault { drive: 0, order: 1 },
+            ToCard::Fault { drive: 0 },
+            ToCard::Persisted { drive: 0, version: 1, kept: true },
+            ToCard::Tenancy { loan: 0, tenancy },
+            ToCard::Incarnation { loan: 0, incarnation: 1 },
+            ToCard::RenewKeys { seed: [0; 32] },
+            ToCard::ShutDown,
+            ToCard::GiveBack { loan: 0 },
+            ToCard::Present { loan: 0, is_present: true },
+            ToCard::Descriptors { loan: 0, ids: vec![0] },
+            ToCard::Begin,
+            ToCard::Taken { loan: 0, number: 0, bytes: Hex(Vec::new()), ids: Vec::new() },
+            ToCard::Slot { loan: 0 },
+            ToCard::Park { loan: 0 },
+            ToCard::Parked { number: 0 },
+            ToCard::AllParked,
+            ToCard::Lost { loan: 0 },
+            ToCard::Closed { loan: 0, ids: Vec::new() },
+        ];
+        for (index, message) in messages.iter().enumerate() {
+            let superseded = messages.iter().enumerate().filter(|(_, earlier)| message.supersedes(earlier));
+            assert!(superseded.map(|(at, _)| at).eq([index]), "{message:?}");
+        }
     }
 
     #[test]

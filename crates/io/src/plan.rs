@@ -34,8 +34,10 @@ pub(crate) mod descriptor {
     pub(crate) const MESSAGES: RawFd = 5;
     /// The ring, if there is one.
     pub(crate) const RING: RawFd = 6;
+    /// When images were written last.
+    pub(crate) const LAST_WRITES: RawFd = 7;
     /// The first rail; then the others, then the images of the lent drives in their order.
-    pub(crate) const FIRST: RawFd = 7;
+    pub(crate) const FIRST: RawFd = 8;
 }
 
 /// Everything a card has to know that is not in the ledger. Contains keys: travels in memory, never as an argument.
@@ -107,8 +109,10 @@ pub(crate) struct DrivePlan {
     pub(crate) zeroes_deallocated: bool,
     pub(crate) keeps_state: bool,
     pub(crate) saved: Option<Vec<u8>>,
-    /// Writing back has failed under an earlier card, which may not have told it.
+    /// Something of it may be lost that no card may have told.
     pub(crate) has_lost: bool,
+    /// So often an operator has seen to it.
+    pub(crate) cleared: u64,
 }
 
 /// As [`WriteCache`].
@@ -412,6 +416,7 @@ impl DrivePlan {
             keeps_state: config.keeps_state,
             saved: config.saved.clone(),
             has_lost: false,
+            cleared: 0,
         }
     }
 

@@ -364,11 +364,12 @@ impl<'m> Card<'m> {
         });
     }
 
-    /// An operator has seen to the medium of a drive: flushes say again what it says.
-    pub fn clear_fault(&mut self, now: Instant, drive: usize) {
+    /// An operator has seen to the medium of a drive: flushes say again what it says. `order` counts such orders for this drive, from 1;
+    /// one that has had its effect, perhaps under an earlier card, has none again.
+    pub fn clear_fault(&mut self, now: Instant, drive: usize, order: u64) {
         self.step(now, 0..0, |card| {
             if let Some(drive) = card.drives.get_mut(drive) {
-                drive.clear_fault();
+                drive.clear_fault(order);
             }
         });
     }

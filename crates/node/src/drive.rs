@@ -51,9 +51,9 @@ impl<'m> Drive<'m> {
         has_fault && !core::mem::replace(&mut self.has_told, has_fault)
     }
 
-    /// An operator has seen to the medium.
-    pub(crate) fn clear_fault(&mut self) {
-        self.subsystem.clear_fault();
+    /// An operator has seen to the medium: see [`Subsystem::clear_fault`].
+    pub(crate) fn clear_fault(&mut self, order: u64) {
+        self.subsystem.clear_fault(order);
         self.has_told = false;
     }
 

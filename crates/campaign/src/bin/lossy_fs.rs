@@ -6,9 +6,9 @@
 //! of those writes fail, and answers how many have failed so far. There is no direct I/O then.
 
 use fuser::{
-    Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
-    KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite,
-    Request, Session, WriteFlags,
+    BsdFileFlags, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
+    InitFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen,
+    ReplyWrite, Request, Session, TimeOrNow, WriteFlags,
 };
 use rustix::fs::OFlags;
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ use std::ffi::OsStr;
 use std::io::{self, BufRead, Write};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const PAGE: usize = 4096;
 const FILE: INodeNo = INodeNo(2);
@@ -184,6 +184,31 @@ impl Filesystem for LossyFs {
         match self.attributes(number) {
             Some(attributes) => reply.attr(&TTL, &attributes),
             None => reply.error(Errno::ENOENT),
+        }
+    }
+
+    /// With a write-back cache the kernel keeps the times, and hands them over with a flush, which would fail with this.
+    fn setattr(
+        &self,
+        _: &Request,
+        number: INodeNo,
+        _: Option<u32>,
+        _: Option<u32>,
+        _: Option<u32>,
+        size: Option<u64>,
+        _: Option<TimeOrNow>,
+        _: Option<TimeOrNow>,
+        _: Option<SystemTime>,
+        _: Option<FileHandle>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        match self.attributes(number).filter(|_| size.is_none()) {
+            Some(attributes) => reply.attr(&TTL, &attributes),
+            None => reply.error(Errno::EPERM),
         }
     }
 

@@ -151,6 +151,8 @@ impl serve::Observer for Announce {
             }
             AgentEvent::Tenant { .. }
             | AgentEvent::Overtaken(_)
+            | AgentEvent::Altered(_)
+            | AgentEvent::Grown(_)
             | AgentEvent::LoadEnded(..)
             | AgentEvent::MediaFault(_)
             | AgentEvent::Persist { .. } => {}

@@ -1,11 +1,13 @@
 //! What a node lends: images, the keys of their loans, and the lines.
 
 mod drive;
+pub(super) mod medium;
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use io::agent::{DriveSpec, LoanEnd, LoanSpec, Rail};
+use io::files::LastWrites;
 use node::{Limit, Protection};
 
 use super::image;
@@ -24,6 +26,8 @@ pub(super) struct Opened {
     pub(super) layouts: Vec<(FunctionName, u64)>,
     /// One loan for each function.
     pub(super) loans: Vec<LoanSpec>,
+    /// When the images are written; there if any of them outlives the node.
+    pub(super) last_writes: Option<LastWrites>,
 }
 
 /// The drives of `causeway lend`: one a source.
@@ -99,14 +103,24 @@ fn fits_memory(devices: &[Device], memory: u64) -> Result<(), Failure> {
 /// Opens everything that is to be lent. Each function has a key of its own, so that its line opens no other.
 pub(super) fn open(devices: &[Device], state: &StateDir, protection: Protection) -> Result<Opened, Failure> {
     let mut opened = Opened::default();
+    let outlives = |device: &Device| device.source.memory().is_none();
+    if devices.iter().any(outlives) {
+        let page = LastWrites::of_folder(state.path());
+        opened.last_writes =
+            Some(page.map_err(|error| Failure::io("cannot have memory for the node", &error))?);
+    }
     for device in devices {
         let block_size = device.block_size.bytes();
         let image = image::open(&device.source, device.read_only, block_size)?;
         let (flash, source) = (device.source.card(), device.source.to_string());
         let config = drive::config(device, &image, state)?;
         let drive = opened.drives.len();
+        if let Some(last_writes) = opened.last_writes.as_ref().filter(|_| outlives(device)) {
+            medium::settle(device, drive, &image, state, last_writes)?;
+        }
+        let has_lost = outlives(device) && state.fault(&device.function)?;
         let name = device.function.as_str().to_owned();
-        opened.drives.push(DriveSpec { name, image, config, flash, source });
+        opened.drives.push(DriveSpec { name, image, config, flash, source, has_lost });
         opened.layouts.push((device.function.clone(), device.layout.fingerprint(block_size)));
         for (function, controller, limit) in drive::functions(device)? {
             let key = function_key(state.key(), &function);
@@ -126,6 +140,10 @@ pub(super) fn open(devices: &[Device], state: &StateDir, protection: Protection)
                 end: LoanEnd::Lend { drive, controller, limit },
             });
         }
+    }
+    if let Some(last_writes) = &opened.last_writes {
+        let written = |drive: &DriveSpec| drive.image.identify().ok().and_then(|identity| identity.written());
+        last_writes.begin(state.incarnation(), opened.drives.iter().map(written));
     }
     Ok(opened)
 }

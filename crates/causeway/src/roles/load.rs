@@ -101,6 +101,8 @@ impl serve::Observer for Measure {
             AgentEvent::Ready(_)
             | AgentEvent::Tenant { .. }
             | AgentEvent::Overtaken(_)
+            | AgentEvent::Altered(_)
+            | AgentEvent::Grown(_)
             | AgentEvent::GivenBack { .. }
             | AgentEvent::Unusable { .. }
             | AgentEvent::MediaFault(_)

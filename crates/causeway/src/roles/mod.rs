@@ -12,6 +12,7 @@ mod refusal;
 mod report;
 mod serve;
 mod socket;
+mod tenants;
 mod trouble;
 
 use std::process::ExitCode;

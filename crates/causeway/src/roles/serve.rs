@@ -11,13 +11,15 @@ use std::time::{Duration, Instant, SystemTime};
 
 use base::ids::{DomainId, NodeId};
 use io::agent::{Agent, AgentEvent, LoanEnd, LoanSpec, NodeSpec, Rail};
+use io::files::LastWrites;
 use io::sparing::Sparing;
-use node::{Limit, LoanCells, Refusal, Tenancy};
+use node::{Limit, LoanCells, Refusal};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use tracing::{debug, error, info, warn};
 
 use super::domains::Domains;
+use super::tenants::Tenants;
 use super::{lend, report, trouble};
 use crate::cli::NodeName;
 use crate::control::{ControlServer, Impairment, Request, Response, socket_path};
@@ -34,12 +36,6 @@ const GIVE_BACK_QUIET: Duration = Duration::from_millis(500);
 
 /// Between two looks for trouble.
 const LOOK: Duration = Duration::from_secs(1);
-
-/// Between two attempts to write the state folder.
-const RETRY: Duration = Duration::from_secs(1);
-
-/// A function whose user has changed twice within this time waits for the rest of it, should it change once more.
-const CHANGES: Duration = Duration::from_secs(1);
 
 /// What a role does about events.
 pub(super) trait Observer {
@@ -144,7 +140,7 @@ impl Node {
     pub(super) fn start(parts: Parts) -> Result<Self, Failure> {
         let Parts { name, mut state, rails, lent, borrowed, slots, shared_memory, control } = parts;
         let (mut domains, slots) = slots;
-        let lend::Opened { drives, layouts, mut loans } = lent;
+        let lend::Opened { drives, layouts, mut loans, last_writes } = lent;
         loans.extend(borrowed);
         domains.follow(loans.len());
         loans.extend(slots);
@@ -160,6 +156,9 @@ impl Node {
             )));
         }
         let signals = signals().map_err(|error| Failure::io("cannot watch for signals", &error))?;
+        let last_writes = last_writes.map_or_else(LastWrites::in_memory, Ok);
+        let last_writes =
+            last_writes.map_err(|error| Failure::io("cannot have memory for the node", &error))?;
         let spec = NodeSpec {
             name: name.to_string(),
             node: state.identity(),
@@ -168,6 +167,7 @@ impl Node {
             drives,
             loans,
             shared_memory,
+            last_writes,
         };
         let http = HttpServer::start(control.path())?;
         let agent = Agent::start(spec).map_err(|error| Failure::io("cannot start the node", &error))?;
@@ -213,7 +213,10 @@ impl Node {
                 self.log_event(event);
                 self.keep(event);
                 match event {
-                    AgentEvent::Tenant { loan, tenancy } => self.tenants.add(*loan, *tenancy),
+                    AgentEvent::Tenant { loan, tenancy } => {
+                        self.tenants.add(*loan, *tenancy, Instant::now());
+                    }
+                    AgentEvent::Altered(drive) | AgentEvent::Grown(drive) => self.note_image(event, *drive),
                     AgentEvent::GivenBack { loan, .. } => _ = self.returned.insert(*loan),
                     AgentEvent::Refused { loan, refusal: Refusal::Outdated { seen } } => {
                         self.catch_up(*loan, seen.0);
@@ -227,7 +230,8 @@ impl Node {
             }
             let turned = self.domains.turn(&mut self.agent);
             turned.map_err(|error| Failure::io("the node cannot go on", &error))?;
-            self.tenants.make_durable(&self.state, &mut self.agent);
+            let durable = self.tenants.make_durable(&self.state, Instant::now(), &name_of(&self.agent));
+            durable.into_iter().for_each(|(loan, tenancy)| self.agent.set_tenancy(loan, tenancy));
             let (agent, http, stop) = (&mut self.agent, self.http.address(), &mut false);
             let (domains, state, faults) = (&mut self.domains, &self.state, &mut self.faults);
             self.control.turn(&mut |request| answer(agent, domains, state, http, faults, &request, stop));
@@ -251,7 +255,7 @@ impl Node {
     fn wait(&mut self, deadline: Option<Instant>) -> Result<(), Failure> {
         let ends = self.ending.map(|since| since + GIVE_BACK);
         let own = [deadline, ends, self.explain_at, Some(self.look_at)];
-        let parts = [self.agent.poll_timeout(), self.tenants.retry_at, self.domains.poll_timeout()];
+        let parts = [self.agent.poll_timeout(), self.tenants.retry_at(), self.domains.poll_timeout()];
         let deadlines = own.into_iter().chain(parts);
         let deadline = deadlines.flatten().min();
         let timeout = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -373,6 +377,10 @@ impl Node {
             AgentEvent::Refused { loan, .. } => (*loan, "refused"),
             AgentEvent::LoadEnded(loan, _) => (*loan, "load"),
             AgentEvent::MediaFault(drive) => return self.say_fault(*drive),
+            // The agent has said more.
+            AgentEvent::Altered(drive) | AgentEvent::Grown(drive) => {
+                return debug!(drive, "the image has changed");
+            }
             AgentEvent::Persist { drive, version, .. } => {
                 return debug!(drive, version, "the state of a drive is to be kept");
             }
@@ -427,6 +435,7 @@ impl Node {
             }
             AgentEvent::LoadEnded(..) => info!(function, "the load has ended"),
             AgentEvent::Persist { .. } | AgentEvent::MediaFault(_) => {}
+            AgentEvent::Altered(_) | AgentEvent::Grown(_) => {}
         }
     }
 
@@ -476,16 +485,54 @@ impl Node {
             let code = i32::from(Exit::Failed.code());
             let _ = signal_hook::flag::register_conditional_shutdown(signal, code, at_once);
         }
-        for drive in &self.agent.view().spec().drives {
-            let (image, source) = (&drive.image, &drive.source);
-            if !image.info().read_only {
-                image.sync_data().map_err(|error| Failure::io(format!("cannot flush {source}"), &error))?;
-            }
+        self.tenants.conclude(&self.state, &name_of(&self.agent));
+        let unsynced = self.conclude_drives();
+        if let Some(failure) = unsynced {
+            return Err(failure);
         }
         match self.failure.take() {
             Some(failure) => Err(failure),
             None if self.has_returned_all() => observer.conclude(),
             None => Err(self.unreturned()),
+        }
+    }
+
+    /// Each drive is made durable, whatever became of the others, and what it came to is kept for the next life.
+    fn conclude_drives(&mut self) -> Option<Failure> {
+        let ends = self.agent.conclude();
+        let spec = self.agent.view().spec();
+        let mut failures = Vec::new();
+        for ((drive, (name, _)), end) in spec.drives.iter().zip(&self.layouts).zip(&ends) {
+            let source = &drive.source;
+            if let Err(error) = &end.synced {
+                failures.push(format!("{source} cannot be made durable: {error}"));
+            }
+            if !drive.config.keeps_state {
+                continue;
+            }
+            if let Err(error) = lend::medium::conclude(&self.state, name, end) {
+                warn!(source, "what became of the drive cannot be kept for the next start: {error}");
+            }
+        }
+        (!failures.is_empty()).then(|| {
+            let what = failures.join("; ");
+            Failure::failed(format_args!(
+                "{what}. Writes that had been answered may be lost, and flushes fail after the next start until that was seen to: \
+                 look at the disk, then say `causeway device clear`"
+            ))
+        })
+    }
+
+    /// The image of a drive has grown, or somebody else has changed it.
+    fn note_image(&self, event: &AgentEvent, drive: usize) {
+        let spec = self.agent.view().spec();
+        let Some(((name, _), drive)) = self.layouts.get(drive).zip(spec.drives.get(drive)) else { return };
+        let noted = match event {
+            AgentEvent::Grown(_) => lend::medium::note_grown(&self.state, name, &drive.image),
+            _ => lend::medium::note_altered(&self.state, name),
+        };
+        if let Err(error) = noted {
+            warn!(drive = %name, "that the image has changed cannot be kept for the next start: {error}");
         }
     }
 
@@ -505,51 +552,9 @@ impl Node {
     }
 }
 
-/// Changes of who uses what this node lends, until they are durable.
-#[derive(Default)]
-struct Tenants {
-    /// By loan.
-    waiting: BTreeMap<usize, Tenancy>,
-    /// By loan: when its last two changes were written. A third one within [`CHANGES`] waits: each costs a write to the disk.
-    written: BTreeMap<usize, [Option<Instant>; 2]>,
-    retry_at: Option<Instant>,
-}
-
-impl Tenants {
-    fn add(&mut self, loan: usize, tenancy: Tenancy) {
-        self.waiting.insert(loan, tenancy);
-        let earliest = self.written.get(&loan).and_then(|[before, _]| *before).map(|at| at + CHANGES);
-        let at = earliest.map_or_else(Instant::now, |at| at.max(Instant::now()));
-        self.retry_at = Some(self.retry_at.map_or(at, |known| known.min(at)));
-    }
-
-    /// Writes what waits, and tells the card. What cannot be written is tried again: until then its user waits, since
-    /// nobody could tell after a restart that there was one.
-    fn make_durable(&mut self, state: &StateDir, agent: &mut Agent) {
-        if self.retry_at.is_none_or(|at| at > Instant::now()) {
-            return;
-        }
-        self.retry_at = None;
-        self.waiting.retain(|&loan, &mut tenancy| {
-            let written = self.written.entry(loan).or_default();
-            if let Some(at) = written[0].map(|before| before + CHANGES).filter(|at| *at > Instant::now()) {
-                self.retry_at = Some(self.retry_at.map_or(at, |known| known.min(at)));
-                return true;
-            }
-            let function = agent.view().spec().loans[loan].function.clone();
-            let named = function.parse().map_err(Failure::usage);
-            if let Err(error) = named.and_then(|name| Ok(state.set_tenancy(&name, tenancy)?)) {
-                let what = if tenancy.is_held { "used" } else { "given back" };
-                warn!(function, node = %tenancy.node, again_in = ?RETRY, "the function cannot be {what} yet: {error}");
-                let at = Instant::now() + RETRY;
-                self.retry_at = Some(self.retry_at.map_or(at, |known| known.min(at)));
-                return true;
-            }
-            *written = [written[1], Some(Instant::now())];
-            agent.set_tenancy(loan, tenancy);
-            false
-        });
-    }
+/// How loans are called where their tenancies are kept.
+fn name_of(agent: &Agent) -> impl Fn(usize) -> String {
+    |loan| agent.view().spec().loans[loan].function.clone()
 }
 
 /// What is wrong where two nodes have one domain. Addresses tell nodes apart by their domain; a loan between two such
@@ -604,7 +609,7 @@ fn answer(
             Response::Status { status: Box::new(status) }
         }
         Request::Impair(impairment) => impair(agent, impairment),
-        Request::ClearFault { device } => clear_fault(agent, faults, device),
+        Request::ClearFault { device } => clear_fault(agent, state, faults, device),
         Request::Limit { function, iops, bytes_per_s } => limit(agent, function, *iops, *bytes_per_s),
         Request::Stop => {
             *stop = true;
@@ -632,7 +637,7 @@ fn limit(agent: &mut Agent, function: &str, iops: Option<u64>, bytes_per_s: Opti
 }
 
 /// What a drive has lost was seen to: it may lose something else, and that is news.
-fn clear_fault(agent: &mut Agent, faults: &mut BTreeSet<usize>, device: &str) -> Response {
+fn clear_fault(agent: &mut Agent, state: &StateDir, faults: &mut BTreeSet<usize>, device: &str) -> Response {
     let spec = agent.view().spec();
     let lends = |drive: usize| {
         spec.loans.iter().any(|loan| {
@@ -643,18 +648,21 @@ fn clear_fault(agent: &mut Agent, faults: &mut BTreeSet<usize>, device: &str) ->
         let it = &spec.drives[*drive];
         it.name == device || it.source == device || lends(*drive)
     });
-    match named.next() {
-        Some(drive) if !agent.clear_fault(drive) => {
-            Response::Refused { why: "its card has just died and is being replaced; try again".to_owned() }
-        }
-        Some(drive) => {
-            faults.remove(&drive);
-            info!(device, "flushes of the drive may succeed again");
-            Response::Done
-        }
-        None => Response::Refused {
-            why: format!("this node lends no device {device}; `causeway status` lists functions and sources"),
-        },
+    let refused = |why: String| Response::Refused { why };
+    let Some(drive) = named.next() else {
+        return refused(format!(
+            "this node lends no device {device}; `causeway status` lists functions and sources"
+        ));
+    };
+    let name = spec.drives[drive].name.parse::<FunctionName>();
+    if !agent.clear_fault(drive) {
+        return refused("its card has just died and is being replaced; try again".to_owned());
+    }
+    faults.remove(&drive);
+    info!(device, "flushes of the drive may succeed again");
+    match name.map_err(Failure::usage).and_then(|name| Ok(state.set_fault(&name, false)?)) {
+        Ok(()) => Response::Done,
+        Err(error) => refused(format!("flushes fail again after the next start of the node: {error}")),
     }
 }
 

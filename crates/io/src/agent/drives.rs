@@ -1,15 +1,29 @@
+use std::collections::BTreeSet;
+use std::io;
 use std::time::{Duration, Instant};
 
 use node::Limit;
 use tracing::{info, warn};
 
-use super::{Agent, DriveSpec, LoanEnd};
-use crate::files::Witness;
+use super::{Agent, AgentEvent, DriveSpec, LoanEnd};
+use crate::card::lost_by;
+use crate::files::{Identity, Witness};
 use crate::messages::{MediumTrouble, ToCard};
 use crate::plan::LimitPlan;
+use crate::ring::Completion;
 
 /// How often the agent looks whether images have grown.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// What became of a drive when its node ended.
+pub struct DriveEnd {
+    /// Whether its image could be made durable.
+    pub synced: io::Result<()>,
+    /// Something that was answered may be lost: [`DriveSpec::has_lost`] of the next life.
+    pub has_lost: bool,
+    /// What the image is known by from now on; `None` if a card may still write to it.
+    pub identity: Option<Identity>,
+}
 
 /// What became of the images since they were opened.
 pub(super) struct Images {
@@ -25,10 +39,16 @@ struct Seen {
     cut_to: Option<u64>,
     /// It was said that it was removed.
     said_removed: bool,
+    /// It was said that another file lies in its place.
+    said_displaced: bool,
+    /// The last time stamp that it was found to have from somebody else.
+    foreign: Option<i64>,
     /// Tells what a dead card may have heard and not told.
     witness: Option<Witness>,
     /// It has told something, and no operator has seen to the image since.
     has_lost: bool,
+    /// How often an operator has seen to it.
+    cleared: u64,
 }
 
 impl Images {
@@ -44,8 +64,11 @@ impl Images {
             blocks: drive.config.blocks,
             cut_to: None,
             said_removed: false,
+            said_displaced: false,
+            foreign: None,
             witness: witness(drive),
-            has_lost: false,
+            has_lost: drive.has_lost,
+            cleared: 0,
         });
         Self { seen: seen.collect(), look_at: (!drives.is_empty()).then(|| Instant::now() + LOOK_EVERY) }
     }
@@ -62,6 +85,11 @@ impl Images {
         self.seen[drive].has_lost
     }
 
+    /// How often an operator has seen to an image.
+    pub(super) fn cleared(&self, drive: usize) -> u64 {
+        self.seen[drive].cleared
+    }
+
     /// When [`Agent::look_at_images`] is to be called.
     pub(super) fn look_at(&self) -> Option<Instant> {
         self.look_at
@@ -69,49 +97,76 @@ impl Images {
 }
 
 impl Agent {
-    /// Looks at the size of each image, if it is time to: the card is told of one that has grown.
-    pub(super) fn look_at_images(&mut self) {
+    /// Looks at each image, if it is time to: the card is told of one that has grown, and the role of those that somebody else has
+    /// changed.
+    pub(super) fn look_at_images(&mut self) -> Vec<AgentEvent> {
         let now = Instant::now();
         if self.images.look_at.is_none_or(|at| now < at) {
-            return;
+            return Vec::new();
         }
         self.images.look_at = Some(now + LOOK_EVERY);
-        for drive in 0..self.spec.drives.len() {
-            if self.look_at_image(drive) {
-                self.tell_growth(drive);
-            }
-        }
+        let events = (0..self.spec.drives.len()).filter_map(|drive| self.look_at_image(drive)).collect();
         self.tell_card();
+        events
     }
 
-    /// True if the image has grown.
-    fn look_at_image(&mut self, drive: usize) -> bool {
+    fn look_at_image(&mut self, drive: usize) -> Option<AgentEvent> {
         let (spec, seen) = (&self.spec.drives[drive], &mut self.images.seen[drive]);
         // What cannot be asked is what it was; reads and writes will say more.
-        let Ok(look) = spec.image.look() else { return false };
+        let look = spec.image.look().ok()?;
         let blocks = look.bytes / u64::from(spec.config.block_size);
         let source = &spec.source;
         if look.removed && !seen.said_removed {
             warn!(source, "the image was removed: it is lent until this node ends, and then gone");
+        } else if look.displaced && !look.removed && !seen.said_displaced {
+            warn!(
+                source,
+                "another file lies where the image was: the old one is lent until this node ends. The new one is another drive"
+            );
         }
-        seen.said_removed = look.removed;
+        (seen.said_removed, seen.said_displaced) = (look.removed, look.displaced);
         if blocks < seen.blocks && seen.cut_to.is_none_or(|known| look.bytes < known) {
-            self.cut_off(drive, look.bytes);
-            return false;
+            return self.cut_off(drive, look.bytes).then_some(AgentEvent::Altered(drive));
         }
-        if blocks <= seen.blocks || seen.cut_to.is_some() {
-            return false;
+        if blocks > seen.blocks && seen.cut_to.is_none() {
+            info!(source, bytes = look.bytes, "the image has grown");
+            seen.blocks = blocks;
+            // Whoever makes it larger leaves what is there as it is.
+            look.written.into_iter().for_each(|written| self.spec.last_writes.accept(drive, written));
+            self.tell_growth(drive);
+            return Some(AgentEvent::Grown(drive));
         }
-        info!(source = spec.source, bytes = look.bytes, "the image has grown");
-        seen.blocks = blocks;
-        true
+        look.written.filter(|written| self.is_overwritten(drive, *written))?;
+        Some(AgentEvent::Altered(drive))
     }
 
-    /// The image was found shorter than it was. What was cut off is gone, also if it grows again.
-    fn cut_off(&mut self, drive: usize, bytes: u64) {
+    /// The image bears this time stamp. True if that is somebody else's, and news.
+    fn is_overwritten(&mut self, drive: usize, written: i64) -> bool {
+        let (spec, seen) = (&self.spec, &mut self.images.seen[drive]);
+        let is_foreign = spec.last_writes.is_foreign(spec.incarnation, drive, written);
+        if !is_foreign || seen.cut_to.is_some() || seen.foreign == Some(written) {
+            return false;
+        }
+        let is_news = seen.foreign.replace(written).is_none();
+        if is_news {
+            let source = &spec.drives[drive].source;
+            warn!(
+                source,
+                "somebody else has written to the image while it is lent: what was answered may be gone, and flushes fail with EIO from \
+                 now on. End this node, look who it was, put into the image what it is to hold, start this node again, then say \
+                 `causeway device clear`"
+            );
+            seen.has_lost = true;
+            self.push_for_card(ToCard::Fault { drive });
+        }
+        is_news
+    }
+
+    /// The image was found shorter than it was. What was cut off is gone, also if it grows again. True if that is news.
+    fn cut_off(&mut self, drive: usize, bytes: u64) -> bool {
         let (spec, seen) = (&self.spec.drives[drive], &mut self.images.seen[drive]);
         if seen.cut_to.is_some_and(|known| known <= bytes) {
-            return;
+            return false;
         }
         seen.cut_to = Some(bytes);
         let (source, had) = (&spec.source, seen.blocks * u64::from(spec.config.block_size));
@@ -123,11 +178,12 @@ impl Agent {
              with EIO from now on. Restore it from a backup, start this node again, then say `causeway device clear`"
         );
         self.push_for_card(ToCard::Cut { drive, bytes });
+        true
     }
 
-    /// The card has met trouble with an image, and its user was told: here is what the operator is told.
-    pub(super) fn note_medium(&mut self, drive: usize, trouble: MediumTrouble) {
-        let Some(spec) = self.spec.drives.get(drive) else { return };
+    /// The card has met trouble with an image, and its user was told: here is what the operator is told, and what the role has to know.
+    pub(super) fn note_medium(&mut self, drive: usize, trouble: MediumTrouble) -> Option<AgentEvent> {
+        let spec = self.spec.drives.get(drive)?;
         let source = &spec.source;
         match trouble {
             MediumTrouble::Full => warn!(
@@ -142,8 +198,11 @@ impl Agent {
                 source,
                 "the image has failed a request, which its user sees as EIO: look at the disk and at the kernel's log"
             ),
-            MediumTrouble::Cut(bytes) => self.cut_off(drive, bytes),
+            MediumTrouble::Cut(bytes) => {
+                return self.cut_off(drive, bytes).then_some(AgentEvent::Altered(drive));
+            }
         }
+        None
     }
 
     /// Tells the card what it would otherwise not know: that images have grown, or were cut off, since the node began.
@@ -185,7 +244,13 @@ impl Agent {
         // What the witness has to tell is of before, too.
         let _ = seen.witness.as_ref().is_some_and(Witness::has_lost);
         seen.has_lost = false;
-        card.outbox.push(ToCard::ClearFault { drive });
+        // What somebody else has written so far is what the operator has seen.
+        if let Some(written) = seen.foreign.take() {
+            self.spec.last_writes.accept(drive, written);
+        }
+        // Should this card die before it hears that, its successor hears it.
+        seen.cleared += 1;
+        card.outbox.push(ToCard::ClearFault { drive, order: seen.cleared });
         self.tell_card();
         true
     }
@@ -194,6 +259,58 @@ impl Agent {
     pub fn persisted(&mut self, drive: usize, version: u64, kept: bool) {
         self.push_for_card(ToCard::Persisted { drive, version, kept });
         self.tell_card();
+    }
+
+    /// Ends the card, unless virtual machines have to be answered by it until they are gone, and makes all images durable. To be
+    /// called at the end of the node: what became of each drive.
+    pub fn conclude(&mut self) -> Vec<DriveEnd> {
+        let lost = self.end_card();
+        let mut ends = Vec::new();
+        for (drive, spec) in self.spec.drives.iter().enumerate() {
+            let seen = &mut self.images.seen[drive];
+            let synced = if spec.image.info().read_only { Ok(()) } else { spec.image.sync_all() };
+            // A card that still has a flush under way may be told in our place; the witness is told in any case.
+            let is_told = seen.witness.as_ref().is_some_and(Witness::has_lost);
+            seen.has_lost |=
+                is_told || synced.is_err() || lost.as_ref().is_some_and(|lost| lost.contains(&drive));
+            let identity = lost.as_ref().and_then(|_| spec.image.identify().ok());
+            ends.push(DriveEnd { synced, has_lost: seen.has_lost, identity });
+        }
+        if lost.is_some() {
+            self.spec.last_writes.remove();
+        }
+        ends
+    }
+
+    /// Ends the card and whatever it has asked of disks. The drives of which a completion that it has not looked at says that something
+    /// is lost; `None` if the card goes on.
+    fn end_card(&mut self) -> Option<BTreeSet<usize>> {
+        let serves = self.record.running && self.slots.has_clients();
+        if self.card.is_some() && serves {
+            return None;
+        }
+        // Before the card ends, which would close them as they are.
+        self.slots.hang_up_all();
+        if let Some(mut card) = self.card.take() {
+            let ended = card.child.kill().and_then(|()| card.child.reap());
+            if let Err(error) = ended {
+                warn!(%error, "the card cannot be ended in order");
+                return None;
+            }
+        }
+        self.record.running = false;
+        self.drain_all();
+        let mut lost = BTreeSet::new();
+        let loans = &self.spec.loans;
+        let mut heed = |completion: Completion| {
+            if let Some(LoanEnd::Lend { drive, .. }) =
+                lost_by(&completion).and_then(|loan| Some(&loans.get(loan)?.end))
+            {
+                lost.insert(*drive);
+            }
+        };
+        while self.ring.as_mut().is_some_and(|ring| ring.reap(&mut heed).is_some()) {}
+        Some(lost)
     }
 
     /// A card that is not there need not be told: its successor starts with all that counts.

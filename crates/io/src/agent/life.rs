@@ -268,6 +268,17 @@ impl Agent {
         }
     }
 
+    /// The last card is dead: waits until the disks have ended what it has asked for, however long that takes.
+    pub(super) fn drain_all(&mut self) {
+        let now = Instant::now();
+        self.phase = Phase::Draining(Drain { since: now, look_at: now, speak_at: now + DRAIN_QUIET });
+        self.drain();
+        while let Phase::Draining(_) = self.phase {
+            std::thread::sleep(DRAIN_PAUSE);
+            self.drain();
+        }
+    }
+
     fn restart(&mut self) -> io::Result<()> {
         let Err(error) = self.start_card() else {
             self.setbacks.failed_starts = 0;

@@ -29,6 +29,7 @@ use tracing::{debug, info, warn};
 
 use self::attach::Standing;
 use self::clients::Clients;
+pub use self::drives::DriveEnd;
 use self::drives::Images;
 use self::life::{LiveCard, Phase, Setbacks};
 use self::neighbours::{Neighbours, Surroundings};
@@ -36,7 +37,7 @@ use self::slots::{Accepted, Slots};
 pub use self::view::View;
 pub use self::watchdog::Condition;
 use self::watchdog::Watchdog;
-use crate::files::Image;
+use crate::files::{Image, LastWrites};
 use crate::load::{LoadResult, LoadSpec};
 use crate::memory::{self, Mapping};
 use crate::messages::{self, ToAgent, ToCard};
@@ -75,6 +76,8 @@ pub struct NodeSpec {
     pub loans: Vec<LoanSpec>,
     /// Whether it shares memory with peers on the same machine that know the key of a loan.
     pub shared_memory: bool,
+    /// When images were written last: its life is the incarnation, and it has an entry for each drive, in their order.
+    pub last_writes: LastWrites,
 }
 
 /// A drive as a role wants it.
@@ -89,6 +92,8 @@ pub struct DriveSpec {
     pub flash: Option<FlashConfig>,
     /// As `status` names it.
     pub source: String,
+    /// An earlier life of the node has lost something of it, or may have, and no operator has seen to it since.
+    pub has_lost: bool,
 }
 
 /// One rail of a node.
@@ -204,6 +209,10 @@ pub enum AgentEvent {
     /// The medium of this one of [`NodeSpec::drives`] has lost something that was answered, or may have: each flush of its functions
     /// fails until [`Agent::clear_fault`]. Each card says it anew.
     MediaFault(usize),
+    /// The image of this one of [`NodeSpec::drives`] has grown.
+    Grown(usize),
+    /// Somebody else has changed the image of this one of [`NodeSpec::drives`] while it is lent: it is not what it was.
+    Altered(usize),
     /// This is to be kept of a drive, in place of all before, for [`DriveConfig::saved`]; [`Agent::persisted`] follows.
     Persist {
         /// Which of [`NodeSpec::drives`].
@@ -324,6 +333,7 @@ impl Agent {
             unsafe { (*agent.mapping.at::<SharedCells>(SHARED_OFFSET)).ring = ring.parameters() };
         }
         agent.start_card()?;
+        agent.spec.last_writes.keep();
         Ok(agent)
     }
 
@@ -392,7 +402,7 @@ impl Agent {
         let around = around(&self.spec, &self.waiter, &self.mapping);
         self.neighbours.handle_timeout(Instant::now(), around);
         self.tell_neighbours();
-        self.look_at_images();
+        events.extend(self.look_at_images());
         self.advance_life()?;
         Ok(events)
     }
@@ -467,6 +477,7 @@ impl Agent {
             (self.memory.as_fd(), descriptor::MEMORY),
             (plan.as_fd(), descriptor::PLAN),
             (messages.as_fd(), descriptor::MESSAGES),
+            (self.spec.last_writes.as_fd(), descriptor::LAST_WRITES),
         ];
         if let Some(ring) = &self.ring {
             descriptors.push((ring.as_fd(), descriptor::RING));
@@ -499,7 +510,8 @@ impl Agent {
             let image = crate::card::image_descriptor(self.spec.rails.len(), index);
             let medium = medium_of(&drive.image, self.ring.is_some());
             let plan = DrivePlan::new(&drive.config, image, medium, drive.flash);
-            DrivePlan { has_lost: self.images.has_lost(index), ..plan }
+            let (has_lost, cleared) = (self.images.has_lost(index), self.images.cleared(index));
+            DrivePlan { has_lost, cleared, ..plan }
         });
         let plan = Plan {
             agent_pid: rustix::process::getpid().as_raw_nonzero().get(),
@@ -587,7 +599,7 @@ impl Agent {
                 ToAgent::Persist { drive, version, record } => {
                     events.push(AgentEvent::Persist { drive, version, bytes: record.0 });
                 }
-                ToAgent::Medium { drive, trouble } => self.note_medium(drive, trouble),
+                ToAgent::Medium { drive, trouble } => events.extend(self.note_medium(drive, trouble)),
                 ToAgent::Unusable { loan, why } => events.push(AgentEvent::Unusable { loan, why }),
                 ToAgent::Take { .. }
                 | ToAgent::Release { .. }

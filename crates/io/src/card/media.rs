@@ -14,7 +14,7 @@ use self::health::{Health, Told};
 use super::flash::{Flash, Held};
 use super::flushes::Flushes;
 use super::token;
-use crate::files::{Collapser, Image};
+use crate::files::{Collapser, Image, LastWrites};
 use crate::messages::ToAgent;
 use crate::plan::{LoanPlan, MediumKind, Plan, RolePlan, SharedCells, descriptor};
 use crate::process::inherited;
@@ -54,6 +54,7 @@ pub(super) struct Media<'m> {
     /// By drive.
     health: Vec<Health>,
     told: Told,
+    last_writes: LastWrites,
 }
 
 /// A request of the ring.
@@ -116,7 +117,10 @@ impl<'m> Media<'m> {
     pub(super) fn take_over(plan: &Plan, shared: &'m SharedCells, waiter: &Waiter) -> io::Result<Self> {
         let (mut drives, mut models) = (Vec::new(), Vec::new());
         let (mut collapser, mut health) = (None, Vec::new());
+        // SAFETY: the agent gives the page at this number; nothing else in this process owns it.
+        let last_writes = LastWrites::inherited(unsafe { inherited(descriptor::LAST_WRITES)? })?;
         for (index, drive) in plan.drives.iter().enumerate() {
+            last_writes.take_over(index);
             health.push(Health::new(index, drive.blocks, drive.block_size));
             // SAFETY: the agent gives the image at this number; nothing else in this process owns it.
             let fd = unsafe { inherited(drive.image)? };
@@ -142,20 +146,36 @@ impl<'m> Media<'m> {
         let flash = Flash::new(models, by_loan.clone());
         let (in_ring, waiting, told) = (BTreeMap::new(), VecDeque::new(), Told::new());
         let drives = by_loan;
-        Ok(Self { images, drives, flushes, health, told, ring, in_ring, threads, waiting, depth, flash })
+        Ok(Self {
+            images,
+            drives,
+            flushes,
+            health,
+            told,
+            last_writes,
+            ring,
+            in_ring,
+            threads,
+            waiting,
+            depth,
+            flash,
+        })
     }
 
     /// Takes note of what predecessors were told by the ring or the system, and may not have told anybody. Their requests are submitted
     /// again by whoever has no result for them, but an error of a flush is told once, and the next flush succeeds.
     pub(super) fn heed_predecessors(&mut self, plan: &Plan, card: &mut Card<'m>, now: Instant) {
-        for (drive, _) in plan.drives.iter().enumerate().filter(|(_, drive)| drive.has_lost) {
-            card.note_fault(now, drive);
+        for (index, drive) in plan.drives.iter().enumerate() {
+            // Of what was before, whatever is known by now is of after it.
+            card.clear_fault(now, index, drive.cleared);
+            if drive.has_lost {
+                card.note_fault(now, index);
+            }
         }
         let Some(ring) = &mut self.ring else { return };
         let mut heed = |completion: Completion| {
-            let loan = (completion.user_data & !(FLUSH | BUFFERED)) >> 32;
-            let drive = self.drives.get(loan as usize).copied().flatten();
-            if let Some(drive) = drive.filter(|_| tells_loss(&completion)) {
+            let drive = lost_by(&completion).and_then(|loan| self.drives.get(loan).copied().flatten());
+            if let Some(drive) = drive {
                 card.note_fault(now, drive);
             }
         };
@@ -183,6 +203,7 @@ impl<'m> Media<'m> {
             match (medium, work.kind) {
                 // What may be half written is not left so while others read, however long a flash card would take for it.
                 (MediumKind::Inline, _) if work.redo && due > now => {
+                    self.note_write(&work);
                     let result = execute_work(image, &work);
                     self.note(now, work.loan, result);
                     self.flash.hold(due, Held::Result(work.loan, work.id, result));
@@ -219,6 +240,9 @@ impl<'m> Media<'m> {
 
     /// Gives a disk a piece of work.
     fn begin(&mut self, work: MediaWork<'m>, due: Instant) -> io::Result<()> {
+        if let Some(drive) = self.drives[work.loan].filter(|_| changes(work.kind)) {
+            self.last_writes.begin_write(drive);
+        }
         let Some((image, medium)) = &self.images[work.loan] else { return Ok(()) };
         match (medium, work.kind) {
             (MediumKind::Ring, MediaKind::Read | MediaKind::Write | MediaKind::Flush) => {
@@ -232,6 +256,9 @@ impl<'m> Media<'m> {
     /// A disk has ended a piece of work. What it flushed may be for many, and others may wait for the next one.
     fn ended(&mut self, card: &mut Card<'m>, now: Instant, ended: Ended) -> io::Result<()> {
         let Ended { loan, id, kind, due, result } = ended;
+        if let Some(drive) = self.drives[loan].filter(|_| changes(kind)) {
+            self.last_writes.end_write(drive);
+        }
         self.note(now, loan, result);
         let Some(drive) = self.drives[loan].filter(|_| kind == MediaKind::Flush) else {
             hand_in(card, &mut self.flash, now, due, (loan, id, result));
@@ -247,6 +274,7 @@ impl<'m> Media<'m> {
     }
 
     fn execute_inline(&mut self, card: &mut Card<'m>, now: Instant, work: &MediaWork<'m>) {
+        self.note_write(work);
         let Some((image, _)) = &self.images[work.loan] else { return };
         let result = execute_work(image, work);
         self.note(now, work.loan, result);
@@ -270,6 +298,13 @@ impl<'m> Media<'m> {
     /// What the agent is to be told of images.
     pub(super) fn take_trouble(&mut self) -> Option<ToAgent> {
         self.told.pop_front()
+    }
+
+    /// The image is written by this thread, now.
+    fn note_write(&self, work: &MediaWork<'m>) {
+        if let Some(drive) = self.drives[work.loan].filter(|_| changes(work.kind)) {
+            self.last_writes.note(drive);
+        }
     }
 
     fn note(&mut self, now: Instant, loan: usize, result: Result<(), MediaError>) {
@@ -409,6 +444,11 @@ impl<'m> Media<'m> {
     }
 }
 
+/// Whether work of this kind changes the image, and so the time of its last change.
+fn changes(kind: MediaKind) -> bool {
+    matches!(kind, MediaKind::Write | MediaKind::Trim | MediaKind::Zero)
+}
+
 /// Whether what is written goes to the system's own memory first, and to the medium some time later.
 fn is_buffered(image: &Image) -> bool {
     !image.info().direct && !image.info().memory_backed
@@ -419,6 +459,12 @@ fn is_buffered(image: &Image) -> bool {
 fn seen_from(image: &Image, kind: MediaKind, error: MediaError) -> MediaError {
     let writes = matches!(kind, MediaKind::Write | MediaKind::Zero { .. });
     if error == MediaError::Io && writes && is_buffered(image) { MediaError::Lost } else { error }
+}
+
+/// The loan for whose function a completion says that something is lost, if it does, and nobody has looked at it.
+pub(crate) fn lost_by(completion: &Completion) -> Option<usize> {
+    let loan = (completion.user_data & !(FLUSH | BUFFERED)) >> 32;
+    tells_loss(completion).then_some(loan as usize)
 }
 
 /// Whether a completion that nobody has looked at says that something is lost.

@@ -27,7 +27,7 @@ use rustix::io::Errno;
 
 use node::{Card, CardEvent, Persist};
 
-pub(crate) use self::media::image_descriptor;
+pub(crate) use self::media::{image_descriptor, lost_by};
 pub(crate) use self::parked::InHand;
 
 use self::edges::Edges;
@@ -305,7 +305,10 @@ impl<'m> Driver<'m> {
                     self.card.grow(self.now, drive, blocks);
                 }
                 (ToCard::Cut { drive, bytes }, ..) => self.media.cut(drive, bytes),
-                (ToCard::ClearFault { drive }, ..) => self.card.clear_fault(self.now, drive),
+                (ToCard::ClearFault { drive, order }, ..) => {
+                    self.card.clear_fault(self.now, drive, order);
+                }
+                (ToCard::Fault { drive }, ..) => self.card.note_fault(self.now, drive),
                 (ToCard::Persisted { drive, version, kept }, ..) => {
                     self.card.handle_persisted(self.now, drive, version, kept);
                 }

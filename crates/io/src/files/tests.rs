@@ -287,7 +287,7 @@ fn a_signal_ends_the_wait_for_the_lock() {
 fn a_full_disk_is_an_error_with_its_number() {
     let Ok(full) = rustix::fs::open("/dev/full", OFlags::RDWR, Mode::empty()) else { return };
     let info = *Image::ram(4096).unwrap().info();
-    let image = Image { file: full.into(), info, mapped: None };
+    let image = Image { file: full.into(), info, mapped: None, path: None };
     let error = image.write_at(&mut [IoSlice::new(&[1; 512])], 0).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
 }
@@ -324,4 +324,47 @@ fn image_on_a_block_device() {
     println!("trimmed: {}", image.trim(8192, 4096).unwrap());
     image.read_at(&mut [IoSliceMut::new(&mut data.0)], 4096).unwrap();
     assert!(data.0[..4096] == [0; 4096] && data.0[8192..] == [7; 8192]);
+}
+
+/// What each way to put something else in an image's place leaves to see.
+#[test]
+fn another_image_in_the_place_of_one_is_told_from_it() {
+    let scratch = Scratch::disk();
+    let path = scratch.file("image", 1 << 20);
+    let image = open(&path).unwrap();
+    let given = image.give_mark([7; MARK_BYTES]);
+    let before = image.identify().unwrap();
+    let (mark, has_times) = match before {
+        Identity::File { mark, birth, .. } => (mark, birth.is_some()),
+        Identity::Device { .. } => panic!("it is a file"),
+    };
+    println!("{before:?}");
+    assert_eq!(given.unwrap_or(mark), mark);
+    assert!(!image.look().unwrap().displaced);
+    // Opened again, written, renamed: it is what it was.
+    image.write_at(&mut [IoSlice::new(&[1; 4096])], 0).unwrap();
+    drop(image);
+    let moved = path.with_extension("moved");
+    std::fs::rename(&path, &moved).unwrap();
+    let image = open(&moved).unwrap();
+    let now = image.identify().unwrap();
+    assert_eq!(now.difference(&before, true), None);
+    assert!(!has_times || now.written() > before.written());
+    // A copy in its place, also one with all attributes.
+    let copy = scratch.0.join("copy");
+    let copied = std::process::Command::new("cp").arg("-a").args([&moved, &copy]).status().unwrap();
+    assert!(copied.success());
+    std::fs::rename(&copy, &moved).unwrap();
+    let look = image.look().unwrap();
+    assert!(look.displaced && look.removed);
+    let is_kept = mark != Mark::Impossible || has_times;
+    let other = open(&moved).unwrap().identify().unwrap();
+    assert_eq!(other.difference(&before, true).is_some(), is_kept);
+    drop(image);
+    std::fs::remove_file(&moved).unwrap();
+    let anew = open(&scratch.file("image.moved", 1 << 20)).unwrap().identify().unwrap();
+    assert_eq!(anew.difference(&before, false).is_some(), is_kept);
+    let cut = open(&scratch.file("cut", 1 << 19)).unwrap().identify().unwrap();
+    assert!(cut.difference(&before, false).is_some());
+    assert_eq!(Image::ram(1 << 20).unwrap().identify().unwrap().difference(&before, true).is_some(), is_kept);
 }

@@ -116,7 +116,7 @@ fn lender(image: Image, flash: Option<FlashConfig>, life: Life) -> (Node, Socket
     let end = LoanEnd::Lend { drive: 0, controller: 0, limit: Limit::NONE };
     let mut spec = spec("lender", lender_id(), socket, end, life);
     let (name, source) = ("nvme0".to_owned(), "test".to_owned());
-    spec.drives.push(DriveSpec { name, image, config, flash, source });
+    spec.drives.push(DriveSpec { name, image, config, flash, source, has_lost: false });
     (Node::start(spec), local)
 }
 
@@ -158,6 +158,7 @@ fn spec(name: &str, node: u64, socket: RailSocket, end: LoanEnd, life: Life) -> 
         drives: Vec::new(),
         loans: vec![loan],
         shared_memory,
+        last_writes: io::files::LastWrites::in_memory().unwrap(),
     }
 }
 

@@ -26,6 +26,8 @@ pub struct SubsystemCells {
     pub(crate) failed: Cell<u64>,
     /// The change with which it was noted that the medium has lost something; 0 while it has not.
     pub(crate) fault: Cell<u64>,
+    /// The last order of an operator to forget that which has had its effect.
+    pub(crate) cleared: Cell<u64>,
     /// Namespaces ever made: part of their identifiers, so that none is used twice.
     pub(crate) serials: Cell<u32>,
     /// Entries of `bad`.

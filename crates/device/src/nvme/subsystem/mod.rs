@@ -167,8 +167,13 @@ impl<'m> Subsystem<'m> {
         version
     }
 
-    /// An operator has seen to the medium: flushes say again what it says.
-    pub fn clear_fault(&self) {
+    /// An operator has seen to the medium: flushes say again what it says. `order` counts his orders from 1; each has its effect once,
+    /// whoever repeats it: what the medium loses afterwards is news.
+    pub fn clear_fault(&self, order: u64) {
+        if order <= self.cells.cleared.get() {
+            return;
+        }
+        self.cells.cleared.set(self.journal, order);
         if self.has_fault() {
             self.cells.fault.set(self.journal, 0);
             self.want_persisted();

@@ -50,9 +50,18 @@ fn an_error_that_is_told_once_fails_the_flushes_of_all_functions() {
                 assert_eq!(write(rig, index, false), OK);
                 assert!(is_degraded(rig));
             }
-            rig.step(Input::ClearFault);
+            rig.step(Input::ClearFault(1));
             assert_eq!((flush(rig, 0), write(rig, 1, true)), (OK, OK));
             assert!(!is_degraded(rig));
+            // What is lost afterwards is news to whoever repeats the order, until there is another one.
+            rig.select(2);
+            rig.media_result = FAILED;
+            assert_eq!(flush(rig, 2), Status::WRITE_FAULT);
+            rig.media_result = Ok(());
+            rig.step(Input::ClearFault(1));
+            assert_eq!((flush(rig, 0), is_degraded(rig)), (Status::WRITE_FAULT, true));
+            rig.step(Input::ClearFault(2));
+            assert_eq!((flush(rig, 0), is_degraded(rig)), (OK, false));
             (0..3).for_each(|index| {
                 rig.select(index);
                 rig.assert_idle();
@@ -84,7 +93,7 @@ fn what_was_lost_outlives_the_node_until_it_is_cleared() {
     with_rig(Config { saved: kept.take(), ..drive() }, |rig| {
         start_all(rig);
         assert_eq!(flush(rig, 0), Status::WRITE_FAULT);
-        rig.step(Input::ClearFault);
+        rig.step(Input::ClearFault(1));
         assert_eq!(flush(rig, 0), OK);
         kept = rig.kept.take();
     });
@@ -121,7 +130,7 @@ fn a_flush_that_nobody_waits_for_and_a_write_that_tells_of_others_count_too() {
         rig.settle();
         rig.media_result = Ok(());
         assert_eq!(flush(rig, 2), Status::WRITE_FAULT);
-        rig.step(Input::ClearFault);
+        rig.step(Input::ClearFault(1));
         rig.media_result = FAILED;
         assert_eq!(write(rig, 2, false), Status::WRITE_FAULT);
         rig.media_result = Ok(());
@@ -151,7 +160,7 @@ fn a_shutdown_whose_flush_has_failed_does_not_complete() {
         rig.write32(CC, 0x0046_0000);
         assert_eq!(rig.csts().0, 0);
         rig.assert_idle();
-        rig.step(Input::ClearFault);
+        rig.step(Input::ClearFault(1));
         rig.start();
         rig.write32(CC, SHUT_DOWN);
         rig.settle();

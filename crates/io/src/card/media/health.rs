@@ -66,10 +66,10 @@ impl Health {
             return;
         }
         // What cannot be asked says more when it is read.
-        let Ok(look) = image.look() else { return };
-        if look.bytes < self.bytes && self.cut_to.is_none_or(|known| look.bytes < known) {
-            self.cut(look.bytes);
-            told.push_back(ToAgent::Medium { drive: self.drive, trouble: MediumTrouble::Cut(look.bytes) });
+        let Ok(bytes) = image.bytes_now() else { return };
+        if bytes < self.bytes && self.cut_to.is_none_or(|known| bytes < known) {
+            self.cut(bytes);
+            told.push_back(ToAgent::Medium { drive: self.drive, trouble: MediumTrouble::Cut(bytes) });
         }
     }
 

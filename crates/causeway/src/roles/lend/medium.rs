@@ -1,0 +1,102 @@
+//! Whether what stands behind a drive is still what it was when this node had it last.
+
+use io::agent::DriveEnd;
+use io::files::{Difference, Image, LastWrites};
+use tracing::warn;
+
+use super::drive;
+use crate::config::Device;
+use crate::exit::Failure;
+use crate::line::FunctionName;
+use crate::state_dir::medium::{Change, Medium, MediumState, boot};
+use crate::state_dir::{StateDir, StateError, random};
+
+/// Compares the image of a device, which becomes drive `entry`, with what was there before. If it is another one, the tenancy of each of
+/// its functions is raised: whoever has used them finds another drive, and puts nothing over it that it has kept. Durable when it
+/// returns.
+pub(super) fn settle(
+    device: &Device,
+    entry: usize,
+    image: &Image,
+    state: &StateDir,
+    last_writes: &LastWrites,
+) -> Result<(), Failure> {
+    let source = &device.source;
+    let asked = image.identify();
+    let mut identity = asked.map_err(|error| Failure::io(format!("cannot look at {source}"), &error))?;
+    let (known, boot) = (state.medium(&device.function)?, boot());
+    let change = known.and_then(|known| known.change(&identity, boot, last_writes));
+    if let Some(change) = change {
+        let functions = drive::functions(device)?;
+        for (function, ..) in &functions {
+            state.renew_tenancy(function)?;
+        }
+        warn!(
+            drive = %device.function,
+            "{source} is not what this node lent before: {}. Whoever has borrowed it is told so, and nothing that was written to the \
+             old one and not flushed is put over it. If another image was meant, stop this node and put that one in its place",
+            words(change)
+        );
+    }
+    if known.is_none() || change.is_some() {
+        // A copy may have its original's.
+        let given = image.give_mark(random(state.path())?);
+        if let (io::files::Identity::File { mark, .. }, Some(given)) = (&mut identity, given) {
+            *mark = given;
+        }
+    }
+    let state_now = if image.info().read_only { MediumState::Quiet } else { MediumState::Open };
+    let life = state.incarnation();
+    Ok(state.set_medium(&device.function, &Medium { identity, boot, life, entry, state: state_now })?)
+}
+
+/// Somebody else has changed the image while it is lent: the next life has to know, however this one ends.
+pub(in crate::roles) fn note_altered(state: &StateDir, drive: &FunctionName) -> Result<(), StateError> {
+    match state.medium(drive)? {
+        Some(known) => state.set_medium(drive, &Medium { state: MediumState::Altered, ..known }),
+        None => Ok(()),
+    }
+}
+
+/// The image has grown while it is lent: that is what the next life has to find.
+pub(in crate::roles) fn note_grown(
+    state: &StateDir,
+    drive: &FunctionName,
+    image: &Image,
+) -> Result<(), StateError> {
+    match (state.medium(drive)?, image.identify()) {
+        (Some(known), Ok(identity)) => state.set_medium(drive, &Medium { identity, ..known }),
+        _ => Ok(()),
+    }
+}
+
+/// The node has ended, and this became of the drive: what its image is known by holds from now on, unless a card goes on writing.
+pub(in crate::roles) fn conclude(
+    state: &StateDir,
+    drive: &FunctionName,
+    end: &DriveEnd,
+) -> Result<(), StateError> {
+    if end.has_lost {
+        state.set_fault(drive, true)?;
+    }
+    match (state.medium(drive)?, end.identity) {
+        (Some(known), Some(identity)) if known.state == MediumState::Open => {
+            state.set_medium(drive, &Medium { identity, state: MediumState::Quiet, ..known })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn words(change: Change) -> String {
+    match change {
+        Change::Other(Difference::File) => "another file lies there now".to_owned(),
+        Change::Other(Difference::Device) => "it is another device".to_owned(),
+        Change::Other(Difference::Size { had, has }) => {
+            format!("it has {has} bytes, and had {had} when this node had it last")
+        }
+        Change::Other(Difference::Written) => {
+            "somebody else has written to it since this node had it last".to_owned()
+        }
+        Change::Altered => "somebody else has changed it while this node had it".to_owned(),
+    }
+}
