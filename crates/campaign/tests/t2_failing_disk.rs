@@ -151,7 +151,10 @@ fn t2_what_a_disk_loses_when_its_lender_ends_is_known_to_the_next_one() {
     assert_eq!(failing.fail().unwrap(), 0);
     assert_eq!(lender.process.terminate(STOP_TIMEOUT).unwrap(), 1, "{}", lender.process.tail());
     assert_eq!(failing.failed().unwrap(), 1, "the write was not written back: this test shows nothing");
-    assert!(lender.process.tail().contains("cannot be made durable"), "{}", lender.process.tail());
+    poll_until("the lender's last words to be read", LONG, || {
+        Ok(lender.process.tail().contains("cannot be made durable").then_some(()))
+    })
+    .unwrap();
     assert_eq!(other.forget().unwrap(), 0, "the other disk was not made durable");
     lender = Lender::start(world.right(), &sources, &[]).unwrap();
     poll_until("media failed", LONG, || {

@@ -510,12 +510,13 @@ impl<'w> World<'w> {
         }
         medium.is_reported = false;
         medium.clears += 1;
+        let order = medium.clears;
         medium.errors.ask_witness();
         medium.has_lost = false;
         self.log.event(self.now, None, "clear", drive as u64, 0);
         self.demand_failure(drive, false);
         self.each_loan_of(drive, Loan::accept_losses);
-        if self.act(LENDER, |card, now| card.clear_fault(now, drive)) {
+        if self.act(LENDER, |card, now| card.clear_fault(now, drive, order)) {
             self.service(LENDER);
         }
     }

@@ -41,7 +41,11 @@ struct Seen {
     said_removed: bool,
     /// It was said that another file lies in its place.
     said_displaced: bool,
-    /// The last time stamp that it was found to have from somebody else.
+    /// Its time stamp was somebody else's at the last look: it may be about to grow.
+    is_suspect: bool,
+    /// It had grown at the last look, and its time stamp may have followed since.
+    has_grown: bool,
+    /// The time stamp by which somebody else was found to have written to it.
     foreign: Option<i64>,
     /// Tells what a dead card may have heard and not told.
     witness: Option<Witness>,
@@ -65,6 +69,8 @@ impl Images {
             cut_to: None,
             said_removed: false,
             said_displaced: false,
+            is_suspect: false,
+            has_grown: false,
             foreign: None,
             witness: witness(drive),
             has_lost: drive.has_lost,
@@ -130,21 +136,30 @@ impl Agent {
         }
         if blocks > seen.blocks && seen.cut_to.is_none() {
             info!(source, bytes = look.bytes, "the image has grown");
-            seen.blocks = blocks;
-            // Whoever makes it larger leaves what is there as it is.
-            look.written.into_iter().for_each(|written| self.spec.last_writes.accept(drive, written));
+            (seen.blocks, seen.has_grown) = (blocks, true);
+            self.accept_growth(drive, look.written);
             self.tell_growth(drive);
             return Some(AgentEvent::Grown(drive));
+        }
+        if std::mem::take(&mut seen.has_grown) {
+            self.accept_growth(drive, look.written);
         }
         look.written.filter(|written| self.is_overwritten(drive, *written))?;
         Some(AgentEvent::Altered(drive))
     }
 
-    /// The image bears this time stamp. True if that is somebody else's, and news.
+    /// Whoever makes an image larger leaves what is there as it is.
+    fn accept_growth(&mut self, drive: usize, written: Option<i64>) {
+        self.images.seen[drive].is_suspect = false;
+        written.into_iter().for_each(|written| self.spec.last_writes.accept(drive, written));
+    }
+
+    /// The image bears this time stamp. True if that is somebody else's at two looks, and news.
     fn is_overwritten(&mut self, drive: usize, written: i64) -> bool {
         let (spec, seen) = (&self.spec, &mut self.images.seen[drive]);
         let is_foreign = spec.last_writes.is_foreign(spec.incarnation, drive, written);
-        if !is_foreign || seen.cut_to.is_some() || seen.foreign == Some(written) {
+        let was_suspect = std::mem::replace(&mut seen.is_suspect, is_foreign);
+        if !is_foreign || !was_suspect || seen.cut_to.is_some() {
             return false;
         }
         let is_news = seen.foreign.replace(written).is_none();

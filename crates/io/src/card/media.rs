@@ -446,7 +446,7 @@ impl<'m> Media<'m> {
 
 /// Whether work of this kind changes the image, and so the time of its last change.
 fn changes(kind: MediaKind) -> bool {
-    matches!(kind, MediaKind::Write | MediaKind::Trim | MediaKind::Zero)
+    matches!(kind, MediaKind::Write | MediaKind::Trim | MediaKind::Zero { .. })
 }
 
 /// Whether what is written goes to the system's own memory first, and to the medium some time later.
