@@ -355,7 +355,7 @@ impl<'m> Rig<'m> {
             Input::Timeout => self.controller.handle_timeout(now),
             Input::Reset => self.controller.reset(now),
             Input::Persisted(version, kept) => self.controller.subsystem().handle_persisted(version, kept),
-            Input::ClearFault(order) => self.controller.subsystem().clear_fault(*order),
+            Input::ClearFault(order) => self.controller.subsystem().clear_fault(order),
             Input::Grow(blocks) => self.controller.subsystem().grow(blocks),
         }
         self.ledger.root.done.set(self.ledger.journal, self.inputs);
