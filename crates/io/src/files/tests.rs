@@ -342,7 +342,8 @@ fn another_image_in_the_place_of_one_is_told_from_it() {
     assert_eq!(given.unwrap_or(mark), mark);
     assert!(!image.look().unwrap().displaced);
     // Opened again, written, renamed: it is what it was.
-    image.write_at(&mut [IoSlice::new(&[1; 4096])], 0).unwrap();
+    let data = Box::new(Aligned([1; 16 << 10]));
+    image.write_at(&mut [IoSlice::new(&data.0)], 0).unwrap();
     drop(image);
     let moved = path.with_extension("moved");
     std::fs::rename(&path, &moved).unwrap();
