@@ -54,6 +54,8 @@ struct Medium<'w> {
     /// How often an operator has cleared it, and whether one is about to.
     clears: u64,
     is_reported: bool,
+    /// The same since the present life of the lender began: each of its cards hears that.
+    orders: u64,
     /// A loss could not be written there: it is known as long as the node lives.
     is_unkept: bool,
     /// A flush may fail.
@@ -373,6 +375,10 @@ impl<'w> World<'w> {
     pub(crate) fn tell_losses(&mut self) -> bool {
         let drives = self.media.as_ref().map_or(0, |media| media.drives.len());
         for drive in 0..drives {
+            let orders = self.media.as_ref().map_or(0, |media| media.drives[drive].orders);
+            if orders > 0 && !self.act(LENDER, |card, now| card.clear_fault(now, drive, orders)) {
+                return false;
+            }
             while let Some(medium) = self.media.as_mut().map(|media| &mut media.drives[drive])
                 && (medium.left > 0 || medium.has_lost)
                 && self.rules.has(Rule::HeedTheDead)
@@ -399,6 +405,7 @@ impl<'w> World<'w> {
             let is_forgotten = medium.is_suspect && medium.errors.is_seen && !is_lost;
             medium.errors.open();
             medium.writing.clear();
+            medium.orders = 0;
             (medium.has_lost, medium.left, medium.is_reported, medium.is_unkept) = (false, 0, false, false);
             if is_forgotten {
                 // Whoever was told of the last error has ended before that was kept. Borrowers that live write again what they keep.
@@ -510,12 +517,21 @@ impl<'w> World<'w> {
         }
         medium.is_reported = false;
         medium.clears += 1;
-        let order = medium.clears;
+        medium.orders += 1;
+        let order = medium.orders;
         medium.errors.ask_witness();
         medium.has_lost = false;
+        // Whichever card hears it: what fails from now on tells of something new.
+        medium.is_suspect = medium.errors.is_pending() || medium.left > 0;
+        let is_suspect = medium.is_suspect;
         self.log.event(self.now, None, "clear", drive as u64, 0);
         self.demand_failure(drive, false);
-        self.each_loan_of(drive, Loan::accept_losses);
+        self.each_loan_of(drive, |loan| {
+            loan.accept_losses();
+            if !is_suspect {
+                loan.shared.trouble.flushes_before = loan.shared.tick + 1;
+            }
+        });
         if self.act(LENDER, |card, now| card.clear_fault(now, drive, order)) {
             self.service(LENDER);
         }
