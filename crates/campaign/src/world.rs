@@ -13,7 +13,7 @@
 //! As root no more is needed; others get a user namespace of their own first, where the system allows it.
 
 use crate::Error;
-use crate::process::Process;
+use crate::process::{Process, run};
 use crate::relay::Relay;
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -232,6 +232,16 @@ impl Machine {
     /// Starts a program here; its output goes to the log `NAME.log`.
     pub fn spawn(&self, name: &str, command: Command) -> Result<Process, Error> {
         Process::spawn(command, &self.dir.join("logs").join(format!("{name}.log")))
+    }
+
+    /// From now on the machine looks as if it had been started `round` times more.
+    pub fn boot(&self, round: u32) -> Result<(), Error> {
+        let id = self.dir.join(format!("boot-id-{round}"));
+        let written = std::fs::write(&id, format!("00000000-0000-4000-8000-{round:012x}\n"));
+        written.map_err(Error::io(format!("cannot write {}", id.display())))?;
+        let mut command = self.command("mount");
+        command.arg("--bind").arg(&id).arg("/proc/sys/kernel/random/boot_id");
+        run(command).map(drop)
     }
 
     /// This machine's folder: the same path inside and outside, and invisible from the other machine.

@@ -7,7 +7,7 @@
 use campaign::causeway::{Lender, STOP_TIMEOUT, Slot};
 use campaign::lossy::LossyFs;
 use campaign::scale;
-use campaign::world::{Machine, World, WorldConfig};
+use campaign::world::{World, WorldConfig};
 use guest::{Job, Kit, Vm};
 use std::time::Duration;
 
@@ -18,15 +18,6 @@ const DRIVER_S: u32 = 5;
 /// Transactions that are reported before the power fails, and after that.
 const BEFORE: u64 = 40;
 const AFTER: u64 = 5;
-
-/// From now on `machine` looks as if it had been started once more.
-fn boot(machine: &Machine, round: u32) {
-    let id = machine.dir().join(format!("boot-id-{round}"));
-    std::fs::write(&id, format!("00000000-0000-4000-8000-{round:012x}\n")).unwrap();
-    let mut command = machine.command("mount");
-    command.arg("--bind").arg(&id).arg("/proc/sys/kernel/random/boot_id");
-    assert!(command.status().unwrap().success());
-}
 
 /// Sqlite in the guest. What it reports goes to memory: a number when its transaction has been committed.
 fn start_database(vm: &mut Vm, first: u64) -> Job {
@@ -76,7 +67,7 @@ fn rounds(kit: &Kit, count: u32) -> u64 {
     let world = World::new(&WorldConfig { rails: 1, ..WorldConfig::default() }).unwrap();
     let mut disk = LossyFs::mount(world.right(), 48 * MIB).unwrap();
     let image = disk.image().to_str().unwrap().to_owned();
-    boot(world.right(), 0);
+    world.right().boot(0).unwrap();
     let mut lender = Lender::start(world.right(), &[&image], &[]).unwrap();
     let mut slot = Slot::start_as(world.left(), "slot", &lender.lines[0], &[]).unwrap();
     let times = format!("nvme_core.io_timeout={DRIVER_S} nvme_core.admin_timeout={DRIVER_S}");
@@ -95,7 +86,7 @@ fn rounds(kit: &Kit, count: u32) -> u64 {
         go_on(&mut vm, BEFORE);
         lender.process.kill_tree().unwrap();
         forgotten += disk.forget().unwrap();
-        boot(world.right(), round);
+        world.right().boot(round).unwrap();
         lender = Lender::start(world.right(), &[&image], &[]).unwrap();
         go_on(&mut vm, AFTER);
         vm.check("touch /run/enough").unwrap();

@@ -114,7 +114,9 @@ fn w7_trouble_with_rails_is_said_once_by_each_end() {
     let mut lender = Lender::start(world.right(), &["ram:16M"], &[]).unwrap();
     let mut borrower = Borrower::start(world.left(), &lender.lines[0], &[]).unwrap();
     for (machine, name) in [(world.left(), "borrower"), (world.right(), "lender")] {
-        [0, 1].map(|rail| wait_rail(machine, name, rail, "up").unwrap());
+        for rail in [0, 1] {
+            wait_rail(machine, name, rail, "up").unwrap();
+        }
     }
     let ends = |borrower: &mut Borrower, lender: &mut Lender, words: [&str; 2]| {
         for process in [&mut borrower.process, &mut lender.process] {

@@ -10,6 +10,7 @@ mod identity;
 mod last_writes;
 mod lock;
 mod mapped;
+mod page_cache;
 mod range;
 mod witness;
 

@@ -120,7 +120,7 @@ pub(crate) struct DrivePlan {
 pub(crate) enum CachePlan {
     Absent,
     Hidden,
-    Shown,
+    Shown { keeper: u64 },
 }
 
 impl From<WriteCache> for CachePlan {
@@ -128,7 +128,7 @@ impl From<WriteCache> for CachePlan {
         match cache {
             WriteCache::Absent => Self::Absent,
             WriteCache::Hidden => Self::Hidden,
-            WriteCache::Shown => Self::Shown,
+            WriteCache::Shown { keeper } => Self::Shown { keeper },
         }
     }
 }
@@ -138,7 +138,7 @@ impl From<CachePlan> for WriteCache {
         match cache {
             CachePlan::Absent => Self::Absent,
             CachePlan::Hidden => Self::Hidden,
-            CachePlan::Shown => Self::Shown,
+            CachePlan::Shown { keeper } => Self::Shown { keeper },
         }
     }
 }

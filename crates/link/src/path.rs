@@ -433,6 +433,7 @@ impl Incoming {
         match largest.checked_sub(number) {
             None => true,
             Some(behind) => {
+                // Below `REPLAY_WINDOW` it has a bit.
                 behind < REPLAY_WINDOW && self.seen[behind as usize / 64] & (1 << (behind % 64)) == 0
             }
         }
@@ -452,6 +453,7 @@ impl Incoming {
             self.largest = Some(number);
             self.largest_at = now;
         }
+        // Not behind the window: `is_fresh` was asked, or the window began with this packet.
         let behind = self.largest.map_or(0, |largest| largest - number) as usize;
         self.seen[behind / 64] |= 1 << (behind % 64);
     }

@@ -273,6 +273,7 @@ impl<'m> Sender<'m> {
         // A peer cannot commit what was never numbered.
         let end = committed.min(self.cells.next.get());
         for number in self.cells.committed.get()..end {
+            // A number of ours has a slot until it is committed.
             let slot = self.cells.replay[number as usize % SLOTS].get();
             let meta = self.meta(slot);
             ended += u64::from(meta.ends_request);

@@ -129,6 +129,7 @@ impl<'m> Tags<'m> {
         if tag as usize >= TAGS || !self.slots.is_used(tag) {
             return None;
         }
+        // Checked: a tag that is out.
         let cell = &self.cells.requests[tag as usize];
         let mut request = cell.get();
         let data = completion.data_len() as u16;

@@ -4,7 +4,7 @@ mod tests;
 
 use core::ops::Range;
 use core::time::Duration;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use base::ids::{Incarnation, NodeId};
 use base::ledger::{Hook, Journal, Ledger, PAGE_SIZE, Pages, RawMemory, Span};
@@ -196,6 +196,8 @@ pub struct Card<'m> {
     /// Frames that the loan whose turn it is has sent in this turn.
     sent_in_turn: usize,
     next_drive: usize,
+    /// The latest time that a verb has told.
+    now: Instant,
 }
 
 impl<'m> Card<'m> {
@@ -228,6 +230,7 @@ impl<'m> Card<'m> {
             next_loan: 0,
             sent_in_turn: 0,
             next_drive: 0,
+            now,
         };
         card.journal.commit();
         card.step_each(now, |_| ());
@@ -236,8 +239,10 @@ impl<'m> Card<'m> {
     }
 
     /// From now on an assertion that fails in a step of a loan ends that loan, and not the card with all others: what the step has changed
-    /// is taken back, nothing of it has left, and nothing of the loan is looked at any more. [`Unusable::Fault`] tells of it. Not so for
-    /// slots, whose machines somebody has to answer. To be said right after [`Card::new`]; where panics abort, it changes nothing.
+    /// is taken back, nothing of it has left, and the peer hears nothing of this card any more. [`Unusable::Fault`] tells of it. A lent
+    /// function shows fatal status then, and ends its work for the medium; the machine of a slot is answered as by a function that is
+    /// gone, and if that fails too, the card dies. The next card tries the loan again. To be said right after [`Card::new`]; where
+    /// panics abort, it changes nothing.
     pub fn contain_faults(&mut self) {
         self.loans.iter_mut().for_each(Loan::contain_faults);
     }
@@ -276,11 +281,15 @@ impl<'m> Card<'m> {
 
     /// The medium has ended work `id` of loan `loan`.
     pub fn handle_media(&mut self, now: Instant, loan: usize, id: MediaId, result: Result<(), MediaError>) {
-        self.step_one(now, loan, |card| {
+        self.loans[loan].note_ended(id);
+        let ended = self.step_one(now, loan, |card| {
             if let End::Lent(function) = &mut card.loans[loan].end {
                 function.controller.handle_media(now, id, result);
             }
         });
+        if ended.is_none() {
+            self.in_failed(loan, |card| card.loans[loan].end_media(now, id, result));
+        }
     }
 
     /// Time has come: for the loans that have something to do, each in a step of its own.
@@ -292,7 +301,9 @@ impl<'m> Card<'m> {
         }
         if self.next_publish <= now {
             self.next_publish = now + PUBLISH;
-            self.loans.iter_mut().filter(|loan| !loan.has_failed()).for_each(|loan| loan.publish(now));
+            for index in 0..self.loans.len() {
+                self.guarded(now, index, |card| card.loans[index].publish(now));
+            }
         }
     }
 
@@ -307,7 +318,8 @@ impl<'m> Card<'m> {
         for turn in 0..count {
             let index = (self.next_loan + turn) % count;
             let mut room = LoanRooms { rooms: &mut *rooms, loan: index };
-            let outgoing = self.guarded(index, |card| card.loans[index].poll_transmit(now, index, &mut room));
+            let outgoing =
+                self.guarded(now, index, |card| card.loans[index].poll_transmit(now, index, &mut room));
             if let Some(outgoing) = outgoing.flatten() {
                 self.sent_in_turn = if turn == 0 { self.sent_in_turn + 1 } else { 1 };
                 let is_over = self.sent_in_turn >= FRAMES_PER_TURN;
@@ -323,14 +335,31 @@ impl<'m> Card<'m> {
     /// The next work for a medium. Functions of a drive get fair shares of it, drives take turns. What asking for it has
     /// changed is committed.
     pub fn poll_media(&mut self) -> Option<MediaWork<'m>> {
+        loop {
+            let mut asked = 0;
+            // What is broken in memory is the loan that was asked: see `guarded`.
+            let picked = catch_unwind(AssertUnwindSafe(|| self.pick_media(&mut asked)));
+            match picked {
+                Ok(work) => return work,
+                Err(fault) if !self.loans[asked].contains_faults() => resume_unwind(fault),
+                Err(_) if self.loans[asked].has_failed() => self.leave(asked),
+                Err(_) => self.contain(self.now, asked, self.events.len()),
+            }
+        }
+    }
+
+    fn pick_media(&mut self, asked: &mut usize) -> Option<MediaWork<'m>> {
         let count = self.drives.len();
         let work = (0..count).find_map(|turn| {
             let drive = (self.next_drive + turn) % count;
-            let loan = self.drives[drive].pick(&mut self.loans)?;
+            *asked = self.drives[drive].pick(&mut self.loans, asked)?;
             self.next_drive = (drive + 1) % count;
-            self.loans[loan].poll_media(loan)
+            self.loans[*asked].poll_media(*asked)
         });
         self.journal.commit();
+        if let Some(work) = &work {
+            self.loans[work.loan].note_given(work.id);
+        }
         work
     }
 
@@ -466,6 +495,11 @@ impl<'m> Card<'m> {
         self.loans[loan].has_failed() || self.server(loan).is_some_and(|server| server.wants_close(slot))
     }
 
+    /// Whether the client in `slot` has said that it goes, and requests of it have not ended, which are done even if it is gone.
+    pub fn edge_is_leaving(&self, loan: usize, slot: usize) -> bool {
+        self.server(loan).is_some_and(|server| server.is_leaving(slot))
+    }
+
     /// From now on the program itself uses the drive of `loan`, by [`Card::drive_step`]; its NBD edge gets nothing. To be
     /// said right after [`Card::new`].
     pub fn use_directly(&mut self, loan: usize) {
@@ -585,13 +619,15 @@ impl<'m> Card<'m> {
         }
     }
 
-    fn step_one(&mut self, now: Instant, loan: usize, act: impl FnOnce(&mut Self)) {
-        self.guarded(loan, |card| card.step(now, loan..loan + 1, act));
+    /// Nothing if the loan has failed, perhaps just now.
+    fn step_one(&mut self, now: Instant, loan: usize, act: impl FnOnce(&mut Self)) -> Option<()> {
+        self.guarded(now, loan, |card| card.step(now, loan..loan + 1, act))
     }
 
     /// Does something for one loan, unless that has failed. If it fails now, all that is taken back.
-    fn guarded<T>(&mut self, loan: usize, act: impl FnOnce(&mut Self) -> T) -> Option<T> {
-        if self.loans[loan].has_failed() {
+    fn guarded<T>(&mut self, now: Instant, loan: usize, act: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        self.now = now;
+        if !self.loans[loan].takes_steps() {
             return None;
         }
         if !self.loans[loan].contains_faults() {
@@ -602,11 +638,45 @@ impl<'m> Card<'m> {
         if let Ok(done) = catch_unwind(AssertUnwindSafe(|| act(self))) {
             return Some(done);
         }
+        self.contain(now, loan, known);
+        None
+    }
+
+    /// An assertion has failed in a step of a loan, before which there were `known` events. What others may wait for is made anew from
+    /// what is committed, as in a new card, and brought to an end.
+    fn contain(&mut self, now: Instant, loan: usize, known: usize) {
         self.journal.roll_back();
         self.loans[loan].fail();
         self.events.truncate(known);
         self.events.push_back(CardEvent::Unusable(loan, Unusable::Fault));
-        None
+        let is_slot = matches!(self.loans[loan].end, End::Slot(_));
+        let replace = |card: &mut Self| {
+            let cells = &card.cells.loans[loan];
+            let fresh = Loan::new(cells, card.journal, &card.config, loan, &card.drives, now);
+            let failed = core::mem::replace(&mut card.loans[loan], fresh);
+            card.step(now, loan..loan + 1, |card| card.loans[loan].replace(now, &failed));
+        };
+        match is_slot {
+            // If that fails, nobody is left to answer its machine.
+            true => replace(self),
+            false => self.in_failed(loan, replace),
+        }
+    }
+
+    /// Does something for a loan that has failed. If that fails too, nothing of it is looked at any more.
+    fn in_failed(&mut self, loan: usize, act: impl FnOnce(&mut Self)) {
+        let done = catch_unwind(AssertUnwindSafe(|| {
+            act(self);
+            self.journal.commit();
+        }));
+        if done.is_err() {
+            self.leave(loan);
+        }
+    }
+
+    fn leave(&mut self, loan: usize) {
+        self.journal.roll_back();
+        self.loans[loan].fail();
     }
 
     /// One step: `act`, then whatever follows from it for the loans it touches, then the commit. Loans share nothing but drives;

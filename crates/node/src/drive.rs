@@ -59,17 +59,20 @@ impl<'m> Drive<'m> {
 
     /// The loan whose function's work the medium gets next, if any has some. What the card before may have left half written comes
     /// first, of whichever function: any of them may read it.
-    pub(crate) fn pick(&mut self, loans: &mut [Loan<'m>]) -> Option<usize> {
+    /// `asked` says whom it asks: what it asks of one is committed before the next.
+    pub(crate) fn pick(&mut self, loans: &mut [Loan<'m>], asked: &mut usize) -> Option<usize> {
         let Self { loans: own, share, journal, .. } = self;
-        if let Some(loan) = own.iter().find(|loan| loans[**loan].must_redo()) {
-            return Some(*loan);
+        for loan in &*own {
+            *asked = *loan;
+            if loans[*loan].must_redo() {
+                return Some(*loan);
+            }
         }
         let picked = share.pick(|function| {
-            // What it asks of one function is whole by itself, and there may be many with commands to take.
-            if !journal.has_room() {
-                journal.commit();
-            }
-            loans[own[function]].media_cost()
+            // That is whole by itself; and there may be many with commands to take.
+            journal.commit();
+            *asked = own[function];
+            loans[*asked].media_cost()
         })?;
         Some(own[picked])
     }

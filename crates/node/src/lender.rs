@@ -41,6 +41,7 @@ impl<'m> LentFunction<'m> {
         let mut grants = GrantTable::new(domain);
         for bar in 0..BARS {
             let rights = Rights { read: true, write: true };
+            // Of a constant.
             let start = transaction::bar_address(bar, 0).expect("every BAR begins in the aperture");
             grants.grant(HOST, start, BAR_BYTES, rights, bar);
         }

@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 use base::ids::{DomainId, Incarnation, NodeId};
 use base::ledger::{Counter, Journal, Pages};
 use base::{Instant, Rule};
-use device::Function;
 use device::nvme::Controller;
+use device::{Function, MediaError, MediaId};
 use link::{
     Channel, ChannelConfig, Event, Heard, Information, Name, PathConfig, Role, Room, Sink, State, Tenancy,
     Transmit,
@@ -48,6 +48,26 @@ impl<'m> End<'m> {
     }
 }
 
+/// Whether an assertion has failed in a step of a loan, which ends it.
+///
+/// ```text
+///  None --of a drive--> Left
+///    |`--of what is lent--> Ending --once more--> Left
+///    `--of a slot--> Alone --once more--> the card dies
+/// ```
+/// The peer hears nothing any more in each of them, until the next card.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fault {
+    None,
+    /// Nothing is looked at any more.
+    Left,
+    /// The function shows fatal status, and its work for the medium comes to an end: others may wait for that in a namespace that they
+    /// have too.
+    Ending,
+    /// The machine is answered, for which the function is gone.
+    Alone,
+}
+
 /// One loan of a card: the channel, what it is for, and what passes between them.
 pub(crate) struct Loan<'m> {
     cells: &'m LoanCells,
@@ -79,8 +99,10 @@ pub(crate) struct Loan<'m> {
     may_transmit: bool,
     /// Whether an assertion that fails in a step of this loan ends the loan, and not the card.
     contained: bool,
-    /// One has: nothing here is looked at any more.
-    failed: bool,
+    /// Whether one has, and what is still done here.
+    fault: Fault,
+    /// Work for the medium that this card has given out and that has not ended.
+    given: Vec<MediaId>,
     /// When the loan is to be looked at, as far as that is known; others can only make it earlier.
     deadline: StdCell<Option<Option<Instant>>>,
 }
@@ -141,7 +163,8 @@ impl<'m> Loan<'m> {
             may_have_media: true,
             may_transmit: true,
             contained: false,
-            failed: false,
+            fault: Fault::None,
+            given: Vec::new(),
             deadline: StdCell::new(None),
         };
         if config.is_vacant() {
@@ -154,22 +177,68 @@ impl<'m> Loan<'m> {
 
     /// See [`crate::Card::contain_faults`].
     pub(crate) fn contain_faults(&mut self) {
-        self.contained = !matches!(self.end, End::Slot(_));
+        self.contained = true;
     }
 
+    /// Whether an assertion that fails now ends the loan. What answers a machine alone has nobody behind it but the next card.
     pub(crate) fn contains_faults(&self) -> bool {
-        self.contained
+        self.contained && self.fault != Fault::Alone
     }
 
+    /// An assertion has failed: whatever is in memory of the loan may be wrong.
     pub(crate) fn fail(&mut self) {
-        self.failed = true;
+        self.fault = Fault::Left;
+    }
+
+    /// Takes the place of one that has failed, in a step of its own: it was made anew from what is committed.
+    pub(crate) fn replace(&mut self, now: Instant, failed: &Self) {
+        self.contained = true;
+        match (&mut self.end, &failed.end) {
+            (End::Lent(function), _) => {
+                self.fault = Fault::Ending;
+                self.given.clone_from(&failed.given);
+                function.controller.give_up(now, |id| failed.given.contains(&id));
+            }
+            (End::Slot(slot), End::Slot(failed)) => {
+                self.fault = Fault::Alone;
+                slot.replace(now, failed);
+            }
+            _ => self.fault = Fault::Left,
+        }
     }
 
     pub(crate) fn has_failed(&self) -> bool {
-        self.failed
+        self.fault != Fault::None
+    }
+
+    /// Whether steps of the loan are still taken.
+    pub(crate) fn takes_steps(&self) -> bool {
+        matches!(self.fault, Fault::None | Fault::Alone)
+    }
+
+    /// The medium has ended work of a function that is given up.
+    pub(crate) fn end_media(&mut self, now: Instant, id: MediaId, result: Result<(), MediaError>) {
+        if let (Fault::Ending, End::Lent(function)) = (self.fault, &mut self.end) {
+            function.controller.handle_media(now, id, result);
+        }
+    }
+
+    /// Work for the medium was given out.
+    pub(crate) fn note_given(&mut self, id: MediaId) {
+        self.given.push(id);
+    }
+
+    /// That has ended.
+    pub(crate) fn note_ended(&mut self, id: MediaId) {
+        if let Some(at) = self.given.iter().position(|given| *given == id) {
+            self.given.swap_remove(at);
+        }
     }
 
     pub(crate) fn handle_frame(&mut self, now: Instant, rail: u8, from: Address, frame: &mut [u8]) {
+        if self.has_failed() {
+            return;
+        }
         // Until the borrower has proven an address, it may be wherever its frames come from, be it that they came from elsewhere first.
         let is_unproven = self.cells.peers.get(rail as usize).is_some_and(|peer| !peer.get().is_known());
         self.channel.hear_duplicates(is_unproven && matches!(self.end, End::Lent(_)));
@@ -190,6 +259,9 @@ impl<'m> Loan<'m> {
 
     /// From nowhere that could be learned: the addresses of the rails stay what they are.
     pub(crate) fn handle_private_frame(&mut self, now: Instant, frame: &mut [u8]) {
+        if self.has_failed() {
+            return;
+        }
         let heard = self.channel.handle_private_frame(now, frame, self.end.sink());
         self.note(now, heard);
     }
@@ -229,7 +301,9 @@ impl<'m> Loan<'m> {
     }
 
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
-        self.channel.handle_timeout(now);
+        if !self.has_failed() {
+            self.channel.handle_timeout(now);
+        }
         match &mut self.end {
             End::Lent(function) => function.handle_timeout(now, &mut self.channel.port),
             End::Borrowed(drive) => drive.handle_timeout(now, &mut self.channel.port),
@@ -240,7 +314,7 @@ impl<'m> Loan<'m> {
     /// When the loan is to be looked at. What others do to it shows in `depends_on_others`; everything else happens in its own
     /// steps, so the answer is remembered from one to the next.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        if self.failed {
+        if !self.takes_steps() {
             return None;
         }
         let steady = match &self.end {
@@ -258,7 +332,7 @@ impl<'m> Loan<'m> {
     }
 
     pub(crate) fn find_deadline(&self) -> Option<Instant> {
-        if self.more || self.channel.receiver().has_ahead() {
+        if self.more || (!self.has_failed() && self.channel.receiver().has_ahead()) {
             return Some(Instant::ZERO);
         }
         let end = match &self.end {
@@ -266,7 +340,8 @@ impl<'m> Loan<'m> {
             End::Borrowed(drive) => drive.poll_timeout(),
             End::Slot(slot) => slot.poll_timeout(),
         };
-        [self.channel.poll_timeout(), end].into_iter().flatten().min()
+        let channel = self.channel.poll_timeout().filter(|_| !self.has_failed());
+        [channel, end].into_iter().flatten().min()
     }
 
     /// The next frame. There is always room for it, be it that what is built there gets lost: so nobody but a step of this loan can
@@ -277,7 +352,7 @@ impl<'m> Loan<'m> {
         index: usize,
         room: &mut LoanRooms<'_, impl Rooms + ?Sized>,
     ) -> Option<Outgoing> {
-        if !self.may_transmit {
+        if !self.may_transmit || self.has_failed() {
             return None;
         }
         self.deadline.set(None);
@@ -319,7 +394,7 @@ impl<'m> Loan<'m> {
 
     /// Bytes of the next work for the medium, if there is any.
     pub(crate) fn media_cost(&mut self) -> Option<u32> {
-        if !self.may_have_media || self.failed {
+        if !self.may_have_media || self.fault == Fault::Left {
             return None;
         }
         // Asking fetches commands, and what is fetched has answers.
@@ -331,11 +406,15 @@ impl<'m> Loan<'m> {
 
     /// Whether the next work for the medium comes before that of all other functions: see [`Controller::must_redo`].
     pub(crate) fn must_redo(&self) -> bool {
-        matches!(&self.end, End::Lent(function) if function.controller.must_redo())
+        let is_redone = |end: &End<'_>| matches!(end, End::Lent(function) if function.controller.must_redo());
+        self.fault != Fault::Left && is_redone(&self.end)
     }
 
     /// What is borrowed is flushed, its function shut down; then the channel closes.
     pub(crate) fn begin_closing(&mut self, now: Instant) {
+        if self.has_failed() {
+            return;
+        }
         self.closing = true;
         match &mut self.end {
             End::Borrowed(drive) => drive.driver.shutdown(now),
@@ -386,6 +465,9 @@ impl<'m> Loan<'m> {
     /// What follows from a verb: events of the channel, late TLPs, and the flow between the parts.
     pub(crate) fn advance(&mut self, now: Instant, index: usize, events: &mut VecDeque<CardEvent>) {
         self.wake();
+        if self.has_failed() {
+            return self.advance_alone(now);
+        }
         self.handle_events(now, index, events);
         self.end_reset();
         for _ in 0..AHEAD_PER_STEP {
@@ -405,6 +487,14 @@ impl<'m> Loan<'m> {
         self.report(now, index, events);
         // A channel that has nothing to say goodbye to closes at once, and no step follows.
         self.handle_events(now, index, events);
+    }
+
+    /// What follows where nobody but the machine of a slot is told anything.
+    fn advance_alone(&mut self, now: Instant) {
+        self.more = match &mut self.end {
+            End::Slot(slot) => slot.pump(now, &mut self.channel.port, false),
+            End::Lent(_) | End::Borrowed(_) => false,
+        };
     }
 
     fn handle_events(&mut self, now: Instant, index: usize, events: &mut VecDeque<CardEvent>) {
@@ -563,6 +653,9 @@ impl<'m> Loan<'m> {
 
     /// Renews the gauges.
     pub(crate) fn publish(&mut self, now: Instant) {
+        if self.has_failed() {
+            return;
+        }
         self.inform();
         let edge = &self.cells.edge;
         edge.channel_state.set(self.channel.state() as u64);

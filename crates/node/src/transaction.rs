@@ -113,6 +113,7 @@ pub(crate) fn complete_found(
 ) -> bool {
     let len = usize::from(request.length_dw) * 4;
     let mut bytes = [0; 4096];
+    // A request has 1024 dwords at most, those included whose bytes are not wanted (`MemoryRequest`, PCIe 6.0 §2.2.2).
     let (_, wanted) = request.byte_range();
     if !read(&mut bytes[request.padding()..request.padding() + wanted]) {
         fail_read(port, request, completer, CompletionStatus::UnsupportedRequest);

@@ -22,13 +22,11 @@ pub struct Config {
     pub cache: WriteCache,
     /// Whether there is a controller memory buffer: for native borrowers.
     pub memory_buffer: bool,
-    /// Serial number: ASCII, at most 20 characters are used.
-    pub serial: String,
     /// Model number: ASCII, at most 40 characters are used.
     pub model: String,
     /// Firmware revision: ASCII, at most 8 characters are used.
     pub firmware: String,
-    /// An EUI-64: the first namespace's and the function's (Device Serial Number). Never reused for another namespace.
+    /// An EUI-64, never reused for another drive: what is kept of the drive bears it. Hosts see [`Config::shown_id`].
     pub unique_id: u64,
     /// Namespaces of a new drive, by number from 1 on. None: one that has all blocks, attached to controller 0.
     pub namespaces: Vec<NamespaceConfig>,
@@ -56,8 +54,12 @@ pub enum WriteCache {
     /// A volatile cache, for a host only that has said to keep what is not flushed
     /// ([`HOST_KEEPS`](spec::nvme::registers::HOST_KEEPS)). For any other there is none: each write is durable before it completes.
     Hidden,
-    /// A volatile cache that every host sees, and may lose.
-    Shown,
+    /// A volatile cache that every host sees, and may lose without being told.
+    Shown {
+        /// Stands for what holds the writes that are not flushed: a number that nothing else has that may hold less. With another
+        /// one it is another drive to its hosts ([`Config::shown_id`]), so that none of them goes on as if nothing was lost.
+        keeper: u64,
+    },
 }
 
 /// A namespace of a new drive.
@@ -84,7 +86,6 @@ impl Config {
             read_only: false,
             cache: WriteCache::Hidden,
             memory_buffer: true,
-            serial: format!("{unique_id:016x}"),
             model: "Causeway NVMe".into(),
             firmware: env!("CARGO_PKG_VERSION").into(),
             unique_id,
@@ -95,6 +96,15 @@ impl Config {
             zeroes_deallocated: true,
             keeps_state: false,
             saved: None,
+        }
+    }
+
+    /// The EUI-64 that hosts know the drive by: the first namespace's, the function's (Device Serial Number), and in hexadecimal the
+    /// serial number; NGUIDs, UUIDs and the subsystem's name begin or end with it. The drive's own, unless hosts rely on a cache.
+    pub fn shown_id(&self) -> u64 {
+        match self.cache {
+            WriteCache::Absent | WriteCache::Hidden => self.unique_id,
+            WriteCache::Shown { keeper } => self.unique_id ^ keeper,
         }
     }
 

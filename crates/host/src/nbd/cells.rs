@@ -125,6 +125,8 @@ pub(super) struct ConnectionCells {
 pub(super) mod agreed {
     pub(in super::super) const NO_ZEROES: u8 = 1;
     pub(in super::super) const STRUCTURED: u8 = 2;
+    /// The client has said that it goes.
+    pub(in super::super) const FAREWELL: u8 = 4;
 }
 
 /// One reply.

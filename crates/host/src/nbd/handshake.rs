@@ -56,6 +56,7 @@ impl Server<'_> {
             return self.pass_over(slot, option, length);
         }
         let mut payload = [0; OPTION_MAX];
+        // Longer ones were passed over.
         let payload = &mut payload[..length as usize];
         if self.available(slot) < OPTION_BYTES + payload.len() {
             return false;
@@ -147,7 +148,7 @@ impl Server<'_> {
         self.push_output(slot, &[header.as_bytes(), payload], None);
     }
 
-    fn agree(&self, slot: usize, bit: u8) {
+    pub(super) fn agree(&self, slot: usize, bit: u8) {
         self.connection(slot).agreed.update(self.journal, |agreed| agreed | bit);
     }
 

@@ -33,7 +33,7 @@ pub use cells::{
     ACCEPTED_PAYLOAD, CONNECTION_REQUESTS, CONNECTIONS, INPUT_BYTES, MAX_PAYLOAD, REQUESTS, ServerCells,
     ServerCounters,
 };
-use cells::{ConnectionCells, PLACE_WORDS, stage};
+use cells::{ConnectionCells, PLACE_WORDS, agreed, stage};
 
 /// What a connection is doing.
 ///
@@ -144,6 +144,13 @@ impl<'m> Server<'m> {
     pub fn wants_close(&self, slot: usize) -> bool {
         let connection = self.connection(slot);
         self.phase(slot) == Phase::Closing && connection.held.get() == 0 && self.output_len(slot) == 0
+    }
+
+    /// Whether the client has said that it goes, and something that it asked for before has not ended: that is done though the client
+    /// may be gone (NBD «Request types», `NBD_CMD_DISC`: "The server MUST handle all outstanding requests").
+    pub fn is_leaving(&self, slot: usize) -> bool {
+        let connection = self.connection(slot);
+        connection.agreed.get() & agreed::FAREWELL != 0 && connection.held.get() > 0
     }
 
     /// Where the kernel may put the bytes from `position` on, in this order; both empty when nothing can be taken now.

@@ -3,7 +3,7 @@
 use base::ledger::{PAGE_SIZE, PageIndex};
 use spec::nbd::{NbdError, RequestHeader};
 
-use super::cells::{INPUT_BYTES, stage};
+use super::cells::{INPUT_BYTES, agreed, stage};
 use super::requests::Admission;
 use super::{Phase, Server};
 
@@ -68,6 +68,7 @@ impl Server<'_> {
             Admission::Wait => false,
             Admission::Disconnect => {
                 self.consume(slot, REQUEST_BYTES);
+                self.agree(slot, agreed::FAREWELL);
                 self.set_phase(slot, Phase::Closing);
                 false
             }

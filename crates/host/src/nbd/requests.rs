@@ -188,6 +188,7 @@ impl Server<'_> {
         }
         let place = self.slots.alloc()?;
         let cells = &self.cells.requests[usize::from(place)].pages;
+        // A request of `ACCEPTED_PAYLOAD` bytes at most (`admit`) has no more pages than a place.
         for (taken, cell) in cells[..count].iter().enumerate() {
             let Some(page) = self.pages.alloc() else {
                 cells[..taken].iter().for_each(|cell| self.pages.release(PageIndex(cell.get())));

@@ -358,6 +358,7 @@ impl<'m> Driver<'m> {
     }
 
     fn enqueue(&mut self, command: Command) -> u16 {
+        // Whoever submits asks `Driver::room` before, the driver itself `Slots::can_alloc`.
         let cid = self.slots.alloc().expect("room was asked for");
         self.cells.commands[cid as usize].head.set(self.journal, command);
         self.cells.pending.push(self.journal, cid);

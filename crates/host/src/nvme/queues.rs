@@ -30,6 +30,7 @@ impl Driver<'_> {
                 self.take_admin(now);
             }
             region::IDENTIFY if self.state().has_admin_queue() => {
+                // The start lies in the region's 4096 bytes.
                 let start = offset - region::IDENTIFY;
                 let len = bytes.len().min(4096 - start);
                 cells.identify.write(self.journal, start, &bytes[..len]);

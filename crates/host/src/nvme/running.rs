@@ -54,6 +54,7 @@ impl Running {
         change: impl Fn(&mut usize, usize),
     ) {
         let kind = command.kind();
+        // Of commands that this driver has made: a controller names them by their number alone, which `complete` looks up.
         for page in &cells.pages[..usize::from(command.pages)] {
             let rights = &mut self.rights[usize::from(page.get())];
             let right = if kind == BlockKind::Read { &mut rights.write } else { &mut rights.read };

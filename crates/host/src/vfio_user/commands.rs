@@ -78,6 +78,7 @@ impl Session<'_> {
             return;
         };
         self.cells.counters.messages.add(1);
+        // It has a header.
         let payload = &bytes[HEADER_BYTES..];
         let result = match header.command() {
             Code::DMA_MAP => self.dma_map(payload, descriptors),
@@ -273,6 +274,7 @@ impl Session<'_> {
             return false;
         }
         for write in writes {
+            // `sensible`: no more than there is room for in an entry.
             let data = &write.data[..write.count.get() as usize];
             self.queue_write(header, &access_of(write), &[(DATA, data)], flag::NO_REPLY);
         }

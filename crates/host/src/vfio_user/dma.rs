@@ -144,6 +144,7 @@ impl Session<'_> {
     /// If no copy uses the map.
     pub fn end_use(&mut self, id: MapId) {
         let uses = &self.cells.maps.uses[usize::from(id.0)];
+        // Nobody outside ends one: the card does, for each copy or message that it began with `begin_use`.
         let left = uses.get().checked_sub(1).expect("a use ends once");
         uses.set(self.journal, left);
         let map = self.map_at(id.0);

@@ -164,6 +164,7 @@ impl Session<'_> {
     /// Understands a message that is there, of at most `N` bytes.
     fn parse_whole<const N: usize>(&mut self, header: &MessageHeader, size: usize) -> bool {
         let mut bytes = [0; N];
+        // `parse_message` has seen to it that the size is that of a header at least, and of `N` bytes at most.
         let payload = &mut bytes[HEADER_BYTES..size];
         self.peek(HEADER_BYTES, payload);
         let mut done = self.handle_message(header, payload);

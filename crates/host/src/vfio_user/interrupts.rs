@@ -144,6 +144,7 @@ impl Session<'_> {
             };
         }
         for number in start..start + count {
+            // `fits`: a byte for each, and `inside`: each is a vector of ours.
             let chosen = data == IrqData::None || rest[(number - start) as usize] != 0;
             if chosen {
                 self.act(place(number), action);

@@ -283,6 +283,11 @@ impl<'m> Session<'m> {
         [self.cells.input.span(start, first), self.cells.input.span(0, room - first)]
     }
 
+    /// Up to where this session was told that the client's stream has been received.
+    pub fn received(&self) -> u64 {
+        self.received
+    }
+
     /// The client's stream has been received up to `position`. Told again to a successor, before anything is peeked at.
     pub fn handle_received(&mut self, now: Instant, position: u64) {
         self.now = now;

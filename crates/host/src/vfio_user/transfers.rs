@@ -193,6 +193,7 @@ impl<'m> Session<'m> {
         if !self.transfer_slots.is_used(place) {
             return;
         }
+        // A place that is in use is one of the table.
         let transfer = self.transfer(place);
         let code = if transfer.write == READ { Code::DMA_READ } else { Code::DMA_WRITE };
         if transfer.id != header.id.get() || header.command() != code {

@@ -29,6 +29,8 @@ struct Connection {
     interest: Interest,
     /// Until then it is read without asking.
     hot_until: Instant,
+    /// The client is gone, but for what it has asked for before it said so. Nothing is read and nobody is told of replies.
+    is_gone: bool,
 }
 
 /// Where a connection stands after an attempt to move bytes.
@@ -68,7 +70,8 @@ impl<'m> Edges<'m> {
         }
         populate(card, loan, slot, received);
         waiter.register(socket.as_fd(), token::EDGE + key as u64, Interest::READ)?;
-        self.connections[key] = Some(Connection { socket, interest: Interest::READ, hot_until: now + HOT });
+        self.connections[key] =
+            Some(Connection { socket, interest: Interest::READ, hot_until: now + HOT, is_gone: false });
         self.open.push(key);
         if card.edge_is_idle(loan, slot) {
             card.edge_open(now, loan, slot);
@@ -115,7 +118,7 @@ impl<'m> Edges<'m> {
                 let (loan, slot) = place(key);
                 card.edge_ended(now, loan, slot);
             }
-            Outcome::Ended => self.close(key, card, now, waiter, to_agent)?,
+            Outcome::Ended => self.part(key, card, now, waiter, to_agent)?,
         }
         Ok(true)
     }
@@ -133,18 +136,37 @@ impl<'m> Edges<'m> {
         match self.receive_some(key, card, now) {
             Outcome::Moved => self.keep_hot(key, now),
             Outcome::Nothing | Outcome::HalfClosed | Outcome::Ended => {
-                self.close(key, card, now, waiter, to_agent)?;
+                self.part(key, card, now, waiter, to_agent)?;
             }
         }
         Ok(())
     }
 
+    /// The client of connection `key` is gone. What it wanted ends with that, unless it has said before that it goes.
+    fn part(
+        &mut self,
+        key: usize,
+        card: &mut Card<'_>,
+        now: Instant,
+        waiter: &Waiter,
+        to_agent: &mut Outbox<ToAgent>,
+    ) -> io::Result<()> {
+        let (loan, slot) = place(key);
+        match self.connections.get_mut(key).and_then(Option::as_mut) {
+            Some(connection) if card.edge_is_leaving(loan, slot) => {
+                (connection.is_gone, connection.hot_until) = (true, Instant::ZERO);
+                // It would go on saying that it is gone.
+                waiter.deregister(connection.socket.as_fd())
+            }
+            _ => self.close(key, card, now, waiter, to_agent),
+        }
+    }
+
     fn receive_some(&mut self, key: usize, card: &mut Card<'_>, now: Instant) -> Outcome {
         let accounts = self.accounts(key);
         let (loan, slot) = place(key);
-        let Some(connection) = self.connections.get(key).and_then(Option::as_ref) else {
-            return Outcome::Nothing;
-        };
+        let connection = self.connections.get(key).and_then(Option::as_ref);
+        let Some(connection) = connection.filter(|it| !it.is_gone) else { return Outcome::Nothing };
         let spans = card.edge_receive_spans(loan, slot, accounts.received.position());
         let mut pieces = spans.map(|span| IoSliceMut::new(span.map_or(&mut [], |span| writable(&span))));
         if pieces.iter().all(|piece| piece.is_empty()) {
@@ -174,8 +196,12 @@ impl<'m> Edges<'m> {
             let key = self.open[place];
             let (loan, slot) = self::place(key);
             let outcome = self.send_some(key, card, now);
-            if matches!(outcome, Outcome::Ended) || card.edge_wants_close(loan, slot) {
+            if card.edge_wants_close(loan, slot) {
                 self.close(key, card, now, waiter, to_agent)?;
+                busy = true;
+                continue;
+            } else if matches!(outcome, Outcome::Ended) {
+                self.part(key, card, now, waiter, to_agent)?;
                 busy = true;
                 continue;
             }
@@ -193,7 +219,12 @@ impl<'m> Edges<'m> {
         let (loan, slot) = place(key);
         let Some(connection) = &self.connections[key] else { return Outcome::Nothing };
         let position = accounts.sent.position();
-        if position >= card.edge_output_end(loan, slot) {
+        let end = card.edge_output_end(loan, slot);
+        if position >= end {
+            return Outcome::Nothing;
+        }
+        if connection.is_gone {
+            card.edge_sent(now, loan, slot, end);
             return Outcome::Nothing;
         }
         let empty = IoSlice::new(&[]);
@@ -223,6 +254,7 @@ impl<'m> Edges<'m> {
         };
         if let Some(connection) = &mut self.connections[key]
             && connection.interest != wanted
+            && !connection.is_gone
         {
             waiter.modify(connection.socket.as_fd(), token::EDGE + key as u64, wanted)?;
             connection.interest = wanted;
@@ -241,7 +273,9 @@ impl<'m> Edges<'m> {
         let (loan, slot) = place(key);
         if let Some(connection) = self.connections[key].take() {
             self.open.retain(|open| *open != key);
-            waiter.deregister(connection.socket.as_fd())?;
+            if !connection.is_gone {
+                waiter.deregister(connection.socket.as_fd())?;
+            }
             // The agent holds a copy, so closing ours would not end the connection.
             let _ = rustix::net::shutdown(&connection.socket, rustix::net::Shutdown::Both);
             card.edge_closed(now, loan, slot);

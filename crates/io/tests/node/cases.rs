@@ -211,3 +211,30 @@ pub(crate) fn killed_client_with_a_full_ring_costs_nothing() {
     assert!(Client::connect(&pair.socket).read(0, 4096) == pattern(1, 4096));
     assert_eq!((pair.lender.record().restarts, pair.borrower.record().restarts), (0, 0));
 }
+
+/// NBD: "The server MUST handle all outstanding requests" when it is told that the client goes, whatever that does then.
+pub(crate) fn farewell_loses_nothing_that_was_asked_for_before() {
+    const WRITES: u64 = 20;
+    let place = Place::new("farewell");
+    // In memory: what nobody was told of is not kept for a disk's sake.
+    let image = std::path::PathBuf::from(format!("/dev/shm/causeway-farewell-{}", std::process::id()));
+    std::fs::File::create(&image).unwrap().set_len(MIB).unwrap();
+    let mut pair = Pair::start(&image, &place.path(""));
+    assert_eq!(Client::connect(&pair.socket).write(0, &pattern(99, 4096)), 0);
+    let port = pair.lender.port();
+    pair.lender.end();
+    let mut client = Client::connect(&pair.socket);
+    (0..WRITES).for_each(|at| client.begin_write(at * 4096, &pattern(at, 4096)));
+    client.leave();
+    // Long enough for the card to notice that it is gone, and for a successor to be told.
+    std::thread::sleep(Duration::from_millis(200));
+    pair.borrower.kill_card();
+    pair.start_lender(&image, port);
+    let mut client = Client::connect(&pair.socket);
+    let (mut left, start) = ((0..WRITES).collect::<Vec<_>>(), Instant::now());
+    while !left.is_empty() && start.elapsed() < Duration::from_secs(10) {
+        left.retain(|at| client.read(at * 4096, 4096) != pattern(*at, 4096));
+    }
+    std::fs::remove_file(&image).unwrap();
+    assert!(left.is_empty(), "nothing came of {left:?}");
+}

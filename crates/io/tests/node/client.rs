@@ -76,6 +76,11 @@ impl Client {
         self.send(1, offset, data.len(), data);
     }
 
+    /// Says that it goes, and goes.
+    pub(crate) fn leave(mut self) {
+        self.send(2, 0, 0, &[]);
+    }
+
     pub(crate) fn flush(&mut self) -> u32 {
         self.send(3, 0, 0, &[]);
         self.reply()

@@ -22,7 +22,7 @@ const WITHOUT_RING: &str = "--without-ring";
 
 type Case = (&'static str, fn());
 
-const CASES: [Case; 22] = [
+const CASES: [Case; 23] = [
     ("attach_forgets_what_an_earlier_card_says", attach::forgets_what_an_earlier_card_says),
     ("disk_through_the_ring", cases::disk_through_the_ring),
     ("disk_through_threads", || without_ring("disk_through_threads")),
@@ -34,6 +34,10 @@ const CASES: [Case; 22] = [
     ("start_that_fails_is_tried_again", cases::start_that_fails_is_tried_again),
     ("clients_wait_for_descriptors", cases::clients_wait_for_descriptors),
     ("killed_client_with_a_full_ring_costs_nothing", cases::killed_client_with_a_full_ring_costs_nothing),
+    (
+        "farewell_loses_nothing_that_was_asked_for_before",
+        cases::farewell_loses_nothing_that_was_asked_for_before,
+    ),
     ("neighbours_share_memory_and_survive_kills", neighbours::share_memory_and_survive_kills),
     ("neighbours_find_a_new_agent", neighbours::find_a_new_agent),
     ("neighbours_that_are_abandoned_share_nothing", neighbours::that_are_abandoned_share_nothing),

@@ -58,6 +58,11 @@ impl Pair {
     /// The lender's agent ends, with its card, and another one takes its place.
     pub(crate) fn restart_lender(&mut self, image: &Path, port: u16) {
         self.lender.end();
+        self.start_lender(image, port);
+    }
+
+    /// Another agent takes the place of a lender's that has ended.
+    pub(crate) fn start_lender(&mut self, image: &Path, port: u16) {
         let life = Life { incarnation: 2, port, shared_memory: true };
         (self.lender, _) = lender(open(image), None, life);
     }
@@ -265,7 +270,7 @@ impl Node {
         self.shared.local.lock().unwrap().map_or(0, |local| local.port())
     }
 
-    fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         self.shared.end.store(true, Ordering::Relaxed);
         self.thread.take().map(JoinHandle::join).unwrap().unwrap();
     }

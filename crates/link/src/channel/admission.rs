@@ -266,6 +266,7 @@ impl Channel<'_> {
         if let Why::Outdated(_) = why {
             self.cells.stats.dropped_replay.add(1);
         }
+        // A call came over a rail, at least one (`Channel::take_frame`).
         let path = call.paths.trailing_zeros() as PathId;
         let last = self.handshake.refusals.iter().find(|refused| refused.path == path);
         let is_early = last.is_some_and(|last| now.since(last.at) < REFUSAL_PAUSE)

@@ -106,6 +106,7 @@ impl<'m> Channel<'m> {
         if header.loan_generation != self.config.loan_generation {
             return Err(Dropped::Generation);
         }
+        // From here on `path` is one of ours, and `header.path` its id, below `MAX_PATHS` for rails.
         let path = self.path_index(header.path).ok_or(Dropped::Malformed)?;
         // Whoever sends over a network could claim to be the private path otherwise.
         let claims_private = self.paths[path].is_private() || header.kind == Kind::Private;
@@ -379,6 +380,7 @@ impl<'m> Channel<'m> {
             &mut |carried| {
                 for number in carried.first..carried.first + u64::from(carried.count) {
                     if number >= sender.committed() {
+                        // What this card has sent itself: the peer says which packets, not what was in them.
                         received[number as usize % received.len()] = true;
                     }
                 }

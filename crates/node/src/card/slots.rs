@@ -40,7 +40,7 @@ impl<'m> Card<'m> {
 
     /// A client has connected. Nothing happens unless the slot is idle and [`super::CardEvent::Ready`] was said of it.
     pub fn slot_open(&mut self, now: Instant, loan: usize) {
-        let is_lent = self.loans[loan].channel.state() != State::Closed;
+        let is_lent = self.loans[loan].channel.state() != State::Closed && !self.loans[loan].has_failed();
         self.slot_step(now, loan, |slot| slot.open(now, is_lent));
     }
 
@@ -152,15 +152,19 @@ impl<'m> Card<'m> {
         self.slot(loan).and_then(BorrowedSlot::session)
     }
 
-    fn slot_step(&mut self, now: Instant, loan: usize, act: impl FnOnce(&mut BorrowedSlot<'m>)) {
-        self.step_one(now, loan, |card| {
+    fn slot_step(&mut self, now: Instant, loan: usize, act: impl Fn(&mut BorrowedSlot<'m>)) {
+        let step = |card: &mut Self| {
             if let End::Slot(slot) = &mut card.loans[loan].end {
                 act(slot);
             }
-        });
+        };
+        // If it has just failed, nobody else would tell what is left of it what its machine has done.
+        if self.step_one(now, loan, step).is_none() {
+            self.step_one(now, loan, step);
+        }
     }
 
-    fn session_step(&mut self, now: Instant, loan: usize, act: impl FnOnce(&mut Session<'m>)) {
+    fn session_step(&mut self, now: Instant, loan: usize, act: impl Fn(&mut Session<'m>)) {
         self.slot_step(now, loan, |slot| {
             if let Some(session) = slot.session_mut() {
                 act(session);

@@ -70,6 +70,41 @@ struct End<'m> {
     events: Vec<CardEvent>,
     /// What a medium that never ends anything has to do; another ends everything at once.
     endless: Option<Vec<MediaKind>>,
+    /// What a medium has that ends nothing for now.
+    held: Option<Vec<(usize, MediaId)>>,
+    /// After so many stores of the next call that asks for work of a medium, an assertion fails.
+    fault_in: Option<u64>,
+    faults: Option<&'m Faults>,
+}
+
+/// An assertion that fails before a store.
+#[derive(Default)]
+struct Faults(Cell<Option<u64>>);
+
+struct Injected;
+
+impl Hook for Faults {
+    fn before_store(&self) {
+        match self.0.get() {
+            Some(0) => {
+                self.0.set(None);
+                std::panic::panic_any(Injected);
+            }
+            left => self.0.set(left.map(|left| left - 1)),
+        }
+    }
+}
+
+fn silence_injected() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if !info.payload().is::<Injected>() {
+                usual(info);
+            }
+        }));
+    });
 }
 
 impl<'m> End<'m> {
@@ -78,9 +113,34 @@ impl<'m> End<'m> {
     }
 
     fn on(memory: RawMemory<'m>, config: CardConfig, now: Instant) -> Self {
-        let card = Card::new(memory, None, config, now);
+        Self::with_faults(memory, config, now, None)
+    }
+
+    fn with_faults(
+        memory: RawMemory<'m>,
+        config: CardConfig,
+        now: Instant,
+        faults: Option<&'m Faults>,
+    ) -> Self {
+        let card = Card::new(memory, faults.map(|faults| faults as &dyn Hook), config, now);
         let rooms = Paths { buffer: vec![0; 1 << 16], has_room: true, scrapped: Cell::new(0) };
-        Self { card, rooms, incoming: VecDeque::new(), events: Vec::new(), endless: None }
+        let (incoming, events) = (VecDeque::new(), Vec::new());
+        Self { card, rooms, incoming, events, endless: None, held: None, fault_in: None, faults }
+    }
+
+    /// An assertion fails after so many stores of a call. False if there are not so many.
+    fn fail_in<T>(&mut self, stores: u64, act: impl FnOnce(&mut Card<'m>) -> T) -> (T, bool) {
+        let faults = self.faults.expect("the end has a hook");
+        faults.0.set(Some(stores));
+        let done = act(&mut self.card);
+        (done, faults.0.take().is_none())
+    }
+
+    fn poll_media(&mut self) -> Option<MediaWork<'m>> {
+        let Some(stores) = self.fault_in else { return self.card.poll_media() };
+        let (work, has_failed) = self.fail_in(stores, Card::poll_media);
+        self.fault_in = self.fault_in.filter(|_| !has_failed);
+        work
     }
 
     /// Everything that is due now; returns the frames that arrive.
@@ -100,10 +160,11 @@ impl<'m> End<'m> {
             }
             self.events.push(event);
         }
-        while let Some(work) = self.card.poll_media() {
-            match &mut self.endless {
-                Some(kinds) => kinds.push(work.kind),
-                None => self.card.handle_media(now, work.loan, work.id, Ok(())),
+        while let Some(work) = self.poll_media() {
+            match (&mut self.endless, &mut self.held) {
+                (Some(kinds), _) => kinds.push(work.kind),
+                (None, Some(held)) => held.push((work.loan, work.id)),
+                (None, None) => self.card.handle_media(now, work.loan, work.id, Ok(())),
             }
         }
         let mut sent = Vec::new();
@@ -348,6 +409,112 @@ fn a_fault_ends_its_loan_and_not_the_card() {
     let closed = |loan| CardEvent::Closed { loan, has_lost: false };
     let events = &ends[1].events;
     assert!([0, 1].into_iter().all(|loan| events.contains(&closed(loan))), "{events:?}");
+}
+
+/// Two borrowers of a namespace that they share, both functions of one drive.
+fn sharers(node: u64) -> CardConfig {
+    let role = |loan: usize| match node {
+        1 => LoanRole::Lend { drive: 0, controller: loan as u16 + 1, limit: Limit::NONE },
+        _ => LoanRole::Borrow {
+            peers: vec![PEER],
+            io_timeout: Duration::from_secs(60),
+            edge: BorrowEdge::Drive,
+        },
+    };
+    let mut both = config(node, role(0));
+    let mut other = config(node, role(1)).loans.remove(0);
+    (other.group, other.key) = (Group(8), [6; 32]);
+    both.loans.push(other);
+    let namespace = crate::NamespaceConfig {
+        blocks: 1 << 12,
+        block_size: 512,
+        read_only: false,
+        shared: true,
+        controllers: vec![1, 2],
+    };
+    for drive in &mut both.drives {
+        (drive.functions, drive.namespaces) = (2, vec![namespace.clone()]);
+    }
+    both
+}
+
+fn write_to(card: &mut Card<'_>, now: Instant, loan: usize, ids: Range<u32>) {
+    card.drive_step(now, loan, |driver, pages| {
+        for id in ids {
+            let page = [pages.alloc().unwrap()];
+            let (kind, lba) = (BlockKind::Write, u64::from(id) * 8);
+            driver.submit(now, BlockRequest { id, kind, lba, blocks: 8, fua: false, pages: &page });
+        }
+    });
+}
+
+/// The loan that fails may have work under way in a namespace that others have too: that comes to its end, and they go on.
+fn shared_namespace_outlives_a_fault(stores: u64, in_poll: bool) -> bool {
+    silence_injected();
+    let (arena, faults) = (Arena::default(), Faults::default());
+    let memory = arena.zeroed::<NodeCells>();
+    let lender = End::with_faults(memory, sharers(1), Instant::ZERO, Some(&faults));
+    let mut ends = [lender, End::new(&arena, sharers(2))];
+    (0..2).for_each(|loan| ends[1].card.use_directly(loan));
+    let are_ready = |card: &Card<'_>, _: Instant| {
+        (0..2).all(|loan| card.borrowed(loan).is_none_or(|drive| drive.driver.is_ready()))
+    };
+    let mut now = Instant::ZERO;
+    assert!(run(&mut now, &mut ends, Duration::from_secs(1), are_ready));
+    ends[0].card.contain_faults();
+    ends[0].events.clear();
+    ends[0].held = Some(Vec::new());
+    (0..2).for_each(|loan| write_to(&mut ends[1].card, now, loan, 0..4));
+    if in_poll {
+        ends[0].fault_in = Some(stores);
+    }
+    run(&mut now, &mut ends, Duration::from_millis(3), never);
+    let mut has_failed = in_poll && ends[0].fault_in.take().is_none();
+    let held = ends[0].held.take().unwrap();
+    assert!(held.len() > 1);
+    for (index, (loan, id)) in held.into_iter().enumerate() {
+        if index == 1 && !in_poll {
+            has_failed = ends[0].fail_in(stores, |card| card.handle_media(now, loan, id, Ok(()))).1;
+        } else {
+            ends[0].card.handle_media(now, loan, id, Ok(()));
+        }
+    }
+    run(&mut now, &mut ends, Duration::from_millis(20), never);
+    let failed: Vec<_> = (0..2).filter(|loan| ends[0].card.loans[*loan].has_failed()).collect();
+    assert_eq!(failed.len(), usize::from(has_failed), "{stores}");
+    let told = ends[0].events.iter().filter(|event| matches!(event, CardEvent::Unusable(_, Unusable::Fault)));
+    assert_eq!(told.count(), failed.len());
+    assert!(!ends[0].card.drives[0].subsystem.is_busy(), "{stores}: others would wait for ever");
+    let left = (0..2).find(|loan| !failed.contains(loan)).unwrap();
+    write_to(&mut ends[1].card, now, left, 10..20);
+    run(&mut now, &mut ends, Duration::from_millis(20), never);
+    let mut ended = Vec::new();
+    ends[1]
+        .card
+        .drive_step(now, left, |driver, _| ended.extend(core::iter::from_fn(|| driver.poll_completion())));
+    assert_eq!(ended.len(), 14, "{stores}");
+    assert!(ended.iter().all(|(_, result)| result.is_ok()));
+    has_failed
+}
+
+#[test]
+fn a_namespace_of_several_is_free_again_after_a_fault_while_work_is_given_out() {
+    for stores in 0..400 {
+        if !shared_namespace_outlives_a_fault(stores, true) {
+            return assert!(stores > 2, "{stores} stores");
+        }
+    }
+    panic!("it ends");
+}
+
+#[test]
+fn a_namespace_of_several_is_free_again_after_a_fault_while_work_ends() {
+    for stores in 0..400 {
+        if !shared_namespace_outlives_a_fault(stores, false) {
+            return assert!(stores > 10, "{stores} stores");
+        }
+    }
+    panic!("it ends");
 }
 
 /// A lender and a borrower whose frames reach the lender first from `stranger`, where somebody repeats them faster than the network.

@@ -280,6 +280,7 @@ impl<'m> BorrowedSlot<'m> {
         let Some(place) = place else { return self.end_write(port) };
         let mut bytes = [0; 4096];
         let payload = self.backlog.payload(&write.request, &mut bytes);
+        // `rest` lies inside of the payload, and `len` is no more than that.
         let start = request.padding() + done;
         let name = OF_WRITE << OFFSET_BITS;
         if session.write_memory(now, name, place.address, &payload[start..start + len]).is_err() {

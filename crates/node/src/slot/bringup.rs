@@ -6,17 +6,20 @@
 use core::time::Duration;
 
 use base::Instant;
+use base::ledger::Cell;
 use fabric::Window;
 use host::vfio_user::{Session, SlotConfig, SlotConfigError};
 use host::{Access, AccessError, AccessId};
 use link::Port;
 use pcie::FlowClass;
-use pcie::capability::{find, msix::MsixLocation};
+use pcie::capability::{find, find_extended, msix::MsixLocation};
 use pcie::msix::{ENTRY_BYTES, Entry};
 use pcie::spec::capability as capabilities;
-use pcie::spec::header::{BAR_0, BAR_64, BAR_COUNT, BAR_FLAGS, COMMAND, COMMAND_MEMORY_SPACE, ID};
+use pcie::spec::header::{
+    BAR_0, BAR_64, BAR_COUNT, BAR_FLAGS, COMMAND, COMMAND_MEMORY_SPACE, CONFIG_BYTES, ID,
+};
 
-use super::cells::REGISTERS;
+use super::cells::{REGISTERS, SERIAL_DWORDS};
 use super::memory::DOORBELL;
 use super::{BorrowedSlot, nvme};
 use crate::requests;
@@ -43,13 +46,17 @@ const UPPER_BYTES: u8 = 0b1100;
 /// What a slot is doing with its function.
 ///
 /// ```text
-///  Waiting --new pair--> Snapshot -> Ones -> Sizes -> Addresses -> Setup -> Running
-///                                                     |             ^  ^       | reset asked for, client gone
-///                                                     v             |  |       v
-///                                                  Unusable         |  Back <- Reset
-///                                                                new pair
+///  Waiting --new pair--> Snapshot -> Ones -> Sizes -> Addresses ---> Setup -> Running
+///                                                     |               ^        | reset asked for, client gone
+///                                                     v               |        v
+///                                                  Unusable  Back -> Serial   Reset -> Back
+///                                                                     ^
+///                                                                  new pair
 /// ```
-/// A new pair of incarnations means that the lender has reset the function: Snapshot begins, or once that is over, Setup.
+/// A new pair of incarnations means that the lender has reset the function: Snapshot begins, or once that is over, Serial, which no
+/// reset leaves out. There the slot finds out whether the function is the one that its guest knows: a drive whose lender may have
+/// lost what was answered and not flushed has another device serial number ([`device::nvme::Config::shown_id`]). The guest reaches
+/// no function before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub(super) enum Stage {
@@ -67,6 +74,8 @@ pub(super) enum Stage {
     Reset,
     /// The function is asked until it answers.
     Back,
+    /// The device serial number is read.
+    Serial,
     /// Vectors, command register and MSI-X control are written.
     Setup,
     /// The session has the function.
@@ -76,7 +85,7 @@ pub(super) enum Stage {
 }
 
 impl Stage {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Waiting,
         Self::Snapshot,
         Self::Ones,
@@ -84,6 +93,7 @@ impl Stage {
         Self::Addresses,
         Self::Reset,
         Self::Back,
+        Self::Serial,
         Self::Setup,
         Self::Running,
         Self::Unusable,
@@ -128,7 +138,28 @@ impl<'m> BorrowedSlot<'m> {
         };
         session.handle_function_reset(now);
         nvme::lost(&self.cells.slot, self.journal);
-        self.begin(Stage::Setup);
+        self.begin_setup();
+    }
+
+    /// The function was reset, and is set up once it is known to be the same.
+    fn begin_setup(&mut self) {
+        self.begin(if self.serial().is_some() { Stage::Serial } else { Stage::Setup });
+    }
+
+    /// Whether the function is the one that was seen before. What another one does is not for a guest that was given this one: it would
+    /// take what is lost for written.
+    fn compare_serial(&mut self, now: Instant) {
+        let (cells, journal) = (&self.cells.slot, self.journal);
+        let Some(known) = self.serial() else { return };
+        if known.iter().zip(&cells.serial).all(|(known, found)| known.get() == found.get()) {
+            return;
+        }
+        known.iter().zip(&cells.serial).for_each(|(known, found)| known.set(journal, found.get()));
+        if let Some(session) = self.session.as_mut().filter(|session| !session.is_idle()) {
+            cells.replaced.set(journal, 1);
+            cells.replacements.add(1);
+            session.set_present(now, false);
+        }
     }
 
     /// The session wants a reset of the function.
@@ -216,6 +247,7 @@ impl<'m> BorrowedSlot<'m> {
         match self.take_next() {
             Next::Nothing => return false,
             Next::Access(access) => {
+                // All requests of a stage are of configuration space, which needs no address; `can_program` has found room.
                 requests::issue(now, port, window, access).expect("configuration space can be reached");
             }
             Next::Vector(vector) => {
@@ -267,6 +299,7 @@ impl<'m> BorrowedSlot<'m> {
             Stage::Snapshot => REGISTERS as u32,
             Stage::Ones | Stage::Sizes | Stage::Addresses => BAR_COUNT as u32,
             Stage::Reset | Stage::Back => 1,
+            Stage::Serial => SERIAL_DWORDS as u32,
             Stage::Setup => self.vectors() + if self.msix().is_some() { 2 } else { 1 },
         }
     }
@@ -285,6 +318,7 @@ impl<'m> BorrowedSlot<'m> {
                 write(control, self.register(control) | capabilities::INITIATE_FLR, LOWER_BYTES)
             }
             Stage::Back => Access::ConfigRead { id, register: ID },
+            Stage::Serial => Access::ConfigRead { id, register: self.serial_at()? + 4 * index as u16 },
             Stage::Setup if index < self.vectors() => return None,
             Stage::Setup if index == self.vectors() => write(COMMAND, self.command().into(), LOWER_BYTES),
             Stage::Setup => {
@@ -312,11 +346,12 @@ impl<'m> BorrowedSlot<'m> {
         if result == Err(AccessError::Timeout) {
             return self.begin(stage);
         }
-        // Whatever is not there reads as all ones.
+        // Whatever is not there reads as all ones. The index is one that the stage has, as was found above.
         let value = result.ok().and_then(|bytes| bytes.try_into().ok()).map_or(u32::MAX, u32::from_le_bytes);
         match stage {
             Stage::Snapshot => self.cells.slot.registers[index as usize].set(self.journal, value),
             Stage::Sizes => self.cells.slot.sizes[index as usize].set(self.journal, value),
+            Stage::Serial => self.cells.slot.serial[index as usize].set(self.journal, value),
             Stage::Back if value == u32::MAX => return self.ask_again(now),
             _ => {}
         }
@@ -355,7 +390,11 @@ impl<'m> BorrowedSlot<'m> {
                 self.cells.slot.failed.set(self.journal, 0);
                 self.begin(Stage::Back);
             }
-            Stage::Back => self.begin(Stage::Setup),
+            Stage::Back => self.begin_setup(),
+            Stage::Serial => {
+                self.compare_serial(now);
+                self.begin(Stage::Setup);
+            }
             Stage::Setup => {
                 self.begin(Stage::Running);
                 self.answer(now, Ok(&[]));
@@ -448,6 +487,18 @@ impl<'m> BorrowedSlot<'m> {
     fn msix(&self) -> Option<(u16, MsixLocation)> {
         let read = |register| self.register(register);
         find(read, capabilities::MSIX).map(|at| (at, MsixLocation::decode(read, at)))
+    }
+
+    /// Where the device serial number stands.
+    fn serial_at(&self) -> Option<u16> {
+        let capability = find_extended(|at| self.register(at), capabilities::EXTENDED_SERIAL_NUMBER)?;
+        (usize::from(capability) + 4 * SERIAL_DWORDS < CONFIG_BYTES).then_some(capability + 4)
+    }
+
+    /// The device serial number as it was found when nobody had the function.
+    fn serial(&self) -> Option<&'m [Cell<u32>]> {
+        let first = usize::from(self.serial_at()?) / 4;
+        self.cells.slot.registers.get(first..first + SERIAL_DWORDS)
     }
 
     fn express(&self) -> Option<u16> {

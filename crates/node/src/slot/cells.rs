@@ -1,10 +1,12 @@
-use base::ledger::{Cell, Fifo};
+use base::ledger::{Cell, Counter, Fifo};
 use host::vfio_user::TRANSFERS;
 use pcie::spec::header::{BAR_COUNT, CONFIG_BYTES};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Dwords of the configuration space of a function.
 pub(super) const REGISTERS: usize = CONFIG_BYTES / 4;
+/// Dwords of a device serial number (PCIe 6.0 §7.9.3).
+pub(super) const SERIAL_DWORDS: usize = 2;
 
 /// What a slot keeps beside its session. All zeroes: nobody has been met.
 #[derive(FromBytes)]
@@ -38,7 +40,24 @@ pub struct SlotCells {
     pub(super) backlog: BacklogCells,
     /// 1 while nothing of the function reaches its guest, since a write by message has failed: until it has been reset.
     pub(super) failed: Cell<u32>,
-    pub(super) reserved: Cell<u32>,
+    /// 1 since the function was found to be another one than its guest was given, until that guest has gone.
+    pub(super) replaced: Cell<u32>,
+    /// The device serial number as it was read last.
+    pub(super) serial: [Cell<u32>; SERIAL_DWORDS],
+    /// How often a guest's function was found to be another one.
+    pub(super) replacements: Counter,
+}
+
+impl SlotCells {
+    /// How often a guest's function was found to be another one than it was given; after a roll-back perhaps a little high.
+    pub fn replacements(&self) -> u64 {
+        self.replacements.get()
+    }
+
+    /// Whether the present guest's function was found to be another one, and is not there for it any more.
+    pub fn is_replaced(&self) -> bool {
+        self.replaced.get() != 0
+    }
 }
 
 /// Requests that wait: as many as a function can have credit for, posted ones and reads ([`link::Held`]).

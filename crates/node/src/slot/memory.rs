@@ -113,6 +113,11 @@ impl<'m> Reach<'m> {
         self.memory = Some(memory);
     }
 
+    /// What was set.
+    pub(super) fn memory(&self) -> Option<Rc<dyn GuestMemory + 'm>> {
+        self.memory.clone()
+    }
+
     /// Whether the memory can be accessed: a new card is told of it when it has been made.
     pub(super) fn has_memory(&self) -> bool {
         self.memory.is_some()
@@ -153,6 +158,7 @@ impl<'m> Reach<'m> {
     }
 
     fn grant(&mut self, map: MapId, mapping: &DmaMapping) {
+        // One of the session's table, which is bounded.
         let index = usize::from(map.0);
         if self.granted.len() <= index {
             self.granted.resize(index + 1, None);

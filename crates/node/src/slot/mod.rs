@@ -109,9 +109,27 @@ impl<'m> BorrowedSlot<'m> {
         self.unusable
     }
 
+    /// Whether the present guest's function was found to be another one than it was given: it is not there for it any more.
+    pub fn is_replaced(&self) -> bool {
+        self.cells.slot.is_replaced()
+    }
+
     /// Accesses of the function to its guest's memory go there from now on.
     pub(crate) fn set_memory(&mut self, memory: Rc<dyn GuestMemory + 'm>) {
         self.reach.set_memory(memory);
+    }
+
+    /// Goes on in place of one that has failed in this very card, for its machine alone: the function is gone, and is reset by the next
+    /// card.
+    pub(crate) fn replace(&mut self, now: Instant, failed: &Self) {
+        if let Some(memory) = failed.reach.memory() {
+            self.set_memory(memory);
+        }
+        self.fail_function(now);
+        self.set_present(now, false);
+        if let (Some(session), Some(old)) = (&mut self.session, &failed.session) {
+            session.handle_received(now, old.received());
+        }
     }
 
     /// The lender's domain is known: accesses lead there.
@@ -138,6 +156,7 @@ impl<'m> BorrowedSlot<'m> {
         if let Some(session) = &mut self.session {
             session.closed(now);
         }
+        self.cells.slot.replaced.set(self.journal, 0);
         // That takes most of the undo log, and what follows is whole by itself.
         self.journal.commit();
         self.signals.clear();

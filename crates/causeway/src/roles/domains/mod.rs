@@ -11,6 +11,7 @@
 mod blackouts;
 mod holds;
 mod machine;
+mod replaced;
 
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,7 @@ use tracing::{info, warn};
 use self::blackouts::Blackouts;
 use self::holds::{Change, Hold};
 use self::machine::{Machine, WATCH};
+use self::replaced::Replaced;
 use super::monitor::{Monitor, Outcome, Subject, Task};
 use super::{borrow, lend, socket};
 use crate::cli::{IO_TIMEOUT_DEFAULT_S, SlotName};
@@ -54,6 +56,7 @@ pub(super) struct Domains {
     first: usize,
     protection: Protection,
     blackouts: Blackouts,
+    replaced: Replaced,
 }
 
 struct Place {
@@ -77,6 +80,45 @@ struct Place {
     unused: Option<Instant>,
     /// Accesses without an answer that the guest has been told of, or is just being told of.
     told_timeouts: u64,
+}
+
+/// What a guest's function has come to, so that it has to get a new one.
+#[derive(Clone, Copy)]
+enum Loss {
+    /// It was silent until its guest has read all-ones, and answers again.
+    Silence,
+    /// It is another one: what it had not flushed may be lost.
+    Replaced,
+}
+
+impl Loss {
+    /// What has happened.
+    fn what(self) -> &'static str {
+        match self {
+            Self::Silence => {
+                "the function was silent until its guest read all-ones of it, and it answers again; a driver may have given it up"
+            }
+            Self::Replaced => {
+                "the lender may have lost writes that were answered and not flushed, with its power perhaps: its drive is another one \
+                 from now on, with another serial number, and the guest does not have the one any more that it had"
+            }
+        }
+    }
+
+    /// What is to be done where the node cannot do it.
+    fn by_hand(self) -> &'static str {
+        match self {
+            Self::Silence => {
+                "if its guest does not use it again by itself, take the device out and plug it in again, in QEMU's monitor by `info \
+                 mtree -f`, `device_del` and `device_add`, or in a Linux guest by writing 1 to the device's `remove` and then to \
+                 /sys/bus/pci/rescan; a node with `qmp` does it by itself"
+            }
+            Self::Replaced => {
+                "take the device out and plug it in again, in QEMU's monitor by `info mtree -f`, `device_del` and `device_add`, then \
+                 check what is on the drive; a node with `qmp` plugs it in by itself"
+            }
+        }
+    }
 }
 
 /// What the monitor has been told to do and has not answered.
@@ -143,7 +185,7 @@ impl Domains {
                 places.push(place);
             }
         }
-        Ok((Self { places, monitors, first: 0, protection, blackouts: Blackouts::default() }, loans))
+        Ok((Self { places, monitors, protection, ..Self::default() }, loans))
     }
 
     /// The node has `loans` others before these.
@@ -270,36 +312,40 @@ impl Domains {
         self.look_after_machines(agent);
         self.hold_machines(agent);
         self.report_timeouts(agent);
-        for loan in self.blackouts.over(agent) {
-            let why = "the function was silent until its guest read all-ones of it, and it answers again; a driver may have given it up";
-            self.renew(loan, why, agent);
+        let (places, first) = (&self.places, self.first);
+        let is_plugging = |loan: usize| {
+            let place = loan.checked_sub(first).and_then(|index| places.get(index));
+            place.is_some_and(|place| place.plug_at.is_some() || place.awaited.plug)
+        };
+        let replaced = self.replaced.news(agent, is_plugging);
+        for loan in &replaced {
+            self.renew(*loan, Loss::Replaced, agent);
+        }
+        for loan in self.blackouts.over(agent).into_iter().filter(|loan| !replaced.contains(loan)) {
+            self.renew(loan, Loss::Silence, agent);
         }
         Ok(())
     }
 
-    /// What a machine has of `loan` is worth nothing any more, for `why`: the device is taken out of it, which its guest notices, and
+    /// What a machine has of `loan` is worth nothing any more: the device is taken out of it, which its guest notices, and
     /// plugged in again as a new one. By hand where no monitor is known. Who cannot let the guest go on with the old one until then
     /// takes the function away as well ([`Agent::set_present`]).
-    pub(super) fn renew(&mut self, loan: usize, why: &str, agent: &mut Agent) {
+    fn renew(&mut self, loan: usize, loss: Loss, agent: &mut Agent) {
         let function = agent.view().spec().loans[loan].function.clone();
+        let what = loss.what();
         let index = loan.wrapping_sub(self.first);
         let place = self.places.get_mut(index).filter(|place| place.phase == Phase::Attached);
         if let Some((place, monitor)) = place.and_then(|place| {
             let monitor = self.monitors[place.domain].as_ref()?;
             Some((place, monitor))
         }) {
-            warn!(slot = %place.name, function, "{why}: the device is taken out of the machine and plugged in again");
+            warn!(slot = %place.name, function, "{what}: the device is taken out of the machine and plugged in again");
             agent.set_present(loan, false);
             place.plug_at = None;
             monitor.order(place.subject(index), Task::Plug(place.plug()));
             place.awaited.plug = true;
         } else if self.places.get(index).is_none_or(|place| place.phase == Phase::Attached) {
-            warn!(
-                function,
-                "{why}: if its guest does not use it again by itself, take the device out and plug it in again, in QEMU's monitor by `info \
-                 mtree -f`, `device_del` and `device_add`, or in a Linux guest by writing 1 to the device's `remove` and then to \
-                 /sys/bus/pci/rescan; a node with `qmp` does it by itself"
-            );
+            warn!(function, "{what}: {}", loss.by_hand());
         }
     }
 

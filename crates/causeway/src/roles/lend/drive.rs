@@ -2,6 +2,7 @@
 
 use io::files::{Image, ImageKind};
 use node::{DriveConfig, Limit, NamespaceConfig, WriteCache};
+use tracing::{debug, warn};
 
 use super::unique_id;
 use crate::cli::ByteSize;
@@ -42,7 +43,7 @@ pub(super) fn config(device: &Device, image: &Image, state: &StateDir) -> Result
         // What memory holds is as durable as a flush could make it.
         _ if image.info().memory_backed => WriteCache::Absent,
         Cache::None => WriteCache::Hidden,
-        Cache::Volatile => WriteCache::Shown,
+        Cache::Volatile => WriteCache::Shown { keeper: keeper(device, image) },
     };
     // A hole in a file reads as zeroes; what a disk returns for blocks that it was told to discard is its own affair.
     config.zeroes_deallocated = image.info().kind == ImageKind::File;
@@ -66,6 +67,27 @@ pub(super) fn config(device: &Device, image: &Image, state: &StateDir) -> Result
         })?;
     }
     Ok(config)
+}
+
+/// Stands for what keeps the drive's unflushed writes: the same number only while they are certainly there.
+fn keeper(device: &Device, image: &Image) -> u64 {
+    let facts = image.page_cache().unwrap_or_else(|error| {
+        warn!(
+            source = %device.source,
+            "the system does not tell whether it has kept what was not flushed, so with `cache = \"volatile\"` virtual machines find \
+             another drive after each start of this node: {error}"
+        );
+        // Two starts never have the same.
+        format!("{:?}", std::time::SystemTime::now())
+    });
+    debug!(source = %device.source, facts, "what keeps unflushed writes");
+    let hash = facts.as_bytes().chunks(32).fold([0; 32], |hash, part| {
+        let mut seed = [0; 32];
+        seed[..part.len()].copy_from_slice(part);
+        let word = |bytes: [u8; 32]| u64::from_le_bytes(*bytes.first_chunk().expect("32 bytes have 8"));
+        link::derive(&seed, word(hash))
+    });
+    u64::from_le_bytes(*hash.first_chunk().expect("32 bytes have 8"))
 }
 
 fn saved(device: &Device, state: &StateDir) -> Result<Option<Vec<u8>>, Failure> {

@@ -111,6 +111,7 @@ impl Controller<'_> {
             AdminOpcode::GET_FEATURES => {
                 let get = GetFeatures::parse(&entry);
                 let mut data = [0; PAGE_SIZE];
+                // `check` of the command gave it as many bytes as the feature has.
                 let data = &mut data[..self.command(slot).counts.get().len as usize];
                 self.feature_data(&get, get.select != spec::nvme::FeatureSelect::CURRENT, data);
                 self.write_pages(slot, 0, data);
@@ -200,7 +201,7 @@ impl Controller<'_> {
         let subsystem = self.read_config(pcie::spec::header::SUBSYSTEM);
         data.vid = (ids as u16).into();
         data.ssvid = (subsystem as u16).into();
-        fill_ascii(&mut data.sn, &self.config.serial);
+        fill_ascii(&mut data.sn, &format!("{:016x}", self.config.shown_id()));
         fill_ascii(&mut data.mn, &self.config.model);
         fill_ascii(&mut data.fr, &self.config.firmware);
         let many = if self.config.functions > 0 { MANY_CONTROLLERS } else { 0 };
@@ -234,7 +235,7 @@ impl Controller<'_> {
             data.unvmcap = u128::from(self.subsystem.unallocated()).into();
         }
         self.fill_io_abilities(&mut data);
-        let name = format!("nqn.2026-01.io.causeway:{:016x}", self.config.unique_id);
+        let name = format!("nqn.2026-01.io.causeway:{:016x}", self.config.shown_id());
         data.subnqn[..name.len()].copy_from_slice(name.as_bytes());
         data
     }

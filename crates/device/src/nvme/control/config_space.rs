@@ -50,7 +50,7 @@ pub(crate) fn layout(config: &Config, index: u16) -> ConfigLayout {
             pending_offset: PENDING_OFFSET as u32,
         })
         .advanced_error_reporting()
-        .serial_number(config.unique_id);
+        .serial_number(config.shown_id());
     if index == 0 && config.functions > 0 {
         let mut bars = vec![(usize::from(REGISTERS_BAR), BAR_BYTES, false)];
         if config.memory_buffer {

@@ -122,7 +122,7 @@ impl Controller<'_> {
         match self.config.cache {
             WriteCache::Absent => false,
             WriteCache::Hidden => self.cells.registers.host_keeps.get() != 0,
-            WriteCache::Shown => true,
+            WriteCache::Shown { .. } => true,
         }
     }
 

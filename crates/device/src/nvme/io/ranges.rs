@@ -1,12 +1,14 @@
 //! Dataset Management: the ranges to deallocate (NVM CS 1.0 §3.2.3).
 
+use base::Rule;
 use spec::nvme::{DatasetManagementRange, Status};
 use zerocopy::FromBytes;
 
 use super::RANGE_BYTES;
 use crate::function::MediaKind;
-use crate::nvme::Controller;
 use crate::nvme::command::RangeCursor;
+use crate::nvme::subsystem::Namespace;
+use crate::nvme::{Controller, WriteCache};
 
 /// Longest piece of a range that the medium is given at once, in bytes: a power of two, so whole blocks.
 pub(crate) const PIECE_MAX: u32 = 1 << 30;
@@ -36,10 +38,18 @@ impl Controller<'_> {
             }
             cursor = RangeCursor { range: cursor.range + 1, blocks: 0 };
         }
-        if self.writes_through() {
+        if self.writes_through() || self.must_keep_trims(&namespace) {
             return self.begin_media(slot, MediaKind::Flush, 0, 0);
         }
         self.complete_write(slot);
+    }
+
+    /// Whether what is deallocated has to be durable before that is answered. There is no FUA here with which a host could ask for it,
+    /// and where others write too, none can do it again after the medium has forgotten it.
+    fn must_keep_trims(&self, namespace: &Namespace) -> bool {
+        namespace.shared
+            && self.config.cache != WriteCache::Absent
+            && self.journal.rule(Rule::DurableBeforeAnswer)
     }
 
     pub(crate) fn end_range(&mut self, slot: u16, len: u32) {

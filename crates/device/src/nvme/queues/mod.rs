@@ -137,6 +137,7 @@ impl CompletionQueueCells {
 }
 
 impl<'m> Controller<'m> {
+    /// A number that a queue can have: a host's was checked when it rang (`ring`), or made or deleted the queue.
     pub(crate) fn submission(&self, queue: u16) -> &'m SubmissionQueueCells {
         &self.cells.submission[usize::from(queue)]
     }
@@ -147,6 +148,7 @@ impl<'m> Controller<'m> {
         submission || self.cells.completion.iter().skip(1).any(CompletionQueueCells::exists)
     }
 
+    /// As above.
     pub(crate) fn completion(&self, queue: u16) -> &'m CompletionQueueCells {
         &self.cells.completion[usize::from(queue)]
     }

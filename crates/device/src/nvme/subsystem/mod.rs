@@ -102,6 +102,14 @@ impl<'m> Subsystem<'m> {
         }
     }
 
+    /// Whether the medium has work for a namespace, or one is a command's alone; for checkers.
+    pub fn is_busy(&self) -> bool {
+        self.allocated().any(|it| {
+            let cells = self.namespace_cells(it.nsid);
+            cells.busy.get() != 0 || Owner(cells.owner.get()) != Owner::NOBODY
+        })
+    }
+
     /// What this drive is made for.
     pub fn config(&self) -> &Config {
         &self.config

@@ -49,7 +49,8 @@ pub(crate) struct NewNamespace {
 }
 
 impl<'m> Subsystem<'m> {
-    /// The cells of a number that a namespace can have.
+    /// The cells of a number that a namespace can have: a host's is looked up before (`active_namespace`, `check_nsid`), one of a record
+    /// was checked when that was read.
     pub(crate) fn namespace_cells(&self, nsid: u32) -> &'m NamespaceCells {
         &self.cells.namespaces[nsid as usize - 1]
     }
@@ -181,7 +182,7 @@ impl<'m> Subsystem<'m> {
 
     /// The identifier that no other namespace ever has: NGUID, big-endian.
     pub(crate) fn nguid(&self, serial: u32) -> [u8; 16] {
-        (u128::from(self.config.unique_id) << 64 | u128::from(serial)).to_be_bytes()
+        (u128::from(self.config.shown_id()) << 64 | u128::from(serial)).to_be_bytes()
     }
 
     /// The same as a UUID of version 8 (RFC 9562 §5.8): the bits that version and variant take lie where the NGUID has none.
@@ -195,6 +196,6 @@ impl<'m> Subsystem<'m> {
 
     /// The EUI-64 of the first namespace; the others have an NGUID alone.
     pub(crate) fn eui64(&self, serial: u32) -> Option<[u8; 8]> {
-        (serial == 1).then(|| self.config.unique_id.to_be_bytes())
+        (serial == 1).then(|| self.config.shown_id().to_be_bytes())
     }
 }

@@ -11,6 +11,7 @@ use crate::nvme::command::{
 };
 
 impl<'m> Controller<'m> {
+    /// A slot from the table of those in use, or one that a name from outside was found to stand for (`dma_target`, `media_target`).
     pub(crate) fn command(&self, slot: u16) -> &'m CommandCells {
         &self.cells.commands[usize::from(slot)]
     }
@@ -61,6 +62,7 @@ impl<'m> Controller<'m> {
         let command = self.command(slot);
         let old = command.state();
         let new = old.next(event);
+        // Whoever raises an event has looked at the state, or comes from the one line that only such commands are in.
         let new = new.unwrap_or_else(|| panic!("a command in state {old:?} has no {event:?}"));
         match old {
             _ if old.sends() && !new.sends() => {

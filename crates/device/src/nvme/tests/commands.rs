@@ -275,6 +275,43 @@ fn a_host_that_keeps_nothing_sees_no_cache_and_has_each_write_flushed() {
     });
 }
 
+/// Everything that a host may know a drive by.
+#[test]
+fn a_drive_whose_cache_was_lost_is_another_one() {
+    let names = |cache| {
+        let mut names = Vec::new();
+        with_rig(Config { cache, ..config() }, |rig| {
+            rig.start();
+            let identify = |rig: &mut Rig<'_>, cns, nsid| {
+                let entry = Identify::new(cns, nsid).entry(7).with_prps(LIST, 0);
+                assert_eq!(status(rig.admin(entry)), Status::SUCCESS);
+                rig.host[LIST as usize..][..4096].to_vec()
+            };
+            let controller = identify(rig, Cns::CONTROLLER, 0);
+            names.push(controller[4..24].to_vec());
+            names.push(controller[768..1024].to_vec());
+            let namespace = identify(rig, Cns::NAMESPACE, 1);
+            names.push(namespace[104..120].to_vec());
+            names.push(namespace[120..128].to_vec());
+            names.push(identify(rig, Cns::NAMESPACE_DESCRIPTORS, 1));
+            let capability = pcie::capability::find_extended(
+                |at| rig.controller.layout().initial(at),
+                pcie::spec::capability::EXTENDED_SERIAL_NUMBER,
+            );
+            let at = capability.unwrap();
+            names.push([4, 8].map(|dword| rig.controller.config_read(at + dword).to_le_bytes()).concat());
+        });
+        names
+    };
+    let own = names(WriteCache::Hidden);
+    assert_eq!(names(WriteCache::Absent), own);
+    let [one, other] = [0x1234_5678_9abc_def0, 2].map(|keeper| names(WriteCache::Shown { keeper }));
+    assert_eq!(names(WriteCache::Shown { keeper: 2 }), other);
+    for (name, (one, other)) in own.iter().zip(one.iter().zip(&other)) {
+        assert!(one != other && one != name && other != name, "{one:x?} {other:x?}");
+    }
+}
+
 #[test]
 fn a_format_is_durable_before_its_new_blocks_are() {
     let config = Config { cache: WriteCache::Hidden, keeps_state: true, ..config() };

@@ -189,7 +189,7 @@ fn with_rig(config: Config, test: impl FnOnce(&mut Rig<'_>)) {
 }
 
 fn config() -> Config {
-    Config { cache: WriteCache::Shown, ..Config::new(2048, 512, 0x0200_00ff_fe00_0001) }
+    Config { cache: WriteCache::Shown { keeper: 0 }, ..Config::new(2048, 512, 0x0200_00ff_fe00_0001) }
 }
 
 impl<'m> Rig<'m> {

@@ -2,8 +2,8 @@
 
 use spec::nvme::feature::AsyncEventConfiguration;
 use spec::nvme::{
-    AdminOpcode, AsyncEvent, Cns, FeatureId, FormatNvm, FusedOperation, GetLogPage, Identify,
-    IdentifyController, LogPageId, NSID_ALL, NvmOpcode, SetFeatures,
+    AdminOpcode, AsyncEvent, Cns, DatasetManagementRange, FeatureId, FormatNvm, FusedOperation, GetLogPage,
+    Identify, IdentifyController, LogPageId, NSID_ALL, NvmOpcode, SetFeatures,
 };
 
 use super::conformance::{attach, create, delete};
@@ -358,5 +358,23 @@ fn a_damaged_record_is_recognised() {
             assert!(Config { saved: Some(kept[..at].to_vec()), ..drive() }.check().is_err());
         }
         assert!(Config { saved: Some(kept), unique_id: 5, ..drive() }.check().is_err());
+    });
+}
+
+/// There is no FUA in Dataset Management, and a host cannot do again what another one may have written over.
+#[test]
+fn trims_of_what_others_have_too_are_durable_before_they_are_answered() {
+    with_rig(Config { cache: WriteCache::Hidden, ..drive() }, |rig| {
+        start_all(rig);
+        rig.select(0);
+        rig.write32(registers::HOST_KEEPS, 1);
+        let ranges = [DatasetManagementRange::new(0, 4), DatasetManagementRange::new(100, 2)];
+        rig.host[DATA as usize..][..32].copy_from_slice(ranges.as_bytes());
+        for (nsid, flushes) in [(1, 0), (4, 1)] {
+            let deallocate = SubmissionEntry::deallocate(1, nsid, 2).with_prps(DATA, 0);
+            assert_eq!(rig.run(1, deallocate).status(), Status::SUCCESS);
+            assert_eq!(rig.flushes, flushes, "namespace {nsid}");
+        }
+        rig.assert_idle();
     });
 }

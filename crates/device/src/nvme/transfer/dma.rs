@@ -48,6 +48,7 @@ impl Controller<'_> {
                 State::Load => Some(self.send_data_read(slot)),
                 State::Store => Some(self.send_data_write(slot, max_payload)),
                 State::Complete => self.send_completion(slot),
+                // `step` keeps all others out of the line.
                 other => unreachable!("a command in state {other:?} sends nothing"),
             };
             if dma.is_some() {

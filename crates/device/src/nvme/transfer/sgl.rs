@@ -289,6 +289,7 @@ impl Controller<'_> {
             }
             piece += pages(run.address, run.len);
         }
+        // `note_sent` turns to the next window at the end of this one, and `handle_data` takes nothing that was not asked for.
         unreachable!("only bytes of the window are moved");
     }
 

@@ -1,8 +1,10 @@
 //! A guest with an NVMe driver on a drive of another node, and everything that may happen to it.
 
 mod failures;
+mod faults;
 mod guest;
 mod messages;
+mod power;
 mod probing;
 mod silence;
 mod world;
@@ -11,7 +13,7 @@ use core::time::Duration;
 
 use host::vfio_user::DMA_END;
 use pcie::spec::header::COMMAND;
-use spec::nvme::registers::{CC, CMBLOC, CMBMSC, CSTS, HOST_KEEPS};
+use spec::nvme::registers::{CC, CMBLOC, CMBMSC, CSTS};
 use spec::nvme::{Status, SubmissionEntry};
 use spec::vfio_user::{Command, Errno};
 
@@ -125,21 +127,29 @@ fn killed_in_between(
     mut prepare: impl FnMut(&mut World<'_>, &mut Guest),
     mut act: impl FnMut(&mut World<'_>, &mut Guest, u64),
 ) {
-    with_slot(|world| {
-        let mut guest = Guest::connect(world);
-        for stores in 0.. {
-            assert!(stores < 100_000, "it ends");
-            prepare(world, &mut guest);
-            let deaths = world.seats[BORROWER].deaths;
-            world.seats[BORROWER].switch.arm(stores);
-            act(world, &mut guest, stores);
-            if world.seats[BORROWER].switch.is_armed() {
-                world.seats[BORROWER].switch.disarm();
-                return assert!(stores > 20, "{stores} stores");
-            }
-            assert_eq!(world.seats[BORROWER].deaths, deaths + 1);
+    with_slot(|world| killed_in_between_in(world, 1, &mut prepare, &mut act));
+}
+
+/// The same in this world, with kills `step` stores apart.
+fn killed_in_between_in(
+    world: &mut World<'_>,
+    step: usize,
+    mut prepare: impl FnMut(&mut World<'_>, &mut Guest),
+    mut act: impl FnMut(&mut World<'_>, &mut Guest, u64),
+) {
+    let mut guest = Guest::connect(world);
+    for stores in (0..).step_by(step) {
+        assert!(stores < 100_000, "it ends");
+        prepare(world, &mut guest);
+        let deaths = world.seats[BORROWER].deaths;
+        world.seats[BORROWER].switch.arm(stores);
+        act(world, &mut guest, stores);
+        if world.seats[BORROWER].switch.is_armed() {
+            world.seats[BORROWER].switch.disarm();
+            return assert!(stores > 20, "{stores} stores");
         }
-    });
+        assert_eq!(world.seats[BORROWER].deaths, deaths + 1);
+    }
 }
 
 #[test]
@@ -510,40 +520,5 @@ fn the_next_client_finds_the_function_as_after_a_reset() {
             assert!(world.open.is_empty() && world.card().slot_is_idle(0));
             assert_eq!(world.card().slot_mappings(0).count(), 0);
         }
-    });
-}
-
-#[test]
-fn power_of_the_lender_takes_no_answered_write_of_a_guest() {
-    with_slot(|world| {
-        let mut guest = Guest::connect(world);
-        let events = guest.bring_up(world);
-        let data: Vec<u8> = (0..4096).map(|at| (at % 251) as u8 + 1).collect();
-        let write = |guest: &mut Guest, world: &mut World<'_>, lba: u64| {
-            world.ram.bytes.borrow_mut()[0x2_0000..0x2_1000].copy_from_slice(&data);
-            let entry = SubmissionEntry::write(0, 1, lba, 8).with_prps(DMA_BASE + 0x2_0000, 0);
-            assert_eq!(guest.execute(world, 1, entry).status(), Status::SUCCESS);
-        };
-        // What only hosts may say that keep what is not flushed, in every way that reaches the register.
-        for (at, bytes) in [(HOST_KEEPS, 4), (HOST_KEEPS, 8), (HOST_KEEPS - 4, 8)] {
-            guest.write(world, 0, at, &u64::MAX.to_le_bytes()[..bytes]);
-        }
-        write(&mut guest, world, 64);
-        // Answered, not flushed.
-        world.lose_power();
-        world.seats[LENDER].switch.disarm();
-        assert!(world.run(PATIENCE, |world| {
-            world.cells(BORROWER).loans[0].slot.fatal.get() == 1 && world.card().slot(0).unwrap().is_ready()
-        }));
-        assert!(guest.csts(world).cfs());
-        assert!(world.medium[64 * 512..][..4096] == data[..], "it was answered");
-        guest.write(world, 0, CC, &0_u32.to_le_bytes());
-        guest.restart(world, &events);
-        write(&mut guest, world, 128);
-        world.lose_power();
-        assert!(
-            world.medium[128 * 512..][..4096] == data[..],
-            "nor does it matter what the guest said before"
-        );
     });
 }

@@ -13,7 +13,7 @@ use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGenera
 use base::ledger::{Arena, Hook, RawMemory, Span};
 use base::{Instant, RuleSet};
 use device::MediaKind;
-use device::nvme::Limit;
+use device::nvme::{Limit, WriteCache};
 use host::vfio_user::{DescriptorId, Peeked};
 use link::{Name, Tenancy};
 use spec::vfio_user::{Command, Errno, MessageHeader};
@@ -37,7 +37,12 @@ pub(super) struct Switch {
     /// Stores that it may still make, if it is to die.
     left: Cell<Option<u64>>,
     pub(super) stores: Cell<u64>,
+    /// Stores until an assertion fails, if one is to.
+    pub(super) fault: Cell<Option<u64>>,
 }
+
+/// An assertion that fails.
+struct Injected;
 
 impl Switch {
     pub(super) fn arm(&self, stores: u64) {
@@ -56,6 +61,20 @@ impl Switch {
 impl Hook for Switch {
     fn before_store(&self) {
         self.stores.set(self.stores.get() + 1);
+        match self.fault.get() {
+            Some(0) => {
+                self.fault.set(None);
+                panic_any(Injected);
+            }
+            left => self.fault.set(left.map(|left| left - 1)),
+        }
+        self.kill_now();
+    }
+}
+
+impl Switch {
+    /// The card dies here, if it is its turn.
+    fn kill_now(&self) {
         match self.left.get() {
             Some(0) => {
                 self.left.set(None);
@@ -105,12 +124,12 @@ impl GuestMemory for Ram<'_> {
         self.stores.set(self.stores.get() + 1);
         let start = (base + offset) as usize;
         let half = bytes.len() / 2;
-        self.switch.before_store();
+        self.switch.kill_now();
         self.bytes.borrow_mut()[start..start + half].copy_from_slice(&bytes[..half]);
-        self.switch.before_store();
+        self.switch.kill_now();
         self.bytes.borrow_mut()[start + half..start + bytes.len()].copy_from_slice(&bytes[half..]);
         self.last.borrow_mut().as_mut().unwrap().1 = true;
-        self.switch.before_store();
+        self.switch.kill_now();
         true
     }
 }
@@ -236,6 +255,7 @@ pub(super) struct World<'m> {
     pub(super) loss: u64,
     /// Bytes of the largest frame.
     frame: usize,
+    cache: WriteCache,
     random: u64,
 }
 
@@ -244,7 +264,7 @@ fn silence_kills() {
     ONCE.call_once(|| {
         let usual = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
-            if !info.payload().is::<Killed>() {
+            if !info.payload().is::<Killed>() && !info.payload().is::<Injected>() {
                 usual(info);
             }
         }));
@@ -258,13 +278,22 @@ pub(super) fn with_world(test: impl FnOnce(&mut World<'_>)) {
 
 /// With frames of this size: those of less than 8192 bytes make payloads of 1024.
 pub(super) fn with_frames(frame: usize, test: impl FnOnce(&mut World<'_>)) {
+    with(frame, WriteCache::Hidden, test);
+}
+
+/// With a drive that has this cache.
+pub(super) fn with_cache(cache: WriteCache, test: impl FnOnce(&mut World<'_>)) {
+    with(9000, cache, test);
+}
+
+fn with(frame: usize, cache: WriteCache, test: impl FnOnce(&mut World<'_>)) {
     silence_kills();
     let (arena, switches) = (Arena::default(), [Switch::default(), Switch::default()]);
-    test(&mut World::new(&arena, [&switches[0], &switches[1]], frame));
+    test(&mut World::new(&arena, [&switches[0], &switches[1]], frame, cache));
 }
 
 impl<'m> World<'m> {
-    fn new(arena: &'m Arena, switches: [&'m Switch; 2], frame: usize) -> Self {
+    fn new(arena: &'m Arena, switches: [&'m Switch; 2], frame: usize, cache: WriteCache) -> Self {
         let seat = |node: usize| Seat {
             memory: arena.zeroed::<NodeCells>(),
             switch: switches[node],
@@ -302,6 +331,7 @@ impl<'m> World<'m> {
             machine: Machine::default(),
             loss: 0,
             frame,
+            cache,
             random: 0x9e37_79b9_7f4a_7c15,
         };
         world.start(LENDER);
@@ -322,7 +352,7 @@ impl<'m> World<'m> {
         loop {
             let seat = &mut self.seats[node];
             seat.generation += 1;
-            let config = config(node, seat.incarnation, seat.generation, self.frame);
+            let config = config(node, seat.incarnation, seat.generation, (self.frame, self.cache));
             let (memory, switch, now) = (seat.memory, seat.switch, self.now);
             let hook: &dyn Hook = switch;
             match catch_unwind(AssertUnwindSafe(|| Card::new(memory, Some(hook), config, now))) {
@@ -634,6 +664,9 @@ impl<'m> World<'m> {
     /// The lender's machine loses its power: its ledger, and what its disk's volatile cache held.
     pub(super) fn lose_power(&mut self) {
         self.medium.clone_from(&self.durable);
+        if let WriteCache::Shown { keeper } = &mut self.cache {
+            *keeper += 1;
+        }
         self.reboot(LENDER);
     }
 
@@ -647,9 +680,12 @@ impl<'m> World<'m> {
     }
 }
 
-fn config(node: usize, incarnation: u64, generation: u32, frame: usize) -> CardConfig {
+fn config(node: usize, incarnation: u64, generation: u32, (frame, cache): (usize, WriteCache)) -> CardConfig {
     let id = |node: usize| NodeId(node as u64 + 1);
-    let life = |node: usize, incarnation: u64| LifeId([16 * node as u8 + incarnation as u8; 16]);
+    let life = |node: usize, incarnation: u64| {
+        LifeId((u128::from(incarnation) << 8 | (node as u128 + 1)).to_le_bytes())
+    };
+    let drive = || DriveConfig { cache, ..DriveConfig::new(BLOCKS, 512, 7) };
     let role = if node == LENDER {
         LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE }
     } else {
@@ -677,7 +713,7 @@ fn config(node: usize, incarnation: u64, generation: u32, frame: usize) -> CardC
         generation: CardGeneration(generation),
         seed,
         rails: vec![frame],
-        drives: (node == LENDER).then(|| DriveConfig::new(BLOCKS, 512, 7)).into_iter().collect(),
+        drives: (node == LENDER).then(drive).into_iter().collect(),
         loans: vec![loan],
         rekey_frames: link::REKEY_FRAMES,
         rules: RuleSet::ALL,
