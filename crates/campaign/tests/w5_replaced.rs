@@ -4,7 +4,7 @@
 // The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
 #![allow(clippy::unwrap_used)]
 
-use campaign::causeway::{Borrower, Lender, STOP_TIMEOUT, status};
+use campaign::causeway::{Borrower, Lender, STOP_TIMEOUT, lend_command, status};
 use campaign::load::connect;
 use campaign::nbd_client::NbdClient;
 use campaign::process::{poll_until, run};
@@ -154,6 +154,51 @@ fn w5_an_image_replaced_after_an_orderly_end_is_another_drive() {
 }
 
 /// A plain restart, of each kind, of an image on a disk and in memory: kept writes arrive, and nobody is told anything.
+/// A borrower that keeps a write, after which `meanwhile` ends the lender and puts other content into its image.
+fn other_content(meanwhile: impl FnOnce(&World, Lender, &Path)) {
+    let _exclusive = scale::exclusive();
+    let (world, image) = world(Folder::Disk);
+    let lender = lend(&world, &image, &[]);
+    let borrower = Borrower::start(world.left(), &lender.lines[0], &[]).unwrap();
+    let mut client = connect(&borrower.socket).unwrap();
+    client.write(0, &[1; 4096]).unwrap();
+    client.flush().unwrap();
+    client.write(8192, &[2; 4096]).unwrap();
+    meanwhile(&world, lender, &image);
+    let lender = lend(&world, &image, &[]);
+    is_told(&mut client);
+    let mut client = connect(&borrower.socket).unwrap();
+    assert_eq!(
+        [0, 8192].map(|offset| first_byte(&mut client, offset)),
+        [OTHER; 2],
+        "{}",
+        lender.process.tail()
+    );
+}
+
+#[test]
+fn w5_an_image_written_to_in_its_lenders_last_moment_is_another_drive() {
+    other_content(|_, mut lender, image| {
+        std::thread::sleep(OWN);
+        sh(image, "fill \"$1\"");
+        lender.process.terminate(STOP_TIMEOUT).unwrap();
+    });
+}
+
+#[test]
+fn w5_a_start_that_is_refused_forgets_nothing_of_an_image() {
+    other_content(|world, mut lender, image| {
+        assert_eq!(lender.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", lender.process.tail());
+        let missing = image.with_file_name("missing.img");
+        let sources = [image, &missing].map(|path| path.to_str().unwrap());
+        let refused = lend_command(world.right(), "lender", &sources, &[]).unwrap();
+        let mut refused = world.right().spawn("refused", refused).unwrap();
+        refused.wait_success(LONG).unwrap_err();
+        assert!(refused.tail().contains("missing.img: no such file"), "{}", refused.tail());
+        sh(image, "fill \"$1\"");
+    });
+}
+
 #[test]
 fn w5_the_same_image_is_the_same_drive() {
     let _exclusive = scale::exclusive();

@@ -293,9 +293,14 @@ impl<'m> Loan<'m> {
         if !journal.rule(Rule::ProveAddresses) {
             return cell.set(journal, from);
         }
-        if cell.get() != from
-            && let Some(challenge) = self.addresses.hear(now, rail.into(), from, len)
-        {
+        if cell.get() == from {
+            return;
+        }
+        let challenge = match heard {
+            Heard::Duplicate => self.addresses.hear_duplicate(now, rail.into(), from),
+            _ => self.addresses.hear(now, rail.into(), from, len),
+        };
+        if let Some(challenge) = challenge {
             self.channel.challenge(rail, challenge);
         }
     }
@@ -565,7 +570,7 @@ impl<'m> Loan<'m> {
         match &mut self.end {
             End::Borrowed(drive) => drive.forget(now),
             // Its guest shall not take what another one has left for its own.
-            End::Slot(slot) => slot.set_present(now, false),
+            End::Slot(slot) => slot.note_replaced(now),
             End::Lent(_) => {}
         }
         events.push_back(CardEvent::Overtaken(index));

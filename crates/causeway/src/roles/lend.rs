@@ -9,13 +9,14 @@ use std::path::Path;
 use io::agent::{DriveSpec, LoanEnd, LoanSpec, Rail};
 use io::files::LastWrites;
 use node::{Limit, Protection};
+use tracing::warn;
 
 use super::image;
 use crate::cli::{ByteSize, LendArgs};
 use crate::config::{BlockSize, Device, Layout};
 use crate::exit::Failure;
 use crate::line::{FunctionName, Key, Line};
-use crate::state_dir::StateDir;
+use crate::state_dir::{StateDir, StateError};
 
 /// What was opened to be lent.
 #[derive(Default)]
@@ -106,8 +107,13 @@ pub(super) fn open(devices: &[Device], state: &StateDir, protection: Protection)
     let outlives = |device: &Device| device.source.memory().is_none();
     if devices.iter().any(outlives) {
         let page = LastWrites::of_folder(state.path());
-        opened.last_writes =
-            Some(page.map_err(|error| Failure::io("cannot have memory for the node", &error))?);
+        let page = page.map_err(|error| Failure::io("cannot have memory for the node", &error))?;
+        if !page.is_kept() {
+            warn!(
+                "/dev/shm keeps nothing for this node: content that somebody copies into an image after a `kill -9` of it goes unnoticed"
+            );
+        }
+        opened.last_writes = Some(page);
     }
     for device in devices {
         let block_size = device.block_size.bytes();
@@ -141,11 +147,20 @@ pub(super) fn open(devices: &[Device], state: &StateDir, protection: Protection)
             });
         }
     }
-    if let Some(last_writes) = &opened.last_writes {
-        let written = |drive: &DriveSpec| drive.image.identify().ok().and_then(|identity| identity.written());
-        last_writes.begin(state.incarnation(), opened.drives.iter().map(written));
-    }
     Ok(opened)
+}
+
+impl Opened {
+    /// Nothing but the first card's start can be refused any more: from now on the images may be written to.
+    pub(super) fn begin(&self, state: &StateDir) -> Result<(), StateError> {
+        let Some(last_writes) = &self.last_writes else { return Ok(()) };
+        let written = |drive: &DriveSpec| drive.image.identify().ok().and_then(|identity| identity.written());
+        last_writes.begin(state.incarnation(), self.drives.iter().map(written));
+        let drives = self.drives.iter().zip(&self.layouts);
+        let mut writable =
+            drives.filter(|(drive, _)| drive.config.keeps_state && !drive.image.info().read_only);
+        writable.try_for_each(|(_, (name, _))| medium::begin(state, name))
+    }
 }
 
 /// The lines of what is lent over `rails`.
@@ -168,6 +183,14 @@ pub(super) fn group(key: &[u8; 32]) -> u32 {
 }
 
 /// What no other drive has: the node's identity and the drive's name in one number.
+/// No card was started: nothing was written.
+pub(super) fn withdraw(layouts: &[(FunctionName, u64)], state: &StateDir) {
+    for (name, _) in layouts {
+        // The start has failed, which is said; what cannot be kept is known by less at the next one.
+        let _ = medium::withdraw(state, name);
+    }
+}
+
 fn unique_id(state: &StateDir, drive: &FunctionName) -> u64 {
     state.identity() ^ u64::from(group(&function_key(state.key(), drive))).rotate_left(32)
 }

@@ -138,9 +138,9 @@ pub(super) struct Node {
 
 impl Node {
     pub(super) fn start(parts: Parts) -> Result<Self, Failure> {
-        let Parts { name, mut state, rails, lent, borrowed, slots, shared_memory, control } = parts;
+        let Parts { name, mut state, rails, mut lent, borrowed, slots, shared_memory, control } = parts;
         let (mut domains, slots) = slots;
-        let lend::Opened { drives, layouts, mut loans, last_writes } = lent;
+        let mut loans = std::mem::take(&mut lent.loans);
         loans.extend(borrowed);
         domains.follow(loans.len());
         loans.extend(slots);
@@ -156,6 +156,9 @@ impl Node {
             )));
         }
         let signals = signals().map_err(|error| Failure::io("cannot watch for signals", &error))?;
+        let http = HttpServer::start(control.path())?;
+        lent.begin(&state)?;
+        let lend::Opened { drives, layouts, last_writes, .. } = lent;
         let last_writes = last_writes.map_or_else(LastWrites::in_memory, Ok);
         let last_writes =
             last_writes.map_err(|error| Failure::io("cannot have memory for the node", &error))?;
@@ -169,8 +172,10 @@ impl Node {
             shared_memory,
             last_writes,
         };
-        let http = HttpServer::start(control.path())?;
-        let agent = Agent::start(spec).map_err(|error| Failure::io("cannot start the node", &error))?;
+        let agent = Agent::start(spec).map_err(|error| {
+            lend::withdraw(&layouts, &state);
+            Failure::io("cannot start the node", &error)
+        })?;
         state.keep();
         Ok(Self {
             agent,
@@ -502,6 +507,7 @@ impl Node {
         let ends = self.agent.conclude();
         let spec = self.agent.view().spec();
         let mut failures = Vec::new();
+        let mut is_kept = ends.iter().all(|end| end.identity.is_some());
         for ((drive, (name, _)), end) in spec.drives.iter().zip(&self.layouts).zip(&ends) {
             let source = &drive.source;
             if let Err(error) = &end.synced {
@@ -512,7 +518,11 @@ impl Node {
             }
             if let Err(error) = lend::medium::conclude(&self.state, name, end) {
                 warn!(source, "what became of the drive cannot be kept for the next start: {error}");
+                is_kept = false;
             }
+        }
+        if is_kept {
+            self.agent.forget_writes();
         }
         (!failures.is_empty()).then(|| {
             let what = failures.join("; ");

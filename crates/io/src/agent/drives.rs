@@ -23,6 +23,8 @@ pub struct DriveEnd {
     pub has_lost: bool,
     /// What the image is known by from now on; `None` if a card may still write to it.
     pub identity: Option<Identity>,
+    /// Somebody else has changed the image, and the last look has not found it yet.
+    pub is_altered: bool,
 }
 
 /// What became of the images since they were opened.
@@ -289,12 +291,29 @@ impl Agent {
             seen.has_lost |=
                 is_told || synced.is_err() || lost.as_ref().is_some_and(|lost| lost.contains(&drive));
             let identity = lost.as_ref().and_then(|_| spec.image.identify().ok());
-            ends.push(DriveEnd { synced, has_lost: seen.has_lost, identity });
-        }
-        if lost.is_some() {
-            self.spec.last_writes.remove();
+            let is_altered = identity.is_some_and(|identity| {
+                let blocks = identity.bytes() / u64::from(spec.config.block_size);
+                let written = identity.written().filter(|_| blocks == seen.blocks);
+                let is_foreign =
+                    |written| self.spec.last_writes.is_foreign(self.spec.incarnation, drive, written);
+                // Whoever makes an image larger leaves what is there as it is.
+                let is_found = seen.foreign.is_some() || seen.cut_to.is_some();
+                is_found || blocks < seen.blocks || written.is_some_and(is_foreign)
+            });
+            if is_altered && seen.foreign.is_none() && seen.cut_to.is_none() {
+                warn!(
+                    source = spec.source,
+                    "somebody else has changed the image before this node ended: at the next start it is another drive"
+                );
+            }
+            ends.push(DriveEnd { synced, has_lost: seen.has_lost, identity, is_altered });
         }
         ends
+    }
+
+    /// What the drives came to is kept: nobody asks any more when they were written.
+    pub fn forget_writes(&self) {
+        self.spec.last_writes.remove();
     }
 
     /// Ends the card and whatever it has asked of disks. The drives of which a completion that it has not looked at says that something

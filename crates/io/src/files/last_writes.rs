@@ -56,6 +56,13 @@ pub struct LastWrites {
     on_trial: Cell<bool>,
 }
 
+impl Entry {
+    /// It is written at `time`. A clock that is set back takes nothing back: what was written before bears the later time.
+    fn note(&self, time: i64) {
+        self.wrote.fetch_max(time, Ordering::Relaxed);
+    }
+}
+
 impl LastWrites {
     /// The page of the node with this state folder, perhaps with what its last life has left there. Where there is no such memory, a
     /// page that ends with this process: then nothing is known of earlier lives. A folder that was copied has another page.
@@ -162,7 +169,7 @@ impl LastWrites {
     /// A card begins: nothing of the one before is under way.
     pub(crate) fn take_over(&self, image: usize) {
         if let Some(entry) = self.entry(image).filter(|entry| entry.busy.load(Ordering::Relaxed) != 0) {
-            entry.wrote.store(now(), Ordering::Relaxed);
+            entry.note(now());
             entry.busy.store(0, Ordering::Release);
         }
     }
@@ -170,7 +177,7 @@ impl LastWrites {
     /// The image is written here and now.
     pub(crate) fn note(&self, image: usize) {
         if let Some(entry) = self.entry(image) {
-            entry.wrote.store(now(), Ordering::Relaxed);
+            entry.note(now());
         }
     }
 
@@ -179,16 +186,21 @@ impl LastWrites {
         if let Some(entry) = self.entry(image) {
             // Only one thread of one process counts.
             entry.busy.store(entry.busy.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-            entry.wrote.store(now(), Ordering::Relaxed);
+            entry.note(now());
         }
     }
 
     /// The disk has written it.
     pub(crate) fn end_write(&self, image: usize) {
         if let Some(entry) = self.entry(image) {
-            entry.wrote.store(now(), Ordering::Relaxed);
+            entry.note(now());
             entry.busy.store(entry.busy.load(Ordering::Relaxed).saturating_sub(1), Ordering::Release);
         }
+    }
+
+    /// Whether the next life finds it.
+    pub fn is_kept(&self) -> bool {
+        self.path.is_some()
     }
 
     /// The node has started: the page stays until it ends in order.
@@ -230,6 +242,16 @@ mod tests {
     use super::*;
 
     const SECOND: i64 = 1_000_000_000;
+
+    #[test]
+    fn a_clock_that_is_set_back_makes_nobody_suspect() {
+        let page = LastWrites::in_memory().unwrap();
+        page.begin(1, [Some(100)].into_iter());
+        let entry = page.entry(0).unwrap();
+        entry.note(900 * SECOND);
+        entry.note(840 * SECOND);
+        assert!(!page.is_foreign(1, 0, 900 * SECOND));
+    }
 
     #[test]
     fn what_is_written_after_the_last_write_is_somebody_elses() {

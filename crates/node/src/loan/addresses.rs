@@ -14,6 +14,9 @@ use crate::cells::Address;
 
 /// Addresses of a rail that are being proven at the same time; the one that was heard longest ago goes first.
 const CANDIDATES: usize = 4;
+/// The last of these places is for who is known by frames alone that have come before: whoever has caught one can repeat it from as many
+/// addresses as he likes, and must not drive out who sends frames that are new.
+const DUPLICATE: usize = CANDIDATES - 1;
 /// Between two challenges to one address. What comes meanwhile may be what the peer had sent before it heard the first.
 const AGAIN: core::time::Duration = core::time::Duration::from_millis(10);
 /// How many times as much may be sent to an address that is not proven as came from it (RFC 9000 §8.1).
@@ -36,6 +39,17 @@ struct Candidate {
     allowance: usize,
 }
 
+impl Candidate {
+    /// What is to be sent there, if it is time.
+    fn challenge(&mut self, now: Instant) -> Option<u64> {
+        if self.again > now {
+            return None;
+        }
+        self.again = now + AGAIN;
+        Some(self.challenge)
+    }
+}
+
 impl Addresses {
     /// `seed` is as random as the card's.
     pub(crate) fn new(seed: &[u8; 32]) -> Self {
@@ -44,25 +58,44 @@ impl Addresses {
 
     /// Something authentic of `len` bytes has come from an address that is not proven: the challenge to send there, if it is time.
     pub(crate) fn hear(&mut self, now: Instant, rail: usize, from: Address, len: usize) -> Option<u64> {
-        let known = self.candidates[rail].iter().position(|it| it.is_some_and(|it| it.address == from));
-        let place = known.unwrap_or_else(|| self.make(now, rail, from));
+        let place = match self.place_of(rail, from) {
+            Some(DUPLICATE) => {
+                let place = self.oldest(rail);
+                self.candidates[rail][place] = self.candidates[rail][DUPLICATE].take();
+                place
+            }
+            Some(place) => place,
+            None => self.make(now, rail, self.oldest(rail), from),
+        };
         let candidate = self.candidates[rail][place].as_mut()?;
         candidate.heard = now;
         candidate.allowance += len * AMPLIFICATION;
-        if candidate.again > now {
-            return None;
-        }
-        candidate.again = now + AGAIN;
-        Some(candidate.challenge)
+        candidate.challenge(now)
     }
 
-    fn make(&mut self, now: Instant, rail: usize, address: Address) -> usize {
-        let candidates = &mut self.candidates[rail];
-        let place = (0..CANDIDATES).min_by_key(|&place| candidates[place].map(|it| it.heard)).unwrap_or(0);
+    /// A frame that has come before has come from an address that is not proven: the same, but nothing else may be sent there.
+    pub(crate) fn hear_duplicate(&mut self, now: Instant, rail: usize, from: Address) -> Option<u64> {
+        let known = self.place_of(rail, from);
+        let place = known.unwrap_or_else(|| self.make(now, rail, DUPLICATE, from));
+        self.candidates[rail][place].as_mut()?.challenge(now)
+    }
+
+    fn place_of(&self, rail: usize, address: Address) -> Option<usize> {
+        self.candidates[rail].iter().position(|it| it.is_some_and(|it| it.address == address))
+    }
+
+    /// The place for a newcomer among those that have sent what is new.
+    fn oldest(&self, rail: usize) -> usize {
+        let heard = |place: &usize| self.candidates[rail][*place].map(|it| it.heard);
+        (0..DUPLICATE).min_by_key(heard).unwrap_or(0)
+    }
+
+    fn make(&mut self, now: Instant, rail: usize, place: usize, address: Address) -> usize {
         self.made += 1;
         let random = derive(&self.seed, self.made);
         let challenge = random.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-        candidates[place] = Some(Candidate { address, challenge, again: now, heard: now, allowance: 0 });
+        let candidate = Candidate { address, challenge, again: now, heard: now, allowance: 0 };
+        self.candidates[rail][place] = Some(candidate);
         place
     }
 
@@ -80,7 +113,8 @@ impl Addresses {
 
     /// Where `len` bytes may go on a rail of which no address is proven: to the one that was heard last, if it has sent enough.
     pub(crate) fn spend(&mut self, rail: usize, len: usize) -> Option<Address> {
-        let last = self.candidates[rail].iter_mut().flatten().max_by_key(|candidate| candidate.heard)?;
+        let fresh = &mut self.candidates[rail][..DUPLICATE];
+        let last = fresh.iter_mut().flatten().max_by_key(|candidate| candidate.heard)?;
         last.allowance = last.allowance.checked_sub(len)?;
         Some(last.address)
     }
@@ -135,8 +169,27 @@ mod tests {
             })
             .collect();
         let known = challenges.iter().filter(|challenge| addresses.of(**challenge).is_some()).count();
-        assert_eq!(known, CANDIDATES);
+        assert_eq!(known, DUPLICATE);
         assert_eq!(addresses.prove(challenges[97]), Some((0, address(97))));
+    }
+
+    /// He needs no key, only one frame that he has caught.
+    #[test]
+    fn who_repeats_a_frame_from_many_addresses_drives_nobody_out() {
+        let mut addresses = Addresses::new(&[1; 32]);
+        let at = |ms| Instant::ZERO + Duration::from_millis(ms);
+        let challenge = addresses.hear(at(0), 0, address(1), 100).unwrap();
+        let repeated: Vec<u64> = (2..50)
+            .map(|number| addresses.hear_duplicate(at(number.into()), 0, address(number)).unwrap())
+            .collect();
+        assert_eq!(addresses.spend(0, 300), Some(address(1)));
+        assert_eq!(addresses.spend(0, 1), None, "nothing goes where he says");
+        // Whoever is known by such frames only can be proven, and by others then, too.
+        assert_eq!(addresses.of(repeated[47]), Some(address(49)));
+        assert_eq!(addresses.hear(at(100), 0, address(49), 10), Some(repeated[47]));
+        assert!(addresses.hear_duplicate(at(101), 0, address(60)).is_some());
+        assert_eq!(addresses.spend(0, 30), Some(address(49)));
+        assert_eq!(addresses.prove(challenge), Some((0, address(1))));
     }
 
     #[test]

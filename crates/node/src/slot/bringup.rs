@@ -155,9 +155,14 @@ impl<'m> BorrowedSlot<'m> {
             return;
         }
         known.iter().zip(&cells.serial).for_each(|(known, found)| known.set(journal, found.get()));
+        self.note_replaced(now);
+    }
+
+    /// What the guest was given is not there any more: neither is the function, for this guest.
+    pub(crate) fn note_replaced(&mut self, now: Instant) {
         if let Some(session) = self.session.as_mut().filter(|session| !session.is_idle()) {
-            cells.replaced.set(journal, 1);
-            cells.replacements.add(1);
+            self.cells.slot.replaced.set(self.journal, 1);
+            self.cells.slot.replacements.add(1);
             session.set_present(now, false);
         }
     }

@@ -87,7 +87,7 @@ struct Place {
 enum Loss {
     /// It was silent until its guest has read all-ones, and answers again.
     Silence,
-    /// It is another one: what it had not flushed may be lost.
+    /// It is another one: what it held may be lost.
     Replaced,
 }
 
@@ -99,8 +99,9 @@ impl Loss {
                 "the function was silent until its guest read all-ones of it, and it answers again; a driver may have given it up"
             }
             Self::Replaced => {
-                "the lender may have lost writes that were answered and not flushed, with its power perhaps: its drive is another one \
-                 from now on, with another serial number, and the guest does not have the one any more that it had"
+                "what the drive held may not be there any more: its content was replaced, another node has used it, or its lender has \
+                 lost writes that were answered and not flushed. So its drive is another one from now on, and the guest does not \
+                 have the one any more that it had"
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Whether what stands behind a drive is still what it was when this node had it last.
 
 use io::agent::DriveEnd;
-use io::files::{Difference, Image, LastWrites};
+use io::files::{Difference, Identity, Image, LastWrites, Mark};
 use tracing::warn;
 
 use super::drive;
@@ -13,7 +13,7 @@ use crate::state_dir::{StateDir, StateError, random};
 
 /// Compares the image of a device, which becomes drive `entry`, with what was there before. If it is another one, the tenancy of each of
 /// its functions is raised: whoever has used them finds another drive, and puts nothing over it that it has kept. Durable when it
-/// returns.
+/// returns, and right if the start is refused after that: until [`begin`] nothing is written.
 pub(super) fn settle(
     device: &Device,
     entry: usize,
@@ -38,16 +38,34 @@ pub(super) fn settle(
             words(change)
         );
     }
-    if known.is_none() || change.is_some() {
+    let unmarked = matches!(identity, Identity::File { mark: Mark::None, .. });
+    if known.is_none() || change.is_some() || unmarked {
         // A copy may have its original's.
         let given = image.give_mark(random(state.path())?);
-        if let (io::files::Identity::File { mark, .. }, Some(given)) = (&mut identity, given) {
+        if let (Identity::File { mark, .. }, Some(given)) = (&mut identity, given) {
             *mark = given;
         }
     }
-    let state_now = if image.info().read_only { MediumState::Quiet } else { MediumState::Open };
-    let life = state.incarnation();
-    Ok(state.set_medium(&device.function, &Medium { identity, boot, life, entry, state: state_now })?)
+    let (life, quiet) = (state.incarnation(), MediumState::Quiet);
+    Ok(state.set_medium(&device.function, &Medium { identity, boot, life, entry, state: quiet })?)
+}
+
+/// From now on cards may write to the image of a drive.
+pub(super) fn begin(state: &StateDir, drive: &FunctionName) -> Result<(), StateError> {
+    match state.medium(drive)? {
+        Some(known) => state.set_medium(drive, &Medium { state: MediumState::Open, ..known }),
+        None => Ok(()),
+    }
+}
+
+/// No card has been there after all.
+pub(super) fn withdraw(state: &StateDir, drive: &FunctionName) -> Result<(), StateError> {
+    match state.medium(drive)? {
+        Some(known) if known.state == MediumState::Open => {
+            state.set_medium(drive, &Medium { state: MediumState::Quiet, ..known })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Somebody else has changed the image while it is lent: the next life has to know, however this one ends.
@@ -81,7 +99,8 @@ pub(in crate::roles) fn conclude(
     }
     match (state.medium(drive)?, end.identity) {
         (Some(known), Some(identity)) if known.state == MediumState::Open => {
-            state.set_medium(drive, &Medium { identity, state: MediumState::Quiet, ..known })
+            let state_now = if end.is_altered { MediumState::Altered } else { MediumState::Quiet };
+            state.set_medium(drive, &Medium { identity, state: state_now, ..known })
         }
         _ => Ok(()),
     }

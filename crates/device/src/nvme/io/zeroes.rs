@@ -19,7 +19,11 @@ impl Controller<'_> {
         entry: &SubmissionEntry,
         namespace: &Namespace,
     ) -> Result<(), Status> {
-        self.set_target(slot, entry, namespace)?;
+        let target = self.set_target(slot, entry, namespace)?;
+        // What keeps its space may have to be written.
+        if !entry.deac() {
+            self.charge_bytes(target.len);
+        }
         self.set_work(slot, Work::Zeroes);
         self.continue_zeroes(slot);
         Ok(())

@@ -25,14 +25,14 @@ enum Admission {
 }
 
 impl Controller<'_> {
-    /// Bytes of the next work that this card has not given out; 0 for work without data. For whoever shares a medium among
+    /// Bytes that the next work moves that this card has not given out; 0 for work without data. For whoever shares a medium among
     /// functions.
     pub fn peek_media(&mut self) -> Option<u32> {
         let slot = self.front_media()?;
         let work = self.command(slot).media.get();
         match media_kind(work.kind) {
-            MediaKind::Read | MediaKind::Write => Some(work.len),
-            MediaKind::Flush | MediaKind::Trim | MediaKind::Zero { .. } => Some(0),
+            MediaKind::Read | MediaKind::Write | MediaKind::Zero { deallocate: false } => Some(work.len),
+            MediaKind::Flush | MediaKind::Trim | MediaKind::Zero { deallocate: true } => Some(0),
         }
     }
 

@@ -259,7 +259,7 @@ fn compare_and_write_is_a_lock_between_controllers() {
 }
 
 /// How many one-block reads a function gets through its queue in `seconds`, in steps of a millisecond.
-fn reads_in(rig: &mut Rig<'_>, seconds: u64, nlb: u32) -> u64 {
+pub(super) fn reads_in(rig: &mut Rig<'_>, seconds: u64, nlb: u32) -> u64 {
     let (mut done, mut cid) = (0, 0_u16);
     let mut outstanding = 0;
     for _ in 0..seconds * 1000 {

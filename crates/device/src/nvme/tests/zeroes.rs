@@ -1,7 +1,10 @@
 use spec::nvme::identify::NvmIdentifyController;
 use spec::nvme::{Cns, IdentifyNamespace};
 
+use crate::nvme::Limit;
+
 use super::conformance::{answer, identify};
+use super::shared::reads_in;
 use super::*;
 
 /// Zeroes that keep their space may have to be written as data: a piece at a time, so that no command has the card for long.
@@ -30,4 +33,24 @@ fn zeroes_keep_their_space_unless_the_host_gives_it_up() {
         rig.run(0, identify(Cns::NAMESPACE, 1));
         assert_eq!(answer::<IdentifyNamespace>(rig).dlfeat & 7, 0);
     });
+}
+
+#[test]
+fn zeroes_cost_what_may_have_to_be_written() {
+    for (deallocate, is_held_back) in [(false, true), (true, false)] {
+        let limit = Limit::new(None, Some(1 << 20)).unwrap();
+        with_rig(Config { blocks: 8192, limit, ..config() }, |rig| {
+            rig.start();
+            rig.submit(2, SubmissionEntry::write_zeroes(1, 1, 0, 8192, deallocate));
+            // The bucket fills.
+            for _ in 0..10 {
+                rig.now += core::time::Duration::from_millis(1);
+                rig.wake();
+                rig.settle();
+            }
+            assert_eq!(rig.reap(2).len(), 1);
+            let done = reads_in(rig, 2, 1);
+            assert_eq!(done == 0, is_held_back, "{done}");
+        });
+    }
 }

@@ -121,6 +121,25 @@ fn power_of_the_lender_takes_a_drive_with_a_cache_from_its_guest() {
     });
 }
 
+/// What somebody else has left there is not for a guest that was given something else.
+#[test]
+fn a_guest_loses_a_drive_whose_content_was_replaced() {
+    with_slot(|world| {
+        let mut guest = Guest::connect(world);
+        guest.bring_up(world);
+        guest.round_trip(world, 1);
+        world.is_renewed = true;
+        world.reboot(LENDER);
+        assert!(world.run(PATIENCE, |world| replacements(world) == 1));
+        assert_eq!(guest.read_u32(world, 0, CSTS), u32::MAX);
+        world.disconnect();
+        let mut next = Guest::connect(world);
+        next.bring_up(world);
+        next.round_trip(world, 2);
+        assert_eq!(replacements(world), 1);
+    });
+}
+
 #[test]
 fn a_drive_that_nobody_has_becomes_another_one_unnoticed() {
     with_volatile(|world| {

@@ -256,6 +256,8 @@ pub(super) struct World<'m> {
     /// Bytes of the largest frame.
     frame: usize,
     cache: WriteCache,
+    /// What the lender's drive holds has been replaced.
+    pub(super) is_renewed: bool,
     random: u64,
 }
 
@@ -332,6 +334,7 @@ impl<'m> World<'m> {
             loss: 0,
             frame,
             cache,
+            is_renewed: false,
             random: 0x9e37_79b9_7f4a_7c15,
         };
         world.start(LENDER);
@@ -352,7 +355,9 @@ impl<'m> World<'m> {
         loop {
             let seat = &mut self.seats[node];
             seat.generation += 1;
-            let config = config(node, seat.incarnation, seat.generation, (self.frame, self.cache));
+            let mut config = config(node, seat.incarnation, seat.generation, (self.frame, self.cache));
+            let renewed = |loan: &mut LoanConfig| loan.tenancy = loan.tenancy.renewed();
+            config.loans.iter_mut().filter(|_| self.is_renewed).for_each(renewed);
             let (memory, switch, now) = (seat.memory, seat.switch, self.now);
             let hook: &dyn Hook = switch;
             match catch_unwind(AssertUnwindSafe(|| Card::new(memory, Some(hook), config, now))) {
