@@ -11,6 +11,7 @@ mod rails;
 mod refusal;
 mod report;
 mod serve;
+mod signals;
 mod socket;
 mod tenants;
 mod trouble;

@@ -1,12 +1,9 @@
 //! A running node: its agent, its control socket and its signals.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Read;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
 use base::ids::{DomainId, NodeId};
@@ -15,15 +12,15 @@ use io::files::LastWrites;
 use io::sparing::Sparing;
 use node::{Limit, LoanCells, Refusal};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use signal_hook::consts::{SIGINT, SIGTERM};
 use tracing::{debug, error, info, warn};
 
 use super::domains::Domains;
+use super::signals::{Asked, Signals};
 use super::tenants::Tenants;
 use super::{lend, report, trouble};
 use crate::cli::NodeName;
 use crate::control::{ControlServer, Impairment, Request, Response, socket_path};
-use crate::exit::{Exit, Failure};
+use crate::exit::Failure;
 use crate::http::HttpServer;
 use crate::line::FunctionName;
 use crate::state_dir::StateDir;
@@ -112,7 +109,7 @@ pub(super) struct Node {
     /// By drive: what stands for its layout there.
     layouts: Vec<(FunctionName, u64)>,
     http: HttpServer,
-    signals: UnixStream,
+    signals: Signals,
     /// Since the node was asked to end.
     ending: Option<Instant>,
     /// Why it ends, if that is a failure.
@@ -127,7 +124,6 @@ pub(super) struct Node {
     started: Instant,
     look_at: Instant,
     /// Somebody has asked for the end: a node may also end by itself.
-    was_asked: bool,
     /// Somebody has asked for the end once more, and does not want to wait.
     hurried: bool,
     /// When it is said what the end waits for.
@@ -155,7 +151,7 @@ impl Node {
                 "{function} stands twice among what this node lends and borrows"
             )));
         }
-        let signals = signals().map_err(|error| Failure::io("cannot watch for signals", &error))?;
+        let signals = Signals::listen().map_err(|error| Failure::io("cannot watch for signals", &error))?;
         let http = HttpServer::start(control.path())?;
         lent.begin(&state)?;
         let lend::Opened { drives, layouts, last_writes, .. } = lent;
@@ -194,7 +190,6 @@ impl Node {
             trouble: trouble::Watch::default(),
             started: Instant::now(),
             look_at: Instant::now() + LOOK,
-            was_asked: false,
             hurried: false,
             explain_at: None,
             faults: BTreeSet::new(),
@@ -205,12 +200,11 @@ impl Node {
     pub(super) fn serve(mut self, observer: &mut dyn Observer) -> Result<(), Failure> {
         loop {
             self.wait(observer.deadline())?;
-            if self.take_signal() {
-                if self.was_asked {
+            if let Some(asked) = self.signals.take() {
+                if asked == Asked::Again {
                     info!("ending at once, as somebody has asked again");
                     self.hurried = true;
                 }
-                self.was_asked = true;
                 self.begin_end();
             }
             let events = self.agent.turn().map_err(|error| Failure::io("the node cannot go on", &error))?;
@@ -276,11 +270,6 @@ impl Node {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(errno) => Err(Failure::io("cannot wait", &errno.into())),
         }
-    }
-
-    fn take_signal(&mut self) -> bool {
-        let mut bytes = [0; 16];
-        self.signals.read(&mut bytes).is_ok_and(|count| count > 0)
     }
 
     fn begin_end(&mut self) {
@@ -484,12 +473,8 @@ impl Node {
 
     /// What was lent is made durable; dropping the agent ends the card.
     fn end(mut self, observer: &dyn Observer) -> Result<(), Failure> {
-        // From here on a signal ends the process as it is: a disk may take its time.
-        for signal in [SIGTERM, SIGINT] {
-            let at_once = Arc::new(AtomicBool::new(true));
-            let code = i32::from(Exit::Failed.code());
-            let _ = signal_hook::flag::register_conditional_shutdown(signal, code, at_once);
-        }
+        // Without it a second signal is not heard, which harms nothing.
+        let _ = self.signals.end_when_asked_again();
         self.tenants.conclude(&self.state, &name_of(&self.agent));
         let unsynced = self.conclude_drives();
         if let Some(failure) = unsynced {
@@ -589,15 +574,6 @@ fn stands_twice(loans: &[LoanSpec]) -> Option<&str> {
     let mut seen = BTreeSet::new();
     let mut filled = loans.iter().filter(|loan| !loan.is_vacant());
     filled.find(|loan| !seen.insert(loan.group)).map(|loan| loan.function.as_str())
-}
-
-fn signals() -> std::io::Result<UnixStream> {
-    let (ours, theirs) = UnixStream::pair()?;
-    ours.set_nonblocking(true)?;
-    for signal in [SIGTERM, SIGINT] {
-        signal_hook::low_level::pipe::register(signal, theirs.try_clone()?)?;
-    }
-    Ok(ours)
 }
 
 fn answer(

@@ -1,0 +1,87 @@
+//! Signals that ask a node to end.
+
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::{flag, low_level};
+
+use crate::exit::Exit;
+
+const SIGNALS: [i32; 2] = [SIGTERM, SIGINT];
+
+/// SIGTERM and SIGINT, read by the node's loop.
+pub(super) struct Signals {
+    pipe: UnixStream,
+    was_asked: bool,
+}
+
+impl Signals {
+    pub(super) fn listen() -> io::Result<Self> {
+        let (ours, theirs) = UnixStream::pair()?;
+        ours.set_nonblocking(true)?;
+        for signal in SIGNALS {
+            low_level::pipe::register(signal, theirs.try_clone()?)?;
+        }
+        Ok(Self { pipe: ours, was_asked: false })
+    }
+
+    /// Whether a signal has come since the last look.
+    pub(super) fn take(&mut self) -> Option<Asked> {
+        let mut bytes = [0; 16];
+        let has_come = (&self.pipe).read(&mut bytes).is_ok_and(|count| count > 0);
+        has_come.then(|| match std::mem::replace(&mut self.was_asked, true) {
+            false => Asked::First,
+            true => Asked::Again,
+        })
+    }
+
+    /// Nobody reads the pipe from here on, and a disk may take its time: a signal ends the process as it is. The first
+    /// one does not, as a node may end by itself just when it is asked to.
+    pub(super) fn end_when_asked_again(&mut self) -> io::Result<()> {
+        self.take();
+        let again = Arc::new(AtomicBool::new(self.was_asked));
+        SIGNALS.into_iter().try_for_each(|signal| end_at_second(signal, &again))
+    }
+}
+
+/// What a signal means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// End in order.
+    First,
+    /// End without waiting for anybody.
+    Again,
+}
+
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.pipe.as_fd()
+    }
+}
+
+/// The signal ends the process where `again` is set, and sets it where not. The order of the two matters.
+fn end_at_second(signal: i32, again: &Arc<AtomicBool>) -> io::Result<()> {
+    flag::register_conditional_shutdown(signal, Exit::Failed.code().into(), Arc::clone(again))?;
+    flag::register(signal, Arc::clone(again))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+
+    /// A signal that only this test uses: one that ends the process would end all tests.
+    #[test]
+    fn who_is_asked_for_the_first_time_while_it_ends_goes_on_to_its_end() {
+        let again = Arc::new(AtomicBool::new(false));
+        end_at_second(signal_hook::consts::SIGUSR2, &again).unwrap();
+        low_level::raise(signal_hook::consts::SIGUSR2).unwrap();
+        assert!(again.load(Ordering::SeqCst), "the next one ends it");
+    }
+}
