@@ -412,6 +412,11 @@ impl<'m> Session<'m> {
         self.find_bar_read(id)
     }
 
+    /// Whether a reset that the client wants is under way, and the client waits for it.
+    pub fn awaits_reset(&self) -> bool {
+        self.cells.resetting.get() != 0
+    }
+
     /// The command register as the client has set it: what the function's has to be after a reset that the client does not know of.
     pub fn command_register(&self) -> u16 {
         self.own_command() as u16

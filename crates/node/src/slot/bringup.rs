@@ -201,6 +201,10 @@ impl<'m> BorrowedSlot<'m> {
     /// A write of the function is lost, and so is everything behind it: the guest has a function that has lost its state, and it is
     /// made so.
     pub(super) fn fail_function(&mut self, now: Instant) {
+        if self.session.is_none() {
+            // Nobody has been given it yet, and what is not known of it is still to be found out.
+            return self.begin(self.stage());
+        }
         self.backlog.abandon();
         self.reach.close();
         self.cells.slot.failed.set(self.journal, 1);
@@ -400,12 +404,22 @@ impl<'m> BorrowedSlot<'m> {
                 self.compare_serial(now);
                 self.begin(Stage::Setup);
             }
+            Stage::Setup if self.is_given_up() => {
+                self.cells.slot.answers.set(self.journal, 0);
+                self.begin(Stage::Setup);
+            }
             Stage::Setup => {
                 self.begin(Stage::Running);
                 self.answer(now, Ok(&[]));
             }
             Stage::Waiting | Stage::Running | Stage::Unusable => {}
         }
+    }
+
+    /// Whether the session waits no longer for the reset that it wanted: its registers are as before, and so the function's have
+    /// to be.
+    fn is_given_up(&self) -> bool {
+        self.cells.slot.answers.get() != 0 && self.session.as_ref().is_some_and(|it| !it.awaits_reset())
     }
 
     /// Tells the session what came of the reset that it wanted.

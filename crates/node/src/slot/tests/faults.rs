@@ -6,7 +6,7 @@ use spec::nvme::SubmissionEntry;
 use spec::nvme::registers::CSTS;
 
 use super::guest::{CONFIG, DMA_BASE, Guest, PATIENCE};
-use super::world::{BORROWER, World};
+use super::world::{BORROWER, World, with_frames};
 use super::{is_ready, with_slot};
 use crate::card::{CardEvent, Unusable};
 
@@ -58,4 +58,29 @@ fn a_fault_takes_the_function_from_its_machine_and_nothing_else() {
             );
         }
     });
+}
+
+/// Nobody is there who could be told of it, and nothing of the function is known: the next card finds out.
+#[test]
+fn a_fault_before_the_function_is_known_costs_its_guests_nothing() {
+    let mut is_over = false;
+    for stores in (0..).step_by(89) {
+        with_frames(9000, |world| {
+            world.act(BORROWER, |card, _| card.contain_faults());
+            world.seats[BORROWER].switch.fault.set(Some(stores));
+            is_over = world.run(Duration::from_millis(200), |world| is_ready(world));
+            if is_over {
+                return assert!(stores > 200, "{stores} stores");
+            }
+            assert!(world.events.contains(&FAULT), "{stores}");
+            world.seats[BORROWER].switch.arm(0);
+            assert!(world.run(PATIENCE, |world| is_ready(world)), "{stores}");
+            let mut guest = Guest::connect(world);
+            guest.bring_up(world);
+            guest.round_trip(world, 1);
+        });
+        if is_over {
+            return;
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use pcie::spec::header::{COMMAND, COMMAND_BUS_MASTER};
 use spec::nvme::registers::{CC, CSTS, doorbell};
 use spec::nvme::{Status, SubmissionEntry};
 use spec::vfio_user::{Command, Errno};
@@ -9,7 +10,7 @@ use spec::vfio_user::{Command, Errno};
 use super::super::bringup::Stage;
 use super::guest::{CONFIG, DMA_BASE, Guest};
 use super::world::{BORROWER, LENDER, World};
-use super::{QEMU_WAITS, killed_in_between, with_slot};
+use super::{QEMU_WAITS, express, killed_in_between, with_slot};
 
 const TARGET: usize = 0x3_0000;
 /// A request of a guest that does not wait for the lender.
@@ -109,6 +110,25 @@ fn nothing_reaches_a_guest_that_has_read_all_ones() {
         world.run(SOON, |_| false);
         assert!(world.ram.bytes.borrow()[TARGET..][..4096].iter().all(|byte| *byte == 0x77));
         recover(world, &mut guest, &events);
+        guest.round_trip(world, 2);
+    });
+}
+
+/// The guest's driver goes on without it, with the registers that it sees.
+#[test]
+fn a_reset_that_was_given_up_leaves_the_command_register_as_the_guest_sees_it() {
+    with_slot(|world| {
+        let mut guest = Guest::connect(world);
+        let events = guest.bring_up(world);
+        guest.round_trip(world, 1);
+        let express = express(&mut guest, world);
+        world.seats[LENDER].is_silent = true;
+        guest.write(world, CONFIG, express + 8, &0x8000_u16.to_le_bytes());
+        failed_read(world, &mut guest, CONFIG, 0);
+        world.seats[LENDER].is_silent = false;
+        assert!(world.run(SOON, |world| !is_silent(world) && world.card().slot(0).unwrap().is_ready()));
+        assert_ne!(guest.read_u32(world, CONFIG, COMMAND.into()) & u32::from(COMMAND_BUS_MASTER), 0);
+        guest.restart(world, &events);
         guest.round_trip(world, 2);
     });
 }
