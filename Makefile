@@ -64,6 +64,7 @@ fmt: ## format the sources
 lint: ## formatting and clippy, warnings denied
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) clippy --manifest-path fuzz/Cargo.toml --target-dir $(TARGET_DIR) --locked -- -D warnings
 
 bench: build ## measure, beside the peer on this machine (ARGS='CASE --rounds N')
 	$(BINARY) bench $(ARGS)

@@ -151,8 +151,14 @@ impl World<'_> {
 
     fn submit(&mut self, kind: u8, lba: u32, blocks: u8, fua: bool) {
         let Some(geometry) = self.driver.geometry().filter(|_| self.driver.room() > 0) else { return };
-        let kinds =
-            [BlockKind::Read, BlockKind::Write, BlockKind::Flush, BlockKind::Trim, BlockKind::WriteZeroes];
+        let kinds = [
+            BlockKind::Read,
+            BlockKind::Write,
+            BlockKind::Flush,
+            BlockKind::Trim,
+            BlockKind::WriteZeroes { deallocate: false },
+            BlockKind::WriteZeroes { deallocate: true },
+        ];
         let kind = kinds[usize::from(kind) % kinds.len()];
         let most = (BlockRequest::MAX_BYTES / geometry.block_size).min(255);
         let blocks = if kind == BlockKind::Flush { 0 } else { u32::from(blocks) % most + 1 };

@@ -559,7 +559,7 @@ impl<'m> World<'m> {
         while let Some(done) = self.session.poll_transfer() {
             ended += 1;
             let Ok(span) = done.result else { continue };
-            assert!(done.token == OF_READ || span.len() == 0);
+            assert!(done.token == OF_READ || span.is_empty());
             let mut bytes = vec![0; span.len()];
             span.read(&mut bytes);
             assert!(
