@@ -1,9 +1,10 @@
-//! Time, ids, the table of times and the storage types of the ledger: what every other crate stands on.
+//! Time, ids, a hash, the table of times and the storage types of the ledger: what every other crate stands on.
 //!
 //! The ledger is the memory that outlives a card (`ledger`). Cores borrow typed cells of it and change them
 //! through a [`ledger::Journal`], which can take back whatever an unfinished step has stored. Nothing here does
 //! I/O, and only `ledger` contains `unsafe`.
 
+pub mod hash;
 pub mod ids;
 pub mod ledger;
 mod payload;

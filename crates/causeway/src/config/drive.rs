@@ -1,5 +1,6 @@
 //! The functions and namespaces of a lent drive, as a file declares them.
 
+use base::hash::fnv1a;
 use node::{FUNCTIONS_MAX, Limit};
 use toml::Spanned;
 
@@ -72,9 +73,7 @@ impl Layout {
                 functions.iter().for_each(|function| text += &format!(" function {}", function.namespace));
             }
         }
-        // FNV-1a: against mistakes, not against intent.
-        let step = |sum: u64, byte| (sum ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
-        text.bytes().fold(0xcbf2_9ce4_8422_2325, step)
+        fnv1a(text.as_bytes())
     }
 }
 

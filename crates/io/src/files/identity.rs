@@ -18,6 +18,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 
+use base::hash::fnv1a;
 use rustix::fs::{AtFlags, FileType, StatxFlags, XattrFlags};
 use rustix::io::Errno;
 
@@ -291,14 +292,10 @@ fn names(folder: &Path) -> (Option<u64>, Option<u64>) {
         .into_iter()
         .find_map(|file| Some(format!("{file} {}", read(disk, file)?)));
     let behind = read(disk, "loop/backing_file");
-    let stands_for = |text: String| hash(&format!("{text} {}", part.as_deref().unwrap_or_default()));
+    // Names are as long as they like.
+    let stands_for =
+        |text: String| fnv1a(format!("{text} {}", part.as_deref().unwrap_or_default()).as_bytes());
     (name.map(stands_for), behind.map(stands_for))
-}
-
-/// FNV-1a, 64 bits: names are as long as they like.
-fn hash(text: &str) -> u64 {
-    text.bytes()
-        .fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! before: against damage, not against intent.
 
 use base::Rule;
+use base::hash::fnv1a;
 
 use super::cells::{BAD_RANGES, BadRange, CONTROLLERS, NAMESPACES, flag};
 use super::{NewNamespace, Subsystem};
@@ -62,7 +63,7 @@ pub(crate) fn encode(subsystem: &Subsystem<'_>) -> Vec<u8> {
         out.extend(range.start.to_le_bytes());
         out.extend(range.end.to_le_bytes());
     }
-    out.extend(checksum(&out).to_le_bytes());
+    out.extend(fnv1a(&out).to_le_bytes());
     out
 }
 
@@ -123,7 +124,7 @@ fn check<'a>(bytes: &'a [u8], config: &Config) -> Option<Record<'a>> {
     let (content, sum) = bytes.split_at_checked(bytes.len().checked_sub(CHECKSUM)?)?;
     let (header, rest) = content.split_at_checked(HEADER)?;
     let [version, namespaces, controllers, ranges] = [4, 6, 8, 10].map(|at| u16_at(header, at));
-    let intact = checksum(content) == u64_at(sum, 0) && header[..4] == MAGIC && version == VERSION;
+    let intact = fnv1a(content) == u64_at(sum, 0) && header[..4] == MAGIC && version == VERSION;
     let ours = u64_at(header, 16) == config.unique_id && usize::from(ranges) <= BAD_RANGES;
     if !intact || !ours {
         return None;
@@ -163,10 +164,4 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
 
 fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from(u32_at(bytes, at + 4)) << 32 | u64::from(u32_at(bytes, at))
-}
-
-fn checksum(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
 }
