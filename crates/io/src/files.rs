@@ -7,6 +7,7 @@
 //! anything can still be written through it: a card's inherited copy and requests in a ring keep it.
 
 mod identity;
+mod kernel;
 mod last_writes;
 mod lock;
 mod mapped;
@@ -27,6 +28,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 pub use self::identity::{Difference, Identity, MARK_BYTES, Mark};
+pub use self::kernel::boot_id;
 pub use self::last_writes::LastWrites;
 pub use self::lock::Holder;
 use self::lock::LockError;

@@ -4,7 +4,7 @@
 //! The identity is `file:BYTES:MARK:NUMBER:GENERATION:BIRTH:WRITTEN` or `device:BYTES:NAME:BEHIND:SEQUENCE`, with `-` for what cannot be
 //! known. Everything in it is a number, so that no name of a device or path can be too long, or hold a separator.
 
-use io::files::{Difference, Identity, LastWrites, Mark};
+use io::files::{Difference, Identity, LastWrites, Mark, boot_id};
 
 use super::file::{Named, read_value, write_value};
 use super::{StateDir, StateError, hexadecimal, parse_hexadecimal};
@@ -136,7 +136,7 @@ fn number<T: std::str::FromStr>(text: &str) -> Option<Option<T>> {
 
 /// Stands for this start of the machine; 0 where nobody knows.
 pub fn boot() -> u64 {
-    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let id = boot_id().unwrap_or_default();
     let digits: String = id.chars().filter(char::is_ascii_hexdigit).collect();
     // Its first and last digits: any 64 of its bits will do.
     let half = |range| digits.get(range).and_then(|half| u64::from_str_radix(half, 16).ok());

@@ -22,6 +22,7 @@ use base::hash::fnv1a;
 use rustix::fs::{AtFlags, FileType, StatxFlags, XattrFlags};
 use rustix::io::Errno;
 
+use super::kernel::disk_number;
 use super::{Image, ImageKind};
 
 const ATTRIBUTE: &str = "user.causeway.drive";
@@ -30,8 +31,6 @@ pub const MARK_BYTES: usize = 16;
 
 /// `FS_IOC_GETVERSION` (linux/fs.h): `_IOR('v', 1, long)`.
 const GET_GENERATION: libc::Ioctl = 0x8008_7601;
-/// `BLKGETDISKSEQ` (linux/fs.h): `_IOR(0x12, 128, __u64)`.
-const GET_SEQUENCE: libc::Ioctl = 0x8008_1280;
 
 /// The number in our attribute of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,7 +136,7 @@ impl Identity {
         let (major, minor) = (rustix::fs::major(found.st_rdev), rustix::fs::minor(found.st_rdev));
         let folder = format!("/sys/dev/block/{major}:{minor}");
         let (name, behind) = names(Path::new(&folder));
-        let sequence = sequence(image.as_fd());
+        let sequence = disk_number(Some(image.as_fd()), major, minor).ok();
         Ok(Self::Device { bytes: image.bytes_now()?, name, behind, sequence })
     }
 
@@ -269,13 +268,6 @@ fn generation(fd: BorrowedFd<'_>) -> Option<u32> {
     // SAFETY: the kernel writes a long at most, for which there is room, to an array that lives across the call.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), GET_GENERATION, word.as_mut_ptr()) };
     (result == 0).then_some(word[0])
-}
-
-fn sequence(fd: BorrowedFd<'_>) -> Option<u64> {
-    let mut word = 0_u64;
-    // SAFETY: the kernel writes 64 bits to a word that lives across the call.
-    let result = unsafe { libc::ioctl(fd.as_raw_fd(), GET_SEQUENCE, &raw mut word) };
-    (result == 0).then_some(word)
 }
 
 /// What stands for the name of a block device, and for the file behind one. `folder`: of sysfs. A partition has its disk's name, and

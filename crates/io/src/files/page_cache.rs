@@ -8,9 +8,9 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
+use super::kernel::{boot_id, disk_number};
 use super::{Image, ImageKind};
 
-const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// The kernel never gives the same number to two mounts (statx(2), since Linux 6.8).
 const STATX_MNT_ID_UNIQUE: u32 = 0x4000;
 
@@ -21,11 +21,7 @@ impl Image {
     /// # Errors
     /// What is not told here: then nobody can know.
     pub fn page_cache(&self) -> io::Result<String> {
-        let boot = std::fs::read_to_string(BOOT_ID)?;
-        let boot = boot.trim();
-        if boot.is_empty() {
-            return Err(unknown("the system has no boot id"));
-        }
+        let boot = boot_id()?;
         let found =
             self.statx(libc::STATX_INO | libc::STATX_BTIME | libc::STATX_MNT_ID | STATX_MNT_ID_UNIQUE)?;
         let born = found.stx_btime;
@@ -38,16 +34,16 @@ impl Image {
 
     /// The disk or the mount.
     fn keeper(&self, found: &libc::statx) -> io::Result<String> {
-        let (major, minor) = match self.info.kind {
-            ImageKind::File => (found.stx_dev_major, found.stx_dev_minor),
-            ImageKind::BlockDevice => (found.stx_rdev_major, found.stx_rdev_minor),
+        let (opened, major, minor) = match self.info.kind {
+            ImageKind::File => (None, found.stx_dev_major, found.stx_dev_minor),
+            ImageKind::BlockDevice => (Some(self.as_fd()), found.stx_rdev_major, found.stx_rdev_minor),
         };
         // Block devices have a major number; those of file systems without one are made up (`get_anon_bdev`).
         if major != 0 {
-            return Ok(format!("disk {major}:{minor} number {}", disk_number(major, minor)?));
+            return Ok(format!("disk {major}:{minor} number {}", disk_number(opened, major, minor)?));
         }
         if found.stx_mask & (libc::STATX_MNT_ID | STATX_MNT_ID_UNIQUE) == 0 {
-            return Err(unknown("the system does not number its mounts (before Linux 5.8)"));
+            return Err(io::Error::other("the system does not number its mounts (before Linux 5.8)"));
         }
         Ok(format!("mount {} of {major}:{minor}", found.stx_mnt_id))
     }
@@ -65,23 +61,6 @@ impl Image {
             }
         }
     }
-}
-
-/// The number of a disk, also by one of its partitions: each that is plugged in, or made, gets another one.
-fn disk_number(major: u32, minor: u32) -> io::Result<u64> {
-    let folder = format!("/sys/dev/block/{major}:{minor}");
-    let read = |name: &str| std::fs::read_to_string(format!("{folder}/{name}"));
-    let number = read("diskseq").or_else(|_| read("../diskseq"));
-    let number = number.map_err(|error| {
-        unknown(format!(
-            "{folder} does not tell the disk's number ({error}; needs /sys, and Linux 5.15 or later)"
-        ))
-    })?;
-    number.trim().parse().map_err(|_| unknown(format!("{folder} has no number of the disk")))
-}
-
-fn unknown(why: impl Into<String>) -> io::Error {
-    io::Error::other(why.into())
 }
 
 #[cfg(test)]
@@ -114,15 +93,5 @@ mod tests {
         std::fs::rename(&paths[1], &paths[0]).unwrap();
         assert_ne!(open(&paths[0]).page_cache().unwrap(), first, "another file has the name");
         std::fs::remove_file(&paths[0]).unwrap();
-    }
-
-    #[test]
-    fn a_disk_has_a_number_and_what_is_none_has_not() {
-        let disks = std::fs::read_dir("/sys/dev/block").unwrap();
-        for disk in disks.map(|disk| disk.unwrap().file_name().into_string().unwrap()) {
-            let (major, minor) = disk.split_once(':').unwrap();
-            disk_number(major.parse().unwrap(), minor.parse().unwrap()).unwrap();
-        }
-        assert!(disk_number(4095, 0).unwrap_err().to_string().contains("/sys/dev/block/4095:0"));
     }
 }
