@@ -205,15 +205,21 @@ impl Controller<'_> {
         if self.subsystem.is_bad(work.offset, work.len.into()) {
             return self.complete_unreadable(slot);
         }
-        let progress = command.progress.update(self.journal, |mut progress| {
-            progress.arrived += len;
-            progress
-        });
-        if progress.arrived < command.target.get().len {
+        if self.advance(slot, len) {
             self.continue_verify(slot);
         } else {
             self.complete(slot, 0, Status::SUCCESS);
         }
+    }
+
+    /// Counts a piece of `len` bytes as done. Whether the target has more of them.
+    fn advance(&self, slot: u16, len: u32) -> bool {
+        let command = self.command(slot);
+        let progress = command.progress.update(self.journal, |mut progress| {
+            progress.arrived += len;
+            progress
+        });
+        progress.arrived < command.target.get().len
     }
 }
 

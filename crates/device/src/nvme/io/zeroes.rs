@@ -41,12 +41,7 @@ impl Controller<'_> {
 
     /// A piece of `len` bytes is done.
     pub(crate) fn end_zeroed(&mut self, slot: u16, len: u32) {
-        let command = self.command(slot);
-        let progress = command.progress.update(self.journal, |mut progress| {
-            progress.arrived += len;
-            progress
-        });
-        if progress.arrived < command.target.get().len {
+        if self.advance(slot, len) {
             self.continue_zeroes(slot);
         } else {
             self.end_written(slot);
