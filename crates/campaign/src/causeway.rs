@@ -5,7 +5,8 @@ use ::causeway::status::{Card as CardStatus, Status};
 
 use crate::Error;
 use crate::process::{Process, poll_until, run};
-use crate::world::Machine;
+use crate::tools;
+use crate::world::{Machine, World};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -77,6 +78,15 @@ impl Lender {
             .map(|source| process.wait_line(&format!("the line of {source}"), START_TIMEOUT, is_line))
             .collect::<Result<_, _>>()?;
         Ok(Self { process, lines })
+    }
+
+    /// The same with the image `MACHINE/NAME.img`, of so many bytes. It is made unless an earlier start has made it.
+    pub fn start_image(machine: &Machine, name: &str, bytes: u64) -> Result<Self, Error> {
+        let image = machine.dir().join(format!("{name}.img"));
+        if !image.exists() {
+            tools::empty_image(&image, bytes)?;
+        }
+        Self::start_as(machine, name, &[&image.to_string_lossy()], &[])
     }
 }
 
@@ -169,6 +179,13 @@ impl Slot {
             "socket": { "type": "unix", "path": self.socket.to_string_lossy() },
         })
     }
+}
+
+/// How most tests of a slot begin: the right machine lends `source` as node `lender`, and node `slot` of the left one has a slot for it.
+pub fn start_slot(world: &World, source: &str) -> Result<(Lender, Slot), Error> {
+    let lender = Lender::start(world.right(), &[source], &[])?;
+    let slot = Slot::start_as(world.left(), "slot", &lender.lines[0], &[])?;
+    Ok((lender, slot))
 }
 
 /// `causeway borrow --vm` as node `name`, the line in a file.

@@ -5,7 +5,7 @@
 // The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
 #![allow(clippy::unwrap_used)]
 
-use campaign::causeway::{Lender, STOP_TIMEOUT, Slot, binary, card, kill_card, number, status};
+use campaign::causeway::{Lender, STOP_TIMEOUT, Slot, binary, card, kill_card, number, start_slot, status};
 use campaign::host::{Domain, Host};
 use campaign::process::{poll_until, run_to_end};
 use campaign::random::Random;
@@ -217,8 +217,7 @@ fn memory(len: u64) -> File {
 /// One drive and its slot.
 fn start() -> (World, Lender, Slot) {
     let world = World::new(&WorldConfig { rails: 1, ..WorldConfig::default() }).unwrap();
-    let lender = Lender::start(world.right(), &["ram:16M"], &[]).unwrap();
-    let slot = Slot::start_as(world.left(), "slot", &lender.lines[0], &[]).unwrap();
+    let (lender, slot) = start_slot(&world, "ram:16M").unwrap();
     (world, lender, slot)
 }
 

@@ -7,7 +7,7 @@
 // The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
 #![allow(clippy::unwrap_used)]
 
-use campaign::causeway::{Lender, STOP_TIMEOUT, Slot, number, status};
+use campaign::causeway::{Lender, STOP_TIMEOUT, Slot, number, start_slot, status};
 use campaign::process::poll_until;
 use campaign::tools;
 use campaign::world::{World, WorldConfig};
@@ -191,8 +191,7 @@ fn start() -> (World, PathBuf, Lender, Slot) {
     let world = World::new(&WorldConfig { rails: 1, ..WorldConfig::default() }).unwrap();
     let image = world.right().dir().join("disk.img");
     tools::empty_image(&image, 16 * MIB).unwrap();
-    let lender = Lender::start(world.right(), &[image.to_str().unwrap()], &[]).unwrap();
-    let slot = Slot::start_as(world.left(), "slot", &lender.lines[0], &[]).unwrap();
+    let (lender, slot) = start_slot(&world, image.to_str().unwrap()).unwrap();
     (world, image, lender, slot)
 }
 

@@ -4,7 +4,8 @@
 // The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
 #![allow(clippy::unwrap_used)]
 
-use campaign::causeway::{Lender, START_TIMEOUT, STOP_TIMEOUT, Slot, binary, status};
+use campaign::causeway::{Lender, STOP_TIMEOUT, Slot};
+use campaign::host::{Domain, Host};
 use campaign::lossy::LossyFs;
 use campaign::process::{Process, poll_until};
 use campaign::scale;
@@ -23,22 +24,12 @@ fn start_lender(world: &World, disk: &LossyFs) -> Lender {
 
 /// A node with a slot at a machine whose monitor it knows, and the function of `line` in it.
 fn start_node(world: &World, vm: &Vm, line: &str) -> Process {
-    let dir = world.left().dir().display();
-    let config = format!(
-        "state_dir = '{dir}/state-host'\n[[domains]]\nname = 'vm1'\nkind = 'vm'\nqmp = '{}'\nremove_after_s = 20\n\
-         [[domains.slots]]\nname = 'disk'\nsocket = '{dir}/disk.sock'\nbus = 'rp1'\n",
-        vm.second_qmp().display()
-    );
-    std::fs::write(world.left().dir().join("host.toml"), config).unwrap();
-    let mut command = world.left().command(binary().unwrap());
-    command.args(["node", "--config"]).arg(world.left().dir().join("host.toml"));
-    let node = world.left().spawn("host", command).unwrap();
-    poll_until("the node's status", START_TIMEOUT, || Ok(status(world.left(), "host").ok())).unwrap();
-    let mut command = world.left().command(binary().unwrap());
-    command.args(["attach", line, "vm1/disk", "--name", "host"]);
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{output:?}\n{}", node.tail());
-    node
+    let qmp = vm.second_qmp();
+    let domain = Domain { name: "vm1", qmp: Some(&qmp), remove_after_s: 20, bus: "rp1" };
+    let host = Host::start(world.left(), &[domain]).unwrap();
+    let output = Host::attach(world.left(), "vm1", line).unwrap().output().unwrap();
+    assert!(output.status.success(), "{output:?}\n{}", host.process.tail());
+    host.process
 }
 
 /// What the guest knows a drive by: serial number and identifier of its namespace.

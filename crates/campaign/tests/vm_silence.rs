@@ -6,9 +6,8 @@
 
 use campaign::causeway::{Lender, STOP_TIMEOUT, binary};
 use campaign::host::Host;
-use campaign::scale::Stalls;
+use campaign::scale::{self, Stalls};
 use campaign::world::{World, WorldConfig};
-use campaign::{scale, tools};
 use guest::{HotPlug, Kit, Vm};
 use std::time::{Duration, Instant};
 
@@ -34,11 +33,7 @@ struct Bench {
 const NAMES: [&str; 2] = ["one", "two"];
 
 fn start_lender(world: &World, name: &str) -> Lender {
-    let image = world.right().dir().join(format!("{name}.img"));
-    if !image.exists() {
-        tools::empty_image(&image, 32 * MIB).unwrap();
-    }
-    Lender::start_as(world.right(), name, &[image.to_str().unwrap()], &[]).unwrap()
+    Lender::start_image(world.right(), name, 32 * MIB).unwrap()
 }
 
 fn start(kit: &Kit, name: &str, hot_plug: HotPlug, names: &[&str], driver_s: f64) -> Bench {

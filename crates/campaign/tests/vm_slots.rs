@@ -7,7 +7,7 @@ mod bench;
 
 use bench::{Bench, LONG, MIB};
 use campaign::causeway::{
-    Lender, START_TIMEOUT, STOP_TIMEOUT, Slot, card, kill_card, number, slot_command, status,
+    Lender, START_TIMEOUT, STOP_TIMEOUT, Slot, card, kill_card, number, slot_command, start_slot, status,
 };
 use campaign::process::{is_running, poll_until, run_to_end};
 use campaign::world::{World, WorldConfig};
@@ -190,8 +190,7 @@ fn x_memory_that_is_not_shared_is_named() {
     let _exclusive = scale::exclusive();
     let Some(kit) = guest::kit() else { return };
     let world = World::new(&WorldConfig::default()).unwrap();
-    let lender = Lender::start(world.right(), &["ram:16M"], &[]).unwrap();
-    let mut slot = Slot::start_as(world.left(), "slot", &lender.lines[0], &[]).unwrap();
+    let (_lender, mut slot) = start_slot(&world, "ram:16M").unwrap();
     let vm = Vm::builder(&kit).name("private").argument("-object");
     let vm = vm.argument("memory-backend-memfd,id=private,size=512M,share=off");
     let vm = vm.argument("-machine").argument("memory-backend=private");

@@ -3,10 +3,11 @@
 // The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
 #![allow(clippy::unwrap_used)]
 
-use campaign::causeway::{Lender, START_TIMEOUT, STOP_TIMEOUT, binary, status};
+use campaign::causeway::{Lender, STOP_TIMEOUT, binary};
+use campaign::host::{Domain, Host};
 use campaign::process::{Process, poll_until};
+use campaign::scale;
 use campaign::world::{World, WorldConfig};
-use campaign::{scale, tools};
 use guest::Vm;
 use serde_json::json;
 use std::path::Path;
@@ -17,24 +18,8 @@ const MIB: u64 = 1 << 20;
 const LONG: Duration = Duration::from_secs(60);
 
 fn start_node(world: &World, qmp: &Path) -> Process {
-    let dir = world.left().dir().display();
-    let config = format!(
-        "state_dir = '{dir}/state-host'\n[[domains]]\nname = 'vm1'\nkind = 'vm'\nqmp = '{}'\nremove_after_s = 1\n\
-         [[domains.slots]]\nname = 'disk'\nsocket = '{dir}/disk.sock'\nbus = 'rp1'\n",
-        qmp.display()
-    );
-    std::fs::write(world.left().dir().join("host.toml"), config).unwrap();
-    let mut command = world.left().command(binary().unwrap());
-    command.args(["node", "--config"]).arg(world.left().dir().join("host.toml"));
-    let node = world.left().spawn("host", command).unwrap();
-    poll_until("the node's status", START_TIMEOUT, || Ok(status(world.left(), "host").ok())).unwrap();
-    node
-}
-
-fn start_lender(world: &World) -> Lender {
-    let image = world.right().dir().join("disk.img");
-    tools::empty_image(&image, 32 * MIB).unwrap();
-    Lender::start(world.right(), &[image.to_str().unwrap()], &[]).unwrap()
+    let domain = Domain { name: "vm1", qmp: Some(qmp), remove_after_s: 1, bus: "rp1" };
+    Host::start(world.left(), &[domain]).unwrap().process
 }
 
 fn causeway(world: &World, arguments: &[&str]) -> Output {
@@ -54,7 +39,7 @@ fn a_machine_with_a_borrowed_drive_is_neither_saved_nor_migrated() {
     let _exclusive = scale::exclusive();
     let Some(kit) = guest::kit() else { return };
     let world = World::new(&WorldConfig::default()).unwrap();
-    let mut lender = start_lender(&world);
+    let mut lender = Lender::start_image(world.right(), "lender", 32 * MIB).unwrap();
     let mut vm = Vm::builder(&kit).name("stays").start().unwrap();
     let mut node = start_node(&world, &vm.second_qmp());
     let attached = causeway(&world, &["attach", &lender.lines[0], "vm1/disk"]);
@@ -74,7 +59,7 @@ fn a_machine_with_a_borrowed_drive_is_neither_saved_nor_migrated() {
     // And plugs it in again.
     let device = json!({
         "driver": "vfio-user-pci", "id": "causeway-disk", "bus": "rp2",
-        "socket": { "type": "unix", "path": world.left().dir().join("disk.sock") }
+        "socket": { "type": "unix", "path": Host::socket(world.left(), "vm1") }
     });
     vm.hot_add(device).unwrap();
     vm.wait_for(LONG, "ls /dev/nvme?n1").unwrap_or_else(|error| panic!("{error}\n{}", node.tail()));
@@ -119,7 +104,7 @@ fn a_machine_that_waits_for_its_state_gets_no_drive() {
     let _exclusive = scale::exclusive();
     let Some(kit) = guest::kit() else { return };
     let world = World::new(&WorldConfig::default()).unwrap();
-    let lender = start_lender(&world);
+    let lender = Lender::start_image(world.right(), "lender", 32 * MIB).unwrap();
     let vm = Vm::builder(&kit).name("incoming").argument("-incoming").argument("defer").launch().unwrap();
     let node = start_node(&world, &vm.second_qmp());
     let attached = causeway(&world, &["attach", &lender.lines[0], "vm1/disk"]);

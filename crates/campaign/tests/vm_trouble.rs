@@ -4,7 +4,7 @@
 // The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
 #![allow(clippy::unwrap_used)]
 
-use campaign::causeway::{Lender, STOP_TIMEOUT, Slot, card, kill_card, status};
+use campaign::causeway::{Lender, STOP_TIMEOUT, Slot, card, kill_card, start_slot, status};
 use campaign::host::{guest_fio, guest_fio_verified};
 use campaign::process::{poll_until, stop};
 use campaign::relay::impair::Impairment;
@@ -39,8 +39,7 @@ impl Bench {
         let world = World::new(&WorldConfig { seed, ..WorldConfig::default() }).unwrap();
         let image = world.right().dir().join("disk.img");
         tools::empty_image(&image, 24 * MIB).unwrap();
-        let lender = Lender::start(world.right(), &[image.to_str().unwrap()], &[]).unwrap();
-        let slot = Slot::start_as(world.left(), "slot", &lender.lines[0], &[]).unwrap();
+        let (lender, slot) = start_slot(&world, image.to_str().unwrap()).unwrap();
         let times = format!("nvme_core.io_timeout={driver_s} nvme_core.admin_timeout={driver_s}");
         let vm = Vm::builder(&kit).name(name).kernel_arguments(&times);
         let mut vm = vm.device(&slot.device("v1", "rp1").to_string()).start().unwrap();

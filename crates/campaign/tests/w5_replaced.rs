@@ -153,7 +153,6 @@ fn w5_an_image_replaced_after_an_orderly_end_is_another_drive() {
     replaced_while_away(true);
 }
 
-/// A plain restart, of each kind, of an image on a disk and in memory: kept writes arrive, and nobody is told anything.
 /// A borrower that keeps a write, after which `meanwhile` ends the lender and puts other content into its image.
 fn other_content(meanwhile: impl FnOnce(&World, Lender, &Path)) {
     let _exclusive = scale::exclusive();
@@ -199,6 +198,7 @@ fn w5_a_start_that_is_refused_forgets_nothing_of_an_image() {
     });
 }
 
+/// A plain restart, of each kind, of an image on a disk and in memory: kept writes arrive, and nobody is told anything.
 #[test]
 fn w5_the_same_image_is_the_same_drive() {
     let _exclusive = scale::exclusive();
@@ -220,7 +220,7 @@ fn w5_the_same_image_is_the_same_drive() {
                 std::thread::sleep(OWN);
             }
             if round == 4 {
-                boot(&world, round);
+                world.right().boot(round.into()).unwrap();
             }
             lender = lend(&world, &image, &[]);
             assert_eq!((first_byte(&mut client, 0), first_byte(&mut client, 4096)), (9, round));
@@ -230,15 +230,6 @@ fn w5_the_same_image_is_the_same_drive() {
         }
         assert_eq!(borrower.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", borrower.process.tail());
     }
-}
-
-/// From now on the lender's machine looks as if it had been started once more.
-fn boot(world: &World, round: u8) {
-    let id = world.right().dir().join("boot-id");
-    std::fs::write(&id, format!("00000000-0000-4000-8000-{round:012x}\n")).unwrap();
-    let mut command = world.right().command("mount");
-    command.arg("--bind").arg(&id).arg("/proc/sys/kernel/random/boot_id");
-    run(command).unwrap();
 }
 
 /// Somebody copies other content over the image of a lender that lives: what is flushed may be gone, so flushes say so, the log too, and

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use campaign::causeway::{Lender, STOP_TIMEOUT, Slot, status};
+use campaign::causeway::{Lender, STOP_TIMEOUT, Slot, start_slot, status};
 use campaign::process::poll_until;
 use campaign::world::{World, WorldConfig};
 use guest::{Builder, Kit, Message, Vm};
@@ -30,8 +30,7 @@ impl Bench {
         let world = World::new(&WorldConfig::default()).unwrap();
         let image = world.right().dir().join("disk.img");
         make_image(&image);
-        let lender = Lender::start(world.right(), &[image.to_str().unwrap()], &[]).unwrap();
-        let slot = Slot::start_as(world.left(), "slot", &lender.lines[0], &[]).unwrap();
+        let (lender, slot) = start_slot(&world, image.to_str().unwrap()).unwrap();
         // The guest's driver is to find out soon what it waits for in vain.
         let vm = Vm::builder(kit).name(name).kernel_arguments("nvme_core.io_timeout=5");
         let mut vm = change(vm).device(&slot.device("v1", "rp1").to_string()).start().unwrap();
