@@ -1,5 +1,5 @@
-//! What a peer that knows the key can do to a card with a borrowed drive: frames, records and TLPs of any content, in any
-//! order, up to the function or driver behind them.
+//! What a peer that knows the key can do to a card with a borrowed drive: frames, records and TLPs of any content, in
+//! any order, up to the function or driver behind them.
 #![no_main]
 
 use base::ledger::Arena;

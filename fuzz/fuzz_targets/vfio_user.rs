@@ -1,5 +1,5 @@
-//! Messages, bytes and descriptors of a virtual machine, in any pieces, against the session of a slot; the function answers in any
-//! order, the client reads when it likes, and cards follow each other.
+//! Messages, bytes and descriptors of a virtual machine, in any pieces, against the session of a slot; the function
+//! answers in any order, the client reads when it likes, and cards follow each other.
 #![no_main]
 
 use core::time::Duration;

@@ -1,7 +1,8 @@
 //! A short number that stands for a long text or record.
 
-/// FNV-1a (Fowler, Noll, Vo), 64 bits: against mistakes, not against intent, for whoever chooses the bytes can choose two texts of one number.
-/// So it is nothing for secrets, keys or what strangers send. Its results are kept in files and seen by hosts: it never changes.
+/// FNV-1a (Fowler, Noll, Vo), 64 bits: against mistakes, not against intent, for whoever chooses the bytes can choose
+/// two texts of one number. So it is nothing for secrets, keys or what strangers send. Its results are kept in files
+/// and seen by hosts: it never changes.
 pub fn fnv1a(bytes: &[u8]) -> u64 {
     const OFFSET_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x100_0000_01b3;

@@ -52,8 +52,9 @@ id!(
     DomainId(u32), "{:05x}"
 );
 
-/// Which run of a node this is: 128 random bits, drawn when it starts with an empty ledger, told to its peers and kept nowhere
-/// else. Nodes that were started from copies of one state folder have one identity and perhaps one incarnation, but never one life.
+/// Which run of a node this is: 128 random bits, drawn when it starts with an empty ledger, told to its peers and kept
+/// nowhere else. Nodes that were started from copies of one state folder have one identity and perhaps one incarnation,
+/// but never one life.
 #[derive(
     Clone,
     Copy,
@@ -95,8 +96,8 @@ impl DomainId {
     /// Bits of a domain in use: a fabric has 262,144.
     pub const BITS: u32 = 18;
 
-    /// The domain of a node that nobody has given one: its identity folded bit by bit. Two nodes have the same one where
-    /// the bits in which their identities differ cancel out.
+    /// The domain of a node that nobody has given one: its identity folded bit by bit. Two nodes have the same one
+    /// where the bits in which their identities differ cancel out.
     pub fn of(node: NodeId) -> Self {
         Self((node.0 as u32 ^ (node.0 >> 32) as u32) & ((1 << Self::BITS) - 1))
     }

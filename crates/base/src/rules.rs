@@ -52,7 +52,8 @@ pub enum Rule {
     DurableBeforeAnswer,
     /// Each card seals with keys of its own, because its packet numbers begin anew.
     KeyOfEachCard,
-    /// What a dead card may have written half is written again before anything else is asked of the medium, by whichever function.
+    /// What a dead card may have written half is written again before anything else is asked of the medium, by
+    /// whichever function.
     RedoFirst,
     /// A medium that has lost something fails each flush of each function from then on.
     LatchLosses,
@@ -60,7 +61,8 @@ pub enum Rule {
     KeepLosses,
     /// A new card hears what its predecessors' flushes have come to, before it serves anything.
     HeedTheDead,
-    /// A lender that starts looks whether its images are what they were; those that are not are another drive to who has borrowed them.
+    /// A lender that starts looks whether its images are what they were; those that are not are another drive to who
+    /// has borrowed them.
     LookAtImages,
     /// A lender that is started anew keeps its function for whom it belonged to.
     HoldAfterRestart,

@@ -28,17 +28,19 @@ pub const SILENCE: Duration = Duration::from_secs(1);
 pub const HANDSHAKE_RETRY: Duration = Duration::from_millis(50);
 /// Longest wait between two handshake attempts.
 pub const HANDSHAKE_RETRY_MAX: Duration = Duration::from_secs(1);
-/// How long a lender keeps the answer to one node from being displaced by a first message of another: round trips, with room
-/// for a card that is replaced in between.
+/// How long a lender keeps the answer to one node from being displaced by a first message of another: round trips, with
+/// room for a card that is replaced in between.
 pub const PENDING_KEYS: Duration = Duration::from_millis(200);
-/// A card that has made no turn for so long of its own time, or has slept so much longer than it promised, is killed and replaced.
+/// A card that has made no turn for so long of its own time, or has slept so much longer than it promised, is killed
+/// and replaced.
 pub const WATCHDOG: Duration = Duration::from_secs(1);
 /// Between two refusals on one path: who repeats old messages of a handshake gets no more, who has a new one is told.
 pub const REFUSAL_PAUSE: Duration = Duration::from_millis(20);
 /// A host's request without completion fails after this (PCIe 6.0 §2.8).
 pub const COMPLETION_TIMEOUT: Duration = Duration::from_millis(3_500);
-/// A lent function's read of its host's memory fails after this. A host that is away for a while costs its function nothing: longer than
-/// drivers wait for a command. As long as PCIe lets a function wait (PCIe 6.0 §7.5.3.16: up to 64 s).
+/// A lent function's read of its host's memory fails after this. A host that is away for a while costs its function
+/// nothing: longer than drivers wait for a command. As long as PCIe lets a function wait (PCIe 6.0 §7.5.3.16: up to
+/// 64 s).
 pub const MEMORY_TIMEOUT: Duration = Duration::from_secs(60);
 /// A controller that has not changed CSTS.RDY by then is reset again; CAP.TO says the same.
 pub const CONTROLLER_READY: Duration = Duration::from_secs(10);

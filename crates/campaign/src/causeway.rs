@@ -181,7 +181,8 @@ impl Slot {
     }
 }
 
-/// How most tests of a slot begin: the right machine lends `source` as node `lender`, and node `slot` of the left one has a slot for it.
+/// How most tests of a slot begin: the right machine lends `source` as node `lender`, and node `slot` of the left one
+/// has a slot for it.
 pub fn start_slot(world: &World, source: &str) -> Result<(Lender, Slot), Error> {
     let lender = Lender::start(world.right(), &[source], &[])?;
     let slot = Slot::start_as(world.left(), "slot", &lender.lines[0], &[])?;

@@ -1,6 +1,7 @@
 //! The machine that runs virtual machines: a node with slots, and what a guest does with a drive.
 //!
-//! Guests themselves are `crates/guest`'s; here is what the program under test and the tests say to each other about them.
+//! Guests themselves are `crates/guest`'s; here is what the program under test and the tests say to each other about
+//! them.
 
 use crate::Error;
 use crate::causeway::{START_TIMEOUT, binary, status};

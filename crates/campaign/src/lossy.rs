@@ -30,7 +30,8 @@ impl LossyFs {
         Self::mount_at(machine, "lossy", size, arguments)
     }
 
-    /// The same as [`LossyFs::mount`], or with `cached` among the arguments as [`LossyFs::mount_cached`], in a folder of this name.
+    /// The same as [`LossyFs::mount`], or with `cached` among the arguments as [`LossyFs::mount_cached`], in a folder
+    /// of this name.
     pub fn mount_at(machine: &Machine, name: &str, size: u64, arguments: &[&str]) -> Result<Self, Error> {
         let folder = machine.dir().join(name);
         std::fs::create_dir_all(&folder).map_err(Error::io(format!("cannot create {}", folder.display())))?;

@@ -1,8 +1,8 @@
 //! The test's own network between two machines: it drops, repeats, reorders, delays and flips bits by seeded chance,
 //! and records what it saw.
 //!
-//! [`impair`] decides what happens to a datagram, [`flood`] what an attacker sends beside it, [`forward`] moves datagrams (in the process `causeway-relay`),
-//! [`Relay`] here is the test's hold on that process.
+//! [`impair`] decides what happens to a datagram, [`flood`] what an attacker sends beside it, [`forward`] moves
+//! datagrams (in the process `causeway-relay`), [`Relay`] here is the test's hold on that process.
 
 pub mod flood;
 pub mod forward;
@@ -99,7 +99,8 @@ impl Relay {
         self.command(&format!("flood {rail} {direction} {per_second}")).map(drop)
     }
 
-    /// The attacker takes what it has seen on all wires for frames under another key: to be called between two channels.
+    /// The attacker takes what it has seen on all wires for frames under another key: to be called between two
+    /// channels.
     pub fn keep_as_foreign(&mut self) -> Result<(), Error> {
         for rail in 0..self.rails {
             for direction in [Direction::LeftToRight, Direction::RightToLeft] {

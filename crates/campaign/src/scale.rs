@@ -50,8 +50,8 @@ pub fn spread(what: &str, mut seconds: Vec<f64>) -> String {
     )
 }
 
-/// Watches how long this process did not run though it wanted to: on a machine that is shared, or stopped by its host, a
-/// gap of the program under test may be the machine's own.
+/// Watches how long this process did not run though it wanted to: on a machine that is shared, or stopped by its host,
+/// a gap of the program under test may be the machine's own.
 pub struct Stalls {
     longest_ns: Arc<AtomicU64>,
 }

@@ -9,8 +9,8 @@
 //! and no shared memory with the other. Its folder has the same path inside and outside, so that the test sees
 //! everything; `/run`, `/dev/shm` and `/var/lib` are its own.
 //!
-//! A namespace lives as long as the process that holds it, a `cat` which ends with its standard input, so with the test.
-//! As root no more is needed; others get a user namespace of their own first, where the system allows it.
+//! A namespace lives as long as the process that holds it, a `cat` which ends with its standard input, so with the
+//! test. As root no more is needed; others get a user namespace of their own first, where the system allows it.
 
 use crate::Error;
 use crate::process::{Process, run};

@@ -102,7 +102,8 @@ fn taken(path: &Path) -> u64 {
     std::fs::metadata(path).unwrap().blocks() * 512
 }
 
-/// Zeroes free the space they cover; with NO_HOLE they take it up, in memory too, so that what is written there later finds it.
+/// Zeroes free the space they cover; with NO_HOLE they take it up, in memory too, so that what is written there later
+/// finds it.
 #[test]
 fn zeroes_with_no_hole_take_up_their_space() {
     for in_memory in [false, true] {

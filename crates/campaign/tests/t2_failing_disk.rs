@@ -1,5 +1,5 @@
-//! T2: a disk that cannot write back what it was given. Linux says so once, to whoever flushes next through the same open file; no
-//! flush that is answered with success may lie, whichever function it is for and whichever card dies.
+//! T2: a disk that cannot write back what it was given. Linux says so once, to whoever flushes next through the same
+//! open file; no flush that is answered with success may lie, whichever function it is for and whichever card dies.
 
 // The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
 #![allow(clippy::unwrap_used)]
@@ -107,7 +107,8 @@ fn t2_an_error_that_another_function_was_told_is_not_forgotten() {
     scene.wait_media("failed");
 }
 
-/// Cards are killed around the flush that is told: whatever they have heard, no flush succeeds while the write is not on the disk.
+/// Cards are killed around the flush that is told: whatever they have heard, no flush succeeds while the write is not
+/// on the disk.
 #[test]
 fn t2_no_flush_lies_when_the_card_that_was_told_dies() {
     let _exclusive = scale::exclusive();
@@ -130,8 +131,8 @@ fn t2_no_flush_lies_when_the_card_that_was_told_dies() {
     }
 }
 
-/// A lender ends in order, and its disk cannot write back what it was given: it says so, its other disks are made durable all the same, and
-/// the next life knows.
+/// A lender ends in order, and its disk cannot write back what it was given: it says so, its other disks are made
+/// durable all the same, and the next life knows.
 #[test]
 fn t2_what_a_disk_loses_when_its_lender_ends_is_known_to_the_next_one() {
     let _exclusive = scale::exclusive();

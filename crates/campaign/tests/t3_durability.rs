@@ -1,6 +1,6 @@
-//! T3: the lender's disk forgets what was not synchronised, and the whole lending node is killed with `kill -9`. Nothing
-//! that was answered is lost while the borrower lives, nothing that was flushed or written with FUA in any case, and the borrower
-//! connects again by itself.
+//! T3: the lender's disk forgets what was not synchronised, and the whole lending node is killed with `kill -9`.
+//! Nothing that was answered is lost while the borrower lives, nothing that was flushed or written with FUA in any
+//! case, and the borrower connects again by itself.
 
 // The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
 #![allow(clippy::unwrap_used)]
@@ -66,8 +66,9 @@ fn t3_a_disk_that_lies_about_flushes_is_found_out() {
     assert!(error.contains("since Nothing"), "{error}");
 }
 
-/// A write is answered, then the lender dies and its disk forgets the write. The borrower has kept it and writes it again,
-/// so that it is there for every read, and a flush that is answered with success after that says that it is durable.
+/// A write is answered, then the lender dies and its disk forgets the write. The borrower has kept it and writes it
+/// again, so that it is there for every read, and a flush that is answered with success after that says that it is
+/// durable.
 fn a_flush_across_the_loss(sent_while_away: bool) {
     let _exclusive = scale::exclusive();
     let world = World::new(&WorldConfig { rails: 1, ..WorldConfig::default() }).unwrap();
@@ -115,8 +116,8 @@ fn t3_a_flush_sent_after_the_lender_came_back_does_not_lie() {
     a_flush_across_the_loss(false);
 }
 
-/// A borrower is asleep while its lender restarts and another borrower uses the drive. What the first one had not flushed
-/// must not be written over the other's data, and its next flush says that it is gone.
+/// A borrower is asleep while its lender restarts and another borrower uses the drive. What the first one had not
+/// flushed must not be written over the other's data, and its next flush says that it is gone.
 #[test]
 fn t3_unflushed_writes_are_not_written_over_another_borrowers_data() {
     let _exclusive = scale::exclusive();

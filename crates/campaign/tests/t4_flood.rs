@@ -54,7 +54,8 @@ fn t4_a_flood_of_forgeries_is_counted_and_harms_nobody() {
     let left = dropped(world.left(), "borrower");
     let right = dropped(world.right(), "lender");
     for (reason, counts) in REASONS.iter().zip(left.iter().zip(&right)) {
-        // How a kind is counted is the receiver's matter: a truncated frame may still be a whole header and a wrong tag.
+        // How a kind is counted is the receiver's matter: a truncated frame may still be a whole header and a wrong
+        // tag.
         let some = sent / KINDS.len() as u64 / 20;
         assert!(*counts.0 > some && *counts.1 > some, "{reason}: {counts:?} of {sent} ({made:?})");
     }

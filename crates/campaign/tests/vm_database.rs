@@ -1,5 +1,5 @@
-//! T2: a guest with a database on ext4, and a lender whose power fails again and again. Each transaction that the database has reported is
-//! there afterwards, and database and file system are whole.
+//! T2: a guest with a database on ext4, and a lender whose power fails again and again. Each transaction that the
+//! database has reported is there afterwards, and database and file system are whole.
 
 // The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
 #![allow(clippy::unwrap_used)]

@@ -1,5 +1,5 @@
-//! Real guests with borrowed drives: file systems that move, neighbours, nvme-cli, resets, boot, an IOMMU, and a lender that is
-//! started again.
+//! Real guests with borrowed drives: file systems that move, neighbours, nvme-cli, resets, boot, an IOMMU, and a lender
+//! that is started again.
 
 // The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
 #![allow(clippy::unwrap_used)]
@@ -101,8 +101,8 @@ fn assert_verified(report: &str) -> u64 {
     written + read
 }
 
-/// Takes the drive out as stock QEMU survives it: looking at the memory tree keeps 11.1 from an assertion. It then says nothing
-/// when the device is gone, and keeps its connection.
+/// Takes the drive out as stock QEMU survives it: looking at the memory tree keeps 11.1 from an assertion. It then says
+/// nothing when the device is gone, and keeps its connection.
 fn unplug(vm: &mut Vm) {
     vm.qmp().human("info mtree -f").unwrap();
     vm.qmp().execute("device_del", json!({ "id": "v1" })).unwrap();

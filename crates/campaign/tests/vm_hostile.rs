@@ -1,6 +1,6 @@
-//! T13 and X for slots, with clients that are no QEMU: maps that make no sense, a client that maps nothing, memory that goes away,
-//! messages without sense or with descriptors where none belong, clients that stall and vanish. What is refused has an errno and a
-//! counter, the neighbour does not notice, and the next client is served.
+//! T13 and X for slots, with clients that are no QEMU: maps that make no sense, a client that maps nothing, memory that
+//! goes away, messages without sense or with descriptors where none belong, clients that stall and vanish. What is
+//! refused has an errno and a counter, the neighbour does not notice, and the next client is served.
 
 // The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
 #![allow(clippy::unwrap_used)]
@@ -271,7 +271,8 @@ fn x_maps_without_sense_are_refused_and_counted() {
     assert_eq!(slot.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", slot.process.tail());
 }
 
-/// The drive is told to fetch commands from where nothing is, or nothing that could be read: it fails, is denied, and that is all.
+/// The drive is told to fetch commands from where nothing is, or nothing that could be read: it fails, is denied, and
+/// that is all.
 #[test]
 fn x_memory_that_is_not_there_costs_the_access() {
     let (world, _lender, mut slot) = start();

@@ -1,7 +1,9 @@
-//! W1: a machine that libvirt runs, as the examples have it: it boots from a borrowed drive, and gets another one while it runs.
+//! W1: a machine that libvirt runs, as the examples have it: it boots from a borrowed drive, and gets another one while
+//! it runs.
 //!
-//! The libvirt is the system's, but none of its daemons: its driver for QEMU runs inside one `virsh`, with a folder of its own
-//! (`qemu:///embed?root=..`), in a machine of the test's. QEMU has a user of its own, as under any libvirt that root runs.
+//! The libvirt is the system's, but none of its daemons: its driver for QEMU runs inside one `virsh`, with a folder of
+//! its own (`qemu:///embed?root=..`), in a machine of the test's. QEMU has a user of its own, as under any libvirt that
+//! root runs.
 
 // The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
 #![allow(clippy::unwrap_used)]
@@ -107,8 +109,8 @@ impl Libvirt {
     }
 }
 
-/// The user, the folder of the examples, the kit where that user can read it, and no KVM: libvirt asks QEMU again and again
-/// whether it can use one that the test may open and QEMU's user may not.
+/// The user, the folder of the examples, the kit where that user can read it, and no KVM: libvirt asks QEMU again and
+/// again whether it can use one that the test may open and QEMU's user may not.
 fn prepare(machine: &Machine, kit: &Kit) {
     let kit = kit.program("x");
     let kit = kit.ancestors().nth(2).unwrap().to_str().unwrap();

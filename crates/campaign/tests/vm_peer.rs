@@ -1,6 +1,6 @@
-//! T12: a vfio-user client that is not ours and not QEMU's, the crate `vfio_user`, uses a borrowed drive: it looks at the
-//! device, gives it memory, brings the controller up, and has it work with interrupts. What the guest of a virtual machine does,
-//! without one.
+//! T12: a vfio-user client that is not ours and not QEMU's, the crate `vfio_user`, uses a borrowed drive: it looks at
+//! the device, gives it memory, brings the controller up, and has it work with interrupts. What the guest of a virtual
+//! machine does, without one.
 //!
 //! That client passes over the errors of a server: what is refused is tried in `vm_hostile`.
 
@@ -258,8 +258,8 @@ fn look_at_the_device(driver: &mut Driver) {
 
     let msix = driver.client.get_irq_info(MSIX).unwrap();
     assert!(msix.count >= 2 && msix.flags & 1 == 1, "{msix:?}");
-    // No MSI. Error and request interrupts are not even there to be asked for, and this client waits for ever for the rest of an
-    // answer that says so.
+    // No MSI. Error and request interrupts are not even there to be asked for, and this client waits for ever for the
+    // rest of an answer that says so.
     assert_eq!(driver.client.get_irq_info(1).unwrap().count, 0);
 
     let id: [u8; 4] = driver.read(CONFIG_REGION, 0);

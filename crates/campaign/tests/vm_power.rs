@@ -1,5 +1,5 @@
-//! W1: a guest whose drive has a volatile cache (`lend --cache volatile`), and a lender whose power fails. The guest loses the drive, and
-//! gets another one; as long as nothing can be lost it keeps the one that it has.
+//! W1: a guest whose drive has a volatile cache (`lend --cache volatile`), and a lender whose power fails. The guest
+//! loses the drive, and gets another one; as long as nothing can be lost it keeps the one that it has.
 
 // The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
 #![allow(clippy::unwrap_used)]

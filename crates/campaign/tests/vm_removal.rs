@@ -1,5 +1,5 @@
-//! T3: functions are taken from a guest that uses them, again and again, in order and by surprise. The guest lives, what was on
-//! a drive is still there when it comes back, and neither node keeps anything of the rounds before.
+//! T3: functions are taken from a guest that uses them, again and again, in order and by surprise. The guest lives,
+//! what was on a drive is still there when it comes back, and neither node keeps anything of the rounds before.
 
 // The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
 #![allow(clippy::unwrap_used)]
@@ -110,8 +110,8 @@ impl Bench {
         let write = "dd if=/dev/urandom bs=64k count=16 2>/dev/null >/run/first; \
                      dd if=/run/first of=$(ls /dev/nvme?n1) bs=64k oflag=direct conv=fsync 2>/dev/null; md5sum </run/first";
         self.content[drive] = Some(self.vm.check(write).unwrap());
-        // Not verified: fio takes reads at a drive's end, which is where a drive that has gone ends, for what they were to read.
-        // It says the same of QEMU's own drives.
+        // Not verified: fio takes reads at a drive's end, which is where a drive that has gone ends, for what they were
+        // to read. It says the same of QEMU's own drives.
         let load = "fio --name=load --filename=$(ls /dev/nvme?n1) --direct=1 --ioengine=libaio --rw=randrw --bsrange=4k-64k \
                     --iodepth=16 --offset=1M --thread --time_based --runtime=1000";
         let job = self.vm.start(load).unwrap();
@@ -189,8 +189,8 @@ fn removals(name: &str, hot_plug: HotPlug, count: u32) {
         };
         times.push(bench.round(number, removal));
         let open = bench.descriptors();
-        // What the first rounds have opened may stay, and some are open for a moment. After that it is one connection a round, which QEMU
-        // keeps: in agent and card.
+        // What the first rounds have opened may stay, and some are open for a moment. After that it is one connection a
+        // round, which QEMU keeps: in agent and card.
         descriptors = if number < 4 { descriptors.max(open + 8) } else { descriptors + 2 };
         assert!(open <= descriptors, "{open} descriptors after round {number}, at most {descriptors}");
     }
@@ -213,8 +213,8 @@ fn t3_functions_come_and_go_with_pciehp() {
     removals("removal-pciehp", HotPlug::Pciehp, scale::kills_of(2, 50));
 }
 
-/// Without a monitor the node says what is to be typed; whoever types that has the same. Nobody tells the node that the device has
-/// gone, as QEMU keeps its connection, but no driver has it any more.
+/// Without a monitor the node says what is to be typed; whoever types that has the same. Nobody tells the node that the
+/// device has gone, as QEMU keeps its connection, but no driver has it any more.
 fn by_hand(bench: &mut Bench) {
     let printed = bench.attach("by-hand", 0);
     let typed = printed.lines().find_map(|line| line.strip_prefix("over QMP: ")).expect(&printed);

@@ -1,5 +1,6 @@
-//! T8: a function is reset under a guest that uses it: by FLR, by a reset of the bus above it, by a kernel that starts another
-//! one, and by a kernel that crashes. Each time the drive serves again, with its content, and neither node waits for anything.
+//! T8: a function is reset under a guest that uses it: by FLR, by a reset of the bus above it, by a kernel that starts
+//! another one, and by a kernel that crashes. Each time the drive serves again, with its content, and neither node
+//! waits for anything.
 
 // The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
 #![allow(clippy::unwrap_used)]
@@ -96,8 +97,8 @@ const LOAD_KERNEL: &str = "mkdir -p /run/boot && mount -t vfat -o ro /dev/nvme0n
                            kexec $MODE /run/boot/vmlinuz --initrd=/run/boot/initramfs --append=\"console=ttyS0 panic=-1 \
                            cryptomgr.notests no_timer_check guest.modules=nvme nvme_core.io_timeout=5 reset_devices\" && umount /run/boot";
 
-/// The guest starts another kernel while it writes: in order, where its driver disables the controller before, or after a crash,
-/// where nobody does.
+/// The guest starts another kernel while it writes: in order, where its driver disables the controller before, or after
+/// a crash, where nobody does.
 fn another_kernel(bench: &mut Bench, mode: &str, jump: &str) {
     bench.vm.check(&LOAD_KERNEL.replace("$MODE", mode)).unwrap();
     let kept = bench.keep();

@@ -1,5 +1,5 @@
-//! W12: a lender that stays dead. Its guest waits for it once and not for each register, a RAID1 of two lenders goes on, and what the
-//! guest has given up is plugged in again when the lender is back.
+//! W12: a lender that stays dead. Its guest waits for it once and not for each register, a RAID1 of two lenders goes
+//! on, and what the guest has given up is plugged in again when the lender is back.
 
 // The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
 #![allow(clippy::unwrap_used)]

@@ -1,4 +1,5 @@
-//! Virtual machines with borrowed drives: an unmodified Linux in QEMU, its own NVMe driver, and what happens to the nodes meanwhile.
+//! Virtual machines with borrowed drives: an unmodified Linux in QEMU, its own NVMe driver, and what happens to the
+//! nodes meanwhile.
 
 // The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
 #![allow(clippy::unwrap_used)]

@@ -1,5 +1,5 @@
-//! T7: a guest writes and verifies while datagrams are lost, rails are cut, and cards are killed, each alone and all at once. No
-//! I/O error, no wrong byte, no time-out and no reset in its kernel's log.
+//! T7: a guest writes and verifies while datagrams are lost, rails are cut, and cards are killed, each alone and all at
+//! once. No I/O error, no wrong byte, no time-out and no reset in its kernel's log.
 
 // The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
 #![allow(clippy::unwrap_used)]
@@ -132,7 +132,8 @@ fn t7_loss_cut_rails_and_killed_cards_under_a_busy_guest() {
     bench.end(&format!("t7 loss, cut rails and {kills} kills of either card"));
 }
 
-/// Longer than a register's read may take, shorter than the driver's patience: its commands take so much longer, and that is all.
+/// Longer than a register's read may take, shorter than the driver's patience: its commands take so much longer, and
+/// that is all.
 #[test]
 fn w12_a_guest_does_not_see_an_outage_that_its_driver_waits_for() {
     const OUTAGE: Duration = Duration::from_secs(7);

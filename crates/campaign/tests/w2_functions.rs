@@ -1,5 +1,5 @@
-//! W2, W3, W8: many functions of one drive lent each on its own, limits, a shared namespace, images that change their size,
-//! and loans that end under load.
+//! W2, W3, W8: many functions of one drive lent each on its own, limits, a shared namespace, images that change their
+//! size, and loans that end under load.
 
 // The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
 #![allow(clippy::unwrap_used)]
@@ -153,8 +153,8 @@ fn w2_sixty_four_functions_and_a_noisy_neighbour() {
     scale::report(&format!(
         "w2: 63 quiet functions: {median_alone:.0} requests/s each alone, {median:.0} (least {least:.0}) beside a neighbour with {noisy:.0}"
     ));
-    // Without shares, 64 requests of one would leave the 63 of the others half of what they had, and one in front of the
-    // others nothing. Clients and both cards share two cores, so the noise costs more than the medium.
+    // Without shares, 64 requests of one would leave the 63 of the others half of what they had, and one in front of
+    // the others nothing. Clients and both cards share two cores, so the noise costs more than the medium.
     assert!(median * 2.5 > median_alone, "{median_alone} a second alone, {median} beside the noise");
     assert!(least * 2.0 > median, "nobody starves: {beside:?}");
     for load in quiet.into_iter().chain([noise]) {

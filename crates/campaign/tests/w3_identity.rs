@@ -1,5 +1,5 @@
-//! W3, W4: whose a function is. A lender that was restarted keeps it for whom it belonged to, and nodes with one identity, of
-//! which one is a copy of the other, are told apart: whoever lives keeps the drive.
+//! W3, W4: whose a function is. A lender that was restarted keeps it for whom it belonged to, and nodes with one
+//! identity, of which one is a copy of the other, are told apart: whoever lives keeps the drive.
 
 // The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
 #![allow(clippy::unwrap_used)]

@@ -29,7 +29,8 @@ fn examples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples")
 }
 
-/// An example, run by that command in `machine`. Of its text only the paths of images change, which no machine for tests has.
+/// An example, run by that command in `machine`. Of its text only the paths of images change, which no machine for
+/// tests has.
 fn start_as(command: &[&str], machine: &Machine, example: &str, images: &[(&str, &Path)]) -> Process {
     let config = copy(machine, example, images);
     let words = command;

@@ -1,5 +1,5 @@
-//! W5: an image is replaced while its lender is away, or while it lives. What a borrower has kept is never put over other content, and
-//! whoever reads is told; the same image goes on being the same drive, however the lender was ended.
+//! W5: an image is replaced while its lender is away, or while it lives. What a borrower has kept is never put over
+//! other content, and whoever reads is told; the same image goes on being the same drive, however the lender was ended.
 
 // The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
 #![allow(clippy::unwrap_used)]
@@ -17,8 +17,8 @@ use std::time::Duration;
 const MIB: u64 = 1 << 20;
 const BYTES: u64 = 16 * MIB;
 const LONG: Duration = Duration::from_secs(30);
-/// A write of the lender's own may bear a time so much later than its last known one (docs/node.md): what is written sooner after its
-/// death cannot be told from that.
+/// A write of the lender's own may bear a time so much later than its last known one (docs/node.md): what is written
+/// sooner after its death cannot be told from that.
 const OWN: Duration = Duration::from_secs(3);
 
 /// A way to put other content where the image was.
@@ -232,8 +232,8 @@ fn w5_the_same_image_is_the_same_drive() {
     }
 }
 
-/// Somebody copies other content over the image of a lender that lives: what is flushed may be gone, so flushes say so, the log too, and
-/// the next life is another drive.
+/// Somebody copies other content over the image of a lender that lives: what is flushed may be gone, so flushes say so,
+/// the log too, and the next life is another drive.
 #[test]
 fn w5_an_image_that_is_written_by_somebody_else_while_it_is_lent() {
     let _exclusive = scale::exclusive();

@@ -122,7 +122,8 @@ pub struct LendArgs {
     /// Do not share memory with a peer on this machine, but send it frames as to any other
     #[arg(long)]
     pub no_shm: bool,
-    /// Write the lines to this file, which only this user can read, instead of to standard output; it is replaced at each start
+    /// Write the lines to this file, which only this user can read, instead of to standard output; it is replaced at
+    /// each start
     #[arg(long, value_name = "PATH")]
     pub line_file: Option<PathBuf>,
     /// Where key, identity and generations are kept [default: $XDG_STATE_HOME/causeway/NAME, for root
@@ -302,8 +303,8 @@ pub struct DemoArgs {
     /// Lend a private copy of this image; the file itself is only read [default: one made for the demo]
     #[arg(long, value_name = "FILE")]
     pub image: Option<PathBuf>,
-    /// Use the drive in a virtual machine, with fio in its guest. The first time QEMU and a Debian kernel are fetched with
-    /// apt, 215 MB, as a user and without installing anything
+    /// Use the drive in a virtual machine, with fio in its guest. The first time QEMU and a Debian kernel are fetched
+    /// with apt, 215 MB, as a user and without installing anything
     #[arg(long)]
     pub vm: bool,
     /// How long the phases are, in percent of what they are for people (for tests)

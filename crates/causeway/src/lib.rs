@@ -1,7 +1,7 @@
 //! The binary `causeway`: command line, configuration, state on disk, control socket, status.
 //!
-//! It is the outermost layer, the only crate that sees all others. What people and scripts touch is here:
-//! [`cli`] (commands and arguments), [`line`](mod@line) (the loan line), [`config`] (`NODE.toml`), [`state_dir`] (what a node
+//! It is the outermost layer, the only crate that sees all others. What people and scripts touch is here: [`cli`]
+//! (commands and arguments), [`line`](mod@line) (the loan line), [`config`] (`NODE.toml`), [`state_dir`] (what a node
 //! keeps), [`control`] (the socket other commands reach a node by), [`status`] (what it answers), [`exit`] (how a
 //! command ends), `logging`. [`roles`] runs the nodes themselves.
 //!

@@ -437,14 +437,15 @@ fn redact_runs(text: &str) -> String {
     clean
 }
 
-/// Whether the next word of a text is a part of a path: behind one slash, and not behind `://`, however that was mistyped.
+/// Whether the next word of a text is a part of a path: behind one slash, and not behind `://`, however that was
+/// mistyped.
 fn is_in_path(before: &str) -> bool {
     let mut backwards = before.chars().rev();
     backwards.next() == Some('/') && !matches!(backwards.next(), Some('/' | ':'))
 }
 
-/// The first line that is not empty, without blanks around it; none where all are. Never reads much more than a line can have, and
-/// does not wait for an end of file: a terminal or a pipe that stays open has none.
+/// The first line that is not empty, without blanks around it; none where all are. Never reads much more than a line
+/// can have, and does not wait for an end of file: a terminal or a pipe that stays open has none.
 fn read_first_line(source: impl Read) -> io::Result<Option<String>> {
     let mut source = BufReader::new(source.take(4 * LINE_BYTES_MAX as u64));
     loop {

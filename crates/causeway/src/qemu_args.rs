@@ -124,8 +124,9 @@ fn qmp(path: &str) -> [String; 2] {
 
 /// A root port and a device for each socket.
 ///
-/// QEMU makes the devices that it is given in JSON after all others, and a device without an address takes the first place that is
-/// free: a port that is not in JSON may take one that a device in JSON names. libvirt names all of its places so.
+/// QEMU makes the devices that it is given in JSON after all others, and a device without an address takes the first
+/// place that is free: a port that is not in JSON may take one that a device in JSON names. libvirt names all of its
+/// places so.
 fn devices(sockets: &[String], ports_in_json: bool) -> Vec<String> {
     let mut arguments = Vec::new();
     for (index, socket) in sockets.iter().enumerate() {
@@ -145,7 +146,8 @@ fn numbered(index: usize, socket: &str) -> Value {
     device(&format!("causeway{}", index + 1), Some(&port(index)), Path::new(socket))
 }
 
-/// A function in a port, or in one that QEMU chooses, as `-device` and QMP's `device_add` have it: the one place that says so.
+/// A function in a port, or in one that QEMU chooses, as `-device` and QMP's `device_add` have it: the one place that
+/// says so.
 pub(crate) fn device(id: &str, bus: Option<&str>, socket: &Path) -> Value {
     let socket = json!({ "type": "unix", "path": socket.to_string_lossy() });
     let mut device = json!({ "driver": "vfio-user-pci", "id": id, "socket": socket });

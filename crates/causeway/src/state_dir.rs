@@ -40,8 +40,8 @@ const PORT: &str = "port";
 const LOCK: &str = "lock";
 /// `generation.FUNCTION`, one file a function.
 const GENERATION_PREFIX: &str = "generation.";
-/// `tenancy.FUNCTION`, one file a function that was ever lent: `NUMBER:NODE:LIFE:STATE:NAME`, the state `held` or `returned`, the name in
-/// hexadecimal.
+/// `tenancy.FUNCTION`, one file a function that was ever lent: `NUMBER:NODE:LIFE:STATE:NAME`, the state `held` or
+/// `returned`, the name in hexadecimal.
 const TENANCY_PREFIX: &str = "tenancy.";
 const HELD: &str = "held";
 const RETURNED: &str = "returned";
@@ -87,8 +87,8 @@ impl StateDir {
         Ok(Self { path: path.to_owned(), identity, key, incarnation, port, on_trial: false, _lock: lock })
     }
 
-    /// The same; a folder that was not there before goes with this value, unless [`StateDir::keep`] is called: a start that is
-    /// refused leaves nothing behind.
+    /// The same; a folder that was not there before goes with this value, unless [`StateDir::keep`] is called: a start
+    /// that is refused leaves nothing behind.
     ///
     /// # Errors
     /// As of [`StateDir::open`].
@@ -124,8 +124,8 @@ impl StateDir {
         self.incarnation
     }
 
-    /// Raises the incarnation once more, for a part of the ledger that begins anew, and returns by how much it is now greater than
-    /// [`StateDir::incarnation`]. Durable when it returns.
+    /// Raises the incarnation once more, for a part of the ledger that begins anew, and returns by how much it is now
+    /// greater than [`StateDir::incarnation`]. Durable when it returns.
     ///
     /// # Errors
     /// The folder is damaged, or the system said no.
@@ -135,8 +135,8 @@ impl StateDir {
         more.map_err(|_| StateError::UsedUp { file: self.path.join(INCARNATION) })
     }
 
-    /// Raises the incarnation above `seen`, which a lender has met this node by: the folder comes from a copy or a backup. Returns the
-    /// new one, durable.
+    /// Raises the incarnation above `seen`, which a lender has met this node by: the folder comes from a copy or a
+    /// backup. Returns the new one, durable.
     ///
     /// # Errors
     /// `seen` is no number that this node can have come to, the folder is damaged, or the system said no.
@@ -188,8 +188,8 @@ impl StateDir {
         write_value(&self.path, &tenancy_file(function), &format!("{number}:{node}:{life}:{state}:{name}"))
     }
 
-    /// The function begins with other content than it had: to whoever has used it before that is as if another node had, and it stays
-    /// theirs. Durable when it returns.
+    /// The function begins with other content than it had: to whoever has used it before that is as if another node
+    /// had, and it stays theirs. Durable when it returns.
     pub fn renew_tenancy(&self, function: &FunctionName) -> Result<Tenancy, StateError> {
         let before = self.tenancy(function)?;
         let tenancy = before.renewed();
@@ -199,7 +199,8 @@ impl StateDir {
         Ok(tenancy)
     }
 
-    /// Whether an earlier life of the node has lost something of a drive, or may have, and no operator has seen to it since.
+    /// Whether an earlier life of the node has lost something of a drive, or may have, and no operator has seen to it
+    /// since.
     ///
     /// # Errors
     /// The file cannot be read, or is damaged.

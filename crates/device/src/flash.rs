@@ -1,8 +1,8 @@
 //! How long a flash card would take: a model of channels and service times. It moves no data and knows no clock.
 //!
-//! A request occupies channels, as many as it has flash pages, so that large ones use the whole card even alone. What it
-//! costs all channels together is the card's rate for its kind: requests per second or bytes per second, whichever is slower. It
-//! ends no sooner than the card's latency after it began.
+//! A request occupies channels, as many as it has flash pages, so that large ones use the whole card even alone. What
+//! it costs all channels together is the card's rate for its kind: requests per second or bytes per second, whichever
+//! is slower. It ends no sooner than the card's latency after it began.
 
 use core::fmt;
 use core::time::Duration;

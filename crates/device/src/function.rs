@@ -109,12 +109,13 @@ pub trait Function {
     /// A configuration write of the dword at `register` with byte enables.
     fn config_write(&mut self, now: Instant, register: u16, value: u32, byte_enables: u8);
 
-    /// The next access to the host's memory, or `None`. Asked only while the stream has room for one of each kind and credit for a
-    /// write, so what registers say may overtake what is still here: none says that the function has ended before that is sent.
-    /// Writes carry at most `max_payload` bytes.
+    /// The next access to the host's memory, or `None`. Asked only while the stream has room for one of each kind and
+    /// credit for a write, so what registers say may overtake what is still here: none says that the function has ended
+    /// before that is sent. Writes carry at most `max_payload` bytes.
     fn poll_dma(&mut self, now: Instant, max_payload: usize) -> Option<Dma>;
 
-    /// A part of the data of DMA read `id`, starting `offset` bytes into it; parts arrive in order. `last` ends the read.
+    /// A part of the data of DMA read `id`, starting `offset` bytes into it; parts arrive in order. `last` ends the
+    /// read.
     fn handle_dma_data(&mut self, now: Instant, id: DmaId, offset: usize, data: &[u8], last: bool);
 
     /// DMA read `id` has failed and brings nothing more.
@@ -133,8 +134,9 @@ pub trait Function {
     /// Time has come.
     fn handle_timeout(&mut self, now: Instant);
 
-    /// A fundamental reset, at any moment: the host is gone or new. Work of the medium that is under way still ends with
-    /// `handle_media`, but nothing comes of it; DMA reads under way are forgotten (their results must not be given).
+    /// A fundamental reset, at any moment: the host is gone or new. Work of the medium that is under way still ends
+    /// with `handle_media`, but nothing comes of it; DMA reads under way are forgotten (their results must not be
+    /// given).
     fn reset(&mut self, now: Instant);
 
     /// Whether no work of the medium is under way: from then on nothing of the time before a reset can have an effect.

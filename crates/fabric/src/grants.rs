@@ -69,8 +69,8 @@ impl<M: Copy> GrantTable<M> {
         Self { domain, entries: Vec::new() }
     }
 
-    /// Grants `requester` the pages from `start` on, which are `memory`. `start` and `len` are multiples of 4096, and the range
-    /// overlaps no other grant of this requester: the owner's own rule, so asserted.
+    /// Grants `requester` the pages from `start` on, which are `memory`. `start` and `len` are multiples of 4096, and
+    /// the range overlaps no other grant of this requester: the owner's own rule, so asserted.
     pub fn grant(&mut self, requester: Bdf, start: u64, len: u64, rights: Rights, memory: M) {
         assert!(start.is_multiple_of(PAGE) && len.is_multiple_of(PAGE) && len > 0, "grants are whole pages");
         let position = self.position(requester, start);

@@ -3,8 +3,8 @@ use pcie::{Bdf, Header};
 
 use crate::{APERTURE_BITS, FabricAddress, Rail};
 
-/// A non-transparent bridge out of a domain: adds the target's domain and rail to an address, and rewrites the requester to the id
-/// by which the target knows it.
+/// A non-transparent bridge out of a domain: adds the target's domain and rail to an address, and rewrites the
+/// requester to the id by which the target knows it.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
     /// The domain behind the window.

@@ -13,8 +13,8 @@ pub enum Accelerator {
 }
 
 impl Accelerator {
-    /// KVM where this machine has it and may use it. A `/dev/kvm` without hardware behind it (a nested host that emulates
-    /// one) opens as well, and then fails in the middle of a kernel's start.
+    /// KVM where this machine has it and may use it. A `/dev/kvm` without hardware behind it (a nested host that
+    /// emulates one) opens as well, and then fails in the middle of a kernel's start.
     pub fn here() -> Result<Self, Error> {
         if let Some(chosen) = std::env::var_os("CAUSEWAY_GUEST_ACCEL") {
             return Self::named(&chosen.to_string_lossy());
@@ -43,8 +43,8 @@ impl Accelerator {
         }
     }
 
-    /// QEMU's arguments for it. The plain processor model starts a kernel half a second sooner under TCG than `max` does;
-    /// without random numbers of its own the guest would wait seconds for its first ones.
+    /// QEMU's arguments for it. The plain processor model starts a kernel half a second sooner under TCG than `max`
+    /// does; without random numbers of its own the guest would wait seconds for its first ones.
     pub(crate) fn arguments(self) -> [&'static str; 4] {
         match self {
             Self::Tcg => ["-accel", "tcg,thread=multi", "-cpu", "qemu64,+rdrand"],

@@ -88,8 +88,8 @@ impl Builder {
         self
     }
 
-    /// Root ports `rp1`, `rp2` and so on, for devices to be plugged into; two unless told otherwise. They can be unplugged
-    /// from only while the machine runs, so make enough.
+    /// Root ports `rp1`, `rp2` and so on, for devices to be plugged into; two unless told otherwise. They can be
+    /// unplugged from only while the machine runs, so make enough.
     pub fn root_ports(mut self, count: u32) -> Self {
         self.root_ports = count;
         self
@@ -223,8 +223,9 @@ impl Builder {
         }
     }
 
-    /// What the kernel is told: its messages go to the first serial port, and a panic ends it. It does not wait for ticks of its
-    /// timer to believe in it: on a busy machine they are late, and it would say that its firmware is broken.
+    /// What the kernel is told: its messages go to the first serial port, and a panic ends it. It does not wait for
+    /// ticks of its timer to believe in it: on a busy machine they are late, and it would say that its firmware is
+    /// broken.
     fn kernel_command_line(&self) -> String {
         let modules = self.modules.join(",");
         format!(

@@ -1,4 +1,5 @@
-//! Unmodified guests, for tests, `causeway demo` and `causeway bench`: a Linux in QEMU, and what one says to either of them.
+//! Unmodified guests, for tests, `causeway demo` and `causeway bench`: a Linux in QEMU, and what one says to either of
+//! them.
 //!
 //! A [`Kit`] is what `tests/guest/fetch.sh` has fetched; that script and those beside it are part of this crate.
 //! [`Vm::builder`] describes a machine and starts it. Then [`Vm::run`] runs commands in the guest, [`Vm::qmp`] talks to

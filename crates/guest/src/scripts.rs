@@ -1,5 +1,5 @@
-//! The scripts of `tests/guest`. They are part of the program, for an installed one has no source tree beside it: here they
-//! are written to the cache, from where they run.
+//! The scripts of `tests/guest`. They are part of the program, for an installed one has no source tree beside it: here
+//! they are written to the cache, from where they run.
 
 use crate::Error;
 use std::ffi::{OsStr, OsString};

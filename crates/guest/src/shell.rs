@@ -36,8 +36,8 @@ pub struct Job {
     pub(crate) command: String,
 }
 
-/// The connection to the guest's shell. A [`crate::Vm`] has one; where something else runs the machine, that makes the second
-/// serial port a socket that connects to one of the test's.
+/// The connection to the guest's shell. A [`crate::Vm`] has one; where something else runs the machine, that makes the
+/// second serial port a socket that connects to one of the test's.
 pub struct Shell {
     stream: UnixStream,
     /// What came, for people.

@@ -55,8 +55,8 @@ impl Vm {
         ready.map_err(|error| self.explain("the guest's shell", error))
     }
 
-    /// Runs a command line of the guest's shell (busybox) to its end. At most a minute, then it is interrupted, which is an
-    /// error; another exit status than 0 is none.
+    /// Runs a command line of the guest's shell (busybox) to its end. At most a minute, then it is interrupted, which
+    /// is an error; another exit status than 0 is none.
     pub fn run(&mut self, command: &str) -> Result<Output, Error> {
         self.run_for(RUN_TIMEOUT, command)
     }
@@ -136,7 +136,8 @@ impl Vm {
         Ok(self.kernel_log()?.into_iter().filter(Message::is_trouble).collect())
     }
 
-    /// What came from the guest's console, firmware and boot loader included: there also when the guest takes no commands.
+    /// What came from the guest's console, firmware and boot loader included: there also when the guest takes no
+    /// commands.
     pub fn console(&self) -> String {
         read_lossy(&self.machine.folder().join(CONSOLE_LOG))
     }

@@ -31,8 +31,8 @@ pub struct BlockRequest<'a> {
     pub blocks: u32,
     /// Force unit access: complete only when durable.
     pub fua: bool,
-    /// The pages of a read or a write, each full but the last. The requester keeps its references until completion; those of a
-    /// write may be kept longer, so that it does not change their content while anyone else has a reference.
+    /// The pages of a read or a write, each full but the last. The requester keeps its references until completion;
+    /// those of a write may be kept longer, so that it does not change their content while anyone else has a reference.
     pub pages: &'a [PageIndex],
 }
 

@@ -1,8 +1,8 @@
 //! Access to mapped files that may become shorter meanwhile.
 //!
-//! A page that a file no longer has raises SIGBUS at whoever touches it. In a watched range it gets a page of zeroes in its place, so
-//! that the access comes to its end, and the range counts as torn from then on: what was read from it since means
-//! nothing, and what was written to it is in no file. Anywhere else the signal ends the process, as ever.
+//! A page that a file no longer has raises SIGBUS at whoever touches it. In a watched range it gets a page of zeroes in
+//! its place, so that the access comes to its end, and the range counts as torn from then on: what was read from it
+//! since means nothing, and what was written to it is in no file. Anywhere else the signal ends the process, as ever.
 
 use std::io;
 use std::sync::OnceLock;
@@ -12,7 +12,8 @@ use libc::{c_int, c_void, siginfo_t};
 use node::MAX_LOANS;
 use rustix::io::Errno;
 
-/// Most ranges that each owner can have watched at a time: so none can take those of another. A handler finds them without a lock.
+/// Most ranges that each owner can have watched at a time: so none can take those of another. A handler finds them
+/// without a lock.
 pub(crate) const RANGES: usize = 1024;
 /// Loans, and this node's own images.
 const OWNERS: usize = MAX_LOANS + 1;
@@ -111,8 +112,8 @@ impl Drop for Watch {
 fn install() -> io::Result<()> {
     static INSTALLED: OnceLock<Result<(), c_int>> = OnceLock::new();
     let installed = INSTALLED.get_or_init(|| {
-        // SAFETY: plain C data for which zero bytes are a value; the handler has the signature that SA_SIGINFO wants, and does
-        // only what a handler may.
+        // SAFETY: plain C data for which zero bytes are a value; the handler has the signature that SA_SIGINFO wants,
+        // and does only what a handler may.
         let result = unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = handle as extern "C" fn(c_int, *mut siginfo_t, *mut c_void) as usize;

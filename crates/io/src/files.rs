@@ -509,8 +509,8 @@ fn wait_for_blocks(file: File) -> Result<File, OpenRefusal> {
     Ok(file)
 }
 
-/// Bytes of the pages of a file whose data is in memory: a page of it is there or fails, but never waits for somebody else. `None` for
-/// other files (statfs(2): `f_type`).
+/// Bytes of the pages of a file whose data is in memory: a page of it is there or fails, but never waits for somebody
+/// else. `None` for other files (statfs(2): `f_type`).
 pub(crate) fn memory_page_bytes(fd: BorrowedFd<'_>) -> io::Result<Option<usize>> {
     const TMPFS_MAGIC: u32 = 0x0102_1994;
     const RAMFS_MAGIC: u32 = 0x8584_58f6;

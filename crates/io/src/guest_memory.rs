@@ -1,7 +1,7 @@
 //! Memory of virtual machines and what they are interrupted with, by the descriptors that came over a slot's socket.
 //!
-//! Nothing is believed of a descriptor: only files in memory are mapped, as far as they reach at the time, and only eventfds are
-//! signalled. A file that is cut off while it is accessed costs the access (see [`crate::fault`]).
+//! Nothing is believed of a descriptor: only files in memory are mapped, as far as they reach at the time, and only
+//! eventfds are signalled. A file that is cut off while it is accessed costs the access (see [`crate::fault`]).
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -29,9 +29,9 @@ pub(crate) const WORTH_SHARING: u64 = 16 << 20;
 /// Up to so many bytes are written in words, in order: a guest looks at the last one, and takes the others to be there.
 const WORDS_BYTES: usize = 64;
 
-/// Most files of one slot that are mapped: what comes beyond is read and written by messages. Half of what can be watched for a loan,
-/// because a file that it shares with another one may outlive its own part in it; and few enough for all loans together to stay below
-/// the kernel's limit of mappings of a process (`vm.max_map_count`, 65,530).
+/// Most files of one slot that are mapped: what comes beyond is read and written by messages. Half of what can be
+/// watched for a loan, because a file that it shares with another one may outlive its own part in it; and few enough
+/// for all loans together to stay below the kernel's limit of mappings of a process (`vm.max_map_count`, 65,530).
 pub(crate) const FILES: usize = RANGES / 2;
 
 /// Which file a descriptor is of, and how it was opened: equal keys reach the same memory.
@@ -54,7 +54,8 @@ impl FileKey {
         })
     }
 
-    /// Whether process `pid` has mapped the file, and only so that what it writes stays its own. False where that cannot be seen.
+    /// Whether process `pid` has mapped the file, and only so that what it writes stays its own. False where that
+    /// cannot be seen.
     pub(crate) fn is_private_to(&self, pid: i32) -> bool {
         let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
         let (major, minor) = (rustix::fs::major(self.device), rustix::fs::minor(self.device));
@@ -176,8 +177,9 @@ impl GuestDescriptors {
 
 impl GuestMemory for GuestDescriptors {
     fn read(&self, loan: usize, descriptor: DescriptorId, offset: u64, out: &mut [u8]) -> bool {
-        // A read does not pass the writes before it (PCIe 6.0 §2.4.1), and a processor's load passes its stores: a controller that
-        // writes the event index of a doorbell and then reads its shadow would miss what the guest has stored in between.
+        // A read does not pass the writes before it (PCIe 6.0 §2.4.1), and a processor's load passes its stores: a
+        // controller that writes the event index of a doorbell and then reads its shadow would miss what the guest has
+        // stored in between.
         fence(Ordering::SeqCst);
         let len = out.len();
         // SAFETY: `access` gives `len` bytes of a mapping; the guest may change them meanwhile: any value is valid.
@@ -196,7 +198,8 @@ fn store(to: *mut u8, bytes: &[u8]) {
     let (words, rest) = bytes.as_chunks::<8>();
     if bytes.len() <= WORDS_BYTES && rest.is_empty() && to.addr().is_multiple_of(8) {
         for (at, word) in words.iter().enumerate() {
-            // SAFETY: inside of what `access` gave for these bytes, aligned, and only ever accessed as bytes or atomically.
+            // SAFETY: inside of what `access` gave for these bytes, aligned, and only ever accessed as bytes or
+            // atomically.
             let cell = unsafe { AtomicU64::from_ptr(to.add(at * 8).cast()) };
             cell.store(u64::from_ne_bytes(*word), Ordering::Release);
         }
@@ -299,7 +302,8 @@ impl Drop for GuestMapping {
     }
 }
 
-/// Whether it is one; writing to it does not block then, as long as nobody else says otherwise (see [`crate::interrupts`]).
+/// Whether it is one; writing to it does not block then, as long as nobody else says otherwise (see
+/// [`crate::interrupts`]).
 fn is_eventfd(descriptor: BorrowedFd<'_>) -> bool {
     let link = std::fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd()));
     let is_one = link.is_ok_and(|link| link.as_os_str() == "anon_inode:[eventfd]");

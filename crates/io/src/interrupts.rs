@@ -1,13 +1,14 @@
 //! Signals of eventfds that belong to virtual machines.
 //!
-//! The flags of an eventfd belong to everybody who has a copy, and so does its counter: a client may make one blocking and full at
-//! any moment, and whoever writes to it then waits for as long as the client likes. The kernel's own signals never wait. Some of
-//! them can be had from outside: an io_uring signals the eventfd that is registered with it whenever one of its requests ends
-//! (io_uring_register(2)). So one is registered, a request that does nothing ends, and it is taken away again. That adds one to the
-//! counter, and what does not fit is dropped: a guest that has not looked at a full one knows already.
+//! The flags of an eventfd belong to everybody who has a copy, and so does its counter: a client may make one blocking
+//! and full at any moment, and whoever writes to it then waits for as long as the client likes. The kernel's own
+//! signals never wait. Some of them can be had from outside: an io_uring signals the eventfd that is registered with it
+//! whenever one of its requests ends (io_uring_register(2)). So one is registered, a request that does nothing ends,
+//! and it is taken away again. That adds one to the counter, and what does not fit is dropped: a guest that has not
+//! looked at a full one knows already.
 //!
-//! Linux AIO signals eventfds too, in half the time. But a process that has ever used it dies 30 ms later than others: the
-//! kernel waits twice for all processors to have gone on before anybody hears of the death.
+//! Linux AIO signals eventfds too, in half the time. But a process that has ever used it dies 30 ms later than others:
+//! the kernel waits twice for all processors to have gone on before anybody hears of the death.
 
 use std::cell::RefCell;
 use std::io;
@@ -28,8 +29,8 @@ pub(crate) struct Interrupts {
 }
 
 impl Interrupts {
-    /// Gets ready before there is anything to signal. Where a client can make the card wait, it says so, and tries again with the next
-    /// one.
+    /// Gets ready before there is anything to signal. Where a client can make the card wait, it says so, and tries
+    /// again with the next one.
     pub(crate) fn prepare(&self) {
         let mut signals = self.signals.borrow_mut();
         if signals.is_some() {
@@ -83,8 +84,8 @@ impl Signals {
         if self.ring.submitter().register_eventfd(event.as_fd().as_raw_fd()).is_err() {
             return false;
         }
-        // SAFETY: a request that does nothing has no buffer and no descriptor. There is no room for it while one is left that the
-        // kernel has refused: that one will do.
+        // SAFETY: a request that does nothing has no buffer and no descriptor. There is no room for it while one is
+        // left that the kernel has refused: that one will do.
         let _ = unsafe { self.ring.submission().push(&opcode::Nop::new().build()) };
         let submitted = self.ring.submit();
         self.ring.completion().for_each(drop);

@@ -62,8 +62,8 @@ pub fn harden() {
     }
 }
 
-/// Lets this process, and those it starts, open as many descriptors as they may: each connection of a machine is one, and none of them
-/// can be given up.
+/// Lets this process, and those it starts, open as many descriptors as they may: each connection of a machine is one,
+/// and none of them can be given up.
 pub(crate) fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     // Where it is refused, the lower limit holds.

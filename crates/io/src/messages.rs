@@ -60,12 +60,13 @@ pub(crate) enum ToCard {
     Descriptors { loan: usize, ids: Vec<u32> },
     /// Every descriptor that a predecessor knew was told: a card with slots begins after this.
     Begin,
-    /// A message of a slot's client, which came with these descriptors, as the card has asked; or again, for a successor.
+    /// A message of a slot's client, which came with these descriptors, as the card has asked; or again, for a
+    /// successor.
     Taken { loan: usize, number: u64, bytes: Hex, ids: Vec<u32> },
     /// The client of a slot, new or kept for the successor of a dead card. Comes with its socket.
     Slot { loan: usize },
-    /// The client of a slot, perhaps one that let go of it, has connected once more: if its device is not in use, it is to be
-    /// parked.
+    /// The client of a slot, perhaps one that let go of it, has connected once more: if its device is not in use, it is
+    /// to be parked.
     Park { loan: usize },
     /// A connection that a dead card has parked. Comes with its socket.
     Parked { number: u64 },
@@ -104,8 +105,8 @@ pub(crate) enum ToAgent {
     MediaFault { drive: usize },
     /// This is to be kept of a drive, in place of all before.
     Persist { drive: usize, version: u64, record: Hex },
-    /// The next bytes of a slot's client are a message of this length, which may have descriptors: to be received by the agent as
-    /// its message of this number. The one before it is committed.
+    /// The next bytes of a slot's client are a message of this length, which may have descriptors: to be received by
+    /// the agent as its message of this number. The one before it is committed.
     Take { loan: usize, number: u64, len: usize },
     /// A slot needs these descriptors no more.
     Release { loan: usize, ids: Vec<u32> },
@@ -235,12 +236,12 @@ impl<'de> Deserialize<'de> for Hex {
 }
 
 impl Message for ToCard {
-    /// What waits is at most one message for each place of a client, one for each loan's tenant, incarnation, limit, peer, return and
-    /// presence, five for each drive, of which the last says all, the one to renew keys, and the one to shut down. Of a slot it is one
-    /// message of each kind, and that only
-    /// when the card has asked for it or another client has come. To a successor, whose outbox is a new one, come all descriptors of
-    /// slots, [`DESCRIPTORS`] in a message, and all parked connections, one in a message and at most 1024 of them (`MOST` of
-    /// `agent::slots`), and behind either one message that these were all.
+    /// What waits is at most one message for each place of a client, one for each loan's tenant, incarnation, limit,
+    /// peer, return and presence, five for each drive, of which the last says all, the one to renew keys, and the one
+    /// to shut down. Of a slot it is one message of each kind, and that only when the card has asked for it or another
+    /// client has come. To a successor, whose outbox is a new one, come all descriptors of slots, [`DESCRIPTORS`] in a
+    /// message, and all parked connections, one in a message and at most 1024 of them (`MOST` of `agent::slots`), and
+    /// behind either one message that these were all.
     fn supersedes(&self, earlier: &Self) -> bool {
         let about = |message: &Self| match message {
             Self::Connection { loan, slot } => (0, *loan, *slot),
@@ -272,9 +273,10 @@ impl Message for ToCard {
 }
 
 impl Message for ToAgent {
-    /// What waits is at most one message of each kind for each loan or drive, and one for each place of a client, who is followed by
-    /// another one only when the agent has heard that the place is free. So it is with parked connections: one message for each, and
-    /// nobody takes its place before the agent has heard of it. A tenant that was overtaken has not been let in.
+    /// What waits is at most one message of each kind for each loan or drive, and one for each place of a client, who
+    /// is followed by another one only when the agent has heard that the place is free. So it is with parked
+    /// connections: one message for each, and nobody takes its place before the agent has heard of it. A tenant that
+    /// was overtaken has not been let in.
     fn supersedes(&self, earlier: &Self) -> bool {
         let about = |message: &Self| match *message {
             Self::Disconnected { loan, slot } => (loan, slot),
@@ -307,7 +309,8 @@ pub(crate) fn send<M: Serialize>(to: BorrowedFd<'_>, message: &M, with: &[Borrow
     Ok(())
 }
 
-/// The next message, with its descriptors. `None`: nothing now. An error of kind `UnexpectedEof`: the other end is gone.
+/// The next message, with its descriptors. `None`: nothing now. An error of kind `UnexpectedEof`: the other end is
+/// gone.
 pub(crate) fn receive<M: for<'de> Deserialize<'de>>(
     from: impl AsFd,
 ) -> io::Result<Option<(M, Vec<OwnedFd>)>> {

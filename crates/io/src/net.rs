@@ -3,8 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ptr;
 
-/// One address of each interface that is up and leads beyond this machine, IPv4 first: not loopback, not link-local. In the
-/// order of the interfaces.
+/// One address of each interface that is up and leads beyond this machine, IPv4 first: not loopback, not link-local. In
+/// the order of the interfaces.
 pub fn global_addresses() -> Vec<IpAddr> {
     let mut found: Vec<(String, IpAddr)> = Vec::new();
     let mut list = ptr::null_mut();

@@ -14,8 +14,8 @@ const RETRY: Duration = Duration::from_millis(10);
 
 /// A message that can wait.
 pub(crate) trait Message: Serialize {
-    /// Whether `earlier`, which was not sent yet, need not be sent any more beside this one. There must be an upper bound for
-    /// messages of which none supersedes another: it is the outbox's.
+    /// Whether `earlier`, which was not sent yet, need not be sent any more beside this one. There must be an upper
+    /// bound for messages of which none supersedes another: it is the outbox's.
     fn supersedes(&self, earlier: &Self) -> bool;
 }
 

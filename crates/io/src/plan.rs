@@ -184,8 +184,8 @@ pub(crate) struct LoanPlan {
     pub(crate) role: RolePlan,
 }
 
-/// What of `wanted` this processor is good at: AEGIS without instructions for AES would be slow, and could be listened to by the time
-/// it takes.
+/// What of `wanted` this processor is good at: AEGIS without instructions for AES would be slow, and could be listened
+/// to by the time it takes.
 pub(crate) fn feasible(wanted: Protection) -> Protection {
     #[cfg(target_arch = "x86_64")]
     let has_aes = std::arch::is_x86_feature_detected!("aes");

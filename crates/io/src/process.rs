@@ -190,8 +190,8 @@ impl AsFd for Child {
     }
 }
 
-/// How long a killed child may take to be gone before it is left to the kernel: only a disk that hangs inside of a system
-/// call takes longer.
+/// How long a killed child may take to be gone before it is left to the kernel: only a disk that hangs inside of a
+/// system call takes longer.
 const LAST_WAIT: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 
 impl Drop for Child {
@@ -239,7 +239,8 @@ pub unsafe fn inherited(number: RawFd) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Forks a child that shares the descriptors of this process: one with copies would keep open, and locked, what other tests have closed.
+/// Forks a child that shares the descriptors of this process: one with copies would keep open, and locked, what other
+/// tests have closed.
 ///
 /// # Safety
 /// The child may only make system calls and touch shared memory, and never returns.
@@ -338,8 +339,8 @@ impl Drop for Attributes {
     }
 }
 
-/// The process at the other end of a Unix socket, as the kernel tells. None: there is none that this process can see, as from another
-/// namespace of process ids.
+/// The process at the other end of a Unix socket, as the kernel tells. None: there is none that this process can see,
+/// as from another namespace of process ids.
 pub(crate) fn peer_pid(socket: BorrowedFd<'_>) -> io::Result<Option<i32>> {
     let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;

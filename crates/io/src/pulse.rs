@@ -1,5 +1,5 @@
-//! How a card shows its agent that it works: a count of turns, and until when at most it sleeps. Two stores a turn into memory that
-//! both have, and no system call.
+//! How a card shows its agent that it works: a count of turns, and until when at most it sleeps. Two stores a turn into
+//! memory that both have, and no system call.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -314,8 +314,8 @@ impl Ring {
     /// cancelled and waits until everything it did submit is over. Then no request of the dead card touches disk or
     /// memory any more.
     ///
-    /// The completions stay in the ring: whatever has no result in the ledger is submitted again by the next card, but errors that
-    /// are told only once count.
+    /// The completions stay in the ring: whatever has no result in the ledger is submitted again by the next card, but
+    /// errors that are told only once count.
     ///
     /// # Errors
     /// [`DrainError`] if requests are still in flight when `deadline` is over, or the kernel refused to wait.

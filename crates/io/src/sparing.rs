@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 /// How often such a line is said at most.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// One kind of line about one thing: the first is said, and then at most one a second, which tells how many others were not.
+/// One kind of line about one thing: the first is said, and then at most one a second, which tells how many others were
+/// not.
 #[derive(Debug, Default)]
 pub struct Sparing {
     speak_at: Option<Instant>,

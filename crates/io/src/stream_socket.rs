@@ -175,14 +175,15 @@ pub(crate) fn peek(fd: BorrowedFd<'_>, room: &mut [u8]) -> StreamProgress {
     }
 }
 
-/// Receives and forgets at most `room` bytes, outside of every account. Descriptors among them are closed by the kernel.
+/// Receives and forgets at most `room` bytes, outside of every account. Descriptors among them are closed by the
+/// kernel.
 pub(crate) fn receive_alone(fd: BorrowedFd<'_>, room: &mut [u8]) -> usize {
     rustix::net::recv(fd, room, rustix::net::RecvFlags::DONTWAIT).map_or(0, |(bytes, _)| bytes)
 }
 
-/// Ends a connection so that the other end sees an end of the stream, also if it has sent what nobody has read: a socket that is
-/// closed with something unread in it resets the connection, and QEMU does not survive that. Other copies of the socket may exist;
-/// none of them needs to be read any more.
+/// Ends a connection so that the other end sees an end of the stream, also if it has sent what nobody has read: a
+/// socket that is closed with something unread in it resets the connection, and QEMU does not survive that. Other
+/// copies of the socket may exist; none of them needs to be read any more.
 pub(crate) fn hang_up(fd: BorrowedFd<'_>) {
     // From here on nothing can be sent to it, so what lies in it is all there will be.
     let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Both);

@@ -1,16 +1,17 @@
 //! How long the scheduler lets a thread run at a time.
 //!
-//! A card yields at every idle turn ([`crate::wait`]), and is woken for work of a few microseconds. Linux 6.12 and later take the
-//! time slice that a thread asks for as the deadline it is scheduled by: who yields is put off by the rest of it, and who wakes
-//! up with a shorter one goes first. With the default of about 3 ms a card among other busy threads, such as virtual processors, waits
-//! for most of that; a short one gives it no more time in all, only sooner.
+//! A card yields at every idle turn ([`crate::wait`]), and is woken for work of a few microseconds. Linux 6.12 and
+//! later take the time slice that a thread asks for as the deadline it is scheduled by: who yields is put off by the
+//! rest of it, and who wakes up with a shorter one goes first. With the default of about 3 ms a card among other busy
+//! threads, such as virtual processors, waits for most of that; a short one gives it no more time in all, only sooner.
 
 use std::io;
 
 /// The shortest that Linux takes.
 const SHORT_NS: u64 = 100_000;
 
-/// Asks for short slices for this thread, and those that it starts from now on. Everything else about its scheduling stays.
+/// Asks for short slices for this thread, and those that it starts from now on. Everything else about its scheduling
+/// stays.
 ///
 /// # Errors
 /// What the system call returned. Kernels before 6.12 take the wish and do nothing about it.

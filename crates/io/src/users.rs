@@ -14,7 +14,8 @@ pub fn user_id(name: &str) -> Option<u32> {
             // SAFETY: plain C data for which zero bytes are a value.
             let mut entry: libc::passwd = unsafe { std::mem::zeroed() };
             let mut found = ptr::null_mut();
-            // SAFETY: the name ends with a zero byte; entry, room and result live across the call, and the room's length is given.
+            // SAFETY: the name ends with a zero byte; entry, room and result live across the call, and the room's
+            // length is given.
             unsafe {
                 libc::getpwnam_r(name.as_ptr(), &mut entry, room.as_mut_ptr().cast(), room.len(), &mut found)
             };

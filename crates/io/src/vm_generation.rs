@@ -1,7 +1,7 @@
 //! Whether this machine is a virtual one that was just restored from a snapshot: it may run twice now.
 //!
-//! Linux says so to whoever listens for events of the kernel (`drivers/virt/vmgenid.c`; QEMU: `-device vmgenid`), after it has renewed
-//! its own random numbers.
+//! Linux says so to whoever listens for events of the kernel (`drivers/virt/vmgenid.c`; QEMU: `-device vmgenid`), after
+//! it has renewed its own random numbers.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -3,8 +3,8 @@
 /// What one end accepts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Protection {
-    /// Frames are sealed with AEGIS-128X2 if the other end can, else with AES-256-GCM. For processors with instructions for AES:
-    /// without them AEGIS is slow, and what it does may be seen in its time.
+    /// Frames are sealed with AEGIS-128X2 if the other end can, else with AES-256-GCM. For processors with instructions
+    /// for AES: without them AEGIS is slow, and what it does may be seen in its time.
     #[default]
     Aegis,
     /// Frames are sealed with AES-256-GCM.

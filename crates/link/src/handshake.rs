@@ -67,7 +67,8 @@ pub enum Refusal {
     },
     /// One side insists on sealed frames and the other on unsealed ones.
     Sealing,
-    /// The lender has seen a greater incarnation of this node, or this one in another life: the state folder was restored.
+    /// The lender has seen a greater incarnation of this node, or this one in another life: the state folder was
+    /// restored.
     Outdated {
         /// The greatest that it has seen.
         seen: Incarnation,
@@ -79,8 +80,8 @@ pub enum Refusal {
     },
 }
 
-/// Where the streams of a pair stand at one of its ends. Nothing here ever falls while the pair lasts, and no end can have
-/// accepted what the other one has not numbered: so it shows whether two ends speak of the same streams.
+/// Where the streams of a pair stand at one of its ends. Nothing here ever falls while the pair lasts, and no end can
+/// have accepted what the other one has not numbered: so it shows whether two ends speak of the same streams.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct Positions {
@@ -119,8 +120,8 @@ pub(crate) struct Answer {
     pub(crate) verdict: u8,
     /// How frames shall name the new keys: by a number that the lender does not use for others.
     pub(crate) key_id: u8,
-    /// Number of the [`cipher::Cipher`]: the best that both accept. Whoever stands in between cannot make it another one, because both
-    /// messages are authenticated and the second one is bound to the first.
+    /// Number of the [`cipher::Cipher`]: the best that both accept. Whoever stands in between cannot make it another
+    /// one, because both messages are authenticated and the second one is bound to the first.
     pub(crate) cipher: u8,
     pub(crate) max_payload: U16,
     pub(crate) max_frame: U32,

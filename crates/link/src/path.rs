@@ -1,7 +1,8 @@
-//! One rail of a channel: packet numbers, acknowledgements, round trips, loss and congestion, in the manner of RFC 9002.
+//! One rail of a channel: packet numbers, acknowledgements, round trips, loss and congestion, in the manner of
+//! RFC 9002.
 //!
-//! Everything here is volatile. A packet number is used once, so an acknowledgement is never ambiguous; what a lost packet carried
-//! is sent again under a new number, on whichever path is best then.
+//! Everything here is volatile. A packet number is used once, so an acknowledgement is never ambiguous; what a lost
+//! packet carried is sent again under a new number, on whichever path is best then.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -13,7 +14,8 @@ use crate::record::MAX_RANGES;
 
 /// A packet is lost when one so many later has arrived (RFC 9002 §6.1.1).
 const PACKET_THRESHOLD: u64 = 3;
-/// A timer that is found so much too late says that we did not run, not that the peer was silent: its answer may lie in the socket.
+/// A timer that is found so much too late says that we did not run, not that the peer was silent: its answer may lie in
+/// the socket.
 pub(crate) const LATE: Duration = PROBE_GRANULARITY;
 /// How long what has arrived is then read first.
 pub(crate) const READ_FIRST: Duration = ACK_DELAY;
@@ -22,12 +24,12 @@ const INITIAL_WINDOW: usize = 256 << 10;
 /// Two of the largest frames always fit.
 const MIN_WINDOW: usize = 2 * crate::frame::MAX_FRAME;
 /// What may be in flight on a path. The peer's socket has asked for 8 MiB, of which the kernel counts half for its own
-/// structures; both directions and both ends' bursts leave a quarter. More would be dropped by ourselves, and 2 MiB fill 10 Gbit/s
-/// at a round trip of 1.6 ms.
+/// structures; both directions and both ends' bursts leave a quarter. More would be dropped by ourselves, and 2 MiB
+/// fill 10 Gbit/s at a round trip of 1.6 ms.
 const MAX_WINDOW: usize = 2 << 20;
-/// What may be in flight in shared memory: less than half of a ring, which thus never overflows, since the rest is room for lengths,
-/// acknowledgements and what is skipped at its end. It holds what passes while the two ends take turns; more would only be
-/// colder.
+/// What may be in flight in shared memory: less than half of a ring, which thus never overflows, since the rest is room
+/// for lengths, acknowledgements and what is skipped at its end. It holds what passes while the two ends take turns;
+/// more would only be colder.
 pub const PRIVATE_WINDOW: usize = 96 << 10;
 /// Packets in flight that are remembered.
 const MAX_SENT: usize = 4096;
@@ -93,7 +95,8 @@ struct Sent {
 pub(crate) struct Outgoing {
     next_number: u64,
     sent: VecDeque<Sent>,
-    /// How many acknowledgements in a row were only of what had been taken for lost, and the shortest time that they took.
+    /// How many acknowledgements in a row were only of what had been taken for lost, and the shortest time that they
+    /// took.
     late: u32,
     late_min: Duration,
     in_flight: usize,
@@ -236,7 +239,8 @@ impl Outgoing {
         }
         if let Some(packet) = newest {
             self.late = 0;
-            // The delay is that of the largest number, which may have been a mere acknowledgement sent behind this packet.
+            // The delay is that of the largest number, which may have been a mere acknowledgement sent behind this
+            // packet.
             self.sample(now.since(packet.at), delay);
         } else if let Some(packet) = late {
             self.sample_late(now.since(packet.at));
@@ -311,8 +315,8 @@ impl Outgoing {
         self.doubted.push_back(*packet);
     }
 
-    /// What was taken for lost and is acknowledged was late, because one of the ends did not run or the way is long, and is no loss of the
-    /// path's. Returns the last of it.
+    /// What was taken for lost and is acknowledged was late, because one of the ends did not run or the way is long,
+    /// and is no loss of the path's. Returns the last of it.
     fn acquit(&mut self, ranges: &AckRanges, acked: &mut dyn FnMut(Carried)) -> Option<Sent> {
         let mut last = None;
         let before = self.doubted.len();
@@ -350,8 +354,8 @@ impl Outgoing {
         (once * (1 << self.probes.min(10))).min(PROBE_MAX.max(smoothed * 3 / 2))
     }
 
-    /// Time has come: true if the path is to be probed. With `all`, everything in flight is given to `lost`, because another path
-    /// can carry it; otherwise only the oldest packet.
+    /// Time has come: true if the path is to be probed. With `all`, everything in flight is given to `lost`, because
+    /// another path can carry it; otherwise only the oldest packet.
     pub(crate) fn handle_timeout(&mut self, now: Instant, all: bool, lost: &mut dyn FnMut(Carried)) -> bool {
         let Some(deadline) = self.poll_timeout().filter(|deadline| *deadline <= now) else { return false };
         if self.excused_until.is_none() && now.since(deadline) > LATE {
@@ -413,7 +417,8 @@ pub(crate) struct Incoming {
 }
 
 impl Incoming {
-    /// Nothing below `seen_below` is fresh: an earlier card has had it, or it is lost and comes again under another number.
+    /// Nothing below `seen_below` is fresh: an earlier card has had it, or it is lost and comes again under another
+    /// number.
     pub(crate) fn new(now: Instant, seen_below: u64) -> Self {
         Self {
             largest: seen_below.checked_sub(1),

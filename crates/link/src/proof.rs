@@ -11,8 +11,8 @@ pub const PROOF_LEN: usize = 32;
 /// What keeps the proofs of one purpose and side from being those of another.
 const PURPOSE: u64 = u64::from_le_bytes(*b"proof\0\0\0");
 
-/// The proof of who knows `key` for `what`: an HMAC-SHA256 under a key of its own. `what` must contain something that the other side
-/// has just chosen at random, who the two are, and which of them this is.
+/// The proof of who knows `key` for `what`: an HMAC-SHA256 under a key of its own. `what` must contain something that
+/// the other side has just chosen at random, who the two are, and which of them this is.
 pub fn prove(key: &[u8; KEY_LEN], what: &[u8]) -> [u8; PROOF_LEN] {
     let mut proof = [0; PROOF_LEN];
     proof.copy_from_slice(hmac::sign(&proof_key(key), what).as_ref());

@@ -14,7 +14,8 @@ const POSTED_HEADERS: u64 = 1024;
 const POSTED_DATA: u64 = POSTED_HEADERS * PAYLOAD_CREDITS;
 /// Completions a completer can hold; a request of 4096 bytes needs up to `4096 / max_payload + 1` of them.
 const COMPLETIONS: u64 = 512;
-/// Posted headers and data of a simulated run with tight credits; the data suffices for two small TLPs and one of any size.
+/// Posted headers and data of a simulated run with tight credits; the data suffices for two small TLPs and one of any
+/// size.
 const TIGHT_POSTED: (u64, u64) = (3, PAYLOAD_CREDITS + 2);
 /// Its non-posted headers.
 const TIGHT_NON_POSTED: u64 = 2;
@@ -46,8 +47,8 @@ struct HeldCells {
     data: Cell<u64>,
 }
 
-/// The credit of posted requests that a sink has accepted and keeps, because they cannot be done yet: it is granted again when
-/// they are done. So a sink never keeps more of them than it would have had credit for at once.
+/// The credit of posted requests that a sink has accepted and keeps, because they cannot be done yet: it is granted
+/// again when they are done. So a sink never keeps more of them than it would have had credit for at once.
 pub struct Held<'m> {
     cells: &'m HeldCells,
     journal: Journal<'m>,
@@ -82,10 +83,11 @@ pub struct Receiver<'m> {
     cells: &'m ReceiverCells,
     journal: Journal<'m>,
     non_posted_headers: u64,
-    /// The totals that the peer may have been told: it must not use more. A successor begins with what it could tell itself, which
-    /// is no less, since grants only grow.
+    /// The totals that the peer may have been told: it must not use more. A successor begins with what it could tell
+    /// itself, which is no less, since grants only grow.
     advertised: Volatile<Credits>,
-    /// What arrived ahead of a gap, or is left of a frame that was too much for one step. Dies with the card: the sender still has it.
+    /// What arrived ahead of a gap, or is left of a frame that was too much for one step. Dies with the card: the
+    /// sender still has it.
     ahead: BTreeMap<u64, Ahead>,
     ahead_bytes: usize,
     /// What was handed on, for checkers: number and [`tlp_digest`]. None unless it was asked for.
@@ -108,7 +110,8 @@ struct Ahead {
 /// What a number stands for.
 pub(crate) enum Arrival<'a> {
     Tlp(&'a TlpView<'a>),
-    /// A packet that cannot be used; `None` where not even its end could be told, and with it that of all behind it in its record.
+    /// A packet that cannot be used; `None` where not even its end could be told, and with it that of all behind it in
+    /// its record.
     Broken(Option<Unparsed>),
 }
 
@@ -212,7 +215,8 @@ impl<'m> Receiver<'m> {
         self.deliver(first, count, tlps, accept)
     }
 
-    /// Hands on what was waiting for a gap that is now closed, or for the next step: one frame a call, and what became of it.
+    /// Hands on what was waiting for a gap that is now closed, or for the next step: one frame a call, and what became
+    /// of it.
     pub(crate) fn deliver_ahead(&mut self, accept: &mut dyn FnMut(Arrival<'_>)) -> Option<Received> {
         if !self.has_ahead() {
             return None;
@@ -273,8 +277,8 @@ impl<'m> Receiver<'m> {
             if let Some(watched) = self.watched.get_mut() {
                 watched.push((number, tlp_digest(bytes)));
             }
-            // Whoever accepts it may commit before an effect of its own, and be told again if it dies of that: nothing of this
-            // TLP has been counted until then.
+            // Whoever accepts it may commit before an effect of its own, and be told again if it dies of that: nothing
+            // of this TLP has been counted until then.
             accept(arrival);
             self.account(credits);
             self.cells.expected.update(self.journal, |expected| expected.max(number + 1));

@@ -1,21 +1,22 @@
 //! Records: what the body of a sealed frame consists of.
 //!
-//! A body is one [`Status`] and then records, each a type byte and a fixed or counted rest. Whatever does not parse makes the
-//! whole frame malformed; nothing of it is used.
+//! A body is one [`Status`] and then records, each a type byte and a fixed or counted rest. Whatever does not parse
+//! makes the whole frame malformed; nothing of it is used.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::path::AckRanges;
 
-/// The shortest TLP: a header of three dwords. A record cannot count more of them than its bytes can hold, which bounds what a frame
-/// asks of its receiver.
+/// The shortest TLP: a header of three dwords. A record cannot count more of them than its bytes can hold, which bounds
+/// what a frame asks of its receiver.
 const TLP_BYTES_MIN: usize = pcie::spec::HEADER_BYTES_MIN;
 
 /// Most ranges of one acknowledgement.
 pub(crate) const MAX_RANGES: usize = 16;
 
-/// What every sealed frame says of the stream it flows against: absolute, so that any later one replaces all earlier ones.
+/// What every sealed frame says of the stream it flows against: absolute, so that any later one replaces all earlier
+/// ones.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -62,7 +63,8 @@ pub struct Information {
     pub name: [u8; 32],
 }
 
-/// One record of a body. Lives on the stack for the time of one frame, so the size of an acknowledgement does not matter.
+/// One record of a body. Lives on the stack for the time of one frame, so the size of an acknowledgement does not
+/// matter.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant)]
 pub(crate) enum Record<'a> {
@@ -215,8 +217,8 @@ impl<'a> Writer<'a> {
         fits
     }
 
-    /// Begins a stream record: `fill` is given the room for TLPs and returns how many it has written there, in how many bytes.
-    /// Nothing is written where that is none.
+    /// Begins a stream record: `fill` is given the room for TLPs and returns how many it has written there, in how many
+    /// bytes. Nothing is written where that is none.
     pub(crate) fn stream(&mut self, first: u64, fill: impl FnOnce(&mut [u8]) -> (u16, usize)) -> u16 {
         if self.room() < STREAM_OVERHEAD {
             return 0;

@@ -18,13 +18,13 @@ const PRIVATE: u64 = u64::from_le_bytes(*b"private\0");
 
 /// One direction's protection of the frames of one card.
 ///
-/// Frames in memory that two nodes share with nobody else need none: who can change the memory has the keys anyway. They
-/// bear the name of their key set, so that what an earlier one has left there is not taken for ours.
+/// Frames in memory that two nodes share with nobody else need none: who can change the memory has the keys anyway.
+/// They bear the name of their key set, so that what an earlier one has left there is not taken for ours.
 pub(crate) enum Seal {
     Aegis([u8; 16]),
     Aes(Box<LessSafeKey>),
-    /// The secret is part of what is summed up, so that frames of an earlier key set with the same id are not taken for ours. So
-    /// is the header, which names the card.
+    /// The secret is part of what is summed up, so that frames of an earlier key set with the same id are not taken for
+    /// ours. So is the header, which names the card.
     Checksum([u8; KEY_LEN]),
     /// What stands in place of the tag: tells nothing of the key it was derived from.
     Name([u8; TAG_LEN]),

@@ -103,8 +103,8 @@ impl PostedCredit {
 
 /// The sending half of a stream: three queues, the numbers, and the replay buffer.
 ///
-/// A TLP waits in the queue of its class until its receiver has granted credit and the ordering rules let it go; then it gets
-/// its number, and can be sent any number of times until the peer has committed it.
+/// A TLP waits in the queue of its class until its receiver has granted credit and the ordering rules let it go; then
+/// it gets its number, and can be sent any number of times until the peer has committed it.
 pub struct Sender<'m> {
     cells: &'m SenderCells,
     slots: Slots<'m, WORDS>,
@@ -129,14 +129,15 @@ impl<'m> Sender<'m> {
         if reserved == 0 { 0 } else { reserved.min(self.slots.available()) }
     }
 
-    /// Whether a TLP of `class` can be queued in this step: what is asked before each, so it looks no further than it must.
+    /// Whether a TLP of `class` can be queued in this step: what is asked before each, so it looks no further than it
+    /// must.
     #[inline]
     pub fn has_room(&self, class: FlowClass) -> bool {
         (self.cells.held[class.index()].get() as usize) < RESERVE[class.index()] && self.slots.can_alloc()
     }
 
-    /// What credit there is for posted requests that nothing has been queued for. Whoever queues no more of them than that keeps
-    /// its completions from waiting for a peer that holds credit back.
+    /// What credit there is for posted requests that nothing has been queued for. Whoever queues no more of them than
+    /// that keeps its completions from waiting for a peer that holds credit back.
     pub fn posted_credit(&self) -> PostedCredit {
         if !self.journal.rule(Rule::CreditBeforeNumber) {
             return PostedCredit { headers: u64::MAX, data: u64::MAX };
@@ -157,8 +158,9 @@ impl<'m> Sender<'m> {
         !self.slots.can_alloc() && held < SLOTS
     }
 
-    /// Queues a completion. There is room, because its request came within the credit that was advertised, and that reserves
-    /// it; should there be none, the completion is counted and dropped, and its requester is left to its time-out.
+    /// Queues a completion. There is room, because its request came within the credit that was advertised, and that
+    /// reserves it; should there be none, the completion is counted and dropped, and its requester is left to its
+    /// time-out.
     pub fn push_completion(&mut self, completion: Completion, payload: Payload, ends_request: bool) {
         if self.has_room(FlowClass::Completion) {
             self.push(&Header::Completion(completion), payload, ends_request);
@@ -235,8 +237,8 @@ impl<'m> Sender<'m> {
         self.cells.next.get() - before
     }
 
-    /// The class whose head may be numbered next (PCIe 6.0 §2.4.1): nothing passes an earlier posted write, posted writes
-    /// pass everything, completions pass blocked reads.
+    /// The class whose head may be numbered next (PCIe 6.0 §2.4.1): nothing passes an earlier posted write, posted
+    /// writes pass everything, completions pass blocked reads.
     fn next_class(&self) -> Option<usize> {
         const POSTED: usize = FlowClass::Posted.index();
         let head = |class: usize| self.cells.queues[class].front().map(|slot| self.meta(slot));
@@ -267,7 +269,8 @@ impl<'m> Sender<'m> {
         });
     }
 
-    /// The peer has committed everything below `committed`: frees it. Returns how many requests their completions have ended.
+    /// The peer has committed everything below `committed`: frees it. Returns how many requests their completions have
+    /// ended.
     pub(crate) fn handle_committed(&mut self, committed: u64) -> u64 {
         let mut ended = 0;
         // A peer cannot commit what was never numbered.
@@ -362,7 +365,8 @@ impl<'m> Sender<'m> {
         (self.cells.used.get().totals(), self.cells.granted.get().totals())
     }
 
-    /// The class of numbered TLP `number`, which lies in the replay buffer, and its place among all queued: for checkers.
+    /// The class of numbered TLP `number`, which lies in the replay buffer, and its place among all queued: for
+    /// checkers.
     pub fn order_of(&self, number: u64) -> (FlowClass, u64) {
         let meta = self.meta(self.slot_of(number));
         let class = [FlowClass::Posted, FlowClass::NonPosted, FlowClass::Completion]
@@ -372,8 +376,8 @@ impl<'m> Sender<'m> {
         (class, meta.order)
     }
 
-    /// The first TLP of `class` that waits for its number, for checkers: its place among all queued, and whether there is
-    /// credit for it.
+    /// The first TLP of `class` that waits for its number, for checkers: its place among all queued, and whether there
+    /// is credit for it.
     pub fn first_waiting(&self, class: FlowClass) -> Option<(u64, bool)> {
         let meta = self.meta(self.cells.queues[class.index()].front()?);
         Some((meta.order, self.cells.used.get().plus_meta(&meta).within(&self.cells.granted.get())))

@@ -5,9 +5,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::channel::Name;
 
-/// Who has used a function last: its number is raised whenever another life than before takes the function. A borrower that finds
-/// its own number unchanged knows that nobody has written in between, whatever became of the lender meanwhile. The lender's agent
-/// makes it durable before it has an effect.
+/// Who has used a function last: its number is raised whenever another life than before takes the function. A borrower
+/// that finds its own number unchanged knows that nobody has written in between, whatever became of the lender
+/// meanwhile. The lender's agent makes it durable before it has an effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tenancy {
     /// Counts the changes; 0 while nobody has had the function.
@@ -36,7 +36,8 @@ impl Tenancy {
         Self { is_held: false, ..self }
     }
 
-    /// The function begins with other content than it had. To whoever has used it that is as if another node had; it stays theirs.
+    /// The function begins with other content than it had. To whoever has used it that is as if another node had; it
+    /// stays theirs.
     #[must_use]
     pub fn renewed(self) -> Self {
         let number = if self.number == 0 { 0 } else { self.number.saturating_add(1) };

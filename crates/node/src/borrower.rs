@@ -101,15 +101,15 @@ impl<'m> BorrowedDrive<'m> {
         self.max_payload = max_payload;
     }
 
-    /// Another node has used the drive: everything that is under way or not flushed ends with an error, since it was meant for
-    /// what the drive held before.
+    /// Another node has used the drive: everything that is under way or not flushed ends with an error, since it was
+    /// meant for what the drive held before.
     pub(crate) fn forget(&mut self, now: Instant) {
         self.driver.forget(now);
         self.server.evict_clients(now);
     }
 
-    /// Moves requests from the edge to the driver, accesses from the driver to the stream, and results back. True if there
-    /// may be more, which is then for the next step.
+    /// Moves requests from the edge to the driver, accesses from the driver to the stream, and results back. True if
+    /// there may be more, which is then for the next step.
     pub(crate) fn pump(&mut self, now: Instant, port: &mut Port<'m>, open: bool) -> bool {
         let waiting = !self.direct && self.pump_edge(now, port);
         let Some(window) = self.window.filter(|_| open) else { return waiting };

@@ -37,14 +37,14 @@ pub enum CardEvent {
     Ready(usize),
     /// The streams to this life of this peer are open: news to this card, perhaps not to the one before it.
     Met(usize, NodeId, Incarnation),
-    /// Who has what the loan lends has changed: somebody else has taken it, or it was given back. That has an effect once the agent has
-    /// made this durable and said so with [`Card::set_tenancy`]; a new card asks again.
+    /// Who has what the loan lends has changed: somebody else has taken it, or it was given back. That has an effect
+    /// once the agent has made this durable and said so with [`Card::set_tenancy`]; a new card asks again.
     Tenant(usize, Tenancy),
-    /// The borrowed drive no longer holds what this node left there: another node has used it meanwhile, or it was made anew. What
-    /// was not flushed is lost, requests under way fail, and clients are disconnected.
+    /// The borrowed drive no longer holds what this node left there: another node has used it meanwhile, or it was made
+    /// anew. What was not flushed is lost, requests under way fail, and clients are disconnected.
     Overtaken(usize),
-    /// The medium of this drive has lost something that was answered, or may have: each flush of its functions fails until
-    /// [`Card::clear_fault`]. A new card says it again.
+    /// The medium of this drive has lost something that was answered, or may have: each flush of its functions fails
+    /// until [`Card::clear_fault`]. A new card says it again.
     MediaFault(usize),
     /// The lent function is none that can be used.
     Unusable(usize, Unusable),
@@ -93,8 +93,8 @@ pub enum Way {
 
 /// Where frames are built.
 pub trait Rooms {
-    /// Memory for the largest frame that goes this way. It is written only. Where there is none, the frame is lost: it is
-    /// built elsewhere, and comes again when the time for its acknowledgement has passed.
+    /// Memory for the largest frame that goes this way. It is written only. Where there is none, the frame is lost: it
+    /// is built elsewhere, and comes again when the time for its acknowledgement has passed.
     fn of(&mut self, way: Way) -> &mut [u8];
 }
 
@@ -138,8 +138,8 @@ pub struct Outgoing {
     pub len: usize,
 }
 
-/// Work for the medium of a lent function. To be done after the commit that came before; executing it twice in a row is the
-/// same as executing it once.
+/// Work for the medium of a lent function. To be done after the commit that came before; executing it twice in a row is
+/// the same as executing it once.
 #[derive(Clone, Copy, Debug)]
 pub struct MediaWork<'m> {
     /// The loan.
@@ -238,11 +238,11 @@ impl<'m> Card<'m> {
         card
     }
 
-    /// From now on an assertion that fails in a step of a loan ends that loan, and not the card with all others: what the step has changed
-    /// is taken back, nothing of it has left, and the peer hears nothing of this card any more. [`Unusable::Fault`] tells of it. A lent
-    /// function shows fatal status then, and ends its work for the medium; the machine of a slot is answered as by a function that is
-    /// gone, and if that fails too, the card dies. The next card tries the loan again. To be said right after [`Card::new`]; where
-    /// panics abort, it changes nothing.
+    /// From now on an assertion that fails in a step of a loan ends that loan, and not the card with all others: what
+    /// the step has changed is taken back, nothing of it has left, and the peer hears nothing of this card any more.
+    /// [`Unusable::Fault`] tells of it. A lent function shows fatal status then, and ends its work for the medium; the
+    /// machine of a slot is answered as by a function that is gone, and if that fails too, the card dies. The next card
+    /// tries the loan again. To be said right after [`Card::new`]; where panics abort, it changes nothing.
     pub fn contain_faults(&mut self) {
         self.loans.iter_mut().for_each(Loan::contain_faults);
     }
@@ -264,8 +264,8 @@ impl<'m> Card<'m> {
         });
     }
 
-    /// A frame has come through the memory that `loan` shares with its peer. `frame` is a private copy: the peer can change what lies
-    /// in shared memory at any time.
+    /// A frame has come through the memory that `loan` shares with its peer. `frame` is a private copy: the peer can
+    /// change what lies in shared memory at any time.
     pub fn handle_private_frame(&mut self, now: Instant, loan: usize, frame: &mut [u8]) {
         let group = self.config.loans[loan].group;
         if !Header::parse(frame).is_ok_and(|header| header.group == group) {
@@ -332,8 +332,8 @@ impl<'m> Card<'m> {
         None
     }
 
-    /// The next work for a medium. Functions of a drive get fair shares of it, drives take turns. What asking for it has
-    /// changed is committed.
+    /// The next work for a medium. Functions of a drive get fair shares of it, drives take turns. What asking for it
+    /// has changed is committed.
     pub fn poll_media(&mut self) -> Option<MediaWork<'m>> {
         loop {
             let mut asked = 0;
@@ -363,8 +363,8 @@ impl<'m> Card<'m> {
         work
     }
 
-    /// What is to be kept of a drive for good, in place of all before, with the drive's index. It is committed, and once kept
-    /// [`Card::handle_persisted`] is to be told; a successor gives it out again.
+    /// What is to be kept of a drive for good, in place of all before, with the drive's index. It is committed, and
+    /// once kept [`Card::handle_persisted`] is to be told; a successor gives it out again.
     pub fn poll_persist(&mut self) -> Option<(usize, Persist)> {
         let drives = self.drives.iter().enumerate();
         drives.filter_map(|(index, drive)| Some((index, drive.subsystem.poll_persist()?))).next()
@@ -393,8 +393,8 @@ impl<'m> Card<'m> {
         });
     }
 
-    /// An operator has seen to the medium of a drive: flushes say again what it says. `order` counts such orders for this drive, from 1;
-    /// one that has had its effect, perhaps under an earlier card, has none again.
+    /// An operator has seen to the medium of a drive: flushes say again what it says. `order` counts such orders for
+    /// this drive, from 1; one that has had its effect, perhaps under an earlier card, has none again.
     pub fn clear_fault(&mut self, now: Instant, drive: usize, order: u64) {
         self.step(now, 0..0, |card| {
             if let Some(drive) = card.drives.get_mut(drive) {
@@ -403,8 +403,8 @@ impl<'m> Card<'m> {
         });
     }
 
-    /// The medium of a drive has grown to so many blocks of its configuration's. One that has shrunk stays as it was: what is
-    /// missing fails.
+    /// The medium of a drive has grown to so many blocks of its configuration's. One that has shrunk stays as it was:
+    /// what is missing fails.
     pub fn grow(&mut self, now: Instant, drive: usize, blocks: u64) {
         self.step(now, 0..0, |card| {
             if let Some(drive) = card.drives.get(drive) {
@@ -413,8 +413,8 @@ impl<'m> Card<'m> {
         });
     }
 
-    /// This machine may go on somewhere else, too, from the same memory: each loan gets keys that depend on `seed`, which is new and
-    /// random.
+    /// This machine may go on somewhere else, too, from the same memory: each loan gets keys that depend on `seed`,
+    /// which is new and random.
     pub fn renew_keys(&mut self, now: Instant, seed: [u8; 32]) {
         for loan in 0..self.loans.len() {
             self.step_one(now, loan, |card| {
@@ -495,21 +495,22 @@ impl<'m> Card<'m> {
         self.loans[loan].has_failed() || self.server(loan).is_some_and(|server| server.wants_close(slot))
     }
 
-    /// Whether the client in `slot` has said that it goes, and requests of it have not ended, which are done even if it is gone.
+    /// Whether the client in `slot` has said that it goes, and requests of it have not ended, which are done even if it
+    /// is gone.
     pub fn edge_is_leaving(&self, loan: usize, slot: usize) -> bool {
         self.server(loan).is_some_and(|server| server.is_leaving(slot))
     }
 
-    /// From now on the program itself uses the drive of `loan`, by [`Card::drive_step`]; its NBD edge gets nothing. To be
-    /// said right after [`Card::new`].
+    /// From now on the program itself uses the drive of `loan`, by [`Card::drive_step`]; its NBD edge gets nothing. To
+    /// be said right after [`Card::new`].
     pub fn use_directly(&mut self, loan: usize) {
         if let End::Borrowed(drive) = &mut self.loans[loan].end {
             drive.use_directly();
         }
     }
 
-    /// One step of a program that uses the drive of `loan` itself: `act` polls completions from the driver, takes and gives back
-    /// pages, and submits requests. It must not call other verbs of the driver.
+    /// One step of a program that uses the drive of `loan` itself: `act` polls completions from the driver, takes and
+    /// gives back pages, and submits requests. It must not call other verbs of the driver.
     pub fn drive_step(
         &mut self,
         now: Instant,
@@ -529,7 +530,8 @@ impl<'m> Card<'m> {
         self.step_one(now, loan, |card| card.loans[loan].channel.set_tenancy(tenancy));
     }
 
-    /// From now on this node calls itself by a greater incarnation in a borrowed loan, whose lender has seen a greater one than it had.
+    /// From now on this node calls itself by a greater incarnation in a borrowed loan, whose lender has seen a greater
+    /// one than it had.
     pub fn raise_incarnation(&mut self, now: Instant, loan: usize, incarnation: Incarnation) {
         if loan < self.loans.len() {
             self.step_one(now, loan, |card| card.loans[loan].channel.raise_incarnation(now, incarnation));
@@ -642,8 +644,8 @@ impl<'m> Card<'m> {
         None
     }
 
-    /// An assertion has failed in a step of a loan, before which there were `known` events. What others may wait for is made anew from
-    /// what is committed, as in a new card, and brought to an end.
+    /// An assertion has failed in a step of a loan, before which there were `known` events. What others may wait for is
+    /// made anew from what is committed, as in a new card, and brought to an end.
     fn contain(&mut self, now: Instant, loan: usize, known: usize) {
         self.journal.roll_back();
         self.loans[loan].fail();
@@ -679,8 +681,8 @@ impl<'m> Card<'m> {
         self.loans[loan].fail();
     }
 
-    /// One step: `act`, then whatever follows from it for the loans it touches, then the commit. Loans share nothing but drives;
-    /// what others have left to do, or can do now, [`Card::poll_timeout`] asks for.
+    /// One step: `act`, then whatever follows from it for the loans it touches, then the commit. Loans share nothing
+    /// but drives; what others have left to do, or can do now, [`Card::poll_timeout`] asks for.
     fn step(&mut self, now: Instant, touched: Range<usize>, act: impl FnOnce(&mut Self)) {
         let in_order = self.config.rules.has(Rule::CommitBeforeSend);
         if !in_order {

@@ -8,8 +8,8 @@ use link::ChannelCells;
 use crate::slot::SlotCells;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Most loans of a node, lent and borrowed together: all virtual functions of a drive, and some more. Pages of the ledger
-/// that no loan uses cost nothing.
+/// Most loans of a node, lent and borrowed together: all virtual functions of a drive, and some more. Pages of the
+/// ledger that no loan uses cost nothing.
 pub const MAX_LOANS: usize = 80;
 /// Most drives that a node lends, each with at least one loan.
 pub const MAX_DRIVES: usize = MAX_LOANS;

@@ -49,8 +49,9 @@ pub struct LoanConfig {
     pub generation: LoanGeneration,
     /// Of a lender: who has used the function last, as the agent has made durable.
     pub tenancy: Tenancy,
-    /// Greater whenever the place of the loan is given to another one: what the ledger has of earlier ones is forgotten. Added to the
-    /// node's incarnation it is the loan's, so the sum is never used twice, not even by a later life of the node.
+    /// Greater whenever the place of the loan is given to another one: what the ledger has of earlier ones is
+    /// forgotten. Added to the node's incarnation it is the loan's, so the sum is never used twice, not even by a later
+    /// life of the node.
     pub life: u32,
     /// Its incarnation is at least this: its lender has seen a greater one than the node's state folder knew of.
     pub least_incarnation: Incarnation,

@@ -57,9 +57,9 @@ impl<'m> Drive<'m> {
         self.has_told = false;
     }
 
-    /// The loan whose function's work the medium gets next, if any has some. What the card before may have left half written comes
-    /// first, of whichever function: any of them may read it.
-    /// `asked` says whom it asks: what it asks of one is committed before the next.
+    /// The loan whose function's work the medium gets next, if any has some. What the card before may have left half
+    /// written comes first, of whichever function: any of them may read it. `asked` says whom it asks: what it asks of
+    /// one is committed before the next.
     pub(crate) fn pick(&mut self, loans: &mut [Loan<'m>], asked: &mut usize) -> Option<usize> {
         let Self { loans: own, share, journal, .. } = self;
         for loan in &*own {

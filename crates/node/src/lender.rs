@@ -54,12 +54,12 @@ impl<'m> LentFunction<'m> {
         self.max_payload = max_payload;
     }
 
-    /// Queues what the function has to say, as far as there is room and credit. True if there may be more, which is then for the
-    /// next step.
+    /// Queues what the function has to say, as far as there is room and credit. True if there may be more, which is
+    /// then for the next step.
     ///
-    /// A posted write that waited for credit would keep what is completed behind it waiting, too: the value of a register, for
-    /// which a virtual machine may hold still that has to do a write before there is credit again. So a write stays in the
-    /// function until nothing can hold it up, and what is read meanwhile comes before it.
+    /// A posted write that waited for credit would keep what is completed behind it waiting, too: the value of a
+    /// register, for which a virtual machine may hold still that has to do a write before there is credit again. So a
+    /// write stays in the function until nothing can hold it up, and what is read meanwhile comes before it.
     pub(crate) fn pump(&mut self, now: Instant, port: &mut Port<'m>) -> bool {
         let Some(window) = self.window else { return false };
         let mut credit = port.sender.posted_credit();

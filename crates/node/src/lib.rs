@@ -9,8 +9,8 @@
 //!                                link::Channel <== frames ==> link::Channel
 //! ```
 //!
-//! For a virtual machine a [`BorrowedSlot`] stands in the place of the drive: `vfio_user::Session` in front of windows, grants and
-//! tags of the same kind, and the guest's own driver behind the socket.
+//! For a virtual machine a [`BorrowedSlot`] stands in the place of the drive: `vfio_user::Session` in front of windows,
+//! grants and tags of the same kind, and the guest's own driver behind the socket.
 //!
 //! A [`Card`] owns the cores of all loans of a node. Each of its verbs is one step: it changes the ledger and ends with
 //! the commit; what is then polled leaves. Two drivers run the very same card: `io` in reality, `sim` in virtual time.

@@ -61,8 +61,8 @@ enum Fault {
     None,
     /// Nothing is looked at any more.
     Left,
-    /// The function shows fatal status, and its work for the medium comes to an end: others may wait for that in a namespace that they
-    /// have too.
+    /// The function shows fatal status, and its work for the medium comes to an end: others may wait for that in a
+    /// namespace that they have too.
     Ending,
     /// The machine is answered, for which the function is gone.
     Alone,
@@ -180,7 +180,8 @@ impl<'m> Loan<'m> {
         self.contained = true;
     }
 
-    /// Whether an assertion that fails now ends the loan. What answers a machine alone has nobody behind it but the next card.
+    /// Whether an assertion that fails now ends the loan. What answers a machine alone has nobody behind it but the
+    /// next card.
     pub(crate) fn contains_faults(&self) -> bool {
         self.contained && self.fault != Fault::Alone
     }
@@ -239,7 +240,8 @@ impl<'m> Loan<'m> {
         if self.has_failed() {
             return;
         }
-        // Until the borrower has proven an address, it may be wherever its frames come from, be it that they came from elsewhere first.
+        // Until the borrower has proven an address, it may be wherever its frames come from, be it that they came from
+        // elsewhere first.
         let is_unproven = self.cells.peers.get(rail as usize).is_some_and(|peer| !peer.get().is_known());
         self.channel.hear_duplicates(is_unproven && matches!(self.end, End::Lent(_)));
         let heard = self.channel.handle_frame(now, frame, self.end.sink());
@@ -266,14 +268,16 @@ impl<'m> Loan<'m> {
         self.note(now, heard);
     }
 
-    /// Only an answer to this very card shows that the peer hears it, too: one whose frames come while ours get lost is as good as dead.
+    /// Only an answer to this very card shows that the peer hears it, too: one whose frames come while ours get lost is
+    /// as good as dead.
     fn note(&mut self, now: Instant, heard: Heard) {
         if let (Heard::Answer | Heard::Newcomer, End::Slot(slot)) = (heard, &mut self.end) {
             slot.heard(now);
         }
     }
 
-    /// A lender learns where the borrower is: from whatever is authentic, once the address it came from has answered a challenge.
+    /// A lender learns where the borrower is: from whatever is authentic, once the address it came from has answered a
+    /// challenge.
     fn learn_address(&mut self, now: Instant, rail: u8, from: Address, (heard, len): (Heard, usize)) {
         let (journal, peers) = (self.journal, &self.cells.peers);
         let Some(cell) = peers.get(rail as usize) else { return };
@@ -316,8 +320,8 @@ impl<'m> Loan<'m> {
         }
     }
 
-    /// When the loan is to be looked at. What others do to it shows in `depends_on_others`; everything else happens in its own
-    /// steps, so the answer is remembered from one to the next.
+    /// When the loan is to be looked at. What others do to it shows in `depends_on_others`; everything else happens in
+    /// its own steps, so the answer is remembered from one to the next.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         if !self.takes_steps() {
             return None;
@@ -349,8 +353,8 @@ impl<'m> Loan<'m> {
         [channel, end].into_iter().flatten().min()
     }
 
-    /// The next frame. There is always room for it, be it that what is built there gets lost: so nobody but a step of this loan can
-    /// change the answer that there is none.
+    /// The next frame. There is always room for it, be it that what is built there gets lost: so nobody but a step of
+    /// this loan can change the answer that there is none.
     pub(crate) fn poll_transmit(
         &mut self,
         now: Instant,
@@ -451,11 +455,11 @@ impl<'m> Loan<'m> {
 
     /// Asks the function about its work for the medium; `None` of a loan that lends nothing.
     ///
-    /// Asking goes on where work behind the present one waits: it fetches commands, and lets in or ends those that waited for
-    /// a namespace. That may give the host something to read or to send, of which no step follows: without `more` it would lie
-    /// until the next event of this very loan, for which the host may be waiting. Only what has been added counts, not what is
-    /// there: a step that has no room for it leaves it where it is, asking once more adds nothing, and whoever makes room is an
-    /// event. So a loan that cannot send is not awake for it.
+    /// Asking goes on where work behind the present one waits: it fetches commands, and lets in or ends those that
+    /// waited for a namespace. That may give the host something to read or to send, of which no step follows: without
+    /// `more` it would lie until the next event of this very loan, for which the host may be waiting. Only what has
+    /// been added counts, not what is there: a step that has no room for it leaves it where it is, asking once more
+    /// adds nothing, and whoever makes room is an event. So a loan that cannot send is not awake for it.
     fn ask_for_media<T>(&mut self, ask: impl FnOnce(&mut Controller<'m>) -> T) -> Option<T> {
         let End::Lent(function) = &mut self.end else { return None };
         let before = function.controller.sending();
@@ -576,7 +580,8 @@ impl<'m> Loan<'m> {
         events.push_back(CardEvent::Overtaken(index));
     }
 
-    /// A lender has the agent make durable who has its function, or had it: before that has an effect that somebody could know of.
+    /// A lender has the agent make durable who has its function, or had it: before that has an effect that somebody
+    /// could know of.
     fn keep_tenancy(&mut self, index: usize, events: &mut VecDeque<CardEvent>) {
         let unsaved = self.channel.unsaved_tenancy();
         if self.asked != unsaved {

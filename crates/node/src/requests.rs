@@ -66,8 +66,8 @@ pub(crate) fn write(
     Ok(())
 }
 
-/// What a completion says to whoever asked: the name of the request, and what came of it. Nothing of one that is unexpected,
-/// too late or not the last of its request.
+/// What a completion says to whoever asked: the name of the request, and what came of it. Nothing of one that is
+/// unexpected, too late or not the last of its request.
 pub(crate) fn completed<'p>(
     port: &mut Port<'_>,
     gauges: &EdgeGauges,

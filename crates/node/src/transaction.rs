@@ -69,7 +69,8 @@ pub(crate) fn complete_inline(
     }
 }
 
-/// Completes a read with the bytes that lie at `offset` of a page, which is at the same place of a dword as the address.
+/// Completes a read with the bytes that lie at `offset` of a page, which is at the same place of a dword as the
+/// address.
 pub(crate) fn complete_page(
     port: &mut Port<'_>,
     request: &MemoryRequest,

@@ -5,8 +5,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::Journal;
 
-/// What a [`Cell`] may hold: values without padding for which any bytes are valid, so that nothing found in the ledger can
-/// be undefined.
+/// What a [`Cell`] may hold: values without padding for which any bytes are valid, so that nothing found in the ledger
+/// can be undefined.
 pub trait Plain: Copy + PartialEq + FromBytes + IntoBytes + Immutable {}
 impl<T: Copy + PartialEq + FromBytes + IntoBytes + Immutable> Plain for T {}
 

@@ -6,11 +6,11 @@ use zerocopy::FromBytes;
 
 use crate::rules::{Rule, RuleSet};
 
-/// Words that a step may have changed when it takes up more work. No single piece of work (a TLP, a message of a client, a timer)
-/// changes more than so many, nor does what follows at the end of a step.
+/// Words that a step may have changed when it takes up more work. No single piece of work (a TLP, a message of a
+/// client, a timer) changes more than so many, nor does what follows at the end of a step.
 pub const STEP_ENTRIES: usize = 1 << 16;
-/// Entries of the undo log: the most words one step may change. The last quarter is never used, as far as anybody knows: debug builds
-/// make a finding of it.
+/// Entries of the undo log: the most words one step may change. The last quarter is never used, as far as anybody
+/// knows: debug builds make a finding of it.
 pub const JOURNAL_ENTRIES: usize = 4 * STEP_ENTRIES;
 
 /// Called before every store to the ledger; the simulator kills cards here, and checks the undo log against its own.
@@ -115,8 +115,8 @@ impl<'m> Journal<'m> {
         self.count() as usize
     }
 
-    /// Whether this step may take up one more piece of work, of any kind. Whoever works through what comes from outside asks before
-    /// each piece, and leaves the rest for the next step: how much there is of it, others decide.
+    /// Whether this step may take up one more piece of work, of any kind. Whoever works through what comes from outside
+    /// asks before each piece, and leaves the rest for the next step: how much there is of it, others decide.
     #[inline]
     pub fn has_room(&self) -> bool {
         self.pending() < STEP_ENTRIES
@@ -182,8 +182,8 @@ impl<'m> Journal<'m> {
         }
     }
 
-    /// Makes `cells` what they were in new memory: all zeroes, without a log. Nothing committed may refer to what is in them, and a
-    /// successor that finds this unfinished does it again. `C` consists of ledger cells and nothing else.
+    /// Makes `cells` what they were in new memory: all zeroes, without a log. Nothing committed may refer to what is in
+    /// them, and a successor that finds this unfinished does it again. `C` consists of ledger cells and nothing else.
     pub fn clear<C: FromBytes>(&self, cells: &C) {
         let target = core::ptr::from_ref(cells).cast_mut().cast::<u8>();
         self.offset_of(target, size_of::<C>());

@@ -37,8 +37,8 @@ pub struct RawMemory<'m> {
 
 impl<'m> RawMemory<'m> {
     /// # Safety
-    /// `base` points to `len` initialised bytes, page aligned, readable and writable for `'m`, and no other
-    /// thread of this process touches them, but for payload that it was given for a while and that this one leaves alone
+    /// `base` points to `len` initialised bytes, page aligned, readable and writable for `'m`, and no other thread of
+    /// this process touches them, but for payload that it was given for a while and that this one leaves alone
     /// meanwhile; another process only reads them or sets [`super::Counter`]s.
     pub unsafe fn new(base: NonNull<u8>, len: usize) -> Self {
         assert!(base.as_ptr().addr().is_multiple_of(PAGE_SIZE), "ledger memory is page aligned");
@@ -51,7 +51,8 @@ impl<'m> RawMemory<'m> {
     /// If they are not inside of the memory.
     pub fn read(&self, offset: usize, out: &mut [u8]) {
         assert!(offset <= self.len && out.len() <= self.len - offset, "a checker reads inside of the ledger");
-        // SAFETY: in range of memory that `new` was promised; `out` is an exclusive borrow and so cannot be ledger memory.
+        // SAFETY: in range of memory that `new` was promised; `out` is an exclusive borrow and so cannot be ledger
+        // memory.
         unsafe {
             core::ptr::copy_nonoverlapping(self.base.as_ptr().add(offset), out.as_mut_ptr(), out.len());
         };
@@ -79,7 +80,8 @@ impl Arena {
     /// Zeroed memory for a ledger with root `R`.
     pub fn zeroed<R>(&self) -> RawMemory<'_> {
         let len = LedgerRoot::<R>::SIZE;
-        // The allocator clears memory of a greater alignment by writing to it, which would touch all of a sparse ledger.
+        // The allocator clears memory of a greater alignment by writing to it, which would touch all of a sparse
+        // ledger.
         let layout = Layout::from_size_align(len + PAGE_SIZE, align_of::<u64>())
             .expect("a ledger is far smaller than the address space");
         // SAFETY: the layout has a size above zero, since every ledger has an undo log.
@@ -88,7 +90,8 @@ impl Arena {
         self.blocks.borrow_mut().push((start, layout));
         // SAFETY: less than a page is skipped, and a page more than the ledger was allocated.
         let base = unsafe { start.add(start.align_offset(PAGE_SIZE)) };
-        // SAFETY: freed only when the arena goes, which outlives the returned lifetime; arenas are not shared by threads.
+        // SAFETY: freed only when the arena goes, which outlives the returned lifetime; arenas are not shared by
+        // threads.
         unsafe { RawMemory::new(base, len) }
     }
 }

@@ -102,7 +102,8 @@ impl<'m> Pages<'m> {
     /// The whole pool as one stretch: page `i` lies `i * 4096` behind its start.
     pub fn memory(&self) -> Span<'m> {
         let pages = self.cells.pages.as_ptr().cast_mut().cast::<u8>();
-        // SAFETY: the pages lie behind each other, a page each without padding, consist of nothing but `Bytes`, and live for 'm.
+        // SAFETY: the pages lie behind each other, a page each without padding, consist of nothing but `Bytes`, and
+        // live for 'm.
         unsafe { Span::new(pages, PAGES * PAGE_SIZE) }
     }
 

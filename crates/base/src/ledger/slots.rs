@@ -63,7 +63,8 @@ impl<'m, const WORDS: usize> Slots<'m, WORDS> {
         (self.low()..WORDS).any(|word| self.cells.used[word].get() | self.freed(word, step) != u64::MAX)
     }
 
-    /// Whether at least `count` slots are free, some of them perhaps only after the commit. Looks no further than it has to.
+    /// Whether at least `count` slots are free, some of them perhaps only after the commit. Looks no further than it
+    /// has to.
     #[inline]
     pub fn has_free(&self, count: usize) -> bool {
         let mut found = 0;

@@ -2,8 +2,8 @@
 //! Writes are seen at once, and kept when they are synchronised; `forget` on standard input drops all others. Closing
 //! the file keeps nothing. It ends with its standard input.
 //!
-//! With `cached` the kernel keeps writes in its page cache and writes them back when it likes, or when it is flushed; `fail` lets the next
-//! of those writes fail, and answers how many have failed so far. There is no direct I/O then.
+//! With `cached` the kernel keeps writes in its page cache and writes them back when it likes, or when it is flushed;
+//! `fail` lets the next of those writes fail, and answers how many have failed so far. There is no direct I/O then.
 
 use fuser::{
     BsdFileFlags, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
@@ -187,7 +187,8 @@ impl Filesystem for LossyFs {
         }
     }
 
-    /// With a write-back cache the kernel keeps the times, and hands them over with a flush, which would fail with this.
+    /// With a write-back cache the kernel keeps the times, and hands them over with a flush, which would fail with
+    /// this.
     fn setattr(
         &self,
         _: &Request,

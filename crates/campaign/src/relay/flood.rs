@@ -119,7 +119,8 @@ impl Flood {
         datagram
     }
 
-    /// The header stays, with a packet number that no replay protection knows; behind it lies a body of another channel.
+    /// The header stays, with a packet number that no replay protection knows; behind it lies a body of another
+    /// channel.
     fn seal_with_another_key(&mut self, bytes: &mut Vec<u8>) {
         if bytes.len() < HEADER {
             return;

@@ -1,8 +1,8 @@
 //! `causeway bench --against PROGRAM`: whether this program is slower than another build of it, case by case.
 //!
-//! Both run the same case in turns, a round each, as `causeway bench CASE --rounds N -o json`. A pair counts where the cores were
-//! equally far apart in both of its rounds. Of the pairs' ratios the geometric mean and its 95 % interval are kept; a case
-//! whose whole interval lies below [`SLOWER_BELOW`] is slower, and fails the run.
+//! Both run the same case in turns, a round each, as `causeway bench CASE --rounds N -o json`. A pair counts where the
+//! cores were equally far apart in both of its rounds. Of the pairs' ratios the geometric mean and its 95 % interval
+//! are kept; a case whose whole interval lies below [`SLOWER_BELOW`] is slower, and fails the run.
 
 use std::fmt::Write as _;
 use std::fs;

@@ -123,8 +123,8 @@ const fn flash(id: &'static str, cards: usize, bytes: u32, write_percent: u8, se
     case.on(drives, drives)
 }
 
-/// The same work on one, two and four flash cards, with one target; more than one only where somebody asks. Names and rows are
-/// made of literals, which no function could join.
+/// The same work on one, two and four flash cards, with one target; more than one only where somebody asks. Names and
+/// rows are made of literals, which no function could join.
 macro_rules! cards {
     ($id:literal, ($($work:expr),*), $target:expr, $figure:expr, $row:literal, $results:expr) => {{
         const RESULTS: [&str; 3] = $results;

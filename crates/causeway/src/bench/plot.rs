@@ -202,7 +202,8 @@ fn draw_latencies(area: &Area<'_>, ours: &[(f64, f64)], peer: &[(f64, f64)]) -> 
     Ok(())
 }
 
-/// Requests in a second over the number under way, of cases that differ in nothing else; a picture a family, with its name.
+/// Requests in a second over the number under way, of cases that differ in nothing else; a picture a family, with its
+/// name.
 pub(super) fn depths(report: &Report) -> Vec<(String, String)> {
     let mut families: Vec<(String, Vec<Depth>)> = Vec::new();
     for case in &report.cases {

@@ -40,7 +40,8 @@ pub(super) struct Machine {
     pub(super) memory_bytes: u64,
     /// The kernel's name and release.
     pub(super) kernel: String,
-    /// Runnable processes, on average over the last minute, when the measurement began: above 0.5 somebody else worked too.
+    /// Runnable processes, on average over the last minute, when the measurement began: above 0.5 somebody else worked
+    /// too.
     pub(super) load_average: f64,
 }
 
@@ -62,8 +63,8 @@ pub(super) struct CaseReport {
     /// null where there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) target_far: Option<Option<f64>>,
-    /// Whether the target was kept: the ratio among near rounds and among far ones, each where there are any and there is a bound,
-    /// and null where that leaves none; for recoveries also by 99 of 100 within five times the target.
+    /// Whether the target was kept: the ratio among near rounds and among far ones, each where there are any and there
+    /// is a bound, and null where that leaves none; for recoveries also by 99 of 100 within five times the target.
     pub(super) met: Option<bool>,
     /// What a paper has measured in its place.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -329,8 +330,8 @@ pub(super) fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
     }
 }
 
-/// Whether the ratios of near and of far rounds keep to their bounds; `None` where none has one. A ratio of rounds of which the
-/// distance is not known, or is not the same, says nothing about either bound.
+/// Whether the ratios of near and of far rounds keep to their bounds; `None` where none has one. A ratio of rounds of
+/// which the distance is not known, or is not the same, says nothing about either bound.
 fn keeps_ratio(groups: &[ByDistance], near: f64, far: Option<f64>) -> Option<bool> {
     let bound = |group: &ByDistance| if group.distance == Distance::Near.name() { Some(near) } else { far };
     let mut compared = groups.iter().filter_map(|group| Some(group.ratio? >= bound(group)?)).peekable();

@@ -210,8 +210,8 @@ fn result(text: &str) -> Result<LoadResult, Failure> {
     Ok(result)
 }
 
-/// What processes came to that had loads at the same time. Their cards count for themselves, and do not say where the time was
-/// spent.
+/// What processes came to that had loads at the same time. Their cards count for themselves, and do not say where the
+/// time was spent.
 fn round(results: &[LoadResult], watch: Watch, name: &'static str) -> Result<Round, Halt> {
     let cpu = results.iter().map(|result| Duration::from_nanos(result.cpu_ns)).sum();
     let elapsed = results.iter().map(|result| result.elapsed_ns).max().unwrap_or(1);

@@ -50,8 +50,8 @@ pub(super) fn fine_cpu_time(pids: &[u32]) -> Duration {
     pids.iter().filter_map(|pid| scheduled(*pid).or_else(|| Some(ticks(*pid)?.total()))).sum()
 }
 
-/// Resident memory of all these processes together, in bytes, without the content of drives in memory and the memory of virtual
-/// machines. What they share counts for each.
+/// Resident memory of all these processes together, in bytes, without the content of drives in memory and the memory of
+/// virtual machines. What they share counts for each.
 pub(super) fn resident_bytes(pids: &[u32]) -> u64 {
     pids.iter().filter_map(|pid| resident(*pid)).sum()
 }

@@ -9,8 +9,8 @@ pub struct ProtectionArgs {
     /// Do not encrypt; only where both sides say so
     #[arg(long)]
     pub insecure: bool,
-    /// Encrypt with nothing but this: aes-256-gcm [default: AEGIS-128X2 where both sides have instructions for AES, else
-    /// aes-256-gcm]
+    /// Encrypt with nothing but this: aes-256-gcm [default: AEGIS-128X2 where both sides have instructions for AES,
+    /// else aes-256-gcm]
     #[arg(long, value_enum, value_name = "CIPHER", conflicts_with = "insecure", hide_possible_values = true)]
     pub cipher: Option<OnlyCipher>,
 }

@@ -127,8 +127,8 @@ impl fmt::Display for Source {
 }
 
 impl Flash {
-    /// `SOURCE[?KEY=VALUE[,KEY=VALUE]...]`. A size alone is memory: `flash:1G` is `flash:ram:1G`, and its options may follow
-    /// a comma too.
+    /// `SOURCE[?KEY=VALUE[,KEY=VALUE]...]`. A size alone is memory: `flash:1G` is `flash:ram:1G`, and its options may
+    /// follow a comma too.
     fn parse(text: &OsStr) -> Result<Self, ValueError> {
         let (backing, options) = match text.as_bytes().iter().position(|byte| *byte == b'?') {
             Some(at) => (&text.as_bytes()[..at], &text.as_bytes()[at + 1..]),

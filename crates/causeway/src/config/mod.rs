@@ -155,8 +155,8 @@ impl BlockSize {
     }
 }
 
-/// What a virtual machine is shown as the write cache of a drive. Borrowers that serve NBD keep what is not flushed, and always
-/// have one.
+/// What a virtual machine is shown as the write cache of a drive. Borrowers that serve NBD keep what is not flushed,
+/// and always have one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Cache {
     /// None: each write is durable before it is answered.

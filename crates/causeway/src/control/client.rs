@@ -106,8 +106,8 @@ fn is_dead(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
 }
 
-/// Whether a process is stopped, by a signal or a debugger (proc_pid_stat(5), the third field; the second may hold anything but
-/// ends at the last bracket).
+/// Whether a process is stopped, by a signal or a debugger (proc_pid_stat(5), the third field; the second may hold
+/// anything but ends at the last bracket).
 fn is_stopped(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with(['T', 't']))

@@ -29,7 +29,8 @@ pub(super) trait Load {
     /// A card was killed, and no request sent after that has completed.
     fn is_recovering(&mut self) -> Result<bool, Failure>;
 
-    /// The phase ends: what was counted in it. What goes wrong here is told by the next [`check`](Self::check) and at the end.
+    /// The phase ends: what was counted in it. What goes wrong here is told by the next [`check`](Self::check) and at
+    /// the end.
     fn end(&mut self) -> Tally;
 
     /// Ends it in order.

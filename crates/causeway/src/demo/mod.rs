@@ -1,10 +1,10 @@
 //! `causeway demo`: a drive is lent, borrowed and used on this machine, while its network and its processes fail.
 //!
-//! Two nodes run as children of the same program, and are reached only in the ways that anybody has: the line, the NBD or
-//! vfio-user socket, the control socket, signals. A [`load`] reads, writes and verifies through them: [`client`] with
-//! [`workload`] in this process, which compares with [`model`], or with `--vm` a [`vm`] with fio in it. [`phases`] does the
-//! harm; [`tally`] counts; [`report`], [`words`], [`page`] and [`plot`] say what came out. At the end both nodes are
-//! stopped in order and the image is compared on disk.
+//! Two nodes run as children of the same program, and are reached only in the ways that anybody has: the line, the NBD
+//! or vfio-user socket, the control socket, signals. A [`load`] reads, writes and verifies through them: [`client`]
+//! with [`workload`] in this process, which compares with [`model`], or with `--vm` a [`vm`] with fio in it. [`phases`]
+//! does the harm; [`tally`] counts; [`report`], [`words`], [`page`] and [`plot`] say what came out. At the end both
+//! nodes are stopped in order and the image is compared on disk.
 //!
 //! Everything lies in a private folder that goes with the demo, also when it is interrupted. Left out: performance,
 //! which `causeway bench` measures.
@@ -137,7 +137,8 @@ impl Demo {
         }
     }
 
-    /// Ends the load, which may wait for the nodes as long as a request may; a second signal kills them, and it ends at once.
+    /// Ends the load, which may wait for the nodes as long as a request may; a second signal kills them, and it ends at
+    /// once.
     fn finish_unless_hurried(&mut self, load: Box<dyn Load>, nodes: [u32; 2]) -> Option<Model> {
         let (interrupt, has_ended) = (self.interrupt.clone(), AtomicBool::new(false));
         std::thread::scope(|scope| {

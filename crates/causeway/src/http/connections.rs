@@ -21,8 +21,8 @@ pub(super) struct Bounded {
 }
 
 impl Bounded {
-    /// At most `count` connections at a time, which end after `lifetime` whatever they do: whoever says nothing, or reads
-    /// nothing, does not keep others out.
+    /// At most `count` connections at a time, which end after `lifetime` whatever they do: whoever says nothing, or
+    /// reads nothing, does not keep others out.
     pub(super) fn new(listener: TcpListener, count: usize, lifetime: Duration) -> Self {
         Self { listener, room: Arc::new(Semaphore::new(count)), lifetime }
     }

@@ -14,7 +14,8 @@ pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0
 type Labels = Vec<(&'static str, String)>;
 type Level = Gauge<f64, std::sync::atomic::AtomicU64>;
 
-/// The metrics of a node. They are made anew for each scrape from what the node says about itself; docs/metrics.md lists them.
+/// The metrics of a node. They are made anew for each scrape from what the node says about itself; docs/metrics.md
+/// lists them.
 pub(super) fn render(status: &Status) -> String {
     let mut metrics = Metrics { registry: Registry::with_prefix("causeway") };
     metrics.node(status);

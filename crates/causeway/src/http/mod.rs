@@ -1,8 +1,8 @@
 //! `/metrics` and `/healthz` of a node, on localhost.
 //!
-//! They are answered by a thread of their own, which asks the node over its control socket as `causeway status` does: the
-//! node's loop knows nothing of HTTP, and a scrape that hangs holds nobody up. What is out there is numbers and names, never a
-//! key, and nothing can be changed.
+//! They are answered by a thread of their own, which asks the node over its control socket as `causeway status` does:
+//! the node's loop knows nothing of HTTP, and a scrape that hangs holds nobody up. What is out there is numbers and
+//! names, never a key, and nothing can be changed.
 
 mod connections;
 mod metrics;

@@ -37,8 +37,8 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Starts `causeway lend SOURCE` on `rails` rails of this machine, with more `options`, and returns it with the line
-    /// it printed.
+    /// Starts `causeway lend SOURCE` on `rails` rails of this machine, with more `options`, and returns it with the
+    /// line it printed.
     pub(crate) fn lend(
         scratch: &Scratch,
         source: &Path,

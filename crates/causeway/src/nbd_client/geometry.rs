@@ -13,7 +13,8 @@ pub struct Geometry {
     pub block_sizes: BlockSizes,
 }
 
-/// Block size constraints in bytes; 1, 4096 and [`DEFAULT_MAXIMUM_LENGTH`](super::DEFAULT_MAXIMUM_LENGTH) where the server states none.
+/// Block size constraints in bytes; 1, 4096 and [`DEFAULT_MAXIMUM_LENGTH`](super::DEFAULT_MAXIMUM_LENGTH) where the
+/// server states none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockSizes {
     /// Offsets and lengths are multiples of this.

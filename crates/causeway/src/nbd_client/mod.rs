@@ -135,8 +135,8 @@ impl NbdClient {
     /// Sends a request and returns without waiting for its reply.
     ///
     /// # Errors
-    /// [`NbdError::Usage`] for a payload above the server's maximum or a capability the server lacks. Ranges outside the
-    /// export and wrong alignment are left to the server: tests ask for them.
+    /// [`NbdError::Usage`] for a payload above the server's maximum or a capability the server lacks. Ranges outside
+    /// the export and wrong alignment are left to the server: tests ask for them.
     pub fn submit(&mut self, request: Request<'_>) -> Result<Handle, NbdError> {
         self.check(&request)?;
         let handle = self.next_handle;
@@ -152,8 +152,8 @@ impl NbdClient {
     /// Waits for the next finished request. `data` is replaced: the bytes of a successful read, else empty.
     ///
     /// # Errors
-    /// [`NbdError::Usage`] when nothing is in flight; otherwise the connection's own failures. A request that the server
-    /// failed is not an error here but [`Reply::result`].
+    /// [`NbdError::Usage`] when nothing is in flight; otherwise the connection's own failures. A request that the
+    /// server failed is not an error here but [`Reply::result`].
     pub fn next_reply(&mut self, data: &mut Vec<u8>) -> Result<Reply, NbdError> {
         if self.pending.is_empty() {
             return Err(NbdError::Usage("no request is in flight, so no reply can come".into()));

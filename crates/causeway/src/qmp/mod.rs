@@ -1,7 +1,7 @@
 //! QEMU's machine protocol, as far as hot plug needs it: JSON values, a line each.
 //!
-//! A virtual processor that waits for a register holds QEMU's lock, so that answers can take seconds. Whoever uses this must have
-//! nothing else to do: never a card, never the loop of a node.
+//! A virtual processor that waits for a register holds QEMU's lock, so that answers can take seconds. Whoever uses this
+//! must have nothing else to do: never a card, never the loop of a node.
 
 mod plug;
 mod stay;
@@ -90,7 +90,8 @@ impl Qmp {
         Ok(qmp)
     }
 
-    /// Executes a command and returns what it returns. Events are of no use here: the one that a device has gone does not come for such devices.
+    /// Executes a command and returns what it returns. Events are of no use here: the one that a device has gone does
+    /// not come for such devices.
     pub(crate) fn execute(&mut self, command: &str, arguments: Value) -> Result<Value, QmpError> {
         self.execute_with(command, arguments, None)
     }
@@ -181,8 +182,8 @@ impl Qmp {
     }
 }
 
-/// Connects to the socket at `path`. Where as many wait as may, it takes until somebody is accepted: at most as long as `patience`,
-/// and then it is `EAGAIN`.
+/// Connects to the socket at `path`. Where as many wait as may, it takes until somebody is accepted: at most as long as
+/// `patience`, and then it is `EAGAIN`.
 fn connect(path: &Path, patience: Duration) -> Result<UnixStream, Errno> {
     let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     sockopt::set_socket_timeout(&socket, Timeout::Send, Some(patience))?;

@@ -38,9 +38,9 @@ impl Plug {
     /// # Errors
     /// [`QmpError::NotEnabled`] where QEMU would not survive it.
     pub(crate) fn remove(&self, qmp: &mut Qmp) -> Result<(), QmpError> {
-        // QEMU 11.1.3, and those before, abort when a vfio-user device with MSI-X goes, unless they have just flattened their
-        // view of memory, which this makes them do, while the device is in it. Whether a later one needs it is not known; it
-        // harms none.
+        // QEMU 11.1.3, and those before, abort when a vfio-user device with MSI-X goes, unless they have just flattened
+        // their view of memory, which this makes them do, while the device is in it. Whether a later one needs it is
+        // not known; it harms none.
         if !self.is_decoded(&qmp.execute("query-pci", json!({}))?) {
             return Err(QmpError::NotEnabled(self.id.clone()));
         }
@@ -52,7 +52,8 @@ impl Plug {
         }
     }
 
-    /// Whether the device's memory is in the guest's view, by what `query-pci` returned; also where QEMU shows no such device.
+    /// Whether the device's memory is in the guest's view, by what `query-pci` returned; also where QEMU shows no such
+    /// device.
     fn is_decoded(&self, buses: &Value) -> bool {
         let mut devices: Vec<&Value> = children(buses).collect();
         while let Some(device) = devices.pop() {
@@ -73,8 +74,8 @@ impl Plug {
         Ok(devices.as_array().is_some_and(|devices| devices.iter().any(has_name)))
     }
 
-    /// Tells the guest by the port it is plugged into that the function has not answered: an AER error, Completion Timeout
-    /// (PCIe 6.0 §6.2.3.2.4.4), which its driver's error handlers hear of.
+    /// Tells the guest by the port it is plugged into that the function has not answered: an AER error, Completion
+    /// Timeout (PCIe 6.0 §6.2.3.2.4.4), which its driver's error handlers hear of.
     pub(crate) fn report_timeout(&self, qmp: &mut Qmp) -> Result<(), QmpError> {
         let device = format!("/machine/peripheral/{}", self.id);
         let bus = qmp.execute("qom-get", json!({ "path": device, "property": "parent_bus" }))?;

@@ -1,11 +1,11 @@
 //! A machine with a borrowed function stays where it is.
 //!
-//! QEMU's vfio-user client has no state of its device to save, and does not say so: `migrate` and `savevm` succeed, and what comes of
-//! them is a machine with a dead device, whose memory moreover lacks what the function has written without QEMU's knowledge. Nothing
-//! in the protocol lets a server refuse. But QEMU refuses by itself as long as it has a block node whose format cannot be migrated:
-//! `migrate` and `savevm` by its migration blocker, `loadvm` since it is writable and takes no snapshots. So it gets one, which no
-//! guest sees, named like the device: an empty image of VirtualBox (VDI) in memory, by descriptor, for QEMU may not be allowed to open
-//! a file of ours.
+//! QEMU's vfio-user client has no state of its device to save, and does not say so: `migrate` and `savevm` succeed, and
+//! what comes of them is a machine with a dead device, whose memory moreover lacks what the function has written
+//! without QEMU's knowledge. Nothing in the protocol lets a server refuse. But QEMU refuses by itself as long as it has
+//! a block node whose format cannot be migrated: `migrate` and `savevm` by its migration blocker, `loadvm` since it is
+//! writable and takes no snapshots. So it gets one, which no guest sees, named like the device: an empty image of
+//! VirtualBox (VDI) in memory, by descriptor, for QEMU may not be allowed to open a file of ours.
 
 use std::fs::File;
 use std::io::Write;

@@ -81,7 +81,8 @@ impl Life {
 }
 
 impl Supervised {
-    /// Starts the node that the file at `config` describes, and keeps it running. Its log has a column for names of that width.
+    /// Starts the node that the file at `config` describes, and keeps it running. Its log has a column for names of
+    /// that width.
     pub(super) fn start(
         index: usize,
         name: String,

@@ -1,8 +1,8 @@
 //! `causeway up`: the nodes of a rack on this machine, each a process tree of its own.
 //!
-//! Nodes start in the order of the file, each when the one before has printed its lines, and end in the opposite order, so that
-//! what is borrowed is given back while its lender is still there; a second signal kills whoever is left. A node that dies is started again; one that refuses to
-//! run ends the rack.
+//! Nodes start in the order of the file, each when the one before has printed its lines, and end in the opposite order,
+//! so that what is borrowed is given back while its lender is still there; a second signal kills whoever is left. A
+//! node that dies is started again; one that refuses to run ends the rack.
 
 mod child;
 mod file;

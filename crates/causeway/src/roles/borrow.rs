@@ -62,7 +62,8 @@ pub(super) fn with_edge(line: &Line, edge: Edge, io_timeout: Duration, protectio
 /// Rails of a node that attaches what it does not know yet, if nobody says more.
 const SPARE_RAILS: usize = 2;
 
-/// The addresses of the loan that has most: a node needs a rail for each. One that is to attach more later has some in any case.
+/// The addresses of the loan that has most: a node needs a rail for each. One that is to attach more later has some in
+/// any case.
 pub(super) fn most_addresses<'a>(
     loans: impl Iterator<Item = &'a LoanSpec>,
     attaches: bool,

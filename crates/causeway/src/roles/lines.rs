@@ -22,7 +22,8 @@ pub(super) fn print(lines: &[String]) -> Result<(), Failure> {
     lines.iter().try_for_each(|line| crate::cli::print(&format!("{line}\n")))
 }
 
-/// Keeps the lines in a file that only this user can read, one behind the other. What was there before is replaced as a whole.
+/// Keeps the lines in a file that only this user can read, one behind the other. What was there before is replaced as a
+/// whole.
 pub(super) fn keep(path: &Path, lines: &[String]) -> Result<(), Failure> {
     let shown = path.display();
     let failed = |error: io::Error| Failure::io(format_args!("cannot keep the lines in {shown}"), &error);
@@ -53,7 +54,8 @@ fn write(file: &mut File, lines: &[String]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Whether a descriptor is the connection to the journal that `JOURNAL_STREAM` names by device and inode (systemd.exec(5)).
+/// Whether a descriptor is the connection to the journal that `JOURNAL_STREAM` names by device and inode
+/// (systemd.exec(5)).
 fn is_journal(stream: &str, fd: impl AsFd) -> bool {
     let Ok(stat) = rustix::fs::fstat(fd) else { return false };
     stream

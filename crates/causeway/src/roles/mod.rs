@@ -127,7 +127,8 @@ pub(crate) fn up(args: &UpArgs, log: LogStyle) -> Result<(), Failure> {
     crate::rack::run(args, log)
 }
 
-/// Ends this node in order when `parent`, which has started it, ends: a rack whose supervisor is killed leaves nothing behind.
+/// Ends this node in order when `parent`, which has started it, ends: a rack whose supervisor is killed leaves nothing
+/// behind.
 pub fn end_with(parent: u32) -> Result<(), Failure> {
     let watched = set_parent_process_death_signal(Some(Signal::TERM));
     watched.map_err(|errno| Failure::io("cannot watch the rack", &errno.into()))?;

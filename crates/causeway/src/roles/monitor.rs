@@ -14,8 +14,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Between two looks whether it has let go of a device.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Whom an order is about: a slot, and which of its attachments, so that an answer that comes late is not taken for one about
-/// the next.
+/// Whom an order is about: a slot, and which of its attachments, so that an answer that comes late is not taken for one
+/// about the next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Subject {
     pub(super) place: usize,

@@ -15,8 +15,8 @@ use crate::state_dir::StateDir;
 /// Ports tried from the first one on.
 const PORTS_TRIED: u16 = 1000;
 
-/// Binds the addresses that were chosen, else the machine's global ones, else loopback. Addresses without a port share one: that of the
-/// last time, so that lines stay what they are, else the first that is free.
+/// Binds the addresses that were chosen, else the machine's global ones, else loopback. Addresses without a port share
+/// one: that of the last time, so that lines stay what they are, else the first that is free.
 pub(super) fn listen(chosen: &[Rail], state: &mut StateDir) -> Result<Vec<agent::Rail>, Failure> {
     let chosen = if chosen.is_empty() { named(default_addresses()) } else { chosen.to_vec() };
     if let Some(rail) = stands_twice(&chosen) {

@@ -433,8 +433,9 @@ impl Node {
         }
     }
 
-    /// The lender has seen a later life of this node than the state folder knew of: it comes from a backup or a copy. Nothing is taken
-    /// from anybody by a greater incarnation: the lender lets it in when whoever has the function does not answer.
+    /// The lender has seen a later life of this node than the state folder knew of: it comes from a backup or a copy.
+    /// Nothing is taken from anybody by a greater incarnation: the lender lets it in when whoever has the function does
+    /// not answer.
     fn catch_up(&mut self, loan: usize, seen: u64) {
         // A lender that lies could say so each time: it costs a write and a line now and then.
         if self.said.entry((loan, "outdated")).or_default().may_speak().is_none() {
@@ -569,7 +570,8 @@ fn shared_domain(node: u64, peer: u64) -> Option<String> {
     }
 }
 
-/// A function with two loans on this node: frames name a loan by its function, so that the second one would hear nothing.
+/// A function with two loans on this node: frames name a loan by its function, so that the second one would hear
+/// nothing.
 fn stands_twice(loans: &[LoanSpec]) -> Option<&str> {
     let mut seen = BTreeSet::new();
     let mut filled = loans.iter().filter(|loan| !loan.is_vacant());

@@ -20,7 +20,8 @@ const CHANGES: Duration = Duration::from_secs(1);
 pub(super) struct Tenants {
     /// By loan.
     waiting: BTreeMap<usize, Tenancy>,
-    /// By loan: when its last two changes were written. A third one within [`CHANGES`] waits: each costs a write to the disk.
+    /// By loan: when its last two changes were written. A third one within [`CHANGES`] waits: each costs a write to the
+    /// disk.
     written: BTreeMap<usize, [Option<Instant>; 2]>,
     retry_at: Option<Instant>,
 }
@@ -38,8 +39,8 @@ impl Tenants {
         self.retry_at
     }
 
-    /// Writes what is due; what was written may have an effect. What cannot be written is tried again: until then its user waits,
-    /// since nobody could tell after a restart that there was one. `name_of`: the function of a loan.
+    /// Writes what is due; what was written may have an effect. What cannot be written is tried again: until then its
+    /// user waits, since nobody could tell after a restart that there was one. `name_of`: the function of a loan.
     pub(super) fn make_durable(
         &mut self,
         state: &StateDir,

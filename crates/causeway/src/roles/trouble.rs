@@ -1,7 +1,7 @@
 //! What a node says of trouble with its peers: once when it begins, once when it is over, by the end that has it.
 //!
-//! [`Watch`] is a plain value that is shown how things are, once a second, and returns what is new about that. A change that does not
-//! hold is not said: what flaps costs one line each [`PAUSE`].
+//! [`Watch`] is a plain value that is shown how things are, once a second, and returns what is new about that. A change
+//! that does not hold is not said: what flaps costs one line each [`PAUSE`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,7 +15,8 @@ const SILENCE: Duration = Duration::from_secs(2);
 const FIRST_ANSWER: Duration = Duration::from_secs(2);
 /// The least time between two lines about one thing.
 const PAUSE: Duration = Duration::from_secs(10);
-/// Frames for nothing that is here are worth a line when they have gone on for so long: a few come late, whenever something ends.
+/// Frames for nothing that is here are worth a line when they have gone on for so long: a few come late, whenever
+/// something ends.
 const STRANGERS: Duration = Duration::from_secs(3);
 /// They are forgotten when none came for so long, and not said again so soon.
 const STRANGERS_GONE: Duration = Duration::from_secs(60);

@@ -1,7 +1,8 @@
 //! What is kept of a lent drive: the device's own record, behind the layout it was made for.
 //!
-//! A file `drive.NAME`: eight bytes that stand for the layout as it was configured, then the record, which has a checksum of its
-//! own. The layout is there so that another configuration does not find the namespaces of an earlier one in its places.
+//! A file `drive.NAME`: eight bytes that stand for the layout as it was configured, then the record, which has a
+//! checksum of its own. The layout is there so that another configuration does not find the namespaces of an earlier
+//! one in its places.
 
 use std::fs::{self, File};
 use std::io::{self, Read};

@@ -1,8 +1,9 @@
 //! What stood behind a lent drive when this node had it last: a file `medium.NAME`,
 //! `STATE:BOOT:LIFE:ENTRY:IDENTITY`.
 //!
-//! The identity is `file:BYTES:MARK:NUMBER:GENERATION:BIRTH:WRITTEN` or `device:BYTES:NAME:BEHIND:SEQUENCE`, with `-` for what cannot be
-//! known. Everything in it is a number, so that no name of a device or path can be too long, or hold a separator.
+//! The identity is `file:BYTES:MARK:NUMBER:GENERATION:BIRTH:WRITTEN` or `device:BYTES:NAME:BEHIND:SEQUENCE`, with `-`
+//! for what cannot be known. Everything in it is a number, so that no name of a device or path can be too long, or hold
+//! a separator.
 
 use io::files::{Difference, Identity, LastWrites, Mark, boot_id};
 
@@ -49,7 +50,8 @@ pub enum Change {
 }
 
 impl Medium {
-    /// What shows that the medium, which is `now` known by this, is not what it was. `last_writes`: what the life before has left.
+    /// What shows that the medium, which is `now` known by this, is not what it was. `last_writes`: what the life
+    /// before has left.
     pub fn change(&self, now: &Identity, boot: u64, last_writes: &LastWrites) -> Option<Change> {
         if self.state == MediumState::Altered {
             return Some(Change::Altered);

@@ -80,8 +80,8 @@ pub struct Node {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Card {
-    /// Its process id; a card that was killed comes back with another, and until then there is none: `null`. Never 0, which
-    /// would name the whole process group of whoever sends it a signal.
+    /// Its process id; a card that was killed comes back with another, and until then there is none: `null`. Never 0,
+    /// which would name the whole process group of whoever sends it a signal.
     pub pid: Option<u32>,
     /// How often a card was started for this ledger.
     pub generation: u64,

@@ -30,8 +30,8 @@ pub struct Config {
     pub unique_id: u64,
     /// Namespaces of a new drive, by number from 1 on. None: one that has all blocks, attached to controller 0.
     pub namespaces: Vec<NamespaceConfig>,
-    /// Virtual functions, at most [`FUNCTIONS_MAX`]; each is a controller of its own, from 1 on. The physical function is
-    /// controller 0.
+    /// Virtual functions, at most [`FUNCTIONS_MAX`]; each is a controller of its own, from 1 on. The physical function
+    /// is controller 0.
     pub functions: u16,
     /// What each function may do until told otherwise.
     pub limit: Limit,
@@ -39,8 +39,9 @@ pub struct Config {
     pub doorbell_buffer: bool,
     /// What the medium has been told to deallocate reads as zeroes (DLFEAT), where it was deallocated.
     pub zeroes_deallocated: bool,
-    /// The owner keeps what [`Subsystem::poll_persist`](super::Subsystem::poll_persist) gives over the ledger's end. Without it
-    /// there is nothing to change for good: no namespace management, format, saved features or write uncorrectable.
+    /// The owner keeps what [`Subsystem::poll_persist`](super::Subsystem::poll_persist) gives over the ledger's end.
+    /// Without it there is nothing to change for good: no namespace management, format, saved features or write
+    /// uncorrectable.
     pub keeps_state: bool,
     /// What the owner has kept from an earlier life of the drive. Counts only while the ledger is new.
     pub saved: Option<Vec<u8>>,
@@ -52,12 +53,14 @@ pub enum WriteCache {
     /// Nothing: the medium keeps every completed write, and no flush is ever needed.
     Absent,
     /// A volatile cache, for a host only that has said to keep what is not flushed
-    /// ([`HOST_KEEPS`](spec::nvme::registers::HOST_KEEPS)). For any other there is none: each write is durable before it completes.
+    /// ([`HOST_KEEPS`](spec::nvme::registers::HOST_KEEPS)). For any other there is none: each write is durable before
+    /// it completes.
     Hidden,
     /// A volatile cache that every host sees, and may lose without being told.
     Shown {
-        /// Stands for what holds the writes that are not flushed: a number that nothing else has that may hold less. With another
-        /// one it is another drive to its hosts ([`Config::shown_id`]), so that none of them goes on as if nothing was lost.
+        /// Stands for what holds the writes that are not flushed: a number that nothing else has that may hold less.
+        /// With another one it is another drive to its hosts ([`Config::shown_id`]), so that none of them goes on as if
+        /// nothing was lost.
         keeper: u64,
     },
 }
@@ -99,8 +102,9 @@ impl Config {
         }
     }
 
-    /// The EUI-64 that hosts know the drive by: the first namespace's, the function's (Device Serial Number), and in hexadecimal the
-    /// serial number; NGUIDs, UUIDs and the subsystem's name begin or end with it. The drive's own, unless hosts rely on a cache.
+    /// The EUI-64 that hosts know the drive by: the first namespace's, the function's (Device Serial Number), and in
+    /// hexadecimal the serial number; NGUIDs, UUIDs and the subsystem's name begin or end with it. The drive's own,
+    /// unless hosts rely on a cache.
     pub fn shown_id(&self) -> u64 {
         match self.cache {
             WriteCache::Absent | WriteCache::Hidden => self.unique_id,

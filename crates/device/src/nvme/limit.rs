@@ -1,9 +1,9 @@
 //! How much a function may do in a second: a token bucket.
 //!
-//! A command is charged when it is taken from its queue, so what waits lies in the host's memory and holds nothing here. Its
-//! bytes are known only when it has arrived; they may take the bucket below zero, and nothing is taken until that is paid
-//! back. The limit is in the ledger, the bucket is not: a new card begins with an empty one, so no card death adds to what a
-//! function may do.
+//! A command is charged when it is taken from its queue, so what waits lies in the host's memory and holds nothing
+//! here. Its bytes are known only when it has arrived; they may take the bucket below zero, and nothing is taken until
+//! that is paid back. The limit is in the ledger, the bucket is not: a new card begins with an empty one, so no card
+//! death adds to what a function may do.
 
 use base::Instant;
 use base::ledger::Cell;

@@ -1,9 +1,9 @@
 //! An NVMe 2.0 I/O controller, alone or one of several of a drive, in front of any medium.
 //!
-//! All state is in [`NvmeCells`] and [`SubsystemCells`], in the ledger; a [`Controller`] borrows it and adds only what it can
-//! find out again: lines of commands that have something to send (`table::line`), and which queues have entries. A command
-//! lives in a table of [`COMMANDS`] slots and moves through the states of `command::State`; every verb moves some
-//! commands a little, and the two polls give out what they want from the host and from the medium.
+//! All state is in [`NvmeCells`] and [`SubsystemCells`], in the ledger; a [`Controller`] borrows it and adds only what
+//! it can find out again: lines of commands that have something to send (`table::line`), and which queues have entries.
+//! A command lives in a table of [`COMMANDS`] slots and moves through the states of `command::State`; every verb moves
+//! some commands a little, and the two polls give out what they want from the host and from the medium.
 //!
 //! - `control`: what the host sees of the function, and how all of it ends.
 //! - `queues`: doorbells, entries and completions.
@@ -13,8 +13,8 @@
 //! - `subsystem`: what the controllers of a drive share, and what is kept for good.
 //! - `limit`: how much a function may do.
 //!
-//! Memory pages are 4 KiB (CC.MPS is 0), and a command has at most 128 KiB of data. What of a step is not logged, and why
-//! that is right, stands with the cells.
+//! Memory pages are 4 KiB (CC.MPS is 0), and a command has at most 128 KiB of data. What of a step is not logged, and
+//! why that is right, stands with the cells.
 //!
 //! Left out: metadata and protection information, reservations, sanitize, firmware, security, directives, ANA, weighted
 //! arbitration, pin interrupts.
@@ -98,8 +98,8 @@ pub struct Controller<'m> {
 }
 
 impl<'m> Controller<'m> {
-    /// The one controller of a drive, over `cells`: new if they are zeroes, otherwise the successor of whoever left them.
-    /// `config` is always the same for the same cells.
+    /// The one controller of a drive, over `cells`: new if they are zeroes, otherwise the successor of whoever left
+    /// them. `config` is always the same for the same cells.
     ///
     /// # Panics
     /// If [`Config::check`] finds something.
@@ -108,8 +108,8 @@ impl<'m> Controller<'m> {
         Self::in_subsystem(cells, pages, &subsystem, 0)
     }
 
-    /// Controller `index` of a drive, over `cells`: 0 is the physical function's, the others are those of virtual functions.
-    /// Cells of one drive belong to one ledger.
+    /// Controller `index` of a drive, over `cells`: 0 is the physical function's, the others are those of virtual
+    /// functions. Cells of one drive belong to one ledger.
     ///
     /// # Panics
     /// If the drive has no such controller.
@@ -176,19 +176,20 @@ impl<'m> Controller<'m> {
         active.fold((0, true), |(bytes, read_only), it| (bytes + it.bytes, read_only && it.read_only))
     }
 
-    /// Whether what happens elsewhere, at another controller of the drive or at its owner, can give this one something to do.
+    /// Whether what happens elsewhere, at another controller of the drive or at its owner, can give this one something
+    /// to do.
     pub fn depends_on_others(&self) -> bool {
         self.parked.len() > 0 || self.saving > 0 || self.can_announce()
     }
 
-    /// Whether the next work writes something that a dead card may have written half: nothing is to be read from the medium
-    /// before, for any function of the drive.
+    /// Whether the next work writes something that a dead card may have written half: nothing is to be read from the
+    /// medium before, for any function of the drive.
     pub fn must_redo(&self) -> bool {
         self.redo > 0 && self.media.front().is_some_and(|slot| self.command(slot).is_store())
     }
 
-    /// How many commands have something to send to the host, which `poll_dma` gives out. `poll_media` and `peek_media` can only
-    /// add to them: where they did, `poll_dma` is to be asked again.
+    /// How many commands have something to send to the host, which `poll_dma` gives out. `poll_media` and `peek_media`
+    /// can only add to them: where they did, `poll_dma` is to be asked again.
     pub fn sending(&self) -> usize {
         self.sending.len()
     }
@@ -257,9 +258,9 @@ impl Function for Controller<'_> {
         self.take_media_result(id, result);
     }
 
-    /// At once when something that commands wait for has come from elsewhere: pages, which others give back too, and what a step
-    /// frees can be had only after its commit; a namespace that another controller had alone; what the owner has kept.
-    /// Else when a limit lets the next command in, or the host's time to send a Keep Alive is over.
+    /// At once when something that commands wait for has come from elsewhere: pages, which others give back too, and
+    /// what a step frees can be had only after its commit; a namespace that another controller had alone; what the
+    /// owner has kept. Else when a limit lets the next command in, or the host's time to send a Keep Alive is over.
     fn poll_timeout(&self) -> Option<Instant> {
         let at_once = self.can_serve_waiting()
             || self.can_serve_parked()

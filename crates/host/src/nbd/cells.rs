@@ -11,15 +11,16 @@ pub const CONNECTIONS: usize = 16;
 pub const INPUT_BYTES: usize = 256 << 10;
 /// Most bytes of one read or write, as clients are told.
 pub const MAX_PAYLOAD: u32 = 1 << 20;
-/// Most bytes of one read or write that is taken nevertheless: Linux's client cuts requests by its own limits, 1280 KiB or
-/// 4 MiB.
+/// Most bytes of one read or write that is taken nevertheless: Linux's client cuts requests by its own limits, 1280 KiB
+/// or 4 MiB.
 pub const ACCEPTED_PAYLOAD: u32 = 4 << 20;
 /// Requests of one connection that have no reply, or whose data is still being sent.
 pub const CONNECTION_REQUESTS: usize = 64;
 /// Requests of all connections, abandoned ones included.
 pub const REQUESTS: usize = 256;
 
-/// Places of the request table. Twice what is used, since a place that a step frees is used again only after the commit.
+/// Places of the request table. Twice what is used, since a place that a step frees is used again only after the
+/// commit.
 pub(super) const PLACES: usize = 512;
 pub(super) const PLACE_WORDS: usize = PLACES / 64;
 /// Replies of one connection that are not sent.

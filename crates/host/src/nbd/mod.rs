@@ -8,9 +8,9 @@
 //! Bounds: [`CONNECTIONS`], each with [`INPUT_BYTES`] of input and [`CONNECTION_REQUESTS`] requests; [`REQUESTS`] in
 //! all; reads and writes of up to [`ACCEPTED_PAYLOAD`]. Who exceeds them is not read from until there is room again.
 //!
-//! A request that the drive does not end in time fails with `EIO`. The drive is told ([`Server::poll_abandoned`]), and its
-//! pages stay held until the drive lets go of them. A client that stops in the middle of a payload is closed as soon as another
-//! waits for its pages.
+//! A request that the drive does not end in time fails with `EIO`. The drive is told ([`Server::poll_abandoned`]), and
+//! its pages stay held until the drive lets go of them. A client that stops in the middle of a payload is closed as
+//! soon as another waits for its pages.
 //!
 //! Left out: TLS, metadata contexts and block status, extended headers, CACHE, resizing.
 
@@ -79,7 +79,8 @@ impl Phase {
 /// The NBD server in front of one drive.
 ///
 /// The drain contract: after any verb call [`poll_abandoned`](Self::poll_abandoned) until it returns `None` and
-/// [`poll_request`](Self::poll_request) until it does or the drive has no room, commit, then act on it, and send what [`send_spans`](Self::send_spans) gives.
+/// [`poll_request`](Self::poll_request) until it does or the drive has no room, commit, then act on it, and send what
+/// [`send_spans`](Self::send_spans) gives.
 pub struct Server<'m> {
     cells: &'m ServerCells,
     pages: Pages<'m>,
@@ -99,8 +100,8 @@ pub struct Server<'m> {
 }
 
 impl<'m> Server<'m> {
-    /// The server over `cells`; over those of a dead card it goes on as soon as it is told the received positions again.
-    /// `io_timeout` limits how long a request waits for the drive.
+    /// The server over `cells`; over those of a dead card it goes on as soon as it is told the received positions
+    /// again. `io_timeout` limits how long a request waits for the drive.
     pub fn new(cells: &'m ServerCells, pages: Pages<'m>, journal: Journal<'m>, io_timeout: Duration) -> Self {
         Self {
             cells,
@@ -146,8 +147,9 @@ impl<'m> Server<'m> {
         self.phase(slot) == Phase::Closing && connection.held.get() == 0 && self.output_len(slot) == 0
     }
 
-    /// Whether the client has said that it goes, and something that it asked for before has not ended: that is done though the client
-    /// may be gone (NBD «Request types», `NBD_CMD_DISC`: "The server MUST handle all outstanding requests").
+    /// Whether the client has said that it goes, and something that it asked for before has not ended: that is done
+    /// though the client may be gone (NBD «Request types», `NBD_CMD_DISC`: "The server MUST handle all outstanding
+    /// requests").
     pub fn is_leaving(&self, slot: usize) -> bool {
         let connection = self.connection(slot);
         connection.agreed.get() & agreed::FAREWELL != 0 && connection.held.get() > 0
@@ -215,8 +217,9 @@ impl<'m> Server<'m> {
         }
     }
 
-    /// What the drive holds is no longer what the clients believe: every request that has not ended fails with `EIO`, as soon as the
-    /// drive lets go of it, and then the connections are closed. Who connects anew finds what the drive holds now.
+    /// What the drive holds is no longer what the clients believe: every request that has not ended fails with `EIO`,
+    /// as soon as the drive lets go of it, and then the connections are closed. Who connects anew finds what the drive
+    /// holds now.
     pub fn evict_clients(&mut self, now: Instant) {
         self.set_now(now);
         self.fail_all();

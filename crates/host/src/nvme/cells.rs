@@ -19,8 +19,9 @@ pub(super) const COMMANDS: usize = 512;
 pub(super) const OWN_PENDING: usize = 128;
 /// Accesses that wait to be polled.
 pub(super) const ACCESSES: usize = 16;
-/// Accesses that may follow from an admin completion, and those from the one awaited access or a timer. A completion is taken only
-/// while there is room for both, so a controller that sends ever more of them is not heard before what they lead to has left.
+/// Accesses that may follow from an admin completion, and those from the one awaited access or a timer. A completion is
+/// taken only while there is room for both, so a controller that sends ever more of them is not heard before what they
+/// lead to has left.
 pub(super) const ACCESSES_RESERVED: usize = 10;
 /// Words of the map of command identifiers.
 pub(super) const COMMAND_WORDS: usize = COMMANDS / 64;

@@ -173,8 +173,8 @@ impl Driver<'_> {
         })
     }
 
-    /// Whether the controller still has a write to the same blocks that was given up: it would not be known which is later. A
-    /// flush waits for all of them.
+    /// Whether the controller still has a write to the same blocks that was given up: it would not be known which is
+    /// later. A flush waits for all of them.
     fn is_held(&self, command: &Command) -> bool {
         self.running.has_given_up()
             && self.slots.iter().any(|cid| {
@@ -186,9 +186,10 @@ impl Driver<'_> {
             })
     }
 
-    /// The requester no longer waits for the requests whose identifiers lie in `ids`. What the controller does not have ends at
-    /// once with [`BlockError::Io`]; what it has ends as it may, but is not issued again, and no flush and nothing that is
-    /// about the same blocks is issued before. So a write that was given up comes before whatever is submitted afterwards, or never.
+    /// The requester no longer waits for the requests whose identifiers lie in `ids`. What the controller does not have
+    /// ends at once with [`BlockError::Io`]; what it has ends as it may, but is not issued again, and no flush and
+    /// nothing that is about the same blocks is issued before. So a write that was given up comes before whatever is
+    /// submitted afterwards, or never.
     pub fn abandon(&mut self, ids: impl Iterator<Item = RangeInclusive<u32>>) {
         let mut waiting = false;
         for ids in ids.filter(|_| self.journal.rule(Rule::TakeBack)) {
@@ -250,7 +251,8 @@ impl Driver<'_> {
         self.finish(cid, code(result));
     }
 
-    /// Issues a command again: the first time at once, then after growing waits. Whoever submitted it decides for how long.
+    /// Issues a command again: the first time at once, then after growing waits. Whoever submitted it decides for how
+    /// long.
     fn try_again(&mut self, now: Instant, cid: u16) {
         let (cells, journal) = (self.cells, self.journal);
         if self.command(cid).head.get().is_given_up() {
@@ -321,8 +323,8 @@ impl Driver<'_> {
         command
     }
 
-    /// Everything in flight waits for new queues; what the driver itself wanted, it will want again, and what was given up
-    /// ends.
+    /// Everything in flight waits for new queues; what the driver itself wanted, it will want again, and what was given
+    /// up ends.
     pub(super) fn requeue(&mut self) {
         let (cells, journal) = (self.cells, self.journal);
         self.drop_own();
@@ -341,8 +343,9 @@ impl Driver<'_> {
         cells.piece.set(journal, 0);
     }
 
-    /// The controller begins anew with command `cid`, which was given up. Nobody knows whether it has been done, and once seen it
-    /// must not vanish with the controller's power: so it is kept like the others, and nothing is issued before those.
+    /// The controller begins anew with command `cid`, which was given up. Nobody knows whether it has been done, and
+    /// once seen it must not vanish with the controller's power: so it is kept like the others, and nothing is issued
+    /// before those.
     fn take_back(&mut self, cid: u16) {
         let command = self.command(cid).head.get();
         self.keep(cid, &command);

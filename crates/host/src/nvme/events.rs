@@ -1,9 +1,9 @@
 //! Asynchronous events of a running controller (NVMe 2.0 §5.2): a namespace that has changed is looked at again.
 //!
-//! One Asynchronous Event Request stands at the controller. When it completes, its log page is read, which lets the controller
-//! report the next event of that type, then the namespace is identified anew; then the request is made again. These commands
-//! have identifiers of their own beside the one of the initialisation, and no timer: a controller that does not answer them is
-//! found out by its I/O.
+//! One Asynchronous Event Request stands at the controller. When it completes, its log page is read, which lets the
+//! controller report the next event of that type, then the namespace is identified anew; then the request is made
+//! again. These commands have identifiers of their own beside the one of the initialisation, and no timer: a controller
+//! that does not answer them is found out by its I/O.
 
 use base::Instant;
 use spec::nvme::{

@@ -5,15 +5,15 @@
 //! queue memory. Completions are noticed because the controller writes them into that memory.
 //!
 //! A request never fails because the controller is away: a lost access, a command that is too old and a fatal status
-//! all lead to a reset, and everything in flight is issued again afterwards. Whoever submits decides how long to wait, and
-//! says when that is over ([`Driver::abandon`]): what was given up happens before anything that is submitted later, or never.
-//! What has ended and is not flushed is kept, and written again before that: the controller may have lost it.
+//! all lead to a reset, and everything in flight is issued again afterwards. Whoever submits decides how long to wait,
+//! and says when that is over ([`Driver::abandon`]): what was given up happens before anything that is submitted later,
+//! or never. What has ended and is not flushed is kept, and written again before that: the controller may have lost it.
 //!
 //! All state lies in [`DriverCells`]; a driver made over the cells of a dead card goes on exactly there. Bounds:
 //! [`Driver::IN_FLIGHT`] requests, [`Driver::KEPT_PAGES`] pages kept, [`QUEUE_MEMORY_SIZE`] bytes of queues.
 //!
-//! Left out: several queues, SGLs, metadata, controllers that move less than 128 KiB a command, namespaces but the first
-//! that is attached.
+//! Left out: several queues, SGLs, metadata, controllers that move less than 128 KiB a command, namespaces but the
+//! first that is attached.
 
 mod cells;
 mod commands;
@@ -181,7 +181,8 @@ impl<'m> Driver<'m> {
         State::from_code(self.cells.state.get())
     }
 
-    /// What the namespace was at the last initialisation, or when the controller last announced a change; `None` before the first.
+    /// What the namespace was at the last initialisation, or when the controller last announced a change; `None` before
+    /// the first.
     pub fn geometry(&self) -> Option<Geometry> {
         let cells = self.cells;
         (cells.block_size.get() != 0).then(|| Geometry {

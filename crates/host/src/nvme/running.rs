@@ -1,4 +1,5 @@
-//! What the commands at the controller entitle it to: which pages it may read and write, and what they will leave to be kept.
+//! What the commands at the controller entitle it to: which pages it may read and write, and what they will leave to be
+//! kept.
 //!
 //! Not in the ledger, because it follows from the issued commands: each card counts them anew.
 
@@ -54,7 +55,8 @@ impl Running {
         change: impl Fn(&mut usize, usize),
     ) {
         let kind = command.kind();
-        // Of commands that this driver has made: a controller names them by their number alone, which `complete` looks up.
+        // Of commands that this driver has made: a controller names them by their number alone, which `complete` looks
+        // up.
         for page in &cells.pages[..usize::from(command.pages)] {
             let rights = &mut self.rights[usize::from(page.get())];
             let right = if kind == BlockKind::Read { &mut rights.write } else { &mut rights.read };

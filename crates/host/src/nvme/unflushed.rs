@@ -5,17 +5,17 @@
 //! with unstable ones: after every initialisation they are written again before anything else. A flush that ends with
 //! success releases what had been kept when it was issued.
 //!
-//! In a namespace that others have too nothing is kept: written again, it could undo what another one has written since. Each
-//! write is made with FUA there, so that none that has ended can be lost.
+//! In a namespace that others have too nothing is kept: written again, it could undo what another one has written
+//! since. Each write is made with FUA there, so that none that has ended can be lost.
 //!
-//! Rules: writes are kept in the order of their completions, those with FUA too, because an older one must not come back
-//! over them. Written again is, of each block, only the newest content that is kept, from the newest write to the oldest, many
-//! blocks at a time and in any order, then all of it is flushed; interrupted, it begins anew.
+//! Rules: writes are kept in the order of their completions, those with FUA too, because an older one must not come
+//! back over them. Written again is, of each block, only the newest content that is kept, from the newest write to the
+//! oldest, many blocks at a time and in any order, then all of it is flushed; interrupted, it begins anew.
 //!
-//! So a block whose writes did not overlap in time, and all ended with success, has the content of the last of them again
-//! before anything is read. Where writes of the same block were under way at once, that of the last completion wins, though
-//! the controller may have done them in another order, and a read may have returned the other. A write that ended with an error
-//! is not kept: the block may have its content, in part too, and go back to what is kept.
+//! So a block whose writes did not overlap in time, and all ended with success, has the content of the last of them
+//! again before anything is read. Where writes of the same block were under way at once, that of the last completion
+//! wins, though the controller may have done them in another order, and a read may have returned the other. A write
+//! that ended with an error is not kept: the block may have its content, in part too, and go back to what is kept.
 
 use base::ledger::{Cell, Journal, PAGE_SIZE, PageIndex, Pages};
 use base::{Instant, Rule};
@@ -172,8 +172,9 @@ impl<'m> Unflushed<'m> {
         self.cells.left.get() != 0 || self.cells.out.get() != 0
     }
 
-    /// What is to be written again next, with its pages: blocks of `block_size` bytes of which nothing newer is kept. Each once,
-    /// so that they may be written in any order. Without FUA, because a flush follows. `newer` is what was looked at already.
+    /// What is to be written again next, with its pages: blocks of `block_size` bytes of which nothing newer is kept.
+    /// Each once, so that they may be written in any order. Without FUA, because a flush follows. `newer` is what was
+    /// looked at already.
     fn next(
         &self,
         newer: &mut Covered,
@@ -282,8 +283,8 @@ impl Driver<'_> {
         }
     }
 
-    /// Command `cid` of the requester has ended with success at the controller: what that means for kept writes. Returns
-    /// its result.
+    /// Command `cid` of the requester has ended with success at the controller: what that means for kept writes.
+    /// Returns its result.
     pub(super) fn settle(&mut self, cid: u16, command: &Command) -> Result<(), BlockError> {
         self.keep(cid, command);
         if command.kind() == BlockKind::Flush {
@@ -303,8 +304,8 @@ impl Driver<'_> {
         }
     }
 
-    /// Makes the driver's own next commands, if there is need for any: kept writes that are to be written again, or a flush
-    /// after those or when there is little room for more.
+    /// Makes the driver's own next commands, if there is need for any: kept writes that are to be written again, or a
+    /// flush after those or when there is little room for more.
     pub(super) fn make_own(&mut self, now: Instant) {
         let (unflushed, block_size) = (self.unflushed, u64::from(self.cells.block_size.get()));
         while (unflushed.cells.out.get() as usize) < REWRITES && self.slots.can_alloc() {

@@ -9,7 +9,8 @@ pub enum FunctionError {
     VectorTable(u8),
     /// Controller Capabilities that no controller can have, or none that works with pages of 4 KiB (NVMe 2.0 §3.1.3.1).
     Capabilities(u64),
-    /// Its controller memory buffer lies in a BAR that no function has, or reaches beyond what a BAR can have (NVMe 2.0 §3.1.3.11).
+    /// Its controller memory buffer lies in a BAR that no function has, or reaches beyond what a BAR can have (NVMe 2.0
+    /// §3.1.3.11).
     MemoryBuffer(u8),
 }
 

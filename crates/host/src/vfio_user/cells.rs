@@ -19,7 +19,8 @@ pub const COMMANDS: usize = 256;
 /// Accesses to memory of the client by message that are under way.
 pub const TRANSFERS: usize = 16;
 
-/// Words of the undo log beyond which a session begins nothing more in a step: what is begun may take several times as many.
+/// Words of the undo log beyond which a session begins nothing more in a step: what is begun may take several times as
+/// many.
 pub(super) const STEP_WORDS: usize = STEP_ENTRIES / 8;
 /// The longest message that is read as a whole: what is longer is refused and passed over.
 pub(super) const MESSAGE_BYTES: usize = 8192;
@@ -39,8 +40,8 @@ pub(super) const RELEASED: usize = 16384;
 pub(super) const LOCAL_DWORDS: usize = 64;
 /// Which of them is the command register, all of whose bits are zero after a reset: nothing comes before it.
 pub(super) const COMMAND_LOCAL: usize = 0;
-/// Places of transfers: twice what is used, which is [`TRANSFERS`] under way and as many late writes, since one that a step frees is
-/// used again only after the commit.
+/// Places of transfers: twice what is used, which is [`TRANSFERS`] under way and as many late writes, since one that a
+/// step frees is used again only after the commit.
 pub(super) const TRANSFER_PLACES: usize = 64;
 /// The longest message of a transfer.
 pub(super) const TRANSFER_MESSAGE: usize = 32 + TRANSFER_BYTES as usize;
@@ -53,7 +54,8 @@ const _: () = {
     assert!(RELEASED >= 2 * (MAP_PLACES + VECTORS + 1) + MESSAGE_DESCRIPTORS);
 };
 
-/// A session's state in the ledger. All zeroes: no client, the function is there and its configuration space as after a reset.
+/// A session's state in the ledger. All zeroes: no client, the function is there and its configuration space as after a
+/// reset.
 #[derive(FromBytes)]
 #[repr(C)]
 pub struct SessionCells {
@@ -114,7 +116,8 @@ impl SessionCells {
         self.silent.get() != 0
     }
 
-    /// Whether a driver has the function: it lets it reach memory, or be interrupted by it. One that lets go of it ends both.
+    /// Whether a driver has the function: it lets it reach memory, or be interrupted by it. One that lets go of it ends
+    /// both.
     pub fn has_driver(&self) -> bool {
         let is_master = self.local[COMMAND_LOCAL].get() & u32::from(COMMAND_BUS_MASTER) != 0;
         is_master || self.interrupts.vectors.iter().any(|vector| vector.get().descriptor != 0)

@@ -16,8 +16,8 @@ use super::{DescriptorId, Phase, Session};
 /// Room of a command whose reply is short: the longest is that with our capabilities.
 const SHORT_BYTES: usize = 512;
 const SHORT: Need = Need::new(1, SHORT_BYTES);
-/// Kinds of interrupts that there may be: neither of the two of VFIO itself, errors and requests. QEMU warns of a device that names
-/// them and has none ("Could not enable error recovery"), and stops its machine when one comes.
+/// Kinds of interrupts that there may be: neither of the two of VFIO itself, errors and requests. QEMU warns of a
+/// device that names them and has none ("Could not enable error recovery"), and stops its machine when one comes.
 const INTERRUPT_KINDS: u32 = IrqIndex::MSIX.0 + 1;
 /// Page sizes of DMA maps.
 const PAGE_SIZES: u64 = 4096;

@@ -1,7 +1,7 @@
 //! The borrower's view of configuration space: which registers are the session's own, and what reaches the function.
 //!
-//! Own are the BARs, the command register, MSI-X control, the control registers of PCI Express and all of Advanced Error
-//! Reporting; SR-IOV can be read only. The rest is the function's.
+//! Own are the BARs, the command register, MSI-X control, the control registers of PCI Express and all of Advanced
+//! Error Reporting; SR-IOV can be read only. The rest is the function's.
 
 use pcie::capability::aer;
 use pcie::spec::capability as capabilities;
@@ -130,7 +130,8 @@ fn header(config: &SlotConfig) -> Vec<Local> {
     locals
 }
 
-/// A register of Advanced Error Reporting. All bits are taken for writable: whoever reads them back sees what was written.
+/// A register of Advanced Error Reporting. All bits are taken for writable: whoever reads them back sees what was
+/// written.
 fn error_register(config: &SlotConfig, start: u16, at: u16) -> Local {
     let register = start + at;
     let local = Local { sticky: true, ..Local::fixed(register, config.initial(register)) };

@@ -1,7 +1,7 @@
 //! The slot's DMA address space: which memory of the client the function may reach.
 //!
-//! Living maps are sorted by address and do not overlap. One that is unmapped is dead for every lookup at once; while copies
-//! that have found it still run it keeps its place and its descriptor, and the client waits for its reply.
+//! Living maps are sorted by address and do not overlap. One that is unmapped is dead for every lookup at once; while
+//! copies that have found it still run it keeps its place and its descriptor, and the client waits for its reply.
 
 use base::ledger::PAGE_SIZE;
 use spec::vfio_user::{DmaMap, DmaMapFlags, DmaUnmap, Errno};
@@ -86,7 +86,8 @@ impl Map {
 }
 
 impl Session<'_> {
-    /// The memory at `address`, as far as it is in one map and at most `len` bytes, which are not 0. Counts what it denies.
+    /// The memory at `address`, as far as it is in one map and at most `len` bytes, which are not 0. Counts what it
+    /// denies.
     pub fn lookup(&self, address: u64, len: u64, kind: DmaAccessKind) -> Result<DmaPiece, DmaError> {
         let found = self.find_map(address);
         let denied = |error| {
@@ -111,8 +112,8 @@ impl Session<'_> {
         })
     }
 
-    /// A map that came or went, and what it is now; `None` if it is no more. Each change once. Its descriptor stays open
-    /// until the last copy has ended.
+    /// A map that came or went, and what it is now; `None` if it is no more. Each change once. Its descriptor stays
+    /// open until the last copy has ended.
     pub fn poll_map(&mut self) -> Option<(MapId, Option<DmaMapping>)> {
         let maps = &self.cells.maps;
         let place = self.take_bit(&maps.changed, &maps.changed_count)?;

@@ -73,7 +73,8 @@ impl Session<'_> {
         }
     }
 
-    /// Whether a message with descriptors can be handed in: everything before it has been understood, and there is room.
+    /// Whether a message with descriptors can be handed in: everything before it has been understood, and there is
+    /// room.
     fn can_take(&self) -> bool {
         let descriptors = self.cells.held.get() as usize + 2 * MESSAGE_DESCRIPTORS;
         let first = self.received == self.cells.parsed.get();
@@ -192,8 +193,8 @@ impl Session<'_> {
     }
 }
 
-/// Who receives a message that begins like this. A command that is too short or too long to be sensible is the card's, which
-/// refuses it; the kernel closes whatever came with it.
+/// Who receives a message that begins like this. A command that is too short or too long to be sensible is the card's,
+/// which refuses it; the kernel closes whatever came with it.
 fn receiver(header: &MessageHeader, bytes: &[u8]) -> Receiver {
     let size = header.size.get() as usize;
     if header.flags().kind() != MessageFlags::COMMAND || size > TAKEN_BYTES {

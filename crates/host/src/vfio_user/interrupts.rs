@@ -1,7 +1,7 @@
 //! Interrupts: what the client has set up, what is pending, and what is to be signalled.
 //!
-//! A vector that interrupts while it is masked, or while it has no descriptor, is pending, and is signalled when neither is so
-//! any more: clients take all vectors back for a moment when they want more of them.
+//! A vector that interrupts while it is masked, or while it has no descriptor, is pending, and is signalled when
+//! neither is so any more: clients take all vectors back for a moment when they want more of them.
 
 use spec::vfio_user::interrupt::{IrqAction, IrqData};
 use spec::vfio_user::{Errno, IrqIndex, IrqSet};
@@ -87,8 +87,8 @@ impl Session<'_> {
         self.cells.interrupts.changed_count.get() > 0
     }
 
-    /// A vector that the client has enabled or disabled, and whether it is enabled now; each change once. The card sets the
-    /// function's own vector up for it. Masks are the session's business.
+    /// A vector that the client has enabled or disabled, and whether it is enabled now; each change once. The card sets
+    /// the function's own vector up for it. Masks are the session's business.
     pub fn poll_vector(&mut self) -> Option<(u16, bool)> {
         let interrupts = &self.cells.interrupts;
         let number = self.take_bit(&interrupts.changed, &interrupts.changed_count)?;

@@ -1,26 +1,28 @@
 //! A vfio-user server session: one slot of a virtual machine, one socket, one function.
 //!
-//! The client is a virtual machine monitor. Its bytes come in, its accesses to the function go out ([`Session::poll_request`]),
-//! the function's answers and interrupts come in, and what is to be signalled, mapped and closed goes out. The bytes themselves
-//! are moved by the kernel into and out of the ledger, and it keeps the account of their positions, which are given to the
-//! session and never taken back. Positions count from 0 at [`Session::open`].
+//! The client is a virtual machine monitor. Its bytes come in, its accesses to the function go out
+//! ([`Session::poll_request`]), the function's answers and interrupts come in, and what is to be signalled, mapped and
+//! closed goes out. The bytes themselves are moved by the kernel into and out of the ledger, and it keeps the account
+//! of their positions, which are given to the session and never taken back. Positions count from 0 at
+//! [`Session::open`].
 //!
-//! Messages with descriptors are not read by the card. It looks at what the socket has (`MSG_PEEK`), and the session says how
-//! much of it the card may receive and when the agent has to take the next message ([`Session::handle_peeked`],
-//! [`Session::handle_taken`]). Those messages do not count in the positions.
+//! Messages with descriptors are not read by the card. It looks at what the socket has (`MSG_PEEK`), and the session
+//! says how much of it the card may receive and when the agent has to take the next message
+//! ([`Session::handle_peeked`], [`Session::handle_taken`]). Those messages do not count in the positions.
 //!
 //! ```text
 //!  socket --peek--> handle_peeked --Consume(n)-----> card receives n --> handle_received
 //!                        `--AgentTakes{len}--> agent receives len --> handle_taken (again until `taken` says so)
 //! ```
 //!
-//! Commands are done, and answered, in the order in which they came: a client may wait for the last of several only. Posted
-//! writes stand in the same queue, so that nothing passes them. A command that the function does not answer in time fails, and
-//! from then on each one fails at once, until the function is heard of again ([`Session::handle_heard`]): a client holds all of
-//! its machine while it waits. An errno is what makes a read all-ones in the guest.
+//! Commands are done, and answered, in the order in which they came: a client may wait for the last of several only.
+//! Posted writes stand in the same queue, so that nothing passes them. A command that the function does not answer in
+//! time fails, and from then on each one fails at once, until the function is heard of again
+//! ([`Session::handle_heard`]): a client holds all of its machine while it waits. An errno is what makes a read
+//! all-ones in the guest.
 //!
-//! Bounds: [`COMMANDS`] commands, [`INPUT_BYTES`] of input, [`TRANSFER_BYTES`] an access, [`MAPS`] maps, [`VECTORS`] vectors. Who
-//! exceeds them is not read from until there is room again, or gets an error.
+//! Bounds: [`COMMANDS`] commands, [`INPUT_BYTES`] of input, [`TRANSFER_BYTES`] an access, [`MAPS`] maps, [`VECTORS`]
+//! vectors. Who exceeds them is not read from until there is room again, or gets an error.
 //!
 //! Left out: regions that can be mapped, I/O descriptors of regions, migration, dirty pages, MSI, twin sockets.
 
@@ -77,17 +79,19 @@ pub enum Peeked {
         /// Bytes.
         len: usize,
     },
-    /// Too little to decide: look again when there is more. A socket with something in it is always readable, so that only an
-    /// edge-triggered wait notices.
+    /// Too little to decide: look again when there is more. A socket with something in it is always readable, so that
+    /// only an edge-triggered wait notices.
     NeedMore,
-    /// The session has no room, or has not been told of all that was received: look again when something else has happened.
+    /// The session has no room, or has not been told of all that was received: look again when something else has
+    /// happened.
     Wait,
 }
 
 /// What the session wants of the function. Each is given out once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Request {
-    /// Posted write to a BAR: 1 to 64 bytes that do not cross a multiple of 64, so that one TLP with byte enables does it.
+    /// Posted write to a BAR: 1 to 64 bytes that do not cross a multiple of 64, so that one TLP with byte enables does
+    /// it.
     Write {
         /// Base address register.
         bar: u8,
@@ -125,8 +129,8 @@ pub enum Request {
         /// Which of its bytes.
         byte_enables: u8,
     },
-    /// The function is to be reset, and everything restored that the card itself needs: vectors, memory space. Nothing else is
-    /// given out until it is answered, without data.
+    /// The function is to be reset, and everything restored that the card itself needs: vectors, memory space. Nothing
+    /// else is given out until it is answered, without data.
     Reset {
         /// Comes back when it is done.
         id: AccessId,
@@ -150,8 +154,8 @@ pub enum ResetKind {
 ///  Closed --open--> Version --VERSION--> Ready
 ///                      `------> Ending <---'      a message without sense, or a version that is not ours
 /// ```
-/// `closed` leads to `Closed` from every state. What comes while `Ending` is received and dropped: QEMU dies of a socket that is
-/// closed while something in it is unread.
+/// `closed` leads to `Closed` from every state. What comes while `Ending` is received and dropped: QEMU dies of a
+/// socket that is closed while something in it is unread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 enum Phase {
@@ -171,10 +175,10 @@ impl Phase {
 
 /// One slot's session.
 ///
-/// The drain contract: after any verb call [`poll_request`](Self::poll_request) until it returns `None` or the function has no
-/// room, and [`poll_signal`](Self::poll_signal), [`poll_vector`](Self::poll_vector), [`poll_map`](Self::poll_map) and
-/// [`poll_transfer`](Self::poll_transfer) until they return `None`; commit, then act on it, and send what
-/// [`send_spans`](Self::send_spans) gives. Signals that a dead card did not give are made good by
+/// The drain contract: after any verb call [`poll_request`](Self::poll_request) until it returns `None` or the function
+/// has no room, and [`poll_signal`](Self::poll_signal), [`poll_vector`](Self::poll_vector),
+/// [`poll_map`](Self::poll_map) and [`poll_transfer`](Self::poll_transfer) until they return `None`; commit, then act
+/// on it, and send what [`send_spans`](Self::send_spans) gives. Signals that a dead card did not give are made good by
 /// [`signal_all`](Self::signal_all).
 pub struct Session<'m> {
     cells: &'m SessionCells,
@@ -187,7 +191,8 @@ pub struct Session<'m> {
     now: Instant,
     /// The received position, as far as this card was told.
     received: u64,
-    /// Where the first message begins that has not been framed: at or behind `received`, or less than a header before it.
+    /// Where the first message begins that has not been framed: at or behind `received`, or less than a header before
+    /// it.
     framed: u64,
     /// What the next message waits for, which is there.
     stalled: Option<Need>,
@@ -196,8 +201,8 @@ pub struct Session<'m> {
 }
 
 impl<'m> Session<'m> {
-    /// The session over `cells`; over those of a dead card it goes on as soon as it is told the positions again. `config` is the
-    /// same for every card on one ledger, and has been checked.
+    /// The session over `cells`; over those of a dead card it goes on as soon as it is told the positions again.
+    /// `config` is the same for every card on one ledger, and has been checked.
     pub fn new(cells: &'m SessionCells, journal: Journal<'m>, config: SlotConfig) -> Self {
         let locals = config_space::locals(&config);
         let received = cells.parsed.get();
@@ -224,8 +229,9 @@ impl<'m> Session<'m> {
         self.set_phase(Phase::Version);
     }
 
-    /// The client has gone, or the connection was closed: its maps, vectors and descriptors go, and nothing is answered any
-    /// more. Maps with running copies stay until those have ended. A step of its own: it may take most of the undo log.
+    /// The client has gone, or the connection was closed: its maps, vectors and descriptors go, and nothing is answered
+    /// any more. Maps with running copies stay until those have ended. A step of its own: it may take most of the undo
+    /// log.
     pub fn closed(&mut self, now: Instant) {
         self.now = now;
         self.forget_commands();
@@ -248,25 +254,28 @@ impl<'m> Session<'m> {
         self.phase() == Phase::Ready
     }
 
-    /// Whether the card is to close the connection: the client broke the protocol, and everything owed to it has been sent.
+    /// Whether the card is to close the connection: the client broke the protocol, and everything owed to it has been
+    /// sent.
     pub fn wants_close(&self) -> bool {
         self.phase() == Phase::Ending && self.command_count() == 0 && self.cells.outputs.is_empty()
     }
 
-    /// Whether the client is between two messages, as far as they were received, and every one has been answered, and that sent.
+    /// Whether the client is between two messages, as far as they were received, and every one has been answered, and
+    /// that sent.
     pub fn is_at_rest(&self) -> bool {
         let everything = self.received == self.cells.parsed.get() && self.cells.skip.get() == 0;
         self.is_ready() && everything && self.command_count() == 0 && self.cells.outputs.is_empty()
     }
 
-    /// Whether the function is there and the client wants to be interrupted by it: what a driver begins with and ends with.
+    /// Whether the function is there and the client wants to be interrupted by it: what a driver begins with and ends
+    /// with.
     pub fn is_in_use(&self) -> bool {
         !self.is_absent() && (0..self.config.vectors()).any(|vector| self.is_enabled(vector))
     }
 
-    /// What to do with `bytes`, the first that the socket has: behind the received `position`, and after `taken` messages
-    /// that the agent has taken of it. While the session has not been told of all of that, it waits. Only for use right
-    /// after a commit.
+    /// What to do with `bytes`, the first that the socket has: behind the received `position`, and after `taken`
+    /// messages that the agent has taken of it. While the session has not been told of all of that, it waits. Only for
+    /// use right after a commit.
     pub fn handle_peeked(&self, position: u64, taken: u64, bytes: &[u8]) -> Peeked {
         if position != self.received || taken != self.taken() {
             return Peeked::Wait;
@@ -297,8 +306,8 @@ impl<'m> Session<'m> {
         self.advance();
     }
 
-    /// The agent has taken a message: its bytes, and what it calls the descriptors that came with it. `number` counts the
-    /// messages that the agent takes for this slot, from 1 on. May be repeated; the agent keeps the message until
+    /// The agent has taken a message: its bytes, and what it calls the descriptors that came with it. `number` counts
+    /// the messages that the agent takes for this slot, from 1 on. May be repeated; the agent keeps the message until
     /// [`taken`](Self::taken) has been committed.
     ///
     /// # Panics
@@ -318,10 +327,11 @@ impl<'m> Session<'m> {
         self.cells.taken.get()
     }
 
-    /// Fills `spans` with what is to be sent from `position` on, and returns how many were. Only for use right after a commit.
+    /// Fills `spans` with what is to be sent from `position` on, and returns how many were. Only for use right after a
+    /// commit.
     ///
-    /// QEMU gives up on a header that does not arrive as a whole. The kernel takes what is sent at once in pieces of about
-    /// half the send buffer: whoever sends at most 64 KiB at once never cuts one.
+    /// QEMU gives up on a header that does not arrive as a whole. The kernel takes what is sent at once in pieces of
+    /// about half the send buffer: whoever sends at most 64 KiB at once never cuts one.
     pub fn send_spans(&self, position: u64, spans: &mut [Span<'m>]) -> usize {
         self.fill_spans(position, spans)
     }
@@ -378,8 +388,8 @@ impl<'m> Session<'m> {
         self.cells.is_silent()
     }
 
-    /// Whether the client has read a register as all-ones because the function is silent: said once in a silence. Its driver may have
-    /// given the function up, and with it the memory that it has told it of.
+    /// Whether the client has read a register as all-ones because the function is silent: said once in a silence. Its
+    /// driver may have given the function up, and with it the memory that it has told it of.
     pub fn poll_misled(&mut self) -> bool {
         let is_news = self.cells.misled.get() == misled::UNTOLD;
         if is_news {
@@ -389,16 +399,16 @@ impl<'m> Session<'m> {
         is_news
     }
 
-    /// Whether a posted write of the client was dropped since this was asked last, though the function is there: it is not what its
-    /// client takes it for.
+    /// Whether a posted write of the client was dropped since this was asked last, though the function is there: it is
+    /// not what its client takes it for.
     pub fn poll_lost_write(&mut self) -> bool {
         let is_news = self.cells.lost.get() != 0;
         self.cells.lost.set(self.journal, 0);
         is_news
     }
 
-    /// The function was reset, and not because this client wanted it: what it was given and has not answered fails, and what it
-    /// wanted to say is forgotten. Its vectors and its command register are the card's to restore.
+    /// The function was reset, and not because this client wanted it: what it was given and has not answered fails, and
+    /// what it wanted to say is forgotten. Its vectors and its command register are the card's to restore.
     pub fn handle_function_reset(&mut self, now: Instant) {
         self.now = now;
         self.fail_outstanding(Errno::EIO);
@@ -406,8 +416,8 @@ impl<'m> Session<'m> {
         self.advance();
     }
 
-    /// Where the part of a BAR begins that request `id` reads, if it is one that has no answer yet: base address register and
-    /// byte offset.
+    /// Where the part of a BAR begins that request `id` reads, if it is one that has no answer yet: base address
+    /// register and byte offset.
     pub fn bar_read(&self, id: AccessId) -> Option<(u8, u64)> {
         self.find_bar_read(id)
     }
@@ -417,7 +427,8 @@ impl<'m> Session<'m> {
         self.cells.resetting.get() != 0
     }
 
-    /// The command register as the client has set it: what the function's has to be after a reset that the client does not know of.
+    /// The command register as the client has set it: what the function's has to be after a reset that the client does
+    /// not know of.
     pub fn command_register(&self) -> u16 {
         self.own_command() as u16
     }
@@ -438,8 +449,8 @@ impl<'m> Session<'m> {
         self.set_error_bits(status, bits);
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) is to be called, if at all: at once when something waits for nothing but the
-    /// coming commit.
+    /// When [`handle_timeout`](Self::handle_timeout) is to be called, if at all: at once when something waits for
+    /// nothing but the coming commit.
     pub fn poll_timeout(&self) -> Option<Instant> {
         if self.can_resume() {
             return Some(self.now);
@@ -512,7 +523,8 @@ impl<'m> Session<'m> {
         }
     }
 
-    /// The agent may close a descriptor. There is always room: a message is taken only if there is for all that are held.
+    /// The agent may close a descriptor. There is always room: a message is taken only if there is for all that are
+    /// held.
     fn return_descriptor(&self, descriptor: DescriptorId) {
         self.cells.released.push(self.journal, descriptor.0);
     }

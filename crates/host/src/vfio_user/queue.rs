@@ -1,4 +1,5 @@
-//! The commands of the client in the order in which they came: what they wait for, how they end, and when they are answered.
+//! The commands of the client in the order in which they came: what they wait for, how they end, and when they are
+//! answered.
 
 use core::time::Duration;
 
@@ -17,7 +18,8 @@ pub(super) const DATA: usize = HEADER_BYTES + 16;
 const PLACE_MAX: usize = DATA + TRANSFER_BYTES as usize;
 /// Bytes of the ring that only messages from the agent get.
 const RESERVE_BYTES: usize = 512;
-/// For how long everything is refused that has piled up behind a command that timed out, and what is posted to a silent function waits.
+/// For how long everything is refused that has piled up behind a command that timed out, and what is posted to a silent
+/// function waits.
 const REFUSAL: Duration = Duration::from_millis(100);
 /// How much longer an unmap may take whose last copies ended at its time-out: well within what clients wait.
 const UNMAP_GRACE: Duration = Duration::from_secs(1);
@@ -188,8 +190,8 @@ impl Session<'_> {
         Some(self.end_of(&self.command(waiting)))
     }
 
-    /// When a command has waited too long. What is posted to a silent function, and nobody takes, holds back the answers to what came
-    /// behind it, and so has a moment only; an unmap waits for the client itself.
+    /// When a command has waited too long. What is posted to a silent function, and nobody takes, holds back the
+    /// answers to what came behind it, and so has a moment only; an unmap waits for the client itself.
     fn end_of(&self, command: &Command) -> Instant {
         let is_posted = command.kind == kind::WRITE && command.is(flag::NO_REPLY);
         let patience = if is_posted && self.is_silent() { REFUSAL } else { self.config.timeout };
@@ -227,8 +229,8 @@ impl Session<'_> {
         self.settle();
     }
 
-    /// Something had no answer in time: whatever else waits for the function fails now, and what comes at once, so that a client waits
-    /// for one of its commands and not for each in turn.
+    /// Something had no answer in time: whatever else waits for the function fails now, and what comes at once, so that
+    /// a client waits for one of its commands and not for each in turn.
     pub(super) fn fall_silent(&mut self) {
         if self.is_silent() {
             return;
@@ -255,7 +257,8 @@ impl Session<'_> {
         self.settle();
     }
 
-    /// Fails every access that was given to the function and has not been answered. Resets go on, and so does what nobody has seen.
+    /// Fails every access that was given to the function and has not been answered. Resets go on, and so does what
+    /// nobody has seen.
     pub(super) fn fail_outstanding(&mut self, error: Errno) {
         for number in self.numbers() {
             let command = self.command(number);
@@ -284,7 +287,8 @@ impl Session<'_> {
         }
     }
 
-    /// Why a posted write for the function is not even queued, if so. What is posted to a silent function may reach it yet.
+    /// Why a posted write for the function is not even queued, if so. What is posted to a silent function may reach it
+    /// yet.
     pub(super) fn posted_refusal(&self) -> Option<Errno> {
         if self.is_absent() {
             return Some(Errno::EIO);

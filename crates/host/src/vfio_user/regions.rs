@@ -93,7 +93,8 @@ impl Session<'_> {
         Some(request)
     }
 
-    /// Does the next part of the first command that has one; nothing if that needs the function and `outward` is not set.
+    /// Does the next part of the first command that has one; nothing if that needs the function and `outward` is not
+    /// set.
     fn emit(&mut self, outward: bool) -> Option<Emitted> {
         if self.cells.resetting.get() != 0 || self.is_spent() {
             return None;
@@ -229,7 +230,8 @@ impl Session<'_> {
         })
     }
 
-    /// Replaces what lies in the vector table, which reads as all ones, and in the pending bits. Returns how many bytes do.
+    /// Replaces what lies in the vector table, which reads as all ones, and in the pending bits. Returns how many bytes
+    /// do.
     fn overlay(&self, bar: u8, offset: u64, bytes: &mut [u8]) -> usize {
         let Some((_, msix)) = self.config.msix else { return 0 };
         let table =

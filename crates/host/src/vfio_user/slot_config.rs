@@ -30,8 +30,8 @@ pub struct SlotConfig {
     pub registers: Vec<(u16, u32)>,
     /// How long a command waits for the function.
     pub timeout: Duration,
-    /// Whether the client puts data of DMA messages where older versions of QEMU do ([`spec::vfio_user::DmaAccess`]). `None`: it is
-    /// found out.
+    /// Whether the client puts data of DMA messages where older versions of QEMU do ([`spec::vfio_user::DmaAccess`]).
+    /// `None`: it is found out.
     pub old_transfers: Option<bool>,
 }
 
@@ -63,8 +63,8 @@ impl core::fmt::Display for SlotConfigError {
 impl core::error::Error for SlotConfigError {}
 
 impl SlotConfig {
-    /// Looks at a function just after a reset. `read` returns a dword of its configuration space by byte offset; `bars` are
-    /// the sizes of its BARs in bytes. The function is somebody else's, and nothing it says is trusted.
+    /// Looks at a function just after a reset. `read` returns a dword of its configuration space by byte offset; `bars`
+    /// are the sizes of its BARs in bytes. The function is somebody else's, and nothing it says is trusted.
     pub fn probe(read: impl Fn(u16) -> u32, bars: [u64; BAR_COUNT]) -> Result<Self, SlotConfigError> {
         if read(ID) == u32::MAX {
             return Err(SlotConfigError::Absent);

@@ -1,9 +1,9 @@
-//! Accesses to memory of the client by message, for maps without a descriptor: DMA_READ and DMA_WRITE, the commands that go the
-//! other way.
+//! Accesses to memory of the client by message, for maps without a descriptor: DMA_READ and DMA_WRITE, the commands
+//! that go the other way.
 //!
-//! Older versions of QEMU (10.1 for one, 11.1.3 not) have the data four bytes before their place, both ways, in messages of the same
-//! length; but where the document has a reply to a write repeat address and count, theirs is a bare header. So the first message to
-//! each client is a write of nothing, and what follows waits for the reply.
+//! Older versions of QEMU (10.1 for one, 11.1.3 not) have the data four bytes before their place, both ways, in
+//! messages of the same length; but where the document has a reply to a write repeat address and count, theirs is a
+//! bare header. So the first message to each client is a write of nothing, and what follows waits for the reply.
 
 use base::Instant;
 use base::ledger::Span;
@@ -76,13 +76,14 @@ impl<'m> Session<'m> {
         self.begin_transfer(token, address, bytes.len(), bytes, WRITE)
     }
 
-    /// Whether a write that has failed since it took too long may still be done: the client has it and has not answered.
+    /// Whether a write that has failed since it took too long may still be done: the client has it and has not
+    /// answered.
     pub fn has_late_writes(&self) -> bool {
         self.cells.transfers.late.get() != 0
     }
 
-    /// Whether the client did not even say where it has the data: what was [`TransferRefused::Busy`] for that reason has failed. True
-    /// once; whoever begins a transfer afterwards lets it be asked again.
+    /// Whether the client did not even say where it has the data: what was [`TransferRefused::Busy`] for that reason
+    /// has failed. True once; whoever begins a transfer afterwards lets it be asked again.
     pub fn poll_silence(&mut self) -> bool {
         let layout = &self.cells.transfers.layout;
         let is_silent = layout.get() == layout::SILENT;

@@ -1,8 +1,8 @@
 //! Loans that come and go while the node runs.
 //!
-//! A place for a loan is in the plan from the start, perhaps vacant. Who moves in gets what nobody has used before: the card is replaced,
-//! as if it had been killed, and its successor finds another life of the place in its plan. The other loans notice no more of it
-//! than of any other death.
+//! A place for a loan is in the plan from the start, perhaps vacant. Who moves in gets what nobody has used before: the
+//! card is replaced, as if it had been killed, and its successor finds another life of the place in its plan. The other
+//! loans notice no more of it than of any other death.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -88,8 +88,8 @@ impl Agent {
         })
     }
 
-    /// Has what `loan` borrows given back: [`super::AgentEvent::GivenBack`] follows when its lender has heard of it, and the place is
-    /// vacant then.
+    /// Has what `loan` borrows given back: [`super::AgentEvent::GivenBack`] follows when its lender has heard of it,
+    /// and the place is vacant then.
     pub fn detach(&mut self, loan: usize) {
         if self.spec.loans[loan].is_vacant() || !self.standing.returning.insert(loan) {
             return;
@@ -100,8 +100,8 @@ impl Agent {
         self.tell_card();
     }
 
-    /// The lender of `loan`, which is being given back, does not answer: the place is vacant at once, and the lender keeps the
-    /// function for this node. The card is replaced.
+    /// The lender of `loan`, which is being given back, does not answer: the place is vacant at once, and the lender
+    /// keeps the function for this node. The card is replaced.
     ///
     /// # Errors
     /// What ending the card returned.

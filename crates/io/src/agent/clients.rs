@@ -60,8 +60,8 @@ impl Clients {
         Self { connections: (0..MAX_LOANS).map(|_| Default::default()).collect() }
     }
 
-    /// The next client of `loan`, with a free slot; none if nobody waits, or if there are no `looks` left, of which each who waits
-    /// takes one. One client too many is told so by an end of the stream.
+    /// The next client of `loan`, with a free slot; none if nobody waits, or if there are no `looks` left, of which
+    /// each who waits takes one. One client too many is told so by an end of the stream.
     ///
     /// # Errors
     /// Want of descriptors or memory: who waits goes on waiting.

@@ -105,8 +105,8 @@ impl Images {
 }
 
 impl Agent {
-    /// Looks at each image, if it is time to: the card is told of one that has grown, and the role of those that somebody else has
-    /// changed.
+    /// Looks at each image, if it is time to: the card is told of one that has grown, and the role of those that
+    /// somebody else has changed.
     pub(super) fn look_at_images(&mut self) -> Vec<AgentEvent> {
         let now = Instant::now();
         if self.images.look_at.is_none_or(|at| now < at) {
@@ -198,7 +198,8 @@ impl Agent {
         true
     }
 
-    /// The card has met trouble with an image, and its user was told: here is what the operator is told, and what the role has to know.
+    /// The card has met trouble with an image, and its user was told: here is what the operator is told, and what the
+    /// role has to know.
     pub(super) fn note_medium(&mut self, drive: usize, trouble: MediumTrouble) -> Option<AgentEvent> {
         let spec = self.spec.drives.get(drive)?;
         let source = &spec.source;
@@ -239,7 +240,8 @@ impl Agent {
         self.push_for_card(ToCard::Grow { drive, blocks });
     }
 
-    /// Changes what the function of a lent loan may do, from now on and for the cards to come. False if nothing is lent there.
+    /// Changes what the function of a lent loan may do, from now on and for the cards to come. False if nothing is lent
+    /// there.
     pub fn set_limit(&mut self, loan: usize, limit: Limit) -> bool {
         let Some(LoanEnd::Lend { limit: known, .. }) =
             self.spec.loans.get_mut(loan).map(|loan| &mut loan.end)
@@ -252,8 +254,8 @@ impl Agent {
         true
     }
 
-    /// An operator has seen to the image of a drive, which had lost something: flushes say again what it says. False if there is no
-    /// card at the moment, which would have to know.
+    /// An operator has seen to the image of a drive, which had lost something: flushes say again what it says. False if
+    /// there is no card at the moment, which would have to know.
     pub fn clear_fault(&mut self, drive: usize) -> bool {
         let (Some(seen), Some(card)) = (self.images.seen.get_mut(drive), &mut self.card) else {
             return false;
@@ -278,8 +280,8 @@ impl Agent {
         self.tell_card();
     }
 
-    /// Ends the card, unless virtual machines have to be answered by it until they are gone, and makes all images durable. To be
-    /// called at the end of the node: what became of each drive.
+    /// Ends the card, unless virtual machines have to be answered by it until they are gone, and makes all images
+    /// durable. To be called at the end of the node: what became of each drive.
     pub fn conclude(&mut self) -> Vec<DriveEnd> {
         let lost = self.end_card();
         let mut ends = Vec::new();
@@ -316,8 +318,8 @@ impl Agent {
         self.spec.last_writes.remove();
     }
 
-    /// Ends the card and whatever it has asked of disks. The drives of which a completion that it has not looked at says that something
-    /// is lost; `None` if the card goes on.
+    /// Ends the card and whatever it has asked of disks. The drives of which a completion that it has not looked at
+    /// says that something is lost; `None` if the card goes on.
     fn end_card(&mut self) -> Option<BTreeSet<usize>> {
         let serves = self.record.running && self.slots.has_clients();
         if self.card.is_some() && serves {

@@ -60,8 +60,8 @@ pub(super) struct LiveCard {
     pub(super) child: Child,
     pub(super) messages: OwnedFd,
     pub(super) outbox: Outbox<ToCard>,
-    /// Places that were given to other loans since it was started. It is to end, and what it still says of them is of the loans
-    /// before.
+    /// Places that were given to other loans since it was started. It is to end, and what it still says of them is of
+    /// the loans before.
     pub(super) outdated: BTreeSet<usize>,
     started: Instant,
 }
@@ -166,7 +166,8 @@ impl Agent {
         card.child.kill()
     }
 
-    /// Starts a card; what has to be said to it waits in its outbox. After an error there may be a card that is not watched.
+    /// Starts a card; what has to be said to it waits in its outbox. After an error there may be a card that is not
+    /// watched.
     pub(super) fn start_card(&mut self) -> io::Result<()> {
         self.record.generation += 1;
         self.shared().pulse.wake();

@@ -180,8 +180,8 @@ pub enum AgentEvent {
         /// Why.
         refusal: Refusal,
     },
-    /// Somebody else than before has taken what the loan lends, or it was given back: who did it waits until that is durable and
-    /// [`Agent::set_tenancy`] says so.
+    /// Somebody else than before has taken what the loan lends, or it was given back: who did it waits until that is
+    /// durable and [`Agent::set_tenancy`] says so.
     Tenant {
         /// The loan.
         loan: usize,
@@ -206,8 +206,8 @@ pub enum AgentEvent {
     },
     /// The load of a loan has ended.
     LoadEnded(usize, LoadResult),
-    /// The medium of this one of [`NodeSpec::drives`] has lost something that was answered, or may have: each flush of its functions
-    /// fails until [`Agent::clear_fault`]. Each card says it anew.
+    /// The medium of this one of [`NodeSpec::drives`] has lost something that was answered, or may have: each flush of
+    /// its functions fails until [`Agent::clear_fault`]. Each card says it anew.
     MediaFault(usize),
     /// The image of this one of [`NodeSpec::drives`] has grown.
     Grown(usize),
@@ -407,7 +407,8 @@ impl Agent {
         Ok(events)
     }
 
-    /// Tells the card of whom it shares memory with now. One that is not there is followed by one that is told everything.
+    /// Tells the card of whom it shares memory with now. One that is not there is followed by one that is told
+    /// everything.
     fn tell_neighbours(&mut self) {
         while let Some(loan) = self.neighbours.take_changed() {
             let is_shared = self.neighbours.shared(loan).is_some();
@@ -418,7 +419,8 @@ impl Agent {
         }
     }
 
-    /// Asks the card to give everything back: [`AgentEvent::GivenBack`] follows for each borrowed loan that was reached.
+    /// Asks the card to give everything back: [`AgentEvent::GivenBack`] follows for each borrowed loan that was
+    /// reached.
     pub fn shut_down(&mut self) {
         self.shutting_down = true;
         clients::stop_listening(&mut self.spec.loans);
@@ -428,8 +430,8 @@ impl Agent {
         self.tell_card();
     }
 
-    /// This machine may go on somewhere else, too, from the same memory: the keys of frames are made anew, from random numbers that
-    /// nobody else has.
+    /// This machine may go on somewhere else, too, from the same memory: the keys of frames are made anew, from random
+    /// numbers that nobody else has.
     ///
     /// # Errors
     /// There are no random numbers.

@@ -364,8 +364,8 @@ impl Neighbours {
         }
     }
 
-    /// What `loan` shares is of no use any more: the neighbour is gone, or makes no sense. A borrower asks whether it is really
-    /// gone.
+    /// What `loan` shares is of no use any more: the neighbour is gone, or makes no sense. A borrower asks whether it
+    /// is really gone.
     pub(super) fn lose(&mut self, loan: usize, spec: &LoanSpec) {
         let Some(place) = self.places.get_mut(loan) else { return };
         let State::Sharing { since, .. } = &place.state else { return };

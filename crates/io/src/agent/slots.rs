@@ -1,8 +1,8 @@
 //! The clients of slots: virtual machines, one a slot.
 //!
-//! The agent keeps what must outlive a card: the socket, every descriptor that came with a message, and the last of those
-//! messages, which the card may not have committed. It receives such a message when the card asks for it, since a descriptor
-//! belongs to the process that receives it, and reads nothing else.
+//! The agent keeps what must outlive a card: the socket, every descriptor that came with a message, and the last of
+//! those messages, which the card may not have committed. It receives such a message when the card asks for it, since a
+//! descriptor belongs to the process that receives it, and reads nothing else.
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSliceMut};
@@ -28,8 +28,8 @@ use crate::wait::{Interest, Waiter};
 /// Longer messages with descriptors make no sense.
 const MESSAGE_BYTES: usize = 4096;
 
-/// Connections without a slot that one process may have before it gets no other one: a machine has one more each time that it lets
-/// go of a device and takes it again.
+/// Connections without a slot that one process may have before it gets no other one: a machine has one more each time
+/// that it lets go of a device and takes it again.
 const PARKED_OF_ONE: usize = 256;
 /// Connections of a node, with a slot and without, beyond which nobody is taken,
 const MOST: usize = 1024;
@@ -38,7 +38,8 @@ const DESCRIPTOR_PART: u64 = 4;
 /// but always so many, which is a machine and its successor for each place.
 const FEWEST: usize = 2 * MAX_LOANS;
 
-/// Descriptors of this part of those that the agent, and each card, may have are for the clients of slots, each the same,
+/// Descriptors of this part of those that the agent, and each card, may have are for the clients of slots, each the
+/// same,
 const SHARE_PART: u64 = 2;
 /// but always so many: all vectors of a drive and many times the files of a machine.
 const SHARE_FEWEST: usize = 256;
@@ -77,7 +78,8 @@ struct Place {
     /// Its drive has been usable: clients are taken.
     is_open: bool,
     client: Option<Client>,
-    /// The same machine, which has connected once more: its device at the first connection is gone, or this is a mistake.
+    /// The same machine, which has connected once more: its device at the first connection is gone, or this is a
+    /// mistake.
     next: Option<Client>,
     /// The last message that was taken, which a successor is told of again.
     last: Taken,
@@ -168,8 +170,9 @@ impl Slots {
         open.filter_map(|(loan, spec)| Some((loan, listener(spec)?)))
     }
 
-    /// Takes the next client of `loan`; who waits behind it, or behind a number of others, is for the next turn. Whoever comes while there is one, from another machine, is sent away in order, and so is who
-    /// has too many connections.
+    /// Takes the next client of `loan`; who waits behind it, or behind a number of others, is for the next turn.
+    /// Whoever comes while there is one, from another machine, is sent away in order, and so is who has too many
+    /// connections.
     ///
     /// # Errors
     /// Want of descriptors or memory: who waits goes on waiting.
@@ -248,7 +251,8 @@ impl Slots {
         count + kept >= self.room
     }
 
-    /// The card has taken the slot from the client of `loan`, and goes on answering it. Returns whether another one has it now.
+    /// The card has taken the slot from the client of `loan`, and goes on answering it. Returns whether another one has
+    /// it now.
     pub(super) fn park(&mut self, loan: usize, function: &str) -> bool {
         let Some(place) = self.places.get_mut(loan) else { return false };
         if let Some(client) = place.client.take() {
@@ -444,8 +448,8 @@ impl Place {
         self.client.is_some()
     }
 
-    /// Whether these can be kept beside what is kept already: at most so many descriptors of a slot, and so many files that the card
-    /// can map all of them.
+    /// Whether these can be kept beside what is kept already: at most so many descriptors of a slot, and so many files
+    /// that the card can map all of them.
     fn has_room(&self, descriptors: &[OwnedFd], share: usize) -> bool {
         let keys: Vec<_> = descriptors.iter().map(|descriptor| FileKey::of(descriptor.as_fd())).collect();
         let files =
@@ -469,8 +473,8 @@ impl Place {
         id
     }
 
-    /// Whether a message maps memory that the client keeps to itself: its guest writes to copies that no other process sees.
-    /// Says so, and also of memory that comes without a descriptor.
+    /// Whether a message maps memory that the client keeps to itself: its guest writes to copies that no other process
+    /// sees. Says so, and also of memory that comes without a descriptor.
     fn is_unshared(&mut self, bytes: &[u8], descriptors: &[OwnedFd], function: &str) -> bool {
         let Some(client) = &mut self.client else { return false };
         let Some((len, is_writable)) = guest_memory::mapped_bytes(bytes) else { return false };
@@ -562,7 +566,8 @@ fn listen_at(loan: usize, listener: &UnixListener, waiter: &Waiter) -> io::Resul
     waiter.register(listener.as_fd(), token::LISTENER + loan as u64, Interest::READ)
 }
 
-/// Receives exactly `len` bytes that are there, and the first [`DESCRIPTORS`] descriptors among them; the kernel closes others.
+/// Receives exactly `len` bytes that are there, and the first [`DESCRIPTORS`] descriptors among them; the kernel closes
+/// others.
 fn receive(socket: BorrowedFd<'_>, len: usize) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
     let mut bytes = vec![0; len];
     let mut descriptors = Vec::new();

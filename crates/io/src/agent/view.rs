@@ -59,8 +59,9 @@ impl<'a> View<'a> {
         sharing: Vec<usize>,
     ) -> Self {
         let base = NonNull::new(mapping.as_ptr()).expect("a mapping does not begin at zero");
-        // SAFETY: the mapping is initialised, page aligned and outlives the view, which writes nothing. What it reads is atomic,
-        // or is read volatile, and then by `settled`, since a card, which is another process, may be writing it.
+        // SAFETY: the mapping is initialised, page aligned and outlives the view, which writes nothing. What it reads
+        // is atomic, or is read volatile, and then by `settled`, since a card, which is another process, may be writing
+        // it.
         let memory = unsafe { RawMemory::new(base, SHARED_OFFSET) };
         // SAFETY: as above; the shared cells lie behind the ledger.
         let shared = unsafe { &*mapping.at::<SharedCells>(SHARED_OFFSET) };
@@ -142,9 +143,9 @@ pub(super) fn secret(mapping: &Mapping, loan: usize, role: Role) -> Option<[u8; 
     settled(|| cells.loans[loan].channel.secret(role)).flatten()
 }
 
-/// A value of several words that another process may be writing meanwhile: what two volatile reads in a row agree on. A writer
-/// that was killed half-way leaves what agrees and is still torn, until its successor has taken it back; so the value must be
-/// one of which any bytes will do. `None`: it changes faster than it can be read.
+/// A value of several words that another process may be writing meanwhile: what two volatile reads in a row agree on. A
+/// writer that was killed half-way leaves what agrees and is still torn, until its successor has taken it back; so the
+/// value must be one of which any bytes will do. `None`: it changes faster than it can be read.
 fn settled<T: PartialEq>(read: impl Fn() -> T) -> Option<T> {
     let mut last = read();
     for _ in 0..READS {

@@ -1,16 +1,17 @@
 //! Whether a card that lives also works, from outside: FTGM's watchdog.
 //!
-//! The intuition: a card says in shared memory how many turns it has made, and before it sleeps until when at most. The agent looks
-//! now and then. A card that has made a turn since the last look is well, and nothing more is asked. One that has not is looked at
-//! with the kernel's help, and what speaks against it is added up:
+//! The intuition: a card says in shared memory how many turns it has made, and before it sleeps until when at most. The
+//! agent looks now and then. A card that has made a turn since the last look is well, and nothing more is asked. One
+//! that has not is looked at with the kernel's help, and what speaks against it is added up:
 //!
-//! - it is awake, or its promised time has come: the processor time that it has used. Time in which it waited for a processor is
-//!   not its fault, and a busy machine kills nobody;
+//! - it is awake, or its promised time has come: the processor time that it has used. Time in which it waited for a
+//!   processor is not its fault, and a busy machine kills nobody;
 //! - it sleeps behind the time that it promised: the time between two looks, less what it waited for a processor;
 //! - it is stopped (SIGSTOP).
 //!
-//! Two looks are never further apart than they count, so that a machine that stood still as a whole speaks against nobody. A card
-//! with a debugger is left alone, and so is one that waits in the kernel: to kill that does not end its system call.
+//! Two looks are never further apart than they count, so that a machine that stood still as a whole speaks against
+//! nobody. A card with a debugger is left alone, and so is one that waits in the kernel: to kill that does not end its
+//! system call.
 
 use std::time::Duration;
 
@@ -25,7 +26,8 @@ const LOOK_CLOSELY: Duration = Duration::from_millis(250);
 const LOOK: Duration = Duration::from_secs(1);
 /// A card that is found stopped for so long is replaced: nobody who wants it back waits longer.
 const STOPPED: Duration = Duration::from_millis(250);
-/// How often the patience doubles: a step that takes long is done again by the successor, and must come to its end at last.
+/// How often the patience doubles: a step that takes long is done again by the successor, and must come to its end at
+/// last.
 const DOUBLINGS: u32 = 6;
 /// A card that has worked for so long owes nothing to those before it.
 const PROVEN: Duration = Duration::from_secs(60);
@@ -141,7 +143,8 @@ impl Watchdog {
         }
     }
 
-    /// Looks. `ask` tells what the kernel says of the card, if that is needed; `None` where there is no such process any more.
+    /// Looks. `ask` tells what the kernel says of the card, if that is needed; `None` where there is no such process
+    /// any more.
     pub(super) fn look(
         &mut self,
         now: Instant,

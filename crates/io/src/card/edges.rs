@@ -29,7 +29,8 @@ struct Connection {
     interest: Interest,
     /// Until then it is read without asking.
     hot_until: Instant,
-    /// The client is gone, but for what it has asked for before it said so. Nothing is read and nobody is told of replies.
+    /// The client is gone, but for what it has asked for before it said so. Nothing is read and nobody is told of
+    /// replies.
     is_gone: bool,
 }
 
@@ -123,8 +124,8 @@ impl<'m> Edges<'m> {
         Ok(true)
     }
 
-    /// The client of connection `key` is gone, which epoll goes on saying: its end is taken note of at once, even if there is
-    /// no room for what it said last. Whatever can be read is read first.
+    /// The client of connection `key` is gone, which epoll goes on saying: its end is taken note of at once, even if
+    /// there is no room for what it said last. Whatever can be read is read first.
     pub(super) fn hang_up(
         &mut self,
         key: usize,
@@ -301,7 +302,8 @@ fn tell_closed(to_agent: &mut Outbox<ToAgent>, key: usize) {
     to_agent.push(ToAgent::Disconnected { loan, slot });
 }
 
-/// Makes the memory present that the kernel writes for this connection: what it writes for a dying process must not fault.
+/// Makes the memory present that the kernel writes for this connection: what it writes for a dying process must not
+/// fault.
 fn populate(card: &Card<'_>, loan: usize, slot: usize, position: u64) {
     card.edge_receive_spans(loan, slot, position).iter().flatten().for_each(populate_span);
 }
@@ -311,8 +313,8 @@ pub(super) fn populate_span(span: &Span<'_>) {
     let page = rustix::param::page_size();
     let start = span.as_ptr().addr() / page * page;
     let end = (span.as_ptr().addr() + span.len()).next_multiple_of(page);
-    // SAFETY: the range is inside the mapping, whose ends are page aligned; populating changes no content. Older kernels refuse,
-    // and the pages are then present from the first life of the slot on.
+    // SAFETY: the range is inside the mapping, whose ends are page aligned; populating changes no content. Older
+    // kernels refuse, and the pages are then present from the first life of the slot on.
     unsafe { libc::madvise(span.as_ptr().with_addr(start).cast(), end - start, libc::MADV_POPULATE_WRITE) };
 }
 

@@ -1,8 +1,8 @@
 //! The time of flash cards: what a medium has done sooner than a flash card would have is held back until then.
 //!
-//! Memory is written and read when the time is over, and the result handed in at once, so that still only one effect of the
-//! card is ever in doubt. A disk works meanwhile, and its result is held back. What is held is lost with the card, as
-//! everything under way is: whatever has no result is done again, on a flash card that has nothing else to do.
+//! Memory is written and read when the time is over, and the result handed in at once, so that still only one effect of
+//! the card is ever in doubt. A disk works meanwhile, and its result is held back. What is held is lost with the card,
+//! as everything under way is: whatever has no result is done again, on a flash card that has nothing else to do.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! Flushes of one medium that wait for each other: group commit.
 //!
-//! A flush covers whatever the medium had done before it began. So while one is with the medium, those that are asked for meanwhile
-//! wait, and then a single one is for all of them. A host whose writes are durable before they are answered asks for as many as it
-//! writes, and each costs what a write costs, or more.
+//! A flush covers whatever the medium had done before it began. So while one is with the medium, those that are asked
+//! for meanwhile wait, and then a single one is for all of them. A host whose writes are durable before they are
+//! answered asks for as many as it writes, and each costs what a write costs, or more.
 
 /// The flushes of one medium: at most one for each command of its controllers.
 pub(super) struct Flushes<T> {

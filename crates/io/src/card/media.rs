@@ -27,11 +27,11 @@ const THREADS: usize = 4;
 const IDLE_ATTEMPTS: u8 = 100;
 /// When requests are submitted again that the kernel refused for want of memory or room.
 const RESUBMIT: Duration = Duration::from_millis(1);
-/// Pieces of work that disks have at a time while functions share one: what waits here is given out fairly, what a disk has
-/// is served as it likes.
+/// Pieces of work that disks have at a time while functions share one: what waits here is given out fairly, what a disk
+/// has is served as it likes.
 const SHARED_DEPTH: usize = 64;
-/// Bits of the user data of a request whose failure may mean that something is lost that was answered before: a flush, and a write into
-/// the system's own memory.
+/// Bits of the user data of a request whose failure may mean that something is lost that was answered before: a flush,
+/// and a write into the system's own memory.
 const FLUSH: u64 = 1 << 63;
 const BUFFERED: u64 = 1 << 62;
 
@@ -162,8 +162,9 @@ impl<'m> Media<'m> {
         })
     }
 
-    /// Takes note of what predecessors were told by the ring or the system, and may not have told anybody. Their requests are submitted
-    /// again by whoever has no result for them, but an error of a flush is told once, and the next flush succeeds.
+    /// Takes note of what predecessors were told by the ring or the system, and may not have told anybody. Their
+    /// requests are submitted again by whoever has no result for them, but an error of a flush is told once, and the
+    /// next flush succeeds.
     pub(super) fn heed_predecessors(&mut self, plan: &Plan, card: &mut Card<'m>, now: Instant) {
         for (index, drive) in plan.drives.iter().enumerate() {
             // Of what was before, whatever is known by now is of after it.
@@ -182,8 +183,8 @@ impl<'m> Media<'m> {
         while ring.reap(&mut heed).is_some() {}
     }
 
-    /// Does, or begins, what the functions ask for. Inline work is done one piece at a time: the next one is asked for only
-    /// when the result of the one before is committed. True if anything was done.
+    /// Does, or begins, what the functions ask for. Inline work is done one piece at a time: the next one is asked for
+    /// only when the result of the one before is committed. True if anything was done.
     pub(super) fn drive(&mut self, card: &mut Card<'m>, now: Instant) -> io::Result<bool> {
         let mut busy = self.push_waiting();
         while self.waiting.is_empty()
@@ -201,7 +202,8 @@ impl<'m> Media<'m> {
             }
             let due = self.flash.submit(now, &work);
             match (medium, work.kind) {
-                // What may be half written is not left so while others read, however long a flash card would take for it.
+                // What may be half written is not left so while others read, however long a flash card would take for
+                // it.
                 (MediumKind::Inline, _) if work.redo && due > now => {
                     self.note_write(&work);
                     let result = execute_work(image, &work);
@@ -341,8 +343,8 @@ impl<'m> Media<'m> {
         self.in_ring.len() + self.threads.as_ref().map_or(0, |threads| threads.out)
     }
 
-    /// In how long [`Media::drive`] is to be called although nothing has come: what the kernel refused for the moment is
-    /// given to it again.
+    /// In how long [`Media::drive`] is to be called although nothing has come: what the kernel refused for the moment
+    /// is given to it again.
     pub(super) fn retry_after(&self) -> Option<Duration> {
         self.ring.as_ref().filter(|ring| ring.has_pushed()).map(|_| RESUBMIT)
     }
@@ -409,8 +411,8 @@ impl<'m> Media<'m> {
             _ => 0,
         };
         let user_data = mark | (work.loan as u64) << 32 | u64::from(work.id.0);
-        // SAFETY: the pages belong to this work until its result is handed in, and the table lives in `in_ring` until then:
-        // moving the request moves no element of its table.
+        // SAFETY: the pages belong to this work until its result is handed in, and the table lives in `in_ring` until
+        // then: moving the request moves no element of its table.
         let pushed = unsafe { ring.push(entry, user_data) }.is_ok();
         if pushed {
             self.in_ring.insert(user_data, request);
@@ -454,8 +456,8 @@ fn is_buffered(image: &Image) -> bool {
     !image.info().direct && !image.info().memory_backed
 }
 
-/// What an error means: a write into the system's own memory fails for want of room, or because earlier ones could not be written
-/// back from there.
+/// What an error means: a write into the system's own memory fails for want of room, or because earlier ones could not
+/// be written back from there.
 fn seen_from(image: &Image, kind: MediaKind, error: MediaError) -> MediaError {
     let writes = matches!(kind, MediaKind::Write | MediaKind::Zero { .. });
     if error == MediaError::Io && writes && is_buffered(image) { MediaError::Lost } else { error }
@@ -569,7 +571,8 @@ fn map(image: &mut Image, collapser: &mut Option<Collapser>) {
 }
 
 fn attach_ring(shared: &SharedCells, waiter: &Waiter) -> io::Result<Ring> {
-    // SAFETY: the agent gives its ring at this number, with these parameters, and has reaped the card that used it before.
+    // SAFETY: the agent gives its ring at this number, with these parameters, and has reaped the card that used it
+    // before.
     let ring = unsafe { Ring::attach(inherited(descriptor::RING)?, shared.ring)? };
     // SAFETY: the number stays open as long as the ring, which lives as long as this process.
     let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(descriptor::RING) };

@@ -46,8 +46,8 @@ use crate::shm::{Shared, Side};
 use crate::time_slice;
 use crate::wait::{Hint, Interest, SpinTimes, Turn, Waiter};
 
-/// How long the card goes without asking epoll while it is awake. What it hears from often it reads directly; everything
-/// else may wait so long.
+/// How long the card goes without asking epoll while it is awake. What it hears from often it reads directly;
+/// everything else may wait so long.
 const POLL_EVERY: Duration = Duration::from_micros(20);
 /// A socket that moved something so recently is read without asking whether it can be.
 const HOT: Duration = Duration::from_millis(1);
@@ -70,7 +70,8 @@ mod token {
 /// What kept it from starting, or made it stop; the agent starts another one.
 pub fn run() -> io::Result<()> {
     crate::harden();
-    // SAFETY: the agent has given exactly these descriptors at these numbers, and nothing else in this new process owns them.
+    // SAFETY: the agent has given exactly these descriptors at these numbers, and nothing else in this new process owns
+    // them.
     let (memory, plan, to_agent) = unsafe {
         (inherited(descriptor::MEMORY)?, inherited(descriptor::PLAN)?, inherited(descriptor::MESSAGES)?)
     };
@@ -120,8 +121,8 @@ struct Driver<'m> {
 impl<'m> Driver<'m> {
     fn new(plan: &Plan, mapping: &'m Mapping, messages: OwnedFd) -> io::Result<Self> {
         let base = NonNull::new(mapping.as_ptr()).expect("a mapping does not begin at zero");
-        // SAFETY: the mapping is page aligned, initialised and lives for 'm; this is the only thread that touches the ledger, and the
-        // agent, which reaps a card before it starts the next, only reads counters.
+        // SAFETY: the mapping is page aligned, initialised and lives for 'm; this is the only thread that touches the
+        // ledger, and the agent, which reaps a card before it starts the next, only reads counters.
         let memory = unsafe { RawMemory::new(base, SHARED_OFFSET) };
         // SAFETY: the cells lie behind the ledger, consist of atomics and plain words, and any bytes are valid.
         let shared: &'m SharedCells = unsafe { &*mapping.at::<SharedCells>(SHARED_OFFSET) };
@@ -208,8 +209,8 @@ impl<'m> Driver<'m> {
         act(&mut self.slots, Around { card, now: self.now, waiter, to_agent })
     }
 
-    /// Takes in whatever is ready. True if anything was. What is likely to be is tried at once, since asking costs as much
-    /// as trying; epoll is asked now and then for the rest.
+    /// Takes in whatever is ready. True if anything was. What is likely to be is tried at once, since asking costs as
+    /// much as trying; epoll is asked now and then for the rest.
     fn turn(&mut self) -> io::Result<bool> {
         if std::mem::take(&mut self.woken) {
             let busy = self.receive_private()? | self.take_ready()?;

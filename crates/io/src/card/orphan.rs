@@ -1,9 +1,9 @@
 //! A card whose agent has ended or died, and which serves virtual machines.
 //!
-//! QEMU does not survive that a connection is cut off while something in it is unread, nor that a device of which the connection
-//! has ended cannot be told of a change of memory, as when its machine is started again. So such a card goes on until its clients
-//! are gone: everything else is closed, and whatever they ask for is answered with an error at once, as a device that was
-//! pulled out would be.
+//! QEMU does not survive that a connection is cut off while something in it is unread, nor that a device of which the
+//! connection has ended cannot be told of a change of memory, as when its machine is started again. So such a card goes
+//! on until its clients are gone: everything else is closed, and whatever they ask for is answered with an error at
+//! once, as a device that was pulled out would be.
 
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd};

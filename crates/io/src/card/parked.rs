@@ -1,9 +1,10 @@
 //! Connections of devices that are gone, which their machines have not closed.
 //!
-//! QEMU goes on telling such a device of every change of its memory, also when it was unplugged, and ends the whole machine if it
-//! cannot. So a connection is not closed while the client lives: it loses its slot, and is answered here until the client is gone.
-//! A message is answered when all of it is there, and received after that, so that a successor finds it again. Only how far the one
-//! in hand has come is kept ([`InHand`]): it is answered once, wherever a card is killed.
+//! QEMU goes on telling such a device of every change of its memory, also when it was unplugged, and ends the whole
+//! machine if it cannot. So a connection is not closed while the client lives: it loses its slot, and is answered here
+//! until the client is gone. A message is answered when all of it is there, and received after that, so that a
+//! successor finds it again. Only how far the one in hand has come is kept ([`InHand`]): it is answered once, wherever
+//! a card is killed.
 
 mod in_hand;
 

@@ -191,7 +191,8 @@ impl Rail<'_> {
             if rest.is_empty() {
                 break;
             }
-            // The send buffer is full: whoever empties it gets a chance. What then does not fit is lost, as on any network.
+            // The send buffer is full: whoever empties it gets a chance. What then does not fit is lost, as on any
+            // network.
             rustix::thread::sched_yield();
         }
         Ok(())

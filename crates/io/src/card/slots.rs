@@ -1,5 +1,5 @@
-//! The clients of slots: the card reads and writes their sockets itself, the kernel keeps the account, and the agent receives what
-//! comes with descriptors.
+//! The clients of slots: the card reads and writes their sockets itself, the kernel keeps the account, and the agent
+//! receives what comes with descriptors.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -275,7 +275,8 @@ impl<'m> Slots<'m> {
         }
     }
 
-    /// Interrupts guests, sends replies, gives descriptors back, and closes what wants to be closed. True if anything was done.
+    /// Interrupts guests, sends replies, gives descriptors back, and closes what wants to be closed. True if anything
+    /// was done.
     pub(super) fn send(&mut self, mut around: Around<'_, 'm>) -> io::Result<bool> {
         let mut busy = false;
         while let Some((loan, id)) = around.card.poll_signal() {
@@ -362,7 +363,8 @@ impl<'m> Slots<'m> {
         }
     }
 
-    /// The client of `loan` has connected once more. If its device is in use that is a mistake, and otherwise the device is gone.
+    /// The client of `loan` has connected once more. If its device is in use that is a mistake, and otherwise the
+    /// device is gone.
     pub(super) fn part(&mut self, loan: usize, around: &mut Around<'_, 'm>) {
         if self.connections[loan].as_ref().is_none_or(|connection| connection.parting.is_some()) {
             return;
@@ -418,7 +420,8 @@ impl<'m> Slots<'m> {
             if let Some(connection) = &mut self.connections[loan] {
                 connection.readable = true;
                 let Some(message) = connection.asked.take() else { continue };
-                // If the agent has taken it, its descriptors have gone with it, but not the client who waits for the answer.
+                // If the agent has taken it, its descriptors have gone with it, but not the client who waits for the
+                // answer.
                 if !is_next(connection.socket.as_fd(), &message) {
                     card.slot_taken(now, loan, card.slot_taken_count(loan) + 1, &message, &[]);
                 }
@@ -479,7 +482,8 @@ fn receive_into(
     }
 }
 
-/// Makes the memory present that the kernel writes for this connection: what it writes for a dying process must not fault.
+/// Makes the memory present that the kernel writes for this connection: what it writes for a dying process must not
+/// fault.
 fn populate(card: &Card<'_>, loan: usize, position: u64) {
     for span in card.slot_receive_spans(loan, position, usize::MAX).into_iter().flatten() {
         super::edges::populate_span(&span);

@@ -1,17 +1,20 @@
 //! What tells an image from another one that lies in its place later.
 //!
-//! The intuition: whoever replaces an image leaves traces, but no file system shows all of them. So everything is taken that this one
-//! keeps, and two images are the same unless something of it differs:
+//! The intuition: whoever replaces an image leaves traces, but no file system shows all of them. So everything is taken
+//! that this one keeps, and two images are the same unless something of it differs:
 //!
-//! - A mark of our own, a random number in the extended attribute `user.causeway.drive`: another file has none, or another one.
-//! - Number, generation and time of birth of the file, where the file system keeps them for good: a copy that took the mark along was
-//!   born later.
-//! - Of a block device its own name (WWID, serial number, UUID), else the kernel's number for this attachment of it (`diskseq`).
+//! - A mark of our own, a random number in the extended attribute `user.causeway.drive`: another file has none, or
+//!   another one.
+//! - Number, generation and time of birth of the file, where the file system keeps them for good: a copy that took the
+//!   mark along was born later.
+//! - Of a block device its own name (WWID, serial number, UUID), else the kernel's number for this attachment of it
+//!   (`diskseq`).
 //! - The size.
-//! - When it was written last: this alone tells of content that was copied into the same file. See [`super::LastWrites`].
+//! - When it was written last: this alone tells of content that was copied into the same file. See
+//!   [`super::LastWrites`].
 //!
-//! What a file system makes up anew each time it is mounted, or keeps by the clock of another machine, is not looked at: it would tell of
-//! another image where there is none.
+//! What a file system makes up anew each time it is mounted, or keeps by the clock of another machine, is not looked
+//! at: it would tell of another image where there is none.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -140,8 +143,8 @@ impl Identity {
         Ok(Self::Device { bytes: image.bytes_now()?, name, behind, sequence })
     }
 
-    /// What tells that `self`, seen later, is not the image that `before` was. `same_boot`: the machine was not started in between.
-    /// Says nothing of what was written: see [`Identity::written`].
+    /// What tells that `self`, seen later, is not the image that `before` was. `same_boot`: the machine was not started
+    /// in between. Says nothing of what was written: see [`Identity::written`].
     pub fn difference(&self, before: &Self, same_boot: bool) -> Option<Difference> {
         let differs = |one: Option<u64>, two: Option<u64>| one.zip(two).is_some_and(|(one, two)| one != two);
         match (*before, *self) {
@@ -270,8 +273,8 @@ fn generation(fd: BorrowedFd<'_>) -> Option<u32> {
     (result == 0).then_some(word[0])
 }
 
-/// What stands for the name of a block device, and for the file behind one. `folder`: of sysfs. A partition has its disk's name, and
-/// its number.
+/// What stands for the name of a block device, and for the file behind one. `folder`: of sysfs. A partition has its
+/// disk's name, and its number.
 fn names(folder: &Path) -> (Option<u64>, Option<u64>) {
     let read = |folder: &Path, file: &str| {
         let text = fs::read_to_string(folder.join(file)).ok()?;

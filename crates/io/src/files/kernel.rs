@@ -18,8 +18,9 @@ pub fn boot_id() -> io::Result<String> {
     }
 }
 
-/// The number of a disk (`diskseq`), also by one of its partitions: each that is plugged in, or made, gets another one, and after each
-/// start of the machine. `opened`: the device, where that is what is open. It is asked first, for it can say so without /sys.
+/// The number of a disk (`diskseq`), also by one of its partitions: each that is plugged in, or made, gets another one,
+/// and after each start of the machine. `opened`: the device, where that is what is open. It is asked first, for it can
+/// say so without /sys.
 ///
 /// # Errors
 /// What is not told here: then nobody can know.

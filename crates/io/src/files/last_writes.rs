@@ -1,8 +1,9 @@
 //! When this machine's cards have written to their images last, in memory that outlives the node.
 //!
-//! A node that was killed cannot say what its last write was, and the time stamp of an image that somebody copied something into
-//! afterwards looks like that of a write. So a card notes the time before it writes, in a page of a memory file system: it is still there
-//! when the node is started again, and gone with the machine's power. An image that bears a later time was written by somebody else.
+//! A node that was killed cannot say what its last write was, and the time stamp of an image that somebody copied
+//! something into afterwards looks like that of a write. So a card notes the time before it writes, in a page of a
+//! memory file system: it is still there when the node is started again, and gone with the machine's power. An image
+//! that bears a later time was written by somebody else.
 
 use std::cell::Cell;
 use std::fs::{self, OpenOptions};
@@ -19,8 +20,8 @@ use crate::memory::{self, Mapping};
 
 /// Images of a node, at most.
 const IMAGES: usize = node::MAX_LOANS;
-/// A write's time stamp is at most this much later than what was noted for it, nanoseconds: whoever writes waits for nobody but the file
-/// system.
+/// A write's time stamp is at most this much later than what was noted for it, nanoseconds: whoever writes waits for
+/// nobody but the file system.
 const LATEST: i64 = 2_000_000_000;
 /// The same while the disk has something to write, which it may do late.
 const LATEST_BUSY: i64 = 30_000_000_000;
@@ -36,7 +37,8 @@ struct Page {
 /// What is known of one image.
 #[repr(C)]
 struct Entry {
-    /// The time stamp that is known to be right: of when the image was opened, or has grown. Nanoseconds since 1970, as below.
+    /// The time stamp that is known to be right: of when the image was opened, or has grown. Nanoseconds since 1970, as
+    /// below.
     known: AtomicI64,
     /// When the last write began or ended.
     wrote: AtomicI64,
@@ -57,15 +59,17 @@ pub struct LastWrites {
 }
 
 impl Entry {
-    /// It is written at `time`. A clock that is set back takes nothing back: what was written before bears the later time.
+    /// It is written at `time`. A clock that is set back takes nothing back: what was written before bears the later
+    /// time.
     fn note(&self, time: i64) {
         self.wrote.fetch_max(time, Ordering::Relaxed);
     }
 }
 
 impl LastWrites {
-    /// The page of the node with this state folder, perhaps with what its last life has left there. Where there is no such memory, a
-    /// page that ends with this process: then nothing is known of earlier lives. A folder that was copied has another page.
+    /// The page of the node with this state folder, perhaps with what its last life has left there. Where there is no
+    /// such memory, a page that ends with this process: then nothing is known of earlier lives. A folder that was
+    /// copied has another page.
     ///
     /// # Errors
     /// There is no memory.
@@ -148,7 +152,8 @@ impl LastWrites {
         page.life.store(life, Ordering::Release);
     }
 
-    /// Whether an image that has this time stamp was written by somebody else than the node in that life. False where nobody knows.
+    /// Whether an image that has this time stamp was written by somebody else than the node in that life. False where
+    /// nobody knows.
     pub fn is_foreign(&self, life: u64, image: usize, written: i64) -> bool {
         let Some(entry) = self.entry(image).filter(|_| self.page().life.load(Ordering::Acquire) == life)
         else {

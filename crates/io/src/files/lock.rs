@@ -98,8 +98,8 @@ struct BlockedSignals {
 impl BlockedSignals {
     fn new() -> Self {
         let (mut set, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-        // SAFETY: sigemptyset initialises the set that the others read, and the last call the mask from before; none of them
-        // fails with valid arguments.
+        // SAFETY: sigemptyset initialises the set that the others read, and the last call the mask from before; none of
+        // them fails with valid arguments.
         unsafe {
             libc::sigemptyset(set.as_mut_ptr());
             libc::sigaddset(set.as_mut_ptr(), libc::SIGTERM);

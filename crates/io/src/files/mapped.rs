@@ -1,10 +1,11 @@
 //! An image in memory, mapped, so that its bytes can be copied without a system call.
 //!
-//! Only parts that are huge pages are used so: small ones would have to be unmapped one by one when a card is killed, and
-//! mapped one by one by its successor. What is read or written often enough becomes one, in a thread beside the data path. Everything
-//! else takes the system calls: parts with holes, which a mapping would fill; the end of an image; and the whole
-//! image once it has become shorter than it was. Pages that are gone raise a signal ([`crate::fault`]); but the last page that a cut
-//! leaves just has zeroes behind the cut, so each copy is followed by a look at the last page the image had, which is itself never copied.
+//! Only parts that are huge pages are used so: small ones would have to be unmapped one by one when a card is killed,
+//! and mapped one by one by its successor. What is read or written often enough becomes one, in a thread beside the
+//! data path. Everything else takes the system calls: parts with holes, which a mapping would fill; the end of an
+//! image; and the whole image once it has become shorter than it was. Pages that are gone raise a signal
+//! ([`crate::fault`]); but the last page that a cut leaves just has zeroes behind the cut, so each copy is followed by
+//! a look at the last page the image had, which is itself never copied.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -20,8 +21,8 @@ use crate::memory::{HUGE_PAGE_BYTES, Mapping};
 
 /// Bytes of a part.
 const PART: u64 = HUGE_PAGE_BYTES as u64;
-/// Weight of what was read from a part, or written to it, after which it becomes a huge page: as many pages of 4 KiB as save with
-/// it about what making it costs.
+/// Weight of what was read from a part, or written to it, after which it becomes a huge page: as many pages of 4 KiB as
+/// save with it about what making it costs.
 const WORTH_IT: u16 = 512;
 /// A part that is being made a huge page.
 const ASKED: u16 = u16::MAX - 1;
@@ -110,8 +111,8 @@ impl MappedImage {
         let len = buffers.iter().map(|buffer| buffer.len()).sum();
         let Some(mut from) = self.use_range(offset, len) else { return false };
         for buffer in buffers {
-            // SAFETY: the range lies in the mapping, as just seen, and a buffer of this process elsewhere. Other processes may change the
-            // file meanwhile: they are bytes, for which any value is valid.
+            // SAFETY: the range lies in the mapping, as just seen, and a buffer of this process elsewhere. Other
+            // processes may change the file meanwhile: they are bytes, for which any value is valid.
             unsafe { std::ptr::copy_nonoverlapping(from, buffer.as_mut_ptr(), buffer.len()) };
             from = from.wrapping_add(buffer.len());
         }

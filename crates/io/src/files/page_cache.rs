@@ -1,8 +1,8 @@
 //! What keeps what an image was given and nobody has flushed.
 //!
-//! Such writes lie in the system's page cache, or in the cache of the disk. Both forget them when the power fails; the page cache when
-//! the system is started again, the disk's when it is taken out. While nothing of the kind has happened they are there, whoever
-//! opens the image.
+//! Such writes lie in the system's page cache, or in the cache of the disk. Both forget them when the power fails; the
+//! page cache when the system is started again, the disk's when it is taken out. While nothing of the kind has happened
+//! they are there, whoever opens the image.
 
 use std::ffi::CString;
 use std::io;
@@ -15,8 +15,9 @@ use super::{Image, ImageKind};
 const STATX_MNT_ID_UNIQUE: u32 = 0x4000;
 
 impl Image {
-    /// A text that is another one if anything may be gone that the image was given and nobody has flushed: which life of the system it is,
-    /// which disk the image lies on (or which mount, where the file system has no disk of its own), and which file it is there.
+    /// A text that is another one if anything may be gone that the image was given and nobody has flushed: which life
+    /// of the system it is, which disk the image lies on (or which mount, where the file system has no disk of its
+    /// own), and which file it is there.
     ///
     /// # Errors
     /// What is not told here: then nobody can know.
@@ -50,8 +51,8 @@ impl Image {
 
     fn statx(&self, mask: u32) -> io::Result<libc::statx> {
         let empty = CString::default();
-        // SAFETY: the structure is plain C data for which zero bytes are a value; the path is a NUL-terminated string that lives
-        // across the call, and the kernel fills at most one structure.
+        // SAFETY: the structure is plain C data for which zero bytes are a value; the path is a NUL-terminated string
+        // that lives across the call, and the kernel fills at most one structure.
         unsafe {
             let mut found: libc::statx = std::mem::zeroed();
             let fd = self.as_fd().as_raw_fd();

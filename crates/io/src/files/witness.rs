@@ -10,9 +10,9 @@ use super::Image;
 /// Where no image has a page.
 const BEHIND_THE_END: i64 = i64::MAX & !0xffff;
 
-/// Another open file description of an image, through which nothing is written or flushed. Linux tells an error of writing back
-/// once an open file description: here it still tells what a flush has taken that nobody has heard of, because who asked for it was
-/// killed.
+/// Another open file description of an image, through which nothing is written or flushed. Linux tells an error of
+/// writing back once an open file description: here it still tells what a flush has taken that nobody has heard of,
+/// because who asked for it was killed.
 #[derive(Debug)]
 pub struct Witness {
     file: File,

@@ -1,9 +1,9 @@
 //! A driver and its drive on two threads of one process: what a borrowed drive is compared with.
 //!
-//! [`run`] has a load on the very driver and controller that nodes use, with [`node::native`] instead of a fabric between
-//! them: two queues of this process carry register accesses and completions, the device's thread moves data between its pages
-//! and the host's, once for each byte, and does the medium's system calls. [`run_plain`] does the same load with the
-//! system calls alone, on one thread.
+//! [`run`] has a load on the very driver and controller that nodes use, with [`node::native`] instead of a fabric
+//! between them: two queues of this process carry register accesses and completions, the device's thread moves data
+//! between its pages and the host's, once for each byte, and does the medium's system calls. [`run_plain`] does the
+//! same load with the system calls alone, on one thread.
 
 mod queue;
 mod system_calls;
@@ -48,7 +48,8 @@ pub struct NativeDrive<'a> {
     pub flash: Option<FlashConfig>,
 }
 
-/// Runs a load on each of some drives at once: all drivers on this thread, all controllers on another. One result a drive.
+/// Runs a load on each of some drives at once: all drivers on this thread, all controllers on another. One result a
+/// drive.
 ///
 /// # Errors
 /// When memory or a thread cannot be had, when a driver does not come up, or when a load does not end.
@@ -60,8 +61,8 @@ pub fn run(drives: &[NativeDrive<'_>], spec: LoadSpec, seed: u64) -> io::Result<
     for (index, memory) in host_memory.iter().enumerate() {
         let (to_device, from_host) = queue(SLOTS);
         let (to_host, from_device) = queue(SLOTS);
-        // SAFETY: new zeroed memory that lives longer than the host and that only this thread uses, but for pages of running
-        // commands.
+        // SAFETY: new zeroed memory that lives longer than the host and that only this thread uses, but for pages of
+        // running commands.
         let host = NativeHost::new(unsafe { raw(memory) }, now());
         ends.push((Window::new(host.memory()), from_host, to_host));
         let out = Vec::with_capacity(SLOTS);
@@ -180,7 +181,8 @@ struct Window {
     len: usize,
 }
 
-// SAFETY: whoever has a window accesses the pages that the driver names in a running command, and those the host leaves alone.
+// SAFETY: whoever has a window accesses the pages that the driver names in a running command, and those the host leaves
+// alone.
 unsafe impl Send for Window {}
 
 impl Window {
@@ -199,7 +201,8 @@ impl Window {
 impl HostMemory for Window {
     fn write(&self, offset: u64, bytes: Span<'_>) {
         let Some(target) = self.at(offset, bytes.len()) else { return };
-        // SAFETY: both are inside of their memory, which is not the same; the driver leaves pages of a running read alone.
+        // SAFETY: both are inside of their memory, which is not the same; the driver leaves pages of a running read
+        // alone.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr().cast_const(), target, bytes.len()) };
     }
 

@@ -9,15 +9,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 #[repr(align(128))]
 struct Padded<T>(T);
 
-/// Positions only grow, and wrap; a slot is `position & (slots - 1)`. What lies from `head` to `tail` is the taker's to read,
-/// the rest the putter's to write.
+/// Positions only grow, and wrap; a slot is `position & (slots - 1)`. What lies from `head` to `tail` is the taker's to
+/// read, the rest the putter's to write.
 struct Ring<T> {
     slots: Box<[UnsafeCell<MaybeUninit<T>>]>,
     head: Padded<AtomicUsize>,
     tail: Padded<AtomicUsize>,
 }
 
-// SAFETY: a slot belongs to one of two threads at a time, and passes to the other by a release of a position and its acquire.
+// SAFETY: a slot belongs to one of two threads at a time, and passes to the other by a release of a position and its
+// acquire.
 unsafe impl<T: Copy + Send> Sync for Ring<T> {}
 
 /// The end that puts in.
@@ -97,8 +98,8 @@ impl<T: Copy + Send> Iterator for Received<'_, T> {
         self.left = self.left.checked_sub(1)?;
         let receiver = &mut *self.receiver;
         let slot = &receiver.ring.slots[receiver.head & (receiver.ring.slots.len() - 1)];
-        // SAFETY: the slot lies in `head..tail`: its value was written before the tail was, and nobody writes to it until the head
-        // has passed it.
+        // SAFETY: the slot lies in `head..tail`: its value was written before the tail was, and nobody writes to it
+        // until the head has passed it.
         let value = unsafe { (*slot.get()).assume_init() };
         receiver.head = receiver.head.wrapping_add(1);
         Some(value)

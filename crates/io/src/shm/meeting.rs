@@ -1,5 +1,5 @@
-//! How two agents find out that they are on one machine, prove to each other that they are the two ends of a loan's channel, and pass
-//! the memory that its cards shall share.
+//! How two agents find out that they are on one machine, prove to each other that they are the two ends of a loan's
+//! channel, and pass the memory that its cards shall share.
 //!
 //! ```text
 //! borrower's agent                                        lender's agent
@@ -8,11 +8,12 @@
 //!     proof, with the memory and a bell             ---->
 //!                                                   <---- agreed
 //! ```
-//! The socket is a Unix socket without a file, named by the lender's node id; so only processes of one network namespace meet. Its
-//! messages keep their boundaries. Both proofs are made with what the channel's handshake has agreed, so not even another node
-//! that has the key of the loan can make them. They are over everything that was said, and over the two process ids, each its own as it
-//! knows it and the other's as the kernel tells it: somebody in between, who could keep a copy of the memory, would have a
-//! third one. Afterwards nothing more is said, and the end of the connection is the end of the agreement.
+//! The socket is a Unix socket without a file, named by the lender's node id; so only processes of one network
+//! namespace meet. Its messages keep their boundaries. Both proofs are made with what the channel's handshake has
+//! agreed, so not even another node that has the key of the loan can make them. They are over everything that was said,
+//! and over the two process ids, each its own as it knows it and the other's as the kernel tells it: somebody in
+//! between, who could keep a copy of the memory, would have a third one. Afterwards nothing more is said, and the end
+//! of the connection is the end of the agreement.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;

@@ -1,9 +1,10 @@
 //! Memory that two nodes of one machine share: a ring of frames each way, and a bell to wake who sleeps.
 //!
-//! The agents agree on it ([`meeting`]) and keep its descriptors, so that it outlives their cards; the cards write and read
-//! frames in it ([`ring`]), without a system call while both are awake. It is one more path of a channel: whatever a killed
-//! card had in it comes again, as on any rail. Neither side trusts the other's half: positions and lengths are checked at
-//! each use, frames are copied out before they are looked at, and the bell is a socket, since the flags of an eventfd belong to both.
+//! The agents agree on it ([`meeting`]) and keep its descriptors, so that it outlives their cards; the cards write and
+//! read frames in it ([`ring`]), without a system call while both are awake. It is one more path of a channel: whatever
+//! a killed card had in it comes again, as on any rail. Neither side trusts the other's half: positions and lengths are
+//! checked at each use, frames are copied out before they are looked at, and the bell is a socket, since the flags of
+//! an eventfd belong to both.
 
 pub(crate) mod bell;
 pub(crate) mod meeting;

@@ -1,11 +1,11 @@
 //! A ring of frames in memory that two processes share: one writes, the other reads, neither trusts the other.
 //!
-//! It is a datagram medium, not a stream: whatever a killed writer had not published is gone, and whatever a killed reader had
-//! taken is taken. The channel above sends again what was lost, as on any rail, so a successor simply goes on at the positions
-//! that lie in the shared memory.
+//! It is a datagram medium, not a stream: whatever a killed writer had not published is gone, and whatever a killed
+//! reader had taken is taken. The channel above sends again what was lost, as on any rail, so a successor simply goes
+//! on at the positions that lie in the shared memory.
 //!
-//! Frames are built in the ring and copied out of it before they are looked at. A writer never reads what it has written, and
-//! believes the reader's position only as far as it can do no harm.
+//! Frames are built in the ring and copied out of it before they are looked at. A writer never reads what it has
+//! written, and believes the reader's position only as far as it can do no harm.
 
 use std::cell::Cell;
 use std::ptr::NonNull;
@@ -22,13 +22,14 @@ const DATA_BYTES: usize = RING_BYTES - size_of::<Positions>();
 const UNIT: usize = 64;
 /// Bytes before a frame.
 const WORD: usize = 8;
-/// Largest frame: four TLPs with the largest payload. What a frame costs hardly counts then, and the reader need not wait for long
-/// until there is one.
+/// Largest frame: four TLPs with the largest payload. What a frame costs hardly counts then, and the reader need not
+/// wait for long until there is one.
 pub(crate) const FRAME_MAX: usize = 17 << 10;
 /// In place of a length: the rest up to the end of the ring is unused.
 const SKIP: u32 = u32::MAX;
 
-// A window of the channel fits, however small its frames are, beside the frame that goes beyond it, what is skipped, and what is just being built.
+// A window of the channel fits, however small its frames are, beside the frame that goes beyond it, what is skipped,
+// and what is just being built.
 const _: () = assert!(node::PRIVATE_WINDOW / 5 * 8 + 3 * FRAME_MAX <= DATA_BYTES);
 const _: () = assert!(DATA_BYTES.is_multiple_of(UNIT) && size_of::<Positions>() == 4096);
 
@@ -67,8 +68,8 @@ impl Ring {
     }
 
     fn positions(&self) -> &Positions {
-        // SAFETY: `Mapping::at` has checked place and alignment, the mapping lives as long as the ring, and the positions are
-        // atomics, for which any bytes are valid.
+        // SAFETY: `Mapping::at` has checked place and alignment, the mapping lives as long as the ring, and the
+        // positions are atomics, for which any bytes are valid.
         unsafe { self.positions.as_ref() }
     }
 
@@ -126,9 +127,9 @@ impl Writer {
             return None;
         }
         let start = self.ring.bytes(self.position.wrapping_add(skipped as u64));
-        // SAFETY: FRAME_MAX bytes from there on lie inside of the data, because what is left up to its end was skipped otherwise. They
-        // are this writer's until it publishes them. The other process can change them meanwhile: they are bytes, for
-        // which any value is valid, they are only written, and nothing that was written is read back.
+        // SAFETY: FRAME_MAX bytes from there on lie inside of the data, because what is left up to its end was skipped
+        // otherwise. They are this writer's until it publishes them. The other process can change them meanwhile: they
+        // are bytes, for which any value is valid, they are only written, and nothing that was written is read back.
         Some(unsafe { std::slice::from_raw_parts_mut(start, FRAME_MAX) })
     }
 
@@ -223,8 +224,8 @@ impl Reader {
         if size > rest || size as u64 > available {
             return None;
         }
-        // SAFETY: the frame ends inside of the data, as just seen, and `frame` has room for the largest. The writer may change the bytes
-        // meanwhile; whatever is copied is then what is looked at.
+        // SAFETY: the frame ends inside of the data, as just seen, and `frame` has room for the largest. The writer may
+        // change the bytes meanwhile; whatever is copied is then what is looked at.
         unsafe {
             std::ptr::copy_nonoverlapping(self.ring.bytes(self.position), self.frame.as_mut_ptr(), len);
         }

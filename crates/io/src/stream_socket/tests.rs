@@ -50,7 +50,8 @@ impl Shared {
     }
 }
 
-/// Forks `child`, lets it move some bytes and then run for a while that differs from round to round, kills and reaps it.
+/// Forks `child`, lets it move some bytes and then run for a while that differs from round to round, kills and reaps
+/// it.
 fn kill_at_work(round: u32, account: &StreamAccount, child: impl Fn()) {
     let before = account.position();
     // SAFETY: the children only make system calls and touch shared memory, and never return.

@@ -212,7 +212,8 @@ pub(crate) fn killed_client_with_a_full_ring_costs_nothing() {
     assert_eq!((pair.lender.record().restarts, pair.borrower.record().restarts), (0, 0));
 }
 
-/// NBD: "The server MUST handle all outstanding requests" when it is told that the client goes, whatever that does then.
+/// NBD: "The server MUST handle all outstanding requests" when it is told that the client goes, whatever that does
+/// then.
 pub(crate) fn farewell_loses_nothing_that_was_asked_for_before() {
     const WRITES: u64 = 20;
     let place = Place::new("farewell");

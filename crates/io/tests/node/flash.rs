@@ -20,7 +20,8 @@ fn run(flash: FlashConfig, bytes: u32, write_percent: u8, depth: u16) -> LoadRes
     result
 }
 
-/// A card never does better than its model; how much worse it may look on a machine that does other things is stated here.
+/// A card never does better than its model; how much worse it may look on a machine that does other things is stated
+/// here.
 pub(crate) fn takes_its_time() {
     let card = FlashConfig::default();
     let slow =

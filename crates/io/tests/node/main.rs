@@ -1,5 +1,6 @@
-//! A lending and a borrowing node on this machine, with real agents and cards, and what befalls them: full and hanging disks,
-//! no io_uring, no descriptors left. One case after the other, because limits and mounts are the whole process's.
+//! A lending and a borrowing node on this machine, with real agents and cards, and what befalls them: full and hanging
+//! disks, no io_uring, no descriptors left. One case after the other, because limits and mounts are the whole
+//! process's.
 //!
 //! `cargo test -p causeway-io --test node -- [PART OF A NAME]`
 #![allow(unsafe_code)]

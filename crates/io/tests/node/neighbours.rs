@@ -98,7 +98,8 @@ pub(crate) fn that_do_not_want_to_share_nothing() {
     }
 }
 
-/// Whoever connects to a lender and knows no key is turned away, whatever it says; loans go on, and the log is not filled.
+/// Whoever connects to a lender and knows no key is turned away, whatever it says; loans go on, and the log is not
+/// filled.
 pub(crate) fn without_the_key_get_nothing() {
     let place = Place::new("no-key");
     let pair = Pair::start_sharing(&image(&place), &place.path(""), [true, true]);
@@ -168,8 +169,8 @@ fn call() -> Option<OwnedFd> {
     rustix::net::connect(&socket, &address).ok().map(|()| socket)
 }
 
-/// A peer that writes anything anywhere in the memory that it shares hurts its own loan at most: no card dies, no agent gives up,
-/// and another loan goes on.
+/// A peer that writes anything anywhere in the memory that it shares hurts its own loan at most: no card dies, no agent
+/// gives up, and another loan goes on.
 pub(crate) fn that_write_rubbish_hurt_themselves() {
     let (place, bystanders) = (Place::new("rubbish"), Place::new("bystanders"));
     let bystander = Pair::start_sharing(&image(&bystanders), &bystanders.path(""), [false, false]);
@@ -228,7 +229,8 @@ fn shared_memory() -> Option<Mapping> {
     Mapping::shared(found?.as_fd()).ok()
 }
 
-/// Requests with pauses that are long enough for both cards to fall asleep: each is woken, and answers without any timer.
+/// Requests with pauses that are long enough for both cards to fall asleep: each is woken, and answers without any
+/// timer.
 pub(crate) fn that_sleep_are_woken() {
     let place = Place::new("sleepers");
     let pair = Pair::start_sharing(&image(&place), &place.path(""), [true, true]);

@@ -218,7 +218,8 @@ impl Node {
         self.signal_card(libc::SIGKILL);
     }
 
-    /// As long as the card is stopped, the node does not answer. Its agent, which would replace it, does nothing either.
+    /// As long as the card is stopped, the node does not answer. Its agent, which would replace it, does nothing
+    /// either.
     pub(crate) fn stop_card(&self) {
         self.shared.hold.store(true, Ordering::SeqCst);
         // It may be in the middle of a turn.
@@ -247,7 +248,8 @@ impl Node {
     pub(crate) fn card_cpu_time(&self) -> Duration {
         let pid = self.record().pid.unwrap();
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-        // User and system time are the 14th and the 15th field; the 2nd one ends with the last bracket (proc_pid_stat(5)).
+        // User and system time are the 14th and the 15th field; the 2nd one ends with the last bracket
+        // (proc_pid_stat(5)).
         let fields = stat.rsplit(')').next().unwrap().split_whitespace().skip(11).take(2);
         let ticks: u64 = fields.map(|field| field.parse::<u64>().unwrap()).sum();
         Duration::from_millis(ticks * 1_000 / rustix::param::clock_ticks_per_second())

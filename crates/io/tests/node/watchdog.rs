@@ -149,8 +149,8 @@ impl Debugger {
     /// The card goes on, with a jump to itself where it was.
     fn leave_spinning(self) -> Result<(), String> {
         const JUMP_TO_ITSELF: u64 = 0xfeeb;
-        // SAFETY: registers are read into a structure of the kernel's layout and written back; text is that of the card, which is
-        // another process and may be hurt.
+        // SAFETY: registers are read into a structure of the kernel's layout and written back; text is that of the
+        // card, which is another process and may be hurt.
         unsafe {
             let mut registers: libc::user_regs_struct = std::mem::zeroed();
             assert_eq!(libc::ptrace(libc::PTRACE_GETREGS, self.pid, 0, &raw mut registers), 0);

@@ -2,11 +2,11 @@
 //!
 //! The rules:
 //!
-//! 1. A function belongs to the life that has it until that gives it back, or was silent for the hold time. A lender that was
-//!    started anew knows whose it was from its agent, and counts from when it could hear.
+//! 1. A function belongs to the life that has it until that gives it back, or was silent for the hold time. A lender
+//!    that was started anew knows whose it was from its agent, and counts from when it could hear.
 //! 2. Of one node only a greater attempt is let in. Whoever comes with an older one learns that, and nothing changes.
-//! 3. Another life of the node that has the function is most likely that node, started again. It may be a copy of it as well. So it is
-//!    let in when the life before has left a probe under its own keys unanswered.
+//! 3. Another life of the node that has the function is most likely that node, started again. It may be a copy of it as
+//!    well. So it is let in when the life before has left a probe under its own keys unanswered.
 
 use base::ids::{Incarnation, LifeId};
 use base::times::{HANDSHAKE_RETRY_MAX, HOLD, PENDING_KEYS, RAIL_VERDICT, REFUSAL_PAUSE, SILENCE};
@@ -34,7 +34,8 @@ impl Call {
     }
 }
 
-/// Names a first message among all that come to a channel, wherever it comes from: the same message may come from several addresses.
+/// Names a first message among all that come to a channel, wherever it comes from: the same message may come from
+/// several addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CallName(u64);
 
@@ -213,8 +214,8 @@ impl Channel<'_> {
         self.handshake.probe.as_ref().and_then(PeerProbe::timeout)
     }
 
-    /// The peer has not answered in time: who waits for its place has it. But a card that stood still finds the answer in its socket,
-    /// perhaps behind other frames of the peer: as long as those come, it is read on.
+    /// The peer has not answered in time: who waits for its place has it. But a card that stood still finds the answer
+    /// in its socket, perhaps behind other frames of the peer: as long as those come, it is read on.
     pub(super) fn end_probe(&mut self, now: Instant) {
         let is_reading = now.since(self.handshake.last_heard) < READ_FIRST;
         let Some(probe) = &mut self.handshake.probe else { return };
@@ -245,8 +246,8 @@ impl Channel<'_> {
         }
     }
 
-    /// The peer that has the function is there: whoever was let in because it seemed to be gone, by this card or one before it, and has
-    /// not come yet, is not let in any more.
+    /// The peer that has the function is there: whoever was let in because it seemed to be gone, by this card or one
+    /// before it, and has not come yet, is not let in any more.
     pub(super) fn withdraw_offer(&mut self) {
         let (current, pending) = (self.cells.current.get(), self.cells.pending.get());
         let is_other = (pending.node(), pending.peer_life) != (current.node(), current.peer_life);
@@ -261,7 +262,8 @@ impl Channel<'_> {
         }
     }
 
-    /// Answers `call` with no. True unless something better is waiting to be sent, or this path has had a refusal just now.
+    /// Answers `call` with no. True unless something better is waiting to be sent, or this path has had a refusal just
+    /// now.
     pub(super) fn refuse(&mut self, now: Instant, call: Call, why: Why) -> bool {
         if let Why::Outdated(_) = why {
             self.cells.stats.dropped_replay.add(1);
@@ -291,7 +293,8 @@ impl Channel<'_> {
         self.handshake.answers == Some(*attempt) || refused.is_some_and(|refused| refused.attempt == *attempt)
     }
 
-    /// The answer to the first message of this name is to be sent on `path` once more, since that has come from somewhere else as well.
+    /// The answer to the first message of this name is to be sent on `path` once more, since that has come from
+    /// somewhere else as well.
     pub fn answer_again(&mut self, path: PathId, call: CallName) {
         let handshake = &mut self.handshake;
         if handshake.answers.is_some_and(|attempt| CallName::of(&attempt) == call) {
@@ -336,8 +339,8 @@ impl Channel<'_> {
         }
     }
 
-    /// Whether the borrower was silent for so long that it loses the function. A card that is new, because the lender itself was
-    /// away, listens first.
+    /// Whether the borrower was silent for so long that it loses the function. A card that is new, because the lender
+    /// itself was away, listens first.
     fn is_hold_over(&self, now: Instant) -> bool {
         let handshake = &self.handshake;
         now.since(handshake.last_heard) >= HOLD && now.since(handshake.listens_since) >= SILENCE
@@ -352,8 +355,8 @@ impl Channel<'_> {
         self.cells.tenant.set(self.journal, tenancy.into());
     }
 
-    /// Of a lender: the tenancy that its agent has to make durable. Until it says so with [`Channel::set_tenancy`], neither do the
-    /// streams of who has taken the function open, nor is who has given it back answered.
+    /// Of a lender: the tenancy that its agent has to make durable. Until it says so with [`Channel::set_tenancy`],
+    /// neither do the streams of who has taken the function open, nor is who has given it back answered.
     pub fn unsaved_tenancy(&self) -> Option<Tenancy> {
         let tenant = self.tenant();
         (self.config.role == Role::Lender && tenant != self.config.tenancy).then_some(tenant)

@@ -33,8 +33,9 @@ pub(super) enum Order {
 
 /// The table in the ledger. All zeroes: nobody was answered.
 ///
-/// A node that is not in the table is answered once more, if someone has kept an old message of it. So those are forgotten
-/// first who were answered and have never proven to be there: whoever repeats old messages pushes out only them.
+/// A node that is not in the table is answered once more, if someone has kept an old message of it. So those are
+/// forgotten first who were answered and have never proven to be there: whoever repeats old messages pushes out only
+/// them.
 #[derive(FromBytes)]
 #[repr(C)]
 pub(super) struct AnsweredCells {

@@ -24,7 +24,8 @@ pub enum Heard {
     Answer,
     /// The first under the keys of a new pair: a handshake has just met this peer.
     Newcomer,
-    /// A first message that is answered, now or later, on the path it came on; from someone who knows the key of the loan.
+    /// A first message that is answered, now or later, on the path it came on; from someone who knows the key of the
+    /// loan.
     Proposal(CallName),
     /// The same once more, whose answer is at hand.
     Again(CallName),
@@ -65,15 +66,15 @@ struct Asked {
 }
 
 impl<'m> Channel<'m> {
-    /// Takes a frame that came for this channel over a rail, and says from whom it was. Whatever is wrong with it is counted, and the
-    /// frame dropped.
+    /// Takes a frame that came for this channel over a rail, and says from whom it was. Whatever is wrong with it is
+    /// counted, and the frame dropped.
     pub fn handle_frame(&mut self, now: Instant, frame: &mut [u8], sink: &mut dyn Sink<'m>) -> Heard {
         let taken = self.take_frame(now, frame, false, sink);
         self.judge_frame(taken)
     }
 
-    /// Takes a frame that came for this channel over the private path. `frame` must be the caller's own copy: the peer could change
-    /// what lies in shared memory while it is looked at.
+    /// Takes a frame that came for this channel over the private path. `frame` must be the caller's own copy: the peer
+    /// could change what lies in shared memory while it is looked at.
     pub fn handle_private_frame(&mut self, now: Instant, frame: &mut [u8], sink: &mut dyn Sink<'m>) -> Heard {
         let taken = self.take_frame(now, frame, true, sink);
         self.judge_frame(taken)
@@ -202,7 +203,8 @@ impl<'m> Channel<'m> {
         })
     }
 
-    /// Whether a frame is of a card before `known`, the peer's newest as far as it is, or its packet number has come before.
+    /// Whether a frame is of a card before `known`, the peer's newest as far as it is, or its packet number has come
+    /// before.
     fn has_come_before(&self, header: &Header, path: usize, known: Option<CardGeneration>) -> bool {
         let old = known.is_some_and(|known| header.card_generation < known);
         let same = known == Some(header.card_generation);
@@ -420,8 +422,8 @@ impl<'m> Channel<'m> {
     }
 }
 
-/// Gives a TLP to whom it is for. What cannot be used is counted, and answered if it asks for that; the stream goes on behind it, as
-/// a link does (PCIe 6.0 §6.2.3.2): it would come again and again otherwise.
+/// Gives a TLP to whom it is for. What cannot be used is counted, and answered if it asks for that; the stream goes on
+/// behind it, as a link does (PCIe 6.0 §6.2.3.2): it would come again and again otherwise.
 pub(super) fn hand_on<'m>(
     now: Instant,
     arrival: Arrival<'_>,

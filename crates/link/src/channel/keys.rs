@@ -117,7 +117,8 @@ impl Channel<'_> {
         Ok(if self.has_answer(path, &attempt) { Heard::Again(name) } else { Heard::Nothing })
     }
 
-    /// Prepares keys and answers. They are used only when a frame under them comes, so a repeated message changes nothing.
+    /// Prepares keys and answers. They are used only when a frame under them comes, so a repeated message changes
+    /// nothing.
     pub(super) fn accept(&mut self, now: Instant, call: Call) -> bool {
         let Call { responder, proposal, paths } = call;
         let answer = self.answer_to(&proposal);
@@ -158,7 +159,8 @@ impl Channel<'_> {
         true
     }
 
-    /// Sends the message at hand on `paths`, once: the path that the first message took first may lead in one direction only.
+    /// Sends the message at hand on `paths`, once: the path that the first message took first may lead in one direction
+    /// only.
     fn answer_on(&mut self, paths: u8) {
         self.handshake.due |= paths;
         self.handshake.answered_paths |= paths;
@@ -232,7 +234,8 @@ impl Channel<'_> {
             return Ok(Heard::Nothing);
         }
         if !handshake.attempted.is_empty() {
-            // The lender keeps the keys of the greatest attempt that it has heard. Nothing was lost, it only takes so long.
+            // The lender keeps the keys of the greatest attempt that it has heard. Nothing was lost, it only takes so
+            // long.
             handshake.next = Some(now + handshake.patience());
             return Ok(Heard::Nothing);
         }

@@ -1,7 +1,7 @@
 //! The channel of a loan: it decides, its parts compute.
 //!
-//! `incoming` takes frames apart, `outgoing` builds them, `keys` runs the handshake and `timers` wakes it up. What
-//! the ledger keeps is changed only by `handle_*`, `advance` and the [`Port`]; `poll_transmit` changes nothing in it, so
+//! `incoming` takes frames apart, `outgoing` builds them, `keys` runs the handshake and `timers` wakes it up. What the
+//! ledger keeps is changed only by `handle_*`, `advance` and the [`Port`]; `poll_transmit` changes nothing in it, so
 //! everything that leaves has been committed.
 
 mod admission;
@@ -46,12 +46,13 @@ pub use incoming::Heard;
 pub use outgoing::{Room, Transmit};
 pub use state::State;
 
-/// Frames of both directions, under the secrets of one handshake, after which the borrower begins a new one: far before packet
-/// numbers run out.
+/// Frames of both directions, under the secrets of one handshake, after which the borrower begins a new one: far before
+/// packet numbers run out.
 pub const REKEY_FRAMES: u64 = 1 << 28;
 
-/// Bytes after which it does the same: 2^36 blocks of AES-GCM, of which an adversary who could choose them all would tell the
-/// cipher from a random function with a probability below 2^-56 (the square of the blocks over 2^129). AEGIS-128X2 would bear more.
+/// Bytes after which it does the same: 2^36 blocks of AES-GCM, of which an adversary who could choose them all would
+/// tell the cipher from a random function with a probability below 2^-56 (the square of the blocks over 2^129).
+/// AEGIS-128X2 would bear more.
 const REKEY_BYTES: u64 = 1 << 40;
 
 /// Most paths of a channel: seven rails, and the one through memory.
@@ -60,7 +61,8 @@ const MAX_PATHS: usize = 8;
 /// Challenges of addresses that wait to be sent, and answers that wait to be asked for.
 const CHALLENGES: usize = 8;
 
-/// The path through memory that the two nodes share, if they do: the same number at both ends, however many rails they have.
+/// The path through memory that the two nodes share, if they do: the same number at both ends, however many rails they
+/// have.
 pub const PRIVATE_PATH: PathId = MAX_PATHS as PathId - 1;
 
 /// The storage of a [`Channel`]. All zeroes: nobody has been met.
@@ -93,15 +95,16 @@ pub struct ChannelCells {
     streams: Cell<u64>,
     /// When the present borrower came, in nanoseconds of the driver's clock.
     bound_at: Cell<u64>,
-    /// When the peer was last heard, to within [`HEARD_STEP`], or the first card of a lender began to listen: the hold time goes on
-    /// while cards come and go.
+    /// When the peer was last heard, to within [`HEARD_STEP`], or the first card of a lender began to listen: the hold
+    /// time goes on while cards come and go.
     heard_at: Cell<u64>,
     /// By path: no packet number below is accepted from the peer's newest card, whatever our cards remember.
     seen: [Cell<u64>; MAX_PATHS],
     stats: Stats,
 }
 
-/// How exactly the ledger keeps when the peer was last heard: often enough for the hold time, seldom enough to cost nothing.
+/// How exactly the ledger keeps when the peer was last heard: often enough for the hold time, seldom enough to cost
+/// nothing.
 const HEARD_STEP: Duration = Duration::from_secs(1);
 
 const _: () = assert!(HEARD_STEP.as_nanos() * 10 < base::times::HOLD.as_nanos());
@@ -112,8 +115,8 @@ impl ChannelCells {
         &self.stats
     }
 
-    /// What only the two ends of the present handshake know, the same at both, in `role`: for their agents, who prove to each
-    /// other that they belong to it. `None` where nobody has been met. It tells nothing of the keys of frames.
+    /// What only the two ends of the present handshake know, the same at both, in `role`: for their agents, who prove
+    /// to each other that they belong to it. `None` where nobody has been met. It tells nothing of the keys of frames.
     pub fn secret(&self, role: Role) -> Option<[u8; 32]> {
         let keys = self.current.get();
         let to_lender = match role {
@@ -253,8 +256,8 @@ impl Port<'_> {
         self.sender.may_go_on()
     }
 
-    /// Whether a TLP or a request that has no room in this step has it in the next: what was freed in a step is used after its
-    /// commit.
+    /// Whether a TLP or a request that has no room in this step has it in the next: what was freed in a step is used
+    /// after its commit.
     pub fn has_room_after_commit(&self) -> bool {
         self.sender.has_room_after_commit() || self.tags.has_room_after_commit()
     }
@@ -262,8 +265,8 @@ impl Port<'_> {
 
 /// Takes the TLPs of a stream, each once and in order.
 pub trait Sink<'m> {
-    /// Takes one. Never waits and never refuses: credit was granted for it. A posted request that it cannot do at once it keeps,
-    /// and says so to [`Port::held`].
+    /// Takes one. Never waits and never refuses: credit was granted for it. A posted request that it cannot do at once
+    /// it keeps, and says so to [`Port::held`].
     fn accept(&mut self, now: Instant, port: &mut Port<'m>, tlp: &TlpView<'_>);
 }
 
@@ -293,8 +296,8 @@ struct Sealing {
     fingerprint: u64,
 }
 
-/// What has been sealed under the secrets of the last handshake, in both directions, as far as this card knows: its own frames
-/// are under a key that no card before had.
+/// What has been sealed under the secrets of the last handshake, in both directions, as far as this card knows: its own
+/// frames are under a key that no card before had.
 #[derive(Default)]
 struct Wear {
     frames: u64,
@@ -480,8 +483,8 @@ impl<'m> Channel<'m> {
         assert!(self.change(Change::Quiet), "a channel is opened after a reset");
     }
 
-    /// The borrower gives the function back: repeated until it is heard, then [`Event::Closed`]. At once, if it has none, or has
-    /// given it back before.
+    /// The borrower gives the function back: repeated until it is heard, then [`Event::Closed`]. At once, if it has
+    /// none, or has given it back before.
     pub fn close(&mut self, now: Instant) {
         if matches!(self.state(), State::Idle | State::Closed) {
             self.handshake.next = None;
@@ -504,8 +507,9 @@ impl<'m> Channel<'m> {
         self.information = Some(information);
     }
 
-    /// This machine may go on somewhere else, too, from the same memory: there are to be keys that depend on `seed`, which is new and
-    /// random. Until then nothing is sent under those that the other one has, but for what it would send as well.
+    /// This machine may go on somewhere else, too, from the same memory: there are to be keys that depend on `seed`,
+    /// which is new and random. Until then nothing is sent under those that the other one has, but for what it would
+    /// send as well.
     pub fn renew_keys(&mut self, now: Instant, seed: [u8; 32]) {
         self.config.seed = seed;
         self.handshake.attempts = 0;
@@ -524,16 +528,18 @@ impl<'m> Channel<'m> {
         }
     }
 
-    /// Challenges who is at an address: `challenge` leaves on `path`, where [`Transmit::challenge`] says so. Nobody can guess it,
-    /// and no two addresses have the same one. Where too many wait, it is dropped: what comes from there again asks for another.
+    /// Challenges who is at an address: `challenge` leaves on `path`, where [`Transmit::challenge`] says so. Nobody can
+    /// guess it, and no two addresses have the same one. Where too many wait, it is dropped: what comes from there
+    /// again asks for another.
     pub fn challenge(&mut self, path: PathId, challenge: u64) {
         if self.challenges.len() < CHALLENGES {
             self.challenges.push_back((path, challenge));
         }
     }
 
-    /// Whether a frame that has come before is opened once more, to know whether it is authentic: somebody may have repeated it
-    /// faster than the network, so whoever is where it comes from now may be the peer. It has no effect else.
+    /// Whether a frame that has come before is opened once more, to know whether it is authentic: somebody may have
+    /// repeated it faster than the network, so whoever is where it comes from now may be the peer. It has no effect
+    /// else.
     pub fn hear_duplicates(&mut self, hears: bool) {
         self.hears_duplicates = hears;
     }
@@ -556,8 +562,8 @@ impl<'m> Channel<'m> {
         self.watch_uncommitted(now);
     }
 
-    /// Hands on what arrived ahead of a gap that is closed now, or was left by the step before: one frame a call. True while there is
-    /// more for this step.
+    /// Hands on what arrived ahead of a gap that is closed now, or was left by the step before: one frame a call. True
+    /// while there is more for this step.
     pub fn deliver_ahead(&mut self, now: Instant, sink: &mut dyn Sink<'m>) -> bool {
         if self.state() == State::Open {
             let (port, stats) = (&mut self.port, &self.cells.stats);
@@ -590,14 +596,14 @@ impl<'m> Channel<'m> {
         self.cells.current.get().tenancy
     }
 
-    /// Of a borrower: whether the lender that was met last has the same identity as the one before, and comes from a copy of its state
-    /// folder, or from an older one.
+    /// Of a borrower: whether the lender that was met last has the same identity as the one before, and comes from a
+    /// copy of its state folder, or from an older one.
     pub fn is_other_lender(&self) -> bool {
         self.handshake.is_other_lender
     }
 
-    /// From now on this end of a borrower calls itself by a greater incarnation, because its lender has seen a greater one than before.
-    /// It calls at once.
+    /// From now on this end of a borrower calls itself by a greater incarnation, because its lender has seen a greater
+    /// one than before. It calls at once.
     pub fn raise_incarnation(&mut self, now: Instant, incarnation: Incarnation) {
         self.config.incarnation = self.config.incarnation.max(incarnation);
         if self.begins() {
@@ -621,8 +627,8 @@ impl<'m> Channel<'m> {
         self.paths.len() - 1
     }
 
-    /// Whether there is a private path from now on, or another one than before. What was in flight on it is sent again, and it
-    /// carries TLPs only when it has answered.
+    /// Whether there is a private path from now on, or another one than before. What was in flight on it is sent again,
+    /// and it carries TLPs only when it has answered.
     pub fn set_private(&mut self, now: Instant, is_there: bool) {
         let resend = &mut self.transmission.resend;
         let path = self.paths.last_mut().expect("a channel has a private path");
@@ -671,8 +677,8 @@ impl<'m> Channel<'m> {
         self.current.as_ref().map(|sealing| sealing.fingerprint)
     }
 
-    /// Names the streams that flow: the same at both ends, and another one whenever they begin anew. `None` while there are none. For
-    /// checkers.
+    /// Names the streams that flow: the same at both ends, and another one whenever they begin anew. `None` while there
+    /// are none. For checkers.
     pub fn streams_name(&self) -> Option<u64> {
         matches!(self.state(), State::Open | State::Resetting).then(|| self.cells.streams.get())
     }

@@ -123,8 +123,9 @@ impl Channel<'_> {
         Some(Plan { path, tlps, ..plain })
     }
 
-    /// Acknowledgements go back on the path they are about, so that a dead path cannot hide that another one works. Those about a
-    /// path that seems dead go on the best one too: it may be dead in one direction only, and the best one may be deader.
+    /// Acknowledgements go back on the path they are about, so that a dead path cannot hide that another one works.
+    /// Those about a path that seems dead go on the best one too: it may be dead in one direction only, and the best
+    /// one may be deader.
     fn path_to_acknowledge(&self, now: Instant) -> Option<usize> {
         let best = self.best_path();
         let due = (0..self.paths.len()).find(|&path| self.ack_is_due(path, now));

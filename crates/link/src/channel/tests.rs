@@ -24,7 +24,8 @@ struct Root {
     pages: PageCells,
 }
 
-/// Remembers the addresses of the posted writes that came, how requests have ended, and whether it keeps what is posted.
+/// Remembers the addresses of the posted writes that came, how requests have ended, and whether it keeps what is
+/// posted.
 #[derive(Default)]
 struct Log(Vec<u64>, Vec<pcie::CompletionStatus>, bool);
 
@@ -365,8 +366,8 @@ fn a_function_given_back_can_be_lent_to_another() {
     expect(&ends[1], 1);
 }
 
-/// A borrower that lost the function by its silence, to one that has given it back since, comes again: the lender has ended
-/// what this one still believes in.
+/// A borrower that lost the function by its silence, to one that has given it back since, comes again: the lender has
+/// ended what this one still believes in.
 #[test]
 fn who_slept_through_the_hold_time_begins_anew() {
     let arena = Arena::default();

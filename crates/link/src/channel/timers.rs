@@ -115,8 +115,8 @@ impl Channel<'_> {
         sender.is_blocked() || sender.committed() < sender.next() || lacks_credit
     }
 
-    /// Part of every step: while something lies past committed, waits for credit or would have to, a probe is armed, so that no
-    /// lost acknowledgement and no lost card can leave it there.
+    /// Part of every step: while something lies past committed, waits for credit or would have to, a probe is armed, so
+    /// that no lost acknowledgement and no lost card can leave it there.
     pub(super) fn watch_uncommitted(&mut self, now: Instant) {
         let watch = self.awaits_status() && self.journal.rule(Rule::ProbeUncommitted);
         if !watch {

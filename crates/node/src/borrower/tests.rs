@@ -15,7 +15,8 @@ use crate::NodeCells;
 
 const NOW: Instant = Instant::from_nanos(1);
 const DOMAIN: DomainId = DomainId(7);
-/// Where the driver's queues lie in its queue memory: admin submissions, admin completions, I/O completions, identify data.
+/// Where the driver's queues lie in its queue memory: admin submissions, admin completions, I/O completions, identify
+/// data.
 const ADMIN_CQ: u64 = QUEUE_MEMORY + 0x1000;
 const IO_CQ: u64 = QUEUE_MEMORY + 0x2000;
 const IDENTIFY: u64 = QUEUE_MEMORY + 0x3000;

@@ -15,8 +15,8 @@ use crate::slot::{BorrowedSlot, GuestMemory};
 const RELEASED_AT_ONCE: usize = 64;
 
 impl<'m> Card<'m> {
-    /// Where the memory of guests can be accessed: to be said right after [`Card::new`]. Without it every access to a guest's memory
-    /// is refused.
+    /// Where the memory of guests can be accessed: to be said right after [`Card::new`]. Without it every access to a
+    /// guest's memory is refused.
     pub fn set_guest_memory(&mut self, memory: Rc<dyn GuestMemory + 'm>) {
         for loan in &mut self.loans {
             if let End::Slot(slot) = &mut loan.end {
@@ -54,7 +54,8 @@ impl<'m> Card<'m> {
         self.session_step(now, loan, |session| session.ended(now));
     }
 
-    /// What to do with `bytes`, the first that the socket has, behind the received `position` and after `taken` messages.
+    /// What to do with `bytes`, the first that the socket has, behind the received `position` and after `taken`
+    /// messages.
     pub fn slot_peeked(&self, loan: usize, position: u64, taken: u64, bytes: &[u8]) -> Peeked {
         self.session(loan).map_or(Peeked::Wait, |session| session.handle_peeked(position, taken, bytes))
     }
@@ -141,8 +142,8 @@ impl<'m> Card<'m> {
         })
     }
 
-    /// The descriptors of the guest's memory, and how many of the bytes of each are mapped, counted from its start. One that
-    /// is mapped in several places comes as often.
+    /// The descriptors of the guest's memory, and how many of the bytes of each are mapped, counted from its start. One
+    /// that is mapped in several places comes as often.
     pub fn slot_mappings(&self, loan: usize) -> impl Iterator<Item = (DescriptorId, u64)> + '_ {
         let maps = self.session(loan).into_iter().flat_map(Session::maps);
         maps.filter_map(|(_, mapping)| Some((mapping.descriptor?, mapping.offset + mapping.len)))

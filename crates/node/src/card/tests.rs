@@ -1,4 +1,5 @@
-//! Two cards: what a loan remembers stays true, be it that memory between them has no room for long, or that a medium is slow.
+//! Two cards: what a loan remembers stays true, be it that memory between them has no room for long, or that a medium
+//! is slow.
 
 use core::cell::Cell;
 use std::collections::VecDeque;
@@ -216,8 +217,8 @@ fn is_shared(card: &Card<'_>, now: Instant) -> bool {
     card.channel(0).private_status(now).is_some_and(|(_, up, _)| up)
 }
 
-/// The commands are in the lender's memory: it fetches those behind the first few when the medium is asked for, and nobody but
-/// that loan knows that the write wants its data then.
+/// The commands are in the lender's memory: it fetches those behind the first few when the medium is asked for, and
+/// nobody but that loan knows that the write wants its data then.
 #[test]
 fn a_write_behind_reads_is_served_while_the_medium_has_them() {
     const READS: u32 = 9;
@@ -251,8 +252,8 @@ fn a_write_behind_reads_is_served_while_the_medium_has_them() {
     assert_eq!((count(MediaKind::Read), count(MediaKind::Write)), (READS as usize, 1), "{kinds:?}");
 }
 
-/// A place is vacant, has a loan, is vacant and has one again: each begins as if nobody had been there, and the lender, which knows
-/// the node, answers each.
+/// A place is vacant, has a loan, is vacant and has one again: each begins as if nobody had been there, and the lender,
+/// which knows the node, answers each.
 #[test]
 fn a_place_is_used_again_by_another_loan() {
     let (arena, memory) = (Arena::default(), Arena::default());
@@ -348,7 +349,8 @@ fn memory_without_room_is_tried_again_and_stops_nothing() {
     }
 }
 
-/// An assertion that fails in one loan's step: the loan ends, what the step has changed is taken back, and the other loan goes on.
+/// An assertion that fails in one loan's step: the loan ends, what the step has changed is taken back, and the other
+/// loan goes on.
 #[test]
 fn a_fault_ends_its_loan_and_not_the_card() {
     let arena = Arena::default();
@@ -448,7 +450,8 @@ fn write_to(card: &mut Card<'_>, now: Instant, loan: usize, ids: Range<u32>) {
     });
 }
 
-/// The loan that fails may have work under way in a namespace that others have too: that comes to its end, and they go on.
+/// The loan that fails may have work under way in a namespace that others have too: that comes to its end, and they go
+/// on.
 fn shared_namespace_outlives_a_fault(stores: u64, in_poll: bool) -> bool {
     silence_injected();
     let (arena, faults) = (Arena::default(), Faults::default());
@@ -517,7 +520,8 @@ fn a_namespace_of_several_is_free_again_after_a_fault_while_work_ends() {
     panic!("it ends");
 }
 
-/// A lender and a borrower whose frames reach the lender first from `stranger`, where somebody repeats them faster than the network.
+/// A lender and a borrower whose frames reach the lender first from `stranger`, where somebody repeats them faster than
+/// the network.
 struct Mimicked<'m> {
     ends: [End<'m>; 2],
     stranger: Address,

@@ -1,10 +1,10 @@
-//! Where a lender's peer is: data go to an address only when it has answered a challenge (RFC 9000 §8.2), so that who repeats
-//! frames from elsewhere, be it faster than the network, leads nobody astray.
+//! Where a lender's peer is: data go to an address only when it has answered a challenge (RFC 9000 §8.2), so that who
+//! repeats frames from elsewhere, be it faster than the network, leads nobody astray.
 //!
-//! A challenge is sent whenever something authentic comes from an address that is not proven, so no more leaves for it than
-//! came from it. It bears a number that nobody can guess, and comes back sealed: whoever has received it there is the peer, or hands
-//! everything on to it. As long as no address of a rail is proven, up to three times of what came from one may be sent there: the first
-//! exchange with a newcomer waits for nothing.
+//! A challenge is sent whenever something authentic comes from an address that is not proven, so no more leaves for it
+//! than came from it. It bears a number that nobody can guess, and comes back sealed: whoever has received it there is
+//! the peer, or hands everything on to it. As long as no address of a rail is proven, up to three times of what came
+//! from one may be sent there: the first exchange with a newcomer waits for nothing.
 
 use base::Instant;
 use link::derive;
@@ -14,8 +14,8 @@ use crate::cells::Address;
 
 /// Addresses of a rail that are being proven at the same time; the one that was heard longest ago goes first.
 const CANDIDATES: usize = 4;
-/// The last of these places is for who is known by frames alone that have come before: whoever has caught one can repeat it from as many
-/// addresses as he likes, and must not drive out who sends frames that are new.
+/// The last of these places is for who is known by frames alone that have come before: whoever has caught one can
+/// repeat it from as many addresses as he likes, and must not drive out who sends frames that are new.
 const DUPLICATE: usize = CANDIDATES - 1;
 /// Between two challenges to one address. What comes meanwhile may be what the peer had sent before it heard the first.
 const AGAIN: core::time::Duration = core::time::Duration::from_millis(10);
@@ -56,7 +56,8 @@ impl Addresses {
         Self { seed: derive(seed, PURPOSE), made: 0, candidates: [[None; CANDIDATES]; MAX_RAILS] }
     }
 
-    /// Something authentic of `len` bytes has come from an address that is not proven: the challenge to send there, if it is time.
+    /// Something authentic of `len` bytes has come from an address that is not proven: the challenge to send there, if
+    /// it is time.
     pub(crate) fn hear(&mut self, now: Instant, rail: usize, from: Address, len: usize) -> Option<u64> {
         let place = match self.place_of(rail, from) {
             Some(DUPLICATE) => {
@@ -73,7 +74,8 @@ impl Addresses {
         candidate.challenge(now)
     }
 
-    /// A frame that has come before has come from an address that is not proven: the same, but nothing else may be sent there.
+    /// A frame that has come before has come from an address that is not proven: the same, but nothing else may be sent
+    /// there.
     pub(crate) fn hear_duplicate(&mut self, now: Instant, rail: usize, from: Address) -> Option<u64> {
         let known = self.place_of(rail, from);
         let place = known.unwrap_or_else(|| self.make(now, rail, DUPLICATE, from));
@@ -111,7 +113,8 @@ impl Addresses {
         self.find(challenge).map(|(_, candidate)| candidate.address)
     }
 
-    /// Where `len` bytes may go on a rail of which no address is proven: to the one that was heard last, if it has sent enough.
+    /// Where `len` bytes may go on a rail of which no address is proven: to the one that was heard last, if it has sent
+    /// enough.
     pub(crate) fn spend(&mut self, rail: usize, len: usize) -> Option<Address> {
         let fresh = &mut self.candidates[rail][..DUPLICATE];
         let last = fresh.iter_mut().flatten().max_by_key(|candidate| candidate.heard)?;

@@ -1,6 +1,6 @@
-//! Where answers of handshakes go: to wherever the first message came from, each to its own. One that waits, because a peer is being asked
-//! whether it is there, must not go to who has called since. And somebody may repeat a first message faster than the network, from
-//! an address of his own: then the answer goes to both.
+//! Where answers of handshakes go: to wherever the first message came from, each to its own. One that waits, because a
+//! peer is being asked whether it is there, must not go to who has called since. And somebody may repeat a first
+//! message faster than the network, from an address of his own: then the answer goes to both.
 
 use std::collections::VecDeque;
 
@@ -57,7 +57,8 @@ impl Callers {
         true
     }
 
-    /// Where the answer to `call` goes, with the bytes in `frame`: to the first that waits for it, and then as copies to the others.
+    /// Where the answer to `call` goes, with the bytes in `frame`: to the first that waits for it, and then as copies
+    /// to the others.
     pub(crate) fn answer(&mut self, rail: u8, call: CallName, frame: &[u8]) -> Option<Address> {
         let mut first = None;
         let waiting = self.known.iter_mut().filter(|it| it.waits && (it.rail, it.call) == (rail, call));

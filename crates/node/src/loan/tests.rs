@@ -15,7 +15,8 @@ use crate::{DriveConfig, NodeCells};
 
 const NOW: Instant = Instant::from_nanos(1);
 const DOMAIN: DomainId = DomainId(7);
-/// Where something lies in the aperture of either end: registers, the MSI-X table, queues, interrupts, data, and nothing.
+/// Where something lies in the aperture of either end: registers, the MSI-X table, queues, interrupts, data, and
+/// nothing.
 const BASES: [u64; 6] = [0, 0x2000, 0x1000_0000, 0x2000_0000, 0x4000_0000, 0x7_0000_0000];
 
 #[derive(Clone, Debug)]

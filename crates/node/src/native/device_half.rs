@@ -46,7 +46,8 @@ impl<'m> NativeDevice<'m> {
         Self { journal, pages, controller, more: false }
     }
 
-    /// One step: takes in what the host says, moves data from and to its pages, and adds to `out` what it is to be told.
+    /// One step: takes in what the host says, moves data from and to its pages, and adds to `out` what it is to be
+    /// told.
     pub fn step(
         &mut self,
         now: Instant,

@@ -57,8 +57,8 @@ impl<'m> NativeHost<'m> {
         &self.driver
     }
 
-    /// One step: takes in what the device says, lets whoever uses the drive `act` (poll completions, submit requests), and
-    /// adds to `out` what the device is to be told after it.
+    /// One step: takes in what the device says, lets whoever uses the drive `act` (poll completions, submit requests),
+    /// and adds to `out` what the device is to be told after it.
     pub fn step(
         &mut self,
         now: Instant,

@@ -1,4 +1,5 @@
-//! A host and its device in one address space, without a fabric between them: the yardstick for everything that has one.
+//! A host and its device in one address space, without a fabric between them: the yardstick for everything that has
+//! one.
 //!
 //! ```text
 //!  NativeHost: nvme::Driver  -- ToDevice -->  NativeDevice: nvme::Controller <-> medium
@@ -6,10 +7,10 @@
 //!        +------------- DMA of data --------------+
 //! ```
 //!
-//! Each half has a ledger of its own and is driven by a thread of its own; a verb of a half is one step with one commit, as
-//! in a card. Register accesses, completions and interrupts travel as messages, in order, over two bounded queues that
-//! whoever drives the halves supplies. Data takes the way it takes in a machine: the device reads and writes the
-//! host's pages ([`HostMemory`]), once for each byte, and no IOMMU checks it.
+//! Each half has a ledger of its own and is driven by a thread of its own; a verb of a half is one step with one
+//! commit, as in a card. Register accesses, completions and interrupts travel as messages, in order, over two bounded
+//! queues that whoever drives the halves supplies. Data takes the way it takes in a machine: the device reads and
+//! writes the host's pages ([`HostMemory`]), once for each byte, and no IOMMU checks it.
 //!
 //! Left out: recovery. The halves live and die together, so an access to the host's pages may come before the commit.
 

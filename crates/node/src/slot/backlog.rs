@@ -1,43 +1,44 @@
-//! Memory that came without a descriptor: it is read and written by messages to the guest's machine, and what a function has
-//! posted behind such a write waits for its answer.
+//! Memory that came without a descriptor: it is read and written by messages to the guest's machine, and what a
+//! function has posted behind such a write waits for its answer.
 //!
 //! # Order
 //!
-//! A write by message is done when the machine has answered it. So one is under way at a time, and everything that the function
-//! sends behind it waits in a queue, in the order in which it came: writes of any kind, interrupts, and reads, which have to see
-//! what was written before them. Reads by message are under way several at a time, and hold up nobody behind them, as posted
-//! requests pass reads (PCIe 6.0 §2.4.1). While no memory is reached by messages nothing is queued or under way, and
-//! a step looks at two counts.
+//! A write by message is done when the machine has answered it. So one is under way at a time, and everything that the
+//! function sends behind it waits in a queue, in the order in which it came: writes of any kind, interrupts, and reads,
+//! which have to see what was written before them. Reads by message are under way several at a time, and hold up nobody
+//! behind them, as posted requests pass reads (PCIe 6.0 §2.4.1). While no memory is reached by messages nothing is
+//! queued or under way, and a step looks at two counts.
 //!
-//! Completions pass. A machine answers these messages in its main loop, which holds still while one of its processors waits for a
-//! register: what the register's value waited for would wait for that value. But a value may say that a write is over which is not:
-//! a controller that its guest has disabled, or shut down, says that it has ended, behind its last write, and its guest takes its
-//! memory back. So the status register says so only when nothing waits any more and no write is late
-//! ([`super::nvme::settling`]). Other resets end what waits: at most the one write that is with the machine at that moment is done
-//! behind them.
+//! Completions pass. A machine answers these messages in its main loop, which holds still while one of its processors
+//! waits for a register: what the register's value waited for would wait for that value. But a value may say that a
+//! write is over which is not: a controller that its guest has disabled, or shut down, says that it has ended, behind
+//! its last write, and its guest takes its memory back. So the status register says so only when nothing waits any more
+//! and no write is late ([`super::nvme::settling`]). Other resets end what waits: at most the one write that is with
+//! the machine at that moment is done behind them.
 //!
 //! # Bounds
 //!
-//! A posted request that waits holds back its credit ([`link::Held`]), and a read has none to give back before it is completed. So
-//! there are never more than the function had credit for to begin with: there is a place for each in the ledger, and a page of
-//! the loan's pool for each payload.
+//! A posted request that waits holds back its credit ([`link::Held`]), and a read has none to give back before it is
+//! completed. So there are never more than the function had credit for to begin with: there is a place for each in the
+//! ledger, and a page of the loan's pool for each payload.
 //!
-//! While all credit is held back a function sends no write ([`crate::lender`]), so its completions have none before them that could
-//! not come here.
+//! While all credit is held back a function sends no write ([`crate::lender`]), so its completions have none before
+//! them that could not come here.
 //!
 //! # A card that dies
 //!
-//! What waits lies in the ledger, and so do the session's transfers: the kernel's account of the socket says how much of a message
-//! was sent, so a successor goes on in the middle of it, and takes the answer. A store at the front of the queue is made like
-//! any other ([`super::memory`]), but its bytes lie here: it leaves the queue behind the store, and a successor that finds it
-//! there makes it again.
+//! What waits lies in the ledger, and so do the session's transfers: the kernel's account of the socket says how much
+//! of a message was sent, so a successor goes on in the middle of it, and takes the answer. A store at the front of the
+//! queue is made like any other ([`super::memory`]), but its bytes lie here: it leaves the queue behind the store, and
+//! a successor that finds it there makes it again.
 //!
 //! # Failure
 //!
-//! A read that the machine refuses or does not answer in time is completed with Completer Abort. Of a write nobody can be told:
-//! what came behind it, such as the completion of its command, must not reach the guest. So the function has failed: nothing of it
-//! reaches the guest until it has been reset, which this card does, and its guest finds it as one that has lost its state. The
-//! machine may still do a write that it did not answer in time: that one is late, and the function has not ended before its answer.
+//! A read that the machine refuses or does not answer in time is completed with Completer Abort. Of a write nobody can
+//! be told: what came behind it, such as the completion of its command, must not reach the guest. So the function has
+//! failed: nothing of it reaches the guest until it has been reset, which this card does, and its guest finds it as one
+//! that has lost its state. The machine may still do a write that it did not answer in time: that one is late, and the
+//! function has not ended before its answer.
 
 use base::ledger::{Journal, PageIndex, Pages, Span};
 use base::{INLINE_MAX, Instant};
@@ -337,7 +338,8 @@ impl<'m> BorrowedSlot<'m> {
         true
     }
 
-    /// Asks for what has not been asked for of a read, if there is one in this place, and ends it if nothing is left to wait for.
+    /// Asks for what has not been asked for of a read, if there is one in this place, and ends it if nothing is left to
+    /// wait for.
     fn read_parts(&mut self, now: Instant, port: &mut Port<'m>, place: usize) {
         let cell = &self.backlog.cells.reads[place];
         let mut read = cell.get();

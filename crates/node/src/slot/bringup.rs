@@ -1,7 +1,7 @@
 //! What a slot asks of its function on its own account: what it looks like, once, and its set-up after every reset.
 //!
-//! Every stage is a list of requests that may be repeated: if one of them has no answer in time, the stage begins again under a
-//! new epoch, and late answers mean nothing. As many are under way at once as [`WINDOW`] says.
+//! Every stage is a list of requests that may be repeated: if one of them has no answer in time, the stage begins again
+//! under a new epoch, and late answers mean nothing. As many are under way at once as [`WINDOW`] says.
 
 use core::time::Duration;
 
@@ -53,10 +53,10 @@ const UPPER_BYTES: u8 = 0b1100;
 ///                                                                     ^
 ///                                                                  new pair
 /// ```
-/// A new pair of incarnations means that the lender has reset the function: Snapshot begins, or once that is over, Serial, which no
-/// reset leaves out. There the slot finds out whether the function is the one that its guest knows: a drive whose lender may have
-/// lost what was answered and not flushed has another device serial number ([`device::nvme::Config::shown_id`]). The guest reaches
-/// no function before.
+/// A new pair of incarnations means that the lender has reset the function: Snapshot begins, or once that is over,
+/// Serial, which no reset leaves out. There the slot finds out whether the function is the one that its guest knows: a
+/// drive whose lender may have lost what was answered and not flushed has another device serial number
+/// ([`device::nvme::Config::shown_id`]). The guest reaches no function before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub(super) enum Stage {
@@ -146,8 +146,8 @@ impl<'m> BorrowedSlot<'m> {
         self.begin(if self.serial().is_some() { Stage::Serial } else { Stage::Setup });
     }
 
-    /// Whether the function is the one that was seen before. What another one does is not for a guest that was given this one: it would
-    /// take what is lost for written.
+    /// Whether the function is the one that was seen before. What another one does is not for a guest that was given
+    /// this one: it would take what is lost for written.
     fn compare_serial(&mut self, now: Instant) {
         let (cells, journal) = (&self.cells.slot, self.journal);
         let Some(known) = self.serial() else { return };
@@ -198,8 +198,8 @@ impl<'m> BorrowedSlot<'m> {
         self.cells.slot.failed.get() != 0 || self.is_reset_unasked()
     }
 
-    /// A write of the function is lost, and so is everything behind it: the guest has a function that has lost its state, and it is
-    /// made so.
+    /// A write of the function is lost, and so is everything behind it: the guest has a function that has lost its
+    /// state, and it is made so.
     pub(super) fn fail_function(&mut self, now: Instant) {
         if self.session.is_none() {
             // Nobody has been given it yet, and what is not known of it is still to be found out.
@@ -256,7 +256,8 @@ impl<'m> BorrowedSlot<'m> {
         match self.take_next() {
             Next::Nothing => return false,
             Next::Access(access) => {
-                // All requests of a stage are of configuration space, which needs no address; `can_program` has found room.
+                // All requests of a stage are of configuration space, which needs no address; `can_program` has found
+                // room.
                 requests::issue(now, port, window, access).expect("configuration space can be reached");
             }
             Next::Vector(vector) => {
@@ -338,8 +339,8 @@ impl<'m> BorrowedSlot<'m> {
         })
     }
 
-    /// What the function's command register has to be: its guest's, unless that wanted the reset, and the window in the fabric
-    /// needs memory space.
+    /// What the function's command register has to be: its guest's, unless that wanted the reset, and the window in the
+    /// fabric needs memory space.
     fn command(&self) -> u16 {
         let guest = self.session.as_ref().filter(|_| self.cells.slot.answers.get() == 0);
         COMMAND_MEMORY_SPACE | guest.map_or(0, Session::command_register)
@@ -416,8 +417,8 @@ impl<'m> BorrowedSlot<'m> {
         }
     }
 
-    /// Whether the session waits no longer for the reset that it wanted: its registers are as before, and so the function's have
-    /// to be.
+    /// Whether the session waits no longer for the reset that it wanted: its registers are as before, and so the
+    /// function's have to be.
     fn is_given_up(&self) -> bool {
         self.cells.slot.answers.get() != 0 && self.session.as_ref().is_some_and(|it| !it.awaits_reset())
     }
@@ -464,7 +465,8 @@ impl<'m> BorrowedSlot<'m> {
         SlotConfig::probe(read, bars)
     }
 
-    /// Bytes of a BAR, and whether the next one is its upper half (PCIe 6.0 §7.5.1.2.1). What is not memory is not shown.
+    /// Bytes of a BAR, and whether the next one is its upper half (PCIe 6.0 §7.5.1.2.1). What is not memory is not
+    /// shown.
     fn bar_size(&self, index: usize) -> (u64, bool) {
         let mask = |index: usize| self.cells.slot.sizes.get(index).map_or(0, base::ledger::Cell::get);
         let low = mask(index);
@@ -483,9 +485,9 @@ impl<'m> BorrowedSlot<'m> {
         port.sender.room(FlowClass::Posted) >= ENTRY_WRITES
     }
 
-    /// Writes an entry of the function's vector table: its messages come to our doorbell, and say which vector they are. There is
-    /// room. Two writes, since an entry need not be aligned to more than eight bytes (PCIe 6.0 §7.7.2.3), and no request crosses
-    /// 4 KiB; the one that unmasks comes last.
+    /// Writes an entry of the function's vector table: its messages come to our doorbell, and say which vector they
+    /// are. There is room. Two writes, since an entry need not be aligned to more than eight bytes (PCIe 6.0 §7.7.2.3),
+    /// and no request crosses 4 KiB; the one that unmasks comes last.
     pub(super) fn program_vector(&self, port: &mut Port<'m>, window: &Window, vector: u16, enabled: bool) {
         let Some((_, location)) = self.msix() else { return };
         let control = if enabled { 0 } else { Entry::MASK_BIT };

@@ -49,7 +49,8 @@ pub struct SlotCells {
 }
 
 impl SlotCells {
-    /// How often a guest's function was found to be another one than it was given; after a roll-back perhaps a little high.
+    /// How often a guest's function was found to be another one than it was given; after a roll-back perhaps a little
+    /// high.
     pub fn replacements(&self) -> u64 {
         self.replacements.get()
     }

@@ -2,24 +2,25 @@
 //!
 //! # Stores, and a card that dies
 //!
-//! A store into guest memory cannot be taken back and is seen at once, and any of them may be a flag. So it is the last act of
-//! what is a step of its own: everything before it is committed first, and only then is it made. What marks it as done, the
-//! number of its TLP in the ledger, is committed before the next store. A card that dies leaves at most one store in doubt: not
-//! made, half made, or made and not marked.
+//! A store into guest memory cannot be taken back and is seen at once, and any of them may be a flag. So it is the last
+//! act of what is a step of its own: everything before it is committed first, and only then is it made. What marks it
+//! as done, the number of its TLP in the ledger, is committed before the next store. A card that dies leaves at most
+//! one store in doubt: not made, half made, or made and not marked.
 //!
-//! Whoever has a store in doubt has to be able to make it again, with the same bytes. They need not lie in this ledger: until
-//! the number of its TLP is committed here, the lender's replay buffer has them, in the lender's ledger, where they outlive the
-//! lender's cards as well. The successor says hello, the lender sends everything that is not committed again, and the store in
-//! doubt is the first of it, because numbers are handed on in order. In the meantime nothing of the function can reach the guest
-//! that came after the store: completions and interrupts are TLPs of the same stream, behind it. What the new card does on its
-//! own, signal every vector once, may let the guest look too early: it finds what it would find if the write were still on its
-//! way. To make the store twice is the same as to make it once, as the guest gets its memory back only by something that comes
-//! behind it: a completion entry, the end of a reset, or an unmap, after which the store is denied. If the lender's ledger is
-//! gone as well, the function was reset, and its guest reads no data before it has begun anew; a half-written buffer is then
-//! what a device leaves that loses its power.
+//! Whoever has a store in doubt has to be able to make it again, with the same bytes. They need not lie in this ledger:
+//! until the number of its TLP is committed here, the lender's replay buffer has them, in the lender's ledger, where
+//! they outlive the lender's cards as well. The successor says hello, the lender sends everything that is not committed
+//! again, and the store in doubt is the first of it, because numbers are handed on in order. In the meantime nothing of
+//! the function can reach the guest that came after the store: completions and interrupts are TLPs of the same stream,
+//! behind it. What the new card does on its own, signal every vector once, may let the guest look too early: it finds
+//! what it would find if the write were still on its way. To make the store twice is the same as to make it once, as
+//! the guest gets its memory back only by something that comes behind it: a completion entry, the end of a reset, or an
+//! unmap, after which the store is denied. If the lender's ledger is gone as well, the function was reset, and its
+//! guest reads no data before it has begun anew; a half-written buffer is then what a device leaves that loses its
+//! power.
 //!
-//! Bytes are stored in ascending order of addresses, so that a half-made store of a completion entry lacks its end, where the
-//! phase bit is.
+//! Bytes are stored in ascending order of addresses, so that a half-made store of a completion entry lacks its end,
+//! where the phase bit is.
 //!
 //! What a guest has mapped without a descriptor is reached by messages: [`super::backlog`].
 
@@ -43,8 +44,8 @@ pub trait GuestMemory {
     /// Copies from `offset` of a descriptor to all of `out`. False if that cannot be accessed.
     fn read(&self, loan: usize, descriptor: DescriptorId, offset: u64, out: &mut [u8]) -> bool;
 
-    /// Copies `bytes` to `offset` of a descriptor, in ascending order of addresses. False if that cannot be accessed: nothing was
-    /// written then.
+    /// Copies `bytes` to `offset` of a descriptor, in ascending order of addresses. False if that cannot be accessed:
+    /// nothing was written then.
     fn write(&self, loan: usize, descriptor: DescriptorId, offset: u64, bytes: &[u8]) -> bool;
 }
 
@@ -131,8 +132,8 @@ impl<'m> Reach<'m> {
         }
     }
 
-    /// Follows the changes of the guest's maps. While the function is `closed` out, since what it still does was asked for by
-    /// somebody who has gone, none is granted.
+    /// Follows the changes of the guest's maps. While the function is `closed` out, since what it still does was asked
+    /// for by somebody who has gone, none is granted.
     pub(super) fn follow(&mut self, session: &mut Session<'m>, closed: bool) {
         self.follow_changes(session, closed);
         if self.closed && !closed {
@@ -236,8 +237,8 @@ impl<'m> Reach<'m> {
         Reached::Done
     }
 
-    /// Where `len` bytes from byte `offset` of a request on are reached by messages. `None`, and counted, where they are not any
-    /// more.
+    /// Where `len` bytes from byte `offset` of a request on are reached by messages. `None`, and counted, where they
+    /// are not any more.
     pub(super) fn place(
         &self,
         request: &MemoryRequest,
@@ -254,7 +255,8 @@ impl<'m> Reach<'m> {
         }
     }
 
-    /// The one place of checks: what lies at an address, and where in that. A function that is closed out reaches no memory.
+    /// The one place of checks: what lies at an address, and where in that. A function that is closed out reaches no
+    /// memory.
     fn find(
         &self,
         request: &MemoryRequest,

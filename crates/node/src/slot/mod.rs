@@ -1,14 +1,15 @@
 //! A borrowed function as a slot of a virtual machine: TLPs on one side, a vfio-user session on the other.
 //!
-//! The guest's accesses to registers become TLPs through the window; the function's accesses to memory are checked in the same
-//! kind of table as every other and copied ([`memory`]), its interrupts are writes to a doorbell window of this card, which
-//! programs the function's own vectors with it. What the function looks like is found out once and kept ([`bringup`]); what is
-//! special about NVMe stands in [`nvme`].
+//! The guest's accesses to registers become TLPs through the window; the function's accesses to memory are checked in
+//! the same kind of table as every other and copied ([`memory`]), its interrupts are writes to a doorbell window of
+//! this card, which programs the function's own vectors with it. What the function looks like is found out once and
+//! kept ([`bringup`]); what is special about NVMe stands in [`nvme`].
 //!
-//! The lender may be silent: then the first request fails in its time, in the session, and others at once. A guest that has read a
-//! register as all-ones may have given its function up; so nothing of it reaches the guest any more, and it is reset when it is
-//! heard. So it is when a posted write found no place meanwhile. The lender may come back as a new incarnation: the function was reset, its vectors and command register are restored, and what was in flight fails. It may end the loan: then the
-//! function is not there any more.
+//! The lender may be silent: then the first request fails in its time, in the session, and others at once. A guest that
+//! has read a register as all-ones may have given its function up; so nothing of it reaches the guest any more, and it
+//! is reset when it is heard. So it is when a posted write found no place meanwhile. The lender may come back as a new
+//! incarnation: the function was reset, its vectors and command register are restored, and what was in flight fails. It
+//! may end the loan: then the function is not there any more.
 
 mod backlog;
 mod bringup;
@@ -109,7 +110,8 @@ impl<'m> BorrowedSlot<'m> {
         self.unusable
     }
 
-    /// Whether the present guest's function was found to be another one than it was given: it is not there for it any more.
+    /// Whether the present guest's function was found to be another one than it was given: it is not there for it any
+    /// more.
     pub fn is_replaced(&self) -> bool {
         self.cells.slot.is_replaced()
     }
@@ -119,8 +121,8 @@ impl<'m> BorrowedSlot<'m> {
         self.reach.set_memory(memory);
     }
 
-    /// Goes on in place of one that has failed in this very card, for its machine alone: the function is gone, and is reset by the next
-    /// card.
+    /// Goes on in place of one that has failed in this very card, for its machine alone: the function is gone, and is
+    /// reset by the next card.
     pub(crate) fn replace(&mut self, now: Instant, failed: &Self) {
         if let Some(memory) = failed.reach.memory() {
             self.set_memory(memory);
@@ -182,15 +184,16 @@ impl<'m> BorrowedSlot<'m> {
         self.signals.pop_front()
     }
 
-    /// Moves requests from session and bring-up to the stream. True if there may be more, which is then for the next step.
+    /// Moves requests from session and bring-up to the stream. True if there may be more, which is then for the next
+    /// step.
     pub(crate) fn pump(&mut self, now: Instant, port: &mut Port<'m>, open: bool) -> bool {
         if core::mem::take(&mut self.owes_signals)
             && let Some(session) = &mut self.session
         {
             session.signal_all();
         }
-        // Its driver may have given up the memory that the function, which may be alive, still writes to; or it waits for what the
-        // function was never told to do.
+        // Its driver may have given up the memory that the function, which may be alive, still writes to; or it waits
+        // for what the function was never told to do.
         if self.session.as_mut().is_some_and(|session| session.poll_misled() | session.poll_lost_write()) {
             self.fail_function(now);
         }

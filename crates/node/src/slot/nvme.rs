@@ -1,11 +1,12 @@
-//! What a slot knows of NVMe, and of no other class: a function that has lost its state shows Controller Fatal Status until its
-//! guest disables it, and the controller memory buffer is not shown at all.
+//! What a slot knows of NVMe, and of no other class: a function that has lost its state shows Controller Fatal Status
+//! until its guest disables it, and the controller memory buffer is not shown at all.
 //!
-//! A guest would put its submission queues into that buffer, and each of their entries would be a trapped store instead of one
-//! to its own memory, which the function fetches for itself. So CAP.CMBS and the registers of the buffer read as zero, writes to
-//! them go nowhere, and the slot shows only the BARs of registers and vectors.
+//! A guest would put its submission queues into that buffer, and each of their entries would be a trapped store instead
+//! of one to its own memory, which the function fetches for itself. So CAP.CMBS and the registers of the buffer read as
+//! zero, writes to them go nowhere, and the slot shows only the BARs of registers and vectors.
 //!
-//! Nor may a guest say that it keeps what is not flushed ([`HOST_KEEPS`]): it does not, and would lose writes with the lender's power.
+//! Nor may a guest say that it keeps what is not flushed ([`HOST_KEEPS`]): it does not, and would lose writes with the
+//! lender's power.
 
 use base::ledger::Journal;
 use pcie::spec::header::{BAR_COUNT, CLASS};
@@ -75,8 +76,9 @@ pub(super) fn read(cells: &SlotCells, bar: u8, offset: u64, bytes: &mut [u8]) {
     }
 }
 
-/// Something that the function has written is not in its guest's memory yet, though what it has answered to a read comes behind
-/// that: it has not ended as long. A guest that has disabled it finds it ready, one that has shut it down finds it at that.
+/// Something that the function has written is not in its guest's memory yet, though what it has answered to a read
+/// comes behind that: it has not ended as long. A guest that has disabled it finds it ready, one that has shut it down
+/// finds it at that.
 pub(super) fn settling(cells: &SlotCells, bar: u8, offset: u64, bytes: &mut [u8]) {
     let status = CSTS.checked_sub(offset).and_then(|at| bytes.get_mut(usize::try_from(at).ok()?));
     let Some(status) = status.filter(|_| bar == REGISTERS_BAR) else { return };

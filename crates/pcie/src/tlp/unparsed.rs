@@ -5,10 +5,11 @@ use super::{Completion, CompletionStatus, FlowClass, dwords};
 use crate::id::{Bdf, Tag};
 use crate::spec::{DATA_CREDIT_BYTES, DWORD_BYTES, HEADER_BYTES_MAX, HEADER_BYTES_MIN, dword0, fmt_type};
 
-/// A packet of an unsupported kind, or one that breaks a rule: its extent and class, which the first dword alone tells, whatever
-/// the kind (PCIe 6.0 §2.2.1.1).
+/// A packet of an unsupported kind, or one that breaks a rule: its extent and class, which the first dword alone tells,
+/// whatever the kind (PCIe 6.0 §2.2.1.1).
 ///
-/// A receiver discards it and accounts for its credits (PCIe 6.0 §2.3.1, §2.6.1); a request that waits for an answer gets one.
+/// A receiver discards it and accounts for its credits (PCIe 6.0 §2.3.1, §2.6.1); a request that waits for an answer
+/// gets one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unparsed {
     class: FlowClass,
@@ -19,8 +20,8 @@ pub struct Unparsed {
 }
 
 impl Unparsed {
-    /// Reads the packet at the start of `bytes`, which [`super::TlpView::parse`] refuses. `None` where its end cannot be told: in a
-    /// prefix or a reserved format, or where the bytes end before it.
+    /// Reads the packet at the start of `bytes`, which [`super::TlpView::parse`] refuses. `None` where its end cannot
+    /// be told: in a prefix or a reserved format, or where the bytes end before it.
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let [d0, d1] = dwords(bytes, 0).ok()?;
         let (kind, first) = ((d0 >> dword0::FMT_TYPE_SHIFT) as u8, Dword0::decode(d0));
@@ -68,8 +69,8 @@ impl Unparsed {
     }
 }
 
-/// Which class any kind belongs to (PCIe 6.0 §2.4.1): memory writes and messages are posted, whatever is no completion waits
-/// for one.
+/// Which class any kind belongs to (PCIe 6.0 §2.4.1): memory writes and messages are posted, whatever is no completion
+/// waits for one.
 fn class_of(kind: u8) -> FlowClass {
     const TYPE: u8 = 0x1f;
     const MEMORY: u8 = 0x00;

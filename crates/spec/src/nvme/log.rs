@@ -271,7 +271,8 @@ bitfields! {
         cse, with_cse: u8 = 18:16;
         /// UUID Selection Supported.
         uuid_selection, with_uuid_selection: bool = 19;
-        /// Command Scope: namespace (bit 0), controller (1), NVM set (2), endurance group (3), domain (4), subsystem (5).
+        /// Command Scope: namespace (bit 0), controller (1), NVM set (2), endurance group (3), domain (4), subsystem
+        /// (5).
         csp, with_csp: u16 = 31:20;
     }
 }

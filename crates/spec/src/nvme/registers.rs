@@ -62,9 +62,10 @@ pub const PMRMSCU: u64 = 0xe18;
 /// The first doorbell: the tail of the admin submission queue.
 pub const DOORBELLS: u64 = 0x1000;
 
-/// Host Keeps, 32 bits, vendor specific, behind all doorbells: bit 0 says that the host keeps what it has written until it is
-/// flushed, and writes it again to a controller that was reset. A controller that offers it ([`super::identify::HOST_KEEPS_OFFERED`])
-/// has a volatile write cache for such a host. A controller level reset clears it.
+/// Host Keeps, 32 bits, vendor specific, behind all doorbells: bit 0 says that the host keeps what it has written until
+/// it is flushed, and writes it again to a controller that was reset. A controller that offers it
+/// ([`super::identify::HOST_KEEPS_OFFERED`]) has a volatile write cache for such a host. A controller level reset
+/// clears it.
 pub const HOST_KEEPS: u64 = 0x2000;
 
 /// The value that resets the NVM subsystem when written to [`NSSR`]: `NVMe` in ASCII.
@@ -376,7 +377,8 @@ mod tests {
 
     #[test]
     fn golden_capabilities() {
-        // 2048 entries, contiguous, 20 * 500 ms, stride 4, subsystem reset, NVM and I/O command sets, 4 KiB to 64 MiB pages.
+        // 2048 entries, contiguous, 20 * 500 ms, stride 4, subsystem reset, NVM and I/O command sets, 4 KiB to 64 MiB
+        // pages.
         let cap = Cap(0x00e0_0830_1401_07ff);
         assert_eq!((cap.mqes(), cap.cqr(), cap.to(), cap.dstrd()), (0x7ff, true, 20, 0));
         assert!(cap.nssrs() && cap.css_nvm() && cap.css_iocs() && !cap.css_none());

@@ -1,11 +1,11 @@
-//! Accesses: of the client to regions of the device, of the server to memory of the client (vfio-user 0.1 §Read and Write
-//! Operations).
+//! Accesses: of the client to regions of the device, of the server to memory of the client (vfio-user 0.1 §Read and
+//! Write Operations).
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Payload of REGION_READ and REGION_WRITE and start of their replies, 16 bytes. The data follow a write and the reply to a
-/// read.
+/// Payload of REGION_READ and REGION_WRITE and start of their replies, 16 bytes. The data follow a write and the reply
+/// to a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct RegionAccess {
@@ -48,12 +48,13 @@ const _: () = assert!(size_of::<WriteMultiEntry>() == 24);
 /// Most writes that QEMU puts into one REGION_WRITE_MULTI.
 pub const WRITE_MULTI_MAX: usize = 200;
 
-/// Payload of DMA_READ and DMA_WRITE and start of their replies as the document has it, 16 bytes; the data follow a write and the
-/// reply to a read.
+/// Payload of DMA_READ and DMA_WRITE and start of their replies as the document has it, 16 bytes; the data follow a
+/// write and the reply to a read.
 ///
-/// The client of older versions of QEMU has a count of four bytes. Its structure ends behind four bytes of padding all the same, so
-/// that its messages have the document's length, but the data begin at [`DmaAccess::OLD_QEMU_DATA`] instead of behind the
-/// structure, both in the writes that it takes and in its replies to reads. Its reply to a write is a bare header.
+/// The client of older versions of QEMU has a count of four bytes. Its structure ends behind four bytes of padding all
+/// the same, so that its messages have the document's length, but the data begin at [`DmaAccess::OLD_QEMU_DATA`]
+/// instead of behind the structure, both in the writes that it takes and in its replies to reads. Its reply to a write
+/// is a bare header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct DmaAccess {

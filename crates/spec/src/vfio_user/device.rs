@@ -58,7 +58,8 @@ bitfields! {
         read, with_read: bool = 0;
         /// By REGION_WRITE.
         write, with_write: bool = 1;
-        /// By `mmap` of the descriptor that comes with the reply. One such region makes QEMU send all writes synchronously.
+        /// By `mmap` of the descriptor that comes with the reply. One such region makes QEMU send all writes
+        /// synchronously.
         mmap, with_mmap: bool = 2;
         /// Capabilities follow.
         caps, with_caps: bool = 3;

@@ -5,8 +5,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::fields::bitfields;
 
-/// Payload of DMA_MAP, 32 bytes. With a descriptor the memory can be mapped, without one it is reached by messages. The reply has
-/// no payload; a map over another one fails with EEXIST.
+/// Payload of DMA_MAP, 32 bytes. With a descriptor the memory can be mapped, without one it is reached by messages. The
+/// reply has no payload; a map over another one fails with EEXIST.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct DmaMap {

@@ -1,4 +1,5 @@
-//! Kinds of interrupts and what is done with them (vfio-user 0.1 §VFIO_USER_DEVICE_GET_IRQ_INFO, §VFIO_USER_DEVICE_SET_IRQS).
+//! Kinds of interrupts and what is done with them (vfio-user 0.1 §VFIO_USER_DEVICE_GET_IRQ_INFO,
+//! §VFIO_USER_DEVICE_SET_IRQS).
 
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

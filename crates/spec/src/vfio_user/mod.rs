@@ -1,12 +1,12 @@
-//! The vfio-user protocol: how a virtual machine monitor (the client) uses a PCI device that another process (the server)
-//! has, over a Unix stream socket.
+//! The vfio-user protocol: how a virtual machine monitor (the client) uses a PCI device that another process (the
+//! server) has, over a Unix stream socket.
 //!
-//! Every message begins with a [`MessageHeader`] and is a command or the reply to one. Descriptors travel beside the bytes
-//! (`SCM_RIGHTS`), with the first byte of their message. Numbers are in the byte order of the machine, which is little-endian
-//! wherever this crate is used.
+//! Every message begins with a [`MessageHeader`] and is a command or the reply to one. Descriptors travel beside the
+//! bytes (`SCM_RIGHTS`), with the first byte of their message. Numbers are in the byte order of the machine, which is
+//! little-endian wherever this crate is used.
 //!
-//! The document calls itself 0.1, and the version on the wire is 0.0: [`VERSION_MAJOR`], [`VERSION_MINOR`]. Where QEMU's
-//! client differs from the document, the item concerned says so.
+//! The document calls itself 0.1, and the version on the wire is 0.0: [`VERSION_MAJOR`], [`VERSION_MINOR`]. Where
+//! QEMU's client differs from the document, the item concerned says so.
 
 pub mod access;
 pub mod device;
@@ -101,8 +101,8 @@ impl MessageHeader {
         self.flags().error().then_some(Errno(self.error.get()))
     }
 
-    /// Bytes behind the header, or `None` if the message claims to be shorter than its header: nothing that follows can be
-    /// understood.
+    /// Bytes behind the header, or `None` if the message claims to be shorter than its header: nothing that follows can
+    /// be understood.
     #[must_use]
     pub fn payload_length(&self) -> Option<u32> {
         self.size.get().checked_sub(HEADER_BYTES as u32)

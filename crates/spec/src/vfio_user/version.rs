@@ -18,8 +18,8 @@ pub struct VersionHeader {
 
 const _: () = assert!(size_of::<VersionHeader>() == 4);
 
-/// The capabilities of one side. `None` where it says nothing: [`Capabilities::DEFAULT`] tells what the other side then assumes.
-/// What this crate does not know is passed over.
+/// The capabilities of one side. `None` where it says nothing: [`Capabilities::DEFAULT`] tells what the other side then
+/// assumes. What this crate does not know is passed over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct Capabilities {
     /// Most descriptors that it receives with one message.

@@ -129,7 +129,8 @@ impl MapTimes {
         Ok(Self { kit: kit.clone(), nodes, rounds: 0, interrupt: interrupt.clone(), _scratch: scratch })
     }
 
-    /// Milliseconds until QEMU has plugged the drive in, all of the machine's memory mapped: a large one, and a small one.
+    /// Milliseconds until QEMU has plugged the drive in, all of the machine's memory mapped: a large one, and a small
+    /// one.
     pub(in crate::bench) fn round(&mut self) -> Result<(Round, Round), Halt> {
         self.rounds += 1;
         let round = self.rounds - 1;

@@ -1,8 +1,8 @@
-//! A local vfio-user device, to compare register reads with: a PCI function that another process of the same machine has, and that
-//! answers from its memory.
+//! A local vfio-user device, to compare register reads with: a PCI function that another process of the same machine
+//! has, and that answers from its memory.
 //!
-//! It does as little as such a device can: it sleeps until a message comes, receives it in one system call and answers in another.
-//! The servers of libraries do the same or more.
+//! It does as little as such a device can: it sleeps until a message comes, receives it in one system call and answers
+//! in another. The servers of libraries do the same or more.
 
 use std::io::{IoSliceMut, Write};
 use std::mem::MaybeUninit;

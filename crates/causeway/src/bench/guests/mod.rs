@@ -1,9 +1,9 @@
-//! What a virtual machine has of a borrowed drive: an unmodified Linux in QEMU, with the drive borrowed over UDP or shared memory,
-//! QEMU's own NVMe drive on the same image, and a local vfio-user device beside them.
+//! What a virtual machine has of a borrowed drive: an unmodified Linux in QEMU, with the drive borrowed over UDP or
+//! shared memory, QEMU's own NVMe drive on the same image, and a local vfio-user device beside them.
 //!
-//! One machine serves all cases that follow each other: it takes some seconds to start. In the guest runs its own fio, and what it
-//! prints comes back over the guest's shell. Registers are read by fio as well, with its engine `mmap` on the function's
-//! `resource0`: each request of 4 bytes is one load from the register.
+//! One machine serves all cases that follow each other: it takes some seconds to start. In the guest runs its own fio,
+//! and what it prints comes back over the guest's shell. Registers are read by fio as well, with its engine `mmap` on
+//! the function's `resource0`: each request of 4 bytes is one load from the register.
 
 mod growth;
 mod local_device;
@@ -50,7 +50,8 @@ pub(super) fn version(kit: &Kit) -> String {
     version.split_once(' ').map_or(version, |(number, _)| number).to_owned()
 }
 
-/// How QEMU drives an image fastest, of what was tried (docs/bench.md); before Linux 6.6 files in memory have no direct I/O.
+/// How QEMU drives an image fastest, of what was tried (docs/bench.md); before Linux 6.6 files in memory have no direct
+/// I/O.
 fn own_options(image: &Path) -> &'static str {
     let flags = OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC;
     match rustix::fs::open(image, flags, Mode::empty()) {
@@ -157,8 +158,9 @@ impl Guest {
         self.way
     }
 
-    /// One measurement of ours and one of the peer, ours first every other time: how many requests there were in a second, how many
-    /// microseconds half of the reads of a register take at most, or how many milliseconds the longest request takes.
+    /// One measurement of ours and one of the peer, ours first every other time: how many requests there were in a
+    /// second, how many microseconds half of the reads of a register take at most, or how many milliseconds the longest
+    /// request takes.
     pub(super) fn round(&mut self, case: GuestCase) -> Result<(Round, Round), Halt> {
         let round = self.rounds;
         self.rounds += 1;

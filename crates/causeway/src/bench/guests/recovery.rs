@@ -26,8 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(5);
 
 impl Guest {
-    /// How long the longest request takes, in milliseconds. `kill` is the number of the round in which a card is killed, the other
-    /// node's each time.
+    /// How long the longest request takes, in milliseconds. `kill` is the number of the round in which a card is
+    /// killed, the other node's each time.
     pub(super) fn longest_request(&mut self, kill: Option<u32>) -> Result<Round, Halt> {
         let frames = received_frames(&self.nodes.lender)?;
         let command = fio_command(&self.borrowed_drive, WORK, COUNTED, RAMP);

@@ -57,8 +57,8 @@ pub(super) fn prepare() -> String {
 
 /// Pass after pass until told to stop, or until one fails.
 ///
-/// Seeds go on within a pass (`randrepeat=0`) and differ between passes, so that what an earlier one left is told from what
-/// was written last. After a wrong block or an error there is no going on.
+/// Seeds go on within a pass (`randrepeat=0`) and differ between passes, so that what an earlier one left is told from
+/// what was written last. After a wrong block or an error there is no going on.
 pub(super) fn work(drive: &str, index: usize, area: Area, seed: u64) -> String {
     let Area { offset, bytes } = area;
     let report = format!("{FOLDER}/{index}.$n");

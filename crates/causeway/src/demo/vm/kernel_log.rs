@@ -15,8 +15,8 @@ const OF_THE_DRIVE: [&str; 9] = [
     "blocked for more than",
 ];
 
-/// Trouble of the drive: a time-out, an abort, a reset, an error. Others, such as those of a processor that a guest may have
-/// on this machine, are none.
+/// Trouble of the drive: a time-out, an abort, a reset, an error. Others, such as those of a processor that a guest may
+/// have on this machine, are none.
 pub(super) fn is_of_the_drive(message: &Message) -> bool {
     message.is_trouble() && OF_THE_DRIVE.iter().any(|word| message.text.contains(word))
 }

@@ -32,8 +32,8 @@ pub(super) fn since(origin: Instant, translated: &[Translated]) -> Vec<Wait> {
 }
 
 impl Kill {
-    /// The longest wait of a request that was under way, or was sent soon after. Where there is none, fio was between two
-    /// passes: then until something completed again.
+    /// The longest wait of a request that was under way, or was sent soon after. Where there is none, fio was between
+    /// two passes: then until something completed again.
     pub(super) fn recovery(&self, waits: &[Wait]) -> Duration {
         let is_later = |wait: &&Wait| wait.end + SLACK >= self.at;
         let is_of_it = |wait: &&Wait| wait.end.saturating_sub(wait.length) <= self.at + AFTER_KILL;

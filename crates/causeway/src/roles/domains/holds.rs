@@ -1,7 +1,7 @@
 //! Machines that are kept from being saved and migrated: as long as they have the device, and no longer.
 //!
-//! QEMU does not say when a device is gone, be it let go of late or taken out by hand. So a machine in which no driver has the device
-//! is asked now and then whether it still has it, and one whose driver is back is held again.
+//! QEMU does not say when a device is gone, be it let go of late or taken out by hand. So a machine in which no driver
+//! has the device is asked now and then whether it still has it, and one whose driver is back is held again.
 
 use std::time::{Duration, Instant};
 

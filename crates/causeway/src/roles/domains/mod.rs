@@ -1,7 +1,7 @@
 //! Virtual machines whose slots functions are attached to while the node runs.
 //!
-//! Each slot is a loan of the node from the start, vacant or not. What somebody decides about it is durable before anything
-//! follows from it, so that a node that is started again goes on with it.
+//! Each slot is a loan of the node from the start, vacant or not. What somebody decides about it is durable before
+//! anything follows from it, so that a node that is started again goes on with it.
 //!
 //! ```text
 //! Vacant --attach--> Attaching --usable--> Attached --detach--> Leaving --guest is done--> Returning --given back--> Vacant
@@ -35,7 +35,8 @@ use crate::state_dir::StateDir;
 use crate::state_dir::slot::Attachment;
 use crate::status::Status;
 
-/// How long a guest has after its function has gone, before QEMU is given up on: longer than the 5 s for which pciehp waits.
+/// How long a guest has after its function has gone, before QEMU is given up on: longer than the 5 s for which pciehp
+/// waits.
 const SURPRISE: Duration = Duration::from_secs(10);
 /// How long giving back may take.
 const GIVE_BACK: Duration = Duration::from_secs(8);
@@ -328,9 +329,9 @@ impl Domains {
         Ok(())
     }
 
-    /// What a machine has of `loan` is worth nothing any more: the device is taken out of it, which its guest notices, and
-    /// plugged in again as a new one. By hand where no monitor is known. Who cannot let the guest go on with the old one until then
-    /// takes the function away as well ([`Agent::set_present`]).
+    /// What a machine has of `loan` is worth nothing any more: the device is taken out of it, which its guest notices,
+    /// and plugged in again as a new one. By hand where no monitor is known. Who cannot let the guest go on with the
+    /// old one until then takes the function away as well ([`Agent::set_present`]).
     fn renew(&mut self, loan: usize, loss: Loss, agent: &mut Agent) {
         let function = agent.view().spec().loans[loan].function.clone();
         let what = loss.what();
@@ -670,8 +671,8 @@ impl Place {
         self.awaited = Awaited::default();
     }
 
-    /// Whether the guest has let go of the function, by whether a driver has it now: asked at each look. QEMU keeps its connection, and
-    /// nothing else says so.
+    /// Whether the guest has let go of the function, by whether a driver has it now: asked at each look. QEMU keeps its
+    /// connection, and nothing else says so.
     fn is_let_go(&mut self, has_driver: bool) -> bool {
         if has_driver {
             self.unused = None;

@@ -9,8 +9,8 @@ pub(super) struct Replaced {
 }
 
 impl Replaced {
-    /// The loans of which that is news, and whose guest is still there, each once. Those of which `is_plugging` says that a new device
-    /// is under way are looked at when it is there: it may have the function as it is now.
+    /// The loans of which that is news, and whose guest is still there, each once. Those of which `is_plugging` says
+    /// that a new device is under way are looked at when it is there: it may have the function as it is now.
     pub(super) fn news(&mut self, agent: &Agent, is_plugging: impl Fn(usize) -> bool) -> Vec<usize> {
         let mut news = Vec::new();
         for (loan, (spec, cells)) in agent.view().loans().enumerate() {

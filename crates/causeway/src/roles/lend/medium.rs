@@ -11,9 +11,10 @@ use crate::line::FunctionName;
 use crate::state_dir::medium::{Change, Medium, MediumState, boot};
 use crate::state_dir::{StateDir, StateError, random};
 
-/// Compares the image of a device, which becomes drive `entry`, with what was there before. If it is another one, the tenancy of each of
-/// its functions is raised: whoever has used them finds another drive, and puts nothing over it that it has kept. Durable when it
-/// returns, and right if the start is refused after that: until [`begin`] nothing is written.
+/// Compares the image of a device, which becomes drive `entry`, with what was there before. If it is another one, the
+/// tenancy of each of its functions is raised: whoever has used them finds another drive, and puts nothing over it that
+/// it has kept. Durable when it returns, and right if the start is refused after that: until [`begin`] nothing is
+/// written.
 pub(super) fn settle(
     device: &Device,
     entry: usize,
@@ -88,7 +89,8 @@ pub(in crate::roles) fn note_grown(
     }
 }
 
-/// The node has ended, and this became of the drive: what its image is known by holds from now on, unless a card goes on writing.
+/// The node has ended, and this became of the drive: what its image is known by holds from now on, unless a card goes
+/// on writing.
 pub(in crate::roles) fn conclude(
     state: &StateDir,
     drive: &FunctionName,

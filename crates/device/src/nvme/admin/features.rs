@@ -26,8 +26,8 @@ const OVER_TEMPERATURE: u32 = 343;
 const UNDER_TEMPERATURE: u32 = 1;
 const ERROR_RECOVERY_TIME: u32 = 0xffff;
 
-/// The features with a value of their own. In the ledger each is stored relative to its default, so that zeroes are the state
-/// after power-on.
+/// The features with a value of their own. In the ledger each is stored relative to its default, so that zeroes are the
+/// state after power-on.
 const FEATURES: [Feature; 9] = [
     Feature { id: FeatureId::ARBITRATION, default: 0, mask: 0xffff_ff07 },
     Feature { id: FeatureId::TEMPERATURE_THRESHOLD, default: OVER_TEMPERATURE, mask: 0xffff },

@@ -84,8 +84,8 @@ impl Controller<'_> {
             return self.begin_media(slot, MediaKind::Flush, 0, 0);
         }
         let len = left.min(PIECE_MAX.into()) as u32;
-        // Zeroes also where no erasure is asked for: what was there must not be seen in blocks of another size. A formatted
-        // namespace is deallocated (NVMe 2.0 §5.14).
+        // Zeroes also where no erasure is asked for: what was there must not be seen in blocks of another size. A
+        // formatted namespace is deallocated (NVMe 2.0 §5.14).
         self.begin_media(slot, MediaKind::Zero { deallocate: true }, namespace.start + done, len);
     }
 

@@ -100,7 +100,8 @@ impl Controller<'_> {
         if valid { Ok(()) } else { Err(Status::INVALID_NAMESPACE_OR_FORMAT) }
     }
 
-    /// Makes the data of an Identify, Get Log Page or Get Features, whose arguments were checked and whose pages are there.
+    /// Makes the data of an Identify, Get Log Page or Get Features, whose arguments were checked and whose pages are
+    /// there.
     pub(crate) fn fill_report(&mut self, slot: u16) {
         let entry = self.command(slot).entry();
         match entry.admin_opcode() {

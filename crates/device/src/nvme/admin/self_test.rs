@@ -1,5 +1,5 @@
-//! Device Self-test (NVMe 2.0 §5.9): the medium has to answer the read of its first page. Short and extended are the same, and
-//! over when the command completes.
+//! Device Self-test (NVMe 2.0 §5.9): the medium has to answer the read of its first page. Short and extended are the
+//! same, and over when the command completes.
 
 use base::ledger::{Cell, PAGE_SIZE};
 use spec::nvme::{NSID_ALL, SelfTestLog, SelfTestResult, Status, SubmissionEntry};

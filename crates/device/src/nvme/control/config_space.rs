@@ -17,20 +17,21 @@ use crate::nvme::{Config, Controller};
 pub const REGISTERS_BAR: u8 = 0;
 /// The BAR of the controller memory buffer.
 pub const MEMORY_BUFFER_BAR: u8 = 4;
-/// Vendor and device id. Nobody has been assigned this vendor id; drivers bind by class code. QEMU's ids would bring the quirks
-/// that drivers keep for its controller, such as no Write Zeroes and no trust in namespace identifiers.
+/// Vendor and device id. Nobody has been assigned this vendor id; drivers bind by class code. QEMU's ids would bring
+/// the quirks that drivers keep for its controller, such as no Write Zeroes and no trust in namespace identifiers.
 const VENDOR_ID: u16 = 0xca05;
 const DEVICE_ID: u16 = 0x0001;
 
-/// The registers that change, each stored relative to its value after reset, so that zeroes are the state after power-on.
+/// The registers that change, each stored relative to its value after reset, so that zeroes are the state after
+/// power-on.
 #[derive(FromBytes)]
 #[repr(C)]
 pub(crate) struct ConfigSpaceCells {
     slots: [Cell<u32>; ConfigState::DWORDS],
 }
 
-/// The layout of the configuration space of controller `index`. A virtual function looks like any other to whoever borrows
-/// it; the physical one tells how many there are.
+/// The layout of the configuration space of controller `index`. A virtual function looks like any other to whoever
+/// borrows it; the physical one tells how many there are.
 pub(crate) fn layout(config: &Config, index: u16) -> ConfigLayout {
     let mut builder = ConfigBuilder::endpoint(VENDOR_ID, DEVICE_ID)
         .class(PCI_CLASS_CODE, 0)

@@ -109,8 +109,8 @@ impl Controller<'_> {
         }
     }
 
-    /// The host keeps what is not flushed, or does not. It says so before it writes anything: what was written under another
-    /// rule would otherwise be taken for durable.
+    /// The host keeps what is not flushed, or does not. It says so before it writes anything: what was written under
+    /// another rule would otherwise be taken for durable.
     fn set_host_keeps(&mut self, keeps: u32) {
         if self.config.cache == WriteCache::Hidden {
             self.cells.registers.host_keeps.set(self.journal, keeps);
@@ -130,7 +130,8 @@ impl Controller<'_> {
         Csts(self.cells.registers.csts.get())
     }
 
-    /// What the host finds: a shutdown is not over while something has yet to be sent, for the host takes its memory back then.
+    /// What the host finds: a shutdown is not over while something has yet to be sent, for the host takes its memory
+    /// back then.
     fn shown_csts(&self) -> Csts {
         let csts = self.csts();
         let is_early = csts.shst() == ShutdownStatus::COMPLETE.0 && self.has_to_send();
@@ -218,8 +219,8 @@ impl Controller<'_> {
         self.begin_media(SHUTDOWN_SLOT, MediaKind::Flush, 0, 0);
     }
 
-    /// The flush of a shutdown has ended. One that failed never completes the shutdown: no completion queue could tell of it,
-    /// so Controller Fatal Status does (NVMe 2.0 §3.1.3.6, §3.6).
+    /// The flush of a shutdown has ended. One that failed never completes the shutdown: no completion queue could tell
+    /// of it, so Controller Fatal Status does (NVMe 2.0 §3.1.3.6, §3.6).
     pub(crate) fn end_shutdown(&mut self, flushed: bool) {
         if !flushed {
             self.fail("the medium has lost something that was to be flushed before the end");

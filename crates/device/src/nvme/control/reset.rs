@@ -33,9 +33,10 @@ impl Controller<'_> {
         self.last_failure = None;
     }
 
-    /// Everything that the host has asked for ends, as with a reset, and it finds Controller Fatal Status: nobody serves it any more. To
-    /// be said of a controller that was made anew over the cells of one that has failed in this very card. Work of the medium of
-    /// which `is_given` holds was given out by that one, and is not given out again; its results come here.
+    /// Everything that the host has asked for ends, as with a reset, and it finds Controller Fatal Status: nobody
+    /// serves it any more. To be said of a controller that was made anew over the cells of one that has failed in this
+    /// very card. Work of the medium of which `is_given` holds was given out by that one, and is not given out again;
+    /// its results come here.
     pub fn give_up(&mut self, now: Instant, is_given: impl Fn(MediaId) -> bool) {
         self.see(now);
         let mut left = Line::new();
@@ -55,8 +56,8 @@ impl Controller<'_> {
         }
     }
 
-    /// A reset of the function, after which its configuration space is what `state` says. Work of the medium goes on, as
-    /// orphans, and keeps the controller from becoming ready again.
+    /// A reset of the function, after which its configuration space is what `state` says. Work of the medium goes on,
+    /// as orphans, and keeps the controller from becoming ready again.
     pub(crate) fn reset_function(&mut self, state: impl FnOnce(&Self) -> ConfigState) {
         self.reset_controller();
         let (registers, journal) = (&self.cells.registers, self.journal);

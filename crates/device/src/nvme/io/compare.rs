@@ -1,8 +1,8 @@
 //! Compare, and the fused operation Compare and Write (NVM CS 1.0 §3.2.1, NVMe 2.0 §3.4.2).
 //!
-//! The halves of a fused operation load their data side by side. When both are there, the namespace becomes the first half's
-//! alone, so that nobody writes between the comparison and the write. The outcome of the comparison is committed before
-//! the write begins: a successor repeats the write, never the comparison.
+//! The halves of a fused operation load their data side by side. When both are there, the namespace becomes the first
+//! half's alone, so that nobody writes between the comparison and the write. The outcome of the comparison is committed
+//! before the write begins: a successor repeats the write, never the comparison.
 
 use base::ledger::PAGE_SIZE;
 use spec::nvme::{FusedOperation, NvmOpcode, Status, SubmissionEntry};

@@ -132,8 +132,8 @@ impl Controller<'_> {
         entry: &SubmissionEntry,
         namespace: &Namespace,
     ) -> Result<Target, Status> {
-        // PRINFO says what to do with protection information, which no namespace here is formatted for: it means nothing
-        // (NVM CS 1.0 §5.2).
+        // PRINFO says what to do with protection information, which no namespace here is formatted for: it means
+        // nothing (NVM CS 1.0 §5.2).
         if entry.io_control().dtype() != 0 {
             return Err(Status::INVALID_FIELD);
         }
@@ -159,7 +159,8 @@ impl Controller<'_> {
         self.begin_transfer(slot, work, target.len)
     }
 
-    /// Whether a write has to be durable before it completes: because it says so, or because there is no cache for its host.
+    /// Whether a write has to be durable before it completes: because it says so, or because there is no cache for its
+    /// host.
     pub(crate) fn is_durable_write(&self, slot: u16) -> bool {
         (self.config.cache != WriteCache::Absent && self.command(slot).entry().fua()) || self.writes_through()
     }

@@ -44,8 +44,8 @@ impl Controller<'_> {
         self.complete_write(slot);
     }
 
-    /// Whether what is deallocated has to be durable before that is answered. There is no FUA here with which a host could ask for it,
-    /// and where others write too, none can do it again after the medium has forgotten it.
+    /// Whether what is deallocated has to be durable before that is answered. There is no FUA here with which a host
+    /// could ask for it, and where others write too, none can do it again after the medium has forgotten it.
     fn must_keep_trims(&self, namespace: &Namespace) -> bool {
         namespace.shared
             && self.config.cache != WriteCache::Absent

@@ -23,8 +23,8 @@ pub(crate) const CQE_BYTES: usize = 16;
 const FETCH_WINDOW: u32 = 64;
 /// Entries that one verb takes from the queues.
 const FETCH_BURST: usize = 32;
-/// Commands that wait for the medium while no more are taken from the memory buffer: each has pages, and pages that are used again soon
-/// are still in the processor's caches.
+/// Commands that wait for the medium while no more are taken from the memory buffer: each has pages, and pages that are
+/// used again soon are still in the processor's caches.
 const MEDIA_AHEAD: usize = 4;
 
 /// Pages of the largest queues.
@@ -352,8 +352,8 @@ impl<'m> Controller<'m> {
         }
     }
 
-    /// A whole entry has come. Entries may arrive in any order, but are executed in the order of their queue: both halves of
-    /// a fused operation have to be found side by side.
+    /// A whole entry has come. Entries may arrive in any order, but are executed in the order of their queue: both
+    /// halves of a fused operation have to be found side by side.
     fn arrive(&mut self, slot: u16) {
         let origin = self.command(slot).origin.get();
         let cells = self.submission(origin.sq);

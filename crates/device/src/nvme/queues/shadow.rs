@@ -1,14 +1,15 @@
-//! Shadow doorbells (Doorbell Buffer Config, NVMe 2.0 §5.8, §8.5): the host keeps its doorbells in its own memory and rings
-//! the real ones only when they pass the event index that the controller has written there.
+//! Shadow doorbells (Doorbell Buffer Config, NVMe 2.0 §5.8, §8.5): the host keeps its doorbells in its own memory and
+//! rings the real ones only when they pass the event index that the controller has written there.
 //!
-//! After each real doorbell of an I/O queue the controller writes the event index of what it has seen, then reads the shadow:
-//! the read pushes the write ahead of it, so whatever the host has stored without seeing the new index is in what the
-//! read brings. Completion queues are looked at only when they seem full.
+//! After each real doorbell of an I/O queue the controller writes the event index of what it has seen, then reads the
+//! shadow: the read pushes the write ahead of it, so whatever the host has stored without seeing the new index is in
+//! what the read brings. Completion queues are looked at only when they seem full.
 //!
-//! A real doorbell may overtake what a read brings, as a posted write may pass a completion (PCIe 6.0 §2.4.1): the shadow was read
-//! before the host stored what it then rang. Such a read is ignored, and the shadow is read again. And a real doorbell may come
-//! after a shadow that is newer: the memory of a virtual machine is read while what it has written to registers is still on its
-//! way through its monitor. A doorbell that would go backwards only says that the shadow is to be read.
+//! A real doorbell may overtake what a read brings, as a posted write may pass a completion (PCIe 6.0 §2.4.1): the
+//! shadow was read before the host stored what it then rang. Such a read is ignored, and the shadow is read again. And
+//! a real doorbell may come after a shadow that is newer: the memory of a virtual machine is read while what it has
+//! written to registers is still on its way through its monitor. A doorbell that would go backwards only says that the
+//! shadow is to be read.
 
 use base::Payload;
 use base::ledger::{Cell, Journal, PAGE_SIZE};
@@ -131,7 +132,8 @@ impl Controller<'_> {
         }
     }
 
-    /// Whether a real doorbell does not lead forward from what the shadow has shown already, or so far that one cannot tell.
+    /// Whether a real doorbell does not lead forward from what the shadow has shown already, or so far that one cannot
+    /// tell.
     pub(super) fn is_late(&self, queue: u16, is_cq: bool, value: u32) -> bool {
         let size = if is_cq { self.completion(queue).size.get() } else { self.submission(queue).size.get() };
         if queue == 0 || self.cells.admin.shadow_doorbells.get() == 0 || value >= size {

@@ -1,5 +1,5 @@
-//! Blocks that a host has marked uncorrectable (Write Uncorrectable, NVM CS 1.0 §3.2.7): reads of them fail until they are
-//! written again. A short list of ranges of bytes, for a command that is there for tests of error handling.
+//! Blocks that a host has marked uncorrectable (Write Uncorrectable, NVM CS 1.0 §3.2.7): reads of them fail until they
+//! are written again. A short list of ranges of bytes, for a command that is there for tests of error handling.
 
 use super::Subsystem;
 use super::cells::{BAD_RANGES, BadRange};

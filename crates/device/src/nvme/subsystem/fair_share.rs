@@ -23,8 +23,8 @@ impl FairShare {
         Self { credits: vec![0; functions], turn: 0, served: false }
     }
 
-    /// Whose piece of work is next, if anybody has one: `cost` tells the bytes of a function's next piece. The caller takes
-    /// that piece. Asks each function at most twice.
+    /// Whose piece of work is next, if anybody has one: `cost` tells the bytes of a function's next piece. The caller
+    /// takes that piece. Asks each function at most twice.
     pub fn pick(&mut self, mut cost: impl FnMut(usize) -> Option<u32>) -> Option<usize> {
         let count = self.credits.len();
         for _ in 0..=count {

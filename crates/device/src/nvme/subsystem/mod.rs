@@ -1,8 +1,10 @@
-//! The drive behind one or more controllers (an NVM subsystem): its namespaces, who has which, and what is kept for good.
+//! The drive behind one or more controllers (an NVM subsystem): its namespaces, who has which, and what is kept for
+//! good.
 //!
-//! Controllers do not see each other. What one does to a namespace the others find in the cells they share, and tell their
-//! hosts by an event. A namespace's work for the medium can be owned by one command alone, for a fused compare and write,
-//! a format or a deletion: it begins when the work of all others has ended, and others wait until it is over.
+//! Controllers do not see each other. What one does to a namespace the others find in the cells they share, and tell
+//! their hosts by an event. A namespace's work for the medium can be owned by one command alone, for a fused compare
+//! and write, a format or a deletion: it begins when the work of all others has ended, and others wait until it is
+//! over.
 
 mod bad;
 pub(crate) mod cells;
@@ -54,7 +56,8 @@ impl Owner {
 }
 
 impl<'m> Subsystem<'m> {
-    /// The drive over `cells`: made anew if they are zeroes, from what was saved if there is something, else as `config` says.
+    /// The drive over `cells`: made anew if they are zeroes, from what was saved if there is something, else as
+    /// `config` says.
     ///
     /// # Panics
     /// If [`Config::check`] finds something.
@@ -135,8 +138,8 @@ impl<'m> Subsystem<'m> {
         Some(Persist { version, bytes: record::encode(self) })
     }
 
-    /// The record of `version` is kept, or could not be: then the commands that wait for it fail, and it is given out again
-    /// with the next change.
+    /// The record of `version` is kept, or could not be: then the commands that wait for it fail, and it is given out
+    /// again with the next change.
     pub fn handle_persisted(&self, version: u64, kept: bool) {
         let version = version.min(self.cells.wanted.get());
         if version <= self.cells.kept.get() {
@@ -163,8 +166,8 @@ impl<'m> Subsystem<'m> {
         self.cells.fault.get() != 0
     }
 
-    /// The medium has lost something, or may have. Returns the change that keeps this: a new one also where it could not be kept
-    /// before.
+    /// The medium has lost something, or may have. Returns the change that keeps this: a new one also where it could
+    /// not be kept before.
     pub fn note_fault(&self) -> u64 {
         let noted = self.cells.fault.get();
         if noted != 0 && self.is_persisted(noted) != Some(false) {
@@ -175,8 +178,8 @@ impl<'m> Subsystem<'m> {
         version
     }
 
-    /// An operator has seen to the medium: flushes say again what it says. `order` counts his orders from 1; each has its effect once,
-    /// whoever repeats it: what the medium loses afterwards is news.
+    /// An operator has seen to the medium: flushes say again what it says. `order` counts his orders from 1; each has
+    /// its effect once, whoever repeats it: what the medium loses afterwards is news.
     pub fn clear_fault(&self, order: u64) {
         if order <= self.cells.cleared.get() {
             return;

@@ -49,8 +49,8 @@ pub(crate) struct NewNamespace {
 }
 
 impl<'m> Subsystem<'m> {
-    /// The cells of a number that a namespace can have: a host's is looked up before (`active_namespace`, `check_nsid`), one of a record
-    /// was checked when that was read.
+    /// The cells of a number that a namespace can have: a host's is looked up before (`active_namespace`,
+    /// `check_nsid`), one of a record was checked when that was read.
     pub(crate) fn namespace_cells(&self, nsid: u32) -> &'m NamespaceCells {
         &self.cells.namespaces[nsid as usize - 1]
     }
@@ -185,7 +185,8 @@ impl<'m> Subsystem<'m> {
         (u128::from(self.config.shown_id()) << 64 | u128::from(serial)).to_be_bytes()
     }
 
-    /// The same as a UUID of version 8 (RFC 9562 §5.8): the bits that version and variant take lie where the NGUID has none.
+    /// The same as a UUID of version 8 (RFC 9562 §5.8): the bits that version and variant take lie where the NGUID has
+    /// none.
     pub(crate) fn uuid(&self, serial: u32) -> [u8; 16] {
         let mut uuid = self.nguid(serial);
         uuid[9] = uuid[6] >> 4;

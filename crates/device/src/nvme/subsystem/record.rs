@@ -1,8 +1,8 @@
 //! What is kept of a drive for good, as bytes: namespaces, saved features, marked blocks.
 //!
-//! All numbers are little-endian. A header of 32 bytes: magic, version and three counts (16 bits each), namespaces ever made (32),
-//! identity (64), flags (64). Then the namespaces, the controllers with saved features, the marked ranges, and a checksum (FNV-1a, 64 bits) of all
-//! before: against damage, not against intent.
+//! All numbers are little-endian. A header of 32 bytes: magic, version and three counts (16 bits each), namespaces ever
+//! made (32), identity (64), flags (64). Then the namespaces, the controllers with saved features, the marked ranges,
+//! and a checksum (FNV-1a, 64 bits) of all before: against damage, not against intent.
 
 use base::Rule;
 use base::hash::fnv1a;

@@ -29,13 +29,13 @@ const _: () = assert!(SLOTS <= 1 << SLOT_BITS && PRP_ENTRIES <= 1 << PIECE_BITS)
 /// ```
 ///
 /// Entries that arrive before their predecessors wait in `Arrived`: commands are decoded in the order of their queue.
-/// `Paired` waits for the other half of a fused operation, `Parked` in front of `Media` while a namespace is somebody else's,
-/// `Saving` in front of `Complete` until the owner keeps what has changed. An SGL is read piece by piece: `Waiting`, `Media`,
-/// `Loading` and `Store` lead to `List`, and `Listing` back to `Load` or `Store`.
+/// `Paired` waits for the other half of a fused operation, `Parked` in front of `Media` while a namespace is somebody
+/// else's, `Saving` in front of `Complete` until the owner keeps what has changed. An SGL is read piece by piece:
+/// `Waiting`, `Media`, `Loading` and `Store` lead to `List`, and `Listing` back to `Load` or `Store`.
 ///
-/// `Media` leads to itself while a command needs several pieces of work (each range of a dataset management, the flush behind
-/// a write with FUA). What a reset or the deletion of its queue ends goes to `Free` at once, but from `Media` to `Orphan`,
-/// which keeps its pages until the medium is done with them.
+/// `Media` leads to itself while a command needs several pieces of work (each range of a dataset management, the flush
+/// behind a write with FUA). What a reset or the deletion of its queue ends goes to `Free` at once, but from `Media` to
+/// `Orphan`, which keeps its pages until the medium is done with them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum State {

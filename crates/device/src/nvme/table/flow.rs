@@ -11,7 +11,8 @@ use crate::nvme::command::{
 };
 
 impl<'m> Controller<'m> {
-    /// A slot from the table of those in use, or one that a name from outside was found to stand for (`dma_target`, `media_target`).
+    /// A slot from the table of those in use, or one that a name from outside was found to stand for (`dma_target`,
+    /// `media_target`).
     pub(crate) fn command(&self, slot: u16) -> &'m CommandCells {
         &self.cells.commands[usize::from(slot)]
     }

@@ -2,8 +2,8 @@ use crate::nvme::cells::SLOTS;
 
 const CAPACITY: usize = SLOTS.next_power_of_two();
 
-/// Command slots in the order in which something is to be done for them. Lives in the card only: a new card rebuilds its
-/// lines from the states and stamps in the ledger. A slot is in a line at most once, so a line cannot overflow.
+/// Command slots in the order in which something is to be done for them. Lives in the card only: a new card rebuilds
+/// its lines from the states and stamps in the ledger. A slot is in a line at most once, so a line cannot overflow.
 pub(crate) struct Line {
     slots: [u16; CAPACITY],
     head: usize,

@@ -1,7 +1,7 @@
 //! Work for the medium: one piece a command at a time, in the order in which it was decided.
 //!
-//! Work for a namespace passes through one gate, `admit`: a namespace that is another command's alone lets nobody else in,
-//! and one that has gone or changed fails what was meant for it.
+//! Work for a namespace passes through one gate, `admit`: a namespace that is another command's alone lets nobody else
+//! in, and one that has gone or changed fails what was meant for it.
 
 use base::Rule;
 use base::ledger::PageIndex;
@@ -25,8 +25,8 @@ enum Admission {
 }
 
 impl Controller<'_> {
-    /// Bytes that the next work moves that this card has not given out; 0 for work without data. For whoever shares a medium among
-    /// functions.
+    /// Bytes that the next work moves that this card has not given out; 0 for work without data. For whoever shares a
+    /// medium among functions.
     pub fn peek_media(&mut self) -> Option<u32> {
         let slot = self.front_media()?;
         let work = self.command(slot).media.get();
@@ -232,8 +232,8 @@ impl Controller<'_> {
         self.serve_parked();
     }
 
-    /// What a piece of work has come to, and whether that means that something is lost. An error of a flush tells of any write, of
-    /// any function, and a system tells it only once: so it holds for each flush that ends from now on.
+    /// What a piece of work has come to, and whether that means that something is lost. An error of a flush tells of
+    /// any write, of any function, and a system tells it only once: so it holds for each flush that ends from now on.
     fn latch(&self, flush: bool, result: Result<(), MediaError>) -> (Result<(), MediaError>, bool) {
         if !self.journal.rule(Rule::LatchLosses) {
             return (result, false);

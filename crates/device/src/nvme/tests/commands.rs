@@ -536,8 +536,8 @@ fn large_commands_wait_for_pages_in_order() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 
-    /// Whatever a host writes where, and even if each card dies before each of its stores, the controller lives and, after a
-    /// reset, serves.
+    /// Whatever a host writes where, and even if each card dies before each of its stores, the controller lives and,
+    /// after a reset, serves.
     #[test]
     fn nothing_a_host_does_panics(actions in proptest::collection::vec(action(), 1..60), lives in 0..8_u8) {
         with_rig(config(), |rig| {

@@ -390,7 +390,8 @@ impl<'m> Rig<'m> {
             match dma {
                 Dma::Read { id, address, len } => {
                     assert!((address % 4096) as usize + usize::from(len) <= 4096, "{dma:?} crosses a page");
-                    // A shadow doorbell is read when the read arrives: what is written to a register later may overtake it.
+                    // A shadow doorbell is read when the read arrives: what is written to a register later may overtake
+                    // it.
                     let early = self.host.get(address as usize..).and_then(|rest| rest.get(..4));
                     let early = early.filter(|_| len == 4).map(<[u8]>::to_vec);
                     self.reads.push_back((id, address, usize::from(len), early));

@@ -1,8 +1,8 @@
 //! Random sequences of commands on both queues against a plain array (T2).
 //!
 //! Overlapping commands that are under way at once may have their effect in any order, so a command is begun only when
-//! nothing under way overlaps it; everything else is up to chance: the order of the medium's work, what is answered when, and
-//! in some runs a card that dies before stores.
+//! nothing under way overlaps it; everything else is up to chance: the order of the medium's work, what is answered
+//! when, and in some runs a card that dies before stores.
 
 use proptest::prelude::*;
 use spec::nvme::{CopyRange, DatasetManagementRange, FusedOperation, NvmOpcode, SglDescriptor, SglType};

@@ -7,7 +7,8 @@ use super::conformance::{answer, identify};
 use super::shared::reads_in;
 use super::*;
 
-/// Zeroes that keep their space may have to be written as data: a piece at a time, so that no command has the card for long.
+/// Zeroes that keep their space may have to be written as data: a piece at a time, so that no command has the card for
+/// long.
 #[test]
 fn zeroes_keep_their_space_unless_the_host_gives_it_up() {
     with_rig(Config { blocks: 8192, ..config() }, |rig| {
@@ -21,7 +22,8 @@ fn zeroes_keep_their_space_unless_the_host_gives_it_up() {
             let zero = 1000 * 512..5097 * 512;
             assert!(rig.disk.iter().enumerate().all(|(at, byte)| (*byte == 0) == zero.contains(&at)));
         }
-        // What is deallocated reads as zeroes, and zeroing may deallocate (NVM CS 1.0 §4.1.5.1); up to 32 MiB at a time.
+        // What is deallocated reads as zeroes, and zeroing may deallocate (NVM CS 1.0 §4.1.5.1); up to 32 MiB at a
+        // time.
         rig.run(0, identify(Cns::NAMESPACE, 1));
         assert_eq!(answer::<IdentifyNamespace>(rig).dlfeat, 0b1001);
         rig.run(0, identify(Cns::IO_CONTROLLER, 0));

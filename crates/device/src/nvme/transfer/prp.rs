@@ -52,8 +52,8 @@ impl Controller<'_> {
         Ok(())
     }
 
-    /// Begins the reading of the list of the pages of a queue with `len` bytes (NVMe 2.0 §5.4): it begins at a page, and has
-    /// every page, also the first.
+    /// Begins the reading of the list of the pages of a queue with `len` bytes (NVMe 2.0 §5.4): it begins at a page,
+    /// and has every page, also the first.
     pub(crate) fn begin_queue_list(&mut self, slot: u16, list: u64, len: u32) -> Result<(), Status> {
         let (command, journal) = (self.command(slot), self.journal);
         self.set_work(slot, Work::CreateQueue);
@@ -90,8 +90,8 @@ impl Controller<'_> {
         Part { entries: missing.min(room), chained: missing > room }
     }
 
-    /// Reads the list from where it goes on: at once if that is in the controller memory buffer. Only the first part can
-    /// be shorter than the longest list, so this ends.
+    /// Reads the list from where it goes on: at once if that is in the controller memory buffer. Only the first part
+    /// can be shorter than the longest list, so this ends.
     fn read_list(&mut self, slot: u16) -> Result<(), Status> {
         let command = self.command(slot);
         while let Some(offset) = self.buffer_offset(command.list.get()) {

@@ -1,7 +1,8 @@
-//! Scatter Gather Lists (NVMe 2.0 §4.1.2): read a few descriptors at a time, since a list may be as long as its host likes.
+//! Scatter Gather Lists (NVMe 2.0 §4.1.2): read a few descriptors at a time, since a list may be as long as its host
+//! likes.
 //!
-//! A *window* of at most [`RUNS`] pieces of host memory is under way; when its bytes have moved, the next descriptors are
-//! read. A list that goes in circles ends at [`DESCRIPTORS_MAX`].
+//! A *window* of at most [`RUNS`] pieces of host memory is under way; when its bytes have moved, the next descriptors
+//! are read. A list that goes in circles ends at [`DESCRIPTORS_MAX`].
 
 use base::ledger::PAGE_SIZE;
 use spec::nvme::sgl::DESCRIPTOR_SIZE;
@@ -199,7 +200,8 @@ impl Controller<'_> {
         }
     }
 
-    /// The bytes of the window have moved: the next one, at once if its descriptors are in the controller memory buffer.
+    /// The bytes of the window have moved: the next one, at once if its descriptors are in the controller memory
+    /// buffer.
     pub(crate) fn next_window(&mut self, slot: u16) {
         let mut walk = Walk::load(self.command(slot));
         walk.cursor.runs = 0;
@@ -275,7 +277,8 @@ impl Controller<'_> {
         if walk.cursor.runs != 0 { self.resume_transfer(slot) } else { self.next_window(slot) }
     }
 
-    /// The piece of an SGL's window that the byte at `position` belongs to: its number, bus address and bytes from there on.
+    /// The piece of an SGL's window that the byte at `position` belongs to: its number, bus address and bytes from
+    /// there on.
     pub(crate) fn place_in_runs(&self, slot: u16, position: u32) -> (usize, u64, u32) {
         let command = self.command(slot);
         let mut piece = 0;
@@ -289,7 +292,8 @@ impl Controller<'_> {
             }
             piece += pages(run.address, run.len);
         }
-        // `note_sent` turns to the next window at the end of this one, and `handle_data` takes nothing that was not asked for.
+        // `note_sent` turns to the next window at the end of this one, and `handle_data` takes nothing that was not
+        // asked for.
         unreachable!("only bytes of the window are moved");
     }
 

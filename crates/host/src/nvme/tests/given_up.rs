@@ -9,8 +9,8 @@ fn abandon(world: &mut World<'_>, id: u32) {
     world.settle();
 }
 
-/// Leaves a write of the first blocks with content 1 at a controller that does nothing, and one of content 2 to the same
-/// blocks, submitted after the first was given up, with a lower identifier.
+/// Leaves a write of the first blocks with content 1 at a controller that does nothing, and one of content 2 to the
+/// same blocks, submitted after the first was given up, with a lower identifier.
 fn two_writes(world: &mut World<'_>) {
     world.ready();
     world.submit(0, BlockKind::Read, 900, 1, 0);

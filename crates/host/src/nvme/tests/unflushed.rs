@@ -406,7 +406,8 @@ fn a_card_killed_at_every_store_keeps_what_is_not_flushed() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// One request after the other, so that the drive is a plain array, though the power fails all the time and cards die.
+    /// One request after the other, so that the drive is a plain array, though the power fails all the time and cards
+    /// die.
     #[test]
     fn the_drive_is_an_array_whose_lender_loses_its_power(seed: u64) {
         let (arena, killer) = (Arena::default(), Killer::new(None));

@@ -250,7 +250,8 @@ fn memory_is_reached_by_messages_as_the_document_has_it() {
     });
 }
 
-/// Fewer bytes than the card was allowed to receive may be a part of a header, and what follows may be nothing but its rest.
+/// Fewer bytes than the card was allowed to receive may be a part of a header, and what follows may be nothing but its
+/// rest.
 #[test]
 fn a_header_may_come_in_pieces() {
     for at_once in [1, 5, 15, 16, 17] {

@@ -1,5 +1,5 @@
-//! Random clients that keep to the protocol, against a simple model, with bytes in random pieces, late answers, running copies,
-//! disconnects and killed cards.
+//! Random clients that keep to the protocol, against a simple model, with bytes in random pieces, late answers, running
+//! copies, disconnects and killed cards.
 
 use std::collections::{BTreeMap, BTreeSet};
 

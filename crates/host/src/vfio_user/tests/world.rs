@@ -1,4 +1,5 @@
-//! A card with a session, the kernel's account of its stream, an agent with descriptors, and a function on plain memory.
+//! A card with a session, the kernel's account of its stream, an agent with descriptors, and a function on plain
+//! memory.
 
 use std::collections::{BTreeSet, VecDeque};
 

@@ -43,8 +43,8 @@ impl Health {
         self.cut_to = Some(self.cut_to.map_or(bytes, |known| known.min(bytes)));
     }
 
-    /// What the image answers to this work whatever it is asked: an error for what lies where it was cut off, and for a flush, since
-    /// what was written there is gone.
+    /// What the image answers to this work whatever it is asked: an error for what lies where it was cut off, and for a
+    /// flush, since what was written there is gone.
     pub(super) fn refuses(
         &mut self,
         now: Instant,

@@ -56,8 +56,8 @@ impl InHand {
         stream_socket::send(socket, &self.sent, &[IoSlice::new(reply)])
     }
 
-    /// A predecessor may have had a message of connection `number` in hand: what it has begun is ended, and the next bytes begin a
-    /// message.
+    /// A predecessor may have had a message of connection `number` in hand: what it has begun is ended, and the next
+    /// bytes begin a message.
     pub(super) fn resume(&self, number: u64, socket: BorrowedFd<'_>) {
         if self.number() != Some(number) {
             return;
@@ -74,8 +74,8 @@ impl InHand {
         let mut bytes = [0; MESSAGE_BYTES];
         loop {
             let left = self.size.load(Ordering::Relaxed).saturating_sub(self.received.position());
-            // It is never more, for `take` takes no longer one. But a card that died of what it finds here would have successors
-            // that die of it, too.
+            // It is never more, for `take` takes no longer one. But a card that died of what it finds here would have
+            // successors that die of it, too.
             let room = &mut bytes[..MESSAGE_BYTES.min(left as usize)];
             if room.is_empty() {
                 return true;

@@ -26,8 +26,8 @@ impl fmt::Display for Holder {
     }
 }
 
-/// The process that has the file of `fd` locked. `None`: it may not be looked at from here, or lives on another machine.
-/// Where a process and its children have it, as an agent and its card do, it is the eldest.
+/// The process that has the file of `fd` locked. `None`: it may not be looked at from here, or lives on another
+/// machine. Where a process and its children have it, as an agent and its card do, it is the eldest.
 pub(super) fn find(fd: BorrowedFd<'_>) -> Option<Holder> {
     let stat = rustix::fs::fstat(fd).ok()?;
     let device = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));

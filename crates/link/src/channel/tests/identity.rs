@@ -455,7 +455,8 @@ fn both_start_again_and_the_lender_waits_a_moment_for_the_life_before() {
     assert_eq!(refusals(&ends[0]), []);
 }
 
-/// Another one was let in and has left before its lender's agent had written anything: the next one is told a number of its own.
+/// Another one was let in and has left before its lender's agent had written anything: the next one is told a number of
+/// its own.
 #[test]
 fn tenancies_that_follow_each_other_fast_have_numbers_of_their_own() {
     let arena = Arena::default();

@@ -1,4 +1,5 @@
-//! Frames under valid keys with any content, as from a peer that knows the key and means no good: nothing panics, nothing grows.
+//! Frames under valid keys with any content, as from a peer that knows the key and means no good: nothing panics,
+//! nothing grows.
 
 use proptest::prelude::*;
 use zerocopy::IntoBytes as _;
@@ -110,7 +111,8 @@ proptest! {
     }
 }
 
-/// Two stream records of 13 bytes that claim 65,535 TLPs each and hold none: each would be counted as one that was accepted.
+/// Two stream records of 13 bytes that claim 65,535 TLPs each and hold none: each would be counted as one that was
+/// accepted.
 #[test]
 fn a_record_that_counts_more_than_its_bytes_can_hold_is_malformed() {
     let arena = Arena::default();

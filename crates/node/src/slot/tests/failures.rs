@@ -40,8 +40,8 @@ fn recover(world: &mut World<'_>, guest: &mut Guest, events: &[u32]) {
     guest.restart(world, events);
 }
 
-/// Kills the card at each store from a command on whose message is refused, or not answered for so long, until the guest has
-/// everything back.
+/// Kills the card at each store from a command on whose message is refused, or not answered for so long, until the
+/// guest has everything back.
 fn killed_while_it_fails(layout: [bool; 2], refuses: Option<Command>, entry: SubmissionEntry) {
     let events = RefCell::new(Vec::new());
     killed_in_between(

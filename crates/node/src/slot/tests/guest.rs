@@ -1,4 +1,5 @@
-//! A model of QEMU and of the NVMe driver in its guest: it speaks bytes of vfio-user, and keeps its queues in its memory.
+//! A model of QEMU and of the NVMe driver in its guest: it speaks bytes of vfio-user, and keeps its queues in its
+//! memory.
 
 use core::ops::Range;
 use core::time::Duration;
@@ -208,8 +209,8 @@ impl Guest {
         descriptors
     }
 
-    /// As Linux does it: finds the function, maps memory, enables vectors and the controller, makes a queue for I/O. Returns
-    /// the eventfds.
+    /// As Linux does it: finds the function, maps memory, enables vectors and the controller, makes a queue for I/O.
+    /// Returns the eventfds.
     pub(super) fn bring_up(&mut self, world: &mut World<'_>) -> Vec<u32> {
         let descriptor = self.descriptor();
         self.map(world, (descriptor, 0), 3, DMA_BASE, RAM_BYTES as u64).unwrap();
@@ -329,8 +330,8 @@ impl Guest {
         done
     }
 
-    /// Writes blocks of one page from the guest's memory, reads them into other memory, and compares. `salt` makes them different
-    /// from what was there.
+    /// Writes blocks of one page from the guest's memory, reads them into other memory, and compares. `salt` makes them
+    /// different from what was there.
     pub(super) fn round_trip(&mut self, world: &mut World<'_>, salt: u64) {
         let (source, target) = (0x2_0000_usize, 0x3_0000_usize);
         let data: Vec<u8> = (0..512_u64).flat_map(|at| (salt << 16 ^ at).to_le_bytes()).collect();

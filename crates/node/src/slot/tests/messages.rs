@@ -55,7 +55,8 @@ fn a_guest_whose_memory_is_not_shared_uses_a_drive() {
     }
 }
 
-/// What is behind a write by message comes when that was answered: the completion entry, the interrupt, and what is read.
+/// What is behind a write by message comes when that was answered: the completion entry, the interrupt, and what is
+/// read.
 #[test]
 fn nothing_passes_a_write_that_is_not_answered() {
     for layout in LAYOUTS {
@@ -141,7 +142,8 @@ fn frames_may_be_lost_and_cards_die_while_memory_is_reached_by_messages() {
     });
 }
 
-/// A request that fails does not look as if it had succeeded: nothing of the function comes any more until it was reset.
+/// A request that fails does not look as if it had succeeded: nothing of the function comes any more until it was
+/// reset.
 #[test]
 fn a_write_that_is_refused_or_not_answered_fails_the_function() {
     for refuses in [Some(Command::DMA_WRITE), None] {
@@ -490,7 +492,8 @@ fn ask_for_registers(world: &mut World<'_>, guest: &mut Guest) {
     assert_eq!(guest.read_u32(world, CONFIG, CLASS.into()) >> 8, 0x01_0802);
 }
 
-/// A machine whose main loop holds still until it has a value does none of the writes that would bring credit for others.
+/// A machine whose main loop holds still until it has a value does none of the writes that would bring credit for
+/// others.
 #[test]
 fn no_value_waits_for_credit() {
     for (round, queues) in [false, true].into_iter().enumerate() {

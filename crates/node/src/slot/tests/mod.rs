@@ -122,7 +122,8 @@ fn killed_at_each_store(node: usize, step: usize) {
     });
 }
 
-/// Kills the borrower before every store of something else than I/O. `prepare` comes before the kill; `act` says what it was.
+/// Kills the borrower before every store of something else than I/O. `prepare` comes before the kill; `act` says what
+/// it was.
 fn killed_in_between(
     mut prepare: impl FnMut(&mut World<'_>, &mut Guest),
     mut act: impl FnMut(&mut World<'_>, &mut Guest, u64),
@@ -265,8 +266,8 @@ fn a_lender_killed_at_any_store_loses_and_doubles_nothing() {
     killed_at_each_store(LENDER, 1);
 }
 
-/// From the first store on, both cards die again and again, wherever it is: in the handshake, while the function is probed, while
-/// maps and vectors are set up.
+/// From the first store on, both cards die again and again, wherever it is: in the handshake, while the function is
+/// probed, while maps and vectors are set up.
 #[test]
 fn cards_may_die_from_the_beginning() {
     for seed in 0..40_u64 {
@@ -360,8 +361,8 @@ fn what_is_unmapped_is_out_of_reach_at_once() {
     });
 }
 
-/// The next client is there before the function has been reset, and maps the same addresses: what the one before has asked for
-/// does not come to it.
+/// The next client is there before the function has been reset, and maps the same addresses: what the one before has
+/// asked for does not come to it.
 #[test]
 fn what_the_client_before_has_asked_for_does_not_reach_the_next_one() {
     with_slot(|world| {

@@ -106,8 +106,8 @@ fn bars_are_sized_and_get_their_addresses_back() {
     assert_eq!(function.registers, before);
 }
 
-/// Eight bytes of alignment are enough for a vector table, so that an entry may cross 4 KiB; and a BAR that has nothing but flags is
-/// none.
+/// Eight bytes of alignment are enough for a vector table, so that an entry may cross 4 KiB; and a BAR that has nothing
+/// but flags is none.
 #[test]
 fn entries_of_a_vector_table_are_written_across_pages() {
     let mut function = Function::empty().with_bar(0, 0, 0xffff_c000).with_bar(1, 8, 0);

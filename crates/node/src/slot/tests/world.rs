@@ -1,5 +1,6 @@
-//! Two cards joined directly, the kernel's account of a slot's socket, an agent with descriptors, and the memory of a guest. Either
-//! card can be killed before any store, to its ledger or to the guest's memory, and is followed by another one.
+//! Two cards joined directly, the kernel's account of a slot's socket, an agent with descriptors, and the memory of a
+//! guest. Either card can be killed before any store, to its ledger or to the guest's memory, and is followed by
+//! another one.
 
 use core::cell::{Cell, RefCell};
 use core::ops::Range;
