@@ -1,4 +1,4 @@
-use base::ledger::PageIndex;
+use base::ledger::{Coded, PageIndex};
 
 /// What a block request does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,6 +16,28 @@ pub enum BlockKind {
         /// It need not keep its space on the medium.
         deallocate: bool,
     },
+}
+
+impl Coded for BlockKind {
+    const ALL: &'static [Self] = &[
+        Self::Read,
+        Self::Write,
+        Self::Flush,
+        Self::Trim,
+        Self::WriteZeroes { deallocate: false },
+        Self::WriteZeroes { deallocate: true },
+    ];
+
+    fn code(self) -> u8 {
+        match self {
+            Self::Read => 0,
+            Self::Write => 1,
+            Self::Flush => 2,
+            Self::Trim => 3,
+            Self::WriteZeroes { deallocate: false } => 4,
+            Self::WriteZeroes { deallocate: true } => 5,
+        }
+    }
 }
 
 /// A request to a drive, at most [`BlockRequest::MAX_BYTES`] of data long.

@@ -16,6 +16,7 @@
 
 mod bytes;
 mod cell;
+mod code;
 mod fifo;
 mod journal;
 mod memory;
@@ -27,6 +28,7 @@ mod tests;
 
 pub use bytes::Bytes;
 pub use cell::{Cell, Counter, Plain};
+pub use code::{Code, Coded};
 pub use fifo::Fifo;
 pub use journal::{Hook, JOURNAL_ENTRIES, Journal, STEP_ENTRIES};
 pub use memory::{Arena, Ledger, LedgerRoot, RawMemory};

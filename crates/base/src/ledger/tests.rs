@@ -2,7 +2,7 @@ use std::cell::Cell as StdCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
 
 use proptest::prelude::*;
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 use super::*;
 use crate::rules::RuleSet;
@@ -175,4 +175,24 @@ fn every_page_can_be_freed_in_one_step() {
     assert!(ledger.journal.pending() < STEP_ENTRIES / 2 && pages.alloc().is_none());
     ledger.journal.commit();
     assert_eq!((pages.alloc(), pages.used()), (Some(PageIndex(0)), 1));
+}
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Kind {
+    Nothing,
+    Something,
+}
+crate::coded!(Kind: Nothing, Something);
+
+#[test]
+fn codes_stand_for_their_values() {
+    assert_eq!(Code::<Kind>::default().get(), Kind::Nothing);
+    assert_eq!(Code::of(Kind::Something).get(), Kind::Something);
+    assert_eq!(Code::of(Kind::Something).as_bytes(), [1]);
+}
+
+#[test]
+#[should_panic(expected = "the ledger is corrupt: 2 is no")]
+fn an_unknown_code_is_no_other_value() {
+    Code::<Kind>::read_from_bytes(&[2]).unwrap().get();
 }

@@ -1,8 +1,9 @@
 //! What the server keeps in the ledger.
 
-use base::ledger::{Bytes, Cell, Counter, Fifo, PAGE_SIZE, SlotCells};
+use base::ledger::{Bytes, Cell, Code, Counter, Fifo, PAGE_SIZE, SlotCells};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+use super::Phase;
 use crate::BlockKind;
 
 /// Connections of a server.
@@ -109,8 +110,7 @@ pub(super) struct ConnectionCells {
     pub(super) held: Cell<u16>,
     /// Pages counted to this connection.
     pub(super) pages: Cell<u16>,
-    /// Code of the [`super::Phase`].
-    pub(super) phase: Cell<u8>,
+    pub(super) phase: Cell<Code<Phase>>,
     /// Bits of [`agreed`].
     pub(super) agreed: Cell<u8>,
     pub(super) output_head: Cell<u32>,
@@ -179,8 +179,7 @@ pub(super) struct Request {
     pub(super) pages: u16,
     /// Block requests emitted.
     pub(super) parts: u16,
-    /// Code of the [`BlockKind`].
-    pub(super) kind: u8,
+    pub(super) kind: Code<BlockKind>,
     pub(super) fua: u8,
     /// One of [`stage`].
     pub(super) stage: u8,
@@ -208,18 +207,8 @@ pub(super) mod stage {
     pub(in super::super) const ABANDONED: u8 = 3;
 }
 
-/// The kinds by their codes.
-pub(super) const KINDS: [BlockKind; 6] = [
-    BlockKind::Read,
-    BlockKind::Write,
-    BlockKind::Flush,
-    BlockKind::Trim,
-    BlockKind::WriteZeroes { deallocate: false },
-    BlockKind::WriteZeroes { deallocate: true },
-];
-
 impl Request {
     pub(super) fn kind(&self) -> BlockKind {
-        KINDS.get(usize::from(self.kind)).copied().unwrap_or(BlockKind::Flush)
+        self.kind.get()
     }
 }

@@ -25,8 +25,8 @@ mod tests;
 use core::ops::RangeInclusive;
 use core::time::Duration;
 
-use base::Instant;
-use base::ledger::{Journal, PageIndex, Pages, Slots, Span};
+use base::ledger::{Code, Journal, PageIndex, Pages, Slots, Span};
+use base::{Instant, coded};
 
 use crate::{BlockError, BlockRequest, Geometry};
 pub use cells::{
@@ -59,22 +59,7 @@ enum Phase {
     Closing,
 }
 
-impl Phase {
-    const ALL: [Self; 8] = [
-        Self::Closed,
-        Self::Flags,
-        Self::Options,
-        Self::SkipOption,
-        Self::Transmission,
-        Self::Payload,
-        Self::SkipPayload,
-        Self::Closing,
-    ];
-
-    fn from_code(code: u8) -> Self {
-        Self::ALL.get(usize::from(code)).copied().unwrap_or(Self::Closing)
-    }
-}
+coded!(Phase: Closed, Flags, Options, SkipOption, Transmission, Payload, SkipPayload, Closing);
 
 /// The NBD server in front of one drive.
 ///
@@ -314,11 +299,11 @@ impl<'m> Server<'m> {
     }
 
     fn phase(&self, slot: usize) -> Phase {
-        Phase::from_code(self.connection(slot).phase.get())
+        self.connection(slot).phase.value()
     }
 
     fn set_phase(&self, slot: usize, phase: Phase) {
-        self.connection(slot).phase.set(self.journal, phase as u8);
+        self.connection(slot).phase.set(self.journal, Code::of(phase));
     }
 
     /// The parse position of the last commit: before it, the input is free.

@@ -3,12 +3,10 @@
 use core::time::Duration;
 
 use base::Instant;
-use base::ledger::{PAGE_SIZE, PageIndex, Pages};
+use base::ledger::{Code, PAGE_SIZE, PageIndex, Pages};
 use spec::nbd::{Command, NbdError, RequestHeader};
 
-use super::cells::{
-    ACCEPTED_PAYLOAD, CONNECTION_REQUESTS, CONNECTIONS, KINDS, REQUESTS, Request, agreed, stage,
-};
+use super::cells::{ACCEPTED_PAYLOAD, CONNECTION_REQUESTS, CONNECTIONS, REQUESTS, Request, agreed, stage};
 use super::{Phase, Server};
 use crate::nvme::Driver;
 use crate::{BlockError, BlockKind, BlockRequest};
@@ -102,7 +100,7 @@ impl Server<'_> {
             outstanding: 0,
             pages: pages as u16,
             parts: 0,
-            kind: KINDS.iter().position(|known| *known == kind).expect("every kind is in the list") as u8,
+            kind: Code::of(kind),
             fua: u8::from(fua && matches!(kind, BlockKind::Write | BlockKind::WriteZeroes { .. })),
             stage: stage::FILLING,
             error: 0,

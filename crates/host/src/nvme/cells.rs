@@ -1,8 +1,9 @@
 //! What the driver keeps in the ledger, and how its queue memory is laid out.
 
-use base::ledger::{Bytes, Cell, Counter, Fifo, SlotCells};
+use base::ledger::{Bytes, Cell, Code, Counter, Fifo, SlotCells};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+use super::init::State;
 use super::unflushed::UnflushedCells;
 use crate::{BlockKind, BlockRequest};
 
@@ -58,7 +59,7 @@ const _: () = {
 #[repr(C)]
 pub struct DriverCells {
     /// Code of the [`super::State`].
-    pub(super) state: Cell<u32>,
+    pub(super) state: Cell<Code<State>>,
     /// Failed attempts to initialise since the last success.
     pub(super) attempts: Cell<u32>,
     /// The access that is waited for; 0 for none.
@@ -214,8 +215,7 @@ pub(super) struct Command {
     pub(super) id: u32,
     /// Where the data begin in the first page.
     pub(super) offset: u16,
-    /// Code of the [`BlockKind`].
-    pub(super) kind: u8,
+    pub(super) kind: Code<BlockKind>,
     pub(super) fua: u8,
     pub(super) pages: u8,
     /// One of [`stage`].
@@ -251,19 +251,7 @@ pub(super) mod owner {
 
 impl Command {
     pub(super) fn kind(&self) -> BlockKind {
-        Self::kind_of(self.kind)
-    }
-
-    /// What `code` stands for.
-    pub(super) fn kind_of(code: u8) -> BlockKind {
-        match code {
-            0 => BlockKind::Read,
-            1 => BlockKind::Write,
-            2 => BlockKind::Flush,
-            3 => BlockKind::Trim,
-            4 => BlockKind::WriteZeroes { deallocate: false },
-            _ => BlockKind::WriteZeroes { deallocate: true },
-        }
+        self.kind.get()
     }
 
     /// Whether the driver itself wants it.
@@ -285,17 +273,6 @@ impl Command {
     /// Whether it changes what the drive holds.
     pub(super) fn is_write(&self) -> bool {
         matches!(self.kind(), BlockKind::Write | BlockKind::WriteZeroes { .. } | BlockKind::Trim)
-    }
-
-    pub(super) fn code(kind: BlockKind) -> u8 {
-        match kind {
-            BlockKind::Read => 0,
-            BlockKind::Write => 1,
-            BlockKind::Flush => 2,
-            BlockKind::Trim => 3,
-            BlockKind::WriteZeroes { deallocate: false } => 4,
-            BlockKind::WriteZeroes { deallocate: true } => 5,
-        }
     }
 }
 

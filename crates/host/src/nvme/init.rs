@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use base::{Instant, Payload};
+use base::{Instant, Payload, coded};
 use pcie::msix::Entry;
 use pcie::spec::{capability, header};
 use spec::nvme::feature::{AsyncEventConfiguration, NumberOfQueues, VolatileWriteCache};
@@ -129,41 +129,9 @@ pub enum State {
     ShutDown,
 }
 
+coded!(State: Stopped, Backoff, Identity, Class, Command, Pointer, Capability, Table, Decode, Vector, Capabilities, Disabling, CmbLocation, CmbSize, CmbStatus, Enabling, IdentifyController, IdentifyList, IdentifyNamespace, WriteCache, Events, QueueCount, CreateCq, CreateSq, Ready, ShuttingDown, ShutDown);
+
 impl State {
-    pub(super) const ALL: [Self; 27] = [
-        Self::Stopped,
-        Self::Backoff,
-        Self::Identity,
-        Self::Class,
-        Self::Command,
-        Self::Pointer,
-        Self::Capability,
-        Self::Table,
-        Self::Decode,
-        Self::Vector,
-        Self::Capabilities,
-        Self::Disabling,
-        Self::CmbLocation,
-        Self::CmbSize,
-        Self::CmbStatus,
-        Self::Enabling,
-        Self::IdentifyController,
-        Self::IdentifyList,
-        Self::IdentifyNamespace,
-        Self::WriteCache,
-        Self::Events,
-        Self::QueueCount,
-        Self::CreateCq,
-        Self::CreateSq,
-        Self::Ready,
-        Self::ShuttingDown,
-        Self::ShutDown,
-    ];
-
-    pub(super) fn from_code(code: u32) -> Self {
-        Self::ALL.get(code as usize).copied().unwrap_or(Self::Stopped)
-    }
-
     /// Whether the controller runs with our admin queue.
     pub(super) fn has_admin_queue(self) -> bool {
         (Self::IdentifyController as u32..=Self::ShuttingDown as u32).contains(&(self as u32))

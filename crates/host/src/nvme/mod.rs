@@ -30,7 +30,7 @@ mod unusable;
 
 use core::time::Duration;
 
-use base::ledger::{Cell, Journal, PageIndex, Pages, Slots};
+use base::ledger::{Cell, Code, Journal, PageIndex, Pages, Slots};
 use base::{Instant, times};
 
 use crate::{Access, AccessError, AccessId, BlockError, BlockRequest, Geometry};
@@ -178,7 +178,7 @@ impl<'m> Driver<'m> {
 
     /// What the driver is doing, for status and logs.
     pub fn state(&self) -> State {
-        State::from_code(self.cells.state.get())
+        self.cells.state.value()
     }
 
     /// What the namespace was at the last initialisation, or when the controller last announced a change; `None` before
@@ -245,7 +245,7 @@ impl<'m> Driver<'m> {
             blocks: request.blocks,
             id: request.id,
             offset: 0,
-            kind: Command::code(request.kind),
+            kind: Code::of(request.kind),
             fua: request.fua.into(),
             pages: request.pages.len() as u8,
             stage: stage::PENDING,
@@ -367,7 +367,7 @@ impl<'m> Driver<'m> {
     }
 
     fn set_state(&self, state: State) {
-        self.cells.state.set(self.journal, state as u32);
+        self.cells.state.set(self.journal, Code::of(state));
         if state == State::ShutDown {
             self.cells.timer.set(self.journal, 0);
             self.cells.shutdown_limit.set(self.journal, 0);

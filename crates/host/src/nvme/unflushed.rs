@@ -17,7 +17,7 @@
 //! wins, though the controller may have done them in another order, and a read may have returned the other. A write
 //! that ended with an error is not kept: the block may have its content, in part too, and go back to what is kept.
 
-use base::ledger::{Cell, Journal, PAGE_SIZE, PageIndex, Pages};
+use base::ledger::{Cell, Code, Journal, PAGE_SIZE, PageIndex, Pages};
 use base::{Instant, Rule};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -66,8 +66,7 @@ struct Entry {
     /// Position of its first page.
     first_page: u64,
     blocks: u32,
-    /// Code of the [`BlockKind`].
-    kind: u8,
+    kind: Code<BlockKind>,
     pages: u8,
     /// 1 if the requester was told of its success.
     answered: u8,
@@ -76,7 +75,7 @@ struct Entry {
 
 impl Entry {
     fn kind(&self) -> BlockKind {
-        Command::kind_of(self.kind)
+        self.kind.get()
     }
 
     fn end(&self) -> u64 {
@@ -330,7 +329,7 @@ impl Driver<'_> {
 
     /// A flush of the driver's own, of which there is none.
     pub(super) fn submit_flush(&mut self, now: Instant, owner: u8) {
-        let kind = Command::code(BlockKind::Flush);
+        let kind = Code::of(BlockKind::Flush);
         if self.submit_own(now, Command { kind, owner, ..Command::default() }).is_some() {
             self.cells.own_flush.set(self.journal, 1);
             self.unflushed.cells.due.set(self.journal, 0);

@@ -1,8 +1,10 @@
 //! What a session keeps in the ledger.
 
-use base::ledger::{Bytes, Cell, Counter, Fifo, Journal, STEP_ENTRIES, SlotCells};
+use base::ledger::{Bytes, Cell, Code, Counter, Fifo, Journal, STEP_ENTRIES, SlotCells};
 use pcie::spec::header::COMMAND_BUS_MASTER;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use super::Phase;
 
 /// Bytes that were received and are not understood yet.
 pub const INPUT_BYTES: usize = 64 << 10;
@@ -80,7 +82,7 @@ pub struct SessionCells {
     /// One more than the number of the reset that is under way; 0 for none.
     pub(super) resetting: Cell<u32>,
     /// Code of the [`super::Phase`].
-    pub(super) phase: Cell<u32>,
+    pub(super) phase: Cell<Code<Phase>>,
     /// 1 once the function was removed.
     pub(super) absent: Cell<u32>,
     /// What the client receives at most: bytes of an access.

@@ -41,8 +41,8 @@ mod slot_config;
 mod tests;
 mod transfers;
 
-use base::ledger::{Journal, Slots, Span};
-use base::{InlineBytes, Instant};
+use base::ledger::{Code, Journal, Slots, Span};
+use base::{InlineBytes, Instant, coded};
 use spec::vfio_user::Errno;
 
 use crate::{AccessError, AccessId};
@@ -165,13 +165,7 @@ enum Phase {
     Ending,
 }
 
-impl Phase {
-    const ALL: [Self; 4] = [Self::Closed, Self::Version, Self::Ready, Self::Ending];
-
-    fn from_code(code: u32) -> Self {
-        Self::ALL.get(code as usize).copied().unwrap_or(Self::Ending)
-    }
-}
+coded!(Phase: Closed, Version, Ready, Ending);
 
 /// One slot's session.
 ///
@@ -491,7 +485,7 @@ impl<'m> Session<'m> {
     }
 
     fn phase(&self) -> Phase {
-        Phase::from_code(self.cells.phase.get())
+        self.cells.phase.value()
     }
 
     fn end_silence(&self) {
@@ -502,7 +496,7 @@ impl<'m> Session<'m> {
     }
 
     fn set_phase(&self, phase: Phase) {
-        self.cells.phase.set(self.journal, phase as u32);
+        self.cells.phase.set(self.journal, Code::of(phase));
     }
 
     fn is_absent(&self) -> bool {

@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 
 use base::Instant;
 use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId};
-use base::ledger::{Cell, Counter, Journal, Pages};
+use base::ledger::{Cell, Code, Counter, Journal, Pages};
 use base::times::{COMPLETION_TIMEOUT, MEMORY_TIMEOUT};
 use pcie::TlpView;
 use zerocopy::FromBytes;
@@ -86,8 +86,7 @@ pub struct ChannelCells {
     tenant: Cell<TenancyWords>,
     /// The newest card of the peer.
     peer_generation: Cell<u32>,
-    /// A [`State`].
-    state: Cell<u32>,
+    state: Cell<Code<State>>,
     /// 1 from [`Channel::renew_keys`] until there are new ones.
     renewing: Cell<u32>,
     reserved: Cell<u32>,
@@ -475,7 +474,7 @@ impl<'m> Channel<'m> {
 
     /// Where the channel stands.
     pub fn state(&self) -> State {
-        State::from_word(self.cells.state.get())
+        self.cells.state.value()
     }
 
     /// What was before the new pair of incarnations has ended: the streams may flow.
@@ -707,7 +706,7 @@ impl<'m> Channel<'m> {
     fn change(&mut self, change: Change) -> bool {
         let state = self.state().after(change);
         if let Some(state) = state {
-            self.cells.state.set(self.journal, state as u32);
+            self.cells.state.set(self.journal, Code::of(state));
         }
         state.is_some()
     }

@@ -1,5 +1,7 @@
 //! Where a channel stands, and all that can change it.
 
+use base::coded;
+
 /// Where a channel stands.
 ///
 /// ```text
@@ -33,17 +35,9 @@ pub(super) enum Change {
     GivenBack,
 }
 
-impl State {
-    /// As it lies in the ledger.
-    pub(super) fn from_word(word: u32) -> Self {
-        match word {
-            1 => Self::Resetting,
-            2 => Self::Open,
-            3 => Self::Closed,
-            _ => Self::Idle,
-        }
-    }
+coded!(State: Idle, Resetting, Open, Closed);
 
+impl State {
     /// The state after `change`; `None` where that changes nothing.
     pub(super) fn after(self, change: Change) -> Option<Self> {
         match (self, change) {
@@ -83,7 +77,6 @@ Closed      Resetting  -          -
         };
         table += &row(&changes.map(|change| format!("{change:?}")));
         for state in [State::Idle, State::Resetting, State::Open, State::Closed] {
-            assert_eq!(State::from_word(state as u32), state);
             let after = changes.map(|change| {
                 state.after(change).map_or_else(|| "-".to_owned(), |state| format!("{state:?}"))
             });

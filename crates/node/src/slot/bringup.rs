@@ -5,8 +5,8 @@
 
 use core::time::Duration;
 
-use base::Instant;
-use base::ledger::Cell;
+use base::ledger::{Cell, Code};
+use base::{Instant, coded};
 use fabric::Window;
 use host::vfio_user::{Session, SlotConfig, SlotConfigError};
 use host::{Access, AccessError, AccessId};
@@ -84,21 +84,7 @@ pub(super) enum Stage {
     Unusable,
 }
 
-impl Stage {
-    const ALL: [Self; 11] = [
-        Self::Waiting,
-        Self::Snapshot,
-        Self::Ones,
-        Self::Sizes,
-        Self::Addresses,
-        Self::Reset,
-        Self::Back,
-        Self::Serial,
-        Self::Setup,
-        Self::Running,
-        Self::Unusable,
-    ];
-}
+coded!(Stage: Waiting, Snapshot, Ones, Sizes, Addresses, Reset, Back, Serial, Setup, Running, Unusable);
 
 /// What a stage wants next.
 enum Next {
@@ -116,12 +102,12 @@ pub(super) fn is_own(id: AccessId) -> bool {
 
 impl<'m> BorrowedSlot<'m> {
     pub(super) fn stage(&self) -> Stage {
-        Stage::ALL.get(self.cells.slot.stage.get() as usize).copied().unwrap_or(Stage::Unusable)
+        self.cells.slot.stage.value()
     }
 
     fn begin(&mut self, stage: Stage) {
         let (cells, journal) = (&self.cells.slot, self.journal);
-        cells.stage.set(journal, stage as u32);
+        cells.stage.set(journal, Code::of(stage));
         cells.epoch.update(journal, |epoch| epoch.wrapping_add(1));
         cells.next.set(journal, 0);
         cells.done.set(journal, 0);

@@ -1,7 +1,9 @@
-use base::ledger::{Cell, Counter, Fifo};
+use base::ledger::{Cell, Code, Counter, Fifo};
 use host::vfio_user::TRANSFERS;
 use pcie::spec::header::{BAR_COUNT, CONFIG_BYTES};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use super::bringup::Stage;
 
 /// Dwords of the configuration space of a function.
 pub(super) const REGISTERS: usize = CONFIG_BYTES / 4;
@@ -13,7 +15,7 @@ pub(super) const SERIAL_DWORDS: usize = 2;
 #[repr(C)]
 pub struct SlotCells {
     /// Code of a [`super::bringup::Stage`].
-    pub(super) stage: Cell<u32>,
+    pub(super) stage: Cell<Code<Stage>>,
     /// Counts the beginnings of stages, so that late answers are recognised.
     pub(super) epoch: Cell<u32>,
     /// Requests of the stage that were given out.

@@ -1,4 +1,5 @@
-use base::ledger::{Bytes, Cell, PageIndex};
+use base::coded;
+use base::ledger::{Bytes, Cell, Code, Coded, PageIndex};
 use spec::nvme::SubmissionEntry;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -120,29 +121,9 @@ pub(crate) enum Event {
     Save,
 }
 
-impl State {
-    pub(crate) const ALL: [Self; 19] = [
-        Self::Free,
-        Self::Fetch,
-        Self::Fetching,
-        Self::Decoded,
-        Self::List,
-        Self::Listing,
-        Self::Waiting,
-        Self::Load,
-        Self::Loading,
-        Self::Media,
-        Self::Store,
-        Self::Complete,
-        Self::Held,
-        Self::Draining,
-        Self::Orphan,
-        Self::Arrived,
-        Self::Paired,
-        Self::Parked,
-        Self::Saving,
-    ];
+coded!(State: Free, Fetch, Fetching, Decoded, List, Listing, Waiting, Load, Loading, Media, Store, Complete, Held, Draining, Orphan, Arrived, Paired, Parked, Saving);
 
+impl State {
     /// The state after `event`, or `None` where it cannot happen.
     pub(crate) const fn next(self, event: Event) -> Option<Self> {
         use Event as E;
@@ -178,11 +159,6 @@ impl State {
             (_, E::Abandon) | (S::Orphan, E::Forget) => S::Free,
             _ => return None,
         })
-    }
-
-    /// The state of a stored code; codes are only ever stored from a `State`.
-    pub(crate) fn from_code(code: u8) -> Self {
-        Self::ALL.get(usize::from(code)).copied().unwrap_or(Self::Free)
     }
 
     /// Whether something is to be sent to the host.
@@ -237,29 +213,7 @@ pub(crate) enum Work {
     SelfTest,
 }
 
-impl Work {
-    const ALL: [Self; 15] = [
-        Self::Report,
-        Self::Read,
-        Self::Write,
-        Self::Flush,
-        Self::Zeroes,
-        Self::Deallocate,
-        Self::Shutdown,
-        Self::Compare,
-        Self::Verify,
-        Self::Copy,
-        Self::Admin,
-        Self::CreateQueue,
-        Self::Format,
-        Self::Delete,
-        Self::SelfTest,
-    ];
-
-    pub(crate) fn from_code(code: u8) -> Self {
-        Self::ALL.get(usize::from(code)).copied().unwrap_or(Self::Report)
-    }
-}
+coded!(Work: Report, Read, Write, Flush, Zeroes, Deallocate, Shutdown, Compare, Verify, Copy, Admin, CreateQueue, Format, Delete, SelfTest);
 
 /// Where a command came from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable)]
@@ -290,7 +244,8 @@ pub(crate) struct Outcome {
 pub(crate) struct MediaWork {
     pub(crate) offset: u64,
     pub(crate) len: u32,
-    pub(crate) kind: u16,
+    pub(crate) kind: Code<MediaKind>,
+    pub(crate) reserved: u8,
     /// The first of the command's pages that it reads or writes.
     pub(crate) page: u16,
 }
@@ -367,8 +322,8 @@ pub(crate) struct RangeCursor {
 #[derive(FromBytes)]
 #[repr(C)]
 pub(crate) struct CommandCells {
-    pub(crate) state: Cell<u8>,
-    pub(crate) work: Cell<u8>,
+    pub(crate) state: Cell<Code<State>>,
+    pub(crate) work: Cell<Code<Work>>,
     /// Whether it has made blocks readable that were marked uncorrectable.
     healed: Cell<u16>,
     /// How often the slot was taken. A part of the ids, so that late results are recognised. Survives every reset.
@@ -401,16 +356,16 @@ pub(crate) struct CommandCells {
 
 impl CommandCells {
     pub(crate) fn state(&self) -> State {
-        State::from_code(self.state.get())
+        self.state.value()
     }
 
     pub(crate) fn work(&self) -> Work {
-        Work::from_code(self.work.get())
+        self.work.value()
     }
 
     /// Whether the medium is to change something for it.
     pub(crate) fn is_store(&self) -> bool {
-        let kind = media_kind(self.media.get().kind);
+        let kind = self.media.get().kind.get();
         let stores = matches!(kind, MediaKind::Write | MediaKind::Zero { .. } | MediaKind::Trim);
         stores && matches!(self.state(), State::Media | State::Orphan)
     }
@@ -508,27 +463,25 @@ pub(crate) fn media_target(id: MediaId, uses: impl FnOnce(u16) -> u32) -> Option
     (usize::from(slot) < SLOTS && media_id(slot, uses(slot)) == id).then_some(slot)
 }
 
-/// The code of `kind` in [`MediaWork`].
-pub(crate) const fn media_code(kind: MediaKind) -> u16 {
-    match kind {
-        MediaKind::Read => 0,
-        MediaKind::Write => 1,
-        MediaKind::Flush => 2,
-        MediaKind::Trim => 3,
-        MediaKind::Zero { deallocate: false } => 4,
-        MediaKind::Zero { deallocate: true } => 5,
-    }
-}
+impl Coded for MediaKind {
+    const ALL: &'static [Self] = &[
+        Self::Read,
+        Self::Write,
+        Self::Flush,
+        Self::Trim,
+        Self::Zero { deallocate: false },
+        Self::Zero { deallocate: true },
+    ];
 
-/// The kind of a stored code.
-pub(crate) const fn media_kind(code: u16) -> MediaKind {
-    match code {
-        0 => MediaKind::Read,
-        1 => MediaKind::Write,
-        3 => MediaKind::Trim,
-        4 => MediaKind::Zero { deallocate: false },
-        5 => MediaKind::Zero { deallocate: true },
-        _ => MediaKind::Flush,
+    fn code(self) -> u8 {
+        match self {
+            Self::Read => 0,
+            Self::Write => 1,
+            Self::Flush => 2,
+            Self::Trim => 3,
+            Self::Zero { deallocate: false } => 4,
+            Self::Zero { deallocate: true } => 5,
+        }
     }
 }
 
@@ -537,12 +490,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_state_can_be_stored_and_only_free_is_zero() {
-        for (code, state) in State::ALL.iter().enumerate() {
-            assert_eq!((*state as usize, State::from_code(code as u8)), (code, *state));
+    fn kinds_have_their_codes_and_memory_of_zeroes_is_free() {
+        for (code, kind) in MediaKind::ALL.iter().enumerate() {
+            assert_eq!(usize::from(kind.code()), code);
         }
-        assert_eq!(State::from_code(0), State::Free);
-        assert_eq!(State::from_code(200), State::Free);
+        assert_eq!(Code::<State>::default().get(), State::Free);
     }
 
     /// The whole table; a changed transition has to be changed here too.
@@ -554,7 +506,7 @@ mod tests {
             Drain, End, Abandon, Forget, Early, Pair, Park, Save,
         ];
         let mut table = String::new();
-        for state in State::ALL {
+        for &state in State::ALL {
             let next = |event: &Event| state.next(*event).map(|next| format!(" {event:?}>{next:?}"));
             table += &format!("{state:?}:{}\n", events.iter().filter_map(next).collect::<String>());
         }
@@ -585,7 +537,7 @@ Saving: End>Complete Abandon>Free
 
     #[test]
     fn whatever_a_command_is_doing_it_can_be_abandoned() {
-        for state in State::ALL {
+        for &state in State::ALL {
             let next = state.next(Event::Abandon);
             match state {
                 State::Free | State::Orphan => assert_eq!(next, None),

@@ -4,15 +4,13 @@
 //! in, and one that has gone or changed fails what was meant for it.
 
 use base::Rule;
-use base::ledger::PageIndex;
+use base::ledger::{Code, PageIndex};
 use spec::nvme::Status;
 
 use crate::function::{MediaError, MediaId, MediaKind, MediaOp};
 use crate::nvme::Controller;
 use crate::nvme::cells::SHUTDOWN_SLOT;
-use crate::nvme::command::{
-    CommandCells, Event, MediaWork, State, Work, media_code, media_id, media_kind, media_target,
-};
+use crate::nvme::command::{CommandCells, Event, MediaWork, State, Work, media_id, media_target};
 use crate::nvme::subsystem::Owner;
 
 /// Whether a command may give the medium its work.
@@ -30,7 +28,7 @@ impl Controller<'_> {
     pub fn peek_media(&mut self) -> Option<u32> {
         let slot = self.front_media()?;
         let work = self.command(slot).media.get();
-        match media_kind(work.kind) {
+        match work.kind.get() {
             MediaKind::Read | MediaKind::Write | MediaKind::Zero { deallocate: false } => Some(work.len),
             MediaKind::Flush | MediaKind::Trim | MediaKind::Zero { deallocate: true } => Some(0),
         }
@@ -55,7 +53,7 @@ impl Controller<'_> {
         self.redo = self.redo.saturating_sub(1);
         let command = self.command(slot);
         let work = command.media.get();
-        let kind = media_kind(work.kind);
+        let kind = work.kind.get();
         let count = match kind {
             MediaKind::Read | MediaKind::Write => (work.len as usize).div_ceil(base::ledger::PAGE_SIZE),
             MediaKind::Flush | MediaKind::Trim | MediaKind::Zero { .. } => 0,
@@ -76,7 +74,7 @@ impl Controller<'_> {
     /// Decides work for the medium, with the command's pages from `page` on.
     pub(crate) fn begin_media_at(&mut self, slot: u16, kind: MediaKind, offset: u64, len: u32, page: u16) {
         let command = self.command(slot);
-        command.media.set(self.journal, MediaWork { offset, len, kind: media_code(kind), page });
+        command.media.set(self.journal, MediaWork { offset, len, kind: Code::of(kind), reserved: 0, page });
         self.admit(slot);
     }
 
@@ -99,7 +97,7 @@ impl Controller<'_> {
             self.subsystem.namespace_cells(nsid).busy.update(self.journal, |busy| busy + 1);
         }
         self.step(slot, Event::NeedMedia);
-        let flush = media_kind(command.media.get().kind) == MediaKind::Flush;
+        let flush = command.media.get().kind.get() == MediaKind::Flush;
         if flush && !self.journal.rule(Rule::FlushWaits) {
             self.end_media(slot);
         }
@@ -208,7 +206,7 @@ impl Controller<'_> {
         if result.is_ok() {
             self.note_written(slot);
         }
-        let flush = media_kind(command.media.get().kind) == MediaKind::Flush;
+        let flush = command.media.get().kind.get() == MediaKind::Flush;
         let (result, is_lost) = self.latch(flush, result);
         match (state, result) {
             (State::Orphan, _) => {
@@ -252,8 +250,7 @@ impl Controller<'_> {
     fn note_written(&mut self, slot: u16) {
         let command = self.command(slot);
         let work = command.media.get();
-        let writes =
-            matches!(media_kind(work.kind), MediaKind::Write | MediaKind::Zero { .. } | MediaKind::Trim);
+        let writes = matches!(work.kind.get(), MediaKind::Write | MediaKind::Zero { .. } | MediaKind::Trim);
         if writes && self.subsystem.clear_bad(work.offset, work.len.into()) {
             if command.state() == State::Orphan {
                 self.subsystem.want_persisted();
@@ -266,7 +263,7 @@ impl Controller<'_> {
     pub(crate) fn end_media(&mut self, slot: u16) {
         let command = self.command(slot);
         let work = command.media.get();
-        match (command.work(), media_kind(work.kind)) {
+        match (command.work(), work.kind.get()) {
             (Work::Shutdown, _) => self.end_shutdown(true),
             (Work::Read, _) if self.subsystem.is_bad(work.offset, work.len.into()) => {
                 self.complete_unreadable(slot);
@@ -317,12 +314,12 @@ impl Controller<'_> {
 /// The namespace whose work the medium does for a command: none for flushes and for the drive's own.
 fn counted_for(command: &CommandCells) -> Option<u32> {
     let nsid = command.target.get().nsid;
-    let flush = media_kind(command.media.get().kind) == MediaKind::Flush;
+    let flush = command.media.get().kind.get() == MediaKind::Flush;
     (nsid != 0 && (!flush || command.work() == Work::Delete)).then_some(nsid)
 }
 
 fn media_status(error: MediaError, command: &CommandCells) -> Status {
-    let reads = media_kind(command.media.get().kind) == MediaKind::Read;
+    let reads = command.media.get().kind.get() == MediaKind::Read;
     match error {
         MediaError::NoSpace => Status::CAPACITY_EXCEEDED.with_dnr(),
         MediaError::ReadOnly => Status::NAMESPACE_WRITE_PROTECTED.with_dnr(),

@@ -4,6 +4,7 @@ mod unflushed;
 
 use std::collections::{BTreeMap, VecDeque};
 
+use base::ledger::Coded;
 use base::ledger::{Arena, Ledger, PageCells, PageIndex, RawMemory};
 use proptest::prelude::*;
 use spec::nvme::{NvmOpcode, Status};
@@ -330,7 +331,7 @@ fn every_kind_of_request_without_a_controller_memory_buffer() {
 #[test]
 fn the_whole_table_of_transitions() {
     let mut table = String::new();
-    for state in State::ALL {
+    for &state in State::ALL {
         let answer = match state {
             State::Class => u64::from(spec::nvme::PCI_CLASS_CODE) << 8,
             State::Command => 0x10 << 16,
