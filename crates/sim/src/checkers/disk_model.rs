@@ -73,6 +73,12 @@ impl Write {
     fn has_happened(&self) -> bool {
         self.observed.is_some() || (self.end.is_some() && !self.maybe)
     }
+
+    /// Whether it is over `earlier` if it began after the end of that one. What nobody waits for can happen behind a loss: only who
+    /// asks for the same blocks waits for it.
+    fn hides(&self, earlier: &Self) -> bool {
+        self.has_happened() && (self.request != WENT_BACK || !earlier.maybe)
+    }
 }
 
 /// The model of one disk.
@@ -382,7 +388,7 @@ impl DiskModel {
             .map(|write| {
                 let end = write.effective_end();
                 let replaced = write.replaced.is_some_and(|at| at < lower);
-                let over = |w: &Write| w.has_happened() && w.start > end && w.effective_end() < lower;
+                let over = |w: &Write| w.hides(write) && w.start > end && w.effective_end() < lower;
                 !write.is_settled(flushed) || (!replaced && !writes.iter().any(over))
             })
             .collect();
@@ -397,11 +403,7 @@ fn admissible(writes: &[Write], index: usize, start: u64, end: u64) -> bool {
     let over = write.effective_end();
     write.start <= end
         && write.replaced.is_none_or(|at| at >= start)
-        && !writes.iter().any(|w| {
-            // What nobody waits for can happen behind a loss: only who asks for the same blocks waits for it.
-            let tells = w.request != WENT_BACK || !write.maybe;
-            tells && w.has_happened() && w.start > over && w.effective_end() < start
-        })
+        && !writes.iter().any(|w| w.hides(write) && w.start > over && w.effective_end() < start)
 }
 
 fn describe(bytes: &[u8]) -> String {
@@ -486,6 +488,22 @@ mod tests {
         model.asked_again(6);
         read(&mut model, 5, 7, 8).unwrap();
         read(&mut model, 0, 9, 10).unwrap_err();
+    }
+
+    #[test]
+    fn what_nobody_waits_for_may_happen_behind_a_loss_and_is_not_forgotten_then() {
+        let mut model = DiskModel::new(1, true);
+        (0..8).for_each(|n| write(&mut model, 10 + n, 1 + 2 * n, 2 + 2 * n));
+        model.write_started(5, 5, 0..1, 20);
+        model.write_abandoned(5, 0..1);
+        model.abandoned_ended(5, 0..1, 21);
+        model.went_back(0, 16, 22);
+        model.flush_ended(23);
+        read(&mut model, 5, 24, 25).unwrap();
+        read(&mut model, 5, 26, 27).unwrap();
+        // Neither what a read has shown to be gone, nor what was answered.
+        read(&mut model, 16, 28, 29).unwrap_err();
+        read(&mut model, 17, 28, 29).unwrap_err();
     }
 
     #[test]
