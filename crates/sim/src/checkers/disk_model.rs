@@ -31,6 +31,8 @@ struct Write {
     durable: bool,
     /// The end of a read that proves that something later has replaced it.
     replaced: Option<u64>,
+    /// The same, where nobody was told that what replaced it has happened: that may go with the power, and this one be left.
+    eclipsed: Option<u64>,
     /// The medium has failed it: done or not, what is kept of earlier ones may come back over it.
     failed: bool,
 }
@@ -39,12 +41,13 @@ struct Write {
 const WENT_BACK: u64 = u64::MAX;
 
 impl core::fmt::Debug for Write {
-    /// `value(request) start..end`, then when it was seen, replaced, abandoned, durable.
+    /// `value(request) start..end`, then when it was seen, replaced, eclipsed, and whether abandoned, durable.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "{}({}) {}..", self.value, self.request, self.start)?;
         self.end.map_or(Ok(()), |end| write!(f, "{end}"))?;
         self.observed.map_or(Ok(()), |at| write!(f, " seen {at}"))?;
         self.replaced.map_or(Ok(()), |at| write!(f, " replaced {at}"))?;
+        self.eclipsed.map_or(Ok(()), |at| write!(f, " eclipsed {at}"))?;
         f.write_str(if self.maybe { " abandoned" } else { "" })?;
         f.write_str(if self.durable { " durable" } else { "" })
     }
@@ -53,8 +56,18 @@ impl core::fmt::Debug for Write {
 impl Write {
     /// One that begins.
     fn new(value: u64, request: u64, start: u64) -> Self {
-        let (end, observed, replaced) = (None, None, None);
-        Self { value, request, start, end, observed, maybe: false, durable: false, replaced, failed: false }
+        Self {
+            value,
+            request,
+            start,
+            end: None,
+            observed: None,
+            maybe: false,
+            durable: false,
+            replaced: None,
+            eclipsed: None,
+            failed: false,
+        }
     }
 
     fn effective_end(&self) -> u64 {
@@ -72,6 +85,16 @@ impl Write {
 
     fn has_happened(&self) -> bool {
         self.observed.is_some() || (self.end.is_some() && !self.maybe)
+    }
+
+    /// Whether a client was told that it has happened.
+    fn was_answered(&self) -> bool {
+        self.has_ended() && !self.maybe
+    }
+
+    /// Whether a read that begins at `start` comes behind what has replaced it.
+    fn is_replaced(&self, start: u64) -> bool {
+        [self.replaced, self.eclipsed].into_iter().flatten().any(|at| at < start)
     }
 
     /// Whether it is over `earlier` if it began after the end of that one. What nobody waits for can happen behind a loss: only who
@@ -275,8 +298,10 @@ impl DiskModel {
             write.observed = Some(write.observed.unwrap_or(end).min(end));
         }
         // Whatever was over before the read began, and was not returned, has been replaced.
+        let is_certain = fitting.iter().any(|&index| writes[index].was_answered());
         for write in writes.iter_mut().filter(|write| write.value != value && write.effective_end() < start) {
-            write.replaced = Some(write.replaced.unwrap_or(end).min(end));
+            let at = if is_certain { &mut write.replaced } else { &mut write.eclipsed };
+            *at = Some(at.unwrap_or(end).min(end));
         }
         self.prune(block);
         Ok(())
@@ -303,7 +328,10 @@ impl DiskModel {
                     "block {block} has {value} after the power failed, flushed at {flushed}: {writes:?}"
                 ));
             }
-            if survivor.is_none_or(|index| writes[index].start < self.life) {
+            let is_of_earlier_life = survivor.is_none_or(|index| writes[index].start < self.life);
+            // What had been read in its place, and nobody was told of, has gone before anybody flushed it.
+            survivor.into_iter().for_each(|index| self.blocks[block][index].eclipsed = None);
+            if is_of_earlier_life {
                 self.forget_earlier_lives(block, value);
             }
             if self.gave_up {
@@ -360,7 +388,7 @@ impl DiskModel {
             write.maybe &= write.failed || write.observed.is_none() || !write.has_ended();
             write.maybe |= write.request == WENT_BACK;
             write.observed = None;
-            write.replaced = None;
+            (write.replaced, write.eclipsed) = (None, None);
         }
     }
 
@@ -387,7 +415,7 @@ impl DiskModel {
             .iter()
             .map(|write| {
                 let end = write.effective_end();
-                let replaced = write.replaced.is_some_and(|at| at < lower);
+                let replaced = write.is_replaced(lower);
                 let over = |w: &Write| w.hides(write) && w.start > end && w.effective_end() < lower;
                 !write.is_settled(flushed) || (!replaced && !writes.iter().any(over))
             })
@@ -402,7 +430,7 @@ fn admissible(writes: &[Write], index: usize, start: u64, end: u64) -> bool {
     let write = &writes[index];
     let over = write.effective_end();
     write.start <= end
-        && write.replaced.is_none_or(|at| at >= start)
+        && !write.is_replaced(start)
         && !writes.iter().any(|w| w.hides(write) && w.start > over && w.effective_end() < start)
 }
 
@@ -473,6 +501,42 @@ mod tests {
         model.mended();
         read(&mut model, 5, 5, 6).unwrap();
         model.power_failed([&block(0)[..]].into_iter(), 8).unwrap_err();
+    }
+
+    #[test]
+    fn the_power_may_take_what_was_read_if_nobody_was_told_of_it_or_has_flushed_it() {
+        let left = |model: &mut DiskModel, tick| model.power_failed([&block(0)[..]].into_iter(), tick);
+        let given_up = |model: &mut DiskModel| {
+            model.flush_ended(1);
+            model.write_started(5, 5, 0..1, 2);
+            read(model, 5, 3, 4).unwrap();
+            read(model, 0, 5, 6).unwrap_err();
+        };
+        let mut model = DiskModel::new(1, true);
+        given_up(&mut model);
+        left(&mut model, 7).unwrap();
+        model.write_abandoned(5, 0..1);
+        read(&mut model, 0, 8, 9).unwrap();
+        // The same if its client was told that it has failed.
+        let mut model = DiskModel::new(1, true);
+        given_up(&mut model);
+        model.write_failed(5, 0..1, 7);
+        left(&mut model, 8).unwrap();
+        read(&mut model, 0, 9, 10).unwrap();
+        // It does not go without the power, nor behind a flush, nor if it was answered.
+        let mut model = DiskModel::new(1, true);
+        given_up(&mut model);
+        model.asked_again(7);
+        read(&mut model, 0, 8, 9).unwrap_err();
+        let mut model = DiskModel::new(1, true);
+        given_up(&mut model);
+        model.flush_ended(7);
+        left(&mut model, 8).unwrap_err();
+        let mut model = DiskModel::new(1, true);
+        given_up(&mut model);
+        left(&mut model, 7).unwrap();
+        model.write_ended(5, false, 0..1, 8);
+        read(&mut model, 0, 9, 10).unwrap_err();
     }
 
     #[test]
