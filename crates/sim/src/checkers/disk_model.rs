@@ -31,10 +31,30 @@ struct Write {
     durable: bool,
     /// The end of a read that proves that something later has replaced it.
     replaced: Option<u64>,
-    /// The same, where nobody was told that what replaced it has happened: that may go with the power, and this one be left.
-    eclipsed: Option<u64>,
+    /// The same, where nobody had been told that what replaced it has happened.
+    eclipses: Vec<Eclipse>,
     /// The medium has failed it: done or not, what is kept of earlier ones may come back over it.
     failed: bool,
+}
+
+/// A read has returned a write that nobody had been told of, and so replaced another one.
+#[derive(Clone, Copy)]
+struct Eclipse {
+    request: u64,
+    /// When the read ended.
+    at: u64,
+    /// The power has failed since, and has left the other one.
+    is_taken: bool,
+    /// If nobody is ever told of it, the borrower still keeps it, since it was under way.
+    is_kept: bool,
+}
+
+impl Eclipse {
+    /// Whether it has gone with the power, and comes back no more.
+    fn is_over(&self, writes: &[Write]) -> bool {
+        let is_in_doubt = |write: &Write| write.failed || (!self.is_kept && !write.was_answered());
+        self.is_taken && writes.iter().any(|write| write.request == self.request && is_in_doubt(write))
+    }
 }
 
 /// In place of a request: the medium has lost something, and the block has again what it had before.
@@ -47,7 +67,7 @@ impl core::fmt::Debug for Write {
         self.end.map_or(Ok(()), |end| write!(f, "{end}"))?;
         self.observed.map_or(Ok(()), |at| write!(f, " seen {at}"))?;
         self.replaced.map_or(Ok(()), |at| write!(f, " replaced {at}"))?;
-        self.eclipsed.map_or(Ok(()), |at| write!(f, " eclipsed {at}"))?;
+        self.eclipses.iter().try_for_each(|by| write!(f, " eclipsed {} by {}", by.at, by.request))?;
         f.write_str(if self.maybe { " abandoned" } else { "" })?;
         f.write_str(if self.durable { " durable" } else { "" })
     }
@@ -65,7 +85,7 @@ impl Write {
             maybe: false,
             durable: false,
             replaced: None,
-            eclipsed: None,
+            eclipses: Vec::new(),
             failed: false,
         }
     }
@@ -92,9 +112,10 @@ impl Write {
         self.has_ended() && !self.maybe
     }
 
-    /// Whether a read that begins at `start` comes behind what has replaced it.
-    fn is_replaced(&self, start: u64) -> bool {
-        [self.replaced, self.eclipsed].into_iter().flatten().any(|at| at < start)
+    /// Whether a read that begins at `start` comes behind what has replaced it. `writes` are those of the same block.
+    fn is_replaced(&self, start: u64, writes: &[Self]) -> bool {
+        self.replaced.is_some_and(|at| at < start)
+            || self.eclipses.iter().any(|by| by.at < start && !by.is_over(writes))
     }
 
     /// Whether it is over `earlier` if it began after the end of that one. What nobody waits for can happen behind a loss: only who
@@ -109,6 +130,8 @@ pub(crate) struct DiskModel {
     /// Whether a write that has been seen cannot happen again. Where the disk has several requests at a time, those under way
     /// when a card dies are done again in any order.
     once: bool,
+    /// Whether the borrower keeps until a flush what was under way, also if nobody waits for it any more.
+    keeps: bool,
     blocks: Vec<Vec<Write>>,
     reads: BTreeSet<u64>,
     /// The start of the last flush that has ended.
@@ -131,6 +154,7 @@ impl DiskModel {
         let zero = Write { end: Some(0), durable: true, ..Write::new(0, 0, 0) };
         Self {
             once,
+            keeps: true,
             blocks: vec![vec![zero]; blocks],
             reads: BTreeSet::new(),
             flushed: 0,
@@ -141,6 +165,11 @@ impl DiskModel {
             replaced: 0,
             untold: None,
         }
+    }
+
+    /// Of a borrower that keeps nothing, since others have the namespace, too.
+    pub(crate) fn keeping_nothing(&mut self) {
+        self.keeps = false;
     }
 
     /// Request `request` begins to write `value` to blocks.
@@ -298,10 +327,18 @@ impl DiskModel {
             write.observed = Some(write.observed.unwrap_or(end).min(end));
         }
         // Whatever was over before the read began, and was not returned, has been replaced.
-        let is_certain = fitting.iter().any(|&index| writes[index].was_answered());
+        let is_kept = self.keeps;
+        let eclipse = match fitting[..] {
+            [only] if !writes[only].was_answered() => {
+                Some(Eclipse { request: writes[only].request, at: end, is_taken: false, is_kept })
+            }
+            _ => None,
+        };
         for write in writes.iter_mut().filter(|write| write.value != value && write.effective_end() < start) {
-            let at = if is_certain { &mut write.replaced } else { &mut write.eclipsed };
-            *at = Some(at.unwrap_or(end).min(end));
+            match eclipse {
+                Some(eclipse) => write.eclipses.push(eclipse),
+                None => write.replaced = Some(write.replaced.unwrap_or(end).min(end)),
+            }
         }
         self.prune(block);
         Ok(())
@@ -329,8 +366,9 @@ impl DiskModel {
                 ));
             }
             let is_of_earlier_life = survivor.is_none_or(|index| writes[index].start < self.life);
-            // What had been read in its place, and nobody was told of, has gone before anybody flushed it.
-            survivor.into_iter().for_each(|index| self.blocks[block][index].eclipsed = None);
+            // What was read in its place has gone before anybody flushed it.
+            let left = survivor.map(|index| &mut self.blocks[block][index]);
+            left.into_iter().flat_map(|write| &mut write.eclipses).for_each(|by| by.is_taken = true);
             if is_of_earlier_life {
                 self.forget_earlier_lives(block, value);
             }
@@ -388,7 +426,8 @@ impl DiskModel {
             write.maybe &= write.failed || write.observed.is_none() || !write.has_ended();
             write.maybe |= write.request == WENT_BACK;
             write.observed = None;
-            (write.replaced, write.eclipsed) = (None, None);
+            write.replaced = None;
+            write.eclipses.clear();
         }
     }
 
@@ -415,7 +454,7 @@ impl DiskModel {
             .iter()
             .map(|write| {
                 let end = write.effective_end();
-                let replaced = write.is_replaced(lower);
+                let replaced = write.is_replaced(lower, writes);
                 let over = |w: &Write| w.hides(write) && w.start > end && w.effective_end() < lower;
                 !write.is_settled(flushed) || (!replaced && !writes.iter().any(over))
             })
@@ -430,7 +469,7 @@ fn admissible(writes: &[Write], index: usize, start: u64, end: u64) -> bool {
     let write = &writes[index];
     let over = write.effective_end();
     write.start <= end
-        && !write.is_replaced(start)
+        && !write.is_replaced(start, writes)
         && !writes.iter().any(|w| w.hides(write) && w.start > over && w.effective_end() < start)
 }
 
@@ -504,36 +543,52 @@ mod tests {
     }
 
     #[test]
-    fn the_power_may_take_what_was_read_if_nobody_was_told_of_it_or_has_flushed_it() {
+    fn the_power_may_take_what_was_read_if_nobody_keeps_it() {
         let left = |model: &mut DiskModel, tick| model.power_failed([&block(0)[..]].into_iter(), tick);
-        let given_up = |model: &mut DiskModel| {
+        let seen = |keeps: bool| {
+            let mut model = DiskModel { keeps, ..DiskModel::new(1, true) };
             model.flush_ended(1);
             model.write_started(5, 5, 0..1, 2);
-            read(model, 5, 3, 4).unwrap();
-            read(model, 0, 5, 6).unwrap_err();
+            read(&mut model, 5, 3, 4).unwrap();
+            read(&mut model, 0, 5, 6).unwrap_err();
+            model
         };
-        let mut model = DiskModel::new(1, true);
-        given_up(&mut model);
+        // Its client has given it up, and the drive is not the borrower's own.
+        let mut model = seen(false);
         left(&mut model, 7).unwrap();
         model.write_abandoned(5, 0..1);
         read(&mut model, 0, 8, 9).unwrap();
-        // The same if its client was told that it has failed.
-        let mut model = DiskModel::new(1, true);
-        given_up(&mut model);
-        model.write_failed(5, 0..1, 7);
-        left(&mut model, 8).unwrap();
-        read(&mut model, 0, 9, 10).unwrap();
-        // It does not go without the power, nor behind a flush, nor if it was answered.
-        let mut model = DiskModel::new(1, true);
-        given_up(&mut model);
+        // Its client was told that it has failed, before or after.
+        for tick in [7, 9] {
+            let mut model = seen(true);
+            left(&mut model, 8).unwrap();
+            model.write_failed(5, 0..1, tick);
+            read(&mut model, 0, 10, 11).unwrap();
+        }
+    }
+
+    #[test]
+    fn the_power_takes_nothing_that_was_read_and_is_kept_or_flushed() {
+        let left = |model: &mut DiskModel, tick| model.power_failed([&block(0)[..]].into_iter(), tick);
+        let seen = |keeps: bool| {
+            let mut model = DiskModel { keeps, ..DiskModel::new(1, true) };
+            model.flush_ended(1);
+            model.write_started(5, 5, 0..1, 2);
+            read(&mut model, 5, 3, 4).unwrap();
+            model
+        };
+        let mut model = seen(true);
+        model.write_abandoned(5, 0..1);
+        left(&mut model, 7).unwrap();
+        read(&mut model, 0, 8, 9).unwrap_err();
+        let mut model = seen(false);
+        model.write_abandoned(5, 0..1);
         model.asked_again(7);
         read(&mut model, 0, 8, 9).unwrap_err();
-        let mut model = DiskModel::new(1, true);
-        given_up(&mut model);
+        let mut model = seen(false);
         model.flush_ended(7);
         left(&mut model, 8).unwrap_err();
-        let mut model = DiskModel::new(1, true);
-        given_up(&mut model);
+        let mut model = seen(false);
         left(&mut model, 7).unwrap();
         model.write_ended(5, false, 0..1, 8);
         read(&mut model, 0, 9, 10).unwrap_err();
