@@ -118,8 +118,8 @@ impl Write {
             || self.eclipses.iter().any(|by| by.at < start && !by.is_over(writes))
     }
 
-    /// Whether it is over `earlier` if it began after the end of that one. What nobody waits for can happen behind a loss: only who
-    /// asks for the same blocks waits for it.
+    /// Whether it is over `earlier` if it began after the end of that one. What nobody waits for can happen behind a
+    /// loss: only who asks for the same blocks waits for it.
     fn hides(&self, earlier: &Self) -> bool {
         self.has_happened() && (self.request != WENT_BACK || !earlier.maybe)
     }

@@ -1,9 +1,9 @@
 //! Accesses of a lent function that were right when they were made, and come to a host that has begun its driver anew.
 //!
-//! A function waits long for its host's memory, so what it asks for may be on its way for as long. A driver that begins anew takes its
-//! pages back at once, and the function hears of that later. So what comes until the driver knows that its controller is disabled
-//! may be denied; and of what comes behind that, what was queued before the completion that told it, which may pass reads; nothing
-//! else.
+//! A function waits long for its host's memory, so what it asks for may be on its way for as long. A driver that begins
+//! anew takes its pages back at once, and the function hears of that later. So what comes until the driver knows that
+//! its controller is disabled may be denied; and of what comes behind that, what was queued before the completion that
+//! told it, which may pass reads; nothing else.
 
 use super::streams::{Queued, StreamId};
 
@@ -29,7 +29,8 @@ impl Outrun {
         self.fresh.extend(tlps.map(|queued| (id, queued)));
     }
 
-    /// The driver has begun so many times, and does not know yet whether its controller is disabled; and the function's stream.
+    /// The driver has begun so many times, and does not know yet whether its controller is disabled; and the function's
+    /// stream.
     pub(crate) fn driver(&mut self, begun: u64, is_beginning: bool, stream: Option<StreamId>) {
         let had_begun = core::mem::replace(&mut self.begun, begun);
         if had_begun > 0 && begun > had_begun {
