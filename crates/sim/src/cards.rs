@@ -10,6 +10,7 @@ use node::{BorrowEdge, Card, CardConfig, LoanConfig, LoanRole, NodeCells, Way};
 use crate::checkers::freshness::{Freshness, Origin};
 use crate::checkers::liveness::Liveness;
 use crate::checkers::names;
+use crate::checkers::outrun::Outrun;
 use crate::checkers::streams::StreamId;
 use crate::death::{End, Switch, survive};
 use crate::edge::Socket;
@@ -53,6 +54,8 @@ pub(crate) struct Node<'w> {
     pub(crate) sockets: Vec<Vec<Option<Socket>>>,
     /// By loan: whether its driver was issuing requests when last seen.
     pub(crate) was_ready: Vec<bool>,
+    /// By loan: what its driver has taken back while the function was asking for it.
+    pub(crate) outrun: Vec<Outrun>,
 }
 
 impl<'w> Node<'w> {
@@ -77,6 +80,7 @@ impl<'w> Node<'w> {
             liveness: (0..loans).map(|_| Liveness::default()).collect(),
             sockets: (0..loans).map(|_| (0..node::EDGE_CONNECTIONS).map(|_| None).collect()).collect(),
             was_ready: vec![false; loans],
+            outrun: (0..loans).map(|_| Outrun::default()).collect(),
         }
     }
 
@@ -92,6 +96,7 @@ impl<'w> Node<'w> {
         self.generation = 0;
         self.is_leaving = false;
         self.was_ready.fill(false);
+        self.outrun.fill_with(Outrun::default);
     }
 }
 

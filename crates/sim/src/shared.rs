@@ -38,7 +38,10 @@ impl Shared {
 pub(crate) fn loans<'w>(random: &mut Random) -> Vec<Loan<'w>> {
     let geometry = Loan::geometry(random);
     let mode = if random.chance(900) { DiskMode::Inline } else { DiskMode::Ring };
-    (0..LOANS).map(|index| Loan::with(random, index, geometry, mode, false)).collect()
+    let mut loans: Vec<_> =
+        (0..LOANS).map(|index| Loan::with(random, index, geometry, mode, false)).collect();
+    loans.iter_mut().for_each(|loan| loan.shared.model.keeping_nothing());
+    loans
 }
 
 /// The drive with the namespace of all loans, one area behind the other.

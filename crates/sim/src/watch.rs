@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use host::nvme::State as Driver;
 use link::State;
 use link::frame::{Header, Kind};
 use node::{Address, Card, MediaWork, NodeCells};
@@ -57,6 +58,12 @@ impl<'w> World<'w> {
     fn watch_driver(&mut self, node: usize, loan: usize, card: &Card<'_>) {
         let is_ready = card.borrowed(loan).is_some_and(|drive| drive.driver.is_ready());
         let to_present = self.peer_of(node, loan, card) == Some(self.life_of(LENDER));
+        if let Some(drive) = card.borrowed(loan) {
+            let stream = self.stream_to(node, loan, card);
+            let is_beginning = drive.driver.state() as u32 <= Driver::Disabling as u32;
+            let begun = drive.driver.counters().resets.get();
+            self.nodes[node].outrun[loan].driver(begun, is_beginning, stream);
+        }
         let was_ready = core::mem::replace(&mut self.nodes[node].was_ready[loan], is_ready);
         if let Some(drive) = card.borrowed(loan).filter(|_| self.media.is_some()) {
             self.watch_losses(loan, drive.driver.counters().lost.get());
@@ -83,6 +90,7 @@ impl<'w> World<'w> {
         else {
             return;
         };
+        self.nodes[node].outrun[loan].accepted(to, self.streams.queued(to, &accepted));
         let me = self.life_of(node);
         self.meetings.entry(from.name).or_default()[usize::from(node != LENDER)] = Some(me);
         let verdict = self.streams.accepted(to, &accepted);
@@ -143,6 +151,7 @@ impl<'w> World<'w> {
             let expected = card.channel(id.loan).receiver().expected();
             if self.stream_to(node, id.loan, &card) == Some(id) {
                 let kept: Vec<_> = accepted.into_iter().filter(|&(number, _)| number < expected).collect();
+                self.nodes[node].outrun[id.loan].accepted(id, self.streams.queued(id, &kept));
                 let verdict = self.streams.accepted(id, &kept);
                 self.judge(names::EXACTLY_ONCE, verdict);
             }
@@ -508,6 +517,7 @@ impl<'w> World<'w> {
         self.loans[loan].timed_out |= edge.completion_timeouts.get() > 0;
         let denied = edge.denied_accesses.get();
         let denied = if node == BORROWER { self.check_function(loan, denied) } else { denied };
+        let denied = self.nodes[node].outrun[loan].strays(denied);
         let denied = if self.loans[loan].timed_out { 0 } else { denied };
         let strays = [denied, edge.unexpected_completions.get(), edge.malformed_tlps.get()];
         if strays != [0; 3] {

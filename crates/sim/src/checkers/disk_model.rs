@@ -31,20 +31,43 @@ struct Write {
     durable: bool,
     /// The end of a read that proves that something later has replaced it.
     replaced: Option<u64>,
+    /// The same, where nobody had been told that what replaced it has happened.
+    eclipses: Vec<Eclipse>,
     /// The medium has failed it: done or not, what is kept of earlier ones may come back over it.
     failed: bool,
+}
+
+/// A read has returned a write that nobody had been told of, and so replaced another one.
+#[derive(Clone, Copy)]
+struct Eclipse {
+    request: u64,
+    /// When the read ended.
+    at: u64,
+    /// The power has failed since, and has left the other one.
+    is_taken: bool,
+    /// If nobody is ever told of it, the borrower still keeps it, since it was under way.
+    is_kept: bool,
+}
+
+impl Eclipse {
+    /// Whether it has gone with the power, and comes back no more.
+    fn is_over(&self, writes: &[Write]) -> bool {
+        let is_in_doubt = |write: &Write| write.failed || (!self.is_kept && !write.was_answered());
+        self.is_taken && writes.iter().any(|write| write.request == self.request && is_in_doubt(write))
+    }
 }
 
 /// In place of a request: the medium has lost something, and the block has again what it had before.
 const WENT_BACK: u64 = u64::MAX;
 
 impl core::fmt::Debug for Write {
-    /// `value(request) start..end`, then when it was seen, replaced, abandoned, durable.
+    /// `value(request) start..end`, then when it was seen, replaced, eclipsed, and whether abandoned, durable.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "{}({}) {}..", self.value, self.request, self.start)?;
         self.end.map_or(Ok(()), |end| write!(f, "{end}"))?;
         self.observed.map_or(Ok(()), |at| write!(f, " seen {at}"))?;
         self.replaced.map_or(Ok(()), |at| write!(f, " replaced {at}"))?;
+        self.eclipses.iter().try_for_each(|by| write!(f, " eclipsed {} by {}", by.at, by.request))?;
         f.write_str(if self.maybe { " abandoned" } else { "" })?;
         f.write_str(if self.durable { " durable" } else { "" })
     }
@@ -53,8 +76,18 @@ impl core::fmt::Debug for Write {
 impl Write {
     /// One that begins.
     fn new(value: u64, request: u64, start: u64) -> Self {
-        let (end, observed, replaced) = (None, None, None);
-        Self { value, request, start, end, observed, maybe: false, durable: false, replaced, failed: false }
+        Self {
+            value,
+            request,
+            start,
+            end: None,
+            observed: None,
+            maybe: false,
+            durable: false,
+            replaced: None,
+            eclipses: Vec::new(),
+            failed: false,
+        }
     }
 
     fn effective_end(&self) -> u64 {
@@ -73,6 +106,23 @@ impl Write {
     fn has_happened(&self) -> bool {
         self.observed.is_some() || (self.end.is_some() && !self.maybe)
     }
+
+    /// Whether a client was told that it has happened.
+    fn was_answered(&self) -> bool {
+        self.has_ended() && !self.maybe
+    }
+
+    /// Whether a read that begins at `start` comes behind what has replaced it. `writes` are those of the same block.
+    fn is_replaced(&self, start: u64, writes: &[Self]) -> bool {
+        self.replaced.is_some_and(|at| at < start)
+            || self.eclipses.iter().any(|by| by.at < start && !by.is_over(writes))
+    }
+
+    /// Whether it is over `earlier` if it began after the end of that one. What nobody waits for can happen behind a
+    /// loss: only who asks for the same blocks waits for it.
+    fn hides(&self, earlier: &Self) -> bool {
+        self.has_happened() && (self.request != WENT_BACK || !earlier.maybe)
+    }
 }
 
 /// The model of one disk.
@@ -80,6 +130,8 @@ pub(crate) struct DiskModel {
     /// Whether a write that has been seen cannot happen again. Where the disk has several requests at a time, those under way
     /// when a card dies are done again in any order.
     once: bool,
+    /// Whether the borrower keeps until a flush what was under way, also if nobody waits for it any more.
+    keeps: bool,
     blocks: Vec<Vec<Write>>,
     reads: BTreeSet<u64>,
     /// The start of the last flush that has ended.
@@ -102,6 +154,7 @@ impl DiskModel {
         let zero = Write { end: Some(0), durable: true, ..Write::new(0, 0, 0) };
         Self {
             once,
+            keeps: true,
             blocks: vec![vec![zero]; blocks],
             reads: BTreeSet::new(),
             flushed: 0,
@@ -112,6 +165,11 @@ impl DiskModel {
             replaced: 0,
             untold: None,
         }
+    }
+
+    /// Of a borrower that keeps nothing, since others have the namespace, too.
+    pub(crate) fn keeping_nothing(&mut self) {
+        self.keeps = false;
     }
 
     /// Request `request` begins to write `value` to blocks.
@@ -269,8 +327,18 @@ impl DiskModel {
             write.observed = Some(write.observed.unwrap_or(end).min(end));
         }
         // Whatever was over before the read began, and was not returned, has been replaced.
+        let is_kept = self.keeps;
+        let eclipse = match fitting[..] {
+            [only] if !writes[only].was_answered() => {
+                Some(Eclipse { request: writes[only].request, at: end, is_taken: false, is_kept })
+            }
+            _ => None,
+        };
         for write in writes.iter_mut().filter(|write| write.value != value && write.effective_end() < start) {
-            write.replaced = Some(write.replaced.unwrap_or(end).min(end));
+            match eclipse {
+                Some(eclipse) => write.eclipses.push(eclipse),
+                None => write.replaced = Some(write.replaced.unwrap_or(end).min(end)),
+            }
         }
         self.prune(block);
         Ok(())
@@ -297,7 +365,11 @@ impl DiskModel {
                     "block {block} has {value} after the power failed, flushed at {flushed}: {writes:?}"
                 ));
             }
-            if survivor.is_none_or(|index| writes[index].start < self.life) {
+            let is_of_earlier_life = survivor.is_none_or(|index| writes[index].start < self.life);
+            // What was read in its place has gone before anybody flushed it.
+            let left = survivor.map(|index| &mut self.blocks[block][index]);
+            left.into_iter().flat_map(|write| &mut write.eclipses).for_each(|by| by.is_taken = true);
+            if is_of_earlier_life {
                 self.forget_earlier_lives(block, value);
             }
             if self.gave_up {
@@ -355,6 +427,7 @@ impl DiskModel {
             write.maybe |= write.request == WENT_BACK;
             write.observed = None;
             write.replaced = None;
+            write.eclipses.clear();
         }
     }
 
@@ -381,8 +454,8 @@ impl DiskModel {
             .iter()
             .map(|write| {
                 let end = write.effective_end();
-                let replaced = write.replaced.is_some_and(|at| at < lower);
-                let over = |w: &Write| w.has_happened() && w.start > end && w.effective_end() < lower;
+                let replaced = write.is_replaced(lower, writes);
+                let over = |w: &Write| w.hides(write) && w.start > end && w.effective_end() < lower;
                 !write.is_settled(flushed) || (!replaced && !writes.iter().any(over))
             })
             .collect();
@@ -396,12 +469,8 @@ fn admissible(writes: &[Write], index: usize, start: u64, end: u64) -> bool {
     let write = &writes[index];
     let over = write.effective_end();
     write.start <= end
-        && write.replaced.is_none_or(|at| at >= start)
-        && !writes.iter().any(|w| {
-            // What nobody waits for can happen behind a loss: only who asks for the same blocks waits for it.
-            let tells = w.request != WENT_BACK || !write.maybe;
-            tells && w.has_happened() && w.start > over && w.effective_end() < start
-        })
+        && !write.is_replaced(start, writes)
+        && !writes.iter().any(|w| w.hides(write) && w.start > over && w.effective_end() < start)
 }
 
 fn describe(bytes: &[u8]) -> String {
@@ -474,6 +543,58 @@ mod tests {
     }
 
     #[test]
+    fn the_power_may_take_what_was_read_if_nobody_keeps_it() {
+        let left = |model: &mut DiskModel, tick| model.power_failed([&block(0)[..]].into_iter(), tick);
+        let seen = |keeps: bool| {
+            let mut model = DiskModel { keeps, ..DiskModel::new(1, true) };
+            model.flush_ended(1);
+            model.write_started(5, 5, 0..1, 2);
+            read(&mut model, 5, 3, 4).unwrap();
+            read(&mut model, 0, 5, 6).unwrap_err();
+            model
+        };
+        // Its client has given it up, and the drive is not the borrower's own.
+        let mut model = seen(false);
+        left(&mut model, 7).unwrap();
+        model.write_abandoned(5, 0..1);
+        read(&mut model, 0, 8, 9).unwrap();
+        // Its client was told that it has failed, before or after.
+        for tick in [7, 9] {
+            let mut model = seen(true);
+            left(&mut model, 8).unwrap();
+            model.write_failed(5, 0..1, tick);
+            read(&mut model, 0, 10, 11).unwrap();
+        }
+    }
+
+    #[test]
+    fn the_power_takes_nothing_that_was_read_and_is_kept_or_flushed() {
+        let left = |model: &mut DiskModel, tick| model.power_failed([&block(0)[..]].into_iter(), tick);
+        let seen = |keeps: bool| {
+            let mut model = DiskModel { keeps, ..DiskModel::new(1, true) };
+            model.flush_ended(1);
+            model.write_started(5, 5, 0..1, 2);
+            read(&mut model, 5, 3, 4).unwrap();
+            model
+        };
+        let mut model = seen(true);
+        model.write_abandoned(5, 0..1);
+        left(&mut model, 7).unwrap();
+        read(&mut model, 0, 8, 9).unwrap_err();
+        let mut model = seen(false);
+        model.write_abandoned(5, 0..1);
+        model.asked_again(7);
+        read(&mut model, 0, 8, 9).unwrap_err();
+        let mut model = seen(false);
+        model.flush_ended(7);
+        left(&mut model, 8).unwrap_err();
+        let mut model = seen(false);
+        left(&mut model, 7).unwrap();
+        model.write_ended(5, false, 0..1, 8);
+        read(&mut model, 0, 9, 10).unwrap_err();
+    }
+
+    #[test]
     fn what_a_medium_has_lost_comes_back_only_if_it_is_written_again() {
         let mut model = DiskModel::new(1, true);
         write(&mut model, 5, 1, 2);
@@ -486,6 +607,22 @@ mod tests {
         model.asked_again(6);
         read(&mut model, 5, 7, 8).unwrap();
         read(&mut model, 0, 9, 10).unwrap_err();
+    }
+
+    #[test]
+    fn what_nobody_waits_for_may_happen_behind_a_loss_and_is_not_forgotten_then() {
+        let mut model = DiskModel::new(1, true);
+        (0..8).for_each(|n| write(&mut model, 10 + n, 1 + 2 * n, 2 + 2 * n));
+        model.write_started(5, 5, 0..1, 20);
+        model.write_abandoned(5, 0..1);
+        model.abandoned_ended(5, 0..1, 21);
+        model.went_back(0, 16, 22);
+        model.flush_ended(23);
+        read(&mut model, 5, 24, 25).unwrap();
+        read(&mut model, 5, 26, 27).unwrap();
+        // Neither what a read has shown to be gone, nor what was answered.
+        read(&mut model, 16, 28, 29).unwrap_err();
+        read(&mut model, 17, 28, 29).unwrap_err();
     }
 
     #[test]

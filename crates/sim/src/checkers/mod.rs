@@ -7,6 +7,7 @@ pub(crate) mod freshness;
 pub(crate) mod liveness;
 pub(crate) mod nonces;
 pub(crate) mod ordering;
+pub(crate) mod outrun;
 pub(crate) mod single_owner;
 pub(crate) mod streams;
 pub(crate) mod take_over;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use link::{Channel, tlp_digest};
+use pcie::FlowClass;
 
 use super::Verdict;
 
@@ -16,10 +17,19 @@ pub(crate) struct StreamId {
     pub(crate) name: u64,
 }
 
+/// When a TLP was queued, which may be long before it gets its number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Queued {
+    /// Its place among all TLPs of the stream.
+    pub(crate) order: u64,
+    pub(crate) is_completion: bool,
+}
+
 #[derive(Default)]
 struct Stream {
     /// Digests of the TLPs by their numbers.
     sent: Vec<u64>,
+    queued: Vec<Queued>,
     /// How many have been handed on.
     accepted: u64,
     granted: [u64; 3],
@@ -48,6 +58,8 @@ impl Streams {
         for number in known..sender.next() {
             let len = sender.write_tlp(number, &mut self.buffer);
             stream.sent.push(tlp_digest(&self.buffer[..len]));
+            let (class, order) = sender.order_of(number);
+            stream.queued.push(Queued { order, is_completion: class == FlowClass::Completion });
         }
         Ok(())
     }
@@ -93,6 +105,12 @@ impl Streams {
             return Ok(());
         }
         Err(format!("{id:?}: {accepted} TLPs were handed on, the receiver says {expected}"))
+    }
+
+    /// When TLPs of a stream were queued.
+    pub(crate) fn queued(&self, id: StreamId, tlps: &[(u64, u64)]) -> impl Iterator<Item = Queued> {
+        let known = self.streams.get(&id);
+        tlps.iter().filter_map(move |&(number, _)| known?.queued.get(number as usize).copied())
     }
 
     /// What the sender has forgotten as committed was handed on, by a card that lived to commit it.
