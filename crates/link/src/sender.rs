@@ -1,5 +1,5 @@
-use base::ledger::{Bytes, Cell, Counter, Fifo, Journal, PageIndex, Pages, SlotCells, Slots};
-use base::{INLINE_MAX, PageSlice, Payload, Rule};
+use base::ledger::{Bytes, Cell, Code, Counter, Fifo, Journal, PageIndex, Pages, SlotCells, Slots};
+use base::{INLINE_MAX, PageSlice, Payload, Rule, coded};
 use pcie::{Completion, EncodedHeader, FlowClass, Header};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -55,8 +55,7 @@ struct Meta {
     offset: u16,
     len: u16,
     header_len: u8,
-    /// One of [`carries`].
-    carries: u8,
+    carries: Code<Carries>,
     class: u8,
     /// Whether this completion ends its request.
     ends_request: u8,
@@ -64,11 +63,14 @@ struct Meta {
     reserved: u32,
 }
 
-mod carries {
-    pub(super) const NOTHING: u8 = 0;
-    pub(super) const INLINE: u8 = 1;
-    pub(super) const PAGE: u8 = 2;
+/// Where the payload of a TLP lies.
+#[derive(Clone, Copy, PartialEq)]
+enum Carries {
+    Nothing,
+    Inline,
+    Page,
 }
+coded!(Carries: Nothing, Inline, Page);
 
 /// Totals of credits since a stream began; completions need none, because their tag has reserved their space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable)]
@@ -194,7 +196,7 @@ impl<'m> Sender<'m> {
             offset,
             len,
             header_len: encoded.as_bytes().len() as u8,
-            carries,
+            carries: carries.into(),
             class: class.index() as u8,
             ends_request: ends_request.into(),
             data_credits: header.data_credits(),
@@ -205,18 +207,18 @@ impl<'m> Sender<'m> {
         self.cells.held[class.index()].update(self.journal, |held| held + 1);
     }
 
-    fn keep(&self, tlp: &TlpCells, payload: Payload) -> (u8, u16, u16, u16) {
+    fn keep(&self, tlp: &TlpCells, payload: Payload) -> (Carries, u16, u16, u16) {
         match payload {
-            Payload::None => (carries::NOTHING, 0, 0, 0),
+            Payload::None => (Carries::Nothing, 0, 0, 0),
             Payload::Inline(bytes) => {
                 tlp.inline.write(self.journal, 0, bytes.as_slice());
-                (carries::INLINE, 0, 0, bytes.as_slice().len() as u16)
+                (Carries::Inline, 0, 0, bytes.as_slice().len() as u16)
             }
             Payload::Page(PageSlice { page, offset, len }) => {
                 if self.journal.rule(Rule::KeepReplayBytes) {
                     self.pages.retain(page);
                 }
-                (carries::PAGE, page.0, offset, len)
+                (Carries::Page, page.0, offset, len)
             }
         }
     }
@@ -289,7 +291,7 @@ impl<'m> Sender<'m> {
     }
 
     fn release(&mut self, slot: u16, meta: &Meta) {
-        if meta.carries == carries::PAGE && self.journal.rule(Rule::KeepReplayBytes) {
+        if meta.carries == Carries::Page && self.journal.rule(Rule::KeepReplayBytes) {
             self.pages.release(PageIndex(meta.page));
         }
         self.cells.held[meta.class as usize].update(self.journal, |held| held - 1);
@@ -352,10 +354,10 @@ impl<'m> Sender<'m> {
         let (header, rest) = out.split_at_mut(meta.header_len as usize);
         tlp.header.read(0, header);
         let payload = &mut rest[..meta.len as usize];
-        match meta.carries {
-            carries::INLINE => tlp.inline.read(0, payload),
-            carries::PAGE => self.pages.read(PageIndex(meta.page), meta.offset as usize, payload),
-            _ => {}
+        match meta.carries.get() {
+            Carries::Inline => tlp.inline.read(0, payload),
+            Carries::Page => self.pages.read(PageIndex(meta.page), meta.offset as usize, payload),
+            Carries::Nothing => {}
         }
         header.len() + payload.len()
     }

@@ -50,6 +50,12 @@ impl<C: Coded> super::Cell<Code<C>> {
     }
 }
 
+impl<C: Coded> From<C> for Code<C> {
+    fn from(value: C) -> Self {
+        Self::of(value)
+    }
+}
+
 impl<C> Clone for Code<C> {
     fn clone(&self) -> Self {
         *self
@@ -65,6 +71,12 @@ impl<C> PartialEq for Code<C> {
 }
 
 impl<C> Eq for Code<C> {}
+
+impl<C: Coded> PartialEq<C> for Code<C> {
+    fn eq(&self, other: &C) -> bool {
+        self.get() == *other
+    }
+}
 
 /// As memory that is all zeroes.
 impl<C> Default for Code<C> {

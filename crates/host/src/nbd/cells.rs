@@ -1,5 +1,6 @@
 //! What the server keeps in the ledger.
 
+use base::coded;
 use base::ledger::{Bytes, Cell, Code, Counter, Fifo, PAGE_SIZE, SlotCells};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -181,31 +182,41 @@ pub(super) struct Request {
     pub(super) parts: u16,
     pub(super) kind: Code<BlockKind>,
     pub(super) fua: u8,
-    /// One of [`stage`].
-    pub(super) stage: u8,
+    pub(super) stage: Code<Stage>,
     /// 0, or the NBD error; all of ours fit.
     pub(super) error: u8,
     /// Whether it stands in the ready queue.
     pub(super) queued: u8,
-    /// A flush follows when all else is done.
-    pub(super) flush_after: u8,
+    pub(super) flush_after: Code<FlushAfter>,
     pub(super) connection: u8,
     /// 1 if it was given up and the drive has not been told.
     pub(super) untold: u8,
     pub(super) reserved: [u8; 2],
 }
 
-/// Codes of [`Request::stage`].
-pub(super) mod stage {
+/// How far a request is.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) enum Stage {
     /// The payload is arriving.
-    pub(in super::super) const FILLING: u8 = 0;
+    Filling,
     /// The drive has it, or will.
-    pub(in super::super) const ACTIVE: u8 = 1;
+    Active,
     /// Its data is being sent.
-    pub(in super::super) const REPLYING: u8 = 2;
+    Replying,
     /// Nobody waits for it, but the drive may still use its pages.
-    pub(in super::super) const ABANDONED: u8 = 3;
+    Abandoned,
 }
+coded!(Stage: Filling, Active, Replying, Abandoned);
+
+/// Whether a flush follows when all else of a request is done.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum FlushAfter {
+    No,
+    Wanted,
+    /// All else is done.
+    Due,
+}
+coded!(FlushAfter: No, Wanted, Due);
 
 impl Request {
     pub(super) fn kind(&self) -> BlockKind {

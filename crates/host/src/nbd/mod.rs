@@ -33,7 +33,7 @@ pub use cells::{
     ACCEPTED_PAYLOAD, CONNECTION_REQUESTS, CONNECTIONS, INPUT_BYTES, MAX_PAYLOAD, REQUESTS, ServerCells,
     ServerCounters,
 };
-use cells::{ConnectionCells, PLACE_WORDS, agreed, stage};
+use cells::{ConnectionCells, PLACE_WORDS, Stage, agreed};
 
 /// What a connection is doing.
 ///
@@ -281,7 +281,7 @@ impl<'m> Server<'m> {
 
     /// Requests that nobody waits for any more, but whose pages the drive still has.
     pub fn abandoned(&self) -> usize {
-        self.slots.iter().filter(|place| self.request(*place).stage == stage::ABANDONED).count()
+        self.slots.iter().filter(|place| self.request(*place).stage == Stage::Abandoned).count()
     }
 
     /// The statistics.

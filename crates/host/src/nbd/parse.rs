@@ -3,7 +3,7 @@
 use base::ledger::{PAGE_SIZE, PageIndex};
 use spec::nbd::{NbdError, RequestHeader};
 
-use super::cells::{INPUT_BYTES, agreed, stage};
+use super::cells::{INPUT_BYTES, Stage, agreed};
 use super::requests::Admission;
 use super::{Phase, Server};
 
@@ -98,7 +98,7 @@ impl Server<'_> {
         let connection = self.connection(slot);
         let place = connection.filling.get();
         let request = self.request(place);
-        debug_assert_eq!(request.stage, stage::FILLING);
+        debug_assert_eq!(request.stage.get(), Stage::Filling);
         let mut filled = connection.filled.get() as usize;
         let arrived = (request.len as usize - filled).min(self.available(slot));
         let mut buffer = [0; PAGE_SIZE];

@@ -6,7 +6,9 @@ use base::Instant;
 use base::ledger::{Code, PAGE_SIZE, PageIndex, Pages};
 use spec::nbd::{Command, NbdError, RequestHeader};
 
-use super::cells::{ACCEPTED_PAYLOAD, CONNECTION_REQUESTS, CONNECTIONS, REQUESTS, Request, agreed, stage};
+use super::cells::{
+    ACCEPTED_PAYLOAD, CONNECTION_REQUESTS, CONNECTIONS, FlushAfter, REQUESTS, Request, Stage, agreed,
+};
 use super::{Phase, Server};
 use crate::nvme::Driver;
 use crate::{BlockError, BlockKind, BlockRequest};
@@ -102,10 +104,14 @@ impl Server<'_> {
             parts: 0,
             kind: Code::of(kind),
             fua: u8::from(fua && matches!(kind, BlockKind::Write | BlockKind::WriteZeroes { .. })),
-            stage: stage::FILLING,
+            stage: Code::of(Stage::Filling),
             error: 0,
             queued: 0,
-            flush_after: u8::from(fua && kind == BlockKind::Trim),
+            flush_after: Code::of(if fua && kind == BlockKind::Trim {
+                FlushAfter::Wanted
+            } else {
+                FlushAfter::No
+            }),
             connection: slot as u8,
             untold: 0,
             reserved: [0; 2],
@@ -252,7 +258,8 @@ impl Server<'_> {
 
     /// All of a request is there: the drive gets it.
     pub(super) fn activate(&mut self, place: u16) {
-        let request = Request { stage: stage::ACTIVE, started: self.now.as_nanos(), ..self.request(place) };
+        let request =
+            Request { stage: Code::of(Stage::Active), started: self.now.as_nanos(), ..self.request(place) };
         self.set_request(place, request);
         self.cells.counters.requests.add(1);
         self.arm(self.now + self.io_timeout);
@@ -273,7 +280,7 @@ impl Server<'_> {
             let part = self.part_of(&request);
             if let Some(part) = &part {
                 if request.emitted == request.len {
-                    request.flush_after = 0;
+                    request.flush_after = Code::of(FlushAfter::No);
                 }
                 request.emitted += part.len;
                 request.outstanding += 1;
@@ -294,7 +301,7 @@ impl Server<'_> {
 
     /// What is to be emitted next of a request.
     fn part_of(&self, request: &Request) -> Option<Part> {
-        if request.error != 0 || request.stage != stage::ACTIVE {
+        if request.error != 0 || request.stage != Stage::Active {
             return None;
         }
         let block_size = self.cells.block_size.get().max(1);
@@ -310,7 +317,7 @@ impl Server<'_> {
         };
         if request.emitted == request.len {
             let own = kind == BlockKind::Flush && request.parts == 0;
-            let behind = request.flush_after == FLUSH_DUE;
+            let behind = request.flush_after == FlushAfter::Due;
             return (own || behind).then_some(flush);
         }
         let most = match kind {
@@ -362,13 +369,13 @@ impl Server<'_> {
         if request.queued != 0 || request.outstanding > 0 {
             return;
         }
-        match request.stage {
-            stage::ABANDONED => self.release(place),
-            stage::ACTIVE if request.error == 0 && request.flush_after == FLUSH_WANTED => {
-                self.set_request(place, Request { flush_after: FLUSH_DUE, ..request });
+        match request.stage.get() {
+            Stage::Abandoned => self.release(place),
+            Stage::Active if request.error == 0 && request.flush_after == FlushAfter::Wanted => {
+                self.set_request(place, Request { flush_after: Code::of(FlushAfter::Due), ..request });
                 self.make_ready(place);
             }
-            stage::ACTIVE => self.finish(place),
+            Stage::Active => self.finish(place),
             _ => {}
         }
     }
@@ -380,7 +387,7 @@ impl Server<'_> {
         match (request.kind(), request.error) {
             (BlockKind::Read, 0) => {
                 counters.read_bytes.add(request.len.into());
-                self.set_request(place, Request { stage: stage::REPLYING, ..request });
+                self.set_request(place, Request { stage: Code::of(Stage::Replying), ..request });
                 self.push_data(slot, place);
             }
             (kind, error) => {
@@ -399,7 +406,7 @@ impl Server<'_> {
         let request = self.request(place);
         let cells = &self.cells.requests[usize::from(place)].pages;
         cells[..usize::from(request.pages)].iter().for_each(|cell| self.pages.release(PageIndex(cell.get())));
-        if request.stage != stage::ABANDONED {
+        if request.stage != Stage::Abandoned {
             self.discount(&request);
         }
         if request.untold != 0 {
@@ -420,7 +427,7 @@ impl Server<'_> {
         let request = self.request(place);
         self.discount(&request);
         let untold = u8::from(request.outstanding > 0);
-        self.set_request(place, Request { stage: stage::ABANDONED, untold, ..request });
+        self.set_request(place, Request { stage: Code::of(Stage::Abandoned), untold, ..request });
         if untold != 0 {
             self.cells.untold.update(self.journal, |untold| untold + 1);
         }
@@ -445,7 +452,7 @@ impl Server<'_> {
         self.drop_outputs(slot);
         for place in self.slots.iter() {
             let request = self.request(place);
-            if usize::from(request.connection) == slot && request.stage != stage::ABANDONED {
+            if usize::from(request.connection) == slot && request.stage != Stage::Abandoned {
                 self.abandon(place);
             }
         }
@@ -455,7 +462,7 @@ impl Server<'_> {
     pub(super) fn fail_all(&mut self) {
         for place in self.slots.iter() {
             let request = self.request(place);
-            if matches!(request.stage, stage::FILLING | stage::ACTIVE) && request.error == 0 {
+            if matches!(request.stage.get(), Stage::Filling | Stage::Active) && request.error == 0 {
                 self.set_request(place, Request { error: NbdError::EIO.0 as u8, ..request });
                 self.settle(place);
             }
@@ -468,7 +475,7 @@ impl Server<'_> {
         for place in self.slots.iter() {
             let request = self.request(place);
             let end = Instant::from_nanos(request.started) + self.io_timeout;
-            if request.stage != stage::ACTIVE {
+            if request.stage != Stage::Active {
                 continue;
             }
             if end > self.now {
@@ -491,10 +498,6 @@ impl Server<'_> {
         }
     }
 }
-
-/// Values of [`Request::flush_after`].
-const FLUSH_WANTED: u8 = 1;
-const FLUSH_DUE: u8 = 2;
 
 /// What a failure of the drive is to the client.
 fn error_of(error: BlockError) -> u32 {

@@ -1,8 +1,10 @@
 //! What the driver keeps in the ledger, and how its queue memory is laid out.
 
+use base::coded;
 use base::ledger::{Bytes, Cell, Code, Counter, Fifo, SlotCells};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+use super::events::EventStage;
 use super::init::State;
 use super::unflushed::UnflushedCells;
 use crate::{BlockKind, BlockRequest};
@@ -129,7 +131,7 @@ pub struct DriverCells {
     /// The namespace that is driven.
     pub(super) nsid: Cell<u32>,
     /// What of `events` is at the controller.
-    pub(super) event_stage: Cell<u32>,
+    pub(super) event_stage: Cell<Code<EventStage>>,
 
     pub(super) slots: SlotCells<COMMAND_WORDS>,
     pub(super) commands: [CommandCells; COMMANDS],
@@ -218,36 +220,38 @@ pub(super) struct Command {
     pub(super) kind: Code<BlockKind>,
     pub(super) fua: u8,
     pub(super) pages: u8,
-    /// One of [`stage`].
-    pub(super) stage: u8,
+    pub(super) stage: Code<Stage>,
     /// How often it was tried in vain, as far as one counts.
     pub(super) tries: u8,
-    /// One of [`owner`].
-    pub(super) owner: u8,
+    pub(super) owner: Code<Owner>,
 }
 
-/// Codes of [`Command::stage`].
-pub(super) mod stage {
+/// How far a command is.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Stage {
     /// Waits for the submission queue.
-    pub(in super::super) const PENDING: u8 = 0;
+    Pending,
     /// The controller has it.
-    pub(in super::super) const ISSUED: u8 = 1;
+    Issued,
     /// Waits for the time at which it may be tried again.
-    pub(in super::super) const DELAYED: u8 = 2;
+    Delayed,
 }
+coded!(Stage: Pending, Issued, Delayed);
 
-/// Codes of [`Command::owner`].
-pub(super) mod owner {
-    pub(in super::super) const REQUESTER: u8 = 0;
+/// Whose a command is.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Owner {
+    Requester,
     /// The driver's own: a flush that makes room for writes.
-    pub(in super::super) const FLUSH: u8 = 1;
+    Flush,
     /// The flush of an orderly shutdown.
-    pub(in super::super) const LAST_FLUSH: u8 = 2;
+    LastFlush,
     /// A kept write, written again.
-    pub(in super::super) const REWRITE: u8 = 3;
+    Rewrite,
     /// The requester has given it up: it ends when it leaves the controller, and is not issued (again).
-    pub(in super::super) const NOBODY: u8 = 4;
+    Nobody,
 }
+coded!(Owner: Requester, Flush, LastFlush, Rewrite, Nobody);
 
 impl Command {
     pub(super) fn kind(&self) -> BlockKind {
@@ -256,12 +260,12 @@ impl Command {
 
     /// Whether the driver itself wants it.
     pub(super) fn is_own(&self) -> bool {
-        matches!(self.owner, owner::FLUSH | owner::LAST_FLUSH | owner::REWRITE)
+        matches!(self.owner.get(), Owner::Flush | Owner::LastFlush | Owner::Rewrite)
     }
 
     /// Whether the requester waits for it no longer.
     pub(super) fn is_given_up(&self) -> bool {
-        self.owner == owner::NOBODY
+        self.owner.get() == Owner::Nobody
     }
 
     /// Whether both are about the same blocks.
@@ -292,17 +296,18 @@ pub(super) struct AccessRecord {
     pub(super) offset: u64,
     pub(super) data: [u8; 16],
     pub(super) id: u32,
-    /// One of [`access`].
-    pub(super) kind: u8,
+    pub(super) kind: Code<AccessKind>,
     pub(super) bar: u8,
     pub(super) len: u8,
     pub(super) byte_enables: u8,
 }
 
-/// Codes of [`AccessRecord::kind`].
-pub(super) mod access {
-    pub(in super::super) const WRITE: u8 = 0;
-    pub(in super::super) const READ: u8 = 1;
-    pub(in super::super) const CONFIG_READ: u8 = 2;
-    pub(in super::super) const CONFIG_WRITE: u8 = 3;
+/// What is accessed, and how.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum AccessKind {
+    Write,
+    Read,
+    ConfigRead,
+    ConfigWrite,
 }
+coded!(AccessKind: Write, Read, ConfigRead, ConfigWrite);

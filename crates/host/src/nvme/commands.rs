@@ -2,12 +2,13 @@
 
 use core::ops::RangeInclusive;
 
+use base::ledger::Code;
 use base::{Instant, Payload, Rule};
 use spec::nvme::registers::Csts;
 use spec::nvme::{Status, StatusCodeType};
 use zerocopy::IntoBytes;
 
-use super::cells::{COMMANDS, Command, Done, SUBMISSION_BYTES, flag, owner, stage};
+use super::cells::{COMMANDS, Command, Done, Owner, SUBMISSION_BYTES, Stage, flag};
 use super::init::{State, backoff_ms};
 use super::{COMMAND_TIMEOUT, Driver, WATCH};
 use crate::{Access, BlockError, BlockKind, BlockRequest};
@@ -93,7 +94,7 @@ impl Driver<'_> {
         }
         self.leave_pending(&command);
         cells.piece.set(journal, 0);
-        command.stage = stage::ISSUED;
+        command.stage = Code::of(Stage::Issued);
         command.at = now.as_nanos();
         if command.kind() == BlockKind::Flush {
             command.lba = self.unflushed.appended();
@@ -179,7 +180,7 @@ impl Driver<'_> {
         self.running.has_given_up()
             && self.slots.iter().any(|cid| {
                 let other = self.command(cid).head.get();
-                let is_running = other.is_given_up() && other.stage == stage::ISSUED;
+                let is_running = other.is_given_up() && other.stage == Stage::Issued;
                 // A flush is about all blocks: what it finds undone must not be done behind it.
                 let concerns = command.kind() == BlockKind::Flush || other.overlaps(command);
                 is_running && other.is_write() && concerns
@@ -196,12 +197,12 @@ impl Driver<'_> {
             for cid in self.slots.iter() {
                 let head = &self.command(cid).head;
                 let command = head.get();
-                if command.owner != owner::REQUESTER || !ids.contains(&command.id) {
+                if command.owner != Owner::Requester || !ids.contains(&command.id) {
                     continue;
                 }
-                let command = Command { owner: owner::NOBODY, ..command };
+                let command = Command { owner: Code::of(Owner::Nobody), ..command };
                 head.set(self.journal, command);
-                if command.stage == stage::ISSUED {
+                if command.stage == Stage::Issued {
                     self.running.give_up(&command);
                 } else {
                     waiting = true;
@@ -227,7 +228,7 @@ impl Driver<'_> {
         }
         for cid in self.slots.iter() {
             let command = self.command(cid).head.get();
-            if command.is_given_up() && command.stage != stage::ISSUED {
+            if command.is_given_up() && command.stage != Stage::Issued {
                 self.finish(cid, code(Err(BlockError::Io)));
             }
         }
@@ -238,7 +239,7 @@ impl Driver<'_> {
         let known = usize::from(cid) < COMMANDS && self.slots.is_used(cid);
         let command =
             if known { self.command(cid).head.get() } else { return self.cells.counters.ignored.add(1) };
-        if command.stage != stage::ISSUED {
+        if command.stage != Stage::Issued {
             return self.cells.counters.ignored.add(1);
         }
         match verdict(status) {
@@ -260,8 +261,8 @@ impl Driver<'_> {
         }
         let mut command = self.leave_controller(cid);
         cells.counters.retries.add(1);
-        command.stage = if command.tries == 0 { stage::PENDING } else { stage::DELAYED };
-        if command.stage == stage::DELAYED {
+        command.stage = Code::of(if command.tries == 0 { Stage::Pending } else { Stage::Delayed });
+        if command.stage == Stage::Delayed {
             command.at = self.after(now, backoff_ms(command.tries.into()));
             self.arm_retry(command.at);
         } else {
@@ -278,14 +279,14 @@ impl Driver<'_> {
         for cid in self.slots.iter() {
             let head = &self.command(cid).head;
             let command = head.get();
-            if command.stage != stage::DELAYED {
+            if command.stage != Stage::Delayed {
                 continue;
             }
             if command.at > now.as_nanos() {
                 self.arm_retry(command.at);
                 continue;
             }
-            head.set(journal, Command { stage: stage::PENDING, ..command });
+            head.set(journal, Command { stage: Code::of(Stage::Pending), ..command });
             self.join_pending(cid, &command);
         }
     }
@@ -316,7 +317,7 @@ impl Driver<'_> {
     pub(super) fn leave_controller(&mut self, cid: u16) -> Command {
         let cells = self.command(cid);
         let command = cells.head.get();
-        if command.stage == stage::ISSUED {
+        if command.stage == Stage::Issued {
             self.cells.issued.update(self.journal, |issued| issued - 1);
             self.running.end(&command, cells, self.is_kept(&command));
         }
@@ -335,8 +336,8 @@ impl Driver<'_> {
                 continue;
             }
             let command = self.leave_controller(cid);
-            cells.counters.reissued.add((command.stage == stage::ISSUED).into());
-            self.command(cid).head.set(journal, Command { stage: stage::PENDING, ..command });
+            cells.counters.reissued.add((command.stage == Stage::Issued).into());
+            self.command(cid).head.set(journal, Command { stage: Code::of(Stage::Pending), ..command });
             cells.pending.push(journal, cid);
         }
         cells.retry.set(journal, 0);
@@ -364,7 +365,7 @@ impl Driver<'_> {
         self.cells.watch.set(self.journal, 0);
         let issued_at = |cid| {
             let command = self.command(cid).head.get();
-            (command.stage == stage::ISSUED).then_some(Instant::from_nanos(command.at))
+            (command.stage == Stage::Issued).then_some(Instant::from_nanos(command.at))
         };
         let Some(oldest) = self.slots.iter().filter_map(issued_at).min() else { return };
         let age = now.since(oldest);

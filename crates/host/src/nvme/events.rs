@@ -5,7 +5,8 @@
 //! again. These commands have identifiers of their own beside the one of the initialisation, and no timer: a controller
 //! that does not answer them is found out by its I/O.
 
-use base::Instant;
+use base::ledger::Code;
+use base::{Instant, coded};
 use spec::nvme::{
     AdminOpcode, AsyncEvent, Cns, CompletionEntry, GetLogPage, Identify, LogPageId, SubmissionEntry,
 };
@@ -21,24 +22,30 @@ const FOLLOW_UP: u16 = 0xfffe;
 /// The first identifier that the initialisation does not use.
 pub(super) const FIRST_OF_EVENTS: u16 = FOLLOW_UP;
 
-/// Codes of `DriverCells::event_stage`.
+/// What is awaited of events.
 ///
 /// ```text
-/// NOTHING --ready--> REQUESTED --event--> LOG --> LIST --> NAMESPACE --> REQUESTED
+/// Nothing --ready--> Requested --event--> Log --> List --> Namespace --> Requested
 ///    ^-------------------+---- refused, reset
 /// ```
-mod stage {
-    pub(super) const NOTHING: u32 = 0;
-    pub(super) const REQUESTED: u32 = 1;
-    pub(super) const LOG: u32 = 2;
-    pub(super) const LIST: u32 = 3;
-    pub(super) const NAMESPACE: u32 = 4;
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum EventStage {
+    Nothing,
+    /// The controller holds our request.
+    Requested,
+    /// The log page is read.
+    Log,
+    /// The list of attached namespaces is read.
+    List,
+    /// The namespace is identified.
+    Namespace,
 }
+coded!(EventStage: Nothing, Requested, Log, List, Namespace);
 
 impl Driver<'_> {
     /// Nothing of an older life is awaited.
     pub(super) fn forget_events(&self) {
-        self.cells.event_stage.set(self.journal, stage::NOTHING);
+        self.cells.event_stage.set(self.journal, Code::of(EventStage::Nothing));
     }
 
     /// The controller serves: it may report events from now on.
@@ -46,7 +53,7 @@ impl Driver<'_> {
         if self.has_flag(flag::NAMESPACE_EVENTS) {
             let mut entry = SubmissionEntry::new_zeroed();
             entry.opcode = AdminOpcode::ASYNC_EVENT_REQUEST.0;
-            self.follow(stage::REQUESTED, REQUEST, entry);
+            self.follow(EventStage::Requested, REQUEST, entry);
         }
     }
 
@@ -56,29 +63,29 @@ impl Driver<'_> {
         if cid < FIRST_OF_EVENTS {
             return false;
         }
-        let (at, success) = (self.cells.event_stage.get(), entry.status().is_success());
-        let awaited = if at == stage::REQUESTED { REQUEST } else { FOLLOW_UP };
-        if at == stage::NOTHING || cid != awaited || self.state() != State::Ready {
+        let (at, success) = (self.cells.event_stage.value(), entry.status().is_success());
+        let awaited = if at == EventStage::Requested { REQUEST } else { FOLLOW_UP };
+        if at == EventStage::Nothing || cid != awaited || self.state() != State::Ready {
             self.cells.counters.ignored.add(1);
             return true;
         }
         match at {
-            stage::REQUESTED if success => {
+            EventStage::Requested if success => {
                 let page = AsyncEvent(entry.dw0.get()).log_page();
                 let entry = GetLogPage::new(LogPageId(page), spec::nvme::NSID_ALL, 1024).entry(0);
-                self.follow(stage::LOG, FOLLOW_UP, entry.with_prps(self.identify_address(), 0));
+                self.follow(EventStage::Log, FOLLOW_UP, entry.with_prps(self.identify_address(), 0));
             }
             // It has more requests than it takes, or knows none: nothing will be reported.
-            stage::REQUESTED => self.forget_events(),
-            stage::LOG => {
+            EventStage::Requested => self.forget_events(),
+            EventStage::Log => {
                 let entry = Identify::new(Cns::ACTIVE_NAMESPACES, 0).entry(0);
-                self.follow(stage::LIST, FOLLOW_UP, entry.with_prps(self.identify_address(), 0));
+                self.follow(EventStage::List, FOLLOW_UP, entry.with_prps(self.identify_address(), 0));
             }
             // Whatever is attached now, it is not what was driven.
-            stage::LIST if success && self.first_namespace() != self.cells.nsid.get() => self.begin(now),
-            stage::LIST => {
+            EventStage::List if success && self.first_namespace() != self.cells.nsid.get() => self.begin(now),
+            EventStage::List => {
                 let entry = Identify::new(Cns::NAMESPACE, self.cells.nsid.get()).entry(0);
-                self.follow(stage::NAMESPACE, FOLLOW_UP, entry.with_prps(self.identify_address(), 0));
+                self.follow(EventStage::Namespace, FOLLOW_UP, entry.with_prps(self.identify_address(), 0));
             }
             // What is under way was issued under other rules.
             _ if success && self.is_shared_namespace() != self.has_flag(flag::SHARED) => self.begin(now),
@@ -88,8 +95,8 @@ impl Driver<'_> {
         true
     }
 
-    fn follow(&mut self, stage: u32, cid: u16, entry: SubmissionEntry) {
-        self.cells.event_stage.set(self.journal, stage);
+    fn follow(&mut self, stage: EventStage, cid: u16, entry: SubmissionEntry) {
+        self.cells.event_stage.set(self.journal, Code::of(stage));
         self.submit_admin(cid, entry);
     }
 }

@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use base::ledger::Code;
 use base::{Instant, Payload, coded};
 use pcie::msix::Entry;
 use pcie::spec::{capability, header};
@@ -16,7 +17,9 @@ use spec::nvme::{
 };
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::cells::{ADMIN_ENTRIES, AccessRecord, IO_ENTRIES, SUBMISSION_BYTES, access, flag, owner, region};
+use super::cells::{
+    ADMIN_ENTRIES, AccessKind, AccessRecord, IO_ENTRIES, Owner, SUBMISSION_BYTES, flag, region,
+};
 use super::events::FIRST_OF_EVENTS;
 use super::{ACCESS_TIMEOUT, Driver, FunctionError};
 use crate::{Access, AccessId, BlockRequest};
@@ -458,7 +461,7 @@ impl Driver<'_> {
             return;
         }
         if self.cells.flushed.get() == 0 {
-            return self.submit_flush(now, owner::LAST_FLUSH);
+            return self.submit_flush(now, Owner::LastFlush);
         }
         self.cells.watch.set(self.journal, 0);
         self.post_u32(registers::CC, configuration().with_shn(ShutdownNotification::NORMAL.0).0);
@@ -573,18 +576,27 @@ impl Driver<'_> {
     }
 
     fn config_read(&mut self, now: Instant, state: State, register: u16) {
-        self.ask(now, state, AccessRecord { kind: access::CONFIG_READ, ..record(register.into()) });
+        self.ask(
+            now,
+            state,
+            AccessRecord { kind: Code::of(AccessKind::ConfigRead), ..record(register.into()) },
+        );
     }
 
     fn config_write(&mut self, now: Instant, state: State, register: u16, value: u32, byte_enables: u8) {
-        let mut asked = AccessRecord { kind: access::CONFIG_WRITE, byte_enables, ..record(register.into()) };
+        let mut asked =
+            AccessRecord { kind: Code::of(AccessKind::ConfigWrite), byte_enables, ..record(register.into()) };
         asked.data[..4].copy_from_slice(&value.to_le_bytes());
         self.ask(now, state, asked);
     }
 
     /// Reads a register; the answer is an event of `state`.
     pub(super) fn read(&mut self, now: Instant, state: State, offset: u64, len: u8) {
-        self.ask(now, state, AccessRecord { kind: access::READ, bar: REGISTERS, len, ..record(offset) });
+        self.ask(
+            now,
+            state,
+            AccessRecord { kind: Code::of(AccessKind::Read), bar: REGISTERS, len, ..record(offset) },
+        );
     }
 
     fn ask(&mut self, now: Instant, state: State, mut asked: AccessRecord) {
@@ -600,7 +612,8 @@ impl Driver<'_> {
     }
 
     fn post(&self, bar: u8, offset: u64, bytes: &[u8]) {
-        let mut posted = AccessRecord { kind: access::WRITE, bar, len: bytes.len() as u8, ..record(offset) };
+        let mut posted =
+            AccessRecord { kind: Code::of(AccessKind::Write), bar, len: bytes.len() as u8, ..record(offset) };
         posted.data[..bytes.len()].copy_from_slice(bytes);
         self.cells.out.push(self.journal, posted);
     }
@@ -636,15 +649,15 @@ impl Driver<'_> {
 pub(super) fn access_of(record: &AccessRecord) -> Access {
     let id = AccessId(record.id);
     let register = record.offset as u16;
-    match record.kind {
-        access::READ => Access::Read { id, bar: record.bar, offset: record.offset, len: record.len },
-        access::CONFIG_READ => Access::ConfigRead { id, register },
-        access::CONFIG_WRITE => {
+    match record.kind.get() {
+        AccessKind::Read => Access::Read { id, bar: record.bar, offset: record.offset, len: record.len },
+        AccessKind::ConfigRead => Access::ConfigRead { id, register },
+        AccessKind::ConfigWrite => {
             let [a, b, c, d, ..] = record.data;
             let value = u32::from_le_bytes([a, b, c, d]);
             Access::ConfigWrite { id, register, value, byte_enables: record.byte_enables }
         }
-        _ => Access::Write {
+        AccessKind::Write => Access::Write {
             bar: record.bar,
             offset: record.offset,
             payload: Payload::inline(&record.data[..usize::from(record.len).min(record.data.len())]),
@@ -658,7 +671,15 @@ fn configuration() -> Cc {
 }
 
 fn record(offset: u64) -> AccessRecord {
-    AccessRecord { offset, data: [0; 16], id: 0, kind: access::WRITE, bar: 0, len: 0, byte_enables: 0 }
+    AccessRecord {
+        offset,
+        data: [0; 16],
+        id: 0,
+        kind: Code::of(AccessKind::Write),
+        bar: 0,
+        len: 0,
+        byte_enables: 0,
+    }
 }
 
 /// The wait after so many failures (at least one).

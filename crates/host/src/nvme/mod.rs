@@ -34,7 +34,7 @@ use base::ledger::{Cell, Code, Journal, PageIndex, Pages, Slots};
 use base::{Instant, times};
 
 use crate::{Access, AccessError, AccessId, BlockError, BlockRequest, Geometry};
-use cells::{COMMAND_WORDS, COMMANDS, Command, IN_FLIGHT, flag, owner, stage};
+use cells::{COMMAND_WORDS, COMMANDS, Command, IN_FLIGHT, Owner, Stage, flag};
 pub use cells::{DriverCells, DriverCounters, QUEUE_MEMORY_SIZE};
 use covered::Covered;
 pub use init::State;
@@ -115,7 +115,7 @@ impl<'m> Driver<'m> {
         };
         for cid in driver.slots.iter() {
             let command = driver.command(cid).head.get();
-            if command.stage == stage::ISSUED {
+            if command.stage == Stage::Issued {
                 driver.running.begin(&command, driver.command(cid), driver.is_kept(&command));
             }
         }
@@ -248,9 +248,9 @@ impl<'m> Driver<'m> {
             kind: Code::of(request.kind),
             fua: request.fua.into(),
             pages: request.pages.len() as u8,
-            stage: stage::PENDING,
+            stage: Code::of(Stage::Pending),
             tries: 0,
-            owner: owner::REQUESTER,
+            owner: Code::of(Owner::Requester),
         };
         let cid = self.enqueue(command);
         for (cell, page) in self.cells.commands[cid as usize].pages.iter().zip(request.pages) {

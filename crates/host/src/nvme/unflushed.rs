@@ -22,7 +22,7 @@ use base::{Instant, Rule};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::Driver;
-use super::cells::{Command, OWN_PENDING, flag, owner, stage};
+use super::cells::{Command, OWN_PENDING, Owner, Stage, flag};
 use super::covered::Covered;
 use crate::{BlockError, BlockKind};
 
@@ -202,9 +202,9 @@ impl<'m> Unflushed<'m> {
                 kind: entry.kind,
                 fua: 0,
                 pages: pages.min(entry.pages.into()) as u8,
-                stage: stage::PENDING,
+                stage: Code::of(Stage::Pending),
                 tries: 0,
-                owner: owner::REWRITE,
+                owner: Code::of(Owner::Rewrite),
             };
             cells.done.set(journal, (end - entry.lba) as u32);
             cells.out.update(journal, |out| out + 1);
@@ -323,14 +323,14 @@ impl Driver<'_> {
         }
         let is_full = writes >= KEPT_WRITES / 2 || pages >= KEPT_PAGES / 2;
         if unflushed.cells.due.get() != 0 || is_full && !self.running.has_flush() {
-            self.submit_flush(now, owner::FLUSH);
+            self.submit_flush(now, Owner::Flush);
         }
     }
 
     /// A flush of the driver's own, of which there is none.
-    pub(super) fn submit_flush(&mut self, now: Instant, owner: u8) {
+    pub(super) fn submit_flush(&mut self, now: Instant, owner: Owner) {
         let kind = Code::of(BlockKind::Flush);
-        if self.submit_own(now, Command { kind, owner, ..Command::default() }).is_some() {
+        if self.submit_own(now, Command { kind, owner: Code::of(owner), ..Command::default() }).is_some() {
             self.cells.own_flush.set(self.journal, 1);
             self.unflushed.cells.due.set(self.journal, 0);
         }
@@ -347,7 +347,7 @@ impl Driver<'_> {
     /// A command of the driver's own has ended.
     pub(super) fn own_ended(&mut self, command: &Command, is_ok: bool) {
         let (cells, unflushed) = (self.cells, self.unflushed);
-        if command.owner == owner::REWRITE {
+        if command.owner == Owner::Rewrite {
             unflushed.cells.out.update(self.journal, |out| out - 1);
             cells.counters.rewritten.add(is_ok.into());
             if !is_ok {
@@ -361,7 +361,7 @@ impl Driver<'_> {
         if !is_ok {
             self.lose(released);
         }
-        if command.owner == owner::LAST_FLUSH {
+        if command.owner == Owner::LastFlush {
             cells.flushed.set(self.journal, 1);
         }
     }

@@ -1,5 +1,6 @@
 //! What a session keeps in the ledger.
 
+use base::coded;
 use base::ledger::{Bytes, Cell, Code, Counter, Fifo, Journal, STEP_ENTRIES, SlotCells};
 use pcie::spec::header::COMMAND_BUS_MASTER;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -91,8 +92,7 @@ pub struct SessionCells {
     pub(super) held: Cell<u32>,
     /// 1 since a command had no answer in time, until the function is heard of again.
     pub(super) silent: Cell<u32>,
-    /// One of [`misled`].
-    pub(super) misled: Cell<u32>,
+    pub(super) misled: Cell<Code<Misled>>,
     /// 1 once a posted write for the function was dropped, until the card knows.
     pub(super) lost: Cell<u32>,
     pub(super) reserved: Cell<u32>,
@@ -157,12 +157,14 @@ pub struct SessionCounters {
 }
 
 /// Whether the client has read registers, and not only configuration space, as all-ones since the function is silent.
-pub(super) mod misled {
-    pub(in super::super) const NOT: u32 = 0;
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Misled {
+    Not,
     /// It has, and the card does not know.
-    pub(in super::super) const UNTOLD: u32 = 1;
-    pub(in super::super) const TOLD: u32 = 2;
+    Untold,
+    Told,
 }
+coded!(Misled: Not, Untold, Told);
 
 /// A position that only grows, and what it was at the last commit: payload memory before that one is free.
 #[derive(FromBytes)]
@@ -244,8 +246,7 @@ pub(super) struct Command {
     pub(super) id: u16,
     /// The code on the wire.
     pub(super) code: u16,
-    /// One of [`kind`].
-    pub(super) kind: u8,
+    pub(super) kind: Code<Kind>,
     /// Region of an access.
     pub(super) region: u8,
     pub(super) reserved: [u8; 6],
@@ -259,17 +260,19 @@ pub(super) struct Command {
     pub(super) flags: u32,
 }
 
-/// Kinds of [`Command`].
-pub(super) mod kind {
+/// What a [`Command`] wants.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Kind {
     /// Nothing but a reply.
-    pub(in super::super) const ANSWER: u8 = 0;
-    pub(in super::super) const READ: u8 = 1;
-    pub(in super::super) const WRITE: u8 = 2;
+    Answer,
+    Read,
+    Write,
     /// DEVICE_RESET.
-    pub(in super::super) const RESET: u8 = 3;
+    Reset,
     /// DMA_UNMAP that waits for running copies.
-    pub(in super::super) const UNMAP: u8 = 4;
+    Unmap,
 }
+coded!(Kind: Answer, Read, Write, Reset, Unmap);
 
 /// Bits of [`Command::flags`].
 pub(super) mod flag {
@@ -381,17 +384,19 @@ pub(super) struct Map {
     pub(super) waiter: u32,
     /// Bits as in the protocol.
     pub(super) rights: u32,
-    /// One of [`map_state`].
-    pub(super) state: u32,
+    pub(super) state: Code<MapState>,
+    pub(super) reserved: [u8; 3],
 }
 
-/// States of a [`Map`].
-pub(super) mod map_state {
-    pub(in super::super) const FREE: u32 = 0;
-    pub(in super::super) const LIVE: u32 = 1;
+/// What a [`Map`] is.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum MapState {
+    Free,
+    Live,
     /// Unmapped, but copies run.
-    pub(in super::super) const DYING: u32 = 2;
+    Dying,
 }
+coded!(MapState: Free, Live, Dying);
 
 /// Accesses to memory of the client by message.
 #[derive(FromBytes)]
@@ -403,23 +408,44 @@ pub(super) struct TransferTable {
     pub(super) generation: Cell<u32>,
     /// Transfers that have ended and the device has not been told of.
     pub(super) ended: Cell<u32>,
-    /// One of [`layout`].
-    pub(super) layout: Cell<u32>,
+    pub(super) layout: Cell<Code<Layout>>,
     /// Writes whose time is over, and which the client may do all the same.
     pub(super) late: Cell<u32>,
     pub(super) messages: [Bytes<TRANSFER_MESSAGE>; TRANSFER_PLACES],
 }
 
 /// Where the client has data in DMA messages.
-pub(super) mod layout {
-    pub(in super::super) const UNKNOWN: u32 = 0;
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Layout {
+    Unknown,
     /// A write of nothing is under way, whose reply tells.
-    pub(in super::super) const ASKED: u32 = 1;
-    pub(in super::super) const DOCUMENT: u32 = 2;
-    pub(in super::super) const OLD: u32 = 3;
+    Asked,
+    Document,
+    Old,
     /// The client was asked and did not answer, of which the device has not been told.
-    pub(in super::super) const SILENT: u32 = 4;
+    Silent,
 }
+coded!(Layout: Unknown, Asked, Document, Old, Silent);
+
+/// What a [`Transfer`] is for.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum TransferKind {
+    Read,
+    Write,
+    /// A write of nothing that tells the layout.
+    Question,
+}
+coded!(TransferKind: Read, Write, Question);
+
+/// How far a [`Transfer`] is.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum TransferState {
+    Running,
+    Ended,
+    /// Whoever began it was told of its end.
+    Told,
+}
+coded!(TransferState: Running, Ended, Told);
 
 /// One of them.
 #[derive(Clone, Copy, PartialEq, FromBytes, IntoBytes, Immutable)]
@@ -435,10 +461,8 @@ pub(super) struct Transfer {
     pub(super) error: u32,
     /// The number of its message.
     pub(super) id: u16,
-    /// 1 for a write, 2 for one of nothing that tells the layout.
-    pub(super) write: u8,
-    /// 1 once it has ended, 2 once it has been told.
-    pub(super) ended: u8,
+    pub(super) kind: Code<TransferKind>,
+    pub(super) state: Code<TransferState>,
     /// 1 while its message is not sent.
     pub(super) unsent: u32,
     /// 1 while it is one of [`TransferTable::late`].

@@ -9,7 +9,7 @@ use spec::vfio_user::{
 };
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::cells::{Command, MAPS, MESSAGE_BYTES, MESSAGE_DESCRIPTORS, TRANSFER_BYTES, flag, kind};
+use super::cells::{Command, Kind, MAPS, MESSAGE_BYTES, MESSAGE_DESCRIPTORS, TRANSFER_BYTES, flag};
 use super::queue::{DATA, Need};
 use super::{DescriptorId, Phase, Session};
 
@@ -112,7 +112,7 @@ impl Session<'_> {
             room: (HEADER_BYTES + payload.len()) as u32,
             payload: payload.len() as u32,
             error,
-            ..command_of(header, kind::ANSWER, flag::DONE)
+            ..command_of(header, Kind::Answer, flag::DONE)
         };
         self.push_command(command, &[(HEADER_BYTES, payload)]);
         self.settle();
@@ -148,7 +148,7 @@ impl Session<'_> {
         if let Some(error) = self.refusal() {
             return self.answer(header, Err(&error));
         }
-        let command = command_of(header, kind::RESET, 0);
+        let command = command_of(header, Kind::Reset, 0);
         self.push_command(Command { room: HEADER_BYTES as u32, ..command }, &[]);
     }
 
@@ -170,7 +170,7 @@ impl Session<'_> {
                     room: (HEADER_BYTES + payload.len()) as u32,
                     payload: payload.len() as u32,
                     outstanding,
-                    ..command_of(header, kind::UNMAP, 0)
+                    ..command_of(header, Kind::Unmap, 0)
                 };
                 self.push_command(command, &[(HEADER_BYTES, payload)]);
             }
@@ -233,7 +233,7 @@ impl Session<'_> {
             payload: size_of::<RegionAccess>() as u32 + count,
             // Nobody would see what was read.
             len: if silent { 0 } else { count },
-            ..region_command(header, kind::READ, &access)
+            ..region_command(header, Kind::Read, &access)
         };
         self.queue(command, &[(HEADER_BYTES, payload)]);
         true
@@ -300,7 +300,7 @@ impl Session<'_> {
             None => {}
         }
         let error = dropped.filter(|_| !silent).map_or(0, |error| error.0);
-        let command = region_command(header, kind::WRITE, access);
+        let command = region_command(header, Kind::Write, access);
         let command = Command {
             room: DATA as u32 + count,
             payload: size_of::<RegionAccess>() as u32,
@@ -330,13 +330,13 @@ impl Session<'_> {
 }
 
 /// What stands in the queue for a command.
-fn command_of(header: &MessageHeader, kind: u8, flags: u32) -> Command {
+fn command_of(header: &MessageHeader, kind: Kind, flags: u32) -> Command {
     let silent = if header.flags().no_reply() { flag::NO_REPLY } else { 0 };
     let (id, code) = (header.id.get(), header.command.get());
-    Command { id, code, kind, flags: flags | silent, ..Command::default() }
+    Command { id, code, kind: kind.into(), flags: flags | silent, ..Command::default() }
 }
 
-fn region_command(header: &MessageHeader, kind: u8, access: &RegionAccess) -> Command {
+fn region_command(header: &MessageHeader, kind: Kind, access: &RegionAccess) -> Command {
     // Checked to be one that there is.
     let region = access.region.get() as u8;
     Command { offset: access.offset.get(), region, ..command_of(header, kind, 0) }

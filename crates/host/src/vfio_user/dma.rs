@@ -7,7 +7,7 @@ use base::ledger::PAGE_SIZE;
 use spec::vfio_user::{DmaMap, DmaMapFlags, DmaUnmap, Errno};
 use zerocopy::FromBytes;
 
-use super::cells::{MAPS, Map, kind, map_state};
+use super::cells::{Kind, MAPS, Map, MapState};
 use super::{DMA_END, DescriptorId, Session};
 
 /// Names a map while it lives, and until its last copy has ended.
@@ -131,7 +131,7 @@ impl Session<'_> {
     /// What a map is, if it lives.
     pub fn mapping(&self, id: MapId) -> Option<DmaMapping> {
         let map = self.cells.maps.maps.get(usize::from(id.0))?.get();
-        (map.state == map_state::LIVE).then(|| map.mapping())
+        (map.state == MapState::Live).then(|| map.mapping())
     }
 
     /// A copy begins that uses a map, which [`lookup`](Self::lookup) has found in this step.
@@ -149,7 +149,7 @@ impl Session<'_> {
         let left = uses.get().checked_sub(1).expect("a use ends once");
         uses.set(self.journal, left);
         let map = self.map_at(id.0);
-        if left > 0 || map.state != map_state::DYING {
+        if left > 0 || map.state != MapState::Dying {
             return;
         }
         self.free_map(id.0, &map);
@@ -158,7 +158,7 @@ impl Session<'_> {
             return;
         }
         let mut command = self.command(number);
-        if command.kind == kind::UNMAP && !command.is(super::flag::DONE) {
+        if command.kind == Kind::Unmap && !command.is(super::flag::DONE) {
             command.outstanding -= 1;
             self.set_command(number, command);
             if command.outstanding == 0 {
@@ -195,7 +195,16 @@ impl Session<'_> {
         if start.checked_add(len).is_none_or(|end| end > DMA_END) || !inside_descriptor {
             return Err(Errno::ERANGE);
         }
-        Ok(Map { start, len, offset, descriptor: 0, waiter: 0, rights: rights.0, state: map_state::LIVE })
+        Ok(Map {
+            start,
+            len,
+            offset,
+            descriptor: 0,
+            waiter: 0,
+            rights: rights.0,
+            state: MapState::Live.into(),
+            reserved: [0; 3],
+        })
     }
 
     fn insert_map(&mut self, map: Map) -> Result<u16, Errno> {
@@ -268,7 +277,10 @@ impl Session<'_> {
                 self.free_map(place, &map);
             } else {
                 waiting += 1;
-                self.set_map(place, Map { state: map_state::DYING, waiter: number.wrapping_add(1), ..map });
+                self.set_map(
+                    place,
+                    Map { state: MapState::Dying.into(), waiter: number.wrapping_add(1), ..map },
+                );
             }
         }
         let count = self.map_count();
@@ -281,7 +293,7 @@ impl Session<'_> {
 
     fn free_map(&mut self, place: u16, map: &Map) {
         self.release(map.descriptor);
-        self.set_map(place, Map { state: map_state::FREE, ..Map::default() });
+        self.set_map(place, Map { state: MapState::Free.into(), ..Map::default() });
         self.map_slots.free(place);
     }
 

@@ -50,7 +50,7 @@ pub use cells::{
     COMMANDS, INPUT_BYTES, MAPS, MESSAGE_DESCRIPTORS, SessionCells, SessionCounters, TRANSFER_BYTES,
     TRANSFERS, VECTORS,
 };
-use cells::{MAP_WORDS, flag, misled};
+use cells::{MAP_WORDS, Misled, flag};
 use config_space::Local;
 pub use dma::{DmaAccessKind, DmaError, DmaMapping, DmaPiece, MapId};
 use queue::Need;
@@ -385,9 +385,9 @@ impl<'m> Session<'m> {
     /// Whether the client has read a register as all-ones because the function is silent: said once in a silence. Its
     /// driver may have given the function up, and with it the memory that it has told it of.
     pub fn poll_misled(&mut self) -> bool {
-        let is_news = self.cells.misled.get() == misled::UNTOLD;
+        let is_news = self.cells.misled.value() == Misled::Untold;
         if is_news {
-            self.cells.misled.set(self.journal, misled::TOLD);
+            self.cells.misled.set(self.journal, Code::of(Misled::Told));
             self.cells.counters.blackouts.add(1);
         }
         is_news
@@ -490,8 +490,8 @@ impl<'m> Session<'m> {
 
     fn end_silence(&self) {
         self.cells.silent.set(self.journal, 0);
-        if self.cells.misled.get() == misled::TOLD {
-            self.cells.misled.set(self.journal, misled::NOT);
+        if self.cells.misled.value() == Misled::Told {
+            self.cells.misled.set(self.journal, Code::of(Misled::Not));
         }
     }
 
@@ -533,7 +533,8 @@ impl<'m> Session<'m> {
         let (cells, journal) = (self.cells, self.journal);
         cells.parsed.reset(journal);
         cells.ring_head.reset(journal);
-        for flag in [&cells.silent, &cells.misled, &cells.lost] {
+        cells.misled.set(journal, Code::of(Misled::Not));
+        for flag in [&cells.silent, &cells.lost] {
             flag.set(journal, 0);
         }
         for position in [&cells.ring_tail, &cells.output_end, &cells.skip, &cells.refuse_until] {

@@ -8,7 +8,7 @@ use spec::vfio_user::{Errno, HEADER_BYTES, MessageHeader, RegionIndex};
 use zerocopy::IntoBytes;
 
 use super::cells::{
-    COMMANDS, Command, OUTPUTS, Output, RING_BYTES, STEP_WORDS, TRANSFER_BYTES, flag, kind, misled,
+    COMMANDS, Command, Kind, Misled, OUTPUTS, Output, RING_BYTES, STEP_WORDS, TRANSFER_BYTES, flag,
 };
 use super::{AccessId, Session};
 
@@ -126,7 +126,7 @@ impl Session<'_> {
         let command = self.command(number);
         self.cells.counters.errors.add(u64::from(error.is_some()));
         self.cells.counters.timeouts.add(u64::from(error == Some(Errno::ETIMEDOUT)));
-        if error == Some(Errno::ETIMEDOUT) && command.kind == kind::READ {
+        if error == Some(Errno::ETIMEDOUT) && command.kind == Kind::Read {
             self.mislead(command.region.into());
         }
         let error = error.map_or(0, |error| error.0);
@@ -193,7 +193,7 @@ impl Session<'_> {
     /// When a command has waited too long. What is posted to a silent function, and nobody takes, holds back the
     /// answers to what came behind it, and so has a moment only; an unmap waits for the client itself.
     fn end_of(&self, command: &Command) -> Instant {
-        let is_posted = command.kind == kind::WRITE && command.is(flag::NO_REPLY);
+        let is_posted = command.kind == Kind::Write && command.is(flag::NO_REPLY);
         let patience = if is_posted && self.is_silent() { REFUSAL } else { self.config.timeout };
         Instant::from_nanos(command.started) + patience
     }
@@ -211,12 +211,12 @@ impl Session<'_> {
                 break;
             }
             // What it waits for has just ended, and the device is about to say so.
-            if command.kind == kind::UNMAP && self.has_untold_transfers() && end + UNMAP_GRACE > self.now {
+            if command.kind == Kind::Unmap && self.has_untold_transfers() && end + UNMAP_GRACE > self.now {
                 continue;
             }
             expired = true;
             // An unmap waits for the client itself.
-            unanswered |= command.kind != kind::UNMAP;
+            unanswered |= command.kind != Kind::Unmap;
             self.fail(number, &command, Errno::ETIMEDOUT);
         }
         if expired && self.stalled.is_some() {
@@ -238,7 +238,7 @@ impl Session<'_> {
         self.cells.silent.set(self.journal, 1);
         for number in self.numbers() {
             let command = self.command(number);
-            let waits = matches!(command.kind, kind::READ | kind::WRITE | kind::RESET);
+            let waits = matches!(command.kind.get(), Kind::Read | Kind::Write | Kind::Reset);
             if waits && !command.is(flag::DONE) && !command.is(flag::NO_REPLY) {
                 self.fail(number, &command, Errno::ETIMEDOUT);
             }
@@ -250,7 +250,8 @@ impl Session<'_> {
     pub(super) fn fail_requests(&mut self, error: Errno) {
         for number in self.numbers() {
             let command = self.command(number);
-            if !command.is(flag::DONE) && matches!(command.kind, kind::READ | kind::WRITE | kind::RESET) {
+            if !command.is(flag::DONE) && matches!(command.kind.get(), Kind::Read | Kind::Write | Kind::Reset)
+            {
                 self.fail(number, &command, error);
             }
         }
@@ -262,7 +263,7 @@ impl Session<'_> {
     pub(super) fn fail_outstanding(&mut self, error: Errno) {
         for number in self.numbers() {
             let command = self.command(number);
-            let given = matches!(command.kind, kind::READ | kind::WRITE) && command.outstanding > 0;
+            let given = matches!(command.kind.get(), Kind::Read | Kind::Write) && command.outstanding > 0;
             if given && !command.is(flag::DONE) && !command.is(flag::RESETS) {
                 self.fail(number, &command, error);
             }
@@ -272,7 +273,7 @@ impl Session<'_> {
 
     /// Ends a command that can not be done. A write to a function that is gone is no error.
     fn fail(&self, number: u32, command: &Command, error: Errno) {
-        let dropped = command.kind == kind::WRITE && (self.is_absent() || command.is(flag::NO_REPLY));
+        let dropped = command.kind == Kind::Write && (self.is_absent() || command.is(flag::NO_REPLY));
         if dropped {
             self.drop_write();
         }
@@ -303,8 +304,8 @@ impl Session<'_> {
 
     /// The client reads all-ones of a region, because the function is silent.
     pub(super) fn mislead(&self, region: u32) {
-        if region != RegionIndex::CONFIG.0 && self.cells.misled.get() == misled::NOT {
-            self.cells.misled.set(self.journal, misled::UNTOLD);
+        if region != RegionIndex::CONFIG.0 && self.cells.misled.value() == Misled::Not {
+            self.cells.misled.set(self.journal, Misled::Untold.into());
         }
     }
 

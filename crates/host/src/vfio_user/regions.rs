@@ -5,7 +5,7 @@ use pcie::msix::{pending_bytes, table_bytes};
 use pcie::spec::header::{BAR_COUNT, CONFIG_BYTES};
 use spec::vfio_user::{Errno, RegionIndex};
 
-use super::cells::{Command, flag, kind};
+use super::cells::{Command, Kind, flag};
 use super::config_space::Passed;
 use super::{AccessId, Request, ResetKind, Session};
 
@@ -105,9 +105,9 @@ impl Session<'_> {
                 return None;
             }
             let command = self.command(number);
-            let more = match command.kind {
-                kind::RESET => command.outstanding == 0,
-                kind::READ | kind::WRITE => command.emitted < command.len,
+            let more = match command.kind.get() {
+                Kind::Reset => command.outstanding == 0,
+                Kind::Read | Kind::Write => command.emitted < command.len,
                 _ => false,
             };
             if more && !command.is(flag::DONE) {
@@ -118,15 +118,16 @@ impl Session<'_> {
     }
 
     fn emit_part(&mut self, number: u32, command: &Command, outward: bool) -> Option<Emitted> {
-        if command.kind == kind::RESET {
+        if command.kind == Kind::Reset {
             return outward.then(|| self.begin_reset(number, command, (0, 0), ResetKind::Bus));
         }
         let part = command.part_at(command.emitted);
-        match (command.kind, command.is_config()) {
-            (kind::READ, true) => self.read_config(number, command, part, outward),
-            (kind::READ, false) => self.read_bar(number, command, part, outward),
-            (_, true) => self.write_config(number, command, part, outward),
-            (_, false) => self.write_bar(number, command, part, outward),
+        match (command.kind.get(), command.is_config()) {
+            (Kind::Read, true) => self.read_config(number, command, part, outward),
+            (Kind::Read, false) => self.read_bar(number, command, part, outward),
+            (Kind::Write, true) => self.write_config(number, command, part, outward),
+            (Kind::Write, false) => self.write_bar(number, command, part, outward),
+            (Kind::Answer | Kind::Reset | Kind::Unmap, _) => None,
         }
     }
 
@@ -253,7 +254,7 @@ impl Session<'_> {
     pub(super) fn find_bar_read(&self, id: AccessId) -> Option<(u8, u64)> {
         let (number, index) = self.command_of(id)?;
         let command = self.command(number);
-        let reads = command.kind == kind::READ && !command.is_config() && !command.is(flag::DONE);
+        let reads = command.kind == Kind::Read && !command.is_config() && !command.is(flag::DONE);
         let part = command.part(index).filter(|_| reads)?;
         Some((command.region, part.offset))
     }
@@ -263,8 +264,8 @@ impl Session<'_> {
         let Some((number, index)) = self.command_of(id) else { return };
         let command = self.command(number);
         let resets = command.is(flag::RESETS) && self.cells.resetting.get() == number.wrapping_add(1);
-        let part = if command.kind == kind::RESET { None } else { command.part(index) };
-        let known = part.is_some() || command.kind == kind::RESET;
+        let part = if command.kind == Kind::Reset { None } else { command.part(index) };
+        let known = part.is_some() || command.kind == Kind::Reset;
         if command.is(flag::DONE) || command.outstanding == 0 || !known {
             return;
         }
@@ -276,7 +277,7 @@ impl Session<'_> {
             }
         }
         let stored = result.and_then(|bytes| match part {
-            Some(part) if command.kind == kind::READ => self.store(&command, part, bytes),
+            Some(part) if command.kind == Kind::Read => self.store(&command, part, bytes),
             _ => Ok(()),
         });
         let command = Command { outstanding: command.outstanding - 1, ..command };

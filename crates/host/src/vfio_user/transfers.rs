@@ -11,22 +11,14 @@ use spec::vfio_user::{Command as Code, DmaAccess, Errno, HEADER_BYTES, MessageHe
 use zerocopy::IntoBytes;
 
 use super::Session;
-use super::cells::{Output, TRANSFER_MESSAGE, TRANSFER_PLACES, TRANSFERS, Transfer, layout};
+use super::cells::{
+    Layout, Output, TRANSFER_MESSAGE, TRANSFER_PLACES, TRANSFERS, Transfer, TransferKind, TransferState,
+};
 
 /// Where the document puts data, from the start of the message.
 const DATA: usize = HEADER_BYTES + size_of::<DmaAccess>();
 /// Bits of a message's number that are the place.
 const PLACE_BITS: u32 = TRANSFER_PLACES.ilog2();
-
-/// Values of [`Transfer::ended`].
-const RUNNING: u8 = 0;
-const ENDED: u8 = 1;
-const TOLD: u8 = 2;
-
-/// Values of [`Transfer::write`].
-const READ: u8 = 0;
-const WRITE: u8 = 1;
-const QUESTION: u8 = 2;
 
 /// Why a transfer cannot begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,7 +53,7 @@ impl<'m> Session<'m> {
         len: usize,
     ) -> Result<(), TransferRefused> {
         self.now = now;
-        self.begin_transfer(token, address, len, &[], READ)
+        self.begin_transfer(token, address, len, &[], TransferKind::Read)
     }
 
     /// Writes memory of the client by message. `token` comes back when it is done.
@@ -73,7 +65,7 @@ impl<'m> Session<'m> {
         bytes: &[u8],
     ) -> Result<(), TransferRefused> {
         self.now = now;
-        self.begin_transfer(token, address, bytes.len(), bytes, WRITE)
+        self.begin_transfer(token, address, bytes.len(), bytes, TransferKind::Write)
     }
 
     /// Whether a write that has failed since it took too long may still be done: the client has it and has not
@@ -86,9 +78,9 @@ impl<'m> Session<'m> {
     /// has failed. True once; whoever begins a transfer afterwards lets it be asked again.
     pub fn poll_silence(&mut self) -> bool {
         let layout = &self.cells.transfers.layout;
-        let is_silent = layout.get() == layout::SILENT;
+        let is_silent = layout.value() == Layout::Silent;
         if is_silent {
-            layout.set(self.journal, layout::UNKNOWN);
+            layout.set(self.journal, Layout::Unknown.into());
         }
         is_silent
     }
@@ -99,11 +91,12 @@ impl<'m> Session<'m> {
         if table.ended.get() == 0 {
             return None;
         }
-        let place = self.transfer_slots.iter().find(|place| self.transfer(*place).ended == ENDED)?;
+        let place =
+            self.transfer_slots.iter().find(|place| self.transfer(*place).state == TransferState::Ended)?;
         table.ended.update(self.journal, |ended| ended.saturating_sub(1));
-        let transfer = Transfer { ended: TOLD, ..self.transfer(place) };
+        let transfer = Transfer { state: TransferState::Told.into(), ..self.transfer(place) };
         self.set_transfer(place, transfer);
-        let data = if transfer.write != 0 { 0 } else { transfer.len as usize };
+        let data = if transfer.kind != TransferKind::Read { 0 } else { transfer.len as usize };
         let span = self.transfer_span(place, DATA, data);
         self.free_transfer(place);
         let result = if transfer.error == 0 { Ok(span) } else { Err(Errno(transfer.error)) };
@@ -116,12 +109,12 @@ impl<'m> Session<'m> {
         address: u64,
         len: usize,
         bytes: &[u8],
-        write: u8,
+        kind: TransferKind,
     ) -> Result<(), TransferRefused> {
         if len > self.transfer_limit() {
             return Err(TransferRefused::TooLong);
         }
-        if write != QUESTION && !self.knows_layout(address) {
+        if kind != TransferKind::Question && !self.knows_layout(address) {
             return Err(TransferRefused::Busy);
         }
         let (table, journal) = (&self.cells.transfers, self.journal);
@@ -132,7 +125,7 @@ impl<'m> Session<'m> {
         let place = self.transfer_slots.alloc().ok_or(TransferRefused::Busy)?;
         let generation = table.generation.update(journal, |generation| generation.wrapping_add(1));
         let id = (generation << PLACE_BITS) as u16 | place;
-        let code = if write == READ { Code::DMA_READ } else { Code::DMA_WRITE };
+        let code = if kind == TransferKind::Read { Code::DMA_READ } else { Code::DMA_WRITE };
         let header = MessageHeader::request(id, code, (size_of::<DmaAccess>() + bytes.len()) as u32);
         let access = DmaAccess { address: address.into(), count: (len as u64).into() };
         let message = &table.messages[usize::from(place)];
@@ -148,12 +141,12 @@ impl<'m> Session<'m> {
             len: len as u32,
             error: 0,
             id,
-            write,
-            ended: RUNNING,
+            kind: kind.into(),
+            state: TransferState::Running.into(),
             unsent: 1,
             late: 0,
         };
-        self.cells.counters.transfers.add(u64::from(write != QUESTION));
+        self.cells.counters.transfers.add(u64::from(kind != TransferKind::Question));
         self.set_transfer(place, transfer);
         self.push_output(Output { start: 0, place: place.into(), len: header.size.get(), transfer: 1 });
         Ok(())
@@ -165,22 +158,24 @@ impl<'m> Session<'m> {
             return true;
         }
         let layout = &self.cells.transfers.layout;
-        if layout.get() == layout::UNKNOWN && self.begin_transfer(0, address, 0, &[], QUESTION).is_ok() {
-            layout.set(self.journal, layout::ASKED);
+        if layout.value() == Layout::Unknown
+            && self.begin_transfer(0, address, 0, &[], TransferKind::Question).is_ok()
+        {
+            layout.set(self.journal, Layout::Asked.into());
         }
-        matches!(layout.get(), layout::DOCUMENT | layout::OLD)
+        matches!(layout.value(), Layout::Document | Layout::Old)
     }
 
     /// The question has ended.
-    fn end_question(&self, place: u16, layout: u32) {
-        self.cells.transfers.layout.set(self.journal, layout);
-        self.set_transfer(place, Transfer { ended: TOLD, ..self.transfer(place) });
+    fn end_question(&self, place: u16, layout: Layout) {
+        self.cells.transfers.layout.set(self.journal, layout.into());
+        self.set_transfer(place, Transfer { state: TransferState::Told.into(), ..self.transfer(place) });
         self.free_transfer(place);
     }
 
     /// Where the client has the data of a message, from its start.
     fn transfer_data(&self) -> usize {
-        let is_old = self.cells.transfers.layout.get() == layout::OLD;
+        let is_old = self.cells.transfers.layout.value() == Layout::Old;
         if self.config.old_transfers.unwrap_or(is_old) {
             HEADER_BYTES + DmaAccess::OLD_QEMU_DATA
         } else {
@@ -196,24 +191,24 @@ impl<'m> Session<'m> {
         }
         // A place that is in use is one of the table.
         let transfer = self.transfer(place);
-        let code = if transfer.write == READ { Code::DMA_READ } else { Code::DMA_WRITE };
+        let code = if transfer.kind == TransferKind::Read { Code::DMA_READ } else { Code::DMA_WRITE };
         if transfer.id != header.id.get() || header.command() != code {
             return;
         }
         if transfer.late != 0 {
             return self.end_lateness(place);
         }
-        if transfer.ended != RUNNING {
+        if transfer.state != TransferState::Running {
             return;
         }
-        if transfer.write == QUESTION {
+        if transfer.kind == TransferKind::Question {
             // One that refuses to write nothing does as the document says.
             let is_bare = header.error().is_none() && payload.is_empty();
-            return self.end_question(place, if is_bare { layout::OLD } else { layout::DOCUMENT });
+            return self.end_question(place, if is_bare { Layout::Old } else { Layout::Document });
         }
         let start = self.transfer_data() - HEADER_BYTES;
         let data = payload.get(start..).and_then(|data| data.get(..transfer.len as usize));
-        match (header.error(), transfer.write != 0, data) {
+        match (header.error(), transfer.kind != TransferKind::Read, data) {
             // The number of an error is optional.
             (Some(error), _, _) => self.fail_transfer(place, if error.0 == 0 { Errno::EIO } else { error }),
             (None, true, _) => self.end_transfer(place, 0),
@@ -231,7 +226,10 @@ impl<'m> Session<'m> {
     }
 
     fn end_transfer(&self, place: u16, error: u32) {
-        self.set_transfer(place, Transfer { ended: ENDED, error, ..self.transfer(place) });
+        self.set_transfer(
+            place,
+            Transfer { state: TransferState::Ended.into(), error, ..self.transfer(place) },
+        );
         self.cells.transfers.ended.update(self.journal, |ended| ended + 1);
     }
 
@@ -244,7 +242,7 @@ impl<'m> Session<'m> {
     /// Frees the place of a transfer of which nothing is left.
     fn free_transfer(&self, place: u16) {
         let transfer = self.transfer(place);
-        if transfer.ended == TOLD && transfer.unsent == 0 && transfer.late == 0 {
+        if transfer.state == TransferState::Told && transfer.unsent == 0 && transfer.late == 0 {
             self.transfer_slots.free(place);
         }
     }
@@ -254,7 +252,8 @@ impl<'m> Session<'m> {
             return None;
         }
         let started = |place| Instant::from_nanos(self.transfer(place).started);
-        let running = self.transfer_slots.iter().filter(|place| self.transfer(*place).ended == RUNNING);
+        let running =
+            self.transfer_slots.iter().filter(|place| self.transfer(*place).state == TransferState::Running);
         running.map(started).min()
     }
 
@@ -263,16 +262,16 @@ impl<'m> Session<'m> {
         for place in self.transfer_slots.iter() {
             let transfer = self.transfer(place);
             let end = Instant::from_nanos(transfer.started) + self.config.timeout;
-            if transfer.ended != RUNNING || end > self.now {
+            if transfer.state != TransferState::Running || end > self.now {
                 continue;
             }
-            if transfer.write == QUESTION {
+            if transfer.kind == TransferKind::Question {
                 self.cells.counters.failed_transfers.add(1);
-                self.end_question(place, layout::SILENT);
+                self.end_question(place, Layout::Silent);
                 continue;
             }
             self.fail_transfer(place, Errno::ETIMEDOUT);
-            if transfer.write == WRITE && self.cells.transfers.late.get() < TRANSFERS as u32 {
+            if transfer.kind == TransferKind::Write && self.cells.transfers.late.get() < TRANSFERS as u32 {
                 self.set_transfer(place, Transfer { late: 1, ..self.transfer(place) });
                 self.cells.transfers.late.update(self.journal, |late| late + 1);
             }
@@ -293,7 +292,7 @@ impl<'m> Session<'m> {
 
     /// The client has gone, and nothing more is sent.
     pub(super) fn forget_transfers(&mut self) {
-        self.cells.transfers.layout.set(self.journal, layout::UNKNOWN);
+        self.cells.transfers.layout.set(self.journal, Layout::Unknown.into());
         for place in self.transfer_slots.iter() {
             let transfer = Transfer { unsent: 0, ..self.transfer(place) };
             self.set_transfer(place, transfer);
@@ -301,10 +300,12 @@ impl<'m> Session<'m> {
                 self.end_lateness(place);
                 continue;
             }
-            match transfer.ended {
-                RUNNING if transfer.write == QUESTION => self.end_question(place, layout::UNKNOWN),
-                RUNNING => self.end_transfer(place, Errno::EIO.0),
-                _ => self.free_transfer(place),
+            match transfer.state.get() {
+                TransferState::Running if transfer.kind == TransferKind::Question => {
+                    self.end_question(place, Layout::Unknown)
+                }
+                TransferState::Running => self.end_transfer(place, Errno::EIO.0),
+                TransferState::Ended | TransferState::Told => self.free_transfer(place),
             }
         }
     }

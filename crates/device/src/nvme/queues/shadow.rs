@@ -12,7 +12,8 @@
 //! shadow is to be read.
 
 use base::Payload;
-use base::ledger::{Cell, Journal, PAGE_SIZE};
+use base::coded;
+use base::ledger::{Cell, Code, Journal, PAGE_SIZE};
 use spec::nvme::{Status, SubmissionEntry};
 use zerocopy::FromBytes;
 
@@ -24,23 +25,29 @@ use crate::nvme::events;
 
 /// Bytes of a doorbell.
 const BYTES: usize = 4;
-const IDLE: u16 = 0;
-/// The event index is to be written.
-const TELL: u16 = 1;
-/// The shadow is to be read.
-const LOOK: u16 = 2;
-/// The shadow is on its way.
-const LOOKING: u16 = 3;
-/// The same, but the real doorbell has been rung since: what comes may be older.
-const OUTDATED: u16 = 4;
 
 const _: () = assert!(SLOTS + 2 * QUEUES <= 512, "the names of shadow reads lie behind those of commands");
+
+/// What is to be done about a shadow doorbell.
+#[derive(Clone, Copy, PartialEq)]
+enum State {
+    Idle,
+    /// The event index is to be written.
+    Tell,
+    /// The shadow is to be read.
+    Look,
+    /// The shadow is on its way.
+    Looking,
+    /// The same, but the real doorbell has been rung since: what comes may be older.
+    Outdated,
+}
+coded!(State: Idle, Tell, Look, Looking, Outdated);
 
 /// What is going on with one shadow doorbell.
 #[derive(FromBytes)]
 #[repr(C)]
 pub(crate) struct ShadowCells {
-    state: Cell<u16>,
+    state: Cell<Code<State>>,
     /// How often the queue was made: a part of the names of reads.
     uses: Cell<u16>,
     /// The event index that was written last.
@@ -50,14 +57,14 @@ pub(crate) struct ShadowCells {
 impl ShadowCells {
     /// The queue is new.
     pub(super) fn begin(&self, journal: Journal<'_>) {
-        self.state.set(journal, IDLE);
+        self.state.set(journal, State::Idle.into());
         self.uses.update(journal, |uses| uses.wrapping_add(1));
         self.told.set(journal, 0);
     }
 
     /// The queue has gone, or the buffers have.
     pub(super) fn end(&self, journal: Journal<'_>) {
-        self.state.set(journal, IDLE);
+        self.state.set(journal, State::Idle.into());
     }
 }
 
@@ -116,19 +123,21 @@ impl Controller<'_> {
     /// The shadow of an I/O queue's doorbell is to be looked at, unless that is under way.
     pub(super) fn want_shadow(&mut self, queue: u16, is_cq: bool) {
         let bell = Bell { queue, is_cq };
-        if queue == 0 || self.cells.admin.shadow_doorbells.get() == 0 || self.shadow(bell).state.get() != IDLE
+        if queue == 0
+            || self.cells.admin.shadow_doorbells.get() == 0
+            || self.shadow(bell).state.value() != State::Idle
         {
             return;
         }
-        self.shadow(bell).state.set(self.journal, TELL);
+        self.shadow(bell).state.set(self.journal, State::Tell.into());
         self.shadows = true;
     }
 
     /// The real doorbell was rung: what is on its way may be from before.
     pub(super) fn outdate_shadow(&self, queue: u16, is_cq: bool) {
         let state = &self.shadow(Bell { queue, is_cq }).state;
-        if state.get() == LOOKING {
-            state.set(self.journal, OUTDATED);
+        if state.value() == State::Looking {
+            state.set(self.journal, State::Outdated.into());
         }
     }
 
@@ -151,21 +160,21 @@ impl Controller<'_> {
         for number in 2..2 * QUEUES as u16 {
             let bell = Bell::from_number(number);
             let cells = self.shadow(bell);
-            match cells.state.get() {
-                TELL => {
+            match cells.state.value() {
+                State::Tell => {
                     let value = self.bell_value(bell);
                     cells.told.set(self.journal, value);
-                    cells.state.set(self.journal, LOOK);
+                    cells.state.set(self.journal, State::Look.into());
                     let address = self.cells.admin.event_indexes.get() + bell.offset();
                     return Some(Dma::Write { address, payload: Payload::inline(&value.to_le_bytes()) });
                 }
-                LOOK => {
-                    cells.state.set(self.journal, LOOKING);
+                State::Look => {
+                    cells.state.set(self.journal, State::Looking.into());
                     let address = self.cells.admin.shadow_doorbells.get() + bell.offset();
                     let id = dma_id(SLOTS as u16 + number, 0, cells.uses.get().into());
                     return Some(Dma::Read { id, address, len: BYTES as u16 });
                 }
-                _ => {}
+                State::Idle | State::Looking | State::Outdated => {}
             }
         }
         self.shadows = false;
@@ -182,7 +191,8 @@ impl Controller<'_> {
         let bell = Bell::from_number(number);
         let known = usize::from(bell.queue) < QUEUES;
         let uses = known.then(|| self.shadow(bell).uses.get().into())?;
-        let is_looking = known && [LOOKING, OUTDATED].contains(&self.shadow(bell).state.get());
+        let is_looking =
+            known && [State::Looking, State::Outdated].contains(&self.shadow(bell).state.value());
         (is_looking && dma_id(SLOTS as u16 + number, 0, uses) == id).then_some(bell)
     }
 
@@ -196,8 +206,8 @@ impl Controller<'_> {
                 return true;
             }
         };
-        let is_outdated = self.shadow(bell).state.get() == OUTDATED;
-        self.shadow(bell).state.set(self.journal, IDLE);
+        let is_outdated = self.shadow(bell).state.value() == State::Outdated;
+        self.shadow(bell).state.set(self.journal, State::Idle.into());
         if is_outdated {
             self.want_shadow(bell.queue, bell.is_cq);
             return true;
@@ -218,7 +228,7 @@ impl Controller<'_> {
     /// A shadow could not be read: from now on the real doorbells have to do.
     pub(crate) fn fail_shadow(&mut self, id: DmaId) -> bool {
         if let Some(bell) = self.bell_of(id) {
-            self.shadow(bell).state.set(self.journal, IDLE);
+            self.shadow(bell).state.set(self.journal, State::Idle.into());
         }
         usize::from(raw_slot(id)) >= SLOTS
     }
