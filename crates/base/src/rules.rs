@@ -74,11 +74,14 @@ pub enum Rule {
     PauseRefusals,
     /// Data go only to an address that has answered a challenge.
     ProveAddresses,
+    /// A drive that may have forgotten something is another one to its guest, which is found out before the guest
+    /// reaches it.
+    CompareSerial,
 }
 
 impl Rule {
     /// Every rule, in the order of the enum.
-    pub const ALL: [Self; 34] = [
+    pub const ALL: [Self; 35] = [
         Self::LogStores,
         Self::ReuseAfterCommit,
         Self::MarkEffects,
@@ -113,6 +116,7 @@ impl Rule {
         Self::RefuseOutdated,
         Self::PauseRefusals,
         Self::ProveAddresses,
+        Self::CompareSerial,
     ];
 }
 

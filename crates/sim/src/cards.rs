@@ -349,6 +349,9 @@ impl<'w> World<'w> {
         if let Some(media) = &self.media {
             drives.iter_mut().enumerate().for_each(|(drive, config)| media.configure(drive, config));
         }
+        if let Some(volatile) = &self.volatile {
+            drives.iter_mut().enumerate().for_each(|(drive, config)| volatile.configure(drive, config));
+        }
         let mut seed = [0; 32];
         seed.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = self.random.next().to_le_bytes());
         CardConfig {

@@ -6,6 +6,7 @@ use crate::marks::Mark;
 use crate::media::Media;
 use crate::network::RAILS;
 use crate::random::Random;
+use crate::volatile::Volatile;
 use crate::world::{BORROWER, Event, LENDER, RIVAL, World};
 
 /// Mean nanoseconds between two faults while a node stays away for long.
@@ -213,17 +214,25 @@ impl World<'_> {
         if self.nodes[node].is_away {
             return;
         }
-        self.lose_ledger(node);
         if node == LENDER {
-            self.marks.set(Mark::LenderReboot);
-            if self.media.as_mut().is_none_or(Media::loses_power) {
-                self.lose_power();
-            }
-            self.guests.iter_mut().for_each(|guest| guest.lender_rebooted = true);
-            self.look_at_images();
+            self.reboot_lender();
         } else {
+            self.lose_ledger(node);
             self.marks.set(Mark::BorrowerReboot);
         }
+    }
+
+    /// The lender's program, or the machine.
+    pub(crate) fn reboot_lender(&mut self) {
+        self.lose_ledger(LENDER);
+        self.marks.set(Mark::LenderReboot);
+        let is_machine = self.media.as_mut().is_none_or(Media::loses_power)
+            && self.volatile.as_mut().is_none_or(Volatile::loses_power);
+        if is_machine {
+            self.lose_power();
+        }
+        self.guests.iter_mut().for_each(|guest| guest.lender_rebooted = true);
+        self.look_at_images();
     }
 
     /// A node's program is killed, and its next life begins with the next card.

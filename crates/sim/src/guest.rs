@@ -123,6 +123,14 @@ pub(crate) struct Guest {
     whims: u32,
     /// The lending node has rebooted: what was read of its function at that moment has no answer.
     pub(crate) lender_rebooted: bool,
+    /// It is shown a volatile write cache, and flushes.
+    flushes: bool,
+    /// When its queues were made.
+    enabled: u64,
+    /// The drive that it has is no more since then: the power has taken what was not flushed.
+    gone_since: Option<u64>,
+    /// Such a thing has happened: its drive may be taken from it at any time.
+    may_lose_drive: bool,
     /// How often it has.
     pub(crate) followed: u64,
     /// How often it began anew, for whatever reason.
@@ -130,6 +138,11 @@ pub(crate) struct Guest {
     /// Completions, and signals that told of some.
     pub(crate) completions: u64,
     pub(crate) interrupts: u64,
+}
+
+/// Whether a register is not there.
+fn is_all_ones(payload: &[u8]) -> bool {
+    payload.get(16..20).is_some_and(|status| status == [0xff; 4])
 }
 
 fn words(words: &[u32]) -> Vec<u8> {
@@ -162,11 +175,29 @@ impl Guest {
             waiting: VecDeque::new(),
             whims,
             lender_rebooted: false,
+            flushes: false,
+            enabled: 0,
+            gone_since: None,
+            may_lose_drive: false,
             followed: 0,
             resets: 0,
             completions: 0,
             interrupts: 0,
         }
+    }
+
+    /// It has a drive with a volatile write cache.
+    pub(crate) fn flushing(self) -> Self {
+        Self { flushes: true, ..self }
+    }
+
+    /// The drive has become another one at `tick`. True if the guest has the one before.
+    pub(crate) fn drive_is_gone(&mut self, tick: u64) -> bool {
+        self.may_lose_drive = true;
+        if !self.is_away() {
+            self.gone_since.get_or_insert(tick);
+        }
+        !self.is_away()
     }
 
     pub(crate) fn is_away(&self) -> bool {
@@ -204,6 +235,7 @@ impl Guest {
     pub(crate) fn gone(&mut self, memory: &Memories<'_>) {
         memory.take_back(self.loan);
         self.phase = Phase::Away;
+        self.gone_since = None;
         self.outbox.clear();
         self.inbox.clear();
         self.machine.gone();
@@ -300,6 +332,10 @@ impl Guest {
         // Its function may fail because of memory that this machine has held back, or lose its state with the lending node.
         let may_fail =
             (!self.machine.shares_all() || self.lender_rebooted) && header.error() == Some(Errno::EIO);
+        if self.may_lose_drive && (header.error().is_some() || is_all_ones(payload)) {
+            // It is not there any more, and will be unplugged; or this driver will find that it takes long.
+            return Ok(());
+        }
         let failed = asks && (may_fail || header.error() == Some(Errno::ETIMEDOUT));
         if let Some(error) = header.error().filter(|_| !failed) {
             return Err((names::COMPLETIONS, format!("{:?} failed: {error:?}", header.command())));
@@ -583,6 +619,7 @@ impl Guest {
             }
             (0, Phase::CreateSubmissions) => {
                 self.phase = Phase::Running;
+                self.enabled = shared.tick;
                 for (cid, asked) in self.asked.clone() {
                     self.submit_request(cid, &asked, memory);
                 }
@@ -635,7 +672,10 @@ impl Guest {
         self.ended += 1;
         let (tick, blocks) = (shared.tick, asked.first..asked.first + asked.blocks);
         shared.bytes += asked.blocks * self.drive.block;
-        if asked.kind != Kind::Read {
+        if let Some(since) = self.gone_since {
+            return self.end_behind_loss(since, &asked, shared);
+        }
+        if asked.kind != Kind::Read && !self.flushes {
             shared.trouble.flushed = Some(asked.start);
             let verdict = shared.trouble.allows_success(asked.start);
             verdict.map_err(|what| (names::MEDIA, format!("request {}: {what}", asked.request)))?;
@@ -652,6 +692,10 @@ impl Guest {
                 shared.model.flush_ended(asked.start);
                 Ok(())
             }
+            Kind::Write | Kind::Zeroes if self.flushes => {
+                shared.model.write_ended(asked.request, asked.fua, blocks, tick);
+                Ok(())
+            }
             Kind::Write | Kind::Zeroes => {
                 // It is shown no volatile cache: what was answered is durable, flushed or not.
                 shared.model.write_ended(asked.request, true, blocks, tick);
@@ -660,6 +704,23 @@ impl Guest {
                 Ok(())
             }
         }
+    }
+
+    /// A request has ended of a drive that is no more since `since`: so it was asked of it before.
+    fn end_behind_loss(&self, since: u64, asked: &Asked, shared: &mut Shared) -> Result<(), Finding> {
+        if asked.kind == Kind::Read {
+            shared.model.read_abandoned(asked.start);
+        }
+        let submitted = asked.start.max(self.enabled);
+        if submitted < since {
+            return Ok(());
+        }
+        let what = format!(
+            "request {} was submitted at {submitted} and has succeeded, though the drive has forgotten at {since} what \
+             was not flushed",
+            asked.request
+        );
+        Err((names::DURABILITY, what))
     }
 
     /// What it waits for, for a report.

@@ -33,6 +33,7 @@ mod shared;
 mod siege;
 mod slot;
 mod spoof;
+mod volatile;
 mod watch;
 mod world;
 

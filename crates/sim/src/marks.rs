@@ -54,6 +54,8 @@ marks! {
     LossInherited = "loss-inherited",
     /// A lender started with other images than it had.
     ImageReplaced = "image-replaced",
+    /// A guest has lost a drive that may have forgotten something.
+    DriveReplaced = "drive-replaced",
     /// A card died in the middle of writing memory.
     HalfWritten = "half-written",
     /// The disk did something while its card was dead.

@@ -120,8 +120,10 @@ impl World<'_> {
         if !ready.is_some_and(|slot| slot.is_ready()) {
             return self.schedule(3_000_000, Event::ThinkGuest(loan));
         }
+        let taken = self.nodes[BORROWER].card.as_ref().map_or(0, |card| card.slot_taken_count(loan));
         let socket = &mut self.slots[loan];
         (socket.connected, socket.received, socket.sent) = (true, 0, 0);
+        (socket.mail, socket.mails) = (None, taken);
         socket.excuses.met(self.nodes[BORROWER].cards);
         let first = socket.descriptors + 1;
         socket.descriptors += 3;
@@ -166,6 +168,7 @@ impl World<'_> {
         if lives && self.slots[loan].connected && self.take_bytes(loan) && self.give_bytes(loan) {
             self.end_machine(loan);
         }
+        self.look_for_replacement(loan);
     }
 
     /// Eventfds are signalled.
@@ -187,6 +190,7 @@ impl World<'_> {
                 self.slots[loan].excuses.answered(self.nodes[BORROWER].cards);
                 self.end_older_orphans(loan, self.life_of(BORROWER));
                 self.judge_flushes(loan);
+                self.endanger(loan);
             }
             self.log.event(self.now, None, "signal", loan as u64, tick);
             let after = self.random.below(150_000);
@@ -295,8 +299,24 @@ impl World<'_> {
         let descriptors = self.slots[loan].descriptors;
         // The node's ledger is new, and knows of no connection and no message.
         self.slots[loan] = SlotSocket { descriptors, ..SlotSocket::default() };
+        self.end_session(loan);
         self.marks.set_if(Mark::GuestCrashed, was_there);
         self.schedule(5_000_000, Event::ThinkGuest(loan));
+    }
+
+    /// The agent takes the drive from the machine, in the middle of everything, and will plug in the new one.
+    pub(crate) fn unplug_machine(&mut self, loan: usize) {
+        let Some(memory) = self.memories.clone() else { return };
+        let who = self.life_of(BORROWER);
+        self.guests[loan].crash(who, &mut self.loans[loan].shared, &memory);
+        self.slots[loan].connected = false;
+        self.slots[loan].excuses.left();
+        self.log.event(self.now, None, "unplug", loan as u64, 0);
+        self.end_session(loan);
+        self.schedule(5_000_000, Event::ThinkGuest(loan));
+        if !self.dies_here(BORROWER) && self.act(BORROWER, |card, now| card.slot_closed(now, loan)) {
+            self.service(BORROWER);
+        }
     }
 
     /// The machine is switched off when its driver has nothing more to do.
@@ -314,6 +334,7 @@ impl World<'_> {
         self.marks.set_if(Mark::MessageRefused, guest.machine().has_refused());
         self.marks.set_if(Mark::GuestReset, guest.followed > 0);
         self.log.event(self.now, None, "close", loan as u64, guest.completions);
+        self.end_session(loan);
         if !self.dies_here(BORROWER) {
             self.act(BORROWER, |card, now| card.slot_closed(now, loan));
         }

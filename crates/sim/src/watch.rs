@@ -382,6 +382,9 @@ impl<'w> World<'w> {
     /// The lending node has lost its power.
     pub(crate) fn lose_power(&mut self) {
         self.forget_errors();
+        if let Some(volatile) = &mut self.volatile {
+            volatile.lose_power();
+        }
         for loan in 0..self.loans.len() {
             let lent = &mut self.loans[loan];
             lent.unmarked.clear();
@@ -395,6 +398,7 @@ impl<'w> World<'w> {
                 lent.shared.model.mended();
             }
             self.judge(names::DURABILITY, verdict);
+            self.forget_drive(loan);
         }
     }
 

@@ -30,6 +30,7 @@ use crate::replaced::Replaced;
 use crate::shared::{self, Shared};
 use crate::slot::{SharedMemories, SlotSocket, has_guests};
 use crate::spoof::Spoofer;
+use crate::volatile::Volatile;
 use crate::{Failure, Options, Summary};
 
 /// The node that lends.
@@ -85,6 +86,10 @@ pub(crate) enum Event {
     Look,
     /// An operator clears a drive.
     Clear(usize),
+    /// A drive is unplugged from its guest.
+    Unplug(usize),
+    /// The lender is switched off and on.
+    Off,
     /// The borrowers' next move.
     Contest,
     /// The program of a node ends, if that life of it still runs.
@@ -117,6 +122,8 @@ pub(crate) struct World<'w> {
     pub(crate) media: Option<Media<'w>>,
     /// In some worlds somebody replaces images.
     pub(crate) replaced: Option<Replaced>,
+    /// In some worlds guests have drives with a volatile cache.
+    pub(crate) volatile: Option<Volatile>,
     pub(crate) clients: Vec<(Seat, Client)>,
     /// In some worlds the borrower's edges are slots: by loan, in place of all clients.
     pub(crate) guests: Vec<Guest>,
@@ -196,6 +203,7 @@ impl<'w> World<'w> {
         };
         let guests = has_guests(seed);
         let is_other = guests || is_shared || media.is_some();
+        let volatile = Volatile::of(seed, count, is_common).filter(|_| media.is_none());
         let contest = Contest::of(seed).filter(|_| !is_other);
         let identity = Identity::of(seed, count, contest.is_some()).filter(|_| !is_other);
         let borrowers = if contest.is_some() { 2 } else { 1 };
@@ -213,7 +221,13 @@ impl<'w> World<'w> {
         let machines: Vec<Guest> = (0..if guests { count } else { 0 })
             .map(|loan| {
                 let nsid = if is_common { loan as u32 + 1 } else { 1 };
-                Guest::new(random.fork(), loan, nsid, loans[loan].drive, options.requests / count as u32)
+                let requests = options.requests / count as u32;
+                let guest = Guest::new(random.fork(), loan, nsid, loans[loan].drive, requests);
+                if volatile.as_ref().is_some_and(|volatile| volatile.has(loan)) {
+                    guest.flushing()
+                } else {
+                    guest
+                }
             })
             .collect();
         Self {
@@ -240,6 +254,7 @@ impl<'w> World<'w> {
             },
             media: media.map(|media| media.with(count)),
             replaced,
+            volatile,
             marks: Marks::default(),
             streams: Streams::default(),
             meetings: BTreeMap::new(),
@@ -341,6 +356,8 @@ impl<'w> World<'w> {
             Event::Kept(drive) => self.record_is_durable(drive),
             Event::Medium(drive) => self.turn_medium(drive),
             Event::Clear(drive) => self.clear_medium(drive),
+            Event::Unplug(loan) => self.unplug(loan),
+            Event::Off => self.switch_off(),
             Event::Look => self.look_at_lent_images(),
             Event::Contest => self.next_move(),
             Event::Gone(node, life) => self.end_program(node, life),

@@ -6,7 +6,7 @@
 use core::time::Duration;
 
 use base::ledger::{Cell, Code};
-use base::{Instant, coded};
+use base::{Instant, Rule, coded};
 use fabric::Window;
 use host::vfio_user::{Session, SlotConfig, SlotConfigError};
 use host::{Access, AccessError, AccessId};
@@ -137,7 +137,8 @@ impl<'m> BorrowedSlot<'m> {
     fn compare_serial(&mut self, now: Instant) {
         let (cells, journal) = (&self.cells.slot, self.journal);
         let Some(known) = self.serial() else { return };
-        if known.iter().zip(&cells.serial).all(|(known, found)| known.get() == found.get()) {
+        let is_same = known.iter().zip(&cells.serial).all(|(known, found)| known.get() == found.get());
+        if is_same || !journal.rule(Rule::CompareSerial) {
             return;
         }
         known.iter().zip(&cells.serial).for_each(|(known, found)| known.set(journal, found.get()));
