@@ -302,7 +302,7 @@ impl<'m> Session<'m> {
             }
             match transfer.state.get() {
                 TransferState::Running if transfer.kind == TransferKind::Question => {
-                    self.end_question(place, Layout::Unknown)
+                    self.end_question(place, Layout::Unknown);
                 }
                 TransferState::Running => self.end_transfer(place, Errno::EIO.0),
                 TransferState::Ended | TransferState::Told => self.free_transfer(place),
