@@ -5,6 +5,8 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 CARGO ?= cargo
 INSTALL ?= install
+# Nothing is linked, so no libFuzzer is compiled, which would need C++.
+FUZZ_LINT := CUSTOM_LIBFUZZER_PATH=$(abspath fuzz)/libnone.a
 # Arguments for the program: make demo ARGS='--image disk.img --seed 7'.
 ARGS ?=
 
@@ -64,7 +66,8 @@ fmt: ## format the sources
 lint: ## formatting and clippy, warnings denied
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	$(CARGO) clippy --manifest-path fuzz/Cargo.toml --target-dir $(TARGET_DIR) --locked -- -D warnings
+	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
+	$(FUZZ_LINT) $(CARGO) clippy --manifest-path fuzz/Cargo.toml --target-dir $(TARGET_DIR) --locked -- -D warnings
 
 bench: build ## measure, beside the peer on this machine (ARGS='CASE --rounds N')
 	$(BINARY) bench $(ARGS)

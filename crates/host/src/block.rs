@@ -90,3 +90,15 @@ pub struct Geometry {
     /// Whether there is a volatile write cache, so that a flush means something.
     pub volatile_cache: bool,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_have_their_codes() {
+        for (code, kind) in BlockKind::ALL.iter().enumerate() {
+            assert_eq!(usize::from(kind.code()), code);
+        }
+    }
+}

@@ -372,11 +372,7 @@ impl<'m> Card<'m> {
 
     /// What [`Card::poll_persist`] gave out is kept, or could not be.
     pub fn handle_persisted(&mut self, now: Instant, drive: usize, version: u64, kept: bool) {
-        self.step(now, 0..0, |card| {
-            if let Some(drive) = card.drives.get(drive) {
-                drive.subsystem.handle_persisted(version, kept);
-            }
-        });
+        self.lent_drive_step(now, drive, |drive| drive.subsystem.handle_persisted(version, kept));
     }
 
     /// Whether each flush of a drive's functions fails because its medium has lost something.
@@ -386,31 +382,19 @@ impl<'m> Card<'m> {
 
     /// The medium of a drive has lost something, or may have: a flush of a dead card has said so, or its system.
     pub fn note_fault(&mut self, now: Instant, drive: usize) {
-        self.step(now, 0..0, |card| {
-            if let Some(drive) = card.drives.get(drive) {
-                drive.subsystem.note_fault();
-            }
-        });
+        self.lent_drive_step(now, drive, |drive| _ = drive.subsystem.note_fault());
     }
 
     /// An operator has seen to the medium of a drive: flushes say again what it says. `order` counts such orders for
     /// this drive, from 1; one that has had its effect, perhaps under an earlier card, has none again.
     pub fn clear_fault(&mut self, now: Instant, drive: usize, order: u64) {
-        self.step(now, 0..0, |card| {
-            if let Some(drive) = card.drives.get_mut(drive) {
-                drive.clear_fault(order);
-            }
-        });
+        self.lent_drive_step(now, drive, |drive| drive.clear_fault(order));
     }
 
     /// The medium of a drive has grown to so many blocks of its configuration's. One that has shrunk stays as it was:
     /// what is missing fails.
     pub fn grow(&mut self, now: Instant, drive: usize, blocks: u64) {
-        self.step(now, 0..0, |card| {
-            if let Some(drive) = card.drives.get(drive) {
-                drive.subsystem.grow(blocks);
-            }
-        });
+        self.lent_drive_step(now, drive, |drive| drive.subsystem.grow(blocks));
     }
 
     /// This machine may go on somewhere else, too, from the same memory: each loan gets keys that depend on `seed`,
@@ -642,6 +626,30 @@ impl<'m> Card<'m> {
         }
         self.contain(now, loan, known);
         None
+    }
+
+    /// A step of one of [`CardConfig::drives`], if there is such a one, that is no loan's. If it fails, so does all
+    /// that is lent of the drive.
+    fn lent_drive_step(&mut self, now: Instant, index: usize, act: impl FnOnce(&mut Drive<'m>)) {
+        let Some(drive) = self.drives.get(index) else { return };
+        self.now = now;
+        let loans = drive.loans().to_vec();
+        let step = |card: &mut Self| card.step(now, 0..0, |card| act(&mut card.drives[index]));
+        if !loans.iter().all(|loan| self.loans[*loan].contains_faults()) {
+            return step(self);
+        }
+        // What is broken in memory is the drive, which is made anew from what is committed.
+        if catch_unwind(AssertUnwindSafe(|| step(self))).is_ok() {
+            return;
+        }
+        self.journal.roll_back();
+        let (cells, config) = (&self.cells.drives[index], self.config.drives[index].clone());
+        self.drives[index] = Drive::new(index, cells, self.journal, config, &self.config.loans);
+        for loan in loans {
+            if !self.loans[loan].has_failed() {
+                self.contain(now, loan, self.events.len());
+            }
+        }
     }
 
     /// An assertion has failed in a step of a loan, before which there were `known` events. What others may wait for is

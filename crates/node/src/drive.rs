@@ -45,6 +45,11 @@ impl<'m> Drive<'m> {
         Self { subsystem, loans: lent, share, journal, has_told: false }
     }
 
+    /// The loans of its functions.
+    pub(crate) fn loans(&self) -> &[usize] {
+        &self.loans
+    }
+
     /// Whether it is to be told now that the medium has lost something: once a card, until it is cleared.
     pub(crate) fn take_fault(&mut self) -> bool {
         let has_fault = self.subsystem.has_fault();

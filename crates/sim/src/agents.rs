@@ -1,5 +1,5 @@
-//! What agents do about what their cards tell them, as `io::agent` and the program's roles do it: who uses what is lent becomes durable,
-//! and whoever has given everything back ends.
+//! What agents do about what their cards tell them, as `io::agent` and the program's roles do it: who uses what is lent
+//! becomes durable, and whoever has given everything back ends.
 
 use link::{Refusal, Tenancy};
 use node::{Card, CardEvent};
@@ -50,8 +50,8 @@ impl World<'_> {
         (BORROWER..self.nodes.len()).contains(&node).then_some(node)
     }
 
-    /// Another borrower than before, or none any more: that becomes durable, at once or, where there is a rival, after a moment. False if
-    /// the card died.
+    /// Another borrower than before, or none any more: that becomes durable, at once or, where there is a rival, after
+    /// a moment. False if the card died.
     fn tenant_changes(&mut self, loan: usize, tenancy: Tenancy) -> bool {
         self.check_take_over(loan, &tenancy);
         let taker = self.borrower_of(&tenancy);

@@ -89,7 +89,8 @@ pub(crate) struct Excuse {
 pub(crate) struct Seat {
     pub(crate) node: usize,
     pub(crate) loan: usize,
-    /// The loan whose blocks it is about: its own, or in a namespace that both have together the other, which it only reads.
+    /// The loan whose blocks it is about: its own, or in a namespace that both have together the other, which it only
+    /// reads.
     pub(crate) area: usize,
 }
 
@@ -153,7 +154,8 @@ impl Client {
         }
     }
 
-    /// In a namespace of several loans: its blocks begin at `base`, and are written by itself and its like, or by others.
+    /// In a namespace of several loans: its blocks begin at `base`, and are written by itself and its like, or by
+    /// others.
     pub(crate) fn sharing(self, base: u64, only_reads: bool) -> Self {
         Self { base, only_reads, hot_blocks: 2, depth: 8, ..self }
     }
@@ -399,8 +401,8 @@ impl Client {
         Ok(Some(len))
     }
 
-    /// A request failed, and may have: what it wrote has happened before whatever is asked from now on, or never will. False if
-    /// it may not fail.
+    /// A request failed, and may have: what it wrote has happened before whatever is asked from now on, or never will.
+    /// False if it may not fail.
     fn time_out(&mut self, request: u64, error: NbdError, shared: &mut Shared) -> bool {
         let excuse = self.excuse;
         let is_excused = |asked: &Asked| {

@@ -1,5 +1,6 @@
-//! In some worlds a third node wants what the borrower has. Either gives back and comes again, is killed with its program, stays away
-//! for a moment or for longer than the hold time, or cannot be reached; and the lender is started anew while both want its function.
+//! In some worlds a third node wants what the borrower has. Either gives back and comes again, is killed with its
+//! program, stays away for a moment or for longer than the hold time, or cannot be reached; and the lender is started
+//! anew while both want its function.
 
 use base::times::HOLD;
 
@@ -45,7 +46,8 @@ impl Contest {
         })
     }
 
-    /// Nobody stays away for longer than the hold time, but often for long enough to be taken for gone, and there are more moves.
+    /// Nobody stays away for longer than the hold time, but often for long enough to be taken for gone, and there are
+    /// more moves.
     pub(crate) fn keep_short(&mut self) {
         self.long = 0;
         self.moves *= 2;
@@ -223,8 +225,8 @@ impl World<'_> {
         self.lose_ledger(LENDER);
     }
 
-    /// Faults are over: everybody comes back who wants anything, and whoever wants nothing more of a loan gives back what another one
-    /// waits for.
+    /// Faults are over: everybody comes back who wants anything, and whoever wants nothing more of a loan gives back
+    /// what another one waits for.
     fn settle(&mut self) {
         for node in [BORROWER, RIVAL] {
             let other = BORROWER + RIVAL - node;

@@ -1,5 +1,5 @@
-//! How cards die: a switch that fires before a chosen store or at a chosen effect, and the card's own undo log kept a second
-//! time, so that a roll-back can be checked.
+//! How cards die: a switch that fires before a chosen store or at a chosen effect, and the card's own undo log kept a
+//! second time, so that a roll-back can be checked.
 
 use core::cell::{Cell, RefCell};
 use std::any::Any;

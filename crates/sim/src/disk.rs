@@ -15,7 +15,8 @@ pub(crate) struct Disk<'w> {
     cached: Vec<u8>,
     durable: Vec<u8>,
     dirty: BTreeSet<usize>,
-    /// Blocks that could not be written back, and whose writes they were: the cache has them and takes them for written.
+    /// Blocks that could not be written back, and whose writes they were: the cache has them and takes them for
+    /// written.
     lost: BTreeMap<usize, u64>,
     /// Blocks that a card has left half written, and what they had before.
     half: BTreeMap<usize, Vec<u8>>,
@@ -85,7 +86,8 @@ impl<'w> Disk<'w> {
         self.half.retain(|block, _| !blocks.contains(block));
     }
 
-    /// Does the first `done` bytes of a piece of work of a card that dies in the middle of it. True if a block is left half written.
+    /// Does the first `done` bytes of a piece of work of a card that dies in the middle of it. True if a block is left
+    /// half written.
     pub(crate) fn execute_part(&mut self, work: &MediaWork<'w>, journal: Journal<'w>, done: usize) -> bool {
         let (start, len) = (work.offset as usize, work.len as usize);
         if matches!(work.kind, MediaKind::Read | MediaKind::Flush) {
@@ -106,8 +108,8 @@ impl<'w> Disk<'w> {
         is_half
     }
 
-    /// Nobody will do again what a dead card has done by half: such blocks have what they had. That a machine's end leaves none is
-    /// taken for granted.
+    /// Nobody will do again what a dead card has done by half: such blocks have what they had. That a machine's end
+    /// leaves none is taken for granted.
     pub(crate) fn end_half(&mut self) {
         for (block, bytes) in core::mem::take(&mut self.half) {
             self.cached[block * self.block..(block + 1) * self.block].copy_from_slice(&bytes);

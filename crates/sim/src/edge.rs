@@ -1,7 +1,7 @@
 //! The edges: the kernel's sockets between clients and the borrowing card, and the disks under the lending card.
 //!
-//! The kernel's account of a socket survives the card: how many bytes it has put into the ledger, and how many it has taken
-//! out. A successor is told both again.
+//! The kernel's account of a socket survives the card: how many bytes it has put into the ledger, and how many it has
+//! taken out. A successor is told both again.
 
 use base::ledger::{Journal, Span};
 use base::{Instant, Rule};

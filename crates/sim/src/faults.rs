@@ -34,8 +34,8 @@ impl Faults {
         Self { random, pause, reboots, reboots_often: false, long_cuts, end: 30_000_000_000 }
     }
 
-    /// For worlds of which there are few: with guests, whose drivers would have to begin anew after a long silence, and with media
-    /// that fail.
+    /// For worlds of which there are few: with guests, whose drivers would have to begin anew after a long silence, and
+    /// with media that fail.
     pub(crate) fn with_reboots(random: Random, may_be_silent: bool) -> Self {
         let mut faults = Self { reboots_often: true, ..Self::new(random) };
         faults.long_cuts &= may_be_silent;

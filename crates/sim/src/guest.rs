@@ -1,12 +1,12 @@
-//! A guest of a virtual machine with an NVMe driver: bytes of vfio-user, queues in its own memory, several requests at a time, and
-//! the same judgement of every answer as of an NBD client's.
+//! A guest of a virtual machine with an NVMe driver: bytes of vfio-user, queues in its own memory, several requests at
+//! a time, and the same judgement of every answer as of an NBD client's.
 //!
-//! It counts every completion. A controller that is silent for too long, or has failed because its own requests had no answer in
-//! time, it disables, enables and asks again, as Linux does, and likewise after the lending
-//! node was rebooted. It keeps nothing that was answered. With the borrowing node its machine ends, and starts again.
+//! It counts every completion. A controller that is silent for too long, or has failed because its own requests had no
+//! answer in time, it disables, enables and asks again, as Linux does, and likewise after the lending node was
+//! rebooted. It keeps nothing that was answered. With the borrowing node its machine ends, and starts again.
 //!
-//! Some machines share nothing, or only a part of their memory: they read and write the rest when they are asked to ([`machine`]), and
-//! not while they wait for an answer themselves.
+//! Some machines share nothing, or only a part of their memory: they read and write the rest when they are asked to
+//! ([`machine`]), and not while they wait for an answer themselves.
 
 mod machine;
 mod memories;
@@ -42,7 +42,8 @@ const BUFFER_BYTES: usize = 0x2000;
 const DEPTH: u64 = 12;
 const CONFIG: u32 = 7;
 const NO_REPLY: u8 = 0x10;
-/// A driver that has heard nothing for so long begins anew: longer than a completion time-out, shorter than the world's patience.
+/// A driver that has heard nothing for so long begins anew: longer than a completion time-out, shorter than the world's
+/// patience.
 const WATCHDOG_NS: u64 = 8_000_000_000;
 /// Of a thousand times that it thinks of something, how often that is a reset, while it has any left.
 const WHIM: u64 = 40;
@@ -116,8 +117,8 @@ pub(crate) struct Guest {
     machine: Machine,
     /// What is still to be mapped.
     unmapped: Vec<Range<usize>>,
-    /// The numbers of the machine's commands that wait for replies, which come in the order of the commands. There are several if it
-    /// has begun anew while it waited.
+    /// The numbers of the machine's commands that wait for replies, which come in the order of the commands. There are
+    /// several if it has begun anew while it waited.
     waiting: VecDeque<u16>,
     /// How often it will disable its controller in the middle of everything, though nothing is wrong.
     whims: u32,
@@ -200,6 +201,11 @@ impl Guest {
         !self.is_away()
     }
 
+    /// Its slot knows the drive that there is: who connects from now on finds no other one.
+    pub(crate) fn finds_the_drive(&mut self) {
+        self.may_lose_drive = false;
+    }
+
     pub(crate) fn is_away(&self) -> bool {
         self.phase == Phase::Away
     }
@@ -242,7 +248,8 @@ impl Guest {
         self.waiting.clear();
     }
 
-    /// The machine has ended in the middle of everything: nobody waits for what was under way, which may have happened or happen yet.
+    /// The machine has ended in the middle of everything: nobody waits for what was under way, which may have happened
+    /// or happen yet.
     pub(crate) fn crash(&mut self, who: Life, shared: &mut Shared, memory: &Memories<'_>) {
         for (_, asked) in core::mem::take(&mut self.asked) {
             self.ended += 1;
@@ -329,10 +336,15 @@ impl Guest {
             self.serve(now, memory)?;
         }
         let asks = matches!(self.phase, Phase::Disable | Phase::Enable);
-        // Its function may fail because of memory that this machine has held back, or lose its state with the lending node.
+        // Its function may fail because of memory that this machine has held back, or lose its state with the lending
+        // node.
         let may_fail =
             (!self.machine.shares_all() || self.lender_rebooted) && header.error() == Some(Errno::EIO);
-        if self.may_lose_drive && (header.error().is_some() || is_all_ones(payload)) {
+        let is_gone = match header.error() {
+            Some(error) => [Errno::EIO, Errno::ETIMEDOUT].contains(&error),
+            None => is_all_ones(payload),
+        };
+        if self.may_lose_drive && header.command() == Command::REGION_READ && is_gone {
             // It is not there any more, and will be unplugged; or this driver will find that it takes long.
             return Ok(());
         }
@@ -351,7 +363,8 @@ impl Guest {
         Ok(())
     }
 
-    /// The main loop of its machine comes to its turn, unless a processor waits for something. True if that has answered anything.
+    /// The main loop of its machine comes to its turn, unless a processor waits for something. True if that has
+    /// answered anything.
     pub(crate) fn serve(&mut self, now: u64, memory: &Memories<'_>) -> Result<bool, Finding> {
         if !self.waiting.is_empty() {
             return Ok(false);
@@ -675,7 +688,9 @@ impl Guest {
         if let Some(since) = self.gone_since {
             return self.end_behind_loss(since, &asked, shared);
         }
-        if asked.kind != Kind::Read && !self.flushes {
+        let is_promise =
+            asked.kind == Kind::Flush || asked.kind != Kind::Read && (asked.fua || !self.flushes);
+        if is_promise {
             shared.trouble.flushed = Some(asked.start);
             let verdict = shared.trouble.allows_success(asked.start);
             verdict.map_err(|what| (names::MEDIA, format!("request {}: {what}", asked.request)))?;

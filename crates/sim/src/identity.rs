@@ -1,5 +1,6 @@
-//! In some worlds state folders are restored from older copies, so incarnations repeat and fall; in some of those the rival is a copy of the
-//! borrower: two nodes with one identity, both alive. And somebody repeats first messages of a life that is long over.
+//! In some worlds state folders are restored from older copies, so incarnations repeat and fall; in some of those the
+//! rival is a copy of the borrower: two nodes with one identity, both alive. And somebody repeats first messages of a
+//! life that is long over.
 
 use base::Instant;
 use base::ids::{Incarnation, LifeId};
@@ -128,8 +129,8 @@ impl World<'_> {
         }
     }
 
-    /// A message of a handshake leaves the lender. While it serves a later life of that node, who repeats old messages is refused, and not
-    /// too often.
+    /// A message of a handshake leaves the lender. While it serves a later life of that node, who repeats old messages
+    /// is refused, and not too often.
     pub(crate) fn check_refusal(&mut self, to: Address, loan: usize, rail: u8) {
         let Some(card) = self.nodes[LENDER].card.as_ref().filter(|_| to == REPEATER) else { return };
         let channel = card.channel(loan);
@@ -170,7 +171,8 @@ impl World<'_> {
         }
     }
 
-    /// The lender's folder is an older one: its borrowers are told that they cannot rely on anything, if they have met a later life.
+    /// The lender's folder is an older one: its borrowers are told that they cannot rely on anything, if they have met
+    /// a later life.
     fn restore_tenancies(&mut self) {
         let is_alone = self.contest.is_none();
         let Some(identity) = &mut self.identity else { return };
@@ -183,7 +185,8 @@ impl World<'_> {
         }
     }
 
-    /// The lender has seen a later life of a node than its state folder knows of: the node calls itself by a greater incarnation.
+    /// The lender has seen a later life of a node than its state folder knows of: the node calls itself by a greater
+    /// incarnation.
     pub(crate) fn catch_up(&mut self, node: usize, loan: usize, seen: u64) {
         self.marks.set(Mark::Outdated);
         let this = &mut self.nodes[node];

@@ -1,9 +1,9 @@
 //! A peer that holds the key of a loan and lies: its frames are authentic, and say anything.
 //!
-//! Two nodes have two loans, all cards of them our own. In the second loan one end's frames are changed on their way (memory that the nodes
-//! share, where nothing is sealed: so what is changed is as authentic as it was): bytes, counts, registers' values, whole records,
-//! and TLPs that nobody sent. The loan may fail of it, as often as it likes. But no card dies, no step is too long, and the first loan
-//! between the same nodes keeps every byte.
+//! Two nodes have two loans, all cards of them our own. In the second loan one end's frames are changed on their way
+//! (memory that the nodes share, where nothing is sealed: so what is changed is as authentic as it was): bytes, counts,
+//! registers' values, whole records, and TLPs that nobody sent. The loan may fail of it, as often as it likes. But no
+//! card dies, no step is too long, and the first loan between the same nodes keeps every byte.
 //!
 //! Where chance comes from is the caller's: a seed here, the bytes of a fuzzer in `fuzz/`.
 
@@ -197,7 +197,8 @@ impl<'w> World<'w> {
         card
     }
 
-    /// The borrower gives up what it has of the other loan, and begins it anew: it looks at a function that it has never seen.
+    /// The borrower gives up what it has of the other loan, and begins it anew: it looks at a function that it has
+    /// never seen.
     fn borrow_anew(&mut self, dice: &mut dyn Dice) -> Result<(), String> {
         self.seats[BORROWER].config.loans[LIED].life += 1;
         self.replace(dice, BORROWER)?;
@@ -205,8 +206,8 @@ impl<'w> World<'w> {
         Ok(())
     }
 
-    /// The card of a node dies, and the next one goes on. What has ended is taken before that, since the next one takes it for a
-    /// client's of its own until it is told otherwise.
+    /// The card of a node dies, and the next one goes on. What has ended is taken before that, since the next one takes
+    /// it for a client's of its own until it is told otherwise.
     fn replace(&mut self, dice: &mut dyn Dice, node: usize) -> Result<(), String> {
         self.use_drives(dice)?;
         let seat = &mut self.seats[node];

@@ -1,10 +1,10 @@
-//! The same cards in virtual time: a network, disks and clients that misbehave as they can, cards that die between any two
-//! stores, nodes that reboot, and checkers that know what must never happen.
+//! The same cards in virtual time: a network, disks and clients that misbehave as they can, cards that die between any
+//! two stores, nodes that reboot, and checkers that know what must never happen.
 //!
-//! A run is a function of its seed: [`run`] builds a world of a lending and a borrowing node with one or two loans over two
-//! rails, lets NBD clients, or in some worlds the drivers of guests, read and write while everything goes wrong, then ends all faults and expects everything to end
-//! well. What is judged stands in [`checkers::names`], one module a property. [`canaries`] shows that the checkers find each
-//! safety rule's absence.
+//! A run is a function of its seed: [`run`] builds a world of a lending and a borrowing node with one or two loans over
+//! two rails, lets NBD clients, or in some worlds the drivers of guests, read and write while everything goes wrong,
+//! then ends all faults and expects everything to end well. What is judged stands in [`checkers::names`], one module a
+//! property. [`canaries`] shows that the checkers find each safety rule's absence.
 //!
 //! Left out: real sockets, files and processes (`io`), and how long anything takes on a real machine.
 

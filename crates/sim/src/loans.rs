@@ -39,7 +39,8 @@ pub(crate) struct Loan<'w> {
     pub(crate) outrun: [bool; NODES],
     /// By node: it has been told, so what it had not flushed may be lost.
     pub(crate) has_lost: [bool; NODES],
-    /// By node: the tick at which another one had it, or itself took it again: what its clients had asked before may fail.
+    /// By node: the tick at which another one had it, or itself took it again: what its clients had asked before may
+    /// fail.
     pub(crate) taken_again: [u64; NODES],
     pub(crate) owner: SingleOwner,
     pub(crate) take_over: TakeOver,

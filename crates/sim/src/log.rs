@@ -2,7 +2,8 @@ use core::fmt::Arguments;
 
 /// The events of a run: always digested, so that two runs can be compared; printed on request.
 ///
-/// A line is `time node what details`; node `L` lends, `B` borrows, `R` is its rival, `-` is the world. Legend of `what`:
+/// A line is `time node what details`; node `L` lends, `B` borrows, `R` is its rival, `-` is the world. Legend of
+/// `what`:
 ///
 /// | what | meaning | what | meaning |
 /// |---|---|---|---|

@@ -1,8 +1,10 @@
-//! In some worlds media fail to write what they were given, as Linux tells it: what is written lies in a page cache, whatever was not
-//! written back may be dropped, and an error of writing back is told once an open file description, to whoever flushes next.
+//! In some worlds media fail to write what they were given, as Linux tells it: what is written lies in a page cache,
+//! whatever was not written back may be dropped, and an error of writing back is told once an open file description, to
+//! whoever flushes next.
 //!
-//! Beside the kernel's part here is the agent's: it keeps a second description as a witness and what the drive wants kept in its state
-//! folder; and that of the operator, who says `device clear` some time after the card has said that something is lost.
+//! Beside the kernel's part here is the agent's: it keeps a second description as a witness and what the drive wants
+//! kept in its state folder; and that of the operator, who says `device clear` some time after the card has said that
+//! something is lost.
 
 use std::collections::VecDeque;
 
@@ -148,7 +150,8 @@ pub(crate) enum Asks {
 }
 
 impl Trouble {
-    /// Whether a request that began at `start` may have failed. What the medium has failed itself explains one request only.
+    /// Whether a request that began at `start` may have failed. What the medium has failed itself explains one request
+    /// only.
     pub(crate) fn explains(&mut self, asks: Asks, start: u64, is_full: bool) -> bool {
         let is_own = asks != Asks::Else && self.has_lost;
         let flushes = asks != Asks::Else && start < self.flushes_before;
@@ -228,7 +231,8 @@ impl<'w> Media<'w> {
         let (medium, random) = (&mut self.drives[drive], &mut self.random);
         if work.kind != MediaKind::Flush {
             if medium.is_bad && random.chance(25) {
-                // Nothing of it has happened. What is written into the system's own memory may tell of what was written before.
+                // Nothing of it has happened. What is written into the system's own memory may tell of what was written
+                // before.
                 let writes = work.kind != MediaKind::Read;
                 let error = match random.below(3) {
                     0 if writes && is_ring => MediaError::Lost,
@@ -257,7 +261,8 @@ impl<'w> Media<'w> {
         if medium.errors.flush() || refuses { Err(MediaError::Io) } else { Ok(()) }
     }
 
-    /// The kernel writes back what it likes, and drops of the rest what it likes. Returns what blocks went back to, by loan.
+    /// The kernel writes back what it likes, and drops of the rest what it likes. Returns what blocks went back to, by
+    /// loan.
     fn turn(&mut self, drive: usize, loans: &mut [Loan<'w>]) -> Vec<(usize, usize)> {
         let (medium, random) = (&mut self.drives[drive], &mut self.random);
         medium.is_bad = self.fails && random.chance(if medium.is_bad { 800 } else { 90 });
@@ -408,7 +413,8 @@ impl<'w> World<'w> {
             medium.orders = 0;
             (medium.has_lost, medium.left, medium.is_reported, medium.is_unkept) = (false, 0, false, false);
             if is_forgotten {
-                // Whoever was told of the last error has ended before that was kept. Borrowers that live write again what they keep.
+                // Whoever was told of the last error has ended before that was kept. Borrowers that live write again
+                // what they keep.
                 self.each_loan_of(drive, |loan| loan.disk.forget_lost());
             }
             let Some(medium) = self.media.as_mut().map(|media| &mut media.drives[drive]) else { return };

@@ -1,7 +1,7 @@
 //! Memory that the two nodes share, in some worlds: what their agents agree on, and what is under way in it.
 //!
-//! It loses nothing and keeps the order, and only the cards' deaths lose what was in their hands. The agents agree when both cards
-//! have told them whom they have met, and part when a node reboots, or at any time.
+//! It loses nothing and keeps the order, and only the cards' deaths lose what was in their hands. The agents agree when
+//! both cards have told them whom they have met, and part when a node reboots, or at any time.
 
 use std::collections::VecDeque;
 

@@ -1,5 +1,6 @@
-//! In some worlds somebody replaces an image: while its lender is away, or under its hands. To whoever has borrowed it that is another drive:
-//! the lender's next life finds out and raises the tenancy, so nothing that was kept is put over the other content, and who reads is told.
+//! In some worlds somebody replaces an image: while its lender is away, or under its hands. To whoever has borrowed it
+//! that is another drive: the lender's next life finds out and raises the tenancy, so nothing that was kept is put over
+//! the other content, and who reads is told.
 
 use base::Rule;
 use link::Tenancy;
@@ -94,7 +95,8 @@ impl World<'_> {
         lent.shared.requests
     }
 
-    /// A life of the lender begins with another image than the one before it had. `content` is what nobody has seen yet.
+    /// A life of the lender begins with another image than the one before it had. `content` is what nobody has seen
+    /// yet.
     fn begin_with_image(&mut self, loan: usize, content: Option<u64>) {
         let Tenancy { number, life, .. } = self.loans[loan].tenancy;
         let is_borrowed = number > 0 && life == self.life_id(BORROWER);

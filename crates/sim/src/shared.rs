@@ -1,5 +1,5 @@
-//! In some worlds the functions of a drive have one namespace together. Each loan's clients write an area of their own, which is a disk of
-//! its own here; two of three clients of each loan read the other's.
+//! In some worlds the functions of a drive have one namespace together. Each loan's clients write an area of their own,
+//! which is a disk of its own here; two of three clients of each loan read the other's.
 
 use node::MediaWork;
 

@@ -1,5 +1,5 @@
-//! First messages of former borrowers, recorded in a life of the lender that it knows nothing of, and repeated when they hurt
-//! most: right behind each answer.
+//! First messages of former borrowers, recorded in a life of the lender that it knows nothing of, and repeated when
+//! they hurt most: right behind each answer.
 
 use core::time::Duration;
 
@@ -59,8 +59,8 @@ impl World<'_> {
         }
     }
 
-    /// Whether those who have recorded something still keep the borrower from its drives: faults begin later then, but for cards
-    /// that die. It is only for a moment.
+    /// Whether those who have recorded something still keep the borrower from its drives: faults begin later then, but
+    /// for cards that die. It is only for a moment.
     pub(crate) fn is_besieged(&mut self) -> bool {
         if !self.siege {
             return false;
@@ -77,10 +77,12 @@ impl World<'_> {
         self.siege
     }
 
-    /// How long the borrower may be kept out: an attempt that fails is followed by the next after [`HANDSHAKE_RETRY_MAX`] at most.
+    /// How long the borrower may be kept out: an attempt that fails is followed by the next after
+    /// [`HANDSHAKE_RETRY_MAX`] at most.
     fn longest_siege(&self) -> Duration {
-        // Each recorded attempt is answered once. All at once they cost no more than these answers' places. But with a second loan
-        // those of the first are repeated at each answer of the other one, which may be right before each of the borrower's attempts.
+        // Each recorded attempt is answered once. All at once they cost no more than these answers' places. But with a
+        // second loan those of the first are repeated at each answer of the other one, which may be right before each
+        // of the borrower's attempts.
         let each = if self.loans.len() == 1 { PENDING_KEYS } else { HANDSHAKE_RETRY_MAX };
         // A card that dies takes an attempt with it, and later ones come to nobody until it has a successor.
         let deaths = (HANDSHAKE_RETRY_MAX + LONGEST_ABSENCE) * self.kills as u32;

@@ -1,5 +1,5 @@
-//! The edge of a slot: the kernel's socket between a guest's machine and the borrowing card, and an agent that takes messages
-//! with descriptors and keeps those.
+//! The edge of a slot: the kernel's socket between a guest's machine and the borrowing card, and an agent that takes
+//! messages with descriptors and keeps those.
 
 use std::rc::Rc;
 
@@ -24,12 +24,12 @@ pub(crate) struct SlotSocket {
 
 /// Accesses of a function that may be denied.
 ///
-/// A store is in doubt if its card died before it could say that it was made. A successor makes it again; but a guest may have found it,
-/// since the successor signals every vector, and have left by then. That is one store for each departure, and the last answer
-/// before it was told by another card than the one before.
+/// A store is in doubt if its card died before it could say that it was made. A successor makes it again; but a guest
+/// may have found it, since the successor signals every vector, and have left by then. That is one store for each
+/// departure, and the last answer before it was told by another card than the one before.
 ///
-/// Nothing of a function that has failed, since its guest's machine has refused a write, reaches memory until it was reset. Reads may
-/// even come behind the completion that tells of the reset.
+/// Nothing of a function that has failed, since its guest's machine has refused a write, reaches memory until it was
+/// reset. Reads may even come behind the completion that tells of the reset.
 #[derive(Default)]
 pub(crate) struct Excuses {
     /// The card that told of the last answer, or met the machine.
@@ -59,8 +59,8 @@ impl Excuses {
         self.is_in_doubt = false;
     }
 
-    /// After each step of a card, by which so many accesses had been denied and so many transfers had failed. `is_closed_out` is the
-    /// function of a guest that is there.
+    /// After each step of a card, by which so many accesses had been denied and so many transfers had failed.
+    /// `is_closed_out` is the function of a guest that is there.
     pub(crate) fn step(&mut self, denied: u64, failed: u64, is_closed_out: bool) {
         let (denied_before, failed_before, was_closed_out) = self.seen;
         // A card that died has taken back that its function failed, but not the count of what was denied then.

@@ -1,5 +1,6 @@
-//! In some worlds somebody who sees all frames for the lender repeats them from an address of his own, faster than the network. He cannot
-//! answer what is asked there, so nothing but the questions may go there, and little before the borrower has proven its own address.
+//! In some worlds somebody who sees all frames for the lender repeats them from an address of his own, faster than the
+//! network. He cannot answer what is asked there, so nothing but the questions may go there, and little before the
+//! borrower has proven its own address.
 
 use node::{Address, NodeCells};
 
@@ -11,8 +12,8 @@ use crate::world::{LENDER, World};
 
 /// Told from other seeds.
 const SPOOF: u64 = 0x5b00_f000_0000;
-/// What may leave for an address that is not proven: so many times of what came from there (RFC 9000 §8.1), and a challenge for each
-/// frame.
+/// What may leave for an address that is not proven: so many times of what came from there (RFC 9000 §8.1), and a
+/// challenge for each frame.
 const AMPLIFICATION: usize = 3;
 const CHALLENGE_BYTES: usize = 128;
 

@@ -28,8 +28,8 @@ pub(crate) struct Volatile {
     left: Vec<Option<Vec<u64>>>,
     /// How often the lender will be switched off in the middle of what a guest does.
     offs: u32,
-    /// By loan: the guest is about to lose it.
-    is_unplugging: Vec<bool>,
+    /// By loan: the guest is about to lose it, since its slot has met the drive of this life of the machine.
+    met: Vec<Option<u64>>,
 }
 
 impl Volatile {
@@ -42,9 +42,9 @@ impl Volatile {
         if is_common || !chosen.contains(&true) {
             chosen.fill(true);
         }
-        let (left, is_unplugging) = (vec![None; loans], vec![false; loans]);
+        let (left, met) = (vec![None; loans], vec![None; loans]);
         let offs = random.range(1, 3) as u32;
-        is_one.then_some(Self { random, chosen, keeper: 1, left, offs, is_unplugging })
+        is_one.then_some(Self { random, chosen, keeper: 1, left, offs, met })
     }
 
     /// Whether the drive of a loan is one.
@@ -108,7 +108,8 @@ impl World<'_> {
         let slot = self.nodes[BORROWER].card.as_ref().and_then(|card| card.slot(loan));
         let is_replaced = slot.is_some_and(|slot| slot.is_replaced());
         let Some(volatile) = self.volatile.as_mut().filter(|_| is_replaced) else { return };
-        if !core::mem::replace(&mut volatile.is_unplugging[loan], true) {
+        if volatile.met[loan].is_none() {
+            volatile.met[loan] = Some(volatile.keeper);
             let after = volatile.random.range(100_000, 20_000_000);
             self.schedule(after, Event::Unplug(loan));
         }
@@ -117,8 +118,11 @@ impl World<'_> {
     /// The drive is unplugged; whatever was asked of it has no answer.
     pub(crate) fn unplug(&mut self, loan: usize) {
         let Some(volatile) = self.volatile.as_mut() else { return };
-        let is_due = core::mem::take(&mut volatile.is_unplugging[loan]);
-        if is_due && !self.guests[loan].is_away() {
+        let Some(met) = volatile.met[loan].take() else { return };
+        if met == volatile.keeper {
+            self.guests[loan].finds_the_drive();
+        }
+        if !self.guests[loan].is_away() {
             self.marks.set(Mark::DriveReplaced);
             self.unplug_machine(loan);
         }
@@ -127,7 +131,7 @@ impl World<'_> {
     /// The guest has nothing of its drive any more: the next one finds the other drive, as the power has left it.
     pub(crate) fn end_session(&mut self, loan: usize) {
         let Some(volatile) = &mut self.volatile else { return };
-        volatile.is_unplugging[loan] = false;
+        volatile.met[loan] = None;
         let Some(left) = volatile.left[loan].take() else { return };
         let lent = &mut self.loans[loan];
         let found = (0..).zip(lent.disk.blocks()).map(|(block, bytes)| author(block, bytes));

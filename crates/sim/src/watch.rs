@@ -144,7 +144,8 @@ impl<'w> World<'w> {
         }
     }
 
-    /// A new card lives: what the old one has handed on is what the ledger says, and what is to be sent again is what was sent.
+    /// A new card lives: what the old one has handed on is what the ledger says, and what is to be sent again is what
+    /// was sent.
     pub(crate) fn check_recovery(&mut self, node: usize) {
         let Some(card) = self.nodes[node].card.take() else { return };
         for (id, accepted) in core::mem::take(&mut self.nodes[node].torn) {
@@ -513,8 +514,8 @@ impl<'w> World<'w> {
         }
     }
 
-    /// Nothing has reached for what it was not granted, and nothing was completed that nobody asked for. What was given up
-    /// after a completion time-out may still arrive where nothing is any more.
+    /// Nothing has reached for what it was not granted, and nothing was completed that nobody asked for. What was given
+    /// up after a completion time-out may still arrive where nothing is any more.
     fn check_strays(&mut self, node: usize, loan: usize) {
         let root = self.nodes[node].memory.ledger::<NodeCells>(None, self.rules).root;
         let edge = &root.loans[loan].edge;

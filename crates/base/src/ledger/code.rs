@@ -14,7 +14,8 @@ pub trait Coded: Copy + PartialEq + 'static {
     fn code(self) -> u8;
 }
 
-/// A value by its number. Any byte may be found in the ledger; one that stands for nothing is never taken for another value.
+/// A value by its number. Any byte may be found in the ledger; one that stands for nothing is never taken for another
+/// value.
 #[derive(FromBytes, IntoBytes, Immutable)]
 #[repr(transparent)]
 pub struct Code<C> {
@@ -23,16 +24,11 @@ pub struct Code<C> {
 }
 
 impl<C: Coded> Code<C> {
-    /// The number of `value`.
-    #[inline]
-    pub fn of(value: C) -> Self {
-        Self { code: value.code(), kind: PhantomData }
-    }
-
     /// The value.
     ///
     /// # Panics
-    /// If there is none with this number: the ledger is corrupt, and whoever goes on would do what nobody has asked for.
+    /// If there is none with this number: the ledger is corrupt, and whoever goes on would do what nobody has asked
+    /// for.
     #[inline]
     pub fn get(self) -> C {
         match C::ALL.get(usize::from(self.code)) {
@@ -51,8 +47,9 @@ impl<C: Coded> super::Cell<Code<C>> {
 }
 
 impl<C: Coded> From<C> for Code<C> {
+    #[inline]
     fn from(value: C) -> Self {
-        Self::of(value)
+        Self { code: value.code(), kind: PhantomData }
     }
 }
 
@@ -91,8 +88,8 @@ impl<C> core::fmt::Debug for Code<C> {
     }
 }
 
-/// Implements [`ledger::Coded`](crate::ledger::Coded) for an `enum` without fields, all of whose values are listed in the order in
-/// which they are declared.
+/// Implements [`ledger::Coded`](crate::ledger::Coded) for an `enum` without fields, all of whose values are listed in
+/// the order in which they are declared.
 #[macro_export]
 macro_rules! coded {
     ($kind:ident: $($value:ident),+ $(,)?) => {

@@ -187,8 +187,8 @@ crate::coded!(Kind: Nothing, Something);
 #[test]
 fn codes_stand_for_their_values() {
     assert_eq!(Code::<Kind>::default().get(), Kind::Nothing);
-    assert_eq!(Code::of(Kind::Something).get(), Kind::Something);
-    assert_eq!(Code::of(Kind::Something).as_bytes(), [1]);
+    assert_eq!(Code::from(Kind::Something).get(), Kind::Something);
+    assert_eq!(Code::from(Kind::Something).as_bytes(), [1]);
 }
 
 #[test]

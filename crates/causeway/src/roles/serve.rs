@@ -123,7 +123,6 @@ pub(super) struct Node {
     trouble: trouble::Watch,
     started: Instant,
     look_at: Instant,
-    /// Somebody has asked for the end: a node may also end by itself.
     /// Somebody has asked for the end once more, and does not want to wait.
     hurried: bool,
     /// When it is said what the end waits for.
@@ -474,8 +473,9 @@ impl Node {
 
     /// What was lent is made durable; dropping the agent ends the card.
     fn end(mut self, observer: &dyn Observer) -> Result<(), Failure> {
-        // Without it a second signal is not heard, which harms nothing.
-        let _ = self.signals.end_when_asked_again();
+        if let Err(error) = self.signals.end_when_asked_again() {
+            warn!("a signal does not end this node from here on, until its disks have answered: {error}");
+        }
         self.tenants.conclude(&self.state, &name_of(&self.agent));
         let unsynced = self.conclude_drives();
         if let Some(failure) = unsynced {

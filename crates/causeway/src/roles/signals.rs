@@ -4,7 +4,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::{flag, low_level};
@@ -42,9 +42,13 @@ impl Signals {
     /// Nobody reads the pipe from here on, and a disk may take its time: a signal ends the process as it is. The first
     /// one does not, as a node may end by itself just when it is asked to.
     pub(super) fn end_when_asked_again(&mut self) -> io::Result<()> {
-        self.take();
         let again = Arc::new(AtomicBool::new(self.was_asked));
-        SIGNALS.into_iter().try_for_each(|signal| end_at_second(signal, &again))
+        SIGNALS.into_iter().try_for_each(|signal| end_at_second(signal, &again))?;
+        // One that came before that is in the pipe.
+        if self.take().is_some() {
+            again.store(true, Ordering::SeqCst);
+        }
+        Ok(())
     }
 }
 
@@ -72,8 +76,6 @@ fn end_at_second(signal: i32, again: &Arc<AtomicBool>) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::Ordering;
-
     use super::*;
 
     /// A signal that only this test uses: one that ends the process would end all tests.

@@ -25,7 +25,7 @@ mod tests;
 use core::ops::RangeInclusive;
 use core::time::Duration;
 
-use base::ledger::{Code, Journal, PageIndex, Pages, Slots, Span};
+use base::ledger::{Journal, PageIndex, Pages, Slots, Span};
 use base::{Instant, coded};
 
 use crate::{BlockError, BlockRequest, Geometry};
@@ -47,7 +47,6 @@ use cells::{ConnectionCells, PLACE_WORDS, Stage, agreed};
 /// ```
 /// `closed` leads to `Closed` from every state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
 enum Phase {
     Closed = 0,
     Flags,
@@ -303,7 +302,7 @@ impl<'m> Server<'m> {
     }
 
     fn set_phase(&self, slot: usize, phase: Phase) {
-        self.connection(slot).phase.set(self.journal, Code::of(phase));
+        self.connection(slot).phase.set(self.journal, phase.into());
     }
 
     /// The parse position of the last commit: before it, the input is free.

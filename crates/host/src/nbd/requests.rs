@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use base::Instant;
-use base::ledger::{Code, PAGE_SIZE, PageIndex, Pages};
+use base::ledger::{PAGE_SIZE, PageIndex, Pages};
 use spec::nbd::{Command, NbdError, RequestHeader};
 
 use super::cells::{
@@ -93,6 +93,7 @@ impl Server<'_> {
 
     fn request_of(&self, slot: usize, header: &RequestHeader, kind: BlockKind, pages: usize) -> Request {
         let fua = header.flags().fua();
+        let flush_after = if fua && kind == BlockKind::Trim { FlushAfter::Wanted } else { FlushAfter::No };
         Request {
             cookie: header.cookie.get(),
             offset: header.offset.get(),
@@ -102,16 +103,12 @@ impl Server<'_> {
             outstanding: 0,
             pages: pages as u16,
             parts: 0,
-            kind: Code::of(kind),
+            kind: kind.into(),
             fua: u8::from(fua && matches!(kind, BlockKind::Write | BlockKind::WriteZeroes { .. })),
-            stage: Code::of(Stage::Filling),
+            stage: Stage::Filling.into(),
             error: 0,
             queued: 0,
-            flush_after: Code::of(if fua && kind == BlockKind::Trim {
-                FlushAfter::Wanted
-            } else {
-                FlushAfter::No
-            }),
+            flush_after: flush_after.into(),
             connection: slot as u8,
             untold: 0,
             reserved: [0; 2],
@@ -259,7 +256,7 @@ impl Server<'_> {
     /// All of a request is there: the drive gets it.
     pub(super) fn activate(&mut self, place: u16) {
         let request =
-            Request { stage: Code::of(Stage::Active), started: self.now.as_nanos(), ..self.request(place) };
+            Request { stage: Stage::Active.into(), started: self.now.as_nanos(), ..self.request(place) };
         self.set_request(place, request);
         self.cells.counters.requests.add(1);
         self.arm(self.now + self.io_timeout);
@@ -280,7 +277,7 @@ impl Server<'_> {
             let part = self.part_of(&request);
             if let Some(part) = &part {
                 if request.emitted == request.len {
-                    request.flush_after = Code::of(FlushAfter::No);
+                    request.flush_after = FlushAfter::No.into();
                 }
                 request.emitted += part.len;
                 request.outstanding += 1;
@@ -372,7 +369,7 @@ impl Server<'_> {
         match request.stage.get() {
             Stage::Abandoned => self.release(place),
             Stage::Active if request.error == 0 && request.flush_after == FlushAfter::Wanted => {
-                self.set_request(place, Request { flush_after: Code::of(FlushAfter::Due), ..request });
+                self.set_request(place, Request { flush_after: FlushAfter::Due.into(), ..request });
                 self.make_ready(place);
             }
             Stage::Active => self.finish(place),
@@ -387,7 +384,7 @@ impl Server<'_> {
         match (request.kind(), request.error) {
             (BlockKind::Read, 0) => {
                 counters.read_bytes.add(request.len.into());
-                self.set_request(place, Request { stage: Code::of(Stage::Replying), ..request });
+                self.set_request(place, Request { stage: Stage::Replying.into(), ..request });
                 self.push_data(slot, place);
             }
             (kind, error) => {
@@ -427,7 +424,7 @@ impl Server<'_> {
         let request = self.request(place);
         self.discount(&request);
         let untold = u8::from(request.outstanding > 0);
-        self.set_request(place, Request { stage: Code::of(Stage::Abandoned), untold, ..request });
+        self.set_request(place, Request { stage: Stage::Abandoned.into(), untold, ..request });
         if untold != 0 {
             self.cells.untold.update(self.journal, |untold| untold + 1);
         }

@@ -60,7 +60,6 @@ const _: () = {
 #[derive(FromBytes)]
 #[repr(C)]
 pub struct DriverCells {
-    /// Code of the [`super::State`].
     pub(super) state: Cell<Code<State>>,
     /// Failed attempts to initialise since the last success.
     pub(super) attempts: Cell<u32>,

@@ -2,7 +2,6 @@
 
 use core::ops::RangeInclusive;
 
-use base::ledger::Code;
 use base::{Instant, Payload, Rule};
 use spec::nvme::registers::Csts;
 use spec::nvme::{Status, StatusCodeType};
@@ -94,7 +93,7 @@ impl Driver<'_> {
         }
         self.leave_pending(&command);
         cells.piece.set(journal, 0);
-        command.stage = Code::of(Stage::Issued);
+        command.stage = Stage::Issued.into();
         command.at = now.as_nanos();
         if command.kind() == BlockKind::Flush {
             command.lba = self.unflushed.appended();
@@ -200,7 +199,7 @@ impl Driver<'_> {
                 if command.owner != Owner::Requester || !ids.contains(&command.id) {
                     continue;
                 }
-                let command = Command { owner: Code::of(Owner::Nobody), ..command };
+                let command = Command { owner: Owner::Nobody.into(), ..command };
                 head.set(self.journal, command);
                 if command.stage == Stage::Issued {
                     self.running.give_up(&command);
@@ -261,7 +260,8 @@ impl Driver<'_> {
         }
         let mut command = self.leave_controller(cid);
         cells.counters.retries.add(1);
-        command.stage = Code::of(if command.tries == 0 { Stage::Pending } else { Stage::Delayed });
+        let stage = if command.tries == 0 { Stage::Pending } else { Stage::Delayed };
+        command.stage = stage.into();
         if command.stage == Stage::Delayed {
             command.at = self.after(now, backoff_ms(command.tries.into()));
             self.arm_retry(command.at);
@@ -286,7 +286,7 @@ impl Driver<'_> {
                 self.arm_retry(command.at);
                 continue;
             }
-            head.set(journal, Command { stage: Code::of(Stage::Pending), ..command });
+            head.set(journal, Command { stage: Stage::Pending.into(), ..command });
             self.join_pending(cid, &command);
         }
     }
@@ -337,7 +337,7 @@ impl Driver<'_> {
             }
             let command = self.leave_controller(cid);
             cells.counters.reissued.add((command.stage == Stage::Issued).into());
-            self.command(cid).head.set(journal, Command { stage: Code::of(Stage::Pending), ..command });
+            self.command(cid).head.set(journal, Command { stage: Stage::Pending.into(), ..command });
             cells.pending.push(journal, cid);
         }
         cells.retry.set(journal, 0);

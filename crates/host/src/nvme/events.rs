@@ -5,7 +5,6 @@
 //! again. These commands have identifiers of their own beside the one of the initialisation, and no timer: a controller
 //! that does not answer them is found out by its I/O.
 
-use base::ledger::Code;
 use base::{Instant, coded};
 use spec::nvme::{
     AdminOpcode, AsyncEvent, Cns, CompletionEntry, GetLogPage, Identify, LogPageId, SubmissionEntry,
@@ -45,7 +44,7 @@ coded!(EventStage: Nothing, Requested, Log, List, Namespace);
 impl Driver<'_> {
     /// Nothing of an older life is awaited.
     pub(super) fn forget_events(&self) {
-        self.cells.event_stage.set(self.journal, Code::of(EventStage::Nothing));
+        self.cells.event_stage.set(self.journal, EventStage::Nothing.into());
     }
 
     /// The controller serves: it may report events from now on.
@@ -96,7 +95,7 @@ impl Driver<'_> {
     }
 
     fn follow(&mut self, stage: EventStage, cid: u16, entry: SubmissionEntry) {
-        self.cells.event_stage.set(self.journal, Code::of(stage));
+        self.cells.event_stage.set(self.journal, stage.into());
         self.submit_admin(cid, entry);
     }
 }

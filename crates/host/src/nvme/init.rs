@@ -2,7 +2,6 @@
 
 use core::time::Duration;
 
-use base::ledger::Code;
 use base::{Instant, Payload, coded};
 use pcie::msix::Entry;
 use pcie::spec::{capability, header};
@@ -74,7 +73,6 @@ const MSIX_BIR: u32 = 7;
 /// A reset leads to `Identity` from every state but `Stopped` and `ShutDown`; a shutdown that takes too long leads to
 /// `ShutDown` from every state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u32)]
 pub enum State {
     /// Never started.
     Stopped = 0,
@@ -132,7 +130,11 @@ pub enum State {
     ShutDown,
 }
 
-coded!(State: Stopped, Backoff, Identity, Class, Command, Pointer, Capability, Table, Decode, Vector, Capabilities, Disabling, CmbLocation, CmbSize, CmbStatus, Enabling, IdentifyController, IdentifyList, IdentifyNamespace, WriteCache, Events, QueueCount, CreateCq, CreateSq, Ready, ShuttingDown, ShutDown);
+coded!(
+    State: Stopped, Backoff, Identity, Class, Command, Pointer, Capability, Table, Decode, Vector, Capabilities,
+    Disabling, CmbLocation, CmbSize, CmbStatus, Enabling, IdentifyController, IdentifyList, IdentifyNamespace,
+    WriteCache, Events, QueueCount, CreateCq, CreateSq, Ready, ShuttingDown, ShutDown,
+);
 
 impl State {
     /// Whether the controller runs with our admin queue.
@@ -576,16 +578,12 @@ impl Driver<'_> {
     }
 
     fn config_read(&mut self, now: Instant, state: State, register: u16) {
-        self.ask(
-            now,
-            state,
-            AccessRecord { kind: Code::of(AccessKind::ConfigRead), ..record(register.into()) },
-        );
+        self.ask(now, state, AccessRecord { kind: AccessKind::ConfigRead.into(), ..record(register.into()) });
     }
 
     fn config_write(&mut self, now: Instant, state: State, register: u16, value: u32, byte_enables: u8) {
         let mut asked =
-            AccessRecord { kind: Code::of(AccessKind::ConfigWrite), byte_enables, ..record(register.into()) };
+            AccessRecord { kind: AccessKind::ConfigWrite.into(), byte_enables, ..record(register.into()) };
         asked.data[..4].copy_from_slice(&value.to_le_bytes());
         self.ask(now, state, asked);
     }
@@ -595,7 +593,7 @@ impl Driver<'_> {
         self.ask(
             now,
             state,
-            AccessRecord { kind: Code::of(AccessKind::Read), bar: REGISTERS, len, ..record(offset) },
+            AccessRecord { kind: AccessKind::Read.into(), bar: REGISTERS, len, ..record(offset) },
         );
     }
 
@@ -613,7 +611,7 @@ impl Driver<'_> {
 
     fn post(&self, bar: u8, offset: u64, bytes: &[u8]) {
         let mut posted =
-            AccessRecord { kind: Code::of(AccessKind::Write), bar, len: bytes.len() as u8, ..record(offset) };
+            AccessRecord { kind: AccessKind::Write.into(), bar, len: bytes.len() as u8, ..record(offset) };
         posted.data[..bytes.len()].copy_from_slice(bytes);
         self.cells.out.push(self.journal, posted);
     }
@@ -675,7 +673,7 @@ fn record(offset: u64) -> AccessRecord {
         offset,
         data: [0; 16],
         id: 0,
-        kind: Code::of(AccessKind::Write),
+        kind: AccessKind::Write.into(),
         bar: 0,
         len: 0,
         byte_enables: 0,

@@ -30,7 +30,7 @@ mod unusable;
 
 use core::time::Duration;
 
-use base::ledger::{Cell, Code, Journal, PageIndex, Pages, Slots};
+use base::ledger::{Cell, Journal, PageIndex, Pages, Slots};
 use base::{Instant, times};
 
 use crate::{Access, AccessError, AccessId, BlockError, BlockRequest, Geometry};
@@ -245,12 +245,12 @@ impl<'m> Driver<'m> {
             blocks: request.blocks,
             id: request.id,
             offset: 0,
-            kind: Code::of(request.kind),
+            kind: request.kind.into(),
             fua: request.fua.into(),
             pages: request.pages.len() as u8,
-            stage: Code::of(Stage::Pending),
+            stage: Stage::Pending.into(),
             tries: 0,
-            owner: Code::of(Owner::Requester),
+            owner: Owner::Requester.into(),
         };
         let cid = self.enqueue(command);
         for (cell, page) in self.cells.commands[cid as usize].pages.iter().zip(request.pages) {
@@ -367,7 +367,7 @@ impl<'m> Driver<'m> {
     }
 
     fn set_state(&self, state: State) {
-        self.cells.state.set(self.journal, Code::of(state));
+        self.cells.state.set(self.journal, state.into());
         if state == State::ShutDown {
             self.cells.timer.set(self.journal, 0);
             self.cells.shutdown_limit.set(self.journal, 0);

@@ -202,9 +202,9 @@ impl<'m> Unflushed<'m> {
                 kind: entry.kind,
                 fua: 0,
                 pages: pages.min(entry.pages.into()) as u8,
-                stage: Code::of(Stage::Pending),
+                stage: Stage::Pending.into(),
                 tries: 0,
-                owner: Code::of(Owner::Rewrite),
+                owner: Owner::Rewrite.into(),
             };
             cells.done.set(journal, (end - entry.lba) as u32);
             cells.out.update(journal, |out| out + 1);
@@ -329,8 +329,8 @@ impl Driver<'_> {
 
     /// A flush of the driver's own, of which there is none.
     pub(super) fn submit_flush(&mut self, now: Instant, owner: Owner) {
-        let kind = Code::of(BlockKind::Flush);
-        if self.submit_own(now, Command { kind, owner: Code::of(owner), ..Command::default() }).is_some() {
+        let kind = BlockKind::Flush.into();
+        if self.submit_own(now, Command { kind, owner: owner.into(), ..Command::default() }).is_some() {
             self.cells.own_flush.set(self.journal, 1);
             self.unflushed.cells.due.set(self.journal, 0);
         }

@@ -82,7 +82,6 @@ pub struct SessionCells {
     pub(super) emit: Cell<u32>,
     /// One more than the number of the reset that is under way; 0 for none.
     pub(super) resetting: Cell<u32>,
-    /// Code of the [`super::Phase`].
     pub(super) phase: Cell<Code<Phase>>,
     /// 1 once the function was removed.
     pub(super) absent: Cell<u32>,

@@ -3,7 +3,7 @@
 use pcie::spec::header::BAR_COUNT;
 use spec::vfio_user::access::WRITE_MULTI_MAX;
 use spec::vfio_user::{
-    Capabilities, Command as Code, DeviceFlags, DeviceInfo, DmaUnmap, Errno, HEADER_BYTES, IrqFlags,
+    Capabilities, Command as WireCommand, DeviceFlags, DeviceInfo, DmaUnmap, Errno, HEADER_BYTES, IrqFlags,
     IrqIndex, IrqInfo, MessageFlags, MessageHeader, RegionAccess, RegionFlags, RegionIndex, RegionInfo,
     VERSION_MAJOR, VERSION_MINOR, VersionHeader, WriteMultiEntry, WriteMultiHeader,
 };
@@ -30,35 +30,35 @@ impl Session<'_> {
             return true;
         }
         let code = header.command();
-        if (self.phase() == Phase::Version) != (code == Code::VERSION) {
+        if (self.phase() == Phase::Version) != (code == WireCommand::VERSION) {
             return self.refuse_message(header);
         }
         match code {
-            Code::REGION_READ => return self.region_read(header, payload),
-            Code::REGION_WRITE => return self.region_write(header, payload),
-            Code::REGION_WRITE_MULTI => return self.region_write_multi(header, payload),
+            WireCommand::REGION_READ => return self.region_read(header, payload),
+            WireCommand::REGION_WRITE => return self.region_write(header, payload),
+            WireCommand::REGION_WRITE_MULTI => return self.region_write_multi(header, payload),
             _ if !self.has_room(SHORT) => return false,
-            Code::VERSION => self.version(header, payload),
-            Code::DEVICE_RESET => self.reset(header),
-            Code::DMA_UNMAP => self.dma_unmap(header, payload),
-            Code::DEVICE_GET_INFO => {
+            WireCommand::VERSION => self.version(header, payload),
+            WireCommand::DEVICE_RESET => self.reset(header),
+            WireCommand::DMA_UNMAP => self.dma_unmap(header, payload),
+            WireCommand::DEVICE_GET_INFO => {
                 let info = device_info(payload);
                 self.answer(header, info.as_ref().map(IntoBytes::as_bytes));
             }
-            Code::DEVICE_GET_REGION_INFO => {
+            WireCommand::DEVICE_GET_REGION_INFO => {
                 let info = self.region_info(payload);
                 self.answer(header, info.as_ref().map(IntoBytes::as_bytes));
             }
-            Code::DEVICE_GET_IRQ_INFO => {
+            WireCommand::DEVICE_GET_IRQ_INFO => {
                 let info = self.irq_info(payload);
                 self.answer(header, info.as_ref().map(IntoBytes::as_bytes));
             }
-            Code::DEVICE_SET_IRQS => {
+            WireCommand::DEVICE_SET_IRQS => {
                 let result = self.set_irqs(payload, &[]);
                 self.answer(header, result.as_ref().map(|()| &[][..]));
             }
             // With its descriptors, if any, it would have come through the agent: it has a senseless size.
-            Code::DMA_MAP => self.answer(header, Err(&Errno::EINVAL)),
+            WireCommand::DMA_MAP => self.answer(header, Err(&Errno::EINVAL)),
             _ => self.answer(header, Err(&unsupported(code))),
         }
         true
@@ -81,8 +81,8 @@ impl Session<'_> {
         // It has a header.
         let payload = &bytes[HEADER_BYTES..];
         let result = match header.command() {
-            Code::DMA_MAP => self.dma_map(payload, descriptors),
-            Code::DEVICE_SET_IRQS => self.set_irqs(payload, descriptors),
+            WireCommand::DMA_MAP => self.dma_map(payload, descriptors),
+            WireCommand::DEVICE_SET_IRQS => self.set_irqs(payload, descriptors),
             _ => Err(Errno::EINVAL),
         };
         if result.is_err() {
@@ -371,10 +371,10 @@ fn own_capabilities(proposed: &Capabilities) -> Capabilities {
     }
 }
 
-fn unsupported(code: Code) -> Errno {
+fn unsupported(code: WireCommand) -> Errno {
     match code {
         // Of the server.
-        Code::DMA_READ | Code::DMA_WRITE => Errno::EINVAL,
+        WireCommand::DMA_READ | WireCommand::DMA_WRITE => Errno::EINVAL,
         _ if code.name().is_some() => Errno::EOPNOTSUPP,
         _ => Errno::ENOSYS,
     }

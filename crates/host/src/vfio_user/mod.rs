@@ -41,7 +41,7 @@ mod slot_config;
 mod tests;
 mod transfers;
 
-use base::ledger::{Code, Journal, Slots, Span};
+use base::ledger::{Journal, Slots, Span};
 use base::{InlineBytes, Instant, coded};
 use spec::vfio_user::Errno;
 
@@ -157,7 +157,6 @@ pub enum ResetKind {
 /// `closed` leads to `Closed` from every state. What comes while `Ending` is received and dropped: QEMU dies of a
 /// socket that is closed while something in it is unread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u32)]
 enum Phase {
     Closed = 0,
     Version,
@@ -387,7 +386,7 @@ impl<'m> Session<'m> {
     pub fn poll_misled(&mut self) -> bool {
         let is_news = self.cells.misled.value() == Misled::Untold;
         if is_news {
-            self.cells.misled.set(self.journal, Code::of(Misled::Told));
+            self.cells.misled.set(self.journal, Misled::Told.into());
             self.cells.counters.blackouts.add(1);
         }
         is_news
@@ -491,12 +490,12 @@ impl<'m> Session<'m> {
     fn end_silence(&self) {
         self.cells.silent.set(self.journal, 0);
         if self.cells.misled.value() == Misled::Told {
-            self.cells.misled.set(self.journal, Code::of(Misled::Not));
+            self.cells.misled.set(self.journal, Misled::Not.into());
         }
     }
 
     fn set_phase(&self, phase: Phase) {
-        self.cells.phase.set(self.journal, Code::of(phase));
+        self.cells.phase.set(self.journal, phase.into());
     }
 
     fn is_absent(&self) -> bool {
@@ -533,7 +532,7 @@ impl<'m> Session<'m> {
         let (cells, journal) = (self.cells, self.journal);
         cells.parsed.reset(journal);
         cells.ring_head.reset(journal);
-        cells.misled.set(journal, Code::of(Misled::Not));
+        cells.misled.set(journal, Misled::Not.into());
         for flag in [&cells.silent, &cells.lost] {
             flag.set(journal, 0);
         }

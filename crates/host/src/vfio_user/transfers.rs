@@ -7,7 +7,7 @@
 
 use base::Instant;
 use base::ledger::Span;
-use spec::vfio_user::{Command as Code, DmaAccess, Errno, HEADER_BYTES, MessageHeader};
+use spec::vfio_user::{Command as WireCommand, DmaAccess, Errno, HEADER_BYTES, MessageHeader};
 use zerocopy::IntoBytes;
 
 use super::Session;
@@ -125,7 +125,7 @@ impl<'m> Session<'m> {
         let place = self.transfer_slots.alloc().ok_or(TransferRefused::Busy)?;
         let generation = table.generation.update(journal, |generation| generation.wrapping_add(1));
         let id = (generation << PLACE_BITS) as u16 | place;
-        let code = if kind == TransferKind::Read { Code::DMA_READ } else { Code::DMA_WRITE };
+        let code = if kind == TransferKind::Read { WireCommand::DMA_READ } else { WireCommand::DMA_WRITE };
         let header = MessageHeader::request(id, code, (size_of::<DmaAccess>() + bytes.len()) as u32);
         let access = DmaAccess { address: address.into(), count: (len as u64).into() };
         let message = &table.messages[usize::from(place)];
@@ -191,7 +191,8 @@ impl<'m> Session<'m> {
         }
         // A place that is in use is one of the table.
         let transfer = self.transfer(place);
-        let code = if transfer.kind == TransferKind::Read { Code::DMA_READ } else { Code::DMA_WRITE };
+        let code =
+            if transfer.kind == TransferKind::Read { WireCommand::DMA_READ } else { WireCommand::DMA_WRITE };
         if transfer.id != header.id.get() || header.command() != code {
             return;
         }

@@ -706,7 +706,7 @@ impl<'m> Channel<'m> {
     fn change(&mut self, change: Change) -> bool {
         let state = self.state().after(change);
         if let Some(state) = state {
-            self.cells.state.set(self.journal, Code::of(state));
+            self.cells.state.set(self.journal, state.into());
         }
         state.is_some()
     }

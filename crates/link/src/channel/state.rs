@@ -12,7 +12,6 @@ use base::coded;
 ///   +------------------given back---------------------------------+
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u32)]
 pub enum State {
     /// Nobody has been met.
     Idle = 0,

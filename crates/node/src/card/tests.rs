@@ -520,6 +520,37 @@ fn a_namespace_of_several_is_free_again_after_a_fault_while_work_ends() {
     panic!("it ends");
 }
 
+/// Nobody's step but the drive's: the functions of that drive end, and the card goes on.
+#[test]
+fn a_fault_in_a_step_of_a_drive_ends_what_is_lent_of_it() {
+    silence_injected();
+    for stores in 0..100 {
+        let (arena, faults) = (Arena::default(), Faults::default());
+        let memory = arena.zeroed::<NodeCells>();
+        let lender = End::with_faults(memory, sharers(1), Instant::ZERO, Some(&faults));
+        let mut ends = [lender, End::new(&arena, sharers(2))];
+        let mut now = Instant::ZERO;
+        run(&mut now, &mut ends, Duration::from_millis(20), never);
+        ends[0].card.contain_faults();
+        ends[0].events.clear();
+        if !ends[0].fail_in(stores, |card| card.note_fault(now, 0)).1 {
+            assert!(ends[0].card.has_fault(0));
+            return assert!(stores > 0);
+        }
+        assert_eq!(ends[0].card.uncommitted(), 0);
+        let events: Vec<_> = core::iter::from_fn(|| ends[0].card.poll_event()).collect();
+        assert!(
+            events.starts_with(&[0, 1].map(|loan| CardEvent::Unusable(loan, Unusable::Fault))),
+            "{events:?}"
+        );
+        // It lives, and hears of what cannot help any more.
+        ends[0].card.note_fault(now, 0);
+        run(&mut now, &mut ends, Duration::from_millis(20), never);
+        assert!(ends[0].card.has_fault(0));
+    }
+    panic!("it ends");
+}
+
 /// A lender and a borrower whose frames reach the lender first from `stranger`, where somebody repeats them faster than
 /// the network.
 struct Mimicked<'m> {

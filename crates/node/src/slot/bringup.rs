@@ -5,7 +5,7 @@
 
 use core::time::Duration;
 
-use base::ledger::{Cell, Code};
+use base::ledger::Cell;
 use base::{Instant, Rule, coded};
 use fabric::Window;
 use host::vfio_user::{Session, SlotConfig, SlotConfigError};
@@ -58,7 +58,6 @@ const UPPER_BYTES: u8 = 0b1100;
 /// drive whose lender may have lost what was answered and not flushed has another device serial number
 /// ([`device::nvme::Config::shown_id`]). The guest reaches no function before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u32)]
 pub(super) enum Stage {
     /// The streams have never been open.
     Waiting = 0,
@@ -107,11 +106,17 @@ impl<'m> BorrowedSlot<'m> {
 
     fn begin(&mut self, stage: Stage) {
         let (cells, journal) = (&self.cells.slot, self.journal);
-        cells.stage.set(journal, Code::of(stage));
+        cells.stage.set(journal, stage.into());
         cells.epoch.update(journal, |epoch| epoch.wrapping_add(1));
         cells.next.set(journal, 0);
         cells.done.set(journal, 0);
         cells.retry_at.set(journal, 0);
+    }
+
+    /// Nobody has been given the function yet. What is not known of it is still to be found out, and what was asked for
+    /// that has no answer any more.
+    pub(super) fn begin_again(&mut self) {
+        self.begin(self.stage());
     }
 
     /// A new pair of incarnations: the lender has reset the function.
@@ -167,11 +172,10 @@ impl<'m> BorrowedSlot<'m> {
     /// Nobody uses the function any more.
     pub(super) fn reset_unasked(&mut self) {
         self.cells.slot.answers.set(self.journal, 0);
+        nvme::reset(&self.cells.slot, self.journal);
         // While it is being set up, it was reset just now.
         if self.stage() == Stage::Running && self.can_reset() {
             self.begin_reset();
-        } else {
-            nvme::reset(&self.cells.slot, self.journal);
         }
     }
 
@@ -188,10 +192,6 @@ impl<'m> BorrowedSlot<'m> {
     /// A write of the function is lost, and so is everything behind it: the guest has a function that has lost its
     /// state, and it is made so.
     pub(super) fn fail_function(&mut self, now: Instant) {
-        if self.session.is_none() {
-            // Nobody has been given it yet, and what is not known of it is still to be found out.
-            return self.begin(self.stage());
-        }
         self.backlog.abandon();
         self.reach.close();
         self.cells.slot.failed.set(self.journal, 1);
@@ -212,7 +212,6 @@ impl<'m> BorrowedSlot<'m> {
     }
 
     fn begin_reset(&mut self) {
-        nvme::reset(&self.cells.slot, self.journal);
         self.cells.slot.tries.set(self.journal, 0);
         self.begin(Stage::Reset);
     }
@@ -393,6 +392,7 @@ impl<'m> BorrowedSlot<'m> {
                 self.begin(Stage::Setup);
             }
             Stage::Setup if self.is_given_up() => {
+                nvme::lost(&self.cells.slot, self.journal);
                 self.cells.slot.answers.set(self.journal, 0);
                 self.begin(Stage::Setup);
             }
@@ -404,8 +404,8 @@ impl<'m> BorrowedSlot<'m> {
         }
     }
 
-    /// Whether the session waits no longer for the reset that it wanted: its registers are as before, and so the
-    /// function's have to be.
+    /// Whether the session waits no longer for the reset that it wanted: its registers are as before, and so have the
+    /// function's to be, which has lost its state.
     fn is_given_up(&self) -> bool {
         self.cells.slot.answers.get() != 0 && self.session.as_ref().is_some_and(|it| !it.awaits_reset())
     }
@@ -414,6 +414,9 @@ impl<'m> BorrowedSlot<'m> {
     fn answer(&mut self, now: Instant, result: Result<&[u8], AccessError>) {
         let waiting = self.cells.slot.answers.get();
         self.cells.slot.answers.set(self.journal, 0);
+        if waiting != 0 && result.is_ok() {
+            nvme::reset(&self.cells.slot, self.journal);
+        }
         if let (Some(id), Some(session)) = (waiting.checked_sub(1), &mut self.session) {
             session.handle_done(now, AccessId(id as u32), result);
         }

@@ -127,7 +127,10 @@ impl<'m> BorrowedSlot<'m> {
         if let Some(memory) = failed.reach.memory() {
             self.set_memory(memory);
         }
-        self.fail_function(now);
+        match self.session {
+            Some(_) => self.fail_function(now),
+            None => self.begin_again(),
+        }
         self.set_present(now, false);
         if let (Some(session), Some(old)) = (&mut self.session, &failed.session) {
             session.handle_received(now, old.received());

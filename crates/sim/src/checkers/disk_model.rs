@@ -1,13 +1,13 @@
-//! What a disk may return, block by block: each block is a register, and every read must fit into one order of all writes
-//! that agrees with what came before what.
+//! What a disk may return, block by block: each block is a register, and every read must fit into one order of all
+//! writes that agrees with what came before what.
 //!
-//! Times are ticks of the clients' own counter: a request starts when its first byte is written by the client, and ends when the
-//! last byte of its answer has been read. A write takes effect somewhere between, and certainly before the end of any read that
-//! has returned it.
+//! Times are ticks of the clients' own counter: a request starts when its first byte is written by the client, and ends
+//! when the last byte of its answer has been read. A write takes effect somewhere between, and certainly before the end
+//! of any read that has returned it.
 //!
-//! A controller that begins anew gets the writes again that were under way, and those that had ended and were not flushed.
-//! Among concurrent ones that may settle their order anew; nothing else may change. The power of the lender takes nothing that
-//! was answered while the borrower lives: what its disk has lost comes back before anything is read.
+//! A controller that begins anew gets the writes again that were under way, and those that had ended and were not
+//! flushed. Among concurrent ones that may settle their order anew; nothing else may change. The power of the lender
+//! takes nothing that was answered while the borrower lives: what its disk has lost comes back before anything is read.
 
 use std::collections::BTreeSet;
 
@@ -127,8 +127,8 @@ impl Write {
 
 /// The model of one disk.
 pub(crate) struct DiskModel {
-    /// Whether a write that has been seen cannot happen again. Where the disk has several requests at a time, those under way
-    /// when a card dies are done again in any order.
+    /// Whether a write that has been seen cannot happen again. Where the disk has several requests at a time, those
+    /// under way when a card dies are done again in any order.
     once: bool,
     /// Whether the borrower keeps until a flush what was under way, also if nobody waits for it any more.
     keeps: bool,
@@ -296,8 +296,8 @@ impl DiskModel {
         Ok(())
     }
 
-    /// The lender begins anew with another image, whose blocks have these values. All before is gone, and what the borrower kept
-    /// is not written to it. `untold` is what nobody can have seen who was not told.
+    /// The lender begins anew with another image, whose blocks have these values. All before is gone, and what the
+    /// borrower kept is not written to it. `untold` is what nobody can have seen who was not told.
     pub(crate) fn replaced(&mut self, left: Vec<u64>, untold: Option<u64>, tick: u64) {
         for (writes, value) in self.blocks.iter_mut().zip(left) {
             *writes = vec![Write { end: Some(tick), durable: true, ..Write::new(value, 0, tick) }];
@@ -336,7 +336,12 @@ impl DiskModel {
         };
         for write in writes.iter_mut().filter(|write| write.value != value && write.effective_end() < start) {
             match eclipse {
-                Some(eclipse) => write.eclipses.push(eclipse),
+                Some(by) => {
+                    let is_it = |known: &Eclipse| known.request == by.request && !known.is_taken;
+                    if !write.eclipses.iter().any(is_it) {
+                        write.eclipses.push(by);
+                    }
+                }
                 None => write.replaced = Some(write.replaced.unwrap_or(end).min(end)),
             }
         }
@@ -344,8 +349,8 @@ impl DiskModel {
         Ok(())
     }
 
-    /// The power has failed, and these blocks are what is left: what was durable, and perhaps more. The borrower still has what
-    /// it was told in its life; writes of earlier lives that are not left are gone.
+    /// The power has failed, and these blocks are what is left: what was durable, and perhaps more. The borrower still
+    /// has what it was told in its life; writes of earlier lives that are not left are gone.
     pub(crate) fn power_failed<'a>(&mut self, left: impl Iterator<Item = &'a [u8]>, tick: u64) -> Verdict {
         let mut torn = Vec::with_capacity(self.blocks.len());
         for (block, bytes) in left.enumerate() {
@@ -400,8 +405,8 @@ impl DiskModel {
         self.torn = None;
     }
 
-    /// The borrower is gone, and what it kept with it. If it had not written everything again, some blocks may stay as the power
-    /// failure left them: as if `request` wrote them, until its client's end. Returns whether that is so.
+    /// The borrower is gone, and what it kept with it. If it had not written everything again, some blocks may stay as
+    /// the power failure left them: as if `request` wrote them, until its client's end. Returns whether that is so.
     pub(crate) fn borrower_lost(&mut self, request: u64, tick: u64) -> bool {
         (self.life, self.untold) = (tick, None);
         let Some(torn) = self.torn.take() else { return false };
@@ -416,13 +421,14 @@ impl DiskModel {
         true
     }
 
-    /// The controller begins anew at `tick`. Whatever is under way may have happened and may happen again, for its host asks
-    /// again; and what has ended and is not flushed is written again, in an order in which it may have happened.
+    /// The controller begins anew at `tick`. Whatever is under way may have happened and may happen again, for its host
+    /// asks again; and what has ended and is not flushed is written again, in an order in which it may have happened.
     pub(crate) fn asked_again(&mut self, tick: u64) {
         self.anew = tick;
         let flushed = self.flushed;
         for write in self.blocks.iter_mut().flatten().filter(|write| !write.is_settled(flushed)) {
-            // What was seen has happened, whoever asked for it; only when is open again. What the medium has lost may be written again.
+            // What was seen has happened, whoever asked for it; only when is open again. What the medium has lost may
+            // be written again.
             write.maybe &= write.failed || write.observed.is_none() || !write.has_ended();
             write.maybe |= write.request == WENT_BACK;
             write.observed = None;

@@ -20,8 +20,8 @@ pub(crate) enum Origin {
 /// A card of a node.
 pub(crate) type Peer = (NodeId, Incarnation, CardGeneration);
 
-/// The frames that the cards of one node have accepted, all of them: a frame names key, card and packet, so no two are equal.
-/// What a card accepted in a step that it did not live to commit does not count.
+/// The frames that the cards of one node have accepted, all of them: a frame names key, card and packet, so no two are
+/// equal. What a card accepted in a step that it did not live to commit does not count.
 #[derive(Default)]
 pub(crate) struct Freshness(BTreeSet<u64>);
 

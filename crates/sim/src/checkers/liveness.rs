@@ -36,8 +36,8 @@ impl Liveness {
     }
 
     /// Before each event. `unheard`: the peer does not know this card, though it could. `waits`: something lies past
-    /// committed, or lacks credit. `news`: how far the peer has committed; when that grows, and when a wait begins, the next
-    /// probe is not backed off.
+    /// committed, or lacks credit. `news`: how far the peer has committed; when that grows, and when a wait begins, the
+    /// next probe is not backed off.
     pub(crate) fn check(&mut self, now: u64, unheard: bool, waits: bool, news: u64) -> Verdict {
         if unheard && now - self.last_sent > GREETING_GAP {
             return Err(format!("a card started at {} was silent since {}", self.started, self.last_sent));

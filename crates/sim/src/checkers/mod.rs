@@ -23,7 +23,8 @@ pub mod names {
     pub const REPLAY_BYTES: &str = "replay-bytes";
     /// PCIe's order inside of a stream: nothing passes a posted write, which waits for nothing but credit.
     pub const ORDERING: &str = "ordering";
-    /// Credits are used only as granted, never lowered, never advertised before they are committed, and whole in the end.
+    /// Credits are used only as granted, never lowered, never advertised before they are committed, and whole in the
+    /// end.
     pub const CREDITS: &str = "credits";
     /// What a peer believes to be committed is committed.
     pub const COMMITTED: &str = "committed";
@@ -41,11 +42,11 @@ pub mod names {
     pub const NEWCOMER: &str = "newcomer";
     /// No work for the disk of an older incarnation happens after the newer one is served.
     pub const INCARNATION: &str = "incarnation";
-    /// A function has one owner: another one comes when it was given back or not heard for the hold time, and only then is told that the
-    /// drive was used.
+    /// A function has one owner: another one comes when it was given back or not heard for the hold time, and only then
+    /// is told that the drive was used.
     pub const SINGLE_OWNER: &str = "single-owner";
-    /// What a medium has lost fails each flush of each of its functions, until an operator has cleared it; that is kept before a host
-    /// is told, and told to the operator.
+    /// What a medium has lost fails each flush of each of its functions, until an operator has cleared it; that is kept
+    /// before a host is told, and told to the operator.
     pub const MEDIA: &str = "media";
     /// A life loses its function to another one of its node only when it has left the lender's questions unanswered.
     pub const TAKE_OVER: &str = "take-over";

@@ -12,6 +12,9 @@ use super::streams::{Queued, StreamId};
 pub(crate) struct Outrun {
     /// How often its driver had begun when last seen.
     begun: u64,
+    /// The function's stream then: one that is new is of a function that was made anew, and has asked for nothing
+    /// before.
+    stream: Option<StreamId>,
     /// It has begun anew, and its controller may not know: what comes by this stream.
     open: Option<StreamId>,
     /// The same, of an earlier time: what was queued before this place.
@@ -33,8 +36,9 @@ impl Outrun {
     /// stream.
     pub(crate) fn driver(&mut self, begun: u64, is_beginning: bool, stream: Option<StreamId>) {
         let had_begun = core::mem::replace(&mut self.begun, begun);
+        let is_same = core::mem::replace(&mut self.stream, stream) == stream;
         if had_begun > 0 && begun > had_begun {
-            self.open = stream;
+            self.open = stream.filter(|_| is_same);
         }
         if !is_beginning && let Some(id) = self.open.take() {
             let told = self.fresh.iter().rev().find(|(of, queued)| *of == id && queued.is_completion);
@@ -99,7 +103,7 @@ mod tests {
         comes(&mut outrun, STREAM, 10);
         assert_eq!(outrun.strays(1), 1, "the driver has not begun anew");
         let mut outrun = ready();
-        outrun.driver(2, true, Some(STREAM));
+        outrun.driver(2, true, Some(OTHER));
         comes(&mut outrun, OTHER, 0);
         assert_eq!(outrun.strays(1), 1, "a function that was made anew has asked for nothing before");
         let mut outrun = ready();

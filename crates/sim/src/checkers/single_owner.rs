@@ -1,7 +1,8 @@
 //! A function has one owner at a time.
 //!
-//! The owner is the node whose request took effect on the medium last. It changes only when the former one has given the function
-//! back, or was not heard for the hold time; so effects of two borrowers never interleave, and nobody loses a drive while it lives.
+//! The owner is the node whose request took effect on the medium last. It changes only when the former one has given
+//! the function back, or was not heard for the hold time; so effects of two borrowers never interleave, and nobody
+//! loses a drive while it lives.
 
 use base::times::HOLD;
 

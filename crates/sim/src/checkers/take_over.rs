@@ -1,8 +1,8 @@
-//! A function is taken from a life by another one of the same node only when that life has left a question of the lender
-//! unanswered for so long that it is taken for gone.
+//! A function is taken from a life by another one of the same node only when that life has left a question of the
+//! lender unanswered for so long that it is taken for gone.
 //!
-//! What counts is what was said: the newest packet of the lender that a life has acknowledged, in a frame that the lender has accepted,
-//! shows how long ago the two last spoke to each other.
+//! What counts is what was said: the newest packet of the lender that a life has acknowledged, in a frame that the
+//! lender has accepted, shows how long ago the two last spoke to each other.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,9 @@
-//! What the main loop of a guest's machine does: it reads and writes memory that the machine does not share, when messages ask for it.
+//! What the main loop of a guest's machine does: it reads and writes memory that the machine does not share, when
+//! messages ask for it.
 //!
-//! It holds still while a processor waits for a register. When that has its value either may go on first: the processor, which acts on
-//! the value, or the loop. Some loops refuse a message now and then, or stand still for longer than a card waits.
+//! It holds still while a processor waits for a register. When that has its value either may go on first: the
+//! processor, which acts on the value, or the loop. Some loops refuse a message now and then, or stand still for longer
+//! than a card waits.
 
 use std::collections::VecDeque;
 
@@ -13,12 +15,13 @@ use crate::checkers::names;
 use crate::client::Finding;
 use crate::random::Random;
 
-/// A loop that is so far behind comes before any processor, in nanoseconds: a card gives messages up some time later, and what is
-/// done of them then may come when the function has ended.
+/// A loop that is so far behind comes before any processor, in nanoseconds: a card gives messages up some time later,
+/// and what is done of them then may come when the function has ended.
 const BEHIND: u64 = 2_000_000_000;
 /// How long one stands still, from and to: longer than a card waits for it.
 const STANDSTILL: [u64; 2] = [3_600_000_000, 5_000_000_000];
-/// Of a thousand messages, how many are not done while faults are left; and of a thousand of these, how many it stands still over.
+/// Of a thousand messages, how many are not done while faults are left; and of a thousand of these, how many it stands
+/// still over.
 const FAULTY: u64 = 50;
 const STANDS: u64 = 300;
 

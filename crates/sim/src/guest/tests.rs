@@ -81,7 +81,8 @@ fn written(bytes: &[u8]) -> Vec<u8> {
     [header.as_bytes(), access.as_bytes(), bytes].concat()
 }
 
-/// The controller says that it has ended while a write of it waits for the machine, whose processor may well go on first.
+/// The controller says that it has ended while a write of it waits for the machine, whose processor may well go on
+/// first.
 #[test]
 fn a_write_may_come_when_its_memory_was_taken_back_and_is_found_then() {
     let outcomes = [0, 1, 2, 3, 4, 5, 6, 7].map(|seed| {
@@ -129,7 +130,8 @@ fn a_store_into_memory_that_was_taken_back_is_found() {
     assert!(GuestMemory::write(&memory, 0, DescriptorId(1), 0, &[1]) && memory.strayed(0).is_some());
 }
 
-/// A refusal is a reply with an error; a machine that stands still refuses whatever has come by the time when it goes on.
+/// A refusal is a reply with an error; a machine that stands still refuses whatever has come by the time when it goes
+/// on.
 #[test]
 fn messages_are_refused_at_once_or_late() {
     let (mut at_once, mut late) = (0, 0);

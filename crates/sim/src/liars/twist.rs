@@ -15,7 +15,8 @@ use crate::world::{BORROWER, LENDER};
 const STREAM: u8 = 2;
 /// Bytes of the status that begins a body.
 const STATUS: usize = 32;
-/// Places in a function's BARs at which a write does something: CC, AQA, ASQ, ACQ, CMBMSC, doorbells, vectors, the memory buffer.
+/// Places in a function's BARs at which a write does something: CC, AQA, ASQ, ACQ, CMBMSC, doorbells, vectors, the
+/// memory buffer.
 const REGISTERS: [u64; 12] =
     [0x00, 0x14, 0x1c, 0x20, 0x24, 0x28, 0x30, 0x50, 0x1000, 0x1008, 0x8000, 4 << 40];
 /// Values of them: disabled, enabled, shut down, the key of a subsystem reset, a buffer's address.

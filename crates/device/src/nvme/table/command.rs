@@ -38,7 +38,6 @@ const _: () = assert!(SLOTS <= 1 << SLOT_BITS && PRP_ENTRIES <= 1 << PIECE_BITS)
 /// behind a write with FUA). What a reset or the deletion of its queue ends goes to `Free` at once, but from `Media` to
 /// `Orphan`, which keeps its pages until the medium is done with them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
 pub(crate) enum State {
     /// Not in use.
     Free,
@@ -121,7 +120,10 @@ pub(crate) enum Event {
     Save,
 }
 
-coded!(State: Free, Fetch, Fetching, Decoded, List, Listing, Waiting, Load, Loading, Media, Store, Complete, Held, Draining, Orphan, Arrived, Paired, Parked, Saving);
+coded!(
+    State: Free, Fetch, Fetching, Decoded, List, Listing, Waiting, Load, Loading, Media, Store, Complete, Held, Draining,
+    Orphan, Arrived, Paired, Parked, Saving,
+);
 
 impl State {
     /// The state after `event`, or `None` where it cannot happen.
@@ -179,7 +181,6 @@ impl State {
 
 /// What a command has its data or the medium for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
 pub(crate) enum Work {
     /// The controller makes the data: identify and log pages.
     Report,
@@ -213,7 +214,10 @@ pub(crate) enum Work {
     SelfTest,
 }
 
-coded!(Work: Report, Read, Write, Flush, Zeroes, Deallocate, Shutdown, Compare, Verify, Copy, Admin, CreateQueue, Format, Delete, SelfTest);
+coded!(
+    Work: Report, Read, Write, Flush, Zeroes, Deallocate, Shutdown, Compare, Verify, Copy, Admin, CreateQueue, Format,
+    Delete, SelfTest,
+);
 
 /// Where a command came from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable)]

@@ -1,7 +1,7 @@
 //! How commands move through the table: the only place that changes a command's state, and with it the card's lines.
 
 use base::Rule;
-use base::ledger::{Code, PAGE_SIZE, Slots};
+use base::ledger::{PAGE_SIZE, Slots};
 use spec::nvme::Status;
 
 use crate::nvme::Controller;
@@ -55,7 +55,7 @@ impl<'m> Controller<'m> {
     }
 
     pub(crate) fn set_work(&self, slot: u16, work: Work) {
-        self.command(slot).work.set(self.journal, Code::of(work));
+        self.command(slot).work.set(self.journal, work.into());
     }
 
     /// Moves a command, keeping the lines in step.
@@ -75,7 +75,7 @@ impl<'m> Controller<'m> {
             State::Media | State::Orphan if new != State::Orphan => self.media.remove(slot),
             _ => {}
         }
-        command.state.set(self.journal, Code::of(new));
+        command.state.set(self.journal, new.into());
         match (old.fetches(), new.fetches()) {
             (false, true) => self.fetching += 1,
             (true, false) => self.fetching -= 1,

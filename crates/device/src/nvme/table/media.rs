@@ -4,7 +4,7 @@
 //! in, and one that has gone or changed fails what was meant for it.
 
 use base::Rule;
-use base::ledger::{Code, PageIndex};
+use base::ledger::PageIndex;
 use spec::nvme::Status;
 
 use crate::function::{MediaError, MediaId, MediaKind, MediaOp};
@@ -74,7 +74,7 @@ impl Controller<'_> {
     /// Decides work for the medium, with the command's pages from `page` on.
     pub(crate) fn begin_media_at(&mut self, slot: u16, kind: MediaKind, offset: u64, len: u32, page: u16) {
         let command = self.command(slot);
-        command.media.set(self.journal, MediaWork { offset, len, kind: Code::of(kind), reserved: 0, page });
+        command.media.set(self.journal, MediaWork { offset, len, kind: kind.into(), reserved: 0, page });
         self.admit(slot);
     }
 

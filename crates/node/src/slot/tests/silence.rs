@@ -128,7 +128,7 @@ fn a_reset_that_was_given_up_leaves_the_command_register_as_the_guest_sees_it() 
         world.seats[LENDER].is_silent = false;
         assert!(world.run(SOON, |world| !is_silent(world) && world.card().slot(0).unwrap().is_ready()));
         assert_ne!(guest.read_u32(world, CONFIG, COMMAND.into()) & u32::from(COMMAND_BUS_MASTER), 0);
-        guest.restart(world, &events);
+        recover(world, &mut guest, &events);
         guest.round_trip(world, 2);
     });
 }
