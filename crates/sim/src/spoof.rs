@@ -74,6 +74,13 @@ impl World<'_> {
         }
     }
 
+    /// The lender has seen a frame that had come before: if it is authentic, it may ask who is there.
+    pub(crate) fn note_repeated(&mut self, loan: usize, rail: u8, from: Address, len: usize) {
+        if let Some(spoofer) = self.spoofer.as_mut().filter(|_| from == Spoofer::address(rail)) {
+            spoofer.allowed[loan][usize::from(rail)] += CHALLENGE_BYTES.min(len * AMPLIFICATION);
+        }
+    }
+
     /// The lender sends a frame that belongs to no handshake.
     pub(crate) fn check_address(&mut self, to: Address, loan: usize, rail: u8, len: usize) {
         let Some(spoofer) = self.spoofer.as_mut().filter(|_| to == Spoofer::address(rail)) else { return };

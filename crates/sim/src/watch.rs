@@ -243,6 +243,7 @@ impl<'w> World<'w> {
         let is_sealed = |header: &Header| matches!(header.kind, Kind::Sealed | Kind::Private);
         let sealed = header.filter(|header| is_sealed(header) && loan < self.loans.len());
         let before = sealed.and_then(|_| self.reception(node, loan));
+        let repeats = sealed.and_then(|_| self.repeats(node, loan));
         let original = bytes.clone();
         if self.dies_here(node) || !self.act(node, |card, now| card.handle_frame(now, rail, from, &mut bytes))
         {
@@ -255,6 +256,8 @@ impl<'w> World<'w> {
             lent.owner.heard(by.node, sent);
             lent.take_over.hears(by, proof);
             self.note_spoofed(loan, rail, from, original.len());
+        } else if node == LENDER && sealed.and_then(|_| self.repeats(node, loan)) > repeats {
+            self.note_repeated(loan, rail, from, original.len());
         }
         if let (Some(header), Some((count, newest)), Some((count_after, newest_after))) =
             (sealed, before, after)
@@ -302,6 +305,12 @@ impl<'w> World<'w> {
         let newest = channel.peer().zip(channel.newest_peer());
         let newest = newest.map(|((peer, ..), (incarnation, card))| (peer, incarnation, card));
         Some((channel.stats().received_frames.get(), newest))
+    }
+
+    /// How many frames that had come before a card has seen.
+    fn repeats(&self, node: usize, loan: usize) -> Option<u64> {
+        let card = self.nodes[node].card.as_ref()?;
+        Some(card.channel(loan).stats().dropped_replay.get())
     }
 
     /// Before each event: nobody has kept still for too long.
