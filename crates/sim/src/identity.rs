@@ -221,15 +221,23 @@ impl World<'_> {
         }
     }
 
-    /// Another life has a function, or nobody any more.
+    /// Another life has a function, or nobody any more. Who gave it back just now may have taken it just before, so
+    /// that nothing was told of that.
     pub(crate) fn check_take_over(&mut self, loan: usize, tenancy: &Tenancy) {
-        let holder = holder_of(tenancy).filter(|_| tenancy.is_held);
-        let same_node = |life: &Life| self.nodes[life.node].identity == tenancy.node;
-        let is_twin = holder.as_ref().is_some_and(same_node);
-        match self.loans[loan].take_over.changes(self.now, holder) {
+        let taker = holder_of(tenancy);
+        if let Some(life) = taker {
+            self.check_taker(loan, tenancy, life);
+        }
+        if !tenancy.is_held {
+            self.loans[loan].take_over.ends();
+        }
+    }
+
+    fn check_taker(&mut self, loan: usize, tenancy: &Tenancy, taker: Life) {
+        let is_twin = self.nodes[taker.node].identity == tenancy.node;
+        match self.loans[loan].take_over.changes(self.now, taker) {
             Ok(Some(former)) if is_twin && self.nodes[former.node].identity == tenancy.node => {
-                let is_copy = holder.is_some_and(|holder| holder.node != former.node);
-                self.marks.set_if(Mark::TwinTookOver, is_copy);
+                self.marks.set_if(Mark::TwinTookOver, taker.node != former.node);
                 self.loans[loan].owner.gives_back(former);
             }
             Ok(_) => {}

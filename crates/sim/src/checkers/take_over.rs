@@ -46,16 +46,20 @@ impl TakeOver {
         *self = Self { holder, began: Some(now), ..Self::default() };
     }
 
-    /// The function is `holder`'s from now on, or nobody's. If it was another life's, returns that one.
+    /// The function is `taker`'s from now on. If it was another life's, returns that one.
     ///
     /// # Errors
     /// That one was there.
-    pub(crate) fn changes(&mut self, now: u64, holder: Option<Life>) -> Result<Option<Life>, String> {
-        let former = core::mem::replace(&mut self.holder, holder);
-        let Some((former, taker)) = former.zip(holder).filter(|(former, taker)| former != taker) else {
+    pub(crate) fn changes(&mut self, now: u64, taker: Life) -> Result<Option<Life>, String> {
+        let Some(former) = self.holder.replace(taker).filter(|former| *former != taker) else {
             return Ok(None);
         };
         self.judge(now, former, taker).map(|()| Some(former))
+    }
+
+    /// Whoever had the function has given it back.
+    pub(crate) fn ends(&mut self) {
+        self.holder = None;
     }
 
     fn judge(&self, now: u64, former: Life, taker: Life) -> Verdict {
@@ -86,7 +90,7 @@ mod tests {
     #[test]
     fn who_has_answered_lately_loses_nothing() {
         let mut function = TakeOver::default();
-        assert_eq!(function.changes(0, Some(FIRST)), Ok(None));
+        assert_eq!(function.changes(0, FIRST), Ok(None));
         function.sends(10, (1, 0, 5));
         function.sends(20, (1, 1, 5));
         let asked = function.newest([(1, 0, 5), (2, 1, 5)].into_iter());
@@ -94,19 +98,19 @@ mod tests {
         function.hears(FIRST, asked);
         function.hears(FIRST, None);
         let before = function.answered.clone();
-        function.changes(9 + VERDICT, Some(SECOND)).unwrap_err();
+        function.changes(9 + VERDICT, SECOND).unwrap_err();
         (function.holder, function.answered) = (Some(FIRST), before);
-        assert_eq!(function.changes(10 + VERDICT, Some(SECOND)), Ok(Some(FIRST)));
+        assert_eq!(function.changes(10 + VERDICT, SECOND), Ok(Some(FIRST)));
     }
 
     #[test]
     fn what_was_given_back_is_free_and_a_new_lender_waits() {
         let mut function = TakeOver::default();
-        function.changes(0, Some(FIRST)).unwrap();
+        function.changes(0, FIRST).unwrap();
         function.hears(FIRST, Some(5));
-        function.changes(6, None).unwrap();
-        assert_eq!(function.changes(7, Some(SECOND)), Ok(None));
+        function.ends();
+        assert_eq!(function.changes(7, SECOND), Ok(None));
         function.lender_began(100, Some(SECOND));
-        function.changes(101 + VERDICT, Some(FIRST)).unwrap_err();
+        function.changes(101 + VERDICT, FIRST).unwrap_err();
     }
 }
