@@ -84,12 +84,12 @@ impl<'m> End<'m> {
     }
 
     fn write(&mut self) {
-        if self.channel.port.sender.room(pcie::FlowClass::Posted) == 0 {
+        if self.channel.stream.port.sender.room(pcie::FlowClass::Posted) == 0 {
             return;
         }
         let tag = Tag::default();
         let write = MemoryRequest::new(Bdf(8), tag, self.written * 4, 4).expect("four bytes in a page");
-        self.channel.port.sender.push(&Header::MemoryWrite(write), Payload::inline(&[1; 4]), false);
+        self.channel.stream.port.sender.push(&Header::MemoryWrite(write), Payload::inline(&[1; 4]), false);
         self.rig.journal.commit();
         self.written += 1;
     }

@@ -236,7 +236,7 @@ impl<'m> World<'m> {
 
     fn context(&self) -> Context {
         let channel = self.card.channel(0);
-        let sender = &channel.port.sender;
+        let sender = &channel.stream.port.sender;
         let headers = sender.headers().filter_map(|header| pcie::Header::decode(header.as_bytes()).ok());
         let lender = self.end == End::Lender;
         // Domain and rail are in the upper bits; registers and memory buffer, or queues, interrupts and data.
@@ -247,7 +247,7 @@ impl<'m> World<'m> {
             &[0x1000_0000, 0x1000_2000, 0x2000_0000, 0x4000_0000]
         };
         Context {
-            expected: channel.receiver().expected(),
+            expected: channel.stream.receiver().expected(),
             numbered: sender.next(),
             packets: self.packets / 2,
             requester: if lender { Bdf(0x0000) } else { Bdf(0x0100) },

@@ -1,9 +1,9 @@
 //! Frames, channels and streams: TLPs carried exactly once, in PCIe order, over a network that loses, repeats,
 //! reorders and forges.
 //!
-//! A [`Channel`] joins the two cards of a loan. It seals [`frame`]s, keeps a [`path`] for each rail and carries the
-//! two halves of a stream: the [`Sender`] numbers TLPs when the receiver has granted credit and keeps them until the
-//! peer has committed them; the [`Receiver`] hands each on exactly once. What must survive the card lies in the
+//! A [`Channel`] joins the two cards of a loan. It seals [`frame`]s, keeps a [`path`] for each rail and carries a
+//! [`Stream`]: its [`Sender`] numbers TLPs when the receiver has granted credit and keeps them until the peer has
+//! committed them; its [`Receiver`] hands each on exactly once. What must survive the card lies in the
 //! ledger: numbers, credits, replay, tags, keys. What the network can tell again does not: packet numbers, round
 //! trips, what was received but not committed.
 //!
@@ -15,22 +15,21 @@ pub mod frame;
 mod handshake;
 pub mod path;
 mod proof;
-mod receiver;
 mod record;
 mod seal;
-mod sender;
-mod tags;
+mod stream;
 mod tenancy;
 
 pub use channel::{
     CallName, Channel, ChannelCells, ChannelConfig, Event, Heard, Name, PRIVATE_PATH, PathConfig, PathId,
-    Port, REKEY_FRAMES, Role, Room, Sink, State, Stats, Transmit,
+    REKEY_FRAMES, Role, Room, Stats, Transmit,
 };
 pub use cipher::{Cipher, Protection};
 pub use handshake::{Refusal, derive};
 pub use proof::{PROOF_LEN, is_proof, prove};
-pub use receiver::{Held, Receiver, ReceiverCells, tlp_digest};
 pub use record::Information;
-pub use sender::{PostedCredit, Sender, SenderCells};
-pub use tags::{Completed, TagCells, Tags, TimedOut};
+pub use stream::{
+    Completed, Held, Port, PostedCredit, Receiver, ReceiverCells, Sender, SenderCells, Sink, State, Stream,
+    StreamCells, StreamStats, TagCells, Tags, TimedOut, tlp_digest,
+};
 pub use tenancy::Tenancy;

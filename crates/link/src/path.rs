@@ -201,19 +201,18 @@ impl Outgoing {
         self.smoothed
     }
 
-    /// Handles an acknowledgement: calls `acked` and `lost` for what the packets carried.
+    /// Handles an acknowledgement: calls `acked` for what the packets carried. [`Outgoing::detect_loss`] follows. False,
+    /// and nothing done, if it is one of packets that were never sent.
     pub(crate) fn handle_ack(
         &mut self,
         now: Instant,
         ranges: &AckRanges,
         delay: Duration,
         acked: &mut dyn FnMut(Carried),
-        lost: &mut dyn FnMut(Carried),
-    ) {
-        let Some(largest) = ranges.largest() else { return };
-        if largest >= self.next_number {
-            return;
-        }
+    ) -> bool {
+        let Some(largest) = ranges.largest().filter(|largest| *largest < self.next_number) else {
+            return false;
+        };
         let mut newest = None;
         let mut index = 0;
         while index < self.sent.len() {
@@ -245,7 +244,7 @@ impl Outgoing {
         } else if let Some(packet) = late {
             self.sample_late(now.since(packet.at));
         }
-        self.detect_loss(now, lost);
+        true
     }
 
     /// An answer came behind the probe. One says that somebody stood still; if nothing else comes, the way is long.
@@ -548,13 +547,9 @@ mod tests {
             path.record(at(0), number, 100, Carried { first: number * 10, count: 1 });
         }
         let (mut acked, mut lost) = (vec![], vec![]);
-        path.handle_ack(
-            at(1),
-            &ranges(&[(5, 5), (3, 3)]),
-            Duration::ZERO,
-            &mut |carried| acked.push(carried.first),
-            &mut |carried| lost.push(carried.first),
-        );
+        let ranges = ranges(&[(5, 5), (3, 3)]);
+        path.handle_ack(at(1), &ranges, Duration::ZERO, &mut |carried| acked.push(carried.first));
+        path.detect_loss(at(1), &mut |carried| lost.push(carried.first));
         assert_eq!((acked, lost), (vec![30, 50], vec![0, 10, 20]));
         assert!(path.awaits());
     }
@@ -587,7 +582,8 @@ mod tests {
             // The peer has no processor for so long that a timer runs out first.
             now = path.poll_timeout().unwrap();
             assert!(path.handle_timeout(now, true, &mut |_| taken_for_lost += 1));
-            path.handle_ack(now, &ranges(&[(number, number)]), Duration::ZERO, &mut |_| {}, &mut |_| {});
+            path.handle_ack(now, &ranges(&[(number, number)]), Duration::ZERO, &mut |_| {});
+            path.detect_loss(now, &mut |_| {});
         }
         assert_eq!((taken_for_lost, path.lost_packets, path.sent_packets), (100, 0, 100));
         // What nobody acknowledges is.
@@ -626,13 +622,9 @@ mod tests {
             }
             if let Some(sent_at) = now.checked_sub(400) {
                 let number = sent_at / 50;
-                path.handle_ack(
-                    ms(now),
-                    &ranges(&[(number, number)]),
-                    Duration::ZERO,
-                    &mut |_| arrived += 1,
-                    &mut |_| {},
-                );
+                let ranges = ranges(&[(number, number)]);
+                path.handle_ack(ms(now), &ranges, Duration::ZERO, &mut |_| arrived += 1);
+                path.detect_loss(ms(now), &mut |_| {});
             }
         }
         assert_eq!(path.round_trip(), Some(Duration::from_millis(400)));
@@ -647,13 +639,7 @@ mod tests {
         let mut path = Outgoing::new();
         let number = path.take_number();
         path.record(Instant::ZERO, number, 100, Carried::default());
-        path.handle_ack(
-            Instant::ZERO,
-            &ranges(&[(0, 9)]),
-            Duration::ZERO,
-            &mut |_| panic!(),
-            &mut |_| panic!(),
-        );
+        assert!(!path.handle_ack(Instant::ZERO, &ranges(&[(0, 9)]), Duration::ZERO, &mut |_| panic!()));
         assert!(path.awaits());
     }
 

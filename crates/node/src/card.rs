@@ -546,13 +546,13 @@ impl<'m> Card<'m> {
     pub fn is_waiting(&self) -> bool {
         self.loans.iter().filter(|loan| !loan.has_failed()).any(|loan| match &loan.end {
             End::Borrowed(drive) => drive.driver.in_flight() > 0,
-            End::Lent(_) | End::Slot(_) => loan.channel.port.tags.outstanding() > 0,
+            End::Lent(_) | End::Slot(_) => loan.channel.stream.port.tags.outstanding() > 0,
         })
     }
 
     /// Whether nothing of a loan is on its way or waiting, for the simulator.
     pub fn is_idle(&self) -> bool {
-        self.loans.iter().all(|loan| loan.channel.is_idle())
+        self.loans.iter().all(|loan| loan.channel.stream.is_idle())
     }
 
     /// Words that have been changed since the last commit, for checkers: none whenever anything leaves.

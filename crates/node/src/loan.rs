@@ -314,9 +314,9 @@ impl<'m> Loan<'m> {
             self.channel.handle_timeout(now);
         }
         match &mut self.end {
-            End::Lent(function) => function.handle_timeout(now, &mut self.channel.port),
-            End::Borrowed(drive) => drive.handle_timeout(now, &mut self.channel.port),
-            End::Slot(slot) => slot.handle_timeout(now, &mut self.channel.port),
+            End::Lent(function) => function.handle_timeout(now, &mut self.channel.stream.port),
+            End::Borrowed(drive) => drive.handle_timeout(now, &mut self.channel.stream.port),
+            End::Slot(slot) => slot.handle_timeout(now, &mut self.channel.stream.port),
         }
     }
 
@@ -341,7 +341,7 @@ impl<'m> Loan<'m> {
     }
 
     pub(crate) fn find_deadline(&self) -> Option<Instant> {
-        if self.more || (!self.has_failed() && self.channel.receiver().has_ahead()) {
+        if self.more || (!self.has_failed() && self.channel.stream.receiver().has_ahead()) {
             return Some(Instant::ZERO);
         }
         let end = match &self.end {
@@ -486,12 +486,12 @@ impl<'m> Loan<'m> {
         }
         let open = self.channel.state() == State::Open;
         self.more = match &mut self.end {
-            End::Lent(function) => open && function.pump(now, &mut self.channel.port),
-            End::Borrowed(drive) => drive.pump(now, &mut self.channel.port, open),
-            End::Slot(slot) => slot.pump(now, &mut self.channel.port, open),
+            End::Lent(function) => open && function.pump(now, &mut self.channel.stream.port),
+            End::Borrowed(drive) => drive.pump(now, &mut self.channel.stream.port, open),
+            End::Slot(slot) => slot.pump(now, &mut self.channel.stream.port, open),
         };
         // What the step has freed is room in the next one, which nobody else would begin.
-        self.more |= open && self.channel.port.has_room_after_commit();
+        self.more |= open && self.channel.stream.port.has_room_after_commit();
         self.channel.assign_numbers(now);
         self.report(now, index, events);
         // A channel that has nothing to say goodbye to closes at once, and no step follows.
@@ -501,7 +501,7 @@ impl<'m> Loan<'m> {
     /// What follows where nobody but the machine of a slot is told anything.
     fn advance_alone(&mut self, now: Instant) {
         self.more = match &mut self.end {
-            End::Slot(slot) => slot.pump(now, &mut self.channel.port, false),
+            End::Slot(slot) => slot.pump(now, &mut self.channel.stream.port, false),
             End::Lent(_) | End::Borrowed(_) => false,
         };
     }
@@ -682,7 +682,7 @@ impl<'m> Loan<'m> {
         let (round_trip, _, loss) = private.unwrap_or_default();
         edge.private_rtt_ns.set(round_trip.map_or(0, |round_trip| round_trip.as_nanos() as u64));
         edge.private_loss_ppm.set((loss * 1e6) as u64);
-        let sender = &self.channel.port.sender;
+        let sender = &self.channel.stream.port.sender;
         edge.in_flight.set(sender.next() - sender.committed());
         edge.replay_bytes.set(sender.replay_bytes());
         if let Some((node, name, _)) = self.channel.peer() {

@@ -175,7 +175,7 @@ impl<'w> World<'w> {
         let Some(card) = self.nodes[node].card.take() else { return };
         for loan in 0..self.loans.len() {
             if let Some(id) = self.stream_to(node, loan, &card) {
-                let accepted = card.channel(loan).receiver().take_accepted();
+                let accepted = card.channel(loan).stream.receiver().take_accepted();
                 self.nodes[node].torn.push((id, accepted));
             }
         }
@@ -244,7 +244,7 @@ impl<'w> World<'w> {
     fn welcome(&mut self, node: usize, card: Card<'w>) {
         self.nodes[node].switch.disarm();
         for loan in 0..self.loans.len() {
-            card.channel(loan).receiver().watch_accepted();
+            card.channel(loan).stream.receiver().watch_accepted();
             self.nodes[node].liveness[loan].started(self.now);
         }
         self.nodes[node].card = Some(card);

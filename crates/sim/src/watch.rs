@@ -19,13 +19,13 @@ use crate::world::{BORROWER, LENDER, World};
 impl<'w> World<'w> {
     /// The life that a card of `node` has met, as far as the streams between the two have been seen at both ends.
     pub(crate) fn peer_of(&self, node: usize, loan: usize, card: &Card<'_>) -> Option<Life> {
-        let meeting = self.meetings.get(&card.channel(loan).streams_name()?)?;
+        let meeting = self.meetings.get(&card.channel(loan).stream.name()?)?;
         meeting[usize::from(node == LENDER)]
     }
 
     /// The stream that `node` sends.
     fn stream_from(&self, node: usize, loan: usize, card: &Card<'_>) -> Option<StreamId> {
-        Some(StreamId { loan, is_lenders: node == LENDER, name: card.channel(loan).streams_name()? })
+        Some(StreamId { loan, is_lenders: node == LENDER, name: card.channel(loan).stream.name()? })
     }
 
     /// The stream that `node` receives.
@@ -85,7 +85,7 @@ impl<'w> World<'w> {
 
     fn check_streams(&mut self, node: usize, loan: usize, card: &Card<'_>) {
         let channel = card.channel(loan);
-        let accepted = channel.receiver().take_accepted();
+        let accepted = channel.stream.receiver().take_accepted();
         let (Some(from), Some(to)) = (self.stream_from(node, loan, card), self.stream_to(node, loan, card))
         else {
             return;
@@ -103,9 +103,9 @@ impl<'w> World<'w> {
         self.judge(names::CREDITS, verdict);
         let verdict = self.ordering.check(from, channel);
         self.judge(names::ORDERING, verdict);
-        let blocked = channel.state() == State::Open && channel.port.sender.is_blocked();
+        let blocked = channel.state() == State::Open && channel.stream.port.sender.is_blocked();
         self.marks.set_if(Mark::Blocked, blocked);
-        self.marks.set_if(Mark::ReorderBuffer, channel.receiver().has_ahead());
+        self.marks.set_if(Mark::ReorderBuffer, channel.stream.receiver().has_ahead());
     }
 
     /// What the ends of a loan believe of each other, while both live and mean the same streams.
@@ -133,8 +133,8 @@ impl<'w> World<'w> {
                     channel.newest_peer(),
                     channel.state(),
                     channel.key_fingerprint(),
-                    channel.port.sender.next(),
-                    channel.receiver().expected()
+                    channel.stream.port.sender.next(),
+                    channel.stream.receiver().expected()
                 ));
             }
         }
@@ -149,7 +149,7 @@ impl<'w> World<'w> {
     pub(crate) fn check_recovery(&mut self, node: usize) {
         let Some(card) = self.nodes[node].card.take() else { return };
         for (id, accepted) in core::mem::take(&mut self.nodes[node].torn) {
-            let expected = card.channel(id.loan).receiver().expected();
+            let expected = card.channel(id.loan).stream.receiver().expected();
             if self.stream_to(node, id.loan, &card) == Some(id) {
                 let kept: Vec<_> = accepted.into_iter().filter(|&(number, _)| number < expected).collect();
                 self.nodes[node].outrun[id.loan].accepted(id, self.streams.queued(id, &kept));
@@ -165,9 +165,9 @@ impl<'w> World<'w> {
                 continue;
             };
             let channel = card.channel(loan);
-            let verdict = self.streams.expects(to, channel.receiver().expected());
+            let verdict = self.streams.expects(to, channel.stream.receiver().expected());
             self.judge(names::EXACTLY_ONCE, verdict);
-            let sender = &channel.port.sender;
+            let sender = &channel.stream.port.sender;
             let (first, count) = (sender.committed(), sender.next() - sender.committed());
             let verdict = self.streams.transmitted(from, channel, first, count);
             self.judge(names::REPLAY_BYTES, verdict);
@@ -324,7 +324,7 @@ impl<'w> World<'w> {
                 }
                 let channel = card.channel(loan);
                 let unheard = self.is_unheard(node, loan, card);
-                let sender = &channel.port.sender;
+                let sender = &channel.stream.port.sender;
                 let waits = channel.state() == State::Open && !sender.is_empty();
                 let news = sender.committed();
                 let now = self.now;
@@ -447,8 +447,8 @@ impl<'w> World<'w> {
             return false;
         };
         [(lender, borrower), (borrower, lender)].iter().all(|(sender, receiver)| {
-            let (used, believed) = sender.channel(loan).port.sender.credits();
-            let granted = receiver.channel(loan).receiver().granted();
+            let (used, believed) = sender.channel(loan).stream.port.sender.credits();
+            let granted = receiver.channel(loan).stream.receiver().granted();
             let fresh = granted[2] >= used[2] + 2 && granted[0] >= used[0] + 3;
             believed == granted && fresh
         })
@@ -471,18 +471,18 @@ impl<'w> World<'w> {
         {
             let Some(card) = self.nodes[node].card.as_ref() else { continue };
             let channel = card.channel(loan);
-            let sender = &channel.port.sender;
+            let sender = &channel.stream.port.sender;
             text += &format!(
                 "; node {node} loan {loan}: {:?}, next {} committed {} blocked {} tags {} expected {} pages {} credits {:?} grants {:?}",
                 channel.state(),
                 sender.next(),
                 sender.committed(),
                 sender.is_blocked(),
-                channel.port.tags.outstanding(),
-                channel.receiver().expected(),
+                channel.stream.port.tags.outstanding(),
+                channel.stream.receiver().expected(),
                 card.pages(loan).used(),
                 sender.credits(),
-                channel.receiver().granted(),
+                channel.stream.receiver().granted(),
             );
             if let Some(session) = card.slot(loan).and_then(|slot| slot.session()) {
                 let counters = session.counters();
@@ -538,9 +538,9 @@ impl<'w> World<'w> {
             let what = format!("node {node}, loan {loan}: denied, unexpected, malformed: {strays:?}");
             self.fail(names::STRAYS, what);
         }
-        let stats = root.loans[loan].channel.stats();
+        let stats = root.loans[loan].channel.stream().stats();
         let unplaced =
-            self.nodes[node].card.as_ref().map_or(0, |card| card.channel(loan).port.sender.unplaced());
+            self.nodes[node].card.as_ref().map_or(0, |card| card.channel(loan).stream.port.sender.unplaced());
         let broken = [stats.malformed_tlps.get(), stats.credit_violations.get(), unplaced];
         if broken != [0; 3] {
             let what =
@@ -570,8 +570,10 @@ impl<'w> World<'w> {
         let edge = &root.loans[loan].edge;
         self.marks.set_if(Mark::CompletionTimeout, edge.completion_timeouts.get() > 0);
         let Some(card) = self.nodes[node].card.as_ref() else { return };
-        let stats = card.channel(loan).stats();
-        self.marks.set_if(Mark::Retransmission, stats.retransmissions.get() > 0);
+        let channel = card.channel(loan);
+        let stats = channel.stats();
+        let again = channel.stream.stats().retransmissions.get();
+        self.marks.set_if(Mark::Retransmission, again > 0);
         self.marks.set_if(Mark::ForgeryRefused, stats.dropped_auth.get() > 0);
         self.marks.set_if(Mark::ReplayRefused, stats.dropped_replay.get() > 0);
         self.marks.set_if(Mark::HandshakeDuringIo, stats.handshakes.get() > 1);

@@ -169,7 +169,7 @@ fn channel(loan: &LoanSpec, cells: &LoanCells) -> Channel {
         cipher: Cipher::from_number(cells.edge.cipher.get() as u8).map(|cipher| cipher.name().to_owned()),
         sent_frames: stats.sent_frames.get(),
         received_frames: stats.received_frames.get(),
-        retransmissions: stats.retransmissions.get(),
+        retransmissions: cells.channel.stream().stats().retransmissions.get(),
     }
 }
 
@@ -243,17 +243,17 @@ fn counters(view: &View<'_>) -> Counters {
     let mut more = BTreeMap::new();
     let mut count = |name: &str, value: u64| *more.entry(name.to_owned()).or_insert(0) += value;
     for (loan, cells) in view.loans() {
-        let (stats, edge) = (cells.channel.stats(), &cells.edge);
+        let (stats, edge, stream) = (cells.channel.stats(), &cells.edge, cells.channel.stream().stats());
         counters.dropped_auth += stats.dropped_auth.get();
         counters.dropped_replay += stats.dropped_replay.get();
         counters.dropped_malformed += stats.dropped_malformed.get();
         counters.denied_accesses += edge.denied_accesses.get();
         count("dropped_generation", stats.dropped_generation.get());
-        count("credit_violations", stats.credit_violations.get());
+        count("credit_violations", stream.credit_violations.get());
         count("handshakes", stats.handshakes.get());
         count("deferred_handshakes", stats.deferred_handshakes.get());
         count("unexpected_completions", edge.unexpected_completions.get());
-        count("malformed_tlps", edge.malformed_tlps.get() + stats.malformed_tlps.get());
+        count("malformed_tlps", edge.malformed_tlps.get() + stream.malformed_tlps.get());
         count("completion_timeouts", edge.completion_timeouts.get());
         count("information_frames", edge.information_frames.get());
         if let LoanEnd::Lend { .. } = &loan.end {

@@ -3,17 +3,16 @@
 use core::time::Duration;
 
 use base::ids::CardGeneration;
-use base::{Instant, Payload, Rule};
+use base::{Instant, Rule};
 
 use super::admission::CallName;
-use super::{CHALLENGES, Change, Channel, Event, Port, Role, Sealing, Sink, State, Stats};
+use super::{CHALLENGES, Change, Channel, Event, Role, Sealing};
 use crate::frame::{HEADER_LEN, Header, Kind, TAG_LEN};
 use crate::handshake::KeySet;
-use crate::path::Incoming;
-use crate::receiver::{Arrival, Received};
-use crate::record::{self, Record, Records, Status};
+use crate::path::AckRanges;
+use crate::record::{self, Record, Records};
 use crate::seal::{Nonce, packet_number_fits};
-use crate::sender::Credits;
+use crate::stream::{Sink, Taken};
 
 /// From whom a frame was, if it was not dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -187,10 +186,7 @@ impl<'m> Channel<'m> {
         let incoming = &mut self.paths[path].incoming;
         incoming.record(now, header.packet_number);
         cells.seen[header.path as usize].set(self.journal, incoming.seen_below());
-        // Keys of a new pair come with empty streams at both ends, so its credits count from the first frame on.
-        if matches!(self.state(), State::Open | State::Resetting) {
-            self.handle_status(&status);
-        }
+        self.stream.handle_status(&status);
         let asked = self.handle_records(now, header, records, sink);
         if asked.answers {
             self.withdraw_offer();
@@ -249,23 +245,6 @@ impl<'m> Channel<'m> {
         }
     }
 
-    fn handle_status(&mut self, status: &Status) {
-        self.port.sender.handle_credits(Credits {
-            posted_headers: status.posted_headers.get(),
-            posted_data: status.posted_data.get(),
-            non_posted_headers: status.non_posted_headers.get(),
-        });
-        let before = self.port.sender.committed();
-        let ended = self.port.sender.handle_committed(status.committed.get());
-        self.receiver.handle_completed(ended);
-        if self.port.sender.committed() > before {
-            self.transmission.probe_at = None;
-            self.transmission.probes = 0;
-            // A peer can have committed what this new card has not sent.
-            self.transmission.unsent = self.transmission.unsent.max(self.port.sender.committed());
-        }
-    }
-
     fn handle_records(
         &mut self,
         now: Instant,
@@ -288,7 +267,7 @@ impl<'m> Channel<'m> {
                 }
                 Record::Stream { first, count, tlps } => {
                     asked.eliciting = true;
-                    self.handle_stream(now, first, count, tlps, sink, &mut asked);
+                    self.handle_tlps(now, (first, count), tlps, sink, &mut asked);
                 }
                 Record::Ping => (asked.eliciting, asked.urgent) = (true, true),
                 Record::Hello => {
@@ -314,7 +293,7 @@ impl<'m> Channel<'m> {
                     self.goodbye = false;
                     self.greeting.next = None;
                     self.forget_attempts();
-                    self.change(Change::GivenBack);
+                    self.stream.change(Change::GivenBack);
                     self.events.push_back(Event::Closed);
                 }
                 Record::GoodbyeHeard => {}
@@ -338,57 +317,31 @@ impl<'m> Channel<'m> {
         asked
     }
 
-    fn handle_stream(
+    fn handle_tlps(
         &mut self,
         now: Instant,
-        first: u64,
-        count: u16,
+        numbers: (u64, u16),
         tlps: &[u8],
         sink: &mut dyn Sink<'m>,
         asked: &mut Asked,
     ) {
-        if self.state() != State::Open {
-            asked.refused = true;
-            return;
-        }
-        let port = &mut self.port;
-        let expected = self.receiver.expected();
-        let stats = &self.cells.stats;
-        let mut accept = |arrival: Arrival<'_>| hand_on(now, arrival, port, stats, sink);
-        match self.receiver.handle(first, count, tlps, &mut accept) {
-            Received::Taken => asked.urgent |= first != expected,
-            Received::Refused => asked.refused = true,
-            Received::Malformed => {
+        match self.stream.handle_tlps(now, numbers, tlps, sink) {
+            Taken::InOrder => {}
+            Taken::OutOfOrder => asked.urgent = true,
+            Taken::Refused => asked.refused = true,
+            Taken::Malformed => {
                 self.cells.stats.dropped_malformed.add(1);
-                asked.refused = true;
-            }
-            Received::BeyondCredit => {
-                self.cells.stats.credit_violations.add(1);
                 asked.refused = true;
             }
         }
     }
 
-    fn handle_ack(&mut self, now: Instant, path: usize, ranges: &crate::path::AckRanges, delay: Duration) {
+    fn handle_ack(&mut self, now: Instant, path: usize, ranges: &AckRanges, delay: Duration) {
         self.answer_probe(now, path, ranges);
-        let (transmission, sender) = (&mut self.transmission, &self.port.sender);
-        let received = &mut transmission.received;
-        let resend = &mut transmission.resend;
-        let outgoing = &mut self.paths[path].outgoing;
-        outgoing.handle_ack(
-            now,
-            ranges,
-            delay,
-            &mut |carried| {
-                for number in carried.first..carried.first + u64::from(carried.count) {
-                    if number >= sender.committed() {
-                        // What this card has sent itself: the peer says which packets, not what was in them.
-                        received[number as usize % received.len()] = true;
-                    }
-                }
-            },
-            &mut |carried| resend.push_back((carried.first, carried.count.into())),
-        );
+        let (outgoing, stream) = (&mut self.paths[path].outgoing, &mut self.stream);
+        if outgoing.handle_ack(now, ranges, delay, &mut |carried| stream.handle_received(carried)) {
+            outgoing.detect_loss(now, &mut |carried| stream.handle_lost(carried));
+        }
     }
 
     /// The borrower gives the function back: the lender ends everything, and answers as often as it is told.
@@ -396,12 +349,8 @@ impl<'m> Channel<'m> {
         if self.config.role != Role::Lender {
             return;
         }
-        if self.change(Change::GivenBack) {
+        if self.stream.end() {
             self.set_tenant(self.tenant().given_back());
-            self.port.sender.reset();
-            self.port.tags.reset();
-            self.receiver.reset();
-            self.transmission = super::Transmission::new(0);
             self.events.push_back(Event::Closed);
         }
         // Nobody else may find it free before it is, and the lender may be started anew at any time.
@@ -413,31 +362,11 @@ impl<'m> Channel<'m> {
         if asked.refused {
             return;
         }
-        let incoming: &mut Incoming = &mut self.paths[path].incoming;
+        let incoming = &mut self.paths[path].incoming;
         incoming.acknowledge(now, packet_number, asked.eliciting);
         if asked.urgent {
             // Enough for an acknowledgement at once.
             incoming.unacked = incoming.unacked.max(super::timers::ACK_EVERY);
-        }
-    }
-}
-
-/// Gives a TLP to whom it is for. What cannot be used is counted, and answered if it asks for that; the stream goes on
-/// behind it, as a link does (PCIe 6.0 §6.2.3.2): it would come again and again otherwise.
-pub(super) fn hand_on<'m>(
-    now: Instant,
-    arrival: Arrival<'_>,
-    port: &mut Port<'m>,
-    stats: &Stats,
-    sink: &mut dyn Sink<'m>,
-) {
-    match arrival {
-        Arrival::Tlp(tlp) => sink.accept(now, port, tlp),
-        Arrival::Broken(unparsed) => {
-            stats.malformed_tlps.add(1);
-            if let Some(refusal) = unparsed.and_then(|unparsed| unparsed.refusal()) {
-                port.sender.push_completion(refusal, Payload::None, true);
-            }
         }
     }
 }

@@ -197,8 +197,8 @@ impl Channel<'_> {
         Positions {
             peer: keys.peer_life,
             begun: keys.begun.into(),
-            sent: self.port.sender.committed().into(),
-            accepted: self.receiver.committed().into(),
+            sent: self.stream.port.sender.committed().into(),
+            accepted: self.stream.receiver().committed().into(),
         }
     }
 
@@ -207,8 +207,8 @@ impl Channel<'_> {
         self.is_pair(peer)
             && theirs.peer == self.config.life
             && theirs.begun.get() == self.cells.current.get().begun
-            && theirs.sent.get() <= self.receiver.committed()
-            && theirs.accepted.get() <= self.port.sender.next()
+            && theirs.sent.get() <= self.stream.receiver().committed()
+            && theirs.accepted.get() <= self.stream.port.sender.next()
     }
 
     /// The answer has come to the borrower: it proves that the lender knows the key and is there now.

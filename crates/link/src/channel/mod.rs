@@ -9,7 +9,6 @@ mod answered;
 mod incoming;
 mod keys;
 mod outgoing;
-mod state;
 #[cfg(test)]
 mod tests;
 mod timers;
@@ -19,24 +18,20 @@ use std::collections::VecDeque;
 
 use base::Instant;
 use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId};
-use base::ledger::{Cell, Code, Counter, Journal, Pages};
+use base::ledger::{Cell, Counter, Journal, Pages};
 use base::times::{COMPLETION_TIMEOUT, MEMORY_TIMEOUT};
-use pcie::TlpView;
 use zerocopy::FromBytes;
 
 use crate::cipher::{Cipher, Protection};
 use crate::frame::MAX_FRAME;
 use crate::handshake::{Initiator, KeySet, Refusal};
 use crate::path::{Incoming, Outgoing};
-use crate::receiver::{Arrival, Held, Received, Receiver, ReceiverCells};
 use crate::record::Information;
 use crate::seal::{Opener, Seal};
-use crate::sender::{SLOTS, Sender, SenderCells};
-use crate::tags::{TagCells, Tags};
+use crate::stream::{Change, Sink, State, Stream, StreamCells};
 use crate::tenancy::{Tenancy, TenancyWords};
 use admission::{PeerProbe, Refused};
 use answered::{AnsweredCells, Attempt};
-use state::Change;
 
 /// Which rail of a channel.
 pub type PathId = u8;
@@ -44,7 +39,6 @@ pub type PathId = u8;
 pub use admission::CallName;
 pub use incoming::Heard;
 pub use outgoing::{Room, Transmit};
-pub use state::State;
 
 /// Frames of both directions, under the secrets of one handshake, after which the borrower begins a new one: far before
 /// packet numbers run out.
@@ -69,9 +63,7 @@ pub const PRIVATE_PATH: PathId = MAX_PATHS as PathId - 1;
 #[derive(FromBytes)]
 #[repr(C)]
 pub struct ChannelCells {
-    sender: SenderCells,
-    receiver: ReceiverCells,
-    tags: TagCells,
+    stream: StreamCells,
     /// The keys in use, those before them (still good for receiving), and those the peer has not used yet.
     current: Cell<KeySet>,
     previous: Cell<KeySet>,
@@ -86,12 +78,8 @@ pub struct ChannelCells {
     tenant: Cell<TenancyWords>,
     /// The newest card of the peer.
     peer_generation: Cell<u32>,
-    state: Cell<Code<State>>,
     /// 1 from [`Channel::renew_keys`] until there are new ones.
     renewing: Cell<u32>,
-    reserved: Cell<u32>,
-    /// Names the streams that flow, the same at both ends.
-    streams: Cell<u64>,
     /// When the present borrower came, in nanoseconds of the driver's clock.
     bound_at: Cell<u64>,
     /// When the peer was last heard, to within [`HEARD_STEP`], or the first card of a lender began to listen: the hold
@@ -112,6 +100,11 @@ impl ChannelCells {
     /// What was counted: readable by the agent at any time.
     pub fn stats(&self) -> &Stats {
         &self.stats
+    }
+
+    /// What flows in it.
+    pub fn stream(&self) -> &StreamCells {
+        &self.stream
     }
 
     /// What only the two ends of the present handshake know, the same at both, in `role`: for their agents, who prove
@@ -137,8 +130,6 @@ pub struct Stats {
     pub sent_frames: Counter,
     /// Frames that were authentic and new.
     pub received_frames: Counter,
-    /// TLPs sent again.
-    pub retransmissions: Counter,
     /// Frames that did not authenticate.
     pub dropped_auth: Counter,
     /// Frames whose packet number had come before, or of an older card.
@@ -151,10 +142,6 @@ pub struct Stats {
     pub handshakes: Counter,
     /// First messages that were not answered, because another node is just being answered.
     pub deferred_handshakes: Counter,
-    /// TLPs that could not be used: no kind of this fabric, or malformed. The stream went on behind them.
-    pub malformed_tlps: Counter,
-    /// Stream records refused because the peer went beyond its credit.
-    pub credit_violations: Counter,
 }
 
 /// Which side of the loan this is.
@@ -239,36 +226,6 @@ pub enum Event {
     Information(Information),
 }
 
-/// What a TLP may cause in its own channel: further TLPs, and the end of requests.
-pub struct Port<'m> {
-    /// Sends.
-    pub sender: Sender<'m>,
-    /// Our requests.
-    pub tags: Tags<'m>,
-    /// What was accepted and is not done.
-    pub held: Held<'m>,
-}
-
-impl Port<'_> {
-    /// Whether this step may take up one more piece of work, as [`Journal::has_room`].
-    pub fn may_go_on(&self) -> bool {
-        self.sender.may_go_on()
-    }
-
-    /// Whether a TLP or a request that has no room in this step has it in the next: what was freed in a step is used
-    /// after its commit.
-    pub fn has_room_after_commit(&self) -> bool {
-        self.sender.has_room_after_commit() || self.tags.has_room_after_commit()
-    }
-}
-
-/// Takes the TLPs of a stream, each once and in order.
-pub trait Sink<'m> {
-    /// Takes one. Never waits and never refuses: credit was granted for it. A posted request that it cannot do at once
-    /// it keeps, and says so to [`Port::held`].
-    fn accept(&mut self, now: Instant, port: &mut Port<'m>, tlp: &TlpView<'_>);
-}
-
 /// One path: both directions.
 struct Path {
     /// As frames name it.
@@ -319,15 +276,13 @@ pub struct Channel<'m> {
     cells: &'m ChannelCells,
     journal: Journal<'m>,
     config: ChannelConfig,
-    /// Where TLPs are queued and tags are taken.
-    pub port: Port<'m>,
-    receiver: Receiver<'m>,
+    /// What flows.
+    pub stream: Stream<'m>,
     /// The rails, then the private path.
     paths: Vec<Path>,
     current: Option<Sealing>,
     previous: Option<Sealing>,
     pending: Option<Sealing>,
-    transmission: Transmission,
     greeting: Greeting,
     handshake: Handshake,
     wear: Wear,
@@ -345,19 +300,6 @@ pub struct Channel<'m> {
     events: VecDeque<Event>,
     last_carried: (u64, u16),
     last_acked: Vec<(PathId, u64)>,
-}
-
-/// What has been sent of the numbered TLPs, as far as this card knows.
-struct Transmission {
-    /// The first number never sent by this card.
-    unsent: u64,
-    /// Ranges to send again: first number, count.
-    resend: VecDeque<(u64, u64)>,
-    /// By number modulo the replay buffer: the peer's present card has it.
-    received: Box<[bool; SLOTS]>,
-    /// When to ask, because something is past committed or blocked and nothing is in flight.
-    probe_at: Option<Instant>,
-    probes: u32,
 }
 
 /// The hello of a new card.
@@ -415,7 +357,6 @@ impl<'m> Channel<'m> {
         let rails = config.paths.iter().enumerate();
         let rails = rails.map(|(id, config)| Path::new(id as PathId, *config, cells, now));
         let private = Path::new(PRIVATE_PATH, PathConfig { max_frame: MAX_FRAME }, cells, now);
-        let sender = Sender::new(&cells.sender, pages, journal);
         let key_set = cells.current.get();
         if config.role == Role::Lender && !key_set.is_valid() && cells.heard_at.get() == 0 {
             cells.heard_at.set(journal, now.as_nanos());
@@ -427,12 +368,11 @@ impl<'m> Channel<'m> {
         let mut channel = Self {
             cells,
             journal,
-            receiver: Receiver::new(&cells.receiver, journal, max_payload),
+            stream: Stream::new(&cells.stream, pages, journal, config.role.patience(), max_payload),
             paths: rails.chain([private]).collect(),
             current: None,
             previous: None,
             pending: None,
-            transmission: Transmission::new(sender.committed()),
             greeting: Greeting { next: None, wait: base::times::HELLO, due: 0, answer: None },
             handshake: Handshake::new(now, last_heard),
             wear: Wear::default(),
@@ -447,11 +387,6 @@ impl<'m> Channel<'m> {
             events: VecDeque::new(),
             last_carried: (0, 0),
             last_acked: Vec::new(),
-            port: Port {
-                sender,
-                tags: Tags::new(&cells.tags, journal, config.role.patience()),
-                held: Held::new(&cells.receiver, journal),
-            },
             config,
         };
         if channel.tenant().number < channel.config.tenancy.number {
@@ -474,12 +409,12 @@ impl<'m> Channel<'m> {
 
     /// Where the channel stands.
     pub fn state(&self) -> State {
-        self.cells.state.value()
+        self.stream.state()
     }
 
     /// What was before the new pair of incarnations has ended: the streams may flow.
     pub fn open(&mut self) {
-        assert!(self.change(Change::Quiet), "a channel is opened after a reset");
+        assert!(self.stream.change(Change::Quiet), "a channel is opened after a reset");
     }
 
     /// The borrower gives the function back: repeated until it is heard, then [`Event::Closed`]. At once, if it has
@@ -488,7 +423,7 @@ impl<'m> Channel<'m> {
         if matches!(self.state(), State::Idle | State::Closed) {
             self.handshake.next = None;
             self.handshake.attempted.clear();
-            self.change(Change::GivenBack);
+            self.stream.change(Change::GivenBack);
             self.events.push_back(Event::Closed);
             return;
         }
@@ -555,28 +490,14 @@ impl<'m> Channel<'m> {
 
     /// Gives numbers to what has credit. Part of every step, behind whatever queues TLPs.
     pub fn assign_numbers(&mut self, now: Instant) {
-        if self.state() == State::Open {
-            self.port.sender.assign_numbers();
-        }
+        self.stream.assign_numbers();
         self.watch_uncommitted(now);
     }
 
     /// Hands on what arrived ahead of a gap that is closed now, or was left by the step before: one frame a call. True
     /// while there is more for this step.
     pub fn deliver_ahead(&mut self, now: Instant, sink: &mut dyn Sink<'m>) -> bool {
-        if self.state() == State::Open {
-            let (port, stats) = (&mut self.port, &self.cells.stats);
-            let mut accept = |arrival: Arrival<'_>| incoming::hand_on(now, arrival, port, stats, sink);
-            if self.receiver.deliver_ahead(&mut accept) == Some(Received::BeyondCredit) {
-                self.cells.stats.credit_violations.add(1);
-            }
-        }
-        self.receiver.has_ahead() && self.journal.has_room()
-    }
-
-    /// The receiving half, for status and checkers.
-    pub fn receiver(&self) -> &Receiver<'m> {
-        &self.receiver
+        self.stream.deliver_ahead(now, sink)
     }
 
     /// What was counted.
@@ -629,16 +550,12 @@ impl<'m> Channel<'m> {
     /// Whether there is a private path from now on, or another one than before. What was in flight on it is sent again,
     /// and it carries TLPs only when it has answered.
     pub fn set_private(&mut self, now: Instant, is_there: bool) {
-        let resend = &mut self.transmission.resend;
+        let stream = &mut self.stream;
         let path = self.paths.last_mut().expect("a channel has a private path");
         path.is_there = is_there;
         path.ping = is_there;
         path.next_heartbeat = now + base::times::HEARTBEAT;
-        path.outgoing.start_over(&mut |carried| {
-            if carried.count > 0 {
-                resend.push_back((carried.first, carried.count.into()));
-            }
-        });
+        path.outgoing.start_over(&mut |carried| stream.handle_lost(carried));
     }
 
     /// Of the private path what [`Channel::path_status`] tells of a rail; `None` where there is none.
@@ -676,12 +593,6 @@ impl<'m> Channel<'m> {
         self.current.as_ref().map(|sealing| sealing.fingerprint)
     }
 
-    /// Names the streams that flow: the same at both ends, and another one whenever they begin anew. `None` while there
-    /// are none. For checkers.
-    pub fn streams_name(&self) -> Option<u64> {
-        matches!(self.state(), State::Open | State::Resetting).then(|| self.cells.streams.get())
-    }
-
     /// First number and count of the TLPs in the frame that was built last, for checkers.
     pub fn last_carried(&self) -> (u64, u16) {
         self.last_carried
@@ -692,23 +603,9 @@ impl<'m> Channel<'m> {
         (self.peer_generation(), &self.last_acked)
     }
 
-    /// Whether nothing of ours is on its way or waiting: the state when faults and requests have ended.
-    pub fn is_idle(&self) -> bool {
-        self.port.sender.is_empty() && self.port.tags.outstanding() == 0
-    }
-
     /// Whether the keys in use may be used by a copy of this machine.
     fn is_renewing(&self) -> bool {
         self.cells.renewing.get() != 0
-    }
-
-    /// Changes the state, if `change` does.
-    fn change(&mut self, change: Change) -> bool {
-        let state = self.state().after(change);
-        if let Some(state) = state {
-            self.cells.state.set(self.journal, state.into());
-        }
-        state.is_some()
     }
 
     /// The peer is there.
@@ -723,13 +620,7 @@ impl<'m> Channel<'m> {
     fn reset_streams(&mut self, max_payload: usize) {
         let keys = self.cells.current.get();
         let to_borrower = if self.config.role == Role::Lender { keys.send } else { keys.receive };
-        self.cells.streams.set(self.journal, crate::tlp_digest(&to_borrower));
-        self.port.sender.reset();
-        self.port.tags.reset();
-        self.receiver.reset();
-        self.receiver.set_max_payload(max_payload);
-        self.transmission = Transmission::new(0);
-        self.change(Change::NewPair);
+        self.stream.begin(crate::tlp_digest(&to_borrower), max_payload);
         self.events.push_back(Event::Reset);
     }
 
@@ -740,7 +631,7 @@ impl<'m> Channel<'m> {
             path.incoming = Incoming::new(now, 0);
             self.cells.seen[path.id as usize].set(self.journal, 0);
         }
-        self.transmission.forget_received(self.port.sender.committed());
+        self.stream.forget_received();
     }
 }
 
@@ -774,26 +665,6 @@ impl Path {
             self.outgoing.probes() == 0 && now.since(self.incoming.last_heard) < base::times::RAIL_VERDICT;
         let ratio = self.outgoing.lost_packets as f64 / self.outgoing.sent_packets.max(1) as f64;
         (self.outgoing.round_trip(), up, ratio)
-    }
-}
-
-impl Transmission {
-    fn new(committed: u64) -> Self {
-        Self {
-            unsent: committed,
-            resend: VecDeque::new(),
-            received: Box::new([false; SLOTS]),
-            probe_at: None,
-            probes: 0,
-        }
-    }
-
-    fn forget_received(&mut self, committed: u64) {
-        self.resend.clear();
-        self.received.fill(false);
-        if committed < self.unsent {
-            self.resend.push_back((committed, self.unsent - committed));
-        }
     }
 }
 

@@ -7,7 +7,6 @@ use super::admission::CallName;
 use super::answered::Attempt;
 use super::{Channel, Path, PathId, Role};
 use crate::frame::{HEADER_LEN, Header, Kind, OVERHEAD, TAG_LEN};
-use crate::path::Carried;
 use crate::record::{Record, Status, Writer};
 use crate::seal::Nonce;
 
@@ -108,14 +107,14 @@ impl Channel<'_> {
         if let Some(path) = self.paths.iter().position(|path| path.ping && path.is_there) {
             self.paths[path].ping = false;
             // A probe is better than a ping if there is something to send anyway.
-            let tlps = if self.best_path() == path { self.next_range() } else { None };
+            let tlps = if self.best_path() == path { self.stream.next_range() } else { None };
             return Some(Plan { path, ping: true, tlps, ..plain });
         }
         if let Some(path) = self.paths.iter().position(|path| path.challenged.is_some() && path.is_there) {
             return Some(Plan { path, ..plain });
         }
         let best = self.best_path();
-        let tlps = if self.paths[best].outgoing.has_window() { self.next_range() } else { None };
+        let tlps = if self.paths[best].outgoing.has_window() { self.stream.next_range() } else { None };
         let information = self.information.is_some() && self.next_information <= now;
         let answer = self.greeting.answer.is_some() || self.goodbye_heard;
         let path =
@@ -135,24 +134,6 @@ impl Channel<'_> {
         let owes = |path: &Path| path.is_suspect() && path.incoming.unacked_elsewhere;
         let owed = (0..self.paths.len()).any(|path| path != best && owes(&self.paths[path]));
         owed.then_some(best)
-    }
-
-    /// The next numbers to send: what was lost first, then what was never sent.
-    fn next_range(&mut self) -> Option<(u64, u64)> {
-        let (committed, next) = (self.port.sender.committed(), self.port.sender.next());
-        let transmission = &mut self.transmission;
-        while let Some((first, count)) = transmission.resend.pop_front() {
-            let end = (first + count).min(next);
-            let needs = |number: &u64| !transmission.received[*number as usize % transmission.received.len()];
-            let Some(start) = (first.max(committed)..end).find(needs) else { continue };
-            let stop = (start..end).find(|number| !needs(number)).unwrap_or(end);
-            if stop < end {
-                transmission.resend.push_front((stop, end - stop));
-            }
-            return Some((start, stop));
-        }
-        transmission.unsent = transmission.unsent.max(committed);
-        (transmission.unsent < next).then_some((transmission.unsent, next))
     }
 
     /// A message of the handshake; an answer says to which attempt, so that only one has to be tried.
@@ -202,7 +183,7 @@ impl Channel<'_> {
             _ => None,
         };
         // Where the same number may be used twice under the same key, the same is sent.
-        let status = if self.is_renewing() { Status::default() } else { self.status() };
+        let status = if self.is_renewing() { Status::default() } else { self.stream.status() };
         let (body, carried, eliciting) = {
             let mut writer = Writer::new(&mut out[HEADER_LEN..frame_limit - TAG_LEN], status);
             let eliciting = match &plan.alone {
@@ -212,7 +193,7 @@ impl Channel<'_> {
                 }
                 None => self.write_records(now, plan, &mut writer),
             };
-            let carried = self.write_tlps(plan, &mut writer);
+            let carried = plan.tlps.map(|tlps| self.stream.write_tlps(tlps, &mut writer)).unwrap_or_default();
             (writer.len(), carried, eliciting)
         };
         self.last_carried = (carried.first, carried.count);
@@ -240,17 +221,6 @@ impl Channel<'_> {
     fn frame_limit(&self, path: usize) -> usize {
         let (path, agreed) = (&self.paths[path], self.cells.current.get().max_frame as usize);
         if path.is_private() { path.config.max_frame } else { path.config.max_frame.min(agreed) }
-    }
-
-    /// What we say of the peer's stream; committed, because nothing in a transmitting step changes it.
-    fn status(&self) -> Status {
-        let grants = self.receiver.advertise();
-        Status {
-            committed: self.receiver.committed().into(),
-            posted_headers: grants.posted_headers.into(),
-            posted_data: grants.posted_data.into(),
-            non_posted_headers: grants.non_posted_headers.into(),
-        }
     }
 
     /// Everything but TLPs; true if it asks for an acknowledgement.
@@ -293,34 +263,5 @@ impl Channel<'_> {
             eliciting |= writer.record(&Record::Information(information));
         }
         eliciting
-    }
-
-    /// As many TLPs of the planned range as fit; the rest of it stays to be sent.
-    fn write_tlps(&mut self, plan: &Plan, writer: &mut Writer<'_>) -> Carried {
-        let Some((first, end)) = plan.tlps else { return Carried::default() };
-        let sender = &self.port.sender;
-        let count = writer.stream(first, |room| {
-            let (mut count, mut len) = (0_u16, 0);
-            for number in first..end.min(first + u64::from(u16::MAX)) {
-                if sender.tlp_len(number) > room.len() - len {
-                    break;
-                }
-                len += sender.write_tlp(number, &mut room[len..]);
-                count += 1;
-            }
-            (count, len)
-        });
-        let stop = first + u64::from(count);
-        let transmission = &mut self.transmission;
-        let again = stop.min(transmission.unsent).saturating_sub(first);
-        self.cells.stats.retransmissions.add(again);
-        if end <= transmission.unsent && stop < end {
-            transmission.resend.push_front((stop, end - stop));
-        }
-        for number in first.max(transmission.unsent)..stop {
-            transmission.received[number as usize % transmission.received.len()] = false;
-        }
-        transmission.unsent = transmission.unsent.max(stop);
-        Carried { first, count }
     }
 }

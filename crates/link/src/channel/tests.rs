@@ -12,10 +12,11 @@ use core::time::Duration;
 
 use base::ledger::{Arena, Ledger, PageCells, Pages, RawMemory};
 use base::{Payload, RuleSet};
-use pcie::{Bdf, Header as TlpHeader, MemoryRequest, Tag};
+use pcie::{Bdf, Header as TlpHeader, MemoryRequest, Tag, TlpView};
 
 use super::*;
 use crate::frame::MAX_FRAME;
+use crate::stream::Port;
 
 #[derive(FromBytes)]
 #[repr(C)]
@@ -115,7 +116,11 @@ impl<'m> End<'m> {
 
     fn write(&mut self, address: u64) {
         let request = MemoryRequest::new(Bdf(8), Tag::new(0).unwrap(), address, 4).unwrap();
-        self.channel.port.sender.push(&TlpHeader::MemoryWrite(request), Payload::inline(&[1; 4]), false);
+        self.channel.stream.port.sender.push(
+            &TlpHeader::MemoryWrite(request),
+            Payload::inline(&[1; 4]),
+            false,
+        );
         self.ledger.journal.commit();
     }
 }
@@ -175,8 +180,8 @@ fn writes_arrive_once_and_in_order_over_loss() {
     }
     run(&mut now, &mut ends, &mut network, 3000);
     expect(&ends[1], 500);
-    assert!(ends[0].channel.is_idle());
-    assert!(ends[0].channel.stats().retransmissions.get() > 0);
+    assert!(ends[0].channel.stream.is_idle());
+    assert!(ends[0].channel.stream.stats().retransmissions.get() > 0);
 }
 
 #[test]
@@ -197,7 +202,7 @@ fn both_cards_die_again_and_again() {
     }
     run(&mut now, &mut ends, &mut |_, _| true, 1000);
     expect(&ends[1], 300);
-    assert!(ends[0].channel.is_idle());
+    assert!(ends[0].channel.stream.is_idle());
 }
 
 #[test]
@@ -247,18 +252,18 @@ fn who_has_no_credit_asks_for_it() {
     run(&mut now, &mut ends, &mut |_, _| true, 50);
     ends[1].log.2 = true;
     for index in 0..1024 {
-        assert!(ends[0].channel.port.sender.posted_credit().suffices());
+        assert!(ends[0].channel.stream.port.sender.posted_credit().suffices());
         ends[0].write(index * 4);
         run(&mut now, &mut ends, &mut |_, _| true, 1);
     }
     run(&mut now, &mut ends, &mut |_, _| true, 5);
-    let sender = &ends[0].channel.port.sender;
+    let sender = &ends[0].channel.stream.port.sender;
     assert!(sender.is_empty() && !sender.posted_credit().suffices());
-    (0..1024).for_each(|_| ends[1].channel.port.held.give_back(1));
+    (0..1024).for_each(|_| ends[1].channel.stream.port.held.give_back(1));
     ends[1].ledger.journal.commit();
     run(&mut now, &mut ends, &mut |_, _| true, 50);
-    assert!(ends[0].channel.port.sender.posted_credit().suffices(), "within 10 ms");
-    let mut credit = ends[0].channel.port.sender.posted_credit();
+    assert!(ends[0].channel.stream.port.sender.posted_credit().suffices(), "within 10 ms");
+    let mut credit = ends[0].channel.stream.port.sender.posted_credit();
     let request = MemoryRequest::new(Bdf(8), Tag::new(0).unwrap(), 0, 4096).unwrap();
     let count = (0..).take_while(|_| {
         let suffices = credit.suffices();
@@ -270,7 +275,7 @@ fn who_has_no_credit_asks_for_it() {
     assert_eq!(count.count(), 1024, "credit for each, however large");
     // One that waits is before all others.
     ends[0].write(0);
-    assert!(!ends[0].channel.port.sender.posted_credit().suffices());
+    assert!(!ends[0].channel.stream.port.sender.posted_credit().suffices());
 }
 
 /// Runs until all writes have come, or for so long.

@@ -2,12 +2,10 @@
 
 use core::time::Duration;
 
-use base::times::{
-    ACK_DELAY, HEARTBEAT, HELLO, HELLO_MAX, INFORMATION, PROBE_GRANULARITY, PROBE_MAX, SILENCE,
-};
+use base::times::{ACK_DELAY, HEARTBEAT, HELLO, HELLO_MAX, INFORMATION, SILENCE};
 use base::{Instant, Rule};
 
-use super::{Channel, Role, State, Wear};
+use super::{Channel, Role, Wear};
 
 /// Packets after which an acknowledgement is sent at once (RFC 9000 §13.2.2).
 pub(super) const ACK_EVERY: u32 = 2;
@@ -15,7 +13,7 @@ pub(super) const ACK_EVERY: u32 = 2;
 impl Channel<'_> {
     /// When [`Channel::handle_timeout`] is to be called.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let tags = self.port.tags.poll_timeout();
+        let tags = self.stream.port.tags.poll_timeout();
         let handshake = [self.handshake.next, self.silence_ends(), self.probe_ends()];
         let candidates = handshake.into_iter().chain([tags]).flatten();
         if self.current.is_none() {
@@ -30,11 +28,11 @@ impl Channel<'_> {
             rest.into_iter().flatten().chain([ack]).flatten()
         });
         let information = (is_sending && self.information.is_some()).then_some(self.next_information);
-        let rest = [self.greeting.next, self.transmission.probe_at, information].into_iter().flatten();
+        let rest = [self.greeting.next, self.stream.probe_at(), information].into_iter().flatten();
         candidates.chain(paths).chain(rest).min()
     }
 
-    /// Time has come. Overdue tags are the composing card's to ask for: [`super::Port::tags`].
+    /// Time has come. Overdue tags are the composing card's to ask for: [`Port::tags`](crate::Port::tags).
     pub fn handle_timeout(&mut self, now: Instant) {
         self.watch_silence(now);
         if self.handshake.next.is_some_and(|next| next <= now) {
@@ -81,7 +79,7 @@ impl Channel<'_> {
             self.config.role == Role::Borrower && self.current.is_some() && self.handshake.next.is_none();
         // A new card listens for as long as any other before it calls the peer silent.
         let since = self.handshake.last_heard.max(self.handshake.listens_since);
-        let round_trip = self.paths[self.best_path()].outgoing.round_trip().unwrap_or_default();
+        let round_trip = self.best_round_trip().unwrap_or_default();
         let wait = SILENCE + round_trip.max(self.handshake.round_trip);
         (watching && self.begins()).then(|| since + wait)
     }
@@ -93,13 +91,8 @@ impl Channel<'_> {
             }
             let elsewhere =
                 (0..self.paths.len()).any(|other| other != index && !self.paths[other].is_suspect());
-            let resend = &mut self.transmission.resend;
-            let path = &mut self.paths[index];
-            let mut lost = |carried: crate::path::Carried| {
-                if carried.count > 0 {
-                    resend.push_back((carried.first, carried.count.into()));
-                }
-            };
+            let (path, stream) = (&mut self.paths[index], &mut self.stream);
+            let mut lost = |carried| stream.handle_lost(carried);
             path.ping |= path.outgoing.handle_timeout(now, elsewhere, &mut lost);
             if path.next_heartbeat <= now {
                 path.next_heartbeat = now + HEARTBEAT;
@@ -108,39 +101,28 @@ impl Channel<'_> {
         }
     }
 
-    fn awaits_status(&self) -> bool {
-        let sender = &self.port.sender;
-        // Whoever does not queue what has no credit waits for that all the same.
-        let lacks_credit = self.state() == State::Open && !sender.posted_credit().suffices();
-        sender.is_blocked() || sender.committed() < sender.next() || lacks_credit
-    }
-
     /// Part of every step: while something lies past committed, waits for credit or would have to, a probe is armed, so
     /// that no lost acknowledgement and no lost card can leave it there.
     pub(super) fn watch_uncommitted(&mut self, now: Instant) {
-        let watch = self.awaits_status() && self.journal.rule(Rule::ProbeUncommitted);
+        let watch = self.stream.awaits_status() && self.journal.rule(Rule::ProbeUncommitted);
         if !watch {
-            self.transmission.probe_at = None;
-            self.transmission.probes = 0;
-        } else if self.transmission.probe_at.is_none() {
-            self.arm_probe(now);
+            self.stream.disarm_probe();
+        } else if self.stream.probe_at().is_none() {
+            self.stream.arm_probe(now, self.best_round_trip());
         }
     }
 
     /// The probe is due: nothing has brought news for long, so ask.
     fn probe_uncommitted(&mut self, now: Instant) {
-        if self.transmission.probe_at.is_some_and(|at| at <= now) {
+        if self.stream.probe_at().is_some_and(|at| at <= now) {
             let path = self.best_path();
             self.paths[path].ping = true;
-            self.transmission.probes += 1;
-            self.arm_probe(now);
+            self.stream.probe_again(now, self.best_round_trip());
         }
     }
 
-    pub(super) fn arm_probe(&mut self, now: Instant) {
-        let round_trip = self.paths[self.best_path()].outgoing.round_trip().unwrap_or(PROBE_GRANULARITY);
-        let wait: Duration = (round_trip * 2 + PROBE_GRANULARITY) * (1 << self.transmission.probes.min(8));
-        self.transmission.probe_at = Some(now + wait.min(PROBE_MAX.max(round_trip * 2)));
+    fn best_round_trip(&self) -> Option<Duration> {
+        self.paths[self.best_path()].outgoing.round_trip()
     }
 
     /// The path for what may take any: one that answers, of those the private one, else the first.

@@ -630,7 +630,7 @@ fn who_repeats_frames_faster_than_the_network_leads_no_lender_astray() {
     let [came, left] = world.bytes;
     assert!(came > 0 && left > 0 && left <= came, "challenges only: {left} bytes for {came}");
     assert!(world.at_home > 8 * 4096, "the borrower has its data");
-    assert!(world.ends[1].card.channel(0).is_idle() && is_open(&world.ends[0].card, now));
+    assert!(world.ends[1].card.channel(0).stream.is_idle() && is_open(&world.ends[0].card, now));
     assert_eq!(world.ends[0].card.channel(0).stats().handshakes.get(), 1, "nobody fell silent");
 }
 
@@ -682,7 +682,7 @@ fn a_newcomer_is_served_though_somebody_repeats_each_of_its_frames_faster() {
     world.run(&mut now, Duration::from_millis(500), true);
     let [came, left] = [0, 1].map(|at| world.bytes[at] - before[at]);
     assert!(
-        world.ends[1].card.channel(0).is_idle() && left <= came,
+        world.ends[1].card.channel(0).stream.is_idle() && left <= came,
         "challenges only: {left} bytes for {came}"
     );
 }

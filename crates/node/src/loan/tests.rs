@@ -147,11 +147,11 @@ fn give(role: LoanRole, sender: pcie::Bdf, tlps: &[Tlp]) {
         now += core::time::Duration::from_micros(50);
         let Some(bytes) = tlp.encode(sender, 0) else { continue };
         let Ok(view) = TlpView::parse(&bytes) else { continue };
-        loan.end.sink().accept(now, &mut loan.channel.port, &view);
+        loan.end.sink().accept(now, &mut loan.channel.stream.port, &view);
         match &mut loan.end {
-            End::Lent(function) => _ = function.pump(now, &mut loan.channel.port),
-            End::Borrowed(drive) => _ = drive.pump(now, &mut loan.channel.port, true),
-            End::Slot(slot) => _ = slot.pump(now, &mut loan.channel.port, true),
+            End::Lent(function) => _ = function.pump(now, &mut loan.channel.stream.port),
+            End::Borrowed(drive) => _ = drive.pump(now, &mut loan.channel.stream.port, true),
+            End::Slot(slot) => _ = slot.pump(now, &mut loan.channel.stream.port, true),
         }
         while loan.poll_media(0).is_some() {}
         journal.commit();

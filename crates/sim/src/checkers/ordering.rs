@@ -18,7 +18,7 @@ pub(crate) struct Ordering {
 impl Ordering {
     /// After each commit of the sender.
     pub(crate) fn check(&mut self, id: StreamId, channel: &Channel<'_>) -> Verdict {
-        let sender = &channel.port.sender;
+        let sender = &channel.stream.port.sender;
         let waiting = sender.first_waiting(FlowClass::Posted);
         if channel.state() == link::State::Open && waiting.is_some_and(|(_, has_credit)| has_credit) {
             return Err(format!("{id:?}: a posted write has credit and no number"));

@@ -45,7 +45,7 @@ pub(crate) struct Streams {
 impl Streams {
     /// After a commit of the sender: remembers what has got a number.
     pub(crate) fn numbered(&mut self, id: StreamId, channel: &Channel<'_>) -> Verdict {
-        let sender = &channel.port.sender;
+        let sender = &channel.stream.port.sender;
         let stream = self.streams.entry(id).or_default();
         let known = stream.sent.len() as u64;
         if sender.next() < known {
@@ -75,7 +75,7 @@ impl Streams {
         let stream = self.streams.entry(id).or_default();
         self.buffer.resize(8192, 0);
         for number in first..first + count {
-            let len = channel.port.sender.write_tlp(number, &mut self.buffer);
+            let len = channel.stream.port.sender.write_tlp(number, &mut self.buffer);
             if stream.sent.get(number as usize) != Some(&tlp_digest(&self.buffer[..len])) {
                 return Err(format!("{id:?}: TLP {number} has other bytes than when it was numbered"));
             }
@@ -116,7 +116,7 @@ impl Streams {
     /// What the sender has forgotten as committed was handed on, by a card that lived to commit it.
     pub(crate) fn committed(&self, id: StreamId, channel: &Channel<'_>) -> Verdict {
         let accepted = self.streams.get(&id).map_or(0, |stream| stream.accepted);
-        let believed = channel.port.sender.committed();
+        let believed = channel.stream.port.sender.committed();
         if believed <= accepted {
             return Ok(());
         }
@@ -125,7 +125,7 @@ impl Streams {
 
     /// Used credits are granted, and grants only grow.
     pub(crate) fn credits(&mut self, id: StreamId, channel: &Channel<'_>) -> Verdict {
-        let (used, granted) = channel.port.sender.credits();
+        let (used, granted) = channel.stream.port.sender.credits();
         let stream = self.streams.entry(id).or_default();
         if used.iter().zip(&granted).any(|(used, granted)| used > granted) {
             return Err(format!("{id:?}: used {used:?} of granted {granted:?}"));
@@ -140,8 +140,8 @@ impl Streams {
 
 /// What `sender` believes of `receiver` is not more than what that has committed.
 pub(crate) fn granted_truly(sender: &Channel<'_>, receiver: &Channel<'_>) -> Verdict {
-    let (_, believed) = sender.port.sender.credits();
-    let granted = receiver.receiver().granted();
+    let (_, believed) = sender.stream.port.sender.credits();
+    let granted = receiver.stream.receiver().granted();
     if believed.iter().zip(&granted).any(|(believed, granted)| believed > granted) {
         return Err(format!("the sender has {believed:?}, the receiver has granted {granted:?}"));
     }
@@ -150,7 +150,7 @@ pub(crate) fn granted_truly(sender: &Channel<'_>, receiver: &Channel<'_>) -> Ver
 
 /// What `sender` has forgotten as committed is in its final place at `receiver`.
 pub(crate) fn committed_truly(sender: &Channel<'_>, receiver: &Channel<'_>) -> Verdict {
-    let (believed, expected) = (sender.port.sender.committed(), receiver.receiver().expected());
+    let (believed, expected) = (sender.stream.port.sender.committed(), receiver.stream.receiver().expected());
     if believed > expected {
         return Err(format!("the sender believes {believed} to be committed, the receiver has {expected}"));
     }

@@ -47,10 +47,10 @@ impl Told {
     pub(super) fn of(card: &Card<'_>, loan: usize, liar: Liar) -> Self {
         let channel = card.channel(loan);
         let headers =
-            channel.port.sender.headers().filter_map(|header| Header::decode(header.as_bytes()).ok());
+            channel.stream.port.sender.headers().filter_map(|header| Header::decode(header.as_bytes()).ok());
         Self {
             liar,
-            expected: channel.receiver().expected(),
+            expected: channel.stream.receiver().expected(),
             requests: headers.filter(|header| header.class() == FlowClass::NonPosted).collect(),
         }
     }

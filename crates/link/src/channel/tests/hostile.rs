@@ -6,7 +6,7 @@ use super::*;
 use crate::cipher::Cipher;
 use crate::frame::{HEADER_LEN, TAG_LEN};
 use crate::handshake::{Answer, Binding, Responder};
-use crate::sender::Credits;
+use crate::stream::Credits;
 
 /// The first messages of a node's next attempts, one by path each, as a network could have recorded them.
 fn record_initiations(arena: &Arena, node: u64, attempts: usize) -> Vec<Vec<u8>> {
@@ -146,7 +146,7 @@ fn the_hold_time_goes_on_while_cards_of_the_lender_come_and_go() {
 
 /// A read of a register of the peer's configuration space, which its completion ends.
 fn ask(end: &mut End<'_>, now: Instant) {
-    let tag = end.channel.port.tags.alloc(now, Bdf(8), 0, 4).unwrap();
+    let tag = end.channel.stream.port.tags.alloc(now, Bdf(8), 0, 4).unwrap();
     let request = pcie::ConfigRequest {
         requester: Bdf(8),
         tag,
@@ -156,7 +156,7 @@ fn ask(end: &mut End<'_>, now: Instant) {
         kind: pcie::ConfigKind::Type0,
         poisoned: false,
     };
-    end.channel.port.sender.push(&TlpHeader::ConfigRead(request), Payload::None, false);
+    end.channel.stream.port.sender.push(&TlpHeader::ConfigRead(request), Payload::None, false);
     end.ledger.journal.commit();
 }
 
@@ -168,13 +168,18 @@ fn a_peer_that_goes_beyond_its_credit_is_refused() {
     run(&mut now, &mut ends, &mut |_, _| true, 50);
     // The lender completes nothing, and has granted 256.
     (0..300).for_each(|_| ask(&mut ends[0], now));
-    let honest = ends[0].channel.port.sender.credits().1[2];
-    ends[0].channel.port.sender.handle_credits(Credits { non_posted_headers: 1000, ..Credits::default() });
+    let honest = ends[0].channel.stream.port.sender.credits().1[2];
+    ends[0]
+        .channel
+        .stream
+        .port
+        .sender
+        .handle_credits(Credits { non_posted_headers: 1000, ..Credits::default() });
     ends[0].ledger.journal.commit();
     run(&mut now, &mut ends, &mut |_, _| true, 500);
-    assert_eq!((honest, ends[0].channel.port.sender.next()), (256, 300));
-    assert_eq!(ends[1].channel.receiver().expected(), honest);
-    assert!(ends[1].channel.stats().credit_violations.get() > 0);
+    assert_eq!((honest, ends[0].channel.stream.port.sender.next()), (256, 300));
+    assert_eq!(ends[1].channel.stream.receiver().expected(), honest);
+    assert!(ends[1].channel.stream.stats().credit_violations.get() > 0);
 }
 
 #[test]
@@ -185,7 +190,7 @@ fn a_broken_tlp_stops_nobody_and_a_request_among_them_is_answered() {
     run(&mut now, &mut ends, &mut |_, _| true, 50);
     // An I/O read, a length of 1024 dwords in a record that has fewer, a reserved bit of a write.
     for (count, (offset, byte)) in [(0, 0x02), (3, 0x00), (1, 0x02)].into_iter().enumerate() {
-        let first = ends[0].channel.port.sender.next();
+        let first = ends[0].channel.stream.port.sender.next();
         if offset == 0 {
             ask(&mut ends[0], now);
         } else {
@@ -195,10 +200,13 @@ fn a_broken_tlp_stops_nobody_and_a_request_among_them_is_answered() {
         ends[0].step(now);
         (1..3).for_each(|index| ends[0].write(index * 4));
         ends[0].step(now);
-        ends[0].channel.port.sender.corrupt(first, offset, byte);
+        ends[0].channel.stream.port.sender.corrupt(first, offset, byte);
         run(&mut now, &mut ends, &mut |_, _| true, 500);
-        assert!(ends.iter().all(|end| end.channel.port.sender.is_empty()), "{count}: the stream goes on");
-        assert!(ends[1].channel.stats().malformed_tlps.get() > count as u64);
+        assert!(
+            ends.iter().all(|end| end.channel.stream.port.sender.is_empty()),
+            "{count}: the stream goes on"
+        );
+        assert!(ends[1].channel.stream.stats().malformed_tlps.get() > count as u64);
     }
     // Where the end of one could not be told, the rest of its record went with it.
     assert_eq!(ends[1].log.0, [4, 8, 4, 8]);

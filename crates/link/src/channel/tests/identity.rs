@@ -72,8 +72,8 @@ fn expect_fresh_streams(now: &mut Instant, ends: &mut [End<'_>; 2]) {
     (0..10).for_each(|index| ends[0].write(index * 4));
     run(now, ends, &mut |_, _| true, 100);
     expect(&ends[1], 10);
-    assert_eq!(ends[0].channel.port.sender.committed(), 10);
-    assert_eq!(ends[1].channel.receiver().expected(), 10);
+    assert_eq!(ends[0].channel.stream.port.sender.committed(), 10);
+    assert_eq!(ends[1].channel.stream.receiver().expected(), 10);
 }
 
 #[test]
@@ -247,7 +247,7 @@ fn a_clone_takes_nothing_from_a_borrower_that_is_there() {
         for round in 0..15_000 {
             now += Duration::from_micros(200);
             if round % 20 == 0 {
-                first.write(first.channel.port.sender.next() * 4);
+                first.write(first.channel.stream.port.sender.next() * 4);
             }
             for end in [&mut first, &mut clone, &mut lender] {
                 end.step(now);
@@ -271,7 +271,7 @@ fn a_clone_takes_nothing_from_a_borrower_that_is_there() {
         assert!(twins.len() > 1 && twins.iter().all(|why| matches!(why, Refusal::Twin { .. })), "{twins:?}");
         assert_eq!((first.channel.tenancy(), refusals(&first)), (1, Vec::new()));
     }
-    let written = first.channel.port.sender.next();
+    let written = first.channel.stream.port.sender.next();
     assert!(written > 1000 && first.events.iter().filter(|event| **event == Event::Reset).count() == 1);
     // It can still renew its keys.
     first.channel.handshake.next = Some(now);
@@ -345,8 +345,8 @@ fn streams_that_have_gone_on_without_an_end_of_theirs_begin_anew() {
     for fallen in [0, 1] {
         // What this end has of the streams, some time ago: nothing but a handshake can tell.
         let mut ends = used_pair(&arena, &mut now, 20);
-        ends[fallen].channel.port.sender.reset();
-        ends[fallen].channel.receiver.reset();
+        ends[fallen].channel.stream.port.sender.reset();
+        ends[fallen].channel.stream.lose_receiver();
         ends[fallen].ledger.journal.commit();
         ends[0].channel.handshake.next = Some(now);
         ends.iter_mut().for_each(|end| end.events.clear());

@@ -52,7 +52,7 @@ fn seal(ends: &[End<'_>; 2], number: u64, body: &Body) -> Vec<u8> {
         }
         Body::Stream { skip, count, tlps } => {
             let mut writer = Writer::new(&mut bytes, Status::default());
-            let first = ends[1].channel.receiver().expected().saturating_add(*skip);
+            let first = ends[1].channel.stream.receiver().expected().saturating_add(*skip);
             writer.stream(first, |room| {
                 room[..tlps.len()].copy_from_slice(tlps);
                 (*count, tlps.len())
@@ -105,7 +105,7 @@ proptest! {
                 prop_assert!(sent < 64, "one frame is answered with few");
             }
         }
-        let sender = &ends[1].channel.port.sender;
+        let sender = &ends[1].channel.stream.port.sender;
         prop_assert!(sender.next() - sender.committed() <= 256, "no more than the requests that were granted");
         prop_assert_eq!(sender.unplaced(), 0);
     }
@@ -119,7 +119,7 @@ fn a_record_that_counts_more_than_its_bytes_can_hold_is_malformed() {
     let mut ends = pair(&arena);
     let mut now = Instant::ZERO;
     run(&mut now, &mut ends, &mut |_, _| true, 50);
-    let expected = ends[1].channel.receiver().expected();
+    let expected = ends[1].channel.stream.receiver().expected();
     let record = |first: u64, count: u16, tlps: &[u8]| {
         let mut raw = vec![2];
         raw.extend(count.to_le_bytes());
@@ -133,7 +133,7 @@ fn a_record_that_counts_more_than_its_bytes_can_hold_is_malformed() {
         let mut frame = seal(&ends, number, &Body::Records(records));
         let lender = &mut ends[1];
         lender.channel.handle_frame(now, &mut frame, &mut lender.log);
-        assert_eq!(lender.channel.receiver().expected(), expected);
+        assert_eq!(lender.channel.stream.receiver().expected(), expected);
         assert!(lender.ledger.journal.pending() < 100, "{} words", lender.ledger.journal.pending());
     }
     assert_eq!(ends[1].channel.stats().dropped_malformed.get(), 2);

@@ -29,7 +29,7 @@ fn what_answers_is_preferred_and_carries_all() {
     assert!(ends.iter().all(|end| end.channel.private_status(now).is_some_and(|(_, up, _)| up)));
     // Heartbeats of two rails, their answers and perhaps a hello.
     assert!(on_rails < 20, "{on_rails} frames");
-    assert_eq!(ends[0].channel.stats().retransmissions.get(), 0);
+    assert_eq!(ends[0].channel.stream.stats().retransmissions.get(), 0);
 }
 
 #[test]
@@ -73,8 +73,8 @@ fn what_was_in_it_when_it_ended_is_sent_again() {
     }
     run(&mut now, &mut ends, &mut |_, _| true, 2000);
     expect(&ends[1], 200);
-    assert!(ends[0].channel.is_idle());
-    assert!(ends[0].channel.stats().retransmissions.get() > 0);
+    assert!(ends[0].channel.stream.is_idle());
+    assert!(ends[0].channel.stream.stats().retransmissions.get() > 0);
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn cards_that_die_lose_nothing_although_nothing_else_works() {
     }
     run(&mut now, &mut ends, &mut alone, 1000);
     expect(&ends[1], 300);
-    assert!(ends[0].channel.is_idle());
+    assert!(ends[0].channel.stream.is_idle());
 }
 
 #[test]

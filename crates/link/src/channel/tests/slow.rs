@@ -59,12 +59,14 @@ fn round_trips_of_seconds_connect_and_carry() {
         for index in 0..200 {
             ends.iter_mut().for_each(|end| end.write(index * 4));
         }
-        run(&mut now, &mut ends, delay * 6 + SILENCE, &|ends| ends.iter().all(|end| end.channel.is_idle()));
+        run(&mut now, &mut ends, delay * 6 + SILENCE, &|ends| {
+            ends.iter().all(|end| end.channel.stream.is_idle())
+        });
         ends.iter().for_each(|end| expect(end, 200));
         // From now on everybody knows how long the way is, and nothing more is in doubt.
         let later = now + delay * 10;
         run_slowly(&mut now, &mut ends, (delay, &mut under_way), &mut |now, _| now >= later);
-        let again = [0, 1].map(|end| ends[end].channel.stats().retransmissions.get());
+        let again = [0, 1].map(|end| ends[end].channel.stream.stats().retransmissions.get());
         for index in 200..300 {
             ends.iter_mut().for_each(|end| end.write(index * 4));
         }
@@ -73,7 +75,7 @@ fn round_trips_of_seconds_connect_and_carry() {
         for (end, again) in ends.iter().zip(again) {
             expect(end, 300);
             assert_eq!(end.channel.stats().handshakes.get(), 1, "{delay:?}: nobody was taken for silent");
-            assert_eq!(end.channel.stats().retransmissions.get(), again, "{delay:?}");
+            assert_eq!(end.channel.stream.stats().retransmissions.get(), again, "{delay:?}");
             for path in 0..2 {
                 let (round_trip, is_up, _) = end.channel.path_status(path, now);
                 assert!(

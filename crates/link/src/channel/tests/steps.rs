@@ -48,7 +48,7 @@ fn a_frame_that_is_too_much_for_one_step_is_worked_off_in_several() {
             for index in 0..60 {
                 let request = MemoryRequest::new(Bdf(8), Tag::new(0).unwrap(), index * 4, 4).unwrap();
                 let header = TlpHeader::MemoryWrite(request);
-                borrower.channel.port.sender.push(&header, Payload::inline(&[1; 4]), false);
+                borrower.channel.stream.port.sender.push(&header, Payload::inline(&[1; 4]), false);
             }
         }
         now += Duration::from_micros(100);
@@ -67,7 +67,7 @@ fn a_frame_that_is_too_much_for_one_step_is_worked_off_in_several() {
             journal.commit();
         }
         // What is left of a frame needs no other one.
-        while channel.receiver().has_ahead() {
+        while channel.stream.receiver().has_ahead() {
             while channel.deliver_ahead(now, &mut worker) {}
             (steps, most) = (steps + 1, most.max(journal.pending()));
             journal.commit();
@@ -79,6 +79,6 @@ fn a_frame_that_is_too_much_for_one_step_is_worked_off_in_several() {
     assert_eq!(worker.log.0, (0..60).map(|index| index * 4).collect::<Vec<_>>(), "each once, in order");
     assert!((STEP_ENTRIES..STEP_ENTRIES + 2 * WORDS).contains(&most), "{most} words in the longest step");
     assert!(steps > 60 * WORDS / (STEP_ENTRIES + WORDS), "{steps} steps");
-    assert!(borrower.channel.is_idle(), "all of it was committed, and nothing had to be sent again");
-    assert_eq!(borrower.channel.stats().retransmissions.get(), 0);
+    assert!(borrower.channel.stream.is_idle(), "all of it was committed, and nothing had to be sent again");
+    assert_eq!(borrower.channel.stream.stats().retransmissions.get(), 0);
 }

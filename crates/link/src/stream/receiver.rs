@@ -6,7 +6,7 @@ use base::ledger::{Cell, Journal};
 use pcie::{TlpView, Unparsed};
 use zerocopy::FromBytes;
 
-use crate::sender::{Credits, PAYLOAD_CREDITS, SLOTS};
+use super::sender::{Credits, PAYLOAD_CREDITS, SLOTS};
 
 /// Credits of a stream that has received nothing: as many posted writes as a sender can hold.
 const POSTED_HEADERS: u64 = 1024;

@@ -1,8 +1,8 @@
-//! Where a channel stands, and all that can change it.
+//! Where a stream stands, and all that can change it.
 
 use base::coded;
 
-/// Where a channel stands.
+/// Where a stream stands.
 ///
 /// ```text
 /// Idle --new pair--> Resetting --quiet--> Open --given back--> Closed
@@ -25,7 +25,7 @@ pub enum State {
 
 /// What can change a [`State`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Change {
+pub(crate) enum Change {
     /// A pair of incarnations has met that had not met before, or had parted.
     NewPair,
     /// Nothing of the pair before can have an effect any more.
@@ -38,7 +38,7 @@ coded!(State: Idle, Resetting, Open, Closed);
 
 impl State {
     /// The state after `change`; `None` where that changes nothing.
-    pub(super) fn after(self, change: Change) -> Option<Self> {
+    pub(crate) fn after(self, change: Change) -> Option<Self> {
         match (self, change) {
             // A new pair is met in any state: what was before is over.
             (Self::Idle | Self::Resetting | Self::Open | Self::Closed, Change::NewPair) => {
