@@ -10,6 +10,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
+pub use node::agent::Exit;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitIdStatus};
 
@@ -101,15 +102,6 @@ pub struct Child {
     pid: Pid,
     pidfd: OwnedFd,
     exit: Option<Exit>,
-}
-
-/// How a child ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exit {
-    /// It exited with this status.
-    Status(i32),
-    /// This signal ended it.
-    Signal(i32),
 }
 
 impl Child {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use base::Instant;
+use node::agent::{Beat, Rest};
 
 /// Not a time: the card is awake.
 const AWAKE: u64 = 0;
@@ -18,24 +19,6 @@ pub(crate) struct Pulse {
     turns: AtomicU64,
     /// In nanoseconds of the monotonic clock, or one of the above.
     rest: AtomicU64,
-}
-
-/// What an agent sees of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Beat {
-    pub(crate) turns: u64,
-    pub(crate) rest: Rest,
-}
-
-/// Whether a card rests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rest {
-    /// It does not.
-    Awake,
-    /// Until this time, unless something comes.
-    Until(Instant),
-    /// Until something comes.
-    Unpromised,
 }
 
 impl Pulse {

@@ -15,6 +15,7 @@
 //! A [`Card`] owns the cores of all loans of a node. Each of its verbs is one step: it changes the ledger and ends with
 //! the commit; what is then polled leaves. Two drivers run the very same card: `io` in reality, `sim` in virtual time.
 
+pub mod agent;
 mod borrower;
 mod card;
 mod cells;

@@ -1,9 +1,13 @@
-//! What agents do about what their cards tell them, as `io::agent` and the program's roles do it: who uses what is lent
-//! becomes durable, and whoever has given everything back ends.
+//! The agents: what [`node::agent`] decides is done here in virtual time, with disks and starts that take theirs. And what
+//! agents do about what their cards tell them, as `io::agent` and the program's roles do it: who uses what is lent becomes
+//! durable, and whoever has given everything back ends.
 
+use base::Instant;
 use link::{Refusal, Tenancy};
+use node::agent::{Beat, Effect, Exit, Rest, Unfinished};
 use node::{Card, CardEvent};
 
+use crate::cards::LONGEST_START;
 use crate::checkers::names;
 use crate::checkers::single_owner::Life;
 use crate::client::Orphan;
@@ -11,7 +15,96 @@ use crate::identity::holder_of;
 use crate::marks::Mark;
 use crate::world::{BORROWER, Event, LENDER, NODES, World};
 
+/// The signal that kills cards.
+const SIGKILL: i32 = 9;
+
 impl World<'_> {
+    /// The agent of a node has something to do now.
+    pub(crate) fn wake_agent(&mut self, node: usize) {
+        self.schedule_agent(node, self.now);
+    }
+
+    pub(crate) fn schedule_agent(&mut self, node: usize, at: u64) {
+        let this = &mut self.nodes[node];
+        if this.agent_wake.is_none_or(|known| at < known) {
+            this.agent_wake = Some(at);
+            self.schedule(at.saturating_sub(self.now), Event::Agent(node));
+        }
+    }
+
+    pub(crate) fn run_agent(&mut self, node: usize) {
+        let this = &mut self.nodes[node];
+        if this.agent_wake.is_some_and(|at| at <= self.now) {
+            this.agent_wake = None;
+            if !this.is_away {
+                this.agent.handle_timeout(Instant::from_nanos(self.now));
+                self.drive_agent(node);
+            }
+        }
+    }
+
+    /// The card of a node is dead.
+    pub(crate) fn tell_exit(&mut self, node: usize) {
+        self.nodes[node].agent.handle_exit(Instant::from_nanos(self.now), Exit::Signal(SIGKILL));
+        self.drive_agent(node);
+    }
+
+    /// Begins what an agent wants done.
+    pub(crate) fn drive_agent(&mut self, node: usize) {
+        while let Some(effect) = self.nodes[node].agent.poll_effect() {
+            self.perform(node, effect);
+        }
+        while let Some(event) = self.nodes[node].agent.poll_event() {
+            self.log.note(format_args!("agent {node}: {event}"));
+        }
+        if let Some(at) = self.nodes[node].agent.poll_timeout() {
+            self.schedule_agent(node, at.as_nanos());
+        }
+    }
+
+    fn perform(&mut self, node: usize, effect: Effect) {
+        let (now, has_requests) = (Instant::from_nanos(self.now), node == LENDER && self.in_rings() > 0);
+        let agent = &mut self.nodes[node].agent;
+        let after = match effect {
+            Effect::Start { .. } if self.random.chance(900) => self.random.range(200_000, 6_000_000),
+            Effect::Start { .. } => self.random.range(10_000_000, LONGEST_START.as_nanos() as u64),
+            Effect::Drain { wait } if has_requests => self.random.below(wait.as_nanos() as u64),
+            Effect::Drain { .. } => return agent.handle_drained(now, Ok(())),
+            Effect::Kill => return self.bury(node),
+            Effect::Look => {
+                // No card hangs here: each moment it has made another turn.
+                let beat = Beat { turns: self.now, rest: Rest::Awake };
+                return agent.handle_beat(now, beat, || None);
+            }
+        };
+        self.schedule(after, Event::Performed(node, self.nodes[node].life, effect));
+    }
+
+    /// What an agent wanted done is, if it still lives.
+    pub(crate) fn performed(&mut self, node: usize, life: u64, effect: &Effect) {
+        if self.nodes[node].life != life || self.nodes[node].is_away {
+            return;
+        }
+        match effect {
+            Effect::Start { .. } => self.start_card(node),
+            Effect::Drain { .. } => self.disks_had_time(node),
+            Effect::Kill | Effect::Look => {}
+        }
+    }
+
+    /// Mostly that was long enough.
+    fn disks_had_time(&mut self, node: usize) {
+        if self.random.chance(700) {
+            self.drain_rings();
+        }
+        let in_flight = self.in_rings() as u32;
+        self.marks.set_if(Mark::DiskSlow, in_flight > 0);
+        let unfinished = Unfinished { in_flight, why: String::new() };
+        let result = if in_flight == 0 { Ok(()) } else { Err(unfinished) };
+        self.nodes[node].agent.handle_drained(Instant::from_nanos(self.now), result);
+        self.drive_agent(node);
+    }
+
     /// What a card tells its agent, which keeps who uses what, whatever becomes of cards and ledgers.
     pub(crate) fn serve_events(&mut self, node: usize) {
         while let Some(event) = self.nodes[node].card.as_mut().and_then(Card::poll_event) {

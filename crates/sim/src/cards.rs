@@ -2,9 +2,10 @@
 
 use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId};
 use base::ledger::{Arena, RawMemory};
-use base::{Instant, Rule};
+use base::{Instant, RuleSet};
 use core::time::Duration;
 use link::Name;
+use node::agent::Agent;
 use node::{BorrowEdge, Card, CardConfig, LoanConfig, LoanRole, NodeCells, Way};
 
 use crate::checkers::freshness::{Freshness, Origin};
@@ -19,8 +20,12 @@ use crate::marks::Mark;
 use crate::network::{Fate, Frame, Network, RAILS};
 use crate::world::{BORROWER, Event, LENDER, World};
 
-/// How long a node may be without a card, at most.
-pub(crate) const LONGEST_ABSENCE: Duration = Duration::from_millis(300);
+/// How long a node may be without a card, at most: disks end what was asked of them, the agent pauses since many cards
+/// have hardly lived, and the start takes its time.
+pub(crate) const LONGEST_ABSENCE: Duration = Duration::from_millis(500);
+
+/// How long the start of a card takes at most.
+pub(crate) const LONGEST_START: Duration = Duration::from_millis(300);
 
 /// A node: an agent's side of it, and a card while one lives.
 pub(crate) struct Node<'w> {
@@ -35,7 +40,10 @@ pub(crate) struct Node<'w> {
     pub(crate) folder: u64,
     /// By loan: it calls itself by this one at least.
     pub(crate) least: Vec<u64>,
-    pub(crate) generation: u32,
+    /// What its agent decides.
+    pub(crate) agent: Agent,
+    /// When the agent is to be woken, if at all.
+    pub(crate) agent_wake: Option<u64>,
     /// Cards started.
     pub(crate) cards: u64,
     /// Its program does not run: nobody starts a card.
@@ -59,7 +67,13 @@ pub(crate) struct Node<'w> {
 }
 
 impl<'w> Node<'w> {
-    pub(crate) fn new(index: usize, arena: &'w Arena, switch: &'w Switch<'w>, loans: usize) -> Self {
+    pub(crate) fn new(
+        index: usize,
+        arena: &'w Arena,
+        switch: &'w Switch<'w>,
+        loans: usize,
+        (rules, now): (RuleSet, Instant),
+    ) -> Self {
         Self {
             memory: arena.zeroed::<NodeCells>(),
             switch,
@@ -69,7 +83,8 @@ impl<'w> Node<'w> {
             incarnation: 1,
             folder: 1,
             least: vec![0; loans],
-            generation: 0,
+            agent: Agent::new(rules, now),
+            agent_wake: None,
             cards: 0,
             is_away: false,
             is_leaving: false,
@@ -84,8 +99,13 @@ impl<'w> Node<'w> {
         }
     }
 
-    /// It has lost its ledger: with the next card another life begins.
-    pub(crate) fn begin_life(&mut self, arena: &'w Arena) {
+    /// The generation of its card.
+    pub(crate) fn generation(&self) -> u32 {
+        self.agent.record().generation
+    }
+
+    /// Its agent has died, and with it the ledger: another one begins another life.
+    pub(crate) fn begin_life(&mut self, arena: &'w Arena, rules: RuleSet, now: Instant) {
         self.torn.clear();
         self.memory = arena.zeroed::<NodeCells>();
         self.switch.set_memory(self.memory);
@@ -93,7 +113,8 @@ impl<'w> Node<'w> {
         self.folder += 1;
         self.incarnation = self.folder;
         self.least.fill(0);
-        self.generation = 0;
+        self.agent = Agent::new(rules, now);
+        self.agent_wake = None;
         self.is_leaving = false;
         self.was_ready.fill(false);
         self.outrun.fill_with(Outrun::default);
@@ -170,8 +191,16 @@ impl<'w> World<'w> {
         true
     }
 
-    /// A card is dead: what it had not committed is to be seen by its successor only.
+    /// A card is dead, and its agent notices.
     pub(crate) fn bury(&mut self, node: usize) {
+        if self.nodes[node].card.is_some() {
+            self.end_life(node);
+            self.tell_exit(node);
+        }
+    }
+
+    /// A card is dead: what it had not committed is to be seen by its successor only.
+    pub(crate) fn end_life(&mut self, node: usize) {
         let Some(card) = self.nodes[node].card.take() else { return };
         for loan in 0..self.loans.len() {
             if let Some(id) = self.stream_to(node, loan, &card) {
@@ -180,7 +209,7 @@ impl<'w> World<'w> {
             }
         }
         self.kills += 1;
-        self.log.event(self.now, Some(node), "dies", self.nodes[node].generation.into(), 0);
+        self.log.event(self.now, Some(node), "dies", self.nodes[node].generation().into(), 0);
         self.nodes[node].switch.disarm();
         if node == LENDER {
             self.forget_flushes();
@@ -188,29 +217,14 @@ impl<'w> World<'w> {
         self.nodes[node].wake = None;
         let is_dead = |node: usize| self.nodes[node].card.is_none();
         self.marks.set_if(Mark::BothDead, is_dead(LENDER) && is_dead(BORROWER));
-        self.schedule_start(node);
     }
 
-    pub(crate) fn schedule_start(&mut self, node: usize) {
-        let after = if self.random.chance(900) {
-            self.random.range(200_000, 6_000_000)
-        } else {
-            self.random.range(10_000_000, LONGEST_ABSENCE.as_nanos() as u64)
-        };
-        self.schedule(after, Event::Start(node));
-    }
-
-    /// The agent starts the next card on the node's ledger, which may die at once.
+    /// The next card begins on the node's ledger, and may die at once.
     pub(crate) fn start_card(&mut self, node: usize) {
-        if self.nodes[node].card.is_some() || self.nodes[node].is_away {
-            return;
-        }
         if node == LENDER {
-            self.drain_rings();
+            self.loans.iter_mut().for_each(|loan| loan.unmarked.clear());
             self.ask_witnesses();
         }
-        let raised = self.rules.has(Rule::RaiseGeneration) || self.nodes[node].generation == 0;
-        self.nodes[node].generation += u32::from(raised);
         self.nodes[node].cards += 1;
         let config = self.card_config(node);
         let may_die = self.calm_since.is_none() && self.kills > 0 && self.random.chance(150);
@@ -218,7 +232,7 @@ impl<'w> World<'w> {
             let stores = self.random.below(120);
             self.nodes[node].switch.arm_store(stores);
         }
-        self.log.event(self.now, Some(node), "start", self.nodes[node].generation.into(), 0);
+        self.log.event(self.now, Some(node), "start", self.nodes[node].generation().into(), 0);
         let (memory, switch) = (self.nodes[node].memory, self.nodes[node].switch);
         let rollbacks = switch.rollbacks();
         let now = Instant::from_nanos(self.now);
@@ -230,12 +244,13 @@ impl<'w> World<'w> {
             );
         }
         self.marks.set_if(Mark::RolledBack, switch.rollbacks() > rollbacks);
+        self.nodes[node].agent.handle_started(now, node as i32 + 1);
         match made {
             Ok(card) => self.welcome(node, card),
             Err(End::Killed) => {
                 self.marks.set(Mark::RecoveryKilled);
                 self.kills += 1;
-                self.schedule_start(node);
+                self.tell_exit(node);
             }
             Err(End::Panicked(what)) => self.fail(names::ASSERTION, what),
         }
@@ -248,6 +263,8 @@ impl<'w> World<'w> {
             self.nodes[node].liveness[loan].started(self.now);
         }
         self.nodes[node].card = Some(card);
+        self.nodes[node].agent.handle_running(Instant::from_nanos(self.now));
+        self.drive_agent(node);
         self.check_recovery(node);
         self.faults.arm(self.nodes[node].switch);
         if node == LENDER && !self.tell_losses() {
@@ -360,7 +377,7 @@ impl<'w> World<'w> {
             domain: DomainId(node as u32 + 1),
             incarnation: Incarnation(self.nodes[node].incarnation),
             life: self.life_id(node),
-            generation: CardGeneration(self.nodes[node].generation),
+            generation: CardGeneration(self.nodes[node].generation()),
             seed,
             rails: vec![self.frame_bytes; RAILS],
             drives,

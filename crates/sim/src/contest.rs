@@ -201,7 +201,7 @@ impl World<'_> {
         if !core::mem::take(&mut self.nodes[node].is_away) {
             return;
         }
-        self.schedule(0, Event::Start(node));
+        self.wake_agent(node);
         for client in 0..self.clients.len() {
             if self.clients[client].0.node == node {
                 self.schedule(1_000_000, Event::Think(client));

@@ -402,13 +402,14 @@ impl<'w> World<'w> {
         self.service(LENDER);
     }
 
-    /// The agent waits until the ring is empty; the results are no one's any more.
+    /// How many requests the disks have not ended yet.
+    pub(crate) fn in_rings(&self) -> usize {
+        self.loans.iter().map(|loan| loan.disk.ring.len()).sum()
+    }
+
+    /// The disks end everything at once, in any order; the results are no one's any more.
     pub(crate) fn drain_rings(&mut self) {
         for loan in 0..self.loans.len() {
-            self.loans[loan].unmarked.clear();
-            if !self.rules.has(Rule::DrainBeforeStart) {
-                continue;
-            }
             while !self.loans[loan].disk.ring.is_empty() {
                 let keys: Vec<u64> = self.loans[loan].disk.ring.keys().copied().collect();
                 let key = keys[self.random.index(keys.len())];

@@ -1,5 +1,7 @@
 //! What goes wrong, and when.
 
+use base::Instant;
+
 use crate::death::Switch;
 use crate::identity::holder_of;
 use crate::marks::Mark;
@@ -237,9 +239,7 @@ impl World<'_> {
 
     /// A node's program is killed, and its next life begins with the next card.
     pub(crate) fn lose_ledger(&mut self, node: usize) {
-        if self.nodes[node].card.is_some() {
-            self.bury(node);
-        }
+        self.end_life(node);
         self.part(Some(node));
         self.tamper_with_folder(node);
         if node == BORROWER {
@@ -264,7 +264,8 @@ impl World<'_> {
         if node == LENDER {
             self.reopen_media();
         }
-        self.nodes[node].begin_life(self.arena);
+        self.nodes[node].begin_life(self.arena, self.rules, Instant::from_nanos(self.now));
         self.log.event(self.now, Some(node), "boot", self.nodes[node].incarnation, 0);
+        self.wake_agent(node);
     }
 }

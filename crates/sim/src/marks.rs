@@ -24,6 +24,8 @@ marks! {
     RolledBack = "rolled-back",
     /// A roll-back or the first step of a new card was killed.
     RecoveryKilled = "recovery-killed",
+    /// A card had to wait, since the disks had not ended what its predecessor had asked for.
+    DiskSlow = "disk-slow",
     /// Both cards were dead at once.
     BothDead = "both-dead",
     /// A card died between two effects.

@@ -349,7 +349,7 @@ impl<'w> World<'w> {
         let Some(other) = self.nodes[peer.node].card.as_ref() else { return false };
         let Some((_, known)) = other.channel(loan).newest_peer() else { return false };
         let knows_us = self.peer_of(peer.node, loan, other) == Some(self.life_of(node));
-        knows_us && peer == self.life_of(peer.node) && known.0 > 0 && known.0 < self.nodes[node].generation
+        knows_us && peer == self.life_of(peer.node) && known.0 > 0 && known.0 < self.nodes[node].generation()
     }
 
     /// Work for the disk takes effect: its borrower is the one that is served.

@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use base::RuleSet;
 use base::ledger::Arena;
 use base::times::HOLD;
+use base::{Instant, RuleSet};
+
+use node::agent::Effect;
 
 use crate::cards::Node;
 use crate::checkers::nonces::Nonces;
@@ -60,8 +62,10 @@ pub(crate) enum Event {
     Ring(usize, u64),
     /// The mark of an executed piece of work is made late: only without [`Rule::MarkEffects`].
     Mark(usize),
-    /// The agent starts a card.
-    Start(usize),
+    /// The agent of a node has something to do.
+    Agent(usize),
+    /// What the agent of this life of a node has asked for is done: a card begins, or disks have had their time.
+    Performed(usize, u64, Effect),
     /// The next fault.
     Fault,
     /// A rail comes back.
@@ -230,14 +234,17 @@ impl<'w> World<'w> {
                 }
             })
             .collect();
+        let now = Instant::from_nanos(1_000_000);
         Self {
             arena,
             rules,
             log: Log::new(options.trace),
-            now: 1_000_000,
+            now: now.as_nanos(),
             queue: BTreeMap::new(),
             sequence: 0,
-            nodes: (0..1 + borrowers).map(|node| Node::new(node, arena, switches[node], count)).collect(),
+            nodes: (0..1 + borrowers)
+                .map(|node| Node::new(node, arena, switches[node], count, (rules, now)))
+                .collect(),
             loans,
             common,
             shared,
@@ -280,7 +287,7 @@ impl<'w> World<'w> {
             let memory = self.nodes[node].memory;
             self.nodes[node].switch.set_memory(memory);
             let after = self.random.below(3_000_000);
-            self.schedule(after, Event::Start(node));
+            self.schedule_agent(node, self.now + after);
         }
         for client in 0..self.clients.len() {
             let after = self.random.below(2_000_000);
@@ -344,7 +351,8 @@ impl<'w> World<'w> {
             Event::Arrival(frame) => self.arrive(frame),
             Event::Ring(loan, request) => self.ring_done(loan, request),
             Event::Mark(loan) => self.mark_late(loan),
-            Event::Start(node) => self.start_card(node),
+            Event::Agent(node) => self.run_agent(node),
+            Event::Performed(node, life, effect) => self.performed(node, life, &effect),
             Event::Fault => self.fault(),
             Event::Mend(rails) => self.mend(rails),
             Event::Think(client) => self.think(client),

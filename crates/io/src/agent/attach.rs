@@ -79,7 +79,7 @@ impl Agent {
         }
         info!(
             loan,
-            generation = self.record.generation,
+            generation = self.core.record().generation,
             "the card is replaced by one that knows the new loan"
         );
         self.card.as_mut().map_or(Ok(()), |card| {

@@ -321,21 +321,20 @@ impl Agent {
     /// Ends the card and whatever it has asked of disks. The drives of which a completion that it has not looked at
     /// says that something is lost; `None` if the card goes on.
     fn end_card(&mut self) -> Option<BTreeSet<usize>> {
-        let serves = self.record.running && self.slots.has_clients();
+        let serves = self.core.record().running && self.slots.has_clients();
         if self.card.is_some() && serves {
             return None;
         }
         // Before the card ends, which would close them as they are.
         self.slots.hang_up_all();
-        if let Some(mut card) = self.card.take() {
-            let ended = card.child.kill().and_then(|()| card.child.reap());
-            if let Err(error) = ended {
-                warn!(%error, "the card cannot be ended in order");
-                return None;
-            }
+        let killed = self.card.take().map_or(Ok(()), |mut card| {
+            card.child.kill()?;
+            card.child.reap().map(|_| ())
+        });
+        if let Err(error) = killed.and_then(|()| self.drain_all()) {
+            warn!(%error, "the card cannot be ended in order");
+            return None;
         }
-        self.record.running = false;
-        self.drain_all();
         let mut lost = BTreeSet::new();
         let loans = &self.spec.loans;
         let mut heed = |completion: Completion| {

@@ -8,6 +8,7 @@ mod attach;
 mod clients;
 mod drives;
 mod life;
+mod log;
 mod neighbours;
 mod slots;
 #[cfg(test)]
@@ -23,7 +24,9 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use base::RuleSet;
 use base::ids::{DomainId, NodeId};
+pub use node::agent::{CardRecord, Condition};
 use node::{DriveConfig, FlashConfig, Limit, Protection, Refusal, Tenancy};
 use tracing::{debug, info, warn};
 
@@ -31,12 +34,10 @@ use self::attach::Standing;
 use self::clients::Clients;
 pub use self::drives::DriveEnd;
 use self::drives::Images;
-use self::life::{LiveCard, Phase, Setbacks};
+use self::life::LiveCard;
 use self::neighbours::{Neighbours, Surroundings};
 use self::slots::{Accepted, Slots};
 pub use self::view::View;
-pub use self::watchdog::Condition;
-use self::watchdog::Watchdog;
 use crate::files::{Image, LastWrites};
 use crate::load::{LoadResult, LoadSpec};
 use crate::memory::{self, Mapping};
@@ -224,27 +225,6 @@ pub enum AgentEvent {
     },
 }
 
-/// What became of the cards so far.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct CardRecord {
-    /// The present card's process, if there is one.
-    pub pid: Option<i32>,
-    /// Its generation.
-    pub generation: u32,
-    /// How many cards have died.
-    pub restarts: u32,
-    /// Whether it serves.
-    pub running: bool,
-    /// From the last death to the moment the successor served.
-    pub last_recovery: Option<Duration>,
-    /// Disk requests of the dead card that are still in flight: the next card waits for them.
-    pub draining: Option<u32>,
-    /// How the present card is doing.
-    pub condition: Condition,
-    /// Starts in a row that failed: there is no card, and the next one is tried again and again.
-    pub failed_starts: u32,
-}
-
 /// The agent of a node.
 pub struct Agent {
     spec: NodeSpec,
@@ -261,13 +241,8 @@ pub struct Agent {
     /// The machine was restored while this agent lived: no card goes on with the keys of the one before.
     was_restored: bool,
     card: Option<LiveCard>,
-    record: CardRecord,
-    phase: Phase,
-    setbacks: Setbacks,
-    watchdog: Watchdog,
-    /// When the card is to be looked at.
-    look_at: Option<Instant>,
-    died_at: Option<Instant>,
+    /// What decides.
+    core: node::agent::Agent,
     /// Until then nobody is accepted.
     accept_at: Option<Instant>,
     images: Images,
@@ -317,12 +292,7 @@ impl Agent {
             vm_generation,
             was_restored: false,
             card: None,
-            record: CardRecord::default(),
-            phase: Phase::Serving,
-            setbacks: Setbacks::default(),
-            watchdog: Watchdog::default(),
-            look_at: None,
-            died_at: None,
+            core: node::agent::Agent::new(RuleSet::ALL, crate::card::now()),
             accept_at: None,
             images,
             shutting_down: false,
@@ -332,7 +302,7 @@ impl Agent {
             // SAFETY: the cell lies inside of the mapping, and no card exists yet.
             unsafe { (*agent.mapping.at::<SharedCells>(SHARED_OFFSET)).ring = ring.parameters() };
         }
-        agent.start_card()?;
+        agent.start_first_card()?;
         agent.spec.last_writes.keep();
         Ok(agent)
     }
@@ -466,7 +436,7 @@ impl Agent {
 
     /// The state of the data plane.
     pub fn view(&self) -> View<'_> {
-        View::new(&self.mapping, &self.spec, self.record, self.neighbours.sharing().collect())
+        View::new(&self.mapping, &self.spec, *self.core.record(), self.neighbours.sharing().collect())
     }
 
     fn shared(&self) -> &SharedCells {
@@ -523,7 +493,7 @@ impl Agent {
             domain: DomainId::of(NodeId(self.spec.node)).0,
             incarnation: self.spec.incarnation,
             life: self.life,
-            generation: self.record.generation,
+            generation: self.core.record().generation,
             seed,
             renews_keys: self.was_restored,
             has_ring: self.ring.is_some(),
@@ -562,13 +532,7 @@ impl Agent {
                 continue;
             }
             match message {
-                ToAgent::Running => {
-                    self.record.running = true;
-                    if let Some(died_at) = self.died_at.take() {
-                        self.record.last_recovery = Some(died_at.elapsed());
-                        info!(generation = self.record.generation, after = ?died_at.elapsed(), "card recovered");
-                    }
-                }
+                ToAgent::Running => self.core.handle_running(crate::card::now()),
                 ToAgent::Ready { loan } => {
                     if let Err(error) = self.slots.open(&self.spec.loans, loan, &self.waiter) {
                         warn!(%error, "the socket of a slot cannot be watched");
@@ -713,7 +677,7 @@ impl Drop for Agent {
     fn drop(&mut self) {
         clients::stop_listening(&mut self.spec.loans);
         self.tell_card();
-        match self.card.take_if(|_| self.record.running && self.slots.has_clients()) {
+        match self.card.take_if(|_| self.core.record().running && self.slots.has_clients()) {
             // It answers them until they are gone: the end of its messages tells it to.
             Some(card) => {
                 self.slots.hang_up_waiting();

@@ -194,15 +194,3 @@ fn a_step_that_takes_long_comes_to_its_end_at_last() {
     }
     assert_eq!(play.watchdog.strikes, 0);
 }
-
-#[test]
-fn the_kernel_tells_of_a_thread() {
-    let ours = rustix::process::getpid().as_raw_nonzero().get();
-    let found = ask(ours).unwrap();
-    assert!(!found.traced && found.state != State::Stopped, "{found:?}");
-    // A process that was reaped is none.
-    let mut child = std::process::Command::new("true").spawn().unwrap();
-    let pid = child.id() as i32;
-    child.wait().unwrap();
-    assert_eq!(ask(pid), None);
-}

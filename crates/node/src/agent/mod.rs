@@ -1,0 +1,138 @@
+//! What the agent of a node decides, without doing any of it.
+//!
+//! An agent keeps what must outlive a card, starts a card whenever there is none, and makes durable what a card may
+//! rely on. [`Agent`] is the part that decides: it is told what has happened, and gives out what is to be done
+//! ([`Effect`]) and what the log is to say ([`Event`]). Two drivers run it: `io::agent` with processes, files and
+//! sockets, `sim` in virtual time.
+//!
+//! After each verb the driver takes all effects, in order, and tells what came of each; then it asks
+//! [`Agent::poll_timeout`].
+
+mod event;
+mod life;
+mod watchdog;
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use base::{Instant, RuleSet};
+
+pub use event::{Event, Severity};
+use life::Life;
+pub use life::{CardRecord, Exit, Unfinished};
+pub use watchdog::{Beat, Condition, Fault, Process, Rest, State};
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Start a card: [`Agent::handle_started`] or [`Agent::handle_start_failed`] follows.
+    Start {
+        /// What frames of this card are told from those of its predecessors by.
+        generation: u32,
+    },
+    /// End the card: [`Agent::handle_exit`] follows.
+    Kill,
+    /// Wait until the disks have ended what a dead card has asked for: [`Agent::handle_drained`] follows.
+    Drain {
+        /// For so long at most.
+        wait: Duration,
+    },
+    /// Look whether the card makes turns: [`Agent::handle_beat`] follows.
+    Look,
+}
+
+/// What verbs leave behind for the driver.
+#[derive(Default)]
+struct Output {
+    effects: VecDeque<Effect>,
+    events: VecDeque<Event>,
+}
+
+impl Output {
+    fn effect(&mut self, effect: Effect) {
+        self.effects.push_back(effect);
+    }
+
+    fn event(&mut self, event: Event) {
+        self.events.push_back(event);
+    }
+}
+
+/// The agent of a node, from the start of its program to the end.
+pub struct Agent {
+    life: Life,
+    out: Output,
+}
+
+impl Agent {
+    /// One that has no card yet: the first one is due now.
+    pub fn new(rules: RuleSet, now: Instant) -> Self {
+        Self { life: Life::new(rules, now), out: Output::default() }
+    }
+
+    /// When [`Agent::handle_timeout`] is to be called.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.life.poll_timeout()
+    }
+
+    /// The next thing to do.
+    pub fn poll_effect(&mut self) -> Option<Effect> {
+        self.out.effects.pop_front()
+    }
+
+    /// The next line of the log.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.out.events.pop_front()
+    }
+
+    /// What became of the cards so far.
+    pub fn record(&self) -> &CardRecord {
+        &self.life.record
+    }
+
+    /// Time has passed.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.life.handle_timeout(now, &mut self.out);
+    }
+
+    /// The card that was asked for is there, as this process.
+    pub fn handle_started(&mut self, now: Instant, pid: i32) {
+        self.life.handle_started(now, pid);
+    }
+
+    /// The card that was asked for could not be started. If there is something of it, [`Agent::handle_exit`] follows
+    /// when that is gone.
+    pub fn handle_start_failed(&mut self, now: Instant, error: String) {
+        self.life.handle_start_failed(now, error, &mut self.out);
+    }
+
+    /// The card serves.
+    pub fn handle_running(&mut self, now: Instant) {
+        self.life.handle_running(now, &mut self.out);
+    }
+
+    /// The card is dead, and nothing that it did by itself has an effect any more.
+    pub fn handle_exit(&mut self, now: Instant, exit: Exit) {
+        self.life.handle_exit(now, exit, &mut self.out);
+    }
+
+    /// Whether the disks have ended what a dead card has asked for.
+    pub fn handle_drained(&mut self, now: Instant, result: Result<(), Unfinished>) {
+        self.life.handle_drained(now, result, &mut self.out);
+    }
+
+    /// What the card's pulse shows. `ask` tells what the kernel says of its process, `None` where that is gone: it is
+    /// asked only of a card that has made no turn.
+    pub fn handle_beat(&mut self, now: Instant, beat: Beat, ask: impl FnOnce() -> Option<Process>) {
+        self.life.handle_beat(now, beat, ask, &mut self.out);
+    }
+
+    /// The node ends, and its last card is dead: what that one has asked of disks is waited for. It is over when
+    /// [`Agent::poll_timeout`] has nothing more.
+    pub fn handle_end(&mut self, now: Instant) {
+        self.life.handle_end(now, &mut self.out);
+    }
+}
+
+#[cfg(test)]
+mod tests;
