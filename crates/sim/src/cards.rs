@@ -315,6 +315,7 @@ impl<'w> World<'w> {
                 from: Network::address(node, rail.into()),
                 bytes: frame.to_vec(),
                 origin: Origin::Peer,
+                first: self.now,
                 sent: self.now,
                 by: self.life_of(node),
                 proof: self.proof_in(node, frame),

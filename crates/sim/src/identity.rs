@@ -106,7 +106,17 @@ impl World<'_> {
                 let Way::Rail(rail) = sent.way else { continue };
                 let bytes = self.buffer[..sent.len].to_vec();
                 let (from, origin) = (REPEATER, Origin::Peer);
-                old.push(Frame { to: LENDER, rail, from, bytes, origin, sent: 0, by: life, proof: None });
+                old.push(Frame {
+                    to: LENDER,
+                    rail,
+                    from,
+                    bytes,
+                    origin,
+                    first: 0,
+                    sent: 0,
+                    by: life,
+                    proof: None,
+                });
             }
         }
         if let Some(identity) = &mut self.identity {

@@ -22,6 +22,8 @@ pub(crate) struct Frame {
     pub(crate) bytes: Vec<u8>,
     pub(crate) origin: Origin,
     /// When it was sent first.
+    pub(crate) first: u64,
+    /// The same; 0 if somebody else sends it again, by which nobody has heard its sender.
     pub(crate) sent: u64,
     /// By whom.
     pub(crate) by: Life,
@@ -141,7 +143,7 @@ impl Network {
         }
     }
 
-    /// A frame that was sent before, whenever. Nobody has heard its sender by that.
+    /// A frame that was sent before, whenever.
     pub(crate) fn replay(&mut self) -> Option<Frame> {
         let archive = &self.archive[self.random.index(self.nodes)];
         if archive.is_empty() {

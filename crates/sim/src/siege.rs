@@ -50,6 +50,7 @@ impl World<'_> {
                         from,
                         bytes,
                         origin,
+                        first: 0,
                         sent: 0,
                         by,
                         proof: None,

@@ -74,10 +74,10 @@ impl<'w> World<'w> {
         }
         if was_ready && !is_ready {
             lent.shared.tick += 1;
-            lent.shared.model.asked_again(lent.shared.tick);
+            lent.shared.model.begins_anew(lent.shared.tick);
             self.log.note(format_args!("the driver begins anew"));
         }
-        if is_ready && to_present && lent.shared.model.is_torn() {
+        if is_ready && to_present && lent.shared.model.is_mending() {
             lent.shared.model.mended();
             self.log.note(format_args!("the driver has written everything again"));
         }
@@ -235,7 +235,7 @@ impl<'w> World<'w> {
 
     /// A frame arrives: it has an effect only if it may.
     pub(crate) fn arrive(&mut self, frame: Frame) {
-        let Frame { to: node, rail, from, mut bytes, origin, sent, by, proof } = frame;
+        let Frame { to: node, rail, from, mut bytes, origin, first, sent, by, proof } = frame;
         let header = Header::parse(&bytes).ok();
         let loan = header.map_or(usize::MAX, |header| (header.group.0 as usize).wrapping_sub(1));
         let packet = header.map_or(0, |header| header.packet_number);
@@ -263,6 +263,10 @@ impl<'w> World<'w> {
             (sealed, before, after)
             && count_after > count
         {
+            // What it acknowledges, and what acknowledges it, seems to have been on its way for so long.
+            for end in [node, by.node] {
+                self.nodes[end].liveness[loan].late(self.now, first);
+            }
             let freshness = &mut self.nodes[node].freshness;
             let verdict = freshness.accepted(origin, &original, &header, newest, newest_after);
             self.judge(names::FRESHNESS, verdict);

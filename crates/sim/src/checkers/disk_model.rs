@@ -142,6 +142,8 @@ pub(crate) struct DiskModel {
     life: u64,
     /// By block, what the disk was left with by a power failure, until the borrower has written again what it keeps.
     torn: Option<Vec<u64>>,
+    /// The controller has begun anew, and the borrower has not written everything again.
+    rewrites: bool,
     /// The borrower has given up some of what it kept, and the power may take that.
     gave_up: bool,
     /// When the image was replaced by another one, and what that holds until the borrower has been told.
@@ -161,6 +163,7 @@ impl DiskModel {
             anew: 0,
             life: 0,
             torn: None,
+            rewrites: false,
             gave_up: false,
             replaced: 0,
             untold: None,
@@ -232,9 +235,11 @@ impl DiskModel {
         }
     }
 
-    /// The medium has lost what was written to a block, which has again what `value` stands for.
+    /// The medium has lost what was written to a block, which has again what `value` stands for; until what is just
+    /// written again comes to it.
     pub(crate) fn went_back(&mut self, block: usize, value: u64, tick: u64) {
-        self.blocks[block].push(Write { end: Some(tick), ..Write::new(value, WENT_BACK, tick) });
+        let maybe = self.rewrites;
+        self.blocks[block].push(Write { end: Some(tick), maybe, ..Write::new(value, WENT_BACK, tick) });
     }
 
     /// The borrower has given up what it kept, or some of it: until a flush succeeds, nobody can say what is durable.
@@ -395,14 +400,14 @@ impl DiskModel {
         writes.push(Write { end: Some(life), durable: true, ..Write::new(value, 0, life) });
     }
 
-    /// Whether the disk may have less than what was answered.
-    pub(crate) fn is_torn(&self) -> bool {
-        self.torn.is_some()
+    /// Whether the borrower is still to write again what it keeps: the disk may have less than what was answered.
+    pub(crate) fn is_mending(&self) -> bool {
+        self.torn.is_some() || self.rewrites
     }
 
     /// The borrower has written again what it keeps.
     pub(crate) fn mended(&mut self) {
-        self.torn = None;
+        (self.torn, self.rewrites) = (None, false);
     }
 
     /// The borrower is gone, and what it kept with it. If it had not written everything again, some blocks may stay as
@@ -419,6 +424,13 @@ impl DiskModel {
             writes.push(Write { maybe: true, ..Write::new(value, request, tick) });
         }
         true
+    }
+
+    /// The same as [`asked_again`](Self::asked_again), by a borrower that writes again what it keeps before anything is
+    /// read, each block at a time of its own.
+    pub(crate) fn begins_anew(&mut self, tick: u64) {
+        self.asked_again(tick);
+        self.rewrites = true;
     }
 
     /// The controller begins anew at `tick`. Whatever is under way may have happened and may happen again, for its host
@@ -613,6 +625,31 @@ mod tests {
         model.asked_again(6);
         read(&mut model, 5, 7, 8).unwrap();
         read(&mut model, 0, 9, 10).unwrap_err();
+    }
+
+    #[test]
+    fn what_is_being_written_again_comes_before_or_after_a_loss() {
+        let anew = || {
+            let mut model = DiskModel::new(1, true);
+            write(&mut model, 5, 1, 2);
+            model.begins_anew(3);
+            model
+        };
+        let mut model = anew();
+        model.went_back(0, 0, 4);
+        model.mended();
+        read(&mut model, 5, 5, 6).unwrap();
+        read(&mut model, 0, 7, 8).unwrap_err();
+        let mut model = anew();
+        model.went_back(0, 0, 4);
+        model.mended();
+        read(&mut model, 0, 5, 6).unwrap();
+        read(&mut model, 5, 7, 8).unwrap_err();
+        // It has been written again before that.
+        let mut model = anew();
+        model.mended();
+        model.went_back(0, 0, 4);
+        read(&mut model, 5, 5, 6).unwrap_err();
     }
 
     #[test]

@@ -6,6 +6,8 @@ use super::Verdict;
 const GREETING_GAP: u64 = 20_000_000;
 /// Who waits for a commit or for credit asks at least once in so long after the last news. Heartbeats are rarer.
 const PROBE_GAP: u64 = 70_000_000;
+/// No frame takes so long, unless somebody sends it again.
+const LATE: u64 = 5_000_000;
 
 /// One end of a loan.
 #[derive(Default)]
@@ -17,17 +19,28 @@ pub(crate) struct Liveness {
     news_at: u64,
     /// The last event.
     checked: u64,
+    /// The longest way of a frame that came late: the card takes it for a part of a round trip.
+    latest: u64,
 }
 
 impl Liveness {
     /// A new card.
     pub(crate) fn started(&mut self, now: u64) {
-        *self = Self { last_sent: now, started: now, news: self.news, news_at: now, checked: now };
+        *self = Self { last_sent: now, started: now, news: self.news, news_at: now, checked: now, latest: 0 };
     }
 
     /// It knows no address to which it may send: whoever is there has to tell where.
     pub(crate) fn excused(&mut self, now: u64) {
         (self.last_sent, self.news_at, self.checked) = (now, now, now);
+    }
+
+    /// A frame has come that was first sent at `first`: one that was lost and that somebody has sent again much later
+    /// is new all the same. What was sent before this card began says nothing of what it has sent.
+    pub(crate) fn late(&mut self, now: u64, first: u64) {
+        let way = now - first;
+        if first >= self.started && way > LATE {
+            self.latest = self.latest.max(way);
+        }
     }
 
     /// A frame leaves.
@@ -47,12 +60,43 @@ impl Liveness {
             (self.news, self.news_at) = (news, self.checked);
         }
         self.checked = now;
-        if waits && self.last_sent <= self.news_at && now - self.news_at > PROBE_GAP {
+        // A probe waits for twice the round trip.
+        let gap = PROBE_GAP + 2 * self.latest;
+        if waits && self.last_sent <= self.news_at && now - self.news_at > gap {
             return Err(format!(
                 "nobody has asked since {} what became of number {news} and above",
                 self.news_at
             ));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// A card that began at 100 ms has heard a frame at 200 ms that was first sent at `first`, and nothing since.
+    fn waits_until(first: u64, now: u64) -> Verdict {
+        let mut end = Liveness::default();
+        end.started(100 * MS);
+        end.late(200 * MS, first);
+        end.check(200 * MS, false, false, 7)?;
+        end.check(200 * MS, false, false, 7)?;
+        end.check(now, false, true, 7)
+    }
+
+    #[test]
+    fn who_waits_asks_soon_and_later_only_where_a_frame_came_late() {
+        let on_time = 199 * MS;
+        waits_until(on_time, 270 * MS).unwrap();
+        waits_until(on_time, 272 * MS).unwrap_err();
+        let late = 160 * MS;
+        waits_until(late, 350 * MS).unwrap();
+        waits_until(late, 352 * MS).unwrap_err();
+        let before_the_card = 90 * MS;
+        waits_until(before_the_card, 272 * MS).unwrap_err();
     }
 }
