@@ -10,7 +10,7 @@ use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use link::frame::{HEADER_LEN, Header, Kind, MAX_FRAME, TAG_LEN};
 use node::{
     Address, BorrowEdge, Card, CardConfig, DriveConfig, Limit, LoanConfig, LoanRole, MediaError, MediaId,
-    Name, NodeCells, Tenancy, Way,
+    Name, Tenancy, Way,
 };
 use pcie::Bdf;
 
@@ -109,7 +109,8 @@ impl<'m> World<'m> {
     pub fn new(arena: &'m Arena, end: End) -> Self {
         let mut now = crate::START;
         let mut cards = [End::Borrower, End::Lender]
-            .map(|end| Card::new(arena.zeroed::<NodeCells>(), None, config(end), now));
+            .map(|end| Card::new(config(end).new_memory(arena), None, config(end), now))
+            .map(|card| card.expect("the memory was made for it"));
         let (mut buffer, mut header, mut private, mut packets) = (vec![0; MAX_FRAME], None, None, 0);
         for _ in 0..400 {
             now += Duration::from_micros(300);

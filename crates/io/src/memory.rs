@@ -2,7 +2,7 @@
 //!
 //! The kernel keeps stores of a killed process visible, in order, to everyone else who maps the
 //! same pages, so one commit word is enough to make a step atomic. The memory is sealed against
-//! changes of its size (no mapping can be made to fault from outside) and kept out of core dumps,
+//! becoming smaller (no mapping can be made to fault from outside) and kept out of core dumps,
 //! because keys lie in it.
 
 use std::io;
@@ -22,12 +22,37 @@ pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// # Errors
 /// `EINVAL` if `bytes` is zero, else what `memfd_create`, `ftruncate` or the sealing returned.
 pub fn create(name: &str, bytes: usize) -> io::Result<OwnedFd> {
+    create_sealed(name, bytes, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+}
+
+/// The same, for memory that [`grow`] can make larger.
+///
+/// # Errors
+/// As of [`create`].
+pub(crate) fn create_growing(name: &str, bytes: usize) -> io::Result<OwnedFd> {
+    create_sealed(name, bytes, SealFlags::SHRINK | SealFlags::SEAL)
+}
+
+/// Makes memory of [`create_growing`] at least so large. What is new is zero; who has it mapped sees it with another
+/// mapping.
+///
+/// # Errors
+/// What the kernel returned: it has no room.
+pub(crate) fn grow(fd: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
+    let has = rustix::fs::fstat(fd)?.st_size;
+    if has.cast_unsigned() < bytes as u64 {
+        rustix::fs::ftruncate(fd, bytes as u64)?;
+    }
+    Ok(())
+}
+
+fn create_sealed(name: &str, bytes: usize, seals: SealFlags) -> io::Result<OwnedFd> {
     if bytes == 0 {
         return Err(rustix::io::Errno::INVAL.into());
     }
     let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     rustix::fs::ftruncate(&fd, bytes as u64)?;
-    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    rustix::fs::fcntl_add_seals(&fd, seals)?;
     Ok(fd)
 }
 
@@ -254,6 +279,22 @@ mod tests {
         assert_eq!(rustix::fs::ftruncate(&fd, 4096), Err(rustix::io::Errno::PERM));
         assert_eq!(rustix::fs::ftruncate(&fd, 16384), Err(rustix::io::Errno::PERM));
         assert_eq!(create("test", 0).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+    }
+
+    #[test]
+    fn memory_that_grows_keeps_what_is_in_it() {
+        let fd = create_growing("test", 4096).unwrap();
+        let before = Mapping::shared(fd.as_fd()).unwrap();
+        // SAFETY: inside of a live mapping, and only used as an atomic.
+        unsafe { &*before.at::<AtomicU64>(8) }.store(7, Ordering::Release);
+        grow(fd.as_fd(), 8192).unwrap();
+        grow(fd.as_fd(), 4096).unwrap();
+        let after = Mapping::shared(fd.as_fd()).unwrap();
+        assert_eq!((before.len(), after.len()), (4096, 8192));
+        // SAFETY: as above.
+        let (kept, new) = unsafe { (&*after.at::<AtomicU64>(8), &*after.at::<AtomicU64>(4096)) };
+        assert_eq!((kept.load(Ordering::Acquire), new.load(Ordering::Acquire)), (7, 0));
+        assert_eq!(rustix::fs::ftruncate(&fd, 4096), Err(rustix::io::Errno::PERM));
     }
 
     #[test]

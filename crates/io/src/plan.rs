@@ -2,15 +2,15 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::ptr::NonNull;
 use std::time::Duration;
 
 use base::RuleSet;
 use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId};
-use base::ledger::LedgerRoot;
+use base::ledger::{PAGE_SIZE, RawMemory};
 use node::{
     Address, BorrowEdge, CardConfig, DriveConfig, EDGE_CONNECTIONS, FlashConfig, FlashRates, Limit,
-    LoanConfig, LoanRole, MAX_LOANS, MAX_RAILS, Name, NamespaceConfig, NodeCells, Protection, Tenancy,
-    WriteCache,
+    LoanConfig, LoanRole, MAX_LOANS, MAX_RAILS, Name, NamespaceConfig, Protection, Tenancy, WriteCache,
 };
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +26,7 @@ use crate::stream_socket::StreamAccount;
 pub(crate) mod descriptor {
     use std::os::fd::RawFd;
 
-    /// The shared memory: ledger, then [`super::SharedCells`].
+    /// The shared memory: [`super::SharedCells`], then the ledger.
     pub(crate) const MEMORY: RawFd = 3;
     /// The [`super::Plan`].
     pub(crate) const PLAN: RawFd = 4;
@@ -244,6 +244,11 @@ pub(crate) enum RolePlan {
         /// A virtual machine uses it.
         is_slot: bool,
     },
+    /// Nothing is in this place.
+    Vacant {
+        /// A virtual machine may still be connected to it.
+        is_slot: bool,
+    },
 }
 
 /// [`FlashConfig`], on its way into a card.
@@ -324,10 +329,26 @@ pub(crate) struct EdgeAccounts {
     pub(crate) sent: StreamAccount,
 }
 
-/// Where [`SharedCells`] begin in the shared memory.
-pub(crate) const SHARED_OFFSET: usize = LedgerRoot::<NodeCells>::SIZE;
-/// Bytes of the shared memory.
-pub(crate) const MEMORY_BYTES: usize = SHARED_OFFSET + size_of::<SharedCells>().next_multiple_of(4096);
+/// Where the ledger begins in the shared memory, behind [`SharedCells`]: it goes to the end, and may grow.
+pub(crate) const LEDGER_OFFSET: usize = size_of::<SharedCells>().next_multiple_of(PAGE_SIZE);
+
+/// The ledger in the shared memory, and what lies before it.
+///
+/// # Errors
+/// The mapping is too small for what every version has there.
+///
+/// # Safety
+/// No other thread of this process changes the ledger; see [`RawMemory::new`].
+pub(crate) unsafe fn parts_of(mapping: &Mapping) -> std::io::Result<(RawMemory<'_>, &SharedCells)> {
+    if mapping.len() <= LEDGER_OFFSET {
+        return Err(std::io::Error::other("the shared memory is too small to hold a ledger"));
+    }
+    let ledger = NonNull::new(mapping.at::<u8>(LEDGER_OFFSET)).expect("a mapping does not begin at zero");
+    // SAFETY: initialised memory up to the end of the mapping, page aligned, mapped as long as that is borrowed.
+    let memory = unsafe { RawMemory::new(ledger, mapping.len() - LEDGER_OFFSET) };
+    // SAFETY: the cells begin the mapping, consist of atomics and plain words, and any bytes are valid.
+    Ok((memory, unsafe { &*mapping.at::<SharedCells>(0) }))
+}
 
 impl Plan {
     /// The plan in memory of its own, which ends with a zero. No other copy of its keys is made.
@@ -359,11 +380,16 @@ impl Plan {
         Ok(plan?)
     }
 
-    /// The loans that virtual machines use.
+    /// The places that virtual machines use.
     pub(crate) fn slots(&self) -> impl Iterator<Item = usize> + '_ {
         let slots = self.loans.iter().enumerate();
         slots
-            .filter(|(_, loan)| matches!(loan.role, RolePlan::Borrow { is_slot: true, .. }))
+            .filter(|(_, loan)| {
+                matches!(
+                    loan.role,
+                    RolePlan::Borrow { is_slot: true, .. } | RolePlan::Vacant { is_slot: true }
+                )
+            })
             .map(|(index, _)| index)
     }
 
@@ -452,6 +478,7 @@ impl LoanPlan {
                 io_timeout: Duration::from_millis(*io_timeout_ms),
                 edge: if *is_slot { BorrowEdge::Slot } else { BorrowEdge::Drive },
             },
+            RolePlan::Vacant { .. } => LoanRole::Vacant,
         };
         LoanConfig {
             key: self.key,

@@ -8,12 +8,12 @@ use base::ids::DomainId;
 use base::ledger::{PAGE_SIZE, PageIndex, Pages};
 use fabric::{AccessKind, GrantTable, Rail, Rights, Window};
 use host::AccessError;
-use host::nbd::Server;
-use host::nvme::{Driver, DriverConfig, QUEUE_MEMORY_SIZE};
+use host::nbd::{Server, ServerCells};
+use host::nvme::{Driver, DriverCells, DriverConfig, QUEUE_MEMORY_SIZE};
 use link::{Port, Sink};
 use pcie::{Completion, CompletionStatus, Header, MemoryRequest, TlpView};
 
-use crate::cells::{EdgeGauges, LoanCells};
+use crate::cells::EdgeGauges;
 use crate::requests;
 use crate::transaction::{self, FUNCTION, HOST};
 use base::ledger::Journal;
@@ -53,7 +53,8 @@ pub struct BorrowedDrive<'m> {
 impl<'m> BorrowedDrive<'m> {
     /// The drive of a loan of a node in domain `domain`.
     pub fn new(
-        cells: &'m LoanCells,
+        (driver, server): (&'m DriverCells, &'m ServerCells),
+        gauges: &'m EdgeGauges,
         pages: Pages<'m>,
         journal: Journal<'m>,
         domain: DomainId,
@@ -79,10 +80,10 @@ impl<'m> BorrowedDrive<'m> {
         // Which of them, and how, is the driver's word at each access: those of running commands, in their direction.
         grants.grant(FUNCTION, DATA_MEMORY, (Pages::CAPACITY * PAGE_SIZE) as u64, both, Memory::Data);
         Self {
-            driver: Driver::new(&cells.driver, pages, journal, config),
-            server: Server::new(&cells.server, pages, journal, io_timeout),
+            driver: Driver::new(driver, pages, journal, config),
+            server: Server::new(server, pages, journal, io_timeout),
             pages,
-            gauges: &cells.edge,
+            gauges,
             grants,
             window: None,
             max_payload: 0,

@@ -7,9 +7,9 @@ use core::time::Duration;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use base::ids::{Incarnation, NodeId};
-use base::ledger::{Hook, Journal, Ledger, PAGE_SIZE, Pages, RawMemory, Span};
+use base::ledger::{Hook, Journal, PAGE_SIZE, Pages, RawMemory, RegionError, Span};
 use base::{Instant, Rule};
-use device::nvme::{DATA_PAGES, Limit, Persist};
+use device::nvme::{DATA_PAGES, Limit, Persist, SubsystemCells};
 use device::{Function, MediaError, MediaId, MediaKind, MediaOp};
 use host::nvme::FunctionError;
 use host::vfio_user::SlotConfigError;
@@ -17,11 +17,12 @@ use link::frame::{FrameError, Header};
 use link::{Channel, PathId, Refusal, Room, Tenancy};
 
 use crate::borrower::BorrowedDrive;
-use crate::cells::{Address, NodeCells};
+use crate::cells::{Address, LoanParts, NodeCells, NodeLedger};
 use crate::config::{CardConfig, LoanConfig};
 use crate::drive::Drive;
 use crate::lender::LentFunction;
 use crate::loan::{End, Loan};
+use crate::places::Places;
 
 /// Frames that a loan sends before another one that has some is asked: enough for segmentation offload.
 const FRAMES_PER_TURN: usize = 32;
@@ -188,8 +189,12 @@ pub struct Card<'m> {
     journal: Journal<'m>,
     cells: &'m NodeCells,
     config: CardConfig,
+    /// By drive, as its cells go.
+    drive_cells: Vec<&'m SubsystemCells>,
     drives: Vec<Drive<'m>>,
-    loans: Vec<Loan<'m>>,
+    /// By place, as its cells go.
+    parts: Vec<Option<LoanParts<'m>>>,
+    loans: Places<'m>,
     events: std::collections::VecDeque<CardEvent>,
     next_publish: Instant,
     next_loan: usize,
@@ -201,29 +206,44 @@ pub struct Card<'m> {
 }
 
 impl<'m> Card<'m> {
-    /// A card on the ledger in `memory`, new or left by another card, whose unfinished step is taken back first.
+    /// A card on the ledger in `memory`, new or left by another card, whose unfinished step is taken back first. What
+    /// earlier loans had there is given back, and new ones get what they need.
+    ///
+    /// # Errors
+    /// The ledger is too small for its loans: see [`crate::ledger_bytes`].
     ///
     /// # Panics
-    /// If the configuration has more loans than [`crate::MAX_LOANS`], drives than [`crate::MAX_DRIVES`] or rails than
-    /// [`crate::MAX_RAILS`], or a drive that cannot be.
-    pub fn new(memory: RawMemory<'m>, hook: Option<&'m dyn Hook>, config: CardConfig, now: Instant) -> Self {
-        assert!(config.loans.len() <= crate::MAX_LOANS && config.rails.len() <= crate::MAX_RAILS);
-        assert!(config.drives.len() <= crate::MAX_DRIVES);
-        let Ledger { journal, root } = memory.ledger::<NodeCells>(hook, config.rules);
+    /// If the configuration has more rails than [`crate::MAX_RAILS`], or a drive that cannot be.
+    pub fn new(
+        memory: RawMemory<'m>,
+        hook: Option<&'m dyn Hook>,
+        config: CardConfig,
+        now: Instant,
+    ) -> Result<Self, RegionError> {
+        assert!(config.rails.len() <= crate::MAX_RAILS);
+        let ledger = NodeLedger::new(memory, hook, config.rules);
+        let NodeLedger { journal, root, .. } = ledger;
         let restored = journal.roll_back();
         root.gauges.rolled_back.set(restored as u64);
-        config.loans.iter().zip(&root.loans).for_each(|(loan, cells)| cells.begin_life(journal, loan.life));
-        let drives: Vec<_> = (config.drives.iter().zip(&root.drives).enumerate())
+        ledger.retain(&config.loans, config.drives.len());
+        let drive_cells = (0..config.drives.len())
+            .map(|drive| ledger.obtain_drive(drive))
+            .collect::<Result<Vec<_>, _>>()?;
+        let parts = config.loans.iter().enumerate();
+        let parts = parts.map(|(place, loan)| ledger.parts(place, loan)).collect::<Result<Vec<_>, _>>()?;
+        let drives: Vec<_> = (config.drives.iter().zip(&drive_cells).enumerate())
             .map(|(index, (drive, cells))| Drive::new(index, cells, journal, drive.clone(), &config.loans))
             .collect();
-        let loans = (root.loans.iter().enumerate().take(config.loans.len()))
-            .map(|(index, cells)| Loan::new(cells, journal, &config, index, &drives, now))
-            .collect();
+        let loans = (parts.iter().enumerate())
+            .map(|(index, parts)| parts.map(|parts| Loan::new(parts, journal, &config, index, &drives, now)));
+        let loans = Places::new(loans.collect());
         let mut card = Self {
             journal,
             cells: root,
             config,
+            drive_cells,
             drives,
+            parts,
             loans,
             events: std::collections::VecDeque::new(),
             next_publish: now,
@@ -235,7 +255,7 @@ impl<'m> Card<'m> {
         card.journal.commit();
         card.step_each(now, |_| ());
         root.gauges.recovered_at.set(now.as_nanos());
-        card
+        Ok(card)
     }
 
     /// From now on an assertion that fails in a step of a loan ends that loan, and not the card with all others: what
@@ -244,7 +264,7 @@ impl<'m> Card<'m> {
     /// machine of a slot is answered as by a function that is gone, and if that fails too, the card dies. The next card
     /// tries the loan again. To be said right after [`Card::new`]; where panics abort, it changes nothing.
     pub fn contain_faults(&mut self) {
-        self.loans.iter_mut().for_each(Loan::contain_faults);
+        self.loans.iter_mut().for_each(|(_, loan)| loan.contain_faults());
     }
 
     /// A frame has come on `rail` from `from`. It is opened in place.
@@ -255,7 +275,7 @@ impl<'m> Card<'m> {
             Err(FrameError::Malformed) => return self.cells.gauges.dropped_malformed.add(1),
         };
         // A vacant place may still have the name of its last loan, which may have another place now.
-        let is_meant = |loan: &LoanConfig| loan.group == header.group && !loan.is_vacant();
+        let is_meant = |loan: &LoanConfig| loan.group == header.group && loan.role.kind().is_some();
         let Some(index) = self.config.loans.iter().position(is_meant) else {
             return self.cells.gauges.dropped_unknown.add(1);
         };
@@ -281,7 +301,8 @@ impl<'m> Card<'m> {
 
     /// The medium has ended work `id` of loan `loan`.
     pub fn handle_media(&mut self, now: Instant, loan: usize, id: MediaId, result: Result<(), MediaError>) {
-        self.loans[loan].note_ended(id);
+        let Some(this) = self.loans.get_mut(loan) else { return };
+        this.note_ended(id);
         let ended = self.step_one(now, loan, |card| {
             if let End::Lent(function) = &mut card.loans[loan].end {
                 function.controller.handle_media(now, id, result);
@@ -295,7 +316,8 @@ impl<'m> Card<'m> {
     /// Time has come: for the loans that have something to do, each in a step of its own.
     pub fn handle_timeout(&mut self, now: Instant) {
         for index in 0..self.loans.len() {
-            if self.loans[index].poll_timeout().is_some_and(|deadline| deadline <= now) {
+            let deadline = self.loans.get(index).and_then(Loan::poll_timeout);
+            if deadline.is_some_and(|deadline| deadline <= now) {
                 self.step_one(now, index, |card| card.loans[index].handle_timeout(now));
             }
         }
@@ -341,7 +363,9 @@ impl<'m> Card<'m> {
             let picked = catch_unwind(AssertUnwindSafe(|| self.pick_media(&mut asked)));
             match picked {
                 Ok(work) => return work,
-                Err(fault) if !self.loans[asked].contains_faults() => resume_unwind(fault),
+                Err(fault) if self.loans.get(asked).is_none_or(|loan| !loan.contains_faults()) => {
+                    resume_unwind(fault)
+                }
                 Err(_) if self.loans[asked].has_failed() => self.leave(asked),
                 Err(_) => self.contain(self.now, asked, self.events.len()),
             }
@@ -476,7 +500,8 @@ impl<'m> Card<'m> {
 
     /// Whether the client in `slot` is to be disconnected.
     pub fn edge_wants_close(&self, loan: usize, slot: usize) -> bool {
-        self.loans[loan].has_failed() || self.server(loan).is_some_and(|server| server.wants_close(slot))
+        let has_failed = self.loans.get(loan).is_some_and(Loan::has_failed);
+        has_failed || self.server(loan).is_some_and(|server| server.wants_close(slot))
     }
 
     /// Whether the client in `slot` has said that it goes, and requests of it have not ended, which are done even if it
@@ -488,7 +513,7 @@ impl<'m> Card<'m> {
     /// From now on the program itself uses the drive of `loan`, by [`Card::drive_step`]; its NBD edge gets nothing. To
     /// be said right after [`Card::new`].
     pub fn use_directly(&mut self, loan: usize) {
-        if let End::Borrowed(drive) = &mut self.loans[loan].end {
+        if let Some(End::Borrowed(drive)) = self.loans.get_mut(loan).map(|loan| &mut loan.end) {
             drive.use_directly();
         }
     }
@@ -536,7 +561,7 @@ impl<'m> Card<'m> {
 
     /// Nobody can give back what a failed loan has borrowed: its lender keeps it for this node.
     fn close_failed(&mut self, loan: usize) {
-        if self.loans[loan].has_failed() {
+        if self.loans.get(loan).is_some_and(Loan::has_failed) {
             let kept = self.borrowed(loan).map_or(0, |drive| drive.driver.kept().0);
             self.events.push_back(CardEvent::Closed { loan, has_lost: kept > 0 });
         }
@@ -561,13 +586,16 @@ impl<'m> Card<'m> {
     }
 
     /// The channel of a loan, for status and checkers.
+    ///
+    /// # Panics
+    /// If the place is vacant.
     pub fn channel(&self, loan: usize) -> &Channel<'m> {
         &self.loans[loan].channel
     }
 
     /// The function lent by `loan`, for checkers.
     pub fn lent(&self, loan: usize) -> Option<&LentFunction<'m>> {
-        match &self.loans[loan].end {
+        match &self.loans.get(loan)?.end {
             End::Lent(function) => Some(function),
             End::Borrowed(_) | End::Slot(_) => None,
         }
@@ -575,19 +603,23 @@ impl<'m> Card<'m> {
 
     /// The drive borrowed by `loan`.
     pub fn borrowed(&self, loan: usize) -> Option<&BorrowedDrive<'m>> {
-        match &self.loans[loan].end {
+        match &self.loans.get(loan)?.end {
             End::Borrowed(drive) => Some(drive),
             End::Lent(_) | End::Slot(_) => None,
         }
     }
 
     /// The pages of a loan, for checkers.
+    ///
+    /// # Panics
+    /// If the place is vacant.
     pub fn pages(&self, loan: usize) -> Pages<'m> {
         self.loans[loan].pages
     }
 
     fn server(&self, loan: usize) -> Option<&host::nbd::Server<'m>> {
-        self.borrowed(loan).filter(|_| !self.loans[loan].has_failed()).map(|drive| &drive.server)
+        let is_there = |_: &&BorrowedDrive<'_>| self.loans.get(loan).is_some_and(|loan| !loan.has_failed());
+        self.borrowed(loan).filter(is_there).map(|drive| &drive.server)
     }
 
     fn edge_step(&mut self, now: Instant, loan: usize, act: impl FnOnce(&mut host::nbd::Server<'m>)) {
@@ -613,10 +645,8 @@ impl<'m> Card<'m> {
     /// Does something for one loan, unless that has failed. If it fails now, all that is taken back.
     fn guarded<T>(&mut self, now: Instant, loan: usize, act: impl FnOnce(&mut Self) -> T) -> Option<T> {
         self.now = now;
-        if !self.loans[loan].takes_steps() {
-            return None;
-        }
-        if !self.loans[loan].contains_faults() {
+        let this = self.loans.get(loan).filter(|loan| loan.takes_steps())?;
+        if !this.contains_faults() {
             return Some(act(self));
         }
         let known = self.events.len();
@@ -643,7 +673,7 @@ impl<'m> Card<'m> {
             return;
         }
         self.journal.roll_back();
-        let (cells, config) = (&self.cells.drives[index], self.config.drives[index].clone());
+        let (cells, config) = (self.drive_cells[index], self.config.drives[index].clone());
         self.drives[index] = Drive::new(index, cells, self.journal, config, &self.config.loans);
         for loan in loans {
             if !self.loans[loan].has_failed() {
@@ -661,8 +691,8 @@ impl<'m> Card<'m> {
         self.events.push_back(CardEvent::Unusable(loan, Unusable::Fault));
         let is_slot = matches!(self.loans[loan].end, End::Slot(_));
         let replace = |card: &mut Self| {
-            let cells = &card.cells.loans[loan];
-            let fresh = Loan::new(cells, card.journal, &card.config, loan, &card.drives, now);
+            let parts = card.parts[loan].expect("a loan has had its cells since the card began");
+            let fresh = Loan::new(parts, card.journal, &card.config, loan, &card.drives, now);
             let failed = core::mem::replace(&mut card.loans[loan], fresh);
             card.step(now, loan..loan + 1, |card| card.loans[loan].replace(now, &failed));
         };

@@ -1,85 +1,303 @@
-use base::ledger::{Cell, Counter, Journal, PageCells};
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+
+use base::RuleSet;
+use base::ledger::{
+    Arena, Cell, Counter, Hook, Journal, Ledger, LedgerRoot, Owner, PageCells, RawMemory, Region,
+    RegionError, RegionTable, Regions, region_bytes,
+};
 use device::nvme::{NvmeCells, SubsystemCells};
 use host::nbd::ServerCells;
 use host::nvme::DriverCells;
 use host::vfio_user::SessionCells;
 use link::ChannelCells;
-
-use crate::slot::SlotCells;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Most loans of a node, lent and borrowed together: all virtual functions of a drive, and some more. Pages of the
-/// ledger that no loan uses cost nothing.
+use crate::config::{BorrowEdge, CardConfig, LoanConfig, LoanRole};
+use crate::slot::SlotCells;
+
+/// Most loans of a node, lent and borrowed together: all virtual functions of a drive, and some more.
 pub const MAX_LOANS: usize = 80;
 /// Most drives that a node lends, each with at least one loan.
 pub const MAX_DRIVES: usize = MAX_LOANS;
 /// Most rails of a node.
 pub const MAX_RAILS: usize = 4;
 
-/// The root of a node's ledger.
+/// The root of a node's ledger. What loans and drives have lies behind it, in regions.
 #[derive(FromBytes)]
 #[repr(C)]
 pub struct NodeCells {
-    /// By index of the loan in the card's configuration.
-    pub loans: [LoanCells; MAX_LOANS],
-    /// By index of the drive in the card's configuration: what the functions of a lent drive share.
-    pub drives: [SubsystemCells; MAX_DRIVES],
     /// What the card has counted beside its loans.
     pub gauges: Gauges,
+    /// Who has what of the rest.
+    regions: RegionTable,
 }
 
-/// Everything of one loan that outlives a card.
+/// What every loan has that outlives a card.
 #[derive(FromBytes)]
 #[repr(C)]
 pub struct LoanCells {
     /// The channel with its streams.
     pub channel: ChannelCells,
-    /// The payload pages, shared by stream, function, driver and edge.
-    pub pages: PageCells,
-    /// Of a lent function.
-    pub controller: NvmeCells,
-    /// Of a borrowed drive.
-    pub driver: DriverCells,
-    /// Of a borrowed drive with an NBD edge.
-    pub server: ServerCells,
-    /// Of a slot: its client.
-    pub session: SessionCells,
-    /// Of a slot: its function.
-    pub slot: SlotCells,
     /// Where the peer was last heard, by rail.
     pub peers: [Cell<Address>; MAX_RAILS],
     /// Of a borrower: number of its [`link::Tenancy`]; 0 before the first.
     pub tenancy: Cell<u64>,
     /// For the agent to read.
     pub edge: EdgeGauges,
-    /// Which [`crate::LoanConfig::life`] all of this belongs to; [`CLEARING`] while an earlier one is forgotten.
-    pub life: Cell<u64>,
 }
 
-/// No life of a loan.
-const CLEARING: u64 = u64::MAX;
-
-impl LoanCells {
-    /// Forgets whatever does not belong to this life.
-    pub(crate) fn begin_life(&self, journal: Journal<'_>, life: u32) {
-        if self.life.get() == u64::from(life) {
-            return;
+/// The region of a kind of cells.
+macro_rules! regions {
+    ($($kind:literal: $cells:ty $(, $clear:expr)?;)+) => {$(
+        impl Region for Kept<$cells> {
+            const KIND: u32 = $kind;
+            $(fn clear(&self, journal: Journal<'_>) {
+                let clear: fn(&$cells, Journal<'_>) = $clear;
+                clear(&self.0, journal);
+            })?
         }
-        self.life.set(journal, CLEARING);
-        journal.commit();
-        journal.clear(&self.channel);
-        self.pages.clear(journal);
-        journal.clear(&self.controller);
-        journal.clear(&self.driver);
-        journal.clear(&self.server);
-        journal.clear(&self.session);
-        journal.clear(&self.slot);
-        self.peers.iter().for_each(|peer| peer.set(journal, Address::default()));
-        self.tenancy.set(journal, 0);
-        journal.clear(&self.edge);
-        self.life.set(journal, life.into());
-        journal.commit();
+    )+};
+}
+
+/// Cells as a region of their own. Numbers are never used for anything else.
+#[derive(FromBytes)]
+#[repr(transparent)]
+struct Kept<C>(C);
+
+regions! {
+    1: LoanCells;
+    // The payload pages of a loan. What is in them means nothing until they are taken.
+    2: PageCells, PageCells::clear;
+    3: SubsystemCells;
+    4: NvmeCells;
+    5: DriverCells;
+    6: ServerCells;
+    7: SessionCells;
+    8: SlotCells;
+}
+
+/// Whose the regions of a drive are.
+fn drive_owner(drive: usize) -> Owner {
+    Owner(DRIVES | drive as u64)
+}
+
+/// Tells owners that are drives from loans.
+const DRIVES: u64 = 1 << 63;
+
+/// Whose the regions of a loan are: of one life of its place, so the next one has others.
+pub(crate) fn loan_owner(place: usize, life: u32) -> Owner {
+    Owner(u64::from(life) << 16 | place as u64)
+}
+
+/// What a loan is for, as far as its cells go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LoanKind {
+    /// It lends a function.
+    Lend,
+    /// It borrows one, for blocks.
+    Drive,
+    /// It borrows one, for a virtual machine.
+    Slot,
+}
+
+impl LoanKind {
+    /// The regions of such a loan: kind and bytes.
+    fn regions(self) -> Vec<(u32, usize)> {
+        let own = match self {
+            Self::Lend => vec![of::<NvmeCells>()],
+            Self::Drive => vec![of::<DriverCells>(), of::<ServerCells>()],
+            Self::Slot => vec![of::<SessionCells>(), of::<SlotCells>()],
+        };
+        [of::<LoanCells>(), of::<PageCells>()].into_iter().chain(own).collect()
     }
+}
+
+/// Kind and bytes of a region of these cells.
+fn of<C>() -> (u32, usize)
+where
+    Kept<C>: Region,
+{
+    (Kept::<C>::KIND, region_bytes::<Kept<C>>())
+}
+
+impl LoanRole {
+    /// What the loan is for; nothing where there is none.
+    pub fn kind(&self) -> Option<LoanKind> {
+        match self {
+            Self::Lend { .. } => Some(LoanKind::Lend),
+            Self::Borrow { edge: BorrowEdge::Drive, .. } => Some(LoanKind::Drive),
+            Self::Borrow { edge: BorrowEdge::Slot, .. } => Some(LoanKind::Slot),
+            Self::Vacant => None,
+        }
+    }
+}
+
+/// The cells of a loan, each found once.
+#[derive(Clone, Copy)]
+pub struct LoanParts<'m> {
+    /// What every loan has.
+    pub cells: &'m LoanCells,
+    /// The payload pages, shared by stream, function, driver and edge.
+    pub pages: &'m PageCells,
+    /// What it has for its role.
+    pub end: EndCells<'m>,
+}
+
+/// What a loan has for its role.
+#[derive(Clone, Copy)]
+pub enum EndCells<'m> {
+    /// A lent function.
+    Lent(&'m NvmeCells),
+    /// A borrowed drive.
+    Drive {
+        /// Its driver.
+        driver: &'m DriverCells,
+        /// Its NBD edge.
+        server: &'m ServerCells,
+    },
+    /// A slot.
+    Slot {
+        /// Its client.
+        session: &'m SessionCells,
+        /// Its function.
+        slot: &'m SlotCells,
+    },
+}
+
+/// The ledger of a node.
+#[derive(Clone, Copy)]
+pub struct NodeLedger<'m> {
+    /// The undo log.
+    pub journal: Journal<'m>,
+    /// The root.
+    pub root: &'m NodeCells,
+    regions: Regions<'m>,
+}
+
+impl<'m> NodeLedger<'m> {
+    /// The ledger in `memory`.
+    pub fn new(memory: RawMemory<'m>, hook: Option<&'m dyn Hook>, rules: RuleSet) -> Self {
+        let Ledger { journal, root } = memory.ledger::<NodeCells>(hook, rules);
+        Self { journal, root, regions: Regions::new::<NodeCells>(memory, journal, &root.regions) }
+    }
+
+    /// The cells of the loan that has `place` in this life, if it has any.
+    pub fn loan(&self, place: usize, life: u32) -> Option<LoanParts<'m>> {
+        let owner = loan_owner(place, life);
+        Some(LoanParts { cells: self.find(owner)?, pages: self.find(owner)?, end: self.end(owner)? })
+    }
+
+    fn end(&self, owner: Owner) -> Option<EndCells<'m>> {
+        if let Some(controller) = self.find(owner) {
+            return Some(EndCells::Lent(controller));
+        }
+        if let Some((driver, server)) = self.find(owner).zip(self.find(owner)) {
+            return Some(EndCells::Drive { driver, server });
+        }
+        let (session, slot) = self.find(owner).zip(self.find(owner))?;
+        Some(EndCells::Slot { session, slot })
+    }
+
+    /// The cells of a loan for a new card, in steps of their own: what they were if there are any, else new ones; of a
+    /// vacant place what [`Self::retain`] has left there.
+    pub(crate) fn parts(
+        &self,
+        place: usize,
+        loan: &LoanConfig,
+    ) -> Result<Option<LoanParts<'m>>, RegionError> {
+        let (owner, Some(kind)) = (loan_owner(place, loan.life), loan.role.kind()) else {
+            return Ok(self.loan(place, loan.life));
+        };
+        self.obtain_parts(owner, kind).map(Some)
+    }
+
+    fn obtain_parts(&self, owner: Owner, kind: LoanKind) -> Result<LoanParts<'m>, RegionError> {
+        let end = match kind {
+            LoanKind::Lend => EndCells::Lent(self.obtain(owner)?),
+            LoanKind::Drive => EndCells::Drive { driver: self.obtain(owner)?, server: self.obtain(owner)? },
+            LoanKind::Slot => EndCells::Slot { session: self.obtain(owner)?, slot: self.obtain(owner)? },
+        };
+        Ok(LoanParts { cells: self.obtain(owner)?, pages: self.obtain(owner)?, end })
+    }
+
+    /// The cells of a drive that is lent.
+    pub(crate) fn obtain_drive(&self, drive: usize) -> Result<&'m SubsystemCells, RegionError> {
+        self.obtain(drive_owner(drive))
+    }
+
+    /// Takes back what no loan and no drive of a configuration has any more. A slot that has become vacant keeps its
+    /// cells until the place has another life: its machine may still be connected, and is answered.
+    pub(crate) fn retain(&self, loans: &[LoanConfig], drives: usize) {
+        let is_slot = |parts: LoanParts<'_>| matches!(parts.end, EndCells::Slot { .. });
+        let kept = loans.iter().enumerate().filter(|(place, loan)| {
+            loan.role.kind().is_some() || self.loan(*place, loan.life).is_some_and(is_slot)
+        });
+        let loans = kept.map(|(place, loan)| loan_owner(place, loan.life));
+        let owners: BTreeSet<Owner> = (0..drives).map(drive_owner).chain(loans).collect();
+        self.regions.retain(|_, owner| owners.contains(&owner));
+    }
+
+    /// Bytes that the ledger takes up to its last region, be it used or not.
+    pub fn used_bytes(&self) -> usize {
+        self.regions.end()
+    }
+
+    fn find<C>(&self, owner: Owner) -> Option<&'m C>
+    where
+        Kept<C>: Region,
+        C: 'm,
+    {
+        self.regions.find::<Kept<C>>(owner).map(|kept| &kept.0)
+    }
+
+    fn obtain<C>(&self, owner: Owner) -> Result<&'m C, RegionError>
+    where
+        Kept<C>: Region,
+        C: 'm,
+    {
+        self.regions.obtain::<Kept<C>>(owner).map(|kept| &kept.0)
+    }
+}
+
+/// Bytes of a ledger for these loans (place, life and kind) and so many drives: a new one, or one that has `before` and
+/// is to be enough for what it does not have yet, whatever is given back.
+pub fn ledger_bytes(
+    before: Option<NodeLedger<'_>>,
+    loans: impl IntoIterator<Item = (usize, u32, LoanKind)>,
+    drives: usize,
+) -> usize {
+    let known: BTreeSet<(u32, Owner)> = before
+        .iter()
+        .flat_map(|ledger| ledger.regions.iter())
+        .map(|(kind, owner, _)| (kind, owner))
+        .collect();
+    let loans = loans.into_iter().flat_map(|(place, life, kind)| {
+        kind.regions().into_iter().map(move |region| (region, loan_owner(place, life)))
+    });
+    let drives = (0..drives).map(|drive| (of::<SubsystemCells>(), drive_owner(drive)));
+    let missing = loans.chain(drives).filter(|((kind, _), owner)| !known.contains(&(*kind, *owner)));
+    let end = before.map_or(LedgerRoot::<NodeCells>::SIZE, |ledger| ledger.used_bytes());
+    end + missing.map(|((_, bytes), _)| bytes).sum::<usize>()
+}
+
+impl CardConfig {
+    /// Zeroed memory for the ledger of such a card, for the simulator and for tests.
+    pub fn new_memory<'m>(&self, arena: &'m Arena) -> RawMemory<'m> {
+        let loans = self.loans.iter().enumerate();
+        let loans = loans.filter_map(|(place, loan)| Some((place, loan.life, loan.role.kind()?)));
+        arena.zeroed_bytes(ledger_bytes(None, loans, self.drives.len()))
+    }
+}
+
+/// The cells of a loan of its own, for tests of what it is made of.
+#[cfg(test)]
+pub(crate) fn parts_of<'m>(arena: &'m Arena, kind: LoanKind) -> (Journal<'m>, LoanParts<'m>) {
+    let memory = arena.zeroed_bytes(ledger_bytes(None, [(0, 0, kind)], 0));
+    let ledger = NodeLedger::new(memory, None, RuleSet::ALL);
+    (ledger.journal, ledger.obtain_parts(loan_owner(0, 0), kind).expect("the memory was made for it"))
 }
 
 /// The address of a peer on a rail, as the driver of the card wrote it: opaque here. All zeroes: unknown.
@@ -161,3 +379,6 @@ pub struct EdgeGauges {
     /// The peer's node id.
     pub peer_node: Counter,
 }
+
+/// The gauges of a place that has no loan: nobody changes them.
+pub static NO_GAUGES: EdgeGauges = zerocopy::transmute!([0_u8; size_of::<EdgeGauges>()]);

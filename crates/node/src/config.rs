@@ -59,13 +59,6 @@ pub struct LoanConfig {
     pub role: LoanRole,
 }
 
-impl LoanConfig {
-    /// Whether this is a place without a loan.
-    pub(crate) fn is_vacant(&self) -> bool {
-        matches!(&self.role, LoanRole::Borrow { peers, .. } if peers.is_empty())
-    }
-}
-
 /// What a node does with a loan.
 #[derive(Clone)]
 pub enum LoanRole {
@@ -80,7 +73,7 @@ pub enum LoanRole {
     },
     /// Borrows one.
     Borrow {
-        /// The lender's address on each rail. None: the place is vacant, and nothing happens there.
+        /// The lender's address on each rail.
         peers: Vec<Address>,
         /// How long a request of the edge may wait for the drive; a virtual machine's accesses to registers wait for
         /// [`base::times::COMPLETION_TIMEOUT`].
@@ -88,6 +81,8 @@ pub enum LoanRole {
         /// For whom.
         edge: BorrowEdge,
     },
+    /// Nothing: there is no loan in this place. If the last one was a slot, its machine finds its function gone.
+    Vacant,
 }
 
 /// What stands in front of a borrowed function.

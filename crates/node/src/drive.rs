@@ -4,7 +4,7 @@ use base::ledger::Journal;
 use device::nvme::{FairShare, Subsystem, SubsystemCells};
 
 use crate::config::{LoanConfig, LoanRole};
-use crate::loan::Loan;
+use crate::places::Places;
 
 /// A drive of which at least one function is lent.
 pub(crate) struct Drive<'m> {
@@ -65,7 +65,7 @@ impl<'m> Drive<'m> {
     /// The loan whose function's work the medium gets next, if any has some. What the card before may have left half
     /// written comes first, of whichever function: any of them may read it. `asked` says whom it asks: what it asks of
     /// one is committed before the next.
-    pub(crate) fn pick(&mut self, loans: &mut [Loan<'m>], asked: &mut usize) -> Option<usize> {
+    pub(crate) fn pick(&mut self, loans: &mut Places<'m>, asked: &mut usize) -> Option<usize> {
         let Self { loans: own, share, journal, .. } = self;
         for loan in &*own {
             *asked = *loan;

@@ -24,30 +24,37 @@ mod drive;
 mod lender;
 mod loan;
 pub mod native;
+mod places;
 mod requests;
 mod slot;
 mod transaction;
 
 pub use borrower::BorrowedDrive;
 pub use card::{Card, CardEvent, MediaWork, Outgoing, Rooms, Unusable, Way};
-pub use cells::{Address, EdgeGauges, Gauges, LoanCells, MAX_DRIVES, MAX_LOANS, MAX_RAILS, NodeCells};
+pub use cells::{
+    Address, EdgeGauges, EndCells, Gauges, LoanCells, LoanKind, LoanParts, MAX_DRIVES, MAX_LOANS, MAX_RAILS,
+    NO_GAUGES, NodeLedger, ledger_bytes,
+};
 pub use config::{BorrowEdge, CardConfig, LoanConfig, LoanRole};
 pub use lender::LentFunction;
 pub use slot::{BorrowedSlot, GuestMemory, SlotCells};
 
+pub use device::nvme::NvmeCells;
 pub use device::nvme::{
     COMMANDS as MEDIA_WORK, Config as DriveConfig, ConfigError as DriveConfigError,
     DATA_PAGES as MEDIA_SPANS, FUNCTIONS_MAX, Limit, LimitError, NamespaceConfig, Persist, WriteCache,
 };
 pub use device::{FlashConfig, FlashModel, FlashRates};
 pub use device::{MediaError, MediaId, MediaKind};
-pub use host::nvme::Driver as DriveDriver;
+pub use host::nbd::ServerCells;
+pub use host::nvme::{Driver as DriveDriver, DriverCells};
 pub use host::vfio_user::{
     DescriptorId, MESSAGE_DESCRIPTORS, Peeked, SessionCells, SessionCounters, SlotConfigError,
 };
 pub use host::{BlockError, BlockKind, BlockRequest, Geometry};
 pub use link::path::PRIVATE_WINDOW;
 pub use link::{Cipher, Name, PROOF_LEN, Protection, REKEY_FRAMES, Refusal, Role, Tenancy, is_proof, prove};
+pub use link::{Stats as ChannelStats, StreamStats};
 
 /// Most NBD connections of a borrowed drive.
 pub const EDGE_CONNECTIONS: usize = 16;

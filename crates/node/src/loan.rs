@@ -20,8 +20,8 @@ use self::addresses::Addresses;
 use self::callers::Callers;
 use crate::borrower::BorrowedDrive;
 use crate::card::{CardEvent, LoanRooms, MediaWork, Outgoing, Rooms, Unusable, Way, way};
-use crate::cells::{Address, LoanCells};
-use crate::config::{BorrowEdge, CardConfig, LoanConfig, LoanRole};
+use crate::cells::{Address, EndCells, LoanCells, LoanParts};
+use crate::config::{CardConfig, LoanConfig, LoanRole};
 use crate::drive::Drive;
 use crate::lender::LentFunction;
 use crate::slot::BorrowedSlot;
@@ -110,7 +110,7 @@ pub(crate) struct Loan<'m> {
 impl<'m> Loan<'m> {
     /// Loan `index` of a card.
     pub(crate) fn new(
-        cells: &'m LoanCells,
+        parts: LoanParts<'m>,
         journal: Journal<'m>,
         card: &CardConfig,
         index: usize,
@@ -118,30 +118,37 @@ impl<'m> Loan<'m> {
         now: Instant,
     ) -> Self {
         let config = &card.loans[index];
-        let pages = Pages::new(&cells.pages, journal);
-        let end = match &config.role {
-            LoanRole::Lend { drive, controller, limit } => {
+        let (cells, pages) = (parts.cells, Pages::new(parts.pages, journal));
+        if let LoanRole::Borrow { peers, .. } = &config.role {
+            for (cell, peer) in cells.peers.iter().zip(peers) {
+                cell.set(journal, *peer);
+            }
+        }
+        let end = match (parts.end, &config.role) {
+            (EndCells::Lent(function), LoanRole::Lend { drive, controller, limit }) => {
                 let subsystem = &drives[*drive].subsystem;
-                let mut controller =
-                    Controller::in_subsystem(&cells.controller, pages, subsystem, *controller);
+                let mut controller = Controller::in_subsystem(function, pages, subsystem, *controller);
                 if controller.limit() != *limit {
                     controller.set_limit(now, *limit);
                 }
                 End::Lent(LentFunction::new(controller, pages, &cells.edge, card.domain))
             }
-            LoanRole::Borrow { peers, io_timeout, edge } => {
-                for (cell, peer) in cells.peers.iter().zip(peers) {
-                    cell.set(journal, *peer);
-                }
-                match edge {
-                    BorrowEdge::Drive => {
-                        End::Borrowed(BorrowedDrive::new(cells, pages, journal, card.domain, *io_timeout))
-                    }
-                    BorrowEdge::Slot => {
-                        End::Slot(BorrowedSlot::new(cells, pages, journal, index, card.domain))
-                    }
-                }
+            (EndCells::Drive { driver, server }, LoanRole::Borrow { io_timeout, .. }) => {
+                let parts = (driver, server);
+                End::Borrowed(BorrowedDrive::new(
+                    parts,
+                    &cells.edge,
+                    pages,
+                    journal,
+                    card.domain,
+                    *io_timeout,
+                ))
             }
+            (EndCells::Slot { session, slot }, _) => {
+                let parts = (session, slot);
+                End::Slot(BorrowedSlot::new(parts, &cells.edge, pages, journal, index, card.domain))
+            }
+            _ => unreachable!("the cells of a loan are those of its role, and only a slot outlives its loan"),
         };
         let channel = Channel::new(&cells.channel, pages, journal, channel_config(card, config), now);
         let mut loan = Self {
@@ -167,7 +174,7 @@ impl<'m> Loan<'m> {
             given: Vec::new(),
             deadline: StdCell::new(None),
         };
-        if config.is_vacant() {
+        if let LoanRole::Vacant = config.role {
             loan.channel.close(now);
         }
         loan.meet_peer();
@@ -706,7 +713,8 @@ fn channel_config(card: &CardConfig, loan: &LoanConfig) -> ChannelConfig {
     // A borrower uses as many rails as it knows addresses of its lender.
     let rails = match &loan.role {
         LoanRole::Lend { .. } => &card.rails[..],
-        LoanRole::Borrow { peers, .. } if peers.is_empty() => &card.rails[..1],
+        // Nothing is sent there.
+        LoanRole::Vacant => &card.rails[..1],
         LoanRole::Borrow { peers, .. } => &card.rails[..peers.len().min(card.rails.len())],
     };
     let max_payload = if rails.iter().all(|&frame| frame >= 8192) { 4096 } else { 1024 };

@@ -6,7 +6,7 @@ use base::{Instant, RuleSet};
 use core::time::Duration;
 use link::Name;
 use node::agent::Agent;
-use node::{BorrowEdge, Card, CardConfig, LoanConfig, LoanRole, NodeCells, Way};
+use node::{BorrowEdge, Card, CardConfig, LoanConfig, LoanKind, LoanRole, Way};
 
 use crate::checkers::freshness::{Freshness, Origin};
 use crate::checkers::liveness::Liveness;
@@ -67,15 +67,17 @@ pub(crate) struct Node<'w> {
 }
 
 impl<'w> Node<'w> {
+    /// A node with so many loans of a kind, and as many drives.
     pub(crate) fn new(
         index: usize,
         arena: &'w Arena,
         switch: &'w Switch<'w>,
-        loans: usize,
+        (kind, loans): (LoanKind, usize),
         (rules, now): (RuleSet, Instant),
     ) -> Self {
+        let bytes = node::ledger_bytes(None, (0..loans).map(|place| (place, 0, kind)), loans);
         Self {
-            memory: arena.zeroed::<NodeCells>(),
+            memory: arena.zeroed_bytes(bytes),
             switch,
             card: None,
             identity: NodeId(index as u64 + 1),
@@ -107,7 +109,7 @@ impl<'w> Node<'w> {
     /// Its agent has died, and with it the ledger: another one begins another life.
     pub(crate) fn begin_life(&mut self, arena: &'w Arena, rules: RuleSet, now: Instant) {
         self.torn.clear();
-        self.memory = arena.zeroed::<NodeCells>();
+        self.memory = arena.zeroed_bytes(self.memory.len());
         self.switch.set_memory(self.memory);
         self.life += 1;
         self.folder += 1;
@@ -246,7 +248,7 @@ impl<'w> World<'w> {
         self.marks.set_if(Mark::RolledBack, switch.rollbacks() > rollbacks);
         self.nodes[node].agent.handle_started(now, node as i32 + 1);
         match made {
-            Ok(card) => self.welcome(node, card),
+            Ok(card) => self.welcome(node, card.expect("the memory was made for it")),
             Err(End::Killed) => {
                 self.marks.set(Mark::RecoveryKilled);
                 self.kills += 1;

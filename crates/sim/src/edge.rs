@@ -5,7 +5,7 @@
 
 use base::ledger::{Journal, Span};
 use base::{Instant, Rule};
-use node::{MediaWork, NodeCells};
+use node::MediaWork;
 
 use crate::checkers::names;
 use crate::checkers::single_owner::Life;
@@ -28,7 +28,7 @@ pub(crate) struct Socket {
 impl<'w> World<'w> {
     /// The kernel's stores are never killed and never logged.
     pub(crate) fn kernel(&self, node: usize) -> Journal<'w> {
-        self.nodes[node].memory.ledger::<NodeCells>(None, self.rules).journal
+        self.ledger(node).journal
     }
 
     /// A client comes, or thinks of requests.

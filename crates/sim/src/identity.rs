@@ -7,7 +7,7 @@ use base::ids::{Incarnation, LifeId};
 use base::times::{HANDSHAKE_RETRY_MAX, REFUSAL_PAUSE};
 use link::frame::{Header, Kind};
 use link::{State, Tenancy};
-use node::{Address, Card, NodeCells, Way};
+use node::{Address, Card, Way};
 
 use crate::checkers::freshness::Origin;
 use crate::checkers::names;
@@ -97,7 +97,8 @@ impl World<'_> {
         let life = Life { node: BORROWER, number: 0 };
         (config.incarnation, config.life) = (Incarnation(0), life_id(life));
         let now = Instant::from_nanos(self.now);
-        let mut card = Card::new(self.arena.zeroed::<NodeCells>(), None, config, now);
+        let memory = config.new_memory(self.arena);
+        let mut card = Card::new(memory, None, config, now).expect("the memory was made for it");
         let mut old = Vec::new();
         for attempt in 0..ATTEMPTS {
             let now = now + HANDSHAKE_RETRY_MAX * attempt as u32;

@@ -18,7 +18,7 @@ use core::time::Duration;
 use host::{BlockKind, BlockRequest};
 use link::Name;
 use node::{
-    Address, BorrowEdge, Card, CardConfig, CardEvent, DriveConfig, Limit, LoanConfig, LoanRole, NodeCells,
+    Address, BorrowEdge, Card, CardConfig, CardEvent, DriveConfig, Limit, LoanConfig, LoanRole, NodeLedger,
     Tenancy, Way,
 };
 
@@ -173,7 +173,8 @@ impl<'w> World<'w> {
     fn new(arena: &'w Arena, liar: Liar) -> Self {
         let now = Instant::from_nanos(1_000_000);
         let seat = |node: usize| {
-            let (memory, config) = (arena.zeroed::<NodeCells>(), config(node, liar));
+            let config = config(node, liar);
+            let memory = config.new_memory(arena);
             Seat { memory, card: Self::card(memory, &config, liar, now), config }
         };
         Self {
@@ -189,7 +190,7 @@ impl<'w> World<'w> {
     }
 
     fn card(memory: RawMemory<'w>, config: &CardConfig, liar: Liar, now: Instant) -> Card<'w> {
-        let mut card = Card::new(memory, None, config.clone(), now);
+        let mut card = Card::new(memory, None, config.clone(), now).expect("the memory was made for it");
         card.use_directly(HONEST);
         if liar != Liar::LenderOfSlot {
             card.use_directly(LIED);
@@ -383,7 +384,7 @@ impl Client {
 
 /// The log of a node's ledger: what the kernel writes there is not undone.
 fn journal(memory: RawMemory<'_>) -> Journal<'_> {
-    memory.ledger::<NodeCells>(None, RuleSet::ALL).journal
+    NodeLedger::new(memory, None, RuleSet::ALL).journal
 }
 
 fn address(node: usize) -> Address {

@@ -8,7 +8,7 @@ use base::ids::NodeId;
 use base::times::{HANDSHAKE_RETRY_MAX, PENDING_KEYS};
 use link::State;
 use link::frame::{Header, Kind};
-use node::{Address, Card, NodeCells, Way};
+use node::{Address, Card, Way};
 
 use crate::cards::LONGEST_ABSENCE;
 use crate::checkers::freshness::Origin;
@@ -36,7 +36,8 @@ impl World<'_> {
             let mut config = self.card_config(BORROWER);
             config.node = NodeId(0x1000 + node);
             let now = Instant::from_nanos(self.now);
-            let mut card = Card::new(self.arena.zeroed::<NodeCells>(), None, config, now);
+            let memory = config.new_memory(self.arena);
+            let mut card = Card::new(memory, None, config, now).expect("the memory was made for it");
             for attempt in 0..ATTEMPTS {
                 let now = now + HANDSHAKE_RETRY_MAX * attempt as u32;
                 card.handle_timeout(now);

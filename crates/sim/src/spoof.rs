@@ -2,7 +2,7 @@
 //! network. He cannot answer what is asked there, so nothing but the questions may go there, and little before the
 //! borrower has proven its own address.
 
-use node::{Address, NodeCells};
+use node::Address;
 
 use crate::checkers::names;
 use crate::marks::Mark;
@@ -66,8 +66,8 @@ impl World<'_> {
             spoofer.allowed[loan][usize::from(rail)] += len * AMPLIFICATION + CHALLENGE_BYTES;
             self.marks.set(Mark::Spoofed);
         }
-        let root = self.nodes[LENDER].memory.ledger::<NodeCells>(None, self.rules).root;
-        let is_proven = |rail: usize| root.loans[loan].peers[rail].get() == Spoofer::address(rail as u8);
+        let Some(parts) = self.ledger(LENDER).loan(loan, 0) else { return };
+        let is_proven = |rail: usize| parts.cells.peers[rail].get() == Spoofer::address(rail as u8);
         if (0..RAILS).any(is_proven) {
             let what = format!("data of loan {loan} go to an address that has answered nothing");
             self.fail(names::ADDRESSES, what);

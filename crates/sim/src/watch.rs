@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use host::nvme::State as Driver;
 use link::State;
 use link::frame::{Header, Kind};
-use node::{Address, Card, MediaWork, NodeCells};
+use node::{Address, Card, LoanParts, MediaWork, NodeLedger};
 
 use crate::checkers::freshness::{Origin, Peer};
 use crate::checkers::names;
@@ -341,10 +341,15 @@ impl<'w> World<'w> {
         }
     }
 
+    /// The ledger of a node, as others than its card see it.
+    pub(crate) fn ledger(&self, node: usize) -> NodeLedger<'w> {
+        NodeLedger::new(self.nodes[node].memory, None, self.rules)
+    }
+
     /// Whether an address of the borrower has answered a challenge.
     fn knows_borrower(&self, loan: usize) -> bool {
-        let root = self.nodes[LENDER].memory.ledger::<NodeCells>(None, self.rules).root;
-        root.loans[loan].peers.iter().any(|peer| peer.get().is_known())
+        let parts = self.ledger(LENDER).loan(loan, 0);
+        parts.is_some_and(|parts| parts.cells.peers.iter().any(|peer| peer.get().is_known()))
     }
 
     /// The peer knows an older card of the same life: it has the keys, and only needs to be told.
@@ -530,8 +535,8 @@ impl<'w> World<'w> {
     /// Nothing has reached for what it was not granted, and nothing was completed that nobody asked for. What was given
     /// up after a completion time-out may still arrive where nothing is any more.
     fn check_strays(&mut self, node: usize, loan: usize) {
-        let root = self.nodes[node].memory.ledger::<NodeCells>(None, self.rules).root;
-        let edge = &root.loans[loan].edge;
+        let Some(LoanParts { cells, .. }) = self.ledger(node).loan(loan, 0) else { return };
+        let edge = &cells.edge;
         self.loans[loan].timed_out |= edge.completion_timeouts.get() > 0;
         let denied = edge.denied_accesses.get();
         let denied = if node == BORROWER { self.check_function(loan, denied) } else { denied };
@@ -542,7 +547,7 @@ impl<'w> World<'w> {
             let what = format!("node {node}, loan {loan}: denied, unexpected, malformed: {strays:?}");
             self.fail(names::STRAYS, what);
         }
-        let stats = root.loans[loan].channel.stream().stats();
+        let stats = cells.channel.stream().stats();
         let unplaced =
             self.nodes[node].card.as_ref().map_or(0, |card| card.channel(loan).stream.port.sender.unplaced());
         let broken = [stats.malformed_tlps.get(), stats.credit_violations.get(), unplaced];
@@ -570,8 +575,8 @@ impl<'w> World<'w> {
     }
 
     fn check_gauges(&mut self, node: usize, loan: usize) {
-        let root = self.nodes[node].memory.ledger::<NodeCells>(None, self.rules).root;
-        let edge = &root.loans[loan].edge;
+        let Some(LoanParts { cells, .. }) = self.ledger(node).loan(loan, 0) else { return };
+        let edge = &cells.edge;
         self.marks.set_if(Mark::CompletionTimeout, edge.completion_timeouts.get() > 0);
         let Some(card) = self.nodes[node].card.as_ref() else { return };
         let channel = card.channel(loan);

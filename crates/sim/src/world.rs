@@ -7,6 +7,7 @@ use base::ledger::Arena;
 use base::times::HOLD;
 use base::{Instant, RuleSet};
 
+use node::LoanKind;
 use node::agent::Effect;
 
 use crate::cards::Node;
@@ -235,6 +236,11 @@ impl<'w> World<'w> {
             })
             .collect();
         let now = Instant::from_nanos(1_000_000);
+        let kind = |node: usize| match node {
+            LENDER => LoanKind::Lend,
+            _ if guests => LoanKind::Slot,
+            _ => LoanKind::Drive,
+        };
         Self {
             arena,
             rules,
@@ -243,7 +249,7 @@ impl<'w> World<'w> {
             queue: BTreeMap::new(),
             sequence: 0,
             nodes: (0..1 + borrowers)
-                .map(|node| Node::new(node, arena, switches[node], count, (rules, now)))
+                .map(|node| Node::new(node, arena, switches[node], (kind(node), count), (rules, now)))
                 .collect(),
             loans,
             common,

@@ -38,14 +38,17 @@ pub(super) struct JournalArea {
     entries: [UnsafeCell<Entry>; JOURNAL_ENTRIES],
 }
 
-/// One saved word: `len` bytes at `offset` of the ledger were `old`.
+/// One saved word: so many bytes at an offset of the ledger were `old`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Entry {
-    offset: u32,
-    len: u32,
+    /// The offset, above [`LEN_BITS`] bits for the length: a ledger may be larger than 4 GiB.
+    place: u64,
     old: u64,
 }
+
+/// Bits of the length of a saved word, which is 1 to 8.
+const LEN_BITS: u32 = 4;
 
 /// A handle to the undo log of one ledger; every change of a [`super::Cell`] goes through one.
 ///
@@ -66,7 +69,7 @@ impl<'m> Journal<'m> {
     /// `JournalArea` and are changed by no other thread while a handle exists.
     pub(super) unsafe fn new(base: *mut u8, len: usize, hook: Option<&'m dyn Hook>, rules: RuleSet) -> Self {
         assert!(len >= size_of::<JournalArea>(), "a ledger begins with its undo log");
-        assert!(len <= u32::MAX as usize, "offsets in the undo log have 32 bits");
+        assert!(len.leading_zeros() >= LEN_BITS, "an offset in the undo log leaves room for a length");
         Self { base, len, area: base.cast(), hook, rules, memory: PhantomData }
     }
 
@@ -89,7 +92,7 @@ impl<'m> Journal<'m> {
         for index in (0..count).rev() {
             // SAFETY: the entries are initialised memory of the ledger (any bytes are an `Entry`).
             let entry = unsafe { ptr::read_volatile(self.area().entries[index].get()) };
-            let (offset, len) = (entry.offset as usize, entry.len as usize);
+            let (offset, len) = ((entry.place >> LEN_BITS) as usize, entry.place as usize % (1 << LEN_BITS));
             assert!(len <= 8 && offset + len <= self.len, "the undo log names memory outside of the ledger");
             self.before_store();
             // SAFETY: checked above to lie inside the ledger, which nothing else borrows as plain memory.
@@ -146,7 +149,7 @@ impl<'m> Journal<'m> {
         unsafe { ptr::copy_nonoverlapping(target, (&raw mut old).cast(), len) };
         self.store(
             self.area().entries[count as usize].get(),
-            Entry { offset: offset as u32, len: len as u32, old },
+            Entry { place: (offset as u64) << LEN_BITS | len as u64, old },
         );
         self.store(self.area().count.get(), count + 1);
     }

@@ -23,7 +23,7 @@ pub struct LedgerRoot<R>(PhantomData<R>);
 
 impl<R> LedgerRoot<R> {
     const OFFSET: usize = size_of::<JournalArea>().next_multiple_of(PAGE_SIZE);
-    /// Bytes of a ledger with root `R`.
+    /// Bytes of a ledger with root `R`; what lies behind are its regions, if it has any.
     pub const SIZE: usize = (Self::OFFSET + size_of::<R>()).next_multiple_of(PAGE_SIZE);
 }
 
@@ -45,6 +45,24 @@ impl<'m> RawMemory<'m> {
         Self { base, len, memory: PhantomData }
     }
 
+    /// Bytes of the memory.
+    #[expect(clippy::len_without_is_empty, reason = "a ledger is never empty")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The cells that begin `offset` bytes into the memory, which hold whatever is there; `None` if they would not lie
+    /// inside of it or not be aligned.
+    pub(super) fn cells<C: FromBytes>(&self, offset: usize) -> Option<&'m C> {
+        let fits = offset <= self.len && size_of::<C>() <= self.len - offset;
+        if !fits || !offset.is_multiple_of(align_of::<C>()) || align_of::<C>() > PAGE_SIZE {
+            return None;
+        }
+        // SAFETY: in range of memory that `new` was promised for `'m`, and aligned, since that is page aligned;
+        // `C: FromBytes`, so any bytes are valid; cells change only through themselves.
+        Some(unsafe { self.base.add(offset).cast::<C>().as_ref() })
+    }
+
     /// Copies the bytes at `offset` to `out`, for checkers: logged or not, whatever lies there.
     ///
     /// # Panics
@@ -60,12 +78,10 @@ impl<'m> RawMemory<'m> {
 
     /// The ledger in this memory. Any bytes are a valid root, but only zeroes or what a card left make sense.
     pub fn ledger<R: FromBytes>(self, hook: Option<&'m dyn Hook>, rules: RuleSet) -> Ledger<'m, R> {
-        const { assert!(align_of::<R>() <= PAGE_SIZE) };
-        assert!(self.len >= LedgerRoot::<R>::SIZE, "the memory holds the whole ledger");
+        assert!(self.len >= LedgerRoot::<R>::SIZE, "the memory holds the whole root of the ledger");
         // SAFETY: `new` was promised valid memory for `'m`; the length was checked.
         let journal = unsafe { Journal::new(self.base.as_ptr(), self.len, hook, rules) };
-        // SAFETY: in range and aligned; `R: FromBytes`, so any bytes are valid; roots change only through cells.
-        let root = unsafe { self.base.add(LedgerRoot::<R>::OFFSET).cast::<R>().as_ref() };
+        let root = self.cells(LedgerRoot::<R>::OFFSET).expect("checked above, and the offset is a page's");
         Ledger { journal, root }
     }
 }
@@ -77,14 +93,19 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// Zeroed memory for a ledger with root `R`.
+    /// Zeroed memory for a ledger with root `R` and nothing else.
     pub fn zeroed<R>(&self) -> RawMemory<'_> {
-        let len = LedgerRoot::<R>::SIZE;
+        self.zeroed_bytes(LedgerRoot::<R>::SIZE)
+    }
+
+    /// Zeroed memory of `len` bytes, rounded up to whole pages.
+    pub fn zeroed_bytes(&self, len: usize) -> RawMemory<'_> {
+        let len = len.max(1).next_multiple_of(PAGE_SIZE);
         // The allocator clears memory of a greater alignment by writing to it, which would touch all of a sparse
         // ledger.
         let layout = Layout::from_size_align(len + PAGE_SIZE, align_of::<u64>())
             .expect("a ledger is far smaller than the address space");
-        // SAFETY: the layout has a size above zero, since every ledger has an undo log.
+        // SAFETY: the layout has a size above zero, as it is rounded up from 1 at least.
         let start = unsafe { std::alloc::alloc_zeroed(layout) };
         let Some(start) = NonNull::new(start) else { std::alloc::handle_alloc_error(layout) };
         self.blocks.borrow_mut().push((start, layout));

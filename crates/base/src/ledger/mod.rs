@@ -21,6 +21,7 @@ mod fifo;
 mod journal;
 mod memory;
 mod pages;
+mod regions;
 mod slots;
 mod span;
 #[cfg(test)]
@@ -33,5 +34,6 @@ pub use fifo::Fifo;
 pub use journal::{Hook, JOURNAL_ENTRIES, Journal, STEP_ENTRIES};
 pub use memory::{Arena, Ledger, LedgerRoot, RawMemory};
 pub use pages::{PAGE_SIZE, PageCells, PageIndex, Pages};
+pub use regions::{Owner, REGIONS_MAX, Region, RegionError, RegionTable, Regions, region_bytes};
 pub use slots::{SlotCells, Slots};
 pub use span::Span;

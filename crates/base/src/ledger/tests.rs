@@ -196,3 +196,109 @@ fn codes_stand_for_their_values() {
 fn an_unknown_code_is_no_other_value() {
     Code::<Kind>::read_from_bytes(&[2]).unwrap().get();
 }
+
+#[derive(FromBytes)]
+#[repr(C)]
+struct Table {
+    regions: RegionTable,
+}
+
+#[derive(FromBytes)]
+#[repr(C)]
+struct Few([Cell<u64>; 4]);
+
+impl Region for Few {
+    const KIND: u32 = 1;
+}
+
+#[derive(FromBytes)]
+#[repr(C)]
+struct Many([Cell<u64>; 1000]);
+
+impl Region for Many {
+    const KIND: u32 = 2;
+}
+
+/// Room for so many regions of a page, with those of the table's own.
+fn with_room(arena: &Arena, pages: usize) -> RawMemory<'_> {
+    arena.zeroed_bytes(LedgerRoot::<Table>::SIZE + pages * PAGE_SIZE)
+}
+
+fn regions<'m>(memory: RawMemory<'m>, hook: Option<&'m dyn Hook>) -> (Journal<'m>, Regions<'m>) {
+    let Ledger { journal, root } = memory.ledger::<Table>(hook, RuleSet::ALL);
+    (journal, Regions::new::<Table>(memory, journal, &root.regions))
+}
+
+#[test]
+fn a_region_is_its_owners_until_it_is_given_back_and_begins_with_zeroes() {
+    let arena = Arena::default();
+    let (journal, regions) = regions(with_room(&arena, 3), None);
+    assert!(regions.find::<Few>(Owner(1)).is_none());
+    let first = regions.obtain::<Few>(Owner(1)).unwrap();
+    first.0[3].set(journal, 7);
+    journal.commit();
+    assert_eq!(regions.obtain::<Few>(Owner(1)).unwrap().0[3].get(), 7, "what it has already");
+    let large = regions.obtain::<Many>(Owner(1)).unwrap();
+    large.0[999].set(journal, 9);
+    journal.commit();
+    assert_eq!(first.0[3].get(), 7, "regions lie apart");
+    // A page and two.
+    assert_eq!(regions.obtain::<Few>(Owner(2)).err(), Some(RegionError::Full(regions.end() + PAGE_SIZE)));
+    regions.retain(|kind, _| kind == Many::KIND);
+    assert!(regions.find::<Few>(Owner(1)).is_none() && regions.find::<Many>(Owner(1)).is_some());
+    assert_eq!(regions.obtain::<Few>(Owner(2)).unwrap().0[3].get(), 0, "the next one's begins anew");
+    let taken: Vec<_> = regions.iter().collect();
+    assert_eq!(taken, [(1, Owner(2), PAGE_SIZE), (2, Owner(1), 2 * PAGE_SIZE)]);
+}
+
+#[test]
+fn a_table_that_names_foreign_memory_is_no_table() {
+    let arena = Arena::default();
+    let (journal, regions) = regions(with_room(&arena, 1), None);
+    regions.obtain::<Few>(Owner(1)).unwrap();
+    for start in [0, (LedgerRoot::<Table>::SIZE + PAGE_SIZE) as u64, u64::MAX - 7] {
+        regions.misplace(journal, start);
+        assert!(regions.find::<Few>(Owner(1)).is_none());
+        assert!(regions.obtain::<Many>(Owner(1)).is_err());
+    }
+}
+
+/// Whatever store a card dies before while regions change hands, its successor finds each with the one owner that it
+/// had, or was to have; and nobody finds what another one has left.
+#[test]
+fn regions_have_one_owner_whenever_a_card_dies() {
+    let change = |regions: &Regions<'_>, journal: Journal<'_>| {
+        let dirty = regions.obtain::<Few>(Owner(1)).unwrap();
+        dirty.0[0].set(journal, 1);
+        journal.commit();
+        regions.retain(|_, owner| owner != Owner(1));
+        for owner in [2, 3] {
+            let cells = regions.obtain::<Few>(Owner(owner)).unwrap();
+            assert!([0, owner].contains(&cells.0[0].get()), "what another owner has left");
+            cells.0[0].set(journal, owner);
+            journal.commit();
+        }
+        regions.obtain::<Many>(Owner(3)).unwrap();
+    };
+    let mut stores = 0;
+    loop {
+        let arena = Arena::default();
+        let memory = with_room(&arena, 5);
+        let hook = KillAt { left: StdCell::new(stores) };
+        let ended = catch_unwind(AssertUnwindSafe(|| {
+            let (journal, regions) = regions(memory, Some(&hook));
+            change(&regions, journal);
+        }));
+        let (journal, regions) = regions(memory, None);
+        journal.roll_back();
+        change(&regions, journal);
+        let mut taken: Vec<_> = regions.iter().map(|(kind, owner, _)| (kind, owner)).collect();
+        taken.sort();
+        assert_eq!(taken, [(1, Owner(2)), (1, Owner(3)), (2, Owner(3))], "killed before store {stores}");
+        assert!(regions.end() <= memory.len());
+        if ended.is_ok() {
+            return assert!(stores > 20);
+        }
+        stores += 1;
+    }
+}

@@ -70,7 +70,7 @@ pub(super) fn most_addresses<'a>(
 ) -> Vec<SocketAddr> {
     let peers = loans.filter_map(|loan| match &loan.end {
         LoanEnd::Borrow { peers, .. } => Some(peers),
-        LoanEnd::Lend { .. } => None,
+        LoanEnd::Lend { .. } | LoanEnd::Vacant { .. } => None,
     });
     let mut addresses = peers.max_by_key(|peers| peers.len()).cloned().unwrap_or_default();
     if attaches && addresses.len() < SPARE_RAILS {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use io::agent::{Condition, Edge, LoanEnd, LoanSpec, View};
-use node::{Cipher, LoanCells, Name};
+use io::agent::{Condition, Edge, LoanEnd, LoanSpec, LoanView, View};
+use node::{ChannelStats, Cipher, DriverCells, Name, NvmeCells, ServerCells, SessionCounters, StreamStats};
 
 use super::trouble;
 use crate::status::{Card, Channel, Counters, Device, Loan, Node, Rail, Role, Status, Stream};
@@ -41,14 +41,14 @@ pub(super) fn status(view: &View<'_>, http: SocketAddr) -> Status {
 /// The identity of the node at the other end of a loan, once there was one.
 pub(super) fn peer_of(view: &View<'_>, loan: usize) -> Option<u64> {
     let (_, cells) = view.loans().nth(loan)?;
-    Some(cells.edge.peer_node.get()).filter(|peer| *peer != 0)
+    Some(cells.edge().peer_node.get()).filter(|peer| *peer != 0)
 }
 
 /// How the other ends of all loans are doing, one entry for each peer that has a loan, or had one and is silent now.
 pub(super) fn peers(view: &View<'_>) -> Vec<trouble::Peer> {
     let mut peers: BTreeMap<u64, trouble::Peer> = BTreeMap::new();
     for (index, (loan, cells)) in view.loans().enumerate() {
-        let node = cells.edge.peer_node.get();
+        let node = cells.edge().peer_node.get();
         if node == 0 || loan.is_vacant() || !matches!(channel_state(cells), "open" | "resetting") {
             continue;
         }
@@ -62,7 +62,7 @@ pub(super) fn peers(view: &View<'_>) -> Vec<trouble::Peer> {
         });
         match loan.end {
             LoanEnd::Lend { .. } => peer.lent.push(loan.function.clone()),
-            LoanEnd::Borrow { .. } => peer.borrowed.push(loan.function.clone()),
+            LoanEnd::Borrow { .. } | LoanEnd::Vacant { .. } => peer.borrowed.push(loan.function.clone()),
         }
         // Each loan has a channel of its own: a peer is silent when it is on all of them, and a rail is down likewise.
         peer.silence = peer.silence.min(silence);
@@ -73,7 +73,7 @@ pub(super) fn peers(view: &View<'_>) -> Vec<trouble::Peer> {
     peers.into_values().collect()
 }
 
-fn add_rails(view: &View<'_>, cells: &LoanCells, rails: &mut Vec<trouble::Rail>) {
+fn add_rails(view: &View<'_>, cells: LoanView<'_>, rails: &mut Vec<trouble::Rail>) {
     for (index, rail) in view.spec().rails.iter().enumerate() {
         let seen = view.rail(cells, index);
         let Some(to) = seen.peer.map(|peer| peer.to_string()) else { continue };
@@ -87,21 +87,21 @@ fn add_rails(view: &View<'_>, cells: &LoanCells, rails: &mut Vec<trouble::Rail>)
 /// What others have of this node just now, and who.
 pub(super) fn in_use<'a>(view: &View<'a>) -> impl Iterator<Item = (&'a str, String)> + use<'a> {
     // Also one that has been taken just now.
-    let is_had = |cells: &LoanCells| matches!(channel_state(cells), "open" | "resetting");
+    let is_had = |cells: LoanView<'_>| matches!(channel_state(cells), "open" | "resetting");
     let had =
-        view.loans().filter(move |(loan, cells)| matches!(loan.end, LoanEnd::Lend { .. }) && is_had(cells));
+        view.loans().filter(move |(loan, cells)| matches!(loan.end, LoanEnd::Lend { .. }) && is_had(*cells));
     had.map(|(loan, cells)| (loan.function.as_str(), peer_name(cells)))
 }
 
 /// Loans whose lender has never answered, and for how long they have been waited for.
 pub(super) fn wanted(view: &View<'_>, waited: Duration) -> Vec<trouble::Wanted> {
-    let never_met = view.loans().filter(|(_, cells)| cells.edge.peer_node.get() == 0);
+    let never_met = view.loans().filter(|(_, cells)| cells.edge().peer_node.get() == 0);
     let wanted = never_met.filter_map(|(loan, _)| match &loan.end {
-        LoanEnd::Borrow { peers, .. } if !peers.is_empty() => {
+        LoanEnd::Borrow { peers, .. } => {
             let at: Vec<String> = peers.iter().map(ToString::to_string).collect();
             Some(trouble::Wanted { function: loan.function.clone(), at: at.join(" and "), waited })
         }
-        _ => None,
+        LoanEnd::Lend { .. } | LoanEnd::Vacant { .. } => None,
     });
     wanted.collect()
 }
@@ -128,7 +128,7 @@ fn card(view: &View<'_>) -> Card {
     }
 }
 
-fn rail_of(view: &View<'_>, cells: &LoanCells, rail: usize) -> Rail {
+fn rail_of(view: &View<'_>, cells: LoanView<'_>, rail: usize) -> Rail {
     let seen = view.rail(cells, rail);
     let state = match (seen.peer, seen.up) {
         (None, _) => "idle",
@@ -147,7 +147,7 @@ fn rail_of(view: &View<'_>, cells: &LoanCells, rail: usize) -> Rail {
 }
 
 /// The memory that a loan shares with its peer, if it does: a rail of this loan alone.
-fn shared_memory(view: &View<'_>, index: usize, cells: &LoanCells) -> Option<Rail> {
+fn shared_memory(view: &View<'_>, index: usize, cells: LoanView<'_>) -> Option<Rail> {
     let seen = view.shared_memory(index)?;
     Some(Rail {
         name: "shm".to_owned(),
@@ -160,29 +160,29 @@ fn shared_memory(view: &View<'_>, index: usize, cells: &LoanCells) -> Option<Rai
     })
 }
 
-fn channel(loan: &LoanSpec, cells: &LoanCells) -> Channel {
-    let stats = cells.channel.stats();
+fn channel(loan: &LoanSpec, cells: LoanView<'_>) -> Channel {
+    let count = |of: fn(&ChannelStats) -> u64| cells.channel().map_or(0, of);
     Channel {
         peer: peer_node(cells),
         state: channel_state(cells).to_owned(),
         sealed: loan.protection.is_sealed(),
-        cipher: Cipher::from_number(cells.edge.cipher.get() as u8).map(|cipher| cipher.name().to_owned()),
-        sent_frames: stats.sent_frames.get(),
-        received_frames: stats.received_frames.get(),
-        retransmissions: cells.channel.stream().stats().retransmissions.get(),
+        cipher: Cipher::from_number(cells.edge().cipher.get() as u8).map(|cipher| cipher.name().to_owned()),
+        sent_frames: count(|stats| stats.sent_frames.get()),
+        received_frames: count(|stats| stats.received_frames.get()),
+        retransmissions: cells.stream().map_or(0, |stats| stats.retransmissions.get()),
     }
 }
 
-fn stream(loan: &LoanSpec, cells: &LoanCells) -> Stream {
+fn stream(loan: &LoanSpec, cells: LoanView<'_>) -> Stream {
     Stream {
         loan: loan.function.clone(),
         direction: "out".to_owned(),
-        in_flight: cells.edge.in_flight.get(),
-        replay_bytes: cells.edge.replay_bytes.get(),
+        in_flight: cells.edge().in_flight.get(),
+        replay_bytes: cells.edge().replay_bytes.get(),
     }
 }
 
-fn device(view: &View<'_>, loan: &LoanSpec, cells: &LoanCells) -> Device {
+fn device(view: &View<'_>, loan: &LoanSpec, cells: LoanView<'_>) -> Device {
     let LoanEnd::Lend { drive, controller, limit } = &loan.end else { return Device::default() };
     let drive = &view.spec().drives[*drive];
     let lent = matches!(channel_state(cells), "open" | "resetting");
@@ -190,9 +190,9 @@ fn device(view: &View<'_>, loan: &LoanSpec, cells: &LoanCells) -> Device {
         function: loan.function.clone(),
         kind: "nvme".to_owned(),
         source: drive.source.clone(),
-        bytes: cells.edge.drive_bytes.get(),
-        read_only: drive.image.info().read_only || cells.edge.drive_rights.get() == 2,
-        media: if cells.edge.media_fault.get() == 0 { "ok" } else { "failed" }.to_owned(),
+        bytes: cells.edge().drive_bytes.get(),
+        read_only: drive.image.info().read_only || cells.edge().drive_rights.get() == 2,
+        media: if cells.edge().media_fault.get() == 0 { "ok" } else { "failed" }.to_owned(),
         lent_to: lent.then(|| peer_name(cells)),
         io: view.medium(loan).map(|medium| medium.name().to_owned()).unwrap_or_default(),
         drive: drive.name.clone(),
@@ -202,9 +202,9 @@ fn device(view: &View<'_>, loan: &LoanSpec, cells: &LoanCells) -> Device {
     }
 }
 
-fn loan_of(view: &View<'_>, loan: &LoanSpec, cells: &LoanCells) -> Loan {
+fn loan_of(view: &View<'_>, loan: &LoanSpec, cells: LoanView<'_>) -> Loan {
     // Before a peer was ever heard there is no time since when.
-    let had_peer = cells.edge.peer_node.get() != 0;
+    let had_peer = cells.edge().peer_node.get() != 0;
     let silence = Some(view.silence(cells)).filter(|silence| had_peer && *silence > base::times::SILENCE);
     let silent = silence.is_some();
     let state = match channel_state(cells) {
@@ -215,15 +215,11 @@ fn loan_of(view: &View<'_>, loan: &LoanSpec, cells: &LoanCells) -> Loan {
         "idle" if matches!(loan.end, LoanEnd::Lend { .. }) => "free",
         _ => "connecting",
     };
-    let (role, edge) = match &loan.end {
-        LoanEnd::Lend { .. } => (Role::Lender, None),
-        LoanEnd::Borrow { edge: Edge::Nbd { path, .. }, .. } => {
-            (Role::Borrower, Some(crate::edge::nbd(path)))
-        }
-        LoanEnd::Borrow { edge: Edge::Vm { path, .. }, .. } => {
-            (Role::Borrower, Some(crate::edge::vfio_user(path)))
-        }
-        LoanEnd::Borrow { edge: Edge::Load(_), .. } => (Role::Borrower, None),
+    let (role, edge) = match loan.end.edge() {
+        None => (Role::Lender, None),
+        Some(Edge::Nbd { path, .. }) => (Role::Borrower, Some(crate::edge::nbd(path))),
+        Some(Edge::Vm { path, .. }) => (Role::Borrower, Some(crate::edge::vfio_user(path))),
+        Some(Edge::Load(_)) => (Role::Borrower, None),
     };
     Loan {
         function: loan.function.clone(),
@@ -243,39 +239,29 @@ fn counters(view: &View<'_>) -> Counters {
     let mut more = BTreeMap::new();
     let mut count = |name: &str, value: u64| *more.entry(name.to_owned()).or_insert(0) += value;
     for (loan, cells) in view.loans() {
-        let (stats, edge, stream) = (cells.channel.stats(), &cells.edge, cells.channel.stream().stats());
-        counters.dropped_auth += stats.dropped_auth.get();
-        counters.dropped_replay += stats.dropped_replay.get();
-        counters.dropped_malformed += stats.dropped_malformed.get();
+        // Of a place without cells there is nothing to count, but all names are there.
+        let stats = |of: fn(&ChannelStats) -> u64| cells.channel().map_or(0, of);
+        let stream = |of: fn(&StreamStats) -> u64| cells.stream().map_or(0, of);
+        let edge = cells.edge();
+        counters.dropped_auth += stats(|it| it.dropped_auth.get());
+        counters.dropped_replay += stats(|it| it.dropped_replay.get());
+        counters.dropped_malformed += stats(|it| it.dropped_malformed.get());
         counters.denied_accesses += edge.denied_accesses.get();
-        count("dropped_generation", stats.dropped_generation.get());
-        count("credit_violations", stream.credit_violations.get());
-        count("handshakes", stats.handshakes.get());
-        count("deferred_handshakes", stats.deferred_handshakes.get());
+        count("dropped_generation", stats(|it| it.dropped_generation.get()));
+        count("credit_violations", stream(|it| it.credit_violations.get()));
+        count("handshakes", stats(|it| it.handshakes.get()));
+        count("deferred_handshakes", stats(|it| it.deferred_handshakes.get()));
         count("unexpected_completions", edge.unexpected_completions.get());
-        count("malformed_tlps", edge.malformed_tlps.get() + stream.malformed_tlps.get());
+        count("malformed_tlps", edge.malformed_tlps.get() + stream(|it| it.malformed_tlps.get()));
         count("completion_timeouts", edge.completion_timeouts.get());
         count("information_frames", edge.information_frames.get());
-        if let LoanEnd::Lend { .. } = &loan.end {
-            count("media_errors", cells.controller.media_errors());
-            count("failed_media", edge.media_fault.get());
-        }
-        if let LoanEnd::Borrow { .. } = &loan.end {
-            let driver = &cells.driver.counters;
-            count("unflushed_writes", edge.kept_writes.get());
-            count("rewritten_writes", driver.rewritten.get());
-            count("lost_writes", driver.lost.get());
-            count("timed_out_requests", cells.server.counters.timeouts.get());
-            count("stalled_clients", cells.server.counters.stalled.get());
-            let session = &cells.session.counters;
-            count("client_errors", session.errors.get());
-            count("client_protocol_errors", session.protocol_errors.get());
-            count("client_timeouts", session.timeouts.get());
-            count("dropped_writes", session.dropped_writes.get());
-            count("refused_maps", session.refused_maps.get());
-            count("stray_interrupts", session.stray_interrupts.get());
-            count("memory_messages", session.transfers.get());
-            count("failed_memory_messages", session.failed_transfers.get());
+        match loan.end {
+            LoanEnd::Lend { .. } => count_lent(cells, &mut count),
+            LoanEnd::Borrow { .. } | LoanEnd::Vacant { .. } => {
+                count("unflushed_writes", edge.kept_writes.get());
+                count_drive(cells, &mut count);
+                count_slot(cells, &mut count);
+            }
         }
     }
     counters.dropped_malformed += view.gauges().dropped_malformed.get();
@@ -285,8 +271,34 @@ fn counters(view: &View<'_>) -> Counters {
     counters
 }
 
-fn channel_state(cells: &LoanCells) -> &'static str {
-    match cells.edge.channel_state.get() {
+fn count_lent(cells: LoanView<'_>, mut count: impl FnMut(&str, u64)) {
+    count("media_errors", cells.controller().map_or(0, NvmeCells::media_errors));
+    count("failed_media", cells.edge().media_fault.get());
+}
+
+fn count_drive(cells: LoanView<'_>, mut count: impl FnMut(&str, u64)) {
+    let driver = |of: fn(&DriverCells) -> u64| cells.drive().map_or(0, |(driver, _)| of(driver));
+    count("rewritten_writes", driver(|it| it.counters.rewritten.get()));
+    count("lost_writes", driver(|it| it.counters.lost.get()));
+    let server = |of: fn(&ServerCells) -> u64| cells.drive().map_or(0, |(_, server)| of(server));
+    count("timed_out_requests", server(|it| it.counters.timeouts.get()));
+    count("stalled_clients", server(|it| it.counters.stalled.get()));
+}
+
+fn count_slot(cells: LoanView<'_>, mut count: impl FnMut(&str, u64)) {
+    let session = |of: fn(&SessionCounters) -> u64| cells.session().map_or(0, |it| of(&it.counters));
+    count("client_errors", session(|it| it.errors.get()));
+    count("client_protocol_errors", session(|it| it.protocol_errors.get()));
+    count("client_timeouts", session(|it| it.timeouts.get()));
+    count("dropped_writes", session(|it| it.dropped_writes.get()));
+    count("refused_maps", session(|it| it.refused_maps.get()));
+    count("stray_interrupts", session(|it| it.stray_interrupts.get()));
+    count("memory_messages", session(|it| it.transfers.get()));
+    count("failed_memory_messages", session(|it| it.failed_transfers.get()));
+}
+
+fn channel_state(cells: LoanView<'_>) -> &'static str {
+    match cells.edge().channel_state.get() {
         1 => "resetting",
         2 => "open",
         3 => "closed",
@@ -294,16 +306,16 @@ fn channel_state(cells: &LoanCells) -> &'static str {
     }
 }
 
-fn peer_node(cells: &LoanCells) -> String {
-    match cells.edge.peer_node.get() {
+fn peer_node(cells: LoanView<'_>) -> String {
+    match cells.edge().peer_node.get() {
         0 => String::new(),
         node => format!("{node:016x}"),
     }
 }
 
-fn peer_name(cells: &LoanCells) -> String {
+fn peer_name(cells: LoanView<'_>) -> String {
     let mut bytes = [0; 32];
-    for (chunk, gauge) in bytes.chunks_exact_mut(8).zip(&cells.edge.peer_name) {
+    for (chunk, gauge) in bytes.chunks_exact_mut(8).zip(&cells.edge().peer_name) {
         chunk.copy_from_slice(&gauge.get().to_le_bytes());
     }
     Name::from_bytes(bytes).to_string()

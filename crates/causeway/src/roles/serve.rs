@@ -7,10 +7,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
 use base::ids::{DomainId, NodeId};
-use io::agent::{Agent, AgentEvent, LoanEnd, LoanSpec, NodeSpec, Rail};
+use io::agent::{Agent, AgentEvent, LoanEnd, LoanSpec, LoanView, NodeSpec, Rail};
 use io::files::LastWrites;
 use io::sparing::Sparing;
-use node::{Limit, LoanCells, Refusal};
+use node::{EdgeGauges, Limit, Refusal};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use tracing::{debug, error, info, warn};
 
@@ -329,7 +329,7 @@ impl Node {
 
     /// Whether any lender has answered.
     fn has_met(&self) -> bool {
-        self.borrowed().any(|(_, cells)| cells.edge.peer_node.get() != 0)
+        self.borrowed().any(|(_, cells)| cells.edge().peer_node.get() != 0)
     }
 
     /// Loans that were never taken count too: they are given back at once.
@@ -337,11 +337,11 @@ impl Node {
         self.borrowed().all(|(loan, _)| self.returned.contains(&loan))
     }
 
-    fn borrowed(&self) -> impl Iterator<Item = (usize, &LoanCells)> {
+    fn borrowed(&self) -> impl Iterator<Item = (usize, LoanView<'_>)> {
         let loans = self.agent.view().loans().enumerate();
         loans.filter_map(|(index, (loan, cells))| match loan.end {
-            LoanEnd::Borrow { .. } if !loan.is_vacant() => Some((index, cells)),
-            LoanEnd::Borrow { .. } | LoanEnd::Lend { .. } => None,
+            LoanEnd::Borrow { .. } => Some((index, cells)),
+            LoanEnd::Vacant { .. } | LoanEnd::Lend { .. } => None,
         })
     }
 
@@ -534,8 +534,8 @@ impl Node {
 
     /// What it means that a lender did not take its drive back in time.
     fn unreturned(&self) -> Failure {
-        let is_lost = |cells: &LoanCells| cells.edge.has_lost.get() != 0 || cells.edge.kept_writes.get() != 0;
-        if self.borrowed().any(|(_, cells)| is_lost(cells)) {
+        let is_lost = |gauges: &EdgeGauges| gauges.has_lost.get() != 0 || gauges.kept_writes.get() != 0;
+        if self.borrowed().any(|(_, cells)| is_lost(cells.edge())) {
             return Failure::failed(
                 "the lender has not taken the drive back, and writes that were answered but never flushed may be lost, unless it \
                  has made them durable itself: check the data. The lender keeps the drive for this node",

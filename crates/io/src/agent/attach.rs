@@ -7,8 +7,10 @@
 use std::collections::BTreeSet;
 use std::io;
 
+use node::SessionCells;
 use tracing::info;
 
+use super::clients::stop_listening_at;
 use super::{Agent, Edge, LoanEnd, LoanSpec};
 use crate::messages::ToCard;
 use crate::outbox::Outbox;
@@ -53,7 +55,26 @@ impl LoanSpec {
 
     /// Whether this is a place without a loan.
     pub fn is_vacant(&self) -> bool {
-        matches!(&self.end, LoanEnd::Borrow { peers, .. } if peers.is_empty())
+        matches!(&self.end, LoanEnd::Vacant { .. })
+    }
+}
+
+impl LoanEnd {
+    /// What was borrowed is not any more: nobody new may connect.
+    fn vacate(&mut self) {
+        let Self::Borrow { edge, .. } = self else { return };
+        let edge = match edge {
+            Edge::Nbd { path, listener } => {
+                stop_listening_at(path, listener);
+                Edge::Nbd { path: std::mem::take(path), listener: None }
+            }
+            Edge::Vm { path, listener } => {
+                stop_listening_at(path, listener);
+                Edge::Vm { path: std::mem::take(path), listener: None }
+            }
+            Edge::Load(load) => Edge::Load(*load),
+        };
+        *self = Self::Vacant { edge };
     }
 }
 
@@ -106,6 +127,8 @@ impl Agent {
     /// # Errors
     /// What ending the card returned.
     pub fn abandon(&mut self, loan: usize) -> io::Result<()> {
+        // No card says anything of a place without a loan.
+        self.neighbours.forget(loan);
         self.given_back(loan);
         self.card.as_ref().map_or(Ok(()), |card| card.child.kill())
     }
@@ -122,7 +145,10 @@ impl Agent {
 
     /// Whether a driver has the function of a slot, by what its machine has set up.
     pub fn has_driver(&self, loan: usize) -> bool {
-        self.view().loans().nth(loan).is_some_and(|(_, cells)| cells.session.has_driver())
+        self.view()
+            .loans()
+            .nth(loan)
+            .is_some_and(|(_, view)| view.session().is_some_and(SessionCells::has_driver))
     }
 
     /// Whether the function of a slot is there for its machine.
@@ -139,14 +165,7 @@ impl Agent {
             return;
         }
         self.slots.ignore_one(&self.spec.loans, loan, &self.waiter);
-        if let LoanEnd::Borrow { peers, edge, .. } = &mut self.spec.loans[loan].end {
-            peers.clear();
-            if let Edge::Nbd { path, listener } | Edge::Vm { path, listener } = edge
-                && listener.take().is_some()
-            {
-                let _ = std::fs::remove_file(path);
-            }
-        }
+        self.spec.loans[loan].end.vacate();
     }
 }
 

@@ -1,6 +1,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
+use std::path::Path;
 
 use node::{EDGE_CONNECTIONS, MAX_LOANS};
 
@@ -36,15 +37,18 @@ fn listeners(loans: &[LoanSpec]) -> impl Iterator<Item = (usize, &UnixListener)>
 /// Nobody new may connect; the sockets disappear from the file system.
 pub(super) fn stop_listening(loans: &mut [LoanSpec]) {
     for loan in loans {
-        let edge = match &mut loan.end {
-            LoanEnd::Borrow { edge, .. } => edge,
-            LoanEnd::Lend { .. } => continue,
-        };
-        if let Edge::Nbd { path, listener } | Edge::Vm { path, listener } = edge
-            && listener.take().is_some()
+        if let LoanEnd::Borrow { edge: Edge::Nbd { path, listener } | Edge::Vm { path, listener }, .. } =
+            &mut loan.end
         {
-            let _ = std::fs::remove_file(path);
+            stop_listening_at(path, listener);
         }
+    }
+}
+
+/// The same of one socket.
+pub(super) fn stop_listening_at(path: &Path, listener: &mut Option<UnixListener>) {
+    if listener.take().is_some() {
+        let _ = std::fs::remove_file(path);
     }
 }
 

@@ -89,6 +89,7 @@ impl Agent {
     fn start_card(&mut self) -> io::Result<()> {
         self.shared().pulse.wake();
         self.images.ask_witnesses();
+        self.make_room()?;
         let (ours, theirs) = messages::pair()?;
         let plan = self.write_plan()?;
         let child = self.spawn(&theirs, &plan)?;

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use base::RuleSet;
 use base::ids::{DomainId, NodeId};
 pub use node::agent::{CardRecord, Condition};
-use node::{DriveConfig, FlashConfig, Limit, Protection, Refusal, Tenancy};
+use node::{DriveConfig, FlashConfig, Limit, LoanKind, NodeLedger, Protection, Refusal, Tenancy};
 use tracing::{debug, info, warn};
 
 use self::attach::Standing;
@@ -37,14 +37,14 @@ use self::drives::Images;
 use self::life::LiveCard;
 use self::neighbours::{Neighbours, Surroundings};
 use self::slots::{Accepted, Slots};
-pub use self::view::View;
+pub use self::view::{LoanView, View};
 use crate::files::{Image, LastWrites};
 use crate::load::{LoadResult, LoadSpec};
 use crate::memory::{self, Mapping};
 use crate::messages::{self, ToAgent, ToCard};
 use crate::plan::{
-    DrivePlan, LimitPlan, LoanPlan, MEMORY_BYTES, MediumKind, Plan, RailPlan, RolePlan, SHARED_OFFSET,
-    SharedCells, descriptor, feasible,
+    DrivePlan, LEDGER_OFFSET, LimitPlan, LoanPlan, MediumKind, Plan, RailPlan, RolePlan, SharedCells,
+    descriptor, feasible,
 };
 use crate::process::{Child, OWN_EXECUTABLE, Spawn};
 use crate::ring::{Ring, RingError};
@@ -140,13 +140,38 @@ pub enum LoanEnd {
     },
     /// Borrows a drive.
     Borrow {
-        /// The lender's addresses, by rail. None: the place is vacant, until [`Agent::attach`].
+        /// The lender's addresses, by rail.
         peers: Vec<SocketAddr>,
         /// Who uses it.
         edge: Edge,
         /// How long a request may wait for the lender.
         io_timeout: Duration,
     },
+    /// There is no loan, until [`Agent::attach`].
+    Vacant {
+        /// Who uses what will be there, and may still be connected to what was.
+        edge: Edge,
+    },
+}
+
+impl LoanEnd {
+    /// Who uses what is borrowed, or will be.
+    pub fn edge(&self) -> Option<&Edge> {
+        match self {
+            Self::Borrow { edge, .. } | Self::Vacant { edge } => Some(edge),
+            Self::Lend { .. } => None,
+        }
+    }
+
+    /// As [`node::LoanRole::kind`].
+    fn kind(&self) -> Option<LoanKind> {
+        match self {
+            Self::Lend { .. } => Some(LoanKind::Lend),
+            Self::Borrow { edge: Edge::Vm { .. }, .. } => Some(LoanKind::Slot),
+            Self::Borrow { edge: Edge::Nbd { .. } | Edge::Load(_), .. } => Some(LoanKind::Drive),
+            Self::Vacant { .. } => None,
+        }
+    }
 }
 
 /// Who uses a borrowed drive.
@@ -269,7 +294,7 @@ impl Agent {
     pub fn start(spec: NodeSpec) -> io::Result<Self> {
         crate::harden();
         crate::raise_descriptor_limit();
-        let memory = memory::create("causeway-ledger", MEMORY_BYTES)?;
+        let memory = memory::create_growing("causeway-ledger", ledger_end(&spec, None))?;
         let mapping = Mapping::shared(memory.as_fd())?;
         let waiter = Waiter::new(SpinTimes { idle: Duration::ZERO, expecting: Duration::ZERO })?;
         clients::listen(&spec.loans, &waiter)?;
@@ -300,7 +325,7 @@ impl Agent {
         };
         if let Some(ring) = &agent.ring {
             // SAFETY: the cell lies inside of the mapping, and no card exists yet.
-            unsafe { (*agent.mapping.at::<SharedCells>(SHARED_OFFSET)).ring = ring.parameters() };
+            unsafe { (*agent.mapping.at::<SharedCells>(0)).ring = ring.parameters() };
         }
         agent.start_first_card()?;
         agent.spec.last_writes.keep();
@@ -439,9 +464,19 @@ impl Agent {
         View::new(&self.mapping, &self.spec, *self.core.record(), self.neighbours.sharing().collect())
     }
 
+    /// Makes room in the ledger for what the next card is to have. The one before is gone.
+    fn make_room(&mut self) -> io::Result<()> {
+        let bytes = ledger_end(&self.spec, Some(view::ledger(&self.mapping)));
+        if bytes > self.mapping.len() {
+            memory::grow(self.memory.as_fd(), bytes)?;
+            self.mapping = Mapping::shared(self.memory.as_fd())?;
+        }
+        Ok(())
+    }
+
     fn shared(&self) -> &SharedCells {
         // SAFETY: inside of the mapping; everything but `ring`, which is written once before the first card, is atomic.
-        unsafe { &*self.mapping.at::<SharedCells>(SHARED_OFFSET) }
+        unsafe { &*self.mapping.at::<SharedCells>(0) }
     }
 
     fn spawn(&self, messages: &OwnedFd, plan: &OwnedFd) -> io::Result<Child> {
@@ -509,7 +544,7 @@ impl Agent {
         let frame = |index: usize, socket: &RailSocket| {
             let routes = self.spec.loans.iter().filter_map(|loan| match &loan.end {
                 LoanEnd::Borrow { peers, .. } => peers.get(index),
-                LoanEnd::Lend { .. } => None,
+                LoanEnd::Lend { .. } | LoanEnd::Vacant { .. } => None,
             });
             routes
                 .map(|peer| socket.path_mtu(*peer).map_or(1280, |mtu| max_datagram_bytes(*peer, mtu)))
@@ -722,6 +757,7 @@ fn loan_plan(loan: &LoanSpec) -> LoanPlan {
             },
             is_slot: matches!(edge, Edge::Vm { .. }),
         },
+        LoanEnd::Vacant { edge } => RolePlan::Vacant { is_slot: matches!(edge, Edge::Vm { .. }) },
     };
     LoanPlan {
         key: loan.key,
@@ -733,6 +769,13 @@ fn loan_plan(loan: &LoanSpec) -> LoanPlan {
         least_incarnation: loan.least_incarnation,
         role,
     }
+}
+
+/// Bytes of shared memory that a node needs with what its ledger has now, if there is one.
+fn ledger_end(spec: &NodeSpec, before: Option<NodeLedger<'_>>) -> usize {
+    let loans = spec.loans.iter().enumerate();
+    let loans = loans.filter_map(|(place, loan)| Some((place, loan.life, loan.end.kind()?)));
+    LEDGER_OFFSET + node::ledger_bytes(before, loans, spec.drives.len())
 }
 
 fn medium_of(image: &Image, has_ring: bool) -> MediumKind {

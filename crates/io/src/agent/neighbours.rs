@@ -40,9 +40,10 @@ impl Surroundings<'_> {
     fn secret(&self, loan: usize) -> io::Result<[u8; 32]> {
         let role = match self.loans[loan].end {
             LoanEnd::Lend { .. } => Role::Lender,
-            LoanEnd::Borrow { .. } => Role::Borrower,
+            LoanEnd::Borrow { .. } | LoanEnd::Vacant { .. } => Role::Borrower,
         };
-        view::secret(self.mapping, loan, role).ok_or_else(|| io::ErrorKind::NotFound.into())
+        view::secret(self.mapping, (loan, self.loans[loan].life), role)
+            .ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 }
 

@@ -17,7 +17,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use rustix::process::{Resource, getrlimit};
 use tracing::{info, warn};
 
-use super::{ACCEPTS_A_TURN, Edge, LoanEnd, LoanSpec, token};
+use super::{ACCEPTS_A_TURN, Edge, LoanSpec, token};
 use crate::guest_memory::{self, FileKey};
 use crate::messages::{DESCRIPTORS, Hex, ToCard};
 use crate::outbox::{Enclosure, Outbox};
@@ -551,12 +551,12 @@ fn start_of(pid: i32) -> Option<u64> {
 }
 
 pub(super) fn is_slot(loan: &LoanSpec) -> bool {
-    matches!(loan.end, LoanEnd::Borrow { edge: Edge::Vm { .. }, .. })
+    matches!(loan.end.edge(), Some(Edge::Vm { .. }))
 }
 
 fn listener(loan: &LoanSpec) -> Option<&UnixListener> {
-    match &loan.end {
-        LoanEnd::Borrow { edge: Edge::Vm { listener, .. }, .. } => listener.as_ref(),
+    match loan.end.edge() {
+        Some(Edge::Vm { listener, .. }) => listener.as_ref(),
         _ => None,
     }
 }

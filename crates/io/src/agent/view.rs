@@ -1,15 +1,16 @@
 use std::net::SocketAddr;
-use std::ptr::NonNull;
 use std::time::Duration;
 
 use base::RuleSet;
-use base::ledger::RawMemory;
-use node::{LoanCells, NodeCells, Role};
+use node::{
+    ChannelStats, DriverCells, EdgeGauges, EndCells, LoanParts, NodeLedger, NvmeCells, Role, ServerCells,
+    SessionCells, SlotCells, StreamStats,
+};
 
 use super::{CardRecord, LoanEnd, LoanSpec, NodeSpec};
 use crate::impair::Impairment;
 use crate::memory::Mapping;
-use crate::plan::{MediumKind, SHARED_OFFSET, SharedCells, decode_address};
+use crate::plan::{MediumKind, SharedCells, decode_address, parts_of};
 
 /// Reads of a value that keeps changing.
 const READS: usize = 16;
@@ -17,7 +18,7 @@ const READS: usize = 16;
 /// The state of a node's data plane, read from the counters its card keeps: the card is not asked, and not waited for.
 pub struct View<'a> {
     spec: &'a NodeSpec,
-    cells: &'a NodeCells,
+    ledger: NodeLedger<'a>,
     shared: &'a SharedCells,
     /// Loans that share memory with their peer.
     sharing: Vec<usize>,
@@ -58,14 +59,8 @@ impl<'a> View<'a> {
         card: CardRecord,
         sharing: Vec<usize>,
     ) -> Self {
-        let base = NonNull::new(mapping.as_ptr()).expect("a mapping does not begin at zero");
-        // SAFETY: the mapping is initialised, page aligned and outlives the view, which writes nothing. What it reads
-        // is atomic, or is read volatile, and then by `settled`, since a card, which is another process, may be writing
-        // it.
-        let memory = unsafe { RawMemory::new(base, SHARED_OFFSET) };
-        // SAFETY: as above; the shared cells lie behind the ledger.
-        let shared = unsafe { &*mapping.at::<SharedCells>(SHARED_OFFSET) };
-        Self { spec, cells: memory.ledger::<NodeCells>(None, RuleSet::ALL).root, shared, sharing, card }
+        let (ledger, shared) = parts(mapping);
+        Self { spec, ledger, shared, sharing, card }
     }
 
     /// What the node was started with.
@@ -74,22 +69,24 @@ impl<'a> View<'a> {
     }
 
     /// Each loan with its counters.
-    pub fn loans(&self) -> impl Iterator<Item = (&'a LoanSpec, &'a LoanCells)> + use<'a> {
-        self.spec.loans.iter().zip(&self.cells.loans)
+    pub fn loans(&self) -> impl Iterator<Item = (&'a LoanSpec, LoanView<'a>)> + use<'a> {
+        let ledger = self.ledger;
+        let loans = self.spec.loans.iter().enumerate();
+        loans.map(move |(place, spec)| (spec, LoanView(ledger.loan(place, spec.life))))
     }
 
     /// What the card has counted beside its loans.
     pub fn gauges(&self) -> &'a node::Gauges {
-        &self.cells.gauges
+        &self.ledger.root.gauges
     }
 
     /// Rail `rail` of a loan.
-    pub fn rail(&self, cells: &LoanCells, rail: usize) -> RailView {
-        let edge = &cells.edge;
+    pub fn rail(&self, loan: LoanView<'_>, rail: usize) -> RailView {
+        let edge = loan.edge();
         let rtt = edge.rtt_ns[rail].get();
         RailView {
             local: self.spec.rails[rail].socket.local(),
-            peer: settled(|| cells.peers[rail].get()).and_then(decode_address),
+            peer: settled(|| loan.0.map(|it| it.cells.peers[rail].get())).flatten().and_then(decode_address),
             up: edge.rail_up[rail].get() != 0,
             round_trip: (rtt > 0).then(|| Duration::from_nanos(rtt)),
             loss_ratio: edge.loss_ppm[rail].get() as f64 / 1e6,
@@ -98,9 +95,10 @@ impl<'a> View<'a> {
 
     /// The memory that `loan` shares with its peer, if it does.
     pub fn shared_memory(&self, loan: usize) -> Option<SharedMemoryView> {
-        let edge = &self.cells.loans.get(loan)?.edge;
+        let (_, view) = self.loans().nth(loan).filter(|_| self.sharing.contains(&loan))?;
+        let edge = view.edge();
         let rtt = edge.private_rtt_ns.get();
-        self.sharing.contains(&loan).then(|| SharedMemoryView {
+        Some(SharedMemoryView {
             up: edge.private_state.get() == 2,
             round_trip: (rtt > 0).then(|| Duration::from_nanos(rtt)),
             loss_ratio: edge.private_loss_ppm.get() as f64 / 1e6,
@@ -114,7 +112,7 @@ impl<'a> View<'a> {
                 let image = &self.spec.drives.get(*drive)?.image;
                 Some(super::medium_of(image, self.has_ring()))
             }
-            LoanEnd::Borrow { .. } => None,
+            LoanEnd::Borrow { .. } | LoanEnd::Vacant { .. } => None,
         }
     }
 
@@ -125,8 +123,8 @@ impl<'a> View<'a> {
     }
 
     /// Seconds since the peer of a loan was heard.
-    pub fn silence(&self, cells: &LoanCells) -> Duration {
-        crate::card::now().since(base::Instant::from_nanos(cells.edge.last_heard.get()))
+    pub fn silence(&self, loan: LoanView<'_>) -> Duration {
+        crate::card::now().since(base::Instant::from_nanos(loan.edge().last_heard.get()))
     }
 
     fn has_ring(&self) -> bool {
@@ -134,13 +132,65 @@ impl<'a> View<'a> {
     }
 }
 
-/// See [`node::LoanCells`]: what only the two ends of the channel of `loan` know.
-pub(super) fn secret(mapping: &Mapping, loan: usize, role: Role) -> Option<[u8; 32]> {
-    let base = NonNull::new(mapping.as_ptr()).expect("a mapping does not begin at zero");
-    // SAFETY: as in `View::new`; the keys, of which any bytes will do, are read by `settled`.
-    let memory = unsafe { RawMemory::new(base, SHARED_OFFSET) };
-    let cells = memory.ledger::<NodeCells>(None, RuleSet::ALL).root;
-    settled(|| cells.loans[loan].channel.secret(role)).flatten()
+/// What the ledger has of a loan: nothing, if the place is vacant or its card has not begun.
+#[derive(Clone, Copy)]
+pub struct LoanView<'a>(Option<LoanParts<'a>>);
+
+impl<'a> LoanView<'a> {
+    /// Its gauges.
+    pub fn edge(&self) -> &'a EdgeGauges {
+        self.0.map_or(&node::NO_GAUGES, |parts| &parts.cells.edge)
+    }
+
+    /// What its channel has counted.
+    pub fn channel(&self) -> Option<&'a ChannelStats> {
+        self.0.map(|parts| parts.cells.channel.stats())
+    }
+
+    /// What its stream has counted.
+    pub fn stream(&self) -> Option<&'a StreamStats> {
+        self.0.map(|parts| parts.cells.channel.stream().stats())
+    }
+
+    /// A lent function.
+    pub fn controller(&self) -> Option<&'a NvmeCells> {
+        if let EndCells::Lent(controller) = self.0?.end { Some(controller) } else { None }
+    }
+
+    /// Driver and NBD edge of a borrowed drive.
+    pub fn drive(&self) -> Option<(&'a DriverCells, &'a ServerCells)> {
+        if let EndCells::Drive { driver, server } = self.0?.end { Some((driver, server)) } else { None }
+    }
+
+    /// The client of a slot.
+    pub fn session(&self) -> Option<&'a SessionCells> {
+        self.slot().map(|(session, _)| session)
+    }
+
+    /// Client and function of a slot.
+    pub fn slot(&self) -> Option<(&'a SessionCells, &'a SlotCells)> {
+        if let EndCells::Slot { session, slot } = self.0?.end { Some((session, slot)) } else { None }
+    }
+}
+
+/// The ledger of a node, to look at.
+pub(super) fn ledger(mapping: &Mapping) -> NodeLedger<'_> {
+    parts(mapping).0
+}
+
+fn parts(mapping: &Mapping) -> (NodeLedger<'_>, &SharedCells) {
+    // SAFETY: nothing here writes there. What is read is atomic, or is read volatile, and then by `settled`, since a
+    // card, which is another process, may be writing it.
+    let parts = unsafe { parts_of(mapping) };
+    let (memory, shared) = parts.expect("the agent has made memory for a ledger");
+    (NodeLedger::new(memory, None, RuleSet::ALL), shared)
+}
+
+/// What only the two ends of the channel of the loan in this place, in this life of it, know.
+pub(super) fn secret(mapping: &Mapping, (place, life): (usize, u32), role: Role) -> Option<[u8; 32]> {
+    let parts = ledger(mapping).loan(place, life)?;
+    // Keys, of which any bytes will do.
+    settled(|| parts.cells.channel.secret(role)).flatten()
 }
 
 /// A value of several words that another process may be writing meanwhile: what two volatile reads in a row agree on. A

@@ -32,7 +32,7 @@ impl Load {
         let seed = u64::from_le_bytes(plan.seed[..8].try_into().expect("a seed has 32 bytes"));
         let loads = plan.loans.iter().enumerate().filter_map(|(loan, it)| match &it.role {
             RolePlan::Borrow { load, .. } => load.map(|spec| (loan, spec)),
-            RolePlan::Lend { .. } => None,
+            RolePlan::Lend { .. } | RolePlan::Vacant { .. } => None,
         });
         loads
             .map(|(loan, spec)| {

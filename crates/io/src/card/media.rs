@@ -133,7 +133,7 @@ impl<'m> Media<'m> {
         }
         let lent_drive = |loan: &LoanPlan| match &loan.role {
             RolePlan::Lend { drive, .. } => Some(*drive).filter(|drive| *drive < drives.len()),
-            RolePlan::Borrow { .. } => None,
+            RolePlan::Borrow { .. } | RolePlan::Vacant { .. } => None,
         };
         let by_loan: Vec<Option<usize>> = plan.loans.iter().map(lent_drive).collect();
         let images: Vec<_> = by_loan.iter().map(|drive| drive.map(|drive| drives[drive].clone())).collect();

@@ -16,12 +16,10 @@ mod slots;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::ptr::NonNull;
 use std::time::Duration;
 
 use base::Instant;
 use base::ids::Incarnation;
-use base::ledger::RawMemory;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
@@ -39,7 +37,7 @@ use self::slots::{Around, Slots};
 use crate::memory::Mapping;
 use crate::messages::{self, Hex, ToAgent, ToCard};
 use crate::outbox::{Enclosure, Outbox};
-use crate::plan::{MEMORY_BYTES, Plan, RolePlan, SHARED_OFFSET, SharedCells, descriptor};
+use crate::plan::{Plan, RolePlan, descriptor, parts_of};
 use crate::process::{die_with_parent, inherited};
 use crate::pulse::Pulse;
 use crate::shm::{Shared, Side};
@@ -81,9 +79,6 @@ pub fn run() -> io::Result<()> {
         die_with_parent(plan.agent_pid)?;
     }
     let mapping = Mapping::shared(memory.as_fd())?;
-    if mapping.len() < MEMORY_BYTES {
-        return Err(io::Error::other("the shared memory is smaller than this version's ledger"));
-    }
     let driver = Driver::new(&plan, &mapping, to_agent)?;
     // The keys are where they are used by now.
     drop(plan);
@@ -120,12 +115,9 @@ struct Driver<'m> {
 
 impl<'m> Driver<'m> {
     fn new(plan: &Plan, mapping: &'m Mapping, messages: OwnedFd) -> io::Result<Self> {
-        let base = NonNull::new(mapping.as_ptr()).expect("a mapping does not begin at zero");
-        // SAFETY: the mapping is page aligned, initialised and lives for 'm; this is the only thread that touches the
-        // ledger, and the agent, which reaps a card before it starts the next, only reads counters.
-        let memory = unsafe { RawMemory::new(base, SHARED_OFFSET) };
-        // SAFETY: the cells lie behind the ledger, consist of atomics and plain words, and any bytes are valid.
-        let shared: &'m SharedCells = unsafe { &*mapping.at::<SharedCells>(SHARED_OFFSET) };
+        // SAFETY: this is the only thread that touches the ledger, and the agent, which reaps a card before it starts the
+        // next, only reads what it was promised that it may.
+        let (memory, shared) = unsafe { parts_of(mapping) }?;
         let waiter = Waiter::new(SpinTimes::default())?;
         waiter.register(messages.as_fd(), token::MESSAGES, Interest::READ)?;
         let rails = Rails::take_over(plan, shared, &waiter)?;
@@ -135,7 +127,7 @@ impl<'m> Driver<'m> {
         if plan.slots().next().is_some() {
             learn_descriptors(&messages, &slots)?;
         }
-        let mut card = Card::new(memory, None, plan.card_config(), now);
+        let mut card = Card::new(memory, None, plan.card_config(), now).map_err(io::Error::other)?;
         if plan.renews_keys {
             card.renew_keys(now, plan.seed);
         }
@@ -452,7 +444,7 @@ fn learn_descriptors(messages: &OwnedFd, slots: &Slots<'_>) -> io::Result<()> {
 /// Which end of the memory that it may share with its peer a loan is.
 fn side_of(role: &RolePlan) -> Side {
     match role {
-        RolePlan::Borrow { .. } => Side::Borrower,
+        RolePlan::Borrow { .. } | RolePlan::Vacant { .. } => Side::Borrower,
         RolePlan::Lend { .. } => Side::Lender,
     }
 }

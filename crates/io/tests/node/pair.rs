@@ -133,7 +133,7 @@ fn borrower(to: SocketAddr, edge: Edge, shared_memory: bool) -> Node {
 
 /// A node with one place for a loan, which is vacant.
 pub(crate) fn vacant(edge: Edge) -> NodeSpec {
-    let end = LoanEnd::Borrow { peers: Vec::new(), edge, io_timeout: PATIENCE };
+    let end = LoanEnd::Vacant { edge };
     spec("borrower", borrower_id(), bind(0), end, Life::default())
 }
 

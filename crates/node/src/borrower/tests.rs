@@ -1,7 +1,7 @@
 //! What a lender reaches of its borrower's memory: a drive in front of a controller that says no more than it must.
 
 use base::Payload;
-use base::ledger::{Arena, Ledger};
+use base::ledger::Arena;
 use fabric::FabricAddress;
 use host::nvme::FunctionError;
 use host::{Access, BlockKind, BlockRequest};
@@ -11,7 +11,7 @@ use spec::nvme::{AdminOpcode, CompletionEntry, PCI_CLASS_CODE, Status, Submissio
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::*;
-use crate::NodeCells;
+use crate::cells::{EndCells, LoanKind, parts_of};
 
 const NOW: Instant = Instant::from_nanos(1);
 const DOMAIN: DomainId = DomainId(7);
@@ -120,10 +120,7 @@ fn end(drive: &mut BorrowedDrive<'_>, index: u64) {
 #[test]
 fn a_lender_reaches_the_pages_of_running_commands_in_their_direction_only() {
     let arena = Arena::default();
-    let Ledger { journal, root } = arena.zeroed::<NodeCells>().ledger::<NodeCells>(None, base::RuleSet::ALL);
-    let cells = &root.loans[0];
-    let pages = Pages::new(&cells.pages, journal);
-    let mut drive = BorrowedDrive::new(cells, pages, journal, DOMAIN, Duration::from_secs(1));
+    let (mut drive, _) = new_drive(&arena);
     let mut lender = Lender::default();
     drive.driver.start(NOW);
     lender.serve(&mut drive);
@@ -150,10 +147,16 @@ fn a_lender_reaches_the_pages_of_running_commands_in_their_direction_only() {
 /// Runs `test` with a drive that is not started yet.
 fn with_drive(test: impl FnOnce(&mut BorrowedDrive<'_>, Journal<'_>)) {
     let arena = Arena::default();
-    let Ledger { journal, root } = arena.zeroed::<NodeCells>().ledger::<NodeCells>(None, base::RuleSet::ALL);
-    let cells = &root.loans[0];
-    let pages = Pages::new(&cells.pages, journal);
-    test(&mut BorrowedDrive::new(cells, pages, journal, DOMAIN, Duration::from_secs(1)), journal);
+    let (mut drive, journal) = new_drive(&arena);
+    test(&mut drive, journal);
+}
+
+fn new_drive(arena: &Arena) -> (BorrowedDrive<'_>, Journal<'_>) {
+    let (journal, parts) = parts_of(arena, LoanKind::Drive);
+    let EndCells::Drive { driver, server } = parts.end else { unreachable!("it was made for a drive") };
+    let (pages, gauges) = (Pages::new(parts.pages, journal), &parts.cells.edge);
+    let drive = BorrowedDrive::new((driver, server), gauges, pages, journal, DOMAIN, Duration::from_secs(1));
+    (drive, journal)
 }
 
 #[test]

@@ -8,7 +8,7 @@ use host::vfio_user::{DescriptorId, Peeked, Session};
 use link::State;
 
 use super::Card;
-use crate::loan::End;
+use crate::loan::{End, Loan};
 use crate::slot::{BorrowedSlot, GuestMemory};
 
 /// Descriptors named at once by [`Card::slot_released`].
@@ -18,7 +18,7 @@ impl<'m> Card<'m> {
     /// Where the memory of guests can be accessed: to be said right after [`Card::new`]. Without it every access to a
     /// guest's memory is refused.
     pub fn set_guest_memory(&mut self, memory: Rc<dyn GuestMemory + 'm>) {
-        for loan in &mut self.loans {
+        for (_, loan) in self.loans.iter_mut() {
             if let End::Slot(slot) = &mut loan.end {
                 slot.set_memory(Rc::clone(&memory));
             }
@@ -27,7 +27,7 @@ impl<'m> Card<'m> {
 
     /// The slot of a loan, if it is one.
     pub fn slot(&self, loan: usize) -> Option<&BorrowedSlot<'m>> {
-        match &self.loans[loan].end {
+        match &self.loans.get(loan)?.end {
             End::Slot(slot) => Some(slot),
             End::Lent(_) | End::Borrowed(_) => None,
         }
@@ -40,7 +40,8 @@ impl<'m> Card<'m> {
 
     /// A client has connected. Nothing happens unless the slot is idle and [`super::CardEvent::Ready`] was said of it.
     pub fn slot_open(&mut self, now: Instant, loan: usize) {
-        let is_lent = self.loans[loan].channel.state() != State::Closed && !self.loans[loan].has_failed();
+        let is_lent = |loan: &Loan<'_>| loan.channel.state() != State::Closed && !loan.has_failed();
+        let is_lent = self.loans.get(loan).is_some_and(is_lent);
         self.slot_step(now, loan, |slot| slot.open(now, is_lent));
     }
 
@@ -136,7 +137,7 @@ impl<'m> Card<'m> {
 
     /// The next descriptor that is to be signalled, with its loan. After a commit: when any other verb has returned.
     pub fn poll_signal(&mut self) -> Option<(usize, DescriptorId)> {
-        self.loans.iter_mut().enumerate().find_map(|(index, loan)| match &mut loan.end {
+        self.loans.iter_mut().find_map(|(index, loan)| match &mut loan.end {
             End::Slot(slot) => Some((index, slot.poll_signal()?)),
             End::Lent(_) | End::Borrowed(_) => None,
         })

@@ -2,7 +2,7 @@
 
 use base::RuleSet;
 use base::ids::{CardGeneration, Group, Incarnation, LifeId, LoanGeneration, NodeId};
-use base::ledger::{Arena, Ledger};
+use base::ledger::Arena;
 use device::nvme::Limit;
 use fabric::{FabricAddress, Rail};
 use link::Tenancy;
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::transaction::{FUNCTION, HOST, bar_address};
-use crate::{DriveConfig, NodeCells};
+use crate::{BorrowEdge, DriveConfig, NodeLedger};
 
 const NOW: Instant = Instant::from_nanos(1);
 const DOMAIN: DomainId = DomainId(7);
@@ -126,10 +126,12 @@ fn card(role: LoanRole) -> CardConfig {
 /// Hands everything to the end of a loan that `role` makes, and lets it do what follows.
 fn give(role: LoanRole, sender: pcie::Bdf, tlps: &[Tlp]) {
     let arena = Arena::default();
-    let Ledger { journal, root } = arena.zeroed::<NodeCells>().ledger::<NodeCells>(None, RuleSet::ALL);
     let config = card(role);
-    let drives = [Drive::new(0, &root.drives[0], journal, config.drives[0].clone(), &config.loans)];
-    let mut loan = Loan::new(&root.loans[0], journal, &config, 0, &drives, NOW);
+    let ledger = NodeLedger::new(config.new_memory(&arena), None, RuleSet::ALL);
+    let (journal, cells) = (ledger.journal, ledger.obtain_drive(0).unwrap());
+    let parts = ledger.parts(0, &config.loans[0]).unwrap().unwrap();
+    let drives = [Drive::new(0, cells, journal, config.drives[0].clone(), &config.loans)];
+    let mut loan = Loan::new(parts, journal, &config, 0, &drives, NOW);
     match &mut loan.end {
         End::Lent(function) => function.set_peer(DomainId(8), 4096),
         End::Borrowed(drive) => {

@@ -101,11 +101,11 @@ pub(super) fn is_own(id: AccessId) -> bool {
 
 impl<'m> BorrowedSlot<'m> {
     pub(super) fn stage(&self) -> Stage {
-        self.cells.slot.stage.value()
+        self.cells.stage.value()
     }
 
     fn begin(&mut self, stage: Stage) {
-        let (cells, journal) = (&self.cells.slot, self.journal);
+        let (cells, journal) = (self.cells, self.journal);
         cells.stage.set(journal, stage.into());
         cells.epoch.update(journal, |epoch| epoch.wrapping_add(1));
         cells.next.set(journal, 0);
@@ -122,13 +122,13 @@ impl<'m> BorrowedSlot<'m> {
     /// A new pair of incarnations: the lender has reset the function.
     pub(crate) fn handle_reset(&mut self, now: Instant) {
         self.backlog.outlive();
-        self.cells.slot.failed.set(self.journal, 0);
+        self.cells.failed.set(self.journal, 0);
         let Some(session) = &mut self.session else {
             self.unusable = None;
             return self.begin(Stage::Snapshot);
         };
         session.handle_function_reset(now);
-        nvme::lost(&self.cells.slot, self.journal);
+        nvme::lost(self.cells, self.journal);
         self.begin_setup();
     }
 
@@ -140,7 +140,7 @@ impl<'m> BorrowedSlot<'m> {
     /// Whether the function is the one that was seen before. What another one does is not for a guest that was given
     /// this one: it would take what is lost for written.
     fn compare_serial(&mut self, now: Instant) {
-        let (cells, journal) = (&self.cells.slot, self.journal);
+        let (cells, journal) = (self.cells, self.journal);
         let Some(known) = self.serial() else { return };
         let is_same = known.iter().zip(&cells.serial).all(|(known, found)| known.get() == found.get());
         if is_same || !journal.rule(Rule::CompareSerial) {
@@ -153,8 +153,8 @@ impl<'m> BorrowedSlot<'m> {
     /// What the guest was given is not there any more: neither is the function, for this guest.
     pub(crate) fn note_replaced(&mut self, now: Instant) {
         if let Some(session) = self.session.as_mut().filter(|session| !session.is_idle()) {
-            self.cells.slot.replaced.set(self.journal, 1);
-            self.cells.slot.replacements.add(1);
+            self.cells.replaced.set(self.journal, 1);
+            self.cells.replacements.add(1);
             session.set_present(now, false);
         }
     }
@@ -162,7 +162,7 @@ impl<'m> BorrowedSlot<'m> {
     /// The session wants a reset of the function.
     pub(super) fn reset_for(&mut self, now: Instant, id: AccessId) {
         if self.can_reset() {
-            self.cells.slot.answers.set(self.journal, u64::from(id.0) + 1);
+            self.cells.answers.set(self.journal, u64::from(id.0) + 1);
             self.begin_reset();
         } else if let Some(session) = &mut self.session {
             session.handle_done(now, id, Err(AccessError::UnsupportedRequest));
@@ -171,8 +171,8 @@ impl<'m> BorrowedSlot<'m> {
 
     /// Nobody uses the function any more.
     pub(super) fn reset_unasked(&mut self) {
-        self.cells.slot.answers.set(self.journal, 0);
-        nvme::reset(&self.cells.slot, self.journal);
+        self.cells.answers.set(self.journal, 0);
+        nvme::reset(self.cells, self.journal);
         // While it is being set up, it was reset just now.
         if self.stage() == Stage::Running && self.can_reset() {
             self.begin_reset();
@@ -181,12 +181,12 @@ impl<'m> BorrowedSlot<'m> {
 
     /// Whether the function is being reset since its client has gone: what was asked of it before may still be done.
     pub(super) fn is_reset_unasked(&self) -> bool {
-        matches!(self.stage(), Stage::Reset | Stage::Back) && self.cells.slot.answers.get() == 0
+        matches!(self.stage(), Stage::Reset | Stage::Back) && self.cells.answers.get() == 0
     }
 
     /// Whether nothing that the function does is for the guest.
     pub fn is_closed_out(&self) -> bool {
-        self.cells.slot.failed.get() != 0 || self.is_reset_unasked()
+        self.cells.failed.get() != 0 || self.is_reset_unasked()
     }
 
     /// A write of the function is lost, and so is everything behind it: the guest has a function that has lost its
@@ -194,25 +194,25 @@ impl<'m> BorrowedSlot<'m> {
     pub(super) fn fail_function(&mut self, now: Instant) {
         self.backlog.abandon();
         self.reach.close();
-        self.cells.slot.failed.set(self.journal, 1);
+        self.cells.failed.set(self.journal, 1);
         // A reset that is under way ends that; one that is over came before it.
         if self.stage() == Stage::Reset {
             return;
         }
-        nvme::lost(&self.cells.slot, self.journal);
+        nvme::lost(self.cells, self.journal);
         if !self.can_reset() {
             return self.set_present(now, false);
         }
         if let Some(session) = &mut self.session {
             session.handle_function_reset(now);
         }
-        self.cells.slot.answers.set(self.journal, 0);
-        self.cells.slot.tries.set(self.journal, 0);
+        self.cells.answers.set(self.journal, 0);
+        self.cells.tries.set(self.journal, 0);
         self.begin(Stage::Reset);
     }
 
     fn begin_reset(&mut self) {
-        self.cells.slot.tries.set(self.journal, 0);
+        self.cells.tries.set(self.journal, 0);
         self.begin(Stage::Reset);
     }
 
@@ -223,14 +223,14 @@ impl<'m> BorrowedSlot<'m> {
 
     /// When the function is asked again, while nobody asks it.
     pub(super) fn retry_at(&self) -> Option<Instant> {
-        let at = self.cells.slot.retry_at.get();
+        let at = self.cells.retry_at.get();
         (at != 0).then(|| Instant::from_nanos(at))
     }
 
     /// The function may be asked again when its time has come, as soon as there is a way to it.
     pub(super) fn end_pause(&mut self, now: Instant) {
         if self.retry_at().is_some_and(|at| at <= now) {
-            self.cells.slot.retry_at.set(self.journal, 0);
+            self.cells.retry_at.set(self.journal, 0);
         }
     }
 
@@ -257,7 +257,7 @@ impl<'m> BorrowedSlot<'m> {
     }
 
     fn take_next(&mut self) -> Next {
-        let (cells, stage) = (&self.cells.slot, self.stage());
+        let (cells, stage) = (self.cells, self.stage());
         let (next, done) = (cells.next.get(), cells.done.get());
         if self.retry_at().is_some() || next >= self.requests(stage) || next - done >= WINDOW {
             return Next::Nothing;
@@ -328,7 +328,7 @@ impl<'m> BorrowedSlot<'m> {
     /// What the function's command register has to be: its guest's, unless that wanted the reset, and the window in the
     /// fabric needs memory space.
     fn command(&self) -> u16 {
-        let guest = self.session.as_ref().filter(|_| self.cells.slot.answers.get() == 0);
+        let guest = self.session.as_ref().filter(|_| self.cells.answers.get() == 0);
         COMMAND_MEMORY_SPACE | guest.map_or(0, Session::command_register)
     }
 
@@ -336,7 +336,7 @@ impl<'m> BorrowedSlot<'m> {
     pub(super) fn brought(&mut self, now: Instant, id: AccessId, result: Result<&[u8], AccessError>) {
         let (epoch, index) = (id.0 >> EPOCH_SHIFT & EPOCH_MASK, id.0 & ((1 << EPOCH_SHIFT) - 1));
         let stage = self.stage();
-        if epoch != self.cells.slot.epoch.get() & EPOCH_MASK || index >= self.requests(stage) {
+        if epoch != self.cells.epoch.get() & EPOCH_MASK || index >= self.requests(stage) {
             return;
         }
         if result == Err(AccessError::Timeout) {
@@ -345,9 +345,9 @@ impl<'m> BorrowedSlot<'m> {
         // Whatever is not there reads as all ones. The index is one that the stage has, as was found above.
         let value = result.ok().and_then(|bytes| bytes.try_into().ok()).map_or(u32::MAX, u32::from_le_bytes);
         match stage {
-            Stage::Snapshot => self.cells.slot.registers[index as usize].set(self.journal, value),
-            Stage::Sizes => self.cells.slot.sizes[index as usize].set(self.journal, value),
-            Stage::Serial => self.cells.slot.serial[index as usize].set(self.journal, value),
+            Stage::Snapshot => self.cells.registers[index as usize].set(self.journal, value),
+            Stage::Sizes => self.cells.sizes[index as usize].set(self.journal, value),
+            Stage::Serial => self.cells.serial[index as usize].set(self.journal, value),
             Stage::Back if value == u32::MAX => return self.ask_again(now),
             _ => {}
         }
@@ -355,10 +355,10 @@ impl<'m> BorrowedSlot<'m> {
     }
 
     fn ask_again(&mut self, now: Instant) {
-        let tries = self.cells.slot.tries.update(self.journal, |tries| tries + 1);
+        let tries = self.cells.tries.update(self.journal, |tries| tries + 1);
         if tries < TRIES {
             self.begin(Stage::Back);
-            return self.cells.slot.retry_at.set(self.journal, (now + RETRY).as_nanos());
+            return self.cells.retry_at.set(self.journal, (now + RETRY).as_nanos());
         }
         // It does not come back: what it was asked for fails, and so does everything from now on.
         self.begin(Stage::Running);
@@ -368,7 +368,7 @@ impl<'m> BorrowedSlot<'m> {
 
     fn request_done(&mut self, now: Instant) {
         let stage = self.stage();
-        let done = self.cells.slot.done.update(self.journal, |done| done + 1);
+        let done = self.cells.done.update(self.journal, |done| done + 1);
         if done < self.requests(stage) {
             return;
         }
@@ -383,7 +383,7 @@ impl<'m> BorrowedSlot<'m> {
             Stage::Reset => {
                 // All that it did before has come before this answer.
                 self.backlog.abandon();
-                self.cells.slot.failed.set(self.journal, 0);
+                self.cells.failed.set(self.journal, 0);
                 self.begin(Stage::Back);
             }
             Stage::Back => self.begin_setup(),
@@ -392,8 +392,8 @@ impl<'m> BorrowedSlot<'m> {
                 self.begin(Stage::Setup);
             }
             Stage::Setup if self.is_given_up() => {
-                nvme::lost(&self.cells.slot, self.journal);
-                self.cells.slot.answers.set(self.journal, 0);
+                nvme::lost(self.cells, self.journal);
+                self.cells.answers.set(self.journal, 0);
                 self.begin(Stage::Setup);
             }
             Stage::Setup => {
@@ -407,15 +407,15 @@ impl<'m> BorrowedSlot<'m> {
     /// Whether the session waits no longer for the reset that it wanted: its registers are as before, and so have the
     /// function's to be, which has lost its state.
     fn is_given_up(&self) -> bool {
-        self.cells.slot.answers.get() != 0 && self.session.as_ref().is_some_and(|it| !it.awaits_reset())
+        self.cells.answers.get() != 0 && self.session.as_ref().is_some_and(|it| !it.awaits_reset())
     }
 
     /// Tells the session what came of the reset that it wanted.
     fn answer(&mut self, now: Instant, result: Result<&[u8], AccessError>) {
-        let waiting = self.cells.slot.answers.get();
-        self.cells.slot.answers.set(self.journal, 0);
+        let waiting = self.cells.answers.get();
+        self.cells.answers.set(self.journal, 0);
         if waiting != 0 && result.is_ok() {
-            nvme::reset(&self.cells.slot, self.journal);
+            nvme::reset(self.cells, self.journal);
         }
         if let (Some(id), Some(session)) = (waiting.checked_sub(1), &mut self.session) {
             session.handle_done(now, AccessId(id as u32), result);
@@ -426,8 +426,8 @@ impl<'m> BorrowedSlot<'m> {
     pub(super) fn recognise(&mut self) {
         match self.slot_config() {
             Ok(config) => {
-                self.cells.slot.probed.set(self.journal, 1);
-                let session = Session::new(&self.cells.session, self.journal, config);
+                self.cells.probed.set(self.journal, 1);
+                let session = Session::new(self.session_cells, self.journal, config);
                 self.reach.rebuild(&session, self.is_closed_out());
                 self.session = Some(session);
             }
@@ -458,7 +458,7 @@ impl<'m> BorrowedSlot<'m> {
     /// Bytes of a BAR, and whether the next one is its upper half (PCIe 6.0 §7.5.1.2.1). What is not memory is not
     /// shown.
     fn bar_size(&self, index: usize) -> (u64, bool) {
-        let mask = |index: usize| self.cells.slot.sizes.get(index).map_or(0, base::ledger::Cell::get);
+        let mask = |index: usize| self.cells.sizes.get(index).map_or(0, base::ledger::Cell::get);
         let low = mask(index);
         let is_wide = low & (BAR_64 | BAR_IO) == BAR_64;
         if low & BAR_IO != 0 || low & (BAR_64 | !BAR_FLAGS) == 0 {
@@ -509,7 +509,7 @@ impl<'m> BorrowedSlot<'m> {
     /// The device serial number as it was found when nobody had the function.
     fn serial(&self) -> Option<&'m [Cell<u32>]> {
         let first = usize::from(self.serial_at()?) / 4;
-        self.cells.slot.registers.get(first..first + SERIAL_DWORDS)
+        self.cells.registers.get(first..first + SERIAL_DWORDS)
     }
 
     fn express(&self) -> Option<u16> {
@@ -522,6 +522,6 @@ impl<'m> BorrowedSlot<'m> {
 
     /// A register as after a reset.
     fn register(&self, register: u16) -> u32 {
-        self.cells.slot.registers.get(usize::from(register) / 4).map_or(u32::MAX, base::ledger::Cell::get)
+        self.cells.registers.get(usize::from(register) / 4).map_or(u32::MAX, base::ledger::Cell::get)
     }
 }

@@ -26,12 +26,12 @@ use base::ids::DomainId;
 use base::ledger::{Journal, Pages};
 use base::{Instant, Rule};
 use fabric::{Rail, Window};
-use host::vfio_user::{DescriptorId, Request, Session, SlotConfigError};
+use host::vfio_user::{DescriptorId, Request, Session, SessionCells, SlotConfigError};
 use host::{Access, AccessError, AccessId};
 use link::{Port, Sink};
 use pcie::{Completion, Header, TlpView};
 
-use crate::cells::{EdgeGauges, LoanCells};
+use crate::cells::EdgeGauges;
 use crate::requests;
 use crate::transaction::HOST;
 use backlog::Backlog;
@@ -45,7 +45,8 @@ const OUTPUTS_PER_STEP: usize = 256;
 
 /// A function that a virtual machine borrows.
 pub struct BorrowedSlot<'m> {
-    cells: &'m LoanCells,
+    cells: &'m SlotCells,
+    session_cells: &'m SessionCells,
     journal: Journal<'m>,
     gauges: &'m EdgeGauges,
     /// Once the function is known.
@@ -66,7 +67,8 @@ pub struct BorrowedSlot<'m> {
 impl<'m> BorrowedSlot<'m> {
     /// The slot of loan `loan` of a node in domain `domain`.
     pub fn new(
-        cells: &'m LoanCells,
+        (session, cells): (&'m SessionCells, &'m SlotCells),
+        gauges: &'m EdgeGauges,
         pages: Pages<'m>,
         journal: Journal<'m>,
         loan: usize,
@@ -74,18 +76,19 @@ impl<'m> BorrowedSlot<'m> {
     ) -> Self {
         let mut slot = Self {
             cells,
+            session_cells: session,
             journal,
-            gauges: &cells.edge,
+            gauges,
             session: None,
             unusable: None,
-            reach: Reach::new(loan, domain, pages, journal, &cells.edge),
-            backlog: Backlog::new(&cells.slot.backlog, pages, journal),
+            reach: Reach::new(loan, domain, pages, journal, gauges),
+            backlog: Backlog::new(&cells.backlog, pages, journal),
             window: None,
             max_payload: 0,
             signals: VecDeque::new(),
             owes_signals: true,
         };
-        if cells.slot.probed.get() != 0 || slot.stage() == Stage::Unusable {
+        if cells.probed.get() != 0 || slot.stage() == Stage::Unusable {
             slot.recognise();
         }
         slot
@@ -113,7 +116,7 @@ impl<'m> BorrowedSlot<'m> {
     /// Whether the present guest's function was found to be another one than it was given: it is not there for it any
     /// more.
     pub fn is_replaced(&self) -> bool {
-        self.cells.slot.is_replaced()
+        self.cells.is_replaced()
     }
 
     /// Accesses of the function to its guest's memory go there from now on.
@@ -161,7 +164,7 @@ impl<'m> BorrowedSlot<'m> {
         if let Some(session) = &mut self.session {
             session.closed(now);
         }
-        self.cells.slot.replaced.set(self.journal, 0);
+        self.cells.replaced.set(self.journal, 0);
         // That takes most of the undo log, and what follows is whole by itself.
         self.journal.commit();
         self.signals.clear();
@@ -243,7 +246,7 @@ impl<'m> BorrowedSlot<'m> {
         let access = match request {
             Request::Write { bar, offset, bytes } => {
                 let bytes = bytes.as_slice();
-                if !self.is_nvme() || nvme::write(&self.cells.slot, self.journal, bar, offset, bytes) {
+                if !self.is_nvme() || nvme::write(self.cells, self.journal, bar, offset, bytes) {
                     // The session keeps accesses inside of BARs, and `slot_config` refuses those that are too large.
                     let written = requests::write(port, window, bar, offset, bytes);
                     written.expect("BARs that cannot be reached are not shown");
@@ -309,10 +312,10 @@ impl<'m> BorrowedSlot<'m> {
             (Ok(bytes), Some((bar, offset))) if bytes.len() <= copy.len() => {
                 let copy = &mut copy[..bytes.len()];
                 copy.copy_from_slice(bytes);
-                nvme::read(&self.cells.slot, bar, offset, copy);
+                nvme::read(self.cells, bar, offset, copy);
                 let waits = !self.backlog.is_empty() || session.has_late_writes();
                 if waits && self.journal.rule(Rule::EndBehindWrites) {
-                    nvme::settling(&self.cells.slot, bar, offset, copy);
+                    nvme::settling(self.cells, bar, offset, copy);
                 }
                 Ok(&*copy)
             }

@@ -23,15 +23,13 @@ impl Blackouts {
             if self.told.len() <= loan {
                 self.told.push(0);
             }
-            let is_slot = matches!(&spec.end, LoanEnd::Borrow { edge: Edge::Vm { .. }, .. });
-            if !is_slot || spec.is_vacant() {
-                continue;
-            }
+            let LoanEnd::Borrow { edge: Edge::Vm { .. }, .. } = &spec.end else { continue };
             self.has_slots = true;
-            let counted = cells.session.counters.blackouts.get();
+            let Some(session) = cells.session() else { continue };
+            let counted = session.counters.blackouts.get();
             // A function that was attached anew counts from zero.
             let is_new = counted > self.told[loan];
-            if is_new && cells.session.is_silent() {
+            if is_new && session.is_silent() {
                 continue;
             }
             self.told[loan] = counted;

@@ -394,7 +394,7 @@ impl Domains {
         }
         let loans = agent.view().loans().skip(self.first);
         for ((index, place), (_, cells)) in self.places.iter_mut().enumerate().zip(loans) {
-            let timeouts = cells.session.counters.timeouts.get();
+            let timeouts = cells.session().map_or(0, |session| session.counters.timeouts.get());
             let is_news = timeouts > place.told_timeouts && !place.awaited.report;
             if let Some(monitor) = &self.monitors[place.domain]
                 && is_news
@@ -649,7 +649,7 @@ impl Place {
             tenancy: Tenancy::default(),
             life: 0,
             least_incarnation: 0,
-            end: LoanEnd::Borrow { peers: Vec::new(), edge, io_timeout: Duration::ZERO },
+            end: LoanEnd::Vacant { edge },
         }
     }
 

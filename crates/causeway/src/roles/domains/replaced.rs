@@ -17,14 +17,12 @@ impl Replaced {
             if self.seen.len() <= loan {
                 self.seen.push(0);
             }
-            let is_slot = matches!(&spec.end, LoanEnd::Borrow { edge: Edge::Vm { .. }, .. });
-            if !is_slot || is_plugging(loan) {
-                continue;
-            }
+            let LoanEnd::Borrow { edge: Edge::Vm { .. }, .. } = &spec.end else { continue };
+            let Some((_, slot)) = cells.slot().filter(|_| !is_plugging(loan)) else { continue };
             // A function that was attached anew counts from zero.
-            let counted = cells.slot.replacements();
+            let counted = slot.replacements();
             let is_new = counted > std::mem::replace(&mut self.seen[loan], counted);
-            if is_new && cells.slot.is_replaced() && agent.has_guest(loan) {
+            if is_new && slot.is_replaced() && agent.has_guest(loan) {
                 news.push(loan);
             }
         }

@@ -10,7 +10,7 @@ use spec::nvme::{Status, SubmissionEntry};
 use spec::vfio_user::Command;
 
 use super::guest::{CONFIG, DATA, DMA_BASE, Guest, PATIENCE};
-use super::world::{BORROWER, RAM_BYTES, World};
+use super::world::{RAM_BYTES, World};
 use super::{credits_are_conserved, denied, killed_in_between};
 
 const TARGET: u64 = DMA_BASE + 0x3_0000;
@@ -27,7 +27,7 @@ fn write_entry() -> SubmissionEntry {
 }
 
 fn failed(world: &World<'_>) -> u64 {
-    world.cells(BORROWER).loans[0].session.counters.failed_transfers.get()
+    world.cells().session.counters.failed_transfers.get()
 }
 
 /// The guest finds that its controller has lost its state, and sees to nothing but that.

@@ -32,7 +32,7 @@ fn waits(world: &World<'_>) -> bool {
 }
 
 fn failed(world: &World<'_>) -> u64 {
-    world.cells(BORROWER).loans[0].session.counters.failed_transfers.get()
+    world.cells().session.counters.failed_transfers.get()
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn a_machine_that_never_answers_fails_what_waits_for_it() {
         guest.wait_ready(world, false);
         guest.restart(world, &events);
         guest.round_trip(world, 1);
-        let counters = &world.cells(BORROWER).loans[0].session.counters;
+        let counters = &world.cells().session.counters;
         assert_eq!(counters.timeouts.get(), 0, "the function has answered everything");
         credits_are_conserved(world);
     });
@@ -235,7 +235,7 @@ fn a_machine_that_takes_no_bytes_fails_the_function() {
         guest.bring_up_by_message(world, [false, true]);
         let signals = world.signals.clone();
         guest.submit(world, 1, read_entry());
-        let slot = &world.cells(BORROWER).loans[0].slot;
+        let slot = &world.cells().slot;
         assert!(world.run(PATIENCE, |_| slot.fatal.get() == 1));
         world.run(SHORT, |_| false);
         assert_eq!(world.signals, signals);
@@ -438,7 +438,7 @@ fn a_lender_that_lost_its_ledger_leaves_nothing_that_waits() {
             assert!(world.run(SHORT, |world| waits(world)));
             world.run(SHORT, |_| false);
             world.reboot(LENDER);
-            let slot = &world.cells(BORROWER).loans[0].slot;
+            let slot = &world.cells().slot;
             assert!(world.run(PATIENCE, |_| slot.fatal.get() == 1));
             world.machine.keeps_writes = false;
             assert!(guest.csts(world).cfs());

@@ -42,7 +42,7 @@ fn with_slot_over(frame: usize, test: impl FnOnce(&mut World<'_>)) {
 }
 
 fn denied(world: &World<'_>) -> u64 {
-    world.cells(BORROWER).loans[0].edge.denied_accesses.get()
+    world.cells().edge.denied_accesses.get()
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn a_guest_uses_a_drive_of_another_node() {
         assert_eq!(guest.interrupts, 2 + 2 * 19);
         assert_eq!(world.signals.values().sum::<u64>(), guest.interrupts);
         assert_eq!((denied(world), world.ram.repeated.get()), (0, 0));
-        let edge = &world.cells(BORROWER).loans[0].edge;
+        let edge = &world.cells().edge;
         assert_eq!((edge.malformed_tlps.get(), edge.unexpected_completions.get()), (0, 0));
         assert!(world.card().slot(0).unwrap().session().unwrap().counters().errors.get() == 0);
     });
@@ -68,7 +68,7 @@ fn a_guest_uses_a_drive_of_another_node() {
 #[test]
 fn a_driver_that_lets_go_of_the_function_is_noticed() {
     with_slot(|world| {
-        let has_driver = |world: &World<'_>| world.cells(BORROWER).loans[0].session.has_driver();
+        let has_driver = |world: &World<'_>| world.cells().session.has_driver();
         let mut guest = Guest::connect(world);
         assert!(!has_driver(world));
         guest.bring_up(world);
@@ -446,8 +446,8 @@ fn a_lender_that_lost_its_ledger_shows_as_fatal_status() {
             world.reboot(LENDER);
             world.seats[LENDER].switch.disarm();
             let fatal = world.run(PATIENCE, |world| {
-                let cells = world.cells(BORROWER);
-                cells.loans[0].slot.fatal.get() == 1 && world.card().slot(0).unwrap().is_ready()
+                let cells = world.cells();
+                cells.slot.fatal.get() == 1 && world.card().slot(0).unwrap().is_ready()
             });
             assert!(fatal, "it is noticed");
             let csts = guest.csts(world);

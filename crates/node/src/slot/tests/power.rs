@@ -9,7 +9,7 @@ use spec::nvme::registers::{CC, CSTS, HOST_KEEPS};
 use spec::nvme::{Status, SubmissionEntry};
 
 use super::guest::{CONFIG, DMA_BASE, Guest, PATIENCE};
-use super::world::{BORROWER, LENDER, World, with_cache};
+use super::world::{LENDER, World, with_cache};
 use super::{is_ready, killed_in_between_in, with_slot};
 
 #[test]
@@ -32,7 +32,7 @@ fn power_of_the_lender_takes_no_answered_write_of_a_guest() {
         world.lose_power();
         world.seats[LENDER].switch.disarm();
         assert!(world.run(PATIENCE, |world| {
-            world.cells(BORROWER).loans[0].slot.fatal.get() == 1 && world.card().slot(0).unwrap().is_ready()
+            world.cells().slot.fatal.get() == 1 && world.card().slot(0).unwrap().is_ready()
         }));
         assert!(guest.csts(world).cfs());
         assert!(world.medium[64 * 512..][..4096] == data[..], "it was answered");
@@ -57,13 +57,13 @@ fn with_volatile(test: impl FnOnce(&mut World<'_>)) {
 
 /// The device serial number as the guest reads it.
 fn serial(world: &mut World<'_>, guest: &mut Guest) -> [u32; 2] {
-    let registers = &world.cells(BORROWER).loans[0].slot.registers;
+    let registers = &world.cells().slot.registers;
     let at = find_extended(|at| registers[usize::from(at) / 4].get(), EXTENDED_SERIAL_NUMBER).unwrap();
     [4, 8].map(|offset| guest.read_u32(world, CONFIG, u64::from(at) + offset))
 }
 
 fn replacements(world: &World<'_>) -> u64 {
-    world.cells(BORROWER).loans[0].slot.replacements.get()
+    world.cells().slot.replacements.get()
 }
 
 fn is_running(world: &World<'_>) -> bool {
@@ -91,7 +91,7 @@ fn power_of_the_lender_takes_a_drive_with_a_cache_from_its_guest() {
         guest.round_trip(world, 1);
         // Its node is started again; what it has not flushed lies where it lay.
         world.reboot(LENDER);
-        let fatal = |world: &World<'_>| world.cells(BORROWER).loans[0].slot.fatal.get() == 1;
+        let fatal = |world: &World<'_>| world.cells().slot.fatal.get() == 1;
         assert!(world.run(PATIENCE, |world| fatal(world) && is_running(world)));
         assert!(guest.csts(world).cfs() && guest.csts(world).rdy());
         guest.write(world, 0, CC, &0_u32.to_le_bytes());

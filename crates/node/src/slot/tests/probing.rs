@@ -13,7 +13,7 @@ use zerocopy::FromBytes;
 
 use super::super::BorrowedSlot;
 use super::super::bringup::Stage;
-use crate::NodeCells;
+use crate::cells::{EndCells, LoanKind, LoanParts, parts_of};
 use crate::transaction::HOST;
 
 /// Where TLPs are queued.
@@ -71,17 +71,21 @@ impl Function {
     }
 }
 
+fn new_slot<'m>(parts: LoanParts<'m>, journal: Journal<'m>) -> BorrowedSlot<'m> {
+    let EndCells::Slot { session, slot } = parts.end else { unreachable!("it was made for a slot") };
+    let (pages, gauges) = (Pages::new(parts.pages, journal), &parts.cells.edge);
+    BorrowedSlot::new((session, slot), gauges, pages, journal, 0, DomainId(1))
+}
+
 fn probe(function: &mut Function, lost: usize, look: impl FnOnce(&BorrowedSlot<'_>)) {
     let arena = Arena::default();
-    let Ledger { journal, root } = arena.zeroed::<NodeCells>().ledger::<NodeCells>(None, RuleSet::ALL);
-    let cells = &root.loans[0];
-    let new = || BorrowedSlot::new(cells, Pages::new(&cells.pages, journal), journal, 0, DomainId(1));
-    let mut slot = new();
+    let (journal, parts) = parts_of(&arena, LoanKind::Slot);
+    let mut slot = new_slot(parts, journal);
     slot.handle_reset(NOW);
     function.serve(&mut slot, journal, lost);
     look(&slot);
     // A new card finds the same.
-    let next = new();
+    let next = new_slot(parts, journal);
     assert_eq!((next.session().is_some(), next.unusable()), (slot.session().is_some(), slot.unusable()));
 }
 
@@ -116,10 +120,8 @@ fn entries_of_a_vector_table_are_written_across_pages() {
     (function.registers[0x40 / 4], function.registers[0x44 / 4]) = (1 << 16 | 0x11, 0xff8);
     function.registers[0x48 / 4] = 0x3000;
     let arena = Arena::default();
-    let Ledger { journal, root } = arena.zeroed::<NodeCells>().ledger::<NodeCells>(None, RuleSet::ALL);
-    let cells = &root.loans[0];
-    let pages = Pages::new(&cells.pages, journal);
-    let mut slot = BorrowedSlot::new(cells, pages, journal, 0, DomainId(1));
+    let (journal, parts) = parts_of(&arena, LoanKind::Slot);
+    let mut slot = new_slot(parts, journal);
     slot.handle_reset(NOW);
     function.serve(&mut slot, journal, 0);
     assert!(slot.is_ready(), "{:?}", slot.unusable());

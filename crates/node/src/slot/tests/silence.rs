@@ -23,11 +23,11 @@ fn read_entry() -> SubmissionEntry {
 }
 
 fn blackouts(world: &World<'_>) -> u64 {
-    world.cells(BORROWER).loans[0].session.counters.blackouts.get()
+    world.cells().session.counters.blackouts.get()
 }
 
 fn is_silent(world: &World<'_>) -> bool {
-    world.cells(BORROWER).loans[0].session.is_silent()
+    world.cells().session.is_silent()
 }
 
 /// How long a read takes that fails.
@@ -62,7 +62,7 @@ fn a_guest_waits_once_for_a_lender_that_is_silent() {
             guest.ask(world, Command::DEVICE_GET_INFO, &[0; 16], &[]).unwrap_err();
             assert!(world.now.since(before) < AT_ONCE);
         }
-        assert_eq!(world.cells(BORROWER).loans[0].session.counters.timeouts.get(), 1);
+        assert_eq!(world.cells().session.counters.timeouts.get(), 1);
         // Nor does a new card wait once more.
         world.seats[BORROWER].switch.arm(0);
         assert!(failed_read(world, &mut guest, 0, CSTS) < AT_ONCE);
@@ -152,7 +152,7 @@ fn a_guest_whose_doorbells_are_lost_finds_its_controller_failed() {
             guest.write(world, 0, doorbell(1, false, 0), &(tail % 2).to_le_bytes());
         }
         world.run(Duration::from_secs(5), |_| false);
-        assert!(world.cells(BORROWER).loans[0].session.counters.dropped_writes.get() > 1000);
+        assert!(world.cells().session.counters.dropped_writes.get() > 1000);
         cut(world, false);
         assert!(world.run(SOON, |world| !is_silent(world) && world.card().slot(0).unwrap().is_ready()));
         recover(world, &mut guest, &events);

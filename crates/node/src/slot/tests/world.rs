@@ -15,13 +15,16 @@ use base::ledger::{Arena, Hook, RawMemory, Span};
 use base::{Instant, RuleSet};
 use device::MediaKind;
 use device::nvme::{Limit, WriteCache};
-use host::vfio_user::{DescriptorId, Peeked};
+use host::vfio_user::{DescriptorId, Peeked, SessionCells};
 use link::{Name, Tenancy};
 use spec::vfio_user::{Command, Errno, MessageHeader};
 use zerocopy::IntoBytes;
 
 use crate::card::{Card, CardEvent};
-use crate::{Address, BorrowEdge, CardConfig, DriveConfig, GuestMemory, LoanConfig, LoanRole, NodeCells};
+use crate::{
+    Address, BorrowEdge, CardConfig, DriveConfig, EdgeGauges, EndCells, GuestMemory, LoanConfig, LoanRole,
+    NodeLedger, SlotCells,
+};
 
 pub(super) const LENDER: usize = 0;
 pub(super) const BORROWER: usize = 1;
@@ -289,6 +292,13 @@ pub(super) fn with_cache(cache: WriteCache, test: impl FnOnce(&mut World<'_>)) {
     with(9000, cache, test);
 }
 
+/// What the ledger has of the slot.
+pub(super) struct Cells<'m> {
+    pub(super) session: &'m SessionCells,
+    pub(super) slot: &'m SlotCells,
+    pub(super) edge: &'m EdgeGauges,
+}
+
 fn with(frame: usize, cache: WriteCache, test: impl FnOnce(&mut World<'_>)) {
     silence_kills();
     let (arena, switches) = (Arena::default(), [Switch::default(), Switch::default()]);
@@ -298,7 +308,7 @@ fn with(frame: usize, cache: WriteCache, test: impl FnOnce(&mut World<'_>)) {
 impl<'m> World<'m> {
     fn new(arena: &'m Arena, switches: [&'m Switch; 2], frame: usize, cache: WriteCache) -> Self {
         let seat = |node: usize| Seat {
-            memory: arena.zeroed::<NodeCells>(),
+            memory: config(node, 1, 0, (frame, cache)).new_memory(arena),
             switch: switches[node],
             card: None,
             incarnation: 1,
@@ -343,8 +353,15 @@ impl<'m> World<'m> {
         world
     }
 
-    pub(super) fn cells(&self, node: usize) -> &'m NodeCells {
-        self.seats[node].memory.ledger::<NodeCells>(None, RuleSet::ALL).root
+    fn ledger(&self, node: usize) -> NodeLedger<'m> {
+        NodeLedger::new(self.seats[node].memory, None, RuleSet::ALL)
+    }
+
+    /// The cells of the slot.
+    pub(super) fn cells(&self) -> Cells<'m> {
+        let parts = self.ledger(BORROWER).loan(0, 0).expect("each card has begun with them");
+        let EndCells::Slot { session, slot } = parts.end else { unreachable!("the borrower has a slot") };
+        Cells { session, slot, edge: &parts.cells.edge }
     }
 
     pub(super) fn card(&self) -> &Card<'m> {
@@ -362,7 +379,7 @@ impl<'m> World<'m> {
             let (memory, switch, now) = (seat.memory, seat.switch, self.now);
             let hook: &dyn Hook = switch;
             match catch_unwind(AssertUnwindSafe(|| Card::new(memory, Some(hook), config, now))) {
-                Ok(card) => self.seats[node].card = Some(card),
+                Ok(card) => self.seats[node].card = Some(card.expect("the memory was made for it")),
                 Err(payload) if payload.is::<Killed>() => {
                     self.seats[node].deaths += 1;
                     continue;
@@ -483,7 +500,7 @@ impl<'m> World<'m> {
                 match work.kind {
                     MediaKind::Write => span.read(part),
                     MediaKind::Read => {
-                        let ledger = self.seats[node].memory.ledger::<NodeCells>(None, RuleSet::ALL);
+                        let ledger = NodeLedger::new(self.seats[node].memory, None, RuleSet::ALL);
                         span.write(ledger.journal, part);
                     }
                     _ => {}
@@ -555,7 +572,7 @@ impl<'m> World<'m> {
     }
 
     fn receive(&mut self, mut most: usize) {
-        let journal = self.seats[BORROWER].memory.ledger::<NodeCells>(None, RuleSet::ALL).journal;
+        let journal = self.ledger(BORROWER).journal;
         for span in self.card().slot_receive_spans(0, self.socket.received, most).into_iter().flatten() {
             let len = span.len().min(most);
             let bytes: Vec<(u8, Vec<u32>)> = self.socket.outgoing.drain(..len).collect();
@@ -679,8 +696,9 @@ impl<'m> World<'m> {
     /// A node loses its ledger.
     pub(super) fn reboot(&mut self, node: usize) {
         let seat = &mut self.seats[node];
-        (seat.memory, seat.card) = (self.arena.zeroed::<NodeCells>(), None);
         (seat.incarnation, seat.generation) = (seat.incarnation + 1, 0);
+        let config = config(node, seat.incarnation, seat.generation, (self.frame, self.cache));
+        (seat.memory, seat.card) = (config.new_memory(self.arena), None);
         seat.incoming.clear();
         self.start(node);
     }

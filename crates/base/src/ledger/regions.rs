@@ -1,0 +1,202 @@
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use super::{Cell, Journal, LedgerRoot, PAGE_SIZE, RawMemory};
+
+/// Most regions of a ledger. Entries of the table that were never used cost nothing.
+pub const REGIONS_MAX: usize = 1 << 13;
+
+/// Whose a region is, as the composer of the ledger counts.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(transparent)]
+pub struct Owner(pub u64);
+
+/// Cells that are there only where somebody needs them: a region of the ledger is made of one such value.
+pub trait Region: FromBytes + Sized {
+    /// Tells them from all others of the same ledger. Not 0.
+    const KIND: u32;
+
+    /// Makes them what they are in new memory, without a log, as [`Journal::clear`] does.
+    fn clear(&self, journal: Journal<'_>) {
+        journal.clear(self);
+    }
+}
+
+/// Bytes that a region takes.
+pub const fn region_bytes<C>() -> usize {
+    size_of::<C>().next_multiple_of(PAGE_SIZE)
+}
+
+/// The table of a ledger's regions: a part of its root. All zeroes: there is none.
+///
+/// What an entry says of kind and place never changes, so a region that was given back is had again by the next of its
+/// kind, and the table only grows.
+#[derive(FromBytes)]
+#[repr(C)]
+pub struct RegionTable {
+    /// Entries that are in use or have been.
+    count: Cell<u64>,
+    entries: [EntryCells; REGIONS_MAX],
+}
+
+#[derive(FromBytes)]
+#[repr(C)]
+struct EntryCells {
+    kind: Cell<u32>,
+    /// 1 while the region has an owner.
+    is_taken: Cell<u32>,
+    /// Where it begins in the ledger.
+    start: Cell<u64>,
+    /// Its bytes, whole pages.
+    len: Cell<u64>,
+    owner: Cell<Owner>,
+}
+
+/// Why a region cannot be had.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RegionError {
+    /// The ledger is too small: so many bytes would do.
+    Full(usize),
+    /// There are [`REGIONS_MAX`] already.
+    TableFull,
+    /// The table names memory that is none of the ledger's.
+    Corrupt,
+}
+
+impl core::fmt::Display for RegionError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Full(bytes) => write!(f, "the ledger is full: it would have to have {bytes} bytes"),
+            Self::TableFull => write!(f, "the ledger has {REGIONS_MAX} regions, and can have no more"),
+            Self::Corrupt => write!(f, "the ledger is corrupt: its table names memory that it does not have"),
+        }
+    }
+}
+
+impl core::error::Error for RegionError {}
+
+/// The allocator of a ledger's regions. The table is journaled like everything else, so a successor finds what the last
+/// commit had. Whoever has a region resolves it once, to a reference, and does not come back.
+#[derive(Clone, Copy)]
+pub struct Regions<'m> {
+    memory: RawMemory<'m>,
+    journal: Journal<'m>,
+    table: &'m RegionTable,
+    /// Where the first region begins.
+    first: usize,
+}
+
+impl<'m> Regions<'m> {
+    /// The regions of the ledger in `memory`, which has root `R` with this table in it.
+    pub fn new<R>(memory: RawMemory<'m>, journal: Journal<'m>, table: &'m RegionTable) -> Self {
+        Self { memory, journal, table, first: LedgerRoot::<R>::SIZE }
+    }
+
+    /// The cells of this kind that `owner` has.
+    pub fn find<C: Region>(&self, owner: Owner) -> Option<&'m C> {
+        let mut taken = self.entries().iter().filter(|entry| entry.is_taken.get() != 0);
+        let entry = taken.find(|entry| entry.kind.get() == C::KIND && entry.owner.get() == owner)?;
+        self.cells(entry).ok()
+    }
+
+    /// The cells of this kind that `owner` has from now on: all zeroes, unless it has had them before. A step of its own,
+    /// so nobody has written there yet if it is taken back.
+    ///
+    /// # Errors
+    /// There is no room for them, or the table is corrupt.
+    ///
+    /// # Panics
+    /// If a step is under way.
+    pub fn obtain<C: Region>(&self, owner: Owner) -> Result<&'m C, RegionError> {
+        if let Some(cells) = self.find(owner) {
+            return Ok(cells);
+        }
+        self.between_steps();
+        let is_free = |entry: &&EntryCells| entry.is_taken.get() == 0 && entry.kind.get() == C::KIND;
+        let cells = match self.entries().iter().find(is_free) {
+            Some(entry) => {
+                let cells = self.cells::<C>(entry)?;
+                // Nothing committed refers to what is in it; if the card dies meanwhile, it still belongs to nobody.
+                cells.clear(self.journal);
+                self.give(entry, owner);
+                cells
+            }
+            None => self.append(owner)?,
+        };
+        self.journal.commit();
+        Ok(cells)
+    }
+
+    /// Takes from their owners all regions that `keeps` does not name by kind and owner: from now on others of their
+    /// kind may have them. A step of its own.
+    ///
+    /// # Panics
+    /// If a step is under way.
+    pub fn retain(&self, keeps: impl Fn(u32, Owner) -> bool) {
+        self.between_steps();
+        for entry in self.entries().iter().filter(|entry| entry.is_taken.get() != 0) {
+            if !keeps(entry.kind.get(), entry.owner.get()) {
+                entry.is_taken.set(self.journal, 0);
+            }
+        }
+        self.journal.commit();
+    }
+
+    /// Kind, owner and bytes of each region that has an owner.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, Owner, usize)> + use<'m> {
+        let taken = self.entries().iter().filter(|entry| entry.is_taken.get() != 0);
+        taken.map(|entry| (entry.kind.get(), entry.owner.get(), entry.len.get() as usize))
+    }
+
+    /// Bytes of the ledger up to the end of its last region, with an owner or without.
+    pub fn end(&self) -> usize {
+        let end = |entry: &EntryCells| (entry.start.get().saturating_add(entry.len.get())) as usize;
+        self.entries().last().map_or(self.first, end)
+    }
+
+    fn entries(&self) -> &'m [EntryCells] {
+        &self.table.entries[..(self.table.count.get() as usize).min(REGIONS_MAX)]
+    }
+
+    /// A new region behind all others, where nobody has written yet.
+    fn append<C: Region>(&self, owner: Owner) -> Result<&'m C, RegionError> {
+        const { assert!(C::KIND != 0) };
+        let (start, count) = (self.end(), self.entries().len());
+        let entry = self.table.entries.get(count).ok_or(RegionError::TableFull)?;
+        let end = start.checked_add(region_bytes::<C>()).ok_or(RegionError::Corrupt)?;
+        if end > self.memory.len() {
+            return Err(RegionError::Full(end));
+        }
+        entry.kind.set(self.journal, C::KIND);
+        entry.start.set(self.journal, start as u64);
+        entry.len.set(self.journal, region_bytes::<C>() as u64);
+        self.give(entry, owner);
+        self.table.count.set(self.journal, count as u64 + 1);
+        self.cells(entry)
+    }
+
+    /// The first region lies elsewhere, for tests of a corrupt table.
+    #[cfg(test)]
+    pub(super) fn misplace(&self, journal: Journal<'_>, start: u64) {
+        self.entries()[0].start.set(journal, start);
+        journal.commit();
+    }
+
+    fn give(&self, entry: &EntryCells, owner: Owner) {
+        entry.owner.set(self.journal, owner);
+        entry.is_taken.set(self.journal, 1);
+    }
+
+    fn between_steps(&self) {
+        assert!(self.journal.pending() == 0, "regions change hands in steps of their own");
+    }
+
+    fn cells<C: Region>(&self, entry: &EntryCells) -> Result<&'m C, RegionError> {
+        let (start, len) = (entry.start.get() as usize, entry.len.get() as usize);
+        if start < self.first || len != region_bytes::<C>() {
+            return Err(RegionError::Corrupt);
+        }
+        self.memory.cells(start).ok_or(RegionError::Corrupt)
+    }
+}

@@ -1,0 +1,151 @@
+//! What is in a ledger, and how large it has to be for that.
+
+use core::cell::Cell as StdCell;
+use core::time::Duration;
+use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
+
+use base::Instant;
+use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId};
+use device::nvme::Limit;
+use link::{Name, Protection, Tenancy};
+
+use super::*;
+use crate::{Card, DriveConfig};
+
+const MIB: usize = 1 << 20;
+
+fn config(loans: &[(u32, LoanRole)]) -> CardConfig {
+    let loan = |(group, (life, role)): (usize, &(u32, LoanRole))| LoanConfig {
+        key: [5; 32],
+        protection: Protection::Aegis,
+        group: Group(group as u32),
+        generation: LoanGeneration(0),
+        tenancy: Tenancy::default(),
+        life: *life,
+        least_incarnation: Incarnation(0),
+        role: role.clone(),
+    };
+    let drives = loans.iter().filter(|(_, role)| matches!(role, LoanRole::Lend { .. })).count();
+    CardConfig {
+        node: NodeId(1),
+        name: Name::new("node"),
+        domain: DomainId(1),
+        incarnation: Incarnation(1),
+        life: LifeId([1; 16]),
+        generation: CardGeneration(1),
+        seed: [1; 32],
+        rails: vec![9000],
+        drives: (0..drives).map(|serial| DriveConfig::new(1 << 12, 512, serial as u64)).collect(),
+        loans: loans.iter().enumerate().map(loan).collect(),
+        rekey_frames: link::REKEY_FRAMES,
+        rules: RuleSet::ALL,
+    }
+}
+
+fn lend(drive: usize) -> LoanRole {
+    LoanRole::Lend { drive, controller: 0, limit: Limit::NONE }
+}
+
+fn borrow(edge: BorrowEdge) -> LoanRole {
+    LoanRole::Borrow { peers: vec![Address([1; 28])], io_timeout: Duration::from_secs(60), edge }
+}
+
+fn slot() -> LoanRole {
+    borrow(BorrowEdge::Slot)
+}
+
+fn start<'m>(memory: RawMemory<'m>, config: &CardConfig) -> Card<'m> {
+    Card::new(memory, None, config.clone(), Instant::ZERO).unwrap()
+}
+
+fn wants(config: &CardConfig) -> Vec<(usize, u32, LoanKind)> {
+    let loans = config.loans.iter().enumerate();
+    loans.filter_map(|(place, loan)| Some((place, loan.life, loan.role.kind()?))).collect()
+}
+
+#[test]
+fn a_ledger_is_as_large_as_what_is_in_it() {
+    let arena = Arena::default();
+    let bytes = |loans: &[(u32, LoanRole)]| config(loans).new_memory(&arena).len();
+    let empty = bytes(&[]);
+    assert!(empty < 5 * MIB, "{empty}: the undo log and the table");
+    let lent = bytes(&[(0, lend(0))]);
+    assert!((33 * MIB..39 * MIB).contains(&lent), "{lent}");
+    let places: Vec<_> = core::iter::repeat_n((0, LoanRole::Vacant), 79).chain([(0, lend(0))]).collect();
+    assert_eq!(bytes(&places), lent, "a place takes nothing");
+    let many: Vec<_> = (0..MAX_LOANS).map(|drive| (0, lend(drive))).collect();
+    assert_eq!(bytes(&many) - empty, MAX_LOANS * (lent - empty), "each loan takes what one takes");
+    // What is borrowed is not there where something is lent, and so on.
+    let (drive, slot) = (bytes(&[(0, borrow(BorrowEdge::Drive))]), bytes(&[(0, slot())]));
+    assert!(drive - lent > 4 * MIB && slot.abs_diff(lent) < MIB / 4, "{lent} {drive} {slot}");
+    // And that is enough.
+    let all =
+        config(&[(0, lend(0)), (0, borrow(BorrowEdge::Drive)), (0, self::slot()), (0, LoanRole::Vacant)]);
+    let memory = all.new_memory(&arena);
+    start(memory, &all);
+    assert_eq!(NodeLedger::new(memory, None, RuleSet::ALL).used_bytes(), memory.len(), "and no byte more");
+}
+
+#[test]
+fn a_ledger_that_is_too_small_says_what_it_needs() {
+    let arena = Arena::default();
+    let small = config(&[]).new_memory(&arena);
+    let refused = Card::new(small, None, config(&[(0, slot())]), Instant::ZERO).err().unwrap();
+    assert!(refused.to_string().contains("the ledger is full"), "{refused}");
+}
+
+/// A machine may be connected to a slot from which the function has gone: it is answered until another one is there.
+#[test]
+fn a_slot_keeps_its_cells_until_another_loan_has_its_place() {
+    let arena = Arena::default();
+    let first = config(&[(1, slot())]);
+    let memory = first.new_memory(&arena);
+    let ledger = NodeLedger::new(memory, None, RuleSet::ALL);
+    let kept = |life| ledger.loan(0, life).is_some();
+    assert!(start(memory, &first).slot(0).is_some() && kept(1));
+    let left = start(memory, &config(&[(1, LoanRole::Vacant)]));
+    assert!(left.slot(0).is_some() && left.channel(0).state() == link::State::Closed && kept(1));
+    assert!(start(memory, &config(&[(2, slot())])).slot(0).is_some() && kept(2) && !kept(1));
+    assert!(start(memory, &config(&[(3, LoanRole::Vacant)])).slot(0).is_none() && !kept(2));
+    assert_eq!(ledger.used_bytes(), memory.len(), "who comes later has what others had");
+}
+
+struct Killed;
+
+/// Kills before a store.
+struct KillAt(StdCell<u64>);
+
+impl Hook for KillAt {
+    fn before_store(&self) {
+        match self.0.get() {
+            0 => panic_any(Killed),
+            left => self.0.set(left - 1),
+        }
+    }
+}
+
+/// Whatever store a card dies before that finds one loan gone and others new, the agent makes room for all that its
+/// successor takes, and that has what it is to have.
+#[test]
+fn there_is_room_for_the_successor_of_a_card_that_died_while_loans_changed() {
+    let before = config(&[(1, borrow(BorrowEdge::Drive)), (1, slot())]);
+    let after = config(&[(2, slot()), (1, slot()), (0, lend(0))]);
+    for store in (0..400).step_by(3) {
+        let arena = Arena::default();
+        let bytes = before.new_memory(&arena).len() + after.new_memory(&arena).len();
+        let (memory, hook) = (arena.zeroed_bytes(bytes), KillAt(StdCell::new(store)));
+        start(memory, &before);
+        let ended = catch_unwind(AssertUnwindSafe(|| {
+            drop(Card::new(memory, Some(&hook), after.clone(), Instant::ZERO));
+        }));
+        let ledger = NodeLedger::new(memory, None, RuleSet::ALL);
+        let room = ledger_bytes(Some(ledger), wants(&after), after.drives.len());
+        let card = start(memory, &after);
+        assert!(ledger.used_bytes() <= room, "{store}: {} > {room}", ledger.used_bytes());
+        assert!(card.slot(0).is_some() && card.slot(1).is_some() && card.lent(2).is_some());
+        assert!(ledger.loan(0, 1).is_none() && ledger.regions.iter().count() == 3 + 4 + 4 + 1);
+        if ended.is_ok() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,53 @@
+use core::ops::{Index, IndexMut};
+
+use crate::loan::Loan;
+
+/// The loans of a card by their places, some of which are vacant.
+pub(crate) struct Places<'m>(Vec<Option<Loan<'m>>>);
+
+impl<'m> Places<'m> {
+    /// One place after the other.
+    pub(crate) fn new(loans: Vec<Option<Loan<'m>>>) -> Self {
+        Self(loans)
+    }
+
+    /// How many places there are.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The loan in a place, if there is one.
+    pub(crate) fn get(&self, place: usize) -> Option<&Loan<'m>> {
+        self.0.get(place)?.as_ref()
+    }
+
+    /// The same, to change it.
+    pub(crate) fn get_mut(&mut self, place: usize) -> Option<&mut Loan<'m>> {
+        self.0.get_mut(place)?.as_mut()
+    }
+
+    /// The loans.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Loan<'m>> {
+        self.0.iter().flatten()
+    }
+
+    /// The loans with their places.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut Loan<'m>)> {
+        self.0.iter_mut().enumerate().filter_map(|(place, loan)| Some((place, loan.as_mut()?)))
+    }
+}
+
+/// For whoever knows that there is a loan: in the middle of its step.
+impl<'m> Index<usize> for Places<'m> {
+    type Output = Loan<'m>;
+
+    fn index(&self, place: usize) -> &Loan<'m> {
+        self.get(place).expect("only a place with a loan takes steps")
+    }
+}
+
+impl IndexMut<usize> for Places<'_> {
+    fn index_mut(&mut self, place: usize) -> &mut Self::Output {
+        self.get_mut(place).expect("only a place with a loan takes steps")
+    }
+}
