@@ -4,10 +4,10 @@ use core::time::Duration;
 
 use base::Instant;
 use base::RuleSet;
-use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId};
+use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, LoanGeneration, NodeId, StreamId};
 use base::ledger::Arena;
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
-use link::frame::{HEADER_LEN, Header, Kind, MAX_FRAME, TAG_LEN};
+use link::frame::{HEADER_LEN, Header, Kind, MAX_FRAME, Prefix, TAG_LEN};
 use node::{
     Address, BorrowEdge, Card, CardConfig, DriveConfig, Limit, LoanConfig, LoanRole, MediaError, MediaId,
     Name, Tenancy, Way,
@@ -77,7 +77,7 @@ fn config(end: End) -> CardConfig {
     let loan = LoanConfig {
         key: [5; 32],
         protection: node::Protection::Insecure,
-        group: Group(7),
+        stream: StreamId(7),
         generation: LoanGeneration(0),
         tenancy: Tenancy::default().taken_by(
             NodeId(End::Borrower as u64 + 1),
@@ -174,7 +174,8 @@ impl<'m> World<'m> {
                     return;
                 }
                 self.header.packet_number += 1 + u64::from(*skip);
-                let mut header = Header { path: rail % 2, ..self.header };
+                let source = Prefix { rail: rail % 2, ..self.header.source };
+                let mut header = Header { source, ..self.header };
                 if let Some(generation) = generation {
                     header.card_generation = CardGeneration((*generation).into());
                 }

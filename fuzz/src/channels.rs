@@ -1,6 +1,8 @@
 //! What a channel between two nodes needs.
 
-use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId};
+use base::ids::{
+    CardGeneration, ChannelIndex, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId, StreamId,
+};
 use base::ledger::PageCells;
 use link::{ChannelCells, ChannelConfig, Name, PathConfig, Role, Tenancy};
 use zerocopy::FromBytes;
@@ -24,7 +26,9 @@ pub fn config(role: Role) -> ChannelConfig {
         key: KEY,
         protection: link::Protection::Aegis,
         fabric: 0,
-        group: Group(7),
+        group: Group::DEFAULT,
+        index: ChannelIndex(u32::from(number) + 2),
+        stream: StreamId(7),
         loan_generation: LoanGeneration(0),
         tenancy: Tenancy::default().taken_by(
             NodeId(Role::Borrower as u64 + 1),

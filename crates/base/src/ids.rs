@@ -37,15 +37,23 @@ id!(
 );
 id!(
     /// Which card of one ledger this is: raised by the agent before each start of a card.
-    CardGeneration(u32), "{}"
+    CardGeneration(u64), "{}"
 );
 id!(
     /// Which assignment of a function this is: a lender refuses frames of older ones. Presets are 0.
-    LoanGeneration(u32), "{}"
+    LoanGeneration(u64), "{}"
 );
 id!(
-    /// The group of a function: the loan it belongs to, as frames name it.
-    Group(u32), "{:08x}"
+    /// A zone of isolation, 1 to 4094: nodes of other groups see nothing of it.
+    Group(u16), "{}"
+);
+id!(
+    /// A stream between two nodes: the loan that it belongs to, as frames name it.
+    StreamId(u32), "{:08x}"
+);
+id!(
+    /// A channel, as the node that receives its frames has numbered it.
+    ChannelIndex(u32), "{}"
 );
 id!(
     /// A domain: something with one memory and one aperture in the fabric. 18 bits are used.
@@ -71,6 +79,11 @@ id!(
 )]
 #[repr(transparent)]
 pub struct LifeId(pub [u8; 16]);
+
+impl Group {
+    /// Where nobody has said another one.
+    pub const DEFAULT: Self = Self(1);
+}
 
 impl fmt::Display for LifeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

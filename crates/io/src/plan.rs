@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::time::Duration;
 
 use base::RuleSet;
-use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId};
+use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, LoanGeneration, NodeId, StreamId};
 use base::ledger::{PAGE_SIZE, RawMemory};
 use node::{
     Address, BorrowEdge, CardConfig, DriveConfig, EDGE_CONNECTIONS, FlashConfig, FlashRates, Limit,
@@ -49,7 +49,7 @@ pub(crate) struct Plan {
     pub(crate) domain: u32,
     pub(crate) incarnation: u64,
     pub(crate) life: [u8; 16],
-    pub(crate) generation: u32,
+    pub(crate) generation: u64,
     pub(crate) seed: [u8; 32],
     /// The machine may go on somewhere else with the keys in the ledger.
     pub(crate) renews_keys: bool,
@@ -177,7 +177,7 @@ pub(crate) struct LoanPlan {
     #[serde(with = "ProtectionPlan")]
     pub(crate) protection: Protection,
     pub(crate) group: u32,
-    pub(crate) generation: u32,
+    pub(crate) generation: u64,
     pub(crate) tenancy: TenancyPlan,
     pub(crate) life: u32,
     pub(crate) least_incarnation: u64,
@@ -483,7 +483,7 @@ impl LoanPlan {
         LoanConfig {
             key: self.key,
             protection: self.protection,
-            group: Group(self.group),
+            stream: StreamId(self.group),
             generation: LoanGeneration(self.generation),
             tenancy: self.tenancy.into(),
             life: self.life,

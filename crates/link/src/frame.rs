@@ -1,27 +1,40 @@
 //! The frame: a fixed header in the clear, a body, and a 16-byte tag over both.
 //!
 //! ```text
-//!  0 version  1 kind  2 path  3 key id   4 fabric   8 group  12 loan generation
-//! 16 source              24 destination
-//! 32 incarnation         40 card generation         44 reserved
-//! 48 packet number       56 body ...                tag
+//!  0 version  1 kind  2 key id  3 route (hops left, congestion seen)
+//!  4 fabric               8 destination prefix   12 source prefix
+//! 16 group   18 reserved 20 channel              24 stream            28 reserved
+//! 32 loan generation     40 incarnation          48 card generation   56 packet number
+//! 64 body ...                                                         tag
 //! ```
-//! All numbers are little endian. Switches and capture tools read the header only.
+//! All numbers are little endian. A prefix is what stands above the offset of a fabric address: a rail in bits 19 and
+//! 18, a domain below. Switches and capture tools read the header only. A switch may change the byte `route`, which the
+//! tag does not cover; a packet's path is its source and destination rail.
 
-use base::ids::{CardGeneration, Group, Incarnation, LoanGeneration, NodeId};
-use zerocopy::little_endian::{U32, U64};
+use base::ids::{CardGeneration, ChannelIndex, DomainId, Group, Incarnation, LoanGeneration, StreamId};
+use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::channel::{PRIVATE_PATH, PathId};
 
 /// The only version.
 pub const VERSION: u8 = 1;
 /// Bytes of a header.
-pub const HEADER_LEN: usize = 56;
+pub const HEADER_LEN: usize = 64;
+/// Where in a header is what a switch may change.
+pub const ROUTE: usize = 3;
 /// Bytes of the tag behind the body: the cipher's, or a CRC32C and zeroes, or the name of a key.
 pub const TAG_LEN: usize = 16;
 /// Bytes of a frame that carry no body.
 pub const OVERHEAD: usize = HEADER_LEN + TAG_LEN;
 /// The largest frame: what one UDP datagram holds.
 pub const MAX_FRAME: usize = 65_507;
+/// Rails of a domain: a prefix has two bits for them.
+pub const MAX_RAILS: usize = 4;
+
+/// Switches that a frame may pass.
+const HOPS: u8 = 32;
+const DOMAIN_BITS: u32 = 18;
 
 /// What a frame is. Unknown kinds are malformed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,22 +50,56 @@ pub enum Kind {
     Private = 4,
 }
 
+/// What stands above the offset in an address of the fabric: which domain, over which of its rails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Prefix {
+    /// Below [`MAX_RAILS`].
+    pub rail: u8,
+    /// 18 bits of it; zero while a sender does not know whom it calls.
+    pub domain: DomainId,
+}
+
+/// What a switch may change on the way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Route {
+    /// Switches that the frame may still pass, at most 63.
+    pub hops_left: u8,
+    /// 0 where no queue was long, up to 3.
+    pub congestion: u8,
+}
+
+impl Route {
+    /// Of a frame that leaves its sender.
+    pub const START: Self = Self { hops_left: HOPS, congestion: 0 };
+
+    const fn from_byte(byte: u8) -> Self {
+        Self { hops_left: byte >> 2, congestion: byte & 3 }
+    }
+
+    const fn byte(self) -> u8 {
+        self.hops_left << 2 | self.congestion & 3
+    }
+}
+
 /// The header as it lies in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawHeader {
     version: u8,
     kind: u8,
-    path: u8,
     key_id: u8,
+    route: u8,
     fabric: U32,
-    group: U32,
-    loan_generation: U32,
-    source: U64,
-    destination: U64,
+    destination: U32,
+    source: U32,
+    group: U16,
+    reserved: U16,
+    channel: U32,
+    stream: U32,
+    reserved2: U32,
+    loan_generation: U64,
     incarnation: U64,
-    card_generation: U32,
-    reserved: U32,
+    card_generation: U64,
     packet_number: U64,
 }
 
@@ -63,20 +110,24 @@ const _: () = assert!(size_of::<RawHeader>() == HEADER_LEN);
 pub struct Header {
     /// What follows.
     pub kind: Kind,
-    /// Which rail of the sender.
-    pub path: u8,
     /// Which key seals the body.
     pub key_id: u8,
+    /// What has become of it on the way.
+    pub route: Route,
     /// Which fabric; others are not ours.
     pub fabric: u32,
-    /// Which loan.
+    /// Where it goes.
+    pub destination: Prefix,
+    /// Where it comes from.
+    pub source: Prefix,
+    /// Which zone.
     pub group: Group,
-    /// Which assignment of it.
+    /// Which channel of the receiver, as that has numbered it; zero in a first message.
+    pub channel: ChannelIndex,
+    /// Which stream of the channel.
+    pub stream: StreamId,
+    /// Which assignment of its function.
     pub loan_generation: LoanGeneration,
-    /// Who sends.
-    pub source: NodeId,
-    /// Who shall receive; zero while the sender does not know.
-    pub destination: NodeId,
     /// The sender's incarnation.
     pub incarnation: Incarnation,
     /// The sender's card.
@@ -94,7 +145,23 @@ pub enum FrameError {
     Malformed,
 }
 
+impl Prefix {
+    fn from_bits(bits: u32) -> Self {
+        let domain = DomainId(bits & ((1 << DOMAIN_BITS) - 1));
+        Self { rail: (bits >> DOMAIN_BITS) as u8 & (MAX_RAILS as u8 - 1), domain }
+    }
+
+    fn bits(self) -> u32 {
+        u32::from(self.rail) << DOMAIN_BITS | self.domain.0 & ((1 << DOMAIN_BITS) - 1)
+    }
+}
+
 impl Header {
+    /// Which path of its sender the frame has taken: the number of a rail, or [`crate::PRIVATE_PATH`].
+    pub fn path(&self) -> PathId {
+        if self.kind == Kind::Private { PRIVATE_PATH } else { self.source.rail }
+    }
+
     /// Reads the header of `frame`.
     pub fn parse(frame: &[u8]) -> Result<Self, FrameError> {
         let &version = frame.first().ok_or(FrameError::Malformed)?;
@@ -114,13 +181,15 @@ impl Header {
         };
         Ok(Self {
             kind,
-            path: raw.path,
             key_id: raw.key_id,
+            route: Route::from_byte(raw.route),
             fabric: raw.fabric.get(),
+            destination: Prefix::from_bits(raw.destination.get()),
+            source: Prefix::from_bits(raw.source.get()),
             group: Group(raw.group.get()),
+            channel: ChannelIndex(raw.channel.get()),
+            stream: StreamId(raw.stream.get()),
             loan_generation: LoanGeneration(raw.loan_generation.get()),
-            source: NodeId(raw.source.get()),
-            destination: NodeId(raw.destination.get()),
             incarnation: Incarnation(raw.incarnation.get()),
             card_generation: CardGeneration(raw.card_generation.get()),
             packet_number: raw.packet_number.get(),
@@ -132,16 +201,19 @@ impl Header {
         let raw = RawHeader {
             version: VERSION,
             kind: self.kind as u8,
-            path: self.path,
             key_id: self.key_id,
+            route: self.route.byte(),
             fabric: self.fabric.into(),
+            destination: self.destination.bits().into(),
+            source: self.source.bits().into(),
             group: self.group.0.into(),
+            reserved: 0.into(),
+            channel: self.channel.0.into(),
+            stream: self.stream.0.into(),
+            reserved2: 0.into(),
             loan_generation: self.loan_generation.0.into(),
-            source: self.source.0.into(),
-            destination: self.destination.0.into(),
             incarnation: self.incarnation.0.into(),
             card_generation: self.card_generation.0.into(),
-            reserved: 0.into(),
             packet_number: self.packet_number.into(),
         };
         frame[..HEADER_LEN].copy_from_slice(raw.as_bytes());
@@ -171,5 +243,12 @@ mod tests {
         assert_eq!(Header::parse(&[VERSION; 10]), Err(FrameError::Malformed));
         assert_eq!(Header::parse(&[]), Err(FrameError::Malformed));
         assert_eq!(Header::parse(&[VERSION; 70_000]), Err(FrameError::Malformed));
+    }
+
+    #[test]
+    fn a_prefix_is_the_upper_part_of_an_address() {
+        let prefix = Prefix { rail: 3, domain: DomainId(0x2_0001) };
+        assert_eq!((prefix.bits(), Prefix::from_bits(prefix.bits())), (0xe_0001, prefix));
+        assert_eq!(Prefix::from_bits(u32::MAX), Prefix { rail: 3, domain: DomainId(0x3_ffff) });
     }
 }

@@ -1,9 +1,10 @@
 //! Records: what the body of a sealed frame consists of.
 //!
-//! A body is one [`Status`] and then records, each a type byte and a fixed or counted rest. Whatever does not parse
-//! makes the whole frame malformed; nothing of it is used.
+//! A body is one [`Status`] and then records, each with a kind and the length of what follows. What a later version has
+//! put behind the parts known here is skipped, and so is a record of an unknown kind, unless that is marked as critical.
+//! Whatever does not parse makes the whole frame malformed; nothing of it is used.
 
-use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::little_endian::{U16, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::path::AckRanges;
@@ -30,20 +31,28 @@ pub(crate) struct Status {
     pub(crate) non_posted_headers: U64,
 }
 
+/// What each record begins with.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawRecord {
+    kind: u8,
+    /// Of what follows.
+    len: U16,
+}
+
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawAck {
     path: u8,
     ranges: u8,
     delay_us: U16,
-    generation: U32,
+    generation: U64,
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawStream {
     count: U16,
-    len: U16,
     first: U64,
 }
 
@@ -69,7 +78,7 @@ pub struct Information {
 #[allow(clippy::large_enum_variant)]
 pub(crate) enum Record<'a> {
     /// Packets of `path` that have arrived, sent by card `generation`.
-    Ack { path: u8, generation: u32, delay_us: u16, ranges: AckRanges },
+    Ack { path: u8, generation: u64, delay_us: u16, ranges: AckRanges },
     /// `count` TLPs with consecutive numbers from `first` on.
     Stream { first: u64, count: u16, tlps: &'a [u8] },
     /// Answer, please.
@@ -77,7 +86,7 @@ pub(crate) enum Record<'a> {
     /// A new card is here and wants to be answered.
     Hello,
     /// The hello of card `generation` was heard.
-    HelloHeard { generation: u32 },
+    HelloHeard { generation: u64 },
     /// About the function.
     Information(Information),
     /// The borrower gives the function back.
@@ -93,8 +102,11 @@ pub(crate) enum Record<'a> {
 }
 
 mod kind {
+    /// Who does not know a kind with this bit cannot use the frame at all.
+    pub(super) const CRITICAL: u8 = 0x80;
+
     pub(super) const ACK: u8 = 1;
-    pub(super) const STREAM: u8 = 2;
+    pub(super) const STREAM: u8 = CRITICAL | 2;
     pub(super) const PING: u8 = 3;
     pub(super) const HELLO: u8 = 4;
     pub(super) const HELLO_HEARD: u8 = 5;
@@ -107,7 +119,7 @@ mod kind {
 }
 
 /// Bytes of a stream record before its TLPs.
-pub(crate) const STREAM_OVERHEAD: usize = 1 + size_of::<RawStream>();
+pub(crate) const STREAM_OVERHEAD: usize = size_of::<RawRecord>() + size_of::<RawStream>();
 
 /// Splits a body into its status and its records.
 pub(crate) fn parse(body: &[u8]) -> Option<(Status, Records<'_>)> {
@@ -125,54 +137,83 @@ impl<'a> Iterator for Records<'a> {
     type Item = Result<Record<'a>, ()>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.rest.is_empty() {
-            return None;
+        while !self.rest.is_empty() {
+            match self.parse_one() {
+                Ok(Some(record)) => return Some(Ok(record)),
+                Ok(None) => {}
+                Err(()) => {
+                    self.rest = &[];
+                    return Some(Err(()));
+                }
+            }
         }
-        let record = self.parse_one();
-        if record.is_none() {
-            self.rest = &[];
-        }
-        Some(record.ok_or(()))
+        None
     }
 }
 
 impl<'a> Records<'a> {
-    fn parse_one(&mut self) -> Option<Record<'a>> {
-        let (&kind, rest) = self.rest.split_first()?;
+    /// The next record; `None` for one that is skipped.
+    fn parse_one(&mut self) -> Result<Option<Record<'a>>, ()> {
+        let (raw, rest) = RawRecord::read_from_prefix(self.rest).map_err(drop)?;
+        let (body, rest) = rest.split_at_checked(raw.len.get().into()).ok_or(())?;
         self.rest = rest;
-        Some(match kind {
-            kind::ACK => {
-                let raw: RawAck = self.take()?;
-                let mut ranges = AckRanges::default();
-                for _ in 0..raw.ranges {
-                    let [low, high]: [U64; 2] = self.take()?;
-                    ranges.push(low.get(), high.get())?;
-                }
-                let (path, generation) = (raw.path, raw.generation.get());
-                Record::Ack { path, generation, delay_us: raw.delay_us.get(), ranges }
-            }
-            kind::STREAM => {
-                let raw: RawStream = self.take()?;
-                let tlps = self.rest.get(..raw.len.get() as usize)?;
-                self.rest = &self.rest[tlps.len()..];
-                if usize::from(raw.count.get()) * TLP_BYTES_MIN > tlps.len() {
-                    return None;
-                }
-                // A number cannot overflow in the life of a stream; a frame that says so is malformed.
-                raw.first.get().checked_add(u64::from(raw.count.get()))?;
-                Record::Stream { first: raw.first.get(), count: raw.count.get(), tlps }
-            }
+        match (Parser { rest: body }).record(raw.kind) {
+            Some(Parsed::Record(record)) => Ok(Some(record)),
+            Some(Parsed::Unknown) if raw.kind & kind::CRITICAL == 0 => Ok(None),
+            _ => Err(()),
+        }
+    }
+}
+
+#[allow(clippy::large_enum_variant)]
+enum Parsed<'a> {
+    Record(Record<'a>),
+    Unknown,
+}
+
+/// What follows the kind and length of a record.
+struct Parser<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Parser<'a> {
+    fn record(mut self, kind: u8) -> Option<Parsed<'a>> {
+        Some(Parsed::Record(match kind {
+            kind::ACK => self.ack()?,
+            kind::STREAM => self.stream()?,
             kind::PING => Record::Ping,
             kind::HELLO => Record::Hello,
-            kind::HELLO_HEARD => Record::HelloHeard { generation: self.take::<U32>()?.get() },
+            kind::HELLO_HEARD => Record::HelloHeard { generation: self.take::<U64>()?.get() },
             kind::INFORMATION => Record::Information(self.take()?),
             kind::GOODBYE => Record::Goodbye,
             kind::GOODBYE_HEARD => Record::GoodbyeHeard,
             kind::CHALLENGE => Record::Challenge(self.take::<U64>()?.get()),
             kind::CHALLENGE_HEARD => Record::ChallengeHeard(self.take::<U64>()?.get()),
             kind::RENEW => Record::Renew,
-            _ => return None,
-        })
+            _ => return Some(Parsed::Unknown),
+        }))
+    }
+
+    fn ack(&mut self) -> Option<Record<'a>> {
+        let raw: RawAck = self.take()?;
+        let mut ranges = AckRanges::default();
+        for _ in 0..raw.ranges {
+            let [low, high]: [U64; 2] = self.take()?;
+            ranges.push(low.get(), high.get())?;
+        }
+        let (path, generation) = (raw.path, raw.generation.get());
+        Some(Record::Ack { path, generation, delay_us: raw.delay_us.get(), ranges })
+    }
+
+    fn stream(&mut self) -> Option<Record<'a>> {
+        let raw: RawStream = self.take()?;
+        let (first, count, tlps) = (raw.first.get(), raw.count.get(), self.rest);
+        if usize::from(count) * TLP_BYTES_MIN > tlps.len() {
+            return None;
+        }
+        // A number cannot overflow in the life of a stream; a frame that says so is malformed.
+        first.checked_add(u64::from(count))?;
+        Some(Record::Stream { first, count, tlps })
     }
 
     fn take<T: FromBytes>(&mut self) -> Option<T> {
@@ -208,10 +249,11 @@ impl<'a> Writer<'a> {
 
     /// Appends a record without TLPs; false, and nothing written, where there is no room.
     pub(crate) fn record(&mut self, record: &Record<'_>) -> bool {
-        let mut bytes = [0_u8; 1 + size_of::<RawAck>() + MAX_RANGES * 16];
-        let len = encode(record, &mut bytes);
-        let fits = len <= self.room();
+        let mut bytes = [0_u8; size_of::<RawAck>() + MAX_RANGES * 16];
+        let (kind, len) = encode(record, &mut bytes);
+        let fits = size_of::<RawRecord>() + len <= self.room();
         if fits {
+            self.put(RawRecord { kind, len: (len as u16).into() }.as_bytes());
             self.put(&bytes[..len]);
         }
         fits
@@ -223,12 +265,13 @@ impl<'a> Writer<'a> {
         if self.room() < STREAM_OVERHEAD {
             return 0;
         }
-        let limit = self.buffer.len().min(self.len + STREAM_OVERHEAD + usize::from(u16::MAX));
+        let most = size_of::<RawRecord>() + usize::from(u16::MAX);
+        let limit = self.buffer.len().min(self.len + most);
         let (count, len) = fill(&mut self.buffer[self.len + STREAM_OVERHEAD..limit]);
         if count > 0 {
-            let raw = RawStream { count: count.into(), len: (len as u16).into(), first: first.into() };
-            self.put(&[kind::STREAM]);
-            self.put(raw.as_bytes());
+            let record = (size_of::<RawStream>() + len) as u16;
+            self.put(RawRecord { kind: kind::STREAM, len: record.into() }.as_bytes());
+            self.put(RawStream { count: count.into(), first: first.into() }.as_bytes());
             self.len += len;
         }
         count
@@ -240,51 +283,47 @@ impl<'a> Writer<'a> {
     }
 }
 
-fn encode(record: &Record<'_>, out: &mut [u8]) -> usize {
+/// Writes what follows the kind and length of a record, which it returns.
+fn encode(record: &Record<'_>, out: &mut [u8]) -> (u8, usize) {
     let mut len = 0;
     let mut put = |bytes: &[u8]| {
         out[len..len + bytes.len()].copy_from_slice(bytes);
         len += bytes.len();
     };
-    match record {
+    let kind = match record {
         Record::Ack { path, generation, delay_us, ranges } => {
-            put(&[kind::ACK]);
             let count = ranges.iter().count() as u8;
-            let raw = RawAck {
-                path: *path,
-                ranges: count,
-                delay_us: (*delay_us).into(),
-                generation: (*generation).into(),
-            };
-            put(raw.as_bytes());
+            let (delay_us, generation) = ((*delay_us).into(), (*generation).into());
+            put(RawAck { path: *path, ranges: count, delay_us, generation }.as_bytes());
             for (low, high) in ranges.iter() {
                 put([U64::new(low), U64::new(high)].as_bytes());
             }
+            kind::ACK
         }
         Record::Stream { .. } => unreachable!("TLPs are written by `Writer::stream`"),
-        Record::Ping => put(&[kind::PING]),
-        Record::Hello => put(&[kind::HELLO]),
+        Record::Ping => kind::PING,
+        Record::Hello => kind::HELLO,
         Record::HelloHeard { generation } => {
-            put(&[kind::HELLO_HEARD]);
-            put(U32::new(*generation).as_bytes());
+            put(U64::new(*generation).as_bytes());
+            kind::HELLO_HEARD
         }
         Record::Information(information) => {
-            put(&[kind::INFORMATION]);
             put(information.as_bytes());
+            kind::INFORMATION
         }
-        Record::Goodbye => put(&[kind::GOODBYE]),
-        Record::GoodbyeHeard => put(&[kind::GOODBYE_HEARD]),
+        Record::Goodbye => kind::GOODBYE,
+        Record::GoodbyeHeard => kind::GOODBYE_HEARD,
         Record::Challenge(challenge) => {
-            put(&[kind::CHALLENGE]);
             put(U64::new(*challenge).as_bytes());
+            kind::CHALLENGE
         }
         Record::ChallengeHeard(challenge) => {
-            put(&[kind::CHALLENGE_HEARD]);
             put(U64::new(*challenge).as_bytes());
+            kind::CHALLENGE_HEARD
         }
-        Record::Renew => put(&[kind::RENEW]),
-    }
-    len
+        Record::Renew => kind::RENEW,
+    };
+    (kind, len)
 }
 
 #[cfg(test)]
@@ -326,5 +365,28 @@ mod tests {
         let text: Vec<String> = records.map(|record| format!("{:?}", record.unwrap())).collect();
         assert_eq!(text.len(), 5);
         assert!(text[0].contains("generation: 3") && text[4].contains("first: 40, count: 2"), "{text:?}");
+    }
+
+    #[test]
+    fn what_a_later_version_adds_is_skipped_unless_it_is_critical() {
+        let mut buffer = [0; 200];
+        let mut writer = Writer::new(&mut buffer, Status::default());
+        assert!(writer.record(&Record::Ping));
+        let known = writer.len();
+        assert!(writer.record(&Record::Challenge(5)));
+        let len = writer.len();
+        let records = |body: &[u8]| {
+            let (_, records) = parse(body).unwrap();
+            records.map(|record| record.map(|record| format!("{record:?}"))).collect::<Vec<_>>()
+        };
+        // More behind what is known of a record.
+        let mut longer = [&buffer[..len], &[1, 2, 3]].concat();
+        longer[known + 1] += 3;
+        assert_eq!(records(&longer), records(&buffer[..len]));
+        let unknown = |kind: u8| [&buffer[..known], &[kind, 2, 0, 9, 9], &buffer[known..len]].concat();
+        assert_eq!(records(&unknown(100)), records(&buffer[..len]));
+        assert_eq!(records(&unknown(kind::CRITICAL | 100)), [Ok("Ping".to_owned()), Err(())]);
+        // A length beyond the end.
+        assert_eq!(records(&longer[..len]), [Ok("Ping".to_owned()), Err(())]);
     }
 }

@@ -6,7 +6,7 @@ use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Prk, Salt};
 use base::ids::CardGeneration;
 
 use crate::cipher::Cipher;
-use crate::frame::{HEADER_LEN, OVERHEAD, TAG_LEN};
+use crate::frame::{HEADER_LEN, OVERHEAD, ROUTE, TAG_LEN};
 use crate::handshake::derive;
 
 /// Bytes of a key.
@@ -38,9 +38,16 @@ impl Seal {
         Self::Name(name)
     }
 
-    /// Seals `frame` in place: its header stays readable, its last [`TAG_LEN`] bytes become the tag.
+    /// Seals `frame` in place: its header stays readable, its last [`TAG_LEN`] bytes become the tag. What a switch may
+    /// change is not covered.
     pub(crate) fn seal(&self, frame: &mut [u8], nonce: Nonce) {
         assert!(frame.len() >= OVERHEAD, "a frame has a header and a tag");
+        let route = core::mem::take(&mut frame[ROUTE]);
+        self.seal_header_too(frame, nonce);
+        frame[ROUTE] = route;
+    }
+
+    fn seal_header_too(&self, frame: &mut [u8], nonce: Nonce) {
         let (header, rest) = frame.split_at_mut(HEADER_LEN);
         let (body, tag) = rest.split_last_chunk_mut::<TAG_LEN>().expect("its length was asserted");
         match self {
@@ -56,11 +63,12 @@ impl Seal {
         }
     }
 
-    /// Checks `frame` and opens it in place; returns the body.
+    /// Checks `frame` and opens it in place; returns the body. Its route is forgotten.
     pub(crate) fn open<'a>(&self, frame: &'a mut [u8], nonce: Nonce) -> Option<&'a mut [u8]> {
         if frame.len() < OVERHEAD {
             return None;
         }
+        frame[ROUTE] = 0;
         let (header, rest) = frame.split_at_mut(HEADER_LEN);
         if let Self::Aes(key) = self {
             return key.open_in_place(nonce.for_aes(), Aad::from(&*header), rest).ok();
@@ -241,7 +249,8 @@ mod tests {
             for bit in 0..frame.len() * 8 {
                 let mut changed = frame.clone();
                 changed[bit / 8] ^= 1 << (bit % 8);
-                assert!(seal.open(&mut changed, nonce).is_none(), "bit {bit}, {cipher:?}");
+                let is_route = bit / 8 == ROUTE;
+                assert_eq!(seal.open(&mut changed, nonce).is_some(), is_route, "bit {bit}, {cipher:?}");
             }
             for other in [Nonce::new(2, 9), Nonce::new(1, 8)] {
                 let opens = seal.open(&mut frame.clone(), other).is_some();
@@ -310,7 +319,7 @@ mod tests {
         };
         assert_eq!(open(9, 1), (false, None));
         assert_eq!(open(1, 1), (true, Some(1)));
-        assert_eq!(open(u32::MAX, 1), (false, Some(1)));
+        assert_eq!(open(u64::MAX, 1), (false, Some(1)));
         assert_eq!(open(2, 2), (true, Some(2)));
     }
 

@@ -13,7 +13,7 @@ use device::nvme::{DATA_PAGES, Limit, Persist, SubsystemCells};
 use device::{Function, MediaError, MediaId, MediaKind, MediaOp};
 use host::nvme::FunctionError;
 use host::vfio_user::SlotConfigError;
-use link::frame::{FrameError, Header};
+use link::frame::{FrameError, Header, Kind};
 use link::{Channel, PathId, Refusal, Room, Tenancy};
 
 use crate::borrower::BorrowedDrive;
@@ -274,9 +274,7 @@ impl<'m> Card<'m> {
             Err(FrameError::Version(_)) => return self.cells.gauges.dropped_version.add(1),
             Err(FrameError::Malformed) => return self.cells.gauges.dropped_malformed.add(1),
         };
-        // A vacant place may still have the name of its last loan, which may have another place now.
-        let is_meant = |loan: &LoanConfig| loan.group == header.group && loan.role.kind().is_some();
-        let Some(index) = self.config.loans.iter().position(is_meant) else {
+        let Some(index) = self.loan_of(&header) else {
             return self.cells.gauges.dropped_unknown.add(1);
         };
         self.step_one(now, index, |card| {
@@ -284,11 +282,22 @@ impl<'m> Card<'m> {
         });
     }
 
+    /// The loan that a frame is for: of the channel that it names, if that has this stream. Who begins a handshake
+    /// does not know our channels yet.
+    fn loan_of(&self, header: &Header) -> Option<usize> {
+        // A vacant place may still have the name of its last loan, which may have another place now.
+        let is_meant = |loan: &LoanConfig| loan.stream == header.stream && loan.role.kind().is_some();
+        if header.kind == Kind::Initiation {
+            return self.config.loans.iter().position(is_meant);
+        }
+        let index = (header.channel.0 as usize).checked_sub(1)?;
+        self.config.loans.get(index).is_some_and(is_meant).then_some(index)
+    }
+
     /// A frame has come through the memory that `loan` shares with its peer. `frame` is a private copy: the peer can
     /// change what lies in shared memory at any time.
     pub fn handle_private_frame(&mut self, now: Instant, loan: usize, frame: &mut [u8]) {
-        let group = self.config.loans[loan].group;
-        if !Header::parse(frame).is_ok_and(|header| header.group == group) {
+        if !Header::parse(frame).is_ok_and(|header| self.loan_of(&header) == Some(loan)) {
             return self.cells.gauges.dropped_malformed.add(1);
         }
         self.step_one(now, loan, |card| card.loans[loan].handle_private_frame(now, frame));

@@ -1,7 +1,7 @@
 use core::time::Duration;
 
 use base::RuleSet;
-use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId};
+use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, LoanGeneration, NodeId, StreamId};
 use device::nvme::Limit;
 use link::{Name, Protection, Tenancy};
 
@@ -44,7 +44,7 @@ pub struct LoanConfig {
     /// What this side accepts as protection of frames.
     pub protection: Protection,
     /// As frames name it.
-    pub group: Group,
+    pub stream: StreamId,
     /// Which assignment this is.
     pub generation: LoanGeneration,
     /// Of a lender: who has used the function last, as the agent has made durable.

@@ -6,7 +6,7 @@ mod tests;
 use core::cell::Cell as StdCell;
 use std::collections::VecDeque;
 
-use base::ids::{DomainId, Incarnation, NodeId};
+use base::ids::{ChannelIndex, DomainId, Group, Incarnation, NodeId};
 use base::ledger::{Counter, Journal, Pages};
 use base::{Instant, Rule};
 use device::nvme::Controller;
@@ -21,7 +21,7 @@ use self::callers::Callers;
 use crate::borrower::BorrowedDrive;
 use crate::card::{CardEvent, LoanRooms, MediaWork, Outgoing, Rooms, Unusable, Way, way};
 use crate::cells::{Address, EndCells, LoanCells, LoanParts};
-use crate::config::{CardConfig, LoanConfig, LoanRole};
+use crate::config::{CardConfig, LoanRole};
 use crate::drive::Drive;
 use crate::lender::LentFunction;
 use crate::slot::BorrowedSlot;
@@ -150,7 +150,7 @@ impl<'m> Loan<'m> {
             }
             _ => unreachable!("the cells of a loan are those of its role, and only a slot outlives its loan"),
         };
-        let channel = Channel::new(&cells.channel, pages, journal, channel_config(card, config), now);
+        let channel = Channel::new(&cells.channel, pages, journal, channel_config(card, index), now);
         let mut loan = Self {
             cells,
             journal,
@@ -709,7 +709,13 @@ impl<'m> Loan<'m> {
     }
 }
 
-fn channel_config(card: &CardConfig, loan: &LoanConfig) -> ChannelConfig {
+/// How frames to this node name the channel of a loan.
+pub(crate) fn channel_index(loan: usize) -> ChannelIndex {
+    ChannelIndex(loan as u32 + 1)
+}
+
+fn channel_config(card: &CardConfig, index: usize) -> ChannelConfig {
+    let loan = &card.loans[index];
     // A borrower uses as many rails as it knows addresses of its lender.
     let rails = match &loan.role {
         LoanRole::Lend { .. } => &card.rails[..],
@@ -723,7 +729,9 @@ fn channel_config(card: &CardConfig, loan: &LoanConfig) -> ChannelConfig {
         key: loan.key,
         protection: loan.protection,
         fabric: 0,
-        group: loan.group,
+        group: Group::DEFAULT,
+        index: channel_index(index),
+        stream: loan.stream,
         loan_generation: loan.generation,
         tenancy: loan.tenancy,
         node: card.node,

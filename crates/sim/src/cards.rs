@@ -1,6 +1,6 @@
 //! A node: its agent's side of a card's life, and the card while one lives.
 
-use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId};
+use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, LoanGeneration, NodeId};
 use base::ledger::{Arena, RawMemory};
 use base::{Instant, RuleSet};
 use core::time::Duration;
@@ -102,7 +102,7 @@ impl<'w> Node<'w> {
     }
 
     /// The generation of its card.
-    pub(crate) fn generation(&self) -> u32 {
+    pub(crate) fn generation(&self) -> u64 {
         self.agent.record().generation
     }
 
@@ -211,7 +211,7 @@ impl<'w> World<'w> {
             }
         }
         self.kills += 1;
-        self.log.event(self.now, Some(node), "dies", self.nodes[node].generation().into(), 0);
+        self.log.event(self.now, Some(node), "dies", self.nodes[node].generation(), 0);
         self.nodes[node].switch.disarm();
         if node == LENDER {
             self.forget_flushes();
@@ -234,7 +234,7 @@ impl<'w> World<'w> {
             let stores = self.random.below(120);
             self.nodes[node].switch.arm_store(stores);
         }
-        self.log.event(self.now, Some(node), "start", self.nodes[node].generation().into(), 0);
+        self.log.event(self.now, Some(node), "start", self.nodes[node].generation(), 0);
         let (memory, switch) = (self.nodes[node].memory, self.nodes[node].switch);
         let rollbacks = switch.rollbacks();
         let now = Instant::from_nanos(self.now);
@@ -345,7 +345,7 @@ impl<'w> World<'w> {
         let loans = self.loans.iter().enumerate().map(|(index, loan)| LoanConfig {
             key: [index as u8 + 1; 32],
             protection: loan.protection[usize::from(node != LENDER)],
-            group: Group(index as u32 + 1),
+            stream: base::ids::StreamId(index as u32 + 1),
             generation: LoanGeneration(0),
             tenancy: loan.tenancy,
             life: 0,

@@ -11,7 +11,7 @@ mod twist;
 
 use std::collections::BTreeMap;
 
-use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId};
+use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, LoanGeneration, NodeId, StreamId};
 use base::ledger::{Arena, Journal, PageIndex, RawMemory};
 use base::{Instant, RuleSet};
 use core::time::Duration;
@@ -407,7 +407,7 @@ fn config(node: usize, liar: Liar) -> CardConfig {
         LoanConfig {
             key: [loan as u8 + 1; 32],
             protection: link::Protection::Aegis,
-            group: Group(loan as u32 + 1),
+            stream: StreamId(loan as u32 + 1),
             generation: LoanGeneration(0),
             tenancy: Tenancy::default(),
             life: 0,

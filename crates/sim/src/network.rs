@@ -1,6 +1,6 @@
 //! The network between the nodes: two rails, each direction with manners of its own.
 
-use link::frame::Header;
+use link::frame::{Header, ROUTE};
 use node::Address;
 
 use crate::checkers::freshness::Origin;
@@ -118,7 +118,9 @@ impl Network {
             if random.chance(manners.corrupt) {
                 let (index, bit) = (random.index(frame.bytes.len()), random.below(8));
                 frame.bytes[index] ^= 1 << bit;
-                frame.origin = Origin::Forger;
+                // A switch may have done that.
+                let is_route = index == ROUTE;
+                frame.origin = if is_route { frame.origin } else { Origin::Forger };
             }
             let late = if random.chance(manners.late) { random.below(3_000_000) } else { 0 };
             fates.push(Fate::Arrives(manners.delay + random.below(manners.jitter + 1) + late, frame));
@@ -158,7 +160,7 @@ impl Network {
         frame.origin = Origin::Forger;
         if let Ok(mut header) = Header::parse(&frame.bytes) {
             header.packet_number += self.random.below(1000);
-            header.card_generation.0 += self.random.below(3) as u32;
+            header.card_generation.0 += self.random.below(3);
             header.incarnation.0 += self.random.below(2);
             header.write(&mut frame.bytes);
         }

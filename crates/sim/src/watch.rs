@@ -192,8 +192,8 @@ impl<'w> World<'w> {
         let Ok(header) = Header::parse(frame) else {
             return self.fail(names::ASSERTION, "what leaves is no frame".into());
         };
-        self.log.event(self.now, Some(node), "tx", header.path.into(), header.packet_number);
-        let loan = (header.group.0 - 1) as usize;
+        self.log.event(self.now, Some(node), "tx", header.path().into(), header.packet_number);
+        let loan = (header.stream.0 - 1) as usize;
         self.nodes[node].liveness[loan].sent(self.now);
         let Some(card) = self.nodes[node].card.take() else { return };
         let channel = card.channel(loan);
@@ -208,7 +208,7 @@ impl<'w> World<'w> {
         }
         self.nodes[node].card = Some(card);
         if node == LENDER && header.kind == Kind::Sealed {
-            let packet = (header.card_generation.0, header.path, header.packet_number);
+            let packet = (header.card_generation.0, header.path(), header.packet_number);
             self.loans[loan].take_over.sends(self.now, packet);
         }
     }
@@ -217,7 +217,7 @@ impl<'w> World<'w> {
     pub(crate) fn proof_in(&self, node: usize, frame: &[u8]) -> Option<u64> {
         let header =
             Header::parse(frame).ok().filter(|header| node != LENDER && header.kind == Kind::Sealed)?;
-        let loan = (header.group.0 - 1) as usize;
+        let loan = (header.stream.0 - 1) as usize;
         let (generation, paths) = self.nodes[node].card.as_ref()?.channel(loan).last_acked();
         let packets = paths.iter().map(|&(path, number)| (generation.0, path, number));
         self.loans[loan].take_over.newest(packets)
@@ -226,7 +226,7 @@ impl<'w> World<'w> {
     /// Where a frame of the lender goes.
     pub(crate) fn check_destination(&mut self, to: Address, rail: u8, frame: &[u8]) {
         let Ok(header) = Header::parse(frame) else { return };
-        let loan = (header.group.0 - 1) as usize;
+        let loan = (header.stream.0 - 1) as usize;
         match header.kind {
             Kind::Sealed => self.check_address(to, loan, rail, frame.len()),
             _ => self.check_refusal(to, loan, rail),
@@ -237,7 +237,7 @@ impl<'w> World<'w> {
     pub(crate) fn arrive(&mut self, frame: Frame) {
         let Frame { to: node, rail, from, mut bytes, origin, first, sent, by, proof } = frame;
         let header = Header::parse(&bytes).ok();
-        let loan = header.map_or(usize::MAX, |header| (header.group.0 as usize).wrapping_sub(1));
+        let loan = header.map_or(usize::MAX, |header| (header.stream.0 as usize).wrapping_sub(1));
         let packet = header.map_or(0, |header| header.packet_number);
         self.log.event(self.now, Some(node), "rx", rail.into(), packet);
         let is_sealed = |header: &Header| matches!(header.kind, Kind::Sealed | Kind::Private);
@@ -267,8 +267,9 @@ impl<'w> World<'w> {
             for end in [node, by.node] {
                 self.nodes[end].liveness[loan].late(self.now, first);
             }
+            let source = self.nodes[by.node].identity;
             let freshness = &mut self.nodes[node].freshness;
-            let verdict = freshness.accepted(origin, &original, &header, newest, newest_after);
+            let verdict = freshness.accepted((origin, source), &original, &header, newest, newest_after);
             self.judge(names::FRESHNESS, verdict);
         }
         if let (Some(header), Some((count, Some(newest))), Some((count_after, _))) = (sealed, before, after) {
@@ -282,7 +283,7 @@ impl<'w> World<'w> {
     /// A frame comes through memory.
     pub(crate) fn arrive_private(&mut self, node: usize, loan: usize, bytes: &mut [u8]) {
         let Ok(header) = Header::parse(bytes) else { return };
-        self.log.event(self.now, Some(node), "rx", header.path.into(), header.packet_number);
+        self.log.event(self.now, Some(node), "rx", header.path().into(), header.packet_number);
         let before = self.reception(node, loan);
         let original = bytes.to_vec();
         if self.dies_here(node) || !self.act(node, |card, now| card.handle_private_frame(now, loan, bytes)) {
@@ -297,8 +298,11 @@ impl<'w> World<'w> {
                 let by = self.life_of(BORROWER);
                 self.loans[loan].take_over.hears(by, None);
             }
+            // Only these two share memory.
+            let source = self.nodes[LENDER + BORROWER - node].identity;
             let freshness = &mut self.nodes[node].freshness;
-            let verdict = freshness.accepted(Origin::Peer, &original, &header, newest, newest_after);
+            let verdict =
+                freshness.accepted((Origin::Peer, source), &original, &header, newest, newest_after);
             self.judge(names::FRESHNESS, verdict);
         }
     }

@@ -12,7 +12,7 @@ const SEEN_MAX: usize = 256;
 const BURST: u64 = 64;
 
 /// Bytes of a frame's header, which switches read and anybody may write.
-const HEADER: usize = 56;
+const HEADER: usize = 64;
 
 /// Kinds of forgeries, and their names in the statistics.
 pub const KINDS: [&str; 8] =
@@ -126,8 +126,8 @@ impl Flood {
             return;
         }
         let ahead = 1 + self.random.below(1000);
-        let number = bytes[48..HEADER].first_chunk().map_or(0, |number| u64::from_le_bytes(*number));
-        bytes[48..HEADER].copy_from_slice(&number.wrapping_add(ahead).to_le_bytes());
+        let number = bytes[56..HEADER].first_chunk().map_or(0, |number| u64::from_le_bytes(*number));
+        bytes[56..HEADER].copy_from_slice(&number.wrapping_add(ahead).to_le_bytes());
         bytes.truncate(HEADER);
         if self.foreign.is_empty() {
             let mut body = [0; 100];

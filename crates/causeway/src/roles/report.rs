@@ -121,7 +121,7 @@ fn card(view: &View<'_>) -> Card {
     };
     Card {
         pid: record.pid.and_then(|pid| u32::try_from(pid).ok()),
-        generation: record.generation.into(),
+        generation: record.generation,
         restarts: record.restarts.into(),
         state: state.to_owned(),
         last_recovery_s: record.last_recovery.map(|time| time.as_secs_f64()),
@@ -223,7 +223,7 @@ fn loan_of(view: &View<'_>, loan: &LoanSpec, cells: LoanView<'_>) -> Loan {
     };
     Loan {
         function: loan.function.clone(),
-        generation: loan.generation.into(),
+        generation: loan.generation,
         role,
         peer: peer_name(cells),
         state: state.to_owned(),

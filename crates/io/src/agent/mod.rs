@@ -116,7 +116,7 @@ pub struct LoanSpec {
     /// What this side accepts as protection of frames.
     pub protection: Protection,
     /// Which assignment this is.
-    pub generation: u32,
+    pub generation: u64,
     /// Of what is lent: who has used it last, as it was made durable.
     pub tenancy: Tenancy,
     /// What the loan's incarnation is greater than the node's by: 0 from the start, more for whoever is attached later.

@@ -68,7 +68,7 @@ impl<'m> Rails<'m> {
             let fd = unsafe { inherited(descriptor::FIRST + index as RawFd)? };
             let socket = RailSocket::from_fd(fd, rail.offload)?;
             waiter.register(socket.as_fd(), token::RAIL + index as u64, Interest::READ)?;
-            let seed = u64::from(plan.generation) << 8 | index as u64;
+            let seed = plan.generation << 8 | index as u64;
             rails.push(Rail {
                 socket,
                 impairment: &shared.impairments[index],

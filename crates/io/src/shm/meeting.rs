@@ -31,7 +31,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::{Shared, Side};
 
 /// Also the version of the memory's layout.
-const MAGIC: [u8; 8] = *b"CWSHARE1";
+const MAGIC: [u8; 8] = *b"CWSHARE2";
 /// Callers who wait to be accepted.
 const BACKLOG: i32 = 16;
 /// Longest message in bytes.
@@ -46,8 +46,8 @@ pub(crate) const NONCE_LEN: usize = 32;
 pub(crate) struct Call {
     magic: [u8; 8],
     /// The loan, as frames name it.
-    group: U32,
-    generation: U32,
+    stream: U32,
+    generation: U64,
     /// The borrower, in which life.
     node: U64,
     incarnation: U64,
@@ -90,11 +90,11 @@ struct Transcript {
 }
 
 impl Call {
-    /// `loan` is the group and the generation, `life` the borrower's node and incarnation.
-    pub(crate) fn new(loan: (u32, u32), life: (u64, u64), nonce: [u8; NONCE_LEN]) -> Self {
+    /// `loan` is its stream and its generation, `life` the borrower's node and incarnation.
+    pub(crate) fn new(loan: (u32, u64), life: (u64, u64), nonce: [u8; NONCE_LEN]) -> Self {
         Self {
             magic: MAGIC,
-            group: loan.0.into(),
+            stream: loan.0.into(),
             generation: loan.1.into(),
             node: life.0.into(),
             incarnation: life.1.into(),
@@ -108,8 +108,8 @@ impl Call {
     }
 
     /// Loan and assignment.
-    pub(crate) fn loan(&self) -> (u32, u32) {
-        (self.group.get(), self.generation.get())
+    pub(crate) fn loan(&self) -> (u32, u64) {
+        (self.stream.get(), self.generation.get())
     }
 
     /// Node and incarnation of the borrower.

@@ -142,9 +142,9 @@ pub(crate) fn without_the_key_get_nothing() {
 
 /// A call that names the loan and its borrower.
 fn impostor() -> Vec<u8> {
-    let mut message = Vec::from(b"CWSHARE1");
+    let mut message = Vec::from(b"CWSHARE2");
     message.extend(9_u32.to_le_bytes());
-    message.extend(0_u32.to_le_bytes());
+    message.extend(0_u64.to_le_bytes());
     message.extend((lender_id() + 1).to_le_bytes());
     message.extend(1_u64.to_le_bytes());
     message.extend([0; 32]);

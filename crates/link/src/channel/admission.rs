@@ -15,8 +15,8 @@ use core::time::Duration;
 
 use super::answered::{Attempt, Order};
 use super::keys::attempt_of;
-use super::{Channel, MAX_PATHS, Name, PathId, Role, State};
-use crate::handshake::{Answer, KeySet, Proposal, RefusalDetails, Responder, UNKNOWN, verdict};
+use super::{Channel, Destination, MAX_PATHS, Name, PathId, Role, State};
+use crate::handshake::{Answer, KeySet, Proposal, RefusalDetails, Responder, Speaker, UNKNOWN, verdict};
 use crate::path::{AckRanges, LATE, READ_FIRST};
 use crate::tenancy::Tenancy;
 
@@ -54,6 +54,7 @@ impl CallName {
 pub(super) struct Refused {
     pub(super) path: PathId,
     pub(super) attempt: Attempt,
+    pub(super) to: Destination,
     pub(super) message: Vec<u8>,
     at: Instant,
     pub(super) is_due: bool,
@@ -203,7 +204,7 @@ impl Channel<'_> {
             path.ping = true;
             *first = path.outgoing.next_number();
         }
-        let life = call.proposal.life;
+        let life = call.proposal.speaker.life;
         let waiting = Some(call);
         let (was_late, outcome) = (false, Outcome::Open);
         self.handshake.probe = Some(PeerProbe { life, until, was_late, first, outcome, waiting });
@@ -276,14 +277,15 @@ impl Channel<'_> {
         if is_early || self.handshake.due != 0 {
             return false;
         }
-        let (attempt, answer) = (call.attempt(), self.refusal_of(now, &call.proposal, why));
+        let (attempt, to) = (call.attempt(), Destination::of(&call.proposal.speaker));
+        let answer = self.refusal_of(now, &call.proposal, why);
         let mut message = Vec::new();
         if call.responder.answer(&answer, &mut message).is_none() {
             return false;
         }
         let refusals = &mut self.handshake.refusals;
         refusals.retain(|other| other.path != path);
-        refusals.push(Refused { path, attempt, message, at: now, is_due: true });
+        refusals.push(Refused { path, attempt, to, message, at: now, is_due: true });
         true
     }
 
@@ -327,7 +329,9 @@ impl Channel<'_> {
                 (verdict::IN_USE, holder.name)
             }
         };
-        Answer { verdict, name: by.to_bytes(), refusal: details, ..self.answer_to(proposal) }
+        let answer = self.answer_to(proposal);
+        let speaker = Speaker { name: by.to_bytes(), ..answer.speaker };
+        Answer { verdict, speaker, refusal: details, ..answer }
     }
 
     /// Who has the function, be it that this lender has not met it yet.

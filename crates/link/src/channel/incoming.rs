@@ -2,11 +2,11 @@
 
 use core::time::Duration;
 
-use base::ids::CardGeneration;
+use base::ids::{CardGeneration, ChannelIndex, DomainId};
 use base::{Instant, Rule};
 
 use super::admission::CallName;
-use super::{CHALLENGES, Change, Channel, Event, Role, Sealing};
+use super::{CHALLENGES, Change, Channel, ChannelConfig, Event, Role, Sealing};
 use crate::frame::{HEADER_LEN, Header, Kind, TAG_LEN};
 use crate::handshake::KeySet;
 use crate::path::AckRanges;
@@ -106,25 +106,35 @@ impl<'m> Channel<'m> {
         if header.loan_generation != self.config.loan_generation {
             return Err(Dropped::Generation);
         }
-        // From here on `path` is one of ours, and `header.path` its id, below `MAX_PATHS` for rails.
-        let path = self.path_index(header.path).ok_or(Dropped::Malformed)?;
+        // From here on `path` is one of ours, and `header.source.rail` that of a rail.
+        let path = self.path_index(header.path()).ok_or(Dropped::Malformed)?;
         // Whoever sends over a network could claim to be the private path otherwise.
-        let claims_private = self.paths[path].is_private() || header.kind == Kind::Private;
-        if claims_private != is_private || !packet_number_fits(header.packet_number) {
+        let claims_private = header.kind == Kind::Private;
+        if claims_private != is_private
+            || !packet_number_fits(header.packet_number)
+            || !self.is_meant(&header)
+        {
             return Err(Dropped::Malformed);
         }
         let body = HEADER_LEN..frame.len() - TAG_LEN;
         match (header.kind, self.config.role) {
             // Handshakes are for those who do not share anything yet.
             (Kind::Initiation | Kind::Response, _) if is_private => Err(Dropped::Malformed),
-            (Kind::Initiation, Role::Lender) => self.handle_initiation(now, header.path, &frame[body]),
+            (Kind::Initiation, Role::Lender) => self.handle_initiation(now, &header, &frame[body]),
             (Kind::Response, Role::Borrower) => self.handle_response(now, header.packet_number, &frame[body]),
-            (Kind::Sealed, _) if !is_private => self.handle_sealed(now, &header, path, frame, sink),
-            (Kind::Private, _) if self.paths[path].is_private() => {
-                self.handle_sealed(now, &header, path, frame, sink)
-            }
+            (Kind::Sealed | Kind::Private, _) => self.handle_sealed(now, &header, path, frame, sink),
             _ => Err(Dropped::Malformed),
         }
+    }
+
+    /// Whether a frame has found the right place. Who sends a first message does not know where he goes.
+    fn is_meant(&self, header: &Header) -> bool {
+        let ChannelConfig { fabric, group, index, stream, domain, .. } = self.config;
+        let is_first = header.kind == Kind::Initiation;
+        let (channel, destination) = (header.channel, header.destination.domain);
+        (header.fabric, header.group, header.stream) == (fabric, group, stream)
+            && (channel == index || (is_first && channel == ChannelIndex::default()))
+            && (destination == domain || (is_first && destination == DomainId::default()))
     }
 
     fn handle_sealed(
@@ -143,12 +153,13 @@ impl<'m> Channel<'m> {
         if header.kind == Kind::Private && !self.continues(which) {
             return Err(Dropped::Auth);
         }
-        if keys.incarnation() != header.incarnation || keys.node() != header.source {
+        if keys.incarnation() != header.incarnation || keys.domain() != header.source.domain {
             return Err(Dropped::Auth);
         }
         // Under pending keys the peer may be another one altogether, whose generations start anew.
         let known = self.continues(which).then(|| self.peer_generation());
-        let nonce = Nonce::new(header.path, header.packet_number);
+        let id = header.path();
+        let nonce = Nonce::new(id, header.packet_number);
         let (len, is_private) = (frame.len(), header.kind == Kind::Private);
         if self.has_come_before(header, path, known) {
             let is_duplicate = self.hears_duplicates && !is_private && known == Some(header.card_generation);
@@ -185,7 +196,7 @@ impl<'m> Channel<'m> {
         self.hear_peer(now);
         let incoming = &mut self.paths[path].incoming;
         incoming.record(now, header.packet_number);
-        cells.seen[header.path as usize].set(self.journal, incoming.seen_below());
+        cells.seen[usize::from(id)].set(self.journal, incoming.seen_below());
         self.stream.handle_status(&status);
         let asked = self.handle_records(now, header, records, sink);
         if asked.answers {
@@ -303,7 +314,7 @@ impl<'m> Channel<'m> {
                     }
                 }
                 Record::Challenge(challenge) => {
-                    if let Some(path) = self.path_index(header.path) {
+                    if let Some(path) = self.path_index(header.path()) {
                         self.paths[path].challenged = Some(challenge);
                     }
                 }

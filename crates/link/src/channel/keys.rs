@@ -1,17 +1,18 @@
 //! The handshake of a channel, and which keys are in use.
 
-use base::ids::{CardGeneration, Incarnation, LifeId, NodeId};
+use base::ids::{CardGeneration, ChannelIndex, DomainId, Incarnation, LifeId, NodeId};
 use base::times::{HANDSHAKE_RETRY, HANDSHAKE_RETRY_MAX};
 use base::{Instant, Rule};
 
 use super::admission::{Call, CallName, Verdict};
 use super::answered::Attempt;
 use super::incoming::{Dropped, Heard};
-use super::{Channel, Event, Name, Role, Sealing, State, Wear};
+use super::{Channel, ChannelConfig, Destination, Event, Name, Role, Sealing, State, Wear};
 use crate::cipher::{Cipher, Ciphers};
-use crate::frame::Kind;
+use crate::frame::{Header, Kind};
 use crate::handshake::{
-    Answer, Binding, Initiator, KeySet, Positions, Proposal, RefusalDetails, Responder, derive, verdict,
+    Answer, Binding, Initiator, KeySet, Positions, Proposal, RefusalDetails, Responder, Speaker, derive,
+    verdict,
 };
 use crate::seal::{Direction, FrameKeys, Opener, Seal};
 use crate::tenancy::Tenancy;
@@ -51,20 +52,18 @@ impl Channel<'_> {
     pub(super) fn begin_handshake(&mut self, now: Instant) {
         let attempt = self.cells.attempt.update(self.journal, |attempt| attempt + 1);
         let proposal = Proposal {
-            incarnation: self.config.incarnation.0.into(),
-            attempt: attempt.into(),
-            node: self.config.node.0.into(),
-            life: self.config.life,
+            speaker: self.speaker(),
+            attempt,
             positions: self.positions(),
-            domain: self.config.domain.0.into(),
-            max_payload: (self.config.max_payload as u16).into(),
-            max_frame: self.max_frame().into(),
+            max_payload: self.config.max_payload as u16,
+            max_frame: self.max_frame(),
             ciphers: self.config.protection.ciphers().0,
-            name: self.config.name.to_bytes(),
         };
         let entropy = self.next_entropy();
-        let handshake = &mut self.handshake;
-        let binding = Binding { key: &self.config.key, fabric: self.config.fabric, group: self.config.group };
+        // Who was met before can be found by its domain, whatever channel it has for us now.
+        let (handshake, peer) = (&mut self.handshake, self.cells.current.get().domain());
+        let binding = binding(&self.config, self.config.domain, peer);
+        handshake.to = Destination { domain: peer, channel: ChannelIndex::default() };
         if handshake.attempted.len() == ATTEMPTS {
             handshake.attempted.pop_front();
         }
@@ -80,11 +79,11 @@ impl Channel<'_> {
     pub(super) fn handle_initiation(
         &mut self,
         now: Instant,
-        path: u8,
+        header: &Header,
         body: &[u8],
     ) -> Result<Heard, Dropped> {
-        let entropy = self.next_entropy();
-        let binding = Binding { key: &self.config.key, fabric: self.config.fabric, group: self.config.group };
+        let (entropy, path) = (self.next_entropy(), header.source.rail);
+        let binding = binding(&self.config, header.source.domain, header.destination.domain);
         let (responder, proposal) = Responder::read(binding, entropy, body).ok_or(Dropped::Auth)?;
         let call = Call { responder, proposal, paths: 1 << path };
         let (attempt, name) = (call.attempt(), CallName::of(&call.attempt()));
@@ -126,24 +125,20 @@ impl Channel<'_> {
             return false;
         };
         let goes_on = answer.positions.peer != LifeId::default();
-        let begun = if goes_on { self.cells.current.get().begun } else { proposal.attempt.get() };
+        let begun = if goes_on { self.cells.current.get().begun } else { proposal.attempt };
         let keys = KeySet {
             valid: 1,
             id: answer.key_id.into(),
             send,
             receive,
-            peer_incarnation: proposal.incarnation.get(),
-            peer_node: proposal.node.get(),
-            peer_domain: proposal.domain.get(),
-            max_payload: u32::from(answer.max_payload.get()),
-            max_frame: answer.max_frame.get(),
+            max_payload: answer.max_payload.into(),
+            max_frame: answer.max_frame,
             cipher: answer.cipher.into(),
             continues: goes_on.into(),
-            tenancy: answer.tenancy.get(),
-            incarnation: answer.incarnation.get(),
+            tenancy: answer.tenancy,
+            incarnation: self.config.incarnation.0,
             begun,
-            peer_life: proposal.life,
-            peer_name: proposal.name,
+            ..KeySet::with(&proposal.speaker)
         };
         self.cells.pending.set(self.journal, keys);
         self.cells.pending_at.set(self.journal, now.as_nanos());
@@ -152,6 +147,7 @@ impl Channel<'_> {
         self.cells.answered.record(self.journal, &attempt);
         let handshake = &mut self.handshake;
         handshake.kind = Kind::Response;
+        handshake.to = Destination::of(&proposal.speaker);
         handshake.answers = Some(attempt);
         (handshake.due, handshake.answered_paths) = (0, 0);
         handshake.refusals.iter_mut().for_each(|refused| refused.is_due = false);
@@ -167,25 +163,26 @@ impl Channel<'_> {
     }
 
     pub(super) fn answer_to(&self, proposal: &Proposal) -> Answer {
-        let (node, life) = (NodeId(proposal.node.get()), proposal.life);
-        let incarnation = Incarnation(proposal.incarnation.get());
+        let Speaker { node, incarnation, life, .. } = proposal.speaker;
         let goes_on = self.goes_on_with((node, incarnation, life), &proposal.positions);
         Answer {
+            speaker: self.speaker(),
+            attempt: proposal.attempt,
             verdict: verdict::ACCEPTED,
             key_id: self.unused_key_id(),
             cipher: self.agreed_cipher(proposal).map_or(0, |cipher| cipher as u8),
-            max_payload: agreed_payload(self.config.max_payload, proposal.max_payload.get()).into(),
-            max_frame: agreed_frame(self.max_frame(), proposal.max_frame.get()).into(),
-            domain: self.config.domain.0.into(),
-            incarnation: self.config.incarnation.0.into(),
-            attempt: proposal.attempt,
-            node: self.config.node.0.into(),
-            life: self.config.life,
+            max_payload: agreed_payload(self.config.max_payload, proposal.max_payload),
+            max_frame: agreed_frame(self.max_frame(), proposal.max_frame),
             positions: if goes_on { self.positions() } else { Positions::default() },
-            name: self.config.name.to_bytes(),
-            tenancy: self.tenant().taken_by(node, life, Name::default()).number.into(),
+            tenancy: self.tenant().taken_by(node, life, Name::default()).number,
             refusal: RefusalDetails::default(),
         }
+    }
+
+    /// What this end says of itself.
+    fn speaker(&self) -> Speaker {
+        let ChannelConfig { node, incarnation, life, domain, index, .. } = self.config;
+        Speaker { node, incarnation, life, domain, channel: index, name: self.config.name.to_bytes() }
     }
 
     /// What this end knows of the streams that flow.
@@ -245,32 +242,28 @@ impl Channel<'_> {
         }
         self.handshake.wait = HANDSHAKE_RETRY;
         let claims_to_go_on = answer.positions.peer != LifeId::default();
-        let peer = (NodeId(answer.node.get()), Incarnation(answer.incarnation.get()), answer.life);
-        if claims_to_go_on && !self.goes_on_with(peer, &answer.positions) {
+        let Speaker { node, incarnation, life, .. } = answer.speaker;
+        if claims_to_go_on && !self.goes_on_with((node, incarnation, life), &answer.positions) {
             // The lender knows of a later course of this pair, or of another one: neither may go on with what it has.
             self.handshake.anew = true;
             self.handshake.next = Some(now);
             return Ok(Heard::Nothing);
         }
         self.handshake.next = None;
-        let begun = if claims_to_go_on { self.cells.current.get().begun } else { answer.attempt.get() };
+        let begun = if claims_to_go_on { self.cells.current.get().begun } else { answer.attempt };
         let keys = KeySet {
             valid: 1,
             id: answer.key_id.into(),
             send,
             receive,
-            peer_incarnation: answer.incarnation.get(),
-            peer_node: answer.node.get(),
-            peer_domain: answer.domain.get(),
-            max_payload: u32::from(agreed_payload(self.config.max_payload, answer.max_payload.get())),
-            max_frame: agreed_frame(self.max_frame(), answer.max_frame.get()),
+            max_payload: agreed_payload(self.config.max_payload, answer.max_payload).into(),
+            max_frame: agreed_frame(self.max_frame(), answer.max_frame),
             cipher: answer.cipher.into(),
             continues: claims_to_go_on.into(),
-            tenancy: answer.tenancy.get(),
+            tenancy: answer.tenancy,
             incarnation: self.config.incarnation.0,
             begun,
-            peer_life: answer.life,
-            peer_name: answer.name,
+            ..KeySet::with(&answer.speaker)
         };
         self.handshake.anew = false;
         self.adopt(now, keys);
@@ -374,9 +367,14 @@ fn is_fork(old: &KeySet, new: &KeySet) -> bool {
 }
 
 pub(super) fn attempt_of(proposal: &Proposal) -> Attempt {
-    let incarnation = Incarnation(proposal.incarnation.get());
-    let (node, life) = (NodeId(proposal.node.get()), proposal.life);
-    Attempt { node, incarnation, life, number: proposal.attempt.get() }
+    let Speaker { node, incarnation, life, .. } = proposal.speaker;
+    Attempt { node, incarnation, life, number: proposal.attempt }
+}
+
+/// What a handshake is bound to between these two domains.
+pub(super) fn binding(config: &ChannelConfig, source: DomainId, destination: DomainId) -> Binding<'_> {
+    let ChannelConfig { ref key, fabric, group, stream, loan_generation, .. } = *config;
+    Binding { key, fabric, group, source, destination, stream, loan_generation }
 }
 
 fn agreed_payload(ours: usize, theirs: u16) -> u16 {

@@ -17,14 +17,16 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use base::Instant;
-use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId};
+use base::ids::{
+    CardGeneration, ChannelIndex, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId, StreamId,
+};
 use base::ledger::{Cell, Counter, Journal, Pages};
 use base::times::{COMPLETION_TIMEOUT, MEMORY_TIMEOUT};
 use zerocopy::FromBytes;
 
 use crate::cipher::{Cipher, Protection};
-use crate::frame::MAX_FRAME;
-use crate::handshake::{Initiator, KeySet, Refusal};
+use crate::frame::{MAX_FRAME, MAX_RAILS};
+use crate::handshake::{Initiator, KeySet, Refusal, Speaker};
 use crate::path::{Incoming, Outgoing};
 use crate::record::Information;
 use crate::seal::{Opener, Seal};
@@ -49,8 +51,8 @@ pub const REKEY_FRAMES: u64 = 1 << 28;
 /// AEGIS-128X2 would bear more.
 const REKEY_BYTES: u64 = 1 << 40;
 
-/// Most paths of a channel: seven rails, and the one through memory.
-const MAX_PATHS: usize = 8;
+/// Most paths of a channel: its rails, and the one through memory.
+const MAX_PATHS: usize = MAX_RAILS + 1;
 
 /// Challenges of addresses that wait to be sent, and answers that wait to be asked for.
 const CHALLENGES: usize = 8;
@@ -77,7 +79,7 @@ pub struct ChannelCells {
     /// Of a lender: who has the function; it has an effect when the agent has made it durable.
     tenant: Cell<TenancyWords>,
     /// The newest card of the peer.
-    peer_generation: Cell<u32>,
+    peer_generation: Cell<u64>,
     /// 1 from [`Channel::renew_keys`] until there are new ones.
     renewing: Cell<u32>,
     /// When the present borrower came, in nanoseconds of the driver's clock.
@@ -185,8 +187,12 @@ pub struct ChannelConfig {
     pub protection: Protection,
     /// The fabric.
     pub fabric: u32,
-    /// The loan.
+    /// The zone of both nodes.
     pub group: Group,
+    /// How frames to this end name the channel: not zero.
+    pub index: ChannelIndex,
+    /// The loan.
+    pub stream: StreamId,
     /// Its assignment.
     pub loan_generation: LoanGeneration,
     /// Of a lender: who has used the function last, as its agent has made durable.
@@ -207,7 +213,7 @@ pub struct ChannelConfig {
     pub seed: [u8; 32],
     /// Frames sealed under one key before there is a new one; [`REKEY_FRAMES`] but for tests.
     pub rekey_frames: u64,
-    /// The rails, at least one and at most 7; both sides list them in the same order.
+    /// The rails, at least one and at most [`MAX_RAILS`]; both sides list them in the same order.
     pub paths: Vec<PathConfig>,
     /// The largest payload of a TLP that the rails can carry: 1024 or 4096.
     pub max_payload: usize,
@@ -311,7 +317,26 @@ struct Greeting {
     /// Paths that shall carry the hello now, as bits.
     due: u8,
     /// The peer's card whose hello is to be answered.
-    answer: Option<u32>,
+    answer: Option<u64>,
+}
+
+/// Whom a message of a handshake is for, as its header says: zeroes for what is not known yet.
+#[derive(Clone, Copy, Default)]
+struct Destination {
+    domain: DomainId,
+    channel: ChannelIndex,
+}
+
+impl Destination {
+    /// Whoever has sent a first message.
+    fn of(speaker: &Speaker) -> Self {
+        Self { domain: speaker.domain, channel: speaker.channel }
+    }
+
+    /// The peer under these keys.
+    fn of_keys(keys: &KeySet) -> Self {
+        Self { domain: keys.domain(), channel: keys.channel() }
+    }
 }
 
 /// What this card knows of handshakes.
@@ -330,8 +355,9 @@ struct Handshake {
     anew: bool,
     /// Of a borrower: the lender that was met last comes from a copy of the state folder of the one before.
     is_other_lender: bool,
-    /// A message, and the paths it shall still go to, as bits.
+    /// A message, whom it is for, and the paths it shall still go to, as bits.
     message: Vec<u8>,
+    to: Destination,
     kind: crate::frame::Kind,
     due: u8,
     next: Option<Instant>,
@@ -352,7 +378,7 @@ impl<'m> Channel<'m> {
         config: ChannelConfig,
         now: Instant,
     ) -> Self {
-        assert!((1..MAX_PATHS).contains(&config.paths.len()), "a channel has one to seven rails");
+        assert!((1..MAX_PATHS).contains(&config.paths.len()), "a channel has one to four rails");
         assert!(config.life != LifeId::default(), "a life is drawn before there is a card");
         let rails = config.paths.iter().enumerate();
         let rails = rails.map(|(id, config)| Path::new(id as PathId, *config, cells, now));
@@ -680,6 +706,7 @@ impl Handshake {
             anew: false,
             is_other_lender: false,
             message: Vec::new(),
+            to: Destination::default(),
             kind: crate::frame::Kind::Initiation,
             due: 0,
             next: None,

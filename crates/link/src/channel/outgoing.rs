@@ -4,9 +4,10 @@ use base::Instant;
 use base::ids::Incarnation;
 
 use super::admission::CallName;
+use super::admission::Refused;
 use super::answered::Attempt;
-use super::{Channel, Path, PathId, Role};
-use crate::frame::{HEADER_LEN, Header, Kind, OVERHEAD, TAG_LEN};
+use super::{Channel, Destination, Handshake, Path, PathId, Role};
+use crate::frame::{HEADER_LEN, Header, Kind, OVERHEAD, Prefix, Route, TAG_LEN};
 use crate::record::{Record, Status, Writer};
 use crate::seal::Nonce;
 
@@ -60,19 +61,15 @@ impl Channel<'_> {
         if self.handshake.due != 0 {
             let path = self.handshake.due.trailing_zeros() as PathId;
             self.handshake.due &= self.handshake.due - 1;
-            let message = core::mem::take(&mut self.handshake.message);
-            let kind = self.handshake.kind;
-            let attempt = self.handshake.answers.filter(|_| kind == Kind::Response);
-            let transmit = self.write_handshake(path, (kind, attempt), &message, room.of(path));
-            self.handshake.message = message;
-            return Some(transmit);
+            let Handshake { kind, to, answers, ref message, .. } = self.handshake;
+            let attempt = answers.filter(|_| kind == Kind::Response);
+            return Some(self.write_handshake(path, to, (kind, attempt), message, room.of(path)));
         }
         if let Some(index) = self.handshake.refusals.iter().position(|refused| refused.is_due) {
-            let refused = &mut self.handshake.refusals[index];
-            refused.is_due = false;
-            let (path, attempt) = (refused.path, refused.attempt);
-            let message = &self.handshake.refusals[index].message;
-            return Some(self.write_handshake(path, (Kind::Response, Some(attempt)), message, room.of(path)));
+            self.handshake.refusals[index].is_due = false;
+            let Refused { path, attempt, to, ref message, .. } = self.handshake.refusals[index];
+            let what = (Kind::Response, Some(attempt));
+            return Some(self.write_handshake(path, to, what, message, room.of(path)));
         }
         self.current.as_ref()?;
         let plan = if self.is_renewing() { self.plan_renewal()? } else { self.plan(now)? };
@@ -140,6 +137,7 @@ impl Channel<'_> {
     fn write_handshake(
         &self,
         path: PathId,
+        to: Destination,
         (kind, attempt): (Kind, Option<Attempt>),
         message: &[u8],
         out: &mut [u8],
@@ -147,28 +145,34 @@ impl Channel<'_> {
         let len = HEADER_LEN + message.len() + TAG_LEN;
         // A message of the handshake has its own tag inside; the frame's stays zero.
         out[..len].fill(0);
-        self.header(kind, path, 0, attempt.map_or(0, |attempt| attempt.number)).write(out);
+        let number = attempt.map_or(0, |attempt| attempt.number);
+        self.header(kind, path, to, self.config.incarnation, (0, number)).write(out);
         out[HEADER_LEN..len - TAG_LEN].copy_from_slice(message);
         self.cells.stats.sent_frames.add(1);
         let answers = attempt.map(|attempt| CallName::of(&attempt));
         Transmit { path, len, is_handshake: true, answers, challenge: None }
     }
 
-    fn header(&self, kind: Kind, path: u8, key_id: u8, packet_number: u64) -> Header {
-        // Frames say what the peer knows us by; a message of the handshake may say something else.
-        let incarnation = match kind {
-            Kind::Initiation | Kind::Response => self.config.incarnation,
-            Kind::Sealed | Kind::Private => Incarnation(self.cells.current.get().incarnation),
-        };
+    pub(super) fn header(
+        &self,
+        kind: Kind,
+        path: PathId,
+        to: Destination,
+        incarnation: Incarnation,
+        (key_id, packet_number): (u8, u64),
+    ) -> Header {
+        let rail = if kind == Kind::Private { 0 } else { path };
         Header {
             kind,
-            path,
             key_id,
+            route: Route::START,
             fabric: self.config.fabric,
+            destination: Prefix { rail, domain: to.domain },
+            source: Prefix { rail, domain: self.config.domain },
             group: self.config.group,
+            channel: to.channel,
+            stream: self.config.stream,
             loan_generation: self.config.loan_generation,
-            source: self.config.node,
-            destination: self.peer().map(|(node, ..)| node).unwrap_or_default(),
             incarnation,
             card_generation: self.config.generation,
             packet_number,
@@ -204,7 +208,10 @@ impl Channel<'_> {
         let len = body + OVERHEAD;
         let (kind, seal) =
             if is_private { (Kind::Private, &sealing.send_private) } else { (Kind::Sealed, &sealing.send) };
-        self.header(kind, id, sealing.id, number).write(out);
+        // Frames say what the peer knows us by; a message of the handshake may say something else.
+        let peer = self.cells.current.get();
+        let (to, incarnation) = (Destination::of_keys(&peer), Incarnation(peer.incarnation));
+        self.header(kind, id, to, incarnation, (sealing.id, number)).write(out);
         seal.seal(&mut out[..len], Nonce::new(id, number));
         if eliciting || carried.count > 0 {
             self.paths[plan.path].outgoing.record(now, number, len, carried);

@@ -16,19 +16,19 @@ pub enum Event {
         /// The signal.
         signal: i32,
         /// The card's generation.
-        generation: u32,
+        generation: u64,
     },
     /// The card has ended by itself, which it never should.
     CardEnded {
         /// Its exit status.
         status: i32,
         /// The card's generation.
-        generation: u32,
+        generation: u64,
     },
     /// A successor of a dead card serves.
     CardRecovered {
         /// Its generation.
-        generation: u32,
+        generation: u64,
         /// Since the death.
         after: Duration,
     },
@@ -58,7 +58,7 @@ pub enum Event {
         /// Its process.
         pid: i32,
         /// Its generation.
-        generation: u32,
+        generation: u64,
         /// What it does there.
         state: State,
     },
@@ -67,7 +67,7 @@ pub enum Event {
         /// Its process.
         pid: i32,
         /// Its generation.
-        generation: u32,
+        generation: u64,
         /// How long it was there.
         after: Duration,
     },
@@ -76,7 +76,7 @@ pub enum Event {
         /// Its process.
         pid: i32,
         /// Its generation.
-        generation: u32,
+        generation: u64,
         /// What is wrong with it.
         fault: Fault,
     },

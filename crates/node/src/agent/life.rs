@@ -32,7 +32,7 @@ pub struct CardRecord {
     /// The present card's process, if there is one.
     pub pid: Option<i32>,
     /// Its generation.
-    pub generation: u32,
+    pub generation: u64,
     /// How many cards have died.
     pub restarts: u32,
     /// Whether it serves.
@@ -173,7 +173,7 @@ impl Life {
     /// The generation is raised before each card, so that no two cards seal with one key.
     fn start(&mut self, out: &mut Output) {
         let is_raised = self.rules.has(Rule::RaiseGeneration) || self.record.generation == 0;
-        self.record.generation += u32::from(is_raised);
+        self.record.generation += u64::from(is_raised);
         self.phase = Phase::Starting;
         out.effect(Effect::Start { generation: self.record.generation });
     }

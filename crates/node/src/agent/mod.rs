@@ -28,7 +28,7 @@ pub enum Effect {
     /// Start a card: [`Agent::handle_started`] or [`Agent::handle_start_failed`] follows.
     Start {
         /// What frames of this card are told from those of its predecessors by.
-        generation: u32,
+        generation: u64,
     },
     /// End the card: [`Agent::handle_exit`] follows.
     Kill,

@@ -44,7 +44,7 @@ impl Play {
     }
 
     /// The card that was asked for serves; its generation.
-    fn serve(&mut self) -> u32 {
+    fn serve(&mut self) -> u64 {
         let effects = self.effects();
         let [Effect::Start { generation }] = effects[..] else { panic!("{effects:?}") };
         self.agent.handle_started(self.now, PID);

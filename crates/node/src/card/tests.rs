@@ -5,7 +5,7 @@ use core::cell::Cell;
 use std::collections::VecDeque;
 
 use base::RuleSet;
-use base::ids::{CardGeneration, DomainId, Group, LifeId, LoanGeneration};
+use base::ids::{CardGeneration, DomainId, LifeId, LoanGeneration, StreamId};
 use base::ledger::Arena;
 use host::{BlockKind, BlockRequest};
 use link::Name;
@@ -21,7 +21,7 @@ fn config(node: u64, role: LoanRole) -> CardConfig {
     let loan = LoanConfig {
         key: [5; 32],
         protection: link::Protection::Aegis,
-        group: Group(7),
+        stream: StreamId(7),
         generation: LoanGeneration(0),
         tenancy: Tenancy::default().taken_by(NodeId(2), LifeId([2; 16]), Name::new("node")),
         life: 0,
@@ -262,7 +262,7 @@ fn a_place_is_used_again_by_another_loan() {
     let place = |life: u32, role: LoanRole| {
         let mut config = config(2, role);
         config.loans[0].life = life;
-        config.generation = CardGeneration(life + 1);
+        config.generation = CardGeneration((life + 1).into());
         config
     };
     let memory = place(0, borrow(BorrowEdge::Drive)).new_memory(&arena);
@@ -357,7 +357,7 @@ fn a_fault_ends_its_loan_and_not_the_card() {
         let mut both = config(node, role(0));
         both.drives.extend(config(node, role(0)).drives);
         let mut other = config(node, role(1)).loans.remove(0);
-        (other.group, other.key) = (Group(8), [6; 32]);
+        (other.stream, other.key) = (StreamId(8), [6; 32]);
         both.loans.push(other);
         both
     };
@@ -424,7 +424,7 @@ fn sharers(node: u64) -> CardConfig {
     };
     let mut both = config(node, role(0));
     let mut other = config(node, role(1)).loans.remove(0);
-    (other.group, other.key) = (Group(8), [6; 32]);
+    (other.stream, other.key) = (StreamId(8), [6; 32]);
     both.loans.push(other);
     let namespace = crate::NamespaceConfig {
         blocks: 1 << 12,

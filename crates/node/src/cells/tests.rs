@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
 
 use base::Instant;
-use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId};
+use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, LoanGeneration, NodeId, StreamId};
 use device::nvme::Limit;
 use link::{Name, Protection, Tenancy};
 
@@ -18,7 +18,7 @@ fn config(loans: &[(u32, LoanRole)]) -> CardConfig {
     let loan = |(group, (life, role)): (usize, &(u32, LoanRole))| LoanConfig {
         key: [5; 32],
         protection: Protection::Aegis,
-        group: Group(group as u32),
+        stream: StreamId(group as u32),
         generation: LoanGeneration(0),
         tenancy: Tenancy::default(),
         life: *life,

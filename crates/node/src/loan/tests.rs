@@ -1,7 +1,7 @@
 //! Whatever TLPs a peer sends, each end of a loan goes on: nothing panics, and each step ends with a commit.
 
 use base::RuleSet;
-use base::ids::{CardGeneration, Group, Incarnation, LifeId, LoanGeneration, NodeId};
+use base::ids::{CardGeneration, Incarnation, LifeId, LoanGeneration, NodeId, StreamId};
 use base::ledger::Arena;
 use device::nvme::Limit;
 use fabric::{FabricAddress, Rail};
@@ -10,6 +10,7 @@ use pcie::{Completion, CompletionStatus, ConfigKind, ConfigRequest, Header, Memo
 use proptest::prelude::*;
 
 use super::*;
+use crate::config::LoanConfig;
 use crate::transaction::{FUNCTION, HOST, bar_address};
 use crate::{BorrowEdge, DriveConfig, NodeLedger};
 
@@ -100,7 +101,7 @@ fn card(role: LoanRole) -> CardConfig {
     let loan = LoanConfig {
         key: [5; 32],
         protection: link::Protection::Aegis,
-        group: Group(7),
+        stream: StreamId(7),
         generation: LoanGeneration(0),
         tenancy: Tenancy::default(),
         life: 0,

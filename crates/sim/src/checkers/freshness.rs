@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use base::ids::{CardGeneration, Incarnation, NodeId};
-use link::frame::Header;
+use link::frame::{Header, ROUTE};
 use link::tlp_digest;
 
 use super::Verdict;
@@ -26,10 +26,10 @@ pub(crate) type Peer = (NodeId, Incarnation, CardGeneration);
 pub(crate) struct Freshness(BTreeSet<u64>);
 
 impl Freshness {
-    /// The card has accepted a sealed frame. `before` and `after` are the newest peer that it knew.
+    /// The card has accepted a sealed frame of `source`. `before` and `after` are the newest peer that it knew.
     pub(crate) fn accepted(
         &mut self,
-        origin: Origin,
+        (origin, source): (Origin, NodeId),
         frame: &[u8],
         header: &Header,
         before: Option<Peer>,
@@ -40,13 +40,15 @@ impl Freshness {
         }
         let stale = |newest: Option<Peer>| {
             newest.is_some_and(|(node, incarnation, card)| {
-                node == header.source && (header.incarnation, header.card_generation) < (incarnation, card)
+                node == source && (header.incarnation, header.card_generation) < (incarnation, card)
             })
         };
         if stale(before) || stale(after) {
             return Err(format!("a frame of {header:?} was accepted, the newest known was {before:?}"));
         }
-        if !self.0.insert(tlp_digest(frame)) {
+        let mut as_sent = frame.to_vec();
+        as_sent[ROUTE] = 0;
+        if !self.0.insert(tlp_digest(&as_sent)) {
             return Err(format!("a frame was accepted twice: {header:?}"));
         }
         Ok(())

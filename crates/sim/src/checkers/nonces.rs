@@ -16,11 +16,13 @@ impl Nonces {
         if header.kind != Kind::Sealed {
             return Ok(());
         }
-        let place = (key, header.path);
+        let place = (key, header.path());
         match self.0.insert(place, header.packet_number) {
             Some(last) if header.packet_number <= last => Err(format!(
                 "card {} sent packet {} on path {} after {last}",
-                header.card_generation, header.packet_number, header.path
+                header.card_generation,
+                header.packet_number,
+                header.path()
             )),
             _ => Ok(()),
         }

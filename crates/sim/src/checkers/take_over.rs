@@ -15,7 +15,7 @@ use super::single_owner::Life;
 #[derive(Default)]
 pub(crate) struct TakeOver {
     /// When the lender has sent a packet, by card, path and number.
-    sent: BTreeMap<(u32, u8, u64), u64>,
+    sent: BTreeMap<(u64, u8, u64), u64>,
     /// By life: when the newest packet was sent that it has acknowledged; 0 for one that was heard at least.
     answered: BTreeMap<Life, u64>,
     /// Who has the function, and has not given it back.
@@ -26,12 +26,12 @@ pub(crate) struct TakeOver {
 
 impl TakeOver {
     /// The lender sends a packet.
-    pub(crate) fn sends(&mut self, now: u64, packet: (u32, u8, u64)) {
+    pub(crate) fn sends(&mut self, now: u64, packet: (u64, u8, u64)) {
         self.sent.insert(packet, now);
     }
 
     /// When the lender has sent the newest of these packets.
-    pub(crate) fn newest(&self, packets: impl Iterator<Item = (u32, u8, u64)>) -> Option<u64> {
+    pub(crate) fn newest(&self, packets: impl Iterator<Item = (u64, u8, u64)>) -> Option<u64> {
         packets.filter_map(|packet| self.sent.get(&packet).copied()).max()
     }
 

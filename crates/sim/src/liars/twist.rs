@@ -12,7 +12,7 @@ use super::{Dice, Liar};
 use crate::world::{BORROWER, LENDER};
 
 /// The first byte of a stream record.
-const STREAM: u8 = 2;
+const STREAM: u8 = 0x82;
 /// Bytes of the status that begins a body.
 const STATUS: usize = 32;
 /// Places in a function's BARs at which a write does something: CC, AQA, ASQ, ACQ, CMBMSC, doorbells, vectors, the
@@ -117,10 +117,10 @@ fn add_record(dice: &mut dyn Dice, body: &mut Vec<u8>) {
     if body.len() < STATUS {
         return;
     }
-    body.push(dice.below(10) as u8);
-    for _ in 0..dice.below(20) {
-        body.push(dice.below(256) as u8);
-    }
+    let (len, lies) = (dice.below(20), dice.chance(100));
+    body.push(dice.below(12) as u8);
+    body.extend((len as u16 + u16::from(lies) * dice.below(300) as u16).to_le_bytes());
+    body.extend((0..len).map(|_| dice.below(256) as u8));
 }
 
 /// TLPs that the peer never sent: a few of all kinds, or as many of one as a frame takes.
@@ -141,8 +141,8 @@ fn add_stream(dice: &mut dyn Dice, told: &Told, body: &mut Vec<u8>) {
     let count = if dice.chance(50) { dice.below(1 << 16) as u16 } else { count };
     let ahead = if dice.chance(100) { dice.below(3000) } else { 0 };
     body.push(STREAM);
+    body.extend((10 + tlps.len() as u16).to_le_bytes());
     body.extend(count.to_le_bytes());
-    body.extend((tlps.len() as u16).to_le_bytes());
     body.extend((told.expected + ahead).to_le_bytes());
     body.extend(tlps);
 }

@@ -5,7 +5,7 @@ use base::times::{HANDSHAKE_RETRY_MAX, HOLD, PENDING_KEYS};
 use super::*;
 use crate::cipher::Cipher;
 use crate::frame::{HEADER_LEN, TAG_LEN};
-use crate::handshake::{Answer, Binding, Responder};
+use crate::handshake::{Answer, Responder};
 use crate::stream::Credits;
 
 /// The first messages of a node's next attempts, one by path each, as a network could have recorded them.
@@ -257,7 +257,7 @@ fn a_lender_that_chooses_what_was_not_offered_is_not_believed() {
         let mut buffer = vec![0; MAX_FRAME];
         ends[0].step(now);
         let len = ends[0].channel.poll_transmit(now, &mut buffer).unwrap().len;
-        let binding = Binding { key: &[5; 32], fabric: 0, group: Group(7) };
+        let binding = crate::channel::keys::binding(&ends[1].config, DomainId(1), DomainId(0));
         let (responder, proposal) =
             Responder::read(binding, [9; 32], &buffer[HEADER_LEN..len - TAG_LEN]).unwrap();
         let honest = ends[1].channel.answer_to(&proposal);
@@ -283,9 +283,9 @@ fn forged_frames_of_any_card_displace_no_key_and_change_nothing() {
     let len = ends[0].channel.poll_transmit(now, &mut buffer).unwrap().len;
     let frame = &buffer[..len];
     let before = ends[1].channel.newest_peer();
-    for card in [0, 2, 3, 1000, u32::MAX] {
+    for card in [0, 2, 3, 1000, u64::MAX] {
         let mut forged = frame.to_vec();
-        forged[40..44].copy_from_slice(&u32::to_le_bytes(card));
+        forged[48..56].copy_from_slice(&u64::to_le_bytes(card));
         assert_eq!(give(&mut ends[1], now, &forged), Heard::Nothing);
     }
     assert_eq!(ends[1].channel.newest_peer(), before);

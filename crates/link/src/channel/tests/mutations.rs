@@ -61,19 +61,9 @@ fn seal(ends: &[End<'_>; 2], number: u64, body: &Body) -> Vec<u8> {
         }
     };
     let sealing = channel.current.as_ref().unwrap();
-    let header = crate::frame::Header {
-        kind: Kind::Sealed,
-        path: 0,
-        key_id: sealing.id,
-        fabric: 0,
-        group: channel.config.group,
-        loan_generation: channel.config.loan_generation,
-        source: channel.config.node,
-        destination: ends[1].config.node,
-        incarnation: channel.config.incarnation,
-        card_generation: channel.config.generation,
-        packet_number: number,
-    };
+    let config = &channel.config;
+    let to = Destination::of_keys(&channel.cells.current.get());
+    let header = channel.header(Kind::Sealed, 0, to, config.incarnation, (sealing.id, number));
     let mut frame = vec![0; HEADER_LEN + len + TAG_LEN];
     header.write(&mut frame);
     frame[HEADER_LEN..HEADER_LEN + len].copy_from_slice(&bytes[..len]);
@@ -121,9 +111,9 @@ fn a_record_that_counts_more_than_its_bytes_can_hold_is_malformed() {
     run(&mut now, &mut ends, &mut |_, _| true, 50);
     let expected = ends[1].channel.stream.receiver().expected();
     let record = |first: u64, count: u16, tlps: &[u8]| {
-        let mut raw = vec![2];
+        let mut raw = vec![0x82];
+        raw.extend((tlps.len() as u16 + 10).to_le_bytes());
         raw.extend(count.to_le_bytes());
-        raw.extend((tlps.len() as u16).to_le_bytes());
         raw.extend(first.to_le_bytes());
         raw.extend(tlps);
         raw

@@ -132,13 +132,13 @@ fn a_frame_counts_only_where_it_belongs() {
     let before = malformed(lender);
     lender.channel.handle_frame(now, &mut frame[..sent.len].to_vec(), &mut lender.log);
     // What claims to be a rail's, in memory; and handshakes there.
-    for (offset, byte) in [(1, 3), (1, 1), (1, 2), (2, 0), (2, 3), (2, 200)] {
+    for kind in [3, 1, 2] {
         let mut changed = frame[..sent.len].to_vec();
-        changed[offset] = byte;
+        changed[1] = kind;
         lender.channel.handle_private_frame(now, &mut changed.clone(), &mut lender.log);
         lender.channel.handle_frame(now, &mut changed, &mut lender.log);
     }
-    assert_eq!(malformed(lender), before + 13);
+    assert_eq!(malformed(lender), before + 5, "two look right on a rail, and do not open there");
     expect(lender, 0);
     lender.channel.handle_private_frame(now, &mut frame[..sent.len], &mut lender.log);
     expect(lender, 1);
@@ -160,7 +160,7 @@ fn what_an_earlier_key_has_left_in_it_is_dropped() {
     assert_eq!(sent.path, PRIVATE_PATH);
     ends[0].channel.set_private(now, false);
     // Until the ids of keys have come round.
-    let (mut index, mut met, id) = (1, 0, frame[3]);
+    let (mut index, mut met, id) = (1, 0, frame[2]);
     let stats = ends[1].channel.stats();
     let handshakes = stats.handshakes.get();
     while stats.handshakes.get() < handshakes + 8 {

@@ -64,7 +64,7 @@ fn frames_of_a_copy(side: usize, copy: u8) -> BTreeMap<(u64, u8, u64), Vec<u8>> 
                 let header = Header::parse(frame).unwrap();
                 if from == side && header.kind == Kind::Sealed {
                     let key = ends[from].channel.key_fingerprint().unwrap();
-                    sent.insert((key, header.path, header.packet_number), frame.to_vec());
+                    sent.insert((key, header.path(), header.packet_number), frame.to_vec());
                 }
                 let to = &mut ends[1 - from];
                 to.channel.handle_frame(now, frame, &mut to.log);

@@ -124,9 +124,9 @@ fn a_forged_answer_costs_no_more_than_one_try() {
     };
     // Of an attempt that was not made, and one that says to be of another one.
     let mut other = answers[0].clone();
-    other[48..56].copy_from_slice(&9_u64.to_le_bytes());
+    other[56..64].copy_from_slice(&9_u64.to_le_bytes());
     assert_eq!(give(other.clone()), (0, 1, 0));
-    other[48..56].copy_from_slice(&2_u64.to_le_bytes());
+    other[56..64].copy_from_slice(&2_u64.to_le_bytes());
     assert_eq!(give(other), (1, 1, 0));
     // Those to earlier attempts come first, and only the last one counts.
     assert_eq!(give(answers[0].clone()), (1, 1, 0));

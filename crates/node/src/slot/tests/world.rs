@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, panic_any, resume_unwind};
 use std::rc::Rc;
 use std::sync::Once;
 
-use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId};
+use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, LoanGeneration, NodeId, StreamId};
 use base::ledger::{Arena, Hook, RawMemory, Span};
 use base::{Instant, RuleSet};
 use device::MediaKind;
@@ -157,7 +157,7 @@ pub(super) struct Seat<'m> {
     pub(super) switch: &'m Switch,
     pub(super) card: Option<Card<'m>>,
     pub(super) incarnation: u64,
-    generation: u32,
+    generation: u64,
     incoming: VecDeque<Vec<u8>>,
     /// The other node hears nothing of it.
     pub(super) is_silent: bool,
@@ -704,7 +704,7 @@ impl<'m> World<'m> {
     }
 }
 
-fn config(node: usize, incarnation: u64, generation: u32, (frame, cache): (usize, WriteCache)) -> CardConfig {
+fn config(node: usize, incarnation: u64, generation: u64, (frame, cache): (usize, WriteCache)) -> CardConfig {
     let id = |node: usize| NodeId(node as u64 + 1);
     let life = |node: usize, incarnation: u64| {
         LifeId((u128::from(incarnation) << 8 | (node as u128 + 1)).to_le_bytes())
@@ -719,7 +719,7 @@ fn config(node: usize, incarnation: u64, generation: u32, (frame, cache): (usize
     let loan = LoanConfig {
         key: [5; 32],
         protection: link::Protection::Insecure,
-        group: Group(7),
+        stream: StreamId(7),
         generation: LoanGeneration(0),
         tenancy: Tenancy::default().taken_by(id(BORROWER), life(BORROWER, 1), Name::new("node")),
         life: 0,
@@ -727,7 +727,7 @@ fn config(node: usize, incarnation: u64, generation: u32, (frame, cache): (usize
         role,
     };
     let mut seed = [node as u8; 32];
-    seed[1..5].copy_from_slice(&generation.to_le_bytes());
+    seed[1..9].copy_from_slice(&generation.to_le_bytes());
     CardConfig {
         node: id(node),
         name: Name::new("node"),

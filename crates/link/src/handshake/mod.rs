@@ -3,21 +3,25 @@
 //! State of a handshake dies with the card; what has to outlive it are the [`KeySet`]s, which the channel commits
 //! before the message that lets the peer use them.
 
+mod messages;
+
 use core::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
-use base::ids::{DomainId, Group, Incarnation, LifeId, NodeId};
+use base::ids::{ChannelIndex, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId, StreamId};
 use snow::params::{CipherChoice, DHChoice, HashChoice};
 use snow::resolvers::{BoxedCryptoResolver, CryptoResolver, DefaultResolver};
 use snow::types::{Cipher, Dh, Hash, Random};
 use snow::{Builder, HandshakeState};
-use zerocopy::little_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::little_endian::U64;
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
 use crate::channel::Name;
 use crate::cipher;
 use crate::frame::VERSION;
 use crate::seal::KEY_LEN;
+use messages::PROPOSAL_LEN;
+pub(crate) use messages::{Answer, Positions, Proposal, RefusalDetails, Speaker, UNKNOWN, verdict};
 
 const PATTERN: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
 /// Bytes that Noise adds to a payload: an ephemeral public key and a tag.
@@ -36,11 +40,14 @@ pub(crate) struct KeySet {
     pub(crate) peer_incarnation: u64,
     pub(crate) peer_node: u64,
     pub(crate) peer_domain: u32,
+    /// How the peer has numbered the channel.
+    pub(crate) peer_channel: u32,
     pub(crate) max_payload: u32,
     /// Bytes of the largest frame that both ends take.
     pub(crate) max_frame: u32,
     /// Number of a [`cipher::Cipher`].
     pub(crate) cipher: u32,
+    pub(crate) reserved: u32,
     /// 1 if both ends have agreed that the streams before go on.
     pub(crate) continues: u64,
     /// Number of the [`Tenancy`](crate::Tenancy) that the borrower's loan belongs to.
@@ -80,93 +87,10 @@ pub enum Refusal {
     },
 }
 
-/// Where the streams of a pair stand at one of its ends. Nothing here ever falls while the pair lasts, and no end can
-/// have accepted what the other one has not numbered: so it shows whether two ends speak of the same streams.
-#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub(crate) struct Positions {
-    /// Whose streams these are: the peer's life; zero if there are none to go on with.
-    pub(crate) peer: LifeId,
-    /// The attempt with which they began.
-    pub(crate) begun: U64,
-    /// All that was sent below this number is committed by the peer.
-    pub(crate) sent: U64,
-    /// All below this number was accepted.
-    pub(crate) accepted: U64,
-}
-
-/// What the borrower says in the first message.
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub(crate) struct Proposal {
-    pub(crate) incarnation: U64,
-    pub(crate) attempt: U64,
-    pub(crate) node: U64,
-    pub(crate) life: LifeId,
-    pub(crate) positions: Positions,
-    pub(crate) domain: U32,
-    pub(crate) max_payload: U16,
-    pub(crate) max_frame: U32,
-    /// [`crate::cipher::Ciphers`] that the borrower accepts.
-    pub(crate) ciphers: u8,
-    pub(crate) name: [u8; 32],
-}
-
-/// What the lender answers.
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub(crate) struct Answer {
-    /// One of [`verdict`].
-    pub(crate) verdict: u8,
-    /// How frames shall name the new keys: by a number that the lender does not use for others.
-    pub(crate) key_id: u8,
-    /// Number of the [`cipher::Cipher`]: the best that both accept. Whoever stands in between cannot make it another
-    /// one, because both messages are authenticated and the second one is bound to the first.
-    pub(crate) cipher: u8,
-    pub(crate) max_payload: U16,
-    pub(crate) max_frame: U32,
-    pub(crate) domain: U32,
-    pub(crate) incarnation: U64,
-    pub(crate) attempt: U64,
-    pub(crate) node: U64,
-    pub(crate) life: LifeId,
-    /// `peer` is zero unless the streams of this very pair go on: both ends go on, or both begin anew.
-    pub(crate) positions: Positions,
-    /// The lender's name; of a refusal, the present borrower's.
-    pub(crate) name: [u8; 32],
-    /// Number of the borrower's [`Tenancy`](crate::Tenancy).
-    pub(crate) tenancy: U64,
-    /// Of a refusal: more about it.
-    pub(crate) refusal: RefusalDetails,
-}
-
-/// What a refusal says beside its verdict.
-#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub(crate) struct RefusalDetails {
-    /// For how long the present borrower has had the function; [`UNKNOWN`] where nobody knows.
-    pub(crate) since_seconds: U64,
-    /// For how long the function is kept for it if it stays silent; 0 if it is there.
-    pub(crate) hold_seconds: U64,
-    /// The greatest incarnation of the refused node that the lender has seen.
-    pub(crate) seen: U64,
-}
-
-/// No duration.
-pub(crate) const UNKNOWN: u64 = u64::MAX;
-
-pub(crate) mod verdict {
-    pub(crate) const ACCEPTED: u8 = 0;
-    pub(crate) const IN_USE: u8 = 1;
-    pub(crate) const SEALING: u8 = 2;
-    pub(crate) const OUTDATED: u8 = 3;
-    pub(crate) const TWIN: u8 = 4;
-}
-
 impl Answer {
     /// The refusal in this answer, if it is one.
     pub(crate) fn refusal(&self) -> Option<Refusal> {
-        let (by, details) = (Name::from_bytes(self.name), &self.refusal);
+        let (by, details) = (Name::from_bytes(self.speaker.name), &self.refusal);
         let seconds = |seconds: U64, none: u64| {
             Some(seconds.get()).filter(|seconds| *seconds != none).map(Duration::from_secs)
         };
@@ -190,6 +114,11 @@ pub(crate) struct Binding<'a> {
     pub(crate) key: &'a [u8; KEY_LEN],
     pub(crate) fabric: u32,
     pub(crate) group: Group,
+    /// The domains of who begins and of who answers, as the first message's header has them.
+    pub(crate) source: DomainId,
+    pub(crate) destination: DomainId,
+    pub(crate) stream: StreamId,
+    pub(crate) loan_generation: LoanGeneration,
 }
 
 /// The borrower's side of one attempt.
@@ -208,22 +137,22 @@ impl Initiator {
     ) -> Option<Self> {
         let prologue = binding.prologue();
         let mut state = binding.builder(&prologue, entropy)?.build_initiator().ok()?;
-        out.resize(size_of::<Proposal>() + NOISE_OVERHEAD, 0);
-        let len = state.write_message(proposal.as_bytes(), out).ok()?;
+        out.resize(PROPOSAL_LEN + NOISE_OVERHEAD, 0);
+        let len = state.write_message(&proposal.encode(), out).ok()?;
         out.truncate(len);
-        Some(Self { state, attempt: proposal.attempt.get() })
+        Some(Self { state, attempt: proposal.attempt })
     }
 
     /// Reads the answer: the keys for sending and receiving with it. `None`: not an answer to this attempt.
     pub(crate) fn finish(&mut self, message: &[u8]) -> Option<(Answer, [u8; KEY_LEN], [u8; KEY_LEN])> {
-        let mut payload = [0; size_of::<Answer>() + NOISE_OVERHEAD];
+        let mut payload = [0; PROPOSAL_LEN + NOISE_OVERHEAD];
         if message.len() > payload.len() {
             return None;
         }
         let len = self.state.read_message(message, &mut payload).ok()?;
-        let answer = Answer::read_from_bytes(payload.get(..len)?).ok()?;
+        let answer = Answer::decode(payload.get(..len)?)?;
         let (send, receive) = self.state.dangerously_get_raw_split();
-        (answer.attempt.get() == self.attempt).then_some((answer, send, receive))
+        (answer.attempt == self.attempt).then_some((answer, send, receive))
     }
 }
 
@@ -237,12 +166,12 @@ impl Responder {
     pub(crate) fn read(binding: Binding<'_>, entropy: [u8; 32], message: &[u8]) -> Option<(Self, Proposal)> {
         let prologue = binding.prologue();
         let mut state = binding.builder(&prologue, entropy)?.build_responder().ok()?;
-        let mut payload = [0; size_of::<Proposal>() + NOISE_OVERHEAD];
+        let mut payload = [0; PROPOSAL_LEN + NOISE_OVERHEAD];
         if message.len() > payload.len() {
             return None;
         }
         let len = state.read_message(message, &mut payload).ok()?;
-        Some((Self { state }, Proposal::read_from_bytes(payload.get(..len)?).ok()?))
+        Some((Self { state }, Proposal::decode(payload.get(..len)?)?))
     }
 
     /// Answers; the message goes to `out`. Returns the keys for sending and receiving.
@@ -251,8 +180,8 @@ impl Responder {
         answer: &Answer,
         out: &mut Vec<u8>,
     ) -> Option<([u8; KEY_LEN], [u8; KEY_LEN])> {
-        out.resize(size_of::<Answer>() + NOISE_OVERHEAD, 0);
-        let len = self.state.write_message(answer.as_bytes(), out).ok()?;
+        out.resize(PROPOSAL_LEN + NOISE_OVERHEAD, 0);
+        let len = self.state.write_message(&answer.encode(), out).ok()?;
         out.truncate(len);
         let (receive, send) = self.state.dangerously_get_raw_split();
         Some((send, receive))
@@ -260,6 +189,23 @@ impl Responder {
 }
 
 impl KeySet {
+    /// One with this peer, and nothing agreed yet.
+    pub(crate) fn with(peer: &Speaker) -> Self {
+        Self {
+            peer_incarnation: peer.incarnation.0,
+            peer_node: peer.node.0,
+            peer_domain: peer.domain.0,
+            peer_channel: peer.channel.0,
+            peer_life: peer.life,
+            peer_name: peer.name,
+            ..Self::new_zeroed()
+        }
+    }
+
+    pub(crate) fn channel(&self) -> ChannelIndex {
+        ChannelIndex(self.peer_channel)
+    }
+
     pub(crate) fn node(&self) -> NodeId {
         NodeId(self.peer_node)
     }
@@ -283,11 +229,10 @@ impl KeySet {
 }
 
 impl Binding<'_> {
-    fn prologue(&self) -> [u8; 9] {
-        let mut prologue = [VERSION; 9];
-        prologue[1..5].copy_from_slice(&self.fabric.to_le_bytes());
-        prologue[5..].copy_from_slice(&self.group.0.to_le_bytes());
-        prologue
+    fn prologue(&self) -> Vec<u8> {
+        let (domains, group) = ([self.source.0, self.destination.0], self.group.0.to_le_bytes());
+        let ids = [self.fabric, domains[0], domains[1], self.stream.0].map(u32::to_le_bytes);
+        [&[VERSION][..], &group, ids.as_flattened(), &self.loan_generation.0.to_le_bytes()].concat()
     }
 
     fn builder<'b>(&'b self, prologue: &'b [u8], entropy: [u8; 32]) -> Option<Builder<'b>> {
@@ -350,49 +295,62 @@ pub fn derive(seed: &[u8; 32], index: u64) -> [u8; 32] {
 mod tests {
     use proptest::prelude::*;
 
+    use super::messages::tests::{answer, proposal};
     use super::*;
 
     const KEY: [u8; 32] = [9; 32];
 
-    fn binding(group: u32) -> Binding<'static> {
-        Binding { key: &KEY, fabric: 0, group: Group(group) }
-    }
-
-    fn proposal() -> Proposal {
-        Proposal::read_from_bytes(&[1; size_of::<Proposal>()]).unwrap()
+    fn binding() -> Binding<'static> {
+        Binding {
+            key: &KEY,
+            fabric: 0,
+            group: Group::DEFAULT,
+            source: DomainId(1),
+            destination: DomainId(2),
+            stream: StreamId(7),
+            loan_generation: LoanGeneration(3),
+        }
     }
 
     #[test]
     fn both_sides_agree_on_both_keys() {
         let mut message = Vec::new();
-        let mut initiator = Initiator::begin(binding(1), [1; 32], &proposal(), &mut message).unwrap();
-        let (responder, read) = Responder::read(binding(1), [2; 32], &message).unwrap();
-        assert_eq!(read.as_bytes(), proposal().as_bytes());
-        let answer = Answer {
-            attempt: proposal().attempt,
-            ..Answer::read_from_bytes(&[0; size_of::<Answer>()]).unwrap()
-        };
-        let (send, receive) = responder.answer(&answer, &mut message).unwrap();
-        let (_, their_send, their_receive) = initiator.finish(&message).unwrap();
-        assert_eq!((send, receive), (their_receive, their_send));
+        let mut initiator = Initiator::begin(binding(), [1; 32], &proposal(), &mut message).unwrap();
+        let first = message.len();
+        let (responder, read) = Responder::read(binding(), [2; 32], &message).unwrap();
+        assert_eq!(read, proposal());
+        let (send, receive) = responder.answer(&answer(), &mut message).unwrap();
+        assert!(message.len() <= first, "{} {first}", message.len());
+        let (read, their_send, their_receive) = initiator.finish(&message).unwrap();
+        assert_eq!((send, receive, read), (their_receive, their_send, answer()));
         assert_ne!(send, receive);
     }
 
     #[test]
-    fn another_group_or_key_is_refused() {
+    fn a_handshake_is_bound_to_everything_that_its_header_says() {
         let mut message = Vec::new();
-        Initiator::begin(binding(1), [1; 32], &proposal(), &mut message).unwrap();
-        assert!(Responder::read(binding(2), [2; 32], &message).is_none());
-        let other = Binding { key: &[8; 32], ..binding(1) };
-        assert!(Responder::read(other, [2; 32], &message).is_none());
+        Initiator::begin(binding(), [1; 32], &proposal(), &mut message).unwrap();
+        let others = [
+            Binding { key: &[8; 32], ..binding() },
+            Binding { fabric: 1, ..binding() },
+            Binding { group: Group(2), ..binding() },
+            Binding { source: DomainId(2), ..binding() },
+            Binding { destination: DomainId(1), ..binding() },
+            Binding { stream: StreamId(8), ..binding() },
+            Binding { loan_generation: LoanGeneration(4), ..binding() },
+        ];
+        for other in others {
+            assert!(Responder::read(other, [2; 32], &message).is_none());
+        }
+        assert!(Responder::read(binding(), [2; 32], &message).is_some());
     }
 
     proptest! {
         #[test]
         fn any_bytes_are_refused_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            prop_assert!(Responder::read(binding(1), [2; 32], &bytes).is_none());
+            prop_assert!(Responder::read(binding(), [2; 32], &bytes).is_none());
             let mut message = Vec::new();
-            let mut initiator = Initiator::begin(binding(1), [1; 32], &proposal(), &mut message).unwrap();
+            let mut initiator = Initiator::begin(binding(), [1; 32], &proposal(), &mut message).unwrap();
             prop_assert!(initiator.finish(&bytes).is_none());
         }
     }

@@ -1,0 +1,398 @@
+//! What the two messages of a handshake say: fields, each with a tag and a length.
+//!
+//! An unknown field is skipped, unless its tag is marked as critical; what a later version has put behind the known part
+//! of a field is skipped as well. A first message is filled up, so that no answer is longer.
+
+use base::ids::{ChannelIndex, DomainId, Incarnation, LifeId, NodeId};
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::frame::VERSION;
+
+/// Bytes of a first message before it is sealed: the longest answer is no longer.
+pub(crate) const PROPOSAL_LEN: usize = 256;
+
+/// Where the streams of a pair stand at one of its ends. Nothing here ever falls while the pair lasts, and no end can
+/// have accepted what the other one has not numbered: so it shows whether two ends speak of the same streams.
+#[derive(Clone, Copy, Debug, Default, PartialEq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct Positions {
+    /// Whose streams these are: the peer's life; zero if there are none to go on with.
+    pub(crate) peer: LifeId,
+    /// The attempt with which they began.
+    pub(crate) begun: U64,
+    /// All that was sent below this number is committed by the peer.
+    pub(crate) sent: U64,
+    /// All below this number was accepted.
+    pub(crate) accepted: U64,
+}
+
+/// Who speaks, and in which attempt.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Speaker {
+    pub(crate) node: NodeId,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) life: LifeId,
+    pub(crate) domain: DomainId,
+    /// How frames to it shall name the channel.
+    pub(crate) channel: ChannelIndex,
+    /// Filled up with zeroes.
+    pub(crate) name: [u8; 32],
+}
+
+/// What the borrower says in the first message.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Proposal {
+    pub(crate) speaker: Speaker,
+    pub(crate) attempt: u64,
+    pub(crate) positions: Positions,
+    pub(crate) max_payload: u16,
+    pub(crate) max_frame: u32,
+    /// [`crate::cipher::Ciphers`] that the borrower accepts.
+    pub(crate) ciphers: u8,
+}
+
+/// What the lender answers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Answer {
+    /// Its name; of a refusal, the present borrower's.
+    pub(crate) speaker: Speaker,
+    /// The borrower's.
+    pub(crate) attempt: u64,
+    /// One of [`verdict`].
+    pub(crate) verdict: u8,
+    /// How frames shall name the new keys: by a number that the lender does not use for others.
+    pub(crate) key_id: u8,
+    /// Number of the [`crate::Cipher`]: the best that both accept. Whoever stands in between cannot make it another
+    /// one, because both messages are authenticated and the second one is bound to the first.
+    pub(crate) cipher: u8,
+    pub(crate) max_payload: u16,
+    pub(crate) max_frame: u32,
+    /// `peer` is zero unless the streams of this very pair go on: both ends go on, or both begin anew.
+    pub(crate) positions: Positions,
+    /// Number of the borrower's [`Tenancy`](crate::Tenancy).
+    pub(crate) tenancy: u64,
+    /// Of a refusal: more about it.
+    pub(crate) refusal: RefusalDetails,
+}
+
+/// What a refusal says beside its verdict.
+#[derive(Clone, Copy, Debug, Default, PartialEq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct RefusalDetails {
+    /// For how long the present borrower has had the function; [`UNKNOWN`] where nobody knows.
+    pub(crate) since_seconds: U64,
+    /// For how long the function is kept for it if it stays silent; 0 if it is there.
+    pub(crate) hold_seconds: U64,
+    /// The greatest incarnation of the refused node that the lender has seen.
+    pub(crate) seen: U64,
+}
+
+/// No duration.
+pub(crate) const UNKNOWN: u64 = u64::MAX;
+
+pub(crate) mod verdict {
+    pub(crate) const ACCEPTED: u8 = 0;
+    pub(crate) const IN_USE: u8 = 1;
+    pub(crate) const SEALING: u8 = 2;
+    pub(crate) const OUTDATED: u8 = 3;
+    pub(crate) const TWIN: u8 = 4;
+}
+
+mod tag {
+    /// Who does not know a field with this bit cannot use the message at all.
+    pub(super) const CRITICAL: u8 = 0x80;
+
+    pub(super) const PADDING: u8 = 0;
+    /// The least and the greatest version that the sender speaks.
+    pub(super) const VERSIONS: u8 = CRITICAL | 1;
+    pub(super) const WHO: u8 = CRITICAL | 2;
+    pub(super) const NAME: u8 = 3;
+    pub(super) const POSITIONS: u8 = CRITICAL | 4;
+    pub(super) const LIMITS: u8 = 5;
+    pub(super) const CIPHERS: u8 = 6;
+    pub(super) const AGREED: u8 = CRITICAL | 7;
+    pub(super) const TENANCY: u8 = 8;
+    pub(super) const REFUSAL: u8 = CRITICAL | 9;
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawWho {
+    node: U64,
+    incarnation: U64,
+    life: LifeId,
+    attempt: U64,
+    domain: U32,
+    channel: U32,
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawLimits {
+    max_payload: U16,
+    max_frame: U32,
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawAgreed {
+    verdict: u8,
+    key_id: u8,
+    cipher: u8,
+}
+
+/// The fields of a message; `None` where one is cut off.
+struct Fields<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Iterator for Fields<'a> {
+    type Item = Option<(u8, &'a [u8])>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (&tag, rest) = self.rest.split_first()?;
+        let field = rest.split_first().and_then(|(&len, rest)| rest.split_at_checked(len.into()));
+        self.rest = field.map_or(&[], |(_, rest)| rest);
+        Some(field.map(|(value, _)| (tag, value)))
+    }
+}
+
+/// What was read so far, by field.
+#[derive(Default)]
+struct Read {
+    speaks: bool,
+    who: Option<RawWho>,
+    name: [u8; 32],
+    positions: Positions,
+    limits: Option<RawLimits>,
+    ciphers: Option<u8>,
+    agreed: Option<RawAgreed>,
+    tenancy: u64,
+    refusal: RefusalDetails,
+}
+
+impl Read {
+    /// Reads all fields. `None` if one is malformed, or critical and unknown, or the version is no common one.
+    fn all(message: &[u8]) -> Option<Self> {
+        let mut read = Self::default();
+        for field in (Fields { rest: message }) {
+            let (tag, value) = field?;
+            read.field(tag, value)?;
+        }
+        read.speaks.then_some(read)
+    }
+
+    fn field(&mut self, tag: u8, value: &[u8]) -> Option<()> {
+        match tag {
+            tag::VERSIONS => {
+                let [least, most]: [u8; 2] = prefix(value)?;
+                self.speaks = (least..=most).contains(&VERSION);
+            }
+            tag::WHO => self.who = Some(prefix(value)?),
+            tag::NAME => self.name.get_mut(..value.len())?.copy_from_slice(value),
+            tag::POSITIONS => self.positions = prefix(value)?,
+            tag::LIMITS => self.limits = Some(prefix(value)?),
+            tag::CIPHERS => self.ciphers = Some(prefix(value)?),
+            tag::AGREED => self.agreed = Some(prefix(value)?),
+            tag::TENANCY => self.tenancy = prefix::<U64>(value)?.get(),
+            tag::REFUSAL => self.refusal = prefix(value)?,
+            other if other & tag::CRITICAL != 0 => return None,
+            _ => {}
+        }
+        Some(())
+    }
+
+    fn speaker(&self) -> Option<(Speaker, u64)> {
+        let who = self.who?;
+        let speaker = Speaker {
+            node: NodeId(who.node.get()),
+            incarnation: Incarnation(who.incarnation.get()),
+            life: who.life,
+            domain: DomainId(who.domain.get()),
+            channel: ChannelIndex(who.channel.get()),
+            name: self.name,
+        };
+        Some((speaker, who.attempt.get()))
+    }
+}
+
+fn prefix<T: FromBytes>(value: &[u8]) -> Option<T> {
+    T::read_from_prefix(value).ok().map(|(value, _)| value)
+}
+
+fn put(message: &mut Vec<u8>, tag: u8, value: &[u8]) {
+    message.extend([tag, value.len() as u8]);
+    message.extend(value);
+}
+
+fn put_speaker(message: &mut Vec<u8>, speaker: &Speaker, attempt: u64) {
+    put(message, tag::VERSIONS, &[VERSION, VERSION]);
+    let who = RawWho {
+        node: speaker.node.0.into(),
+        incarnation: speaker.incarnation.0.into(),
+        life: speaker.life,
+        attempt: attempt.into(),
+        domain: speaker.domain.0.into(),
+        channel: speaker.channel.0.into(),
+    };
+    put(message, tag::WHO, who.as_bytes());
+    let len = speaker.name.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    put(message, tag::NAME, &speaker.name[..len]);
+}
+
+impl Proposal {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut message = Vec::with_capacity(PROPOSAL_LEN);
+        put_speaker(&mut message, &self.speaker, self.attempt);
+        put(&mut message, tag::POSITIONS, self.positions.as_bytes());
+        let limits = RawLimits { max_payload: self.max_payload.into(), max_frame: self.max_frame.into() };
+        put(&mut message, tag::LIMITS, limits.as_bytes());
+        put(&mut message, tag::CIPHERS, &[self.ciphers]);
+        let padding = (PROPOSAL_LEN - 2).saturating_sub(message.len());
+        put(&mut message, tag::PADDING, &vec![0; padding.min(u8::MAX.into())]);
+        message
+    }
+
+    pub(crate) fn decode(message: &[u8]) -> Option<Self> {
+        let read = Read::all(message)?;
+        let (speaker, attempt) = read.speaker()?;
+        let (limits, ciphers) = (read.limits?, read.ciphers?);
+        let (max_payload, max_frame) = (limits.max_payload.get(), limits.max_frame.get());
+        Some(Self { speaker, attempt, positions: read.positions, max_payload, max_frame, ciphers })
+    }
+}
+
+impl Answer {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut message = Vec::with_capacity(PROPOSAL_LEN);
+        put_speaker(&mut message, &self.speaker, self.attempt);
+        let agreed = RawAgreed { verdict: self.verdict, key_id: self.key_id, cipher: self.cipher };
+        put(&mut message, tag::AGREED, agreed.as_bytes());
+        put(&mut message, tag::POSITIONS, self.positions.as_bytes());
+        let limits = RawLimits { max_payload: self.max_payload.into(), max_frame: self.max_frame.into() };
+        put(&mut message, tag::LIMITS, limits.as_bytes());
+        put(&mut message, tag::TENANCY, &self.tenancy.to_le_bytes());
+        if self.verdict != verdict::ACCEPTED {
+            put(&mut message, tag::REFUSAL, self.refusal.as_bytes());
+        }
+        message
+    }
+
+    pub(crate) fn decode(message: &[u8]) -> Option<Self> {
+        let read = Read::all(message)?;
+        let (speaker, attempt) = read.speaker()?;
+        let (agreed, limits) = (read.agreed?, read.limits?);
+        Some(Self {
+            speaker,
+            attempt,
+            verdict: agreed.verdict,
+            key_id: agreed.key_id,
+            cipher: agreed.cipher,
+            max_payload: limits.max_payload.get(),
+            max_frame: limits.max_frame.get(),
+            positions: read.positions,
+            tenancy: read.tenancy,
+            refusal: read.refusal,
+        })
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    pub(crate) fn proposal() -> Proposal {
+        Proposal {
+            speaker: Speaker {
+                node: NodeId(1),
+                incarnation: Incarnation(2),
+                life: LifeId([3; 16]),
+                domain: DomainId(4),
+                channel: ChannelIndex(5),
+                name: [b'x'; 32],
+            },
+            attempt: 6,
+            positions: Positions {
+                peer: LifeId([7; 16]),
+                begun: 8.into(),
+                sent: 9.into(),
+                accepted: 10.into(),
+            },
+            max_payload: 4096,
+            max_frame: 9000,
+            ciphers: 3,
+        }
+    }
+
+    pub(crate) fn answer() -> Answer {
+        let Proposal { speaker, attempt, positions, max_payload, max_frame, .. } = proposal();
+        let refusal = RefusalDetails { since_seconds: 1.into(), hold_seconds: 2.into(), seen: 3.into() };
+        let (key_id, cipher, tenancy) = (1, 2, 9);
+        let verdict = verdict::TWIN;
+        Answer {
+            speaker,
+            attempt,
+            verdict,
+            key_id,
+            cipher,
+            max_payload,
+            max_frame,
+            positions,
+            tenancy,
+            refusal,
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_no_answer_is_longer_than_what_it_answers() {
+        assert_eq!(Proposal::decode(&proposal().encode()), Some(proposal()));
+        assert_eq!(Answer::decode(&answer().encode()), Some(answer()));
+        let mut nameless = proposal();
+        nameless.speaker.name = [0; 32];
+        for proposal in [proposal(), nameless] {
+            assert_eq!(proposal.encode().len(), PROPOSAL_LEN);
+        }
+        assert!(answer().encode().len() <= PROPOSAL_LEN, "{}", answer().encode().len());
+    }
+
+    #[test]
+    fn what_a_later_version_adds_is_skipped_unless_it_is_critical() {
+        let with = |tag: u8| [&proposal().encode()[..], &[tag, 2, 9, 9]].concat();
+        assert_eq!(Proposal::decode(&with(100)), Some(proposal()));
+        assert_eq!(Proposal::decode(&with(tag::CRITICAL | 100)), None);
+        // A longer field than we know.
+        let mut longer = proposal().encode();
+        let at = longer.len() - PROPOSAL_LEN + 2 + 2;
+        assert_eq!(longer[at], tag::WHO);
+        longer[at + 1] += 1;
+        longer.insert(at + 2 + size_of::<RawWho>(), 77);
+        assert_eq!(Proposal::decode(&longer), Some(proposal()));
+    }
+
+    #[test]
+    fn who_speaks_no_common_version_is_not_understood() {
+        for (least, most, is_understood) in [(1, 1, true), (0, 9, true), (2, 9, false), (0, 0, false)] {
+            let mut message = proposal().encode();
+            message[2..4].copy_from_slice(&[least, most]);
+            assert_eq!(Proposal::decode(&message).is_some(), is_understood);
+        }
+        assert_eq!(Proposal::decode(&proposal().encode()[4..]), None, "it does not say");
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_message_or_none(bytes in proptest::collection::vec(any::<u8>(), 0..300), cut in 0..256_usize) {
+            for bytes in [&bytes[..], &[&proposal().encode()[..cut], &bytes].concat()] {
+                if let Some(read) = Proposal::decode(bytes) {
+                    prop_assert_eq!(Proposal::decode(&read.encode()), Some(read));
+                }
+                if let Some(read) = Answer::decode(bytes) {
+                    prop_assert!(Answer::decode(&read.encode()).is_some());
+                }
+            }
+        }
+    }
+}
