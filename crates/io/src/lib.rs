@@ -24,6 +24,7 @@
 
 pub mod agent;
 pub mod card;
+pub mod code;
 mod fault;
 pub mod files;
 mod guest_memory;

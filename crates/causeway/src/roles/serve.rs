@@ -33,6 +33,8 @@ const GIVE_BACK_QUIET: Duration = Duration::from_millis(500);
 
 /// Between two looks for trouble.
 const LOOK: Duration = Duration::from_secs(1);
+/// After that what was only needed to start is not needed any more.
+const STARTED: Duration = Duration::from_secs(2);
 
 /// What a role does about events.
 pub(super) trait Observer {
@@ -123,6 +125,8 @@ pub(super) struct Node {
     trouble: trouble::Watch,
     started: Instant,
     look_at: Instant,
+    /// What was only needed to start is still mapped.
+    starts: bool,
     /// Somebody has asked for the end once more, and does not want to wait.
     hurried: bool,
     /// When it is said what the end waits for.
@@ -189,6 +193,7 @@ impl Node {
             trouble: trouble::Watch::default(),
             started: Instant::now(),
             look_at: Instant::now() + LOOK,
+            starts: true,
             hurried: false,
             explain_at: None,
             faults: BTreeSet::new(),
@@ -295,6 +300,10 @@ impl Node {
             return;
         }
         self.look_at = now + LOOK;
+        if now - self.started >= STARTED && core::mem::take(&mut self.starts) {
+            // Only a matter of memory: without it the node works as well.
+            let _ = io::code::give_up_unused();
+        }
         let (view, running) = (self.agent.view(), now - self.started);
         let (peers, wanted) = (report::peers(&view), report::wanted(&view, running));
         let strangers = view.gauges().dropped_unknown.get();
