@@ -8,7 +8,7 @@
 //! 3. Another life of the node that has the function is most likely that node, started again. It may be a copy of it as
 //!    well. So it is let in when the life before has left a probe under its own keys unanswered.
 
-use base::ids::{Incarnation, LifeId};
+use base::ids::{Incarnation, LifeId, NodeId};
 use base::times::{HANDSHAKE_RETRY_MAX, HOLD, PENDING_KEYS, RAIL_VERDICT, REFUSAL_PAUSE, SILENCE};
 use base::{Instant, Rule};
 use core::time::Duration;
@@ -47,6 +47,11 @@ impl CallName {
         bytes[16..32].copy_from_slice(&attempt.life.0);
         bytes[32..].copy_from_slice(&attempt.number.to_le_bytes());
         Self(crate::tlp_digest(&bytes))
+    }
+
+    /// One of this life, for tests of who keeps such names.
+    pub fn of_life(life: LifeId, number: u64) -> Self {
+        Self::of(&Attempt { node: NodeId(0), incarnation: Incarnation(1), life, number })
     }
 }
 
