@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use crate::ledger::Layout;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 macro_rules! id {
@@ -76,6 +77,7 @@ id!(
     Immutable,
     KnownLayout,
     Unaligned,
+    Layout,
 )]
 #[repr(transparent)]
 pub struct LifeId(pub [u8; 16]);

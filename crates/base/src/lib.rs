@@ -4,6 +4,9 @@
 //! through a [`ledger::Journal`], which can take back whatever an unfinished step has stored. Nothing here does
 //! I/O, and only `ledger` contains `unsafe`.
 
+// For what is derived.
+extern crate self as base;
+
 pub mod hash;
 pub mod ids;
 pub mod ledger;

@@ -27,6 +27,7 @@ impl Coded for BlockKind {
         Self::WriteZeroes { deallocate: false },
         Self::WriteZeroes { deallocate: true },
     ];
+    const NAMES: &'static [&'static str] = &["Read", "Write", "Flush", "Trim", "WriteZeroes", "Deallocate"];
 
     fn code(self) -> u8 {
         match self {

@@ -1,5 +1,7 @@
 //! What an agent tells a card when it starts it, and what both share beside the ledger.
 
+mod header;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
@@ -7,13 +9,14 @@ use std::time::Duration;
 
 use base::RuleSet;
 use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, LoanGeneration, NodeId, StreamId};
-use base::ledger::{PAGE_SIZE, RawMemory};
+use base::ledger::{Layout, LayoutHash, PAGE_SIZE, RawMemory};
 use node::{
     Address, BorrowEdge, CardConfig, DriveConfig, EDGE_CONNECTIONS, FlashConfig, FlashRates, Limit,
     LoanConfig, LoanRole, MAX_LOANS, MAX_RAILS, Name, NamespaceConfig, Protection, Tenancy, WriteCache,
 };
 use serde::{Deserialize, Serialize};
 
+use self::header::{Header, PlanError};
 use crate::card::InHand;
 use crate::impair::Impairment;
 use crate::load::LoadSpec;
@@ -41,7 +44,7 @@ pub(crate) mod descriptor {
 }
 
 /// Everything a card has to know that is not in the ledger. Contains keys: travels in memory, never as an argument.
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize, Layout)]
 pub(crate) struct Plan {
     pub(crate) agent_pid: i32,
     pub(crate) node: u64,
@@ -86,14 +89,14 @@ impl std::io::Write for Length {
     }
 }
 
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize, Layout)]
 pub(crate) struct RailPlan {
     pub(crate) max_frame: usize,
     pub(crate) offload: bool,
 }
 
 /// A drive that is lent: as in [`DriveConfig`], where other fields are what they are by default.
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize, Layout)]
 pub(crate) struct DrivePlan {
     /// The descriptor of the image in the card.
     pub(crate) image: RawFd,
@@ -116,7 +119,7 @@ pub(crate) struct DrivePlan {
 }
 
 /// As [`WriteCache`].
-#[derive(Clone, Copy, Serialize, Deserialize)]
+#[derive(Clone, Copy, Serialize, Deserialize, Layout)]
 pub(crate) enum CachePlan {
     Absent,
     Hidden,
@@ -144,7 +147,7 @@ impl From<CachePlan> for WriteCache {
 }
 
 /// A namespace of a new drive, as in [`NamespaceConfig`].
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize, Layout)]
 pub(crate) struct NamespacePlan {
     pub(crate) blocks: u64,
     pub(crate) block_size: u32,
@@ -154,7 +157,7 @@ pub(crate) struct NamespacePlan {
 }
 
 /// A limit of a function; 0 for none, as a limit of zero cannot be made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Layout)]
 pub(crate) struct LimitPlan {
     pub(crate) iops: u64,
     pub(crate) bytes_per_s: u64,
@@ -171,7 +174,7 @@ impl LimitPlan {
     }
 }
 
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize, Layout)]
 pub(crate) struct LoanPlan {
     pub(crate) key: [u8; 32],
     #[serde(with = "ProtectionPlan")]
@@ -206,7 +209,7 @@ enum ProtectionPlan {
 }
 
 /// [`Tenancy`], on its way between an agent and its card.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Layout)]
 pub(crate) struct TenancyPlan {
     number: u64,
     node: u64,
@@ -229,7 +232,7 @@ impl From<TenancyPlan> for Tenancy {
     }
 }
 
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize, Layout)]
 pub(crate) enum RolePlan {
     Lend {
         drive: usize,
@@ -237,7 +240,7 @@ pub(crate) enum RolePlan {
         limit: LimitPlan,
     },
     Borrow {
-        peers: Vec<SocketAddr>,
+        peers: Vec<PeerPlan>,
         io_timeout_ms: u64,
         /// The card itself uses the drive.
         load: Option<LoadSpec>,
@@ -251,15 +254,25 @@ pub(crate) enum RolePlan {
     },
 }
 
+/// Where a lender is.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct PeerPlan(pub(crate) SocketAddr);
+
+impl Layout for PeerPlan {
+    // It is text, which the standard library reads and writes.
+    const LAYOUT: LayoutHash = LayoutHash::of::<u8>("SocketAddr");
+}
+
 /// [`FlashConfig`], on its way into a card.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Layout)]
 pub(crate) struct FlashPlan {
     read: RatesPlan,
     write: RatesPlan,
     channels: usize,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Layout)]
 struct RatesPlan {
     iops: u64,
     bytes_per_s: u64,
@@ -289,7 +302,7 @@ impl From<FlashPlan> for FlashConfig {
 }
 
 /// How a medium is driven.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, Layout)]
 pub enum MediumKind {
     /// In memory: system calls in the card's own thread.
     Inline,
@@ -351,33 +364,44 @@ pub(crate) unsafe fn parts_of(mapping: &Mapping) -> std::io::Result<(RawMemory<'
 }
 
 impl Plan {
-    /// The plan in memory of its own, which ends with a zero. No other copy of its keys is made.
+    /// The plan in memory of its own, behind its header. No other copy of its keys is made.
     ///
     /// # Errors
     /// What making the memory returned.
     pub(crate) fn write(&self) -> std::io::Result<OwnedFd> {
         let mut length = Length::default();
         serde_json::to_writer(&mut length, self)?;
-        let fd = memory::create("causeway-plan", length.0 + 1)?;
+        let fd = memory::create("causeway-plan", Header::BYTES + length.0)?;
         let mapping = Mapping::shared(fd.as_fd())?;
-        // SAFETY: the mapping is new, has these bytes and one more, and nobody else has it yet.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(mapping.as_ptr(), length.0) };
-        serde_json::to_writer(bytes, self)?;
+        // SAFETY: the mapping is new, has these bytes, and nobody else has it yet.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(mapping.as_ptr(), mapping.len()) };
+        let (header, text) = bytes.split_at_mut(Header::BYTES);
+        header.copy_from_slice(&Header::new(NodeId(self.node), length.0).to_bytes());
+        serde_json::to_writer(text, self)?;
         Ok(fd)
     }
 
     /// Reads what [`Plan::write`] has written, and wipes it: it has keys in it.
     ///
     /// # Errors
-    /// It is no plan, or cannot be mapped.
+    /// It is no plan of this program, or cannot be mapped.
     pub(crate) fn take(fd: OwnedFd) -> std::io::Result<Self> {
         let mapping = Mapping::shared(fd.as_fd())?;
         // SAFETY: whoever has written the plan does not touch it any more.
         let bytes = unsafe { std::slice::from_raw_parts_mut(mapping.as_ptr(), mapping.len()) };
-        let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
-        let plan = serde_json::from_slice(&bytes[..end]);
+        let plan = Self::parse(bytes);
         memory::wipe(bytes);
-        Ok(plan?)
+        plan
+    }
+
+    fn parse(bytes: &[u8]) -> std::io::Result<Self> {
+        let (header, text) = Header::parse(bytes).map_err(std::io::Error::other)?;
+        let plan: Self = serde_json::from_slice(text)?;
+        let named = NodeId(plan.node);
+        if named != header.node {
+            return Err(std::io::Error::other(PlanError::OtherNode(header.node, named)));
+        }
+        Ok(plan)
     }
 
     /// The places that virtual machines use.
@@ -474,7 +498,7 @@ impl LoanPlan {
                 LoanRole::Lend { drive: *drive, controller: *controller, limit: limit.limit() }
             }
             RolePlan::Borrow { peers, io_timeout_ms, is_slot, .. } => LoanRole::Borrow {
-                peers: peers.iter().copied().map(encode_address).collect(),
+                peers: peers.iter().map(|peer| encode_address(peer.0)).collect(),
                 io_timeout: Duration::from_millis(*io_timeout_ms),
                 edge: if *is_slot { BorrowEdge::Slot } else { BorrowEdge::Drive },
             },
@@ -533,8 +557,7 @@ pub(crate) fn decode_address(address: Address) -> Option<SocketAddr> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_plan_is_taken_once_and_leaves_nothing() {
+    fn plan() -> Plan {
         let loan = LoanPlan {
             key: [0x5a; 32],
             protection: Protection::Aegis,
@@ -545,7 +568,7 @@ mod tests {
             life: 0,
             role: RolePlan::Lend { drive: 0, controller: 0, limit: LimitPlan { iops: 0, bytes_per_s: 0 } },
         };
-        let plan = Plan {
+        Plan {
             agent_pid: 1,
             node: 2,
             name: "store".to_owned(),
@@ -559,15 +582,40 @@ mod tests {
             rails: Vec::new(),
             drives: Vec::new(),
             loans: vec![loan],
-        };
-        let fd = plan.write().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_plan_is_taken_once_and_leaves_nothing() {
+        let fd = plan().write().unwrap();
         let seen = Mapping::shared(fd.as_fd()).unwrap();
         // SAFETY: nobody writes meanwhile.
         let bytes = || unsafe { std::slice::from_raw_parts(seen.as_ptr(), seen.len()).to_vec() };
-        assert!(String::from_utf8(bytes()).unwrap().contains("90,90,90"), "the key is in it");
+        assert!(String::from_utf8_lossy(&bytes()).contains("90,90,90"), "the key is in it");
         let taken = Plan::take(fd).unwrap();
         assert_eq!((taken.loans[0].key, taken.seed, taken.name.as_str()), ([0x5a; 32], [6; 32], "store"));
         assert!(bytes().iter().all(|byte| *byte == 0), "and was wiped");
+    }
+
+    #[test]
+    fn what_is_another_plan_is_refused_by_name_and_wiped() {
+        let refused = |at: usize, value: u64| {
+            let fd = plan().write().unwrap();
+            let seen = Mapping::shared(fd.as_fd()).unwrap();
+            // SAFETY: nobody else has it mapped now.
+            let bytes = unsafe { std::slice::from_raw_parts_mut(seen.as_ptr(), seen.len()) };
+            bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+            let why = Plan::take(fd).err().unwrap().to_string();
+            assert!(bytes.iter().all(|byte| *byte == 0), "{why}");
+            why
+        };
+        assert!(refused(0, 7).contains("no plan"));
+        let layout = refused(8, 7);
+        assert!(layout.contains("0000000000000007") && layout.contains("another version"), "{layout}");
+        assert!(refused(16, u64::MAX).contains("is to have 18446744073709551615 bytes"));
+        assert!(refused(24, 3).contains("of node 0000000000000003, and names 0000000000000002"));
+        let short = memory::create("test", 8).unwrap();
+        assert!(Plan::take(short).err().unwrap().to_string().contains("no plan"));
     }
 
     #[test]

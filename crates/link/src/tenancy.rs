@@ -1,6 +1,7 @@
 //! Who has a function, and who has had it last.
 
 use base::ids::{LifeId, NodeId};
+use base::ledger::Layout;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::channel::Name;
@@ -46,7 +47,7 @@ impl Tenancy {
 }
 
 /// A [`Tenancy`] as it lies in the ledger. All zeroes: nobody's.
-#[derive(Clone, Copy, PartialEq, FromBytes, IntoBytes, Immutable)]
+#[derive(Clone, Copy, PartialEq, FromBytes, IntoBytes, Immutable, Layout)]
 #[repr(C)]
 pub(crate) struct TenancyWords {
     number: u64,

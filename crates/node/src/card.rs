@@ -7,7 +7,7 @@ use core::time::Duration;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use base::ids::{Incarnation, NodeId};
-use base::ledger::{Hook, Journal, PAGE_SIZE, Pages, RawMemory, RegionError, Span};
+use base::ledger::{Hook, Journal, LedgerError, PAGE_SIZE, Pages, RawMemory, Span};
 use base::{Instant, Rule};
 use device::nvme::{DATA_PAGES, Limit, Persist, SubsystemCells};
 use device::{Function, MediaError, MediaId, MediaKind, MediaOp};
@@ -210,7 +210,8 @@ impl<'m> Card<'m> {
     /// earlier loans had there is given back, and new ones get what they need.
     ///
     /// # Errors
-    /// The ledger is too small for its loans: see [`crate::ledger_bytes`].
+    /// It is no ledger of this node and this program ([`NodeLedger::entitle`]), and is left as it is; or it is too small
+    /// for its loans ([`crate::ledger_bytes`]).
     ///
     /// # Panics
     /// If the configuration has more rails than [`crate::MAX_RAILS`], or a drive that cannot be.
@@ -219,8 +220,9 @@ impl<'m> Card<'m> {
         hook: Option<&'m dyn Hook>,
         config: CardConfig,
         now: Instant,
-    ) -> Result<Self, RegionError> {
+    ) -> Result<Self, LedgerError> {
         assert!(config.rails.len() <= crate::MAX_RAILS);
+        memory.check(NodeLedger::LAYOUT, config.node)?;
         let ledger = NodeLedger::new(memory, hook, config.rules);
         let NodeLedger { journal, root, .. } = ledger;
         let restored = journal.roll_back();

@@ -4,9 +4,10 @@ mod tests;
 use std::collections::BTreeSet;
 
 use base::RuleSet;
+use base::ids::NodeId;
 use base::ledger::{
-    Arena, Cell, Counter, Hook, Journal, Ledger, LedgerRoot, Owner, PageCells, RawMemory, Region,
-    RegionError, RegionTable, Regions, region_bytes,
+    Arena, Cell, Counter, Hook, JOURNAL_ENTRIES, Journal, Layout, LayoutHash, Ledger, LedgerRoot, Owner,
+    PageCells, RawMemory, Region, RegionError, RegionTable, Regions, region_bytes,
 };
 use device::nvme::{NvmeCells, SubsystemCells};
 use host::nbd::ServerCells;
@@ -26,7 +27,7 @@ pub const MAX_DRIVES: usize = MAX_LOANS;
 pub const MAX_RAILS: usize = 4;
 
 /// The root of a node's ledger. What loans and drives have lies behind it, in regions.
-#[derive(FromBytes)]
+#[derive(FromBytes, Layout)]
 #[repr(C)]
 pub struct NodeCells {
     /// What the card has counted beside its loans.
@@ -36,7 +37,7 @@ pub struct NodeCells {
 }
 
 /// What every loan has that outlives a card.
-#[derive(FromBytes)]
+#[derive(FromBytes, Layout)]
 #[repr(C)]
 pub struct LoanCells {
     /// The channel with its streams.
@@ -49,9 +50,10 @@ pub struct LoanCells {
     pub edge: EdgeGauges,
 }
 
-/// The region of a kind of cells.
+/// The regions, by kind.
 macro_rules! regions {
-    ($($kind:literal: $cells:ty $(, $clear:expr)?;)+) => {$(
+    ($($kind:literal: $cells:ty $(, $clear:expr)?;)+) => {
+    $(
         impl Region for Kept<$cells> {
             const KIND: u32 = $kind;
             $(fn clear(&self, journal: Journal<'_>) {
@@ -59,11 +61,15 @@ macro_rules! regions {
                 clear(&self.0, journal);
             })?
         }
-    )+};
+    )+
+
+        /// Each kind with its layout.
+        const REGIONS: &[(u32, LayoutHash)] = &[$(($kind, <$cells as Layout>::LAYOUT)),+];
+    };
 }
 
 /// Cells as a region of their own. Numbers are never used for anything else.
-#[derive(FromBytes)]
+#[derive(FromBytes, Layout)]
 #[repr(transparent)]
 struct Kept<C>(C);
 
@@ -77,6 +83,21 @@ regions! {
     6: ServerCells;
     7: SessionCells;
     8: SlotCells;
+}
+
+impl NodeLedger<'_> {
+    /// What stands for the layout of a ledger: of everything that may lie in it.
+    pub const LAYOUT: LayoutHash = {
+        let mut layout = LayoutHash::of::<NodeCells>("ledger").number(JOURNAL_ENTRIES as u64);
+        layout = layout.field::<NodeCells>("root", 0);
+        let mut at = 0;
+        while at < REGIONS.len() {
+            let (kind, cells) = REGIONS[at];
+            layout = layout.number(kind as u64).number(cells.0);
+            at += 1;
+        }
+        layout
+    };
 }
 
 /// Whose the regions of a drive are.
@@ -178,7 +199,12 @@ pub struct NodeLedger<'m> {
 }
 
 impl<'m> NodeLedger<'m> {
-    /// The ledger in `memory`.
+    /// Makes new memory the ledger of a node, or one that has grown: before a card has it.
+    pub fn entitle(memory: RawMemory<'m>, node: NodeId) {
+        memory.entitle(Self::LAYOUT, node);
+    }
+
+    /// The ledger in `memory`, which whoever uses it has made or checked.
     pub fn new(memory: RawMemory<'m>, hook: Option<&'m dyn Hook>, rules: RuleSet) -> Self {
         let Ledger { journal, root } = memory.ledger::<NodeCells>(hook, rules);
         Self { journal, root, regions: Regions::new::<NodeCells>(memory, journal, &root.regions) }
@@ -288,7 +314,9 @@ impl CardConfig {
     pub fn new_memory<'m>(&self, arena: &'m Arena) -> RawMemory<'m> {
         let loans = self.loans.iter().enumerate();
         let loans = loans.filter_map(|(place, loan)| Some((place, loan.life, loan.role.kind()?)));
-        arena.zeroed_bytes(ledger_bytes(None, loans, self.drives.len()))
+        let memory = arena.zeroed_bytes(ledger_bytes(None, loans, self.drives.len()));
+        NodeLedger::entitle(memory, self.node);
+        memory
     }
 }
 
@@ -301,7 +329,9 @@ pub(crate) fn parts_of<'m>(arena: &'m Arena, kind: LoanKind) -> (Journal<'m>, Lo
 }
 
 /// The address of a peer on a rail, as the driver of the card wrote it: opaque here. All zeroes: unknown.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Layout,
+)]
 #[repr(transparent)]
 pub struct Address(pub [u8; 28]);
 
@@ -313,7 +343,7 @@ impl Address {
 }
 
 /// Counters and gauges of a card, read by the agent.
-#[derive(FromBytes, Debug)]
+#[derive(FromBytes, Debug, Layout)]
 #[repr(C)]
 pub struct Gauges {
     /// Frames of another version.
@@ -329,7 +359,7 @@ pub struct Gauges {
 }
 
 /// Gauges of a loan, read by the agent.
-#[derive(FromBytes, Debug)]
+#[derive(FromBytes, Debug, Layout)]
 #[repr(C)]
 pub struct EdgeGauges {
     /// [`link::State`] as a number.

@@ -6,7 +6,7 @@ use base::{Instant, RuleSet};
 use core::time::Duration;
 use link::Name;
 use node::agent::Agent;
-use node::{BorrowEdge, Card, CardConfig, LoanConfig, LoanKind, LoanRole, Way};
+use node::{BorrowEdge, Card, CardConfig, LoanConfig, LoanKind, LoanRole, NodeLedger, Way};
 
 use crate::checkers::freshness::{Freshness, Origin};
 use crate::checkers::liveness::Liveness;
@@ -76,11 +76,13 @@ impl<'w> Node<'w> {
         (rules, now): (RuleSet, Instant),
     ) -> Self {
         let bytes = node::ledger_bytes(None, (0..loans).map(|place| (place, 0, kind)), loans);
+        let (memory, identity) = (arena.zeroed_bytes(bytes), NodeId(index as u64 + 1));
+        NodeLedger::entitle(memory, identity);
         Self {
-            memory: arena.zeroed_bytes(bytes),
+            memory,
             switch,
             card: None,
-            identity: NodeId(index as u64 + 1),
+            identity,
             life: 1,
             incarnation: 1,
             folder: 1,
@@ -114,6 +116,7 @@ impl<'w> Node<'w> {
         self.life += 1;
         self.folder += 1;
         self.incarnation = self.folder;
+        NodeLedger::entitle(self.memory, self.identity);
         self.least.fill(0);
         self.agent = Agent::new(rules, now);
         self.agent_wake = None;

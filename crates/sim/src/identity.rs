@@ -7,7 +7,7 @@ use base::ids::{Incarnation, LifeId};
 use base::times::{HANDSHAKE_RETRY_MAX, REFUSAL_PAUSE};
 use link::frame::{Header, Kind};
 use link::{State, Tenancy};
-use node::{Address, Card, Way};
+use node::{Address, Card, NodeLedger, Way};
 
 use crate::checkers::freshness::Origin;
 use crate::checkers::names;
@@ -83,6 +83,7 @@ impl World<'_> {
         }
         if self.has_twins() {
             self.nodes[RIVAL].identity = self.nodes[BORROWER].identity;
+            NodeLedger::entitle(self.nodes[RIVAL].memory, self.nodes[RIVAL].identity);
             // Twins fight for moments.
             self.contest.iter_mut().for_each(Contest::keep_short);
         }

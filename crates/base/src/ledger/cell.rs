@@ -23,6 +23,12 @@ impl<T: Plain> Cell<T> {
         unsafe { core::ptr::read_volatile(self.0.get()) }
     }
 
+    /// Changes a value that no card has yet, and that no step takes back.
+    pub(super) fn put(&self, value: T) {
+        // SAFETY: as for `get`; a cell lies in memory that may be written.
+        unsafe { core::ptr::write_volatile(self.0.get(), value) };
+    }
+
     /// Changes the value in this step.
     #[inline]
     pub fn set(&self, journal: Journal<'_>, value: T) {

@@ -9,6 +9,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 pub trait Coded: Copy + PartialEq + 'static {
     /// All values, each in the place of its code.
     const ALL: &'static [Self];
+    /// Their names, likewise.
+    const NAMES: &'static [&'static str];
 
     /// The value's place in [`ALL`](Self::ALL).
     fn code(self) -> u8;
@@ -95,6 +97,7 @@ macro_rules! coded {
     ($kind:ident: $($value:ident),+ $(,)?) => {
         impl $crate::ledger::Coded for $kind {
             const ALL: &'static [Self] = &[$(Self::$value),+];
+            const NAMES: &'static [&'static str] = &[$(stringify!($value)),+];
 
             #[inline]
             fn code(self) -> u8 {

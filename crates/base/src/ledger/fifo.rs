@@ -1,9 +1,9 @@
 use zerocopy::FromBytes;
 
-use super::{Cell, Journal, Plain};
+use super::{Cell, Journal, Layout, Plain};
 
 /// A bounded queue in the ledger. All zeroes is an empty one. `N` is a power of two.
-#[derive(FromBytes)]
+#[derive(FromBytes, Layout)]
 #[repr(C)]
 pub struct Fifo<T, const N: usize> {
     head: Cell<u32>,

@@ -4,6 +4,7 @@ use core::ptr;
 
 use zerocopy::FromBytes;
 
+use super::header::Header;
 use crate::rules::{Rule, RuleSet};
 
 /// Words that a step may have changed when it takes up more work. No single piece of work (a TLP, a message of a
@@ -28,9 +29,10 @@ pub trait Hook {
     fn rolled_back(&self) {}
 }
 
-/// The undo log as it lies at the start of the ledger. All zeroes is an empty log.
+/// The undo log as it lies at the start of the ledger, behind the header. All zeroes is an empty log.
 #[repr(C)]
 pub(super) struct JournalArea {
+    header: Header,
     /// Entries that a roll-back would restore.
     count: UnsafeCell<u64>,
     /// Steps committed since the ledger was made.

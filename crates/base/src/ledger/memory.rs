@@ -51,6 +51,15 @@ impl<'m> RawMemory<'m> {
         self.len
     }
 
+    /// The first `len` bytes of it, as if there were no more, for tests.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    pub fn first(&self, len: usize) -> Self {
+        assert!(len <= self.len, "a part is no larger than the whole");
+        Self { len, ..*self }
+    }
+
     /// The cells that begin `offset` bytes into the memory, which hold whatever is there; `None` if they would not lie
     /// inside of it or not be aligned.
     pub(super) fn cells<C: FromBytes>(&self, offset: usize) -> Option<&'m C> {

@@ -1,6 +1,6 @@
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::{Bytes, Cell, Journal, SlotCells, Slots, Span};
+use super::{Bytes, Cell, Journal, Layout, SlotCells, Slots, Span};
 
 /// Bytes of a page: the unit of grants, of PRP entries and of payload buffers.
 pub const PAGE_SIZE: usize = 4096;
@@ -10,16 +10,18 @@ const WORDS: usize = 128;
 const PAGES: usize = WORDS * 64;
 
 /// Which page of a pool.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Layout,
+)]
 #[repr(transparent)]
 pub struct PageIndex(pub u16);
 
-#[derive(FromBytes)]
+#[derive(FromBytes, Layout)]
 #[repr(C, align(4096))]
 struct Page(Bytes<PAGE_SIZE>);
 
 /// The storage of a pool of pages with reference counts. All zeroes: everything is free.
-#[derive(FromBytes)]
+#[derive(FromBytes, Layout)]
 #[repr(C)]
 pub struct PageCells {
     pages: [Page; PAGES],

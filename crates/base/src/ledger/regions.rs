@@ -1,19 +1,31 @@
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::{Cell, Journal, LedgerRoot, PAGE_SIZE, RawMemory};
+use super::{Cell, Journal, Layout, LedgerRoot, PAGE_SIZE, RawMemory};
 
 /// Most regions of a ledger. Entries of the table that were never used cost nothing.
 pub const REGIONS_MAX: usize = 1 << 13;
 
 /// Whose a region is, as the composer of the ledger counts.
 #[derive(
-    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Debug,
+    Default,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+    Layout,
 )]
 #[repr(transparent)]
 pub struct Owner(pub u64);
 
 /// Cells that are there only where somebody needs them: a region of the ledger is made of one such value.
-pub trait Region: FromBytes + Sized {
+pub trait Region: FromBytes + Layout + Sized {
     /// Tells them from all others of the same ledger. Not 0.
     const KIND: u32;
 
@@ -32,7 +44,7 @@ pub const fn region_bytes<C>() -> usize {
 ///
 /// What an entry says of kind and place never changes, so a region that was given back is had again by the next of its
 /// kind, and the table only grows.
-#[derive(FromBytes)]
+#[derive(FromBytes, Layout)]
 #[repr(C)]
 pub struct RegionTable {
     /// Entries that are in use or have been.
@@ -40,7 +52,7 @@ pub struct RegionTable {
     entries: [EntryCells; REGIONS_MAX],
 }
 
-#[derive(FromBytes)]
+#[derive(FromBytes, Layout)]
 #[repr(C)]
 struct EntryCells {
     kind: Cell<u32>,

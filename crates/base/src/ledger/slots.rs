@@ -1,10 +1,10 @@
 use zerocopy::FromBytes;
 
-use super::{Cell, Journal};
+use super::{Cell, Journal, Layout};
 use crate::rules::Rule;
 
 /// The storage of a [`Slots`] allocator for `64 * WORDS` slots. All zeroes: everything is free.
-#[derive(FromBytes)]
+#[derive(FromBytes, Layout)]
 #[repr(C)]
 pub struct SlotCells<const WORDS: usize> {
     used: [Cell<u64>; WORDS],

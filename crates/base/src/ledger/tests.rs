@@ -203,7 +203,7 @@ struct Table {
     regions: RegionTable,
 }
 
-#[derive(FromBytes)]
+#[derive(FromBytes, Layout)]
 #[repr(C)]
 struct Few([Cell<u64>; 4]);
 
@@ -211,7 +211,7 @@ impl Region for Few {
     const KIND: u32 = 1;
 }
 
-#[derive(FromBytes)]
+#[derive(FromBytes, Layout)]
 #[repr(C)]
 struct Many([Cell<u64>; 1000]);
 

@@ -6,7 +6,7 @@
 //! death adds to what a function may do.
 
 use base::Instant;
-use base::ledger::Cell;
+use base::ledger::{Cell, Layout};
 use core::fmt;
 use zerocopy::FromBytes;
 
@@ -74,7 +74,7 @@ impl Limit {
 }
 
 /// The limit as the owner last changed it. All zeroes: as in the configuration.
-#[derive(FromBytes)]
+#[derive(FromBytes, Layout)]
 #[repr(C)]
 pub(crate) struct LimitCells {
     iops: Cell<u64>,

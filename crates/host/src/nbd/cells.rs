@@ -1,7 +1,7 @@
 //! What the server keeps in the ledger.
 
 use base::coded;
-use base::ledger::{Bytes, Cell, Code, Counter, Fifo, PAGE_SIZE, SlotCells};
+use base::ledger::{Bytes, Cell, Code, Counter, Fifo, Layout, PAGE_SIZE, SlotCells};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::Phase;
@@ -38,7 +38,7 @@ const _: () = {
 };
 
 /// The server's state in the ledger. All zeroes: no connection, no geometry.
-#[derive(FromBytes)]
+#[derive(FromBytes, Layout)]
 #[repr(C)]
 pub struct ServerCells {
     /// Logical blocks of the drive.
@@ -63,7 +63,7 @@ pub struct ServerCells {
 }
 
 /// What the server counts.
-#[derive(FromBytes)]
+#[derive(FromBytes, Layout)]
 #[repr(C)]
 pub struct ServerCounters {
     /// Connections opened.
@@ -87,7 +87,7 @@ pub struct ServerCounters {
 }
 
 /// One connection.
-#[derive(FromBytes)]
+#[derive(FromBytes, Layout)]
 #[repr(C)]
 pub(super) struct ConnectionCells {
     /// Position in the stream up to which the input is understood.
@@ -132,7 +132,7 @@ pub(super) mod agreed {
 }
 
 /// One reply.
-#[derive(Clone, Copy, PartialEq, FromBytes, IntoBytes, Immutable)]
+#[derive(Clone, Copy, PartialEq, FromBytes, IntoBytes, Immutable, Layout)]
 #[repr(C)]
 pub(super) struct Output {
     /// Position of its first byte in the stream.
@@ -153,7 +153,7 @@ impl Output {
 }
 
 /// One request.
-#[derive(FromBytes)]
+#[derive(FromBytes, Layout)]
 #[repr(C)]
 pub(super) struct RequestCells {
     pub(super) head: Cell<Request>,
@@ -161,7 +161,7 @@ pub(super) struct RequestCells {
 }
 
 /// What a request is, and how far it has come.
-#[derive(Clone, Copy, PartialEq, FromBytes, IntoBytes, Immutable)]
+#[derive(Clone, Copy, PartialEq, FromBytes, IntoBytes, Immutable, Layout)]
 #[repr(C)]
 pub(super) struct Request {
     /// The client's number.

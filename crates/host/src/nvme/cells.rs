@@ -1,7 +1,7 @@
 //! What the driver keeps in the ledger, and how its queue memory is laid out.
 
 use base::coded;
-use base::ledger::{Bytes, Cell, Code, Counter, Fifo, SlotCells};
+use base::ledger::{Bytes, Cell, Code, Counter, Fifo, Layout, SlotCells};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::events::EventStage;
@@ -57,7 +57,7 @@ const _: () = {
 };
 
 /// The driver's state in the ledger. All zeroes: never started.
-#[derive(FromBytes)]
+#[derive(FromBytes, Layout)]
 #[repr(C)]
 pub struct DriverCells {
     pub(super) state: Cell<Code<State>>,
@@ -160,7 +160,7 @@ pub struct DriverCells {
 }
 
 /// What the driver counts.
-#[derive(FromBytes)]
+#[derive(FromBytes, Layout)]
 #[repr(C)]
 pub struct DriverCounters {
     /// Commands ended, with whatever status.
@@ -196,7 +196,7 @@ pub(super) mod flag {
 }
 
 /// One command in flight.
-#[derive(FromBytes)]
+#[derive(FromBytes, Layout)]
 #[repr(C)]
 pub(super) struct CommandCells {
     pub(super) head: Cell<Command>,
@@ -204,7 +204,7 @@ pub(super) struct CommandCells {
 }
 
 /// What a command is, so that it can be issued again.
-#[derive(Clone, Copy, PartialEq, Default, FromBytes, IntoBytes, Immutable)]
+#[derive(Clone, Copy, PartialEq, Default, FromBytes, IntoBytes, Immutable, Layout)]
 #[repr(C)]
 pub(super) struct Command {
     /// Of an issued flush: how many writes had been kept by then.
@@ -280,7 +280,7 @@ impl Command {
 }
 
 /// A completion for the requester.
-#[derive(Clone, Copy, PartialEq, FromBytes, IntoBytes, Immutable)]
+#[derive(Clone, Copy, PartialEq, FromBytes, IntoBytes, Immutable, Layout)]
 #[repr(C)]
 pub(super) struct Done {
     pub(super) id: u32,
@@ -289,7 +289,7 @@ pub(super) struct Done {
 }
 
 /// An access of the initialisation.
-#[derive(Clone, Copy, PartialEq, FromBytes, IntoBytes, Immutable)]
+#[derive(Clone, Copy, PartialEq, FromBytes, IntoBytes, Immutable, Layout)]
 #[repr(C)]
 pub(super) struct AccessRecord {
     pub(super) offset: u64,

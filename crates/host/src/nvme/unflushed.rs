@@ -17,7 +17,7 @@
 //! wins, though the controller may have done them in another order, and a read may have returned the other. A write
 //! that ended with an error is not kept: the block may have its content, in part too, and go back to what is kept.
 
-use base::ledger::{Cell, Code, Journal, PAGE_SIZE, PageIndex, Pages};
+use base::ledger::{Cell, Code, Journal, Layout, PAGE_SIZE, PageIndex, Pages};
 use base::{Instant, Rule};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -37,7 +37,7 @@ const _: () = assert!(KEPT_PAGES * 2 <= Pages::CAPACITY, "requests find pages ho
 const _: () = assert!(REWRITES < OWN_PENDING, "a flush may wait beside them");
 
 /// The kept writes in the ledger. All zeroes: none. Positions count from 0 and never go back.
-#[derive(FromBytes)]
+#[derive(FromBytes, Layout)]
 #[repr(C)]
 pub(super) struct UnflushedCells {
     appended: Cell<u64>,
@@ -59,7 +59,7 @@ pub(super) struct UnflushedCells {
 }
 
 /// A kept write.
-#[derive(Clone, Copy, PartialEq, FromBytes, IntoBytes, Immutable)]
+#[derive(Clone, Copy, PartialEq, FromBytes, IntoBytes, Immutable, Layout)]
 #[repr(C)]
 struct Entry {
     lba: u64,

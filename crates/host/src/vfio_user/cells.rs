@@ -59,7 +59,7 @@ const _: () = {
 
 /// A session's state in the ledger. All zeroes: no client, the function is there and its configuration space as after a
 /// reset.
-#[derive(FromBytes)]
+#[derive(FromBytes, base::ledger::Layout)]
 #[repr(C)]
 pub struct SessionCells {
     /// Position in the stream up to which the input is understood. Messages that the agent took do not count.
@@ -126,7 +126,7 @@ impl SessionCells {
 }
 
 /// What a session counts.
-#[derive(FromBytes)]
+#[derive(FromBytes, base::ledger::Layout)]
 #[repr(C)]
 pub struct SessionCounters {
     /// Clients that connected.
@@ -166,7 +166,7 @@ pub(super) enum Misled {
 coded!(Misled: Not, Untold, Told);
 
 /// A position that only grows, and what it was at the last commit: payload memory before that one is free.
-#[derive(FromBytes)]
+#[derive(FromBytes, base::ledger::Layout)]
 #[repr(C)]
 pub(super) struct Marked {
     now: Cell<u64>,
@@ -204,7 +204,7 @@ impl Marked {
 }
 
 /// The place of a command.
-#[derive(FromBytes)]
+#[derive(FromBytes, base::ledger::Layout)]
 #[repr(C)]
 pub(super) struct CommandCells {
     fixed: Cell<[u64; 6]>,
@@ -226,7 +226,7 @@ impl CommandCells {
 }
 
 /// A command of the client: something for the function, something that waits, or a reply whose turn has not come.
-#[derive(Clone, Copy, PartialEq, Default, Debug, FromBytes, IntoBytes, Immutable)]
+#[derive(Clone, Copy, PartialEq, Default, Debug, FromBytes, IntoBytes, Immutable, base::ledger::Layout)]
 #[repr(C)]
 pub(super) struct Command {
     /// When it arrived, in nanoseconds.
@@ -289,7 +289,7 @@ impl Command {
 }
 
 /// A message to the client, in the order of the stream.
-#[derive(Clone, Copy, PartialEq, FromBytes, IntoBytes, Immutable)]
+#[derive(Clone, Copy, PartialEq, FromBytes, IntoBytes, Immutable, base::ledger::Layout)]
 #[repr(C)]
 pub(super) struct Output {
     /// Position of its first byte in the stream.
@@ -310,7 +310,7 @@ impl Output {
 }
 
 /// Interrupts as the client has set them up.
-#[derive(FromBytes)]
+#[derive(FromBytes, base::ledger::Layout)]
 #[repr(C)]
 pub(super) struct InterruptCells {
     pub(super) vectors: [Cell<Vector>; VECTORS],
@@ -329,7 +329,7 @@ pub(super) struct InterruptCells {
 }
 
 /// One interrupt.
-#[derive(Clone, Copy, PartialEq, Default, FromBytes, IntoBytes, Immutable)]
+#[derive(Clone, Copy, PartialEq, Default, FromBytes, IntoBytes, Immutable, base::ledger::Layout)]
 #[repr(C)]
 pub(super) struct Vector {
     /// One more than the descriptor; 0 for none.
@@ -352,7 +352,7 @@ impl Vector {
 }
 
 /// The DMA address space.
-#[derive(FromBytes)]
+#[derive(FromBytes, base::ledger::Layout)]
 #[repr(C)]
 pub(super) struct MapTable {
     pub(super) slots: SlotCells<MAP_WORDS>,
@@ -368,7 +368,7 @@ pub(super) struct MapTable {
 }
 
 /// One map.
-#[derive(Clone, Copy, PartialEq, Default, Debug, FromBytes, IntoBytes, Immutable)]
+#[derive(Clone, Copy, PartialEq, Default, Debug, FromBytes, IntoBytes, Immutable, base::ledger::Layout)]
 #[repr(C)]
 pub(super) struct Map {
     /// First DMA address.
@@ -398,7 +398,7 @@ pub(super) enum MapState {
 coded!(MapState: Free, Live, Dying);
 
 /// Accesses to memory of the client by message.
-#[derive(FromBytes)]
+#[derive(FromBytes, base::ledger::Layout)]
 #[repr(C)]
 pub(super) struct TransferTable {
     pub(super) slots: SlotCells<1>,
@@ -447,7 +447,7 @@ pub(super) enum TransferState {
 coded!(TransferState: Running, Ended, Told);
 
 /// One of them.
-#[derive(Clone, Copy, PartialEq, FromBytes, IntoBytes, Immutable)]
+#[derive(Clone, Copy, PartialEq, FromBytes, IntoBytes, Immutable, base::ledger::Layout)]
 #[repr(C)]
 pub(super) struct Transfer {
     /// When it began, in nanoseconds.

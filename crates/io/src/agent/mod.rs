@@ -43,8 +43,8 @@ use crate::load::{LoadResult, LoadSpec};
 use crate::memory::{self, Mapping};
 use crate::messages::{self, ToAgent, ToCard};
 use crate::plan::{
-    DrivePlan, LEDGER_OFFSET, LimitPlan, LoanPlan, MediumKind, Plan, RailPlan, RolePlan, SharedCells,
-    descriptor, feasible,
+    DrivePlan, LEDGER_OFFSET, LimitPlan, LoanPlan, MediumKind, PeerPlan, Plan, RailPlan, RolePlan,
+    SharedCells, descriptor, feasible,
 };
 use crate::process::{Child, OWN_EXECUTABLE, Spawn};
 use crate::ring::{Ring, RingError};
@@ -296,6 +296,7 @@ impl Agent {
         crate::raise_descriptor_limit();
         let memory = memory::create_growing("causeway-ledger", ledger_end(&spec, None))?;
         let mapping = Mapping::shared(memory.as_fd())?;
+        view::entitle(&mapping, &spec);
         let waiter = Waiter::new(SpinTimes { idle: Duration::ZERO, expecting: Duration::ZERO })?;
         clients::listen(&spec.loans, &waiter)?;
         let ring = make_ring(&spec)?;
@@ -470,6 +471,7 @@ impl Agent {
         if bytes > self.mapping.len() {
             memory::grow(self.memory.as_fd(), bytes)?;
             self.mapping = Mapping::shared(self.memory.as_fd())?;
+            view::entitle(&self.mapping, &self.spec);
         }
         Ok(())
     }
@@ -749,7 +751,7 @@ fn loan_plan(loan: &LoanSpec) -> LoanPlan {
             RolePlan::Lend { drive: *drive, controller: *controller, limit: LimitPlan::of(*limit) }
         }
         LoanEnd::Borrow { peers, io_timeout, edge } => RolePlan::Borrow {
-            peers: peers.clone(),
+            peers: peers.iter().copied().map(PeerPlan).collect(),
             io_timeout_ms: io_timeout.as_millis() as u64,
             load: match edge {
                 Edge::Nbd { .. } | Edge::Vm { .. } => None,

@@ -2,6 +2,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use base::RuleSet;
+use base::ids::NodeId;
 use node::{
     ChannelStats, DriverCells, EdgeGauges, EndCells, LoanParts, NodeLedger, NvmeCells, Role, ServerCells,
     SessionCells, SlotCells, StreamStats,
@@ -171,6 +172,14 @@ impl<'a> LoanView<'a> {
     pub fn slot(&self) -> Option<(&'a SessionCells, &'a SlotCells)> {
         if let EndCells::Slot { session, slot } = self.0?.end { Some((session, slot)) } else { None }
     }
+}
+
+/// Makes new memory the ledger of a node, or tells it that it has grown: no card has it.
+pub(super) fn entitle(mapping: &Mapping, spec: &NodeSpec) {
+    // SAFETY: the agent has made the memory, and no card is there that would change it meanwhile.
+    let parts = unsafe { parts_of(mapping) };
+    let (memory, _) = parts.expect("the agent has made memory for a ledger");
+    NodeLedger::entitle(memory, NodeId(spec.node));
 }
 
 /// The ledger of a node, to look at.

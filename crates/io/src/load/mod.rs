@@ -7,6 +7,7 @@ mod run;
 
 use std::time::Duration;
 
+use base::ledger::Layout;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use run::{Places, Run, cpu_time};
@@ -17,7 +18,7 @@ pub const DEPTH_MAX: u16 = 128;
 pub const REQUEST_MAX: u32 = 64 << 10;
 
 /// What to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Layout)]
 pub struct LoadSpec {
     /// Bytes of each request: a multiple of the drive's block size, at most [`REQUEST_MAX`].
     pub bytes: u32,

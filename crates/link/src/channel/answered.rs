@@ -1,7 +1,7 @@
 //! Which first messages a lender has answered, so that none is answered twice, whoever sends it again and whenever.
 
 use base::ids::{Incarnation, LifeId, NodeId};
-use base::ledger::{Cell, Journal};
+use base::ledger::{Cell, Journal, Layout};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Nodes whose last answered attempt is remembered.
@@ -36,7 +36,7 @@ pub(super) enum Order {
 /// A node that is not in the table is answered once more, if someone has kept an old message of it. So those are
 /// forgotten first who were answered and have never proven to be there: whoever repeats old messages pushes out only
 /// them.
-#[derive(FromBytes)]
+#[derive(FromBytes, Layout)]
 #[repr(C)]
 pub(super) struct AnsweredCells {
     entries: [Cell<Entry>; NODES],
@@ -44,7 +44,7 @@ pub(super) struct AnsweredCells {
     completed: Cell<u64>,
 }
 
-#[derive(Clone, Copy, PartialEq, FromBytes, IntoBytes, Immutable)]
+#[derive(Clone, Copy, PartialEq, FromBytes, IntoBytes, Immutable, Layout)]
 #[repr(C)]
 struct Entry {
     node: u64,

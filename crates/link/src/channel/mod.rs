@@ -20,7 +20,7 @@ use base::Instant;
 use base::ids::{
     CardGeneration, ChannelIndex, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId, StreamId,
 };
-use base::ledger::{Cell, Counter, Journal, Pages};
+use base::ledger::{Cell, Counter, Journal, Layout, Pages};
 use base::times::{COMPLETION_TIMEOUT, MEMORY_TIMEOUT};
 use zerocopy::FromBytes;
 
@@ -62,7 +62,7 @@ const CHALLENGES: usize = 8;
 pub const PRIVATE_PATH: PathId = MAX_PATHS as PathId - 1;
 
 /// The storage of a [`Channel`]. All zeroes: nobody has been met.
-#[derive(FromBytes)]
+#[derive(FromBytes, Layout)]
 #[repr(C)]
 pub struct ChannelCells {
     stream: StreamCells,
@@ -125,7 +125,7 @@ impl ChannelCells {
 const SECRET: u64 = u64::from_le_bytes(*b"agents\0\0");
 
 /// What a channel has counted since its ledger was made.
-#[derive(FromBytes, Debug)]
+#[derive(FromBytes, Debug, Layout)]
 #[repr(C)]
 pub struct Stats {
     /// Frames sent.

@@ -9,6 +9,7 @@ use core::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use base::ids::{ChannelIndex, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId, StreamId};
+use base::ledger::Layout;
 use snow::params::{CipherChoice, DHChoice, HashChoice};
 use snow::resolvers::{BoxedCryptoResolver, CryptoResolver, DefaultResolver};
 use snow::types::{Cipher, Dh, Hash, Random};
@@ -28,7 +29,7 @@ const PATTERN: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
 pub(crate) const NOISE_OVERHEAD: usize = 32 + 16;
 
 /// What a handshake has agreed. All zeroes: nothing.
-#[derive(Clone, Copy, PartialEq, FromBytes, IntoBytes, Immutable)]
+#[derive(Clone, Copy, PartialEq, FromBytes, IntoBytes, Immutable, Layout)]
 #[repr(C)]
 pub(crate) struct KeySet {
     pub(crate) valid: u32,

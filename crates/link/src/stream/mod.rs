@@ -13,7 +13,7 @@ mod tags;
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use base::ledger::{Cell, Code, Counter, Journal, Pages};
+use base::ledger::{Cell, Code, Counter, Journal, Layout, Pages};
 use base::times::{PROBE_GRANULARITY, PROBE_MAX};
 use base::{Instant, Payload};
 use pcie::TlpView;
@@ -32,7 +32,7 @@ use crate::path::Carried;
 use crate::record::{Status, Writer};
 
 /// The storage of a [`Stream`]. All zeroes: nothing has flowed.
-#[derive(FromBytes)]
+#[derive(FromBytes, Layout)]
 #[repr(C)]
 pub struct StreamCells {
     sender: SenderCells,
@@ -53,7 +53,7 @@ impl StreamCells {
 }
 
 /// What a stream has counted since its ledger was made.
-#[derive(FromBytes, Debug)]
+#[derive(FromBytes, Debug, Layout)]
 #[repr(C)]
 pub struct StreamStats {
     /// TLPs sent again.

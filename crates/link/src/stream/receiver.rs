@@ -2,7 +2,7 @@ use core::cell::{Cell as Volatile, RefCell};
 use std::collections::BTreeMap;
 
 use base::Rule;
-use base::ledger::{Cell, Journal};
+use base::ledger::{Cell, Journal, Layout};
 use pcie::{TlpView, Unparsed};
 use zerocopy::FromBytes;
 
@@ -25,7 +25,7 @@ const AHEAD_FRAMES: usize = 512;
 const AHEAD_BYTES: usize = 8 << 20;
 
 /// The storage of a [`Receiver`]. All zeroes: a stream that has received nothing.
-#[derive(FromBytes)]
+#[derive(FromBytes, Layout)]
 #[repr(C)]
 pub struct ReceiverCells {
     /// The number of the next TLP to be handed on; all below are in their final place.
@@ -40,7 +40,7 @@ pub struct ReceiverCells {
 }
 
 /// What a sink has accepted and not done.
-#[derive(FromBytes)]
+#[derive(FromBytes, Layout)]
 #[repr(C)]
 struct HeldCells {
     headers: Cell<u64>,

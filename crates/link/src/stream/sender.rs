@@ -1,4 +1,4 @@
-use base::ledger::{Bytes, Cell, Code, Counter, Fifo, Journal, PageIndex, Pages, SlotCells, Slots};
+use base::ledger::{Bytes, Cell, Code, Counter, Fifo, Journal, Layout, PageIndex, Pages, SlotCells, Slots};
 use base::{INLINE_MAX, PageSlice, Payload, Rule, coded};
 use pcie::{Completion, EncodedHeader, FlowClass, Header};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -16,7 +16,7 @@ pub(crate) const PAYLOAD_CREDITS: u64 = 4096 / 16;
 const _: () = assert!(RESERVE[0] + RESERVE[1] + RESERVE[2] == SLOTS);
 
 /// The storage of a [`Sender`]. All zeroes: a stream that has not sent.
-#[derive(FromBytes)]
+#[derive(FromBytes, Layout)]
 #[repr(C)]
 pub struct SenderCells {
     slots: SlotCells<WORDS>,
@@ -38,7 +38,7 @@ pub struct SenderCells {
 }
 
 /// A TLP in a slot. Header and inline payload are not logged: a slot is written only while it is free.
-#[derive(FromBytes)]
+#[derive(FromBytes, Layout)]
 #[repr(C)]
 struct TlpCells {
     header: Bytes<16>,
@@ -46,7 +46,7 @@ struct TlpCells {
     meta: Cell<Meta>,
 }
 
-#[derive(Clone, Copy, PartialEq, FromBytes, IntoBytes, Immutable)]
+#[derive(Clone, Copy, PartialEq, FromBytes, IntoBytes, Immutable, Layout)]
 #[repr(C)]
 struct Meta {
     /// Place among all TLPs queued: what the ordering rules compare.
@@ -73,7 +73,7 @@ enum Carries {
 coded!(Carries: Nothing, Inline, Page);
 
 /// Totals of credits since a stream began; completions need none, because their tag has reserved their space.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, Layout)]
 #[repr(C)]
 pub(crate) struct Credits {
     pub(crate) posted_headers: u64,

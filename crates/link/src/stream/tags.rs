@@ -3,7 +3,7 @@ use std::collections::VecDeque;
 
 use base::Instant;
 use base::Rule;
-use base::ledger::{Cell, Journal, SlotCells, Slots};
+use base::ledger::{Cell, Journal, Layout, SlotCells, Slots};
 use pcie::{Bdf, Completion, Tag};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -13,7 +13,7 @@ const WORDS: usize = 8;
 const TAGS: usize = WORDS * 64;
 
 /// The storage of [`Tags`]. All zeroes: every tag is free.
-#[derive(FromBytes)]
+#[derive(FromBytes, Layout)]
 #[repr(C)]
 pub struct TagCells {
     slots: SlotCells<WORDS>,
@@ -21,7 +21,7 @@ pub struct TagCells {
 }
 
 /// What a tag stands for.
-#[derive(Clone, Copy, PartialEq, FromBytes, IntoBytes, Immutable)]
+#[derive(Clone, Copy, PartialEq, FromBytes, IntoBytes, Immutable, Layout)]
 #[repr(C)]
 struct Request {
     deadline: u64,

@@ -5,7 +5,8 @@ use core::time::Duration;
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
 
 use base::Instant;
-use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, LoanGeneration, NodeId, StreamId};
+use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, LoanGeneration, StreamId};
+use base::ledger::LedgerError;
 use device::nvme::Limit;
 use link::{Name, Protection, Tenancy};
 
@@ -86,6 +87,36 @@ fn a_ledger_is_as_large_as_what_is_in_it() {
     assert_eq!(NodeLedger::new(memory, None, RuleSet::ALL).used_bytes(), memory.len(), "and no byte more");
 }
 
+/// Whatever is in memory that is not this node's ledger as this program lays it out: the card says so, and touches
+/// nothing.
+#[test]
+fn what_is_another_ledger_is_refused_by_name() {
+    let arena = Arena::default();
+    let config = config(&[(0, slot())]);
+    let refused = |memory: RawMemory<'_>| {
+        let (mut before, mut after) = (vec![0; memory.len()], vec![0; memory.len()]);
+        memory.read(0, &mut before);
+        let refused = Card::new(memory, None, config.clone(), Instant::ZERO).err().unwrap();
+        memory.read(0, &mut after);
+        assert!(before == after, "{refused}");
+        refused.to_string()
+    };
+    let new = || arena.zeroed_bytes(config.new_memory(&arena).len());
+    assert!(refused(new()).contains("is no ledger"));
+    let (layout, other) = (NodeLedger::LAYOUT, LayoutHash(NodeLedger::LAYOUT.0 ^ 1));
+    let memory = new();
+    memory.entitle(other, config.node);
+    let why = refused(memory);
+    assert!(why.contains(&format!("{:016x}", other.0)) && why.contains("another version"), "{why}");
+    memory.entitle(layout, NodeId(2));
+    assert!(refused(memory).contains("of another node, 0000000000000002"));
+    memory.entitle(layout, config.node);
+    let (len, short) = (memory.len(), memory.first(memory.len() - 4096));
+    let error = LedgerError::OtherSize(len as u64, len - 4096).to_string();
+    assert_eq!(refused(short), error);
+    start(memory, &config);
+}
+
 #[test]
 fn a_ledger_that_is_too_small_says_what_it_needs() {
     let arena = Arena::default();
@@ -134,6 +165,7 @@ fn there_is_room_for_the_successor_of_a_card_that_died_while_loans_changed() {
         let arena = Arena::default();
         let bytes = before.new_memory(&arena).len() + after.new_memory(&arena).len();
         let (memory, hook) = (arena.zeroed_bytes(bytes), KillAt(StdCell::new(store)));
+        NodeLedger::entitle(memory, NodeId(1));
         start(memory, &before);
         let ended = catch_unwind(AssertUnwindSafe(|| {
             drop(Card::new(memory, Some(&hook), after.clone(), Instant::ZERO));

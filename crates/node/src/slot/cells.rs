@@ -1,4 +1,4 @@
-use base::ledger::{Cell, Code, Counter, Fifo};
+use base::ledger::{Cell, Code, Counter, Fifo, Layout};
 use host::vfio_user::TRANSFERS;
 use pcie::spec::header::{BAR_COUNT, CONFIG_BYTES};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -11,7 +11,7 @@ pub(super) const REGISTERS: usize = CONFIG_BYTES / 4;
 pub(super) const SERIAL_DWORDS: usize = 2;
 
 /// What a slot keeps beside its session. All zeroes: nobody has been met.
-#[derive(FromBytes)]
+#[derive(FromBytes, Layout)]
 #[repr(C)]
 pub struct SlotCells {
     /// Code of a [`super::bringup::Stage`].
@@ -69,7 +69,7 @@ const WAITING: usize = 2048;
 pub(super) const READS: usize = TRANSFERS;
 
 /// What a function wants of memory that is reached by messages, and what has come behind that.
-#[derive(FromBytes)]
+#[derive(FromBytes, Layout)]
 #[repr(C)]
 pub(super) struct BacklogCells {
     /// What has not begun, in the order in which it came.
@@ -85,7 +85,7 @@ pub(super) struct BacklogCells {
 }
 
 /// A request that waits.
-#[derive(Clone, Copy, PartialEq, Default, FromBytes, IntoBytes, Immutable)]
+#[derive(Clone, Copy, PartialEq, Default, FromBytes, IntoBytes, Immutable, Layout)]
 #[repr(C)]
 pub(super) struct Waiting {
     /// Its header as it came.
@@ -100,7 +100,7 @@ pub(super) struct Waiting {
 }
 
 /// A write by message.
-#[derive(Clone, Copy, PartialEq, Default, FromBytes, IntoBytes, Immutable)]
+#[derive(Clone, Copy, PartialEq, Default, FromBytes, IntoBytes, Immutable, Layout)]
 #[repr(C)]
 pub(super) struct Writing {
     pub(super) request: Waiting,
@@ -125,7 +125,7 @@ pub(super) mod writing {
 }
 
 /// A read by message.
-#[derive(Clone, Copy, PartialEq, Default, FromBytes, IntoBytes, Immutable)]
+#[derive(Clone, Copy, PartialEq, Default, FromBytes, IntoBytes, Immutable, Layout)]
 #[repr(C)]
 pub(super) struct Reading {
     /// With the page that its bytes come to.

@@ -9,7 +9,7 @@ use spec::nvme::{
 use zerocopy::little_endian::U128;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use base::ledger::Cell;
+use base::ledger::{Cell, Layout};
 
 use super::features::TEMPERATURE;
 use crate::nvme::cells::ERRORS;
@@ -200,7 +200,7 @@ impl Controller<'_> {
 }
 
 /// An error of a command.
-#[derive(FromBytes)]
+#[derive(FromBytes, Layout)]
 #[repr(C)]
 pub(crate) struct ErrorCells {
     lba: Cell<u64>,

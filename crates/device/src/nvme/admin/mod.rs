@@ -10,7 +10,7 @@ mod namespaces;
 mod self_test;
 
 use base::Instant;
-use base::ledger::{Cell, PAGE_SIZE};
+use base::ledger::{Cell, Layout, PAGE_SIZE};
 use core::time::Duration;
 use spec::nvme::{
     Abort, AdminOpcode, DeleteIoQueue, GetLogPage, Identify, NamespaceAttachment, NamespaceManagement,
@@ -25,7 +25,7 @@ use crate::nvme::cells::{ERRORS, SELF_TESTS};
 use crate::nvme::command::{State, Work};
 
 /// What admin commands have left behind.
-#[derive(FromBytes)]
+#[derive(FromBytes, Layout)]
 #[repr(C)]
 pub(crate) struct AdminCells {
     /// Shadow doorbells and event indexes in host memory; 0 for none.

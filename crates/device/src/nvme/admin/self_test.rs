@@ -1,7 +1,7 @@
 //! Device Self-test (NVMe 2.0 §5.9): the medium has to answer the read of its first page. Short and extended are the
 //! same, and over when the command completes.
 
-use base::ledger::{Cell, PAGE_SIZE};
+use base::ledger::{Cell, Layout, PAGE_SIZE};
 use spec::nvme::{NSID_ALL, SelfTestLog, SelfTestResult, Status, SubmissionEntry};
 use zerocopy::{FromBytes, FromZeros};
 
@@ -20,7 +20,7 @@ const SEGMENT_FAILED: u8 = 7;
 const STATUS_VALID: u8 = 0xc;
 
 /// The result of a self-test.
-#[derive(FromBytes)]
+#[derive(FromBytes, Layout)]
 #[repr(C)]
 pub(crate) struct SelfTestCells {
     nsid: Cell<u32>,

@@ -1,6 +1,6 @@
 //! The function's configuration space: what `pcie` describes, with the registers that change in the ledger.
 
-use base::ledger::Cell;
+use base::ledger::{Cell, Layout};
 use pcie::capability::express::ExpressOptions;
 use pcie::capability::msix::MsixLocation;
 use pcie::capability::sriov::SrIovOptions;
@@ -24,7 +24,7 @@ const DEVICE_ID: u16 = 0x0001;
 
 /// The registers that change, each stored relative to its value after reset, so that zeroes are the state after
 /// power-on.
-#[derive(FromBytes)]
+#[derive(FromBytes, Layout)]
 #[repr(C)]
 pub(crate) struct ConfigSpaceCells {
     slots: [Cell<u32>; ConfigState::DWORDS],

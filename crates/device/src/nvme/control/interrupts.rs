@@ -1,7 +1,7 @@
 //! MSI-X: the vector table, the pending bits and the messages (PCIe 6.0 §6.1.4, §7.7.2).
 
 use base::Payload;
-use base::ledger::Cell;
+use base::ledger::{Cell, Layout};
 use pcie::msix::{Delivery, Entry};
 use zerocopy::FromBytes;
 
@@ -14,7 +14,7 @@ const ENTRY_DWORDS: usize = 4;
 const ALL_BYTES: u8 = 0xf;
 
 /// One entry of the vector table. The control word is stored relative to its value after reset, which is not zero.
-#[derive(FromBytes)]
+#[derive(FromBytes, Layout)]
 #[repr(C)]
 pub(crate) struct VectorCells {
     address: Cell<u64>,

@@ -4,7 +4,7 @@ mod create;
 mod shadow;
 
 use base::Payload;
-use base::ledger::{Cell, PAGE_SIZE};
+use base::ledger::{Cell, Layout, PAGE_SIZE};
 use spec::nvme::{CompletionEntry, Status};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -32,7 +32,7 @@ pub(crate) const SQ_PAGES: usize = (crate::nvme::QUEUE_ENTRIES as usize * SQE_BY
 pub(crate) const CQ_PAGES: usize = (crate::nvme::QUEUE_ENTRIES as usize * CQE_BYTES).div_ceil(PAGE_SIZE);
 
 /// One submission queue. All zeroes: it does not exist.
-#[derive(FromBytes)]
+#[derive(FromBytes, Layout)]
 #[repr(C)]
 pub(crate) struct SubmissionQueueCells {
     /// Bus address of the first entry, or its offset in the controller memory buffer.
@@ -72,7 +72,7 @@ pub(crate) enum Place {
 }
 
 /// One completion queue. All zeroes: it does not exist.
-#[derive(FromBytes)]
+#[derive(FromBytes, Layout)]
 #[repr(C)]
 pub(crate) struct CompletionQueueCells {
     /// Bus address of the first entry.

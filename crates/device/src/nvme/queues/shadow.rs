@@ -13,7 +13,7 @@
 
 use base::Payload;
 use base::coded;
-use base::ledger::{Cell, Code, Journal, PAGE_SIZE};
+use base::ledger::{Cell, Code, Journal, Layout, PAGE_SIZE};
 use spec::nvme::{Status, SubmissionEntry};
 use zerocopy::FromBytes;
 
@@ -44,7 +44,7 @@ enum State {
 coded!(State: Idle, Tell, Look, Looking, Outdated);
 
 /// What is going on with one shadow doorbell.
-#[derive(FromBytes)]
+#[derive(FromBytes, Layout)]
 #[repr(C)]
 pub(crate) struct ShadowCells {
     state: Cell<Code<State>>,

@@ -1,4 +1,4 @@
-use base::ledger::Cell;
+use base::ledger::{Cell, Layout};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::nvme::features;
@@ -15,7 +15,7 @@ pub(crate) const WORDS: usize = 2;
 const _: () = assert!(NAMESPACES <= WORDS * 64 && CONTROLLERS <= WORDS * 64);
 
 /// What the controllers of a drive share. All zeroes: a drive that has not been made yet.
-#[derive(FromBytes)]
+#[derive(FromBytes, Layout)]
 #[repr(C)]
 pub struct SubsystemCells {
     /// Bytes of the medium; 0 until the drive is made.
@@ -38,7 +38,7 @@ pub struct SubsystemCells {
 }
 
 /// One namespace. All zeroes: it does not exist.
-#[derive(FromBytes)]
+#[derive(FromBytes, Layout)]
 #[repr(C)]
 pub(crate) struct NamespaceCells {
     /// First byte on the medium.
@@ -71,7 +71,7 @@ pub(crate) mod flag {
 }
 
 /// What others leave for a controller, and what it keeps over resets.
-#[derive(FromBytes)]
+#[derive(FromBytes, Layout)]
 #[repr(C)]
 pub(crate) struct SharedControllerCells {
     /// Namespaces that have changed since the controller's host has read the list.
@@ -83,7 +83,7 @@ pub(crate) struct SharedControllerCells {
 }
 
 /// Bytes of the medium that are marked uncorrectable.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, Layout)]
 #[repr(C)]
 pub(crate) struct BadRange {
     pub(crate) start: u64,

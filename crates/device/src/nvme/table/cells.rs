@@ -1,4 +1,4 @@
-use base::ledger::{Bytes, Cell, Counter, PAGE_SIZE, SlotCells};
+use base::ledger::{Bytes, Cell, Counter, Layout, PAGE_SIZE, SlotCells};
 use zerocopy::FromBytes;
 
 use crate::nvme::admin::AdminCells;
@@ -50,7 +50,7 @@ const _: () =
     assert!(ADMIN_COMMANDS > ASYNC_EVENT_REQUESTS, "held events leave room for other admin commands");
 
 /// Everything of a controller that outlives a card. All zeroes is the state after power-on.
-#[derive(FromBytes)]
+#[derive(FromBytes, Layout)]
 #[repr(C)]
 pub struct NvmeCells {
     pub(crate) config_space: ConfigSpaceCells,
@@ -83,7 +83,7 @@ pub struct NvmeCells {
 }
 
 /// The controller's properties, as far as they are not computed (NVMe 2.0 §3.1.3).
-#[derive(FromBytes)]
+#[derive(FromBytes, Layout)]
 #[repr(C)]
 pub(crate) struct RegisterCells {
     pub(crate) asq: Cell<u64>,
@@ -106,7 +106,7 @@ impl NvmeCells {
 }
 
 /// What the SMART log tells. Not logged.
-#[derive(FromBytes)]
+#[derive(FromBytes, Layout)]
 #[repr(C)]
 pub(crate) struct Statistics {
     pub(crate) read_commands: Counter,

@@ -1,5 +1,5 @@
 use base::coded;
-use base::ledger::{Bytes, Cell, Code, Coded, PageIndex};
+use base::ledger::{Bytes, Cell, Code, Coded, Layout, PageIndex};
 use spec::nvme::SubmissionEntry;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -220,7 +220,7 @@ coded!(
 );
 
 /// Where a command came from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, Layout)]
 #[repr(C)]
 pub(crate) struct Origin {
     /// Submission queue.
@@ -234,7 +234,7 @@ pub(crate) struct Origin {
 }
 
 /// How a command ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, Layout)]
 #[repr(C)]
 pub(crate) struct Outcome {
     pub(crate) result: u32,
@@ -243,7 +243,7 @@ pub(crate) struct Outcome {
 }
 
 /// The piece of work that the medium has for a command.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, Layout)]
 #[repr(C)]
 pub(crate) struct MediaWork {
     pub(crate) offset: u64,
@@ -255,7 +255,7 @@ pub(crate) struct MediaWork {
 }
 
 /// The blocks of a command on a range of blocks, as bytes of the medium, and whose they are.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, Layout)]
 #[repr(C)]
 pub(crate) struct Target {
     pub(crate) offset: u64,
@@ -265,7 +265,7 @@ pub(crate) struct Target {
 }
 
 /// A piece of host memory in an SGL.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, Layout)]
 #[repr(C)]
 pub(crate) struct Run {
     pub(crate) address: u64,
@@ -275,7 +275,7 @@ pub(crate) struct Run {
 }
 
 /// How far an SGL has been read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, Layout)]
 #[repr(C)]
 pub(crate) struct SglCursor {
     /// Bytes of the segment that have not been read.
@@ -291,7 +291,7 @@ pub(crate) struct SglCursor {
 }
 
 /// How far a command's data has come.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, Layout)]
 #[repr(C)]
 pub(crate) struct Progress {
     /// Bytes for which requests have been sent.
@@ -301,7 +301,7 @@ pub(crate) struct Progress {
 }
 
 /// What of the lists of a command is filled.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, Layout)]
 #[repr(C)]
 pub(crate) struct Counts {
     /// Bytes of data.
@@ -313,7 +313,7 @@ pub(crate) struct Counts {
 }
 
 /// Where in the ranges of a Dataset Management command the medium is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, Layout)]
 #[repr(C)]
 pub(crate) struct RangeCursor {
     pub(crate) range: u32,
@@ -323,7 +323,7 @@ pub(crate) struct RangeCursor {
 
 /// One command. The byte fields are not logged: a slot freed in a step is not given out again in it, so while they are
 /// filled nothing committed refers to them.
-#[derive(FromBytes)]
+#[derive(FromBytes, Layout)]
 #[repr(C)]
 pub(crate) struct CommandCells {
     pub(crate) state: Cell<Code<State>>,
@@ -476,6 +476,7 @@ impl Coded for MediaKind {
         Self::Zero { deallocate: false },
         Self::Zero { deallocate: true },
     ];
+    const NAMES: &'static [&'static str] = &["Read", "Write", "Flush", "Trim", "Zero", "Deallocate"];
 
     fn code(self) -> u8 {
         match self {

@@ -1,0 +1,75 @@
+use base::ids::NodeId;
+use base::ledger::{Layout, LayoutHash};
+use node::NodeLedger;
+
+use super::{LEDGER_OFFSET, Plan, SharedCells};
+
+/// The first bytes of every plan.
+const MAGIC: [u8; 8] = *b"cwplan\0\0";
+
+/// What stands for the layout of a plan: of what is in it, and of the memory whose places it names.
+const LAYOUT: LayoutHash = Plan::LAYOUT
+    .number(NodeLedger::LAYOUT.0)
+    .number(LEDGER_OFFSET as u64)
+    .number(size_of::<SharedCells>() as u64);
+
+/// What a plan begins with; then it has as many bytes of text as it says.
+pub(super) struct Header {
+    pub(super) layout: LayoutHash,
+    /// Bytes of the text.
+    pub(super) bytes: u64,
+    pub(super) node: NodeId,
+}
+
+impl Header {
+    /// Magic, layout, bytes, node, and room for longer names of nodes.
+    pub(super) const BYTES: usize = 64;
+
+    /// Of a plan for a node.
+    pub(super) fn new(node: NodeId, bytes: usize) -> Self {
+        Self { layout: LAYOUT, bytes: bytes as u64, node }
+    }
+
+    pub(super) fn to_bytes(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        let words = [self.layout.0, self.bytes, self.node.0].map(u64::to_le_bytes);
+        for (place, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip([MAGIC].into_iter().chain(words)) {
+            *place = word;
+        }
+        bytes
+    }
+
+    /// Header and text of a plan that this very program could have written.
+    pub(super) fn parse(plan: &[u8]) -> Result<(Self, &[u8]), PlanError> {
+        let (header, text) = plan.split_first_chunk::<{ Self::BYTES }>().ok_or(PlanError::NoPlan)?;
+        let [magic, layout, bytes, node, ..] = header.as_chunks::<8>().0 else {
+            return Err(PlanError::NoPlan);
+        };
+        if *magic != MAGIC {
+            return Err(PlanError::NoPlan);
+        }
+        let [layout, bytes, node] = [layout, bytes, node].map(|word| u64::from_le_bytes(*word));
+        if LayoutHash(layout) != LAYOUT {
+            return Err(PlanError::OtherLayout(LayoutHash(layout)));
+        }
+        let text = usize::try_from(bytes).ok().and_then(|bytes| text.get(..bytes));
+        let text = text.ok_or(PlanError::OtherSize(bytes, plan.len() - Self::BYTES))?;
+        Ok((Self { layout: LAYOUT, bytes, node: NodeId(node) }, text))
+    }
+}
+
+/// Why a card does not take a plan.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub(super) enum PlanError {
+    #[error("what the agent has given is no plan")]
+    NoPlan,
+    #[error(
+        "the plan has layout {:016x}, and this program's is {:016x}: the agent is of another version of the program, so start \
+         the node again as a whole", .0.0, LAYOUT.0
+    )]
+    OtherLayout(LayoutHash),
+    #[error("the plan is to have {0} bytes, and there are {1}")]
+    OtherSize(u64, usize),
+    #[error("the plan says that it is of node {0}, and names {1}")]
+    OtherNode(NodeId, NodeId),
+}
