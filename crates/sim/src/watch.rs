@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use host::nvme::State as Driver;
 use link::State;
 use link::frame::{Header, Kind};
 use node::{Address, Card, LoanParts, MediaWork, NodeLedger};
@@ -60,9 +59,8 @@ impl<'w> World<'w> {
         let to_present = self.peer_of(node, loan, card) == Some(self.life_of(LENDER));
         if let Some(drive) = card.borrowed(loan) {
             let stream = self.stream_to(node, loan, card);
-            let is_beginning = drive.driver.state() as u32 <= Driver::Disabling as u32;
             let begun = drive.driver.counters().resets.get();
-            self.nodes[node].outrun[loan].driver(begun, is_beginning, stream);
+            self.nodes[node].outrun[loan].driver(begun, drive.driver.state(), stream);
         }
         let was_ready = core::mem::replace(&mut self.nodes[node].was_ready[loan], is_ready);
         if let Some(drive) = card.borrowed(loan).filter(|_| self.media.is_some()) {
