@@ -77,11 +77,13 @@ pub enum Rule {
     /// A drive that may have forgotten something is another one to its guest, which is found out before the guest
     /// reaches it.
     CompareSerial,
+    /// Who uses a function is durable before the card is told, which lets nobody in before.
+    StoreBeforeTell,
 }
 
 impl Rule {
     /// Every rule, in the order of the enum.
-    pub const ALL: [Self; 35] = [
+    pub const ALL: [Self; 36] = [
         Self::LogStores,
         Self::ReuseAfterCommit,
         Self::MarkEffects,
@@ -117,6 +119,7 @@ impl Rule {
         Self::PauseRefusals,
         Self::ProveAddresses,
         Self::CompareSerial,
+        Self::StoreBeforeTell,
     ];
 }
 

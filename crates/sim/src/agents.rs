@@ -3,6 +3,7 @@
 //! durable, and whoever has given everything back ends.
 
 use base::Instant;
+use base::ids::Incarnation;
 use link::{Refusal, Tenancy};
 use node::agent::{Beat, Effect, Exit, Rest, Unfinished};
 use node::{Card, CardEvent};
@@ -70,7 +71,13 @@ impl World<'_> {
             Effect::Start { .. } => self.random.range(10_000_000, LONGEST_START.as_nanos() as u64),
             Effect::Drain { wait } if has_requests => self.random.below(wait.as_nanos() as u64),
             Effect::Drain { .. } => return agent.handle_drained(now, Ok(())),
+            Effect::StoreTenancy { .. } => self.random.range(50_000, 5_000_000),
             Effect::Kill => return self.bury(node),
+            Effect::TellTenancy { loan, tenancy } => return self.tell_tenancy(loan, tenancy),
+            Effect::RaiseIncarnation { loan, seen } => return self.raise_incarnation(node, loan, seen),
+            Effect::TellIncarnation { loan, incarnation } => {
+                return self.tell_incarnation(node, loan, incarnation);
+            }
             Effect::Look => {
                 // No card hangs here: each moment it has made another turn.
                 let beat = Beat { turns: self.now, rest: Rest::Awake };
@@ -88,7 +95,13 @@ impl World<'_> {
         match effect {
             Effect::Start { .. } => self.start_card(node),
             Effect::Drain { .. } => self.disks_had_time(node),
-            Effect::Kill | Effect::Look => {}
+            Effect::StoreTenancy { loan, tenancy } => self.tenancy_was_written(*loan, *tenancy),
+            // These take no time.
+            Effect::Kill
+            | Effect::Look
+            | Effect::TellTenancy { .. }
+            | Effect::RaiseIncarnation { .. }
+            | Effect::TellIncarnation { .. } => {}
         }
     }
 
@@ -109,11 +122,7 @@ impl World<'_> {
     pub(crate) fn serve_events(&mut self, node: usize) {
         while let Some(event) = self.nodes[node].card.as_mut().and_then(Card::poll_event) {
             match event {
-                CardEvent::Tenant(loan, tenancy) => {
-                    if !self.tenant_changes(loan, tenancy) {
-                        return;
-                    }
-                }
+                CardEvent::Tenant(loan, tenancy) => self.tenant_changes(loan, tenancy),
                 CardEvent::Overtaken(loan) => self.overtaken(node, loan),
                 CardEvent::Met(loan, peer, incarnation) => {
                     self.neighbour_met(node, loan, (peer, incarnation));
@@ -126,7 +135,10 @@ impl World<'_> {
                     self.marks.set(Mark::Refused);
                     self.marks.set_if(Mark::TwinRefused, matches!(refusal, Refusal::Twin { .. }));
                     if let Refusal::Outdated { seen } = refusal {
-                        self.catch_up(node, loan, seen.0);
+                        self.marks.set(Mark::Outdated);
+                        let now = Instant::from_nanos(self.now);
+                        self.nodes[node].agent.handle_outdated(now, loan, seen.0);
+                        self.drive_agent(node);
                     }
                 }
                 CardEvent::Ready(_)
@@ -143,37 +155,59 @@ impl World<'_> {
         (BORROWER..self.nodes.len()).contains(&node).then_some(node)
     }
 
-    /// Another borrower than before, or none any more: that becomes durable, at once or, where there is a rival, after
-    /// a moment. False if the card died.
-    fn tenant_changes(&mut self, loan: usize, tenancy: Tenancy) -> bool {
+    /// Another borrower than before, or none any more: a moment later that is durable.
+    fn tenant_changes(&mut self, loan: usize, tenancy: Tenancy) {
         self.check_take_over(loan, &tenancy);
         let taker = self.borrower_of(&tenancy);
-        if let Some(contest) = &mut self.contest {
-            let lent = &mut self.loans[loan];
-            lent.waiting = Some(tenancy);
-            // If that one leaves before it is durable, the one before is told all the same.
-            if let Some(holder) = lent.holder.filter(|holder| Some(*holder) != taker) {
-                lent.displaced[holder] = true;
-            }
-            // Whose first frame was lost knows nothing of that: it was answered, and takes itself for the user.
-            for node in 1..NODES {
-                lent.outrun[node] |= Some(node) != taker;
-            }
-            let after = contest.random.range(50_000, 5_000_000);
-            self.schedule(after, Event::Tenancy(loan));
-            return true;
+        let lent = &mut self.loans[loan];
+        // If that one leaves before it is durable, the one before is told all the same.
+        if let Some(holder) = lent.holder.filter(|holder| Some(*holder) != taker) {
+            lent.displaced[holder] = true;
         }
-        self.change_tenant(loan, tenancy);
-        self.act(LENDER, |card, now| card.set_tenancy(now, loan, tenancy))
+        // Whose first frame was lost knows nothing of that: it was answered, and takes itself for the user.
+        for node in 1..NODES {
+            lent.outrun[node] |= Some(node) != taker;
+        }
+        self.nodes[LENDER].agent.handle_tenant(Instant::from_nanos(self.now), loan, tenancy);
+        self.drive_agent(LENDER);
     }
 
-    /// The state folder has it.
-    pub(crate) fn tenancy_is_durable(&mut self, loan: usize) {
-        let Some(tenancy) = self.loans[loan].waiting.take() else { return };
-        self.change_tenant(loan, tenancy);
-        if self.act(LENDER, |card, now| card.set_tenancy(now, loan, tenancy)) {
+    /// The state folder has it, or could not be written.
+    fn tenancy_was_written(&mut self, loan: usize, tenancy: Tenancy) {
+        let fails = self.calm_since.is_none() && self.random.chance(30);
+        self.marks.set_if(Mark::TenancyUnsaved, fails);
+        if !fails {
+            self.change_tenant(loan, tenancy);
+        }
+        let result = if fails { Err("no space".to_owned()) } else { Ok(()) };
+        self.nodes[LENDER].agent.handle_tenancy_stored(Instant::from_nanos(self.now), loan, result);
+        self.drive_agent(LENDER);
+        if self.nodes[LENDER].card.is_some() {
             self.service(LENDER);
         }
+    }
+
+    fn tell_tenancy(&mut self, loan: usize, tenancy: Tenancy) {
+        if self.loans[loan].tenancy != tenancy {
+            let what = format!(
+                "the card is told of tenancy {} of loan {loan}, which is not durable",
+                tenancy.number
+            );
+            self.fail(names::SINGLE_OWNER, what);
+        }
+        self.act(LENDER, |card, now| card.set_tenancy(now, loan, tenancy));
+    }
+
+    /// The state folder has a greater incarnation than a lender has seen.
+    fn raise_incarnation(&mut self, node: usize, loan: usize, seen: u64) {
+        let this = &mut self.nodes[node];
+        this.folder = this.folder.max(seen) + 1;
+        this.agent.handle_incarnation_raised(loan, this.folder);
+    }
+
+    fn tell_incarnation(&mut self, node: usize, loan: usize, incarnation: u64) {
+        self.log.event(self.now, Some(node), "raised", loan as u64, incarnation);
+        self.act(node, |card, now| card.raise_incarnation(now, loan, Incarnation(incarnation)));
     }
 
     fn change_tenant(&mut self, loan: usize, tenancy: Tenancy) {

@@ -38,8 +38,6 @@ pub(crate) struct Node<'w> {
     pub(crate) incarnation: u64,
     /// The last incarnation that its state folder knows of.
     pub(crate) folder: u64,
-    /// By loan: it calls itself by this one at least.
-    pub(crate) least: Vec<u64>,
     /// What its agent decides.
     pub(crate) agent: Agent,
     /// When the agent is to be woken, if at all.
@@ -86,7 +84,6 @@ impl<'w> Node<'w> {
             life: 1,
             incarnation: 1,
             folder: 1,
-            least: vec![0; loans],
             agent: Agent::new(rules, now),
             agent_wake: None,
             cards: 0,
@@ -117,7 +114,6 @@ impl<'w> Node<'w> {
         self.folder += 1;
         self.incarnation = self.folder;
         NodeLedger::entitle(self.memory, self.identity);
-        self.least.fill(0);
         self.agent = Agent::new(rules, now);
         self.agent_wake = None;
         self.is_leaving = false;
@@ -352,7 +348,7 @@ impl<'w> World<'w> {
             generation: LoanGeneration(0),
             tenancy: loan.tenancy,
             life: 0,
-            least_incarnation: Incarnation(self.nodes[node].least[index]),
+            least_incarnation: Incarnation(self.nodes[node].agent.least_incarnation(index)),
             role: if node == LENDER {
                 let (drive, controller) =
                     if self.common.is_some() { (0, index as u16 + 1) } else { (index, 0) };

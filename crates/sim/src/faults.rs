@@ -248,7 +248,6 @@ impl World<'_> {
         for loan in 0..self.loans.len() {
             if node == LENDER {
                 self.loans[loan].disk.end_half();
-                self.loans[loan].waiting = None;
                 self.loans[loan].owner.lender_began(self.now);
                 let holder = self.loans[loan].tenancy;
                 let holder = holder_of(&holder).filter(|_| holder.is_held);

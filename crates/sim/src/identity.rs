@@ -197,21 +197,6 @@ impl World<'_> {
         }
     }
 
-    /// The lender has seen a later life of a node than its state folder knows of: the node calls itself by a greater
-    /// incarnation.
-    pub(crate) fn catch_up(&mut self, node: usize, loan: usize, seen: u64) {
-        self.marks.set(Mark::Outdated);
-        let this = &mut self.nodes[node];
-        if this.least[loan] > seen {
-            return;
-        }
-        this.folder = this.folder.max(seen) + 1;
-        this.least[loan] = this.folder;
-        let incarnation = Incarnation(this.folder);
-        self.log.event(self.now, Some(node), "raised", loan as u64, incarnation.0);
-        self.act(node, |card, now| card.raise_incarnation(now, loan, incarnation));
-    }
-
     /// The answer to a twin may take its time, and whoever could not be reached before can be reached again at once.
     pub(crate) fn delay_answer(&mut self, frame: &Frame, fates: &mut [Fate]) {
         let is_answer = frame.by.node == LENDER

@@ -26,9 +26,8 @@ pub(crate) struct Loan<'w> {
     pub(crate) disk: Disk<'w>,
     pub(crate) mode: DiskMode,
     pub(crate) drive: Drive,
-    /// What the lender's agent has made durable, and what it is just writing.
+    /// What the lender's agent has made durable.
     pub(crate) tenancy: Tenancy,
-    pub(crate) waiting: Option<Tenancy>,
     /// All that it has ever made durable.
     pub(crate) tenancies: Vec<Tenancy>,
     /// The node whose tenancy it is.
@@ -126,7 +125,6 @@ impl Loan<'_> {
             timed_out: false,
             drive: Drive { blocks, block: block.into(), impatient },
             tenancy: Tenancy::default(),
-            waiting: None,
             tenancies: Vec::new(),
             holder: None,
             displaced: [false; NODES],

@@ -92,6 +92,8 @@ marks! {
     GuestReset = "guest-reset",
     /// A borrower was refused, since another one has the function.
     Refused = "refused",
+    /// Who uses a function could not be made durable at once.
+    TenancyUnsaved = "tenancy-unsaved",
     /// Another borrower than before has taken a function.
     TenantChanged = "tenant-changed",
     /// It took it after the hold time.

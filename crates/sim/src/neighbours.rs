@@ -66,7 +66,8 @@ impl World<'_> {
     /// The agents agree on new memory, if both have met who lives now.
     pub(crate) fn agree(&mut self, loan: usize) {
         let lives = [0, 1].map(|node: usize| {
-            let incarnation = self.nodes[node].incarnation.max(self.nodes[node].least[loan]);
+            let least = self.nodes[node].agent.least_incarnation(loan);
+            let incarnation = self.nodes[node].incarnation.max(least);
             (NodeId(node as u64 + 1), Incarnation(incarnation))
         });
         let Some(neighbours) = &mut self.neighbours else { return };

@@ -81,8 +81,6 @@ pub(crate) enum Event {
     Agree(usize),
     /// A node looks into the memory of a loan.
     Memory(usize, usize),
-    /// The state folder of the lender has who uses a loan.
-    Tenancy(usize),
     /// It has what is to be kept of a drive.
     Kept(usize),
     /// The kernel writes back, or drops, some of what the cache of a drive has.
@@ -366,7 +364,6 @@ impl<'w> World<'w> {
             Event::GuestTick(loan) => self.guest_ticks(loan),
             Event::Agree(loan) => self.agree(loan),
             Event::Memory(node, loan) => self.read_memory(node, loan),
-            Event::Tenancy(loan) => self.tenancy_is_durable(loan),
             Event::Kept(drive) => self.record_is_durable(drive),
             Event::Medium(drive) => self.turn_medium(drive),
             Event::Clear(drive) => self.clear_medium(drive),

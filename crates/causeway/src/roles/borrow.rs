@@ -151,6 +151,8 @@ impl serve::Observer for Announce {
                 }
             }
             AgentEvent::Tenant { .. }
+            | AgentEvent::StoreTenancy { .. }
+            | AgentEvent::RaiseIncarnation { .. }
             | AgentEvent::Overtaken(_)
             | AgentEvent::Altered(_)
             | AgentEvent::Grown(_)

@@ -100,6 +100,8 @@ impl serve::Observer for Measure {
             }
             AgentEvent::Ready(_)
             | AgentEvent::Tenant { .. }
+            | AgentEvent::StoreTenancy { .. }
+            | AgentEvent::RaiseIncarnation { .. }
             | AgentEvent::Overtaken(_)
             | AgentEvent::Altered(_)
             | AgentEvent::Grown(_)

@@ -13,7 +13,6 @@ mod report;
 mod serve;
 mod signals;
 mod socket;
-mod tenants;
 mod trouble;
 
 use std::process::ExitCode;

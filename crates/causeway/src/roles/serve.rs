@@ -1,5 +1,7 @@
 //! A running node: its agent, its control socket and its signals.
 
+mod kept;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -10,13 +12,12 @@ use base::ids::{DomainId, NodeId};
 use io::agent::{Agent, AgentEvent, LoanEnd, LoanSpec, LoanView, NodeSpec, Rail};
 use io::files::LastWrites;
 use io::sparing::Sparing;
-use node::{EdgeGauges, Limit, Refusal};
+use node::{EdgeGauges, Limit};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use tracing::{debug, error, info, warn};
 
 use super::domains::Domains;
 use super::signals::{Asked, Signals};
-use super::tenants::Tenants;
 use super::{lend, report, trouble};
 use crate::cli::NodeName;
 use crate::control::{ControlServer, Impairment, Request, Response, socket_path};
@@ -105,7 +106,6 @@ impl Parts {
 pub(super) struct Node {
     agent: Agent,
     state: StateDir,
-    tenants: Tenants,
     domains: Domains,
     control: ControlServer,
     /// By drive: what stands for its layout there.
@@ -179,7 +179,6 @@ impl Node {
         Ok(Self {
             agent,
             state,
-            tenants: Tenants::default(),
             domains,
             control,
             layouts,
@@ -214,16 +213,10 @@ impl Node {
             let events = self.agent.turn().map_err(|error| Failure::io("the node cannot go on", &error))?;
             for event in &events {
                 self.log_event(event);
-                self.keep(event);
+                self.keep(event).map_err(|error| Failure::io("the node cannot go on", &error))?;
                 match event {
-                    AgentEvent::Tenant { loan, tenancy } => {
-                        self.tenants.add(*loan, *tenancy, Instant::now());
-                    }
                     AgentEvent::Altered(drive) | AgentEvent::Grown(drive) => self.note_image(event, *drive),
                     AgentEvent::GivenBack { loan, .. } => _ = self.returned.insert(*loan),
-                    AgentEvent::Refused { loan, refusal: Refusal::Outdated { seen } } => {
-                        self.catch_up(*loan, seen.0);
-                    }
                     _ => {}
                 }
                 self.domains.handle(event, &mut self.agent, &self.state);
@@ -233,8 +226,6 @@ impl Node {
             }
             let turned = self.domains.turn(&mut self.agent);
             turned.map_err(|error| Failure::io("the node cannot go on", &error))?;
-            let durable = self.tenants.make_durable(&self.state, Instant::now(), &name_of(&self.agent));
-            durable.into_iter().for_each(|(loan, tenancy)| self.agent.set_tenancy(loan, tenancy));
             let (agent, http, stop) = (&mut self.agent, self.http.address(), &mut false);
             let (domains, state, faults) = (&mut self.domains, &self.state, &mut self.faults);
             self.control.turn(&mut |request| answer(agent, domains, state, http, faults, &request, stop));
@@ -258,7 +249,7 @@ impl Node {
     fn wait(&mut self, deadline: Option<Instant>) -> Result<(), Failure> {
         let ends = self.ending.map(|since| since + GIVE_BACK);
         let own = [deadline, ends, self.explain_at, Some(self.look_at)];
-        let parts = [self.agent.poll_timeout(), self.tenants.retry_at(), self.domains.poll_timeout()];
+        let parts = [self.agent.poll_timeout(), self.domains.poll_timeout()];
         let deadlines = own.into_iter().chain(parts);
         let deadline = deadlines.flatten().min();
         let timeout = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -386,6 +377,8 @@ impl Node {
             AgentEvent::Persist { drive, version, .. } => {
                 return debug!(drive, version, "the state of a drive is to be kept");
             }
+            // Whoever keeps it says how that went.
+            AgentEvent::StoreTenancy { .. } | AgentEvent::RaiseIncarnation { .. } => return,
         };
         let had = match event {
             AgentEvent::Ready(_) => !self.usable.insert(loan),
@@ -437,47 +430,9 @@ impl Node {
             }
             AgentEvent::LoadEnded(..) => info!(function, "the load has ended"),
             AgentEvent::Persist { .. } | AgentEvent::MediaFault(_) => {}
+            AgentEvent::StoreTenancy { .. } | AgentEvent::RaiseIncarnation { .. } => {}
             AgentEvent::Altered(_) | AgentEvent::Grown(_) => {}
         }
-    }
-
-    /// The lender has seen a later life of this node than the state folder knew of: it comes from a backup or a copy.
-    /// Nothing is taken from anybody by a greater incarnation: the lender lets it in when whoever has the function does
-    /// not answer.
-    fn catch_up(&mut self, loan: usize, seen: u64) {
-        // A lender that lies could say so each time: it costs a write and a line now and then.
-        if self.said.entry((loan, "outdated")).or_default().may_speak().is_none() {
-            return;
-        }
-        let function = &self.agent.view().spec().loans[loan].function;
-        let folder = self.state.path().display();
-        match self.state.raise_above(seen) {
-            Ok(incarnation) => {
-                warn!(
-                    %function, incarnation, seen,
-                    "the state directory {folder} is older than what the lender has seen of this node: it was restored or copied. \
-                     This node goes on with a greater incarnation; if another one runs with a copy, give one of them a state \
-                     directory of its own"
-                );
-                self.agent.raise_incarnation(loan, incarnation);
-            }
-            Err(error) => warn!(
-                %function, seen,
-                "the lender has seen a later life of this node than the state directory {folder} knows of, and does not let it in: \
-                 {error}; restore a newer copy of the folder, or give this node a new one"
-            ),
-        }
-    }
-
-    /// What a drive wants to be kept is written before its commands that wait for that complete.
-    fn keep(&mut self, event: &AgentEvent) {
-        let AgentEvent::Persist { drive, version, bytes } = event else { return };
-        let Some((name, layout)) = self.layouts.get(*drive) else { return };
-        let written = crate::state_dir::drive::write(self.state.path(), name, *layout, bytes);
-        if let Err(error) = &written {
-            warn!(%error, drive = %name, "the state of a drive cannot be kept: what has changed it fails");
-        }
-        self.agent.persisted(*drive, *version, written.is_ok());
     }
 
     /// What was lent is made durable; dropping the agent ends the card.
@@ -485,7 +440,7 @@ impl Node {
         if let Err(error) = self.signals.end_when_asked_again() {
             warn!("a signal does not end this node from here on, until its disks have answered: {error}");
         }
-        self.tenants.conclude(&self.state, &name_of(&self.agent));
+        self.keep_tenancies();
         let unsynced = self.conclude_drives();
         if let Some(failure) = unsynced {
             return Err(failure);
@@ -555,11 +510,6 @@ impl Node {
              the drive for this node until its hold time is over",
         )
     }
-}
-
-/// How loans are called where their tenancies are kept.
-fn name_of(agent: &Agent) -> impl Fn(usize) -> String {
-    |loan| agent.view().spec().loans[loan].function.clone()
 }
 
 /// What is wrong where two nodes have one domain. Addresses tell nodes apart by their domain; a loan between two such

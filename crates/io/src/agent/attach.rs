@@ -92,6 +92,7 @@ impl Agent {
         assert!(spec.life > place.life, "each loan of a place has an incarnation of its own");
         *place = spec;
         self.standing.forget(loan);
+        self.core.handle_attached(loan);
         self.slots.renew(loan);
         self.neighbours.forget(loan);
         for account in &self.shared().edges[loan] {

@@ -349,7 +349,7 @@ impl Agent {
     }
 
     /// A card that is not there need not be told: its successor starts with all that counts.
-    fn push_for_card(&mut self, message: ToCard) {
+    pub(super) fn push_for_card(&mut self, message: ToCard) {
         if let Some(card) = &mut self.card {
             card.outbox.push(message);
         }

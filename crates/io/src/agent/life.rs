@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use node::agent::{Effect, Unfinished};
 
-use super::{Agent, log, token, watchdog};
+use super::{Agent, AgentEvent, log, token, watchdog};
 use crate::card::now;
 use crate::messages::{self, ToCard};
 use crate::outbox::{Enclosure, Outbox};
@@ -55,15 +55,26 @@ impl Agent {
     }
 
     /// Does what the core wants done, and says what it wants said.
-    fn perform(&mut self) -> io::Result<()> {
+    pub(super) fn perform(&mut self) -> io::Result<()> {
         loop {
-            std::iter::from_fn(|| self.core.poll_event()).for_each(|event| log::say(&event));
+            std::iter::from_fn(|| self.core.poll_event())
+                .for_each(|event| log::say(&event, &self.spec.loans));
             match self.core.poll_effect() {
                 None => return Ok(()),
                 Some(Effect::Start { .. }) => self.try_to_start()?,
                 Some(Effect::Kill) => self.card.as_ref().map_or(Ok(()), |card| card.child.kill())?,
                 Some(Effect::Drain { wait }) => self.drain(wait),
                 Some(Effect::Look) => self.look_at_card(),
+                Some(Effect::StoreTenancy { loan, tenancy }) => {
+                    self.wants.push(AgentEvent::StoreTenancy { loan, tenancy });
+                }
+                Some(Effect::TellTenancy { loan, tenancy }) => self.tell_tenancy(loan, tenancy),
+                Some(Effect::RaiseIncarnation { loan, seen }) => {
+                    self.wants.push(AgentEvent::RaiseIncarnation { loan, seen });
+                }
+                Some(Effect::TellIncarnation { loan, incarnation }) => {
+                    self.tell_incarnation(loan, incarnation);
+                }
             }
         }
     }
@@ -161,7 +172,8 @@ impl Agent {
     pub(super) fn drain_all(&mut self) -> io::Result<()> {
         self.core.handle_end(now());
         self.perform()?;
-        while let Some(at) = self.core.poll_timeout() {
+        while !self.core.is_over() {
+            let at = self.core.poll_timeout().unwrap_or_else(now);
             std::thread::sleep(at.since(now()));
             self.core.handle_timeout(now());
             self.perform()?;

@@ -3,8 +3,11 @@
 use node::agent::{Event, Severity};
 use tracing::{error, info, warn};
 
+use super::LoanSpec;
+
 /// Says what has happened, with its values beside.
-pub(super) fn say(event: &Event) {
+pub(super) fn say(event: &Event, loans: &[LoanSpec]) {
+    let function_of = |loan: usize| loans.get(loan).map_or("?", |loan| loan.function.as_str());
     match event {
         Event::CardKilled { signal, generation } => warn!(signal, generation, "{event}"),
         Event::CardEnded { status, generation } => error!(status, generation, "{event}"),
@@ -14,6 +17,9 @@ pub(super) fn say(event: &Event) {
         Event::Drained { after } => info!(?after, "{event}"),
         Event::CardStuck { pid, generation, state } => warn!(pid, generation, ?state, "{event}"),
         Event::CardFree { pid, generation, after } => info!(pid, generation, ?after, "{event}"),
+        Event::TenancyUnsaved { loan, tenancy, again_in, .. } => {
+            warn!(function = function_of(*loan), node = %tenancy.node, ?again_in, "{event}");
+        }
         Event::CardReplaced { pid, generation, .. } => match event.severity() {
             Severity::Error => error!(pid, generation, "{event}"),
             Severity::Warning | Severity::Info => warn!(pid, generation, "{event}"),

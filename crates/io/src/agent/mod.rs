@@ -7,6 +7,7 @@
 mod attach;
 mod clients;
 mod drives;
+mod kept;
 mod life;
 mod log;
 mod neighbours;
@@ -199,7 +200,7 @@ pub enum Edge {
 pub enum AgentEvent {
     /// The drive of the loan is usable.
     Ready(usize),
-    /// The lender refuses. An [`Refusal::Outdated`] asks for [`Agent::raise_incarnation`].
+    /// The lender refuses.
     Refused {
         /// The loan.
         loan: usize,
@@ -207,12 +208,27 @@ pub enum AgentEvent {
         refusal: Refusal,
     },
     /// Somebody else than before has taken what the loan lends, or it was given back: who did it waits until that is
-    /// durable and [`Agent::set_tenancy`] says so.
+    /// durable.
     Tenant {
         /// The loan.
         loan: usize,
-        /// The tenancy that is to be made durable.
+        /// Who has it now.
         tenancy: Tenancy,
+    },
+    /// This tenancy of the loan is to be made durable; [`Agent::tenancy_stored`] follows.
+    StoreTenancy {
+        /// The loan.
+        loan: usize,
+        /// In place of what is kept.
+        tenancy: Tenancy,
+    },
+    /// The lender has seen a later life of this node than the state folder knew of: an incarnation greater than that is
+    /// to be made durable, and [`Agent::incarnation_raised`] follows, unless that cannot be.
+    RaiseIncarnation {
+        /// The loan.
+        loan: usize,
+        /// What the lender has seen.
+        seen: u64,
     },
     /// Another node has used the borrowed drive meanwhile: what was not flushed is lost.
     Overtaken(usize),
@@ -268,6 +284,8 @@ pub struct Agent {
     card: Option<LiveCard>,
     /// What decides.
     core: node::agent::Agent,
+    /// What it wants of the role.
+    wants: Vec<AgentEvent>,
     /// Until then nobody is accepted.
     accept_at: Option<Instant>,
     images: Images,
@@ -319,6 +337,7 @@ impl Agent {
             was_restored: false,
             card: None,
             core: node::agent::Agent::new(RuleSet::ALL, crate::card::now()),
+            wants: Vec::new(),
             accept_at: None,
             images,
             shutting_down: false,
@@ -340,9 +359,10 @@ impl Agent {
 
     /// When [`Agent::turn`] is to be called although nothing is readable.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let times =
-            [self.next_of_life(), self.accept_at, self.images.look_at(), self.neighbours.poll_timeout()];
-        times.into_iter().flatten().min()
+        let told = (!self.wants.is_empty()).then(Instant::now);
+        let own = [self.next_of_life(), self.accept_at, told];
+        let times = own.into_iter().chain([self.images.look_at(), self.neighbours.poll_timeout()]);
+        times.flatten().min()
     }
 
     /// Does what is due, without waiting; returns what the role has to know.
@@ -400,6 +420,7 @@ impl Agent {
         self.tell_neighbours();
         events.extend(self.look_at_images());
         self.advance_life()?;
+        events.append(&mut self.wants);
         Ok(events)
     }
 
@@ -440,24 +461,6 @@ impl Agent {
         }
         self.tell_card();
         Ok(())
-    }
-
-    /// It is durable who has what `loan` lends.
-    pub fn set_tenancy(&mut self, loan: usize, tenancy: Tenancy) {
-        self.spec.loans[loan].tenancy = tenancy;
-        if let Some(card) = &mut self.card {
-            card.outbox.push(ToCard::Tenancy { loan, tenancy: tenancy.into() });
-        }
-        self.tell_card();
-    }
-
-    /// The node is to call itself by this incarnation in a borrowed loan: it is durable that nobody has used it before.
-    pub fn raise_incarnation(&mut self, loan: usize, incarnation: u64) {
-        self.spec.loans[loan].least_incarnation = incarnation;
-        if let Some(card) = &mut self.card {
-            card.outbox.push(ToCard::Incarnation { loan, incarnation });
-        }
-        self.tell_card();
     }
 
     /// The state of the data plane.
@@ -577,7 +580,9 @@ impl Agent {
                     events.push(AgentEvent::Ready(loan));
                 }
                 ToAgent::Tenant { loan, tenancy } => {
-                    events.push(AgentEvent::Tenant { loan, tenancy: tenancy.into() });
+                    let tenancy = tenancy.into();
+                    events.push(AgentEvent::Tenant { loan, tenancy });
+                    self.core.handle_tenant(crate::card::now(), loan, tenancy);
                 }
                 ToAgent::Overtaken { loan } => events.push(AgentEvent::Overtaken(loan)),
                 ToAgent::Met { loan, node, incarnation } => {
@@ -595,7 +600,11 @@ impl Agent {
                 }
                 ToAgent::LoadEnded { loan, result } => events.push(AgentEvent::LoadEnded(loan, result)),
                 ToAgent::Refused { loan, refusal } => {
-                    events.push(AgentEvent::Refused { loan, refusal: refusal.into() });
+                    let refusal = refusal.into();
+                    if let Refusal::Outdated { seen } = &refusal {
+                        self.core.handle_outdated(crate::card::now(), loan, seen.0);
+                    }
+                    events.push(AgentEvent::Refused { loan, refusal });
                 }
                 ToAgent::Disconnected { loan, slot } => self.clients.disconnected(loan, slot),
                 ToAgent::MediaFault { drive } => events.push(AgentEvent::MediaFault(drive)),

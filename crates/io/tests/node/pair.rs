@@ -322,7 +322,7 @@ fn drive(mut agent: Agent, shared: &Shared) {
             match event {
                 AgentEvent::LoadEnded(_, result) => *shared.load.lock().unwrap() = Some(result),
                 // A role makes it durable first.
-                AgentEvent::Tenant { loan, tenancy } => agent.set_tenancy(loan, tenancy),
+                AgentEvent::StoreTenancy { loan, .. } => agent.tenancy_stored(loan, Ok(())).unwrap(),
                 _ => {}
             }
         }

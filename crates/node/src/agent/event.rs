@@ -4,6 +4,7 @@ use core::fmt;
 use core::time::Duration;
 
 use base::times::WATCHDOG;
+use link::Tenancy;
 
 use super::watchdog::{Fault, State};
 
@@ -71,6 +72,17 @@ pub enum Event {
         /// How long it was there.
         after: Duration,
     },
+    /// Who uses a function could not be made durable, so the card is not told yet.
+    TenancyUnsaved {
+        /// The loan.
+        loan: usize,
+        /// What was to be written.
+        tenancy: Tenancy,
+        /// When that is tried again.
+        again_in: Duration,
+        /// What the system said.
+        error: String,
+    },
     /// The card lives and does not work, so it is replaced.
     CardReplaced {
         /// Its process.
@@ -102,6 +114,7 @@ impl Event {
             | Self::StartFailed { .. }
             | Self::Draining { .. }
             | Self::CardStuck { .. }
+            | Self::TenancyUnsaved { .. }
             | Self::CardReplaced { .. } => Severity::Warning,
             Self::CardRecovered { .. } | Self::Drained { .. } | Self::CardFree { .. } => Severity::Info,
         }
@@ -125,6 +138,10 @@ impl fmt::Display for Event {
                 "the card has been in one system call for {WATCHDOG:?} and serves nobody meanwhile; it is left alone, since \
                  killing it would not end the call: look at the disk behind what is lent"
             ),
+            Self::TenancyUnsaved { tenancy, error, .. } => {
+                let what = if tenancy.is_held { "used" } else { "given back" };
+                write!(f, "the function cannot be {what} yet: {error}")
+            }
             Self::CardFree { .. } => f.write_str("the card goes on"),
             Self::CardReplaced { fault, .. } => f.write_str(match fault {
                 Fault::Stopped => "the card was stopped by a signal (SIGSTOP): it is killed and replaced",

@@ -281,6 +281,10 @@ impl Life {
         }
     }
 
+    pub(super) fn is_over(&self) -> bool {
+        self.phase == Phase::Over
+    }
+
     pub(super) fn handle_end(&mut self, now: Instant, out: &mut Output) {
         self.is_ending = true;
         self.forget_card();

@@ -10,6 +10,7 @@
 
 mod event;
 mod life;
+mod tenancy;
 mod watchdog;
 
 use core::time::Duration;
@@ -20,6 +21,8 @@ use base::{Instant, RuleSet};
 pub use event::{Event, Severity};
 use life::Life;
 pub use life::{CardRecord, Exit, Unfinished};
+use link::Tenancy;
+use tenancy::{Incarnations, Tenants};
 pub use watchdog::{Beat, Condition, Fault, Process, Rest, State};
 
 /// What is to be done.
@@ -39,6 +42,35 @@ pub enum Effect {
     },
     /// Look whether the card makes turns: [`Agent::handle_beat`] follows.
     Look,
+    /// Make durable who uses what is lent: [`Agent::handle_tenancy_stored`] follows.
+    StoreTenancy {
+        /// The loan.
+        loan: usize,
+        /// In place of what is kept of it.
+        tenancy: Tenancy,
+    },
+    /// It is durable, also for cards to come: tell the card.
+    TellTenancy {
+        /// The loan.
+        loan: usize,
+        /// What is durable.
+        tenancy: Tenancy,
+    },
+    /// Make an incarnation durable that is greater than this one, which a lender has seen of this node, and than all that
+    /// the state folder knows of: [`Agent::handle_incarnation_raised`] follows, unless that cannot be.
+    RaiseIncarnation {
+        /// The loan.
+        loan: usize,
+        /// What the lender has seen.
+        seen: u64,
+    },
+    /// The node calls itself by this incarnation in a borrowed loan, also for cards to come: tell the card.
+    TellIncarnation {
+        /// The loan.
+        loan: usize,
+        /// What is durable.
+        incarnation: u64,
+    },
 }
 
 /// What verbs leave behind for the driver.
@@ -61,18 +93,25 @@ impl Output {
 /// The agent of a node, from the start of its program to the end.
 pub struct Agent {
     life: Life,
+    tenants: Tenants,
+    incarnations: Incarnations,
     out: Output,
 }
 
 impl Agent {
     /// One that has no card yet: the first one is due now.
     pub fn new(rules: RuleSet, now: Instant) -> Self {
-        Self { life: Life::new(rules, now), out: Output::default() }
+        Self {
+            life: Life::new(rules, now),
+            tenants: Tenants::new(rules),
+            incarnations: Incarnations::default(),
+            out: Output::default(),
+        }
     }
 
     /// When [`Agent::handle_timeout`] is to be called.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.life.poll_timeout()
+        [self.life.poll_timeout(), self.tenants.poll_timeout()].into_iter().flatten().min()
     }
 
     /// The next thing to do.
@@ -93,6 +132,7 @@ impl Agent {
     /// Time has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.life.handle_timeout(now, &mut self.out);
+        self.tenants.handle_timeout(now, &mut self.out);
     }
 
     /// The card that was asked for is there, as this process.
@@ -127,10 +167,51 @@ impl Agent {
         self.life.handle_beat(now, beat, ask, &mut self.out);
     }
 
+    /// The card says that somebody else than before has taken what a loan lends, or that it was given back.
+    pub fn handle_tenant(&mut self, now: Instant, loan: usize, tenancy: Tenancy) {
+        self.tenants.handle_tenant(now, loan, tenancy, &mut self.out);
+    }
+
+    /// What [`Effect::StoreTenancy`] gave out is durable, or could not be written.
+    pub fn handle_tenancy_stored(&mut self, now: Instant, loan: usize, result: Result<(), String>) {
+        self.tenants.handle_stored(now, loan, result, &mut self.out);
+    }
+
+    /// The node ends: what is not durable is to be written now, or never.
+    pub fn take_unsaved(&mut self) -> Vec<(usize, Tenancy)> {
+        self.tenants.take_unsaved()
+    }
+
+    /// A lender has seen a later life of this node than this one: the state folder comes from a backup or a copy.
+    pub fn handle_outdated(&mut self, now: Instant, loan: usize, seen: u64) {
+        self.incarnations.handle_outdated(now, loan, seen, &mut self.out);
+    }
+
+    /// It is durable that nobody has used this incarnation before.
+    pub fn handle_incarnation_raised(&mut self, loan: usize, incarnation: u64) {
+        self.incarnations.handle_raised(loan, incarnation, &mut self.out);
+    }
+
+    /// By which incarnation the node calls itself at least in a borrowed loan, if a lender has seen more than the state
+    /// folder knew of; else 0.
+    pub fn least_incarnation(&self, loan: usize) -> u64 {
+        self.incarnations.least(loan)
+    }
+
+    /// Another loan has the place of the one before.
+    pub fn handle_attached(&mut self, loan: usize) {
+        self.incarnations.forget(loan);
+    }
+
     /// The node ends, and its last card is dead: what that one has asked of disks is waited for. It is over when
-    /// [`Agent::poll_timeout`] has nothing more.
+    /// [`Agent::is_over`].
     pub fn handle_end(&mut self, now: Instant) {
         self.life.handle_end(now, &mut self.out);
+    }
+
+    /// Whether the disks have ended what the last card has asked for.
+    pub fn is_over(&self) -> bool {
+        self.life.is_over()
     }
 }
 

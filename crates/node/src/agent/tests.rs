@@ -1,4 +1,6 @@
 use super::*;
+use base::ids::{LifeId, NodeId};
+use link::Name;
 
 const PID: i32 = 7;
 
@@ -188,4 +190,90 @@ fn no_card_follows_the_last_one() {
     play.effects();
     play.drained();
     assert_eq!((play.effects(), play.agent.poll_timeout()), (vec![], None));
+    assert!(play.agent.is_over());
+}
+
+fn held() -> Tenancy {
+    Tenancy::default().taken_by(NodeId(7), LifeId([1; 16]), Name::new("one"))
+}
+
+#[test]
+fn a_tenancy_is_durable_before_its_card_is_told() {
+    let (mut play, tenancy) = (serving(), held());
+    play.agent.handle_tenant(play.now, 0, tenancy);
+    assert_eq!(play.effects(), [Effect::StoreTenancy { loan: 0, tenancy }]);
+    // The card dies, and the next one says it again.
+    play.agent.handle_tenant(play.now, 0, tenancy);
+    assert_eq!(play.effects(), []);
+    play.agent.handle_tenancy_stored(play.now, 0, Err("no space".to_owned()));
+    let event = play.events().pop().expect("somebody has to look");
+    assert_eq!(event.to_string(), "the function cannot be used yet: no space");
+    assert_eq!(play.effects(), []);
+    // Nor sooner if it changes meanwhile.
+    play.agent.handle_tenant(play.now, 0, tenancy.given_back());
+    assert_eq!(play.effects(), []);
+    let looked = play.agent.poll_timeout().map(|at| at.since(play.now));
+    assert_eq!(looked, Some(ms(1000)));
+    play.now += ms(1000);
+    play.agent.handle_timeout(play.now);
+    let tenancy = tenancy.given_back();
+    assert!(play.effects().contains(&Effect::StoreTenancy { loan: 0, tenancy }));
+    play.agent.handle_tenancy_stored(play.now, 0, Ok(()));
+    assert_eq!(play.effects(), [Effect::TellTenancy { loan: 0, tenancy }]);
+    // Nobody has asked for that.
+    play.agent.handle_tenancy_stored(play.now, 0, Ok(()));
+    assert_eq!(play.effects(), []);
+}
+
+#[test]
+fn what_changes_while_it_is_written_is_written_behind() {
+    let (mut play, tenancy) = (serving(), held());
+    play.agent.handle_tenant(play.now, 0, tenancy);
+    play.agent.handle_tenant(play.now, 0, tenancy.given_back());
+    assert_eq!(play.effects(), [Effect::StoreTenancy { loan: 0, tenancy }]);
+    play.agent.handle_tenancy_stored(play.now, 0, Ok(()));
+    let next = tenancy.given_back();
+    let told = Effect::TellTenancy { loan: 0, tenancy };
+    assert_eq!(play.effects(), [told, Effect::StoreTenancy { loan: 0, tenancy: next }]);
+}
+
+#[test]
+fn the_third_change_within_a_second_waits_or_is_written_at_the_end() {
+    let mut play = serving();
+    let stored = |play: &mut Play, loan: usize, tenancy: Tenancy| {
+        play.agent.handle_tenant(play.now, loan, tenancy);
+        let is_written = play.effects().contains(&Effect::StoreTenancy { loan, tenancy });
+        play.agent.handle_tenancy_stored(play.now, loan, Ok(()));
+        play.effects();
+        is_written
+    };
+    assert!(stored(&mut play, 0, held()));
+    play.now += ms(100);
+    assert!(stored(&mut play, 0, held().given_back()));
+    assert!(!stored(&mut play, 0, held()) && stored(&mut play, 1, held()), "each function for itself");
+    assert_eq!(play.wait(), ms(900));
+    assert!(play.effects().contains(&Effect::StoreTenancy { loan: 0, tenancy: held() }));
+    play.agent.handle_tenancy_stored(play.now, 0, Ok(()));
+    play.agent.handle_tenant(play.now, 0, held().given_back());
+    assert_eq!(play.agent.take_unsaved(), [(0, held().given_back())], "or it would be kept for nobody");
+    assert_eq!(play.agent.take_unsaved(), []);
+}
+
+#[test]
+fn an_incarnation_is_durable_before_it_is_used_and_raised_once_a_second() {
+    let mut play = serving();
+    let raise = [Effect::RaiseIncarnation { loan: 2, seen: 5 }];
+    play.agent.handle_outdated(play.now, 2, 5);
+    assert_eq!(play.effects(), raise);
+    play.agent.handle_outdated(play.now, 2, 5);
+    assert_eq!((play.effects(), play.agent.least_incarnation(2)), (vec![], 0));
+    play.agent.handle_incarnation_raised(2, 6);
+    assert_eq!(play.effects(), [Effect::TellIncarnation { loan: 2, incarnation: 6 }]);
+    // A message of before.
+    play.now += ms(1000);
+    play.agent.handle_outdated(play.now, 2, 5);
+    assert_eq!((play.effects(), play.agent.least_incarnation(2)), (vec![], 6));
+    play.agent.handle_attached(2);
+    play.agent.handle_outdated(play.now, 2, 5);
+    assert_eq!(play.effects(), raise);
 }

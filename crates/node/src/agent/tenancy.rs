@@ -1,0 +1,155 @@
+//! What is made durable before a card is told of it: who uses what this node lends, and by which incarnation it calls
+//! itself in what it borrows.
+
+use core::time::Duration;
+use std::collections::BTreeMap;
+
+use base::{Instant, Rule, RuleSet};
+use link::Tenancy;
+
+use super::event::Event;
+use super::{Effect, Output};
+
+/// Between two attempts to write the state folder.
+const RETRY: Duration = Duration::from_secs(1);
+/// A function whose user has changed twice within this time waits for the rest of it, should it change once more: each
+/// change costs a write to the disk.
+const CHANGES: Duration = Duration::from_secs(1);
+/// A lender that lies could say of each new incarnation that it is outdated: then it costs a write now and then.
+const RAISES: Duration = Duration::from_secs(1);
+
+/// Changes of who uses what, until they are durable, by loan.
+pub(super) struct Tenants {
+    rules: RuleSet,
+    loans: BTreeMap<usize, Lent>,
+}
+
+/// What is lent by one loan.
+///
+/// ```text
+/// wanted --not too soon--> writing --durable--> the card is told
+///    ^                        |
+///    +-------not written------+
+/// ```
+#[derive(Default)]
+struct Lent {
+    wanted: Option<Tenancy>,
+    writing: Option<Tenancy>,
+    /// When its last two changes were written.
+    written: [Option<Instant>; 2],
+    /// The last attempt has failed, and there is none before this.
+    retry_at: Option<Instant>,
+}
+
+impl Lent {
+    /// When what is wanted may be written.
+    fn due_at(&self) -> Option<Instant> {
+        if self.wanted.is_none() || self.writing.is_some() {
+            return None;
+        }
+        let paced = self.written[0].map(|at| at + CHANGES);
+        Some(paced.max(self.retry_at).unwrap_or(Instant::ZERO))
+    }
+}
+
+impl Tenants {
+    pub(super) fn new(rules: RuleSet) -> Self {
+        Self { rules, loans: BTreeMap::new() }
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        self.loans.values().filter_map(Lent::due_at).min()
+    }
+
+    pub(super) fn handle_timeout(&mut self, now: Instant, out: &mut Output) {
+        for (&loan, lent) in &mut self.loans {
+            if lent.due_at().is_some_and(|at| at <= now)
+                && let Some(tenancy) = lent.wanted.take()
+            {
+                lent.writing = Some(tenancy);
+                lent.retry_at = None;
+                out.effect(Effect::StoreTenancy { loan, tenancy });
+            }
+        }
+    }
+
+    /// Another card may say again what is just being written.
+    pub(super) fn handle_tenant(&mut self, now: Instant, loan: usize, tenancy: Tenancy, out: &mut Output) {
+        let lent = self.loans.entry(loan).or_default();
+        lent.wanted = Some(tenancy).filter(|_| lent.writing != Some(tenancy));
+        if !self.rules.has(Rule::StoreBeforeTell) {
+            out.effect(Effect::TellTenancy { loan, tenancy });
+        }
+        self.handle_timeout(now, out);
+    }
+
+    /// What could not be written is tried again: until then its user waits, since nobody could tell after a restart
+    /// that there was one.
+    pub(super) fn handle_stored(
+        &mut self,
+        now: Instant,
+        loan: usize,
+        result: Result<(), String>,
+        out: &mut Output,
+    ) {
+        let Some(lent) = self.loans.get_mut(&loan) else { return };
+        let Some(tenancy) = lent.writing.take() else { return };
+        match result {
+            Ok(()) => {
+                lent.written = [lent.written[1], Some(now)];
+                out.effect(Effect::TellTenancy { loan, tenancy });
+            }
+            Err(error) => {
+                lent.retry_at = Some(now + RETRY);
+                lent.wanted.get_or_insert(tenancy);
+                out.event(Event::TenancyUnsaved { loan, tenancy, again_in: RETRY, error });
+            }
+        }
+        self.handle_timeout(now, out);
+    }
+
+    pub(super) fn take_unsaved(&mut self) -> Vec<(usize, Tenancy)> {
+        let loans = core::mem::take(&mut self.loans).into_iter();
+        loans.filter_map(|(loan, lent)| Some((loan, lent.wanted.or(lent.writing)?))).collect()
+    }
+}
+
+/// By which incarnation the node calls itself at least, by loan.
+#[derive(Default)]
+pub(super) struct Incarnations {
+    loans: BTreeMap<usize, Raised>,
+}
+
+#[derive(Default)]
+struct Raised {
+    least: u64,
+    /// When the state folder was last asked for a greater one.
+    asked_at: Option<Instant>,
+}
+
+impl Incarnations {
+    pub(super) fn least(&self, loan: usize) -> u64 {
+        self.loans.get(&loan).map_or(0, |raised| raised.least)
+    }
+
+    /// Nothing is taken from anybody by a greater incarnation: the lender lets it in when whoever has the function does
+    /// not answer.
+    pub(super) fn handle_outdated(&mut self, now: Instant, loan: usize, seen: u64, out: &mut Output) {
+        let raised = self.loans.entry(loan).or_default();
+        let is_soon = raised.asked_at.is_some_and(|at| now < at + RAISES);
+        if raised.least <= seen && !is_soon {
+            raised.asked_at = Some(now);
+            out.effect(Effect::RaiseIncarnation { loan, seen });
+        }
+    }
+
+    pub(super) fn handle_raised(&mut self, loan: usize, incarnation: u64, out: &mut Output) {
+        self.loans.entry(loan).or_default().least = incarnation;
+        out.effect(Effect::TellIncarnation { loan, incarnation });
+    }
+
+    /// Another loan has the place.
+    pub(super) fn forget(&mut self, loan: usize) {
+        self.loans.remove(&loan);
+    }
+}
