@@ -73,6 +73,12 @@ impl World<'_> {
             Effect::Drain { .. } => return agent.handle_drained(now, Ok(())),
             Effect::StoreTenancy { .. } => self.random.range(50_000, 5_000_000),
             Effect::Kill => return self.bury(node),
+            Effect::TellEnd => {
+                self.act(node, Card::shut_down);
+                return;
+            }
+            // Nothing is attached or detached here.
+            Effect::TellReturn { .. } | Effect::TellPresence { .. } | Effect::Vacate { .. } => return,
             Effect::TellTenancy { loan, tenancy } => return self.tell_tenancy(loan, tenancy),
             Effect::RaiseIncarnation { loan, seen } => return self.raise_incarnation(node, loan, seen),
             Effect::TellIncarnation { loan, incarnation } => {
@@ -96,12 +102,8 @@ impl World<'_> {
             Effect::Start { .. } => self.start_card(node),
             Effect::Drain { .. } => self.disks_had_time(node),
             Effect::StoreTenancy { loan, tenancy } => self.tenancy_was_written(*loan, *tenancy),
-            // These take no time.
-            Effect::Kill
-            | Effect::Look
-            | Effect::TellTenancy { .. }
-            | Effect::RaiseIncarnation { .. }
-            | Effect::TellIncarnation { .. } => {}
+            // The others take no time.
+            _ => {}
         }
     }
 

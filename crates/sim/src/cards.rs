@@ -46,8 +46,6 @@ pub(crate) struct Node<'w> {
     pub(crate) cards: u64,
     /// Its program does not run: nobody starts a card.
     pub(crate) is_away: bool,
-    /// It was asked to end, and gives back what it has.
-    pub(crate) is_leaving: bool,
     /// By loan: that one is still to be given back.
     pub(crate) gives_back: Vec<bool>,
     /// When it is to be woken, if at all.
@@ -88,7 +86,6 @@ impl<'w> Node<'w> {
             agent_wake: None,
             cards: 0,
             is_away: false,
-            is_leaving: false,
             gives_back: Vec::new(),
             wake: None,
             torn: Vec::new(),
@@ -116,7 +113,6 @@ impl<'w> Node<'w> {
         NodeLedger::entitle(self.memory, self.identity);
         self.agent = Agent::new(rules, now);
         self.agent_wake = None;
-        self.is_leaving = false;
         self.was_ready.fill(false);
         self.outrun.fill_with(Outrun::default);
     }
@@ -265,7 +261,6 @@ impl<'w> World<'w> {
         }
         self.nodes[node].card = Some(card);
         self.nodes[node].agent.handle_running(Instant::from_nanos(self.now));
-        self.drive_agent(node);
         self.check_recovery(node);
         self.faults.arm(self.nodes[node].switch);
         if node == LENDER && !self.tell_losses() {
@@ -280,7 +275,7 @@ impl<'w> World<'w> {
                 self.tell_slot(loan);
             }
         }
-        self.tell_end(node);
+        self.drive_agent(node);
         self.run_node(node);
     }
 

@@ -135,10 +135,10 @@ impl World<'_> {
     /// A node is asked to end, and gives back what it has.
     fn give_everything_back(&mut self, node: usize) {
         let this = &mut self.nodes[node];
-        if this.is_away || this.is_leaving {
+        if this.is_away || this.agent.is_shutting_down() {
             return;
         }
-        this.is_leaving = true;
+        this.agent.handle_shut_down();
         this.gives_back = vec![true; self.loans.len()];
         self.log.event(self.now, Some(node), "leave", 0, 0);
         let life = self.life_of(node);
@@ -146,22 +146,15 @@ impl World<'_> {
             lent.owner.gives_back(life);
         }
         self.schedule(GIVE_BACK, Event::Gone(node, life.number));
-        self.tell_end(node);
+        self.drive_agent(node);
         if self.nodes[node].card.is_some() {
             self.service(node);
         }
     }
 
-    /// A card of a node that ends is told so, as is each that follows.
-    pub(crate) fn tell_end(&mut self, node: usize) {
-        if self.nodes[node].is_leaving {
-            self.act(node, node::Card::shut_down);
-        }
-    }
-
     /// A loan was given back, or there was nothing to give back.
     pub(crate) fn given_back(&mut self, node: usize, loan: usize, has_lost: bool) {
-        if !self.nodes[node].is_leaving {
+        if !self.nodes[node].agent.is_shutting_down() {
             return self.fail(names::ASSERTION, format!("node {node} has given loan {loan} back unasked"));
         }
         self.log.event(self.now, Some(node), "back", loan as u64, has_lost.into());

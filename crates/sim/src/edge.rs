@@ -49,7 +49,7 @@ impl<'w> World<'w> {
     fn connect(&mut self, client: usize) {
         let Seat { node, loan, .. } = self.clients[client].0;
         let borrower = &self.nodes[node];
-        if borrower.is_away || borrower.is_leaving {
+        if borrower.is_away || borrower.agent.is_shutting_down() {
             return self.schedule(500_000_000, Event::Think(client));
         }
         let idle = |slot: &usize| {
@@ -70,7 +70,7 @@ impl<'w> World<'w> {
     /// Which requests of a borrower's clients may fail.
     fn excuse(&self, node: usize, loan: usize) -> Excuse {
         let lent = &self.loans[loan];
-        if self.nodes[node].is_leaving
+        if self.nodes[node].agent.is_shutting_down()
             || ((lent.displaced[node] || lent.has_lost[node]) && lent.holder != Some(node))
         {
             return Excuse { before: u64::MAX, flushes: true };

@@ -213,7 +213,7 @@ impl Node {
             let events = self.agent.turn().map_err(|error| Failure::io("the node cannot go on", &error))?;
             for event in &events {
                 self.log_event(event);
-                self.keep(event).map_err(|error| Failure::io("the node cannot go on", &error))?;
+                self.keep(event);
                 match event {
                     AgentEvent::Altered(drive) | AgentEvent::Grown(drive) => self.note_image(event, *drive),
                     AgentEvent::GivenBack { loan, .. } => _ = self.returned.insert(*loan),

@@ -348,8 +348,13 @@ impl Agent {
         Some(lost)
     }
 
+    pub(super) fn tell(&mut self, message: ToCard) {
+        self.push_for_card(message);
+        self.tell_card();
+    }
+
     /// A card that is not there need not be told: its successor starts with all that counts.
-    pub(super) fn push_for_card(&mut self, message: ToCard) {
+    fn push_for_card(&mut self, message: ToCard) {
         if let Some(card) = &mut self.card {
             card.outbox.push(message);
         }

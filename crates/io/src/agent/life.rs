@@ -1,6 +1,5 @@
 //! What the core decides about the card's life, done with a process, a ring and the kernel's clock.
 
-use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -20,9 +19,6 @@ pub(super) struct LiveCard {
     pub(super) child: Child,
     pub(super) messages: OwnedFd,
     pub(super) outbox: Outbox<ToCard>,
-    /// Places that were given to other loans since it was started. It is to end, and what it still says of them is of
-    /// the loans before.
-    pub(super) outdated: BTreeSet<usize>,
 }
 
 impl Agent {
@@ -54,6 +50,13 @@ impl Agent {
         self.perform()
     }
 
+    /// As [`Agent::perform`], between two turns: the next one says what has gone wrong.
+    pub(super) fn follow(&mut self) {
+        if let Err(error) = self.perform() {
+            self.failure.get_or_insert(error);
+        }
+    }
+
     /// Does what the core wants done, and says what it wants said.
     pub(super) fn perform(&mut self) -> io::Result<()> {
         loop {
@@ -68,6 +71,12 @@ impl Agent {
                 Some(Effect::StoreTenancy { loan, tenancy }) => {
                     self.wants.push(AgentEvent::StoreTenancy { loan, tenancy });
                 }
+                Some(Effect::TellEnd) => self.tell(ToCard::ShutDown),
+                Some(Effect::TellReturn { loan }) => self.tell(ToCard::GiveBack { loan }),
+                Some(Effect::TellPresence { loan, is_present }) => {
+                    self.tell(ToCard::Present { loan, is_present });
+                }
+                Some(Effect::Vacate { loan }) => self.vacate(loan),
                 Some(Effect::TellTenancy { loan, tenancy }) => self.tell_tenancy(loan, tenancy),
                 Some(Effect::RaiseIncarnation { loan, seen }) => {
                     self.wants.push(AgentEvent::RaiseIncarnation { loan, seen });
@@ -111,11 +120,7 @@ impl Agent {
             outbox.push(ToCard::Connection { loan, slot });
         }
         self.neighbours.sharing().for_each(|loan| outbox.push(ToCard::Shared { loan }));
-        if self.shutting_down {
-            outbox.push(ToCard::ShutDown);
-        }
-        self.standing.tell(&mut outbox);
-        let card = LiveCard { child, messages: ours, outbox, outdated: BTreeSet::new() };
+        let card = LiveCard { child, messages: ours, outbox };
         let card = self.card.insert(card);
         self.waiter.register(card.child.as_fd(), token::CARD, Interest::READ)?;
         self.waiter.register(card.messages.as_fd(), token::MESSAGES, Interest::READ)?;

@@ -31,13 +31,12 @@ pub use node::agent::{CardRecord, Condition};
 use node::{DriveConfig, FlashConfig, Limit, LoanKind, NodeLedger, Protection, Refusal, Tenancy};
 use tracing::{debug, info, warn};
 
-use self::attach::Standing;
 use self::clients::Clients;
 pub use self::drives::DriveEnd;
 use self::drives::Images;
 use self::life::LiveCard;
 use self::neighbours::{Neighbours, Surroundings};
-use self::slots::{Accepted, Slots};
+use self::slots::Slots;
 pub use self::view::{LoanView, View};
 use crate::files::{Image, LastWrites};
 use crate::load::{LoadResult, LoadSpec};
@@ -286,11 +285,11 @@ pub struct Agent {
     core: node::agent::Agent,
     /// What it wants of the role.
     wants: Vec<AgentEvent>,
+    /// What has gone wrong since the last turn.
+    failure: Option<io::Error>,
     /// Until then nobody is accepted.
     accept_at: Option<Instant>,
     images: Images,
-    shutting_down: bool,
-    standing: Standing,
 }
 
 mod token {
@@ -338,10 +337,9 @@ impl Agent {
             card: None,
             core: node::agent::Agent::new(RuleSet::ALL, crate::card::now()),
             wants: Vec::new(),
+            failure: None,
             accept_at: None,
             images,
-            shutting_down: false,
-            standing: Standing::default(),
         };
         if let Some(ring) = &agent.ring {
             // SAFETY: the cell lies inside of the mapping, and no card exists yet.
@@ -359,7 +357,7 @@ impl Agent {
 
     /// When [`Agent::turn`] is to be called although nothing is readable.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let told = (!self.wants.is_empty()).then(Instant::now);
+        let told = (!self.wants.is_empty() || self.failure.is_some()).then(Instant::now);
         let own = [self.next_of_life(), self.accept_at, told];
         let times = own.into_iter().chain([self.images.look_at(), self.neighbours.poll_timeout()]);
         times.flatten().min()
@@ -370,6 +368,7 @@ impl Agent {
     /// # Errors
     /// What leaves the node without a card for good.
     pub fn turn(&mut self) -> io::Result<Vec<AgentEvent>> {
+        self.failure.take().map_or(Ok(()), Err)?;
         let mut events = Vec::new();
         self.waiter.poll()?;
         let ready: Vec<u64> = self.waiter.ready().map(|ready| ready.token).collect();
@@ -439,12 +438,9 @@ impl Agent {
     /// Asks the card to give everything back: [`AgentEvent::GivenBack`] follows for each borrowed loan that was
     /// reached.
     pub fn shut_down(&mut self) {
-        self.shutting_down = true;
         clients::stop_listening(&mut self.spec.loans);
-        if let Some(card) = &mut self.card {
-            card.outbox.push(ToCard::ShutDown);
-        }
-        self.tell_card();
+        self.core.handle_shut_down();
+        self.follow();
     }
 
     /// This machine may go on somewhere else, too, from the same memory: the keys of frames are made anew, from random
@@ -567,8 +563,7 @@ impl Agent {
 
     fn take_messages(&mut self, events: &mut Vec<AgentEvent>) {
         while let Some((message, _)) = self.card.as_ref().and_then(|card| next_message(&card.messages)) {
-            let about = message.loan().zip(self.card.as_ref());
-            if about.is_some_and(|(loan, card)| card.outdated.contains(&loan)) {
+            if message.loan().is_some_and(|loan| !self.core.heeds(loan)) {
                 continue;
             }
             match message {
@@ -594,7 +589,8 @@ impl Agent {
                     self.neighbours.forget(loan);
                     // A vacant place has nothing to give back.
                     if !self.spec.loans[loan].is_vacant() {
-                        self.given_back(loan);
+                        self.core.handle_given_back(loan);
+                        self.follow();
                         events.push(AgentEvent::GivenBack { loan, has_lost });
                     }
                 }
@@ -620,71 +616,6 @@ impl Agent {
                 | ToAgent::Kept { .. } => self.serve_slot(message),
                 ToAgent::Unparked { number } => self.slots.unpark(number),
             }
-        }
-        self.tell_card();
-    }
-
-    /// What a card wants for a slot.
-    fn serve_slot(&mut self, message: ToAgent) {
-        let (ToAgent::Take { loan, .. }
-        | ToAgent::Release { loan, .. }
-        | ToAgent::Vacant { loan }
-        | ToAgent::Parked { loan }
-        | ToAgent::Kept { loan }) = message
-        else {
-            return;
-        };
-        let Some(function) = self.spec.loans.get(loan).map(|loan| loan.function.as_str()) else { return };
-        let is_taken_again = match &message {
-            ToAgent::Vacant { .. } => self.slots.vacate(loan, function),
-            ToAgent::Parked { .. } => self.slots.park(loan, function),
-            _ => false,
-        };
-        let answers = match message {
-            ToAgent::Take { number, len, .. } => self.slots.take(loan, number, len, function),
-            ToAgent::Release { ids, .. } => {
-                self.slots.release(loan, &ids);
-                vec![ToCard::Closed { loan, ids }]
-            }
-            ToAgent::Kept { .. } => {
-                self.slots.keep(loan, function);
-                Vec::new()
-            }
-            _ => Vec::new(),
-        };
-        if is_taken_again {
-            self.begin_slot(loan);
-        }
-        if let Some(card) = &mut self.card {
-            answers.into_iter().for_each(|answer| card.outbox.push(answer));
-        }
-    }
-
-    /// Somebody has connected to the slot of `loan`.
-    fn accept_guest(&mut self, loan: usize) {
-        match self.slots.accept(&self.spec.loans, loan) {
-            Ok(Accepted::Nobody) => {}
-            Ok(Accepted::Client) => self.begin_slot(loan),
-            Ok(Accepted::SameClient) => {
-                if let Some(card) = &mut self.card {
-                    card.outbox.push(ToCard::Park { loan });
-                }
-                self.tell_card();
-            }
-            Err(error) => self.stop_accepting(&error),
-        }
-    }
-
-    /// Gives the slot of `loan` to the client that has it now.
-    fn begin_slot(&mut self, loan: usize) {
-        // The card has said that it is done with the one before, so the account may begin anew.
-        let accounts = &self.shared().edges[loan][0];
-        accounts.received.reset();
-        accounts.sent.reset();
-        // It finds the function, as any new client does.
-        self.standing.absent.remove(&loan);
-        if let Some(card) = &mut self.card {
-            card.outbox.push(ToCard::Slot { loan });
         }
         self.tell_card();
     }

@@ -17,9 +17,9 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use rustix::process::{Resource, getrlimit};
 use tracing::{info, warn};
 
-use super::{ACCEPTS_A_TURN, Edge, LoanSpec, token};
+use super::{ACCEPTS_A_TURN, Agent, Edge, LoanSpec, token};
 use crate::guest_memory::{self, FileKey};
-use crate::messages::{DESCRIPTORS, Hex, ToCard};
+use crate::messages::{DESCRIPTORS, Hex, ToAgent, ToCard};
 use crate::outbox::{Enclosure, Outbox};
 use crate::sparing::Sparing;
 use crate::stream_socket::hang_up;
@@ -418,6 +418,73 @@ impl Slots {
         for client in self.places.iter_mut().filter_map(|place| place.next.take()) {
             hang_up(client.socket.as_fd());
         }
+    }
+}
+
+impl Agent {
+    /// What a card wants for a slot.
+    pub(super) fn serve_slot(&mut self, message: ToAgent) {
+        let (ToAgent::Take { loan, .. }
+        | ToAgent::Release { loan, .. }
+        | ToAgent::Vacant { loan }
+        | ToAgent::Parked { loan }
+        | ToAgent::Kept { loan }) = message
+        else {
+            return;
+        };
+        let Some(function) = self.spec.loans.get(loan).map(|loan| loan.function.as_str()) else { return };
+        let is_taken_again = match &message {
+            ToAgent::Vacant { .. } => self.slots.vacate(loan, function),
+            ToAgent::Parked { .. } => self.slots.park(loan, function),
+            _ => false,
+        };
+        let answers = match message {
+            ToAgent::Take { number, len, .. } => self.slots.take(loan, number, len, function),
+            ToAgent::Release { ids, .. } => {
+                self.slots.release(loan, &ids);
+                vec![ToCard::Closed { loan, ids }]
+            }
+            ToAgent::Kept { .. } => {
+                self.slots.keep(loan, function);
+                Vec::new()
+            }
+            _ => Vec::new(),
+        };
+        if is_taken_again {
+            self.begin_slot(loan);
+        }
+        if let Some(card) = &mut self.card {
+            answers.into_iter().for_each(|answer| card.outbox.push(answer));
+        }
+    }
+
+    /// Somebody has connected to the slot of `loan`.
+    pub(super) fn accept_guest(&mut self, loan: usize) {
+        match self.slots.accept(&self.spec.loans, loan) {
+            Ok(Accepted::Nobody) => {}
+            Ok(Accepted::Client) => self.begin_slot(loan),
+            Ok(Accepted::SameClient) => {
+                if let Some(card) = &mut self.card {
+                    card.outbox.push(ToCard::Park { loan });
+                }
+                self.tell_card();
+            }
+            Err(error) => self.stop_accepting(&error),
+        }
+    }
+
+    /// Gives the slot of `loan` to the client that has it now.
+    fn begin_slot(&mut self, loan: usize) {
+        // The card has said that it is done with the one before, so the account may begin anew.
+        let accounts = &self.shared().edges[loan][0];
+        accounts.received.reset();
+        accounts.sent.reset();
+        // It finds the function, as any new client does.
+        self.core.handle_client(loan);
+        if let Some(card) = &mut self.card {
+            card.outbox.push(ToCard::Slot { loan });
+        }
+        self.tell_card();
     }
 }
 

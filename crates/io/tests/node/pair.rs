@@ -322,7 +322,7 @@ fn drive(mut agent: Agent, shared: &Shared) {
             match event {
                 AgentEvent::LoadEnded(_, result) => *shared.load.lock().unwrap() = Some(result),
                 // A role makes it durable first.
-                AgentEvent::StoreTenancy { loan, .. } => agent.tenancy_stored(loan, Ok(())).unwrap(),
+                AgentEvent::StoreTenancy { loan, .. } => agent.tenancy_stored(loan, Ok(())),
                 _ => {}
             }
         }

@@ -72,6 +72,13 @@ pub enum Event {
         /// How long it was there.
         after: Duration,
     },
+    /// A vacant place has a loan now, of which the card knows nothing.
+    Attached {
+        /// The place.
+        loan: usize,
+        /// The card's generation.
+        generation: u64,
+    },
     /// Who uses a function could not be made durable, so the card is not told yet.
     TenancyUnsaved {
         /// The loan.
@@ -116,7 +123,10 @@ impl Event {
             | Self::CardStuck { .. }
             | Self::TenancyUnsaved { .. }
             | Self::CardReplaced { .. } => Severity::Warning,
-            Self::CardRecovered { .. } | Self::Drained { .. } | Self::CardFree { .. } => Severity::Info,
+            Self::CardRecovered { .. }
+            | Self::Drained { .. }
+            | Self::CardFree { .. }
+            | Self::Attached { .. } => Severity::Info,
         }
     }
 }
@@ -138,6 +148,7 @@ impl fmt::Display for Event {
                 "the card has been in one system call for {WATCHDOG:?} and serves nobody meanwhile; it is left alone, since \
                  killing it would not end the call: look at the disk behind what is lent"
             ),
+            Self::Attached { .. } => f.write_str("the card is replaced by one that knows the new loan"),
             Self::TenancyUnsaved { tenancy, error, .. } => {
                 let what = if tenancy.is_held { "used" } else { "given back" };
                 write!(f, "the function cannot be {what} yet: {error}")

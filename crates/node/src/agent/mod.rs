@@ -10,6 +10,7 @@
 
 mod event;
 mod life;
+mod standing;
 mod tenancy;
 mod watchdog;
 
@@ -22,6 +23,7 @@ pub use event::{Event, Severity};
 use life::Life;
 pub use life::{CardRecord, Exit, Unfinished};
 use link::Tenancy;
+use standing::Standing;
 use tenancy::{Incarnations, Tenants};
 pub use watchdog::{Beat, Condition, Fault, Process, Rest, State};
 
@@ -64,6 +66,25 @@ pub enum Effect {
         /// What the lender has seen.
         seen: u64,
     },
+    /// Tell the card that the node ends, and that everything is to be given back.
+    TellEnd,
+    /// Tell it to give back what this loan has borrowed: [`Agent::handle_given_back`] follows.
+    TellReturn {
+        /// The loan.
+        loan: usize,
+    },
+    /// Tell it whether the function of a slot is there for its machine.
+    TellPresence {
+        /// The loan.
+        loan: usize,
+        /// Whether it answers.
+        is_present: bool,
+    },
+    /// The place has no loan any more: nobody is accepted there.
+    Vacate {
+        /// The place.
+        loan: usize,
+    },
     /// The node calls itself by this incarnation in a borrowed loan, also for cards to come: tell the card.
     TellIncarnation {
         /// The loan.
@@ -95,6 +116,7 @@ pub struct Agent {
     life: Life,
     tenants: Tenants,
     incarnations: Incarnations,
+    standing: Standing,
     out: Output,
 }
 
@@ -105,6 +127,7 @@ impl Agent {
             life: Life::new(rules, now),
             tenants: Tenants::new(rules),
             incarnations: Incarnations::default(),
+            standing: Standing::default(),
             out: Output::default(),
         }
     }
@@ -138,6 +161,7 @@ impl Agent {
     /// The card that was asked for is there, as this process.
     pub fn handle_started(&mut self, now: Instant, pid: i32) {
         self.life.handle_started(now, pid);
+        self.standing.handle_started(&mut self.out);
     }
 
     /// The card that was asked for could not be started. If there is something of it, [`Agent::handle_exit`] follows
@@ -198,9 +222,59 @@ impl Agent {
         self.incarnations.least(loan)
     }
 
-    /// Another loan has the place of the one before.
+    /// A vacant place has another loan, which gets what nobody has used before: the card is replaced by one that knows
+    /// it. The other loans notice no more of that than of any other death.
     pub fn handle_attached(&mut self, loan: usize) {
         self.incarnations.forget(loan);
+        self.standing.handle_attached(loan);
+        let CardRecord { pid, generation, .. } = self.life.record;
+        self.out.event(Event::Attached { loan, generation });
+        if pid.is_some() {
+            self.out.effect(Effect::Kill);
+        }
+    }
+
+    /// Whether what the card says of `loan` is of the loan that is there now, and not of one that had its place.
+    pub fn heeds(&self, loan: usize) -> bool {
+        self.standing.heeds(loan)
+    }
+
+    /// What `loan` has borrowed is to be given back, while the node goes on.
+    pub fn handle_detach(&mut self, loan: usize) {
+        self.standing.handle_detach(loan, &mut self.out);
+    }
+
+    /// It was given back.
+    pub fn handle_given_back(&mut self, loan: usize) {
+        self.standing.handle_given_back(loan, &mut self.out);
+    }
+
+    /// Its lender does not answer, and keeps the function for this node: nobody waits for that any more.
+    pub fn handle_abandoned(&mut self, loan: usize) {
+        self.standing.handle_given_back(loan, &mut self.out);
+        if self.life.record.pid.is_some() {
+            self.out.effect(Effect::Kill);
+        }
+    }
+
+    /// A machine takes the function of a slot out, or puts it in.
+    pub fn handle_presence(&mut self, loan: usize, is_present: bool) {
+        self.standing.handle_presence(loan, is_present, &mut self.out);
+    }
+
+    /// Another client has the slot of `loan`.
+    pub fn handle_client(&mut self, loan: usize) {
+        self.standing.handle_client(loan);
+    }
+
+    /// The node is to end: everything is given back first.
+    pub fn handle_shut_down(&mut self) {
+        self.standing.handle_shut_down(&mut self.out);
+    }
+
+    /// Whether it is.
+    pub fn is_shutting_down(&self) -> bool {
+        self.standing.is_ending
     }
 
     /// The node ends, and its last card is dead: what that one has asked of disks is waited for. It is over when

@@ -274,6 +274,55 @@ fn an_incarnation_is_durable_before_it_is_used_and_raised_once_a_second() {
     play.agent.handle_outdated(play.now, 2, 5);
     assert_eq!((play.effects(), play.agent.least_incarnation(2)), (vec![], 6));
     play.agent.handle_attached(2);
+    play.effects();
     play.agent.handle_outdated(play.now, 2, 5);
     assert_eq!(play.effects(), raise);
+}
+
+#[test]
+fn a_successor_is_told_what_the_one_before_was_told() {
+    let mut play = serving();
+    let absent = |loan| Effect::TellPresence { loan, is_present: false };
+    for (loan, is_present) in [(1, false), (2, false), (3, false), (4, false), (2, true), (1, false)] {
+        play.agent.handle_presence(loan, is_present);
+    }
+    play.agent.handle_client(4);
+    play.agent.handle_detach(1);
+    play.effects();
+    play.agent.handle_detach(1);
+    assert_eq!(play.effects(), [], "it is being given back already");
+    let replace = |play: &mut Play| {
+        play.kill();
+        play.drained();
+        play.effects();
+        play.agent.handle_started(play.now, PID);
+        play.effects()
+    };
+    assert_eq!(replace(&mut play), [absent(1), absent(3), Effect::TellReturn { loan: 1 }]);
+    play.agent.handle_given_back(1);
+    play.agent.handle_given_back(3);
+    assert_eq!(play.effects(), [Effect::Vacate { loan: 1 }], "nobody wanted the other place vacant");
+    assert_eq!(replace(&mut play), []);
+    play.agent.handle_shut_down();
+    assert_eq!((play.effects(), play.agent.is_shutting_down()), (vec![Effect::TellEnd], true));
+    assert_eq!(replace(&mut play), [Effect::TellEnd]);
+}
+
+#[test]
+fn what_a_card_says_of_a_loan_that_is_gone_is_not_heeded() {
+    let mut play = serving();
+    play.agent.handle_detach(5);
+    play.effects();
+    play.agent.handle_attached(5);
+    assert_eq!(play.effects(), [Effect::Kill]);
+    assert!(!play.agent.heeds(5) && play.agent.heeds(4));
+    play.kill();
+    play.drained();
+    // Without a card there is nobody to kill.
+    play.agent.handle_attached(6);
+    let asked = [Effect::Drain { wait: ms(20) }, Effect::Start { generation: 2 }];
+    assert_eq!(play.effects(), asked);
+    play.agent.handle_started(play.now, PID);
+    assert!(play.agent.heeds(5) && play.agent.heeds(6));
+    assert_eq!(play.effects(), [], "the loan that was being given back is gone");
 }

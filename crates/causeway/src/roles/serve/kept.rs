@@ -9,18 +9,15 @@ use crate::exit::Failure;
 
 impl Node {
     /// Writes what is to be durable, and says so: what waits for that has an effect only then.
-    pub(super) fn keep(&mut self, event: &AgentEvent) -> std::io::Result<()> {
+    pub(super) fn keep(&mut self, event: &AgentEvent) {
         match event {
             AgentEvent::StoreTenancy { loan, tenancy } => {
                 let stored = self.store_tenancy(*loan, *tenancy).map_err(|failure| failure.to_string());
-                self.agent.tenancy_stored(*loan, stored)
+                self.agent.tenancy_stored(*loan, stored);
             }
             AgentEvent::RaiseIncarnation { loan, seen } => self.catch_up(*loan, *seen),
-            AgentEvent::Persist { drive, version, bytes } => {
-                self.keep_drive(*drive, *version, bytes);
-                Ok(())
-            }
-            _ => Ok(()),
+            AgentEvent::Persist { drive, version, bytes } => self.keep_drive(*drive, *version, bytes),
+            _ => {}
         }
     }
 
@@ -40,7 +37,7 @@ impl Node {
     }
 
     /// The lender has seen a later life of this node than the state folder knew of: it comes from a backup or a copy.
-    fn catch_up(&mut self, loan: usize, seen: u64) -> std::io::Result<()> {
+    fn catch_up(&mut self, loan: usize, seen: u64) {
         let function = &self.agent.view().spec().loans[loan].function;
         let folder = self.state.path().display();
         match self.state.raise_above(seen) {
@@ -51,16 +48,13 @@ impl Node {
                      This node goes on with a greater incarnation; if another one runs with a copy, give one of them a state \
                      directory of its own"
                 );
-                self.agent.incarnation_raised(loan, incarnation)
+                self.agent.incarnation_raised(loan, incarnation);
             }
-            Err(error) => {
-                warn!(
-                    %function, seen,
-                    "the lender has seen a later life of this node than the state directory {folder} knows of, and does not let it \
-                     in: {error}; restore a newer copy of the folder, or give this node a new one"
-                );
-                Ok(())
-            }
+            Err(error) => warn!(
+                %function, seen,
+                "the lender has seen a later life of this node than the state directory {folder} knows of, and does not let it in: \
+                 {error}; restore a newer copy of the folder, or give this node a new one"
+            ),
         }
     }
 

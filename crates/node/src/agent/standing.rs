@@ -1,0 +1,73 @@
+//! What was asked of a card, and is asked of its successors too, since it may have died before it heard of it.
+
+use std::collections::BTreeSet;
+
+use super::{Effect, Output};
+
+#[derive(Default)]
+pub(super) struct Standing {
+    /// The node ends: everything is to be given back.
+    pub(super) is_ending: bool,
+    /// Loans that are being given back while the node goes on.
+    returning: BTreeSet<usize>,
+    /// Slots of which the function is not there for the machine that has them.
+    absent: BTreeSet<usize>,
+    /// Places that were given to other loans since the card was started. It is to end, and what it still says of them
+    /// is of the loans before.
+    outdated: BTreeSet<usize>,
+}
+
+impl Standing {
+    /// Another card is there.
+    pub(super) fn handle_started(&mut self, out: &mut Output) {
+        self.outdated.clear();
+        if self.is_ending {
+            out.effect(Effect::TellEnd);
+        }
+        self.absent.iter().for_each(|&loan| out.effect(Effect::TellPresence { loan, is_present: false }));
+        self.returning.iter().for_each(|&loan| out.effect(Effect::TellReturn { loan }));
+    }
+
+    pub(super) fn handle_shut_down(&mut self, out: &mut Output) {
+        self.is_ending = true;
+        out.effect(Effect::TellEnd);
+    }
+
+    pub(super) fn handle_detach(&mut self, loan: usize, out: &mut Output) {
+        if self.returning.insert(loan) {
+            out.effect(Effect::TellReturn { loan });
+        }
+    }
+
+    pub(super) fn handle_presence(&mut self, loan: usize, is_present: bool, out: &mut Output) {
+        if is_present {
+            self.absent.remove(&loan);
+        } else {
+            self.absent.insert(loan);
+        }
+        out.effect(Effect::TellPresence { loan, is_present });
+    }
+
+    /// Whoever has the slot now finds the function, as any new client does.
+    pub(super) fn handle_client(&mut self, loan: usize) {
+        self.absent.remove(&loan);
+    }
+
+    pub(super) fn handle_given_back(&mut self, loan: usize, out: &mut Output) {
+        self.absent.remove(&loan);
+        if self.returning.remove(&loan) {
+            out.effect(Effect::Vacate { loan });
+        }
+    }
+
+    pub(super) fn handle_attached(&mut self, loan: usize) {
+        self.absent.remove(&loan);
+        self.returning.remove(&loan);
+        self.outdated.insert(loan);
+    }
+
+    /// Whether what the card says of `loan` is of the loan that is there now.
+    pub(super) fn heeds(&self, loan: usize) -> bool {
+        !self.outdated.contains(&loan)
+    }
+}
