@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::pair;
 
-/// A card says of a vacant place that it is closed. Whoever moves in before that was heard is not meant.
+/// What a card says of a place is of who was there when it was started, not of who has moved in since.
 pub(crate) fn forgets_what_an_earlier_card_says() {
     let path = std::env::temp_dir().join(format!("causeway-attach-{}", std::process::id()));
     let mut agent = Agent::start(pair::vacant(Edge::Vm { path: path.clone(), listener: None })).unwrap();
