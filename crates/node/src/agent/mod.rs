@@ -58,8 +58,8 @@ pub enum Effect {
         /// What is durable.
         tenancy: Tenancy,
     },
-    /// Make an incarnation durable that is greater than this one, which a lender has seen of this node, and than all that
-    /// the state folder knows of: [`Agent::handle_incarnation_raised`] follows, unless that cannot be.
+    /// Make an incarnation durable that is greater than this one, which a lender has seen of this node, and than all
+    /// that the state folder knows of: [`Agent::handle_incarnation_raised`] follows, unless that cannot be.
     RaiseIncarnation {
         /// The loan.
         loan: usize,
