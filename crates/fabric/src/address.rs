@@ -2,7 +2,6 @@ use base::ids::DomainId;
 
 /// Bits of an offset inside of an aperture: 16 TiB.
 pub const APERTURE_BITS: u32 = 44;
-const DOMAIN_BITS: u32 = 18;
 
 /// Which rail an address chooses: two bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -40,8 +39,8 @@ impl FabricAddress {
     /// The parts of `address`; every 64-bit value is an address.
     pub const fn decode(address: u64) -> Self {
         Self {
-            rail: Rail((address >> (APERTURE_BITS + DOMAIN_BITS)) as u8),
-            domain: DomainId((address >> APERTURE_BITS) as u32 & ((1 << DOMAIN_BITS) - 1)),
+            rail: Rail((address >> (APERTURE_BITS + DomainId::BITS)) as u8),
+            domain: DomainId((address >> APERTURE_BITS) as u32 & ((1 << DomainId::BITS) - 1)),
             offset: address & ((1 << APERTURE_BITS) - 1),
         }
     }
@@ -49,10 +48,10 @@ impl FabricAddress {
     /// As it stands in a TLP. The parts are in range, as `decode` and [`crate::Window`] make them.
     pub fn encode(self) -> u64 {
         assert!(
-            self.domain.0 < 1 << DOMAIN_BITS && self.offset < 1 << APERTURE_BITS,
+            self.domain.0 < 1 << DomainId::BITS && self.offset < 1 << APERTURE_BITS,
             "the parts of an address fit"
         );
-        u64::from(self.rail.0) << (APERTURE_BITS + DOMAIN_BITS)
+        u64::from(self.rail.0) << (APERTURE_BITS + DomainId::BITS)
             | u64::from(self.domain.0) << APERTURE_BITS
             | self.offset
     }

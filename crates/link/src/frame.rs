@@ -34,7 +34,6 @@ pub const MAX_RAILS: usize = 4;
 
 /// Switches that a frame may pass.
 const HOPS: u8 = 32;
-const DOMAIN_BITS: u32 = 18;
 
 /// What a frame is. Unknown kinds are malformed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -147,12 +146,12 @@ pub enum FrameError {
 
 impl Prefix {
     fn from_bits(bits: u32) -> Self {
-        let domain = DomainId(bits & ((1 << DOMAIN_BITS) - 1));
-        Self { rail: (bits >> DOMAIN_BITS) as u8 & (MAX_RAILS as u8 - 1), domain }
+        let domain = DomainId(bits & ((1 << DomainId::BITS) - 1));
+        Self { rail: (bits >> DomainId::BITS) as u8 & (MAX_RAILS as u8 - 1), domain }
     }
 
     fn bits(self) -> u32 {
-        u32::from(self.rail) << DOMAIN_BITS | self.domain.0 & ((1 << DOMAIN_BITS) - 1)
+        u32::from(self.rail) << DomainId::BITS | self.domain.0 & ((1 << DomainId::BITS) - 1)
     }
 }
 

@@ -24,7 +24,7 @@ pub const MAX_LOANS: usize = 80;
 /// Most drives that a node lends, each with at least one loan.
 pub const MAX_DRIVES: usize = MAX_LOANS;
 /// Most rails of a node.
-pub const MAX_RAILS: usize = 4;
+pub const MAX_RAILS: usize = link::frame::MAX_RAILS;
 
 /// The root of a node's ledger. What loans and drives have lies behind it, in regions.
 #[derive(FromBytes, Layout)]

@@ -204,7 +204,7 @@ impl Read {
     }
 
     fn speaker(&self) -> Option<(Speaker, u64)> {
-        let who = self.who?;
+        let who = self.who.filter(|who| who.domain.get() >> DomainId::BITS == 0)?;
         let speaker = Speaker {
             node: NodeId(who.node.get()),
             incarnation: Incarnation(who.incarnation.get()),
@@ -370,6 +370,15 @@ pub(crate) mod tests {
         longer[at + 1] += 1;
         longer.insert(at + 2 + size_of::<RawWho>(), 77);
         assert_eq!(Proposal::decode(&longer), Some(proposal()));
+    }
+
+    #[test]
+    fn a_domain_has_eighteen_bits() {
+        for (domain, is_understood) in [((1 << 18) - 1, true), (1 << 18, false), (u32::MAX, false)] {
+            let mut message = proposal();
+            message.speaker.domain = DomainId(domain);
+            assert_eq!(Proposal::decode(&message.encode()).is_some(), is_understood, "{domain}");
+        }
     }
 
     #[test]
