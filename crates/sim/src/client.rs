@@ -12,7 +12,7 @@ use crate::checkers::disk_model::DiskModel;
 use crate::checkers::names;
 use crate::checkers::single_owner::Life;
 use crate::disk::pattern;
-use crate::media::{Asks, Trouble};
+use crate::media::{Asks, Failure, Trouble};
 use crate::random::Random;
 
 /// What a checker has found: its name, and what is wrong.
@@ -410,8 +410,9 @@ impl Client {
             let flushes = asked.command == Command::FLUSH || asked.fua;
             asked.start < excuse.before || (flushes && excuse.flushes)
         };
-        let by_medium = self.asked.get(&request).is_some_and(|asked| failed_by_medium(asked, error, shared));
-        let may_fail = self.drive.impatient || self.asked.get(&request).is_some_and(is_excused);
+        let Some(asked) = self.asked.get(&request) else { return false };
+        let may_fail = self.drive.impatient || is_excused(asked);
+        let by_medium = failed_by_medium(asked, error, may_fail, shared);
         let is_known = matches!(error, NbdError::EIO | NbdError::ESHUTDOWN);
         if !(by_medium || may_fail && is_known) {
             return false;
@@ -479,17 +480,19 @@ impl Client {
 }
 
 /// Whether the medium explains that a request has failed.
-fn failed_by_medium(asked: &Asked, error: NbdError, shared: &mut Shared) -> bool {
+fn failed_by_medium(asked: &Asked, error: NbdError, may_be_late: bool, shared: &mut Shared) -> bool {
     let what = match asked.command {
         Command::FLUSH => Asks::Flush,
         _ if asked.fua => Asks::Both,
         _ => Asks::Else,
     };
-    match error {
-        NbdError::EIO => shared.trouble.explains(what, asked.start, false),
-        NbdError::ENOSPC => shared.trouble.explains(what, asked.start, true),
-        _ => false,
-    }
+    let failure = match error {
+        NbdError::ENOSPC => Failure::Full,
+        NbdError::EIO if may_be_late => Failure::ErrorOrLate,
+        NbdError::EIO => Failure::Error,
+        _ => return false,
+    };
+    shared.trouble.explains(what, asked.start, failure)
 }
 
 /// The medium has failed a request.

@@ -23,7 +23,7 @@ use crate::checkers::names;
 use crate::checkers::single_owner::Life;
 use crate::client::{Drive, Finding, Orphan, Shared};
 use crate::disk::pattern;
-use crate::media::Asks;
+use crate::media::{Asks, Failure};
 use crate::random::Random;
 use crate::world::BORROWER;
 use machine::Machine;
@@ -647,9 +647,9 @@ impl Guest {
     fn fails_by_medium(&mut self, entry: &CompletionEntry, shared: &mut Shared) -> bool {
         let cid = entry.cid.get();
         let Some(asked) = self.asked.get(&cid).copied() else { return false };
-        let is_full = match entry.status().code() {
-            Status::WRITE_FAULT | Status::UNRECOVERED_READ_ERROR => false,
-            Status::CAPACITY_EXCEEDED => true,
+        let failure = match entry.status().code() {
+            Status::WRITE_FAULT | Status::UNRECOVERED_READ_ERROR => Failure::Error,
+            Status::CAPACITY_EXCEEDED => Failure::Full,
             _ => return false,
         };
         let asks = match asked.kind {
@@ -657,7 +657,7 @@ impl Guest {
             Kind::Write | Kind::Zeroes => Asks::Both,
             Kind::Read => Asks::Else,
         };
-        let is_explained = shared.trouble.explains(asks, asked.start, is_full);
+        let is_explained = shared.trouble.explains(asks, asked.start, failure);
         if is_explained {
             self.asked.remove(&cid);
             self.ended += 1;

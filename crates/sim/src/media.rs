@@ -117,7 +117,8 @@ pub(crate) struct Trouble {
     pub(crate) flushes_before: u64,
     /// Flushes that began at this tick or later fail, until an operator has cleared the drive.
     pub(crate) fails_from: u64,
-    /// Reads and writes that have failed.
+    /// Reads and writes that have failed for want of space; and for other reasons.
+    pub(crate) full: u32,
     pub(crate) failures: u32,
     /// The borrower's driver has lost something, which it will say at a flush.
     pub(crate) has_lost: bool,
@@ -132,12 +133,24 @@ impl Default for Trouble {
         Self {
             flushes_before: 0,
             fails_from: u64::MAX,
+            full: 0,
             failures: 0,
             has_lost: false,
             flushed: None,
             failed: None,
         }
     }
+}
+
+/// How a request has failed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// There was no space.
+    Full,
+    /// Any other error of the medium.
+    Error,
+    /// The same, or it took too long: nobody can tell.
+    ErrorOrLate,
 }
 
 /// What a request wants of its medium.
@@ -152,16 +165,17 @@ pub(crate) enum Asks {
 impl Trouble {
     /// Whether a request that began at `start` may have failed. What the medium has failed itself explains one request
     /// only.
-    pub(crate) fn explains(&mut self, asks: Asks, start: u64, is_full: bool) -> bool {
+    pub(crate) fn explains(&mut self, asks: Asks, start: u64, failure: Failure) -> bool {
         let is_own = asks != Asks::Else && self.has_lost;
         let flushes = asks != Asks::Else && start < self.flushes_before;
-        if !is_full && (is_own || flushes) {
+        if failure != Failure::Full && (is_own || flushes) {
             let is_news = asks == Asks::Flush && !is_own;
             self.failed = is_news.then_some(start).or(self.failed);
             return true;
         }
-        let is_failure = asks != Asks::Flush && self.failures > 0;
-        self.failures -= u32::from(is_failure);
+        let left = if failure == Failure::Full { &mut self.full } else { &mut self.failures };
+        let is_failure = asks != Asks::Flush && *left > 0;
+        *left -= u32::from(is_failure && failure != Failure::ErrorOrLate);
         is_failure
     }
 
@@ -305,8 +319,11 @@ impl<'w> World<'w> {
             return Ok(());
         };
         let result = media.execute(&mut self.loans, work, journal);
-        if result.is_err() && work.kind != MediaKind::Flush {
-            self.loans[work.loan].shared.trouble.failures += 1;
+        let trouble = &mut self.loans[work.loan].shared.trouble;
+        match result {
+            Err(MediaError::NoSpace) => trouble.full += 1,
+            Err(_) if work.kind != MediaKind::Flush => trouble.failures += 1,
+            _ => {}
         }
         let drive = media.drive_of(work.loan);
         let is_suspect = media.drives[drive].is_suspect;
@@ -681,5 +698,19 @@ mod tests {
         assert!(errors.flush());
         errors.open();
         assert!(!errors.ask_witness(), "somebody was told");
+    }
+
+    #[test]
+    fn a_request_that_took_too_long_uses_up_no_failure_of_the_medium() {
+        let mut trouble = Trouble { full: 1, failures: 1, ..Trouble::default() };
+        assert!(trouble.explains(Asks::Else, 1, Failure::ErrorOrLate));
+        assert!(
+            trouble.explains(Asks::Else, 2, Failure::Error)
+                && !trouble.explains(Asks::Else, 3, Failure::Error)
+        );
+        assert!(
+            trouble.explains(Asks::Else, 4, Failure::Full) && !trouble.explains(Asks::Else, 5, Failure::Full)
+        );
+        assert!(!trouble.explains(Asks::Else, 6, Failure::ErrorOrLate));
     }
 }

@@ -67,13 +67,13 @@ impl World<'_> {
         if !self.siege {
             return false;
         }
-        let met = |loan| {
-            // The borrower opens with the answer; the lender with the first frame that uses it.
-            let lender = self.nodes[LENDER].card.as_ref();
-            lender.is_some_and(|card| card.channel(loan).state() == State::Open)
-        };
-        self.siege = !(0..self.loans.len()).all(met);
-        if self.siege && u128::from(self.now) > self.longest_siege().as_nanos() {
+        // The borrower opens with the answer; the lender with the first frame that uses it, and as soon as it is
+        // durable whose the function is now.
+        let lender = self.nodes[LENDER].card.as_ref();
+        let states = || (0..self.loans.len()).map(|loan| lender.map(|card| card.channel(loan).state()));
+        let is_kept_out = states().any(|state| !matches!(state, Some(State::Open | State::Resetting)));
+        self.siege = !states().all(|state| state == Some(State::Open));
+        if is_kept_out && u128::from(self.now) > self.longest_siege().as_nanos() {
             self.fail(names::NEWCOMER, "old first messages keep the borrower out".into());
         }
         self.siege

@@ -149,8 +149,9 @@ impl<'w> World<'w> {
         for (id, accepted) in core::mem::take(&mut self.nodes[node].torn) {
             let expected = card.channel(id.loan).stream.receiver().expected();
             if self.stream_to(node, id.loan, &card) == Some(id) {
+                // What was rolled back comes again. But counters are not rolled back: it may have been denied already.
+                self.nodes[node].outrun[id.loan].accepted(id, self.streams.queued(id, &accepted));
                 let kept: Vec<_> = accepted.into_iter().filter(|&(number, _)| number < expected).collect();
-                self.nodes[node].outrun[id.loan].accepted(id, self.streams.queued(id, &kept));
                 let verdict = self.streams.accepted(id, &kept);
                 self.judge(names::EXACTLY_ONCE, verdict);
             }
