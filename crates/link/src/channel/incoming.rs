@@ -121,7 +121,7 @@ impl<'m> Channel<'m> {
             // Handshakes are for those who do not share anything yet.
             (Kind::Initiation | Kind::Response, _) if is_private => Err(Dropped::Malformed),
             (Kind::Initiation, Role::Lender) => self.handle_initiation(now, &header, &frame[body]),
-            (Kind::Response, Role::Borrower) => self.handle_response(now, header.packet_number, &frame[body]),
+            (Kind::Response, Role::Borrower) => self.handle_response(now, &header, &frame[body]),
             (Kind::Sealed | Kind::Private, _) => self.handle_sealed(now, &header, path, frame, sink),
             _ => Err(Dropped::Malformed),
         }

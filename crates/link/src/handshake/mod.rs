@@ -126,6 +126,10 @@ pub(crate) struct Binding<'a> {
 pub(crate) struct Initiator {
     state: HandshakeState,
     pub(crate) attempt: u64,
+    /// The domain that it was for; zero: whoever hears it.
+    pub(crate) destination: DomainId,
+    /// The answer that was read, as it came: it may come with a false header first, and can be opened only once.
+    heard: Option<(Vec<u8>, Answer)>,
 }
 
 impl Initiator {
@@ -141,17 +145,24 @@ impl Initiator {
         out.resize(PROPOSAL_LEN + NOISE_OVERHEAD, 0);
         let len = state.write_message(&proposal.encode(), out).ok()?;
         out.truncate(len);
-        Some(Self { state, attempt: proposal.attempt })
+        Some(Self { state, attempt: proposal.attempt, destination: binding.destination, heard: None })
     }
 
     /// Reads the answer: the keys for sending and receiving with it. `None`: not an answer to this attempt.
     pub(crate) fn finish(&mut self, message: &[u8]) -> Option<(Answer, [u8; KEY_LEN], [u8; KEY_LEN])> {
-        let mut payload = [0; PROPOSAL_LEN + NOISE_OVERHEAD];
-        if message.len() > payload.len() {
-            return None;
-        }
-        let len = self.state.read_message(message, &mut payload).ok()?;
-        let answer = Answer::decode(payload.get(..len)?)?;
+        let answer = match &self.heard {
+            Some((heard, answer)) if heard == message => *answer,
+            _ => {
+                let mut payload = [0; PROPOSAL_LEN + NOISE_OVERHEAD];
+                if message.len() > payload.len() {
+                    return None;
+                }
+                let len = self.state.read_message(message, &mut payload).ok()?;
+                let answer = Answer::decode(payload.get(..len)?)?;
+                self.heard = Some((message.to_vec(), answer));
+                answer
+            }
+        };
         let (send, receive) = self.state.dangerously_get_raw_split();
         (answer.attempt == self.attempt).then_some((answer, send, receive))
     }

@@ -4,8 +4,8 @@ use base::times::{HANDSHAKE_RETRY_MAX, HOLD, PENDING_KEYS};
 
 use super::*;
 use crate::cipher::Cipher;
-use crate::frame::{HEADER_LEN, TAG_LEN};
-use crate::handshake::{Answer, Responder};
+use crate::frame::{HEADER_LEN, Header, TAG_LEN};
+use crate::handshake::{Answer, Initiator, Proposal, Responder};
 use crate::stream::Credits;
 
 /// The first messages of a node's next attempts, one by path each, as a network could have recorded them.
@@ -213,6 +213,47 @@ fn a_broken_tlp_stops_nobody_and_a_request_among_them_is_answered() {
     assert_eq!(ends[0].log.1, [pcie::CompletionStatus::UnsupportedRequest]);
 }
 
+/// The next first message of a borrower.
+fn call_of(end: &mut End<'_>, now: Instant) -> Vec<u8> {
+    let mut buffer = vec![0; MAX_FRAME];
+    end.step(now);
+    let len = end.channel.poll_transmit(now, &mut buffer).unwrap().len;
+    buffer[..len].to_vec()
+}
+
+/// `frame` with another header.
+fn with_header(frame: &[u8], change: impl FnOnce(&mut Header)) -> Vec<u8> {
+    let mut header = Header::parse(frame).unwrap();
+    change(&mut header);
+    let mut changed = frame.to_vec();
+    header.write(&mut changed);
+    changed
+}
+
+/// What a lender reads in a first message.
+fn read_call(lender: &End<'_>, call: &[u8]) -> (Responder, Proposal) {
+    let header = Header::parse(call).unwrap();
+    let domains = (header.source.domain, header.destination.domain);
+    let binding = crate::channel::keys::binding(&lender.config, domains.0, domains.1);
+    Responder::read(binding, [9; 32], &call[HEADER_LEN..call.len() - TAG_LEN]).unwrap()
+}
+
+/// An answer to `call` by who knows the key, and what its header says if it is honest.
+fn answer_of(lender: &End<'_>, call: &[u8], change: impl FnOnce(Answer) -> Answer) -> Vec<u8> {
+    let (responder, proposal) = read_call(lender, call);
+    let answer = change(lender.channel.answer_to(&proposal));
+    let mut message = Vec::new();
+    responder.answer(&answer, &mut message).unwrap();
+    let to = Destination::of(&proposal.speaker);
+    let number = (0, proposal.attempt);
+    let mut frame = vec![0; HEADER_LEN];
+    lender
+        .channel
+        .header(crate::frame::Kind::Response, 0, to, answer.speaker.incarnation, number)
+        .write(&mut frame);
+    [frame, message, vec![0; TAG_LEN]].concat()
+}
+
 /// Both ends' first messages: the borrower's frame, and the lender's answer to it.
 fn messages<'a>(ends: &mut [End<'a>; 2], now: Instant) -> [Vec<u8>; 2] {
     let mut buffer = vec![0; MAX_FRAME];
@@ -254,18 +295,8 @@ fn a_lender_that_chooses_what_was_not_offered_is_not_believed() {
         [(0, false), (Cipher::Crc32c as u8, false), (4, false), (Cipher::Aes256Gcm as u8, true)]
     {
         let mut ends = pair(&arena);
-        let mut buffer = vec![0; MAX_FRAME];
-        ends[0].step(now);
-        let len = ends[0].channel.poll_transmit(now, &mut buffer).unwrap().len;
-        let binding = crate::channel::keys::binding(&ends[1].config, DomainId(1), DomainId(0));
-        let (responder, proposal) =
-            Responder::read(binding, [9; 32], &buffer[HEADER_LEN..len - TAG_LEN]).unwrap();
-        let honest = ends[1].channel.answer_to(&proposal);
-        let mut message = Vec::new();
-        responder.answer(&Answer { cipher, ..honest }, &mut message).unwrap();
-        // The header is not bound to the message, which is.
-        let [_, mut frame] = messages(&mut pair(&arena), now);
-        frame.splice(HEADER_LEN.., message.into_iter().chain([0; TAG_LEN]));
+        let call = call_of(&mut ends[0], now);
+        let frame = answer_of(&ends[1], &call, |answer| Answer { cipher, ..answer });
         give(&mut ends[0], now, &frame);
         assert_eq!(ends[0].channel.cipher().is_some(), believed, "{cipher}");
     }
@@ -291,4 +322,61 @@ fn forged_frames_of_any_card_displace_no_key_and_change_nothing() {
     assert_eq!(ends[1].channel.newest_peer(), before);
     assert_ne!(give(&mut ends[1], now, frame), Heard::Nothing);
     expect(&ends[1], 1);
+}
+
+/// Nothing authenticates the header of an answer, and who knows the key could send a first message that contradicts its
+/// own.
+#[test]
+fn a_header_that_names_another_sender_than_its_message_is_dropped() {
+    let arena = Arena::default();
+    let now = Instant::ZERO;
+    let mut ends = pair(&arena);
+    let call = call_of(&mut ends[0], now);
+    let (_, proposal) = read_call(&ends[1], &call);
+    let binding = crate::channel::keys::binding(&ends[1].config, DomainId(9), DomainId(0));
+    let mut message = Vec::new();
+    Initiator::begin(binding, [3; 32], &proposal, &mut message).unwrap();
+    let mut false_call = with_header(&call, |header| header.source.domain = DomainId(9));
+    false_call[HEADER_LEN..call.len() - TAG_LEN].copy_from_slice(&message);
+    let false_life = with_header(&call, |header| header.incarnation.0 += 1);
+    for frame in [false_call, false_life] {
+        assert_eq!(give(&mut ends[1], now, &frame), Heard::Nothing);
+    }
+    assert!(ends[1].channel.pending.is_none());
+    // Whoever is faster than the network with an answer that he has changed keeps nobody from the true one.
+    let answer = answer_of(&ends[1], &call, |answer| answer);
+    let changes: [fn(&mut Header); 2] =
+        [|header| header.source.domain = DomainId(9), |header| header.incarnation.0 += 1];
+    for change in changes {
+        give(&mut ends[0], now, &with_header(&answer, change));
+        assert!(ends[0].channel.cipher().is_none());
+    }
+    give(&mut ends[0], now, &answer);
+    assert!(ends[0].channel.cipher().is_some());
+}
+
+#[test]
+fn only_who_was_called_by_its_domain_answers() {
+    let arena = Arena::default();
+    for (domain, called, is_met) in [(9, 2, false), (2, 2, true), (9, 0, true)] {
+        let mut ends = pair(&arena);
+        let mut now = Instant::ZERO;
+        run(&mut now, &mut ends, &mut |_, _| true, 50);
+        ends[0].channel.handshake.next = Some(now);
+        let mut call = call_of(&mut ends[0], now);
+        if Header::parse(&call).unwrap().destination.domain != DomainId(called) {
+            ends[0].channel.handshake.next = Some(now);
+            ends[0].channel.handshake.due = 0;
+            call = call_of(&mut ends[0], now);
+        }
+        assert_eq!(Header::parse(&call).unwrap().destination.domain, DomainId(called));
+        let answer = answer_of(&ends[1], &call, |answer| {
+            let positions = crate::handshake::Positions::default();
+            let speaker = Speaker { domain: DomainId(domain), ..answer.speaker };
+            Answer { speaker, positions, ..answer }
+        });
+        let answer = with_header(&answer, |header| header.source.domain = DomainId(domain));
+        give(&mut ends[0], now, &answer);
+        assert_eq!(ends[0].channel.stats().handshakes.get(), 1 + u64::from(is_met), "{domain} {called}");
+    }
 }

@@ -497,3 +497,23 @@ fn a_lender_from_a_copied_state_folder_is_another_one() {
         expect_fresh_streams(&mut now, &mut ends);
     }
 }
+
+/// A domain comes with the identity: a lender whose state folder is new has another one, and its borrower still knows
+/// the old one.
+#[test]
+fn a_lender_that_has_another_domain_now_is_found() {
+    let arena = Arena::default();
+    for earlier_attempts in 0..2 {
+        let mut now = Instant::ZERO;
+        let [first, lender] = used_pair(&arena, &mut now, 5);
+        first.channel.cells.attempt.update(first.ledger.journal, |attempt| attempt + earlier_attempts);
+        first.ledger.journal.commit();
+        let mut other = lender_again(&arena, &lender, now);
+        (other.config.domain, other.config.node) = (DomainId(9), NodeId(9));
+        let other = End::start(arena.zeroed::<Root>(), other.config, now);
+        let mut ends = [first, other];
+        run_until(&mut now, &mut ends, SILENCE + HANDSHAKE_RETRY_MAX * 2, |ends| is_open(&ends[1]));
+        assert_eq!(ends[0].channel.peer().map(|(_, _, domain)| domain), Some(DomainId(9)));
+        expect_fresh_streams(&mut now, &mut ends);
+    }
+}
