@@ -64,7 +64,7 @@ pub(crate) fn run_step<'m, R: FromBytes + 'm>(
         Err(payload) if payload.is::<Killed>() => {
             // The commit is one store; a card killed right behind it has committed.
             let happened = killer.committing.get() && calm.journal.pending() == 0;
-            calm.journal.roll_back();
+            calm.journal.roll_back().unwrap();
             (false, happened)
         }
         Err(payload) => resume_unwind(payload),

@@ -33,17 +33,21 @@ pub(crate) fn create_growing(name: &str, bytes: usize) -> io::Result<OwnedFd> {
     create_sealed(name, bytes, SealFlags::SHRINK | SealFlags::SEAL)
 }
 
-/// Makes memory of [`create_growing`] at least so large. What is new is zero; who has it mapped sees it with another
-/// mapping.
+/// Makes memory of [`create_growing`] so large, with a mapping of all of it. What is new is zero; who has it mapped sees
+/// it with another mapping. It never becomes smaller.
 ///
 /// # Errors
-/// What the kernel returned: it has no room.
-pub(crate) fn grow(fd: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
-    let has = rustix::fs::fstat(fd)?.st_size;
-    if has.cast_unsigned() < bytes as u64 {
+/// What the kernel returned: it has no room. Nothing has changed then.
+pub(crate) fn grow(fd: BorrowedFd<'_>, bytes: usize) -> io::Result<Mapping> {
+    let has = rustix::fs::fstat(fd)?.st_size.cast_unsigned();
+    let bytes = bytes.max(usize::try_from(has).map_err(|_| rustix::io::Errno::INVAL)?);
+    // What lies behind the end can be mapped, and that is what fails where there is no room. It cannot be made smaller
+    // again, so it is made larger last.
+    let mapping = Mapping::of_bytes(fd, bytes, true)?;
+    if has < bytes as u64 {
         rustix::fs::ftruncate(fd, bytes as u64)?;
     }
-    Ok(())
+    Ok(mapping)
 }
 
 fn create_sealed(name: &str, bytes: usize, seals: SealFlags) -> io::Result<OwnedFd> {
@@ -96,7 +100,14 @@ impl Mapping {
     /// As of [`Mapping::shared`].
     pub(crate) fn of_file(fd: BorrowedFd<'_>, is_writable: bool) -> io::Result<Self> {
         let size = rustix::fs::fstat(fd)?.st_size;
-        let bytes = usize::try_from(size).ok().filter(|bytes| *bytes > 0).ok_or(rustix::io::Errno::INVAL)?;
+        let bytes = usize::try_from(size).map_err(|_| rustix::io::Errno::INVAL)?;
+        Self::of_bytes(fd, bytes, is_writable)
+    }
+
+    fn of_bytes(fd: BorrowedFd<'_>, bytes: usize, is_writable: bool) -> io::Result<Self> {
+        if bytes == 0 {
+            return Err(rustix::io::Errno::INVAL.into());
+        }
         let base = map_aligned(fd, bytes, is_writable)?;
         let mapping = Self { base, bytes };
         // SAFETY: the range is exactly the mapping made above, and the advice changes no contents.
@@ -288,13 +299,26 @@ mod tests {
         // SAFETY: inside of a live mapping, and only used as an atomic.
         unsafe { &*before.at::<AtomicU64>(8) }.store(7, Ordering::Release);
         grow(fd.as_fd(), 8192).unwrap();
-        grow(fd.as_fd(), 4096).unwrap();
-        let after = Mapping::shared(fd.as_fd()).unwrap();
-        assert_eq!((before.len(), after.len()), (4096, 8192));
+        let after = grow(fd.as_fd(), 4096).unwrap();
+        assert_eq!((before.len(), after.len()), (4096, 8192), "it never becomes smaller");
         // SAFETY: as above.
         let (kept, new) = unsafe { (&*after.at::<AtomicU64>(8), &*after.at::<AtomicU64>(4096)) };
         assert_eq!((kept.load(Ordering::Acquire), new.load(Ordering::Acquire)), (7, 0));
         assert_eq!(rustix::fs::ftruncate(&fd, 4096), Err(rustix::io::Errno::PERM));
+    }
+
+    /// Who was refused room finds what there was, and so does a card that is started then.
+    #[test]
+    fn growth_that_fails_changes_nothing() {
+        let size = |fd: &OwnedFd| rustix::fs::fstat(fd).unwrap().st_size;
+        let fd = create_growing("test", 4096).unwrap();
+        // More than there are addresses.
+        assert_eq!(grow(fd.as_fd(), 1 << 50).unwrap_err().raw_os_error(), Some(libc::ENOMEM));
+        assert_eq!(size(&fd), 4096);
+        // It can be mapped, and not become larger.
+        let fd = create("test", 4096).unwrap();
+        assert_eq!(grow(fd.as_fd(), 8192).unwrap_err().raw_os_error(), Some(libc::EPERM));
+        assert_eq!((size(&fd), grow(fd.as_fd(), 4096).unwrap().len()), (4096, 4096));
     }
 
     #[test]

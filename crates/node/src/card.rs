@@ -7,7 +7,7 @@ use core::time::Duration;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use base::ids::{Incarnation, NodeId};
-use base::ledger::{Hook, Journal, LedgerError, PAGE_SIZE, Pages, RawMemory, Span};
+use base::ledger::{Hook, Journal, LedgerError, PAGE_SIZE, Pages, RawMemory, RegionError, Span};
 use base::{Instant, Rule};
 use device::nvme::{DATA_PAGES, Limit, Persist, SubsystemCells};
 use device::{Function, MediaError, MediaId, MediaKind, MediaOp};
@@ -18,7 +18,7 @@ use link::{Channel, PathId, Refusal, Room, Tenancy};
 
 use crate::borrower::BorrowedDrive;
 use crate::cells::{Address, LoanParts, NodeCells, NodeLedger};
-use crate::config::{CardConfig, LoanConfig};
+use crate::config::{CardConfig, LoanConfig, LoanRole};
 use crate::drive::Drive;
 use crate::lender::LentFunction;
 use crate::loan::{End, Loan};
@@ -67,6 +67,8 @@ pub enum Unusable {
     Drive(FunctionError),
     /// An assertion has failed in a step of the loan: see [`Card::contain_faults`].
     Fault,
+    /// There is no room in the ledger for what it needs.
+    NoRoom(RegionError),
 }
 
 impl core::fmt::Display for Unusable {
@@ -74,6 +76,10 @@ impl core::fmt::Display for Unusable {
         match self {
             Self::Slot(error) => write!(f, "the function cannot be given to a virtual machine: {error}"),
             Self::Drive(error) => write!(f, "the function cannot be used as a drive: {error}"),
+            Self::NoRoom(error) => write!(
+                f,
+                "there is no memory for the loan ({error}): it is left alone, and the others go on. The next card tries again"
+            ),
             Self::Fault => write!(
                 f,
                 "an assertion of this program has failed while it served the loan (the log says which), perhaps by what its peer or \
@@ -195,6 +201,8 @@ pub struct Card<'m> {
     /// By place, as its cells go.
     parts: Vec<Option<LoanParts<'m>>>,
     loans: Places<'m>,
+    /// Places whose loans there is no room for.
+    without_room: Vec<usize>,
     events: std::collections::VecDeque<CardEvent>,
     next_publish: Instant,
     next_loan: usize,
@@ -210,29 +218,42 @@ impl<'m> Card<'m> {
     /// earlier loans had there is given back, and new ones get what they need.
     ///
     /// # Errors
-    /// It is no ledger of this node and this program ([`NodeLedger::entitle`]), and is left as it is; or it is too small
-    /// for its loans ([`crate::ledger_bytes`]).
+    /// It is no ledger of this node and this program ([`NodeLedger::entitle`]), and is left as it is; or it is corrupt; or
+    /// too small for its drives ([`crate::ledger_bytes`]). A loan for which it is too small is unusable.
     ///
     /// # Panics
     /// If the configuration has more rails than [`crate::MAX_RAILS`], or a drive that cannot be.
     pub fn new(
         memory: RawMemory<'m>,
         hook: Option<&'m dyn Hook>,
-        config: CardConfig,
+        mut config: CardConfig,
         now: Instant,
     ) -> Result<Self, LedgerError> {
         assert!(config.rails.len() <= crate::MAX_RAILS);
         memory.check(NodeLedger::LAYOUT, config.node)?;
         let ledger = NodeLedger::new(memory, hook, config.rules);
         let NodeLedger { journal, root, .. } = ledger;
-        let restored = journal.roll_back();
+        let restored = journal.roll_back()?;
         root.gauges.rolled_back.set(restored as u64);
-        ledger.retain(&config.loans, config.drives.len());
+        ledger.used_bytes()?;
+        ledger.retain(&config.loans, config.drives.len())?;
         let drive_cells = (0..config.drives.len())
             .map(|drive| ledger.obtain_drive(drive))
             .collect::<Result<Vec<_>, _>>()?;
-        let parts = config.loans.iter().enumerate();
-        let parts = parts.map(|(place, loan)| ledger.parts(place, loan)).collect::<Result<Vec<_>, _>>()?;
+        let (mut parts, mut without_room) = (Vec::new(), Vec::new());
+        let mut events = std::collections::VecDeque::new();
+        for (place, loan) in config.loans.iter_mut().enumerate() {
+            parts.push(match ledger.parts(place, loan) {
+                Err(error @ (RegionError::Full(_) | RegionError::TableFull)) => {
+                    // For everybody here there is no loan.
+                    loan.role = LoanRole::Vacant;
+                    without_room.push(place);
+                    events.push_back(CardEvent::Unusable(place, Unusable::NoRoom(error)));
+                    None
+                }
+                found => found?,
+            });
+        }
         let drives: Vec<_> = (config.drives.iter().zip(&drive_cells).enumerate())
             .map(|(index, (drive, cells))| Drive::new(index, cells, journal, drive.clone(), &config.loans))
             .collect();
@@ -247,7 +268,8 @@ impl<'m> Card<'m> {
             drives,
             parts,
             loans,
-            events: std::collections::VecDeque::new(),
+            without_room,
+            events,
             next_publish: now,
             next_loan: 0,
             sent_in_turn: 0,
@@ -511,7 +533,7 @@ impl<'m> Card<'m> {
 
     /// Whether the client in `slot` is to be disconnected.
     pub fn edge_wants_close(&self, loan: usize, slot: usize) -> bool {
-        let has_failed = self.loans.get(loan).is_some_and(Loan::has_failed);
+        let has_failed = self.loans.get(loan).is_none_or(Loan::has_failed);
         has_failed || self.server(loan).is_some_and(|server| server.wants_close(slot))
     }
 
@@ -570,11 +592,15 @@ impl<'m> Card<'m> {
         self.close_failed(loan);
     }
 
-    /// Nobody can give back what a failed loan has borrowed: its lender keeps it for this node.
+    /// Nobody can give back what a failed loan has borrowed: its lender keeps it for this node. One without room has
+    /// nothing.
     fn close_failed(&mut self, loan: usize) {
         if self.loans.get(loan).is_some_and(Loan::has_failed) {
             let kept = self.borrowed(loan).map_or(0, |drive| drive.driver.kept().0);
             self.events.push_back(CardEvent::Closed { loan, has_lost: kept > 0 });
+        }
+        if self.without_room.contains(&loan) {
+            self.events.push_back(CardEvent::Closed { loan, has_lost: false });
         }
     }
 
@@ -683,7 +709,7 @@ impl<'m> Card<'m> {
         if catch_unwind(AssertUnwindSafe(|| step(self))).is_ok() {
             return;
         }
-        self.journal.roll_back();
+        self.take_back();
         let (cells, config) = (self.drive_cells[index], self.config.drives[index].clone());
         self.drives[index] = Drive::new(index, cells, self.journal, config, &self.config.loans);
         for loan in loans {
@@ -696,7 +722,7 @@ impl<'m> Card<'m> {
     /// An assertion has failed in a step of a loan, before which there were `known` events. What others may wait for is
     /// made anew from what is committed, as in a new card, and brought to an end.
     fn contain(&mut self, now: Instant, loan: usize, known: usize) {
-        self.journal.roll_back();
+        self.take_back();
         self.loans[loan].fail();
         self.events.truncate(known);
         self.events.push_back(CardEvent::Unusable(loan, Unusable::Fault));
@@ -725,8 +751,13 @@ impl<'m> Card<'m> {
         }
     }
 
+    /// Takes back what the step under way has changed.
+    fn take_back(&self) {
+        self.journal.roll_back().expect("this card has written the undo log, and nobody else does");
+    }
+
     fn leave(&mut self, loan: usize) {
-        self.journal.roll_back();
+        self.take_back();
         self.loans[loan].fail();
     }
 

@@ -210,21 +210,27 @@ impl<'m> NodeLedger<'m> {
         Self { journal, root, regions: Regions::new::<NodeCells>(memory, journal, &root.regions) }
     }
 
-    /// The cells of the loan that has `place` in this life, if it has any.
+    /// The cells of the loan that has `place` in this life, if it has any: for onlookers, to whom a corrupt table shows
+    /// nothing.
     pub fn loan(&self, place: usize, life: u32) -> Option<LoanParts<'m>> {
-        let owner = loan_owner(place, life);
-        Some(LoanParts { cells: self.find(owner)?, pages: self.find(owner)?, end: self.end(owner)? })
+        self.find_parts(loan_owner(place, life)).ok().flatten()
     }
 
-    fn end(&self, owner: Owner) -> Option<EndCells<'m>> {
-        if let Some(controller) = self.find(owner) {
-            return Some(EndCells::Lent(controller));
+    fn find_parts(&self, owner: Owner) -> Result<Option<LoanParts<'m>>, RegionError> {
+        let (cells, pages, end) = (self.find(owner)?, self.find(owner)?, self.find_end(owner)?);
+        let (Some(cells), Some(pages), Some(end)) = (cells, pages, end) else { return Ok(None) };
+        Ok(Some(LoanParts { cells, pages, end }))
+    }
+
+    fn find_end(&self, owner: Owner) -> Result<Option<EndCells<'m>>, RegionError> {
+        if let Some(controller) = self.find(owner)? {
+            return Ok(Some(EndCells::Lent(controller)));
         }
-        if let Some((driver, server)) = self.find(owner).zip(self.find(owner)) {
-            return Some(EndCells::Drive { driver, server });
+        if let Some((driver, server)) = self.find(owner)?.zip(self.find(owner)?) {
+            return Ok(Some(EndCells::Drive { driver, server }));
         }
-        let (session, slot) = self.find(owner).zip(self.find(owner))?;
-        Some(EndCells::Slot { session, slot })
+        let slot = self.find(owner)?.zip(self.find(owner)?);
+        Ok(slot.map(|(session, slot)| EndCells::Slot { session, slot }))
     }
 
     /// The cells of a loan for a new card, in steps of their own: what they were if there are any, else new ones; of a
@@ -235,7 +241,7 @@ impl<'m> NodeLedger<'m> {
         loan: &LoanConfig,
     ) -> Result<Option<LoanParts<'m>>, RegionError> {
         let (owner, Some(kind)) = (loan_owner(place, loan.life), loan.role.kind()) else {
-            return Ok(self.loan(place, loan.life));
+            return self.find_parts(loan_owner(place, loan.life));
         };
         self.obtain_parts(owner, kind).map(Some)
     }
@@ -256,27 +262,33 @@ impl<'m> NodeLedger<'m> {
 
     /// Takes back what no loan and no drive of a configuration has any more. A slot that has become vacant keeps its
     /// cells until the place has another life: its machine may still be connected, and is answered.
-    pub(crate) fn retain(&self, loans: &[LoanConfig], drives: usize) {
-        let is_slot = |parts: LoanParts<'_>| matches!(parts.end, EndCells::Slot { .. });
-        let kept = loans.iter().enumerate().filter(|(place, loan)| {
-            loan.role.kind().is_some() || self.loan(*place, loan.life).is_some_and(is_slot)
-        });
-        let loans = kept.map(|(place, loan)| loan_owner(place, loan.life));
-        let owners: BTreeSet<Owner> = (0..drives).map(drive_owner).chain(loans).collect();
+    pub(crate) fn retain(&self, loans: &[LoanConfig], drives: usize) -> Result<(), RegionError> {
+        let mut owners: BTreeSet<Owner> = (0..drives).map(drive_owner).collect();
+        for (place, loan) in loans.iter().enumerate() {
+            let owner = loan_owner(place, loan.life);
+            let is_slot = |parts: LoanParts<'_>| matches!(parts.end, EndCells::Slot { .. });
+            if loan.role.kind().is_some() || self.find_parts(owner)?.is_some_and(is_slot) {
+                owners.insert(owner);
+            }
+        }
         self.regions.retain(|_, owner| owners.contains(&owner));
+        Ok(())
     }
 
     /// Bytes that the ledger takes up to its last region, be it used or not.
-    pub fn used_bytes(&self) -> usize {
+    ///
+    /// # Errors
+    /// Its table is corrupt.
+    pub fn used_bytes(&self) -> Result<usize, RegionError> {
         self.regions.end()
     }
 
-    fn find<C>(&self, owner: Owner) -> Option<&'m C>
+    fn find<C>(&self, owner: Owner) -> Result<Option<&'m C>, RegionError>
     where
         Kept<C>: Region,
         C: 'm,
     {
-        self.regions.find::<Kept<C>>(owner).map(|kept| &kept.0)
+        Ok(self.regions.find::<Kept<C>>(owner)?.map(|kept| &kept.0))
     }
 
     fn obtain<C>(&self, owner: Owner) -> Result<&'m C, RegionError>
@@ -290,11 +302,14 @@ impl<'m> NodeLedger<'m> {
 
 /// Bytes of a ledger for these loans (place, life and kind) and so many drives: a new one, or one that has `before` and
 /// is to be enough for what it does not have yet, whatever is given back.
+///
+/// # Errors
+/// The table of that one is corrupt.
 pub fn ledger_bytes(
     before: Option<NodeLedger<'_>>,
     loans: impl IntoIterator<Item = (usize, u32, LoanKind)>,
     drives: usize,
-) -> usize {
+) -> Result<usize, RegionError> {
     let known: BTreeSet<(u32, Owner)> = before
         .iter()
         .flat_map(|ledger| ledger.regions.iter())
@@ -305,8 +320,8 @@ pub fn ledger_bytes(
     });
     let drives = (0..drives).map(|drive| (of::<SubsystemCells>(), drive_owner(drive)));
     let missing = loans.chain(drives).filter(|((kind, _), owner)| !known.contains(&(*kind, *owner)));
-    let end = before.map_or(LedgerRoot::<NodeCells>::SIZE, |ledger| ledger.used_bytes());
-    end + missing.map(|((_, bytes), _)| bytes).sum::<usize>()
+    let end = before.map_or(Ok(LedgerRoot::<NodeCells>::SIZE), |ledger| ledger.used_bytes())?;
+    Ok(end + missing.map(|((_, bytes), _)| bytes).sum::<usize>())
 }
 
 impl CardConfig {
@@ -314,7 +329,8 @@ impl CardConfig {
     pub fn new_memory<'m>(&self, arena: &'m Arena) -> RawMemory<'m> {
         let loans = self.loans.iter().enumerate();
         let loans = loans.filter_map(|(place, loan)| Some((place, loan.life, loan.role.kind()?)));
-        let memory = arena.zeroed_bytes(ledger_bytes(None, loans, self.drives.len()));
+        let bytes = ledger_bytes(None, loans, self.drives.len()).expect("there is no table yet");
+        let memory = arena.zeroed_bytes(bytes);
         NodeLedger::entitle(memory, self.node);
         memory
     }
@@ -323,7 +339,8 @@ impl CardConfig {
 /// The cells of a loan of its own, for tests of what it is made of.
 #[cfg(test)]
 pub(crate) fn parts_of<'m>(arena: &'m Arena, kind: LoanKind) -> (Journal<'m>, LoanParts<'m>) {
-    let memory = arena.zeroed_bytes(ledger_bytes(None, [(0, 0, kind)], 0));
+    let bytes = ledger_bytes(None, [(0, 0, kind)], 0).expect("there is no table yet");
+    let memory = arena.zeroed_bytes(bytes);
     let ledger = NodeLedger::new(memory, None, RuleSet::ALL);
     (ledger.journal, ledger.obtain_parts(loan_owner(0, 0), kind).expect("the memory was made for it"))
 }

@@ -72,6 +72,7 @@ impl<'w> Node<'w> {
         (rules, now): (RuleSet, Instant),
     ) -> Self {
         let bytes = node::ledger_bytes(None, (0..loans).map(|place| (place, 0, kind)), loans);
+        let bytes = bytes.expect("there is no table yet");
         let (memory, identity) = (arena.zeroed_bytes(bytes), NodeId(index as u64 + 1));
         NodeLedger::entitle(memory, identity);
         Self {

@@ -36,6 +36,8 @@ pub enum LedgerError {
     OtherSize(u64, usize),
     /// It is of this other node.
     OtherNode(NodeId),
+    /// Its undo log is none that a card can have left.
+    Corrupt,
     /// A region of it cannot be had.
     Region(RegionError),
 }
@@ -59,6 +61,7 @@ impl core::fmt::Display for LedgerError {
             Self::OtherSize(says, has) => {
                 write!(f, "the ledger is to have {says} bytes, and the memory of it has {has}")
             }
+            Self::Corrupt => write!(f, "the ledger is corrupt: its undo log names memory that is not in it"),
             Self::Region(error) => error.fmt(f),
             Self::OtherNode(node) => write!(f, "the ledger is of another node, {:016x}", node.0),
         }

@@ -4,7 +4,7 @@ use core::ptr;
 
 use zerocopy::FromBytes;
 
-use super::header::Header;
+use super::header::{Header, LedgerError};
 use crate::rules::{Rule, RuleSet};
 
 /// Words that a step may have changed when it takes up more work. No single piece of work (a TLP, a message of a
@@ -89,22 +89,37 @@ impl<'m> Journal<'m> {
 
     /// Takes back everything since the last commit and returns how many words that were. Idempotent: a roll-back that
     /// is killed is run again from its start.
-    pub fn roll_back(&self) -> usize {
-        let count = usize::try_from(self.count()).unwrap_or(usize::MAX).min(JOURNAL_ENTRIES);
+    ///
+    /// # Errors
+    /// The log is none that a card can have left: nothing is restored.
+    pub fn roll_back(&self) -> Result<usize, LedgerError> {
+        let count = usize::try_from(self.count()).ok().filter(|count| *count <= JOURNAL_ENTRIES);
+        let count = count.ok_or(LedgerError::Corrupt)?;
+        (0..count).try_for_each(|index| self.saved(index).map(drop))?;
         for index in (0..count).rev() {
-            // SAFETY: the entries are initialised memory of the ledger (any bytes are an `Entry`).
-            let entry = unsafe { ptr::read_volatile(self.area().entries[index].get()) };
-            let (offset, len) = ((entry.place >> LEN_BITS) as usize, entry.place as usize % (1 << LEN_BITS));
-            assert!(len <= 8 && offset + len <= self.len, "the undo log names memory outside of the ledger");
+            let (offset, len, old) = self.saved(index)?;
             self.before_store();
-            // SAFETY: checked above to lie inside the ledger, which nothing else borrows as plain memory.
-            unsafe { ptr::copy_nonoverlapping((&raw const entry.old).cast(), self.base.add(offset), len) };
+            // SAFETY: `saved` has checked that it lies inside the ledger, which nothing else borrows as plain memory.
+            unsafe { ptr::copy_nonoverlapping((&raw const old).cast(), self.base.add(offset), len) };
         }
         self.store(self.area().count.get(), 0);
         if let Some(hook) = self.hook {
             hook.rolled_back();
         }
-        count
+        Ok(count)
+    }
+
+    /// Offset, length and value of a saved word, which lies behind the log.
+    fn saved(&self, index: usize) -> Result<(usize, usize, u64), LedgerError> {
+        // SAFETY: the entries are initialised memory of the ledger (any bytes are an `Entry`).
+        let entry = unsafe { ptr::read_volatile(self.area().entries[index].get()) };
+        let (offset, len) = ((entry.place >> LEN_BITS) as usize, entry.place as usize % (1 << LEN_BITS));
+        let is_inside = offset >= size_of::<JournalArea>() && offset <= self.len && len <= self.len - offset;
+        if is_inside && (1..=8).contains(&len) {
+            Ok((offset, len, entry.old))
+        } else {
+            Err(LedgerError::Corrupt)
+        }
     }
 
     /// The number of the step that is under way. Unchanged by a roll-back.
@@ -218,6 +233,19 @@ impl<'m> Journal<'m> {
         self.before_store();
         // SAFETY: callers pass pointers into the ledger (checked, or fields of the area), aligned for `T`.
         unsafe { ptr::write_volatile(target, value) };
+    }
+
+    /// The place that entry `index` names; then that and the number of entries are these, for tests of a corrupt log.
+    #[cfg(test)]
+    pub(super) fn spoil(&self, index: usize, place_and_count: Option<(u64, u64)>) -> u64 {
+        let entry = self.area().entries[index].get();
+        // SAFETY: initialised memory of the ledger, changed by this thread only.
+        let old = unsafe { ptr::read_volatile(entry) };
+        if let Some((place, count)) = place_and_count {
+            self.store(entry, Entry { place, ..old });
+            self.store(self.area().count.get(), count);
+        }
+        old.place
     }
 
     #[inline]

@@ -72,7 +72,7 @@ pub enum RegionError {
     Full(usize),
     /// There are [`REGIONS_MAX`] already.
     TableFull,
-    /// The table names memory that is none of the ledger's.
+    /// The table is none that a card can have left: it names memory that is none of the ledger's.
     Corrupt,
 }
 
@@ -106,10 +106,13 @@ impl<'m> Regions<'m> {
     }
 
     /// The cells of this kind that `owner` has.
-    pub fn find<C: Region>(&self, owner: Owner) -> Option<&'m C> {
+    ///
+    /// # Errors
+    /// The table is corrupt where it names them: whoever took others instead would lose what is in them.
+    pub fn find<C: Region>(&self, owner: Owner) -> Result<Option<&'m C>, RegionError> {
         let mut taken = self.entries().iter().filter(|entry| entry.is_taken.get() != 0);
-        let entry = taken.find(|entry| entry.kind.get() == C::KIND && entry.owner.get() == owner)?;
-        self.cells(entry).ok()
+        let entry = taken.find(|entry| entry.kind.get() == C::KIND && entry.owner.get() == owner);
+        entry.map(|entry| self.cells(entry)).transpose()
     }
 
     /// The cells of this kind that `owner` has from now on: all zeroes, unless it has had them before. A step of its own,
@@ -121,7 +124,7 @@ impl<'m> Regions<'m> {
     /// # Panics
     /// If a step is under way.
     pub fn obtain<C: Region>(&self, owner: Owner) -> Result<&'m C, RegionError> {
-        if let Some(cells) = self.find(owner) {
+        if let Some(cells) = self.find(owner)? {
             return Ok(cells);
         }
         self.between_steps();
@@ -162,9 +165,21 @@ impl<'m> Regions<'m> {
     }
 
     /// Bytes of the ledger up to the end of its last region, with an owner or without.
-    pub fn end(&self) -> usize {
-        let end = |entry: &EntryCells| (entry.start.get().saturating_add(entry.len.get())) as usize;
-        self.entries().last().map_or(self.first, end)
+    ///
+    /// # Errors
+    /// The table is corrupt: its regions do not lie one behind the other, inside of the memory that there is.
+    pub fn end(&self) -> Result<usize, RegionError> {
+        if self.table.count.get() > REGIONS_MAX as u64 {
+            return Err(RegionError::Corrupt);
+        }
+        let behind = |end: usize, entry: &EntryCells| {
+            let (start, len) = (entry.start.get(), entry.len.get());
+            let is_region = entry.kind.get() != 0 && len != 0 && len.is_multiple_of(PAGE_SIZE as u64);
+            let next = start.checked_add(len).filter(|next| *next <= self.memory.len() as u64);
+            let next = next.filter(|_| is_region && start == end as u64);
+            next.map(|next| next as usize).ok_or(RegionError::Corrupt)
+        };
+        self.entries().iter().try_fold(self.first, behind)
     }
 
     fn entries(&self) -> &'m [EntryCells] {
@@ -174,7 +189,7 @@ impl<'m> Regions<'m> {
     /// A new region behind all others, where nobody has written yet.
     fn append<C: Region>(&self, owner: Owner) -> Result<&'m C, RegionError> {
         const { assert!(C::KIND != 0) };
-        let (start, count) = (self.end(), self.entries().len());
+        let (start, count) = (self.end()?, self.entries().len());
         let entry = self.table.entries.get(count).ok_or(RegionError::TableFull)?;
         let end = start.checked_add(region_bytes::<C>()).ok_or(RegionError::Corrupt)?;
         if end > self.memory.len() {
@@ -188,10 +203,12 @@ impl<'m> Regions<'m> {
         self.cells(entry)
     }
 
-    /// The first region lies elsewhere, for tests of a corrupt table.
+    /// The first region has another place and length, and there are so many, for tests of a corrupt table.
     #[cfg(test)]
-    pub(super) fn misplace(&self, journal: Journal<'_>, start: u64) {
-        self.entries()[0].start.set(journal, start);
+    pub(super) fn misplace(&self, journal: Journal<'_>, (start, len): (u64, u64), count: u64) {
+        self.table.entries[0].start.set(journal, start);
+        self.table.entries[0].len.set(journal, len);
+        self.table.count.set(journal, count);
         journal.commit();
     }
 

@@ -101,7 +101,7 @@ proptest! {
         let torn = snapshot(&calm);
         let hook = KillAt { left: StdCell::new(again) };
         let _ = catch_unwind(AssertUnwindSafe(|| memory.ledger::<Root>(Some(&hook), RuleSet::ALL).journal.roll_back()));
-        calm.journal.roll_back();
+        calm.journal.roll_back().unwrap();
         if ended.is_ok() {
             prop_assert_eq!(snapshot(&calm), torn);
         } else {
@@ -156,7 +156,7 @@ fn low_pages_are_taken_first_though_a_step_was_taken_back() {
     ledger.journal.commit();
     (0..100).for_each(|page| pages.release(PageIndex(page)));
     assert_eq!(pages.alloc(), Some(PageIndex(300)));
-    ledger.journal.roll_back();
+    ledger.journal.roll_back().unwrap();
     assert_eq!(pages.alloc(), Some(PageIndex(300)));
     [200, 70].into_iter().for_each(|page| pages.release(PageIndex(page)));
     ledger.journal.commit();
@@ -233,7 +233,7 @@ fn regions<'m>(memory: RawMemory<'m>, hook: Option<&'m dyn Hook>) -> (Journal<'m
 fn a_region_is_its_owners_until_it_is_given_back_and_begins_with_zeroes() {
     let arena = Arena::default();
     let (journal, regions) = regions(with_room(&arena, 3), None);
-    assert!(regions.find::<Few>(Owner(1)).is_none());
+    assert!(regions.find::<Few>(Owner(1)).unwrap().is_none());
     let first = regions.obtain::<Few>(Owner(1)).unwrap();
     first.0[3].set(journal, 7);
     journal.commit();
@@ -243,24 +243,63 @@ fn a_region_is_its_owners_until_it_is_given_back_and_begins_with_zeroes() {
     journal.commit();
     assert_eq!(first.0[3].get(), 7, "regions lie apart");
     // A page and two.
-    assert_eq!(regions.obtain::<Few>(Owner(2)).err(), Some(RegionError::Full(regions.end() + PAGE_SIZE)));
+    assert_eq!(
+        regions.obtain::<Few>(Owner(2)).err(),
+        Some(RegionError::Full(regions.end().unwrap() + PAGE_SIZE))
+    );
     regions.retain(|kind, _| kind == Many::KIND);
-    assert!(regions.find::<Few>(Owner(1)).is_none() && regions.find::<Many>(Owner(1)).is_some());
+    assert!(regions.find::<Few>(Owner(1)).unwrap().is_none());
+    assert!(regions.find::<Many>(Owner(1)).unwrap().is_some());
     assert_eq!(regions.obtain::<Few>(Owner(2)).unwrap().0[3].get(), 0, "the next one's begins anew");
     let taken: Vec<_> = regions.iter().collect();
     assert_eq!(taken, [(1, Owner(2), PAGE_SIZE), (2, Owner(1), 2 * PAGE_SIZE)]);
 }
 
+/// What the owner has had is not taken for nothing, nor is anything made of a table that cannot be.
 #[test]
 fn a_table_that_names_foreign_memory_is_no_table() {
     let arena = Arena::default();
-    let (journal, regions) = regions(with_room(&arena, 1), None);
-    regions.obtain::<Few>(Owner(1)).unwrap();
-    for start in [0, (LedgerRoot::<Table>::SIZE + PAGE_SIZE) as u64, u64::MAX - 7] {
-        regions.misplace(journal, start);
-        assert!(regions.find::<Few>(Owner(1)).is_none());
-        assert!(regions.obtain::<Many>(Owner(1)).is_err());
+    let (journal, regions) = regions(with_room(&arena, 3), None);
+    regions.obtain::<Few>(Owner(1)).unwrap().0[0].set(journal, 7);
+    journal.commit();
+    let (first, page) = (LedgerRoot::<Table>::SIZE as u64, PAGE_SIZE as u64);
+    for start in [0, first + 3 * page, u64::MAX - 7] {
+        regions.misplace(journal, (start, page), 1);
+        assert_eq!(regions.find::<Few>(Owner(1)).err(), Some(RegionError::Corrupt));
+        assert_eq!(regions.obtain::<Few>(Owner(1)).err(), Some(RegionError::Corrupt), "not another one");
+        assert_eq!(regions.obtain::<Many>(Owner(1)).err(), Some(RegionError::Corrupt));
     }
+    assert_eq!(regions.iter().count(), 1, "nothing was added");
+}
+
+/// Whoever makes the memory as large as the table says asks this first.
+#[test]
+fn a_table_ends_inside_of_its_memory_or_is_none() {
+    let arena = Arena::default();
+    let (journal, regions) = regions(with_room(&arena, 2), None);
+    regions.obtain::<Few>(Owner(1)).unwrap();
+    let (first, page) = (LedgerRoot::<Table>::SIZE as u64, PAGE_SIZE as u64);
+    let wrong = [
+        (first, u64::MAX - first),
+        (first, u64::MAX - page + 1),
+        (first, 3 * page),
+        (first, 0),
+        (first, page + 8),
+        (first + page, page),
+        (u64::MAX - page + 1, page),
+    ];
+    for place in wrong {
+        regions.misplace(journal, place, 1);
+        assert_eq!(regions.end(), Err(RegionError::Corrupt), "{place:x?}");
+    }
+    regions.misplace(journal, (first, page), 2);
+    assert_eq!(regions.end(), Err(RegionError::Corrupt), "the second was never made");
+    for count in [REGIONS_MAX as u64 + 1, u64::MAX] {
+        regions.misplace(journal, (first, page), count);
+        assert_eq!(regions.end(), Err(RegionError::Corrupt), "{count}");
+    }
+    regions.misplace(journal, (first, page), 1);
+    assert_eq!(regions.end(), Ok((first + page) as usize));
 }
 
 /// Whatever store a card dies before while regions change hands, its successor finds each with the one owner that it
@@ -290,15 +329,50 @@ fn regions_have_one_owner_whenever_a_card_dies() {
             change(&regions, journal);
         }));
         let (journal, regions) = regions(memory, None);
-        journal.roll_back();
+        journal.roll_back().unwrap();
         change(&regions, journal);
         let mut taken: Vec<_> = regions.iter().map(|(kind, owner, _)| (kind, owner)).collect();
         taken.sort();
         assert_eq!(taken, [(1, Owner(2)), (1, Owner(3)), (2, Owner(3))], "killed before store {stores}");
-        assert!(regions.end() <= memory.len());
+        assert!(regions.end().unwrap() <= memory.len());
         if ended.is_ok() {
             return assert!(stores > 20);
         }
         stores += 1;
     }
+}
+
+/// A log that no card can have left is refused as a whole: what of it makes sense is not restored either.
+#[test]
+fn a_corrupt_undo_log_is_refused_and_restores_nothing() {
+    let arena = Arena::default();
+    let memory = arena.zeroed::<Root>();
+    let ledger = memory.ledger::<Root>(None, RuleSet::ALL);
+    ledger.root.small[0].set(ledger.journal, 1);
+    ledger.root.small[1].set(ledger.journal, 2);
+    ledger.root.small[2].set(ledger.journal, 3);
+    let offset = |place: u64| place >> 4;
+    let good = ledger.journal.spoil(1, None);
+    let wrong = [
+        offset(good) << 4,
+        offset(good) << 4 | 9,
+        (memory.len() as u64) << 4 | 2,
+        (memory.len() as u64 - 1) << 4 | 2,
+        u64::MAX >> 4 << 4 | 8,
+        // The log itself.
+        64 << 4 | 8,
+    ];
+    for place in wrong {
+        ledger.journal.spoil(1, Some((place, 3)));
+        assert_eq!(ledger.journal.roll_back(), Err(LedgerError::Corrupt), "{place:x}");
+        assert_eq!(ledger.root.small[0].get(), 1, "{place:x}");
+        assert_eq!(ledger.root.small[2].get(), 3, "{place:x}");
+    }
+    for count in [JOURNAL_ENTRIES as u64 + 1, u64::MAX] {
+        ledger.journal.spoil(1, Some((good, count)));
+        assert_eq!(ledger.journal.roll_back(), Err(LedgerError::Corrupt), "{count}");
+    }
+    ledger.journal.spoil(1, Some((good, 3)));
+    assert_eq!(ledger.journal.roll_back(), Ok(3));
+    assert_eq!(ledger.root.small[2].get(), 0);
 }

@@ -30,11 +30,11 @@ impl LoanEnd {
         let edge = match edge {
             Edge::Nbd { path, listener } => {
                 stop_listening_at(path, listener);
-                Edge::Nbd { path: std::mem::take(path), listener: None }
+                Edge::Nbd { path: path.clone(), listener: None }
             }
             Edge::Vm { path, listener } => {
                 stop_listening_at(path, listener);
-                Edge::Vm { path: std::mem::take(path), listener: None }
+                Edge::Vm { path: path.clone(), listener: None }
             }
             Edge::Load(load) => Edge::Load(*load),
         };
@@ -46,15 +46,20 @@ impl Agent {
     /// Gives the vacant place `loan` to another loan.
     ///
     /// # Errors
-    /// What ending the card returned; the place then has its loan all the same.
+    /// There is no memory for it: the place stays vacant, and the card goes on. Or what ending the card returned; the
+    /// place then has its loan all the same.
     ///
     /// # Panics
     /// If the place is not vacant, or has had a loan of this life or a later one.
-    pub fn attach(&mut self, loan: usize, spec: LoanSpec) -> io::Result<()> {
-        let place = &mut self.spec.loans[loan];
+    pub fn attach(&mut self, loan: usize, mut spec: LoanSpec) -> io::Result<()> {
+        let place = &self.spec.loans[loan];
         assert!(place.is_vacant(), "a loan moves in where there is none");
         assert!(spec.life > place.life, "each loan of a place has an incarnation of its own");
-        *place = spec;
+        if let Err(error) = self.reserve(Some((loan, &spec))) {
+            spec.end.vacate();
+            return Err(error);
+        }
+        self.spec.loans[loan] = spec;
         self.slots.renew(loan);
         self.neighbours.forget(loan);
         for account in &self.shared().edges[loan] {
@@ -114,5 +119,26 @@ impl Agent {
     pub(super) fn vacate(&mut self, loan: usize) {
         self.slots.ignore_one(&self.spec.loans, loan, &self.waiter);
         self.spec.loans[loan].end.vacate();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::test_loans::listening;
+
+    /// `causeway qemu-args` tells it, and whoever is attached next comes there.
+    #[test]
+    fn a_vacant_place_still_says_where_its_socket_was() {
+        let ([mut loan], _callers) = listening("vacate", 0, |path, listener| Edge::Vm { path, listener });
+        let path_of = |loan: &LoanSpec| match loan.end.edge() {
+            Some(Edge::Vm { path, listener }) => (path.clone(), listener.is_some()),
+            _ => panic!("it is a slot"),
+        };
+        let (path, listens) = path_of(&loan);
+        assert!(listens);
+        loan.end.vacate();
+        assert!(loan.is_vacant());
+        assert_eq!(path_of(&loan), (path, false));
     }
 }

@@ -5,8 +5,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use node::agent::{Effect, Unfinished};
+use tracing::warn;
 
-use super::{Agent, AgentEvent, log, token, watchdog};
+use super::{Agent, AgentEvent, log, token, view, watchdog};
 use crate::card::now;
 use crate::messages::{self, ToCard};
 use crate::outbox::{Enclosure, Outbox};
@@ -109,7 +110,11 @@ impl Agent {
     fn start_card(&mut self) -> io::Result<()> {
         self.shared().pulse.wake();
         self.images.ask_witnesses();
-        self.make_room()?;
+        // Whoever has attached a loan has made room for it. A card that finds too little for one serves the others.
+        if let Err(error) = self.reserve(None) {
+            warn!(%error, "there is no memory for all loans: those that find none are not served");
+        }
+        view::entitle(&self.mapping, &self.spec);
         let (ours, theirs) = messages::pair()?;
         let plan = self.write_plan()?;
         let child = self.spawn(&theirs, &plan)?;

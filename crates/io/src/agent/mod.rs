@@ -311,9 +311,9 @@ impl Agent {
     pub fn start(spec: NodeSpec) -> io::Result<Self> {
         crate::harden();
         crate::raise_descriptor_limit();
-        let memory = memory::create_growing("causeway-ledger", ledger_end(&spec, None))?;
+        let memory =
+            memory::create_growing("causeway-ledger", ledger_end(&spec.loans, spec.drives.len(), None)?)?;
         let mapping = Mapping::shared(memory.as_fd())?;
-        view::entitle(&mapping, &spec);
         let waiter = Waiter::new(SpinTimes { idle: Duration::ZERO, expecting: Duration::ZERO })?;
         clients::listen(&spec.loans, &waiter)?;
         let ring = make_ring(&spec)?;
@@ -464,13 +464,19 @@ impl Agent {
         View::new(&self.mapping, &self.spec, *self.core.record(), self.neighbours.sharing().collect())
     }
 
-    /// Makes room in the ledger for what the next card is to have. The one before is gone.
-    fn make_room(&mut self) -> io::Result<()> {
-        let bytes = ledger_end(&self.spec, Some(view::ledger(&self.mapping)));
+    /// Makes the memory large enough for what the ledger is to have, with the loan that is to come to a place, also
+    /// while a card lives: that one goes on with what it has mapped.
+    ///
+    /// # Errors
+    /// There is no room, or the ledger is corrupt: nothing has changed.
+    fn reserve(&mut self, coming: Option<(usize, &LoanSpec)>) -> io::Result<()> {
+        let loans = self.spec.loans.iter().enumerate();
+        let loans =
+            loans.map(|(place, loan)| coming.filter(|(to, _)| *to == place).map_or(loan, |(_, it)| it));
+        let ledger = view::ledger(&self.mapping);
+        let bytes = ledger_end(loans, self.spec.drives.len(), Some(ledger))?;
         if bytes > self.mapping.len() {
-            memory::grow(self.memory.as_fd(), bytes)?;
-            self.mapping = Mapping::shared(self.memory.as_fd())?;
-            view::entitle(&self.mapping, &self.spec);
+            self.mapping = memory::grow(self.memory.as_fd(), bytes)?;
         }
         Ok(())
     }
@@ -713,11 +719,19 @@ fn loan_plan(loan: &LoanSpec) -> LoanPlan {
     }
 }
 
-/// Bytes of shared memory that a node needs with what its ledger has now, if there is one.
-fn ledger_end(spec: &NodeSpec, before: Option<NodeLedger<'_>>) -> usize {
-    let loans = spec.loans.iter().enumerate();
+/// Bytes of shared memory that a node needs for these loans with what its ledger has now, if there is one.
+///
+/// # Errors
+/// That one is corrupt.
+fn ledger_end<'s>(
+    loans: impl IntoIterator<Item = &'s LoanSpec>,
+    drives: usize,
+    before: Option<NodeLedger<'_>>,
+) -> io::Result<usize> {
+    let loans = loans.into_iter().enumerate();
     let loans = loans.filter_map(|(place, loan)| Some((place, loan.life, loan.end.kind()?)));
-    LEDGER_OFFSET + node::ledger_bytes(before, loans, spec.drives.len())
+    let bytes = node::ledger_bytes(before, loans, drives).map_err(io::Error::other)?;
+    Ok(LEDGER_OFFSET + bytes)
 }
 
 fn medium_of(image: &Image, has_ring: bool) -> MediumKind {

@@ -85,7 +85,7 @@ impl<'m> End<'m> {
 
     fn start(memory: RawMemory<'m>, config: ChannelConfig, now: Instant) -> Self {
         let ledger = memory.ledger::<Root>(None, RuleSet::ALL);
-        ledger.journal.roll_back();
+        ledger.journal.roll_back().unwrap();
         let pages = Pages::new(&ledger.root.pages, ledger.journal);
         let channel = Channel::new(&ledger.root.channel, pages, ledger.journal, config.clone(), now);
         Self { memory, config, channel, ledger, log: Log::default(), events: Vec::new(), disk_is_full: false }

@@ -524,7 +524,7 @@ impl Domains {
             .and_then(|spec| Ok(LoanSpec { life: state.begin_life()?, ..spec }))
             .and_then(|spec| place.decide(Some(&line), state).map(|()| spec))
             .and_then(|spec| {
-                agent.attach(loan, spec).map_err(|error| Failure::io("cannot replace the card", &error))
+                agent.attach(loan, spec).map_err(|error| Failure::io("the loan cannot begin", &error))
             });
         match attached {
             Ok(()) => {
@@ -535,6 +535,14 @@ impl Domains {
             Err(failure) => {
                 if agent.view().spec().loans[loan].is_vacant() {
                     place.phase = Phase::Vacant;
+                    // The next start of the node would attach it; if this cannot be written either, it may.
+                    if let Err(failure) = place.decide(None, state) {
+                        warn!(
+                            slot,
+                            "a function that could not be attached may be at the next start: {}",
+                            failure.message()
+                        );
+                    }
                 }
                 Response::Refused { why: failure.message().to_owned() }
             }

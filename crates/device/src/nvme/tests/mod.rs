@@ -285,7 +285,7 @@ impl<'m> Rig<'m> {
             }
         }
         self.ledger = self.memory.ledger::<Root>(Some(self.hook), self.rules);
-        self.ledger.journal.roll_back();
+        self.ledger.journal.roll_back().unwrap();
         self.controller = Self::card(&self.ledger, &self.config, self.selected);
         for index in 0..self.others.len() {
             let Some(mut seat) = self.others[index].take() else { continue };
