@@ -2,7 +2,7 @@
 
 use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, LoanGeneration, NodeId};
 use base::ledger::{Arena, RawMemory};
-use base::{Instant, RuleSet};
+use base::{Instant, Rule, RuleSet};
 use core::time::Duration;
 use link::Name;
 use node::agent::Agent;
@@ -219,7 +219,14 @@ impl<'w> World<'w> {
 
     /// The next card begins on the node's ledger, and may die at once.
     pub(crate) fn start_card(&mut self, node: usize) {
+        if self.nodes[node].card.is_some() {
+            return self.fail(names::ASSERTION, format!("node {node} is to have a second card"));
+        }
         if node == LENDER {
+            if self.in_rings() > 0 && self.rules.has(Rule::DrainBeforeStart) {
+                let what = "a card starts while requests of an earlier one are under way".to_owned();
+                return self.fail(names::ASSERTION, what);
+            }
             self.loans.iter_mut().for_each(|loan| loan.unmarked.clear());
             self.ask_witnesses();
         }

@@ -226,10 +226,10 @@ impl World<'_> {
 
     /// The lender's program, or the machine.
     pub(crate) fn reboot_lender(&mut self) {
-        self.lose_ledger(LENDER);
-        self.marks.set(Mark::LenderReboot);
         let is_machine = self.media.as_mut().is_none_or(Media::loses_power)
             && self.volatile.as_mut().is_none_or(Volatile::loses_power);
+        self.begin_anew(LENDER, is_machine);
+        self.marks.set(Mark::LenderReboot);
         if is_machine {
             self.lose_power();
         }
@@ -239,7 +239,16 @@ impl World<'_> {
 
     /// A node's program is killed, and its next life begins with the next card.
     pub(crate) fn lose_ledger(&mut self, node: usize) {
+        self.begin_anew(node, false);
+    }
+
+    /// The same, or its machine loses its power.
+    fn begin_anew(&mut self, node: usize, loses_power: bool) {
         self.end_life(node);
+        if node == LENDER && !loses_power {
+            // Requests under way hold the image's lock, and the next program opens it when they have ended.
+            self.drain_rings();
+        }
         self.part(Some(node));
         self.tamper_with_folder(node);
         if node == BORROWER {

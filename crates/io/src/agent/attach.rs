@@ -30,11 +30,11 @@ impl LoanEnd {
         let edge = match edge {
             Edge::Nbd { path, listener } => {
                 stop_listening_at(path, listener);
-                Edge::Nbd { path: path.clone(), listener: None }
+                Edge::Nbd { path: std::mem::take(path), listener: None }
             }
             Edge::Vm { path, listener } => {
                 stop_listening_at(path, listener);
-                Edge::Vm { path: path.clone(), listener: None }
+                Edge::Vm { path: std::mem::take(path), listener: None }
             }
             Edge::Load(load) => Edge::Load(*load),
         };
