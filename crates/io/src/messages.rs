@@ -183,6 +183,8 @@ pub(crate) enum RefusalPlan {
     Sealing,
     Outdated { seen: u64 },
     Twin { by: [u8; 32] },
+    Version,
+    Unknown { verdict: u8 },
 }
 
 impl From<Refusal> for RefusalPlan {
@@ -195,6 +197,8 @@ impl From<Refusal> for RefusalPlan {
             Refusal::Sealing => Self::Sealing,
             Refusal::Outdated { seen } => Self::Outdated { seen: seen.0 },
             Refusal::Twin { by } => Self::Twin { by: by.to_bytes() },
+            Refusal::Version => Self::Version,
+            Refusal::Unknown { verdict } => Self::Unknown { verdict },
         }
     }
 }
@@ -209,6 +213,8 @@ impl From<RefusalPlan> for Refusal {
             RefusalPlan::Sealing => Self::Sealing,
             RefusalPlan::Outdated { seen } => Self::Outdated { seen: Incarnation(seen) },
             RefusalPlan::Twin { by } => Self::Twin { by: Name::from_bytes(by) },
+            RefusalPlan::Version => Self::Version,
+            RefusalPlan::Unknown { verdict } => Self::Unknown { verdict },
         }
     }
 }

@@ -9,7 +9,8 @@
 //! ```
 //! All numbers are little endian. A prefix is what stands above the offset of a fabric address: a rail in bits 19 and
 //! 18, a domain below. Switches and capture tools read the header only. A switch may change the byte `route`, which the
-//! tag does not cover; a packet's path is its source and destination rail.
+//! tag does not cover. Both rails are the one on which a frame is sent and comes: a rail leads to the peer's of the same
+//! number. In messages of a handshake, whose header has no tag, all that says nothing is zero.
 
 use base::ids::{CardGeneration, ChannelIndex, DomainId, Group, Incarnation, LoanGeneration, StreamId};
 use zerocopy::little_endian::{U16, U32, U64};
@@ -104,6 +105,18 @@ struct RawHeader {
 
 const _: () = assert!(size_of::<RawHeader>() == HEADER_LEN);
 
+impl RawHeader {
+    /// Whether everything is zero that says nothing in a message of a handshake. Its tag is inside.
+    fn is_plain(&self, frame: &[u8]) -> bool {
+        let prefix_bits = DomainId::BITS + 2;
+        let is_first = self.kind == Kind::Initiation as u8;
+        (self.key_id, self.reserved.get(), self.reserved2.get(), self.card_generation.get()) == (0, 0, 0, 0)
+            && (self.destination.get() | self.source.get()) >> prefix_bits == 0
+            && (!is_first || self.packet_number.get() == 0)
+            && frame.ends_with(&[0; TAG_LEN])
+    }
+}
+
 /// A header whose values have been checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
@@ -178,6 +191,9 @@ impl Header {
             4 => Kind::Private,
             _ => return Err(FrameError::Malformed),
         };
+        if matches!(kind, Kind::Initiation | Kind::Response) && !raw.is_plain(frame) {
+            return Err(FrameError::Malformed);
+        }
         Ok(Self {
             kind,
             key_id: raw.key_id,

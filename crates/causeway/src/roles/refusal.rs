@@ -32,6 +32,14 @@ pub(super) fn words(function: &str, refusal: &Refusal) -> Option<String> {
             "{function} is in use by {by}, another node with the identity of this one: the state directory of one is a copy \
              of the other's; give this node one of its own with --state-dir or `state_dir`, or end the other node first"
         )),
+        Refusal::Version => Some(format!(
+            "{function}: its lender and this node speak no common version of the protocol; install the same release of \
+             causeway on both"
+        )),
+        Refusal::Unknown { verdict } => Some(format!(
+            "{function} is refused by its lender for a reason that this release does not know (number {verdict}); \
+             install the lender's release of causeway here, and look at the lender's log"
+        )),
         Refusal::Outdated { .. } => None,
     }
 }
@@ -58,6 +66,8 @@ mod tests {
         assert!(silent.contains("kept for first") && silent.contains("for another 9 min unless"), "{silent}");
         let restarted = words(Refusal::InUse { by, since: None, hold: seconds(600) });
         assert!(restarted.contains("since before the lender was started"), "{restarted}");
+        assert!(words(Refusal::Version).contains("install the same release"));
+        assert!(words(Refusal::Unknown { verdict: 9 }).contains("number 9"));
         let twin = words(Refusal::Twin { by });
         assert!(
             twin.contains("in use by first, another node with the identity") && twin.contains("--state-dir")

@@ -84,6 +84,7 @@ pub(super) enum Verdict {
 pub(super) enum Why {
     InUse(Tenancy),
     Sealing,
+    Version,
     Outdated(Incarnation),
     Twin(Tenancy),
 }
@@ -123,7 +124,13 @@ impl PeerProbe {
 }
 
 impl Channel<'_> {
-    pub(super) fn judge(&self, now: Instant, path: PathId, attempt: &Attempt, can_seal: bool) -> Verdict {
+    pub(super) fn judge(
+        &self,
+        now: Instant,
+        path: PathId,
+        attempt: &Attempt,
+        obstacle: Option<Why>,
+    ) -> Verdict {
         let once = self.journal.rule(Rule::AnswerOnce);
         match self.cells.answered.order(attempt) {
             Order::Same if once => {
@@ -137,8 +144,8 @@ impl Channel<'_> {
             }
             _ => {}
         }
-        if !can_seal {
-            return Verdict::Refuse(Why::Sealing);
+        if let Some(why) = obstacle {
+            return Verdict::Refuse(why);
         }
         if let Some(verdict) = self.judge_against_holder(now, attempt) {
             return verdict;
@@ -318,6 +325,7 @@ impl Channel<'_> {
         let mut details = RefusalDetails::default();
         let (verdict, by) = match why {
             Why::Sealing => (verdict::SEALING, Name::default()),
+            Why::Version => (verdict::VERSION, Name::default()),
             Why::Twin(holder) => (verdict::TWIN, holder.name),
             Why::Outdated(seen) => {
                 details.seen = seen.0.into();

@@ -8,7 +8,7 @@ use base::{Instant, Rule};
 use super::admission::CallName;
 use super::{CHALLENGES, Change, Channel, ChannelConfig, Event, Role, Sealing};
 use crate::frame::{HEADER_LEN, Header, Kind, TAG_LEN};
-use crate::handshake::KeySet;
+use crate::handshake::{KeySet, Unread};
 use crate::path::AckRanges;
 use crate::record::{self, Record, Records};
 use crate::seal::{Nonce, packet_number_fits};
@@ -40,7 +40,18 @@ pub(super) enum Dropped {
     Auth,
     Replay,
     Malformed,
+    Misdirected,
+    NotUnderstood,
     Generation,
+}
+
+impl From<Unread> for Dropped {
+    fn from(why: Unread) -> Self {
+        match why {
+            Unread::Auth => Self::Auth,
+            Unread::Nonsense => Self::NotUnderstood,
+        }
+    }
 }
 
 /// Which key set a frame is sealed with.
@@ -88,6 +99,8 @@ impl<'m> Channel<'m> {
                     Dropped::Auth => stats.dropped_auth.add(1),
                     Dropped::Replay => stats.dropped_replay.add(1),
                     Dropped::Malformed => stats.dropped_malformed.add(1),
+                    Dropped::Misdirected => stats.dropped_misdirected.add(1),
+                    Dropped::NotUnderstood => stats.dropped_not_understood.add(1),
                     Dropped::Generation => stats.dropped_generation.add(1),
                 }
                 Heard::Nothing
@@ -110,11 +123,11 @@ impl<'m> Channel<'m> {
         let path = self.path_index(header.path()).ok_or(Dropped::Malformed)?;
         // Whoever sends over a network could claim to be the private path otherwise.
         let claims_private = header.kind == Kind::Private;
-        if claims_private != is_private
-            || !packet_number_fits(header.packet_number)
-            || !self.is_meant(&header)
-        {
+        if claims_private != is_private || !packet_number_fits(header.packet_number) {
             return Err(Dropped::Malformed);
+        }
+        if !self.is_meant(&header) {
+            return Err(Dropped::Misdirected);
         }
         let body = HEADER_LEN..frame.len() - TAG_LEN;
         match (header.kind, self.config.role) {
@@ -133,7 +146,8 @@ impl<'m> Channel<'m> {
         let is_first = header.kind == Kind::Initiation;
         let (channel, destination) = (header.channel, header.destination.domain);
         (header.fabric, header.group, header.stream) == (fabric, group, stream)
-            && (channel == index || (is_first && channel == ChannelIndex::default()))
+            && channel == if is_first { ChannelIndex::default() } else { index }
+            && header.source.rail == header.destination.rail
             && (destination == domain || (is_first && destination == DomainId::default()))
     }
 

@@ -4,15 +4,15 @@ use base::ids::{CardGeneration, ChannelIndex, DomainId, Incarnation, LifeId, Nod
 use base::times::{HANDSHAKE_RETRY, HANDSHAKE_RETRY_MAX};
 use base::{Instant, Rule};
 
-use super::admission::{Call, CallName, Verdict};
+use super::admission::{Call, CallName, Verdict, Why};
 use super::answered::Attempt;
 use super::incoming::{Dropped, Heard};
 use super::{Channel, ChannelConfig, Destination, Event, Name, Role, Sealing, State, Wear};
 use crate::cipher::{Cipher, Ciphers};
 use crate::frame::{Header, Kind};
 use crate::handshake::{
-    Answer, Binding, Initiator, KeySet, Positions, Proposal, RefusalDetails, Responder, Speaker, derive,
-    verdict,
+    Answer, Binding, FIRST_LEN, Initiator, KeySet, Positions, Proposal, RefusalDetails, Responder, Speaker,
+    derive, verdict,
 };
 use crate::seal::{Direction, FrameKeys, Opener, Seal};
 use crate::tenancy::Tenancy;
@@ -58,6 +58,7 @@ impl Channel<'_> {
             max_payload: self.config.max_payload as u16,
             max_frame: self.max_frame(),
             ciphers: self.config.protection.ciphers().0,
+            is_understood: true,
         };
         let entropy = self.next_entropy();
         // Who was met before can be found by its domain, whatever channel it has for us now. But it may have another
@@ -85,16 +86,22 @@ impl Channel<'_> {
         header: &Header,
         body: &[u8],
     ) -> Result<Heard, Dropped> {
+        // No answer is longer than what it answers.
+        if body.len() < FIRST_LEN {
+            return Err(Dropped::Malformed);
+        }
         let (entropy, path) = (self.next_entropy(), header.source.rail);
         let binding = binding(&self.config, header.source.domain, header.destination.domain);
-        let (responder, proposal) = Responder::read(binding, entropy, body).ok_or(Dropped::Auth)?;
+        let (responder, proposal) = Responder::read(binding, entropy, body)?;
         if !says_the_same(header, &proposal.speaker) {
             return Err(Dropped::Malformed);
         }
         let call = Call { responder, proposal, paths: 1 << path };
         let (attempt, name) = (call.attempt(), CallName::of(&call.attempt()));
-        let can_seal = self.agreed_cipher(&proposal).is_some();
-        let verdict = self.judge(now, path, &attempt, can_seal);
+        let verdict = self.judge(now, path, &attempt, self.obstacle(&proposal));
+        if !proposal.is_understood {
+            self.cells.stats.dropped_not_understood.add(1);
+        }
         let is_repeated = matches!(verdict, Verdict::Ignore);
         let is_answered = match verdict {
             Verdict::Ignore => false,
@@ -120,6 +127,14 @@ impl Channel<'_> {
             self.cells.stats.dropped_replay.add(1);
         }
         Ok(if self.has_answer(path, &attempt) { Heard::Again(name) } else { Heard::Nothing })
+    }
+
+    /// Why nothing can be agreed, whoever has the function.
+    fn obstacle(&self, proposal: &Proposal) -> Option<Why> {
+        if !proposal.is_understood {
+            return Some(Why::Version);
+        }
+        self.agreed_cipher(proposal).is_none().then_some(Why::Sealing)
     }
 
     /// Prepares keys and answers. They are used only when a frame under them comes, so a repeated message changes
@@ -229,7 +244,7 @@ impl Channel<'_> {
         let place = place.ok_or(Dropped::Replay)?;
         let (initiator, begun) = &mut handshake.attempted[place];
         let called = initiator.destination;
-        let (answer, send, receive) = initiator.finish(body).ok_or(Dropped::Auth)?;
+        let (answer, send, receive) = initiator.finish(body)?;
         let is_called = [DomainId::default(), answer.speaker.domain].contains(&called);
         if !says_the_same(header, &answer.speaker) || !is_called {
             return Err(Dropped::Malformed);

@@ -140,6 +140,10 @@ pub struct Stats {
     pub dropped_malformed: Counter,
     /// Frames of another loan generation.
     pub dropped_generation: Counter,
+    /// Frames for another fabric, group, domain, channel or rail.
+    pub dropped_misdirected: Counter,
+    /// Messages of handshakes that were authentic and not understood: perhaps a later version's.
+    pub dropped_not_understood: Counter,
     /// Handshakes completed.
     pub handshakes: Counter,
     /// First messages that were not answered, because another node is just being answered.
@@ -472,9 +476,13 @@ impl<'m> Channel<'m> {
     /// send as well.
     pub fn renew_keys(&mut self, now: Instant, seed: [u8; 32]) {
         self.config.seed = seed;
-        self.handshake.attempts = 0;
-        self.handshake.attempted.clear();
-        self.handshake.due = 0;
+        // What was prepared depends on the old seed, or leads to keys that are forgotten here: who has called calls again.
+        let handshake = &mut self.handshake;
+        (handshake.attempts, handshake.due) = (0, 0);
+        (handshake.answers, handshake.answered_paths, handshake.probe) = (None, 0, None);
+        handshake.attempted.clear();
+        handshake.refusals.clear();
+        handshake.message.clear();
         let pending = self.cells.pending.get();
         self.cells.pending.set(self.journal, KeySet { valid: 0, ..pending });
         self.load_keys();

@@ -1,7 +1,7 @@
 //! Frames go out. Nothing here changes the ledger: what is sent has been committed.
 
 use base::Instant;
-use base::ids::Incarnation;
+use base::ids::{CardGeneration, Incarnation};
 
 use super::admission::CallName;
 use super::admission::Refused;
@@ -133,7 +133,8 @@ impl Channel<'_> {
         owed.then_some(best)
     }
 
-    /// A message of the handshake; an answer says to which attempt, so that only one has to be tried.
+    /// A message of the handshake; an answer says to which attempt, so that only one has to be tried. What else a header
+    /// could say is zero, since nothing authenticates it.
     fn write_handshake(
         &self,
         path: PathId,
@@ -146,7 +147,8 @@ impl Channel<'_> {
         // A message of the handshake has its own tag inside; the frame's stays zero.
         out[..len].fill(0);
         let number = attempt.map_or(0, |attempt| attempt.number);
-        self.header(kind, path, to, self.config.incarnation, (0, number)).write(out);
+        let header = self.header(kind, path, to, self.config.incarnation, (0, number));
+        Header { card_generation: CardGeneration(0), ..header }.write(out);
         out[HEADER_LEN..len - TAG_LEN].copy_from_slice(message);
         self.cells.stats.sent_frames.add(1);
         let answers = attempt.map(|attempt| CallName::of(&attempt));

@@ -1,7 +1,8 @@
 //! What the two messages of a handshake say: fields, each with a tag and a length.
 //!
-//! An unknown field is skipped, unless its tag is marked as critical; what a later version has put behind the known part
-//! of a field is skipped as well. A first message is filled up, so that no answer is longer.
+//! An unknown field is skipped; what a later version has put behind the known part of a field is skipped as well. Who
+//! speaks no version of ours, or says something unknown that is critical, can still be told so: who speaks, and what was
+//! agreed, is said in each version as here. A first message is filled up, so that no answer is longer.
 
 use base::ids::{ChannelIndex, DomainId, Incarnation, LifeId, NodeId};
 use zerocopy::little_endian::{U16, U32, U64};
@@ -11,6 +12,8 @@ use crate::frame::VERSION;
 
 /// Bytes of a first message before it is sealed: the longest answer is no longer.
 pub(crate) const PROPOSAL_LEN: usize = 256;
+/// Bytes of the longest message that is read, before it is sealed: a later version has more to say.
+pub(crate) const MAX_MESSAGE: usize = 1024;
 
 /// Where the streams of a pair stand at one of its ends. Nothing here ever falls while the pair lasts, and no end can
 /// have accepted what the other one has not numbered: so it shows whether two ends speak of the same streams.
@@ -50,6 +53,9 @@ pub(crate) struct Proposal {
     pub(crate) max_frame: u32,
     /// [`crate::cipher::Ciphers`] that the borrower accepts.
     pub(crate) ciphers: u8,
+    /// False: it speaks no version of ours, or says something critical that is unknown here. Only the speaker and the
+    /// attempt are of use then.
+    pub(crate) is_understood: bool,
 }
 
 /// What the lender answers.
@@ -97,6 +103,7 @@ pub(crate) mod verdict {
     pub(crate) const SEALING: u8 = 2;
     pub(crate) const OUTDATED: u8 = 3;
     pub(crate) const TWIN: u8 = 4;
+    pub(crate) const VERSION: u8 = 5;
 }
 
 mod tag {
@@ -127,7 +134,7 @@ struct RawWho {
     channel: U32,
 }
 
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawLimits {
     max_payload: U16,
@@ -161,60 +168,84 @@ impl<'a> Iterator for Fields<'a> {
 /// What was read so far, by field.
 #[derive(Default)]
 struct Read {
-    speaks: bool,
+    /// Something critical is unknown here.
+    has_unknown: bool,
+    versions: Option<[u8; 2]>,
     who: Option<RawWho>,
-    name: [u8; 32],
-    positions: Positions,
+    name: Option<[u8; 32]>,
+    positions: Option<Positions>,
     limits: Option<RawLimits>,
     ciphers: Option<u8>,
     agreed: Option<RawAgreed>,
-    tenancy: u64,
-    refusal: RefusalDetails,
+    tenancy: Option<U64>,
+    refusal: Option<RefusalDetails>,
 }
 
 impl Read {
-    /// Reads all fields. `None` if one is malformed, or critical and unknown, or the version is no common one.
+    /// Reads all fields. `None` if one is malformed, or stands twice.
     fn all(message: &[u8]) -> Option<Self> {
         let mut read = Self::default();
         for field in (Fields { rest: message }) {
             let (tag, value) = field?;
             read.field(tag, value)?;
         }
-        read.speaks.then_some(read)
+        Some(read)
     }
 
     fn field(&mut self, tag: u8, value: &[u8]) -> Option<()> {
         match tag {
-            tag::VERSIONS => {
-                let [least, most]: [u8; 2] = prefix(value)?;
-                self.speaks = (least..=most).contains(&VERSION);
+            tag::VERSIONS => once(&mut self.versions, prefix(value)?),
+            tag::WHO => once(&mut self.who, prefix(value)?),
+            tag::NAME => once(&mut self.name, fitting(value)),
+            tag::POSITIONS => once(&mut self.positions, prefix(value)?),
+            tag::LIMITS => once(&mut self.limits, prefix(value)?),
+            tag::CIPHERS => once(&mut self.ciphers, prefix(value)?),
+            tag::AGREED => once(&mut self.agreed, prefix(value)?),
+            tag::TENANCY => once(&mut self.tenancy, prefix(value)?),
+            tag::REFUSAL => once(&mut self.refusal, prefix(value)?),
+            other => {
+                self.has_unknown |= other & tag::CRITICAL != 0;
+                Some(())
             }
-            tag::WHO => self.who = Some(prefix(value)?),
-            tag::NAME => self.name.get_mut(..value.len())?.copy_from_slice(value),
-            tag::POSITIONS => self.positions = prefix(value)?,
-            tag::LIMITS => self.limits = Some(prefix(value)?),
-            tag::CIPHERS => self.ciphers = Some(prefix(value)?),
-            tag::AGREED => self.agreed = Some(prefix(value)?),
-            tag::TENANCY => self.tenancy = prefix::<U64>(value)?.get(),
-            tag::REFUSAL => self.refusal = prefix(value)?,
-            other if other & tag::CRITICAL != 0 => return None,
-            _ => {}
         }
-        Some(())
     }
 
+    /// Whether the sender speaks our version, and says nothing that must be understood and is not.
+    fn is_understood(&self) -> bool {
+        let speaks = self.versions.is_some_and(|[least, most]| (least..=most).contains(&VERSION));
+        speaks && !self.has_unknown
+    }
+
+    /// Who speaks, in which attempt. Zeroes stand for no channel and no life.
     fn speaker(&self) -> Option<(Speaker, u64)> {
-        let who = self.who.filter(|who| who.domain.get() >> DomainId::BITS == 0)?;
+        let who = self.who.filter(|who| {
+            let is_domain = who.domain.get() >> DomainId::BITS == 0;
+            is_domain && who.channel.get() != 0 && who.life != LifeId::default()
+        })?;
         let speaker = Speaker {
             node: NodeId(who.node.get()),
             incarnation: Incarnation(who.incarnation.get()),
             life: who.life,
             domain: DomainId(who.domain.get()),
             channel: ChannelIndex(who.channel.get()),
-            name: self.name,
+            name: self.name.unwrap_or_default(),
         };
         Some((speaker, who.attempt.get()))
     }
+}
+
+/// Puts a value where none was. Two fields of one kind could be read in two ways.
+fn once<T>(place: &mut Option<T>, value: T) -> Option<()> {
+    place.replace(value).is_none().then_some(())
+}
+
+/// What fits of a name, which a later version may have made longer: cut at a character.
+fn fitting(name: &[u8]) -> [u8; 32] {
+    let is_boundary = |&end: &usize| name.get(end).is_none_or(|byte| byte & 0xc0 != 0x80);
+    let end = (0..=name.len().min(32)).rev().find(is_boundary).unwrap_or(0);
+    let mut fitting = [0; 32];
+    fitting[..end].copy_from_slice(&name[..end]);
+    fitting
 }
 
 fn prefix<T: FromBytes>(value: &[u8]) -> Option<T> {
@@ -257,9 +288,11 @@ impl Proposal {
     pub(crate) fn decode(message: &[u8]) -> Option<Self> {
         let read = Read::all(message)?;
         let (speaker, attempt) = read.speaker()?;
-        let (limits, ciphers) = (read.limits?, read.ciphers?);
+        let is_understood = read.is_understood() && read.limits.is_some() && read.ciphers.is_some();
+        let (limits, ciphers) = (read.limits.unwrap_or_default(), read.ciphers.unwrap_or_default());
         let (max_payload, max_frame) = (limits.max_payload.get(), limits.max_frame.get());
-        Some(Self { speaker, attempt, positions: read.positions, max_payload, max_frame, ciphers })
+        let positions = read.positions.unwrap_or_default();
+        Some(Self { speaker, attempt, positions, max_payload, max_frame, ciphers, is_understood })
     }
 }
 
@@ -282,7 +315,14 @@ impl Answer {
     pub(crate) fn decode(message: &[u8]) -> Option<Self> {
         let read = Read::all(message)?;
         let (speaker, attempt) = read.speaker()?;
-        let (agreed, limits) = (read.agreed?, read.limits?);
+        // Whatever it says, it is of no use.
+        let foreign = RawAgreed { verdict: verdict::VERSION, key_id: 0, cipher: 0 };
+        let agreed = if read.is_understood() { read.agreed? } else { foreign };
+        let (limits, tenancy, refusal) = match agreed.verdict {
+            verdict::ACCEPTED => (read.limits?, read.tenancy?, RefusalDetails::default()),
+            verdict::VERSION => Default::default(),
+            _ => (read.limits.unwrap_or_default(), read.tenancy.unwrap_or_default(), read.refusal?),
+        };
         Some(Self {
             speaker,
             attempt,
@@ -291,9 +331,9 @@ impl Answer {
             cipher: agreed.cipher,
             max_payload: limits.max_payload.get(),
             max_frame: limits.max_frame.get(),
-            positions: read.positions,
-            tenancy: read.tenancy,
-            refusal: read.refusal,
+            positions: read.positions.unwrap_or_default(),
+            tenancy: tenancy.get(),
+            refusal,
         })
     }
 }
@@ -324,6 +364,7 @@ pub(crate) mod tests {
             max_payload: 4096,
             max_frame: 9000,
             ciphers: 3,
+            is_understood: true,
         }
     }
 
@@ -358,11 +399,24 @@ pub(crate) mod tests {
         assert!(answer().encode().len() <= PROPOSAL_LEN, "{}", answer().encode().len());
     }
 
+    /// `message` without its field of this tag, and the field.
+    fn split(message: &[u8], tag: u8) -> (Vec<u8>, Vec<u8>) {
+        let fields = Fields { rest: message }.map(|field| field.unwrap());
+        let (taken, rest): (Vec<_>, Vec<_>) = fields.partition(|(this, _)| *this == tag);
+        let join = |fields: Vec<(u8, &[u8])>| {
+            let mut message = Vec::new();
+            fields.into_iter().for_each(|(tag, value)| put(&mut message, tag, value));
+            message
+        };
+        (join(rest), join(taken))
+    }
+
     #[test]
-    fn what_a_later_version_adds_is_skipped_unless_it_is_critical() {
+    fn what_a_later_version_adds_is_skipped_and_who_must_be_understood_and_is_not_is_told() {
         let with = |tag: u8| [&proposal().encode()[..], &[tag, 2, 9, 9]].concat();
         assert_eq!(Proposal::decode(&with(100)), Some(proposal()));
-        assert_eq!(Proposal::decode(&with(tag::CRITICAL | 100)), None);
+        let foreign = Proposal { is_understood: false, ..proposal() };
+        assert_eq!(Proposal::decode(&with(tag::CRITICAL | 100)), Some(foreign));
         // A longer field than we know.
         let mut longer = proposal().encode();
         let at = longer.len() - PROPOSAL_LEN + 2 + 2;
@@ -382,20 +436,85 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn who_speaks_no_common_version_is_not_understood() {
-        for (least, most, is_understood) in [(1, 1, true), (0, 9, true), (2, 9, false), (0, 0, false)] {
-            let mut message = proposal().encode();
-            message[2..4].copy_from_slice(&[least, most]);
-            assert_eq!(Proposal::decode(&message).is_some(), is_understood);
+    fn nobody_speaks_without_a_channel_or_a_life() {
+        let Proposal { speaker, .. } = proposal();
+        let without_channel = Speaker { channel: ChannelIndex(0), ..speaker };
+        for speaker in [without_channel, Speaker { life: LifeId::default(), ..speaker }] {
+            assert_eq!(Proposal::decode(&Proposal { speaker, ..proposal() }.encode()), None);
+            assert_eq!(Answer::decode(&Answer { speaker, ..answer() }.encode()), None);
         }
-        assert_eq!(Proposal::decode(&proposal().encode()[4..]), None, "it does not say");
+    }
+
+    #[test]
+    fn who_speaks_no_common_version_is_told_so() {
+        for (least, most, is_understood) in [(1, 1, true), (0, 9, true), (2, 9, false), (0, 0, false)] {
+            let (mut message, mut said) = (proposal().encode(), answer().encode());
+            message[2..4].copy_from_slice(&[least, most]);
+            said[2..4].copy_from_slice(&[least, most]);
+            let read = Proposal::decode(&message).unwrap();
+            assert_eq!((read.speaker, read.attempt), (proposal().speaker, proposal().attempt));
+            assert_eq!(read.is_understood, is_understood);
+            let verdict = if is_understood { verdict::TWIN } else { verdict::VERSION };
+            assert_eq!(Answer::decode(&said).unwrap().verdict, verdict);
+        }
+        assert!(!Proposal::decode(&proposal().encode()[4..]).unwrap().is_understood, "it does not say");
+    }
+
+    /// What each message must say.
+    #[test]
+    fn what_is_missing_is_not_made_up() {
+        let accepted = Answer { verdict: verdict::ACCEPTED, ..answer() };
+        for (answer, tag) in [
+            (accepted, tag::WHO),
+            (accepted, tag::AGREED),
+            (accepted, tag::LIMITS),
+            (accepted, tag::TENANCY),
+            (answer(), tag::WHO),
+            (answer(), tag::AGREED),
+            (answer(), tag::REFUSAL),
+        ] {
+            assert!(Answer::decode(&answer.encode()).is_some());
+            assert_eq!(Answer::decode(&split(&answer.encode(), tag).0), None, "{tag:#x}");
+        }
+        for tag in [tag::VERSIONS, tag::LIMITS, tag::CIPHERS] {
+            let read = Proposal::decode(&split(&proposal().encode(), tag).0).unwrap();
+            assert!(!read.is_understood, "{tag:#x}");
+        }
+        assert_eq!(Proposal::decode(&split(&proposal().encode(), tag::WHO).0), None);
+    }
+
+    #[test]
+    fn no_field_stands_twice_but_padding() {
+        for field in (Fields { rest: &proposal().encode() }) {
+            let (tag, _) = field.unwrap();
+            let twice = [proposal().encode(), split(&proposal().encode(), tag).1].concat();
+            assert_eq!(Proposal::decode(&twice).is_some(), tag == tag::PADDING, "{tag:#x}");
+        }
+        for tag in [tag::AGREED, tag::TENANCY, tag::REFUSAL] {
+            let twice = [answer().encode(), split(&answer().encode(), tag).1].concat();
+            assert_eq!(Answer::decode(&twice), None, "{tag:#x}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_too_long_is_cut_at_a_character() {
+        for (name, fits) in [
+            ("x".repeat(33), "x".repeat(32)),
+            ("ä".repeat(17), "ä".repeat(16)),
+            ("x".repeat(31) + "ä", "x".repeat(31)),
+        ] {
+            let mut message = split(&proposal().encode(), tag::NAME).0;
+            put(&mut message, tag::NAME, name.as_bytes());
+            let read = Proposal::decode(&message).unwrap().speaker.name;
+            assert_eq!(crate::channel::Name::from_bytes(read).to_string(), fits);
+        }
     }
 
     proptest! {
         #[test]
         fn any_bytes_are_a_message_or_none(bytes in proptest::collection::vec(any::<u8>(), 0..300), cut in 0..256_usize) {
             for bytes in [&bytes[..], &[&proposal().encode()[..cut], &bytes].concat()] {
-                if let Some(read) = Proposal::decode(bytes) {
+                if let Some(read) = Proposal::decode(bytes).filter(|read| read.is_understood) {
                     prop_assert_eq!(Proposal::decode(&read.encode()), Some(read));
                 }
                 if let Some(read) = Answer::decode(bytes) {

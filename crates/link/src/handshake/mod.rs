@@ -21,12 +21,23 @@ use crate::channel::Name;
 use crate::cipher;
 use crate::frame::VERSION;
 use crate::seal::KEY_LEN;
-use messages::PROPOSAL_LEN;
 pub(crate) use messages::{Answer, Positions, Proposal, RefusalDetails, Speaker, UNKNOWN, verdict};
+use messages::{MAX_MESSAGE, PROPOSAL_LEN};
 
 const PATTERN: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
 /// Bytes that Noise adds to a payload: an ephemeral public key and a tag.
 pub(crate) const NOISE_OVERHEAD: usize = 32 + 16;
+/// Bytes of a first message, at least: nobody gets an answer that is longer than what it answers.
+pub(crate) const FIRST_LEN: usize = PROPOSAL_LEN + NOISE_OVERHEAD;
+
+/// Why a message is of no use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Unread {
+    /// It is not from someone who knows the key, or is bound to something else.
+    Auth,
+    /// It is, and makes no sense.
+    Nonsense,
+}
 
 /// What a handshake has agreed. All zeroes: nothing.
 #[derive(Clone, Copy, PartialEq, FromBytes, IntoBytes, Immutable, Layout)]
@@ -86,6 +97,13 @@ pub enum Refusal {
         /// Its name.
         by: Name,
     },
+    /// The two nodes speak no common version of the protocol.
+    Version,
+    /// For a reason that a later version knows.
+    Unknown {
+        /// Its number.
+        verdict: u8,
+    },
 }
 
 impl Answer {
@@ -100,11 +118,13 @@ impl Answer {
             verdict::SEALING => Some(Refusal::Sealing),
             verdict::OUTDATED => Some(Refusal::Outdated { seen: Incarnation(details.seen.get()) }),
             verdict::TWIN => Some(Refusal::Twin { by }),
-            _ => Some(Refusal::InUse {
+            verdict::VERSION => Some(Refusal::Version),
+            verdict::IN_USE => Some(Refusal::InUse {
                 by,
                 since: seconds(details.since_seconds, UNKNOWN),
                 hold: seconds(details.hold_seconds, 0),
             }),
+            verdict => Some(Refusal::Unknown { verdict }),
         }
     }
 }
@@ -142,29 +162,29 @@ impl Initiator {
     ) -> Option<Self> {
         let prologue = binding.prologue();
         let mut state = binding.builder(&prologue, entropy)?.build_initiator().ok()?;
-        out.resize(PROPOSAL_LEN + NOISE_OVERHEAD, 0);
+        out.resize(FIRST_LEN, 0);
         let len = state.write_message(&proposal.encode(), out).ok()?;
         out.truncate(len);
         Some(Self { state, attempt: proposal.attempt, destination: binding.destination, heard: None })
     }
 
-    /// Reads the answer: the keys for sending and receiving with it. `None`: not an answer to this attempt.
-    pub(crate) fn finish(&mut self, message: &[u8]) -> Option<(Answer, [u8; KEY_LEN], [u8; KEY_LEN])> {
+    /// Reads the answer: the keys for sending and receiving with it.
+    pub(crate) fn finish(
+        &mut self,
+        message: &[u8],
+    ) -> Result<(Answer, [u8; KEY_LEN], [u8; KEY_LEN]), Unread> {
         let answer = match &self.heard {
             Some((heard, answer)) if heard == message => *answer,
             _ => {
-                let mut payload = [0; PROPOSAL_LEN + NOISE_OVERHEAD];
-                if message.len() > payload.len() {
-                    return None;
-                }
-                let len = self.state.read_message(message, &mut payload).ok()?;
-                let answer = Answer::decode(payload.get(..len)?)?;
+                let mut room = [0; MAX_MESSAGE];
+                let payload = open(&mut self.state, message, &mut room)?;
+                let answer = Answer::decode(payload).ok_or(Unread::Nonsense)?;
                 self.heard = Some((message.to_vec(), answer));
                 answer
             }
         };
         let (send, receive) = self.state.dangerously_get_raw_split();
-        (answer.attempt == self.attempt).then_some((answer, send, receive))
+        (answer.attempt == self.attempt).then_some((answer, send, receive)).ok_or(Unread::Nonsense)
     }
 }
 
@@ -174,16 +194,19 @@ pub(crate) struct Responder {
 }
 
 impl Responder {
-    /// Reads a first message; `None`: not from someone who knows the key.
-    pub(crate) fn read(binding: Binding<'_>, entropy: [u8; 32], message: &[u8]) -> Option<(Self, Proposal)> {
+    /// Reads a first message.
+    pub(crate) fn read(
+        binding: Binding<'_>,
+        entropy: [u8; 32],
+        message: &[u8],
+    ) -> Result<(Self, Proposal), Unread> {
         let prologue = binding.prologue();
-        let mut state = binding.builder(&prologue, entropy)?.build_responder().ok()?;
-        let mut payload = [0; PROPOSAL_LEN + NOISE_OVERHEAD];
-        if message.len() > payload.len() {
-            return None;
-        }
-        let len = state.read_message(message, &mut payload).ok()?;
-        Some((Self { state }, Proposal::decode(payload.get(..len)?)?))
+        let builder = binding.builder(&prologue, entropy).ok_or(Unread::Auth)?;
+        let mut state = builder.build_responder().map_err(|_| Unread::Auth)?;
+        let mut room = [0; MAX_MESSAGE];
+        let payload = open(&mut state, message, &mut room)?;
+        let proposal = Proposal::decode(payload).ok_or(Unread::Nonsense)?;
+        Ok((Self { state }, proposal))
     }
 
     /// Answers; the message goes to `out`. Returns the keys for sending and receiving.
@@ -192,12 +215,25 @@ impl Responder {
         answer: &Answer,
         out: &mut Vec<u8>,
     ) -> Option<([u8; KEY_LEN], [u8; KEY_LEN])> {
-        out.resize(PROPOSAL_LEN + NOISE_OVERHEAD, 0);
+        out.resize(FIRST_LEN, 0);
         let len = self.state.write_message(&answer.encode(), out).ok()?;
         out.truncate(len);
         let (receive, send) = self.state.dangerously_get_raw_split();
         Some((send, receive))
     }
+}
+
+/// What a message says, if it is authentic and no longer than anything that is read.
+fn open<'r>(
+    state: &mut HandshakeState,
+    message: &[u8],
+    room: &'r mut [u8; MAX_MESSAGE],
+) -> Result<&'r [u8], Unread> {
+    if message.len() > room.len() + NOISE_OVERHEAD {
+        return Err(Unread::Auth);
+    }
+    let len = state.read_message(message, room).map_err(|_| Unread::Auth)?;
+    room.get(..len).ok_or(Unread::Auth)
 }
 
 impl KeySet {
@@ -303,6 +339,17 @@ pub fn derive(seed: &[u8; 32], index: u64) -> [u8; 32] {
     out
 }
 
+/// A first message that says anything at all, by who knows the key.
+#[cfg(test)]
+pub(crate) fn say(binding: Binding<'_>, payload: &[u8]) -> Vec<u8> {
+    let prologue = binding.prologue();
+    let mut state = binding.builder(&prologue, [1; 32]).unwrap().build_initiator().unwrap();
+    let mut message = vec![0; payload.len() + NOISE_OVERHEAD];
+    let len = state.write_message(payload, &mut message).unwrap();
+    message.truncate(len);
+    message
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -339,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handshake_is_bound_to_everything_that_its_header_says() {
+    fn a_first_message_is_bound_to_the_loan_and_the_domains_in_its_header() {
         let mut message = Vec::new();
         Initiator::begin(binding(), [1; 32], &proposal(), &mut message).unwrap();
         let others = [
@@ -352,18 +399,34 @@ mod tests {
             Binding { loan_generation: LoanGeneration(4), ..binding() },
         ];
         for other in others {
-            assert!(Responder::read(other, [2; 32], &message).is_none());
+            assert_eq!(Responder::read(other, [2; 32], &message).err(), Some(Unread::Auth));
         }
-        assert!(Responder::read(binding(), [2; 32], &message).is_some());
+        assert!(Responder::read(binding(), [2; 32], &message).is_ok());
+    }
+
+    /// One byte more each time, up to more than is read.
+    #[test]
+    fn a_longer_message_of_a_later_version_is_read_up_to_a_limit() {
+        for (len, is_read) in [(PROPOSAL_LEN, true), (1024, true), (1025, false)] {
+            let mut payload = proposal().encode();
+            while payload.len() + 2 < len {
+                let more = (len - payload.len() - 2).min(200);
+                payload.extend([100, more as u8]);
+                payload.resize(payload.len() + more, 7);
+            }
+            payload.resize(len, 0);
+            let read = Responder::read(binding(), [2; 32], &say(binding(), &payload));
+            assert_eq!(read.is_ok_and(|(_, read)| read == proposal()), is_read, "{len}");
+        }
     }
 
     proptest! {
         #[test]
         fn any_bytes_are_refused_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            prop_assert!(Responder::read(binding(), [2; 32], &bytes).is_none());
+            prop_assert_eq!(Responder::read(binding(), [2; 32], &bytes).err(), Some(Unread::Auth));
             let mut message = Vec::new();
             let mut initiator = Initiator::begin(binding(), [1; 32], &proposal(), &mut message).unwrap();
-            prop_assert!(initiator.finish(&bytes).is_none());
+            prop_assert_eq!(initiator.finish(&bytes).err(), Some(Unread::Auth));
         }
     }
 }

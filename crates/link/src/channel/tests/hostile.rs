@@ -4,8 +4,8 @@ use base::times::{HANDSHAKE_RETRY_MAX, HOLD, PENDING_KEYS};
 
 use super::*;
 use crate::cipher::Cipher;
-use crate::frame::{HEADER_LEN, Header, TAG_LEN};
-use crate::handshake::{Answer, Initiator, Proposal, Responder};
+use crate::frame::{HEADER_LEN, Header, Kind, TAG_LEN};
+use crate::handshake::{Answer, FIRST_LEN, Initiator, Proposal, Responder, say};
 use crate::stream::Credits;
 
 /// The first messages of a node's next attempts, one by path each, as a network could have recorded them.
@@ -247,10 +247,9 @@ fn answer_of(lender: &End<'_>, call: &[u8], change: impl FnOnce(Answer) -> Answe
     let to = Destination::of(&proposal.speaker);
     let number = (0, proposal.attempt);
     let mut frame = vec![0; HEADER_LEN];
-    lender
-        .channel
-        .header(crate::frame::Kind::Response, 0, to, answer.speaker.incarnation, number)
-        .write(&mut frame);
+    let incarnation = answer.speaker.incarnation;
+    let header = lender.channel.header(Kind::Response, 0, to, incarnation, number);
+    Header { card_generation: CardGeneration(0), ..header }.write(&mut frame);
     [frame, message, vec![0; TAG_LEN]].concat()
 }
 
@@ -378,5 +377,152 @@ fn only_who_was_called_by_its_domain_answers() {
         let answer = with_header(&answer, |header| header.source.domain = DomainId(domain));
         give(&mut ends[0], now, &answer);
         assert_eq!(ends[0].channel.stats().handshakes.get(), 1 + u64::from(is_met), "{domain} {called}");
+    }
+}
+
+/// A frame with one byte of its header changed, and what it is counted as: `None` where it is taken.
+#[test]
+fn each_field_of_a_header_is_checked_and_counted() {
+    const AUTH: Option<&str> = Some("auth");
+    const REPLAY: Option<&str> = Some("replay");
+    const MALFORMED: Option<&str> = Some("malformed");
+    const MISDIRECTED: Option<&str> = Some("misdirected");
+    const GENERATION: Option<&str> = Some("generation");
+    // What, where, and what becomes of an initiation, a response and a sealed frame.
+    let fields = [
+        ("version", 0, [MALFORMED; 3]),
+        ("kind", 1, [MALFORMED; 3]),
+        ("key id", 2, [MALFORMED, MALFORMED, AUTH]),
+        ("route", 3, [None; 3]),
+        ("fabric", 4, [MISDIRECTED; 3]),
+        ("destination domain", 8, [MISDIRECTED; 3]),
+        ("destination rail", 10, [MISDIRECTED; 3]),
+        ("above the destination", 11, [MALFORMED, MALFORMED, AUTH]),
+        ("source domain", 12, [AUTH, MALFORMED, AUTH]),
+        ("source rail", 14, [MISDIRECTED; 3]),
+        ("above the source", 15, [MALFORMED, MALFORMED, AUTH]),
+        ("group", 16, [MISDIRECTED; 3]),
+        ("reserved", 18, [MALFORMED, MALFORMED, AUTH]),
+        ("channel", 20, [MISDIRECTED; 3]),
+        ("stream", 24, [MISDIRECTED; 3]),
+        ("reserved", 28, [MALFORMED, MALFORMED, AUTH]),
+        ("loan generation", 32, [GENERATION; 3]),
+        ("incarnation", 40, [MALFORMED, MALFORMED, AUTH]),
+        ("card generation", 48, [MALFORMED, MALFORMED, AUTH]),
+        ("packet number", 56, [MALFORMED, REPLAY, AUTH]),
+        ("tag", usize::MAX, [MALFORMED, MALFORMED, AUTH]),
+    ];
+    let counts = |end: &End<'_>| {
+        let stats = end.channel.stats();
+        [
+            ("auth", stats.dropped_auth.get()),
+            ("replay", stats.dropped_replay.get()),
+            ("malformed", stats.dropped_malformed.get()),
+            ("misdirected", stats.dropped_misdirected.get()),
+            ("not understood", stats.dropped_not_understood.get()),
+            ("generation", stats.dropped_generation.get()),
+        ]
+    };
+    for (name, at, expected) in fields {
+        for (kind, expected) in expected.into_iter().enumerate() {
+            let arena = Arena::default();
+            let (mut ends, mut now) = (pair(&arena), Instant::ZERO);
+            let (frame, to) = match kind {
+                0 => (call_of(&mut ends[0], now), 1),
+                1 => (messages(&mut ends, now)[1].clone(), 0),
+                _ => {
+                    run(&mut now, &mut ends, &mut |_, _| true, 50);
+                    ends[0].write(0);
+                    (call_of(&mut ends[0], now), 1)
+                }
+            };
+            let mut changed = frame.clone();
+            // The lowest bit but one of a rail, and one of everything else that makes no other known value of it.
+            changed[at.min(frame.len() - 1)] ^= if name.ends_with("rail") { 0x04 } else { 0x40 };
+            let before = counts(&ends[to]);
+            give(&mut ends[to], now, &changed);
+            let counted: Vec<_> = (counts(&ends[to]).iter().zip(before))
+                .filter_map(|((name, after), (_, before))| (*after > before).then_some(*name))
+                .collect();
+            assert_eq!(counted, Vec::from_iter(expected), "{name} of kind {kind}");
+            // Nobody is kept from what is true.
+            give(&mut ends[to], now, &frame);
+            let is_taken = match kind {
+                0 => ends[1].channel.pending.is_some(),
+                1 => ends[0].channel.cipher().is_some(),
+                _ => ends[1].log.0.len() == 1,
+            };
+            assert!(is_taken, "{name} of kind {kind}");
+        }
+    }
+}
+
+/// Fields of a first message, as they are sealed.
+fn fields_of(lender: &End<'_>, call: &[u8]) -> Vec<u8> {
+    read_call(lender, call).1.encode()
+}
+
+/// `call` with another message of the one who sent it.
+fn saying(lender: &End<'_>, call: &[u8], fields: &[u8]) -> Vec<u8> {
+    let header = Header::parse(call).unwrap();
+    let domains = (header.source.domain, header.destination.domain);
+    let message = say(crate::channel::keys::binding(&lender.config, domains.0, domains.1), fields);
+    [&call[..HEADER_LEN], &message, &[0; TAG_LEN]].concat()
+}
+
+#[test]
+fn a_first_message_shorter_than_an_answer_can_be_is_not_even_opened() {
+    let arena = Arena::default();
+    let now = Instant::ZERO;
+    let mut ends = pair(&arena);
+    let call = call_of(&mut ends[0], now);
+    let fields = fields_of(&ends[1], &call);
+    assert_eq!(call.len(), HEADER_LEN + FIRST_LEN + TAG_LEN);
+    // Without any padding, and with a byte too little.
+    let padding = fields.iter().rposition(|byte| *byte != 0).unwrap();
+    for len in [padding - 1, fields.len() - 2] {
+        let short = match fields[..len].to_vec() {
+            mut short if len > padding => {
+                short[padding] -= 2;
+                short
+            }
+            short => short,
+        };
+        let call = saying(&ends[1], &call, &short);
+        assert_eq!(give(&mut ends[1], now, &call), Heard::Nothing);
+    }
+    assert_eq!(ends[1].channel.stats().dropped_malformed.get(), 2);
+    let call = saying(&ends[1], &call, &fields);
+    assert!(matches!(give(&mut ends[1], now, &call), Heard::Proposal(_)));
+}
+
+/// A node of a later version calls, and one of this version hears why it is not let in.
+#[test]
+fn who_speaks_no_common_version_is_refused_and_counted() {
+    let arena = Arena::default();
+    let mut now = Instant::ZERO;
+    let mut ends = pair(&arena);
+    let call = call_of(&mut ends[0], now);
+    let mut fields = fields_of(&ends[1], &call);
+    assert_eq!(fields[..4], [0x81, 2, 1, 1]);
+    fields[2..4].copy_from_slice(&[2, 3]);
+    let foreign = saying(&ends[1], &call, &fields);
+    assert!(matches!(give(&mut ends[1], now, &foreign), Heard::Proposal(_)));
+    let answer = ends[1].channel.poll_transmit(now, &mut vec![0; MAX_FRAME]).unwrap();
+    assert!(answer.len <= foreign.len() && ends[1].channel.pending.is_none());
+    // It does not say who it is in any way that could be answered.
+    now += base::times::REFUSAL_PAUSE;
+    let mute = saying(&ends[1], &call, &[&[0x81, 2, 1, 1, 0, 252][..], &[0; 252]].concat());
+    assert_eq!(mute.len(), call.len() + 2);
+    assert_eq!(give(&mut ends[1], now, &mute), Heard::Nothing);
+    assert_eq!(ends[1].channel.stats().dropped_not_understood.get(), 2);
+    // What a refusal means, be it one that only a later version knows.
+    for (verdict, refusal) in [(5, Refusal::Version), (99, Refusal::Unknown { verdict: 99 })] {
+        let mut ends = pair(&arena);
+        let call = call_of(&mut ends[0], now);
+        let answer = answer_of(&ends[1], &call, |answer| Answer { verdict, ..answer });
+        give(&mut ends[0], now, &answer);
+        ends[0].step(now);
+        assert_eq!(ends[0].events, [Event::Refused(refusal)]);
     }
 }

@@ -138,7 +138,7 @@ fn a_frame_counts_only_where_it_belongs() {
         lender.channel.handle_private_frame(now, &mut changed.clone(), &mut lender.log);
         lender.channel.handle_frame(now, &mut changed, &mut lender.log);
     }
-    assert_eq!(malformed(lender), before + 5, "two look right on a rail, and do not open there");
+    assert_eq!(malformed(lender), before + 6, "one looks right on a rail, and does not open there");
     expect(lender, 0);
     lender.channel.handle_private_frame(now, &mut frame[..sent.len], &mut lender.log);
     expect(lender, 1);

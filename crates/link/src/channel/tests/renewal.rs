@@ -85,3 +85,45 @@ fn two_copies_of_a_machine_seal_nothing_different_with_one_nonce() {
         assert!(both.count() < 10 && one.len() > 100 && two.len() > 100);
     }
 }
+
+/// A call that waited in the snapshot would be answered with the same keys in each copy, and an answer or a refusal that
+/// was sent before leads to keys that are forgotten.
+#[test]
+fn what_a_lender_has_prepared_ends_with_its_old_seed() {
+    let answered = |copy: u8| {
+        let arena = Arena::default();
+        let mut ends = pair(&arena);
+        let mut now = Instant::ZERO;
+        run(&mut now, &mut ends, &mut |_, _| true, 50);
+        let [_, mut lender] = ends;
+        // Another life of the borrower's node, while the one before seems to be gone, and another node.
+        let newcomer = |node: u64| {
+            End::new(&arena, Role::Borrower, |config| {
+                (config.node, config.incarnation) = (NodeId(node), Incarnation(2));
+                (config.life, config.seed) = (LifeId([90; 16]), [90; 32]);
+            })
+        };
+        let mut buffer = vec![0; MAX_FRAME];
+        for node in [1, 50] {
+            let mut newcomer = newcomer(node);
+            newcomer.step(now);
+            let len = newcomer.channel.poll_transmit(now, &mut buffer).unwrap().len;
+            lender.channel.handle_frame(now, &mut buffer[..len], &mut lender.log);
+            lender.step(now);
+        }
+        lender.channel.renew_keys(now, [copy; 32]);
+        lender.ledger.journal.commit();
+        let mut answers = 0;
+        for _ in 0..10 {
+            now += base::times::RAIL_VERDICT / 5;
+            lender.step(now);
+            while let Some(sent) = lender.channel.poll_transmit(now, &mut buffer) {
+                answers += u32::from(sent.is_handshake);
+            }
+        }
+        (answers, lender.channel.pending.is_some())
+    };
+    for copy in [1, 2] {
+        assert_eq!(answered(copy), (0, false));
+    }
+}
