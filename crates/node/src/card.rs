@@ -129,6 +129,12 @@ impl<R: Rooms + ?Sized> Room for LoanRooms<'_, R> {
     }
 }
 
+/// Whether two loans have one stream: what is lent could not be told apart by who calls it.
+fn has_twins(loans: &[LoanConfig]) -> bool {
+    let mut seen = std::collections::BTreeSet::new();
+    loans.iter().any(|loan| loan.role.kind().is_some() && !seen.insert(loan.stream.0))
+}
+
 /// The way that `path` of a loan's channel stands for.
 pub(crate) fn way(path: PathId, loan: usize) -> Way {
     if path == link::PRIVATE_PATH { Way::Private(loan) } else { Way::Rail(path) }
@@ -222,7 +228,7 @@ impl<'m> Card<'m> {
     /// too small for its drives ([`crate::ledger_bytes`]). A loan for which it is too small is unusable.
     ///
     /// # Panics
-    /// If the configuration has more rails than [`crate::MAX_RAILS`], or a drive that cannot be.
+    /// If the configuration has more rails than [`crate::MAX_RAILS`], a drive that cannot be, or two loans of one stream.
     pub fn new(
         memory: RawMemory<'m>,
         hook: Option<&'m dyn Hook>,
@@ -230,6 +236,7 @@ impl<'m> Card<'m> {
         now: Instant,
     ) -> Result<Self, LedgerError> {
         assert!(config.rails.len() <= crate::MAX_RAILS);
+        assert!(!has_twins(&config.loans), "frames name a loan by its stream");
         memory.check(NodeLedger::LAYOUT, config.node)?;
         let ledger = NodeLedger::new(memory, hook, config.rules);
         let NodeLedger { journal, root, .. } = ledger;
@@ -298,6 +305,9 @@ impl<'m> Card<'m> {
             Err(FrameError::Version(_)) => return self.cells.gauges.dropped_version.add(1),
             Err(FrameError::Malformed) => return self.cells.gauges.dropped_malformed.add(1),
         };
+        if (header.source.rail, header.destination.rail) != (rail, rail) {
+            return self.cells.gauges.dropped_misdirected.add(1);
+        }
         let Some(index) = self.loan_of(&header) else {
             return self.cells.gauges.dropped_unknown.add(1);
         };
@@ -307,12 +317,13 @@ impl<'m> Card<'m> {
     }
 
     /// The loan that a frame is for: of the channel that it names, if that has this stream. Who begins a handshake
-    /// does not know our channels yet.
+    /// does not know our channels yet, and calls what is lent.
     fn loan_of(&self, header: &Header) -> Option<usize> {
         // A vacant place may still have the name of its last loan, which may have another place now.
         let is_meant = |loan: &LoanConfig| loan.stream == header.stream && loan.role.kind().is_some();
         if header.kind == Kind::Initiation {
-            return self.config.loans.iter().position(is_meant);
+            let is_called = |loan: &LoanConfig| is_meant(loan) && matches!(loan.role, LoanRole::Lend { .. });
+            return self.config.loans.iter().position(is_called);
         }
         let index = (header.channel.0 as usize).checked_sub(1)?;
         self.config.loans.get(index).is_some_and(is_meant).then_some(index)

@@ -369,6 +369,8 @@ pub struct Gauges {
     pub dropped_malformed: Counter,
     /// Frames of no loan of this node.
     pub dropped_unknown: Counter,
+    /// Frames that came on another rail than their header says.
+    pub dropped_misdirected: Counter,
     /// When the card last ended its recovery, in nanoseconds of the clock it is driven by.
     pub recovered_at: Counter,
     /// Words that this card's roll-back restored.

@@ -158,7 +158,7 @@ impl<'m> Loan<'m> {
             channel,
             end,
             resetting: false,
-            callers: Callers::default(),
+            callers: Callers::new(now),
             addresses: Addresses::new(&card.seed),
             ready: false,
             unusable: None,
@@ -253,8 +253,8 @@ impl<'m> Loan<'m> {
         self.channel.hear_duplicates(is_unproven && matches!(self.end, End::Lent(_)));
         let heard = self.channel.handle_frame(now, frame, self.end.sink());
         match heard {
-            Heard::Proposal(call) => self.callers.expect_answer(rail, call, from),
-            Heard::Again(call) if self.callers.note(rail, call, from) => {
+            Heard::Proposal(call) => self.callers.expect_answer(now, rail, call, from),
+            Heard::Again(call) if self.callers.note(now, rail, call, from) => {
                 self.channel.answer_again(rail, call);
             }
             _ => {}

@@ -247,6 +247,8 @@ fn counters(view: &View<'_>) -> Counters {
         counters.dropped_replay += stats(|it| it.dropped_replay.get());
         counters.dropped_malformed += stats(|it| it.dropped_malformed.get());
         counters.denied_accesses += edge.denied_accesses.get();
+        count("dropped_misdirected", stats(|it| it.dropped_misdirected.get()));
+        count("dropped_not_understood", stats(|it| it.dropped_not_understood.get()));
         count("dropped_generation", stats(|it| it.dropped_generation.get()));
         count("credit_violations", stream(|it| it.credit_violations.get()));
         count("handshakes", stats(|it| it.handshakes.get()));
@@ -266,6 +268,7 @@ fn counters(view: &View<'_>) -> Counters {
     }
     counters.dropped_malformed += view.gauges().dropped_malformed.get();
     counters.dropped_version = view.gauges().dropped_version.get();
+    count("dropped_misdirected", view.gauges().dropped_misdirected.get());
     count("dropped_unknown", view.gauges().dropped_unknown.get());
     counters.more = more;
     counters

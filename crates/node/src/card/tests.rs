@@ -730,3 +730,53 @@ fn the_answer_to_a_call_that_waits_goes_to_who_has_called() {
     }
     assert_eq!(answered, [caller]);
 }
+
+/// A first message for what is borrowed here, not lent, and frames that come on another rail than they say.
+#[test]
+fn frames_come_on_their_own_rail_and_calls_are_for_what_is_lent() {
+    let arena = Arena::default();
+    let lend = LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE };
+    let borrow = || LoanRole::Borrow {
+        peers: vec![PEER],
+        io_timeout: Duration::from_secs(60),
+        edge: BorrowEdge::Drive,
+    };
+    let mut two_rails = config(1, lend);
+    two_rails.rails = vec![9000, 9000];
+    let [mut lender, mut borrower] = [End::new(&arena, two_rails), End::new(&arena, config(2, borrow()))];
+    let mut other = End::new(&arena, config(3, borrow()));
+    let now = Instant::ZERO + TICK;
+    let call = borrower.turn(now).swap_remove(0).1;
+    other.card.handle_frame(now, 0, PEER, &mut call.clone());
+    let count = |end: &End<'_>| {
+        let gauges = &end.card.cells.gauges;
+        (gauges.dropped_unknown.get(), gauges.dropped_misdirected.get())
+    };
+    assert_eq!(count(&other), (1, 0));
+    let with_rails = |source: u8, destination: u8| {
+        let mut changed = call.clone();
+        let mut header = Header::parse(&changed).unwrap();
+        (header.source.rail, header.destination.rail) = (source, destination);
+        header.write(&mut changed);
+        changed
+    };
+    for (misdirected, (socket, source, destination)) in
+        (1..).zip([(1, 0, 0), (0, 1, 1), (0, 0, 1), (0, 1, 0)])
+    {
+        lender.card.handle_frame(now, socket, PEER, &mut with_rails(source, destination));
+        assert_eq!((count(&lender), answers(&mut lender, now)), ((0, misdirected), vec![]));
+    }
+    lender.card.handle_frame(now, 1, PEER, &mut with_rails(1, 1));
+    assert_eq!((count(&lender), answers(&mut lender, now)), ((0, 4), vec![PEER]));
+}
+
+#[test]
+#[should_panic(expected = "frames name a loan by its stream")]
+fn two_loans_of_one_stream_are_refused() {
+    let mut twice = config(2, LoanRole::Vacant);
+    let borrow =
+        LoanRole::Borrow { peers: vec![PEER], io_timeout: Duration::from_secs(60), edge: BorrowEdge::Drive };
+    twice.loans = config(2, borrow.clone()).loans;
+    twice.loans.extend(config(2, borrow).loans);
+    End::new(&Arena::default(), twice);
+}

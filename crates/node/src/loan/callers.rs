@@ -1,22 +1,29 @@
 //! Where answers of handshakes go: to wherever the first message came from, each to its own. One that waits, because a
 //! peer is being asked whether it is there, must not go to who has called since. And somebody may repeat a first
-//! message faster than the network, from any number of addresses: then the answer goes to each, and to whoever has sent
-//! it first among them. That multiplies nothing, for no answer is longer than what it answers.
+//! message faster than the network, from any number of addresses: then the answer goes to others as well, and to whoever
+//! has sent it first among them. Such second answers are no longer than what they answer, and bounded in time.
 
+use core::time::Duration;
 use std::collections::VecDeque;
 
+use base::Instant;
 use link::CallName;
 
 use crate::cells::Address;
 
 /// First messages that are remembered with their addresses: as many as come in one turn of a card, 64 on each rail.
 const CALLERS: usize = 256;
+/// Answers to further addresses that may leave at once, and after what time there is one more.
+const SECOND_ANSWERS: u32 = 128;
+const ONE_MORE: Duration = Duration::from_millis(4);
 
-#[derive(Default)]
 pub(crate) struct Callers {
     known: VecDeque<Caller>,
     /// An answer that is to be sent elsewhere, too.
     copies: VecDeque<Copy>,
+    /// Second answers that may still leave, and since when that is so.
+    left: u32,
+    since: Instant,
 }
 
 struct Caller {
@@ -25,6 +32,8 @@ struct Caller {
     address: Address,
     /// It has no answer yet.
     waits: bool,
+    /// No other address had sent this when it came.
+    is_first: bool,
 }
 
 /// An answer once more.
@@ -35,25 +44,53 @@ pub(crate) struct Copy {
 }
 
 impl Callers {
-    /// `call` has come from `address` and is answered.
-    pub(crate) fn expect_answer(&mut self, rail: u8, call: CallName, address: Address) {
+    pub(crate) fn new(now: Instant) -> Self {
+        Self { known: VecDeque::new(), copies: VecDeque::new(), left: SECOND_ANSWERS, since: now }
+    }
+
+    /// `call` has come from `address` and is answered, now or later.
+    pub(crate) fn expect_answer(&mut self, now: Instant, rail: u8, call: CallName, address: Address) {
+        let mut waiting = self.known.iter().filter(|it| it.waits && (it.rail, it.call) == (rail, call));
+        let is_first = waiting.clone().next().is_none();
+        if waiting.any(|it| it.address == address) || (!is_first && !self.may_answer_again(now)) {
+            return;
+        }
         // Whoever came last is remembered longest.
         self.known.retain(|it| (it.rail, it.call, it.address) != (rail, call, address));
-        self.note(rail, call, address);
+        self.remember(Caller { rail, call, address, waits: true, is_first });
     }
 
     /// `call` has come from `address`, too. True if its answer is to go there as well.
-    pub(crate) fn note(&mut self, rail: u8, call: CallName, address: Address) -> bool {
+    pub(crate) fn note(&mut self, now: Instant, rail: u8, call: CallName, address: Address) -> bool {
         let mut known = self.known.iter();
-        if known.any(|it| (it.rail, it.call, it.address) == (rail, call, address)) {
+        if known.any(|it| (it.rail, it.call, it.address) == (rail, call, address))
+            || !self.may_answer_again(now)
+        {
             return false;
         }
-        // Many wait for ever, because a later call took their place.
-        if self.known.len() == CALLERS {
-            self.known.pop_front();
-        }
-        self.known.push_back(Caller { rail, call, address, waits: true });
+        self.remember(Caller { rail, call, address, waits: true, is_first: false });
         true
+    }
+
+    /// Many wait for ever, because a later call took their place. But whoever repeats messages shall take no place of who
+    /// has called first.
+    fn remember(&mut self, caller: Caller) {
+        if self.known.len() == CALLERS {
+            let is_free = |it: &Caller| !(it.waits && it.is_first);
+            self.known.remove(self.known.iter().position(is_free).unwrap_or(0));
+        }
+        self.known.push_back(caller);
+    }
+
+    /// Whether a second answer may leave.
+    fn may_answer_again(&mut self, now: Instant) -> bool {
+        let more = now.since(self.since).as_nanos() / ONE_MORE.as_nanos();
+        let more = u32::try_from(more).unwrap_or(u32::MAX);
+        self.left = self.left.saturating_add(more).min(SECOND_ANSWERS);
+        self.since = if self.left == SECOND_ANSWERS { now } else { self.since + ONE_MORE * more };
+        let is_left = self.left > 0;
+        self.left -= u32::from(is_left);
+        is_left
     }
 
     /// Where the answer to `call` goes, with the bytes in `frame`: to the first that waits for it, and then as copies
@@ -85,30 +122,68 @@ mod tests {
 
     use super::*;
 
+    const START: Instant = Instant::ZERO;
+
+    fn address(number: u32) -> Address {
+        let mut bytes = [0; 28];
+        bytes[..4].copy_from_slice(&number.to_le_bytes());
+        Address(bytes)
+    }
+
+    fn call(number: u64) -> CallName {
+        CallName::of_life(LifeId([1; 16]), number)
+    }
+
+    /// Where the answer goes that is sent now.
+    fn answered(callers: &mut Callers, call: CallName) -> Vec<Address> {
+        let first = callers.answer(0, call, &[7; 100]);
+        let copies: Vec<_> = std::iter::from_fn(|| callers.next_copy()).map(|copy| copy.to).collect();
+        first.into_iter().chain(copies).collect()
+    }
+
     #[test]
     fn who_repeats_a_call_from_many_addresses_takes_no_answer_from_who_calls() {
-        let call = CallName::of_life(LifeId([1; 16]), 1);
-        let mut callers = Callers::default();
-        let address = |number: u32| {
-            let mut bytes = [0; 28];
-            bytes[..4].copy_from_slice(&number.to_le_bytes());
-            Address(bytes)
-        };
-        callers.expect_answer(0, call, address(1));
-        let answered = |callers: &mut Callers| {
-            let first = callers.answer(0, call, &[7; 100]);
-            let copies: Vec<_> = std::iter::from_fn(|| callers.next_copy()).map(|copy| copy.to).collect();
-            first.into_iter().chain(copies).collect::<Vec<_>>()
-        };
-        assert_eq!(answered(&mut callers), [address(1)]);
-        // More and more often than any table has places for; who has called comes last.
-        for number in 2..=1000 {
-            assert!(callers.note(0, call, address(number)));
-            assert_eq!(answered(&mut callers), [address(number)]);
+        let mut callers = Callers::new(START);
+        callers.expect_answer(START, 0, call(1), address(1));
+        assert_eq!(answered(&mut callers, call(1)), [address(1)]);
+        // Who has called comes last.
+        for number in 2..=100 {
+            assert!(callers.note(START, 0, call(1), address(number)));
+            assert_eq!(answered(&mut callers, call(1)), [address(number)]);
         }
-        assert!(callers.note(0, call, address(1001)));
-        assert_eq!(answered(&mut callers), [address(1001)], "its answer");
-        assert!(!callers.note(0, call, address(1001)), "once");
+        assert!(callers.note(START, 0, call(1), address(101)));
+        assert_eq!(answered(&mut callers, call(1)), [address(101)], "its answer");
+        assert!(!callers.note(START, 0, call(1), address(101)), "once");
+    }
+
+    #[test]
+    fn second_answers_are_bounded_in_time_wherever_a_call_comes_from() {
+        let mut callers = Callers::new(START);
+        callers.expect_answer(START, 0, call(1), address(0));
+        assert_eq!(answered(&mut callers, call(1)).len(), 1);
+        let mut sent = 0;
+        for number in 1..=10_000 {
+            let now = START + Duration::from_micros(100) * number;
+            callers.note(now, 0, call(1), address(number));
+            sent += answered(&mut callers, call(1)).len();
+        }
+        assert_eq!(sent, 128 + 249, "in a second");
         assert!(callers.known.len() <= CALLERS);
+        // Who calls anew is answered all the same.
+        callers.expect_answer(START + Duration::from_secs(1), 0, call(2), address(1));
+        assert_eq!(answered(&mut callers, call(2)), [address(1)]);
+    }
+
+    /// A call waits while the life before is asked whether it is there.
+    #[test]
+    fn who_has_called_first_keeps_its_place_while_others_repeat_the_call() {
+        let mut callers = Callers::new(START);
+        callers.expect_answer(START, 0, call(1), address(1));
+        for number in 2..=10_000 {
+            callers.expect_answer(START + Duration::from_micros(30) * number, 0, call(1), address(number));
+        }
+        let to = answered(&mut callers, call(1));
+        assert!(to[0] == address(1) && to.len() <= CALLERS, "{} answers", to.len());
+        assert!(answered(&mut callers, call(1)).is_empty());
     }
 }
