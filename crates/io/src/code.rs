@@ -4,25 +4,51 @@ use std::io;
 
 use rustix::mm::Advice;
 
-/// Where the kernel lists what a process has mapped.
-const MAPS: &str = "/proc/self/maps";
+/// Where the kernel lists what a process has mapped, and how much of it is only the process's (proc_pid_smaps(5)).
+const MAPS: &str = "/proc/self/smaps";
+/// What would be lost: pages that were written, by a debugger for one, some of which may be swapped out. And what the
+/// kernel does not give up.
+const OWN: [&str; 3] = ["Anonymous:", "Swap:", "Locked:"];
 
 /// Gives up all pages of code. Those that run are mapped again when they are, from the kernel's cache: so what has only
-/// been needed to start does not stay. Costs a page fault of about a microsecond for each 64 KiB that run.
+/// been needed to start does not stay. Costs a page fault of about a microsecond for each 64 KiB that run. Mappings that
+/// are not as their files are stay as they are.
 ///
 /// # Errors
-/// The kernel does not tell what is mapped, or does not take it back; nothing else comes of that.
+/// The kernel does not tell what is mapped, or does not take some of it back; nothing else comes of that.
 pub fn give_up_unused() -> io::Result<()> {
     let maps = std::fs::read_to_string(MAPS)?;
-    for (start, end) in maps.lines().filter_map(code_of_file) {
-        // SAFETY: the mapping is private, of a file and not writable, nor was it ever: its content is that of the file,
-        // and the kernel reads it from there when it is touched.
-        unsafe { rustix::mm::madvise(start as *mut _, end - start, Advice::LinuxDontNeed)? };
+    let mut result = Ok(());
+    for (start, end) in unchanged_code(&maps) {
+        // SAFETY: the mapping is private, of a file and not writable, and no page of it is other than the file's: the
+        // kernel reads it from there when it is touched.
+        let given_up = unsafe { rustix::mm::madvise(start as *mut _, end - start, Advice::LinuxDontNeed) };
+        result = result.and(given_up);
     }
-    Ok(())
+    Ok(result?)
 }
 
-/// The addresses in a line of `/proc/self/maps` if that is code of a file (proc_pid_maps(5)).
+/// The addresses of code that is as its file is.
+fn unchanged_code(maps: &str) -> Vec<(usize, usize)> {
+    let mut found = Vec::new();
+    let mut present = None;
+    for line in maps.lines() {
+        let mut fields = line.split_ascii_whitespace();
+        match (fields.next(), fields.next()) {
+            (Some(key), Some(kib)) if key.ends_with(':') => {
+                present = present.filter(|_| !OWN.contains(&key) || kib == "0");
+            }
+            _ => {
+                found.extend(present);
+                present = code_of_file(line);
+            }
+        }
+    }
+    found.extend(present);
+    found
+}
+
+/// The addresses in the first line of a mapping if that is code of a file (proc_pid_maps(5)).
 fn code_of_file(line: &str) -> Option<(usize, usize)> {
     let mut fields = line.split_ascii_whitespace();
     let (range, permissions) = (fields.next()?, fields.next()?);
@@ -37,6 +63,8 @@ fn code_of_file(line: &str) -> Option<(usize, usize)> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mlock, mmap, mprotect};
+
     use super::*;
 
     #[test]
@@ -57,25 +85,68 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_goes_on() {
-        let resident = || {
-            let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
-            let mut is_code = false;
-            let mut kib = 0;
-            for line in smaps.lines() {
-                match line.strip_prefix("Rss:") {
-                    Some(rss) if is_code => kib += rss.trim().trim_end_matches(" kB").parse::<u64>().unwrap(),
-                    Some(_) => {}
-                    None if line.contains('-') && !line.starts_with(char::is_uppercase) => {
-                        is_code = code_of_file(line).is_some();
-                    }
-                    None => {}
-                }
-            }
-            kib
+    fn code_that_was_changed_or_is_locked_is_kept() {
+        let mapping = |start: usize, details: &str| {
+            format!("{start:x}-{:x} r-xp 00000000 fe:00 12   /usr/bin/cat\n{details}", start + 0x1000)
         };
-        let before = resident();
+        let maps = [
+            mapping(
+                0x1000,
+                "Rss: 4 kB\nAnonymous:             4 kB\nSwap: 0 kB\nLocked: 0 kB\nVmFlags: rd ex\n",
+            ),
+            mapping(
+                0x2000,
+                "Private_Dirty: 0 kB\nAnonymous: 0 kB\nSwap: 0 kB\nLocked: 0 kB\nVmFlags: rd ex\n",
+            ),
+            mapping(0x4000, "Anonymous: 0 kB\nSwap: 8 kB\n"),
+            mapping(0x6000, "Anonymous: 0 kB\nLocked: 4 kB\n"),
+            "7000-8000 rw-p 00000000 fe:00 12   /usr/bin/cat\nAnonymous: 0 kB\n".to_owned(),
+            mapping(0x9000, ""),
+        ];
+        assert_eq!(unchanged_code(&maps.concat()), [(0x2000, 0x3000), (0x9000, 0xa000)]);
+        assert_eq!(unchanged_code(""), []);
+    }
+
+    const LEN: usize = 1 << 16;
+
+    /// A mapping as that of code, all of which is there.
+    fn map() -> *mut u8 {
+        let file = rustix::fs::memfd_create("code", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::io::pwrite(&file, &[7; LEN], 0).unwrap();
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::EXEC, MapFlags::PRIVATE);
+        // SAFETY: a new mapping, wherever there is room.
+        let start = unsafe { mmap(std::ptr::null_mut(), LEN, protection, flags, &file, 0) };
+        let start = start.unwrap().cast::<u8>();
+        assert!((0..LEN).step_by(4096).all(|at| byte(start, at) == 7));
+        start
+    }
+
+    fn byte(start: *mut u8, at: usize) -> u8 {
+        // SAFETY: callers stay within a mapping that is never unmapped.
+        unsafe { start.add(at).read_volatile() }
+    }
+
+    /// KiB of the mapping at `start` that are there.
+    fn resident(start: *mut u8) -> String {
+        let maps = std::fs::read_to_string(MAPS).unwrap();
+        let (_, mapping) = maps.split_once(&format!("\n{:08x}-", start as usize)).unwrap();
+        let rss = mapping.lines().find_map(|line| line.strip_prefix("Rss:")).unwrap();
+        rss.trim().to_owned()
+    }
+
+    #[test]
+    fn code_that_is_as_its_file_is_goes_and_what_was_written_stays() {
+        let (clean, written, locked) = (map(), map(), map());
+        // SAFETY: nobody else knows these mappings.
+        unsafe {
+            mprotect(written.cast(), LEN, MprotectFlags::READ | MprotectFlags::WRITE).unwrap();
+            written.write_volatile(8);
+            mprotect(written.cast(), LEN, MprotectFlags::READ | MprotectFlags::EXEC).unwrap();
+            mlock(locked.cast(), LEN).unwrap();
+        }
+        assert_eq!(resident(clean), "64 kB");
         give_up_unused().unwrap();
-        assert!(resident() < before, "{before} KiB");
+        assert_eq!((resident(clean), resident(locked)), ("0 kB".to_owned(), "64 kB".to_owned()));
+        assert_eq!((byte(written, 0), byte(written, 1), byte(clean, 0)), (8, 7, 7));
     }
 }
