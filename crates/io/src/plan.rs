@@ -179,7 +179,7 @@ pub(crate) struct LoanPlan {
     pub(crate) key: [u8; 32],
     #[serde(with = "ProtectionPlan")]
     pub(crate) protection: Protection,
-    pub(crate) group: u32,
+    pub(crate) stream: u32,
     pub(crate) generation: u64,
     pub(crate) tenancy: TenancyPlan,
     pub(crate) life: u32,
@@ -507,7 +507,7 @@ impl LoanPlan {
         LoanConfig {
             key: self.key,
             protection: self.protection,
-            stream: StreamId(self.group),
+            stream: StreamId(self.stream),
             generation: LoanGeneration(self.generation),
             tenancy: self.tenancy.into(),
             life: self.life,
@@ -561,7 +561,7 @@ mod tests {
         let loan = LoanPlan {
             key: [0x5a; 32],
             protection: Protection::Aegis,
-            group: 1,
+            stream: 1,
             generation: 0,
             tenancy: Tenancy::default().into(),
             least_incarnation: 0,

@@ -48,7 +48,7 @@ pub(super) fn with_edge(line: &Line, edge: Edge, io_timeout: Duration, protectio
     let key = *line.key().reveal();
     LoanSpec {
         function: line.function().as_str().to_owned(),
-        group: lend::group(&key),
+        stream: lend::stream(&key),
         key,
         protection,
         generation: 0,

@@ -132,7 +132,7 @@ pub(super) fn open(devices: &[Device], state: &StateDir, protection: Protection)
             let key = function_key(state.key(), &function);
             opened.loans.push(LoanSpec {
                 function: function.as_str().to_owned(),
-                group: group(&key),
+                stream: stream(&key),
                 key,
                 protection,
                 generation: 0,
@@ -177,12 +177,12 @@ pub(super) fn lines(loans: &[LoanSpec], rails: &[Rail]) -> Result<Vec<String>, F
 }
 
 /// How frames name a loan: anyone who has its key can tell, and nobody needs to be asked.
-pub(super) fn group(key: &[u8; 32]) -> u32 {
+pub(super) fn stream(key: &[u8; 32]) -> u32 {
+    // The word is older than the name: another one would rename every drive.
     let [a, b, c, d, ..] = link::derive(key, u64::from_le_bytes(*b"group\0\0\0"));
     u32::from_le_bytes([a, b, c, d])
 }
 
-/// What no other drive has: the node's identity and the drive's name in one number.
 /// No card was started: nothing was written.
 pub(super) fn withdraw(layouts: &[(FunctionName, u64)], state: &StateDir) {
     for (name, _) in layouts {
@@ -191,8 +191,9 @@ pub(super) fn withdraw(layouts: &[(FunctionName, u64)], state: &StateDir) {
     }
 }
 
+/// What no other drive has: the node's identity and the drive's name in one number.
 fn unique_id(state: &StateDir, drive: &FunctionName) -> u64 {
-    state.identity() ^ u64::from(group(&function_key(state.key(), drive))).rotate_left(32)
+    state.identity() ^ u64::from(stream(&function_key(state.key(), drive))).rotate_left(32)
 }
 
 /// The key of one function, from the node's secret and the function's name.
@@ -267,7 +268,7 @@ mod tests {
         let keys = ["nvme0", "nvme1", "a-longer-name-of-a-function"]
             .map(|name| function_key(&secret, &name.parse().unwrap()));
         assert!(keys[0] != keys[1] && keys[1] != keys[2] && !keys.contains(secret.reveal()));
-        assert_ne!(group(&keys[0]), group(&keys[1]));
+        assert_ne!(stream(&keys[0]), stream(&keys[1]));
         assert_eq!(keys[0], function_key(&secret, &"nvme0".parse().unwrap()));
     }
 }

@@ -534,7 +534,7 @@ fn shared_domain(node: u64, peer: u64) -> Option<String> {
 fn stands_twice(loans: &[LoanSpec]) -> Option<&str> {
     let mut seen = BTreeSet::new();
     let mut filled = loans.iter().filter(|loan| !loan.is_vacant());
-    filled.find(|loan| !seen.insert(loan.group)).map(|loan| loan.function.as_str())
+    filled.find(|loan| !seen.insert(loan.stream)).map(|loan| loan.function.as_str())
 }
 
 fn answer(

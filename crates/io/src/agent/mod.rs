@@ -112,7 +112,7 @@ pub struct LoanSpec {
     /// The key of its line.
     pub key: [u8; 32],
     /// As frames name it.
-    pub group: u32,
+    pub stream: u32,
     /// What this side accepts as protection of frames.
     pub protection: Protection,
     /// Which assignment this is.
@@ -710,7 +710,7 @@ fn loan_plan(loan: &LoanSpec) -> LoanPlan {
     LoanPlan {
         key: loan.key,
         protection: feasible(loan.protection),
-        group: loan.group,
+        stream: loan.stream,
         generation: loan.generation,
         tenancy: loan.tenancy.into(),
         life: loan.life,

@@ -262,7 +262,7 @@ impl Neighbours {
         let Some(received) = meeting::receive::<Call>(&stranger.socket)? else { return Ok(Some(stranger)) };
         let call = received.message;
         let is_meant = |spec: &LoanSpec| {
-            matches!(spec.end, LoanEnd::Lend { .. }) && (spec.group, spec.generation) == call.loan()
+            matches!(spec.end, LoanEnd::Lend { .. }) && (spec.stream, spec.generation) == call.loan()
         };
         let loan = around
             .loans
@@ -329,7 +329,7 @@ impl Neighbours {
         let called = meeting::connect(lender).and_then(|socket| {
             let mut nonce = [0; NONCE_LEN];
             fill_random(&mut nonce)?;
-            let call = Call::new((spec.group, spec.generation), life, nonce);
+            let call = Call::new((spec.stream, spec.generation), life, nonce);
             meeting::send(&socket, &call, None)?;
             around.waiter.register(socket.as_fd(), token::PLACES + loan as u64, Interest::READ)?;
             Ok(Calling { socket, call, deadline: now + PATIENCE, offered: None })

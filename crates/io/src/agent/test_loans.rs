@@ -24,7 +24,7 @@ pub(super) fn listening(
     let loan = LoanSpec {
         function: "nvme0".to_owned(),
         key: [0; 32],
-        group: 0,
+        stream: 0,
         protection: node::Protection::Aegis,
         generation: 0,
         tenancy: Tenancy::default(),

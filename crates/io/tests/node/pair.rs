@@ -21,7 +21,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const KEY: [u8; 32] = [7; 32];
-const GROUP: u32 = 9;
+const STREAM: u32 = 9;
 
 /// A lender and a borrower of one image.
 pub(crate) struct Pair {
@@ -145,7 +145,7 @@ fn spec(name: &str, node: u64, socket: RailSocket, end: LoanEnd, life: Life) -> 
     let loan = LoanSpec {
         function: "nvme0".to_owned(),
         key: KEY,
-        group: GROUP,
+        stream: STREAM,
         protection: node::Protection::Aegis,
         generation: 0,
         tenancy: node::Tenancy::default(),

@@ -508,9 +508,9 @@ impl Domains {
                 format!("the line has {} addresses, and this node {rails} rails", line.addresses().len());
             return Response::Refused { why };
         }
-        let group = lend::group(line.key().reveal());
+        let stream = lend::stream(line.key().reveal());
         let has_it =
-            |(at, other): (usize, &LoanSpec)| (!other.is_vacant() && other.group == group).then_some(at);
+            |(at, other): (usize, &LoanSpec)| (!other.is_vacant() && other.stream == stream).then_some(at);
         if let Some(at) = agent.view().spec().loans.iter().enumerate().find_map(has_it) {
             let holder = at.checked_sub(self.first).and_then(|at| self.places.get(at));
             let holder = holder.map_or("another loan".to_owned(), |holder| holder.name.to_string());
@@ -650,7 +650,7 @@ impl Place {
         let edge = Edge::Vm { path: self.slot.socket.clone(), listener: None };
         LoanSpec {
             function: String::new(),
-            group: 0,
+            stream: 0,
             key: [0; 32],
             protection: Protection::default(),
             generation: 0,
