@@ -12,26 +12,31 @@ use link::{Channel, Event, Port, Role, Sink};
 use pcie::TlpView;
 use rigs::channels::{KEY, Root, config};
 
-/// The domains of the two ends, as their configuration has them.
+/// The domains of the two ends, as their configuration has them; zero in a step stands for these.
 const BORROWER: u32 = 1;
 const LENDER: u32 = 2;
 
 #[derive(Arbitrary, Debug)]
 enum Step {
-    /// To the lender, under the key.
+    /// To the lender, under the key: from a domain that the header names, and one that the message does.
     Proposal {
         seed: u8,
         bytes: Vec<u8>,
         node: u8,
         incarnation: u8,
         attempt: u8,
+        source: u8,
+        said: u8,
+        destination: u8,
     },
-    /// To the borrower, in answer to its last attempt.
+    /// To the borrower, in answer to its last attempt, and bound to what the header of that says.
     Answer {
         verdict: u8,
         key_id: u8,
         bytes: Vec<u8>,
         honest: bool,
+        source: u8,
+        said: u8,
     },
     Raw {
         lender: bool,
@@ -49,50 +54,79 @@ impl<'m> Sink<'m> for Deaf {
     fn accept(&mut self, _: Instant, _: &mut Port<'m>, _: &TlpView<'_>) {}
 }
 
-fn frame(kind: Kind, body: &[u8]) -> Vec<u8> {
+/// What the header of a message says that is not the same in all.
+#[derive(Clone, Copy)]
+struct Way {
+    source: u32,
+    destination: u32,
+    channel: u32,
+    incarnation: u8,
+    number: u64,
+}
+
+impl Way {
+    /// Of a first message to whoever hears it, or of an answer to none.
+    fn of(kind: Kind) -> Self {
+        let (source, destination, channel) = match kind {
+            Kind::Initiation => (BORROWER, 0, 0),
+            _ => (LENDER, BORROWER, BORROWER + 2),
+        };
+        Self { source, destination, channel, incarnation: 1, number: 0 }
+    }
+}
+
+fn frame(kind: Kind, way: Way, body: &[u8]) -> Vec<u8> {
     let mut frame = vec![0; OVERHEAD + body.len()];
-    let (source, destination, channel) = match kind {
-        Kind::Initiation => (BORROWER, 0, 0),
-        _ => (LENDER, BORROWER, BORROWER + 2),
-    };
     let prefix = |domain| Prefix { rail: 0, domain: DomainId(domain) };
     let header = Header {
         kind,
         key_id: 0,
         route: Route::START,
         fabric: 0,
-        destination: prefix(destination),
-        source: prefix(source),
+        destination: prefix(way.destination),
+        source: prefix(way.source),
         group: Group::DEFAULT,
-        channel: ChannelIndex(channel),
+        channel: ChannelIndex(way.channel),
         stream: StreamId(7),
         loan_generation: LoanGeneration(0),
-        incarnation: Incarnation(1),
-        card_generation: CardGeneration(1),
-        packet_number: 0,
+        incarnation: Incarnation(way.incarnation.into()),
+        card_generation: CardGeneration(0),
+        packet_number: way.number,
     };
     header.write(&mut frame);
     frame[HEADER_LEN..HEADER_LEN + body.len()].copy_from_slice(body);
     frame
 }
 
-/// What both ends bind a first message to.
-fn noise() -> snow::Builder<'static> {
+/// A domain of a step, or the honest one.
+fn domain(of_step: u8, honest: u32) -> u32 {
+    if of_step == 0 { honest } else { of_step.into() }
+}
+
+/// What both ends bind a first message between these domains to.
+fn prologue(source: u32, destination: u32) -> Vec<u8> {
+    // Version, group, fabric, source, destination, stream, generation.
+    let ids = [0, source, destination, 7].map(u32::to_le_bytes);
+    [&[VERSION, 1, 0][..], ids.as_flattened(), &[0; 8]].concat()
+}
+
+fn noise(prologue: &[u8]) -> snow::Builder<'_> {
     let pattern = "Noise_NNpsk0_25519_AESGCM_SHA256".parse().expect("the pattern of the protocol");
     let builder = snow::Builder::new(pattern).psk(0, &KEY).expect("a key of 32 bytes");
-    const PROLOGUE: [u8; 27] = {
-        let mut prologue = [0; 27];
-        // Version, group, fabric, source, destination, stream, generation.
-        (prologue[0], prologue[1], prologue[7], prologue[15]) = (VERSION, 1, BORROWER as u8, 7);
-        prologue
-    };
-    builder.prologue(&PROLOGUE).expect("one prologue")
+    builder.prologue(prologue).expect("one prologue")
 }
 
 /// Fields that are well-formed, and whatever follows.
 fn payload(fields: &[(u8, &[u8])], more: &[u8]) -> Vec<u8> {
     let fields = fields.iter().flat_map(|(tag, value)| [&[*tag, value.len() as u8], *value].concat());
-    fields.chain(more.iter().copied().take(120)).collect()
+    let mut message: Vec<u8> = fields.chain(more.iter().copied().take(1000)).collect();
+    // A shorter first message is not opened.
+    if message.len() < 256 {
+        let padding = 254_usize.saturating_sub(message.len());
+        message.extend([0, padding as u8]);
+        message.resize(message.len() + padding, 0);
+    }
+    message
 }
 
 fn who(node: u8, incarnation: u8, life: u8, attempt: &[u8; 8], place: [u8; 2]) -> [u8; 48] {
@@ -120,8 +154,8 @@ impl<'m> World<'m> {
         Self { journal: ledger.journal, channel, now, buffer, initiation: None }
     }
 
-    fn take(&mut self, kind: Kind, body: &[u8]) {
-        self.channel.handle_frame(self.now, &mut frame(kind, body), &mut Deaf);
+    fn take(&mut self, kind: Kind, way: Way, body: &[u8]) {
+        self.channel.handle_frame(self.now, &mut frame(kind, way, body), &mut Deaf);
         self.drain();
     }
 
@@ -140,7 +174,7 @@ impl<'m> World<'m> {
         self.journal.commit();
         while let Some(out) = self.channel.poll_transmit(self.now, &mut self.buffer) {
             if Header::parse(&self.buffer[..out.len]).is_ok_and(|header| header.kind == Kind::Initiation) {
-                self.initiation = Some(self.buffer[HEADER_LEN..out.len - TAG_LEN].to_vec());
+                self.initiation = Some(self.buffer[..out.len].to_vec());
             }
         }
     }
@@ -152,40 +186,53 @@ fuzz_target!(|steps: Vec<Step>| {
     let mut lender = World::new(&arenas[1], Role::Lender);
     for step in steps.iter().take(24) {
         match step {
-            Step::Proposal { seed, bytes, node, incarnation, attempt } => {
-                let life = 1 + (seed >> 4);
-                let who = who(*node, *incarnation, life, &u64::from(*attempt).to_le_bytes(), [1, 3]);
+            Step::Proposal { seed, bytes, node, incarnation, attempt, source, said, destination } => {
+                let (life, attempt) = (1 + (seed >> 4), u64::from(*attempt).to_le_bytes());
+                let (source, said) = (domain(*source, BORROWER), domain(*said, BORROWER) as u8);
+                let who = who(*node, *incarnation, life, &attempt, [said, 3]);
                 let fields: [(u8, &[u8]); 4] =
                     [(0x81, &[1, 1]), (0x82, &who), (5, &[0, 16, 40, 35, 0, 0]), (6, &[12])];
                 let message = if *seed == 0 { payload(&[], bytes) } else { payload(&fields, bytes) };
-                let mut state = noise().build_initiator().expect("a state of the pattern");
-                let mut sealed = [0; 512];
+                let (destination, incarnation) = (u32::from(*destination), *incarnation);
+                let prologue = prologue(source, destination);
+                let mut state = noise(&prologue).build_initiator().expect("a state of the pattern");
+                let mut sealed = [0; 2048];
                 let len = state.write_message(&message, &mut sealed).expect("a message fits");
-                lender.take(Kind::Initiation, &sealed[..len]);
+                let way = Way { source, destination, incarnation, ..Way::of(Kind::Initiation) };
+                lender.take(Kind::Initiation, way, &sealed[..len]);
             }
-            Step::Answer { verdict, key_id, bytes, honest } => {
+            Step::Answer { verdict, key_id, bytes, honest, source, said } => {
                 let Some(initiation) = &borrower.initiation else { continue };
-                let mut state = noise().build_responder().expect("a state of the pattern");
-                let mut proposal = [0; 512];
-                let Ok(_) = state.read_message(initiation, &mut proposal) else { continue };
+                let called = Header::parse(initiation).expect("what leaves is a frame");
+                let prologue = prologue(called.source.domain.0, called.destination.domain.0);
+                let mut state = noise(&prologue).build_responder().expect("a state of the pattern");
+                let mut proposal = [0; 2048];
+                let message = &initiation[HEADER_LEN..initiation.len() - TAG_LEN];
+                state.read_message(message, &mut proposal).expect("it is bound to its header");
                 // Behind the versions: the attempt is to be the borrower's.
-                let attempt = proposal[6 + 32..6 + 40].try_into().expect("eight bytes");
-                let attempt = if *honest { attempt } else { [*key_id; 8] };
-                let who = who(2, 1, 2, &attempt, [2, 4]);
-                let agreed = [*verdict % 6, *key_id, 2 + verdict % 2];
-                let fields: [(u8, &[u8]); 4] =
-                    [(0x81, &[1, 1]), (0x82, &who), (0x87, &agreed), (5, &[0, 16, 40, 35, 0, 0])];
+                let called_in = proposal[6 + 32..6 + 40].try_into().expect("eight bytes");
+                let attempt = if *honest { called_in } else { [*key_id; 8] };
+                let who = who(2, 1, 2, &attempt, [domain(*said, LENDER) as u8, 4]);
+                let agreed = [*verdict % 7, *key_id, 2 + verdict % 2];
+                let fields: [(u8, &[u8]); 6] = [
+                    (0x81, &[1, 1]),
+                    (0x82, &who),
+                    (0x87, &agreed),
+                    (5, &[0, 16, 40, 35, 0, 0]),
+                    (8, &[1, 0, 0, 0, 0, 0, 0, 0]),
+                    (0x89, &[0; 24]),
+                ];
                 let message = payload(&fields, bytes);
-                let mut sealed = [0; 512];
+                let mut sealed = [0; 2048];
                 let len = state.write_message(&message, &mut sealed).expect("a message fits");
-                borrower.take(Kind::Response, &sealed[..len]);
+                let (source, number) = (domain(*source, LENDER), u64::from_le_bytes(called_in));
+                let way = Way { source, number, ..Way::of(Kind::Response) };
+                borrower.take(Kind::Response, way, &sealed[..len]);
             }
             Step::Raw { lender: to_lender, kind, bytes } => {
                 let world = if *to_lender { &mut lender } else { &mut borrower };
-                world.take(
-                    if *kind { Kind::Initiation } else { Kind::Response },
-                    &bytes[..bytes.len().min(4096)],
-                );
+                let kind = if *kind { Kind::Initiation } else { Kind::Response };
+                world.take(kind, Way::of(kind), &bytes[..bytes.len().min(4096)]);
             }
             Step::Wait { millis } => {
                 let time = Duration::from_millis((*millis).into());
