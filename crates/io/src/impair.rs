@@ -8,6 +8,7 @@
 //!
 //! Drawn from a generator with a seed: the same datagrams and the same times meet the same fate.
 
+use base::ledger::Layout;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -20,7 +21,7 @@ pub const MAX_HELD: usize = 64;
 ///
 /// Probabilities are in millionths and independent of each other, except that what is dropped is nothing else too.
 #[repr(C)]
-#[derive(Debug, Default)]
+#[derive(Layout, Debug, Default)]
 pub struct Impairment {
     /// Lost.
     pub drop_ppm: AtomicU32,
@@ -44,7 +45,7 @@ pub struct Impairment {
 
 /// How many datagrams met which fate, since the memory was zero.
 #[repr(C)]
-#[derive(Debug, Default)]
+#[derive(Layout, Debug, Default)]
 pub struct ImpairmentCounters {
     /// Lost by chance.
     pub dropped: AtomicU64,

@@ -23,6 +23,10 @@ const MESSAGE_BYTES: usize = 64 << 10;
 /// Most descriptors that travel with one.
 pub(crate) const DESCRIPTORS: usize = 16;
 
+/// A message, and the life of the loan that it is about: with the place in it that names a loan. Who gets one of a loan
+/// that is gone, or has not come to it yet, drops it. 0 where it is about none.
+pub(crate) type Dated<M> = (u32, M);
+
 /// What an agent tells its card.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ToCard {
@@ -124,9 +128,67 @@ pub(crate) enum ToAgent {
     Unparked { number: u64 },
 }
 
-impl ToAgent {
-    /// The place that it is about, if it is about one.
-    pub(crate) fn loan(&self) -> Option<usize> {
+impl Message for ToCard {
+    fn loan(&self) -> Option<usize> {
+        match *self {
+            Self::Grow { .. } | Self::Cut { .. } | Self::ClearFault { .. } | Self::Fault { .. } => None,
+            Self::Persisted { .. } | Self::RenewKeys { .. } | Self::ShutDown => None,
+            Self::Begin | Self::Parked { .. } | Self::AllParked => None,
+            Self::Connection { loan, .. }
+            | Self::Shared { loan }
+            | Self::Parted { loan }
+            | Self::Limit { loan, .. }
+            | Self::Tenancy { loan, .. }
+            | Self::Incarnation { loan, .. }
+            | Self::GiveBack { loan }
+            | Self::Present { loan, .. }
+            | Self::Descriptors { loan, .. }
+            | Self::Taken { loan, .. }
+            | Self::Slot { loan }
+            | Self::Park { loan }
+            | Self::Lost { loan }
+            | Self::Closed { loan, .. } => Some(loan),
+        }
+    }
+
+    /// What waits is at most one message for each place of a client, one for each loan's tenant, incarnation, limit,
+    /// peer, return and presence, five for each drive, of which the last says all, the one to renew keys, and the one
+    /// to shut down. Of a slot it is one message of each kind, and that only when the card has asked for it or another
+    /// client has come. To a successor, whose outbox is a new one, come all descriptors of slots, [`DESCRIPTORS`] in a
+    /// message, and all parked connections, one in a message and at most 1024 of them (`MOST` of `agent::slots`), and
+    /// behind either one message that these were all.
+    fn supersedes(&self, earlier: &Self) -> bool {
+        let about = |message: &Self| match message {
+            Self::Connection { loan, slot } => (0, *loan, *slot),
+            Self::Shared { loan } | Self::Parted { loan } => (1, *loan, 0),
+            Self::Tenancy { loan, .. } => (2, *loan, 0),
+            Self::Limit { loan, .. } => (3, *loan, 0),
+            Self::Grow { drive, .. } => (4, *drive, 0),
+            Self::Persisted { drive, .. } => (5, *drive, 0),
+            Self::Cut { drive, .. } => (18, *drive, 0),
+            Self::RenewKeys { .. } => (19, 0, 0),
+            Self::ShutDown => (6, 0, 0),
+            Self::GiveBack { loan } => (13, *loan, 0),
+            Self::Present { loan, .. } => (14, *loan, 0),
+            Self::Descriptors { loan, ids } => (7, *loan, ids.first().map_or(0, |id| *id as usize)),
+            Self::Begin => (8, 0, 0),
+            Self::Taken { loan, .. } => (9, *loan, 0),
+            Self::Slot { loan } => (10, *loan, 0),
+            Self::Lost { loan } => (11, *loan, 0),
+            Self::Closed { loan, .. } => (12, *loan, 0),
+            Self::Park { loan } => (15, *loan, 0),
+            Self::Parked { number } => (16, 0, *number as usize),
+            Self::AllParked => (17, 0, 0),
+            Self::ClearFault { drive, .. } => (20, *drive, 0),
+            Self::Incarnation { loan, .. } => (21, *loan, 0),
+            Self::Fault { drive } => (22, *drive, 0),
+        };
+        about(self) == about(earlier)
+    }
+}
+
+impl Message for ToAgent {
+    fn loan(&self) -> Option<usize> {
         match *self {
             Self::Running | Self::Persist { .. } | Self::Unparked { .. } => None,
             Self::Medium { .. } | Self::MediaFault { .. } => None,
@@ -146,6 +208,21 @@ impl ToAgent {
             | Self::Parked { loan }
             | Self::Kept { loan } => Some(loan),
         }
+    }
+
+    /// What waits is at most one message of each kind for each loan or drive, and one for each place of a client, who
+    /// is followed by another one only when the agent has heard that the place is free. So it is with parked
+    /// connections: one message for each, and nobody takes its place before the agent has heard of it. A tenant that
+    /// was overtaken has not been let in.
+    fn supersedes(&self, earlier: &Self) -> bool {
+        let about = |message: &Self| match *message {
+            Self::Disconnected { loan, slot } => (loan, slot),
+            Self::Persist { drive, .. } | Self::MediaFault { drive } => (drive, 0),
+            Self::Medium { drive, trouble } => (drive, trouble.kind()),
+            Self::Unparked { number } => (number as usize, 0),
+            _ => (message.loan().unwrap_or_default(), 0),
+        };
+        discriminant(self) == discriminant(earlier) && about(self) == about(earlier)
     }
 }
 
@@ -238,60 +315,6 @@ impl<'de> Deserialize<'de> for Hex {
         let (pairs, []) = text.as_bytes().as_chunks::<2>() else { return Err(wrong()) };
         let bytes = pairs.iter().map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?));
         bytes.collect::<Option<_>>().map(Self).ok_or_else(wrong)
-    }
-}
-
-impl Message for ToCard {
-    /// What waits is at most one message for each place of a client, one for each loan's tenant, incarnation, limit,
-    /// peer, return and presence, five for each drive, of which the last says all, the one to renew keys, and the one
-    /// to shut down. Of a slot it is one message of each kind, and that only when the card has asked for it or another
-    /// client has come. To a successor, whose outbox is a new one, come all descriptors of slots, [`DESCRIPTORS`] in a
-    /// message, and all parked connections, one in a message and at most 1024 of them (`MOST` of `agent::slots`), and
-    /// behind either one message that these were all.
-    fn supersedes(&self, earlier: &Self) -> bool {
-        let about = |message: &Self| match message {
-            Self::Connection { loan, slot } => (0, *loan, *slot),
-            Self::Shared { loan } | Self::Parted { loan } => (1, *loan, 0),
-            Self::Tenancy { loan, .. } => (2, *loan, 0),
-            Self::Limit { loan, .. } => (3, *loan, 0),
-            Self::Grow { drive, .. } => (4, *drive, 0),
-            Self::Persisted { drive, .. } => (5, *drive, 0),
-            Self::Cut { drive, .. } => (18, *drive, 0),
-            Self::RenewKeys { .. } => (19, 0, 0),
-            Self::ShutDown => (6, 0, 0),
-            Self::GiveBack { loan } => (13, *loan, 0),
-            Self::Present { loan, .. } => (14, *loan, 0),
-            Self::Descriptors { loan, ids } => (7, *loan, ids.first().map_or(0, |id| *id as usize)),
-            Self::Begin => (8, 0, 0),
-            Self::Taken { loan, .. } => (9, *loan, 0),
-            Self::Slot { loan } => (10, *loan, 0),
-            Self::Lost { loan } => (11, *loan, 0),
-            Self::Closed { loan, .. } => (12, *loan, 0),
-            Self::Park { loan } => (15, *loan, 0),
-            Self::Parked { number } => (16, 0, *number as usize),
-            Self::AllParked => (17, 0, 0),
-            Self::ClearFault { drive, .. } => (20, *drive, 0),
-            Self::Incarnation { loan, .. } => (21, *loan, 0),
-            Self::Fault { drive } => (22, *drive, 0),
-        };
-        about(self) == about(earlier)
-    }
-}
-
-impl Message for ToAgent {
-    /// What waits is at most one message of each kind for each loan or drive, and one for each place of a client, who
-    /// is followed by another one only when the agent has heard that the place is free. So it is with parked
-    /// connections: one message for each, and nobody takes its place before the agent has heard of it. A tenant that
-    /// was overtaken has not been let in.
-    fn supersedes(&self, earlier: &Self) -> bool {
-        let about = |message: &Self| match *message {
-            Self::Disconnected { loan, slot } => (loan, slot),
-            Self::Persist { drive, .. } | Self::MediaFault { drive } => (drive, 0),
-            Self::Medium { drive, trouble } => (drive, trouble.kind()),
-            Self::Unparked { number } => (number as usize, 0),
-            _ => (message.loan().unwrap_or_default(), 0),
-        };
-        discriminant(self) == discriminant(earlier) && about(self) == about(earlier)
     }
 }
 

@@ -7,13 +7,16 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::messages;
+use crate::messages::{self, Dated};
 
 /// When a message that found no room is tried again.
 const RETRY: Duration = Duration::from_millis(10);
 
 /// A message that can wait.
 pub(crate) trait Message: Serialize {
+    /// The place of the loan that it is about, if it is about one.
+    fn loan(&self) -> Option<usize>;
+
     /// Whether `earlier`, which was not sent yet, need not be sent any more beside this one. There must be an upper
     /// bound for messages of which none supersedes another: it is the outbox's.
     fn supersedes(&self, earlier: &Self) -> bool;
@@ -33,19 +36,29 @@ pub(crate) enum Enclosure<'a> {
 
 /// Messages that wait until there is room for them, in order; at most one of those that supersede each other.
 pub(crate) struct Outbox<M> {
-    waiting: VecDeque<M>,
+    waiting: VecDeque<Dated<M>>,
+    /// Of each place, the life of the loan that messages are about.
+    lives: Vec<u32>,
     retry_at: Option<Instant>,
 }
 
 impl<M: Message> Outbox<M> {
-    pub(crate) fn new() -> Self {
-        Self { waiting: VecDeque::new(), retry_at: None }
+    /// For messages about loans that have these lives, by place.
+    pub(crate) fn new(lives: Vec<u32>) -> Self {
+        Self { waiting: VecDeque::new(), lives, retry_at: None }
+    }
+
+    /// Another loan has the place: what waits to be said of the one before is dropped.
+    pub(crate) fn renew(&mut self, place: usize, life: u32) {
+        self.waiting.retain(|(_, earlier)| earlier.loan() != Some(place));
+        self.lives.iter_mut().skip(place).take(1).for_each(|known| *known = life);
     }
 
     /// The message waits for [`Outbox::flush`].
     pub(crate) fn push(&mut self, message: M) {
-        self.waiting.retain(|earlier| !message.supersedes(earlier));
-        self.waiting.push_back(message);
+        self.waiting.retain(|(_, earlier)| !message.supersedes(earlier));
+        let life = message.loan().and_then(|place| self.lives.get(place).copied());
+        self.waiting.push_back((life.unwrap_or_default(), message));
     }
 
     /// When [`Outbox::flush`] is to be called again.
@@ -67,7 +80,7 @@ impl<M: Message> Outbox<M> {
     pub(crate) fn flush<'a>(&mut self, to: BorrowedFd<'_>, enclosure: impl Fn(&M) -> Enclosure<'a>) {
         self.retry_at = None;
         while let Some(message) = self.waiting.front() {
-            let sent = match enclosure(message) {
+            let sent = match enclosure(&message.1) {
                 Enclosure::None => messages::send(to, message, &[]),
                 Enclosure::Descriptor(descriptor) => messages::send(to, message, &[descriptor]),
                 Enclosure::Descriptors(descriptors) => messages::send(to, message, &descriptors),
@@ -99,7 +112,7 @@ mod tests {
     #[test]
     fn a_card_that_does_not_read_is_told_everything_later() {
         let (agent, card) = messages::pair().unwrap();
-        let mut outbox = Outbox::new();
+        let mut outbox = Outbox::new(vec![3; 2]);
         let flush = |outbox: &mut Outbox<ToCard>| {
             outbox.flush(agent.as_fd(), |message| match message {
                 ToCard::Connection { slot: 7, .. } => Enclosure::Gone,
@@ -116,11 +129,12 @@ mod tests {
         assert!(outbox.retry_at().is_some(), "the socket has room for everything: the test shows nothing");
         let mut slots = Vec::new();
         loop {
-            match messages::receive::<ToCard>(&card).unwrap() {
-                Some((ToCard::Connection { loan: 1, slot }, enclosed)) if enclosed.len() == 1 => {
+            match messages::receive::<Dated<ToCard>>(&card).unwrap() {
+                Some(((3, ToCard::Connection { loan: 1, slot }), enclosed)) if enclosed.len() == 1 => {
                     slots.push(slot);
                 }
-                Some((message, enclosed)) => {
+                Some(((life, message), enclosed)) => {
+                    assert_eq!(life, 0, "of no loan");
                     assert!(message == ToCard::ShutDown && enclosed.is_empty(), "{message:?}");
                     break;
                 }
@@ -136,7 +150,7 @@ mod tests {
     fn a_card_that_is_gone_is_told_nothing() {
         let (agent, card) = messages::pair().unwrap();
         drop(card);
-        let mut outbox = Outbox::new();
+        let mut outbox = Outbox::new(vec![3; 2]);
         outbox.push(ToCard::ShutDown);
         outbox.flush(agent.as_fd(), |_| Enclosure::None);
         assert_eq!((outbox.waiting.len(), outbox.retry_at()), (0, None));
@@ -144,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_card_that_does_not_read_is_told_of_each_parked_connection_once() {
-        let mut outbox = Outbox::new();
+        let mut outbox = Outbox::new(vec![3; 2]);
         for _ in 0..3 {
             (0..1024).for_each(|number| outbox.push(ToCard::Parked { number }));
             outbox.push(ToCard::AllParked);
@@ -155,7 +169,7 @@ mod tests {
     #[test]
     fn an_agent_that_does_not_read_costs_no_memory_and_misses_nothing_that_counts() {
         let (agent, card) = messages::pair().unwrap();
-        let mut outbox = Outbox::new();
+        let mut outbox = Outbox::new(vec![3; 2]);
         let refused = |since_s| {
             let refusal = RefusalPlan::InUse { by: [7; 32], since: Some(since_s), hold: None };
             ToAgent::Refused { loan: 0, refusal }
@@ -182,12 +196,12 @@ mod tests {
         assert_eq!(outbox.waiting.len(), must_arrive.len() + 1);
         let mut received = Vec::new();
         while !outbox.waiting.is_empty() {
-            while let Some((message, _)) = messages::receive::<ToAgent>(&agent).unwrap() {
+            while let Some(((_, message), _)) = messages::receive::<Dated<ToAgent>>(&agent).unwrap() {
                 received.push(message);
             }
             outbox.flush(card.as_fd(), |_| Enclosure::None);
         }
-        while let Some((message, _)) = messages::receive::<ToAgent>(&agent).unwrap() {
+        while let Some(((_, message), _)) = messages::receive::<Dated<ToAgent>>(&agent).unwrap() {
             received.push(message);
         }
         assert_eq!(received.last(), Some(&refused(7)));

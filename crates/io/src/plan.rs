@@ -324,6 +324,7 @@ impl MediumKind {
 }
 
 /// What agent and card share beside the ledger: kept by the kernel or by the agent, and never part of an undo.
+#[derive(Layout)]
 #[repr(C)]
 pub(crate) struct SharedCells {
     pub(crate) ring: RingParameters,
@@ -336,6 +337,7 @@ pub(crate) struct SharedCells {
 }
 
 /// The positions of both directions of a connection.
+#[derive(Layout)]
 #[repr(C)]
 pub(crate) struct EdgeAccounts {
     pub(crate) received: StreamAccount,

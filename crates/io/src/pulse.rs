@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use base::Instant;
+use base::ledger::Layout;
 use node::agent::{Beat, Rest};
 
 /// Not a time: the card is awake.
@@ -14,7 +15,7 @@ const UNPROMISED: u64 = u64::MAX;
 
 /// What a card shows. Zeroes are a card that is awake and has made no turn.
 #[repr(C)]
-#[derive(Debug, Default)]
+#[derive(Layout, Debug, Default)]
 pub(crate) struct Pulse {
     turns: AtomicU64,
     /// In nanoseconds of the monotonic clock, or one of the above.

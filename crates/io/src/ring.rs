@@ -16,6 +16,7 @@
 //! This holds because every request has exactly one completion here (no multishot, no suppressed
 //! completions, none lost by overflow: [`Ring::push`] refuses more requests than completions fit).
 
+use base::ledger::Layout;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
@@ -33,7 +34,7 @@ const DRAIN_SLICE: Duration = Duration::from_millis(20);
 
 /// What the kernel said when the ring was made: a successor needs it, besides the descriptor, to attach. Plain
 /// numbers that mean the same in every process; zero bytes are a value (of no ring).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Layout)]
 #[repr(C)]
 pub struct RingParameters([u32; 30]);
 

@@ -18,6 +18,7 @@
 //! [`crate::memory::Mapping::populate`]): a page fault under SIGKILL fails, and the kernel could
 //! not leave its note.
 
+use base::ledger::Layout;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
@@ -29,7 +30,7 @@ use rustix::io::Errno;
 ///
 /// Its cells are written by the kernel and by the one process that uses the stream; they are never part of an undo.
 #[repr(C)]
-#[derive(Debug, Default)]
+#[derive(Layout, Debug, Default)]
 pub struct StreamAccount {
     slots: [Slot; 2],
     current: AtomicU32,
@@ -38,7 +39,7 @@ pub struct StreamAccount {
 
 /// A position and, in the kernel's own layout, a message that adds to it.
 #[repr(C)]
-#[derive(Debug, Default)]
+#[derive(Layout, Debug, Default)]
 struct Slot {
     base: AtomicU64,
     /// A `struct mmsghdr`: the last eight bytes hold `msg_len`.

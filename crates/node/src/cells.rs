@@ -1,13 +1,13 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base::RuleSet;
 use base::ids::NodeId;
 use base::ledger::{
-    Arena, Cell, Counter, Hook, JOURNAL_ENTRIES, Journal, Layout, LayoutHash, Ledger, LedgerRoot, Owner,
-    PageCells, RawMemory, Region, RegionError, RegionTable, Regions, region_bytes,
+    Arena, Cell, Counter, Hook, Journal, Layout, LayoutHash, Ledger, LedgerRoot, Owned, Owner, PageCells,
+    RawMemory, Region, RegionError, RegionTable, Regions, region_bytes,
 };
 use device::nvme::{NvmeCells, SubsystemCells};
 use host::nbd::ServerCells;
@@ -88,8 +88,7 @@ regions! {
 impl NodeLedger<'_> {
     /// What stands for the layout of a ledger: of everything that may lie in it.
     pub const LAYOUT: LayoutHash = {
-        let mut layout = LayoutHash::of::<NodeCells>("ledger").number(JOURNAL_ENTRIES as u64);
-        layout = layout.field::<NodeCells>("root", 0);
+        let mut layout = LedgerRoot::<NodeCells>::LAYOUT;
         let mut at = 0;
         while at < REGIONS.len() {
             let (kind, cells) = REGIONS[at];
@@ -216,21 +215,13 @@ impl<'m> NodeLedger<'m> {
         self.find_parts(loan_owner(place, life)).ok().flatten()
     }
 
-    fn find_parts(&self, owner: Owner) -> Result<Option<LoanParts<'m>>, RegionError> {
-        let (cells, pages, end) = (self.find(owner)?, self.find(owner)?, self.find_end(owner)?);
-        let (Some(cells), Some(pages), Some(end)) = (cells, pages, end) else { return Ok(None) };
-        Ok(Some(LoanParts { cells, pages, end }))
+    /// The cells of all loans, for onlookers, found in one pass.
+    pub fn loans(&self) -> LedgerLoans<'m> {
+        LedgerLoans(self.regions.by_owner())
     }
 
-    fn find_end(&self, owner: Owner) -> Result<Option<EndCells<'m>>, RegionError> {
-        if let Some(controller) = self.find(owner)? {
-            return Ok(Some(EndCells::Lent(controller)));
-        }
-        if let Some((driver, server)) = self.find(owner)?.zip(self.find(owner)?) {
-            return Ok(Some(EndCells::Drive { driver, server }));
-        }
-        let slot = self.find(owner)?.zip(self.find(owner)?);
-        Ok(slot.map(|(session, slot)| EndCells::Slot { session, slot }))
+    fn find_parts(&self, owner: Owner) -> Result<Option<LoanParts<'m>>, RegionError> {
+        parts_in(&self.regions.of(owner))
     }
 
     /// The cells of a loan for a new card, in steps of their own: what they were if there are any, else new ones; of a
@@ -283,14 +274,6 @@ impl<'m> NodeLedger<'m> {
         self.regions.end()
     }
 
-    fn find<C>(&self, owner: Owner) -> Result<Option<&'m C>, RegionError>
-    where
-        Kept<C>: Region,
-        C: 'm,
-    {
-        Ok(self.regions.find::<Kept<C>>(owner)?.map(|kept| &kept.0))
-    }
-
     fn obtain<C>(&self, owner: Owner) -> Result<&'m C, RegionError>
     where
         Kept<C>: Region,
@@ -298,6 +281,41 @@ impl<'m> NodeLedger<'m> {
     {
         self.regions.obtain::<Kept<C>>(owner).map(|kept| &kept.0)
     }
+}
+
+/// The cells of all loans.
+pub struct LedgerLoans<'m>(BTreeMap<Owner, Owned<'m>>);
+
+impl<'m> LedgerLoans<'m> {
+    /// As [`NodeLedger::loan`].
+    pub fn get(&self, place: usize, life: u32) -> Option<LoanParts<'m>> {
+        self.0.get(&loan_owner(place, life)).and_then(|owned| parts_in(owned).ok().flatten())
+    }
+}
+
+fn parts_in<'m>(owned: &Owned<'m>) -> Result<Option<LoanParts<'m>>, RegionError> {
+    let (cells, pages, end) = (find(owned)?, find(owned)?, end_in(owned)?);
+    let (Some(cells), Some(pages), Some(end)) = (cells, pages, end) else { return Ok(None) };
+    Ok(Some(LoanParts { cells, pages, end }))
+}
+
+fn end_in<'m>(owned: &Owned<'m>) -> Result<Option<EndCells<'m>>, RegionError> {
+    if let Some(controller) = find(owned)? {
+        return Ok(Some(EndCells::Lent(controller)));
+    }
+    if let Some((driver, server)) = find(owned)?.zip(find(owned)?) {
+        return Ok(Some(EndCells::Drive { driver, server }));
+    }
+    let slot = find(owned)?.zip(find(owned)?);
+    Ok(slot.map(|(session, slot)| EndCells::Slot { session, slot }))
+}
+
+fn find<'m, C>(owned: &Owned<'m>) -> Result<Option<&'m C>, RegionError>
+where
+    Kept<C>: Region,
+    C: 'm,
+{
+    Ok(owned.find::<Kept<C>>()?.map(|kept| &kept.0))
 }
 
 /// Bytes of a ledger for these loans (place, life and kind) and so many drives: a new one, or one that has `before` and

@@ -32,8 +32,8 @@ mod transaction;
 pub use borrower::BorrowedDrive;
 pub use card::{Card, CardEvent, MediaWork, Outgoing, Rooms, Unusable, Way};
 pub use cells::{
-    Address, EdgeGauges, EndCells, Gauges, LoanCells, LoanKind, LoanParts, MAX_DRIVES, MAX_LOANS, MAX_RAILS,
-    NO_GAUGES, NodeLedger, ledger_bytes,
+    Address, EdgeGauges, EndCells, Gauges, LedgerLoans, LoanCells, LoanKind, LoanParts, MAX_DRIVES,
+    MAX_LOANS, MAX_RAILS, NO_GAUGES, NodeLedger, ledger_bytes,
 };
 pub use config::{BorrowEdge, CardConfig, LoanConfig, LoanRole};
 pub use lender::LentFunction;

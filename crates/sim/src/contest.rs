@@ -159,6 +159,9 @@ impl World<'_> {
         }
         self.log.event(self.now, Some(node), "back", loan as u64, has_lost.into());
         self.nodes[node].gives_back[loan] = false;
+        if self.loans[loan].holder == Some(node) {
+            self.loans[loan].shared.model.given_back();
+        }
         if self.nodes[node].gives_back.iter().all(|open| !open) {
             self.schedule(100_000, Event::Gone(node, self.nodes[node].life));
         }

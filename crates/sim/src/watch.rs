@@ -264,7 +264,7 @@ impl<'w> World<'w> {
         {
             // What it acknowledges, and what acknowledges it, seems to have been on its way for so long.
             for end in [node, by.node] {
-                self.nodes[end].liveness[loan].late(self.now, first);
+                self.nodes[end].liveness[loan].heard(self.now, rail, first);
             }
             let source = self.nodes[by.node].identity;
             let freshness = &mut self.nodes[node].freshness;

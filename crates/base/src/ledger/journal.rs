@@ -5,6 +5,7 @@ use core::ptr;
 use zerocopy::FromBytes;
 
 use super::header::{Header, LedgerError};
+use super::{Layout, LayoutHash};
 use crate::rules::{Rule, RuleSet};
 
 /// Words that a step may have changed when it takes up more work. No single piece of work (a TLP, a message of a
@@ -30,6 +31,7 @@ pub trait Hook {
 }
 
 /// The undo log as it lies at the start of the ledger, behind the header. All zeroes is an empty log.
+#[derive(Layout)]
 #[repr(C)]
 pub(super) struct JournalArea {
     header: Header,
@@ -41,7 +43,7 @@ pub(super) struct JournalArea {
 }
 
 /// One saved word: so many bytes at an offset of the ledger were `old`.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Layout)]
 #[repr(C)]
 struct Entry {
     /// The offset, above [`LEN_BITS`] bits for the length: a ledger may be larger than 4 GiB.
@@ -51,6 +53,9 @@ struct Entry {
 
 /// Bits of the length of a saved word, which is 1 to 8.
 const LEN_BITS: u32 = 4;
+
+/// What stands for the layout of a ledger's beginning: of header and undo log, and what an entry of that means.
+pub(super) const AREA: LayoutHash = JournalArea::LAYOUT.number(LEN_BITS as u64);
 
 /// A handle to the undo log of one ledger; every change of a [`super::Cell`] goes through one.
 ///

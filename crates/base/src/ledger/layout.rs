@@ -1,5 +1,5 @@
 use core::cell::UnsafeCell;
-use core::sync::atomic::AtomicU64;
+use core::sync::atomic::{AtomicU32, AtomicU64};
 
 pub use ::layout::Layout;
 
@@ -66,7 +66,7 @@ macro_rules! plain {
     )+};
 }
 
-plain!(u8, u16, u32, u64, u128, usize, i32, bool, String, core::time::Duration);
+plain!(u8, u16, u32, u64, u128, usize, i32, bool, String, core::time::Duration, AtomicU32, AtomicU64);
 
 macro_rules! within {
     ($($name:literal: $kind:ident),+) => {$(

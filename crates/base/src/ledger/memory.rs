@@ -5,7 +5,8 @@ use core::ptr::NonNull;
 
 use zerocopy::FromBytes;
 
-use super::journal::JournalArea;
+use super::journal::{self, JournalArea};
+use super::layout::LayoutHash;
 use super::{Hook, Journal, PAGE_SIZE};
 use crate::rules::RuleSet;
 
@@ -25,6 +26,16 @@ impl<R> LedgerRoot<R> {
     const OFFSET: usize = size_of::<JournalArea>().next_multiple_of(PAGE_SIZE);
     /// Bytes of a ledger with root `R`; what lies behind are its regions, if it has any.
     pub const SIZE: usize = (Self::OFFSET + size_of::<R>()).next_multiple_of(PAGE_SIZE);
+}
+
+impl<R: super::Layout> LedgerRoot<R> {
+    /// What stands for the layout of such a ledger up to its regions.
+    pub const LAYOUT: LayoutHash = layout(journal::AREA, Self::OFFSET, R::LAYOUT);
+}
+
+/// Of a ledger that begins so, and has such a root there.
+pub(super) const fn layout(area: LayoutHash, offset: usize, root: LayoutHash) -> LayoutHash {
+    area.number(offset as u64).number(root.0)
 }
 
 /// Memory for a ledger: page aligned, zeroed when new, and mapped for `'m`.

@@ -38,6 +38,6 @@ pub use journal::{Hook, JOURNAL_ENTRIES, Journal, STEP_ENTRIES};
 pub use layout::{Layout, LayoutHash};
 pub use memory::{Arena, Ledger, LedgerRoot, RawMemory};
 pub use pages::{PAGE_SIZE, PageCells, PageIndex, Pages};
-pub use regions::{Owner, REGIONS_MAX, Region, RegionError, RegionTable, Regions, region_bytes};
+pub use regions::{Owned, Owner, REGIONS_MAX, Region, RegionError, RegionTable, Regions, region_bytes};
 pub use slots::{SlotCells, Slots};
 pub use span::Span;

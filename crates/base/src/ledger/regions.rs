@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::{Cell, Journal, Layout, LedgerRoot, PAGE_SIZE, RawMemory};
@@ -99,6 +101,23 @@ pub struct Regions<'m> {
     first: usize,
 }
 
+/// The regions of one owner.
+pub struct Owned<'m> {
+    regions: Regions<'m>,
+    entries: Vec<&'m EntryCells>,
+}
+
+impl<'m> Owned<'m> {
+    /// Its cells of this kind.
+    ///
+    /// # Errors
+    /// As of [`Regions::find`].
+    pub fn find<C: Region>(&self) -> Result<Option<&'m C>, RegionError> {
+        let entry = self.entries.iter().find(|entry| entry.kind.get() == C::KIND);
+        entry.map(|entry| self.regions.cells(entry)).transpose()
+    }
+}
+
 impl<'m> Regions<'m> {
     /// The regions of the ledger in `memory`, which has root `R` with this table in it.
     pub fn new<R>(memory: RawMemory<'m>, journal: Journal<'m>, table: &'m RegionTable) -> Self {
@@ -110,9 +129,23 @@ impl<'m> Regions<'m> {
     /// # Errors
     /// The table is corrupt where it names them: whoever took others instead would lose what is in them.
     pub fn find<C: Region>(&self, owner: Owner) -> Result<Option<&'m C>, RegionError> {
-        let mut taken = self.entries().iter().filter(|entry| entry.is_taken.get() != 0);
-        let entry = taken.find(|entry| entry.kind.get() == C::KIND && entry.owner.get() == owner);
-        entry.map(|entry| self.cells(entry)).transpose()
+        self.of(owner).find()
+    }
+
+    /// All that `owner` has.
+    pub fn of(&self, owner: Owner) -> Owned<'m> {
+        let entries = self.taken().filter(|entry| entry.owner.get() == owner).collect();
+        Owned { regions: *self, entries }
+    }
+
+    /// All that anybody has, in one pass over the table.
+    pub fn by_owner(&self) -> BTreeMap<Owner, Owned<'m>> {
+        let mut owners = BTreeMap::new();
+        for entry in self.taken() {
+            let nothing = || Owned { regions: *self, entries: Vec::new() };
+            owners.entry(entry.owner.get()).or_insert_with(nothing).entries.push(entry);
+        }
+        owners
     }
 
     /// The cells of this kind that `owner` has from now on: all zeroes, unless it has had them before. A step of its own,
@@ -150,7 +183,7 @@ impl<'m> Regions<'m> {
     /// If a step is under way.
     pub fn retain(&self, keeps: impl Fn(u32, Owner) -> bool) {
         self.between_steps();
-        for entry in self.entries().iter().filter(|entry| entry.is_taken.get() != 0) {
+        for entry in self.taken() {
             if !keeps(entry.kind.get(), entry.owner.get()) {
                 entry.is_taken.set(self.journal, 0);
             }
@@ -160,8 +193,7 @@ impl<'m> Regions<'m> {
 
     /// Kind, owner and bytes of each region that has an owner.
     pub fn iter(&self) -> impl Iterator<Item = (u32, Owner, usize)> + use<'m> {
-        let taken = self.entries().iter().filter(|entry| entry.is_taken.get() != 0);
-        taken.map(|entry| (entry.kind.get(), entry.owner.get(), entry.len.get() as usize))
+        self.taken().map(|entry| (entry.kind.get(), entry.owner.get(), entry.len.get() as usize))
     }
 
     /// Bytes of the ledger up to the end of its last region, with an owner or without.
@@ -180,6 +212,10 @@ impl<'m> Regions<'m> {
             next.map(|next| next as usize).ok_or(RegionError::Corrupt)
         };
         self.entries().iter().try_fold(self.first, behind)
+    }
+
+    fn taken(&self) -> impl Iterator<Item = &'m EntryCells> + use<'m> {
+        self.entries().iter().filter(|entry| entry.is_taken.get() != 0)
     }
 
     fn entries(&self) -> &'m [EntryCells] {

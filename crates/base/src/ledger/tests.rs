@@ -342,6 +342,17 @@ fn regions_have_one_owner_whenever_a_card_dies() {
     }
 }
 
+/// Header, undo log and the place of the root count as the root does.
+#[test]
+fn all_of_a_ledger_counts_for_its_layout() {
+    let (area, offset) = (journal::AREA, 1 << 12);
+    let usual = memory::layout(area, offset, RegionTable::LAYOUT);
+    assert_ne!(usual, memory::layout(LayoutHash(area.0 ^ 1), offset, RegionTable::LAYOUT));
+    assert_ne!(usual, memory::layout(area, offset + 1, RegionTable::LAYOUT));
+    assert_ne!(usual, memory::layout(area, offset, LayoutHash(RegionTable::LAYOUT.0 ^ 1)));
+    assert_ne!(LedgerRoot::<RegionTable>::LAYOUT, LedgerRoot::<Few>::LAYOUT);
+}
+
 /// A log that no card can have left is refused as a whole: what of it makes sense is not restored either.
 #[test]
 fn a_corrupt_undo_log_is_refused_and_restores_nothing() {

@@ -40,7 +40,7 @@ pub(super) fn status(view: &View<'_>, http: SocketAddr) -> Status {
 
 /// The identity of the node at the other end of a loan, once there was one.
 pub(super) fn peer_of(view: &View<'_>, loan: usize) -> Option<u64> {
-    let (_, cells) = view.loans().nth(loan)?;
+    let (_, cells) = view.loan(loan)?;
     Some(cells.edge().peer_node.get()).filter(|peer| *peer != 0)
 }
 

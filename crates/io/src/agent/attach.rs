@@ -9,7 +9,7 @@ use std::io;
 use node::SessionCells;
 
 use super::clients::stop_listening_at;
-use super::{Agent, Edge, LoanEnd, LoanSpec};
+use super::{Agent, AgentEvent, Edge, LoanEnd, LoanSpec};
 
 impl LoanSpec {
     /// The incarnation by which a node of `incarnation` calls itself in this loan.
@@ -59,6 +59,16 @@ impl Agent {
             spec.end.vacate();
             return Err(error);
         }
+        if let Some(card) = &mut self.card {
+            card.outbox.renew(loan, spec.life);
+        }
+        let is_past = |event: &AgentEvent| match event {
+            AgentEvent::RaiseIncarnation { loan: it, .. } | AgentEvent::StoreTenancy { loan: it, .. } => {
+                *it == loan
+            }
+            _ => false,
+        };
+        self.wants.retain(|event| !is_past(event));
         self.spec.loans[loan] = spec;
         self.slots.renew(loan);
         self.neighbours.forget(loan);
@@ -103,10 +113,7 @@ impl Agent {
 
     /// Whether a driver has the function of a slot, by what its machine has set up.
     pub fn has_driver(&self, loan: usize) -> bool {
-        self.view()
-            .loans()
-            .nth(loan)
-            .is_some_and(|(_, view)| view.session().is_some_and(SessionCells::has_driver))
+        self.view().loan(loan).is_some_and(|(_, view)| view.session().is_some_and(SessionCells::has_driver))
     }
 
     /// Whether the function of a slot is there for its machine.
@@ -126,6 +133,17 @@ impl Agent {
 mod tests {
     use super::*;
     use crate::agent::test_loans::listening;
+
+    /// A message names a loan by place and life: what is of another one, or of no place at all, is dropped.
+    #[test]
+    fn a_message_of_a_loan_that_is_gone_is_of_nobody() {
+        let ([mut loan], _callers) = listening("present", 0, |path, listener| Edge::Vm { path, listener });
+        loan.life = 2;
+        let loans = [loan];
+        let present = |place, life| crate::agent::is_present(&loans, place, life);
+        assert!(present(0, 2) && !present(0, 1) && !present(0, 3));
+        assert!(!present(1, 2) && !present(usize::MAX, 0));
+    }
 
     /// `causeway qemu-args` tells it, and whoever is attached next comes there.
     #[test]

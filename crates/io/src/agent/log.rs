@@ -17,6 +17,7 @@ pub(super) fn say(event: &Event, loans: &[LoanSpec]) {
         Event::Drained { after } => info!(?after, "{event}"),
         Event::CardStuck { pid, generation, state } => warn!(pid, generation, ?state, "{event}"),
         Event::CardFree { pid, generation, after } => info!(pid, generation, ?after, "{event}"),
+        Event::Stale { loan, life } => info!(loan, life, "{event}"),
         Event::Attached { loan, generation } => info!(loan, generation, "{event}"),
         Event::TenancyUnsaved { loan, tenancy, again_in, .. } => {
             warn!(function = function_of(*loan), node = %tenancy.node, ?again_in, "{event}");

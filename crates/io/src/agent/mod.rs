@@ -41,7 +41,8 @@ pub use self::view::{LoanView, View};
 use crate::files::{Image, LastWrites};
 use crate::load::{LoadResult, LoadSpec};
 use crate::memory::{self, Mapping};
-use crate::messages::{self, ToAgent, ToCard};
+use crate::messages::{self, Dated, ToAgent, ToCard};
+use crate::outbox::Message as _;
 use crate::plan::{
     DrivePlan, LEDGER_OFFSET, LimitPlan, LoanPlan, MediumKind, PeerPlan, Plan, RailPlan, RolePlan,
     SharedCells, descriptor, feasible,
@@ -568,8 +569,9 @@ impl Agent {
     }
 
     fn take_messages(&mut self, events: &mut Vec<AgentEvent>) {
-        while let Some((message, _)) = self.card.as_ref().and_then(|card| next_message(&card.messages)) {
-            if message.loan().is_some_and(|loan| !self.core.heeds(loan)) {
+        while let Some((life, message)) = self.card.as_ref().and_then(|card| next_message(&card.messages)) {
+            if let Some(loan) = message.loan().filter(|loan| !is_present(&self.spec.loans, *loan, life)) {
+                self.core.handle_stale(loan, life);
                 continue;
             }
             match message {
@@ -673,8 +675,13 @@ impl Drop for Agent {
 }
 
 /// The next message of a card. An error means that it is going; its pidfd says the rest.
-fn next_message(messages: &OwnedFd) -> Option<(ToAgent, Vec<OwnedFd>)> {
-    messages::receive::<ToAgent>(messages).ok().flatten()
+fn next_message(messages: &OwnedFd) -> Option<Dated<ToAgent>> {
+    messages::receive(messages).ok().flatten().map(|(message, _)| message)
+}
+
+/// Whether a place has the loan of this life.
+fn is_present(loans: &[LoanSpec], place: usize, life: u32) -> bool {
+    loans.get(place).is_some_and(|loan| loan.life == life)
 }
 
 /// Hears of it when the machine is restored from a snapshot, where that is permitted.

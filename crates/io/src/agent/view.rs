@@ -71,9 +71,15 @@ impl<'a> View<'a> {
 
     /// Each loan with its counters.
     pub fn loans(&self) -> impl Iterator<Item = (&'a LoanSpec, LoanView<'a>)> + use<'a> {
-        let ledger = self.ledger;
+        let cells = self.ledger.loans();
         let loans = self.spec.loans.iter().enumerate();
-        loans.map(move |(place, spec)| (spec, LoanView(ledger.loan(place, spec.life))))
+        loans.map(move |(place, spec)| (spec, LoanView(cells.get(place, spec.life))))
+    }
+
+    /// The same of one place, if there is such a one.
+    pub fn loan(&self, place: usize) -> Option<(&'a LoanSpec, LoanView<'a>)> {
+        let spec = self.spec.loans.get(place)?;
+        Some((spec, LoanView(self.ledger.loan(place, spec.life))))
     }
 
     /// What the card has counted beside its loans.
@@ -96,7 +102,7 @@ impl<'a> View<'a> {
 
     /// The memory that `loan` shares with its peer, if it does.
     pub fn shared_memory(&self, loan: usize) -> Option<SharedMemoryView> {
-        let (_, view) = self.loans().nth(loan).filter(|_| self.sharing.contains(&loan))?;
+        let (_, view) = self.loan(loan).filter(|_| self.sharing.contains(&loan))?;
         let edge = view.edge();
         let rtt = edge.private_rtt_ns.get();
         Some(SharedMemoryView {

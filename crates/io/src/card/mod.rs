@@ -35,8 +35,8 @@ use self::private::Private;
 use self::rails::Rails;
 use self::slots::{Around, Slots};
 use crate::memory::Mapping;
-use crate::messages::{self, Hex, ToAgent, ToCard};
-use crate::outbox::{Enclosure, Outbox};
+use crate::messages::{self, Dated, Hex, ToAgent, ToCard};
+use crate::outbox::{Enclosure, Message as _, Outbox};
 use crate::plan::{Plan, RolePlan, descriptor, parts_of};
 use crate::process::{die_with_parent, inherited};
 use crate::pulse::Pulse;
@@ -96,6 +96,8 @@ pub(crate) fn now() -> Instant {
 /// Drives a card in real time.
 struct Driver<'m> {
     card: Card<'m>,
+    /// Of each place, the life of the loan that this card has there.
+    lives: Vec<u32>,
     rails: Rails<'m>,
     private: Private,
     edges: Edges<'m>,
@@ -136,9 +138,11 @@ impl<'m> Driver<'m> {
         media.heed_predecessors(plan, &mut card, now);
         let loads = Load::of_plan(plan, &mut card);
         let edges = Edges::new(shared);
-        let to_agent = Outbox::new();
+        let lives: Vec<u32> = plan.loans.iter().map(|loan| loan.life).collect();
+        let to_agent = Outbox::new(lives.clone());
         Ok(Self {
             card,
+            lives,
             rails,
             private: Private::new(plan.loans.iter().map(|loan| side_of(&loan.role)).collect()),
             edges,
@@ -272,7 +276,11 @@ impl<'m> Driver<'m> {
     }
 
     fn take_messages(&mut self) -> io::Result<()> {
-        while let Some((message, enclosed)) = messages::receive(&self.messages)? {
+        while let Some(((life, message), enclosed)) = messages::receive::<Dated<ToCard>>(&self.messages)? {
+            // Of a loan that has come since: the next card is told everything of it.
+            if message.loan().is_some_and(|loan| self.lives.get(loan) != Some(&life)) {
+                continue;
+            }
             let Some((message, enclosed)) = self.take_slot_message(message, enclosed)? else { continue };
             let mut enclosed = enclosed.into_iter();
             match (message, enclosed.next(), enclosed.next()) {
@@ -421,9 +429,9 @@ impl<'m> Driver<'m> {
 /// Waits for all descriptors that the agent keeps for slots: what the card does first may need them.
 fn learn_descriptors(messages: &OwnedFd, slots: &Slots<'_>) -> io::Result<()> {
     loop {
-        match messages::receive(messages)? {
-            Some((ToCard::Begin, _)) => return Ok(()),
-            Some((ToCard::Descriptors { loan, ids }, enclosed)) => {
+        match messages::receive::<Dated<ToCard>>(messages)? {
+            Some(((_, ToCard::Begin), _)) => return Ok(()),
+            Some(((_, ToCard::Descriptors { loan, ids }), enclosed)) => {
                 slots.learn(loan, &ids, enclosed.into_iter());
             }
             // They come first.

@@ -37,7 +37,7 @@ impl Driver<'_> {
             let ready: Vec<Ready> = waiter.ready().filter(|ready| ready.token >= token::SLOT).collect();
             ready.into_iter().for_each(|ready| slots.note(ready));
             // Nobody reads what an agent would be told, and nobody hears the frames.
-            let mut nobody = Outbox::new();
+            let mut nobody = Outbox::new(Vec::new());
             let busy =
                 slots.receive(Around { card: &mut card, now: at, waiter: &waiter, to_agent: &mut nobody })?
                     | slots.send(Around {

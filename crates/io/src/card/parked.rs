@@ -188,7 +188,7 @@ mod tests {
         let waiter = Waiter::new(SpinTimes::default()).unwrap();
         let mut parked = Parked::new(Box::leak(Box::default()));
         parked.add(ours.into(), &waiter).unwrap();
-        (parked, waiter, Outbox::new(), theirs)
+        (parked, waiter, Outbox::new(Vec::new()), theirs)
     }
 
     fn command(id: u16, command: Command, payload: usize) -> Vec<u8> {

@@ -8,10 +8,8 @@ use super::{LEDGER_OFFSET, Plan, SharedCells};
 const MAGIC: [u8; 8] = *b"cwplan\0\0";
 
 /// What stands for the layout of a plan: of what is in it, and of the memory whose places it names.
-const LAYOUT: LayoutHash = Plan::LAYOUT
-    .number(NodeLedger::LAYOUT.0)
-    .number(LEDGER_OFFSET as u64)
-    .number(size_of::<SharedCells>() as u64);
+const LAYOUT: LayoutHash =
+    Plan::LAYOUT.number(NodeLedger::LAYOUT.0).field::<SharedCells>("shared", LEDGER_OFFSET);
 
 /// What a plan begins with; then it has as many bytes of text as it says.
 pub(super) struct Header {

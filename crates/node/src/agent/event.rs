@@ -79,6 +79,13 @@ pub enum Event {
         /// The card's generation.
         generation: u64,
     },
+    /// The card has said something of a loan that has left its place, which counts for nothing.
+    Stale {
+        /// The place.
+        loan: usize,
+        /// Which loan of it.
+        life: u32,
+    },
     /// Who uses a function could not be made durable, so the card is not told yet.
     TenancyUnsaved {
         /// The loan.
@@ -126,7 +133,8 @@ impl Event {
             Self::CardRecovered { .. }
             | Self::Drained { .. }
             | Self::CardFree { .. }
-            | Self::Attached { .. } => Severity::Info,
+            | Self::Attached { .. }
+            | Self::Stale { .. } => Severity::Info,
         }
     }
 }
@@ -149,6 +157,7 @@ impl fmt::Display for Event {
                  killing it would not end the call: look at the disk behind what is lent"
             ),
             Self::Attached { .. } => f.write_str("the card is replaced by one that knows the new loan"),
+            Self::Stale { .. } => f.write_str("what the card said of a loan that is gone is dropped"),
             Self::TenancyUnsaved { tenancy, error, .. } => {
                 let what = if tenancy.is_held { "used" } else { "given back" };
                 write!(f, "the function cannot be {what} yet: {error}")

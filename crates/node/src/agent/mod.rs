@@ -234,9 +234,9 @@ impl Agent {
         }
     }
 
-    /// Whether what the card says of `loan` is of the loan that is there now, and not of one that had its place.
-    pub fn heeds(&self, loan: usize) -> bool {
-        self.standing.heeds(loan)
+    /// What the card said of the loan that had a place in this life is dropped: another one has it, or none.
+    pub fn handle_stale(&mut self, loan: usize, life: u32) {
+        self.out.event(Event::Stale { loan, life });
     }
 
     /// What `loan` has borrowed is to be given back, while the node goes on.

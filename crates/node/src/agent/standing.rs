@@ -12,15 +12,11 @@ pub(super) struct Standing {
     returning: BTreeSet<usize>,
     /// Slots of which the function is not there for the machine that has them.
     absent: BTreeSet<usize>,
-    /// Places that were given to other loans since the card was started. It is to end, and what it still says of them
-    /// is of the loans before.
-    outdated: BTreeSet<usize>,
 }
 
 impl Standing {
     /// Another card is there.
     pub(super) fn handle_started(&mut self, out: &mut Output) {
-        self.outdated.clear();
         if self.is_ending {
             out.effect(Effect::TellEnd);
         }
@@ -63,11 +59,5 @@ impl Standing {
     pub(super) fn handle_attached(&mut self, loan: usize) {
         self.absent.remove(&loan);
         self.returning.remove(&loan);
-        self.outdated.insert(loan);
-    }
-
-    /// Whether what the card says of `loan` is of the loan that is there now.
-    pub(super) fn heeds(&self, loan: usize) -> bool {
-        !self.outdated.contains(&loan)
     }
 }

@@ -152,6 +152,23 @@ fn a_loan_without_room_is_unusable_and_takes_nobody_with_it() {
     assert!(card.lent(0).is_some() && card.slot(1).is_some() && card.borrowed(2).is_some());
 }
 
+/// Onlookers find in one pass what they would find one by one.
+#[test]
+fn all_loans_are_found_at_once() {
+    let arena = Arena::default();
+    let config = config(&[(0, lend(0)), (3, slot()), (0, LoanRole::Vacant), (2, borrow(BorrowEdge::Drive))]);
+    let memory = config.new_memory(&arena);
+    start(memory, &config);
+    let ledger = NodeLedger::new(memory, None, RuleSet::ALL);
+    let loans = ledger.loans();
+    for (place, life) in (0..5).flat_map(|place| (0..4).map(move |life| (place, life))) {
+        let [one, all] = [ledger.loan(place, life), loans.get(place, life)];
+        let cells = |parts: Option<LoanParts<'_>>| parts.map(|parts| core::ptr::from_ref(parts.cells));
+        assert_eq!(cells(one), cells(all), "{place} {life}");
+        assert_eq!(all.is_some(), [(0, 0), (1, 3), (3, 2)].contains(&(place, life)), "{place} {life}");
+    }
+}
+
 /// A machine may be connected to a slot from which the function has gone: it is answered until another one is there.
 #[test]
 fn a_slot_keeps_its_cells_until_another_loan_has_its_place() {

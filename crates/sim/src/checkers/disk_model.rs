@@ -413,7 +413,7 @@ impl DiskModel {
     /// The borrower is gone, and what it kept with it. If it had not written everything again, some blocks may stay as
     /// the power failure left them: as if `request` wrote them, until its client's end. Returns whether that is so.
     pub(crate) fn borrower_lost(&mut self, request: u64, tick: u64) -> bool {
-        (self.life, self.untold) = (tick, None);
+        (self.life, self.untold, self.rewrites) = (tick, None, false);
         let Some(torn) = self.torn.take() else { return false };
         for (writes, value) in self.blocks.iter_mut().zip(torn) {
             let is_there =
@@ -424,6 +424,11 @@ impl DiskModel {
             writes.push(Write { maybe: true, ..Write::new(value, request, tick) });
         }
         true
+    }
+
+    /// The borrower has given the drive back in order: it writes nothing again.
+    pub(crate) fn given_back(&mut self) {
+        self.rewrites = false;
     }
 
     /// The same as [`asked_again`](Self::asked_again), by a borrower that writes again what it keeps before anything is
@@ -650,6 +655,20 @@ mod tests {
         model.mended();
         model.went_back(0, 0, 4);
         read(&mut model, 5, 5, 6).unwrap_err();
+    }
+
+    #[test]
+    fn nobody_who_is_gone_writes_anything_again() {
+        let leave: [fn(&mut DiskModel); 2] =
+            [|model| assert!(!model.borrower_lost(100, 4)), DiskModel::given_back];
+        for leave in leave {
+            let mut model = DiskModel::new(1, true);
+            write(&mut model, 5, 1, 2);
+            model.begins_anew(3);
+            leave(&mut model);
+            model.went_back(0, 0, 5);
+            read(&mut model, 5, 6, 7).unwrap_err();
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Who has something to tell or to ask does not keep still.
 
 use super::Verdict;
+use crate::network::RAILS;
 
 /// A new card that its peer has not heard sends something at least so often; hellos are at most 16 ms apart.
 const GREETING_GAP: u64 = 20_000_000;
@@ -8,6 +9,8 @@ const GREETING_GAP: u64 = 20_000_000;
 const PROBE_GAP: u64 = 70_000_000;
 /// No frame takes so long, unless somebody sends it again.
 const LATE: u64 = 5_000_000;
+/// At least once in so long a card that hears its peer has a sample of the round trip: heartbeats are acknowledged.
+const SAMPLE: u64 = 200_000_000;
 
 /// One end of a loan.
 #[derive(Default)]
@@ -19,14 +22,18 @@ pub(crate) struct Liveness {
     news_at: u64,
     /// The last event.
     checked: u64,
-    /// The longest way of a frame that came late: the card takes it for a part of a round trip.
-    latest: u64,
+    /// By rail, the longest way of a frame that came late: the card takes it for a part of a round trip, of which each
+    /// later one leaves less.
+    latest: [u64; RAILS],
+    /// By rail, when it last became less.
+    lessened: [u64; RAILS],
 }
 
 impl Liveness {
     /// A new card.
     pub(crate) fn started(&mut self, now: u64) {
-        *self = Self { last_sent: now, started: now, news: self.news, news_at: now, checked: now, latest: 0 };
+        let news = self.news;
+        *self = Self { last_sent: now, started: now, news, news_at: now, checked: now, ..Self::default() };
     }
 
     /// It knows no address to which it may send: whoever is there has to tell where.
@@ -36,10 +43,18 @@ impl Liveness {
 
     /// A frame has come that was first sent at `first`: one that was lost and that somebody has sent again much later
     /// is new all the same. What was sent before this card began says nothing of what it has sent.
-    pub(crate) fn late(&mut self, now: u64, first: u64) {
-        let way = now - first;
-        if first >= self.started && way > LATE {
-            self.latest = self.latest.max(way);
+    pub(crate) fn heard(&mut self, now: u64, rail: u8, first: u64) {
+        let (way, rail) = (now - first, usize::from(rail));
+        if first < self.started {
+            return;
+        }
+        if way > LATE {
+            self.latest[rail] = self.latest[rail].max(way);
+            self.lessened[rail] = now;
+        } else if now - self.lessened[rail] > SAMPLE {
+            // As a card smooths its round trips.
+            self.latest[rail] -= self.latest[rail] / 8;
+            self.lessened[rail] = now;
         }
     }
 
@@ -61,7 +76,7 @@ impl Liveness {
         }
         self.checked = now;
         // A probe waits for twice the round trip.
-        let gap = PROBE_GAP + 2 * self.latest;
+        let gap = PROBE_GAP + 2 * self.latest.iter().max().copied().unwrap_or_default();
         if waits && self.last_sent <= self.news_at && now - self.news_at > gap {
             return Err(format!(
                 "nobody has asked since {} what became of number {news} and above",
@@ -82,7 +97,7 @@ mod tests {
     fn waits_until(first: u64, now: u64) -> Verdict {
         let mut end = Liveness::default();
         end.started(100 * MS);
-        end.late(200 * MS, first);
+        end.heard(200 * MS, 0, first);
         end.check(200 * MS, false, false, 7)?;
         end.check(200 * MS, false, false, 7)?;
         end.check(now, false, true, 7)
@@ -98,5 +113,27 @@ mod tests {
         waits_until(late, 352 * MS).unwrap_err();
         let before_the_card = 90 * MS;
         waits_until(before_the_card, 272 * MS).unwrap_err();
+    }
+
+    /// What came late once is forgotten as the card forgets it, and not because something came on another rail.
+    #[test]
+    fn what_came_late_excuses_nobody_for_ever() {
+        let ends_silent = |rail: u8, seconds: u64| {
+            let mut end = Liveness::default();
+            end.started(100 * MS);
+            end.heard(1_200 * MS, 0, 200 * MS);
+            let mut now = 1_200 * MS;
+            for _ in 0..seconds * 4 {
+                now += 250 * MS;
+                end.heard(now, rail, now - MS);
+            }
+            end.check(now, false, false, 7)?;
+            end.check(now, false, false, 7)?;
+            end.check(now + 500 * MS, false, true, 7)
+        };
+        ends_silent(0, 0).unwrap();
+        ends_silent(0, 1).unwrap();
+        ends_silent(0, 20).unwrap_err();
+        ends_silent(1, 20).unwrap();
     }
 }

@@ -16,10 +16,11 @@ use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
 use super::MESSAGE_BYTES;
 use crate::stream_socket::{self, StreamAccount, StreamProgress};
+use base::ledger::Layout;
 
 /// The message that a card answers. It has one in hand at a time, of all parked connections; zero bytes are none.
 #[repr(C)]
-#[derive(Debug, Default)]
+#[derive(Layout, Debug, Default)]
 pub(crate) struct InHand {
     /// The kernel's number of its connection, or 0.
     number: AtomicU64,
