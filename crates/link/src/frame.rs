@@ -9,7 +9,7 @@
 //! ```
 //! All numbers are little endian. A prefix is what stands above the offset of a fabric address: a rail in bits 19 and
 //! 18, a domain below. Switches and capture tools read the header only. A switch may change the byte `route`, which the
-//! tag does not cover. Both rails are the one on which a frame is sent and comes: a rail leads to the peer's of the same
+//! tag does not cover. Both rails are the one on which a frame is sent and comes: each leads to the peer's of the same
 //! number. In messages of a handshake, whose header has no tag, all that says nothing is zero.
 
 use base::ids::{CardGeneration, ChannelIndex, DomainId, Group, Incarnation, LoanGeneration, StreamId};

@@ -386,7 +386,7 @@ impl Channel<'_> {
     }
 }
 
-/// Whether a header, which nothing authenticates, names the sender of a message as the message does, which is authentic.
+/// Whether a header, which nothing authenticates, names the sender as its message does, which is authentic.
 fn says_the_same(header: &Header, speaker: &Speaker) -> bool {
     (header.source.domain, header.incarnation) == (speaker.domain, speaker.incarnation)
 }

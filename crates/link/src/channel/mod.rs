@@ -476,7 +476,7 @@ impl<'m> Channel<'m> {
     /// send as well.
     pub fn renew_keys(&mut self, now: Instant, seed: [u8; 32]) {
         self.config.seed = seed;
-        // What was prepared depends on the old seed, or leads to keys that are forgotten here: who has called calls again.
+        // What was prepared depends on the old seed, or leads to keys that are forgotten here: callers call again.
         let handshake = &mut self.handshake;
         (handshake.attempts, handshake.due) = (0, 0);
         (handshake.answers, handshake.answered_paths, handshake.probe) = (None, 0, None);

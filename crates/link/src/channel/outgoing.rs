@@ -133,8 +133,8 @@ impl Channel<'_> {
         owed.then_some(best)
     }
 
-    /// A message of the handshake; an answer says to which attempt, so that only one has to be tried. What else a header
-    /// could say is zero, since nothing authenticates it.
+    /// A message of the handshake; an answer says to which attempt, so that only one has to be tried. What else its
+    /// header could say is zero, since nothing authenticates it.
     fn write_handshake(
         &self,
         path: PathId,

@@ -1,8 +1,8 @@
 //! What the two messages of a handshake say: fields, each with a tag and a length.
 //!
 //! An unknown field is skipped; what a later version has put behind the known part of a field is skipped as well. Who
-//! speaks no version of ours, or says something unknown that is critical, can still be told so: who speaks, and what was
-//! agreed, is said in each version as here. A first message is filled up, so that no answer is longer.
+//! speaks no version of ours, or says something unknown that is critical, can still be told so: who speaks, and what
+//! was agreed, is said in each version as here. A first message is filled up, so that no answer is longer.
 
 use base::ids::{ChannelIndex, DomainId, Incarnation, LifeId, NodeId};
 use zerocopy::little_endian::{U16, U32, U64};
