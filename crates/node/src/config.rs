@@ -59,6 +59,12 @@ pub struct LoanConfig {
     pub role: LoanRole,
 }
 
+/// By which incarnation a node of incarnation `node` calls itself in a loan that has its place in this life: what its
+/// peer has with an earlier one it must not go on with. `least` is as [`LoanConfig::least_incarnation`].
+pub fn loan_incarnation(node: Incarnation, life: u32, least: Incarnation) -> Incarnation {
+    Incarnation(node.0 + u64::from(life)).max(least)
+}
+
 /// What a node does with a loan.
 #[derive(Clone)]
 pub enum LoanRole {

@@ -21,7 +21,7 @@ use self::callers::Callers;
 use crate::borrower::BorrowedDrive;
 use crate::card::{CardEvent, LoanRooms, MediaWork, Outgoing, Rooms, Unusable, Way, way};
 use crate::cells::{Address, EndCells, LoanCells, LoanParts};
-use crate::config::{CardConfig, LoanRole};
+use crate::config::{CardConfig, LoanRole, loan_incarnation};
 use crate::drive::Drive;
 use crate::lender::LentFunction;
 use crate::slot::BorrowedSlot;
@@ -737,8 +737,7 @@ fn channel_config(card: &CardConfig, index: usize) -> ChannelConfig {
         node: card.node,
         name: card.name,
         domain: DomainId(card.domain.0),
-        // What the peer has with an earlier life of this place it must not go on with.
-        incarnation: Incarnation(card.incarnation.0 + u64::from(loan.life)).max(loan.least_incarnation),
+        incarnation: loan_incarnation(card.incarnation, loan.life, loan.least_incarnation),
         life: card.life,
         generation: card.generation,
         seed: card.seed,

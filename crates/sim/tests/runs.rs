@@ -36,9 +36,12 @@ fn the_same_seed_is_the_same_run() {
 
 #[test]
 fn the_absence_of_each_rule_is_noticed() {
-    // The rarest is noticed in one of 130 seeds.
+    // These are noticed in one of 80 to 150 seeds, the others in one of 30 at least.
+    let rare = ["EndOldIncarnation", "KeepUnflushed", "LookAtImages", "RefuseOutdated"];
     for canary in canaries(0, 1500) {
         eprintln!("{canary:?}");
-        assert!(canary.found, "{} was not noticed in {} seeds", canary.name, canary.seeds_needed);
+        let most = if rare.contains(&canary.name.as_str()) { 1500 } else { 300 };
+        let is_soon = canary.found && canary.seeds_needed <= most;
+        assert!(is_soon, "{} was not noticed in {most} seeds", canary.name);
     }
 }

@@ -6,6 +6,7 @@
 
 use std::io;
 
+use base::ids::Incarnation;
 use node::SessionCells;
 
 use super::clients::stop_listening_at;
@@ -14,7 +15,7 @@ use super::{Agent, AgentEvent, Edge, LoanEnd, LoanSpec};
 impl LoanSpec {
     /// The incarnation by which a node of `incarnation` calls itself in this loan.
     pub(super) fn incarnation(&self, incarnation: u64) -> u64 {
-        (incarnation + u64::from(self.life)).max(self.least_incarnation)
+        node::loan_incarnation(Incarnation(incarnation), self.life, Incarnation(self.least_incarnation)).0
     }
 
     /// Whether this is a place without a loan.

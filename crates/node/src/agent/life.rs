@@ -125,7 +125,7 @@ pub(super) struct Life {
     started_at: Option<Instant>,
     died_at: Option<Instant>,
     /// No card follows the present one.
-    is_ending: bool,
+    is_last: bool,
     pub(super) record: CardRecord,
 }
 
@@ -140,7 +140,7 @@ impl Life {
             look_at: None,
             started_at: None,
             died_at: None,
-            is_ending: false,
+            is_last: false,
             record: CardRecord::default(),
         }
     }
@@ -252,7 +252,7 @@ impl Life {
                 }
                 self.record.draining = None;
                 let due = Phase::Due(now + self.setbacks.pause());
-                self.phase = if self.is_ending { Phase::Over } else { due };
+                self.phase = if self.is_last { Phase::Over } else { due };
                 self.handle_timeout(now, out);
             }
         }
@@ -286,7 +286,7 @@ impl Life {
     }
 
     pub(super) fn handle_end(&mut self, now: Instant, out: &mut Output) {
-        self.is_ending = true;
+        self.is_last = true;
         self.forget_card();
         self.begin_drain(now);
         self.handle_timeout(now, out);
