@@ -29,10 +29,6 @@ macro_rules! id {
 }
 
 id!(
-    /// A node, for as long as its state directory lives. Chosen at random.
-    NodeId(u64), "{:016x}"
-);
-id!(
     /// Which life of a node's ledger this is: raised whenever a node starts with an empty ledger.
     Incarnation(u64), "{}"
 );
@@ -82,6 +78,108 @@ id!(
 #[repr(transparent)]
 pub struct LifeId(pub [u8; 16]);
 
+/// A node: a hash of its public key, so that nobody can take another's. All zeroes: nobody's.
+///
+/// As text it is 32 characters of the alphabet of loan lines, see [`ALPHABET`].
+#[derive(
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Default,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+    Unaligned,
+    Layout,
+)]
+#[repr(transparent)]
+pub struct NodeId(pub [u8; NodeId::BYTES]);
+
+/// Five bits a character, lower case, without the look-alikes `i`, `l`, `o` and `u`.
+pub const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+
+impl NodeId {
+    /// Bytes of an id.
+    pub const BYTES: usize = 20;
+    /// Characters of its text.
+    pub const CHARS: usize = Self::BYTES * 8 / 5;
+
+    /// An id that no key has, for tests of what keeps ids.
+    pub const fn numbered(number: u64) -> Self {
+        let (mut id, number) = ([0; Self::BYTES], number.to_le_bytes());
+        let mut at = 0;
+        while at < number.len() {
+            id[at] = number[at];
+            at += 1;
+        }
+        Self(id)
+    }
+
+    /// Whether it is nobody's.
+    pub fn is_nobody(self) -> bool {
+        self == Self::default()
+    }
+}
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (groups, _) = self.0.as_chunks::<5>();
+        for group in groups {
+            let bits = group.iter().fold(0, |bits, byte| bits << 8 | u64::from(*byte));
+            for character in (0..8).rev() {
+                let index = (bits >> (5 * character)) as usize % ALPHABET.len();
+                write!(f, "{}", char::from(ALPHABET[index]))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NodeId({self})")
+    }
+}
+
+/// A text is no [`NodeId`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NoNodeId;
+
+impl fmt::Display for NoNodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (chars, letters) = (NodeId::CHARS, "0-9 and a-z but i, l, o, u");
+        write!(f, "a node's id has {chars} characters, {letters}; `causeway id` prints it")
+    }
+}
+
+impl core::error::Error for NoNodeId {}
+
+impl core::str::FromStr for NodeId {
+    type Err = NoNodeId;
+
+    fn from_str(text: &str) -> Result<Self, NoNodeId> {
+        let mut id = [0; Self::BYTES];
+        if text.len() != Self::CHARS {
+            return Err(NoNodeId);
+        }
+        let (groups, _) = text.as_bytes().as_chunks::<8>();
+        for (bytes, group) in id.as_chunks_mut::<5>().0.iter_mut().zip(groups) {
+            let mut bits = 0;
+            for character in group {
+                let value = ALPHABET.iter().position(|known| known == character).ok_or(NoNodeId)?;
+                bits = bits << 5 | value as u64;
+            }
+            bytes.copy_from_slice(&bits.to_be_bytes()[3..]);
+        }
+        Ok(Self(id))
+    }
+}
+
 impl Group {
     /// Where nobody has said another one.
     pub const DEFAULT: Self = Self(1);
@@ -111,9 +209,29 @@ impl DomainId {
     /// Bits of a domain in use: a fabric has 262,144.
     pub const BITS: u32 = 18;
 
-    /// The domain of a node that nobody has given one: its identity folded bit by bit. Two nodes have the same one
-    /// where the bits in which their identities differ cancel out.
+    /// The domain of a node that nobody has given one: the first bits of its id. One is zero in 2^18, and stands for
+    /// itself.
     pub fn of(node: NodeId) -> Self {
-        Self((node.0 as u32 ^ (node.0 >> 32) as u32) & ((1 << Self::BITS) - 1))
+        let [one, two, three, ..] = node.0;
+        Self(u32::from_le_bytes([one, two, three, 0]) & ((1 << Self::BITS) - 1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_what_its_text_says_and_no_other_text_is_one() {
+        let id = NodeId(core::array::from_fn(|at| (at * 37 + 5) as u8));
+        let text = id.to_string();
+        assert_eq!((text.len(), text.parse()), (NodeId::CHARS, Ok(id)));
+        assert_eq!(NodeId::default().to_string(), "0".repeat(NodeId::CHARS));
+        let longer = format!("{text}0");
+        for wrong in ["", &text[1..], &longer, &text.replace(&text[..1], "u"), &text.to_uppercase()] {
+            assert_eq!(wrong.parse::<NodeId>(), Err(NoNodeId), "{wrong}");
+        }
+        assert_eq!("é".repeat(16).parse::<NodeId>(), Err(NoNodeId));
+        assert_eq!(DomainId::of(NodeId([0xff; NodeId::BYTES])), DomainId((1 << DomainId::BITS) - 1));
     }
 }

@@ -15,6 +15,7 @@ mod values;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use base::ids::NodeId;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -69,6 +70,8 @@ pub enum Command {
     Up(UpArgs),
     /// Show how a node on this machine is doing
     Status(StatusArgs),
+    /// Print the id of a node on this machine, by which lenders may let it in
+    Id(IdArgs),
     /// Change what a function that is lent on this machine may do
     Limit(LimitArgs),
     /// See to a device that is lent on this machine
@@ -116,6 +119,10 @@ pub struct LendArgs {
     /// What virtual machines see as a write cache: with `none` each write is durable before it is answered
     #[arg(long, value_enum, default_value_t)]
     pub cache: Cache,
+    /// Lend to this node only, as its `causeway id` names it; may be given several times [default: to all that have a
+    /// line]
+    #[arg(long, value_name = "ID")]
+    pub allow: Vec<NodeId>,
     /// How frames are protected.
     #[command(flatten)]
     pub protection: ProtectionArgs,
@@ -215,6 +222,18 @@ pub struct StatusArgs {
     /// What to print.
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+/// `causeway id`.
+#[derive(Debug, Args)]
+pub struct IdArgs {
+    /// The node; needed unless a single one runs. One that does not run has an id from now on
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<NodeName>,
+    /// Where key, identity and generations of a node that does not run are kept [default: $XDG_STATE_HOME/causeway/NAME,
+    /// for root /var/lib/causeway/NAME]
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
 }
 
 /// `causeway limit`.

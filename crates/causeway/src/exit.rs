@@ -151,7 +151,7 @@ mod tests {
     fn a_message_never_carries_a_key() {
         let line = crate::line::tests::example().reveal();
         let failure = Failure::refused(format_args!("cannot open {line}: no such file"));
-        assert!(!failure.message().contains(crate::line::tests::example().key().reveal_text().as_str()));
+        assert!(!failure.message().contains(crate::line::tests::example().secret().reveal_text().as_str()));
         assert!(failure.message().contains("192.0.2.1:7411/nvme0: no such file"), "{failure}");
     }
 }

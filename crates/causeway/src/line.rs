@@ -4,14 +4,16 @@
 //! causeway://KEY@ADDR:PORT[,ADDR:PORT]/FUNCTION
 //! ```
 //!
-//! `KEY` is 64 characters of a base 32 alphabet without look-alikes (no `i`, `l`, `o`, `u`), lower case only.
-//! They carry 40 bytes:
+//! `KEY` is 120 characters of a base 32 alphabet without look-alikes (no `i`, `l`, `o`, `u`), lower case only.
+//! They carry 75 bytes:
 //!
 //! ```text
-//! bytes  0..32  the secret
-//! bytes 32..35  check of the addresses' text:  20-bit CRC, then its length modulo 16
-//! bytes 35..37  check of the function's text:  12-bit CRC, then its length modulo 16
-//! bytes 37..40  24-bit CRC of bytes 0..37
+//! bytes  0.. 3  6 bits: form of the line, 1; 18 bits: the lender's domain
+//! bytes  3..35  the lender's public key (X25519)
+//! bytes 35..67  the function's secret
+//! bytes 67..70  check of the addresses' text:  20-bit CRC, then its length modulo 16
+//! bytes 70..72  check of the function's text:  12-bit CRC, then its length modulo 16
+//! bytes 72..75  24-bit CRC of bytes 0..72
 //! ```
 //!
 //! So a typing error anywhere is recognised, and its part named: a changed character in `KEY` is a burst of
@@ -30,6 +32,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::str::FromStr;
 
+use base::ids::{ALPHABET, DomainId};
+use node::{Lender, PublicKey};
 use thiserror::Error;
 
 /// What every loan line begins with.
@@ -43,22 +47,29 @@ pub const LINE_BYTES_MAX: usize = 512;
 
 /// Bytes of a secret.
 pub const KEY_BYTES: usize = 32;
-const ADDRESSES_CHECK: std::ops::Range<usize> = 32..35;
-const FUNCTION_CHECK: std::ops::Range<usize> = 35..37;
-const KEY_CHECK: std::ops::Range<usize> = 37..40;
-const CODED_BYTES: usize = 40;
+/// What the first bits say of the line.
+const FORM: u32 = 1;
+const PREFIX: std::ops::Range<usize> = 0..3;
+const LENDER: std::ops::Range<usize> = 3..35;
+const SECRET: std::ops::Range<usize> = 35..67;
+const ADDRESSES_CHECK: std::ops::Range<usize> = 67..70;
+const FUNCTION_CHECK: std::ops::Range<usize> = 70..72;
+const KEY_CHECK: std::ops::Range<usize> = 72..75;
+const CODED_BYTES: usize = 75;
+/// Characters of the key's text before lines named the lender's public key.
+const OLD_KEY_CHARS: usize = 64;
 /// Characters of the key's text: five bits each.
 const KEY_CHARS: usize = CODED_BYTES * 8 / 5;
-const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 /// A run of this many characters of the alphabet is taken for a key by [`redact`].
 const REDACT_RUN: usize = 40;
 
 const _: () = assert!(CODED_BYTES * 8 == KEY_CHARS * 5, "the key's text has no spare bits to mistype");
 
-/// Everything a borrower needs: secret, addresses (one a rail), function.
+/// Everything a borrower needs: whom to call, secret, addresses (one a rail), function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    key: Key,
+    lender: Lender,
+    secret: Key,
     addresses: Vec<SocketAddr>,
     function: FunctionName,
 }
@@ -66,7 +77,12 @@ pub struct Line {
 impl Line {
     /// A line from its parts. Errors are those a reader of the line would meet: no address or too many, one
     /// twice, one that nobody can be reached at.
-    pub fn new(key: Key, addresses: Vec<SocketAddr>, function: FunctionName) -> Result<Self, LineError> {
+    pub fn new(
+        lender: Lender,
+        secret: Key,
+        addresses: Vec<SocketAddr>,
+        function: FunctionName,
+    ) -> Result<Self, LineError> {
         if addresses.is_empty() {
             return Err(LineError::NoAddress);
         }
@@ -80,12 +96,17 @@ impl Line {
                 return Err(LineError::AddressTwice { address: *address });
             }
         }
-        Ok(Self { key, addresses, function })
+        Ok(Self { lender, secret, addresses, function })
     }
 
-    /// The secret.
-    pub fn key(&self) -> &Key {
-        &self.key
+    /// Who lends the function.
+    pub fn lender(&self) -> Lender {
+        self.lender
+    }
+
+    /// The function's secret.
+    pub fn secret(&self) -> &Key {
+        &self.secret
     }
 
     /// The lender's addresses, one a rail; at least one, at most [`RAILS_MAX`].
@@ -101,8 +122,24 @@ impl Line {
     /// The line with its key: for the one who is to borrow, and for nobody else.
     pub fn reveal(&self) -> String {
         let addresses = self.addresses_text();
-        let key = coded_key(&self.key, &addresses, self.function.as_str());
+        let key = self.coded_key(&addresses);
         format!("{SCHEME}{key}@{addresses}/{}", self.function)
+    }
+
+    fn coded_key(&self, addresses: &str) -> String {
+        let mut coded = [0; CODED_BYTES];
+        let [_, prefix @ ..] = (FORM << DomainId::BITS | self.lender.domain.0).to_be_bytes();
+        coded[PREFIX].copy_from_slice(&prefix);
+        coded[LENDER].copy_from_slice(&self.lender.key.0);
+        coded[SECRET].copy_from_slice(&self.secret.0);
+        coded[ADDRESSES_CHECK].copy_from_slice(&addresses_check(addresses));
+        coded[FUNCTION_CHECK].copy_from_slice(&function_check(self.function.as_str()));
+        let check = key_check(&coded[..KEY_CHECK.start]);
+        coded[KEY_CHECK].copy_from_slice(&check);
+        let text = encode(&coded);
+        coded.fill(0);
+        std::hint::black_box(&coded);
+        text
     }
 
     fn addresses_text(&self) -> String {
@@ -131,9 +168,10 @@ impl FromStr for Line {
         if function_check(function_text) != coded[FUNCTION_CHECK] {
             return Err(LineError::FunctionCheck { text: function_text.to_owned() });
         }
-        let mut secret = [0; KEY_BYTES];
-        secret.copy_from_slice(&coded[..KEY_BYTES]);
-        Self::new(Key(secret), addresses, function)
+        let (mut key, mut secret) = (PublicKey::default(), [0; KEY_BYTES]);
+        key.0.copy_from_slice(&coded[LENDER]);
+        secret.copy_from_slice(&coded[SECRET]);
+        Self::new(Lender { key, domain: DomainId(prefix(&coded).1) }, Key(secret), addresses, function)
     }
 }
 
@@ -248,6 +286,18 @@ pub enum LineError {
     KeyLength {
         /// Characters found.
         found: usize,
+    },
+    /// A line as earlier versions printed it.
+    #[error(
+        "this loan line is of an earlier version of causeway: it does not name its lender's public key; \
+             take the line that the lender prints now"
+    )]
+    OldForm,
+    /// A line as later versions print it.
+    #[error("this loan line has form {form}, and this version of causeway knows form {FORM} only; update it")]
+    LaterForm {
+        /// What it says.
+        form: u32,
     },
     /// A character that no key has.
     #[error(
@@ -485,17 +535,10 @@ fn check_address(address: &SocketAddr) -> Result<(), &'static str> {
     }
 }
 
-fn coded_key(key: &Key, addresses: &str, function: &str) -> String {
-    let mut coded = [0; CODED_BYTES];
-    coded[..KEY_BYTES].copy_from_slice(&key.0);
-    coded[ADDRESSES_CHECK].copy_from_slice(&addresses_check(addresses));
-    coded[FUNCTION_CHECK].copy_from_slice(&function_check(function));
-    let check = key_check(&coded[..KEY_CHECK.start]);
-    coded[KEY_CHECK].copy_from_slice(&check);
-    let text = encode(&coded);
-    coded.fill(0);
-    std::hint::black_box(&coded);
-    text
+/// The form of a line and its lender's domain.
+fn prefix(coded: &[u8; CODED_BYTES]) -> (u32, u32) {
+    let bits = coded[PREFIX].iter().fold(0, |bits, byte| bits << 8 | u32::from(*byte));
+    (bits >> DomainId::BITS, bits & ((1 << DomainId::BITS) - 1))
 }
 
 fn decode_key(text: &str) -> Result<[u8; CODED_BYTES], LineError> {
@@ -516,8 +559,10 @@ fn decode_key(text: &str) -> Result<[u8; CODED_BYTES], LineError> {
         }
     }
     match text.chars().count() {
-        KEY_CHARS if key_check(&coded[..KEY_CHECK.start]) == coded[KEY_CHECK] => Ok(coded),
-        KEY_CHARS => Err(LineError::KeyCheck),
+        KEY_CHARS if key_check(&coded[..KEY_CHECK.start]) != coded[KEY_CHECK] => Err(LineError::KeyCheck),
+        KEY_CHARS if prefix(&coded).0 != FORM => Err(LineError::LaterForm { form: prefix(&coded).0 }),
+        KEY_CHARS => Ok(coded),
+        OLD_KEY_CHARS => Err(LineError::OldForm),
         found => Err(LineError::KeyLength { found }),
     }
 }

@@ -4,9 +4,13 @@ use super::*;
 
 /// A line whose key is no secret.
 pub(crate) fn example() -> Line {
-    let key = Key::new(std::array::from_fn(|at| at as u8));
+    let secret = Key::new(std::array::from_fn(|at| at as u8));
     let addresses = vec!["192.0.2.1:7411".parse().unwrap()];
-    Line::new(key, addresses, "nvme0".parse().unwrap()).unwrap()
+    Line::new(lender(), secret, addresses, "nvme0".parse().unwrap()).unwrap()
+}
+
+fn lender() -> Lender {
+    Lender { key: PublicKey(std::array::from_fn(|at| 0xff - at as u8)), domain: DomainId(0x2abcd) }
 }
 
 fn parse(text: &str) -> Result<Line, LineError> {
@@ -63,7 +67,7 @@ fn errors_name_the_part() {
 fn addresses_nobody_answers_at_are_refused() {
     let with = |addresses: &[&str]| {
         let addresses = addresses.iter().map(|text| text.parse().unwrap()).collect();
-        Line::new(Key::new([7; 32]), addresses, "nvme0".parse().unwrap())
+        Line::new(lender(), Key::new([7; 32]), addresses, "nvme0".parse().unwrap())
     };
     assert!(with(&["[2001:db8::1]:7411", "192.0.2.1:7411"]).is_ok());
     assert!(with(&["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3", "127.0.0.1:4"]).is_ok());
@@ -79,8 +83,8 @@ fn addresses_nobody_answers_at_are_refused() {
 fn nothing_prints_a_key_unasked() {
     let line = example();
     let argument: LineArgument = line.reveal().parse().unwrap();
-    let printed = format!("{line} {line:?} {:?} {argument:?}", line.key());
-    assert!(!printed.contains(&line.key().reveal_text()), "{printed}");
+    let printed = format!("{line} {line:?} {:?} {argument:?}", line.secret());
+    assert!(!printed.contains(&line.secret().reveal_text()), "{printed}");
     assert!(!printed.contains("31"), "the bytes of the key are printed as numbers: {printed}");
     assert!(printed.starts_with("causeway://***@192.0.2.1:7411/nvme0 "), "{printed}");
 }
@@ -159,11 +163,14 @@ fn any_address() -> impl Strategy<Value = SocketAddr> {
 
 prop_compose! {
     fn any_line()(
-        key in any::<[u8; 32]>(),
+        secret in any::<[u8; 32]>(),
+        key in any::<[u8; 32]>().prop_map(PublicKey),
+        domain in (0_u32..1 << DomainId::BITS).prop_map(DomainId),
         addresses in prop::collection::hash_set(any_address(), 1..=RAILS_MAX),
         function in "[a-z0-9][a-z0-9-]{0,31}",
     ) -> Line {
-        Line::new(Key::new(key), addresses.into_iter().collect(), function.parse().unwrap()).unwrap()
+        let lender = Lender { key, domain };
+        Line::new(lender, Key::new(secret), addresses.into_iter().collect(), function.parse().unwrap()).unwrap()
     }
 }
 

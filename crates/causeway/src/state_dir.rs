@@ -24,7 +24,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::path::{Path, PathBuf};
 
 use base::ids::NodeId;
-use node::{Name, Tenancy};
+use node::{Name, NodeKey, Tenancy};
 use rustix::rand::{GetRandomFlags, getrandom};
 use thiserror::Error;
 
@@ -49,12 +49,14 @@ const RETURNED: &str = "returned";
 const FAULT_PREFIX: &str = "fault.";
 /// How far a lender can raise the incarnation at once: so that none that lies can use the counter up.
 const FARTHEST: u64 = 1 << 20;
+/// What a node's private key is derived by. The secrets of functions are derived by their names, which are lower case.
+const NODE_KEY: u64 = u64::from_le_bytes(*b"NODE KEY");
 
 /// A node's folder, locked and with its incarnation raised.
 #[derive(Debug)]
 pub struct StateDir {
     path: PathBuf,
-    identity: u64,
+    identity: NodeKey,
     key: Key,
     incarnation: u64,
     port: Option<u16>,
@@ -71,18 +73,23 @@ impl StateDir {
         check_folder(path)?;
         let lock = take_lock(path)?;
 
-        let identity = read_u64(path, IDENTITY, 16)?;
-        let is_new = identity.is_none();
+        let known = read_identity(path)?;
+        let is_new = known.is_none();
         let incarnation = raise_incarnation(path, is_new)?;
         let key = match read_key(path)? {
             Some(key) => key,
             None if is_new => create_key(path)?,
             None => return Err(StateError::Missing { file: path.join(KEY) }),
         };
-        let identity = match identity {
-            Some(identity) => identity,
-            None => create_identity(path)?,
-        };
+        let identity = NodeKey::new(link::derive(key.reveal(), NODE_KEY));
+        match known {
+            None => write_value(path, IDENTITY, &identity.id().to_string())?,
+            Some(known) if known == identity.id() => {}
+            Some(_) => {
+                let (file, why) = (path.join(IDENTITY), "it is the id of another key than the folder's");
+                return Err(StateError::Damaged { file, why });
+            }
+        }
         let port = read_port(path)?;
         Ok(Self { path: path.to_owned(), identity, key, incarnation, port, on_trial: false, _lock: lock })
     }
@@ -99,6 +106,14 @@ impl StateDir {
         Ok(opened)
     }
 
+    /// The id of the node whose folder this is, whether it runs or not; `None` where there is none yet.
+    ///
+    /// # Errors
+    /// The folder cannot be read, or is damaged.
+    pub fn identify(path: &Path) -> Result<Option<NodeId>, StateError> {
+        read_identity(path)
+    }
+
     /// The node has started: its folder stays.
     pub fn keep(&mut self) {
         self.on_trial = false;
@@ -109,12 +124,18 @@ impl StateDir {
         &self.path
     }
 
-    /// The node's id: 64 random bits, chosen once, never 0.
-    pub fn identity(&self) -> u64 {
-        self.identity
+    /// Who the node is.
+    pub fn identity(&self) -> &NodeKey {
+        &self.identity
     }
 
-    /// The secret of the lines this node prints, chosen once.
+    /// A number that hardly any other node has.
+    pub fn serial(&self) -> u64 {
+        let [a, b, c, d, e, f, g, h, ..] = self.identity.id().0;
+        u64::from_be_bytes([a, b, c, d, e, f, g, h])
+    }
+
+    /// The secret from which those of its lines and its key pair come, chosen once.
     pub fn key(&self) -> &Key {
         &self.key
     }
@@ -448,18 +469,17 @@ fn create_key(folder: &Path) -> Result<Key, StateError> {
     Ok(Key::new(bytes))
 }
 
-fn create_identity(folder: &Path) -> Result<u64, StateError> {
-    // 0 means "nobody" in more than one place.
-    let identity = u64::from_ne_bytes(random(folder)?).max(1);
-    write_value(folder, IDENTITY, &format!("{identity:016x}"))?;
-    Ok(identity)
+fn read_identity(folder: &Path) -> Result<Option<NodeId>, StateError> {
+    let Some(Named { file, value }) = read_value(folder, IDENTITY)? else { return Ok(None) };
+    let why = "it holds no id of a node; those of earlier versions were shorter";
+    value.parse().map(Some).map_err(|_| StateError::Damaged { file, why })
 }
 
 fn parse_tenancy(value: &str) -> Option<Tenancy> {
     let mut parts = value.split(':');
     let tenancy = Tenancy {
         number: parts.next()?.parse().ok()?,
-        node: NodeId(u64::from_str_radix(parts.next()?, 16).ok()?),
+        node: parts.next()?.parse().ok()?,
         life: parts.next()?.parse().ok()?,
         is_held: match parts.next()? {
             HELD => true,

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use base::ids::NodeId;
 use causeway::line::FunctionName;
 use causeway::state_dir::StateDir;
 
@@ -40,7 +41,7 @@ fn start_node(folder: &Path) -> Child {
 fn no_moment_of_death_prevents_the_next_start() {
     let function: FunctionName = "nvme0".parse().unwrap();
     let temporary = tempfile::tempdir().unwrap();
-    let mut last: Option<(u64, u64, u64)> = None;
+    let mut last: Option<(NodeId, u64, u64)> = None;
     for round in 0..KILLS {
         // Every third folder is new, so that its making is cut off, too.
         let folder = temporary.path().join(format!("{}", round / 3));
@@ -58,7 +59,7 @@ fn no_moment_of_death_prevents_the_next_start() {
         child.wait().unwrap();
 
         let state = StateDir::open(&folder).unwrap_or_else(|error| panic!("round {round}: {error}"));
-        let now = (state.identity(), state.incarnation(), state.generation(&function).unwrap());
+        let now = (state.identity().id(), state.incarnation(), state.generation(&function).unwrap());
         if let Some(last) = last {
             assert_eq!(now.0, last.0, "the identity stays");
             assert!(now.1 > last.1, "the incarnation rises");

@@ -5,7 +5,7 @@ use std::mem::{MaybeUninit, discriminant};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use base::ids::Incarnation;
+use base::ids::{Incarnation, NodeId};
 use node::{Name, Refusal};
 use rustix::io::Errno;
 use rustix::net::{
@@ -92,7 +92,7 @@ pub(crate) enum ToAgent {
     /// The lender refuses the loan.
     Refused { loan: usize, refusal: RefusalPlan },
     /// The streams of a loan to this incarnation of this node are open.
-    Met { loan: usize, node: u64, incarnation: u64 },
+    Met { loan: usize, node: [u8; NodeId::BYTES], incarnation: u64 },
     /// What the loan shares with its peer is of no use: the peer is gone, or makes no sense.
     Nonsense { loan: usize },
     /// Who has what the loan lends has changed: to be made durable.
@@ -256,7 +256,8 @@ impl MediumTrouble {
 /// [`Refusal`], on its way to the agent. Times are in seconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum RefusalPlan {
-    InUse { by: [u8; 32], since: Option<u64>, hold: Option<u64> },
+    InUse { by: [u8; 32], node: [u8; NodeId::BYTES], since: Option<u64>, hold: Option<u64> },
+    NotAllowed,
     Sealing,
     Outdated { seen: u64 },
     Twin { by: [u8; 32] },
@@ -268,9 +269,10 @@ impl From<Refusal> for RefusalPlan {
     fn from(refusal: Refusal) -> Self {
         let seconds = |time: Option<Duration>| time.map(|time| time.as_secs());
         match refusal {
-            Refusal::InUse { by, since, hold } => {
-                Self::InUse { by: by.to_bytes(), since: seconds(since), hold: seconds(hold) }
+            Refusal::InUse { by, node, since, hold } => {
+                Self::InUse { by: by.to_bytes(), node: node.0, since: seconds(since), hold: seconds(hold) }
             }
+            Refusal::NotAllowed => Self::NotAllowed,
             Refusal::Sealing => Self::Sealing,
             Refusal::Outdated { seen } => Self::Outdated { seen: seen.0 },
             Refusal::Twin { by } => Self::Twin { by: by.to_bytes() },
@@ -284,9 +286,11 @@ impl From<RefusalPlan> for Refusal {
     fn from(plan: RefusalPlan) -> Self {
         let time = |seconds: Option<u64>| seconds.map(Duration::from_secs);
         match plan {
-            RefusalPlan::InUse { by, since, hold } => {
-                Self::InUse { by: Name::from_bytes(by), since: time(since), hold: time(hold) }
+            RefusalPlan::InUse { by, node, since, hold } => {
+                let (by, node) = (Name::from_bytes(by), NodeId(node));
+                Self::InUse { by, node, since: time(since), hold: time(hold) }
             }
+            RefusalPlan::NotAllowed => Self::NotAllowed,
             RefusalPlan::Sealing => Self::Sealing,
             RefusalPlan::Outdated { seen } => Self::Outdated { seen: Incarnation(seen) },
             RefusalPlan::Twin { by } => Self::Twin { by: Name::from_bytes(by) },

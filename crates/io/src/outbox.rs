@@ -171,7 +171,7 @@ mod tests {
         let (agent, card) = messages::pair().unwrap();
         let mut outbox = Outbox::new(vec![3; 2]);
         let refused = |since_s| {
-            let refusal = RefusalPlan::InUse { by: [7; 32], since: Some(since_s), hold: None };
+            let refusal = RefusalPlan::InUse { by: [7; 32], node: [8; 20], since: Some(since_s), hold: None };
             ToAgent::Refused { loan: 0, refusal }
         };
         let mut turns = 0;

@@ -11,8 +11,9 @@ use base::RuleSet;
 use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, LoanGeneration, NodeId, StreamId};
 use base::ledger::{Layout, LayoutHash, PAGE_SIZE, RawMemory};
 use node::{
-    Address, BorrowEdge, CardConfig, DriveConfig, EDGE_CONNECTIONS, FlashConfig, FlashRates, Limit,
-    LoanConfig, LoanRole, MAX_LOANS, MAX_RAILS, Name, NamespaceConfig, Protection, Tenancy, WriteCache,
+    Address, BorrowEdge, CardConfig, DriveConfig, EDGE_CONNECTIONS, FlashConfig, FlashRates, KEY_BYTES,
+    Lender, Limit, LoanConfig, LoanRole, MAX_LOANS, MAX_RAILS, Name, NamespaceConfig, NodeKey, Protection,
+    PublicKey, Tenancy, WriteCache,
 };
 use serde::{Deserialize, Serialize};
 
@@ -47,7 +48,8 @@ pub(crate) mod descriptor {
 #[derive(Clone, Serialize, Deserialize, Layout)]
 pub(crate) struct Plan {
     pub(crate) agent_pid: i32,
-    pub(crate) node: u64,
+    /// The private half of its key pair.
+    pub(crate) private: [u8; KEY_BYTES],
     pub(crate) name: String,
     pub(crate) domain: u32,
     pub(crate) incarnation: u64,
@@ -65,12 +67,13 @@ pub(crate) struct Plan {
 impl Drop for Plan {
     fn drop(&mut self) {
         crate::memory::wipe(&mut self.seed);
+        crate::memory::wipe(&mut self.private);
     }
 }
 
 impl Drop for LoanPlan {
     fn drop(&mut self) {
-        crate::memory::wipe(&mut self.key);
+        crate::memory::wipe(&mut self.secret);
     }
 }
 
@@ -176,7 +179,7 @@ impl LimitPlan {
 
 #[derive(Clone, Serialize, Deserialize, Layout)]
 pub(crate) struct LoanPlan {
-    pub(crate) key: [u8; 32],
+    pub(crate) secret: [u8; 32],
     #[serde(with = "ProtectionPlan")]
     pub(crate) protection: Protection,
     pub(crate) stream: u32,
@@ -212,7 +215,7 @@ enum ProtectionPlan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Layout)]
 pub(crate) struct TenancyPlan {
     number: u64,
-    node: u64,
+    node: [u8; NodeId::BYTES],
     life: [u8; 16],
     name: [u8; 32],
     is_held: bool,
@@ -238,8 +241,13 @@ pub(crate) enum RolePlan {
         drive: usize,
         controller: u16,
         limit: LimitPlan,
+        /// The nodes that may have it; `None`: all that have its line.
+        allowed: Option<Vec<[u8; NodeId::BYTES]>>,
     },
     Borrow {
+        /// The lender's public key.
+        lender: [u8; KEY_BYTES],
+        domain: u32,
         peers: Vec<PeerPlan>,
         io_timeout_ms: u64,
         /// The card itself uses the drive.
@@ -378,7 +386,7 @@ impl Plan {
         // SAFETY: the mapping is new, has these bytes, and nobody else has it yet.
         let bytes = unsafe { std::slice::from_raw_parts_mut(mapping.as_ptr(), mapping.len()) };
         let (header, text) = bytes.split_at_mut(Header::BYTES);
-        header.copy_from_slice(&Header::new(NodeId(self.node), length.0).to_bytes());
+        header.copy_from_slice(&Header::new(self.identity().id(), length.0).to_bytes());
         serde_json::to_writer(text, self)?;
         Ok(fd)
     }
@@ -399,11 +407,15 @@ impl Plan {
     fn parse(bytes: &[u8]) -> std::io::Result<Self> {
         let (header, text) = Header::parse(bytes).map_err(std::io::Error::other)?;
         let plan: Self = serde_json::from_slice(text)?;
-        let named = NodeId(plan.node);
+        let named = plan.identity().id();
         if named != header.node {
             return Err(std::io::Error::other(PlanError::OtherNode(header.node, named)));
         }
         Ok(plan)
+    }
+
+    fn identity(&self) -> NodeKey {
+        NodeKey::new(self.private)
     }
 
     /// The places that virtual machines use.
@@ -422,7 +434,7 @@ impl Plan {
     /// What the card proper is told.
     pub(crate) fn card_config(&self) -> CardConfig {
         CardConfig {
-            node: NodeId(self.node),
+            identity: self.identity(),
             name: Name::new(&self.name),
             domain: DomainId(self.domain),
             incarnation: Incarnation(self.incarnation),
@@ -496,10 +508,14 @@ impl DrivePlan {
 impl LoanPlan {
     fn config(&self) -> LoanConfig {
         let role = match &self.role {
-            RolePlan::Lend { drive, controller, limit } => {
-                LoanRole::Lend { drive: *drive, controller: *controller, limit: limit.limit() }
-            }
-            RolePlan::Borrow { peers, io_timeout_ms, is_slot, .. } => LoanRole::Borrow {
+            RolePlan::Lend { drive, controller, limit, allowed } => LoanRole::Lend {
+                drive: *drive,
+                controller: *controller,
+                limit: limit.limit(),
+                allowed: allowed.as_ref().map(|ids| ids.iter().copied().map(NodeId).collect()),
+            },
+            RolePlan::Borrow { lender, domain, peers, io_timeout_ms, is_slot, .. } => LoanRole::Borrow {
+                lender: Lender { key: PublicKey(*lender), domain: DomainId(*domain) },
                 peers: peers.iter().map(|peer| encode_address(peer.0)).collect(),
                 io_timeout: Duration::from_millis(*io_timeout_ms),
                 edge: if *is_slot { BorrowEdge::Slot } else { BorrowEdge::Drive },
@@ -507,7 +523,7 @@ impl LoanPlan {
             RolePlan::Vacant { .. } => LoanRole::Vacant,
         };
         LoanConfig {
-            key: self.key,
+            secret: self.secret,
             protection: self.protection,
             stream: StreamId(self.stream),
             generation: LoanGeneration(self.generation),
@@ -561,18 +577,23 @@ mod tests {
 
     fn plan() -> Plan {
         let loan = LoanPlan {
-            key: [0x5a; 32],
+            secret: [0x5a; 32],
             protection: Protection::Aegis,
             stream: 1,
             generation: 0,
             tenancy: Tenancy::default().into(),
             least_incarnation: 0,
             life: 0,
-            role: RolePlan::Lend { drive: 0, controller: 0, limit: LimitPlan { iops: 0, bytes_per_s: 0 } },
+            role: RolePlan::Lend {
+                drive: 0,
+                controller: 0,
+                limit: LimitPlan { iops: 0, bytes_per_s: 0 },
+                allowed: None,
+            },
         };
         Plan {
             agent_pid: 1,
-            node: 2,
+            private: *NodeKey::numbered(2).reveal(),
             name: "store".to_owned(),
             domain: 3,
             incarnation: 4,
@@ -593,9 +614,9 @@ mod tests {
         let seen = Mapping::shared(fd.as_fd()).unwrap();
         // SAFETY: nobody writes meanwhile.
         let bytes = || unsafe { std::slice::from_raw_parts(seen.as_ptr(), seen.len()).to_vec() };
-        assert!(String::from_utf8_lossy(&bytes()).contains("90,90,90"), "the key is in it");
+        assert!(String::from_utf8_lossy(&bytes()).contains("90,90,90"), "the secret is in it");
         let taken = Plan::take(fd).unwrap();
-        assert_eq!((taken.loans[0].key, taken.seed, taken.name.as_str()), ([0x5a; 32], [6; 32], "store"));
+        assert_eq!((taken.loans[0].secret, taken.seed, taken.name.as_str()), ([0x5a; 32], [6; 32], "store"));
         assert!(bytes().iter().all(|byte| *byte == 0), "and was wiped");
     }
 
@@ -615,7 +636,11 @@ mod tests {
         let layout = refused(8, 7);
         assert!(layout.contains("0000000000000007") && layout.contains("another version"), "{layout}");
         assert!(refused(16, u64::MAX).contains("is to have 18446744073709551615 bytes"));
-        assert!(refused(24, 3).contains("of node 0000000000000003, and names 0000000000000002"));
+        let node = refused(24, 3);
+        assert!(
+            node.contains("of node 0") && node.ends_with(&NodeKey::numbered(2).id().to_string()),
+            "{node}"
+        );
         let short = memory::create("test", 8).unwrap();
         assert!(Plan::take(short).err().unwrap().to_string().contains("no plan"));
     }

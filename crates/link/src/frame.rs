@@ -106,14 +106,13 @@ struct RawHeader {
 const _: () = assert!(size_of::<RawHeader>() == HEADER_LEN);
 
 impl RawHeader {
-    /// Whether everything is zero that says nothing in a message of a handshake. Its tag is inside.
-    fn is_plain(&self, frame: &[u8]) -> bool {
+    /// Whether everything is zero that says nothing in a message of a handshake.
+    fn is_plain(&self) -> bool {
         let prefix_bits = DomainId::BITS + 2;
         let is_first = self.kind == Kind::Initiation as u8;
         (self.key_id, self.reserved.get(), self.reserved2.get(), self.card_generation.get()) == (0, 0, 0, 0)
             && (self.destination.get() | self.source.get()) >> prefix_bits == 0
             && (!is_first || self.packet_number.get() == 0)
-            && frame.ends_with(&[0; TAG_LEN])
     }
 }
 
@@ -191,7 +190,7 @@ impl Header {
             4 => Kind::Private,
             _ => return Err(FrameError::Malformed),
         };
-        if matches!(kind, Kind::Initiation | Kind::Response) && !raw.is_plain(frame) {
+        if matches!(kind, Kind::Initiation | Kind::Response) && !raw.is_plain() {
             return Err(FrameError::Malformed);
         }
         Ok(Self {

@@ -13,6 +13,7 @@ mod channel;
 mod cipher;
 pub mod frame;
 mod handshake;
+mod identity;
 pub mod path;
 mod proof;
 mod record;
@@ -26,6 +27,7 @@ pub use channel::{
 };
 pub use cipher::{Cipher, Protection};
 pub use handshake::{Refusal, derive};
+pub use identity::{KEY_BYTES, Lender, NodeKey, PublicKey};
 pub use proof::{PROOF_LEN, is_proof, prove};
 pub use record::Information;
 pub use stream::{

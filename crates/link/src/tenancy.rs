@@ -51,16 +51,17 @@ impl Tenancy {
 #[repr(C)]
 pub(crate) struct TenancyWords {
     number: u64,
-    node: u64,
     life: LifeId,
     name: [u8; 32],
-    is_held: u64,
+    node: NodeId,
+    /// 0 or 1.
+    is_held: [u8; 4],
 }
 
 impl From<Tenancy> for TenancyWords {
     fn from(tenancy: Tenancy) -> Self {
         let Tenancy { number, node, life, name, is_held } = tenancy;
-        Self { number, node: node.0, life, name: name.to_bytes(), is_held: is_held.into() }
+        Self { number, node, life, name: name.to_bytes(), is_held: u32::from(is_held).to_le_bytes() }
     }
 }
 
@@ -68,7 +69,7 @@ impl From<TenancyWords> for Tenancy {
     fn from(words: TenancyWords) -> Self {
         let TenancyWords { number, node, life, name, is_held } = words;
         let name = Name::from_bytes(name);
-        Self { number, node: NodeId(node), life, name, is_held: is_held != 0 }
+        Self { number, node, life, name, is_held: is_held != [0; 4] }
     }
 }
 
@@ -79,7 +80,7 @@ mod tests {
     #[test]
     fn a_tenancy_is_raised_when_another_life_comes_and_only_then() {
         let lives = [1, 2].map(|life| LifeId([life; 16]));
-        let (one, two, name) = (NodeId(0), NodeId(2), Name::new("one"));
+        let (one, two, name) = (NodeId::default(), NodeId::numbered(2), Name::new("one"));
         let first = Tenancy::default().taken_by(one, lives[0], name);
         assert_eq!((first.number, first.is_held), (1, true), "zero is a node like any other");
         assert_eq!(first.taken_by(one, lives[0], name), first);

@@ -237,7 +237,7 @@ impl<'m> Card<'m> {
     ) -> Result<Self, LedgerError> {
         assert!(config.rails.len() <= crate::MAX_RAILS);
         assert!(!has_twins(&config.loans), "frames name a loan by its stream");
-        memory.check(NodeLedger::LAYOUT, config.node)?;
+        memory.check(NodeLedger::LAYOUT, config.identity.id())?;
         let ledger = NodeLedger::new(memory, hook, config.rules);
         let NodeLedger { journal, root, .. } = ledger;
         let restored = journal.roll_back()?;

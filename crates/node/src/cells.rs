@@ -13,7 +13,7 @@ use device::nvme::{NvmeCells, SubsystemCells};
 use host::nbd::ServerCells;
 use host::nvme::DriverCells;
 use host::vfio_user::SessionCells;
-use link::ChannelCells;
+use link::{ChannelCells, Name};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::config::{BorrowEdge, CardConfig, LoanConfig, LoanRole};
@@ -349,7 +349,7 @@ impl CardConfig {
         let loans = loans.filter_map(|(place, loan)| Some((place, loan.life, loan.role.kind()?)));
         let bytes = ledger_bytes(None, loans, self.drives.len()).expect("there is no table yet");
         let memory = arena.zeroed_bytes(bytes);
-        NodeLedger::entitle(memory, self.node);
+        NodeLedger::entitle(memory, self.identity.id());
         memory
     }
 }
@@ -441,10 +441,33 @@ pub struct EdgeGauges {
     pub has_lost: Counter,
     /// Of a borrowed drive: writes that were answered and are not flushed.
     pub kept_writes: Counter,
-    /// The peer's name and node.
-    pub peer_name: [Counter; 4],
-    /// The peer's node id.
-    pub peer_node: Counter,
+    /// See [`EdgeGauges::peer`].
+    peer_name: [Counter; 4],
+    peer_node: [Counter; 3],
+}
+
+impl EdgeGauges {
+    /// Whom the loan has met last: node and name.
+    pub fn peer(&self) -> Option<(NodeId, Name)> {
+        let (mut node, mut name) = (NodeId::default(), [0; 32]);
+        let words = self.peer_node.each_ref().map(|word| word.get().to_le_bytes());
+        node.0.copy_from_slice(&words.as_flattened()[..NodeId::BYTES]);
+        for (bytes, word) in name.as_chunks_mut::<8>().0.iter_mut().zip(&self.peer_name) {
+            *bytes = word.get().to_le_bytes();
+        }
+        (!node.is_nobody()).then(|| (node, Name::from_bytes(name)))
+    }
+
+    /// It has met this one.
+    pub fn set_peer(&self, node: NodeId, name: Name) {
+        let mut padded = [0; 24];
+        padded[..NodeId::BYTES].copy_from_slice(&node.0);
+        let name = name.to_bytes();
+        let words = padded.as_chunks::<8>().0.iter().chain(name.as_chunks::<8>().0);
+        for (gauge, word) in self.peer_node.iter().chain(&self.peer_name).zip(words) {
+            gauge.set(u64::from_le_bytes(*word));
+        }
+    }
 }
 
 /// The gauges of a place that has no loan: nobody changes them.

@@ -1,9 +1,10 @@
 use core::time::Duration;
+use std::sync::Arc;
 
 use base::RuleSet;
 use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, LoanGeneration, NodeId, StreamId};
 use device::nvme::Limit;
-use link::{Name, Protection, Tenancy};
+use link::{Lender, Name, NodeKey, Protection, Tenancy};
 
 use crate::Address;
 
@@ -11,7 +12,7 @@ use crate::Address;
 #[derive(Clone)]
 pub struct CardConfig {
     /// This node.
-    pub node: NodeId,
+    pub identity: NodeKey,
     /// Its name.
     pub name: Name,
     /// Its domain.
@@ -39,8 +40,8 @@ pub struct CardConfig {
 /// One loan.
 #[derive(Clone)]
 pub struct LoanConfig {
-    /// The key of its line.
-    pub key: [u8; 32],
+    /// The secret of its line.
+    pub secret: [u8; 32],
     /// What this side accepts as protection of frames.
     pub protection: Protection,
     /// As frames name it.
@@ -76,9 +77,13 @@ pub enum LoanRole {
         controller: u16,
         /// What the function may do.
         limit: Limit,
+        /// The nodes that may have it; `None`: all that have its line.
+        allowed: Option<Arc<[NodeId]>>,
     },
     /// Borrows one.
     Borrow {
+        /// Whose it is.
+        lender: Lender,
         /// The lender's address on each rail.
         peers: Vec<Address>,
         /// How long a request of the edge may wait for the drive; a virtual machine's accesses to registers wait for

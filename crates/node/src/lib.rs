@@ -53,7 +53,10 @@ pub use host::vfio_user::{
 };
 pub use host::{BlockError, BlockKind, BlockRequest, Geometry};
 pub use link::path::PRIVATE_WINDOW;
-pub use link::{Cipher, Name, PROOF_LEN, Protection, REKEY_FRAMES, Refusal, Role, Tenancy, is_proof, prove};
+pub use link::{
+    Cipher, KEY_BYTES, Lender, Name, NodeKey, PROOF_LEN, Protection, PublicKey, REKEY_FRAMES, Refusal, Role,
+    Tenancy, is_proof, prove,
+};
 pub use link::{Stats as ChannelStats, StreamStats};
 
 /// Most NBD connections of a borrowed drive.

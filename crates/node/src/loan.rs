@@ -7,13 +7,13 @@ use core::cell::Cell as StdCell;
 use std::collections::VecDeque;
 
 use base::ids::{ChannelIndex, DomainId, Group, Incarnation, NodeId};
-use base::ledger::{Counter, Journal, Pages};
+use base::ledger::{Journal, Pages};
 use base::{Instant, Rule};
 use device::nvme::Controller;
 use device::{Function, MediaError, MediaId};
 use link::{
-    Channel, ChannelConfig, Event, Heard, Information, Name, PathConfig, Role, Room, Sink, State, Tenancy,
-    Transmit,
+    Channel, ChannelConfig, Event, Heard, Information, Lender, Name, PathConfig, Role, Room, Sink, State,
+    Tenancy, Transmit,
 };
 
 use self::addresses::Addresses;
@@ -125,7 +125,7 @@ impl<'m> Loan<'m> {
             }
         }
         let end = match (parts.end, &config.role) {
-            (EndCells::Lent(function), LoanRole::Lend { drive, controller, limit }) => {
+            (EndCells::Lent(function), LoanRole::Lend { drive, controller, limit, .. }) => {
                 let subsystem = &drives[*drive].subsystem;
                 let mut controller = Controller::in_subsystem(function, pages, subsystem, *controller);
                 if controller.limit() != *limit {
@@ -693,11 +693,7 @@ impl<'m> Loan<'m> {
         edge.in_flight.set(sender.next() - sender.committed());
         edge.replay_bytes.set(sender.replay_bytes());
         if let Some((node, name, _)) = self.channel.peer() {
-            edge.peer_node.set(node.0);
-            let words = name.to_bytes();
-            for (gauge, word) in edge.peer_name.iter().zip(words.as_chunks::<8>().0) {
-                Counter::set(gauge, u64::from_le_bytes(*word));
-            }
+            edge.set_peer(node, name);
         }
         let End::Borrowed(drive) = &self.end else { return };
         edge.has_lost.set(drive.driver.has_lost().into());
@@ -724,9 +720,16 @@ fn channel_config(card: &CardConfig, index: usize) -> ChannelConfig {
         LoanRole::Borrow { peers, .. } => &card.rails[..peers.len().min(card.rails.len())],
     };
     let max_payload = if rails.iter().all(|&frame| frame >= 8192) { 4096 } else { 1024 };
+    let (lender, allowed) = match &loan.role {
+        LoanRole::Borrow { lender, .. } => (*lender, None),
+        LoanRole::Lend { allowed, .. } => (card.identity.lends_in(card.domain), allowed.clone()),
+        LoanRole::Vacant => (Lender::default(), None),
+    };
     ChannelConfig {
         role: if matches!(loan.role, LoanRole::Lend { .. }) { Role::Lender } else { Role::Borrower },
-        key: loan.key,
+        secret: loan.secret,
+        lender,
+        allowed,
         protection: loan.protection,
         fabric: 0,
         group: Group::DEFAULT,
@@ -734,7 +737,7 @@ fn channel_config(card: &CardConfig, index: usize) -> ChannelConfig {
         stream: loan.stream,
         loan_generation: loan.generation,
         tenancy: loan.tenancy,
-        node: card.node,
+        identity: card.identity.clone(),
         name: card.name,
         domain: DomainId(card.domain.0),
         incarnation: loan_incarnation(card.incarnation, loan.life, loan.least_incarnation),

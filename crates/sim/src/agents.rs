@@ -213,7 +213,7 @@ impl World<'_> {
     }
 
     fn change_tenant(&mut self, loan: usize, tenancy: Tenancy) {
-        self.log.event(self.now, Some(LENDER), "tenant", loan as u64, tenancy.node.0);
+        self.log.event(self.now, Some(LENDER), "tenant", loan as u64, tenancy.number);
         let former = self.loans[loan].holder;
         self.loans[loan].tenancy = tenancy;
         self.loans[loan].tenancies.push(tenancy);

@@ -1,12 +1,12 @@
 //! A node: its agent's side of a card's life, and the card while one lives.
 
-use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, LoanGeneration, NodeId};
+use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, LoanGeneration};
 use base::ledger::{Arena, RawMemory};
 use base::{Instant, Rule, RuleSet};
 use core::time::Duration;
 use link::Name;
 use node::agent::Agent;
-use node::{BorrowEdge, Card, CardConfig, LoanConfig, LoanKind, LoanRole, NodeLedger, Way};
+use node::{BorrowEdge, Card, CardConfig, LoanConfig, LoanKind, LoanRole, NodeKey, NodeLedger, Way};
 
 use crate::checkers::freshness::{Freshness, Origin};
 use crate::checkers::liveness::Liveness;
@@ -32,7 +32,7 @@ pub(crate) struct Node<'w> {
     pub(crate) memory: RawMemory<'w>,
     pub(crate) switch: &'w Switch<'w>,
     pub(crate) card: Option<Card<'w>>,
-    pub(crate) identity: NodeId,
+    pub(crate) identity: NodeKey,
     /// Counts its lives, whatever it calls them itself.
     pub(crate) life: u64,
     pub(crate) incarnation: u64,
@@ -73,8 +73,8 @@ impl<'w> Node<'w> {
     ) -> Self {
         let bytes = node::ledger_bytes(None, (0..loans).map(|place| (place, 0, kind)), loans);
         let bytes = bytes.expect("there is no table yet");
-        let (memory, identity) = (arena.zeroed_bytes(bytes), NodeId(index as u64 + 1));
-        NodeLedger::entitle(memory, identity);
+        let (memory, identity) = (arena.zeroed_bytes(bytes), NodeKey::numbered(index as u64 + 1));
+        NodeLedger::entitle(memory, identity.id());
         Self {
             memory,
             switch,
@@ -111,7 +111,7 @@ impl<'w> Node<'w> {
         self.life += 1;
         self.folder += 1;
         self.incarnation = self.folder;
-        NodeLedger::entitle(self.memory, self.identity);
+        NodeLedger::entitle(self.memory, self.identity.id());
         self.agent = Agent::new(rules, now);
         self.agent_wake = None;
         self.was_ready.fill(false);
@@ -345,7 +345,7 @@ impl<'w> World<'w> {
     /// The agent's configuration of a node's card.
     pub(crate) fn card_config(&mut self, node: usize) -> CardConfig {
         let loans = self.loans.iter().enumerate().map(|(index, loan)| LoanConfig {
-            key: [index as u8 + 1; 32],
+            secret: [index as u8 + 1; 32],
             protection: loan.protection[usize::from(node != LENDER)],
             stream: base::ids::StreamId(index as u32 + 1),
             generation: LoanGeneration(0),
@@ -355,11 +355,12 @@ impl<'w> World<'w> {
             role: if node == LENDER {
                 let (drive, controller) =
                     if self.common.is_some() { (0, index as u16 + 1) } else { (index, 0) };
-                LoanRole::Lend { drive, controller, limit: node::Limit::NONE }
+                LoanRole::Lend { drive, controller, limit: node::Limit::NONE, allowed: None }
             } else {
                 let peers = (0..RAILS).map(|rail| Network::address(LENDER, rail)).collect();
                 let edge = if self.guests.is_empty() { BorrowEdge::Drive } else { BorrowEdge::Slot };
-                LoanRole::Borrow { peers, io_timeout: loan.io_timeout(), edge }
+                let lender = self.nodes[LENDER].identity.lends_in(domain_of(LENDER));
+                LoanRole::Borrow { lender, peers, io_timeout: loan.io_timeout(), edge }
             },
         });
         let loans = loans.collect();
@@ -377,9 +378,9 @@ impl<'w> World<'w> {
         let mut seed = [0; 32];
         seed.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = self.random.next().to_le_bytes());
         CardConfig {
-            node: self.nodes[node].identity,
+            identity: self.nodes[node].identity.clone(),
             name: Name::new(["lender", "borrower", "rival"][node]),
-            domain: DomainId(node as u32 + 1),
+            domain: domain_of(node),
             incarnation: Incarnation(self.nodes[node].incarnation),
             life: self.life_id(node),
             generation: CardGeneration(self.nodes[node].generation()),
@@ -392,4 +393,9 @@ impl<'w> World<'w> {
             rules: self.rules,
         }
     }
+}
+
+/// Where a node is.
+fn domain_of(node: usize) -> DomainId {
+    DomainId(node as u32 + 1)
 }

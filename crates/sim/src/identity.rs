@@ -82,8 +82,8 @@ impl World<'_> {
             return;
         }
         if self.has_twins() {
-            self.nodes[RIVAL].identity = self.nodes[BORROWER].identity;
-            NodeLedger::entitle(self.nodes[RIVAL].memory, self.nodes[RIVAL].identity);
+            self.nodes[RIVAL].identity = self.nodes[BORROWER].identity.clone();
+            NodeLedger::entitle(self.nodes[RIVAL].memory, self.nodes[RIVAL].identity.id());
             // Twins fight for moments.
             self.contest.iter_mut().for_each(Contest::keep_short);
         }
@@ -147,7 +147,7 @@ impl World<'_> {
         let Some(card) = self.nodes[LENDER].card.as_ref().filter(|_| to == REPEATER) else { return };
         let channel = card.channel(loan);
         let node = channel.peer().map(|(node, ..)| node);
-        if channel.state() != State::Open || node != Some(self.nodes[BORROWER].identity) {
+        if channel.state() != State::Open || node != Some(self.nodes[BORROWER].identity.id()) {
             return;
         }
         self.marks.set(Mark::OldRefused);
@@ -231,9 +231,9 @@ impl World<'_> {
     }
 
     fn check_taker(&mut self, loan: usize, tenancy: &Tenancy, taker: Life) {
-        let is_twin = self.nodes[taker.node].identity == tenancy.node;
+        let is_twin = self.nodes[taker.node].identity.id() == tenancy.node;
         match self.loans[loan].take_over.changes(self.now, taker) {
-            Ok(Some(former)) if is_twin && self.nodes[former.node].identity == tenancy.node => {
+            Ok(Some(former)) if is_twin && self.nodes[former.node].identity.id() == tenancy.node => {
                 self.marks.set_if(Mark::TwinTookOver, taker.node != former.node);
                 self.loans[loan].owner.gives_back(former);
             }

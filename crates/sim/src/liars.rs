@@ -11,12 +11,12 @@ mod twist;
 
 use std::collections::BTreeMap;
 
-use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, LoanGeneration, NodeId, StreamId};
+use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, LoanGeneration, StreamId};
 use base::ledger::{Arena, Journal, PageIndex, RawMemory};
 use base::{Instant, RuleSet};
 use core::time::Duration;
 use host::{BlockKind, BlockRequest};
-use link::Name;
+use link::{Name, NodeKey};
 use node::{
     Address, BorrowEdge, Card, CardConfig, CardEvent, DriveConfig, Limit, LoanConfig, LoanRole, NodeLedger,
     Tenancy, Way,
@@ -397,15 +397,16 @@ fn config(node: usize, liar: Liar) -> CardConfig {
         let edge =
             if loan == LIED && liar == Liar::LenderOfSlot { BorrowEdge::Slot } else { BorrowEdge::Drive };
         let role = match lends {
-            true => LoanRole::Lend { drive: loan, controller: 0, limit: Limit::NONE },
+            true => LoanRole::Lend { drive: loan, controller: 0, limit: Limit::NONE, allowed: None },
             false => LoanRole::Borrow {
+                lender: NodeKey::numbered(LENDER as u64 + 1).lends_in(DomainId(LENDER as u32 + 1)),
                 peers: vec![address(LENDER); 2],
                 io_timeout: Duration::from_secs(3600),
                 edge,
             },
         };
         LoanConfig {
-            key: [loan as u8 + 1; 32],
+            secret: [loan as u8 + 1; 32],
             protection: link::Protection::Aegis,
             stream: StreamId(loan as u32 + 1),
             generation: LoanGeneration(0),
@@ -417,7 +418,7 @@ fn config(node: usize, liar: Liar) -> CardConfig {
     };
     let drive = |serial| DriveConfig::new(BLOCKS, BLOCK as u32, serial);
     CardConfig {
-        node: NodeId(node as u64 + 1),
+        identity: NodeKey::numbered(node as u64 + 1),
         name: Name::new("node"),
         domain: DomainId(node as u32 + 1),
         incarnation: Incarnation(1),

@@ -68,7 +68,7 @@ impl World<'_> {
         let lives = [0, 1].map(|node: usize| {
             let least = self.nodes[node].agent.least_incarnation(loan);
             let incarnation = self.nodes[node].incarnation.max(least);
-            (NodeId(node as u64 + 1), Incarnation(incarnation))
+            (self.nodes[node].identity.id(), Incarnation(incarnation))
         });
         let Some(neighbours) = &mut self.neighbours else { return };
         let memory = &mut neighbours.loans[loan];

@@ -4,11 +4,10 @@
 use core::time::Duration;
 
 use base::Instant;
-use base::ids::NodeId;
 use base::times::{HANDSHAKE_RETRY_MAX, PENDING_KEYS};
 use link::State;
 use link::frame::{Header, Kind};
-use node::{Address, Card, Way};
+use node::{Address, Card, NodeKey, Way};
 
 use crate::cards::LONGEST_ABSENCE;
 use crate::checkers::freshness::Origin;
@@ -34,7 +33,7 @@ impl World<'_> {
     pub(crate) fn record_former(&mut self) {
         for node in 0..NODES {
             let mut config = self.card_config(BORROWER);
-            config.node = NodeId(0x1000 + node);
+            config.identity = NodeKey::numbered(0x1000 + node);
             let now = Instant::from_nanos(self.now);
             let memory = config.new_memory(self.arena);
             let mut card = Card::new(memory, None, config, now).expect("the memory was made for it");

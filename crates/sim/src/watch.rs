@@ -266,7 +266,7 @@ impl<'w> World<'w> {
             for end in [node, by.node] {
                 self.nodes[end].liveness[loan].heard(self.now, rail, first);
             }
-            let source = self.nodes[by.node].identity;
+            let source = self.nodes[by.node].identity.id();
             let freshness = &mut self.nodes[node].freshness;
             let verdict = freshness.accepted((origin, source), &original, &header, newest, newest_after);
             self.judge(names::FRESHNESS, verdict);
@@ -298,7 +298,7 @@ impl<'w> World<'w> {
                 self.loans[loan].take_over.hears(by, None);
             }
             // Only these two share memory.
-            let source = self.nodes[LENDER + BORROWER - node].identity;
+            let source = self.nodes[LENDER + BORROWER - node].identity.id();
             let freshness = &mut self.nodes[node].freshness;
             let verdict =
                 freshness.accepted((Origin::Peer, source), &original, &header, newest, newest_after);

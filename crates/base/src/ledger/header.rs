@@ -15,9 +15,8 @@ pub(super) struct Header {
     layout: Cell<u64>,
     /// Its bytes.
     bytes: Cell<u64>,
-    /// The node; the rest is room for longer names.
-    node: Cell<u64>,
-    reserved: [Cell<u64>; 4],
+    node: Cell<NodeId>,
+    reserved: [Cell<u8>; 20],
 }
 
 /// Why memory is not the ledger that was expected.
@@ -63,7 +62,7 @@ impl core::fmt::Display for LedgerError {
             }
             Self::Corrupt => write!(f, "the ledger is corrupt: its undo log names memory that is not in it"),
             Self::Region(error) => error.fmt(f),
-            Self::OtherNode(node) => write!(f, "the ledger is of another node, {:016x}", node.0),
+            Self::OtherNode(node) => write!(f, "the ledger is of another node, {node}"),
         }
     }
 }
@@ -78,7 +77,7 @@ impl RawMemory<'_> {
         // Nobody else has it yet, and whoever dies half-way leaves what is no ledger.
         header.layout.put(layout.0);
         header.bytes.put(self.len() as u64);
-        header.node.put(node.0);
+        header.node.put(node);
         header.magic.put(MAGIC);
     }
 
@@ -96,7 +95,7 @@ impl RawMemory<'_> {
         if bytes != self.len() as u64 {
             return Err(LedgerError::OtherSize(bytes, self.len()));
         }
-        let owner = NodeId(header.node.get());
+        let owner = header.node.get();
         if owner == node { Ok(()) } else { Err(LedgerError::OtherNode(owner)) }
     }
 

@@ -8,15 +8,17 @@ use clap::Parser;
 use clap::error::ErrorKind;
 
 use super::{
-    BorrowArgs, Cli, Command, DeviceCommand, LimitArgs, LogFormat, NodeArgs, NodeName, Output, StatusArgs,
-    hide_line, slots,
+    BorrowArgs, Cli, Command, DeviceCommand, IdArgs, LimitArgs, LogFormat, NodeArgs, NodeName, Output,
+    StatusArgs, hide_line, slots,
 };
 use crate::config::Config;
-use crate::control::{ControlError, Request, Response, find, runtime_dir};
+use crate::control::{ControlError, Request, Response, find, running, runtime_dir};
 use crate::exit::{Exit, Failure};
 use crate::line::{Line, LineArgument, ReadLineError, redact};
 use crate::rack::LogStyle;
-use crate::{logging, roles, status};
+use crate::state_dir::{self, StateDir};
+use crate::status::{self, Status};
+use crate::{logging, roles};
 
 /// Runs the command that the arguments (the program's name first) say, and returns what the process ends with.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -52,6 +54,7 @@ fn dispatch(cli: &Cli) -> Result<(), Failure> {
         Command::Node(args) => node(args),
         Command::Up(args) => roles::up(args, LogStyle { format: cli.log_format, level: cli.log_level }),
         Command::Status(args) => show_status(args),
+        Command::Id(args) => show_id(args),
         Command::Limit(args) => limit(args),
         Command::Device(DeviceCommand::Clear(args)) => {
             order(args.name.as_ref(), &Request::ClearFault { device: args.device.clone() })
@@ -108,16 +111,42 @@ fn node(args: &NodeArgs) -> Result<(), Failure> {
     roles::node(Config::load(&args.config)?)
 }
 
-fn show_status(args: &StatusArgs) -> Result<(), Failure> {
-    let mut client = find(&runtime_dir(), args.name.as_ref())?;
-    let status = match client.call(&Request::Status)? {
-        Response::Status { status } => status,
-        Response::Refused { why } => return Err(Failure::refused(format_args!("the node refused: {why}"))),
+fn ask_status(name: Option<&NodeName>) -> Result<Box<Status>, Failure> {
+    let mut client = find(&runtime_dir(), name)?;
+    match client.call(&Request::Status)? {
+        Response::Status { status } => Ok(status),
+        Response::Refused { why } => Err(Failure::refused(format_args!("the node refused: {why}"))),
         Response::Done | Response::Slot { .. } => {
             let why = "no status".to_owned();
-            return Err(ControlError::Answer { name: "asked".to_owned(), why }.into());
+            Err(ControlError::Answer { name: "asked".to_owned(), why }.into())
         }
+    }
+}
+
+/// A node that runs is asked. Of one that does not the folder is looked at, and made if it is missing: whoever is to be
+/// let in has an id before it calls.
+fn show_id(args: &IdArgs) -> Result<(), Failure> {
+    let folder = match (&args.state_dir, &args.name) {
+        (Some(folder), _) => Some(folder.clone()),
+        (None, Some(name)) if !is_running(name)? => Some(state_dir::default_path(name)?),
+        (None, _) => None,
     };
+    let id = match folder {
+        None => ask_status(args.name.as_ref())?.node.id,
+        Some(folder) => match StateDir::identify(&folder)? {
+            Some(id) => id.to_string(),
+            None => StateDir::open(&folder)?.identity().id().to_string(),
+        },
+    };
+    print(&format!("{id}\n"))
+}
+
+fn is_running(name: &NodeName) -> Result<bool, Failure> {
+    Ok(running(&runtime_dir())?.iter().any(|(running, _)| running == name.as_str()))
+}
+
+fn show_status(args: &StatusArgs) -> Result<(), Failure> {
+    let status = ask_status(args.name.as_ref())?;
     match args.output.format {
         Output::Text => print(&status::render(&status)),
         Output::Json => {

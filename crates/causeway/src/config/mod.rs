@@ -22,6 +22,7 @@
 //! read_only = false
 //! block_size = 512                    # or 4096
 //! cache = "none"                      # or "volatile": what virtual machines see
+//! allow = ["9s3e...", "0hx2..."]      # ids of nodes (`causeway id`); all that have a line if left out
 //! iops = 20000                        # limits of each function; none if left out
 //! bytes_per_s = 500000000
 //! functions = 4                       # equal parts, as nvme0-1 to nvme0-4; or, one by one:
@@ -72,6 +73,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use base::ids::NodeId;
 use node::Protection;
 
 use crate::cli::{Listen, NodeName, SocketAccess, Source};
@@ -129,6 +131,8 @@ pub struct Device {
     pub block_size: BlockSize,
     /// What virtual machines see of it as a write cache.
     pub cache: Cache,
+    /// The nodes that may have it; `None`: all that have a line.
+    pub allow: Option<Vec<NodeId>>,
     /// What each function may do that has no limit of its own.
     pub limit: node::Limit,
     /// Its functions and namespaces.

@@ -67,6 +67,7 @@ pub(super) struct Device {
     pub(super) read_only: bool,
     pub(super) block_size: Option<Spanned<i64>>,
     pub(super) cache: Option<Spanned<String>>,
+    pub(super) allow: Option<Vec<Spanned<String>>>,
     pub(super) iops: Option<Spanned<i64>>,
     pub(super) bytes_per_s: Option<Spanned<i64>>,
     pub(super) functions: Option<Spanned<Functions>>,

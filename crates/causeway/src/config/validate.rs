@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use base::ids::NodeId;
 use clap::ValueEnum;
 use node::{Limit, Protection};
 use toml::Spanned;
@@ -178,11 +179,15 @@ impl Check<'_> {
             },
         };
         let cache = self.cache(raw.cache.as_ref());
+        let allow = match &raw.allow {
+            None => Some(None),
+            Some(ids) => ids.iter().map(|id| self.parsed(id)).collect::<Option<Vec<NodeId>>>().map(Some),
+        };
         let function = self.parsed::<FunctionName>(&raw.function);
         let at = raw.source.span().start;
         let source = Source::from_os(OsString::from(raw.source.get_ref()));
         let source = source.map_err(|error| self.wrong(at, error)).ok();
-        let (function, source, block_size, cache) = (function?, source?, block_size?, cache?);
+        let (function, source, block_size, cache, allow) = (function?, source?, block_size?, cache?, allow?);
         let source = source.in_folder(self.folder);
         let block = block_size.bytes();
         if source.memory().is_some_and(|size| !size.0.is_multiple_of(block.into())) {
@@ -196,7 +201,7 @@ impl Check<'_> {
             );
             self.wrong(raw.function.span().start, what);
         }
-        Some(Device { function, source, read_only: raw.read_only, block_size, cache, limit, layout })
+        Some(Device { function, source, read_only: raw.read_only, block_size, cache, allow, limit, layout })
     }
 
     fn cache(&mut self, raw: Option<&Spanned<String>>) -> Option<Cache> {

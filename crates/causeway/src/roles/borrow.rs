@@ -45,17 +45,17 @@ pub(super) fn loan(wanted: &Wanted) -> Result<LoanSpec, Failure> {
 
 /// The loan of a line, for whoever uses it.
 pub(super) fn with_edge(line: &Line, edge: Edge, io_timeout: Duration, protection: Protection) -> LoanSpec {
-    let key = *line.key().reveal();
+    let secret = *line.secret().reveal();
     LoanSpec {
         function: line.function().as_str().to_owned(),
-        stream: lend::stream(&key),
-        key,
+        stream: lend::stream(&secret),
+        secret,
         protection,
         generation: 0,
         tenancy: Tenancy::default(),
         life: 0,
         least_incarnation: 0,
-        end: LoanEnd::Borrow { peers: line.addresses().to_vec(), edge, io_timeout },
+        end: LoanEnd::Borrow { lender: line.lender(), peers: line.addresses().to_vec(), edge, io_timeout },
     }
 }
 

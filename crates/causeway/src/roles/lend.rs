@@ -5,10 +5,12 @@ pub(super) mod medium;
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
+use std::sync::Arc;
 
+use base::ids::{DomainId, NodeId};
 use io::agent::{DriveSpec, LoanEnd, LoanSpec, Rail};
 use io::files::LastWrites;
-use node::{Limit, Protection};
+use node::{Limit, NodeKey, Protection};
 use tracing::warn;
 
 use super::image;
@@ -41,6 +43,7 @@ pub(super) fn devices(args: &LendArgs) -> Vec<Device> {
             read_only: args.read_only,
             block_size: BlockSize::default(),
             cache: args.cache,
+            allow: Some(args.allow.clone()).filter(|ids| !ids.is_empty()),
             limit: Limit::NONE,
             layout: args.functions.map_or(Layout::Whole, Layout::Split),
         })
@@ -119,6 +122,7 @@ pub(super) fn open(devices: &[Device], state: &StateDir, protection: Protection)
         let block_size = device.block_size.bytes();
         let image = image::open(&device.source, device.read_only, block_size)?;
         let (flash, source) = (device.source.card(), device.source.to_string());
+        let allowed: Option<Arc<[NodeId]>> = device.allow.as_deref().map(Arc::from);
         let config = drive::config(device, &image, state)?;
         let drive = opened.drives.len();
         if let Some(last_writes) = opened.last_writes.as_ref().filter(|_| outlives(device)) {
@@ -129,11 +133,11 @@ pub(super) fn open(devices: &[Device], state: &StateDir, protection: Protection)
         opened.drives.push(DriveSpec { name, image, config, flash, source, has_lost });
         opened.layouts.push((device.function.clone(), device.layout.fingerprint(block_size)));
         for (function, controller, limit) in drive::functions(device)? {
-            let key = function_key(state.key(), &function);
+            let secret = function_secret(state.key(), &function);
             opened.loans.push(LoanSpec {
                 function: function.as_str().to_owned(),
-                stream: stream(&key),
-                key,
+                stream: stream(&secret),
+                secret,
                 protection,
                 generation: 0,
                 // Memory is new in each life of the node.
@@ -143,7 +147,7 @@ pub(super) fn open(devices: &[Device], state: &StateDir, protection: Protection)
                 },
                 life: 0,
                 least_incarnation: 0,
-                end: LoanEnd::Lend { drive, controller, limit },
+                end: LoanEnd::Lend { drive, controller, limit, allowed: allowed.clone() },
             });
         }
     }
@@ -164,13 +168,15 @@ impl Opened {
 }
 
 /// The lines of what is lent over `rails`.
-pub(super) fn lines(loans: &[LoanSpec], rails: &[Rail]) -> Result<Vec<String>, Failure> {
+pub(super) fn lines(identity: &NodeKey, loans: &[LoanSpec], rails: &[Rail]) -> Result<Vec<String>, Failure> {
+    let lender = identity.lends_in(DomainId::of(identity.id()));
     let addresses: Vec<_> = rails.iter().map(|rail| rail.socket.local()).collect();
     loans
         .iter()
         .map(|loan| {
             let function = loan.function.parse().map_err(Failure::usage)?;
-            let line = Line::new(Key::new(loan.key), addresses.clone(), function).map_err(Failure::usage)?;
+            let secret = Key::new(loan.secret);
+            let line = Line::new(lender, secret, addresses.clone(), function).map_err(Failure::usage)?;
             Ok(line.reveal())
         })
         .collect()
@@ -193,11 +199,11 @@ pub(super) fn withdraw(layouts: &[(FunctionName, u64)], state: &StateDir) {
 
 /// What no other drive has: the node's identity and the drive's name in one number.
 fn unique_id(state: &StateDir, drive: &FunctionName) -> u64 {
-    state.identity() ^ u64::from(stream(&function_key(state.key(), drive))).rotate_left(32)
+    state.serial() ^ u64::from(stream(&function_secret(state.key(), drive))).rotate_left(32)
 }
 
-/// The key of one function, from the node's secret and the function's name.
-fn function_key(secret: &Key, function: &FunctionName) -> [u8; 32] {
+/// The secret of one function, from the node's and the function's name.
+fn function_secret(secret: &Key, function: &FunctionName) -> [u8; 32] {
     function.as_str().as_bytes().chunks(8).fold(*secret.reveal(), |key, part| {
         let mut label = [0; 8];
         label[..part.len()].copy_from_slice(part);
@@ -221,6 +227,7 @@ mod tests {
                 read_only: false,
                 block_size: BlockSize::default(),
                 cache: Cache::default(),
+                allow: None,
                 limit: Limit::NONE,
                 layout: Layout::Whole,
             })
@@ -266,9 +273,9 @@ mod tests {
     fn functions_have_keys_and_groups_of_their_own() {
         let secret = Key::new([3; 32]);
         let keys = ["nvme0", "nvme1", "a-longer-name-of-a-function"]
-            .map(|name| function_key(&secret, &name.parse().unwrap()));
+            .map(|name| function_secret(&secret, &name.parse().unwrap()));
         assert!(keys[0] != keys[1] && keys[1] != keys[2] && !keys.contains(secret.reveal()));
         assert_ne!(stream(&keys[0]), stream(&keys[1]));
-        assert_eq!(keys[0], function_key(&secret, &"nvme0".parse().unwrap()));
+        assert_eq!(keys[0], function_secret(&secret, &"nvme0".parse().unwrap()));
     }
 }

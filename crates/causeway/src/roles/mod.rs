@@ -50,7 +50,7 @@ pub fn lend(args: &LendArgs) -> Result<(), Failure> {
     let control = serve::control_socket(&name)?;
     let lent = lend::open(&devices, &state, args.protection.protection())?;
     let rails = rails::listen(&rails::named(args.listen.clone()), &mut state)?;
-    let lines = lend::lines(&lent.loans, &rails)?;
+    let lines = lend::lines(state.identity(), &lent.loans, &rails)?;
     let parts =
         serve::Parts { lent, shared_memory: !args.no_shm, ..serve::Parts::bare(name, state, control, rails) };
     let node = serve::Node::start(parts)?;
@@ -106,7 +106,7 @@ pub fn node(config: Config) -> Result<(), Failure> {
         Some(rails) => rails,
         None => rails::toward(&borrow::most_addresses(borrowed.iter().chain(&slots.1), attaches))?,
     };
-    let lines = lend::lines(&lent.loans, &rails)?;
+    let lines = lend::lines(state.identity(), &lent.loans, &rails)?;
     let node = serve::Node::start(serve::Parts {
         name: config.name,
         state,

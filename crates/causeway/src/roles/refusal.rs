@@ -7,20 +7,20 @@ use crate::status::age;
 /// A sentence for whoever wants `function`; `None` where the node itself makes the best of it.
 pub(super) fn words(function: &str, refusal: &Refusal) -> Option<String> {
     match refusal {
-        Refusal::InUse { by, since, hold: None } => {
+        Refusal::InUse { by, node, since, hold: None } => {
             let since =
                 since.map_or(String::new(), |since| format!(", for {} so far", age(since.as_secs_f64())));
             Some(format!(
-                "{function} is in use by {by}{since}; it can be borrowed when that node gives it back"
+                "{function} is in use by {by}{since} (node {node}); it can be borrowed when that node gives it back"
             ))
         }
-        Refusal::InUse { by, since, hold: Some(hold) } => {
+        Refusal::InUse { by, node, since, hold: Some(hold) } => {
             let since = match since {
                 Some(since) => format!("which has had it for {}", age(since.as_secs_f64())),
                 None => "which has had it since before the lender was started".to_owned(),
             };
             Some(format!(
-                "{function} is kept for {by}, {since} and is not heard at present: for another {} unless it comes back; \
+                "{function} is kept for {by}, {since} and is not heard at present (node {node}): for another {} unless it comes back; \
                  to have it sooner, start that node again with its state directory and end it in order",
                 age(hold.as_secs_f64())
             ))
@@ -31,6 +31,10 @@ pub(super) fn words(function: &str, refusal: &Refusal) -> Option<String> {
         Refusal::Twin { by } => Some(format!(
             "{function} is in use by {by}, another node with the identity of this one: the state directory of one is a copy \
              of the other's; give this node one of its own with --state-dir or `state_dir`, or end the other node first"
+        )),
+        Refusal::NotAllowed => Some(format!(
+            "{function} is lent to certain nodes only, and this is none of them: its id, which `causeway id` prints, has to \
+             stand in `allow` of the device, or behind --allow, at the lender"
         )),
         Refusal::Version => Some(format!(
             "{function}: its lender and this node speak no common version of the protocol; install the same release of \
@@ -48,24 +52,28 @@ pub(super) fn words(function: &str, refusal: &Refusal) -> Option<String> {
 mod tests {
     use std::time::Duration;
 
+    use base::ids::NodeId;
     use node::Name;
 
     use super::*;
 
     #[test]
     fn each_refusal_says_who_has_it_and_what_to_do() {
-        let by = Name::new("first");
+        let (by, node) = (Name::new("first"), NodeId::numbered(7));
         let seconds = |seconds| Some(Duration::from_secs(seconds));
         let words = |refusal| words("nvme0", &refusal).unwrap();
-        let living = words(Refusal::InUse { by, since: seconds(20), hold: None });
+        let living = words(Refusal::InUse { by, node, since: seconds(20), hold: None });
         assert_eq!(
             living,
-            "nvme0 is in use by first, for 20 s so far; it can be borrowed when that node gives it back"
+            format!(
+                "nvme0 is in use by first, for 20 s so far (node {node}); it can be borrowed when that node gives it back"
+            )
         );
-        let silent = words(Refusal::InUse { by, since: seconds(20), hold: seconds(575) });
+        let silent = words(Refusal::InUse { by, node, since: seconds(20), hold: seconds(575) });
         assert!(silent.contains("kept for first") && silent.contains("for another 9 min unless"), "{silent}");
-        let restarted = words(Refusal::InUse { by, since: None, hold: seconds(600) });
+        let restarted = words(Refusal::InUse { by, node, since: None, hold: seconds(600) });
         assert!(restarted.contains("since before the lender was started"), "{restarted}");
+        assert!(words(Refusal::NotAllowed).contains("causeway id"));
         assert!(words(Refusal::Version).contains("install the same release"));
         assert!(words(Refusal::Unknown { verdict: 9 }).contains("number 9"));
         let twin = words(Refusal::Twin { by });

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use base::ids::NodeId;
 use io::agent::{Condition, Edge, LoanEnd, LoanSpec, LoanView, View};
-use node::{ChannelStats, Cipher, DriverCells, Name, NvmeCells, ServerCells, SessionCounters, StreamStats};
+use node::{ChannelStats, Cipher, DriverCells, NvmeCells, ServerCells, SessionCounters, StreamStats};
 
 use super::trouble;
 use crate::status::{Card, Channel, Counters, Device, Loan, Node, Rail, Role, Status, Stream};
@@ -15,6 +16,7 @@ pub(super) fn status(view: &View<'_>, http: SocketAddr) -> Status {
     let spec = view.spec();
     let node = Node {
         name: spec.name.clone(),
+        id: spec.identity.id().to_string(),
         pid: std::process::id(),
         incarnation: spec.incarnation,
         http: Some(http.to_string()),
@@ -39,22 +41,20 @@ pub(super) fn status(view: &View<'_>, http: SocketAddr) -> Status {
 }
 
 /// The identity of the node at the other end of a loan, once there was one.
-pub(super) fn peer_of(view: &View<'_>, loan: usize) -> Option<u64> {
+pub(super) fn peer_of(view: &View<'_>, loan: usize) -> Option<NodeId> {
     let (_, cells) = view.loan(loan)?;
-    Some(cells.edge().peer_node.get()).filter(|peer| *peer != 0)
+    cells.edge().peer().map(|(node, _)| node)
 }
 
 /// How the other ends of all loans are doing, one entry for each peer that has a loan, or had one and is silent now.
 pub(super) fn peers(view: &View<'_>) -> Vec<trouble::Peer> {
-    let mut peers: BTreeMap<u64, trouble::Peer> = BTreeMap::new();
+    let mut peers: BTreeMap<NodeId, trouble::Peer> = BTreeMap::new();
     for (index, (loan, cells)) in view.loans().enumerate() {
-        let node = cells.edge().peer_node.get();
-        if node == 0 || loan.is_vacant() || !matches!(channel_state(cells), "open" | "resetting") {
-            continue;
-        }
+        let is_here = !loan.is_vacant() && matches!(channel_state(cells), "open" | "resetting");
+        let Some((node, name)) = cells.edge().peer().filter(|_| is_here) else { continue };
         let silence = view.silence(cells);
         let peer = peers.entry(node).or_insert_with(|| trouble::Peer {
-            name: Some(peer_name(cells)).filter(|name| !name.is_empty()).unwrap_or_else(|| peer_node(cells)),
+            name: Some(name.to_string()).filter(|name| !name.is_empty()).unwrap_or_else(|| node.to_string()),
             borrowed: Vec::new(),
             lent: Vec::new(),
             silence,
@@ -95,7 +95,7 @@ pub(super) fn in_use<'a>(view: &View<'a>) -> impl Iterator<Item = (&'a str, Stri
 
 /// Loans whose lender has never answered, and for how long they have been waited for.
 pub(super) fn wanted(view: &View<'_>, waited: Duration) -> Vec<trouble::Wanted> {
-    let never_met = view.loans().filter(|(_, cells)| cells.edge().peer_node.get() == 0);
+    let never_met = view.loans().filter(|(_, cells)| cells.edge().peer().is_none());
     let wanted = never_met.filter_map(|(loan, _)| match &loan.end {
         LoanEnd::Borrow { peers, .. } => {
             let at: Vec<String> = peers.iter().map(ToString::to_string).collect();
@@ -152,7 +152,7 @@ fn shared_memory(view: &View<'_>, index: usize, cells: LoanView<'_>) -> Option<R
     Some(Rail {
         name: "shm".to_owned(),
         medium: "shm".to_owned(),
-        local: format!("{:016x}", view.spec().node),
+        local: view.spec().identity.id().to_string(),
         peer: peer_node(cells),
         state: if seen.up { "up" } else { "down" }.to_owned(),
         rtt_us: seen.round_trip.map(|time| time.as_secs_f64() * 1e6),
@@ -183,7 +183,7 @@ fn stream(loan: &LoanSpec, cells: LoanView<'_>) -> Stream {
 }
 
 fn device(view: &View<'_>, loan: &LoanSpec, cells: LoanView<'_>) -> Device {
-    let LoanEnd::Lend { drive, controller, limit } = &loan.end else { return Device::default() };
+    let LoanEnd::Lend { drive, controller, limit, .. } = &loan.end else { return Device::default() };
     let drive = &view.spec().drives[*drive];
     let lent = matches!(channel_state(cells), "open" | "resetting");
     Device {
@@ -204,7 +204,7 @@ fn device(view: &View<'_>, loan: &LoanSpec, cells: LoanView<'_>) -> Device {
 
 fn loan_of(view: &View<'_>, loan: &LoanSpec, cells: LoanView<'_>) -> Loan {
     // Before a peer was ever heard there is no time since when.
-    let had_peer = cells.edge().peer_node.get() != 0;
+    let had_peer = cells.edge().peer().is_some();
     let silence = Some(view.silence(cells)).filter(|silence| had_peer && *silence > base::times::SILENCE);
     let silent = silence.is_some();
     let state = match channel_state(cells) {
@@ -310,16 +310,9 @@ fn channel_state(cells: LoanView<'_>) -> &'static str {
 }
 
 fn peer_node(cells: LoanView<'_>) -> String {
-    match cells.edge().peer_node.get() {
-        0 => String::new(),
-        node => format!("{node:016x}"),
-    }
+    cells.edge().peer().map_or_else(String::new, |(node, _)| node.to_string())
 }
 
 fn peer_name(cells: LoanView<'_>) -> String {
-    let mut bytes = [0; 32];
-    for (chunk, gauge) in bytes.chunks_exact_mut(8).zip(&cells.edge().peer_name) {
-        chunk.copy_from_slice(&gauge.get().to_le_bytes());
-    }
-    Name::from_bytes(bytes).to_string()
+    cells.edge().peer().map_or_else(String::new, |(_, name)| name.to_string())
 }

@@ -163,7 +163,7 @@ impl Node {
             last_writes.map_err(|error| Failure::io("cannot have memory for the node", &error))?;
         let spec = NodeSpec {
             name: name.to_string(),
-            node: state.identity(),
+            identity: state.identity().clone(),
             incarnation: state.incarnation(),
             rails,
             drives,
@@ -329,7 +329,7 @@ impl Node {
 
     /// Whether any lender has answered.
     fn has_met(&self) -> bool {
-        self.borrowed().any(|(_, cells)| cells.edge().peer_node.get() != 0)
+        self.borrowed().any(|(_, cells)| cells.edge().peer().is_some())
     }
 
     /// Loans that were never taken count too: they are given back at once.
@@ -401,7 +401,7 @@ impl Node {
             AgentEvent::Ready(_) => {
                 info!(function, "drive is usable");
                 let peer = report::peer_of(&self.agent.view(), loan);
-                if let Some(what) = peer.and_then(|peer| shared_domain(spec.node, peer)) {
+                if let Some(what) = peer.and_then(|peer| shared_domain(spec.identity.id(), peer)) {
                     warn!(function, "{what}");
                 }
             }
@@ -416,7 +416,8 @@ impl Node {
                  made anew. Requests under way fail, clients are disconnected, and what was not flushed is lost"
             ),
             AgentEvent::Unusable { why, .. } => {
-                warn!(function, peer = report::peer_of(&self.agent.view(), loan), "{why}");
+                let peer = report::peer_of(&self.agent.view(), loan).map(tracing::field::display);
+                warn!(function, peer, "{why}");
             }
             AgentEvent::GivenBack { has_lost, .. } if had => info!(function, has_lost, "loan was given back"),
             AgentEvent::GivenBack { .. } => match spec.loans.get(loan).map(|loan| &loan.end) {
@@ -514,15 +515,15 @@ impl Node {
 
 /// What is wrong where two nodes have one domain. Addresses tell nodes apart by their domain; a loan between two such
 /// nodes works, as nobody stands between them, but a fabric that has both would not know which is meant.
-fn shared_domain(node: u64, peer: u64) -> Option<String> {
-    let domains = [node, peer].map(|node| DomainId::of(NodeId(node)));
+fn shared_domain(node: NodeId, peer: NodeId) -> Option<String> {
+    let domains = [node, peer].map(DomainId::of);
     match (node == peer, domains[0] == domains[1]) {
         (true, _) => Some(format!(
-            "this node and the lender have one identity, {node:016x}: one's state folder is a copy of the other's; \
+            "this node and the lender have one identity, {node}: one's state folder is a copy of the other's; \
              give one of them a new folder with --state-dir or `state_dir`"
         )),
         (false, true) => Some(format!(
-            "this node, {node:016x}, and the lender, {peer:016x}, have the same domain by chance; give one of them a \
+            "this node, {node}, and the lender, {peer}, have the same domain by chance; give one of them a \
              new identity: a new folder with --state-dir or `state_dir`"
         )),
         (false, false) => None,
@@ -637,11 +638,12 @@ mod tests {
 
     #[test]
     fn nodes_with_one_domain_are_named() {
-        assert_eq!(shared_domain(0x1234_5678_0000_0001, 0x1234_5678_0000_0002), None);
-        let copy = shared_domain(7, 7).unwrap();
-        assert!(copy.contains("one identity, 0000000000000007") && copy.contains("copy"), "{copy}");
-        // One bit in each half: the folded ones cancel out.
-        let chance = shared_domain(0, 0x0000_0010_0000_0010).unwrap();
-        assert!(chance.contains("same domain by chance") && chance.contains("0000001000000010"), "{chance}");
+        let [one, two, other] = [1, 2, 1 << 32 | 1].map(NodeId::numbered);
+        assert_eq!(shared_domain(one, two), None);
+        let copy = shared_domain(one, one).unwrap();
+        assert!(copy.contains(&format!("one identity, {one};")) && copy.contains("copy"), "{copy}");
+        // Domains are the first bits of an id.
+        let chance = shared_domain(one, other).unwrap();
+        assert!(chance.contains("same domain by chance") && chance.contains(&other.to_string()), "{chance}");
     }
 }

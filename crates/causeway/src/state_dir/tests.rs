@@ -17,7 +17,7 @@ fn mode(path: &Path) -> u32 {
 fn the_second_opening_finds_what_the_first_made() {
     let (_temporary, path) = folder();
     let nvme0: FunctionName = "nvme0".parse().unwrap();
-    let (node, life) = (NodeId(u64::MAX - 1), LifeId([0xa5; 16]));
+    let (node, life) = (NodeId::numbered(u64::MAX - 1), LifeId([0xa5; 16]));
     let tenancy = Tenancy { number: 7, node, life, name: Name::new("a node: näme"), is_held: true };
     let (identity, key) = {
         let mut state = StateDir::open(&path).unwrap();
@@ -27,11 +27,12 @@ fn the_second_opening_finds_what_the_first_made() {
         assert_eq!(state.tenancy(&nvme0).unwrap(), Tenancy::default());
         state.set_tenancy(&nvme0, tenancy).unwrap();
         state.set_port(7411).unwrap();
-        (state.identity(), state.key().clone())
+        (state.identity().clone(), state.key().clone())
     };
     let mut state = StateDir::open(&path).unwrap();
     assert_eq!(state.incarnation(), 2);
-    assert_eq!(state.identity(), identity);
+    assert_eq!(state.identity(), &identity);
+    assert_eq!(StateDir::identify(&path).unwrap(), Some(identity.id()), "while it is in use, too");
     assert_eq!(state.key(), &key);
     assert_eq!(state.port(), Some(7411));
     assert_eq!(state.tenancy(&nvme0).unwrap(), tenancy);
@@ -64,6 +65,23 @@ fn two_nodes_differ() {
     let (one, two) = (StateDir::open(&one).unwrap(), StateDir::open(&two).unwrap());
     assert_ne!(one.identity(), two.identity());
     assert_ne!(one.key(), two.key());
+}
+
+#[test]
+fn an_identity_is_that_of_the_key_beside_it() {
+    let (_one, one) = folder();
+    let (_two, two) = folder();
+    assert_eq!(StateDir::identify(&one).unwrap(), None);
+    for path in [&one, &two] {
+        StateDir::open(path).unwrap();
+    }
+    fs::copy(one.join(IDENTITY), two.join(IDENTITY)).unwrap();
+    let error = StateDir::open(&two).unwrap_err().to_string();
+    assert!(error.contains("identity is damaged (it is the id of another key"), "{error}");
+    // As earlier versions wrote it.
+    write_value(&two, IDENTITY, "0123456789abcdef").unwrap();
+    let error = StateDir::open(&two).unwrap_err().to_string();
+    assert!(error.contains("earlier versions were shorter"), "{error}");
 }
 
 #[test]
@@ -113,7 +131,9 @@ fn every_truncation_and_every_flipped_bit_is_named() {
         let mut state = StateDir::open(&path).unwrap();
         state.set_port(7411).unwrap();
         state.raise_generation(&function).unwrap();
-        state.set_tenancy(&function, Tenancy { number: 3, node: NodeId(5), ..Tenancy::default() }).unwrap();
+        state
+            .set_tenancy(&function, Tenancy { number: 3, node: NodeId::numbered(5), ..Tenancy::default() })
+            .unwrap();
     }
     let open = |path: &Path| {
         let state = StateDir::open(path)?;
@@ -188,11 +208,11 @@ fn a_node_killed_anywhere_starts_again() {
             fs::write(path.join(LOCK), "99").unwrap();
 
             let first = StateDir::open(&path).unwrap();
-            let (identity, incarnation) = (first.identity(), first.incarnation());
+            let (identity, incarnation) = (first.identity().clone(), first.incarnation());
             assert_eq!(incarnation, if done == 0 { 1 } else { 2 });
             drop(first);
             let second = StateDir::open(&path).unwrap();
-            assert_eq!((second.identity(), second.incarnation()), (identity, incarnation + 1));
+            assert_eq!((second.identity(), second.incarnation()), (&identity, incarnation + 1));
         }
     }
 }

@@ -68,6 +68,8 @@ impl Status {
 pub struct Node {
     /// Its name.
     pub name: String,
+    /// Its id: a hash of its public key.
+    pub id: String,
     /// The agent's process id.
     pub pid: u32,
     /// How often the node was started.

@@ -2,7 +2,7 @@ use super::*;
 
 /// A node with one of everything.
 pub(crate) fn example() -> Status {
-    let node = Node { name: "disk".to_owned(), pid: 41, incarnation: 7, http: None };
+    let node = Node { name: "disk".to_owned(), id: "0".repeat(32), pid: 41, incarnation: 7, http: None };
     let mut status = Status::new(node);
     status.cards.push(Card {
         pid: Some(42),

@@ -23,12 +23,15 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use base::RuleSet;
 use base::ids::{DomainId, NodeId};
 pub use node::agent::{CardRecord, Condition};
-use node::{DriveConfig, FlashConfig, Limit, LoanKind, NodeLedger, Protection, Refusal, Tenancy};
+use node::{
+    DriveConfig, FlashConfig, Lender, Limit, LoanKind, NodeKey, NodeLedger, Protection, Refusal, Tenancy,
+};
 use tracing::{debug, info, warn};
 
 use self::clients::Clients;
@@ -66,8 +69,8 @@ const LENDER_FRAME: usize = crate::udp::MAX_DATAGRAM_BYTES;
 pub struct NodeSpec {
     /// Its name.
     pub name: String,
-    /// Its identity.
-    pub node: u64,
+    /// Who it is.
+    pub identity: NodeKey,
     /// Which life of its ledger this is.
     pub incarnation: u64,
     /// The rails, in the order that both sides of a loan know.
@@ -110,8 +113,8 @@ pub struct Rail {
 pub struct LoanSpec {
     /// The function's name.
     pub function: String,
-    /// The key of its line.
-    pub key: [u8; 32],
+    /// The secret of its line.
+    pub secret: [u8; 32],
     /// As frames name it.
     pub stream: u32,
     /// What this side accepts as protection of frames.
@@ -138,9 +141,13 @@ pub enum LoanEnd {
         controller: u16,
         /// What the function may do.
         limit: Limit,
+        /// The nodes that may have it; `None`: all that have its line.
+        allowed: Option<Arc<[NodeId]>>,
     },
     /// Borrows a drive.
     Borrow {
+        /// Whose it is.
+        lender: Lender,
         /// The lender's addresses, by rail.
         peers: Vec<SocketAddr>,
         /// Who uses it.
@@ -530,10 +537,10 @@ impl Agent {
         });
         let plan = Plan {
             agent_pid: rustix::process::getpid().as_raw_nonzero().get(),
-            node: self.spec.node,
+            private: *self.spec.identity.reveal(),
             name: self.spec.name.clone(),
             // Domains are told apart within a loan; without a manager any choice will do that two nodes hardly share.
-            domain: DomainId::of(NodeId(self.spec.node)).0,
+            domain: DomainId::of(self.spec.identity.id()).0,
             incarnation: self.spec.incarnation,
             life: self.life,
             generation: self.core.record().generation,
@@ -589,6 +596,7 @@ impl Agent {
                 }
                 ToAgent::Overtaken { loan } => events.push(AgentEvent::Overtaken(loan)),
                 ToAgent::Met { loan, node, incarnation } => {
+                    let node = NodeId(node);
                     let life = (node, incarnation);
                     self.neighbours.met(loan, life, around(&self.spec, &self.waiter, &self.mapping));
                 }
@@ -700,10 +708,15 @@ fn around<'a>(spec: &'a NodeSpec, waiter: &'a Waiter, mapping: &'a Mapping) -> S
 
 fn loan_plan(loan: &LoanSpec) -> LoanPlan {
     let role = match &loan.end {
-        LoanEnd::Lend { drive, controller, limit } => {
-            RolePlan::Lend { drive: *drive, controller: *controller, limit: LimitPlan::of(*limit) }
-        }
-        LoanEnd::Borrow { peers, io_timeout, edge } => RolePlan::Borrow {
+        LoanEnd::Lend { drive, controller, limit, allowed } => RolePlan::Lend {
+            drive: *drive,
+            controller: *controller,
+            limit: LimitPlan::of(*limit),
+            allowed: allowed.as_ref().map(|ids| ids.iter().map(|id| id.0).collect()),
+        },
+        LoanEnd::Borrow { lender, peers, io_timeout, edge } => RolePlan::Borrow {
+            lender: lender.key.0,
+            domain: lender.domain.0,
             peers: peers.iter().copied().map(PeerPlan).collect(),
             io_timeout_ms: io_timeout.as_millis() as u64,
             load: match edge {
@@ -715,7 +728,7 @@ fn loan_plan(loan: &LoanSpec) -> LoanPlan {
         LoanEnd::Vacant { edge } => RolePlan::Vacant { is_slot: matches!(edge, Edge::Vm { .. }) },
     };
     LoanPlan {
-        key: loan.key,
+        secret: loan.secret,
         protection: feasible(loan.protection),
         stream: loan.stream,
         generation: loan.generation,

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use base::ids::NodeId;
 use node::Role;
 use tracing::{debug, info, warn};
 
@@ -49,7 +50,7 @@ impl Surroundings<'_> {
 
 /// The peers of all loans, as far as shared memory is concerned.
 pub(super) struct Neighbours {
-    node: u64,
+    node: NodeId,
     incarnation: u64,
     listener: Option<OwnedFd>,
     /// Until then nobody is accepted.
@@ -72,7 +73,7 @@ struct Stranger {
 /// One loan.
 struct Place {
     /// Node and incarnation of the peer.
-    life: Option<(u64, u64)>,
+    life: Option<(NodeId, u64)>,
     state: State,
     attempts: u32,
     retry_at: Option<Instant>,
@@ -108,10 +109,10 @@ impl Neighbours {
         let lends = spec.loans.iter().any(|loan| matches!(loan.end, LoanEnd::Lend { .. }));
         let mut listener = None;
         if spec.shared_memory && lends {
-            match listen(spec.node, waiter) {
+            match listen(spec.identity.id(), waiter) {
                 Ok(socket) => listener = Some(socket),
                 Err(error) => {
-                    warn!(%error, name = meeting::name_of(spec.node), "memory is shared with nobody");
+                    warn!(%error, name = meeting::name_of(spec.identity.id()), "memory is shared with nobody");
                 }
             }
         }
@@ -124,7 +125,7 @@ impl Neighbours {
             impostors: Sparing::default(),
         };
         Self {
-            node: spec.node,
+            node: spec.identity.id(),
             incarnation: spec.incarnation,
             listener,
             listen_at: None,
@@ -186,7 +187,7 @@ impl Neighbours {
     }
 
     /// The streams of `loan` to this life of this node are open. A borrower calls it, once a life if it is not here.
-    pub(super) fn met(&mut self, loan: usize, life: (u64, u64), around: Surroundings<'_>) {
+    pub(super) fn met(&mut self, loan: usize, life: (NodeId, u64), around: Surroundings<'_>) {
         let Some(place) = self.places.get_mut(loan).filter(|place| place.life != Some(life)) else { return };
         place.life = Some(life);
         place.attempts = 0;
@@ -430,7 +431,7 @@ impl Neighbours {
     }
 }
 
-fn listen(node: u64, waiter: &Waiter) -> io::Result<OwnedFd> {
+fn listen(node: NodeId, waiter: &Waiter) -> io::Result<OwnedFd> {
     let listener = meeting::listen(node)?;
     waiter.register(listener.as_fd(), token::NEIGHBOURS, Interest::READ)?;
     Ok(listener)

@@ -23,7 +23,7 @@ pub(super) fn listening(
     std::fs::remove_file(&path).unwrap();
     let loan = LoanSpec {
         function: "nvme0".to_owned(),
-        key: [0; 32],
+        secret: [0; 32],
         stream: 0,
         protection: node::Protection::Aegis,
         generation: 0,
@@ -31,6 +31,7 @@ pub(super) fn listening(
         life: 0,
         least_incarnation: 0,
         end: LoanEnd::Borrow {
+            lender: Lender::default(),
             peers: vec![([127, 0, 0, 1], 9).into()],
             edge: edge(path, Some(listener)),
             io_timeout: Duration::from_secs(1),

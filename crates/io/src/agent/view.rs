@@ -2,7 +2,6 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use base::RuleSet;
-use base::ids::NodeId;
 use node::{
     ChannelStats, DriverCells, EdgeGauges, EndCells, LoanParts, NodeLedger, NvmeCells, Role, ServerCells,
     SessionCells, SlotCells, StreamStats,
@@ -185,7 +184,7 @@ pub(super) fn entitle(mapping: &Mapping, spec: &NodeSpec) {
     // SAFETY: the agent has made the memory, and no card is there that would change it meanwhile.
     let parts = unsafe { parts_of(mapping) };
     let (memory, _) = parts.expect("the agent has made memory for a ledger");
-    NodeLedger::entitle(memory, NodeId(spec.node));
+    NodeLedger::entitle(memory, spec.identity.id());
 }
 
 /// The ledger of a node, to look at.

@@ -20,8 +20,9 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// Magic, layout, bytes, node, and room for longer names of nodes.
+    /// Magic, layout, bytes, node, and zeroes.
     pub(super) const BYTES: usize = 64;
+    const NODE: core::ops::Range<usize> = 24..24 + NodeId::BYTES;
 
     /// Of a plan for a node.
     pub(super) fn new(node: NodeId, bytes: usize) -> Self {
@@ -30,29 +31,32 @@ impl Header {
 
     pub(super) fn to_bytes(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
-        let words = [self.layout.0, self.bytes, self.node.0].map(u64::to_le_bytes);
+        let words = [self.layout.0, self.bytes].map(u64::to_le_bytes);
         for (place, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip([MAGIC].into_iter().chain(words)) {
             *place = word;
         }
+        bytes[Self::NODE].copy_from_slice(&self.node.0);
         bytes
     }
 
     /// Header and text of a plan that this very program could have written.
     pub(super) fn parse(plan: &[u8]) -> Result<(Self, &[u8]), PlanError> {
         let (header, text) = plan.split_first_chunk::<{ Self::BYTES }>().ok_or(PlanError::NoPlan)?;
-        let [magic, layout, bytes, node, ..] = header.as_chunks::<8>().0 else {
+        let [magic, layout, bytes, ..] = header.as_chunks::<8>().0 else {
             return Err(PlanError::NoPlan);
         };
         if *magic != MAGIC {
             return Err(PlanError::NoPlan);
         }
-        let [layout, bytes, node] = [layout, bytes, node].map(|word| u64::from_le_bytes(*word));
+        let [layout, bytes] = [layout, bytes].map(|word| u64::from_le_bytes(*word));
+        let mut node = NodeId::default();
+        node.0.copy_from_slice(&header[Self::NODE]);
         if LayoutHash(layout) != LAYOUT {
             return Err(PlanError::OtherLayout(LayoutHash(layout)));
         }
         let text = usize::try_from(bytes).ok().and_then(|bytes| text.get(..bytes));
         let text = text.ok_or(PlanError::OtherSize(bytes, plan.len() - Self::BYTES))?;
-        Ok((Self { layout: LAYOUT, bytes, node: NodeId(node) }, text))
+        Ok((Self { layout: LAYOUT, bytes, node }, text))
     }
 }
 

@@ -19,6 +19,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
+use base::ids::NodeId;
 use node::{PROOF_LEN, is_proof, prove};
 use rustix::io::Errno;
 use rustix::net::{
@@ -31,7 +32,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::{Shared, Side};
 
 /// Also the version of the memory's layout.
-const MAGIC: [u8; 8] = *b"CWSHARE2";
+const MAGIC: [u8; 8] = *b"CWSHARE3";
 /// Callers who wait to be accepted.
 const BACKLOG: i32 = 16;
 /// Longest message in bytes.
@@ -49,7 +50,7 @@ pub(crate) struct Call {
     stream: U32,
     generation: U64,
     /// The borrower, in which life.
-    node: U64,
+    node: NodeId,
     incarnation: U64,
     nonce: [u8; NONCE_LEN],
 }
@@ -81,7 +82,7 @@ pub(crate) struct Agreed {
 #[repr(C)]
 struct Transcript {
     call: Call,
-    lender: U64,
+    lender: NodeId,
     nonce: [u8; NONCE_LEN],
     borrower_pid: U32,
     lender_pid: U32,
@@ -91,12 +92,12 @@ struct Transcript {
 
 impl Call {
     /// `loan` is its stream and its generation, `life` the borrower's node and incarnation.
-    pub(crate) fn new(loan: (u32, u64), life: (u64, u64), nonce: [u8; NONCE_LEN]) -> Self {
+    pub(crate) fn new(loan: (u32, u64), life: (NodeId, u64), nonce: [u8; NONCE_LEN]) -> Self {
         Self {
             magic: MAGIC,
             stream: loan.0.into(),
             generation: loan.1.into(),
-            node: life.0.into(),
+            node: life.0,
             incarnation: life.1.into(),
             nonce,
         }
@@ -113,8 +114,8 @@ impl Call {
     }
 
     /// Node and incarnation of the borrower.
-    pub(crate) fn life(&self) -> (u64, u64) {
-        (self.node.get(), self.incarnation.get())
+    pub(crate) fn life(&self) -> (NodeId, u64) {
+        (self.node, self.incarnation.get())
     }
 }
 
@@ -129,7 +130,7 @@ pub(crate) struct Meeting {
     /// What only the two ends of the loan's channel know.
     pub(crate) secret: [u8; 32],
     pub(crate) call: Call,
-    pub(crate) lender: u64,
+    pub(crate) lender: NodeId,
     /// Process ids of the borrower's and the lender's agent.
     pub(crate) pids: (u32, u32),
 }
@@ -158,7 +159,7 @@ impl Meeting {
     fn transcript(&self, side: Side, nonce: [u8; NONCE_LEN]) -> Transcript {
         Transcript {
             call: self.call,
-            lender: self.lender.into(),
+            lender: self.lender,
             nonce,
             borrower_pid: self.pids.0.into(),
             lender_pid: self.pids.1.into(),
@@ -168,11 +169,11 @@ impl Meeting {
 }
 
 /// Where the lender of this id listens.
-pub(crate) fn name_of(lender: u64) -> String {
-    format!("causeway/{lender:016x}")
+pub(crate) fn name_of(lender: NodeId) -> String {
+    format!("causeway/{lender}")
 }
 
-fn address_of(lender: u64) -> io::Result<SocketAddrUnix> {
+fn address_of(lender: NodeId) -> io::Result<SocketAddrUnix> {
     Ok(SocketAddrUnix::new_abstract_name(name_of(lender).as_bytes())?)
 }
 
@@ -185,7 +186,7 @@ fn socket() -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// `AddrInUse`: somebody else has this name.
-pub(crate) fn listen(lender: u64) -> io::Result<OwnedFd> {
+pub(crate) fn listen(lender: NodeId) -> io::Result<OwnedFd> {
     let socket = socket()?;
     rustix::net::bind(&socket, &address_of(lender)?)?;
     rustix::net::listen(&socket, BACKLOG)?;
@@ -208,7 +209,7 @@ pub(crate) fn accept(listener: &OwnedFd) -> io::Result<Option<OwnedFd>> {
 ///
 /// # Errors
 /// `ConnectionRefused`: it is not here. `WouldBlock`: too many are calling it.
-pub(crate) fn connect(lender: u64) -> io::Result<OwnedFd> {
+pub(crate) fn connect(lender: NodeId) -> io::Result<OwnedFd> {
     let socket = socket()?;
     rustix::net::connect(&socket, &address_of(lender)?)?;
     Ok(socket)
@@ -277,7 +278,12 @@ mod tests {
     const KEY: [u8; 32] = [4; 32];
 
     fn meeting(secret: [u8; 32], pids: (u32, u32)) -> Meeting {
-        Meeting { secret, call: Call::new((7, 0), (11, 1), [1; NONCE_LEN]), lender: 22, pids }
+        Meeting {
+            secret,
+            call: Call::new((7, 0), (NodeId::numbered(11), 1), [1; NONCE_LEN]),
+            lender: NodeId::numbered(22),
+            pids,
+        }
     }
 
     #[test]
@@ -294,13 +300,13 @@ mod tests {
             assert!(!wrong.believes(&answer) && !wrong.accepts(nonce, &proof));
         }
         let mut other = meeting(KEY, (100, 200));
-        other.call = Call::new((7, 0), (12, 1), [1; NONCE_LEN]);
+        other.call = Call::new((7, 0), (NodeId::numbered(12), 1), [1; NONCE_LEN]);
         assert!(!other.believes(&answer) && !other.accepts(nonce, &proof), "another node");
     }
 
     #[test]
     fn what_is_said_over_a_socket_arrives_and_rubbish_is_an_error() {
-        let lender = u64::from(std::process::id()) << 32 | 1;
+        let lender = NodeId::numbered(u64::from(std::process::id()) << 32 | 1);
         let listener = listen(lender).unwrap();
         assert_eq!(listen(lender).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         assert!(accept(&listener).unwrap().is_none());
@@ -310,7 +316,7 @@ mod tests {
         let pids =
             [&caller, &called].map(|socket| crate::process::peer_pid(socket.as_fd()).unwrap().unwrap());
         assert_eq!(pids, [us, us]);
-        let call = Call::new((7, 0), (11, 1), [1; NONCE_LEN]);
+        let call = Call::new((7, 0), (NodeId::numbered(11), 1), [1; NONCE_LEN]);
         send(&caller, &call, None).unwrap();
         let received = receive::<Call>(&called).unwrap().unwrap();
         assert!(received.message == call && received.descriptors.is_none());

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use io::agent::{Agent, AgentEvent, Edge, LoanEnd, LoanSpec};
+use node::Lender;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Resource, Rlimit};
 
@@ -68,7 +69,7 @@ fn start(name: &str) -> (Agent, PathBuf) {
 fn loan(agent: &Agent, path: &PathBuf, life: u32) -> LoanSpec {
     let edge = Edge::Vm { path: path.clone(), listener: Some(UnixListener::bind(path).unwrap()) };
     let peers = vec![([127, 0, 0, 1], 9).into()];
-    let end = LoanEnd::Borrow { peers, edge, io_timeout: Duration::from_secs(1) };
+    let end = LoanEnd::Borrow { lender: Lender::default(), peers, edge, io_timeout: Duration::from_secs(1) };
     let before = &agent.view().spec().loans[0];
     LoanSpec { function: before.function.clone(), life, end, ..*before }
 }

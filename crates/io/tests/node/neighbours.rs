@@ -13,7 +13,7 @@ use crate::cases::pattern;
 use crate::client::Client;
 use crate::disk::Place;
 use crate::log;
-use crate::pair::{Pair, lender_id};
+use crate::pair::{Pair, borrower_key, lender_key};
 
 const MIB: u64 = 1 << 20;
 /// Kills of cards, half of each node.
@@ -142,10 +142,10 @@ pub(crate) fn without_the_key_get_nothing() {
 
 /// A call that names the loan and its borrower.
 fn impostor() -> Vec<u8> {
-    let mut message = Vec::from(b"CWSHARE2");
+    let mut message = Vec::from(b"CWSHARE3");
     message.extend(9_u32.to_le_bytes());
     message.extend(0_u64.to_le_bytes());
-    message.extend((lender_id() + 1).to_le_bytes());
+    message.extend(borrower_key().id().0);
     message.extend(1_u64.to_le_bytes());
     message.extend([0; 32]);
     message
@@ -164,7 +164,7 @@ fn call_patiently() {
 fn call() -> Option<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-    let name = format!("causeway/{:016x}", lender_id());
+    let name = format!("causeway/{}", lender_key().id());
     let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
     rustix::net::connect(&socket, &address).ok().map(|()| socket)
 }

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ::node::{DriveConfig, Limit};
+use ::node::{DriveConfig, Limit, NodeKey};
+use base::ids::DomainId;
 use io::MediumKind;
 use io::agent::{Agent, AgentEvent, CardRecord, DriveSpec, Edge, LoanEnd, LoanSpec, NodeSpec, Rail};
 use io::files::{Image, ImageOptions};
@@ -85,12 +86,13 @@ pub(crate) fn measure(bytes: u64, flash: FlashConfig, load: LoadSpec) -> LoadRes
 }
 
 /// The lender's identity: that of no other test on this machine, since its neighbours find it by that.
-pub(crate) fn lender_id() -> u64 {
-    u64::from(std::process::id()) << 8 | 1
+pub(crate) fn lender_key() -> NodeKey {
+    NodeKey::numbered(u64::from(std::process::id()) << 8 | 1)
 }
 
-fn borrower_id() -> u64 {
-    lender_id() + 1
+/// The borrower's.
+pub(crate) fn borrower_key() -> NodeKey {
+    NodeKey::numbered(u64::from(std::process::id()) << 8 | 2)
 }
 
 /// One life of a node.
@@ -118,33 +120,38 @@ fn lender(image: Image, flash: Option<FlashConfig>, life: Life) -> (Node, Socket
     if image.info().memory_backed {
         config.cache = WriteCache::Absent;
     }
-    let end = LoanEnd::Lend { drive: 0, controller: 0, limit: Limit::NONE };
-    let mut spec = spec("lender", lender_id(), socket, end, life);
+    let end = LoanEnd::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None };
+    let mut spec = spec("lender", lender_key(), socket, end, life);
     let (name, source) = ("nvme0".to_owned(), "test".to_owned());
     spec.drives.push(DriveSpec { name, image, config, flash, source, has_lost: false });
     (Node::start(spec), local)
 }
 
 fn borrower(to: SocketAddr, edge: Edge, shared_memory: bool) -> Node {
-    let end = LoanEnd::Borrow { peers: vec![to], edge, io_timeout: PATIENCE };
+    let end = LoanEnd::Borrow {
+        lender: lender_key().lends_in(DomainId::default()),
+        peers: vec![to],
+        edge,
+        io_timeout: PATIENCE,
+    };
     let life = Life { shared_memory, ..Life::default() };
-    Node::start(spec("borrower", borrower_id(), bind(0), end, life))
+    Node::start(spec("borrower", borrower_key(), bind(0), end, life))
 }
 
 /// A node with one place for a loan, which is vacant.
 pub(crate) fn vacant(edge: Edge) -> NodeSpec {
     let end = LoanEnd::Vacant { edge };
-    spec("borrower", borrower_id(), bind(0), end, Life::default())
+    spec("borrower", borrower_key(), bind(0), end, Life::default())
 }
 
 fn bind(port: u16) -> RailSocket {
     RailSocket::bind(([127, 0, 0, 1], port).into(), &RailOptions::default()).unwrap()
 }
 
-fn spec(name: &str, node: u64, socket: RailSocket, end: LoanEnd, life: Life) -> NodeSpec {
+fn spec(name: &str, identity: NodeKey, socket: RailSocket, end: LoanEnd, life: Life) -> NodeSpec {
     let loan = LoanSpec {
         function: "nvme0".to_owned(),
-        key: KEY,
+        secret: KEY,
         stream: STREAM,
         protection: node::Protection::Aegis,
         generation: 0,
@@ -157,7 +164,7 @@ fn spec(name: &str, node: u64, socket: RailSocket, end: LoanEnd, life: Life) -> 
     let Life { incarnation, shared_memory, .. } = life;
     NodeSpec {
         name: name.to_owned(),
-        node,
+        identity,
         incarnation,
         rails,
         drives: Vec::new(),

@@ -41,17 +41,14 @@ pub struct CallName(u64);
 
 impl CallName {
     pub(super) fn of(attempt: &Attempt) -> Self {
-        let mut bytes = [0; 40];
-        bytes[..8].copy_from_slice(&attempt.node.0.to_le_bytes());
-        bytes[8..16].copy_from_slice(&attempt.incarnation.0.to_le_bytes());
-        bytes[16..32].copy_from_slice(&attempt.life.0);
-        bytes[32..].copy_from_slice(&attempt.number.to_le_bytes());
-        Self(crate::tlp_digest(&bytes))
+        let Attempt { node, incarnation, life, number } = attempt;
+        let words = [incarnation.0, *number].map(u64::to_le_bytes);
+        Self(crate::tlp_digest(&[&node.0[..], &life.0, words.as_flattened()].concat()))
     }
 
     /// One of this life, for tests of who keeps such names.
     pub fn of_life(life: LifeId, number: u64) -> Self {
-        Self::of(&Attempt { node: NodeId(0), incarnation: Incarnation(1), life, number })
+        Self::of(&Attempt { node: NodeId::default(), incarnation: Incarnation(1), life, number })
     }
 }
 
@@ -85,6 +82,7 @@ pub(super) enum Why {
     InUse(Tenancy),
     Sealing,
     Version,
+    NotAllowed,
     Outdated(Incarnation),
     Twin(Tenancy),
 }
@@ -326,6 +324,7 @@ impl Channel<'_> {
         let (verdict, by) = match why {
             Why::Sealing => (verdict::SEALING, Name::default()),
             Why::Version => (verdict::VERSION, Name::default()),
+            Why::NotAllowed => (verdict::NOT_ALLOWED, Name::default()),
             Why::Twin(holder) => (verdict::TWIN, holder.name),
             Why::Outdated(seen) => {
                 details.seen = seen.0.into();
@@ -335,6 +334,7 @@ impl Channel<'_> {
                 let silent = now.since(self.handshake.last_heard);
                 let is_silent = self.state() == State::Idle || silent >= SILENCE;
                 let left = HOLD.saturating_sub(silent).as_secs().max(1);
+                details.holder = holder.node;
                 details.hold_seconds = if is_silent { left } else { 0 }.into();
                 let bound_at = Instant::from_nanos(self.cells.bound_at.get());
                 let since = if self.state() == State::Idle { UNKNOWN } else { now.since(bound_at).as_secs() };

@@ -47,13 +47,12 @@ pub(super) struct AnsweredCells {
 #[derive(Clone, Copy, PartialEq, FromBytes, IntoBytes, Immutable, Layout)]
 #[repr(C)]
 struct Entry {
-    node: u64,
+    node: NodeId,
+    /// Whether something is here.
+    used: [u8; 4],
     incarnation: u64,
     life: LifeId,
     number: u64,
-    /// Whether something is here.
-    used: u32,
-    reserved: u32,
     /// The last handshake that this node has completed, counted over all; zero for none.
     completed: u64,
 }
@@ -81,8 +80,8 @@ impl AnsweredCells {
         let completed = known.map_or(0, |cell| cell.get().completed);
         let oldest = || self.entries.iter().min_by_key(|cell| (cell.get().used, cell.get().completed));
         let cell = known.or_else(oldest).expect("the table has entries");
-        let &Attempt { node: NodeId(node), incarnation: Incarnation(incarnation), life, number } = attempt;
-        cell.set(journal, Entry { node, incarnation, life, number, used: 1, reserved: 0, completed });
+        let &Attempt { node, incarnation: Incarnation(incarnation), life, number } = attempt;
+        cell.set(journal, Entry { node, used: [1; 4], incarnation, life, number, completed });
     }
 
     /// `node` has used the keys of its handshake: it is there.
@@ -96,7 +95,7 @@ impl AnsweredCells {
     fn find(&self, node: NodeId) -> Option<&Cell<Entry>> {
         self.entries.iter().find(|cell| {
             let entry = cell.get();
-            entry.used != 0 && entry.node == node.0
+            entry.used != [0; 4] && entry.node == node
         })
     }
 }
@@ -110,7 +109,7 @@ mod tests {
 
     fn attempt(node: u64, incarnation: u64, number: u64) -> Attempt {
         let incarnation = Incarnation(incarnation);
-        Attempt { node: NodeId(node), incarnation, life: LifeId([1; 16]), number }
+        Attempt { node: NodeId::numbered(node), incarnation, life: LifeId([1; 16]), number }
     }
 
     #[test]
@@ -140,7 +139,7 @@ mod tests {
         let is_new = |node| root.order(&attempt(node, 1, 1)) == Order::New;
         for node in 0..NODES as u64 - 1 {
             root.record(journal, &attempt(node, 1, 1));
-            root.complete(journal, NodeId(node));
+            root.complete(journal, NodeId::numbered(node));
             journal.commit();
         }
         for stranger in 1000..1200 {
@@ -149,8 +148,8 @@ mod tests {
         }
         assert!((0..NODES as u64 - 1).all(|node| !is_new(node)));
         // When all have been there, the one goes that was there longest ago.
-        root.complete(journal, NodeId(1199));
-        root.complete(journal, NodeId(0));
+        root.complete(journal, NodeId::numbered(1199));
+        root.complete(journal, NodeId::numbered(0));
         root.record(journal, &attempt(2000, 1, 1));
         assert!(is_new(1) && !is_new(0));
     }

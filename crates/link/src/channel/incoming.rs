@@ -8,7 +8,7 @@ use base::{Instant, Rule};
 use super::admission::CallName;
 use super::{CHALLENGES, Change, Channel, ChannelConfig, Event, Role, Sealing};
 use crate::frame::{HEADER_LEN, Header, Kind, TAG_LEN};
-use crate::handshake::{KeySet, Unread};
+use crate::handshake::{KeySet, Unread, is_marked};
 use crate::path::AckRanges;
 use crate::record::{self, Record, Records};
 use crate::seal::{Nonce, packet_number_fits};
@@ -130,6 +130,11 @@ impl<'m> Channel<'m> {
             return Err(Dropped::Misdirected);
         }
         let body = HEADER_LEN..frame.len() - TAG_LEN;
+        // This costs one MAC; whatever follows costs more.
+        let is_handshake = matches!(header.kind, Kind::Initiation | Kind::Response);
+        if is_handshake && !is_marked(&self.config.lender.key, frame) {
+            return Err(Dropped::Auth);
+        }
         match (header.kind, self.config.role) {
             // Handshakes are for those who do not share anything yet.
             (Kind::Initiation | Kind::Response, _) if is_private => Err(Dropped::Malformed),

@@ -63,7 +63,8 @@ impl Channel<'_> {
         let entropy = self.next_entropy();
         // Who was met before can be found by its domain, whatever channel it has for us now. But it may have another
         // domain now, or another node may lend: so each second attempt is for whoever hears it.
-        let known = self.cells.current.get().domain();
+        let current = self.cells.current.get();
+        let known = if current.is_valid() { current.domain() } else { self.config.lender.domain };
         let peer = if attempt.is_multiple_of(2) { DomainId::default() } else { known };
         let handshake = &mut self.handshake;
         let binding = binding(&self.config, self.config.domain, peer);
@@ -134,6 +135,10 @@ impl Channel<'_> {
         if !proposal.is_understood {
             return Some(Why::Version);
         }
+        let is_allowed = |allowed: &[NodeId]| allowed.contains(&proposal.speaker.node);
+        if !self.config.allowed.as_deref().is_none_or(is_allowed) {
+            return Some(Why::NotAllowed);
+        }
         self.agreed_cipher(proposal).is_none().then_some(Why::Sealing)
     }
 
@@ -202,8 +207,15 @@ impl Channel<'_> {
 
     /// What this end says of itself.
     fn speaker(&self) -> Speaker {
-        let ChannelConfig { node, incarnation, life, domain, index, .. } = self.config;
-        Speaker { node, incarnation, life, domain, channel: index, name: self.config.name.to_bytes() }
+        let ChannelConfig { ref identity, incarnation, life, domain, index, .. } = self.config;
+        Speaker {
+            node: identity.id(),
+            incarnation,
+            life,
+            domain,
+            channel: index,
+            name: self.config.name.to_bytes(),
+        }
     }
 
     /// What this end knows of the streams that flow.
@@ -404,8 +416,19 @@ pub(super) fn attempt_of(proposal: &Proposal) -> Attempt {
 
 /// What a handshake is bound to between these two domains.
 pub(super) fn binding(config: &ChannelConfig, source: DomainId, destination: DomainId) -> Binding<'_> {
-    let ChannelConfig { ref key, fabric, group, stream, loan_generation, .. } = *config;
-    Binding { key, fabric, group, source, destination, stream, loan_generation }
+    let ChannelConfig { ref identity, lender, ref secret, fabric, group, stream, loan_generation, .. } =
+        *config;
+    Binding {
+        identity,
+        lender: lender.key,
+        secret,
+        fabric,
+        group,
+        source,
+        destination,
+        stream,
+        loan_generation,
+    }
 }
 
 fn agreed_payload(ours: usize, theirs: u16) -> u16 {

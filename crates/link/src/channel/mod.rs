@@ -15,6 +15,7 @@ mod timers;
 
 use core::time::Duration;
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use base::Instant;
 use base::ids::{
@@ -27,6 +28,7 @@ use zerocopy::FromBytes;
 use crate::cipher::{Cipher, Protection};
 use crate::frame::{MAX_FRAME, MAX_RAILS};
 use crate::handshake::{Initiator, KeySet, Refusal, Speaker};
+use crate::identity::{Lender, NodeKey};
 use crate::path::{Incoming, Outgoing};
 use crate::record::Information;
 use crate::seal::{Opener, Seal};
@@ -185,8 +187,12 @@ pub struct PathConfig {
 pub struct ChannelConfig {
     /// Which side this is.
     pub role: Role,
-    /// The key of the loan's line.
-    pub key: [u8; 32],
+    /// The secret of the loan's line.
+    pub secret: [u8; 32],
+    /// The lender, which may be this node.
+    pub lender: Lender,
+    /// Of a lender: the nodes that may have the function; `None`: all that have its line.
+    pub allowed: Option<Arc<[NodeId]>>,
     /// What this end accepts as protection of frames.
     pub protection: Protection,
     /// The fabric.
@@ -202,7 +208,7 @@ pub struct ChannelConfig {
     /// Of a lender: who has used the function last, as its agent has made durable.
     pub tenancy: Tenancy,
     /// This node.
-    pub node: NodeId,
+    pub identity: NodeKey,
     /// Its name, told to the peer.
     pub name: Name,
     /// Its domain.

@@ -8,6 +8,7 @@ use super::admission::Refused;
 use super::answered::Attempt;
 use super::{Channel, Destination, Handshake, Path, PathId, Role};
 use crate::frame::{HEADER_LEN, Header, Kind, OVERHEAD, Prefix, Route, TAG_LEN};
+use crate::handshake::mark;
 use crate::record::{Record, Status, Writer};
 use crate::seal::Nonce;
 
@@ -133,8 +134,8 @@ impl Channel<'_> {
         owed.then_some(best)
     }
 
-    /// A message of the handshake; an answer says to which attempt, so that only one has to be tried. What else its
-    /// header could say is zero, since nothing authenticates it.
+    /// A message of the handshake; an answer says to which attempt, so that only one has to be tried. What else a header
+    /// could say is zero.
     fn write_handshake(
         &self,
         path: PathId,
@@ -144,12 +145,11 @@ impl Channel<'_> {
         out: &mut [u8],
     ) -> Transmit {
         let len = HEADER_LEN + message.len() + TAG_LEN;
-        // A message of the handshake has its own tag inside; the frame's stays zero.
-        out[..len].fill(0);
         let number = attempt.map_or(0, |attempt| attempt.number);
         let header = self.header(kind, path, to, self.config.incarnation, (0, number));
         Header { card_generation: CardGeneration(0), ..header }.write(out);
         out[HEADER_LEN..len - TAG_LEN].copy_from_slice(message);
+        mark(&self.config.lender.key, &mut out[..len]);
         self.cells.stats.sent_frames.add(1);
         let answers = attempt.map(|attempt| CallName::of(&attempt));
         Transmit { path, len, is_handshake: true, answers, challenge: None }

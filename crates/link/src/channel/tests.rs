@@ -60,7 +60,9 @@ impl<'m> End<'m> {
     fn new(arena: &'m Arena, role: Role, change: impl FnOnce(&mut ChannelConfig)) -> Self {
         let mut config = ChannelConfig {
             role,
-            key: [5; 32],
+            secret: [5; 32],
+            lender: NodeKey::numbered(Role::Lender as u64 + 1).lends_in(DomainId::default()),
+            allowed: None,
             protection: Protection::Aegis,
             fabric: 0,
             group: Group::DEFAULT,
@@ -68,7 +70,7 @@ impl<'m> End<'m> {
             stream: StreamId(7),
             loan_generation: LoanGeneration(0),
             tenancy: Tenancy::default(),
-            node: NodeId(role as u64 + 1),
+            identity: NodeKey::numbered(role as u64 + 1),
             name: Name::new("node"),
             domain: DomainId(role as u32 + 1),
             incarnation: Incarnation(1),
@@ -348,7 +350,7 @@ fn a_second_borrower_is_refused_by_name() {
     let mut now = Instant::ZERO;
     run(&mut now, &mut ends, &mut |_, _| true, 50);
     let [_, lender] = ends;
-    let second = End::new(&arena, Role::Borrower, |config| config.node = NodeId(77));
+    let second = End::new(&arena, Role::Borrower, |config| config.identity = NodeKey::numbered(77));
     let mut ends = [second, lender];
     run(&mut now, &mut ends, &mut |_, _| true, 50);
     let refused = |event: &Event| matches!(event, Event::Refused(Refusal::InUse { by, .. }) if by.to_string() == "node");
@@ -365,7 +367,7 @@ fn a_function_given_back_can_be_lent_to_another() {
     run(&mut now, &mut ends, &mut lossy(), 200);
     assert!(ends.iter().all(|end| end.events.contains(&Event::Closed)));
     let [_, lender] = ends;
-    let second = End::new(&arena, Role::Borrower, |config| config.node = NodeId(77));
+    let second = End::new(&arena, Role::Borrower, |config| config.identity = NodeKey::numbered(77));
     let mut ends = [second, lender];
     run(&mut now, &mut ends, &mut |_, _| true, 50);
     ends[0].write(0);
@@ -385,10 +387,10 @@ fn who_slept_through_the_hold_time_begins_anew() {
     run(&mut now, &mut ends, &mut |_, _| true, 50);
     let [sleeper, lender] = ends;
     now += base::times::HOLD;
-    let second = End::new(&arena, Role::Borrower, |config| config.node = NodeId(77));
+    let second = End::new(&arena, Role::Borrower, |config| config.identity = NodeKey::numbered(77));
     let mut ends = [second, lender];
     run(&mut now, &mut ends, &mut |_, _| true, 50);
-    assert_eq!(ends[1].channel.peer().map(|(node, ..)| node), Some(NodeId(77)));
+    assert_eq!(ends[1].channel.peer().map(|(node, ..)| node), Some(NodeKey::numbered(77).id()));
     ends[0].channel.close(now);
     run(&mut now, &mut ends, &mut |_, _| true, 50);
     let [_, lender] = ends;

@@ -33,6 +33,7 @@ pub(crate) struct Positions {
 /// Who speaks, and in which attempt.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Speaker {
+    /// Which its public key proves: no message says it.
     pub(crate) node: NodeId,
     pub(crate) incarnation: Incarnation,
     pub(crate) life: LifeId,
@@ -92,6 +93,8 @@ pub(crate) struct RefusalDetails {
     pub(crate) hold_seconds: U64,
     /// The greatest incarnation of the refused node that the lender has seen.
     pub(crate) seen: U64,
+    /// Who has the function.
+    pub(crate) holder: NodeId,
 }
 
 /// No duration.
@@ -104,6 +107,7 @@ pub(crate) mod verdict {
     pub(crate) const OUTDATED: u8 = 3;
     pub(crate) const TWIN: u8 = 4;
     pub(crate) const VERSION: u8 = 5;
+    pub(crate) const NOT_ALLOWED: u8 = 6;
 }
 
 mod tag {
@@ -126,7 +130,6 @@ mod tag {
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawWho {
-    node: U64,
     incarnation: U64,
     life: LifeId,
     attempt: U64,
@@ -217,13 +220,13 @@ impl Read {
     }
 
     /// Who speaks, in which attempt. Zeroes stand for no channel and no life.
-    fn speaker(&self) -> Option<(Speaker, u64)> {
+    fn speaker(&self, node: NodeId) -> Option<(Speaker, u64)> {
         let who = self.who.filter(|who| {
             let is_domain = who.domain.get() >> DomainId::BITS == 0;
             is_domain && who.channel.get() != 0 && who.life != LifeId::default()
         })?;
         let speaker = Speaker {
-            node: NodeId(who.node.get()),
+            node,
             incarnation: Incarnation(who.incarnation.get()),
             life: who.life,
             domain: DomainId(who.domain.get()),
@@ -260,7 +263,6 @@ fn put(message: &mut Vec<u8>, tag: u8, value: &[u8]) {
 fn put_speaker(message: &mut Vec<u8>, speaker: &Speaker, attempt: u64) {
     put(message, tag::VERSIONS, &[VERSION, VERSION]);
     let who = RawWho {
-        node: speaker.node.0.into(),
         incarnation: speaker.incarnation.0.into(),
         life: speaker.life,
         attempt: attempt.into(),
@@ -285,9 +287,9 @@ impl Proposal {
         message
     }
 
-    pub(crate) fn decode(message: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(message: &[u8], node: NodeId) -> Option<Self> {
         let read = Read::all(message)?;
-        let (speaker, attempt) = read.speaker()?;
+        let (speaker, attempt) = read.speaker(node)?;
         let is_understood = read.is_understood() && read.limits.is_some() && read.ciphers.is_some();
         let (limits, ciphers) = (read.limits.unwrap_or_default(), read.ciphers.unwrap_or_default());
         let (max_payload, max_frame) = (limits.max_payload.get(), limits.max_frame.get());
@@ -312,9 +314,9 @@ impl Answer {
         message
     }
 
-    pub(crate) fn decode(message: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(message: &[u8], node: NodeId) -> Option<Self> {
         let read = Read::all(message)?;
-        let (speaker, attempt) = read.speaker()?;
+        let (speaker, attempt) = read.speaker(node)?;
         // Whatever it says, it is of no use.
         let foreign = RawAgreed { verdict: verdict::VERSION, key_id: 0, cipher: 0 };
         let agreed = if read.is_understood() { read.agreed? } else { foreign };
@@ -344,10 +346,13 @@ pub(crate) mod tests {
 
     use super::*;
 
+    /// Who speaks.
+    pub(crate) const NODE: NodeId = NodeId::numbered(1);
+
     pub(crate) fn proposal() -> Proposal {
         Proposal {
             speaker: Speaker {
-                node: NodeId(1),
+                node: NODE,
                 incarnation: Incarnation(2),
                 life: LifeId([3; 16]),
                 domain: DomainId(4),
@@ -370,7 +375,12 @@ pub(crate) mod tests {
 
     pub(crate) fn answer() -> Answer {
         let Proposal { speaker, attempt, positions, max_payload, max_frame, .. } = proposal();
-        let refusal = RefusalDetails { since_seconds: 1.into(), hold_seconds: 2.into(), seen: 3.into() };
+        let refusal = RefusalDetails {
+            since_seconds: 1.into(),
+            hold_seconds: 2.into(),
+            seen: 3.into(),
+            holder: NodeId::numbered(9),
+        };
         let (key_id, cipher, tenancy) = (1, 2, 9);
         let verdict = verdict::TWIN;
         Answer {
@@ -389,8 +399,8 @@ pub(crate) mod tests {
 
     #[test]
     fn what_is_written_is_read_and_no_answer_is_longer_than_what_it_answers() {
-        assert_eq!(Proposal::decode(&proposal().encode()), Some(proposal()));
-        assert_eq!(Answer::decode(&answer().encode()), Some(answer()));
+        assert_eq!(Proposal::decode(&proposal().encode(), NODE), Some(proposal()));
+        assert_eq!(Answer::decode(&answer().encode(), NODE), Some(answer()));
         let mut nameless = proposal();
         nameless.speaker.name = [0; 32];
         for proposal in [proposal(), nameless] {
@@ -414,16 +424,16 @@ pub(crate) mod tests {
     #[test]
     fn what_a_later_version_adds_is_skipped_and_who_must_be_understood_and_is_not_is_told() {
         let with = |tag: u8| [&proposal().encode()[..], &[tag, 2, 9, 9]].concat();
-        assert_eq!(Proposal::decode(&with(100)), Some(proposal()));
+        assert_eq!(Proposal::decode(&with(100), NODE), Some(proposal()));
         let foreign = Proposal { is_understood: false, ..proposal() };
-        assert_eq!(Proposal::decode(&with(tag::CRITICAL | 100)), Some(foreign));
+        assert_eq!(Proposal::decode(&with(tag::CRITICAL | 100), NODE), Some(foreign));
         // A longer field than we know.
         let mut longer = proposal().encode();
         let at = longer.len() - PROPOSAL_LEN + 2 + 2;
         assert_eq!(longer[at], tag::WHO);
         longer[at + 1] += 1;
         longer.insert(at + 2 + size_of::<RawWho>(), 77);
-        assert_eq!(Proposal::decode(&longer), Some(proposal()));
+        assert_eq!(Proposal::decode(&longer, NODE), Some(proposal()));
     }
 
     #[test]
@@ -431,7 +441,7 @@ pub(crate) mod tests {
         for (domain, is_understood) in [((1 << 18) - 1, true), (1 << 18, false), (u32::MAX, false)] {
             let mut message = proposal();
             message.speaker.domain = DomainId(domain);
-            assert_eq!(Proposal::decode(&message.encode()).is_some(), is_understood, "{domain}");
+            assert_eq!(Proposal::decode(&message.encode(), NODE).is_some(), is_understood, "{domain}");
         }
     }
 
@@ -440,8 +450,8 @@ pub(crate) mod tests {
         let Proposal { speaker, .. } = proposal();
         let without_channel = Speaker { channel: ChannelIndex(0), ..speaker };
         for speaker in [without_channel, Speaker { life: LifeId::default(), ..speaker }] {
-            assert_eq!(Proposal::decode(&Proposal { speaker, ..proposal() }.encode()), None);
-            assert_eq!(Answer::decode(&Answer { speaker, ..answer() }.encode()), None);
+            assert_eq!(Proposal::decode(&Proposal { speaker, ..proposal() }.encode(), NODE), None);
+            assert_eq!(Answer::decode(&Answer { speaker, ..answer() }.encode(), NODE), None);
         }
     }
 
@@ -451,13 +461,13 @@ pub(crate) mod tests {
             let (mut message, mut said) = (proposal().encode(), answer().encode());
             message[2..4].copy_from_slice(&[least, most]);
             said[2..4].copy_from_slice(&[least, most]);
-            let read = Proposal::decode(&message).unwrap();
+            let read = Proposal::decode(&message, NODE).unwrap();
             assert_eq!((read.speaker, read.attempt), (proposal().speaker, proposal().attempt));
             assert_eq!(read.is_understood, is_understood);
             let verdict = if is_understood { verdict::TWIN } else { verdict::VERSION };
-            assert_eq!(Answer::decode(&said).unwrap().verdict, verdict);
+            assert_eq!(Answer::decode(&said, NODE).unwrap().verdict, verdict);
         }
-        assert!(!Proposal::decode(&proposal().encode()[4..]).unwrap().is_understood, "it does not say");
+        assert!(!Proposal::decode(&proposal().encode()[4..], NODE).unwrap().is_understood, "it does not say");
     }
 
     /// What each message must say.
@@ -473,14 +483,14 @@ pub(crate) mod tests {
             (answer(), tag::AGREED),
             (answer(), tag::REFUSAL),
         ] {
-            assert!(Answer::decode(&answer.encode()).is_some());
-            assert_eq!(Answer::decode(&split(&answer.encode(), tag).0), None, "{tag:#x}");
+            assert!(Answer::decode(&answer.encode(), NODE).is_some());
+            assert_eq!(Answer::decode(&split(&answer.encode(), tag).0, NODE), None, "{tag:#x}");
         }
         for tag in [tag::VERSIONS, tag::LIMITS, tag::CIPHERS] {
-            let read = Proposal::decode(&split(&proposal().encode(), tag).0).unwrap();
+            let read = Proposal::decode(&split(&proposal().encode(), tag).0, NODE).unwrap();
             assert!(!read.is_understood, "{tag:#x}");
         }
-        assert_eq!(Proposal::decode(&split(&proposal().encode(), tag::WHO).0), None);
+        assert_eq!(Proposal::decode(&split(&proposal().encode(), tag::WHO).0, NODE), None);
     }
 
     #[test]
@@ -488,11 +498,11 @@ pub(crate) mod tests {
         for field in (Fields { rest: &proposal().encode() }) {
             let (tag, _) = field.unwrap();
             let twice = [proposal().encode(), split(&proposal().encode(), tag).1].concat();
-            assert_eq!(Proposal::decode(&twice).is_some(), tag == tag::PADDING, "{tag:#x}");
+            assert_eq!(Proposal::decode(&twice, NODE).is_some(), tag == tag::PADDING, "{tag:#x}");
         }
         for tag in [tag::AGREED, tag::TENANCY, tag::REFUSAL] {
             let twice = [answer().encode(), split(&answer().encode(), tag).1].concat();
-            assert_eq!(Answer::decode(&twice), None, "{tag:#x}");
+            assert_eq!(Answer::decode(&twice, NODE), None, "{tag:#x}");
         }
     }
 
@@ -505,7 +515,7 @@ pub(crate) mod tests {
         ] {
             let mut message = split(&proposal().encode(), tag::NAME).0;
             put(&mut message, tag::NAME, name.as_bytes());
-            let read = Proposal::decode(&message).unwrap().speaker.name;
+            let read = Proposal::decode(&message, NODE).unwrap().speaker.name;
             assert_eq!(crate::channel::Name::from_bytes(read).to_string(), fits);
         }
     }
@@ -514,11 +524,11 @@ pub(crate) mod tests {
         #[test]
         fn any_bytes_are_a_message_or_none(bytes in proptest::collection::vec(any::<u8>(), 0..300), cut in 0..256_usize) {
             for bytes in [&bytes[..], &[&proposal().encode()[..cut], &bytes].concat()] {
-                if let Some(read) = Proposal::decode(bytes).filter(|read| read.is_understood) {
-                    prop_assert_eq!(Proposal::decode(&read.encode()), Some(read));
+                if let Some(read) = Proposal::decode(bytes, NODE).filter(|read| read.is_understood) {
+                    prop_assert_eq!(Proposal::decode(&read.encode(), NODE), Some(read));
                 }
-                if let Some(read) = Answer::decode(bytes) {
-                    prop_assert!(Answer::decode(&read.encode()).is_some());
+                if let Some(read) = Answer::decode(bytes, NODE) {
+                    prop_assert!(Answer::decode(&read.encode(), NODE).is_some());
                 }
             }
         }

@@ -1,4 +1,8 @@
-//! The handshake: Noise `NNpsk0` with the key of the loan's line, so that only who knows the line can begin or answer.
+//! The handshake: Noise `IKpsk1`. Each node proves its key pair; who begins knows the other's public key, and both know
+//! the secret of the loan's line.
+//!
+//! In front of that, each message bears a MAC that only who knows the lender's public key can make ([`is_marked`]): all
+//! that anybody else costs a lender is to look at it.
 //!
 //! State of a handshake dies with the card; what has to outlive it are the [`KeySet`]s, which the channel commits
 //! before the message that lets the peer use them.
@@ -7,7 +11,9 @@ mod messages;
 
 use core::time::Duration;
 
+use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::digest::{SHA256, digest};
+use aws_lc_rs::hmac;
 use base::ids::{ChannelIndex, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId, StreamId};
 use base::ledger::Layout;
 use snow::params::{CipherChoice, DHChoice, HashChoice};
@@ -19,14 +25,16 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
 use crate::channel::Name;
 use crate::cipher;
-use crate::frame::VERSION;
+use crate::frame::{ROUTE, TAG_LEN, VERSION};
+use crate::identity::{NodeKey, PublicKey};
 use crate::seal::KEY_LEN;
 pub(crate) use messages::{Answer, Positions, Proposal, RefusalDetails, Speaker, UNKNOWN, verdict};
 use messages::{MAX_MESSAGE, PROPOSAL_LEN};
 
-const PATTERN: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
-/// Bytes that Noise adds to a payload: an ephemeral public key and a tag.
-pub(crate) const NOISE_OVERHEAD: usize = 32 + 16;
+const PATTERN: &str = "Noise_IKpsk1_25519_AESGCM_SHA256";
+/// Bytes that Noise adds to the payload of a first message: an ephemeral public key, a sealed static one and a tag. An
+/// answer has less.
+pub(crate) const NOISE_OVERHEAD: usize = 32 + (32 + 16) + 16;
 /// Bytes of a first message, at least: nobody gets an answer that is longer than what it answers.
 pub(crate) const FIRST_LEN: usize = PROPOSAL_LEN + NOISE_OVERHEAD;
 
@@ -50,7 +58,6 @@ pub(crate) struct KeySet {
     pub(crate) send: [u8; KEY_LEN],
     pub(crate) receive: [u8; KEY_LEN],
     pub(crate) peer_incarnation: u64,
-    pub(crate) peer_node: u64,
     pub(crate) peer_domain: u32,
     /// How the peer has numbered the channel.
     pub(crate) peer_channel: u32,
@@ -70,6 +77,8 @@ pub(crate) struct KeySet {
     pub(crate) begun: u64,
     pub(crate) peer_life: LifeId,
     pub(crate) peer_name: [u8; 32],
+    pub(crate) peer_node: NodeId,
+    pub(crate) reserved2: [u8; 4],
 }
 
 /// Why a lender does not lend.
@@ -79,6 +88,8 @@ pub enum Refusal {
     InUse {
         /// Its name.
         by: Name,
+        /// Its id.
+        node: NodeId,
         /// For how long it has had it; `None`: since before the lender was started.
         since: Option<Duration>,
         /// It is not heard at present: if it does not come back, the function is kept for it for so long.
@@ -97,6 +108,8 @@ pub enum Refusal {
         /// Its name.
         by: Name,
     },
+    /// The lender lends to others only.
+    NotAllowed,
     /// The two nodes speak no common version of the protocol.
     Version,
     /// For a reason that a later version knows.
@@ -119,8 +132,10 @@ impl Answer {
             verdict::OUTDATED => Some(Refusal::Outdated { seen: Incarnation(details.seen.get()) }),
             verdict::TWIN => Some(Refusal::Twin { by }),
             verdict::VERSION => Some(Refusal::Version),
+            verdict::NOT_ALLOWED => Some(Refusal::NotAllowed),
             verdict::IN_USE => Some(Refusal::InUse {
                 by,
+                node: details.holder,
                 since: seconds(details.since_seconds, UNKNOWN),
                 hold: seconds(details.hold_seconds, 0),
             }),
@@ -129,10 +144,15 @@ impl Answer {
     }
 }
 
-/// What a handshake is bound to, beside the key: both sides must agree on it.
+/// Who speaks, and what the handshake is bound to: both sides must agree on it.
 #[derive(Clone, Copy)]
 pub(crate) struct Binding<'a> {
-    pub(crate) key: &'a [u8; KEY_LEN],
+    /// This node.
+    pub(crate) identity: &'a NodeKey,
+    /// The lender, who may be this node.
+    pub(crate) lender: PublicKey,
+    /// Of the loan's line.
+    pub(crate) secret: &'a [u8; KEY_LEN],
     pub(crate) fabric: u32,
     pub(crate) group: Group,
     /// The domains of who begins and of who answers, as the first message's header has them.
@@ -145,6 +165,7 @@ pub(crate) struct Binding<'a> {
 /// The borrower's side of one attempt.
 pub(crate) struct Initiator {
     state: HandshakeState,
+    lender: NodeId,
     pub(crate) attempt: u64,
     /// The domain that it was for; zero: whoever hears it.
     pub(crate) destination: DomainId,
@@ -161,11 +182,13 @@ impl Initiator {
         out: &mut Vec<u8>,
     ) -> Option<Self> {
         let prologue = binding.prologue();
-        let mut state = binding.builder(&prologue, entropy)?.build_initiator().ok()?;
+        let builder = binding.builder(&prologue, entropy)?.remote_public_key(&binding.lender.0).ok()?;
+        let mut state = builder.build_initiator().ok()?;
         out.resize(FIRST_LEN, 0);
         let len = state.write_message(&proposal.encode(), out).ok()?;
         out.truncate(len);
-        Some(Self { state, attempt: proposal.attempt, destination: binding.destination, heard: None })
+        let (attempt, destination, lender) = (proposal.attempt, binding.destination, binding.lender.id());
+        Some(Self { state, lender, attempt, destination, heard: None })
     }
 
     /// Reads the answer: the keys for sending and receiving with it.
@@ -178,7 +201,7 @@ impl Initiator {
             _ => {
                 let mut room = [0; MAX_MESSAGE];
                 let payload = open(&mut self.state, message, &mut room)?;
-                let answer = Answer::decode(payload).ok_or(Unread::Nonsense)?;
+                let answer = Answer::decode(payload, self.lender).ok_or(Unread::Nonsense)?;
                 self.heard = Some((message.to_vec(), answer));
                 answer
             }
@@ -205,7 +228,9 @@ impl Responder {
         let mut state = builder.build_responder().map_err(|_| Unread::Auth)?;
         let mut room = [0; MAX_MESSAGE];
         let payload = open(&mut state, message, &mut room)?;
-        let proposal = Proposal::decode(payload).ok_or(Unread::Nonsense)?;
+        let mut key = PublicKey::default();
+        key.0.copy_from_slice(state.get_remote_static().ok_or(Unread::Auth)?);
+        let proposal = Proposal::decode(payload, key.id()).ok_or(Unread::Nonsense)?;
         Ok((Self { state }, proposal))
     }
 
@@ -241,7 +266,7 @@ impl KeySet {
     pub(crate) fn with(peer: &Speaker) -> Self {
         Self {
             peer_incarnation: peer.incarnation.0,
-            peer_node: peer.node.0,
+            peer_node: peer.node,
             peer_domain: peer.domain.0,
             peer_channel: peer.channel.0,
             peer_life: peer.life,
@@ -255,7 +280,7 @@ impl KeySet {
     }
 
     pub(crate) fn node(&self) -> NodeId {
-        NodeId(self.peer_node)
+        self.peer_node
     }
 
     pub(crate) fn incarnation(&self) -> Incarnation {
@@ -286,9 +311,41 @@ impl Binding<'_> {
     fn builder<'b>(&'b self, prologue: &'b [u8], entropy: [u8; 32]) -> Option<Builder<'b>> {
         let params = PATTERN.parse().expect("the pattern is one that Noise defines");
         let resolver: BoxedCryptoResolver = Box::new(Resolver { entropy });
-        Builder::with_resolver(params, resolver).psk(0, self.key).ok()?.prologue(prologue).ok()
+        let builder =
+            Builder::with_resolver(params, resolver).psk(1, self.secret).ok()?.prologue(prologue).ok()?;
+        builder.local_private_key(self.identity.reveal()).ok()
     }
 }
+
+/// Marks a message of a handshake with the lender, so that only who knows the lender's public key can have made it: as
+/// WireGuard's `mac1` does, but over the frame's header, too. `frame` ends with room for the mark.
+pub(crate) fn mark(lender: &PublicKey, frame: &mut [u8]) {
+    let mark = mark_of(lender, frame);
+    if let Some(tag) = frame.last_chunk_mut() {
+        *tag = mark;
+    }
+}
+
+/// Whether a message of a handshake bears the mark of who knows the lender's public key.
+pub(crate) fn is_marked(lender: &PublicKey, frame: &[u8]) -> bool {
+    let mark = mark_of(lender, frame);
+    frame.last_chunk().is_some_and(|tag: &[u8; TAG_LEN]| verify_slices_are_equal(tag, &mark).is_ok())
+}
+
+fn mark_of(lender: &PublicKey, frame: &[u8]) -> [u8; TAG_LEN] {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, &derive(&lender.0, MARK));
+    let mut context = hmac::Context::with_key(&key);
+    // A switch changes the route.
+    let (before, behind) = frame.split_at_checked(ROUTE).unwrap_or((frame, &[]));
+    context.update(before);
+    context.update(behind.get(1..behind.len().saturating_sub(TAG_LEN)).unwrap_or_default());
+    let mut mark = [0; TAG_LEN];
+    mark.copy_from_slice(&context.sign().as_ref()[..TAG_LEN]);
+    mark
+}
+
+/// What keys of marks are derived by.
+const MARK: u64 = u64::from_le_bytes(*b"mark\0\0\0\0");
 
 /// The primitives of Noise, with randomness that the driver has given, so that a simulation can be repeated.
 struct Resolver {
@@ -343,7 +400,8 @@ pub fn derive(seed: &[u8; 32], index: u64) -> [u8; 32] {
 #[cfg(test)]
 pub(crate) fn say(binding: Binding<'_>, payload: &[u8]) -> Vec<u8> {
     let prologue = binding.prologue();
-    let mut state = binding.builder(&prologue, [1; 32]).unwrap().build_initiator().unwrap();
+    let builder = binding.builder(&prologue, [1; 32]).unwrap().remote_public_key(&binding.lender.0).unwrap();
+    let mut state = builder.build_initiator().unwrap();
     let mut message = vec![0; payload.len() + NOISE_OVERHEAD];
     let len = state.write_message(payload, &mut message).unwrap();
     message.truncate(len);
@@ -352,16 +410,24 @@ pub(crate) fn say(binding: Binding<'_>, payload: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use proptest::prelude::*;
 
     use super::messages::tests::{answer, proposal};
     use super::*;
 
-    const KEY: [u8; 32] = [9; 32];
+    const SECRET: [u8; 32] = [9; 32];
 
+    static IDENTITIES: LazyLock<[NodeKey; 2]> = LazyLock::new(|| [1, 2].map(NodeKey::numbered));
+
+    /// Of the borrower, who knows the lender.
     fn binding() -> Binding<'static> {
+        let [borrower, lender] = &*IDENTITIES;
         Binding {
-            key: &KEY,
+            identity: borrower,
+            lender: lender.public(),
+            secret: &SECRET,
             fabric: 0,
             group: Group::DEFAULT,
             source: DomainId(1),
@@ -371,17 +437,25 @@ mod tests {
         }
     }
 
+    fn lenders() -> Binding<'static> {
+        Binding { identity: &IDENTITIES[1], ..binding() }
+    }
+
     #[test]
     fn both_sides_agree_on_both_keys() {
         let mut message = Vec::new();
         let mut initiator = Initiator::begin(binding(), [1; 32], &proposal(), &mut message).unwrap();
         let first = message.len();
-        let (responder, read) = Responder::read(binding(), [2; 32], &message).unwrap();
-        assert_eq!(read, proposal());
+        let (responder, read) = Responder::read(lenders(), [2; 32], &message).unwrap();
+        // No message says who speaks: its key does.
+        let ids = IDENTITIES.each_ref().map(NodeKey::id);
+        let speaker = |speaker: Speaker, node| Speaker { node, ..speaker };
+        assert_eq!(read, Proposal { speaker: speaker(proposal().speaker, ids[0]), ..proposal() });
         let (send, receive) = responder.answer(&answer(), &mut message).unwrap();
         assert!(message.len() <= first, "{} {first}", message.len());
         let (read, their_send, their_receive) = initiator.finish(&message).unwrap();
-        assert_eq!((send, receive, read), (their_receive, their_send, answer()));
+        assert_eq!((send, receive), (their_receive, their_send));
+        assert_eq!(read, Answer { speaker: speaker(answer().speaker, ids[1]), ..answer() });
         assert_ne!(send, receive);
     }
 
@@ -390,18 +464,19 @@ mod tests {
         let mut message = Vec::new();
         Initiator::begin(binding(), [1; 32], &proposal(), &mut message).unwrap();
         let others = [
-            Binding { key: &[8; 32], ..binding() },
-            Binding { fabric: 1, ..binding() },
-            Binding { group: Group(2), ..binding() },
-            Binding { source: DomainId(2), ..binding() },
-            Binding { destination: DomainId(1), ..binding() },
-            Binding { stream: StreamId(8), ..binding() },
-            Binding { loan_generation: LoanGeneration(4), ..binding() },
+            Binding { secret: &[8; 32], ..lenders() },
+            Binding { identity: &IDENTITIES[0], ..lenders() },
+            Binding { fabric: 1, ..lenders() },
+            Binding { group: Group(2), ..lenders() },
+            Binding { source: DomainId(2), ..lenders() },
+            Binding { destination: DomainId(1), ..lenders() },
+            Binding { stream: StreamId(8), ..lenders() },
+            Binding { loan_generation: LoanGeneration(4), ..lenders() },
         ];
         for other in others {
             assert_eq!(Responder::read(other, [2; 32], &message).err(), Some(Unread::Auth));
         }
-        assert!(Responder::read(binding(), [2; 32], &message).is_ok());
+        assert!(Responder::read(lenders(), [2; 32], &message).is_ok());
     }
 
     /// One byte more each time, up to more than is read.
@@ -415,15 +490,16 @@ mod tests {
                 payload.resize(payload.len() + more, 7);
             }
             payload.resize(len, 0);
-            let read = Responder::read(binding(), [2; 32], &say(binding(), &payload));
-            assert_eq!(read.is_ok_and(|(_, read)| read == proposal()), is_read, "{len}");
+            let read = Responder::read(lenders(), [2; 32], &say(binding(), &payload));
+            let attempt = read.ok().map(|(_, read)| read.attempt);
+            assert_eq!(attempt, is_read.then_some(proposal().attempt), "{len}");
         }
     }
 
     proptest! {
         #[test]
         fn any_bytes_are_refused_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            prop_assert_eq!(Responder::read(binding(), [2; 32], &bytes).err(), Some(Unread::Auth));
+            prop_assert_eq!(Responder::read(lenders(), [2; 32], &bytes).err(), Some(Unread::Auth));
             let mut message = Vec::new();
             let mut initiator = Initiator::begin(binding(), [1; 32], &proposal(), &mut message).unwrap();
             prop_assert_eq!(initiator.finish(&bytes).err(), Some(Unread::Auth));

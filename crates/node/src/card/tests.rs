@@ -8,7 +8,7 @@ use base::RuleSet;
 use base::ids::{CardGeneration, DomainId, LifeId, LoanGeneration, StreamId};
 use base::ledger::Arena;
 use host::{BlockKind, BlockRequest};
-use link::Name;
+use link::{Lender, Name, NodeKey};
 
 use super::*;
 use crate::{BorrowEdge, DriveConfig, LoanConfig, LoanRole};
@@ -17,20 +17,24 @@ const TICK: Duration = Duration::from_micros(50);
 /// The only address on the only rail.
 const PEER: Address = Address([1; 28]);
 
+fn lender() -> Lender {
+    NodeKey::numbered(1).lends_in(DomainId(1))
+}
+
 fn config(node: u64, role: LoanRole) -> CardConfig {
     let loan = LoanConfig {
-        key: [5; 32],
+        secret: [5; 32],
         protection: link::Protection::Aegis,
         stream: StreamId(7),
         generation: LoanGeneration(0),
-        tenancy: Tenancy::default().taken_by(NodeId(2), LifeId([2; 16]), Name::new("node")),
+        tenancy: Tenancy::default().taken_by(NodeKey::numbered(2).id(), LifeId([2; 16]), Name::new("node")),
         life: 0,
         least_incarnation: Incarnation(0),
         role,
     };
     let lends = matches!(loan.role, LoanRole::Lend { .. });
     CardConfig {
-        node: NodeId(node),
+        identity: NodeKey::numbered(node),
         name: Name::new("node"),
         domain: DomainId(node as u32),
         incarnation: Incarnation(1),
@@ -224,9 +228,13 @@ fn is_shared(card: &Card<'_>, now: Instant) -> bool {
 fn a_write_behind_reads_is_served_while_the_medium_has_them() {
     const READS: u32 = 9;
     let arena = Arena::default();
-    let lend = LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE };
-    let borrow =
-        LoanRole::Borrow { peers: vec![PEER], io_timeout: Duration::from_secs(60), edge: BorrowEdge::Drive };
+    let lend = LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None };
+    let borrow = LoanRole::Borrow {
+        lender: lender(),
+        peers: vec![PEER],
+        io_timeout: Duration::from_secs(60),
+        edge: BorrowEdge::Drive,
+    };
     let mut ends = [End::new(&arena, config(1, lend)), End::new(&arena, config(2, borrow))];
     ends[1].card.use_directly(0);
     let mut now = Instant::ZERO;
@@ -258,7 +266,7 @@ fn a_write_behind_reads_is_served_while_the_medium_has_them() {
 #[test]
 fn a_place_is_used_again_by_another_loan() {
     let arena = Arena::default();
-    let lend = LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE };
+    let lend = LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None };
     let place = |life: u32, role: LoanRole| {
         let mut config = config(2, role);
         config.loans[0].life = life;
@@ -291,14 +299,14 @@ fn a_place_is_used_again_by_another_loan() {
 }
 
 fn borrow(edge: BorrowEdge) -> LoanRole {
-    LoanRole::Borrow { peers: vec![PEER], io_timeout: Duration::from_secs(60), edge }
+    LoanRole::Borrow { lender: lender(), peers: vec![PEER], io_timeout: Duration::from_secs(60), edge }
 }
 
 /// What was in one place is in another now; the one that it has left still has its name.
 #[test]
 fn a_function_moves_to_another_place() {
     let arena = Arena::default();
-    let lend = LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE };
+    let lend = LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None };
     let mut moved = config(2, LoanRole::Vacant);
     moved.loans.extend(config(2, borrow(BorrowEdge::Drive)).loans);
     let mut ends = [End::new(&arena, config(1, lend)), End::new(&arena, moved)];
@@ -318,8 +326,9 @@ fn memory_without_room_is_tried_again_and_stops_nothing() {
     let (short, long) = (Duration::from_millis(250), Duration::from_secs(3));
     for full in [[true, false], [false, true], [true, true]] {
         let arena = Arena::default();
-        let lend = LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE };
+        let lend = LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None };
         let borrow = LoanRole::Borrow {
+            lender: lender(),
             peers: vec![PEER],
             io_timeout: Duration::from_secs(60),
             edge: BorrowEdge::Drive,
@@ -357,12 +366,13 @@ fn a_fault_ends_its_loan_and_not_the_card() {
         let mut both = config(node, role(0));
         both.drives.extend(config(node, role(0)).drives);
         let mut other = config(node, role(1)).loans.remove(0);
-        (other.stream, other.key) = (StreamId(8), [6; 32]);
+        (other.stream, other.secret) = (StreamId(8), [6; 32]);
         both.loans.push(other);
         both
     };
-    let lend = |drive| LoanRole::Lend { drive, controller: 0, limit: Limit::NONE };
+    let lend = |drive| LoanRole::Lend { drive, controller: 0, limit: Limit::NONE, allowed: None };
     let borrow = |_| LoanRole::Borrow {
+        lender: lender(),
         peers: vec![PEER],
         io_timeout: Duration::from_secs(60),
         edge: BorrowEdge::Drive,
@@ -415,8 +425,9 @@ fn a_fault_ends_its_loan_and_not_the_card() {
 /// Two borrowers of a namespace that they share, both functions of one drive.
 fn sharers(node: u64) -> CardConfig {
     let role = |loan: usize| match node {
-        1 => LoanRole::Lend { drive: 0, controller: loan as u16 + 1, limit: Limit::NONE },
+        1 => LoanRole::Lend { drive: 0, controller: loan as u16 + 1, limit: Limit::NONE, allowed: None },
         _ => LoanRole::Borrow {
+            lender: lender(),
             peers: vec![PEER],
             io_timeout: Duration::from_secs(60),
             edge: BorrowEdge::Drive,
@@ -424,7 +435,7 @@ fn sharers(node: u64) -> CardConfig {
     };
     let mut both = config(node, role(0));
     let mut other = config(node, role(1)).loans.remove(0);
-    (other.stream, other.key) = (StreamId(8), [6; 32]);
+    (other.stream, other.secret) = (StreamId(8), [6; 32]);
     both.loans.push(other);
     let namespace = crate::NamespaceConfig {
         blocks: 1 << 12,
@@ -608,9 +619,13 @@ impl Mimicked<'_> {
 }
 
 fn mimicked(arena: &Arena) -> Mimicked<'_> {
-    let lend = LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE };
-    let borrow =
-        LoanRole::Borrow { peers: vec![PEER], io_timeout: Duration::from_secs(60), edge: BorrowEdge::Drive };
+    let lend = LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None };
+    let borrow = LoanRole::Borrow {
+        lender: lender(),
+        peers: vec![PEER],
+        io_timeout: Duration::from_secs(60),
+        edge: BorrowEdge::Drive,
+    };
     let mut ends = [End::new(arena, config(1, lend)), End::new(arena, config(2, borrow))];
     ends[1].card.use_directly(0);
     Mimicked { ends, stranger: Address([9; 28]), bytes: [0; 2], at_home: 0, home: Address([2; 28]) }
@@ -705,6 +720,7 @@ fn the_answer_to_a_call_that_waits_goes_to_who_has_called() {
     world.run(&mut now, Duration::from_millis(500), false);
     let first_message = |life: u8, incarnation: u64| {
         let borrow = LoanRole::Borrow {
+            lender: lender(),
             peers: vec![PEER],
             io_timeout: Duration::from_secs(60),
             edge: BorrowEdge::Drive,
@@ -735,18 +751,20 @@ fn the_answer_to_a_call_that_waits_goes_to_who_has_called() {
 #[test]
 fn frames_come_on_their_own_rail_and_calls_are_for_what_is_lent() {
     let arena = Arena::default();
-    let lend = LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE };
+    let lend = LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None };
     let borrow = || LoanRole::Borrow {
-        peers: vec![PEER],
+        lender: lender(),
+        peers: vec![PEER, PEER],
         io_timeout: Duration::from_secs(60),
         edge: BorrowEdge::Drive,
     };
-    let mut two_rails = config(1, lend);
-    two_rails.rails = vec![9000, 9000];
-    let [mut lender, mut borrower] = [End::new(&arena, two_rails), End::new(&arena, config(2, borrow()))];
+    let two_rails = |node, role| CardConfig { rails: vec![9000, 9000], ..config(node, role) };
+    let [mut lender, mut borrower] =
+        [two_rails(1, lend), two_rails(2, borrow())].map(|config| End::new(&arena, config));
     let mut other = End::new(&arena, config(3, borrow()));
     let now = Instant::ZERO + TICK;
-    let call = borrower.turn(now).swap_remove(0).1;
+    let calls: Vec<_> = borrower.turn(now).into_iter().map(|(_, call)| call).collect();
+    let [call, other_rails] = &calls[..] else { panic!("{} calls", calls.len()) };
     other.card.handle_frame(now, 0, PEER, &mut call.clone());
     let count = |end: &End<'_>| {
         let gauges = &end.card.cells.gauges;
@@ -766,7 +784,7 @@ fn frames_come_on_their_own_rail_and_calls_are_for_what_is_lent() {
         lender.card.handle_frame(now, socket, PEER, &mut with_rails(source, destination));
         assert_eq!((count(&lender), answers(&mut lender, now)), ((0, misdirected), vec![]));
     }
-    lender.card.handle_frame(now, 1, PEER, &mut with_rails(1, 1));
+    lender.card.handle_frame(now, 1, PEER, &mut other_rails.clone());
     assert_eq!((count(&lender), answers(&mut lender, now)), ((0, 4), vec![PEER]));
 }
 
@@ -774,8 +792,12 @@ fn frames_come_on_their_own_rail_and_calls_are_for_what_is_lent() {
 #[should_panic(expected = "frames name a loan by its stream")]
 fn two_loans_of_one_stream_are_refused() {
     let mut twice = config(2, LoanRole::Vacant);
-    let borrow =
-        LoanRole::Borrow { peers: vec![PEER], io_timeout: Duration::from_secs(60), edge: BorrowEdge::Drive };
+    let borrow = LoanRole::Borrow {
+        lender: lender(),
+        peers: vec![PEER],
+        io_timeout: Duration::from_secs(60),
+        edge: BorrowEdge::Drive,
+    };
     twice.loans = config(2, borrow.clone()).loans;
     twice.loans.extend(config(2, borrow).loans);
     End::new(&Arena::default(), twice);

@@ -8,7 +8,7 @@ use base::Instant;
 use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, LoanGeneration, StreamId};
 use base::ledger::LedgerError;
 use device::nvme::Limit;
-use link::{Name, Protection, Tenancy};
+use link::{Lender, Name, NodeKey, Protection, Tenancy};
 
 use super::*;
 use crate::{Card, CardEvent, DriveConfig, Unusable};
@@ -17,7 +17,7 @@ const MIB: usize = 1 << 20;
 
 fn config(loans: &[(u32, LoanRole)]) -> CardConfig {
     let loan = |(group, (life, role)): (usize, &(u32, LoanRole))| LoanConfig {
-        key: [5; 32],
+        secret: [5; 32],
         protection: Protection::Aegis,
         stream: StreamId(group as u32),
         generation: LoanGeneration(0),
@@ -28,7 +28,7 @@ fn config(loans: &[(u32, LoanRole)]) -> CardConfig {
     };
     let drives = loans.iter().filter(|(_, role)| matches!(role, LoanRole::Lend { .. })).count();
     CardConfig {
-        node: NodeId(1),
+        identity: NodeKey::numbered(1),
         name: Name::new("node"),
         domain: DomainId(1),
         incarnation: Incarnation(1),
@@ -44,11 +44,16 @@ fn config(loans: &[(u32, LoanRole)]) -> CardConfig {
 }
 
 fn lend(drive: usize) -> LoanRole {
-    LoanRole::Lend { drive, controller: 0, limit: Limit::NONE }
+    LoanRole::Lend { drive, controller: 0, limit: Limit::NONE, allowed: None }
 }
 
 fn borrow(edge: BorrowEdge) -> LoanRole {
-    LoanRole::Borrow { peers: vec![Address([1; 28])], io_timeout: Duration::from_secs(60), edge }
+    LoanRole::Borrow {
+        lender: Lender::default(),
+        peers: vec![Address([1; 28])],
+        io_timeout: Duration::from_secs(60),
+        edge,
+    }
 }
 
 fn slot() -> LoanRole {
@@ -109,12 +114,13 @@ fn what_is_another_ledger_is_refused_by_name() {
     assert!(refused(new()).contains("is no ledger"));
     let (layout, other) = (NodeLedger::LAYOUT, LayoutHash(NodeLedger::LAYOUT.0 ^ 1));
     let memory = new();
-    memory.entitle(other, config.node);
+    memory.entitle(other, config.identity.id());
     let why = refused(memory);
     assert!(why.contains(&format!("{:016x}", other.0)) && why.contains("another version"), "{why}");
-    memory.entitle(layout, NodeId(2));
-    assert!(refused(memory).contains("of another node, 0000000000000002"));
-    memory.entitle(layout, config.node);
+    memory.entitle(layout, NodeKey::numbered(2).id());
+    let other = format!("of another node, {}", NodeKey::numbered(2).id());
+    assert!(refused(memory).contains(&other));
+    memory.entitle(layout, config.identity.id());
     let (len, short) = (memory.len(), memory.first(memory.len() - 4096));
     let error = LedgerError::OtherSize(len as u64, len - 4096).to_string();
     assert_eq!(refused(short), error);
@@ -129,7 +135,7 @@ fn a_loan_without_room_is_unusable_and_takes_nobody_with_it() {
     let after = config(&[(0, lend(0)), (1, slot()), (1, borrow(BorrowEdge::Drive))]);
     let large = after.new_memory(&arena);
     let small = large.first(before.new_memory(&arena).len());
-    NodeLedger::entitle(small, NodeId(1));
+    NodeLedger::entitle(small, NodeKey::numbered(1).id());
     start(small, &before);
     let mut card = start(small, &after);
     assert!(card.lent(0).is_some() && card.slot(1).is_none() && card.borrowed(2).is_none());
@@ -147,7 +153,7 @@ fn a_loan_without_room_is_unusable_and_takes_nobody_with_it() {
     card.slot_open(Instant::ZERO, 1);
     card.handle_timeout(Instant::from_nanos(1_000_000_000));
     drop(card);
-    NodeLedger::entitle(large, NodeId(1));
+    NodeLedger::entitle(large, NodeKey::numbered(1).id());
     let card = start(large, &after);
     assert!(card.lent(0).is_some() && card.slot(1).is_some() && card.borrowed(2).is_some());
 }
@@ -228,7 +234,7 @@ fn there_is_room_for_the_successor_of_a_card_that_died_while_loans_changed() {
         let bytes = before.new_memory(&arena).len() + after.new_memory(&arena).len();
         let memory = arena.zeroed_bytes(bytes);
         let hook = KillAt { left: StdCell::new(store), unlogged: StdCell::new(0) };
-        NodeLedger::entitle(memory, NodeId(1));
+        NodeLedger::entitle(memory, NodeKey::numbered(1).id());
         start(memory, &before);
         let ended = catch_unwind(AssertUnwindSafe(|| {
             drop(Card::new(memory, Some(&hook), after.clone(), Instant::ZERO));

@@ -1,11 +1,11 @@
 //! Whatever TLPs a peer sends, each end of a loan goes on: nothing panics, and each step ends with a commit.
 
 use base::RuleSet;
-use base::ids::{CardGeneration, Incarnation, LifeId, LoanGeneration, NodeId, StreamId};
+use base::ids::{CardGeneration, Incarnation, LifeId, LoanGeneration, StreamId};
 use base::ledger::Arena;
 use device::nvme::Limit;
 use fabric::{FabricAddress, Rail};
-use link::Tenancy;
+use link::{NodeKey, Tenancy};
 use pcie::{Completion, CompletionStatus, ConfigKind, ConfigRequest, Header, MemoryRequest, Tag, TlpView};
 use proptest::prelude::*;
 
@@ -99,7 +99,7 @@ impl Tlp {
 
 fn card(role: LoanRole) -> CardConfig {
     let loan = LoanConfig {
-        key: [5; 32],
+        secret: [5; 32],
         protection: link::Protection::Aegis,
         stream: StreamId(7),
         generation: LoanGeneration(0),
@@ -109,7 +109,7 @@ fn card(role: LoanRole) -> CardConfig {
         role,
     };
     CardConfig {
-        node: NodeId(1),
+        identity: NodeKey::numbered(1),
         name: Name::new("node"),
         domain: DOMAIN,
         incarnation: Incarnation(1),
@@ -166,20 +166,20 @@ proptest! {
 
     #[test]
     fn a_lent_function_takes_any_tlps(tlps in proptest::collection::vec(any_tlp(), 0..200)) {
-        give(LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE }, HOST, &tlps);
+        give(LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None }, HOST, &tlps);
     }
 
     #[test]
     fn a_borrowed_drive_takes_any_tlps(tlps in proptest::collection::vec(any_tlp(), 0..200)) {
         let io_timeout = core::time::Duration::from_secs(1);
         let peers = vec![Address::default()];
-        give(LoanRole::Borrow { peers, io_timeout, edge: BorrowEdge::Drive }, FUNCTION, &tlps);
+        give(LoanRole::Borrow { lender: Lender::default(), peers, io_timeout, edge: BorrowEdge::Drive }, FUNCTION, &tlps);
     }
 
     #[test]
     fn a_borrowed_slot_takes_any_tlps(tlps in proptest::collection::vec(any_tlp(), 0..200)) {
         let io_timeout = core::time::Duration::from_secs(1);
         let peers = vec![Address::default()];
-        give(LoanRole::Borrow { peers, io_timeout, edge: BorrowEdge::Slot }, FUNCTION, &tlps);
+        give(LoanRole::Borrow { lender: Lender::default(), peers, io_timeout, edge: BorrowEdge::Slot }, FUNCTION, &tlps);
     }
 }

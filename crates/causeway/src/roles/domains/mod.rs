@@ -508,7 +508,7 @@ impl Domains {
                 format!("the line has {} addresses, and this node {rails} rails", line.addresses().len());
             return Response::Refused { why };
         }
-        let stream = lend::stream(line.key().reveal());
+        let stream = lend::stream(line.secret().reveal());
         let has_it =
             |(at, other): (usize, &LoanSpec)| (!other.is_vacant() && other.stream == stream).then_some(at);
         if let Some(at) = agent.view().spec().loans.iter().enumerate().find_map(has_it) {
@@ -651,7 +651,7 @@ impl Place {
         LoanSpec {
             function: String::new(),
             stream: 0,
-            key: [0; 32],
+            secret: [0; 32],
             protection: Protection::default(),
             generation: 0,
             tenancy: Tenancy::default(),

@@ -169,6 +169,7 @@ mod tests {
             read_only: false,
             block_size: crate::config::BlockSize::B512,
             cache: Cache::default(),
+            allow: None,
             limit: Limit::NONE,
             layout,
         }

@@ -5,13 +5,13 @@ use base::times::{HANDSHAKE_RETRY_MAX, HOLD, PENDING_KEYS};
 use super::*;
 use crate::cipher::Cipher;
 use crate::frame::{HEADER_LEN, Header, Kind, TAG_LEN};
-use crate::handshake::{Answer, FIRST_LEN, Initiator, Proposal, Responder, say};
+use crate::handshake::{Answer, Binding, FIRST_LEN, Initiator, Proposal, Responder, mark, say};
 use crate::stream::Credits;
 
 /// The first messages of a node's next attempts, one by path each, as a network could have recorded them.
 fn record_initiations(arena: &Arena, node: u64, attempts: usize) -> Vec<Vec<u8>> {
     let mut end = End::new(arena, Role::Borrower, |config| {
-        config.node = NodeId(node);
+        config.identity = NodeKey::numbered(node);
         config.seed = [node as u8; 32];
     });
     let mut now = Instant::ZERO;
@@ -37,7 +37,7 @@ fn give(end: &mut End<'_>, now: Instant, frame: &[u8]) -> Heard {
 fn replays_of_former_borrowers_delay_a_newcomer_only_for_a_moment() {
     let arena = Arena::default();
     let former: Vec<_> = (50..53).flat_map(|node| record_initiations(&arena, node, 2)).collect();
-    let newcomer = End::new(&arena, Role::Borrower, |config| config.node = NodeId(77));
+    let newcomer = End::new(&arena, Role::Borrower, |config| config.identity = NodeKey::numbered(77));
     let mut ends = [newcomer, End::new(&arena, Role::Lender, |_| {})];
     let mut now = Instant::ZERO;
     // The borrower opens with the answer; the lender with the first frame that uses it.
@@ -138,10 +138,10 @@ fn the_hold_time_goes_on_while_cards_of_the_lender_come_and_go() {
     now += minute / 2;
     let silent = now.since(lender.channel.last_heard());
     assert!(silent >= HOLD && silent < HOLD + minute, "{silent:?}");
-    let second = End::new(&arena, Role::Borrower, |config| config.node = NodeId(77));
+    let second = End::new(&arena, Role::Borrower, |config| config.identity = NodeKey::numbered(77));
     let mut ends = [second, lender];
     run(&mut now, &mut ends, &mut |_, _| true, 50);
-    assert_eq!(ends[1].channel.peer().map(|(node, ..)| node), Some(NodeId(77)));
+    assert_eq!(ends[1].channel.peer().map(|(node, ..)| node), Some(NodeKey::numbered(77).id()));
 }
 
 /// A read of a register of the peer's configuration space, which its completion ends.
@@ -227,7 +227,8 @@ fn with_header(frame: &[u8], change: impl FnOnce(&mut Header)) -> Vec<u8> {
     change(&mut header);
     let mut changed = frame.to_vec();
     header.write(&mut changed);
-    changed
+    let is_handshake = matches!(header.kind, Kind::Initiation | Kind::Response);
+    if is_handshake { marked(changed) } else { changed }
 }
 
 /// What a lender reads in a first message.
@@ -236,6 +237,12 @@ fn read_call(lender: &End<'_>, call: &[u8]) -> (Responder, Proposal) {
     let domains = (header.source.domain, header.destination.domain);
     let binding = crate::channel::keys::binding(&lender.config, domains.0, domains.1);
     Responder::read(binding, [9; 32], &call[HEADER_LEN..call.len() - TAG_LEN]).unwrap()
+}
+
+/// A message of a handshake, with the mark of who knows the lender's public key.
+fn marked(mut frame: Vec<u8>) -> Vec<u8> {
+    mark(&NodeKey::numbered(Role::Lender as u64 + 1).public(), &mut frame);
+    frame
 }
 
 /// An answer to `call` by who knows the key, and what its header says if it is honest.
@@ -250,7 +257,7 @@ fn answer_of(lender: &End<'_>, call: &[u8], change: impl FnOnce(Answer) -> Answe
     let incarnation = answer.speaker.incarnation;
     let header = lender.channel.header(Kind::Response, 0, to, incarnation, number);
     Header { card_generation: CardGeneration(0), ..header }.write(&mut frame);
-    [frame, message, vec![0; TAG_LEN]].concat()
+    marked([frame, message, vec![0; TAG_LEN]].concat())
 }
 
 /// Both ends' first messages: the borrower's frame, and the lender's answer to it.
@@ -323,7 +330,7 @@ fn forged_frames_of_any_card_displace_no_key_and_change_nothing() {
     expect(&ends[1], 1);
 }
 
-/// Nothing authenticates the header of an answer, and who knows the key could send a first message that contradicts its
+/// Whoever knows the lender's public key could change the header of an answer, and who has the line could send a first message that contradicts its
 /// own.
 #[test]
 fn a_header_that_names_another_sender_than_its_message_is_dropped() {
@@ -332,11 +339,12 @@ fn a_header_that_names_another_sender_than_its_message_is_dropped() {
     let mut ends = pair(&arena);
     let call = call_of(&mut ends[0], now);
     let (_, proposal) = read_call(&ends[1], &call);
-    let binding = crate::channel::keys::binding(&ends[1].config, DomainId(9), DomainId(0));
+    let binding = crate::channel::keys::binding(&ends[0].config, DomainId(9), DomainId(0));
     let mut message = Vec::new();
     Initiator::begin(binding, [3; 32], &proposal, &mut message).unwrap();
     let mut false_call = with_header(&call, |header| header.source.domain = DomainId(9));
     false_call[HEADER_LEN..call.len() - TAG_LEN].copy_from_slice(&message);
+    let false_call = marked(false_call);
     let false_life = with_header(&call, |header| header.incarnation.0 += 1);
     for frame in [false_call, false_life] {
         assert_eq!(give(&mut ends[1], now, &frame), Heard::Nothing);
@@ -384,7 +392,6 @@ fn only_who_was_called_by_its_domain_answers() {
 #[test]
 fn each_field_of_a_header_is_checked_and_counted() {
     const AUTH: Option<&str> = Some("auth");
-    const REPLAY: Option<&str> = Some("replay");
     const MALFORMED: Option<&str> = Some("malformed");
     const MISDIRECTED: Option<&str> = Some("misdirected");
     const GENERATION: Option<&str> = Some("generation");
@@ -398,7 +405,7 @@ fn each_field_of_a_header_is_checked_and_counted() {
         ("destination domain", 8, [MISDIRECTED; 3]),
         ("destination rail", 10, [MISDIRECTED; 3]),
         ("above the destination", 11, [MALFORMED, MALFORMED, AUTH]),
-        ("source domain", 12, [AUTH, MALFORMED, AUTH]),
+        ("source domain", 12, [AUTH; 3]),
         ("source rail", 14, [MISDIRECTED; 3]),
         ("above the source", 15, [MALFORMED, MALFORMED, AUTH]),
         ("group", 16, [MISDIRECTED; 3]),
@@ -407,10 +414,10 @@ fn each_field_of_a_header_is_checked_and_counted() {
         ("stream", 24, [MISDIRECTED; 3]),
         ("reserved", 28, [MALFORMED, MALFORMED, AUTH]),
         ("loan generation", 32, [GENERATION; 3]),
-        ("incarnation", 40, [MALFORMED, MALFORMED, AUTH]),
+        ("incarnation", 40, [AUTH; 3]),
         ("card generation", 48, [MALFORMED, MALFORMED, AUTH]),
-        ("packet number", 56, [MALFORMED, REPLAY, AUTH]),
-        ("tag", usize::MAX, [MALFORMED, MALFORMED, AUTH]),
+        ("packet number", 56, [MALFORMED, AUTH, AUTH]),
+        ("tag", usize::MAX, [AUTH; 3]),
     ];
     let counts = |end: &End<'_>| {
         let stats = end.channel.stats();
@@ -466,8 +473,9 @@ fn fields_of(lender: &End<'_>, call: &[u8]) -> Vec<u8> {
 fn saying(lender: &End<'_>, call: &[u8], fields: &[u8]) -> Vec<u8> {
     let header = Header::parse(call).unwrap();
     let domains = (header.source.domain, header.destination.domain);
-    let message = say(crate::channel::keys::binding(&lender.config, domains.0, domains.1), fields);
-    [&call[..HEADER_LEN], &message, &[0; TAG_LEN]].concat()
+    let binding = crate::channel::keys::binding(&lender.config, domains.0, domains.1);
+    let message = say(Binding { identity: &NodeKey::numbered(Role::Borrower as u64 + 1), ..binding }, fields);
+    marked([&call[..HEADER_LEN], &message, &[0; TAG_LEN]].concat())
 }
 
 #[test]

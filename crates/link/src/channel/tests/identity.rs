@@ -6,7 +6,7 @@ use super::*;
 
 fn second(arena: &Arena) -> End<'_> {
     End::new(arena, Role::Borrower, |config| {
-        (config.node, config.name) = (NodeId(77), Name::new("second"));
+        (config.identity, config.name) = (NodeKey::numbered(77), Name::new("second"));
         (config.life, config.seed) = (LifeId([77; 16]), [77; 32]);
     })
 }
@@ -96,7 +96,7 @@ fn who_was_silent_for_long_is_asked_all_the_same() {
     let arena = Arena::default();
     let mut now = Instant::ZERO;
     let [_, lender] = used_pair(&arena, &mut now, 1);
-    let mut ends = [End::new(&arena, Role::Borrower, |config| config.key = [9; 32]), lender];
+    let mut ends = [End::new(&arena, Role::Borrower, |config| config.secret = [9; 32]), lender];
     run(&mut now, &mut ends, &mut |_, _| false, 3000);
     let [_, lender] = ends;
     let before = now;
@@ -367,7 +367,7 @@ fn a_lender_that_is_started_again_keeps_the_function_for_whom_it_belonged_to() {
     run(&mut now, &mut ends, &mut |_, _| true, 20_000);
     assert_eq!((ends[0].channel.state(), ends[1].channel.state()), (State::Idle, State::Idle));
     let why = refusals(&ends[0]).pop().unwrap();
-    let Refusal::InUse { by, since: None, hold: Some(hold) } = why else { panic!("{why:?}") };
+    let Refusal::InUse { by, since: None, hold: Some(hold), .. } = why else { panic!("{why:?}") };
     assert_eq!(by.to_string(), "node");
     assert!(hold < HOLD && hold > HOLD - Duration::from_secs(10), "{hold:?}");
     // Whose it is comes back, and goes on; in the lender's next card too.
@@ -509,11 +509,49 @@ fn a_lender_that_has_another_domain_now_is_found() {
         first.channel.cells.attempt.update(first.ledger.journal, |attempt| attempt + earlier_attempts);
         first.ledger.journal.commit();
         let mut other = lender_again(&arena, &lender, now);
-        (other.config.domain, other.config.node) = (DomainId(9), NodeId(9));
+        other.config.domain = DomainId(9);
         let other = End::start(arena.zeroed::<Root>(), other.config, now);
         let mut ends = [first, other];
         run_until(&mut now, &mut ends, SILENCE + HANDSHAKE_RETRY_MAX * 2, |ends| is_open(&ends[1]));
         assert_eq!(ends[0].channel.peer().map(|(_, _, domain)| domain), Some(DomainId(9)));
         expect_fresh_streams(&mut now, &mut ends);
+    }
+}
+
+#[test]
+fn a_lender_with_a_list_lets_in_only_who_stands_there_and_says_so_to_others() {
+    let (listed, other) = (NodeKey::numbered(Role::Borrower as u64 + 1), NodeKey::numbered(77));
+    let allows = |id: NodeId| {
+        move |config: &mut ChannelConfig| config.allowed = Some(Arc::from([NodeId::numbered(1), id]))
+    };
+    let arena = Arena::default();
+    let mut now = Instant::ZERO;
+    let lender = End::new(&arena, Role::Lender, allows(other.id()));
+    let mut ends = [End::new(&arena, Role::Borrower, |_| {}), lender];
+    run(&mut now, &mut ends, &mut |_, _| true, 500);
+    assert_eq!(refusals(&ends[0])[..1], [Refusal::NotAllowed]);
+    assert_eq!((ends[1].channel.state(), ends[1].channel.tenancy()), (State::Idle, 0));
+    let lender = End::new(&arena, Role::Lender, allows(listed.id()));
+    let mut ends = [End::new(&arena, Role::Borrower, |_| {}), lender];
+    run_until(&mut now, &mut ends, Duration::from_secs(1), |ends| ends.iter().all(is_open));
+    assert_eq!(ends[1].channel.peer().map(|(node, ..)| node), Some(listed.id()));
+}
+
+/// Whoever has one secret of a node and not its key, or the key and not the secret, gets no answer.
+#[test]
+fn who_calls_another_node_or_knows_another_secret_gets_no_answer() {
+    let wrong: [fn(&mut ChannelConfig); 2] = [
+        |config| config.lender = NodeKey::numbered(99).lends_in(config.lender.domain),
+        |config| config.secret = [6; 32],
+    ];
+    for wrong in wrong {
+        let arena = Arena::default();
+        let mut now = Instant::ZERO;
+        let borrower = End::new(&arena, Role::Borrower, wrong);
+        let mut ends = [borrower, End::new(&arena, Role::Lender, |_| {})];
+        run(&mut now, &mut ends, &mut |_, _| true, 3000);
+        let [borrower, lender] = &ends;
+        assert_eq!((lender.channel.stats().sent_frames.get(), lender.channel.state()), (0, State::Idle));
+        assert!(lender.channel.stats().dropped_auth.get() > 0 && borrower.events.is_empty());
     }
 }

@@ -99,7 +99,7 @@ fn what_a_lender_has_prepared_ends_with_its_old_seed() {
         // Another life of the borrower's node, while the one before seems to be gone, and another node.
         let newcomer = |node: u64| {
             End::new(&arena, Role::Borrower, |config| {
-                (config.node, config.incarnation) = (NodeId(node), Incarnation(2));
+                (config.identity, config.incarnation) = (NodeKey::numbered(node), Incarnation(2));
                 (config.life, config.seed) = (LifeId([90; 16]), [90; 32]);
             })
         };

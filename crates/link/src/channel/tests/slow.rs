@@ -116,6 +116,7 @@ fn a_forged_answer_costs_no_more_than_one_try() {
         .collect();
     let numbers = answers.iter().map(|answer| crate::frame::Header::parse(answer).unwrap().packet_number);
     assert_eq!(numbers.collect::<Vec<_>>(), [1, 2, 3]);
+    let lender = ends[1].config.lender.key;
     let borrower = &mut ends[0];
     let mut give = |mut frame: Vec<u8>| {
         borrower.channel.handle_frame(now, &mut frame, &mut borrower.log);
@@ -124,10 +125,14 @@ fn a_forged_answer_costs_no_more_than_one_try() {
     };
     // Of an attempt that was not made, and one that says to be of another one.
     let mut other = answers[0].clone();
-    other[56..64].copy_from_slice(&9_u64.to_le_bytes());
-    assert_eq!(give(other.clone()), (0, 1, 0));
-    other[56..64].copy_from_slice(&2_u64.to_le_bytes());
-    assert_eq!(give(other), (1, 1, 0));
+    let mut number = |number: u64| {
+        other[56..64].copy_from_slice(&number.to_le_bytes());
+        crate::handshake::mark(&lender, &mut other);
+        other.clone()
+    };
+    let (ninth, second) = (number(9), number(2));
+    assert_eq!(give(ninth), (0, 1, 0));
+    assert_eq!(give(second), (1, 1, 0));
     // Those to earlier attempts come first, and only the last one counts.
     assert_eq!(give(answers[0].clone()), (1, 1, 0));
     assert_eq!(give(answers[1].clone()), (1, 1, 0));

@@ -10,13 +10,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind, panic_any, resume_unwind};
 use std::rc::Rc;
 use std::sync::Once;
 
-use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, LoanGeneration, NodeId, StreamId};
+use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, LoanGeneration, StreamId};
 use base::ledger::{Arena, Hook, RawMemory, Span};
 use base::{Instant, RuleSet};
 use device::MediaKind;
 use device::nvme::{Limit, WriteCache};
 use host::vfio_user::{DescriptorId, Peeked, SessionCells};
-use link::{Name, Tenancy};
+use link::{Name, NodeKey, Tenancy};
 use spec::vfio_user::{Command, Errno, MessageHeader};
 use zerocopy::IntoBytes;
 
@@ -705,23 +705,28 @@ impl<'m> World<'m> {
 }
 
 fn config(node: usize, incarnation: u64, generation: u64, (frame, cache): (usize, WriteCache)) -> CardConfig {
-    let id = |node: usize| NodeId(node as u64 + 1);
+    let key = |node: usize| NodeKey::numbered(node as u64 + 1);
     let life = |node: usize, incarnation: u64| {
         LifeId((u128::from(incarnation) << 8 | (node as u128 + 1)).to_le_bytes())
     };
     let drive = || DriveConfig { cache, ..DriveConfig::new(BLOCKS, 512, 7) };
     let role = if node == LENDER {
-        LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE }
+        LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None }
     } else {
         let io_timeout = Duration::from_secs(30);
-        LoanRole::Borrow { peers: vec![PEER], io_timeout, edge: BorrowEdge::Slot }
+        LoanRole::Borrow {
+            lender: key(LENDER).lends_in(DomainId(LENDER as u32 + 1)),
+            peers: vec![PEER],
+            io_timeout,
+            edge: BorrowEdge::Slot,
+        }
     };
     let loan = LoanConfig {
-        key: [5; 32],
+        secret: [5; 32],
         protection: link::Protection::Insecure,
         stream: StreamId(7),
         generation: LoanGeneration(0),
-        tenancy: Tenancy::default().taken_by(id(BORROWER), life(BORROWER, 1), Name::new("node")),
+        tenancy: Tenancy::default().taken_by(key(BORROWER).id(), life(BORROWER, 1), Name::new("node")),
         life: 0,
         least_incarnation: Incarnation(0),
         role,
@@ -729,7 +734,7 @@ fn config(node: usize, incarnation: u64, generation: u64, (frame, cache): (usize
     let mut seed = [node as u8; 32];
     seed[1..9].copy_from_slice(&generation.to_le_bytes());
     CardConfig {
-        node: id(node),
+        identity: key(node),
         name: Name::new("node"),
         domain: DomainId(node as u32 + 1),
         incarnation: Incarnation(incarnation),
