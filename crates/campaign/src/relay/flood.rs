@@ -19,7 +19,7 @@ pub const KINDS: [&str; 8] =
     ["replayed", "forged", "truncated", "oversized", "wrong_version", "wrong_key", "initiation", "noise"];
 
 /// Bytes of the shortest first message of a handshake.
-const FIRST_MESSAGE: usize = 304;
+const FIRST_MESSAGE: usize = 352;
 
 /// What an attacker on one wire knows and does.
 pub struct Flood {
@@ -110,12 +110,11 @@ impl Flood {
             }
             5 => self.seal_with_another_key(bytes),
             6 => {
-                // As long as a true one, and with zeroes where that has some, so that it has to be opened.
+                // As a true one, but for the mark of who knows the lender's public key.
                 bytes.resize(HEADER + FIRST_MESSAGE + self.random.below(200) as usize, 0);
                 bytes[1] = 1;
                 self.random.fill(&mut bytes[HEADER..]);
                 [2..3, 20..24, 48..HEADER].into_iter().for_each(|free| bytes[free].fill(0));
-                bytes.extend([0; 16]);
             }
             _ => {
                 bytes.resize(self.random.below(1500) as usize, 0);
