@@ -26,8 +26,7 @@ fn example_parts() -> (String, String) {
 
 #[test]
 fn the_text_of_a_line_never_changes_between_releases() {
-    let expected =
-        "causeway://000g40r40m30e209185gr38e1w8124gk2gahc5rr34d1p70x3rfy6mqyzgtrwsxw@192.0.2.1:7411/nvme0";
+    let expected = "causeway://0tnwvzzyzqyfqyqsz3vzdxfmyfsf3w7fxvpystzax7mefsq5wkhy5rf0000g40r40m30e209185gr38e1w8124gk2gahc5rr34d1p70x3rfy6mqyzgtnhpz2@192.0.2.1:7411/nvme0";
     assert_eq!(example().reveal(), expected);
     assert_eq!(parse(expected), Ok(example()));
 }
@@ -49,9 +48,9 @@ fn errors_name_the_part() {
     let at_rest = |from: &str, to: &str| parse(&format!("{key}@{}", rest.replacen(from, to, 1)));
 
     assert_eq!(at_key("causeway:", "causewy:"), Err(LineError::Scheme));
-    assert_eq!(at_key("//000g", "//000h"), Err(LineError::KeyCheck));
-    assert_eq!(at_key("//000g", "//000G"), Err(LineError::KeyCharacter { position: 4 }));
-    assert_eq!(at_key("//000g", "//00g"), Err(LineError::KeyLength { found: 63 }));
+    assert_eq!(at_key("//0tnw", "//0tnx"), Err(LineError::KeyCheck));
+    assert_eq!(at_key("//0tnw", "//0tnW"), Err(LineError::KeyCharacter { position: 4 }));
+    assert_eq!(at_key("//0tnw", "//0tw"), Err(LineError::KeyLength { found: 119 }));
     assert_eq!(parse(&key), Err(LineError::NoKey));
     assert!(matches!(at_rest("192.0.2.1", "192.0.2.7"), Err(LineError::AddressesCheck { .. })));
     assert!(matches!(at_rest("192.0.2.1", "192.0.2.256"), Err(LineError::Address { .. })));
@@ -61,6 +60,17 @@ fn errors_name_the_part() {
     assert_eq!(at_rest("/nvme0", "/"), Err(LineError::NoFunction));
     assert_eq!(at_rest("/nvme0", ""), Err(LineError::NoFunction));
     assert_eq!(parse(&"x".repeat(LINE_BYTES_MAX + 1)), Err(LineError::TooLong { bytes: 513 }));
+}
+
+#[test]
+fn lines_of_other_versions_are_told_from_slips() {
+    let (_, rest) = example_parts();
+    assert_eq!(parse(&format!("{SCHEME}{}@{rest}", "0".repeat(64))), Err(LineError::OldForm));
+    let mut coded = decode_key(example_parts().0.strip_prefix(SCHEME).unwrap()).unwrap();
+    coded[0] ^= 0x80;
+    let check = key_check(&coded[..KEY_CHECK.start]);
+    coded[KEY_CHECK].copy_from_slice(&check);
+    assert_eq!(parse(&format!("{SCHEME}{}@{rest}", encode(&coded))), Err(LineError::LaterForm { form: 33 }));
 }
 
 #[test]
@@ -85,7 +95,7 @@ fn nothing_prints_a_key_unasked() {
     let argument: LineArgument = line.reveal().parse().unwrap();
     let printed = format!("{line} {line:?} {:?} {argument:?}", line.secret());
     assert!(!printed.contains(&line.secret().reveal_text()), "{printed}");
-    assert!(!printed.contains("31"), "the bytes of the key are printed as numbers: {printed}");
+    assert!(!printed.contains(" 31,"), "the bytes of the key are printed as numbers: {printed}");
     assert!(printed.starts_with("causeway://***@192.0.2.1:7411/nvme0 "), "{printed}");
 }
 

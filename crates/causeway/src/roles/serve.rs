@@ -641,7 +641,7 @@ mod tests {
         let [one, two, other] = [1, 2, 1 << 32 | 1].map(NodeId::numbered);
         assert_eq!(shared_domain(one, two), None);
         let copy = shared_domain(one, one).unwrap();
-        assert!(copy.contains(&format!("one identity, {one};")) && copy.contains("copy"), "{copy}");
+        assert!(copy.contains(&format!("one identity, {one}:")) && copy.contains("copy"), "{copy}");
         // Domains are the first bits of an id.
         let chance = shared_domain(one, other).unwrap();
         assert!(chance.contains("same domain by chance") && chance.contains(&other.to_string()), "{chance}");
