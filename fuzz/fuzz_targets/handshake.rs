@@ -8,9 +8,9 @@ use core::time::Duration;
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
 use link::frame::{HEADER_LEN, Header, Kind, MAX_FRAME, OVERHEAD, Prefix, Route, TAG_LEN, VERSION};
-use link::{Channel, Event, Port, Role, Sink};
+use link::{Channel, Event, NodeKey, Port, Role, Sink, mark};
 use pcie::TlpView;
-use rigs::channels::{KEY, Root, config};
+use rigs::channels::{Root, SECRET, config, identity};
 
 /// The domains of the two ends, as their configuration has them; zero in a step stands for these.
 const BORROWER: u32 = 1;
@@ -95,6 +95,7 @@ fn frame(kind: Kind, way: Way, body: &[u8]) -> Vec<u8> {
     };
     header.write(&mut frame);
     frame[HEADER_LEN..HEADER_LEN + body.len()].copy_from_slice(body);
+    mark(&identity(Role::Lender).public(), &mut frame);
     frame
 }
 
@@ -110,10 +111,11 @@ fn prologue(source: u32, destination: u32) -> Vec<u8> {
     [&[VERSION, 1, 0][..], ids.as_flattened(), &[0; 8]].concat()
 }
 
-fn noise(prologue: &[u8]) -> snow::Builder<'_> {
-    let pattern = "Noise_NNpsk0_25519_AESGCM_SHA256".parse().expect("the pattern of the protocol");
-    let builder = snow::Builder::new(pattern).psk(0, &KEY).expect("a key of 32 bytes");
-    builder.prologue(prologue).expect("one prologue")
+fn noise<'a>(prologue: &'a [u8], identity: &'a NodeKey) -> snow::Builder<'a> {
+    let pattern = "Noise_IKpsk1_25519_AESGCM_SHA256".parse().expect("the pattern of the protocol");
+    let builder = snow::Builder::new(pattern).psk(1, &SECRET).expect("a secret of 32 bytes");
+    let builder = builder.prologue(prologue).expect("one prologue");
+    builder.local_private_key(identity.reveal()).expect("one key")
 }
 
 /// Fields that are well-formed, and whatever follows.
@@ -129,10 +131,10 @@ fn payload(fields: &[(u8, &[u8])], more: &[u8]) -> Vec<u8> {
     message
 }
 
-fn who(node: u8, incarnation: u8, life: u8, attempt: &[u8; 8], place: [u8; 2]) -> [u8; 48] {
-    let mut who = [0; 48];
-    (who[0], who[8], who[16], who[40], who[44]) = (node, incarnation, life, place[0], place[1]);
-    who[32..40].copy_from_slice(attempt);
+fn who(incarnation: u8, life: u8, attempt: &[u8; 8], place: [u8; 2]) -> [u8; 40] {
+    let mut who = [0; 40];
+    (who[0], who[8], who[32], who[36]) = (incarnation, life, place[0], place[1]);
+    who[24..32].copy_from_slice(attempt);
     who
 }
 
@@ -189,13 +191,16 @@ fuzz_target!(|steps: Vec<Step>| {
             Step::Proposal { seed, bytes, node, incarnation, attempt, source, said, destination } => {
                 let (life, attempt) = (1 + (seed >> 4), u64::from(*attempt).to_le_bytes());
                 let (source, said) = (domain(*source, BORROWER), domain(*said, BORROWER) as u8);
-                let who = who(*node, *incarnation, life, &attempt, [said, 3]);
+                let who = who(*incarnation, life, &attempt, [said, 3]);
                 let fields: [(u8, &[u8]); 4] =
                     [(0x81, &[1, 1]), (0x82, &who), (5, &[0, 16, 40, 35, 0, 0]), (6, &[12])];
                 let message = if *seed == 0 { payload(&[], bytes) } else { payload(&fields, bytes) };
                 let (destination, incarnation) = (u32::from(*destination), *incarnation);
                 let prologue = prologue(source, destination);
-                let mut state = noise(&prologue).build_initiator().expect("a state of the pattern");
+                let (caller, lenders) =
+                    (NodeKey::numbered(1 + u64::from(*node)), identity(Role::Lender).public());
+                let builder = noise(&prologue, &caller).remote_public_key(&lenders.0).expect("one key");
+                let mut state = builder.build_initiator().expect("a state of the pattern");
                 let mut sealed = [0; 2048];
                 let len = state.write_message(&message, &mut sealed).expect("a message fits");
                 let way = Way { source, destination, incarnation, ..Way::of(Kind::Initiation) };
@@ -205,14 +210,15 @@ fuzz_target!(|steps: Vec<Step>| {
                 let Some(initiation) = &borrower.initiation else { continue };
                 let called = Header::parse(initiation).expect("what leaves is a frame");
                 let prologue = prologue(called.source.domain.0, called.destination.domain.0);
-                let mut state = noise(&prologue).build_responder().expect("a state of the pattern");
+                let lenders = identity(Role::Lender);
+                let mut state = noise(&prologue, &lenders).build_responder().expect("a state of the pattern");
                 let mut proposal = [0; 2048];
                 let message = &initiation[HEADER_LEN..initiation.len() - TAG_LEN];
                 state.read_message(message, &mut proposal).expect("it is bound to its header");
                 // Behind the versions: the attempt is to be the borrower's.
-                let called_in = proposal[6 + 32..6 + 40].try_into().expect("eight bytes");
+                let called_in = proposal[6 + 24..6 + 32].try_into().expect("eight bytes");
                 let attempt = if *honest { called_in } else { [*key_id; 8] };
-                let who = who(2, 1, 2, &attempt, [domain(*said, LENDER) as u8, 4]);
+                let who = who(1, 2, &attempt, [domain(*said, LENDER) as u8, 4]);
                 let agreed = [*verdict % 7, *key_id, 2 + verdict % 2];
                 let fields: [(u8, &[u8]); 6] = [
                     (0x81, &[1, 1]),
@@ -220,7 +226,7 @@ fuzz_target!(|steps: Vec<Step>| {
                     (0x87, &agreed),
                     (5, &[0, 16, 40, 35, 0, 0]),
                     (8, &[1, 0, 0, 0, 0, 0, 0, 0]),
-                    (0x89, &[0; 24]),
+                    (0x89, &[0; 44]),
                 ];
                 let message = payload(&fields, bytes);
                 let mut sealed = [0; 2048];

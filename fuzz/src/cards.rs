@@ -4,13 +4,13 @@ use core::time::Duration;
 
 use base::Instant;
 use base::RuleSet;
-use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, LoanGeneration, NodeId, StreamId};
+use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, LoanGeneration, StreamId};
 use base::ledger::Arena;
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use link::frame::{HEADER_LEN, Header, Kind, MAX_FRAME, Prefix, TAG_LEN};
 use node::{
     Address, BorrowEdge, Card, CardConfig, DriveConfig, Limit, LoanConfig, LoanRole, MediaError, MediaId,
-    Name, Tenancy, Way,
+    Name, NodeKey, Tenancy, Way,
 };
 use pcie::Bdf;
 
@@ -62,11 +62,16 @@ pub struct World<'m> {
     packets: u64,
 }
 
+fn identity(end: End) -> NodeKey {
+    NodeKey::numbered(end as u64 + 1)
+}
+
 fn config(end: End) -> CardConfig {
     let number = end as u32 + 1;
     let role = match end {
-        End::Lender => LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE },
+        End::Lender => LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None },
         End::Borrower => LoanRole::Borrow {
+            lender: identity(End::Lender).lends_in(DomainId(End::Lender as u32 + 1)),
             peers: vec![LENDER; 2],
             io_timeout: Duration::from_secs(30),
             edge: BorrowEdge::Drive,
@@ -75,12 +80,12 @@ fn config(end: End) -> CardConfig {
     let drive = DriveConfig::new(1 << 12, 512, 0x0200_00ff_fe00_0001);
     let drives = if matches!(role, LoanRole::Lend { .. }) { vec![drive] } else { Vec::new() };
     let loan = LoanConfig {
-        key: [5; 32],
+        secret: [5; 32],
         protection: node::Protection::Insecure,
         stream: StreamId(7),
         generation: LoanGeneration(0),
         tenancy: Tenancy::default().taken_by(
-            NodeId(End::Borrower as u64 + 1),
+            identity(End::Borrower).id(),
             LifeId([End::Borrower as u8 + 1; 16]),
             Name::new("node"),
         ),
@@ -89,7 +94,7 @@ fn config(end: End) -> CardConfig {
         role,
     };
     CardConfig {
-        node: NodeId(number.into()),
+        identity: identity(end),
         name: Name::new("node"),
         domain: DomainId(number),
         incarnation: Incarnation(1),

@@ -1,14 +1,14 @@
 //! What a channel between two nodes needs.
 
 use base::ids::{
-    CardGeneration, ChannelIndex, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId, StreamId,
+    CardGeneration, ChannelIndex, DomainId, Group, Incarnation, LifeId, LoanGeneration, StreamId,
 };
 use base::ledger::PageCells;
-use link::{ChannelCells, ChannelConfig, Name, PathConfig, Role, Tenancy};
+use link::{ChannelCells, ChannelConfig, Name, NodeKey, PathConfig, Role, Tenancy};
 use zerocopy::FromBytes;
 
-/// The key of the loan.
-pub const KEY: [u8; 32] = [5; 32];
+/// The secret of the loan.
+pub const SECRET: [u8; 32] = [5; 32];
 
 /// The cells of one end.
 #[derive(FromBytes)]
@@ -18,12 +18,19 @@ pub struct Root {
     pub pages: PageCells,
 }
 
+/// The node at an end.
+pub fn identity(role: Role) -> NodeKey {
+    NodeKey::numbered(role as u64 + 1)
+}
+
 /// An end of a sealed loan with one path; the node's number is its role's.
 pub fn config(role: Role) -> ChannelConfig {
     let number = role as u8 + 1;
     ChannelConfig {
         role,
-        key: KEY,
+        secret: SECRET,
+        lender: identity(Role::Lender).lends_in(DomainId::default()),
+        allowed: None,
         protection: link::Protection::Aegis,
         fabric: 0,
         group: Group::DEFAULT,
@@ -31,11 +38,11 @@ pub fn config(role: Role) -> ChannelConfig {
         stream: StreamId(7),
         loan_generation: LoanGeneration(0),
         tenancy: Tenancy::default().taken_by(
-            NodeId(Role::Borrower as u64 + 1),
+            identity(Role::Borrower).id(),
             LifeId([Role::Borrower as u8 + 1; 16]),
             Name::new("node"),
         ),
-        node: NodeId(number.into()),
+        identity: identity(role),
         name: Name::new("node"),
         domain: DomainId(number.into()),
         incarnation: Incarnation(1),

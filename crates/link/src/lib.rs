@@ -26,7 +26,7 @@ pub use channel::{
     REKEY_FRAMES, Role, Room, Stats, Transmit,
 };
 pub use cipher::{Cipher, Protection};
-pub use handshake::{Refusal, derive};
+pub use handshake::{Refusal, derive, mark};
 pub use identity::{KEY_BYTES, Lender, NodeKey, PublicKey};
 pub use proof::{PROOF_LEN, is_proof, prove};
 pub use record::Information;

@@ -319,7 +319,7 @@ impl Binding<'_> {
 
 /// Marks a message of a handshake with the lender, so that only who knows the lender's public key can have made it: as
 /// WireGuard's `mac1` does, but over the frame's header, too. `frame` ends with room for the mark.
-pub(crate) fn mark(lender: &PublicKey, frame: &mut [u8]) {
+pub fn mark(lender: &PublicKey, frame: &mut [u8]) {
     let mark = mark_of(lender, frame);
     if let Some(tag) = frame.last_chunk_mut() {
         *tag = mark;
