@@ -12,8 +12,9 @@
 //! - [`capability`] and [`msix`]: the structures found in that space and in the memory it points to.
 //! - [`spec`]: the constants, each with the section it comes from.
 //!
-//! Left out: I/O and locked requests, AtomicOps, deferrable writes, prefixes, digests, processing hints and flit
-//! mode (a packet that uses one is [`ParseError::Unsupported`]); sequence numbers, LCRC and flow control, which
+//! Left out: I/O and locked requests, AtomicOps, deferrable writes, prefixes, processing hints and flit
+//! mode (a packet that uses one is [`ParseError::Unsupported`]); digests are read and neither made nor checked;
+//! sequence numbers, LCRC and flow control, which
 //! belong to the link; type 1 headers and SR-IOV. There is no I/O, and encoding and decoding never allocate.
 //!
 //! Key constants: headers take 12 or 16 bytes, a payload at most [`spec::PAYLOAD_BYTES_MAX`] (4096), a data

@@ -1,7 +1,8 @@
 //! Transaction layer packets: the owned [`Header`], the checked view [`TlpView`] over received bytes, and the
 //! errors of both.
 //!
-//! One rule holds throughout: a packet that parses has exactly one encoding, the bytes it came from. Reserved bits
+//! One rule holds throughout: a packet that parses has exactly one encoding, the bytes it came from; but for its digest,
+//! which is not a part of the header. Reserved bits
 //! therefore must be zero, and fields that a receiver may check are checked ([`Header::check`]); the same check
 //! guards what this side encodes.
 
@@ -71,7 +72,7 @@ impl Header {
     /// Decodes a header from the start of `bytes`, which need not hold the payload.
     ///
     /// # Errors
-    /// As [`TlpView::parse`], except that a missing payload is none.
+    /// As [`TlpView::parse`], except that a missing payload is none; [`ParseError::Unsupported`] where a digest follows.
     #[inline]
     pub fn decode(bytes: &[u8]) -> Result<Self, ParseError> {
         let [d0, d1, d2] = dwords(bytes, 0)?;
@@ -315,6 +316,8 @@ impl AsRef<[u8]> for EncodedHeader {
 pub struct TlpView<'a> {
     header: Header,
     header_len: usize,
+    /// Bytes of header and payload; what follows of `bytes` is the digest.
+    digest_at: usize,
     /// Exactly the packet.
     bytes: &'a [u8],
 }
@@ -327,11 +330,13 @@ impl<'a> TlpView<'a> {
     /// crate leaves out, [`ParseError::Malformed`] for a broken rule.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
-        let header = Header::decode(bytes)?;
+        let has_digest = bytes.get(DIGEST_BYTE).is_some_and(|byte| byte & DIGEST_BIT != 0);
+        let header = if has_digest { decode_without_digest(bytes)? } else { Header::decode(bytes)? };
         let header_len = header.header_len();
-        let needed = header_len + header.payload_len();
+        let digest_at = header_len + header.payload_len();
+        let needed = digest_at + if has_digest { DWORD_BYTES } else { 0 };
         match bytes.get(..needed) {
-            Some(bytes) => Ok(Self { header, header_len, bytes }),
+            Some(bytes) => Ok(Self { header, header_len, digest_at, bytes }),
             None => Err(ParseError::Truncated { needed, have: bytes.len() }),
         }
     }
@@ -345,10 +350,16 @@ impl<'a> TlpView<'a> {
     /// The payload: whole dwords, in the order of memory.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
-        &self.bytes[self.header_len..]
+        &self.bytes[self.header_len..self.digest_at]
     }
 
-    /// Bytes of the packet, header and payload.
+    /// The digest behind the payload (ECRC, PCIe 6.0 §2.7.1), if there is one: as it came, and not checked.
+    #[inline]
+    pub fn digest(&self) -> Option<u32> {
+        self.bytes[self.digest_at..].first_chunk().map(|digest| u32::from_be_bytes(*digest))
+    }
+
+    /// Bytes of the packet: header, payload and digest.
     #[inline]
     pub fn total_len(&self) -> usize {
         self.bytes.len()
@@ -359,6 +370,19 @@ impl<'a> TlpView<'a> {
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
+}
+
+/// Where the first dword says that a digest follows (TD, [`crate::spec::dword0::DIGEST`]).
+const DIGEST_BYTE: usize = 2;
+const DIGEST_BIT: u8 = (crate::spec::dword0::DIGEST >> 8) as u8;
+
+/// Decodes a header as if it did not say that a digest follows.
+fn decode_without_digest(bytes: &[u8]) -> Result<Header, ParseError> {
+    let mut plain = [0; HEADER_BYTES_MAX];
+    let len = bytes.len().min(plain.len());
+    plain[..len].copy_from_slice(&bytes[..len]);
+    plain[DIGEST_BYTE] &= !DIGEST_BIT;
+    Header::decode(&plain[..len])
 }
 
 /// Why bytes are no TLP this fabric carries.
@@ -372,7 +396,7 @@ pub enum ParseError {
         /// Bytes given.
         have: usize,
     },
-    /// A kind, a digest or a processing hint that is left out (see the crate documentation), or a reserved kind.
+    /// A kind or a processing hint that is left out (see the crate documentation), or a reserved kind.
     #[error("packets of fmt and type {fmt_type:#04x} with these options are not supported")]
     Unsupported {
         /// The first byte of the header.

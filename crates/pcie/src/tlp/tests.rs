@@ -126,11 +126,14 @@ fn check_parsed(bytes: &[u8]) -> Result<(), TestCaseError> {
     let Ok(view) = TlpView::parse(bytes) else { return Ok(()) };
     let header = view.header();
     let encoded = header.encode();
-    prop_assert_eq!(encoded.as_bytes(), &bytes[..header.header_len()]);
-    prop_assert_eq!(view.total_len(), header.total_len());
-    prop_assert_eq!(view.bytes(), &bytes[..header.total_len()]);
+    let total_len = header.total_len() + view.digest().map_or(0, |_| 4);
+    let mut plain = bytes[..header.header_len()].to_vec();
+    plain[2] &= !(u8::from(view.digest().is_some()) << 7);
+    prop_assert_eq!(encoded.as_bytes(), &plain);
+    prop_assert_eq!(view.total_len(), total_len);
+    prop_assert_eq!(view.bytes(), &bytes[..total_len]);
     prop_assert_eq!(view.payload(), &bytes[header.header_len()..header.total_len()]);
-    prop_assert_eq!(EncodedHeader::from_bytes(bytes), Ok(encoded));
+    prop_assert_eq!(EncodedHeader::from_bytes(&plain), Ok(encoded));
     prop_assert_eq!(TlpView::parse(view.bytes()), Ok(view));
     Ok(())
 }
@@ -258,7 +261,30 @@ fn unsupported_kinds_are_named() {
 }
 
 #[test]
-fn digests_and_hints_are_unsupported_and_reserved_bits_refused() {
+fn a_digest_is_read_and_no_part_of_the_payload() {
+    let request = MemoryRequest::new(Bdf(1), Tag::ZERO, 0x1000, 8).unwrap();
+    for (header, payload) in [
+        (Header::MemoryRead(request), &[][..]),
+        (Header::MemoryWrite(request), &[1, 2, 3, 4, 5, 6, 7, 8]),
+        (Header::MemoryWrite(MemoryRequest { address: 1 << 32, ..request }), &[1, 2, 3, 4, 5, 6, 7, 8]),
+    ] {
+        let mut bytes = [header.encode().as_bytes(), payload, &[0xde, 0xad, 0xbe, 0xef, 0xff]].concat();
+        let plain = TlpView::parse(&bytes).unwrap();
+        assert_eq!((plain.digest(), plain.total_len()), (None, header.total_len()));
+        bytes[2] |= 0x80;
+        let view = TlpView::parse(&bytes).unwrap();
+        assert_eq!((view.header(), view.payload()), (header, payload));
+        assert_eq!((view.digest(), view.total_len()), (Some(0xdead_beef), header.total_len() + 4));
+        assert_eq!(view.bytes(), &bytes[..bytes.len() - 1]);
+        let needed = view.total_len();
+        let cut = TlpView::parse(&bytes[..needed - 1]);
+        assert_eq!(cut, Err(ParseError::Truncated { needed, have: needed - 1 }));
+        assert_eq!(Header::decode(&bytes), Err(ParseError::Unsupported { fmt_type: bytes[0] }));
+    }
+}
+
+#[test]
+fn hints_are_unsupported_and_reserved_bits_refused() {
     let request = MemoryRequest::new(Bdf(1), Tag::ZERO, 0x1000, 4).unwrap();
     let good = Header::MemoryRead(request).encode();
     let with = |index: usize, bit: u8| {
@@ -266,7 +292,6 @@ fn digests_and_hints_are_unsupported_and_reserved_bits_refused() {
         bytes[index] |= bit;
         TlpView::parse(&bytes).map(|view| view.header())
     };
-    assert_eq!(with(2, 0x80), Err(ParseError::Unsupported { fmt_type: 0 }), "TD");
     assert_eq!(with(1, 0x01), Err(ParseError::Unsupported { fmt_type: 0 }), "TH");
     assert_eq!(with(1, 0x02), Err(Malformed::Reserved.into()), "R, once LN");
     assert_eq!(with(11, 0x01), Err(Malformed::Address.into()), "PH");

@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn unsupported_kinds_have_an_end_and_a_class() {
-        // FetchAdd with one dword, I/O read, a message with two dwords, a memory write with a digest.
+        // FetchAdd with one dword, I/O read, a message with two dwords, a memory write that breaks a rule, with a digest.
         let rows: [([u8; 4], usize, FlowClass); 4] = [
             ([0x4c, 0, 0, 1], 16, FlowClass::NonPosted),
             ([0x02, 0, 0, 1], 12, FlowClass::NonPosted),
@@ -123,7 +123,7 @@ mod tests {
         ) {
             let mut bytes = rest;
             bytes[0] = kind;
-            (bytes[1], bytes[2]) = (bytes[1] & 0x88, 0);
+            (bytes[1], bytes[2]) = (bytes[1] & 0x88, bytes[2] & 0x80);
             let unparsed = Unparsed::read(&bytes);
             if let Ok(tlp) = TlpView::parse(&bytes) {
                 let read = unparsed.expect("it is all there");
