@@ -17,6 +17,7 @@ use link::frame::{FrameError, Header, Kind};
 use link::{Channel, PathId, Refusal, Room, Tenancy};
 
 use crate::borrower::BorrowedDrive;
+use crate::bucket::Bucket;
 use crate::cells::{Address, LoanParts, NodeCells, NodeLedger};
 use crate::config::{CardConfig, LoanConfig, LoanRole};
 use crate::drive::Drive;
@@ -26,6 +27,11 @@ use crate::places::Places;
 
 /// Frames that a loan sends before another one that has some is asked: enough for segmentation offload.
 const FRAMES_PER_TURN: usize = 32;
+
+/// First messages of handshakes that may be opened at once, and after what time there is one more: each costs some
+/// 150 us, and as many nodes may come back together.
+const CALLS: u32 = 256;
+const ONE_MORE_CALL: Duration = Duration::from_millis(2);
 /// How often the gauges for the agent are renewed.
 const PUBLISH: Duration = Duration::from_millis(50);
 
@@ -209,6 +215,8 @@ pub struct Card<'m> {
     loans: Places<'m>,
     /// Places whose loans there is no room for.
     without_room: Vec<usize>,
+    /// First messages of handshakes that may be opened.
+    calls: Bucket,
     events: std::collections::VecDeque<CardEvent>,
     next_publish: Instant,
     next_loan: usize,
@@ -276,6 +284,7 @@ impl<'m> Card<'m> {
             parts,
             loans,
             without_room,
+            calls: Bucket::full(CALLS, ONE_MORE_CALL, now),
             events,
             next_publish: now,
             next_loan: 0,
@@ -311,6 +320,11 @@ impl<'m> Card<'m> {
         let Some(index) = self.loan_of(&header) else {
             return self.cells.gauges.dropped_unknown.add(1);
         };
+        // Whoever knows this node can make it do sums, with true messages that are repeated, too: only so often.
+        let is_call = self.loans.get(index).is_some_and(|loan| loan.channel.is_call(&header, frame));
+        if is_call && !self.calls.take(now) {
+            return self.cells.gauges.dropped_calls.add(1);
+        }
         self.step_one(now, index, |card| {
             card.loans[index].handle_frame(now, rail, from, frame);
         });

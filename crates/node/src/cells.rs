@@ -389,6 +389,8 @@ pub struct Gauges {
     pub dropped_unknown: Counter,
     /// Frames that came on another rail than their header says.
     pub dropped_misdirected: Counter,
+    /// First messages of handshakes that were too many to look at.
+    pub dropped_calls: Counter,
     /// When the card last ended its recovery, in nanoseconds of the clock it is driven by.
     pub recovered_at: Counter,
     /// Words that this card's roll-back restored.

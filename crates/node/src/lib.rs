@@ -17,6 +17,7 @@
 
 pub mod agent;
 mod borrower;
+mod bucket;
 mod card;
 mod cells;
 mod config;

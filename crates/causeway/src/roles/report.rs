@@ -269,6 +269,7 @@ fn counters(view: &View<'_>) -> Counters {
     counters.dropped_malformed += view.gauges().dropped_malformed.get();
     counters.dropped_version = view.gauges().dropped_version.get();
     count("dropped_misdirected", view.gauges().dropped_misdirected.get());
+    count("dropped_calls", view.gauges().dropped_calls.get());
     count("dropped_unknown", view.gauges().dropped_unknown.get());
     counters.more = more;
     counters

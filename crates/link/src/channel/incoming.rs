@@ -145,6 +145,11 @@ impl<'m> Channel<'m> {
         }
     }
 
+    /// Whether a frame is a first message that is worth more than a look: by who knows the lender's public key.
+    pub fn is_call(&self, header: &Header, frame: &[u8]) -> bool {
+        header.kind == Kind::Initiation && is_marked(&self.config.lender.key, frame)
+    }
+
     /// Whether a frame has found the right place. Who sends a first message does not know where he goes.
     fn is_meant(&self, header: &Header) -> bool {
         let ChannelConfig { fabric, group, index, stream, domain, .. } = self.config;

@@ -802,3 +802,36 @@ fn two_loans_of_one_stream_are_refused() {
     twice.loans.extend(config(2, borrow).loans);
     End::new(&Arena::default(), twice);
 }
+
+/// Somebody has one true first message, and sends it 10,000 times a second from as many addresses.
+#[test]
+fn calls_beyond_a_measure_are_dropped_and_nothing_else_is() {
+    let arena = Arena::default();
+    let lend = LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None };
+    let borrow = LoanRole::Borrow {
+        lender: lender(),
+        peers: vec![PEER],
+        io_timeout: Duration::from_secs(60),
+        edge: BorrowEdge::Drive,
+    };
+    let [mut lender, mut borrower] =
+        [config(1, lend), config(2, borrow)].map(|config| End::new(&arena, config));
+    let start = Instant::ZERO + TICK;
+    let call = borrower.turn(start).swap_remove(0).1;
+    let mut forged = call.clone();
+    *forged.last_mut().unwrap() ^= 1;
+    let dropped = |end: &End<'_>| end.card.cells.gauges.dropped_calls.get();
+    for number in 0..10_000_u32 {
+        let now = start + Duration::from_micros(100) * number;
+        let [a, b, ..] = number.to_le_bytes();
+        let from =
+            Address([a, b, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9]);
+        lender.card.handle_frame(now, 0, from, &mut forged.clone());
+        lender.card.handle_frame(now, 0, from, &mut call.clone());
+    }
+    assert_eq!(dropped(&lender), 10_000 - 256 - 499, "in a second; those that are not true take no place");
+    // It calls itself when the flood is over.
+    let now = start + Duration::from_secs(2);
+    lender.card.handle_frame(now, 0, PEER, &mut call.clone());
+    assert_eq!(dropped(&lender), 10_000 - 256 - 499);
+}

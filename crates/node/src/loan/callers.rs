@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use base::Instant;
 use link::CallName;
 
+use crate::bucket::Bucket;
 use crate::cells::Address;
 
 /// First messages that are remembered with their addresses: as many as come in one turn of a card, 64 on each rail.
@@ -21,9 +22,7 @@ pub(crate) struct Callers {
     known: VecDeque<Caller>,
     /// An answer that is to be sent elsewhere, too.
     copies: VecDeque<Copy>,
-    /// Second answers that may still leave, and since when that is so.
-    left: u32,
-    since: Instant,
+    second_answers: Bucket,
 }
 
 struct Caller {
@@ -45,14 +44,15 @@ pub(crate) struct Copy {
 
 impl Callers {
     pub(crate) fn new(now: Instant) -> Self {
-        Self { known: VecDeque::new(), copies: VecDeque::new(), left: SECOND_ANSWERS, since: now }
+        let second_answers = Bucket::full(SECOND_ANSWERS, ONE_MORE, now);
+        Self { known: VecDeque::new(), copies: VecDeque::new(), second_answers }
     }
 
     /// `call` has come from `address` and is answered, now or later.
     pub(crate) fn expect_answer(&mut self, now: Instant, rail: u8, call: CallName, address: Address) {
         let mut waiting = self.known.iter().filter(|it| it.waits && (it.rail, it.call) == (rail, call));
         let is_first = waiting.clone().next().is_none();
-        if waiting.any(|it| it.address == address) || (!is_first && !self.may_answer_again(now)) {
+        if waiting.any(|it| it.address == address) || (!is_first && !self.second_answers.take(now)) {
             return;
         }
         // Whoever came last is remembered longest.
@@ -64,7 +64,7 @@ impl Callers {
     pub(crate) fn note(&mut self, now: Instant, rail: u8, call: CallName, address: Address) -> bool {
         let mut known = self.known.iter();
         if known.any(|it| (it.rail, it.call, it.address) == (rail, call, address))
-            || !self.may_answer_again(now)
+            || !self.second_answers.take(now)
         {
             return false;
         }
@@ -80,17 +80,6 @@ impl Callers {
             self.known.remove(self.known.iter().position(is_free).unwrap_or(0));
         }
         self.known.push_back(caller);
-    }
-
-    /// Whether a second answer may leave.
-    fn may_answer_again(&mut self, now: Instant) -> bool {
-        let more = now.since(self.since).as_nanos() / ONE_MORE.as_nanos();
-        let more = u32::try_from(more).unwrap_or(u32::MAX);
-        self.left = self.left.saturating_add(more).min(SECOND_ANSWERS);
-        self.since = if self.left == SECOND_ANSWERS { now } else { self.since + ONE_MORE * more };
-        let is_left = self.left > 0;
-        self.left -= u32::from(is_left);
-        is_left
     }
 
     /// Where the answer to `call` goes, with the bytes in `frame`: to the first that waits for it, and then as copies
