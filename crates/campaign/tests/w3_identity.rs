@@ -4,7 +4,7 @@
 // The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
 #![allow(clippy::unwrap_used)]
 
-use campaign::causeway::{Borrower, Lender, STOP_TIMEOUT};
+use campaign::causeway::{Borrower, Lender, STOP_TIMEOUT, binary};
 use campaign::load::{Load, Model, Since, connect};
 use campaign::process::run;
 use campaign::world::{Machine, World, WorldConfig};
@@ -80,7 +80,7 @@ fn w3_a_restarted_lender_keeps_its_drive_from_who_waits_for_it() {
             let name = format!("second-{round}");
             let second = Borrower::begin(world.left(), &name, &line, &[]).unwrap();
             lender = Lender::start(world.right(), &sources, &[]).unwrap();
-            is_refused(second, "first");
+            is_refused(second, "nvme0 is kept for first");
             goes_on(&load);
         }
         ends_well(load, &mut first);
@@ -90,6 +90,40 @@ fn w3_a_restarted_lender_keeps_its_drive_from_who_waits_for_it() {
         let mut second = Borrower::start_as(world.left(), "second", &line, &[]).unwrap();
         assert_eq!(second.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", second.process.tail());
     }
+}
+
+/// Prints what `causeway id` says of a node of this machine that is not running, and makes it one if it is none yet.
+fn id_of(machine: &Machine, name: &str) -> String {
+    let mut command = machine.command(binary().unwrap());
+    command.args(["id", "--state-dir"]).arg(state(machine, name));
+    run(command).unwrap().trim().to_owned()
+}
+
+#[test]
+fn w3_a_lender_with_a_list_lets_in_only_who_stands_there() {
+    let _exclusive = scale::exclusive();
+    let (world, image) = world();
+    let sources = [image.to_str().unwrap()];
+    let [listed, other] = ["listed", "other"].map(|name| id_of(world.left(), name));
+    let mut lender = Lender::start(world.right(), &sources, &["--allow", &listed]).unwrap();
+    let line = lender.lines[0].clone();
+    is_refused(Borrower::begin(world.left(), "other", &line, &[]).unwrap(), &format!("its id, {other},"));
+    let mut borrower = Borrower::start_as(world.left(), "listed", &line, &[]).unwrap();
+    let load = Load::start(&borrower.socket, Model::new(0, 4 * MIB, 1), 8).unwrap();
+    goes_on(&load);
+    lender.process.kill_tree().unwrap();
+    // The list comes to each card.
+    lender = Lender::start(world.right(), &sources, &["--allow", &listed]).unwrap();
+    goes_on(&load);
+    is_refused(Borrower::begin(world.left(), "other", &line, &[]).unwrap(), &format!("its id, {other},"));
+    ends_well(load, &mut borrower);
+    // Who has it loses it to a list that does not name it.
+    let borrower = Borrower::start_as(world.left(), "listed", &line, &[]).unwrap();
+    lender.process.kill_tree().unwrap();
+    let _lender = Lender::start(world.right(), &sources, &["--allow", &other]).unwrap();
+    let mut taker = Borrower::start_as(world.left(), "other", &line, &[]).unwrap();
+    assert_eq!(taker.process.terminate(STOP_TIMEOUT).unwrap(), 0, "{}", taker.process.tail());
+    drop(borrower);
 }
 
 #[test]

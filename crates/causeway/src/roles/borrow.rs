@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use base::ids::NodeId;
 use io::agent::{AgentEvent, Edge, LoanEnd, LoanSpec};
 
 use super::{lend, serve, socket};
@@ -81,6 +82,8 @@ pub(super) fn most_addresses<'a>(
 
 /// Prints each edge once its drive is usable, and ends the node where a loan cannot be had.
 pub(super) struct Announce {
+    /// This node.
+    own: NodeId,
     /// Loans of the node before the borrowed ones.
     first: usize,
     wanted: Vec<Wanted>,
@@ -94,14 +97,14 @@ pub(super) struct Announce {
 
 impl Announce {
     /// For `causeway borrow`.
-    pub(super) fn new(wanted: Vec<Wanted>) -> Self {
-        Self { alone: true, ..Self::behind(0, wanted) }
+    pub(super) fn new(own: NodeId, wanted: Vec<Wanted>) -> Self {
+        Self { alone: true, ..Self::behind(own, 0, wanted) }
     }
 
     /// For a node with `first` other loans.
-    pub(super) fn behind(first: usize, wanted: Vec<Wanted>) -> Self {
+    pub(super) fn behind(own: NodeId, first: usize, wanted: Vec<Wanted>) -> Self {
         let announced = vec![false; wanted.len()];
-        Self { first, wanted, announced, started: Instant::now(), alone: false, lost: BTreeSet::new() }
+        Self { own, first, wanted, announced, started: Instant::now(), alone: false, lost: BTreeSet::new() }
     }
 
     fn place(&self, loan: usize) -> Option<usize> {
@@ -110,7 +113,7 @@ impl Announce {
 
     fn refused(&self, place: usize, refusal: &Refusal) -> Result<(), Failure> {
         let function = self.wanted[place].line.function();
-        match super::refusal::words(function.as_str(), refusal) {
+        match super::refusal::words(function.as_str(), refusal, self.own) {
             Some(why) if self.alone => Err(Failure::refused(why)),
             Some(why) => {
                 tracing::warn!("{why}");

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::time::{Duration, Instant};
 
+use base::ids::NodeId;
 use io::agent::{AgentEvent, Edge, LoanSpec};
 use io::files::{Collapser, Image};
 use io::load::{LoadResult, LoadSpec};
@@ -70,15 +71,17 @@ pub(super) fn native(args: &NativeArgs) -> Result<(), Failure> {
 
 /// Waits for the results, prints them as one JSON document and ends the node.
 pub(super) struct Measure {
+    /// This node.
+    own: NodeId,
     deadline: Instant,
     wanted: usize,
     results: Vec<LoadResult>,
 }
 
 impl Measure {
-    pub(super) fn new(args: &LoadArgs) -> Self {
+    pub(super) fn new(own: NodeId, args: &LoadArgs) -> Self {
         let deadline = Instant::now() + Duration::from_secs_f64(args.work.seconds) + PATIENCE;
-        Self { deadline, wanted: args.lines.len(), results: Vec::new() }
+        Self { own, deadline, wanted: args.lines.len(), results: Vec::new() }
     }
 }
 
@@ -94,7 +97,7 @@ impl serve::Observer for Measure {
                 }
             }
             AgentEvent::Refused { refusal, .. } => {
-                if let Some(why) = super::refusal::words("the function", refusal) {
+                if let Some(why) = super::refusal::words("the function", refusal, self.own) {
                     return Err(Failure::refused(why));
                 }
             }

@@ -76,7 +76,7 @@ pub fn borrow(args: &BorrowArgs, line: Line) -> Result<(), Failure> {
         io_timeout: args.io_timeout(),
         protection: args.protection.protection(),
     };
-    let rails = rails::toward(wanted.line.addresses())?;
+    let (rails, own) = (rails::toward(wanted.line.addresses())?, state.identity().id());
     let loans = vec![borrow::loan(&wanted)?];
     let parts = serve::Parts {
         borrowed: loans,
@@ -84,7 +84,7 @@ pub fn borrow(args: &BorrowArgs, line: Line) -> Result<(), Failure> {
         ..serve::Parts::bare(name, state, control, rails)
     };
     let node = serve::Node::start(parts)?;
-    node.serve(&mut borrow::Announce::new(vec![wanted]))
+    node.serve(&mut borrow::Announce::new(own, vec![wanted]))
 }
 
 /// `causeway node`: serves until SIGTERM.
@@ -107,6 +107,7 @@ pub fn node(config: Config) -> Result<(), Failure> {
         None => rails::toward(&borrow::most_addresses(borrowed.iter().chain(&slots.1), attaches))?,
     };
     let lines = lend::lines(state.identity(), &lent.loans, &rails)?;
+    let own = state.identity().id();
     let node = serve::Node::start(serve::Parts {
         name: config.name,
         state,
@@ -118,7 +119,7 @@ pub fn node(config: Config) -> Result<(), Failure> {
         control,
     })?;
     lines::print(&lines)?;
-    node.serve(&mut borrow::Announce::behind(first, wanted))
+    node.serve(&mut borrow::Announce::behind(own, first, wanted))
 }
 
 /// `causeway up`: serves until SIGTERM.
@@ -153,7 +154,7 @@ pub fn load(args: &LoadArgs, lines: Vec<Line>) -> Result<(), Failure> {
     let state = open_state(args.state_dir.as_deref(), &name)?;
     let control = serve::control_socket(&name)?;
     let most = lines.iter().map(Line::addresses).max_by_key(|addresses| addresses.len());
-    let rails = rails::toward(most.unwrap_or_default())?;
+    let (rails, own) = (rails::toward(most.unwrap_or_default())?, state.identity().id());
     let loans = lines.iter().map(|line| load::loan(args, line)).collect();
     let parts = serve::Parts {
         borrowed: loans,
@@ -161,7 +162,7 @@ pub fn load(args: &LoadArgs, lines: Vec<Line>) -> Result<(), Failure> {
         ..serve::Parts::bare(name, state, control, rails)
     };
     let node = serve::Node::start(parts)?;
-    node.serve(&mut load::Measure::new(args))
+    node.serve(&mut load::Measure::new(own, args))
 }
 
 /// `causeway __native`, for `bench`.

@@ -1,11 +1,12 @@
 //! What a lender's refusal means, in words.
 
+use base::ids::NodeId;
 use node::Refusal;
 
 use crate::status::age;
 
 /// A sentence for whoever wants `function`; `None` where the node itself makes the best of it.
-pub(super) fn words(function: &str, refusal: &Refusal) -> Option<String> {
+pub(super) fn words(function: &str, refusal: &Refusal, own: NodeId) -> Option<String> {
     match refusal {
         Refusal::InUse { by, node, since, hold: None } => {
             let since =
@@ -33,8 +34,8 @@ pub(super) fn words(function: &str, refusal: &Refusal) -> Option<String> {
              of the other's; give this node one of its own with --state-dir or `state_dir`, or end the other node first"
         )),
         Refusal::NotAllowed => Some(format!(
-            "{function} is lent to certain nodes only, and this is none of them: its id, which `causeway id` prints, has to \
-             stand in `allow` of the device, or behind --allow, at the lender"
+            "{function} is lent to certain nodes only, and this is none of them: its id, {own}, has to stand in `allow` of \
+             the device, or behind --allow, at the lender"
         )),
         Refusal::Version => Some(format!(
             "{function}: its lender and this node speak no common version of the protocol; install the same release of \
@@ -52,7 +53,6 @@ pub(super) fn words(function: &str, refusal: &Refusal) -> Option<String> {
 mod tests {
     use std::time::Duration;
 
-    use base::ids::NodeId;
     use node::Name;
 
     use super::*;
@@ -61,7 +61,8 @@ mod tests {
     fn each_refusal_says_who_has_it_and_what_to_do() {
         let (by, node) = (Name::new("first"), NodeId::numbered(7));
         let seconds = |seconds| Some(Duration::from_secs(seconds));
-        let words = |refusal| words("nvme0", &refusal).unwrap();
+        let own = NodeId::numbered(8);
+        let words = |refusal| words("nvme0", &refusal, own).unwrap();
         let living = words(Refusal::InUse { by, node, since: seconds(20), hold: None });
         assert_eq!(
             living,
@@ -73,7 +74,7 @@ mod tests {
         assert!(silent.contains("kept for first") && silent.contains("for another 9 min unless"), "{silent}");
         let restarted = words(Refusal::InUse { by, node, since: None, hold: seconds(600) });
         assert!(restarted.contains("since before the lender was started"), "{restarted}");
-        assert!(words(Refusal::NotAllowed).contains("causeway id"));
+        assert!(words(Refusal::NotAllowed).contains(&own.to_string()));
         assert!(words(Refusal::Version).contains("install the same release"));
         assert!(words(Refusal::Unknown { verdict: 9 }).contains("number 9"));
         let twin = words(Refusal::Twin { by });

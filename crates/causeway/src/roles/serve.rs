@@ -425,7 +425,7 @@ impl Node {
                 _ => info!(function, "the loan was never had, and is wanted no more"),
             },
             AgentEvent::Refused { refusal, .. } => {
-                if let Some(why) = super::refusal::words(function, refusal) {
+                if let Some(why) = super::refusal::words(function, refusal, spec.identity.id()) {
                     warn!("{why}");
                 }
             }

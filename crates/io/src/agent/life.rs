@@ -112,7 +112,7 @@ impl Agent {
         self.images.ask_witnesses();
         // Whoever has attached a loan has made room for it. A card that finds too little for one serves the others.
         if let Err(error) = self.reserve(None) {
-            warn!(%error, "there is no memory for all loans: those that find none are not served");
+            warn!(%error, "the ledger has not grown: loans that find no room in it are not served");
         }
         view::entitle(&self.mapping, &self.spec);
         let (ours, theirs) = messages::pair()?;

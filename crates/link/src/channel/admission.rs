@@ -351,6 +351,8 @@ impl Channel<'_> {
     fn holder(&self) -> Option<Tenancy> {
         match self.state() {
             State::Idle if !self.journal.rule(Rule::HoldAfterRestart) => None,
+            // Who may not have it any more cannot keep it either: so an operator takes a function back.
+            State::Idle if !self.is_allowed(self.tenant().node) => None,
             State::Open | State::Resetting | State::Idle => Some(self.tenant()).filter(|it| it.is_held),
             State::Closed => None,
         }

@@ -135,11 +135,15 @@ impl Channel<'_> {
         if !proposal.is_understood {
             return Some(Why::Version);
         }
-        let is_allowed = |allowed: &[NodeId]| allowed.contains(&proposal.speaker.node);
-        if !self.config.allowed.as_deref().is_none_or(is_allowed) {
+        if !self.is_allowed(proposal.speaker.node) {
             return Some(Why::NotAllowed);
         }
         self.agreed_cipher(proposal).is_none().then_some(Why::Sealing)
+    }
+
+    /// Whether a node may have the function.
+    pub(super) fn is_allowed(&self, node: NodeId) -> bool {
+        self.config.allowed.as_deref().is_none_or(|allowed| allowed.contains(&node))
     }
 
     /// Prepares keys and answers. They are used only when a frame under them comes, so a repeated message changes
@@ -200,7 +204,7 @@ impl Channel<'_> {
             max_payload: agreed_payload(self.config.max_payload, proposal.max_payload),
             max_frame: agreed_frame(self.max_frame(), proposal.max_frame),
             positions: if goes_on { self.positions() } else { Positions::default() },
-            tenancy: self.tenant().taken_by(node, life, Name::default()).number,
+            tenancy: self.tenant().taken_by(node, life, Name::default(), self.config.life).number,
             refusal: RefusalDetails::default(),
         }
     }
@@ -338,7 +342,12 @@ impl Channel<'_> {
             self.cells.bound_at.set(self.journal, now.as_nanos());
             self.handshake.is_other_lender = is_fork(&old, &keys);
             if self.config.role == Role::Lender {
-                let tenancy = self.tenant().taken_by(keys.node(), keys.peer_life, Name(keys.peer_name));
+                let tenancy = self.tenant().taken_by(
+                    keys.node(),
+                    keys.peer_life,
+                    Name(keys.peer_name),
+                    self.config.life,
+                );
                 self.set_tenant(Tenancy { number: keys.tenancy, ..tenancy });
             }
             self.forget_received(now);
@@ -398,7 +407,7 @@ impl Channel<'_> {
     }
 }
 
-/// Whether a header, which nothing authenticates, names the sender as its message does, which is authentic.
+/// Whether a header, which anybody who knows the lender could have changed, names the sender as its message does, which is authentic.
 fn says_the_same(header: &Header, speaker: &Speaker) -> bool {
     (header.source.domain, header.incarnation) == (speaker.domain, speaker.incarnation)
 }

@@ -225,7 +225,7 @@ impl Domains {
             AgentEvent::Ready(loan) => self.usable(*loan),
             AgentEvent::Refused { loan, refusal } => {
                 // Of one that is outdated the node makes the best itself.
-                if let Some(why) = super::refusal::words("the function", refusal) {
+                if let Some(why) = super::refusal::words("the function", refusal, state.identity().id()) {
                     self.refused(*loan, why, agent, state);
                 }
             }

@@ -88,7 +88,7 @@ fn a_borrower_that_is_started_again_is_let_in_once_the_one_before_does_not_answe
     assert!(took >= RAIL_VERDICT && took < RAIL_VERDICT + Duration::from_millis(60), "{took:?}");
     assert_eq!(refusals(&ends[0]), []);
     expect_fresh_streams(&mut now, &mut ends);
-    assert_eq!(ends[0].channel.tenancy(), 2, "whoever had it before in another life has lost it");
+    assert_eq!(ends[0].channel.tenancy() >> 32, 2, "whoever had it before in another life has lost it");
 }
 
 #[test]
@@ -375,7 +375,7 @@ fn a_lender_that_is_started_again_keeps_the_function_for_whom_it_belonged_to() {
     lender.restart(now);
     let mut ends = [first, lender];
     run_until(&mut now, &mut ends, SILENCE + HANDSHAKE_RETRY_MAX, |ends| is_open(&ends[1]));
-    assert_eq!(ends[0].channel.tenancy(), 1, "nobody else has used it");
+    assert_eq!(ends[0].channel.tenancy() >> 32, 1, "nobody else has used it");
     assert!(!ends[0].channel.is_other_lender());
     expect_fresh_streams(&mut now, &mut ends);
 }
@@ -397,7 +397,7 @@ fn the_hold_time_counts_from_when_a_restarted_lender_can_hear() {
     }
     now += HOLD / 10;
     run_until(&mut now, &mut ends, HANDSHAKE_RETRY_MAX * 3, |ends| is_open(&ends[1]));
-    assert_eq!(ends[0].channel.tenancy(), 2);
+    assert_eq!(ends[0].channel.tenancy() >> 32, 2);
 }
 
 #[test]
@@ -464,7 +464,7 @@ fn tenancies_that_follow_each_other_fast_have_numbers_of_their_own() {
     let mut ends = pair(&arena);
     ends[1].disk_is_full = true;
     run(&mut now, &mut ends, &mut |_, _| true, 50);
-    assert_eq!(ends[0].channel.tenancy(), 1);
+    assert_eq!(ends[0].channel.tenancy() >> 32, 1);
     let asked = ends[1].channel.unsaved_tenancy().unwrap();
     let [first, mut lender] = ends;
     now += HOLD * 2;
@@ -535,6 +535,24 @@ fn a_lender_with_a_list_lets_in_only_who_stands_there_and_says_so_to_others() {
     let mut ends = [End::new(&arena, Role::Borrower, |_| {}), lender];
     run_until(&mut now, &mut ends, Duration::from_secs(1), |ends| ends.iter().all(is_open));
     assert_eq!(ends[1].channel.peer().map(|(node, ..)| node), Some(listed.id()));
+}
+
+#[test]
+fn a_list_that_does_not_name_the_holder_takes_the_function_from_it() {
+    let arena = Arena::default();
+    let mut now = Instant::ZERO;
+    let [first, lender] = used_pair(&arena, &mut now, 1);
+    let other = NodeKey::numbered(77);
+    let mut again = lender_again(&arena, &lender, now);
+    again.config.allowed = Some(Arc::from([other.id()]));
+    let again = End::start(arena.zeroed::<Root>(), again.config, now);
+    // Who has had it is refused.
+    let mut ends = [first, again];
+    run_until(&mut now, &mut ends, SILENCE * 3, |ends| refusals(&ends[0]).contains(&Refusal::NotAllowed));
+    let [_, again] = ends;
+    let other = End::new(&arena, Role::Borrower, |config| config.identity = other);
+    let mut ends = [other, again];
+    run_until(&mut now, &mut ends, Duration::from_secs(2), |ends| ends.iter().all(is_open));
 }
 
 /// Whoever has one secret of a node and not its key, or the key and not the secret, gets no answer.

@@ -726,7 +726,12 @@ fn config(node: usize, incarnation: u64, generation: u64, (frame, cache): (usize
         protection: link::Protection::Insecure,
         stream: StreamId(7),
         generation: LoanGeneration(0),
-        tenancy: Tenancy::default().taken_by(key(BORROWER).id(), life(BORROWER, 1), Name::new("node")),
+        tenancy: Tenancy::default().taken_by(
+            key(BORROWER).id(),
+            life(BORROWER, 1),
+            Name::new("node"),
+            LifeId::default(),
+        ),
         life: 0,
         least_incarnation: Incarnation(0),
         role,
