@@ -374,7 +374,7 @@ impl<'m> World<'m> {
             let seat = &mut self.seats[node];
             seat.generation += 1;
             let mut config = config(node, seat.incarnation, seat.generation, (self.frame, self.cache));
-            let renewed = |loan: &mut LoanConfig| loan.tenancy = loan.tenancy.renewed();
+            let renewed = |loan: &mut LoanConfig| loan.tenancy = loan.tenancy.renewed(LifeId::default());
             config.loans.iter_mut().filter(|_| self.is_renewed).for_each(renewed);
             let (memory, switch, now) = (seat.memory, seat.switch, self.now);
             let hook: &dyn Hook = switch;
