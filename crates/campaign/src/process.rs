@@ -15,6 +15,8 @@ const KEPT_LINES: usize = 4096;
 
 /// How often a wait for the end of a process looks.
 const WAIT_STEP: Duration = Duration::from_millis(2);
+/// How long after a program's end what it has printed is waited for, where something else has its pipes.
+const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// A running program, its standard output and error captured in memory and in a log. Dropped, it is killed and reaped.
 pub struct Process {
@@ -131,6 +133,7 @@ impl Process {
         let deadline = Instant::now() + timeout;
         loop {
             if let Some(status) = self.ended()? {
+                self.wait_for_last_words();
                 return Ok(status);
             }
             if Instant::now() >= deadline {
@@ -138,6 +141,19 @@ impl Process {
                 return Err(Error::TimedOut { what, waited: timeout, output: self.tail() });
             }
             std::thread::sleep(WAIT_STEP);
+        }
+    }
+
+    /// What it has printed may still be in the pipes. They stay open while something that it has started lives.
+    fn wait_for_last_words(&self) {
+        let deadline = Instant::now() + LAST_WORDS;
+        let mut state = self.lines.lock();
+        while !(state.output_ended && state.errors_ended) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            state = self.lines.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
@@ -322,6 +338,7 @@ struct LinesState {
     /// The last lines of both, for messages.
     recent: VecDeque<String>,
     output_ended: bool,
+    errors_ended: bool,
 }
 
 impl Lines {
@@ -362,7 +379,10 @@ fn collect(pipe: impl Read + Send + 'static, is_output: bool, lines: &Arc<Lines>
             lines.lock().push(line, is_output);
             lines.changed.notify_all();
         }
-        lines.lock().output_ended |= is_output;
+        let mut state = lines.lock();
+        state.output_ended |= is_output;
+        state.errors_ended |= !is_output;
+        drop(state);
         lines.changed.notify_all();
     });
 }
@@ -387,6 +407,19 @@ mod tests {
     }
 
     const LONG: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn last_words_are_there_when_the_end_is() {
+        for round in 0..200 {
+            let mut process = shell("echo out; echo last >&2", &format!("last-{round}"));
+            assert!(process.wait(LONG).unwrap().success());
+            assert!(
+                process.tail().contains("out") && process.tail().contains("last"),
+                "{round}: {}",
+                process.tail()
+            );
+        }
+    }
 
     #[test]
     fn lines_are_awaited_in_order() {
