@@ -88,7 +88,6 @@ fn config(end: End) -> CardConfig {
             identity(End::Borrower).id(),
             LifeId([End::Borrower as u8 + 1; 16]),
             Name::new("node"),
-            LifeId::default(),
         ),
         life: 0,
         least_incarnation: Incarnation(0),

@@ -41,7 +41,6 @@ pub fn config(role: Role) -> ChannelConfig {
             identity(Role::Borrower).id(),
             LifeId([Role::Borrower as u8 + 1; 16]),
             Name::new("node"),
-            LifeId::default(),
         ),
         identity: identity(role),
         name: Name::new("node"),

@@ -204,7 +204,7 @@ impl Channel<'_> {
             max_payload: agreed_payload(self.config.max_payload, proposal.max_payload),
             max_frame: agreed_frame(self.max_frame(), proposal.max_frame),
             positions: if goes_on { self.positions() } else { Positions::default() },
-            tenancy: self.tenant().taken_by(node, life, Name::default(), self.config.life).number,
+            tenancy: self.tenant().taken_by(node, life, Name::default()).number,
             refusal: RefusalDetails::default(),
         }
     }
@@ -342,12 +342,7 @@ impl Channel<'_> {
             self.cells.bound_at.set(self.journal, now.as_nanos());
             self.handshake.is_other_lender = is_fork(&old, &keys);
             if self.config.role == Role::Lender {
-                let tenancy = self.tenant().taken_by(
-                    keys.node(),
-                    keys.peer_life,
-                    Name(keys.peer_name),
-                    self.config.life,
-                );
+                let tenancy = self.tenant().taken_by(keys.node(), keys.peer_life, Name(keys.peer_name));
                 self.set_tenant(Tenancy { number: keys.tenancy, ..tenancy });
             }
             self.forget_received(now);

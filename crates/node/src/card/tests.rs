@@ -27,12 +27,7 @@ fn config(node: u64, role: LoanRole) -> CardConfig {
         protection: link::Protection::Aegis,
         stream: StreamId(7),
         generation: LoanGeneration(0),
-        tenancy: Tenancy::default().taken_by(
-            NodeKey::numbered(2).id(),
-            LifeId([2; 16]),
-            Name::new("node"),
-            LifeId::default(),
-        ),
+        tenancy: Tenancy::default().taken_by(NodeKey::numbered(2).id(), LifeId([2; 16]), Name::new("node")),
         life: 0,
         least_incarnation: Incarnation(0),
         role,
