@@ -67,12 +67,13 @@ pub(super) fn page_table_bytes(pids: &[u32]) -> u64 {
 }
 
 fn scheduled(pid: u32) -> Option<Duration> {
-    let mut total = Duration::ZERO;
-    for task in fs::read_dir(format!("/proc/{pid}/task")).ok()? {
-        let text = fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
-        total += Duration::from_nanos(text.split_whitespace().next()?.parse().ok()?);
-    }
-    Some(total)
+    // Of a thread that ends meanwhile there is nothing to be read.
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?.filter_map(Result::ok);
+    let times = tasks.filter_map(|task| {
+        let text = fs::read_to_string(task.path().join("schedstat")).ok()?;
+        Some(Duration::from_nanos(text.split_whitespace().next()?.parse().ok()?))
+    });
+    times.reduce(|one, other| one + other)
 }
 
 /// Fields 14 and 15 of `stat`.
@@ -132,6 +133,23 @@ mod tests {
         }
         assert!(cpu_time(pid).total() > Duration::ZERO && fine_cpu_time(&[pid]) > Duration::ZERO);
         assert_eq!((cpu_time(u32::MAX), fine_cpu_time(&[u32::MAX])), (CpuTime::default(), Duration::ZERO));
+    }
+
+    #[test]
+    fn threads_that_end_meanwhile_keep_nobody_from_being_counted() {
+        let pid = std::process::id();
+        let Some(_) = scheduled(pid) else { return };
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    std::thread::spawn(|| ()).join().unwrap();
+                }
+            });
+            let seen = (0..2000).all(|_| scheduled(pid).is_some());
+            is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert!(seen);
+        });
     }
 
     #[test]
