@@ -159,7 +159,7 @@ impl<'m> Loan<'m> {
             end,
             resetting: false,
             callers: Callers::new(now),
-            addresses: Addresses::new(&card.seed),
+            addresses: Addresses::new(&seed_of(card, index)),
             ready: false,
             unusable: None,
             asked: None,
@@ -710,6 +710,11 @@ pub(crate) fn channel_index(loan: usize) -> ChannelIndex {
     ChannelIndex(loan as u32 + 1)
 }
 
+/// What is random in one loan must not be known from another.
+fn seed_of(card: &CardConfig, index: usize) -> [u8; 32] {
+    link::derive(&card.seed, index as u64)
+}
+
 fn channel_config(card: &CardConfig, index: usize) -> ChannelConfig {
     let loan = &card.loans[index];
     // A borrower uses as many rails as it knows addresses of its lender.
@@ -743,7 +748,7 @@ fn channel_config(card: &CardConfig, index: usize) -> ChannelConfig {
         incarnation: loan_incarnation(card.incarnation, loan.life, loan.least_incarnation),
         life: card.life,
         generation: card.generation,
-        seed: card.seed,
+        seed: seed_of(card, index),
         rekey_frames: card.rekey_frames,
         paths: rails.iter().map(|&max_frame| PathConfig { max_frame }).collect(),
         max_payload,

@@ -204,7 +204,9 @@ fn unique_id(state: &StateDir, drive: &FunctionName) -> u64 {
 
 /// The secret of one function, from the node's and the function's name.
 fn function_secret(secret: &Key, function: &FunctionName) -> [u8; 32] {
-    function.as_str().as_bytes().chunks(8).fold(*secret.reveal(), |key, part| {
+    let name = function.as_str().as_bytes();
+    // The length comes first: no name is the beginning of another then, and no secret leads to that of another.
+    name.chunks(8).fold(link::derive(secret.reveal(), name.len() as u64), |key, part| {
         let mut label = [0; 8];
         label[..part.len()].copy_from_slice(part);
         link::derive(&key, u64::from_le_bytes(label))
@@ -275,6 +277,10 @@ mod tests {
         let keys = ["nvme0", "nvme1", "a-longer-name-of-a-function"]
             .map(|name| function_secret(&secret, &name.parse().unwrap()));
         assert!(keys[0] != keys[1] && keys[1] != keys[2] && !keys.contains(secret.reveal()));
+        // Whoever has the line of one function makes no other's of it.
+        let [short, long] =
+            ["database", "database1"].map(|name| function_secret(&secret, &name.parse().unwrap()));
+        assert_ne!(long, link::derive(&short, u64::from(b'1')));
         assert_ne!(stream(&keys[0]), stream(&keys[1]));
         assert_eq!(keys[0], function_secret(&secret, &"nvme0".parse().unwrap()));
     }

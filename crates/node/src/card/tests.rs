@@ -803,6 +803,17 @@ fn two_loans_of_one_stream_are_refused() {
     End::new(&Arena::default(), twice);
 }
 
+/// Two loans of one lender: what is drawn for one tells nothing of the other.
+#[test]
+fn loans_of_a_card_draw_random_numbers_of_their_own() {
+    let arena = Arena::default();
+    let mut borrower = End::new(&arena, sharers(2));
+    let calls = borrower.turn(Instant::ZERO + TICK);
+    let [(_, one), (_, other)] = &calls[..] else { panic!("{} calls", calls.len()) };
+    let ephemeral = |call: &[u8]| call[link::frame::HEADER_LEN..][..32].to_vec();
+    assert_ne!(ephemeral(one), ephemeral(other));
+}
+
 /// Somebody has one true first message, and sends it 10,000 times a second from as many addresses.
 #[test]
 fn calls_beyond_a_measure_are_dropped_and_nothing_else_is() {
