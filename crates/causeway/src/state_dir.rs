@@ -109,8 +109,11 @@ impl StateDir {
     /// The id of the node whose folder this is, whether it runs or not; `None` where there is none yet.
     ///
     /// # Errors
-    /// The folder cannot be read, or is damaged.
+    /// The folder cannot be read, is not its user's alone, or is damaged.
     pub fn identify(path: &Path) -> Result<Option<NodeId>, StateError> {
+        if fs::symlink_metadata(path).is_ok() {
+            check_folder(path)?;
+        }
         read_identity(path)
     }
 

@@ -10,8 +10,7 @@
 //! All numbers are little endian. A prefix is what stands above the offset of a fabric address: a rail in bits 19 and
 //! 18, a domain below. Switches and capture tools read the header only. A switch may change the byte `route`, which the
 //! tag does not cover. Both rails are the one on which a frame is sent and comes: each leads to the peer's of the same
-//! number. In messages of a handshake, whose tag is a mark of who knows the lender, all that
-//! says nothing is zero.
+//! number. In messages of a handshake, whose tag is a mark of who knows the lender, all that says nothing is zero.
 
 use base::ids::{CardGeneration, ChannelIndex, DomainId, Group, Incarnation, LoanGeneration, StreamId};
 use zerocopy::little_endian::{U16, U32, U64};

@@ -28,8 +28,8 @@ use crate::places::Places;
 /// Frames that a loan sends before another one that has some is asked: enough for segmentation offload.
 const FRAMES_PER_TURN: usize = 32;
 
-/// First messages of handshakes that may be opened at once, and after what time there is one more: each costs some
-/// 150 us, and as many nodes may come back together.
+/// First messages of handshakes that may be opened at once, and after what time there is one more: each costs three key
+/// agreements, and as many nodes may come back together.
 const CALLS: u32 = 256;
 const ONE_MORE_CALL: Duration = Duration::from_millis(2);
 /// How often the gauges for the agent are renewed.

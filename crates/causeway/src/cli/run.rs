@@ -135,7 +135,12 @@ fn show_id(args: &IdArgs) -> Result<(), Failure> {
         None => ask_status(args.name.as_ref())?.node.id,
         Some(folder) => match StateDir::identify(&folder)? {
             Some(id) => id.to_string(),
-            None => StateDir::open(&folder)?.identity().id().to_string(),
+            None => {
+                let state = StateDir::open(&folder)?;
+                let state_dir = folder.display();
+                tracing::info!(%state_dir, "a new node, which is to be started with this folder");
+                state.identity().id().to_string()
+            }
         },
     };
     print(&format!("{id}\n"))

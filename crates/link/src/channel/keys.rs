@@ -62,7 +62,7 @@ impl Channel<'_> {
         };
         let entropy = self.next_entropy();
         // Who was met before can be found by its domain, whatever channel it has for us now. But it may have another
-        // domain now, or another node may lend: so each second attempt is for whoever hears it.
+        // domain now: so each second attempt is for whoever hears it.
         let current = self.cells.current.get();
         let known = if current.is_valid() { current.domain() } else { self.config.lender.domain };
         let peer = if attempt.is_multiple_of(2) { DomainId::default() } else { known };
@@ -402,7 +402,8 @@ impl Channel<'_> {
     }
 }
 
-/// Whether a header, which anybody who knows the lender could have changed, names the sender as its message does, which is authentic.
+/// Whether a header names the sender as its message does: the message is authentic, and anybody who knows the lender
+/// could have changed the header.
 fn says_the_same(header: &Header, speaker: &Speaker) -> bool {
     (header.source.domain, header.incarnation) == (speaker.domain, speaker.incarnation)
 }
