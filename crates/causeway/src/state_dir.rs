@@ -23,7 +23,7 @@ use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use base::ids::NodeId;
+use base::ids::{LifeId, NodeId};
 use node::{Name, NodeKey, Tenancy};
 use rustix::rand::{GetRandomFlags, getrandom};
 use thiserror::Error;
@@ -216,7 +216,7 @@ impl StateDir {
     /// had, and it stays theirs. Durable when it returns.
     pub fn renew_tenancy(&self, function: &FunctionName) -> Result<Tenancy, StateError> {
         let before = self.tenancy(function)?;
-        let tenancy = before.renewed();
+        let tenancy = before.renewed(LifeId(random(&self.path)?));
         if tenancy != before {
             self.set_tenancy(function, tenancy)?;
         }

@@ -52,8 +52,9 @@ pub(crate) enum ToCard {
     Tenancy { loan: usize, tenancy: TenancyPlan },
     /// In this borrowed loan the node calls itself by this incarnation, which is greater than before.
     Incarnation { loan: usize, incarnation: u64 },
-    /// The machine was restored from a snapshot, and may go on somewhere else, too: new keys, from these random bytes.
-    RenewKeys { seed: [u8; 32] },
+    /// The machine was restored from a snapshot, and may go on somewhere else, too: new keys, from these random bytes,
+    /// and another life to borrow in.
+    RenewKeys { seed: [u8; 32], life: [u8; 16] },
     /// Give everything back, in order.
     ShutDown,
     /// Give back what this loan has borrowed.
@@ -397,7 +398,7 @@ mod tests {
             ToCard::Persisted { drive: 0, version: 1, kept: true },
             ToCard::Tenancy { loan: 0, tenancy },
             ToCard::Incarnation { loan: 0, incarnation: 1 },
-            ToCard::RenewKeys { seed: [0; 32] },
+            ToCard::RenewKeys { seed: [0; 32], life: [0; 16] },
             ToCard::ShutDown,
             ToCard::GiveBack { loan: 0 },
             ToCard::Present { loan: 0, is_present: true },

@@ -13,7 +13,7 @@ use base::ledger::{Layout, LayoutHash, PAGE_SIZE, RawMemory};
 use node::{
     Address, BorrowEdge, CardConfig, DriveConfig, EDGE_CONNECTIONS, FlashConfig, FlashRates, KEY_BYTES,
     Lender, Limit, LoanConfig, LoanRole, MAX_LOANS, MAX_RAILS, Name, NamespaceConfig, NodeKey, Protection,
-    PublicKey, Tenancy, WriteCache,
+    PublicKey, Restored, Tenancy, WriteCache,
 };
 use serde::{Deserialize, Serialize};
 
@@ -57,11 +57,24 @@ pub(crate) struct Plan {
     pub(crate) generation: u64,
     pub(crate) seed: [u8; 32],
     /// The machine may go on somewhere else with the keys in the ledger.
-    pub(crate) renews_keys: bool,
+    pub(crate) restored: Option<RestoredPlan>,
     pub(crate) has_ring: bool,
     pub(crate) rails: Vec<RailPlan>,
     pub(crate) drives: Vec<DrivePlan>,
     pub(crate) loans: Vec<LoanPlan>,
+}
+
+/// A machine that was restored, by its lives.
+#[derive(Clone, Copy, Serialize, Deserialize, Layout)]
+pub(crate) struct RestoredPlan {
+    pub(crate) life: [u8; 16],
+    pub(crate) former: [u8; 16],
+}
+
+impl RestoredPlan {
+    fn config(self) -> Restored {
+        Restored { life: LifeId(self.life), former: LifeId(self.former) }
+    }
 }
 
 impl Drop for Plan {
@@ -439,6 +452,7 @@ impl Plan {
             domain: DomainId(self.domain),
             incarnation: Incarnation(self.incarnation),
             life: LifeId(self.life),
+            restored: self.restored.map(RestoredPlan::config),
             generation: CardGeneration(self.generation),
             seed: self.seed,
             rails: self.rails.iter().map(|rail| rail.max_frame).collect(),
@@ -600,7 +614,7 @@ mod tests {
             life: [0; 16],
             generation: 5,
             seed: [6; 32],
-            renews_keys: false,
+            restored: None,
             has_ring: false,
             rails: Vec::new(),
             drives: Vec::new(),

@@ -11,7 +11,9 @@ use crate::channel::Name;
 /// meanwhile. The lender's agent makes it durable before it has an effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tenancy {
-    /// Counts the changes; 0 while nobody has had the function.
+    /// The upper half counts the changes, the lower one is the lender's life when it was made: a lender whose state
+    /// folder was restored never comes to a number again that stood for something else. 0 while nobody has had the
+    /// function.
     pub number: u64,
     /// Whose it is, or was.
     pub node: NodeId,
@@ -24,11 +26,16 @@ pub struct Tenancy {
 }
 
 impl Tenancy {
-    /// The tenancy once this life of `node` has the function.
-    pub fn taken_by(self, node: NodeId, life: LifeId, name: Name) -> Self {
+    /// The tenancy once this life of `node` has the function, at a lender that is in the life `lender`.
+    pub fn taken_by(self, node: NodeId, life: LifeId, name: Name, lender: LifeId) -> Self {
         let same = self.number != 0 && (self.node, self.life) == (node, life);
-        let number = if same { self.number } else { self.number.saturating_add(1) };
+        let number = if same { self.number } else { self.next_number(lender) };
         Self { number, node, life, name, is_held: true }
+    }
+
+    fn next_number(self, lender: LifeId) -> u64 {
+        let [a, b, c, d, ..] = lender.0;
+        (self.number >> 32).saturating_add(1) << 32 | u64::from(u32::from_le_bytes([a, b, c, d]))
     }
 
     /// The tenancy once its node has given the function back.
@@ -40,8 +47,8 @@ impl Tenancy {
     /// The function begins with other content than it had. To whoever has used it that is as if another node had; it
     /// stays theirs.
     #[must_use]
-    pub fn renewed(self) -> Self {
-        let number = if self.number == 0 { 0 } else { self.number.saturating_add(1) };
+    pub fn renewed(self, lender: LifeId) -> Self {
+        let number = if self.number == 0 { 0 } else { self.next_number(lender) };
         Self { number, ..self }
     }
 }
@@ -77,18 +84,36 @@ impl From<TenancyWords> for Tenancy {
 mod tests {
     use super::*;
 
+    const LENDER: LifeId = LifeId([9; 16]);
+
+    fn count(tenancy: Tenancy) -> u64 {
+        tenancy.number >> 32
+    }
+
     #[test]
     fn a_tenancy_is_raised_when_another_life_comes_and_only_then() {
         let lives = [1, 2].map(|life| LifeId([life; 16]));
         let (one, two, name) = (NodeId::default(), NodeId::numbered(2), Name::new("one"));
-        let first = Tenancy::default().taken_by(one, lives[0], name);
-        assert_eq!((first.number, first.is_held), (1, true), "zero is a node like any other");
-        assert_eq!(first.taken_by(one, lives[0], name), first);
-        assert_eq!(first.given_back().taken_by(one, lives[0], name), first, "nobody was there in between");
-        assert_eq!(first.taken_by(one, lives[1], name).number, 2, "a copy is another user");
-        assert_eq!(first.given_back().taken_by(two, lives[1], name).taken_by(one, lives[0], name).number, 3);
-        assert_eq!(first.renewed().taken_by(one, lives[0], name).number, 2, "other content");
-        assert_eq!((Tenancy::default().renewed().number, first.renewed().is_held), (0, true));
+        let first = Tenancy::default().taken_by(one, lives[0], name, LENDER);
+        assert_eq!((count(first), first.is_held), (1, true), "zero is a node like any other");
+        assert_eq!(first.taken_by(one, lives[0], name, LENDER), first);
+        assert_eq!(
+            first.given_back().taken_by(one, lives[0], name, LENDER),
+            first,
+            "nobody was there in between"
+        );
+        assert_eq!(count(first.taken_by(one, lives[1], name, LENDER)), 2, "a copy is another user");
+        let back =
+            first.given_back().taken_by(two, lives[1], name, LENDER).taken_by(one, lives[0], name, LENDER);
+        assert_eq!(count(back), 3);
+        assert_eq!(count(first.renewed(LENDER).taken_by(one, lives[0], name, LENDER)), 2, "other content");
+        // From an older table another life of the lender comes to the same count, and to another number.
+        let other = LifeId([8; 16]);
+        let again =
+            first.given_back().taken_by(two, lives[1], name, other).taken_by(one, lives[0], name, other);
+        assert_eq!(count(again), count(back));
+        assert_ne!(again.number, back.number);
+        assert_eq!((Tenancy::default().renewed(LENDER).number, first.renewed(LENDER).is_held), (0, true));
         assert_eq!(Tenancy::from(TenancyWords::from(first)), first);
     }
 }

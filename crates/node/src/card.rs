@@ -6,7 +6,7 @@ use core::ops::Range;
 use core::time::Duration;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use base::ids::{Incarnation, NodeId};
+use base::ids::{Incarnation, LifeId, NodeId};
 use base::ledger::{Hook, Journal, LedgerError, PAGE_SIZE, Pages, RawMemory, RegionError, Span};
 use base::{Instant, Rule};
 use device::nvme::{DATA_PAGES, Limit, Persist, SubsystemCells};
@@ -480,11 +480,11 @@ impl<'m> Card<'m> {
     }
 
     /// This machine may go on somewhere else, too, from the same memory: each loan gets keys that depend on `seed`,
-    /// which is new and random.
-    pub fn renew_keys(&mut self, now: Instant, seed: [u8; 32]) {
+    /// which is new and random, and what is borrowed is borrowed in another `life`.
+    pub fn renew_keys(&mut self, now: Instant, seed: [u8; 32], life: LifeId) {
         for loan in 0..self.loans.len() {
             self.step_one(now, loan, |card| {
-                card.loans[loan].channel.renew_keys(now, link::derive(&seed, loan as u64));
+                card.loans[loan].channel.renew_keys(now, link::derive(&seed, loan as u64), life);
             });
         }
     }

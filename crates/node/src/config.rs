@@ -21,6 +21,8 @@ pub struct CardConfig {
     pub incarnation: Incarnation,
     /// The same, as nobody else has it.
     pub life: LifeId,
+    /// In another life it borrows, where its machine was restored from a snapshot since it was started.
+    pub restored: Option<Restored>,
     /// Which card of it.
     pub generation: CardGeneration,
     /// 32 random bytes, new for each card.
@@ -35,6 +37,15 @@ pub struct CardConfig {
     pub rekey_frames: u64,
     /// The rules in force: all, but for the simulator's canaries.
     pub rules: RuleSet,
+}
+
+/// A machine that was restored, and may go on somewhere else, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Restored {
+    /// The life in which it has borrowed since.
+    pub life: LifeId,
+    /// The one before.
+    pub former: LifeId,
 }
 
 /// One loan.

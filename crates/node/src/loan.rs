@@ -500,6 +500,7 @@ impl<'m> Loan<'m> {
         // What the step has freed is room in the next one, which nobody else would begin.
         self.more |= open && self.channel.stream.port.has_room_after_commit();
         self.channel.assign_numbers(now);
+        self.remember_tenancy();
         self.report(now, index, events);
         // A channel that has nothing to say goodbye to closes at once, and no step follows.
         self.handle_events(now, index, events);
@@ -568,16 +569,16 @@ impl<'m> Loan<'m> {
         }
     }
 
-    /// A new pair has met: its borrower learns whether somebody else has used the drive meanwhile.
+    /// A new pair has met: its borrower learns whether somebody else has used the drive since it did.
     fn compare_tenancy(&mut self, now: Instant, index: usize, events: &mut VecDeque<CardEvent>) {
         if let End::Lent(_) = self.end {
             return;
         }
-        let (before, number) = (self.cells.tenancy.get(), self.channel.tenancy());
-        self.cells.tenancy.set(self.journal, number);
-        if before == 0 || (before == number && !self.channel.is_other_lender()) {
+        let used = self.cells.tenancy.get();
+        if used == 0 || (used == self.channel.tenancy() && !self.channel.is_other_lender()) {
             return;
         }
+        self.cells.tenancy.set(self.journal, 0);
         match &mut self.end {
             End::Borrowed(drive) => drive.forget(now),
             // Its guest shall not take what another one has left for its own.
@@ -585,6 +586,16 @@ impl<'m> Loan<'m> {
             End::Lent(_) => {}
         }
         events.push_back(CardEvent::Overtaken(index));
+    }
+
+    /// A borrower knows a tenancy once its stream flows: the lender opens that when the tenancy is durable. One that
+    /// fell before this makes another number of its next life, and nobody has used the drive in between.
+    fn remember_tenancy(&self) {
+        let number = self.channel.tenancy();
+        let is_news = !matches!(self.end, End::Lent(_)) && self.cells.tenancy.get() != number;
+        if is_news && self.channel.stream.has_flowed() {
+            self.cells.tenancy.set(self.journal, number);
+        }
     }
 
     /// A lender has the agent make durable who has its function, or had it: before that has an effect that somebody
@@ -730,8 +741,10 @@ fn channel_config(card: &CardConfig, index: usize) -> ChannelConfig {
         LoanRole::Lend { allowed, .. } => (card.identity.lends_in(card.domain), allowed.clone()),
         LoanRole::Vacant => (Lender::default(), None),
     };
+    let role = if matches!(loan.role, LoanRole::Lend { .. }) { Role::Lender } else { Role::Borrower };
+    let restored = card.restored.filter(|_| role == Role::Borrower);
     ChannelConfig {
-        role: if matches!(loan.role, LoanRole::Lend { .. }) { Role::Lender } else { Role::Borrower },
+        role,
         secret: loan.secret,
         lender,
         allowed,
@@ -746,7 +759,8 @@ fn channel_config(card: &CardConfig, index: usize) -> ChannelConfig {
         name: card.name,
         domain: DomainId(card.domain.0),
         incarnation: loan_incarnation(card.incarnation, loan.life, loan.least_incarnation),
-        life: card.life,
+        life: restored.map_or(card.life, |restored| restored.life),
+        former: restored.map(|restored| restored.former),
         generation: card.generation,
         seed: seed_of(card, index),
         rekey_frames: card.rekey_frames,

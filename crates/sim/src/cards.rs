@@ -383,6 +383,7 @@ impl<'w> World<'w> {
             domain: domain_of(node),
             incarnation: Incarnation(self.nodes[node].incarnation),
             life: self.life_id(node),
+            restored: None,
             generation: CardGeneration(self.nodes[node].generation()),
             seed,
             rails: vec![self.frame_bytes; RAILS],

@@ -423,6 +423,7 @@ fn config(node: usize, liar: Liar) -> CardConfig {
         domain: DomainId(node as u32 + 1),
         incarnation: Incarnation(1),
         life: LifeId([node as u8 + 1; 16]),
+        restored: None,
         generation: CardGeneration(1),
         seed: [node as u8 + 1; 32],
         rails: vec![9000; 2],

@@ -100,7 +100,7 @@ impl World<'_> {
     fn begin_with_image(&mut self, loan: usize, content: Option<u64>) {
         let Tenancy { number, life, .. } = self.loans[loan].tenancy;
         let is_borrowed = number > 0 && life == self.life_id(BORROWER);
-        let lent = &mut self.loans[loan];
+        let (lender, lent) = (self.life_id(LENDER), &mut self.loans[loan]);
         lent.disk.sync();
         lent.shared.tick += 1;
         let left = (0..).zip(lent.disk.blocks()).map(|(block, bytes)| author(block, bytes));
@@ -109,7 +109,7 @@ impl World<'_> {
         };
         lent.shared.model.replaced(left, content.filter(|_| is_borrowed), lent.shared.tick);
         if number > 0 && self.rules.has(Rule::LookAtImages) {
-            lent.tenancy = lent.tenancy.renewed();
+            lent.tenancy = lent.tenancy.renewed(lender);
             lent.displaced[BORROWER] = true;
             self.log.event(self.now, Some(LENDER), "other", loan as u64, lent.tenancy.number);
         }

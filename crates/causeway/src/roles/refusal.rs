@@ -31,7 +31,8 @@ pub(super) fn words(function: &str, refusal: &Refusal, own: NodeId) -> Option<St
         )),
         Refusal::Twin { by } => Some(format!(
             "{function} is in use by {by}, another node with the identity of this one: the state directory of one is a copy \
-             of the other's; give this node one of its own with --state-dir or `state_dir`, or end the other node first"
+             of the other's, or its machine is; give this node one of its own with --state-dir or `state_dir`, or end the \
+             other node first"
         )),
         Refusal::NotAllowed => Some(format!(
             "{function} is lent to certain nodes only, and this is none of them: its id, {own}, has to stand in `allow` of \

@@ -47,8 +47,8 @@ use crate::memory::{self, Mapping};
 use crate::messages::{self, Dated, ToAgent, ToCard};
 use crate::outbox::Message as _;
 use crate::plan::{
-    DrivePlan, LEDGER_OFFSET, LimitPlan, LoanPlan, MediumKind, PeerPlan, Plan, RailPlan, RolePlan,
-    SharedCells, descriptor, feasible,
+    DrivePlan, LEDGER_OFFSET, LimitPlan, LoanPlan, MediumKind, PeerPlan, Plan, RailPlan, RestoredPlan,
+    RolePlan, SharedCells, descriptor, feasible,
 };
 use crate::process::{Child, OWN_EXECUTABLE, Spawn};
 use crate::ring::{Ring, RingError};
@@ -287,7 +287,7 @@ pub struct Agent {
     waiter: Waiter,
     vm_generation: Option<VmGeneration>,
     /// The machine was restored while this agent lived: no card goes on with the keys of the one before.
-    was_restored: bool,
+    restored: Option<RestoredPlan>,
     card: Option<LiveCard>,
     /// What decides.
     core: node::agent::Agent,
@@ -341,7 +341,7 @@ impl Agent {
             neighbours,
             waiter,
             vm_generation,
-            was_restored: false,
+            restored: None,
             card: None,
             core: node::agent::Agent::new(RuleSet::ALL, crate::card::now()),
             wants: Vec::new(),
@@ -457,11 +457,13 @@ impl Agent {
     /// # Errors
     /// There are no random numbers.
     pub fn renew_keys(&mut self) -> io::Result<()> {
-        self.was_restored = true;
-        let mut seed = [0; 32];
+        let (mut seed, mut life) = ([0; 32], [0; 16]);
         fill_random(&mut seed)?;
+        fill_random(&mut life)?;
+        let former = self.restored.map_or(self.life, |restored| restored.life);
+        self.restored = Some(RestoredPlan { life, former });
         if let Some(card) = &mut self.card {
-            card.outbox.push(ToCard::RenewKeys { seed });
+            card.outbox.push(ToCard::RenewKeys { seed, life });
         }
         self.tell_card();
         Ok(())
@@ -545,7 +547,7 @@ impl Agent {
             life: self.life,
             generation: self.core.record().generation,
             seed,
-            renews_keys: self.was_restored,
+            restored: self.restored,
             has_ring: self.ring.is_some(),
             drives: drives.collect(),
             loans: self.spec.loans.iter().map(loan_plan).collect(),

@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use base::Instant;
-use base::ids::Incarnation;
+use base::ids::{Incarnation, LifeId};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
@@ -130,8 +130,8 @@ impl<'m> Driver<'m> {
             learn_descriptors(&messages, &slots)?;
         }
         let mut card = Card::new(memory, None, plan.card_config(), now).map_err(io::Error::other)?;
-        if plan.renews_keys {
-            card.renew_keys(now, plan.seed);
+        if let Some(restored) = plan.restored {
+            card.renew_keys(now, plan.seed, LifeId(restored.life));
         }
         card.set_guest_memory(slots.descriptors().clone());
         card.contain_faults();
@@ -300,7 +300,7 @@ impl<'m> Driver<'m> {
                 (ToCard::Shared { loan }, ..) => self.to_agent.push(ToAgent::Nonsense { loan }),
                 (ToCard::Connection { .. }, ..) => {}
                 (ToCard::Limit { loan, limit }, ..) => self.card.set_limit(self.now, loan, limit.limit()),
-                (ToCard::RenewKeys { seed }, ..) => self.card.renew_keys(self.now, seed),
+                (ToCard::RenewKeys { seed, life }, ..) => self.card.renew_keys(self.now, seed, LifeId(life)),
                 (ToCard::Grow { drive, blocks }, ..) => {
                     self.media.grow(drive, blocks);
                     self.card.grow(self.now, drive, blocks);

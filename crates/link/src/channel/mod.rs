@@ -217,6 +217,8 @@ pub struct ChannelConfig {
     pub incarnation: Incarnation,
     /// The same, as nobody else has it.
     pub life: LifeId,
+    /// Of a borrower: the life that its machine had before it was restored, from which the ledger may have keys.
+    pub former: Option<LifeId>,
     /// Which card this is.
     pub generation: CardGeneration,
     /// 32 random bytes, new for each card.
@@ -480,8 +482,15 @@ impl<'m> Channel<'m> {
     /// This machine may go on somewhere else, too, from the same memory: there are to be keys that depend on `seed`,
     /// which is new and random. Until then nothing is sent under those that the other one has, but for what it would
     /// send as well.
-    pub fn renew_keys(&mut self, now: Instant, seed: [u8; 32]) {
+    ///
+    /// A borrower calls itself by another `life` from here on. To its lender it is another user, who is let in when the
+    /// life before does not answer: so of several copies one goes on. Nobody has used its function in between if that
+    /// one, too, has sent nothing since.
+    pub fn renew_keys(&mut self, now: Instant, seed: [u8; 32], life: LifeId) {
         self.config.seed = seed;
+        if self.config.role == Role::Borrower && self.config.life != life {
+            self.config.former = Some(core::mem::replace(&mut self.config.life, life));
+        }
         // What was prepared depends on the old seed, or leads to keys that are forgotten here: callers call again.
         let handshake = &mut self.handshake;
         (handshake.attempts, handshake.due) = (0, 0);

@@ -1,5 +1,6 @@
 //! Two channels over a network that a test controls. Cards are killed and replaced; the ledgers stay.
 
+mod copies;
 mod hostile;
 mod identity;
 mod mutations;
@@ -75,6 +76,7 @@ impl<'m> End<'m> {
             domain: DomainId(role as u32 + 1),
             incarnation: Incarnation(1),
             life: LifeId([role as u8 + 1; 16]),
+            former: None,
             generation: CardGeneration(1),
             seed: [role as u8; 32],
             rekey_frames: REKEY_FRAMES,

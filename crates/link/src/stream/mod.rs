@@ -206,6 +206,11 @@ impl<'m> Stream<'m> {
         matches!(self.state(), State::Open | State::Resetting).then(|| self.cells.name.get())
     }
 
+    /// Whether the peer's end has opened, as far as it shows: it has taken something of ours or sent something.
+    pub fn has_flowed(&self) -> bool {
+        self.port.sender.committed() > 0 || self.receiver.committed() > 0
+    }
+
     /// Whether nothing of ours is on its way or waiting: the state when faults and requests have ended.
     pub fn is_idle(&self) -> bool {
         self.port.sender.is_empty() && self.port.tags.outstanding() == 0

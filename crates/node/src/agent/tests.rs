@@ -194,7 +194,7 @@ fn no_card_follows_the_last_one() {
 }
 
 fn held() -> Tenancy {
-    Tenancy::default().taken_by(NodeId::numbered(7), LifeId([1; 16]), Name::new("one"))
+    Tenancy::default().taken_by(NodeId::numbered(7), LifeId([1; 16]), Name::new("one"), LifeId::default())
 }
 
 #[test]

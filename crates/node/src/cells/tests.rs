@@ -33,6 +33,7 @@ fn config(loans: &[(u32, LoanRole)]) -> CardConfig {
         domain: DomainId(1),
         incarnation: Incarnation(1),
         life: LifeId([1; 16]),
+        restored: None,
         generation: CardGeneration(1),
         seed: [1; 32],
         rails: vec![9000],

@@ -114,6 +114,7 @@ fn card(role: LoanRole) -> CardConfig {
         domain: DOMAIN,
         incarnation: Incarnation(1),
         life: LifeId([1; 16]),
+        restored: None,
         generation: CardGeneration(1),
         seed: [1; 32],
         rails: vec![9000],

@@ -149,6 +149,8 @@ pub(crate) struct DiskModel {
     /// When the image was replaced by another one, and what that holds until the borrower has been told.
     replaced: u64,
     untold: Option<u64>,
+    /// When a client was last answered from what the disk holds, or with what it has taken.
+    used: u64,
 }
 
 impl DiskModel {
@@ -167,6 +169,7 @@ impl DiskModel {
             gave_up: false,
             replaced: 0,
             untold: None,
+            used: 0,
         }
     }
 
@@ -201,6 +204,7 @@ impl DiskModel {
             }
             self.prune(block as usize);
         }
+        self.used = tick;
     }
 
     /// The client of a write is gone.
@@ -298,12 +302,15 @@ impl DiskModel {
                 self.observe(block as usize, value, start, end)?;
             }
         }
+        self.used = end;
         Ok(())
     }
 
     /// The lender begins anew with another image, whose blocks have these values. All before is gone, and what the
-    /// borrower kept is not written to it. `untold` is what nobody can have seen who was not told.
+    /// borrower kept is not written to it. `untold` is what nobody can have seen who was not told; whoever has not used
+    /// the disk yet has nothing to be told.
     pub(crate) fn replaced(&mut self, left: Vec<u64>, untold: Option<u64>, tick: u64) {
+        let untold = untold.filter(|_| self.used > self.life);
         for (writes, value) in self.blocks.iter_mut().zip(left) {
             *writes = vec![Write { end: Some(tick), durable: true, ..Write::new(value, 0, tick) }];
         }
@@ -700,6 +707,12 @@ mod tests {
         read(&mut model, 9, 9, 10).unwrap();
         read(&mut model, 6, 11, 12).unwrap_err();
         read(&mut model, 5, 13, 14).unwrap_err();
+        // Whoever has been answered nothing yet, or nothing since it was told, is told nothing.
+        model.borrower_lost(100, 15);
+        model.replaced(vec![7], Some(7), 16);
+        read(&mut model, 7, 15, 17).unwrap();
+        model.replaced(vec![8], Some(8), 18);
+        read(&mut model, 8, 19, 20).unwrap_err();
     }
 
     #[test]

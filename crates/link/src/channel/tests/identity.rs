@@ -88,7 +88,7 @@ fn a_borrower_that_is_started_again_is_let_in_once_the_one_before_does_not_answe
     assert!(took >= RAIL_VERDICT && took < RAIL_VERDICT + Duration::from_millis(60), "{took:?}");
     assert_eq!(refusals(&ends[0]), []);
     expect_fresh_streams(&mut now, &mut ends);
-    assert_eq!(ends[0].channel.tenancy(), 2, "whoever had it before in another life has lost it");
+    assert_eq!(ends[0].channel.tenancy() >> 32, 2, "whoever had it before in another life has lost it");
 }
 
 #[test]
@@ -231,7 +231,7 @@ fn an_offer_is_withdrawn_when_the_life_before_is_heard_again() {
     let mut ends = [first, lender];
     ends[0].write(4);
     run(&mut now, &mut ends, &mut |_, _| true, 100);
-    assert_eq!((ends[1].log.0.len(), ends[1].channel.tenant().number), (2, 1), "the first one goes on");
+    assert_eq!((ends[1].log.0.len(), ends[1].channel.tenant().number >> 32), (2, 1), "the first one goes on");
 }
 
 #[test]
@@ -269,7 +269,7 @@ fn a_clone_takes_nothing_from_a_borrower_that_is_there() {
         assert_eq!(clone.channel.state(), State::Idle);
         let twins = refusals(&clone);
         assert!(twins.len() > 1 && twins.iter().all(|why| matches!(why, Refusal::Twin { .. })), "{twins:?}");
-        assert_eq!((first.channel.tenancy(), refusals(&first)), (1, Vec::new()));
+        assert_eq!((first.channel.tenancy() >> 32, refusals(&first)), (1, Vec::new()));
     }
     let written = first.channel.stream.port.sender.next();
     assert!(written > 1000 && first.events.iter().filter(|event| **event == Event::Reset).count() == 1);
@@ -375,7 +375,7 @@ fn a_lender_that_is_started_again_keeps_the_function_for_whom_it_belonged_to() {
     lender.restart(now);
     let mut ends = [first, lender];
     run_until(&mut now, &mut ends, SILENCE + HANDSHAKE_RETRY_MAX, |ends| is_open(&ends[1]));
-    assert_eq!(ends[0].channel.tenancy(), 1, "nobody else has used it");
+    assert_eq!(ends[0].channel.tenancy() >> 32, 1, "nobody else has used it");
     assert!(!ends[0].channel.is_other_lender());
     expect_fresh_streams(&mut now, &mut ends);
 }
@@ -397,7 +397,7 @@ fn the_hold_time_counts_from_when_a_restarted_lender_can_hear() {
     }
     now += HOLD / 10;
     run_until(&mut now, &mut ends, HANDSHAKE_RETRY_MAX * 3, |ends| is_open(&ends[1]));
-    assert_eq!(ends[0].channel.tenancy(), 2);
+    assert_eq!(ends[0].channel.tenancy() >> 32, 2);
 }
 
 #[test]
@@ -464,19 +464,19 @@ fn tenancies_that_follow_each_other_fast_have_numbers_of_their_own() {
     let mut ends = pair(&arena);
     ends[1].disk_is_full = true;
     run(&mut now, &mut ends, &mut |_, _| true, 50);
-    assert_eq!(ends[0].channel.tenancy(), 1);
+    assert_eq!(ends[0].channel.tenancy() >> 32, 1);
     let asked = ends[1].channel.unsaved_tenancy().unwrap();
     let [first, mut lender] = ends;
     now += HOLD * 2;
     lender.step(now);
     let mut ends = [second(&arena), lender];
-    run_until(&mut now, &mut ends, SILENCE * 4, |ends| ends[1].channel.tenancy() == 2);
+    run_until(&mut now, &mut ends, SILENCE * 4, |ends| ends[1].channel.tenancy() >> 32 == 2);
     // The first one's becomes durable late.
     ends[1].channel.set_tenancy(asked);
-    assert_eq!(ends[1].channel.unsaved_tenancy().map(|tenancy| tenancy.number), Some(2));
+    assert_eq!(ends[1].channel.unsaved_tenancy().map(|tenancy| tenancy.number >> 32), Some(2));
     ends[1].disk_is_full = false;
     run(&mut now, &mut ends, &mut |_, _| true, 50);
-    assert_eq!((ends[0].channel.tenancy(), ends[1].config.tenancy.number), (2, 2));
+    assert_eq!((ends[0].channel.tenancy() >> 32, ends[1].config.tenancy.number >> 32), (2, 2));
     drop(first);
 }
 

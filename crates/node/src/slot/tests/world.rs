@@ -374,7 +374,7 @@ impl<'m> World<'m> {
             let seat = &mut self.seats[node];
             seat.generation += 1;
             let mut config = config(node, seat.incarnation, seat.generation, (self.frame, self.cache));
-            let renewed = |loan: &mut LoanConfig| loan.tenancy = loan.tenancy.renewed();
+            let renewed = |loan: &mut LoanConfig| loan.tenancy = loan.tenancy.renewed(LifeId::default());
             config.loans.iter_mut().filter(|_| self.is_renewed).for_each(renewed);
             let (memory, switch, now) = (seat.memory, seat.switch, self.now);
             let hook: &dyn Hook = switch;
@@ -726,7 +726,12 @@ fn config(node: usize, incarnation: u64, generation: u64, (frame, cache): (usize
         protection: link::Protection::Insecure,
         stream: StreamId(7),
         generation: LoanGeneration(0),
-        tenancy: Tenancy::default().taken_by(key(BORROWER).id(), life(BORROWER, 1), Name::new("node")),
+        tenancy: Tenancy::default().taken_by(
+            key(BORROWER).id(),
+            life(BORROWER, 1),
+            Name::new("node"),
+            LifeId::default(),
+        ),
         life: 0,
         least_incarnation: Incarnation(0),
         role,
@@ -739,6 +744,7 @@ fn config(node: usize, incarnation: u64, generation: u64, (frame, cache): (usize
         domain: DomainId(node as u32 + 1),
         incarnation: Incarnation(incarnation),
         life: life(node, incarnation),
+        restored: None,
         generation: CardGeneration(generation),
         seed,
         rails: vec![frame],
