@@ -170,6 +170,9 @@ impl FromStr for Line {
         }
         let (mut key, mut secret) = (PublicKey::default(), [0; KEY_BYTES]);
         key.0.copy_from_slice(&coded[LENDER]);
+        if !key.is_usable() {
+            return Err(LineError::Lender);
+        }
         secret.copy_from_slice(&coded[SECRET]);
         Self::new(Lender { key, domain: DomainId(prefix(&coded).1) }, Key(secret), addresses, function)
     }
@@ -310,6 +313,9 @@ pub enum LineError {
     /// The key's checksum does not match.
     #[error("typing error in the key of the loan line: its checksum does not match; copy the line again")]
     KeyCheck,
+    /// Nobody can have this public key.
+    #[error("the loan line names a public key that no node can have; take the line that the lender prints")]
+    Lender,
     /// There is no address.
     #[error("the loan line names no address")]
     NoAddress,

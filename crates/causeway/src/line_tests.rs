@@ -25,6 +25,13 @@ fn example_parts() -> (String, String) {
 }
 
 #[test]
+fn a_line_names_a_key_that_a_node_can_have() {
+    let Line { secret, addresses, function, .. } = example();
+    let line = Line::new(Lender::default(), secret, addresses, function).unwrap();
+    assert_eq!(parse(&line.reveal()), Err(LineError::Lender));
+}
+
+#[test]
 fn the_text_of_a_line_never_changes_between_releases() {
     let expected = "causeway://0tnwvzzyzqyfqyqsz3vzdxfmyfsf3w7fxvpystzax7mefsq5wkhy5rf0000g40r40m30e209185gr38e1w8124gk2gahc5rr34d1p70x3rfy6mqyzgtnhpz2@192.0.2.1:7411/nvme0";
     assert_eq!(example().reveal(), expected);
@@ -174,7 +181,7 @@ fn any_address() -> impl Strategy<Value = SocketAddr> {
 prop_compose! {
     fn any_line()(
         secret in any::<[u8; 32]>(),
-        key in any::<[u8; 32]>().prop_map(PublicKey),
+        key in any::<[u8; 32]>().prop_map(PublicKey).prop_filter("some node's", PublicKey::is_usable),
         domain in (0_u32..1 << DomainId::BITS).prop_map(DomainId),
         addresses in prop::collection::hash_set(any_address(), 1..=RAILS_MAX),
         function in "[a-z0-9][a-z0-9-]{0,31}",

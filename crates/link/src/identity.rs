@@ -7,6 +7,7 @@ use base::ids::{DomainId, NodeId};
 use base::ledger::Layout;
 use snow::params::DHChoice;
 use snow::resolvers::{CryptoResolver, DefaultResolver};
+use snow::types::Dh;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Bytes of a public key, and of a private one (X25519, RFC 7748 §5).
@@ -30,6 +31,21 @@ impl PublicKey {
         id.0.copy_from_slice(&hash.as_ref()[..NodeId::BYTES]);
         id
     }
+
+    /// Whether it can be anybody's: with a point of low order everybody agrees on zeroes, whoever they are (RFC 7748
+    /// §6.1).
+    pub fn is_usable(&self) -> bool {
+        let mut agreed = [0; KEY_BYTES];
+        let mut dh = curve25519();
+        dh.set(&[1; KEY_BYTES]);
+        dh.dh(&self.0, &mut agreed).is_ok() && agreed != [0; KEY_BYTES]
+    }
+}
+
+fn curve25519() -> Box<dyn Dh> {
+    DefaultResolver
+        .resolve_dh(&DHChoice::Curve25519)
+        .expect("snow is built with its default resolver, which has Curve25519")
 }
 
 impl fmt::Debug for PublicKey {
@@ -58,9 +74,7 @@ pub struct NodeKey {
 impl NodeKey {
     /// The pair of these 32 secret bytes.
     pub fn new(private: [u8; KEY_BYTES]) -> Self {
-        let mut dh = DefaultResolver
-            .resolve_dh(&DHChoice::Curve25519)
-            .expect("snow is built with its default resolver, which has Curve25519");
+        let mut dh = curve25519();
         dh.set(&private);
         let mut public = PublicKey::default();
         public.0.copy_from_slice(dh.pubkey());
@@ -120,6 +134,22 @@ mod tests {
         let key = NodeKey::new(bytes("5dab087e624a8a4b79e17f8b83800ee66f3bb1292618b6fd1c2f8b27ff88e0eb"));
         let public = bytes("de9edb7d7b7dc1b4d35b61c2ece435373f8343c85b78674dadfc7e146f882b4f");
         assert_eq!(key.public(), PublicKey(public));
+    }
+
+    #[test]
+    fn a_point_of_low_order_is_nobodys_key() {
+        let [zero, one] = [0, 1].map(|first| {
+            let mut point = PublicKey::default();
+            point.0[0] = first;
+            point
+        });
+        // The order of the field, and one more: other ways to write these two.
+        let mut order = PublicKey([0xff; KEY_BYTES]);
+        (order.0[0], order.0[KEY_BYTES - 1]) = (0xed, 0x7f);
+        let mut more = order;
+        more.0[0] += 1;
+        assert!([zero, one, order, more].iter().all(|point| !point.is_usable()));
+        assert!((0..20).all(|number| NodeKey::numbered(number).public().is_usable()));
     }
 
     #[test]

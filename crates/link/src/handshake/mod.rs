@@ -230,6 +230,9 @@ impl Responder {
         let payload = open(&mut state, message, &mut room)?;
         let mut key = PublicKey::default();
         key.0.copy_from_slice(state.get_remote_static().ok_or(Unread::Auth)?);
+        if !key.is_usable() {
+            return Err(Unread::Auth);
+        }
         let proposal = Proposal::decode(payload, key.id()).ok_or(Unread::Nonsense)?;
         Ok((Self { state }, proposal))
     }
