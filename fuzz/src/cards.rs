@@ -10,7 +10,7 @@ use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use link::frame::{HEADER_LEN, Header, Kind, MAX_FRAME, Prefix, TAG_LEN};
 use node::{
     Address, BorrowEdge, Card, CardConfig, DriveConfig, Limit, LoanConfig, LoanRole, MediaError, MediaId,
-    Name, NodeKey, Tenancy, Way,
+    Name, NodeKey, Route, Tenancy, Way,
 };
 use pcie::Bdf;
 
@@ -72,7 +72,7 @@ fn config(end: End) -> CardConfig {
         End::Lender => LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None },
         End::Borrower => LoanRole::Borrow {
             lender: identity(End::Lender).lends_in(DomainId(End::Lender as u32 + 1)),
-            peers: vec![LENDER; 2],
+            routes: vec![Route { peer: LENDER, max_frame: 9000 }; 2],
             io_timeout: Duration::from_secs(30),
             edge: BorrowEdge::Drive,
         },
@@ -100,7 +100,7 @@ fn config(end: End) -> CardConfig {
         domain: DomainId(number),
         incarnation: Incarnation(1),
         life: LifeId([number as u8; 16]),
-        restored: None,
+        borrows_as: None,
         generation: CardGeneration(1),
         seed: [number as u8; 32],
         rails: vec![9000; 2],

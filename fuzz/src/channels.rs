@@ -48,7 +48,6 @@ pub fn config(role: Role) -> ChannelConfig {
         domain: DomainId(number.into()),
         incarnation: Incarnation(1),
         life: LifeId([number; 16]),
-        former: None,
         generation: CardGeneration(1),
         seed: [number; 32],
         paths: vec![PathConfig { max_frame: 9000 }],

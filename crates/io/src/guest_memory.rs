@@ -148,6 +148,14 @@ impl GuestDescriptors {
         inner.files.retain(|_, file| Rc::strong_count(file) > 1);
     }
 
+    /// Another loan has the place, of which nothing is kept yet.
+    pub(crate) fn forget(&self, loan: usize) {
+        let mut inner = self.inner.borrow_mut();
+        inner.descriptors.retain(|(of, _), _| *of != loan);
+        inner.files.retain(|_, file| Rc::strong_count(file) > 1);
+        self.lines.borrow_mut().remove(&loan);
+    }
+
     /// Interrupts the guest.
     pub(crate) fn signal(&self, loan: usize, id: DescriptorId) {
         let descriptor = self.inner.borrow().descriptors.get(&(loan, id.0)).cloned();

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::load::LoadResult;
 use crate::outbox::Message;
-use crate::plan::{LimitPlan, TenancyPlan};
+use crate::plan::{LimitPlan, LoanPlan, TenancyPlan};
 
 /// Longest message in bytes: what is to be kept of a drive, twice as long in hexadecimal.
 const MESSAGE_BYTES: usize = 64 << 10;
@@ -32,6 +32,8 @@ pub(crate) type Dated<M> = (u32, M);
 pub(crate) enum ToCard {
     /// A client's connection, new or kept for the successor of a dead card. Comes with its descriptor.
     Connection { loan: usize, slot: usize },
+    /// A place has this loan from now on.
+    Attach { loan: usize, plan: Box<LoanPlan> },
     /// The loan shares memory with its peer: comes with that and the bell.
     Shared { loan: usize },
     /// It shares nothing any more.
@@ -52,9 +54,9 @@ pub(crate) enum ToCard {
     Tenancy { loan: usize, tenancy: TenancyPlan },
     /// In this borrowed loan the node calls itself by this incarnation, which is greater than before.
     Incarnation { loan: usize, incarnation: u64 },
-    /// The machine was restored from a snapshot, and may go on somewhere else, too: new keys, from these random bytes,
-    /// and another life to borrow in.
-    RenewKeys { seed: [u8; 32], life: [u8; 16] },
+    /// The machine may go on somewhere else, too: new keys, from these random bytes, and another life to borrow in if it
+    /// was restored from a snapshot.
+    RenewKeys { seed: [u8; 32], life: Option<[u8; 16]> },
     /// Give everything back, in order.
     ShutDown,
     /// Give back what this loan has borrowed.
@@ -136,6 +138,7 @@ impl Message for ToCard {
             Self::Persisted { .. } | Self::RenewKeys { .. } | Self::ShutDown => None,
             Self::Begin | Self::Parked { .. } | Self::AllParked => None,
             Self::Connection { loan, .. }
+            | Self::Attach { loan, .. }
             | Self::Shared { loan }
             | Self::Parted { loan }
             | Self::Limit { loan, .. }
@@ -152,7 +155,7 @@ impl Message for ToCard {
         }
     }
 
-    /// What waits is at most one message for each place of a client, one for each loan's tenant, incarnation, limit,
+    /// What waits is at most one message for each place of a client, one for each loan's coming, tenant, incarnation, limit,
     /// peer, return and presence, five for each drive, of which the last says all, the one to renew keys, and the one
     /// to shut down. Of a slot it is one message of each kind, and that only when the card has asked for it or another
     /// client has come. To a successor, whose outbox is a new one, come all descriptors of slots, [`DESCRIPTORS`] in a
@@ -183,6 +186,7 @@ impl Message for ToCard {
             Self::ClearFault { drive, .. } => (20, *drive, 0),
             Self::Incarnation { loan, .. } => (21, *loan, 0),
             Self::Fault { drive } => (22, *drive, 0),
+            Self::Attach { loan, .. } => (23, *loan, 0),
         };
         about(self) == about(earlier)
     }
@@ -398,7 +402,7 @@ mod tests {
             ToCard::Persisted { drive: 0, version: 1, kept: true },
             ToCard::Tenancy { loan: 0, tenancy },
             ToCard::Incarnation { loan: 0, incarnation: 1 },
-            ToCard::RenewKeys { seed: [0; 32], life: [0; 16] },
+            ToCard::RenewKeys { seed: [0; 32], life: None },
             ToCard::ShutDown,
             ToCard::GiveBack { loan: 0 },
             ToCard::Present { loan: 0, is_present: true },

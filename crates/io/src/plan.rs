@@ -13,7 +13,7 @@ use base::ledger::{Layout, LayoutHash, PAGE_SIZE, RawMemory};
 use node::{
     Address, BorrowEdge, CardConfig, DriveConfig, EDGE_CONNECTIONS, FlashConfig, FlashRates, KEY_BYTES,
     Lender, Limit, LoanConfig, LoanRole, MAX_LOANS, MAX_RAILS, Name, NamespaceConfig, NodeKey, Protection,
-    PublicKey, Restored, Tenancy, WriteCache,
+    PublicKey, Route, Tenancy, WriteCache,
 };
 use serde::{Deserialize, Serialize};
 
@@ -57,24 +57,13 @@ pub(crate) struct Plan {
     pub(crate) generation: u64,
     pub(crate) seed: [u8; 32],
     /// The machine may go on somewhere else with the keys in the ledger.
-    pub(crate) restored: Option<RestoredPlan>,
+    pub(crate) renews_keys: bool,
+    /// It was restored, and borrows in this life since.
+    pub(crate) borrows_as: Option<[u8; 16]>,
     pub(crate) has_ring: bool,
     pub(crate) rails: Vec<RailPlan>,
     pub(crate) drives: Vec<DrivePlan>,
     pub(crate) loans: Vec<LoanPlan>,
-}
-
-/// A machine that was restored, by its lives.
-#[derive(Clone, Copy, Serialize, Deserialize, Layout)]
-pub(crate) struct RestoredPlan {
-    pub(crate) life: [u8; 16],
-    pub(crate) former: [u8; 16],
-}
-
-impl RestoredPlan {
-    fn config(self) -> Restored {
-        Restored { life: LifeId(self.life), former: LifeId(self.former) }
-    }
 }
 
 impl Drop for Plan {
@@ -105,7 +94,7 @@ impl std::io::Write for Length {
     }
 }
 
-#[derive(Clone, Serialize, Deserialize, Layout)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Layout)]
 pub(crate) struct RailPlan {
     pub(crate) max_frame: usize,
     pub(crate) offload: bool,
@@ -190,7 +179,7 @@ impl LimitPlan {
     }
 }
 
-#[derive(Clone, Serialize, Deserialize, Layout)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Layout)]
 pub(crate) struct LoanPlan {
     pub(crate) secret: [u8; 32],
     #[serde(with = "ProtectionPlan")]
@@ -248,7 +237,7 @@ impl From<TenancyPlan> for Tenancy {
     }
 }
 
-#[derive(Clone, Serialize, Deserialize, Layout)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Layout)]
 pub(crate) enum RolePlan {
     Lend {
         drive: usize,
@@ -261,7 +250,7 @@ pub(crate) enum RolePlan {
         /// The lender's public key.
         lender: [u8; KEY_BYTES],
         domain: u32,
-        peers: Vec<PeerPlan>,
+        routes: Vec<RoutePlan>,
         io_timeout_ms: u64,
         /// The card itself uses the drive.
         load: Option<LoadSpec>,
@@ -275,8 +264,15 @@ pub(crate) enum RolePlan {
     },
 }
 
+/// As [`Route`].
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Layout)]
+pub(crate) struct RoutePlan {
+    pub(crate) peer: PeerPlan,
+    pub(crate) max_frame: usize,
+}
+
 /// Where a lender is.
-#[derive(Clone, Copy, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct PeerPlan(pub(crate) SocketAddr);
 
@@ -452,7 +448,7 @@ impl Plan {
             domain: DomainId(self.domain),
             incarnation: Incarnation(self.incarnation),
             life: LifeId(self.life),
-            restored: self.restored.map(RestoredPlan::config),
+            borrows_as: self.borrows_as.map(LifeId),
             generation: CardGeneration(self.generation),
             seed: self.seed,
             rails: self.rails.iter().map(|rail| rail.max_frame).collect(),
@@ -519,8 +515,24 @@ impl DrivePlan {
     }
 }
 
+impl RoutePlan {
+    fn route(&self) -> Route {
+        Route { peer: encode_address(self.peer.0), max_frame: self.max_frame }
+    }
+}
+
+/// Without its secret.
+impl std::fmt::Debug for LoanPlan {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LoanPlan")
+            .field("stream", &self.stream)
+            .field("life", &self.life)
+            .finish_non_exhaustive()
+    }
+}
+
 impl LoanPlan {
-    fn config(&self) -> LoanConfig {
+    pub(crate) fn config(&self) -> LoanConfig {
         let role = match &self.role {
             RolePlan::Lend { drive, controller, limit, allowed } => LoanRole::Lend {
                 drive: *drive,
@@ -528,9 +540,9 @@ impl LoanPlan {
                 limit: limit.limit(),
                 allowed: allowed.as_ref().map(|ids| ids.iter().copied().map(NodeId).collect()),
             },
-            RolePlan::Borrow { lender, domain, peers, io_timeout_ms, is_slot, .. } => LoanRole::Borrow {
+            RolePlan::Borrow { lender, domain, routes, io_timeout_ms, is_slot, .. } => LoanRole::Borrow {
                 lender: Lender { key: PublicKey(*lender), domain: DomainId(*domain) },
-                peers: peers.iter().map(|peer| encode_address(peer.0)).collect(),
+                routes: routes.iter().map(RoutePlan::route).collect(),
                 io_timeout: Duration::from_millis(*io_timeout_ms),
                 edge: if *is_slot { BorrowEdge::Slot } else { BorrowEdge::Drive },
             },
@@ -614,7 +626,8 @@ mod tests {
             life: [0; 16],
             generation: 5,
             seed: [6; 32],
-            restored: None,
+            renews_keys: false,
+            borrows_as: None,
             has_ring: false,
             rails: Vec::new(),
             drives: Vec::new(),

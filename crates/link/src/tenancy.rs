@@ -11,9 +11,9 @@ use crate::channel::Name;
 /// meanwhile. The lender's agent makes it durable before it has an effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tenancy {
-    /// The upper half counts the changes, the lower one is the lender's life when it was made: a lender whose state
-    /// folder was restored never comes to a number again that stood for something else. 0 while nobody has had the
-    /// function.
+    /// The upper half counts the changes, the lower one is random, of the lender's life that has counted or of the
+    /// content that has come: a lender whose state folder was restored never comes to a number again that stood for
+    /// something else. 0 while nobody has had the function.
     pub number: u64,
     /// Whose it is, or was.
     pub node: NodeId,
@@ -33,9 +33,9 @@ impl Tenancy {
         Self { number, node, life, name, is_held: true }
     }
 
-    fn next_number(self, lender: LifeId) -> u64 {
-        let [a, b, c, d, ..] = lender.0;
-        (self.number >> 32).saturating_add(1) << 32 | u64::from(u32::from_le_bytes([a, b, c, d]))
+    fn next_number(self, drawn: LifeId) -> u64 {
+        let [a, b, c, d, ..] = drawn.0;
+        ((self.number >> 32) + 1).min(u32::MAX.into()) << 32 | u64::from(u32::from_le_bytes([a, b, c, d]))
     }
 
     /// The tenancy once its node has given the function back.
@@ -44,11 +44,11 @@ impl Tenancy {
         Self { is_held: false, ..self }
     }
 
-    /// The function begins with other content than it had. To whoever has used it that is as if another node had; it
-    /// stays theirs.
+    /// The function begins with other content than it had, for which this was `drawn`. To whoever has used it that is as
+    /// if another node had; it stays theirs.
     #[must_use]
-    pub fn renewed(self, lender: LifeId) -> Self {
-        let number = if self.number == 0 { 0 } else { self.next_number(lender) };
+    pub fn renewed(self, drawn: LifeId) -> Self {
+        let number = if self.number == 0 { 0 } else { self.next_number(drawn) };
         Self { number, ..self }
     }
 }

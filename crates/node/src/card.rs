@@ -7,7 +7,7 @@ use core::time::Duration;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use base::ids::{Incarnation, LifeId, NodeId};
-use base::ledger::{Hook, Journal, LedgerError, PAGE_SIZE, Pages, RawMemory, RegionError, Span};
+use base::ledger::{Hook, LedgerError, PAGE_SIZE, Pages, RawMemory, RegionError, Span};
 use base::{Instant, Rule};
 use device::nvme::{DATA_PAGES, Limit, Persist, SubsystemCells};
 use device::{Function, MediaError, MediaId, MediaKind, MediaOp};
@@ -18,11 +18,11 @@ use link::{Channel, PathId, Refusal, Room, Tenancy};
 
 use crate::borrower::BorrowedDrive;
 use crate::bucket::Bucket;
-use crate::cells::{Address, LoanParts, NodeCells, NodeLedger};
+use crate::cells::{Address, LoanParts, NodeLedger};
 use crate::config::{CardConfig, LoanConfig, LoanRole};
 use crate::drive::Drive;
 use crate::lender::LentFunction;
-use crate::loan::{End, Loan};
+use crate::loan::{End, Loan, seed_of};
 use crate::places::Places;
 
 /// Frames that a loan sends before another one that has some is asked: enough for segmentation offload.
@@ -204,8 +204,7 @@ impl<'m> MediaWork<'m> {
 
 /// The data plane of a node: all loans, without I/O.
 pub struct Card<'m> {
-    journal: Journal<'m>,
-    cells: &'m NodeCells,
+    ledger: NodeLedger<'m>,
     config: CardConfig,
     /// By drive, as its cells go.
     drive_cells: Vec<&'m SubsystemCells>,
@@ -215,6 +214,8 @@ pub struct Card<'m> {
     loans: Places<'m>,
     /// Places whose loans there is no room for.
     without_room: Vec<usize>,
+    /// See [`Card::contain_faults`].
+    contains_faults: bool,
     /// First messages of handshakes that may be opened.
     calls: Bucket,
     events: std::collections::VecDeque<CardEvent>,
@@ -240,62 +241,71 @@ impl<'m> Card<'m> {
     pub fn new(
         memory: RawMemory<'m>,
         hook: Option<&'m dyn Hook>,
-        mut config: CardConfig,
+        config: CardConfig,
         now: Instant,
     ) -> Result<Self, LedgerError> {
         assert!(config.rails.len() <= crate::MAX_RAILS);
         assert!(!has_twins(&config.loans), "frames name a loan by its stream");
         memory.check(NodeLedger::LAYOUT, config.identity.id())?;
         let ledger = NodeLedger::new(memory, hook, config.rules);
-        let NodeLedger { journal, root, .. } = ledger;
+        let (journal, gauges) = (ledger.journal, &ledger.root.gauges);
         let restored = journal.roll_back()?;
-        root.gauges.rolled_back.set(restored as u64);
+        gauges.rolled_back.set(restored as u64);
         ledger.used_bytes()?;
         ledger.retain(&config.loans, config.drives.len())?;
         let drive_cells = (0..config.drives.len())
             .map(|drive| ledger.obtain_drive(drive))
             .collect::<Result<Vec<_>, _>>()?;
-        let (mut parts, mut without_room) = (Vec::new(), Vec::new());
-        let mut events = std::collections::VecDeque::new();
-        for (place, loan) in config.loans.iter_mut().enumerate() {
-            parts.push(match ledger.parts(place, loan) {
-                Err(error @ (RegionError::Full(_) | RegionError::TableFull)) => {
-                    // For everybody here there is no loan.
-                    loan.role = LoanRole::Vacant;
-                    without_room.push(place);
-                    events.push_back(CardEvent::Unusable(place, Unusable::NoRoom(error)));
-                    None
-                }
-                found => found?,
-            });
-        }
-        let drives: Vec<_> = (config.drives.iter().zip(&drive_cells).enumerate())
-            .map(|(index, (drive, cells))| Drive::new(index, cells, journal, drive.clone(), &config.loans))
-            .collect();
-        let loans = (parts.iter().enumerate())
-            .map(|(index, parts)| parts.map(|parts| Loan::new(parts, journal, &config, index, &drives, now)));
-        let loans = Places::new(loans.collect());
+        let places = config.loans.len();
         let mut card = Self {
-            journal,
-            cells: root,
+            ledger,
             config,
             drive_cells,
-            drives,
-            parts,
-            loans,
-            without_room,
+            drives: Vec::new(),
+            parts: vec![None; places],
+            loans: Places::vacant(places),
+            without_room: Vec::new(),
+            contains_faults: false,
             calls: Bucket::full(CALLS, ONE_MORE_CALL, now),
-            events,
+            events: std::collections::VecDeque::new(),
             next_publish: now,
             next_loan: 0,
             sent_in_turn: 0,
             next_drive: 0,
             now,
         };
-        card.journal.commit();
+        for place in 0..places {
+            card.obtain(place)?;
+        }
+        let drives = card.config.drives.iter().zip(&card.drive_cells).enumerate();
+        card.drives = drives
+            .map(|(index, (drive, cells))| {
+                Drive::new(index, cells, journal, drive.clone(), &card.config.loans)
+            })
+            .collect();
+        for (place, parts) in card.parts.iter().enumerate() {
+            if let Some(parts) = *parts {
+                card.loans.occupy(place, Loan::new(parts, journal, &card.config, place, &card.drives, now));
+            }
+        }
+        journal.commit();
         card.step_each(now, |_| ());
-        root.gauges.recovered_at.set(now.as_nanos());
+        gauges.recovered_at.set(now.as_nanos());
         Ok(card)
+    }
+
+    /// Has the cells of a place's loan, or makes its place vacant for everybody here if there is no room for them.
+    fn obtain(&mut self, place: usize) -> Result<Option<LoanParts<'m>>, RegionError> {
+        self.parts[place] = match self.ledger.parts(place, &self.config.loans[place]) {
+            Err(error @ (RegionError::Full(_) | RegionError::TableFull)) => {
+                self.config.loans[place].role = LoanRole::Vacant;
+                self.without_room.push(place);
+                self.events.push_back(CardEvent::Unusable(place, Unusable::NoRoom(error)));
+                None
+            }
+            found => found?,
+        };
+        Ok(self.parts[place])
     }
 
     /// From now on an assertion that fails in a step of a loan ends that loan, and not the card with all others: what
@@ -304,6 +314,7 @@ impl<'m> Card<'m> {
     /// machine of a slot is answered as by a function that is gone, and if that fails too, the card dies. The next card
     /// tries the loan again. To be said right after [`Card::new`]; where panics abort, it changes nothing.
     pub fn contain_faults(&mut self) {
+        self.contains_faults = true;
         self.loans.iter_mut().for_each(|(_, loan)| loan.contain_faults());
     }
 
@@ -311,19 +322,19 @@ impl<'m> Card<'m> {
     pub fn handle_frame(&mut self, now: Instant, rail: u8, from: Address, frame: &mut [u8]) {
         let header = match Header::parse(frame) {
             Ok(header) => header,
-            Err(FrameError::Version(_)) => return self.cells.gauges.dropped_version.add(1),
-            Err(FrameError::Malformed) => return self.cells.gauges.dropped_malformed.add(1),
+            Err(FrameError::Version(_)) => return self.ledger.root.gauges.dropped_version.add(1),
+            Err(FrameError::Malformed) => return self.ledger.root.gauges.dropped_malformed.add(1),
         };
         if (header.source.rail, header.destination.rail) != (rail, rail) {
-            return self.cells.gauges.dropped_misdirected.add(1);
+            return self.ledger.root.gauges.dropped_misdirected.add(1);
         }
         let Some(index) = self.loan_of(&header) else {
-            return self.cells.gauges.dropped_unknown.add(1);
+            return self.ledger.root.gauges.dropped_unknown.add(1);
         };
         // Whoever knows this node can make it do sums, with true messages that are repeated, too: only so often.
         let is_call = self.loans.get(index).is_some_and(|loan| loan.channel.is_call(&header, frame));
         if is_call && !self.calls.take(now) {
-            return self.cells.gauges.dropped_calls.add(1);
+            return self.ledger.root.gauges.dropped_calls.add(1);
         }
         self.step_one(now, index, |card| {
             card.loans[index].handle_frame(now, rail, from, frame);
@@ -347,7 +358,7 @@ impl<'m> Card<'m> {
     /// change what lies in shared memory at any time.
     pub fn handle_private_frame(&mut self, now: Instant, loan: usize, frame: &mut [u8]) {
         if !Header::parse(frame).is_ok_and(|header| self.loan_of(&header) == Some(loan)) {
-            return self.cells.gauges.dropped_malformed.add(1);
+            return self.ledger.root.gauges.dropped_malformed.add(1);
         }
         self.step_one(now, loan, |card| card.loans[loan].handle_private_frame(now, frame));
     }
@@ -438,7 +449,7 @@ impl<'m> Card<'m> {
             self.next_drive = (drive + 1) % count;
             self.loans[*asked].poll_media(*asked)
         });
-        self.journal.commit();
+        self.ledger.journal.commit();
         if let Some(work) = &work {
             self.loans[work.loan].note_given(work.id);
         }
@@ -480,13 +491,46 @@ impl<'m> Card<'m> {
     }
 
     /// This machine may go on somewhere else, too, from the same memory: each loan gets keys that depend on `seed`,
-    /// which is new and random, and what is borrowed is borrowed in another `life`.
-    pub fn renew_keys(&mut self, now: Instant, seed: [u8; 32], life: LifeId) {
+    /// which is new and random. If it is certain that it was restored, what is borrowed is borrowed in another `life`.
+    pub fn renew_keys(&mut self, now: Instant, seed: [u8; 32], life: Option<LifeId>) {
+        self.config.borrows_as = life.or(self.config.borrows_as);
+        self.config.seed = seed;
         for loan in 0..self.loans.len() {
-            self.step_one(now, loan, |card| {
-                card.loans[loan].channel.renew_keys(now, link::derive(&seed, loan as u64), life);
-            });
+            let seed = seed_of(&self.config, loan);
+            self.step_one(now, loan, |card| card.loans[loan].channel.renew_keys(now, seed, life));
         }
+    }
+
+    /// A place has another loan from now on, which borrows; the others notice nothing of it. The one before is over, and
+    /// what it has left is given back. A card that dies meanwhile has a successor that finds it in its configuration. A
+    /// loan for which there is no room is [`Unusable::NoRoom`], and its place stays vacant.
+    ///
+    /// # Errors
+    /// The ledger is corrupt.
+    ///
+    /// # Panics
+    /// If there is no such place, the loan lends, or another one has its stream.
+    pub fn attach(&mut self, now: Instant, place: usize, loan: LoanConfig) -> Result<(), RegionError> {
+        assert!(
+            matches!(loan.role, LoanRole::Borrow { .. }),
+            "what is lent belongs to a drive from the start"
+        );
+        self.now = now;
+        self.loans.vacate(place);
+        self.parts[place] = None;
+        self.without_room.retain(|without| *without != place);
+        self.config.loans[place] = loan;
+        assert!(!has_twins(&self.config.loans), "frames name a loan by its stream");
+        self.ledger.retain(&self.config.loans, self.config.drives.len())?;
+        let Some(parts) = self.obtain(place)? else { return Ok(()) };
+        let mut loan = Loan::new(parts, self.ledger.journal, &self.config, place, &self.drives, now);
+        if self.contains_faults {
+            loan.contain_faults();
+        }
+        self.loans.occupy(place, loan);
+        self.ledger.journal.commit();
+        self.step_one(now, place, |_| ());
+        Ok(())
     }
 
     /// What the function of a lent loan may do from now on.
@@ -644,7 +688,7 @@ impl<'m> Card<'m> {
 
     /// Words that have been changed since the last commit, for checkers: none whenever anything leaves.
     pub fn uncommitted(&self) -> usize {
-        self.journal.pending()
+        self.ledger.journal.pending()
     }
 
     /// The channel of a loan, for status and checkers.
@@ -736,7 +780,7 @@ impl<'m> Card<'m> {
         }
         self.take_back();
         let (cells, config) = (self.drive_cells[index], self.config.drives[index].clone());
-        self.drives[index] = Drive::new(index, cells, self.journal, config, &self.config.loans);
+        self.drives[index] = Drive::new(index, cells, self.ledger.journal, config, &self.config.loans);
         for loan in loans {
             if !self.loans[loan].has_failed() {
                 self.contain(now, loan, self.events.len());
@@ -754,7 +798,7 @@ impl<'m> Card<'m> {
         let is_slot = matches!(self.loans[loan].end, End::Slot(_));
         let replace = |card: &mut Self| {
             let parts = card.parts[loan].expect("a loan has had its cells since the card began");
-            let fresh = Loan::new(parts, card.journal, &card.config, loan, &card.drives, now);
+            let fresh = Loan::new(parts, card.ledger.journal, &card.config, loan, &card.drives, now);
             let failed = core::mem::replace(&mut card.loans[loan], fresh);
             card.step(now, loan..loan + 1, |card| card.loans[loan].replace(now, &failed));
         };
@@ -769,7 +813,7 @@ impl<'m> Card<'m> {
     fn in_failed(&mut self, loan: usize, act: impl FnOnce(&mut Self)) {
         let done = catch_unwind(AssertUnwindSafe(|| {
             act(self);
-            self.journal.commit();
+            self.ledger.journal.commit();
         }));
         if done.is_err() {
             self.leave(loan);
@@ -778,7 +822,7 @@ impl<'m> Card<'m> {
 
     /// Takes back what the step under way has changed.
     fn take_back(&self) {
-        self.journal.roll_back().expect("this card has written the undo log, and nobody else does");
+        self.ledger.journal.roll_back().expect("this card has written the undo log, and nobody else does");
     }
 
     fn leave(&mut self, loan: usize) {
@@ -792,14 +836,14 @@ impl<'m> Card<'m> {
         let in_order = self.config.rules.has(Rule::CommitBeforeSend);
         if !in_order {
             // What the step before has caused to be sent has left by now.
-            self.journal.commit();
+            self.ledger.journal.commit();
         }
         act(self);
         for index in touched {
             self.loans[index].advance(now, index, &mut self.events);
         }
         if in_order {
-            self.journal.commit();
+            self.ledger.journal.commit();
         }
     }
 }

@@ -319,34 +319,33 @@ where
 }
 
 /// Bytes of a ledger for these loans (place, life and kind) and so many drives: a new one, or one that has `before` and
-/// is to be enough for what it does not have yet, whatever is given back.
+/// is to be enough for what it does not have yet. What nobody of these has is had again by others of its kind.
 ///
 /// # Errors
 /// The table of that one is corrupt.
 pub fn ledger_bytes(
     before: Option<NodeLedger<'_>>,
-    loans: impl IntoIterator<Item = (usize, u32, LoanKind)>,
+    loans: impl IntoIterator<Item = LoanKind>,
     drives: usize,
 ) -> Result<usize, RegionError> {
-    let known: BTreeSet<(u32, Owner)> = before
-        .iter()
-        .flat_map(|ledger| ledger.regions.iter())
-        .map(|(kind, owner, _)| (kind, owner))
-        .collect();
-    let loans = loans.into_iter().flat_map(|(place, life, kind)| {
-        kind.regions().into_iter().map(move |region| (region, loan_owner(place, life)))
+    let mut has: BTreeMap<u32, usize> = BTreeMap::new();
+    for kind in before.iter().flat_map(|ledger| ledger.regions.kinds()) {
+        *has.entry(kind).or_default() += 1;
+    }
+    let loans = loans.into_iter().flat_map(LoanKind::regions);
+    let drives = (0..drives).map(|_| of::<SubsystemCells>());
+    let missing = loans.chain(drives).filter(|(kind, _)| {
+        let left = has.get_mut(kind).filter(|left| **left > 0);
+        left.map(|left| *left -= 1).is_none()
     });
-    let drives = (0..drives).map(|drive| (of::<SubsystemCells>(), drive_owner(drive)));
-    let missing = loans.chain(drives).filter(|((kind, _), owner)| !known.contains(&(*kind, *owner)));
     let end = before.map_or(Ok(LedgerRoot::<NodeCells>::SIZE), |ledger| ledger.used_bytes())?;
-    Ok(end + missing.map(|((_, bytes), _)| bytes).sum::<usize>())
+    Ok(end + missing.map(|(_, bytes)| bytes).sum::<usize>())
 }
 
 impl CardConfig {
     /// Zeroed memory for the ledger of such a card, for the simulator and for tests.
     pub fn new_memory<'m>(&self, arena: &'m Arena) -> RawMemory<'m> {
-        let loans = self.loans.iter().enumerate();
-        let loans = loans.filter_map(|(place, loan)| Some((place, loan.life, loan.role.kind()?)));
+        let loans = self.loans.iter().filter_map(|loan| loan.role.kind());
         let bytes = ledger_bytes(None, loans, self.drives.len()).expect("there is no table yet");
         let memory = arena.zeroed_bytes(bytes);
         NodeLedger::entitle(memory, self.identity.id());
@@ -357,7 +356,7 @@ impl CardConfig {
 /// The cells of a loan of its own, for tests of what it is made of.
 #[cfg(test)]
 pub(crate) fn parts_of<'m>(arena: &'m Arena, kind: LoanKind) -> (Journal<'m>, LoanParts<'m>) {
-    let bytes = ledger_bytes(None, [(0, 0, kind)], 0).expect("there is no table yet");
+    let bytes = ledger_bytes(None, [kind], 0).expect("there is no table yet");
     let memory = arena.zeroed_bytes(bytes);
     let ledger = NodeLedger::new(memory, None, RuleSet::ALL);
     (ledger.journal, ledger.obtain_parts(loan_owner(0, 0), kind).expect("the memory was made for it"))

@@ -21,13 +21,13 @@ pub struct CardConfig {
     pub incarnation: Incarnation,
     /// The same, as nobody else has it.
     pub life: LifeId,
-    /// In another life it borrows, where its machine was restored from a snapshot since it was started.
-    pub restored: Option<Restored>,
+    /// The life that it borrows in, where its machine was restored from a snapshot since it was started.
+    pub borrows_as: Option<LifeId>,
     /// Which card of it.
     pub generation: CardGeneration,
     /// 32 random bytes, new for each card.
     pub seed: [u8; 32],
-    /// Bytes of the largest frame of each rail.
+    /// Bytes of the largest frame of each rail; a borrower knows more of its [routes](Route).
     pub rails: Vec<usize>,
     /// The drives it lends; their places are those of their cells.
     pub drives: Vec<device::nvme::Config>,
@@ -39,13 +39,13 @@ pub struct CardConfig {
     pub rules: RuleSet,
 }
 
-/// A machine that was restored, and may go on somewhere else, too.
+/// The way to a lender over one rail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Restored {
-    /// The life in which it has borrowed since.
-    pub life: LifeId,
-    /// The one before.
-    pub former: LifeId,
+pub struct Route {
+    /// Its address there.
+    pub peer: Address,
+    /// Bytes of the largest frame that gets there.
+    pub max_frame: usize,
 }
 
 /// One loan.
@@ -95,8 +95,8 @@ pub enum LoanRole {
     Borrow {
         /// Whose it is.
         lender: Lender,
-        /// The lender's address on each rail.
-        peers: Vec<Address>,
+        /// Where it is, by rail.
+        routes: Vec<Route>,
         /// How long a request of the edge may wait for the drive; a virtual machine's accesses to registers wait for
         /// [`base::times::COMPLETION_TIMEOUT`].
         io_timeout: Duration,

@@ -36,7 +36,7 @@ pub use cells::{
     Address, EdgeGauges, EndCells, Gauges, LedgerLoans, LoanCells, LoanKind, LoanParts, MAX_DRIVES,
     MAX_LOANS, MAX_RAILS, NO_GAUGES, NodeLedger, ledger_bytes,
 };
-pub use config::{BorrowEdge, CardConfig, LoanConfig, LoanRole, Restored, loan_incarnation};
+pub use config::{BorrowEdge, CardConfig, LoanConfig, LoanRole, Route, loan_incarnation};
 pub use lender::LentFunction;
 pub use slot::{BorrowedSlot, GuestMemory, SlotCells};
 

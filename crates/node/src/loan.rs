@@ -20,7 +20,7 @@ use self::addresses::Addresses;
 use self::callers::Callers;
 use crate::borrower::BorrowedDrive;
 use crate::card::{CardEvent, LoanRooms, MediaWork, Outgoing, Rooms, Unusable, Way, way};
-use crate::cells::{Address, EndCells, LoanCells, LoanParts};
+use crate::cells::{Address, EndCells, LoanCells, LoanParts, loan_owner};
 use crate::config::{CardConfig, LoanRole, loan_incarnation};
 use crate::drive::Drive;
 use crate::lender::LentFunction;
@@ -119,9 +119,9 @@ impl<'m> Loan<'m> {
     ) -> Self {
         let config = &card.loans[index];
         let (cells, pages) = (parts.cells, Pages::new(parts.pages, journal));
-        if let LoanRole::Borrow { peers, .. } = &config.role {
-            for (cell, peer) in cells.peers.iter().zip(peers) {
-                cell.set(journal, *peer);
+        if let LoanRole::Borrow { routes, .. } = &config.role {
+            for (cell, route) in cells.peers.iter().zip(routes) {
+                cell.set(journal, route.peer);
             }
         }
         let end = match (parts.end, &config.role) {
@@ -721,28 +721,30 @@ pub(crate) fn channel_index(loan: usize) -> ChannelIndex {
     ChannelIndex(loan as u32 + 1)
 }
 
-/// What is random in one loan must not be known from another.
-fn seed_of(card: &CardConfig, index: usize) -> [u8; 32] {
-    link::derive(&card.seed, index as u64)
+/// What is random in one loan must not be known from another, nor from the one that had its place before.
+pub(crate) fn seed_of(card: &CardConfig, index: usize) -> [u8; 32] {
+    link::derive(&card.seed, loan_owner(index, card.loans[index].life).0)
 }
 
 fn channel_config(card: &CardConfig, index: usize) -> ChannelConfig {
     let loan = &card.loans[index];
-    // A borrower uses as many rails as it knows addresses of its lender.
-    let rails = match &loan.role {
-        LoanRole::Lend { .. } => &card.rails[..],
+    let frames: Vec<usize> = match &loan.role {
+        LoanRole::Lend { .. } => card.rails.clone(),
         // Nothing is sent there.
-        LoanRole::Vacant => &card.rails[..1],
-        LoanRole::Borrow { peers, .. } => &card.rails[..peers.len().min(card.rails.len())],
+        LoanRole::Vacant => card.rails[..1].to_vec(),
+        // As many rails as the borrower knows addresses of its lender.
+        LoanRole::Borrow { routes, .. } => {
+            routes.iter().zip(&card.rails).map(|(route, _)| route.max_frame).collect()
+        }
     };
-    let max_payload = if rails.iter().all(|&frame| frame >= 8192) { 4096 } else { 1024 };
+    let max_payload = if frames.iter().all(|&frame| frame >= 8192) { 4096 } else { 1024 };
     let (lender, allowed) = match &loan.role {
         LoanRole::Borrow { lender, .. } => (*lender, None),
         LoanRole::Lend { allowed, .. } => (card.identity.lends_in(card.domain), allowed.clone()),
         LoanRole::Vacant => (Lender::default(), None),
     };
     let role = if matches!(loan.role, LoanRole::Lend { .. }) { Role::Lender } else { Role::Borrower };
-    let restored = card.restored.filter(|_| role == Role::Borrower);
+    let borrows_as = card.borrows_as.filter(|_| role == Role::Borrower);
     ChannelConfig {
         role,
         secret: loan.secret,
@@ -759,12 +761,11 @@ fn channel_config(card: &CardConfig, index: usize) -> ChannelConfig {
         name: card.name,
         domain: DomainId(card.domain.0),
         incarnation: loan_incarnation(card.incarnation, loan.life, loan.least_incarnation),
-        life: restored.map_or(card.life, |restored| restored.life),
-        former: restored.map(|restored| restored.former),
+        life: borrows_as.unwrap_or(card.life),
         generation: card.generation,
         seed: seed_of(card, index),
         rekey_frames: card.rekey_frames,
-        paths: rails.iter().map(|&max_frame| PathConfig { max_frame }).collect(),
+        paths: frames.iter().map(|&max_frame| PathConfig { max_frame }).collect(),
         max_payload,
     }
 }

@@ -6,9 +6,19 @@ use crate::loan::Loan;
 pub(crate) struct Places<'m>(Vec<Option<Loan<'m>>>);
 
 impl<'m> Places<'m> {
-    /// One place after the other.
-    pub(crate) fn new(loans: Vec<Option<Loan<'m>>>) -> Self {
-        Self(loans)
+    /// So many, without loans.
+    pub(crate) fn vacant(count: usize) -> Self {
+        Self((0..count).map(|_| None).collect())
+    }
+
+    /// A place has this loan from now on.
+    pub(crate) fn occupy(&mut self, place: usize, loan: Loan<'m>) {
+        self.0[place] = Some(loan);
+    }
+
+    /// A place has no loan from now on.
+    pub(crate) fn vacate(&mut self, place: usize) {
+        self.0[place] = None;
     }
 
     /// How many places there are.

@@ -78,7 +78,8 @@ impl World<'_> {
                 return;
             }
             // Nothing is attached or detached here.
-            Effect::TellReturn { .. } | Effect::TellPresence { .. } | Effect::Vacate { .. } => return,
+            Effect::TellReturn { .. } | Effect::TellPresence { .. } => return,
+            Effect::TellLoan { .. } | Effect::Vacate { .. } => return,
             Effect::TellTenancy { loan, tenancy } => return self.tell_tenancy(loan, tenancy),
             Effect::RaiseIncarnation { loan, seen } => return self.raise_incarnation(node, loan, seen),
             Effect::TellIncarnation { loan, incarnation } => {

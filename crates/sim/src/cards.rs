@@ -6,7 +6,7 @@ use base::{Instant, Rule, RuleSet};
 use core::time::Duration;
 use link::Name;
 use node::agent::Agent;
-use node::{BorrowEdge, Card, CardConfig, LoanConfig, LoanKind, LoanRole, NodeKey, NodeLedger, Way};
+use node::{BorrowEdge, Card, CardConfig, LoanConfig, LoanKind, LoanRole, NodeKey, NodeLedger, Route, Way};
 
 use crate::checkers::freshness::{Freshness, Origin};
 use crate::checkers::liveness::Liveness;
@@ -71,7 +71,7 @@ impl<'w> Node<'w> {
         (kind, loans): (LoanKind, usize),
         (rules, now): (RuleSet, Instant),
     ) -> Self {
-        let bytes = node::ledger_bytes(None, (0..loans).map(|place| (place, 0, kind)), loans);
+        let bytes = node::ledger_bytes(None, (0..loans).map(|_| kind), loans);
         let bytes = bytes.expect("there is no table yet");
         let (memory, identity) = (arena.zeroed_bytes(bytes), NodeKey::numbered(index as u64 + 1));
         NodeLedger::entitle(memory, identity.id());
@@ -357,10 +357,12 @@ impl<'w> World<'w> {
                     if self.common.is_some() { (0, index as u16 + 1) } else { (index, 0) };
                 LoanRole::Lend { drive, controller, limit: node::Limit::NONE, allowed: None }
             } else {
-                let peers = (0..RAILS).map(|rail| Network::address(LENDER, rail)).collect();
+                let max_frame = self.frame_bytes;
+                let route = |rail| Route { peer: Network::address(LENDER, rail), max_frame };
+                let routes = (0..RAILS).map(route).collect();
                 let edge = if self.guests.is_empty() { BorrowEdge::Drive } else { BorrowEdge::Slot };
                 let lender = self.nodes[LENDER].identity.lends_in(domain_of(LENDER));
-                LoanRole::Borrow { lender, peers, io_timeout: loan.io_timeout(), edge }
+                LoanRole::Borrow { lender, routes, io_timeout: loan.io_timeout(), edge }
             },
         });
         let loans = loans.collect();
@@ -383,7 +385,7 @@ impl<'w> World<'w> {
             domain: domain_of(node),
             incarnation: Incarnation(self.nodes[node].incarnation),
             life: self.life_id(node),
-            restored: None,
+            borrows_as: None,
             generation: CardGeneration(self.nodes[node].generation()),
             seed,
             rails: vec![self.frame_bytes; RAILS],

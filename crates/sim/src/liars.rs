@@ -19,7 +19,7 @@ use host::{BlockKind, BlockRequest};
 use link::{Name, NodeKey};
 use node::{
     Address, BorrowEdge, Card, CardConfig, CardEvent, DriveConfig, Limit, LoanConfig, LoanRole, NodeLedger,
-    Tenancy, Way,
+    Route, Tenancy, Way,
 };
 
 use crate::Failure;
@@ -400,7 +400,7 @@ fn config(node: usize, liar: Liar) -> CardConfig {
             true => LoanRole::Lend { drive: loan, controller: 0, limit: Limit::NONE, allowed: None },
             false => LoanRole::Borrow {
                 lender: NodeKey::numbered(LENDER as u64 + 1).lends_in(DomainId(LENDER as u32 + 1)),
-                peers: vec![address(LENDER); 2],
+                routes: vec![Route { peer: address(LENDER), max_frame: 9000 }; 2],
                 io_timeout: Duration::from_secs(3600),
                 edge,
             },
@@ -423,7 +423,7 @@ fn config(node: usize, liar: Liar) -> CardConfig {
         domain: DomainId(node as u32 + 1),
         incarnation: Incarnation(1),
         life: LifeId([node as u8 + 1; 16]),
-        restored: None,
+        borrows_as: None,
         generation: CardGeneration(1),
         seed: [node as u8 + 1; 32],
         rails: vec![9000; 2],

@@ -196,6 +196,11 @@ impl<'m> Regions<'m> {
         self.taken().map(|entry| (entry.kind.get(), entry.owner.get(), entry.len.get() as usize))
     }
 
+    /// The kind of each region, with an owner or without.
+    pub fn kinds(&self) -> impl Iterator<Item = u32> + use<'m> {
+        self.entries().iter().map(|entry| entry.kind.get())
+    }
+
     /// Bytes of the ledger up to the end of its last region, with an owner or without.
     ///
     /// # Errors

@@ -1,13 +1,14 @@
 //! Loans that come and go while the node runs.
 //!
-//! A place for a loan is in the plan from the start, perhaps vacant. Who moves in gets what nobody has used before: the
-//! card is replaced, as if it had been killed, and its successor finds another life of the place in its plan. The other
-//! loans notice no more of it than of any other death.
+//! A place for a loan is in the plan from the start, perhaps vacant. Who moves in gets what nobody has used before:
+//! another life of the place. The card is told of it, and goes on; its successors find it in their plans. Where a machine
+//! is still connected to the place, or the ledger had to grow, the card is replaced, as if it had been killed, and the
+//! other loans notice no more of it than of any other death.
 
 use std::io;
 
 use base::ids::Incarnation;
-use node::SessionCells;
+use node::{LoanKind, SessionCells};
 
 use super::clients::stop_listening_at;
 use super::{Agent, AgentEvent, Edge, LoanEnd, LoanSpec};
@@ -71,14 +72,23 @@ impl Agent {
         };
         self.wants.retain(|event| !is_past(event));
         self.spec.loans[loan] = spec;
+        let can_take = self.card_can_take(loan);
         self.slots.renew(loan);
         self.neighbours.forget(loan);
         for account in &self.shared().edges[loan] {
             account.received.reset();
             account.sent.reset();
         }
-        self.core.handle_attached(loan);
+        self.core.handle_attached(loan, can_take);
         self.perform()
+    }
+
+    /// Whether the card can have the loan that has come to a place: it is a slot that no machine has, and the ledger has
+    /// not grown since that card mapped it.
+    fn card_can_take(&self, loan: usize) -> bool {
+        let is_slot = self.spec.loans[loan].end.kind() == Some(LoanKind::Slot);
+        let has_room = self.card.as_ref().is_some_and(|card| card.memory_bytes == self.mapping.len());
+        is_slot && has_room && !self.slots.has_client(loan)
     }
 
     /// Has what `loan` borrows given back: [`super::AgentEvent::GivenBack`] follows when its lender has heard of it,

@@ -20,6 +20,8 @@ pub(super) struct LiveCard {
     pub(super) child: Child,
     pub(super) messages: OwnedFd,
     pub(super) outbox: Outbox<ToCard>,
+    /// Bytes of the memory that it has mapped.
+    pub(super) memory_bytes: usize,
 }
 
 impl Agent {
@@ -74,6 +76,10 @@ impl Agent {
                 }
                 Some(Effect::TellEnd) => self.tell(ToCard::ShutDown),
                 Some(Effect::TellReturn { loan }) => self.tell(ToCard::GiveBack { loan }),
+                Some(Effect::TellLoan { loan }) => {
+                    let plan = Box::new(self.loan_plan(&self.spec.loans[loan]));
+                    self.tell(ToCard::Attach { loan, plan });
+                }
                 Some(Effect::TellPresence { loan, is_present }) => {
                     self.tell(ToCard::Present { loan, is_present });
                 }
@@ -125,7 +131,7 @@ impl Agent {
             outbox.push(ToCard::Connection { loan, slot });
         }
         self.neighbours.sharing().for_each(|loan| outbox.push(ToCard::Shared { loan }));
-        let card = LiveCard { child, messages: ours, outbox };
+        let card = LiveCard { child, messages: ours, outbox, memory_bytes: self.mapping.len() };
         let card = self.card.insert(card);
         self.waiter.register(card.child.as_fd(), token::CARD, Interest::READ)?;
         self.waiter.register(card.messages.as_fd(), token::MESSAGES, Interest::READ)?;

@@ -47,8 +47,8 @@ use crate::memory::{self, Mapping};
 use crate::messages::{self, Dated, ToAgent, ToCard};
 use crate::outbox::Message as _;
 use crate::plan::{
-    DrivePlan, LEDGER_OFFSET, LimitPlan, LoanPlan, MediumKind, PeerPlan, Plan, RailPlan, RestoredPlan,
-    RolePlan, SharedCells, descriptor, feasible,
+    DrivePlan, LEDGER_OFFSET, LimitPlan, LoanPlan, MediumKind, PeerPlan, Plan, RailPlan, RolePlan, RoutePlan,
+    SharedCells, descriptor, feasible,
 };
 use crate::process::{Child, OWN_EXECUTABLE, Spawn};
 use crate::ring::{Ring, RingError};
@@ -171,6 +171,15 @@ impl LoanEnd {
         }
     }
 
+    /// What there is room for in the ledger: a slot has it before its loan comes, so that a card can take that, and until
+    /// its machine is gone.
+    fn room(&self) -> Option<LoanKind> {
+        match self {
+            Self::Vacant { edge: Edge::Vm { .. } } => Some(LoanKind::Slot),
+            _ => self.kind(),
+        }
+    }
+
     /// As [`node::LoanRole::kind`].
     fn kind(&self) -> Option<LoanKind> {
         match self {
@@ -286,8 +295,10 @@ pub struct Agent {
     neighbours: Neighbours,
     waiter: Waiter,
     vm_generation: Option<VmGeneration>,
-    /// The machine was restored while this agent lived: no card goes on with the keys of the one before.
-    restored: Option<RestoredPlan>,
+    /// The machine was restored while this agent lived, or may have been: no card goes on with the keys of the one before.
+    was_restored: bool,
+    /// The life that it borrows in since.
+    borrows_as: Option<[u8; 16]>,
     card: Option<LiveCard>,
     /// What decides.
     core: node::agent::Agent,
@@ -341,7 +352,8 @@ impl Agent {
             neighbours,
             waiter,
             vm_generation,
-            restored: None,
+            was_restored: false,
+            borrows_as: None,
             card: None,
             core: node::agent::Agent::new(RuleSet::ALL, crate::card::now()),
             wants: Vec::new(),
@@ -389,7 +401,8 @@ impl Agent {
                 }
                 token::MESSAGES => self.take_messages(&mut events),
                 token::VM_GENERATION => {
-                    match self.vm_generation.as_ref().map_or(News::None, VmGeneration::news) {
+                    let news = self.vm_generation.as_ref().map_or(News::None, VmGeneration::news);
+                    match news {
                         News::None => continue,
                         News::Missed => info!(
                             "the kernel had more events than it could keep for this node, and one may have said that this machine \
@@ -397,11 +410,12 @@ impl Agent {
                         ),
                         News::Restored => {
                             info!(
-                                "this machine was restored from a snapshot: the keys of all loans are renewed"
+                                "this machine was restored from a snapshot: the keys of all loans are renewed, and what is \
+                                 borrowed is borrowed anew, since the drives may have gone on meanwhile"
                             );
                         }
                     }
-                    self.renew_keys()?;
+                    self.renew_keys(news == News::Restored)?;
                 }
                 what if what >= token::NEIGHBOURS => {
                     let around = around(&self.spec, &self.waiter, &self.mapping);
@@ -452,18 +466,20 @@ impl Agent {
     }
 
     /// This machine may go on somewhere else, too, from the same memory: the keys of frames are made anew, from random
-    /// numbers that nobody else has.
+    /// numbers that nobody else has. If it is certain that it was restored, it borrows in a life of its own from here on,
+    /// which its lenders let in when the one before does not answer.
     ///
     /// # Errors
     /// There are no random numbers.
-    pub fn renew_keys(&mut self) -> io::Result<()> {
+    pub fn renew_keys(&mut self, was_restored: bool) -> io::Result<()> {
+        self.was_restored = true;
         let (mut seed, mut life) = ([0; 32], [0; 16]);
         fill_random(&mut seed)?;
         fill_random(&mut life)?;
-        let former = self.restored.map_or(self.life, |restored| restored.life);
-        self.restored = Some(RestoredPlan { life, former });
+        let life = was_restored.then_some(life);
+        self.borrows_as = life.or(self.borrows_as);
         if let Some(card) = &mut self.card {
-            card.outbox.push(ToCard::RenewKeys { seed, life });
+            card.outbox.push(ToCard::RenewKeys { seed, life: self.borrows_as });
         }
         self.tell_card();
         Ok(())
@@ -547,34 +563,58 @@ impl Agent {
             life: self.life,
             generation: self.core.record().generation,
             seed,
-            restored: self.restored,
+            renews_keys: self.was_restored,
+            borrows_as: self.borrows_as,
             has_ring: self.ring.is_some(),
             drives: drives.collect(),
-            loans: self.spec.loans.iter().map(loan_plan).collect(),
+            loans: self.spec.loans.iter().map(|loan| self.loan_plan(loan)).collect(),
             rails: self.rail_plans(),
         };
         plan.write()
     }
 
-    /// The largest frames: of a borrower what its routes to the lenders carry, of a lender whatever the borrower says.
     fn rail_plans(&self) -> Vec<RailPlan> {
-        let frame = |index: usize, socket: &RailSocket| {
-            let routes = self.spec.loans.iter().filter_map(|loan| match &loan.end {
-                LoanEnd::Borrow { peers, .. } => peers.get(index),
-                LoanEnd::Lend { .. } | LoanEnd::Vacant { .. } => None,
-            });
-            routes
-                .map(|peer| socket.path_mtu(*peer).map_or(1280, |mtu| max_datagram_bytes(*peer, mtu)))
-                .min()
-                .unwrap_or(LENDER_FRAME)
-        };
-        let rails = self.spec.rails.iter().enumerate();
+        let rails = self.spec.rails.iter();
         rails
-            .map(|(index, Rail { socket, .. })| RailPlan {
-                max_frame: frame(index, socket),
-                offload: socket.features().gso,
-            })
+            .map(|Rail { socket, .. }| RailPlan { max_frame: LENDER_FRAME, offload: socket.features().gso })
             .collect()
+    }
+
+    fn loan_plan(&self, loan: &LoanSpec) -> LoanPlan {
+        let route = |(peer, Rail { socket, .. }): (&SocketAddr, &Rail)| RoutePlan {
+            peer: PeerPlan(*peer),
+            max_frame: socket.path_mtu(*peer).map_or(1280, |mtu| max_datagram_bytes(*peer, mtu)),
+        };
+        let role = match &loan.end {
+            LoanEnd::Lend { drive, controller, limit, allowed } => RolePlan::Lend {
+                drive: *drive,
+                controller: *controller,
+                limit: LimitPlan::of(*limit),
+                allowed: allowed.as_ref().map(|ids| ids.iter().map(|id| id.0).collect()),
+            },
+            LoanEnd::Borrow { lender, peers, io_timeout, edge } => RolePlan::Borrow {
+                lender: lender.key.0,
+                domain: lender.domain.0,
+                routes: peers.iter().zip(&self.spec.rails).map(route).collect(),
+                io_timeout_ms: io_timeout.as_millis() as u64,
+                load: match edge {
+                    Edge::Nbd { .. } | Edge::Vm { .. } => None,
+                    Edge::Load(load) => Some(*load),
+                },
+                is_slot: matches!(edge, Edge::Vm { .. }),
+            },
+            LoanEnd::Vacant { edge } => RolePlan::Vacant { is_slot: matches!(edge, Edge::Vm { .. }) },
+        };
+        LoanPlan {
+            secret: loan.secret,
+            protection: feasible(loan.protection),
+            stream: loan.stream,
+            generation: loan.generation,
+            tenancy: loan.tenancy.into(),
+            life: loan.life,
+            least_incarnation: loan.least_incarnation,
+            role,
+        }
     }
 
     fn take_messages(&mut self, events: &mut Vec<AgentEvent>) {
@@ -708,39 +748,6 @@ fn around<'a>(spec: &'a NodeSpec, waiter: &'a Waiter, mapping: &'a Mapping) -> S
     Surroundings { loans: &spec.loans, waiter, mapping }
 }
 
-fn loan_plan(loan: &LoanSpec) -> LoanPlan {
-    let role = match &loan.end {
-        LoanEnd::Lend { drive, controller, limit, allowed } => RolePlan::Lend {
-            drive: *drive,
-            controller: *controller,
-            limit: LimitPlan::of(*limit),
-            allowed: allowed.as_ref().map(|ids| ids.iter().map(|id| id.0).collect()),
-        },
-        LoanEnd::Borrow { lender, peers, io_timeout, edge } => RolePlan::Borrow {
-            lender: lender.key.0,
-            domain: lender.domain.0,
-            peers: peers.iter().copied().map(PeerPlan).collect(),
-            io_timeout_ms: io_timeout.as_millis() as u64,
-            load: match edge {
-                Edge::Nbd { .. } | Edge::Vm { .. } => None,
-                Edge::Load(load) => Some(*load),
-            },
-            is_slot: matches!(edge, Edge::Vm { .. }),
-        },
-        LoanEnd::Vacant { edge } => RolePlan::Vacant { is_slot: matches!(edge, Edge::Vm { .. }) },
-    };
-    LoanPlan {
-        secret: loan.secret,
-        protection: feasible(loan.protection),
-        stream: loan.stream,
-        generation: loan.generation,
-        tenancy: loan.tenancy.into(),
-        life: loan.life,
-        least_incarnation: loan.least_incarnation,
-        role,
-    }
-}
-
 /// Bytes of shared memory that a node needs for these loans with what its ledger has now, if there is one.
 ///
 /// # Errors
@@ -750,8 +757,7 @@ fn ledger_end<'s>(
     drives: usize,
     before: Option<NodeLedger<'_>>,
 ) -> io::Result<usize> {
-    let loans = loans.into_iter().enumerate();
-    let loans = loans.filter_map(|(place, loan)| Some((place, loan.life, loan.end.kind()?)));
+    let loans = loans.into_iter().filter_map(|loan| loan.end.room());
     let bytes = node::ledger_bytes(before, loans, drives).map_err(io::Error::other)?;
     Ok(LEDGER_OFFSET + bytes)
 }

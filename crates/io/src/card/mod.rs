@@ -37,7 +37,7 @@ use self::slots::{Around, Slots};
 use crate::memory::Mapping;
 use crate::messages::{self, Dated, Hex, ToAgent, ToCard};
 use crate::outbox::{Enclosure, Message as _, Outbox};
-use crate::plan::{Plan, RolePlan, descriptor, parts_of};
+use crate::plan::{LoanPlan, Plan, RolePlan, descriptor, parts_of};
 use crate::process::{die_with_parent, inherited};
 use crate::pulse::Pulse;
 use crate::shm::{Shared, Side};
@@ -130,8 +130,8 @@ impl<'m> Driver<'m> {
             learn_descriptors(&messages, &slots)?;
         }
         let mut card = Card::new(memory, None, plan.card_config(), now).map_err(io::Error::other)?;
-        if let Some(restored) = plan.restored {
-            card.renew_keys(now, plan.seed, LifeId(restored.life));
+        if plan.renews_keys {
+            card.renew_keys(now, plan.seed, None);
         }
         card.set_guest_memory(slots.descriptors().clone());
         card.contain_faults();
@@ -275,8 +275,26 @@ impl<'m> Driver<'m> {
         busy
     }
 
+    /// A place has another loan, unless it had that when the card began.
+    fn attach(&mut self, loan: usize, plan: &LoanPlan) -> io::Result<()> {
+        if self.lives.get(loan).is_none_or(|life| *life >= plan.life) {
+            return Ok(());
+        }
+        // What the card has said of the loan before is of that one.
+        self.report();
+        self.private.renew(loan, side_of(&plan.role), &mut self.card, self.now, &self.waiter)?;
+        self.slots.renew(loan);
+        self.lives[loan] = plan.life;
+        self.to_agent.renew(loan, plan.life);
+        self.card.attach(self.now, loan, plan.config()).map_err(io::Error::other)
+    }
+
     fn take_messages(&mut self) -> io::Result<()> {
         while let Some(((life, message), enclosed)) = messages::receive::<Dated<ToCard>>(&self.messages)? {
+            if let ToCard::Attach { loan, plan } = &message {
+                self.attach(*loan, plan)?;
+                continue;
+            }
             // Of a loan that has come since: the next card is told everything of it.
             if message.loan().is_some_and(|loan| self.lives.get(loan) != Some(&life)) {
                 continue;
@@ -300,7 +318,9 @@ impl<'m> Driver<'m> {
                 (ToCard::Shared { loan }, ..) => self.to_agent.push(ToAgent::Nonsense { loan }),
                 (ToCard::Connection { .. }, ..) => {}
                 (ToCard::Limit { loan, limit }, ..) => self.card.set_limit(self.now, loan, limit.limit()),
-                (ToCard::RenewKeys { seed, life }, ..) => self.card.renew_keys(self.now, seed, LifeId(life)),
+                (ToCard::RenewKeys { seed, life }, ..) => {
+                    self.card.renew_keys(self.now, seed, life.map(LifeId));
+                }
                 (ToCard::Grow { drive, blocks }, ..) => {
                     self.media.grow(drive, blocks);
                     self.card.grow(self.now, drive, blocks);

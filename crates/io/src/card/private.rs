@@ -58,6 +58,20 @@ impl Private {
         Ok(())
     }
 
+    /// The place has another loan, which is on this side and shares nothing yet.
+    pub(super) fn renew(
+        &mut self,
+        loan: usize,
+        side: Side,
+        card: &mut Card<'_>,
+        now: Instant,
+        waiter: &Waiter,
+    ) -> io::Result<()> {
+        self.detach(loan, card, now, waiter)?;
+        self.sides[loan] = side;
+        Ok(())
+    }
+
     /// The loan shares nothing any more.
     pub(super) fn detach(
         &mut self,

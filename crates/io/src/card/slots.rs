@@ -115,6 +115,13 @@ impl<'m> Slots<'m> {
         }
     }
 
+    /// Another loan has the place, which no machine is connected to.
+    pub(super) fn renew(&mut self, loan: usize) {
+        self.connections[loan] = None;
+        self.releasing.retain(|releasing| *releasing != loan);
+        self.descriptors.forget(loan);
+    }
+
     /// A client from the agent: new, or one that a dead card has served.
     pub(super) fn attach(&mut self, loan: usize, socket: OwnedFd, around: Around<'_, 'm>) -> io::Result<()> {
         let Around { card, now, waiter, to_agent } = around;

@@ -14,27 +14,43 @@ use crate::pair;
 /// Longer than anything waited for here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a card says of a loan is not taken for something of the loan that has its place since.
-pub(crate) fn forgets_what_an_earlier_card_says() {
-    let (mut agent, path) = start("forgets");
+/// A card takes a loan that comes to a vacant place, and goes on. What it said of the one before is not taken for
+/// something of the loan that has its place since, and its successor finds that in its plan.
+pub(crate) fn a_card_takes_a_loan_and_forgets_what_was_before() {
+    let (mut agent, path) = start("takes");
     agent.attach(0, loan(&agent, &path, 1)).unwrap();
-    let events = serve(&mut agent, 2);
-    assert!(!events.iter().any(is_return), "of a loan that has just begun: {events:?}");
+    expect_taken(&mut agent);
     // Nobody is there to whom it could be given back, so the card says at once that it is. That waits in its socket.
     agent.detach(0);
     wait(&agent, None);
     agent.abandon(0).unwrap();
     assert!(agent.view().spec().loans[0].is_vacant());
     agent.attach(0, loan(&agent, &path, 2)).unwrap();
-    let events = serve(&mut agent, 3);
+    // It was replaced, because it was not to wait for the lender any longer.
+    let events = serve(&mut agent, 2);
     assert!(!events.iter().any(is_return), "of a loan that has just begun: {events:?}");
     assert!(!agent.view().spec().loans[0].is_vacant());
+    expect_taken(&mut agent);
+    // As it goes where a lender answers, or there is none: the place is vacant, and has another loan at once.
+    agent.detach(0);
+    while !agent.view().spec().loans[0].is_vacant() {
+        wait(&agent, agent.poll_timeout());
+        agent.turn().unwrap();
+    }
+    agent.attach(0, loan(&agent, &path, 3)).unwrap();
+    expect_taken(&mut agent);
+    assert_eq!((agent.view().card.generation, agent.view().card.restarts), (2, 1), "the card goes on");
+    kill_card(&mut agent, 3);
+    expect_taken(&mut agent);
 }
 
 /// There are no addresses left for a larger ledger: the node goes on as it was, and takes the loan when there are.
 pub(crate) fn without_memory_changes_nothing() {
-    let (mut agent, path) = start("memory");
-    let before = agent.view().card;
+    // A slot would have its room from the start.
+    let edge = Edge::Nbd { path: path_of("memory"), listener: None };
+    let mut agent = Agent::start(pair::vacant(edge)).unwrap();
+    serve(&mut agent, 1);
+    let (before, path) = (agent.view().card, path_of("memory"));
     let limit = rustix::process::getrlimit(Resource::As);
     let has = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: u64 = has.split_whitespace().next().unwrap().parse().unwrap();
@@ -49,17 +65,38 @@ pub(crate) fn without_memory_changes_nothing() {
     let turns = (0..3).flat_map(|_| agent.turn().unwrap()).count();
     let after = agent.view().card;
     assert_eq!((after.pid, after.restarts, turns), (before.pid, 0, 0));
-    // SAFETY: a signal to a child of this process, which only its agent reaps.
-    unsafe { libc::kill(after.pid.unwrap(), libc::SIGKILL) };
-    serve(&mut agent, 2);
+    kill_card(&mut agent, 2);
+    // The ledger has to grow, so another card maps it.
     agent.attach(0, loan(&agent, &path, 1)).unwrap();
     serve(&mut agent, 3);
     assert_eq!(agent.view().card.restarts, 2, "each card has served");
+    expect_taken(&mut agent);
+}
+
+/// The present card dies, and the next one serves.
+fn kill_card(agent: &mut Agent, next: u64) {
+    // SAFETY: a signal to a child of this process, which only its agent reaps.
+    unsafe { libc::kill(agent.view().card.pid.unwrap(), libc::SIGKILL) };
+    serve(agent, next);
+}
+
+/// The card has taken the loan: it has made cells for this life of the place.
+fn expect_taken(agent: &mut Agent) {
+    let deadline = Instant::now() + PATIENCE;
+    while agent.view().loan(0).is_none_or(|(_, view)| view.channel().is_none()) {
+        assert!(Instant::now() < deadline, "the card knows nothing of it: {:?}", agent.view().card);
+        agent.turn().unwrap();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn path_of(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("causeway-attach-{name}-{}", std::process::id()))
 }
 
 /// A node with a vacant slot, whose card serves; and where the slot's socket is to be.
 fn start(name: &str) -> (Agent, PathBuf) {
-    let path = std::env::temp_dir().join(format!("causeway-attach-{name}-{}", std::process::id()));
+    let path = path_of(name);
     let mut agent = Agent::start(pair::vacant(Edge::Vm { path: path.clone(), listener: None })).unwrap();
     serve(&mut agent, 1);
     (agent, path)

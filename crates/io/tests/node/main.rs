@@ -24,7 +24,10 @@ const WITHOUT_RING: &str = "--without-ring";
 type Case = (&'static str, fn());
 
 const CASES: [Case; 24] = [
-    ("attach_forgets_what_an_earlier_card_says", attach::forgets_what_an_earlier_card_says),
+    (
+        "attach_takes_a_loan_and_forgets_what_was_before",
+        attach::a_card_takes_a_loan_and_forgets_what_was_before,
+    ),
     ("attach_without_memory_changes_nothing", attach::without_memory_changes_nothing),
     ("disk_through_the_ring", cases::disk_through_the_ring),
     ("disk_through_threads", || without_ring("disk_through_threads")),

@@ -360,6 +360,11 @@ impl<'m> Channel<'m> {
         sink: &mut dyn Sink<'m>,
         asked: &mut Asked,
     ) {
+        if self.is_renewing() {
+            // It may be for the machine that goes on somewhere else.
+            asked.refused = true;
+            return;
+        }
         match self.stream.handle_tlps(now, numbers, tlps, sink) {
             Taken::InOrder => {}
             Taken::OutOfOrder => asked.urgent = true,

@@ -11,8 +11,8 @@ use super::{Channel, ChannelConfig, Destination, Event, Name, Role, Sealing, Sta
 use crate::cipher::{Cipher, Ciphers};
 use crate::frame::{Header, Kind};
 use crate::handshake::{
-    Answer, Binding, FIRST_LEN, Former, Initiator, KeySet, Positions, Proposal, RefusalDetails, Responder,
-    Speaker, derive, verdict,
+    Answer, Binding, FIRST_LEN, Initiator, KeySet, Positions, Proposal, RefusalDetails, Responder, Speaker,
+    derive, verdict,
 };
 use crate::seal::{Direction, FrameKeys, Opener, Seal};
 use crate::tenancy::Tenancy;
@@ -58,7 +58,6 @@ impl Channel<'_> {
             max_payload: self.config.max_payload as u16,
             max_frame: self.max_frame(),
             ciphers: self.config.protection.ciphers().0,
-            former: self.former(),
             is_understood: true,
         };
         let entropy = self.next_entropy();
@@ -205,37 +204,9 @@ impl Channel<'_> {
             max_payload: agreed_payload(self.config.max_payload, proposal.max_payload),
             max_frame: agreed_frame(self.max_frame(), proposal.max_frame),
             positions: if goes_on { self.positions() } else { Positions::default() },
-            tenancy: self.tenancy_of(proposal),
+            tenancy: self.tenant().taken_by(node, life, Name::default(), self.config.life).number,
             refusal: RefusalDetails::default(),
         }
-    }
-
-    /// Number of the tenancy that this proposal leads to.
-    fn tenancy_of(&self, proposal: &Proposal) -> u64 {
-        let Speaker { node, life, .. } = proposal.speaker;
-        let tenant = self.tenant();
-        match proposal.former {
-            Some(former) if self.nothing_has_moved_since(node, &former, &proposal.positions) => tenant.number,
-            _ => tenant.taken_by(node, life, Name::default(), self.config.life).number,
-        }
-    }
-
-    /// Of a borrower whose machine was restored, and that has no keys yet as who it is now: who it was.
-    fn former(&self) -> Option<Former> {
-        let life = self.config.former.filter(|_| self.is_renewing())?;
-        Some(Former { life, next: self.stream.port.sender.next().into() })
-    }
-
-    /// Whether the streams that flow here are those that a machine had which was restored since, and stand where they
-    /// stood then: it has not gone on anywhere else.
-    fn nothing_has_moved_since(&self, node: NodeId, former: &Former, theirs: &Positions) -> bool {
-        let keys = self.cells.current.get();
-        let is_pair =
-            self.is_pair((node, keys.incarnation(), former.life)) && theirs.peer == self.config.life;
-        is_pair
-            && theirs.begun.get() == keys.begun
-            && self.stream.receiver().committed() <= former.next.get()
-            && self.stream.port.sender.committed() <= theirs.accepted.get()
     }
 
     /// What this end says of itself.

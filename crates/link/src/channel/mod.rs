@@ -217,8 +217,6 @@ pub struct ChannelConfig {
     pub incarnation: Incarnation,
     /// The same, as nobody else has it.
     pub life: LifeId,
-    /// Of a borrower: the life that its machine had before it was restored, from which the ledger may have keys.
-    pub former: Option<LifeId>,
     /// Which card this is.
     pub generation: CardGeneration,
     /// 32 random bytes, new for each card.
@@ -483,13 +481,13 @@ impl<'m> Channel<'m> {
     /// which is new and random. Until then nothing is sent under those that the other one has, but for what it would
     /// send as well.
     ///
-    /// A borrower calls itself by another `life` from here on. To its lender it is another user, who is let in when the
-    /// life before does not answer: so of several copies one goes on. Nobody has used its function in between if that
-    /// one, too, has sent nothing since.
-    pub fn renew_keys(&mut self, now: Instant, seed: [u8; 32], life: LifeId) {
+    /// If it is certain that it was restored, a borrower calls itself by another `life` from here on. To its lender it is
+    /// another user, who is let in when the life before does not answer: so of several copies one goes on, and it is told
+    /// that the drive may not be as it knows it.
+    pub fn renew_keys(&mut self, now: Instant, seed: [u8; 32], life: Option<LifeId>) {
         self.config.seed = seed;
-        if self.config.role == Role::Borrower && self.config.life != life {
-            self.config.former = Some(core::mem::replace(&mut self.config.life, life));
+        if let (Role::Borrower, Some(life)) = (self.config.role, life) {
+            self.config.life = life;
         }
         // What was prepared depends on the old seed, or leads to keys that are forgotten here: callers call again.
         let handshake = &mut self.handshake;

@@ -76,7 +76,6 @@ impl<'m> End<'m> {
             domain: DomainId(role as u32 + 1),
             incarnation: Incarnation(1),
             life: LifeId([role as u8 + 1; 16]),
-            former: None,
             generation: CardGeneration(1),
             seed: [role as u8; 32],
             rekey_frames: REKEY_FRAMES,

@@ -30,15 +30,6 @@ pub(crate) struct Positions {
     pub(crate) accepted: U64,
 }
 
-/// The life that a borrower has had when a snapshot was made of its machine. Its positions are this one's.
-#[derive(Clone, Copy, Debug, PartialEq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub(crate) struct Former {
-    pub(crate) life: LifeId,
-    /// Nothing from this number on was sent when the snapshot was made.
-    pub(crate) next: U64,
-}
-
 /// Who speaks, and in which attempt.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Speaker {
@@ -63,8 +54,6 @@ pub(crate) struct Proposal {
     pub(crate) max_frame: u32,
     /// [`crate::cipher::Ciphers`] that the borrower accepts.
     pub(crate) ciphers: u8,
-    /// Who it was before its machine was restored.
-    pub(crate) former: Option<Former>,
     /// False: it speaks no version of ours, or says something critical that is unknown here. Only the speaker and the
     /// attempt are of use then.
     pub(crate) is_understood: bool,
@@ -136,7 +125,6 @@ mod tag {
     pub(super) const AGREED: u8 = CRITICAL | 7;
     pub(super) const TENANCY: u8 = 8;
     pub(super) const REFUSAL: u8 = CRITICAL | 9;
-    pub(super) const FORMER: u8 = 10;
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -194,7 +182,6 @@ struct Read {
     agreed: Option<RawAgreed>,
     tenancy: Option<U64>,
     refusal: Option<RefusalDetails>,
-    former: Option<Former>,
 }
 
 impl Read {
@@ -219,7 +206,6 @@ impl Read {
             tag::AGREED => once(&mut self.agreed, prefix(value)?),
             tag::TENANCY => once(&mut self.tenancy, prefix(value)?),
             tag::REFUSAL => once(&mut self.refusal, prefix(value)?),
-            tag::FORMER => once(&mut self.former, prefix(value)?),
             other => {
                 self.has_unknown |= other & tag::CRITICAL != 0;
                 Some(())
@@ -296,9 +282,6 @@ impl Proposal {
         let limits = RawLimits { max_payload: self.max_payload.into(), max_frame: self.max_frame.into() };
         put(&mut message, tag::LIMITS, limits.as_bytes());
         put(&mut message, tag::CIPHERS, &[self.ciphers]);
-        if let Some(former) = &self.former {
-            put(&mut message, tag::FORMER, former.as_bytes());
-        }
         let padding = (PROPOSAL_LEN - 2).saturating_sub(message.len());
         put(&mut message, tag::PADDING, &vec![0; padding.min(u8::MAX.into())]);
         message
@@ -311,8 +294,7 @@ impl Proposal {
         let (limits, ciphers) = (read.limits.unwrap_or_default(), read.ciphers.unwrap_or_default());
         let (max_payload, max_frame) = (limits.max_payload.get(), limits.max_frame.get());
         let positions = read.positions.unwrap_or_default();
-        let former = read.former;
-        Some(Self { speaker, attempt, positions, max_payload, max_frame, ciphers, former, is_understood })
+        Some(Self { speaker, attempt, positions, max_payload, max_frame, ciphers, is_understood })
     }
 }
 
@@ -387,7 +369,6 @@ pub(crate) mod tests {
             max_payload: 4096,
             max_frame: 9000,
             ciphers: 3,
-            former: Some(Former { life: LifeId([11; 16]), next: 12.into() }),
             is_understood: true,
         }
     }

@@ -28,7 +28,7 @@ use crate::cipher;
 use crate::frame::{ROUTE, TAG_LEN, VERSION};
 use crate::identity::{NodeKey, PublicKey};
 use crate::seal::KEY_LEN;
-pub(crate) use messages::{Answer, Former, Positions, Proposal, RefusalDetails, Speaker, UNKNOWN, verdict};
+pub(crate) use messages::{Answer, Positions, Proposal, RefusalDetails, Speaker, UNKNOWN, verdict};
 use messages::{MAX_MESSAGE, PROPOSAL_LEN};
 
 const PATTERN: &str = "Noise_IKpsk1_25519_AESGCM_SHA256";

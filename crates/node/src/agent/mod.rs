@@ -73,6 +73,11 @@ pub enum Effect {
         /// The loan.
         loan: usize,
     },
+    /// Tell it of the loan that a vacant place has now.
+    TellLoan {
+        /// The place.
+        loan: usize,
+    },
     /// Tell it whether the function of a slot is there for its machine.
     TellPresence {
         /// The loan.
@@ -222,15 +227,19 @@ impl Agent {
         self.incarnations.least(loan)
     }
 
-    /// A vacant place has another loan, which gets what nobody has used before: the card is replaced by one that knows
-    /// it. The other loans notice no more of that than of any other death.
-    pub fn handle_attached(&mut self, loan: usize) {
+    /// A vacant place has another loan, which gets what nobody has used before: the card is told, if it `can_take` the
+    /// loan, else it is replaced by one that knows it. The other loans notice no more of that than of any other death.
+    pub fn handle_attached(&mut self, loan: usize, can_take: bool) {
         self.incarnations.forget(loan);
         self.standing.handle_attached(loan);
         let CardRecord { pid, generation, .. } = self.life.record;
-        self.out.event(Event::Attached { loan, generation });
-        if pid.is_some() {
-            self.out.effect(Effect::Kill);
+        match pid {
+            Some(_) if can_take => self.out.effect(Effect::TellLoan { loan }),
+            Some(_) => {
+                self.out.event(Event::Attached { loan, generation });
+                self.out.effect(Effect::Kill);
+            }
+            None => {}
         }
     }
 

@@ -273,7 +273,7 @@ fn an_incarnation_is_durable_before_it_is_used_and_raised_once_a_second() {
     play.now += ms(1000);
     play.agent.handle_outdated(play.now, 2, 5);
     assert_eq!((play.effects(), play.agent.least_incarnation(2)), (vec![], 6));
-    play.agent.handle_attached(2);
+    play.agent.handle_attached(2, false);
     play.effects();
     play.agent.handle_outdated(play.now, 2, 5);
     assert_eq!(play.effects(), raise);
@@ -309,16 +309,19 @@ fn a_successor_is_told_what_the_one_before_was_told() {
 }
 
 #[test]
-fn a_card_that_knows_nothing_of_a_new_loan_is_replaced() {
+fn a_card_takes_a_new_loan_or_is_replaced() {
     let mut play = serving();
     play.agent.handle_detach(5);
     play.effects();
-    play.agent.handle_attached(5);
+    play.agent.handle_attached(5, true);
+    assert_eq!(play.effects(), [Effect::TellLoan { loan: 5 }]);
+    play.agent.handle_attached(6, false);
     assert_eq!(play.effects(), [Effect::Kill]);
     play.kill();
     play.drained();
-    // Without a card there is nobody to kill.
-    play.agent.handle_attached(6);
+    // Without a card there is nobody to tell or to kill.
+    play.agent.handle_attached(6, true);
+    play.agent.handle_attached(6, false);
     let asked = [Effect::Drain { wait: ms(20) }, Effect::Start { generation: 2 }];
     assert_eq!(play.effects(), asked);
     play.agent.handle_started(play.now, PID);

@@ -11,11 +11,12 @@ use host::{BlockKind, BlockRequest};
 use link::{Lender, Name, NodeKey};
 
 use super::*;
-use crate::{BorrowEdge, DriveConfig, LoanConfig, LoanRole};
+use crate::{BorrowEdge, DriveConfig, LoanConfig, LoanRole, Route};
 
 const TICK: Duration = Duration::from_micros(50);
 /// The only address on the only rail.
 const PEER: Address = Address([1; 28]);
+const ROUTE: Route = Route { peer: PEER, max_frame: 9000 };
 
 fn lender() -> Lender {
     NodeKey::numbered(1).lends_in(DomainId(1))
@@ -44,7 +45,7 @@ fn config(node: u64, role: LoanRole) -> CardConfig {
         domain: DomainId(node as u32),
         incarnation: Incarnation(1),
         life: LifeId([node as u8; 16]),
-        restored: None,
+        borrows_as: None,
         generation: CardGeneration(1),
         seed: [node as u8; 32],
         rails: vec![9000],
@@ -235,12 +236,7 @@ fn a_write_behind_reads_is_served_while_the_medium_has_them() {
     const READS: u32 = 9;
     let arena = Arena::default();
     let lend = LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None };
-    let borrow = LoanRole::Borrow {
-        lender: lender(),
-        peers: vec![PEER],
-        io_timeout: Duration::from_secs(60),
-        edge: BorrowEdge::Drive,
-    };
+    let borrow = borrow(BorrowEdge::Drive);
     let mut ends = [End::new(&arena, config(1, lend)), End::new(&arena, config(2, borrow))];
     ends[1].card.use_directly(0);
     let mut now = Instant::ZERO;
@@ -304,8 +300,68 @@ fn a_place_is_used_again_by_another_loan() {
     }
 }
 
+/// A loan comes to a vacant place of a card that serves another one, goes, and comes again: the card and the other
+/// loan's peer notice nothing of it, and its successor finds what there is.
+#[test]
+fn a_loan_comes_and_goes_beside_another_one() {
+    let arena = Arena::default();
+    let lend = LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None };
+    let mut lends = config(1, lend.clone());
+    lends.drives.push(DriveConfig::new(1 << 12, 512, 8));
+    let other = LoanRole::Lend { drive: 1, controller: 0, limit: Limit::NONE, allowed: None };
+    lends.loans.push(LoanConfig {
+        secret: [6; 32],
+        stream: StreamId(8),
+        role: other,
+        ..lends.loans[0].clone()
+    });
+    let mut borrows = config(2, borrow(BorrowEdge::Drive));
+    let coming = |life| LoanConfig {
+        secret: [6; 32],
+        stream: StreamId(8),
+        life,
+        ..config(2, borrow(BorrowEdge::Drive)).loans.remove(0)
+    };
+    borrows.loans.push(coming(0));
+    let memory = borrows.new_memory(&arena);
+    borrows.loans[1].role = LoanRole::Vacant;
+    let mut now = Instant::ZERO;
+    let mut ends = [End::new(&arena, lends), End::on(memory, borrows.clone(), now)];
+    ends[1].card.contain_faults();
+    assert!(run(&mut now, &mut ends, Duration::from_secs(1), is_ready));
+    let (keys, streams) = (ends[1].card.channel(0).key_fingerprint(), ends[1].card.channel(0).stream.name());
+    let ledger = NodeLedger::new(memory, None, RuleSet::ALL);
+    let mut fingerprints = Vec::new();
+    for life in 1..4 {
+        ends[1].card.attach(now, 1, coming(life)).unwrap();
+        ends[1].events.clear();
+        assert!(run(&mut now, &mut ends, Duration::from_secs(2), |card, _| card
+            .loans
+            .get(1)
+            .is_none_or(|loan| loan.channel.state() == link::State::Open)));
+        run(&mut now, &mut ends, Duration::from_millis(100), never);
+        assert!(ends[1].card.borrowed(1).unwrap().driver.geometry().is_some(), "life {life}");
+        assert!(ends[1].card.loans[1].contains_faults() && ledger.loan(1, life - 1).is_none());
+        fingerprints.push(ends[1].card.channel(1).key_fingerprint());
+        ends[1].card.give_back(now, 1);
+        run(&mut now, &mut ends, Duration::from_millis(100), never);
+        assert_eq!(ends[1].card.channel(1).state(), link::State::Closed, "life {life}");
+    }
+    fingerprints.dedup();
+    assert_eq!(fingerprints.len(), 3);
+    let it = ends[1].card.channel(0);
+    assert_eq!((it.key_fingerprint(), it.stream.name(), it.stats().handshakes.get()), (keys, streams, 1));
+    // One more comes, and the card dies at once.
+    ends[1].card.attach(now, 1, coming(4)).unwrap();
+    (borrows.generation, borrows.seed) = (CardGeneration(2), [9; 32]);
+    borrows.loans[1] = coming(4);
+    ends[1] = End::on(memory, borrows, now);
+    run(&mut now, &mut ends, Duration::from_secs(2), never);
+    assert!([0, 1].iter().all(|loan| ends[1].card.borrowed(*loan).unwrap().driver.geometry().is_some()));
+}
+
 fn borrow(edge: BorrowEdge) -> LoanRole {
-    LoanRole::Borrow { lender: lender(), peers: vec![PEER], io_timeout: Duration::from_secs(60), edge }
+    LoanRole::Borrow { lender: lender(), routes: vec![ROUTE], io_timeout: Duration::from_secs(60), edge }
 }
 
 /// What was in one place is in another now; the one that it has left still has its name.
@@ -333,12 +389,7 @@ fn memory_without_room_is_tried_again_and_stops_nothing() {
     for full in [[true, false], [false, true], [true, true]] {
         let arena = Arena::default();
         let lend = LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None };
-        let borrow = LoanRole::Borrow {
-            lender: lender(),
-            peers: vec![PEER],
-            io_timeout: Duration::from_secs(60),
-            edge: BorrowEdge::Drive,
-        };
+        let borrow = borrow(BorrowEdge::Drive);
         let mut ends = [End::new(&arena, config(1, lend)), End::new(&arena, config(2, borrow))];
         let mut now = Instant::ZERO;
         assert!(run(&mut now, &mut ends, short, is_open));
@@ -377,12 +428,7 @@ fn a_fault_ends_its_loan_and_not_the_card() {
         both
     };
     let lend = |drive| LoanRole::Lend { drive, controller: 0, limit: Limit::NONE, allowed: None };
-    let borrow = |_| LoanRole::Borrow {
-        lender: lender(),
-        peers: vec![PEER],
-        io_timeout: Duration::from_secs(60),
-        edge: BorrowEdge::Drive,
-    };
+    let borrow = |_| borrow(BorrowEdge::Drive);
     let mut ends = [End::new(&arena, two(1, lend)), End::new(&arena, two(2, borrow))];
     let are_ready = |card: &Card<'_>, _: Instant| {
         (0..2).all(|loan| card.borrowed(loan).is_none_or(|drive| drive.driver.is_ready()))
@@ -394,7 +440,7 @@ fn a_fault_ends_its_loan_and_not_the_card() {
         core::iter::from_fn(|| end.card.poll_event()).for_each(drop);
         let tenancy = end.card.parts[1].unwrap().cells.tenancy.get();
         end.card.step_one(now, 1, |card| {
-            card.parts[1].unwrap().cells.tenancy.set(card.journal, 77);
+            card.parts[1].unwrap().cells.tenancy.set(card.ledger.journal, 77);
             card.events.push_back(CardEvent::Ready(1));
             panic!("an assertion");
         });
@@ -432,12 +478,7 @@ fn a_fault_ends_its_loan_and_not_the_card() {
 fn sharers(node: u64) -> CardConfig {
     let role = |loan: usize| match node {
         1 => LoanRole::Lend { drive: 0, controller: loan as u16 + 1, limit: Limit::NONE, allowed: None },
-        _ => LoanRole::Borrow {
-            lender: lender(),
-            peers: vec![PEER],
-            io_timeout: Duration::from_secs(60),
-            edge: BorrowEdge::Drive,
-        },
+        _ => borrow(BorrowEdge::Drive),
     };
     let mut both = config(node, role(0));
     let mut other = config(node, role(1)).loans.remove(0);
@@ -626,12 +667,7 @@ impl Mimicked<'_> {
 
 fn mimicked(arena: &Arena) -> Mimicked<'_> {
     let lend = LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None };
-    let borrow = LoanRole::Borrow {
-        lender: lender(),
-        peers: vec![PEER],
-        io_timeout: Duration::from_secs(60),
-        edge: BorrowEdge::Drive,
-    };
+    let borrow = borrow(BorrowEdge::Drive);
     let mut ends = [End::new(arena, config(1, lend)), End::new(arena, config(2, borrow))];
     ends[1].card.use_directly(0);
     Mimicked { ends, stranger: Address([9; 28]), bytes: [0; 2], at_home: 0, home: Address([2; 28]) }
@@ -725,12 +761,7 @@ fn the_answer_to_a_call_that_waits_goes_to_who_has_called() {
     let mut now = Instant::ZERO;
     world.run(&mut now, Duration::from_millis(500), false);
     let first_message = |life: u8, incarnation: u64| {
-        let borrow = LoanRole::Borrow {
-            lender: lender(),
-            peers: vec![PEER],
-            io_timeout: Duration::from_secs(60),
-            edge: BorrowEdge::Drive,
-        };
+        let borrow = borrow(BorrowEdge::Drive);
         let mut config = config(2, borrow);
         config.incarnation = Incarnation(incarnation);
         (config.life, config.seed) = (LifeId([life; 16]), [life; 32]);
@@ -760,7 +791,7 @@ fn frames_come_on_their_own_rail_and_calls_are_for_what_is_lent() {
     let lend = LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None };
     let borrow = || LoanRole::Borrow {
         lender: lender(),
-        peers: vec![PEER, PEER],
+        routes: vec![ROUTE, ROUTE],
         io_timeout: Duration::from_secs(60),
         edge: BorrowEdge::Drive,
     };
@@ -773,7 +804,7 @@ fn frames_come_on_their_own_rail_and_calls_are_for_what_is_lent() {
     let [call, other_rails] = &calls[..] else { panic!("{} calls", calls.len()) };
     other.card.handle_frame(now, 0, PEER, &mut call.clone());
     let count = |end: &End<'_>| {
-        let gauges = &end.card.cells.gauges;
+        let gauges = &end.card.ledger.root.gauges;
         (gauges.dropped_unknown.get(), gauges.dropped_misdirected.get())
     };
     assert_eq!(count(&other), (1, 0));
@@ -798,12 +829,7 @@ fn frames_come_on_their_own_rail_and_calls_are_for_what_is_lent() {
 #[should_panic(expected = "frames name a loan by its stream")]
 fn two_loans_of_one_stream_are_refused() {
     let mut twice = config(2, LoanRole::Vacant);
-    let borrow = LoanRole::Borrow {
-        lender: lender(),
-        peers: vec![PEER],
-        io_timeout: Duration::from_secs(60),
-        edge: BorrowEdge::Drive,
-    };
+    let borrow = borrow(BorrowEdge::Drive);
     twice.loans = config(2, borrow.clone()).loans;
     twice.loans.extend(config(2, borrow).loans);
     End::new(&Arena::default(), twice);
@@ -825,19 +851,14 @@ fn loans_of_a_card_draw_random_numbers_of_their_own() {
 fn calls_beyond_a_measure_are_dropped_and_nothing_else_is() {
     let arena = Arena::default();
     let lend = LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None };
-    let borrow = LoanRole::Borrow {
-        lender: lender(),
-        peers: vec![PEER],
-        io_timeout: Duration::from_secs(60),
-        edge: BorrowEdge::Drive,
-    };
+    let borrow = borrow(BorrowEdge::Drive);
     let [mut lender, mut borrower] =
         [config(1, lend), config(2, borrow)].map(|config| End::new(&arena, config));
     let start = Instant::ZERO + TICK;
     let call = borrower.turn(start).swap_remove(0).1;
     let mut forged = call.clone();
     *forged.last_mut().unwrap() ^= 1;
-    let dropped = |end: &End<'_>| end.card.cells.gauges.dropped_calls.get();
+    let dropped = |end: &End<'_>| end.card.ledger.root.gauges.dropped_calls.get();
     for number in 0..10_000_u32 {
         let now = start + Duration::from_micros(100) * number;
         let [a, b, ..] = number.to_le_bytes();

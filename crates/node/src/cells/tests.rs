@@ -11,7 +11,7 @@ use device::nvme::Limit;
 use link::{Lender, Name, NodeKey, Protection, Tenancy};
 
 use super::*;
-use crate::{Card, CardEvent, DriveConfig, Unusable};
+use crate::{Card, CardEvent, DriveConfig, Route, Unusable};
 
 const MIB: usize = 1 << 20;
 
@@ -33,7 +33,7 @@ fn config(loans: &[(u32, LoanRole)]) -> CardConfig {
         domain: DomainId(1),
         incarnation: Incarnation(1),
         life: LifeId([1; 16]),
-        restored: None,
+        borrows_as: None,
         generation: CardGeneration(1),
         seed: [1; 32],
         rails: vec![9000],
@@ -51,7 +51,7 @@ fn lend(drive: usize) -> LoanRole {
 fn borrow(edge: BorrowEdge) -> LoanRole {
     LoanRole::Borrow {
         lender: Lender::default(),
-        peers: vec![Address([1; 28])],
+        routes: vec![Route { peer: Address([1; 28]), max_frame: 9000 }],
         io_timeout: Duration::from_secs(60),
         edge,
     }
@@ -65,9 +65,8 @@ fn start<'m>(memory: RawMemory<'m>, config: &CardConfig) -> Card<'m> {
     Card::new(memory, None, config.clone(), Instant::ZERO).unwrap()
 }
 
-fn wants(config: &CardConfig) -> Vec<(usize, u32, LoanKind)> {
-    let loans = config.loans.iter().enumerate();
-    loans.filter_map(|(place, loan)| Some((place, loan.life, loan.role.kind()?))).collect()
+fn wants(config: &CardConfig) -> Vec<LoanKind> {
+    config.loans.iter().filter_map(|loan| loan.role.kind()).collect()
 }
 
 #[test]

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::config::LoanConfig;
 use crate::transaction::{FUNCTION, HOST, bar_address};
-use crate::{BorrowEdge, DriveConfig, NodeLedger};
+use crate::{BorrowEdge, DriveConfig, NodeLedger, Route};
 
 const NOW: Instant = Instant::from_nanos(1);
 const DOMAIN: DomainId = DomainId(7);
@@ -114,7 +114,7 @@ fn card(role: LoanRole) -> CardConfig {
         domain: DOMAIN,
         incarnation: Incarnation(1),
         life: LifeId([1; 16]),
-        restored: None,
+        borrows_as: None,
         generation: CardGeneration(1),
         seed: [1; 32],
         rails: vec![9000],
@@ -173,14 +173,14 @@ proptest! {
     #[test]
     fn a_borrowed_drive_takes_any_tlps(tlps in proptest::collection::vec(any_tlp(), 0..200)) {
         let io_timeout = core::time::Duration::from_secs(1);
-        let peers = vec![Address::default()];
-        give(LoanRole::Borrow { lender: Lender::default(), peers, io_timeout, edge: BorrowEdge::Drive }, FUNCTION, &tlps);
+        let routes = vec![Route { peer: Address::default(), max_frame: 9000 }];
+        give(LoanRole::Borrow { lender: Lender::default(), routes, io_timeout, edge: BorrowEdge::Drive }, FUNCTION, &tlps);
     }
 
     #[test]
     fn a_borrowed_slot_takes_any_tlps(tlps in proptest::collection::vec(any_tlp(), 0..200)) {
         let io_timeout = core::time::Duration::from_secs(1);
-        let peers = vec![Address::default()];
-        give(LoanRole::Borrow { lender: Lender::default(), peers, io_timeout, edge: BorrowEdge::Slot }, FUNCTION, &tlps);
+        let routes = vec![Route { peer: Address::default(), max_frame: 9000 }];
+        give(LoanRole::Borrow { lender: Lender::default(), routes, io_timeout, edge: BorrowEdge::Slot }, FUNCTION, &tlps);
     }
 }

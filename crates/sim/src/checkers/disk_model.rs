@@ -310,7 +310,7 @@ impl DiskModel {
     /// borrower kept is not written to it. `untold` is what nobody can have seen who was not told; whoever has not used
     /// the disk yet has nothing to be told.
     pub(crate) fn replaced(&mut self, left: Vec<u64>, untold: Option<u64>, tick: u64) {
-        let untold = untold.filter(|_| self.used > self.life);
+        let untold = untold.filter(|_| self.used > self.life || self.untold.is_some());
         for (writes, value) in self.blocks.iter_mut().zip(left) {
             *writes = vec![Write { end: Some(tick), durable: true, ..Write::new(value, 0, tick) }];
         }
@@ -713,6 +713,10 @@ mod tests {
         read(&mut model, 7, 15, 17).unwrap();
         model.replaced(vec![8], Some(8), 18);
         read(&mut model, 8, 19, 20).unwrap_err();
+        // Twice before it could be told.
+        model.replaced(vec![9], Some(9), 21);
+        model.replaced(vec![10], Some(10), 22);
+        read(&mut model, 10, 23, 24).unwrap_err();
     }
 
     #[test]

@@ -12,9 +12,9 @@ fn renew(end: &mut End<'_>, now: Instant, drawn: u8) {
     if end.config.role == Role::Borrower {
         end.config.incarnation.0 += 1;
         end.channel.raise_incarnation(now, end.config.incarnation);
-        end.config.former = Some(core::mem::replace(&mut end.config.life, life));
+        end.config.life = life;
     }
-    end.channel.renew_keys(now, [drawn; 32], life);
+    end.channel.renew_keys(now, [drawn; 32], Some(life));
     end.ledger.journal.commit();
 }
 
@@ -56,7 +56,7 @@ fn who_has_no_keys_has_none_to_renew() {
     let mut ends = pair(&arena);
     let mut now = Instant::ZERO;
     for end in &mut ends {
-        end.channel.renew_keys(now, [77; 32], LifeId([77; 16]));
+        end.channel.renew_keys(now, [77; 32], None);
         end.ledger.journal.commit();
     }
     run(&mut now, &mut ends, &mut |_, _| true, 50);
@@ -133,7 +133,7 @@ fn what_a_lender_has_prepared_ends_with_its_old_seed() {
             lender.channel.handle_frame(now, &mut buffer[..len], &mut lender.log);
             lender.step(now);
         }
-        lender.channel.renew_keys(now, [copy; 32], LifeId([copy; 16]));
+        lender.channel.renew_keys(now, [copy; 32], None);
         lender.ledger.journal.commit();
         let mut answers = 0;
         for _ in 0..10 {

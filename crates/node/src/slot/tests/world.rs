@@ -23,7 +23,7 @@ use zerocopy::IntoBytes;
 use crate::card::{Card, CardEvent};
 use crate::{
     Address, BorrowEdge, CardConfig, DriveConfig, EdgeGauges, EndCells, GuestMemory, LoanConfig, LoanRole,
-    NodeLedger, SlotCells,
+    NodeLedger, Route, SlotCells,
 };
 
 pub(super) const LENDER: usize = 0;
@@ -716,7 +716,7 @@ fn config(node: usize, incarnation: u64, generation: u64, (frame, cache): (usize
         let io_timeout = Duration::from_secs(30);
         LoanRole::Borrow {
             lender: key(LENDER).lends_in(DomainId(LENDER as u32 + 1)),
-            peers: vec![PEER],
+            routes: vec![Route { peer: PEER, max_frame: frame }],
             io_timeout,
             edge: BorrowEdge::Slot,
         }
@@ -744,7 +744,7 @@ fn config(node: usize, incarnation: u64, generation: u64, (frame, cache): (usize
         domain: DomainId(node as u32 + 1),
         incarnation: Incarnation(incarnation),
         life: life(node, incarnation),
-        restored: None,
+        borrows_as: None,
         generation: CardGeneration(generation),
         seed,
         rails: vec![frame],
