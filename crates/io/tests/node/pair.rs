@@ -15,7 +15,7 @@ use io::agent::{Agent, AgentEvent, CardRecord, DriveSpec, Edge, LoanEnd, LoanSpe
 use io::files::{Image, ImageOptions};
 use io::load::{LoadResult, LoadSpec};
 use io::udp::{RailOptions, RailSocket};
-use node::{FlashConfig, WriteCache};
+use node::{FlashConfig, Tenancy, WriteCache};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 /// Longer than anything waited for here takes.
@@ -64,7 +64,9 @@ impl Pair {
 
     /// Another agent takes the place of a lender's that has ended.
     pub(crate) fn start_lender(&mut self, image: &Path, port: u16) {
-        let life = Life { incarnation: 2, port, shared_memory: true };
+        // What its state folder would have.
+        let tenancy = *self.lender.shared.tenancy.lock().unwrap();
+        let life = Life { incarnation: 2, port, shared_memory: true, tenancy };
         (self.lender, _) = lender(open(image), None, life);
     }
 
@@ -100,11 +102,12 @@ struct Life {
     incarnation: u64,
     port: u16,
     shared_memory: bool,
+    tenancy: Tenancy,
 }
 
 impl Default for Life {
     fn default() -> Self {
-        Self { incarnation: 1, port: 0, shared_memory: false }
+        Self { incarnation: 1, port: 0, shared_memory: false, tenancy: Tenancy::default() }
     }
 }
 
@@ -155,7 +158,7 @@ fn spec(name: &str, identity: NodeKey, socket: RailSocket, end: LoanEnd, life: L
         stream: STREAM,
         protection: node::Protection::Aegis,
         generation: 0,
-        tenancy: node::Tenancy::default(),
+        tenancy: life.tenancy,
         life: 0,
         least_incarnation: 0,
         end,
@@ -188,6 +191,8 @@ struct Shared {
     memory: Mutex<Option<bool>>,
     local: Mutex<Option<SocketAddr>>,
     load: Mutex<Option<LoadResult>>,
+    /// Who has what it lends.
+    tenancy: Mutex<Tenancy>,
     turns: AtomicU64,
     /// The agent is to abandon its loan.
     abandon: AtomicBool,
@@ -329,7 +334,10 @@ fn drive(mut agent: Agent, shared: &Shared) {
             match event {
                 AgentEvent::LoadEnded(_, result) => *shared.load.lock().unwrap() = Some(result),
                 // A role makes it durable first.
-                AgentEvent::StoreTenancy { loan, .. } => agent.tenancy_stored(loan, Ok(())),
+                AgentEvent::StoreTenancy { loan, tenancy } => {
+                    *shared.tenancy.lock().unwrap() = tenancy;
+                    agent.tenancy_stored(loan, Ok(()));
+                }
                 _ => {}
             }
         }
