@@ -4,6 +4,7 @@
 //! judge (does the file exist, is the port free) is judged later, by the command.
 
 mod access;
+mod events;
 mod hide;
 mod protection;
 mod run;
@@ -70,6 +71,8 @@ pub enum Command {
     Up(UpArgs),
     /// Show how a node on this machine is doing
     Status(StatusArgs),
+    /// Show what has happened in a node on this machine
+    Events(EventsArgs),
     /// Print the id of a node on this machine, by which lenders may let it in
     Id(IdArgs),
     /// Change what a function that is lent on this machine may do
@@ -220,6 +223,20 @@ pub struct StatusArgs {
     #[arg(long, value_name = "NAME")]
     pub name: Option<NodeName>,
     /// What to print.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `causeway events`.
+#[derive(Debug, Args)]
+pub struct EventsArgs {
+    /// Go on with what happens from now on, until the node ends
+    #[arg(long, short)]
+    pub follow: bool,
+    /// The node to ask; needed where several run
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<NodeName>,
+    /// What to print: with json one object a line.
     #[command(flatten)]
     pub output: OutputArgs,
 }

@@ -14,16 +14,20 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::events::Record;
 use crate::exit::{Exit, Failure};
 use crate::status::Status;
 pub use client::{ControlClient, find, running};
 pub use place::{runtime_dir, socket_path};
-pub use server::{CLIENTS_MAX, ControlServer};
+pub use server::{CLIENTS_MAX, ControlServer, FOLLOWERS_MAX};
 
 /// Longest request line, in bytes, without its newline.
 pub const REQUEST_BYTES_MAX: usize = 4096;
 /// Longest answer, in bytes: far more than the largest status.
 pub const RESPONSE_BYTES_MAX: usize = 4 << 20;
+
+/// How the refusal of a request begins that a node does not know.
+const UNKNOWN: &str = "no request: ";
 
 /// What a node can be asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,6 +69,12 @@ pub enum Request {
     Slot {
         /// `DOMAIN/SLOT`.
         slot: String,
+    },
+    /// What has happened in it: several answers, the last of which is [`Response::Done`].
+    Events {
+        /// There is no last one: what happens from now on follows, as long as the connection lasts.
+        #[serde(default)]
+        follow: bool,
     },
     /// End in order, as on SIGTERM.
     Stop,
@@ -137,6 +147,11 @@ pub enum Response {
     Slot {
         /// How it is doing.
         slot: SlotReport,
+    },
+    /// To [`Request::Events`]: some of them.
+    Events {
+        /// In their order.
+        events: Vec<Record>,
     },
     /// Done as asked.
     Done,
@@ -218,6 +233,21 @@ pub enum ControlError {
         /// What the system said.
         error: io::Error,
     },
+    /// A node does not know what it is asked for.
+    #[error(
+        "the node {name} is of an earlier version, which cannot say that: start it again with this release, or use the \
+         `causeway` it was started with"
+    )]
+    Older {
+        /// The name.
+        name: String,
+    },
+    /// A node that was followed says nothing more.
+    #[error("the node {name} has ended")]
+    Ended {
+        /// The name.
+        name: String,
+    },
     /// The answer is no answer.
     #[error(
         "the node {name} answered what this release does not understand ({why}); \
@@ -245,9 +275,10 @@ impl From<ControlError> for Failure {
     fn from(error: ControlError) -> Self {
         let exit = match &error {
             ControlError::Several { .. } | ControlError::Path { .. } => Exit::Usage,
-            ControlError::Silent { .. } | ControlError::Stopped { .. } | ControlError::Answer { .. } => {
-                Exit::Unreachable
-            }
+            ControlError::Silent { .. }
+            | ControlError::Stopped { .. }
+            | ControlError::Ended { .. }
+            | ControlError::Answer { .. } => Exit::Unreachable,
             ControlError::Io { error, .. } => Exit::of_io(error),
             _ => Exit::Refused,
         };

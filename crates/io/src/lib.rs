@@ -13,6 +13,7 @@
 //! - [`stream_socket`]: byte streams whose position survives the reader and the writer.
 //! - `shm`: memory that two nodes of one machine share.
 //! - [`impair`]: faults on purpose for the demo and the tests.
+//! - [`event`]: what happens in a running node, for its log and for programs.
 //! - [`sparing`]: lines of the log that somebody outside can cause.
 //! - [`load`]: what a card reads on its own to measure its drive.
 //! - [`native`]: the same with driver and drive in one process, and no fabric.
@@ -25,6 +26,7 @@
 pub mod agent;
 pub mod card;
 pub mod code;
+pub mod event;
 mod fault;
 pub mod files;
 mod guest_memory;

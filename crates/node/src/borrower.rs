@@ -170,7 +170,7 @@ impl<'m> BorrowedDrive<'m> {
         let granted = self.grants.check(request.requester, AccessKind::Write, address, len.max(1));
         let bytes = payload.get(request.padding()..request.padding() + len);
         let (Ok(granted), Some(bytes)) = (granted, bytes) else {
-            return self.gauges.denied_accesses.add(1);
+            return self.gauges.deny(request.requester, address, AccessKind::Write);
         };
         if request.poisoned || !request.is_contiguous() {
             return self.gauges.malformed_tlps.add(1);
@@ -179,7 +179,7 @@ impl<'m> BorrowedDrive<'m> {
             Memory::Queues if granted.offset as usize + len <= QUEUE_MEMORY_SIZE => {
                 self.driver.memory_write(now, granted.offset, bytes);
             }
-            Memory::Queues => self.gauges.denied_accesses.add(1),
+            Memory::Queues => self.gauges.deny(request.requester, address, AccessKind::Write),
             Memory::Interrupts => {
                 let vector = bytes.first_chunk().map_or(0, |data| u32::from_le_bytes(*data));
                 self.driver.interrupt(now, vector);
@@ -187,7 +187,7 @@ impl<'m> BorrowedDrive<'m> {
             Memory::Data => {
                 let (page, offset) = page_of(granted.offset);
                 if !self.driver.may_write(page) || offset + len > PAGE_SIZE {
-                    return self.gauges.denied_accesses.add(1);
+                    return self.gauges.deny(request.requester, address, AccessKind::Write);
                 }
                 self.pages.write(page, offset, bytes);
             }
@@ -209,7 +209,7 @@ impl<'m> BorrowedDrive<'m> {
                 transaction::complete_page(port, request, HOST, self.max_payload, page_of(offset));
             }
             _ => {
-                self.gauges.denied_accesses.add(1);
+                self.gauges.deny(request.requester, address, AccessKind::Read);
                 transaction::fail_read(port, request, HOST, CompletionStatus::UnsupportedRequest);
             }
         }

@@ -14,9 +14,11 @@ use host::nbd::ServerCells;
 use host::nvme::DriverCells;
 use host::vfio_user::SessionCells;
 use link::{ChannelCells, Name};
+use pcie::Bdf;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::config::{BorrowEdge, CardConfig, LoanConfig, LoanRole};
+use crate::denial::{Denial, Right};
 use crate::slot::SlotCells;
 
 /// Most loans of a node, lent and borrowed together: all virtual functions of a drive, and some more.
@@ -445,6 +447,8 @@ pub struct EdgeGauges {
     /// See [`EdgeGauges::peer`].
     peer_name: [Counter; 4],
     peer_node: [Counter; 3],
+    /// See [`EdgeGauges::last_denial`].
+    denial: [Counter; 2],
 }
 
 impl EdgeGauges {
@@ -457,6 +461,18 @@ impl EdgeGauges {
             *bytes = word.get().to_le_bytes();
         }
         (!node.is_nobody()).then(|| (node, Name::from_bytes(name)))
+    }
+
+    /// Counts an access that was denied.
+    pub(crate) fn deny(&self, requester: Bdf, address: u64, right: impl Into<Right>) {
+        let words = Denial { requester, address, right: right.into() }.encode();
+        self.denial.iter().zip(words).for_each(|(gauge, word)| gauge.set(word));
+        self.denied_accesses.add(1);
+    }
+
+    /// The last access that was denied. `None` if there was none, or the next one is just being written.
+    pub fn last_denial(&self) -> Option<Denial> {
+        Denial::decode(self.denial.each_ref().map(Counter::get))
     }
 
     /// It has met this one.

@@ -148,7 +148,7 @@ impl<'m> LentFunction<'m> {
                 transaction::complete_copied(port, &self.pages, request, FUNCTION, self.max_payload, read);
             }
             Err(_) => {
-                self.gauges.denied_accesses.add(1);
+                self.gauges.deny(request.requester, address, AccessKind::Read);
                 transaction::fail_read(port, request, FUNCTION, CompletionStatus::UnsupportedRequest);
             }
         }
@@ -162,7 +162,7 @@ impl<'m> LentFunction<'m> {
             (Ok(granted), Some(bytes)) if !request.poisoned => {
                 self.controller.write(now, granted.memory, granted.offset, bytes);
             }
-            (Err(_), _) => self.gauges.denied_accesses.add(1),
+            (Err(_), _) => self.gauges.deny(request.requester, address, AccessKind::Write),
             _ => self.gauges.malformed_tlps.add(1),
         }
     }

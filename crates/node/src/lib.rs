@@ -21,6 +21,7 @@ mod bucket;
 mod card;
 mod cells;
 mod config;
+mod denial;
 mod drive;
 mod lender;
 mod loan;
@@ -37,6 +38,7 @@ pub use cells::{
     MAX_LOANS, MAX_RAILS, NO_GAUGES, NodeLedger, ledger_bytes,
 };
 pub use config::{BorrowEdge, CardConfig, LoanConfig, LoanRole, Route, loan_incarnation};
+pub use denial::{Denial, Right};
 pub use lender::LentFunction;
 pub use slot::{BorrowedSlot, GuestMemory, SlotCells};
 

@@ -7,6 +7,7 @@ use link::Port;
 use pcie::{Completion, CompletionStatus, ConfigKind, ConfigRequest, FlowClass, Header, MemoryRequest, Tag};
 
 use crate::cells::EdgeGauges;
+use crate::denial::Right;
 use crate::transaction::{self, FUNCTION, HOST};
 
 /// The offset lies in no BAR that could be named in the fabric: nothing was sent.
@@ -99,8 +100,8 @@ pub(crate) fn poll_timed_out(now: Instant, port: &mut Port<'_>, gauges: &EdgeGau
 
 /// Refuses a configuration request: a host has no configuration space of its own for a function to look at.
 pub(crate) fn refuse_config(port: &mut Port<'_>, gauges: &EdgeGauges, request: &ConfigRequest) {
-    gauges.denied_accesses.add(1);
     let (requester, tag) = (request.requester, request.tag);
+    gauges.deny(requester, u64::from(request.register) * 4, Right::Config);
     let refusal = Completion::without_data(requester, tag, HOST, CompletionStatus::UnsupportedRequest);
     port.sender.push_completion(refusal, Payload::None, true);
 }

@@ -56,7 +56,7 @@ impl World<'_> {
             self.perform(node, effect);
         }
         while let Some(event) = self.nodes[node].agent.poll_event() {
-            self.log.note(format_args!("agent {node}: {event}"));
+            self.log.note(format_args!("agent {node}: {event:?}"));
         }
         if let Some(at) = self.nodes[node].agent.poll_timeout() {
             self.schedule_agent(node, at.as_nanos());

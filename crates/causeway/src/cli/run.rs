@@ -9,7 +9,7 @@ use clap::error::ErrorKind;
 
 use super::{
     BorrowArgs, Cli, Command, DeviceCommand, IdArgs, LimitArgs, LogFormat, NodeArgs, NodeName, Output,
-    StatusArgs, hide_line, slots,
+    StatusArgs, events, hide_line, slots,
 };
 use crate::config::Config;
 use crate::control::{ControlError, Request, Response, find, running, runtime_dir};
@@ -54,6 +54,7 @@ fn dispatch(cli: &Cli) -> Result<(), Failure> {
         Command::Node(args) => node(args),
         Command::Up(args) => roles::up(args, LogStyle { format: cli.log_format, level: cli.log_level }),
         Command::Status(args) => show_status(args),
+        Command::Events(args) => events::run(args),
         Command::Id(args) => show_id(args),
         Command::Limit(args) => limit(args),
         Command::Device(DeviceCommand::Clear(args)) => {
@@ -116,7 +117,7 @@ fn ask_status(name: Option<&NodeName>) -> Result<Box<Status>, Failure> {
     match client.call(&Request::Status)? {
         Response::Status { status } => Ok(status),
         Response::Refused { why } => Err(Failure::refused(format_args!("the node refused: {why}"))),
-        Response::Done | Response::Slot { .. } => {
+        Response::Done | Response::Slot { .. } | Response::Events { .. } => {
             let why = "no status".to_owned();
             Err(ControlError::Answer { name: "asked".to_owned(), why }.into())
         }
@@ -175,7 +176,7 @@ fn order(name: Option<&NodeName>, request: &Request) -> Result<(), Failure> {
     match client.call(request)? {
         Response::Done => Ok(()),
         Response::Refused { why } => Err(Failure::refused(format_args!("the node refused: {why}"))),
-        Response::Status { .. } | Response::Slot { .. } => {
+        Response::Status { .. } | Response::Slot { .. } | Response::Events { .. } => {
             let why = "something else".to_owned();
             Err(ControlError::Answer { name: "asked".to_owned(), why }.into())
         }

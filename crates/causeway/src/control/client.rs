@@ -2,11 +2,12 @@
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::{ControlError, RESPONSE_BYTES_MAX, Request, Response, io_error, place};
+use super::{ControlError, RESPONSE_BYTES_MAX, Request, Response, UNKNOWN, io_error, place};
 use crate::cli::NodeName;
 
 /// How long a node may take to answer: its loop comes by many times a second.
@@ -41,27 +42,62 @@ impl ControlClient {
 
     /// Asks, and waits for the answer; a few seconds at most for each piece of it.
     pub fn call(&mut self, request: &Request) -> Result<Response, ControlError> {
+        self.ask(request)?;
+        self.answer()
+    }
+
+    /// Asks; [`ControlClient::answer`] follows.
+    pub fn ask(&mut self, request: &Request) -> Result<(), ControlError> {
         let mut line =
             serde_json::to_vec(request).expect("requests are plain structs, which always serialise");
         line.push(b'\n');
-        let (name, pid) = (self.name.clone(), self.pid);
-        let silent = |error| match pid.filter(|pid| is_stopped(*pid)) {
-            Some(pid) => ControlError::Stopped { name: name.clone(), pid },
-            None => ControlError::Silent { name: name.clone(), error },
-        };
-        self.stream.get_mut().write_all(&line).map_err(silent)?;
+        self.stream.get_mut().write_all(&line).map_err(|error| self.silent(error))
+    }
 
+    /// Waits for an answer, or for another one where there are several.
+    pub fn answer(&mut self) -> Result<Response, ControlError> {
         let mut answer = Vec::new();
         let limit = RESPONSE_BYTES_MAX as u64 + 1;
-        self.stream.by_ref().take(limit).read_until(b'\n', &mut answer).map_err(silent)?;
+        let read = self.stream.by_ref().take(limit).read_until(b'\n', &mut answer);
+        read.map_err(|error| self.silent(error))?;
+        let name = self.name.clone();
         match answer.last() {
-            Some(b'\n') => serde_json::from_slice(&answer)
-                .map_err(|error| ControlError::Answer { name: self.name.clone(), why: error.to_string() }),
+            Some(b'\n') => match serde_json::from_slice(&answer) {
+                Ok(Response::Refused { why }) if why.starts_with(UNKNOWN) => {
+                    Err(ControlError::Older { name })
+                }
+                Ok(response) => Ok(response),
+                Err(error) => Err(ControlError::Answer { name, why: error.to_string() }),
+            },
             Some(_) if answer.len() as u64 == limit => {
-                Err(ControlError::Answer { name: self.name.clone(), why: "endless".to_owned() })
+                Err(ControlError::Answer { name, why: "endless".to_owned() })
             }
-            _ => Err(silent(io::ErrorKind::UnexpectedEof.into())),
+            _ => Err(self.silent(io::ErrorKind::UnexpectedEof.into())),
         }
+    }
+
+    /// Whether part of an answer has been read already: then the descriptor says nothing of it.
+    pub fn has_begun(&self) -> bool {
+        !self.stream.buffer().is_empty()
+    }
+
+    /// The node's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn silent(&self, error: io::Error) -> ControlError {
+        let name = self.name.clone();
+        match self.pid.filter(|pid| is_stopped(*pid)) {
+            Some(pid) => ControlError::Stopped { name, pid },
+            None => ControlError::Silent { name, error },
+        }
+    }
+}
+
+impl AsFd for ControlClient {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.get_ref().as_fd()
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! All descriptors hang in one epoll instance, which is what the node's loop watches ([`ControlServer::as_fd`]);
 //! when it is readable, [`ControlServer::turn`] does a bounded piece of work. A client that does not read gets
-//! nothing more until it does; a client too many takes the place of the one that was silent longest.
+//! nothing more until it does; a client too many takes the place of the one that was silent longest, unless that one
+//! follows events, which is silence.
 
 use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -14,10 +15,17 @@ use std::path::{Path, PathBuf};
 use rustix::event::{Timespec, epoll};
 
 use super::client::name_of;
-use super::{ControlError, REQUEST_BYTES_MAX, RESPONSE_BYTES_MAX, Request, Response, io_error, place};
+use super::{
+    ControlError, REQUEST_BYTES_MAX, RESPONSE_BYTES_MAX, Request, Response, UNKNOWN, io_error, place,
+};
+use crate::events::Recent;
 
 /// Most clients at a time.
 pub const CLIENTS_MAX: usize = 16;
+/// Most clients among them that follow events, so that others always find a place.
+pub const FOLLOWERS_MAX: usize = 8;
+/// Most events of one answer.
+const EVENTS_AN_ANSWER: usize = 32;
 /// The listener's mark in the epoll instance; clients have theirs from 1 on.
 const LISTENER: u64 = 0;
 const EVENTS_A_TURN: usize = CLIENTS_MAX + 1;
@@ -33,6 +41,8 @@ pub struct ControlServer {
     /// The mark of the client that comes next, never used twice: a late event meets nobody instead of another.
     mark_next: u64,
     turn: u64,
+    /// What the node has said.
+    recent: Recent,
     /// Held, never read: says that the node of this name lives.
     _lock: File,
 }
@@ -55,7 +65,8 @@ impl ControlServer {
         });
         let epoll = watched.map_err(|errno| io_error("watch", path)(errno.into()))?;
         let (clients, path) = (Vec::with_capacity(CLIENTS_MAX), path.to_owned());
-        Ok(Self { path, listener, epoll, clients, mark_next: LISTENER + 1, turn: 0, _lock: lock })
+        let recent = Recent::of_process();
+        Ok(Self { path, listener, epoll, clients, mark_next: LISTENER + 1, turn: 0, recent, _lock: lock })
     }
 
     /// Where it listens.
@@ -77,6 +88,19 @@ impl ControlServer {
                 self.accept();
             } else {
                 self.serve(mark, handle);
+            }
+        }
+        self.publish();
+    }
+
+    /// Sends to followers what has been said since, as far as they read.
+    pub fn publish(&mut self) {
+        let newest = self.recent.lock().newest();
+        // Those that are swapped to where one has gone were looked at already.
+        for at in (0..self.clients.len()).rev() {
+            if self.clients[at].lacks(newest) {
+                let goes_on = self.clients[at].read_on(&self.recent);
+                self.settle(at, goes_on);
             }
         }
     }
@@ -102,13 +126,15 @@ impl ControlServer {
                 && epoll::add(&self.epoll, &stream, data, epoll::EventFlags::IN).is_ok();
             if watched {
                 let (input, output) = (Vec::new(), Vec::new());
-                self.clients.push(Client { mark, stream, input, output, sent: 0, last_turn: self.turn });
+                let last_turn = self.turn;
+                self.clients.push(Client { mark, stream, input, output, sent: 0, reader: None, last_turn });
             }
         }
     }
 
     fn drop_most_silent(&mut self) {
-        let most_silent = (0..self.clients.len()).min_by_key(|&at| self.clients[at].last_turn);
+        let others = (0..self.clients.len()).filter(|&at| !self.clients[at].follows());
+        let most_silent = others.min_by_key(|&at| self.clients[at].last_turn);
         if let Some(at) = most_silent {
             // Closing the stream takes it out of the epoll instance, too.
             self.clients.swap_remove(at);
@@ -117,14 +143,36 @@ impl ControlServer {
 
     fn serve(&mut self, mark: u64, handle: &mut dyn FnMut(Request) -> Response) {
         let Some(at) = self.clients.iter().position(|client| client.mark == mark) else { return };
+        let may_follow = self.clients.iter().filter(|client| client.follows()).count() < FOLLOWERS_MAX;
+        let recent = self.recent.clone();
         let client = &mut self.clients[at];
         client.last_turn = self.turn;
-        let goes_on = client.turn(handle).and_then(|()| {
+        let mut handle = |request, reader: &mut Option<Reader>| match request {
+            Request::Events { follow: true } if !may_follow => Some(Response::Refused {
+                why: format!(
+                    "{FOLLOWERS_MAX} programs follow the events of this node already; end one of them"
+                ),
+            }),
+            Request::Events { follow } => {
+                let ring = recent.lock();
+                *reader = Some(Reader { next: ring.oldest(), last: (!follow).then(|| ring.newest()) });
+                None
+            }
+            request => Some(handle(request)),
+        };
+        let goes_on = client.turn(&mut handle, &self.recent);
+        self.settle(at, goes_on);
+    }
+
+    /// Waits for what the client does next, or does without it.
+    fn settle(&mut self, at: usize, goes_on: Result<(), Gone>) {
+        let client = &self.clients[at];
+        let watched = goes_on.and_then(|()| {
             let flags = if client.output.is_empty() { epoll::EventFlags::IN } else { epoll::EventFlags::OUT };
-            epoll::modify(&self.epoll, &client.stream, epoll::EventData::new_u64(mark), flags)
+            epoll::modify(&self.epoll, &client.stream, epoll::EventData::new_u64(client.mark), flags)
                 .map_err(|_| Gone)
         });
-        if goes_on.is_err() {
+        if watched.is_err() {
             self.clients.swap_remove(at);
         }
     }
@@ -145,18 +193,65 @@ struct Gone;
 struct Client {
     mark: u64,
     stream: UnixStream,
-    /// The beginning of a request, at most [`REQUEST_BYTES_MAX`] and what one read adds.
+    /// The beginning of a request, or what waits behind one, at most [`REQUEST_BYTES_MAX`] and what one read adds.
     input: Vec<u8>,
     /// Answers, of which `sent` bytes are on their way.
     output: Vec<u8>,
     sent: usize,
+    /// It is being answered with events.
+    reader: Option<Reader>,
     last_turn: u64,
 }
 
+/// How far a client has read events.
+#[derive(Debug, Clone, Copy)]
+struct Reader {
+    /// The number of the next one.
+    next: u64,
+    /// That of the last one it wants; `None`: all that come.
+    last: Option<u64>,
+}
+
+/// Answers a request, or has it answered with events.
+type Handle<'a> = dyn FnMut(Request, &mut Option<Reader>) -> Option<Response> + 'a;
+
 impl Client {
-    fn turn(&mut self, handle: &mut dyn FnMut(Request) -> Response) -> Result<(), Gone> {
+    /// Whether it gets events as they come.
+    fn follows(&self) -> bool {
+        self.reader.is_some_and(|reader| reader.last.is_none())
+    }
+
+    /// Whether it follows, and has taken all but the newest.
+    fn lacks(&self, newest: u64) -> bool {
+        self.output.is_empty() && self.follows() && self.reader.is_some_and(|reader| reader.next <= newest)
+    }
+
+    /// Sends events as long as it takes them.
+    fn read_on(&mut self, recent: &Recent) -> Result<(), Gone> {
+        while let Some(reader) = self.reader.filter(|_| self.output.is_empty()) {
+            let wanted = reader.last.map_or(u64::MAX, |last| (last + 1).saturating_sub(reader.next));
+            let most = usize::try_from(wanted).unwrap_or(usize::MAX).min(EVENTS_AN_ANSWER);
+            let (next, events) = recent.lock().read(reader.next, most);
+            let answer = match (events.is_empty(), reader.last) {
+                (true, None) => return Ok(()),
+                (true, Some(_)) => {
+                    self.reader = None;
+                    Response::Done
+                }
+                (false, _) => {
+                    self.reader = Some(Reader { next, ..reader });
+                    Response::Events { events }
+                }
+            };
+            self.output = encoded(&answer);
+            self.write()?;
+        }
+        Ok(())
+    }
+
+    fn turn(&mut self, handle: &mut Handle<'_>, recent: &Recent) -> Result<(), Gone> {
         self.write()?;
-        self.answer_lines(handle)?;
+        self.answer_lines(handle, recent)?;
         if self.output.is_empty() {
             let mut chunk = [0; 4096];
             match self.stream.read(&mut chunk) {
@@ -164,26 +259,30 @@ impl Client {
                 Ok(count) => self.input.extend_from_slice(&chunk[..count]),
                 Err(error) => still_there(&error)?,
             }
-            self.answer_lines(handle)?;
+            self.answer_lines(handle, recent)?;
         }
         Ok(())
     }
 
     /// Answers the whole lines of the input, as long as the client takes the answers.
-    fn answer_lines(&mut self, handle: &mut dyn FnMut(Request) -> Response) -> Result<(), Gone> {
-        while self.output.is_empty() {
+    fn answer_lines(&mut self, handle: &mut Handle<'_>, recent: &Recent) -> Result<(), Gone> {
+        self.read_on(recent)?;
+        while self.output.is_empty() && self.reader.is_none() {
             let Some(end) = self.input.iter().position(|&byte| byte == b'\n') else { break };
             let line: Vec<u8> = self.input.drain(..=end).collect();
             let response = match serde_json::from_slice::<Request>(&line) {
-                Ok(request) => handle(request),
-                Err(error) => Response::Refused { why: format!("no request: {error}") },
+                Ok(request) => handle(request, &mut self.reader),
+                Err(error) => Some(Response::Refused { why: format!("{UNKNOWN}{error}") }),
             };
-            self.output = encoded(&response);
-            self.write()?;
+            if let Some(response) = response {
+                self.output = encoded(&response);
+                self.write()?;
+            }
+            self.read_on(recent)?;
         }
-        let unfinished_is_too_long =
-            self.input.len() > REQUEST_BYTES_MAX && !self.input[..=REQUEST_BYTES_MAX].contains(&b'\n');
-        if unfinished_is_too_long { Err(Gone) } else { Ok(()) }
+        let is_too_much = self.input.len() > REQUEST_BYTES_MAX
+            && (self.reader.is_some() || !self.input[..=REQUEST_BYTES_MAX].contains(&b'\n'));
+        if is_too_much { Err(Gone) } else { Ok(()) }
     }
 
     fn write(&mut self) -> Result<(), Gone> {

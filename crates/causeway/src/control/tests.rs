@@ -25,7 +25,9 @@ fn answer(request: Request) -> Response {
         Request::Status => Response::Status { status: Box::new(example()) },
         Request::Impair(impairment) if impairment.rail == "left" => Response::Done,
         Request::Impair(impairment) => Response::Refused { why: format!("no rail {}", impairment.rail) },
-        Request::Limit { .. } | Request::ClearFault { .. } | Request::Stop => Response::Done,
+        Request::Limit { .. } | Request::ClearFault { .. } | Request::Events { .. } | Request::Stop => {
+            Response::Done
+        }
         Request::Attach { slot, .. } | Request::Detach { slot } | Request::Slot { slot } => {
             Response::Refused { why: format!("no slot {slot}") }
         }
@@ -281,4 +283,154 @@ proptest! {
         BufReader::new(&other).read_line(&mut line).unwrap();
         prop_assert_eq!(line, "{\"response\":\"done\"}\n");
     }
+}
+
+mod following {
+    use ::io::event::Event;
+    use tracing_subscriber::Layer as _;
+    use tracing_subscriber::filter::LevelFilter;
+    use tracing_subscriber::layer::SubscriberExt;
+
+    use super::*;
+    use crate::events::{RECORDS_MAX, Recent};
+
+    /// A server and what says events to it, which lasts as long as the guard.
+    fn server(path: &Path) -> (ControlServer, tracing::subscriber::DefaultGuard) {
+        let recent = Recent::default().with_filter(LevelFilter::INFO);
+        let guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(recent));
+        (ControlServer::new(path).unwrap(), guard)
+    }
+
+    fn say(generation: u64) {
+        Event::CardKilled { signal: 9, generation }.say();
+    }
+
+    fn follow(path: &Path) -> UnixStream {
+        let mut follower = UnixStream::connect(path).unwrap();
+        follower.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        follower.write_all(b"{\"request\":\"events\",\"follow\":true}\n").unwrap();
+        follower
+    }
+
+    /// The events of the next answer.
+    fn events(from: &mut BufReader<UnixStream>) -> Vec<Record> {
+        let mut line = String::new();
+        from.read_line(&mut line).unwrap();
+        match serde_json::from_str(&line).unwrap() {
+            Response::Events { events } => events,
+            other => panic!("no events: {other:?}"),
+        }
+    }
+
+    fn numbers(events: &[Record]) -> Vec<u64> {
+        events.iter().map(|event| event.seq).collect()
+    }
+
+    #[test]
+    fn who_asks_gets_what_was_and_who_follows_what_comes() {
+        let (_temporary, path) = folder();
+        let (mut server, _guard) = server(&path);
+        (0..40).for_each(say);
+        let mut asker = UnixStream::connect(&path).unwrap();
+        asker.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        asker.write_all(b"{\"request\":\"events\"}\n{\"request\":\"stop\"}\n").unwrap();
+        let mut follower = BufReader::new(follow(&path));
+        turns(&mut server);
+        say(40);
+        server.publish();
+        let mut asker = BufReader::new(asker);
+        let asked = [events(&mut asker), events(&mut asker)].concat();
+        assert_eq!(numbers(&asked), (1..=40).collect::<Vec<_>>());
+        let rest: Vec<String> = asker.lines().take(2).map(Result::unwrap).collect();
+        assert_eq!(rest, ["{\"response\":\"done\"}"; 2], "the end, and the next answer");
+        let followed = [events(&mut follower), events(&mut follower), events(&mut follower)].concat();
+        assert_eq!(numbers(&followed), (1..=41).collect::<Vec<_>>());
+        assert_eq!(followed[40].kind, "card-killed");
+    }
+
+    #[test]
+    fn a_follower_that_does_not_read_costs_nothing_and_is_told_what_it_has_missed() {
+        let (_temporary, path) = folder();
+        let (mut server, _guard) = server(&path);
+        let follower = follow(&path);
+        turns(&mut server);
+        // Far more than its socket takes.
+        let pushed = 20 * RECORDS_MAX as u64;
+        for generation in 0..pushed {
+            say(generation);
+            server.publish();
+        }
+        assert_eq!(turns(&mut server), 0, "its socket is full");
+        let mut reader = BufReader::new(follower);
+        let mut seen = Vec::new();
+        while seen.last().is_none_or(|last: &Record| last.seq < pushed) {
+            seen.extend(events(&mut reader));
+            server.turn(&mut answer);
+        }
+        let missed: u64 = seen
+            .iter()
+            .filter_map(|event| event.values.iter().find(|(name, _)| *name == "missed")?.1.as_u64())
+            .sum();
+        let kept = seen.iter().filter(|event| event.kind == "card-killed").count() as u64;
+        assert!(missed > 0 && kept >= RECORDS_MAX as u64, "{missed} missed, {kept} kept");
+        assert_eq!(missed + kept, pushed);
+        assert!(numbers(&seen).is_sorted_by(|one, next| one < next));
+    }
+
+    #[test]
+    fn followers_are_bounded_and_keep_their_place() {
+        let (_temporary, path) = folder();
+        let (mut server, _guard) = server(&path);
+        let mut followers: Vec<_> = (0..FOLLOWERS_MAX).map(|_| BufReader::new(follow(&path))).collect();
+        turns(&mut server);
+        let mut line = String::new();
+        let mut refused = BufReader::new(follow(&path));
+        turns(&mut server);
+        refused.read_line(&mut line).unwrap();
+        assert!(line.contains("refused") && line.contains("8 programs follow"), "{line}");
+        // Others come and go, and none of them takes the place of one that follows in silence.
+        let others: Vec<_> = (0..3 * CLIENTS_MAX).map(|_| UnixStream::connect(&path).unwrap()).collect();
+        turns(&mut server);
+        say(1);
+        server.publish();
+        for follower in &mut followers {
+            assert_eq!(numbers(&events(follower)), [1]);
+        }
+        drop((others, followers.pop()));
+        turns(&mut server);
+        let mut again = BufReader::new(follow(&path));
+        turns(&mut server);
+        assert_eq!(numbers(&events(&mut again)), [1]);
+    }
+
+    #[test]
+    fn what_a_follower_says_meanwhile_is_bounded() {
+        let (_temporary, path) = folder();
+        let (mut server, _guard) = server(&path);
+        let mut follower = follow(&path);
+        turns(&mut server);
+        follower.write_all(&b"{\"request\":\"status\"}\n".repeat(REQUEST_BYTES_MAX / 8)).unwrap();
+        assert_eq!(turns(&mut server), 0);
+        assert!(matches!(follower.read(&mut [0]), Ok(0) | Err(_)), "still connected");
+    }
+}
+
+#[test]
+fn a_node_that_does_not_know_a_request_is_of_an_earlier_version() {
+    let (_temporary, path) = folder();
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let listener = UnixListener::bind(&path).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut stream, _) = listener.accept().unwrap();
+            let why = "no request: unknown variant `events`, expected one of `status`, `stop`";
+            writeln!(stream, "{}", serde_json::to_string(&Response::Refused { why: why.into() }).unwrap())
+                .unwrap();
+            let _ = stream.read(&mut [0; 100]);
+        });
+        let error =
+            ControlClient::connect(&path).unwrap().call(&Request::Events { follow: true }).unwrap_err();
+        assert!(error.to_string().contains("disk is of an earlier version"), "{error}");
+        assert_eq!(Failure::from(error).exit(), Exit::Refused);
+    });
 }

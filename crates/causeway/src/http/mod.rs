@@ -18,6 +18,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use io::event::Event;
 use tokio::sync::Semaphore;
 
 use crate::control::{ControlClient, Request, Response as Answer};
@@ -63,7 +64,7 @@ impl HttpServer {
         };
         let run = move || {
             if let Err(error) = serve() {
-                tracing::warn!(%error, "metrics are not served any more");
+                Event::MetricsEnded { error: error.to_string() }.say();
             }
         };
         thread::Builder::new().name("http".to_owned()).spawn(run).map_err(refused)?;

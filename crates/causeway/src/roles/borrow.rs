@@ -115,11 +115,8 @@ impl Announce {
         let function = self.wanted[place].line.function();
         match super::refusal::words(function.as_str(), refusal, self.own) {
             Some(why) if self.alone => Err(Failure::refused(why)),
-            Some(why) => {
-                tracing::warn!("{why}");
-                Ok(())
-            }
-            None => Ok(()),
+            // The log has it, and the lender may think of it otherwise later.
+            _ => Ok(()),
         }
     }
 }

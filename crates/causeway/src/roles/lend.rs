@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use base::ids::{DomainId, NodeId};
 use io::agent::{DriveSpec, LoanEnd, LoanSpec, Rail};
+use io::event::Event;
 use io::files::LastWrites;
 use node::{Limit, NodeKey, Protection};
-use tracing::warn;
 
 use super::image;
 use crate::cli::{ByteSize, LendArgs};
@@ -112,9 +112,7 @@ pub(super) fn open(devices: &[Device], state: &StateDir, protection: Protection)
         let page = LastWrites::of_folder(state.path());
         let page = page.map_err(|error| Failure::io("cannot have memory for the node", &error))?;
         if !page.is_kept() {
-            warn!(
-                "/dev/shm keeps nothing for this node: content that somebody copies into an image after a `kill -9` of it goes unnoticed"
-            );
+            Event::WritesUnkept {}.say();
         }
         opened.last_writes = Some(page);
     }

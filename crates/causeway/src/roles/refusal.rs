@@ -1,9 +1,31 @@
 //! What a lender's refusal means, in words.
 
 use base::ids::NodeId;
+use io::event::Event;
 use node::Refusal;
 
 use crate::status::age;
+
+/// The event of it; `None` where the node itself makes the best of it.
+pub(super) fn event(function: String, refusal: &Refusal, own: NodeId) -> Option<Event> {
+    let why = words(&function, refusal, own)?;
+    let (holder, node) = match refusal {
+        Refusal::InUse { by, node, .. } => (Some(by.to_string()), Some(node.to_string())),
+        Refusal::Twin { by } => (Some(by.to_string()), None),
+        _ => (None, None),
+    };
+    let reason = match refusal {
+        Refusal::InUse { hold: None, .. } => "in-use",
+        Refusal::InUse { hold: Some(_), .. } => "kept",
+        Refusal::Sealing => "sealing",
+        Refusal::Twin { .. } => "twin",
+        Refusal::NotAllowed => "not-allowed",
+        Refusal::Version => "version",
+        Refusal::Unknown { .. } => "unknown",
+        Refusal::Outdated { .. } => "outdated",
+    };
+    Some(Event::LoanRefused { function, reason, holder, node, why })
+}
 
 /// A sentence for whoever wants `function`; `None` where the node itself makes the best of it.
 pub(super) fn words(function: &str, refusal: &Refusal, own: NodeId) -> Option<String> {

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use base::ids::NodeId;
 use io::agent::{Condition, Edge, LoanEnd, LoanSpec, LoanView, View};
-use node::{ChannelStats, Cipher, DriverCells, NvmeCells, ServerCells, SessionCounters, StreamStats};
+use io::event::Event;
+use node::{ChannelStats, Cipher, DriverCells, NvmeCells, Right, ServerCells, SessionCounters, StreamStats};
 
 use super::trouble;
 use crate::status::{Card, Channel, Counters, Device, Loan, Node, Rail, Role, Status, Stream};
@@ -104,6 +105,32 @@ pub(super) fn wanted(view: &View<'_>, waited: Duration) -> Vec<trouble::Wanted> 
         LoanEnd::Lend { .. } | LoanEnd::Vacant { .. } => None,
     });
     wanted.collect()
+}
+
+/// Accesses that were denied since the last look, an event for each loan; `known` has what was said of each.
+pub(super) fn denied(view: &View<'_>, known: &mut BTreeMap<usize, u64>) -> Vec<Event> {
+    let mut events = Vec::new();
+    for (index, (loan, cells)) in view.loans().enumerate() {
+        let now = cells.edge().denied_accesses.get();
+        let before = known.insert(index, now).unwrap_or(0);
+        // Another loan of this place counts from zero.
+        let count = if now < before { now } else { now - before };
+        if count > 0 {
+            let last = cells.edge().last_denial();
+            events.push(Event::AccessDenied {
+                function: loan.function.clone(),
+                count,
+                requester: last.map(|denial| denial.requester.to_string()),
+                address: last.map(|denial| format!("{:#x}", denial.address)),
+                right: last.map(|denial| match denial.right {
+                    Right::Read => "read",
+                    Right::Write => "write",
+                    Right::Config => "config",
+                }),
+            });
+        }
+    }
+    events
 }
 
 fn card(view: &View<'_>) -> Card {

@@ -10,11 +10,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 use base::ids::{DomainId, NodeId};
 use io::agent::{Agent, AgentEvent, LoanEnd, LoanSpec, LoanView, NodeSpec, Rail};
+use io::event::Event;
 use io::files::LastWrites;
 use io::sparing::Sparing;
 use node::{EdgeGauges, Limit};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use tracing::{debug, error, info, warn};
+use tracing::debug;
 
 use super::domains::Domains;
 use super::signals::{Asked, Signals};
@@ -120,7 +121,7 @@ pub(super) struct Node {
     returned: BTreeSet<usize>,
     /// Loans whose drive is usable, as the log has said: each new card finds that out again, and nothing has changed.
     usable: BTreeSet<usize>,
-    /// Lines that peers can cause, by loan and kind.
+    /// Events that peers can cause, by loan and kind.
     said: BTreeMap<(usize, &'static str), Sparing>,
     trouble: trouble::Watch,
     started: Instant,
@@ -133,6 +134,8 @@ pub(super) struct Node {
     explain_at: Option<Instant>,
     /// Drives that have lost something, as the log has said.
     faults: BTreeSet<usize>,
+    /// By loan: accesses that were denied, as the log has said.
+    denied: BTreeMap<usize, u64>,
 }
 
 impl Node {
@@ -196,6 +199,7 @@ impl Node {
             hurried: false,
             explain_at: None,
             faults: BTreeSet::new(),
+            denied: BTreeMap::new(),
         })
     }
 
@@ -205,7 +209,7 @@ impl Node {
             self.wait(observer.deadline())?;
             if let Some(asked) = self.signals.take() {
                 if asked == Asked::Again {
-                    info!("ending at once, as somebody has asked again");
+                    Event::NodeHurried {}.say();
                     self.hurried = true;
                 }
                 self.begin_end();
@@ -243,6 +247,7 @@ impl Node {
             }
             self.look_for_trouble();
             self.explain_end();
+            self.control.publish();
         }
     }
 
@@ -269,16 +274,11 @@ impl Node {
 
     fn begin_end(&mut self) {
         if self.ending.is_none() {
-            info!("ending");
+            Event::NodeEnding {}.say();
             self.ending = Some(Instant::now());
             self.explain_at = Some(Instant::now() + GIVE_BACK_QUIET);
             for (function, borrower) in report::in_use(&self.agent.view()) {
-                warn!(
-                    function,
-                    borrower,
-                    "what is lent is in use: its requests wait until this node is started again, or fail with the borrower's \
-                     I/O time-out"
-                );
+                Event::LoanInterrupted { function: function.to_owned(), borrower }.say();
             }
             self.agent.shut_down();
         }
@@ -298,12 +298,8 @@ impl Node {
         let (view, running) = (self.agent.view(), now - self.started);
         let (peers, wanted) = (report::peers(&view), report::wanted(&view, running));
         let strangers = view.gauges().dropped_unknown.get();
-        for news in self.trouble.look(running, SystemTime::now(), &peers, &wanted, strangers) {
-            match news {
-                trouble::News::Bad(what) => warn!("{what}"),
-                trouble::News::Good(what) => info!("{what}"),
-            }
-        }
+        let news = self.trouble.look(running, SystemTime::now(), &peers, &wanted, strangers);
+        news.iter().chain(&report::denied(&view, &mut self.denied)).for_each(Event::say);
     }
 
     /// An end that takes its time says what for, and how to have it sooner.
@@ -315,11 +311,7 @@ impl Node {
         let borrowed = self.borrowed().filter(|(loan, _)| !self.returned.contains(loan));
         let loans = &self.agent.view().spec().loans;
         let waiting: Vec<_> = borrowed.map(|(loan, _)| loans[loan].function.as_str()).collect();
-        info!(
-            functions = waiting.join(", "),
-            "waiting for the lender to take back what was borrowed, {} s at most; a second Ctrl-C or SIGTERM ends at once",
-            GIVE_BACK.as_secs()
-        );
+        Event::NodeWaiting { functions: waiting.join(", "), up_to_s: GIVE_BACK.as_secs() }.say();
     }
 
     fn fail(&mut self, failure: Failure) {
@@ -349,14 +341,8 @@ impl Node {
     fn say_fault(&mut self, drive: usize) {
         let spec = self.agent.view().spec();
         if let Some(lent) = spec.drives.get(drive).filter(|_| self.faults.insert(drive)) {
-            error!(
-                source = lent.source,
-                drive = lent.name,
-                "the disk could not keep what it was given: writes that had been answered may be lost, and each flush fails \
-                 until that was seen to. Look at the disk and at what is on it, then: causeway device clear {} --name {}",
-                lent.name,
-                spec.name
-            );
+            let (source, drive) = (lent.source.clone(), lent.name.clone());
+            Event::MediaFault { source, drive, node: spec.name.clone() }.say();
         }
     }
 
@@ -366,7 +352,7 @@ impl Node {
             AgentEvent::Tenant { loan, .. } => (*loan, "tenant"),
             AgentEvent::Overtaken(loan) => (*loan, "overtaken"),
             AgentEvent::Unusable { loan, .. } => (*loan, "unusable"),
-            AgentEvent::GivenBack { loan, .. } => (*loan, "given back"),
+            AgentEvent::GivenBack { loan, .. } => (*loan, "given-back"),
             AgentEvent::Refused { loan, .. } => (*loan, "refused"),
             AgentEvent::LoadEnded(loan, _) => (*loan, "load"),
             AgentEvent::MediaFault(drive) => return self.say_fault(*drive),
@@ -387,62 +373,74 @@ impl Node {
         };
         // A peer that shakes hands and says goodbye in a loop does not fill the log.
         let Some(unsaid) = self.said.entry((loan, kind)).or_default().may_speak() else { return };
+        let spec = self.agent.view().spec();
+        let function = spec.loans.get(loan).map_or_else(|| "?".to_owned(), |loan| loan.function.clone());
         if unsaid > 0 {
-            info!(loan, kind, unsaid, "this happens again and again");
+            Event::Repeated { function: function.clone(), what: kind, unsaid }.say();
         }
-        self.say_event(event, loan, had);
+        if let Some(event) = self.event_of(event, loan, function, had) {
+            event.say();
+        }
     }
 
-    fn say_event(&self, event: &AgentEvent, loan: usize, had: bool) {
-        let spec = self.agent.view().spec();
-        let function = spec.loans.get(loan).map_or("?", |loan| loan.function.as_str());
-        match event {
-            AgentEvent::Ready(_) if had => debug!(function, "drive is usable to the new card too"),
+    /// What the agent's event is to the log.
+    fn event_of(&self, event: &AgentEvent, loan: usize, function: String, had: bool) -> Option<Event> {
+        let view = self.agent.view();
+        let own = view.spec().identity.id();
+        Some(match event {
+            AgentEvent::Ready(_) if had => {
+                debug!(function, "drive is usable to the new card too");
+                return None;
+            }
             AgentEvent::Ready(_) => {
-                info!(function, "drive is usable");
-                let peer = report::peer_of(&self.agent.view(), loan);
-                if let Some(what) = peer.and_then(|peer| shared_domain(spec.identity.id(), peer)) {
-                    warn!(function, "{what}");
-                }
+                Event::LoanUsable { function: function.clone() }.say();
+                let peer = report::peer_of(&view, loan)?;
+                let (node, what) = (own.to_string(), shared_domain(own, peer)?);
+                Event::DomainShared { function, node, peer: peer.to_string(), what }
             }
             AgentEvent::Tenant { tenancy, .. } if tenancy.is_held => {
-                let by = tenancy.name.to_string();
-                info!(function, by, node = %tenancy.node, "another node than before takes the function");
+                let (by, node) = (tenancy.name.to_string(), tenancy.node.to_string());
+                Event::LoanTaken { function, by, node }
             }
-            AgentEvent::Tenant { .. } => debug!(function, "the function is given back"),
-            AgentEvent::Overtaken(_) => warn!(
-                function,
-                "the drive no longer holds what this node left there: another node has used the drive meanwhile, or it was \
-                 made anew. Requests under way fail, clients are disconnected, and what was not flushed is lost"
-            ),
+            AgentEvent::Tenant { .. } => {
+                debug!(function, "the function is given back");
+                return None;
+            }
+            AgentEvent::Overtaken(_) => Event::LoanOvertaken { function },
             AgentEvent::Unusable { why, .. } => {
-                let peer = report::peer_of(&self.agent.view(), loan).map(tracing::field::display);
-                warn!(function, peer, "{why}");
+                let peer = report::peer_of(&view, loan).map(|peer| peer.to_string());
+                Event::LoanUnusable { function, peer, why: why.clone() }
             }
-            AgentEvent::GivenBack { has_lost, .. } if had => info!(function, has_lost, "loan was given back"),
-            AgentEvent::GivenBack { .. } => match spec.loans.get(loan).map(|loan| &loan.end) {
-                Some(LoanEnd::Lend { .. }) => debug!(function, "the function is lent no more"),
-                _ => info!(function, "the loan was never had, and is wanted no more"),
-            },
-            AgentEvent::Refused { refusal, .. } => {
-                if let Some(why) = super::refusal::words(function, refusal, spec.identity.id()) {
-                    warn!("{why}");
+            AgentEvent::GivenBack { has_lost, .. } if had => {
+                Event::LoanReturned { function, has_lost: *has_lost }
+            }
+            AgentEvent::GivenBack { .. } => match view.spec().loans.get(loan).map(|loan| &loan.end) {
+                Some(LoanEnd::Lend { .. }) => {
+                    debug!(function, "the function is lent no more");
+                    return None;
                 }
-            }
-            AgentEvent::LoadEnded(..) => info!(function, "the load has ended"),
-            AgentEvent::Persist { .. } | AgentEvent::MediaFault(_) => {}
-            AgentEvent::StoreTenancy { .. } | AgentEvent::RaiseIncarnation { .. } => {}
-            AgentEvent::Altered(_) | AgentEvent::Grown(_) => {}
-        }
+                _ => Event::LoanUnwanted { function },
+            },
+            AgentEvent::Refused { refusal, .. } => super::refusal::event(function, refusal, own)?,
+            AgentEvent::LoadEnded(..) => Event::LoadEnded { function },
+            AgentEvent::Persist { .. }
+            | AgentEvent::MediaFault(_)
+            | AgentEvent::StoreTenancy { .. }
+            | AgentEvent::RaiseIncarnation { .. }
+            | AgentEvent::Altered(_)
+            | AgentEvent::Grown(_) => return None,
+        })
     }
 
     /// What was lent is made durable; dropping the agent ends the card.
     fn end(mut self, observer: &dyn Observer) -> Result<(), Failure> {
         if let Err(error) = self.signals.end_when_asked_again() {
-            warn!("a signal does not end this node from here on, until its disks have answered: {error}");
+            Event::SignalsUnheard { error: error.to_string() }.say();
         }
         self.keep_tenancies();
         let unsynced = self.conclude_drives();
+        // Who does not read at once has missed the end.
+        self.control.publish();
         if let Some(failure) = unsynced {
             return Err(failure);
         }
@@ -468,7 +466,7 @@ impl Node {
                 continue;
             }
             if let Err(error) = lend::medium::conclude(&self.state, name, end) {
-                warn!(source, "what became of the drive cannot be kept for the next start: {error}");
+                Event::DriveEndUnkept { source: source.clone(), error: error.to_string() }.say();
                 is_kept = false;
             }
         }
@@ -493,7 +491,7 @@ impl Node {
             _ => lend::medium::note_altered(&self.state, name),
         };
         if let Err(error) = noted {
-            warn!(drive = %name, "that the image has changed cannot be kept for the next start: {error}");
+            Event::ImageChangeUnkept { drive: name.to_string(), error: error.to_string() }.say();
         }
     }
 
@@ -559,6 +557,8 @@ fn answer(
         Request::Impair(impairment) => impair(agent, impairment),
         Request::ClearFault { device } => clear_fault(agent, state, faults, device),
         Request::Limit { function, iops, bytes_per_s } => limit(agent, function, *iops, *bytes_per_s),
+        // Its own server answers that.
+        Request::Events { .. } => Response::Done,
         Request::Stop => {
             *stop = true;
             Response::Done
@@ -575,7 +575,7 @@ fn limit(agent: &mut Agent, function: &str, iops: Option<u64>, bytes_per_s: Opti
     let loan = agent.view().spec().loans.iter().position(lent);
     match loan {
         Some(loan) if agent.set_limit(loan, limit) => {
-            info!(function, iops, bytes_per_s, "limit changed");
+            Event::LimitChanged { function: function.to_owned(), iops, bytes_per_s }.say();
             Response::Done
         }
         _ => Response::Refused {
@@ -607,7 +607,7 @@ fn clear_fault(agent: &mut Agent, state: &StateDir, faults: &mut BTreeSet<usize>
         return refused("its card has just died and is being replaced; try again".to_owned());
     }
     faults.remove(&drive);
-    info!(device, "flushes of the drive may succeed again");
+    Event::MediaCleared { device: device.to_owned() }.say();
     match name.map_err(Failure::usage).and_then(|name| Ok(state.set_fault(&name, false)?)) {
         Ok(()) => Response::Done,
         Err(error) => refused(format!("flushes fail again after the next start of the node: {error}")),

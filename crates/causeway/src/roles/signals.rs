@@ -1,4 +1,4 @@
-//! Signals that ask a node to end.
+//! Signals that ask a node, or who watches one, to end.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,13 +14,13 @@ use crate::exit::Exit;
 const SIGNALS: [i32; 2] = [SIGTERM, SIGINT];
 
 /// SIGTERM and SIGINT, read by the node's loop.
-pub(super) struct Signals {
+pub(crate) struct Signals {
     pipe: UnixStream,
     was_asked: bool,
 }
 
 impl Signals {
-    pub(super) fn listen() -> io::Result<Self> {
+    pub(crate) fn listen() -> io::Result<Self> {
         let (ours, theirs) = UnixStream::pair()?;
         ours.set_nonblocking(true)?;
         for signal in SIGNALS {
@@ -30,7 +30,7 @@ impl Signals {
     }
 
     /// Whether a signal has come since the last look.
-    pub(super) fn take(&mut self) -> Option<Asked> {
+    pub(crate) fn take(&mut self) -> Option<Asked> {
         let mut bytes = [0; 16];
         let has_come = (&self.pipe).read(&mut bytes).is_ok_and(|count| count > 0);
         has_come.then(|| match std::mem::replace(&mut self.was_asked, true) {
@@ -54,7 +54,7 @@ impl Signals {
 
 /// What a signal means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(crate) enum Asked {
     /// End in order.
     First,
     /// End without waiting for anybody.

@@ -8,6 +8,7 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use base::times::HOLD;
+use io::event::Event;
 
 /// A peer that is not heard for so long is worth a line: on a busy machine one that is well may be silent for a while.
 const SILENCE: Duration = Duration::from_secs(2);
@@ -56,15 +57,6 @@ pub(super) struct Wanted {
     pub(super) waited: Duration,
 }
 
-/// Something new.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum News {
-    /// It is worth a warning.
-    Bad(String),
-    /// It is over.
-    Good(String),
-}
-
 /// What has been said so far.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
@@ -92,7 +84,7 @@ struct Strangers {
 }
 
 impl Strangers {
-    fn look(&mut self, now: Duration, count: u64) -> Option<News> {
+    fn look(&mut self, now: Duration, count: u64) -> Option<Event> {
         let came = count != std::mem::replace(&mut self.count, count);
         let recent = self.seen.filter(|(_, last)| now < *last + STRANGERS_GONE);
         self.is_said &= recent.is_some();
@@ -104,12 +96,7 @@ impl Strangers {
         self.seen = Some((first, last));
         let goes_on = !self.is_said && last >= first + STRANGERS;
         self.is_said |= goes_on;
-        goes_on.then(|| {
-            News::Bad(format!(
-                "frames come for nothing that this node lends or borrows, {count} so far: perhaps somebody uses a line that was \
-                 printed before the state folder of this node was lost or replaced; give out the present one"
-            ))
-        })
+        goes_on.then_some(Event::FramesUnknown { count })
     }
 }
 
@@ -122,16 +109,13 @@ impl Watch {
         peers: &[Peer],
         wanted: &[Wanted],
         strangers: u64,
-    ) -> Vec<News> {
+    ) -> Vec<Event> {
         let mut news = Vec::from_iter(self.strangers.look(now, strangers));
         for wanted in wanted {
             let is_late = wanted.waited >= FIRST_ANSWER;
             if is_late && self.wanted.begins(&wanted.function, now, ()) {
-                news.push(News::Bad(format!(
-                    "nobody has answered for {} at {} yet, and it is waited for: is `causeway lend` running there, has \
-                     its line changed, and do firewalls let UDP pass?",
-                    wanted.function, wanted.at
-                )));
+                let (function, at) = (wanted.function.clone(), wanted.at.clone());
+                news.push(Event::LenderAwaited { function, at });
             }
         }
         for peer in peers {
@@ -140,67 +124,57 @@ impl Watch {
         news
     }
 
-    fn look_at_peer(&mut self, now: Duration, time: SystemTime, peer: &Peer, news: &mut Vec<News>) {
+    fn look_at_peer(&mut self, now: Duration, time: SystemTime, peer: &Peer, news: &mut Vec<Event>) {
         let name = &peer.name;
         if peer.silence < SILENCE {
             self.released.ends(name, now);
             if let Some(longest) = self.silent.ends(name, now) {
-                news.push(News::Good(format!(
-                    "{name} is heard again, after {} s of silence",
-                    longest.as_secs()
-                )));
+                news.push(Event::PeerHeard { peer: name.clone(), silent_s: longest.as_secs() });
             }
             return self.look_at_rails(now, peer, news);
         }
         if self.silent.begins(name, now, peer.silence) {
-            news.push(News::Bad(silence_of(peer, time)));
+            news.push(silence_of(peer, time));
         }
         if peer.silence >= HOLD && !peer.lent.is_empty() && self.released.begins(name, now, ()) {
-            news.push(News::Good(format!(
-                "{name} was silent for the whole hold time of {} s: others may now have {}",
-                HOLD.as_secs(),
-                Names(&peer.lent)
-            )));
+            let functions = Names(&peer.lent).to_string();
+            news.push(Event::PeerReleased { peer: name.clone(), hold_s: HOLD.as_secs(), functions });
         }
     }
 
-    fn look_at_rails(&mut self, now: Duration, peer: &Peer, news: &mut Vec<News>) {
+    fn look_at_rails(&mut self, now: Duration, peer: &Peer, news: &mut Vec<Event>) {
         for Rail { name, to, is_up } in &peer.rails {
             let key = format!("{name} {}", peer.name);
+            let (rail, peer, to) = (name.clone(), peer.name.clone(), to.clone());
             if *is_up {
                 self.doubted.remove(&key);
                 if self.down.ends(&key, now).is_some() {
-                    news.push(News::Good(format!("rail {name} to {} ({to}) answers again", peer.name)));
+                    news.push(Event::RailUp { rail, peer, to });
                 }
             } else if !self.doubted.insert(key.clone()) && self.down.begins(&key, now, ()) {
-                news.push(News::Bad(format!(
-                    "rail {name} to {} ({to}) does not answer: its frames take another path; look at this link, its \
-                     addresses and firewalls",
-                    peer.name
-                )));
+                news.push(Event::RailDown { rail, peer, to });
             }
         }
     }
 }
 
 /// What it means that a peer is silent, and until when.
-fn silence_of(peer: &Peer, time: SystemTime) -> String {
+fn silence_of(peer: &Peer, time: SystemTime) -> Event {
     let rails: Vec<String> = peer.rails.iter().map(|rail| format!("{} ({})", rail.name, rail.to)).collect();
-    let rails = match rails.as_slice() {
+    let mut what = match rails.as_slice() {
         [] => String::new(),
         [one] => format!(" on rail {one}"),
         several => format!(" on any of its rails {}", several.join(", ")),
     };
-    let mut said = format!("{} has not been heard for {} s{rails}", peer.name, peer.silence.as_secs());
     if !peer.borrowed.is_empty() {
-        said += &format!(
+        what += &format!(
             ": requests to {} wait until their I/O time-out. Is its node running, and the network up?",
             Names(&peer.borrowed)
         );
     }
     if !peer.lent.is_empty() {
         let until = time + HOLD.saturating_sub(peer.silence);
-        said += &format!(
+        what += &format!(
             "{} until {} UTC (hold time {} s) it keeps {}, which nobody else can have before",
             if peer.borrowed.is_empty() { ":" } else { " And" },
             clock(until),
@@ -208,7 +182,7 @@ fn silence_of(peer: &Peer, time: SystemTime) -> String {
             Names(&peer.lent)
         );
     }
-    said
+    Event::PeerSilent { peer: peer.name.clone(), silent_s: peer.silence.as_secs(), what }
 }
 
 /// The time of the day.
@@ -302,16 +276,16 @@ mod tests {
             Self { watch: Watch::default(), now: Duration::ZERO }
         }
 
-        fn look(&mut self, peer: &Peer) -> Vec<News> {
+        fn look(&mut self, peer: &Peer) -> Vec<Event> {
             self.now += Duration::from_secs(1);
             let time = SystemTime::UNIX_EPOCH + Duration::from_secs(12 * 3600);
             self.watch.look(self.now, time, std::slice::from_ref(peer), &[], 0)
         }
     }
 
-    fn text(news: &[News]) -> &str {
+    fn text(news: &[Event]) -> String {
         match news {
-            [News::Bad(text) | News::Good(text)] => text,
+            [event] => event.to_string(),
             other => panic!("not one line: {other:?}"),
         }
     }
@@ -322,7 +296,7 @@ mod tests {
         assert_eq!(days.look(&peer(0, [true, true])), []);
         assert_eq!(days.look(&peer(0, [true, false])), [], "perhaps it was only late");
         let news = days.look(&peer(0, [true, false]));
-        assert!(matches!(news[..], [News::Bad(_)]));
+        assert!(matches!(news[..], [Event::RailDown { .. }]));
         assert!(text(&news).starts_with("rail right to store (10.0.0.2:7411) does not answer"), "{news:?}");
         for _ in 0..100 {
             assert_eq!(days.look(&peer(0, [true, false])), []);

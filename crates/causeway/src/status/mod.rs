@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use render::age;
 pub use render::render;
+pub(crate) use render::{age, shown};
 
 /// The version of the document.
 pub const VERSION: u32 = 1;

@@ -157,7 +157,7 @@ fn table(text: &mut String, heading: &[&str], rows: &[Vec<String>]) {
 }
 
 /// Text of another process, without what a terminal would obey.
-fn shown(value: &str) -> String {
+pub(crate) fn shown(value: &str) -> String {
     value.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 

@@ -3,10 +3,10 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use node::Limit;
-use tracing::{info, warn};
 
 use super::{Agent, AgentEvent, DriveSpec, LoanEnd};
 use crate::card::lost_by;
+use crate::event::Event;
 use crate::files::{Identity, Witness};
 use crate::messages::{MediumTrouble, ToCard};
 use crate::plan::LimitPlan;
@@ -61,8 +61,7 @@ impl Images {
     pub(super) fn new(drives: &[DriveSpec]) -> Self {
         let witness = |drive: &DriveSpec| {
             Witness::of(&drive.image).unwrap_or_else(|error| {
-                let source = &drive.source;
-                warn!(source, %error, "the image cannot be opened once more: an error that a card takes with it stays unknown");
+                Event::ImageUnwitnessed { source: drive.source.clone(), error: error.to_string() }.say();
                 None
             })
         };
@@ -123,21 +122,17 @@ impl Agent {
         // What cannot be asked is what it was; reads and writes will say more.
         let look = spec.image.look().ok()?;
         let blocks = look.bytes / u64::from(spec.config.block_size);
-        let source = &spec.source;
         if look.removed && !seen.said_removed {
-            warn!(source, "the image was removed: it is lent until this node ends, and then gone");
+            Event::ImageRemoved { source: spec.source.clone() }.say();
         } else if look.displaced && !look.removed && !seen.said_displaced {
-            warn!(
-                source,
-                "another file lies where the image was: the old one is lent until this node ends. The new one is another drive"
-            );
+            Event::ImageDisplaced { source: spec.source.clone() }.say();
         }
         (seen.said_removed, seen.said_displaced) = (look.removed, look.displaced);
         if blocks < seen.blocks && seen.cut_to.is_none_or(|known| look.bytes < known) {
             return self.cut_off(drive, look.bytes).then_some(AgentEvent::Altered(drive));
         }
         if blocks > seen.blocks && seen.cut_to.is_none() {
-            info!(source, bytes = look.bytes, "the image has grown");
+            Event::ImageGrown { source: spec.source.clone(), bytes: look.bytes }.say();
             (seen.blocks, seen.has_grown) = (blocks, true);
             self.accept_growth(drive, look.written);
             self.tell_growth(drive);
@@ -166,13 +161,7 @@ impl Agent {
         }
         let is_news = seen.foreign.replace(written).is_none();
         if is_news {
-            let source = &spec.drives[drive].source;
-            warn!(
-                source,
-                "somebody else has written to the image while it is lent: what was answered may be gone, and flushes fail with EIO from \
-                 now on. End this node, look who it was, put into the image what it is to hold, start this node again, then say \
-                 `causeway device clear`"
-            );
+            Event::ImageOverwritten { source: spec.drives[drive].source.clone() }.say();
             seen.has_lost = true;
             self.push_for_card(ToCard::Fault { drive });
         }
@@ -186,14 +175,8 @@ impl Agent {
             return false;
         }
         seen.cut_to = Some(bytes);
-        let (source, had) = (&spec.source, seen.blocks * u64::from(spec.config.block_size));
-        warn!(
-            source,
-            bytes,
-            had,
-            "the image has become shorter while it is lent, and what lay behind its end is lost: requests there, and flushes, fail \
-             with EIO from now on. Restore it from a backup, start this node again, then say `causeway device clear`"
-        );
+        let had = seen.blocks * u64::from(spec.config.block_size);
+        Event::ImageCut { source: spec.source.clone(), bytes, had }.say();
         self.push_for_card(ToCard::Cut { drive, bytes });
         true
     }
@@ -202,24 +185,16 @@ impl Agent {
     /// role has to know.
     pub(super) fn note_medium(&mut self, drive: usize, trouble: MediumTrouble) -> Option<AgentEvent> {
         let spec = self.spec.drives.get(drive)?;
-        let source = &spec.source;
-        match trouble {
-            MediumTrouble::Full => warn!(
-                source,
-                "no space is left where the image lies: writes fail with ENOSPC until there is room again"
-            ),
-            MediumTrouble::ReadOnly => warn!(
-                source,
-                "the image refuses to be written, and writes fail: look whether its file system has become read-only"
-            ),
-            MediumTrouble::Failed => warn!(
-                source,
-                "the image has failed a request, which its user sees as EIO: look at the disk and at the kernel's log"
-            ),
+        let source = spec.source.clone();
+        let event = match trouble {
+            MediumTrouble::Full => Event::ImageFull { source },
+            MediumTrouble::ReadOnly => Event::ImageReadOnly { source },
+            MediumTrouble::Failed => Event::ImageFailed { source },
             MediumTrouble::Cut(bytes) => {
                 return self.cut_off(drive, bytes).then_some(AgentEvent::Altered(drive));
             }
-        }
+        };
+        event.say();
         None
     }
 
@@ -303,10 +278,7 @@ impl Agent {
                 is_found || blocks < seen.blocks || written.is_some_and(is_foreign)
             });
             if is_altered && seen.foreign.is_none() && seen.cut_to.is_none() {
-                warn!(
-                    source = spec.source,
-                    "somebody else has changed the image before this node ended: at the next start it is another drive"
-                );
+                Event::ImageChanged { source: spec.source.clone() }.say();
             }
             ends.push(DriveEnd { synced, has_lost: seen.has_lost, identity, is_altered });
         }
@@ -332,7 +304,7 @@ impl Agent {
             card.child.reap().map(|_| ())
         });
         if let Err(error) = killed.and_then(|()| self.drain_all()) {
-            warn!(%error, "the card cannot be ended in order");
+            Event::CardUnended { error: error.to_string() }.say();
             return None;
         }
         let mut lost = BTreeSet::new();

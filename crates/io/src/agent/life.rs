@@ -5,10 +5,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use node::agent::{Effect, Unfinished};
-use tracing::warn;
 
 use super::{Agent, AgentEvent, log, token, view, watchdog};
 use crate::card::now;
+use crate::event::Event;
 use crate::messages::{self, ToCard};
 use crate::outbox::{Enclosure, Outbox};
 use crate::process::Child;
@@ -63,8 +63,7 @@ impl Agent {
     /// Does what the core wants done, and says what it wants said.
     pub(super) fn perform(&mut self) -> io::Result<()> {
         loop {
-            std::iter::from_fn(|| self.core.poll_event())
-                .for_each(|event| log::say(&event, &self.spec.loans));
+            std::iter::from_fn(|| self.core.poll_event()).for_each(|said| log::say(said, &self.spec.loans));
             match self.core.poll_effect() {
                 None => return Ok(()),
                 Some(Effect::Start { .. }) => self.try_to_start()?,
@@ -118,7 +117,7 @@ impl Agent {
         self.images.ask_witnesses();
         // Whoever has attached a loan has made room for it. A card that finds too little for one serves the others.
         if let Err(error) = self.reserve(None) {
-            warn!(%error, "the ledger has not grown: loans that find no room in it are not served");
+            Event::LedgerNotGrown { error: error.to_string() }.say();
         }
         view::entitle(&self.mapping, &self.spec);
         let (ours, theirs) = messages::pair()?;

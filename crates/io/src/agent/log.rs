@@ -1,30 +1,88 @@
-//! The lines of the log.
+//! What the agent's core says has happened, as an event of the node.
 
-use node::agent::{Event, Severity};
-use tracing::{error, info, warn};
+use base::times::WATCHDOG;
+use node::agent::{Event as Said, Fault, State};
 
 use super::LoanSpec;
+use crate::event::{Event, seconds};
 
-/// Says what has happened, with its values beside.
-pub(super) fn say(event: &Event, loans: &[LoanSpec]) {
-    let function_of = |loan: usize| loans.get(loan).map_or("?", |loan| loan.function.as_str());
-    match event {
-        Event::CardKilled { signal, generation } => warn!(signal, generation, "{event}"),
-        Event::CardEnded { status, generation } => error!(status, generation, "{event}"),
-        Event::CardRecovered { generation, after } => info!(generation, ?after, "{event}"),
-        Event::StartFailed { error, again_in } => warn!(%error, ?again_in, "{event}"),
-        Event::Draining { in_flight, since, why } => warn!(in_flight, ?since, why, "{event}"),
-        Event::Drained { after } => info!(?after, "{event}"),
-        Event::CardStuck { pid, generation, state } => warn!(pid, generation, ?state, "{event}"),
-        Event::CardFree { pid, generation, after } => info!(pid, generation, ?after, "{event}"),
-        Event::Stale { loan, life } => info!(loan, life, "{event}"),
-        Event::Attached { loan, generation } => info!(loan, generation, "{event}"),
-        Event::TenancyUnsaved { loan, tenancy, again_in, .. } => {
-            warn!(function = function_of(*loan), node = %tenancy.node, ?again_in, "{event}");
+/// Says what has happened.
+pub(super) fn say(said: Said, loans: &[LoanSpec]) {
+    event(said, loans).say();
+}
+
+fn event(said: Said, loans: &[LoanSpec]) -> Event {
+    let function = |loan: usize| loans.get(loan).map_or("?", |loan| loan.function.as_str()).to_owned();
+    match said {
+        Said::CardKilled { signal, generation } => Event::CardKilled { signal, generation },
+        Said::CardEnded { status, generation } => Event::CardEnded { status, generation },
+        Said::CardRecovered { generation, after } => {
+            Event::CardRecovered { generation, after_s: seconds(after) }
         }
-        Event::CardReplaced { pid, generation, .. } => match event.severity() {
-            Severity::Error => error!(pid, generation, "{event}"),
-            Severity::Warning | Severity::Info => warn!(pid, generation, "{event}"),
+        Said::StartFailed { error, again_in } => {
+            Event::CardStartFailed { error, again_in_s: seconds(again_in) }
+        }
+        Said::Draining { in_flight, since, why } => {
+            Event::CardDraining { in_flight, since_s: seconds(since), why }
+        }
+        Said::Drained { after } => Event::CardDrained { after_s: seconds(after) },
+        Said::CardStuck { pid, generation, state } => {
+            Event::CardStuck { pid, generation, state: name_of(state), for_s: WATCHDOG.as_secs() }
+        }
+        Said::CardFree { pid, generation, after } => {
+            Event::CardFree { pid, generation, after_s: seconds(after) }
+        }
+        Said::Attached { loan, generation } => Event::CardRenewed { function: function(loan), generation },
+        Said::Stale { loan, life } => Event::LoanStale { place: loan, life },
+        Said::TenancyUnsaved { loan, tenancy, again_in, error } => Event::TenancyDelayed {
+            function: function(loan),
+            node: tenancy.node.to_string(),
+            again_in_s: seconds(again_in),
+            what: if tenancy.is_held { "used" } else { "given back" },
+            error,
         },
+        Said::CardReplaced { pid, generation, fault } => replaced(pid, generation, fault),
+    }
+}
+
+fn replaced(pid: i32, generation: u64, fault: Fault) -> Event {
+    let (fault, why) = match fault {
+        Fault::Spins => return Event::CardSpins { pid, generation },
+        Fault::Stopped => ("stopped", "the card was stopped by a signal (SIGSTOP)"),
+        Fault::Oversleeps => {
+            ("oversleeps", "the card did not wake up when it was to, though it had a processor")
+        }
+    };
+    Event::CardReplaced { pid, generation, fault, why }
+}
+
+fn name_of(state: State) -> &'static str {
+    match state {
+        State::Running => "running",
+        State::Sleeping => "sleeping",
+        State::InKernel => "in-kernel",
+        State::Stopped => "stopped",
+        State::Other => "other",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use node::Tenancy;
+
+    use super::*;
+
+    #[test]
+    fn what_the_core_says_has_words() {
+        let said = |said| event(said, &[]).to_string();
+        let tenancy = Tenancy { is_held: true, ..Tenancy::default() };
+        let (again_in, error) = (std::time::Duration::from_secs(1), "no space".to_owned());
+        assert_eq!(
+            said(Said::TenancyUnsaved { loan: 0, tenancy, again_in, error }),
+            "the function cannot be used yet: no space"
+        );
+        let replaced = |fault| event(Said::CardReplaced { pid: 7, generation: 1, fault }, &[]).kind();
+        let kinds = [Fault::Spins, Fault::Stopped, Fault::Oversleeps].map(replaced);
+        assert_eq!(kinds, ["card-spins", "card-replaced", "card-replaced"]);
     }
 }

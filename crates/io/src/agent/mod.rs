@@ -32,7 +32,7 @@ pub use node::agent::{CardRecord, Condition};
 use node::{
     DriveConfig, FlashConfig, Lender, Limit, LoanKind, NodeKey, NodeLedger, Protection, Refusal, Tenancy,
 };
-use tracing::{debug, info, warn};
+use tracing::debug;
 
 use self::clients::Clients;
 pub use self::drives::DriveEnd;
@@ -41,6 +41,7 @@ use self::life::LiveCard;
 use self::neighbours::{Neighbours, Surroundings};
 use self::slots::Slots;
 pub use self::view::{LoanView, View};
+use crate::event::{Event, seconds};
 use crate::files::{Image, LastWrites};
 use crate::load::{LoadResult, LoadSpec};
 use crate::memory::{self, Mapping};
@@ -404,16 +405,8 @@ impl Agent {
                     let news = self.vm_generation.as_ref().map_or(News::None, VmGeneration::news);
                     match news {
                         News::None => continue,
-                        News::Missed => info!(
-                            "the kernel had more events than it could keep for this node, and one may have said that this machine \
-                             was restored from a snapshot: the keys of all loans are renewed, which does no harm"
-                        ),
-                        News::Restored => {
-                            info!(
-                                "this machine was restored from a snapshot: the keys of all loans are renewed, and what is \
-                                 borrowed is borrowed anew, since the drives may have gone on meanwhile"
-                            );
-                        }
+                        News::Missed => Event::MachinePerhapsRestored {}.say(),
+                        News::Restored => Event::MachineRestored {}.say(),
                     }
                     self.renew_keys(news == News::Restored)?;
                 }
@@ -627,7 +620,8 @@ impl Agent {
                 ToAgent::Running => self.core.handle_running(crate::card::now()),
                 ToAgent::Ready { loan } => {
                     if let Err(error) = self.slots.open(&self.spec.loans, loan, &self.waiter) {
-                        warn!(%error, "the socket of a slot cannot be watched");
+                        let function = self.spec.loans[loan].function.clone();
+                        Event::SlotUnwatched { function, error: error.to_string() }.say();
                     }
                     events.push(AgentEvent::Ready(loan));
                 }
@@ -701,7 +695,7 @@ impl Agent {
 
     /// Clients wait in the queues of their sockets, which would stay readable all the time.
     fn stop_accepting(&mut self, error: &io::Error) {
-        warn!(%error, again_in = ?ACCEPT_PAUSE, "clients cannot be accepted for now");
+        Event::ClientsWaiting { error: error.to_string(), again_in_s: seconds(ACCEPT_PAUSE) }.say();
         clients::ignore(&self.spec.loans, &self.waiter);
         self.slots.ignore(&self.spec.loans, &self.waiter);
         self.accept_at = Some(Instant::now() + ACCEPT_PAUSE);
@@ -778,7 +772,7 @@ fn make_ring(spec: &NodeSpec) -> io::Result<Option<Ring>> {
     match Ring::create(RING_ENTRIES) {
         Ok(ring) => Ok(Some(ring)),
         Err(RingError::Unavailable(error)) => {
-            warn!(%error, "io_uring is not available: disks are served with plain system calls in threads");
+            Event::RingUnavailable { error: error.to_string() }.say();
             Ok(None)
         }
         Err(RingError::System(error)) => Err(error),

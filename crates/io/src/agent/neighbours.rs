@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use base::ids::NodeId;
 use node::Role;
-use tracing::{debug, info, warn};
+use tracing::debug;
 
 use super::{LoanEnd, LoanSpec, NodeSpec, fill_random, token, view};
+use crate::event::{Event, seconds};
 use crate::memory::Mapping;
 use crate::shm::Shared;
 use crate::shm::meeting::{self, Agreed, Answer, Call, Meeting, NONCE_LEN, Proof};
@@ -112,7 +113,8 @@ impl Neighbours {
             match listen(spec.identity.id(), waiter) {
                 Ok(socket) => listener = Some(socket),
                 Err(error) => {
-                    warn!(%error, name = meeting::name_of(spec.identity.id()), "memory is shared with nobody");
+                    let name = meeting::name_of(spec.identity.id());
+                    Event::MemoryUnshared { error: error.to_string(), name }.say();
                 }
             }
         }
@@ -239,7 +241,8 @@ impl Neighbours {
             }
             Ok(None) => {}
             Err(error) => {
-                warn!(%error, again_in = ?ACCEPT_PAUSE, "neighbours cannot be accepted for now");
+                Event::NeighboursWaiting { error: error.to_string(), again_in_s: seconds(ACCEPT_PAUSE) }
+                    .say();
                 let _ = waiter.deregister(listener.as_fd());
                 self.listen_at = Some(Instant::now() + ACCEPT_PAUSE);
             }
@@ -298,8 +301,7 @@ impl Neighbours {
         if !self.meeting_with_borrower(&socket, call, around.secret(loan)?)?.accepts(nonce, &received.message)
         {
             self.places[loan].impostors.say(|others| {
-                let function = &spec.function;
-                warn!(function, others, "a process of this machine does not know the key of the loan");
+                Event::NeighbourUnproven { function: spec.function.clone(), others }.say();
             });
             return Err(io::ErrorKind::PermissionDenied.into());
         }
@@ -373,7 +375,7 @@ impl Neighbours {
         let State::Sharing { since, .. } = &place.state else { return };
         let is_stable = since.elapsed() > STABLE;
         place.state = State::Alone;
-        info!(function = spec.function, "no memory is shared with the neighbour any more");
+        Event::MemoryParted { function: spec.function.clone() }.say();
         self.changed.push(loan);
         if is_stable {
             place.attempts = 0;
@@ -393,8 +395,7 @@ impl Neighbours {
             let pids = (std::process::id(), peer_pid(calling.socket.as_fd())?);
             let meeting = Meeting { secret: around.secret(loan)?, call: calling.call, lender, pids };
             if !meeting.believes(&received.message) {
-                let function = &around.loans[loan].function;
-                warn!(function, "a process of this machine passes itself off as the lender");
+                Event::NeighbourImpostor { function: around.loans[loan].function.clone() }.say();
                 return Err(io::ErrorKind::PermissionDenied.into());
             }
             let (ours, theirs) = Shared::create()?;
@@ -426,7 +427,7 @@ impl Neighbours {
     }
 
     fn announce(&mut self, loan: usize, spec: &LoanSpec) {
-        info!(function = spec.function, "memory is shared with the neighbour");
+        Event::MemoryShared { function: spec.function.clone() }.say();
         self.changed.push(loan);
     }
 }

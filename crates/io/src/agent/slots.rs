@@ -15,9 +15,9 @@ use node::MAX_LOANS;
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use rustix::process::{Resource, getrlimit};
-use tracing::{info, warn};
 
 use super::{ACCEPTS_A_TURN, Agent, Edge, LoanSpec, token};
+use crate::event::Event;
 use crate::guest_memory::{self, FileKey};
 use crate::messages::{DESCRIPTORS, Hex, ToAgent, ToCard};
 use crate::outbox::{Enclosure, Outbox};
@@ -212,7 +212,7 @@ impl Slots {
             return Accepted::SameClient;
         }
         place.lines.connected.say(|others| {
-            info!(function, pid = newcomer.pid, others, "a virtual machine has connected to the slot");
+            Event::GuestConnected { function: function.to_owned(), pid: newcomer.pid, others }.say();
         });
         place.client = Some(newcomer);
         Accepted::Client
@@ -257,7 +257,7 @@ impl Slots {
         let Some(place) = self.places.get_mut(loan) else { return false };
         if let Some(client) = place.client.take() {
             place.lines.parked.say(|others| {
-                info!(function, pid = client.pid, others, "the virtual machine has lost the slot");
+                Event::GuestParked { function: function.to_owned(), pid: client.pid, others }.say();
             });
             keep_parked(&mut self.parked, client);
         }
@@ -287,7 +287,7 @@ impl Slots {
         let Some(place) = self.places.get_mut(loan) else { return false };
         if let Some(client) = place.client.take() {
             place.lines.left.say(|others| {
-                info!(function, pid = client.pid, others, "the virtual machine has left the slot");
+                Event::GuestLeft { function: function.to_owned(), pid: client.pid, others }.say();
             });
             hang_up(client.socket.as_fd());
         }
@@ -305,7 +305,8 @@ impl Slots {
             Ok(received) => received,
             Err(error) => {
                 place.lines.broken.say(|others| {
-                    warn!(function, %error, others, "a message of a virtual machine cannot be received: it is disconnected");
+                    let (function, error) = (function.to_owned(), error.to_string());
+                    Event::GuestBroken { function, error, others }.say();
                 });
                 return vec![ToCard::Lost { loan }];
             }
@@ -317,15 +318,8 @@ impl Slots {
         if !place.has_room(&descriptors, self.share) {
             // Memory is reached by messages then, and an interrupt is refused.
             descriptors.clear();
-            place.lines.crowded.say(|others| {
-                warn!(
-                    function,
-                    others,
-                    "this virtual machine shares more files and event descriptors than a slot may have: memory in further ones is \
-                     read and written by asking the machine, which is slow, and further interrupts are refused. Raise the limit of \
-                     open files of the node (`ulimit -n`), or give the machine its memory in fewer files"
-                );
-            });
+            let function = function.to_owned();
+            place.lines.crowded.say(|others| Event::GuestCrowded { function, others }.say());
         }
         let ids = descriptors.into_iter().map(|descriptor| place.keep(descriptor)).collect();
         place.last = Taken { number, bytes, ids };
@@ -509,7 +503,7 @@ impl Place {
         self.client = self.next.take();
         if let Some(client) = &self.client {
             self.lines.again.say(|others| {
-                info!(function, pid = client.pid, others, "the virtual machine has the slot again");
+                Event::GuestAgain { function: function.to_owned(), pid: client.pid, others }.say();
             });
         }
         self.client.is_some()
@@ -555,17 +549,8 @@ impl Place {
         let is_large = is_writable && len >= guest_memory::WORTH_SHARING;
         let is_missing = descriptors.is_empty() && self.files.is_empty() && is_large;
         if (is_private || is_missing) && !std::mem::replace(&mut client.warned, true) {
-            let pid = client.pid;
-            self.lines.unshared.say(|others| {
-                warn!(
-                    function,
-                    pid,
-                    others,
-                    "the memory of this virtual machine is not shared, so the drive has to ask the machine for all of it, \
-                     which is slow: give it -object memory-backend-memfd,...,share=on (`causeway qemu-args` prints all of it), \
-                     or in libvirt <memoryBacking> <source type='memfd'/> <access mode='shared'/> </memoryBacking>"
-                );
-            });
+            let (function, pid) = (function.to_owned(), client.pid);
+            self.lines.unshared.say(|others| Event::GuestUnshared { function, pid, others }.say());
         }
         is_private
     }
@@ -587,7 +572,8 @@ impl Place {
 
 /// Sends a client away, so that it sees an end.
 fn refuse(line: &mut Sparing, client: &Client, function: &str, why: &str) {
-    line.say(|others| warn!(function, pid = client.pid, others, "a virtual machine was sent away: {why}"));
+    let (function, why) = (function.to_owned(), why.to_owned());
+    line.say(|others| Event::GuestRefused { function, pid: client.pid, others, why }.say());
     hang_up(client.socket.as_fd());
 }
 

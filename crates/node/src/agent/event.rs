@@ -1,15 +1,12 @@
-//! What happened to a node, as its log says it.
+//! What happened to a node's cards and loans.
 
-use core::fmt;
 use core::time::Duration;
 
-use base::times::WATCHDOG;
 use link::Tenancy;
 
 use super::watchdog::{Fault, State};
 
-/// Something that happened. Its [`Display`](fmt::Display) is the line of the log; what stands beside that line there
-/// are its values.
+/// Something that happened. Whoever drives the agent has the words for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A signal has ended the card.
@@ -106,72 +103,4 @@ pub enum Event {
         /// What is wrong with it.
         fault: Fault,
     },
-}
-
-/// How much an event matters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Severity {
-    /// Something of this software's own is wrong.
-    Error,
-    /// Somebody should look.
-    Warning,
-    /// Good to know.
-    Info,
-}
-
-impl Event {
-    /// How much it matters.
-    pub fn severity(&self) -> Severity {
-        match self {
-            Self::CardEnded { .. } | Self::CardReplaced { fault: Fault::Spins, .. } => Severity::Error,
-            Self::CardKilled { .. }
-            | Self::StartFailed { .. }
-            | Self::Draining { .. }
-            | Self::CardStuck { .. }
-            | Self::TenancyUnsaved { .. }
-            | Self::CardReplaced { .. } => Severity::Warning,
-            Self::CardRecovered { .. }
-            | Self::Drained { .. }
-            | Self::CardFree { .. }
-            | Self::Attached { .. }
-            | Self::Stale { .. } => Severity::Info,
-        }
-    }
-}
-
-impl fmt::Display for Event {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::CardKilled { .. } => f.write_str("card was killed"),
-            Self::CardEnded { .. } => f.write_str("card has ended"),
-            Self::CardRecovered { .. } => f.write_str("card recovered"),
-            Self::StartFailed { .. } => f.write_str("the next card could not be started"),
-            Self::Draining { .. } => f.write_str(
-                "waiting for disk requests of the old card, which must end before the next card may start: look \
-                 at the disk",
-            ),
-            Self::Drained { .. } => f.write_str("the disk requests of the old card have ended"),
-            Self::CardStuck { .. } => write!(
-                f,
-                "the card has been in one system call for {WATCHDOG:?} and serves nobody meanwhile; it is left alone, since \
-                 killing it would not end the call: look at the disk behind what is lent"
-            ),
-            Self::Attached { .. } => f.write_str("the card is replaced by one that knows the new loan"),
-            Self::Stale { .. } => f.write_str("what the card said of a loan that is gone is dropped"),
-            Self::TenancyUnsaved { tenancy, error, .. } => {
-                let what = if tenancy.is_held { "used" } else { "given back" };
-                write!(f, "the function cannot be {what} yet: {error}")
-            }
-            Self::CardFree { .. } => f.write_str("the card goes on"),
-            Self::CardReplaced { fault, .. } => f.write_str(match fault {
-                Fault::Stopped => "the card was stopped by a signal (SIGSTOP): it is killed and replaced",
-                Fault::Spins => {
-                    "the card runs and makes no turn: it is killed and replaced. Please report this with the log"
-                }
-                Fault::Oversleeps => {
-                    "the card did not wake up when it was to, though it had a processor: it is killed and replaced"
-                }
-            }),
-        }
-    }
 }

@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 
 use base::{Instant, RuleSet};
 
-pub use event::{Event, Severity};
+pub use event::Event;
 use life::Life;
 pub use life::{CardRecord, Exit, Unfinished};
 use link::Tenancy;

@@ -190,7 +190,7 @@ impl<'m> Reach<'m> {
         let memory = self.find(request, AccessKind::Write, address, len);
         let bytes = payload.get(request.padding()..request.padding() + len);
         let (Some((memory, into)), Some(bytes)) = (memory, bytes) else {
-            self.gauges.denied_accesses.add(1);
+            self.gauges.deny(request.requester, address, AccessKind::Write);
             return Reached::Done;
         };
         let vector = bytes.try_into().map(u32::from_le_bytes).ok();
@@ -202,19 +202,21 @@ impl<'m> Reach<'m> {
         match memory {
             Memory::Doorbell => return vector.map_or(Reached::Done, Reached::Interrupt),
             _ if len == 0 => {}
-            Memory::Guest { descriptor, offset } => self.store(descriptor, offset + into, bytes),
+            Memory::Guest { descriptor, offset } => {
+                if !self.store(descriptor, offset + into, bytes) {
+                    self.gauges.deny(request.requester, address, AccessKind::Write);
+                }
+            }
             Memory::ByMessage { .. } => return Reached::ByMessage,
         }
         Reached::Done
     }
 
-    /// Makes a store. See the module for the commit.
-    fn store(&self, descriptor: DescriptorId, offset: u64, bytes: &[u8]) {
+    /// Makes a store; false if the memory is not there. See the module for the commit.
+    fn store(&self, descriptor: DescriptorId, offset: u64, bytes: &[u8]) -> bool {
         self.journal.commit();
         let memory = self.memory.as_ref();
-        if !memory.is_some_and(|memory| memory.write(self.loan, descriptor, offset, bytes)) {
-            self.gauges.denied_accesses.add(1);
-        }
+        memory.is_some_and(|memory| memory.write(self.loan, descriptor, offset, bytes))
     }
 
     /// The function reads.
@@ -232,7 +234,7 @@ impl<'m> Reach<'m> {
             _ => false,
         };
         if !transaction::complete_found(port, &self.pages, request, HOST, max_payload, read) {
-            self.gauges.denied_accesses.add(1);
+            self.gauges.deny(request.requester, address, AccessKind::Read);
         }
         Reached::Done
     }
@@ -249,7 +251,7 @@ impl<'m> Reach<'m> {
         match self.find(request, kind, address + offset as u64, len) {
             Some((Memory::ByMessage { map, start }, into)) => Some(Place { map, address: start + into }),
             _ => {
-                self.gauges.denied_accesses.add(1);
+                self.gauges.deny(request.requester, address + offset as u64, kind);
                 None
             }
         }

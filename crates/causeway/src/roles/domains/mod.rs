@@ -16,8 +16,8 @@ mod replaced;
 use std::time::{Duration, Instant};
 
 use io::agent::{Agent, AgentEvent, Edge, LoanEnd, LoanSpec};
+use io::event::Event;
 use node::{Protection, Tenancy};
-use tracing::{info, warn};
 
 use self::blackouts::Blackouts;
 use self::holds::{Change, Hold};
@@ -93,6 +93,14 @@ enum Loss {
 }
 
 impl Loss {
+    /// What programs know it by.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Silence => "silence",
+            Self::Replaced => "replaced",
+        }
+    }
+
     /// What has happened.
     fn what(self) -> &'static str {
         match self {
@@ -233,7 +241,7 @@ impl Domains {
             AgentEvent::GivenBack { loan, .. } => {
                 if let Some(place) = self.place(*loan) {
                     place.phase = Phase::Vacant;
-                    info!(slot = %place.name, "the slot is vacant");
+                    Event::SlotVacant { slot: place.name.to_string() }.say();
                 }
             }
             _ => {}
@@ -254,13 +262,13 @@ impl Domains {
         let Some(place) = self.place(loan) else { return };
         if place.phase == Phase::Attaching && !place.is_asked_for {
             // What was decided earlier stays decided: the lender may think of it otherwise later.
-            warn!(slot = %place.name, "{why}");
+            Event::SlotRefused { slot: place.name.to_string(), why: why.clone() }.say();
             place.trouble = Some(why);
         } else if place.phase == Phase::Attaching {
             place.trouble = Some(why);
             let decided = place.decide(None, state);
             if let Err(error) = decided {
-                warn!(slot = %place.name, "the slot would be taken again after a restart: {error}");
+                Event::SlotUndecided { slot: place.name.to_string(), error: error.to_string() }.say();
             }
             place.phase = Phase::Returning { since: Instant::now() };
             agent.detach(loan);
@@ -298,13 +306,13 @@ impl Domains {
                     if is_gone || (surprised && since.elapsed() >= place.remove_after + SURPRISE) {
                         place.give_back(loan, agent);
                     } else if !surprised && since.elapsed() >= place.remove_after {
-                        warn!(slot = %place.name, "the guest does not let go of the function, which is taken away");
+                        Event::SlotSurprised { slot: place.name.to_string() }.say();
                         agent.set_present(loan, false);
                         place.phase = Phase::Leaving { since, surprised: true };
                     }
                 }
                 Phase::Returning { since } if since.elapsed() >= GIVE_BACK => {
-                    warn!(slot = %place.name, "the lender does not answer; it keeps the function for this node");
+                    Event::SlotAbandoned { slot: place.name.to_string() }.say();
                     agent.abandon(loan)?;
                     place.phase = Phase::Vacant;
                 }
@@ -334,20 +342,20 @@ impl Domains {
     /// old one until then takes the function away as well ([`Agent::set_present`]).
     fn renew(&mut self, loan: usize, loss: Loss, agent: &mut Agent) {
         let function = agent.view().spec().loans[loan].function.clone();
-        let what = loss.what();
+        let (what, name) = (loss.what(), loss.name());
         let index = loan.wrapping_sub(self.first);
         let place = self.places.get_mut(index).filter(|place| place.phase == Phase::Attached);
         if let Some((place, monitor)) = place.and_then(|place| {
             let monitor = self.monitors[place.domain].as_ref()?;
             Some((place, monitor))
         }) {
-            warn!(slot = %place.name, function, "{what}: the device is taken out of the machine and plugged in again");
+            Event::SlotRenewed { slot: place.name.to_string(), function, loss: name, what }.say();
             agent.set_present(loan, false);
             place.plug_at = None;
             monitor.order(place.subject(index), Task::Plug(place.plug()));
             place.awaited.plug = true;
         } else if self.places.get(index).is_none_or(|place| place.phase == Phase::Attached) {
-            warn!(function, "{what}: {}", loss.by_hand());
+            Event::SlotWornOut { function, loss: name, what, by_hand: loss.by_hand() }.say();
         }
     }
 
@@ -419,13 +427,13 @@ impl Domains {
         let slot = place.name.to_string();
         match outcome {
             Outcome::Plugged => {
-                info!(slot, "plugged in");
+                Event::SlotPlugged { slot }.say();
                 place.awaited.plug = false;
                 place.trouble = None;
                 place.hold = Hold::begin();
             }
             Outcome::NotPlugged(error) => {
-                warn!(slot, "{error}");
+                Event::SlotNotPlugged { slot, error: error.to_string() }.say();
                 place.awaited.plug = false;
                 if matches!(error, QmpError::Connect { .. } | QmpError::Silent { .. }) {
                     place.machine = Machine::Away { asked: Instant::now() };
@@ -434,9 +442,9 @@ impl Domains {
             }
             Outcome::Removed | Outcome::LeftBehind(_) => {
                 match outcome {
-                    Outcome::LeftBehind(why) => warn!(slot, "{why}"),
+                    Outcome::LeftBehind(why) => Event::SlotLeftBehind { slot, why: why.to_string() }.say(),
                     _ => {
-                        info!(slot, "unplugged");
+                        Event::SlotUnplugged { slot }.say();
                         place.hold = Hold::Free;
                     }
                 }
@@ -446,40 +454,31 @@ impl Domains {
                 }
             }
             Outcome::NotRemoved(error) => {
-                warn!(slot, "{error}");
+                Event::SlotNotUnplugged { slot, error: error.to_string() }.say();
                 place.awaited.unplug = false;
                 place.trouble = Some(error.to_string());
             }
-            Outcome::NotHeld(error) => warn!(
-                slot,
-                "nothing keeps this machine from being saved or migrated, after which the drive would be dead: do neither while it has \
-                 the drive ({error})"
-            ),
+            Outcome::NotHeld(error) => Event::MachineNotHeld { slot, error: error.to_string() }.say(),
             Outcome::StillThere => place.awaited.release = false,
             Outcome::Released(was_held) => {
                 place.awaited.release = false;
                 place.hold = Hold::Free;
                 if was_held {
-                    info!(
-                        slot,
-                        "the machine does not have the device any more, and may be saved and migrated"
-                    );
+                    Event::MachineReleased { slot }.say();
                 }
             }
             Outcome::Reported(failed) => {
                 place.awaited.report = false;
                 match failed {
-                    None => warn!(slot, "the function did not answer its guest, which was told so"),
-                    Some(why) => {
-                        warn!(slot, "the function did not answer its guest, which was not told: {why}");
-                    }
+                    None => Event::GuestTold { slot }.say(),
+                    Some(why) => Event::GuestNotTold { slot, why: why.to_string() }.say(),
                 }
             }
             Outcome::Looked(is_running) => {
                 place.awaited.look = false;
                 let is_back = is_running.is_some_and(|it| place.machine.looked(it, Instant::now()));
                 if is_back && place.phase == Phase::Attached {
-                    info!(slot, "the machine is back");
+                    Event::MachineBack { slot }.say();
                     place.plug_at = Some(Instant::now() + SETTLE);
                 }
             }
@@ -529,7 +528,7 @@ impl Domains {
         match attached {
             Ok(()) => {
                 place.trouble = None;
-                info!(slot, function = %line.function(), "a function is attached");
+                Event::SlotAttached { slot: slot.to_owned(), function: line.function().to_string() }.say();
                 Response::Slot { slot: self.report(index) }
             }
             Err(failure) => {
@@ -537,11 +536,8 @@ impl Domains {
                     place.phase = Phase::Vacant;
                     // The next start of the node would attach it; if this cannot be written either, it may.
                     if let Err(failure) = place.decide(None, state) {
-                        warn!(
-                            slot,
-                            "a function that could not be attached may be at the next start: {}",
-                            failure.message()
-                        );
+                        let error = failure.message().to_owned();
+                        Event::SlotUndecided { slot: slot.to_owned(), error }.say();
                     }
                 }
                 Response::Refused { why: failure.message().to_owned() }

@@ -1,9 +1,10 @@
 //! From a device as it was declared to the drive that the card makes.
 
 use base::hash::fnv1a;
+use io::event::Event;
 use io::files::{Image, ImageKind};
 use node::{DriveConfig, Limit, NamespaceConfig, WriteCache};
-use tracing::{debug, warn};
+use tracing::debug;
 
 use super::unique_id;
 use crate::cli::ByteSize;
@@ -73,11 +74,7 @@ pub(super) fn config(device: &Device, image: &Image, state: &StateDir) -> Result
 /// Stands for what keeps the drive's unflushed writes: the same number only while they are certainly there.
 fn keeper(device: &Device, image: &Image) -> u64 {
     let facts = image.page_cache().unwrap_or_else(|error| {
-        warn!(
-            source = %device.source,
-            "the system does not tell whether it has kept what was not flushed, so with `cache = \"volatile\"` virtual machines find \
-             another drive after each start of this node: {error}"
-        );
+        Event::CacheUntold { source: device.source.to_string(), error: error.to_string() }.say();
         // Two starts never have the same.
         format!("{:?}", std::time::SystemTime::now())
     });

@@ -1,8 +1,8 @@
 //! Whether what stands behind a drive is still what it was when this node had it last.
 
 use io::agent::DriveEnd;
+use io::event::Event;
 use io::files::{Difference, Identity, Image, LastWrites, Mark};
-use tracing::warn;
 
 use super::drive;
 use crate::config::Device;
@@ -32,12 +32,8 @@ pub(super) fn settle(
         for (function, ..) in &functions {
             state.renew_tenancy(function)?;
         }
-        warn!(
-            drive = %device.function,
-            "{source} is not what this node lent before: {}. Whoever has borrowed it is told so, and nothing that was written to the \
-             old one and not flushed is put over it. If another image was meant, stop this node and put that one in its place",
-            words(change)
-        );
+        let (drive, source, what) = (device.function.to_string(), source.to_string(), words(change));
+        Event::ImageReplaced { drive, source, what }.say();
     }
     let unmarked = matches!(identity, Identity::File { mark: Mark::None, .. });
     if known.is_none() || change.is_some() || unmarked {

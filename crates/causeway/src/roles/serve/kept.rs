@@ -1,8 +1,8 @@
 //! What the agent wants kept in the state folder.
 
 use io::agent::AgentEvent;
+use io::event::Event;
 use node::Tenancy;
-use tracing::warn;
 
 use super::Node;
 use crate::exit::Failure;
@@ -30,31 +30,23 @@ impl Node {
     pub(super) fn keep_tenancies(&mut self) {
         for (loan, tenancy) in self.agent.take_unsaved() {
             if let Err(error) = self.store_tenancy(loan, tenancy) {
-                let function = &self.agent.view().spec().loans[loan].function;
-                warn!(%function, node = %tenancy.node, "who has the function cannot be kept: {error}");
+                let function = self.agent.view().spec().loans[loan].function.clone();
+                let (node, error) = (tenancy.node.to_string(), error.to_string());
+                Event::TenancyUnkept { function, node, error }.say();
             }
         }
     }
 
     /// The lender has seen a later life of this node than the state folder knew of: it comes from a backup or a copy.
     fn catch_up(&mut self, loan: usize, seen: u64) {
-        let function = &self.agent.view().spec().loans[loan].function;
-        let folder = self.state.path().display();
+        let function = self.agent.view().spec().loans[loan].function.clone();
+        let folder = self.state.path().display().to_string();
         match self.state.raise_above(seen) {
             Ok(incarnation) => {
-                warn!(
-                    %function, incarnation, seen,
-                    "the state directory {folder} is older than what the lender has seen of this node: it was restored or copied. \
-                     This node goes on with a greater incarnation; if another one runs with a copy, give one of them a state \
-                     directory of its own"
-                );
+                Event::StateOutdated { function, incarnation, seen, folder }.say();
                 self.agent.incarnation_raised(loan, incarnation);
             }
-            Err(error) => warn!(
-                %function, seen,
-                "the lender has seen a later life of this node than the state directory {folder} knows of, and does not let it in: \
-                 {error}; restore a newer copy of the folder, or give this node a new one"
-            ),
+            Err(error) => Event::StateNotRaised { function, seen, folder, error: error.to_string() }.say(),
         }
     }
 
@@ -63,7 +55,7 @@ impl Node {
         let Some((name, layout)) = self.layouts.get(drive) else { return };
         let written = crate::state_dir::drive::write(self.state.path(), name, *layout, bytes);
         if let Err(error) = &written {
-            warn!(%error, drive = %name, "the state of a drive cannot be kept: what has changed it fails");
+            Event::DriveUnkept { drive: name.to_string(), error: error.to_string() }.say();
         }
         self.agent.persisted(drive, version, written.is_ok());
     }

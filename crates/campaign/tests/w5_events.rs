@@ -1,0 +1,178 @@
+//! W5: what has happened in a node, by `causeway events`: a killed card and its successor, a refused borrower, a follower
+//! that never reads, and how following ends.
+
+// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
+#![allow(clippy::unwrap_used)]
+
+use campaign::causeway::{
+    Borrower, Lender, START_TIMEOUT, STOP_TIMEOUT, binary, borrower_socket, card, kill_card, number, status,
+};
+use campaign::load::{Load, Model};
+use campaign::process::{Process, poll_until, run, run_to_end, signal};
+use campaign::scale;
+use campaign::world::{Machine, World, WorldConfig};
+use rustix::process::Signal;
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::process::Command;
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+const SOON: Duration = Duration::from_secs(30);
+
+fn events_command(machine: &Machine, name: &str, arguments: &[&str]) -> Command {
+    let mut command = machine.command(binary().unwrap());
+    command.args(["events", "--name", name]).args(arguments);
+    command
+}
+
+fn follow(machine: &Machine, name: &str) -> Process {
+    let command = events_command(machine, name, &["--follow", "-o", "json"]);
+    machine.spawn(&format!("{name}-events"), command).unwrap()
+}
+
+/// The next event of a kind.
+fn next(follower: &mut Process, kind: &str) -> Value {
+    let text = format!("\"kind\":\"{kind}\"");
+    let line = follower.wait_line(kind, SOON, |line| line.contains(&text)).unwrap();
+    serde_json::from_str(&line).unwrap()
+}
+
+fn all(machine: &Machine, name: &str) -> Vec<Value> {
+    let text = run(events_command(machine, name, &["-o", "json"])).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn w5_a_killed_card_and_its_successor_are_events() {
+    let _exclusive = scale::exclusive();
+    let world = World::new(&WorldConfig::default()).unwrap();
+    let mut lender = Lender::start(world.right(), &["ram:16M"], &[]).unwrap();
+    let mut borrower = Borrower::start(world.left(), &lender.lines[0], &[]).unwrap();
+    let mut follower = follow(world.left(), "borrower");
+    assert_eq!(next(&mut follower, "loan-usable")["severity"], "info");
+    let load = Load::start(&borrower.socket, Model::new(0, MIB, 1), 4).unwrap();
+    for _ in 0..3 {
+        let before = card(&status(world.left(), "borrower").unwrap()).unwrap();
+        kill_card(world.left(), "borrower", SOON).unwrap();
+        let killed = next(&mut follower, "card-killed");
+        assert_eq!((&killed["severity"], &killed["signal"]), (&"warning".into(), &9.into()), "{killed}");
+        assert_eq!(killed["generation"], before.generation, "{killed}");
+        let recovered = next(&mut follower, "card-recovered");
+        assert_eq!(recovered["generation"], before.generation + 1, "{recovered}");
+        assert!(
+            recovered["after_s"].as_f64().is_some_and(|after| after > 0.0 && after < 10.0),
+            "{recovered}"
+        );
+        assert!(recovered["seq"].as_u64() > killed["seq"].as_u64(), "{recovered}");
+        borrower.process.wait_log("its line", SOON, |line| line.contains("card recovered")).unwrap();
+    }
+    let report = load.stop().unwrap();
+    assert_eq!((report.failed, report.lost), (0, None));
+
+    // What has followed is what is kept, and the numbers have no gaps.
+    let kept = all(world.left(), "borrower");
+    let numbers: Vec<_> = kept.iter().map(|event| event["seq"].as_u64().unwrap()).collect();
+    assert_eq!(numbers, (1..=kept.len() as u64).collect::<Vec<_>>());
+    let text = run(events_command(world.left(), "borrower", &[])).unwrap();
+    assert!(text.lines().any(|line| line.contains(" WARN card was killed signal=9 generation=1")), "{text}");
+
+    // The end of the node is told, and then following has ended.
+    assert_eq!(borrower.process.terminate(STOP_TIMEOUT).unwrap(), 0);
+    next(&mut follower, "node-ending");
+    next(&mut follower, "loan-returned");
+    assert_eq!(follower.wait(SOON).unwrap().code(), Some(4));
+    assert!(follower.tail().contains("the node borrower has ended"), "{}", follower.tail());
+
+    // Who is asked to end ends in order, and who asks for a node that is not there is refused.
+    let mut watcher = follow(world.right(), "lender");
+    next(&mut watcher, "loan-taken");
+    signal(watcher.pid(), Signal::INT).unwrap();
+    assert_eq!(watcher.wait(SOON).unwrap().code(), Some(0));
+    let command = events_command(world.left(), "borrower", &["--follow"]);
+    let ended = run_to_end(command, &world.left().dir().join("logs"), "nobody", START_TIMEOUT).unwrap();
+    assert_eq!(ended.code, Some(3), "{ended:?}");
+    assert_eq!(lender.process.terminate(STOP_TIMEOUT).unwrap(), 0);
+}
+
+#[test]
+fn w5_a_refused_borrower_says_who_has_the_function() {
+    let _exclusive = scale::exclusive();
+    let world = World::new(&WorldConfig::default()).unwrap();
+    let lender = Lender::start(world.right(), &["ram:16M"], &[]).unwrap();
+    let _first = Borrower::start_as(world.left(), "first", &lender.lines[0], &[]).unwrap();
+    // A node that is there for more than one loan goes on.
+    let machine = world.left();
+    let config = machine.dir().join("second.toml");
+    let text = format!(
+        "name = \"second\"\nstate_dir = {:?}\n[[loans]]\nline = \"{}\"\nnbd = {:?}\n",
+        machine.dir().join("state/second"),
+        lender.lines[0],
+        borrower_socket(machine, "second"),
+    );
+    std::fs::write(&config, text).unwrap();
+    let mut command = machine.command(binary().unwrap());
+    command.arg("node").arg("--config").arg(&config);
+    let mut second = machine.spawn("second", command).unwrap();
+    second.wait_log("a refusal", SOON, |line| line.contains("is in use by first")).unwrap();
+    let refused = next(&mut follow(machine, "second"), "loan-refused");
+    assert_eq!((&refused["reason"], &refused["holder"]), (&"in-use".into(), &"first".into()), "{refused}");
+    assert_eq!(refused["node"], status(machine, "first").unwrap()["node"]["id"], "{refused}");
+    assert!(refused["message"].as_str().unwrap().contains("is in use by first"), "{refused}");
+    let said = all(machine, "second").iter().filter(|event| event["kind"] == "loan-refused").count();
+    assert!(second.tail().matches("is in use by first").count() <= said, "said twice:\n{}", second.tail());
+}
+
+#[test]
+fn w5_a_follower_that_never_reads_costs_nothing() {
+    let _exclusive = scale::exclusive();
+    let world = World::new(&WorldConfig::default()).unwrap();
+    let lender = Lender::start(world.right(), &["ram:16M"], &[]).unwrap();
+    let machine = world.right();
+    let socket = machine.dir().join("run/causeway/lender.sock");
+    let deaf = || {
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        stream.write_all(b"{\"request\":\"events\",\"follow\":true}\n").unwrap();
+        stream
+    };
+    let mut followers: Vec<_> = (0..8).map(|_| deaf()).collect();
+    poll_until("a refusal of the ninth", SOON, || {
+        let mut line = String::new();
+        let mut ninth = BufReader::new(deaf());
+        ninth.get_ref().set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+        let _ = ninth.read_line(&mut line);
+        Ok(line.contains("8 programs follow").then_some(()))
+    })
+    .unwrap();
+    let memory = || {
+        let text = std::fs::read_to_string(format!("/proc/{}/status", lender.process.pid())).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+    };
+    // Each change of a limit is an event: many times what a ring and the sockets hold.
+    let function = lender.lines[0].rsplit_once('/').unwrap().1.to_owned();
+    let change = |control: &mut BufReader<UnixStream>, times: u64| {
+        for iops in 1..=times {
+            let request = format!("{{\"request\":\"limit\",\"function\":\"{function}\",\"iops\":{iops}}}\n");
+            control.get_mut().write_all(request.as_bytes()).unwrap();
+            let mut line = String::new();
+            control.read_line(&mut line).unwrap();
+            assert!(line.contains("done"), "{line}");
+        }
+    };
+    let mut control = BufReader::new(UnixStream::connect(&socket).unwrap());
+    change(&mut control, 6_000);
+    let before = memory();
+    change(&mut control, 6_000);
+    let after = memory();
+    assert!(after < before + MIB, "{before} bytes, then {after}");
+    // The node is as quick as ever, and who reads at last is told what he has missed.
+    assert!(number(&status(machine, "lender").unwrap(), "/node/pid").is_ok());
+    let reader = BufReader::new(followers.remove(0));
+    reader.get_ref().set_read_timeout(Some(SOON)).unwrap();
+    let mut lines = reader.lines().map(Result::unwrap);
+    let missed = lines.find(|line| line.contains("events-missed")).unwrap();
+    assert!(missed.contains("\"missed\":"), "{missed}");
+    assert!(all(machine, "lender").len() <= 1024);
+}
