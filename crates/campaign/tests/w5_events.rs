@@ -176,3 +176,44 @@ fn w5_a_follower_that_never_reads_costs_nothing() {
     assert!(missed.contains("\"missed\":"), "{missed}");
     assert!(all(machine, "lender").len() <= 1024);
 }
+
+#[test]
+fn w5_the_map_has_both_ends_of_a_loan() {
+    let _exclusive = scale::exclusive();
+    let world = World::new(&WorldConfig::default()).unwrap();
+    let lender = Lender::start(world.right(), &["ram:16M"], &[]).unwrap();
+    let _borrower = Borrower::start(world.left(), &lender.lines[0], &[]).unwrap();
+    let ask = |machine: &Machine, name: &str, arguments: &[&str]| {
+        let mut command = machine.command(binary().unwrap());
+        command.args(["status", "--map", "--name", name]).args(arguments);
+        run(command).unwrap()
+    };
+    // What a card counts may be a moment old.
+    let map = |machine: &Machine, name: &str| -> Value {
+        poll_until("a window", SOON, || {
+            let map: Value = serde_json::from_str(&ask(machine, name, &["-o", "json"])).unwrap();
+            Ok((!map["windows"].as_array().unwrap().is_empty()).then_some(map))
+        })
+        .unwrap()
+    };
+    let (at_lender, at_borrower) = (map(world.right(), "lender"), map(world.left(), "borrower"));
+    assert_eq!((&at_lender["version"], &at_lender["node"]["name"]), (&1.into(), &"lender".into()));
+    // What one end puts on its requests is what the other one grants something to.
+    for (from, to, requester) in
+        [(&at_lender, &at_borrower, "01:00.0"), (&at_borrower, &at_lender, "00:00.0")]
+    {
+        let (window, domain) = (&from["windows"][0], &to["domains"][0]);
+        assert_eq!(window["requester"], requester, "{window}");
+        assert_eq!((&window["domain"], &domain["is_own"]), (&domain["domain"], &true.into()), "{window}");
+        let grants = to["grants"].as_array().unwrap();
+        assert!(
+            !grants.is_empty() && grants.iter().all(|grant| grant["requester"] == requester),
+            "{grants:?}"
+        );
+    }
+    let rights: Vec<_> = at_borrower["grants"].as_array().unwrap().iter().collect();
+    let of = |memory: &str| &rights.iter().find(|grant| grant["memory"] == memory).unwrap()["rights"];
+    assert_eq!((of("queues"), of("interrupts"), of("data")), (&"rw".into(), &"w".into(), &"rw".into()));
+    let text = ask(world.left(), "borrower", &[]);
+    assert!(text.contains("borrower (this node)") && text.contains("registers at lender"), "{text}");
+}

@@ -222,6 +222,9 @@ pub struct StatusArgs {
     /// The node to ask; needed where several run
     #[arg(long, value_name = "NAME")]
     pub name: Option<NodeName>,
+    /// Draw who reaches what: domains, windows out of the node, grants at it; with json as further keys
+    #[arg(long)]
+    pub map: bool,
     /// What to print.
     #[command(flatten)]
     pub output: OutputArgs,

@@ -16,7 +16,7 @@ use thiserror::Error;
 
 use crate::events::Record;
 use crate::exit::{Exit, Failure};
-use crate::status::Status;
+use crate::status::{Map, Status};
 pub use client::{ControlClient, find, running};
 pub use place::{runtime_dir, socket_path};
 pub use server::{CLIENTS_MAX, ControlServer, FOLLOWERS_MAX};
@@ -35,6 +35,8 @@ const UNKNOWN: &str = "no request: ";
 pub enum Request {
     /// How it is doing.
     Status,
+    /// Who reaches what of it.
+    Map,
     /// Treat a rail badly from now on: for the demo and for tests.
     Impair(Impairment),
     /// What a lent function may do from now on; a rate that is left out is not limited.
@@ -142,6 +144,11 @@ pub enum Response {
     Status {
         /// How it is doing.
         status: Box<Status>,
+    },
+    /// To [`Request::Map`].
+    Map {
+        /// Who reaches what.
+        map: Box<Map>,
     },
     /// To whatever is about a slot.
     Slot {

@@ -27,7 +27,7 @@ pub(crate) const DATA_MEMORY: u64 = 0x4000_0000;
 
 /// What lies behind a grant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Memory {
+pub(crate) enum Memory {
     Queues,
     Interrupts,
     Data,
@@ -67,18 +67,9 @@ impl<'m> BorrowedDrive<'m> {
             bar_bytes: transaction::BAR_BYTES_MAX,
         };
         let mut grants = GrantTable::new(domain);
-        let both = Rights { read: true, write: true };
-        let queue_bytes = (QUEUE_MEMORY_SIZE as u64).next_multiple_of(PAGE_SIZE as u64);
-        grants.grant(FUNCTION, QUEUE_MEMORY, queue_bytes, both, Memory::Queues);
-        grants.grant(
-            FUNCTION,
-            INTERRUPTS,
-            PAGE_SIZE as u64,
-            Rights { read: false, write: true },
-            Memory::Interrupts,
-        );
-        // Which of them, and how, is the driver's word at each access: those of running commands, in their direction.
-        grants.grant(FUNCTION, DATA_MEMORY, (Pages::CAPACITY * PAGE_SIZE) as u64, both, Memory::Data);
+        for (memory, start, bytes, rights) in self::grants() {
+            grants.grant(FUNCTION, start, bytes, rights, memory);
+        }
         Self {
             driver: Driver::new(driver, pages, journal, config),
             server: Server::new(server, pages, journal, io_timeout),
@@ -234,6 +225,19 @@ impl<'m> Sink<'m> for BorrowedDrive<'m> {
             Header::Message(_) => self.gauges.malformed_tlps.add(1),
         }
     }
+}
+
+/// What the function of a borrowed drive reaches: the memory, where it begins, its bytes and rights.
+pub(crate) fn grants() -> [(Memory, u64, u64, Rights); 3] {
+    let both = Rights { read: true, write: true };
+    let queue_bytes = (QUEUE_MEMORY_SIZE as u64).next_multiple_of(PAGE_SIZE as u64);
+    let data_bytes = (Pages::CAPACITY * PAGE_SIZE) as u64;
+    [
+        (Memory::Queues, QUEUE_MEMORY, queue_bytes, both),
+        (Memory::Interrupts, INTERRUPTS, PAGE_SIZE as u64, Rights { read: false, write: true }),
+        // Which of them, and how, is the driver's word at each access: those of running commands, in their direction.
+        (Memory::Data, DATA_MEMORY, data_bytes, both),
+    ]
 }
 
 fn page_of(offset: u64) -> (PageIndex, usize) {

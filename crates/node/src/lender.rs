@@ -17,6 +17,15 @@ const BARS: u8 = 6;
 /// Bytes of a BAR that are granted.
 const BAR_BYTES: u64 = 1 << 24;
 
+/// What the borrower of a function reaches: BARs, where each begins, its bytes and rights.
+pub(crate) fn grants() -> impl Iterator<Item = (u8, u64, u64, Rights)> {
+    (0..BARS).map(|bar| {
+        // Of a constant.
+        let start = transaction::bar_address(bar, 0).expect("every BAR begins in the aperture");
+        (bar, start, BAR_BYTES, Rights { read: true, write: true })
+    })
+}
+
 /// A function that is lent: TLPs on one side, a [`Function`] and its medium on the other.
 pub struct LentFunction<'m> {
     /// The function.
@@ -39,11 +48,8 @@ impl<'m> LentFunction<'m> {
         domain: DomainId,
     ) -> Self {
         let mut grants = GrantTable::new(domain);
-        for bar in 0..BARS {
-            let rights = Rights { read: true, write: true };
-            // Of a constant.
-            let start = transaction::bar_address(bar, 0).expect("every BAR begins in the aperture");
-            grants.grant(HOST, start, BAR_BYTES, rights, bar);
+        for (bar, start, bytes, rights) in self::grants() {
+            grants.grant(HOST, start, bytes, rights, bar);
         }
         Self { controller, pages, gauges, grants, window: None, max_payload: 0 }
     }

@@ -25,6 +25,7 @@ mod denial;
 mod drive;
 mod lender;
 mod loan;
+mod map;
 pub mod native;
 mod places;
 mod requests;
@@ -40,6 +41,10 @@ pub use cells::{
 pub use config::{BorrowEdge, CardConfig, LoanConfig, LoanRole, Route, loan_incarnation};
 pub use denial::{Denial, Right};
 pub use lender::LentFunction;
+pub use map::{
+    APERTURE_BYTES, FUNCTION_REQUESTER, Grant, Granted, HOST_REQUESTER, granted_by_guest, granted_to_drive,
+    granted_to_host, granted_to_slot,
+};
 pub use slot::{BorrowedSlot, GuestMemory, SlotCells};
 
 pub use device::nvme::NvmeCells;

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use clap::error::ErrorKind;
+use serde::Serialize;
 
 use super::{
     BorrowArgs, Cli, Command, DeviceCommand, IdArgs, LimitArgs, LogFormat, NodeArgs, NodeName, Output,
@@ -17,7 +18,7 @@ use crate::exit::{Exit, Failure};
 use crate::line::{Line, LineArgument, ReadLineError, redact};
 use crate::rack::LogStyle;
 use crate::state_dir::{self, StateDir};
-use crate::status::{self, Status};
+use crate::status::{self, Map, Status};
 use crate::{logging, roles};
 
 /// Runs the command that the arguments (the program's name first) say, and returns what the process ends with.
@@ -117,7 +118,7 @@ fn ask_status(name: Option<&NodeName>) -> Result<Box<Status>, Failure> {
     match client.call(&Request::Status)? {
         Response::Status { status } => Ok(status),
         Response::Refused { why } => Err(Failure::refused(format_args!("the node refused: {why}"))),
-        Response::Done | Response::Slot { .. } | Response::Events { .. } => {
+        _ => {
             let why = "no status".to_owned();
             Err(ControlError::Answer { name: "asked".to_owned(), why }.into())
         }
@@ -152,14 +153,34 @@ fn is_running(name: &NodeName) -> Result<bool, Failure> {
 }
 
 fn show_status(args: &StatusArgs) -> Result<(), Failure> {
-    let status = ask_status(args.name.as_ref())?;
-    match args.output.format {
-        Output::Text => print(&status::render(&status)),
-        Output::Json => {
-            let json = serde_json::to_string_pretty(&status);
+    let name = args.name.as_ref();
+    match (args.output.format, args.map) {
+        (Output::Text, false) => print(&status::render(&*ask_status(name)?)),
+        (Output::Text, true) => print(&status::render_map(&*ask_map(name)?)),
+        (Output::Json, map) => {
+            let document =
+                Document { status: ask_status(name)?, map: map.then(|| ask_map(name)).transpose()? };
+            let json = serde_json::to_string_pretty(&document);
             let json = json.map_err(|error| Failure::unreachable(format_args!("no status: {error}")))?;
             print(&format!("{json}\n"))
         }
+    }
+}
+
+/// What `status -o json` prints.
+#[derive(Serialize)]
+struct Document {
+    #[serde(flatten)]
+    status: Box<Status>,
+    #[serde(flatten)]
+    map: Option<Box<Map>>,
+}
+
+fn ask_map(name: Option<&NodeName>) -> Result<Box<Map>, Failure> {
+    match find(&runtime_dir(), name)?.call(&Request::Map)? {
+        Response::Map { map } => Ok(map),
+        Response::Refused { why } => Err(Failure::refused(format_args!("the node refused: {why}"))),
+        _ => Err(ControlError::Answer { name: "asked".to_owned(), why: "no map".to_owned() }.into()),
     }
 }
 
@@ -176,7 +197,7 @@ fn order(name: Option<&NodeName>, request: &Request) -> Result<(), Failure> {
     match client.call(request)? {
         Response::Done => Ok(()),
         Response::Refused { why } => Err(Failure::refused(format_args!("the node refused: {why}"))),
-        Response::Status { .. } | Response::Slot { .. } | Response::Events { .. } => {
+        _ => {
             let why = "something else".to_owned();
             Err(ControlError::Answer { name: "asked".to_owned(), why }.into())
         }

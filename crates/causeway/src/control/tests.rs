@@ -25,6 +25,7 @@ fn answer(request: Request) -> Response {
         Request::Status => Response::Status { status: Box::new(example()) },
         Request::Impair(impairment) if impairment.rail == "left" => Response::Done,
         Request::Impair(impairment) => Response::Refused { why: format!("no rail {}", impairment.rail) },
+        Request::Map => Response::Map { map: Box::default() },
         Request::Limit { .. } | Request::ClearFault { .. } | Request::Events { .. } | Request::Stop => {
             Response::Done
         }

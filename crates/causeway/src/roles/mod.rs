@@ -6,6 +6,7 @@ mod image;
 mod lend;
 mod lines;
 mod load;
+mod map;
 mod monitor;
 mod rails;
 mod refusal;

@@ -51,7 +51,7 @@ pub(super) fn peer_of(view: &View<'_>, loan: usize) -> Option<NodeId> {
 pub(super) fn peers(view: &View<'_>) -> Vec<trouble::Peer> {
     let mut peers: BTreeMap<NodeId, trouble::Peer> = BTreeMap::new();
     for (index, (loan, cells)) in view.loans().enumerate() {
-        let is_here = !loan.is_vacant() && matches!(channel_state(cells), "open" | "resetting");
+        let is_here = !loan.is_vacant() && is_open(cells);
         let Some((node, name)) = cells.edge().peer().filter(|_| is_here) else { continue };
         let silence = view.silence(cells);
         let peer = peers.entry(node).or_insert_with(|| trouble::Peer {
@@ -88,9 +88,8 @@ fn add_rails(view: &View<'_>, cells: LoanView<'_>, rails: &mut Vec<trouble::Rail
 /// What others have of this node just now, and who.
 pub(super) fn in_use<'a>(view: &View<'a>) -> impl Iterator<Item = (&'a str, String)> + use<'a> {
     // Also one that has been taken just now.
-    let is_had = |cells: LoanView<'_>| matches!(channel_state(cells), "open" | "resetting");
     let had =
-        view.loans().filter(move |(loan, cells)| matches!(loan.end, LoanEnd::Lend { .. }) && is_had(*cells));
+        view.loans().filter(|(loan, cells)| matches!(loan.end, LoanEnd::Lend { .. }) && is_open(*cells));
     had.map(|(loan, cells)| (loan.function.as_str(), peer_name(cells)))
 }
 
@@ -212,7 +211,7 @@ fn stream(loan: &LoanSpec, cells: LoanView<'_>) -> Stream {
 fn device(view: &View<'_>, loan: &LoanSpec, cells: LoanView<'_>) -> Device {
     let LoanEnd::Lend { drive, controller, limit, .. } = &loan.end else { return Device::default() };
     let drive = &view.spec().drives[*drive];
-    let lent = matches!(channel_state(cells), "open" | "resetting");
+    let lent = is_open(cells);
     Device {
         function: loan.function.clone(),
         kind: "nvme".to_owned(),
@@ -326,6 +325,11 @@ fn count_slot(cells: LoanView<'_>, mut count: impl FnMut(&str, u64)) {
     count("stray_interrupts", session(|it| it.stray_interrupts.get()));
     count("memory_messages", session(|it| it.transfers.get()));
     count("failed_memory_messages", session(|it| it.failed_transfers.get()));
+}
+
+/// Whether the two ends of a loan have each other.
+pub(super) fn is_open(cells: LoanView<'_>) -> bool {
+    matches!(channel_state(cells), "open" | "resetting")
 }
 
 fn channel_state(cells: LoanView<'_>) -> &'static str {

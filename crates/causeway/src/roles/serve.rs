@@ -19,7 +19,7 @@ use tracing::debug;
 
 use super::domains::Domains;
 use super::signals::{Asked, Signals};
-use super::{lend, report, trouble};
+use super::{lend, map, report, trouble};
 use crate::cli::NodeName;
 use crate::control::{ControlServer, Impairment, Request, Response, socket_path};
 use crate::exit::Failure;
@@ -554,6 +554,7 @@ fn answer(
             domains.annotate(&mut status);
             Response::Status { status: Box::new(status) }
         }
+        Request::Map => Response::Map { map: Box::new(map::map(&agent.view(), domains)) },
         Request::Impair(impairment) => impair(agent, impairment),
         Request::ClearFault { device } => clear_fault(agent, state, faults, device),
         Request::Limit { function, iops, bytes_per_s } => limit(agent, function, *iops, *bytes_per_s),

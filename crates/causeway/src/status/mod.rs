@@ -3,12 +3,14 @@
 //! Key names are fixed by the interface; keys are added, never renamed. States are text, not enums: a newer node
 //! may know one that an older `causeway status` does not. A missing key reads as empty for the same reason.
 
+mod map;
 mod render;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+pub use map::{Map, MapDomain, MapGrant, MapWindow, render as render_map};
 pub use render::render;
 pub(crate) use render::{age, shown};
 

@@ -136,7 +136,7 @@ fn counters(text: &mut String, status: &Status) {
     }
 }
 
-fn table(text: &mut String, heading: &[&str], rows: &[Vec<String>]) {
+pub(super) fn table(text: &mut String, heading: &[&str], rows: &[Vec<String>]) {
     if rows.is_empty() {
         return;
     }

@@ -5,7 +5,7 @@ use base::ledger::{Bytes, Cell, Code, Counter, Fifo, Journal, STEP_ENTRIES, Slot
 use pcie::spec::header::COMMAND_BUS_MASTER;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use super::Phase;
+use super::{DmaMapping, Phase};
 
 /// Bytes that were received and are not understood yet.
 pub const INPUT_BYTES: usize = 64 << 10;
@@ -115,6 +115,18 @@ impl SessionCells {
     /// Whether the function has left a command without an answer, and was not heard of since.
     pub fn is_silent(&self) -> bool {
         self.silent.get() != 0
+    }
+
+    /// How many maps the client has.
+    pub fn map_count(&self) -> usize {
+        (self.maps.count.get() as usize).min(MAPS)
+    }
+
+    /// One of them, in the order of addresses, for who looks while a card works: it may be gone, or be another one.
+    pub fn map(&self, position: usize) -> Option<DmaMapping> {
+        let place = self.maps.order.get(position)?.get();
+        let map = self.maps.maps.get(usize::from(place))?.get();
+        (map.state == Code::from(MapState::Live)).then(|| map.mapping())
     }
 
     /// Whether a driver has the function: it lets it reach memory, or be interrupted by it. One that lets go of it ends

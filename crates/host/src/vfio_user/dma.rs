@@ -72,7 +72,7 @@ impl Map {
         self.descriptor.checked_sub(1).map(DescriptorId)
     }
 
-    fn mapping(&self) -> DmaMapping {
+    pub(super) fn mapping(&self) -> DmaMapping {
         let rights = DmaMapFlags(self.rights);
         DmaMapping {
             start: self.start,
@@ -333,6 +333,6 @@ impl Session<'_> {
     }
 
     fn map_count(&self) -> usize {
-        (self.cells.maps.count.get() as usize).min(MAPS)
+        self.cells.map_count()
     }
 }

@@ -3,11 +3,11 @@ use std::time::Duration;
 
 use base::RuleSet;
 use node::{
-    ChannelStats, DriverCells, EdgeGauges, EndCells, LoanParts, NodeLedger, NvmeCells, Role, ServerCells,
-    SessionCells, SlotCells, StreamStats,
+    ChannelStats, DriverCells, EdgeGauges, EndCells, Grant, LoanParts, NodeLedger, NvmeCells, Role,
+    ServerCells, SessionCells, SlotCells, StreamStats,
 };
 
-use super::{CardRecord, LoanEnd, LoanSpec, NodeSpec};
+use super::{CardRecord, Edge, LoanEnd, LoanSpec, NodeSpec};
 use crate::impair::Impairment;
 use crate::memory::Mapping;
 use crate::plan::{MediumKind, SharedCells, decode_address, parts_of};
@@ -109,6 +109,25 @@ impl<'a> View<'a> {
             round_trip: (rtt > 0).then(|| Duration::from_nanos(rtt)),
             loss_ratio: edge.private_loss_ppm.get() as f64 / 1e6,
         })
+    }
+
+    /// What the peer of a loan reaches of this node, at most `most` of it, and how many grants there are.
+    pub fn grants(&self, (loan, cells): (&LoanSpec, LoanView<'_>), most: usize) -> (Vec<Grant>, usize) {
+        let fixed: Vec<Grant> = match &loan.end {
+            LoanEnd::Lend { .. } => node::granted_to_host().collect(),
+            LoanEnd::Borrow { edge: Edge::Vm { .. }, .. } => vec![node::granted_to_slot()],
+            LoanEnd::Borrow { edge: Edge::Nbd { .. } | Edge::Load(_), .. } => {
+                node::granted_to_drive().collect()
+            }
+            LoanEnd::Vacant { .. } => Vec::new(),
+        };
+        let guest = cells.slot().filter(|(_, slot)| !slot.is_closed_out()).map(|(session, _)| session);
+        let maps = guest.map_or(0, SessionCells::map_count);
+        let mapped =
+            (0..maps).filter_map(|at| settled(|| guest.and_then(|session| session.map(at))).flatten());
+        let count = fixed.len() + maps;
+        let mapped = mapped.map(|mapping| node::granted_by_guest(&mapping));
+        (fixed.into_iter().chain(mapped).take(most).collect(), count)
     }
 
     /// How the medium of a lent loan is driven.

@@ -179,14 +179,9 @@ impl<'m> BorrowedSlot<'m> {
         }
     }
 
-    /// Whether the function is being reset since its client has gone: what was asked of it before may still be done.
-    pub(super) fn is_reset_unasked(&self) -> bool {
-        matches!(self.stage(), Stage::Reset | Stage::Back) && self.cells.answers.get() == 0
-    }
-
     /// Whether nothing that the function does is for the guest.
     pub fn is_closed_out(&self) -> bool {
-        self.cells.failed.get() != 0 || self.is_reset_unasked()
+        self.cells.is_closed_out()
     }
 
     /// A write of the function is lost, and so is everything behind it: the guest has a function that has lost its

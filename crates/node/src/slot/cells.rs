@@ -57,6 +57,19 @@ impl SlotCells {
         self.replacements.get()
     }
 
+    /// Whether nothing that the function does is for the guest: it reaches no memory.
+    pub fn is_closed_out(&self) -> bool {
+        self.failed.get() != 0 || self.is_reset_unasked()
+    }
+
+    /// Whether the function is being reset since its client has gone: what was asked of it before may still be done.
+    fn is_reset_unasked(&self) -> bool {
+        // Also for who looks while a card works, to whom an unknown stage is none of these.
+        let is_reset =
+            [Stage::Reset, Stage::Back].into_iter().any(|stage| self.stage.get() == Code::from(stage));
+        is_reset && self.answers.get() == 0
+    }
+
     /// Whether the present guest's function was found to be another one, and is not there for it any more.
     pub fn is_replaced(&self) -> bool {
         self.replaced.get() != 0

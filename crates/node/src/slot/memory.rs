@@ -27,17 +27,18 @@
 use std::rc::Rc;
 
 use base::ids::DomainId;
-use base::ledger::{Journal, PAGE_SIZE, Pages};
-use fabric::{AccessKind, GrantTable, Rights};
+use base::ledger::{Journal, Pages};
+use fabric::{AccessKind, GrantTable};
 use host::vfio_user::{DMA_END, DescriptorId, DmaMapping, MapId, Session};
 use link::Port;
 use pcie::MemoryRequest;
 
 use crate::cells::EdgeGauges;
+use crate::map::{self, Grant};
 use crate::transaction::{self, FUNCTION, HOST};
 
 /// Where the function's interrupts go: the last page of the aperture, which no guest can map.
-pub(super) const DOORBELL: u64 = DMA_END;
+pub(crate) const DOORBELL: u64 = DMA_END;
 
 /// The memory of guests, by the descriptors that the agent keeps.
 pub trait GuestMemory {
@@ -105,8 +106,8 @@ impl<'m> Reach<'m> {
         gauges: &'m EdgeGauges,
     ) -> Self {
         let mut grants = GrantTable::new(domain);
-        let rights = Rights { read: false, write: true };
-        grants.grant(FUNCTION, DOORBELL, PAGE_SIZE as u64, rights, Memory::Doorbell);
+        let Grant { start, bytes, rights, .. } = map::granted_to_slot();
+        grants.grant(FUNCTION, start, bytes, rights, Memory::Doorbell);
         Self { loan, memory: None, grants, granted: Vec::new(), closed: false, journal, pages, gauges }
     }
 
@@ -158,19 +159,19 @@ impl<'m> Reach<'m> {
         }
     }
 
-    fn grant(&mut self, map: MapId, mapping: &DmaMapping) {
+    fn grant(&mut self, id: MapId, mapping: &DmaMapping) {
         // One of the session's table, which is bounded.
-        let index = usize::from(map.0);
+        let index = usize::from(id.0);
         if self.granted.len() <= index {
             self.granted.resize(index + 1, None);
         }
         self.granted[index] = Some(mapping.start);
-        let rights = Rights { read: mapping.readable, write: mapping.writable };
+        let Grant { start, bytes, rights, .. } = map::granted_by_guest(mapping);
         let memory = match mapping.descriptor {
             Some(descriptor) => Memory::Guest { descriptor, offset: mapping.offset },
-            None => Memory::ByMessage { map, start: mapping.start },
+            None => Memory::ByMessage { map: id, start },
         };
-        self.grants.grant(FUNCTION, mapping.start, mapping.len, rights, memory);
+        self.grants.grant(FUNCTION, start, bytes, rights, memory);
     }
 
     fn revoke(&mut self, map: MapId) {

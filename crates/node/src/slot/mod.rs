@@ -37,6 +37,7 @@ use crate::transaction::HOST;
 use backlog::Backlog;
 use bringup::Stage;
 pub use cells::SlotCells;
+pub(crate) use memory::DOORBELL;
 pub use memory::GuestMemory;
 use memory::{Reach, Reached};
 

@@ -593,6 +593,17 @@ impl Domains {
         }
     }
 
+    /// Which slot a loan is.
+    pub(super) fn slot_of(&self, loan: usize) -> Option<String> {
+        let place = self.places.get(loan.checked_sub(self.first)?)?;
+        Some(place.name.to_string())
+    }
+
+    /// All slots.
+    pub(super) fn names(&self) -> Vec<String> {
+        self.places.iter().map(|place| place.name.to_string()).collect()
+    }
+
     fn find(&self, slot: &str) -> Result<usize, String> {
         let found = self.places.iter().position(|place| place.name.to_string() == slot);
         found.ok_or_else(|| {

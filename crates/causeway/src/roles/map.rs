@@ -1,0 +1,116 @@
+//! Who reaches what, as `status --map` draws it: domains, windows out of this node, grants at it.
+
+use std::collections::BTreeMap;
+
+use base::ids::{DomainId, NodeId};
+use io::agent::{LoanEnd, LoanSpec, LoanView, View};
+use node::{APERTURE_BYTES, FUNCTION_REQUESTER, Grant, Granted, HOST_REQUESTER};
+
+use super::domains::Domains;
+use super::report;
+use crate::status::{Map, MapDomain, MapGrant, MapWindow, Role};
+
+/// Grants of a loan that are shown: a guest may have thousands of maps.
+const GRANTS_SHOWN: usize = 32;
+
+/// The map of a running node.
+pub(super) fn map(view: &View<'_>, slots: &Domains) -> Map {
+    let spec = view.spec();
+    let own = domain(spec.identity.id(), &spec.name, true);
+    let mut map = Map::default();
+    let mut peers = BTreeMap::new();
+    for (index, (loan, cells)) in view.loans().enumerate() {
+        let Some((node, name)) = cells.edge().peer().filter(|_| report::is_open(cells)) else { continue };
+        let peer = domain(node, &name.to_string(), false);
+        let (role, requester) = match loan.end {
+            LoanEnd::Lend { .. } => (Role::Lender, FUNCTION_REQUESTER),
+            LoanEnd::Borrow { .. } => (Role::Borrower, HOST_REQUESTER),
+            LoanEnd::Vacant { .. } => continue,
+        };
+        let slot = slots.slot_of(index);
+        map.windows.push(MapWindow {
+            loan: loan.function.clone(),
+            slot: slot.clone(),
+            role,
+            domain: peer.domain,
+            peer: peer.name.clone(),
+            requester: requester.to_string(),
+            rails: rails(view, index, cells),
+        });
+        let (grants, count) = view.grants((loan, cells), GRANTS_SHOWN);
+        map.grants_not_shown += count.saturating_sub(grants.len()) as u64;
+        let owner = slot.unwrap_or_else(|| spec.name.clone());
+        map.grants.extend(grants.iter().map(|grant| granted(grant, loan, &own, &peer, &owner)));
+        peers.entry(node).or_insert(peer);
+    }
+    let own = MapDomain { slots: slots.names(), ..own };
+    map.domains = std::iter::once(own).chain(peers.into_values()).collect();
+    map
+}
+
+/// A node's domain is derived from its identity, and its slots lie in it.
+fn domain(node: NodeId, name: &str, is_own: bool) -> MapDomain {
+    let domain = DomainId::of(node);
+    MapDomain {
+        domain: domain.0,
+        name: if name.is_empty() { node.to_string() } else { name.to_owned() },
+        node: node.to_string(),
+        is_own,
+        base: format!("{:#x}", base_of(domain.0)),
+        bytes: APERTURE_BYTES,
+        slots: Vec::new(),
+    }
+}
+
+/// Where the aperture of a domain begins, on rail 0.
+fn base_of(domain: u32) -> u64 {
+    u64::from(domain) * APERTURE_BYTES
+}
+
+/// The rails that lead to the peer of a loan and answer.
+fn rails(view: &View<'_>, index: usize, cells: LoanView<'_>) -> Vec<String> {
+    let memory = view.shared_memory(index).filter(|memory| memory.up).map(|_| "shm".to_owned());
+    let rails = view.spec().rails.iter().enumerate();
+    let up = rails.filter(|(rail, _)| {
+        let seen = view.rail(cells, *rail);
+        seen.up && seen.peer.is_some()
+    });
+    memory.into_iter().chain(up.map(|(_, rail)| rail.name.clone())).collect()
+}
+
+fn granted(grant: &Grant, loan: &LoanSpec, own: &MapDomain, peer: &MapDomain, owner: &str) -> MapGrant {
+    let (memory, owner) = match grant.memory {
+        Granted::Bar(bar) => (format!("bar{bar}"), own.name.as_str()),
+        Granted::Queues => ("queues".to_owned(), own.name.as_str()),
+        Granted::Interrupts => ("interrupts".to_owned(), own.name.as_str()),
+        Granted::Data => ("data".to_owned(), own.name.as_str()),
+        Granted::Doorbell => ("doorbell".to_owned(), own.name.as_str()),
+        Granted::Guest => ("guest".to_owned(), owner),
+        Granted::GuestByMessage => ("guest-by-message".to_owned(), owner),
+    };
+    let right = |may: bool, letter: &str| if may { letter.to_owned() } else { String::new() };
+    MapGrant {
+        loan: loan.function.clone(),
+        requester: grant.requester.to_string(),
+        of: peer.name.clone(),
+        address: format!("{:#x}", base_of(own.domain) | grant.start),
+        bytes: grant.bytes,
+        rights: right(grant.rights.read, "r") + &right(grant.rights.write, "w"),
+        memory,
+        owner: owner.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_aperture_of_a_domain_lies_where_addresses_lead() {
+        let node = NodeId::numbered(7);
+        let domain = domain(node, "", true);
+        assert_eq!(domain.name, node.to_string());
+        assert_eq!(base_of(domain.domain) >> 44, u64::from(DomainId::of(node).0));
+        assert_eq!((domain.base, domain.bytes), (format!("{:#x}", base_of(domain.domain)), 1 << 44));
+    }
+}
