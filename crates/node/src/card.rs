@@ -14,7 +14,7 @@ use device::{Function, MediaError, MediaId, MediaKind, MediaOp};
 use host::nvme::FunctionError;
 use host::vfio_user::SlotConfigError;
 use link::frame::{FrameError, Header, Kind};
-use link::{Channel, PathId, Refusal, Room, Tenancy};
+use link::{Channel, PathId, Refusal, Room, State, Tenancy};
 
 use crate::borrower::BorrowedDrive;
 use crate::bucket::Bucket;
@@ -515,12 +515,21 @@ impl<'m> Card<'m> {
             matches!(loan.role, LoanRole::Borrow { .. }),
             "what is lent belongs to a drive from the start"
         );
+        // A place whose loan is over has its name until another one comes.
+        let is_over = |other| {
+            self.loans
+                .get(other)
+                .is_none_or(|loan| loan.has_failed() || loan.channel.state() == State::Closed)
+        };
+        let present = (0..self.loans.len()).filter(|other| *other != place && !is_over(*other));
+        let twins =
+            present.map(|other| &self.config.loans[other]).filter(|other| other.stream == loan.stream);
+        assert_eq!(twins.count(), 0, "frames name a loan by its stream");
         self.now = now;
         self.loans.vacate(place);
         self.parts[place] = None;
         self.without_room.retain(|without| *without != place);
         self.config.loans[place] = loan;
-        assert!(!has_twins(&self.config.loans), "frames name a loan by its stream");
         self.ledger.retain(&self.config.loans, self.config.drives.len())?;
         let Some(parts) = self.obtain(place)? else { return Ok(()) };
         let mut loan = Loan::new(parts, self.ledger.journal, &self.config, place, &self.drives, now);

@@ -322,9 +322,10 @@ fn a_loan_comes_and_goes_beside_another_one() {
         life,
         ..config(2, borrow(BorrowEdge::Drive)).loans.remove(0)
     };
-    borrows.loans.push(coming(0));
+    borrows.loans.extend([coming(0), coming(0)]);
+    borrows.loans[2].stream = StreamId(9);
     let memory = borrows.new_memory(&arena);
-    borrows.loans[1].role = LoanRole::Vacant;
+    borrows.loans[1..].iter_mut().for_each(|loan| loan.role = LoanRole::Vacant);
     let mut now = Instant::ZERO;
     let mut ends = [End::new(&arena, lends), End::on(memory, borrows.clone(), now)];
     ends[1].card.contain_faults();
@@ -351,13 +352,13 @@ fn a_loan_comes_and_goes_beside_another_one() {
     assert_eq!(fingerprints.len(), 3);
     let it = ends[1].card.channel(0);
     assert_eq!((it.key_fingerprint(), it.stream.name(), it.stats().handshakes.get()), (keys, streams, 1));
-    // One more comes, and the card dies at once.
-    ends[1].card.attach(now, 1, coming(4)).unwrap();
+    // It comes to another place, and the card dies at once.
+    ends[1].card.attach(now, 2, coming(4)).unwrap();
     (borrows.generation, borrows.seed) = (CardGeneration(2), [9; 32]);
-    borrows.loans[1] = coming(4);
+    borrows.loans[2] = coming(4);
     ends[1] = End::on(memory, borrows, now);
     run(&mut now, &mut ends, Duration::from_secs(2), never);
-    assert!([0, 1].iter().all(|loan| ends[1].card.borrowed(*loan).unwrap().driver.geometry().is_some()));
+    assert!([0, 2].iter().all(|loan| ends[1].card.borrowed(*loan).unwrap().driver.geometry().is_some()));
 }
 
 fn borrow(edge: BorrowEdge) -> LoanRole {
