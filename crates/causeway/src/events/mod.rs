@@ -137,7 +137,8 @@ mod tests {
         let log = tracing_subscriber::registry().with(recent.clone().with_filter(LevelFilter::INFO));
         tracing::subscriber::with_default(log, || {
             say();
-            assert_eq!(Recent::of_process().lock().read(1, 100), recent.lock().read(1, 100));
+            let found = Recent::of_process().lock().read(1, 100);
+            assert_eq!(found, recent.lock().read(1, 100));
         });
         recent.lock().read(1, 100).1
     }
