@@ -5,6 +5,7 @@ mod tests;
 use core::ops::Range;
 use core::time::Duration;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::rc::Rc;
 
 use base::ids::{Incarnation, LifeId, NodeId};
 use base::ledger::{Hook, LedgerError, PAGE_SIZE, Pages, RawMemory, RegionError, Span};
@@ -24,6 +25,7 @@ use crate::drive::Drive;
 use crate::lender::LentFunction;
 use crate::loan::{End, Loan, seed_of};
 use crate::places::Places;
+use crate::slot::GuestMemory;
 
 /// Frames that a loan sends before another one that has some is asked: enough for segmentation offload.
 const FRAMES_PER_TURN: usize = 32;
@@ -216,6 +218,8 @@ pub struct Card<'m> {
     without_room: Vec<usize>,
     /// See [`Card::contain_faults`].
     contains_faults: bool,
+    /// See [`Card::set_guest_memory`].
+    guest_memory: Option<Rc<dyn GuestMemory + 'm>>,
     /// First messages of handshakes that may be opened.
     calls: Bucket,
     events: std::collections::VecDeque<CardEvent>,
@@ -266,6 +270,7 @@ impl<'m> Card<'m> {
             loans: Places::vacant(places),
             without_room: Vec::new(),
             contains_faults: false,
+            guest_memory: None,
             calls: Bucket::full(CALLS, ONE_MORE_CALL, now),
             events: std::collections::VecDeque::new(),
             next_publish: now,
@@ -537,6 +542,7 @@ impl<'m> Card<'m> {
             loan.contain_faults();
         }
         self.loans.occupy(place, loan);
+        self.reach_guest(place);
         self.ledger.journal.commit();
         self.step_one(now, place, |_| ());
         Ok(())

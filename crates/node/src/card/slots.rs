@@ -18,10 +18,15 @@ impl<'m> Card<'m> {
     /// Where the memory of guests can be accessed: to be said right after [`Card::new`]. Without it every access to a
     /// guest's memory is refused.
     pub fn set_guest_memory(&mut self, memory: Rc<dyn GuestMemory + 'm>) {
-        for (_, loan) in self.loans.iter_mut() {
-            if let End::Slot(slot) = &mut loan.end {
-                slot.set_memory(Rc::clone(&memory));
-            }
+        self.guest_memory = Some(memory);
+        (0..self.loans.len()).for_each(|loan| self.reach_guest(loan));
+    }
+
+    /// Lets the slot of a loan, if it is one, reach the memory of its guest.
+    pub(super) fn reach_guest(&mut self, loan: usize) {
+        let slot = self.loans.get_mut(loan).map(|loan| &mut loan.end);
+        if let (Some(End::Slot(slot)), Some(memory)) = (slot, &self.guest_memory) {
+            slot.set_memory(Rc::clone(memory));
         }
     }
 
