@@ -94,7 +94,7 @@ impl std::io::Write for Length {
     }
 }
 
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Layout)]
+#[derive(Clone, Serialize, Deserialize, Layout)]
 pub(crate) struct RailPlan {
     pub(crate) max_frame: usize,
     pub(crate) offload: bool,

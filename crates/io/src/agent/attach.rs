@@ -1,9 +1,9 @@
 //! Loans that come and go while the node runs.
 //!
 //! A place for a loan is in the plan from the start, perhaps vacant. Who moves in gets what nobody has used before:
-//! another life of the place. The card is told of it, and goes on; its successors find it in their plans. Where a machine
-//! is still connected to the place, or the ledger had to grow, the card is replaced, as if it had been killed, and the
-//! other loans notice no more of it than of any other death.
+//! another life of the place. The card is told of it, and goes on; its successors find it in their plans. Where a
+//! machine is still connected to the place, or the ledger had to grow, the card is replaced, as if it had been killed,
+//! and the other loans notice no more of it than of any other death.
 
 use std::io;
 
@@ -83,8 +83,8 @@ impl Agent {
         self.perform()
     }
 
-    /// Whether the card can have the loan that has come to a place: it is a slot that no machine has, and the ledger has
-    /// not grown since that card mapped it.
+    /// Whether the card can have the loan that has come to a place: it is a slot that no machine has, and the ledger
+    /// has not grown since that card mapped it.
     fn card_can_take(&self, loan: usize) -> bool {
         let is_slot = self.spec.loans[loan].end.kind() == Some(LoanKind::Slot);
         let has_room = self.card.as_ref().is_some_and(|card| card.memory_bytes == self.mapping.len());

@@ -172,8 +172,8 @@ impl LoanEnd {
         }
     }
 
-    /// What there is room for in the ledger: a slot has it before its loan comes, so that a card can take that, and until
-    /// its machine is gone.
+    /// What there is room for in the ledger: a slot has it before its loan comes, so that a card can take that, and
+    /// until its machine is gone.
     fn room(&self) -> Option<LoanKind> {
         match self {
             Self::Vacant { edge: Edge::Vm { .. } } => Some(LoanKind::Slot),
@@ -296,7 +296,8 @@ pub struct Agent {
     neighbours: Neighbours,
     waiter: Waiter,
     vm_generation: Option<VmGeneration>,
-    /// The machine was restored while this agent lived, or may have been: no card goes on with the keys of the one before.
+    /// The machine was restored while this agent lived, or may have been: no card goes on with the keys of the one
+    /// before.
     was_restored: bool,
     /// The life that it borrows in since.
     borrows_as: Option<[u8; 16]>,
@@ -566,6 +567,7 @@ impl Agent {
         plan.write()
     }
 
+    /// The largest frames are those of what is lent: whatever the borrower says. A borrowed loan has its routes.
     fn rail_plans(&self) -> Vec<RailPlan> {
         let rails = self.spec.rails.iter();
         rails
