@@ -16,7 +16,7 @@ use base::ids::{CardGeneration, ChannelIndex, DomainId, Group, Incarnation, Loan
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::channel::{PRIVATE_PATH, PathId};
+use crate::paths::{PRIVATE_PATH, PathId};
 
 /// The only version.
 pub const VERSION: u8 = 1;
@@ -48,6 +48,8 @@ pub enum Kind {
     Sealed = 3,
     /// Records over memory that only the two nodes share: the tag is the key's name, and nothing is sealed.
     Private = 4,
+    /// Whoever calls shall say once more from where, with what is in here: the answer of a node under load.
+    Cookie = 5,
 }
 
 /// What stands above the offset in an address of the fabric: which domain, over which of its rails.
@@ -188,9 +190,10 @@ impl Header {
             2 => Kind::Response,
             3 => Kind::Sealed,
             4 => Kind::Private,
+            5 => Kind::Cookie,
             _ => return Err(FrameError::Malformed),
         };
-        if matches!(kind, Kind::Initiation | Kind::Response) && !raw.is_plain() {
+        if !matches!(kind, Kind::Sealed | Kind::Private) && !raw.is_plain() {
             return Err(FrameError::Malformed);
         }
         Ok(Self {

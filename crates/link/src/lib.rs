@@ -9,29 +9,37 @@
 //!
 //! Left out: what TLPs mean (`fabric`, `device`, `host`) and sockets (`io`).
 
+mod answered;
 mod channel;
 mod cipher;
 pub mod frame;
 mod handshake;
 mod identity;
+mod name;
+pub mod pair;
 pub mod path;
+mod paths;
 mod proof;
 mod record;
 mod seal;
+mod sealing;
 mod stream;
 mod tenancy;
+mod transmit;
 
-pub use channel::{
-    CallName, Channel, ChannelCells, ChannelConfig, Event, Heard, Name, PRIVATE_PATH, PathConfig, PathId,
-    REKEY_FRAMES, Role, Room, Stats, Transmit,
-};
+pub use answered::CallName;
+pub use channel::{Channel, ChannelCells, ChannelConfig, Event, Heard, Role, Stats};
 pub use cipher::{Cipher, Protection};
 pub use handshake::{Refusal, derive, mark};
 pub use identity::{KEY_BYTES, Lender, NodeKey, PublicKey};
+pub use name::Name;
+pub use paths::{PRIVATE_PATH, PathConfig, PathId};
 pub use proof::{PROOF_LEN, is_proof, prove};
 pub use record::Information;
+pub use sealing::REKEY_FRAMES;
 pub use stream::{
     Completed, Held, Port, PostedCredit, Receiver, ReceiverCells, Sender, SenderCells, Sink, State, Stream,
     StreamCells, StreamStats, TagCells, Tags, TimedOut, tlp_digest,
 };
 pub use tenancy::Tenancy;
+pub use transmit::{Room, Transmit};

@@ -8,6 +8,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use base::Instant;
+use base::ids::StreamId;
 use base::times::{ACK_DELAY, HEARTBEAT, INITIAL_RTT, PROBE_GRANULARITY, PROBE_MAX};
 
 use crate::record::MAX_RANGES;
@@ -75,9 +76,10 @@ impl AckRanges {
     }
 }
 
-/// What a packet carried of the stream: `count` TLPs from number `first` on; none for a probe.
+/// What a packet carried of its stream: `count` TLPs from number `first` on; none for a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct Carried {
+    pub(crate) stream: StreamId,
     pub(crate) first: u64,
     pub(crate) count: u16,
 }
@@ -538,13 +540,17 @@ mod tests {
         ranges
     }
 
+    fn carried(first: u64) -> Carried {
+        Carried { stream: StreamId(7), first, count: 1 }
+    }
+
     #[test]
     fn overtaken_packets_are_lost_and_acknowledged_ones_are_not() {
         let mut path = Outgoing::new();
         let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
         for number in 0..6 {
             assert_eq!(path.take_number(), number);
-            path.record(at(0), number, 100, Carried { first: number * 10, count: 1 });
+            path.record(at(0), number, 100, carried(number * 10));
         }
         let (mut acked, mut lost) = (vec![], vec![]);
         let ranges = ranges(&[(5, 5), (3, 3)]);
@@ -558,7 +564,7 @@ mod tests {
     fn who_wakes_late_reads_before_it_judges() {
         let sent = |path: &mut Outgoing| {
             let number = path.take_number();
-            path.record(Instant::ZERO, number, 100, Carried { first: number, count: 1 });
+            path.record(Instant::ZERO, number, 100, carried(number));
         };
         let mut path = Outgoing::new();
         sent(&mut path);
@@ -614,7 +620,7 @@ mod tests {
         // Something each 50 ms, answered after 400, on a path of which nothing is known.
         while path.round_trip().is_none() {
             let number = path.take_number();
-            path.record(ms(now), number, 100, Carried { first: number, count: 1 });
+            path.record(ms(now), number, 100, carried(number));
             now += 50;
             assert!(now < 3_000, "the round trip is never known");
             for _ in 0..8 {
@@ -648,7 +654,7 @@ mod tests {
         let mut path = Outgoing::new();
         for _ in 0..3 {
             let number = path.take_number();
-            path.record(Instant::ZERO, number, 100, Carried { first: number, count: 1 });
+            path.record(Instant::ZERO, number, 100, carried(number));
         }
         let first = path.poll_timeout().unwrap();
         let mut lost = 0;

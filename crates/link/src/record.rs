@@ -4,9 +4,11 @@
 //! put behind the parts known here is skipped, and so is a record of an unknown kind, unless that is marked as critical.
 //! Whatever does not parse makes the whole frame malformed; nothing of it is used.
 
-use zerocopy::little_endian::{U16, U64};
+use base::ids::StreamId;
+use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::pair::Control;
 use crate::path::AckRanges;
 
 /// The shortest TLP: a header of three dwords. A record cannot count more of them than its bytes can hold, which bounds
@@ -97,8 +99,12 @@ pub(crate) enum Record<'a> {
     Challenge(u64),
     /// This challenge was heard.
     ChallengeHeard(u64),
-    /// The lender's keys may be used by a copy of its machine, too: the borrower shall begin a new handshake.
+    /// The sender's keys may be used by a copy of its machine, too: the other end shall begin a new handshake.
     Renew,
+    /// The status of another stream than the frame's.
+    StreamStatus { stream: StreamId, status: Status },
+    /// About the beginning and the end of a stream.
+    Control(Control),
 }
 
 mod kind {
@@ -116,7 +122,13 @@ mod kind {
     pub(super) const CHALLENGE: u8 = 9;
     pub(super) const CHALLENGE_HEARD: u8 = 10;
     pub(super) const RENEW: u8 = 11;
+    pub(super) const STREAM_STATUS: u8 = 12;
 }
+
+/// Bytes of what follows the kind and length of the longest record without TLPs.
+const RECORD_MAX: usize = size_of::<RawAck>() + MAX_RANGES * 16;
+/// Bytes of the record with the status of another stream.
+pub(crate) const STATUS_RECORD: usize = size_of::<RawRecord>() + size_of::<U32>() + size_of::<Status>();
 
 /// Bytes of a stream record before its TLPs.
 pub(crate) const STREAM_OVERHEAD: usize = size_of::<RawRecord>() + size_of::<RawStream>();
@@ -125,6 +137,11 @@ pub(crate) const STREAM_OVERHEAD: usize = size_of::<RawRecord>() + size_of::<Raw
 pub(crate) fn parse(body: &[u8]) -> Option<(Status, Records<'_>)> {
     let (status, rest) = Status::read_from_prefix(body).ok()?;
     Some((status, Records { rest }))
+}
+
+/// The records of a body without a status: of stream 0.
+pub(crate) fn parse_control(body: &[u8]) -> Records<'_> {
+    Records { rest: body }
 }
 
 /// The records of a body; ends with `Some(Err(()))` where it is malformed.
@@ -190,6 +207,10 @@ impl<'a> Parser<'a> {
             kind::CHALLENGE => Record::Challenge(self.take::<U64>()?.get()),
             kind::CHALLENGE_HEARD => Record::ChallengeHeard(self.take::<U64>()?.get()),
             kind::RENEW => Record::Renew,
+            kind::STREAM_STATUS => {
+                Record::StreamStatus { stream: StreamId(self.take::<U32>()?.get()), status: self.take()? }
+            }
+            other if Control::is_kind(other) => Record::Control(Control::parse(other, self.rest)?),
             _ => return Some(Parsed::Unknown),
         }))
     }
@@ -237,6 +258,11 @@ impl<'a> Writer<'a> {
         writer
     }
 
+    /// A body without a status.
+    pub(crate) fn of_control(buffer: &'a mut [u8]) -> Self {
+        Self { buffer, len: 0 }
+    }
+
     /// Bytes written.
     pub(crate) fn len(&self) -> usize {
         self.len
@@ -249,7 +275,7 @@ impl<'a> Writer<'a> {
 
     /// Appends a record without TLPs; false, and nothing written, where there is no room.
     pub(crate) fn record(&mut self, record: &Record<'_>) -> bool {
-        let mut bytes = [0_u8; size_of::<RawAck>() + MAX_RANGES * 16];
+        let mut bytes = [0_u8; RECORD_MAX];
         let (kind, len) = encode(record, &mut bytes);
         let fits = size_of::<RawRecord>() + len <= self.room();
         if fits {
@@ -322,6 +348,12 @@ fn encode(record: &Record<'_>, out: &mut [u8]) -> (u8, usize) {
             kind::CHALLENGE_HEARD
         }
         Record::Renew => kind::RENEW,
+        Record::StreamStatus { stream, status } => {
+            put(U32::new(stream.0).as_bytes());
+            put(status.as_bytes());
+            kind::STREAM_STATUS
+        }
+        Record::Control(control) => control.encode(&mut put),
     };
     (kind, len)
 }

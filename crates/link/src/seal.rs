@@ -84,12 +84,22 @@ impl Seal {
     }
 }
 
-/// Which way frames go.
+/// Which way frames go, between who has begun the handshake and who has answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Direction {
-    ToLender = 1,
-    ToBorrower = 2,
+    ToCallee = 1,
+    ToCaller = 2,
+}
+
+impl Direction {
+    /// The other one.
+    pub(crate) fn back(self) -> Self {
+        match self {
+            Self::ToCallee => Self::ToCaller,
+            Self::ToCaller => Self::ToCallee,
+        }
+    }
 }
 
 /// From what the keys of one direction's frames are derived.
@@ -236,7 +246,7 @@ mod tests {
     }
 
     fn seal(cipher: Cipher) -> Seal {
-        FrameKeys::new(&SECRET, cipher, Direction::ToLender, true).seal(CARD)
+        FrameKeys::new(&SECRET, cipher, Direction::ToCallee, true).seal(CARD)
     }
 
     #[test]
@@ -292,11 +302,11 @@ mod tests {
     fn the_key_of_a_frame_depends_on_everything_that_it_is_derived_from() {
         use {Cipher::*, Direction::*};
         let keys = [
-            keys(1, Aegis128X2, ToLender).key(CARD),
-            keys(2, Aegis128X2, ToLender).key(CARD),
-            keys(1, Aes256Gcm, ToLender).key(CARD),
-            keys(1, Aegis128X2, ToBorrower).key(CARD),
-            keys(1, Aegis128X2, ToLender).key(CardGeneration(4)),
+            keys(1, Aegis128X2, ToCallee).key(CARD),
+            keys(2, Aegis128X2, ToCallee).key(CARD),
+            keys(1, Aes256Gcm, ToCallee).key(CARD),
+            keys(1, Aegis128X2, ToCaller).key(CARD),
+            keys(1, Aegis128X2, ToCallee).key(CardGeneration(4)),
         ];
         for (index, one) in keys.iter().enumerate() {
             // AEGIS-128X2 takes the first half.
@@ -306,7 +316,7 @@ mod tests {
 
     #[test]
     fn each_card_is_heard_and_a_forged_frame_of_another_displaces_none() {
-        let keys = || keys(1, Cipher::Aegis128X2, Direction::ToLender);
+        let keys = || keys(1, Cipher::Aegis128X2, Direction::ToCallee);
         let mut opener = Opener::new(keys());
         let frame_of = |card| {
             let mut frame = vec![0x5a; OVERHEAD + 40];

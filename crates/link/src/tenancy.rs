@@ -4,7 +4,7 @@ use base::ids::{LifeId, NodeId};
 use base::ledger::Layout;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use crate::channel::Name;
+use crate::name::Name;
 
 /// Who has used a function last: its number is raised whenever another life than before takes the function. A borrower
 /// that finds its own number unchanged knows that nobody has written in between, whatever became of the lender

@@ -8,16 +8,18 @@
 //! 3. Another life of the node that has the function is most likely that node, started again. It may be a copy of it as
 //!    well. So it is let in when the life before has left a probe under its own keys unanswered.
 
-use base::ids::{Incarnation, LifeId, NodeId};
-use base::times::{HANDSHAKE_RETRY_MAX, HOLD, PENDING_KEYS, RAIL_VERDICT, REFUSAL_PAUSE, SILENCE};
+use base::ids::{Incarnation, LifeId};
+use base::times::{HANDSHAKE_RETRY_MAX, HOLD, PENDING_KEYS, REFUSAL_PAUSE, SILENCE};
 use base::{Instant, Rule};
-use core::time::Duration;
 
-use super::answered::{Attempt, Order};
-use super::keys::attempt_of;
-use super::{Channel, Destination, MAX_PATHS, Name, PathId, Role, State};
-use crate::handshake::{Answer, KeySet, Proposal, RefusalDetails, Responder, Speaker, UNKNOWN, verdict};
+use super::{Channel, Role, State};
+use crate::answered::{Attempt, CallName, Order};
+use crate::handshake::{
+    Answer, Destination, KeySet, Proposal, RefusalDetails, Responder, Speaker, UNKNOWN, verdict,
+};
+use crate::name::Name;
 use crate::path::{AckRanges, LATE, READ_FIRST};
+use crate::paths::{MAX_PATHS, PathId};
 use crate::tenancy::Tenancy;
 
 /// A proposal that is to be answered.
@@ -30,25 +32,7 @@ pub(super) struct Call {
 
 impl Call {
     pub(super) fn attempt(&self) -> Attempt {
-        attempt_of(&self.proposal)
-    }
-}
-
-/// Names a first message among all that come to a channel, wherever it comes from: the same message may come from
-/// several addresses.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CallName(u64);
-
-impl CallName {
-    pub(super) fn of(attempt: &Attempt) -> Self {
-        let Attempt { node, incarnation, life, number } = attempt;
-        let words = [incarnation.0, *number].map(u64::to_le_bytes);
-        Self(crate::tlp_digest(&[&node.0[..], &life.0, words.as_flattened()].concat()))
-    }
-
-    /// One of this life, for tests of who keeps such names.
-    pub fn of_life(life: LifeId, number: u64) -> Self {
-        Self::of(&Attempt { node: NodeId::default(), incarnation: Incarnation(1), life, number })
+        self.proposal.attempt_of()
     }
 }
 
@@ -193,15 +177,9 @@ impl Channel<'_> {
         }
     }
 
-    /// After what time a probe counts as unanswered.
-    fn verdict_after(&self) -> Duration {
-        let round_trips = self.paths.iter().filter_map(|path| path.outgoing.round_trip());
-        round_trips.max().map_or(RAIL_VERDICT, |longest| RAIL_VERDICT.max(longest * 3))
-    }
-
     /// Asks the present peer whether it is there; `call` waits for that.
     pub(super) fn probe_peer(&mut self, now: Instant, call: Call) {
-        let until = now + self.verdict_after();
+        let until = now + self.paths.verdict_after();
         let present = self.handshake.probe.as_mut().filter(|probe| !probe.is_over(now));
         if let Some(probe) = present {
             let same = probe.waiting.as_ref().filter(|waiting| waiting.attempt() == call.attempt());

@@ -5,13 +5,14 @@ use core::time::Duration;
 use base::ids::{CardGeneration, ChannelIndex, DomainId};
 use base::{Instant, Rule};
 
-use super::admission::CallName;
-use super::{CHALLENGES, Change, Channel, ChannelConfig, Event, Role, Sealing};
+use super::{CHALLENGES, Change, Channel, ChannelConfig, Event, Role};
+use crate::answered::CallName;
 use crate::frame::{HEADER_LEN, Header, Kind, TAG_LEN};
 use crate::handshake::{KeySet, Unread, is_marked};
 use crate::path::AckRanges;
 use crate::record::{self, Record, Records};
 use crate::seal::{Nonce, packet_number_fits};
+use crate::sealing::Sealing;
 use crate::stream::{Sink, Taken};
 
 /// From whom a frame was, if it was not dropped.
@@ -120,7 +121,7 @@ impl<'m> Channel<'m> {
             return Err(Dropped::Generation);
         }
         // From here on `path` is one of ours, and `header.source.rail` that of a rail.
-        let path = self.path_index(header.path()).ok_or(Dropped::Malformed)?;
+        let path = self.paths.index_of(header.path()).ok_or(Dropped::Malformed)?;
         // Whoever sends over a network could claim to be the private path otherwise.
         let claims_private = header.kind == Kind::Private;
         if claims_private != is_private || !packet_number_fits(header.packet_number) {
@@ -293,7 +294,7 @@ impl<'m> Channel<'m> {
                 Record::Ack { path, generation, delay_us, ranges } => {
                     // What an older card of ours has sent, this one knows nothing of.
                     if generation == self.config.generation.0
-                        && let Some(path) = self.path_index(path)
+                        && let Some(path) = self.paths.index_of(path)
                     {
                         asked.answers = true;
                         let delay = Duration::from_micros(u64::from(delay_us));
@@ -337,8 +338,10 @@ impl<'m> Channel<'m> {
                         self.handshake.next = Some(now);
                     }
                 }
+                // Of channels with more than one stream.
+                Record::StreamStatus { .. } | Record::Control(_) => {}
                 Record::Challenge(challenge) => {
-                    if let Some(path) = self.path_index(header.path()) {
+                    if let Some(path) = self.paths.index_of(header.path()) {
                         self.paths[path].challenged = Some(challenge);
                     }
                 }
@@ -402,11 +405,6 @@ impl<'m> Channel<'m> {
         if asked.refused {
             return;
         }
-        let incoming = &mut self.paths[path].incoming;
-        incoming.acknowledge(now, packet_number, asked.eliciting);
-        if asked.urgent {
-            // Enough for an acknowledgement at once.
-            incoming.unacked = incoming.unacked.max(super::timers::ACK_EVERY);
-        }
+        self.paths[path].acknowledge(now, packet_number, asked.eliciting, asked.urgent);
     }
 }

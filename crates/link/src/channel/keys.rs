@@ -1,24 +1,23 @@
 //! The handshake of a channel, and which keys are in use.
 
+use base::Instant;
 use base::ids::{CardGeneration, ChannelIndex, DomainId, Incarnation, LifeId, NodeId};
 use base::times::{HANDSHAKE_RETRY, HANDSHAKE_RETRY_MAX};
-use base::{Instant, Rule};
 
-use super::admission::{Call, CallName, Verdict, Why};
-use super::answered::Attempt;
+use super::admission::{Call, Verdict, Why};
 use super::incoming::{Dropped, Heard};
-use super::{Channel, ChannelConfig, Destination, Event, Name, Role, Sealing, State, Wear};
+use super::{Channel, ChannelConfig, Event, Role, State};
+use crate::answered::CallName;
 use crate::cipher::{Cipher, Ciphers};
 use crate::frame::{Header, Kind};
 use crate::handshake::{
-    Answer, Binding, FIRST_LEN, Initiator, KeySet, Positions, Proposal, RefusalDetails, Responder, Speaker,
-    derive, verdict,
+    Answer, Binding, Destination, FIRST_LEN, Initiator, KeySet, Positions, Proposal, RefusalDetails,
+    Responder, Secrets, Speaker, agreed_frame, agreed_payload, derive, verdict,
 };
-use crate::seal::{Direction, FrameKeys, Opener, Seal};
+use crate::name::Name;
+use crate::seal::Direction;
+use crate::sealing::{Sealing, Wear};
 use crate::tenancy::Tenancy;
-
-/// The smallest frame that carries a TLP of the smallest maximum payload, whatever a peer says.
-const MIN_FRAME: u32 = 1280;
 
 /// Attempts of which a borrower still understands the answer: enough for a round trip of ten seconds.
 const ATTEMPTS: usize = 16;
@@ -26,23 +25,11 @@ const ATTEMPTS: usize = 16;
 impl Channel<'_> {
     /// Rebuilds the ciphers from the key sets in the ledger.
     pub(super) fn load_keys(&mut self) {
-        let (ours, theirs) = match self.config.role {
-            Role::Borrower => (Direction::ToLender, Direction::ToBorrower),
-            Role::Lender => (Direction::ToBorrower, Direction::ToLender),
+        let sends = match self.config.role {
+            Role::Borrower => Direction::ToCallee,
+            Role::Lender => Direction::ToCaller,
         };
-        let each_card = self.journal.rule(Rule::KeyOfEachCard);
-        let load = |keys: KeySet| {
-            let cipher = keys.cipher()?;
-            let send = FrameKeys::new(&keys.send, cipher, ours, each_card);
-            Some(Sealing {
-                id: keys.id as u8,
-                send: send.seal(self.config.generation),
-                receive: Opener::new(FrameKeys::new(&keys.receive, cipher, theirs, each_card)),
-                send_private: Seal::private(&keys.send),
-                receive_private: Seal::private(&keys.receive),
-                fingerprint: crate::tlp_digest(&send.key(self.config.generation)),
-            })
-        };
+        let load = |keys: KeySet| Sealing::load(self.journal, &keys, sends, self.config.generation);
         self.current = load(self.cells.current.get());
         self.previous = load(self.cells.previous.get());
         self.pending = load(self.cells.pending.get());
@@ -56,8 +43,9 @@ impl Channel<'_> {
             attempt,
             positions: self.positions(),
             max_payload: self.config.max_payload as u16,
-            max_frame: self.max_frame(),
+            max_frame: self.paths.max_frame(),
             ciphers: self.config.protection.ciphers().0,
+            streams: 0,
             is_understood: true,
         };
         let entropy = self.next_entropy();
@@ -75,7 +63,7 @@ impl Channel<'_> {
         let initiator = Initiator::begin(binding, entropy, &proposal, &mut handshake.message);
         handshake.attempted.extend(initiator.map(|initiator| (initiator, now)));
         handshake.kind = Kind::Initiation;
-        handshake.due = all_rails(self.paths.len() - 1);
+        handshake.due = self.paths.all_rails();
         handshake.next = Some(now + handshake.wait.max(handshake.patience()));
         handshake.wait = (handshake.wait * 2).min(HANDSHAKE_RETRY_MAX);
     }
@@ -94,7 +82,7 @@ impl Channel<'_> {
         let (entropy, path) = (self.next_entropy(), header.source.rail);
         let binding = binding(&self.config, header.source.domain, header.destination.domain);
         let (responder, proposal) = Responder::read(binding, entropy, body)?;
-        if !says_the_same(header, &proposal.speaker) {
+        if !proposal.speaker.is_named_by(header) {
             return Err(Dropped::Malformed);
         }
         let call = Call { responder, proposal, paths: 1 << path };
@@ -151,7 +139,8 @@ impl Channel<'_> {
     pub(super) fn accept(&mut self, now: Instant, call: Call) -> bool {
         let Call { responder, proposal, paths } = call;
         let answer = self.answer_to(&proposal);
-        let Some((send, receive)) = responder.answer(&answer, &mut self.handshake.message) else {
+        let Some(Secrets { send, receive, hash }) = responder.answer(&answer, &mut self.handshake.message)
+        else {
             return false;
         };
         let goes_on = answer.positions.peer != LifeId::default();
@@ -161,6 +150,7 @@ impl Channel<'_> {
             id: answer.key_id.into(),
             send,
             receive,
+            hash,
             max_payload: answer.max_payload.into(),
             max_frame: answer.max_frame,
             cipher: answer.cipher.into(),
@@ -173,7 +163,7 @@ impl Channel<'_> {
         self.cells.pending.set(self.journal, keys);
         self.cells.pending_at.set(self.journal, now.as_nanos());
         self.load_keys();
-        let attempt = attempt_of(&proposal);
+        let attempt = proposal.attempt_of();
         self.cells.answered.record(self.journal, &attempt);
         let handshake = &mut self.handshake;
         handshake.kind = Kind::Response;
@@ -202,8 +192,9 @@ impl Channel<'_> {
             key_id: self.unused_key_id(),
             cipher: self.agreed_cipher(proposal).map_or(0, |cipher| cipher as u8),
             max_payload: agreed_payload(self.config.max_payload, proposal.max_payload),
-            max_frame: agreed_frame(self.max_frame(), proposal.max_frame),
+            max_frame: agreed_frame(self.paths.max_frame(), proposal.max_frame),
             positions: if goes_on { self.positions() } else { Positions::default() },
+            streams: 0,
             tenancy: self.tenant().taken_by(node, life, Name::default(), self.config.life).number,
             refusal: RefusalDetails::default(),
         }
@@ -260,9 +251,9 @@ impl Channel<'_> {
         let place = place.ok_or(Dropped::Replay)?;
         let (initiator, begun) = &mut handshake.attempted[place];
         let called = initiator.destination;
-        let (answer, send, receive) = initiator.finish(body)?;
+        let (answer, Secrets { send, receive, hash }) = initiator.finish(body)?;
         let is_called = [DomainId::default(), answer.speaker.domain].contains(&called);
-        if !says_the_same(header, &answer.speaker) || !is_called {
+        if !answer.speaker.is_named_by(header) || !is_called {
             return Err(Dropped::Malformed);
         }
         handshake.round_trip = now.since(*begun);
@@ -298,8 +289,9 @@ impl Channel<'_> {
             id: answer.key_id.into(),
             send,
             receive,
+            hash,
             max_payload: agreed_payload(self.config.max_payload, answer.max_payload).into(),
-            max_frame: agreed_frame(self.max_frame(), answer.max_frame),
+            max_frame: agreed_frame(self.paths.max_frame(), answer.max_frame),
             cipher: answer.cipher.into(),
             continues: claims_to_go_on.into(),
             tenancy: answer.tenancy,
@@ -340,12 +332,12 @@ impl Channel<'_> {
         if !same_pair {
             self.cells.peer_generation.set(self.journal, 0);
             self.cells.bound_at.set(self.journal, now.as_nanos());
-            self.handshake.is_other_lender = is_fork(&old, &keys);
+            self.handshake.is_other_lender = keys.is_fork_of(&old);
             if self.config.role == Role::Lender {
                 let tenancy = self.tenant().taken_by(
                     keys.node(),
                     keys.peer_life,
-                    Name(keys.peer_name),
+                    Name::from_bytes(keys.peer_name),
                     self.config.life,
                 );
                 self.set_tenant(Tenancy { number: keys.tenancy, ..tenancy });
@@ -378,11 +370,6 @@ impl Channel<'_> {
         self.config.protection.ciphers().best_of_both(Ciphers(proposal.ciphers))
     }
 
-    /// The largest frame of our smallest rail: any rail can then replay what another has lost.
-    fn max_frame(&self) -> u32 {
-        self.config.paths.iter().map(|path| path.max_frame as u32).min().unwrap_or(MIN_FRAME)
-    }
-
     fn unused_key_id(&self) -> u8 {
         let known =
             [&self.cells.current, &self.cells.previous, &self.cells.pending].map(|keys| keys.get().id);
@@ -407,23 +394,6 @@ impl Channel<'_> {
     }
 }
 
-/// Whether a header names the sender as its message does: the message is authentic, and anybody who knows the lender
-/// could have changed the header.
-fn says_the_same(header: &Header, speaker: &Speaker) -> bool {
-    (header.source.domain, header.incarnation) == (speaker.domain, speaker.incarnation)
-}
-
-/// Whether a peer that has another life than before did not come later than the one before: its state folder is a copy.
-fn is_fork(old: &KeySet, new: &KeySet) -> bool {
-    let is_node = old.is_valid() && old.node() == new.node();
-    is_node && old.peer_life != new.peer_life && new.incarnation() <= old.incarnation()
-}
-
-pub(super) fn attempt_of(proposal: &Proposal) -> Attempt {
-    let Speaker { node, incarnation, life, .. } = proposal.speaker;
-    Attempt { node, incarnation, life, number: proposal.attempt }
-}
-
 /// What a handshake is bound to between these two domains.
 pub(super) fn binding(config: &ChannelConfig, source: DomainId, destination: DomainId) -> Binding<'_> {
     let ChannelConfig { ref identity, lender, ref secret, fabric, group, stream, loan_generation, .. } =
@@ -431,7 +401,7 @@ pub(super) fn binding(config: &ChannelConfig, source: DomainId, destination: Dom
     Binding {
         identity,
         lender: lender.key,
-        secret,
+        secret: Some(secret),
         fabric,
         group,
         source,
@@ -439,17 +409,4 @@ pub(super) fn binding(config: &ChannelConfig, source: DomainId, destination: Dom
         stream,
         loan_generation,
     }
-}
-
-fn agreed_payload(ours: usize, theirs: u16) -> u16 {
-    if ours >= 4096 && theirs >= 4096 { 4096 } else { 1024 }
-}
-
-fn agreed_frame(ours: u32, theirs: u32) -> u32 {
-    ours.min(theirs).max(MIN_FRAME)
-}
-
-/// Every rail, as bits.
-fn all_rails(count: usize) -> u8 {
-    (0..count).fold(0, |bits, path| bits | 1 << path)
 }

@@ -5,7 +5,6 @@
 //! everything that leaves has been committed.
 
 mod admission;
-mod answered;
 mod incoming;
 mod keys;
 mod outgoing;
@@ -25,43 +24,23 @@ use base::ledger::{Cell, Counter, Journal, Layout, Pages};
 use base::times::{COMPLETION_TIMEOUT, MEMORY_TIMEOUT};
 use zerocopy::FromBytes;
 
+use crate::answered::{AnsweredCells, Attempt};
 use crate::cipher::{Cipher, Protection};
-use crate::frame::{MAX_FRAME, MAX_RAILS};
-use crate::handshake::{Initiator, KeySet, Refusal, Speaker};
+use crate::handshake::{Destination, Initiator, KeySet, Refusal};
 use crate::identity::{Lender, NodeKey};
-use crate::path::{Incoming, Outgoing};
+use crate::name::Name;
+use crate::path::Incoming;
+use crate::paths::{MAX_PATHS, PathConfig, PathId, Paths};
 use crate::record::Information;
-use crate::seal::{Opener, Seal};
+use crate::sealing::{Sealing, Wear};
 use crate::stream::{Change, Sink, State, Stream, StreamCells};
 use crate::tenancy::{Tenancy, TenancyWords};
 use admission::{PeerProbe, Refused};
-use answered::{AnsweredCells, Attempt};
 
-/// Which rail of a channel.
-pub type PathId = u8;
-
-pub use admission::CallName;
 pub use incoming::Heard;
-pub use outgoing::{Room, Transmit};
-
-/// Frames of both directions, under the secrets of one handshake, after which the borrower begins a new one: far before
-/// packet numbers run out.
-pub const REKEY_FRAMES: u64 = 1 << 28;
-
-/// Bytes after which it does the same: 2^36 blocks of AES-GCM, of which an adversary who could choose them all would
-/// tell the cipher from a random function with a probability below 2^-56 (the square of the blocks over 2^129).
-/// AEGIS-128X2 would bear more.
-const REKEY_BYTES: u64 = 1 << 40;
-
-/// Most paths of a channel: its rails, and the one through memory.
-const MAX_PATHS: usize = MAX_RAILS + 1;
 
 /// Challenges of addresses that wait to be sent, and answers that wait to be asked for.
 const CHALLENGES: usize = 8;
-
-/// The path through memory that the two nodes share, if they do: the same number at both ends, however many rails they
-/// have.
-pub const PRIVATE_PATH: PathId = MAX_PATHS as PathId - 1;
 
 /// The storage of a [`Channel`]. All zeroes: nobody has been met.
 #[derive(FromBytes, Layout)]
@@ -171,17 +150,6 @@ impl Role {
     }
 }
 
-/// A name of at most 32 bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Default)]
-pub struct Name([u8; 32]);
-
-/// One rail as a channel sees it.
-#[derive(Clone, Copy, Debug)]
-pub struct PathConfig {
-    /// Bytes of the largest frame it takes.
-    pub max_frame: usize,
-}
-
 /// What a channel is told when it is made.
 #[derive(Clone)]
 pub struct ChannelConfig {
@@ -221,9 +189,9 @@ pub struct ChannelConfig {
     pub generation: CardGeneration,
     /// 32 random bytes, new for each card.
     pub seed: [u8; 32],
-    /// Frames sealed under one key before there is a new one; [`REKEY_FRAMES`] but for tests.
+    /// Frames sealed under one key before there is a new one; [`REKEY_FRAMES`](crate::REKEY_FRAMES) but for tests.
     pub rekey_frames: u64,
-    /// The rails, at least one and at most [`MAX_RAILS`]; both sides list them in the same order.
+    /// The rails, at least one and at most [`MAX_RAILS`](crate::frame::MAX_RAILS); both sides list them in the same order.
     pub paths: Vec<PathConfig>,
     /// The largest payload of a TLP that the rails can carry: 1024 or 4096.
     pub max_payload: usize,
@@ -242,51 +210,6 @@ pub enum Event {
     Information(Information),
 }
 
-/// One path: both directions.
-struct Path {
-    /// As frames name it.
-    id: PathId,
-    /// There is something to send over. Always so of a rail.
-    is_there: bool,
-    config: PathConfig,
-    outgoing: Outgoing,
-    incoming: Incoming,
-    ping: bool,
-    /// A challenge that came over it and shall be answered over it.
-    challenged: Option<u64>,
-    next_heartbeat: Instant,
-}
-
-/// The two ends' agreement in use: a key set with its ciphers.
-struct Sealing {
-    id: u8,
-    send: Seal,
-    receive: Opener,
-    send_private: Seal,
-    receive_private: Seal,
-    /// Names the key that this card seals with.
-    fingerprint: u64,
-}
-
-/// What has been sealed under the secrets of the last handshake, in both directions, as far as this card knows: its own
-/// frames are under a key that no card before had.
-#[derive(Default)]
-struct Wear {
-    frames: u64,
-    bytes: u64,
-}
-
-impl Wear {
-    fn add(&mut self, len: usize) {
-        self.frames += 1;
-        self.bytes += len as u64;
-    }
-
-    fn is_over(&self, frames: u64) -> bool {
-        self.frames > frames || self.bytes > REKEY_BYTES
-    }
-}
-
 /// One end of a loan's channel.
 pub struct Channel<'m> {
     cells: &'m ChannelCells,
@@ -294,8 +217,7 @@ pub struct Channel<'m> {
     config: ChannelConfig,
     /// What flows.
     pub stream: Stream<'m>,
-    /// The rails, then the private path.
-    paths: Vec<Path>,
+    paths: Paths,
     current: Option<Sealing>,
     previous: Option<Sealing>,
     pending: Option<Sealing>,
@@ -328,25 +250,6 @@ struct Greeting {
     due: u8,
     /// The peer's card whose hello is to be answered.
     answer: Option<u64>,
-}
-
-/// Whom a message of a handshake is for, as its header says: zeroes for what is not known yet.
-#[derive(Clone, Copy, Default)]
-struct Destination {
-    domain: DomainId,
-    channel: ChannelIndex,
-}
-
-impl Destination {
-    /// Whoever has sent a first message.
-    fn of(speaker: &Speaker) -> Self {
-        Self { domain: speaker.domain, channel: speaker.channel }
-    }
-
-    /// The peer under these keys.
-    fn of_keys(keys: &KeySet) -> Self {
-        Self { domain: keys.domain(), channel: keys.channel() }
-    }
 }
 
 /// What this card knows of handshakes.
@@ -388,11 +291,8 @@ impl<'m> Channel<'m> {
         config: ChannelConfig,
         now: Instant,
     ) -> Self {
-        assert!((1..MAX_PATHS).contains(&config.paths.len()), "a channel has one to four rails");
         assert!(config.life != LifeId::default(), "a life is drawn before there is a card");
-        let rails = config.paths.iter().enumerate();
-        let rails = rails.map(|(id, config)| Path::new(id as PathId, *config, cells, now));
-        let private = Path::new(PRIVATE_PATH, PathConfig { max_frame: MAX_FRAME }, cells, now);
+        let paths = Paths::new(&config.paths, |path| cells.seen[usize::from(path)].get(), now);
         let key_set = cells.current.get();
         if config.role == Role::Lender && !key_set.is_valid() && cells.heard_at.get() == 0 {
             cells.heard_at.set(journal, now.as_nanos());
@@ -405,7 +305,7 @@ impl<'m> Channel<'m> {
             cells,
             journal,
             stream: Stream::new(&cells.stream, pages, journal, config.role.patience(), max_payload),
-            paths: rails.chain([private]).collect(),
+            paths,
             current: None,
             previous: None,
             pending: None,
@@ -555,7 +455,7 @@ impl<'m> Channel<'m> {
     /// The peer, once there is one: its node, name and domain.
     pub fn peer(&self) -> Option<(NodeId, Name, DomainId)> {
         let keys = self.cells.current.get();
-        keys.is_valid().then(|| (keys.node(), Name(keys.peer_name), keys.domain()))
+        keys.is_valid().then(|| (keys.node(), Name::from_bytes(keys.peer_name), keys.domain()))
     }
 
     /// Number of the [`Tenancy`] that the present pair belongs to, as the lender has told.
@@ -591,37 +491,24 @@ impl<'m> Channel<'m> {
 
     /// How many rails it has.
     pub fn paths(&self) -> usize {
-        self.paths.len() - 1
+        self.paths.rails()
     }
 
     /// Whether there is a private path from now on, or another one than before. What was in flight on it is sent again,
     /// and it carries TLPs only when it has answered.
     pub fn set_private(&mut self, now: Instant, is_there: bool) {
         let stream = &mut self.stream;
-        let path = self.paths.last_mut().expect("a channel has a private path");
-        path.is_there = is_there;
-        path.ping = is_there;
-        path.next_heartbeat = now + base::times::HEARTBEAT;
-        path.outgoing.start_over(&mut |carried| stream.handle_lost(carried));
+        self.paths.set_private(now, is_there, &mut |carried| stream.handle_lost(carried));
     }
 
     /// Of the private path what [`Channel::path_status`] tells of a rail; `None` where there is none.
     pub fn private_status(&self, now: Instant) -> Option<(Option<Duration>, bool, f64)> {
-        let path = self.paths.last().filter(|path| path.is_there)?;
-        Some(path.status(now))
+        Some(self.paths.private()).filter(|path| path.is_there).map(|path| path.status(now))
     }
 
     /// A path's round trip, whether it answers, and the share of its packets that were lost.
     pub fn path_status(&self, path: PathId, now: Instant) -> (Option<Duration>, bool, f64) {
         self.paths[path as usize].status(now)
-    }
-
-    /// The path of this number in our list.
-    fn path_index(&self, id: PathId) -> Option<usize> {
-        match id {
-            PRIVATE_PATH => Some(self.paths.len() - 1),
-            id => Some(usize::from(id)).filter(|index| *index + 1 < self.paths.len()),
-        }
     }
 
     /// The newest incarnation and card of the peer that anything was accepted of, for checkers.
@@ -673,45 +560,12 @@ impl<'m> Channel<'m> {
 
     /// The peer's card is new: what it had received and not committed is lost.
     fn forget_received(&mut self, now: Instant) {
-        for path in &mut self.paths {
+        for path in self.paths.iter_mut() {
             path.outgoing.forget_in_flight();
             path.incoming = Incoming::new(now, 0);
             self.cells.seen[path.id as usize].set(self.journal, 0);
         }
         self.stream.forget_received();
-    }
-}
-
-impl Path {
-    fn new(id: PathId, config: PathConfig, cells: &ChannelCells, now: Instant) -> Self {
-        let is_private = id == PRIVATE_PATH;
-        Self {
-            id,
-            is_there: !is_private,
-            config,
-            outgoing: if is_private { Outgoing::private() } else { Outgoing::new() },
-            incoming: Incoming::new(now, cells.seen[id as usize].get()),
-            ping: false,
-            challenged: None,
-            next_heartbeat: now,
-        }
-    }
-
-    fn is_private(&self) -> bool {
-        self.id == PRIVATE_PATH
-    }
-
-    /// Not known to work: it is missing, or does not answer.
-    fn is_suspect(&self) -> bool {
-        !self.is_there || self.outgoing.probes() > 0
-    }
-
-    /// Its round trip, whether it answers, and the share of its packets that were lost.
-    fn status(&self, now: Instant) -> (Option<Duration>, bool, f64) {
-        let up =
-            self.outgoing.probes() == 0 && now.since(self.incoming.last_heard) < base::times::RAIL_VERDICT;
-        let ratio = self.outgoing.lost_packets as f64 / self.outgoing.sent_packets.max(1) as f64;
-        (self.outgoing.round_trip(), up, ratio)
     }
 }
 
@@ -741,42 +595,5 @@ impl Handshake {
     /// How long an answer may take.
     fn patience(&self) -> Duration {
         self.round_trip * 3 / 2
-    }
-}
-
-impl Name {
-    /// The first 32 bytes of `name`, cut at a character.
-    pub fn new(name: &str) -> Self {
-        let end = (0..=name.len().min(32)).rev().find(|&end| name.is_char_boundary(end)).unwrap_or(0);
-        let mut bytes = [0; 32];
-        bytes[..end].copy_from_slice(&name.as_bytes()[..end]);
-        Self(bytes)
-    }
-
-    /// A name as it lies in a message.
-    pub fn from_bytes(bytes: [u8; 32]) -> Self {
-        Self(bytes)
-    }
-
-    /// As it lies in a message: filled up with zeroes.
-    pub fn to_bytes(self) -> [u8; 32] {
-        self.0
-    }
-}
-
-impl core::fmt::Display for Name {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let end = self.0.iter().position(|&byte| byte == 0).unwrap_or(32);
-        // A peer chose the bytes, and they end in terminals and logs.
-        for character in String::from_utf8_lossy(&self.0[..end]).chars() {
-            core::fmt::Write::write_char(f, if character.is_control() { '?' } else { character })?;
-        }
-        Ok(())
-    }
-}
-
-impl core::fmt::Debug for Name {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "{self}")
     }
 }

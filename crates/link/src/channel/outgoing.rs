@@ -3,47 +3,15 @@
 use base::Instant;
 use base::ids::{CardGeneration, Incarnation};
 
-use super::admission::CallName;
 use super::admission::Refused;
-use super::answered::Attempt;
-use super::{Channel, Destination, Handshake, Path, PathId, Role};
+use super::{Channel, Handshake, Role};
+use crate::answered::{Attempt, CallName};
 use crate::frame::{HEADER_LEN, Header, Kind, OVERHEAD, Prefix, Route, TAG_LEN};
-use crate::handshake::mark;
+use crate::handshake::{Destination, mark};
+use crate::paths::PathId;
 use crate::record::{Record, Status, Writer};
 use crate::seal::Nonce;
-
-/// A frame that has been built.
-#[derive(Clone, Copy, Debug)]
-pub struct Transmit {
-    /// The path it shall take.
-    pub path: PathId,
-    /// Its bytes.
-    pub len: usize,
-    /// Whether it is a message of a handshake.
-    pub is_handshake: bool,
-    /// Of a lender's answer: it goes to whoever has sent this.
-    pub answers: Option<CallName>,
-    /// The challenge in it: it goes to the address that this is about, and nowhere else.
-    pub challenge: Option<u64>,
-}
-
-/// Where frames are built: those of the private path right where the peer reads them.
-pub trait Room {
-    /// Memory for the largest frame that `path` takes. It is written only.
-    fn of(&mut self, path: PathId) -> &mut [u8];
-}
-
-impl Room for [u8] {
-    fn of(&mut self, _path: PathId) -> &mut [u8] {
-        self
-    }
-}
-
-impl Room for Vec<u8> {
-    fn of(&mut self, _path: PathId) -> &mut [u8] {
-        self
-    }
-}
+use crate::transmit::{Room, Transmit};
 
 /// What a frame carries beside acknowledgements. Decided first, encoded afterwards.
 struct Plan {
@@ -82,7 +50,7 @@ impl Channel<'_> {
     fn plan_renewal(&mut self) -> Option<Plan> {
         let due = self.greeting.due;
         self.greeting.due &= due.wrapping_sub(1);
-        let path = self.path_index(due.trailing_zeros() as PathId)?;
+        let path = self.paths.index_of(due.trailing_zeros() as PathId)?;
         let is_asked = self.config.role == Role::Lender && self.paths[path].is_there;
         is_asked.then_some(Plan { path, alone: Some(Record::Renew), hello: false, ping: false, tlps: None })
     }
@@ -90,7 +58,7 @@ impl Channel<'_> {
     fn plan(&mut self, now: Instant) -> Option<Plan> {
         let plain = Plan { path: 0, hello: false, ping: false, alone: None, tlps: None };
         if let Some((id, challenge)) = self.challenges.pop_front()
-            && let Some(path) = self.path_index(id)
+            && let Some(path) = self.paths.index_of(id)
         {
             return Some(Plan { path, alone: Some(Record::Challenge(challenge)), ..plain });
         }
@@ -99,39 +67,25 @@ impl Channel<'_> {
             self.greeting.due &= due - 1;
             // A path that has gone meanwhile need not be greeted: the others are.
             let path =
-                self.path_index(due.trailing_zeros() as PathId).filter(|&path| self.paths[path].is_there);
+                self.paths.index_of(due.trailing_zeros() as PathId).filter(|&path| self.paths[path].is_there);
             return Some(Plan { path: path.unwrap_or(0), hello: true, ..plain });
         }
         if let Some(path) = self.paths.iter().position(|path| path.ping && path.is_there) {
             self.paths[path].ping = false;
             // A probe is better than a ping if there is something to send anyway.
-            let tlps = if self.best_path() == path { self.stream.next_range() } else { None };
+            let tlps = if self.paths.best() == path { self.stream.next_range() } else { None };
             return Some(Plan { path, ping: true, tlps, ..plain });
         }
         if let Some(path) = self.paths.iter().position(|path| path.challenged.is_some() && path.is_there) {
             return Some(Plan { path, ..plain });
         }
-        let best = self.best_path();
+        let best = self.paths.best();
         let tlps = if self.paths[best].outgoing.has_window() { self.stream.next_range() } else { None };
         let information = self.information.is_some() && self.next_information <= now;
         let answer = self.greeting.answer.is_some() || self.goodbye_heard;
         let path =
-            if tlps.is_some() || answer || information { best } else { self.path_to_acknowledge(now)? };
+            if tlps.is_some() || answer || information { best } else { self.paths.to_acknowledge(now)? };
         Some(Plan { path, tlps, ..plain })
-    }
-
-    /// Acknowledgements go back on the path they are about, so that a dead path cannot hide that another one works.
-    /// Those about a path that seems dead go on the best one too: it may be dead in one direction only, and the best
-    /// one may be deader.
-    fn path_to_acknowledge(&self, now: Instant) -> Option<usize> {
-        let best = self.best_path();
-        let due = (0..self.paths.len()).find(|&path| self.ack_is_due(path, now));
-        if let Some(path) = due {
-            return Some(if self.paths[path].is_there { path } else { best });
-        }
-        let owes = |path: &Path| path.is_suspect() && path.incoming.unacked_elsewhere;
-        let owed = (0..self.paths.len()).any(|path| path != best && owes(&self.paths[path]));
-        owed.then_some(best)
     }
 
     /// A message of the handshake; an answer says to which attempt, so that only one has to be tried. What else a header
@@ -234,24 +188,8 @@ impl Channel<'_> {
 
     /// Everything but TLPs; true if it asks for an acknowledgement.
     fn write_records(&mut self, now: Instant, plan: &Plan, writer: &mut Writer<'_>) -> bool {
-        for (index, path) in self.paths.iter_mut().enumerate() {
-            let is_suspect = path.is_suspect();
-            let (id, incoming) = (path.id, &mut path.incoming);
-            if !path.is_there {
-                incoming.unacked = 0;
-            }
-            let ack = match index == plan.path {
-                true => incoming.take_ack(now),
-                false if is_suspect => incoming.take_ack_elsewhere(now),
-                false => None,
-            };
-            if let Some((ranges, delay)) = ack {
-                let delay_us = u16::try_from(delay.as_micros()).unwrap_or(u16::MAX);
-                let generation = self.cells.peer_generation.get();
-                self.last_acked.extend(ranges.largest().map(|largest| (id, largest)));
-                writer.record(&Record::Ack { path: id, generation, delay_us, ranges });
-            }
-        }
+        let generation = self.cells.peer_generation.get();
+        self.paths.write_acks(now, plan.path, generation, writer, &mut self.last_acked);
         if let Some(challenge) = self.paths[plan.path].challenged.take() {
             writer.record(&Record::ChallengeHeard(challenge));
         }

@@ -17,7 +17,9 @@ use pcie::{Bdf, Header as TlpHeader, MemoryRequest, Tag, TlpView};
 
 use super::*;
 use crate::frame::MAX_FRAME;
+use crate::sealing::REKEY_BYTES;
 use crate::stream::Port;
+use crate::{PRIVATE_PATH, REKEY_FRAMES, Transmit};
 
 #[derive(FromBytes)]
 #[repr(C)]

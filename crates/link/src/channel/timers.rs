@@ -1,14 +1,10 @@
 //! Time passes: probes, heartbeats, hellos and handshakes.
 
-use core::time::Duration;
-
-use base::times::{ACK_DELAY, HEARTBEAT, HELLO, HELLO_MAX, INFORMATION, SILENCE};
+use base::times::{HELLO, HELLO_MAX, INFORMATION, SILENCE};
 use base::{Instant, Rule};
 
-use super::{Channel, Role, Wear};
-
-/// Packets after which an acknowledgement is sent at once (RFC 9000 §13.2.2).
-pub(super) const ACK_EVERY: u32 = 2;
+use super::{Channel, Role};
+use crate::sealing::Wear;
 
 impl Channel<'_> {
     /// When [`Channel::handle_timeout`] is to be called.
@@ -21,12 +17,7 @@ impl Channel<'_> {
         }
         // While keys are renewed nothing is sent but that question.
         let is_sending = !self.is_renewing();
-        let paths = self.paths.iter().flat_map(|path| {
-            let ack =
-                (is_sending && path.incoming.unacked > 0).then(|| path.incoming.unacked_since + ACK_DELAY);
-            let rest = path.is_there.then_some([path.outgoing.poll_timeout(), Some(path.next_heartbeat)]);
-            rest.into_iter().flatten().chain([ack]).flatten()
-        });
+        let paths = self.paths.poll_timeout(is_sending);
         let information = (is_sending && self.information.is_some()).then_some(self.next_information);
         let rest = [self.greeting.next, self.stream.probe_at(), information].into_iter().flatten();
         candidates.chain(paths).chain(rest).min()
@@ -50,8 +41,7 @@ impl Channel<'_> {
         self.watch_paths(now);
         self.probe_uncommitted(now);
         if self.greeting.next.is_some_and(|next| next <= now) {
-            self.greeting.due =
-                self.paths.iter().fold(0, |due, path| due | u8::from(path.is_there) << path.id);
+            self.greeting.due = self.paths.all_there();
             let again = self.journal.rule(Rule::HelloUntilAnswered) || self.goodbye;
             self.greeting.next = again.then_some(now + self.greeting.wait);
             self.greeting.wait = (self.greeting.wait * 2).min(HELLO_MAX);
@@ -79,26 +69,14 @@ impl Channel<'_> {
             self.config.role == Role::Borrower && self.current.is_some() && self.handshake.next.is_none();
         // A new card listens for as long as any other before it calls the peer silent.
         let since = self.handshake.last_heard.max(self.handshake.listens_since);
-        let round_trip = self.best_round_trip().unwrap_or_default();
+        let round_trip = self.paths.best_round_trip().unwrap_or_default();
         let wait = SILENCE + round_trip.max(self.handshake.round_trip);
         (watching && self.begins()).then(|| since + wait)
     }
 
     fn watch_paths(&mut self, now: Instant) {
-        for index in 0..self.paths.len() {
-            if !self.paths[index].is_there {
-                continue;
-            }
-            let elsewhere =
-                (0..self.paths.len()).any(|other| other != index && !self.paths[other].is_suspect());
-            let (path, stream) = (&mut self.paths[index], &mut self.stream);
-            let mut lost = |carried| stream.handle_lost(carried);
-            path.ping |= path.outgoing.handle_timeout(now, elsewhere, &mut lost);
-            if path.next_heartbeat <= now {
-                path.next_heartbeat = now + HEARTBEAT;
-                path.ping |= path.outgoing.wants_heartbeat();
-            }
-        }
+        let stream = &mut self.stream;
+        self.paths.handle_timeout(now, &mut |carried| stream.handle_lost(carried));
     }
 
     /// Part of every step: while something lies past committed, waits for credit or would have to, a probe is armed, so
@@ -108,37 +86,17 @@ impl Channel<'_> {
         if !watch {
             self.stream.disarm_probe();
         } else if self.stream.probe_at().is_none() {
-            self.stream.arm_probe(now, self.best_round_trip());
+            self.stream.arm_probe(now, self.paths.best_round_trip());
         }
     }
 
     /// The probe is due: nothing has brought news for long, so ask.
     fn probe_uncommitted(&mut self, now: Instant) {
         if self.stream.probe_at().is_some_and(|at| at <= now) {
-            let path = self.best_path();
+            let path = self.paths.best();
             self.paths[path].ping = true;
-            self.stream.probe_again(now, self.best_round_trip());
+            self.stream.probe_again(now, self.paths.best_round_trip());
         }
-    }
-
-    fn best_round_trip(&self) -> Option<Duration> {
-        self.paths[self.best_path()].outgoing.round_trip()
-    }
-
-    /// The path for what may take any: one that answers, of those the private one, else the first.
-    pub(super) fn best_path(&self) -> usize {
-        let private = self.paths.len() - 1;
-        if !self.paths[private].is_suspect() {
-            return private;
-        }
-        let there = (0..self.paths.len()).filter(|&path| self.paths[path].is_there);
-        there.min_by_key(|&path| self.paths[path].outgoing.probes()).unwrap_or(0)
-    }
-
-    /// Whether an acknowledgement for `path` is due.
-    pub(super) fn ack_is_due(&self, path: usize, now: Instant) -> bool {
-        let incoming = &self.paths[path].incoming;
-        incoming.unacked >= ACK_EVERY || (incoming.unacked > 0 && incoming.unacked_since + ACK_DELAY <= now)
     }
 
     /// Whether information is due; it is then taken as sent.

@@ -8,7 +8,8 @@ use base::ids::{ChannelIndex, DomainId, Incarnation, LifeId, NodeId};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::frame::VERSION;
+use crate::answered::Attempt;
+use crate::frame::{Header, VERSION};
 
 /// Bytes of a first message before it is sealed: the longest answer is no longer.
 pub(crate) const PROPOSAL_LEN: usize = 256;
@@ -54,6 +55,8 @@ pub(crate) struct Proposal {
     pub(crate) max_frame: u32,
     /// [`crate::cipher::Ciphers`] that the borrower accepts.
     pub(crate) ciphers: u8,
+    /// Streams that the caller takes at once; 0 where the channel has only one.
+    pub(crate) streams: u32,
     /// False: it speaks no version of ours, or says something critical that is unknown here. Only the speaker and the
     /// attempt are of use then.
     pub(crate) is_understood: bool,
@@ -77,6 +80,8 @@ pub(crate) struct Answer {
     pub(crate) max_frame: u32,
     /// `peer` is zero unless the streams of this very pair go on: both ends go on, or both begin anew.
     pub(crate) positions: Positions,
+    /// As in the proposal.
+    pub(crate) streams: u32,
     /// Number of the borrower's [`Tenancy`](crate::Tenancy).
     pub(crate) tenancy: u64,
     /// Of a refusal: more about it.
@@ -108,6 +113,7 @@ pub(crate) mod verdict {
     pub(crate) const TWIN: u8 = 4;
     pub(crate) const VERSION: u8 = 5;
     pub(crate) const NOT_ALLOWED: u8 = 6;
+    pub(crate) const NO_ROOM: u8 = 7;
 }
 
 mod tag {
@@ -125,6 +131,7 @@ mod tag {
     pub(super) const AGREED: u8 = CRITICAL | 7;
     pub(super) const TENANCY: u8 = 8;
     pub(super) const REFUSAL: u8 = CRITICAL | 9;
+    pub(super) const STREAMS: u8 = 10;
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -182,6 +189,7 @@ struct Read {
     agreed: Option<RawAgreed>,
     tenancy: Option<U64>,
     refusal: Option<RefusalDetails>,
+    streams: Option<U32>,
 }
 
 impl Read {
@@ -206,6 +214,7 @@ impl Read {
             tag::AGREED => once(&mut self.agreed, prefix(value)?),
             tag::TENANCY => once(&mut self.tenancy, prefix(value)?),
             tag::REFUSAL => once(&mut self.refusal, prefix(value)?),
+            tag::STREAMS => once(&mut self.streams, prefix(value)?),
             other => {
                 self.has_unknown |= other & tag::CRITICAL != 0;
                 Some(())
@@ -260,6 +269,12 @@ fn put(message: &mut Vec<u8>, tag: u8, value: &[u8]) {
     message.extend(value);
 }
 
+fn put_streams(message: &mut Vec<u8>, streams: u32) {
+    if streams != 0 {
+        put(message, tag::STREAMS, &streams.to_le_bytes());
+    }
+}
+
 fn put_speaker(message: &mut Vec<u8>, speaker: &Speaker, attempt: u64) {
     put(message, tag::VERSIONS, &[VERSION, VERSION]);
     let who = RawWho {
@@ -274,7 +289,21 @@ fn put_speaker(message: &mut Vec<u8>, speaker: &Speaker, attempt: u64) {
     put(message, tag::NAME, &speaker.name[..len]);
 }
 
+impl Speaker {
+    /// Whether a header names the sender as its message does: the message is authentic, and anybody who knows whom it
+    /// is for could have changed the header.
+    pub(crate) fn is_named_by(&self, header: &Header) -> bool {
+        (header.source.domain, header.incarnation) == (self.domain, self.incarnation)
+    }
+}
+
 impl Proposal {
+    /// Its place among all attempts of its node.
+    pub(crate) fn attempt_of(&self) -> Attempt {
+        let Speaker { node, incarnation, life, .. } = self.speaker;
+        Attempt { node, incarnation, life, number: self.attempt }
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut message = Vec::with_capacity(PROPOSAL_LEN);
         put_speaker(&mut message, &self.speaker, self.attempt);
@@ -282,6 +311,7 @@ impl Proposal {
         let limits = RawLimits { max_payload: self.max_payload.into(), max_frame: self.max_frame.into() };
         put(&mut message, tag::LIMITS, limits.as_bytes());
         put(&mut message, tag::CIPHERS, &[self.ciphers]);
+        put_streams(&mut message, self.streams);
         let padding = (PROPOSAL_LEN - 2).saturating_sub(message.len());
         put(&mut message, tag::PADDING, &vec![0; padding.min(u8::MAX.into())]);
         message
@@ -294,7 +324,8 @@ impl Proposal {
         let (limits, ciphers) = (read.limits.unwrap_or_default(), read.ciphers.unwrap_or_default());
         let (max_payload, max_frame) = (limits.max_payload.get(), limits.max_frame.get());
         let positions = read.positions.unwrap_or_default();
-        Some(Self { speaker, attempt, positions, max_payload, max_frame, ciphers, is_understood })
+        let streams = read.streams.unwrap_or_default().get();
+        Some(Self { speaker, attempt, positions, max_payload, max_frame, ciphers, streams, is_understood })
     }
 }
 
@@ -308,6 +339,7 @@ impl Answer {
         let limits = RawLimits { max_payload: self.max_payload.into(), max_frame: self.max_frame.into() };
         put(&mut message, tag::LIMITS, limits.as_bytes());
         put(&mut message, tag::TENANCY, &self.tenancy.to_le_bytes());
+        put_streams(&mut message, self.streams);
         if self.verdict != verdict::ACCEPTED {
             put(&mut message, tag::REFUSAL, self.refusal.as_bytes());
         }
@@ -334,6 +366,7 @@ impl Answer {
             max_payload: limits.max_payload.get(),
             max_frame: limits.max_frame.get(),
             positions: read.positions.unwrap_or_default(),
+            streams: read.streams.unwrap_or_default().get(),
             tenancy: tenancy.get(),
             refusal,
         })
@@ -369,12 +402,13 @@ pub(crate) mod tests {
             max_payload: 4096,
             max_frame: 9000,
             ciphers: 3,
+            streams: 77,
             is_understood: true,
         }
     }
 
     pub(crate) fn answer() -> Answer {
-        let Proposal { speaker, attempt, positions, max_payload, max_frame, .. } = proposal();
+        let Proposal { speaker, attempt, positions, max_payload, max_frame, streams, .. } = proposal();
         let refusal = RefusalDetails {
             since_seconds: 1.into(),
             hold_seconds: 2.into(),
@@ -392,6 +426,7 @@ pub(crate) mod tests {
             max_payload,
             max_frame,
             positions,
+            streams,
             tenancy,
             refusal,
         }
@@ -516,7 +551,7 @@ pub(crate) mod tests {
             let mut message = split(&proposal().encode(), tag::NAME).0;
             put(&mut message, tag::NAME, name.as_bytes());
             let read = Proposal::decode(&message, NODE).unwrap().speaker.name;
-            assert_eq!(crate::channel::Name::from_bytes(read).to_string(), fits);
+            assert_eq!(crate::name::Name::from_bytes(read).to_string(), fits);
         }
     }
 

@@ -1,5 +1,5 @@
-//! The handshake: Noise `IKpsk1`. Each node proves its key pair; who begins knows the other's public key, and both know
-//! the secret of the loan's line.
+//! The handshake: Noise `IK`. Each node proves its key pair; who begins knows the other's public key. That of a loan is
+//! `IKpsk1`: both know the secret of its line, too.
 //!
 //! In front of that, each message bears a MAC that only who knows the lender's public key can make ([`is_marked`]): all
 //! that anybody else costs a lender is to look at it.
@@ -23,20 +23,24 @@ use snow::{Builder, HandshakeState};
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
-use crate::channel::Name;
 use crate::cipher;
 use crate::frame::{ROUTE, TAG_LEN, VERSION};
 use crate::identity::{NodeKey, PublicKey};
+use crate::name::Name;
 use crate::seal::KEY_LEN;
 pub(crate) use messages::{Answer, Positions, Proposal, RefusalDetails, Speaker, UNKNOWN, verdict};
 use messages::{MAX_MESSAGE, PROPOSAL_LEN};
 
-const PATTERN: &str = "Noise_IKpsk1_25519_AESGCM_SHA256";
+const PATTERN: &str = "Noise_IK_25519_AESGCM_SHA256";
+const PATTERN_OF_LOAN: &str = "Noise_IKpsk1_25519_AESGCM_SHA256";
 /// Bytes that Noise adds to the payload of a first message: an ephemeral public key, a sealed static one and a tag. An
 /// answer has less.
 pub(crate) const NOISE_OVERHEAD: usize = 32 + (32 + 16) + 16;
 /// Bytes of a first message, at least: nobody gets an answer that is longer than what it answers.
 pub(crate) const FIRST_LEN: usize = PROPOSAL_LEN + NOISE_OVERHEAD;
+
+/// The smallest frame that carries a TLP of the smallest maximum payload, whatever a peer says.
+const MIN_FRAME: u32 = 1280;
 
 /// Why a message is of no use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,6 +61,8 @@ pub(crate) struct KeySet {
     /// What the keys of frames are derived from, in each direction.
     pub(crate) send: [u8; KEY_LEN],
     pub(crate) receive: [u8; KEY_LEN],
+    /// Names the handshake, the same at both ends (Noise 5.2); what is proven under its keys is bound to it.
+    pub(crate) hash: [u8; KEY_LEN],
     pub(crate) peer_incarnation: u64,
     pub(crate) peer_domain: u32,
     /// How the peer has numbered the channel.
@@ -66,7 +72,8 @@ pub(crate) struct KeySet {
     pub(crate) max_frame: u32,
     /// Number of a [`cipher::Cipher`].
     pub(crate) cipher: u32,
-    pub(crate) reserved: u32,
+    /// 1 if the peer has begun the handshake.
+    pub(crate) called: u32,
     /// 1 if both ends have agreed that the streams before go on.
     pub(crate) continues: u64,
     /// Number of the [`Tenancy`](crate::Tenancy) that the borrower's loan belongs to.
@@ -78,7 +85,8 @@ pub(crate) struct KeySet {
     pub(crate) peer_life: LifeId,
     pub(crate) peer_name: [u8; 32],
     pub(crate) peer_node: NodeId,
-    pub(crate) reserved2: [u8; 4],
+    /// Streams that both ends take at once.
+    pub(crate) streams: u32,
 }
 
 /// Why a lender does not lend.
@@ -149,10 +157,10 @@ impl Answer {
 pub(crate) struct Binding<'a> {
     /// This node.
     pub(crate) identity: &'a NodeKey,
-    /// The lender, who may be this node.
+    /// Who answers, which may be this node.
     pub(crate) lender: PublicKey,
-    /// Of the loan's line.
-    pub(crate) secret: &'a [u8; KEY_LEN],
+    /// Of a loan's line; none between two nodes.
+    pub(crate) secret: Option<&'a [u8; KEY_LEN]>,
     pub(crate) fabric: u32,
     pub(crate) group: Group,
     /// The domains of who begins and of who answers, as the first message's header has them.
@@ -162,7 +170,16 @@ pub(crate) struct Binding<'a> {
     pub(crate) loan_generation: LoanGeneration,
 }
 
-/// The borrower's side of one attempt.
+/// What both ends of a handshake have when it is over.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Secrets {
+    pub(crate) send: [u8; KEY_LEN],
+    pub(crate) receive: [u8; KEY_LEN],
+    /// The same at both ends.
+    pub(crate) hash: [u8; KEY_LEN],
+}
+
+/// The caller's side of one attempt.
 pub(crate) struct Initiator {
     state: HandshakeState,
     lender: NodeId,
@@ -192,10 +209,7 @@ impl Initiator {
     }
 
     /// Reads the answer: the keys for sending and receiving with it.
-    pub(crate) fn finish(
-        &mut self,
-        message: &[u8],
-    ) -> Result<(Answer, [u8; KEY_LEN], [u8; KEY_LEN]), Unread> {
+    pub(crate) fn finish(&mut self, message: &[u8]) -> Result<(Answer, Secrets), Unread> {
         let answer = match &self.heard {
             Some((heard, answer)) if heard == message => *answer,
             _ => {
@@ -207,13 +221,16 @@ impl Initiator {
             }
         };
         let (send, receive) = self.state.dangerously_get_raw_split();
-        (answer.attempt == self.attempt).then_some((answer, send, receive)).ok_or(Unread::Nonsense)
+        let secrets = Secrets { send, receive, hash: hash_of(&self.state) };
+        (answer.attempt == self.attempt).then_some((answer, secrets)).ok_or(Unread::Nonsense)
     }
 }
 
-/// The lender's side of one attempt, between the two messages.
+/// The side of one attempt that answers, between the two messages.
 pub(crate) struct Responder {
     state: HandshakeState,
+    /// Of who has called.
+    pub(crate) key: PublicKey,
 }
 
 impl Responder {
@@ -234,21 +251,35 @@ impl Responder {
             return Err(Unread::Auth);
         }
         let proposal = Proposal::decode(payload, key.id()).ok_or(Unread::Nonsense)?;
-        Ok((Self { state }, proposal))
+        Ok((Self { state, key }, proposal))
     }
 
-    /// Answers; the message goes to `out`. Returns the keys for sending and receiving.
-    pub(crate) fn answer(
-        mut self,
-        answer: &Answer,
-        out: &mut Vec<u8>,
-    ) -> Option<([u8; KEY_LEN], [u8; KEY_LEN])> {
+    /// Answers; the message goes to `out`.
+    pub(crate) fn answer(mut self, answer: &Answer, out: &mut Vec<u8>) -> Option<Secrets> {
         out.resize(FIRST_LEN, 0);
         let len = self.state.write_message(&answer.encode(), out).ok()?;
         out.truncate(len);
         let (receive, send) = self.state.dangerously_get_raw_split();
-        Some((send, receive))
+        Some(Secrets { send, receive, hash: hash_of(&self.state) })
     }
+}
+
+/// The hash of a handshake that is over.
+fn hash_of(state: &HandshakeState) -> [u8; KEY_LEN] {
+    let mut hash = [0; KEY_LEN];
+    // That of SHA-256 is as long.
+    hash.copy_from_slice(state.get_handshake_hash());
+    hash
+}
+
+/// Bytes of the largest payload of a TLP that both ends can have.
+pub(crate) fn agreed_payload(ours: usize, theirs: u16) -> u16 {
+    if ours >= 4096 && theirs >= 4096 { 4096 } else { 1024 }
+}
+
+/// Bytes of the largest frame that both ends take.
+pub(crate) fn agreed_frame(ours: u32, theirs: u32) -> u32 {
+    ours.min(theirs).max(MIN_FRAME)
 }
 
 /// What a message says, if it is authentic and no longer than anything that is read.
@@ -298,9 +329,34 @@ impl KeySet {
         self.valid != 0
     }
 
+    /// Whether a peer that has another life than the one before did not come later than that: its state folder is a copy.
+    pub(crate) fn is_fork_of(&self, old: &Self) -> bool {
+        let is_node = old.is_valid() && old.node() == self.node();
+        is_node && old.peer_life != self.peer_life && self.incarnation() <= old.incarnation()
+    }
+
     /// What its frames are protected with; `None` where there is no key set.
     pub(crate) fn cipher(&self) -> Option<cipher::Cipher> {
         cipher::Cipher::from_number(self.cipher as u8).filter(|_| self.is_valid())
+    }
+}
+
+/// Whom a message of a handshake is for, as its header says: zeroes for what is not known yet.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Destination {
+    pub(crate) domain: DomainId,
+    pub(crate) channel: ChannelIndex,
+}
+
+impl Destination {
+    /// Whoever has sent a first message.
+    pub(crate) fn of(speaker: &Speaker) -> Self {
+        Self { domain: speaker.domain, channel: speaker.channel }
+    }
+
+    /// The peer under these keys.
+    pub(crate) fn of_keys(keys: &KeySet) -> Self {
+        Self { domain: keys.domain(), channel: keys.channel() }
     }
 }
 
@@ -312,10 +368,13 @@ impl Binding<'_> {
     }
 
     fn builder<'b>(&'b self, prologue: &'b [u8], entropy: [u8; 32]) -> Option<Builder<'b>> {
-        let params = PATTERN.parse().expect("the pattern is one that Noise defines");
+        let pattern = if self.secret.is_some() { PATTERN_OF_LOAN } else { PATTERN };
+        let params = pattern.parse().expect("the pattern is one that Noise defines");
         let resolver: BoxedCryptoResolver = Box::new(Resolver { entropy });
-        let builder =
-            Builder::with_resolver(params, resolver).psk(1, self.secret).ok()?.prologue(prologue).ok()?;
+        let mut builder = Builder::with_resolver(params, resolver).prologue(prologue).ok()?;
+        if let Some(secret) = self.secret {
+            builder = builder.psk(1, secret).ok()?;
+        }
         builder.local_private_key(self.identity.reveal()).ok()
     }
 }
@@ -430,7 +489,7 @@ mod tests {
         Binding {
             identity: borrower,
             lender: lender.public(),
-            secret: &SECRET,
+            secret: Some(&SECRET),
             fabric: 0,
             group: Group::DEFAULT,
             source: DomainId(1),
@@ -454,12 +513,12 @@ mod tests {
         let ids = IDENTITIES.each_ref().map(NodeKey::id);
         let speaker = |speaker: Speaker, node| Speaker { node, ..speaker };
         assert_eq!(read, Proposal { speaker: speaker(proposal().speaker, ids[0]), ..proposal() });
-        let (send, receive) = responder.answer(&answer(), &mut message).unwrap();
+        let ours = responder.answer(&answer(), &mut message).unwrap();
         assert!(message.len() <= first, "{} {first}", message.len());
-        let (read, their_send, their_receive) = initiator.finish(&message).unwrap();
-        assert_eq!((send, receive), (their_receive, their_send));
+        let (read, theirs) = initiator.finish(&message).unwrap();
+        assert_eq!(ours, Secrets { send: theirs.receive, receive: theirs.send, hash: theirs.hash });
         assert_eq!(read, Answer { speaker: speaker(answer().speaker, ids[1]), ..answer() });
-        assert_ne!(send, receive);
+        assert_ne!(ours.send, ours.receive);
     }
 
     #[test]
@@ -467,7 +526,8 @@ mod tests {
         let mut message = Vec::new();
         Initiator::begin(binding(), [1; 32], &proposal(), &mut message).unwrap();
         let others = [
-            Binding { secret: &[8; 32], ..lenders() },
+            Binding { secret: Some(&[8; 32]), ..lenders() },
+            Binding { secret: None, ..lenders() },
             Binding { identity: &IDENTITIES[0], ..lenders() },
             Binding { fabric: 1, ..lenders() },
             Binding { group: Group(2), ..lenders() },

@@ -177,6 +177,17 @@ impl<'m> Stream<'m> {
         ends
     }
 
+    /// Nothing of it is left, whatever it was.
+    pub(crate) fn clear(&mut self) {
+        self.change(Change::GivenBack);
+        self.reset();
+    }
+
+    /// What was before has ended: it may flow.
+    pub(crate) fn open(&mut self) {
+        self.change(Change::Quiet);
+    }
+
     /// What an end has of the other one's half is gone.
     #[cfg(test)]
     pub(crate) fn lose_receiver(&mut self) {
@@ -221,6 +232,11 @@ impl<'m> Stream<'m> {
         if self.state() == State::Open {
             self.port.sender.assign_numbers();
         }
+    }
+
+    /// When the stream is to be looked at: a request is overdue, or the peer is to be asked.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        [self.port.tags.poll_timeout(), self.probe_at()].into_iter().flatten().min()
     }
 
     /// What we say of the peer's half; committed, because nothing in a transmitting step changes it.
@@ -335,6 +351,12 @@ impl<'m> Stream<'m> {
         (transmission.unsent < next).then_some((transmission.unsent, next))
     }
 
+    /// Whether [`Stream::next_range`] may find something.
+    pub(crate) fn may_send(&self) -> bool {
+        let unsent = self.transmission.unsent.max(self.port.sender.committed());
+        !self.transmission.resend.is_empty() || unsent < self.port.sender.next()
+    }
+
     /// Writes as many TLPs of a range as fit; the rest of it stays to be sent.
     pub(crate) fn write_tlps(&mut self, (first, end): (u64, u64), writer: &mut Writer<'_>) -> Carried {
         let sender = &self.port.sender;
@@ -360,7 +382,7 @@ impl<'m> Stream<'m> {
             transmission.received[number as usize % SLOTS] = false;
         }
         transmission.unsent = transmission.unsent.max(stop);
-        Carried { first, count }
+        Carried { first, count, ..Carried::default() }
     }
 
     /// Whether something lies past committed, waits for credit or would have to.

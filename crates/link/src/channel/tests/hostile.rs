@@ -5,7 +5,7 @@ use base::times::{HANDSHAKE_RETRY_MAX, HOLD, PENDING_KEYS};
 use super::*;
 use crate::cipher::Cipher;
 use crate::frame::{HEADER_LEN, Header, Kind, TAG_LEN};
-use crate::handshake::{Answer, Binding, FIRST_LEN, Initiator, Proposal, Responder, mark, say};
+use crate::handshake::{Answer, Binding, FIRST_LEN, Initiator, Proposal, Responder, Speaker, mark, say};
 use crate::stream::Credits;
 
 /// The first messages of a node's next attempts, one by path each, as a network could have recorded them.

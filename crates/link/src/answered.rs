@@ -9,18 +9,33 @@ const NODES: usize = 64;
 
 /// One attempt of a node to begin a handshake. Of one node only a greater one is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Attempt {
-    pub(super) node: NodeId,
+pub(crate) struct Attempt {
+    pub(crate) node: NodeId,
     /// First, so that a new life of a node need not know how far the one before had counted.
-    pub(super) incarnation: Incarnation,
+    pub(crate) incarnation: Incarnation,
     /// Two lives that bear one incarnation cannot be ordered: the one that was answered counts.
-    pub(super) life: LifeId,
-    pub(super) number: u64,
+    pub(crate) life: LifeId,
+    pub(crate) number: u64,
+}
+
+impl Attempt {
+    /// How this attempt of a node compares to one of it that was answered.
+    pub(crate) fn order_after(&self, known: &Self) -> Order {
+        if self.incarnation > known.incarnation {
+            return Order::New;
+        }
+        match self.incarnation == known.incarnation && self.life == known.life {
+            true if self.number > known.number => Order::New,
+            true if self.number == known.number => Order::Same,
+            true => Order::Late,
+            false => Order::Old(known.incarnation),
+        }
+    }
 }
 
 /// How an attempt compares to the last one of its node that was answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Order {
+pub(crate) enum Order {
     /// It is greater, or the node is not remembered.
     New,
     /// It is the very same, perhaps on another path.
@@ -31,6 +46,24 @@ pub(super) enum Order {
     Old(Incarnation),
 }
 
+/// Names a first message among all that come to a channel, wherever it comes from: the same message may come from
+/// several addresses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CallName(u64);
+
+impl CallName {
+    pub(crate) fn of(attempt: &Attempt) -> Self {
+        let Attempt { node, incarnation, life, number } = attempt;
+        let words = [incarnation.0, *number].map(u64::to_le_bytes);
+        Self(crate::tlp_digest(&[&node.0[..], &life.0, words.as_flattened()].concat()))
+    }
+
+    /// One of this life, for tests of who keeps such names.
+    pub fn of_life(life: LifeId, number: u64) -> Self {
+        Self::of(&Attempt { node: NodeId::default(), incarnation: Incarnation(1), life, number })
+    }
+}
+
 /// The table in the ledger. All zeroes: nobody was answered.
 ///
 /// A node that is not in the table is answered once more, if someone has kept an old message of it. So those are
@@ -38,7 +71,7 @@ pub(super) enum Order {
 /// them.
 #[derive(FromBytes, Layout)]
 #[repr(C)]
-pub(super) struct AnsweredCells {
+pub(crate) struct AnsweredCells {
     entries: [Cell<Entry>; NODES],
     /// Handshakes that nodes have completed.
     completed: Cell<u64>,
@@ -57,25 +90,22 @@ struct Entry {
     completed: u64,
 }
 
+impl Entry {
+    fn attempt(&self) -> Attempt {
+        let &Self { node, incarnation, life, number, .. } = self;
+        Attempt { node, incarnation: Incarnation(incarnation), life, number }
+    }
+}
+
 impl AnsweredCells {
     /// How `attempt` compares to the last one that was answered, as far as is remembered.
-    pub(super) fn order(&self, attempt: &Attempt) -> Order {
-        let Some(cell) = self.find(attempt.node) else { return Order::New };
-        let Entry { incarnation, life, number, .. } = cell.get();
-        let known = Incarnation(incarnation);
-        if attempt.incarnation > known {
-            return Order::New;
-        }
-        match attempt.incarnation == known && attempt.life == life {
-            true if attempt.number > number => Order::New,
-            true if attempt.number == number => Order::Same,
-            true => Order::Late,
-            false => Order::Old(known),
-        }
+    pub(crate) fn order(&self, attempt: &Attempt) -> Order {
+        let known = self.find(attempt.node).map(|cell| cell.get());
+        known.map_or(Order::New, |entry| attempt.order_after(&entry.attempt()))
     }
 
     /// `attempt` is being answered.
-    pub(super) fn record(&self, journal: Journal<'_>, attempt: &Attempt) {
+    pub(crate) fn record(&self, journal: Journal<'_>, attempt: &Attempt) {
         let known = self.find(attempt.node);
         let completed = known.map_or(0, |cell| cell.get().completed);
         let oldest = || self.entries.iter().min_by_key(|cell| (cell.get().used, cell.get().completed));
@@ -85,7 +115,7 @@ impl AnsweredCells {
     }
 
     /// `node` has used the keys of its handshake: it is there.
-    pub(super) fn complete(&self, journal: Journal<'_>, node: NodeId) {
+    pub(crate) fn complete(&self, journal: Journal<'_>, node: NodeId) {
         let completed = self.completed.update(journal, |completed| completed + 1);
         if let Some(cell) = self.find(node) {
             cell.update(journal, |entry| Entry { completed, ..entry });

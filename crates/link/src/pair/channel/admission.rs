@@ -1,0 +1,258 @@
+//! Which life of the other node a channel is with.
+//!
+//! Another life of the node that is met is most likely that node, started again. It may be a copy of it as well. So it
+//! is let in when the life before has left a probe under its own keys unanswered, on all paths; else it is a twin.
+
+use base::ids::LifeId;
+use base::times::{PENDING_KEYS, SILENCE};
+use base::{Instant, Rule};
+use core::time::Duration;
+
+use super::{CalledWords, Channel, Heard, Side, Streams};
+use crate::answered::{Attempt, CallName};
+use crate::frame::Kind;
+use crate::handshake::{Destination, KeySet, Speaker};
+use crate::name::Name;
+use crate::pair::calls::{Call, NO_CHANNEL, Why};
+use crate::path::{AckRanges, LATE, READ_FIRST};
+use crate::paths::{MAX_PATHS, PathId};
+
+/// Attempts without an answer after which even the end with the smaller id answers the other one's: ours may get lost.
+const GIVES_WAY: usize = 3;
+
+/// A probe of the present life of the peer, because another one wants its place.
+pub(super) struct LifeProbe {
+    /// Who wants it.
+    life: LifeId,
+    /// What the present one has not answered by then it does not answer.
+    until: Instant,
+    /// That was found too late, and put off.
+    was_late: bool,
+    /// By path: it answers by acknowledging this packet or a later one.
+    first: [u64; MAX_PATHS],
+    outcome: Outcome,
+    /// The newest attempt of who wants it.
+    waiting: Option<Box<Call>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    Open,
+    Lives,
+    Gone,
+}
+
+impl LifeProbe {
+    /// What was found out is true for so long.
+    fn is_over(&self, now: Instant) -> bool {
+        now >= self.until + SILENCE
+    }
+
+    /// When it is decided in favour of who waits.
+    fn timeout(&self) -> Option<Instant> {
+        (self.outcome == Outcome::Open && self.waiting.is_some()).then_some(self.until)
+    }
+}
+
+/// What a channel does with a call.
+enum Verdict {
+    Accept,
+    /// Not now; it will come again.
+    Defer,
+    /// When it is clear that the life before is gone.
+    Probe,
+    Twin,
+}
+
+impl<'m> Channel<'m> {
+    /// The peer calls, as the lobby has found. From here on it may be that the two have met, or will have; or the call
+    /// comes back, with the reason why the lobby shall refuse it.
+    ///
+    /// # Errors
+    /// The call and why it is refused.
+    pub fn take_call(
+        &mut self,
+        now: Instant,
+        call: Box<Call>,
+        streams: &mut dyn Streams<'m>,
+    ) -> Result<Heard, (Box<Call>, Why)> {
+        let name = CallName::of(&call.attempt());
+        match self.judge(now, &call) {
+            Verdict::Defer => {
+                self.cells.stats.deferred_handshakes.add(1);
+                Ok(Heard::Nothing)
+            }
+            Verdict::Twin => Err((call, Why::Twin(self.present_name()))),
+            Verdict::Probe => {
+                self.probe_life(now, call);
+                Ok(Heard::Proposal(name))
+            }
+            Verdict::Accept if self.accept(now, call, streams) => Ok(Heard::Proposal(name)),
+            Verdict::Accept => Ok(Heard::Nothing),
+        }
+    }
+
+    /// A call that was answered has come once more, on `path`: it gets the same answer, there once.
+    pub fn hear_again(&mut self, path: PathId, call: CallName) -> Heard {
+        let handshake = &mut self.handshake;
+        let is_it = handshake.answers.is_some_and(|attempt| CallName::of(&attempt) == call);
+        if !is_it || handshake.kind != Kind::Response {
+            return Heard::Nothing;
+        }
+        if handshake.answered_paths & 1 << path != 0 {
+            return Heard::Again(call);
+        }
+        self.answer_on(1 << path);
+        Heard::Proposal(call)
+    }
+
+    /// The answer to the call of this name is to be sent on `path` once more, since that has come from somewhere else
+    /// as well.
+    pub fn answer_again(&mut self, path: PathId, call: CallName) {
+        let handshake = &mut self.handshake;
+        let is_it = handshake.answers.is_some_and(|attempt| CallName::of(&attempt) == call);
+        if is_it && handshake.kind == Kind::Response {
+            handshake.due |= 1 << path;
+        }
+    }
+
+    fn judge(&self, now: Instant, call: &Call) -> Verdict {
+        let attempt = call.attempt();
+        // Both call at once: that of the smaller id wins, unless it gets lost again and again.
+        let attempts = self.handshake.attempted.len();
+        if self.side == Side::First && (1..GIVES_WAY).contains(&attempts) {
+            return Verdict::Defer;
+        }
+        if let Some(verdict) = self.judge_life(now, &attempt) {
+            return verdict;
+        }
+        // An old message of another life can take this place, but not for long.
+        let pending = self.cells.pending.get();
+        let is_young = self.pending_age(now) < PENDING_KEYS;
+        let is_other = pending.peer_life != attempt.life;
+        let once = self.journal.rule(Rule::AnswerOnce);
+        if pending.is_valid() && is_other && is_young && once { Verdict::Defer } else { Verdict::Accept }
+    }
+
+    /// What follows from another life being met.
+    fn judge_life(&self, now: Instant, attempt: &Attempt) -> Option<Verdict> {
+        let present = self.cells.current.get();
+        let is_other = present.is_valid() && present.peer_life != attempt.life;
+        if !is_other || !self.journal.rule(Rule::ProbeBeforeTakeOver) {
+            return None;
+        }
+        let probe = self.handshake.probe.as_ref().filter(|probe| !probe.is_over(now));
+        Some(match probe.map(|probe| (probe.outcome, probe.life == attempt.life)) {
+            Some((Outcome::Lives, _)) => Verdict::Twin,
+            Some((Outcome::Gone, true)) => return None,
+            Some((Outcome::Open, true)) | None => Verdict::Probe,
+            Some(_) => Verdict::Defer,
+        })
+    }
+
+    /// How old the pending keys are.
+    pub(super) fn pending_age(&self, now: Instant) -> Duration {
+        now.since(Instant::from_nanos(self.cells.pending_at.get()))
+    }
+
+    fn present_name(&self) -> Name {
+        Name::from_bytes(self.cells.current.get().peer_name)
+    }
+
+    /// Asks the present life of the peer whether it is there; `call` waits for that.
+    fn probe_life(&mut self, now: Instant, call: Box<Call>) {
+        let until = now + self.paths.verdict_after();
+        let life = call.life();
+        let present = self.handshake.probe.as_mut().filter(|probe| !probe.is_over(now));
+        if let Some(probe) = present.filter(|probe| probe.life == life && probe.outcome == Outcome::Open) {
+            probe.waiting = Some(call);
+            return;
+        }
+        let mut first = [0; MAX_PATHS];
+        for (path, first) in self.paths.iter_mut().zip(&mut first) {
+            path.ping = true;
+            *first = path.outgoing.next_number();
+        }
+        let (was_late, outcome) = (false, Outcome::Open);
+        self.handshake.probe = Some(LifeProbe { life, until, was_late, first, outcome, waiting: Some(call) });
+    }
+
+    /// When [`Channel::end_probe`] is to be called.
+    pub(super) fn probe_ends(&self) -> Option<Instant> {
+        self.handshake.probe.as_ref().and_then(LifeProbe::timeout)
+    }
+
+    /// The present life has not answered in time: who waits for its place has it. But a card that stood still finds the
+    /// answer in its socket, perhaps behind other frames of the peer: as long as those come, it is read on.
+    pub(super) fn end_probe(&mut self, now: Instant, streams: &mut dyn Streams<'m>) {
+        let is_reading = now.since(self.handshake.last_heard) < READ_FIRST;
+        let Some(probe) = &mut self.handshake.probe else { return };
+        let Some(until) = probe.timeout().filter(|until| *until <= now) else { return };
+        let is_late = now.since(until) > LATE && !probe.was_late;
+        if is_late || is_reading {
+            probe.was_late |= is_late;
+            probe.until = now + READ_FIRST;
+            return;
+        }
+        probe.outcome = Outcome::Gone;
+        if let Some(call) = probe.waiting.take() {
+            self.accept(now, call, streams);
+        }
+    }
+
+    /// The peer has acknowledged `ranges` of what was sent on `path`: if a probe is among them, it is there.
+    pub(super) fn answer_probe(&mut self, path: usize, ranges: &AckRanges) {
+        let by = self.present_name();
+        let Some(probe) = &mut self.handshake.probe else { return };
+        let answers = ranges.largest().is_some_and(|largest| largest >= probe.first[path]);
+        if !answers || probe.outcome == Outcome::Lives {
+            return;
+        }
+        probe.outcome = Outcome::Lives;
+        // What waits to be sent is better than a refusal.
+        if let Some(call) = probe.waiting.take().filter(|_| self.handshake.due == 0) {
+            self.refuse_twin(call, by);
+        }
+    }
+
+    fn refuse_twin(&mut self, call: Box<Call>, by: Name) {
+        let (attempt, paths) = (call.attempt(), call.paths);
+        let (to, key) = (Destination::of(&call.proposal.speaker), call.key());
+        let speaker = Speaker { channel: NO_CHANNEL, ..self.speaker() };
+        let mut message = Vec::new();
+        if key == self.config.peer && call.refuse(speaker, Why::Twin(by), &mut message).is_some() {
+            let handshake = &mut self.handshake;
+            (handshake.message, handshake.kind, handshake.to) = (message, Kind::Response, to);
+            (handshake.answers, handshake.answered_paths) = (Some(attempt), 0);
+            self.answer_on(paths);
+        }
+    }
+
+    /// The life that is met is there: another one that was let in because it seemed to be gone, by this card or one
+    /// before it, and has not come yet, is not let in any more.
+    pub(super) fn withdraw_offer(&mut self) {
+        let (current, pending) = (self.cells.current.get(), self.cells.pending.get());
+        if !pending.is_valid() || !current.is_valid() || pending.peer_life == current.peer_life {
+            return;
+        }
+        self.cells.pending.set(self.journal, KeySet { valid: 0, ..pending });
+        self.load_keys();
+        if let Some(probe) = &mut self.handshake.probe {
+            probe.outcome = Outcome::Lives;
+        }
+    }
+
+    /// This attempt of the peer's is being answered.
+    pub(super) fn record_call(&mut self, attempt: &Attempt) {
+        let &Attempt { node, incarnation, life, number } = attempt;
+        let words = CalledWords { node, used: [1; 4], incarnation: incarnation.0, life, number };
+        self.cells.called.set(self.journal, words);
+    }
+
+    /// Sends the message at hand on `paths`, once: the path that the first message took first may lead in one direction
+    /// only.
+    pub(super) fn answer_on(&mut self, paths: u8) {
+        self.handshake.due |= paths;
+        self.handshake.answered_paths |= paths;
+    }
+}

@@ -1,0 +1,833 @@
+//! The channel of two nodes: it decides, its parts compute.
+//!
+//! `incoming` takes frames apart, `outgoing` builds them, `keys` runs the handshake, `admission` says which life of the
+//! other node it is with, and `timers` wakes it up. What the ledger keeps is changed only by `handle_*`, `take_call`,
+//! `tend` and the like; `poll_transmit` changes nothing in it, so everything that leaves has been committed.
+
+mod admission;
+mod greeting;
+mod incoming;
+mod keys;
+mod numbers;
+mod outgoing;
+mod timers;
+
+use core::time::Duration;
+use std::collections::{BTreeMap, VecDeque};
+
+use base::Instant;
+use base::ids::{CardGeneration, ChannelIndex, DomainId, Group, Incarnation, LifeId, NodeId, StreamId};
+use base::ledger::{Cell, Counter, Journal, Layout};
+use base::times::HEARTBEAT;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use super::calls::{Line, Refusal};
+use super::control::{What, Wish};
+use super::cookies::Cookie;
+use super::lobby::Known;
+use super::schedule::{Debts, Schedule};
+use crate::answered::Attempt;
+use crate::cipher::{Cipher, Protection};
+use crate::frame::{Kind, MAX_RAILS, TAG_LEN};
+use crate::handshake::{Destination, Initiator, KeySet, derive};
+use crate::identity::{NodeKey, PublicKey};
+use crate::name::Name;
+use crate::path::{Carried, Incoming};
+use crate::paths::{MAX_PATHS, PathConfig, PathId, Paths};
+use crate::sealing::{Sealing, Wear};
+use crate::stream::{Sink, Stream};
+use admission::LifeProbe;
+use greeting::Greeting;
+use numbers::NumberCells;
+
+pub use crate::channel::Heard;
+pub use incoming::Said;
+pub(super) use numbers::NotNow;
+
+/// Streams of a channel at once, at most.
+pub const MAX_STREAMS: u32 = 4096;
+
+/// The stream of frames that have none: control.
+const CONTROL: StreamId = StreamId(0);
+
+/// Challenges of addresses that wait to be sent, and answers that wait to be asked for.
+const CHALLENGES: usize = 8;
+/// Records about streams that wait to be sent: more than a channel has streams. What does not find room is said again.
+const SAYINGS: usize = 2 * MAX_STREAMS as usize;
+/// Streams that the peer believes in and that are not there, of which it waits to be told.
+const STRAYS: usize = 64;
+
+/// The streams of a channel, which belong to its driver.
+pub trait Streams<'m> {
+    /// The stream of this number, and who takes its TLPs. `None`: there is none.
+    fn stream(&mut self, id: StreamId) -> Option<(&mut Stream<'m>, &mut dyn Sink<'m>)>;
+
+    /// Shows every stream that has begun in the present course of the channel, whatever has become of it, until it was
+    /// given back ([`Channel::release`]).
+    fn each(&mut self, visit: &mut dyn FnMut(StreamId, &mut Stream<'m>));
+}
+
+/// Frames with records about streams of which it is not known yet whether they have arrived.
+const TOLD: usize = 256;
+
+/// The storage of a [`Channel`]. All zeroes: nobody has been met.
+#[derive(FromBytes, Layout)]
+#[repr(C)]
+pub struct ChannelCells {
+    /// The keys in use, those before them (still good for receiving), and those the peer has not used yet.
+    current: Cell<KeySet>,
+    previous: Cell<KeySet>,
+    pending: Cell<KeySet>,
+    /// When the pending keys were made, in nanoseconds of the driver's clock.
+    pending_at: Cell<u64>,
+    /// Our last attempt.
+    attempt: Cell<u64>,
+    /// The peer's last attempt that was answered.
+    called: Cell<CalledWords>,
+    /// Names the course that the channel is in; 0: nobody has been met.
+    course: Cell<u64>,
+    /// The newest card of the peer.
+    peer_generation: Cell<u64>,
+    /// 1 from [`Channel::renew_keys`] until there are new ones.
+    renewing: Cell<u32>,
+    reserved: Cell<u32>,
+    /// When the peer was last heard, to within [`HEARD_STEP`].
+    heard_at: Cell<u64>,
+    /// By path: no packet number below is accepted from the peer's newest card, whatever our cards remember.
+    seen: [Cell<u64>; MAX_PATHS],
+    /// What has flowed in this course in streams that have ended.
+    ended: Cell<Totals>,
+    numbers: NumberCells,
+    stats: Stats,
+}
+
+const _: () = assert!(size_of::<ChannelCells>() <= 2048, "there may be many nodes");
+
+/// An [`Attempt`] of the peer's, whose node is known.
+#[derive(Clone, Copy, PartialEq, FromBytes, IntoBytes, Immutable, Layout)]
+#[repr(C)]
+struct CalledWords {
+    node: NodeId,
+    /// Whether there was one.
+    used: [u8; 4],
+    incarnation: u64,
+    life: LifeId,
+    number: u64,
+}
+
+/// What has flowed, in numbers of TLPs.
+#[derive(Clone, Copy, PartialEq, Debug, Default, FromBytes, IntoBytes, Immutable, Layout)]
+#[repr(C)]
+struct Totals {
+    /// Those of ours that have been given numbers, and of these the peer has committed.
+    numbered: u64,
+    committed: u64,
+    /// The peer's that were accepted.
+    accepted: u64,
+}
+
+impl Totals {
+    fn with(self, stream: &Stream<'_>) -> Self {
+        Self {
+            numbered: self.numbered + stream.port.sender.next(),
+            committed: self.committed + stream.port.sender.committed(),
+            accepted: self.accepted + stream.receiver().committed(),
+        }
+    }
+}
+
+/// How exactly the ledger keeps when the peer was last heard: often enough for the hold time, seldom enough to cost
+/// nothing.
+const HEARD_STEP: Duration = Duration::from_secs(1);
+
+const _: () = assert!(HEARD_STEP.as_nanos() * 10 < base::times::HOLD.as_nanos());
+
+impl ChannelCells {
+    /// What was counted: readable by the agent at any time.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// What only the two ends of the present handshake know, the same at both: for their agents, who prove to each
+    /// other that they belong to it. `None` where nobody has been met. It tells nothing of the keys of frames.
+    pub fn secret(&self) -> Option<[u8; 32]> {
+        let keys = self.current.get();
+        let to_callee = if keys.called == 0 { &keys.send } else { &keys.receive };
+        keys.is_valid().then(|| derive(to_callee, SECRET))
+    }
+}
+
+/// What the secret of a handshake is derived with.
+const SECRET: u64 = u64::from_le_bytes(*b"agents\0\0");
+
+/// What a channel has counted since its ledger was made.
+#[derive(FromBytes, Debug, Layout)]
+#[repr(C)]
+pub struct Stats {
+    /// Frames sent.
+    pub sent_frames: Counter,
+    /// Frames that were authentic and new.
+    pub received_frames: Counter,
+    /// Frames that did not authenticate.
+    pub dropped_auth: Counter,
+    /// Frames whose packet number had come before, or of an older card.
+    pub dropped_replay: Counter,
+    /// Frames that were authentic and made no sense, or no frames at all.
+    pub dropped_malformed: Counter,
+    /// Frames for another fabric, group, domain, channel or rail.
+    pub dropped_misdirected: Counter,
+    /// Messages of handshakes that were authentic and not understood: perhaps a later version's.
+    pub dropped_not_understood: Counter,
+    /// Handshakes completed.
+    pub handshakes: Counter,
+    /// Calls that were not answered, because our own is out or another life is being answered.
+    pub deferred_handshakes: Counter,
+    /// Records about streams that are not there.
+    pub unknown_streams: Counter,
+    /// Streams opened with a number that cannot be, or that was used before.
+    pub wrong_numbers: Counter,
+    /// Streams opened while there were as many as were agreed on.
+    pub too_many_streams: Counter,
+    /// Streams opened without knowing the secret of the function, or of one that is not there.
+    pub wrong_proofs: Counter,
+    /// Refusals for a reason that is not known here.
+    pub unknown_verdicts: Counter,
+    /// Statuses of TLPs that were never sent.
+    pub wrong_statuses: Counter,
+}
+
+/// What a channel is told when it is made.
+#[derive(Clone)]
+pub struct ChannelConfig {
+    /// The other node, which may be this one.
+    pub peer: PublicKey,
+    /// Where it is called until it has been met: switches find it by that.
+    pub peer_domain: DomainId,
+    /// Whether this end calls: it knows where the other one is and wants something. Of a channel of a node with itself
+    /// exactly one end does.
+    pub calls: bool,
+    /// What this end accepts as protection of frames.
+    pub protection: Protection,
+    /// The fabric.
+    pub fabric: u32,
+    /// The zone of both nodes.
+    pub group: Group,
+    /// How frames to this end name the channel: not zero.
+    pub index: ChannelIndex,
+    /// This node.
+    pub identity: NodeKey,
+    /// Its name, told to the peer.
+    pub name: Name,
+    /// Its domain.
+    pub domain: DomainId,
+    /// Which life of its ledger this is.
+    pub incarnation: Incarnation,
+    /// The same, as nobody else has it.
+    pub life: LifeId,
+    /// Which card this is.
+    pub generation: CardGeneration,
+    /// 32 random bytes, new for each card and channel.
+    pub seed: [u8; 32],
+    /// Frames sealed under one key before there is a new one; [`REKEY_FRAMES`](crate::REKEY_FRAMES) but for tests.
+    pub rekey_frames: u64,
+    /// The rails, at least one and at most [`MAX_RAILS`]; both sides list them in the same order.
+    pub paths: Vec<PathConfig>,
+    /// The largest payload of a TLP that the rails can carry: 1024 or 4096.
+    pub max_payload: usize,
+    /// Streams at once, at most [`MAX_STREAMS`]; the smaller number of both ends counts.
+    pub max_streams: u32,
+}
+
+/// What the composing card has to act on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// A handshake is complete: the peer is there. The lobby is to be told.
+    Met,
+    /// A new pair of lives has met, or one that cannot go on with what it had: each stream has ended, and every claim
+    /// and offer of this channel sees that in its next step.
+    Anew,
+    /// The peer does not answer with keys.
+    Refused(Refusal),
+}
+
+/// Names what flows between two lives from one beginning on: streams of one course are never those of another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Course(pub(super) u64);
+
+/// Which of the two ends this is: they differ where both begin at once, and in the numbers that they give to streams.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Side {
+    /// Has the smaller id. With itself a node is both, and the end that calls is this one.
+    First,
+    Second,
+}
+
+/// What was said in one frame.
+struct Told {
+    number: u64,
+    sayings: Vec<(StreamId, Saying)>,
+}
+
+/// What is to be said of a stream.
+#[derive(Clone, Copy)]
+enum Saying {
+    /// With a proof that is made when it is sent, for the keys that are in use then.
+    Open(Wish, [u8; 32]),
+    Other(What),
+}
+
+/// What this card knows of handshakes.
+struct Handshake {
+    /// Our attempts that have no answer yet, with their times, the last one last.
+    attempted: VecDeque<(Initiator, Instant)>,
+    /// How long the last answer took.
+    round_trip: Duration,
+    /// Whose attempt the message answers, and the paths it was sent on, as bits.
+    answers: Option<Attempt>,
+    answered_paths: u8,
+    probe: Option<LifeProbe>,
+    /// The next attempt is to begin a new course, whatever flows.
+    anew: bool,
+    /// The peer that was met last comes from a copy of the state folder of the one before.
+    is_other_peer: bool,
+    /// A message, whom it is for, and the paths it shall still go to, as bits.
+    message: Vec<u8>,
+    to: Destination,
+    kind: Kind,
+    due: u8,
+    /// By rail, of the last first message there: what its answer by a cookie names, and what was answered so.
+    marks: [[u8; TAG_LEN]; MAX_RAILS],
+    cookies: [Option<(Cookie, Instant)>; MAX_RAILS],
+    next: Option<Instant>,
+    wait: Duration,
+    /// Key agreements of this card, for entropy.
+    attempts: u64,
+    /// When this card began to listen.
+    listens_since: Instant,
+    /// When the peer was last heard, by this card or one before it.
+    last_heard: Instant,
+}
+
+/// One end of what joins two nodes.
+pub struct Channel<'m> {
+    cells: &'m ChannelCells,
+    journal: Journal<'m>,
+    config: ChannelConfig,
+    side: Side,
+    paths: Paths,
+    current: Option<Sealing>,
+    previous: Option<Sealing>,
+    pending: Option<Sealing>,
+    greeting: Greeting,
+    handshake: Handshake,
+    wear: Wear,
+    hears_duplicates: bool,
+    schedule: Schedule,
+    debts: Debts,
+    /// Streams whose peer is to be asked for their status.
+    pings: VecDeque<StreamId>,
+    /// Records about streams, by stream and kind.
+    sayings: BTreeMap<(StreamId, u8), Saying>,
+    /// Streams among them that are not there.
+    strays: usize,
+    /// What was said in frames that are on their way, by number of the frame.
+    told: VecDeque<Told>,
+    frames_told: u64,
+    /// The last frame was one of control: another one goes first, if there is any.
+    was_control: bool,
+    /// What became of packets, for their streams: true if they have arrived.
+    fates: VecDeque<(Carried, bool)>,
+    /// Streams that a frame has changed.
+    touched: VecDeque<StreamId>,
+    said: VecDeque<Said>,
+    /// When an opening was last refused for what it proved.
+    refused_at: Option<Instant>,
+    /// To be sent on a path, each to an address of its own.
+    challenges: VecDeque<(PathId, u64)>,
+    /// What the peer has answered.
+    proofs: VecDeque<u64>,
+    events: VecDeque<Event>,
+    last_carried: Carried,
+    last_acked: Vec<(PathId, u64)>,
+    #[cfg(test)]
+    lies: Vec<(StreamId, crate::record::Status)>,
+}
+
+impl<'m> Channel<'m> {
+    /// The channel over `cells`, new or found: a successor goes on with its predecessor's numbers and keys.
+    ///
+    /// # Panics
+    /// If the configuration has no rail or too many, no life or no index.
+    pub fn new(cells: &'m ChannelCells, journal: Journal<'m>, config: ChannelConfig, now: Instant) -> Self {
+        assert!(config.life != LifeId::default(), "a life is drawn before there is a card");
+        assert!(config.index != ChannelIndex::default(), "a channel has an index");
+        assert!(config.max_streams <= MAX_STREAMS);
+        let paths = Paths::new(&config.paths, |path| cells.seen[usize::from(path)].get(), now);
+        let is_known = cells.current.get().is_valid();
+        let heard_at = Instant::from_nanos(cells.heard_at.get()).min(now);
+        let side = side_of(&config);
+        let mut channel = Self {
+            cells,
+            journal,
+            side,
+            paths,
+            current: None,
+            previous: None,
+            pending: None,
+            greeting: Greeting::default(),
+            handshake: Handshake::new(now, if is_known { heard_at } else { now }),
+            wear: Wear::default(),
+            hears_duplicates: false,
+            schedule: Schedule::default(),
+            debts: Debts::default(),
+            pings: VecDeque::new(),
+            sayings: BTreeMap::new(),
+            strays: 0,
+            told: VecDeque::new(),
+            frames_told: 0,
+            was_control: false,
+            fates: VecDeque::new(),
+            touched: VecDeque::new(),
+            said: VecDeque::new(),
+            refused_at: None,
+            challenges: VecDeque::new(),
+            proofs: VecDeque::new(),
+            events: VecDeque::new(),
+            last_carried: Carried::default(),
+            last_acked: Vec::new(),
+            #[cfg(test)]
+            lies: Vec::new(),
+            config,
+        };
+        channel.load_keys();
+        if channel.current.is_some() {
+            channel.greeting.begin(now);
+        }
+        if channel.config.calls && (channel.current.is_none() || channel.is_renewing()) {
+            channel.handshake.next = Some(now);
+        }
+        channel
+    }
+
+    /// Whether the two have met, so that streams may be opened.
+    pub fn is_met(&self) -> bool {
+        self.current.is_some() && !self.is_renewing()
+    }
+
+    /// The course that the channel is in; `None` where nobody has been met.
+    pub fn course(&self) -> Option<Course> {
+        Some(Course(self.cells.course.get())).filter(|course| *course != Course::default())
+    }
+
+    /// The last call that was answered, for the lobby: what there is of the peer.
+    pub fn known_call(&self) -> Option<Known> {
+        let CalledWords { node, used, incarnation, life, number } = self.cells.called.get();
+        let attempt = Attempt { node, incarnation: Incarnation(incarnation), life, number };
+        // That of a life that never came is no better known than any other.
+        let keys = [&self.cells.current, &self.cells.pending].map(Cell::get);
+        let is_present = keys.iter().any(|keys| keys.is_valid() && keys.peer_life == life);
+        (used != [0; 4] && is_present).then_some(Known(attempt))
+    }
+
+    /// Whether this end shall call from now on, and again when the other one is silent.
+    pub fn set_calling(&mut self, now: Instant, calls: bool) {
+        let begins = calls && !self.config.calls && self.current.is_none();
+        self.config.calls = calls;
+        if begins && self.handshake.next.is_none() {
+            self.call(now);
+        }
+    }
+
+    /// This machine may go on somewhere else, too, from the same memory: there are to be keys that depend on `seed`,
+    /// which is new and random. Until then nothing is sent under those that the other one has, but for what it would
+    /// send as well.
+    ///
+    /// If it is certain that it was restored, this end calls itself by another `life` from here on. To its peer it is
+    /// another node's, which is let in when the life before does not answer: so of several copies one goes on.
+    pub fn renew_keys(&mut self, now: Instant, seed: [u8; 32], life: Option<LifeId>) {
+        self.config.seed = seed;
+        self.config.life = life.unwrap_or(self.config.life);
+        // What was prepared depends on the old seed, or leads to keys that are forgotten here: callers call again.
+        let handshake = &mut self.handshake;
+        (handshake.attempts, handshake.due) = (0, 0);
+        (handshake.answers, handshake.answered_paths, handshake.probe) = (None, 0, None);
+        handshake.attempted.clear();
+        handshake.message.clear();
+        let pending = self.cells.pending.get();
+        self.cells.pending.set(self.journal, KeySet { valid: 0, ..pending });
+        self.load_keys();
+        if self.current.is_none() {
+            return;
+        }
+        self.cells.renewing.set(self.journal, 1);
+        if self.config.calls {
+            self.call(now);
+        } else {
+            self.greeting.begin(now);
+        }
+    }
+
+    /// From now on this end calls itself by a greater incarnation, because the peer has seen a greater one than before.
+    /// It calls at once.
+    pub fn raise_incarnation(&mut self, now: Instant, incarnation: Incarnation) {
+        self.config.incarnation = self.config.incarnation.max(incarnation);
+        if self.config.calls {
+            self.call(now);
+        }
+    }
+
+    /// Challenges who is at an address: `challenge` leaves on `path`, where [`Transmit::challenge`] says so. Nobody can
+    /// guess it, and no two addresses have the same one. Where too many wait, it is dropped: what comes from there
+    /// again asks for another.
+    ///
+    /// [`Transmit::challenge`]: crate::Transmit::challenge
+    pub fn challenge(&mut self, path: PathId, challenge: u64) {
+        if self.challenges.len() < CHALLENGES {
+            self.challenges.push_back((path, challenge));
+        }
+    }
+
+    /// Whether a frame that has come before is opened once more, to know whether it is authentic: somebody may have
+    /// repeated it faster than the network, so whoever is where it comes from now may be the peer. It has no effect
+    /// else.
+    pub fn hear_duplicates(&mut self, hears: bool) {
+        self.hears_duplicates = hears;
+    }
+
+    /// The next challenge that the peer has answered.
+    pub fn poll_proof(&mut self) -> Option<u64> {
+        self.proofs.pop_front()
+    }
+
+    /// The next event, or none. To be asked for in the step in which it has come.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// The next thing that the peer has said of a stream: for its claim or offer, in the same step.
+    pub fn poll_said(&mut self) -> Option<Said> {
+        self.said.pop_front()
+    }
+
+    /// The next stream that a frame has changed: whoever has it looks at it in the same step, and then
+    /// [tends](Channel::tend) it.
+    pub fn poll_touched(&mut self) -> Option<StreamId> {
+        self.touched.pop_front()
+    }
+
+    /// Part of every step of a stream, behind whatever queues TLPs: gives numbers to what has credit, has it sent, and
+    /// sees to it that the peer is asked while something is not committed or waits for credit.
+    pub fn tend(&mut self, now: Instant, id: StreamId, stream: &mut Stream<'m>) {
+        stream.assign_numbers();
+        self.watch_uncommitted(now, id, stream);
+        if stream.may_send() {
+            self.schedule.wake(id, self.quantum());
+        }
+    }
+
+    /// Hands on what arrived ahead of a gap that is closed now, or was left by the step before: one frame a call. True
+    /// while there is more for this step.
+    pub fn deliver_ahead(
+        &mut self,
+        now: Instant,
+        id: StreamId,
+        stream: &mut Stream<'m>,
+        sink: &mut dyn Sink<'m>,
+    ) -> bool {
+        let before = stream.receiver().expected();
+        let more = stream.deliver_ahead(now, sink);
+        if stream.receiver().expected() > before {
+            self.debts.owe(id, false);
+        }
+        more
+    }
+
+    /// What was counted.
+    pub fn stats(&self) -> &'m Stats {
+        &self.cells.stats
+    }
+
+    /// The peer, once there is one: its node, name and domain.
+    pub fn peer(&self) -> Option<(NodeId, Name, DomainId)> {
+        let keys = self.cells.current.get();
+        keys.is_valid().then(|| (keys.node(), Name::from_bytes(keys.peer_name), keys.domain()))
+    }
+
+    /// Which life of the peer it is with.
+    pub fn peer_life(&self) -> Option<LifeId> {
+        let keys = self.cells.current.get();
+        keys.is_valid().then_some(keys.peer_life)
+    }
+
+    /// The life of this end, as it calls itself.
+    pub fn life(&self) -> LifeId {
+        self.config.life
+    }
+
+    /// Whether the peer that was met last has the same identity as the one before, and comes from a copy of its state
+    /// folder, or from an older one.
+    pub fn is_other_peer(&self) -> bool {
+        self.handshake.is_other_peer
+    }
+
+    /// The largest payload of a TLP, as agreed with the peer.
+    pub fn max_payload(&self) -> usize {
+        let keys = self.cells.current.get();
+        if keys.is_valid() { keys.max_payload as usize } else { self.config.max_payload }
+    }
+
+    /// When anything authentic was last heard, on any path; what an earlier card has heard is known to within a second.
+    pub fn last_heard(&self) -> Instant {
+        self.handshake.last_heard
+    }
+
+    /// When this card began to listen.
+    pub fn listens_since(&self) -> Instant {
+        self.handshake.listens_since
+    }
+
+    /// Whether nobody is met here and nobody may be: its place can be had by another.
+    pub fn is_vacant(&self, now: Instant) -> bool {
+        let pending = self.cells.pending.get();
+        let is_young = self.pending_age(now) < base::times::SILENCE;
+        self.current.is_none() && !self.config.calls && !(pending.is_valid() && is_young)
+    }
+
+    /// How many rails it has.
+    pub fn paths(&self) -> usize {
+        self.paths.rails()
+    }
+
+    /// Whether there is a private path from now on, or another one than before. What was in flight on it is sent again,
+    /// and it carries TLPs only when it has answered.
+    pub fn set_private(&mut self, now: Instant, is_there: bool) {
+        let fates = &mut self.fates;
+        self.paths.set_private(now, is_there, &mut |carried| fates.push_back((carried, false)));
+    }
+
+    /// Of the private path what [`Channel::path_status`] tells of a rail; `None` where there is none.
+    pub fn private_status(&self, now: Instant) -> Option<(Option<Duration>, bool, f64)> {
+        Some(self.paths.private()).filter(|path| path.is_there).map(|path| path.status(now))
+    }
+
+    /// A path's round trip, whether it answers, and the share of its packets that were lost.
+    ///
+    /// # Panics
+    /// If there is no such rail.
+    pub fn path_status(&self, path: PathId, now: Instant) -> (Option<Duration>, bool, f64) {
+        self.paths[usize::from(path)].status(now)
+    }
+
+    /// The newest incarnation and card of the peer that anything was accepted of, for checkers.
+    pub fn newest_peer(&self) -> Option<(Incarnation, CardGeneration)> {
+        let keys = self.cells.current.get();
+        keys.is_valid().then(|| (keys.incarnation(), self.peer_generation()))
+    }
+
+    /// What protects the frames, once there is a peer.
+    pub fn cipher(&self) -> Option<Cipher> {
+        self.cells.current.get().cipher()
+    }
+
+    /// Names the key that this card seals frames with, without telling it: for checkers.
+    pub fn key_fingerprint(&self) -> Option<u64> {
+        self.current.as_ref().map(|sealing| sealing.fingerprint)
+    }
+
+    /// Stream, first number and count of the TLPs in the frame that was built last, for checkers.
+    pub fn last_carried(&self) -> (StreamId, u64, u16) {
+        let Carried { stream, first, count } = self.last_carried;
+        (stream, first, count)
+    }
+
+    /// What the frame that was built last acknowledges: the peer's card, and by path the greatest packet. For checkers.
+    pub fn last_acked(&self) -> (CardGeneration, &[(PathId, u64)]) {
+        (self.peer_generation(), &self.last_acked)
+    }
+
+    /// Names the handshake whose keys are in use.
+    #[cfg(test)]
+    pub(super) fn hash_for_test(&self) -> [u8; 32] {
+        self.cells.current.get().hash
+    }
+
+    /// The next frame tells a false status: a peer that is broken.
+    #[cfg(test)]
+    pub(super) fn lie_for_test(&mut self, id: StreamId, committed: u64) {
+        let (committed, most) = (committed.into(), (1 << 40).into());
+        let status = crate::record::Status {
+            committed,
+            posted_headers: most,
+            posted_data: most,
+            non_posted_headers: most,
+        };
+        self.lies.push((id, status));
+        self.debts.owe(id, true);
+    }
+
+    /// Names what flows in a stream: the same at both ends, and another one in each course.
+    pub(super) fn stream_name(&self, id: StreamId) -> u64 {
+        let words = [self.cells.course.get().to_le_bytes(), u64::from(id.0).to_le_bytes()];
+        crate::tlp_digest(words.as_flattened())
+    }
+
+    /// Whether the keys in use may be used by a copy of this machine.
+    fn is_renewing(&self) -> bool {
+        self.cells.renewing.get() != 0
+    }
+
+    /// What all streams of this course have come to.
+    fn totals(&self, streams: &mut dyn Streams<'m>) -> Totals {
+        let mut totals = self.cells.ended.get();
+        streams.each(&mut |_, stream| totals = totals.with(stream));
+        totals
+    }
+
+    /// What a stream may send before it is another one's turn.
+    fn quantum(&self) -> usize {
+        self.cells.current.get().max_frame as usize
+    }
+
+    /// What the handshake of this node is bound to.
+    fn line(&self) -> Line<'_> {
+        let ChannelConfig { ref identity, fabric, group, .. } = self.config;
+        Line { identity, fabric, group }
+    }
+
+    /// The peer is there.
+    fn hear_peer(&mut self, now: Instant) {
+        self.handshake.last_heard = now;
+        if now.since(Instant::from_nanos(self.cells.heard_at.get())) >= HEARD_STEP {
+            self.cells.heard_at.set(self.journal, now.as_nanos());
+        }
+    }
+
+    /// The peer's card is new: what it had received and not committed is lost.
+    fn forget_received(&mut self, now: Instant, streams: &mut dyn Streams<'m>) {
+        for path in self.paths.iter_mut() {
+            path.outgoing.forget_in_flight();
+            path.incoming = Incoming::new(now, 0);
+            path.next_heartbeat = path.next_heartbeat.min(now + HEARTBEAT);
+            self.cells.seen[usize::from(path.id)].set(self.journal, 0);
+        }
+        self.fates.clear();
+        self.told.clear();
+        let quantum = self.quantum();
+        streams.each(&mut |id, stream| {
+            stream.forget_received();
+            self.schedule.wake(id, quantum);
+        });
+    }
+
+    /// Has this said of a stream, once. What finds no room is said again by who waits for the answer.
+    fn say(&mut self, id: StreamId, saying: Saying) {
+        if self.sayings.len() < SAYINGS {
+            self.sayings.insert((id, saying.kind()), saying);
+        }
+    }
+
+    /// Has a stream opened: said again and again by its claim.
+    pub(super) fn say_open(&mut self, id: StreamId, wish: Wish, secret: [u8; 32]) {
+        self.say(id, Saying::Open(wish, secret));
+    }
+
+    /// Has something said of a stream.
+    pub(super) fn say_of(&mut self, id: StreamId, what: What) {
+        self.say(id, Saying::Other(what));
+    }
+
+    /// Nothing more is to be said of a stream but what comes now.
+    pub(super) fn unsay(&mut self, id: StreamId) {
+        let of_it: Vec<_> = self.sayings.range((id, 0)..=(id, u8::MAX)).map(|(key, _)| *key).collect();
+        for key in of_it {
+            self.sayings.remove(&key);
+        }
+        self.told.iter_mut().for_each(|told| told.sayings.retain(|(stream, _)| *stream != id));
+    }
+
+    /// A frame with records about streams has left.
+    fn note_told(&mut self, sayings: Vec<(StreamId, Saying)>) -> Carried {
+        if self.told.len() == TOLD {
+            self.told.pop_front();
+        }
+        self.frames_told += 1;
+        self.told.push_back(Told { number: self.frames_told, sayings });
+        Carried { stream: CONTROL, first: self.frames_told, count: 1 }
+    }
+
+    /// Such a frame has arrived, or was lost: then what it said, and has not been said since, is said again. Who waits
+    /// for an answer would do so later.
+    fn settle_told(&mut self, number: u64, has_arrived: bool) {
+        let Some(place) = self.told.iter().position(|told| told.number == number) else { return };
+        let Some(told) = self.told.remove(place).filter(|_| !has_arrived) else { return };
+        for (id, saying) in told.sayings {
+            let later = self.told.iter().skip(place).flat_map(|told| &told.sayings);
+            let is_said = later.into_iter().any(|(other, said)| (*other, said.kind()) == (id, saying.kind()));
+            if !is_said && !self.sayings.contains_key(&(id, saying.kind())) {
+                self.say(id, saying);
+            }
+        }
+    }
+
+    /// The peer speaks of a stream that is not there: it is told so.
+    fn say_stray(&mut self, id: StreamId) {
+        self.cells.stats.unknown_streams.add(1);
+        let closed = Saying::Other(What::Closed);
+        if self.strays < STRAYS && id != CONTROL && !self.sayings.contains_key(&(id, closed.kind())) {
+            self.strays += 1;
+            self.say(id, closed);
+        }
+    }
+}
+
+impl Saying {
+    fn kind(&self) -> u8 {
+        match self {
+            Self::Open(..) => 0,
+            Self::Other(What::Open { .. }) => 1,
+            Self::Other(What::Opened { .. }) => 2,
+            Self::Other(What::Refused(_)) => 3,
+            Self::Other(What::Close) => 4,
+            Self::Other(What::Closed) => 5,
+            Self::Other(What::Inform(_)) => 6,
+            Self::Other(What::Informed) => 7,
+        }
+    }
+}
+
+impl Handshake {
+    fn new(now: Instant, last_heard: Instant) -> Self {
+        Self {
+            attempted: VecDeque::new(),
+            round_trip: Duration::ZERO,
+            answers: None,
+            answered_paths: 0,
+            probe: None,
+            anew: false,
+            is_other_peer: false,
+            message: Vec::new(),
+            to: Destination::default(),
+            kind: Kind::Initiation,
+            due: 0,
+            marks: [[0; TAG_LEN]; MAX_RAILS],
+            cookies: [None; MAX_RAILS],
+            next: None,
+            wait: base::times::HANDSHAKE_RETRY,
+            attempts: 0,
+            listens_since: now,
+            last_heard,
+        }
+    }
+
+    /// How long an answer may take.
+    fn patience(&self) -> Duration {
+        self.round_trip * 3 / 2
+    }
+}
+
+/// Which end a channel of this configuration is.
+fn side_of(config: &ChannelConfig) -> Side {
+    let (ours, theirs) = (config.identity.id(), config.peer.id());
+    let is_first = if ours == theirs { config.calls } else { ours < theirs };
+    if is_first { Side::First } else { Side::Second }
+}

@@ -1,0 +1,363 @@
+//! The lobby: judges the first messages of handshakes for the whole node.
+//!
+//! In this order, each step dearer than the one before: the mark, that is who knows this node's public key (one MAC);
+//! under load the cookie (two more); who it is, by Noise (three key agreements); whether it is a new attempt. Whatever
+//! is refused is answered at once, in place of the message itself, and nothing of it is remembered. The rules:
+//!
+//! 1. A channel that is with this very life of the caller, or is being agreed with it, answers a greater attempt; the
+//!    same one once more, on each path once; a lesser one not at all.
+//! 2. Else only what is greater than all that was answered of this node. What is not is told so, encrypted, and rarely:
+//!    it comes from a state folder that was restored or copied.
+//! 3. Right after the node was started it knows which lives its functions belong to, and none of them: another life of
+//!    the same node waits until those could have called.
+
+use core::time::Duration;
+
+use base::ids::{
+    CardGeneration, ChannelIndex, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId, StreamId,
+};
+use base::ledger::{Counter, Journal, Layout};
+use base::times::{HANDSHAKE_RETRY_MAX, REFUSAL_PAUSE, SILENCE};
+use base::{Instant, Rule};
+use zerocopy::FromBytes;
+
+use super::calls::{Call, Line, NO_CHANNEL, Why, agreed_cipher};
+use super::cookies::{Cookies, MARKS_LEN};
+use crate::answered::{AnsweredCells, Attempt, CallName, Order};
+use crate::cipher::Protection;
+use crate::frame::{HEADER_LEN, Header, Kind, MAX_RAILS, Prefix, Route, TAG_LEN};
+use crate::handshake::{FIRST_LEN, Responder, Speaker, Unread, derive, is_marked, mark};
+use crate::identity::NodeKey;
+use crate::name::Name;
+use crate::paths::PathId;
+
+/// What entropy of the lobby is derived with.
+const ENTROPY: u64 = u64::from_le_bytes(*b"lobby\0\0\0");
+
+/// For how long another life than the one a function belongs to waits after the node was started.
+const LIFE_BEFORE: Duration = SILENCE.saturating_add(HANDSHAKE_RETRY_MAX);
+
+/// The storage of a [`Lobby`]. All zeroes: nobody has called.
+#[derive(FromBytes, Layout)]
+#[repr(C)]
+pub struct LobbyCells {
+    answered: AnsweredCells,
+    stats: LobbyStats,
+}
+
+impl LobbyCells {
+    /// What was counted: readable by the agent at any time.
+    pub fn stats(&self) -> &LobbyStats {
+        &self.stats
+    }
+}
+
+/// What a lobby has counted since its ledger was made.
+#[derive(FromBytes, Debug, Layout)]
+#[repr(C)]
+pub struct LobbyStats {
+    /// First messages without the mark of who knows this node, or of no sense.
+    pub dropped_auth: Counter,
+    /// Attempts that had come before, or are older than others.
+    pub dropped_replay: Counter,
+    /// Authentic messages that were not understood: perhaps a later version's.
+    pub dropped_not_understood: Counter,
+    /// Frames for another fabric, group or domain.
+    pub dropped_misdirected: Counter,
+    /// Callers that were given a cookie instead of an answer.
+    pub cookies: Counter,
+    /// Calls that were refused.
+    pub refused: Counter,
+    /// Calls that wait, because the life before may call as well.
+    pub deferred: Counter,
+}
+
+/// What a lobby is told when it is made.
+#[derive(Clone)]
+pub struct LobbyConfig {
+    /// This node.
+    pub identity: NodeKey,
+    /// What this node accepts as protection of frames.
+    pub protection: Protection,
+    /// The fabric.
+    pub fabric: u32,
+    /// The zone.
+    pub group: Group,
+    /// The node's domain.
+    pub domain: DomainId,
+    /// Which life of its ledger this is.
+    pub incarnation: Incarnation,
+    /// The same, as nobody else has it.
+    pub life: LifeId,
+    /// 32 random bytes, new for each card.
+    pub seed: [u8; 32],
+    /// The lives that functions of this node belong to, as its agent has kept them from before it was started.
+    pub tenants: Vec<(NodeId, LifeId)>,
+}
+
+/// What there is of a caller.
+#[derive(Clone, Copy, Debug)]
+pub enum Presence {
+    /// It may not come in.
+    NotAllowed,
+    /// There is no channel with it, and no room for one.
+    NoRoom,
+    /// There is a channel, or may be one. With whom it is, or is being agreed.
+    Channel(Option<Known>),
+}
+
+/// The last call that a channel has answered: see [`Channel::known_call`](super::Channel::known_call).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Known(pub(super) Attempt);
+
+/// What becomes of a first message.
+#[derive(Debug)]
+pub enum Reception {
+    /// It is for the channel with this node: [`Channel::take_call`](super::Channel::take_call).
+    Call(Box<Call>),
+    /// The channel with this node has had it before: [`Channel::hear_again`](super::Channel::hear_again).
+    Again(NodeId, CallName),
+    /// So many bytes of the frame are to be sent back there, on the path that it came on: a refusal, or a cookie.
+    Reply(usize),
+    /// Nothing: it was dropped and counted.
+    Nothing,
+}
+
+/// See the [module](self).
+pub struct Lobby<'m> {
+    cells: &'m LobbyCells,
+    journal: Journal<'m>,
+    config: LobbyConfig,
+    cookies: Cookies,
+    /// Refusals that were made, for entropy.
+    attempts: u64,
+    /// When the last refusal went out, by rail.
+    refused_at: [Option<Instant>; MAX_RAILS],
+    listens_since: Instant,
+}
+
+impl<'m> Lobby<'m> {
+    /// The lobby over `cells`, new or found.
+    pub fn new(cells: &'m LobbyCells, journal: Journal<'m>, config: LobbyConfig, now: Instant) -> Self {
+        let cookies = Cookies::new(&config.seed);
+        Self {
+            cells,
+            journal,
+            config,
+            cookies,
+            attempts: 0,
+            refused_at: [None; MAX_RAILS],
+            listens_since: now,
+        }
+    }
+
+    /// What was counted.
+    pub fn stats(&self) -> &'m LobbyStats {
+        &self.cells.stats
+    }
+
+    /// Whether a frame is a first message that is worth more than a look: by who knows this node's public key.
+    pub fn is_call(&self, header: &Header, frame: &[u8]) -> bool {
+        let marked = frame.get(..frame.len().saturating_sub(TAG_LEN)).unwrap_or_default();
+        header.kind == Kind::Initiation
+            && frame.len() >= HEADER_LEN + FIRST_LEN + MARKS_LEN
+            && is_marked(&self.config.identity.public(), marked)
+    }
+
+    /// Takes a first message that came over a rail from the address with the bytes `from`. `under_load`: only who has
+    /// shown that it is there is heard. `presence` tells what there is of a node.
+    pub fn handle_call(
+        &mut self,
+        now: Instant,
+        frame: &mut [u8],
+        from: &[u8],
+        under_load: bool,
+        presence: &dyn Fn(NodeId) -> Presence,
+    ) -> Reception {
+        let stats = &self.cells.stats;
+        let header = Header::parse(frame).ok().filter(|header| self.is_call(header, frame));
+        let Some(header) = header.filter(|header| usize::from(header.path()) < MAX_RAILS) else {
+            stats.dropped_auth.add(1);
+            return Reception::Nothing;
+        };
+        if !self.is_meant(&header) {
+            stats.dropped_misdirected.add(1);
+            return Reception::Nothing;
+        }
+        if under_load && !self.cookies.is_proven(now, frame, from) {
+            stats.cookies.add(1);
+            let reply = self.header(header.path(), header.source.domain);
+            let called = self.config.identity.public();
+            return Reception::Reply(self.cookies.answer(now, &called, reply, frame, from));
+        }
+        match self.read(&header, frame) {
+            Ok(call) => self.judge(now, call, frame, presence),
+            Err(Unread::Auth) => {
+                stats.dropped_auth.add(1);
+                Reception::Nothing
+            }
+            Err(Unread::Nonsense) => {
+                stats.dropped_not_understood.add(1);
+                Reception::Nothing
+            }
+        }
+    }
+
+    fn is_meant(&self, header: &Header) -> bool {
+        let LobbyConfig { fabric, group, domain, .. } = self.config;
+        let (destination, rails) = (header.destination, (header.source.rail, header.destination.rail));
+        (header.fabric, header.group) == (fabric, group)
+            && (header.channel, header.stream.0) == (ChannelIndex::default(), 0)
+            && rails.0 == rails.1
+            && [domain, DomainId::default()].contains(&destination.domain)
+    }
+
+    fn read(&mut self, header: &Header, frame: &[u8]) -> Result<Box<Call>, Unread> {
+        let entropy = self.next_entropy();
+        let LobbyConfig { ref identity, fabric, group, .. } = self.config;
+        let line = Line { identity, fabric, group };
+        let binding = line.binding(identity.public(), header.source.domain, header.destination.domain);
+        // Longer than that: `is_call` was asked.
+        let message = &frame[HEADER_LEN..frame.len() - MARKS_LEN];
+        let (responder, proposal) = Responder::read(binding, entropy, message)?;
+        if !proposal.speaker.is_named_by(header) {
+            return Err(Unread::Nonsense);
+        }
+        Ok(Box::new(Call { responder, proposal, paths: 1 << header.path() }))
+    }
+
+    fn judge(
+        &mut self,
+        now: Instant,
+        call: Box<Call>,
+        frame: &mut [u8],
+        presence: &dyn Fn(NodeId) -> Presence,
+    ) -> Reception {
+        let (attempt, once) = (call.attempt(), self.journal.rule(Rule::AnswerOnce));
+        let presence = presence(attempt.node);
+        match self.order(&attempt, &presence) {
+            Order::Same if once => {
+                self.cells.stats.dropped_replay.add(1);
+                return Reception::Again(attempt.node, CallName::of(&attempt));
+            }
+            Order::Late if once => {
+                self.cells.stats.dropped_replay.add(1);
+                return Reception::Nothing;
+            }
+            Order::Old(seen) if self.journal.rule(Rule::RefuseOutdated) => {
+                self.cells.stats.dropped_replay.add(1);
+                return self.refuse(now, call, Why::Outdated(seen), frame);
+            }
+            _ => {}
+        }
+        if let Some(why) = self.obstacle(&call, &presence) {
+            return self.refuse(now, call, why, frame);
+        }
+        if self.may_be_before(now, &attempt) {
+            self.cells.stats.deferred.add(1);
+            return Reception::Nothing;
+        }
+        self.cells.answered.record(self.journal, &attempt);
+        Reception::Call(call)
+    }
+
+    /// How an attempt compares to what was answered: of a channel with this life the channel knows best.
+    fn order(&self, attempt: &Attempt, presence: &Presence) -> Order {
+        match presence {
+            Presence::Channel(Some(Known(known))) if known.life == attempt.life => attempt.order_after(known),
+            _ => self.cells.answered.order(attempt),
+        }
+    }
+
+    /// Why nothing can be agreed.
+    fn obstacle(&self, call: &Call, presence: &Presence) -> Option<Why> {
+        if !call.proposal.is_understood {
+            self.cells.stats.dropped_not_understood.add(1);
+            return Some(Why::Version);
+        }
+        match presence {
+            Presence::NotAllowed => return Some(Why::NotAllowed),
+            Presence::NoRoom => return Some(Why::NoRoom),
+            Presence::Channel(_) => {}
+        }
+        agreed_cipher(self.config.protection, &call.proposal).is_none().then_some(Why::Sealing)
+    }
+
+    /// Whether another life of this node than this one has something here, and may still call.
+    fn may_be_before(&self, now: Instant, attempt: &Attempt) -> bool {
+        let tenants = &self.config.tenants;
+        let is_other = tenants.iter().any(|(node, life)| *node == attempt.node && *life != attempt.life);
+        let is_one = tenants.contains(&(attempt.node, attempt.life));
+        let waits = is_other && !is_one && now.since(self.listens_since) < LIFE_BEFORE;
+        waits && self.journal.rule(Rule::ProbeBeforeTakeOver)
+    }
+
+    /// Answers `call` with no, in place of its frame. Nothing, if this path has had a refusal just now.
+    pub fn refuse(&mut self, now: Instant, call: Box<Call>, why: Why, frame: &mut [u8]) -> Reception {
+        let path = call.path();
+        // A call comes over a rail.
+        let last = &mut self.refused_at[usize::from(path) % MAX_RAILS];
+        let is_early = last.is_some_and(|last| now.since(last) < REFUSAL_PAUSE);
+        if is_early && self.journal.rule(Rule::PauseRefusals) {
+            return Reception::Nothing;
+        }
+        *last = Some(now);
+        self.cells.stats.refused.add(1);
+        let (key, proposal, mut message) = (call.key(), call.proposal, Vec::new());
+        if call.refuse(self.speaker(), why, &mut message).is_none() {
+            return Reception::Nothing;
+        }
+        let header = Header {
+            kind: Kind::Response,
+            channel: proposal.speaker.channel,
+            packet_number: proposal.attempt,
+            ..self.header(path, proposal.speaker.domain)
+        };
+        let len = HEADER_LEN + message.len() + TAG_LEN;
+        // A first message is filled up to what the longest answer has.
+        header.write(frame);
+        frame[HEADER_LEN..len - TAG_LEN].copy_from_slice(&message);
+        mark(&key, &mut frame[..len]);
+        Reception::Reply(len)
+    }
+
+    /// The keys of a handshake with this node are in use: it is there.
+    pub fn note_met(&mut self, node: NodeId) {
+        self.cells.answered.complete(self.journal, node);
+    }
+
+    /// From now on the node calls itself so.
+    pub fn set_life(&mut self, incarnation: Incarnation, life: LifeId, seed: [u8; 32]) {
+        (self.config.incarnation, self.config.life, self.config.seed) = (incarnation, life, seed);
+        (self.cookies, self.attempts) = (Cookies::new(&seed), 0);
+    }
+
+    fn speaker(&self) -> Speaker {
+        let LobbyConfig { ref identity, incarnation, life, domain, .. } = self.config;
+        let (node, name) = (identity.id(), Name::default().to_bytes());
+        Speaker { node, incarnation, life, domain, channel: NO_CHANNEL, name }
+    }
+
+    fn header(&self, rail: PathId, to: DomainId) -> Header {
+        Header {
+            kind: Kind::Response,
+            key_id: 0,
+            route: Route::START,
+            fabric: self.config.fabric,
+            destination: Prefix { rail, domain: to },
+            source: Prefix { rail, domain: self.config.domain },
+            group: self.config.group,
+            channel: ChannelIndex::default(),
+            stream: StreamId::default(),
+            loan_generation: LoanGeneration::default(),
+            incarnation: self.config.incarnation,
+            card_generation: CardGeneration::default(),
+            packet_number: 0,
+        }
+    }
+
+    fn next_entropy(&mut self) -> [u8; 32] {
+        self.attempts += 1;
+        derive(&derive(&self.config.seed, ENTROPY), self.attempts)
+    }
+}

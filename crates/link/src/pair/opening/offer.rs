@@ -1,0 +1,430 @@
+//! The lender's end of a stream: who has the function, who waits or is refused.
+//!
+//! The rules:
+//!
+//! 1. A function belongs to the life that has it until that gives it back, or was silent for the hold time. A lender
+//!    that was started anew knows whose it was from its agent, and counts from when it could hear.
+//! 2. Another life of the node that has it takes it: it could meet this node only because the life before is gone
+//!    ([`Lobby`](crate::pair::Lobby), `admission` of the channel).
+//! 3. Who takes it has it once that is durable; who gives it back is answered once that is.
+//! 4. Whatever was in a stream before has ended before another one opens.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use base::ids::{DomainId, LifeId, LoanGeneration, NodeId, StreamId};
+use base::ledger::{Cell, Code, Journal, Layout};
+use base::times::{HOLD, SILENCE};
+use base::{Instant, Rule, coded};
+use core::time::Duration;
+use pcie::Bdf;
+use zerocopy::FromBytes;
+
+use super::Repeat;
+use crate::name::Name;
+use crate::pair::channel::{Channel, Course, NotNow, Said};
+use crate::pair::control::{FunctionId, OpenRefusal, What, Wish};
+use crate::proof::is_proof;
+use crate::record::Information;
+use crate::stream::Stream;
+use crate::tenancy::{Tenancy, TenancyWords};
+
+/// Where an offer stands.
+///
+/// ```text
+/// Free --asked--> Ending --quiet--> Saving --durable--> Open --close--> Closing --durable--> Free
+///  ^               ^ | |              |                  |                ^
+///  |               +-+-|--asked again-+------------------+ (and Closing)  |
+///  |                   +---------------close------------------------------+
+///  +--anew: from all but Closing
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OfferState {
+    /// No stream: nobody has the function, or who has it is not here.
+    Free = 0,
+    /// A stream is to be opened; what was before it is being ended.
+    Ending = 1,
+    /// That has ended; whose the function is has to become durable.
+    Saving = 2,
+    /// The stream flows.
+    Open = 3,
+    /// It was given back, which has to become durable.
+    Closing = 4,
+}
+
+coded!(OfferState: Free, Ending, Saving, Open, Closing);
+
+/// The storage of an [`Offer`]. All zeroes: nobody has had the function.
+#[derive(FromBytes, Layout)]
+#[repr(C)]
+pub struct OfferCells {
+    /// Who has the function; it has an effect when the agent has made it durable.
+    tenant: Cell<TenancyWords>,
+    /// When it came, in nanoseconds of the driver's clock.
+    bound_at: Cell<u64>,
+    /// When it was last heard, as far as its channel does not tell; or the first card began to listen.
+    heard_at: Cell<u64>,
+    /// The course of the channel that the stream belongs to; 0: there is none.
+    course: Cell<u64>,
+    stream: Cell<u32>,
+    /// Where the function is wanted.
+    domain: Cell<u32>,
+    slot: Cell<u32>,
+    requester: Cell<u16>,
+    state: Cell<Code<OfferState>>,
+    reserved: Cell<u8>,
+}
+
+/// What an offer is told when it is made.
+#[derive(Clone)]
+pub struct OfferConfig {
+    /// The function.
+    pub function: FunctionId,
+    /// Its present assignment.
+    pub generation: LoanGeneration,
+    /// The secret of its line.
+    pub secret: [u8; 32],
+    /// The nodes that may have it; `None`: all that have its line.
+    pub allowed: Option<Arc<[NodeId]>>,
+    /// Who has used it last, as the agent has made durable.
+    pub tenancy: Tenancy,
+    /// The lender's life.
+    pub life: LifeId,
+}
+
+/// What the owner of an offer has to act on, in the same step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OfferEvent {
+    /// A stream is to be opened: end what was before, then call [`Offer::quiet`].
+    Reset {
+        /// Whose it will be.
+        node: NodeId,
+        /// The domain in which the function is wanted.
+        domain: DomainId,
+        /// Its slot there.
+        slot: u16,
+    },
+    /// The stream is open.
+    Opened,
+    /// Nothing flows any more: the two nodes have begun anew, or another node has taken the function. End what was.
+    Ended,
+    /// The function was given back. End what was.
+    Closed,
+}
+
+/// An opening that has come, for the offer of its function.
+pub struct Asking<'a, 'm> {
+    /// What was said.
+    pub said: &'a Said,
+    /// The channel on which it came.
+    pub channel: &'a mut Channel<'m>,
+    /// The channel of who has the stream now, where that is another one.
+    pub holder: Option<&'a mut Channel<'m>>,
+    /// The offer's stream.
+    pub stream: &'a mut Stream<'m>,
+}
+
+/// See the [module](self).
+pub struct Offer<'m> {
+    cells: &'m OfferCells,
+    journal: Journal<'m>,
+    config: OfferConfig,
+    information: Option<Information>,
+    informs: Repeat,
+    listens_since: Instant,
+    events: VecDeque<OfferEvent>,
+}
+
+impl<'m> Offer<'m> {
+    /// The offer over `cells`, new or found: a successor goes on with what its predecessor has agreed.
+    pub fn new(cells: &'m OfferCells, journal: Journal<'m>, config: OfferConfig, now: Instant) -> Self {
+        if cells.heard_at.get() == 0 {
+            cells.heard_at.set(journal, now.as_nanos());
+        }
+        let (information, informs, events) = (None, Repeat::default(), VecDeque::new());
+        let mut offer = Self { cells, journal, config, information, informs, listens_since: now, events };
+        if offer.tenant().number < offer.config.tenancy.number {
+            offer.set_tenant(offer.config.tenancy);
+        }
+        if offer.state() == OfferState::Ending {
+            offer.ask_for_reset();
+        }
+        offer
+    }
+
+    /// Where it stands.
+    pub fn state(&self) -> OfferState {
+        self.cells.state.value()
+    }
+
+    /// Which function it is of.
+    pub fn function(&self) -> FunctionId {
+        self.config.function
+    }
+
+    /// The stream that it has or opens, in which course of its holder's channel.
+    pub fn stream(&self) -> Option<(Course, StreamId)> {
+        let course = Course(self.cells.course.get());
+        (course != Course::default()).then(|| (course, StreamId(self.cells.stream.get())))
+    }
+
+    /// Who has the function, or has had it last.
+    pub fn tenant(&self) -> Tenancy {
+        self.cells.tenant.get().into()
+    }
+
+    /// The tenancy that the agent has to make durable. Until it says so with [`Offer::set_tenancy`], neither does the
+    /// stream of who has taken the function open, nor is who has given it back answered.
+    pub fn unsaved_tenancy(&self) -> Option<Tenancy> {
+        let tenant = self.tenant();
+        (tenant != self.config.tenancy).then_some(tenant)
+    }
+
+    /// `tenancy` is durable. [`Offer::advance`] follows in the same step.
+    pub fn set_tenancy(&mut self, tenancy: Tenancy) {
+        self.config.tenancy = tenancy;
+    }
+
+    /// What was before the stream that is to be opened has ended; `requester` is what requests of the function bear in
+    /// it. [`Offer::advance`] follows in the same step.
+    pub fn quiet(&mut self, requester: Bdf) {
+        if self.state() == OfferState::Ending {
+            self.cells.requester.set(self.journal, requester.0);
+            self.set_state(OfferState::Saving);
+        }
+    }
+
+    /// What the borrower is told of the function, when its stream opens and now.
+    pub fn set_information(&mut self, now: Instant, information: Information) {
+        if self.information != Some(information) {
+            self.information = Some(information);
+            self.informs.begin(now);
+        }
+    }
+
+    /// The channel of who has the function is given up: it was heard last at this time.
+    pub fn note_heard(&mut self, heard: Instant) {
+        self.cells.heard_at.update(self.journal, |known| known.max(heard.as_nanos()));
+    }
+
+    /// The next event, or none.
+    pub fn poll_event(&mut self) -> Option<OfferEvent> {
+        self.events.pop_front()
+    }
+
+    /// When [`Offer::advance`] has something to do.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.informs.next.filter(|_| self.state() == OfferState::Open && self.information.is_some())
+    }
+
+    /// Part of every step; `channel` is the one with the node of its stream, where that is there.
+    pub fn advance(&mut self, now: Instant, channel: Option<&mut Channel<'m>>, stream: &mut Stream<'m>) {
+        let here = channel.filter(|channel| self.is_of(channel));
+        let (state, is_saved) = (self.state(), self.unsaved_tenancy().is_none());
+        match (state, here) {
+            (OfferState::Free, _) => {}
+            (OfferState::Closing, here) if is_saved => {
+                if let Some(channel) = here {
+                    channel.say_of(StreamId(self.cells.stream.get()), What::Closed);
+                }
+                self.forget_stream();
+            }
+            (OfferState::Closing, _) => {}
+            (_, None) => {
+                self.forget_stream();
+                self.events.push_back(OfferEvent::Ended);
+            }
+            (OfferState::Saving, Some(channel)) if is_saved => {
+                self.set_state(OfferState::Open);
+                stream.open();
+                self.informs.begin(now);
+                self.events.push_back(OfferEvent::Opened);
+                self.say_opened(channel);
+                self.inform(now, channel);
+            }
+            (OfferState::Open, Some(channel)) => self.inform(now, channel),
+            (OfferState::Ending | OfferState::Saving, Some(_)) => {}
+        }
+    }
+
+    /// Somebody asks for the function.
+    pub fn handle_asking(&mut self, now: Instant, asking: Asking<'_, 'm>) {
+        let (said, channel) = (asking.said, asking.channel);
+        let (id, What::Open { wish, proof }) = (said.stream(), *said.what()) else { return };
+        let is_known = wish.function == self.config.function
+            && is_proof(&self.config.secret, &wish.proven(said.hash(), id), &proof);
+        if !is_known {
+            return channel.refuse_unknown(now, id);
+        }
+        if self.is_of(channel) && self.cells.stream.get() == id.0 {
+            // Said again: the answer got lost, or is still to come.
+            if self.state() == OfferState::Open {
+                self.say_opened(channel);
+            }
+            return;
+        }
+        if self.state() == OfferState::Closing {
+            // Until it is durable that the function was given back, the one who did so listens for the answer.
+            return;
+        }
+        if let Some(refusal) = self.obstacle(now, &wish, channel, asking.holder.as_deref()) {
+            return channel.say_of(id, What::Refused(refusal));
+        }
+        match channel.admit(id) {
+            Ok(()) => self.take(now, (id, &wish), channel, asking.holder, asking.stream),
+            Err(NotNow::Number) => channel.say_of(id, What::Refused(OpenRefusal::Number)),
+            Err(NotNow::TooMany) => channel.say_of(id, What::Refused(OpenRefusal::NoRoom)),
+        }
+    }
+
+    /// The borrower has said something else of the stream.
+    pub fn handle_said(
+        &mut self,
+        now: Instant,
+        said: &Said,
+        channel: &mut Channel<'m>,
+        stream: &mut Stream<'m>,
+    ) {
+        if !self.is_of(channel) || self.cells.stream.get() != said.stream().0 {
+            return channel.handle_stray(now, said);
+        }
+        match (self.state(), said.what()) {
+            (OfferState::Ending | OfferState::Saving | OfferState::Open, What::Close) => {
+                channel.release(said.stream(), stream);
+                self.set_tenant(self.tenant().given_back());
+                self.set_state(OfferState::Closing);
+                self.events.push_back(OfferEvent::Closed);
+                self.advance(now, Some(channel), stream);
+            }
+            // Said again: it is answered when that is durable.
+            (_, What::Close) => {}
+            (_, What::Informed) => self.informs.end(),
+            _ => channel.stats().unknown_streams.add(1),
+        }
+    }
+
+    /// Why who asks on `channel` does not get it.
+    fn obstacle(
+        &self,
+        now: Instant,
+        wish: &Wish,
+        channel: &Channel<'m>,
+        holders: Option<&Channel<'m>>,
+    ) -> Option<OpenRefusal> {
+        // Who speaks of streams has been met.
+        let (node, ..) = channel.peer()?;
+        if !self.is_allowed(node) {
+            return Some(OpenRefusal::NotAllowed);
+        }
+        if wish.generation != self.config.generation {
+            return Some(OpenRefusal::Generation);
+        }
+        let holder = self.holder().filter(|holder| holder.node != node)?;
+        let heard = self.holder_heard(holders);
+        let silent = now.since(heard);
+        // A card that is new, because the lender itself was away, listens first.
+        if silent >= HOLD && now.since(self.listens_since) >= SILENCE {
+            return None;
+        }
+        Some(self.in_use(now, &holder, silent))
+    }
+
+    fn in_use(&self, now: Instant, holder: &Tenancy, silent: Duration) -> OpenRefusal {
+        let is_here = self.state() != OfferState::Free;
+        let bound_at = Instant::from_nanos(self.cells.bound_at.get());
+        let since = Some(Duration::from_secs(now.since(bound_at).as_secs())).filter(|_| is_here);
+        let left = Duration::from_secs(HOLD.saturating_sub(silent).as_secs().max(1));
+        let hold = Some(left).filter(|_| !is_here || silent >= SILENCE);
+        OpenRefusal::InUse { by: holder.name, node: holder.node, since, hold }
+    }
+
+    /// When who has the function was last heard.
+    fn holder_heard(&self, holders: Option<&Channel<'m>>) -> Instant {
+        let known = Instant::from_nanos(self.cells.heard_at.get());
+        let is_there = |channel: &&Channel<'m>| channel.peer_life() == Some(self.tenant().life);
+        holders.filter(is_there).map_or(known, |channel| channel.last_heard().max(known))
+    }
+
+    /// Who has the function, be it that this lender has not met it yet.
+    fn holder(&self) -> Option<Tenancy> {
+        let is_here = self.state() != OfferState::Free;
+        let tenant = self.tenant();
+        let remembers = self.journal.rule(Rule::HoldAfterRestart);
+        // Who may not have it any more cannot keep it either: so an operator takes a function back.
+        let keeps = tenant.is_held && (is_here || (remembers && self.is_allowed(tenant.node)));
+        keeps.then_some(tenant)
+    }
+
+    fn is_allowed(&self, node: NodeId) -> bool {
+        self.config.allowed.as_deref().is_none_or(|allowed| allowed.contains(&node))
+    }
+
+    /// Who asks gets it, when what was before has ended.
+    fn take(
+        &mut self,
+        now: Instant,
+        (id, wish): (StreamId, &Wish),
+        channel: &mut Channel<'m>,
+        holder: Option<&mut Channel<'m>>,
+        stream: &mut Stream<'m>,
+    ) {
+        let before = StreamId(self.cells.stream.get());
+        if self.is_of(channel) {
+            channel.release(before, stream);
+        } else if let Some(holder) = holder.filter(|holder| self.is_of(holder)) {
+            holder.release(before, stream);
+            holder.say_of(before, What::Closed);
+        }
+        let (Some((node, name, _)), Some(life)) = (channel.peer(), channel.peer_life()) else { return };
+        self.set_tenant(self.tenant().taken_by(node, life, name, self.config.life));
+        self.cells.bound_at.set(self.journal, now.as_nanos());
+        self.cells.heard_at.set(self.journal, now.as_nanos());
+        self.cells.course.set(self.journal, channel.course().unwrap_or_default().0);
+        self.cells.stream.set(self.journal, id.0);
+        self.cells.domain.set(self.journal, wish.domain.0);
+        self.cells.slot.set(self.journal, wish.slot.into());
+        self.set_state(OfferState::Ending);
+        stream.begin(channel.stream_name(id), channel.max_payload());
+        self.ask_for_reset();
+    }
+
+    fn ask_for_reset(&mut self) {
+        let (domain, slot) = (DomainId(self.cells.domain.get()), self.cells.slot.get() as u16);
+        self.events.push_back(OfferEvent::Reset { node: self.tenant().node, domain, slot });
+    }
+
+    fn say_opened(&self, channel: &mut Channel<'m>) {
+        let (tenancy, requester) = (self.tenant().number, Bdf(self.cells.requester.get()));
+        channel.say_of(StreamId(self.cells.stream.get()), What::Opened { tenancy, requester });
+    }
+
+    fn inform(&mut self, now: Instant, channel: &mut Channel<'m>) {
+        if let Some(information) = self.information.filter(|_| self.informs.is_due(now)) {
+            channel.say_of(StreamId(self.cells.stream.get()), What::Inform(information));
+        }
+    }
+
+    /// Whether its stream is one of the course that the channel is in.
+    fn is_of(&self, channel: &Channel<'m>) -> bool {
+        self.stream().is_some_and(|(course, _)| channel.course() == Some(course))
+    }
+
+    fn forget_stream(&mut self) {
+        self.cells.course.set(self.journal, 0);
+        self.set_state(OfferState::Free);
+        self.informs.end();
+    }
+
+    fn set_tenant(&self, tenancy: Tenancy) {
+        self.cells.tenant.set(self.journal, tenancy.into());
+    }
+
+    fn set_state(&self, state: OfferState) {
+        self.cells.state.set(self.journal, state.into());
+    }
+
+    /// The name of who has it, for status.
+    pub fn tenant_name(&self) -> Name {
+        self.tenant().name
+    }
+}

@@ -1,0 +1,10 @@
+//! Nodes that lend and borrow, over a network that a test controls. Cards are killed and replaced, between any two
+//! stores of the ledger; the ledgers stay. Each node is composed as a card is: a lobby, a channel for each peer, claims
+//! and offers with their streams.
+
+mod calls;
+mod carrying;
+mod opening;
+mod world;
+
+use world::*;

@@ -1,0 +1,37 @@
+//! Frames that go out.
+
+use crate::answered::CallName;
+use crate::paths::PathId;
+
+/// A frame that has been built.
+#[derive(Clone, Copy, Debug)]
+pub struct Transmit {
+    /// The path it shall take.
+    pub path: PathId,
+    /// Its bytes.
+    pub len: usize,
+    /// Whether it is a message of a handshake.
+    pub is_handshake: bool,
+    /// Of a lender's answer: it goes to whoever has sent this.
+    pub answers: Option<CallName>,
+    /// The challenge in it: it goes to the address that this is about, and nowhere else.
+    pub challenge: Option<u64>,
+}
+
+/// Where frames are built: those of the private path right where the peer reads them.
+pub trait Room {
+    /// Memory for the largest frame that `path` takes. It is written only.
+    fn of(&mut self, path: PathId) -> &mut [u8];
+}
+
+impl Room for [u8] {
+    fn of(&mut self, _path: PathId) -> &mut [u8] {
+        self
+    }
+}
+
+impl Room for Vec<u8> {
+    fn of(&mut self, _path: PathId) -> &mut [u8] {
+        self
+    }
+}
