@@ -167,6 +167,11 @@ impl<'m> Receiver<'m> {
         self.advertised.get()
     }
 
+    /// Whether there is more credit than the peer has been told of.
+    pub(crate) fn has_more_credit(&self) -> bool {
+        self.advertised.get() != self.grants()
+    }
+
     /// [`Receiver::grants`] for checkers: posted headers, posted data, non-posted headers.
     pub fn granted(&self) -> [u64; 3] {
         self.grants().totals()

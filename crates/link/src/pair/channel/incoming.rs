@@ -374,13 +374,8 @@ impl<'m> Channel<'m> {
         }
         let before = view(stream);
         stream.handle_status(status);
-        let after = view(stream);
-        if after != before {
+        if view(stream) != before {
             self.touched.push_back(id);
-        }
-        // What has been completed is credit again, of which the peer is told by the way.
-        if after.2 != before.2 {
-            self.debts.owe(id, false);
         }
     }
 

@@ -35,7 +35,7 @@ use crate::name::Name;
 use crate::path::{Carried, Incoming};
 use crate::paths::{MAX_PATHS, PathConfig, PathId, Paths};
 use crate::sealing::{Sealing, Wear};
-use crate::stream::{Sink, Stream};
+use crate::stream::{Sink, State, Stream};
 use admission::LifeProbe;
 use greeting::Greeting;
 use numbers::NumberCells;
@@ -520,6 +520,10 @@ impl<'m> Channel<'m> {
     pub fn tend(&mut self, now: Instant, id: StreamId, stream: &mut Stream<'m>) {
         stream.assign_numbers();
         self.watch_uncommitted(now, id, stream);
+        // The peer is told by the way; if it waits for that, it asks. Nobody is told of a stream before it is open.
+        if stream.state() == State::Open && stream.receiver().has_more_credit() {
+            self.debts.owe(id, false);
+        }
         if stream.may_send() {
             self.schedule.wake(id, self.quantum());
         }

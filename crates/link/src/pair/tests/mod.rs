@@ -4,6 +4,7 @@
 
 mod calls;
 mod carrying;
+mod many;
 mod opening;
 mod world;
 

@@ -104,6 +104,10 @@ impl<'m> Place<'m> {
         }
     }
 
+    pub(super) fn slot_index(&self) -> Option<usize> {
+        self.slot
+    }
+
     pub(super) fn stream_number(&self) -> u32 {
         self.stream_id().map_or(0, |(_, id)| id.0)
     }
@@ -428,7 +432,7 @@ impl<'m> Node<'m> {
     }
 
     /// Runs one verb of the card, which may die meanwhile.
-    fn guarded(&mut self, now: Instant, verb: impl FnOnce(&mut Self)) {
+    pub(super) fn guarded(&mut self, now: Instant, verb: impl FnOnce(&mut Self)) {
         let done = catch_unwind(AssertUnwindSafe(|| verb(self)));
         match done {
             Ok(()) => {}
