@@ -4,6 +4,7 @@ use core::time::Duration;
 
 use base::Instant;
 use base::ledger::Arena;
+use proptest::prelude::*;
 
 use super::*;
 use crate::pair::*;
@@ -20,6 +21,7 @@ enum Fate {
 
 fn close(node: &mut Node<'_>, now: Instant, index: usize) {
     node.guarded(now, |node| {
+        node.wake();
         let place = &mut node.places[index];
         let slot = place.slot_index();
         let End::Claim(claim) = &mut place.end else { panic!("it lends") };
@@ -32,6 +34,7 @@ fn close(node: &mut Node<'_>, now: Instant, index: usize) {
 
 fn reopen(node: &mut Node<'_>, now: Instant, index: usize) {
     node.guarded(now, |node| {
+        node.wake();
         node.places[index].claim().open(now);
         node.commit();
     });
@@ -59,6 +62,7 @@ fn run_256(seed: u64) {
     let arena = Arena::default();
     let mut world = World::pair(&arena, FUNCTIONS);
     world.random = Random(seed);
+    world.is_lazy = true;
     world.run_until(Duration::from_secs(2), |world| world.nodes.iter().all(Node::is_open));
     let fates: Vec<_> = (0..FUNCTIONS)
         .map(|_| match world.random.below(4) {
@@ -98,6 +102,7 @@ fn run_256(seed: u64) {
             reopen(&mut world.nodes[0], now, index);
         }
     }
+    world.nodes.iter_mut().for_each(Node::wake);
     world.nodes.iter().for_each(Node::commit);
     world.run_for(Duration::from_secs(2));
     for index in 0..FUNCTIONS as usize {
@@ -186,6 +191,7 @@ fn run_triangle(seed: u64) {
         config.max_frame = [1500, 9000][seed as usize % 2];
     });
     world.random = Random(seed * 77 + 5);
+    world.is_lazy = seed % 2 == 0;
     (world.lost, world.doubled, world.late) = [(0, 0, 0), (5, 5, 20), (25, 5, 20)][seed as usize % 3];
     let reboots = seed % 4 == 3;
     let mut lives = 10;
@@ -215,6 +221,7 @@ fn run_triangle(seed: u64) {
             12 => {
                 let (node, slot) = (world.random.below(3) as usize, world.random.below(2) as usize);
                 world.nodes[node].slots[slot].channel.call_for_test(now);
+                world.nodes[node].wake();
             }
             _ => {}
         }
@@ -290,7 +297,7 @@ fn whatever_a_peer_says_of_streams_stops_no_other() {
                 world.say_status(liar, base::ids::StreamId(id), world.random.clone().below(100));
             }
             (0..2).for_each(|node| {
-                world.nodes[node].places[4..].iter_mut().for_each(|place| _ = place.write(4))
+                world.nodes[node].places[4..].iter_mut().for_each(|place| _ = place.write(4));
             });
             world.nodes.iter().for_each(Node::commit);
             world.run(2);
@@ -301,5 +308,47 @@ fn whatever_a_peer_says_of_streams_stops_no_other() {
             assert_eq!((one.counts(), one.resets, two.resets), ((200, 200), 1, 1), "{seed} {index}");
             assert_eq!(two.counts(), (200, 200));
         }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    /// Records of any kind with any bytes, and bytes that are none, in authentic frames of any stream.
+    #[test]
+    fn whatever_is_in_an_authentic_frame_harms_nobody_else(
+        frames in proptest::collection::vec(
+            (0..12_u32, any::<bool>(), proptest::collection::vec(
+                (prop_oneof![0..24_u8, 128..150_u8], proptest::collection::vec(any::<u8>(), 0..80)),
+                0..6,
+            )),
+            1..40,
+        )
+    ) {
+        let arena = Arena::default();
+        let mut world = World::pair(&arena, 3);
+        world.run_until(Duration::from_secs(2), |world| world.nodes.iter().all(Node::is_open));
+        let spared = world.nodes[0].places[2].stream_number();
+        for (number, has_status, records) in frames {
+            let stream = base::ids::StreamId(number);
+            let mut body = if has_status { vec![7; 32] } else { Vec::new() };
+            for (kind, bytes) in records {
+                body.extend([kind, bytes.len() as u8, 0]);
+                body.extend(bytes);
+            }
+            // Those that speak of it could end it, as its own borrower may.
+            let speaks = |body: &[u8]| body.windows(4).any(|word| word == spared.to_le_bytes());
+            if number == spared || speaks(&body) {
+                continue;
+            }
+            let frame = world.nodes[0].channel(1).write_for_test(stream, &body);
+            world.inject(0, 1, &frame);
+            world.nodes[0].places[2].write(4);
+            world.nodes[0].commit();
+            world.run(2);
+        }
+        world.run_for(Duration::from_secs(3));
+        let [one, two] = [0, 1].map(|node| &world.nodes[node].places[2]);
+        prop_assert_eq!((one.counts().0, one.resets, two.resets), (two.counts().1, 1, 1));
     }
 }

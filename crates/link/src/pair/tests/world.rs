@@ -238,6 +238,10 @@ pub(super) struct Node<'m> {
     /// Replies of the lobby that wait to be sent: to whom, on which path.
     replies: Vec<(usize, PathId, Vec<u8>)>,
     buffer: Vec<u8>,
+    /// Something has happened since the last step.
+    is_awake: bool,
+    /// A step has been made since nothing more was to be sent.
+    may_send: bool,
 }
 
 /// Kills a card at a store.
@@ -402,7 +406,20 @@ impl<'m> Node<'m> {
         journal.commit();
         let buffer = vec![0; MAX_FRAME];
         let replies = Vec::new();
-        let mut node = Self { memory, config, ledger, killer, lobby, slots, places, replies, buffer };
+        let (is_awake, may_send) = (true, true);
+        let mut node = Self {
+            memory,
+            config,
+            ledger,
+            killer,
+            lobby,
+            slots,
+            places,
+            replies,
+            buffer,
+            is_awake,
+            may_send,
+        };
         (0..node.places.len()).for_each(|index| _ = node.find_slot(index));
         node
     }
@@ -424,6 +441,11 @@ impl<'m> Node<'m> {
         self.config.life = life;
         self.config.generation = 1;
         *self = Self::new(arena, self.config.clone(), now);
+    }
+
+    /// Somebody has done something to it.
+    pub(super) fn wake(&mut self) {
+        self.is_awake = true;
     }
 
     /// So many stores from now on the card dies.
@@ -450,7 +472,34 @@ impl<'m> Node<'m> {
         &mut self.slots[slot].channel
     }
 
+    /// When the node is to be looked at, whatever comes.
+    fn poll_timeout(&self) -> Option<Instant> {
+        if self.is_awake || !self.replies.is_empty() {
+            return Some(Instant::ZERO);
+        }
+        let channels = self.slots.iter().filter_map(|slot| slot.channel.poll_timeout());
+        let places = self.places.iter().flat_map(|place| {
+            let end = match (&place.end, place.slot) {
+                (End::Claim(claim), Some(slot)) => claim.poll_timeout(&self.slots[slot].channel),
+                (End::Offer(offer), _) => offer.poll_timeout(),
+                (End::Claim(_), None) => None,
+            };
+            let ahead = place.stream.receiver().has_ahead().then_some(Instant::ZERO);
+            let after_commit = place.stream.port.has_room_after_commit().then_some(Instant::ZERO);
+            [end, ahead, after_commit, place.quiet_at, place.stream.poll_timeout()].into_iter().flatten()
+        });
+        channels.chain(places).min()
+    }
+
+    /// A step, if it is time for one.
+    pub(super) fn step_if_due(&mut self, now: Instant) {
+        if self.poll_timeout().is_some_and(|at| at <= now) {
+            self.step(now);
+        }
+    }
+
     pub(super) fn step(&mut self, now: Instant) {
+        (self.is_awake, self.may_send) = (false, true);
         self.guarded(now, |node| {
             for (index, slot) in node.slots.iter_mut().enumerate() {
                 let mut view = View::of(&mut node.places, index, &slot.channel);
@@ -573,6 +622,7 @@ impl<'m> Node<'m> {
     /// A frame has come from a node.
     pub(super) fn handle_frame(&mut self, now: Instant, from: usize, path: PathId, frame: &mut [u8]) {
         self.guarded(now, |node| node.take_frame(now, from, path, frame));
+        (self.is_awake, self.may_send) = (true, true);
     }
 
     fn take_frame(&mut self, now: Instant, from: usize, path: PathId, frame: &mut [u8]) {
@@ -767,6 +817,8 @@ pub(super) struct World<'m> {
     pub(super) filter: Filter,
     /// Frames that a node may send in a tick.
     pub(super) frames_per_tick: usize,
+    /// Nodes are looked at only when something has come, or at the time that they have said.
+    pub(super) is_lazy: bool,
     /// Frames that were sent, in all.
     pub(super) frames: u64,
     /// Everything that was sent, if it is recorded.
@@ -787,6 +839,7 @@ impl<'m> World<'m> {
             cut: Box::new(|_, _, _| false),
             filter: Box::new(|_, _| true),
             frames_per_tick: usize::MAX,
+            is_lazy: false,
             frames: 0,
             record: None,
         }
@@ -869,10 +922,17 @@ impl<'m> World<'m> {
     pub(super) fn tick(&mut self) {
         self.now += TICK;
         let now = self.now;
-        self.nodes.iter_mut().for_each(|node| node.step(now));
+        let lazy = self.is_lazy;
+        self.nodes.iter_mut().for_each(|node| if lazy { node.step_if_due(now) } else { node.step(now) });
         for from in 0..self.nodes.len() {
+            if lazy && !self.nodes[from].may_send {
+                continue;
+            }
             for _ in 0..self.frames_per_tick {
-                let Some((to, path, bytes)) = self.nodes[from].poll_transmit(now) else { break };
+                let Some((to, path, bytes)) = self.nodes[from].poll_transmit(now) else {
+                    self.nodes[from].may_send = false;
+                    break;
+                };
                 self.send(from, to, path, bytes);
             }
         }
@@ -939,6 +999,7 @@ impl<'m> World<'m> {
     pub(super) fn write_all(&mut self, from: usize) {
         let now = self.now;
         self.nodes[from].guarded(now, |node| {
+            node.is_awake = true;
             node.places.iter_mut().for_each(|place| _ = place.write(4));
             node.commit();
         });
