@@ -326,8 +326,9 @@ impl<'m> Lobby<'m> {
         self.cells.answered.complete(self.journal, node);
     }
 
-    /// From now on the node calls itself so.
-    pub fn set_life(&mut self, incarnation: Incarnation, life: LifeId, seed: [u8; 32]) {
+    /// From now on the node calls itself so, and answers with what follows from this seed: whenever its machine may go
+    /// on somewhere else, too, before its channels [renew their keys](super::Channel::renew_keys).
+    pub fn renew(&mut self, incarnation: Incarnation, life: LifeId, seed: [u8; 32]) {
         (self.config.incarnation, self.config.life, self.config.seed) = (incarnation, life, seed);
         (self.cookies, self.attempts) = (Cookies::new(&seed), 0);
     }

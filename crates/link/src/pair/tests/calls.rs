@@ -1,6 +1,7 @@
 //! Handshakes: who is let in, who is refused, and what those can do who have recorded messages.
 
 use core::time::Duration;
+use std::collections::BTreeMap;
 
 use base::Instant;
 use base::ids::Incarnation;
@@ -477,4 +478,127 @@ fn a_node_borrows_from_itself() {
     world.write_all(0);
     world.run(500);
     assert_eq!(world.nodes[0].places[1].counts(), (2, 2));
+}
+
+/// What one of the two sends from the snapshot on, by the key that seals it and its nonce.
+fn frames_of_a_copy(side: usize, copy: u8) -> BTreeMap<(u64, u8, u64), Vec<u8>> {
+    let arena = Arena::default();
+    let mut world = World::pair(&arena, 2);
+    world.run_until(Duration::from_secs(1), is_open);
+    let life = base::ids::LifeId([100 + copy; 16]);
+    let now = world.now;
+    let node = &mut world.nodes[side];
+    node.lobby.renew(Incarnation(2), life, [copy + 100; 32]);
+    node.channel(1 - side).raise_incarnation(now, Incarnation(2));
+    node.channel(1 - side).renew_keys(now, [copy; 32], Some(life));
+    node.commit();
+    let mut sent = BTreeMap::new();
+    for round in 0..5000_u64 {
+        world.now += TICK;
+        let now = world.now;
+        // Each copy has something else to say.
+        if (round + u64::from(copy)).is_multiple_of(6) {
+            world.write_all(side);
+        }
+        world.nodes.iter_mut().for_each(|node| node.step(now));
+        for from in 0..2 {
+            while let Some((to, path, mut bytes)) = world.nodes[from].poll_transmit(now) {
+                let header = Header::parse(&bytes).unwrap();
+                if from == side && header.kind == Kind::Sealed {
+                    let key = world.nodes[from].slots[0].channel.key_fingerprint().unwrap();
+                    sent.insert((key, header.path(), header.packet_number), bytes.clone());
+                }
+                world.nodes[to].handle_frame(now, from, path, &mut bytes);
+            }
+        }
+    }
+    assert!(world.nodes[1 - side].places[0].counts().1 > 300, "{side}");
+    sent
+}
+
+#[test]
+fn two_copies_of_a_machine_seal_nothing_different_with_one_nonce() {
+    for side in 0..2 {
+        let [one, two] = [1, 2].map(|copy| frames_of_a_copy(side, copy));
+        let both = one.iter().filter_map(|(nonce, frame)| Some((frame, two.get(nonce)?)));
+        assert!(both.clone().all(|(one, two)| one == two), "{side}: a nonce was used twice");
+        assert!(both.count() < 10 && one.len() > 100 && two.len() > 100);
+    }
+}
+
+/// Frames that a card seals have nonces of their own, whatever becomes of cards and keys.
+#[test]
+fn no_nonce_is_used_twice() {
+    let arena = Arena::default();
+    let mut world = World::pair_with(&arena, 4, |config| config.rekey_frames = 60);
+    world.random = Random(9);
+    world.run_until(Duration::from_secs(1), is_open);
+    let mut seen = std::collections::BTreeSet::new();
+    for round in 0..1500 {
+        world.now += TICK;
+        let now = world.now;
+        (0..2).for_each(|node| world.write_all(node));
+        if round % 30 == 0 {
+            let (node, stores) = (world.random.below(2) as usize, 1 + world.random.below(500));
+            world.nodes[node].kill_after(stores);
+        }
+        world.nodes.iter_mut().for_each(|node| node.step(now));
+        for from in 0..2 {
+            while let Some((to, path, mut bytes)) = world.nodes[from].poll_transmit(now) {
+                let header = Header::parse(&bytes).unwrap();
+                if header.kind == Kind::Sealed {
+                    let key = world.nodes[from].slots[0].channel.key_fingerprint().unwrap();
+                    assert!(seen.insert((key, header.path(), header.packet_number)));
+                }
+                if world.random.below(10) > 0 {
+                    world.nodes[to].handle_frame(now, from, path, &mut bytes);
+                }
+            }
+        }
+    }
+    assert!(world.nodes[0].slots[0].channel.stats().handshakes.get() > 5 && seen.len() > 3000);
+}
+
+/// Forged, repeated and reflected first messages from everywhere: memory is bounded, and who is there goes on.
+#[test]
+fn floods_of_first_messages_cost_no_memory_and_hinder_nobody() {
+    let arena = Arena::default();
+    let mut world = World::pair(&arena, 2);
+    let calls = first_messages(&mut world, 3000);
+    // Strangers, each with a key of its own, who know node 1.
+    let strangers: Vec<_> = (0..20)
+        .flat_map(|stranger| {
+            let mut config = config_of(50 + stranger);
+            (config.peers[1], config.calls[1]) = (true, true);
+            let mut one = World::of(vec![Node::new(&arena, config, Instant::ZERO)]);
+            first_messages(&mut one, 400)
+        })
+        .collect();
+    world.run_until(Duration::from_secs(5), is_open);
+    let met = handshakes(&world);
+    for round in 0..500 {
+        (0..2).for_each(|node| world.write_all(node));
+        for _ in 0..4 {
+            let from = world.random.below(4) as usize;
+            let pick = |world: &mut World<'_>, list: &[Vec<u8>]| {
+                list[world.random.below(list.len() as u64) as usize].clone()
+            };
+            let (old, stranger) = (pick(&mut world, &calls), pick(&mut world, &strangers));
+            world.inject(from, 1, &old);
+            world.inject(from, 0, &old);
+            world.inject(from, 1, &stranger);
+            let mut forged = stranger.clone();
+            let at = world.random.below(forged.len() as u64) as usize;
+            forged[at] ^= 1;
+            world.inject(from, 1, &forged);
+        }
+        world.nodes[1].config.is_under_load = round > 250;
+        world.tick();
+    }
+    world.run(200);
+    world.expect_all_came();
+    assert_eq!(handshakes(&world), met);
+    let stats = world.nodes[1].lobby.stats();
+    assert!(stats.dropped_auth.get() > 1000 && stats.cookies.get() > 1000);
+    assert!(stats.refused.get() < 30, "rarely: {}", stats.refused.get());
 }

@@ -191,7 +191,7 @@ fn run_triangle(seed: u64) {
         config.max_frame = [1500, 9000][seed as usize % 2];
     });
     world.random = Random(seed * 77 + 5);
-    world.is_lazy = seed % 2 == 0;
+    world.is_lazy = seed.is_multiple_of(2);
     (world.lost, world.doubled, world.late) = [(0, 0, 0), (5, 5, 20), (25, 5, 20)][seed as usize % 3];
     let reboots = seed % 4 == 3;
     let mut lives = 10;
