@@ -11,7 +11,7 @@ use crate::pair::cookies::{self, COOKIE_LIFE, MARKS_LEN};
 use crate::path::Carried;
 use crate::paths::PathId;
 use crate::proof::prove;
-use crate::record::{Record, STATUS_RECORD, Writer};
+use crate::record::{Record, STATUS_RECORD, STREAM_OVERHEAD, Writer};
 use crate::seal::Nonce;
 use crate::transmit::{Room, Transmit};
 
@@ -304,8 +304,7 @@ impl<'m> Channel<'m> {
         if plan.ping {
             eliciting |= writer.record(&Record::Ping);
         }
-        let most = if plan.tlps.is_some() { STATUSES_BESIDE } else { STATUSES };
-        self.write_statuses(most, writer, streams);
+        self.write_statuses(plan.tlps.is_some(), writer, streams);
         #[cfg(test)]
         for (stream, status) in self.lies.drain(..) {
             writer.record(&Record::StreamStatus { stream, status });
@@ -313,10 +312,12 @@ impl<'m> Channel<'m> {
         eliciting
     }
 
-    /// The statuses of other streams that owe one.
-    fn write_statuses(&mut self, most: usize, writer: &mut Writer<'_>, streams: &mut dyn Streams<'m>) {
+    /// The statuses of other streams that owe one; beside TLPs few, so that the largest one still fits.
+    fn write_statuses(&mut self, beside_tlps: bool, writer: &mut Writer<'_>, streams: &mut dyn Streams<'m>) {
+        let largest = STREAM_OVERHEAD + pcie::spec::HEADER_BYTES_MAX + self.max_payload();
+        let (most, kept) = if beside_tlps { (STATUSES_BESIDE, largest) } else { (STATUSES, 0) };
         for _ in 0..most {
-            if writer.room() < STATUS_RECORD {
+            if writer.room() < STATUS_RECORD + kept {
                 return;
             }
             let Some(id) = self.debts.first() else { return };

@@ -397,3 +397,26 @@ fn no_more_streams_are_opened_than_were_agreed_on() {
     world.run_for(HANDSHAKE_RETRY_MAX * 2);
     assert_eq!(world.nodes[0].places.iter().filter(|place| place.is_open()).count(), 3);
 }
+
+/// One end has ended a stream and the other has not heard of it yet, when there are new keys: they go on.
+#[test]
+fn what_has_flowed_in_a_stream_that_ended_counts() {
+    let arena = Arena::default();
+    let mut world = open(&arena, 2);
+    for _ in 0..20 {
+        (0..2).for_each(|node| world.write_all(node));
+        world.run(3);
+    }
+    let course = world.nodes[0].slots[0].channel.course();
+    world.cut = Box::new(|_, _, _| true);
+    give_back(&mut world, 0);
+    world.run(20);
+    world.cut = Box::new(|_, _, _| false);
+    let now = world.now;
+    world.nodes[0].channel(1).call_for_test(now);
+    world.run_for(HANDSHAKE_RETRY_MAX);
+    assert_eq!(state(&world, 0), ClaimState::Closed);
+    assert!(world.nodes.iter().all(|node| node.slots[0].channel.course() == course));
+    assert_eq!(world.nodes[0].slots[0].channel.stats().handshakes.get(), 2);
+    assert_eq!(world.nodes[0].places[1].resets, 1);
+}
