@@ -409,7 +409,7 @@ impl<'m> Channel<'m> {
         }
     }
 
-    /// Challenges who is at an address: `challenge` leaves on `path`, where [`Transmit::challenge`] says so. Nobody can
+    /// Challenges who is at an address: `challenge` leaves on `path`, where [`Transmit::challenge`](crate::Transmit::challenge) says so. Nobody can
     /// guess it, and no two addresses have the same one. Where too many wait, it is dropped: what comes from there
     /// again asks for another.
     pub fn challenge(&mut self, path: PathId, challenge: u64) {

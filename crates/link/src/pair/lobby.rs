@@ -123,7 +123,7 @@ pub enum Reception {
     Nothing,
 }
 
-/// See the [module](self).
+/// Judges the first messages of handshakes, for the whole node.
 pub struct Lobby<'m> {
     cells: &'m LobbyCells,
     journal: Journal<'m>,

@@ -62,8 +62,8 @@ pub trait Streams<'m> {
     /// The stream of this number, and who takes its TLPs. `None`: there is none.
     fn stream(&mut self, id: StreamId) -> Option<(&mut Stream<'m>, &mut dyn Sink<'m>)>;
 
-    /// Shows every stream that has begun in the present course of the channel, whatever has become of it, until it was
-    /// given back ([`Channel::release`]).
+    /// Shows every stream that the claims and offers of this channel have in its present course
+    /// ([`Claim::stream`](super::Claim::stream), [`Offer::stream`](super::Offer::stream)), whatever has become of it.
     fn each(&mut self, visit: &mut dyn FnMut(StreamId, &mut Stream<'m>));
 }
 

@@ -83,7 +83,7 @@ pub enum ClaimEvent {
     Closed,
 }
 
-/// See the [module](self).
+/// The borrower's end of a stream.
 pub struct Claim<'m> {
     cells: &'m ClaimCells,
     journal: Journal<'m>,

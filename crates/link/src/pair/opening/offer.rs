@@ -36,7 +36,7 @@ use crate::tenancy::{Tenancy, TenancyWords};
 ///  ^               ^ | |              |                  |                ^
 ///  |               +-+-|--asked again-+------------------+ (and Closing)  |
 ///  |                   +---------------close------------------------------+
-///  +--anew: from all but Closing
+///  +--anew, or closed by the borrower: from all but Closing
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OfferState {
@@ -106,7 +106,7 @@ pub enum OfferEvent {
     },
     /// The stream is open.
     Opened,
-    /// Nothing flows any more: the two nodes have begun anew, or another node has taken the function. End what was.
+    /// Nothing flows any more: the two nodes have begun anew, or the borrower has the stream no more. End what was.
     Ended,
     /// The function was given back. End what was.
     Closed,
@@ -124,7 +124,7 @@ pub struct Asking<'a, 'm> {
     pub stream: &'a mut Stream<'m>,
 }
 
-/// See the [module](self).
+/// The lender's end of a stream.
 pub struct Offer<'m> {
     cells: &'m OfferCells,
     journal: Journal<'m>,
@@ -230,10 +230,7 @@ impl<'m> Offer<'m> {
                 self.forget_stream();
             }
             (OfferState::Closing, _) => {}
-            (_, None) => {
-                self.forget_stream();
-                self.events.push_back(OfferEvent::Ended);
-            }
+            (_, None) => self.lose_stream(now),
             (OfferState::Saving, Some(channel)) if is_saved => {
                 self.set_state(OfferState::Open);
                 stream.open();
@@ -296,6 +293,11 @@ impl<'m> Offer<'m> {
                 self.events.push_back(OfferEvent::Closed);
                 self.advance(now, Some(channel), stream);
             }
+            // The borrower has it no more and has not given it back: its hold time begins.
+            (OfferState::Ending | OfferState::Saving | OfferState::Open, What::Closed) => {
+                channel.release(said.stream(), stream);
+                self.lose_stream(now);
+            }
             // Said again: it is answered when that is durable.
             (_, What::Close) => {}
             (_, What::Informed) => self.informs.end(),
@@ -338,11 +340,12 @@ impl<'m> Offer<'m> {
         OpenRefusal::InUse { by: holder.name, node: holder.node, since, hold }
     }
 
-    /// When who has the function was last heard.
+    /// When who has the function was last heard: its node may be there and want it no more, so without a stream only the
+    /// past counts.
     fn holder_heard(&self, holders: Option<&Channel<'m>>) -> Instant {
         let known = Instant::from_nanos(self.cells.heard_at.get());
-        let is_there = |channel: &&Channel<'m>| channel.peer_life() == Some(self.tenant().life);
-        holders.filter(is_there).map_or(known, |channel| channel.last_heard().max(known))
+        let here = holders.filter(|channel| self.is_of(channel));
+        here.map_or(known, |channel| channel.last_heard().max(known))
     }
 
     /// Who has the function, be it that this lender has not met it yet.
@@ -407,6 +410,13 @@ impl<'m> Offer<'m> {
     /// Whether its stream is one of the course that the channel is in.
     fn is_of(&self, channel: &Channel<'m>) -> bool {
         self.stream().is_some_and(|(course, _)| channel.course() == Some(course))
+    }
+
+    /// Nothing flows any more. Whose the function is keeps it for the hold time.
+    fn lose_stream(&mut self, now: Instant) {
+        self.cells.heard_at.set(self.journal, now.as_nanos());
+        self.forget_stream();
+        self.events.push_back(OfferEvent::Ended);
     }
 
     fn forget_stream(&mut self) {

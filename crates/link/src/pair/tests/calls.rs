@@ -224,11 +224,16 @@ fn a_peer_that_is_started_anew_is_met_again_by_whoever_calls() {
                 config.calls[1 - config.index] = config.index == caller;
             });
             world.run_until(Duration::from_secs(1), is_open);
+            world.record = Some(Vec::new());
             (0..10).for_each(|_| world.write_all(0));
             world.run(50);
+            let record = world.record.take().unwrap();
             let now = world.now;
             world.nodes[who].reboot(&arena, now, 100);
             world.run_until(SILENCE * 3, is_open);
+            // Nothing of before has an effect.
+            record.iter().for_each(|(from, bytes)| world.inject(*from, 1 - from, bytes));
+            assert_eq!(world.nodes[1].places[0].counts(), (0, 0));
             (0..2).for_each(|node| world.write_all(node));
             world.run(100);
             world.expect_all_came();

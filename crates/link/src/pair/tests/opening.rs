@@ -420,3 +420,26 @@ fn what_has_flowed_in_a_stream_that_ended_counts() {
     assert_eq!(world.nodes[0].slots[0].channel.stats().handshakes.get(), 2);
     assert_eq!(world.nodes[0].places[1].resets, 1);
 }
+
+/// Its node is there, and its configuration names the loan no more.
+#[test]
+fn a_function_that_nobody_wants_any_more_is_kept_for_the_hold_time() {
+    let arena = Arena::default();
+    let mut world = rivals(&arena);
+    world.cut = Box::new(|from, to, _| from == 2 || to == 2);
+    world.run_until(Duration::from_secs(1), |world| world.nodes[0].is_open());
+    world.nodes[0].config.loans.clear();
+    let now = world.now;
+    world.nodes[0].restart(now);
+    world.write_all(1);
+    world.run_for(Duration::from_millis(100));
+    assert_eq!(world.nodes[1].places[0].offer().state(), OfferState::Free);
+    assert!(world.nodes[1].config.disk[0].is_held);
+    world.cut = Box::new(|_, _, _| false);
+    world.run_for(Duration::from_secs(3));
+    let last = world.nodes[2].places[0].refusals.last();
+    assert!(matches!(last, Some(OpenRefusal::InUse { hold: Some(_), .. })), "{last:?}");
+    assert!(world.nodes[0].slots[0].channel.is_met(), "its node is there");
+    world.now += HOLD;
+    world.run_until(Duration::from_secs(5), |world| world.nodes[2].is_open());
+}
