@@ -424,7 +424,7 @@ impl<'m> Channel<'m> {
                 continue;
             }
             if carried.stream == CONTROL {
-                self.settle_told(carried.first, has_arrived);
+                self.sayings.settle(carried.first, has_arrived);
                 continue;
             }
             let Some((stream, _)) = streams.stream(carried.stream) else { continue };

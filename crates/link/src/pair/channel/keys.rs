@@ -333,7 +333,6 @@ impl<'m> Channel<'m> {
         self.debts.clear();
         self.pings.clear();
         self.sayings.clear();
-        self.strays = 0;
         self.touched.clear();
         self.said.clear();
         self.events.push_back(Event::Anew);

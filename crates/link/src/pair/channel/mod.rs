@@ -10,10 +10,11 @@ mod incoming;
 mod keys;
 mod numbers;
 mod outgoing;
+mod sayings;
 mod timers;
 
 use core::time::Duration;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use base::Instant;
 use base::ids::{CardGeneration, ChannelIndex, DomainId, Group, Incarnation, LifeId, NodeId, StreamId};
@@ -39,6 +40,7 @@ use crate::stream::{Sink, State, Stream};
 use admission::LifeProbe;
 use greeting::Greeting;
 use numbers::NumberCells;
+use sayings::{Saying, Sayings};
 
 pub use crate::channel::Heard;
 pub use incoming::Said;
@@ -52,11 +54,6 @@ const CONTROL: StreamId = StreamId(0);
 
 /// Challenges of addresses that wait to be sent, and answers that wait to be asked for.
 const CHALLENGES: usize = 8;
-/// Records about streams that wait to be sent: more than a channel has streams. What does not find room is said again.
-const SAYINGS: usize = 2 * MAX_STREAMS as usize;
-/// Streams that the peer believes in and that are not there, of which it waits to be told.
-const STRAYS: usize = 64;
-
 /// The streams of a channel, which belong to its driver.
 pub trait Streams<'m> {
     /// The stream of this number, and who takes its TLPs. `None`: there is none.
@@ -66,9 +63,6 @@ pub trait Streams<'m> {
     /// ([`Claim::stream`](super::Claim::stream), [`Offer::stream`](super::Offer::stream)), whatever has become of it.
     fn each(&mut self, visit: &mut dyn FnMut(StreamId, &mut Stream<'m>));
 }
-
-/// Frames with records about streams of which it is not known yet whether they have arrived.
-const TOLD: usize = 256;
 
 /// The storage of a [`Channel`]. All zeroes: nobody has been met.
 #[derive(FromBytes, Layout)]
@@ -262,20 +256,6 @@ enum Side {
     Second,
 }
 
-/// What was said in one frame.
-struct Told {
-    number: u64,
-    sayings: Vec<(StreamId, Saying)>,
-}
-
-/// What is to be said of a stream.
-#[derive(Clone, Copy)]
-enum Saying {
-    /// With a proof that is made when it is sent, for the keys that are in use then.
-    Open(Wish, [u8; 32]),
-    Other(What),
-}
-
 /// What this card knows of handshakes.
 struct Handshake {
     /// Our attempts that have no answer yet, with their times, the last one last.
@@ -326,13 +306,7 @@ pub struct Channel<'m> {
     debts: Debts,
     /// Streams whose peer is to be asked for their status.
     pings: VecDeque<StreamId>,
-    /// Records about streams, by stream and kind.
-    sayings: BTreeMap<(StreamId, u8), Saying>,
-    /// Streams among them that are not there.
-    strays: usize,
-    /// What was said in frames that are on their way, by number of the frame.
-    told: VecDeque<Told>,
-    frames_told: u64,
+    sayings: Sayings,
     /// The last frame was one of control: another one goes first, if there is any.
     was_control: bool,
     /// What became of packets, for their streams: true if they have arrived.
@@ -381,10 +355,7 @@ impl<'m> Channel<'m> {
             schedule: Schedule::default(),
             debts: Debts::default(),
             pings: VecDeque::new(),
-            sayings: BTreeMap::new(),
-            strays: 0,
-            told: VecDeque::new(),
-            frames_told: 0,
+            sayings: Sayings::default(),
             was_control: false,
             fates: VecDeque::new(),
             touched: VecDeque::new(),
@@ -716,7 +687,7 @@ impl<'m> Channel<'m> {
             self.cells.seen[usize::from(path.id)].set(self.journal, 0);
         }
         self.fates.clear();
-        self.told.clear();
+        self.sayings.forget_told();
         let quantum = self.quantum();
         streams.each(&mut |id, stream| {
             stream.forget_received();
@@ -724,78 +695,21 @@ impl<'m> Channel<'m> {
         });
     }
 
-    /// Has this said of a stream, once. What finds no room is said again by who waits for the answer.
-    fn say(&mut self, id: StreamId, saying: Saying) {
-        if self.sayings.len() < SAYINGS {
-            self.sayings.insert((id, saying.kind()), saying);
-        }
-    }
-
     /// Has a stream opened: said again and again by its claim.
     pub(super) fn say_open(&mut self, id: StreamId, wish: Wish, secret: [u8; 32]) {
-        self.say(id, Saying::Open(wish, secret));
+        self.sayings.say(id, Saying::Open(wish, secret));
     }
 
     /// Has something said of a stream.
     pub(super) fn say_of(&mut self, id: StreamId, what: What) {
-        self.say(id, Saying::Other(what));
-    }
-
-    /// Nothing more is to be said of a stream but what comes now.
-    pub(super) fn unsay(&mut self, id: StreamId) {
-        let of_it: Vec<_> = self.sayings.range((id, 0)..=(id, u8::MAX)).map(|(key, _)| *key).collect();
-        for key in of_it {
-            self.sayings.remove(&key);
-        }
-        self.told.iter_mut().for_each(|told| told.sayings.retain(|(stream, _)| *stream != id));
-    }
-
-    /// A frame with records about streams has left.
-    fn note_told(&mut self, sayings: Vec<(StreamId, Saying)>) -> Carried {
-        if self.told.len() == TOLD {
-            self.told.pop_front();
-        }
-        self.frames_told += 1;
-        self.told.push_back(Told { number: self.frames_told, sayings });
-        Carried { stream: CONTROL, first: self.frames_told, count: 1 }
-    }
-
-    /// Such a frame has arrived, or was lost: then what it said, and has not been said since, is said again. Who waits
-    /// for an answer would do so later.
-    fn settle_told(&mut self, number: u64, has_arrived: bool) {
-        let Some(place) = self.told.iter().position(|told| told.number == number) else { return };
-        let Some(told) = self.told.remove(place).filter(|_| !has_arrived) else { return };
-        for (id, saying) in told.sayings {
-            let later = self.told.iter().skip(place).flat_map(|told| &told.sayings);
-            let is_said = later.into_iter().any(|(other, said)| (*other, said.kind()) == (id, saying.kind()));
-            if !is_said && !self.sayings.contains_key(&(id, saying.kind())) {
-                self.say(id, saying);
-            }
-        }
+        self.sayings.say(id, Saying::Other(what));
     }
 
     /// The peer speaks of a stream that is not there: it is told so.
     fn say_stray(&mut self, id: StreamId) {
         self.cells.stats.unknown_streams.add(1);
-        let closed = Saying::Other(What::Closed);
-        if self.strays < STRAYS && id != CONTROL && !self.sayings.contains_key(&(id, closed.kind())) {
-            self.strays += 1;
-            self.say(id, closed);
-        }
-    }
-}
-
-impl Saying {
-    fn kind(&self) -> u8 {
-        match self {
-            Self::Open(..) => 0,
-            Self::Other(What::Open { .. }) => 1,
-            Self::Other(What::Opened { .. }) => 2,
-            Self::Other(What::Refused(_)) => 3,
-            Self::Other(What::Close) => 4,
-            Self::Other(What::Closed) => 5,
-            Self::Other(What::Inform(_)) => 6,
-            Self::Other(What::Informed) => 7,
+        if id != CONTROL {
+            self.sayings.say_stray(id);
         }
     }
 }

@@ -120,7 +120,7 @@ impl<'m> Channel<'m> {
             self.cells.numbers.open.update(self.journal, |open| open.saturating_sub(1));
         }
         self.debts.pay(id);
-        self.unsay(id);
+        self.sayings.unsay(id);
         stream.clear();
     }
 }

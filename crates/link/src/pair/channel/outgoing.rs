@@ -3,14 +3,12 @@
 use base::Instant;
 use base::ids::{CardGeneration, Incarnation, LoanGeneration, StreamId};
 
-use super::{CONTROL, Channel, Saying, Streams};
+use super::{CONTROL, Channel, Streams};
 use crate::frame::{HEADER_LEN, Header, Kind, OVERHEAD, Prefix, Route, TAG_LEN};
 use crate::handshake::{Destination, mark};
-use crate::pair::control::{Control, What};
 use crate::pair::cookies::{self, COOKIE_LIFE, MARKS_LEN};
 use crate::path::Carried;
 use crate::paths::PathId;
-use crate::proof::prove;
 use crate::record::{Record, STATUS_RECORD, STREAM_OVERHEAD, Writer};
 use crate::seal::Nonce;
 use crate::transmit::{Room, Transmit};
@@ -211,7 +209,7 @@ impl<'m> Channel<'m> {
         let status = streams.stream(plan.stream).map(|(stream, _)| stream.status());
         let stream = if status.is_some() { plan.stream } else { CONTROL };
         self.debts.pay(plan.stream);
-        let (body, mut carried, eliciting, told) = {
+        let (body, carried, eliciting, told) = {
             let buffer = &mut out[HEADER_LEN..limit - TAG_LEN];
             let mut writer = match status {
                 Some(status) => Writer::new(buffer, status),
@@ -224,7 +222,8 @@ impl<'m> Channel<'m> {
                 }
                 None => self.write_records(now, plan, &mut writer, streams),
             };
-            let told = if plan.control { self.write_sayings(&mut writer) } else { Vec::new() };
+            let hash = self.cells.current.get().hash;
+            let told = if plan.control { self.sayings.write(&hash, &mut writer) } else { None };
             let tlps = plan.tlps.filter(|_| status.is_some()).zip(streams.stream(stream));
             let written = tlps.map(|(range, (stream, _))| stream.write_tlps(range, &mut writer));
             (writer.len(), Carried { stream, ..written.unwrap_or_default() }, eliciting, told)
@@ -232,9 +231,7 @@ impl<'m> Channel<'m> {
         self.last_carried = carried;
         let len = body + OVERHEAD;
         self.seal(plan.path, stream, &mut out[..len]);
-        if !told.is_empty() {
-            carried = self.note_told(told);
-        }
+        let carried = told.unwrap_or(carried);
         let path = &mut self.paths[plan.path];
         let (id, number) = (path.id, path.outgoing.next_number() - 1);
         if eliciting || carried.count > 0 {
@@ -327,24 +324,6 @@ impl<'m> Channel<'m> {
             self.debts.pay(id);
         }
     }
-
-    /// As many records about streams as there is room for: those that were written.
-    fn write_sayings(&mut self, writer: &mut Writer<'_>) -> Vec<(StreamId, Saying)> {
-        let hash = self.cells.current.get().hash;
-        let mut told = Vec::new();
-        while let Some((&(id, kind), &saying)) = self.sayings.first_key_value() {
-            let what = saying.spoken(&hash, id);
-            if !writer.record(&Record::Control(Control { stream: id, what })) {
-                break;
-            }
-            self.sayings.remove(&(id, kind));
-            told.push((id, saying));
-        }
-        if self.sayings.is_empty() {
-            self.strays = 0;
-        }
-        told
-    }
 }
 
 impl Plan {
@@ -352,16 +331,6 @@ impl Plan {
         match tlps {
             Some((stream, range)) => Self { stream, tlps: Some(range), ..self },
             None => self,
-        }
-    }
-}
-
-impl Saying {
-    /// As it is said under the keys of the handshake `hash`.
-    fn spoken(&self, hash: &[u8; 32], id: StreamId) -> What {
-        match *self {
-            Self::Open(wish, secret) => What::Open { wish, proof: prove(&secret, &wish.proven(hash, id)) },
-            Self::Other(what) => what,
         }
     }
 }

@@ -5,7 +5,9 @@
 mod calls;
 mod carrying;
 mod many;
+mod node;
 mod opening;
 mod world;
 
+use node::*;
 use world::*;
