@@ -191,7 +191,8 @@ pub struct ChannelConfig {
     pub seed: [u8; 32],
     /// Frames sealed under one key before there is a new one; [`REKEY_FRAMES`](crate::REKEY_FRAMES) but for tests.
     pub rekey_frames: u64,
-    /// The rails, at least one and at most [`MAX_RAILS`](crate::frame::MAX_RAILS); both sides list them in the same order.
+    /// The rails, at least one and at most [`MAX_RAILS`](crate::frame::MAX_RAILS); both sides list them in the same
+    /// order.
     pub paths: Vec<PathConfig>,
     /// The largest payload of a TLP that the rails can carry: 1024 or 4096.
     pub max_payload: usize,
@@ -409,9 +410,9 @@ impl<'m> Channel<'m> {
         }
     }
 
-    /// Challenges who is at an address: `challenge` leaves on `path`, where [`Transmit::challenge`](crate::Transmit::challenge) says so. Nobody can
-    /// guess it, and no two addresses have the same one. Where too many wait, it is dropped: what comes from there
-    /// again asks for another.
+    /// Challenges who is at an address: `challenge` leaves on `path`, where
+    /// [`Transmit::challenge`](crate::Transmit::challenge) says so. Nobody can guess it, and no two addresses have the
+    /// same one. Where too many wait, it is dropped: what comes from there again asks for another.
     pub fn challenge(&mut self, path: PathId, challenge: u64) {
         if self.challenges.len() < CHALLENGES {
             self.challenges.push_back((path, challenge));

@@ -329,7 +329,8 @@ impl KeySet {
         self.valid != 0
     }
 
-    /// Whether a peer that has another life than the one before did not come later than that: its state folder is a copy.
+    /// Whether a peer that has another life than the one before did not come later than that: its state folder is a
+    /// copy.
     pub(crate) fn is_fork_of(&self, old: &Self) -> bool {
         let is_node = old.is_valid() && old.node() == self.node();
         is_node && old.peer_life != self.peer_life && self.incarnation() <= old.incarnation()

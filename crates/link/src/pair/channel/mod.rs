@@ -414,8 +414,8 @@ impl<'m> Channel<'m> {
     /// send as well.
     ///
     /// If it is certain that it was restored, this end calls itself by another `life` from here on. To its peer it is
-    /// another life, which is let in when the one before does not answer: so of several copies one goes on. The lobby is
-    /// renewed before: answers to calls depend on its seed.
+    /// another life, which is let in when the one before does not answer: so of several copies one goes on. The lobby
+    /// is renewed before: answers to calls depend on its seed.
     pub fn renew_keys(&mut self, now: Instant, seed: [u8; 32], life: Option<LifeId>) {
         self.config.seed = seed;
         self.config.life = life.unwrap_or(self.config.life);

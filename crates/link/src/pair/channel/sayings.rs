@@ -31,8 +31,8 @@ struct Told {
     sayings: Vec<(StreamId, Saying)>,
 }
 
-/// Records that wait to be sent, and those on their way: what a lost frame said is said again, if nothing else of its kind
-/// was said of the stream since. Whoever waits for an answer says it again as well, only later.
+/// Records that wait to be sent, and those on their way: what a lost frame said is said again, if nothing else of its
+/// kind was said of the stream since. Whoever waits for an answer says it again as well, only later.
 #[derive(Default)]
 pub(super) struct Sayings {
     /// By stream and kind.

@@ -340,8 +340,8 @@ impl<'m> Offer<'m> {
         OpenRefusal::InUse { by: holder.name, node: holder.node, since, hold }
     }
 
-    /// When who has the function was last heard: its node may be there and want it no more, so without a stream only the
-    /// past counts.
+    /// When who has the function was last heard: its node may be there and want it no more, so without a stream only
+    /// the past counts.
     fn holder_heard(&self, holders: Option<&Channel<'m>>) -> Instant {
         let known = Instant::from_nanos(self.cells.heard_at.get());
         let here = holders.filter(|channel| self.is_of(channel));

@@ -181,8 +181,8 @@ fn expect_consistent(world: &World<'_>, seed: u64) {
     }
 }
 
-/// One run: traffic everywhere, over loss, while cards die between any two stores, keys wear out, nodes are started anew,
-/// rails are cut and functions come and go.
+/// One run: traffic everywhere, over loss, while cards die between any two stores, keys wear out, nodes are started
+/// anew, rails are cut and functions come and go.
 fn run_triangle(seed: u64) {
     let arena = Arena::default();
     let mut world = triangle(&arena, |config| {
