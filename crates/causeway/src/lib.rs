@@ -27,6 +27,7 @@ mod page;
 mod qemu_args;
 mod qmp;
 mod rack;
+pub mod reload;
 pub mod roles;
 mod sim_command;
 pub mod state_dir;

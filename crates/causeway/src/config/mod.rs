@@ -62,6 +62,7 @@
 //!
 //! Relative paths start at the file's folder.
 
+mod compare;
 mod domain;
 mod drive;
 mod error;
@@ -78,6 +79,7 @@ use node::Protection;
 
 use crate::cli::{Listen, NodeName, SocketAccess, Source};
 use crate::line::{FunctionName, Line};
+pub use compare::{Action, Change, Fixed, Thing, compare};
 pub use domain::{Domain, Slot};
 pub use drive::{Function, Layout, Namespace};
 pub(crate) use error::from_toml as toml_problem;
@@ -139,6 +141,13 @@ pub struct Device {
     pub layout: Layout,
 }
 
+impl Device {
+    /// What tells its layout from another ([`Layout::fingerprint`]).
+    pub fn layout_fingerprint(&self) -> u64 {
+        self.layout.fingerprint(self.block_size.bytes())
+    }
+}
+
 /// Bytes of a logical block: the two sizes that drivers and filing systems know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum BlockSize {
@@ -196,6 +205,16 @@ pub enum LoanEdge {
         /// Who may connect.
         access: SocketAccess,
     },
+}
+
+impl LoanEdge {
+    /// As programs and virtual machines are told of it.
+    pub fn uri(&self) -> String {
+        match self {
+            Self::Nbd { path } => crate::edge::nbd(path),
+            Self::Vm { path, .. } => crate::edge::vfio_user(path),
+        }
+    }
 }
 
 impl Config {
