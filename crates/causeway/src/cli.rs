@@ -7,6 +7,7 @@ mod access;
 mod events;
 mod hide;
 mod protection;
+mod reload;
 mod run;
 mod slot;
 mod slots;
@@ -40,6 +41,12 @@ const EXITS: &str = "\
 Exit codes: 0 done, or ended by SIGTERM or SIGINT in order; 1 a verification failed or data was lost;
 2 wrong usage or configuration; 3 refused (in use, not permitted, not found); 4 peer or node unreachable.";
 
+const RELOAD: &str = "\
+Devices and loans come and go, access lists and limits change; all of it or nothing. Rails, domains and
+the keys of the node itself take a restart. What others have to do first, such as giving a device back,
+is waited for: `status` and `events` show it. SIGHUP to a node does the same. Exit codes: 2 the file is
+wrong, 3 it cannot be done; nothing has changed then.";
+
 /// PCI Express in software, for ordinary machines: lend devices, borrow them, keep them when networks and
 /// processes fail.
 #[derive(Debug, Parser)]
@@ -71,6 +78,8 @@ pub enum Command {
     Up(UpArgs),
     /// Show how a node on this machine is doing
     Status(StatusArgs),
+    /// Have a node on this machine read its configuration file again, and do what has changed there
+    Reload(ReloadArgs),
     /// Show what has happened in a node on this machine
     Events(EventsArgs),
     /// Print the id of a node on this machine, by which lenders may let it in
@@ -225,6 +234,21 @@ pub struct StatusArgs {
     /// Draw who reaches what: domains, windows out of the node, grants at it; with json as further keys
     #[arg(long)]
     pub map: bool,
+    /// What to print.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `causeway reload`.
+#[derive(Debug, Args)]
+#[command(after_help = RELOAD)]
+pub struct ReloadArgs {
+    /// Print what has changed in the file and whether the node could do it, and do nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// The node to tell; needed where several run
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<NodeName>,
     /// What to print.
     #[command(flatten)]
     pub output: OutputArgs,

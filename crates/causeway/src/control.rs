@@ -16,6 +16,7 @@ use thiserror::Error;
 
 use crate::events::Record;
 use crate::exit::{Exit, Failure};
+use crate::reload::ReloadReport;
 use crate::status::{Map, Status};
 pub use client::{ControlClient, find, running};
 pub use place::{runtime_dir, socket_path};
@@ -71,6 +72,12 @@ pub enum Request {
     Slot {
         /// `DOMAIN/SLOT`.
         slot: String,
+    },
+    /// Read its file again.
+    Reload {
+        /// Say what has changed there, and do nothing.
+        #[serde(default)]
+        dry_run: bool,
     },
     /// What has happened in it: several answers, the last of which is [`Response::Done`].
     Events {
@@ -149,6 +156,11 @@ pub enum Response {
     Map {
         /// Who reaches what.
         map: Box<Map>,
+    },
+    /// To [`Request::Reload`].
+    Reload {
+        /// What became of it.
+        report: Box<ReloadReport>,
     },
     /// To whatever is about a slot.
     Slot {

@@ -140,6 +140,10 @@ events! {
     Info "card-renewed" CardRenewed { function: String, generation: u64 }
     => "the card is replaced by one that knows the new loan"
 
+    /// Drives or loans have come or gone in a way that no card that runs can be told of.
+    Info "card-replanned" CardReplanned { generation: u64 }
+    => "the card is replaced by one that knows what has come to this node, and what has left it"
+
     /// The card has said something of a loan that has left its place, which counts for nothing.
     Info "loan-stale" LoanStale { place: usize, life: u32 } => "what the card said of a loan that is gone is dropped"
 
@@ -475,6 +479,42 @@ events! {
 
     /// A machine that was away runs.
     Info "machine-back" MachineBack { slot: String } => "the machine is back"
+
+    // The configuration, read again.
+
+    /// What the file says holds from now on.
+    Info "reload-done" ReloadDone { changes: u64, pending: u64 }
+    => "the configuration was read again: {changes} changes, {pending} of which wait for others"
+
+    /// It does not, and nothing has changed.
+    Warning "reload-refused" ReloadRefused {} [why: String]
+    => "the configuration was read again and is not applied, so nothing has changed: {why}"
+
+    /// Another device is lent.
+    Info "device-added" DeviceAdded { device: String, source: String } => "the device is lent from now on"
+
+    /// What is asked of a device that is lent has changed.
+    Info "device-changed" DeviceChanged { device: String } [what: String] => "{what} of the device has changed"
+
+    /// A device is to be lent no more, when nobody has it any more.
+    Info "device-leaving" DeviceLeaving { device: String, waits_for: String }
+    => "the device is to be lent no more: it waits for {waits_for}"
+
+    /// It is to stay after all.
+    Info "device-kept" DeviceKept { device: String } => "the device stays"
+
+    /// It is lent no more.
+    Info "device-removed" DeviceRemoved { device: String, source: String } => "the device is lent no more"
+
+    /// Something else is borrowed.
+    Info "loan-added" LoanAdded { function: String, edge: String } => "the function is borrowed from now on"
+
+    /// What is borrowed is given back when nobody uses it any more.
+    Info "loan-leaving" LoanLeaving { function: String, waits_for: String }
+    => "the function is to be given back: it waits for {waits_for}"
+
+    /// It was given back.
+    Info "loan-removed" LoanRemoved { function: String } => "the function is borrowed no more"
 
     // The end of the node.
 

@@ -48,10 +48,11 @@ impl<M: Message> Outbox<M> {
         Self { waiting: VecDeque::new(), lives, retry_at: None }
     }
 
-    /// Another loan has the place: what waits to be said of the one before is dropped.
+    /// Another loan has the place, which may be a new one: what waits to be said of the one before is dropped.
     pub(crate) fn renew(&mut self, place: usize, life: u32) {
         self.waiting.retain(|(_, earlier)| earlier.loan() != Some(place));
-        self.lives.iter_mut().skip(place).take(1).for_each(|known| *known = life);
+        self.lives.resize(self.lives.len().max(place + 1), 0);
+        self.lives[place] = life;
     }
 
     /// The message waits for [`Outbox::flush`].

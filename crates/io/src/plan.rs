@@ -62,7 +62,8 @@ pub(crate) struct Plan {
     pub(crate) borrows_as: Option<[u8; 16]>,
     pub(crate) has_ring: bool,
     pub(crate) rails: Vec<RailPlan>,
-    pub(crate) drives: Vec<DrivePlan>,
+    /// `None`: no drive is in this place.
+    pub(crate) drives: Vec<Option<DrivePlan>>,
     pub(crate) loans: Vec<LoanPlan>,
 }
 
@@ -452,7 +453,11 @@ impl Plan {
             generation: CardGeneration(self.generation),
             seed: self.seed,
             rails: self.rails.iter().map(|rail| rail.max_frame).collect(),
-            drives: self.drives.iter().map(DrivePlan::config).collect(),
+            drives: self
+                .drives
+                .iter()
+                .map(|drive| drive.as_ref().map_or_else(no_drive, DrivePlan::config))
+                .collect(),
             loans: self.loans.iter().map(LoanPlan::config).collect(),
             rekey_frames: node::REKEY_FRAMES,
             rules: RuleSet::ALL,
@@ -559,6 +564,11 @@ impl LoanPlan {
             role,
         }
     }
+}
+
+/// What stands where no drive is: nobody lends a function of it.
+fn no_drive() -> DriveConfig {
+    DriveConfig::new(1, 512, 0)
 }
 
 /// A socket address as the ledger keeps it: family, port, address, scope.

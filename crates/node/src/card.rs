@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 
 use base::ids::{Incarnation, LifeId, NodeId};
-use base::ledger::{Hook, LedgerError, PAGE_SIZE, Pages, RawMemory, RegionError, Span};
+use base::ledger::{Hook, LedgerError, Owner, PAGE_SIZE, Pages, RawMemory, RegionError, Span};
 use base::{Instant, Rule};
 use device::nvme::{DATA_PAGES, Limit, Persist, SubsystemCells};
 use device::{Function, MediaError, MediaId, MediaKind, MediaOp};
@@ -19,7 +19,7 @@ use link::{Channel, PathId, Refusal, Room, State, Tenancy};
 
 use crate::borrower::BorrowedDrive;
 use crate::bucket::Bucket;
-use crate::cells::{Address, LoanParts, NodeLedger};
+use crate::cells::{Address, LoanParts, NodeLedger, drive_owners};
 use crate::config::{CardConfig, LoanConfig, LoanRole};
 use crate::drive::Drive;
 use crate::lender::LentFunction;
@@ -208,6 +208,8 @@ impl<'m> MediaWork<'m> {
 pub struct Card<'m> {
     ledger: NodeLedger<'m>,
     config: CardConfig,
+    /// By drive, whose its cells are.
+    drive_owners: Vec<Owner>,
     /// By drive, as its cells go.
     drive_cells: Vec<&'m SubsystemCells>,
     drives: Vec<Drive<'m>>,
@@ -256,14 +258,15 @@ impl<'m> Card<'m> {
         let restored = journal.roll_back()?;
         gauges.rolled_back.set(restored as u64);
         ledger.used_bytes()?;
-        ledger.retain(&config.loans, config.drives.len())?;
-        let drive_cells = (0..config.drives.len())
-            .map(|drive| ledger.obtain_drive(drive))
-            .collect::<Result<Vec<_>, _>>()?;
+        let drive_owners = drive_owners(&config.loans, config.drives.len());
+        ledger.retain(&config.loans, &drive_owners)?;
+        let drive_cells =
+            drive_owners.iter().map(|owner| ledger.obtain_drive(*owner)).collect::<Result<Vec<_>, _>>()?;
         let places = config.loans.len();
         let mut card = Self {
             ledger,
             config,
+            drive_owners,
             drive_cells,
             drives: Vec::new(),
             parts: vec![None; places],
@@ -508,7 +511,8 @@ impl<'m> Card<'m> {
 
     /// A place has another loan from now on, which borrows; the others notice nothing of it. The one before is over, and
     /// what it has left is given back. A card that dies meanwhile has a successor that finds it in its configuration. A
-    /// loan for which there is no room is [`Unusable::NoRoom`], and its place stays vacant.
+    /// loan for which there is no room is [`Unusable::NoRoom`], and its place stays vacant. The place may be the next one
+    /// behind those that there are.
     ///
     /// # Errors
     /// The ledger is corrupt.
@@ -531,11 +535,17 @@ impl<'m> Card<'m> {
             present.map(|other| &self.config.loans[other]).filter(|other| other.stream == loan.stream);
         assert_eq!(twins.count(), 0, "frames name a loan by its stream");
         self.now = now;
-        self.loans.vacate(place);
-        self.parts[place] = None;
-        self.without_room.retain(|without| *without != place);
-        self.config.loans[place] = loan;
-        self.ledger.retain(&self.config.loans, self.config.drives.len())?;
+        if place == self.loans.len() {
+            self.loans.append_vacant();
+            self.parts.push(None);
+            self.config.loans.push(loan);
+        } else {
+            self.loans.vacate(place);
+            self.parts[place] = None;
+            self.without_room.retain(|without| *without != place);
+            self.config.loans[place] = loan;
+        }
+        self.ledger.retain(&self.config.loans, &self.drive_owners)?;
         let Some(parts) = self.obtain(place)? else { return Ok(()) };
         let mut loan = Loan::new(parts, self.ledger.journal, &self.config, place, &self.drives, now);
         if self.contains_faults {

@@ -101,9 +101,14 @@ impl NodeLedger<'_> {
     };
 }
 
-/// Whose the regions of a drive are.
-fn drive_owner(drive: usize) -> Owner {
-    Owner(DRIVES | drive as u64)
+/// Whose the regions of each drive are: of one life of its place, which is that of the loans of its functions, so a
+/// drive that comes to the place of another one has others.
+pub(crate) fn drive_owners(loans: &[LoanConfig], drives: usize) -> Vec<Owner> {
+    let life_of = |drive: usize| {
+        let lends = |loan: &&LoanConfig| matches!(loan.role, LoanRole::Lend { drive: of, .. } if of == drive);
+        loans.iter().filter(lends).map(|loan| loan.life).max().unwrap_or_default()
+    };
+    (0..drives).map(|drive| Owner(DRIVES | u64::from(life_of(drive)) << 16 | drive as u64)).collect()
 }
 
 /// Tells owners that are drives from loans.
@@ -249,14 +254,14 @@ impl<'m> NodeLedger<'m> {
     }
 
     /// The cells of a drive that is lent.
-    pub(crate) fn obtain_drive(&self, drive: usize) -> Result<&'m SubsystemCells, RegionError> {
-        self.obtain(drive_owner(drive))
+    pub(crate) fn obtain_drive(&self, owner: Owner) -> Result<&'m SubsystemCells, RegionError> {
+        self.obtain(owner)
     }
 
-    /// Takes back what no loan and no drive of a configuration has any more. A slot that has become vacant keeps its
+    /// Takes back what no loan of a configuration and none of these drives has any more. A slot that has become vacant keeps its
     /// cells until the place has another life: its machine may still be connected, and is answered.
-    pub(crate) fn retain(&self, loans: &[LoanConfig], drives: usize) -> Result<(), RegionError> {
-        let mut owners: BTreeSet<Owner> = (0..drives).map(drive_owner).collect();
+    pub(crate) fn retain(&self, loans: &[LoanConfig], drives: &[Owner]) -> Result<(), RegionError> {
+        let mut owners: BTreeSet<Owner> = drives.iter().copied().collect();
         for (place, loan) in loans.iter().enumerate() {
             let owner = loan_owner(place, loan.life);
             let is_slot = |parts: LoanParts<'_>| matches!(parts.end, EndCells::Slot { .. });

@@ -11,6 +11,11 @@ impl<'m> Places<'m> {
         Self((0..count).map(|_| None).collect())
     }
 
+    /// There is another place, behind the others, without a loan.
+    pub(crate) fn append_vacant(&mut self) {
+        self.0.push(None);
+    }
+
     /// A place has this loan from now on.
     pub(crate) fn occupy(&mut self, place: usize, loan: Loan<'m>) {
         self.0[place] = Some(loan);

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::{
     BorrowArgs, Cli, Command, DeviceCommand, IdArgs, LimitArgs, LogFormat, NodeArgs, NodeName, Output,
-    StatusArgs, events, hide_line, slots,
+    StatusArgs, events, hide_line, reload, slots,
 };
 use crate::config::Config;
 use crate::control::{ControlError, Request, Response, find, running, runtime_dir};
@@ -55,6 +55,7 @@ fn dispatch(cli: &Cli) -> Result<(), Failure> {
         Command::Node(args) => node(args),
         Command::Up(args) => roles::up(args, LogStyle { format: cli.log_format, level: cli.log_level }),
         Command::Status(args) => show_status(args),
+        Command::Reload(args) => reload::run(args),
         Command::Events(args) => events::run(args),
         Command::Id(args) => show_id(args),
         Command::Limit(args) => limit(args),
@@ -110,7 +111,7 @@ fn node(args: &NodeArgs) -> Result<(), Failure> {
     if let Some(parent) = args.end_with {
         roles::end_with(parent)?;
     }
-    roles::node(Config::load(&args.config)?)
+    roles::node(Config::load(&args.config)?, &args.config)
 }
 
 fn ask_status(name: Option<&NodeName>) -> Result<Box<Status>, Failure> {

@@ -29,6 +29,9 @@ fn answer(request: Request) -> Response {
         Request::Limit { .. } | Request::ClearFault { .. } | Request::Events { .. } | Request::Stop => {
             Response::Done
         }
+        Request::Reload { dry_run } => {
+            Response::Reload { report: Box::new(ReloadReport::new("disk", dry_run)) }
+        }
         Request::Attach { slot, .. } | Request::Detach { slot } | Request::Slot { slot } => {
             Response::Refused { why: format!("no slot {slot}") }
         }

@@ -1,6 +1,6 @@
 //! What a node borrows, and what it says about it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -84,37 +84,45 @@ pub(super) fn most_addresses<'a>(
 pub(super) struct Announce {
     /// This node.
     own: NodeId,
-    /// Loans of the node before the borrowed ones.
-    first: usize,
-    wanted: Vec<Wanted>,
-    announced: Vec<bool>,
+    /// What is borrowed, by place.
+    loans: BTreeMap<usize, Announced>,
     started: Instant,
-    /// A single loan is all the node is for: it ends when that cannot be had.
-    alone: bool,
+    /// A single loan is all the node is for, in this place: it ends when that cannot be had.
+    alone: Option<usize>,
     /// What was given back without all that was answered.
-    lost: BTreeSet<usize>,
+    lost: BTreeSet<String>,
+}
+
+struct Announced {
+    wanted: Wanted,
+    is_printed: bool,
 }
 
 impl Announce {
     /// For `causeway borrow`.
     pub(super) fn new(own: NodeId, wanted: Vec<Wanted>) -> Self {
-        Self { alone: true, ..Self::behind(own, 0, wanted) }
+        Self { alone: Some(0), ..Self::behind(own, 0, wanted) }
     }
 
     /// For a node with `first` other loans.
     pub(super) fn behind(own: NodeId, first: usize, wanted: Vec<Wanted>) -> Self {
-        let announced = vec![false; wanted.len()];
-        Self { own, first, wanted, announced, started: Instant::now(), alone: false, lost: BTreeSet::new() }
+        let loans = wanted.into_iter().map(|wanted| Announced { wanted, is_printed: false });
+        let loans = (first..).zip(loans).collect();
+        Self { own, loans, started: Instant::now(), alone: None, lost: BTreeSet::new() }
     }
 
-    fn place(&self, loan: usize) -> Option<usize> {
-        loan.checked_sub(self.first).filter(|place| *place < self.wanted.len())
+    /// The loan that the node is for, as long as it has not been had.
+    fn awaited(&self) -> Option<&Wanted> {
+        self.alone.and_then(|place| self.unprinted(place))
     }
 
-    fn refused(&self, place: usize, refusal: &Refusal) -> Result<(), Failure> {
-        let function = self.wanted[place].line.function();
-        match super::refusal::words(function.as_str(), refusal, self.own) {
-            Some(why) if self.alone => Err(Failure::refused(why)),
+    fn unprinted(&self, place: usize) -> Option<&Wanted> {
+        self.loans.get(&place).filter(|loan| !loan.is_printed).map(|loan| &loan.wanted)
+    }
+
+    fn refused(&self, wanted: &Wanted, refusal: &Refusal) -> Result<(), Failure> {
+        match super::refusal::words(wanted.line.function().as_str(), refusal, self.own) {
+            Some(why) if self.alone.is_some() => Err(Failure::refused(why)),
             // The log has it, and the lender may think of it otherwise later.
             _ => Ok(()),
         }
@@ -125,28 +133,24 @@ impl serve::Observer for Announce {
     fn handle(&mut self, event: &AgentEvent) -> Result<(), Failure> {
         match event {
             AgentEvent::Ready(loan) => {
-                if let Some(place) = self.place(*loan)
-                    && !std::mem::replace(&mut self.announced[place], true)
+                if let Some(loan) = self.loans.get_mut(loan)
+                    && !std::mem::replace(&mut loan.is_printed, true)
                 {
-                    let edge = match &self.wanted[place].edge {
-                        LoanEdge::Nbd { path } => format!("{}\n", crate::edge::nbd(path)),
-                        LoanEdge::Vm { path, .. } => format!("{}\n", crate::edge::vfio_user(path)),
-                    };
-                    crate::cli::print(&edge)?;
+                    crate::cli::print(&format!("{}\n", loan.wanted.edge.uri()))?;
                 }
             }
             AgentEvent::Refused { loan, refusal } => {
-                if let Some(place) = self.place(*loan).filter(|place| !self.announced[*place]) {
-                    self.refused(place, refusal)?;
+                if let Some(wanted) = self.unprinted(*loan) {
+                    self.refused(wanted, refusal)?;
                 }
             }
             AgentEvent::GivenBack { loan, has_lost } => {
-                let place = self.place(*loan).filter(|_| *has_lost);
-                self.lost.extend(place);
+                let lost = self.loans.get(loan).filter(|_| *has_lost);
+                self.lost.extend(lost.map(|loan| loan.wanted.line.function().to_string()));
             }
             AgentEvent::Unusable { loan, why } => {
-                if let Some(place) = self.place(*loan).filter(|place| self.alone && !self.announced[*place]) {
-                    let function = self.wanted[place].line.function();
+                if let Some(wanted) = self.unprinted(*loan).filter(|_| self.alone.is_some()) {
+                    let function = wanted.line.function();
                     return Err(Failure::refused(format!("{function}: {why}")));
                 }
             }
@@ -163,13 +167,22 @@ impl serve::Observer for Announce {
         Ok(())
     }
 
+    fn comes(&mut self, place: usize, wanted: Wanted) {
+        self.loans.insert(place, Announced { wanted, is_printed: false });
+    }
+
+    fn goes(&mut self, place: usize) {
+        self.loans.remove(&place);
+    }
+
     fn deadline(&self) -> Option<Instant> {
-        let waiting = self.alone && !self.announced[0];
-        waiting.then(|| self.started + self.wanted[0].io_timeout)
+        self.awaited().map(|wanted| self.started + wanted.io_timeout)
     }
 
     fn overdue(&self, has_met: bool) -> Failure {
-        let wanted = &self.wanted[0];
+        let Some(wanted) = self.awaited() else {
+            return Failure::unreachable("the lender did not answer in time");
+        };
         let (function, seconds) = (wanted.line.function(), wanted.io_timeout.as_secs());
         let tried: Vec<String> = wanted.line.addresses().iter().map(ToString::to_string).collect();
         let tried = tried.join(" and ");
@@ -189,8 +202,7 @@ impl serve::Observer for Announce {
         if self.lost.is_empty() {
             return Ok(());
         }
-        let names: Vec<_> =
-            self.lost.iter().map(|place| self.wanted[*place].line.function().as_str()).collect();
+        let names: Vec<_> = self.lost.iter().map(String::as_str).collect();
         Err(Failure::failed(format!(
             "{} was given back, but writes that were answered and never flushed could not be made durable, and may be lost; \
              look at the lender's log and check the data",

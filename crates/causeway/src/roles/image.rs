@@ -9,12 +9,17 @@ use crate::cli::Source;
 use crate::exit::{Exit, Failure};
 
 /// How long a dead predecessor may hold the lock: until the kernel has ended its last writes.
-const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Opens a source with its lock.
-pub(super) fn open(source: &Source, read_only: bool, block_size: u32) -> Result<Image, Failure> {
+/// Opens a source with its lock, which somebody else may hold for so long.
+pub(super) fn open(
+    source: &Source,
+    read_only: bool,
+    block_size: u32,
+    patience: Duration,
+) -> Result<Image, Failure> {
     if let Some(path) = source.path() {
-        return open_path(path, source, read_only, block_size);
+        return open_path(path, source, read_only, block_size, patience);
     }
     let size = source.memory().expect("what is no file is memory");
     if !size.0.is_multiple_of(u64::from(block_size)) {
@@ -25,13 +30,19 @@ pub(super) fn open(source: &Source, read_only: bool, block_size: u32) -> Result<
     Image::ram(size.0).map_err(|error| Failure::io(format!("cannot have {size} of memory"), &error))
 }
 
-fn open_path(path: &Path, source: &Source, read_only: bool, block_size: u32) -> Result<Image, Failure> {
+fn open_path(
+    path: &Path,
+    source: &Source,
+    read_only: bool,
+    block_size: u32,
+    lock_patience: Duration,
+) -> Result<Image, Failure> {
     let options = ImageOptions {
         read_only,
         least_bytes: u64::from(block_size),
         unit_bytes: block_size,
         direct: true,
-        lock_patience: LOCK_PATIENCE,
+        lock_patience,
     };
     let image =
         Image::open(path, &options).map_err(|error| match (&error.reason, source.with_options()) {

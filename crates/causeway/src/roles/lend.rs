@@ -3,15 +3,18 @@
 mod drive;
 pub(super) mod medium;
 
+pub(super) use drive::functions;
+
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use base::ids::{DomainId, NodeId};
 use io::agent::{DriveSpec, LoanEnd, LoanSpec, Rail};
 use io::event::Event;
-use io::files::LastWrites;
-use node::{Limit, NodeKey, Protection};
+use io::files::{Image, LastWrites};
+use node::{DriveConfig, Limit, NodeKey, Protection};
 
 use super::image;
 use crate::cli::{ByteSize, LendArgs};
@@ -24,7 +27,7 @@ use crate::state_dir::{StateDir, StateError};
 #[derive(Default)]
 pub(super) struct Opened {
     /// The drives.
-    pub(super) drives: Vec<DriveSpec>,
+    pub(super) drives: Vec<Option<DriveSpec>>,
     /// Their names, and what stands for their layout in what is kept of them.
     pub(super) layouts: Vec<(FunctionName, u64)>,
     /// One loan for each function.
@@ -116,40 +119,95 @@ pub(super) fn open(devices: &[Device], state: &StateDir, protection: Protection)
         }
         opened.last_writes = Some(page);
     }
-    for device in devices {
-        let block_size = device.block_size.bytes();
-        let image = image::open(&device.source, device.read_only, block_size)?;
-        let (flash, source) = (device.source.card(), device.source.to_string());
-        let allowed: Option<Arc<[NodeId]>> = device.allow.as_deref().map(Arc::from);
-        let config = drive::config(device, &image, state)?;
-        let drive = opened.drives.len();
-        if let Some(last_writes) = opened.last_writes.as_ref().filter(|_| outlives(device)) {
-            medium::settle(device, drive, &image, state, last_writes)?;
-        }
-        let has_lost = outlives(device) && state.fault(&device.function)?;
-        let name = device.function.as_str().to_owned();
-        opened.drives.push(DriveSpec { name, image, config, flash, source, has_lost });
-        opened.layouts.push((device.function.clone(), device.layout.fingerprint(block_size)));
-        for (function, controller, limit) in drive::functions(device)? {
-            let secret = function_secret(state.key(), &function);
-            opened.loans.push(LoanSpec {
-                function: function.as_str().to_owned(),
-                stream: stream(&secret),
-                secret,
-                protection,
-                generation: 0,
-                // Memory is new in each life of the node.
-                tenancy: match device.source.memory() {
-                    Some(_) => state.renew_tenancy(&function)?,
-                    None => state.tenancy(&function)?,
-                },
-                life: 0,
-                least_incarnation: 0,
-                end: LoanEnd::Lend { drive, controller, limit, allowed: allowed.clone() },
-            });
-        }
+    for (place, device) in devices.iter().enumerate() {
+        let ready = Ready::open(device, state, image::LOCK_PATIENCE)?;
+        let settled = ready.settle(place, state, protection, opened.last_writes.as_ref())?;
+        opened.drives.push(Some(settled.drive));
+        opened.layouts.push((device.function.clone(), settled.layout));
+        opened.loans.extend(settled.loans);
     }
     Ok(opened)
+}
+
+/// A device whose image is open and locked; nothing durable has changed for it.
+pub(super) struct Ready {
+    device: Device,
+    image: Image,
+    config: DriveConfig,
+}
+
+/// A device that can be lent.
+pub(super) struct Settled {
+    pub(super) drive: DriveSpec,
+    /// What stands for its layout.
+    pub(super) layout: u64,
+    /// One loan for each function.
+    pub(super) loans: Vec<LoanSpec>,
+}
+
+impl Ready {
+    /// Opens the image, whose lock somebody else may hold for so long.
+    pub(super) fn open(device: &Device, state: &StateDir, patience: Duration) -> Result<Self, Failure> {
+        let image = image::open(&device.source, device.read_only, device.block_size.bytes(), patience)?;
+        let config = drive::config(device, &image, state)?;
+        Ok(Self { device: device.clone(), image, config })
+    }
+
+    /// How many functions it has.
+    pub(super) fn functions(&self) -> usize {
+        self.device.layout.functions()
+    }
+
+    /// Makes durable what has to be before the device is lent as the drive in `place`: see [`medium::settle`].
+    pub(super) fn settle(
+        self,
+        place: usize,
+        state: &StateDir,
+        protection: Protection,
+        last_writes: Option<&LastWrites>,
+    ) -> Result<Settled, Failure> {
+        let Self { device, image, config } = self;
+        let outlives = device.source.memory().is_none();
+        if let Some(last_writes) = last_writes.filter(|_| outlives) {
+            medium::settle(&device, place, &image, state, last_writes)?;
+        }
+        let has_lost = outlives && state.fault(&device.function)?;
+        let loans = loans(&device, place, state, protection)?;
+        let (flash, source) = (device.source.card(), device.source.to_string());
+        let (name, layout) = (device.function.as_str().to_owned(), device.layout_fingerprint());
+        let drive = DriveSpec { name, image, config, flash, source, has_lost };
+        Ok(Settled { drive, layout, loans })
+    }
+}
+
+/// The loans of a device's functions, which is the drive in `place`.
+fn loans(
+    device: &Device,
+    place: usize,
+    state: &StateDir,
+    protection: Protection,
+) -> Result<Vec<LoanSpec>, Failure> {
+    let allowed: Option<Arc<[NodeId]>> = device.allow.as_deref().map(Arc::from);
+    let mut loans = Vec::new();
+    for (function, controller, limit) in functions(device)? {
+        let secret = function_secret(state.key(), &function);
+        loans.push(LoanSpec {
+            function: function.as_str().to_owned(),
+            stream: stream(&secret),
+            secret,
+            protection,
+            generation: 0,
+            // Memory is new in each life of the node.
+            tenancy: match device.source.memory() {
+                Some(_) => state.renew_tenancy(&function)?,
+                None => state.tenancy(&function)?,
+            },
+            life: 0,
+            least_incarnation: 0,
+            end: LoanEnd::Lend { drive: place, controller, limit, allowed: allowed.clone() },
+        });
+    }
+    Ok(loans)
 }
 
 impl Opened {
@@ -157,20 +215,30 @@ impl Opened {
     pub(super) fn begin(&self, state: &StateDir) -> Result<(), StateError> {
         let Some(last_writes) = &self.last_writes else { return Ok(()) };
         let written = |drive: &DriveSpec| drive.image.identify().ok().and_then(|identity| identity.written());
-        last_writes.begin(state.incarnation(), self.drives.iter().map(written));
-        let drives = self.drives.iter().zip(&self.layouts);
-        let mut writable =
-            drives.filter(|(drive, _)| drive.config.keeps_state && !drive.image.info().read_only);
-        writable.try_for_each(|(_, (name, _))| medium::begin(state, name))
+        last_writes.begin(state.incarnation(), self.drives.iter().flatten().map(written));
+        let mut drives = self.drives.iter().flatten().zip(&self.layouts);
+        drives.try_for_each(|(drive, (name, _))| begin(drive, name, state))
     }
 }
 
+/// From now on cards may write to the image of this drive.
+pub(super) fn begin(drive: &DriveSpec, name: &FunctionName, state: &StateDir) -> Result<(), StateError> {
+    if drive.config.keeps_state && !drive.image.info().read_only {
+        medium::begin(state, name)?;
+    }
+    Ok(())
+}
+
 /// The lines of what is lent over `rails`.
-pub(super) fn lines(identity: &NodeKey, loans: &[LoanSpec], rails: &[Rail]) -> Result<Vec<String>, Failure> {
+pub(super) fn lines<'a>(
+    identity: &NodeKey,
+    loans: impl IntoIterator<Item = &'a LoanSpec>,
+    rails: &[Rail],
+) -> Result<Vec<String>, Failure> {
     let lender = identity.lends_in(DomainId::of(identity.id()));
     let addresses: Vec<_> = rails.iter().map(|rail| rail.socket.local()).collect();
     loans
-        .iter()
+        .into_iter()
         .map(|loan| {
             let function = loan.function.parse().map_err(Failure::usage)?;
             let secret = Key::new(loan.secret);

@@ -38,7 +38,7 @@ fn spec(work: &WorkArgs) -> LoadSpec {
 pub(super) fn native(args: &NativeArgs) -> Result<(), Failure> {
     // Without a lock, as the other peers of a bench.
     let open = |source: &Source| match source.path() {
-        None => image::open(source, false, BLOCK_SIZE),
+        None => image::open(source, false, BLOCK_SIZE, image::LOCK_PATIENCE),
         Some(path) => {
             let file = File::options().read(true).write(true).open(path);
             let image = file.and_then(|file| Image::from_fd(file.into()));

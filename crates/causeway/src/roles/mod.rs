@@ -90,7 +90,7 @@ pub fn borrow(args: &BorrowArgs, line: Line) -> Result<(), Failure> {
 }
 
 /// `causeway node`: serves until SIGTERM.
-pub fn node(config: Config) -> Result<(), Failure> {
+pub fn node(config: Config, file: &std::path::Path) -> Result<(), Failure> {
     let devices = &config.devices;
     lend::check(devices)?;
     let mut state = open_state(config.state_dir.as_deref(), &config.name)?;
@@ -103,7 +103,7 @@ pub fn node(config: Config) -> Result<(), Failure> {
     let listening = if only_borrows { None } else { Some(rails::listen(&config.rails, &mut state)?) };
     let borrowed: Vec<_> = wanted.iter().map(borrow::loan).collect::<Result<_, _>>()?;
     let attaches = !config.domains.is_empty();
-    let slots = domains::Domains::open(config.domains, &state, config.protection)?;
+    let slots = domains::Domains::open(&config.domains, &state, config.protection)?;
     let rails = match listening {
         Some(rails) => rails,
         None => rails::toward(&borrow::most_addresses(borrowed.iter().chain(&slots.1), attaches))?,
@@ -111,7 +111,7 @@ pub fn node(config: Config) -> Result<(), Failure> {
     let lines = lend::lines(state.identity(), &lent.loans, &rails)?;
     let own = state.identity().id();
     let node = serve::Node::start(serve::Parts {
-        name: config.name,
+        name: config.name.clone(),
         state,
         rails,
         lent,
@@ -119,6 +119,7 @@ pub fn node(config: Config) -> Result<(), Failure> {
         slots,
         shared_memory: config.shared_memory,
         control,
+        reload: Some(serve::Reload::new(file, config, !only_borrows)),
     })?;
     lines::print(&lines)?;
     node.serve(&mut borrow::Announce::behind(own, first, wanted))

@@ -9,11 +9,20 @@ use io::agent::{Condition, Edge, LoanEnd, LoanSpec, LoanView, View};
 use io::event::Event;
 use node::{ChannelStats, Cipher, DriverCells, NvmeCells, Right, ServerCells, SessionCounters, StreamStats};
 
+use super::domains::Domains;
 use super::trouble;
 use crate::status::{Card, Channel, Counters, Device, Loan, Node, Rail, Role, Status, Stream};
 
+/// What is to go, when those who have it let go of it.
+pub(super) struct Leaving {
+    /// By place.
+    pub(super) loans: Vec<usize>,
+    /// By the drive's name.
+    pub(super) devices: Vec<String>,
+}
+
 /// The status of a running node.
-pub(super) fn status(view: &View<'_>, http: SocketAddr) -> Status {
+pub(super) fn status(view: &View<'_>, http: SocketAddr, slots: &Domains, leaving: &Leaving) -> Status {
     let spec = view.spec();
     let node = Node {
         name: spec.name.clone(),
@@ -25,17 +34,25 @@ pub(super) fn status(view: &View<'_>, http: SocketAddr) -> Status {
     let mut status = Status::new(node);
     status.cards = vec![card(view)];
     for (index, (loan, cells)) in view.loans().enumerate() {
+        // Where nothing is, and no slot waits for something.
+        if loan.is_vacant() && slots.slot_of(index).is_none() {
+            continue;
+        }
         // Rails are the node's, but peers and round trips are a loan's: the first loan stands for all.
-        if index == 0 {
+        if status.rails.is_empty() {
             status.rails = (0..spec.rails.len()).map(|rail| rail_of(view, cells, rail)).collect();
         }
         status.rails.extend(shared_memory(view, index, cells));
         status.channels.push(channel(loan, cells));
         status.streams.push(stream(loan, cells));
         if let LoanEnd::Lend { .. } = &loan.end {
-            status.devices.push(device(view, loan, cells));
+            let device = device(view, loan, cells);
+            status.devices.push(Device { leaving: leaving.devices.contains(&device.drive), ..device });
         }
-        status.loans.push(loan_of(view, loan, cells));
+        let mut shown = loan_of(view, loan, cells);
+        shown.leaving = leaving.loans.contains(&index);
+        slots.annotate(index, &mut shown);
+        status.loans.push(shown);
     }
     status.counters = counters(view);
     status
@@ -210,7 +227,7 @@ fn stream(loan: &LoanSpec, cells: LoanView<'_>) -> Stream {
 
 fn device(view: &View<'_>, loan: &LoanSpec, cells: LoanView<'_>) -> Device {
     let LoanEnd::Lend { drive, controller, limit, .. } = &loan.end else { return Device::default() };
-    let drive = &view.spec().drives[*drive];
+    let Some(drive) = view.spec().drive(*drive) else { return Device::default() };
     let lent = is_open(cells);
     Device {
         function: loan.function.clone(),
@@ -225,6 +242,7 @@ fn device(view: &View<'_>, loan: &LoanSpec, cells: LoanView<'_>) -> Device {
         controller: *controller,
         iops: limit.iops(),
         bytes_per_s: limit.bytes_per_s(),
+        leaving: false,
     }
 }
 
@@ -257,6 +275,7 @@ fn loan_of(view: &View<'_>, loan: &LoanSpec, cells: LoanView<'_>) -> Loan {
         silent_s: silence.filter(|_| matches!(state, "silent" | "connecting")).map(|time| time.as_secs_f64()),
         edge,
         slot: None,
+        leaving: false,
     }
 }
 

@@ -1,15 +1,15 @@
 //! A running node: its agent, its control socket and its signals.
 
 mod kept;
+mod reload;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
 use base::ids::{DomainId, NodeId};
-use io::agent::{Agent, AgentEvent, LoanEnd, LoanSpec, LoanView, NodeSpec, Rail};
+use io::agent::{Agent, AgentEvent, LoanEnd, LoanSpec, LoanView, NodeSpec, Rail, Withdrawn};
 use io::event::Event;
 use io::files::LastWrites;
 use io::sparing::Sparing;
@@ -18,14 +18,15 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use tracing::debug;
 
 use super::domains::Domains;
-use super::signals::{Asked, Signals};
-use super::{lend, map, report, trouble};
+use super::signals::{Asked, Hangups, Signals};
+use super::{borrow, lend, map, report, trouble};
 use crate::cli::NodeName;
 use crate::control::{ControlServer, Impairment, Request, Response, socket_path};
 use crate::exit::Failure;
 use crate::http::HttpServer;
 use crate::line::FunctionName;
 use crate::state_dir::StateDir;
+pub(super) use reload::Reload;
 
 /// How long giving back may take before the node ends without it.
 const GIVE_BACK: Duration = Duration::from_secs(8);
@@ -44,6 +45,10 @@ pub(super) trait Observer {
     fn handle(&mut self, _event: &AgentEvent) -> Result<(), Failure> {
         Ok(())
     }
+    /// Something more is borrowed, in this place.
+    fn comes(&mut self, _place: usize, _wanted: borrow::Wanted) {}
+    /// What was borrowed in this place is not any more.
+    fn goes(&mut self, _place: usize) {}
     /// When `overdue` is to be asked.
     fn deadline(&self) -> Option<Instant> {
         None
@@ -85,6 +90,8 @@ pub(super) struct Parts {
     pub(super) slots: (Domains, Vec<LoanSpec>),
     pub(super) shared_memory: bool,
     pub(super) control: ControlServer,
+    /// The file that it can read again.
+    pub(super) reload: Option<Reload>,
 }
 
 impl Parts {
@@ -99,6 +106,7 @@ impl Parts {
             slots: (Domains::default(), Vec::new()),
             shared_memory: true,
             control,
+            reload: None,
         }
     }
 }
@@ -108,7 +116,11 @@ pub(super) struct Node {
     agent: Agent,
     state: StateDir,
     domains: Domains,
-    control: ControlServer,
+    /// Until the node serves.
+    control: Option<ControlServer>,
+    reload: Option<Reload>,
+    /// Asks for the file to be read again.
+    hangups: Option<Hangups>,
     /// By drive: what stands for its layout there.
     layouts: Vec<(FunctionName, u64)>,
     http: HttpServer,
@@ -117,8 +129,8 @@ pub(super) struct Node {
     ending: Option<Instant>,
     /// Why it ends, if that is a failure.
     failure: Option<Failure>,
-    /// Loans that were given back.
-    returned: BTreeSet<usize>,
+    /// Loans that were given back, by place: in which life of it.
+    returned: BTreeMap<usize, u32>,
     /// Loans whose drive is usable, as the log has said: each new card finds that out again, and nothing has changed.
     usable: BTreeSet<usize>,
     /// Events that peers can cause, by loan and kind.
@@ -136,11 +148,14 @@ pub(super) struct Node {
     faults: BTreeSet<usize>,
     /// By loan: accesses that were denied, as the log has said.
     denied: BTreeMap<usize, u64>,
+    /// What became of each drive that has left is kept.
+    is_kept: bool,
 }
 
 impl Node {
     pub(super) fn start(parts: Parts) -> Result<Self, Failure> {
-        let Parts { name, mut state, rails, mut lent, borrowed, slots, shared_memory, control } = parts;
+        let Parts { name, mut state, rails, mut lent, borrowed, slots, shared_memory, control, reload } =
+            parts;
         let (mut domains, slots) = slots;
         let mut loans = std::mem::take(&mut lent.loans);
         loans.extend(borrowed);
@@ -158,10 +173,12 @@ impl Node {
             )));
         }
         let signals = Signals::listen().map_err(|error| Failure::io("cannot watch for signals", &error))?;
+        let unheard = |error: std::io::Error| Failure::io("cannot watch for signals", &error);
+        let hangups = reload.as_ref().map(|_| Hangups::listen()).transpose().map_err(unheard)?;
         let http = HttpServer::start(control.path())?;
         lent.begin(&state)?;
         let lend::Opened { drives, layouts, last_writes, .. } = lent;
-        let last_writes = last_writes.map_or_else(LastWrites::in_memory, Ok);
+        let last_writes = last_writes.map_or_else(|| writes_of_memory(&state), Ok);
         let last_writes =
             last_writes.map_err(|error| Failure::io("cannot have memory for the node", &error))?;
         let spec = NodeSpec {
@@ -173,6 +190,7 @@ impl Node {
             loans,
             shared_memory,
             last_writes,
+            spare_loans: if reload.is_some() { reload::SPARE_LOANS } else { 0 },
         };
         let agent = Agent::start(spec).map_err(|error| {
             lend::withdraw(&layouts, &state);
@@ -183,13 +201,15 @@ impl Node {
             agent,
             state,
             domains,
-            control,
+            control: Some(control),
+            reload,
+            hangups,
             layouts,
             http,
             signals,
             ending: None,
             failure: None,
-            returned: BTreeSet::new(),
+            returned: BTreeMap::new(),
             usable: BTreeSet::new(),
             said: BTreeMap::new(),
             trouble: trouble::Watch::default(),
@@ -200,13 +220,15 @@ impl Node {
             explain_at: None,
             faults: BTreeSet::new(),
             denied: BTreeMap::new(),
+            is_kept: true,
         })
     }
 
     /// Serves until the node has ended.
     pub(super) fn serve(mut self, observer: &mut dyn Observer) -> Result<(), Failure> {
+        let mut control = self.control.take().expect("a node serves once");
         loop {
-            self.wait(observer.deadline())?;
+            self.wait(&control, observer.deadline())?;
             if let Some(asked) = self.signals.take() {
                 if asked == Asked::Again {
                     Event::NodeHurried {}.say();
@@ -220,20 +242,25 @@ impl Node {
                 self.keep(event);
                 match event {
                     AgentEvent::Altered(drive) | AgentEvent::Grown(drive) => self.note_image(event, *drive),
-                    AgentEvent::GivenBack { loan, .. } => _ = self.returned.insert(*loan),
+                    AgentEvent::GivenBack { loan, .. } => self.note_returned(*loan),
                     _ => {}
                 }
                 self.domains.handle(event, &mut self.agent, &self.state);
                 if let Err(failure) = observer.handle(event) {
                     self.fail(failure);
                 }
+                self.note_leaving(event, observer);
             }
             let turned = self.domains.turn(&mut self.agent);
             turned.map_err(|error| Failure::io("the node cannot go on", &error))?;
-            let (agent, http, stop) = (&mut self.agent, self.http.address(), &mut false);
-            let (domains, state, faults) = (&mut self.domains, &self.state, &mut self.faults);
-            self.control.turn(&mut |request| answer(agent, domains, state, http, faults, &request, stop));
-            if observer.has_done() || *stop {
+            self.follow_leaving();
+            if self.hangups.as_mut().is_some_and(Hangups::take) {
+                // What came of it is said as events.
+                self.reload(false, observer);
+            }
+            let mut stop = false;
+            control.turn(&mut |request| self.answer(&request, observer, &mut stop));
+            if observer.has_done() || stop {
                 self.begin_end();
             }
             let overdue = observer.deadline().is_some_and(|deadline| deadline <= Instant::now());
@@ -243,18 +270,18 @@ impl Node {
             let is_over =
                 |since: Instant| self.has_returned_all() || self.hurried || since.elapsed() >= GIVE_BACK;
             if self.ending.is_some_and(is_over) {
-                return self.end(observer);
+                return self.end(&mut control, observer);
             }
             self.look_for_trouble();
             self.explain_end();
-            self.control.publish();
+            control.publish();
         }
     }
 
-    fn wait(&mut self, deadline: Option<Instant>) -> Result<(), Failure> {
+    fn wait(&mut self, control: &ControlServer, deadline: Option<Instant>) -> Result<(), Failure> {
         let ends = self.ending.map(|since| since + GIVE_BACK);
         let own = [deadline, ends, self.explain_at, Some(self.look_at)];
-        let parts = [self.agent.poll_timeout(), self.domains.poll_timeout()];
+        let parts = [self.agent.poll_timeout(), self.domains.poll_timeout(), self.leaving_poll_timeout()];
         let deadlines = own.into_iter().chain(parts);
         let deadline = deadlines.flatten().min();
         let timeout = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -262,9 +289,9 @@ impl Node {
             tv_sec: timeout.as_secs() as i64,
             tv_nsec: i64::from(timeout.subsec_nanos()),
         });
-        let (agent, control) = (self.agent.as_fd(), self.control.as_fd());
-        let signals = self.signals.as_fd();
-        let watched = [agent, control, signals].into_iter().chain(self.domains.wake_ups());
+        let hangups = self.hangups.iter().map(AsFd::as_fd);
+        let watched = [self.agent.as_fd(), control.as_fd(), self.signals.as_fd()].into_iter();
+        let watched = watched.chain(self.domains.wake_ups()).chain(hangups);
         let mut watched: Vec<_> = watched.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         match rustix::event::poll(&mut watched, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
@@ -308,7 +335,7 @@ impl Node {
             return;
         }
         self.explain_at = None;
-        let borrowed = self.borrowed().filter(|(loan, _)| !self.returned.contains(loan));
+        let borrowed = self.borrowed().filter(|(loan, _)| !self.is_returned(*loan));
         let loans = &self.agent.view().spec().loans;
         let waiting: Vec<_> = borrowed.map(|(loan, _)| loans[loan].function.as_str()).collect();
         Event::NodeWaiting { functions: waiting.join(", "), up_to_s: GIVE_BACK.as_secs() }.say();
@@ -326,7 +353,17 @@ impl Node {
 
     /// Loans that were never taken count too: they are given back at once.
     fn has_returned_all(&self) -> bool {
-        self.borrowed().all(|(loan, _)| self.returned.contains(&loan))
+        self.borrowed().all(|(loan, _)| self.is_returned(loan))
+    }
+
+    /// A place may have another loan since one was given back.
+    fn is_returned(&self, loan: usize) -> bool {
+        self.agent.view().spec().loans.get(loan).is_some_and(|it| self.returned.get(&loan) == Some(&it.life))
+    }
+
+    fn note_returned(&mut self, loan: usize) {
+        let life = self.agent.view().spec().loans.get(loan).map(|it| it.life);
+        self.returned.extend(life.map(|life| (loan, life)));
     }
 
     fn borrowed(&self) -> impl Iterator<Item = (usize, LoanView<'_>)> {
@@ -340,7 +377,7 @@ impl Node {
     /// The medium of a drive has lost something: once, though each card says it anew.
     fn say_fault(&mut self, drive: usize) {
         let spec = self.agent.view().spec();
-        if let Some(lent) = spec.drives.get(drive).filter(|_| self.faults.insert(drive)) {
+        if let Some(lent) = spec.drive(drive).filter(|_| self.faults.insert(drive)) {
             let (source, drive) = (lent.source.clone(), lent.name.clone());
             Event::MediaFault { source, drive, node: spec.name.clone() }.say();
         }
@@ -433,14 +470,14 @@ impl Node {
     }
 
     /// What was lent is made durable; dropping the agent ends the card.
-    fn end(mut self, observer: &dyn Observer) -> Result<(), Failure> {
+    fn end(mut self, control: &mut ControlServer, observer: &dyn Observer) -> Result<(), Failure> {
         if let Err(error) = self.signals.end_when_asked_again() {
             Event::SignalsUnheard { error: error.to_string() }.say();
         }
         self.keep_tenancies();
         let unsynced = self.conclude_drives();
         // Who does not read at once has missed the end.
-        self.control.publish();
+        control.publish();
         if let Some(failure) = unsynced {
             return Err(failure);
         }
@@ -453,24 +490,14 @@ impl Node {
 
     /// Each drive is made durable, whatever became of the others, and what it came to is kept for the next life.
     fn conclude_drives(&mut self) -> Option<Failure> {
-        let ends = self.agent.conclude();
-        let spec = self.agent.view().spec();
         let mut failures = Vec::new();
-        let mut is_kept = ends.iter().all(|end| end.identity.is_some());
-        for ((drive, (name, _)), end) in spec.drives.iter().zip(&self.layouts).zip(&ends) {
-            let source = &drive.source;
-            if let Err(error) = &end.synced {
-                failures.push(format!("{source} cannot be made durable: {error}"));
+        for ended in &self.agent.conclude() {
+            if let Err(error) = &ended.end.synced {
+                failures.push(format!("{} cannot be made durable: {error}", ended.spec.source));
             }
-            if !drive.config.keeps_state {
-                continue;
-            }
-            if let Err(error) = lend::medium::conclude(&self.state, name, end) {
-                Event::DriveEndUnkept { source: source.clone(), error: error.to_string() }.say();
-                is_kept = false;
-            }
+            self.is_kept &= keep_end(&self.state, ended) && ended.end.identity.is_some();
         }
-        if is_kept {
+        if self.is_kept {
             self.agent.forget_writes();
         }
         (!failures.is_empty()).then(|| {
@@ -485,7 +512,7 @@ impl Node {
     /// The image of a drive has grown, or somebody else has changed it.
     fn note_image(&self, event: &AgentEvent, drive: usize) {
         let spec = self.agent.view().spec();
-        let Some(((name, _), drive)) = self.layouts.get(drive).zip(spec.drives.get(drive)) else { return };
+        let Some(((name, _), drive)) = self.layouts.get(drive).zip(spec.drive(drive)) else { return };
         let noted = match event {
             AgentEvent::Grown(_) => lend::medium::note_grown(&self.state, name, &drive.image),
             _ => lend::medium::note_altered(&self.state, name),
@@ -536,35 +563,57 @@ fn stands_twice(loans: &[LoanSpec]) -> Option<&str> {
     filled.find(|loan| !seen.insert(loan.stream)).map(|loan| loan.function.as_str())
 }
 
-fn answer(
-    agent: &mut Agent,
-    domains: &mut Domains,
-    state: &StateDir,
-    http: SocketAddr,
-    faults: &mut BTreeSet<usize>,
-    request: &Request,
-    stop: &mut bool,
-) -> Response {
-    match request {
-        Request::Attach { slot, line } => domains.attach(slot, line, agent, state),
-        Request::Detach { slot } => domains.detach(slot, agent, state),
-        Request::Slot { slot } => domains.look(slot),
-        Request::Status => {
-            let mut status = report::status(&agent.view(), http);
-            domains.annotate(&mut status);
-            Response::Status { status: Box::new(status) }
-        }
-        Request::Map => Response::Map { map: Box::new(map::map(&agent.view(), domains)) },
-        Request::Impair(impairment) => impair(agent, impairment),
-        Request::ClearFault { device } => clear_fault(agent, state, faults, device),
-        Request::Limit { function, iops, bytes_per_s } => limit(agent, function, *iops, *bytes_per_s),
-        // Its own server answers that.
-        Request::Events { .. } => Response::Done,
-        Request::Stop => {
-            *stop = true;
-            Response::Done
+impl Node {
+    fn answer(&mut self, request: &Request, observer: &mut dyn Observer, stop: &mut bool) -> Response {
+        let (agent, domains, state) = (&mut self.agent, &mut self.domains, &self.state);
+        match request {
+            Request::Attach { slot, line } => domains.attach(slot, line, agent, state),
+            Request::Detach { slot } => domains.detach(slot, agent, state),
+            Request::Slot { slot } => domains.look(slot),
+            Request::Status => {
+                let (loans, devices) = self.leaving();
+                let leaving = report::Leaving { loans, devices };
+                let view = self.agent.view();
+                let status = report::status(&view, self.http.address(), &self.domains, &leaving);
+                Response::Status { status: Box::new(status) }
+            }
+            Request::Map => Response::Map { map: Box::new(map::map(&agent.view(), domains)) },
+            Request::Impair(impairment) => impair(agent, impairment),
+            Request::ClearFault { device } => clear_fault(agent, state, &mut self.faults, device),
+            Request::Limit { function, iops, bytes_per_s } => limit(agent, function, *iops, *bytes_per_s),
+            Request::Reload { dry_run } => {
+                Response::Reload { report: Box::new(self.reload(*dry_run, observer)) }
+            }
+            // Its own server answers that.
+            Request::Events { .. } => Response::Done,
+            Request::Stop => {
+                *stop = true;
+                Response::Done
+            }
         }
     }
+}
+
+/// Keeps what became of a drive for the next life of the node. Whether that was possible.
+fn keep_end(state: &StateDir, ended: &Withdrawn) -> bool {
+    let Withdrawn { spec, end, .. } = ended;
+    if !spec.config.keeps_state {
+        return true;
+    }
+    let name = spec.name.parse::<FunctionName>().map_err(Failure::usage);
+    let kept = name.and_then(|name| Ok(lend::medium::conclude(state, &name, end)?));
+    if let Err(failure) = &kept {
+        let (source, error) = (spec.source.clone(), failure.message().to_owned());
+        Event::DriveEndUnkept { source, error }.say();
+    }
+    kept.is_ok()
+}
+
+/// Of a node that lends memory alone, as yet.
+fn writes_of_memory(state: &StateDir) -> std::io::Result<LastWrites> {
+    let page = LastWrites::in_memory()?;
+    page.begin(state.incarnation(), std::iter::empty());
+    Ok(page)
 }
 
 fn limit(agent: &mut Agent, function: &str, iops: Option<u64>, bytes_per_s: Option<u64>) -> Response {
@@ -593,17 +642,16 @@ fn clear_fault(agent: &mut Agent, state: &StateDir, faults: &mut BTreeSet<usize>
             matches!(&loan.end, LoanEnd::Lend { drive: of, .. } if *of == drive) && loan.function == device
         })
     };
-    let mut named = (0..spec.drives.len()).filter(|drive| {
-        let it = &spec.drives[*drive];
-        it.name == device || it.source == device || lends(*drive)
-    });
+    let mut named =
+        spec.drives().filter(|(place, it)| it.name == device || it.source == device || lends(*place));
     let refused = |why: String| Response::Refused { why };
-    let Some(drive) = named.next() else {
+    let found = named.next().map(|(drive, it)| (drive, it.name.parse::<FunctionName>()));
+    drop(named);
+    let Some((drive, name)) = found else {
         return refused(format!(
             "this node lends no device {device}; `causeway status` lists functions and sources"
         ));
     };
-    let name = spec.drives[drive].name.parse::<FunctionName>();
     if !agent.clear_fault(drive) {
         return refused("its card has just died and is being replaced; try again".to_owned());
     }

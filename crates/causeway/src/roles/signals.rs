@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::{flag, low_level};
 
 use crate::exit::Exit;
@@ -49,6 +49,32 @@ impl Signals {
             again.store(true, Ordering::SeqCst);
         }
         Ok(())
+    }
+}
+
+/// SIGHUP, which asks a node with a file to read it again; every other process ends by it.
+pub(super) struct Hangups {
+    pipe: UnixStream,
+}
+
+impl Hangups {
+    pub(super) fn listen() -> io::Result<Self> {
+        let (ours, theirs) = UnixStream::pair()?;
+        ours.set_nonblocking(true)?;
+        low_level::pipe::register(SIGHUP, theirs)?;
+        Ok(Self { pipe: ours })
+    }
+
+    /// Whether one has come since the last look.
+    pub(super) fn take(&mut self) -> bool {
+        let mut bytes = [0; 16];
+        (&self.pipe).read(&mut bytes).is_ok_and(|count| count > 0)
+    }
+}
+
+impl AsFd for Hangups {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.pipe.as_fd()
     }
 }
 

@@ -179,6 +179,8 @@ pub struct Device {
     pub iops: Option<u64>,
     /// Most bytes a second; `null` for any number.
     pub bytes_per_s: Option<u64>,
+    /// It is to be lent no more, when whoever has it gives it back.
+    pub leaving: bool,
 }
 
 /// Who has what.
@@ -206,6 +208,9 @@ pub struct Loan {
     /// `DOMAIN/SLOT` where the loan is one of a virtual machine's slots.
     #[serde(default)]
     pub slot: Option<String>,
+    /// It is to be given back.
+    #[serde(default)]
+    pub leaving: bool,
 }
 
 /// An end of a loan.

@@ -37,7 +37,8 @@ fn devices(status: &Status) -> Vec<Vec<String>> {
             device.io.clone(),
             access.to_owned(),
             limit(device),
-            device.lent_to.clone().unwrap_or_else(|| "nobody".to_owned()),
+            device.lent_to.clone().unwrap_or_else(|| "nobody".to_owned())
+                + if device.leaving { ", then nobody" } else { "" },
             device.source.clone(),
         ]
     };
@@ -63,6 +64,7 @@ fn loans(status: &Status) -> Vec<Vec<String>> {
             Some(age) => format!("{}, silent for {age}", loan.state),
             None => loan.state.clone(),
         };
+        let state = if loan.leaving { format!("{state}, leaving") } else { state };
         vec![loan.function.clone(), generation, role.to_owned(), state, loan.peer.clone(), edge]
     };
     status.loans.iter().map(row).collect()

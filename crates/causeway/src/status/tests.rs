@@ -50,6 +50,7 @@ pub(crate) fn example() -> Status {
         controller: 0,
         iops: Some(1000),
         bytes_per_s: None,
+        leaving: false,
     });
     status.loans.push(Loan {
         function: "nvme0".to_owned(),
@@ -60,6 +61,7 @@ pub(crate) fn example() -> Status {
         silent_s: None,
         edge: None,
         slot: None,
+        leaving: false,
     });
     status.counters.dropped_auth = 2;
     status.counters.more.insert("kicks".to_owned(), 0);

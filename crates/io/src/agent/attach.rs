@@ -8,10 +8,11 @@
 use std::io;
 
 use base::ids::Incarnation;
-use node::{LoanKind, SessionCells};
+use node::SessionCells;
 
+use super::change::Told;
 use super::clients::stop_listening_at;
-use super::{Agent, AgentEvent, Edge, LoanEnd, LoanSpec};
+use super::{Agent, Edge, LoanEnd, LoanSpec};
 
 impl LoanSpec {
     /// The incarnation by which a node of `incarnation` calls itself in this loan.
@@ -27,18 +28,18 @@ impl LoanSpec {
 
 impl LoanEnd {
     /// What was borrowed is not any more: nobody new may connect.
-    fn vacate(&mut self) {
+    pub(super) fn vacate(&mut self) {
         let Self::Borrow { edge, .. } = self else { return };
         let edge = match edge {
             Edge::Nbd { path, listener } => {
                 stop_listening_at(path, listener);
-                Edge::Nbd { path: std::mem::take(path), listener: None }
+                None
             }
             Edge::Vm { path, listener } => {
                 stop_listening_at(path, listener);
-                Edge::Vm { path: std::mem::take(path), listener: None }
+                Some(Edge::Vm { path: std::mem::take(path), listener: None })
             }
-            Edge::Load(load) => Edge::Load(*load),
+            Edge::Load(_) => None,
         };
         *self = Self::Vacant { edge };
     }
@@ -53,42 +54,16 @@ impl Agent {
     ///
     /// # Panics
     /// If the place is not vacant, or has had a loan of this life or a later one.
-    pub fn attach(&mut self, loan: usize, mut spec: LoanSpec) -> io::Result<()> {
-        let place = &self.spec.loans[loan];
-        assert!(place.is_vacant(), "a loan moves in where there is none");
-        assert!(spec.life > place.life, "each loan of a place has an incarnation of its own");
-        if let Err(error) = self.reserve(Some((loan, &spec))) {
-            spec.end.vacate();
+    pub fn attach(&mut self, loan: usize, spec: LoanSpec) -> io::Result<()> {
+        let mut coming = [(loan, spec)];
+        if let Err(error) = self.reserve(&coming, self.spec.drives.len(), 0) {
+            coming[0].1.end.vacate();
             return Err(error);
         }
-        if let Some(card) = &mut self.card {
-            card.outbox.renew(loan, spec.life);
-        }
-        let is_past = |event: &AgentEvent| match event {
-            AgentEvent::RaiseIncarnation { loan: it, .. } | AgentEvent::StoreTenancy { loan: it, .. } => {
-                *it == loan
-            }
-            _ => false,
-        };
-        self.wants.retain(|event| !is_past(event));
-        self.spec.loans[loan] = spec;
-        let can_take = self.card_can_take(loan);
-        self.slots.renew(loan);
-        self.neighbours.forget(loan);
-        for account in &self.shared().edges[loan] {
-            account.received.reset();
-            account.sent.reset();
-        }
-        self.core.handle_attached(loan, can_take);
+        let [(_, spec)] = coming;
+        let told = self.seat(loan, spec);
+        self.core.handle_attached(loan, told == Told::ByMessage);
         self.perform()
-    }
-
-    /// Whether the card can have the loan that has come to a place: it is a slot that no machine has, and the ledger
-    /// has not grown since that card mapped it.
-    fn card_can_take(&self, loan: usize) -> bool {
-        let is_slot = self.spec.loans[loan].end.kind() == Some(LoanKind::Slot);
-        let has_room = self.card.as_ref().is_some_and(|card| card.memory_bytes == self.mapping.len());
-        is_slot && has_room && !self.slots.has_client(loan)
     }
 
     /// Has what `loan` borrows given back: [`super::AgentEvent::GivenBack`] follows when its lender has heard of it,

@@ -22,6 +22,13 @@ pub(super) fn listen(loans: &[LoanSpec], waiter: &Waiter) -> io::Result<()> {
     Ok(())
 }
 
+/// Watches the listening socket of one loan, if clients connect to it from its beginning on.
+pub(super) fn listen_one(loans: &[LoanSpec], loan: usize, waiter: &Waiter) -> io::Result<()> {
+    let Some(listener) = loans.get(loan).and_then(listener) else { return Ok(()) };
+    listener.set_nonblocking(true)?;
+    waiter.register(listener.as_fd(), token::LISTENER + loan as u64, Interest::READ)
+}
+
 /// Watches them no longer.
 pub(super) fn ignore(loans: &[LoanSpec], waiter: &Waiter) {
     for (_, listener) in listeners(loans) {
@@ -97,6 +104,18 @@ impl Clients {
 
     pub(super) fn keep(&mut self, loan: usize, slot: usize, socket: OwnedFd) {
         self.connections[loan][slot] = Some(socket);
+    }
+
+    /// Whether anybody is connected to `loan`, as far as the card has told.
+    pub(super) fn has_any(&self, loan: usize) -> bool {
+        self.connections.get(loan).is_some_and(|slots| slots.iter().any(Option::is_some))
+    }
+
+    /// Another loan has the place.
+    pub(super) fn renew(&mut self, loan: usize) {
+        if let Some(connections) = self.connections.get_mut(loan) {
+            *connections = Default::default();
+        }
     }
 
     pub(super) fn disconnected(&mut self, loan: usize, slot: usize) {

@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use node::Limit;
 
-use super::{Agent, AgentEvent, DriveSpec, LoanEnd};
+use super::{Agent, AgentEvent, DriveSpec, LoanEnd, Withdrawn};
 use crate::card::lost_by;
 use crate::event::Event;
-use crate::files::{Identity, Witness};
+use crate::files::{Identity, LastWrites, Witness};
 use crate::messages::{MediumTrouble, ToCard};
 use crate::plan::LimitPlan;
 use crate::ring::Completion;
@@ -29,12 +29,14 @@ pub struct DriveEnd {
 
 /// What became of the images since they were opened.
 pub(super) struct Images {
+    /// By drive, also where none is any more.
     seen: Vec<Seen>,
     look_at: Option<Instant>,
 }
 
 /// One of them.
-struct Seen {
+#[derive(Default)]
+pub(super) struct Seen {
     /// The most blocks that it ever had.
     blocks: u64,
     /// It has become shorter: to so many bytes.
@@ -58,26 +60,21 @@ struct Seen {
 }
 
 impl Images {
-    pub(super) fn new(drives: &[DriveSpec]) -> Self {
-        let witness = |drive: &DriveSpec| {
-            Witness::of(&drive.image).unwrap_or_else(|error| {
-                Event::ImageUnwitnessed { source: drive.source.clone(), error: error.to_string() }.say();
-                None
-            })
-        };
-        let seen = drives.iter().map(|drive| Seen {
-            blocks: drive.config.blocks,
-            cut_to: None,
-            said_removed: false,
-            said_displaced: false,
-            is_suspect: false,
-            has_grown: false,
-            foreign: None,
-            witness: witness(drive),
-            has_lost: drive.has_lost,
-            cleared: 0,
-        });
+    pub(super) fn new(drives: &[Option<DriveSpec>]) -> Self {
+        let seen = drives.iter().map(|drive| drive.as_ref().map_or_else(Seen::default, Seen::new));
         Self { seen: seen.collect(), look_at: (!drives.is_empty()).then(|| Instant::now() + LOOK_EVERY) }
+    }
+
+    /// A drive has come to this place, which may be the next one behind those that there are.
+    pub(super) fn come(&mut self, place: usize, drive: &DriveSpec) {
+        self.seen.resize_with(self.seen.len().max(place + 1), Seen::default);
+        self.seen[place] = Seen::new(drive);
+        self.look_at.get_or_insert_with(|| Instant::now() + LOOK_EVERY);
+    }
+
+    /// The drive in this place goes: what is known of its image.
+    pub(super) fn go(&mut self, place: usize) -> Seen {
+        std::mem::take(&mut self.seen[place])
     }
 
     /// No card is there: whatever went wrong with writing back is known to the witnesses, whoever was told before.
@@ -103,6 +100,48 @@ impl Images {
     }
 }
 
+impl Seen {
+    fn new(drive: &DriveSpec) -> Self {
+        let witness = Witness::of(&drive.image).unwrap_or_else(|error| {
+            Event::ImageUnwitnessed { source: drive.source.clone(), error: error.to_string() }.say();
+            None
+        });
+        Self { blocks: drive.config.blocks, witness, has_lost: drive.has_lost, ..Self::default() }
+    }
+
+    /// Makes the image durable.
+    pub(super) fn sync(&mut self, spec: &DriveSpec) -> io::Result<()> {
+        let synced = if spec.image.info().read_only { Ok(()) } else { spec.image.sync_all() };
+        self.has_lost |= synced.is_err();
+        synced
+    }
+
+    /// What became of `drive`, of which no card asks anything any more; `goes_on`: unless one does after all.
+    pub(super) fn conclude(
+        &mut self,
+        (drive, spec): (usize, &DriveSpec),
+        (last_writes, life): (&LastWrites, u64),
+        goes_on: bool,
+    ) -> DriveEnd {
+        let synced = self.sync(spec);
+        // A card that still has a flush under way may be told in our place; the witness is told in any case.
+        self.has_lost |= self.witness.as_ref().is_some_and(Witness::has_lost);
+        let identity = if goes_on { None } else { spec.image.identify().ok() };
+        let is_altered = identity.is_some_and(|identity| {
+            let blocks = identity.bytes() / u64::from(spec.config.block_size);
+            let written = identity.written().filter(|_| blocks == self.blocks);
+            let is_foreign = |written| last_writes.is_foreign(life, drive, written);
+            // Whoever makes an image larger leaves what is there as it is.
+            let is_found = self.foreign.is_some() || self.cut_to.is_some();
+            is_found || blocks < self.blocks || written.is_some_and(is_foreign)
+        });
+        if is_altered && self.foreign.is_none() && self.cut_to.is_none() {
+            Event::ImageChanged { source: spec.source.clone() }.say();
+        }
+        DriveEnd { synced, has_lost: self.has_lost, identity, is_altered }
+    }
+}
+
 impl Agent {
     /// Looks at each image, if it is time to: the card is told of one that has grown, and the role of those that
     /// somebody else has changed.
@@ -118,7 +157,7 @@ impl Agent {
     }
 
     fn look_at_image(&mut self, drive: usize) -> Option<AgentEvent> {
-        let (spec, seen) = (&self.spec.drives[drive], &mut self.images.seen[drive]);
+        let (spec, seen) = (self.spec.drives[drive].as_ref()?, &mut self.images.seen[drive]);
         // What cannot be asked is what it was; reads and writes will say more.
         let look = spec.image.look().ok()?;
         let blocks = look.bytes / u64::from(spec.config.block_size);
@@ -160,8 +199,8 @@ impl Agent {
             return false;
         }
         let is_news = seen.foreign.replace(written).is_none();
-        if is_news {
-            Event::ImageOverwritten { source: spec.drives[drive].source.clone() }.say();
+        if let Some(spec) = spec.drive(drive).filter(|_| is_news) {
+            Event::ImageOverwritten { source: spec.source.clone() }.say();
             seen.has_lost = true;
             self.push_for_card(ToCard::Fault { drive });
         }
@@ -170,7 +209,7 @@ impl Agent {
 
     /// The image was found shorter than it was. What was cut off is gone, also if it grows again. True if that is news.
     fn cut_off(&mut self, drive: usize, bytes: u64) -> bool {
-        let (spec, seen) = (&self.spec.drives[drive], &mut self.images.seen[drive]);
+        let (Some(spec), seen) = (self.spec.drive(drive), &mut self.images.seen[drive]) else { return false };
         if seen.cut_to.is_some_and(|known| known <= bytes) {
             return false;
         }
@@ -184,8 +223,7 @@ impl Agent {
     /// The card has met trouble with an image, and its user was told: here is what the operator is told, and what the
     /// role has to know.
     pub(super) fn note_medium(&mut self, drive: usize, trouble: MediumTrouble) -> Option<AgentEvent> {
-        let spec = self.spec.drives.get(drive)?;
-        let source = spec.source.clone();
+        let source = self.spec.drive(drive)?.source.clone();
         let event = match trouble {
             MediumTrouble::Full => Event::ImageFull { source },
             MediumTrouble::ReadOnly => Event::ImageReadOnly { source },
@@ -201,7 +239,8 @@ impl Agent {
     /// Tells the card what it would otherwise not know: that images have grown, or were cut off, since the node began.
     pub(super) fn tell_all_growth(&mut self) {
         for drive in 0..self.spec.drives.len() {
-            if self.images.seen[drive].blocks > self.spec.drives[drive].config.blocks {
+            let Some(spec) = self.spec.drive(drive) else { continue };
+            if self.images.seen[drive].blocks > spec.config.blocks {
                 self.tell_growth(drive);
             }
             if let Some(bytes) = self.images.seen[drive].cut_to {
@@ -256,31 +295,19 @@ impl Agent {
     }
 
     /// Ends the card, unless virtual machines have to be answered by it until they are gone, and makes all images
-    /// durable. To be called at the end of the node: what became of each drive.
-    pub fn conclude(&mut self) -> Vec<DriveEnd> {
+    /// durable. To be called at the end of the node: what became of each drive, by its place, those included of which
+    /// [`Agent::take_withdrawn`] has not told.
+    pub fn conclude(&mut self) -> Vec<Withdrawn> {
         let lost = self.end_card();
-        let mut ends = Vec::new();
-        for (drive, spec) in self.spec.drives.iter().enumerate() {
-            let seen = &mut self.images.seen[drive];
-            let synced = if spec.image.info().read_only { Ok(()) } else { spec.image.sync_all() };
-            // A card that still has a flush under way may be told in our place; the witness is told in any case.
-            let is_told = seen.witness.as_ref().is_some_and(Witness::has_lost);
-            seen.has_lost |=
-                is_told || synced.is_err() || lost.as_ref().is_some_and(|lost| lost.contains(&drive));
-            let identity = lost.as_ref().and_then(|_| spec.image.identify().ok());
-            let is_altered = identity.is_some_and(|identity| {
-                let blocks = identity.bytes() / u64::from(spec.config.block_size);
-                let written = identity.written().filter(|_| blocks == seen.blocks);
-                let is_foreign =
-                    |written| self.spec.last_writes.is_foreign(self.spec.incarnation, drive, written);
-                // Whoever makes an image larger leaves what is there as it is.
-                let is_found = seen.foreign.is_some() || seen.cut_to.is_some();
-                is_found || blocks < seen.blocks || written.is_some_and(is_foreign)
-            });
-            if is_altered && seen.foreign.is_none() && seen.cut_to.is_none() {
-                Event::ImageChanged { source: spec.source.clone() }.say();
-            }
-            ends.push(DriveEnd { synced, has_lost: seen.has_lost, identity, is_altered });
+        let mut ends = std::mem::take(&mut self.withdrawn);
+        let writes = (&self.spec.last_writes, self.spec.incarnation);
+        let present = std::mem::take(&mut self.spec.drives).into_iter().enumerate();
+        let present = present.filter_map(|(place, spec)| Some((place, spec?, self.images.go(place))));
+        let leaving = std::mem::take(&mut self.leaving).into_iter().map(|it| (it.place, it.spec, it.seen));
+        for (place, spec, mut seen) in present.chain(leaving) {
+            seen.has_lost |= lost.as_ref().is_some_and(|lost| lost.contains(&place));
+            let end = seen.conclude((place, &spec), writes, lost.is_none());
+            ends.push(Withdrawn { place, spec, end });
         }
         ends
     }

@@ -115,8 +115,9 @@ impl Agent {
     fn start_card(&mut self) -> io::Result<()> {
         self.shared().pulse.wake();
         self.images.ask_witnesses();
+        self.have_ring();
         // Whoever has attached a loan has made room for it. A card that finds too little for one serves the others.
-        if let Err(error) = self.reserve(None) {
+        if let Err(error) = self.reserve(&[], self.spec.drives.len(), self.spec.spare_loans) {
             Event::LedgerNotGrown { error: error.to_string() }.say();
         }
         view::entitle(&self.mapping, &self.spec);
@@ -137,6 +138,8 @@ impl Agent {
         self.tell_all_growth();
         self.core.handle_started(now(), pid);
         self.tell_card();
+        // The card that had them is gone, with all that it had asked of their disks.
+        self.conclude_leaving();
         Ok(())
     }
 

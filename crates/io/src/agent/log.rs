@@ -33,6 +33,7 @@ fn event(said: Said, loans: &[LoanSpec]) -> Event {
             Event::CardFree { pid, generation, after_s: seconds(after) }
         }
         Said::Attached { loan, generation } => Event::CardRenewed { function: function(loan), generation },
+        Said::Replanned { generation } => Event::CardReplanned { generation },
         Said::Stale { loan, life } => Event::LoanStale { place: loan, life },
         Said::TenancyUnsaved { loan, tenancy, again_in, error } => Event::TenancyDelayed {
             function: function(loan),

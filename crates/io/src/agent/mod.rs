@@ -5,6 +5,7 @@
 //! until [`Agent::as_fd`] is readable, then call [`Agent::turn`].
 
 mod attach;
+mod change;
 mod clients;
 mod drives;
 mod kept;
@@ -34,6 +35,8 @@ use node::{
 };
 use tracing::debug;
 
+use self::change::Leaving;
+pub use self::change::{Arrivals, Withdrawn};
 use self::clients::Clients;
 pub use self::drives::DriveEnd;
 use self::drives::Images;
@@ -76,14 +79,29 @@ pub struct NodeSpec {
     pub incarnation: u64,
     /// The rails, in the order that both sides of a loan know.
     pub rails: Vec<Rail>,
-    /// The drives of which it lends functions.
-    pub drives: Vec<DriveSpec>,
+    /// The drives of which it lends functions; `None`: no drive is in this place any more.
+    pub drives: Vec<Option<DriveSpec>>,
     /// What it lends and borrows.
     pub loans: Vec<LoanSpec>,
     /// Whether it shares memory with peers on the same machine that know the key of a loan.
     pub shared_memory: bool,
     /// When images were written last: its life is the incarnation, and it has an entry for each drive, in their order.
     pub last_writes: LastWrites,
+    /// For so many loans more, of drives that it borrows for itself, each card finds room in the ledger: a card that runs
+    /// can take such a loan only where there is room.
+    pub spare_loans: usize,
+}
+
+impl NodeSpec {
+    /// The drive in this place, if there is one.
+    pub fn drive(&self, drive: usize) -> Option<&DriveSpec> {
+        self.drives.get(drive)?.as_ref()
+    }
+
+    /// The drives with their places.
+    pub fn drives(&self) -> impl Iterator<Item = (usize, &DriveSpec)> {
+        self.drives.iter().enumerate().filter_map(|(place, drive)| Some((place, drive.as_ref()?)))
+    }
 }
 
 /// A drive as a role wants it.
@@ -156,10 +174,10 @@ pub enum LoanEnd {
         /// How long a request may wait for the lender.
         io_timeout: Duration,
     },
-    /// There is no loan, until [`Agent::attach`].
+    /// There is no loan, until [`Agent::attach`] or [`Agent::admit`].
     Vacant {
-        /// Who uses what will be there, and may still be connected to what was.
-        edge: Edge,
+        /// Who uses what will be there, and may still be connected to what was; `None`: nobody is, and anything may come.
+        edge: Option<Edge>,
     },
 }
 
@@ -167,7 +185,8 @@ impl LoanEnd {
     /// Who uses what is borrowed, or will be.
     pub fn edge(&self) -> Option<&Edge> {
         match self {
-            Self::Borrow { edge, .. } | Self::Vacant { edge } => Some(edge),
+            Self::Borrow { edge, .. } => Some(edge),
+            Self::Vacant { edge } => edge.as_ref(),
             Self::Lend { .. } => None,
         }
     }
@@ -176,7 +195,7 @@ impl LoanEnd {
     /// until its machine is gone.
     fn room(&self) -> Option<LoanKind> {
         match self {
-            Self::Vacant { edge: Edge::Vm { .. } } => Some(LoanKind::Slot),
+            Self::Vacant { edge: Some(Edge::Vm { .. }) } => Some(LoanKind::Slot),
             _ => self.kind(),
         }
     }
@@ -311,6 +330,12 @@ pub struct Agent {
     /// Until then nobody is accepted.
     accept_at: Option<Instant>,
     images: Images,
+    /// A ring cannot be had here.
+    is_ring_refused: bool,
+    /// Drives that no card is to have any more, until the present one is gone.
+    leaving: Vec<Leaving>,
+    /// What became of those that have left.
+    withdrawn: Vec<Withdrawn>,
 }
 
 mod token {
@@ -333,11 +358,18 @@ impl Agent {
         crate::harden();
         crate::raise_descriptor_limit();
         let memory =
-            memory::create_growing("causeway-ledger", ledger_end(&spec.loans, spec.drives.len(), None)?)?;
+            memory::create_growing("causeway-ledger", ledger_end(rooms_of(&spec), spec.drives.len(), None)?)?;
         let mapping = Mapping::shared(memory.as_fd())?;
         let waiter = Waiter::new(SpinTimes { idle: Duration::ZERO, expecting: Duration::ZERO })?;
         clients::listen(&spec.loans, &waiter)?;
-        let ring = make_ring(&spec)?;
+        let (ring, is_ring_refused) = match make_ring(&spec) {
+            Ok(ring) => (ring, false),
+            Err(RingError::Unavailable(error)) => {
+                Event::RingUnavailable { error: error.to_string() }.say();
+                (None, true)
+            }
+            Err(RingError::System(error)) => return Err(error),
+        };
         let neighbours = Neighbours::new(&spec, &waiter);
         let images = Images::new(&spec.drives);
         let vm_generation = watch_vm_generation(&waiter);
@@ -362,11 +394,11 @@ impl Agent {
             failure: None,
             accept_at: None,
             images,
+            is_ring_refused,
+            leaving: Vec::new(),
+            withdrawn: Vec::new(),
         };
-        if let Some(ring) = &agent.ring {
-            // SAFETY: the cell lies inside of the mapping, and no card exists yet.
-            unsafe { (*agent.mapping.at::<SharedCells>(0)).ring = ring.parameters() };
-        }
+        agent.tell_of_ring();
         agent.start_first_card()?;
         agent.spec.last_writes.keep();
         Ok(agent)
@@ -484,17 +516,18 @@ impl Agent {
         View::new(&self.mapping, &self.spec, *self.core.record(), self.neighbours.sharing().collect())
     }
 
-    /// Makes the memory large enough for what the ledger is to have, with the loan that is to come to a place, also
-    /// while a card lives: that one goes on with what it has mapped.
+    /// Makes the memory large enough for what the ledger is to have, with the loans that are to come to these places and
+    /// so many drives, also while a card lives: that one goes on with what it has mapped.
     ///
     /// # Errors
     /// There is no room, or the ledger is corrupt: nothing has changed.
-    fn reserve(&mut self, coming: Option<(usize, &LoanSpec)>) -> io::Result<()> {
-        let loans = self.spec.loans.iter().enumerate();
-        let loans =
-            loans.map(|(place, loan)| coming.filter(|(to, _)| *to == place).map_or(loan, |(_, it)| it));
+    fn reserve(&mut self, coming: &[(usize, LoanSpec)], drives: usize, spare: usize) -> io::Result<()> {
+        let stays = |place: &usize| !coming.iter().any(|(to, _)| to == place);
+        let present = self.spec.loans.iter().enumerate().filter(|(place, _)| stays(place));
+        let loans = present.map(|(_, loan)| loan).chain(coming.iter().map(|(_, loan)| loan));
+        let rooms = loans.filter_map(|loan| loan.end.room()).chain((0..spare).map(|_| LoanKind::Drive));
         let ledger = view::ledger(&self.mapping);
-        let bytes = ledger_end(loans, self.spec.drives.len(), Some(ledger))?;
+        let bytes = ledger_end(rooms, drives, Some(ledger))?;
         if bytes > self.mapping.len() {
             self.mapping = memory::grow(self.memory.as_fd(), bytes)?;
         }
@@ -502,8 +535,32 @@ impl Agent {
     }
 
     fn shared(&self) -> &SharedCells {
-        // SAFETY: inside of the mapping; everything but `ring`, which is written once before the first card, is atomic.
+        // SAFETY: inside of the mapping; everything is atomic but `ring`, which is written while no card is there.
         unsafe { &*self.mapping.at::<SharedCells>(0) }
+    }
+
+    /// Before a card is there: puts down for it what the ring is known by.
+    fn tell_of_ring(&mut self) {
+        if let Some(ring) = &self.ring {
+            // SAFETY: the cell lies inside of the mapping, and no card exists.
+            unsafe { (*self.mapping.at::<SharedCells>(0)).ring = ring.parameters() };
+        }
+    }
+
+    /// The first disk may have come to a node that had none when it was started. Without a ring it is served all the
+    /// same.
+    fn have_ring(&mut self) {
+        if self.ring.is_some() || self.is_ring_refused {
+            return;
+        }
+        match make_ring(&self.spec) {
+            Ok(ring) => self.ring = ring,
+            Err(RingError::Unavailable(error) | RingError::System(error)) => {
+                Event::RingUnavailable { error: error.to_string() }.say();
+                self.is_ring_refused = true;
+            }
+        }
+        self.tell_of_ring();
     }
 
     fn spawn(&self, messages: &OwnedFd, plan: &OwnedFd) -> io::Result<Child> {
@@ -519,7 +576,7 @@ impl Agent {
         for (index, rail) in self.spec.rails.iter().enumerate() {
             descriptors.push((rail.socket.as_fd(), descriptor::FIRST + index as RawFd));
         }
-        for (index, drive) in self.spec.drives.iter().enumerate() {
+        for (index, drive) in self.spec.drives() {
             let number = crate::card::image_descriptor(self.spec.rails.len(), index);
             descriptors.push((drive.image.as_fd(), number));
         }
@@ -541,11 +598,12 @@ impl Agent {
         let mut seed = [0; 32];
         fill_random(&mut seed)?;
         let drives = self.spec.drives.iter().enumerate().map(|(index, drive)| {
+            let drive = drive.as_ref()?;
             let image = crate::card::image_descriptor(self.spec.rails.len(), index);
             let medium = medium_of(&drive.image, self.ring.is_some());
             let plan = DrivePlan::new(&drive.config, image, medium, drive.flash);
             let (has_lost, cleared) = (self.images.has_lost(index), self.images.cleared(index));
-            DrivePlan { has_lost, cleared, ..plan }
+            Some(DrivePlan { has_lost, cleared, ..plan })
         });
         let plan = Plan {
             agent_pid: rustix::process::getpid().as_raw_nonzero().get(),
@@ -598,7 +656,7 @@ impl Agent {
                 },
                 is_slot: matches!(edge, Edge::Vm { .. }),
             },
-            LoanEnd::Vacant { edge } => RolePlan::Vacant { is_slot: matches!(edge, Edge::Vm { .. }) },
+            LoanEnd::Vacant { edge } => RolePlan::Vacant { is_slot: matches!(edge, Some(Edge::Vm { .. })) },
         };
         LoanPlan {
             secret: loan.secret,
@@ -744,18 +802,23 @@ fn around<'a>(spec: &'a NodeSpec, waiter: &'a Waiter, mapping: &'a Mapping) -> S
     Surroundings { loans: &spec.loans, waiter, mapping }
 }
 
-/// Bytes of shared memory that a node needs for these loans with what its ledger has now, if there is one.
+/// Bytes of shared memory that a node needs for such loans with what its ledger has now, if there is one.
 ///
 /// # Errors
 /// That one is corrupt.
-fn ledger_end<'s>(
-    loans: impl IntoIterator<Item = &'s LoanSpec>,
+fn ledger_end(
+    rooms: impl IntoIterator<Item = LoanKind>,
     drives: usize,
     before: Option<NodeLedger<'_>>,
 ) -> io::Result<usize> {
-    let loans = loans.into_iter().filter_map(|loan| loan.end.room());
-    let bytes = node::ledger_bytes(before, loans, drives).map_err(io::Error::other)?;
+    let bytes = node::ledger_bytes(before, rooms, drives).map_err(io::Error::other)?;
     Ok(LEDGER_OFFSET + bytes)
+}
+
+/// What there is room for in the ledger of a new node.
+fn rooms_of(spec: &NodeSpec) -> impl Iterator<Item = LoanKind> {
+    let spare = (0..spec.spare_loans).map(|_| LoanKind::Drive);
+    spec.loans.iter().filter_map(|loan| loan.end.room()).chain(spare)
 }
 
 fn medium_of(image: &Image, has_ring: bool) -> MediumKind {
@@ -766,19 +829,12 @@ fn medium_of(image: &Image, has_ring: bool) -> MediumKind {
     }
 }
 
-/// The ring for the disks among the images; none where there is no disk or io_uring is forbidden.
-fn make_ring(spec: &NodeSpec) -> io::Result<Option<Ring>> {
-    if spec.drives.iter().all(|drive| drive.image.info().memory_backed) {
+/// The ring for the disks among the images; none where there is no disk.
+fn make_ring(spec: &NodeSpec) -> Result<Option<Ring>, RingError> {
+    if spec.drives().all(|(_, drive)| drive.image.info().memory_backed) {
         return Ok(None);
     }
-    match Ring::create(RING_ENTRIES) {
-        Ok(ring) => Ok(Some(ring)),
-        Err(RingError::Unavailable(error)) => {
-            Event::RingUnavailable { error: error.to_string() }.say();
-            Ok(None)
-        }
-        Err(RingError::System(error)) => Err(error),
-    }
+    Ring::create(RING_ENTRIES).map(Some)
 }
 
 fn fill_random(bytes: &mut [u8]) -> io::Result<()> {

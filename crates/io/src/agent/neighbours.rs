@@ -104,36 +104,43 @@ struct Calling {
     offered: Option<Shared>,
 }
 
+impl Place {
+    fn new() -> Self {
+        Self { life: None, state: State::Alone, attempts: 0, retry_at: None, impostors: Sparing::default() }
+    }
+}
+
 impl Neighbours {
     /// Listens if this node lends anything. A node that cannot goes on without shared memory.
     pub(super) fn new(spec: &NodeSpec, waiter: &Waiter) -> Self {
+        let mut neighbours = Self {
+            node: spec.identity.id(),
+            incarnation: spec.incarnation,
+            listener: None,
+            listen_at: None,
+            strangers: Default::default(),
+            places: Vec::new(),
+            changed: Vec::new(),
+        };
+        neighbours.follow(spec, waiter);
+        neighbours
+    }
+
+    /// Loans have come to the node.
+    pub(super) fn follow(&mut self, spec: &NodeSpec, waiter: &Waiter) {
+        if !spec.shared_memory {
+            return;
+        }
+        self.places.resize_with(spec.loans.len(), Place::new);
         let lends = spec.loans.iter().any(|loan| matches!(loan.end, LoanEnd::Lend { .. }));
-        let mut listener = None;
-        if spec.shared_memory && lends {
+        if lends && self.listener.is_none() {
             match listen(spec.identity.id(), waiter) {
-                Ok(socket) => listener = Some(socket),
+                Ok(socket) => self.listener = Some(socket),
                 Err(error) => {
                     let name = meeting::name_of(spec.identity.id());
                     Event::MemoryUnshared { error: error.to_string(), name }.say();
                 }
             }
-        }
-        let loans = if spec.shared_memory { &spec.loans[..] } else { &[] };
-        let place = |_| Place {
-            life: None,
-            state: State::Alone,
-            attempts: 0,
-            retry_at: None,
-            impostors: Sparing::default(),
-        };
-        Self {
-            node: spec.identity.id(),
-            incarnation: spec.incarnation,
-            listener,
-            listen_at: None,
-            strangers: Default::default(),
-            places: loans.iter().map(place).collect(),
-            changed: Vec::new(),
         }
     }
 

@@ -134,7 +134,7 @@ impl<'a> View<'a> {
     pub fn medium(&self, loan: &LoanSpec) -> Option<MediumKind> {
         match &loan.end {
             LoanEnd::Lend { drive, .. } => {
-                let image = &self.spec.drives.get(*drive)?.image;
+                let image = &self.spec.drive(*drive)?.image;
                 Some(super::medium_of(image, self.has_ring()))
             }
             LoanEnd::Borrow { .. } | LoanEnd::Vacant { .. } => None,

@@ -120,6 +120,12 @@ impl<'m> Media<'m> {
         // SAFETY: the agent gives the page at this number; nothing else in this process owns it.
         let last_writes = LastWrites::inherited(unsafe { inherited(descriptor::LAST_WRITES)? })?;
         for (index, drive) in plan.drives.iter().enumerate() {
+            let Some(drive) = drive else {
+                health.push(Health::new(index, 0, 512));
+                drives.push(None);
+                models.push(None);
+                continue;
+            };
             last_writes.take_over(index);
             health.push(Health::new(index, drive.blocks, drive.block_size));
             // SAFETY: the agent gives the image at this number; nothing else in this process owns it.
@@ -128,7 +134,7 @@ impl<'m> Media<'m> {
             if drive.medium == MediumKind::Inline {
                 map(&mut image, &mut collapser);
             }
-            drives.push((Arc::new(image), drive.medium));
+            drives.push(Some((Arc::new(image), drive.medium)));
             models.push(drive.flash.map(|flash| FlashModel::new(flash.into())));
         }
         let lent_drive = |loan: &LoanPlan| match &loan.role {
@@ -136,9 +142,10 @@ impl<'m> Media<'m> {
             RolePlan::Borrow { .. } | RolePlan::Vacant { .. } => None,
         };
         let by_loan: Vec<Option<usize>> = plan.loans.iter().map(lent_drive).collect();
-        let images: Vec<_> = by_loan.iter().map(|drive| drive.map(|drive| drives[drive].clone())).collect();
+        let images: Vec<_> =
+            by_loan.iter().map(|drive| drive.and_then(|drive| drives[drive].clone())).collect();
         let lent = images.iter().flatten().count();
-        let depth = if lent > drives.len() { SHARED_DEPTH } else { usize::MAX };
+        let depth = if lent > drives.iter().flatten().count() { SHARED_DEPTH } else { usize::MAX };
         let ring = if plan.has_ring { Some(attach_ring(shared, waiter)?) } else { None };
         let disks = images.iter().flatten().any(|(_, medium)| *medium != MediumKind::Inline);
         let threads = if disks { Some(Threads::start(waiter, lent * node::MEDIA_WORK)?) } else { None };
@@ -167,6 +174,7 @@ impl<'m> Media<'m> {
     /// next flush succeeds.
     pub(super) fn heed_predecessors(&mut self, plan: &Plan, card: &mut Card<'m>, now: Instant) {
         for (index, drive) in plan.drives.iter().enumerate() {
+            let Some(drive) = drive else { continue };
             // Of what was before, whatever is known by now is of after it.
             card.clear_fault(now, index, drive.cleared);
             if drive.has_lost {

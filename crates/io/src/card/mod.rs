@@ -277,8 +277,11 @@ impl<'m> Driver<'m> {
 
     /// A place has another loan, unless it had that when the card began.
     fn attach(&mut self, loan: usize, plan: &LoanPlan) -> io::Result<()> {
-        if self.lives.get(loan).is_none_or(|life| *life >= plan.life) {
+        if self.lives.get(loan).is_some_and(|life| *life >= plan.life) {
             return Ok(());
+        }
+        if loan == self.lives.len() {
+            self.lives.push(0);
         }
         // What the card has said of the loan before is of that one.
         self.report();

@@ -68,6 +68,10 @@ impl Private {
         waiter: &Waiter,
     ) -> io::Result<()> {
         self.detach(loan, card, now, waiter)?;
+        if loan == self.sides.len() {
+            self.sides.push(side);
+            self.paths.push(None);
+        }
         self.sides[loan] = side;
         Ok(())
     }

@@ -152,6 +152,16 @@ impl LastWrites {
         page.life.store(life, Ordering::Release);
     }
 
+    /// An image begins to be lent while the node runs, with this time stamp: what was known of another one with its
+    /// number is forgotten.
+    pub fn begin_one(&self, image: usize, written: Option<i64>) {
+        if let Some(entry) = self.entry(image) {
+            entry.busy.store(0, Ordering::Relaxed);
+            entry.wrote.store(0, Ordering::Relaxed);
+            entry.known.store(written.unwrap_or(0), Ordering::Release);
+        }
+    }
+
     /// Whether an image that has this time stamp was written by somebody else than the node in that life. False where
     /// nobody knows.
     pub fn is_foreign(&self, life: u64, image: usize, written: i64) -> bool {

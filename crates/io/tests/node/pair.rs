@@ -126,7 +126,7 @@ fn lender(image: Image, flash: Option<FlashConfig>, life: Life) -> (Node, Socket
     let end = LoanEnd::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None };
     let mut spec = spec("lender", lender_key(), socket, end, life);
     let (name, source) = ("nvme0".to_owned(), "test".to_owned());
-    spec.drives.push(DriveSpec { name, image, config, flash, source, has_lost: false });
+    spec.drives.push(Some(DriveSpec { name, image, config, flash, source, has_lost: false }));
     (Node::start(spec), local)
 }
 
@@ -143,7 +143,7 @@ fn borrower(to: SocketAddr, edge: Edge, shared_memory: bool) -> Node {
 
 /// A node with one place for a loan, which is vacant.
 pub(crate) fn vacant(edge: Edge) -> NodeSpec {
-    let end = LoanEnd::Vacant { edge };
+    let end = LoanEnd::Vacant { edge: Some(edge) };
     spec("borrower", borrower_key(), bind(0), end, Life::default())
 }
 
@@ -174,6 +174,7 @@ fn spec(name: &str, identity: NodeKey, socket: RailSocket, end: LoanEnd, life: L
         loans: vec![loan],
         shared_memory,
         last_writes: io::files::LastWrites::in_memory().unwrap(),
+        spare_loans: 0,
     }
 }
 

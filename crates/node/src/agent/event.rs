@@ -76,6 +76,11 @@ pub enum Event {
         /// The card's generation.
         generation: u64,
     },
+    /// Drives and loans have come or gone, and the card cannot be told of that.
+    Replanned {
+        /// The card's generation.
+        generation: u64,
+    },
     /// The card has said something of a loan that has left its place, which counts for nothing.
     Stale {
         /// The place.

@@ -122,6 +122,8 @@ pub struct Agent {
     tenants: Tenants,
     incarnations: Incarnations,
     standing: Standing,
+    /// The generation of the last card that does not know what has come and gone.
+    replanned: Option<u64>,
     out: Output,
 }
 
@@ -133,6 +135,7 @@ impl Agent {
             tenants: Tenants::new(rules),
             incarnations: Incarnations::default(),
             standing: Standing::default(),
+            replanned: None,
             out: Output::default(),
         }
     }
@@ -230,8 +233,7 @@ impl Agent {
     /// A vacant place has another loan, which gets what nobody has used before: the card is told, if it `can_take` the
     /// loan, else it is replaced by one that knows it. The other loans notice no more of that than of any other death.
     pub fn handle_attached(&mut self, loan: usize, can_take: bool) {
-        self.incarnations.forget(loan);
-        self.standing.handle_attached(loan);
+        self.forget(loan);
         let CardRecord { pid, generation, .. } = self.life.record;
         match pid {
             Some(_) if can_take => self.out.effect(Effect::TellLoan { loan }),
@@ -241,6 +243,25 @@ impl Agent {
             }
             None => {}
         }
+    }
+
+    /// What the card is told at its start has changed in a way that no card can be told of later: drives and loans have
+    /// come to these places, or have left them. It is replaced by one that knows.
+    pub fn handle_replanned(&mut self, loans: impl IntoIterator<Item = usize>) {
+        loans.into_iter().for_each(|loan| self.forget(loan));
+        let CardRecord { pid, generation, .. } = self.life.record;
+        // One that is dying already is replaced once.
+        if pid.is_some() && self.replanned.replace(generation) != Some(generation) {
+            self.out.event(Event::Replanned { generation });
+            self.out.effect(Effect::Kill);
+        }
+    }
+
+    /// Another loan has the place, or none.
+    fn forget(&mut self, loan: usize) {
+        self.incarnations.forget(loan);
+        self.tenants.forget(loan);
+        self.standing.handle_attached(loan);
     }
 
     /// What the card said of the loan that had a place in this life is dropped: another one has it, or none.

@@ -108,6 +108,11 @@ impl Tenants {
         self.handle_timeout(now, out);
     }
 
+    /// Another loan has the place, or none.
+    pub(super) fn forget(&mut self, loan: usize) {
+        self.loans.remove(&loan);
+    }
+
     pub(super) fn take_unsaved(&mut self) -> Vec<(usize, Tenancy)> {
         let loans = core::mem::take(&mut self.loans).into_iter();
         loans.filter_map(|(loan, lent)| Some((loan, lent.wanted.or(lent.writing)?))).collect()

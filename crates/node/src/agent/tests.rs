@@ -327,3 +327,26 @@ fn a_card_takes_a_new_loan_or_is_replaced() {
     play.agent.handle_started(play.now, PID);
     assert_eq!(play.effects(), [], "the loan that was being given back is gone");
 }
+
+#[test]
+fn a_card_whose_plan_has_changed_is_replaced_once() {
+    let mut play = serving();
+    let tenancy = Tenancy { number: 1, ..Tenancy::default() };
+    play.agent.handle_tenant(play.now, 3, tenancy);
+    play.agent.handle_detach(4);
+    play.effects();
+    play.agent.handle_replanned([3, 4]);
+    play.agent.handle_replanned([5]);
+    assert_eq!(play.effects(), [Effect::Kill]);
+    // What was on its way for a loan that is gone says nothing of the one that has its place.
+    play.agent.handle_tenancy_stored(play.now, 3, Ok(()));
+    assert_eq!((play.effects(), play.agent.take_unsaved()), (vec![], vec![]));
+    play.kill();
+    play.drained();
+    play.agent.handle_replanned([6]);
+    play.effects();
+    play.agent.handle_started(play.now, PID);
+    assert_eq!(play.effects(), [], "nothing is to be given back");
+    play.agent.handle_replanned([6]);
+    assert_eq!(play.effects(), [Effect::Kill], "the next card does not know that either");
+}

@@ -327,7 +327,9 @@ fn a_loan_comes_and_goes_beside_another_one() {
     let memory = borrows.new_memory(&arena);
     borrows.loans[1..].iter_mut().for_each(|loan| loan.role = LoanRole::Vacant);
     let mut now = Instant::ZERO;
-    let mut ends = [End::new(&arena, lends), End::on(memory, borrows.clone(), now)];
+    // The last place is one that the card begins without.
+    let begins = CardConfig { loans: borrows.loans[..2].to_vec(), ..borrows.clone() };
+    let mut ends = [End::new(&arena, lends), End::on(memory, begins, now)];
     ends[1].card.contain_faults();
     assert!(run(&mut now, &mut ends, Duration::from_secs(1), is_ready));
     let (keys, streams) = (ends[1].card.channel(0).key_fingerprint(), ends[1].card.channel(0).stream.name());
@@ -352,7 +354,7 @@ fn a_loan_comes_and_goes_beside_another_one() {
     assert_eq!(fingerprints.len(), 3);
     let it = ends[1].card.channel(0);
     assert_eq!((it.key_fingerprint(), it.stream.name(), it.stats().handshakes.get()), (keys, streams, 1));
-    // It comes to another place, and the card dies at once.
+    // It comes to a new place, and the card dies at once.
     ends[1].card.attach(now, 2, coming(4)).unwrap();
     (borrows.generation, borrows.seed) = (CardGeneration(2), [9; 32]);
     borrows.loans[2] = coming(4);

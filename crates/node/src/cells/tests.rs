@@ -253,3 +253,27 @@ fn there_is_room_for_the_successor_of_a_card_that_died_while_loans_changed() {
         store += 3;
     }
 }
+
+/// A drive that comes to the place of another one finds nothing of it, and the drive beside it keeps what it has.
+#[test]
+fn a_drive_in_the_place_of_another_one_begins_anew() {
+    let arena = Arena::default();
+    let before = config(&[(0, lend(0)), (0, lend(1))]);
+    let memory = before.new_memory(&arena);
+    drop(start(memory, &before));
+    let ledger = NodeLedger::new(memory, None, RuleSet::ALL);
+    let drives = || -> BTreeSet<Owner> {
+        let regions = ledger.regions.iter();
+        regions
+            .filter(|(kind, ..)| *kind == Kept::<SubsystemCells>::KIND)
+            .map(|(_, owner, _)| owner)
+            .collect()
+    };
+    let [old, beside] = drive_owners(&before.loans, 2)[..] else { panic!("there are two drives") };
+    assert_eq!(drives(), BTreeSet::from([old, beside]));
+    let after = config(&[(3, lend(0)), (0, lend(1))]);
+    drop(start(memory, &after));
+    let [new, same] = drive_owners(&after.loans, 2)[..] else { panic!("there are two drives") };
+    assert_eq!((drives(), same), (BTreeSet::from([new, beside]), beside));
+    assert_ne!(new, old);
+}

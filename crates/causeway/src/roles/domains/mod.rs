@@ -33,7 +33,7 @@ use crate::line::Line;
 use crate::qmp::{Plug, QmpError};
 use crate::state_dir::StateDir;
 use crate::state_dir::slot::Attachment;
-use crate::status::Status;
+use crate::status::Loan;
 
 /// How long a guest has after its function has gone, before QEMU is given up on: longer than the 5 s for which pciehp
 /// waits.
@@ -159,15 +159,16 @@ enum Phase {
 impl Domains {
     /// The slots of `domains`, and their loans.
     pub(super) fn open(
-        domains: Vec<Domain>,
+        domains: &[Domain],
         state: &StateDir,
         protection: Protection,
     ) -> Result<(Self, Vec<LoanSpec>), Failure> {
         let (mut places, mut monitors, mut loans) = (Vec::new(), Vec::new(), Vec::new());
-        for (index, domain) in domains.into_iter().enumerate() {
-            let monitor = domain.qmp.map(|path| Monitor::start(path, domain.remove_after + SURPRISE));
+        for (index, domain) in domains.iter().enumerate() {
+            let qmp = domain.qmp.clone();
+            let monitor = qmp.map(|path| Monitor::start(path, domain.remove_after + SURPRISE));
             monitors.push(monitor.transpose().map_err(|error| Failure::io("cannot start a thread", &error))?);
-            for slot in domain.slots {
+            for slot in domain.slots.iter().cloned() {
                 let name = SlotName { domain: domain.name.clone(), slot: slot.name.clone() };
                 let decided = state.attachment(&name)?;
                 let generation = decided.as_ref().map_or(0, |decided| decided.generation);
@@ -585,11 +586,11 @@ impl Domains {
         }
     }
 
-    /// Says which loans are slots, and how they are doing.
-    pub(super) fn annotate(&self, status: &mut Status) {
-        for (place, loan) in self.places.iter().zip(status.loans.iter_mut().skip(self.first)) {
-            loan.slot = Some(place.name.to_string());
-            loan.generation = place.generation.into();
+    /// Says which slot a loan is, if it is one.
+    pub(super) fn annotate(&self, place: usize, loan: &mut Loan) {
+        if let Some(slot) = place.checked_sub(self.first).and_then(|at| self.places.get(at)) {
+            loan.slot = Some(slot.name.to_string());
+            loan.generation = slot.generation.into();
         }
     }
 
@@ -664,7 +665,7 @@ impl Place {
             tenancy: Tenancy::default(),
             life: 0,
             least_incarnation: 0,
-            end: LoanEnd::Vacant { edge },
+            end: LoanEnd::Vacant { edge: Some(edge) },
         }
     }
 

@@ -18,7 +18,7 @@ use crate::state_dir::drive::{self, Kept};
 const ALIGNMENT: u64 = 4096;
 
 /// Each function that is lent: its name, its controller and its limit.
-pub(super) fn functions(device: &Device) -> Result<Vec<(FunctionName, u16, Limit)>, Failure> {
+pub(in crate::roles) fn functions(device: &Device) -> Result<Vec<(FunctionName, u16, Limit)>, Failure> {
     match &device.layout {
         Layout::Whole => Ok(vec![(device.function.clone(), 0, device.limit)]),
         Layout::Split(count) => (1..=*count)

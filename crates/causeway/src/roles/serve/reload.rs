@@ -1,0 +1,257 @@
+//! A running node reads its file again: `causeway reload`, and SIGHUP.
+//!
+//! Everything that can be refused is refused first: the file is read and checked as at the start, images are opened and
+//! locked, sockets are bound, places and memory are found. Only then is anything done, all of it. What others have to
+//! do before something can go (a borrower gives a device back, a guest lets go of a function) is waited for meanwhile.
+
+mod coming;
+mod leaving;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use io::agent::{LoanEnd, LoanSpec};
+use io::event::Event;
+
+use self::coming::Coming;
+use self::leaving::Leaving;
+use super::{Node, Observer};
+use crate::config::{Change, Config, Device, Fixed, Loan};
+use crate::exit::{Exit, Failure};
+use crate::reload::{Progress, ReloadReport};
+use crate::roles::lend;
+
+/// Loans that come to a node with a file are taken by the card that runs, as long as no more of them come in its life.
+pub(in crate::roles) const SPARE_LOANS: usize = 8;
+/// Between two looks whether somebody has let go of what is to leave.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What a node with a file keeps of it.
+pub(in crate::roles) struct Reload {
+    path: PathBuf,
+    /// What was asked of the node last, and is so but for what is leaving.
+    config: Config,
+    /// It has rails that lenders have.
+    listens: bool,
+    leaving: Vec<Leaving>,
+}
+
+impl Reload {
+    /// Of a node that was started with the file at `path`.
+    pub(in crate::roles) fn new(path: &Path, config: Config, listens: bool) -> Self {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        Self { path, config, listens, leaving: Vec::new() }
+    }
+}
+
+impl Node {
+    /// Does what has changed in the node's file, or says what that is.
+    pub(super) fn reload(&mut self, dry_run: bool, observer: &mut dyn Observer) -> ReloadReport {
+        let mut report = ReloadReport::new(&self.agent.view().spec().name, dry_run);
+        let done = match self.reload.take() {
+            None => Err(Failure::refused(
+                "this node was not started from a file: `causeway node --config NODE.toml` is",
+            )),
+            Some(mut reload) => {
+                let done = self.reload_from(&mut reload, &mut report, observer);
+                self.reload = Some(reload);
+                done
+            }
+        };
+        match done {
+            Err(failure) => {
+                report.refuse(&failure);
+                if !dry_run {
+                    Event::ReloadRefused { why: failure.message().to_owned() }.say();
+                }
+            }
+            Ok(()) if !dry_run => {
+                let (changes, pending) = (report.changes.len() as u64, report.pending() as u64);
+                Event::ReloadDone { changes, pending }.say();
+            }
+            Ok(()) => {}
+        }
+        report
+    }
+
+    fn reload_from(
+        &mut self,
+        reload: &mut Reload,
+        report: &mut ReloadReport,
+        observer: &mut dyn Observer,
+    ) -> Result<(), Failure> {
+        if self.ending.is_some() {
+            return Err(Failure::refused("the node is ending; start it again, and it reads its file"));
+        }
+        let wanted = Config::load(&reload.path)?;
+        lend::check(&wanted.devices)?;
+        stands_twice(&wanted)?;
+        let changes = reload.compare(&wanted, self);
+        changes.iter().for_each(|change| report.add(change));
+        possible(&changes)?;
+        let coming = Coming::reserve(&changes, reload, self)?;
+        if report.dry_run {
+            self.foresee(&changes, report);
+            return Ok(());
+        }
+        let arrived = coming.admit(self, wanted.protection, observer)?;
+        (report.card_replaced, report.lines) = (arrived.is_card_replaced, arrived.lines);
+        for (at, change) in changes.iter().enumerate() {
+            let waits_for = self.perform(change, reload, report);
+            let entry = &mut report.changes[at];
+            entry.state = if waits_for.is_some() { Progress::Pending } else { Progress::Done };
+            entry.waits_for = waits_for;
+        }
+        reload.config = wanted;
+        Ok(())
+    }
+
+    /// Does what no longer can be refused. For whom it waits, if it does.
+    fn perform(&mut self, change: &Change, reload: &mut Reload, report: &mut ReloadReport) -> Option<String> {
+        match change {
+            Change::DeviceAdded(device) if reload.keep(device) => {
+                Event::DeviceKept { device: device.function.to_string() }.say();
+                None
+            }
+            // They have come.
+            Change::DeviceAdded(_) | Change::LoanAdded(_) | Change::Fixed(_) => None,
+            Change::DeviceRemoved(device) => {
+                let leaving = Leaving::device(device, self);
+                let whom = self.let_go(leaving, reload);
+                report.card_replaced |= whom.is_none();
+                whom
+            }
+            Change::LoanRemoved(loan) => {
+                let leaving = Leaving::loan(loan, self)?;
+                self.let_go(leaving, reload)
+            }
+            Change::Allow(device) => {
+                report.card_replaced = true;
+                self.allow(device)
+            }
+            Change::Limits(device) => {
+                self.set_limits(device);
+                None
+            }
+        }
+    }
+
+    /// For whom changes would wait.
+    fn foresee(&self, changes: &[Change], report: &mut ReloadReport) {
+        for (change, entry) in changes.iter().zip(&mut report.changes) {
+            entry.waits_for = match change {
+                Change::DeviceRemoved(device) => self.drive_of(device).and_then(|drive| self.holder(drive)),
+                Change::LoanRemoved(loan) => self.place_of(loan).and_then(|place| self.machine(place)),
+                _ => None,
+            };
+        }
+    }
+
+    /// Whoever has it keeps it until it gives it back: then it is let in no more.
+    fn allow(&mut self, device: &Device) -> Option<String> {
+        let drive = self.drive_of(device)?;
+        self.agent.set_allowed(drive, device.allow.as_deref());
+        let (device, what) = (device.function.to_string(), "who may have functions".to_owned());
+        Event::DeviceChanged { device, what }.say();
+        None
+    }
+
+    fn set_limits(&mut self, device: &Device) {
+        // Names were made of this once before.
+        for (function, _, limit) in lend::functions(device).unwrap_or_default() {
+            let lends = |loan: &LoanSpec| {
+                matches!(loan.end, LoanEnd::Lend { limit: had, .. } if had != limit)
+                    && loan.function == function.as_str()
+            };
+            let place = self.agent.view().spec().loans.iter().position(lends);
+            if place.is_some_and(|place| self.agent.set_limit(place, limit)) {
+                let (iops, bytes_per_s) = (limit.iops(), limit.bytes_per_s());
+                Event::LimitChanged { function: function.to_string(), iops, bytes_per_s }.say();
+            }
+        }
+    }
+
+    /// Places for loans that come: those of slots are kept for these.
+    fn free_places(&self) -> Vec<usize> {
+        self.agent.free_places(|place| self.domains.slot_of(place).is_some())
+    }
+
+    /// Where a device is among the drives.
+    fn drive_of(&self, device: &Device) -> Option<usize> {
+        let name = device.function.as_str();
+        self.agent.view().spec().drives().find(|(_, drive)| drive.name == name).map(|(place, _)| place)
+    }
+
+    /// Where something borrowed has its place.
+    fn place_of(&self, loan: &Loan) -> Option<usize> {
+        let stream = lend::stream(loan.line.secret().reveal());
+        let is_it = |it: &LoanSpec| matches!(it.end, LoanEnd::Borrow { .. }) && it.stream == stream;
+        self.agent.view().spec().loans.iter().position(is_it)
+    }
+}
+
+impl Reload {
+    /// What differs, as far as it is not just going anyway.
+    fn compare(&self, wanted: &Config, node: &Node) -> Vec<Change> {
+        let changes = crate::config::compare(&self.config, wanted);
+        changes.into_iter().map(|change| self.settled(change, node)).collect()
+    }
+
+    /// What is still leaving cannot come as something else meanwhile.
+    fn settled(&self, change: Change, node: &Node) -> Change {
+        let leaving = match &change {
+            Change::DeviceAdded(device) => {
+                self.leaving.iter().find(|it| it.is_named(device) && !it.is_device(device))
+            }
+            Change::LoanAdded(loan) => self.leaving.iter().find(|it| it.is_loan(loan)),
+            _ => None,
+        };
+        let Some(leaving) = leaving else { return change };
+        let (thing, name, action, detail) = change.parts();
+        let whom = leaving.waits_for(node).unwrap_or_else(|| "the node".to_owned());
+        let remedy =
+            format!("the one before has not left yet, and waits for {whom}: reload again when it has");
+        Change::Fixed(Fixed { thing, name, action, detail, remedy })
+    }
+
+    /// Whether the device is leaving, and stays instead.
+    fn keep(&mut self, device: &Device) -> bool {
+        let before = self.leaving.len();
+        self.leaving.retain(|it| !it.is_device(device));
+        self.leaving.len() < before
+    }
+
+    /// Whether the device is there already, and only was to leave.
+    fn is_kept(&self, device: &Device) -> bool {
+        self.leaving.iter().any(|it| it.is_device(device))
+    }
+}
+
+/// Refuses what a running node cannot do, all of it at once.
+fn possible(changes: &[Change]) -> Result<(), Failure> {
+    let fixed = changes.iter().filter_map(|change| match change {
+        Change::Fixed(fixed) => Some(fixed),
+        _ => None,
+    });
+    let words: Vec<String> = fixed
+        .map(|Fixed { thing, name, action, detail, remedy }| {
+            format!("{thing} {name} cannot be {action} while the node runs ({detail}): {remedy}")
+        })
+        .collect();
+    if words.is_empty() { Ok(()) } else { Err(Failure::new(Exit::Refused, words.join("; "))) }
+}
+
+/// A function that is borrowed twice: frames name a loan by it.
+fn stands_twice(config: &Config) -> Result<(), Failure> {
+    let presets =
+        config.domains.iter().flat_map(|domain| &domain.slots).filter_map(|slot| slot.preset.as_ref());
+    let mut seen = std::collections::BTreeSet::new();
+    let mut lines = config.loans.iter().map(|loan| &loan.line).chain(presets);
+    match lines.find(|line| !seen.insert(lend::stream(line.secret().reveal()))) {
+        Some(line) => Err(Failure::usage(format!(
+            "{} stands twice among what this node borrows; remove one of them",
+            line.function()
+        ))),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,201 @@
+//! What comes to a node by its file: reserved first, then admitted.
+
+use std::time::Duration;
+
+use io::agent::{Arrivals, DriveSpec, Edge, LoanEnd, LoanSpec};
+use io::event::Event;
+use node::Protection;
+
+use super::super::{Node, Observer};
+use super::Reload;
+use crate::config::{Change, Device};
+use crate::exit::Failure;
+use crate::line::FunctionName;
+use crate::roles::{borrow, lend, lines};
+
+/// What is open, locked and bound for a node, and given back if it is dropped: nobody has heard of it.
+pub(super) struct Coming {
+    devices: Vec<(FunctionName, lend::Ready)>,
+    loans: Vec<(borrow::Wanted, Bound)>,
+}
+
+/// The loan of a line, whose socket goes with it.
+struct Bound(Option<LoanSpec>);
+
+/// What has come.
+pub(super) struct Arrived {
+    pub(super) is_card_replaced: bool,
+    pub(super) lines: Vec<String>,
+}
+
+/// A device whose loans have their places.
+struct Seated {
+    place: usize,
+    name: FunctionName,
+    layout: u64,
+    drive: DriveSpec,
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        self.0.iter().for_each(remove_socket);
+    }
+}
+
+fn remove_socket(loan: &LoanSpec) {
+    if let LoanEnd::Borrow { edge: Edge::Nbd { path, .. } | Edge::Vm { path, .. }, .. } = &loan.end {
+        // If that fails the next start finds a dead socket, and removes it.
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+impl Coming {
+    /// Opens, locks and binds everything that is to come. Nobody's lock is waited for, since a node that waits looks
+    /// after nothing.
+    pub(super) fn reserve(changes: &[Change], reload: &Reload, node: &Node) -> Result<Self, Failure> {
+        let mut coming = Self { devices: Vec::new(), loans: Vec::new() };
+        for change in changes {
+            match change {
+                Change::DeviceAdded(device) if !reload.is_kept(device) => {
+                    coming.open(device, reload, node)?;
+                }
+                Change::LoanAdded(loan) => {
+                    let wanted = borrow::Wanted::of_preset(loan, reload.config.protection);
+                    coming.bind(wanted, reload, node)?;
+                }
+                _ => {}
+            }
+        }
+        coming.find_places(node)?;
+        Ok(coming)
+    }
+
+    fn open(&mut self, device: &Device, reload: &Reload, node: &Node) -> Result<(), Failure> {
+        if !reload.listens {
+            return Err(Failure::refused(format!(
+                "device {} needs addresses to listen at, and this node has only borrowed so far: restart the node",
+                device.function
+            )));
+        }
+        let ready = lend::Ready::open(device, &node.state, Duration::ZERO)?;
+        self.devices.push((device.function.clone(), ready));
+        Ok(())
+    }
+
+    fn bind(&mut self, wanted: borrow::Wanted, reload: &Reload, node: &Node) -> Result<(), Failure> {
+        let function = wanted.line.function();
+        let view = node.agent.view();
+        let stream = lend::stream(wanted.line.secret().reveal());
+        if view.spec().loans.iter().any(|loan| !loan.is_vacant() && loan.stream == stream) {
+            return Err(Failure::refused(format!(
+                "this node has {function} already, and can have it once only"
+            )));
+        }
+        let (addresses, rails) = (wanted.line.addresses().len(), view.spec().rails.len());
+        if addresses > rails && !reload.listens {
+            return Err(Failure::refused(format!(
+                "the line of {function} has {addresses} addresses, and this node {rails} rails: restart the node"
+            )));
+        }
+        let bound = Bound(Some(borrow::loan(&wanted)?));
+        self.loans.push((wanted, bound));
+        Ok(())
+    }
+
+    fn find_places(&self, node: &Node) -> Result<(), Failure> {
+        let functions: usize = self.devices.iter().map(|(_, ready)| ready.functions()).sum();
+        let wanted = functions + self.loans.len();
+        let has_places = node.free_places().len() >= wanted;
+        if has_places && node.agent.free_drives().len() >= self.devices.len() {
+            return Ok(());
+        }
+        Err(Failure::refused(format!(
+            "a node has room for {} functions, loans and slots together, those included that are still leaving: start another \
+             node for the rest, or reload when they have left",
+            node::MAX_LOANS
+        )))
+    }
+
+    /// Gives everything its place. If that is not possible nothing has changed.
+    pub(super) fn admit(
+        self,
+        node: &mut Node,
+        protection: Protection,
+        observer: &mut dyn Observer,
+    ) -> Result<Arrived, Failure> {
+        if self.devices.is_empty() && self.loans.is_empty() {
+            return Ok(Arrived { is_card_replaced: false, lines: Vec::new() });
+        }
+        let mut places = node.free_places().into_iter();
+        let mut arrivals = Arrivals::default();
+        let mut seated = Vec::new();
+        for ((name, ready), place) in self.devices.into_iter().zip(node.agent.free_drives()) {
+            let settled =
+                ready.settle(place, &node.state, protection, Some(&node.agent.view().spec().last_writes))?;
+            let life = node.state.begin_life()?;
+            let loans = settled.loans.into_iter().map(|loan| LoanSpec { life, ..loan });
+            arrivals.loans.extend(places.by_ref().zip(loans));
+            seated.push(Seated { place, name, layout: settled.layout, drive: settled.drive });
+        }
+        let view = node.agent.view();
+        let lent = arrivals.loans.iter().map(|(_, loan)| loan);
+        let lines = lend::lines(node.state.identity(), lent, &view.spec().rails)?;
+        let mut bound = Vec::new();
+        for ((wanted, mut loan), place) in self.loans.into_iter().zip(places) {
+            let life = node.state.begin_life()?;
+            if let Some(loan) = &mut loan.0 {
+                loan.life = life;
+            }
+            bound.push((place, wanted, loan));
+        }
+        // Nothing but memory can be wanting any more.
+        for (place, _, loan) in &mut bound {
+            arrivals.loans.extend(loan.0.take().map(|loan| (*place, loan)));
+        }
+        let is_card_replaced = !seat(node, seated, arrivals)?;
+        for (place, wanted, _) in bound {
+            let (function, edge) = (wanted.line.function().to_string(), wanted.edge.uri());
+            Event::LoanAdded { function, edge }.say();
+            observer.comes(place, wanted);
+        }
+        lines::print(&lines)?;
+        Ok(Arrived { is_card_replaced, lines })
+    }
+}
+
+/// From now on cards may write to the images. Whether the card goes on.
+fn seat(node: &mut Node, seated: Vec<Seated>, mut arrivals: Arrivals) -> Result<bool, Failure> {
+    let mut layouts = Vec::new();
+    for Seated { place, name, layout, drive } in seated {
+        let written = drive.image.identify().ok().and_then(|identity| identity.written());
+        node.agent.view().spec().last_writes.begin_one(place, written);
+        if drive.config.keeps_state && !node.agent.view().spec().last_writes.is_kept() {
+            Event::WritesUnkept {}.say();
+        }
+        let begun = lend::begin(&drive, &name, &node.state);
+        layouts.push((place, (name, layout), drive.source.clone()));
+        arrivals.drives.push((place, drive));
+        if let Err(error) = begun {
+            withdraw(&layouts, node);
+            arrivals.loans.iter().for_each(|(_, loan)| remove_socket(loan));
+            return Err(error.into());
+        }
+    }
+    let goes_on = node.agent.admit(arrivals).map_err(|error| {
+        withdraw(&layouts, node);
+        Failure::io("there is no memory for it", &error)
+    })?;
+    for (place, layout, source) in layouts {
+        Event::DeviceAdded { device: layout.0.to_string(), source }.say();
+        match node.layouts.get_mut(place) {
+            Some(known) => *known = layout,
+            None => node.layouts.push(layout),
+        }
+    }
+    Ok(goes_on)
+}
+
+fn withdraw(layouts: &[(usize, (FunctionName, u64), String)], node: &Node) {
+    let layouts: Vec<_> = layouts.iter().map(|(_, layout, _)| layout.clone()).collect();
+    lend::withdraw(&layouts, &node.state);
+}

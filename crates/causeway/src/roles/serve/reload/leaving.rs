@@ -1,0 +1,221 @@
+//! What leaves a node, when those who use it have let go of it.
+
+use std::time::{Duration, Instant};
+
+use base::times::HOLD;
+use io::agent::{AgentEvent, LoanEnd, Withdrawn};
+use io::event::Event;
+
+use super::super::{Node, Observer, keep_end};
+use super::{LOOK, Reload};
+use crate::config::{Device, Loan};
+use crate::roles::report;
+
+/// Who has given a device back may not have heard yet that this was heard.
+const FAREWELL: Duration = Duration::from_secs(1);
+/// A function that no driver of a machine has had for so long was let go of.
+const LET_GO: Duration = Duration::from_secs(2);
+
+/// Something that is to go.
+pub(super) struct Leaving {
+    what: What,
+    /// Since when nobody has it,
+    free_since: Option<Instant>,
+    /// and for how long nobody must have had it.
+    patience: Duration,
+}
+
+enum What {
+    Device(Device),
+    /// With its place, and whether its lender was told.
+    Loan {
+        loan: Loan,
+        place: usize,
+        is_told: bool,
+    },
+}
+
+impl Leaving {
+    pub(super) fn device(device: &Device, node: &Node) -> Self {
+        // One that nobody has had in this life has nobody to take leave of.
+        let patience = if device_was_had(node, device) { FAREWELL } else { Duration::ZERO };
+        Self { what: What::Device(device.clone()), free_since: None, patience }
+    }
+
+    /// `None`: it is not there.
+    pub(super) fn loan(loan: &Loan, node: &Node) -> Option<Self> {
+        let place = node.place_of(loan)?;
+        let patience = if node.agent.has_guest(place) { LET_GO } else { Duration::ZERO };
+        let what = What::Loan { loan: loan.clone(), place, is_told: false };
+        Some(Self { what, free_since: None, patience })
+    }
+
+    pub(super) fn is_named(&self, device: &Device) -> bool {
+        matches!(&self.what, What::Device(it) if it.function == device.function || it.source == device.source)
+    }
+
+    pub(super) fn is_device(&self, device: &Device) -> bool {
+        matches!(&self.what, What::Device(it) if it == device)
+    }
+
+    pub(super) fn is_loan(&self, loan: &Loan) -> bool {
+        matches!(&self.what, What::Loan { loan: it, .. } if it.line.secret() == loan.line.secret())
+    }
+
+    /// Who has to let go of it.
+    pub(super) fn waits_for(&self, node: &Node) -> Option<String> {
+        match &self.what {
+            What::Device(device) => node.drive_of(device).and_then(|drive| node.holder(drive)),
+            What::Loan { place, is_told: false, .. } => node.machine(*place),
+            What::Loan { loan, .. } => {
+                Some(format!("the lender of {} to take it back", loan.line.function()))
+            }
+        }
+    }
+}
+
+impl Node {
+    /// Who has any function of a drive, or for whom it is kept, and what he is to do.
+    pub(super) fn holder(&self, drive: usize) -> Option<String> {
+        let view = self.agent.view();
+        let mut lent = view
+            .loans()
+            .filter(|(loan, _)| matches!(loan.end, LoanEnd::Lend { drive: of, .. } if of == drive));
+        lent.find_map(|(loan, cells)| {
+            // One that was never heard in this life of the node has not been silent for longer than that.
+            let silence = view.silence(cells).min(self.started.elapsed());
+            let is_had = report::is_open(cells) || (loan.tenancy.is_held && silence < HOLD);
+            is_had.then(|| {
+                let name = cells.edge().peer().map_or(loan.tenancy.name, |(_, name)| name);
+                format!("{name} to give it back")
+            })
+        })
+    }
+
+    /// The virtual machine that is connected to what is borrowed in this place.
+    pub(super) fn machine(&self, place: usize) -> Option<String> {
+        self.agent.has_guest(place).then(|| "its virtual machine to let go of it".to_owned())
+    }
+
+    /// Has something go, at once if nobody has it. For whom it waits, if it does.
+    pub(super) fn let_go(&mut self, leaving: Leaving, reload: &mut Reload) -> Option<String> {
+        if let What::Loan { place, .. } = &leaving.what {
+            self.agent.close_edge(*place);
+        }
+        let leaving = self.advance(leaving)?;
+        let waits_for = leaving
+            .waits_for(self)
+            .unwrap_or_else(|| "those who had it to hear that they have given it back".to_owned());
+        match &leaving.what {
+            What::Device(device) => {
+                let device = device.function.to_string();
+                Event::DeviceLeaving { device, waits_for: waits_for.clone() }.say();
+            }
+            What::Loan { loan, .. } => {
+                let function = loan.line.function().to_string();
+                Event::LoanLeaving { function, waits_for: waits_for.clone() }.say();
+            }
+        }
+        reload.leaving.push(leaving);
+        Some(waits_for)
+    }
+
+    /// When [`Node::follow_leaving`] has something to look at.
+    pub(in crate::roles::serve) fn leaving_poll_timeout(&self) -> Option<Instant> {
+        let reload = self.reload.as_ref()?;
+        (!reload.leaving.is_empty()).then(|| Instant::now() + LOOK)
+    }
+
+    /// Lets those go that nobody has any more, and takes note of those that have gone.
+    pub(in crate::roles::serve) fn follow_leaving(&mut self) {
+        while let Some(withdrawn) = self.agent.take_withdrawn() {
+            self.conclude_withdrawn(&withdrawn);
+        }
+        if self.ending.is_none()
+            && let Some(mut reload) = self.reload.take()
+        {
+            let leaving = std::mem::take(&mut reload.leaving);
+            reload.leaving = leaving.into_iter().filter_map(|it| self.advance(it)).collect();
+            self.reload = Some(reload);
+        }
+    }
+
+    /// Lets something go if nobody has had it for long enough. `None`: it has gone.
+    fn advance(&mut self, mut leaving: Leaving) -> Option<Leaving> {
+        let is_had = match &leaving.what {
+            What::Device(device) => self.drive_of(device).is_some_and(|drive| self.holder(drive).is_some()),
+            What::Loan { is_told: true, .. } => return Some(leaving),
+            // A machine keeps its connection when its guest has let go.
+            What::Loan { place, .. } => self.agent.has_guest(*place) && self.agent.has_driver(*place),
+        };
+        if is_had {
+            leaving.free_since = None;
+            return Some(leaving);
+        }
+        if leaving.free_since.get_or_insert_with(Instant::now).elapsed() < leaving.patience {
+            return Some(leaving);
+        }
+        match &mut leaving.what {
+            What::Device(device) => {
+                let drive = self.drive_of(device)?;
+                self.agent.withdraw(drive);
+                None
+            }
+            What::Loan { place, is_told, .. } => {
+                *is_told = true;
+                self.agent.detach(*place);
+                Some(leaving)
+            }
+        }
+    }
+
+    /// An event of the agent may be what something waits for.
+    pub(in crate::roles::serve) fn note_leaving(&mut self, event: &AgentEvent, observer: &mut dyn Observer) {
+        let (AgentEvent::GivenBack { loan: given, .. }, Some(reload)) = (event, &mut self.reload) else {
+            return;
+        };
+        let has_gone =
+            |it: &mut Leaving| matches!(it.what, What::Loan { place, is_told: true, .. } if place == *given);
+        for gone in reload.leaving.extract_if(.., has_gone) {
+            if let What::Loan { loan, place, .. } = gone.what {
+                Event::LoanRemoved { function: loan.line.function().to_string() }.say();
+                observer.goes(place);
+            }
+        }
+    }
+
+    /// No card has a drive any more that was lent: what it came to is kept.
+    fn conclude_withdrawn(&mut self, withdrawn: &Withdrawn) {
+        if withdrawn.end.has_lost {
+            let (source, drive) = (withdrawn.spec.source.clone(), withdrawn.spec.name.clone());
+            let node = self.agent.view().spec().name.clone();
+            Event::MediaFault { source, drive, node }.say();
+        }
+        self.is_kept &= keep_end(&self.state, withdrawn);
+        let (device, source) = (withdrawn.spec.name.clone(), withdrawn.spec.source.clone());
+        self.faults.remove(&withdrawn.place);
+        Event::DeviceRemoved { device, source }.say();
+    }
+
+    /// Whether what is in this place, or is lent as this drive, is to go.
+    pub(in crate::roles::serve) fn leaving(&self) -> (Vec<usize>, Vec<String>) {
+        let leaving = self.reload.iter().flat_map(|reload| &reload.leaving);
+        let (mut loans, mut devices) = (Vec::new(), Vec::new());
+        for it in leaving {
+            match &it.what {
+                What::Device(device) => devices.push(device.function.to_string()),
+                What::Loan { place, .. } => loans.push(*place),
+            }
+        }
+        (loans, devices)
+    }
+}
+
+/// Whether anybody has had a function of a device in this life of the node.
+fn device_was_had(node: &Node, device: &Device) -> bool {
+    let Some(drive) = node.drive_of(device) else { return false };
+    let view = node.agent.view();
+    let mut lent =
+        view.loans().filter(|(loan, _)| matches!(loan.end, LoanEnd::Lend { drive: of, .. } if of == drive));
+    lent.any(|(_, cells)| cells.edge().peer().is_some())
+}

@@ -1,0 +1,228 @@
+//! What comes to a node that runs, and what leaves it, beside the loans of slots ([`super::attach`]).
+//!
+//! What a card can be told of it takes at once. Everything else is in the plan of the next card, for which the present
+//! one makes room as if it had been killed: that costs the others some milliseconds, as any death does.
+
+use std::io;
+
+use node::{LoanKind, MAX_DRIVES, MAX_LOANS, Tenancy};
+
+use super::drives::Seen;
+use super::{Agent, AgentEvent, DriveEnd, DriveSpec, Edge, LoanEnd, LoanSpec, clients};
+
+/// What comes to a node, all of it or nothing. Places are those of [`Agent::free_places`] and [`Agent::free_drives`], in
+/// their order.
+#[derive(Default)]
+pub struct Arrivals {
+    /// Drives with their places.
+    pub drives: Vec<(usize, DriveSpec)>,
+    /// Loans with their places, those of the functions of these drives among them.
+    pub loans: Vec<(usize, LoanSpec)>,
+}
+
+/// A drive that was lent, and is not any more.
+pub struct Withdrawn {
+    /// Where it was among [`super::NodeSpec::drives`].
+    pub place: usize,
+    /// The drive. Its image is locked as long as this is there.
+    pub spec: DriveSpec,
+    /// What became of it.
+    pub end: DriveEnd,
+}
+
+/// A drive that no next card is to have.
+pub(super) struct Leaving {
+    pub(super) place: usize,
+    pub(super) spec: DriveSpec,
+    pub(super) seen: Seen,
+}
+
+/// How the card hears of a loan that comes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Told {
+    /// It is told, and goes on.
+    ByMessage,
+    /// The next one finds it in its plan.
+    ByPlan,
+}
+
+impl Agent {
+    /// Places for loans that come: vacant ones that nobody is connected to any more and that are not `kept`, then new
+    /// ones.
+    pub fn free_places(&self, kept: impl Fn(usize) -> bool) -> Vec<usize> {
+        let is_free = |place: &usize| {
+            self.spec.loans[*place].is_vacant()
+                && !kept(*place)
+                && !self.clients.has_any(*place)
+                && !self.slots.has_client(*place)
+        };
+        let present = self.spec.loans.len();
+        (0..present).filter(is_free).chain(present..MAX_LOANS).collect()
+    }
+
+    /// Places for drives that come.
+    pub fn free_drives(&self) -> Vec<usize> {
+        let leaves = |place: &usize| self.leaving.iter().any(|leaving| leaving.place == *place);
+        let is_free = |place: &usize| self.spec.drive(*place).is_none() && !leaves(place);
+        (0..MAX_DRIVES).filter(is_free).collect()
+    }
+
+    /// Gives all that has come a place. Whether the card goes on.
+    ///
+    /// # Errors
+    /// There is no memory for it: nothing has changed, and nobody listens at the sockets of these loans any more.
+    ///
+    /// # Panics
+    /// If a place is not free.
+    pub fn admit(&mut self, mut arrivals: Arrivals) -> io::Result<bool> {
+        let drives = arrivals.drives.iter().map(|(place, _)| place + 1).max().unwrap_or(0);
+        let drives = drives.max(self.spec.drives.len());
+        if let Err(error) = self.reserve(&arrivals.loans, drives, 0) {
+            arrivals.loans.iter_mut().for_each(|(_, loan)| loan.end.vacate());
+            return Err(error);
+        }
+        self.spec.drives.resize_with(drives, || None);
+        for (place, drive) in arrivals.drives {
+            assert!(self.spec.drives[place].is_none(), "a drive comes where there is none");
+            self.images.come(place, &drive);
+            self.spec.drives[place] = Some(drive);
+        }
+        let coming: Vec<usize> = arrivals.loans.iter().map(|(place, _)| *place).collect();
+        let told: Vec<Told> =
+            arrivals.loans.into_iter().map(|(place, loan)| self.seat(place, loan)).collect();
+        self.neighbours.follow(&self.spec, &self.waiter);
+        let goes_on = told.iter().all(|told| *told == Told::ByMessage);
+        if goes_on {
+            coming.iter().for_each(|place| self.core.handle_attached(*place, true));
+        } else {
+            self.core.handle_replanned(coming);
+        }
+        self.follow();
+        Ok(goes_on)
+    }
+
+    /// The place has this loan from now on, of which the card is to be told in this way.
+    pub(super) fn seat(&mut self, place: usize, loan: LoanSpec) -> Told {
+        if place == self.spec.loans.len() {
+            self.spec.loans.push(vacant());
+        }
+        let before = &self.spec.loans[place];
+        assert!(before.is_vacant(), "a loan moves in where there is none");
+        assert!(loan.life > before.life, "each loan of a place has an incarnation of its own");
+        let told = self.how_told(place, &loan);
+        if let Some(card) = &mut self.card {
+            card.outbox.renew(place, loan.life);
+        }
+        let is_past = |event: &AgentEvent| match event {
+            AgentEvent::RaiseIncarnation { loan: it, .. } | AgentEvent::StoreTenancy { loan: it, .. } => {
+                *it == place
+            }
+            _ => false,
+        };
+        self.wants.retain(|event| !is_past(event));
+        self.spec.loans[place] = loan;
+        self.clients.renew(place);
+        self.slots.renew(place);
+        self.neighbours.forget(place);
+        for account in &self.shared().edges[place] {
+            account.received.reset();
+            account.sent.reset();
+        }
+        if let Err(error) = clients::listen_one(&self.spec.loans, place, &self.waiter) {
+            // As where there are no descriptors for clients: they wait, and this is tried again.
+            self.stop_accepting(&error);
+        }
+        told
+    }
+
+    /// A card can take what borrows, where the ledger has not grown since it mapped that and nobody is connected. The
+    /// places of machines are known to it from its start.
+    fn how_told(&self, place: usize, coming: &LoanSpec) -> Told {
+        let was_slot = matches!(self.spec.loans[place].end.edge(), Some(Edge::Vm { .. }));
+        let is_fit = match coming.end.kind() {
+            Some(LoanKind::Slot) => was_slot,
+            Some(LoanKind::Drive) => !was_slot,
+            Some(LoanKind::Lend) | None => false,
+        };
+        let has_room = self.card.as_ref().is_some_and(|card| card.memory_bytes == self.mapping.len());
+        let is_used = self.slots.has_client(place) || self.clients.has_any(place);
+        if is_fit && has_room && !is_used { Told::ByMessage } else { Told::ByPlan }
+    }
+
+    /// What is borrowed here has nobody new from now on: its socket is gone. Who is connected stays until
+    /// [`Agent::detach`].
+    pub fn close_edge(&mut self, loan: usize) {
+        if let Some(LoanEnd::Borrow {
+            edge: Edge::Nbd { path, listener } | Edge::Vm { path, listener },
+            ..
+        }) = self.spec.loans.get_mut(loan).map(|loan| &mut loan.end)
+        {
+            if let Some(listener) = listener.as_ref() {
+                // One that is not in the set is just as good.
+                let _ = self.waiter.deregister(std::os::fd::AsFd::as_fd(listener));
+            }
+            clients::stop_listening_at(path, listener);
+        }
+    }
+
+    /// Lends a drive no more, of which nobody has any function: its loans are vacant, and the card is replaced.
+    /// [`Agent::take_withdrawn`] tells when no card has the drive any more.
+    pub fn withdraw(&mut self, drive: usize) {
+        let Some(spec) = self.spec.drives.get_mut(drive).and_then(Option::take) else { return };
+        let mut seen = self.images.go(drive);
+        // Whatever takes long is done while the card still serves the others.
+        let _ = seen.sync(&spec);
+        let lends = |loan: &LoanSpec| matches!(loan.end, LoanEnd::Lend { drive: of, .. } if of == drive);
+        let loans: Vec<usize> =
+            (0..self.spec.loans.len()).filter(|at| lends(&self.spec.loans[*at])).collect();
+        for loan in &loans {
+            self.neighbours.forget(*loan);
+            self.spec.loans[*loan].end = LoanEnd::Vacant { edge: None };
+        }
+        self.leaving.push(Leaving { place: drive, spec, seen });
+        self.core.handle_replanned(loans);
+        self.follow();
+    }
+
+    /// Only these nodes may have what a drive lends, from the next card on; whoever has it keeps it.
+    pub fn set_allowed(&mut self, drive: usize, nodes: Option<&[base::ids::NodeId]>) {
+        for loan in &mut self.spec.loans {
+            if let LoanEnd::Lend { drive: of, allowed, .. } = &mut loan.end
+                && *of == drive
+            {
+                *allowed = nodes.map(std::sync::Arc::from);
+            }
+        }
+        self.core.handle_replanned([]);
+        self.follow();
+    }
+
+    /// A drive that has left since the last call.
+    pub fn take_withdrawn(&mut self) -> Option<Withdrawn> {
+        self.withdrawn.pop()
+    }
+
+    /// No card has the drives any more that were to go.
+    pub(super) fn conclude_leaving(&mut self) {
+        let writes = (&self.spec.last_writes, self.spec.incarnation);
+        for Leaving { place, spec, mut seen } in self.leaving.drain(..) {
+            let end = seen.conclude((place, &spec), writes, false);
+            self.withdrawn.push(Withdrawn { place, spec, end });
+        }
+    }
+}
+
+/// A place that never had a loan.
+fn vacant() -> LoanSpec {
+    LoanSpec {
+        function: String::new(),
+        stream: 0,
+        secret: [0; 32],
+        protection: node::Protection::default(),
+        generation: 0,
+        tenancy: Tenancy::default(),
+        life: 0,
+        least_incarnation: 0,
+        end: LoanEnd::Vacant { edge: None },
+    }
+}
