@@ -168,7 +168,7 @@ fn w3_devices_and_loans_come_and_go_while_fio_verifies_another_loan() {
         block_size: "4k",
         depth: 8,
         offset: 0,
-        size: 128 * MIB,
+        size: 192 * MIB,
         seed: 1,
     };
     let mut fio = job.start(left, "fio").unwrap();
@@ -221,6 +221,7 @@ fn w3_devices_and_loans_come_and_go_while_fio_verifies_another_loan() {
     assert!(!socket(left, "b").exists());
     lender.wait_event("device-removed");
     assert_eq!(lender.shown().0, ["a"]);
+    assert!(fio.ended().unwrap().is_none(), "all that was to happen while it verifies");
     load.wait_done(100, SOON).unwrap();
 
     // What was written is there for somebody else, who can have the image now.

@@ -395,7 +395,10 @@ mod tests {
         let to = format!("its socket {nbd} to vfio-user:/etc/causeway/y, io_timeout_s 30 to 7");
         assert_eq!(moved, [format!("fixed: loan nvme0 changed: {to}")]);
         // The function has another address, and is the same.
-        let elsewhere = with("nbd = 'x'\n").replace(address, "192.0.2.9:7411");
+        let line = example();
+        let moved = ["192.0.2.9:7411".parse().unwrap()].to_vec();
+        let moved = Line::new(line.lender(), line.secret().clone(), moved, line.function().clone()).unwrap();
+        let elsewhere = with("nbd = 'x'\n").replace(&line.reveal(), &moved.reveal());
         let [only] = &compare(&config(&with("nbd = 'x'\n")), &config(&elsewhere))[..] else { panic!() };
         assert!(matches!(only, Change::Fixed(fixed) if fixed.detail.contains("192.0.2.9")), "{only:?}");
     }
