@@ -94,9 +94,14 @@ impl Relay {
         self.command(&line).map(drop)
     }
 
-    /// From now on an attacker sends so many forgeries a second over a wire, of all [`flood::KINDS`]; 0 ends it.
+    /// From now on an attacker sends so many forgeries a second over a wire, of what crosses it; 0 ends it.
     pub fn flood(&mut self, rail: u8, direction: Direction, per_second: u64) -> Result<(), Error> {
         self.command(&format!("flood {rail} {direction} {per_second}")).map(drop)
+    }
+
+    /// The same with nothing but messages of handshakes: replayed, forged and reflected, from many addresses.
+    pub fn flood_calls(&mut self, rail: u8, direction: Direction, per_second: u64) -> Result<(), Error> {
+        self.command(&format!("calls {rail} {direction} {per_second}")).map(drop)
     }
 
     /// The attacker takes what it has seen on all wires for frames under another key: to be called between two

@@ -12,6 +12,10 @@
 //! A namespace lives as long as the process that holds it, a `cat` which ends with its standard input, so with the
 //! test. As root no more is needed; others get a user namespace of their own first, where the system allows it.
 
+mod mesh;
+
+pub use mesh::Mesh;
+
 use crate::Error;
 use crate::process::{Process, run};
 use crate::relay::Relay;
@@ -62,6 +66,11 @@ impl Direction {
             Side::Left => Self::LeftToRight,
             Side::Right => Self::RightToLeft,
         }
+    }
+
+    /// The other way.
+    pub fn opposite(self) -> Self {
+        Self::toward(self.source())
     }
 
     /// Who sends.
@@ -145,8 +154,9 @@ impl World {
         let dir = make_folder()?;
         let user = if rustix::process::geteuid().is_root() { None } else { Some(Holder::user(&dir)?) };
         let user_pid = user.as_ref().map(Holder::pid);
-        let left = Machine::new(Side::Left, config.rails, &dir, user_pid)?;
-        let right = Machine::new(Side::Right, config.rails, &dir, user_pid)?;
+        let addresses = |side| (0..config.rails).map(|rail| rail_address(rail, side)).collect();
+        let left = Machine::new("left", &["right"], addresses(Side::Left), &dir, user_pid)?;
+        let right = Machine::new("right", &["left"], addresses(Side::Right), &dir, user_pid)?;
         let facing_left = Holder::namespaces("facing-left", "", &dir, user_pid)?;
         let facing_right = Holder::namespaces("facing-right", "", &dir, user_pid)?;
         for rail in 0..config.rails {
@@ -180,42 +190,54 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("the logs of this failure are in {}", self.dir.display());
-        } else if let Err(error) = std::fs::remove_dir_all(&self.dir) {
-            eprintln!("cannot remove {}: {error}", self.dir.display());
-        }
+        remove_folder(&self.dir);
+    }
+}
+
+/// Removes a world's folder, unless its test has failed.
+fn remove_folder(dir: &Path) {
+    if std::thread::panicking() {
+        eprintln!("the logs of this failure are in {}", dir.display());
+    } else if let Err(error) = std::fs::remove_dir_all(dir) {
+        eprintln!("cannot remove {}: {error}", dir.display());
     }
 }
 
 /// One machine.
 pub struct Machine {
     holder: Holder,
-    side: Side,
-    rails: u8,
+    addresses: Vec<Ipv4Addr>,
     dir: PathBuf,
 }
 
 impl Machine {
-    fn new(side: Side, rails: u8, world: &Path, user: Option<u32>) -> Result<Self, Error> {
-        let (name, other) = if side == Side::Left { ("left", "right") } else { ("right", "left") };
+    /// The machine `name` of a world, to which the machines `others` are hidden.
+    fn new(
+        name: &str,
+        others: &[&str],
+        addresses: Vec<Ipv4Addr>,
+        world: &Path,
+        user: Option<u32>,
+    ) -> Result<Self, Error> {
         let dir = world.join(name);
         for folder in ["tmp", "run", "state", "var-lib", "logs"] {
             let folder = dir.join(folder);
             std::fs::create_dir_all(&folder)
                 .map_err(Error::io(format!("cannot create {}", folder.display())))?;
         }
-        let hidden = world.join(other);
-        std::fs::create_dir_all(&hidden).map_err(Error::io(format!("cannot create {}", hidden.display())))?;
         // The words are ours: a path made by make_folder holds nothing that a shell would read otherwise.
-        let mounts = format!(
-            "mount -t tmpfs hidden '{}'; mount -t tmpfs run /run; mount -t tmpfs shm /dev/shm; \
-             mount --bind '{}' /var/lib",
-            hidden.display(),
-            dir.join("var-lib").display()
-        );
+        let mut mounts = String::new();
+        for other in others {
+            let hidden = world.join(other);
+            std::fs::create_dir_all(&hidden)
+                .map_err(Error::io(format!("cannot create {}", hidden.display())))?;
+            mounts += &format!("mount -t tmpfs hidden '{}'; ", hidden.display());
+        }
+        let var_lib = dir.join("var-lib");
+        mounts += "mount -t tmpfs run /run; mount -t tmpfs shm /dev/shm; ";
+        mounts += &format!("mount --bind '{}' /var/lib", var_lib.display());
         let holder = Holder::namespaces(name, &mounts, world, user)?;
-        Ok(Self { holder, side, rails, dir })
+        Ok(Self { holder, addresses, dir })
     }
 
     /// A command that will run in this machine, with folders of its own in its environment. The pid of the started
@@ -249,14 +271,9 @@ impl Machine {
         &self.dir
     }
 
-    /// Which one it is.
-    pub fn side(&self) -> Side {
-        self.side
-    }
-
     /// Its address on each rail.
-    pub fn addresses(&self) -> Vec<Ipv4Addr> {
-        (0..self.rails).map(|rail| rail_address(rail, self.side)).collect()
+    pub fn addresses(&self) -> &[Ipv4Addr] {
+        &self.addresses
     }
 }
 

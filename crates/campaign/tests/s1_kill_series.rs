@@ -138,7 +138,7 @@ fn wait_shared(victims: [&mut Victim; 2], expected: bool) {
 fn kill_series(name: &str, world: &World, beside: &Machine, wanted: u32) {
     let _exclusive = scale::exclusive();
     let seed = scale::first_seed();
-    let are_neighbours = beside.side() == world.right().side();
+    let are_neighbours = beside.dir() == world.right().dir();
     let image = world.right().dir().join("disk.img");
     tools::empty_image(&image, 4 * MIB).unwrap();
     let mut lender = Lender::start(world.right(), &[image.to_str().unwrap()], &[]).unwrap();

@@ -8,7 +8,7 @@
 use campaign::causeway::{Borrower, Lender, card, number, status};
 use campaign::load::{Load, Model, Since, connect};
 use campaign::process::{family, resident_kib};
-use campaign::relay::flood::KINDS;
+use campaign::relay::flood::GENERAL;
 use campaign::scale;
 use campaign::world::{Direction, Machine, World, WorldConfig};
 use std::time::{Duration, Instant};
@@ -56,7 +56,7 @@ fn t4_a_flood_of_forgeries_is_counted_and_harms_nobody() {
     for (reason, counts) in REASONS.iter().zip(left.iter().zip(&right)) {
         // How a kind is counted is the receiver's matter: a truncated frame may still be a whole header and a wrong
         // tag.
-        let some = sent / KINDS.len() as u64 / 20;
+        let some = sent / GENERAL as u64 / 20;
         assert!(*counts.0 > some && *counts.1 > some, "{reason}: {counts:?} of {sent} ({made:?})");
     }
     let counted: u64 = left.iter().chain(&right).sum();
@@ -77,6 +77,64 @@ fn t4_a_flood_of_forgeries_is_counted_and_harms_nobody() {
     scale::report(&format!(
         "t4: seed {seed}, {sent} forgeries, dropped {left:?} {right:?}, longest gap {gap:?}"
     ));
+}
+
+/// T5: messages of handshakes, true ones that are repeated, changed ones and such as come back to who has sent them,
+/// 10,000 a second from a hundred addresses, both ways. Nobody loses a loan, a newcomer is let in meanwhile, processes do
+/// not grow, and no answer is larger than what it answers.
+#[test]
+fn t5_a_flood_of_calls_keeps_nobody_out_and_takes_no_memory() {
+    let _exclusive = scale::exclusive();
+    let seed = scale::first_seed();
+    let mut world = World::new(&WorldConfig { seed, ..WorldConfig::default() }).unwrap();
+    let lender = Lender::start(world.right(), &["ram:16M", "ram:16M"], &[]).unwrap();
+    // True first messages of lives that are over.
+    for _ in 0..4 {
+        let mut former = Borrower::start(world.left(), &lender.lines[0], &[]).unwrap();
+        former.process.kill_tree().unwrap();
+    }
+    let borrower = Borrower::start(world.left(), &lender.lines[0], &[]).unwrap();
+    let load = Load::start(&borrower.socket, Model::new(0, 4 * MIB, seed), 8).unwrap();
+    load.wait_done(2000, LONG).unwrap();
+    set_calls(&mut world, PER_SECOND / 4);
+    flooded(&load, Duration::from_secs(2));
+    let (before, made_before) = (residents(&lender, &borrower), calls_made(&mut world));
+    let began = Instant::now();
+    load.take_longest_gap();
+    flooded(&load, Duration::from_secs(if scale::is_soak() { 120 } else { 10 }));
+    // Whoever wants another function has it, though the lender has so much to look at.
+    let mut newcomer = Borrower::start_as(world.left(), "newcomer", &lender.lines[1], &[]).unwrap();
+    let after = residents(&lender, &borrower);
+    let (gap, made) = (load.take_longest_gap(), calls_made(&mut world));
+    let per_second = (made - made_before) as f64 / began.elapsed().as_secs_f64();
+    set_calls(&mut world, 0);
+
+    assert!(per_second > PER_SECOND as f64 / 2.0, "only {per_second:.0} messages a second");
+    for ((pid, before), (still, after)) in before.iter().zip(&after) {
+        assert_eq!(pid, still, "a process died of it");
+        assert!(*after < before + GROWTH_MAX_KIB, "process {pid} grew from {before} to {after} KiB");
+    }
+    assert_eq!(newcomer.process.terminate(LONG).unwrap(), 0);
+    let mut report = load.stop().unwrap();
+    assert_eq!((report.failed, report.failed_flushes, report.lost), (0, 0, None));
+    report.model.verify(&mut connect(&borrower.socket).unwrap(), Since::Nothing).unwrap();
+    for (machine, name) in [(world.left(), "borrower"), (world.right(), "lender")] {
+        let status = status(machine, name).unwrap();
+        assert_eq!(card(&status).unwrap().restarts, 0, "the card of {name} died of it");
+    }
+    scale::report(&format!("t5: seed {seed}, {per_second:.0} calls a second, longest gap {gap:?}"));
+}
+
+fn calls_made(world: &mut World) -> u64 {
+    world.relay().stats().unwrap().floods[GENERAL..].iter().sum()
+}
+
+fn set_calls(world: &mut World, per_second: u64) {
+    for rail in 0..2 {
+        for direction in [Direction::LeftToRight, Direction::RightToLeft] {
+            world.relay().flood_calls(rail, direction, per_second).unwrap();
+        }
+    }
 }
 
 /// Every second of it, I/O must get on.

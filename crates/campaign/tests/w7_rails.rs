@@ -9,7 +9,7 @@ use campaign::load::{Load, Model, Since, connect};
 use campaign::process::poll_until;
 use campaign::relay::RelayStats;
 use campaign::relay::impair::Impairment;
-use campaign::world::{Direction, Machine, World, WorldConfig};
+use campaign::world::{Direction, Machine, Side, World, WorldConfig};
 use campaign::{Error, scale};
 use std::time::Duration;
 
@@ -43,8 +43,9 @@ fn w7_a_rail_pulled_costs_no_error_and_is_taken_up_again() {
             }
             // Whoever hears nothing any more says so; traffic goes on meanwhile.
             let deaf = |side| cut.contains(&Direction::toward(side));
-            for (machine, name) in [(world.left(), "borrower"), (world.right(), "lender")] {
-                if deaf(machine.side()) {
+            let ends = [(Side::Left, world.left(), "borrower"), (Side::Right, world.right(), "lender")];
+            for (side, machine, name) in ends {
+                if deaf(side) {
                     wait_rail(machine, name, rail, "down").unwrap();
                 }
             }

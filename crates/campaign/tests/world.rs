@@ -6,7 +6,7 @@
 use campaign::capture;
 use campaign::process::{Process, run};
 use campaign::relay::impair::Impairment;
-use campaign::world::{Direction, Machine, World, WorldConfig, rail_address};
+use campaign::world::{Direction, Machine, World, WorldConfig};
 use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(30);
@@ -155,7 +155,7 @@ fn forged_datagrams_arrive_with_the_addresses_they_claim() {
     let script = "import socket,sys\ns=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)\n\
                   s.bind((sys.argv[1],7411))\nprint('up',flush=True)\nprint(*s.recvfrom(100),flush=True)";
     let mut listener =
-        python(world.right(), "listener", script, &[&rail_address(0, world.right().side()).to_string()]);
+        python(world.right(), "listener", script, &[&world.right().addresses()[0].to_string()]);
     listener.wait_line("up", LONG, |line| line == "up").unwrap();
     world.relay().inject(0, Direction::LeftToRight, 555, 7411, b"forged").unwrap();
     let line = listener.wait_line("the datagram", LONG, |_| true).unwrap();

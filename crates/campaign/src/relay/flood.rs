@@ -15,8 +15,28 @@ const BURST: u64 = 64;
 const HEADER: usize = 64;
 
 /// Kinds of forgeries, and their names in the statistics.
-pub const KINDS: [&str; 8] =
-    ["replayed", "forged", "truncated", "oversized", "wrong_version", "wrong_key", "initiation", "noise"];
+pub const KINDS: [&str; 11] = [
+    "replayed",
+    "forged",
+    "truncated",
+    "oversized",
+    "wrong_version",
+    "wrong_key",
+    "initiation",
+    "noise",
+    "call_replayed",
+    "call_forged",
+    "call_reflected",
+];
+
+/// How many of them are made of whatever crosses the wire; the others are of messages of handshakes.
+pub const GENERAL: usize = 8;
+
+/// Messages of handshakes that the attacker remembers of a wire.
+const CALLS_MAX: usize = 64;
+
+/// The ports that stand for the many addresses from which handshakes are called for.
+const CALLERS: core::ops::Range<u64> = 20_000..20_100;
 
 /// Bytes of the shortest first message of a handshake.
 const FIRST_MESSAGE: usize = 352;
@@ -27,6 +47,12 @@ pub struct Flood {
     seen: VecDeque<Datagram>,
     /// Frames of another channel, sealed under another key.
     foreign: Vec<Datagram>,
+    /// True messages of handshakes, whenever they came.
+    calls: VecDeque<Datagram>,
+    /// Those that crossed the wire the other way, turned round.
+    reflected: VecDeque<Datagram>,
+    /// Nothing but messages of handshakes is sent.
+    only_calls: bool,
     per_second: u64,
     since_ns: u64,
     sent: u64,
@@ -37,8 +63,18 @@ impl Flood {
     /// One who only listens.
     pub fn new(seed: u64) -> Self {
         let random = Random::new(seed ^ 0xf100d);
-        let (seen, foreign, counts) = (VecDeque::new(), Vec::new(), [0; KINDS.len()]);
-        Self { random, seen, foreign, per_second: 0, since_ns: 0, sent: 0, counts }
+        Self {
+            random,
+            seen: VecDeque::new(),
+            foreign: Vec::new(),
+            calls: VecDeque::new(),
+            reflected: VecDeque::new(),
+            only_calls: false,
+            per_second: 0,
+            since_ns: 0,
+            sent: 0,
+            counts: [0; KINDS.len()],
+        }
     }
 
     /// Something crosses the wire.
@@ -47,6 +83,15 @@ impl Flood {
             self.seen.pop_front();
         }
         self.seen.push_back(datagram.clone());
+        remember(&mut self.calls, datagram);
+    }
+
+    /// Something crosses the wire the other way.
+    pub fn see_opposite(&mut self, datagram: &Datagram) {
+        let Datagram { source_port, target_port, ref payload } = *datagram;
+        let payload = payload.clone();
+        let turned = Datagram { source_port: target_port, target_port: source_port, payload };
+        remember(&mut self.reflected, &turned);
     }
 
     /// What was seen so far becomes what is sent as sealed under another key. Meant for the time between two channels.
@@ -54,14 +99,16 @@ impl Flood {
         self.foreign = self.seen.drain(..).collect();
     }
 
-    /// From now on, so many forgeries a second; 0 ends it.
-    pub fn set_rate(&mut self, now_ns: u64, per_second: u64) {
-        (self.per_second, self.since_ns, self.sent) = (per_second, now_ns, 0);
+    /// From now on, so many forgeries a second; 0 ends it. With `only_calls` they are messages of handshakes, from many
+    /// addresses.
+    pub fn set_rate(&mut self, now_ns: u64, per_second: u64, only_calls: bool) {
+        (self.per_second, self.since_ns, self.sent, self.only_calls) = (per_second, now_ns, 0, only_calls);
     }
 
     /// Whether forgeries are to be sent at all.
     pub fn is_active(&self) -> bool {
-        self.per_second > 0 && !self.seen.is_empty()
+        let has_models = if self.only_calls { !self.calls.is_empty() } else { !self.seen.is_empty() };
+        self.per_second > 0 && has_models
     }
 
     /// Forgeries made so far, by kind.
@@ -78,13 +125,30 @@ impl Flood {
             u128::from(now_ns.saturating_sub(self.since_ns)) * u128::from(self.per_second) / 1_000_000_000;
         let count = u64::try_from(due).unwrap_or(u64::MAX).saturating_sub(self.sent).min(BURST);
         self.sent += count;
-        (0..count).map(|_| self.forge()).collect()
+        (0..count).map(|_| if self.only_calls { self.call() } else { self.forge() }).collect()
+    }
+
+    /// A message of a handshake that came before: as it was, changed, or back to where it came from.
+    fn call(&mut self) -> Datagram {
+        let kinds = if self.reflected.is_empty() { 2 } else { 3 };
+        let kind = self.random.below(kinds) as usize;
+        self.counts[GENERAL + kind] += 1;
+        let models = if kind == 2 { &self.reflected } else { &self.calls };
+        let mut datagram = models[self.random.below(models.len() as u64) as usize].clone();
+        datagram.source_port = (CALLERS.start + self.random.below(CALLERS.end - CALLERS.start)) as u16;
+        let length = datagram.payload.len() as u64;
+        if kind == 1
+            && let Some(byte) = datagram.payload.get_mut(self.random.below(length.max(1)) as usize)
+        {
+            *byte ^= 1 << self.random.below(8);
+        }
+        datagram
     }
 
     fn forge(&mut self) -> Datagram {
         let which = self.random.below(self.seen.len() as u64) as usize;
         let mut datagram = self.seen[which].clone();
-        let kind = self.random.below(KINDS.len() as u64) as usize;
+        let kind = self.random.below(GENERAL as u64) as usize;
         self.counts[kind] += 1;
         let bytes = &mut datagram.payload;
         let length = bytes.len() as u64;
@@ -144,6 +208,17 @@ impl Flood {
     }
 }
 
+/// Keeps a message of a handshake, in place of the oldest one.
+fn remember(calls: &mut VecDeque<Datagram>, datagram: &Datagram) {
+    let is_call = matches!(datagram.payload.get(1), Some(1 | 2)) && datagram.payload.len() > HEADER;
+    if is_call {
+        if calls.len() == CALLS_MAX {
+            calls.pop_front();
+        }
+        calls.push_back(datagram.clone());
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -151,14 +226,14 @@ mod tests {
     #[test]
     fn forgeries_come_at_the_rate_asked_and_of_every_kind() {
         let mut flood = Flood::new(1);
-        flood.set_rate(0, 10_000);
+        flood.set_rate(0, 10_000, false);
         assert!(flood.poll(1_000_000_000).is_empty(), "who has seen nothing has nothing to forge");
         let datagram = Datagram { source_port: 1, target_port: 2, payload: vec![1; 200] };
         flood.see(&datagram);
         let sent: usize = (0..1000u64).map(|turn| flood.poll(turn * 1_000_000).len()).sum();
         assert!((9_900..=10_000).contains(&sent), "{sent}");
         assert!(flood.counts().iter().all(|&count| count > 1000), "{:?}", flood.counts());
-        flood.set_rate(0, 0);
+        flood.set_rate(0, 0, false);
         assert!(flood.poll(u64::MAX).is_empty());
     }
 }

@@ -186,6 +186,9 @@ impl Forwarder {
             if let Some(flood) = self.floods.get_mut(&(rail, direction)) {
                 flood.see(&datagram);
             }
+            if let Some(flood) = self.floods.get_mut(&(rail, direction.opposite())) {
+                flood.see_opposite(&datagram);
+            }
             if let Some(wire) = self.wires.get_mut(&(rail, direction)) {
                 wire.handle(now_ns, datagram);
             }
@@ -269,7 +272,7 @@ impl Forwarder {
                 self.flush().map_err(|error| error.to_string())?;
                 return Ok(self.stats());
             }
-            "set" | "inject" | "flood" | "keep" => {}
+            "set" | "inject" | "flood" | "calls" | "keep" => {}
             _ => return Err(format!("unknown command {verb:?}")),
         }
         let rail = words.next().and_then(|word| word.parse().ok()).filter(|&rail: &u8| rail < self.rails);
@@ -282,7 +285,10 @@ impl Forwarder {
         match verb {
             "set" => wire.set(rest.parse::<Impairment>()?),
             "keep" => flood.keep_as_foreign(),
-            "flood" => flood.set_rate(now_ns, rest.parse().map_err(|_| format!("{rest} is not a rate"))?),
+            "flood" | "calls" => {
+                let rate = rest.parse().map_err(|_| format!("{rest} is not a rate"))?;
+                flood.set_rate(now_ns, rate, verb == "calls");
+            }
             _ => wire.inject(now_ns, parse_datagram(rest)?),
         }
         Ok("ok".into())

@@ -62,6 +62,10 @@ mod token {
     pub(super) const PARKED: u64 = 5 << 32;
 }
 
+/// After what time a card has met its peers, and how long it sleeps where nothing is asked of it.
+const SETTLED: Duration = Duration::from_secs(2);
+const LONG_SLEEP: Duration = Duration::from_millis(20);
+
 /// Runs a card in this process until the agent or a signal ends it. The descriptors of [`crate::plan`] are inherited.
 ///
 /// # Errors
@@ -113,6 +117,8 @@ struct Driver<'m> {
     poll_at: Instant,
     /// The waiter has events that it slept for.
     woken: bool,
+    /// When the code that was needed to start is given up, once the card has nothing to do.
+    settles_at: Option<Instant>,
 }
 
 impl<'m> Driver<'m> {
@@ -136,7 +142,7 @@ impl<'m> Driver<'m> {
         card.set_guest_memory(slots.descriptors().clone());
         card.contain_faults();
         media.heed_predecessors(plan, &mut card, now);
-        let loads = Load::of_plan(plan, &mut card);
+        let loads = Load::of_plan(plan);
         let edges = Edges::new(shared);
         let lives: Vec<u32> = plan.loans.iter().map(|loan| loan.life).collect();
         let to_agent = Outbox::new(lives.clone());
@@ -156,6 +162,7 @@ impl<'m> Driver<'m> {
             now,
             poll_at: now,
             woken: false,
+            settles_at: Some(now + SETTLED),
         })
     }
 
@@ -445,7 +452,18 @@ impl<'m> Driver<'m> {
         private.wake();
         self.woken = turn != Turn::Spun;
         self.now = now();
+        self.settle(now_before);
         Ok(())
+    }
+
+    /// A card that has slept since `asleep_since` has time to give up what it needed only to start.
+    fn settle(&mut self, asleep_since: Instant) {
+        let is_due = self.settles_at.is_some_and(|at| at <= self.now);
+        if is_due && self.now.since(asleep_since) >= LONG_SLEEP {
+            self.settles_at = None;
+            // Only a matter of memory: without it the card works as well.
+            let _ = crate::code::give_up_unused();
+        }
     }
 }
 

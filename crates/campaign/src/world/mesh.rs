@@ -1,0 +1,75 @@
+//! Several machines of which each reaches each other one, by way of a bridge in a namespace of its own.
+//!
+//! ```text
+//!   10.78.R.1  ── veth ──┐
+//!   10.78.R.2  ── veth ──┤ bridge of rail R
+//!   10.78.R.3  ── veth ──┘
+//! ```
+
+use super::{Error, Holder, Ipv4Addr, Machine, Path, PathBuf, make_folder, remove_folder};
+
+/// The machines and their bridges. Dropped, all of it is gone, as a [`super::World`].
+pub struct Mesh {
+    machines: Vec<Machine>,
+    _bridges: Holder,
+    _user: Option<Holder>,
+    dir: PathBuf,
+}
+
+impl Mesh {
+    /// Makes `count` machines, at most 200, that share `rails` networks.
+    pub fn new(count: u8, rails: u8) -> Result<Self, Error> {
+        assert!((1..=200).contains(&count), "each machine has an address");
+        let dir = make_folder()?;
+        let user = if rustix::process::geteuid().is_root() { None } else { Some(Holder::user(&dir)?) };
+        let user_pid = user.as_ref().map(Holder::pid);
+        let bridges = Holder::namespaces("bridges", "", &dir, user_pid)?;
+        for rail in 0..rails {
+            bridges.ip(&format!("link add bridge{rail} type bridge"))?;
+            bridges.ip(&format!("link set bridge{rail} up"))?;
+        }
+        let names: Vec<String> = (1..=count).map(|number| format!("m{number}")).collect();
+        let mut machines = Vec::new();
+        for (number, name) in (1..=count).zip(&names) {
+            let others: Vec<&str> = names.iter().filter(|other| *other != name).map(String::as_str).collect();
+            let addresses: Vec<_> = (0..rails).map(|rail| Ipv4Addr::new(10, 78, rail, number)).collect();
+            let machine = Machine::new(name, &others, addresses, &dir, user_pid)?;
+            for (rail, address) in machine.addresses().iter().enumerate() {
+                plug_in(&machine.holder, &bridges, (rail, number), *address)?;
+            }
+            machines.push(machine);
+        }
+        Ok(Self { machines, _bridges: bridges, _user: user, dir })
+    }
+
+    /// The machines.
+    pub fn machines(&self) -> &[Machine] {
+        &self.machines
+    }
+
+    /// The folder of all, seen from outside.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+}
+
+impl Drop for Mesh {
+    fn drop(&mut self) {
+        remove_folder(&self.dir);
+    }
+}
+
+/// A wire from a machine to the bridge of a rail.
+fn plug_in(
+    machine: &Holder,
+    bridges: &Holder,
+    (rail, number): (usize, u8),
+    address: Ipv4Addr,
+) -> Result<(), Error> {
+    let (device, port) = (format!("rail{rail}"), format!("m{number}r{rail}"));
+    machine.ip(&format!("link add {device} type veth peer name {port} netns {}", bridges.pid()))?;
+    bridges.ip(&format!("link set {port} master bridge{rail}"))?;
+    bridges.ip(&format!("link set {port} up"))?;
+    machine.ip(&format!("addr add {address}/24 dev {device}"))?;
+    machine.ip(&format!("link set {device} up"))
+}
