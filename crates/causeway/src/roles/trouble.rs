@@ -53,6 +53,8 @@ pub(super) struct Wanted {
     pub(super) function: String,
     /// Where it is looked for.
     pub(super) at: String,
+    /// The id of the node that its line names.
+    pub(super) node: String,
     /// For how long.
     pub(super) waited: Duration,
 }
@@ -114,8 +116,8 @@ impl Watch {
         for wanted in wanted {
             let is_late = wanted.waited >= FIRST_ANSWER;
             if is_late && self.wanted.begins(&wanted.function, now, ()) {
-                let (function, at) = (wanted.function.clone(), wanted.at.clone());
-                news.push(Event::LenderAwaited { function, at });
+                let Wanted { function, at, node, .. } = wanted.clone();
+                news.push(Event::LenderAwaited { function, at, node });
             }
         }
         for peer in peers {
@@ -352,12 +354,15 @@ mod tests {
             let wanted = Wanted {
                 function: "nvme0".to_owned(),
                 at: "192.0.2.1:7411".to_owned(),
+                node: "2b7c-node".to_owned(),
                 waited: Duration::from_secs(waited),
             };
             watch.look(Duration::from_secs(waited), SystemTime::UNIX_EPOCH, &[], &[wanted], 0)
         };
         assert_eq!(look(1), []);
-        assert!(text(&look(2)).starts_with("nobody has answered for nvme0 at 192.0.2.1:7411 yet"));
+        let said = text(&look(2));
+        assert!(said.starts_with("nobody has answered for nvme0 at 192.0.2.1:7411 yet"));
+        assert!(said.contains("as node 2b7c-node"), "{said}");
         assert!((3..100).all(|second| look(second).is_empty()));
     }
 
