@@ -205,6 +205,51 @@ impl core::str::FromStr for LifeId {
     }
 }
 
+/// The domains of a node: so many that follow each other, a power of two of them, from a multiple of that on. A switch
+/// finds the node by two numbers, as a bridge finds what lies behind it by base and limit (PCIe 6.0 §7.5.1.3.9).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DomainBlock {
+    base: u32,
+    len: u32,
+    /// The node's own.
+    node: DomainId,
+}
+
+/// How many domains a node has that nobody has given any.
+const DERIVED: u32 = 64;
+
+impl DomainBlock {
+    /// Those of a node that nobody has given any: around [`DomainId::of`], which is the node's own.
+    pub fn of(node: NodeId) -> Self {
+        let node = DomainId::of(node);
+        Self { base: node.0 & !(DERIVED - 1), len: DERIVED, node }
+    }
+
+    /// `len` domains from `base` on, of which the first is the node's own. `None` unless `len` is a power of two, `base`
+    /// a multiple of it, and all are domains of a fabric; zero is nobody's.
+    pub fn new(base: u32, len: u32) -> Option<Self> {
+        let fits = base > 0 && u64::from(base) + u64::from(len) <= 1 << DomainId::BITS;
+        let is_block = len.is_power_of_two() && base.is_multiple_of(len) && fits;
+        is_block.then_some(Self { base, len, node: DomainId(base) })
+    }
+
+    /// The node's own domain.
+    pub fn node(self) -> DomainId {
+        self.node
+    }
+
+    /// The domain of its virtual machine number `index`, from 0 on, if there are as many.
+    pub fn machine(self, index: u32) -> Option<DomainId> {
+        let behind = index.checked_add(1).filter(|behind| *behind < self.len)?;
+        Some(DomainId(self.base + (self.node.0 - self.base + behind) % self.len))
+    }
+
+    /// How many virtual machines have a domain of their own.
+    pub fn machines(self) -> u32 {
+        self.len - 1
+    }
+}
+
 impl DomainId {
     /// Bits of a domain in use: a fabric has 262,144.
     pub const BITS: u32 = 18;
@@ -220,6 +265,27 @@ impl DomainId {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_machine_of_a_node_has_a_domain_of_its_blocks() {
+        let node = NodeId([0x2a, 0xff, 3, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9]);
+        for (block, base, len) in
+            [(DomainBlock::of(node), 0x3_ff00, 64), (DomainBlock::new(4096, 16).unwrap(), 4096, 16)]
+        {
+            let machines = (0..block.machines()).map(|index| block.machine(index).unwrap());
+            let mut all: Vec<u32> = machines.chain([block.node()]).map(|domain| domain.0).collect();
+            all.sort_unstable();
+            assert_eq!(all, (base..base + len).collect::<Vec<_>>());
+            assert_eq!((block.machine(len - 1), block.machine(u32::MAX)), (None, None));
+        }
+        assert_eq!(DomainBlock::of(node).node(), DomainId::of(node), "as lines have named it");
+        for (base, len) in
+            [(0, 16), (8, 16), (16, 12), (16, 0), (1 << 18, 1), ((1 << 18) - 16, 32), (u32::MAX, 1)]
+        {
+            assert_eq!(DomainBlock::new(base, len), None, "{base}/{len}");
+        }
+        assert!(DomainBlock::new((1 << 18) - 16, 16).is_some() && DomainBlock::new(5, 1).is_some());
+    }
 
     #[test]
     fn an_id_is_what_its_text_says_and_no_other_text_is_one() {

@@ -255,8 +255,8 @@ pub(crate) enum RolePlan {
         io_timeout_ms: u64,
         /// The card itself uses the drive.
         load: Option<LoadSpec>,
-        /// A virtual machine uses it.
-        is_slot: bool,
+        /// A virtual machine uses it, in this domain of its own.
+        machine: Option<u32>,
     },
     /// Nothing is in this place.
     Vacant {
@@ -435,7 +435,7 @@ impl Plan {
             .filter(|(_, loan)| {
                 matches!(
                     loan.role,
-                    RolePlan::Borrow { is_slot: true, .. } | RolePlan::Vacant { is_slot: true }
+                    RolePlan::Borrow { machine: Some(_), .. } | RolePlan::Vacant { is_slot: true }
                 )
             })
             .map(|(index, _)| index)
@@ -545,11 +545,15 @@ impl LoanPlan {
                 limit: limit.limit(),
                 allowed: allowed.as_ref().map(|ids| ids.iter().copied().map(NodeId).collect()),
             },
-            RolePlan::Borrow { lender, domain, routes, io_timeout_ms, is_slot, .. } => LoanRole::Borrow {
+            RolePlan::Borrow { lender, domain, routes, io_timeout_ms, machine, load } => LoanRole::Borrow {
                 lender: Lender { key: PublicKey(*lender), domain: DomainId(*domain) },
                 routes: routes.iter().map(RoutePlan::route).collect(),
                 io_timeout: Duration::from_millis(*io_timeout_ms),
-                edge: if *is_slot { BorrowEdge::Slot } else { BorrowEdge::Drive },
+                edge: match (*machine, load) {
+                    (Some(domain), _) => BorrowEdge::Slot { domain: DomainId(domain) },
+                    (None, Some(_)) => BorrowEdge::Program,
+                    (None, None) => BorrowEdge::Drive,
+                },
             },
             RolePlan::Vacant { .. } => LoanRole::Vacant,
         };

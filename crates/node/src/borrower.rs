@@ -82,9 +82,9 @@ impl<'m> BorrowedDrive<'m> {
         }
     }
 
-    /// From now on requests come from the program itself, which takes their completions.
-    pub(crate) fn use_directly(&mut self) {
-        self.direct = true;
+    /// The same, of which requests come from the program itself, which takes their completions.
+    pub(crate) fn for_program(self) -> Self {
+        Self { direct: true, ..self }
     }
 
     /// The lender's domain is known: accesses lead there.

@@ -637,14 +637,6 @@ impl<'m> Card<'m> {
         self.server(loan).is_some_and(|server| server.is_leaving(slot))
     }
 
-    /// From now on the program itself uses the drive of `loan`, by [`Card::drive_step`]; its NBD edge gets nothing. To
-    /// be said right after [`Card::new`].
-    pub fn use_directly(&mut self, loan: usize) {
-        if let Some(End::Borrowed(drive)) = self.loans.get_mut(loan).map(|loan| &mut loan.end) {
-            drive.use_directly();
-        }
-    }
-
     /// One step of a program that uses the drive of `loan` itself: `act` polls completions from the driver, takes and
     /// gives back pages, and submits requests. It must not call other verbs of the driver.
     pub fn drive_step(

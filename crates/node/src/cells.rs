@@ -4,7 +4,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::RuleSet;
-use base::ids::NodeId;
+use base::ids::{DomainId, NodeId};
 use base::ledger::{
     Arena, Cell, Counter, Hook, Journal, Layout, LayoutHash, Ledger, LedgerRoot, Owned, Owner, PageCells,
     RawMemory, Region, RegionError, RegionTable, Regions, region_bytes,
@@ -155,8 +155,8 @@ impl LoanRole {
     pub fn kind(&self) -> Option<LoanKind> {
         match self {
             Self::Lend { .. } => Some(LoanKind::Lend),
-            Self::Borrow { edge: BorrowEdge::Drive, .. } => Some(LoanKind::Drive),
-            Self::Borrow { edge: BorrowEdge::Slot, .. } => Some(LoanKind::Slot),
+            Self::Borrow { edge: BorrowEdge::Drive | BorrowEdge::Program, .. } => Some(LoanKind::Drive),
+            Self::Borrow { edge: BorrowEdge::Slot { .. }, .. } => Some(LoanKind::Slot),
             Self::Vacant => None,
         }
     }
@@ -452,6 +452,7 @@ pub struct EdgeGauges {
     /// See [`EdgeGauges::peer`].
     peer_name: [Counter; 4],
     peer_node: [Counter; 3],
+    peer_domain: Counter,
     /// See [`EdgeGauges::last_denial`].
     denial: [Counter; 2],
 }
@@ -468,6 +469,11 @@ impl EdgeGauges {
         (!node.is_nobody()).then(|| (node, Name::from_bytes(name)))
     }
 
+    /// The domain of whom the loan has met last: of a node, or of a virtual machine.
+    pub fn peer_domain(&self) -> DomainId {
+        DomainId(self.peer_domain.get() as u32)
+    }
+
     /// Counts an access that was denied.
     pub(crate) fn deny(&self, requester: Bdf, address: u64, right: impl Into<Right>) {
         let words = Denial { requester, address, right: right.into() }.encode();
@@ -481,7 +487,8 @@ impl EdgeGauges {
     }
 
     /// It has met this one.
-    pub fn set_peer(&self, node: NodeId, name: Name) {
+    pub fn set_peer(&self, node: NodeId, name: Name, domain: DomainId) {
+        self.peer_domain.set(domain.0.into());
         let mut padded = [0; 24];
         padded[..NodeId::BYTES].copy_from_slice(&node.0);
         let name = name.to_bytes();

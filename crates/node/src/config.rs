@@ -15,7 +15,7 @@ pub struct CardConfig {
     pub identity: NodeKey,
     /// Its name.
     pub name: Name,
-    /// Its domain.
+    /// Its domain. What it lends lies there, and what it borrows for its own programs; a virtual machine has another one.
     pub domain: DomainId,
     /// Which life of the ledger this is.
     pub incarnation: Incarnation,
@@ -71,6 +71,16 @@ pub struct LoanConfig {
     pub role: LoanRole,
 }
 
+impl CardConfig {
+    /// The domain that reaches a loan from this node's side: of whom its memory is.
+    pub fn domain_of(&self, loan: &LoanConfig) -> DomainId {
+        match loan.role {
+            LoanRole::Borrow { edge: BorrowEdge::Slot { domain }, .. } => domain,
+            _ => self.domain,
+        }
+    }
+}
+
 /// By which incarnation a node of incarnation `node` calls itself in a loan that has its place in this life: what its
 /// peer has with an earlier one it must not go on with. `least` is as [`LoanConfig::least_incarnation`].
 pub fn loan_incarnation(node: Incarnation, life: u32, least: Incarnation) -> Incarnation {
@@ -110,8 +120,13 @@ pub enum LoanRole {
 /// What stands in front of a borrowed function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BorrowEdge {
-    /// This node's own driver, which serves blocks.
+    /// This node's own driver, which serves blocks over NBD.
     Drive,
+    /// The same, for the program that has the card: it asks by [`crate::Card::drive_step`], and NBD gets nothing.
+    Program,
     /// A virtual machine, whose driver it is.
-    Slot,
+    Slot {
+        /// The machine's own, which has its memory: no node's, and no other machine's.
+        domain: DomainId,
+    },
 }

@@ -6,7 +6,7 @@ mod tests;
 use core::cell::Cell as StdCell;
 use std::collections::VecDeque;
 
-use base::ids::{ChannelIndex, DomainId, Group, Incarnation, NodeId};
+use base::ids::{ChannelIndex, Group, Incarnation, NodeId};
 use base::ledger::{Journal, Pages};
 use base::{Instant, Rule};
 use device::nvme::Controller;
@@ -21,7 +21,7 @@ use self::callers::Callers;
 use crate::borrower::BorrowedDrive;
 use crate::card::{CardEvent, LoanRooms, MediaWork, Outgoing, Rooms, Unusable, Way, way};
 use crate::cells::{Address, EndCells, LoanCells, LoanParts, loan_owner};
-use crate::config::{CardConfig, LoanRole, loan_incarnation};
+use crate::config::{BorrowEdge, CardConfig, LoanRole, loan_incarnation};
 use crate::drive::Drive;
 use crate::lender::LentFunction;
 use crate::slot::BorrowedSlot;
@@ -119,6 +119,7 @@ impl<'m> Loan<'m> {
     ) -> Self {
         let config = &card.loans[index];
         let (cells, pages) = (parts.cells, Pages::new(parts.pages, journal));
+        let domain = card.domain_of(config);
         if let LoanRole::Borrow { routes, .. } = &config.role {
             for (cell, route) in cells.peers.iter().zip(routes) {
                 cell.set(journal, route.peer);
@@ -131,22 +132,16 @@ impl<'m> Loan<'m> {
                 if controller.limit() != *limit {
                     controller.set_limit(now, *limit);
                 }
-                End::Lent(LentFunction::new(controller, pages, &cells.edge, card.domain))
+                End::Lent(LentFunction::new(controller, pages, &cells.edge, domain))
             }
-            (EndCells::Drive { driver, server }, LoanRole::Borrow { io_timeout, .. }) => {
-                let parts = (driver, server);
-                End::Borrowed(BorrowedDrive::new(
-                    parts,
-                    &cells.edge,
-                    pages,
-                    journal,
-                    card.domain,
-                    *io_timeout,
-                ))
+            (EndCells::Drive { driver, server }, LoanRole::Borrow { io_timeout, edge, .. }) => {
+                let (parts, gauges) = ((driver, server), &cells.edge);
+                let drive = BorrowedDrive::new(parts, gauges, pages, journal, domain, *io_timeout);
+                End::Borrowed(if *edge == BorrowEdge::Program { drive.for_program() } else { drive })
             }
             (EndCells::Slot { session, slot }, _) => {
                 let parts = (session, slot);
-                End::Slot(BorrowedSlot::new(parts, &cells.edge, pages, journal, index, card.domain))
+                End::Slot(BorrowedSlot::new(parts, &cells.edge, pages, journal, index, domain))
             }
             _ => unreachable!("the cells of a loan are those of its role, and only a slot outlives its loan"),
         };
@@ -703,8 +698,8 @@ impl<'m> Loan<'m> {
         let sender = &self.channel.stream.port.sender;
         edge.in_flight.set(sender.next() - sender.committed());
         edge.replay_bytes.set(sender.replay_bytes());
-        if let Some((node, name, _)) = self.channel.peer() {
-            edge.set_peer(node, name);
+        if let Some((node, name, domain)) = self.channel.peer() {
+            edge.set_peer(node, name, domain);
         }
         let End::Borrowed(drive) = &self.end else { return };
         edge.has_lost.set(drive.driver.has_lost().into());
@@ -759,7 +754,7 @@ fn channel_config(card: &CardConfig, index: usize) -> ChannelConfig {
         tenancy: loan.tenancy,
         identity: card.identity.clone(),
         name: card.name,
-        domain: DomainId(card.domain.0),
+        domain: card.domain_of(loan),
         incarnation: loan_incarnation(card.incarnation, loan.life, loan.least_incarnation),
         life: borrows_as.unwrap_or(card.life),
         generation: card.generation,

@@ -1,4 +1,5 @@
-//! Runs seeds: `seeds FIRST COUNT [trace] [RULE]`, without that rule, or `seeds canaries FIRST MAX`.
+//! Runs seeds: `seeds FIRST COUNT [trace] [RULE]`, without that rule, `seeds canaries FIRST MAX`, or of fleets
+//! `seeds fleet FIRST COUNT [trace] [RULE]`.
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -17,6 +18,9 @@ fn main() {
         base::Rule::ALL.iter().find(|rule| arguments.iter().any(|a| *a == format!("{rule:?}")))
     {
         options.rules = options.rules.without(*rule);
+    }
+    if said("fleet") {
+        return run_fleets(number(1, 0), number(2, 100), &options);
     }
     let mut seen = vec![0; sim::Mark::ALL.len()];
     let (mut kills, mut requests, mut time, mut events, mut runs) = (0, 0, 0, 0, 0);
@@ -42,4 +46,22 @@ fn main() {
     for (count, mark) in seen.iter().zip(sim::Mark::ALL) {
         println!("{:>8} {}", count, mark.name());
     }
+}
+
+fn run_fleets(first: u64, count: u64, options: &sim::Options) {
+    let (mut failures, mut verified, mut kills, mut moves) = (0, 0, 0, 0);
+    for seed in first..first + count {
+        match sim::fleet::run_fleet(seed, options) {
+            Ok(fleet) => {
+                verified += fleet.verified;
+                kills += fleet.kills;
+                moves += fleet.attached + fleet.detached;
+            }
+            Err(failure) => {
+                failures += 1;
+                println!("fleet {seed}: {}: {}", failure.checker, failure.what);
+            }
+        }
+    }
+    println!("{count} fleets, {failures} failures, {kills} kills, {moves} moves, {verified} blocks verified");
 }

@@ -18,7 +18,7 @@ use crate::edge::Socket;
 use crate::identity::life_id;
 use crate::marks::Mark;
 use crate::network::{Fate, Frame, Network, RAILS};
-use crate::world::{BORROWER, Event, LENDER, World};
+use crate::world::{BORROWER, Event, LENDER, NODES, World};
 
 /// How long a node may be without a card, at most: disks end what was asked of them, the agent pauses since many cards
 /// have hardly lived, and the start takes its time.
@@ -360,7 +360,8 @@ impl<'w> World<'w> {
                 let max_frame = self.frame_bytes;
                 let route = |rail| Route { peer: Network::address(LENDER, rail), max_frame };
                 let routes = (0..RAILS).map(route).collect();
-                let edge = if self.guests.is_empty() { BorrowEdge::Drive } else { BorrowEdge::Slot };
+                let slot = BorrowEdge::Slot { domain: DomainId((NODES + index) as u32 + 1) };
+                let edge = if self.guests.is_empty() { BorrowEdge::Drive } else { slot };
                 let lender = self.nodes[LENDER].identity.lends_in(domain_of(LENDER));
                 LoanRole::Borrow { lender, routes, io_timeout: loan.io_timeout(), edge }
             },

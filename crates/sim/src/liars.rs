@@ -129,10 +129,10 @@ pub fn lie(liar: Liar, dice: &mut dyn Dice, turns: u32) -> Result<Lies, String> 
         world.turn(dice, lies)?;
         if dice.chance(3) {
             // The one that is lied to; what it has been told lies in its ledger.
-            world.replace(dice, 1 - liar.node())?;
+            world.replace(1 - liar.node());
         }
         if dice.chance(10) {
-            world.borrow_anew(dice)?;
+            world.borrow_anew();
         }
         // Now and then long enough for requests to time out, and for a peer to count as silent.
         let pause = [10_u64, 1_000, 4_000][dice.below(3) as usize];
@@ -175,7 +175,7 @@ impl<'w> World<'w> {
         let seat = |node: usize| {
             let config = config(node, liar);
             let memory = config.new_memory(arena);
-            Seat { memory, card: Self::card(memory, &config, liar, now), config }
+            Seat { memory, card: Self::card(memory, &config, now), config }
         };
         Self {
             liar,
@@ -189,34 +189,25 @@ impl<'w> World<'w> {
         }
     }
 
-    fn card(memory: RawMemory<'w>, config: &CardConfig, liar: Liar, now: Instant) -> Card<'w> {
-        let mut card = Card::new(memory, None, config.clone(), now).expect("the memory was made for it");
-        card.use_directly(HONEST);
-        if liar != Liar::LenderOfSlot {
-            card.use_directly(LIED);
-        }
-        card
+    fn card(memory: RawMemory<'w>, config: &CardConfig, now: Instant) -> Card<'w> {
+        Card::new(memory, None, config.clone(), now).expect("the memory was made for it")
     }
 
     /// The borrower gives up what it has of the other loan, and begins it anew: it looks at a function that it has
     /// never seen.
-    fn borrow_anew(&mut self, dice: &mut dyn Dice) -> Result<(), String> {
+    fn borrow_anew(&mut self) {
         self.seats[BORROWER].config.loans[LIED].life += 1;
-        self.replace(dice, BORROWER)?;
+        self.replace(BORROWER);
         self.clients[LIED] = Client::new();
-        Ok(())
     }
 
-    /// The card of a node dies, and the next one goes on. What has ended is taken before that, since the next one takes
-    /// it for a client's of its own until it is told otherwise.
-    fn replace(&mut self, dice: &mut dyn Dice, node: usize) -> Result<(), String> {
-        self.use_drives(dice)?;
+    /// The card of a node dies, and the next one goes on.
+    fn replace(&mut self, node: usize) {
         let seat = &mut self.seats[node];
         seat.config.generation.0 += 1;
         seat.config.seed[1] = seat.config.seed[1].wrapping_add(1);
-        seat.card = Self::card(seat.memory, &seat.config, self.liar, self.now);
+        seat.card = Self::card(seat.memory, &seat.config, self.now);
         self.lies.replaced += 1;
-        Ok(())
     }
 
     /// Whether both loans go through memory.
@@ -394,8 +385,11 @@ fn address(node: usize) -> Address {
 fn config(node: usize, liar: Liar) -> CardConfig {
     let lends = node == LENDER;
     let loan = |loan: usize| {
-        let edge =
-            if loan == LIED && liar == Liar::LenderOfSlot { BorrowEdge::Slot } else { BorrowEdge::Drive };
+        let edge = if loan == LIED && liar == Liar::LenderOfSlot {
+            BorrowEdge::Slot { domain: DomainId(9) }
+        } else {
+            BorrowEdge::Program
+        };
         let role = match lends {
             true => LoanRole::Lend { drive: loan, controller: 0, limit: Limit::NONE, allowed: None },
             false => LoanRole::Borrow {

@@ -18,6 +18,7 @@ mod death;
 mod disk;
 mod edge;
 mod faults;
+pub mod fleet;
 mod guest;
 mod identity;
 pub mod liars;

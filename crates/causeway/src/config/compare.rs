@@ -151,6 +151,8 @@ fn settings(running: &Config, wanted: &Config, changes: &mut Vec<Change>) {
     compare("insecure, cipher", is_same, "how frames are protected".to_owned());
     let is_same = running.shared_memory == wanted.shared_memory;
     compare("shm", is_same, format!("{} to {}", running.shared_memory, wanted.shared_memory));
+    let is_same = running.domain_block == wanted.domain_block;
+    compare("domain_block", is_same, "the node's domains".to_owned());
 }
 
 /// What `running` has and `wanted` has not, what both have, and what only `wanted` has.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use base::ids::{DomainBlock, DomainId};
 use toml::Spanned;
 
 use super::raw;
@@ -42,6 +43,22 @@ pub struct Slot {
 }
 
 impl Check<'_> {
+    /// `BASE/LEN`.
+    pub(super) fn domain_block(&mut self, text: &Spanned<String>) -> Option<DomainBlock> {
+        let parts = text.get_ref().split_once('/');
+        let block = parts.and_then(|(base, len)| DomainBlock::new(base.parse().ok()?, len.parse().ok()?));
+        if block.is_none() {
+            let (shown, all) = (text.get_ref().escape_debug(), 1_u32 << DomainId::BITS);
+            let what = format!(
+                "`{shown}` is no block of domains: BASE/LEN, such as 4096/16, is LEN domains from BASE on, LEN a power of two \
+                 and BASE a multiple of it, not 0, and none beyond {}",
+                all - 1
+            );
+            self.wrong(text.span().start, what);
+        }
+        block
+    }
+
     pub(super) fn domains(&mut self, raw: &[Spanned<raw::Domain>]) -> Vec<Domain> {
         let names = raw.iter().map(|domain| &domain.get_ref().name);
         self.twice("domain", names.map(|name| (name.span().start, name.get_ref())));

@@ -74,7 +74,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use base::ids::NodeId;
+use base::ids::{DomainBlock, NodeId};
 use node::Protection;
 
 use crate::cli::{Listen, NodeName, SocketAccess, Source};
@@ -101,6 +101,8 @@ pub struct Config {
     pub protection: Protection,
     /// Memory is shared with peers on this machine.
     pub shared_memory: bool,
+    /// The node's domains; `None`: those that its id gives it.
+    pub domain_block: Option<DomainBlock>,
     /// The rails; empty means as `causeway lend` does without `--listen`.
     pub rails: Vec<Rail>,
     /// What is lent.

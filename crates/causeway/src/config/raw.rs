@@ -16,6 +16,7 @@ pub(super) struct Node {
     pub(super) insecure: bool,
     pub(super) cipher: Option<Spanned<String>>,
     pub(super) shm: Option<bool>,
+    pub(super) domain_block: Option<Spanned<String>>,
     #[serde(default)]
     pub(super) rails: Vec<Spanned<Rail>>,
     #[serde(default)]

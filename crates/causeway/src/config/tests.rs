@@ -256,6 +256,17 @@ fn machines_have_slots() {
     assert!(error.starts_with("1:1: a domain needs slots"), "{error}");
 }
 
+#[test]
+fn a_node_has_a_block_of_domains() {
+    let block = |text: &str| parse(&format!("domain_block = '{text}'\n{DRIVE}"));
+    assert_eq!(block("4096/16").unwrap().domain_block, base::ids::DomainBlock::new(4096, 16));
+    assert_eq!(parse(DRIVE).unwrap().domain_block, None);
+    for wrong in ["4096", "4097/16", "4096/12", "0/16", "262144/1", "-1/1", "4096/16/2", ""] {
+        let told = block(wrong).unwrap_err().to_string();
+        assert!(told.contains("1:16: ") && told.contains("is no block of domains: BASE/LEN"), "{told}");
+    }
+}
+
 const DRIVE: &str = "[[devices]]\nfunction = 'd'\nsource = 'ram:1M'\n";
 
 #[test]

@@ -35,6 +35,7 @@ pub(super) fn config(raw: raw::Node, text: &str, path: &Path) -> Result<Config, 
     let devices = check.devices(&raw.devices);
     let loans = check.loans(&raw.loans);
     let domains = check.domains(&raw.domains);
+    let domain_block = raw.domain_block.as_ref().and_then(|block| check.domain_block(block));
     let sockets = raw.loans.iter().flat_map(|loan| [&loan.get_ref().nbd, &loan.get_ref().vm]).flatten();
     let slots = raw.domains.iter().flat_map(|domain| &domain.get_ref().slots);
     let sockets = sockets.chain(slots.map(|slot| &slot.get_ref().socket));
@@ -58,7 +59,17 @@ pub(super) fn config(raw: raw::Node, text: &str, path: &Path) -> Result<Config, 
     match name {
         Some(name) if check.problems.is_empty() => {
             let shared_memory = raw.shm.unwrap_or(true);
-            Ok(Config { name, state_dir, protection, shared_memory, rails, devices, loans, domains })
+            Ok(Config {
+                name,
+                state_dir,
+                protection,
+                shared_memory,
+                domain_block,
+                rails,
+                devices,
+                loans,
+                domains,
+            })
         }
         _ => Err(check.problems),
     }

@@ -21,11 +21,24 @@ pub(super) struct Wanted {
     pub(super) edge: LoanEdge,
     pub(super) io_timeout: Duration,
     pub(super) protection: Protection,
+    /// Of a slot: which of the node's virtual machines has it.
+    pub(super) machine: u32,
 }
 
 impl Wanted {
-    pub(super) fn of_preset(loan: &Loan, protection: Protection) -> Self {
-        Self { line: loan.line.clone(), edge: loan.edge.clone(), io_timeout: loan.io_timeout, protection }
+    /// What a configuration file asks for. Each virtual machine that it names only by a socket is taken for another one:
+    /// its number comes from `machines`.
+    pub(super) fn of_preset(
+        loan: &Loan,
+        protection: Protection,
+        machines: &mut dyn Iterator<Item = u32>,
+    ) -> Self {
+        let (line, edge, io_timeout) = (loan.line.clone(), loan.edge.clone(), loan.io_timeout);
+        let machine = match edge {
+            LoanEdge::Vm { .. } => machines.next().unwrap_or(u32::MAX),
+            LoanEdge::Nbd { .. } => 0,
+        };
+        Self { line, edge, io_timeout, protection, machine }
     }
 }
 
@@ -38,7 +51,7 @@ pub(super) fn loan(wanted: &Wanted) -> Result<LoanSpec, Failure> {
         }
         LoanEdge::Vm { path, access } => {
             let listener = Some(socket::bind(&path, &access)?);
-            Edge::Vm { path, listener }
+            Edge::Vm { path, listener, machine: wanted.machine }
         }
     };
     Ok(with_edge(&wanted.line, edge, wanted.io_timeout, wanted.protection))

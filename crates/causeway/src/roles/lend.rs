@@ -10,11 +10,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::ids::{DomainId, NodeId};
+use base::ids::NodeId;
 use io::agent::{DriveSpec, LoanEnd, LoanSpec, Rail};
 use io::event::Event;
 use io::files::{Image, LastWrites};
-use node::{DriveConfig, Limit, NodeKey, Protection};
+use node::{DriveConfig, Lender, Limit, Protection};
 
 use super::image;
 use crate::cli::{ByteSize, LendArgs};
@@ -229,13 +229,12 @@ pub(super) fn begin(drive: &DriveSpec, name: &FunctionName, state: &StateDir) ->
     Ok(())
 }
 
-/// The lines of what is lent over `rails`.
+/// The lines of what this node lends over `rails`.
 pub(super) fn lines<'a>(
-    identity: &NodeKey,
+    lender: Lender,
     loans: impl IntoIterator<Item = &'a LoanSpec>,
     rails: &[Rail],
 ) -> Result<Vec<String>, Failure> {
-    let lender = identity.lends_in(DomainId::of(identity.id()));
     let addresses: Vec<_> = rails.iter().map(|rail| rail.socket.local()).collect();
     loans
         .into_iter()

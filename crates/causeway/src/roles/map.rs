@@ -16,18 +16,23 @@ const GRANTS_SHOWN: usize = 32;
 /// The map of a running node.
 pub(super) fn map(view: &View<'_>, slots: &Domains) -> Map {
     let spec = view.spec();
-    let own = domain(spec.identity.id(), &spec.name, true);
+    let id = spec.identity.id();
     let mut map = Map::default();
+    let mut own = BTreeMap::from([(spec.domains.node(), domain(spec.domains.node(), id, &spec.name, true))]);
     let mut peers = BTreeMap::new();
     for (index, (loan, cells)) in view.loans().enumerate() {
+        let slot = slots.slot_of(index);
+        let here = spec.domain_of(loan);
+        let machine = slot.as_deref().map_or(loan.function.as_str(), machine_of);
+        let here = own.entry(here).or_insert_with(|| domain(here, id, machine, true));
+        here.slots.extend(slot.clone());
         let Some((node, name)) = cells.edge().peer().filter(|_| report::is_open(cells)) else { continue };
-        let peer = domain(node, &name.to_string(), false);
+        let peer = domain(cells.edge().peer_domain(), node, &name.to_string(), false);
         let (role, requester) = match loan.end {
             LoanEnd::Lend { .. } => (Role::Lender, FUNCTION_REQUESTER),
             LoanEnd::Borrow { .. } => (Role::Borrower, HOST_REQUESTER),
             LoanEnd::Vacant { .. } => continue,
         };
-        let slot = slots.slot_of(index);
         map.windows.push(MapWindow {
             loan: loan.function.clone(),
             slot: slot.clone(),
@@ -40,17 +45,21 @@ pub(super) fn map(view: &View<'_>, slots: &Domains) -> Map {
         let (grants, count) = view.grants((loan, cells), GRANTS_SHOWN);
         map.grants_not_shown += count.saturating_sub(grants.len()) as u64;
         let owner = slot.unwrap_or_else(|| spec.name.clone());
-        map.grants.extend(grants.iter().map(|grant| granted(grant, loan, &own, &peer, &owner)));
-        peers.entry(node).or_insert(peer);
+        map.grants.extend(grants.iter().map(|grant| granted(grant, loan, here, &peer, &owner)));
+        peers.entry((node, peer.domain)).or_insert(peer);
     }
-    let own = MapDomain { slots: slots.names(), ..own };
-    map.domains = std::iter::once(own).chain(peers.into_values()).collect();
+    // The node's own comes first, then its machines'.
+    let node = own.remove(&spec.domains.node());
+    map.domains = node.into_iter().chain(own.into_values()).chain(peers.into_values()).collect();
     map
 }
 
-/// A node's domain is derived from its identity, and its slots lie in it.
-fn domain(node: NodeId, name: &str, is_own: bool) -> MapDomain {
-    let domain = DomainId::of(node);
+/// The virtual machine of `DOMAIN/SLOT`.
+fn machine_of(slot: &str) -> &str {
+    slot.split_once('/').map_or(slot, |(machine, _)| machine)
+}
+
+fn domain(domain: DomainId, node: NodeId, name: &str, is_own: bool) -> MapDomain {
     MapDomain {
         domain: domain.0,
         name: if name.is_empty() { node.to_string() } else { name.to_owned() },
@@ -108,9 +117,10 @@ mod tests {
     #[test]
     fn the_aperture_of_a_domain_lies_where_addresses_lead() {
         let node = NodeId::numbered(7);
-        let domain = domain(node, "", true);
+        let domain = domain(DomainId(0x3_0007), node, "", true);
         assert_eq!(domain.name, node.to_string());
-        assert_eq!(base_of(domain.domain) >> 44, u64::from(DomainId::of(node).0));
+        assert_eq!(base_of(domain.domain) >> 44, 0x3_0007);
+        assert_eq!((machine_of("vm1/disk"), machine_of("nvme0")), ("vm1", "nvme0"));
         assert_eq!((domain.base, domain.bytes), (format!("{:#x}", base_of(domain.domain)), 1 << 44));
     }
 }

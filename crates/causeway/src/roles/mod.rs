@@ -18,6 +18,7 @@ mod trouble;
 
 use std::process::ExitCode;
 
+use base::ids::DomainBlock;
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
 use crate::cli::{
@@ -52,7 +53,8 @@ pub fn lend(args: &LendArgs) -> Result<(), Failure> {
     let control = serve::control_socket(&name)?;
     let lent = lend::open(&devices, &state, args.protection.protection())?;
     let rails = rails::listen(&rails::named(args.listen.clone()), &mut state)?;
-    let lines = lend::lines(state.identity(), &lent.loans, &rails)?;
+    let domains = DomainBlock::of(state.identity().id());
+    let lines = lend::lines(state.identity().lends_in(domains.node()), &lent.loans, &rails)?;
     let parts =
         serve::Parts { lent, shared_memory: !args.no_shm, ..serve::Parts::bare(name, state, control, rails) };
     let node = serve::Node::start(parts)?;
@@ -77,6 +79,7 @@ pub fn borrow(args: &BorrowArgs, line: Line) -> Result<(), Failure> {
         },
         io_timeout: args.io_timeout(),
         protection: args.protection.protection(),
+        machine: 0,
     };
     let (rails, own) = (rails::toward(wanted.line.addresses())?, state.identity().id());
     let loans = vec![borrow::loan(&wanted)?];
@@ -95,8 +98,12 @@ pub fn node(config: Config, file: &std::path::Path) -> Result<(), Failure> {
     lend::check(devices)?;
     let mut state = open_state(config.state_dir.as_deref(), &config.name)?;
     let control = serve::control_socket(&config.name)?;
-    let wanted: Vec<_> =
-        config.loans.iter().map(|loan| borrow::Wanted::of_preset(loan, config.protection)).collect();
+    let mut machines = config.domains.len() as u32..;
+    let wanted: Vec<_> = config
+        .loans
+        .iter()
+        .map(|loan| borrow::Wanted::of_preset(loan, config.protection, &mut machines))
+        .collect();
     let lent = lend::open(devices, &state, config.protection)?;
     let first = lent.loans.len();
     let only_borrows = config.devices.is_empty() && config.rails.is_empty();
@@ -108,10 +115,12 @@ pub fn node(config: Config, file: &std::path::Path) -> Result<(), Failure> {
         Some(rails) => rails,
         None => rails::toward(&borrow::most_addresses(borrowed.iter().chain(&slots.1), attaches))?,
     };
-    let lines = lend::lines(state.identity(), &lent.loans, &rails)?;
     let own = state.identity().id();
+    let domains = config.domain_block.unwrap_or(DomainBlock::of(own));
+    let lines = lend::lines(state.identity().lends_in(domains.node()), &lent.loans, &rails)?;
     let node = serve::Node::start(serve::Parts {
         name: config.name.clone(),
+        domains,
         state,
         rails,
         lent,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use base::ids::NodeId;
+use base::ids::{DomainId, NodeId};
 use io::agent::{Condition, Edge, LoanEnd, LoanSpec, LoanView, View};
 use io::event::Event;
 use node::{ChannelStats, Cipher, DriverCells, NvmeCells, Right, ServerCells, SessionCounters, StreamStats};
@@ -110,13 +110,20 @@ pub(super) fn in_use<'a>(view: &View<'a>) -> impl Iterator<Item = (&'a str, Stri
     had.map(|(loan, cells)| (loan.function.as_str(), peer_name(cells)))
 }
 
+/// The domains at both ends of a loan: this one's, and the peer's.
+pub(super) fn domains_of(view: &View<'_>, loan: usize) -> Option<[DomainId; 2]> {
+    let (spec, cells) = view.loan(loan)?;
+    Some([view.spec().domain_of(spec), cells.edge().peer_domain()])
+}
+
 /// Loans whose lender has never answered, and for how long they have been waited for.
 pub(super) fn wanted(view: &View<'_>, waited: Duration) -> Vec<trouble::Wanted> {
     let never_met = view.loans().filter(|(_, cells)| cells.edge().peer().is_none());
     let wanted = never_met.filter_map(|(loan, _)| match &loan.end {
-        LoanEnd::Borrow { peers, .. } => {
+        LoanEnd::Borrow { peers, lender, .. } => {
             let at: Vec<String> = peers.iter().map(ToString::to_string).collect();
-            Some(trouble::Wanted { function: loan.function.clone(), at: at.join(" and "), waited })
+            let (function, node) = (loan.function.clone(), lender.key.id().to_string());
+            Some(trouble::Wanted { function, at: at.join(" and "), node, waited })
         }
         LoanEnd::Lend { .. } | LoanEnd::Vacant { .. } => None,
     });

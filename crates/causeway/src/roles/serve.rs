@@ -8,8 +8,8 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
-use base::ids::{DomainId, NodeId};
-use io::agent::{Agent, AgentEvent, LoanEnd, LoanSpec, LoanView, NodeSpec, Rail, Withdrawn};
+use base::ids::{DomainBlock, DomainId, NodeId};
+use io::agent::{Agent, AgentEvent, Edge, LoanEnd, LoanSpec, LoanView, NodeSpec, Rail, Withdrawn};
 use io::event::Event;
 use io::files::LastWrites;
 use io::sparing::Sparing;
@@ -80,6 +80,7 @@ pub(super) fn control_socket(name: &NodeName) -> Result<ControlServer, Failure> 
 /// What a node is made of.
 pub(super) struct Parts {
     pub(super) name: NodeName,
+    pub(super) domains: DomainBlock,
     pub(super) state: StateDir,
     pub(super) rails: Vec<Rail>,
     /// What it lends.
@@ -99,6 +100,7 @@ impl Parts {
     pub(super) fn bare(name: NodeName, state: StateDir, control: ControlServer, rails: Vec<Rail>) -> Self {
         Self {
             name,
+            domains: DomainBlock::of(state.identity().id()),
             state,
             rails,
             lent: lend::Opened::default(),
@@ -154,9 +156,8 @@ pub(super) struct Node {
 
 impl Node {
     pub(super) fn start(parts: Parts) -> Result<Self, Failure> {
-        let Parts { name, mut state, rails, mut lent, borrowed, slots, shared_memory, control, reload } =
-            parts;
-        let (mut domains, slots) = slots;
+        let Parts { name, domains: block, mut state, rails, mut lent, borrowed, .. } = parts;
+        let Parts { slots: (mut domains, slots), shared_memory, control, reload, .. } = parts;
         let mut loans = std::mem::take(&mut lent.loans);
         loans.extend(borrowed);
         domains.follow(loans.len());
@@ -167,6 +168,7 @@ impl Node {
                 "a node has at most {most} loans; start another node for the rest"
             )));
         }
+        homeless(block, &loans).map_or(Ok(()), Err)?;
         if let Some(function) = stands_twice(&loans) {
             return Err(Failure::usage(format!(
                 "{function} stands twice among what this node lends and borrows"
@@ -184,6 +186,7 @@ impl Node {
         let spec = NodeSpec {
             name: name.to_string(),
             identity: state.identity().clone(),
+            domains: block,
             incarnation: state.incarnation(),
             rails,
             drives,
@@ -432,7 +435,8 @@ impl Node {
             AgentEvent::Ready(_) => {
                 Event::LoanUsable { function: function.clone() }.say();
                 let peer = report::peer_of(&view, loan)?;
-                let (node, what) = (own.to_string(), shared_domain(own, peer)?);
+                let domains = report::domains_of(&view, loan)?;
+                let (node, what) = (own.to_string(), shared_domain([own, peer], domains)?);
                 Event::DomainShared { function, node, peer: peer.to_string(), what }
             }
             AgentEvent::Tenant { tenancy, .. } if tenancy.is_held => {
@@ -540,19 +544,33 @@ impl Node {
 
 /// What is wrong where two nodes have one domain. Addresses tell nodes apart by their domain; a loan between two such
 /// nodes works, as nobody stands between them, but a fabric that has both would not know which is meant.
-fn shared_domain(node: NodeId, peer: NodeId) -> Option<String> {
-    let domains = [node, peer].map(DomainId::of);
-    match (node == peer, domains[0] == domains[1]) {
+fn shared_domain([node, peer]: [NodeId; 2], [own, theirs]: [DomainId; 2]) -> Option<String> {
+    match (node == peer, own == theirs) {
         (true, _) => Some(format!(
             "this node and the lender have one identity, {node}: one's state folder is a copy of the other's; \
              give one of them a new folder with --state-dir or `state_dir`"
         )),
         (false, true) => Some(format!(
-            "this node, {node}, and the lender, {peer}, have the same domain by chance; give one of them a \
-             new identity: a new folder with --state-dir or `state_dir`"
+            "this node, {node}, and the lender, {peer}, have the same domain, {}; give one of them others with \
+             `domain_block` in its configuration file, or a new identity with --state-dir or `state_dir`",
+            own.0
         )),
         (false, false) => None,
     }
+}
+
+/// Why not all virtual machines of a node can have a domain of their own, if so.
+fn homeless(block: DomainBlock, loans: &[LoanSpec]) -> Option<Failure> {
+    let machine = |loan: &LoanSpec| match loan.end.edge() {
+        Some(Edge::Vm { machine, .. }) => Some(*machine),
+        _ => None,
+    };
+    let last = loans.iter().filter_map(machine).max().filter(|last| block.machine(*last).is_none())?;
+    let (wanted, most) = (u64::from(last) + 1, block.machines());
+    Some(Failure::usage(format!(
+        "this node has {wanted} virtual machines, and domains for {most}: give it more with `domain_block` in its \
+         configuration file"
+    )))
 }
 
 /// A function with two loans on this node: frames name a loan by its function, so that the second one would hear
@@ -687,12 +705,12 @@ mod tests {
 
     #[test]
     fn nodes_with_one_domain_are_named() {
-        let [one, two, other] = [1, 2, 1 << 32 | 1].map(NodeId::numbered);
-        assert_eq!(shared_domain(one, two), None);
-        let copy = shared_domain(one, one).unwrap();
+        let nodes = [1, 2].map(NodeId::numbered);
+        let [one, other] = nodes;
+        assert_eq!(shared_domain(nodes, [DomainId(7), DomainId(8)]), None);
+        let copy = shared_domain([one, one], [DomainId(7); 2]).unwrap();
         assert!(copy.contains(&format!("one identity, {one}:")) && copy.contains("copy"), "{copy}");
-        // Domains are the first bits of an id.
-        let chance = shared_domain(one, other).unwrap();
-        assert!(chance.contains("same domain by chance") && chance.contains(&other.to_string()), "{chance}");
+        let shared = shared_domain(nodes, [DomainId(7); 2]).unwrap();
+        assert!(shared.contains("same domain, 7;") && shared.contains(&other.to_string()), "{shared}");
     }
 }

@@ -26,17 +26,17 @@ pub struct Map {
 pub struct MapDomain {
     /// Its number.
     pub domain: u32,
-    /// The name of its node.
+    /// The name of its node, or of the virtual machine that it belongs to.
     pub name: String,
     /// The id of its node.
     pub node: String,
-    /// It is that of the node that was asked.
+    /// It is one of the node that was asked.
     pub is_own: bool,
     /// Where its aperture begins, on rail 0.
     pub base: String,
     /// Bytes of the aperture.
     pub bytes: u64,
-    /// `DOMAIN/SLOT` of virtual machines whose functions reach memory there; only of the node's own.
+    /// `DOMAIN/SLOT` of the virtual machine whose functions reach memory there; only of the node's own.
     pub slots: Vec<String>,
 }
 
@@ -89,13 +89,18 @@ pub struct MapGrant {
 /// The map as text that ends with a newline.
 pub fn render(map: &Map) -> String {
     let mut text = String::new();
-    let row = |domain: &MapDomain| {
-        let name = if domain.is_own { format!("{} (this node)", domain.name) } else { domain.name.clone() };
-        let slots = domain.slots.join(", ");
+    // The node's own comes first.
+    let row = |(index, domain): (usize, &MapDomain)| {
+        let whose = match (domain.is_own, index) {
+            (true, 0) => " (this node)",
+            (true, _) => " (a machine here)",
+            (false, _) => "",
+        };
+        let (name, slots) = (format!("{}{whose}", domain.name), domain.slots.join(", "));
         vec![domain.domain.to_string(), name, domain.base.clone(), ByteSize(domain.bytes).to_string(), slots]
     };
-    let rows: Vec<_> = map.domains.iter().map(row).collect();
-    table(&mut text, &["DOMAIN", "NODE", "APERTURE", "SIZE", "SLOTS"], &rows);
+    let rows: Vec<_> = map.domains.iter().enumerate().map(row).collect();
+    table(&mut text, &["DOMAIN", "OF", "APERTURE", "SIZE", "SLOTS"], &rows);
     let row = |window: &MapWindow| {
         let (role, arrow) = match window.role {
             Role::Lender => ("lender", "memory of"),
@@ -144,9 +149,9 @@ mod tests {
             bytes: 1 << 44,
             ..MapDomain::default()
         };
-        let own = MapDomain { slots: vec![text("vm1/disk")], ..domain(5, "desk", true) };
+        let machine = MapDomain { slots: vec![text("vm1/disk")], ..domain(5, "vm1", true) };
         let map = Map {
-            domains: vec![own, domain(6, "store", false)],
+            domains: vec![domain(4, "desk", true), machine, domain(6, "store", false)],
             windows: vec![MapWindow {
                 loan: text("nvme0"),
                 slot: Some(text("vm1/disk")),
@@ -169,9 +174,10 @@ mod tests {
             grants_not_shown: 3,
         };
         let expected = "\
-DOMAIN  NODE              APERTURE        SIZE    SLOTS
-5       desk (this node)  0x500000000000  16 TiB  vm1/disk
-6       store             0x600000000000  16 TiB  -
+DOMAIN  OF                    APERTURE        SIZE    SLOTS
+4       desk (this node)      0x400000000000  16 TiB  -
+5       vm1 (a machine here)  0x500000000000  16 TiB  vm1/disk
+6       store                 0x600000000000  16 TiB  -
 
 WINDOW  ROLE      SLOT      REQUESTER  LEADS TO                RAILS
 nvme0   borrower  vm1/disk  00:00.0    registers at store (6)  left, right

@@ -35,9 +35,9 @@ impl LoanEnd {
                 stop_listening_at(path, listener);
                 None
             }
-            Edge::Vm { path, listener } => {
+            Edge::Vm { path, listener, machine } => {
                 stop_listening_at(path, listener);
-                Some(Edge::Vm { path: std::mem::take(path), listener: None })
+                Some(Edge::Vm { path: std::mem::take(path), listener: None, machine: *machine })
             }
             Edge::Load(_) => None,
         };
@@ -123,7 +123,8 @@ mod tests {
     /// A message names a loan by place and life: what is of another one, or of no place at all, is dropped.
     #[test]
     fn a_message_of_a_loan_that_is_gone_is_of_nobody() {
-        let ([mut loan], _callers) = listening("present", 0, |path, listener| Edge::Vm { path, listener });
+        let ([mut loan], _callers) =
+            listening("present", 0, |path, listener| Edge::Vm { path, listener, machine: 0 });
         loan.life = 2;
         let loans = [loan];
         let present = |place, life| crate::agent::is_present(&loans, place, life);
@@ -134,9 +135,10 @@ mod tests {
     /// `causeway qemu-args` tells it, and whoever is attached next comes there.
     #[test]
     fn a_vacant_place_still_says_where_its_socket_was() {
-        let ([mut loan], _callers) = listening("vacate", 0, |path, listener| Edge::Vm { path, listener });
+        let ([mut loan], _callers) =
+            listening("vacate", 0, |path, listener| Edge::Vm { path, listener, machine: 0 });
         let path_of = |loan: &LoanSpec| match loan.end.edge() {
-            Some(Edge::Vm { path, listener }) => (path.clone(), listener.is_some()),
+            Some(Edge::Vm { path, listener, .. }) => (path.clone(), listener.is_some()),
             _ => panic!("it is a slot"),
         };
         let (path, listens) = path_of(&loan);

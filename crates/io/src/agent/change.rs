@@ -153,7 +153,7 @@ impl Agent {
     /// [`Agent::detach`].
     pub fn close_edge(&mut self, loan: usize) {
         if let Some(LoanEnd::Borrow {
-            edge: Edge::Nbd { path, listener } | Edge::Vm { path, listener },
+            edge: Edge::Nbd { path, listener } | Edge::Vm { path, listener, .. },
             ..
         }) = self.spec.loans.get_mut(loan).map(|loan| &mut loan.end)
         {

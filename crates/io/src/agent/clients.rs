@@ -44,8 +44,9 @@ fn listeners(loans: &[LoanSpec]) -> impl Iterator<Item = (usize, &UnixListener)>
 /// Nobody new may connect; the sockets disappear from the file system.
 pub(super) fn stop_listening(loans: &mut [LoanSpec]) {
     for loan in loans {
-        if let LoanEnd::Borrow { edge: Edge::Nbd { path, listener } | Edge::Vm { path, listener }, .. } =
-            &mut loan.end
+        if let LoanEnd::Borrow {
+            edge: Edge::Nbd { path, listener } | Edge::Vm { path, listener, .. }, ..
+        } = &mut loan.end
         {
             stop_listening_at(path, listener);
         }

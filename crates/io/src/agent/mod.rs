@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use base::RuleSet;
-use base::ids::{DomainId, NodeId};
+use base::ids::{DomainBlock, DomainId, NodeId};
 pub use node::agent::{CardRecord, Condition};
 use node::{
     DriveConfig, FlashConfig, Lender, Limit, LoanKind, NodeKey, NodeLedger, Protection, Refusal, Tenancy,
@@ -75,6 +75,8 @@ pub struct NodeSpec {
     pub name: String,
     /// Who it is.
     pub identity: NodeKey,
+    /// Its own domain, and those of its virtual machines.
+    pub domains: DomainBlock,
     /// Which life of its ledger this is.
     pub incarnation: u64,
     /// The rails, in the order that both sides of a loan know.
@@ -101,6 +103,20 @@ impl NodeSpec {
     /// The drives with their places.
     pub fn drives(&self) -> impl Iterator<Item = (usize, &DriveSpec)> {
         self.drives.iter().enumerate().filter_map(|(place, drive)| Some((place, drive.as_ref()?)))
+    }
+
+    /// The domain that a loan belongs to at this node.
+    pub fn domain_of(&self, loan: &LoanSpec) -> DomainId {
+        match loan.end.edge() {
+            Some(Edge::Vm { machine, .. }) => self.domain_of_machine(*machine),
+            _ => self.domains.node(),
+        }
+    }
+
+    /// The domain of a virtual machine. One for which there is none has the node's own, as if it were a program: roles do
+    /// not let it come so far.
+    pub fn domain_of_machine(&self, machine: u32) -> DomainId {
+        self.domains.machine(machine).unwrap_or(self.domains.node())
     }
 }
 
@@ -226,6 +242,8 @@ pub enum Edge {
         path: PathBuf,
         /// The listening socket; none when the node is ending. Who connects waits until the function is usable.
         listener: Option<UnixListener>,
+        /// Which of the node's virtual machines this is: names its domain ([`DomainBlock::machine`]).
+        machine: u32,
     },
     /// The card itself, to measure it.
     Load(LoadSpec),
@@ -610,7 +628,7 @@ impl Agent {
             private: *self.spec.identity.reveal(),
             name: self.spec.name.clone(),
             // Domains are told apart within a loan; without a manager any choice will do that two nodes hardly share.
-            domain: DomainId::of(self.spec.identity.id()).0,
+            domain: self.spec.domains.node().0,
             incarnation: self.spec.incarnation,
             life: self.life,
             generation: self.core.record().generation,
@@ -654,7 +672,10 @@ impl Agent {
                     Edge::Nbd { .. } | Edge::Vm { .. } => None,
                     Edge::Load(load) => Some(*load),
                 },
-                is_slot: matches!(edge, Edge::Vm { .. }),
+                machine: match edge {
+                    Edge::Vm { machine, .. } => Some(self.spec.domain_of_machine(*machine).0),
+                    Edge::Nbd { .. } | Edge::Load(_) => None,
+                },
             },
             LoanEnd::Vacant { edge } => RolePlan::Vacant { is_slot: matches!(edge, Some(Edge::Vm { .. })) },
         };

@@ -27,17 +27,19 @@ enum Phase {
 }
 
 impl Load {
-    /// The loads that the plan has; each drive is then used by its load alone.
-    pub(super) fn of_plan(plan: &Plan, card: &mut Card<'_>) -> Vec<Self> {
+    /// The loads that the plan has.
+    pub(super) fn of_plan(plan: &Plan) -> Vec<Self> {
         let seed = u64::from_le_bytes(plan.seed[..8].try_into().expect("a seed has 32 bytes"));
         let loads = plan.loans.iter().enumerate().filter_map(|(loan, it)| match &it.role {
             RolePlan::Borrow { load, .. } => load.map(|spec| (loan, spec)),
             RolePlan::Lend { .. } | RolePlan::Vacant { .. } => None,
         });
         loads
-            .map(|(loan, spec)| {
-                card.use_directly(loan);
-                Self { loan, spec, seed: seed.wrapping_add(loan as u64 * 2), phase: Phase::Waiting }
+            .map(|(loan, spec)| Self {
+                loan,
+                spec,
+                seed: seed.wrapping_add(loan as u64 * 2),
+                phase: Phase::Waiting,
             })
             .collect()
     }

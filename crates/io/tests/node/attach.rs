@@ -97,14 +97,15 @@ fn path_of(name: &str) -> PathBuf {
 /// A node with a vacant slot, whose card serves; and where the slot's socket is to be.
 fn start(name: &str) -> (Agent, PathBuf) {
     let path = path_of(name);
-    let mut agent = Agent::start(pair::vacant(Edge::Vm { path: path.clone(), listener: None })).unwrap();
+    let mut agent =
+        Agent::start(pair::vacant(Edge::Vm { path: path.clone(), listener: None, machine: 0 })).unwrap();
     serve(&mut agent, 1);
     (agent, path)
 }
 
 /// A loan for the place, of somebody who is not there.
 fn loan(agent: &Agent, path: &PathBuf, life: u32) -> LoanSpec {
-    let edge = Edge::Vm { path: path.clone(), listener: Some(UnixListener::bind(path).unwrap()) };
+    let edge = Edge::Vm { path: path.clone(), listener: Some(UnixListener::bind(path).unwrap()), machine: 0 };
     let peers = vec![([127, 0, 0, 1], 9).into()];
     let end = LoanEnd::Borrow { lender: Lender::default(), peers, edge, io_timeout: Duration::from_secs(1) };
     let before = &agent.view().spec().loans[0];

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ::node::{DriveConfig, Limit, NodeKey};
-use base::ids::DomainId;
+use base::ids::{DomainBlock, DomainId};
 use io::MediumKind;
 use io::agent::{Agent, AgentEvent, CardRecord, DriveSpec, Edge, LoanEnd, LoanSpec, NodeSpec, Rail};
 use io::files::{Image, ImageOptions};
@@ -167,6 +167,7 @@ fn spec(name: &str, identity: NodeKey, socket: RailSocket, end: LoanEnd, life: L
     let Life { incarnation, shared_memory, .. } = life;
     NodeSpec {
         name: name.to_owned(),
+        domains: DomainBlock::of(identity.id()),
         identity,
         incarnation,
         rails,

@@ -236,9 +236,8 @@ fn a_write_behind_reads_is_served_while_the_medium_has_them() {
     const READS: u32 = 9;
     let arena = Arena::default();
     let lend = LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None };
-    let borrow = borrow(BorrowEdge::Drive);
+    let borrow = borrow(BorrowEdge::Program);
     let mut ends = [End::new(&arena, config(1, lend)), End::new(&arena, config(2, borrow))];
-    ends[1].card.use_directly(0);
     let mut now = Instant::ZERO;
     assert!(run(&mut now, &mut ends, Duration::from_millis(500), is_ready));
     run(&mut now, &mut ends, Duration::from_millis(1), never);
@@ -452,7 +451,6 @@ fn a_fault_ends_its_loan_and_not_the_card() {
         assert_eq!(events, [CardEvent::Unusable(1, Unusable::Fault)]);
         assert!(end.card.edge_wants_close(1, 0) && !end.card.edge_wants_close(0, 0));
     }
-    ends[1].card.use_directly(0);
     let mut ended = Ok(0);
     for id in 0..20 {
         ends[1].card.drive_step(now, 0, |driver, pages| {
@@ -481,7 +479,7 @@ fn a_fault_ends_its_loan_and_not_the_card() {
 fn sharers(node: u64) -> CardConfig {
     let role = |loan: usize| match node {
         1 => LoanRole::Lend { drive: 0, controller: loan as u16 + 1, limit: Limit::NONE, allowed: None },
-        _ => borrow(BorrowEdge::Drive),
+        _ => borrow(BorrowEdge::Program),
     };
     let mut both = config(node, role(0));
     let mut other = config(node, role(1)).loans.remove(0);
@@ -518,7 +516,6 @@ fn shared_namespace_outlives_a_fault(stores: u64, in_poll: bool) -> bool {
     let memory = sharers(1).new_memory(&arena);
     let lender = End::with_faults(memory, sharers(1), Instant::ZERO, Some(&faults));
     let mut ends = [lender, End::new(&arena, sharers(2))];
-    (0..2).for_each(|loan| ends[1].card.use_directly(loan));
     let are_ready = |card: &Card<'_>, _: Instant| {
         (0..2).all(|loan| card.borrowed(loan).is_none_or(|drive| drive.driver.is_ready()))
     };
@@ -670,9 +667,8 @@ impl Mimicked<'_> {
 
 fn mimicked(arena: &Arena) -> Mimicked<'_> {
     let lend = LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None };
-    let borrow = borrow(BorrowEdge::Drive);
+    let borrow = borrow(BorrowEdge::Program);
     let mut ends = [End::new(arena, config(1, lend)), End::new(arena, config(2, borrow))];
-    ends[1].card.use_directly(0);
     Mimicked { ends, stranger: Address([9; 28]), bytes: [0; 2], at_home: 0, home: Address([2; 28]) }
 }
 

@@ -58,7 +58,7 @@ fn borrow(edge: BorrowEdge) -> LoanRole {
 }
 
 fn slot() -> LoanRole {
-    borrow(BorrowEdge::Slot)
+    borrow(BorrowEdge::Slot { domain: DomainId(9) })
 }
 
 fn start<'m>(memory: RawMemory<'m>, config: &CardConfig) -> Card<'m> {

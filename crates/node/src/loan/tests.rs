@@ -182,6 +182,6 @@ proptest! {
     fn a_borrowed_slot_takes_any_tlps(tlps in proptest::collection::vec(any_tlp(), 0..200)) {
         let io_timeout = core::time::Duration::from_secs(1);
         let routes = vec![Route { peer: Address::default(), max_frame: 9000 }];
-        give(LoanRole::Borrow { lender: Lender::default(), routes, io_timeout, edge: BorrowEdge::Slot }, FUNCTION, &tlps);
+        give(LoanRole::Borrow { lender: Lender::default(), routes, io_timeout, edge: BorrowEdge::Slot { domain: DOMAIN } }, FUNCTION, &tlps);
     }
 }

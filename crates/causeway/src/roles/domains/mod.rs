@@ -600,11 +600,6 @@ impl Domains {
         Some(place.name.to_string())
     }
 
-    /// All slots.
-    pub(super) fn names(&self) -> Vec<String> {
-        self.places.iter().map(|place| place.name.to_string()).collect()
-    }
-
     fn find(&self, slot: &str) -> Result<usize, String> {
         let found = self.places.iter().position(|place| place.name.to_string() == slot);
         found.ok_or_else(|| {
@@ -651,11 +646,16 @@ impl Place {
         self.machine = Machine::Unseen;
         self.await_nothing();
         let timeout = Duration::from_secs(IO_TIMEOUT_DEFAULT_S);
-        Ok(borrow::with_edge(line, Edge::Vm { path, listener }, timeout, protection))
+        Ok(borrow::with_edge(
+            line,
+            Edge::Vm { path, listener, machine: self.domain as u32 },
+            timeout,
+            protection,
+        ))
     }
 
     fn vacancy(&self) -> LoanSpec {
-        let edge = Edge::Vm { path: self.slot.socket.clone(), listener: None };
+        let edge = Edge::Vm { path: self.slot.socket.clone(), listener: None, machine: self.domain as u32 };
         LoanSpec {
             function: String::new(),
             stream: 0,

@@ -7,10 +7,11 @@
 mod coming;
 mod leaving;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use io::agent::{LoanEnd, LoanSpec};
+use io::agent::{Edge, LoanEnd, LoanSpec};
 use io::event::Event;
 
 use self::coming::Coming;
@@ -174,6 +175,18 @@ impl Node {
     /// Places for loans that come: those of slots are kept for these.
     fn free_places(&self) -> Vec<usize> {
         self.agent.free_places(|place| self.domains.slot_of(place).is_some())
+    }
+
+    /// Numbers for virtual machines that come with loans, beside those in `taken`: each has a domain.
+    fn free_machines(&self, taken: BTreeSet<u32>) -> Vec<u32> {
+        let view = self.agent.view();
+        let present = view.spec().loans.iter().filter_map(|loan| match loan.end.edge() {
+            Some(Edge::Vm { machine, .. }) => Some(*machine),
+            _ => None,
+        });
+        let used: BTreeSet<u32> = present.chain(taken).collect();
+        let first = self.reload.as_ref().map_or(0, |reload| reload.config.domains.len() as u32);
+        (first..view.spec().domains.machines()).filter(|machine| !used.contains(machine)).collect()
     }
 
     /// Where a device is among the drives.

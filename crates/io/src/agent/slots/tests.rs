@@ -203,7 +203,7 @@ fn connections_without_a_slot_do_not_pile_up() {
 
 #[test]
 fn no_turn_is_longer_than_the_others_can_wait() {
-    let edge = |path, listener| Edge::Vm { path, listener };
+    let edge = |path, listener| Edge::Vm { path, listener, machine: 0 };
     let (loans, callers) = test_loans::listening("vm", 3 * ACCEPTS_A_TURN + 1, edge);
     let mut slots = Slots::new();
     slots.places[0].client = Some(connection_of(1).0);

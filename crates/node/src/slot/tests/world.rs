@@ -704,6 +704,9 @@ impl<'m> World<'m> {
     }
 }
 
+/// The domain of the borrower's machine.
+const MACHINE: DomainId = DomainId(77);
+
 fn config(node: usize, incarnation: u64, generation: u64, (frame, cache): (usize, WriteCache)) -> CardConfig {
     let key = |node: usize| NodeKey::numbered(node as u64 + 1);
     let life = |node: usize, incarnation: u64| {
@@ -718,7 +721,7 @@ fn config(node: usize, incarnation: u64, generation: u64, (frame, cache): (usize
             lender: key(LENDER).lends_in(DomainId(LENDER as u32 + 1)),
             routes: vec![Route { peer: PEER, max_frame: frame }],
             io_timeout,
-            edge: BorrowEdge::Slot,
+            edge: BorrowEdge::Slot { domain: MACHINE },
         }
     };
     let loan = LoanConfig {

@@ -8,7 +8,7 @@ use node::Protection;
 
 use super::super::{Node, Observer};
 use super::Reload;
-use crate::config::{Change, Device};
+use crate::config::{Change, Device, LoanEdge};
 use crate::exit::Failure;
 use crate::line::FunctionName;
 use crate::roles::{borrow, lend, lines};
@@ -60,7 +60,9 @@ impl Coming {
                     coming.open(device, reload, node)?;
                 }
                 Change::LoanAdded(loan) => {
-                    let wanted = borrow::Wanted::of_preset(loan, reload.config.protection);
+                    let taken = coming.loans.iter().map(|(wanted, _)| wanted.machine);
+                    let mut machines = node.free_machines(taken.collect()).into_iter();
+                    let wanted = borrow::Wanted::of_preset(loan, reload.config.protection, &mut machines);
                     coming.bind(wanted, reload, node)?;
                 }
                 _ => {}
@@ -89,6 +91,13 @@ impl Coming {
         if view.spec().loans.iter().any(|loan| !loan.is_vacant() && loan.stream == stream) {
             return Err(Failure::refused(format!(
                 "this node has {function} already, and can have it once only"
+            )));
+        }
+        if matches!(wanted.edge, LoanEdge::Vm { .. }) && view.spec().domains.machine(wanted.machine).is_none()
+        {
+            let most = view.spec().domains.machines();
+            return Err(Failure::refused(format!(
+                "this node has domains for {most} virtual machines and no more: give it more with `domain_block`, and restart it"
             )));
         }
         let (addresses, rails) = (wanted.line.addresses().len(), view.spec().rails.len());
@@ -139,7 +148,8 @@ impl Coming {
         }
         let view = node.agent.view();
         let lent = arrivals.loans.iter().map(|(_, loan)| loan);
-        let lines = lend::lines(node.state.identity(), lent, &view.spec().rails)?;
+        let lines =
+            lend::lines(view.spec().identity.lends_in(view.spec().domains.node()), lent, &view.spec().rails)?;
         let mut bound = Vec::new();
         for ((wanted, mut loan), place) in self.loans.into_iter().zip(places) {
             let life = node.state.begin_life()?;

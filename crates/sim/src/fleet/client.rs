@@ -1,0 +1,118 @@
+//! What a program of a node does with a drive that the node borrows.
+
+use std::collections::BTreeMap;
+
+use base::Instant;
+use base::ledger::{Journal, PageIndex, Pages};
+use host::{BlockKind, BlockRequest};
+
+use super::function::{BLOCK, BLOCKS, Function};
+use crate::disk::pattern;
+use crate::random::Random;
+
+/// Requests under way at most.
+const UNDER_WAY: usize = 5;
+
+/// A function that a node borrows, and the program that uses it.
+#[derive(Clone, Debug)]
+pub(super) struct Claim {
+    /// Counts all claims: a later one of a function has a greater number. A node that reboots has another one.
+    pub(super) number: u64,
+    pub(super) function: usize,
+    /// By request: what it is for, block and page.
+    requests: BTreeMap<u32, (BlockKind, u64, PageIndex)>,
+    /// It asks for nothing more.
+    pub(super) is_leaving: bool,
+    /// The agent was told to give it back.
+    pub(super) is_returning: bool,
+    /// An earlier life of the node has it, and the present one has not had it yet. If that gave it back, its lender
+    /// would keep it for the life before.
+    pub(super) is_former: bool,
+}
+
+/// What an act of a program has shown.
+#[derive(Default)]
+pub(super) struct Act {
+    pub(super) verified: u64,
+    pub(super) wrong: Option<String>,
+    /// Who has sent the requests that were submitted, in their order.
+    pub(super) authors: Vec<u64>,
+}
+
+impl Claim {
+    pub(super) fn new(number: u64, function: usize) -> Self {
+        let (requests, is_former) = (BTreeMap::new(), false);
+        Self { number, function, requests, is_leaving: false, is_returning: false, is_former }
+    }
+
+    /// The node has lost its ledger, and everything that was under way with it.
+    pub(super) fn again(&self, number: u64) -> Self {
+        Self { is_former: true, ..Self::new(number, self.function) }
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.requests.is_empty()
+    }
+
+    /// Takes what has ended and, if it `asks`, asks for more. `first` is the number of the next request of all.
+    pub(super) fn act(
+        &mut self,
+        now: Instant,
+        random: &mut Random,
+        (function, first): (&mut Function<'_>, usize),
+        asks: bool,
+        driver: &mut host::nvme::Driver<'_>,
+        pages: Pages<'_>,
+        journal: Journal<'_>,
+    ) -> Act {
+        let mut act = Act::default();
+        while let Some((id, result)) = driver.poll_completion() {
+            let Some((kind, lba, page)) = self.requests.remove(&id) else {
+                act.wrong = Some(format!("request {id} has ended, which is none"));
+                continue;
+            };
+            let mut bytes = [0; BLOCK];
+            pages.read(page, 0, &mut bytes);
+            pages.release(page);
+            let ended = match (result, kind) {
+                // Whoever gives back what is under way may lose it.
+                (Err(_), _) if self.is_returning => Ok(()),
+                (Err(error), _) => Err(format!("{kind:?} of block {lba} has failed: {error:?}")),
+                (Ok(()), BlockKind::Read) => function.check_read(lba, &bytes),
+                (Ok(()), BlockKind::Write) => {
+                    function.end_write(id.into(), lba);
+                    Ok(())
+                }
+                (Ok(()), _) => Ok(()),
+            };
+            act.verified += u64::from(kind == BlockKind::Read && ended.is_ok());
+            act.wrong = act.wrong.or(ended.err());
+        }
+        while asks && driver.room() > 0 && self.requests.len() < UNDER_WAY {
+            let lba = random.below(BLOCKS);
+            if self.requests.values().any(|(_, busy, _)| *busy == lba) || random.chance(300) {
+                break;
+            }
+            let Some(page) = pages.alloc() else { break };
+            let id = (first + act.authors.len()) as u32;
+            act.authors.push(self.number);
+            let kind = match random.below(10) {
+                0 => BlockKind::Flush,
+                1..6 => BlockKind::Write,
+                _ => BlockKind::Read,
+            };
+            if kind == BlockKind::Write {
+                let mut bytes = [0; BLOCK];
+                pattern(id.into(), lba, &mut bytes);
+                pages.span(page, 0, BLOCK).write(journal, &bytes);
+                function.begin_write(id.into(), lba);
+            }
+            self.requests.insert(id, (kind, lba, page));
+            let fua = kind == BlockKind::Write && random.chance(200);
+            let (blocks, block) = if kind == BlockKind::Flush { (0, 0) } else { (1, lba) };
+            let pages: &[PageIndex] = if kind == BlockKind::Flush { &[] } else { &[page] };
+            driver.submit(now, BlockRequest { id, kind, lba: block, blocks, fua, pages });
+        }
+        act
+    }
+}

@@ -1,0 +1,89 @@
+//! What a node lends: a disk, who has it, and what its blocks may hold.
+
+use std::collections::BTreeSet;
+
+use node::{MediaWork, Tenancy};
+
+use crate::disk::{Disk, author};
+
+/// Bytes and number of a drive's blocks.
+pub(super) const BLOCK: usize = 512;
+pub(super) const BLOCKS: u64 = 48;
+
+/// A function, as the world knows it.
+pub(super) struct Function<'w> {
+    pub(super) lender: usize,
+    /// The place of its loan there, and its drive.
+    pub(super) place: usize,
+    pub(super) disk: Disk<'w>,
+    /// Who has it, as its lender's agent has made durable.
+    pub(super) tenancy: Tenancy,
+    /// Who borrows it: node and place.
+    pub(super) claim: Option<(usize, usize)>,
+    /// The node that has borrowed it last.
+    pub(super) last_user: Option<usize>,
+    /// By block: the requests that may have written what it holds.
+    contents: Vec<BTreeSet<u64>>,
+    /// The last claim of which a write took effect.
+    newest: u64,
+}
+
+impl Function<'_> {
+    pub(super) fn new(lender: usize, place: usize) -> Self {
+        Self {
+            lender,
+            place,
+            disk: Disk::new(BLOCKS as usize, BLOCK),
+            tenancy: Tenancy::default(),
+            claim: None,
+            last_user: None,
+            contents: vec![BTreeSet::from([0]); BLOCKS as usize],
+            newest: 0,
+        }
+    }
+
+    /// A write is under way: the block may hold it from now on.
+    pub(super) fn begin_write(&mut self, request: u64, lba: u64) {
+        self.contents[lba as usize].insert(request);
+    }
+
+    /// It was answered: the block holds it.
+    pub(super) fn end_write(&mut self, request: u64, lba: u64) {
+        self.contents[lba as usize] = BTreeSet::from([request]);
+    }
+
+    /// A block was read, while nothing was written there.
+    pub(super) fn check_read(&mut self, lba: u64, bytes: &[u8]) -> Result<(), String> {
+        let known = &mut self.contents[lba as usize];
+        let read = author(lba, bytes);
+        match read.filter(|read| known.contains(read)) {
+            Some(read) => *known = BTreeSet::from([read]),
+            None => return Err(format!("block {lba} is of {read:?}, not of {known:?}")),
+        }
+        Ok(())
+    }
+
+    /// Work for the medium takes effect: nobody's who had the function before.
+    pub(super) fn check_effect(&mut self, work: &MediaWork<'_>, authors: &[u64]) -> Result<(), String> {
+        if work.kind != device::MediaKind::Write {
+            return Ok(());
+        }
+        let mut bytes = Vec::with_capacity(work.len as usize);
+        for span in work.spans() {
+            let start = bytes.len();
+            bytes.resize(start + span.len(), 0);
+            span.read(&mut bytes[start..]);
+        }
+        for (lba, block) in (work.offset / BLOCK as u64..).zip(bytes.chunks(BLOCK)) {
+            let Some(request) = author(lba, block).filter(|request| *request > 0) else {
+                return Err(format!("block {lba} gets what nobody has written"));
+            };
+            let claim = authors[request as usize];
+            if claim < self.newest {
+                return Err(format!("claim {claim} writes block {lba} after claim {}", self.newest));
+            }
+            self.newest = claim;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,352 @@
+//! Many nodes, each of which lends to some and borrows from others, and what they lend comes and goes.
+//!
+//! Two to sixteen nodes lend a few functions each. Whoever has a vacant place borrows one that is free, uses it for a
+//! while and gives it back; another node has it then, while everything else between the same nodes goes on. Cards die
+//! between any two stores, nodes reboot, disks take their time, the network loses, delays and repeats, and parts of it
+//! cannot be reached for a while. In the end all faults end, and every function that is borrowed is served.
+//!
+//! What is judged: each block is read as it was written last, by whomever; nothing that an earlier borrower has asked
+//! for takes effect once a later one has written; nobody is told of a user that there was not; coming and going leaves
+//! the streams of others alone; and everything ends ([`crate::checkers::names`]).
+
+mod client;
+mod function;
+mod member;
+mod network;
+
+use std::collections::BTreeMap;
+
+use base::Instant;
+use base::ledger::Arena;
+use node::agent::Effect;
+
+use self::client::Claim;
+use self::function::Function;
+use self::member::Node;
+use self::network::{Arrival, Network};
+use crate::checkers::names;
+use crate::client::Finding;
+use crate::death::{End, Switch, survive};
+use crate::random::Random;
+use crate::{Failure, Options, Summary};
+
+/// Nodes at most.
+const NODES: usize = 16;
+/// Functions that a node lends at most, and places it has for those it borrows.
+const LENT: u64 = 3;
+const PLACES: u64 = 4;
+/// Virtual nanoseconds after the end of all faults in which everything has to end.
+const PATIENCE: u64 = 30_000_000_000;
+/// Events of one run, against runs that never end.
+const MOST_EVENTS: u64 = 20_000_000;
+/// Between two looks of a node's programs at what they have asked for.
+const THINK: u64 = 400_000;
+
+/// What a run has done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Fleet {
+    /// How many nodes there were.
+    pub nodes: usize,
+    /// Events, and a digest of them: equal for equal runs.
+    pub events: u64,
+    /// See [`Fleet::events`].
+    pub digest: u64,
+    /// Blocks that were read and compared.
+    pub verified: u64,
+    /// Cards killed.
+    pub kills: u64,
+    /// Nodes that have lost their ledger.
+    pub reboots: u64,
+    /// Functions that came to a node while its card ran, and that were given back.
+    pub attached: u64,
+    /// See [`Fleet::attached`].
+    pub detached: u64,
+    /// Functions that were used by a node after another one had given them back.
+    pub passed_on: u64,
+}
+
+/// Runs the fleet of `seed`.
+///
+/// # Errors
+/// What was wrong first.
+pub fn run_fleet(seed: u64, options: &Options) -> Result<Fleet, Failure> {
+    let arena = Arena::default();
+    let switches: [Switch<'_>; NODES] = core::array::from_fn(|_| Switch::default());
+    let mut world = World::new(seed, options, &arena, &switches);
+    if let Err(End::Panicked(what)) = survive(|| world.live()) {
+        world.fail(names::ASSERTION, format!("outside of a card: {what}"));
+    }
+    match world.failure.take() {
+        Some((checker, what)) => Err(Failure { seed, checker, what, summary: Summary::of_seed(seed) }),
+        None => Ok(world.fleet),
+    }
+}
+
+/// What happens.
+enum Event {
+    /// The card of a node has something to do.
+    Card(usize),
+    /// Its agent has.
+    Agent(usize),
+    /// What the agent of this life of a node has asked for is done.
+    Performed(usize, u64, Effect),
+    Arrival(Arrival),
+    /// The disk has ended this request of a node.
+    Disk(usize, u64),
+    /// The programs of a node look at their drives.
+    Think(usize),
+    /// The next fault, and the next change of who has what.
+    Fault,
+    Move,
+    /// What could not be reached can be again.
+    Mend,
+}
+
+/// How the world is run.
+#[derive(Clone, Copy)]
+struct Plan {
+    /// Mean nanoseconds between two faults, and between two moves.
+    fault: u64,
+    moves: u64,
+    /// When both end.
+    end: u64,
+    reboots: bool,
+}
+
+struct World<'w> {
+    arena: &'w Arena,
+    random: Random,
+    now: u64,
+    queue: BTreeMap<(u64, u64), Event>,
+    sequence: u64,
+    nodes: Vec<Node<'w>>,
+    functions: Vec<Function<'w>>,
+    /// By request: which claim has sent it.
+    authors: Vec<u64>,
+    /// Claims that there have been.
+    claims: u64,
+    network: Network,
+    plan: Plan,
+    is_calm: bool,
+    failure: Option<Finding>,
+    fleet: Fleet,
+    trace: bool,
+    buffer: Vec<u8>,
+}
+
+impl<'w> World<'w> {
+    fn new(seed: u64, options: &Options, arena: &'w Arena, switches: &'w [Switch<'w>; NODES]) -> Self {
+        let mut random = Random::new(seed ^ 0xf1ee_7000);
+        let count =
+            if random.chance(150) { random.range(7, NODES as u64) } else { random.range(2, 6) } as usize;
+        let mut functions = Vec::new();
+        let mut nodes: Vec<Node<'w>> = Vec::new();
+        let now = 1_000_000;
+        for (index, switch) in switches.iter().enumerate().take(count) {
+            let lends = random.range(1, LENT) as usize;
+            let lent = functions.len()..functions.len() + lends;
+            functions.extend((0..lends).map(|place| Function::new(index, place)));
+            let places = random.range(1, PLACES) as usize;
+            let when = (options.rules, Instant::from_nanos(now));
+            nodes.push(Node::new(index, arena, switch, (lent, places), when));
+        }
+        let plan = Plan {
+            fault: [2_000_000, 6_000_000, 25_000_000][random.index(3)],
+            moves: [3_000_000, 15_000_000, 60_000_000][random.index(3)],
+            end: now + random.range(200_000_000, 900_000_000),
+            reboots: random.chance(500),
+        };
+        Self {
+            arena,
+            now,
+            queue: BTreeMap::new(),
+            sequence: 0,
+            functions,
+            nodes,
+            authors: vec![0],
+            claims: 0,
+            network: Network::new(random.fork(), count),
+            plan,
+            is_calm: false,
+            failure: None,
+            fleet: Fleet { nodes: count, ..Fleet::default() },
+            trace: options.trace,
+            buffer: vec![0; link::frame::MAX_FRAME],
+            random,
+        }
+    }
+
+    fn live(&mut self) {
+        for node in 0..self.nodes.len() {
+            self.nodes[node].begin_ledger();
+            let after = self.random.below(3_000_000);
+            self.schedule(after, Event::Agent(node));
+            self.schedule(after, Event::Think(node));
+        }
+        // Some are borrowed from the start, as a configuration says; the others come later.
+        for _ in 0..self.functions.len() {
+            self.attach();
+        }
+        self.schedule(5_000_000, Event::Fault);
+        self.schedule(8_000_000, Event::Move);
+        while self.failure.is_none() && !self.is_over() {
+            let Some(((at, _), event)) = self.queue.pop_first() else {
+                return self.fail(names::QUIET, "nothing happens any more".into());
+            };
+            self.now = self.now.max(at);
+            self.happen(event);
+        }
+    }
+
+    fn happen(&mut self, event: Event) {
+        let (code, node) = event.name();
+        self.note(code, node);
+        match event {
+            Event::Card(node) => self.run_card(node),
+            Event::Agent(node) => self.run_agent(node),
+            Event::Performed(node, life, effect) => self.performed(node, life, &effect),
+            Event::Arrival(arrival) => self.arrive(arrival),
+            Event::Disk(node, request) => self.disk_done(node, request),
+            Event::Think(node) => self.think(node),
+            Event::Fault => self.fault(),
+            Event::Move => self.make_move(),
+            Event::Mend => self.network.mend(),
+        }
+    }
+
+    fn is_over(&mut self) -> bool {
+        if self.fleet.events > MOST_EVENTS {
+            self.fail(names::QUIET, format!("{MOST_EVENTS} events and no end"));
+        }
+        if !self.is_calm {
+            return false;
+        }
+        let unrest = self.unrest();
+        if unrest.is_some() && self.now > self.plan.end + PATIENCE {
+            self.fail(names::QUIET, unrest.clone().unwrap_or_default());
+        }
+        unrest.is_none()
+    }
+
+    /// What has not ended as it should.
+    fn unrest(&self) -> Option<String> {
+        self.nodes.iter().enumerate().find_map(|(index, node)| {
+            node.unrest(&self.functions).map(|what| format!("node {index}: {what}"))
+        })
+    }
+
+    fn schedule(&mut self, after: u64, event: Event) {
+        self.sequence += 1;
+        self.queue.insert((self.now + after, self.sequence), event);
+    }
+
+    fn fail(&mut self, checker: &'static str, what: String) {
+        self.failure.get_or_insert((checker, what));
+    }
+
+    fn note(&mut self, what: &str, node: usize) {
+        self.fleet.events += 1;
+        for word in [self.now, what.len() as u64, node as u64] {
+            self.fleet.digest =
+                (self.fleet.digest ^ word).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23);
+        }
+        if self.trace {
+            eprintln!("{:>12.3} {node:>2} {what}", self.now as f64 / 1000.0);
+        }
+    }
+
+    fn fault(&mut self) {
+        if self.now >= self.plan.end {
+            self.is_calm = true;
+            self.network.calm();
+            self.nodes.iter().for_each(|node| node.switch.disarm());
+            self.note("calm", 0);
+            return;
+        }
+        let node = self.random.index(self.nodes.len());
+        match self.random.below(100) {
+            0..30 => self.kill(node),
+            30..50 => {
+                let stores = self.random.below(2_000);
+                self.nodes[node].switch.arm_store(stores);
+            }
+            50..60 => {
+                let effects = self.random.below(20);
+                self.nodes[node].switch.arm_effect(effects);
+            }
+            60..70 => self.network.change(),
+            70..82 => {
+                self.network.cut();
+                let after = self.random.range(1_000_000, 400_000_000);
+                self.schedule(after, Event::Mend);
+            }
+            82..90 => self.nodes[node].disk_is_slow = !self.nodes[node].disk_is_slow,
+            _ if self.plan.reboots => self.reboot(node),
+            _ => self.kill(node),
+        }
+        let after = self.random.range(self.plan.fault / 4, self.plan.fault * 2);
+        self.schedule(after, Event::Fault);
+    }
+
+    /// Somebody gives something back, or borrows something.
+    fn make_move(&mut self) {
+        if self.is_calm {
+            return;
+        }
+        if self.random.chance(500) {
+            self.detach();
+        } else {
+            self.attach();
+        }
+        let after = self.random.range(self.plan.moves / 4, self.plan.moves * 2);
+        self.schedule(after, Event::Move);
+    }
+
+    /// A function that nobody has comes to a node with a vacant place.
+    fn attach(&mut self) {
+        let free: Vec<usize> =
+            (0..self.functions.len()).filter(|function| self.functions[*function].claim.is_none()).collect();
+        let node = self.random.index(self.nodes.len());
+        let places = self.nodes[node].vacant_places();
+        if free.is_empty() || places.is_empty() {
+            return;
+        }
+        let function = free[self.random.index(free.len())];
+        let place = places[self.random.index(places.len())];
+        if self.functions[function].lender == node {
+            return;
+        }
+        self.claims += 1;
+        let claim = Claim::new(self.claims, function);
+        self.fleet.passed_on +=
+            u64::from(self.functions[function].last_user.is_some_and(|user| user != node));
+        self.functions[function].claim = Some((node, place));
+        self.functions[function].last_user = Some(node);
+        self.attach_to(node, place, claim);
+    }
+
+    /// Somebody has had enough.
+    fn detach(&mut self) {
+        let node = self.random.index(self.nodes.len());
+        let Some(place) = self.nodes[node].any_claim(&mut self.random) else { return };
+        let at_once = self.random.chance(300);
+        self.begin_detach(node, place, at_once);
+    }
+}
+
+impl Event {
+    /// For the trace.
+    fn name(&self) -> (&'static str, usize) {
+        match self {
+            Self::Card(node) => ("card", *node),
+            Self::Agent(node) => ("agent", *node),
+            Self::Performed(node, ..) => ("performed", *node),
+            Self::Arrival(arrival) => ("arrives", arrival.to),
+            Self::Disk(node, _) => ("disk", *node),
+            Self::Think(node) => ("thinks", *node),
+            Self::Fault => ("fault", 0),
+            Self::Move => ("move", 0),
+            Self::Mend => ("mended", 0),
+        }
+    }
+}

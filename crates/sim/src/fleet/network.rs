@@ -1,0 +1,84 @@
+//! The network of a fleet: each node reaches each other one over two rails.
+
+use node::Address;
+
+use crate::network::{Manners, RAILS};
+use crate::random::Random;
+
+/// A frame that arrives.
+pub(super) struct Arrival {
+    pub(super) to: usize,
+    pub(super) rail: u8,
+    pub(super) from: Address,
+    pub(super) bytes: Vec<u8>,
+}
+
+pub(super) struct Network {
+    random: Random,
+    manners: Manners,
+    nodes: usize,
+    /// By sender, receiver and rail: nothing passes.
+    cuts: Vec<(usize, usize, u8)>,
+}
+
+const QUIET: Manners = Manners { loss: 0, repeat: 0, corrupt: 0, late: 0, delay: 20_000, jitter: 10_000 };
+
+impl Network {
+    pub(super) fn new(random: Random, nodes: usize) -> Self {
+        Self { random, manners: QUIET, nodes, cuts: Vec::new() }
+    }
+
+    /// Other manners than now.
+    pub(super) fn change(&mut self) {
+        let random = &mut self.random;
+        let mut share = |most: u64| if random.chance(500) { random.below(most) } else { 0 };
+        let (loss, repeat, corrupt, late) = (share(120), share(100), share(40), share(150));
+        let (delay, jitter) = (random.range(5_000, 200_000), random.range(1_000, 100_000));
+        self.manners = Manners { loss, repeat, corrupt, late, delay, jitter };
+    }
+
+    pub(super) fn calm(&mut self) {
+        self.manners = QUIET;
+        self.cuts.clear();
+    }
+
+    /// Something cannot be reached: one way of a rail, both ways of it, or a whole node.
+    pub(super) fn cut(&mut self) {
+        let random = &mut self.random;
+        let (one, other, rail) =
+            (random.index(self.nodes), random.index(self.nodes), random.index(RAILS) as u8);
+        match random.below(3) {
+            0 => self.cuts.push((one, other, rail)),
+            1 => self.cuts.extend([(one, other, rail), (other, one, rail)]),
+            _ => {
+                let ways = (0..self.nodes).flat_map(|node| (0..RAILS as u8).map(move |rail| (node, rail)));
+                self.cuts.extend(ways.flat_map(|(node, rail)| [(one, node, rail), (node, one, rail)]));
+            }
+        }
+    }
+
+    /// All of that can be reached again.
+    pub(super) fn mend(&mut self) {
+        self.cuts.clear();
+    }
+
+    /// What becomes of a frame: when it arrives, perhaps more than once.
+    pub(super) fn send(&mut self, from: usize, to: usize, rail: u8, bytes: &[u8]) -> Vec<(u64, Arrival)> {
+        let (manners, random) = (self.manners, &mut self.random);
+        if to >= self.nodes || self.cuts.contains(&(from, to, rail)) || random.chance(manners.loss) {
+            return Vec::new();
+        }
+        let copies = if random.chance(manners.repeat) { 2 } else { 1 };
+        let arrival = |random: &mut Random| {
+            let mut bytes = bytes.to_vec();
+            if random.chance(manners.corrupt) {
+                let (index, bit) = (random.index(bytes.len()), random.below(8));
+                bytes[index] ^= 1 << bit;
+            }
+            let late = if random.chance(manners.late) { random.below(3_000_000) } else { 0 };
+            let from = crate::network::Network::address(from, rail.into());
+            (manners.delay + random.below(manners.jitter + 1) + late, Arrival { to, rail, from, bytes })
+        };
+        (0..copies).map(|_| arrival(random)).collect()
+    }
+}
