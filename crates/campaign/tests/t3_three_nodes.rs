@@ -9,7 +9,7 @@ use campaign::process::Process;
 use campaign::random::Random;
 use campaign::world::{Machine, Mesh};
 use campaign::{scale, tools};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
@@ -64,7 +64,7 @@ fn configure(machine: &Machine, node: usize, lines: Option<&[Vec<String>]>) -> P
     path
 }
 
-fn spawn(machine: &Machine, node: usize, config: &PathBuf) -> Process {
+fn spawn(machine: &Machine, node: usize, config: &Path) -> Process {
     let mut command = machine.command(binary().unwrap());
     command.args(["node", "--config"]).arg(config);
     machine.spawn(&name_of(node), command).unwrap()
@@ -159,7 +159,7 @@ fn t3_each_of_three_nodes_lends_to_both_others_whoever_is_killed() {
         let victim = random.below(NODES as u64) as usize;
         nodes[victim].process.kill_tree().unwrap();
         let models = nodes[victim].end_loads(true);
-        nodes[victim].process = spawn(machines[victim], victim, &machines[victim].dir().join("node.toml"));
+        nodes[victim].process = spawn(&machines[victim], victim, &machines[victim].dir().join("node.toml"));
         nodes[victim].wait(victim);
         for (lender, model) in models.into_iter().enumerate() {
             if let Some(model) = model {

@@ -214,11 +214,15 @@ impl Opened {
     /// Nothing but the first card's start can be refused any more: from now on the images may be written to.
     pub(super) fn begin(&self, state: &StateDir) -> Result<(), StateError> {
         let Some(last_writes) = &self.last_writes else { return Ok(()) };
-        let written = |drive: &DriveSpec| drive.image.identify().ok().and_then(|identity| identity.written());
         last_writes.begin(state.incarnation(), self.drives.iter().flatten().map(written));
         let mut drives = self.drives.iter().flatten().zip(&self.layouts);
         drives.try_for_each(|(drive, (name, _))| begin(drive, name, state))
     }
+}
+
+/// The time of the last write to the image of a drive, as far as its file system tells.
+pub(super) fn written(drive: &DriveSpec) -> Option<i64> {
+    drive.image.identify().ok().and_then(|identity| identity.written())
 }
 
 /// From now on cards may write to the image of this drive.

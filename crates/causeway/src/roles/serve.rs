@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
 use base::ids::{DomainBlock, DomainId, NodeId};
-use io::agent::{Agent, AgentEvent, Edge, LoanEnd, LoanSpec, LoanView, NodeSpec, Rail, Withdrawn};
+use io::agent::{Agent, AgentEvent, DriveSpec, Edge, LoanEnd, LoanSpec, LoanView, NodeSpec, Rail, Withdrawn};
 use io::event::Event;
 use io::files::LastWrites;
 use io::sparing::Sparing;
@@ -180,7 +180,7 @@ impl Node {
         let http = HttpServer::start(control.path())?;
         lent.begin(&state)?;
         let lend::Opened { drives, layouts, last_writes, .. } = lent;
-        let last_writes = last_writes.map_or_else(|| writes_of_memory(&state), Ok);
+        let last_writes = last_writes.map_or_else(|| writes_of_memory(&state, &drives), Ok);
         let last_writes =
             last_writes.map_err(|error| Failure::io("cannot have memory for the node", &error))?;
         let spec = NodeSpec {
@@ -627,10 +627,10 @@ fn keep_end(state: &StateDir, ended: &Withdrawn) -> bool {
     kept.is_ok()
 }
 
-/// Of a node that lends memory alone, as yet.
-fn writes_of_memory(state: &StateDir) -> std::io::Result<LastWrites> {
+/// Of a node that lends memory alone, as yet: these drives.
+fn writes_of_memory(state: &StateDir, drives: &[Option<DriveSpec>]) -> std::io::Result<LastWrites> {
     let page = LastWrites::in_memory()?;
-    page.begin(state.incarnation(), std::iter::empty());
+    page.begin(state.incarnation(), drives.iter().flatten().map(lend::written));
     Ok(page)
 }
 

@@ -177,8 +177,7 @@ impl Coming {
 fn seat(node: &mut Node, seated: Vec<Seated>, mut arrivals: Arrivals) -> Result<bool, Failure> {
     let mut layouts = Vec::new();
     for Seated { place, name, layout, drive } in seated {
-        let written = drive.image.identify().ok().and_then(|identity| identity.written());
-        node.agent.view().spec().last_writes.begin_one(place, written);
+        node.agent.view().spec().last_writes.begin_one(place, lend::written(&drive));
         if drive.config.keeps_state && !node.agent.view().spec().last_writes.is_kept() {
             Event::WritesUnkept {}.say();
         }
