@@ -320,6 +320,12 @@ fn x_a_reload_that_cannot_be_done_changes_nothing() {
     let taken = UnixListener::bind(socket(left, "taken")).unwrap();
     let report = lender.reload(&with(&[device("b", "ram:1M"), device("c", "ram:1M")]));
     let [b, c] = [0, 1].map(|index| report["lines"][index].as_str().unwrap().to_owned());
+    // A function that is to come, and to be borrowed from this very node.
+    let (others, e) = ([device("b", "ram:1M"), device("c", "ram:1M")], device("e", "ram:1M"));
+    let report = lender.reload(&with(&[&others[..], std::slice::from_ref(&e)].concat()));
+    let own = loan(right, "e", report["lines"][0].as_str().unwrap());
+    lender.reload(&with(&others));
+    lender.refused(&with(&[&others[..], &[e, own]].concat()), 3, &["e would stand twice"]);
     let both = [stays.clone(), loan(left, "b", &b), loan(left, "taken", &c)];
     borrower.refused(&both, 3, &["taken.nbd", "in use by another program"]);
     assert!(!socket(left, "b").exists(), "a socket that nobody serves");
@@ -345,6 +351,25 @@ fn x_a_reload_that_cannot_be_done_changes_nothing() {
     drop(plain);
     borrower.end();
     lender.end();
+}
+
+#[test]
+fn w3_a_loan_whose_lender_is_gone_leaves_all_the_same() {
+    let _exclusive = scale::exclusive();
+    let world = world();
+    let (left, right) = (world.left(), world.right());
+    let mut lender = Lender::start(right, &["ram:1M", "ram:1M"], &[]).unwrap();
+    let [stays, leaves] = [0, 1].map(|index| loan(left, &format!("d{index}"), &lender.lines[index]));
+    let mut borrower = Node::start(left, "borrower", &[stays.clone(), leaves.clone()]);
+    borrower.edge();
+    borrower.edge();
+    lender.process.kill_tree().unwrap();
+    let report = borrower.reload(std::slice::from_ref(&stays));
+    assert_eq!(states(&report), ["nvme1 removed pending"]);
+    borrower.wait_event("loan-abandoned");
+    // It may come back, though nobody answers for it yet.
+    let report = borrower.reload(&[stays, leaves]);
+    assert_eq!(states(&report), ["nvme1 added done"]);
 }
 
 #[test]

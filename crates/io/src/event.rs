@@ -516,6 +516,14 @@ events! {
     /// It was given back.
     Info "loan-removed" LoanRemoved { function: String } => "the function is borrowed no more"
 
+    /// The same, though its lender has not taken it back in time.
+    Warning "loan-abandoned" LoanAbandoned { function: String }
+    => "the lender does not answer; it keeps the function for this node, which borrows it no more"
+
+    /// Lines of what is lent from now on could not be printed.
+    Warning "lines-unprinted" LinesUnprinted {}
+    => "the lines of what has come cannot be printed to standard output; `causeway reload` has them for whoever asks"
+
     // The end of the node.
 
     /// Somebody has asked for it.

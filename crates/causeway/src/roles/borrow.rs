@@ -149,7 +149,9 @@ impl serve::Observer for Announce {
                 if let Some(loan) = self.loans.get_mut(loan)
                     && !std::mem::replace(&mut loan.is_printed, true)
                 {
-                    crate::cli::print(&format!("{}\n", loan.wanted.edge.uri()))?;
+                    let printed = crate::cli::print(&format!("{}\n", loan.wanted.edge.uri()));
+                    // A node with a file serves on, whoever reads what it prints.
+                    printed.or_else(|failure| if self.alone.is_some() { Err(failure) } else { Ok(()) })?;
                 }
             }
             AgentEvent::Refused { loan, refusal } => {

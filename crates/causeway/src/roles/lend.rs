@@ -158,6 +158,13 @@ impl Ready {
         self.device.layout.functions()
     }
 
+    /// They, and how frames name them.
+    pub(super) fn streams(&self, state: &StateDir) -> Result<Vec<(FunctionName, u32)>, Failure> {
+        let functions = functions(&self.device)?.into_iter();
+        let named = |name: FunctionName| (name.clone(), stream(&function_secret(state.key(), &name)));
+        Ok(functions.map(|(name, ..)| named(name)).collect())
+    }
+
     /// Makes durable what has to be before the device is lent as the drive in `place`: see [`medium::settle`].
     pub(super) fn settle(
         self,

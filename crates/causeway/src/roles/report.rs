@@ -116,14 +116,14 @@ pub(super) fn domains_of(view: &View<'_>, loan: usize) -> Option<[DomainId; 2]> 
     Some([view.spec().domain_of(spec), cells.edge().peer_domain()])
 }
 
-/// Loans whose lender has never answered, and for how long they have been waited for.
-pub(super) fn wanted(view: &View<'_>, waited: Duration) -> Vec<trouble::Wanted> {
-    let never_met = view.loans().filter(|(_, cells)| cells.edge().peer().is_none());
-    let wanted = never_met.filter_map(|(loan, _)| match &loan.end {
+/// Loans whose lender has never answered, and for how long those in their places have been waited for.
+pub(super) fn wanted(view: &View<'_>, waited: impl Fn(usize) -> Duration) -> Vec<trouble::Wanted> {
+    let never_met = view.loans().enumerate().filter(|(_, (_, cells))| cells.edge().peer().is_none());
+    let wanted = never_met.filter_map(|(place, (loan, _))| match &loan.end {
         LoanEnd::Borrow { peers, lender, .. } => {
             let at: Vec<String> = peers.iter().map(ToString::to_string).collect();
             let (function, node) = (loan.function.clone(), lender.key.id().to_string());
-            Some(trouble::Wanted { function, at: at.join(" and "), node, waited })
+            Some(trouble::Wanted { function, at: at.join(" and "), node, waited: waited(place) })
         }
         LoanEnd::Lend { .. } | LoanEnd::Vacant { .. } => None,
     });

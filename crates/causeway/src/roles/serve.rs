@@ -140,6 +140,8 @@ pub(super) struct Node {
     trouble: trouble::Watch,
     started: Instant,
     look_at: Instant,
+    /// By place: when a loan came that was not there from the start.
+    came: BTreeMap<usize, Instant>,
     /// What was only needed to start is still mapped.
     starts: bool,
     /// Somebody has asked for the end once more, and does not want to wait.
@@ -218,6 +220,7 @@ impl Node {
             trouble: trouble::Watch::default(),
             started: Instant::now(),
             look_at: Instant::now() + LOOK,
+            came: BTreeMap::new(),
             starts: true,
             hurried: false,
             explain_at: None,
@@ -256,7 +259,7 @@ impl Node {
             }
             let turned = self.domains.turn(&mut self.agent);
             turned.map_err(|error| Failure::io("the node cannot go on", &error))?;
-            self.follow_leaving();
+            self.follow_leaving(observer);
             if self.hangups.as_mut().is_some_and(Hangups::take) {
                 // What came of it is said as events.
                 self.reload(false, observer);
@@ -326,7 +329,8 @@ impl Node {
             let _ = io::code::give_up_unused();
         }
         let (view, running) = (self.agent.view(), now - self.started);
-        let (peers, wanted) = (report::peers(&view), report::wanted(&view, running));
+        let waited = |place: usize| self.came.get(&place).map_or(running, |came| now - *came);
+        let (peers, wanted) = (report::peers(&view), report::wanted(&view, waited));
         let strangers = view.gauges().dropped_unknown.get();
         let news = self.trouble.look(running, SystemTime::now(), &peers, &wanted, strangers);
         news.iter().chain(&report::denied(&view, &mut self.denied)).for_each(Event::say);

@@ -113,13 +113,7 @@ impl Agent {
         if let Some(card) = &mut self.card {
             card.outbox.renew(place, loan.life);
         }
-        let is_past = |event: &AgentEvent| match event {
-            AgentEvent::RaiseIncarnation { loan: it, .. } | AgentEvent::StoreTenancy { loan: it, .. } => {
-                *it == place
-            }
-            _ => false,
-        };
-        self.wants.retain(|event| !is_past(event));
+        self.forget_wants(place);
         self.spec.loans[place] = loan;
         self.clients.renew(place);
         self.slots.renew(place);
@@ -133,6 +127,17 @@ impl Agent {
             self.stop_accepting(&error);
         }
         told
+    }
+
+    /// What was to be made durable for the loan of this place is not wanted any more.
+    fn forget_wants(&mut self, place: usize) {
+        let is_past = |event: &AgentEvent| match event {
+            AgentEvent::RaiseIncarnation { loan, .. } | AgentEvent::StoreTenancy { loan, .. } => {
+                *loan == place
+            }
+            _ => false,
+        };
+        self.wants.retain(|event| !is_past(event));
     }
 
     /// A card can take what borrows, where the ledger has not grown since it mapped that and nobody is connected. The
@@ -165,18 +170,25 @@ impl Agent {
         }
     }
 
+    /// Makes the image of a drive durable, which takes as long as the disk: to be done while the card serves.
+    pub fn sync(&mut self, drive: usize) {
+        if let Some(spec) = self.spec.drives.get(drive).and_then(Option::as_ref) {
+            // What fails is told when the drive goes.
+            let _ = self.images.sync(drive, spec);
+        }
+    }
+
     /// Lends a drive no more, of which nobody has any function: its loans are vacant, and the card is replaced.
     /// [`Agent::take_withdrawn`] tells when no card has the drive any more.
     pub fn withdraw(&mut self, drive: usize) {
         let Some(spec) = self.spec.drives.get_mut(drive).and_then(Option::take) else { return };
-        let mut seen = self.images.go(drive);
-        // Whatever takes long is done while the card still serves the others.
-        let _ = seen.sync(&spec);
+        let seen = self.images.go(drive);
         let lends = |loan: &LoanSpec| matches!(loan.end, LoanEnd::Lend { drive: of, .. } if of == drive);
         let loans: Vec<usize> =
             (0..self.spec.loans.len()).filter(|at| lends(&self.spec.loans[*at])).collect();
         for loan in &loans {
             self.neighbours.forget(*loan);
+            self.forget_wants(*loan);
             self.spec.loans[*loan].end = LoanEnd::Vacant { edge: None };
         }
         self.leaving.push(Leaving { place: drive, spec, seen });

@@ -16,8 +16,7 @@ pub(super) struct Clients {
 /// Watches the listening sockets of the edges. They do not block from now on.
 pub(super) fn listen(loans: &[LoanSpec], waiter: &Waiter) -> io::Result<()> {
     for (loan, listener) in listeners(loans) {
-        listener.set_nonblocking(true)?;
-        waiter.register(listener.as_fd(), token::LISTENER + loan as u64, Interest::READ)?;
+        watch(listener, loan, waiter)?;
     }
     Ok(())
 }
@@ -25,8 +24,16 @@ pub(super) fn listen(loans: &[LoanSpec], waiter: &Waiter) -> io::Result<()> {
 /// Watches the listening socket of one loan, if clients connect to it from its beginning on.
 pub(super) fn listen_one(loans: &[LoanSpec], loan: usize, waiter: &Waiter) -> io::Result<()> {
     let Some(listener) = loans.get(loan).and_then(listener) else { return Ok(()) };
+    watch(listener, loan, waiter)
+}
+
+/// Watches a listening socket, which may be watched already.
+pub(super) fn watch(listener: &UnixListener, loan: usize, waiter: &Waiter) -> io::Result<()> {
     listener.set_nonblocking(true)?;
-    waiter.register(listener.as_fd(), token::LISTENER + loan as u64, Interest::READ)
+    match waiter.register(listener.as_fd(), token::LISTENER + loan as u64, Interest::READ) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        done => done,
+    }
 }
 
 /// Watches them no longer.

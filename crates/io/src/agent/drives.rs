@@ -72,6 +72,11 @@ impl Images {
         self.look_at.get_or_insert_with(|| Instant::now() + LOOK_EVERY);
     }
 
+    /// Makes the image of the drive in this place durable.
+    pub(super) fn sync(&mut self, place: usize, spec: &DriveSpec) -> io::Result<()> {
+        self.seen[place].sync(spec)
+    }
+
     /// The drive in this place goes: what is known of its image.
     pub(super) fn go(&mut self, place: usize) -> Seen {
         std::mem::take(&mut self.seen[place])

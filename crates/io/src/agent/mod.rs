@@ -706,6 +706,8 @@ impl Agent {
                     }
                     events.push(AgentEvent::Ready(loan));
                 }
+                // A drive that was withdrawn meanwhile has nobody any more.
+                ToAgent::Tenant { loan, .. } if self.spec.loans[loan].is_vacant() => {}
                 ToAgent::Tenant { loan, tenancy } => {
                     let tenancy = tenancy.into();
                     events.push(AgentEvent::Tenant { loan, tenancy });

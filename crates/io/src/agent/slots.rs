@@ -16,14 +16,14 @@ use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use rustix::process::{Resource, getrlimit};
 
-use super::{ACCEPTS_A_TURN, Agent, Edge, LoanSpec, token};
+use super::{ACCEPTS_A_TURN, Agent, Edge, LoanSpec, clients};
 use crate::event::Event;
 use crate::guest_memory::{self, FileKey};
 use crate::messages::{DESCRIPTORS, Hex, ToAgent, ToCard};
 use crate::outbox::{Enclosure, Outbox};
 use crate::sparing::Sparing;
 use crate::stream_socket::hang_up;
-use crate::wait::{Interest, Waiter};
+use crate::wait::Waiter;
 
 /// Longer messages with descriptors make no sense.
 const MESSAGE_BYTES: usize = 4096;
@@ -140,14 +140,14 @@ impl Slots {
         let Some(place) = self.places.get_mut(loan).filter(|place| !place.is_open) else { return Ok(()) };
         if let Some(listener) = loans.get(loan).and_then(listener) {
             place.is_open = true;
-            listen_at(loan, listener, waiter)?;
+            clients::watch(listener, loan, waiter)?;
         }
         Ok(())
     }
 
     /// Watches the listening sockets of all slots that are open.
     pub(super) fn listen(&self, loans: &[LoanSpec], waiter: &Waiter) -> io::Result<()> {
-        self.listeners(loans).try_for_each(|(loan, listener)| listen_at(loan, listener, waiter))
+        self.listeners(loans).try_for_each(|(loan, listener)| clients::watch(listener, loan, waiter))
     }
 
     /// Watches them no longer.
@@ -612,11 +612,6 @@ fn listener(loan: &LoanSpec) -> Option<&UnixListener> {
         Some(Edge::Vm { listener, .. }) => listener.as_ref(),
         _ => None,
     }
-}
-
-fn listen_at(loan: usize, listener: &UnixListener, waiter: &Waiter) -> io::Result<()> {
-    listener.set_nonblocking(true)?;
-    waiter.register(listener.as_fd(), token::LISTENER + loan as u64, Interest::READ)
 }
 
 /// Receives exactly `len` bytes that are there, and the first [`DESCRIPTORS`] descriptors among them; the kernel closes

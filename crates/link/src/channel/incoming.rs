@@ -203,6 +203,10 @@ impl<'m> Channel<'m> {
         if records.clone().any(|record| record.is_err()) {
             return Err(Dropped::Malformed);
         }
+        // Nobody opens streams here: they are to be understood, and have no meaning.
+        if records.clone().flatten().any(|record| matches!(record, Record::Control(_))) {
+            return Err(Dropped::NotUnderstood);
+        }
         if which == Which::Pending {
             self.promote_pending(now)?;
         }

@@ -20,7 +20,7 @@ use super::{Node, Observer};
 use crate::config::{Change, Config, Device, Fixed, Loan};
 use crate::exit::{Exit, Failure};
 use crate::reload::{Progress, ReloadReport};
-use crate::roles::lend;
+use crate::roles::{lend, lines};
 
 /// Loans that come to a node with a file are taken by the card that runs, as long as no more of them come in its life.
 pub(in crate::roles) const SPARE_LOANS: usize = 8;
@@ -95,6 +95,14 @@ impl Node {
             self.foresee(&changes, report);
             return Ok(());
         }
+        // This takes as long as disks do, so it comes before any card is replaced.
+        for change in &changes {
+            if let Change::DeviceRemoved(device) = change
+                && let Some(drive) = self.drive_of(device).filter(|drive| self.holder(*drive).is_none())
+            {
+                self.agent.sync(drive);
+            }
+        }
         let arrived = coming.admit(self, wanted.protection, observer)?;
         (report.card_replaced, report.lines) = (arrived.is_card_replaced, arrived.lines);
         for (at, change) in changes.iter().enumerate() {
@@ -104,6 +112,11 @@ impl Node {
             entry.waits_for = waits_for;
         }
         reload.config = wanted;
+        // Whoever asked for this has the lines, too.
+        if let Err(failure) = lines::print(&report.lines) {
+            Event::LinesUnprinted {}.say();
+            tracing::debug!(error = failure.message(), "lines");
+        }
         Ok(())
     }
 
@@ -178,14 +191,19 @@ impl Node {
     }
 
     /// Numbers for virtual machines that come with loans, beside those in `taken`: each has a domain.
-    fn free_machines(&self, taken: BTreeSet<u32>) -> Vec<u32> {
+    fn free_machines(&self, reload: &Reload, taken: BTreeSet<u32>) -> Vec<u32> {
         let view = self.agent.view();
-        let present = view.spec().loans.iter().filter_map(|loan| match loan.end.edge() {
-            Some(Edge::Vm { machine, .. }) => Some(*machine),
-            _ => None,
-        });
+        // One that has left may still be connected to where it was.
+        let present =
+            view.spec().loans.iter().enumerate().filter_map(|(place, loan)| match loan.end.edge() {
+                Some(Edge::Vm { machine, .. }) if !loan.is_vacant() || self.agent.has_guest(place) => {
+                    Some(*machine)
+                }
+                _ => None,
+            });
         let used: BTreeSet<u32> = present.chain(taken).collect();
-        let first = self.reload.as_ref().map_or(0, |reload| reload.config.domains.len() as u32);
+        // Those that the file names come first.
+        let first = reload.config.domains.len() as u32;
         (first..view.spec().domains.machines()).filter(|machine| !used.contains(machine)).collect()
     }
 

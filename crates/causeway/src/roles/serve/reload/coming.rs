@@ -1,6 +1,7 @@
 //! What comes to a node by its file: reserved first, then admitted.
 
-use std::time::Duration;
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
 use io::agent::{Arrivals, DriveSpec, Edge, LoanEnd, LoanSpec};
 use io::event::Event;
@@ -11,7 +12,7 @@ use super::Reload;
 use crate::config::{Change, Device, LoanEdge};
 use crate::exit::Failure;
 use crate::line::FunctionName;
-use crate::roles::{borrow, lend, lines};
+use crate::roles::{borrow, lend};
 
 /// What is open, locked and bound for a node, and given back if it is dropped: nobody has heard of it.
 pub(super) struct Coming {
@@ -61,13 +62,14 @@ impl Coming {
                 }
                 Change::LoanAdded(loan) => {
                     let taken = coming.loans.iter().map(|(wanted, _)| wanted.machine);
-                    let mut machines = node.free_machines(taken.collect()).into_iter();
+                    let mut machines = node.free_machines(reload, taken.collect()).into_iter();
                     let wanted = borrow::Wanted::of_preset(loan, reload.config.protection, &mut machines);
                     coming.bind(wanted, reload, node)?;
                 }
                 _ => {}
             }
         }
+        coming.refuse_twins(node)?;
         coming.find_places(node)?;
         Ok(coming)
     }
@@ -111,6 +113,26 @@ impl Coming {
         Ok(())
     }
 
+    /// A function stands once among what a node lends and borrows, what is still leaving included: frames name it.
+    fn refuse_twins(&self, node: &Node) -> Result<(), Failure> {
+        let view = node.agent.view();
+        let present = view.spec().loans.iter().filter(|loan| !loan.is_vacant());
+        let mut seen: BTreeSet<u32> = present.map(|loan| loan.stream).collect();
+        let mut coming = Vec::new();
+        for (_, ready) in &self.devices {
+            coming.extend(ready.streams(&node.state)?);
+        }
+        coming.extend(self.loans.iter().map(|(wanted, _)| {
+            (wanted.line.function().clone(), lend::stream(wanted.line.secret().reveal()))
+        }));
+        match coming.into_iter().find(|(_, stream)| !seen.insert(*stream)) {
+            Some((function, _)) => Err(Failure::refused(format!(
+                "{function} would stand twice among what this node lends and borrows, or the one before has not left yet"
+            ))),
+            None => Ok(()),
+        }
+    }
+
     fn find_places(&self, node: &Node) -> Result<(), Failure> {
         let functions: usize = self.devices.iter().map(|(_, ready)| ready.functions()).sum();
         let wanted = functions + self.loans.len();
@@ -143,7 +165,8 @@ impl Coming {
                 ready.settle(place, &node.state, protection, Some(&node.agent.view().spec().last_writes))?;
             let life = node.state.begin_life()?;
             let loans = settled.loans.into_iter().map(|loan| LoanSpec { life, ..loan });
-            arrivals.loans.extend(places.by_ref().zip(loans));
+            // The loans come first: no place is taken for none.
+            arrivals.loans.extend(loans.zip(places.by_ref()).map(|(loan, place)| (place, loan)));
             seated.push(Seated { place, name, layout: settled.layout, drive: settled.drive });
         }
         let view = node.agent.view();
@@ -166,9 +189,9 @@ impl Coming {
         for (place, wanted, _) in bound {
             let (function, edge) = (wanted.line.function().to_string(), wanted.edge.uri());
             Event::LoanAdded { function, edge }.say();
+            node.came.insert(place, Instant::now());
             observer.comes(place, wanted);
         }
-        lines::print(&lines)?;
         Ok(Arrived { is_card_replaced, lines })
     }
 }

@@ -6,7 +6,7 @@ use base::times::HOLD;
 use io::agent::{AgentEvent, LoanEnd, Withdrawn};
 use io::event::Event;
 
-use super::super::{Node, Observer, keep_end};
+use super::super::{GIVE_BACK, Node, Observer, keep_end};
 use super::{LOOK, Reload};
 use crate::config::{Device, Loan};
 use crate::roles::report;
@@ -27,11 +27,11 @@ pub(super) struct Leaving {
 
 enum What {
     Device(Device),
-    /// With its place, and whether its lender was told.
+    /// With its place, and since when its lender has been asked to take it back.
     Loan {
         loan: Loan,
         place: usize,
-        is_told: bool,
+        told_at: Option<Instant>,
     },
 }
 
@@ -46,7 +46,7 @@ impl Leaving {
     pub(super) fn loan(loan: &Loan, node: &Node) -> Option<Self> {
         let place = node.place_of(loan)?;
         let patience = if node.agent.has_guest(place) { LET_GO } else { Duration::ZERO };
-        let what = What::Loan { loan: loan.clone(), place, is_told: false };
+        let what = What::Loan { loan: loan.clone(), place, told_at: None };
         Some(Self { what, free_since: None, patience })
     }
 
@@ -66,7 +66,7 @@ impl Leaving {
     pub(super) fn waits_for(&self, node: &Node) -> Option<String> {
         match &self.what {
             What::Device(device) => node.drive_of(device).and_then(|drive| node.holder(drive)),
-            What::Loan { place, is_told: false, .. } => node.machine(*place),
+            What::Loan { place, told_at: None, .. } => node.machine(*place),
             What::Loan { loan, .. } => {
                 Some(format!("the lender of {} to take it back", loan.line.function()))
             }
@@ -127,7 +127,7 @@ impl Node {
     }
 
     /// Lets those go that nobody has any more, and takes note of those that have gone.
-    pub(in crate::roles::serve) fn follow_leaving(&mut self) {
+    pub(in crate::roles::serve) fn follow_leaving(&mut self, observer: &mut dyn Observer) {
         while let Some(withdrawn) = self.agent.take_withdrawn() {
             self.conclude_withdrawn(&withdrawn);
         }
@@ -135,16 +135,30 @@ impl Node {
             && let Some(mut reload) = self.reload.take()
         {
             let leaving = std::mem::take(&mut reload.leaving);
-            reload.leaving = leaving.into_iter().filter_map(|it| self.advance(it)).collect();
+            let stays = |it| self.advance(it).filter(|it| !self.abandon(it, observer));
+            reload.leaving = leaving.into_iter().filter_map(stays).collect();
             self.reload = Some(reload);
         }
+    }
+
+    /// Nobody waits for ever for a lender that does not take something back: it keeps it for this node. True if that is
+    /// so.
+    fn abandon(&mut self, leaving: &Leaving, observer: &mut dyn Observer) -> bool {
+        let What::Loan { loan, place, told_at: Some(told_at) } = &leaving.what else { return false };
+        // A card that cannot be ended is asked again.
+        if told_at.elapsed() < GIVE_BACK || self.agent.abandon(*place).is_err() {
+            return false;
+        }
+        Event::LoanAbandoned { function: loan.line.function().to_string() }.say();
+        observer.goes(*place);
+        true
     }
 
     /// Lets something go if nobody has had it for long enough. `None`: it has gone.
     fn advance(&mut self, mut leaving: Leaving) -> Option<Leaving> {
         let is_had = match &leaving.what {
             What::Device(device) => self.drive_of(device).is_some_and(|drive| self.holder(drive).is_some()),
-            What::Loan { is_told: true, .. } => return Some(leaving),
+            What::Loan { told_at: Some(_), .. } => return Some(leaving),
             // A machine keeps its connection when its guest has let go.
             What::Loan { place, .. } => self.agent.has_guest(*place) && self.agent.has_driver(*place),
         };
@@ -161,8 +175,8 @@ impl Node {
                 self.agent.withdraw(drive);
                 None
             }
-            What::Loan { place, is_told, .. } => {
-                *is_told = true;
+            What::Loan { place, told_at, .. } => {
+                *told_at = Some(Instant::now());
                 self.agent.detach(*place);
                 Some(leaving)
             }
@@ -174,8 +188,7 @@ impl Node {
         let (AgentEvent::GivenBack { loan: given, .. }, Some(reload)) = (event, &mut self.reload) else {
             return;
         };
-        let has_gone =
-            |it: &mut Leaving| matches!(it.what, What::Loan { place, is_told: true, .. } if place == *given);
+        let has_gone = |it: &mut Leaving| matches!(it.what, What::Loan { place, told_at: Some(_), .. } if place == *given);
         for gone in reload.leaving.extract_if(.., has_gone) {
             if let What::Loan { loan, place, .. } = gone.what {
                 Event::LoanRemoved { function: loan.line.function().to_string() }.say();
@@ -191,7 +204,7 @@ impl Node {
             let node = self.agent.view().spec().name.clone();
             Event::MediaFault { source, drive, node }.say();
         }
-        self.is_kept &= keep_end(&self.state, withdrawn);
+        self.is_kept &= keep_end(&self.state, withdrawn) && withdrawn.end.identity.is_some();
         let (device, source) = (withdrawn.spec.name.clone(), withdrawn.spec.source.clone());
         self.faults.remove(&withdrawn.place);
         Event::DeviceRemoved { device, source }.say();
