@@ -151,6 +151,19 @@ mod tests {
     use super::*;
     use crate::agent::test_loans::{ends, listening};
 
+    /// A loan may come while nobody is accepted for want of descriptors: then all are watched again a moment later.
+    #[test]
+    fn a_socket_that_is_watched_already_is_watched() {
+        let (loans, _callers) = listening("twice", 0, |path, listener| Edge::Nbd { path, listener });
+        let times =
+            crate::wait::SpinTimes { idle: std::time::Duration::ZERO, expecting: std::time::Duration::ZERO };
+        let waiter = Waiter::new(times).unwrap();
+        listen_one(&loans, 0, &waiter).unwrap();
+        listen(&loans, &waiter).unwrap();
+        ignore(&loans, &waiter);
+        listen(&loans, &waiter).unwrap();
+    }
+
     #[test]
     fn no_turn_is_longer_than_the_others_can_wait() {
         let (loans, callers) = listening("nbd", 40, |path, listener| Edge::Nbd { path, listener });

@@ -668,7 +668,7 @@ impl Mimicked<'_> {
 fn mimicked(arena: &Arena) -> Mimicked<'_> {
     let lend = LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None };
     let borrow = borrow(BorrowEdge::Program);
-    let mut ends = [End::new(arena, config(1, lend)), End::new(arena, config(2, borrow))];
+    let ends = [End::new(arena, config(1, lend)), End::new(arena, config(2, borrow))];
     Mimicked { ends, stranger: Address([9; 28]), bytes: [0; 2], at_home: 0, home: Address([2; 28]) }
 }
 

@@ -1,7 +1,7 @@
 //! Whatever TLPs a peer sends, each end of a loan goes on: nothing panics, and each step ends with a commit.
 
 use base::RuleSet;
-use base::ids::{CardGeneration, Incarnation, LifeId, LoanGeneration, StreamId};
+use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, LoanGeneration, StreamId};
 use base::ledger::Arena;
 use device::nvme::Limit;
 use fabric::{FabricAddress, Rail};
