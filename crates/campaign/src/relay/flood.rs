@@ -232,7 +232,17 @@ mod tests {
         flood.see(&datagram);
         let sent: usize = (0..1000u64).map(|turn| flood.poll(turn * 1_000_000).len()).sum();
         assert!((9_900..=10_000).contains(&sent), "{sent}");
-        assert!(flood.counts().iter().all(|&count| count > 1000), "{:?}", flood.counts());
+        let general = flood.counts();
+        assert!(general[..GENERAL].iter().all(|&count| count > 1000), "{general:?}");
+        // Of messages of handshakes alone, which come from elsewhere each time, or from where they went to.
+        flood.set_rate(0, 10_000, true);
+        flood.see_opposite(&Datagram { target_port: 3, ..datagram });
+        let calls: Vec<Datagram> = (0..1000u64).flat_map(|turn| flood.poll(turn * 1_000_000)).collect();
+        let is_from_elsewhere = |call: &Datagram| CALLERS.contains(&call.source_port.into());
+        assert!(calls.iter().all(is_from_elsewhere) && calls.iter().any(|call| call.target_port == 1));
+        let counts = flood.counts();
+        assert!(counts[GENERAL..].iter().all(|&count| count > 2500), "{counts:?}");
+        assert_eq!(counts[..GENERAL], general[..GENERAL]);
         flood.set_rate(0, 0, false);
         assert!(flood.poll(u64::MAX).is_empty());
     }
