@@ -430,7 +430,7 @@ fn a_fault_ends_its_loan_and_not_the_card() {
         both
     };
     let lend = |drive| LoanRole::Lend { drive, controller: 0, limit: Limit::NONE, allowed: None };
-    let borrow = |_| borrow(BorrowEdge::Drive);
+    let borrow = |_| borrow(BorrowEdge::Program);
     let mut ends = [End::new(&arena, two(1, lend)), End::new(&arena, two(2, borrow))];
     let are_ready = |card: &Card<'_>, _: Instant| {
         (0..2).all(|loan| card.borrowed(loan).is_none_or(|drive| drive.driver.is_ready()))
