@@ -89,12 +89,6 @@ impl Coming {
     fn bind(&mut self, wanted: borrow::Wanted, reload: &Reload, node: &Node) -> Result<(), Failure> {
         let function = wanted.line.function();
         let view = node.agent.view();
-        let stream = lend::stream(wanted.line.secret().reveal());
-        if view.spec().loans.iter().any(|loan| !loan.is_vacant() && loan.stream == stream) {
-            return Err(Failure::refused(format!(
-                "this node has {function} already, and can have it once only"
-            )));
-        }
         if matches!(wanted.edge, LoanEdge::Vm { .. }) && view.spec().domains.machine(wanted.machine).is_none()
         {
             let most = view.spec().domains.machines();
