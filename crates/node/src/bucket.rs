@@ -20,13 +20,18 @@ impl Bucket {
         Self { most, one_more, left: most, since: now }
     }
 
-    /// Takes one, if there is one.
-    pub(crate) fn take(&mut self, now: Instant) -> bool {
+    /// How many there are.
+    pub(crate) fn left(&mut self, now: Instant) -> u32 {
         let more = now.since(self.since).as_nanos() / self.one_more.as_nanos();
         let more = u32::try_from(more).unwrap_or(u32::MAX);
         self.left = self.left.saturating_add(more).min(self.most);
         self.since = if self.left == self.most { now } else { self.since + self.one_more * more };
-        let is_left = self.left > 0;
+        self.left
+    }
+
+    /// Takes one, if there is one.
+    pub(crate) fn take(&mut self, now: Instant) -> bool {
+        let is_left = self.left(now) > 0;
         self.left -= u32::from(is_left);
         is_left
     }

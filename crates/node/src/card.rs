@@ -1,51 +1,53 @@
+mod frames;
 mod slots;
 #[cfg(test)]
 mod tests;
 
-use core::ops::Range;
 use core::time::Duration;
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 
-use base::ids::{Incarnation, LifeId, NodeId};
+use base::ids::{Incarnation, LifeId, NodeId, StreamId};
 use base::ledger::{Hook, LedgerError, Owner, PAGE_SIZE, Pages, RawMemory, RegionError, Span};
 use base::{Instant, Rule};
 use device::nvme::{DATA_PAGES, Limit, Persist, SubsystemCells};
 use device::{Function, MediaError, MediaId, MediaKind, MediaOp};
 use host::nvme::FunctionError;
 use host::vfio_user::SlotConfigError;
-use link::frame::{FrameError, Header, Kind};
-use link::{Channel, PathId, Refusal, Room, State, Tenancy};
+use link::pair::{Channel, FunctionId, Lobby};
+use link::{PublicKey, State, Stream, Tenancy};
 
 use crate::borrower::BorrowedDrive;
 use crate::bucket::Bucket;
+use crate::card::frames::Reply;
 use crate::cells::{Address, LoanParts, NodeLedger, drive_owners};
 use crate::config::{CardConfig, LoanConfig, LoanRole};
 use crate::drive::Drive;
 use crate::lender::LentFunction;
-use crate::loan::{End, Loan, seed_of};
+use crate::loan::{End, Loan};
+use crate::peers::Peers;
 use crate::places::Places;
+use crate::refusal::Refusal;
 use crate::slot::GuestMemory;
 
-/// Frames that a loan sends before another one that has some is asked: enough for segmentation offload.
-const FRAMES_PER_TURN: usize = 32;
-
-/// First messages of handshakes that may be opened at once, and after what time there is one more: each costs three key
-/// agreements, and as many nodes may come back together.
-const CALLS: u32 = 256;
-const ONE_MORE_CALL: Duration = Duration::from_millis(2);
 /// How often the gauges for the agent are renewed.
 const PUBLISH: Duration = Duration::from_millis(50);
 
 /// What the agent has to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CardEvent {
-    /// The lender refuses the loan.
+    /// The lender refuses the loan, or its node does not meet this one.
     Refused(usize, Refusal),
     /// The drive of the loan is usable, or the slot's socket may be served.
     Ready(usize),
-    /// The streams to this life of this peer are open: news to this card, perhaps not to the one before it.
+    /// The stream to this life of this peer is open: news to this card, perhaps not to the one before it.
     Met(usize, NodeId, Incarnation),
+    /// The card has a channel with this life of a node, in this place: news to this card, perhaps not to the one before
+    /// it.
+    Joined(usize, NodeId, Incarnation),
+    /// The channel with the peer in this place is given up.
+    Left(usize),
     /// Who has what the loan lends has changed: somebody else has taken it, or it was given back. That has an effect
     /// once the agent has made this durable and said so with [`Card::set_tenancy`]; a new card asks again.
     Tenant(usize, Tenancy),
@@ -102,7 +104,7 @@ impl core::fmt::Display for Unusable {
 pub enum Way {
     /// Rail of this number.
     Rail(u8),
-    /// Through the memory that this loan shares with its peer.
+    /// Through the memory that is shared with the peer in this place.
     Private(usize),
 }
 
@@ -125,27 +127,20 @@ impl Rooms for Vec<u8> {
     }
 }
 
-/// The rooms of one loan.
-pub(crate) struct LoanRooms<'r, R: ?Sized> {
-    rooms: &'r mut R,
-    loan: usize,
-}
-
-impl<R: Rooms + ?Sized> Room for LoanRooms<'_, R> {
-    fn of(&mut self, path: PathId) -> &mut [u8] {
-        self.rooms.of(way(path, self.loan))
-    }
-}
-
-/// Whether two loans have one stream: what is lent could not be told apart by who calls it.
+/// Whether a function is lent twice, or borrowed twice: whoever speaks of it could mean either.
 fn has_twins(loans: &[LoanConfig]) -> bool {
     let mut seen = std::collections::BTreeSet::new();
-    loans.iter().any(|loan| loan.role.kind().is_some() && !seen.insert(loan.stream.0))
+    let names = loans.iter().filter_map(|loan| name_of(loan));
+    names.into_iter().any(|name| !seen.insert(name))
 }
 
-/// The way that `path` of a loan's channel stands for.
-pub(crate) fn way(path: PathId, loan: usize) -> Way {
-    if path == link::PRIVATE_PATH { Way::Private(loan) } else { Way::Rail(path) }
+/// Whose function it is, nobody's being one's own, and which. `None` of a vacant place.
+fn name_of(loan: &LoanConfig) -> Option<(Option<NodeId>, FunctionId)> {
+    match &loan.role {
+        LoanRole::Lend { .. } => Some((None, loan.function)),
+        LoanRole::Borrow { lender, .. } => Some((Some(lender.key.id()), loan.function)),
+        LoanRole::Vacant => None,
+    }
 }
 
 /// A frame to send.
@@ -216,6 +211,9 @@ pub struct Card<'m> {
     /// By place, as its cells go.
     parts: Vec<Option<LoanParts<'m>>>,
     loans: Places<'m>,
+    peers: Peers<'m>,
+    /// Judges first messages of handshakes.
+    lobby: Lobby<'m>,
     /// Places whose loans there is no room for.
     without_room: Vec<usize>,
     /// See [`Card::contain_faults`].
@@ -224,10 +222,12 @@ pub struct Card<'m> {
     guest_memory: Option<Rc<dyn GuestMemory + 'm>>,
     /// First messages of handshakes that may be opened.
     calls: Bucket,
-    events: std::collections::VecDeque<CardEvent>,
+    /// What the lobby answers.
+    replies: VecDeque<Reply>,
+    events: VecDeque<CardEvent>,
     next_publish: Instant,
-    next_loan: usize,
-    /// Frames that the loan whose turn it is has sent in this turn.
+    next_peer: usize,
+    /// Frames that the peer whose turn it is was sent in this turn.
     sent_in_turn: usize,
     next_drive: usize,
     /// The latest time that a verb has told.
@@ -243,7 +243,7 @@ impl<'m> Card<'m> {
     /// too small for its drives ([`crate::ledger_bytes`]). A loan for which it is too small is unusable.
     ///
     /// # Panics
-    /// If the configuration has more rails than [`crate::MAX_RAILS`], a drive that cannot be, or two loans of one stream.
+    /// If the configuration has more rails than [`crate::MAX_RAILS`], a drive that cannot be, or two loans of one function.
     pub fn new(
         memory: RawMemory<'m>,
         hook: Option<&'m dyn Hook>,
@@ -251,7 +251,7 @@ impl<'m> Card<'m> {
         now: Instant,
     ) -> Result<Self, LedgerError> {
         assert!(config.rails.len() <= crate::MAX_RAILS);
-        assert!(!has_twins(&config.loans), "frames name a loan by its stream");
+        assert!(!has_twins(&config.loans), "nodes speak of a function by its name");
         memory.check(NodeLedger::LAYOUT, config.identity.id())?;
         let ledger = NodeLedger::new(memory, hook, config.rules);
         let (journal, gauges) = (ledger.journal, &ledger.root.gauges);
@@ -263,6 +263,8 @@ impl<'m> Card<'m> {
         let drive_cells =
             drive_owners.iter().map(|owner| ledger.obtain_drive(*owner)).collect::<Result<Vec<_>, _>>()?;
         let places = config.loans.len();
+        let peers = Peers::new(&ledger, &config, now);
+        let lobby = Lobby::new(&ledger.root.lobby, journal, frames::lobby_config(&config), now);
         let mut card = Self {
             ledger,
             config,
@@ -271,13 +273,16 @@ impl<'m> Card<'m> {
             drives: Vec::new(),
             parts: vec![None; places],
             loans: Places::vacant(places),
+            peers,
+            lobby,
             without_room: Vec::new(),
             contains_faults: false,
             guest_memory: None,
-            calls: Bucket::full(CALLS, ONE_MORE_CALL, now),
-            events: std::collections::VecDeque::new(),
+            calls: frames::calls(now),
+            replies: VecDeque::new(),
+            events: VecDeque::new(),
             next_publish: now,
-            next_loan: 0,
+            next_peer: 0,
             sent_in_turn: 0,
             next_drive: 0,
             now,
@@ -291,29 +296,69 @@ impl<'m> Card<'m> {
                 Drive::new(index, cells, journal, drive.clone(), &card.config.loans)
             })
             .collect();
-        for (place, parts) in card.parts.iter().enumerate() {
-            if let Some(parts) = *parts {
-                card.loans.occupy(place, Loan::new(parts, journal, &card.config, place, &card.drives, now));
-            }
-        }
         journal.commit();
+        for place in 0..places {
+            card.occupy(place)?;
+            journal.commit();
+        }
+        for peer in 0..card.peers.len() {
+            card.report_joined(peer);
+        }
         card.step_each(now, |_| ());
         gauges.recovered_at.set(now.as_nanos());
         Ok(card)
     }
 
     /// Has the cells of a place's loan, or makes its place vacant for everybody here if there is no room for them.
-    fn obtain(&mut self, place: usize) -> Result<Option<LoanParts<'m>>, RegionError> {
+    fn obtain(&mut self, place: usize) -> Result<(), RegionError> {
         self.parts[place] = match self.ledger.parts(place, &self.config.loans[place]) {
-            Err(error @ (RegionError::Full(_) | RegionError::TableFull)) => {
-                self.config.loans[place].role = LoanRole::Vacant;
-                self.without_room.push(place);
-                self.events.push_back(CardEvent::Unusable(place, Unusable::NoRoom(error)));
-                None
-            }
-            found => found?,
+            Err(error) => self.leave_out(place, error)?,
+            Ok(parts) => parts,
         };
-        Ok(self.parts[place])
+        Ok(())
+    }
+
+    /// There may be no room for the loan of a place.
+    fn leave_out(&mut self, place: usize, error: RegionError) -> Result<Option<LoanParts<'m>>, RegionError> {
+        if !matches!(error, RegionError::Full(_) | RegionError::TableFull) {
+            return Err(error);
+        }
+        self.config.loans[place].role = LoanRole::Vacant;
+        self.without_room.push(place);
+        self.events.push_back(CardEvent::Unusable(place, Unusable::NoRoom(error)));
+        Ok(None)
+    }
+
+    /// Makes the loan of a place that has its cells, and has the peer that it borrows from.
+    fn occupy(&mut self, place: usize) -> Result<(), RegionError> {
+        if self.parts[place].is_none() {
+            return Ok(());
+        }
+        if let LoanRole::Borrow { lender, .. } = &self.config.loans[place].role {
+            let lender = lender.key;
+            match self.peers.borrow_from(lender, &self.ledger, &self.config, self.now) {
+                Ok(peer) => self.set_lender(place, peer),
+                Err(error) => self.parts[place] = self.leave_out(place, error)?,
+            }
+        }
+        if let Some(loan) = self.new_loan(place) {
+            self.loans.occupy(place, loan);
+        }
+        Ok(())
+    }
+
+    fn set_lender(&self, place: usize, peer: usize) {
+        if let Some(parts) = &self.parts[place] {
+            parts.cells.peer.set(self.ledger.journal, peer as u32 + 1);
+        }
+    }
+
+    /// The loan of a place, as it is committed.
+    fn new_loan(&self, place: usize) -> Option<Loan<'m>> {
+        let parts = self.parts[place]?;
+        let peer = parts.cells.peer().and_then(|peer| self.peers.get(peer));
+        let (journal, channel) = (self.ledger.journal, peer.map(|peer| &peer.channel));
+        Some(Loan::new(parts, journal, &self.config, place, (&self.drives, channel), self.now))
     }
 
     /// From now on an assertion that fails in a step of a loan ends that loan, and not the card with all others: what
@@ -326,62 +371,12 @@ impl<'m> Card<'m> {
         self.loans.iter_mut().for_each(|(_, loan)| loan.contain_faults());
     }
 
-    /// A frame has come on `rail` from `from`. It is opened in place.
-    pub fn handle_frame(&mut self, now: Instant, rail: u8, from: Address, frame: &mut [u8]) {
-        let header = match Header::parse(frame) {
-            Ok(header) => header,
-            Err(FrameError::Version(_)) => return self.ledger.root.gauges.dropped_version.add(1),
-            Err(FrameError::Malformed) => return self.ledger.root.gauges.dropped_malformed.add(1),
-        };
-        if (header.source.rail, header.destination.rail) != (rail, rail) {
-            return self.ledger.root.gauges.dropped_misdirected.add(1);
-        }
-        let Some(index) = self.loan_of(&header) else {
-            return self.ledger.root.gauges.dropped_unknown.add(1);
-        };
-        // Whoever knows this node can make it do sums, with true messages that are repeated, too: only so often.
-        let is_call = self.loans.get(index).is_some_and(|loan| loan.channel.is_call(&header, frame));
-        if is_call && !self.calls.take(now) {
-            return self.ledger.root.gauges.dropped_calls.add(1);
-        }
-        self.step_one(now, index, |card| {
-            card.loans[index].handle_frame(now, rail, from, frame);
-        });
-    }
-
-    /// The loan that a frame is for: of the channel that it names, if that has this stream. Who begins a handshake
-    /// does not know our channels yet, and calls what is lent.
-    fn loan_of(&self, header: &Header) -> Option<usize> {
-        // A vacant place may still have the name of its last loan, which may have another place now.
-        let is_meant = |loan: &LoanConfig| loan.stream == header.stream && loan.role.kind().is_some();
-        if header.kind == Kind::Initiation {
-            let is_called = |loan: &LoanConfig| is_meant(loan) && matches!(loan.role, LoanRole::Lend { .. });
-            return self.config.loans.iter().position(is_called);
-        }
-        let index = (header.channel.0 as usize).checked_sub(1)?;
-        self.config.loans.get(index).is_some_and(is_meant).then_some(index)
-    }
-
-    /// A frame has come through the memory that `loan` shares with its peer. `frame` is a private copy: the peer can
-    /// change what lies in shared memory at any time.
-    pub fn handle_private_frame(&mut self, now: Instant, loan: usize, frame: &mut [u8]) {
-        if !Header::parse(frame).is_ok_and(|header| self.loan_of(&header) == Some(loan)) {
-            return self.ledger.root.gauges.dropped_malformed.add(1);
-        }
-        self.step_one(now, loan, |card| card.loans[loan].handle_private_frame(now, frame));
-    }
-
-    /// `loan` shares memory with its peer from now on, or other memory than before; or none any more.
-    pub fn set_private(&mut self, now: Instant, loan: usize, is_there: bool) {
-        self.step_one(now, loan, |card| card.loans[loan].channel.set_private(now, is_there));
-    }
-
     /// The medium has ended work `id` of loan `loan`.
     pub fn handle_media(&mut self, now: Instant, loan: usize, id: MediaId, result: Result<(), MediaError>) {
         let Some(this) = self.loans.get_mut(loan) else { return };
         this.note_ended(id);
         let ended = self.step_one(now, loan, |card| {
-            if let End::Lent(function) = &mut card.loans[loan].end {
+            if let End::Lent(function) = &mut *card.loans[loan].end {
                 function.controller.handle_media(now, id, result);
             }
         });
@@ -390,45 +385,38 @@ impl<'m> Card<'m> {
         }
     }
 
-    /// Time has come: for the loans that have something to do, each in a step of its own.
+    /// Time has come: for the peers and loans that have something to do, each in a step of its own.
     pub fn handle_timeout(&mut self, now: Instant) {
+        self.handle_peer_timeouts(now);
         for index in 0..self.loans.len() {
-            let deadline = self.loans.get(index).and_then(Loan::poll_timeout);
-            if deadline.is_some_and(|deadline| deadline <= now) {
+            if self.deadline_of(index).is_some_and(|deadline| deadline <= now) {
                 self.step_one(now, index, |card| card.loans[index].handle_timeout(now));
             }
         }
         if self.next_publish <= now {
             self.next_publish = now + PUBLISH;
             for index in 0..self.loans.len() {
-                self.guarded(now, index, |card| card.loans[index].publish(now));
+                self.guarded(now, index, |card| {
+                    let (loan, peers) = (&mut card.loans[index], &card.peers);
+                    let peer = loan.peer().and_then(|peer| peers.get(peer));
+                    loan.publish(now, peer.map(|peer| &peer.channel));
+                });
             }
+            let left = self.peers.forget_silent(now, self.ledger.journal, &self.config, &self.loans);
+            self.events.extend(left.into_iter().map(CardEvent::Left));
         }
+    }
+
+    fn deadline_of(&self, index: usize) -> Option<Instant> {
+        let loan = self.loans.get(index)?;
+        loan.poll_timeout(self.peer_of(index).map(|peer| &self.peers[peer].channel))
     }
 
     /// When [`Card::handle_timeout`] is to be called.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.loans.iter().filter_map(Loan::poll_timeout).min()
-    }
-
-    /// The next frame to send, built where `rooms` says. Loans take turns of some frames each.
-    pub fn poll_transmit(&mut self, now: Instant, rooms: &mut (impl Rooms + ?Sized)) -> Option<Outgoing> {
-        let count = self.loans.len();
-        for turn in 0..count {
-            let index = (self.next_loan + turn) % count;
-            let mut room = LoanRooms { rooms: &mut *rooms, loan: index };
-            let outgoing =
-                self.guarded(now, index, |card| card.loans[index].poll_transmit(now, index, &mut room));
-            if let Some(outgoing) = outgoing.flatten() {
-                self.sent_in_turn = if turn == 0 { self.sent_in_turn + 1 } else { 1 };
-                let is_over = self.sent_in_turn >= FRAMES_PER_TURN;
-                self.sent_in_turn = if is_over { 0 } else { self.sent_in_turn };
-                self.next_loan = if is_over { (index + 1) % count } else { index };
-                return Some(outgoing);
-            }
-        }
-        (self.next_loan, self.sent_in_turn) = (if count == 0 { 0 } else { (self.next_loan + 1) % count }, 0);
-        None
+        let loans = (0..self.loans.len()).filter_map(|loan| self.deadline_of(loan));
+        let peers = self.peers.iter().filter_map(|(_, peer)| peer.poll_timeout());
+        loans.chain(peers).min()
     }
 
     /// The next work for a medium. Functions of a drive get fair shares of it, drives take turns. What asking for it
@@ -498,14 +486,16 @@ impl<'m> Card<'m> {
         self.lent_drive_step(now, drive, |drive| drive.subsystem.grow(blocks));
     }
 
-    /// This machine may go on somewhere else, too, from the same memory: each loan gets keys that depend on `seed`,
-    /// which is new and random. If it is certain that it was restored, what is borrowed is borrowed in another `life`.
+    /// This machine may go on somewhere else, too, from the same memory: each channel gets keys that depend on `seed`,
+    /// which is new and random. If it is certain that it was restored, it is another `life` from here on.
     pub fn renew_keys(&mut self, now: Instant, seed: [u8; 32], life: Option<LifeId>) {
-        self.config.borrows_as = life.or(self.config.borrows_as);
+        self.config.restored_as = life.or(self.config.restored_as);
         self.config.seed = seed;
-        for loan in 0..self.loans.len() {
-            let seed = seed_of(&self.config, loan);
-            self.step_one(now, loan, |card| card.loans[loan].channel.renew_keys(now, seed, life));
+        let config = frames::lobby_config(&self.config);
+        self.lobby.renew(config.incarnation, config.life, config.seed);
+        for place in 0..self.peers.len() {
+            let seed = self.peers.new_seed(&self.config);
+            self.peer_step(now, place, |peer, _| peer.channel.renew_keys(now, seed, life));
         }
     }
 
@@ -518,7 +508,7 @@ impl<'m> Card<'m> {
     /// The ledger is corrupt.
     ///
     /// # Panics
-    /// If there is no such place, the loan lends, or another one has its stream.
+    /// If there is no such place, the loan lends, or another one is of its function.
     pub fn attach(&mut self, now: Instant, place: usize, loan: LoanConfig) -> Result<(), RegionError> {
         assert!(
             matches!(loan.role, LoanRole::Borrow { .. }),
@@ -526,14 +516,11 @@ impl<'m> Card<'m> {
         );
         // A place whose loan is over has its name until another one comes.
         let is_over = |other| {
-            self.loans
-                .get(other)
-                .is_none_or(|loan| loan.has_failed() || loan.channel.state() == State::Closed)
+            self.loans.get(other).is_none_or(|loan| loan.has_failed() || loan.state() == State::Closed)
         };
         let present = (0..self.loans.len()).filter(|other| *other != place && !is_over(*other));
-        let twins =
-            present.map(|other| &self.config.loans[other]).filter(|other| other.stream == loan.stream);
-        assert_eq!(twins.count(), 0, "frames name a loan by its stream");
+        let twins = present.filter(|other| name_of(&self.config.loans[*other]) == name_of(&loan));
+        assert_eq!(twins.count(), 0, "nodes speak of a function by its name");
         self.now = now;
         if place == self.loans.len() {
             self.loans.append_vacant();
@@ -546,13 +533,19 @@ impl<'m> Card<'m> {
             self.config.loans[place] = loan;
         }
         self.ledger.retain(&self.config.loans, &self.drive_owners)?;
-        let Some(parts) = self.obtain(place)? else { return Ok(()) };
-        let mut loan = Loan::new(parts, self.ledger.journal, &self.config, place, &self.drives, now);
-        if self.contains_faults {
+        self.obtain(place)?;
+        self.occupy(place)?;
+        if let Some(loan) = self.loans.get_mut(place).filter(|_| self.contains_faults) {
             loan.contain_faults();
         }
-        self.loans.occupy(place, loan);
         self.reach_guest(place);
+        self.ledger.journal.commit();
+        // Whoever nobody borrows from any more is called no more.
+        for peer in 0..self.peers.len() {
+            if let Some(peer) = self.peers.get_mut(peer).filter(|peer| !peer.has_failed()) {
+                peer.follow(now, &self.config.loans);
+            }
+        }
         self.ledger.journal.commit();
         self.step_one(now, place, |_| ());
         Ok(())
@@ -562,7 +555,7 @@ impl<'m> Card<'m> {
     pub fn set_limit(&mut self, now: Instant, loan: usize, limit: Limit) {
         if loan < self.loans.len() {
             self.step_one(now, loan, |card| {
-                if let End::Lent(function) = &mut card.loans[loan].end {
+                if let End::Lent(function) = &mut *card.loans[loan].end {
                     function.controller.set_limit(now, limit);
                 }
             });
@@ -647,7 +640,7 @@ impl<'m> Card<'m> {
     ) {
         self.step_one(now, loan, |card| {
             let loan = &mut card.loans[loan];
-            if let End::Borrowed(drive) = &mut loan.end {
+            if let End::Borrowed(drive) = &mut *loan.end {
                 act(&mut drive.driver, loan.pages);
             }
         });
@@ -655,14 +648,17 @@ impl<'m> Card<'m> {
 
     /// The agent has made durable who has what `loan` lends.
     pub fn set_tenancy(&mut self, now: Instant, loan: usize, tenancy: Tenancy) {
-        self.step_one(now, loan, |card| card.loans[loan].channel.set_tenancy(tenancy));
+        self.step_one(now, loan, |card| card.loans[loan].set_tenancy(tenancy));
     }
 
-    /// From now on this node calls itself by a greater incarnation in a borrowed loan, whose lender has seen a greater
-    /// one than it had.
+    /// From now on this node calls itself by a greater incarnation when it calls the lender of a borrowed loan, which has
+    /// seen a greater one than it had.
     pub fn raise_incarnation(&mut self, now: Instant, loan: usize, incarnation: Incarnation) {
-        if loan < self.loans.len() {
-            self.step_one(now, loan, |card| card.loans[loan].channel.raise_incarnation(now, incarnation));
+        if let Some(config) = self.config.loans.get_mut(loan) {
+            config.least_incarnation = config.least_incarnation.max(incarnation);
+        }
+        if let Some(peer) = self.peer_of(loan) {
+            self.peer_step(now, peer, |peer, _| peer.channel.raise_incarnation(now, incarnation));
         }
     }
 
@@ -692,15 +688,15 @@ impl<'m> Card<'m> {
 
     /// Whether a request or a TLP is out whose answer is awaited: the driver spins longer then.
     pub fn is_waiting(&self) -> bool {
-        self.loans.iter().filter(|loan| !loan.has_failed()).any(|loan| match &loan.end {
+        self.loans.iter().filter(|loan| !loan.has_failed()).any(|loan| match &*loan.end {
             End::Borrowed(drive) => drive.driver.in_flight() > 0,
-            End::Lent(_) | End::Slot(_) => loan.channel.stream.port.tags.outstanding() > 0,
+            End::Lent(_) | End::Slot(_) => loan.stream.port.tags.outstanding() > 0,
         })
     }
 
     /// Whether nothing of a loan is on its way or waiting, for the simulator.
     pub fn is_idle(&self) -> bool {
-        self.loans.iter().all(|loan| loan.channel.stream.is_idle())
+        self.loans.iter().all(|loan| loan.stream.is_idle())
     }
 
     /// Words that have been changed since the last commit, for checkers: none whenever anything leaves.
@@ -708,17 +704,56 @@ impl<'m> Card<'m> {
         self.ledger.journal.pending()
     }
 
-    /// The channel of a loan, for status and checkers.
+    /// The stream of a loan, for checkers.
     ///
     /// # Panics
     /// If the place is vacant.
-    pub fn channel(&self, loan: usize) -> &Channel<'m> {
-        &self.loans[loan].channel
+    pub fn stream(&self, loan: usize) -> &Stream<'m> {
+        &self.loans[loan].stream
+    }
+
+    /// What frames name the stream of a loan by in its peer's channel, while it has one there.
+    pub fn stream_id(&self, loan: usize) -> Option<StreamId> {
+        let (course, id) = self.loans.get(loan)?.stream_id()?;
+        (self.channel_of(loan)?.course() == Some(course)).then_some(id)
+    }
+
+    /// Where a loan stands.
+    ///
+    /// # Panics
+    /// If the place is vacant.
+    pub fn state(&self, loan: usize) -> State {
+        self.loans[loan].state()
+    }
+
+    /// The place of the peer that a loan's stream is with, or was last.
+    pub fn peer_of(&self, loan: usize) -> Option<usize> {
+        self.loans.get(loan)?.peer().filter(|peer| self.peers.get(*peer).is_some())
+    }
+
+    /// The channel with that peer.
+    pub fn channel_of(&self, loan: usize) -> Option<&Channel<'m>> {
+        self.channel(self.peer_of(loan)?)
+    }
+
+    /// The channel with the peer in a place.
+    pub fn channel(&self, peer: usize) -> Option<&Channel<'m>> {
+        self.peers.get(peer).map(|peer| &peer.channel)
+    }
+
+    /// The places of all peers, with their keys.
+    pub fn peers(&self) -> impl Iterator<Item = (usize, PublicKey)> {
+        self.peers.iter().map(|(place, peer)| (place, peer.key()))
+    }
+
+    /// The loans with the peer in a place, as far as they have streams or ask for them.
+    pub fn loans_with(&self, peer: usize) -> impl Iterator<Item = usize> {
+        (0..self.loans.len()).filter(move |loan| self.peer_of(*loan) == Some(peer))
     }
 
     /// The function lent by `loan`, for checkers.
     pub fn lent(&self, loan: usize) -> Option<&LentFunction<'m>> {
-        match &self.loans.get(loan)?.end {
+        match &*self.loans.get(loan)?.end {
             End::Lent(function) => Some(function),
             End::Borrowed(_) | End::Slot(_) => None,
         }
@@ -726,7 +761,7 @@ impl<'m> Card<'m> {
 
     /// The drive borrowed by `loan`.
     pub fn borrowed(&self, loan: usize) -> Option<&BorrowedDrive<'m>> {
-        match &self.loans.get(loan)?.end {
+        match &*self.loans.get(loan)?.end {
             End::Borrowed(drive) => Some(drive),
             End::Lent(_) | End::Slot(_) => None,
         }
@@ -747,7 +782,7 @@ impl<'m> Card<'m> {
 
     fn edge_step(&mut self, now: Instant, loan: usize, act: impl FnOnce(&mut host::nbd::Server<'m>)) {
         self.step_one(now, loan, |card| {
-            if let End::Borrowed(drive) = &mut card.loans[loan].end {
+            if let End::Borrowed(drive) = &mut *card.loans[loan].end {
                 act(&mut drive.server);
             }
         });
@@ -762,7 +797,7 @@ impl<'m> Card<'m> {
 
     /// Nothing if the loan has failed, perhaps just now.
     fn step_one(&mut self, now: Instant, loan: usize, act: impl FnOnce(&mut Self)) -> Option<()> {
-        self.guarded(now, loan, |card| card.step(now, loan..loan + 1, act))
+        self.guarded(now, loan, |card| card.step(Some(loan), act))
     }
 
     /// Does something for one loan, unless that has failed. If it fails now, all that is taken back.
@@ -773,7 +808,8 @@ impl<'m> Card<'m> {
             return Some(act(self));
         }
         let known = self.events.len();
-        // What is broken in memory is the loan, of which nothing is used again; what loans share lies in the ledger.
+        // What is broken in memory is the loan, of which nothing is used again; what loans share lies in the ledger, and
+        // a channel remembers of a loan's step no more than that there is something to send.
         if let Ok(done) = catch_unwind(AssertUnwindSafe(|| act(self))) {
             return Some(done);
         }
@@ -787,7 +823,7 @@ impl<'m> Card<'m> {
         let Some(drive) = self.drives.get(index) else { return };
         self.now = now;
         let loans = drive.loans().to_vec();
-        let step = |card: &mut Self| card.step(now, 0..0, |card| act(&mut card.drives[index]));
+        let step = |card: &mut Self| card.step(None, |card| act(&mut card.drives[index]));
         if !loans.iter().all(|loan| self.loans[*loan].contains_faults()) {
             return step(self);
         }
@@ -812,12 +848,12 @@ impl<'m> Card<'m> {
         self.loans[loan].fail();
         self.events.truncate(known);
         self.events.push_back(CardEvent::Unusable(loan, Unusable::Fault));
-        let is_slot = matches!(self.loans[loan].end, End::Slot(_));
+        self.now = now;
+        let is_slot = matches!(*self.loans[loan].end, End::Slot(_));
         let replace = |card: &mut Self| {
-            let parts = card.parts[loan].expect("a loan has had its cells since the card began");
-            let fresh = Loan::new(parts, card.ledger.journal, &card.config, loan, &card.drives, now);
+            let fresh = card.new_loan(loan).expect("a loan has had its cells since the card began");
             let failed = core::mem::replace(&mut card.loans[loan], fresh);
-            card.step(now, loan..loan + 1, |card| card.loans[loan].replace(now, &failed));
+            card.step(Some(loan), |card| card.loans[loan].replace(now, &failed));
         };
         match is_slot {
             // If that fails, nobody is left to answer its machine.
@@ -847,20 +883,31 @@ impl<'m> Card<'m> {
         self.loans[loan].fail();
     }
 
-    /// One step: `act`, then whatever follows from it for the loans it touches, then the commit. Loans share nothing
-    /// but drives; what others have left to do, or can do now, [`Card::poll_timeout`] asks for.
-    fn step(&mut self, now: Instant, touched: Range<usize>, act: impl FnOnce(&mut Self)) {
+    /// One step: `act`, then whatever follows from it for the loan it is of, then the commit. Loans share nothing but
+    /// drives and channels; what others have left to do, or can do now, [`Card::poll_timeout`] asks for.
+    fn step(&mut self, loan: Option<usize>, act: impl FnOnce(&mut Self)) {
         let in_order = self.config.rules.has(Rule::CommitBeforeSend);
         if !in_order {
             // What the step before has caused to be sent has left by now.
             self.ledger.journal.commit();
         }
         act(self);
-        for index in touched {
-            self.loans[index].advance(now, index, &mut self.events);
+        if let Some(loan) = loan {
+            self.advance(loan);
+            assert!(!self.loans[loan].has_faulted(), "see the assertion that has failed before this one");
         }
         if in_order {
             self.ledger.journal.commit();
         }
+    }
+
+    fn advance(&mut self, loan: usize) {
+        let peer = self.peer_of(loan).filter(|peer| !self.peers[*peer].has_failed());
+        let peer = peer.and_then(|peer| self.peers.get_mut(peer));
+        let channel = peer.map(|peer| {
+            peer.wake();
+            &mut peer.channel
+        });
+        self.loans[loan].advance(self.now, loan, channel, &mut self.events);
     }
 }

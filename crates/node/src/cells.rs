@@ -13,7 +13,8 @@ use device::nvme::{NvmeCells, SubsystemCells};
 use host::nbd::ServerCells;
 use host::nvme::DriverCells;
 use host::vfio_user::SessionCells;
-use link::{ChannelCells, Name};
+use link::pair::{ChannelCells, ClaimCells, LobbyCells, OfferCells};
+use link::{Name, PublicKey, StreamCells};
 use pcie::Bdf;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -34,6 +35,8 @@ pub const MAX_RAILS: usize = link::frame::MAX_RAILS;
 pub struct NodeCells {
     /// What the card has counted beside its loans.
     pub gauges: Gauges,
+    /// Who has called.
+    pub lobby: LobbyCells,
     /// Who has what of the rest.
     regions: RegionTable,
 }
@@ -42,14 +45,54 @@ pub struct NodeCells {
 #[derive(FromBytes, Layout)]
 #[repr(C)]
 pub struct LoanCells {
-    /// The channel with its streams.
-    pub channel: ChannelCells,
-    /// Where the peer was last heard, by rail.
-    pub peers: [Cell<Address>; MAX_RAILS],
+    /// What flows.
+    pub stream: StreamCells,
+    /// Of a borrower: how that begins and ends.
+    pub claim: ClaimCells,
+    /// The same of a lender.
+    pub offer: OfferCells,
     /// Of a borrower: number of its [`link::Tenancy`]; 0 before the first.
     pub tenancy: Cell<u64>,
+    /// The place of the peer that the stream is with, counted from 1; 0: with none yet.
+    pub(crate) peer: Cell<u32>,
+    pub(crate) reserved: Cell<u32>,
     /// For the agent to read.
     pub edge: EdgeGauges,
+}
+
+impl LoanCells {
+    /// The place of the peer that the stream is with, if it is with any.
+    pub fn peer(&self) -> Option<usize> {
+        (self.peer.get() as usize).checked_sub(1)
+    }
+}
+
+/// What there is of a node that this one has a channel with.
+#[derive(FromBytes, Layout)]
+#[repr(C)]
+pub struct PeerCells {
+    /// The channel.
+    pub channel: ChannelCells,
+    /// Where the node was last heard, by rail.
+    pub(crate) addresses: [Cell<Address>; MAX_RAILS],
+    /// Whose place it is; all zeroes: nobody's.
+    pub(crate) key: Cell<PublicKey>,
+    /// 1: of a node with itself, the end that calls.
+    pub(crate) calls_itself: Cell<u32>,
+    pub(crate) reserved: Cell<u32>,
+}
+
+impl PeerCells {
+    /// The node, if the place is anybody's.
+    pub fn node(&self) -> Option<NodeId> {
+        let key = self.key.get();
+        (key != PublicKey::default()).then(|| key.id())
+    }
+
+    /// Whether it is, of a node with itself, the end that calls.
+    pub fn calls_itself(&self) -> bool {
+        self.calls_itself.get() != 0
+    }
 }
 
 /// The regions, by kind.
@@ -85,6 +128,7 @@ regions! {
     6: ServerCells;
     7: SessionCells;
     8: SlotCells;
+    9: PeerCells;
 }
 
 impl NodeLedger<'_> {
@@ -113,6 +157,21 @@ pub(crate) fn drive_owners(loans: &[LoanConfig], drives: usize) -> Vec<Owner> {
 
 /// Tells owners that are drives from loans.
 const DRIVES: u64 = 1 << 63;
+/// And peers from both.
+const PEERS: u64 = 1 << 62;
+
+/// Peers that a node has room for beside those of its loans: who asks for what another has, or has lost.
+const SPARE_PEERS: usize = 16;
+
+/// How many peers a node has room for that has so many loans.
+pub(crate) fn peer_places(loans: usize) -> usize {
+    loans + SPARE_PEERS
+}
+
+/// Whose the region of a peer is.
+fn peer_owner(place: usize) -> Owner {
+    Owner(PEERS | place as u64)
+}
 
 /// Whose the regions of a loan are: of one life of its place, so the next one has others.
 pub(crate) fn loan_owner(place: usize, life: u32) -> Owner {
@@ -222,6 +281,29 @@ impl<'m> NodeLedger<'m> {
         self.find_parts(loan_owner(place, life)).ok().flatten()
     }
 
+    /// The cells of the peer in this place, for onlookers.
+    pub fn peer(&self, place: usize) -> Option<&'m PeerCells> {
+        find(&self.regions.of(peer_owner(place))).ok().flatten()
+    }
+
+    /// The peers that there are, with their places, for onlookers.
+    pub fn peers(&self) -> impl Iterator<Item = (usize, &'m PeerCells)> + use<'m> {
+        self.peer_regions().filter(|(_, cells)| cells.node().is_some())
+    }
+
+    /// The places for peers that have cells, be it that nobody has them.
+    pub(crate) fn peer_regions(&self) -> impl Iterator<Item = (usize, &'m PeerCells)> + use<'m> {
+        let place_of =
+            |owner: Owner| (owner.0 & (DRIVES | PEERS) == PEERS).then_some((owner.0 & !PEERS) as usize);
+        let all = self.regions.by_owner().into_iter();
+        all.filter_map(move |(owner, owned)| Some((place_of(owner)?, find::<PeerCells>(&owned).ok()??)))
+    }
+
+    /// The cells of a place for a peer, for a card, in a step of its own.
+    pub(crate) fn obtain_peer(&self, place: usize) -> Result<&'m PeerCells, RegionError> {
+        self.obtain(peer_owner(place))
+    }
+
     /// The cells of all loans, for onlookers, found in one pass.
     pub fn loans(&self) -> LedgerLoans<'m> {
         LedgerLoans(self.regions.by_owner())
@@ -262,6 +344,7 @@ impl<'m> NodeLedger<'m> {
     /// cells until the place has another life: its machine may still be connected, and is answered.
     pub(crate) fn retain(&self, loans: &[LoanConfig], drives: &[Owner]) -> Result<(), RegionError> {
         let mut owners: BTreeSet<Owner> = drives.iter().copied().collect();
+        owners.extend(self.peers().map(|(place, _)| peer_owner(place)));
         for (place, loan) in loans.iter().enumerate() {
             let owner = loan_owner(place, loan.life);
             let is_slot = |parts: LoanParts<'_>| matches!(parts.end, EndCells::Slot { .. });
@@ -339,9 +422,11 @@ pub fn ledger_bytes(
     for kind in before.iter().flat_map(|ledger| ledger.regions.kinds()) {
         *has.entry(kind).or_default() += 1;
     }
-    let loans = loans.into_iter().flat_map(LoanKind::regions);
+    let loans: Vec<LoanKind> = loans.into_iter().collect();
     let drives = (0..drives).map(|_| of::<SubsystemCells>());
-    let missing = loans.chain(drives).filter(|(kind, _)| {
+    let peers = (0..peer_places(loans.len())).map(|_| of::<PeerCells>());
+    let loans = loans.into_iter().flat_map(LoanKind::regions);
+    let missing = loans.chain(drives).chain(peers).filter(|(kind, _)| {
         let left = has.get_mut(kind).filter(|left| **left > 0);
         left.map(|left| *left -= 1).is_none()
     });

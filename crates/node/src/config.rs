@@ -2,8 +2,9 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use base::RuleSet;
-use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, LoanGeneration, NodeId, StreamId};
+use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, LoanGeneration, NodeId};
 use device::nvme::Limit;
+use link::pair::FunctionId;
 use link::{Lender, Name, NodeKey, Protection, Tenancy};
 
 use crate::Address;
@@ -21,12 +22,14 @@ pub struct CardConfig {
     pub incarnation: Incarnation,
     /// The same, as nobody else has it.
     pub life: LifeId,
-    /// The life that it borrows in, where its machine was restored from a snapshot since it was started.
-    pub borrows_as: Option<LifeId>,
+    /// The life that it calls itself by, where its machine was restored from a snapshot since it was started.
+    pub restored_as: Option<LifeId>,
     /// Which card of it.
     pub generation: CardGeneration,
     /// 32 random bytes, new for each card.
     pub seed: [u8; 32],
+    /// What it accepts as protection of frames.
+    pub protection: Protection,
     /// Bytes of the largest frame of each rail; a borrower knows more of its [routes](Route).
     pub rails: Vec<usize>,
     /// The drives it lends; their places are those of their cells.
@@ -53,19 +56,17 @@ pub struct Route {
 pub struct LoanConfig {
     /// The secret of its line.
     pub secret: [u8; 32],
-    /// What this side accepts as protection of frames.
-    pub protection: Protection,
-    /// As frames name it.
-    pub stream: StreamId,
+    /// As its lender names the function.
+    pub function: FunctionId,
     /// Which assignment this is.
     pub generation: LoanGeneration,
     /// Of a lender: who has used the function last, as the agent has made durable.
     pub tenancy: Tenancy,
     /// Greater whenever the place of the loan is given to another one: what the ledger has of earlier ones is
-    /// forgotten. Added to the node's incarnation it is the loan's, so the sum is never used twice, not even by a later
-    /// life of the node.
+    /// forgotten.
     pub life: u32,
-    /// Its incarnation is at least this: its lender has seen a greater one than the node's state folder knew of.
+    /// To its lender the node is in this incarnation at least: that has seen a greater one than the state folder knew
+    /// of.
     pub least_incarnation: Incarnation,
     /// Which side.
     pub role: LoanRole,
@@ -79,12 +80,16 @@ impl CardConfig {
             _ => self.domain,
         }
     }
-}
 
-/// By which incarnation a node of incarnation `node` calls itself in a loan that has its place in this life: what its
-/// peer has with an earlier one it must not go on with. `least` is as [`LoanConfig::least_incarnation`].
-pub fn loan_incarnation(node: Incarnation, life: u32, least: Incarnation) -> Incarnation {
-    Incarnation(node.0 + u64::from(life)).max(least)
+    /// The life that the node calls itself by.
+    pub(crate) fn present_life(&self) -> LifeId {
+        self.restored_as.unwrap_or(self.life)
+    }
+
+    /// The largest payload of a TLP where these are the largest frames.
+    pub(crate) fn max_payload(frames: impl IntoIterator<Item = usize>) -> usize {
+        if frames.into_iter().all(|frame| frame >= 8192) { 4096 } else { 1024 }
+    }
 }
 
 /// What a node does with a loan.

@@ -6,13 +6,15 @@
 //!                                   | Access, memory              | Dma, registers
 //!                       BorrowedDrive: windows, grants, tags    LentFunction: windows, grants, tags
 //!                                   | TLPs                        | TLPs
-//!                                link::Channel <== frames ==> link::Channel
+//!                             Stream and Claim               Stream and Offer
+//!                                      | one of many               | one of many
+//!                                pair::Channel <== frames ==> pair::Channel
 //! ```
 //!
 //! For a virtual machine a [`BorrowedSlot`] stands in the place of the drive: `vfio_user::Session` in front of windows,
 //! grants and tags of the same kind, and the guest's own driver behind the socket.
 //!
-//! A [`Card`] owns the cores of all loans of a node. Each of its verbs is one step: it changes the ledger and ends with
+//! A [`Card`] owns the cores of all loans of a node, and of all nodes that it has a channel with. Each of its verbs is one step: it changes the ledger and ends with
 //! the commit; what is then polled leaves. Two drivers run the very same card: `io` in reality, `sim` in virtual time.
 
 pub mod agent;
@@ -26,8 +28,12 @@ mod drive;
 mod lender;
 mod loan;
 mod map;
+mod opening;
+mod peer;
+mod peers;
 pub mod native;
 mod places;
+mod refusal;
 mod requests;
 mod slot;
 mod transaction;
@@ -36,11 +42,12 @@ pub use borrower::BorrowedDrive;
 pub use card::{Card, CardEvent, MediaWork, Outgoing, Rooms, Unusable, Way};
 pub use cells::{
     Address, EdgeGauges, EndCells, Gauges, LedgerLoans, LoanCells, LoanKind, LoanParts, MAX_DRIVES,
-    MAX_LOANS, MAX_RAILS, NO_GAUGES, NodeLedger, ledger_bytes,
+    MAX_LOANS, MAX_RAILS, NO_GAUGES, NodeLedger, PeerCells, ledger_bytes,
 };
-pub use config::{BorrowEdge, CardConfig, LoanConfig, LoanRole, Route, loan_incarnation};
+pub use config::{BorrowEdge, CardConfig, LoanConfig, LoanRole, Route};
 pub use denial::{Denial, Right};
 pub use lender::LentFunction;
+pub use refusal::Refusal;
 pub use map::{
     APERTURE_BYTES, FUNCTION_REQUESTER, Grant, Granted, HOST_REQUESTER, granted_by_guest, granted_to_drive,
     granted_to_host, granted_to_slot,
@@ -62,10 +69,11 @@ pub use host::vfio_user::{
 pub use host::{BlockError, BlockKind, BlockRequest, Geometry};
 pub use link::path::PRIVATE_WINDOW;
 pub use link::{
-    Cipher, KEY_BYTES, Lender, Name, NodeKey, PROOF_LEN, Protection, PublicKey, REKEY_FRAMES, Refusal, Role,
-    Tenancy, is_proof, prove,
+    Cipher, KEY_BYTES, Lender, Name, NodeKey, PROOF_LEN, Protection, PublicKey, REKEY_FRAMES, Tenancy, is_proof,
+    prove,
 };
-pub use link::{Stats as ChannelStats, StreamStats};
+pub use link::pair::{FunctionId, LobbyStats, Stats as ChannelStats};
+pub use link::StreamStats;
 
 /// Most NBD connections of a borrowed drive.
 pub const EDGE_CONNECTIONS: usize = 16;

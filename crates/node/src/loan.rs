@@ -1,35 +1,35 @@
-mod addresses;
-mod callers;
+mod sink;
 #[cfg(test)]
 mod tests;
 
 use core::cell::Cell as StdCell;
 use std::collections::VecDeque;
 
-use base::ids::{ChannelIndex, Group, Incarnation, NodeId};
+use base::Instant;
+use base::ids::{Incarnation, NodeId, StreamId};
 use base::ledger::{Journal, Pages};
-use base::{Instant, Rule};
+use base::times::{COMPLETION_TIMEOUT, MEMORY_TIMEOUT};
 use device::nvme::Controller;
 use device::{Function, MediaError, MediaId};
-use link::{
-    Channel, ChannelConfig, Event, Heard, Information, Lender, Name, PathConfig, Role, Room, Sink, State,
-    Tenancy, Transmit,
-};
+use link::pair::{Asking, Channel, ClaimEvent, ClaimState, Course, OfferEvent, OfferState, Said};
+use link::{Information, Name, Sink, State, Stream, Tenancy};
 
-use self::addresses::Addresses;
-use self::callers::Callers;
+use self::sink::Contained;
 use crate::borrower::BorrowedDrive;
-use crate::card::{CardEvent, LoanRooms, MediaWork, Outgoing, Rooms, Unusable, Way, way};
-use crate::cells::{Address, EndCells, LoanCells, LoanParts, loan_owner};
-use crate::config::{BorrowEdge, CardConfig, LoanRole, loan_incarnation};
+use crate::card::{CardEvent, MediaWork, Unusable};
+use crate::cells::{EdgeGauges, EndCells, LoanCells, LoanParts};
+use crate::config::{BorrowEdge, CardConfig, LoanRole};
 use crate::drive::Drive;
 use crate::lender::LentFunction;
+use crate::opening::Opening;
+use crate::refusal::Refusal;
 use crate::slot::BorrowedSlot;
+use crate::transaction::FUNCTION;
 
 /// Frames delivered from behind a gap in one step, so that a step stays short.
 const AHEAD_PER_STEP: usize = 4;
 
-/// What a loan is made of, beside its channel.
+/// What a loan is made of, beside its stream.
 #[expect(clippy::large_enum_variant, reason = "there are few loans, and none is moved")]
 pub(crate) enum End<'m> {
     Lent(LentFunction<'m>),
@@ -68,20 +68,17 @@ enum Fault {
     Alone,
 }
 
-/// One loan of a card: the channel, what it is for, and what passes between them.
+/// One loan of a card: its stream, what that is for, and what passes between them.
 pub(crate) struct Loan<'m> {
     cells: &'m LoanCells,
     journal: Journal<'m>,
     pub(crate) pages: Pages<'m>,
-    pub(crate) channel: Channel<'m>,
-    pub(crate) end: End<'m>,
-    /// A reset was asked for and the medium is not quiet yet.
-    resetting: bool,
-    /// Where answers of handshakes go.
-    callers: Callers,
-    /// Where the borrower may be.
-    addresses: Addresses,
+    pub(crate) stream: Stream<'m>,
+    pub(crate) opening: Opening<'m>,
+    pub(crate) end: Contained<'m>,
     ready: bool,
+    /// It was said that nothing is left to give back.
+    has_said_vacant: bool,
     /// What was reported of the function.
     unusable: Option<Unusable>,
     /// Of what is lent: the tenancy that the agent was asked to make durable.
@@ -95,11 +92,7 @@ pub(crate) struct Loan<'m> {
     name: Name,
     /// The function may have work for its medium: since the last step nobody has been told that it has none.
     may_have_media: bool,
-    /// The channel may have a frame to send: since the last step nobody has been told that it has none.
-    may_transmit: bool,
-    /// Whether an assertion that fails in a step of this loan ends the loan, and not the card.
-    contained: bool,
-    /// Whether one has, and what is still done here.
+    /// Whether an assertion has failed in a step of this loan, and what is still done here.
     fault: Fault,
     /// Work for the medium that this card has given out and that has not ended.
     given: Vec<MediaId>,
@@ -108,23 +101,23 @@ pub(crate) struct Loan<'m> {
 }
 
 impl<'m> Loan<'m> {
-    /// Loan `index` of a card.
+    /// Loan `index` of a card, and the channel that its stream is in, if there is one.
     pub(crate) fn new(
         parts: LoanParts<'m>,
         journal: Journal<'m>,
         card: &CardConfig,
         index: usize,
-        drives: &[Drive<'m>],
+        (drives, channel): (&[Drive<'m>], Option<&Channel<'m>>),
         now: Instant,
     ) -> Self {
         let config = &card.loans[index];
         let (cells, pages) = (parts.cells, Pages::new(parts.pages, journal));
         let domain = card.domain_of(config);
-        if let LoanRole::Borrow { routes, .. } = &config.role {
-            for (cell, route) in cells.peers.iter().zip(routes) {
-                cell.set(journal, route.peer);
-            }
-        }
+        let max_payload =
+            channel.map_or_else(|| CardConfig::max_payload(card.rails.iter().copied()), Channel::max_payload);
+        let patience = if matches!(config.role, LoanRole::Lend { .. }) { MEMORY_TIMEOUT } else { COMPLETION_TIMEOUT };
+        let stream = Stream::new(&cells.stream, pages, journal, patience, max_payload);
+        let opening = Opening::new(cells, journal, card, config, now);
         let end = match (parts.end, &config.role) {
             (EndCells::Lent(function), LoanRole::Lend { drive, controller, limit, .. }) => {
                 let subsystem = &drives[*drive].subsystem;
@@ -145,17 +138,15 @@ impl<'m> Loan<'m> {
             }
             _ => unreachable!("the cells of a loan are those of its role, and only a slot outlives its loan"),
         };
-        let channel = Channel::new(&cells.channel, pages, journal, channel_config(card, index), now);
         let mut loan = Self {
             cells,
             journal,
             pages,
-            channel,
-            end,
-            resetting: false,
-            callers: Callers::new(now),
-            addresses: Addresses::new(&seed_of(card, index)),
+            stream,
+            opening,
+            end: Contained::new(end),
             ready: false,
+            has_said_vacant: false,
             unusable: None,
             asked: None,
             met: None,
@@ -163,29 +154,60 @@ impl<'m> Loan<'m> {
             more: false,
             name: card.name,
             may_have_media: true,
-            may_transmit: true,
-            contained: false,
             fault: Fault::None,
             given: Vec::new(),
             deadline: StdCell::new(None),
         };
-        if let LoanRole::Vacant = config.role {
-            loan.channel.close(now);
-        }
-        loan.meet_peer();
-        loan.inform();
+        loan.meet_peer(channel);
+        loan.inform(now);
         loan
+    }
+
+    /// The place of the peer that the stream is with, or was last.
+    pub(crate) fn peer(&self) -> Option<usize> {
+        self.cells.peer()
+    }
+
+    /// A node asks for what is lent here on the channel of the peer in `place`.
+    pub(crate) fn handle_asking(
+        &mut self,
+        now: Instant,
+        place: usize,
+        said: &Said,
+        (channel, holder): (&mut Channel<'m>, Option<&mut Channel<'m>>),
+    ) {
+        let Opening::Offer(offer) = &mut self.opening else { return };
+        let course = channel.course();
+        offer.handle_asking(now, Asking { said, channel, holder, stream: &mut self.stream });
+        if offer.stream().is_some_and(|(of, _)| Some(of) == course) && self.peer() != Some(place) {
+            self.cells.peer.set(self.journal, place as u32 + 1);
+        }
+    }
+
+    /// The stream that there is or shall be, in which course of the peer's channel.
+    pub(crate) fn stream_id(&self) -> Option<(Course, StreamId)> {
+        self.opening.stream()
+    }
+
+    /// Where the loan stands.
+    pub(crate) fn state(&self) -> State {
+        self.opening.state()
     }
 
     /// See [`crate::Card::contain_faults`].
     pub(crate) fn contain_faults(&mut self) {
-        self.contained = true;
+        self.end.contain();
     }
 
     /// Whether an assertion that fails now ends the loan. What answers a machine alone has nobody behind it but the
     /// next card.
     pub(crate) fn contains_faults(&self) -> bool {
-        self.contained && self.fault != Fault::Alone
+        self.end.is_contained() && self.fault != Fault::Alone
+    }
+
+    /// Whether an assertion has failed while it took a TLP.
+    pub(crate) fn has_faulted(&self) -> bool {
+        self.end.has_failed()
     }
 
     /// An assertion has failed: whatever is in memory of the loan may be wrong.
@@ -195,8 +217,8 @@ impl<'m> Loan<'m> {
 
     /// Takes the place of one that has failed, in a step of its own: it was made anew from what is committed.
     pub(crate) fn replace(&mut self, now: Instant, failed: &Self) {
-        self.contained = true;
-        match (&mut self.end, &failed.end) {
+        self.end.contain();
+        match (&mut *self.end, &*failed.end) {
             (End::Lent(function), _) => {
                 self.fault = Fault::Ending;
                 self.given.clone_from(&failed.given);
@@ -221,7 +243,7 @@ impl<'m> Loan<'m> {
 
     /// The medium has ended work of a function that is given up.
     pub(crate) fn end_media(&mut self, now: Instant, id: MediaId, result: Result<(), MediaError>) {
-        if let (Fault::Ending, End::Lent(function)) = (self.fault, &mut self.end) {
+        if let (Fault::Ending, End::Lent(function)) = (self.fault, &mut *self.end) {
             function.controller.handle_media(now, id, result);
         }
     }
@@ -238,169 +260,65 @@ impl<'m> Loan<'m> {
         }
     }
 
-    pub(crate) fn handle_frame(&mut self, now: Instant, rail: u8, from: Address, frame: &mut [u8]) {
-        if self.has_failed() {
-            return;
-        }
-        // Until the borrower has proven an address, it may be wherever its frames come from, be it that they came from
-        // elsewhere first.
-        let is_unproven = self.cells.peers.get(rail as usize).is_some_and(|peer| !peer.get().is_known());
-        self.channel.hear_duplicates(is_unproven && matches!(self.end, End::Lent(_)));
-        let heard = self.channel.handle_frame(now, frame, self.end.sink());
-        match heard {
-            Heard::Proposal(call) => self.callers.expect_answer(now, rail, call, from),
-            Heard::Again(call) if self.callers.note(now, rail, call, from) => {
-                self.channel.answer_again(rail, call);
-            }
-            _ => {}
-        }
-        // A borrower knows its lender's addresses from the line.
-        if matches!(self.end, End::Lent(_)) {
-            self.learn_address(now, rail, from, (heard, frame.len()));
-        }
-        self.note(now, heard);
-    }
-
-    /// From nowhere that could be learned: the addresses of the rails stay what they are.
-    pub(crate) fn handle_private_frame(&mut self, now: Instant, frame: &mut [u8]) {
-        if self.has_failed() {
-            return;
-        }
-        let heard = self.channel.handle_private_frame(now, frame, self.end.sink());
-        self.note(now, heard);
+    /// Whether the machine of a slot is told that its peer is silent.
+    pub(crate) fn is_silent(&self) -> bool {
+        matches!(&*self.end, End::Slot(slot) if slot.is_silent()) && !self.has_failed()
     }
 
     /// Only an answer to this very card shows that the peer hears it, too: one whose frames come while ours get lost is
     /// as good as dead.
-    fn note(&mut self, now: Instant, heard: Heard) {
-        if let (Heard::Answer | Heard::Newcomer, End::Slot(slot)) = (heard, &mut self.end) {
+    pub(crate) fn note_answer(&mut self, now: Instant) {
+        if let End::Slot(slot) = &mut *self.end {
             slot.heard(now);
         }
     }
 
-    /// A lender learns where the borrower is: from whatever is authentic, once the address it came from has answered a
-    /// challenge.
-    fn learn_address(&mut self, now: Instant, rail: u8, from: Address, (heard, len): (Heard, usize)) {
-        let (journal, peers) = (self.journal, &self.cells.peers);
-        let Some(cell) = peers.get(rail as usize) else { return };
-        match heard {
-            Heard::Nothing | Heard::Proposal(_) | Heard::Again(_) => return,
-            Heard::Newcomer => {
-                peers.iter().for_each(|peer| peer.set(journal, Address::default()));
-                self.addresses.forget();
-            }
-            Heard::Answer | Heard::Peer | Heard::Duplicate => {}
-        }
-        while let Some(challenge) = self.channel.poll_proof() {
-            if let Some((rail, address)) = self.addresses.prove(challenge) {
-                peers[rail].set(journal, address);
-            }
-        }
-        if !journal.rule(Rule::ProveAddresses) {
-            return cell.set(journal, from);
-        }
-        if cell.get() == from {
-            return;
-        }
-        let challenge = match heard {
-            Heard::Duplicate => self.addresses.hear_duplicate(now, rail.into(), from),
-            _ => self.addresses.hear(now, rail.into(), from, len),
-        };
-        if let Some(challenge) = challenge {
-            self.channel.challenge(rail, challenge);
-        }
+    /// The peer has said something of the stream.
+    pub(crate) fn handle_said(&mut self, now: Instant, said: &Said, channel: &mut Channel<'m>) {
+        self.opening.handle_said(now, said, channel, &mut self.stream);
     }
 
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
-        if !self.has_failed() {
-            self.channel.handle_timeout(now);
-        }
-        match &mut self.end {
-            End::Lent(function) => function.handle_timeout(now, &mut self.channel.stream.port),
-            End::Borrowed(drive) => drive.handle_timeout(now, &mut self.channel.stream.port),
-            End::Slot(slot) => slot.handle_timeout(now, &mut self.channel.stream.port),
+        let port = &mut self.stream.port;
+        match &mut *self.end {
+            End::Lent(function) => function.handle_timeout(now, port),
+            End::Borrowed(drive) => drive.handle_timeout(now, port),
+            End::Slot(slot) => slot.handle_timeout(now, port),
         }
     }
 
     /// When the loan is to be looked at. What others do to it shows in `depends_on_others`; everything else happens in
     /// its own steps, so the answer is remembered from one to the next.
-    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+    pub(crate) fn poll_timeout(&self, channel: Option<&Channel<'m>>) -> Option<Instant> {
         if !self.takes_steps() {
             return None;
         }
-        let steady = match &self.end {
+        let steady = match &*self.end {
             End::Lent(function) => !function.controller.depends_on_others(),
             End::Borrowed(_) | End::Slot(_) => true,
         };
         match self.deadline.get().filter(|_| steady) {
             Some(known) => known,
             None => {
-                let deadline = self.find_deadline();
+                let deadline = self.find_deadline(channel);
                 self.deadline.set(Some(deadline));
                 deadline
             }
         }
     }
 
-    pub(crate) fn find_deadline(&self) -> Option<Instant> {
-        if self.more || (!self.has_failed() && self.channel.stream.receiver().has_ahead()) {
+    pub(crate) fn find_deadline(&self, channel: Option<&Channel<'m>>) -> Option<Instant> {
+        if self.more || (!self.has_failed() && self.stream.receiver().has_ahead()) {
             return Some(Instant::ZERO);
         }
-        let end = match &self.end {
+        let end = match &*self.end {
             End::Lent(function) => function.controller.poll_timeout(),
             End::Borrowed(drive) => drive.poll_timeout(),
             End::Slot(slot) => slot.poll_timeout(),
         };
-        let channel = self.channel.poll_timeout().filter(|_| !self.has_failed());
-        [channel, end].into_iter().flatten().min()
-    }
-
-    /// The next frame. There is always room for it, be it that what is built there gets lost: so nobody but a step of
-    /// this loan can change the answer that there is none.
-    pub(crate) fn poll_transmit(
-        &mut self,
-        now: Instant,
-        index: usize,
-        room: &mut LoanRooms<'_, impl Rooms + ?Sized>,
-    ) -> Option<Outgoing> {
-        if !self.may_transmit || self.has_failed() {
-            return None;
-        }
-        self.deadline.set(None);
-        if let Some(copy) = self.callers.next_copy() {
-            let len = copy.bytes.len();
-            room.of(copy.rail)[..len].copy_from_slice(&copy.bytes);
-            return Some(Outgoing { way: way(copy.rail, index), to: copy.to, len });
-        }
-        // What goes to a peer whose address is not known is dropped, as a network would.
-        loop {
-            let Some(frame) = self.channel.poll_transmit(now, room) else {
-                self.may_transmit = false;
-                return None;
-            };
-            let way = way(frame.path, index);
-            if let Way::Private(_) = way {
-                return Some(Outgoing { way, to: Address::default(), len: frame.len });
-            }
-            let to = match frame.answers {
-                Some(call) => self.callers.answer(frame.path, call, &room.of(frame.path)[..frame.len]),
-                None => self.address_for(&frame),
-            };
-            if let Some(to) = to.filter(Address::is_known) {
-                return Some(Outgoing { way, to, len: frame.len });
-            }
-        }
-    }
-
-    /// Where a frame for a rail goes.
-    fn address_for(&mut self, frame: &Transmit) -> Option<Address> {
-        let rail = frame.path as usize;
-        let known = Some(self.cells.peers[rail].get()).filter(Address::is_known);
-        match (&self.end, frame.challenge) {
-            (_, Some(challenge)) => self.addresses.of(challenge),
-            (End::Lent(_), None) => known.or_else(|| self.addresses.spend(rail, frame.len)),
-            (End::Borrowed(_) | End::Slot(_), None) => known,
-        }
+        let stream = [self.stream.poll_timeout(), self.opening.poll_timeout(channel)].into_iter().flatten();
+        let stream = stream.min().filter(|_| !self.has_failed());
+        [stream, end].into_iter().flatten().min()
     }
 
     /// Bytes of the next work for the medium, if there is any.
@@ -418,16 +336,16 @@ impl<'m> Loan<'m> {
     /// Whether the next work for the medium comes before that of all other functions: see [`Controller::must_redo`].
     pub(crate) fn must_redo(&self) -> bool {
         let is_redone = |end: &End<'_>| matches!(end, End::Lent(function) if function.controller.must_redo());
-        self.fault != Fault::Left && is_redone(&self.end)
+        self.fault != Fault::Left && is_redone(&*self.end)
     }
 
-    /// What is borrowed is flushed, its function shut down; then the channel closes.
+    /// What is borrowed is flushed, its function shut down; then it is given back.
     pub(crate) fn begin_closing(&mut self, now: Instant) {
         if self.has_failed() {
             return;
         }
         self.closing = true;
-        match &mut self.end {
+        match &mut *self.end {
             End::Borrowed(drive) => drive.driver.shutdown(now),
             End::Slot(slot) => slot.set_present(now, false),
             End::Lent(_) => {}
@@ -436,15 +354,8 @@ impl<'m> Loan<'m> {
 
     /// Something may have changed: everybody asks again.
     fn wake(&mut self) {
-        self.may_transmit = true;
         self.may_have_media = true;
         self.deadline.set(None);
-    }
-
-    /// The channel is asked once more, for tests of what it had said.
-    #[cfg(test)]
-    pub(crate) fn ask_again(&mut self) {
-        self.may_transmit = true;
     }
 
     pub(crate) fn poll_media(&mut self, loan: usize) -> Option<MediaWork<'m>> {
@@ -463,7 +374,7 @@ impl<'m> Loan<'m> {
     /// been added counts, not what is there: a step that has no room for it leaves it where it is, asking once more
     /// adds nothing, and whoever makes room is an event. So a loan that cannot send is not awake for it.
     fn ask_for_media<T>(&mut self, ask: impl FnOnce(&mut Controller<'m>) -> T) -> Option<T> {
-        let End::Lent(function) = &mut self.end else { return None };
+        let End::Lent(function) = &mut *self.end else { return None };
         let before = function.controller.sending();
         let answer = ask(&mut function.controller);
         if function.controller.sending() > before {
@@ -473,90 +384,119 @@ impl<'m> Loan<'m> {
         Some(answer)
     }
 
-    /// What follows from a verb: events of the channel, late TLPs, and the flow between the parts.
-    pub(crate) fn advance(&mut self, now: Instant, index: usize, events: &mut VecDeque<CardEvent>) {
+    /// What follows from a verb: how the stream begins and ends, late TLPs, and the flow between the parts. `channel` is
+    /// that of the peer, where there is one.
+    pub(crate) fn advance(
+        &mut self,
+        now: Instant,
+        index: usize,
+        mut channel: Option<&mut Channel<'m>>,
+        events: &mut VecDeque<CardEvent>,
+    ) {
         self.wake();
         if self.has_failed() {
             return self.advance_alone(now);
         }
-        self.handle_events(now, index, events);
-        self.end_reset();
-        for _ in 0..AHEAD_PER_STEP {
-            if !self.advance_channel(now) {
-                break;
+        self.opening.advance(now, channel.as_deref_mut(), &mut self.stream);
+        self.handle_events(now, index, channel.as_deref(), events);
+        if self.end_reset() {
+            self.opening.advance(now, channel.as_deref_mut(), &mut self.stream);
+            self.handle_events(now, index, channel.as_deref(), events);
+        }
+        let course = channel.as_deref().and_then(Channel::course);
+        let id = self.stream_id().filter(|(of, _)| Some(*of) == course).map(|(_, id)| id);
+        let mut here = channel.as_deref_mut().zip(id);
+        if let Some((channel, id)) = &mut here {
+            for _ in 0..AHEAD_PER_STEP {
+                if !channel.deliver_ahead(now, *id, &mut self.stream, &mut self.end) {
+                    break;
+                }
             }
         }
-        let open = self.channel.state() == State::Open;
-        self.more = match &mut self.end {
-            End::Lent(function) => open && function.pump(now, &mut self.channel.stream.port),
-            End::Borrowed(drive) => drive.pump(now, &mut self.channel.stream.port, open),
-            End::Slot(slot) => slot.pump(now, &mut self.channel.stream.port, open),
+        let (open, port) = (self.stream.state() == State::Open, &mut self.stream.port);
+        self.more = match &mut *self.end {
+            End::Lent(function) => open && function.pump(now, port),
+            End::Borrowed(drive) => drive.pump(now, port, open),
+            End::Slot(slot) => slot.pump(now, port, open),
         };
         // What the step has freed is room in the next one, which nobody else would begin.
-        self.more |= open && self.channel.stream.port.has_room_after_commit();
-        self.channel.assign_numbers(now);
+        self.more |= open && port.has_room_after_commit();
+        if let Some((channel, id)) = here {
+            channel.tend(now, id, &mut self.stream);
+        }
         self.remember_tenancy();
-        self.report(now, index, events);
-        // A channel that has nothing to say goodbye to closes at once, and no step follows.
-        self.handle_events(now, index, events);
+        self.report(now, index, channel.as_deref_mut(), events);
+        // What has nothing to give back is closed at once, and no step follows.
+        self.handle_events(now, index, channel.as_deref(), events);
     }
 
     /// What follows where nobody but the machine of a slot is told anything.
     fn advance_alone(&mut self, now: Instant) {
-        self.more = match &mut self.end {
-            End::Slot(slot) => slot.pump(now, &mut self.channel.stream.port, false),
+        self.more = match &mut *self.end {
+            End::Slot(slot) => slot.pump(now, &mut self.stream.port, false),
             End::Lent(_) | End::Borrowed(_) => false,
         };
     }
 
-    fn handle_events(&mut self, now: Instant, index: usize, events: &mut VecDeque<CardEvent>) {
-        while let Some(event) = self.channel.poll_event() {
-            self.handle_event(now, index, event, events);
+    fn handle_events(
+        &mut self,
+        now: Instant,
+        index: usize,
+        channel: Option<&Channel<'m>>,
+        events: &mut VecDeque<CardEvent>,
+    ) {
+        loop {
+            match &mut self.opening {
+                Opening::Claim(claim) => {
+                    let Some(event) = claim.poll_event() else { return };
+                    self.handle_claim(now, index, event, channel, events);
+                }
+                Opening::Offer(offer) => {
+                    let Some(event) = offer.poll_event() else { return };
+                    self.handle_offer(now, index, event, channel, events);
+                }
+                Opening::Nothing if self.has_said_vacant => return,
+                Opening::Nothing => {
+                    self.has_said_vacant = true;
+                    self.end_claim(now, index, events);
+                }
+            }
         }
     }
 
-    fn advance_channel(&mut self, now: Instant) -> bool {
-        self.channel.deliver_ahead(now, self.end.sink())
-    }
-
-    fn handle_event(&mut self, now: Instant, index: usize, event: Event, events: &mut VecDeque<CardEvent>) {
+    fn handle_claim(
+        &mut self,
+        now: Instant,
+        index: usize,
+        event: ClaimEvent,
+        channel: Option<&Channel<'m>>,
+        events: &mut VecDeque<CardEvent>,
+    ) {
         match event {
-            Event::Reset => {
-                self.meet_peer();
-                self.resetting = true;
-                self.compare_tenancy(now, index, events);
-                match &mut self.end {
-                    End::Lent(function) => function.controller.reset(now),
-                    End::Borrowed(drive) => {
-                        drive.driver.handle_reset(now);
-                        // One that is being given back is not taken again because its lender was restarted meanwhile.
-                        if !self.channel.is_leaving() {
-                            drive.driver.start(now);
-                        }
-                    }
+            ClaimEvent::Reset => {
+                self.meet_peer(channel);
+                match &mut *self.end {
+                    End::Lent(_) => {}
+                    End::Borrowed(drive) => drive.driver.handle_reset(now),
                     End::Slot(slot) => slot.handle_reset(now),
                 }
             }
-            Event::Refused(refusal) => events.push_back(CardEvent::Refused(index, refusal)),
-            Event::Closed => {
-                let has_lost = match &mut self.end {
-                    End::Lent(function) => {
-                        function.controller.reset(now);
-                        false
-                    }
-                    End::Borrowed(drive) => drive.driver.has_lost(),
-                    End::Slot(slot) => {
-                        slot.set_present(now, false);
-                        false
-                    }
-                };
-                events.push_back(CardEvent::Closed { loan: index, has_lost });
+            ClaimEvent::Opened { tenancy, .. } => {
+                self.compare_tenancy(now, index, tenancy, channel, events);
+                if let End::Borrowed(drive) = &mut *self.end {
+                    drive.driver.start(now);
+                }
             }
-            Event::Information(information) => {
+            ClaimEvent::Refused(refusal) => {
+                let refusal = Refusal::of_opening(refusal);
+                events.extend(refusal.map(|refusal| CardEvent::Refused(index, refusal)));
+            }
+            ClaimEvent::Closed => self.end_claim(now, index, events),
+            ClaimEvent::Information(information) => {
                 let edge = &self.cells.edge;
                 edge.information_frames.add(1);
                 // Nobody else here looks at the drive of a virtual machine.
-                if matches!(self.end, End::Slot(_)) {
+                if matches!(*self.end, End::Slot(_)) {
                     edge.drive_bytes.set(information.bytes.get());
                     edge.drive_rights.set(1 + u64::from(information.flags & 1));
                 }
@@ -564,17 +504,54 @@ impl<'m> Loan<'m> {
         }
     }
 
-    /// A new pair has met: its borrower learns whether somebody else has used the drive since it did.
-    fn compare_tenancy(&mut self, now: Instant, index: usize, events: &mut VecDeque<CardEvent>) {
-        if let End::Lent(_) = self.end {
+    fn handle_offer(
+        &mut self,
+        now: Instant,
+        index: usize,
+        event: OfferEvent,
+        channel: Option<&Channel<'m>>,
+        events: &mut VecDeque<CardEvent>,
+    ) {
+        if event == OfferEvent::Opened {
             return;
         }
+        self.meet_peer(channel);
+        if let End::Lent(function) = &mut *self.end {
+            function.controller.reset(now);
+        }
+        if event == OfferEvent::Closed {
+            events.push_back(CardEvent::Closed { loan: index, has_lost: false });
+        }
+    }
+
+    /// What was borrowed is given back, or there was nothing.
+    fn end_claim(&mut self, now: Instant, index: usize, events: &mut VecDeque<CardEvent>) {
+        let has_lost = match &mut *self.end {
+            End::Borrowed(drive) => drive.driver.has_lost(),
+            End::Slot(slot) => {
+                slot.set_present(now, false);
+                false
+            }
+            End::Lent(_) => false,
+        };
+        events.push_back(CardEvent::Closed { loan: index, has_lost });
+    }
+
+    /// The stream opens: its borrower learns whether somebody else has used the drive since it did.
+    fn compare_tenancy(
+        &mut self,
+        now: Instant,
+        index: usize,
+        tenancy: u64,
+        channel: Option<&Channel<'m>>,
+        events: &mut VecDeque<CardEvent>,
+    ) {
         let used = self.cells.tenancy.get();
-        if used == 0 || (used == self.channel.tenancy() && !self.channel.is_other_lender()) {
+        if used == 0 || (used == tenancy && !channel.is_some_and(Channel::is_other_peer)) {
             return;
         }
         self.cells.tenancy.set(self.journal, 0);
-        match &mut self.end {
+        match &mut *self.end {
             End::Borrowed(drive) => drive.forget(now),
             // Its guest shall not take what another one has left for its own.
             End::Slot(slot) => slot.note_replaced(now),
@@ -586,9 +563,10 @@ impl<'m> Loan<'m> {
     /// A borrower knows a tenancy once its stream flows: the lender opens that when the tenancy is durable. One that
     /// fell before this makes another number of its next life, and nobody has used the drive in between.
     fn remember_tenancy(&self) {
-        let number = self.channel.tenancy();
-        let is_news = !matches!(self.end, End::Lent(_)) && self.cells.tenancy.get() != number;
-        if is_news && self.channel.stream.has_flowed() {
+        let Opening::Claim(claim) = &self.opening else { return };
+        let number = claim.tenancy();
+        let is_news = claim.state() == ClaimState::Open && self.cells.tenancy.get() != number;
+        if is_news && self.stream.has_flowed() {
             self.cells.tenancy.set(self.journal, number);
         }
     }
@@ -596,38 +574,50 @@ impl<'m> Loan<'m> {
     /// A lender has the agent make durable who has its function, or had it: before that has an effect that somebody
     /// could know of.
     fn keep_tenancy(&mut self, index: usize, events: &mut VecDeque<CardEvent>) {
-        let unsaved = self.channel.unsaved_tenancy();
+        let Opening::Offer(offer) = &self.opening else { return };
+        let unsaved = offer.unsaved_tenancy();
         if self.asked != unsaved {
             self.asked = unsaved;
             events.extend(unsaved.map(|tenancy| CardEvent::Tenant(index, tenancy)));
         }
     }
 
-    /// The streams of a new pair open when nothing of the old one can still have an effect.
-    fn end_reset(&mut self) {
-        let quiet = match &self.end {
-            End::Lent(function) => {
-                function.controller.is_quiescent() && self.channel.unsaved_tenancy().is_none()
-            }
-            End::Borrowed(_) | End::Slot(_) => true,
-        };
-        if self.resetting && quiet && self.channel.state() == State::Resetting {
-            self.channel.open();
-            self.resetting = false;
+    /// The agent has made durable who has the function.
+    pub(crate) fn set_tenancy(&mut self, tenancy: Tenancy) {
+        if let Opening::Offer(offer) = &mut self.opening {
+            offer.set_tenancy(tenancy);
         }
     }
 
-    fn report(&mut self, now: Instant, index: usize, events: &mut VecDeque<CardEvent>) {
+    /// A stream opens when nothing of the one before can still have an effect. True if that is so now.
+    fn end_reset(&mut self) -> bool {
+        let (Opening::Offer(offer), End::Lent(function)) = (&mut self.opening, &*self.end) else { return false };
+        let is_quiet = offer.state() == OfferState::Ending && function.controller.is_quiescent();
+        if is_quiet {
+            offer.quiet(FUNCTION);
+        }
+        is_quiet
+    }
+
+    fn report(
+        &mut self,
+        now: Instant,
+        index: usize,
+        channel: Option<&mut Channel<'m>>,
+        events: &mut VecDeque<CardEvent>,
+    ) {
         self.keep_tenancy(index, events);
-        if self.channel.state() == State::Open {
-            let peer = self.channel.newest_peer().map(|(incarnation, _)| incarnation);
-            let met = self.channel.peer().map(|(node, ..)| node).zip(peer);
+        if self.state() == State::Open
+            && let Some(channel) = channel.as_deref()
+        {
+            let peer = channel.newest_peer().map(|(incarnation, _)| incarnation);
+            let met = channel.peer().map(|(node, ..)| node).zip(peer);
             if self.met != met {
                 self.met = met;
                 events.extend(met.map(|(node, incarnation)| CardEvent::Met(index, node, incarnation)));
             }
         }
-        let (is_ready, unusable, is_shut_down) = match &self.end {
+        let (is_ready, unusable, is_shut_down) = match &*self.end {
             End::Lent(_) => return,
             End::Borrowed(drive) => {
                 let driver = &drive.driver;
@@ -643,65 +633,64 @@ impl<'m> Loan<'m> {
             self.unusable = unusable;
             events.extend(unusable.map(|error| CardEvent::Unusable(index, error)));
         }
-        if self.closing && is_shut_down {
+        if self.closing
+            && is_shut_down
+            && let (Opening::Claim(claim), Some(channel)) = (&mut self.opening, channel)
+        {
             self.closing = false;
-            self.channel.close(now);
+            claim.close(now, channel, &mut self.stream);
         }
     }
 
-    fn meet_peer(&mut self) {
-        let Some((_, _, domain)) = self.channel.peer() else { return };
-        let max_payload = self.channel.max_payload();
-        match &mut self.end {
-            End::Lent(function) => function.set_peer(domain, max_payload),
-            End::Borrowed(drive) => drive.set_peer(domain, max_payload),
-            End::Slot(slot) => slot.set_peer(domain, max_payload),
+    /// Where accesses lead, as far as that is known.
+    pub(crate) fn meet_peer(&mut self, channel: Option<&Channel<'m>>) {
+        let Some((channel, (_, _, domain))) = channel.and_then(|channel| Some((channel, channel.peer()?))) else {
+            return;
+        };
+        let max_payload = channel.max_payload();
+        match (&mut *self.end, &self.opening) {
+            // Not in the node's own domain, if it is for a machine.
+            (End::Lent(function), Opening::Offer(offer)) => function.set_peer(offer.place().0, max_payload),
+            (End::Lent(function), _) => function.set_peer(domain, max_payload),
+            (End::Borrowed(drive), _) => drive.set_peer(domain, max_payload),
+            (End::Slot(slot), _) => slot.set_peer(domain, max_payload),
         }
     }
 
     /// What a lender says of its function, which may have grown.
-    fn inform(&mut self) {
-        let End::Lent(function) = &self.end else { return };
+    pub(crate) fn inform(&mut self, now: Instant) {
+        let End::Lent(function) = &*self.end else { return };
         let (bytes, read_only) = function.controller.capacity();
         self.cells.edge.drive_bytes.set(bytes);
         self.cells.edge.drive_rights.set(1 + u64::from(read_only));
         self.cells.edge.media_fault.set(function.controller.subsystem().has_fault().into());
-        self.channel.set_information(Information {
+        let information = Information {
             bytes: bytes.into(),
             kind: 1,
             flags: read_only.into(),
             name: self.name.to_bytes(),
-        });
+        };
+        if let Opening::Offer(offer) = &mut self.opening {
+            offer.set_information(now, information);
+            self.deadline.set(None);
+        }
     }
 
     /// Renews the gauges.
-    pub(crate) fn publish(&mut self, now: Instant) {
+    pub(crate) fn publish(&mut self, now: Instant, channel: Option<&Channel<'m>>) {
         if self.has_failed() {
             return;
         }
-        self.inform();
+        self.inform(now);
         let edge = &self.cells.edge;
-        edge.channel_state.set(self.channel.state() as u64);
-        edge.last_heard.set(self.channel.last_heard().as_nanos());
-        for rail in 0..self.channel.paths() {
-            let (round_trip, up, loss) = self.channel.path_status(rail as u8, now);
-            edge.rtt_ns[rail].set(round_trip.map_or(0, |round_trip| round_trip.as_nanos() as u64));
-            edge.rail_up[rail].set(up.into());
-            edge.loss_ppm[rail].set((loss * 1e6) as u64);
+        edge.channel_state.set(self.state() as u64);
+        if let Some(channel) = channel {
+            publish_channel(edge, now, channel);
         }
-        edge.cipher.set(self.channel.cipher().map_or(0, |cipher| cipher as u64));
-        let private = self.channel.private_status(now);
-        edge.private_state.set(private.map_or(0, |(_, up, _)| 1 + u64::from(up)));
-        let (round_trip, _, loss) = private.unwrap_or_default();
-        edge.private_rtt_ns.set(round_trip.map_or(0, |round_trip| round_trip.as_nanos() as u64));
-        edge.private_loss_ppm.set((loss * 1e6) as u64);
-        let sender = &self.channel.stream.port.sender;
+        let sender = &self.stream.port.sender;
         edge.in_flight.set(sender.next() - sender.committed());
         edge.replay_bytes.set(sender.replay_bytes());
-        if let Some((node, name, domain)) = self.channel.peer() {
-            edge.set_peer(node, name, domain);
-        }
-        let End::Borrowed(drive) = &self.end else { return };
+        let End::Borrowed(drive) = &*self.end else { return };
         edge.has_lost.set(drive.driver.has_lost().into());
         edge.kept_writes.set(drive.driver.kept().0 as u64);
         if let Some(geometry) = drive.driver.geometry() {
@@ -711,56 +700,22 @@ impl<'m> Loan<'m> {
     }
 }
 
-/// How frames to this node name the channel of a loan.
-pub(crate) fn channel_index(loan: usize) -> ChannelIndex {
-    ChannelIndex(loan as u32 + 1)
-}
-
-/// What is random in one loan must not be known from another, nor from the one that had its place before.
-pub(crate) fn seed_of(card: &CardConfig, index: usize) -> [u8; 32] {
-    link::derive(&card.seed, loan_owner(index, card.loans[index].life).0)
-}
-
-fn channel_config(card: &CardConfig, index: usize) -> ChannelConfig {
-    let loan = &card.loans[index];
-    let frames: Vec<usize> = match &loan.role {
-        LoanRole::Lend { .. } => card.rails.clone(),
-        // Nothing is sent there.
-        LoanRole::Vacant => card.rails[..1].to_vec(),
-        // As many rails as the borrower knows addresses of its lender.
-        LoanRole::Borrow { routes, .. } => {
-            routes.iter().zip(&card.rails).map(|(route, _)| route.max_frame).collect()
-        }
-    };
-    let max_payload = if frames.iter().all(|&frame| frame >= 8192) { 4096 } else { 1024 };
-    let (lender, allowed) = match &loan.role {
-        LoanRole::Borrow { lender, .. } => (*lender, None),
-        LoanRole::Lend { allowed, .. } => (card.identity.lends_in(card.domain), allowed.clone()),
-        LoanRole::Vacant => (Lender::default(), None),
-    };
-    let role = if matches!(loan.role, LoanRole::Lend { .. }) { Role::Lender } else { Role::Borrower };
-    let borrows_as = card.borrows_as.filter(|_| role == Role::Borrower);
-    ChannelConfig {
-        role,
-        secret: loan.secret,
-        lender,
-        allowed,
-        protection: loan.protection,
-        fabric: 0,
-        group: Group::DEFAULT,
-        index: channel_index(index),
-        stream: loan.stream,
-        loan_generation: loan.generation,
-        tenancy: loan.tenancy,
-        identity: card.identity.clone(),
-        name: card.name,
-        domain: card.domain_of(loan),
-        incarnation: loan_incarnation(card.incarnation, loan.life, loan.least_incarnation),
-        life: borrows_as.unwrap_or(card.life),
-        generation: card.generation,
-        seed: seed_of(card, index),
-        rekey_frames: card.rekey_frames,
-        paths: frames.iter().map(|&max_frame| PathConfig { max_frame }).collect(),
-        max_payload,
+/// What the channel of a loan's peer shows of it.
+fn publish_channel(edge: &EdgeGauges, now: Instant, channel: &Channel<'_>) {
+    edge.last_heard.set(channel.last_heard().as_nanos());
+    for rail in 0..channel.paths() {
+        let (round_trip, up, loss) = channel.path_status(rail as u8, now);
+        edge.rtt_ns[rail].set(round_trip.map_or(0, |round_trip| round_trip.as_nanos() as u64));
+        edge.rail_up[rail].set(up.into());
+        edge.loss_ppm[rail].set((loss * 1e6) as u64);
+    }
+    edge.cipher.set(channel.cipher().map_or(0, |cipher| cipher as u64));
+    let private = channel.private_status(now);
+    edge.private_state.set(private.map_or(0, |(_, up, _)| 1 + u64::from(up)));
+    let (round_trip, _, loss) = private.unwrap_or_default();
+    edge.private_rtt_ns.set(round_trip.map_or(0, |round_trip| round_trip.as_nanos() as u64));
+    edge.private_loss_ppm.set((loss * 1e6) as u64);
+    if let Some((node, name, domain)) = channel.peer() {
+        edge.set_peer(node, name, domain);
     }
 }

@@ -114,6 +114,24 @@ impl<'m> Journal<'m> {
         Ok(count)
     }
 
+    /// Takes back what was changed in this step since [`Journal::pending`] was `mark`; what came before it stands. For
+    /// a part of a step that has failed while the rest goes on.
+    ///
+    /// # Panics
+    /// If fewer words have been changed, or somebody else writes the undo log.
+    pub fn roll_back_to(&self, mark: usize) {
+        let count = self.pending();
+        assert!(mark <= count, "a step takes back what it has changed");
+        for index in (mark..count).rev() {
+            let (offset, len, old) = self.saved(index).expect("this card has written the undo log");
+            self.before_store();
+            // SAFETY: `saved` has checked that it lies inside the ledger, which nothing else borrows as plain memory.
+            unsafe { ptr::copy_nonoverlapping((&raw const old).cast(), self.base.add(offset), len) };
+            // One by one: a card that dies in between has restored what it no longer lists.
+            self.store(self.area().count.get(), index as u64);
+        }
+    }
+
     /// Offset, length and value of a saved word, which lies behind the log.
     fn saved(&self, index: usize) -> Result<(usize, usize, u64), LedgerError> {
         // SAFETY: the entries are initialised memory of the ledger (any bytes are an `Entry`).

@@ -92,6 +92,12 @@ pub trait Sink<'m> {
     /// Takes one. Never waits and never refuses: credit was granted for it. A posted request that it cannot do at once
     /// it keeps, and says so to [`Port::held`].
     fn accept(&mut self, now: Instant, port: &mut Port<'m>, tlp: &TlpView<'_>);
+
+    /// Whether it has failed while it took one, and takes no more: what it was given with that one counts as never
+    /// taken.
+    fn has_failed(&self) -> bool {
+        false
+    }
 }
 
 /// One end of what flows.
@@ -132,7 +138,7 @@ pub(crate) enum Taken {
 impl<'m> Stream<'m> {
     /// The stream over `cells`, new or found: a successor goes on with its predecessor's numbers and credits. Its
     /// requests wait for `patience`.
-    pub(crate) fn new(
+    pub fn new(
         cells: &'m StreamCells,
         pages: Pages<'m>,
         journal: Journal<'m>,
@@ -282,10 +288,15 @@ impl<'m> Stream<'m> {
         if self.state() != State::Open {
             return Taken::Refused;
         }
-        let expected = self.receiver.expected();
+        let (expected, before) = (self.receiver.expected(), self.journal.pending());
         let (port, stats) = (&mut self.port, &self.cells.stats);
         let mut accept = |arrival: Arrival<'_>| hand_on(now, arrival, port, stats, sink);
-        match self.receiver.handle(first, count, tlps, &mut accept) {
+        let received = self.receiver.handle(first, count, tlps, &mut accept);
+        if sink.has_failed() {
+            self.journal.roll_back_to(before);
+            return Taken::Refused;
+        }
+        match received {
             Received::Taken if first == expected => Taken::InOrder,
             Received::Taken => Taken::OutOfOrder,
             Received::Refused => Taken::Refused,

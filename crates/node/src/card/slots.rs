@@ -24,7 +24,7 @@ impl<'m> Card<'m> {
 
     /// Lets the slot of a loan, if it is one, reach the memory of its guest.
     pub(super) fn reach_guest(&mut self, loan: usize) {
-        let slot = self.loans.get_mut(loan).map(|loan| &mut loan.end);
+        let slot = self.loans.get_mut(loan).map(|loan| &mut *loan.end);
         if let (Some(End::Slot(slot)), Some(memory)) = (slot, &self.guest_memory) {
             slot.set_memory(Rc::clone(memory));
         }
@@ -32,7 +32,7 @@ impl<'m> Card<'m> {
 
     /// The slot of a loan, if it is one.
     pub fn slot(&self, loan: usize) -> Option<&BorrowedSlot<'m>> {
-        match &self.loans.get(loan)?.end {
+        match &*self.loans.get(loan)?.end {
             End::Slot(slot) => Some(slot),
             End::Lent(_) | End::Borrowed(_) => None,
         }
@@ -45,7 +45,7 @@ impl<'m> Card<'m> {
 
     /// A client has connected. Nothing happens unless the slot is idle and [`super::CardEvent::Ready`] was said of it.
     pub fn slot_open(&mut self, now: Instant, loan: usize) {
-        let is_lent = |loan: &Loan<'_>| loan.channel.state() != State::Closed && !loan.has_failed();
+        let is_lent = |loan: &Loan<'_>| loan.state() != State::Closed && !loan.has_failed();
         let is_lent = self.loans.get(loan).is_some_and(is_lent);
         self.slot_step(now, loan, |slot| slot.open(now, is_lent));
     }
@@ -142,7 +142,7 @@ impl<'m> Card<'m> {
 
     /// The next descriptor that is to be signalled, with its loan. After a commit: when any other verb has returned.
     pub fn poll_signal(&mut self) -> Option<(usize, DescriptorId)> {
-        self.loans.iter_mut().find_map(|(index, loan)| match &mut loan.end {
+        self.loans.iter_mut().find_map(|(index, loan)| match &mut *loan.end {
             End::Slot(slot) => Some((index, slot.poll_signal()?)),
             End::Lent(_) | End::Borrowed(_) => None,
         })
@@ -161,7 +161,7 @@ impl<'m> Card<'m> {
 
     fn slot_step(&mut self, now: Instant, loan: usize, act: impl Fn(&mut BorrowedSlot<'m>)) {
         let step = |card: &mut Self| {
-            if let End::Slot(slot) = &mut card.loans[loan].end {
+            if let End::Slot(slot) = &mut *card.loans[loan].end {
                 act(slot);
             }
         };

@@ -179,6 +179,11 @@ impl<'m> BorrowedSlot<'m> {
         }
     }
 
+    /// Whether the machine is told that nobody answers.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.session.as_ref().is_some_and(|session| session.is_silent())
+    }
+
     /// The peer has answered this card.
     pub(crate) fn heard(&mut self, now: Instant) {
         if let Some(session) = self.session.as_mut().filter(|session| session.is_silent()) {

@@ -168,6 +168,11 @@ impl<'m> Offer<'m> {
         (course != Course::default()).then(|| (course, StreamId(self.cells.stream.get())))
     }
 
+    /// Where the function is wanted by who has the stream: its domain, and its slot there.
+    pub fn place(&self) -> (DomainId, u16) {
+        (DomainId(self.cells.domain.get()), self.cells.slot.get() as u16)
+    }
+
     /// Who has the function, or has had it last.
     pub fn tenant(&self) -> Tenancy {
         self.cells.tenant.get().into()
@@ -392,7 +397,7 @@ impl<'m> Offer<'m> {
     }
 
     fn ask_for_reset(&mut self) {
-        let (domain, slot) = (DomainId(self.cells.domain.get()), self.cells.slot.get() as u16);
+        let (domain, slot) = self.place();
         self.events.push_back(OfferEvent::Reset { node: self.tenant().node, domain, slot });
     }
 

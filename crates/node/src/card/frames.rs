@@ -1,0 +1,361 @@
+//! What comes from peers and goes to them.
+
+use core::time::Duration;
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use base::Instant;
+use base::ids::{Group, NodeId};
+use link::frame::{FrameError, Header, Kind};
+use link::pair::{Call, Event, Heard, LobbyConfig, Presence, Reception, Said};
+
+use super::{Card, CardEvent, Outgoing, Rooms, Way};
+use crate::bucket::Bucket;
+use crate::cells::Address;
+use crate::config::{CardConfig, LoanRole};
+use crate::peer::{LoanStreams, Peer, with_streams};
+use crate::peers::Room;
+
+/// Frames that a peer is sent before another one for which there are some has its turn: enough for segmentation
+/// offload.
+const FRAMES_PER_TURN: usize = 32;
+
+/// First messages of handshakes that may be opened at once, and after what time there is one more: each costs three key
+/// agreements, and as many nodes may come back together.
+const CALLS: u32 = 256;
+const ONE_MORE_CALL: Duration = Duration::from_millis(2);
+/// With fewer left than this only those are opened whose senders have shown that they are where they seem to be.
+const UNDER_LOAD: u32 = CALLS / 2;
+
+/// Answers of the lobby that wait to be sent. Whoever is not answered calls again.
+const REPLIES: usize = 64;
+
+/// How many first messages may be opened from now on.
+pub(super) fn calls(now: Instant) -> Bucket {
+    Bucket::full(CALLS, ONE_MORE_CALL, now)
+}
+
+/// What the lobby of a card is told.
+pub(super) fn lobby_config(card: &CardConfig) -> LobbyConfig {
+    let tenancies = card.loans.iter().map(|loan| loan.tenancy).filter(|tenancy| tenancy.is_held);
+    LobbyConfig {
+        identity: card.identity.clone(),
+        protection: card.protection,
+        fabric: 0,
+        group: Group::DEFAULT,
+        domain: card.domain,
+        incarnation: card.incarnation,
+        life: card.present_life(),
+        seed: card.seed,
+        tenants: tenancies.map(|tenancy| (tenancy.node, tenancy.life)).collect(),
+    }
+}
+
+/// An answer of the lobby.
+pub(super) struct Reply {
+    rail: u8,
+    to: Address,
+    bytes: Vec<u8>,
+}
+
+impl<'m> Card<'m> {
+    /// A frame has come on `rail` from `from`. It is opened in place.
+    pub fn handle_frame(&mut self, now: Instant, rail: u8, from: Address, frame: &mut [u8]) {
+        let gauges = &self.ledger.root.gauges;
+        let header = match Header::parse(frame) {
+            Ok(header) => header,
+            Err(FrameError::Version(_)) => return gauges.dropped_version.add(1),
+            Err(FrameError::Malformed) => return gauges.dropped_malformed.add(1),
+        };
+        if (header.source.rail, header.destination.rail) != (rail, rail) {
+            return gauges.dropped_misdirected.add(1);
+        }
+        if header.kind == Kind::Initiation {
+            return self.handle_call(now, rail, from, &header, frame);
+        }
+        let Some(place) = self.peer_named(&header) else { return gauges.dropped_unknown.add(1) };
+        let mut heard = Heard::Nothing;
+        self.peer_step(now, place, |peer, streams| {
+            heard = peer.handle_frame(now, (rail, from), frame, streams);
+        });
+        self.note_heard(now, place, heard);
+    }
+
+    /// A frame has come through the memory that is shared with a peer. `frame` is a private copy: the peer can change
+    /// what lies in shared memory at any time.
+    pub fn handle_private_frame(&mut self, now: Instant, peer: usize, frame: &mut [u8]) {
+        if !Header::parse(frame).is_ok_and(|header| self.peer_named(&header) == Some(peer)) {
+            return self.ledger.root.gauges.dropped_malformed.add(1);
+        }
+        let mut heard = Heard::Nothing;
+        self.peer_step(now, peer, |peer, streams| {
+            // From nowhere that could be learned.
+            heard = peer.channel.handle_private_frame(now, frame, streams);
+        });
+        self.note_heard(now, peer, heard);
+    }
+
+    /// Memory is shared with a peer from now on, or other memory than before; or none any more.
+    pub fn set_private(&mut self, now: Instant, peer: usize, is_there: bool) {
+        self.peer_step(now, peer, |peer, _| peer.channel.set_private(now, is_there));
+    }
+
+    /// The peer whose channel a frame names.
+    fn peer_named(&self, header: &Header) -> Option<usize> {
+        if header.kind == Kind::Cookie {
+            // Who sends it does not know our channels.
+            return self.peers.iter().find(|(_, peer)| peer.channel.awaits_cookie(header)).map(|(place, _)| place);
+        }
+        let place = (header.channel.0 as usize).checked_sub(1)?;
+        self.peers.get(place).map(|_| place)
+    }
+
+    /// Only an answer to this very card shows that the peer hears it, too.
+    fn note_heard(&mut self, now: Instant, place: usize, heard: Heard) {
+        if !matches!(heard, Heard::Answer | Heard::Newcomer) {
+            return;
+        }
+        for loan in 0..self.loans.len() {
+            if self.loans.get(loan).is_some_and(|loan| loan.peer() == Some(place) && loan.is_silent()) {
+                self.step_one(now, loan, |card| card.loans[loan].note_answer(now));
+            }
+        }
+    }
+
+    /// A first message has come: whoever knows this node can make it do sums, with true messages that are repeated,
+    /// too. So only so many are looked at.
+    fn handle_call(&mut self, now: Instant, rail: u8, from: Address, header: &Header, frame: &mut [u8]) {
+        let gauges = &self.ledger.root.gauges;
+        if !self.lobby.is_call(header, frame) {
+            return gauges.dropped_unknown.add(1);
+        }
+        let left = self.calls.left(now);
+        if left == 0 {
+            return gauges.dropped_calls.add(1);
+        }
+        self.now = now;
+        let (peers, ledger, config, loans) = (&self.peers, &self.ledger, &self.config, &self.loans);
+        let presence = |node: NodeId| match may_call(config, node) {
+            true => peers.known_call(peers.room_for(node, ledger, config, loans, now)),
+            false => Presence::NotAllowed,
+        };
+        let cookies = self.lobby.stats().cookies.get();
+        let reception = self.lobby.handle_call(now, frame, &from.0, left < UNDER_LOAD, &presence);
+        self.ledger.journal.commit();
+        // A cookie costs next to nothing.
+        if self.lobby.stats().cookies.get() == cookies {
+            self.calls.take(now);
+        }
+        let reception = match reception {
+            Reception::Call(call) => self.take_call(now, (rail, from), call, frame),
+            Reception::Again(node, name) => {
+                let room = self.peers.room_for(node, &self.ledger, &self.config, &self.loans, now);
+                if let Room::Present(place) = room {
+                    self.peer_step(now, place, |peer, _| {
+                        let heard = peer.channel.hear_again(rail, name);
+                        peer.answer(now, rail, from, heard);
+                    });
+                }
+                Reception::Nothing
+            }
+            other => other,
+        };
+        self.ledger.journal.commit();
+        if let Reception::Reply(len) = reception
+            && self.replies.len() < REPLIES
+        {
+            self.replies.push_back(Reply { rail, to: from, bytes: frame[..len].to_vec() });
+        }
+    }
+
+    /// A node calls that may have a channel.
+    fn take_call(
+        &mut self,
+        now: Instant,
+        (rail, from): (u8, Address),
+        call: Box<Call>,
+        frame: &mut [u8],
+    ) -> Reception {
+        let place = match self.peers.room_for(call.node(), &self.ledger, &self.config, &self.loans, now) {
+            Room::Present(place) => place,
+            Room::Place(place) => {
+                let admitted = self.peers.admit(place, (call.key(), false), &self.ledger, &self.config, now);
+                if admitted.is_err() {
+                    return self.lobby.refuse(now, call, link::pair::Why::NoRoom, frame);
+                }
+                place
+            }
+            Room::Full => return self.lobby.refuse(now, call, link::pair::Why::NoRoom, frame),
+        };
+        let mut refused = None;
+        self.peer_step(now, place, |peer, streams| match peer.channel.take_call(now, call, streams) {
+            Ok(heard) => peer.answer(now, rail, from, heard),
+            Err(why) => refused = Some(why),
+        });
+        match refused {
+            Some((call, why)) => self.lobby.refuse(now, call, why, frame),
+            None => Reception::Nothing,
+        }
+    }
+
+    pub(super) fn handle_peer_timeouts(&mut self, now: Instant) {
+        for place in 0..self.peers.len() {
+            let deadline = self.peers.get(place).and_then(Peer::poll_timeout);
+            if deadline.is_some_and(|deadline| deadline <= now) {
+                self.peer_step(now, place, |peer, streams| peer.channel.handle_timeout(now, streams));
+            }
+        }
+    }
+
+    /// One step of a peer's channel, and what follows from it for its loans, each in a step of its own.
+    pub(super) fn peer_step(
+        &mut self,
+        now: Instant,
+        place: usize,
+        act: impl FnOnce(&mut Peer<'m>, &mut LoanStreams<'_, 'm>),
+    ) {
+        self.now = now;
+        let mut touched = BTreeSet::new();
+        let step = |card: &mut Self| {
+            card.step(None, |card| {
+                with_streams(&mut card.peers[place], place, &mut card.loans, act);
+                card.peers[place].wake();
+                card.drain(place, &mut touched);
+            });
+        };
+        self.guarded_peer(place, step);
+        for loan in touched {
+            if self.loans.get(loan).is_some_and(|loan| loan.has_faulted() && !loan.has_failed()) {
+                self.contain(now, loan, self.events.len());
+            }
+            self.step_one(now, loan, |_| ());
+        }
+    }
+
+    /// Does something with the channel of a peer that is there. If that fails, so does all that it carries.
+    fn guarded_peer<T>(&mut self, place: usize, act: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        self.peers.get(place).filter(|peer| !peer.has_failed())?;
+        if !self.contains_faults {
+            return Some(act(self));
+        }
+        // What is broken in memory is the channel, which is left alone, and its loans, which end.
+        if let Ok(done) = catch_unwind(AssertUnwindSafe(|| act(self))) {
+            return Some(done);
+        }
+        self.take_back();
+        self.peers[place].fail();
+        for loan in 0..self.loans.len() {
+            let is_its = self.loans.get(loan).is_some_and(|loan| loan.peer() == Some(place) && !loan.has_failed());
+            if is_its {
+                self.contain(self.now, loan, self.events.len());
+            }
+        }
+        None
+    }
+
+    /// What a channel has to say of its peer and of streams.
+    fn drain(&mut self, place: usize, touched: &mut BTreeSet<usize>) {
+        while let Some(event) = self.peers[place].channel.poll_event() {
+            match event {
+                Event::Met => {
+                    self.lobby.note_met(self.peers[place].key().id());
+                    self.report_joined(place);
+                }
+                Event::Anew => {}
+                Event::Refused(refusal) => {
+                    for loan in 0..self.loans.len() {
+                        if self.borrows_from(loan, place) {
+                            self.events.push_back(CardEvent::Refused(loan, refusal.into()));
+                        }
+                    }
+                }
+            }
+            touched.extend((0..self.loans.len()).filter(|loan| self.peer_of(*loan) == Some(place)));
+        }
+        while let Some(said) = self.peers[place].channel.poll_said() {
+            touched.extend(self.handle_said(place, &said));
+        }
+        while let Some(id) = self.peers[place].channel.poll_touched() {
+            touched.extend(with_streams(&mut self.peers[place], place, &mut self.loans, |_, view| view.find(id)));
+        }
+    }
+
+    /// Tells the agent whom the channel in a place is with, once a life.
+    pub(super) fn report_joined(&mut self, place: usize) {
+        let Some((node, incarnation)) = self.peers.get_mut(place).and_then(Peer::take_joined) else { return };
+        self.events.push_back(CardEvent::Joined(place, node, incarnation));
+    }
+
+    fn borrows_from(&self, loan: usize, place: usize) -> bool {
+        let borrows = matches!(self.config.loans[loan].role, LoanRole::Borrow { .. });
+        borrows && self.peer_of(loan) == Some(place)
+    }
+
+    /// The peer has said something of a stream. The loan that it is about, if there is one.
+    fn handle_said(&mut self, place: usize, said: &Said) -> Option<usize> {
+        let now = self.now;
+        if let Some(function) = said.function() {
+            let is_it = |loan: &usize| {
+                let config = &self.config.loans[*loan];
+                matches!(config.role, LoanRole::Lend { .. }) && config.function == function
+            };
+            let lent = (0..self.loans.len()).find(is_it);
+            let Some(loan) = lent else {
+                self.peers[place].channel.handle_stray(now, said);
+                return None;
+            };
+            let holder = self.peer_of(loan);
+            let channels = self.peers.channels(place, holder);
+            // One that has failed or found no room says nothing: the next card answers.
+            let this = self.loans.get_mut(loan).filter(|loan| !loan.has_failed())?;
+            this.handle_asking(now, place, said, channels);
+            return Some(loan);
+        }
+        let peer = &mut self.peers[place];
+        let found = with_streams(peer, place, &mut self.loans, |_, view| view.find(said.stream()));
+        let Some(loan) = found else {
+            peer.channel.handle_stray(now, said);
+            return None;
+        };
+        let this = self.loans.get_mut(loan).filter(|loan| !loan.has_failed())?;
+        this.handle_said(now, said, &mut peer.channel);
+        Some(loan)
+    }
+
+    /// The next frame to send, built where `rooms` says. Peers take turns of some frames each.
+    pub fn poll_transmit(&mut self, now: Instant, rooms: &mut (impl Rooms + ?Sized)) -> Option<Outgoing> {
+        if let Some(reply) = self.replies.pop_front() {
+            let (way, len) = (Way::Rail(reply.rail), reply.bytes.len());
+            rooms.of(way)[..len].copy_from_slice(&reply.bytes);
+            return Some(Outgoing { way, to: reply.to, len });
+        }
+        self.now = now;
+        let count = self.peers.len();
+        for turn in 0..count {
+            let place = (self.next_peer + turn) % count;
+            let outgoing = self.guarded_peer(place, |card| {
+                with_streams(&mut card.peers[place], place, &mut card.loans, |peer, streams| {
+                    peer.poll_transmit(now, place, &mut *rooms, streams)
+                })
+            });
+            if let Some(outgoing) = outgoing.flatten() {
+                self.sent_in_turn = if turn == 0 { self.sent_in_turn + 1 } else { 1 };
+                let is_over = self.sent_in_turn >= FRAMES_PER_TURN;
+                self.sent_in_turn = if is_over { 0 } else { self.sent_in_turn };
+                self.next_peer = if is_over { (place + 1) % count } else { place };
+                return Some(outgoing);
+            }
+        }
+        (self.next_peer, self.sent_in_turn) = (if count == 0 { 0 } else { (self.next_peer + 1) % count }, 0);
+        None
+    }
+}
+
+/// Whether a node may have a channel here: it may have something that is lent, or lends something itself.
+fn may_call(card: &CardConfig, node: NodeId) -> bool {
+    card.loans.iter().any(|loan| match &loan.role {
+        LoanRole::Lend { allowed, .. } => allowed.as_deref().is_none_or(|allowed| allowed.contains(&node)),
+        LoanRole::Borrow { lender, .. } => lender.key.id() == node,
+        LoanRole::Vacant => false,
+    })
+}

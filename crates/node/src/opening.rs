@@ -1,0 +1,117 @@
+//! What a loan's stream begins and ends with: the claim of a borrower, the offer of a lender.
+
+use base::Instant;
+use base::ids::StreamId;
+use base::ledger::Journal;
+use link::pair::{
+    Channel, Claim, ClaimConfig, ClaimState, Course, Offer, OfferConfig, OfferState, Said, Wish,
+};
+use link::{State, Stream};
+
+use crate::cells::LoanCells;
+use crate::config::{CardConfig, LoanConfig, LoanRole};
+
+/// How the stream of a loan begins and ends.
+pub(crate) enum Opening<'m> {
+    Claim(Claim<'m>),
+    Offer(Offer<'m>),
+    /// There is no loan any more: its place is vacant.
+    Nothing,
+}
+
+impl<'m> Opening<'m> {
+    /// That of a loan: a borrower asks from now on, unless it has given the function back.
+    pub(crate) fn new(
+        cells: &'m LoanCells,
+        journal: Journal<'m>,
+        card: &CardConfig,
+        loan: &LoanConfig,
+        now: Instant,
+    ) -> Self {
+        let (function, generation, secret) = (loan.function, loan.generation, loan.secret);
+        match &loan.role {
+            LoanRole::Vacant => Self::Nothing,
+            LoanRole::Borrow { .. } => {
+                let wish = Wish { function, generation, domain: card.domain_of(loan), slot: 0 };
+                let mut claim = Claim::new(&cells.claim, journal, ClaimConfig { wish, secret }, now);
+                if claim.state() == ClaimState::Idle {
+                    claim.open(now);
+                }
+                Self::Claim(claim)
+            }
+            LoanRole::Lend { allowed, .. } => {
+                let (allowed, tenancy, life) = (allowed.clone(), loan.tenancy, card.life);
+                let config = OfferConfig { function, generation, secret, allowed, tenancy, life };
+                Self::Offer(Offer::new(&cells.offer, journal, config, now))
+            }
+        }
+    }
+
+    /// The stream that there is or shall be, in which course of its channel.
+    pub(crate) fn stream(&self) -> Option<(Course, StreamId)> {
+        match self {
+            Self::Claim(claim) => claim.stream(),
+            Self::Offer(offer) => offer.stream(),
+            Self::Nothing => None,
+        }
+    }
+
+    /// Where the loan stands.
+    pub(crate) fn state(&self) -> State {
+        match self {
+            Self::Claim(claim) => match claim.state() {
+                ClaimState::Idle => State::Idle,
+                ClaimState::Asking if claim.stream().is_none() => State::Idle,
+                ClaimState::Asking => State::Resetting,
+                ClaimState::Open | ClaimState::Closing => State::Open,
+                ClaimState::Closed => State::Closed,
+            },
+            Self::Offer(offer) => match offer.state() {
+                OfferState::Free if offer.tenant().number != 0 && !offer.tenant().is_held => State::Closed,
+                OfferState::Free => State::Idle,
+                OfferState::Ending | OfferState::Saving => State::Resetting,
+                OfferState::Open => State::Open,
+                OfferState::Closing => State::Closed,
+            },
+            Self::Nothing => State::Closed,
+        }
+    }
+
+    /// What the other end has said of the stream.
+    pub(crate) fn handle_said(
+        &mut self,
+        now: Instant,
+        said: &Said,
+        channel: &mut Channel<'m>,
+        stream: &mut Stream<'m>,
+    ) {
+        match self {
+            Self::Claim(claim) => claim.handle_said(now, said, channel, stream),
+            Self::Offer(offer) => offer.handle_said(now, said, channel, stream),
+            Self::Nothing => channel.handle_stray(now, said),
+        }
+    }
+
+    /// Part of every step of the loan.
+    pub(crate) fn advance(
+        &mut self,
+        now: Instant,
+        channel: Option<&mut Channel<'m>>,
+        stream: &mut Stream<'m>,
+    ) {
+        match (self, channel) {
+            (Self::Claim(claim), Some(channel)) => claim.advance(now, channel, stream),
+            (Self::Offer(offer), channel) => offer.advance(now, channel, stream),
+            (Self::Claim(_), None) | (Self::Nothing, _) => {}
+        }
+    }
+
+    /// When [`Opening::advance`] has something to do.
+    pub(crate) fn poll_timeout(&self, channel: Option<&Channel<'m>>) -> Option<Instant> {
+        match (self, channel) {
+            (Self::Claim(claim), Some(channel)) => claim.poll_timeout(channel),
+            (Self::Offer(offer), _) => offer.poll_timeout(),
+            (Self::Claim(_), None) | (Self::Nothing, _) => None,
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! The peers of a card, by place. Who is borrowed from has a place as long as the loan is there; whoever calls gets one
+//! while there is any, and keeps it as long as a stream is open.
+
+use core::time::Duration;
+
+use base::Instant;
+use base::ids::NodeId;
+use base::ledger::{Journal, RegionError};
+use base::times::SILENCE;
+use link::pair::{Channel, Known, Presence};
+use link::{PublicKey, derive};
+
+use crate::cells::{NodeLedger, PeerCells, peer_places};
+use crate::config::{CardConfig, LoanRole};
+use crate::peer::Peer;
+use crate::places::Places;
+
+/// How long a node that has called keeps its place without a stream: time to ask for one.
+const WITHOUT_STREAM: Duration = Duration::from_millis(200);
+
+/// What seeds of channels are derived with.
+const CHANNELS: u64 = u64::from_le_bytes(*b"channels");
+
+/// The peers of a card.
+pub(crate) struct Peers<'m> {
+    /// By place; `None`: nobody has it.
+    places: Vec<Option<Peer<'m>>>,
+    /// Channels that this card has made, so that no two have the same seed.
+    made: u64,
+}
+
+/// A place for a node that calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// It has this one.
+    Present(usize),
+    /// It may have this one, whoever has it now.
+    Place(usize),
+    /// There is none.
+    Full,
+}
+
+impl<'m> Peers<'m> {
+    /// Those that the ledger has.
+    pub(crate) fn new(ledger: &NodeLedger<'m>, card: &CardConfig, now: Instant) -> Self {
+        let mut peers = Self { places: Vec::new(), made: 0 };
+        for (place, cells) in ledger.peers() {
+            peers.occupy(place, cells, ledger.journal, card, now);
+        }
+        peers
+    }
+
+    /// The peer that a place's loan borrows from, in steps of their own.
+    ///
+    /// # Errors
+    /// There is no room for it, or the ledger is corrupt.
+    pub(crate) fn borrow_from(
+        &mut self,
+        lender: PublicKey,
+        ledger: &NodeLedger<'m>,
+        card: &CardConfig,
+        now: Instant,
+    ) -> Result<usize, RegionError> {
+        let is_own = lender == card.identity.public();
+        let is_it = |peer: &Peer<'_>| peer.key() == lender && (!is_own || peer.calls_itself());
+        if let Some(place) = self.position(is_it) {
+            self[place].follow(now, &card.loans);
+            ledger.journal.commit();
+            return Ok(place);
+        }
+        let vacant = self.vacant(ledger);
+        self.admit(vacant, (lender, is_own), ledger, card, now)?;
+        Ok(vacant)
+    }
+
+    /// Whether a node that calls has a place, or could have one.
+    pub(crate) fn room_for(
+        &self,
+        node: NodeId,
+        ledger: &NodeLedger<'m>,
+        card: &CardConfig,
+        loans: &Places<'m>,
+        now: Instant,
+    ) -> Room {
+        let is_own = node == card.identity.id();
+        let is_it = |peer: &Peer<'_>| peer.key().id() == node && !(is_own && peer.calls_itself());
+        if let Some(place) = self.position(is_it) {
+            return Room::Present(place);
+        }
+        let vacant = self.vacant(ledger);
+        if vacant < peer_places(card.loans.len()) {
+            return Room::Place(vacant);
+        }
+        // Whoever has no stream makes room, who was heard first before all others.
+        let idle = self.iter().filter(|(place, peer)| {
+            now.since(peer.channel.listens_since()) >= WITHOUT_STREAM && self.is_idle(*place, card, loans)
+        });
+        let oldest = idle.min_by_key(|(_, peer)| peer.channel.last_heard());
+        oldest.map_or(Room::Full, |(place, _)| Room::Place(place))
+    }
+
+    /// Whether nobody here has or wants a stream with the peer.
+    fn is_idle(&self, place: usize, card: &CardConfig, loans: &Places<'m>) -> bool {
+        let has_stream = loans.iter().any(|loan| loan.peer() == Some(place) && loan.stream_id().is_some());
+        !has_stream && !borrows_from(card, &self[place])
+    }
+
+    /// Gives up whoever has no stream and is silent, each in a step of its own: their places.
+    pub(crate) fn forget_silent(
+        &mut self,
+        now: Instant,
+        journal: Journal<'m>,
+        card: &CardConfig,
+        loans: &Places<'m>,
+    ) -> Vec<usize> {
+        let mut left = Vec::new();
+        for place in 0..self.places.len() {
+            let since = |peer: &Peer<'_>| peer.channel.last_heard().max(peer.channel.listens_since());
+            let is_silent = self.get(place).is_some_and(|peer| now.since(since(peer)) >= SILENCE);
+            if is_silent && self.is_idle(place, card, loans) {
+                self[place].leave();
+                journal.commit();
+                self.places[place] = None;
+                left.push(place);
+            }
+        }
+        left
+    }
+
+    /// What the lobby is to know of a node.
+    pub(crate) fn known_call(&self, room: Room) -> Presence {
+        match room {
+            Room::Present(place) => Presence::Channel(self.known(place)),
+            Room::Place(_) => Presence::Channel(None),
+            Room::Full => Presence::NoRoom,
+        }
+    }
+
+    fn known(&self, place: usize) -> Option<Known> {
+        self.get(place).and_then(|peer| peer.channel.known_call())
+    }
+
+    /// A node gets this place, in steps of their own; whoever has had it has left.
+    ///
+    /// # Errors
+    /// There is no room for it, or the ledger is corrupt.
+    pub(crate) fn admit(
+        &mut self,
+        place: usize,
+        (key, calls_itself): (PublicKey, bool),
+        ledger: &NodeLedger<'m>,
+        card: &CardConfig,
+        now: Instant,
+    ) -> Result<(), RegionError> {
+        let journal = ledger.journal;
+        let cells = ledger.obtain_peer(place)?;
+        if let Some(peer) = self.get(place) {
+            peer.leave();
+            journal.commit();
+        }
+        // It is nobody's: if this is cut short, whoever comes next does it again.
+        journal.clear(cells);
+        cells.key.set(journal, key);
+        cells.calls_itself.set(journal, calls_itself.into());
+        self.occupy(place, cells, journal, card, now);
+        journal.commit();
+        Ok(())
+    }
+
+    fn occupy(
+        &mut self,
+        place: usize,
+        cells: &'m PeerCells,
+        journal: Journal<'m>,
+        card: &CardConfig,
+        now: Instant,
+    ) {
+        if self.places.len() <= place {
+            self.places.resize_with(place + 1, || None);
+        }
+        self.made += 1;
+        let seed = self.seed(card, self.made);
+        self.places[place] = Some(Peer::new(cells, journal, card, place, seed, now));
+    }
+
+    /// What is random in one channel must not be known from another, nor from the one that had its place before.
+    fn seed(&self, card: &CardConfig, made: u64) -> [u8; 32] {
+        derive(&derive(&card.seed, CHANNELS), made)
+    }
+
+    /// Another seed for a channel that there is.
+    pub(crate) fn new_seed(&mut self, card: &CardConfig) -> [u8; 32] {
+        self.made += 1;
+        self.seed(card, self.made)
+    }
+
+    /// The first place that nobody has.
+    fn vacant(&self, ledger: &NodeLedger<'m>) -> usize {
+        // Those that have cells first.
+        let is_vacant = |place: &usize| self.get(*place).is_none();
+        let mut with_cells = ledger.peer_regions().map(|(place, _)| place).filter(is_vacant);
+        let first = with_cells.next();
+        first.unwrap_or_else(|| self.places.iter().position(Option::is_none).unwrap_or(self.places.len()))
+    }
+
+    fn position(&self, is_it: impl Fn(&Peer<'_>) -> bool) -> Option<usize> {
+        self.iter().find(|(_, peer)| is_it(peer)).map(|(place, _)| place)
+    }
+
+    /// How many places there are.
+    pub(crate) fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    pub(crate) fn get(&self, place: usize) -> Option<&Peer<'m>> {
+        self.places.get(place)?.as_ref()
+    }
+
+    pub(crate) fn get_mut(&mut self, place: usize) -> Option<&mut Peer<'m>> {
+        self.places.get_mut(place)?.as_mut()
+    }
+
+    /// The channels of two peers.
+    pub(crate) fn channels(&mut self, one: usize, other: Option<usize>) -> (&mut Channel<'m>, Option<&mut Channel<'m>>) {
+        let is_there = |place: &usize| self.places.get(*place).is_some_and(Option::is_some);
+        let gone = "only a peer that is there is asked for";
+        match other.filter(|other| *other != one && is_there(other)) {
+            None => (&mut self[one].channel, None),
+            Some(other) => {
+                let [one, other] = self.places.get_disjoint_mut([one, other]).expect("two places");
+                let [one, other] = [one, other].map(|peer| &mut peer.as_mut().expect(gone).channel);
+                (one, Some(other))
+            }
+        }
+    }
+
+    /// Those that are there, with their places.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &Peer<'m>)> {
+        self.places.iter().enumerate().filter_map(|(place, peer)| Some((place, peer.as_ref()?)))
+    }
+}
+
+/// Whether a loan of the card borrows from this peer.
+fn borrows_from(card: &CardConfig, peer: &Peer<'_>) -> bool {
+    let key = peer.key();
+    let is_its =
+        |role: &LoanRole| matches!(role, LoanRole::Borrow { lender, .. } if lender.key == key);
+    let is_called = key == card.identity.public() && !peer.calls_itself();
+    !is_called && card.loans.iter().any(|loan| is_its(&loan.role))
+}
+
+impl<'m> core::ops::Index<usize> for Peers<'m> {
+    type Output = Peer<'m>;
+
+    fn index(&self, place: usize) -> &Peer<'m> {
+        self.get(place).expect("only a peer that is there is asked for")
+    }
+}
+
+impl core::ops::IndexMut<usize> for Peers<'_> {
+    fn index_mut(&mut self, place: usize) -> &mut Self::Output {
+        self.get_mut(place).expect("only a peer that is there is asked for")
+    }
+}
