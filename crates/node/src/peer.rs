@@ -177,6 +177,13 @@ impl<'m> Peer<'m> {
         self.deadline.set(None);
     }
 
+    /// The channel is asked once more, for tests of what it had said.
+    #[cfg(test)]
+    pub(crate) fn ask_again(&mut self) {
+        assert_eq!(self.poll_timeout(), self.channel.poll_timeout(), "it would be late");
+        self.may_transmit = true;
+    }
+
     /// When the channel is to be looked at.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         if self.has_failed {

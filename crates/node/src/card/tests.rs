@@ -2,12 +2,15 @@
 //! is slow.
 
 use core::cell::Cell;
+use core::ops::Range;
 use std::collections::VecDeque;
 
 use base::RuleSet;
-use base::ids::{CardGeneration, DomainId, LifeId, LoanGeneration, StreamId};
+use base::ids::{CardGeneration, DomainId, LifeId, LoanGeneration};
 use base::ledger::Arena;
 use host::{BlockKind, BlockRequest};
+use link::frame::Header;
+use link::pair::FunctionId;
 use link::{Lender, Name, NodeKey};
 
 use super::*;
@@ -25,8 +28,7 @@ fn lender() -> Lender {
 fn config(node: u64, role: LoanRole) -> CardConfig {
     let loan = LoanConfig {
         secret: [5; 32],
-        protection: link::Protection::Aegis,
-        stream: StreamId(7),
+        function: FunctionId(7),
         generation: LoanGeneration(0),
         tenancy: Tenancy::default().taken_by(
             NodeKey::numbered(2).id(),
@@ -45,9 +47,10 @@ fn config(node: u64, role: LoanRole) -> CardConfig {
         domain: DomainId(node as u32),
         incarnation: Incarnation(1),
         life: LifeId([node as u8; 16]),
-        borrows_as: None,
+        restored_as: None,
         generation: CardGeneration(1),
         seed: [node as u8; 32],
+        protection: link::Protection::Aegis,
         rails: vec![9000],
         drives: lends.then(|| DriveConfig::new(1 << 12, 512, 7)).into_iter().collect(),
         loans: vec![loan],
@@ -160,7 +163,7 @@ impl<'m> End<'m> {
         for (way, mut frame) in self.incoming.drain(..) {
             match way {
                 Way::Rail(rail) => self.card.handle_frame(now, rail, PEER, &mut frame),
-                Way::Private(loan) => self.card.handle_private_frame(now, loan, &mut frame),
+                Way::Private(peer) => self.card.handle_private_frame(now, peer, &mut frame),
             }
         }
         if self.card.poll_timeout().is_some_and(|at| at <= now) {
@@ -189,9 +192,12 @@ impl<'m> End<'m> {
                 sent.push((outgoing.way, self.rooms.buffer[..outgoing.len].to_vec()));
             }
         }
-        if let Some(loan) = self.card.loans.get_mut(0) {
-            assert_eq!(loan.poll_timeout(), loan.find_deadline(), "it would be late");
-            loan.ask_again();
+        if let Some(loan) = self.card.loans.get(0) {
+            let channel = self.card.channel_of(0);
+            assert_eq!(loan.poll_timeout(channel), loan.find_deadline(channel), "it would be late");
+        }
+        for place in 0..self.card.peers.len() {
+            self.card.peers[place].ask_again();
         }
         assert!(self.card.poll_transmit(now, &mut self.rooms).is_none(), "it said that there was nothing");
         sent
@@ -217,7 +223,7 @@ fn run(
 }
 
 fn is_open(card: &Card<'_>, _: Instant) -> bool {
-    card.channel(0).state() == link::State::Open
+    card.state(0) == link::State::Open
 }
 
 fn is_ready(card: &Card<'_>, _: Instant) -> bool {
@@ -226,7 +232,7 @@ fn is_ready(card: &Card<'_>, _: Instant) -> bool {
 
 /// The memory answers.
 fn is_shared(card: &Card<'_>, now: Instant) -> bool {
-    card.channel(0).private_status(now).is_some_and(|(_, up, _)| up)
+    card.channel_of(0).unwrap().private_status(now).is_some_and(|(_, up, _)| up)
 }
 
 /// The commands are in the lender's memory: it fetches those behind the first few when the medium is asked for, and
@@ -292,7 +298,7 @@ fn a_place_is_used_again_by_another_loan() {
         if round == 1 {
             ends[1].card.give_back(now, 0);
             run(&mut now, &mut ends, Duration::from_millis(100), never);
-            assert_eq!(ends[1].card.channel(0).state(), link::State::Closed, "given back");
+            assert_eq!(ends[1].card.state(0), link::State::Closed, "given back");
         }
         lender = ends.into_iter().next().unwrap();
         lender.incoming.clear();
@@ -310,19 +316,19 @@ fn a_loan_comes_and_goes_beside_another_one() {
     let other = LoanRole::Lend { drive: 1, controller: 0, limit: Limit::NONE, allowed: None };
     lends.loans.push(LoanConfig {
         secret: [6; 32],
-        stream: StreamId(8),
+        function: FunctionId(8),
         role: other,
         ..lends.loans[0].clone()
     });
     let mut borrows = config(2, borrow(BorrowEdge::Drive));
     let coming = |life| LoanConfig {
         secret: [6; 32],
-        stream: StreamId(8),
+        function: FunctionId(8),
         life,
         ..config(2, borrow(BorrowEdge::Drive)).loans.remove(0)
     };
     borrows.loans.extend([coming(0), coming(0)]);
-    borrows.loans[2].stream = StreamId(9);
+    borrows.loans[2].function = FunctionId(9);
     let memory = borrows.new_memory(&arena);
     borrows.loans[1..].iter_mut().for_each(|loan| loan.role = LoanRole::Vacant);
     let mut now = Instant::ZERO;
@@ -331,7 +337,7 @@ fn a_loan_comes_and_goes_beside_another_one() {
     let mut ends = [End::new(&arena, lends), End::on(memory, begins, now)];
     ends[1].card.contain_faults();
     assert!(run(&mut now, &mut ends, Duration::from_secs(1), is_ready));
-    let (keys, streams) = (ends[1].card.channel(0).key_fingerprint(), ends[1].card.channel(0).stream.name());
+    let (keys, streams) = (ends[1].card.channel_of(0).unwrap().key_fingerprint(), ends[1].card.stream(0).name());
     let ledger = NodeLedger::new(memory, None, RuleSet::ALL);
     let mut fingerprints = Vec::new();
     for life in 1..4 {
@@ -340,19 +346,20 @@ fn a_loan_comes_and_goes_beside_another_one() {
         assert!(run(&mut now, &mut ends, Duration::from_secs(2), |card, _| card
             .loans
             .get(1)
-            .is_none_or(|loan| loan.channel.state() == link::State::Open)));
+            .is_none_or(|loan| loan.state() == link::State::Open)));
         run(&mut now, &mut ends, Duration::from_millis(100), never);
         assert!(ends[1].card.borrowed(1).unwrap().driver.geometry().is_some(), "life {life}");
         assert!(ends[1].card.loans[1].contains_faults() && ledger.loan(1, life - 1).is_none());
-        fingerprints.push(ends[1].card.channel(1).key_fingerprint());
+        fingerprints.push(ends[1].card.channel_of(1).unwrap().key_fingerprint());
         ends[1].card.give_back(now, 1);
         run(&mut now, &mut ends, Duration::from_millis(100), never);
-        assert_eq!(ends[1].card.channel(1).state(), link::State::Closed, "life {life}");
+        assert_eq!(ends[1].card.state(1), link::State::Closed, "life {life}");
     }
     fingerprints.dedup();
     assert_eq!(fingerprints.len(), 3);
-    let it = ends[1].card.channel(0);
-    assert_eq!((it.key_fingerprint(), it.stream.name(), it.stats().handshakes.get()), (keys, streams, 1));
+    let it = ends[1].card.channel_of(0).unwrap();
+    let name = ends[1].card.stream(0).name();
+    assert_eq!((it.key_fingerprint(), name, it.stats().handshakes.get()), (keys, streams, 1));
     // It comes to a new place, and the card dies at once.
     ends[1].card.attach(now, 2, coming(4)).unwrap();
     (borrows.generation, borrows.seed) = (CardGeneration(2), [9; 32]);
@@ -425,7 +432,7 @@ fn a_fault_ends_its_loan_and_not_the_card() {
         let mut both = config(node, role(0));
         both.drives.extend(config(node, role(0)).drives);
         let mut other = config(node, role(1)).loans.remove(0);
-        (other.stream, other.secret) = (StreamId(8), [6; 32]);
+        (other.function, other.secret) = (FunctionId(8), [6; 32]);
         both.loans.push(other);
         both
     };
@@ -468,7 +475,7 @@ fn a_fault_ends_its_loan_and_not_the_card() {
     }
     assert_eq!(ended, Ok(20));
     ends[1].card.shut_down(now);
-    let is_closed = |card: &Card<'_>, _: Instant| card.channel(0).state() == link::State::Closed;
+    let is_closed = |card: &Card<'_>, _: Instant| card.state(0) == link::State::Closed;
     assert!(run(&mut now, &mut ends, Duration::from_secs(5), is_closed));
     let closed = |loan| CardEvent::Closed { loan, has_lost: false };
     let events = &ends[1].events;
@@ -483,7 +490,7 @@ fn sharers(node: u64) -> CardConfig {
     };
     let mut both = config(node, role(0));
     let mut other = config(node, role(1)).loans.remove(0);
-    (other.stream, other.secret) = (StreamId(8), [6; 32]);
+    (other.function, other.secret) = (FunctionId(8), [6; 32]);
     both.loans.push(other);
     let namespace = crate::NamespaceConfig {
         blocks: 1 << 12,
@@ -685,8 +692,8 @@ fn who_repeats_frames_faster_than_the_network_leads_no_lender_astray() {
     let [came, left] = world.bytes;
     assert!(came > 0 && left > 0 && left <= came, "challenges only: {left} bytes for {came}");
     assert!(world.at_home > 8 * 4096, "the borrower has its data");
-    assert!(world.ends[1].card.channel(0).stream.is_idle() && is_open(&world.ends[0].card, now));
-    assert_eq!(world.ends[0].card.channel(0).stats().handshakes.get(), 1, "nobody fell silent");
+    assert!(world.ends[1].card.stream(0).is_idle() && is_open(&world.ends[0].card, now));
+    assert_eq!(world.ends[0].card.channel_of(0).unwrap().stats().handshakes.get(), 1, "nobody fell silent");
 }
 
 #[test]
@@ -737,7 +744,7 @@ fn a_newcomer_is_served_though_somebody_repeats_each_of_its_frames_faster() {
     world.run(&mut now, Duration::from_millis(500), true);
     let [came, left] = [0, 1].map(|at| world.bytes[at] - before[at]);
     assert!(
-        world.ends[1].card.channel(0).stream.is_idle() && left <= came,
+        world.ends[1].card.stream(0).is_idle() && left <= came,
         "challenges only: {left} bytes for {came}"
     );
 }
@@ -825,8 +832,8 @@ fn frames_come_on_their_own_rail_and_calls_are_for_what_is_lent() {
 }
 
 #[test]
-#[should_panic(expected = "frames name a loan by its stream")]
-fn two_loans_of_one_stream_are_refused() {
+#[should_panic(expected = "nodes speak of a function by its name")]
+fn two_loans_of_one_function_are_refused() {
     let mut twice = config(2, LoanRole::Vacant);
     let borrow = borrow(BorrowEdge::Drive);
     twice.loans = config(2, borrow.clone()).loans;
@@ -834,15 +841,34 @@ fn two_loans_of_one_stream_are_refused() {
     End::new(&Arena::default(), twice);
 }
 
-/// Two loans of one lender: what is drawn for one tells nothing of the other.
+/// Two lenders: what is drawn for one tells nothing of the other.
 #[test]
-fn loans_of_a_card_draw_random_numbers_of_their_own() {
+fn channels_of_a_card_draw_random_numbers_of_their_own() {
     let arena = Arena::default();
-    let mut borrower = End::new(&arena, sharers(2));
+    let mut both = sharers(2);
+    let LoanRole::Borrow { lender, .. } = &mut both.loans[1].role else { unreachable!() };
+    *lender = NodeKey::numbered(3).lends_in(DomainId(3));
+    let mut borrower = End::new(&arena, both);
     let calls = borrower.turn(Instant::ZERO + TICK);
     let [(_, one), (_, other)] = &calls[..] else { panic!("{} calls", calls.len()) };
     let ephemeral = |call: &[u8]| call[link::frame::HEADER_LEN..][..32].to_vec();
     assert_ne!(ephemeral(one), ephemeral(other));
+}
+
+/// Two loans of one lender are streams of one channel.
+#[test]
+fn loans_of_one_lender_share_a_channel() {
+    let arena = Arena::default();
+    let mut ends = [End::new(&arena, sharers(1)), End::new(&arena, sharers(2))];
+    let are_ready = |card: &Card<'_>, _: Instant| {
+        (0..2).all(|loan| card.borrowed(loan).is_none_or(|drive| drive.driver.is_ready()))
+    };
+    assert!(run(&mut Instant::ZERO.clone(), &mut ends, Duration::from_secs(1), are_ready));
+    for end in &ends {
+        assert_eq!((end.card.peer_of(0), end.card.peer_of(1)), (Some(0), Some(0)));
+        assert_eq!(end.card.channel(0).unwrap().stats().handshakes.get(), 1);
+        assert_ne!(end.card.stream_id(0), end.card.stream_id(1));
+    }
 }
 
 /// Somebody has one true first message, and sends it 10,000 times a second from as many addresses.

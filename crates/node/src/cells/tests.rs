@@ -5,9 +5,10 @@ use core::time::Duration;
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
 
 use base::Instant;
-use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, LoanGeneration, StreamId};
+use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, LoanGeneration};
 use base::ledger::LedgerError;
 use device::nvme::Limit;
+use link::pair::FunctionId;
 use link::{Lender, Name, NodeKey, Protection, Tenancy};
 
 use super::*;
@@ -18,8 +19,7 @@ const MIB: usize = 1 << 20;
 fn config(loans: &[(u32, LoanRole)]) -> CardConfig {
     let loan = |(group, (life, role)): (usize, &(u32, LoanRole))| LoanConfig {
         secret: [5; 32],
-        protection: Protection::Aegis,
-        stream: StreamId(group as u32),
+        function: FunctionId(group as u32),
         generation: LoanGeneration(0),
         tenancy: Tenancy::default(),
         life: *life,
@@ -33,7 +33,8 @@ fn config(loans: &[(u32, LoanRole)]) -> CardConfig {
         domain: DomainId(1),
         incarnation: Incarnation(1),
         life: LifeId([1; 16]),
-        borrows_as: None,
+        restored_as: None,
+        protection: Protection::Aegis,
         generation: CardGeneration(1),
         seed: [1; 32],
         rails: vec![9000],
@@ -185,7 +186,7 @@ fn a_slot_keeps_its_cells_until_another_loan_has_its_place() {
     let kept = |life| ledger.loan(0, life).is_some();
     assert!(start(memory, &first).slot(0).is_some() && kept(1));
     let left = start(memory, &config(&[(1, LoanRole::Vacant)]));
-    assert!(left.slot(0).is_some() && left.channel(0).state() == link::State::Closed && kept(1));
+    assert!(left.slot(0).is_some() && left.state(0) == link::State::Closed && kept(1));
     assert!(start(memory, &config(&[(2, slot())])).slot(0).is_some() && kept(2) && !kept(1));
     assert!(start(memory, &config(&[(3, LoanRole::Vacant)])).slot(0).is_none() && !kept(2));
     assert_eq!(ledger.used_bytes(), Ok(memory.len()), "who comes later has what others had");

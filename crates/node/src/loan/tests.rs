@@ -1,15 +1,17 @@
 //! Whatever TLPs a peer sends, each end of a loan goes on: nothing panics, and each step ends with a commit.
 
 use base::RuleSet;
-use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, LoanGeneration, StreamId};
+use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, LoanGeneration};
 use base::ledger::Arena;
 use device::nvme::Limit;
 use fabric::{FabricAddress, Rail};
-use link::{NodeKey, Tenancy};
+use link::pair::FunctionId;
+use link::{Lender, NodeKey, Tenancy};
 use pcie::{Completion, CompletionStatus, ConfigKind, ConfigRequest, Header, MemoryRequest, Tag, TlpView};
 use proptest::prelude::*;
 
 use super::*;
+use crate::Address;
 use crate::config::LoanConfig;
 use crate::transaction::{FUNCTION, HOST, bar_address};
 use crate::{BorrowEdge, DriveConfig, NodeLedger, Route};
@@ -100,8 +102,7 @@ impl Tlp {
 fn card(role: LoanRole) -> CardConfig {
     let loan = LoanConfig {
         secret: [5; 32],
-        protection: link::Protection::Aegis,
-        stream: StreamId(7),
+        function: FunctionId(7),
         generation: LoanGeneration(0),
         tenancy: Tenancy::default(),
         life: 0,
@@ -114,9 +115,10 @@ fn card(role: LoanRole) -> CardConfig {
         domain: DOMAIN,
         incarnation: Incarnation(1),
         life: LifeId([1; 16]),
-        borrows_as: None,
+        restored_as: None,
         generation: CardGeneration(1),
         seed: [1; 32],
+        protection: link::Protection::Aegis,
         rails: vec![9000],
         drives: vec![DriveConfig::new(1 << 12, 512, 7)],
         loans: vec![loan],
@@ -134,8 +136,8 @@ fn give(role: LoanRole, sender: pcie::Bdf, tlps: &[Tlp]) {
     let (journal, cells) = (ledger.journal, ledger.obtain_drive(owner).unwrap());
     let parts = ledger.parts(0, &config.loans[0]).unwrap().unwrap();
     let drives = [Drive::new(0, cells, journal, config.drives[0].clone(), &config.loans)];
-    let mut loan = Loan::new(parts, journal, &config, 0, &drives, NOW);
-    match &mut loan.end {
+    let mut loan = Loan::new(parts, journal, &config, 0, (&drives, None), NOW);
+    match &mut *loan.end {
         End::Lent(function) => function.set_peer(DomainId(8), 4096),
         End::Borrowed(drive) => {
             drive.set_peer(DomainId(8), 4096);
@@ -152,11 +154,11 @@ fn give(role: LoanRole, sender: pcie::Bdf, tlps: &[Tlp]) {
         now += core::time::Duration::from_micros(50);
         let Some(bytes) = tlp.encode(sender, 0) else { continue };
         let Ok(view) = TlpView::parse(&bytes) else { continue };
-        loan.end.sink().accept(now, &mut loan.channel.stream.port, &view);
-        match &mut loan.end {
-            End::Lent(function) => _ = function.pump(now, &mut loan.channel.stream.port),
-            End::Borrowed(drive) => _ = drive.pump(now, &mut loan.channel.stream.port, true),
-            End::Slot(slot) => _ = slot.pump(now, &mut loan.channel.stream.port, true),
+        loan.end.sink().accept(now, &mut loan.stream.port, &view);
+        match &mut *loan.end {
+            End::Lent(function) => _ = function.pump(now, &mut loan.stream.port),
+            End::Borrowed(drive) => _ = drive.pump(now, &mut loan.stream.port, true),
+            End::Slot(slot) => _ = slot.pump(now, &mut loan.stream.port, true),
         }
         while loan.poll_media(0).is_some() {}
         journal.commit();

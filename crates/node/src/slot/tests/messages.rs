@@ -28,7 +28,7 @@ fn read_entry() -> SubmissionEntry {
 }
 
 fn waits(world: &World<'_>) -> bool {
-    world.card().channel(0).stream.port.held.count() > 0
+    world.card().stream(0).port.held.count() > 0
 }
 
 fn failed(world: &World<'_>) -> u64 {
@@ -481,7 +481,7 @@ fn flood(world: &mut World<'_>, guest: &mut Guest) {
     for _ in 0..LARGE_READS {
         guest.submit(world, 1, entry);
     }
-    let is_spent = |world: &mut World<'_>| world.card().channel(0).stream.port.held.count() == CREDIT;
+    let is_spent = |world: &mut World<'_>| world.card().stream(0).port.held.count() == CREDIT;
     assert!(world.run(SHORT, is_spent), "all credit is held back");
     world.run(SHORT, |_| false);
 }

@@ -246,12 +246,12 @@ fn frames_may_be_lost_while_cards_die() {
 /// What a card has accepted again, because the one before it died of that, is counted once.
 fn credits_are_conserved(world: &mut World<'_>) {
     world.run(Duration::from_millis(300), |_| false);
-    let cards = [LENDER, BORROWER].map(|node| world.seats[node].card.as_ref().unwrap().channel(0));
+    let cards = [LENDER, BORROWER].map(|node| world.seats[node].card.as_ref().unwrap());
     for (from, to) in [(0, 1), (1, 0)] {
-        let (used, granted) = cards[from].stream.port.sender.credits();
-        assert_eq!(granted, cards[to].stream.receiver().granted(), "all that is granted is known");
+        let (used, granted) = cards[from].stream(0).port.sender.credits();
+        assert_eq!(granted, cards[to].stream(0).receiver().granted(), "all that is granted is known");
         let room = [0, 1, 2].map(|kind| granted[kind] - used[kind]);
-        let requests = if cards[to].max_payload() == 4096 { 256 } else { 102 };
+        let requests = if cards[to].channel_of(0).unwrap().max_payload() == 4096 { 256 } else { 102 };
         assert_eq!(room, [1024, 1024 * 256, requests], "all that was used has been given back");
     }
 }

@@ -10,12 +10,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind, panic_any, resume_unwind};
 use std::rc::Rc;
 use std::sync::Once;
 
-use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, LoanGeneration, StreamId};
+use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, LoanGeneration};
 use base::ledger::{Arena, Hook, RawMemory, Span};
 use base::{Instant, RuleSet};
 use device::MediaKind;
 use device::nvme::{Limit, WriteCache};
 use host::vfio_user::{DescriptorId, Peeked, SessionCells};
+use link::pair::FunctionId;
 use link::{Name, NodeKey, Tenancy};
 use spec::vfio_user::{Command, Errno, MessageHeader};
 use zerocopy::IntoBytes;
@@ -726,8 +727,7 @@ fn config(node: usize, incarnation: u64, generation: u64, (frame, cache): (usize
     };
     let loan = LoanConfig {
         secret: [5; 32],
-        protection: link::Protection::Insecure,
-        stream: StreamId(7),
+        function: FunctionId(7),
         generation: LoanGeneration(0),
         tenancy: Tenancy::default().taken_by(
             key(BORROWER).id(),
@@ -747,7 +747,8 @@ fn config(node: usize, incarnation: u64, generation: u64, (frame, cache): (usize
         domain: DomainId(node as u32 + 1),
         incarnation: Incarnation(incarnation),
         life: life(node, incarnation),
-        borrows_as: None,
+        restored_as: None,
+        protection: link::Protection::Insecure,
         generation: CardGeneration(generation),
         seed,
         rails: vec![frame],
