@@ -846,6 +846,10 @@ impl<'m> Card<'m> {
     fn contain(&mut self, now: Instant, loan: usize, known: usize) {
         self.take_back();
         self.loans[loan].fail();
+        let (peer, id) = (self.peer_of(loan), self.stream_id(loan));
+        if let Some(peer) = peer.and_then(|peer| self.peers.get_mut(peer)) {
+            peer.channel.unsay(id);
+        }
         self.events.truncate(known);
         self.events.push_back(CardEvent::Unusable(loan, Unusable::Fault));
         self.now = now;

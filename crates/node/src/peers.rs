@@ -41,11 +41,15 @@ pub(crate) enum Room {
 }
 
 impl<'m> Peers<'m> {
-    /// Those that the ledger has.
+    /// Those that the ledger has, but for whom this card has nothing to do with any more.
     pub(crate) fn new(ledger: &NodeLedger<'m>, card: &CardConfig, now: Instant) -> Self {
         let mut peers = Self { places: Vec::new(), made: 0 };
         for (place, cells) in ledger.peers() {
-            peers.occupy(place, cells, ledger.journal, card, now);
+            if cells.node().is_some_and(|node| card.may_meet(node)) {
+                peers.occupy(place, cells, ledger.journal, card, now);
+            } else {
+                cells.key.set(ledger.journal, PublicKey::default());
+            }
         }
         peers
     }
@@ -88,7 +92,8 @@ impl<'m> Peers<'m> {
             return Room::Present(place);
         }
         let vacant = self.vacant(ledger);
-        if vacant < peer_places(card.loans.len()) {
+        let loans_here = card.loans.iter().filter(|loan| loan.role.kind().is_some()).count();
+        if vacant < peer_places(loans_here) {
             return Room::Place(vacant);
         }
         // Whoever has no stream makes room, who was heard first before all others.

@@ -253,7 +253,7 @@ impl<'m> Lobby<'m> {
         if let Some(why) = self.obstacle(&call, &presence) {
             return self.refuse(now, call, why, frame);
         }
-        if self.may_be_before(now, &attempt) {
+        if self.may_be_before(now, &attempt, &presence) {
             self.cells.stats.deferred.add(1);
             return Reception::Nothing;
         }
@@ -283,12 +283,15 @@ impl<'m> Lobby<'m> {
         agreed_cipher(self.config.protection, &call.proposal).is_none().then_some(Why::Sealing)
     }
 
-    /// Whether another life of this node than this one has something here, and may still call.
-    fn may_be_before(&self, now: Instant, attempt: &Attempt) -> bool {
+    /// Whether another life of this node than this one has something here, and may still call. Once it is here, its
+    /// channel asks it.
+    fn may_be_before(&self, now: Instant, attempt: &Attempt, presence: &Presence) -> bool {
         let tenants = &self.config.tenants;
         let is_other = tenants.iter().any(|(node, life)| *node == attempt.node && *life != attempt.life);
         let is_one = tenants.contains(&(attempt.node, attempt.life));
-        let waits = is_other && !is_one && now.since(self.listens_since) < LIFE_BEFORE;
+        let is_here = |known: &Known| tenants.contains(&(attempt.node, known.0.life));
+        let is_met = matches!(presence, Presence::Channel(Some(known)) if is_here(known));
+        let waits = is_other && !is_one && !is_met && now.since(self.listens_since) < LIFE_BEFORE;
         waits && self.journal.rule(Rule::ProbeBeforeTakeOver)
     }
 

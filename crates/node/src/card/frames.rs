@@ -135,7 +135,7 @@ impl<'m> Card<'m> {
         }
         self.now = now;
         let (peers, ledger, config, loans) = (&self.peers, &self.ledger, &self.config, &self.loans);
-        let presence = |node: NodeId| match may_call(config, node) {
+        let presence = |node: NodeId| match config.may_meet(node) {
             true => peers.known_call(peers.room_for(node, ledger, config, loans, now)),
             false => Presence::NotAllowed,
         };
@@ -349,13 +349,4 @@ impl<'m> Card<'m> {
         (self.next_peer, self.sent_in_turn) = (if count == 0 { 0 } else { (self.next_peer + 1) % count }, 0);
         None
     }
-}
-
-/// Whether a node may have a channel here: it may have something that is lent, or lends something itself.
-fn may_call(card: &CardConfig, node: NodeId) -> bool {
-    card.loans.iter().any(|loan| match &loan.role {
-        LoanRole::Lend { allowed, .. } => allowed.as_deref().is_none_or(|allowed| allowed.contains(&node)),
-        LoanRole::Borrow { lender, .. } => lender.key.id() == node,
-        LoanRole::Vacant => false,
-    })
 }

@@ -123,6 +123,14 @@ impl<'m> Channel<'m> {
         self.sayings.unsay(id);
         stream.clear();
     }
+
+    /// The step of a claim or an offer is taken back: what it has had said of its stream is not said, nor of one that
+    /// it has opened.
+    pub fn unsay(&mut self, id: Option<StreamId>) {
+        let (side, given) = (self.side, self.cells.numbers.given.get());
+        let is_new = |of: StreamId| side.place(of).is_some_and(|place| place >= given);
+        self.sayings.unsay_all(|of| Some(of) == id || is_new(of));
+    }
 }
 
 #[cfg(test)]

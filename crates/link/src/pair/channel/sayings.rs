@@ -69,11 +69,13 @@ impl Sayings {
 
     /// Nothing more is to be said of a stream but what comes now.
     pub(super) fn unsay(&mut self, id: StreamId) {
-        let of_it: Vec<_> = self.waiting.range((id, 0)..=(id, u8::MAX)).map(|(key, _)| *key).collect();
-        for key in of_it {
-            self.waiting.remove(&key);
-        }
-        self.told.iter_mut().for_each(|told| told.sayings.retain(|(stream, _)| *stream != id));
+        self.unsay_all(|stream| stream == id);
+    }
+
+    /// The same of all these.
+    pub(super) fn unsay_all(&mut self, is_it: impl Fn(StreamId) -> bool) {
+        self.waiting.retain(|(stream, _), _| !is_it(*stream));
+        self.told.iter_mut().for_each(|told| told.sayings.retain(|(stream, _)| !is_it(*stream)));
     }
 
     /// Writes as many as there is room for, under the keys of the handshake `hash`: what the frame carries of them.
