@@ -89,6 +89,11 @@ impl PeerCells {
         (key != PublicKey::default()).then(|| key.id())
     }
 
+    /// Where the node was last heard, by rail.
+    pub fn addresses(&self) -> impl Iterator<Item = Address> {
+        self.addresses.iter().map(Cell::get)
+    }
+
     /// Whether it is, of a node with itself, the end that calls.
     pub fn calls_itself(&self) -> bool {
         self.calls_itself.get() != 0

@@ -4,9 +4,9 @@
 
 use base::Instant;
 use base::ids::Incarnation;
-use link::{Refusal, Tenancy};
+use link::Tenancy;
 use node::agent::{Beat, Effect, Exit, Rest, Unfinished};
-use node::{Card, CardEvent};
+use node::{Card, CardEvent, Refusal};
 
 use crate::cards::LONGEST_START;
 use crate::checkers::names;
@@ -127,9 +127,8 @@ impl World<'_> {
             match event {
                 CardEvent::Tenant(loan, tenancy) => self.tenant_changes(loan, tenancy),
                 CardEvent::Overtaken(loan) => self.overtaken(node, loan),
-                CardEvent::Met(loan, peer, incarnation) => {
-                    self.neighbour_met(node, loan, (peer, incarnation));
-                }
+                CardEvent::Joined(_, peer, incarnation) => self.neighbour_met(node, (peer, incarnation)),
+                CardEvent::Left(_) => self.neighbour_left(node),
                 CardEvent::Closed { loan, has_lost } if node != LENDER => {
                     self.given_back(node, loan, has_lost);
                 }
@@ -146,6 +145,7 @@ impl World<'_> {
                 }
                 CardEvent::Ready(_)
                 | CardEvent::Refused(..)
+                | CardEvent::Met(..)
                 | CardEvent::Unusable(..)
                 | CardEvent::Closed { .. } => {}
             }

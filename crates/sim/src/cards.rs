@@ -6,7 +6,7 @@ use base::{Instant, Rule, RuleSet};
 use core::time::Duration;
 use link::Name;
 use node::agent::Agent;
-use node::{BorrowEdge, Card, CardConfig, LoanConfig, LoanKind, LoanRole, NodeKey, NodeLedger, Route, Way};
+use node::{BorrowEdge, Card, CardConfig, FunctionId, LoanConfig, LoanKind, LoanRole, NodeKey, NodeLedger, Route, Way};
 
 use crate::checkers::freshness::{Freshness, Origin};
 use crate::checkers::liveness::Liveness;
@@ -202,7 +202,7 @@ impl<'w> World<'w> {
         let Some(card) = self.nodes[node].card.take() else { return };
         for loan in 0..self.loans.len() {
             if let Some(id) = self.stream_to(node, loan, &card) {
-                let accepted = card.channel(loan).stream.receiver().take_accepted();
+                let accepted = card.stream(loan).receiver().take_accepted();
                 self.nodes[node].torn.push((id, accepted));
             }
         }
@@ -264,7 +264,7 @@ impl<'w> World<'w> {
     fn welcome(&mut self, node: usize, card: Card<'w>) {
         self.nodes[node].switch.disarm();
         for loan in 0..self.loans.len() {
-            card.channel(loan).stream.receiver().watch_accepted();
+            card.stream(loan).receiver().watch_accepted();
             self.nodes[node].liveness[loan].started(self.now);
         }
         self.nodes[node].card = Some(card);
@@ -304,8 +304,8 @@ impl<'w> World<'w> {
             self.check_frame(node, frame);
             let rail = match outgoing.way {
                 Way::Rail(rail) => rail,
-                Way::Private(loan) => {
-                    self.write_memory(node, loan, frame);
+                Way::Private(_) => {
+                    self.write_memory(node, frame);
                     continue;
                 }
             };
@@ -346,8 +346,7 @@ impl<'w> World<'w> {
     pub(crate) fn card_config(&mut self, node: usize) -> CardConfig {
         let loans = self.loans.iter().enumerate().map(|(index, loan)| LoanConfig {
             secret: [index as u8 + 1; 32],
-            protection: loan.protection[usize::from(node != LENDER)],
-            stream: base::ids::StreamId(index as u32 + 1),
+            function: FunctionId(index as u32 + 1),
             generation: LoanGeneration(0),
             tenancy: loan.tenancy,
             life: 0,
@@ -386,9 +385,10 @@ impl<'w> World<'w> {
             domain: domain_of(node),
             incarnation: Incarnation(self.nodes[node].incarnation),
             life: self.life_id(node),
-            borrows_as: None,
+            restored_as: None,
             generation: CardGeneration(self.nodes[node].generation()),
             seed,
+            protection: self.protection[usize::from(node != LENDER)],
             rails: vec![self.frame_bytes; RAILS],
             drives,
             loans,

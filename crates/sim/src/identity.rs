@@ -6,7 +6,7 @@ use base::Instant;
 use base::ids::{Incarnation, LifeId};
 use base::times::{HANDSHAKE_RETRY_MAX, REFUSAL_PAUSE};
 use link::frame::{Header, Kind};
-use link::{State, Tenancy};
+use link::Tenancy;
 use node::{Address, Card, NodeLedger, Way};
 
 use crate::checkers::freshness::Origin;
@@ -35,20 +35,20 @@ pub(crate) struct Identity {
     twins: bool,
     /// First messages of a life that is over.
     old: Vec<Frame>,
-    /// By loan and rail: the last refusal that went to who repeats them, with the card that sent it.
-    refused: Vec<[Option<(u64, u64)>; RAILS]>,
+    /// By rail: the last refusal that went to who repeats them, with the card that sent it.
+    refused: [Option<(u64, u64)>; RAILS],
 }
 
 impl Identity {
     /// In a fifth of all worlds; with a rival, in half of them.
-    pub(crate) fn of(seed: u64, loans: usize, has_rival: bool) -> Option<Self> {
+    pub(crate) fn of(seed: u64, has_rival: bool) -> Option<Self> {
         // Dice of its own: the other worlds stay what they are.
         let mut random = Random::new(seed ^ IDENTITY);
         random.chance(if has_rival { 500 } else { 200 }).then(|| Self {
             twins: has_rival && random.chance(700),
             random,
             old: Vec::new(),
-            refused: vec![Default::default(); loans],
+            refused: Default::default(),
         })
     }
 
@@ -143,17 +143,19 @@ impl World<'_> {
 
     /// A message of a handshake leaves the lender. While it serves a later life of that node, who repeats old messages
     /// is refused, and not too often.
-    pub(crate) fn check_refusal(&mut self, to: Address, loan: usize, rail: u8) {
+    pub(crate) fn check_refusal(&mut self, to: Address, rail: u8) {
         let Some(card) = self.nodes[LENDER].card.as_ref().filter(|_| to == REPEATER) else { return };
-        let channel = card.channel(loan);
-        let node = channel.peer().map(|(node, ..)| node);
-        if channel.state() != State::Open || node != Some(self.nodes[BORROWER].identity.id()) {
+        let borrower = self.nodes[BORROWER].identity.id();
+        let is_met = card.peers().any(|(place, key)| {
+            key.id() == borrower && card.channel(place).is_some_and(|channel| channel.peer().is_some())
+        });
+        if !is_met {
             return;
         }
         self.marks.set(Mark::OldRefused);
         let (now, cards) = (self.now, self.nodes[LENDER].cards);
         let Some(identity) = &mut self.identity else { return };
-        let last = identity.refused[loan][usize::from(rail)].replace((now, cards));
+        let last = identity.refused[usize::from(rail)].replace((now, cards));
         let is_early =
             |(at, card): (u64, u64)| card == cards && u128::from(now - at) < REFUSAL_PAUSE.as_nanos();
         if let Some((at, _)) = last.filter(|last| is_early(*last)) {

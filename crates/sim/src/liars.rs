@@ -1,9 +1,10 @@
-//! A peer that holds the key of a loan and lies: its frames are authentic, and say anything.
+//! A peer that holds the keys of a channel and lies in a stream: its frames are authentic, and say anything.
 //!
-//! Two nodes have two loans, all cards of them our own. In the second loan one end's frames are changed on their way
-//! (memory that the nodes share, where nothing is sealed: so what is changed is as authentic as it was): bytes, counts,
-//! registers' values, whole records, and TLPs that nobody sent. The loan may fail of it, as often as it likes. But no
-//! card dies, no step is too long, and the first loan between the same nodes keeps every byte.
+//! Two nodes have two loans in one channel, all cards of them our own. In the second loan's stream one end's frames are
+//! changed on their way (memory that the nodes share, where nothing is sealed: so what is changed is as authentic as it
+//! was): bytes, counts, registers' values, whole records, and TLPs that nobody sent. What a frame says of the channel
+//! stays true. The loan may fail of it, as often as it likes. But no card dies, no step is too long, and the first loan
+//! between the same nodes keeps every byte.
 //!
 //! Where chance comes from is the caller's: a seed here, the bytes of a fuzzer in `fuzz/`.
 
@@ -11,15 +12,16 @@ mod twist;
 
 use std::collections::BTreeMap;
 
-use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, LoanGeneration, StreamId};
+use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, LoanGeneration};
 use base::ledger::{Arena, Journal, PageIndex, RawMemory};
 use base::{Instant, RuleSet};
 use core::time::Duration;
 use host::{BlockKind, BlockRequest};
+use link::frame::Header;
 use link::{Name, NodeKey};
 use node::{
-    Address, BorrowEdge, Card, CardConfig, CardEvent, DriveConfig, Limit, LoanConfig, LoanRole, NodeLedger,
-    Route, Tenancy, Way,
+    Address, BorrowEdge, Card, CardConfig, CardEvent, DriveConfig, FunctionId, Limit, LoanConfig, LoanRole,
+    NodeLedger, Route, Tenancy, Way,
 };
 
 use crate::Failure;
@@ -33,6 +35,8 @@ use crate::world::{BORROWER, LENDER};
 const HONEST: usize = 0;
 const LIED: usize = 1;
 const LOANS: usize = 2;
+/// The place of the other node among the peers of each.
+const PEER: usize = 0;
 
 /// Bytes and number of a drive's blocks.
 const BLOCK: usize = 512;
@@ -210,21 +214,24 @@ impl<'w> World<'w> {
         self.lies.replaced += 1;
     }
 
-    /// Whether both loans go through memory.
+    /// Whether both loans are there, and go through memory.
     fn is_met(&self) -> bool {
-        let is_shared =
-            |card: &Card<'_>, loan| card.channel(loan).private_status(self.now).is_some_and(|(_, up, _)| up);
-        self.seats.iter().all(|seat| (0..LOANS).all(|loan| is_shared(&seat.card, loan)))
+        let is_open = |card: &Card<'_>| (0..LOANS).all(|loan| card.state(loan) == link::State::Open);
+        let is_shared = |card: &Card<'_>| {
+            let path = card.channel(PEER).and_then(|channel| channel.private_status(self.now));
+            path.is_some_and(|(_, up, _)| up)
+        };
+        self.seats.iter().all(|seat| is_open(&seat.card) && is_shared(&seat.card))
     }
 
-    /// The agents agree on memory for each loan that has begun.
+    /// The agents agree on memory as soon as the nodes have met.
     fn share(&mut self) {
-        for loan in 0..LOANS {
-            let is_open = |seat: &Seat<'_>| seat.card.channel(loan).state() == link::State::Open;
-            let lacks = |seat: &Seat<'_>| seat.card.channel(loan).private_status(self.now).is_none();
-            if self.seats.iter().all(is_open) && self.seats.iter().any(lacks) {
-                self.seats.iter_mut().for_each(|seat| seat.card.set_private(self.now, loan, true));
-            }
+        let is_met = |seat: &Seat<'_>| seat.card.channel(PEER).is_some_and(|channel| channel.is_met());
+        let lacks = |seat: &Seat<'_>| {
+            seat.card.channel(PEER).is_some_and(|channel| channel.private_status(self.now).is_none())
+        };
+        if self.seats.iter().all(is_met) && self.seats.iter().any(lacks) {
+            self.seats.iter_mut().for_each(|seat| seat.card.set_private(self.now, PEER, true));
         }
     }
 
@@ -270,7 +277,9 @@ impl<'w> World<'w> {
                 return Ok(());
             };
             let mut frame = self.buffer[..sent.len].to_vec();
-            if lies && sent.way == Way::Private(LIED) && dice.chance(400) {
+            let lied = self.seats[node].card.stream_id(LIED);
+            let is_lied = Header::parse(&frame).is_ok_and(|header| lied == Some(header.stream));
+            if lies && sent.way == Way::Private(PEER) && is_lied && dice.chance(400) {
                 let told = twist::Told::of(&self.seats[1 - node].card, LIED, self.liar);
                 twist::twist(dice, &told, &mut frame);
                 self.lies.told += 1;
@@ -278,7 +287,7 @@ impl<'w> World<'w> {
             let other = &mut self.seats[1 - node].card;
             match sent.way {
                 Way::Rail(rail) => other.handle_frame(now, rail, address(node), &mut frame),
-                Way::Private(loan) => other.handle_private_frame(now, loan, &mut frame),
+                Way::Private(_) => other.handle_private_frame(now, PEER, &mut frame),
             }
             assert_eq!(other.uncommitted(), 0, "a step ends with its commit");
         }
@@ -401,8 +410,7 @@ fn config(node: usize, liar: Liar) -> CardConfig {
         };
         LoanConfig {
             secret: [loan as u8 + 1; 32],
-            protection: link::Protection::Aegis,
-            stream: StreamId(loan as u32 + 1),
+            function: FunctionId(loan as u32 + 1),
             generation: LoanGeneration(0),
             tenancy: Tenancy::default(),
             life: 0,
@@ -417,9 +425,10 @@ fn config(node: usize, liar: Liar) -> CardConfig {
         domain: DomainId(node as u32 + 1),
         incarnation: Incarnation(1),
         life: LifeId([node as u8 + 1; 16]),
-        borrows_as: None,
+        restored_as: None,
         generation: CardGeneration(1),
         seed: [node as u8 + 1; 32],
+        protection: link::Protection::Aegis,
         rails: vec![9000; 2],
         drives: if lends { vec![drive(7), drive(8)] } else { Vec::new() },
         loans: (0..LOANS).map(loan).collect(),

@@ -55,12 +55,10 @@ pub(crate) struct Loan<'w> {
     pub(crate) config: device::nvme::Config,
     /// Where the loan's namespace begins on its drive's medium.
     pub(crate) base: u64,
-    /// What its lender and those who borrow it accept.
-    pub(crate) protection: [Protection; 2],
 }
 
-/// What both ends of a loan accept: mostly all that there is.
-fn protection(random: &mut Random) -> [Protection; 2] {
+/// What the lender and those who borrow accept: mostly all that there is.
+pub(crate) fn protection(random: &mut Random) -> [Protection; 2] {
     match random.below(10) {
         0 | 1 => [Protection::Insecure; 2],
         2 => [Protection::Aes256Gcm; 2],
@@ -107,11 +105,10 @@ impl Loan<'_> {
     pub(crate) fn new(random: &mut Random, index: usize, impatient: bool) -> Self {
         let geometry = Self::geometry(random);
         let mode = if random.chance(500) { DiskMode::Ring } else { DiskMode::Inline };
-        Self::with(random, index, geometry, mode, impatient)
+        Self::with(index, geometry, mode, impatient)
     }
 
     pub(crate) fn with(
-        random: &mut Random,
         index: usize,
         (blocks, block, memory_buffer): (u64, u32, bool),
         mode: DiskMode,
@@ -148,7 +145,6 @@ impl Loan<'_> {
             unmarked: Vec::new(),
             config,
             base: 0,
-            protection: protection(random),
         }
     }
 }

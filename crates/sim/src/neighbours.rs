@@ -18,13 +18,13 @@ const SHARED: u64 = 0x5a4d_0000_0000;
 /// Frames that fit.
 const FRAMES: usize = 2_000;
 
-/// The memory of all loans.
+/// The memory of the lender and the borrower.
 pub(crate) struct Neighbours {
     random: Random,
-    loans: Vec<Memory>,
+    memory: Memory,
 }
 
-/// The memory of one loan.
+/// What is in it, and who knows of it.
 #[derive(Default)]
 struct Memory {
     /// By node: the peer that its card has told of, as its agent remembers.
@@ -37,77 +37,91 @@ struct Memory {
 
 impl Neighbours {
     /// In half of all worlds.
-    pub(crate) fn of(seed: u64, loans: usize) -> Option<Self> {
+    pub(crate) fn of(seed: u64) -> Option<Self> {
         // Dice of its own: the other worlds stay what they are.
         let mut random = Random::new(seed ^ SHARED);
         let shares = random.chance(500);
-        shares.then(|| Self { random, loans: (0..loans).map(|_| Memory::default()).collect() })
+        shares.then(|| Self { random, memory: Memory::default() })
     }
 
-    /// Whether `node` is to send and receive through the memory of `loan`.
-    pub(crate) fn shares(&self, node: usize, loan: usize) -> bool {
-        self.loans[loan].told[node]
+    /// Whether `node` is to send and receive through it.
+    pub(crate) fn shares(&self, node: usize) -> bool {
+        self.memory.told[node]
     }
 }
 
 impl World<'_> {
-    /// A card has told whom it has met.
-    pub(crate) fn neighbour_met(&mut self, node: usize, loan: usize, peer: (NodeId, Incarnation)) {
-        let Some(neighbours) = &mut self.neighbours else { return };
-        let memory = &mut neighbours.loans[loan];
+    /// A card has told whom it has a channel with. Only these two share memory, so nobody else counts.
+    pub(crate) fn neighbour_met(&mut self, node: usize, peer: (NodeId, Incarnation)) {
+        let other = self.nodes[1 - node.min(1)].identity.id();
+        let Some(neighbours) = self.neighbours.as_mut().filter(|_| peer.0 == other) else { return };
+        let memory = &mut neighbours.memory;
         if memory.met[node].replace(peer) != Some(peer) {
             memory.told[node] = false;
             let after = neighbours.random.range(20_000, 3_000_000);
-            self.schedule(after, Event::Agree(loan));
-            self.tell_neighbour(node, loan, false);
+            self.schedule(after, Event::Agree);
+            self.tell_neighbour(node, false);
         }
     }
 
+    /// A card has given up a channel: if it was that one, there is no memory any more.
+    pub(crate) fn neighbour_left(&mut self, node: usize) {
+        let is_there = self.neighbour_place(node).is_some();
+        let Some(neighbours) = self.neighbours.as_mut().filter(|_| !is_there) else { return };
+        (neighbours.memory.met[node], neighbours.memory.told[node]) = (None, false);
+    }
+
+    /// The place of the other one among the peers of a node's card.
+    pub(crate) fn neighbour_place(&self, node: usize) -> Option<usize> {
+        let other = self.nodes[1 - node.min(1)].identity.public();
+        let mut peers = self.nodes[node].card.as_ref()?.peers();
+        peers.find(|(_, key)| *key == other).map(|(place, _)| place)
+    }
+
     /// The agents agree on new memory, if both have met who lives now.
-    pub(crate) fn agree(&mut self, loan: usize) {
+    pub(crate) fn agree(&mut self) {
         let lives = [0, 1].map(|node: usize| {
-            let least = self.nodes[node].agent.least_incarnation(loan);
-            let incarnation = self.nodes[node].incarnation.max(least);
+            let agent = &self.nodes[node].agent;
+            let least = (0..self.loans.len()).map(|loan| agent.least_incarnation(loan)).max();
+            let incarnation = self.nodes[node].incarnation.max(least.unwrap_or_default());
             (self.nodes[node].identity.id(), Incarnation(incarnation))
         });
         let Some(neighbours) = &mut self.neighbours else { return };
-        let memory = &mut neighbours.loans[loan];
+        let memory = &mut neighbours.memory;
         if memory.met != [Some(lives[1]), Some(lives[0])] || memory.told == [true, true] {
             return;
         }
         memory.rings.iter_mut().for_each(VecDeque::clear);
         memory.told = [true, true];
         self.marks.set(Mark::MemoryShared);
-        self.log.event(self.now, None, "agree", loan as u64, 0);
+        self.log.event(self.now, None, "agree", 0, 0);
         // One card hears of it before the other one.
         let first = self.neighbours.as_mut().map_or(0, |neighbours| neighbours.random.index(2));
         for node in [first, 1 - first] {
-            self.tell_neighbour(node, loan, true);
+            self.tell_neighbour(node, true);
         }
     }
 
     /// The agents part, and agree again later: any time, or because `node` has a new life.
     pub(crate) fn part(&mut self, rebooted: Option<usize>) {
-        for loan in 0..self.loans.len() {
-            let Some(neighbours) = &mut self.neighbours else { return };
-            let memory = &mut neighbours.loans[loan];
-            memory.told = [false, false];
-            let after = neighbours.random.range(100_000, 20_000_000);
-            if let Some(node) = rebooted {
-                memory.met[node] = None;
-            } else {
-                self.schedule(after, Event::Agree(loan));
-            }
-            self.log.event(self.now, None, "part", loan as u64, 0);
-            for node in [0, 1] {
-                self.tell_neighbour(node, loan, false);
-            }
+        let Some(neighbours) = &mut self.neighbours else { return };
+        let memory = &mut neighbours.memory;
+        memory.told = [false, false];
+        let after = neighbours.random.range(100_000, 20_000_000);
+        if let Some(node) = rebooted {
+            memory.met[node] = None;
+        } else {
+            self.schedule(after, Event::Agree);
+        }
+        self.log.event(self.now, None, "part", 0, 0);
+        for node in [0, 1] {
+            self.tell_neighbour(node, false);
         }
     }
 
-    fn tell_neighbour(&mut self, node: usize, loan: usize, is_there: bool) {
-        if self.nodes[node].card.is_some()
-            && self.act(node, |card, now| card.set_private(now, loan, is_there))
+    fn tell_neighbour(&mut self, node: usize, is_there: bool) {
+        if let Some(place) = self.neighbour_place(node)
+            && self.act(node, |card, now| card.set_private(now, place, is_there))
         {
             self.wake_at(node, self.now);
         }
@@ -115,18 +129,16 @@ impl World<'_> {
 
     /// A card that has just started is told what its agent knows.
     pub(crate) fn tell_neighbours(&mut self, node: usize) {
-        for loan in 0..self.loans.len() {
-            if self.neighbours.as_ref().is_some_and(|neighbours| neighbours.shares(node, loan)) {
-                self.tell_neighbour(node, loan, true);
-            }
+        if self.neighbours.as_ref().is_some_and(|neighbours| neighbours.shares(node)) {
+            self.tell_neighbour(node, true);
         }
     }
 
     /// `node` has written a frame.
-    pub(crate) fn write_memory(&mut self, node: usize, loan: usize, frame: &[u8]) {
+    pub(crate) fn write_memory(&mut self, node: usize, frame: &[u8]) {
         let Some(neighbours) = &mut self.neighbours else { return };
         let to = 1 - node;
-        let ring = &mut neighbours.loans[loan].rings[to];
+        let ring = &mut neighbours.memory.rings[to];
         if ring.len() < FRAMES {
             ring.push_back(frame.to_vec());
         }
@@ -139,19 +151,19 @@ impl World<'_> {
         let forgery =
             Frame { to, rail: 0, from, bytes, origin, first: self.now, sent: self.now, by, proof: None };
         self.network.keep_foreign(node, forgery);
-        self.schedule(after, Event::Memory(to, loan));
+        self.schedule(after, Event::Memory(to));
     }
 
     /// `node` looks into its ring.
-    pub(crate) fn read_memory(&mut self, node: usize, loan: usize) {
+    pub(crate) fn read_memory(&mut self, node: usize) {
         for _ in 0..64 {
             let Some(neighbours) = &mut self.neighbours else { return };
-            if !neighbours.shares(node, loan) || self.nodes[node].card.is_none() {
+            if !neighbours.shares(node) || self.nodes[node].card.is_none() {
                 return;
             }
             // What a card takes and does not live to commit is gone.
-            let Some(mut frame) = neighbours.loans[loan].rings[node].pop_front() else { break };
-            self.arrive_private(node, loan, &mut frame);
+            let Some(mut frame) = neighbours.memory.rings[node].pop_front() else { break };
+            self.arrive_private(node, &mut frame);
         }
         if self.nodes[node].card.is_some() {
             self.service(node);

@@ -69,7 +69,7 @@ impl World<'_> {
         // The borrower opens with the answer; the lender with the first frame that uses it, and as soon as it is
         // durable whose the function is now.
         let lender = self.nodes[LENDER].card.as_ref();
-        let states = || (0..self.loans.len()).map(|loan| lender.map(|card| card.channel(loan).state()));
+        let states = || (0..self.loans.len()).map(|loan| lender.map(|card| card.state(loan)));
         let is_kept_out = states().any(|state| !matches!(state, Some(State::Open | State::Resetting)));
         self.siege = !states().all(|state| state == Some(State::Open));
         if is_kept_out && u128::from(self.now) > self.longest_siege().as_nanos() {
@@ -81,13 +81,10 @@ impl World<'_> {
     /// How long the borrower may be kept out: an attempt that fails is followed by the next after
     /// [`HANDSHAKE_RETRY_MAX`] at most.
     fn longest_siege(&self) -> Duration {
-        // Each recorded attempt is answered once. All at once they cost no more than these answers' places. But with a
-        // second loan those of the first are repeated at each answer of the other one, which may be right before each
-        // of the borrower's attempts.
-        let each = if self.loans.len() == 1 { PENDING_KEYS } else { HANDSHAKE_RETRY_MAX };
+        // Each recorded attempt is answered once. All at once they cost no more than these answers' places.
         // A card that dies takes an attempt with it, and later ones come to nobody until it has a successor.
         let deaths = (HANDSHAKE_RETRY_MAX + LONGEST_ABSENCE) * self.kills as u32;
-        each * (NODES * ATTEMPTS) as u32 + HANDSHAKE_RETRY_MAX + deaths + MARGIN
+        PENDING_KEYS * (NODES * ATTEMPTS) as u32 + HANDSHAKE_RETRY_MAX + deaths + MARGIN
     }
 
     /// A frame of the lender was seen on its way to `to`.

@@ -2,6 +2,8 @@
 //! network. He cannot answer what is asked there, so nothing but the questions may go there, and little before the
 //! borrower has proven its own address.
 
+use std::collections::BTreeMap;
+
 use node::Address;
 
 use crate::checkers::names;
@@ -22,21 +24,21 @@ pub(crate) struct Spoofer {
     random: Random,
     /// Of a thousand frames, so many.
     share: u64,
-    /// By loan and rail: bytes that the lender may send there, for what has come from there, and has sent there.
-    allowed: Vec<[usize; RAILS]>,
-    sent: Vec<[usize; RAILS]>,
+    /// By the lender's peer and rail: bytes that it may send there, for what has come from there, and has sent there.
+    allowed: BTreeMap<(usize, u8), usize>,
+    sent: BTreeMap<(usize, u8), usize>,
 }
 
 impl Spoofer {
     /// In one of seven worlds.
-    pub(crate) fn of(seed: u64, loans: usize) -> Option<Self> {
+    pub(crate) fn of(seed: u64) -> Option<Self> {
         // Dice of its own: the other worlds stay what they are.
         let mut random = Random::new(seed ^ SPOOF);
         random.chance(150).then(|| Self {
             share: [100, 500, 900, 1000][random.index(4)],
             random,
-            allowed: vec![[0; RAILS]; loans],
-            sent: vec![[0; RAILS]; loans],
+            allowed: BTreeMap::new(),
+            sent: BTreeMap::new(),
         })
     }
 
@@ -60,35 +62,35 @@ impl World<'_> {
         fates.push(Fate::Arrives(after, Frame { from: Spoofer::address(frame.rail), ..frame.clone() }));
     }
 
-    /// The lender has accepted a frame.
-    pub(crate) fn note_spoofed(&mut self, loan: usize, rail: u8, from: Address, len: usize) {
+    /// The lender has accepted a frame of the peer in `place`.
+    pub(crate) fn note_spoofed(&mut self, place: usize, rail: u8, from: Address, len: usize) {
         if let Some(spoofer) = self.spoofer.as_mut().filter(|_| from == Spoofer::address(rail)) {
-            spoofer.allowed[loan][usize::from(rail)] += len * AMPLIFICATION + CHALLENGE_BYTES;
+            *spoofer.allowed.entry((place, rail)).or_default() += len * AMPLIFICATION + CHALLENGE_BYTES;
             self.marks.set(Mark::Spoofed);
         }
-        let Some(parts) = self.ledger(LENDER).loan(loan, 0) else { return };
-        let is_proven = |rail: usize| parts.cells.peers[rail].get() == Spoofer::address(rail as u8);
-        if (0..RAILS).any(is_proven) {
-            let what = format!("data of loan {loan} go to an address that has answered nothing");
+        let Some(peer) = self.ledger(LENDER).peer(place) else { return };
+        let is_proven = |(rail, address): (u8, Address)| address == Spoofer::address(rail);
+        if (0..).zip(peer.addresses().take(RAILS)).any(is_proven) {
+            let what = format!("data for peer {place} go to an address that has answered nothing");
             self.fail(names::ADDRESSES, what);
         }
     }
 
     /// The lender has seen a frame that had come before: if it is authentic, it may ask who is there.
-    pub(crate) fn note_repeated(&mut self, loan: usize, rail: u8, from: Address, len: usize) {
+    pub(crate) fn note_repeated(&mut self, place: usize, rail: u8, from: Address, len: usize) {
         if let Some(spoofer) = self.spoofer.as_mut().filter(|_| from == Spoofer::address(rail)) {
-            spoofer.allowed[loan][usize::from(rail)] += CHALLENGE_BYTES.min(len * AMPLIFICATION);
+            *spoofer.allowed.entry((place, rail)).or_default() += CHALLENGE_BYTES.min(len * AMPLIFICATION);
         }
     }
 
-    /// The lender sends a frame that belongs to no handshake.
-    pub(crate) fn check_address(&mut self, to: Address, loan: usize, rail: u8, len: usize) {
+    /// The lender sends the peer in `place` a frame that belongs to no handshake.
+    pub(crate) fn check_address(&mut self, to: Address, place: usize, rail: u8, len: usize) {
         let Some(spoofer) = self.spoofer.as_mut().filter(|_| to == Spoofer::address(rail)) else { return };
-        let place = (loan, usize::from(rail));
-        spoofer.sent[place.0][place.1] += len;
-        let (sent, allowed) = (spoofer.sent[place.0][place.1], spoofer.allowed[place.0][place.1]);
+        let sent = spoofer.sent.entry((place, rail)).or_default();
+        *sent += len;
+        let (sent, allowed) = (*sent, spoofer.allowed.get(&(place, rail)).copied().unwrap_or_default());
         if sent > allowed {
-            let what = format!("{sent} bytes of loan {loan} went where nothing was answered, not {allowed}");
+            let what = format!("{sent} bytes for peer {place} went where nothing was answered, not {allowed}");
             self.fail(names::ADDRESSES, what);
         }
     }

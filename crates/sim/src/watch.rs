@@ -2,8 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use base::ids::DomainId;
 use link::State;
 use link::frame::{Header, Kind};
+use link::pair::Channel;
 use node::{Address, Card, LoanParts, MediaWork, NodeLedger};
 
 use crate::checkers::freshness::{Origin, Peer};
@@ -15,16 +17,31 @@ use crate::marks::Mark;
 use crate::network::Frame;
 use crate::world::{BORROWER, LENDER, World};
 
+/// The place of the peer that a sealed frame of this card is for.
+fn place_of(card: &Card<'_>, header: &Header) -> Option<usize> {
+    let is_its = |place: &usize| {
+        let peer = card.channel(*place).and_then(Channel::peer);
+        peer.is_some_and(|(.., domain)| domain == header.destination.domain)
+    };
+    let is_sealed = matches!(header.kind, Kind::Sealed | Kind::Private);
+    card.peers().map(|(place, _)| place).find(is_its).filter(|_| is_sealed)
+}
+
+/// The node in a domain.
+fn node_in(domain: DomainId) -> usize {
+    (domain.0 as usize).wrapping_sub(1)
+}
+
 impl<'w> World<'w> {
     /// The life that a card of `node` has met, as far as the streams between the two have been seen at both ends.
     pub(crate) fn peer_of(&self, node: usize, loan: usize, card: &Card<'_>) -> Option<Life> {
-        let meeting = self.meetings.get(&card.channel(loan).stream.name()?)?;
+        let meeting = self.meetings.get(&card.stream(loan).name()?)?;
         meeting[usize::from(node == LENDER)]
     }
 
     /// The stream that `node` sends.
     fn stream_from(&self, node: usize, loan: usize, card: &Card<'_>) -> Option<StreamId> {
-        Some(StreamId { loan, is_lenders: node == LENDER, name: card.channel(loan).stream.name()? })
+        Some(StreamId { loan, is_lenders: node == LENDER, name: card.stream(loan).name()? })
     }
 
     /// The stream that `node` receives.
@@ -82,8 +99,8 @@ impl<'w> World<'w> {
     }
 
     fn check_streams(&mut self, node: usize, loan: usize, card: &Card<'_>) {
-        let channel = card.channel(loan);
-        let accepted = channel.stream.receiver().take_accepted();
+        let flow = card.stream(loan);
+        let accepted = flow.receiver().take_accepted();
         let (Some(from), Some(to)) = (self.stream_from(node, loan, card), self.stream_to(node, loan, card))
         else {
             return;
@@ -93,17 +110,17 @@ impl<'w> World<'w> {
         self.meetings.entry(from.name).or_default()[usize::from(node != LENDER)] = Some(me);
         let verdict = self.streams.accepted(to, &accepted);
         self.judge(names::EXACTLY_ONCE, verdict);
-        let verdict = self.streams.committed(from, channel);
+        let verdict = self.streams.committed(from, flow);
         self.judge(names::COMMITTED, verdict);
-        let verdict = self.streams.numbered(from, channel);
+        let verdict = self.streams.numbered(from, flow);
         self.judge(names::EXACTLY_ONCE, verdict);
-        let verdict = self.streams.credits(from, channel);
+        let verdict = self.streams.credits(from, flow);
         self.judge(names::CREDITS, verdict);
-        let verdict = self.ordering.check(from, channel);
+        let verdict = self.ordering.check(from, flow);
         self.judge(names::ORDERING, verdict);
-        let blocked = channel.state() == State::Open && channel.stream.port.sender.is_blocked();
+        let blocked = flow.state() == State::Open && flow.port.sender.is_blocked();
         self.marks.set_if(Mark::Blocked, blocked);
-        self.marks.set_if(Mark::ReorderBuffer, channel.stream.receiver().has_ahead());
+        self.marks.set_if(Mark::ReorderBuffer, flow.receiver().has_ahead());
     }
 
     /// What the ends of a loan believe of each other, while both live and mean the same streams.
@@ -120,19 +137,19 @@ impl<'w> World<'w> {
         let verdicts = [0, 1].map(|end: usize| {
             let id = self.stream_from(ends[end], loan, cards[end]);
             let same = id.is_some() && id == self.stream_to(ends[1 - end], loan, cards[1 - end]);
-            let (sender, receiver) = (cards[end].channel(loan), cards[1 - end].channel(loan));
+            let (sender, receiver) = (cards[end].stream(loan), cards[1 - end].stream(loan));
             same.then(|| (committed_truly(sender, receiver), granted_truly(sender, receiver)))
         });
         if verdicts.iter().flatten().any(|v| v.0.is_err() || v.1.is_err()) {
             for (node, card) in ends.into_iter().zip(cards) {
-                let channel = card.channel(loan);
+                let (channel, flow) = (card.channel_of(loan), card.stream(loan));
                 self.log.note(format_args!(
                     "{node} {loan} {:?} {:?} {:?} {} {}",
-                    channel.newest_peer(),
-                    channel.state(),
-                    channel.key_fingerprint(),
-                    channel.stream.port.sender.next(),
-                    channel.stream.receiver().expected()
+                    channel.and_then(Channel::newest_peer),
+                    card.state(loan),
+                    channel.and_then(Channel::key_fingerprint),
+                    flow.port.sender.next(),
+                    flow.receiver().expected()
                 ));
             }
         }
@@ -147,7 +164,7 @@ impl<'w> World<'w> {
     pub(crate) fn check_recovery(&mut self, node: usize) {
         let Some(card) = self.nodes[node].card.take() else { return };
         for (id, accepted) in core::mem::take(&mut self.nodes[node].torn) {
-            let expected = card.channel(id.loan).stream.receiver().expected();
+            let expected = card.stream(id.loan).receiver().expected();
             if self.stream_to(node, id.loan, &card) == Some(id) {
                 // What was rolled back comes again. But counters are not rolled back: it may have been denied already.
                 self.nodes[node].outrun[id.loan].accepted(id, self.streams.queued(id, &accepted));
@@ -163,12 +180,12 @@ impl<'w> World<'w> {
             else {
                 continue;
             };
-            let channel = card.channel(loan);
-            let verdict = self.streams.expects(to, channel.stream.receiver().expected());
+            let flow = card.stream(loan);
+            let verdict = self.streams.expects(to, flow.receiver().expected());
             self.judge(names::EXACTLY_ONCE, verdict);
-            let sender = &channel.stream.port.sender;
+            let sender = &flow.port.sender;
             let (first, count) = (sender.committed(), sender.next() - sender.committed());
-            let verdict = self.streams.transmitted(from, channel, first, count);
+            let verdict = self.streams.transmitted(from, flow, first, count);
             self.judge(names::REPLAY_BYTES, verdict);
         }
         self.nodes[node].card = Some(card);
@@ -192,43 +209,72 @@ impl<'w> World<'w> {
             return self.fail(names::ASSERTION, "what leaves is no frame".into());
         };
         self.log.event(self.now, Some(node), "tx", header.path().into(), header.packet_number);
-        let loan = (header.stream.0 - 1) as usize;
-        self.nodes[node].liveness[loan].sent(self.now);
         let Some(card) = self.nodes[node].card.take() else { return };
-        let channel = card.channel(loan);
-        if matches!(header.kind, Kind::Sealed | Kind::Private)
-            && let (Some(key), Some(id)) = (channel.key_fingerprint(), self.stream_from(node, loan, &card))
-        {
-            let verdict = self.nonces.sent(key, &header);
-            self.judge(names::NONCES, verdict);
-            let (first, count) = channel.last_carried();
-            let verdict = self.streams.transmitted(id, channel, first, count.into());
-            self.judge(names::REPLAY_BYTES, verdict);
+        let place = place_of(&card, &header);
+        // Who is greeted has a channel, and who is asked a stream in it.
+        for loan in 0..self.loans.len() {
+            if node != LENDER || (place.is_some() && card.peer_of(loan) == place) {
+                let asks = header.stream.0 != 0 && card.stream_id(loan) == Some(header.stream);
+                self.nodes[node].liveness[loan].sent(self.now, asks);
+            }
+        }
+        if let Some(place) = place {
+            self.check_sealed(node, &card, place, &header);
+        } else if matches!(header.kind, Kind::Sealed | Kind::Private) {
+            self.fail(names::ASSERTION, format!("a frame is for nobody whom node {node} has met: {header:?}"));
         }
         self.nodes[node].card = Some(card);
         if node == LENDER && header.kind == Kind::Sealed {
-            let packet = (header.card_generation.0, header.path(), header.packet_number);
-            self.loans[loan].take_over.sends(self.now, packet);
+            let to = node_in(header.destination.domain);
+            let packet = (to, header.card_generation.0, header.path(), header.packet_number);
+            self.loans.iter_mut().for_each(|lent| lent.take_over.sends(self.now, packet));
         }
+    }
+
+    /// A sealed frame leaves for the peer in `place`.
+    fn check_sealed(&mut self, node: usize, card: &Card<'_>, place: usize, header: &Header) {
+        let Some(channel) = card.channel(place) else { return };
+        if let Some(key) = channel.key_fingerprint() {
+            let verdict = self.nonces.sent(key, header);
+            self.judge(names::NONCES, verdict);
+        }
+        let (stream, first, count) = channel.last_carried();
+        if count == 0 {
+            return;
+        }
+        let loan = card.loans_with(place).find(|loan| card.stream_id(*loan) == Some(stream));
+        let Some((loan, id)) = loan.and_then(|loan| Some((loan, self.stream_from(node, loan, card)?))) else {
+            let what = format!("node {node} sends TLPs in stream {stream:?}, which no loan has");
+            return self.fail(names::REPLAY_BYTES, what);
+        };
+        if header.stream != stream {
+            let what = format!("TLPs of stream {stream:?} are in a frame of stream {:?}", header.stream);
+            self.fail(names::REPLAY_BYTES, what);
+        }
+        let verdict = self.streams.transmitted(id, card.stream(loan), first, count.into());
+        self.judge(names::REPLAY_BYTES, verdict);
     }
 
     /// When the lender has sent the newest packet that a frame acknowledges.
     pub(crate) fn proof_in(&self, node: usize, frame: &[u8]) -> Option<u64> {
         let header =
             Header::parse(frame).ok().filter(|header| node != LENDER && header.kind == Kind::Sealed)?;
-        let loan = (header.stream.0 - 1) as usize;
-        let (generation, paths) = self.nodes[node].card.as_ref()?.channel(loan).last_acked();
-        let packets = paths.iter().map(|&(path, number)| (generation.0, path, number));
-        self.loans[loan].take_over.newest(packets)
+        let card = self.nodes[node].card.as_ref()?;
+        let (generation, paths) = card.channel(place_of(card, &header)?)?.last_acked();
+        let packets = paths.iter().map(|&(path, number)| (node, generation.0, path, number));
+        // It knows the same of each loan.
+        self.loans.first()?.take_over.newest(packets)
     }
 
     /// Where a frame of the lender goes.
     pub(crate) fn check_destination(&mut self, to: Address, rail: u8, frame: &[u8]) {
         let Ok(header) = Header::parse(frame) else { return };
-        let loan = (header.stream.0 - 1) as usize;
-        match header.kind {
-            Kind::Sealed => self.check_address(to, loan, rail, frame.len()),
-            _ => self.check_refusal(to, loan, rail),
+        let card = self.nodes[LENDER].card.as_ref();
+        let place = card.and_then(|card| place_of(card, &header));
+        match (header.kind, place) {
+            (Kind::Sealed, Some(place)) => self.check_address(to, place, rail, frame.len()),
+            (Kind::Response, _) => self.check_refusal(to, rail),
+            _ => {}
         }
     }
 
@@ -236,27 +282,28 @@ impl<'w> World<'w> {
     pub(crate) fn arrive(&mut self, frame: Frame) {
         let Frame { to: node, rail, from, mut bytes, origin, first, sent, by, proof } = frame;
         let header = Header::parse(&bytes).ok();
-        let loan = header.map_or(usize::MAX, |header| (header.stream.0 as usize).wrapping_sub(1));
+        let place = header.map_or(usize::MAX, |header| (header.channel.0 as usize).wrapping_sub(1));
         let packet = header.map_or(0, |header| header.packet_number);
         self.log.event(self.now, Some(node), "rx", rail.into(), packet);
         let is_sealed = |header: &Header| matches!(header.kind, Kind::Sealed | Kind::Private);
-        let sealed = header.filter(|header| is_sealed(header) && loan < self.loans.len());
-        let before = sealed.and_then(|_| self.reception(node, loan));
-        let repeats = sealed.and_then(|_| self.repeats(node, loan));
+        let sealed = header.filter(is_sealed);
+        let before = sealed.and_then(|_| self.reception(node, place));
+        let repeats = sealed.and_then(|_| self.repeats(node, place));
         let original = bytes.clone();
         if self.dies_here(node) || !self.act(node, |card, now| card.handle_frame(now, rail, from, &mut bytes))
         {
             return;
         }
-        let after = sealed.and_then(|_| self.reception(node, loan));
+        let after = sealed.and_then(|_| self.reception(node, place));
         let count = |reception: Option<(u64, _)>| reception.map_or(0, |(count, _)| count);
         if node == LENDER && origin == Origin::Peer && count(after) > count(before) {
-            let lent = &mut self.loans[loan];
-            lent.owner.heard(by.node, sent);
-            lent.take_over.hears(by, proof);
-            self.note_spoofed(loan, rail, from, original.len());
-        } else if node == LENDER && sealed.and_then(|_| self.repeats(node, loan)) > repeats {
-            self.note_repeated(loan, rail, from, original.len());
+            for lent in &mut self.loans {
+                lent.owner.heard(by.node, sent);
+                lent.take_over.hears(by, proof);
+            }
+            self.note_spoofed(place, rail, from, original.len());
+        } else if node == LENDER && sealed.and_then(|_| self.repeats(node, place)) > repeats {
+            self.note_repeated(place, rail, from, original.len());
         }
         if let (Some(header), Some((count, newest)), Some((count_after, newest_after))) =
             (sealed, before, after)
@@ -264,7 +311,7 @@ impl<'w> World<'w> {
         {
             // What it acknowledges, and what acknowledges it, seems to have been on its way for so long.
             for end in [node, by.node] {
-                self.nodes[end].liveness[loan].heard(self.now, rail, first);
+                self.nodes[end].liveness.iter_mut().for_each(|loan| loan.heard(self.now, rail, first));
             }
             let source = self.nodes[by.node].identity.id();
             let freshness = &mut self.nodes[node].freshness;
@@ -280,22 +327,23 @@ impl<'w> World<'w> {
     }
 
     /// A frame comes through memory.
-    pub(crate) fn arrive_private(&mut self, node: usize, loan: usize, bytes: &mut [u8]) {
+    pub(crate) fn arrive_private(&mut self, node: usize, bytes: &mut [u8]) {
         let Ok(header) = Header::parse(bytes) else { return };
         self.log.event(self.now, Some(node), "rx", header.path().into(), header.packet_number);
-        let before = self.reception(node, loan);
+        let Some(place) = self.neighbour_place(node) else { return };
+        let before = self.reception(node, place);
         let original = bytes.to_vec();
-        if self.dies_here(node) || !self.act(node, |card, now| card.handle_private_frame(now, loan, bytes)) {
+        if self.dies_here(node) || !self.act(node, |card, now| card.handle_private_frame(now, place, bytes)) {
             return;
         }
         if let (Some((count, newest)), Some((count_after, newest_after))) =
-            (before, self.reception(node, loan))
+            (before, self.reception(node, place))
             && count_after > count
         {
             self.marks.set(Mark::MemoryUsed);
             if node == LENDER {
                 let by = self.life_of(BORROWER);
-                self.loans[loan].take_over.hears(by, None);
+                self.loans.iter_mut().for_each(|lent| lent.take_over.hears(by, None));
             }
             // Only these two share memory.
             let source = self.nodes[LENDER + BORROWER - node].identity.id();
@@ -306,18 +354,18 @@ impl<'w> World<'w> {
         }
     }
 
-    /// How many frames a card has accepted, and from whom at last.
-    fn reception(&self, node: usize, loan: usize) -> Option<(u64, Option<Peer>)> {
-        let channel = self.nodes[node].card.as_ref()?.channel(loan);
+    /// How many frames of a peer a card has accepted, and from whom at last.
+    fn reception(&self, node: usize, place: usize) -> Option<(u64, Option<Peer>)> {
+        let channel = self.nodes[node].card.as_ref()?.channel(place)?;
         let newest = channel.peer().zip(channel.newest_peer());
         let newest = newest.map(|((peer, ..), (incarnation, card))| (peer, incarnation, card));
         Some((channel.stats().received_frames.get(), newest))
     }
 
     /// How many frames that had come before a card has seen.
-    fn repeats(&self, node: usize, loan: usize) -> Option<u64> {
+    fn repeats(&self, node: usize, place: usize) -> Option<u64> {
         let card = self.nodes[node].card.as_ref()?;
-        Some(card.channel(loan).stats().dropped_replay.get())
+        Some(card.channel(place)?.stats().dropped_replay.get())
     }
 
     /// Before each event: nobody has kept still for too long.
@@ -329,10 +377,10 @@ impl<'w> World<'w> {
                     self.nodes[node].liveness[loan].excused(self.now);
                     continue;
                 }
-                let channel = card.channel(loan);
+                let flow = card.stream(loan);
                 let unheard = self.is_unheard(node, loan, card);
-                let sender = &channel.stream.port.sender;
-                let waits = channel.state() == State::Open && !sender.is_empty();
+                let sender = &flow.port.sender;
+                let waits = flow.state() == State::Open && !sender.is_empty();
                 let news = sender.committed();
                 let now = self.now;
                 let verdict = self.nodes[node].liveness[loan].check(now, unheard, waits, news);
@@ -351,15 +399,17 @@ impl<'w> World<'w> {
 
     /// Whether an address of the borrower has answered a challenge.
     fn knows_borrower(&self, loan: usize) -> bool {
-        let parts = self.ledger(LENDER).loan(loan, 0);
-        parts.is_some_and(|parts| parts.cells.peers.iter().any(|peer| peer.get().is_known()))
+        let ledger = self.ledger(LENDER);
+        let place = ledger.loan(loan, 0).and_then(|parts| parts.cells.peer());
+        let peer = place.and_then(|place| ledger.peer(place));
+        peer.is_some_and(|peer| peer.addresses().any(|address| address.is_known()))
     }
 
     /// The peer knows an older card of the same life: it has the keys, and only needs to be told.
     fn is_unheard(&self, node: usize, loan: usize, card: &Card<'_>) -> bool {
         let Some(peer) = self.peer_of(node, loan, card) else { return false };
         let Some(other) = self.nodes[peer.node].card.as_ref() else { return false };
-        let Some((_, known)) = other.channel(loan).newest_peer() else { return false };
+        let Some((_, known)) = other.channel_of(loan).and_then(Channel::newest_peer) else { return false };
         let knows_us = self.peer_of(peer.node, loan, other) == Some(self.life_of(node));
         knows_us && peer == self.life_of(peer.node) && known.0 > 0 && known.0 < self.nodes[node].generation()
     }
@@ -367,7 +417,7 @@ impl<'w> World<'w> {
     /// Work for the disk takes effect: its borrower is the one that is served.
     pub(crate) fn check_incarnation(&mut self, loan: usize, borrower: Option<Life>) {
         let Some(card) = self.nodes[LENDER].card.as_ref() else { return };
-        let open = card.channel(loan).state() == State::Open;
+        let open = card.state(loan) == State::Open;
         let served = self.tenant_of(loan);
         if open && served != borrower {
             let what = format!("work of {borrower:?} is done while {served:?} is served");
@@ -459,8 +509,8 @@ impl<'w> World<'w> {
             return false;
         };
         [(lender, borrower), (borrower, lender)].iter().all(|(sender, receiver)| {
-            let (used, believed) = sender.channel(loan).stream.port.sender.credits();
-            let granted = receiver.channel(loan).stream.receiver().granted();
+            let (used, believed) = sender.stream(loan).port.sender.credits();
+            let granted = receiver.stream(loan).receiver().granted();
             let fresh = granted[2] >= used[2] + 2 && granted[0] >= used[0] + 3;
             believed == granted && fresh
         })
@@ -482,19 +532,19 @@ impl<'w> World<'w> {
             (0..self.nodes.len()).flat_map(|node| (0..self.loans.len()).map(move |loan| (node, loan)))
         {
             let Some(card) = self.nodes[node].card.as_ref() else { continue };
-            let channel = card.channel(loan);
-            let sender = &channel.stream.port.sender;
+            let flow = card.stream(loan);
+            let sender = &flow.port.sender;
             text += &format!(
                 "; node {node} loan {loan}: {:?}, next {} committed {} blocked {} tags {} expected {} pages {} credits {:?} grants {:?}",
-                channel.state(),
+                card.state(loan),
                 sender.next(),
                 sender.committed(),
                 sender.is_blocked(),
-                channel.stream.port.tags.outstanding(),
-                channel.stream.receiver().expected(),
+                flow.port.tags.outstanding(),
+                flow.receiver().expected(),
                 card.pages(loan).used(),
                 sender.credits(),
-                channel.stream.receiver().granted(),
+                flow.receiver().granted(),
             );
             if let Some(session) = card.slot(loan).and_then(|slot| slot.session()) {
                 let counters = session.counters();
@@ -550,9 +600,9 @@ impl<'w> World<'w> {
             let what = format!("node {node}, loan {loan}: denied, unexpected, malformed: {strays:?}");
             self.fail(names::STRAYS, what);
         }
-        let stats = cells.channel.stream().stats();
+        let stats = cells.stream.stats();
         let unplaced =
-            self.nodes[node].card.as_ref().map_or(0, |card| card.channel(loan).stream.port.sender.unplaced());
+            self.nodes[node].card.as_ref().map_or(0, |card| card.stream(loan).port.sender.unplaced());
         let broken = [stats.malformed_tlps.get(), stats.credit_violations.get(), unplaced];
         if broken != [0; 3] {
             let what =
@@ -582,10 +632,9 @@ impl<'w> World<'w> {
         let edge = &cells.edge;
         self.marks.set_if(Mark::CompletionTimeout, edge.completion_timeouts.get() > 0);
         let Some(card) = self.nodes[node].card.as_ref() else { return };
-        let channel = card.channel(loan);
-        let stats = channel.stats();
-        let again = channel.stream.stats().retransmissions.get();
+        let again = card.stream(loan).stats().retransmissions.get();
         self.marks.set_if(Mark::Retransmission, again > 0);
+        let Some(stats) = card.channel_of(loan).map(Channel::stats) else { return };
         self.marks.set_if(Mark::ForgeryRefused, stats.dropped_auth.get() > 0);
         self.marks.set_if(Mark::ReplayRefused, stats.dropped_replay.get() > 0);
         self.marks.set_if(Mark::HandshakeDuringIo, stats.handshakes.get() > 1);

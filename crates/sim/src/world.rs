@@ -7,6 +7,7 @@ use base::ledger::Arena;
 use base::times::HOLD;
 use base::{Instant, RuleSet};
 
+use link::Protection;
 use node::LoanKind;
 use node::agent::Effect;
 
@@ -22,7 +23,7 @@ use crate::death::{End, Switch, survive};
 use crate::faults::Faults;
 use crate::guest::{Guest, Memories};
 use crate::identity::Identity;
-use crate::loans::{Loan, common_drive};
+use crate::loans::{Loan, common_drive, protection};
 use crate::log::Log;
 use crate::marks::Marks;
 use crate::media::Media;
@@ -49,6 +50,8 @@ pub(crate) const NODES: usize = 3;
 const PATIENCE: u64 = 60_000_000_000;
 /// Told from other seeds.
 const IMPATIENT: u64 = 0x1a7e_0000_0000;
+/// Told from other seeds.
+const PROTECTION: u64 = 0x9207_ec70_0000;
 /// Mixed into the seed of the dice for a drive that both loans share.
 const COMMON_DRIVE: u64 = 0x5a5a;
 /// Events of one run, against runs that never end.
@@ -77,10 +80,10 @@ pub(crate) enum Event {
     ThinkGuest(usize),
     /// Its driver looks at its clock.
     GuestTick(usize),
-    /// The agents agree on memory for a loan.
-    Agree(usize),
-    /// A node looks into the memory of a loan.
-    Memory(usize, usize),
+    /// The agents agree on memory.
+    Agree,
+    /// A node looks into it.
+    Memory(usize),
     /// It has what is to be kept of a drive.
     Kept(usize),
     /// The kernel writes back, or drops, some of what the cache of a drive has.
@@ -154,6 +157,8 @@ pub(crate) struct World<'w> {
     /// In some, somebody repeats frames faster than the network.
     pub(crate) spoofer: Option<Spoofer>,
     pub(crate) frame_bytes: usize,
+    /// What the lender and those who borrow accept.
+    pub(crate) protection: [Protection; 2],
     pub(crate) buffer: Vec<u8>,
     pub(crate) calm_since: Option<u64>,
     pub(crate) kills: u64,
@@ -208,7 +213,7 @@ impl<'w> World<'w> {
         let is_other = guests || is_shared || media.is_some();
         let volatile = Volatile::of(seed, count, is_common).filter(|_| media.is_none());
         let contest = Contest::of(seed).filter(|_| !is_other);
-        let identity = Identity::of(seed, count, contest.is_some()).filter(|_| !is_other);
+        let identity = Identity::of(seed, contest.is_some()).filter(|_| !is_other);
         let borrowers = if contest.is_some() { 2 } else { 1 };
         let served = if guests { 0 } else { count };
         let clients = (BORROWER..BORROWER + borrowers)
@@ -257,7 +262,7 @@ impl<'w> World<'w> {
             memories: guests.then(|| Rc::new(Memories::new(count, switches[BORROWER]))),
             guests: machines,
             network: Network::new(random.fork(), 1 + borrowers),
-            neighbours: Neighbours::of(seed, count).filter(|_| contest.is_none()),
+            neighbours: Neighbours::of(seed).filter(|_| contest.is_none()),
             faults: if guests || media.is_some() {
                 Faults::with_reboots(random.fork(), !guests)
             } else {
@@ -276,8 +281,9 @@ impl<'w> World<'w> {
             siege: false,
             contest,
             identity,
-            spoofer: Spoofer::of(seed, count),
+            spoofer: Spoofer::of(seed),
             frame_bytes,
+            protection: protection(&mut Random::new(seed ^ PROTECTION)),
             buffer: vec![0; link::frame::MAX_FRAME],
             calm_since: None,
             kills: 0,
@@ -362,8 +368,8 @@ impl<'w> World<'w> {
             Event::Think(client) => self.think(client),
             Event::ThinkGuest(loan) => self.think_guest(loan),
             Event::GuestTick(loan) => self.guest_ticks(loan),
-            Event::Agree(loan) => self.agree(loan),
-            Event::Memory(node, loan) => self.read_memory(node, loan),
+            Event::Agree => self.agree(),
+            Event::Memory(node) => self.read_memory(node),
             Event::Kept(drive) => self.record_is_durable(drive),
             Event::Medium(drive) => self.turn_medium(drive),
             Event::Clear(drive) => self.clear_medium(drive),

@@ -15,7 +15,10 @@ const SAMPLE: u64 = 200_000_000;
 /// One end of a loan.
 #[derive(Default)]
 pub(crate) struct Liveness {
+    /// When a frame left for the peer.
     last_sent: u64,
+    /// The same, of this loan's stream.
+    last_asked: u64,
     started: u64,
     /// Changes whenever there is news.
     news: u64,
@@ -33,12 +36,13 @@ impl Liveness {
     /// A new card.
     pub(crate) fn started(&mut self, now: u64) {
         let news = self.news;
-        *self = Self { last_sent: now, started: now, news, news_at: now, checked: now, ..Self::default() };
+        let (last_sent, last_asked, started) = (now, now, now);
+        *self = Self { last_sent, last_asked, started, news, news_at: now, checked: now, ..Self::default() };
     }
 
     /// It knows no address to which it may send: whoever is there has to tell where.
     pub(crate) fn excused(&mut self, now: u64) {
-        (self.last_sent, self.news_at, self.checked) = (now, now, now);
+        (self.last_sent, self.last_asked, self.news_at, self.checked) = (now, now, now, now);
     }
 
     /// A frame has come that was first sent at `first`: one that was lost and that somebody has sent again much later
@@ -58,9 +62,12 @@ impl Liveness {
         }
     }
 
-    /// A frame leaves.
-    pub(crate) fn sent(&mut self, now: u64) {
+    /// A frame leaves for the peer; `asks`: one of this loan's stream.
+    pub(crate) fn sent(&mut self, now: u64, asks: bool) {
         self.last_sent = now;
+        if asks {
+            self.last_asked = now;
+        }
     }
 
     /// Before each event. `unheard`: the peer does not know this card, though it could. `waits`: something lies past
@@ -77,7 +84,7 @@ impl Liveness {
         self.checked = now;
         // A probe waits for twice the round trip.
         let gap = PROBE_GAP + 2 * self.latest.iter().max().copied().unwrap_or_default();
-        if waits && self.last_sent <= self.news_at && now - self.news_at > gap {
+        if waits && self.last_asked <= self.news_at && now - self.news_at > gap {
             return Err(format!(
                 "nobody has asked since {} what became of number {news} and above",
                 self.news_at

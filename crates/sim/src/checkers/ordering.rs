@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use link::Channel;
+use link::Stream as Flow;
 use pcie::FlowClass;
 
 use super::Verdict;
@@ -17,10 +17,10 @@ pub(crate) struct Ordering {
 
 impl Ordering {
     /// After each commit of the sender.
-    pub(crate) fn check(&mut self, id: StreamId, channel: &Channel<'_>) -> Verdict {
-        let sender = &channel.stream.port.sender;
+    pub(crate) fn check(&mut self, id: StreamId, flow: &Flow<'_>) -> Verdict {
+        let sender = &flow.port.sender;
         let waiting = sender.first_waiting(FlowClass::Posted);
-        if channel.state() == link::State::Open && waiting.is_some_and(|(_, has_credit)| has_credit) {
+        if flow.state() == link::State::Open && waiting.is_some_and(|(_, has_credit)| has_credit) {
             return Err(format!("{id:?}: a posted write has credit and no number"));
         }
         let seen = self.seen.entry(id).or_default();

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use link::{Channel, tlp_digest};
+use link::{Stream as Flow, tlp_digest};
 use pcie::FlowClass;
 
 use super::Verdict;
 
-/// One direction of a loan's channel, from one meeting of a pair to the next.
+/// One direction of a loan's stream, from its beginning to its end.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct StreamId {
     pub(crate) loan: usize,
@@ -44,8 +44,8 @@ pub(crate) struct Streams {
 
 impl Streams {
     /// After a commit of the sender: remembers what has got a number.
-    pub(crate) fn numbered(&mut self, id: StreamId, channel: &Channel<'_>) -> Verdict {
-        let sender = &channel.stream.port.sender;
+    pub(crate) fn numbered(&mut self, id: StreamId, flow: &Flow<'_>) -> Verdict {
+        let sender = &flow.port.sender;
         let stream = self.streams.entry(id).or_default();
         let known = stream.sent.len() as u64;
         if sender.next() < known {
@@ -68,14 +68,14 @@ impl Streams {
     pub(crate) fn transmitted(
         &mut self,
         id: StreamId,
-        channel: &Channel<'_>,
+        flow: &Flow<'_>,
         first: u64,
         count: u64,
     ) -> Verdict {
         let stream = self.streams.entry(id).or_default();
         self.buffer.resize(8192, 0);
         for number in first..first + count {
-            let len = channel.stream.port.sender.write_tlp(number, &mut self.buffer);
+            let len = flow.port.sender.write_tlp(number, &mut self.buffer);
             if stream.sent.get(number as usize) != Some(&tlp_digest(&self.buffer[..len])) {
                 return Err(format!("{id:?}: TLP {number} has other bytes than when it was numbered"));
             }
@@ -114,9 +114,9 @@ impl Streams {
     }
 
     /// What the sender has forgotten as committed was handed on, by a card that lived to commit it.
-    pub(crate) fn committed(&self, id: StreamId, channel: &Channel<'_>) -> Verdict {
+    pub(crate) fn committed(&self, id: StreamId, flow: &Flow<'_>) -> Verdict {
         let accepted = self.streams.get(&id).map_or(0, |stream| stream.accepted);
-        let believed = channel.stream.port.sender.committed();
+        let believed = flow.port.sender.committed();
         if believed <= accepted {
             return Ok(());
         }
@@ -124,8 +124,8 @@ impl Streams {
     }
 
     /// Used credits are granted, and grants only grow.
-    pub(crate) fn credits(&mut self, id: StreamId, channel: &Channel<'_>) -> Verdict {
-        let (used, granted) = channel.stream.port.sender.credits();
+    pub(crate) fn credits(&mut self, id: StreamId, flow: &Flow<'_>) -> Verdict {
+        let (used, granted) = flow.port.sender.credits();
         let stream = self.streams.entry(id).or_default();
         if used.iter().zip(&granted).any(|(used, granted)| used > granted) {
             return Err(format!("{id:?}: used {used:?} of granted {granted:?}"));
@@ -139,9 +139,9 @@ impl Streams {
 }
 
 /// What `sender` believes of `receiver` is not more than what that has committed.
-pub(crate) fn granted_truly(sender: &Channel<'_>, receiver: &Channel<'_>) -> Verdict {
-    let (_, believed) = sender.stream.port.sender.credits();
-    let granted = receiver.stream.receiver().granted();
+pub(crate) fn granted_truly(sender: &Flow<'_>, receiver: &Flow<'_>) -> Verdict {
+    let (_, believed) = sender.port.sender.credits();
+    let granted = receiver.receiver().granted();
     if believed.iter().zip(&granted).any(|(believed, granted)| believed > granted) {
         return Err(format!("the sender has {believed:?}, the receiver has granted {granted:?}"));
     }
@@ -149,8 +149,8 @@ pub(crate) fn granted_truly(sender: &Channel<'_>, receiver: &Channel<'_>) -> Ver
 }
 
 /// What `sender` has forgotten as committed is in its final place at `receiver`.
-pub(crate) fn committed_truly(sender: &Channel<'_>, receiver: &Channel<'_>) -> Verdict {
-    let (believed, expected) = (sender.stream.port.sender.committed(), receiver.stream.receiver().expected());
+pub(crate) fn committed_truly(sender: &Flow<'_>, receiver: &Flow<'_>) -> Verdict {
+    let (believed, expected) = (sender.port.sender.committed(), receiver.receiver().expected());
     if believed > expected {
         return Err(format!("the sender believes {believed} to be committed, the receiver has {expected}"));
     }

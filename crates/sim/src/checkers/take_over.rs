@@ -11,11 +11,14 @@ use base::times::{HANDSHAKE_RETRY_MAX, RAIL_VERDICT, SILENCE};
 use super::Verdict;
 use super::single_owner::Life;
 
+/// A packet of the lender: the node that it is for, its card, path and number.
+pub(crate) type Packet = (usize, u64, u8, u64);
+
 /// Of one loan.
 #[derive(Default)]
 pub(crate) struct TakeOver {
-    /// When the lender has sent a packet, by card, path and number.
-    sent: BTreeMap<(u64, u8, u64), u64>,
+    /// When the lender has sent a packet.
+    sent: BTreeMap<Packet, u64>,
     /// By life: when the newest packet was sent that it has acknowledged; 0 for one that was heard at least.
     answered: BTreeMap<Life, u64>,
     /// Who has the function, and has not given it back.
@@ -26,12 +29,12 @@ pub(crate) struct TakeOver {
 
 impl TakeOver {
     /// The lender sends a packet.
-    pub(crate) fn sends(&mut self, now: u64, packet: (u64, u8, u64)) {
+    pub(crate) fn sends(&mut self, now: u64, packet: Packet) {
         self.sent.insert(packet, now);
     }
 
     /// When the lender has sent the newest of these packets.
-    pub(crate) fn newest(&self, packets: impl Iterator<Item = (u64, u8, u64)>) -> Option<u64> {
+    pub(crate) fn newest(&self, packets: impl Iterator<Item = Packet>) -> Option<u64> {
         packets.filter_map(|packet| self.sent.get(&packet).copied()).max()
     }
 
@@ -91,9 +94,9 @@ mod tests {
     fn who_has_answered_lately_loses_nothing() {
         let mut function = TakeOver::default();
         assert_eq!(function.changes(0, FIRST), Ok(None));
-        function.sends(10, (1, 0, 5));
-        function.sends(20, (1, 1, 5));
-        let asked = function.newest([(1, 0, 5), (2, 1, 5)].into_iter());
+        function.sends(10, (1, 1, 0, 5));
+        function.sends(20, (1, 1, 1, 5));
+        let asked = function.newest([(1, 1, 0, 5), (2, 1, 1, 5)].into_iter());
         assert_eq!(asked, Some(10));
         function.hears(FIRST, asked);
         function.hears(FIRST, None);

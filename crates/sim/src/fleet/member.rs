@@ -4,14 +4,14 @@ use core::ops::Range;
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, LoanGeneration, StreamId};
+use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, LoanGeneration};
 use base::ledger::{Arena, Journal, RawMemory};
 use base::{Instant, RuleSet};
-use link::{Name, NodeKey, Refusal, Tenancy};
+use link::{Name, NodeKey, Tenancy};
 use node::agent::{Agent, Beat, Effect, Exit, Rest};
 use node::{
-    BorrowEdge, Card, CardConfig, CardEvent, DriveConfig, Limit, LoanConfig, LoanKind, LoanRole, MediaWork,
-    NodeLedger, Route, Way,
+    BorrowEdge, Card, CardConfig, CardEvent, DriveConfig, FunctionId, Limit, LoanConfig, LoanKind, LoanRole, MediaWork,
+    NodeLedger, Refusal, Route, Way,
 };
 
 use super::client::{Act, Claim};
@@ -161,7 +161,7 @@ impl<'w> Node<'w> {
         }
         self.lent.clone().enumerate().find_map(|(loan, function)| {
             let function = &functions[function];
-            let (used, is_idle) = (card.pages(loan).used(), card.channel(loan).stream.is_idle());
+            let (used, is_idle) = (card.pages(loan).used(), card.stream(loan).is_idle());
             let ends = used == 0 && is_idle && function.tenancy.is_held == function.claim.is_some();
             let held = function.tenancy.is_held;
             (!ends).then(|| format!("function {loan}: {used} pages in use, idle: {is_idle}, held: {held}"))
@@ -178,9 +178,10 @@ impl<'w> Node<'w> {
             domain: domain_of(self.index),
             incarnation: Incarnation(self.incarnation),
             life: self.life_id(),
-            borrows_as: None,
+            restored_as: None,
             generation: CardGeneration(self.generation()),
             seed,
+            protection: link::Protection::Aegis,
             rails: vec![FRAME; RAILS],
             drives: self.lent.clone().map(drive).collect(),
             loans: lent.chain(borrowed).collect(),
@@ -226,8 +227,7 @@ fn new_memory<'w>(arena: &'w Arena, lent: &Range<usize>, places: usize) -> RawMe
 fn loan(function: usize, role: LoanRole, (tenancy, life, least): (Tenancy, u32, u64)) -> LoanConfig {
     LoanConfig {
         secret: [function as u8; 32],
-        protection: link::Protection::Aegis,
-        stream: StreamId((function as u32).wrapping_add(1)),
+        function: FunctionId((function as u32).wrapping_add(1)),
         generation: LoanGeneration(0),
         tenancy,
         life,
@@ -568,7 +568,10 @@ impl World<'_> {
                     self.fail(names::ASSERTION, format!("node {node}: {event:?}"));
                 }
                 CardEvent::Ready(loan) => self.nodes[node].note_ready(loan),
-                CardEvent::Refused(..) | CardEvent::Met(..) => {}
+                CardEvent::Refused(..)
+                | CardEvent::Met(..)
+                | CardEvent::Joined(..)
+                | CardEvent::Left(_) => {}
             }
             self.drive_agent(node);
         }
@@ -601,8 +604,6 @@ impl World<'_> {
         let this = &mut self.nodes[node];
         let life = this.places[place].life + 1;
         this.places[place] = Place { life, claim: Some(claim) };
-        // By this incarnation it calls itself there: no later life of the node does so again.
-        this.folder = this.folder.max(this.incarnation + u64::from(life));
         let loan = this.loan_of(place);
         this.agent.handle_attached(loan, can_take);
         self.drive_agent(node);
@@ -621,7 +622,7 @@ impl World<'_> {
             .filter(|other| *other != loan)
             .collect();
         let names = |card: &Card<'_>| -> Vec<_> {
-            others.iter().map(|other| card.channel(*other).stream.name()).collect()
+            others.iter().map(|other| card.stream(*other).name()).collect()
         };
         let before = this.card.as_ref().map(names);
         let told = self.act(node, |card, now| {

@@ -1,5 +1,7 @@
 //! What a liar makes of a frame.
 
+use core::ops::Range;
+
 use link::frame::{HEADER_LEN, MAX_FRAME, TAG_LEN};
 use node::Card;
 use pcie::{
@@ -45,12 +47,11 @@ pub(super) struct Told {
 
 impl Told {
     pub(super) fn of(card: &Card<'_>, loan: usize, liar: Liar) -> Self {
-        let channel = card.channel(loan);
-        let headers =
-            channel.stream.port.sender.headers().filter_map(|header| Header::decode(header.as_bytes()).ok());
+        let flow = card.stream(loan);
+        let headers = flow.port.sender.headers().filter_map(|header| Header::decode(header.as_bytes()).ok());
         Self {
             liar,
-            expected: channel.stream.receiver().expected(),
+            expected: flow.receiver().expected(),
             requests: headers.filter(|header| header.class() == FlowClass::NonPosted).collect(),
         }
     }
@@ -65,6 +66,31 @@ impl Told {
     }
 }
 
+/// What of a body is about its stream alone: the status, and what is in records of TLPs. What else a frame says is of
+/// the whole channel, and of the other loan as well.
+fn own(body: &[u8]) -> (Vec<Range<usize>>, Vec<usize>) {
+    let (mut own, mut starts, mut at) = (vec![0..STATUS.min(body.len())], Vec::new(), STATUS);
+    while let Some(&[kind, low, high]) = body.get(at..at + 3) {
+        let end = at + 3 + usize::from(u16::from_le_bytes([low, high]));
+        if end > body.len() {
+            break;
+        }
+        starts.push(at);
+        if kind == STREAM {
+            own.push(at + 3..end);
+        }
+        at = end;
+    }
+    (own, starts)
+}
+
+/// A place in that.
+fn place_in(dice: &mut dyn Dice, body: &[u8]) -> Range<usize> {
+    let (own, _) = own(body);
+    let part = own[dice.below(own.len() as u64) as usize].clone();
+    part.start + dice.below(part.len() as u64 + 1) as usize..part.end
+}
+
 /// Changes a frame, whose tag stays what it was.
 pub(super) fn twist(dice: &mut dyn Dice, told: &Told, frame: &mut Vec<u8>) {
     let tag = frame.split_off(frame.len() - TAG_LEN);
@@ -75,8 +101,11 @@ pub(super) fn twist(dice: &mut dyn Dice, told: &Told, frame: &mut Vec<u8>) {
             2 | 3 => set_number(dice, &mut body),
             4 => body.truncate(dice.below(body.len() as u64 + 1) as usize),
             5 => {
-                let start = dice.below(body.len() as u64 + 1) as usize;
-                body.extend_from_within(start..);
+                // Some of its last records come twice.
+                let (_, starts) = own(&body);
+                if let Some(start) = starts.get(dice.below(starts.len() as u64 + 1) as usize) {
+                    body.extend_from_within(start..);
+                }
             }
             6 => add_record(dice, &mut body),
             _ => add_stream(dice, told, &mut body),
@@ -88,7 +117,8 @@ pub(super) fn twist(dice: &mut dyn Dice, told: &Told, frame: &mut Vec<u8>) {
 }
 
 fn set_byte(dice: &mut dyn Dice, body: &mut [u8]) {
-    if let Some(byte) = body.get_mut(dice.below(body.len() as u64 + 1) as usize) {
+    let place = place_in(dice, body);
+    if let Some(byte) = body[place].first_mut() {
         *byte = dice.below(256) as u8;
     }
 }
@@ -96,8 +126,8 @@ fn set_byte(dice: &mut dyn Dice, body: &mut [u8]) {
 /// A number of two, four or eight bytes becomes one that is worth a try.
 fn set_number(dice: &mut dyn Dice, body: &mut [u8]) {
     let len = 2 << dice.below(3);
-    let start = dice.below(body.len() as u64 + 1) as usize;
-    let Some(bytes) = body.get_mut(start..start + len) else { return };
+    let place = place_in(dice, body);
+    let Some(bytes) = body[place].get_mut(..len) else { return };
     let mut old = [0; 8];
     old[..len].copy_from_slice(bytes);
     let old = u64::from_le_bytes(old);
