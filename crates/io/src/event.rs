@@ -181,23 +181,23 @@ events! {
     /// This node shares none.
     Warning "memory-unshared" MemoryUnshared { error: String, name: String } => "memory is shared with nobody"
 
-    /// A loan has a path through memory.
-    Info "memory-shared" MemoryShared { function: String } => "memory is shared with the neighbour"
+    /// The channel with a node has a path through memory.
+    Info "memory-shared" MemoryShared { node: String } => "memory is shared with the neighbour"
 
     /// It has none any more.
-    Info "memory-parted" MemoryParted { function: String } => "no memory is shared with the neighbour any more"
+    Info "memory-parted" MemoryParted { node: String } => "no memory is shared with the neighbour any more"
 
     /// Neighbours wait.
     Warning "neighbours-waiting" NeighboursWaiting { error: String, again_in_s: f64 }
     => "neighbours cannot be accepted for now"
 
-    /// Somebody has called as the borrower, and has proven nothing.
-    Warning "neighbour-unproven" NeighbourUnproven { function: String, others: Others }
-    => "a process of this machine does not know the key of the loan"
+    /// Somebody has called as this node, and has proven nothing.
+    Warning "neighbour-unproven" NeighbourUnproven { node: String, others: Others }
+    => "a process of this machine passes itself off as a node that it is not"
 
-    /// Somebody has answered as the lender, and has proven nothing.
-    Warning "neighbour-impostor" NeighbourImpostor { function: String }
-    => "a process of this machine passes itself off as the lender"
+    /// Somebody has answered as this node, and has proven nothing.
+    Warning "neighbour-impostor" NeighbourImpostor { node: String }
+    => "a process of this machine answers as a node that it is not"
 
     // Drives that are lent.
 

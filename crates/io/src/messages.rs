@@ -34,10 +34,11 @@ pub(crate) enum ToCard {
     Connection { loan: usize, slot: usize },
     /// A place has this loan from now on.
     Attach { loan: usize, plan: Box<LoanPlan> },
-    /// The loan shares memory with its peer: comes with that and the bell.
-    Shared { loan: usize },
-    /// It shares nothing any more.
-    Parted { loan: usize },
+    /// Memory is shared with the peer in this place, if it is this node: comes with that and the bell. `calls`: this node
+    /// is the one that has called the other.
+    Shared { peer: usize, node: [u8; NodeId::BYTES], calls: bool },
+    /// None is shared with it any more.
+    Parted { peer: usize },
     /// What the function of a lent loan may do from now on.
     Limit { loan: usize, limit: LimitPlan },
     /// The medium of a drive has grown to so many blocks.
@@ -52,10 +53,10 @@ pub(crate) enum ToCard {
     Persisted { drive: usize, version: u64, kept: bool },
     /// It is durable who has what the loan lends.
     Tenancy { loan: usize, tenancy: TenancyPlan },
-    /// In this borrowed loan the node calls itself by this incarnation, which is greater than before.
+    /// To the lender of this loan the node calls itself by this incarnation, which is greater than before.
     Incarnation { loan: usize, incarnation: u64 },
-    /// The machine may go on somewhere else, too: new keys, from these random bytes, and another life to borrow in if it
-    /// was restored from a snapshot.
+    /// The machine may go on somewhere else, too: new keys, from these random bytes, and another life to call itself by
+    /// if it was restored from a snapshot.
     RenewKeys { seed: [u8; 32], life: Option<[u8; 16]> },
     /// Give everything back, in order.
     ShutDown,
@@ -94,10 +95,12 @@ pub(crate) enum ToAgent {
     Ready { loan: usize },
     /// The lender refuses the loan.
     Refused { loan: usize, refusal: RefusalPlan },
-    /// The streams of a loan to this incarnation of this node are open.
-    Met { loan: usize, node: [u8; NodeId::BYTES], incarnation: u64 },
-    /// What the loan shares with its peer is of no use: the peer is gone, or makes no sense.
-    Nonsense { loan: usize },
+    /// There is a channel with this incarnation of this node, which has this place.
+    Joined { peer: usize, node: [u8; NodeId::BYTES], incarnation: u64 },
+    /// The channel with whoever had this place is given up.
+    Left { peer: usize },
+    /// The memory that is shared with this peer is of no use: the peer is gone, or makes no sense.
+    Nonsense { peer: usize },
     /// Who has what the loan lends has changed: to be made durable.
     Tenant { loan: usize, tenancy: TenancyPlan },
     /// Another node has used the borrowed drive meanwhile.
@@ -137,10 +140,9 @@ impl Message for ToCard {
             Self::Grow { .. } | Self::Cut { .. } | Self::ClearFault { .. } | Self::Fault { .. } => None,
             Self::Persisted { .. } | Self::RenewKeys { .. } | Self::ShutDown => None,
             Self::Begin | Self::Parked { .. } | Self::AllParked => None,
+            Self::Shared { .. } | Self::Parted { .. } => None,
             Self::Connection { loan, .. }
             | Self::Attach { loan, .. }
-            | Self::Shared { loan }
-            | Self::Parted { loan }
             | Self::Limit { loan, .. }
             | Self::Tenancy { loan, .. }
             | Self::Incarnation { loan, .. }
@@ -156,7 +158,7 @@ impl Message for ToCard {
     }
 
     /// What waits is at most one message for each place of a client, one for each loan's coming, tenant, incarnation, limit,
-    /// peer, return and presence, five for each drive, of which the last says all, the one to renew keys, and the one
+    /// return and presence, one for each peer's memory, five for each drive, of which the last says all, the one to renew keys, and the one
     /// to shut down. Of a slot it is one message of each kind, and that only when the card has asked for it or another
     /// client has come. To a successor, whose outbox is a new one, come all descriptors of slots, [`DESCRIPTORS`] in a
     /// message, and all parked connections, one in a message and at most 1024 of them (`MOST` of `agent::slots`), and
@@ -164,7 +166,7 @@ impl Message for ToCard {
     fn supersedes(&self, earlier: &Self) -> bool {
         let about = |message: &Self| match message {
             Self::Connection { loan, slot } => (0, *loan, *slot),
-            Self::Shared { loan } | Self::Parted { loan } => (1, *loan, 0),
+            Self::Shared { peer, .. } | Self::Parted { peer } => (1, *peer, 0),
             Self::Tenancy { loan, .. } => (2, *loan, 0),
             Self::Limit { loan, .. } => (3, *loan, 0),
             Self::Grow { drive, .. } => (4, *drive, 0),
@@ -197,10 +199,9 @@ impl Message for ToAgent {
         match *self {
             Self::Running | Self::Persist { .. } | Self::Unparked { .. } => None,
             Self::Medium { .. } | Self::MediaFault { .. } => None,
+            Self::Joined { .. } | Self::Left { .. } | Self::Nonsense { .. } => None,
             Self::Ready { loan }
             | Self::Refused { loan, .. }
-            | Self::Met { loan, .. }
-            | Self::Nonsense { loan }
             | Self::Tenant { loan, .. }
             | Self::Overtaken { loan }
             | Self::GivenBack { loan, .. }
@@ -215,7 +216,7 @@ impl Message for ToAgent {
         }
     }
 
-    /// What waits is at most one message of each kind for each loan or drive, and one for each place of a client, who
+    /// What waits is at most one message of each kind for each loan, peer or drive, and one for each place of a client, who
     /// is followed by another one only when the agent has heard that the place is free. So it is with parked
     /// connections: one message for each, and nobody takes its place before the agent has heard of it. A tenant that
     /// was overtaken has not been let in.
@@ -225,6 +226,7 @@ impl Message for ToAgent {
             Self::Persist { drive, .. } | Self::MediaFault { drive } => (drive, 0),
             Self::Medium { drive, trouble } => (drive, trouble.kind()),
             Self::Unparked { number } => (number as usize, 0),
+            Self::Joined { peer, .. } | Self::Left { peer } | Self::Nonsense { peer } => (peer, 0),
             _ => (message.loan().unwrap_or_default(), 0),
         };
         discriminant(self) == discriminant(earlier) && about(self) == about(earlier)
@@ -262,11 +264,14 @@ impl MediumTrouble {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum RefusalPlan {
     InUse { by: [u8; 32], node: [u8; NodeId::BYTES], since: Option<u64>, hold: Option<u64> },
+    NotLent,
+    Generation,
     NotAllowed,
     Sealing,
     Outdated { seen: u64 },
     Twin { by: [u8; 32] },
     Version,
+    NoRoom,
     Unknown { verdict: u8 },
 }
 
@@ -277,11 +282,14 @@ impl From<Refusal> for RefusalPlan {
             Refusal::InUse { by, node, since, hold } => {
                 Self::InUse { by: by.to_bytes(), node: node.0, since: seconds(since), hold: seconds(hold) }
             }
+            Refusal::NotLent => Self::NotLent,
+            Refusal::Generation => Self::Generation,
             Refusal::NotAllowed => Self::NotAllowed,
             Refusal::Sealing => Self::Sealing,
             Refusal::Outdated { seen } => Self::Outdated { seen: seen.0 },
             Refusal::Twin { by } => Self::Twin { by: by.to_bytes() },
             Refusal::Version => Self::Version,
+            Refusal::NoRoom => Self::NoRoom,
             Refusal::Unknown { verdict } => Self::Unknown { verdict },
         }
     }
@@ -295,11 +303,14 @@ impl From<RefusalPlan> for Refusal {
                 let (by, node) = (Name::from_bytes(by), NodeId(node));
                 Self::InUse { by, node, since: time(since), hold: time(hold) }
             }
+            RefusalPlan::NotLent => Self::NotLent,
+            RefusalPlan::Generation => Self::Generation,
             RefusalPlan::NotAllowed => Self::NotAllowed,
             RefusalPlan::Sealing => Self::Sealing,
             RefusalPlan::Outdated { seen } => Self::Outdated { seen: Incarnation(seen) },
             RefusalPlan::Twin { by } => Self::Twin { by: Name::from_bytes(by) },
             RefusalPlan::Version => Self::Version,
+            RefusalPlan::NoRoom => Self::NoRoom,
             RefusalPlan::Unknown { verdict } => Self::Unknown { verdict },
         }
     }
@@ -393,7 +404,7 @@ mod tests {
         let limit = LimitPlan::of(node::Limit::NONE);
         let messages = [
             ToCard::Connection { loan: 0, slot: 0 },
-            ToCard::Shared { loan: 0 },
+            ToCard::Shared { peer: 0, node: [0; NodeId::BYTES], calls: true },
             ToCard::Limit { loan: 0, limit },
             ToCard::Grow { drive: 0, blocks: 1 },
             ToCard::Cut { drive: 0, bytes: 1 },
@@ -431,7 +442,7 @@ mod tests {
         let (received, descriptors) = receive::<ToCard>(&card).unwrap().unwrap();
         assert_eq!(received, message);
         assert_eq!(descriptors.len(), 1);
-        let message = ToCard::Shared { loan: 1 };
+        let message = ToCard::Shared { peer: 1, node: [2; NodeId::BYTES], calls: false };
         send(agent.as_fd(), &message, &[agent.as_fd(), agent.as_fd()]).unwrap();
         assert_eq!(receive::<ToCard>(&card).unwrap().unwrap().1.len(), 2);
         drop((agent, descriptors));

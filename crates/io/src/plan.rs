@@ -8,10 +8,10 @@ use std::ptr::NonNull;
 use std::time::Duration;
 
 use base::RuleSet;
-use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, LoanGeneration, NodeId, StreamId};
+use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, LoanGeneration, NodeId};
 use base::ledger::{Layout, LayoutHash, PAGE_SIZE, RawMemory};
 use node::{
-    Address, BorrowEdge, CardConfig, DriveConfig, EDGE_CONNECTIONS, FlashConfig, FlashRates, KEY_BYTES,
+    Address, BorrowEdge, CardConfig, DriveConfig, EDGE_CONNECTIONS, FlashConfig, FlashRates, FunctionId, KEY_BYTES,
     Lender, Limit, LoanConfig, LoanRole, MAX_LOANS, MAX_RAILS, Name, NamespaceConfig, NodeKey, Protection,
     PublicKey, Route, Tenancy, WriteCache,
 };
@@ -56,10 +56,12 @@ pub(crate) struct Plan {
     pub(crate) life: [u8; 16],
     pub(crate) generation: u64,
     pub(crate) seed: [u8; 32],
+    #[serde(with = "ProtectionPlan")]
+    pub(crate) protection: Protection,
     /// The machine may go on somewhere else with the keys in the ledger.
     pub(crate) renews_keys: bool,
-    /// It was restored, and borrows in this life since.
-    pub(crate) borrows_as: Option<[u8; 16]>,
+    /// It was restored, and calls itself by this life since.
+    pub(crate) restored_as: Option<[u8; 16]>,
     pub(crate) has_ring: bool,
     pub(crate) rails: Vec<RailPlan>,
     /// `None`: no drive is in this place.
@@ -183,9 +185,7 @@ impl LimitPlan {
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Layout)]
 pub(crate) struct LoanPlan {
     pub(crate) secret: [u8; 32],
-    #[serde(with = "ProtectionPlan")]
-    pub(crate) protection: Protection,
-    pub(crate) stream: u32,
+    pub(crate) function: u32,
     pub(crate) generation: u64,
     pub(crate) tenancy: TenancyPlan,
     pub(crate) life: u32,
@@ -449,9 +449,10 @@ impl Plan {
             domain: DomainId(self.domain),
             incarnation: Incarnation(self.incarnation),
             life: LifeId(self.life),
-            borrows_as: self.borrows_as.map(LifeId),
+            restored_as: self.restored_as.map(LifeId),
             generation: CardGeneration(self.generation),
             seed: self.seed,
+            protection: self.protection,
             rails: self.rails.iter().map(|rail| rail.max_frame).collect(),
             drives: self
                 .drives
@@ -530,7 +531,7 @@ impl RoutePlan {
 impl std::fmt::Debug for LoanPlan {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("LoanPlan")
-            .field("stream", &self.stream)
+            .field("function", &self.function)
             .field("life", &self.life)
             .finish_non_exhaustive()
     }
@@ -559,8 +560,7 @@ impl LoanPlan {
         };
         LoanConfig {
             secret: self.secret,
-            protection: self.protection,
-            stream: StreamId(self.stream),
+            function: FunctionId(self.function),
             generation: LoanGeneration(self.generation),
             tenancy: self.tenancy.into(),
             life: self.life,

@@ -7,7 +7,7 @@
 
 use std::io;
 
-use base::ids::Incarnation;
+use base::ids::NodeId;
 use node::SessionCells;
 
 use super::change::Told;
@@ -15,15 +15,24 @@ use super::clients::stop_listening_at;
 use super::{Agent, Edge, LoanEnd, LoanSpec};
 
 impl LoanSpec {
-    /// The incarnation by which a node of `incarnation` calls itself in this loan.
-    pub(super) fn incarnation(&self, incarnation: u64) -> u64 {
-        node::loan_incarnation(Incarnation(incarnation), self.life, Incarnation(self.least_incarnation)).0
+    /// The node that it borrows from, if it borrows.
+    pub(super) fn lender(&self) -> Option<NodeId> {
+        match &self.end {
+            LoanEnd::Borrow { lender, .. } => Some(lender.key.id()),
+            LoanEnd::Lend { .. } | LoanEnd::Vacant { .. } => None,
+        }
     }
 
     /// Whether this is a place without a loan.
     pub fn is_vacant(&self) -> bool {
         matches!(&self.end, LoanEnd::Vacant { .. })
     }
+}
+
+/// By which incarnation a node with these loans calls itself at least to `lender`, whatever it borrows there.
+pub(super) fn least_incarnation(loans: &[LoanSpec], lender: NodeId) -> u64 {
+    let its = loans.iter().filter(|loan| loan.lender() == Some(lender));
+    its.map(|loan| loan.least_incarnation).max().unwrap_or_default()
 }
 
 impl LoanEnd {
@@ -81,8 +90,6 @@ impl Agent {
     /// # Errors
     /// What ending the card returned.
     pub fn abandon(&mut self, loan: usize) -> io::Result<()> {
-        // No card says anything of a place without a loan.
-        self.neighbours.forget(loan);
         self.core.handle_abandoned(loan);
         self.perform()
     }

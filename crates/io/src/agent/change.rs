@@ -90,7 +90,6 @@ impl Agent {
         let coming: Vec<usize> = arrivals.loans.iter().map(|(place, _)| *place).collect();
         let told: Vec<Told> =
             arrivals.loans.into_iter().map(|(place, loan)| self.seat(place, loan)).collect();
-        self.neighbours.follow(&self.spec, &self.waiter);
         let goes_on = told.iter().all(|told| *told == Told::ByMessage);
         if goes_on {
             coming.iter().for_each(|place| self.core.handle_attached(*place, true));
@@ -117,7 +116,6 @@ impl Agent {
         self.spec.loans[place] = loan;
         self.clients.renew(place);
         self.slots.renew(place);
-        self.neighbours.forget(place);
         for account in &self.shared().edges[place] {
             account.received.reset();
             account.sent.reset();
@@ -187,7 +185,6 @@ impl Agent {
         let loans: Vec<usize> =
             (0..self.spec.loans.len()).filter(|at| lends(&self.spec.loans[*at])).collect();
         for loan in &loans {
-            self.neighbours.forget(*loan);
             self.forget_wants(*loan);
             self.spec.loans[*loan].end = LoanEnd::Vacant { edge: None };
         }
@@ -228,9 +225,8 @@ impl Agent {
 fn vacant() -> LoanSpec {
     LoanSpec {
         function: String::new(),
-        stream: 0,
+        function_id: 0,
         secret: [0; 32],
-        protection: node::Protection::default(),
         generation: 0,
         tenancy: Tenancy::default(),
         life: 0,

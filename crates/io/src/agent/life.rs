@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use base::ids::NodeId;
 use node::agent::{Effect, Unfinished};
 
 use super::{Agent, AgentEvent, log, token, view, watchdog};
@@ -130,7 +131,7 @@ impl Agent {
         for (loan, slot, _) in self.clients.connections() {
             outbox.push(ToCard::Connection { loan, slot });
         }
-        self.neighbours.sharing().for_each(|loan| outbox.push(ToCard::Shared { loan }));
+        self.neighbours.agreements().for_each(|shared| outbox.push(shared));
         let card = LiveCard { child, messages: ours, outbox, memory_bytes: self.mapping.len() };
         let card = self.card.insert(card);
         self.waiter.register(card.child.as_fd(), token::CARD, Interest::READ)?;
@@ -151,9 +152,11 @@ impl Agent {
                 ToCard::Connection { loan, slot } => {
                     clients.connection(*loan, *slot).map_or(Enclosure::Gone, Enclosure::Descriptor)
                 }
-                ToCard::Shared { loan } => neighbours.shared(*loan).map_or(Enclosure::Gone, |shared| {
-                    Enclosure::Descriptors(vec![shared.memory.as_fd(), shared.bell.as_fd()])
-                }),
+                ToCard::Shared { peer, node, .. } => {
+                    neighbours.shared(*peer, NodeId(*node)).map_or(Enclosure::Gone, |shared| {
+                        Enclosure::Descriptors(vec![shared.memory.as_fd(), shared.bell.as_fd()])
+                    })
+                }
                 message => slots.enclosure(message),
             });
         }

@@ -85,7 +85,9 @@ pub struct NodeSpec {
     pub drives: Vec<Option<DriveSpec>>,
     /// What it lends and borrows.
     pub loans: Vec<LoanSpec>,
-    /// Whether it shares memory with peers on the same machine that know the key of a loan.
+    /// What it accepts as protection of frames.
+    pub protection: Protection,
+    /// Whether it shares memory with nodes on the same machine that it has a channel with.
     pub shared_memory: bool,
     /// When images were written last: its life is the incarnation, and it has an entry for each drive, in their order.
     pub last_writes: LastWrites,
@@ -150,17 +152,15 @@ pub struct LoanSpec {
     pub function: String,
     /// The secret of its line.
     pub secret: [u8; 32],
-    /// As frames name it.
-    pub stream: u32,
-    /// What this side accepts as protection of frames.
-    pub protection: Protection,
+    /// The same, as its lender knows it.
+    pub function_id: u32,
     /// Which assignment this is.
     pub generation: u64,
     /// Of what is lent: who has used it last, as it was made durable.
     pub tenancy: Tenancy,
-    /// What the loan's incarnation is greater than the node's by: 0 from the start, more for whoever is attached later.
+    /// Greater whenever the place is given to another loan: 0 from the start, more for whoever is attached later.
     pub life: u32,
-    /// Its incarnation is at least this: its lender has seen a greater one than the state folder knew of.
+    /// To its lender the node is in this incarnation at least: that has seen a greater one than the state folder knew of.
     pub least_incarnation: u64,
     /// Which side, with its resources.
     pub end: LoanEnd,
@@ -336,8 +336,8 @@ pub struct Agent {
     /// The machine was restored while this agent lived, or may have been: no card goes on with the keys of the one
     /// before.
     was_restored: bool,
-    /// The life that it borrows in since.
-    borrows_as: Option<[u8; 16]>,
+    /// The life that it calls itself by since.
+    restored_as: Option<[u8; 16]>,
     card: Option<LiveCard>,
     /// What decides.
     core: node::agent::Agent,
@@ -361,7 +361,7 @@ mod token {
     pub(super) const MESSAGES: u64 = 1;
     pub(super) const VM_GENERATION: u64 = 2;
     pub(super) const LISTENER: u64 = 1 << 32;
-    /// Who listens for neighbours; then peers of loans and callers, each with an index.
+    /// Who listens for neighbours; then peers and callers, each with an index.
     pub(super) const NEIGHBOURS: u64 = 2 << 32;
     pub(super) const PLACES: u64 = 3 << 32;
     pub(super) const STRANGERS: u64 = 4 << 32;
@@ -405,7 +405,7 @@ impl Agent {
             waiter,
             vm_generation,
             was_restored: false,
-            borrows_as: None,
+            restored_as: None,
             card: None,
             core: node::agent::Agent::new(RuleSet::ALL, crate::card::now()),
             wants: Vec::new(),
@@ -492,10 +492,8 @@ impl Agent {
     /// Tells the card of whom it shares memory with now. One that is not there is followed by one that is told
     /// everything.
     fn tell_neighbours(&mut self) {
-        while let Some(loan) = self.neighbours.take_changed() {
-            let is_shared = self.neighbours.shared(loan).is_some();
+        while let Some(message) = self.neighbours.take_changed() {
             if let Some(card) = &mut self.card {
-                let message = if is_shared { ToCard::Shared { loan } } else { ToCard::Parted { loan } };
                 card.outbox.push(message);
             }
         }
@@ -510,8 +508,8 @@ impl Agent {
     }
 
     /// This machine may go on somewhere else, too, from the same memory: the keys of frames are made anew, from random
-    /// numbers that nobody else has. If it is certain that it was restored, it borrows in a life of its own from here on,
-    /// which its lenders let in when the one before does not answer.
+    /// numbers that nobody else has. If it is certain that it was restored, it calls itself by a life of its own from here
+    /// on, which others let in when the one before does not answer.
     ///
     /// # Errors
     /// There are no random numbers.
@@ -521,9 +519,9 @@ impl Agent {
         fill_random(&mut seed)?;
         fill_random(&mut life)?;
         let life = was_restored.then_some(life);
-        self.borrows_as = life.or(self.borrows_as);
+        self.restored_as = life.or(self.restored_as);
         if let Some(card) = &mut self.card {
-            card.outbox.push(ToCard::RenewKeys { seed, life: self.borrows_as });
+            card.outbox.push(ToCard::RenewKeys { seed, life: self.restored_as });
         }
         self.tell_card();
         Ok(())
@@ -633,8 +631,9 @@ impl Agent {
             life: self.life,
             generation: self.core.record().generation,
             seed,
+            protection: feasible(self.spec.protection),
             renews_keys: self.was_restored,
-            borrows_as: self.borrows_as,
+            restored_as: self.restored_as,
             has_ring: self.ring.is_some(),
             drives: drives.collect(),
             loans: self.spec.loans.iter().map(|loan| self.loan_plan(loan)).collect(),
@@ -681,12 +680,11 @@ impl Agent {
         };
         LoanPlan {
             secret: loan.secret,
-            protection: feasible(loan.protection),
-            stream: loan.stream,
+            function: loan.function_id,
             generation: loan.generation,
             tenancy: loan.tenancy.into(),
             life: loan.life,
-            least_incarnation: loan.least_incarnation,
+            least_incarnation: loan.lender().map_or(0, |lender| attach::least_incarnation(&self.spec.loans, lender)),
             role,
         }
     }
@@ -698,7 +696,11 @@ impl Agent {
                 continue;
             }
             match message {
-                ToAgent::Running => self.core.handle_running(crate::card::now()),
+                ToAgent::Running => {
+                    self.core.handle_running(crate::card::now());
+                    // The card before may have died before it said who has left.
+                    self.neighbours.compare(around(&self.spec, &self.waiter, &self.mapping));
+                }
                 ToAgent::Ready { loan } => {
                     if let Err(error) = self.slots.open(&self.spec.loans, loan, &self.waiter) {
                         let function = self.spec.loans[loan].function.clone();
@@ -714,14 +716,13 @@ impl Agent {
                     self.core.handle_tenant(crate::card::now(), loan, tenancy);
                 }
                 ToAgent::Overtaken { loan } => events.push(AgentEvent::Overtaken(loan)),
-                ToAgent::Met { loan, node, incarnation } => {
-                    let node = NodeId(node);
-                    let life = (node, incarnation);
-                    self.neighbours.met(loan, life, around(&self.spec, &self.waiter, &self.mapping));
+                ToAgent::Joined { peer, node, incarnation } => {
+                    let life = (NodeId(node), incarnation);
+                    self.neighbours.join(peer, life, around(&self.spec, &self.waiter, &self.mapping));
                 }
-                ToAgent::Nonsense { loan } => self.neighbours.lose(loan, &self.spec.loans[loan]),
+                ToAgent::Left { peer } => self.neighbours.leave(peer),
+                ToAgent::Nonsense { peer } => self.neighbours.lose(peer),
                 ToAgent::GivenBack { loan, has_lost } => {
-                    self.neighbours.forget(loan);
                     // A vacant place has nothing to give back.
                     if !self.spec.loans[loan].is_vacant() {
                         self.core.handle_given_back(loan);
@@ -822,7 +823,7 @@ fn watch_vm_generation(waiter: &Waiter) -> Option<VmGeneration> {
 }
 
 fn around<'a>(spec: &'a NodeSpec, waiter: &'a Waiter, mapping: &'a Mapping) -> Surroundings<'a> {
-    Surroundings { loans: &spec.loans, waiter, mapping }
+    Surroundings { spec, waiter, mapping }
 }
 
 /// Bytes of shared memory that a node needs for such loans with what its ledger has now, if there is one.

@@ -1,16 +1,17 @@
-//! Peers on the same machine: whom this node shares memory with, loan by loan.
+//! Nodes on the same machine: whom this one shares memory with, once for each that it has a channel with.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use base::ids::NodeId;
-use node::Role;
 use tracing::debug;
 
-use super::{LoanEnd, LoanSpec, NodeSpec, fill_random, token, view};
+use super::{NodeSpec, attach, fill_random, token, view};
 use crate::event::{Event, seconds};
 use crate::memory::Mapping;
+use crate::messages::ToCard;
 use crate::shm::Shared;
 use crate::shm::meeting::{self, Agreed, Answer, Call, Meeting, NONCE_LEN, Proof};
 use crate::sparing::Sparing;
@@ -32,34 +33,42 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// What the agent has beside its neighbours.
 #[derive(Clone, Copy)]
 pub(super) struct Surroundings<'a> {
-    pub(super) loans: &'a [LoanSpec],
+    pub(super) spec: &'a NodeSpec,
     pub(super) waiter: &'a Waiter,
     pub(super) mapping: &'a Mapping,
 }
 
 impl Surroundings<'_> {
-    /// What only the two ends of the channel of `loan` know, as its card has put it into the ledger.
-    fn secret(&self, loan: usize) -> io::Result<[u8; 32]> {
-        let role = match self.loans[loan].end {
-            LoanEnd::Lend { .. } => Role::Lender,
-            LoanEnd::Borrow { .. } | LoanEnd::Vacant { .. } => Role::Borrower,
-        };
-        view::secret(self.mapping, (loan, self.loans[loan].life), role)
-            .ok_or_else(|| io::ErrorKind::NotFound.into())
+    /// Whether this node is the one that calls the node in place `peer`; `None` if that is not there any more. One of
+    /// two has to: it is the one with the smaller id. Of a node with itself it is the end that borrows.
+    fn calls(&self, peer: usize, node: NodeId) -> Option<bool> {
+        let (present, calls_itself) = view::peer(self.mapping, peer).filter(|(present, _)| *present == node)?;
+        let own = self.spec.identity.id();
+        Some(own < present || own == present && calls_itself)
+    }
+
+    /// What only the two ends of the channel with `node` in place `peer` know, as the card has put it into the ledger.
+    fn secret(&self, peer: usize, node: NodeId) -> io::Result<[u8; 32]> {
+        view::secret(self.mapping, peer, node).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    /// By which incarnation `node` knows this one.
+    fn incarnation_to(&self, node: NodeId) -> u64 {
+        self.spec.incarnation.max(attach::least_incarnation(&self.spec.loans, node))
     }
 }
 
-/// The peers of all loans, as far as shared memory is concerned.
+/// All peers, as far as shared memory is concerned.
 pub(super) struct Neighbours {
     node: NodeId,
-    incarnation: u64,
     listener: Option<OwnedFd>,
     /// Until then nobody is accepted.
     listen_at: Option<Instant>,
     strangers: [Option<Stranger>; STRANGERS],
-    /// By loan; none where shared memory is forbidden.
-    places: Vec<Place>,
-    /// Loans of which the card does not know yet how they stand.
+    /// Those that this node has a channel with, by their place; nobody where shared memory is forbidden.
+    peers: BTreeMap<usize, Peer>,
+    is_allowed: bool,
+    /// Places of peers of which the card does not know yet how they stand.
     changed: Vec<usize>,
 }
 
@@ -67,14 +76,16 @@ pub(super) struct Neighbours {
 struct Stranger {
     socket: OwnedFd,
     deadline: Instant,
-    /// What was answered: the loan, its call, our number.
+    /// What was answered: the place of the peer that it says it is, its call, our number.
     answered: Option<(usize, Call, [u8; NONCE_LEN])>,
 }
 
-/// One loan.
-struct Place {
-    /// Node and incarnation of the peer.
-    life: Option<(NodeId, u64)>,
+/// A node that this one has a channel with.
+struct Peer {
+    node: NodeId,
+    incarnation: u64,
+    /// Whether it is this node that calls.
+    calls: bool,
     state: State,
     attempts: u32,
     retry_at: Option<Instant>,
@@ -82,13 +93,13 @@ struct Place {
     impostors: Sparing,
 }
 
-/// Where a loan stands.
+/// How it stands with a peer.
 ///
 /// ```text
-/// Alone --calls (borrower)--> Calling --agreed--> Sharing
-///   ^                            |                 | ^
-///   +------ refused, late -------+                 | |
-///   +------ the peer is gone, or makes no sense ---+ +-- proven (lender), from any state
+/// Alone --calls (who has to)--> Calling --agreed--> Sharing
+///   ^                             |                 | ^
+///   +------- refused, late -------+                 | |
+///   +------- the peer is gone, or makes no sense ---+ +-- proven (who is called), from any state
 /// ```
 enum State {
     Alone,
@@ -104,73 +115,77 @@ struct Calling {
     offered: Option<Shared>,
 }
 
-impl Place {
-    fn new() -> Self {
-        Self { life: None, state: State::Alone, attempts: 0, retry_at: None, impostors: Sparing::default() }
-    }
-}
-
-impl Neighbours {
-    /// Listens if this node lends anything. A node that cannot goes on without shared memory.
-    pub(super) fn new(spec: &NodeSpec, waiter: &Waiter) -> Self {
-        let mut neighbours = Self {
-            node: spec.identity.id(),
-            incarnation: spec.incarnation,
-            listener: None,
-            listen_at: None,
-            strangers: Default::default(),
-            places: Vec::new(),
-            changed: Vec::new(),
-        };
-        neighbours.follow(spec, waiter);
-        neighbours
-    }
-
-    /// Loans have come to the node.
-    pub(super) fn follow(&mut self, spec: &NodeSpec, waiter: &Waiter) {
-        if !spec.shared_memory {
-            return;
-        }
-        self.places.resize_with(spec.loans.len(), Place::new);
-        let lends = spec.loans.iter().any(|loan| matches!(loan.end, LoanEnd::Lend { .. }));
-        if lends && self.listener.is_none() {
-            match listen(spec.identity.id(), waiter) {
-                Ok(socket) => self.listener = Some(socket),
-                Err(error) => {
-                    let name = meeting::name_of(spec.identity.id());
-                    Event::MemoryUnshared { error: error.to_string(), name }.say();
-                }
-            }
-        }
-    }
-
-    /// What the card of `loan` shares with its peer, if anything.
-    pub(super) fn shared(&self, loan: usize) -> Option<&Shared> {
-        match &self.places.get(loan)?.state {
+impl Peer {
+    fn shared(&self) -> Option<&Shared> {
+        match &self.state {
             State::Sharing { shared, .. } => Some(shared),
             _ => None,
         }
     }
 
-    /// Loans that share memory.
-    pub(super) fn sharing(&self) -> impl Iterator<Item = usize> + '_ {
-        (0..self.places.len()).filter(|&loan| self.shared(loan).is_some())
+    fn life(&self) -> (NodeId, u64) {
+        (self.node, self.incarnation)
+    }
+}
+
+impl Neighbours {
+    /// Listens, unless shared memory is forbidden. A node that cannot goes on without it.
+    pub(super) fn new(spec: &NodeSpec, waiter: &Waiter) -> Self {
+        let node = spec.identity.id();
+        let listener = match spec.shared_memory.then(|| listen(node, waiter)) {
+            Some(Err(error)) => {
+                Event::MemoryUnshared { error: error.to_string(), name: meeting::name_of(node) }.say();
+                None
+            }
+            listener => listener.and_then(Result::ok),
+        };
+        Self {
+            node,
+            listener,
+            listen_at: None,
+            strangers: Default::default(),
+            peers: BTreeMap::new(),
+            is_allowed: spec.shared_memory,
+            changed: Vec::new(),
+        }
     }
 
-    /// A loan of which the card has to be told how it stands.
-    pub(super) fn take_changed(&mut self) -> Option<usize> {
-        self.changed.pop()
+    /// What is shared with the node in place `peer`, if it is this one and anything is.
+    pub(super) fn shared(&self, peer: usize, node: NodeId) -> Option<&Shared> {
+        self.peers.get(&peer).filter(|there| there.node == node)?.shared()
+    }
+
+    /// The places of peers that share memory.
+    pub(super) fn sharing(&self) -> impl Iterator<Item = usize> + '_ {
+        self.peers.iter().filter(|(_, peer)| peer.shared().is_some()).map(|(place, _)| *place)
+    }
+
+    /// What a card is told of all memory that is shared.
+    pub(super) fn agreements(&self) -> impl Iterator<Item = ToCard> + '_ {
+        self.sharing().map(|peer| self.agreement(peer))
+    }
+
+    /// What the card is to be told of a peer with which it has changed.
+    pub(super) fn take_changed(&mut self) -> Option<ToCard> {
+        self.changed.pop().map(|peer| self.agreement(peer))
+    }
+
+    fn agreement(&self, peer: usize) -> ToCard {
+        match self.peers.get(&peer).filter(|there| there.shared().is_some()) {
+            Some(there) => ToCard::Shared { peer, node: there.node.0, calls: there.calls },
+            None => ToCard::Parted { peer },
+        }
     }
 
     /// When [`Neighbours::handle_timeout`] is to be called.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let strangers = self.strangers.iter().flatten().map(|stranger| stranger.deadline);
-        let places = self.places.iter().filter_map(|place| match &place.state {
+        let peers = self.peers.values().filter_map(|peer| match &peer.state {
             State::Calling(calling) => Some(calling.deadline),
-            State::Alone => place.retry_at,
+            State::Alone => peer.retry_at,
             State::Sharing { .. } => None,
         });
-        strangers.chain(places).chain(self.listen_at).min()
+        strangers.chain(peers).chain(self.listen_at).min()
     }
 
     /// Time has come.
@@ -185,42 +200,65 @@ impl Neighbours {
         for stranger in &mut self.strangers {
             stranger.take_if(|stranger| stranger.deadline <= now);
         }
-        for loan in 0..self.places.len() {
-            let place = &self.places[loan];
-            if matches!(&place.state, State::Calling(calling) if calling.deadline <= now) {
-                self.fail(loan, now, &io::ErrorKind::TimedOut.into());
-            } else if place.retry_at.is_some_and(|at| at <= now) {
-                self.call(loan, now, around);
+        let is_late = |peer: &Peer| matches!(&peer.state, State::Calling(calling) if calling.deadline <= now);
+        let is_due = |peer: &Peer| is_late(peer) || peer.retry_at.is_some_and(|at| at <= now);
+        let due: Vec<usize> = self.peers.iter().filter(|(_, peer)| is_due(peer)).map(|(at, _)| *at).collect();
+        for peer in due {
+            if self.peers.get(&peer).is_some_and(is_late) {
+                self.fail(peer, now, &io::ErrorKind::TimedOut.into());
+            } else {
+                self.call(peer, now, around);
             }
         }
     }
 
-    /// The streams of `loan` to this life of this node are open. A borrower calls it, once a life if it is not here.
-    pub(super) fn met(&mut self, loan: usize, life: (NodeId, u64), around: Surroundings<'_>) {
-        let Some(place) = self.places.get_mut(loan).filter(|place| place.life != Some(life)) else { return };
-        place.life = Some(life);
-        place.attempts = 0;
-        self.part(loan);
-        if matches!(around.loans[loan].end, LoanEnd::Borrow { .. }) {
-            self.call(loan, Instant::now(), around);
+    /// There is a channel with this life of a node, which has the place `peer` from now on. Whose part it is calls it,
+    /// once a life if it is not here.
+    pub(super) fn join(&mut self, peer: usize, (node, incarnation): (NodeId, u64), around: Surroundings<'_>) {
+        if !self.is_allowed || self.peers.get(&peer).is_some_and(|there| there.life() == (node, incarnation)) {
+            return;
+        }
+        // Whoever has made room for it is gone, and perhaps it had another place before.
+        self.compare(around);
+        // Of one that is not there any more the card says so, too.
+        let Some(calls) = around.calls(peer, node) else { return self.leave(peer) };
+        self.part(peer);
+        match self.peers.get_mut(&peer).filter(|there| there.node == node) {
+            Some(there) => (there.incarnation, there.calls, there.attempts) = (incarnation, calls, 0),
+            None => {
+                let (state, impostors) = (State::Alone, Sparing::default());
+                let there =
+                    Peer { node, incarnation, calls, state, attempts: 0, retry_at: None, impostors };
+                self.peers.insert(peer, there);
+            }
+        }
+        if calls {
+            self.call(peer, Instant::now(), around);
         }
     }
 
-    /// `loan` shares nothing any more: it was given back, or its peer is another one.
-    fn part(&mut self, loan: usize) {
-        let Some(place) = self.places.get_mut(loan) else { return };
-        place.retry_at = None;
-        if let State::Sharing { .. } = std::mem::replace(&mut place.state, State::Alone) {
-            self.changed.push(loan);
+    /// Nothing is shared with the peer any more: it is another one, or another life of it.
+    fn part(&mut self, peer: usize) {
+        let Some(there) = self.peers.get_mut(&peer) else { return };
+        there.retry_at = None;
+        if let State::Sharing { .. } = std::mem::replace(&mut there.state, State::Alone) {
+            self.changed.push(peer);
         }
     }
 
-    /// The loan was given back: whoever takes it is met anew.
-    pub(super) fn forget(&mut self, loan: usize) {
-        self.part(loan);
-        if let Some(place) = self.places.get_mut(loan) {
-            place.life = None;
-        }
+    /// There is no channel any more with whoever had the place `peer`.
+    pub(super) fn leave(&mut self, peer: usize) {
+        self.part(peer);
+        self.peers.remove(&peer);
+    }
+
+    /// The ledger says who has which place: what was heard may be of earlier ones.
+    pub(super) fn compare(&mut self, around: Surroundings<'_>) {
+        let is_gone = |(peer, there): (&usize, &Peer)| {
+            (around.calls(*peer, there.node) != Some(there.calls)).then_some(*peer)
+        };
+        let gone: Vec<usize> = self.peers.iter().filter_map(is_gone).collect();
+        gone.into_iter().for_each(|peer| self.leave(peer));
     }
 
     /// What `what`, a token of ours, stands for is readable.
@@ -256,40 +294,34 @@ impl Neighbours {
         }
     }
 
-    /// A caller of a lender has said something. Whatever is wrong with it ends its connection.
+    /// A caller has said something. Whatever is wrong with it ends its connection.
     fn hear_stranger(&mut self, index: usize, around: Surroundings<'_>) {
         let Some(stranger) = self.strangers.get_mut(index).and_then(Option::take) else { return };
         let heard = match stranger.answered {
             None => self.answer(stranger, around).map(|answered| self.strangers[index] = answered),
-            Some((loan, call, nonce)) => self.conclude(stranger, loan, call, nonce, around),
+            Some((peer, call, nonce)) => self.conclude(stranger, peer, call, nonce, around),
         };
         if let Err(error) = heard {
             debug!(%error, "a caller was turned away");
         }
     }
 
-    /// Answers the first message of a caller, if it is from the one who has the loan.
+    /// Answers the first message of a caller, if it is from a peer that has to call.
     fn answer(&self, mut stranger: Stranger, around: Surroundings<'_>) -> io::Result<Option<Stranger>> {
         let Some(received) = meeting::receive::<Call>(&stranger.socket)? else { return Ok(Some(stranger)) };
         let call = received.message;
-        let is_meant = |spec: &LoanSpec| {
-            matches!(spec.end, LoanEnd::Lend { .. }) && (spec.stream, spec.generation) == call.loan()
-        };
-        let loan = around
-            .loans
-            .iter()
-            .position(is_meant)
-            .filter(|_| call.is_ours())
-            .ok_or(io::ErrorKind::NotFound)?;
-        // The borrower may be faster than the card of this node, which then has not told yet whom it has met.
-        if self.places[loan].life != Some(call.life()) {
-            return Err(io::ErrorKind::PermissionDenied.into());
+        if !call.is_for(self.node) {
+            return Err(io::ErrorKind::NotFound.into());
         }
+        // The caller may be faster than the card of this node, which then has not told yet whom it has met.
+        let is_it = |peer: &Peer| !peer.calls && peer.life() == call.life();
+        let peer = self.peers.iter().find(|(_, peer)| is_it(peer)).map(|(place, _)| *place);
+        let peer = peer.ok_or(io::ErrorKind::PermissionDenied)?;
         let mut nonce = [0; NONCE_LEN];
         fill_random(&mut nonce)?;
-        let meeting = self.meeting_with_borrower(&stranger.socket, call, around.secret(loan)?)?;
+        let meeting = meeting_with_caller(&stranger.socket, call, around.secret(peer, call.life().0)?)?;
         meeting::send(&stranger.socket, &meeting.answer(nonce), None)?;
-        stranger.answered = Some((loan, call, nonce));
+        stranger.answered = Some((peer, call, nonce));
         Ok(Some(stranger))
     }
 
@@ -297,146 +329,136 @@ impl Neighbours {
     fn conclude(
         &mut self,
         stranger: Stranger,
-        loan: usize,
+        peer: usize,
         call: Call,
         nonce: [u8; NONCE_LEN],
         around: Surroundings<'_>,
     ) -> io::Result<()> {
-        let spec = &around.loans[loan];
         let socket = stranger.socket;
         let received = meeting::receive::<Proof>(&socket)?.ok_or(io::ErrorKind::WouldBlock)?;
-        if !self.meeting_with_borrower(&socket, call, around.secret(loan)?)?.accepts(nonce, &received.message)
-        {
-            self.places[loan].impostors.say(|others| {
-                Event::NeighbourUnproven { function: spec.function.clone(), others }.say();
-            });
-            return Err(io::ErrorKind::PermissionDenied.into());
-        }
-        if self.places[loan].life != Some(call.life()) {
+        let there = self.peers.get_mut(&peer).filter(|there| there.life() == call.life());
+        let there = there.ok_or(io::ErrorKind::PermissionDenied)?;
+        let secret = around.secret(peer, there.node)?;
+        if !meeting_with_caller(&socket, call, secret)?.accepts(nonce, &received.message) {
+            let node = there.node.to_string();
+            there.impostors.say(|others| Event::NeighbourUnproven { node, others }.say());
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         let (memory, bell) = received.descriptors.ok_or(io::ErrorKind::InvalidData)?;
         let shared = Shared::check(memory, bell)?;
-        around.waiter.modify(socket.as_fd(), token::PLACES + loan as u64, Interest::READ)?;
+        around.waiter.modify(socket.as_fd(), token::PLACES + peer as u64, Interest::READ)?;
         meeting::send(&socket, &Agreed::new(), None)?;
-        self.share(loan, socket, shared, spec);
+        there.state = State::Sharing { _connection: socket, shared, since: Instant::now() };
+        self.announce(peer);
         Ok(())
     }
 
-    fn meeting_with_borrower(&self, socket: &OwnedFd, call: Call, secret: [u8; 32]) -> io::Result<Meeting> {
-        let pids = (peer_pid(socket.as_fd())?, std::process::id());
-        Ok(Meeting { secret, call, lender: self.node, pids })
-    }
-
-    /// A borrower calls its lender.
-    fn call(&mut self, loan: usize, now: Instant, around: Surroundings<'_>) {
-        let spec = &around.loans[loan];
-        let incarnation = around.loans[loan].incarnation(self.incarnation);
-        let (life, place) = ((self.node, incarnation), &mut self.places[loan]);
-        place.retry_at = None;
-        place.attempts += 1;
-        let Some((lender, _)) = place.life else { return };
-        let called = meeting::connect(lender).and_then(|socket| {
+    /// Calls a peer whom it is this node's part to call.
+    fn call(&mut self, peer: usize, now: Instant, around: Surroundings<'_>) {
+        let Some(there) = self.peers.get_mut(&peer) else { return };
+        let (node, life) = (there.node, (self.node, around.incarnation_to(there.node)));
+        there.retry_at = None;
+        there.attempts += 1;
+        let called = meeting::connect(node).and_then(|socket| {
             let mut nonce = [0; NONCE_LEN];
             fill_random(&mut nonce)?;
-            let call = Call::new((spec.stream, spec.generation), life, nonce);
+            let call = Call::new(node, life, nonce);
             meeting::send(&socket, &call, None)?;
-            around.waiter.register(socket.as_fd(), token::PLACES + loan as u64, Interest::READ)?;
+            around.waiter.register(socket.as_fd(), token::PLACES + peer as u64, Interest::READ)?;
             Ok(Calling { socket, call, deadline: now + PATIENCE, offered: None })
         });
         match called {
-            Ok(calling) => place.state = State::Calling(calling),
+            Ok(calling) => there.state = State::Calling(calling),
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                debug!(function = spec.function, "the lender is not on this machine, or shares no memory");
+                debug!(%node, "the node is not on this machine, or shares no memory");
             }
-            Err(error) => self.fail(loan, now, &error),
+            Err(error) => self.fail(peer, now, &error),
         }
     }
 
-    /// The peer of a loan has said something, or is gone.
-    fn hear(&mut self, loan: usize, around: Surroundings<'_>) {
-        let Some(place) = self.places.get_mut(loan) else { return };
-        let (now, spec) = (Instant::now(), &around.loans[loan]);
-        match std::mem::replace(&mut place.state, State::Alone) {
+    /// A peer has said something, or is gone.
+    fn hear(&mut self, peer: usize, around: Surroundings<'_>) {
+        let Some(there) = self.peers.get_mut(&peer) else { return };
+        match std::mem::replace(&mut there.state, State::Alone) {
             State::Alone => {}
-            State::Calling(calling) => match self.go_on(loan, calling, around) {
+            State::Calling(calling) => match go_on(peer, there.node, calling, around) {
                 Ok(state) => {
-                    self.places[loan].state = state;
-                    if self.shared(loan).is_some() {
-                        self.announce(loan, spec);
+                    there.state = state;
+                    if there.shared().is_some() {
+                        self.announce(peer);
                     }
                 }
-                Err(error) => self.fail(loan, now, &error),
+                Err(error) => self.fail(peer, Instant::now(), &error),
             },
             sharing @ State::Sharing { .. } => {
-                self.places[loan].state = sharing;
-                self.lose(loan, spec);
+                there.state = sharing;
+                self.lose(peer);
             }
         }
     }
 
-    /// What `loan` shares is of no use any more: the neighbour is gone, or makes no sense. A borrower asks whether it
-    /// is really gone.
-    pub(super) fn lose(&mut self, loan: usize, spec: &LoanSpec) {
-        let Some(place) = self.places.get_mut(loan) else { return };
-        let State::Sharing { since, .. } = &place.state else { return };
+    /// What is shared with a peer is of no use any more: the neighbour is gone, or makes no sense. Whose part it is to
+    /// call asks whether it is really gone.
+    pub(super) fn lose(&mut self, peer: usize) {
+        let Some(there) = self.peers.get_mut(&peer) else { return };
+        let State::Sharing { since, .. } = &there.state else { return };
         let is_stable = since.elapsed() > STABLE;
-        place.state = State::Alone;
-        Event::MemoryParted { function: spec.function.clone() }.say();
-        self.changed.push(loan);
+        there.state = State::Alone;
+        Event::MemoryParted { node: there.node.to_string() }.say();
+        self.changed.push(peer);
         if is_stable {
-            place.attempts = 0;
+            there.attempts = 0;
         }
-        if matches!(spec.end, LoanEnd::Borrow { .. }) {
-            self.fail(loan, Instant::now(), &io::ErrorKind::ConnectionReset.into());
-        }
-    }
-
-    /// What follows from the lender's next message.
-    fn go_on(&self, loan: usize, mut calling: Calling, around: Surroundings<'_>) -> io::Result<State> {
-        let Some(ours) = calling.offered else {
-            let Some(received) = meeting::receive::<Answer>(&calling.socket)? else {
-                return Ok(State::Calling(calling));
-            };
-            let (lender, _) = self.places[loan].life.ok_or(io::ErrorKind::NotFound)?;
-            let pids = (std::process::id(), peer_pid(calling.socket.as_fd())?);
-            let meeting = Meeting { secret: around.secret(loan)?, call: calling.call, lender, pids };
-            if !meeting.believes(&received.message) {
-                Event::NeighbourImpostor { function: around.loans[loan].function.clone() }.say();
-                return Err(io::ErrorKind::PermissionDenied.into());
-            }
-            let (ours, theirs) = Shared::create()?;
-            meeting::send(&calling.socket, &meeting.proof(&received.message), Some(&theirs))?;
-            calling.offered = Some(ours);
-            return Ok(State::Calling(calling));
-        };
-        match meeting::receive::<Agreed>(&calling.socket)? {
-            Some(received) if received.message == Agreed::new() => {
-                Ok(State::Sharing { _connection: calling.socket, shared: ours, since: Instant::now() })
-            }
-            Some(_) => Err(io::ErrorKind::InvalidData.into()),
-            None => Ok(State::Calling(Calling { offered: Some(ours), ..calling })),
+        if there.calls {
+            self.fail(peer, Instant::now(), &io::ErrorKind::ConnectionReset.into());
         }
     }
 
     /// An attempt has come to nothing: there is another one, but not for ever.
-    fn fail(&mut self, loan: usize, now: Instant, error: &io::Error) {
-        let place = &mut self.places[loan];
-        place.state = State::Alone;
-        let wait = RETRY * (1 << (place.attempts.max(1) - 1).min(10));
-        place.retry_at = (place.attempts < ATTEMPTS).then(|| now + wait);
-        debug!(%error, attempts = place.attempts, "no memory is shared yet");
+    fn fail(&mut self, peer: usize, now: Instant, error: &io::Error) {
+        let Some(there) = self.peers.get_mut(&peer) else { return };
+        there.state = State::Alone;
+        let wait = RETRY * (1 << (there.attempts.max(1) - 1).min(10));
+        there.retry_at = (there.attempts < ATTEMPTS).then(|| now + wait);
+        debug!(%error, attempts = there.attempts, "no memory is shared yet");
     }
 
-    fn share(&mut self, loan: usize, socket: OwnedFd, shared: Shared, spec: &LoanSpec) {
-        self.places[loan].state = State::Sharing { _connection: socket, shared, since: Instant::now() };
-        self.announce(loan, spec);
+    fn announce(&mut self, peer: usize) {
+        if let Some(there) = self.peers.get(&peer) {
+            Event::MemoryShared { node: there.node.to_string() }.say();
+            self.changed.push(peer);
+        }
     }
+}
 
-    fn announce(&mut self, loan: usize, spec: &LoanSpec) {
-        Event::MemoryShared { function: spec.function.clone() }.say();
-        self.changed.push(loan);
+/// What follows from the next message of the peer that was called.
+fn go_on(peer: usize, node: NodeId, mut calling: Calling, around: Surroundings<'_>) -> io::Result<State> {
+    let Some(ours) = calling.offered else {
+        let Some(received) = meeting::receive::<Answer>(&calling.socket)? else {
+            return Ok(State::Calling(calling));
+        };
+        let pids = (std::process::id(), peer_pid(calling.socket.as_fd())?);
+        let meeting = Meeting { secret: around.secret(peer, node)?, call: calling.call, pids };
+        if !meeting.believes(&received.message) {
+            Event::NeighbourImpostor { node: node.to_string() }.say();
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        let (ours, theirs) = Shared::create()?;
+        meeting::send(&calling.socket, &meeting.proof(&received.message), Some(&theirs))?;
+        calling.offered = Some(ours);
+        return Ok(State::Calling(calling));
+    };
+    match meeting::receive::<Agreed>(&calling.socket)? {
+        Some(received) if received.message == Agreed::new() => {
+            Ok(State::Sharing { _connection: calling.socket, shared: ours, since: Instant::now() })
+        }
+        Some(_) => Err(io::ErrorKind::InvalidData.into()),
+        None => Ok(State::Calling(Calling { offered: Some(ours), ..calling })),
     }
+}
+
+fn meeting_with_caller(socket: &OwnedFd, call: Call, secret: [u8; 32]) -> io::Result<Meeting> {
+    Ok(Meeting { secret, call, pids: (peer_pid(socket.as_fd())?, std::process::id()) })
 }
 
 fn listen(node: NodeId, waiter: &Waiter) -> io::Result<OwnedFd> {

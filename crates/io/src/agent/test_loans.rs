@@ -24,8 +24,7 @@ pub(super) fn listening(
     let loan = LoanSpec {
         function: "nvme0".to_owned(),
         secret: [0; 32],
-        stream: 0,
-        protection: node::Protection::Aegis,
+        function_id: 0,
         generation: 0,
         tenancy: Tenancy::default(),
         life: 0,

@@ -2,8 +2,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use base::RuleSet;
+use base::ids::NodeId;
 use node::{
-    ChannelStats, DriverCells, EdgeGauges, EndCells, Grant, LoanParts, NodeLedger, NvmeCells, Role,
+    ChannelStats, DriverCells, EdgeGauges, EndCells, Grant, LoanParts, LobbyStats, NodeLedger, NvmeCells, PeerCells,
     ServerCells, SessionCells, SlotCells, StreamStats,
 };
 
@@ -20,7 +21,7 @@ pub struct View<'a> {
     spec: &'a NodeSpec,
     ledger: NodeLedger<'a>,
     shared: &'a SharedCells,
-    /// Loans that share memory with their peer.
+    /// Places of peers that share memory with this node.
     sharing: Vec<usize>,
     /// What became of the cards.
     pub card: CardRecord,
@@ -41,7 +42,7 @@ pub struct RailView {
     pub loss_ratio: f64,
 }
 
-/// Memory that a loan shares with its peer.
+/// Memory that is shared with a peer.
 #[derive(Clone, Debug)]
 pub struct SharedMemoryView {
     /// Whether the peer answers there.
@@ -72,13 +73,24 @@ impl<'a> View<'a> {
     pub fn loans(&self) -> impl Iterator<Item = (&'a LoanSpec, LoanView<'a>)> + use<'a> {
         let cells = self.ledger.loans();
         let loans = self.spec.loans.iter().enumerate();
-        loans.map(move |(place, spec)| (spec, LoanView(cells.get(place, spec.life))))
+        let ledger = self.ledger;
+        loans.map(move |(place, spec)| (spec, LoanView::new(ledger, cells.get(place, spec.life))))
     }
 
     /// The same of one place, if there is such a one.
     pub fn loan(&self, place: usize) -> Option<(&'a LoanSpec, LoanView<'a>)> {
         let spec = self.spec.loans.get(place)?;
-        Some((spec, LoanView(self.ledger.loan(place, spec.life))))
+        Some((spec, LoanView::new(self.ledger, self.ledger.loan(place, spec.life))))
+    }
+
+    /// What the channels have counted, one for each peer.
+    pub fn channels(&self) -> impl Iterator<Item = &'a ChannelStats> + use<'a> {
+        self.ledger.peers().map(|(_, peer)| peer.channel.stats())
+    }
+
+    /// What was counted of those who call.
+    pub fn lobby(&self) -> &'a LobbyStats {
+        self.ledger.root.lobby.stats()
     }
 
     /// What the card has counted beside its loans.
@@ -92,16 +104,17 @@ impl<'a> View<'a> {
         let rtt = edge.rtt_ns[rail].get();
         RailView {
             local: self.spec.rails[rail].socket.local(),
-            peer: settled(|| loan.0.map(|it| it.cells.peers[rail].get())).flatten().and_then(decode_address),
+            peer: settled(|| loan.peer?.addresses().nth(rail)).flatten().and_then(decode_address),
             up: edge.rail_up[rail].get() != 0,
             round_trip: (rtt > 0).then(|| Duration::from_nanos(rtt)),
             loss_ratio: edge.loss_ppm[rail].get() as f64 / 1e6,
         }
     }
 
-    /// The memory that `loan` shares with its peer, if it does.
+    /// The memory that is shared with the peer of `loan`, if any is.
     pub fn shared_memory(&self, loan: usize) -> Option<SharedMemoryView> {
-        let (_, view) = self.loan(loan).filter(|_| self.sharing.contains(&loan))?;
+        let (_, view) = self.loan(loan)?;
+        view.peer_place().filter(|peer| self.sharing.contains(peer))?;
         let edge = view.edge();
         let rtt = edge.private_rtt_ns.get();
         Some(SharedMemoryView {
@@ -159,32 +172,50 @@ impl<'a> View<'a> {
 
 /// What the ledger has of a loan: nothing, if the place is vacant or its card has not begun.
 #[derive(Clone, Copy)]
-pub struct LoanView<'a>(Option<LoanParts<'a>>);
+pub struct LoanView<'a> {
+    parts: Option<LoanParts<'a>>,
+    /// The node that it is with, or was last.
+    peer: Option<&'a PeerCells>,
+}
 
 impl<'a> LoanView<'a> {
-    /// Its gauges.
-    pub fn edge(&self) -> &'a EdgeGauges {
-        self.0.map_or(&node::NO_GAUGES, |parts| &parts.cells.edge)
+    fn new(ledger: NodeLedger<'a>, parts: Option<LoanParts<'a>>) -> Self {
+        let peer = parts.and_then(|parts| ledger.peer(parts.cells.peer()?));
+        // The place may have another node since the loan has ended.
+        let met = parts.and_then(|parts| parts.cells.edge.peer()).map(|(node, _)| node);
+        let is_its = |peer: &&PeerCells| peer.node().is_some_and(|node| met.is_none_or(|met| met == node));
+        Self { parts, peer: peer.filter(is_its) }
     }
 
-    /// What its channel has counted.
+    /// The place of the node that it is with, or was last.
+    pub fn peer_place(&self) -> Option<usize> {
+        self.peer?;
+        self.parts?.cells.peer()
+    }
+
+    /// Its gauges.
+    pub fn edge(&self) -> &'a EdgeGauges {
+        self.parts.map_or(&node::NO_GAUGES, |parts| &parts.cells.edge)
+    }
+
+    /// What the channel that carries it has counted, for all loans with that node.
     pub fn channel(&self) -> Option<&'a ChannelStats> {
-        self.0.map(|parts| parts.cells.channel.stats())
+        self.peer.map(|peer| peer.channel.stats())
     }
 
     /// What its stream has counted.
     pub fn stream(&self) -> Option<&'a StreamStats> {
-        self.0.map(|parts| parts.cells.channel.stream().stats())
+        self.parts.map(|parts| parts.cells.stream.stats())
     }
 
     /// A lent function.
     pub fn controller(&self) -> Option<&'a NvmeCells> {
-        if let EndCells::Lent(controller) = self.0?.end { Some(controller) } else { None }
+        if let EndCells::Lent(controller) = self.parts?.end { Some(controller) } else { None }
     }
 
     /// Driver and NBD edge of a borrowed drive.
     pub fn drive(&self) -> Option<(&'a DriverCells, &'a ServerCells)> {
-        if let EndCells::Drive { driver, server } = self.0?.end { Some((driver, server)) } else { None }
+        if let EndCells::Drive { driver, server } = self.parts?.end { Some((driver, server)) } else { None }
     }
 
     /// The client of a slot.
@@ -194,7 +225,7 @@ impl<'a> LoanView<'a> {
 
     /// Client and function of a slot.
     pub fn slot(&self) -> Option<(&'a SessionCells, &'a SlotCells)> {
-        if let EndCells::Slot { session, slot } = self.0?.end { Some((session, slot)) } else { None }
+        if let EndCells::Slot { session, slot } = self.parts?.end { Some((session, slot)) } else { None }
     }
 }
 
@@ -219,11 +250,18 @@ fn parts(mapping: &Mapping) -> (NodeLedger<'_>, &SharedCells) {
     (NodeLedger::new(memory, None, RuleSet::ALL), shared)
 }
 
-/// What only the two ends of the channel of the loan in this place, in this life of it, know.
-pub(super) fn secret(mapping: &Mapping, (place, life): (usize, u32), role: Role) -> Option<[u8; 32]> {
-    let parts = ledger(mapping).loan(place, life)?;
+/// The node that has this place, and whether that is, of a node with itself, the end that calls.
+pub(super) fn peer(mapping: &Mapping, place: usize) -> Option<(NodeId, bool)> {
+    let peer = ledger(mapping).peer(place)?;
+    // A key, of which any bytes will do.
+    settled(|| peer.node().map(|node| (node, peer.calls_itself()))).flatten()
+}
+
+/// What only the two ends of the channel with `node`, which has this place, know.
+pub(super) fn secret(mapping: &Mapping, place: usize, node: NodeId) -> Option<[u8; 32]> {
+    let peer = ledger(mapping).peer(place)?;
     // Keys, of which any bytes will do.
-    settled(|| parts.cells.channel.secret(role)).flatten()
+    settled(|| peer.node().filter(|present| *present == node).and_then(|_| peer.channel.secret())).flatten()
 }
 
 /// A value of several words that another process may be writing meanwhile: what two volatile reads in a row agree on. A

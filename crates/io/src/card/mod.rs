@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use base::Instant;
-use base::ids::{Incarnation, LifeId};
+use base::ids::{Incarnation, LifeId, NodeId};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
@@ -31,13 +31,13 @@ pub(crate) use self::parked::InHand;
 use self::edges::Edges;
 use self::load::Load;
 use self::media::Media;
-use self::private::Private;
+use self::private::{Beside, Private};
 use self::rails::Rails;
 use self::slots::{Around, Slots};
 use crate::memory::Mapping;
 use crate::messages::{self, Dated, Hex, ToAgent, ToCard};
 use crate::outbox::{Enclosure, Message as _, Outbox};
-use crate::plan::{LoanPlan, Plan, RolePlan, descriptor, parts_of};
+use crate::plan::{LoanPlan, Plan, descriptor, parts_of};
 use crate::process::{die_with_parent, inherited};
 use crate::pulse::Pulse;
 use crate::shm::{Shared, Side};
@@ -150,7 +150,7 @@ impl<'m> Driver<'m> {
             card,
             lives,
             rails,
-            private: Private::new(plan.loans.iter().map(|loan| side_of(&loan.role)).collect()),
+            private: Private::new(),
             edges,
             slots,
             pulse: &shared.pulse,
@@ -197,7 +197,7 @@ impl<'m> Driver<'m> {
         busy |= self.with_slots(Slots::send)?;
         busy |= self.rails.send(&mut self.card, &mut self.private, self.now)?;
         busy |= self.give_persist();
-        self.report();
+        self.report()?;
         if busy {
             self.waiter.busy();
             // Whoever always finds something to do must still see deadlines pass, and ask epoll.
@@ -246,9 +246,8 @@ impl<'m> Driver<'m> {
                 token::THREADS => self.media.take_thread_results(&mut self.card, self.now)?,
                 what if what >= token::SLOT => self.slots.note(event),
                 what if what >= token::PRIVATE => {
-                    let loan = (what - token::PRIVATE) as usize;
-                    let (card, waiter, to_agent) = (&mut self.card, &self.waiter, &mut self.to_agent);
-                    self.private.hear(loan, card, self.now, waiter, to_agent)?;
+                    let peer = (what - token::PRIVATE) as usize;
+                    self.with_private(|private, mut beside| private.hear(peer, &mut beside))?;
                 }
                 what if what >= token::EDGE => {
                     let key = (what - token::EDGE) as usize;
@@ -267,7 +266,12 @@ impl<'m> Driver<'m> {
     }
 
     fn receive_private(&mut self) -> io::Result<bool> {
-        self.private.receive(&mut self.card, self.now, &self.waiter, &mut self.to_agent)
+        self.with_private(|private, mut beside| private.receive(&mut beside))
+    }
+
+    fn with_private<T>(&mut self, act: impl FnOnce(&mut Private, Beside<'_, 'm>) -> T) -> T {
+        let (card, waiter, to_agent) = (&mut self.card, &self.waiter, &mut self.to_agent);
+        act(&mut self.private, Beside { card, now: self.now, waiter, to_agent })
     }
 
     /// Ends and begins requests of loads. True if there were any.
@@ -291,8 +295,7 @@ impl<'m> Driver<'m> {
             self.lives.push(0);
         }
         // What the card has said of the loan before is of that one.
-        self.report();
-        self.private.renew(loan, side_of(&plan.role), &mut self.card, self.now, &self.waiter)?;
+        self.report()?;
         self.slots.renew(loan);
         self.lives[loan] = plan.life;
         self.to_agent.renew(loan, plan.life);
@@ -316,16 +319,16 @@ impl<'m> Driver<'m> {
                     let (card, waiter) = (&mut self.card, &self.waiter);
                     self.edges.attach(loan, slot, socket, card, self.now, waiter, &mut self.to_agent)?;
                 }
-                (ToCard::Shared { loan }, Some(memory), Some(bell)) => {
-                    let (card, waiter) = (&mut self.card, &self.waiter);
-                    let shared = Shared { memory, bell };
-                    self.private.attach(loan, shared, card, self.now, waiter, &mut self.to_agent)?;
+                (ToCard::Shared { peer, node, calls }, Some(memory), Some(bell)) => {
+                    let side = if calls { Side::Caller } else { Side::Called };
+                    let (whom, shared) = ((peer, NodeId(node)), Shared { memory, bell });
+                    self.with_private(|private, mut beside| private.attach(whom, side, shared, &mut beside))?;
                 }
-                (ToCard::Parted { loan }, ..) => {
-                    self.private.detach(loan, &mut self.card, self.now, &self.waiter)?;
+                (ToCard::Parted { peer }, ..) => {
+                    self.with_private(|private, mut beside| private.detach(peer, &mut beside))?;
                 }
                 // There was no room for the descriptors.
-                (ToCard::Shared { loan }, ..) => self.to_agent.push(ToAgent::Nonsense { loan }),
+                (ToCard::Shared { peer, .. }, ..) => self.to_agent.push(ToAgent::Nonsense { peer }),
                 (ToCard::Connection { .. }, ..) => {}
                 (ToCard::Limit { loan, limit }, ..) => self.card.set_limit(self.now, loan, limit.limit()),
                 (ToCard::RenewKeys { seed, life }, ..) => {
@@ -405,13 +408,20 @@ impl<'m> Driver<'m> {
         true
     }
 
-    fn report(&mut self) {
+    fn report(&mut self) -> io::Result<()> {
         while let Some(event) = self.card.poll_event() {
             let message = match event {
                 CardEvent::Ready(loan) => ToAgent::Ready { loan },
-                CardEvent::Met(loan, node, incarnation) => {
-                    ToAgent::Met { loan, node: node.0, incarnation: incarnation.0 }
+                CardEvent::Joined(peer, node, incarnation) => {
+                    self.with_private(|private, mut beside| private.renew(peer, Some(node), &mut beside))?;
+                    ToAgent::Joined { peer, node: node.0, incarnation: incarnation.0 }
                 }
+                CardEvent::Left(peer) => {
+                    self.with_private(|private, mut beside| private.renew(peer, None, &mut beside))?;
+                    ToAgent::Left { peer }
+                }
+                // The agent cares for nodes, not for streams.
+                CardEvent::Met(..) => continue,
                 CardEvent::Tenant(loan, tenancy) => ToAgent::Tenant { loan, tenancy: tenancy.into() },
                 CardEvent::Overtaken(loan) => ToAgent::Overtaken { loan },
                 CardEvent::MediaFault(drive) => ToAgent::MediaFault { drive },
@@ -427,6 +437,7 @@ impl<'m> Driver<'m> {
         if self.to_agent.is_due() {
             self.to_agent.flush(self.messages.as_fd(), |_| Enclosure::None);
         }
+        Ok(())
     }
 
     fn rest(&mut self) -> io::Result<()> {
@@ -487,14 +498,6 @@ fn learn_descriptors(messages: &OwnedFd, slots: &Slots<'_>) -> io::Result<()> {
                 }
             }
         }
-    }
-}
-
-/// Which end of the memory that it may share with its peer a loan is.
-fn side_of(role: &RolePlan) -> Side {
-    match role {
-        RolePlan::Borrow { .. } | RolePlan::Vacant { .. } => Side::Borrower,
-        RolePlan::Lend { .. } => Side::Lender,
     }
 }
 

@@ -55,7 +55,7 @@ impl Rooms for Outbound<'_> {
     fn of(&mut self, way: Way) -> &mut [u8] {
         match way {
             Way::Rail(_) => self.buffer,
-            Way::Private(loan) => self.private.room(loan),
+            Way::Private(peer) => self.private.room(peer),
         }
     }
 }
@@ -133,8 +133,8 @@ impl<'m> Rails<'m> {
             let mut outbound = Outbound { buffer: &mut self.buffer[used..], private };
             let Some(outgoing) = card.poll_transmit(now, &mut outbound) else { break };
             match (outgoing.way, decode_address(outgoing.to)) {
-                (Way::Private(loan), _) => {
-                    private.publish(loan, outgoing.len);
+                (Way::Private(peer), _) => {
+                    private.publish(peer, outgoing.len);
                     through_memory += 1;
                 }
                 (Way::Rail(rail), Some(to)) => {

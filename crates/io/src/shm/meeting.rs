@@ -1,16 +1,16 @@
-//! How two agents find out that they are on one machine, prove to each other that they are the two ends of a loan's
-//! channel, and pass the memory that its cards shall share.
+//! How two agents find out that they are on one machine, prove to each other that they are the two ends of a channel,
+//! and pass the memory that its cards shall share.
 //!
 //! ```text
-//! borrower's agent                                        lender's agent
-//!     call: which loan, who, a random number        ---->
+//! agent that calls                                        agent that is called
+//!     call: whom, who, a random number              ---->
 //!                                                   <---- answer: a random number, proof
 //!     proof, with the memory and a bell             ---->
 //!                                                   <---- agreed
 //! ```
-//! The socket is a Unix socket without a file, named by the lender's node id; so only processes of one network
+//! The socket is a Unix socket without a file, named by the node id of who is called; so only processes of one network
 //! namespace meet. Its messages keep their boundaries. Both proofs are made with what the channel's handshake has
-//! agreed, so not even another node that has the key of the loan can make them. They are over everything that was said,
+//! agreed, so not even another node that has the same lines can make them. They are over everything that was said,
 //! and over the two process ids, each its own as it knows it and the other's as the kernel tells it: somebody in
 //! between, who could keep a copy of the memory, would have a third one. Afterwards nothing more is said, and the end
 //! of the connection is the end of the agreement.
@@ -32,7 +32,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::{Shared, Side};
 
 /// Also the version of the memory's layout.
-const MAGIC: [u8; 8] = *b"CWSHARE3";
+const MAGIC: [u8; 8] = *b"CWSHARE4";
 /// Callers who wait to be accepted.
 const BACKLOG: i32 = 16;
 /// Longest message in bytes.
@@ -41,21 +41,20 @@ const MESSAGE_BYTES: usize = 128;
 /// Bytes of a random number.
 pub(crate) const NONCE_LEN: usize = 32;
 
-/// The borrower's first message.
+/// The first message of who calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct Call {
     magic: [u8; 8],
-    /// The loan, as frames name it.
-    stream: U32,
-    generation: U64,
-    /// The borrower, in which life.
+    /// Who is called.
+    called: NodeId,
+    /// Who calls, in which life.
     node: NodeId,
     incarnation: U64,
     nonce: [u8; NONCE_LEN],
 }
 
-/// The lender's answer.
+/// The answer.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct Answer {
@@ -63,14 +62,14 @@ pub(crate) struct Answer {
     proof: [u8; PROOF_LEN],
 }
 
-/// The borrower's proof: the memory travels with it.
+/// The proof of who calls: the memory travels with it.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct Proof {
     proof: [u8; PROOF_LEN],
 }
 
-/// The lender's last word.
+/// The last word of who is called.
 #[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct Agreed {
@@ -82,38 +81,25 @@ pub(crate) struct Agreed {
 #[repr(C)]
 struct Transcript {
     call: Call,
-    lender: NodeId,
     nonce: [u8; NONCE_LEN],
-    borrower_pid: U32,
-    lender_pid: U32,
+    caller_pid: U32,
+    called_pid: U32,
     /// Whose proof it is: one is never the other.
     side: u8,
 }
 
 impl Call {
-    /// `loan` is its stream and its generation, `life` the borrower's node and incarnation.
-    pub(crate) fn new(loan: (u32, u64), life: (NodeId, u64), nonce: [u8; NONCE_LEN]) -> Self {
-        Self {
-            magic: MAGIC,
-            stream: loan.0.into(),
-            generation: loan.1.into(),
-            node: life.0,
-            incarnation: life.1.into(),
-            nonce,
-        }
+    /// `life` is node and incarnation of who calls.
+    pub(crate) fn new(called: NodeId, life: (NodeId, u64), nonce: [u8; NONCE_LEN]) -> Self {
+        Self { magic: MAGIC, called, node: life.0, incarnation: life.1.into(), nonce }
     }
 
-    /// Whether it is of our version.
-    pub(crate) fn is_ours(&self) -> bool {
-        self.magic == MAGIC
+    /// Whether it is of our version, and for `node`.
+    pub(crate) fn is_for(&self, node: NodeId) -> bool {
+        self.magic == MAGIC && self.called == node
     }
 
-    /// Loan and assignment.
-    pub(crate) fn loan(&self) -> (u32, u64) {
-        (self.stream.get(), self.generation.get())
-    }
-
-    /// Node and incarnation of the borrower.
+    /// Node and incarnation of who calls.
     pub(crate) fn life(&self) -> (NodeId, u64) {
         (self.node, self.incarnation.get())
     }
@@ -127,54 +113,52 @@ impl Agreed {
 
 /// What a side knows when it proves something, or has something proven.
 pub(crate) struct Meeting {
-    /// What only the two ends of the loan's channel know.
+    /// What only the two ends of the channel know.
     pub(crate) secret: [u8; 32],
     pub(crate) call: Call,
-    pub(crate) lender: NodeId,
-    /// Process ids of the borrower's and the lender's agent.
+    /// Process ids of the agent that calls, and of the one that is called.
     pub(crate) pids: (u32, u32),
 }
 
 impl Meeting {
-    /// The lender's answer.
+    /// The answer of who is called.
     pub(crate) fn answer(&self, nonce: [u8; NONCE_LEN]) -> Answer {
-        Answer { nonce, proof: prove(&self.secret, self.transcript(Side::Lender, nonce).as_bytes()) }
+        Answer { nonce, proof: prove(&self.secret, self.transcript(Side::Called, nonce).as_bytes()) }
     }
 
-    /// Whether an answer is that of the lender of this loan.
+    /// Whether an answer is that of who was called.
     pub(crate) fn believes(&self, answer: &Answer) -> bool {
-        is_proof(&self.secret, self.transcript(Side::Lender, answer.nonce).as_bytes(), &answer.proof)
+        is_proof(&self.secret, self.transcript(Side::Called, answer.nonce).as_bytes(), &answer.proof)
     }
 
-    /// The borrower's proof in reply to an answer.
+    /// The proof of who calls in reply to an answer.
     pub(crate) fn proof(&self, answer: &Answer) -> Proof {
-        Proof { proof: prove(&self.secret, self.transcript(Side::Borrower, answer.nonce).as_bytes()) }
+        Proof { proof: prove(&self.secret, self.transcript(Side::Caller, answer.nonce).as_bytes()) }
     }
 
-    /// Whether a proof is that of a borrower who was answered with `nonce`.
+    /// Whether a proof is that of who has called and was answered with `nonce`.
     pub(crate) fn accepts(&self, nonce: [u8; NONCE_LEN], proof: &Proof) -> bool {
-        is_proof(&self.secret, self.transcript(Side::Borrower, nonce).as_bytes(), &proof.proof)
+        is_proof(&self.secret, self.transcript(Side::Caller, nonce).as_bytes(), &proof.proof)
     }
 
     fn transcript(&self, side: Side, nonce: [u8; NONCE_LEN]) -> Transcript {
         Transcript {
             call: self.call,
-            lender: self.lender,
             nonce,
-            borrower_pid: self.pids.0.into(),
-            lender_pid: self.pids.1.into(),
+            caller_pid: self.pids.0.into(),
+            called_pid: self.pids.1.into(),
             side: side as u8,
         }
     }
 }
 
-/// Where the lender of this id listens.
-pub(crate) fn name_of(lender: NodeId) -> String {
-    format!("causeway/{lender}")
+/// Where the node of this id listens.
+pub(crate) fn name_of(node: NodeId) -> String {
+    format!("causeway/{node}")
 }
 
-fn address_of(lender: NodeId) -> io::Result<SocketAddrUnix> {
-    Ok(SocketAddrUnix::new_abstract_name(name_of(lender).as_bytes())?)
+fn address_of(node: NodeId) -> io::Result<SocketAddrUnix> {
+    Ok(SocketAddrUnix::new_abstract_name(name_of(node).as_bytes())?)
 }
 
 fn socket() -> io::Result<OwnedFd> {
@@ -182,13 +166,13 @@ fn socket() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
-/// Listens for borrowers of the node `lender`.
+/// Listens for those who call `node`.
 ///
 /// # Errors
 /// `AddrInUse`: somebody else has this name.
-pub(crate) fn listen(lender: NodeId) -> io::Result<OwnedFd> {
+pub(crate) fn listen(node: NodeId) -> io::Result<OwnedFd> {
     let socket = socket()?;
-    rustix::net::bind(&socket, &address_of(lender)?)?;
+    rustix::net::bind(&socket, &address_of(node)?)?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok(socket)
 }
@@ -205,13 +189,13 @@ pub(crate) fn accept(listener: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// Connects to the node `lender`.
+/// Connects to `node`.
 ///
 /// # Errors
 /// `ConnectionRefused`: it is not here. `WouldBlock`: too many are calling it.
-pub(crate) fn connect(lender: NodeId) -> io::Result<OwnedFd> {
+pub(crate) fn connect(node: NodeId) -> io::Result<OwnedFd> {
     let socket = socket()?;
-    rustix::net::connect(&socket, &address_of(lender)?)?;
+    rustix::net::connect(&socket, &address_of(node)?)?;
     Ok(socket)
 }
 
@@ -280,43 +264,45 @@ mod tests {
     fn meeting(secret: [u8; 32], pids: (u32, u32)) -> Meeting {
         Meeting {
             secret,
-            call: Call::new((7, 0), (NodeId::numbered(11), 1), [1; NONCE_LEN]),
-            lender: NodeId::numbered(22),
+            call: Call::new(NodeId::numbered(22), (NodeId::numbered(11), 1), [1; NONCE_LEN]),
             pids,
         }
     }
 
     #[test]
     fn both_prove_the_key_and_nobody_stands_between() {
-        let (borrower, lender) = (meeting(KEY, (100, 200)), meeting(KEY, (100, 200)));
+        let (caller, called) = (meeting(KEY, (100, 200)), meeting(KEY, (100, 200)));
         let nonce = [2; NONCE_LEN];
-        let answer = lender.answer(nonce);
-        assert!(borrower.believes(&answer));
-        let proof = borrower.proof(&answer);
-        assert!(lender.accepts(nonce, &proof));
-        assert!(!lender.accepts([3; NONCE_LEN], &proof), "what was said to somebody else");
-        assert!(!lender.accepts(nonce, &Proof { proof: answer.proof }), "our own proof");
+        let answer = called.answer(nonce);
+        assert!(caller.believes(&answer));
+        let proof = caller.proof(&answer);
+        assert!(called.accepts(nonce, &proof));
+        assert!(!called.accepts([3; NONCE_LEN], &proof), "what was said to somebody else");
+        assert!(!called.accepts(nonce, &Proof { proof: answer.proof }), "our own proof");
         for wrong in [meeting([5; 32], (100, 200)), meeting(KEY, (100, 300)), meeting(KEY, (300, 200))] {
             assert!(!wrong.believes(&answer) && !wrong.accepts(nonce, &proof));
         }
-        let mut other = meeting(KEY, (100, 200));
-        other.call = Call::new((7, 0), (NodeId::numbered(12), 1), [1; NONCE_LEN]);
-        assert!(!other.believes(&answer) && !other.accepts(nonce, &proof), "another node");
+        for (of, by, life) in [(22, 12, 1), (23, 11, 1), (22, 11, 2)] {
+            let mut other = meeting(KEY, (100, 200));
+            other.call = Call::new(NodeId::numbered(of), (NodeId::numbered(by), life), [1; NONCE_LEN]);
+            assert!(!other.believes(&answer) && !other.accepts(nonce, &proof), "another node, or life");
+        }
+        assert!(caller.call.is_for(NodeId::numbered(22)) && !caller.call.is_for(NodeId::numbered(11)));
     }
 
     #[test]
     fn what_is_said_over_a_socket_arrives_and_rubbish_is_an_error() {
-        let lender = NodeId::numbered(u64::from(std::process::id()) << 32 | 1);
-        let listener = listen(lender).unwrap();
-        assert_eq!(listen(lender).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        let node = NodeId::numbered(u64::from(std::process::id()) << 32 | 1);
+        let listener = listen(node).unwrap();
+        assert_eq!(listen(node).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         assert!(accept(&listener).unwrap().is_none());
-        let caller = connect(lender).unwrap();
+        let caller = connect(node).unwrap();
         let called = accept(&listener).unwrap().unwrap();
         let us = std::process::id() as i32;
         let pids =
             [&caller, &called].map(|socket| crate::process::peer_pid(socket.as_fd()).unwrap().unwrap());
         assert_eq!(pids, [us, us]);
-        let call = Call::new((7, 0), (NodeId::numbered(11), 1), [1; NONCE_LEN]);
+        let call = Call::new(node, (NodeId::numbered(11), 1), [1; NONCE_LEN]);
         send(&caller, &call, None).unwrap();
         let received = receive::<Call>(&called).unwrap().unwrap();
         assert!(received.message == call && received.descriptors.is_none());
@@ -324,17 +310,17 @@ mod tests {
         let (ours, _theirs) = Shared::create().unwrap();
         send(&caller, &Proof { proof: [0; PROOF_LEN] }, Some(&ours)).unwrap();
         assert!(receive::<Proof>(&called).unwrap().unwrap().descriptors.is_some());
-        for rubbish in [1, 63, 65, 128, 4000] {
+        for rubbish in [1, 87, 89, 128, 4000] {
             rustix::net::send(&caller, &vec![0; rubbish], SendFlags::DONTWAIT).unwrap();
             assert!(receive::<Call>(&called).is_err(), "{rubbish} bytes");
         }
         drop((caller, listener));
         // A child that another test has just forked may hold them for a moment longer.
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
-        while receive::<Call>(&called).is_ok() || connect(lender).is_ok() {
+        while receive::<Call>(&called).is_ok() || connect(node).is_ok() {
             assert!(std::time::Instant::now() < deadline, "who is gone is still there");
             std::thread::yield_now();
         }
-        assert_eq!(connect(lender).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        assert_eq!(connect(node).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
     }
 }

@@ -1,7 +1,7 @@
 //! Memory that two nodes of one machine share: a ring of frames each way, and a bell to wake who sleeps.
 //!
 //! The agents agree on it ([`meeting`]) and keep its descriptors, so that it outlives their cards; the cards write and
-//! read frames in it ([`ring`]), without a system call while both are awake. It is one more path of a channel: whatever
+//! read frames in it ([`ring`]), without a system call while both are awake. It is one more path of the channel of two nodes: whatever
 //! a killed card had in it comes again, as on any rail. Neither side trusts the other's half: positions and lengths are
 //! checked at each use, frames are copied out before they are looked at, and the bell is a socket, since the flags of
 //! an eventfd belong to both.
@@ -21,14 +21,16 @@ use self::bell::Bell;
 use self::ring::{RING_BYTES, Reader, Writer};
 use crate::memory::{self, Mapping};
 
-/// Bytes of the memory: the borrower's ring, then the lender's.
+/// Bytes of the memory: the ring of who calls, then that of who is called.
 const BYTES: usize = 2 * RING_BYTES;
 
 /// Which end of the memory this is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Side {
-    Borrower,
-    Lender,
+    /// It has called the other one.
+    Caller,
+    /// It was called.
+    Called,
 }
 
 /// What an agent keeps of a memory that it shares, and gives to each of its cards.
@@ -87,8 +89,8 @@ impl PrivatePath {
             return Err(io::ErrorKind::InvalidData.into());
         }
         let (ours, theirs) = match side {
-            Side::Borrower => (0, RING_BYTES),
-            Side::Lender => (RING_BYTES, 0),
+            Side::Caller => (0, RING_BYTES),
+            Side::Called => (RING_BYTES, 0),
         };
         Ok(Self {
             writer: Writer::new(Arc::clone(&memory), ours),
@@ -109,12 +111,12 @@ mod tests {
 
     #[test]
     fn what_one_end_writes_the_other_reads() {
-        let (borrower, lender) = Shared::create().unwrap();
-        let lender = Shared::check(lender.memory, lender.bell).unwrap();
-        let mut borrower = PrivatePath::attach(Side::Borrower, borrower).unwrap();
-        let mut lender = PrivatePath::attach(Side::Lender, lender).unwrap();
+        let (caller, called) = Shared::create().unwrap();
+        let called = Shared::check(called.memory, called.bell).unwrap();
+        let mut caller = PrivatePath::attach(Side::Caller, caller).unwrap();
+        let mut called = PrivatePath::attach(Side::Called, called).unwrap();
         for (from, to) in
-            [(&mut borrower.writer, &mut lender.reader), (&mut lender.writer, &mut borrower.reader)]
+            [(&mut caller.writer, &mut called.reader), (&mut called.writer, &mut caller.reader)]
         {
             from.room().unwrap()[..3].copy_from_slice(b"one");
             from.publish(3);

@@ -22,7 +22,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const KEY: [u8; 32] = [7; 32];
-const STREAM: u32 = 9;
+const FUNCTION: u32 = 9;
 
 /// A lender and a borrower of one image.
 pub(crate) struct Pair {
@@ -155,8 +155,7 @@ fn spec(name: &str, identity: NodeKey, socket: RailSocket, end: LoanEnd, life: L
     let loan = LoanSpec {
         function: "nvme0".to_owned(),
         secret: KEY,
-        stream: STREAM,
-        protection: node::Protection::Aegis,
+        function_id: FUNCTION,
         generation: 0,
         tenancy: life.tenancy,
         life: 0,
@@ -173,6 +172,7 @@ fn spec(name: &str, identity: NodeKey, socket: RailSocket, end: LoanEnd, life: L
         rails,
         drives: Vec::new(),
         loans: vec![loan],
+        protection: node::Protection::Aegis,
         shared_memory,
         last_writes: io::files::LastWrites::in_memory().unwrap(),
         spare_loans: 0,
