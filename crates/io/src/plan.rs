@@ -618,8 +618,7 @@ mod tests {
     fn plan() -> Plan {
         let loan = LoanPlan {
             secret: [0x5a; 32],
-            protection: Protection::Aegis,
-            stream: 1,
+            function: 1,
             generation: 0,
             tenancy: Tenancy::default().into(),
             least_incarnation: 0,
@@ -641,7 +640,8 @@ mod tests {
             generation: 5,
             seed: [6; 32],
             renews_keys: false,
-            borrows_as: None,
+            protection: Protection::Aegis,
+            restored_as: None,
             has_ring: false,
             rails: Vec::new(),
             drives: Vec::new(),

@@ -8,7 +8,7 @@ use base::ids::NodeId;
 use io::agent::{AgentEvent, Edge, LoanEnd, LoanSpec};
 
 use super::{lend, serve, socket};
-use node::{Protection, Refusal, Tenancy};
+use node::{Refusal, Tenancy};
 
 use crate::cli::SocketAccess;
 use crate::config::{Loan, LoanEdge};
@@ -20,7 +20,6 @@ pub(super) struct Wanted {
     pub(super) line: Line,
     pub(super) edge: LoanEdge,
     pub(super) io_timeout: Duration,
-    pub(super) protection: Protection,
     /// Of a slot: which of the node's virtual machines has it.
     pub(super) machine: u32,
 }
@@ -28,17 +27,13 @@ pub(super) struct Wanted {
 impl Wanted {
     /// What a configuration file asks for. Each virtual machine that it names only by a socket is taken for another one:
     /// its number comes from `machines`.
-    pub(super) fn of_preset(
-        loan: &Loan,
-        protection: Protection,
-        machines: &mut dyn Iterator<Item = u32>,
-    ) -> Self {
+    pub(super) fn of_preset(loan: &Loan, machines: &mut dyn Iterator<Item = u32>) -> Self {
         let (line, edge, io_timeout) = (loan.line.clone(), loan.edge.clone(), loan.io_timeout);
         let machine = match edge {
             LoanEdge::Vm { .. } => machines.next().unwrap_or(u32::MAX),
             LoanEdge::Nbd { .. } => 0,
         };
-        Self { line, edge, io_timeout, protection, machine }
+        Self { line, edge, io_timeout, machine }
     }
 }
 
@@ -54,17 +49,16 @@ pub(super) fn loan(wanted: &Wanted) -> Result<LoanSpec, Failure> {
             Edge::Vm { path, listener, machine: wanted.machine }
         }
     };
-    Ok(with_edge(&wanted.line, edge, wanted.io_timeout, wanted.protection))
+    Ok(with_edge(&wanted.line, edge, wanted.io_timeout))
 }
 
 /// The loan of a line, for whoever uses it.
-pub(super) fn with_edge(line: &Line, edge: Edge, io_timeout: Duration, protection: Protection) -> LoanSpec {
+pub(super) fn with_edge(line: &Line, edge: Edge, io_timeout: Duration) -> LoanSpec {
     let secret = *line.secret().reveal();
     LoanSpec {
         function: line.function().as_str().to_owned(),
-        stream: lend::stream(&secret),
+        function_id: lend::function_id(&secret),
         secret,
-        protection,
         generation: 0,
         tenancy: Tenancy::default(),
         life: 0,
@@ -104,6 +98,8 @@ pub(super) struct Announce {
     alone: Option<usize>,
     /// What was given back without all that was answered.
     lost: BTreeSet<String>,
+    /// Why the lender has refused it last, which may pass.
+    refusal: Option<String>,
 }
 
 struct Announced {
@@ -121,7 +117,7 @@ impl Announce {
     pub(super) fn behind(own: NodeId, first: usize, wanted: Vec<Wanted>) -> Self {
         let loans = wanted.into_iter().map(|wanted| Announced { wanted, is_printed: false });
         let loans = (first..).zip(loans).collect();
-        Self { own, loans, started: Instant::now(), alone: None, lost: BTreeSet::new() }
+        Self { own, loans, started: Instant::now(), alone: None, lost: BTreeSet::new(), refusal: None }
     }
 
     /// The loan that the node is for, as long as it has not been had.
@@ -133,8 +129,14 @@ impl Announce {
         self.loans.get(&place).filter(|loan| !loan.is_printed).map(|loan| &loan.wanted)
     }
 
-    fn refused(&self, wanted: &Wanted, refusal: &Refusal) -> Result<(), Failure> {
+    fn refused(&mut self, place: usize, refusal: &Refusal) -> Result<(), Failure> {
+        let Some(wanted) = self.unprinted(place) else { return Ok(()) };
         match super::refusal::words(wanted.line.function().as_str(), refusal, self.own) {
+            // That may pass: the lender is asked again until the time is over.
+            Some(why) if matches!(refusal, Refusal::NotLent | Refusal::NoRoom) => {
+                self.refusal = Some(why);
+                Ok(())
+            }
             Some(why) if self.alone.is_some() => Err(Failure::refused(why)),
             // The log has it, and the lender may think of it otherwise later.
             _ => Ok(()),
@@ -155,9 +157,7 @@ impl serve::Observer for Announce {
                 }
             }
             AgentEvent::Refused { loan, refusal } => {
-                if let Some(wanted) = self.unprinted(*loan) {
-                    self.refused(wanted, refusal)?;
-                }
+                self.refused(*loan, refusal)?;
             }
             AgentEvent::GivenBack { loan, has_lost } => {
                 let lost = self.loans.get(loan).filter(|_| *has_lost);
@@ -198,6 +198,9 @@ impl serve::Observer for Announce {
         let Some(wanted) = self.awaited() else {
             return Failure::unreachable("the lender did not answer in time");
         };
+        if let Some(why) = &self.refusal {
+            return Failure::refused(why.clone());
+        }
         let (function, seconds) = (wanted.line.function(), wanted.io_timeout.as_secs());
         let tried: Vec<String> = wanted.line.addresses().iter().map(ToString::to_string).collect();
         let tried = tried.join(" and ");

@@ -14,7 +14,7 @@ use base::ids::NodeId;
 use io::agent::{DriveSpec, LoanEnd, LoanSpec, Rail};
 use io::event::Event;
 use io::files::{Image, LastWrites};
-use node::{DriveConfig, Lender, Limit, Protection};
+use node::{DriveConfig, Lender, Limit};
 
 use super::image;
 use crate::cli::{ByteSize, LendArgs};
@@ -108,7 +108,7 @@ fn fits_memory(devices: &[Device], memory: u64) -> Result<(), Failure> {
 }
 
 /// Opens everything that is to be lent. Each function has a key of its own, so that its line opens no other.
-pub(super) fn open(devices: &[Device], state: &StateDir, protection: Protection) -> Result<Opened, Failure> {
+pub(super) fn open(devices: &[Device], state: &StateDir) -> Result<Opened, Failure> {
     let mut opened = Opened::default();
     let outlives = |device: &Device| device.source.memory().is_none();
     if devices.iter().any(outlives) {
@@ -121,7 +121,7 @@ pub(super) fn open(devices: &[Device], state: &StateDir, protection: Protection)
     }
     for (place, device) in devices.iter().enumerate() {
         let ready = Ready::open(device, state, image::LOCK_PATIENCE)?;
-        let settled = ready.settle(place, state, protection, opened.last_writes.as_ref())?;
+        let settled = ready.settle(place, state, opened.last_writes.as_ref())?;
         opened.drives.push(Some(settled.drive));
         opened.layouts.push((device.function.clone(), settled.layout));
         opened.loans.extend(settled.loans);
@@ -158,10 +158,10 @@ impl Ready {
         self.device.layout.functions()
     }
 
-    /// They, and how frames name them.
-    pub(super) fn streams(&self, state: &StateDir) -> Result<Vec<(FunctionName, u32)>, Failure> {
+    /// They, and how nodes name them.
+    pub(super) fn function_ids(&self, state: &StateDir) -> Result<Vec<(FunctionName, u32)>, Failure> {
         let functions = functions(&self.device)?.into_iter();
-        let named = |name: FunctionName| (name.clone(), stream(&function_secret(state.key(), &name)));
+        let named = |name: FunctionName| (name.clone(), function_id(&function_secret(state.key(), &name)));
         Ok(functions.map(|(name, ..)| named(name)).collect())
     }
 
@@ -170,7 +170,6 @@ impl Ready {
         self,
         place: usize,
         state: &StateDir,
-        protection: Protection,
         last_writes: Option<&LastWrites>,
     ) -> Result<Settled, Failure> {
         let Self { device, image, config } = self;
@@ -179,7 +178,7 @@ impl Ready {
             medium::settle(&device, place, &image, state, last_writes)?;
         }
         let has_lost = outlives && state.fault(&device.function)?;
-        let loans = loans(&device, place, state, protection)?;
+        let loans = loans(&device, place, state)?;
         let (flash, source) = (device.source.card(), device.source.to_string());
         let (name, layout) = (device.function.as_str().to_owned(), device.layout_fingerprint());
         let drive = DriveSpec { name, image, config, flash, source, has_lost };
@@ -188,21 +187,15 @@ impl Ready {
 }
 
 /// The loans of a device's functions, which is the drive in `place`.
-fn loans(
-    device: &Device,
-    place: usize,
-    state: &StateDir,
-    protection: Protection,
-) -> Result<Vec<LoanSpec>, Failure> {
+fn loans(device: &Device, place: usize, state: &StateDir) -> Result<Vec<LoanSpec>, Failure> {
     let allowed: Option<Arc<[NodeId]>> = device.allow.as_deref().map(Arc::from);
     let mut loans = Vec::new();
     for (function, controller, limit) in functions(device)? {
         let secret = function_secret(state.key(), &function);
         loans.push(LoanSpec {
             function: function.as_str().to_owned(),
-            stream: stream(&secret),
+            function_id: function_id(&secret),
             secret,
-            protection,
             generation: 0,
             // Memory is new in each life of the node.
             tenancy: match device.source.memory() {
@@ -258,8 +251,8 @@ pub(super) fn lines<'a>(
         .collect()
 }
 
-/// How frames name a loan: anyone who has its key can tell, and nobody needs to be asked.
-pub(super) fn stream(key: &[u8; 32]) -> u32 {
+/// How nodes name a function: anyone who has its key can tell, and nobody needs to be asked.
+pub(super) fn function_id(key: &[u8; 32]) -> u32 {
     // The word is older than the name: another one would rename every drive.
     let [a, b, c, d, ..] = link::derive(key, u64::from_le_bytes(*b"group\0\0\0"));
     u32::from_le_bytes([a, b, c, d])

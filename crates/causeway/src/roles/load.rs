@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 
 /// The loan of a line, used by the card itself.
 pub(super) fn loan(args: &LoadArgs, line: &Line) -> LoanSpec {
-    borrow::with_edge(line, Edge::Load(spec(&args.work)), PATIENCE, args.protection.protection())
+    borrow::with_edge(line, Edge::Load(spec(&args.work)), PATIENCE)
 }
 
 /// What the arguments say.

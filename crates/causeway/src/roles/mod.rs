@@ -51,12 +51,16 @@ pub fn lend(args: &LendArgs) -> Result<(), Failure> {
     lend::check(&devices)?;
     let mut state = open_state(args.state_dir.as_deref(), &name)?;
     let control = serve::control_socket(&name)?;
-    let lent = lend::open(&devices, &state, args.protection.protection())?;
+    let lent = lend::open(&devices, &state)?;
     let rails = rails::listen(&rails::named(args.listen.clone()), &mut state)?;
     let domains = DomainBlock::of(state.identity().id());
     let lines = lend::lines(state.identity().lends_in(domains.node()), &lent.loans, &rails)?;
-    let parts =
-        serve::Parts { lent, shared_memory: !args.no_shm, ..serve::Parts::bare(name, state, control, rails) };
+    let parts = serve::Parts {
+        lent,
+        protection: args.protection.protection(),
+        shared_memory: !args.no_shm,
+        ..serve::Parts::bare(name, state, control, rails)
+    };
     let node = serve::Node::start(parts)?;
     match &args.line_file {
         Some(path) => lines::keep(path, &lines)?,
@@ -78,13 +82,13 @@ pub fn borrow(args: &BorrowArgs, line: Line) -> Result<(), Failure> {
             (None, None) => return Err(Failure::usage("give --nbd PATH or --vm PATH")),
         },
         io_timeout: args.io_timeout(),
-        protection: args.protection.protection(),
         machine: 0,
     };
     let (rails, own) = (rails::toward(wanted.line.addresses())?, state.identity().id());
     let loans = vec![borrow::loan(&wanted)?];
     let parts = serve::Parts {
         borrowed: loans,
+        protection: args.protection.protection(),
         shared_memory: !args.no_shm,
         ..serve::Parts::bare(name, state, control, rails)
     };
@@ -102,15 +106,15 @@ pub fn node(config: Config, file: &std::path::Path) -> Result<(), Failure> {
     let wanted: Vec<_> = config
         .loans
         .iter()
-        .map(|loan| borrow::Wanted::of_preset(loan, config.protection, &mut machines))
+        .map(|loan| borrow::Wanted::of_preset(loan, &mut machines))
         .collect();
-    let lent = lend::open(devices, &state, config.protection)?;
+    let lent = lend::open(devices, &state)?;
     let first = lent.loans.len();
     let only_borrows = config.devices.is_empty() && config.rails.is_empty();
     let listening = if only_borrows { None } else { Some(rails::listen(&config.rails, &mut state)?) };
     let borrowed: Vec<_> = wanted.iter().map(borrow::loan).collect::<Result<_, _>>()?;
     let attaches = !config.domains.is_empty();
-    let slots = domains::Domains::open(&config.domains, &state, config.protection)?;
+    let slots = domains::Domains::open(&config.domains, &state)?;
     let rails = match listening {
         Some(rails) => rails,
         None => rails::toward(&borrow::most_addresses(borrowed.iter().chain(&slots.1), attaches))?,
@@ -126,6 +130,7 @@ pub fn node(config: Config, file: &std::path::Path) -> Result<(), Failure> {
         lent,
         borrowed,
         slots,
+        protection: config.protection,
         shared_memory: config.shared_memory,
         control,
         reload: Some(serve::Reload::new(file, config, !only_borrows)),
@@ -170,6 +175,7 @@ pub fn load(args: &LoadArgs, lines: Vec<Line>) -> Result<(), Failure> {
     let loans = lines.iter().map(|line| load::loan(args, line)).collect();
     let parts = serve::Parts {
         borrowed: loans,
+        protection: args.protection.protection(),
         shared_memory: !args.no_shm,
         ..serve::Parts::bare(name, state, control, rails)
     };

@@ -17,6 +17,9 @@ pub(super) fn event(function: String, refusal: &Refusal, own: NodeId) -> Option<
     let reason = match refusal {
         Refusal::InUse { hold: None, .. } => "in-use",
         Refusal::InUse { hold: Some(_), .. } => "kept",
+        Refusal::NotLent => "not-lent",
+        Refusal::Generation => "generation",
+        Refusal::NoRoom => "no-room",
         Refusal::Sealing => "sealing",
         Refusal::Twin { .. } => "twin",
         Refusal::NotAllowed => "not-allowed",
@@ -48,6 +51,18 @@ pub(super) fn words(function: &str, refusal: &Refusal, own: NodeId) -> Option<St
                 age(hold.as_secs_f64())
             ))
         }
+        Refusal::NotLent => Some(format!(
+            "{function} is not lent by the node that its line names, or not under the key of this line: it is not there yet, is \
+             not lent any more, or the line is an old one; look there with `causeway status`, and use the line that was \
+             printed last"
+        )),
+        Refusal::Generation => Some(format!(
+            "{function} was assigned anew, and this line is of an earlier assignment: use the present line"
+        )),
+        Refusal::NoRoom => Some(format!(
+            "the lender of {function} has no room for another node, or for another loan of this one; it can be borrowed when \
+             others have given something back there"
+        )),
         Refusal::Sealing => Some(format!(
             "{function}: one side encrypts and the other does not; give --insecure to both or to none"
         )),
@@ -98,6 +113,9 @@ mod tests {
         let restarted = words(Refusal::InUse { by, node, since: None, hold: seconds(600) });
         assert!(restarted.contains("since before the lender was started"), "{restarted}");
         assert!(words(Refusal::NotAllowed).contains(&own.to_string()));
+        assert!(words(Refusal::NotLent).contains("nvme0 is not lent by the node that its line names"));
+        assert!(words(Refusal::Generation).contains("use the present line"));
+        assert!(words(Refusal::NoRoom).contains("no room for another node"));
         assert!(words(Refusal::Version).contains("install the same release"));
         assert!(words(Refusal::Unknown { verdict: 9 }).contains("number 9"));
         let twin = words(Refusal::Twin { by });

@@ -1,6 +1,6 @@
 //! What `status` says, from what the card has counted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -33,6 +33,7 @@ pub(super) fn status(view: &View<'_>, http: SocketAddr, slots: &Domains, leaving
     };
     let mut status = Status::new(node);
     status.cards = vec![card(view)];
+    let mut neighbours = BTreeSet::new();
     for (index, (loan, cells)) in view.loans().enumerate() {
         // Where nothing is, and no slot waits for something.
         if loan.is_vacant() && slots.slot_of(index).is_none() {
@@ -42,8 +43,11 @@ pub(super) fn status(view: &View<'_>, http: SocketAddr, slots: &Domains, leaving
         if status.rails.is_empty() {
             status.rails = (0..spec.rails.len()).map(|rail| rail_of(view, cells, rail)).collect();
         }
-        status.rails.extend(shared_memory(view, index, cells));
-        status.channels.push(channel(loan, cells));
+        // Loans with one peer have one memory together.
+        if cells.peer_place().is_some_and(|peer| neighbours.insert(peer)) {
+            status.rails.extend(shared_memory(view, index, cells));
+        }
+        status.channels.push(channel(view, cells));
         status.streams.push(stream(loan, cells));
         if let LoanEnd::Lend { .. } = &loan.end {
             let device = device(view, loan, cells);
@@ -82,7 +86,7 @@ pub(super) fn peers(view: &View<'_>) -> Vec<trouble::Peer> {
             LoanEnd::Lend { .. } => peer.lent.push(loan.function.clone()),
             LoanEnd::Borrow { .. } | LoanEnd::Vacant { .. } => peer.borrowed.push(loan.function.clone()),
         }
-        // Each loan has a channel of its own: a peer is silent when it is on all of them, and a rail is down likewise.
+        // A loan is looked at now and then: what is known best of its peer counts.
         peer.silence = peer.silence.min(silence);
         if view.shared_memory(index).is_none() {
             add_rails(view, cells, &mut peer.rails);
@@ -196,7 +200,7 @@ fn rail_of(view: &View<'_>, cells: LoanView<'_>, rail: usize) -> Rail {
     }
 }
 
-/// The memory that a loan shares with its peer, if it does: a rail of this loan alone.
+/// The memory that is shared with the peer of a loan, if any is: a rail to this peer alone.
 fn shared_memory(view: &View<'_>, index: usize, cells: LoanView<'_>) -> Option<Rail> {
     let seen = view.shared_memory(index)?;
     Some(Rail {
@@ -210,12 +214,12 @@ fn shared_memory(view: &View<'_>, index: usize, cells: LoanView<'_>) -> Option<R
     })
 }
 
-fn channel(loan: &LoanSpec, cells: LoanView<'_>) -> Channel {
+fn channel(view: &View<'_>, cells: LoanView<'_>) -> Channel {
     let count = |of: fn(&ChannelStats) -> u64| cells.channel().map_or(0, of);
     Channel {
         peer: peer_node(cells),
         state: channel_state(cells).to_owned(),
-        sealed: loan.protection.is_sealed(),
+        sealed: view.spec().protection.is_sealed(),
         cipher: Cipher::from_number(cells.edge().cipher.get() as u8).map(|cipher| cipher.name().to_owned()),
         sent_frames: count(|stats| stats.sent_frames.get()),
         received_frames: count(|stats| stats.received_frames.get()),
@@ -290,21 +294,36 @@ fn counters(view: &View<'_>) -> Counters {
     let mut counters = Counters::default();
     let mut more = BTreeMap::new();
     let mut count = |name: &str, value: u64| *more.entry(name.to_owned()).or_insert(0) += value;
+    // Of a place without cells there is nothing to count, but all names are there.
+    let channels = |of: fn(&ChannelStats) -> u64| view.channels().map(of).sum::<u64>();
+    // What was dropped before it was clear of whom it is.
+    let lobby = view.lobby();
+    counters.dropped_auth = channels(|it| it.dropped_auth.get()) + lobby.dropped_auth.get();
+    counters.dropped_replay = channels(|it| it.dropped_replay.get()) + lobby.dropped_replay.get();
+    counters.dropped_malformed = channels(|it| it.dropped_malformed.get());
+    count("dropped_misdirected", channels(|it| it.dropped_misdirected.get()) + lobby.dropped_misdirected.get());
+    let not_understood = channels(|it| it.dropped_not_understood.get());
+    count("dropped_not_understood", not_understood + lobby.dropped_not_understood.get());
+    // A line of another generation is refused.
+    count("dropped_generation", 0);
+    count("handshakes", channels(|it| it.handshakes.get()));
+    count("deferred_handshakes", channels(|it| it.deferred_handshakes.get()) + lobby.deferred.get());
+    count("refused_handshakes", lobby.refused.get());
+    count("cookies", lobby.cookies.get());
+    count("wrong_proofs", channels(|it| it.wrong_proofs.get()));
+    let strays: [fn(&ChannelStats) -> u64; 5] = [
+        |it| it.unknown_streams.get(),
+        |it| it.wrong_numbers.get(),
+        |it| it.too_many_streams.get(),
+        |it| it.wrong_statuses.get(),
+        |it| it.unknown_verdicts.get(),
+    ];
+    count("stray_records", strays.into_iter().map(channels).sum());
     for (loan, cells) in view.loans() {
-        // Of a place without cells there is nothing to count, but all names are there.
-        let stats = |of: fn(&ChannelStats) -> u64| cells.channel().map_or(0, of);
         let stream = |of: fn(&StreamStats) -> u64| cells.stream().map_or(0, of);
         let edge = cells.edge();
-        counters.dropped_auth += stats(|it| it.dropped_auth.get());
-        counters.dropped_replay += stats(|it| it.dropped_replay.get());
-        counters.dropped_malformed += stats(|it| it.dropped_malformed.get());
         counters.denied_accesses += edge.denied_accesses.get();
-        count("dropped_misdirected", stats(|it| it.dropped_misdirected.get()));
-        count("dropped_not_understood", stats(|it| it.dropped_not_understood.get()));
-        count("dropped_generation", stats(|it| it.dropped_generation.get()));
         count("credit_violations", stream(|it| it.credit_violations.get()));
-        count("handshakes", stats(|it| it.handshakes.get()));
-        count("deferred_handshakes", stats(|it| it.deferred_handshakes.get()));
         count("unexpected_completions", edge.unexpected_completions.get());
         count("malformed_tlps", edge.malformed_tlps.get() + stream(|it| it.malformed_tlps.get()));
         count("completion_timeouts", edge.completion_timeouts.get());

@@ -13,7 +13,7 @@ use io::agent::{Agent, AgentEvent, DriveSpec, Edge, LoanEnd, LoanSpec, LoanView,
 use io::event::Event;
 use io::files::LastWrites;
 use io::sparing::Sparing;
-use node::{EdgeGauges, Limit};
+use node::{EdgeGauges, Limit, Protection};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use tracing::debug;
 
@@ -89,6 +89,7 @@ pub(super) struct Parts {
     pub(super) borrowed: Vec<LoanSpec>,
     /// Where functions are attached and detached while it runs.
     pub(super) slots: (Domains, Vec<LoanSpec>),
+    pub(super) protection: Protection,
     pub(super) shared_memory: bool,
     pub(super) control: ControlServer,
     /// The file that it can read again.
@@ -106,6 +107,7 @@ impl Parts {
             lent: lend::Opened::default(),
             borrowed: Vec::new(),
             slots: (Domains::default(), Vec::new()),
+            protection: Protection::default(),
             shared_memory: true,
             control,
             reload: None,
@@ -159,7 +161,7 @@ pub(super) struct Node {
 impl Node {
     pub(super) fn start(parts: Parts) -> Result<Self, Failure> {
         let Parts { name, domains: block, mut state, rails, mut lent, borrowed, .. } = parts;
-        let Parts { slots: (mut domains, slots), shared_memory, control, reload, .. } = parts;
+        let Parts { slots: (mut domains, slots), protection, shared_memory, control, reload, .. } = parts;
         let mut loans = std::mem::take(&mut lent.loans);
         loans.extend(borrowed);
         domains.follow(loans.len());
@@ -193,6 +195,7 @@ impl Node {
             rails,
             drives,
             loans,
+            protection,
             shared_memory,
             last_writes,
             spare_loans: if reload.is_some() { reload::SPARE_LOANS } else { 0 },
@@ -577,12 +580,11 @@ fn homeless(block: DomainBlock, loans: &[LoanSpec]) -> Option<Failure> {
     )))
 }
 
-/// A function with two loans on this node: frames name a loan by its function, so that the second one would hear
-/// nothing.
+/// A function with two loans on this node: whoever speaks of it could mean either.
 fn stands_twice(loans: &[LoanSpec]) -> Option<&str> {
     let mut seen = BTreeSet::new();
     let mut filled = loans.iter().filter(|loan| !loan.is_vacant());
-    filled.find(|loan| !seen.insert(loan.stream)).map(|loan| loan.function.as_str())
+    filled.find(|loan| !seen.insert(loan.function_id)).map(|loan| loan.function.as_str())
 }
 
 impl Node {

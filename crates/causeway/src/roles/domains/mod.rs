@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use io::agent::{Agent, AgentEvent, Edge, LoanEnd, LoanSpec};
 use io::event::Event;
-use node::{Protection, Tenancy};
+use node::Tenancy;
 
 use self::blackouts::Blackouts;
 use self::holds::{Change, Hold};
@@ -55,7 +55,6 @@ pub(super) struct Domains {
     monitors: Vec<Option<Monitor>>,
     /// The loan of the first place.
     first: usize,
-    protection: Protection,
     blackouts: Blackouts,
     replaced: Replaced,
 }
@@ -158,11 +157,7 @@ enum Phase {
 
 impl Domains {
     /// The slots of `domains`, and their loans.
-    pub(super) fn open(
-        domains: &[Domain],
-        state: &StateDir,
-        protection: Protection,
-    ) -> Result<(Self, Vec<LoanSpec>), Failure> {
+    pub(super) fn open(domains: &[Domain], state: &StateDir) -> Result<(Self, Vec<LoanSpec>), Failure> {
         let (mut places, mut monitors, mut loans) = (Vec::new(), Vec::new(), Vec::new());
         for (index, domain) in domains.iter().enumerate() {
             let qmp = domain.qmp.clone();
@@ -190,13 +185,13 @@ impl Domains {
                     told_timeouts: 0,
                 };
                 loans.push(match line {
-                    Some(line) => place.loan(&line, protection)?,
+                    Some(line) => place.loan(&line)?,
                     None => place.vacancy(),
                 });
                 places.push(place);
             }
         }
-        Ok((Self { places, monitors, protection, ..Self::default() }, loans))
+        Ok((Self { places, monitors, ..Self::default() }, loans))
     }
 
     /// The node has `loans` others before these.
@@ -488,7 +483,6 @@ impl Domains {
 
     /// Attaches the function of a line to a slot.
     pub(super) fn attach(&mut self, slot: &str, line: &str, agent: &mut Agent, state: &StateDir) -> Response {
-        let protection = self.protection;
         let (index, line) = match (self.find(slot), line.parse::<Line>()) {
             (Ok(index), Ok(line)) => (index, line),
             (Err(why), _) => return Response::Refused { why },
@@ -508,9 +502,9 @@ impl Domains {
                 format!("the line has {} addresses, and this node {rails} rails", line.addresses().len());
             return Response::Refused { why };
         }
-        let stream = lend::stream(line.secret().reveal());
-        let has_it =
-            |(at, other): (usize, &LoanSpec)| (!other.is_vacant() && other.stream == stream).then_some(at);
+        let function = lend::function_id(line.secret().reveal());
+        let is_it = |other: &LoanSpec| !other.is_vacant() && other.function_id == function;
+        let has_it = |(at, other): (usize, &LoanSpec)| is_it(other).then_some(at);
         if let Some(at) = agent.view().spec().loans.iter().enumerate().find_map(has_it) {
             let holder = at.checked_sub(self.first).and_then(|at| self.places.get(at));
             let holder = holder.map_or("another loan".to_owned(), |holder| holder.name.to_string());
@@ -520,7 +514,7 @@ impl Domains {
         let place = &mut self.places[index];
         place.is_asked_for = true;
         let attached = place
-            .loan(&line, protection)
+            .loan(&line)
             .and_then(|spec| Ok(LoanSpec { life: state.begin_life()?, ..spec }))
             .and_then(|spec| place.decide(Some(&line), state).map(|()| spec))
             .and_then(|spec| {
@@ -639,28 +633,23 @@ impl Place {
     }
 
     /// The loan of a line, with the socket.
-    fn loan(&mut self, line: &Line, protection: Protection) -> Result<LoanSpec, Failure> {
+    fn loan(&mut self, line: &Line) -> Result<LoanSpec, Failure> {
         let path = self.slot.socket.clone();
         let listener = Some(socket::bind(&path, &self.slot.access)?);
         self.phase = Phase::Attaching;
         self.machine = Machine::Unseen;
         self.await_nothing();
         let timeout = Duration::from_secs(IO_TIMEOUT_DEFAULT_S);
-        Ok(borrow::with_edge(
-            line,
-            Edge::Vm { path, listener, machine: self.domain as u32 },
-            timeout,
-            protection,
-        ))
+        let edge = Edge::Vm { path, listener, machine: self.domain as u32 };
+        Ok(borrow::with_edge(line, edge, timeout))
     }
 
     fn vacancy(&self) -> LoanSpec {
         let edge = Edge::Vm { path: self.slot.socket.clone(), listener: None, machine: self.domain as u32 };
         LoanSpec {
             function: String::new(),
-            stream: 0,
+            function_id: 0,
             secret: [0; 32],
-            protection: Protection::default(),
             generation: 0,
             tenancy: Tenancy::default(),
             life: 0,

@@ -103,7 +103,7 @@ impl Node {
                 self.agent.sync(drive);
             }
         }
-        let arrived = coming.admit(self, wanted.protection, observer)?;
+        let arrived = coming.admit(self, observer)?;
         (report.card_replaced, report.lines) = (arrived.is_card_replaced, arrived.lines);
         for (at, change) in changes.iter().enumerate() {
             let waits_for = self.perform(change, reload, report);
@@ -215,8 +215,8 @@ impl Node {
 
     /// Where something borrowed has its place.
     fn place_of(&self, loan: &Loan) -> Option<usize> {
-        let stream = lend::stream(loan.line.secret().reveal());
-        let is_it = |it: &LoanSpec| matches!(it.end, LoanEnd::Borrow { .. }) && it.stream == stream;
+        let function = lend::function_id(loan.line.secret().reveal());
+        let is_it = |it: &LoanSpec| matches!(it.end, LoanEnd::Borrow { .. }) && it.function_id == function;
         self.agent.view().spec().loans.iter().position(is_it)
     }
 }

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use io::agent::{Arrivals, DriveSpec, Edge, LoanEnd, LoanSpec};
 use io::event::Event;
-use node::Protection;
 
 use super::super::{Node, Observer};
 use super::Reload;
@@ -63,7 +62,7 @@ impl Coming {
                 Change::LoanAdded(loan) => {
                     let taken = coming.loans.iter().map(|(wanted, _)| wanted.machine);
                     let mut machines = node.free_machines(reload, taken.collect()).into_iter();
-                    let wanted = borrow::Wanted::of_preset(loan, reload.config.protection, &mut machines);
+                    let wanted = borrow::Wanted::of_preset(loan, &mut machines);
                     coming.bind(wanted, reload, node)?;
                 }
                 _ => {}
@@ -107,19 +106,19 @@ impl Coming {
         Ok(())
     }
 
-    /// A function stands once among what a node lends and borrows, what is still leaving included: frames name it.
+    /// A function stands once among what a node lends and borrows, what is still leaving included.
     fn refuse_twins(&self, node: &Node) -> Result<(), Failure> {
         let view = node.agent.view();
         let present = view.spec().loans.iter().filter(|loan| !loan.is_vacant());
-        let mut seen: BTreeSet<u32> = present.map(|loan| loan.stream).collect();
+        let mut seen: BTreeSet<u32> = present.map(|loan| loan.function_id).collect();
         let mut coming = Vec::new();
         for (_, ready) in &self.devices {
-            coming.extend(ready.streams(&node.state)?);
+            coming.extend(ready.function_ids(&node.state)?);
         }
         coming.extend(self.loans.iter().map(|(wanted, _)| {
-            (wanted.line.function().clone(), lend::stream(wanted.line.secret().reveal()))
+            (wanted.line.function().clone(), lend::function_id(wanted.line.secret().reveal()))
         }));
-        match coming.into_iter().find(|(_, stream)| !seen.insert(*stream)) {
+        match coming.into_iter().find(|(_, function)| !seen.insert(*function)) {
             Some((function, _)) => Err(Failure::refused(format!(
                 "{function} would stand twice among what this node lends and borrows, or the one before has not left yet"
             ))),
@@ -142,12 +141,7 @@ impl Coming {
     }
 
     /// Gives everything its place. If that is not possible nothing has changed.
-    pub(super) fn admit(
-        self,
-        node: &mut Node,
-        protection: Protection,
-        observer: &mut dyn Observer,
-    ) -> Result<Arrived, Failure> {
+    pub(super) fn admit(self, node: &mut Node, observer: &mut dyn Observer) -> Result<Arrived, Failure> {
         if self.devices.is_empty() && self.loans.is_empty() {
             return Ok(Arrived { is_card_replaced: false, lines: Vec::new() });
         }
@@ -156,7 +150,7 @@ impl Coming {
         let mut seated = Vec::new();
         for ((name, ready), place) in self.devices.into_iter().zip(node.agent.free_drives()) {
             let settled =
-                ready.settle(place, &node.state, protection, Some(&node.agent.view().spec().last_writes))?;
+                ready.settle(place, &node.state, Some(&node.agent.view().spec().last_writes))?;
             let life = node.state.begin_life()?;
             let loans = settled.loans.into_iter().map(|loan| LoanSpec { life, ..loan });
             // The loans come first: no place is taken for none.
