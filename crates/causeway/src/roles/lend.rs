@@ -268,7 +268,7 @@ pub(super) fn withdraw(layouts: &[(FunctionName, u64)], state: &StateDir) {
 
 /// What no other drive has: the node's identity and the drive's name in one number.
 fn unique_id(state: &StateDir, drive: &FunctionName) -> u64 {
-    state.serial() ^ u64::from(stream(&function_secret(state.key(), drive))).rotate_left(32)
+    state.serial() ^ u64::from(function_id(&function_secret(state.key(), drive))).rotate_left(32)
 }
 
 /// The secret of one function, from the node's and the function's name.
@@ -350,7 +350,7 @@ mod tests {
         let [short, long] =
             ["database", "database1"].map(|name| function_secret(&secret, &name.parse().unwrap()));
         assert_ne!(long, link::derive(&short, u64::from(b'1')));
-        assert_ne!(stream(&keys[0]), stream(&keys[1]));
+        assert_ne!(function_id(&keys[0]), function_id(&keys[1]));
         assert_eq!(keys[0], function_secret(&secret, &"nvme0".parse().unwrap()));
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use base::ids::NodeId;
 use io::memory::Mapping;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
@@ -18,7 +19,7 @@ use crate::pair::{Pair, borrower_key, lender_key};
 const MIB: u64 = 1 << 20;
 /// Kills of cards, half of each node.
 const KILLS: u64 = 100;
-/// Bytes of the memory that a loan shares: nothing else here has this size and cannot change it.
+/// Bytes of the memory that two nodes share: nothing else here has this size and cannot change it.
 const MEMORY_BYTES: i64 = 512 << 10;
 
 /// A file in memory, so that the card's work is its own.
@@ -71,7 +72,7 @@ pub(crate) fn find_a_new_agent() {
     assert!(client.read(MIB, 65_536) == pattern(2, 65_536));
 }
 
-/// Of a loan that was given up without its lender nothing stays shared, and nobody looks for that lender again.
+/// A loan that was given up without its lender has no memory any more.
 pub(crate) fn that_are_abandoned_share_nothing() {
     let place = Place::new("abandoned");
     let pair = Pair::start_sharing(&image(&place), &place.path(""), [true, true]);
@@ -98,7 +99,7 @@ pub(crate) fn that_do_not_want_to_share_nothing() {
     }
 }
 
-/// Whoever connects to a lender and knows no key is turned away, whatever it says; loans go on, and the log is not
+/// Whoever calls a node and knows no key of the channel is turned away, whatever it says; loans go on, and the log is not
 /// filled.
 pub(crate) fn without_the_key_get_nothing() {
     let place = Place::new("no-key");
@@ -130,7 +131,7 @@ pub(crate) fn without_the_key_get_nothing() {
     assert_eq!((pair.lender.record().restarts, pair.borrower.record().restarts), (0, 0));
     // Those above were perhaps turned away unheard, or gone when they were answered.
     drop(sockets);
-    let count = || log::count("does not know the key");
+    let count = || log::count("passes itself off as a node that it is not");
     pair.lender.wait_until("a patient caller is turned away", |_| {
         call_patiently();
         count() > 0
@@ -140,12 +141,19 @@ pub(crate) fn without_the_key_get_nothing() {
     assert!((1..=most).contains(&lines), "{lines} lines in {:?}", start.elapsed());
 }
 
-/// A call that names the loan and its borrower.
+/// Who of the two calls, and who is called: the smaller id calls.
+fn caller_and_called() -> [NodeId; 2] {
+    let mut ids = [lender_key().id(), borrower_key().id()];
+    ids.sort();
+    ids
+}
+
+/// A call that names both nodes.
 fn impostor() -> Vec<u8> {
-    let mut message = Vec::from(b"CWSHARE3");
-    message.extend(9_u32.to_le_bytes());
-    message.extend(0_u64.to_le_bytes());
-    message.extend(borrower_key().id().0);
+    let [caller, called] = caller_and_called();
+    let mut message = Vec::from(b"CWSHARE4");
+    message.extend(called.0);
+    message.extend(caller.0);
     message.extend(1_u64.to_le_bytes());
     message.extend([0; 32]);
     message
@@ -164,7 +172,7 @@ fn call_patiently() {
 fn call() -> Option<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-    let name = format!("causeway/{}", lender_key().id());
+    let name = format!("causeway/{}", caller_and_called()[1]);
     let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
     rustix::net::connect(&socket, &address).ok().map(|()| socket)
 }

@@ -278,7 +278,7 @@ fn stands_twice(config: &Config) -> Result<(), Failure> {
         config.domains.iter().flat_map(|domain| &domain.slots).filter_map(|slot| slot.preset.as_ref());
     let mut seen = std::collections::BTreeSet::new();
     let mut lines = config.loans.iter().map(|loan| &loan.line).chain(presets);
-    match lines.find(|line| !seen.insert(lend::stream(line.secret().reveal()))) {
+    match lines.find(|line| !seen.insert(lend::function_id(line.secret().reveal()))) {
         Some(line) => Err(Failure::usage(format!(
             "{} stands twice among what this node borrows; remove one of them",
             line.function()
