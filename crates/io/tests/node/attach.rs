@@ -4,8 +4,8 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use base::ids::DomainId;
 use io::agent::{Agent, AgentEvent, Edge, LoanEnd, LoanSpec};
-use node::Lender;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Resource, Rlimit};
 
@@ -83,7 +83,7 @@ fn kill_card(agent: &mut Agent, next: u64) {
 /// The card has taken the loan: it has made cells for this life of the place.
 fn expect_taken(agent: &mut Agent) {
     let deadline = Instant::now() + PATIENCE;
-    while agent.view().loan(0).is_none_or(|(_, view)| view.channel().is_none()) {
+    while agent.view().loan(0).is_none_or(|(_, view)| view.stream().is_none()) {
         assert!(Instant::now() < deadline, "the card knows nothing of it: {:?}", agent.view().card);
         agent.turn().unwrap();
         std::thread::sleep(Duration::from_millis(1));
@@ -107,7 +107,8 @@ fn start(name: &str) -> (Agent, PathBuf) {
 fn loan(agent: &Agent, path: &PathBuf, life: u32) -> LoanSpec {
     let edge = Edge::Vm { path: path.clone(), listener: Some(UnixListener::bind(path).unwrap()), machine: 0 };
     let peers = vec![([127, 0, 0, 1], 9).into()];
-    let end = LoanEnd::Borrow { lender: Lender::default(), peers, edge, io_timeout: Duration::from_secs(1) };
+    let lender = pair::lender_key().lends_in(DomainId::default());
+    let end = LoanEnd::Borrow { lender, peers, edge, io_timeout: Duration::from_secs(1) };
     let before = &agent.view().spec().loans[0];
     LoanSpec { function: before.function.clone(), life, end, ..*before }
 }
