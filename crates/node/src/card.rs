@@ -265,6 +265,7 @@ impl<'m> Card<'m> {
         let places = config.loans.len();
         let peers = Peers::new(&ledger, &config, now);
         let lobby = Lobby::new(&ledger.root.lobby, journal, frames::lobby_config(&config), now);
+        journal.commit();
         let mut card = Self {
             ledger,
             config,

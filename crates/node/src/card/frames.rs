@@ -12,7 +12,8 @@ use link::pair::{Call, Event, Heard, LobbyConfig, Presence, Reception, Said};
 use super::{Card, CardEvent, Outgoing, Rooms, Way};
 use crate::bucket::Bucket;
 use crate::cells::Address;
-use crate::config::{CardConfig, LoanRole};
+use crate::config::{CardConfig, LoanConfig, LoanRole};
+use crate::loan::Loan;
 use crate::peer::{LoanStreams, Peer, with_streams};
 use crate::peers::Room;
 
@@ -207,7 +208,8 @@ impl<'m> Card<'m> {
         }
     }
 
-    /// One step of a peer's channel, and what follows from it for its loans, each in a step of its own.
+    /// One step of a peer's channel, and what follows from it for its loans, each in steps of its own. What the peer has
+    /// said of a stream and a dead card has not heeded it says again.
     pub(super) fn peer_step(
         &mut self,
         now: Instant,
@@ -224,6 +226,9 @@ impl<'m> Card<'m> {
             });
         };
         self.guarded_peer(place, step);
+        while let Some(said) = self.poll_said(place) {
+            self.handle_said(now, place, &said);
+        }
         for loan in touched {
             if self.loans.get(loan).is_some_and(|loan| loan.has_faulted() && !loan.has_failed()) {
                 self.contain(now, loan, self.events.len());
@@ -272,9 +277,6 @@ impl<'m> Card<'m> {
             }
             touched.extend((0..self.loans.len()).filter(|loan| self.peer_of(*loan) == Some(place)));
         }
-        while let Some(said) = self.peers[place].channel.poll_said() {
-            touched.extend(self.handle_said(place, &said));
-        }
         while let Some(id) = self.peers[place].channel.poll_touched() {
             touched.extend(with_streams(&mut self.peers[place], place, &mut self.loans, |_, view| view.find(id)));
         }
@@ -291,35 +293,49 @@ impl<'m> Card<'m> {
         borrows && self.peer_of(loan) == Some(place)
     }
 
-    /// The peer has said something of a stream. The loan that it is about, if there is one.
-    fn handle_said(&mut self, place: usize, said: &Said) -> Option<usize> {
-        let now = self.now;
-        if let Some(function) = said.function() {
-            let is_it = |loan: &usize| {
-                let config = &self.config.loans[*loan];
-                matches!(config.role, LoanRole::Lend { .. }) && config.function == function
+    fn poll_said(&mut self, place: usize) -> Option<Said> {
+        self.peers.get_mut(place).filter(|peer| !peer.has_failed())?.channel.poll_said()
+    }
+
+    /// The peer has said something of a stream: what that changes is one step with what its loan makes of it.
+    fn handle_said(&mut self, now: Instant, place: usize, said: &Said) {
+        let Some(loan) = self.loan_of(place, said) else {
+            let step = |card: &mut Self| {
+                card.step(None, |card| card.peers[place].channel.handle_stray(now, said));
             };
-            let lent = (0..self.loans.len()).find(is_it);
-            let Some(loan) = lent else {
-                self.peers[place].channel.handle_stray(now, said);
-                return None;
-            };
-            let holder = self.peer_of(loan);
-            let channels = self.peers.channels(place, holder);
-            // One that has failed or found no room says nothing: the next card answers.
-            let this = self.loans.get_mut(loan).filter(|loan| !loan.has_failed())?;
-            this.handle_asking(now, place, said, channels);
-            return Some(loan);
-        }
-        let peer = &mut self.peers[place];
-        let found = with_streams(peer, place, &mut self.loans, |_, view| view.find(said.stream()));
-        let Some(loan) = found else {
-            peer.channel.handle_stray(now, said);
-            return None;
+            return self.guarded_peer(place, step).unwrap_or_default();
         };
-        let this = self.loans.get_mut(loan).filter(|loan| !loan.has_failed())?;
-        this.handle_said(now, said, &mut peer.channel);
-        Some(loan)
+        // One that has failed or found no room says nothing: the next card answers.
+        if self.loans.get(loan).is_none_or(Loan::has_failed) {
+            return;
+        }
+        let holder = self.peer_of(loan);
+        self.step_one(now, loan, |card| {
+            let this = &mut card.loans[loan];
+            if said.function().is_some() {
+                this.handle_asking(now, place, said, card.peers.channels(place, holder));
+            } else {
+                this.handle_said(now, said, &mut card.peers[place].channel);
+            }
+        });
+        // Who has asked is answered, and who has had the stream hears of it.
+        for peer in [Some(place), holder].into_iter().flatten() {
+            if let Some(peer) = self.peers.get_mut(peer) {
+                peer.wake();
+            }
+        }
+    }
+
+    /// The loan that something is said of, if there is one.
+    fn loan_of(&mut self, place: usize, said: &Said) -> Option<usize> {
+        let Some(function) = said.function() else {
+            let peer = &mut self.peers[place];
+            return with_streams(peer, place, &mut self.loans, |_, view| view.find(said.stream()));
+        };
+        let is_it = |config: &LoanConfig| {
+            matches!(config.role, LoanRole::Lend { .. }) && config.function == function
+        };
+        self.config.loans.iter().position(is_it)
     }
 
     /// The next frame to send, built where `rooms` says. Peers take turns of some frames each.
