@@ -14,7 +14,7 @@ use crate::checkers::single_owner::{Change, Life};
 use crate::checkers::streams::{StreamId, committed_truly, granted_truly};
 use crate::disk::author;
 use crate::marks::Mark;
-use crate::network::Frame;
+use crate::network::{Frame, RAILS};
 use crate::world::{BORROWER, LENDER, World};
 
 /// The place of the peer that a sealed frame of this card is for.
@@ -211,10 +211,12 @@ impl<'w> World<'w> {
         self.log.event(self.now, Some(node), "tx", header.path().into(), header.packet_number);
         let Some(card) = self.nodes[node].card.take() else { return };
         let place = place_of(&card, &header);
-        // Who is greeted has a channel, and who is asked a stream in it.
+        // Who is greeted has a channel, and who is asked a stream in it. What is for a rail without a proven address is
+        // dropped before anybody sees it.
         for loan in 0..self.loans.len() {
             if node != LENDER || (place.is_some() && card.peer_of(loan) == place) {
-                let asks = header.stream.0 != 0 && card.stream_id(loan) == Some(header.stream);
+                let is_of_it = header.stream.0 != 0 && card.stream_id(loan) == Some(header.stream);
+                let asks = is_of_it || (node == LENDER && !self.knows_all_rails(loan));
                 self.nodes[node].liveness[loan].sent(self.now, asks);
             }
         }
@@ -399,10 +401,19 @@ impl<'w> World<'w> {
 
     /// Whether an address of the borrower has answered a challenge.
     fn knows_borrower(&self, loan: usize) -> bool {
+        self.known_rails(loan) > 0
+    }
+
+    fn knows_all_rails(&self, loan: usize) -> bool {
+        self.known_rails(loan) == RAILS
+    }
+
+    /// On so many rails one has.
+    fn known_rails(&self, loan: usize) -> usize {
         let ledger = self.ledger(LENDER);
         let place = ledger.loan(loan, 0).and_then(|parts| parts.cells.peer());
         let peer = place.and_then(|place| ledger.peer(place));
-        peer.is_some_and(|peer| peer.addresses().any(|address| address.is_known()))
+        peer.map_or(0, |peer| peer.addresses().filter(|address| address.is_known()).count())
     }
 
     /// The peer knows an older card of the same life: it has the keys, and only needs to be told.

@@ -69,7 +69,8 @@ impl Told {
 /// What of a body is about its stream alone: the status, and what is in records of TLPs. What else a frame says is of
 /// the whole channel, and of the other loan as well.
 fn own(body: &[u8]) -> (Vec<Range<usize>>, Vec<usize>) {
-    let (mut own, mut starts, mut at) = (vec![0..STATUS.min(body.len())], Vec::new(), STATUS);
+    let status = 0..STATUS.min(body.len());
+    let (mut own, mut starts, mut at) = (Vec::from([status]), Vec::new(), STATUS);
     while let Some(&[kind, low, high]) = body.get(at..at + 3) {
         let end = at + 3 + usize::from(u16::from_le_bytes([low, high]));
         if end > body.len() {
