@@ -1,16 +1,15 @@
 //! Frames, channels and streams: TLPs carried exactly once, in PCIe order, over a network that loses, repeats,
 //! reorders and forges.
 //!
-//! A [`Channel`] joins the two cards of a loan. It seals [`frame`]s, keeps a [`path`] for each rail and carries a
-//! [`Stream`]: its [`Sender`] numbers TLPs when the receiver has granted credit and keeps them until the peer has
-//! committed them; its [`Receiver`] hands each on exactly once. What must survive the card lies in the
-//! ledger: numbers, credits, replay, tags, keys. What the network can tell again does not: packet numbers, round
+//! A [`Channel`](pair::Channel) joins two nodes. It seals [`frame`]s, keeps a [`path`] for each rail and carries the
+//! [`Stream`]s of their loans. The [`Sender`] of a stream numbers TLPs when the receiver has granted credit and keeps
+//! them until the peer has committed them; its [`Receiver`] hands each on exactly once. What must survive the card lies
+//! in the ledger: numbers, credits, replay, tags, keys. What the network can tell again does not: packet numbers, round
 //! trips, what was received but not committed.
 //!
 //! Left out: what TLPs mean (`fabric`, `device`, `host`) and sockets (`io`).
 
 mod answered;
-mod channel;
 mod cipher;
 pub mod frame;
 mod handshake;
@@ -28,9 +27,8 @@ mod tenancy;
 mod transmit;
 
 pub use answered::CallName;
-pub use channel::{Channel, ChannelCells, ChannelConfig, Event, Heard, Role, Stats};
 pub use cipher::{Cipher, Protection};
-pub use handshake::{Refusal, derive, mark};
+pub use handshake::{derive, mark};
 pub use identity::{KEY_BYTES, Lender, NodeKey, PublicKey};
 pub use name::Name;
 pub use paths::{PRIVATE_PATH, PathConfig, PathId};

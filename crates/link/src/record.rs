@@ -89,12 +89,6 @@ pub(crate) enum Record<'a> {
     Hello,
     /// The hello of card `generation` was heard.
     HelloHeard { generation: u64 },
-    /// About the function.
-    Information(Information),
-    /// The borrower gives the function back.
-    Goodbye,
-    /// The goodbye was heard.
-    GoodbyeHeard,
     /// Whoever is at the address that this was sent to shall say so (RFC 9000 §8.2).
     Challenge(u64),
     /// This challenge was heard.
@@ -116,9 +110,6 @@ mod kind {
     pub(super) const PING: u8 = 3;
     pub(super) const HELLO: u8 = 4;
     pub(super) const HELLO_HEARD: u8 = 5;
-    pub(super) const INFORMATION: u8 = 6;
-    pub(super) const GOODBYE: u8 = 7;
-    pub(super) const GOODBYE_HEARD: u8 = 8;
     pub(super) const CHALLENGE: u8 = 9;
     pub(super) const CHALLENGE_HEARD: u8 = 10;
     pub(super) const RENEW: u8 = 11;
@@ -201,9 +192,6 @@ impl<'a> Parser<'a> {
             kind::PING => Record::Ping,
             kind::HELLO => Record::Hello,
             kind::HELLO_HEARD => Record::HelloHeard { generation: self.take::<U64>()?.get() },
-            kind::INFORMATION => Record::Information(self.take()?),
-            kind::GOODBYE => Record::Goodbye,
-            kind::GOODBYE_HEARD => Record::GoodbyeHeard,
             kind::CHALLENGE => Record::Challenge(self.take::<U64>()?.get()),
             kind::CHALLENGE_HEARD => Record::ChallengeHeard(self.take::<U64>()?.get()),
             kind::RENEW => Record::Renew,
@@ -333,12 +321,6 @@ fn encode(record: &Record<'_>, out: &mut [u8]) -> (u8, usize) {
             put(U64::new(*generation).as_bytes());
             kind::HELLO_HEARD
         }
-        Record::Information(information) => {
-            put(information.as_bytes());
-            kind::INFORMATION
-        }
-        Record::Goodbye => kind::GOODBYE,
-        Record::GoodbyeHeard => kind::GOODBYE_HEARD,
         Record::Challenge(challenge) => {
             put(U64::new(*challenge).as_bytes());
             kind::CHALLENGE

@@ -45,7 +45,7 @@ pub(crate) struct Speaker {
     pub(crate) name: [u8; 32],
 }
 
-/// What the borrower says in the first message.
+/// What the caller says in the first message.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Proposal {
     pub(crate) speaker: Speaker,
@@ -53,25 +53,25 @@ pub(crate) struct Proposal {
     pub(crate) positions: Positions,
     pub(crate) max_payload: u16,
     pub(crate) max_frame: u32,
-    /// [`crate::cipher::Ciphers`] that the borrower accepts.
+    /// [`crate::cipher::Ciphers`] that the caller accepts.
     pub(crate) ciphers: u8,
-    /// Streams that the caller takes at once; 0 where the channel has only one.
+    /// Streams that the caller takes at once.
     pub(crate) streams: u32,
     /// False: it speaks no version of ours, or says something critical that is unknown here. Only the speaker and the
     /// attempt are of use then.
     pub(crate) is_understood: bool,
 }
 
-/// What the lender answers.
+/// What is answered.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Answer {
-    /// Its name; of a refusal, the present borrower's.
+    /// Who answers; of a refusal as a twin, with the name of who is met.
     pub(crate) speaker: Speaker,
-    /// The borrower's.
+    /// The caller's.
     pub(crate) attempt: u64,
     /// One of [`verdict`].
     pub(crate) verdict: u8,
-    /// How frames shall name the new keys: by a number that the lender does not use for others.
+    /// How frames shall name the new keys: by a number that who answers does not use for others.
     pub(crate) key_id: u8,
     /// Number of the [`crate::Cipher`]: the best that both accept. Whoever stands in between cannot make it another
     /// one, because both messages are authenticated and the second one is bound to the first.
@@ -82,32 +82,12 @@ pub(crate) struct Answer {
     pub(crate) positions: Positions,
     /// As in the proposal.
     pub(crate) streams: u32,
-    /// Number of the borrower's [`Tenancy`](crate::Tenancy).
-    pub(crate) tenancy: u64,
-    /// Of a refusal: more about it.
-    pub(crate) refusal: RefusalDetails,
+    /// Of a refusal: the greatest incarnation of the refused node that the speaker has seen.
+    pub(crate) seen: u64,
 }
-
-/// What a refusal says beside its verdict.
-#[derive(Clone, Copy, Debug, Default, PartialEq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub(crate) struct RefusalDetails {
-    /// For how long the present borrower has had the function; [`UNKNOWN`] where nobody knows.
-    pub(crate) since_seconds: U64,
-    /// For how long the function is kept for it if it stays silent; 0 if it is there.
-    pub(crate) hold_seconds: U64,
-    /// The greatest incarnation of the refused node that the lender has seen.
-    pub(crate) seen: U64,
-    /// Who has the function.
-    pub(crate) holder: NodeId,
-}
-
-/// No duration.
-pub(crate) const UNKNOWN: u64 = u64::MAX;
 
 pub(crate) mod verdict {
     pub(crate) const ACCEPTED: u8 = 0;
-    pub(crate) const IN_USE: u8 = 1;
     pub(crate) const SEALING: u8 = 2;
     pub(crate) const OUTDATED: u8 = 3;
     pub(crate) const TWIN: u8 = 4;
@@ -129,8 +109,8 @@ mod tag {
     pub(super) const LIMITS: u8 = 5;
     pub(super) const CIPHERS: u8 = 6;
     pub(super) const AGREED: u8 = CRITICAL | 7;
-    pub(super) const TENANCY: u8 = 8;
-    pub(super) const REFUSAL: u8 = CRITICAL | 9;
+    /// Of a refusal.
+    pub(super) const SEEN: u8 = CRITICAL | 9;
     pub(super) const STREAMS: u8 = 10;
 }
 
@@ -187,8 +167,7 @@ struct Read {
     limits: Option<RawLimits>,
     ciphers: Option<u8>,
     agreed: Option<RawAgreed>,
-    tenancy: Option<U64>,
-    refusal: Option<RefusalDetails>,
+    seen: Option<U64>,
     streams: Option<U32>,
 }
 
@@ -212,8 +191,7 @@ impl Read {
             tag::LIMITS => once(&mut self.limits, prefix(value)?),
             tag::CIPHERS => once(&mut self.ciphers, prefix(value)?),
             tag::AGREED => once(&mut self.agreed, prefix(value)?),
-            tag::TENANCY => once(&mut self.tenancy, prefix(value)?),
-            tag::REFUSAL => once(&mut self.refusal, prefix(value)?),
+            tag::SEEN => once(&mut self.seen, prefix(value)?),
             tag::STREAMS => once(&mut self.streams, prefix(value)?),
             other => {
                 self.has_unknown |= other & tag::CRITICAL != 0;
@@ -269,12 +247,6 @@ fn put(message: &mut Vec<u8>, tag: u8, value: &[u8]) {
     message.extend(value);
 }
 
-fn put_streams(message: &mut Vec<u8>, streams: u32) {
-    if streams != 0 {
-        put(message, tag::STREAMS, &streams.to_le_bytes());
-    }
-}
-
 fn put_speaker(message: &mut Vec<u8>, speaker: &Speaker, attempt: u64) {
     put(message, tag::VERSIONS, &[VERSION, VERSION]);
     let who = RawWho {
@@ -311,7 +283,7 @@ impl Proposal {
         let limits = RawLimits { max_payload: self.max_payload.into(), max_frame: self.max_frame.into() };
         put(&mut message, tag::LIMITS, limits.as_bytes());
         put(&mut message, tag::CIPHERS, &[self.ciphers]);
-        put_streams(&mut message, self.streams);
+        put(&mut message, tag::STREAMS, &self.streams.to_le_bytes());
         let padding = (PROPOSAL_LEN - 2).saturating_sub(message.len());
         put(&mut message, tag::PADDING, &vec![0; padding.min(u8::MAX.into())]);
         message
@@ -338,10 +310,9 @@ impl Answer {
         put(&mut message, tag::POSITIONS, self.positions.as_bytes());
         let limits = RawLimits { max_payload: self.max_payload.into(), max_frame: self.max_frame.into() };
         put(&mut message, tag::LIMITS, limits.as_bytes());
-        put(&mut message, tag::TENANCY, &self.tenancy.to_le_bytes());
-        put_streams(&mut message, self.streams);
+        put(&mut message, tag::STREAMS, &self.streams.to_le_bytes());
         if self.verdict != verdict::ACCEPTED {
-            put(&mut message, tag::REFUSAL, self.refusal.as_bytes());
+            put(&mut message, tag::SEEN, &self.seen.to_le_bytes());
         }
         message
     }
@@ -352,10 +323,10 @@ impl Answer {
         // Whatever it says, it is of no use.
         let foreign = RawAgreed { verdict: verdict::VERSION, key_id: 0, cipher: 0 };
         let agreed = if read.is_understood() { read.agreed? } else { foreign };
-        let (limits, tenancy, refusal) = match agreed.verdict {
-            verdict::ACCEPTED => (read.limits?, read.tenancy?, RefusalDetails::default()),
+        let (limits, seen) = match agreed.verdict {
+            verdict::ACCEPTED => (read.limits?, U64::default()),
             verdict::VERSION => Default::default(),
-            _ => (read.limits.unwrap_or_default(), read.tenancy.unwrap_or_default(), read.refusal?),
+            _ => (read.limits.unwrap_or_default(), read.seen?),
         };
         Some(Self {
             speaker,
@@ -367,8 +338,7 @@ impl Answer {
             max_frame: limits.max_frame.get(),
             positions: read.positions.unwrap_or_default(),
             streams: read.streams.unwrap_or_default().get(),
-            tenancy: tenancy.get(),
-            refusal,
+            seen: seen.get(),
         })
     }
 }
@@ -409,13 +379,7 @@ pub(crate) mod tests {
 
     pub(crate) fn answer() -> Answer {
         let Proposal { speaker, attempt, positions, max_payload, max_frame, streams, .. } = proposal();
-        let refusal = RefusalDetails {
-            since_seconds: 1.into(),
-            hold_seconds: 2.into(),
-            seen: 3.into(),
-            holder: NodeId::numbered(9),
-        };
-        let (key_id, cipher, tenancy) = (1, 2, 9);
+        let (key_id, cipher, seen) = (1, 2, 9);
         let verdict = verdict::TWIN;
         Answer {
             speaker,
@@ -427,8 +391,7 @@ pub(crate) mod tests {
             max_frame,
             positions,
             streams,
-            tenancy,
-            refusal,
+            seen,
         }
     }
 
@@ -513,10 +476,9 @@ pub(crate) mod tests {
             (accepted, tag::WHO),
             (accepted, tag::AGREED),
             (accepted, tag::LIMITS),
-            (accepted, tag::TENANCY),
             (answer(), tag::WHO),
             (answer(), tag::AGREED),
-            (answer(), tag::REFUSAL),
+            (answer(), tag::SEEN),
         ] {
             assert!(Answer::decode(&answer.encode(), NODE).is_some());
             assert_eq!(Answer::decode(&split(&answer.encode(), tag).0, NODE), None, "{tag:#x}");
@@ -535,7 +497,7 @@ pub(crate) mod tests {
             let twice = [proposal().encode(), split(&proposal().encode(), tag).1].concat();
             assert_eq!(Proposal::decode(&twice, NODE).is_some(), tag == tag::PADDING, "{tag:#x}");
         }
-        for tag in [tag::AGREED, tag::TENANCY, tag::REFUSAL] {
+        for tag in [tag::AGREED, tag::SEEN] {
             let twice = [answer().encode(), split(&answer().encode(), tag).1].concat();
             assert_eq!(Answer::decode(&twice, NODE), None, "{tag:#x}");
         }

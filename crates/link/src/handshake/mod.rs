@@ -1,38 +1,32 @@
-//! The handshake: Noise `IK`. Each node proves its key pair; who begins knows the other's public key. That of a loan is
-//! `IKpsk1`: both know the secret of its line, too.
+//! The handshake: Noise `IK`. Each node proves its key pair; who calls knows the other's public key.
 //!
-//! In front of that, each message bears a MAC that only who knows the lender's public key can make ([`is_marked`]): all
-//! that anybody else costs a lender is to look at it.
+//! In front of that, each message bears a MAC that only who knows the called node's public key can make
+//! ([`is_marked`]): all that anybody else costs a node is to look at it.
 //!
 //! State of a handshake dies with the card; what has to outlive it are the [`KeySet`]s, which the channel commits
 //! before the message that lets the peer use them.
 
 mod messages;
 
-use core::time::Duration;
-
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::digest::{SHA256, digest};
 use aws_lc_rs::hmac;
-use base::ids::{ChannelIndex, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId, StreamId};
+use base::ids::{ChannelIndex, DomainId, Group, Incarnation, LifeId, NodeId};
 use base::ledger::Layout;
 use snow::params::{CipherChoice, DHChoice, HashChoice};
 use snow::resolvers::{BoxedCryptoResolver, CryptoResolver, DefaultResolver};
 use snow::types::{Cipher, Dh, Hash, Random};
 use snow::{Builder, HandshakeState};
-use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
 use crate::cipher;
 use crate::frame::{ROUTE, TAG_LEN, VERSION};
 use crate::identity::{NodeKey, PublicKey};
-use crate::name::Name;
 use crate::seal::KEY_LEN;
-pub(crate) use messages::{Answer, Positions, Proposal, RefusalDetails, Speaker, UNKNOWN, verdict};
+pub(crate) use messages::{Answer, Positions, Proposal, Speaker, verdict};
 use messages::{MAX_MESSAGE, PROPOSAL_LEN};
 
 const PATTERN: &str = "Noise_IK_25519_AESGCM_SHA256";
-const PATTERN_OF_LOAN: &str = "Noise_IKpsk1_25519_AESGCM_SHA256";
 /// Bytes that Noise adds to the payload of a first message: an ephemeral public key, a sealed static one and a tag. An
 /// answer has less.
 pub(crate) const NOISE_OVERHEAD: usize = 32 + (32 + 16) + 16;
@@ -76,8 +70,6 @@ pub(crate) struct KeySet {
     pub(crate) called: u32,
     /// 1 if both ends have agreed that the streams before go on.
     pub(crate) continues: u64,
-    /// Number of the [`Tenancy`](crate::Tenancy) that the borrower's loan belongs to.
-    pub(crate) tenancy: u64,
     /// Our own incarnation, as the peer knows it.
     pub(crate) incarnation: u64,
     /// The attempt with which the streams began: names them among all that this pair of lives has had.
@@ -89,85 +81,18 @@ pub(crate) struct KeySet {
     pub(crate) streams: u32,
 }
 
-/// Why a lender does not lend.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Refusal {
-    /// Another node has the function.
-    InUse {
-        /// Its name.
-        by: Name,
-        /// Its id.
-        node: NodeId,
-        /// For how long it has had it; `None`: since before the lender was started.
-        since: Option<Duration>,
-        /// It is not heard at present: if it does not come back, the function is kept for it for so long.
-        hold: Option<Duration>,
-    },
-    /// One side insists on sealed frames and the other on unsealed ones.
-    Sealing,
-    /// The lender has seen a greater incarnation of this node, or this one in another life: the state folder was
-    /// restored.
-    Outdated {
-        /// The greatest that it has seen.
-        seen: Incarnation,
-    },
-    /// Another life of this node has the function and answers: the state folder was copied.
-    Twin {
-        /// Its name.
-        by: Name,
-    },
-    /// The lender lends to others only.
-    NotAllowed,
-    /// The two nodes speak no common version of the protocol.
-    Version,
-    /// For a reason that a later version knows.
-    Unknown {
-        /// Its number.
-        verdict: u8,
-    },
-}
-
-impl Answer {
-    /// The refusal in this answer, if it is one.
-    pub(crate) fn refusal(&self) -> Option<Refusal> {
-        let (by, details) = (Name::from_bytes(self.speaker.name), &self.refusal);
-        let seconds = |seconds: U64, none: u64| {
-            Some(seconds.get()).filter(|seconds| *seconds != none).map(Duration::from_secs)
-        };
-        match self.verdict {
-            verdict::ACCEPTED => None,
-            verdict::SEALING => Some(Refusal::Sealing),
-            verdict::OUTDATED => Some(Refusal::Outdated { seen: Incarnation(details.seen.get()) }),
-            verdict::TWIN => Some(Refusal::Twin { by }),
-            verdict::VERSION => Some(Refusal::Version),
-            verdict::NOT_ALLOWED => Some(Refusal::NotAllowed),
-            verdict::IN_USE => Some(Refusal::InUse {
-                by,
-                node: details.holder,
-                since: seconds(details.since_seconds, UNKNOWN),
-                hold: seconds(details.hold_seconds, 0),
-            }),
-            verdict => Some(Refusal::Unknown { verdict }),
-        }
-    }
-}
-
 /// Who speaks, and what the handshake is bound to: both sides must agree on it.
 #[derive(Clone, Copy)]
 pub(crate) struct Binding<'a> {
     /// This node.
     pub(crate) identity: &'a NodeKey,
     /// Who answers, which may be this node.
-    pub(crate) lender: PublicKey,
-    /// Of a loan's line; none between two nodes.
-    pub(crate) secret: Option<&'a [u8; KEY_LEN]>,
+    pub(crate) called: PublicKey,
     pub(crate) fabric: u32,
     pub(crate) group: Group,
     /// The domains of who begins and of who answers, as the first message's header has them.
     pub(crate) source: DomainId,
     pub(crate) destination: DomainId,
-    pub(crate) stream: StreamId,
-    pub(crate) loan_generation: LoanGeneration,
 }
 
 /// What both ends of a handshake have when it is over.
@@ -182,7 +107,7 @@ pub(crate) struct Secrets {
 /// The caller's side of one attempt.
 pub(crate) struct Initiator {
     state: HandshakeState,
-    lender: NodeId,
+    called: NodeId,
     pub(crate) attempt: u64,
     /// The domain that it was for; zero: whoever hears it.
     pub(crate) destination: DomainId,
@@ -199,13 +124,13 @@ impl Initiator {
         out: &mut Vec<u8>,
     ) -> Option<Self> {
         let prologue = binding.prologue();
-        let builder = binding.builder(&prologue, entropy)?.remote_public_key(&binding.lender.0).ok()?;
+        let builder = binding.builder(&prologue, entropy)?.remote_public_key(&binding.called.0).ok()?;
         let mut state = builder.build_initiator().ok()?;
         out.resize(FIRST_LEN, 0);
         let len = state.write_message(&proposal.encode(), out).ok()?;
         out.truncate(len);
-        let (attempt, destination, lender) = (proposal.attempt, binding.destination, binding.lender.id());
-        Some(Self { state, lender, attempt, destination, heard: None })
+        let (attempt, destination, called) = (proposal.attempt, binding.destination, binding.called.id());
+        Some(Self { state, called, attempt, destination, heard: None })
     }
 
     /// Reads the answer: the keys for sending and receiving with it.
@@ -215,7 +140,7 @@ impl Initiator {
             _ => {
                 let mut room = [0; MAX_MESSAGE];
                 let payload = open(&mut self.state, message, &mut room)?;
-                let answer = Answer::decode(payload, self.lender).ok_or(Unread::Nonsense)?;
+                let answer = Answer::decode(payload, self.called).ok_or(Unread::Nonsense)?;
                 self.heard = Some((message.to_vec(), answer));
                 answer
             }
@@ -363,40 +288,35 @@ impl Destination {
 
 impl Binding<'_> {
     fn prologue(&self) -> Vec<u8> {
-        let (domains, group) = ([self.source.0, self.destination.0], self.group.0.to_le_bytes());
-        let ids = [self.fabric, domains[0], domains[1], self.stream.0].map(u32::to_le_bytes);
-        [&[VERSION][..], &group, ids.as_flattened(), &self.loan_generation.0.to_le_bytes()].concat()
+        let ids = [self.fabric, self.source.0, self.destination.0].map(u32::to_le_bytes);
+        [&[VERSION][..], &self.group.0.to_le_bytes(), ids.as_flattened()].concat()
     }
 
     fn builder<'b>(&'b self, prologue: &'b [u8], entropy: [u8; 32]) -> Option<Builder<'b>> {
-        let pattern = if self.secret.is_some() { PATTERN_OF_LOAN } else { PATTERN };
-        let params = pattern.parse().expect("the pattern is one that Noise defines");
+        let params = PATTERN.parse().expect("the pattern is one that Noise defines");
         let resolver: BoxedCryptoResolver = Box::new(Resolver { entropy });
-        let mut builder = Builder::with_resolver(params, resolver).prologue(prologue).ok()?;
-        if let Some(secret) = self.secret {
-            builder = builder.psk(1, secret).ok()?;
-        }
+        let builder = Builder::with_resolver(params, resolver).prologue(prologue).ok()?;
         builder.local_private_key(self.identity.reveal()).ok()
     }
 }
 
-/// Marks a message of a handshake with the lender, so that only who knows the lender's public key can have made it: as
+/// Marks a message of a handshake for a node, so that only who knows the node's public key can have made it: as
 /// WireGuard's `mac1` does, but over the frame's header, too. `frame` ends with room for the mark.
-pub fn mark(lender: &PublicKey, frame: &mut [u8]) {
-    let mark = mark_of(lender, frame);
+pub fn mark(node: &PublicKey, frame: &mut [u8]) {
+    let mark = mark_of(node, frame);
     if let Some(tag) = frame.last_chunk_mut() {
         *tag = mark;
     }
 }
 
-/// Whether a message of a handshake bears the mark of who knows the lender's public key.
-pub(crate) fn is_marked(lender: &PublicKey, frame: &[u8]) -> bool {
-    let mark = mark_of(lender, frame);
+/// Whether a message of a handshake bears the mark of who knows the node's public key.
+pub(crate) fn is_marked(node: &PublicKey, frame: &[u8]) -> bool {
+    let mark = mark_of(node, frame);
     frame.last_chunk().is_some_and(|tag: &[u8; TAG_LEN]| verify_slices_are_equal(tag, &mark).is_ok())
 }
 
-fn mark_of(lender: &PublicKey, frame: &[u8]) -> [u8; TAG_LEN] {
-    let key = hmac::Key::new(hmac::HMAC_SHA256, &derive(&lender.0, MARK));
+fn mark_of(node: &PublicKey, frame: &[u8]) -> [u8; TAG_LEN] {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, &derive(&node.0, MARK));
     let mut context = hmac::Context::with_key(&key);
     // A switch changes the route.
     let (before, behind) = frame.split_at_checked(ROUTE).unwrap_or((frame, &[]));
@@ -463,7 +383,7 @@ pub fn derive(seed: &[u8; 32], index: u64) -> [u8; 32] {
 #[cfg(test)]
 pub(crate) fn say(binding: Binding<'_>, payload: &[u8]) -> Vec<u8> {
     let prologue = binding.prologue();
-    let builder = binding.builder(&prologue, [1; 32]).unwrap().remote_public_key(&binding.lender.0).unwrap();
+    let builder = binding.builder(&prologue, [1; 32]).unwrap().remote_public_key(&binding.called.0).unwrap();
     let mut state = builder.build_initiator().unwrap();
     let mut message = vec![0; payload.len() + NOISE_OVERHEAD];
     let len = state.write_message(payload, &mut message).unwrap();
@@ -480,27 +400,22 @@ mod tests {
     use super::messages::tests::{answer, proposal};
     use super::*;
 
-    const SECRET: [u8; 32] = [9; 32];
-
     static IDENTITIES: LazyLock<[NodeKey; 2]> = LazyLock::new(|| [1, 2].map(NodeKey::numbered));
 
-    /// Of the borrower, who knows the lender.
+    /// Of the caller, who knows whom it calls.
     fn binding() -> Binding<'static> {
-        let [borrower, lender] = &*IDENTITIES;
+        let [caller, called] = &*IDENTITIES;
         Binding {
-            identity: borrower,
-            lender: lender.public(),
-            secret: Some(&SECRET),
+            identity: caller,
+            called: called.public(),
             fabric: 0,
             group: Group::DEFAULT,
             source: DomainId(1),
             destination: DomainId(2),
-            stream: StreamId(7),
-            loan_generation: LoanGeneration(3),
         }
     }
 
-    fn lenders() -> Binding<'static> {
+    fn called() -> Binding<'static> {
         Binding { identity: &IDENTITIES[1], ..binding() }
     }
 
@@ -509,7 +424,7 @@ mod tests {
         let mut message = Vec::new();
         let mut initiator = Initiator::begin(binding(), [1; 32], &proposal(), &mut message).unwrap();
         let first = message.len();
-        let (responder, read) = Responder::read(lenders(), [2; 32], &message).unwrap();
+        let (responder, read) = Responder::read(called(), [2; 32], &message).unwrap();
         // No message says who speaks: its key does.
         let ids = IDENTITIES.each_ref().map(NodeKey::id);
         let speaker = |speaker: Speaker, node| Speaker { node, ..speaker };
@@ -527,20 +442,16 @@ mod tests {
         let mut message = Vec::new();
         Initiator::begin(binding(), [1; 32], &proposal(), &mut message).unwrap();
         let others = [
-            Binding { secret: Some(&[8; 32]), ..lenders() },
-            Binding { secret: None, ..lenders() },
-            Binding { identity: &IDENTITIES[0], ..lenders() },
-            Binding { fabric: 1, ..lenders() },
-            Binding { group: Group(2), ..lenders() },
-            Binding { source: DomainId(2), ..lenders() },
-            Binding { destination: DomainId(1), ..lenders() },
-            Binding { stream: StreamId(8), ..lenders() },
-            Binding { loan_generation: LoanGeneration(4), ..lenders() },
+            Binding { identity: &IDENTITIES[0], ..called() },
+            Binding { fabric: 1, ..called() },
+            Binding { group: Group(2), ..called() },
+            Binding { source: DomainId(2), ..called() },
+            Binding { destination: DomainId(1), ..called() },
         ];
         for other in others {
             assert_eq!(Responder::read(other, [2; 32], &message).err(), Some(Unread::Auth));
         }
-        assert!(Responder::read(lenders(), [2; 32], &message).is_ok());
+        assert!(Responder::read(called(), [2; 32], &message).is_ok());
     }
 
     /// One byte more each time, up to more than is read.
@@ -554,7 +465,7 @@ mod tests {
                 payload.resize(payload.len() + more, 7);
             }
             payload.resize(len, 0);
-            let read = Responder::read(lenders(), [2; 32], &say(binding(), &payload));
+            let read = Responder::read(called(), [2; 32], &say(binding(), &payload));
             let attempt = read.ok().map(|(_, read)| read.attempt);
             assert_eq!(attempt, is_read.then_some(proposal().attempt), "{len}");
         }
@@ -563,7 +474,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_refused_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            prop_assert_eq!(Responder::read(lenders(), [2; 32], &bytes).err(), Some(Unread::Auth));
+            prop_assert_eq!(Responder::read(called(), [2; 32], &bytes).err(), Some(Unread::Auth));
             let mut message = Vec::new();
             let mut initiator = Initiator::begin(binding(), [1; 32], &proposal(), &mut message).unwrap();
             prop_assert_eq!(initiator.finish(&bytes).err(), Some(Unread::Auth));

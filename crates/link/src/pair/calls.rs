@@ -1,10 +1,10 @@
 //! Calls: the first message of a handshake between two nodes, and what becomes of it.
 
-use base::ids::{ChannelIndex, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId, StreamId};
+use base::ids::{ChannelIndex, DomainId, Group, Incarnation, LifeId, NodeId};
 
 use crate::answered::Attempt;
 use crate::cipher::{Cipher, Ciphers, Protection};
-use crate::handshake::{Answer, Binding, Positions, Proposal, RefusalDetails, Responder, Speaker, verdict};
+use crate::handshake::{Answer, Binding, Positions, Proposal, Responder, Speaker, verdict};
 use crate::identity::{NodeKey, PublicKey};
 use crate::name::Name;
 use crate::paths::PathId;
@@ -114,8 +114,7 @@ impl Call {
             max_frame: 0,
             positions: Positions::default(),
             streams: 0,
-            tenancy: 0,
-            refusal: RefusalDetails { seen: seen.into(), ..RefusalDetails::default() },
+            seen,
         };
         self.responder.answer(&answer, out).map(drop)
     }
@@ -133,7 +132,7 @@ impl Refusal {
         match answer.verdict {
             verdict::ACCEPTED => None,
             verdict::SEALING => Some(Self::Sealing),
-            verdict::OUTDATED => Some(Self::Outdated { seen: Incarnation(answer.refusal.seen.get()) }),
+            verdict::OUTDATED => Some(Self::Outdated { seen: Incarnation(answer.seen) }),
             verdict::TWIN => Some(Self::Twin { by: Name::from_bytes(answer.speaker.name) }),
             verdict::VERSION => Some(Self::Version),
             verdict::NOT_ALLOWED => Some(Self::NotAllowed),
@@ -155,19 +154,7 @@ impl<'a> Line<'a> {
     /// Between these domains, with `called`.
     pub(super) fn binding(self, called: PublicKey, source: DomainId, destination: DomainId) -> Binding<'a> {
         let Self { identity, fabric, group } = self;
-        let (stream, loan_generation) = (StreamId::default(), LoanGeneration::default());
-        let lender = called;
-        Binding {
-            identity,
-            lender,
-            secret: None,
-            fabric,
-            group,
-            source,
-            destination,
-            stream,
-            loan_generation,
-        }
+        Binding { identity, called, fabric, group, source, destination }
     }
 }
 

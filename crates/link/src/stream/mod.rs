@@ -174,15 +174,6 @@ impl<'m> Stream<'m> {
         self.change(Change::NewPair);
     }
 
-    /// It has been given back: nothing of it is left. False if it had been before.
-    pub(crate) fn end(&mut self) -> bool {
-        let ends = self.change(Change::GivenBack);
-        if ends {
-            self.reset();
-        }
-        ends
-    }
-
     /// Nothing of it is left, whatever it was.
     pub(crate) fn clear(&mut self) {
         self.change(Change::GivenBack);

@@ -6,7 +6,8 @@ use base::ids::{CardGeneration, ChannelIndex, StreamId};
 use base::times::REFUSAL_PAUSE;
 use base::{Instant, Rule};
 
-use super::{CHALLENGES, CONTROL, Channel, ChannelConfig, Heard, Streams};
+use super::{CHALLENGES, CONTROL, Channel, ChannelConfig, Streams};
+use crate::answered::CallName;
 use crate::frame::{Header, Kind};
 use crate::handshake::{KeySet, Unread, is_marked};
 use crate::pair::control::{Control, FunctionId, OpenRefusal, What};
@@ -56,6 +57,25 @@ struct Asked {
     answers: bool,
     /// The status of its stream.
     pinged: bool,
+}
+
+/// From whom a frame was, if it was not dropped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Heard {
+    /// From the peer of the channel: but when, nobody knows. A replay is heard so, too, by a card that is new.
+    Peer,
+    /// From the peer, in answer to this very card: it is there now.
+    Answer,
+    /// The first under the keys of a new pair: a handshake has just met this peer.
+    Newcomer,
+    /// A first message that is answered, now or later, on the path it came on; from someone who has the peer's key.
+    Proposal(CallName),
+    /// The same once more, whose answer is at hand.
+    Again(CallName),
+    /// What has come before; it is authentic, wherever it comes from now. See [`Channel::hear_duplicates`].
+    Duplicate,
+    /// It was dropped and counted, or nothing follows from it for those who send.
+    Nothing,
 }
 
 /// What the peer has said of a stream, for its claim or offer.
@@ -349,11 +369,8 @@ impl<'m> Channel<'m> {
                     (asked.eliciting, asked.urgent) = (true, true);
                     self.said.push_back(Said { control, hash: *hash });
                 }
-                // Of the last card, or of loans with a channel of their own.
-                Record::HelloHeard { .. }
-                | Record::Information(_)
-                | Record::Goodbye
-                | Record::GoodbyeHeard => {}
+                // Of the last card.
+                Record::HelloHeard { .. } => {}
             }
         }
         if asked.pinged && header.stream != CONTROL {

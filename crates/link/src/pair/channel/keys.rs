@@ -14,7 +14,7 @@ use crate::answered::CallName;
 use crate::cipher::Cipher;
 use crate::frame::{HEADER_LEN, Header, Kind, TAG_LEN};
 use crate::handshake::{
-    Answer, Destination, Initiator, KeySet, Positions, Proposal, RefusalDetails, Secrets, Speaker,
+    Answer, Destination, Initiator, KeySet, Positions, Proposal, Secrets, Speaker,
     agreed_frame, agreed_payload, derive, verdict,
 };
 use crate::pair::calls::{Call, Refusal, agreed_cipher};
@@ -154,8 +154,7 @@ impl<'m> Channel<'m> {
             max_frame: agreed_frame(self.paths.max_frame(), proposal.max_frame),
             positions: if goes_on { self.positions(streams) } else { Positions::default() },
             streams: self.config.max_streams.min(proposal.streams),
-            tenancy: 0,
-            refusal: RefusalDetails::default(),
+            seen: 0,
         }
     }
 

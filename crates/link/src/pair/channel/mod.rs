@@ -42,8 +42,7 @@ use greeting::Greeting;
 use numbers::NumberCells;
 use sayings::{Saying, Sayings};
 
-pub use crate::channel::Heard;
-pub use incoming::Said;
+pub use incoming::{Heard, Said};
 pub(super) use numbers::NotNow;
 
 /// Streams of a channel at once, at most.
