@@ -130,8 +130,7 @@ impl Rooms for Vec<u8> {
 /// Whether a function is lent twice, or borrowed twice: whoever speaks of it could mean either.
 fn has_twins(loans: &[LoanConfig]) -> bool {
     let mut seen = std::collections::BTreeSet::new();
-    let names = loans.iter().filter_map(|loan| name_of(loan));
-    names.into_iter().any(|name| !seen.insert(name))
+    loans.iter().filter_map(name_of).any(|name| !seen.insert(name))
 }
 
 /// Whose function it is, nobody's being one's own, and which. `None` of a vacant place.

@@ -84,7 +84,9 @@ impl CardConfig {
     /// Whether a node may have a channel here: it may have something that is lent, or lends something itself.
     pub(crate) fn may_meet(&self, node: NodeId) -> bool {
         self.loans.iter().any(|loan| match &loan.role {
-            LoanRole::Lend { allowed, .. } => allowed.as_deref().is_none_or(|allowed| allowed.contains(&node)),
+            LoanRole::Lend { allowed, .. } => {
+                allowed.as_deref().is_none_or(|allowed| allowed.contains(&node))
+            }
             LoanRole::Borrow { lender, .. } => lender.key.id() == node,
             LoanRole::Vacant => false,
         })

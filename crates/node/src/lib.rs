@@ -28,10 +28,10 @@ mod drive;
 mod lender;
 mod loan;
 mod map;
+pub mod native;
 mod opening;
 mod peer;
 mod peers;
-pub mod native;
 mod places;
 mod refusal;
 mod requests;
@@ -47,11 +47,11 @@ pub use cells::{
 pub use config::{BorrowEdge, CardConfig, LoanConfig, LoanRole, Route};
 pub use denial::{Denial, Right};
 pub use lender::LentFunction;
-pub use refusal::Refusal;
 pub use map::{
     APERTURE_BYTES, FUNCTION_REQUESTER, Grant, Granted, HOST_REQUESTER, granted_by_guest, granted_to_drive,
     granted_to_host, granted_to_slot,
 };
+pub use refusal::Refusal;
 pub use slot::{BorrowedSlot, GuestMemory, SlotCells};
 
 pub use device::nvme::NvmeCells;
@@ -67,13 +67,13 @@ pub use host::vfio_user::{
     DescriptorId, MESSAGE_DESCRIPTORS, Peeked, SessionCells, SessionCounters, SlotConfigError,
 };
 pub use host::{BlockError, BlockKind, BlockRequest, Geometry};
+pub use link::StreamStats;
+pub use link::pair::{FunctionId, LobbyStats, Stats as ChannelStats};
 pub use link::path::PRIVATE_WINDOW;
 pub use link::{
-    Cipher, KEY_BYTES, Lender, Name, NodeKey, PROOF_LEN, Protection, PublicKey, REKEY_FRAMES, Tenancy, is_proof,
-    prove,
+    Cipher, KEY_BYTES, Lender, Name, NodeKey, PROOF_LEN, Protection, PublicKey, REKEY_FRAMES, Tenancy,
+    is_proof, prove,
 };
-pub use link::pair::{FunctionId, LobbyStats, Stats as ChannelStats};
-pub use link::StreamStats;
 
 /// Most NBD connections of a borrowed drive.
 pub const EDGE_CONNECTIONS: usize = 16;

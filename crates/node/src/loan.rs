@@ -115,7 +115,8 @@ impl<'m> Loan<'m> {
         let domain = card.domain_of(config);
         let max_payload =
             channel.map_or_else(|| CardConfig::max_payload(card.rails.iter().copied()), Channel::max_payload);
-        let patience = if matches!(config.role, LoanRole::Lend { .. }) { MEMORY_TIMEOUT } else { COMPLETION_TIMEOUT };
+        let patience =
+            if matches!(config.role, LoanRole::Lend { .. }) { MEMORY_TIMEOUT } else { COMPLETION_TIMEOUT };
         let stream = Stream::new(&cells.stream, pages, journal, patience, max_payload);
         let opening = Opening::new(cells, journal, card, config, now);
         let end = match (parts.end, &config.role) {
@@ -336,7 +337,7 @@ impl<'m> Loan<'m> {
     /// Whether the next work for the medium comes before that of all other functions: see [`Controller::must_redo`].
     pub(crate) fn must_redo(&self) -> bool {
         let is_redone = |end: &End<'_>| matches!(end, End::Lent(function) if function.controller.must_redo());
-        self.fault != Fault::Left && is_redone(&*self.end)
+        self.fault != Fault::Left && is_redone(&self.end)
     }
 
     /// What is borrowed is flushed, its function shut down; then it is given back.
@@ -591,7 +592,9 @@ impl<'m> Loan<'m> {
 
     /// A stream opens when nothing of the one before can still have an effect. True if that is so now.
     fn end_reset(&mut self) -> bool {
-        let (Opening::Offer(offer), End::Lent(function)) = (&mut self.opening, &*self.end) else { return false };
+        let (Opening::Offer(offer), End::Lent(function)) = (&mut self.opening, &*self.end) else {
+            return false;
+        };
         let is_quiet = offer.state() == OfferState::Ending && function.controller.is_quiescent();
         if is_quiet {
             offer.quiet(FUNCTION);
@@ -644,7 +647,8 @@ impl<'m> Loan<'m> {
 
     /// Where accesses lead, as far as that is known.
     pub(crate) fn meet_peer(&mut self, channel: Option<&Channel<'m>>) {
-        let Some((channel, (_, _, domain))) = channel.and_then(|channel| Some((channel, channel.peer()?))) else {
+        let Some((channel, (_, _, domain))) = channel.and_then(|channel| Some((channel, channel.peer()?)))
+        else {
             return;
         };
         let max_payload = channel.max_payload();
@@ -664,12 +668,8 @@ impl<'m> Loan<'m> {
         self.cells.edge.drive_bytes.set(bytes);
         self.cells.edge.drive_rights.set(1 + u64::from(read_only));
         self.cells.edge.media_fault.set(function.controller.subsystem().has_fault().into());
-        let information = Information {
-            bytes: bytes.into(),
-            kind: 1,
-            flags: read_only.into(),
-            name: self.name.to_bytes(),
-        };
+        let information =
+            Information { bytes: bytes.into(), kind: 1, flags: read_only.into(), name: self.name.to_bytes() };
         if let Opening::Offer(offer) = &mut self.opening {
             offer.set_information(now, information);
             self.deadline.set(None);

@@ -204,7 +204,8 @@ impl<'m> Peer<'m> {
     ) -> Heard {
         // Until the peer has proven an address, it may be wherever its frames come from, be it that they came from
         // elsewhere first.
-        let is_unproven = self.cells.addresses.get(rail as usize).is_some_and(|known| !known.get().is_known());
+        let is_unproven =
+            self.cells.addresses.get(rail as usize).is_some_and(|known| !known.get().is_known());
         self.channel.hear_duplicates(is_unproven && self.learns(rail));
         let heard = self.channel.handle_frame(now, frame, view);
         self.answer(now, rail, from, heard);

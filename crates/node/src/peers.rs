@@ -226,7 +226,11 @@ impl<'m> Peers<'m> {
     }
 
     /// The channels of two peers.
-    pub(crate) fn channels(&mut self, one: usize, other: Option<usize>) -> (&mut Channel<'m>, Option<&mut Channel<'m>>) {
+    pub(crate) fn channels(
+        &mut self,
+        one: usize,
+        other: Option<usize>,
+    ) -> (&mut Channel<'m>, Option<&mut Channel<'m>>) {
         let is_there = |place: &usize| self.places.get(*place).is_some_and(Option::is_some);
         let gone = "only a peer that is there is asked for";
         match other.filter(|other| *other != one && is_there(other)) {
@@ -248,8 +252,7 @@ impl<'m> Peers<'m> {
 /// Whether a loan of the card borrows from this peer.
 fn borrows_from(card: &CardConfig, peer: &Peer<'_>) -> bool {
     let key = peer.key();
-    let is_its =
-        |role: &LoanRole| matches!(role, LoanRole::Borrow { lender, .. } if lender.key == key);
+    let is_its = |role: &LoanRole| matches!(role, LoanRole::Borrow { lender, .. } if lender.key == key);
     let is_called = key == card.identity.public() && !peer.calls_itself();
     !is_called && card.loans.iter().any(|loan| is_its(&loan.role))
 }

@@ -381,18 +381,7 @@ pub(crate) mod tests {
         let Proposal { speaker, attempt, positions, max_payload, max_frame, streams, .. } = proposal();
         let (key_id, cipher, seen) = (1, 2, 9);
         let verdict = verdict::TWIN;
-        Answer {
-            speaker,
-            attempt,
-            verdict,
-            key_id,
-            cipher,
-            max_payload,
-            max_frame,
-            positions,
-            streams,
-            seen,
-        }
+        Answer { speaker, attempt, verdict, key_id, cipher, max_payload, max_frame, positions, streams, seen }
     }
 
     #[test]

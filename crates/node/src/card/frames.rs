@@ -105,7 +105,11 @@ impl<'m> Card<'m> {
     fn peer_named(&self, header: &Header) -> Option<usize> {
         if header.kind == Kind::Cookie {
             // Who sends it does not know our channels.
-            return self.peers.iter().find(|(_, peer)| peer.channel.awaits_cookie(header)).map(|(place, _)| place);
+            return self
+                .peers
+                .iter()
+                .find(|(_, peer)| peer.channel.awaits_cookie(header))
+                .map(|(place, _)| place);
         }
         let place = (header.channel.0 as usize).checked_sub(1)?;
         self.peers.get(place).map(|_| place)
@@ -250,7 +254,8 @@ impl<'m> Card<'m> {
         self.take_back();
         self.peers[place].fail();
         for loan in 0..self.loans.len() {
-            let is_its = self.loans.get(loan).is_some_and(|loan| loan.peer() == Some(place) && !loan.has_failed());
+            let is_its =
+                self.loans.get(loan).is_some_and(|loan| loan.peer() == Some(place) && !loan.has_failed());
             if is_its {
                 self.contain(self.now, loan, self.events.len());
             }
@@ -278,7 +283,9 @@ impl<'m> Card<'m> {
             touched.extend((0..self.loans.len()).filter(|loan| self.peer_of(*loan) == Some(place)));
         }
         while let Some(id) = self.peers[place].channel.poll_touched() {
-            touched.extend(with_streams(&mut self.peers[place], place, &mut self.loans, |_, view| view.find(id)));
+            touched.extend(with_streams(&mut self.peers[place], place, &mut self.loans, |_, view| {
+                view.find(id)
+            }));
         }
     }
 

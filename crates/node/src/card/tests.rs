@@ -337,7 +337,8 @@ fn a_loan_comes_and_goes_beside_another_one() {
     let mut ends = [End::new(&arena, lends), End::on(memory, begins, now)];
     ends[1].card.contain_faults();
     assert!(run(&mut now, &mut ends, Duration::from_secs(1), is_ready));
-    let (keys, streams) = (ends[1].card.channel_of(0).unwrap().key_fingerprint(), ends[1].card.stream(0).name());
+    let (keys, streams) =
+        (ends[1].card.channel_of(0).unwrap().key_fingerprint(), ends[1].card.stream(0).name());
     let ledger = NodeLedger::new(memory, None, RuleSet::ALL);
     let mut names = Vec::new();
     for life in 1..4 {
@@ -895,7 +896,10 @@ fn calls_beyond_a_measure_are_dropped_and_nothing_else_is() {
     }
     let cookies = |end: &End<'_>| end.card.lobby.stats().cookies.get();
     let opened = 10_000 - cookies(&lender);
-    assert!((500..=256 + 500).contains(&opened), "{opened} in a second; those that are not true take no place");
+    assert!(
+        (500..=256 + 500).contains(&opened),
+        "{opened} in a second; those that are not true take no place"
+    );
     assert!(dropped(&lender) == 0 && lender.card.replies.len() <= 64, "who shows where it is would be heard");
     // It calls itself when the flood is over.
     let (now, before) = (start + Duration::from_secs(2), cookies(&lender));

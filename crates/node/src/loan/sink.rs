@@ -31,7 +31,6 @@ impl<'m> Contained<'m> {
     pub(crate) fn is_contained(&self) -> bool {
         self.contained
     }
-
 }
 
 impl<'m> Sink<'m> for Contained<'m> {

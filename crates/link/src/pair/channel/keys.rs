@@ -14,8 +14,8 @@ use crate::answered::CallName;
 use crate::cipher::Cipher;
 use crate::frame::{HEADER_LEN, Header, Kind, TAG_LEN};
 use crate::handshake::{
-    Answer, Destination, Initiator, KeySet, Positions, Proposal, Secrets, Speaker,
-    agreed_frame, agreed_payload, derive, verdict,
+    Answer, Destination, Initiator, KeySet, Positions, Proposal, Secrets, Speaker, agreed_frame,
+    agreed_payload, derive, verdict,
 };
 use crate::pair::calls::{Call, Refusal, agreed_cipher};
 use crate::pair::cookies::{self, Cookie};

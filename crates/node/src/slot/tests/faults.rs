@@ -72,7 +72,14 @@ fn a_fault_before_the_function_is_known_costs_its_guests_nothing() {
             if is_over {
                 return assert!(stores > 200, "{stores} stores");
             }
-            eprintln!("{:?} {:?}", world.events, world.seats[BORROWER].card.as_ref().map(|card| (card.state(0), card.channel(0).map(|c| c.is_met()))));
+            eprintln!(
+                "{:?} {:?}",
+                world.events,
+                world.seats[BORROWER]
+                    .card
+                    .as_ref()
+                    .map(|card| (card.state(0), card.channel(0).map(|c| c.is_met())))
+            );
             assert!(world.events.contains(&FAULT), "{stores}");
             world.seats[BORROWER].switch.arm(0);
             // Nobody hears anything of the peer any more, so nothing else makes a step.
