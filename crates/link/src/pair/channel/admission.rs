@@ -4,7 +4,7 @@
 //! is let in when the life before has left a probe under its own keys unanswered, on all paths; else it is a twin.
 
 use base::ids::LifeId;
-use base::times::{PENDING_KEYS, SILENCE};
+use base::times::{HANDSHAKE_RETRY, PENDING_KEYS, SILENCE};
 use base::{Instant, Rule};
 use core::time::Duration;
 
@@ -33,6 +33,8 @@ pub(super) struct LifeProbe {
     outcome: Outcome,
     /// The newest attempt of who wants it.
     waiting: Option<Box<Call>>,
+    /// It has answered a call of ours.
+    has_answered: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -50,7 +52,8 @@ impl LifeProbe {
 
     /// When it is decided in favour of who waits.
     fn timeout(&self) -> Option<Instant> {
-        (self.outcome == Outcome::Open && self.waiting.is_some()).then_some(self.until)
+        let is_wanted = self.waiting.is_some() || self.has_answered;
+        (self.outcome == Outcome::Open && is_wanted).then_some(self.until)
     }
 }
 
@@ -123,7 +126,7 @@ impl<'m> Channel<'m> {
         if self.side == Side::First && (1..GIVES_WAY).contains(&attempts) {
             return Verdict::Defer;
         }
-        if let Some(verdict) = self.judge_life(now, &attempt) {
+        if let Some(verdict) = self.judge_life(now, attempt.life) {
             return verdict;
         }
         // An old message of another life can take this place, but not for long.
@@ -134,15 +137,31 @@ impl<'m> Channel<'m> {
         if pending.is_valid() && is_other && is_young && once { Verdict::Defer } else { Verdict::Accept }
     }
 
+    /// A life of the peer has answered our call. It is followed, unless another one has something here that may still be
+    /// there: then that one is asked first, and who has answered is called again.
+    pub(super) fn may_follow(&mut self, now: Instant, life: LifeId) -> bool {
+        let has_something = self.cells.numbers.has_open();
+        match self.judge_life(now, life).filter(|_| has_something) {
+            None => return true,
+            Some(Verdict::Probe) => {
+                self.probe_for(now, life).has_answered = true;
+            }
+            Some(_) => {}
+        }
+        let until = self.handshake.probe.as_ref().map_or(now, |probe| probe.until);
+        self.handshake.next = Some(until.max(now) + HANDSHAKE_RETRY);
+        false
+    }
+
     /// What follows from another life being met.
-    fn judge_life(&self, now: Instant, attempt: &Attempt) -> Option<Verdict> {
+    fn judge_life(&self, now: Instant, life: LifeId) -> Option<Verdict> {
         let present = self.cells.current.get();
-        let is_other = present.is_valid() && present.peer_life != attempt.life;
+        let is_other = present.is_valid() && present.peer_life != life;
         if !is_other || !self.journal.rule(Rule::ProbeBeforeTakeOver) {
             return None;
         }
         let probe = self.handshake.probe.as_ref().filter(|probe| !probe.is_over(now));
-        Some(match probe.map(|probe| (probe.outcome, probe.life == attempt.life)) {
+        Some(match probe.map(|probe| (probe.outcome, probe.life == life)) {
             Some((Outcome::Lives, _)) => Verdict::Twin,
             Some((Outcome::Gone, true)) => return None,
             Some((Outcome::Open, true)) | None => Verdict::Probe,
@@ -161,20 +180,26 @@ impl<'m> Channel<'m> {
 
     /// Asks the present life of the peer whether it is there; `call` waits for that.
     fn probe_life(&mut self, now: Instant, call: Box<Call>) {
-        let until = now + self.paths.verdict_after();
         let life = call.life();
-        let present = self.handshake.probe.as_mut().filter(|probe| !probe.is_over(now));
-        if let Some(probe) = present.filter(|probe| probe.life == life && probe.outcome == Outcome::Open) {
-            probe.waiting = Some(call);
-            return;
-        }
-        let mut first = [0; MAX_PATHS];
-        for (path, first) in self.paths.iter_mut().zip(&mut first) {
-            path.ping = true;
-            *first = path.outgoing.next_number();
-        }
-        let (was_late, outcome) = (false, Outcome::Open);
-        self.handshake.probe = Some(LifeProbe { life, until, was_late, first, outcome, waiting: Some(call) });
+        self.probe_for(now, life).waiting = Some(call);
+    }
+
+    /// The question whether the present life of the peer is there, because this one wants its place: it may be under
+    /// way.
+    fn probe_for(&mut self, now: Instant, life: LifeId) -> &mut LifeProbe {
+        let is_it = |probe: &LifeProbe| probe.life == life && probe.outcome == Outcome::Open && !probe.is_over(now);
+        let present = self.handshake.probe.take().filter(is_it);
+        let probe = present.unwrap_or_else(|| {
+            let until = now + self.paths.verdict_after();
+            let mut first = [0; MAX_PATHS];
+            for (path, first) in self.paths.iter_mut().zip(&mut first) {
+                path.ping = true;
+                *first = path.outgoing.next_number();
+            }
+            let (was_late, outcome, waiting, has_answered) = (false, Outcome::Open, None, false);
+            LifeProbe { life, until, was_late, first, outcome, waiting, has_answered }
+        });
+        self.handshake.probe.insert(probe)
     }
 
     /// When [`Channel::end_probe`] is to be called.

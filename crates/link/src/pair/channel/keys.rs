@@ -240,6 +240,9 @@ impl<'m> Channel<'m> {
             self.handshake.next = Some(now);
             return Ok(Heard::Nothing);
         }
+        if !self.may_follow(now, life) {
+            return Ok(Heard::Nothing);
+        }
         let keys = self.key_set(&answer, secrets, &answer.speaker);
         let begun = self.begun(goes_on, answer.attempt, self.side);
         self.adopt(now, KeySet { begun, ..keys }, streams);

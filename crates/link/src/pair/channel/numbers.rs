@@ -60,6 +60,11 @@ impl NumberCells {
         self.end.set(journal, end.max(place + 1));
     }
 
+    /// Whether a stream of the peer's is open: it has something here.
+    pub(super) fn has_open(&self) -> bool {
+        self.open.get() > 0
+    }
+
     pub(super) fn clear(&self, journal: Journal<'_>) {
         for cell in [&self.given, &self.end, &self.open] {
             cell.set(journal, 0);
