@@ -108,7 +108,11 @@ pub enum Presence {
 
 /// The last call that a channel has answered: see [`Channel::known_call`](super::Channel::known_call).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Known(pub(super) Attempt);
+pub struct Known {
+    pub(super) attempt: Attempt,
+    /// Something that could not be repeated has come of this life: it is met.
+    pub(super) is_met: bool,
+}
 
 /// What becomes of a first message.
 #[derive(Debug)]
@@ -264,7 +268,9 @@ impl<'m> Lobby<'m> {
     /// How an attempt compares to what was answered: of a channel with this life the channel knows best.
     fn order(&self, attempt: &Attempt, presence: &Presence) -> Order {
         match presence {
-            Presence::Channel(Some(Known(known))) if known.life == attempt.life => attempt.order_after(known),
+            Presence::Channel(Some(Known { attempt: known, .. })) if known.life == attempt.life => {
+                attempt.order_after(known)
+            }
             _ => self.cells.answered.order(attempt),
         }
     }
@@ -284,12 +290,12 @@ impl<'m> Lobby<'m> {
     }
 
     /// Whether another life of this node than this one has something here, and may still call. Once it is here, its
-    /// channel asks it.
+    /// channel asks it; but anybody can repeat its call.
     fn may_be_before(&self, now: Instant, attempt: &Attempt, presence: &Presence) -> bool {
         let tenants = &self.config.tenants;
         let is_other = tenants.iter().any(|(node, life)| *node == attempt.node && *life != attempt.life);
         let is_one = tenants.contains(&(attempt.node, attempt.life));
-        let is_here = |known: &Known| tenants.contains(&(attempt.node, known.0.life));
+        let is_here = |known: &Known| known.is_met && tenants.contains(&(attempt.node, known.attempt.life));
         let is_met = matches!(presence, Presence::Channel(Some(known)) if is_here(known));
         let waits = is_other && !is_one && !is_met && now.since(self.listens_since) < LIFE_BEFORE;
         waits && self.journal.rule(Rule::ProbeBeforeTakeOver)

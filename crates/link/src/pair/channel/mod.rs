@@ -394,9 +394,9 @@ impl<'m> Channel<'m> {
         let CalledWords { node, used, incarnation, life, number } = self.cells.called.get();
         let attempt = Attempt { node, incarnation: Incarnation(incarnation), life, number };
         // That of a life that never came is no better known than any other.
-        let keys = [&self.cells.current, &self.cells.pending].map(Cell::get);
-        let is_present = keys.iter().any(|keys| keys.is_valid() && keys.peer_life == life);
-        (used != [0; 4] && is_present).then_some(Known(attempt))
+        let is_of = |keys: &Cell<KeySet>| keys.get().is_valid() && keys.get().peer_life == life;
+        let (is_met, is_awaited) = (is_of(&self.cells.current), is_of(&self.cells.pending));
+        (used != [0; 4] && (is_met || is_awaited)).then_some(Known { attempt, is_met })
     }
 
     /// Whether this end shall call from now on, and again when the other one is silent.
