@@ -34,6 +34,10 @@ use crate::paths::PathId;
 /// What entropy of the lobby is derived with.
 const ENTROPY: u64 = u64::from_le_bytes(*b"lobby\0\0\0");
 
+/// Addresses at which the same attempt is refused in a row: somebody may repeat it faster than the network, and then who
+/// has sent it is not the first one that it comes from.
+const ADDRESSES: usize = 8;
+
 /// For how long another life than the one a function belongs to waits after the node was started.
 const LIFE_BEFORE: Duration = SILENCE.saturating_add(HANDSHAKE_RETRY_MAX);
 
@@ -127,6 +131,14 @@ pub enum Reception {
     Nothing,
 }
 
+/// An attempt that was refused.
+struct Refused {
+    at: Instant,
+    call: CallName,
+    /// The addresses that the refusal went to.
+    to: Vec<Vec<u8>>,
+}
+
 /// Judges the first messages of handshakes, for the whole node.
 pub struct Lobby<'m> {
     cells: &'m LobbyCells,
@@ -135,8 +147,8 @@ pub struct Lobby<'m> {
     cookies: Cookies,
     /// Refusals that were made, for entropy.
     attempts: u64,
-    /// When the last refusal went out, by rail.
-    refused_at: [Option<Instant>; MAX_RAILS],
+    /// By rail, who was refused last.
+    refused: [Option<Refused>; MAX_RAILS],
     listens_since: Instant,
 }
 
@@ -150,7 +162,7 @@ impl<'m> Lobby<'m> {
             config,
             cookies,
             attempts: 0,
-            refused_at: [None; MAX_RAILS],
+            refused: Default::default(),
             listens_since: now,
         }
     }
@@ -195,7 +207,7 @@ impl<'m> Lobby<'m> {
             return Reception::Reply(self.cookies.answer(now, &called, reply, frame, from));
         }
         match self.read(&header, frame) {
-            Ok(call) => self.judge(now, call, frame, presence),
+            Ok(call) => self.judge(now, call, (from, frame), presence),
             Err(Unread::Auth) => {
                 stats.dropped_auth.add(1);
                 Reception::Nothing
@@ -234,7 +246,7 @@ impl<'m> Lobby<'m> {
         &mut self,
         now: Instant,
         call: Box<Call>,
-        frame: &mut [u8],
+        (from, frame): (&[u8], &mut [u8]),
         presence: &dyn Fn(NodeId) -> Presence,
     ) -> Reception {
         let (attempt, once) = (call.attempt(), self.journal.rule(Rule::AnswerOnce));
@@ -250,12 +262,12 @@ impl<'m> Lobby<'m> {
             }
             Order::Old(seen) if self.journal.rule(Rule::RefuseOutdated) => {
                 self.cells.stats.dropped_replay.add(1);
-                return self.refuse(now, call, Why::Outdated(seen), frame);
+                return self.refuse(now, call, Why::Outdated(seen), from, frame);
             }
             _ => {}
         }
         if let Some(why) = self.obstacle(&call, &presence) {
-            return self.refuse(now, call, why, frame);
+            return self.refuse(now, call, why, from, frame);
         }
         if self.may_be_before(now, &attempt, &presence) {
             self.cells.stats.deferred.add(1);
@@ -301,16 +313,30 @@ impl<'m> Lobby<'m> {
         waits && self.journal.rule(Rule::ProbeBeforeTakeOver)
     }
 
-    /// Answers `call` with no, in place of its frame. Nothing, if this path has had a refusal just now.
-    pub fn refuse(&mut self, now: Instant, call: Box<Call>, why: Why, frame: &mut [u8]) -> Reception {
-        let path = call.path();
+    /// Answers `call`, which came from the address with the bytes `from`, with no, in place of its frame. Nothing, if this
+    /// path has had a refusal just now, but of the same attempt from elsewhere.
+    pub fn refuse(
+        &mut self,
+        now: Instant,
+        call: Box<Call>,
+        why: Why,
+        from: &[u8],
+        frame: &mut [u8],
+    ) -> Reception {
+        let (path, name) = (call.path(), CallName::of(&call.attempt()));
+        let pauses = self.journal.rule(Rule::PauseRefusals);
         // A call comes over a rail.
-        let last = &mut self.refused_at[usize::from(path) % MAX_RAILS];
-        let is_early = last.is_some_and(|last| now.since(last) < REFUSAL_PAUSE);
-        if is_early && self.journal.rule(Rule::PauseRefusals) {
-            return Reception::Nothing;
+        let last = &mut self.refused[usize::from(path) % MAX_RAILS];
+        match last.as_mut().filter(|last| pauses && now.since(last.at) < REFUSAL_PAUSE) {
+            None => *last = Some(Refused { at: now, call: name, to: vec![from.to_vec()] }),
+            Some(last) => {
+                let is_new = last.to.len() < ADDRESSES && last.to.iter().all(|to| to != from);
+                if last.call != name || !is_new {
+                    return Reception::Nothing;
+                }
+                last.to.push(from.to_vec());
+            }
         }
-        *last = Some(now);
         self.cells.stats.refused.add(1);
         let (key, proposal, mut message) = (call.key(), call.proposal, Vec::new());
         if call.refuse(self.speaker(), why, &mut message).is_none() {

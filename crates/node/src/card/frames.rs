@@ -186,11 +186,11 @@ impl<'m> Card<'m> {
             Room::Place(place) => {
                 let admitted = self.peers.admit(place, (call.key(), false), &self.ledger, &self.config, now);
                 if admitted.is_err() {
-                    return self.lobby.refuse(now, call, link::pair::Why::NoRoom, frame);
+                    return self.lobby.refuse(now, call, link::pair::Why::NoRoom, &from.0, frame);
                 }
                 place
             }
-            Room::Full => return self.lobby.refuse(now, call, link::pair::Why::NoRoom, frame),
+            Room::Full => return self.lobby.refuse(now, call, link::pair::Why::NoRoom, &from.0, frame),
         };
         let mut refused = None;
         self.peer_step(now, place, |peer, streams| match peer.channel.take_call(now, call, streams) {
@@ -198,7 +198,7 @@ impl<'m> Card<'m> {
             Err(why) => refused = Some(why),
         });
         match refused {
-            Some((call, why)) => self.lobby.refuse(now, call, why, frame),
+            Some((call, why)) => self.lobby.refuse(now, call, why, &from.0, frame),
             None => Reception::Nothing,
         }
     }

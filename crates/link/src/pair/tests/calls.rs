@@ -278,6 +278,24 @@ fn old_messages_are_refused_no_more_often_than_is_useful() {
 }
 
 #[test]
+fn who_is_refused_hears_it_though_somebody_repeats_its_message_faster() {
+    let arena = Arena::default();
+    let mut world = World::pair(&arena, 1);
+    let calls = first_messages(&mut world, 2);
+    let now = world.now;
+    world.nodes[0].reboot(&arena, now, 100);
+    world.run_until(Duration::from_secs(1), is_open);
+    world.run(1_000);
+    let before = world.nodes[1].lobby.stats().refused.get();
+    // From elsewhere first, and again and again.
+    for from in [1, 0, 1, 0] {
+        world.inject(from, 1, &calls[0]);
+    }
+    world.tick();
+    assert_eq!(world.nodes[1].lobby.stats().refused.get() - before, 2, "once at each address");
+}
+
+#[test]
 fn under_load_who_calls_shows_first_that_it_is_there() {
     let arena = Arena::default();
     let mut world = World::pair_with(&arena, 1, |config| config.is_under_load = config.index == 1);

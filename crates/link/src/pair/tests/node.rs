@@ -663,7 +663,7 @@ impl<'m> Node<'m> {
                 let mut view = View::of(&mut self.places, index, &slot.channel);
                 match slot.channel.take_call(now, call, &mut view) {
                     Ok(_) => Reception::Nothing,
-                    Err((call, why)) => self.lobby.refuse(now, call, why, frame),
+                    Err((call, why)) => self.lobby.refuse(now, call, why, &address, frame),
                 }
             }
             Reception::Again(node, call) => {
