@@ -11,11 +11,11 @@ use host::AccessError;
 use host::nbd::{Server, ServerCells};
 use host::nvme::{Driver, DriverCells, DriverConfig, QUEUE_MEMORY_SIZE};
 use link::{Port, Sink};
-use pcie::{Completion, CompletionStatus, Header, MemoryRequest, TlpView};
+use pcie::{Bdf, Completion, CompletionStatus, Header, MemoryRequest, TlpView};
 
 use crate::cells::EdgeGauges;
 use crate::requests;
-use crate::transaction::{self, FUNCTION, HOST};
+use crate::transaction;
 use base::ledger::Journal;
 
 /// Outputs of one step: keeps the undo log short.
@@ -43,6 +43,8 @@ pub struct BorrowedDrive<'m> {
     gauges: &'m EdgeGauges,
     /// What the function reaches of this node.
     grants: GrantTable<Memory>,
+    /// What the function is called here.
+    function: Bdf,
     /// The way to the function's registers, once there is one.
     window: Option<Window>,
     max_payload: usize,
@@ -51,13 +53,13 @@ pub struct BorrowedDrive<'m> {
 }
 
 impl<'m> BorrowedDrive<'m> {
-    /// The drive of a loan of a node in domain `domain`.
+    /// The drive of a loan of a node in domain `domain`, where its function is called `function`.
     pub fn new(
         (driver, server): (&'m DriverCells, &'m ServerCells),
         gauges: &'m EdgeGauges,
         pages: Pages<'m>,
         journal: Journal<'m>,
-        domain: DomainId,
+        (domain, function): (DomainId, Bdf),
         io_timeout: Duration,
     ) -> Self {
         let config = DriverConfig {
@@ -68,7 +70,7 @@ impl<'m> BorrowedDrive<'m> {
         };
         let mut grants = GrantTable::new(domain);
         for (memory, start, bytes, rights) in self::grants() {
-            grants.grant(FUNCTION, start, bytes, rights, memory);
+            grants.grant(function, start, bytes, rights, memory);
         }
         Self {
             driver: Driver::new(driver, pages, journal, config),
@@ -76,6 +78,7 @@ impl<'m> BorrowedDrive<'m> {
             pages,
             gauges,
             grants,
+            function,
             window: None,
             max_payload: 0,
             direct: false,
@@ -87,9 +90,9 @@ impl<'m> BorrowedDrive<'m> {
         Self { direct: true, ..self }
     }
 
-    /// The lender's domain is known: accesses lead there.
-    pub(crate) fn set_peer(&mut self, domain: DomainId, max_payload: usize) {
-        self.window = Some(Window { domain, rail: Rail::default(), requester: HOST });
+    /// The lender's domain is known, and what this host is called there: accesses lead there.
+    pub(crate) fn set_peer(&mut self, domain: DomainId, requester: Bdf, max_payload: usize) {
+        self.window = Some(Window { domain, rail: Rail::default(), requester });
         self.max_payload = max_payload;
     }
 
@@ -114,7 +117,7 @@ impl<'m> BorrowedDrive<'m> {
             }
             let Some(access) = self.driver.poll_access(now) else { return waiting };
             // The driver refuses a function whose BARs are none (`host::nvme::FunctionError`) before it uses them.
-            requests::issue(now, port, &window, access)
+            requests::issue(now, port, (&window, self.function), access)
                 .expect("our own driver accesses registers inside of the aperture");
         }
         true
@@ -185,23 +188,29 @@ impl<'m> BorrowedDrive<'m> {
         }
     }
 
+    /// What completions for the function bear: as its lender knows this host.
+    fn completer(&self) -> Bdf {
+        self.window.map_or(Bdf(0), |window| window.requester)
+    }
+
     fn memory_read(&mut self, port: &mut Port<'m>, request: &MemoryRequest) {
+        let completer = self.completer();
         let (address, len) = request.byte_range();
         let granted = self.grants.check(request.requester, AccessKind::Read, address, len.max(1));
         match granted.map(|granted| (granted.memory, granted.offset)) {
             Ok((Memory::Queues, offset)) if offset as usize + len <= QUEUE_MEMORY_SIZE => {
                 let driver = &self.driver;
                 let read = |out: &mut [u8]| driver.memory_read(offset, out);
-                transaction::complete_copied(port, &self.pages, request, HOST, self.max_payload, read);
+                transaction::complete_copied(port, &self.pages, request, completer, self.max_payload, read);
             }
             Ok((Memory::Data, offset))
                 if self.driver.may_read(page_of(offset).0) && page_of(offset).1 + len <= PAGE_SIZE =>
             {
-                transaction::complete_page(port, request, HOST, self.max_payload, page_of(offset));
+                transaction::complete_page(port, request, completer, self.max_payload, page_of(offset));
             }
             _ => {
                 self.gauges.deny(request.requester, address, AccessKind::Read);
-                transaction::fail_read(port, request, HOST, CompletionStatus::UnsupportedRequest);
+                transaction::fail_read(port, request, completer, CompletionStatus::UnsupportedRequest);
             }
         }
     }
@@ -220,7 +229,7 @@ impl<'m> Sink<'m> for BorrowedDrive<'m> {
             Header::MemoryRead(request) => self.memory_read(port, &request),
             Header::Completion(completion) => self.completion(now, port, &completion, tlp.payload()),
             Header::ConfigRead(request) | Header::ConfigWrite(request) => {
-                requests::refuse_config(port, self.gauges, &request);
+                transaction::refuse_config(port, self.gauges, &request, self.completer());
             }
             Header::Message(_) => self.gauges.malformed_tlps.add(1),
         }

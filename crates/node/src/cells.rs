@@ -21,6 +21,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::config::{BorrowEdge, CardConfig, LoanConfig, LoanRole};
 use crate::denial::{Denial, Right};
 use crate::slot::SlotCells;
+use crate::transaction::requester_of;
 
 /// Most loans of a node, lent and borrowed together: all virtual functions of a drive, and some more.
 pub const MAX_LOANS: usize = 80;
@@ -58,6 +59,16 @@ pub struct LoanCells {
     pub(crate) reserved: Cell<u32>,
     /// For the agent to read.
     pub edge: EdgeGauges,
+}
+
+impl LoanParts<'_> {
+    /// What requests of this end bear in the domain of the other one, once the stream has been open.
+    pub fn known_as(&self) -> Bdf {
+        match self.end {
+            EndCells::Lent(_) => requester_of(self.cells.offer.place().1.into()),
+            EndCells::Drive { .. } | EndCells::Slot { .. } => self.cells.claim.requester(),
+        }
+    }
 }
 
 impl LoanCells {

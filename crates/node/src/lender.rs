@@ -5,10 +5,10 @@ use device::nvme::Controller;
 use device::{Dma, DmaError, DmaId, Function};
 use fabric::{AccessKind, GrantTable, Rail, Rights, Window};
 use link::{Port, PostedCredit, Sink};
-use pcie::{Completion, CompletionStatus, FlowClass, Header, MemoryRequest, Tag, TlpView};
+use pcie::{Bdf, Completion, CompletionStatus, FlowClass, Header, MemoryRequest, Tag, TlpView};
 
 use crate::cells::EdgeGauges;
-use crate::transaction::{self, FUNCTION, HOST};
+use crate::transaction;
 
 /// Outputs of one step: keeps the undo log short.
 const OUTPUTS_PER_STEP: usize = 256;
@@ -34,29 +34,31 @@ pub struct LentFunction<'m> {
     gauges: &'m EdgeGauges,
     /// Who reaches the function's registers.
     grants: GrantTable<u8>,
+    /// What requests of the borrower bear.
+    host: Bdf,
     /// The way to the borrower's memory, once there is one.
     window: Option<Window>,
     max_payload: usize,
 }
 
 impl<'m> LentFunction<'m> {
-    /// The function of a node in domain `domain`.
+    /// The function of a node in domain `domain`, whose borrower's requests bear `host`.
     pub fn new(
         controller: Controller<'m>,
         pages: Pages<'m>,
         gauges: &'m EdgeGauges,
-        domain: DomainId,
+        (domain, host): (DomainId, Bdf),
     ) -> Self {
         let mut grants = GrantTable::new(domain);
         for (bar, start, bytes, rights) in self::grants() {
-            grants.grant(HOST, start, bytes, rights, bar);
+            grants.grant(host, start, bytes, rights, bar);
         }
-        Self { controller, pages, gauges, grants, window: None, max_payload: 0 }
+        Self { controller, pages, gauges, grants, host, window: None, max_payload: 0 }
     }
 
-    /// The borrower's domain is known: DMA leads there.
-    pub(crate) fn set_peer(&mut self, domain: DomainId, max_payload: usize) {
-        self.window = Some(Window { domain, rail: Rail::default(), requester: FUNCTION });
+    /// The borrower's domain is known, and what the function is called there: DMA leads there.
+    pub(crate) fn set_peer(&mut self, domain: DomainId, requester: Bdf, max_payload: usize) {
+        self.window = Some(Window { domain, rail: Rail::default(), requester });
         self.max_payload = max_payload;
     }
 
@@ -97,7 +99,7 @@ impl<'m> LentFunction<'m> {
         payload: base::Payload,
     ) {
         // What the host has programmed may be no address at all: such a write goes nowhere, as in hardware.
-        let request = MemoryRequest::new(FUNCTION, Tag::default(), address, payload.len());
+        let request = MemoryRequest::new(window.requester, Tag::default(), address, payload.len());
         let whole = address.is_multiple_of(4) && payload.len().is_multiple_of(4);
         match request
             .ok()
@@ -121,8 +123,8 @@ impl<'m> LentFunction<'m> {
         address: u64,
         len: u16,
     ) {
-        let Some(tag) = port.tags.alloc(now, FUNCTION, id.0, len.into()) else { return };
-        let request = MemoryRequest::new(FUNCTION, tag, address, len.into());
+        let Some(tag) = port.tags.alloc(now, window.requester, id.0, len.into()) else { return };
+        let request = MemoryRequest::new(window.requester, tag, address, len.into());
         match request.ok().and_then(|request| window.pass(Header::MemoryRead(request)).ok()) {
             Some(header) => port.sender.push(&header, base::Payload::None, false),
             None => {
@@ -131,6 +133,11 @@ impl<'m> LentFunction<'m> {
                 self.controller.handle_dma_error(now, id, DmaError::UnsupportedRequest);
             }
         }
+    }
+
+    /// What completions for the borrower bear: as it knows the function.
+    fn completer(&self) -> Bdf {
+        self.window.map_or(Bdf(0), |window| window.requester)
     }
 
     /// Requests without completion in time.
@@ -146,16 +153,17 @@ impl<'m> LentFunction<'m> {
     }
 
     fn registers_read(&mut self, now: Instant, port: &mut Port<'m>, request: &MemoryRequest) {
+        let completer = self.completer();
         let (address, len) = request.byte_range();
         match self.grants.check(request.requester, AccessKind::Read, address, len.max(1)) {
             Ok(granted) => {
                 let (controller, bar) = (&mut self.controller, granted.memory);
                 let read = |out: &mut [u8]| controller.read(now, bar, granted.offset, out);
-                transaction::complete_copied(port, &self.pages, request, FUNCTION, self.max_payload, read);
+                transaction::complete_copied(port, &self.pages, request, completer, self.max_payload, read);
             }
             Err(_) => {
                 self.gauges.deny(request.requester, address, AccessKind::Read);
-                transaction::fail_read(port, request, FUNCTION, CompletionStatus::UnsupportedRequest);
+                transaction::fail_read(port, request, completer, CompletionStatus::UnsupportedRequest);
             }
         }
     }
@@ -200,16 +208,19 @@ impl<'m> Sink<'m> for LentFunction<'m> {
             Header::MemoryWrite(request) => self.registers_write(now, &request, tlp.payload()),
             Header::MemoryRead(request) => self.registers_read(now, port, &request),
             Header::Completion(completion) => self.completion(now, port, &completion, tlp.payload()),
+            Header::ConfigRead(request) | Header::ConfigWrite(request) if request.requester != self.host => {
+                transaction::refuse_config(port, self.gauges, &request, self.completer());
+            }
             Header::ConfigRead(request) => {
                 let value = self.controller.config_read(request.register);
-                transaction::complete_config(port, &request, FUNCTION, Some(value));
+                transaction::complete_config(port, &request, self.completer(), Some(value));
             }
             Header::ConfigWrite(request) => {
                 if let Some(value) = tlp.payload().first_chunk() {
                     let value = u32::from_le_bytes(*value);
                     self.controller.config_write(now, request.register, value, request.first_be);
                 }
-                transaction::complete_config(port, &request, FUNCTION, None);
+                transaction::complete_config(port, &request, self.completer(), None);
             }
             Header::Message(_) => self.gauges.malformed_tlps.add(1),
         }

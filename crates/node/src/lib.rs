@@ -48,8 +48,8 @@ pub use config::{BorrowEdge, CardConfig, LoanConfig, LoanRole, Route};
 pub use denial::{Denial, Right};
 pub use lender::LentFunction;
 pub use map::{
-    APERTURE_BYTES, FUNCTION_REQUESTER, Grant, Granted, HOST_REQUESTER, granted_by_guest, granted_to_drive,
-    granted_to_host, granted_to_slot,
+    APERTURE_BYTES, Grant, Granted, granted_by_guest, granted_to_drive, granted_to_host, granted_to_slot,
+    requester_of,
 };
 pub use refusal::Refusal;
 pub use slot::{BorrowedSlot, GuestMemory, SlotCells};

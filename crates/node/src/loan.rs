@@ -24,7 +24,7 @@ use crate::lender::LentFunction;
 use crate::opening::Opening;
 use crate::refusal::Refusal;
 use crate::slot::BorrowedSlot;
-use crate::transaction::FUNCTION;
+use crate::transaction::requester_of;
 
 /// Frames delivered from behind a gap in one step, so that a step stays short.
 const AHEAD_PER_STEP: usize = 4;
@@ -112,13 +112,13 @@ impl<'m> Loan<'m> {
     ) -> Self {
         let config = &card.loans[index];
         let (cells, pages) = (parts.cells, Pages::new(parts.pages, journal));
-        let domain = card.domain_of(config);
+        let (domain, peer) = (card.domain_of(config), requester_of(index));
         let max_payload =
             channel.map_or_else(|| CardConfig::max_payload(card.rails.iter().copied()), Channel::max_payload);
         let patience =
             if matches!(config.role, LoanRole::Lend { .. }) { MEMORY_TIMEOUT } else { COMPLETION_TIMEOUT };
         let stream = Stream::new(&cells.stream, pages, journal, patience, max_payload);
-        let opening = Opening::new(cells, journal, card, config, now);
+        let opening = Opening::new(cells, journal, card, index, now);
         let end = match (parts.end, &config.role) {
             (EndCells::Lent(function), LoanRole::Lend { drive, controller, limit, .. }) => {
                 let subsystem = &drives[*drive].subsystem;
@@ -126,16 +126,16 @@ impl<'m> Loan<'m> {
                 if controller.limit() != *limit {
                     controller.set_limit(now, *limit);
                 }
-                End::Lent(LentFunction::new(controller, pages, &cells.edge, domain))
+                End::Lent(LentFunction::new(controller, pages, &cells.edge, (domain, peer)))
             }
             (EndCells::Drive { driver, server }, LoanRole::Borrow { io_timeout, edge, .. }) => {
                 let (parts, gauges) = ((driver, server), &cells.edge);
-                let drive = BorrowedDrive::new(parts, gauges, pages, journal, domain, *io_timeout);
+                let drive = BorrowedDrive::new(parts, gauges, pages, journal, (domain, peer), *io_timeout);
                 End::Borrowed(if *edge == BorrowEdge::Program { drive.for_program() } else { drive })
             }
             (EndCells::Slot { session, slot }, _) => {
                 let parts = (session, slot);
-                End::Slot(BorrowedSlot::new(parts, &cells.edge, pages, journal, index, domain))
+                End::Slot(BorrowedSlot::new(parts, &cells.edge, pages, journal, index, (domain, peer)))
             }
             _ => unreachable!("the cells of a loan are those of its role, and only a slot outlives its loan"),
         };
@@ -400,7 +400,7 @@ impl<'m> Loan<'m> {
         }
         self.opening.advance(now, channel.as_deref_mut(), &mut self.stream);
         self.handle_events(now, index, channel.as_deref(), events);
-        if self.end_reset() {
+        if self.end_reset(index) {
             self.opening.advance(now, channel.as_deref_mut(), &mut self.stream);
             self.handle_events(now, index, channel.as_deref(), events);
         }
@@ -483,6 +483,7 @@ impl<'m> Loan<'m> {
                 }
             }
             ClaimEvent::Opened { tenancy, .. } => {
+                self.meet_peer(channel);
                 self.compare_tenancy(now, index, tenancy, channel, events);
                 if let End::Borrowed(drive) = &mut *self.end {
                     drive.driver.start(now);
@@ -591,13 +592,13 @@ impl<'m> Loan<'m> {
     }
 
     /// A stream opens when nothing of the one before can still have an effect. True if that is so now.
-    fn end_reset(&mut self) -> bool {
+    fn end_reset(&mut self, index: usize) -> bool {
         let (Opening::Offer(offer), End::Lent(function)) = (&mut self.opening, &*self.end) else {
             return false;
         };
         let is_quiet = offer.state() == OfferState::Ending && function.controller.is_quiescent();
         if is_quiet {
-            offer.quiet(FUNCTION);
+            offer.quiet(requester_of(index));
         }
         is_quiet
     }
@@ -654,10 +655,16 @@ impl<'m> Loan<'m> {
         let max_payload = channel.max_payload();
         match (&mut *self.end, &self.opening) {
             // Not in the node's own domain, if it is for a machine.
-            (End::Lent(function), Opening::Offer(offer)) => function.set_peer(offer.place().0, max_payload),
-            (End::Lent(function), _) => function.set_peer(domain, max_payload),
-            (End::Borrowed(drive), _) => drive.set_peer(domain, max_payload),
-            (End::Slot(slot), _) => slot.set_peer(domain, max_payload),
+            (End::Lent(function), Opening::Offer(offer)) => {
+                let (domain, slot) = offer.place();
+                function.set_peer(domain, requester_of(slot.into()), max_payload);
+            }
+            (End::Borrowed(drive), Opening::Claim(claim)) => {
+                drive.set_peer(domain, claim.requester(), max_payload);
+            }
+            (End::Slot(slot), Opening::Claim(claim)) => slot.set_peer(domain, claim.requester(), max_payload),
+            // Nobody is reached from a vacant place.
+            _ => {}
         }
     }
 

@@ -6,8 +6,7 @@ use fabric::Rights;
 use host::vfio_user::DmaMapping;
 use pcie::Bdf;
 
-use crate::transaction::{FUNCTION, HOST};
-use crate::{borrower, lender, slot};
+use crate::{borrower, lender, slot, transaction};
 
 /// A grant of a card: pages of its domain that a requester reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,41 +44,42 @@ pub enum Granted {
 
 /// Bytes of a domain's aperture.
 pub const APERTURE_BYTES: u64 = 1 << fabric::APERTURE_BITS;
-/// The id by which the requests of a lent function are known at its borrower.
-pub const FUNCTION_REQUESTER: Bdf = FUNCTION;
-/// The id by which the requests of a borrower are known at the function.
-pub const HOST_REQUESTER: Bdf = HOST;
 
-/// What the borrower of a function reaches at its lender.
-pub fn granted_to_host() -> impl Iterator<Item = Grant> {
-    lender::grants().map(|(bar, start, bytes, rights)| {
+/// What requests of the other end of the loan in this place bear in the domain that it reaches here.
+pub fn requester_of(place: usize) -> Bdf {
+    transaction::requester_of(place)
+}
+
+/// What the borrower of a function reaches at its lender, under this id.
+pub fn granted_to_host(requester: Bdf) -> impl Iterator<Item = Grant> {
+    lender::grants().map(move |(bar, start, bytes, rights)| {
         let memory = Granted::Bar(bar);
-        Grant { requester: HOST, start, bytes, rights, memory }
+        Grant { requester, start, bytes, rights, memory }
     })
 }
 
 /// What the function of a borrowed drive reaches at its borrower.
-pub fn granted_to_drive() -> impl Iterator<Item = Grant> {
-    borrower::grants().into_iter().map(|(memory, start, bytes, rights)| {
+pub fn granted_to_drive(requester: Bdf) -> impl Iterator<Item = Grant> {
+    borrower::grants().into_iter().map(move |(memory, start, bytes, rights)| {
         let memory = match memory {
             borrower::Memory::Queues => Granted::Queues,
             borrower::Memory::Interrupts => Granted::Interrupts,
             borrower::Memory::Data => Granted::Data,
         };
-        Grant { requester: FUNCTION, start, bytes, rights, memory }
+        Grant { requester, start, bytes, rights, memory }
     })
 }
 
 /// What the function of a slot reaches at its borrower, whatever its guest has mapped.
-pub fn granted_to_slot() -> Grant {
+pub fn granted_to_slot(requester: Bdf) -> Grant {
     let rights = Rights { read: false, write: true };
     let (start, bytes) = (slot::DOORBELL, PAGE_SIZE as u64);
-    Grant { requester: FUNCTION, start, bytes, rights, memory: Granted::Doorbell }
+    Grant { requester, start, bytes, rights, memory: Granted::Doorbell }
 }
 
 /// What it reaches by a map of its guest.
-pub fn granted_by_guest(mapping: &DmaMapping) -> Grant {
+pub fn granted_by_guest(requester: Bdf, mapping: &DmaMapping) -> Grant {
     let rights = Rights { read: mapping.readable, write: mapping.writable };
     let memory = if mapping.descriptor.is_some() { Granted::Guest } else { Granted::GuestByMessage };
-    Grant { requester: FUNCTION, start: mapping.start, bytes: mapping.len, rights, memory }
+    Grant { requester, start: mapping.start, bytes: mapping.len, rights, memory }
 }

@@ -9,7 +9,7 @@ use link::pair::{
 use link::{State, Stream};
 
 use crate::cells::LoanCells;
-use crate::config::{CardConfig, LoanConfig, LoanRole};
+use crate::config::{CardConfig, LoanRole};
 
 /// How the stream of a loan begins and ends.
 pub(crate) enum Opening<'m> {
@@ -25,14 +25,15 @@ impl<'m> Opening<'m> {
         cells: &'m LoanCells,
         journal: Journal<'m>,
         card: &CardConfig,
-        loan: &LoanConfig,
+        place: usize,
         now: Instant,
     ) -> Self {
+        let loan = &card.loans[place];
         let (function, generation, secret) = (loan.function, loan.generation, loan.secret);
         match &loan.role {
             LoanRole::Vacant => Self::Nothing,
             LoanRole::Borrow { .. } => {
-                let wish = Wish { function, generation, domain: card.domain_of(loan), slot: 0 };
+                let wish = Wish { function, generation, domain: card.domain_of(loan), slot: place as u16 };
                 let mut claim = Claim::new(&cells.claim, journal, ClaimConfig { wish, secret }, now);
                 if claim.state() == ClaimState::Idle {
                     claim.open(now);

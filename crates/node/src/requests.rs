@@ -4,11 +4,12 @@ use base::{INLINE_MAX, Instant, Payload};
 use fabric::Window;
 use host::{Access, AccessError, AccessId};
 use link::Port;
-use pcie::{Completion, CompletionStatus, ConfigKind, ConfigRequest, FlowClass, Header, MemoryRequest, Tag};
+use pcie::{
+    Bdf, Completion, CompletionStatus, ConfigKind, ConfigRequest, FlowClass, Header, MemoryRequest, Tag,
+};
 
 use crate::cells::EdgeGauges;
-use crate::denial::Right;
-use crate::transaction::{self, FUNCTION, HOST};
+use crate::transaction;
 
 /// The offset lies in no BAR that could be named in the fabric: nothing was sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,11 +21,11 @@ pub(crate) fn has_room(port: &Port<'_>) -> bool {
     room && port.tags.has_room()
 }
 
-/// Queues an access. There is room.
+/// Queues an access to `function`, as its host calls it. There is room.
 pub(crate) fn issue(
     now: Instant,
     port: &mut Port<'_>,
-    window: &Window,
+    (window, function): (&Window, Bdf),
     access: Access,
 ) -> Result<(), Unreachable> {
     let (header, payload) = match access {
@@ -35,15 +36,16 @@ pub(crate) fn issue(
         Access::Read { id, bar, offset, len } => {
             // Asked for first: a tag is for what is sent.
             let request = memory(Tag::default(), bar, offset, len.into())?;
-            let tag = tag(now, port, id, len.into());
+            let tag = tag(now, port, window, id, len.into());
             (Header::MemoryRead(MemoryRequest { tag, ..request }), Payload::None)
         }
         Access::ConfigRead { id, register } => {
-            (Header::ConfigRead(config(tag(now, port, id, 4), register, 0xf)), Payload::None)
+            let request = config(function, tag(now, port, window, id, 4), register, 0xf);
+            (Header::ConfigRead(request), Payload::None)
         }
         Access::ConfigWrite { id, register, value, byte_enables } => {
-            let header = Header::ConfigWrite(config(tag(now, port, id, 0), register, byte_enables));
-            (header, Payload::inline(&value.to_le_bytes()))
+            let request = config(function, tag(now, port, window, id, 0), register, byte_enables);
+            (Header::ConfigWrite(request), Payload::inline(&value.to_le_bytes()))
         }
     };
     send(port, window, header, payload);
@@ -98,14 +100,6 @@ pub(crate) fn poll_timed_out(now: Instant, port: &mut Port<'_>, gauges: &EdgeGau
     Some(AccessId(timed_out.context))
 }
 
-/// Refuses a configuration request: a host has no configuration space of its own for a function to look at.
-pub(crate) fn refuse_config(port: &mut Port<'_>, gauges: &EdgeGauges, request: &ConfigRequest) {
-    let (requester, tag) = (request.requester, request.tag);
-    gauges.deny(requester, u64::from(request.register) * 4, Right::Config);
-    let refusal = Completion::without_data(requester, tag, HOST, CompletionStatus::UnsupportedRequest);
-    port.sender.push_completion(refusal, Payload::None, true);
-}
-
 fn send(port: &mut Port<'_>, window: &Window, header: Header, payload: Payload) {
     // `bar_address` has put it there; registers of configuration space have no address.
     let header = window.pass(header).expect("BARs lie inside of the aperture");
@@ -113,20 +107,21 @@ fn send(port: &mut Port<'_>, window: &Window, header: Header, payload: Payload) 
 }
 
 fn memory(tag: Tag, bar: u8, offset: u64, len: usize) -> Result<MemoryRequest, Unreachable> {
+    // The window says who asks.
     let address = transaction::bar_address(bar, offset).ok_or(Unreachable)?;
-    MemoryRequest::new(HOST, tag, address, len).map_err(|_| Unreachable)
+    MemoryRequest::new(Bdf::default(), tag, address, len).map_err(|_| Unreachable)
 }
 
-fn tag(now: Instant, port: &mut Port<'_>, id: AccessId, len: usize) -> Tag {
+fn tag(now: Instant, port: &mut Port<'_>, window: &Window, id: AccessId, len: usize) -> Tag {
     // Each caller asks `has_room` before a request.
-    port.tags.alloc(now, HOST, id.0, len).expect("callers have asked for room")
+    port.tags.alloc(now, window.requester, id.0, len).expect("callers have asked for room")
 }
 
-fn config(tag: Tag, register: u16, first_be: u8) -> ConfigRequest {
+fn config(target: Bdf, tag: Tag, register: u16, first_be: u8) -> ConfigRequest {
     ConfigRequest {
-        requester: HOST,
+        requester: Bdf::default(),
         tag,
-        target: FUNCTION,
+        target,
         register,
         first_be,
         kind: ConfigKind::Type0,

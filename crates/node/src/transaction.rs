@@ -4,12 +4,19 @@ use base::ledger::{PageIndex, Pages};
 use base::{INLINE_MAX, PageSlice, Payload};
 use link::Port;
 use pcie::spec::header::BAR_COUNT;
-use pcie::{Bdf, Completion, CompletionStatus, MemoryRequest, ReadCompletionBoundary};
+use pcie::{Bdf, Completion, CompletionStatus, ConfigRequest, MemoryRequest, ReadCompletionBoundary};
 
-/// The host as its function's fabric knows it: the root complex of a borrowing node.
-pub(crate) const HOST: Bdf = Bdf(0x0000);
-/// The function of a loan as its host knows it: the first function behind the first port.
-pub(crate) const FUNCTION: Bdf = Bdf(0x0100);
+use crate::cells::EdgeGauges;
+use crate::denial::Right;
+
+/// Functions behind one bus, and buses behind the root complex.
+const BUSES: usize = 255;
+
+/// What requests of the other end of the loan in this place bear, and completions for it: by that they are told from
+/// those of all other loans of the domain. Bus 0 is the domain's own.
+pub(crate) fn requester_of(place: usize) -> Bdf {
+    Bdf(((place % BUSES + 1) << 8 | place / BUSES) as u16)
+}
 
 /// A BAR lies in its node's aperture at `bar << BAR_SHIFT`.
 const BAR_SHIFT: u32 = 40;
@@ -30,6 +37,20 @@ pub(crate) fn fail_read(
     status: CompletionStatus,
 ) {
     complete(port, Completion::failure(request, completer, status), Payload::None, true);
+}
+
+/// Refuses a configuration request: of another requester than the loan's, or of a function, for which a host has no
+/// configuration space of its own to look at.
+pub(crate) fn refuse_config(
+    port: &mut Port<'_>,
+    gauges: &EdgeGauges,
+    request: &ConfigRequest,
+    completer: Bdf,
+) {
+    let (requester, tag) = (request.requester, request.tag);
+    gauges.deny(requester, u64::from(request.register) * 4, Right::Config);
+    let refusal = Completion::without_data(requester, tag, completer, CompletionStatus::UnsupportedRequest);
+    port.sender.push_completion(refusal, Payload::None, true);
 }
 
 /// Completes a configuration request, with a dword for a read.
@@ -135,4 +156,19 @@ pub(crate) fn complete_found(
 /// Queues a completion.
 fn complete(port: &mut Port<'_>, completion: Completion, payload: Payload, last: bool) {
     port.sender.push_completion(completion, payload, last);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_places_have_one_requester_and_none_is_on_the_domains_own_bus() {
+        let mut seen = std::collections::BTreeSet::new();
+        for place in 0..BUSES * 256 {
+            let requester = requester_of(place);
+            assert!(requester.0 >> 8 != 0 && seen.insert(requester.0), "{place}");
+        }
+        assert_eq!(requester_of(0), Bdf(0x0100));
+    }
 }

@@ -57,6 +57,13 @@ const LEN_BITS: u32 = 4;
 /// What stands for the layout of a ledger's beginning: of header and undo log, and what an entry of that means.
 pub(super) const AREA: LayoutHash = JournalArea::LAYOUT.number(LEN_BITS as u64);
 
+/// A place in the undo log of a step.
+#[derive(Clone, Copy, Debug)]
+pub struct Mark {
+    step: u64,
+    count: usize,
+}
+
 /// A handle to the undo log of one ledger; every change of a [`super::Cell`] goes through one.
 ///
 /// Copies are the same log. A card is one thread, and so is everything that holds a handle.
@@ -114,15 +121,20 @@ impl<'m> Journal<'m> {
         Ok(count)
     }
 
-    /// Takes back what was changed in this step since [`Journal::pending`] was `mark`; what came before it stands. For
-    /// a part of a step that has failed while the rest goes on.
+    /// Where the undo log stands, for [`Journal::roll_back_to`].
+    #[inline]
+    pub fn mark(&self) -> Mark {
+        Mark { step: self.step(), count: self.pending() }
+    }
+
+    /// Takes back what was changed since `mark`, or since the last commit if there was one in between; what came before
+    /// stands. For a part of a step that has failed while the rest goes on.
     ///
     /// # Panics
-    /// If fewer words have been changed, or somebody else writes the undo log.
-    pub fn roll_back_to(&self, mark: usize) {
-        let count = self.pending();
-        assert!(mark <= count, "a step takes back what it has changed");
-        for index in (mark..count).rev() {
+    /// If somebody else writes the undo log.
+    pub fn roll_back_to(&self, mark: Mark) {
+        let (first, count) = (if mark.step == self.step() { mark.count } else { 0 }, self.pending());
+        for index in (first..count).rev() {
             let (offset, len, old) = self.saved(index).expect("this card has written the undo log");
             self.before_store();
             // SAFETY: `saved` has checked that it lies inside the ledger, which nothing else borrows as plain memory.

@@ -279,7 +279,7 @@ impl<'m> Stream<'m> {
         if self.state() != State::Open {
             return Taken::Refused;
         }
-        let (expected, before) = (self.receiver.expected(), self.journal.pending());
+        let (expected, before) = (self.receiver.expected(), self.journal.mark());
         let (port, stats) = (&mut self.port, &self.cells.stats);
         let mut accept = |arrival: Arrival<'_>| hand_on(now, arrival, port, stats, sink);
         let received = self.receiver.handle(first, count, tlps, &mut accept);

@@ -95,7 +95,8 @@ impl Lender {
 /// The lender writes to the borrower. True if it was let.
 fn write(drive: &mut BorrowedDrive<'_>, offset: u64, bytes: &[u8]) -> bool {
     let address = FabricAddress { domain: DOMAIN, rail: Rail::default(), offset }.encode();
-    let request = MemoryRequest::new(FUNCTION, Tag::default(), address, bytes.len()).unwrap();
+    let request =
+        MemoryRequest::new(transaction::requester_of(0), Tag::default(), address, bytes.len()).unwrap();
     let before = drive.gauges.denied_accesses.get();
     drive.memory_write(NOW, &request, bytes);
     drive.gauges.denied_accesses.get() == before
@@ -155,7 +156,14 @@ fn new_drive(arena: &Arena) -> (BorrowedDrive<'_>, Journal<'_>) {
     let (journal, parts) = parts_of(arena, LoanKind::Drive);
     let EndCells::Drive { driver, server } = parts.end else { unreachable!("it was made for a drive") };
     let (pages, gauges) = (Pages::new(parts.pages, journal), &parts.cells.edge);
-    let drive = BorrowedDrive::new((driver, server), gauges, pages, journal, DOMAIN, Duration::from_secs(1));
+    let drive = BorrowedDrive::new(
+        (driver, server),
+        gauges,
+        pages,
+        journal,
+        (DOMAIN, transaction::requester_of(0)),
+        Duration::from_secs(1),
+    );
     (drive, journal)
 }
 

@@ -339,9 +339,8 @@ impl<'m> Card<'m> {
             let peer = &mut self.peers[place];
             return with_streams(peer, place, &mut self.loans, |_, view| view.find(said.stream()));
         };
-        let is_it = |config: &LoanConfig| {
-            matches!(config.role, LoanRole::Lend { .. }) && config.function == function
-        };
+        let is_it =
+            |config: &LoanConfig| matches!(config.role, LoanRole::Lend { .. }) && config.function == function;
         self.config.loans.iter().position(is_it)
     }
 

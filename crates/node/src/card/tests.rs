@@ -856,6 +856,39 @@ fn channels_of_a_card_draw_random_numbers_of_their_own() {
     assert_ne!(ephemeral(one), ephemeral(other));
 }
 
+/// Each end gives the other one an id of the loan, which it knows then; what bears another one reaches nothing.
+#[test]
+fn requests_bear_the_id_that_their_receiver_has_given_to_the_stream() {
+    let arena = Arena::default();
+    let memories = [sharers(1), sharers(2)].map(|config| (config.new_memory(&arena), config));
+    let ledgers = memories.each_ref().map(|(memory, _)| *memory);
+    let mut ends = memories.map(|(memory, config)| End::on(memory, config, Instant::ZERO));
+    let are_ready = |card: &Card<'_>, _: Instant| {
+        (0..2).all(|loan| card.borrowed(loan).is_none_or(|drive| drive.driver.is_ready()))
+    };
+    assert!(run(&mut Instant::ZERO.clone(), &mut ends, Duration::from_secs(1), are_ready));
+    for memory in ledgers {
+        let ledger = NodeLedger::new(memory, None, RuleSet::ALL);
+        let known = [0, 1].map(|place| ledger.loan(place, 0).unwrap().known_as());
+        assert_eq!(known, [0, 1].map(crate::requester_of));
+        assert!((0..2).all(|place| ledger.loan(place, 0).unwrap().cells.edge.denied_accesses.get() == 0));
+    }
+    // The host of the other loan asks in this stream.
+    let end = &mut ends[0];
+    let loan = &mut end.card.loans[0];
+    let offset = crate::transaction::bar_address(0, 0).unwrap();
+    let domain = DomainId(1);
+    let address = fabric::FabricAddress { domain, rail: fabric::Rail::default(), offset }.encode();
+    let tag = pcie::Tag::new(3).unwrap();
+    let request = pcie::MemoryRequest::new(crate::requester_of(1), tag, address, 8).unwrap();
+    let bytes = pcie::Header::MemoryRead(request).encode();
+    let view = pcie::TlpView::parse(bytes.as_bytes()).unwrap();
+    link::Sink::accept(&mut loan.end, Instant::ZERO, &mut loan.stream.port, &view);
+    end.card.ledger.journal.commit();
+    let denied = NodeLedger::new(ledgers[0], None, RuleSet::ALL).loan(0, 0).unwrap().cells.edge.last_denial();
+    assert_eq!(denied.map(|denied| denied.requester), Some(crate::requester_of(1)));
+}
+
 /// Two loans of one lender are streams of one channel.
 #[test]
 fn loans_of_one_lender_share_a_channel() {

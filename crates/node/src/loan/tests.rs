@@ -13,11 +13,13 @@ use proptest::prelude::*;
 use super::*;
 use crate::Address;
 use crate::config::LoanConfig;
-use crate::transaction::{FUNCTION, HOST, bar_address};
+use crate::transaction::{bar_address, requester_of};
 use crate::{BorrowEdge, DriveConfig, NodeLedger, Route};
 
 const NOW: Instant = Instant::from_nanos(1);
 const DOMAIN: DomainId = DomainId(7);
+/// What this end is called by the other one.
+const OTHER: pcie::Bdf = pcie::Bdf(0x500);
 /// Where something lies in the aperture of either end: registers, the MSI-X table, queues, interrupts, data, and
 /// nothing.
 const BASES: [u64; 6] = [0, 0x2000, 0x1000_0000, 0x2000_0000, 0x4000_0000, 0x7_0000_0000];
@@ -57,7 +59,7 @@ impl Tlp {
             let offset = if BASES[base] < 0x1000_0000 { bar_address(bar, offset).unwrap() } else { offset };
             FabricAddress { domain: DOMAIN, rail: Rail::default(), offset }.encode()
         };
-        let target = if sender == HOST { FUNCTION } else { HOST };
+        let target = OTHER;
         let config = |register, tag_: u16, first_be| ConfigRequest {
             requester: sender,
             tag: tag(tag_),
@@ -138,13 +140,13 @@ fn give(role: LoanRole, sender: pcie::Bdf, tlps: &[Tlp]) {
     let drives = [Drive::new(0, cells, journal, config.drives[0].clone(), &config.loans)];
     let mut loan = Loan::new(parts, journal, &config, 0, (&drives, None), NOW);
     match &mut *loan.end {
-        End::Lent(function) => function.set_peer(DomainId(8), 4096),
+        End::Lent(function) => function.set_peer(DomainId(8), OTHER, 4096),
         End::Borrowed(drive) => {
-            drive.set_peer(DomainId(8), 4096);
+            drive.set_peer(DomainId(8), OTHER, 4096);
             drive.driver.start(NOW);
         }
         End::Slot(slot) => {
-            slot.set_peer(DomainId(8), 4096);
+            slot.set_peer(DomainId(8), OTHER, 4096);
             slot.handle_reset(NOW);
         }
     }
@@ -170,20 +172,20 @@ proptest! {
 
     #[test]
     fn a_lent_function_takes_any_tlps(tlps in proptest::collection::vec(any_tlp(), 0..200)) {
-        give(LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None }, HOST, &tlps);
+        give(LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None }, requester_of(0), &tlps);
     }
 
     #[test]
     fn a_borrowed_drive_takes_any_tlps(tlps in proptest::collection::vec(any_tlp(), 0..200)) {
         let io_timeout = core::time::Duration::from_secs(1);
         let routes = vec![Route { peer: Address::default(), max_frame: 9000 }];
-        give(LoanRole::Borrow { lender: Lender::default(), routes, io_timeout, edge: BorrowEdge::Drive }, FUNCTION, &tlps);
+        give(LoanRole::Borrow { lender: Lender::default(), routes, io_timeout, edge: BorrowEdge::Drive }, requester_of(0), &tlps);
     }
 
     #[test]
     fn a_borrowed_slot_takes_any_tlps(tlps in proptest::collection::vec(any_tlp(), 0..200)) {
         let io_timeout = core::time::Duration::from_secs(1);
         let routes = vec![Route { peer: Address::default(), max_frame: 9000 }];
-        give(LoanRole::Borrow { lender: Lender::default(), routes, io_timeout, edge: BorrowEdge::Slot { domain: DOMAIN } }, FUNCTION, &tlps);
+        give(LoanRole::Borrow { lender: Lender::default(), routes, io_timeout, edge: BorrowEdge::Slot { domain: DOMAIN } }, requester_of(0), &tlps);
     }
 }

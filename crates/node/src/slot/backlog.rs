@@ -52,7 +52,7 @@ use zerocopy::IntoBytes;
 use super::BorrowedSlot;
 use super::cells::{BacklogCells, READS, Reading, Waiting, Writing, reading, writing};
 use super::memory::Reached;
-use crate::transaction::{self, HOST};
+use crate::transaction;
 
 /// Requests that leave the queue in one step: keeps the undo log short.
 const PER_STEP: usize = 64;
@@ -201,7 +201,7 @@ impl<'m> BorrowedSlot<'m> {
     /// Queues a read that cannot be done at once.
     pub(super) fn detain_read(&self, port: &mut Port<'m>, request: MemoryRequest) {
         if !self.backlog.push(port, &Header::MemoryRead(request), &[]) {
-            transaction::fail_read(port, &request, HOST, CompletionStatus::CompleterAbort);
+            transaction::fail_read(port, &request, self.completer(), CompletionStatus::CompleterAbort);
         }
     }
 
@@ -231,12 +231,14 @@ impl<'m> BorrowedSlot<'m> {
         match front.decode() {
             Some(Header::MemoryRead(request)) if is_abandoned => {
                 self.backlog.pop();
-                transaction::fail_read(port, &request, HOST, CompletionStatus::CompleterAbort);
+                transaction::fail_read(port, &request, self.completer(), CompletionStatus::CompleterAbort);
             }
-            Some(Header::MemoryRead(request)) => match self.reach.read(port, &request, self.max_payload) {
-                Reached::ByMessage => return self.begin_read(now, port, front, &request),
-                Reached::Done | Reached::Interrupt(_) => self.backlog.pop(),
-            },
+            Some(Header::MemoryRead(request)) => {
+                match self.reach.read(port, &request, (self.completer(), self.max_payload)) {
+                    Reached::ByMessage => return self.begin_read(now, port, front, &request),
+                    Reached::Done | Reached::Interrupt(_) => self.backlog.pop(),
+                }
+            }
             Some(Header::MemoryWrite(request)) if !is_abandoned => {
                 let mut bytes = [0; 4096];
                 match self.reach.write(&request, self.backlog.payload(&front, &mut bytes)) {
@@ -324,7 +326,7 @@ impl<'m> BorrowedSlot<'m> {
         let Some(place) = cells.reads.iter().position(|read| read.get().flags == 0) else { return false };
         self.backlog.pop();
         let Some(page) = self.backlog.pages.alloc() else {
-            transaction::fail_read(port, request, HOST, CompletionStatus::CompleterAbort);
+            transaction::fail_read(port, request, self.completer(), CompletionStatus::CompleterAbort);
             return true;
         };
         // Nothing else may come with the bytes that were asked for.
@@ -380,13 +382,19 @@ impl<'m> BorrowedSlot<'m> {
         if read.flags & reading::OUTLIVED != 0 {
             // Its requester has forgotten it.
         } else if read.flags & reading::FAILED != 0 {
-            transaction::fail_read(port, request, HOST, CompletionStatus::CompleterAbort);
+            transaction::fail_read(port, request, self.completer(), CompletionStatus::CompleterAbort);
         } else if len <= INLINE_MAX {
             let mut bytes = [0; INLINE_MAX];
             self.backlog.pages.read(page, 0, &mut bytes[..len]);
-            transaction::complete_inline(port, request, HOST, self.max_payload, &bytes[..len]);
+            transaction::complete_inline(port, request, self.completer(), self.max_payload, &bytes[..len]);
         } else {
-            transaction::complete_page(port, request, HOST, self.max_payload, (page, request.padding()));
+            transaction::complete_page(
+                port,
+                request,
+                self.completer(),
+                self.max_payload,
+                (page, request.padding()),
+            );
         }
         self.backlog.release(&read.request);
         self.backlog.cells.reads[place].set(self.journal, Reading::default());

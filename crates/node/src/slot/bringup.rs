@@ -239,7 +239,8 @@ impl<'m> BorrowedSlot<'m> {
             Next::Access(access) => {
                 // All requests of a stage are of configuration space, which needs no address; `can_program` has found
                 // room.
-                requests::issue(now, port, window, access).expect("configuration space can be reached");
+                requests::issue(now, port, (window, self.reach.function()), access)
+                    .expect("configuration space can be reached");
             }
             Next::Vector(vector) => {
                 if self.session.as_ref().is_some_and(|session| session.is_enabled(vector)) {

@@ -31,11 +31,11 @@ use base::ledger::{Journal, Pages};
 use fabric::{AccessKind, GrantTable};
 use host::vfio_user::{DMA_END, DescriptorId, DmaMapping, MapId, Session};
 use link::Port;
-use pcie::MemoryRequest;
+use pcie::{Bdf, MemoryRequest};
 
 use crate::cells::EdgeGauges;
 use crate::map::{self, Grant};
-use crate::transaction::{self, FUNCTION, HOST};
+use crate::transaction;
 
 /// Where the function's interrupts go: the last page of the aperture, which no guest can map.
 pub(crate) const DOORBELL: u64 = DMA_END;
@@ -88,6 +88,8 @@ pub(super) struct Reach<'m> {
     loan: usize,
     memory: Option<Rc<dyn GuestMemory + 'm>>,
     grants: GrantTable<Memory>,
+    /// What the function is called here.
+    function: Bdf,
     /// Where the map of each number begins, if it is granted.
     granted: Vec<Option<u64>>,
     /// Nothing is granted for now: see [`Reach::follow`].
@@ -100,15 +102,30 @@ pub(super) struct Reach<'m> {
 impl<'m> Reach<'m> {
     pub(super) fn new(
         loan: usize,
-        domain: DomainId,
+        (domain, function): (DomainId, Bdf),
         pages: Pages<'m>,
         journal: Journal<'m>,
         gauges: &'m EdgeGauges,
     ) -> Self {
         let mut grants = GrantTable::new(domain);
-        let Grant { start, bytes, rights, .. } = map::granted_to_slot();
-        grants.grant(FUNCTION, start, bytes, rights, Memory::Doorbell);
-        Self { loan, memory: None, grants, granted: Vec::new(), closed: false, journal, pages, gauges }
+        let Grant { start, bytes, rights, .. } = map::granted_to_slot(function);
+        grants.grant(function, start, bytes, rights, Memory::Doorbell);
+        Self {
+            loan,
+            function,
+            memory: None,
+            grants,
+            granted: Vec::new(),
+            closed: false,
+            journal,
+            pages,
+            gauges,
+        }
+    }
+
+    /// What the function is called here.
+    pub(super) fn function(&self) -> Bdf {
+        self.function
     }
 
     pub(super) fn set_memory(&mut self, memory: Rc<dyn GuestMemory + 'm>) {
@@ -166,17 +183,17 @@ impl<'m> Reach<'m> {
             self.granted.resize(index + 1, None);
         }
         self.granted[index] = Some(mapping.start);
-        let Grant { start, bytes, rights, .. } = map::granted_by_guest(mapping);
+        let Grant { start, bytes, rights, .. } = map::granted_by_guest(self.function, mapping);
         let memory = match mapping.descriptor {
             Some(descriptor) => Memory::Guest { descriptor, offset: mapping.offset },
             None => Memory::ByMessage { map: id, start },
         };
-        self.grants.grant(FUNCTION, start, bytes, rights, memory);
+        self.grants.grant(self.function, start, bytes, rights, memory);
     }
 
     fn revoke(&mut self, map: MapId) {
         if let Some(start) = self.granted.get_mut(usize::from(map.0)).and_then(Option::take) {
-            self.grants.revoke(FUNCTION, start);
+            self.grants.revoke(self.function, start);
         }
     }
 
@@ -221,7 +238,12 @@ impl<'m> Reach<'m> {
     }
 
     /// The function reads.
-    pub(super) fn read(&self, port: &mut Port<'m>, request: &MemoryRequest, max_payload: usize) -> Reached {
+    pub(super) fn read(
+        &self,
+        port: &mut Port<'m>,
+        request: &MemoryRequest,
+        (completer, max_payload): (Bdf, usize),
+    ) -> Reached {
         let (address, len) = request.byte_range();
         let found = self.find(request, AccessKind::Read, address, len);
         if len > 0 && matches!(found, Some((Memory::ByMessage { .. }, _))) {
@@ -234,7 +256,7 @@ impl<'m> Reach<'m> {
             (Some((Memory::ByMessage { .. }, _)), _) => true,
             _ => false,
         };
-        if !transaction::complete_found(port, &self.pages, request, HOST, max_payload, read) {
+        if !transaction::complete_found(port, &self.pages, request, completer, max_payload, read) {
             self.gauges.deny(request.requester, address, AccessKind::Read);
         }
         Reached::Done

@@ -29,11 +29,10 @@ use fabric::{Rail, Window};
 use host::vfio_user::{DescriptorId, Request, Session, SessionCells, SlotConfigError};
 use host::{Access, AccessError, AccessId};
 use link::{Port, Sink};
-use pcie::{Completion, Header, TlpView};
+use pcie::{Bdf, Completion, Header, TlpView};
 
 use crate::cells::EdgeGauges;
-use crate::requests;
-use crate::transaction::HOST;
+use crate::{requests, transaction};
 use backlog::Backlog;
 use bringup::Stage;
 pub use cells::SlotCells;
@@ -66,14 +65,14 @@ pub struct BorrowedSlot<'m> {
 }
 
 impl<'m> BorrowedSlot<'m> {
-    /// The slot of loan `loan` of a node in domain `domain`.
+    /// The slot of loan `loan`, of a machine in domain `domain`, where its function is called `function`.
     pub fn new(
         (session, cells): (&'m SessionCells, &'m SlotCells),
         gauges: &'m EdgeGauges,
         pages: Pages<'m>,
         journal: Journal<'m>,
         loan: usize,
-        domain: DomainId,
+        (domain, function): (DomainId, Bdf),
     ) -> Self {
         let mut slot = Self {
             cells,
@@ -82,7 +81,7 @@ impl<'m> BorrowedSlot<'m> {
             gauges,
             session: None,
             unusable: None,
-            reach: Reach::new(loan, domain, pages, journal, gauges),
+            reach: Reach::new(loan, (domain, function), pages, journal, gauges),
             backlog: Backlog::new(&cells.backlog, pages, journal),
             window: None,
             max_payload: 0,
@@ -141,10 +140,15 @@ impl<'m> BorrowedSlot<'m> {
         }
     }
 
-    /// The lender's domain is known: accesses lead there.
-    pub(crate) fn set_peer(&mut self, domain: DomainId, max_payload: usize) {
-        self.window = Some(Window { domain, rail: Rail::default(), requester: HOST });
+    /// The lender's domain is known, and what this host is called there: accesses lead there.
+    pub(crate) fn set_peer(&mut self, domain: DomainId, requester: Bdf, max_payload: usize) {
+        self.window = Some(Window { domain, rail: Rail::default(), requester });
         self.max_payload = max_payload;
+    }
+
+    /// What completions for the function bear: as its lender knows this host.
+    fn completer(&self) -> Bdf {
+        self.window.map_or(Bdf(0), |window| window.requester)
     }
 
     /// A client has connected. It finds the function as after a reset.
@@ -267,7 +271,8 @@ impl<'m> BorrowedSlot<'m> {
             Request::Reset { id, .. } => return self.reset_for(now, id),
         };
         // As above.
-        requests::issue(now, port, window, access).expect("BARs that cannot be reached are not shown");
+        requests::issue(now, port, (window, self.reach.function()), access)
+            .expect("BARs that cannot be reached are not shown");
     }
 
     /// Takes what the session has for this card alone.
@@ -343,7 +348,10 @@ impl<'m> BorrowedSlot<'m> {
 
     fn memory_read(&mut self, port: &mut Port<'m>, request: &pcie::MemoryRequest) {
         let is_done = self.backlog.is_empty()
-            && !matches!(self.reach.read(port, request, self.max_payload), Reached::ByMessage);
+            && !matches!(
+                self.reach.read(port, request, (self.completer(), self.max_payload)),
+                Reached::ByMessage
+            );
         if !is_done {
             self.detain_read(port, *request);
         }
@@ -370,7 +378,7 @@ impl<'m> Sink<'m> for BorrowedSlot<'m> {
             Header::MemoryRead(request) => self.memory_read(port, &request),
             Header::Completion(completion) => self.completion(now, port, &completion, tlp.payload()),
             Header::ConfigRead(request) | Header::ConfigWrite(request) => {
-                requests::refuse_config(port, self.gauges, &request);
+                transaction::refuse_config(port, self.gauges, &request, self.completer());
             }
             Header::Message(_) => self.gauges.malformed_tlps.add(1),
         }

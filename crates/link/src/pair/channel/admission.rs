@@ -187,7 +187,8 @@ impl<'m> Channel<'m> {
     /// The question whether the present life of the peer is there, because this one wants its place: it may be under
     /// way.
     fn probe_for(&mut self, now: Instant, life: LifeId) -> &mut LifeProbe {
-        let is_it = |probe: &LifeProbe| probe.life == life && probe.outcome == Outcome::Open && !probe.is_over(now);
+        let is_it =
+            |probe: &LifeProbe| probe.life == life && probe.outcome == Outcome::Open && !probe.is_over(now);
         let present = self.handshake.probe.take().filter(is_it);
         let probe = present.unwrap_or_else(|| {
             let until = now + self.paths.verdict_after();

@@ -54,6 +54,13 @@ pub struct ClaimCells {
     reserved: [Cell<u8>; 3],
 }
 
+impl ClaimCells {
+    /// What requests of the borrower bear at its lender: readable by the agent at any time.
+    pub fn requester(&self) -> Bdf {
+        Bdf(self.requester.get() as u16)
+    }
+}
+
 /// What a claim is told when it is made.
 #[derive(Clone)]
 pub struct ClaimConfig {
@@ -120,7 +127,7 @@ impl<'m> Claim<'m> {
 
     /// What requests of the function bear.
     pub fn requester(&self) -> Bdf {
-        Bdf(self.cells.requester.get() as u16)
+        self.cells.requester()
     }
 
     /// The stream is wanted, from now on.

@@ -75,6 +75,14 @@ pub struct OfferCells {
     reserved: Cell<u8>,
 }
 
+impl OfferCells {
+    /// Where the function is wanted by who has the stream, its domain and its slot there: readable by the agent at any
+    /// time.
+    pub fn place(&self) -> (DomainId, u16) {
+        (DomainId(self.domain.get()), self.slot.get() as u16)
+    }
+}
+
 /// What an offer is told when it is made.
 #[derive(Clone)]
 pub struct OfferConfig {
@@ -170,7 +178,7 @@ impl<'m> Offer<'m> {
 
     /// Where the function is wanted by who has the stream: its domain, and its slot there.
     pub fn place(&self) -> (DomainId, u16) {
-        (DomainId(self.cells.domain.get()), self.cells.slot.get() as u16)
+        self.cells.place()
     }
 
     /// Who has the function, or has had it last.

@@ -14,7 +14,7 @@ use zerocopy::FromBytes;
 use super::super::BorrowedSlot;
 use super::super::bringup::Stage;
 use crate::cells::{EndCells, LoanKind, LoanParts, parts_of};
-use crate::transaction::HOST;
+use crate::transaction::requester_of;
 
 /// Where TLPs are queued.
 #[derive(FromBytes)]
@@ -74,7 +74,7 @@ impl Function {
 fn new_slot<'m>(parts: LoanParts<'m>, journal: Journal<'m>) -> BorrowedSlot<'m> {
     let EndCells::Slot { session, slot } = parts.end else { unreachable!("it was made for a slot") };
     let (pages, gauges) = (Pages::new(parts.pages, journal), &parts.cells.edge);
-    BorrowedSlot::new((session, slot), gauges, pages, journal, 0, DomainId(1))
+    BorrowedSlot::new((session, slot), gauges, pages, journal, 0, (DomainId(1), requester_of(0)))
 }
 
 fn probe(function: &mut Function, lost: usize, look: impl FnOnce(&BorrowedSlot<'_>)) {
@@ -126,7 +126,7 @@ fn entries_of_a_vector_table_are_written_across_pages() {
     function.serve(&mut slot, journal, 0);
     assert!(slot.is_ready(), "{:?}", slot.unusable());
     let (arena, window) =
-        (Arena::default(), Window { domain: DomainId(2), rail: Rail::default(), requester: HOST });
+        (Arena::default(), Window { domain: DomainId(2), rail: Rail::default(), requester: requester_of(4) });
     let Ledger { journal, root } = arena.zeroed::<PortCells>().ledger::<PortCells>(None, RuleSet::ALL);
     let sender = link::Sender::new(&root.sender, Pages::new(&root.pages, journal), journal);
     let tags = link::Tags::new(&root.tags, journal, base::times::COMPLETION_TIMEOUT);
