@@ -11,9 +11,9 @@ use base::RuleSet;
 use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, LoanGeneration, NodeId};
 use base::ledger::{Layout, LayoutHash, PAGE_SIZE, RawMemory};
 use node::{
-    Address, BorrowEdge, CardConfig, DriveConfig, EDGE_CONNECTIONS, FlashConfig, FlashRates, FunctionId, KEY_BYTES,
-    Lender, Limit, LoanConfig, LoanRole, MAX_LOANS, MAX_RAILS, Name, NamespaceConfig, NodeKey, Protection,
-    PublicKey, Route, Tenancy, WriteCache,
+    Address, BorrowEdge, CardConfig, DriveConfig, EDGE_CONNECTIONS, FlashConfig, FlashRates, FunctionId,
+    KEY_BYTES, Lender, Limit, LoanConfig, LoanRole, MAX_LOANS, MAX_RAILS, Name, NamespaceConfig, NodeKey,
+    Protection, PublicKey, Route, Tenancy, WriteCache,
 };
 use serde::{Deserialize, Serialize};
 

@@ -74,6 +74,7 @@ pub use link::{
     Cipher, KEY_BYTES, Lender, Name, NodeKey, PROOF_LEN, Protection, PublicKey, REKEY_FRAMES, Tenancy,
     is_proof, prove,
 };
+pub use pcie::Bdf;
 
 /// Most NBD connections of a borrowed drive.
 pub const EDGE_CONNECTIONS: usize = 16;

@@ -6,7 +6,9 @@ use base::{Instant, Rule, RuleSet};
 use core::time::Duration;
 use link::Name;
 use node::agent::Agent;
-use node::{BorrowEdge, Card, CardConfig, FunctionId, LoanConfig, LoanKind, LoanRole, NodeKey, NodeLedger, Route, Way};
+use node::{
+    BorrowEdge, Card, CardConfig, FunctionId, LoanConfig, LoanKind, LoanRole, NodeKey, NodeLedger, Route, Way,
+};
 
 use crate::checkers::freshness::{Freshness, Origin};
 use crate::checkers::liveness::Liveness;

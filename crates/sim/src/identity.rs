@@ -5,8 +5,8 @@
 use base::Instant;
 use base::ids::{Incarnation, LifeId};
 use base::times::{HANDSHAKE_RETRY_MAX, REFUSAL_PAUSE};
-use link::frame::{Header, Kind};
 use link::Tenancy;
+use link::frame::{Header, Kind};
 use node::{Address, Card, NodeLedger, Way};
 
 use crate::checkers::freshness::Origin;

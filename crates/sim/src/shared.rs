@@ -38,8 +38,7 @@ impl Shared {
 pub(crate) fn loans<'w>(random: &mut Random) -> Vec<Loan<'w>> {
     let geometry = Loan::geometry(random);
     let mode = if random.chance(900) { DiskMode::Inline } else { DiskMode::Ring };
-    let mut loans: Vec<_> =
-        (0..LOANS).map(|index| Loan::with(index, geometry, mode, false)).collect();
+    let mut loans: Vec<_> = (0..LOANS).map(|index| Loan::with(index, geometry, mode, false)).collect();
     loans.iter_mut().for_each(|loan| loan.shared.model.keeping_nothing());
     loans
 }

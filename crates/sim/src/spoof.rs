@@ -90,7 +90,8 @@ impl World<'_> {
         *sent += len;
         let (sent, allowed) = (*sent, spoofer.allowed.get(&(place, rail)).copied().unwrap_or_default());
         if sent > allowed {
-            let what = format!("{sent} bytes for peer {place} went where nothing was answered, not {allowed}");
+            let what =
+                format!("{sent} bytes for peer {place} went where nothing was answered, not {allowed}");
             self.fail(names::ADDRESSES, what);
         }
     }

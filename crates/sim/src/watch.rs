@@ -223,7 +223,10 @@ impl<'w> World<'w> {
         if let Some(place) = place {
             self.check_sealed(node, &card, place, &header);
         } else if matches!(header.kind, Kind::Sealed | Kind::Private) {
-            self.fail(names::ASSERTION, format!("a frame is for nobody whom node {node} has met: {header:?}"));
+            self.fail(
+                names::ASSERTION,
+                format!("a frame is for nobody whom node {node} has met: {header:?}"),
+            );
         }
         self.nodes[node].card = Some(card);
         if node == LENDER && header.kind == Kind::Sealed {

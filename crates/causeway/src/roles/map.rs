@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use base::ids::{DomainId, NodeId};
 use io::agent::{LoanEnd, LoanSpec, LoanView, View};
-use node::{APERTURE_BYTES, FUNCTION_REQUESTER, Grant, Granted, HOST_REQUESTER};
+use node::{APERTURE_BYTES, Grant, Granted};
 
 use super::domains::Domains;
 use super::report;
@@ -28,9 +28,9 @@ pub(super) fn map(view: &View<'_>, slots: &Domains) -> Map {
         here.slots.extend(slot.clone());
         let Some((node, name)) = cells.edge().peer().filter(|_| report::is_open(cells)) else { continue };
         let peer = domain(cells.edge().peer_domain(), node, &name.to_string(), false);
-        let (role, requester) = match loan.end {
-            LoanEnd::Lend { .. } => (Role::Lender, FUNCTION_REQUESTER),
-            LoanEnd::Borrow { .. } => (Role::Borrower, HOST_REQUESTER),
+        let role = match loan.end {
+            LoanEnd::Lend { .. } => Role::Lender,
+            LoanEnd::Borrow { .. } => Role::Borrower,
             LoanEnd::Vacant { .. } => continue,
         };
         map.windows.push(MapWindow {
@@ -39,10 +39,10 @@ pub(super) fn map(view: &View<'_>, slots: &Domains) -> Map {
             role,
             domain: peer.domain,
             peer: peer.name.clone(),
-            requester: requester.to_string(),
+            requester: cells.known_as().map(|id| id.to_string()).unwrap_or_default(),
             rails: rails(view, index, cells),
         });
-        let (grants, count) = view.grants((loan, cells), GRANTS_SHOWN);
+        let (grants, count) = view.grants((index, loan, cells), GRANTS_SHOWN);
         map.grants_not_shown += count.saturating_sub(grants.len()) as u64;
         let owner = slot.unwrap_or_else(|| spec.name.clone());
         map.grants.extend(grants.iter().map(|grant| granted(grant, loan, here, &peer, &owner)));

@@ -103,11 +103,8 @@ pub fn node(config: Config, file: &std::path::Path) -> Result<(), Failure> {
     let mut state = open_state(config.state_dir.as_deref(), &config.name)?;
     let control = serve::control_socket(&config.name)?;
     let mut machines = config.domains.len() as u32..;
-    let wanted: Vec<_> = config
-        .loans
-        .iter()
-        .map(|loan| borrow::Wanted::of_preset(loan, &mut machines))
-        .collect();
+    let wanted: Vec<_> =
+        config.loans.iter().map(|loan| borrow::Wanted::of_preset(loan, &mut machines)).collect();
     let lent = lend::open(devices, &state)?;
     let first = lent.loans.len();
     let only_borrows = config.devices.is_empty() && config.rails.is_empty();

@@ -301,7 +301,10 @@ fn counters(view: &View<'_>) -> Counters {
     counters.dropped_auth = channels(|it| it.dropped_auth.get()) + lobby.dropped_auth.get();
     counters.dropped_replay = channels(|it| it.dropped_replay.get()) + lobby.dropped_replay.get();
     counters.dropped_malformed = channels(|it| it.dropped_malformed.get());
-    count("dropped_misdirected", channels(|it| it.dropped_misdirected.get()) + lobby.dropped_misdirected.get());
+    count(
+        "dropped_misdirected",
+        channels(|it| it.dropped_misdirected.get()) + lobby.dropped_misdirected.get(),
+    );
     let not_understood = channels(|it| it.dropped_not_understood.get());
     count("dropped_not_understood", not_understood + lobby.dropped_not_understood.get());
     // A line of another generation is refused.

@@ -684,7 +684,9 @@ impl Agent {
             generation: loan.generation,
             tenancy: loan.tenancy.into(),
             life: loan.life,
-            least_incarnation: loan.lender().map_or(0, |lender| attach::least_incarnation(&self.spec.loans, lender)),
+            least_incarnation: loan
+                .lender()
+                .map_or(0, |lender| attach::least_incarnation(&self.spec.loans, lender)),
             role,
         }
     }

@@ -42,7 +42,8 @@ impl Surroundings<'_> {
     /// Whether this node is the one that calls the node in place `peer`; `None` if that is not there any more. One of
     /// two has to: it is the one with the smaller id. Of a node with itself it is the end that borrows.
     fn calls(&self, peer: usize, node: NodeId) -> Option<bool> {
-        let (present, calls_itself) = view::peer(self.mapping, peer).filter(|(present, _)| *present == node)?;
+        let (present, calls_itself) =
+            view::peer(self.mapping, peer).filter(|(present, _)| *present == node)?;
         let own = self.spec.identity.id();
         Some(own < present || own == present && calls_itself)
     }
@@ -215,7 +216,8 @@ impl Neighbours {
     /// There is a channel with this life of a node, which has the place `peer` from now on. Whose part it is calls it,
     /// once a life if it is not here.
     pub(super) fn join(&mut self, peer: usize, (node, incarnation): (NodeId, u64), around: Surroundings<'_>) {
-        if !self.is_allowed || self.peers.get(&peer).is_some_and(|there| there.life() == (node, incarnation)) {
+        if !self.is_allowed || self.peers.get(&peer).is_some_and(|there| there.life() == (node, incarnation))
+        {
             return;
         }
         // Whoever has made room for it is gone, and perhaps it had another place before.
@@ -227,8 +229,7 @@ impl Neighbours {
             Some(there) => (there.incarnation, there.calls, there.attempts) = (incarnation, calls, 0),
             None => {
                 let (state, impostors) = (State::Alone, Sparing::default());
-                let there =
-                    Peer { node, incarnation, calls, state, attempts: 0, retry_at: None, impostors };
+                let there = Peer { node, incarnation, calls, state, attempts: 0, retry_at: None, impostors };
                 self.peers.insert(peer, there);
             }
         }

@@ -4,8 +4,8 @@ use std::time::Duration;
 use base::RuleSet;
 use base::ids::NodeId;
 use node::{
-    ChannelStats, DriverCells, EdgeGauges, EndCells, Grant, LoanParts, LobbyStats, NodeLedger, NvmeCells, PeerCells,
-    ServerCells, SessionCells, SlotCells, StreamStats,
+    Bdf, ChannelStats, DriverCells, EdgeGauges, EndCells, Grant, LoanParts, LobbyStats, NodeLedger,
+    NvmeCells, PeerCells, ServerCells, SessionCells, SlotCells, StreamStats,
 };
 
 use super::{CardRecord, Edge, LoanEnd, LoanSpec, NodeSpec};
@@ -124,13 +124,19 @@ impl<'a> View<'a> {
         })
     }
 
-    /// What the peer of a loan reaches of this node, at most `most` of it, and how many grants there are.
-    pub fn grants(&self, (loan, cells): (&LoanSpec, LoanView<'_>), most: usize) -> (Vec<Grant>, usize) {
+    /// What the peer of the loan in this place reaches of this node, at most `most` of it, and how many grants there
+    /// are.
+    pub fn grants(
+        &self,
+        (place, loan, cells): (usize, &LoanSpec, LoanView<'_>),
+        most: usize,
+    ) -> (Vec<Grant>, usize) {
+        let requester = node::requester_of(place);
         let fixed: Vec<Grant> = match &loan.end {
-            LoanEnd::Lend { .. } => node::granted_to_host().collect(),
-            LoanEnd::Borrow { edge: Edge::Vm { .. }, .. } => vec![node::granted_to_slot()],
+            LoanEnd::Lend { .. } => node::granted_to_host(requester).collect(),
+            LoanEnd::Borrow { edge: Edge::Vm { .. }, .. } => vec![node::granted_to_slot(requester)],
             LoanEnd::Borrow { edge: Edge::Nbd { .. } | Edge::Load(_), .. } => {
-                node::granted_to_drive().collect()
+                node::granted_to_drive(requester).collect()
             }
             LoanEnd::Vacant { .. } => Vec::new(),
         };
@@ -139,7 +145,7 @@ impl<'a> View<'a> {
         let mapped =
             (0..maps).filter_map(|at| settled(|| guest.and_then(|session| session.map(at))).flatten());
         let count = fixed.len() + maps;
-        let mapped = mapped.map(|mapping| node::granted_by_guest(&mapping));
+        let mapped = mapped.map(|mapping| node::granted_by_guest(requester, &mapping));
         (fixed.into_iter().chain(mapped).take(most).collect(), count)
     }
 
@@ -206,6 +212,11 @@ impl<'a> LoanView<'a> {
     /// What its stream has counted.
     pub fn stream(&self) -> Option<&'a StreamStats> {
         self.parts.map(|parts| parts.cells.stream.stats())
+    }
+
+    /// What its requests bear in the domain of its peer, once its stream has been open.
+    pub fn known_as(&self) -> Option<Bdf> {
+        self.parts.map(|parts| parts.known_as())
     }
 
     /// A lent function.

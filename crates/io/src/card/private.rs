@@ -71,7 +71,12 @@ impl Private {
     }
 
     /// The place has this node from now on, or nobody: what was shared with another one there is given up.
-    pub(super) fn renew(&mut self, peer: usize, node: Option<NodeId>, beside: &mut Beside<'_, '_>) -> io::Result<()> {
+    pub(super) fn renew(
+        &mut self,
+        peer: usize,
+        node: Option<NodeId>,
+        beside: &mut Beside<'_, '_>,
+    ) -> io::Result<()> {
         if self.paths.get(&peer).is_some_and(|neighbour| Some(neighbour.node) != node) {
             self.detach(peer, beside)?;
         }

@@ -115,8 +115,7 @@ mod tests {
         let called = Shared::check(called.memory, called.bell).unwrap();
         let mut caller = PrivatePath::attach(Side::Caller, caller).unwrap();
         let mut called = PrivatePath::attach(Side::Called, called).unwrap();
-        for (from, to) in
-            [(&mut caller.writer, &mut called.reader), (&mut called.writer, &mut caller.reader)]
+        for (from, to) in [(&mut caller.writer, &mut called.reader), (&mut called.writer, &mut caller.reader)]
         {
             from.room().unwrap()[..3].copy_from_slice(b"one");
             from.publish(3);

@@ -156,15 +156,7 @@ impl<'m> Lobby<'m> {
     /// The lobby over `cells`, new or found.
     pub fn new(cells: &'m LobbyCells, journal: Journal<'m>, config: LobbyConfig, now: Instant) -> Self {
         let cookies = Cookies::new(&config.seed);
-        Self {
-            cells,
-            journal,
-            config,
-            cookies,
-            attempts: 0,
-            refused: Default::default(),
-            listens_since: now,
-        }
+        Self { cells, journal, config, cookies, attempts: 0, refused: Default::default(), listens_since: now }
     }
 
     /// What was counted.

@@ -65,13 +65,7 @@ impl Streams {
     }
 
     /// TLPs `first..first + count` are sent, or would be: their bytes are those they had when they were numbered.
-    pub(crate) fn transmitted(
-        &mut self,
-        id: StreamId,
-        flow: &Flow<'_>,
-        first: u64,
-        count: u64,
-    ) -> Verdict {
+    pub(crate) fn transmitted(&mut self, id: StreamId, flow: &Flow<'_>, first: u64, count: u64) -> Verdict {
         let stream = self.streams.entry(id).or_default();
         self.buffer.resize(8192, 0);
         for number in first..first + count {

@@ -10,8 +10,8 @@ use base::{Instant, RuleSet};
 use link::{Name, NodeKey, Tenancy};
 use node::agent::{Agent, Beat, Effect, Exit, Rest};
 use node::{
-    BorrowEdge, Card, CardConfig, CardEvent, DriveConfig, FunctionId, Limit, LoanConfig, LoanKind, LoanRole, MediaWork,
-    NodeLedger, Refusal, Route, Way,
+    BorrowEdge, Card, CardConfig, CardEvent, DriveConfig, FunctionId, Limit, LoanConfig, LoanKind, LoanRole,
+    MediaWork, NodeLedger, Refusal, Route, Way,
 };
 
 use super::client::{Act, Claim};
@@ -568,10 +568,7 @@ impl World<'_> {
                     self.fail(names::ASSERTION, format!("node {node}: {event:?}"));
                 }
                 CardEvent::Ready(loan) => self.nodes[node].note_ready(loan),
-                CardEvent::Refused(..)
-                | CardEvent::Met(..)
-                | CardEvent::Joined(..)
-                | CardEvent::Left(_) => {}
+                CardEvent::Refused(..) | CardEvent::Met(..) | CardEvent::Joined(..) | CardEvent::Left(_) => {}
             }
             self.drive_agent(node);
         }
@@ -621,9 +618,8 @@ impl World<'_> {
             )
             .filter(|other| *other != loan)
             .collect();
-        let names = |card: &Card<'_>| -> Vec<_> {
-            others.iter().map(|other| card.stream(*other).name()).collect()
-        };
+        let names =
+            |card: &Card<'_>| -> Vec<_> { others.iter().map(|other| card.stream(*other).name()).collect() };
         let before = this.card.as_ref().map(names);
         let told = self.act(node, |card, now| {
             card.attach(now, loan, config).expect("this ledger is not corrupt");

@@ -149,8 +149,7 @@ impl Coming {
         let mut arrivals = Arrivals::default();
         let mut seated = Vec::new();
         for ((name, ready), place) in self.devices.into_iter().zip(node.agent.free_drives()) {
-            let settled =
-                ready.settle(place, &node.state, Some(&node.agent.view().spec().last_writes))?;
+            let settled = ready.settle(place, &node.state, Some(&node.agent.view().spec().last_writes))?;
             let life = node.state.begin_life()?;
             let loans = settled.loans.into_iter().map(|loan| LoanSpec { life, ..loan });
             // The loans come first: no place is taken for none.
