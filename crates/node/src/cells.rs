@@ -23,10 +23,12 @@ use crate::denial::{Denial, Right};
 use crate::slot::SlotCells;
 use crate::transaction::requester_of;
 
-/// Most loans of a node, lent and borrowed together: all virtual functions of a drive, and some more.
-pub const MAX_LOANS: usize = 80;
+/// Most loans of a node, lent and borrowed together: all virtual functions of some drives, and some more.
+pub const MAX_LOANS: usize = 320;
 /// Most drives that a node lends, each with at least one loan.
-pub const MAX_DRIVES: usize = MAX_LOANS;
+pub const MAX_DRIVES: usize = 80;
+/// Most slots of virtual machines among the loans.
+pub const MAX_SLOTS: usize = 80;
 /// Most rails of a node.
 pub const MAX_RAILS: usize = link::frame::MAX_RAILS;
 

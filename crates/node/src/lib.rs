@@ -42,7 +42,7 @@ pub use borrower::BorrowedDrive;
 pub use card::{Card, CardEvent, MediaWork, Outgoing, Rooms, Unusable, Way};
 pub use cells::{
     Address, EdgeGauges, EndCells, Gauges, LedgerLoans, LoanCells, LoanKind, LoanParts, MAX_DRIVES,
-    MAX_LOANS, MAX_RAILS, NO_GAUGES, NodeLedger, PeerCells, ledger_bytes,
+    MAX_LOANS, MAX_RAILS, MAX_SLOTS, NO_GAUGES, NodeLedger, PeerCells, ledger_bytes,
 };
 pub use config::{BorrowEdge, CardConfig, LoanConfig, LoanRole, Route};
 pub use denial::{Denial, Right};

@@ -87,8 +87,12 @@ pub use error::{ConfigError, Problem};
 
 /// Longest configuration file read, in bytes.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Most devices a node lends, and most loans it takes.
+/// Most functions, loans and slots of a node together.
 pub const ENTRIES_MAX: usize = node::MAX_LOANS;
+/// Most devices a node lends.
+pub const DEVICES_MAX: usize = node::MAX_DRIVES;
+/// Most slots of its virtual machines.
+pub const SLOTS_MAX: usize = node::MAX_SLOTS;
 
 /// A node as its file describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]

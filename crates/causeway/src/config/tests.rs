@@ -221,11 +221,16 @@ fn too_many_entries_are_refused() {
     let devices = |count| -> String {
         (0..count).map(|at| format!("[[devices]]\nfunction = 'd{at}'\nsource = 'ram:1M'\n")).collect()
     };
-    assert!(parse(&devices(ENTRIES_MAX)).is_ok());
-    assert!(error(&devices(ENTRIES_MAX + 1)).contains(&format!("at most {ENTRIES_MAX} devices")));
-    let split = "[[devices]]\nfunction = 'd'\nsource = 'ram:1M'\nfunctions = 64\n";
-    assert!(parse(&format!("{split}{}", devices(16))).is_ok());
-    assert!(error(&format!("{split}{}", devices(17))).contains("functions, loans and slots together"));
+    assert!(parse(&devices(DEVICES_MAX)).is_ok());
+    assert!(error(&devices(DEVICES_MAX + 1)).contains(&format!("at most {DEVICES_MAX} devices")));
+    let split = |at| format!("[[devices]]\nfunction = 's{at}'\nsource = 'ram:1M'\nfunctions = 64\n");
+    let split = (0..ENTRIES_MAX / 64 - 1).map(split).collect::<String>();
+    assert!(parse(&format!("{split}{}", devices(64))).is_ok());
+    assert!(error(&format!("{split}{}", devices(65))).contains("functions, loans and slots together"));
+    let slot = |at| format!("[[domains.slots]]\nname = 's{at}'\nsocket = 's{at}'\n");
+    let slots: String = (0..=SLOTS_MAX).map(slot).collect();
+    let slots = error(&format!("[[domains]]\nname = 'vm1'\nkind = 'vm'\n{slots}"));
+    assert!(slots.contains(&format!("at most {SLOTS_MAX} slots")), "{slots}");
 }
 
 #[test]

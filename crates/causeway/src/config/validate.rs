@@ -12,7 +12,9 @@ use node::{Limit, Protection};
 use toml::Spanned;
 
 use super::error::Problem;
-use super::{BlockSize, Cache, Config, Device, ENTRIES_MAX, Layout, Loan, LoanEdge, Rail, raw};
+use super::{
+    BlockSize, Cache, Config, DEVICES_MAX, Device, ENTRIES_MAX, Layout, Loan, LoanEdge, Rail, SLOTS_MAX, raw,
+};
 use crate::cli::{
     IO_TIMEOUT_DEFAULT_S, Listen, NodeName, OnlyCipher, SocketAccess, Source, check_socket_path, protection,
     socket_mode,
@@ -38,6 +40,9 @@ pub(super) fn config(raw: raw::Node, text: &str, path: &Path) -> Result<Config, 
     let domain_block = raw.domain_block.as_ref().and_then(|block| check.domain_block(block));
     let sockets = raw.loans.iter().flat_map(|loan| [&loan.get_ref().nbd, &loan.get_ref().vm]).flatten();
     let slots = raw.domains.iter().flat_map(|domain| &domain.get_ref().slots);
+    if let Some(extra) = slots.clone().nth(SLOTS_MAX) {
+        check.wrong(extra.span().start, format_args!("a node has at most {SLOTS_MAX} slots"));
+    }
     let sockets = sockets.chain(slots.map(|slot| &slot.get_ref().socket));
     check.twice("socket", sockets.map(|path| (path.span().start, path.get_ref().display())));
     // Each list has its own limit; together they share one, in which each function counts.
@@ -138,7 +143,7 @@ impl Check<'_> {
     }
 
     fn devices(&mut self, raw: &[Spanned<raw::Device>]) -> Vec<Device> {
-        self.limit("devices", raw);
+        self.limit("devices", raw, DEVICES_MAX);
         let devices: Vec<Option<Device>> = raw.iter().map(|device| self.device(device.get_ref())).collect();
         let mut names: Vec<(usize, String)> = Vec::new();
         for (raw, device) in raw.iter().map(Spanned::get_ref).zip(&devices) {
@@ -229,7 +234,7 @@ impl Check<'_> {
     }
 
     fn loans(&mut self, raw: &[Spanned<raw::Loan>]) -> Vec<Loan> {
-        self.limit("loans", raw);
+        self.limit("loans", raw, ENTRIES_MAX);
         raw.iter().filter_map(|loan| self.loan(loan)).collect()
     }
 
@@ -331,9 +336,9 @@ impl Check<'_> {
         text.get_ref().parse().map_err(|error| self.wrong(text.span().start, error)).ok()
     }
 
-    fn limit<T>(&mut self, what: &str, entries: &[Spanned<T>]) {
-        if let Some(extra) = entries.get(ENTRIES_MAX) {
-            self.wrong(extra.span().start, format_args!("a node has at most {ENTRIES_MAX} {what}"));
+    fn limit<T>(&mut self, what: &str, entries: &[Spanned<T>], most: usize) {
+        if let Some(extra) = entries.get(most) {
+            self.wrong(extra.span().start, format_args!("a node has at most {most} {what}"));
         }
     }
 

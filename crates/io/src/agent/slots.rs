@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 
-use node::MAX_LOANS;
+use node::{MAX_LOANS, MAX_SLOTS};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use rustix::process::{Resource, getrlimit};
@@ -36,7 +36,7 @@ const MOST: usize = 1024;
 /// or a smaller number, since they take at most this part of the descriptors that the agent, and each card, may have:
 const DESCRIPTOR_PART: u64 = 4;
 /// but always so many, which is a machine and its successor for each place.
-const FEWEST: usize = 2 * MAX_LOANS;
+const FEWEST: usize = 2 * MAX_SLOTS;
 
 /// Descriptors of this part of those that the agent, and each card, may have are for the clients of slots, each the
 /// same,
@@ -44,7 +44,7 @@ const SHARE_PART: u64 = 2;
 /// but always so many: all vectors of a drive and many times the files of a machine.
 const SHARE_FEWEST: usize = 256;
 /// Connections that each slot can have, whatever others do: a machine and its successor.
-const CONNECTIONS_EACH: usize = FEWEST / MAX_LOANS;
+const CONNECTIONS_EACH: usize = FEWEST / MAX_SLOTS;
 
 /// Files of one machine that are known to be its own; of more than that it is found out each time.
 const PRIVATE_FILES: usize = 64;
@@ -246,9 +246,12 @@ impl Slots {
             // A client is one of a slot that there is.
             of[client.loan] += 1;
         }
-        let kept_for = |other: usize| CONNECTIONS_EACH.saturating_sub(of[other]);
-        let kept: usize = (0..self.places.len()).filter(|other| *other != loan).map(kept_for).sum();
-        count + kept >= self.room
+        // Those that have none may still come.
+        let has_any = |other: &usize| *other != loan && of[*other] > 0;
+        let with_some = (0..self.places.len()).filter(has_any);
+        let others = (MAX_SLOTS - 1).saturating_sub(with_some.clone().count()) * CONNECTIONS_EACH;
+        let kept: usize = with_some.map(|other| CONNECTIONS_EACH.saturating_sub(of[other])).sum();
+        count + kept + others >= self.room
     }
 
     /// The card has taken the slot from the client of `loan`, and goes on answering it. Returns whether another one has
@@ -593,7 +596,7 @@ fn room() -> usize {
 /// How many descriptors the client of a slot may have kept.
 fn share() -> usize {
     let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / SHARE_PART;
-    usize::try_from(descriptors).unwrap_or(usize::MAX).div_euclid(MAX_LOANS).max(SHARE_FEWEST)
+    usize::try_from(descriptors).unwrap_or(usize::MAX).div_euclid(MAX_SLOTS).max(SHARE_FEWEST)
 }
 
 /// When a process began, in the kernel's ticks.

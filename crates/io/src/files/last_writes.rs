@@ -19,7 +19,7 @@ use super::memory_page_bytes;
 use crate::memory::{self, Mapping};
 
 /// Images of a node, at most.
-const IMAGES: usize = node::MAX_LOANS;
+const IMAGES: usize = node::MAX_DRIVES;
 /// A write's time stamp is at most this much later than what was noted for it, nanoseconds: whoever writes waits for
 /// nobody but the file system.
 const LATEST: i64 = 2_000_000_000;

@@ -181,7 +181,7 @@ fn who_connects_again_and_again_cuts_off_nobody() {
 fn connections_without_a_slot_do_not_pile_up() {
     assert!((FEWEST..=MOST).contains(&room()));
     // The others keep what is theirs.
-    let mut slots = Slots { room: 100 + CONNECTIONS_EACH * (MAX_LOANS - 1), ..Slots::new() };
+    let mut slots = Slots { room: 100 + CONNECTIONS_EACH * (MAX_SLOTS - 1), ..Slots::new() };
     let mut ends = Vec::new();
     for pid in 1..200 {
         let (newcomer, end) = connection_of(pid);
@@ -193,7 +193,7 @@ fn connections_without_a_slot_do_not_pile_up() {
     assert_eq!(slots.parked.len(), 100);
     assert_eq!(ends.iter().take_while(|end| is_open(end)).count(), 100, "who is there stays");
     assert!(ends[100..].iter().all(|end| !is_open(end)));
-    for loan in 1..MAX_LOANS {
+    for loan in 1..MAX_SLOTS {
         let (mut newcomer, end) = connection_of(7);
         newcomer.loan = loan;
         assert_eq!(slots.admit(loan, newcomer, "another"), Accepted::Client, "the slot of {loan}");

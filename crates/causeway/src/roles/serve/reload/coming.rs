@@ -129,9 +129,16 @@ impl Coming {
     fn find_places(&self, node: &Node) -> Result<(), Failure> {
         let functions: usize = self.devices.iter().map(|(_, ready)| ready.functions()).sum();
         let wanted = functions + self.loans.len();
-        let has_places = node.free_places().len() >= wanted;
-        if has_places && node.agent.free_drives().len() >= self.devices.len() {
+        let has_drives = node.agent.free_drives().len() >= self.devices.len();
+        if has_drives && node.free_places().len() >= wanted {
             return Ok(());
+        }
+        if !has_drives {
+            return Err(Failure::refused(format!(
+                "a node has room for {} devices, those included that are still leaving: start another node for the rest, or \
+                 reload when they have left",
+                node::MAX_DRIVES
+            )));
         }
         Err(Failure::refused(format!(
             "a node has room for {} functions, loans and slots together, those included that are still leaving: start another \
