@@ -141,7 +141,7 @@ struct RawRefused {
 
 impl Wish {
     /// What is proven when it is opened as `stream` under the keys of the handshake `hash`.
-    pub(crate) fn proven(&self, hash: &[u8; 32], stream: StreamId) -> Vec<u8> {
+    pub fn proven(&self, hash: &[u8; 32], stream: StreamId) -> Vec<u8> {
         let Self { function, generation, domain, slot } = self;
         let numbers = [stream.0, function.0, domain.0].map(u32::to_le_bytes);
         let (generation, slot) = (generation.0.to_le_bytes(), slot.to_le_bytes());

@@ -348,9 +348,14 @@ impl<'m> Lobby<'m> {
         Reception::Reply(len)
     }
 
-    /// The keys of a handshake with this node are in use: it is there.
-    pub fn note_met(&mut self, node: NodeId) {
-        self.cells.answered.complete(self.journal, node);
+    /// The keys of a handshake with this life of a node are in use: it is there, whoever of the two has called.
+    pub fn note_met(&mut self, node: NodeId, incarnation: Incarnation, life: LifeId) {
+        let answered = &self.cells.answered;
+        let met = Attempt { node, incarnation, life, number: 0 };
+        if answered.order(&met) == Order::New {
+            answered.record(self.journal, &met);
+        }
+        answered.complete(self.journal, node);
     }
 
     /// From now on the node calls itself so, and answers with what follows from this seed: whenever its machine may go

@@ -184,10 +184,12 @@ impl<'m> Card<'m> {
         let place = match self.peers.room_for(call.node(), &self.ledger, &self.config, &self.loans, now) {
             Room::Present(place) => place,
             Room::Place(place) => {
+                let has_left = self.peers.get(place).is_some();
                 let admitted = self.peers.admit(place, (call.key(), false), &self.ledger, &self.config, now);
                 if admitted.is_err() {
                     return self.lobby.refuse(now, call, link::pair::Why::NoRoom, &from.0, frame);
                 }
+                self.events.extend(has_left.then_some(CardEvent::Left(place)));
                 place
             }
             Room::Full => return self.lobby.refuse(now, call, link::pair::Why::NoRoom, &from.0, frame),
@@ -268,7 +270,11 @@ impl<'m> Card<'m> {
         while let Some(event) = self.peers[place].channel.poll_event() {
             match event {
                 Event::Met => {
-                    self.lobby.note_met(self.peers[place].key().id());
+                    let peer = &self.peers[place];
+                    let met = peer.channel.newest_peer().zip(peer.channel.peer_life());
+                    if let Some(((incarnation, _), life)) = met {
+                        self.lobby.note_met(peer.key().id(), incarnation, life);
+                    }
                     self.report_joined(place);
                 }
                 Event::Anew => {}

@@ -3,7 +3,7 @@
 //! Another life of the node that is met is most likely that node, started again. It may be a copy of it as well. So it
 //! is let in when the life before has left a probe under its own keys unanswered, on all paths; else it is a twin.
 
-use base::ids::LifeId;
+use base::ids::{Incarnation, LifeId};
 use base::times::{HANDSHAKE_RETRY, PENDING_KEYS, SILENCE};
 use base::{Instant, Rule};
 use core::time::Duration;
@@ -139,8 +139,13 @@ impl<'m> Channel<'m> {
 
     /// A life of the peer has answered our call. It is followed, unless another one has something here that may still be
     /// there: then that one is asked first, and who has answered is called again.
-    pub(super) fn may_follow(&mut self, now: Instant, life: LifeId) -> bool {
-        let has_something = self.cells.numbers.has_open();
+    pub(super) fn may_follow(&mut self, now: Instant, incarnation: Incarnation, life: LifeId) -> bool {
+        let (present, has_something) = (self.cells.current.get(), self.cells.numbers.has_open());
+        let is_old = present.is_valid() && present.peer_life != life && incarnation <= present.incarnation();
+        if has_something && is_old && self.journal.rule(Rule::RefuseOutdated) {
+            // When it calls, it is told.
+            return false;
+        }
         match self.judge_life(now, life).filter(|_| has_something) {
             None => return true,
             Some(Verdict::Probe) => {

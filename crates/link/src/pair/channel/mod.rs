@@ -620,9 +620,8 @@ impl<'m> Channel<'m> {
         (self.peer_generation(), &self.last_acked)
     }
 
-    /// Names the handshake whose keys are in use.
-    #[cfg(test)]
-    pub(super) fn hash_for_test(&self) -> [u8; 32] {
+    /// Names the handshake whose keys are in use, for checkers: what openings are proven for.
+    pub fn handshake(&self) -> [u8; 32] {
         self.cells.current.get().hash
     }
 

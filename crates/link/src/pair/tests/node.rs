@@ -531,8 +531,9 @@ impl<'m> Node<'m> {
         for slot in 0..self.slots.len() {
             while let Some(event) = self.slots[slot].channel.poll_event() {
                 if event == Event::Met {
-                    let (node, ..) = self.slots[slot].channel.peer().unwrap();
-                    self.lobby.note_met(node);
+                    let channel = &self.slots[slot].channel;
+                    let ((node, ..), (incarnation, _)) = (channel.peer().unwrap(), channel.newest_peer().unwrap());
+                    self.lobby.note_met(node, incarnation, channel.peer_life().unwrap());
                 }
                 self.slots[slot].events.push(event);
             }

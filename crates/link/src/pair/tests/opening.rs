@@ -289,7 +289,7 @@ fn what_is_given_back_is_so_for_a_lender_that_has_forgotten_its_stream() {
 fn an_opening_of_other_keys_proves_nothing() {
     let arena = Arena::default();
     let mut world = open(&arena, 2);
-    let hash = |world: &World<'_>| world.nodes[0].slots[0].channel.hash_for_test();
+    let hash = |world: &World<'_>| world.nodes[0].slots[0].channel.handshake();
     let before = hash(&world);
     let Loan::Borrow { config, .. } = world.nodes[0].config.loans[0].clone() else { panic!() };
     let id = StreamId(4001 + world.nodes[0].places[0].stream_number() % 2);
@@ -328,7 +328,7 @@ fn who_breaks_the_rules_is_counted_and_stops_nobody() {
     let mut world = World::pair_with(&arena, 4, |config| config.max_streams = 5);
     world.run_until(Duration::from_secs(1), is_open);
     let prove = |world: &World<'_>, id: StreamId| {
-        let hash = world.nodes[0].slots[0].channel.hash_for_test();
+        let hash = world.nodes[0].slots[0].channel.handshake();
         let ClaimConfig { wish, secret } = borrow(1);
         What::Open { wish, proof: crate::prove(&secret, &wish.proven(&hash, id)) }
     };
