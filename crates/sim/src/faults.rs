@@ -1,6 +1,7 @@
 //! What goes wrong, and when.
 
 use base::Instant;
+use link::Tenancy;
 
 use crate::death::Switch;
 use crate::identity::holder_of;
@@ -254,13 +255,14 @@ impl World<'_> {
         if node == BORROWER {
             (0..self.guests.len()).for_each(|loan| self.crash_machine(loan));
         }
+        let holder = |tenancy: &Tenancy| holder_of(tenancy).filter(|_| tenancy.is_held);
+        let known: Vec<_> = self.loans.iter().filter_map(|lent| holder(&lent.tenancy)).collect();
         for loan in 0..self.loans.len() {
             if node == LENDER {
                 self.loans[loan].disk.end_half();
                 self.loans[loan].owner.lender_began(self.now);
-                let holder = self.loans[loan].tenancy;
-                let holder = holder_of(&holder).filter(|_| holder.is_held);
-                self.loans[loan].take_over.lender_began(self.now, holder);
+                let holder = holder(&self.loans[loan].tenancy);
+                self.loans[loan].take_over.lender_began(self.now, holder, &known);
                 self.loans[loan].unmarked.clear();
             } else {
                 (0..node::EDGE_CONNECTIONS).for_each(|slot| self.hang_up(node, loan, slot));

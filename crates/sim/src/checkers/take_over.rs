@@ -25,6 +25,9 @@ pub(crate) struct TakeOver {
     holder: Option<Life>,
     /// When the lender's present life began; the first one knows of nobody.
     began: Option<u64>,
+    /// The lives that have a function of it then, this one or another: each of them has come when those before it were
+    /// gone, and another one as well if it was before.
+    known: Vec<Life>,
 }
 
 impl TakeOver {
@@ -45,8 +48,8 @@ impl TakeOver {
     }
 
     /// The lender's next life begins, with what its state folder says of who has the function.
-    pub(crate) fn lender_began(&mut self, now: u64, holder: Option<Life>) {
-        *self = Self { holder, began: Some(now), ..Self::default() };
+    pub(crate) fn lender_began(&mut self, now: u64, holder: Option<Life>, known: &[Life]) {
+        *self = Self { holder, began: Some(now), known: known.to_vec(), ..Self::default() };
     }
 
     /// The function is `taker`'s from now on. If it was another life's, returns that one.
@@ -68,7 +71,8 @@ impl TakeOver {
     fn judge(&self, now: u64, former: Life, taker: Life) -> Verdict {
         let waited = match (self.answered.get(&former), self.began) {
             (Some(answered), _) => now.saturating_sub(*answered) >= RAIL_VERDICT.as_nanos() as u64,
-            // One that could not be asked was waited for.
+            // One that could not be asked was waited for, unless who comes had something here, too.
+            (None, Some(_)) if self.known.contains(&taker) => true,
             (None, Some(began)) => now - began >= (SILENCE + HANDSHAKE_RETRY_MAX).as_nanos() as u64,
             (None, None) => true,
         };
@@ -113,7 +117,7 @@ mod tests {
         function.hears(FIRST, Some(5));
         function.ends();
         assert_eq!(function.changes(7, SECOND), Ok(None));
-        function.lender_began(100, Some(SECOND));
+        function.lender_began(100, Some(SECOND), &[SECOND]);
         function.changes(101 + VERDICT, FIRST).unwrap_err();
     }
 }
