@@ -1,18 +1,18 @@
-//! Frames against both ends of a live, sealed channel: lost, repeated, changed, held back, or any bytes. Every TLP
+//! Frames against both ends of a live, sealed channel with a stream: lost, repeated, changed, held back, or any bytes. Every TLP
 //! arrives at most once and in order, and when the network is good again, all do.
 #![no_main]
 
 use core::time::Duration;
 
+use base::Instant;
 use base::ledger::Arena;
-use base::{Instant, Payload};
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
 use link::frame::MAX_FRAME;
-use link::{Channel, ChannelConfig, Event, PathConfig, Port, Role, Sink, State};
-use pcie::{Bdf, Header, MemoryRequest, Tag, TlpView};
-use rigs::Rig;
-use rigs::channels::Root;
+use rigs::channels::{End, Role};
+
+/// Keys change soon.
+const REKEY_FRAMES: u64 = 40;
 
 #[derive(Arbitrary, Debug)]
 enum Step {
@@ -43,58 +43,6 @@ enum Fate {
     Back,
 }
 
-#[derive(Default)]
-struct Log(Vec<u64>);
-
-impl<'m> Sink<'m> for Log {
-    fn accept(&mut self, _: Instant, _: &mut Port<'m>, tlp: &TlpView<'_>) {
-        if let Header::MemoryWrite(write) = tlp.header() {
-            self.0.push(write.address);
-        }
-    }
-}
-
-struct End<'m> {
-    rig: Rig<'m, Root>,
-    channel: Channel<'m>,
-    log: Log,
-    written: u64,
-}
-
-impl<'m> End<'m> {
-    fn new(arena: &'m Arena, role: Role) -> Self {
-        let rig = Rig::<Root>::new(arena);
-        // Two paths, and keys that change soon.
-        let paths = vec![PathConfig { max_frame: 9000 }; 2];
-        let config = ChannelConfig { paths, rekey_frames: 40, ..rigs::channels::config(role) };
-        let pages = rig.pages(&rig.root.pages);
-        let channel = Channel::new(&rig.root.channel, pages, rig.journal, config, rigs::START);
-        Self { rig, channel, log: Log::default(), written: 0 }
-    }
-
-    fn settle(&mut self, now: Instant) {
-        while self.channel.deliver_ahead(now, &mut self.log) {}
-        self.channel.assign_numbers(now);
-        while let Some(event) = self.channel.poll_event() {
-            if event == Event::Reset {
-                self.channel.open();
-            }
-        }
-        self.rig.journal.commit();
-    }
-
-    fn write(&mut self) {
-        if self.channel.stream.port.sender.room(pcie::FlowClass::Posted) == 0 {
-            return;
-        }
-        let tag = Tag::default();
-        let write = MemoryRequest::new(Bdf(8), tag, self.written * 4, 4).expect("four bytes in a page");
-        self.channel.stream.port.sender.push(&Header::MemoryWrite(write), Payload::inline(&[1; 4]), false);
-        self.rig.journal.commit();
-        self.written += 1;
-    }
-}
-
 struct World<'m> {
     ends: [End<'m>; 2],
     now: Instant,
@@ -107,18 +55,17 @@ impl World<'_> {
     fn tick(&mut self, micros: u64) {
         self.now += Duration::from_micros(micros);
         for (index, end) in self.ends.iter_mut().enumerate() {
-            end.channel.handle_timeout(self.now);
-            end.settle(self.now);
-            while let Some(out) = end.channel.poll_transmit(self.now, &mut self.buffer) {
-                self.frames.push((1 - index, self.buffer[..out.len].to_vec()));
+            end.handle_timeout(self.now);
+            let replies = std::mem::take(&mut end.replies);
+            self.frames.extend(replies.into_iter().map(|reply| (1 - index, reply)));
+            while let Some(frame) = end.poll_transmit(self.now, &mut self.buffer) {
+                self.frames.push((1 - index, frame));
             }
         }
     }
 
     fn deliver(&mut self, to: usize, frame: &mut [u8]) {
-        let end = &mut self.ends[to];
-        end.channel.handle_frame(self.now, frame, &mut end.log);
-        end.settle(self.now);
+        self.ends[to].handle_frame(self.now, frame, &[to as u8]);
     }
 
     fn fates(&mut self, fates: &[Fate]) {
@@ -159,9 +106,9 @@ impl World<'_> {
 
 fuzz_target!(|steps: Vec<Step>| {
     let arenas = [Arena::default(), Arena::default()];
-    let ends = [End::new(&arenas[0], Role::Borrower), End::new(&arenas[1], Role::Lender)];
+    let ends = [(0, Role::Borrower), (1, Role::Lender)].map(|(arena, role)| End::new(&arenas[arena], role, 2, REKEY_FRAMES));
     let mut world = World { ends, now: rigs::START, frames: Vec::new(), buffer: vec![0; MAX_FRAME] };
-    while world.ends.iter().any(|end| end.channel.state() != State::Open) {
+    while world.ends.iter().any(|end| !end.is_open()) {
         world.tick(500);
         world.fates(&[]);
     }

@@ -9,16 +9,20 @@ use base::ledger::Arena;
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use link::frame::{HEADER_LEN, Header, Kind, MAX_FRAME, Prefix, TAG_LEN};
 use node::{
-    Address, BorrowEdge, Card, CardConfig, DriveConfig, Limit, LoanConfig, LoanRole, MediaError, MediaId,
+    Address, BorrowEdge, Card, CardConfig, DriveConfig, FunctionId, Limit, LoanConfig, LoanRole, MediaError, MediaId,
     Name, NodeKey, Route, Tenancy, Way,
 };
 use pcie::Bdf;
 
-use crate::frames::{Body, behind_key, seal};
+use crate::frames::{Body, Which, behind_key, seal};
 use crate::tlps::Context;
 
 const BORROWER: Address = Address([1; 28]);
 const LENDER: Address = Address([2; 28]);
+/// The place of the other node among the peers of each.
+const PEER: usize = 0;
+const SECRET: [u8; 32] = [5; 32];
+const FUNCTION: FunctionId = FunctionId(7);
 
 /// Which end of the loan is under test.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,9 +34,9 @@ pub enum End {
 #[derive(Arbitrary, Debug)]
 pub enum Step {
     /// A frame of the peer's present card, or of another generation.
-    Frame { rail: u8, skip: u8, generation: Option<u8>, body: Body },
+    Frame { rail: u8, skip: u8, generation: Option<u8>, stream: Option<Which>, body: Body },
     /// The same through memory that the two share.
-    Private { skip: u8, generation: Option<u8>, body: Body },
+    Private { skip: u8, generation: Option<u8>, stream: Option<Which>, body: Body },
     /// The memory is other memory from now on, or there is none.
     Share { is_there: bool },
     /// Any bytes in it.
@@ -80,9 +84,8 @@ fn config(end: End) -> CardConfig {
     let drive = DriveConfig::new(1 << 12, 512, 0x0200_00ff_fe00_0001);
     let drives = if matches!(role, LoanRole::Lend { .. }) { vec![drive] } else { Vec::new() };
     let loan = LoanConfig {
-        secret: [5; 32],
-        protection: node::Protection::Insecure,
-        stream: StreamId(7),
+        secret: SECRET,
+        function: FUNCTION,
         generation: LoanGeneration(0),
         tenancy: Tenancy::default().taken_by(
             identity(End::Borrower).id(),
@@ -100,9 +103,10 @@ fn config(end: End) -> CardConfig {
         domain: DomainId(number),
         incarnation: Incarnation(1),
         life: LifeId([number as u8; 16]),
-        borrows_as: None,
+        restored_as: None,
         generation: CardGeneration(1),
         seed: [number as u8; 32],
+        protection: node::Protection::Insecure,
         rails: vec![9000; 2],
         drives,
         loans: vec![loan],
@@ -134,12 +138,12 @@ impl<'m> World<'m> {
                     let address = if from == 0 { BORROWER } else { LENDER };
                     match out.way {
                         Way::Rail(rail) => cards[1 - from].handle_frame(now, rail, address, frame),
-                        Way::Private(loan) => {
+                        Way::Private(_) => {
                             if from != end as usize {
                                 let name = *frame.last_chunk::<TAG_LEN>().expect("a frame has a tag");
                                 private = Header::parse(frame).ok().map(|header| (header, name));
                             }
-                            cards[1 - from].handle_private_frame(now, loan, frame);
+                            cards[1 - from].handle_private_frame(now, PEER, frame);
                         }
                     }
                 }
@@ -148,8 +152,8 @@ impl<'m> World<'m> {
             if ready && header.is_some() && private.is_some() {
                 break;
             }
-            if ready && cards[0].channel(0).private_status(now).is_none() {
-                cards.iter_mut().for_each(|card| card.set_private(now, 0, true));
+            if ready && cards[0].channel(PEER).is_some_and(|channel| channel.private_status(now).is_none()) {
+                cards.iter_mut().for_each(|card| card.set_private(now, PEER, true));
             }
         }
         assert!(cards[0].borrowed(0).is_some_and(|drive| drive.driver.is_ready()), "two cards meet");
@@ -161,52 +165,56 @@ impl<'m> World<'m> {
         let mut world =
             Self { card, end, now, header, private, state, media: Default::default(), buffer, packets };
         let before = world.received();
-        world.step(&Step::Frame { rail: 0, skip: 100, generation: None, body: Body::Raw(vec![0; 32]) });
+        world.step(&Step::Frame { rail: 0, skip: 100, generation: None, stream: None, body: Body::Control { records: Vec::new() } });
         assert_eq!(world.received(), before + 1, "the frames made here are authentic");
-        world.step(&Step::Private { skip: 100, generation: None, body: Body::Raw(vec![0; 32]) });
+        world.step(&Step::Private { skip: 100, generation: None, stream: None, body: Body::Control { records: Vec::new() } });
         assert_eq!(world.received(), before + 2, "those through memory too");
         world
     }
 
     fn received(&self) -> u64 {
-        self.card.channel(0).stats().received_frames.get()
+        self.card.channel(PEER).map_or(0, |channel| channel.stats().received_frames.get())
     }
 
     /// Does one step, and everything that follows from it.
     pub fn step(&mut self, step: &Step) {
         match step {
-            Step::Frame { rail, skip, generation, body } => {
-                let body = body.encode(&self.context());
+            Step::Frame { rail, skip, generation, stream, body } => {
+                let context = self.context();
+                let body = body.encode(&context);
                 if body.len() > 8900 {
                     return;
                 }
                 self.header.packet_number += 1 + u64::from(*skip);
                 let source = Prefix { rail: rail % 2, ..self.header.source };
-                let mut header = Header { source, ..self.header };
+                let stream = StreamId(stream.map_or(0, |stream| stream.of(&context)));
+                let mut header = Header { source, stream, ..self.header };
                 if let Some(generation) = generation {
                     header.card_generation = CardGeneration((*generation).into());
                 }
                 let from = if self.end == End::Lender { BORROWER } else { LENDER };
                 self.card.handle_frame(self.now, rail % 2, from, &mut seal(header, &body, self.state));
             }
-            Step::Private { skip, generation, body } => {
-                let body = body.encode(&self.context());
+            Step::Private { skip, generation, stream, body } => {
+                let context = self.context();
+                let body = body.encode(&context);
                 if body.len() > 60_000 {
                     return;
                 }
                 let (header, name) = &mut self.private;
                 header.packet_number += 1 + u64::from(*skip);
-                let mut sent = *header;
+                let stream = StreamId(stream.map_or(0, |stream| stream.of(&context)));
+                let mut sent = Header { stream, ..*header };
                 if let Some(generation) = generation {
                     sent.card_generation = CardGeneration((*generation).into());
                 }
                 let mut frame = vec![0; HEADER_LEN];
                 sent.write(&mut frame);
                 frame.extend([&body[..], name].concat());
-                self.card.handle_private_frame(self.now, 0, &mut frame);
+                self.card.handle_private_frame(self.now, PEER, &mut frame);
             }
-            Step::Share { is_there } => self.card.set_private(self.now, 0, *is_there),
-            Step::PrivateBytes(bytes) => self.card.handle_private_frame(self.now, 0, &mut bytes.clone()),
+            Step::Share { is_there } => self.card.set_private(self.now, PEER, *is_there),
+            Step::PrivateBytes(bytes) => self.card.handle_private_frame(self.now, PEER, &mut bytes.clone()),
             Step::Bytes(bytes) => self.card.handle_frame(self.now, 0, BORROWER, &mut bytes.clone()),
             Step::Wait { micros } => {
                 self.now += Duration::from_micros(u64::from(*micros) % 10_000_000);
@@ -244,8 +252,8 @@ impl<'m> World<'m> {
     }
 
     fn context(&self) -> Context {
-        let channel = self.card.channel(0);
-        let sender = &channel.stream.port.sender;
+        let (channel, flow) = (self.card.channel(PEER), self.card.stream(0));
+        let sender = &flow.port.sender;
         let headers = sender.headers().filter_map(|header| pcie::Header::decode(header.as_bytes()).ok());
         let lender = self.end == End::Lender;
         // Domain and rail are in the upper bits; registers and memory buffer, or queues, interrupts and data.
@@ -256,12 +264,16 @@ impl<'m> World<'m> {
             &[0x1000_0000, 0x1000_2000, 0x2000_0000, 0x4000_0000]
         };
         Context {
-            expected: channel.stream.receiver().expected(),
+            expected: flow.receiver().expected(),
             numbered: sender.next(),
             packets: self.packets / 2,
             requester: if lender { Bdf(0x0000) } else { Bdf(0x0100) },
             bases: offsets.iter().map(|offset| domain | offset).collect(),
             requests: headers.filter(|header| header.class() == pcie::FlowClass::NonPosted).collect(),
+            stream: self.card.stream_id(0).map_or(0, |stream| stream.0),
+            function: FUNCTION.0,
+            secret: SECRET,
+            handshake: channel.map(|channel| channel.handshake()).unwrap_or_default(),
         }
     }
 }

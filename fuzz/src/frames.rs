@@ -1,15 +1,19 @@
 //! Frames of a peer that knows the key: any status, any records.
 
+use base::ids::{DomainId, LoanGeneration, StreamId};
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use link::frame::{HEADER_LEN, Header, Kind, OVERHEAD, TAG_LEN};
+use link::PROOF_LEN;
+use link::pair::{FunctionId, Wish};
 
 use crate::tlps::{Context, Tlp};
 
-/// A body: well-formed as far as its parts are, or any bytes.
+/// A body: well-formed as far as its parts are, or any bytes. That of a frame of stream 0 has no status.
 #[derive(Arbitrary, Debug)]
 pub enum Body {
     Raw(Vec<u8>),
     Records { status: Status, records: Vec<Record> },
+    Control { records: Vec<Record> },
 }
 
 /// The status that begins a body; near what the channel expects, or far from it.
@@ -37,6 +41,25 @@ impl Near {
     }
 }
 
+/// A stream of the channel: that of the loan, one near it, or any.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+pub enum Which {
+    Own,
+    Near(i8),
+    Any(u32),
+}
+
+impl Which {
+    pub fn of(self, context: &Context) -> u32 {
+        match self {
+            Self::Own => context.stream,
+            // Ends number their streams by twos.
+            Self::Near(by) => context.stream.saturating_add_signed(2 * i32::from(by)),
+            Self::Any(any) => any,
+        }
+    }
+}
+
 #[derive(Arbitrary, Debug)]
 pub enum Record {
     Ack { path: u8, generation: u8, delay_us: u16, ranges: Vec<(Near, u8)> },
@@ -44,72 +67,120 @@ pub enum Record {
     Ping,
     Hello,
     HelloHeard(u8),
-    Information([u8; 42]),
-    Goodbye,
-    GoodbyeHeard,
+    Challenge(u64),
+    ChallengeHeard(u64),
+    Renew,
+    OtherStatus { stream: Which, status: Status },
+    /// With a proof that is right, or none.
+    Open { stream: Which, function: Near, generation: Near, domain: u32, slot: u16, is_proven: bool },
+    Opened { stream: Which, tenancy: Near, requester: u16 },
+    Refused { stream: Which, verdict: u8, holder: [u8; 20], since: u64, hold: u64 },
+    Close(Which),
+    Closed(Which),
+    Inform { stream: Which, information: [u8; 42] },
+    Informed(Which),
     Raw(Vec<u8>),
+}
+
+impl Status {
+    fn encode(&self, context: &Context) -> Vec<u8> {
+        let near = [
+            (&self.committed, context.numbered),
+            (&self.posted_headers, 1024),
+            (&self.posted_data, 1024 * 256),
+            (&self.non_posted_headers, 256),
+        ];
+        near.iter().flat_map(|(near, value)| near.of(*value).to_le_bytes()).collect()
+    }
 }
 
 impl Body {
     /// The bytes, as records of the frame format.
     pub fn encode(&self, context: &Context) -> Vec<u8> {
-        match self {
-            Self::Raw(bytes) => bytes.clone(),
-            Self::Records { status, records } => {
-                let mut out = Vec::new();
-                for (near, value) in [
-                    (&status.committed, context.numbered),
-                    (&status.posted_headers, 1024),
-                    (&status.posted_data, 1024 * 256),
-                    (&status.non_posted_headers, 256),
-                ] {
-                    out.extend(near.of(value).to_le_bytes());
-                }
-                let mut context = context.clone();
-                records.iter().for_each(|record| record.encode(&mut context, &mut out));
-                out
-            }
-        }
+        let (mut out, records) = match self {
+            Self::Raw(bytes) => return bytes.clone(),
+            Self::Records { status, records } => (status.encode(context), records),
+            Self::Control { records } => (Vec::new(), records),
+        };
+        let mut context = context.clone();
+        records.iter().for_each(|record| record.encode(&mut context, &mut out));
+        out
     }
 }
 
 impl Record {
     fn encode(&self, context: &mut Context, out: &mut Vec<u8>) {
+        if let Self::Raw(bytes) = self {
+            return out.extend(bytes);
+        }
+        let (kind, rest) = self.parts(context);
+        let Ok(len) = u16::try_from(rest.len()) else { return };
+        out.push(kind);
+        out.extend(len.to_le_bytes());
+        out.extend(rest);
+    }
+
+    /// The kind, and what follows it and the length.
+    fn parts(&self, context: &mut Context) -> (u8, Vec<u8>) {
+        let of = |stream: &Which, rest: &[u8]| [&stream.of(context).to_le_bytes()[..], rest].concat();
         match self {
             Self::Ack { path, generation, delay_us, ranges } => {
-                out.extend([1, path % 3, ranges.len() as u8]);
-                out.extend(delay_us.to_le_bytes());
-                out.extend(u32::from(*generation).to_le_bytes());
+                let mut rest = vec![path % 3, ranges.len() as u8];
+                rest.extend(delay_us.to_le_bytes());
+                rest.extend(u64::from(*generation).to_le_bytes());
                 for (high, len) in ranges.iter().take(255) {
                     let high = high.of(context.packets);
-                    out.extend(high.saturating_sub((*len).into()).to_le_bytes());
-                    out.extend(high.to_le_bytes());
+                    rest.extend(high.saturating_sub((*len).into()).to_le_bytes());
+                    rest.extend(high.to_le_bytes());
                 }
+                (1, rest)
             }
             Self::Stream { first, count, tlps } => {
                 let bytes: Vec<u8> = tlps.iter().flat_map(|tlp| tlp.encode(context)).collect();
-                let Ok(len) = u16::try_from(bytes.len()) else { return };
                 let count = count.unwrap_or(tlps.len() as u16);
-                out.push(2);
-                out.extend(count.to_le_bytes());
-                out.extend(len.to_le_bytes());
-                out.extend(first.of(context.expected).to_le_bytes());
-                out.extend(bytes);
+                let first = first.of(context.expected).to_le_bytes();
                 context.expected += u64::from(count);
+                (0x82, [&count.to_le_bytes()[..], &first, &bytes].concat())
             }
-            Self::Ping => out.push(3),
-            Self::Hello => out.push(4),
-            Self::HelloHeard(generation) => {
-                out.push(5);
-                out.extend(u32::from(*generation).to_le_bytes());
+            Self::Ping => (3, Vec::new()),
+            Self::Hello => (4, Vec::new()),
+            Self::HelloHeard(generation) => (5, u64::from(*generation).to_le_bytes().to_vec()),
+            Self::Challenge(challenge) => (9, challenge.to_le_bytes().to_vec()),
+            Self::ChallengeHeard(challenge) => (10, challenge.to_le_bytes().to_vec()),
+            Self::Renew => (11, Vec::new()),
+            Self::OtherStatus { stream, status } => (12, of(stream, &status.encode(context))),
+            Self::Open { stream, function, generation, domain, slot, is_proven } => {
+                let wish = Wish {
+                    function: FunctionId(function.of(context.function.into()) as u32),
+                    generation: LoanGeneration(generation.of(0)),
+                    domain: DomainId(*domain),
+                    slot: *slot,
+                };
+                let proven = wish.proven(&context.handshake, StreamId(stream.of(context)));
+                let proof = if *is_proven { link::prove(&context.secret, &proven) } else { [0; PROOF_LEN] };
+                let mut rest = wish.function.0.to_le_bytes().to_vec();
+                rest.extend(wish.generation.0.to_le_bytes());
+                rest.extend(domain.to_le_bytes());
+                rest.extend(slot.to_le_bytes());
+                rest.extend(proof);
+                (0x8d, of(stream, &rest))
             }
-            Self::Information(bytes) => {
-                out.push(6);
-                out.extend(bytes);
+            Self::Opened { stream, tenancy, requester } => {
+                (0x8e, of(stream, &[&tenancy.of(1).to_le_bytes()[..], &requester.to_le_bytes()].concat()))
             }
-            Self::Goodbye => out.push(7),
-            Self::GoodbyeHeard => out.push(8),
-            Self::Raw(bytes) => out.extend(bytes),
+            Self::Refused { stream, verdict, holder, since, hold } => {
+                let mut rest = vec![verdict % 9];
+                rest.extend(holder);
+                rest.extend([b'n'; 32]);
+                rest.extend(since.to_le_bytes());
+                rest.extend(hold.to_le_bytes());
+                (0x8f, of(stream, &rest))
+            }
+            Self::Close(stream) => (0x90, of(stream, &[])),
+            Self::Closed(stream) => (0x91, of(stream, &[])),
+            Self::Inform { stream, information } => (18, of(stream, information)),
+            Self::Informed(stream) => (19, of(stream, &[])),
+            Self::Raw(_) => (0, Vec::new()),
         }
     }
 }

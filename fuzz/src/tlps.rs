@@ -21,6 +21,12 @@ pub struct Context {
     pub bases: Vec<u64>,
     /// Its requests that wait for completions.
     pub requests: Vec<Header>,
+    /// The number of the stream, the function that it is for, and its secret.
+    pub stream: u32,
+    pub function: u32,
+    pub secret: [u8; 32],
+    /// Names the handshake whose keys are in use.
+    pub handshake: [u8; 32],
 }
 
 #[derive(Arbitrary, Debug)]
