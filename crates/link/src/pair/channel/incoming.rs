@@ -460,6 +460,10 @@ impl<'m> Channel<'m> {
         match said.what() {
             What::Open { .. } => self.refuse_unknown(now, said.stream()),
             What::Closed | What::Refused(_) => self.cells.stats.unknown_streams.add(1),
+            What::Close => {
+                self.bury(said.stream());
+                self.say_stray(said.stream());
+            }
             _ => self.say_stray(said.stream()),
         }
     }

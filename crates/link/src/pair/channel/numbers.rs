@@ -118,6 +118,16 @@ impl<'m> Channel<'m> {
         Ok(())
     }
 
+    /// The peer has given up a stream of this number, which never came: it does not open any more, if the opening was
+    /// only late.
+    pub(super) fn bury(&mut self, id: StreamId) {
+        let numbers = &self.cells.numbers;
+        let place = self.side.other().place(id).filter(|place| id != CONTROL && !numbers.is_used(*place));
+        if let Some(place) = place {
+            numbers.mark(self.journal, place);
+        }
+    }
+
     /// A stream of this course has ended: what has flowed in it is remembered, and it is empty from here on.
     pub(in crate::pair) fn release(&mut self, id: StreamId, stream: &mut Stream<'m>) {
         self.cells.ended.update(self.journal, |ended| ended.with(stream));

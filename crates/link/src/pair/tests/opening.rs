@@ -284,6 +284,22 @@ fn what_is_given_back_is_so_for_a_lender_that_has_forgotten_its_stream() {
     world.run_until(Duration::from_secs(2), is_open);
 }
 
+/// An opening that was late comes behind the close, which was answered: nobody would give back what it opens.
+#[test]
+fn what_was_closed_before_it_came_does_not_open_any_more() {
+    let arena = Arena::default();
+    let mut world = open(&arena, 2);
+    let Loan::Borrow { config, .. } = world.nodes[0].config.loans[0].clone() else { panic!() };
+    let id = StreamId(4001 + world.nodes[0].places[0].stream_number() % 2);
+    let hash = world.nodes[0].slots[0].channel.handshake();
+    let proof = crate::prove(&config.secret, &config.wish.proven(&hash, id));
+    let stats = world.nodes[1].slots[0].channel.stats();
+    let (begun, wrong) = (resets(&world), stats.wrong_numbers.get());
+    world.say(0, id, What::Close);
+    world.say(0, id, What::Open { wish: config.wish, proof });
+    assert_eq!((resets(&world), stats.wrong_numbers.get()), (begun, wrong + 1));
+}
+
 /// What an opening proves is bound to the handshake: sealed anew under other keys it is worth nothing.
 #[test]
 fn an_opening_of_other_keys_proves_nothing() {
