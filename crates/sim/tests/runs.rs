@@ -1,4 +1,4 @@
-//! A hundred worlds, all canaries, and that a seed is a run.
+//! Some hundred worlds, all canaries, and that a seed is a run.
 
 use sim::{Mark, Options, canaries, run, run_many};
 
@@ -6,7 +6,7 @@ use sim::{Mark, Options, canaries, run, run_many};
 fn whatever_happens_to_it_nothing_is_lost_and_nothing_happens_twice() {
     let mut seen = vec![0; Mark::ALL.len()];
     let mut quiet = 0;
-    let failures = run_many(1, 100, &Options::default(), |result| {
+    let failures = run_many(1, 230, &Options::default(), |result| {
         let Ok(summary) = result else { return };
         assert!(summary.requests > 0);
         quiet += u32::from(summary.kills == 0);
@@ -18,7 +18,7 @@ fn whatever_happens_to_it_nothing_is_lost_and_nothing_happens_twice() {
         eprintln!("seed {}: {}: {}", failure.seed, failure.checker, failure.what);
     }
     assert!(failures.is_empty(), "{} seeds failed", failures.len());
-    assert!(quiet < 10, "in {quiet} of 100 worlds no card died");
+    assert!(quiet < 23, "in {quiet} of 230 worlds no card died");
     for (count, mark) in seen.iter().zip(Mark::ALL) {
         assert!(*count > 0, "no seed came to {}", mark.name());
     }
