@@ -15,7 +15,7 @@ const BUSES: usize = 255;
 /// What requests of the other end of the loan in this place bear, and completions for it: by that they are told from
 /// those of all other loans of the domain. Bus 0 is the domain's own.
 pub(crate) fn requester_of(place: usize) -> Bdf {
-    Bdf(((place % BUSES + 1) << 8 | place / BUSES) as u16)
+    Bdf((((place % BUSES + 1) << 8) | (place / BUSES)) as u16)
 }
 
 /// A BAR lies in its node's aperture at `bar << BAR_SHIFT`.
