@@ -224,6 +224,8 @@ pub struct Card<'m> {
     /// What the lobby answers.
     replies: VecDeque<Reply>,
     events: VecDeque<CardEvent>,
+    /// Loans of the step under way, kept for its memory.
+    touched: Vec<usize>,
     next_publish: Instant,
     next_peer: usize,
     /// Frames that the peer whose turn it is was sent in this turn.
@@ -281,6 +283,7 @@ impl<'m> Card<'m> {
             calls: frames::calls(now),
             replies: VecDeque::new(),
             events: VecDeque::new(),
+            touched: Vec::new(),
             next_publish: now,
             next_peer: 0,
             sent_in_turn: 0,

@@ -184,6 +184,11 @@ impl<'m> Peer<'m> {
         self.may_transmit = true;
     }
 
+    /// Whether the channel may have a frame to send.
+    pub(crate) fn may_transmit(&self) -> bool {
+        self.may_transmit && !self.has_failed
+    }
+
     /// When the channel is to be looked at.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         if self.has_failed {
@@ -273,7 +278,7 @@ impl<'m> Peer<'m> {
         rooms: &mut (impl Rooms + ?Sized),
         view: &mut LoanStreams<'_, 'm>,
     ) -> Option<Outgoing> {
-        if !self.may_transmit || self.has_failed {
+        if !self.may_transmit() {
             return None;
         }
         self.deadline.set(None);

@@ -104,6 +104,8 @@ impl Agent {
     pub(super) fn seat(&mut self, place: usize, loan: LoanSpec) -> Told {
         if place == self.spec.loans.len() {
             self.spec.loans.push(vacant());
+            self.clients.append_place();
+            self.slots.append_place();
         }
         let before = &self.spec.loans[place];
         assert!(before.is_vacant(), "a loan moves in where there is none");

@@ -3,7 +3,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-use node::{EDGE_CONNECTIONS, MAX_LOANS};
+use node::EDGE_CONNECTIONS;
 
 use super::{Edge, LoanEnd, LoanSpec, token};
 use crate::wait::{Interest, Waiter};
@@ -75,8 +75,14 @@ fn listener(loan: &LoanSpec) -> Option<&UnixListener> {
 }
 
 impl Clients {
-    pub(super) fn new() -> Self {
-        Self { connections: (0..MAX_LOANS).map(|_| Default::default()).collect() }
+    /// Those of a node with so many places.
+    pub(super) fn new(places: usize) -> Self {
+        Self { connections: (0..places).map(|_| Default::default()).collect() }
+    }
+
+    /// There is another place, behind the others.
+    pub(super) fn append_place(&mut self) {
+        self.connections.push(Default::default());
     }
 
     /// The next client of `loan`, with a free slot; none if nobody waits, or if there are no `looks` left, of which
@@ -167,7 +173,7 @@ mod tests {
     #[test]
     fn no_turn_is_longer_than_the_others_can_wait() {
         let (loans, callers) = listening("nbd", 40, |path, listener| Edge::Nbd { path, listener });
-        let mut clients = Clients::new();
+        let mut clients = Clients::new(1);
         let mut looks = 2 + EDGE_CONNECTIONS;
         while let Some((slot, socket)) = clients.accept(&loans, 0, &mut looks).unwrap() {
             clients.keep(0, slot, socket);

@@ -393,14 +393,15 @@ impl Agent {
         let vm_generation = watch_vm_generation(&waiter);
         let mut life = [0; 16];
         fill_random(&mut life)?;
+        let places = spec.loans.len();
         let mut agent = Self {
             spec,
             life,
             memory,
             mapping,
             ring,
-            clients: Clients::new(),
-            slots: Slots::new(),
+            clients: Clients::new(places),
+            slots: Slots::new(places),
             neighbours,
             waiter,
             vm_generation,

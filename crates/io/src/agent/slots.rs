@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 
-use node::{MAX_LOANS, MAX_SLOTS};
+use node::MAX_SLOTS;
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use rustix::process::{Resource, getrlimit};
@@ -126,13 +126,19 @@ struct Taken {
 }
 
 impl Slots {
-    pub(super) fn new() -> Self {
+    /// Those of a node with so many places.
+    pub(super) fn new(places: usize) -> Self {
         Self {
-            places: (0..MAX_LOANS).map(|_| Place::default()).collect(),
+            places: (0..places).map(|_| Place::default()).collect(),
             parked: BTreeMap::new(),
             room: room(),
             share: share(),
         }
+    }
+
+    /// There is another place, behind the others.
+    pub(super) fn append_place(&mut self) {
+        self.places.push(Place::default());
     }
 
     /// The drive of `loan` is usable: if it is a slot, its clients are taken from now on.
@@ -238,7 +244,7 @@ impl Slots {
 
     /// Whether another connection to the slot of `loan` would take what is for others: each slot can always have a few.
     fn is_crowded(&self, loan: usize) -> bool {
-        let mut of = [0; MAX_LOANS];
+        let mut of = vec![0; self.places.len()];
         let attached = self.places.iter().flat_map(|place| [&place.client, &place.next]).flatten();
         let mut count = 0;
         for client in attached.chain(self.parked.values()) {

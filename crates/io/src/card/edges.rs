@@ -3,7 +3,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use base::Instant;
 use base::ledger::Span;
-use node::{Card, EDGE_CONNECTIONS, MAX_LOANS};
+use node::{Card, EDGE_CONNECTIONS};
 
 use super::{HOT, token};
 use crate::messages::ToAgent;
@@ -44,9 +44,15 @@ enum Outcome {
 }
 
 impl<'m> Edges<'m> {
-    pub(super) fn new(shared: &'m SharedCells) -> Self {
-        let connections = (0..MAX_LOANS * EDGE_CONNECTIONS).map(|_| None).collect();
-        Self { shared, connections, open: Vec::with_capacity(MAX_LOANS * EDGE_CONNECTIONS) }
+    /// Those of a card with so many places.
+    pub(super) fn new(shared: &'m SharedCells, places: usize) -> Self {
+        let connections = (0..places * EDGE_CONNECTIONS).map(|_| None).collect();
+        Self { shared, connections, open: Vec::new() }
+    }
+
+    /// There is another place, behind the others.
+    pub(super) fn append_place(&mut self) {
+        self.connections.resize_with(self.connections.len() + EDGE_CONNECTIONS, || None);
     }
 
     /// A connection from the agent: new, or one that a dead card has served.

@@ -131,7 +131,7 @@ impl<'m> Driver<'m> {
         let rails = Rails::take_over(plan, shared, &waiter)?;
         let mut media = Media::take_over(plan, shared, &waiter)?;
         let now = now();
-        let slots = Slots::new(shared, plan.slots().collect());
+        let slots = Slots::new(shared, plan.slots().collect(), plan.loans.len());
         if plan.slots().next().is_some() {
             learn_descriptors(&messages, &slots)?;
         }
@@ -143,7 +143,7 @@ impl<'m> Driver<'m> {
         card.contain_faults();
         media.heed_predecessors(plan, &mut card, now);
         let loads = Load::of_plan(plan);
-        let edges = Edges::new(shared);
+        let edges = Edges::new(shared, plan.loans.len());
         let lives: Vec<u32> = plan.loans.iter().map(|loan| loan.life).collect();
         let to_agent = Outbox::new(lives.clone());
         Ok(Self {
@@ -293,6 +293,8 @@ impl<'m> Driver<'m> {
         }
         if loan == self.lives.len() {
             self.lives.push(0);
+            self.slots.append_place();
+            self.edges.append_place();
         }
         // What the card has said of the loan before is of that one.
         self.report()?;

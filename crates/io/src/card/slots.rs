@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use base::Instant;
 use base::ledger::Span;
-use node::{Card, DescriptorId, MAX_LOANS, Peeked};
+use node::{Card, DescriptorId, Peeked};
 
 use super::parked::Parked;
 use super::{HOT, token};
@@ -80,17 +80,23 @@ pub(super) struct Around<'a, 'm> {
 }
 
 impl<'m> Slots<'m> {
-    pub(super) fn new(shared: &'m SharedCells, loans: Vec<usize>) -> Self {
+    /// Those of a card with `places` places, of which `loans` are slots.
+    pub(super) fn new(shared: &'m SharedCells, loans: Vec<usize>, places: usize) -> Self {
         Self {
             shared,
             loans,
-            connections: (0..MAX_LOANS).map(|_| None).collect(),
+            connections: (0..places).map(|_| None).collect(),
             releasing: Vec::new(),
             descriptors: Rc::default(),
             parked: Parked::new(&shared.in_hand),
             peeked: Box::new([0; PEEK_BYTES]),
             alone: false,
         }
+    }
+
+    /// There is another place, behind the others.
+    pub(super) fn append_place(&mut self) {
+        self.connections.push(None);
     }
 
     /// What came over the sockets and is kept by the agent.

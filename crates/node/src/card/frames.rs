@@ -1,7 +1,6 @@
 //! What comes from peers and goes to them.
 
 use core::time::Duration;
-use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use base::Instant;
@@ -223,7 +222,8 @@ impl<'m> Card<'m> {
         act: impl FnOnce(&mut Peer<'m>, &mut LoanStreams<'_, 'm>),
     ) {
         self.now = now;
-        let mut touched = BTreeSet::new();
+        let mut touched = core::mem::take(&mut self.touched);
+        touched.clear();
         let step = |card: &mut Self| {
             card.step(None, |card| {
                 with_streams(&mut card.peers[place], place, &mut card.loans, act);
@@ -235,12 +235,13 @@ impl<'m> Card<'m> {
         while let Some(said) = self.poll_said(place) {
             self.handle_said(now, place, &said);
         }
-        for loan in touched {
+        for &loan in &touched {
             if self.loans.get(loan).is_some_and(|loan| loan.has_faulted() && !loan.has_failed()) {
                 self.contain(now, loan, self.events.len());
             }
             self.step_one(now, loan, |_| ());
         }
+        self.touched = touched;
     }
 
     /// Does something with the channel of a peer that is there. If that fails, so does all that it carries.
@@ -266,7 +267,12 @@ impl<'m> Card<'m> {
     }
 
     /// What a channel has to say of its peer and of streams.
-    fn drain(&mut self, place: usize, touched: &mut BTreeSet<usize>) {
+    fn drain(&mut self, place: usize, touched: &mut Vec<usize>) {
+        let mut touch = |loan: usize| {
+            if !touched.contains(&loan) {
+                touched.push(loan);
+            }
+        };
         while let Some(event) = self.peers[place].channel.poll_event() {
             match event {
                 Event::Met => {
@@ -286,12 +292,11 @@ impl<'m> Card<'m> {
                     }
                 }
             }
-            touched.extend((0..self.loans.len()).filter(|loan| self.peer_of(*loan) == Some(place)));
+            (0..self.loans.len()).filter(|loan| self.peer_of(*loan) == Some(place)).for_each(&mut touch);
         }
         while let Some(id) = self.peers[place].channel.poll_touched() {
-            touched.extend(with_streams(&mut self.peers[place], place, &mut self.loans, |_, view| {
-                view.find(id)
-            }));
+            let found = with_streams(&mut self.peers[place], place, &mut self.loans, |_, view| view.find(id));
+            found.into_iter().for_each(&mut touch);
         }
     }
 
@@ -361,6 +366,9 @@ impl<'m> Card<'m> {
         let count = self.peers.len();
         for turn in 0..count {
             let place = (self.next_peer + turn) % count;
+            if !self.peers.get(place).is_some_and(Peer::may_transmit) {
+                continue;
+            }
             let outgoing = self.guarded_peer(place, |card| {
                 with_streams(&mut card.peers[place], place, &mut card.loans, |peer, streams| {
                     peer.poll_transmit(now, place, &mut *rooms, streams)

@@ -12,7 +12,7 @@ fn send(to: &UnixStream, bytes: &[u8], with: &[BorrowedFd<'_>]) {
 }
 
 fn place(ours: UnixStream) -> Slots {
-    let mut slots = Slots::new();
+    let mut slots = Slots::new(MAX_SLOTS);
     slots.places[0].client = Some(Client::new(ours.into(), 0));
     slots
 }
@@ -149,7 +149,7 @@ fn is_open(mut end: &UnixStream) -> bool {
 
 #[test]
 fn who_connects_again_and_again_cuts_off_nobody() {
-    let mut slots = Slots { room: MOST, ..Slots::new() };
+    let mut slots = Slots { room: MOST, ..Slots::new(MAX_SLOTS) };
     let (other, other_end) = connection_of(1);
     assert_eq!(slots.admit(1, other, "nvme1"), Accepted::Client);
     slots.park(1, "nvme1");
@@ -181,7 +181,7 @@ fn who_connects_again_and_again_cuts_off_nobody() {
 fn connections_without_a_slot_do_not_pile_up() {
     assert!((FEWEST..=MOST).contains(&room()));
     // The others keep what is theirs.
-    let mut slots = Slots { room: 100 + CONNECTIONS_EACH * (MAX_SLOTS - 1), ..Slots::new() };
+    let mut slots = Slots { room: 100 + CONNECTIONS_EACH * (MAX_SLOTS - 1), ..Slots::new(MAX_SLOTS) };
     let mut ends = Vec::new();
     for pid in 1..200 {
         let (newcomer, end) = connection_of(pid);
@@ -205,7 +205,7 @@ fn connections_without_a_slot_do_not_pile_up() {
 fn no_turn_is_longer_than_the_others_can_wait() {
     let edge = |path, listener| Edge::Vm { path, listener, machine: 0 };
     let (loans, callers) = test_loans::listening("vm", 3 * ACCEPTS_A_TURN + 1, edge);
-    let mut slots = Slots::new();
+    let mut slots = Slots::new(MAX_SLOTS);
     slots.places[0].client = Some(connection_of(1).0);
     for turn in 1..=3 {
         assert_eq!(slots.accept(&loans, 0).unwrap(), Accepted::Nobody);

@@ -532,7 +532,8 @@ impl<'m> Node<'m> {
             while let Some(event) = self.slots[slot].channel.poll_event() {
                 if event == Event::Met {
                     let channel = &self.slots[slot].channel;
-                    let ((node, ..), (incarnation, _)) = (channel.peer().unwrap(), channel.newest_peer().unwrap());
+                    let ((node, ..), (incarnation, _)) =
+                        (channel.peer().unwrap(), channel.newest_peer().unwrap());
                     self.lobby.note_met(node, incarnation, channel.peer_life().unwrap());
                 }
                 self.slots[slot].events.push(event);
