@@ -106,7 +106,8 @@ impl World<'_> {
 
 fuzz_target!(|steps: Vec<Step>| {
     let arenas = [Arena::default(), Arena::default()];
-    let ends = [(0, Role::Borrower), (1, Role::Lender)].map(|(arena, role)| End::new(&arenas[arena], role, 2, REKEY_FRAMES));
+    let ends = [(0, Role::Borrower), (1, Role::Lender)]
+        .map(|(arena, role)| End::new(&arenas[arena], role, 2, REKEY_FRAMES));
     let mut world = World { ends, now: rigs::START, frames: Vec::new(), buffer: vec![0; MAX_FRAME] };
     while world.ends.iter().any(|end| !end.is_open()) {
         world.tick(500);

@@ -9,8 +9,8 @@ use base::ledger::Arena;
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use link::frame::{HEADER_LEN, Header, Kind, MAX_FRAME, Prefix, TAG_LEN};
 use node::{
-    Address, BorrowEdge, Card, CardConfig, DriveConfig, FunctionId, Limit, LoanConfig, LoanRole, MediaError, MediaId,
-    Name, NodeKey, Route, Tenancy, Way,
+    Address, BorrowEdge, Card, CardConfig, DriveConfig, FunctionId, Limit, LoanConfig, LoanRole, MediaError,
+    MediaId, Name, NodeKey, Route, Tenancy, Way,
 };
 use pcie::Bdf;
 
@@ -165,9 +165,20 @@ impl<'m> World<'m> {
         let mut world =
             Self { card, end, now, header, private, state, media: Default::default(), buffer, packets };
         let before = world.received();
-        world.step(&Step::Frame { rail: 0, skip: 100, generation: None, stream: None, body: Body::Control { records: Vec::new() } });
+        world.step(&Step::Frame {
+            rail: 0,
+            skip: 100,
+            generation: None,
+            stream: None,
+            body: Body::Control { records: Vec::new() },
+        });
         assert_eq!(world.received(), before + 1, "the frames made here are authentic");
-        world.step(&Step::Private { skip: 100, generation: None, stream: None, body: Body::Control { records: Vec::new() } });
+        world.step(&Step::Private {
+            skip: 100,
+            generation: None,
+            stream: None,
+            body: Body::Control { records: Vec::new() },
+        });
         assert_eq!(world.received(), before + 2, "those through memory too");
         world
     }

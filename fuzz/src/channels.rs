@@ -7,8 +7,9 @@ use base::ledger::{Arena, PageCells};
 use base::{Instant, Payload};
 use link::frame::{Header, Kind};
 use link::pair::{
-    Asking, Channel, ChannelCells, ChannelConfig, Claim, ClaimCells, ClaimConfig, Course, Event, FunctionId, Lobby,
-    LobbyCells, LobbyConfig, Offer, OfferCells, OfferConfig, OfferEvent, Presence, Reception, Said, Streams, Wish,
+    Asking, Channel, ChannelCells, ChannelConfig, Claim, ClaimCells, ClaimConfig, Course, Event, FunctionId,
+    Lobby, LobbyCells, LobbyConfig, Offer, OfferCells, OfferConfig, OfferEvent, Presence, Reception, Said,
+    Streams, Wish,
 };
 use link::{Name, NodeKey, PathConfig, Port, Sink, State, Stream, StreamCells, Tenancy};
 use pcie::{Bdf, MemoryRequest, Tag, TlpView};
@@ -229,7 +230,9 @@ impl<'m> End<'m> {
             Opening::Offer(offer) if said.function().is_some() => {
                 offer.handle_asking(now, Asking { said, channel, holder: None, stream });
             }
-            Opening::Claim(claim) if said.function().is_none() => claim.handle_said(now, said, channel, stream),
+            Opening::Claim(claim) if said.function().is_none() => {
+                claim.handle_said(now, said, channel, stream)
+            }
             Opening::Offer(offer) => offer.handle_said(now, said, channel, stream),
             Opening::Claim(_) => channel.handle_stray(now, said),
         }
@@ -286,7 +289,8 @@ impl<'m> End<'m> {
         if !self.is_open() || self.stream.port.sender.room(pcie::FlowClass::Posted) == 0 {
             return;
         }
-        let write = MemoryRequest::new(Bdf(8), Tag::default(), self.written * 4, 4).expect("four bytes in a page");
+        let write =
+            MemoryRequest::new(Bdf(8), Tag::default(), self.written * 4, 4).expect("four bytes in a page");
         let header = pcie::Header::MemoryWrite(write);
         self.stream.port.sender.push(&header, Payload::inline(&[1; 4]), false);
         self.rig.journal.commit();

@@ -2,8 +2,8 @@
 
 use base::ids::{DomainId, LoanGeneration, StreamId};
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
-use link::frame::{HEADER_LEN, Header, Kind, OVERHEAD, TAG_LEN};
 use link::PROOF_LEN;
+use link::frame::{HEADER_LEN, Header, Kind, OVERHEAD, TAG_LEN};
 use link::pair::{FunctionId, Wish};
 
 use crate::tlps::{Context, Tlp};
@@ -62,22 +62,54 @@ impl Which {
 
 #[derive(Arbitrary, Debug)]
 pub enum Record {
-    Ack { path: u8, generation: u8, delay_us: u16, ranges: Vec<(Near, u8)> },
-    Stream { first: Near, count: Option<u16>, tlps: Vec<Tlp> },
+    Ack {
+        path: u8,
+        generation: u8,
+        delay_us: u16,
+        ranges: Vec<(Near, u8)>,
+    },
+    Stream {
+        first: Near,
+        count: Option<u16>,
+        tlps: Vec<Tlp>,
+    },
     Ping,
     Hello,
     HelloHeard(u8),
     Challenge(u64),
     ChallengeHeard(u64),
     Renew,
-    OtherStatus { stream: Which, status: Status },
+    OtherStatus {
+        stream: Which,
+        status: Status,
+    },
     /// With a proof that is right, or none.
-    Open { stream: Which, function: Near, generation: Near, domain: u32, slot: u16, is_proven: bool },
-    Opened { stream: Which, tenancy: Near, requester: u16 },
-    Refused { stream: Which, verdict: u8, holder: [u8; 20], since: u64, hold: u64 },
+    Open {
+        stream: Which,
+        function: Near,
+        generation: Near,
+        domain: u32,
+        slot: u16,
+        is_proven: bool,
+    },
+    Opened {
+        stream: Which,
+        tenancy: Near,
+        requester: u16,
+    },
+    Refused {
+        stream: Which,
+        verdict: u8,
+        holder: [u8; 20],
+        since: u64,
+        hold: u64,
+    },
     Close(Which),
     Closed(Which),
-    Inform { stream: Which, information: [u8; 42] },
+    Inform {
+        stream: Which,
+        information: [u8; 42],
+    },
     Informed(Which),
     Raw(Vec<u8>),
 }
