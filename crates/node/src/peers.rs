@@ -97,17 +97,25 @@ impl<'m> Peers<'m> {
             return Room::Place(vacant);
         }
         // Whoever has no stream makes room, who was heard first before all others.
+        let wanted = self.wanted(card, loans);
         let idle = self.iter().filter(|(place, peer)| {
-            now.since(peer.channel.listens_since()) >= WITHOUT_STREAM && self.is_idle(*place, card, loans)
+            !wanted[*place] && now.since(peer.channel.listens_since()) >= WITHOUT_STREAM
         });
         let oldest = idle.min_by_key(|(_, peer)| peer.channel.last_heard());
         oldest.map_or(Room::Full, |(place, _)| Room::Place(place))
     }
 
-    /// Whether nobody here has or wants a stream with the peer.
-    fn is_idle(&self, place: usize, card: &CardConfig, loans: &Places<'m>) -> bool {
-        let has_stream = loans.iter().any(|loan| loan.peer() == Some(place) && loan.stream_id().is_some());
-        !has_stream && !borrows_from(card, &self[place])
+    /// By place, whether a loan has a stream with the peer or wants one.
+    fn wanted(&self, card: &CardConfig, loans: &Places<'m>) -> Vec<bool> {
+        let mut wanted = vec![false; self.places.len()];
+        for (loan, config) in card.loans.iter().enumerate() {
+            let Some(loan) = loans.get(loan) else { continue };
+            let is_wanted = matches!(config.role, LoanRole::Borrow { .. }) || loan.stream_id().is_some();
+            if let Some(place) = loan.peer().and_then(|place| wanted.get_mut(place)) {
+                *place |= is_wanted;
+            }
+        }
+        wanted
     }
 
     /// Gives up whoever has no stream and is silent, each in a step of its own: their places.
@@ -118,16 +126,17 @@ impl<'m> Peers<'m> {
         card: &CardConfig,
         loans: &Places<'m>,
     ) -> Vec<usize> {
-        let mut left = Vec::new();
-        for place in 0..self.places.len() {
-            let since = |peer: &Peer<'_>| peer.channel.last_heard().max(peer.channel.listens_since());
-            let is_silent = self.get(place).is_some_and(|peer| now.since(since(peer)) >= SILENCE);
-            if is_silent && self.is_idle(place, card, loans) {
-                self[place].leave();
-                journal.commit();
-                self.places[place] = None;
-                left.push(place);
-            }
+        let since = |peer: &Peer<'_>| peer.channel.last_heard().max(peer.channel.listens_since());
+        let silent = self.iter().filter(|(_, peer)| now.since(since(peer)) >= SILENCE);
+        let mut left: Vec<usize> = silent.map(|(place, _)| place).collect();
+        if !left.is_empty() {
+            let wanted = self.wanted(card, loans);
+            left.retain(|place| !wanted[*place]);
+        }
+        for &place in &left {
+            self[place].leave();
+            journal.commit();
+            self.places[place] = None;
         }
         left
     }
@@ -247,14 +256,6 @@ impl<'m> Peers<'m> {
     pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &Peer<'m>)> {
         self.places.iter().enumerate().filter_map(|(place, peer)| Some((place, peer.as_ref()?)))
     }
-}
-
-/// Whether a loan of the card borrows from this peer.
-fn borrows_from(card: &CardConfig, peer: &Peer<'_>) -> bool {
-    let key = peer.key();
-    let is_its = |role: &LoanRole| matches!(role, LoanRole::Borrow { lender, .. } if lender.key == key);
-    let is_called = key == card.identity.public() && !peer.calls_itself();
-    !is_called && card.loans.iter().any(|loan| is_its(&loan.role))
 }
 
 impl<'m> core::ops::Index<usize> for Peers<'m> {

@@ -71,7 +71,7 @@ impl<'m> Card<'m> {
             return gauges.dropped_misdirected.add(1);
         }
         if header.kind == Kind::Initiation {
-            return self.handle_call(now, rail, from, &header, frame);
+            return self.handle_call_guarded(now, rail, from, &header, frame);
         }
         let Some(place) = self.peer_named(&header) else { return gauges.dropped_unknown.add(1) };
         let mut heard = Heard::Nothing;
@@ -123,6 +123,25 @@ impl<'m> Card<'m> {
             if self.loans.get(loan).is_some_and(|loan| loan.peer() == Some(place) && loan.is_silent()) {
                 self.step_one(now, loan, |card| card.loans[loan].note_answer(now));
             }
+        }
+    }
+
+    /// A first message has come. If an assertion fails meanwhile, that one is dropped.
+    fn handle_call_guarded(
+        &mut self,
+        now: Instant,
+        rail: u8,
+        from: Address,
+        header: &Header,
+        frame: &mut [u8],
+    ) {
+        if !self.contains_faults {
+            return self.handle_call(now, rail, from, header, frame);
+        }
+        // What is broken in memory is the lobby, which knows nothing but what the ledger has, and how often it was asked.
+        if catch_unwind(AssertUnwindSafe(|| self.handle_call(now, rail, from, header, frame))).is_err() {
+            self.take_back();
+            self.ledger.root.gauges.dropped_calls.add(1);
         }
     }
 
