@@ -216,6 +216,7 @@ impl<'m> Lobby<'m> {
         let (destination, rails) = (header.destination, (header.source.rail, header.destination.rail));
         (header.fabric, header.group) == (fabric, group)
             && (header.channel, header.stream.0) == (ChannelIndex::default(), 0)
+            && header.loan_generation == LoanGeneration::default()
             && rails.0 == rails.1
             && [domain, DomainId::default()].contains(&destination.domain)
     }

@@ -177,8 +177,10 @@ impl<'m> Channel<'m> {
     fn is_meant(&self, header: &Header) -> bool {
         let ChannelConfig { fabric, group, index, domain, .. } = self.config;
         let channel = if header.kind == Kind::Cookie { ChannelIndex::default() } else { index };
+        let has_streams = matches!(header.kind, Kind::Sealed | Kind::Private);
         (header.fabric, header.group, header.loan_generation.0) == (fabric, group, 0)
             && header.channel == channel
+            && (has_streams || header.stream == CONTROL)
             && header.source.rail == header.destination.rail
             && header.destination.domain == domain
     }
