@@ -46,12 +46,6 @@ impl<'m> Channel<'m> {
         (self.handshake.next, self.handshake.wait) = (Some(now), HANDSHAKE_RETRY);
     }
 
-    /// A handshake begins, whatever there is: for tests.
-    #[cfg(test)]
-    pub(in crate::pair) fn call_for_test(&mut self, now: Instant) {
-        self.call(now);
-    }
-
     /// An attempt begins.
     pub(super) fn begin_handshake(&mut self, now: Instant, streams: &mut dyn Streams<'m>) {
         let attempt = self.cells.attempt.update(self.journal, |attempt| attempt + 1);
@@ -141,7 +135,7 @@ impl<'m> Channel<'m> {
         if goes_on { self.cells.current.get().begun } else { this }
     }
 
-    fn answer_to(&self, proposal: &Proposal, streams: &mut dyn Streams<'m>) -> Answer {
+    pub(super) fn answer_to(&self, proposal: &Proposal, streams: &mut dyn Streams<'m>) -> Answer {
         let Speaker { node, incarnation, life, .. } = proposal.speaker;
         let goes_on = self.goes_on_with((node, incarnation, life), &proposal.positions, streams);
         Answer {

@@ -5,6 +5,8 @@
 //! `tend` and the like; `poll_transmit` changes nothing in it, so everything that leaves has been committed.
 
 mod admission;
+#[cfg(test)]
+mod for_test;
 mod greeting;
 mod incoming;
 mod keys;
@@ -623,20 +625,6 @@ impl<'m> Channel<'m> {
     /// Names the handshake whose keys are in use, for checkers: what openings are proven for.
     pub fn handshake(&self) -> [u8; 32] {
         self.cells.current.get().hash
-    }
-
-    /// The next frame tells a false status: a peer that is broken.
-    #[cfg(test)]
-    pub(super) fn lie_for_test(&mut self, id: StreamId, committed: u64) {
-        let (committed, most) = (committed.into(), (1 << 40).into());
-        let status = crate::record::Status {
-            committed,
-            posted_headers: most,
-            posted_data: most,
-            non_posted_headers: most,
-        };
-        self.lies.push((id, status));
-        self.debts.owe(id, true);
     }
 
     /// Names what flows in a stream: the same at both ends, and another one in each course.

@@ -249,17 +249,8 @@ impl<'m> Channel<'m> {
         Transmit { path: id, len, is_handshake: false, answers: None, challenge }
     }
 
-    /// A frame with this body, authentic whatever that is: of a peer that is broken.
-    #[cfg(test)]
-    pub(in crate::pair) fn write_for_test(&mut self, stream: StreamId, body: &[u8]) -> Vec<u8> {
-        let mut frame = vec![0; OVERHEAD + body.len()];
-        frame[HEADER_LEN..][..body.len()].copy_from_slice(body);
-        self.seal(0, stream, &mut frame);
-        frame
-    }
-
     /// Takes a packet number and seals what is in `frame`.
-    fn seal(&mut self, path: usize, stream: StreamId, frame: &mut [u8]) {
+    pub(super) fn seal(&mut self, path: usize, stream: StreamId, frame: &mut [u8]) {
         let path = &mut self.paths[path];
         let (id, is_private, number) = (path.id, path.is_private(), path.outgoing.take_number());
         let sealing = self.current.as_ref().expect("frames are built only with keys");

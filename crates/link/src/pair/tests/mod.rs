@@ -4,6 +4,7 @@
 
 mod calls;
 mod carrying;
+mod hostile;
 mod many;
 mod node;
 mod opening;

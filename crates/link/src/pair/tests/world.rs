@@ -9,6 +9,7 @@ use base::ledger::Arena;
 
 use super::node::*;
 use crate::frame::Header;
+use crate::pair::Heard;
 use crate::paths::PathId;
 
 /// A frame on its way.
@@ -206,6 +207,19 @@ impl<'m> World<'m> {
         let now = self.now;
         let path = Header::parse(bytes).map_or(0, |header| header.path());
         self.nodes[to].handle_frame(now, from, path, &mut bytes.to_vec());
+    }
+
+    /// Gives a node of a pair a frame of the other one: what it was.
+    pub(super) fn give(&mut self, to: usize, bytes: &[u8]) -> Heard {
+        self.inject(1 - to, to, bytes);
+        self.nodes[to].heard
+    }
+
+    /// All that a node sends after a step now.
+    pub(super) fn frames_of(&mut self, node: usize) -> Vec<(PathId, Vec<u8>)> {
+        let now = self.now;
+        self.nodes[node].step(now);
+        self.nodes[node].frames(now)
     }
 
     /// A node that breaks the rules says something of a stream, and it arrives.
