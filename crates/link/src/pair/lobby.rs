@@ -316,7 +316,13 @@ impl<'m> Lobby<'m> {
         from: &[u8],
         frame: &mut [u8],
     ) -> Reception {
-        let (path, name) = (call.path(), CallName::of(&call.attempt()));
+        let (path, attempt) = (call.path(), call.attempt());
+        let name = CallName::of(&attempt);
+        if let Why::Twin(_) = why {
+            // Its channel has found that, when it was recorded: it is refused on its other paths, too.
+            let number = attempt.number.saturating_sub(1);
+            self.cells.answered.record(self.journal, &Attempt { number, ..attempt });
+        }
         let pauses = self.journal.rule(Rule::PauseRefusals);
         // A call comes over a rail.
         let last = &mut self.refused[usize::from(path) % MAX_RAILS];

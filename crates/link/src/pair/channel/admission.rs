@@ -95,9 +95,15 @@ impl<'m> Channel<'m> {
         }
     }
 
-    /// A call that was answered has come once more, on `path`: it gets the same answer, there once.
+    /// A call that was answered has come once more, on `path`: it gets the same answer, there once. So does one that
+    /// waits.
     pub fn hear_again(&mut self, path: PathId, call: CallName) -> Heard {
         let handshake = &mut self.handshake;
+        let waiting = handshake.probe.as_mut().and_then(|probe| probe.waiting.as_mut());
+        if let Some(waiting) = waiting.filter(|waiting| CallName::of(&waiting.attempt()) == call) {
+            waiting.paths |= 1 << path;
+            return Heard::Proposal(call);
+        }
         let is_it = handshake.answers.is_some_and(|attempt| CallName::of(&attempt) == call);
         if !is_it || handshake.kind != Kind::Response {
             return Heard::Nothing;
