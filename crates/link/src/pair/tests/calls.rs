@@ -32,7 +32,7 @@ fn resets(node: &Node<'_>) -> u32 {
     node.places[0].resets
 }
 
-fn refusals(node: &Node<'_>) -> Vec<Refusal> {
+pub(super) fn refusals(node: &Node<'_>) -> Vec<Refusal> {
     let events = node.slots.iter().flat_map(|slot| &slot.events);
     let refusals = events.filter_map(|event| match event {
         Event::Refused(refusal) => Some(*refusal),
@@ -244,20 +244,29 @@ fn a_peer_that_is_started_anew_is_met_again_by_whoever_calls() {
 
 #[test]
 fn a_restored_state_folder_is_told_of_and_begins_anew_with_a_greater_incarnation() {
-    let arena = Arena::default();
-    let mut world = World::pair_with(&arena, 1, |config| config.incarnation = 5);
-    world.run_until(Duration::from_secs(1), is_open);
-    let now = world.now;
-    world.nodes[0].config.incarnation = 1;
-    world.nodes[0].reboot(&arena, now, 100);
-    world.run_for(Duration::from_secs(2));
-    let told = refusals(&world.nodes[0]);
-    let outdated = Refusal::Outdated { seen: Incarnation(5) };
-    assert!(!told.is_empty() && told.iter().all(|why| *why == outdated), "{told:?}");
-    let now = world.now;
-    world.nodes[0].config.incarnation = 6;
-    world.nodes[0].channel(1).raise_incarnation(now, Incarnation(6));
-    world.run_until(Duration::from_secs(2), is_open);
+    // Older by three lives, and by none.
+    for incarnation in [2, 5] {
+        let arena = Arena::default();
+        let mut world = World::pair_with(&arena, 1, |config| config.incarnation = 5);
+        world.run_until(Duration::from_secs(1), is_open);
+        let now = world.now;
+        world.nodes[0].config.incarnation = incarnation - 1;
+        world.nodes[0].reboot(&arena, now, 100);
+        let course = world.nodes[1].slots[0].channel.course();
+        world.run_for(Duration::from_secs(2));
+        let told = refusals(&world.nodes[0]);
+        let outdated = Refusal::Outdated { seen: Incarnation(5) };
+        assert!(!told.is_empty() && told.iter().all(|why| *why == outdated), "{told:?}");
+        assert_eq!(world.nodes[1].slots[0].channel.course(), course, "nothing changed");
+        assert_eq!(world.nodes[1].config.disk[0].number >> 32, 1);
+        let now = world.now;
+        world.nodes[0].config.incarnation = 6;
+        world.nodes[0].channel(1).raise_incarnation(now, Incarnation(6));
+        world.run_until(SILENCE, is_open);
+        world.write_all(0);
+        world.run(50);
+        world.expect_all_came();
+    }
 }
 
 #[test]
@@ -338,32 +347,39 @@ fn a_twin_takes_nothing_from_who_is_there_and_is_told() {
     let mut world = World::pair(&arena, 1);
     world.run_until(Duration::from_secs(1), is_open);
     let course = world.nodes[1].slots[0].channel.course();
-    let mut twin = world.nodes[0].config.clone();
-    (twin.life, twin.incarnation) = (100, 2);
-    let mut twin = Node::new(&arena, twin, world.now);
-    for round in 0..10_000 {
-        world.tick();
-        twin.step(world.now);
-        while let Some((_, path, bytes)) = twin.poll_transmit(world.now) {
-            world.inject(0, 1, &bytes);
-            let _ = path;
-        }
-        // What node 1 says to node 0 both hear.
-        while let Some((_, path, bytes)) = world.nodes[1].poll_transmit(world.now) {
-            twin.handle_frame(world.now, 1, path, &mut bytes.clone());
+    for incarnation in [2, 9] {
+        let mut twin = world.nodes[0].config.clone();
+        (twin.life, twin.incarnation) = (100 + incarnation as u8, incarnation);
+        let mut twin = Node::new(&arena, twin, world.now);
+        for round in 0..10_000 {
+            world.tick();
+            twin.step(world.now);
+            for (_, bytes) in twin.frames(world.now) {
+                world.inject(0, 1, &bytes);
+            }
+            // What node 1 says to node 0 both hear.
             let now = world.now;
-            world.nodes[0].handle_frame(now, 1, path, &mut bytes.clone());
+            for (path, bytes) in world.nodes[1].frames(now) {
+                twin.handle_frame(now, 1, path, &mut bytes.clone());
+                world.nodes[0].handle_frame(now, 1, path, &mut bytes.clone());
+            }
+            if round % 20 == 0 {
+                world.write_all(0);
+            }
         }
-        if round % 20 == 0 {
-            world.write_all(0);
-        }
+        assert_eq!(world.nodes[1].slots[0].channel.course(), course, "the first one goes on");
+        let told = refusals(&twin);
+        assert!(!told.is_empty() && told.iter().all(|why| matches!(why, Refusal::Twin { .. })), "{told:?}");
+        assert_eq!(refusals(&world.nodes[0]), []);
     }
-    assert_eq!(world.nodes[1].slots[0].channel.course(), course, "the first one goes on");
-    let told = refusals(&twin);
-    assert!(!told.is_empty() && told.iter().all(|why| matches!(why, Refusal::Twin { .. })), "{told:?}");
-    world.run(100);
+    // It can still renew its keys.
+    let (now, before) = (world.now, handshakes(&world)[0]);
+    world.nodes[0].channel(1).call_for_test(now);
+    world.run(500);
+    assert_eq!(handshakes(&world)[0], before + 1);
     world.expect_all_came();
-    assert_eq!(world.nodes[1].places[0].counts().1, 500);
+    assert_eq!(world.nodes[1].places[0].counts().1, 1000);
+    assert_eq!(resets(&world.nodes[0]), 1);
 }
 
 #[test]
@@ -376,6 +392,10 @@ fn another_life_is_let_in_when_the_one_before_does_not_answer() {
     let took = world.run_until(SILENCE, is_open);
     assert!(took >= RAIL_VERDICT && took < RAIL_VERDICT + HANDSHAKE_RETRY * 3, "{took:?}");
     assert_eq!(refusals(&world.nodes[0]), []);
+    assert_eq!(world.nodes[1].config.disk[0].number >> 32, 2, "whoever had it in another life has lost it");
+    world.write_all(0);
+    world.run(50);
+    world.expect_all_came();
 }
 
 /// Whose functions belong to a life that this node has not met since it was started.
@@ -390,6 +410,7 @@ fn a_lender_that_was_started_waits_for_the_life_before() {
     let took = world.run_until(Duration::from_secs(5), is_open);
     assert!(took >= SILENCE + HANDSHAKE_RETRY_MAX, "it could have lived: {took:?}");
     assert!(world.nodes[1].lobby.stats().deferred.get() > 0);
+    assert_eq!(refusals(&world.nodes[0]), []);
 }
 
 #[test]

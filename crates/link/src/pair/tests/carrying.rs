@@ -4,6 +4,7 @@ use core::time::Duration;
 
 use base::ledger::Arena;
 use base::times::PROBE_MAX;
+use pcie::{Bdf, Header as TlpHeader, MemoryRequest, Tag};
 
 use super::*;
 use crate::paths::{PRIVATE_PATH, PathId};
@@ -99,6 +100,104 @@ fn a_rail_that_is_cut_costs_a_few_round_trips_and_cards_may_die_meanwhile() {
         world.run_for(Duration::from_millis(400));
     }
     world.expect_all_came();
+}
+
+/// Whether a rail of a node answers.
+fn is_up(world: &World<'_>, node: usize, rail: PathId) -> bool {
+    world.nodes[node].slots[0].channel.path_status(rail, world.now).1
+}
+
+#[test]
+fn a_rail_that_is_cut_is_told_of_and_taken_up_again() {
+    let arena = Arena::default();
+    let mut world = World::pair(&arena, 1);
+    open(&mut world);
+    world.run(50);
+    world.write_all(0);
+    world.cut = Box::new(|_, _, path| path == 0);
+    let moved = world.run_until(PROBE_MAX, |world| world.nodes[1].places[0].counts().1 == 1);
+    assert!(moved < Duration::from_millis(20), "moved after {moved:?}");
+    world.run_for(Duration::from_millis(600));
+    assert!(!is_up(&world, 0, 0) && is_up(&world, 0, 1));
+    world.cut = Box::new(|_, _, _| false);
+    world.run_for(Duration::from_millis(600));
+    assert!(is_up(&world, 0, 0) && is_up(&world, 0, 1));
+}
+
+#[test]
+fn the_other_rail_is_cut_when_one_comes_back() {
+    let arena = Arena::default();
+    let mut world = World::pair(&arena, 2);
+    open(&mut world);
+    for round in 0..6_u8 {
+        // The longer a rail is dead, the deader it seems, and the one that has just died seems healthier.
+        world.cut = Box::new(move |_, _, path| path == round % 2);
+        world.run_for(Duration::from_millis(600));
+        (0..2).for_each(|node| world.write_all(node));
+        world.cut = Box::new(move |_, _, path| path != round % 2);
+        world.run_until(PROBE_MAX * 3, is_idle);
+    }
+    world.expect_all_came();
+}
+
+#[test]
+fn cards_that_are_killed_while_a_rail_is_cut_find_the_other_one() {
+    for seed in 0..4 {
+        let arena = Arena::default();
+        let mut world = World::pair(&arena, 2);
+        world.random = Random(seed);
+        world.lost = 1;
+        open(&mut world);
+        for kill in 0..20_u8 {
+            let cut = kill % 2;
+            let ticks = world.random.below(3000) as u32;
+            world.run(ticks);
+            world.run_until(Duration::from_secs(2), |world| (0..2).all(|node| is_up(world, node, 1 - cut)));
+            world.cut = Box::new(move |_, _, path| path == cut);
+            for node in [1, 0] {
+                let now = world.now;
+                world.nodes[node].restart(now);
+                write(&mut world, 20, 1);
+                world.run_until(Duration::from_secs(1), is_idle);
+            }
+            world.cut = Box::new(|_, _, _| false);
+        }
+        world.expect_all_came();
+    }
+}
+
+/// Whoever queues nothing without credit hears of new credit as early as one who has something waiting.
+#[test]
+fn who_has_no_credit_asks_for_it() {
+    let arena = Arena::default();
+    let mut world = World::pair(&arena, 2);
+    open(&mut world);
+    let credit = |world: &World<'_>| world.nodes[0].places[0].stream.port.sender.posted_credit();
+    world.nodes[1].places[0].log.is_stuck = true;
+    for _ in 0..1024 {
+        assert!(credit(&world).suffices());
+        world.write_all(0);
+        world.tick();
+    }
+    world.run(5);
+    assert!(world.nodes[0].places[0].stream.port.sender.is_empty() && !credit(&world).suffices());
+    world.nodes[1].places[0].release_kept();
+    world.nodes[1].commit();
+    world.run(50);
+    assert!(credit(&world).suffices(), "within 10 ms");
+    let mut credit_left = credit(&world);
+    let request = MemoryRequest::new(Bdf(8), Tag::new(0).unwrap(), 0, 4096).unwrap();
+    let count = (0..).take_while(|_| {
+        let suffices = credit_left.suffices();
+        if suffices {
+            credit_left.spend(&TlpHeader::MemoryWrite(request));
+        }
+        suffices
+    });
+    assert_eq!(count.count(), 1024, "credit for each, however large");
+    // One that waits is before all others.
+    assert!(world.nodes[0].places[0].write(4));
+    assert!(!credit(&world).suffices());
 }
 
 #[test]

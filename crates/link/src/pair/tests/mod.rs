@@ -5,9 +5,11 @@
 mod calls;
 mod carrying;
 mod hostile;
+mod identity;
 mod many;
 mod node;
 mod opening;
+mod tenancies;
 mod world;
 
 use node::*;

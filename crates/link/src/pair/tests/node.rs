@@ -224,6 +224,7 @@ pub(super) struct Slot<'m> {
 #[derive(Clone)]
 pub(super) struct NodeConfig {
     pub(super) index: usize,
+    pub(super) domain: u32,
     pub(super) incarnation: u64,
     pub(super) life: u8,
     pub(super) generation: u64,
@@ -294,6 +295,7 @@ pub(super) fn key_of(index: usize) -> NodeKey {
 pub(super) fn config_of(index: usize) -> NodeConfig {
     NodeConfig {
         index,
+        domain: index as u32 + 1,
         incarnation: 1,
         life: index as u8 + 1,
         generation: 1,
@@ -327,17 +329,13 @@ impl NodeConfig {
         seed
     }
 
-    fn domain(index: usize) -> DomainId {
-        DomainId(index as u32 + 1)
-    }
-
     fn lobby(&self) -> LobbyConfig {
         LobbyConfig {
             identity: key_of(self.index),
             protection: self.protection,
             fabric: 0,
             group: Group::DEFAULT,
-            domain: Self::domain(self.index),
+            domain: DomainId(self.domain),
             incarnation: Incarnation(self.incarnation),
             life: self.life(),
             seed: self.seed(0),
@@ -362,7 +360,7 @@ impl NodeConfig {
             index: ChannelIndex(place as u32 + 1),
             identity: key_of(self.index),
             name: Name::new(&format!("node{}", self.index)),
-            domain: Self::domain(self.index),
+            domain: DomainId(self.domain),
             incarnation: Incarnation(self.incarnation),
             life: self.life(),
             generation: CardGeneration(self.generation),

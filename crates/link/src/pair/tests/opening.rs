@@ -22,7 +22,7 @@ fn open<'m>(arena: &'m Arena, functions: u32) -> World<'m> {
 }
 
 /// Three nodes: the first and the last borrow the only function of the one in the middle.
-fn rivals(arena: &Arena) -> World<'_> {
+pub(super) fn rivals(arena: &Arena) -> World<'_> {
     let nodes = (0..3).map(|index| {
         let mut config = config_of(index);
         config.peers = if index == 1 { [true, false, true, false] } else { [false, true, false, false] };
@@ -36,7 +36,7 @@ fn rivals(arena: &Arena) -> World<'_> {
     World::of(nodes.collect())
 }
 
-fn state(world: &World<'_>, node: usize) -> ClaimState {
+pub(super) fn state(world: &World<'_>, node: usize) -> ClaimState {
     match &world.nodes[node].places[0].end {
         End::Claim(claim) => claim.state(),
         End::Offer(_) => panic!("it lends"),
@@ -44,7 +44,7 @@ fn state(world: &World<'_>, node: usize) -> ClaimState {
 }
 
 /// The node gives back what it borrows in its first place.
-fn give_back(world: &mut World<'_>, node: usize) {
+pub(super) fn give_back(world: &mut World<'_>, node: usize) {
     let now = world.now;
     let node = &mut world.nodes[node];
     let place = &mut node.places[0];
