@@ -136,7 +136,7 @@ fn recorded_calls(arena: &Arena, lives: core::ops::Range<u8>, attempts: usize) -
             }
         });
         let attempts = (0..attempts).flat_map(move |_| {
-            world.now = world.now + HANDSHAKE_RETRY_MAX;
+            world.now += HANDSHAKE_RETRY_MAX;
             world.frames_of(0)
         });
         attempts.map(|(_, bytes)| bytes).collect::<Vec<_>>()
@@ -174,7 +174,7 @@ fn an_answered_message_is_not_answered_again_after_others_have_come_and_gone() {
     world.run_until(Duration::from_secs(2), is_open);
     // Whoever was there has gone, and the card is another one.
     world.cut = Box::new(|_, _, _| true);
-    world.now = world.now + Duration::from_secs(1000);
+    world.now += Duration::from_secs(1000);
     let now = world.now;
     world.nodes[1].restart(now);
     for call in &old {
@@ -228,7 +228,7 @@ fn a_replay_to_a_new_card_is_not_taken_for_an_answer() {
     for (_, frame) in world.frames_of(1) {
         world.give(0, &frame);
     }
-    world.now = world.now + base::times::ACK_DELAY;
+    world.now += base::times::ACK_DELAY;
     let captured = world.frames_of(0);
     let heard: Vec<_> = captured.iter().map(|(_, frame)| world.give(1, frame)).collect();
     let at = heard.iter().position(|heard| *heard == Heard::Answer).unwrap();
@@ -298,7 +298,7 @@ fn forged_and_repeated_frames_are_counted_each_and_a_switch_may_change_the_route
     let len = frame.len();
     let now = world.now;
     let give =
-        |world: &mut World<'_>, mut bytes: Vec<u8>| _ = world.nodes[1].take_misdirected(now, &mut bytes);
+        |world: &mut World<'_>, mut bytes: Vec<u8>| _ = world.nodes[1].take_misdirected(now, 0, &mut bytes);
     for bit in (0..len * 8).step_by(13).filter(|bit| bit / 8 != ROUTE) {
         let mut forged = frame.clone();
         forged[bit / 8] ^= 1 << (bit % 8);
@@ -343,7 +343,7 @@ fn each_byte_of_each_frame_changed_has_no_effect() {
         if round > 10 {
             (0..2).for_each(|node| world.write_all(node));
         }
-        world.now = world.now + TICK;
+        world.now += TICK;
     }
     world.run_for(Duration::from_millis(100));
     assert!(is_open(&world));
@@ -579,7 +579,7 @@ fn counted_with(at: usize, bit: u8, kind: usize, remarks: bool, what: &str) -> V
                 return vec!["taken"];
             }
         }
-        _ => _ = world.nodes[to].take_misdirected(now, &mut changed),
+        _ => _ = world.nodes[to].take_misdirected(now, 0, &mut changed),
     }
     let counted = counts(&world.nodes[to]).into_iter().zip(before);
     let counted =
@@ -700,7 +700,7 @@ fn a_forged_answer_costs_no_more_than_one_try() {
     let mut calls = Vec::new();
     for _ in 0..3 {
         calls.push(call_of(&mut world));
-        world.now = world.now + HANDSHAKE_RETRY_MAX;
+        world.now += HANDSHAKE_RETRY_MAX;
     }
     let answers: Vec<_> = calls
         .iter()

@@ -24,7 +24,7 @@ fn open(arena: &Arena) -> World<'_> {
 }
 
 /// Another life of node 0 calls, on its own machine, and its first message reaches node 1.
-fn call_of_twin<'m>(arena: &'m Arena, world: &mut World<'m>) -> Node<'m> {
+pub(super) fn call_of_twin<'m>(arena: &'m Arena, world: &mut World<'m>) -> Node<'m> {
     let mut config = world.nodes[0].config.clone();
     (config.life, config.incarnation, config.generation) = (100, 2, 1);
     let (now, mut twin) = (world.now, Node::new(arena, config, world.now));
@@ -59,7 +59,7 @@ fn a_probe_for_which_the_network_takes_its_time_is_answered() {
     world.give(1, &frame);
     let (begun, mut said_no) = (world.now, false);
     for _ in 0..1000 {
-        world.now = world.now + TICK;
+        world.now += TICK;
         for (_, frame) in world.frames_of(1) {
             said_no |= Header::parse(&frame).unwrap().kind == Kind::Response;
             world.give(0, &frame);
@@ -92,17 +92,17 @@ fn who_stood_still_finds_the_answer_to_its_probe_in_its_socket() {
     socket.extend(world.frames_of(0));
     assert!(socket.len() > 1);
     // The clock is looked at first, and the socket is read bit by bit.
-    world.now = world.now + RAIL_VERDICT * 2;
+    world.now += RAIL_VERDICT * 2;
     let now = world.now;
     world.nodes[1].step(now);
     for (_, frame) in socket {
-        world.now = world.now + TICK;
+        world.now += TICK;
         let now = world.now;
         world.nodes[1].step(now);
         world.give(1, &frame);
         world.nodes[1].step(now);
     }
-    world.now = world.now + Duration::from_millis(10);
+    world.now += Duration::from_millis(10);
     for (path, mut frame) in world.frames_of(1) {
         twin.handle_frame(world.now, 1, path, &mut frame);
     }
@@ -119,7 +119,7 @@ fn an_offer_is_withdrawn_when_the_life_before_is_heard_again() {
     world.frames_of(1);
     let mut answer = Vec::new();
     for _ in 0..10 {
-        world.now = world.now + RAIL_VERDICT / 5;
+        world.now += RAIL_VERDICT / 5;
         answer = world.frames_of(1);
         if world.nodes[1].slots[0].channel.has_pending_for_test() {
             break;
@@ -157,7 +157,7 @@ fn a_call_that_waits_is_answered_on_each_path_that_it_comes_on() {
     }
     let mut answered = Vec::new();
     while world.now.since(now) < RAIL_VERDICT * 2 && answered.is_empty() {
-        world.now = world.now + TICK;
+        world.now += TICK;
         let answers = world.frames_of(1).into_iter();
         let answers = answers.filter(|(_, frame)| Header::parse(frame).unwrap().kind == Kind::Response);
         answered.extend(answers.map(|(path, _)| path));

@@ -4,11 +4,16 @@
 
 mod calls;
 mod carrying;
+mod copies;
 mod hostile;
 mod identity;
 mod many;
+mod mutations;
 mod node;
 mod opening;
+mod private;
+mod slow;
+mod steps;
 mod tenancies;
 mod world;
 

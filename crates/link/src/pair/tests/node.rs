@@ -26,6 +26,9 @@ use crate::{Protection, REKEY_FRAMES, Transmit};
 const LOANS: usize = 260;
 const PEERS: usize = 4;
 
+/// Words that a function may change with each TLP: as many as one can.
+pub(super) const WORDS: usize = 9_000;
+
 /// Between two steps of everybody.
 pub(super) const TICK: Duration = Duration::from_micros(200);
 
@@ -36,6 +39,8 @@ pub(super) struct Root {
     channels: [ChannelCells; PEERS],
     loans: [LoanCells; LOANS],
     pages: PageCells,
+    /// What a function may change.
+    words: [Cell<u64>; WORDS],
 }
 
 #[derive(FromBytes)]
@@ -57,16 +62,20 @@ pub(super) struct Log<'m> {
     journal: Journal<'m>,
     /// Keeps what it accepts, so that no credit returns.
     pub(super) is_stuck: bool,
-    /// Some of what was sent may never come: its peer is broken.
+    /// Its peer is broken: anything may come.
     pub(super) is_lenient: bool,
+    /// It changes all words with each write.
+    pub(super) is_busy: bool,
+    words: &'m [Cell<u64>],
     /// Writes that have come to this card, and how requests have ended.
     pub(super) accepted: u64,
     pub(super) completions: Vec<CompletionStatus>,
 }
 
 impl<'m> Log<'m> {
-    fn new(cells: &'m LoanCells, journal: Journal<'m>) -> Self {
-        Self { cells, journal, is_stuck: false, is_lenient: false, accepted: 0, completions: Vec::new() }
+    fn new(cells: &'m LoanCells, words: &'m [Cell<u64>], journal: Journal<'m>) -> Self {
+        let (is_stuck, is_lenient, is_busy, accepted) = (false, false, false, 0);
+        Self { cells, journal, is_stuck, is_lenient, is_busy, words, accepted, completions: Vec::new() }
     }
 }
 
@@ -76,13 +85,15 @@ impl<'m> Sink<'m> for Log<'m> {
             self.completions.push(completion.status);
         }
         let TlpHeader::MemoryWrite(write) = tlp.header() else { return };
-        let next = self.cells.received.get();
-        assert!(
-            write.address == next || self.is_lenient && write.address > next,
-            "each write once and in order"
-        );
         self.accepted += 1;
+        if self.is_lenient {
+            return;
+        }
+        assert_eq!(write.address, self.cells.received.get(), "each write once and in order");
         self.cells.received.set(self.journal, write.address + 64);
+        if self.is_busy {
+            self.words.iter().for_each(|word| _ = word.update(self.journal, |word| word + 1));
+        }
         if self.is_stuck {
             port.held.keep(tlp.header().data_credits());
             self.cells.kept.update(self.journal, |kept| kept + 1);
@@ -264,6 +275,8 @@ pub(super) struct Node<'m> {
     pub(super) may_send: bool,
     /// What the last frame was.
     pub(super) heard: Heard,
+    /// Words that the largest step has changed.
+    pub(super) largest_step: usize,
 }
 
 /// Kills a card at a store.
@@ -417,7 +430,7 @@ impl<'m> Node<'m> {
                 }
             };
             let stream = Stream::new(&cells.stream, pages, journal, Duration::from_secs(3), 4096);
-            let log = Log::new(cells, journal);
+            let log = Log::new(cells, &root.words, journal);
             let (slot, quiet_at, refusals) = (None, None, Vec::new());
             Place { end, stream, log, slot, quiet_at, refusals, resets: 0, informed: 0 }
         });
@@ -439,6 +452,7 @@ impl<'m> Node<'m> {
             is_awake,
             may_send,
             heard,
+            largest_step: 0,
         };
         (0..node.places.len()).for_each(|index| _ = node.find_slot(index));
         node
@@ -526,7 +540,7 @@ impl<'m> Node<'m> {
                 slot.channel.handle_timeout(now, &mut view);
             }
             node.drive(now);
-            node.ledger.journal.commit();
+            node.end_step();
             node.save(now);
         });
     }
@@ -544,7 +558,7 @@ impl<'m> Node<'m> {
             }
         }
         self.drive(now);
-        self.ledger.journal.commit();
+        self.end_step();
     }
 
     /// What follows from a verb.
@@ -669,10 +683,19 @@ impl<'m> Node<'m> {
         self.ledger.journal.commit();
     }
 
+    fn end_step(&mut self) {
+        self.largest_step = self.largest_step.max(self.ledger.journal.pending());
+        self.commit();
+    }
+
     /// A frame comes to the first channel, whatever it says for whom it is.
-    pub(super) fn take_misdirected(&mut self, now: Instant, frame: &mut [u8]) -> Heard {
+    pub(super) fn take_misdirected(&mut self, now: Instant, path: PathId, frame: &mut [u8]) -> Heard {
         let slot = &mut self.slots[0];
-        let heard = slot.channel.handle_frame(now, frame, &mut View::of(&mut self.places, 0, &slot.channel));
+        let view = &mut View::of(&mut self.places, 0, &slot.channel);
+        let heard = match path {
+            PRIVATE_PATH => slot.channel.handle_private_frame(now, frame, view),
+            _ => slot.channel.handle_frame(now, frame, view),
+        };
         self.drive(now);
         self.ledger.journal.commit();
         heard

@@ -36,11 +36,11 @@ fn the_hold_time_goes_on_while_cards_of_the_lender_come_and_go() {
     only_hears(&mut world, 2);
     let minute = Duration::from_secs(60);
     for _ in 0..HOLD.as_secs() / minute.as_secs() {
-        world.now = world.now + minute;
+        world.now += minute;
         let now = world.now;
         world.nodes[1].restart(now);
     }
-    world.now = world.now + minute / 2;
+    world.now += minute / 2;
     let silent = world.now.since(world.nodes[1].slots[0].channel.last_heard());
     assert!(silent >= HOLD && silent < HOLD + minute, "{silent:?}");
     world.run_until(SILENCE * 3, |world| world.nodes[2].is_open());
@@ -52,18 +52,18 @@ fn the_hold_time_counts_from_when_a_lender_that_was_started_can_hear() {
     let arena = Arena::default();
     let mut world = one_has_it(&arena);
     only_hears(&mut world, 2);
-    world.now = world.now + HOLD * 2;
+    world.now += HOLD * 2;
     let now = world.now;
     world.nodes[1].reboot(&arena, now, 100);
     // Cards come and go.
     for _ in 0..9 {
-        world.now = world.now + HOLD / 10;
+        world.now += HOLD / 10;
         let now = world.now;
         world.nodes[1].restart(now);
         world.run_for(Duration::from_millis(600));
         assert!(!world.nodes[2].is_open());
     }
-    world.now = world.now + HOLD / 10;
+    world.now += HOLD / 10;
     world.run_until(HANDSHAKE_RETRY_MAX * 3, |world| world.nodes[2].is_open());
     assert_eq!(tenancy(&world), 2);
 }
@@ -94,7 +94,7 @@ fn tenancies_that_follow_each_other_fast_have_numbers_of_their_own() {
     let asked = world.nodes[1].places[0].offer().unsaved_tenancy().unwrap();
     assert_eq!((asked.number >> 32, state(&world, 0)), (1, ClaimState::Asking));
     only_hears(&mut world, 2);
-    world.now = world.now + HOLD * 2;
+    world.now += HOLD * 2;
     world.run_until(SILENCE * 4, |world| tenancy(world) == 2);
     // The first one's becomes durable late.
     let End::Offer(offer) = &mut world.nodes[1].places[0].end else { panic!() };
@@ -115,7 +115,7 @@ fn who_slept_through_the_hold_time_begins_anew() {
     let arena = Arena::default();
     let mut world = one_has_it(&arena);
     only_hears(&mut world, 2);
-    world.now = world.now + HOLD;
+    world.now += HOLD;
     world.run_until(SILENCE * 3, |world| world.nodes[2].is_open());
     give_back(&mut world, 2);
     world.run_until(SILENCE, |world| state(world, 2) == ClaimState::Closed);

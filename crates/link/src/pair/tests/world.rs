@@ -50,6 +50,8 @@ pub(super) struct World<'m> {
     pub(super) delay: Duration,
     pub(super) cut: Cut,
     pub(super) filter: Filter,
+    /// Between two ticks.
+    pub(super) pace: Duration,
     /// Frames that a node may send in a tick.
     pub(super) frames_per_tick: usize,
     /// Nodes are looked at only when something has come, or at the time that they have said.
@@ -73,6 +75,7 @@ impl<'m> World<'m> {
             delay: Duration::ZERO,
             cut: Box::new(|_, _, _| false),
             filter: Box::new(|_, _| true),
+            pace: TICK,
             frames_per_tick: usize::MAX,
             is_lazy: false,
             frames: 0,
@@ -109,7 +112,7 @@ impl<'m> World<'m> {
     }
 
     pub(super) fn run_for(&mut self, time: Duration) {
-        self.run((time.as_nanos() / TICK.as_nanos()) as u32);
+        self.run((time.as_nanos() / self.pace.as_nanos()) as u32);
     }
 
     /// Runs while only these frames pass.
@@ -155,7 +158,7 @@ impl<'m> World<'m> {
     }
 
     pub(super) fn tick(&mut self) {
-        self.now += TICK;
+        self.now += self.pace;
         let now = self.now;
         let lazy = self.is_lazy;
         self.nodes.iter_mut().for_each(|node| if lazy { node.step_if_due(now) } else { node.step(now) });

@@ -1,0 +1,272 @@
+//! Machines that were restored from a snapshot, while the machine that the snapshot was made of goes on or not.
+
+use core::time::Duration;
+
+use base::Instant;
+use base::ids::{Incarnation, LifeId};
+use base::ledger::Arena;
+use base::times::RAIL_VERDICT;
+
+use super::calls::refusals;
+use super::identity::call_of_twin;
+use super::*;
+use crate::frame::{Header, Kind};
+use crate::pair::*;
+
+const ORIGINAL: usize = 0;
+const COPY: usize = 1;
+
+/// A lender and two borrowers that are the same machine until they part.
+struct Copies<'m> {
+    borrowers: [Node<'m>; 2],
+    lender: Node<'m>,
+    now: Instant,
+    /// Which of the borrowers can be heard and hears.
+    is_there: [bool; 2],
+    /// Refusals that its agent has seen.
+    seen: [usize; 2],
+}
+
+impl<'m> Copies<'m> {
+    /// A pair that has met, and has written as often.
+    fn begin(arena: &'m Arena, writes: u64) -> Self {
+        let mut nodes = World::pair(arena, 1).nodes;
+        let lender = nodes.pop().unwrap();
+        let borrowers = [nodes.pop().unwrap(), World::pair(arena, 1).nodes.swap_remove(0)];
+        let (now, is_there, seen) = (Instant::ZERO, [true; 2], [0; 2]);
+        let mut copies = Self { borrowers, lender, now, is_there, seen };
+        copies.run(100);
+        (0..writes).for_each(|_| (0..2).for_each(|which| copies.write(which)));
+        copies.run(100);
+        assert_eq!(copies.lender.places[0].counts().1, writes);
+        copies
+    }
+
+    fn write(&mut self, which: usize) {
+        assert!(self.borrowers[which].places[0].write(4));
+        self.borrowers[which].commit();
+    }
+
+    /// This one's kernel says that it was restored.
+    fn renew(&mut self, which: usize) {
+        let node = &mut self.borrowers[which];
+        // Each time another one.
+        node.config.life += 100 + which as u8;
+        let (life, seed) = (LifeId([node.config.life; 16]), [node.config.life; 32]);
+        node.lobby.renew(Incarnation(node.config.incarnation), life, seed);
+        node.channel(1).renew_keys(self.now, seed, Some(life));
+        node.commit();
+    }
+
+    /// Whether both are still one machine: then the lender hears it once.
+    fn is_one(&self) -> bool {
+        self.borrowers[0].config.life == self.borrowers[1].config.life && self.is_there == [true; 2]
+    }
+
+    fn peer_life(&self) -> Option<LifeId> {
+        self.lender.slots[0].channel.peer_life()
+    }
+
+    fn run(&mut self, ticks: u32) {
+        for _ in 0..ticks {
+            self.now += TICK;
+            let (now, is_one, has_it) = (self.now, self.is_one(), self.peer_life());
+            self.lender.step(now);
+            for which in (0..2).filter(|which| self.is_there[*which]) {
+                let node = &mut self.borrowers[which];
+                node.step(now);
+                let told = refusals(node);
+                for why in &told[self.seen[which]..] {
+                    if let Refusal::Outdated { seen } = why {
+                        // What its agent does once that is durable.
+                        node.config.incarnation = seen.0 + 1;
+                        node.channel(1).raise_incarnation(now, Incarnation(seen.0 + 1));
+                    }
+                }
+                self.seen[which] = told.len();
+                for (path, mut frame) in node.frames(now) {
+                    if which == ORIGINAL || !is_one {
+                        self.lender.handle_frame(now, 0, path, &mut frame);
+                    }
+                }
+            }
+            for (path, frame) in self.lender.frames(now) {
+                let is_sealed = Header::parse(&frame).unwrap().kind == Kind::Sealed;
+                for (which, node) in self.borrowers.iter_mut().enumerate() {
+                    // An answer goes back to where the call came from; who did not call knows nothing of it.
+                    let is_its = has_it == Some(LifeId([node.config.life; 16]));
+                    if self.is_there[which] && (is_one || !is_sealed || is_its) {
+                        node.handle_frame(now, 1, path, &mut frame.clone());
+                    }
+                }
+            }
+        }
+    }
+
+    fn run_for(&mut self, time: Duration) {
+        self.run((time.as_nanos() / TICK.as_nanos()) as u32);
+    }
+
+    fn is_open(&self, which: usize) -> bool {
+        let node = &self.borrowers[which];
+        self.peer_life() == Some(LifeId([node.config.life; 16]))
+            && self.lender.is_open()
+            && node.is_open()
+            && node.slots[0].channel.is_met()
+    }
+
+    /// What is written now arrives.
+    fn expect_goes_on(&mut self, which: usize) {
+        let before = self.lender.places[0].counts().1;
+        (0..10).for_each(|_| self.write(which));
+        self.run(200);
+        assert_eq!(self.lender.places[0].counts().1, before + 10);
+    }
+
+    fn is_twin(&self, which: usize) -> bool {
+        refusals(&self.borrowers[which]).iter().any(|why| matches!(why, Refusal::Twin { .. }))
+    }
+
+    fn tenancy(&self) -> u64 {
+        self.lender.config.disk[0].number
+    }
+
+    fn resets(&self, which: usize) -> u32 {
+        self.borrowers[which].places[0].resets
+    }
+}
+
+#[test]
+fn a_copy_takes_nothing_from_the_machine_that_it_was_made_of() {
+    let arena = Arena::default();
+    let mut copies = Copies::begin(&arena, 7);
+    let tenancy = copies.tenancy();
+    copies.renew(COPY);
+    for _ in 0..10 {
+        copies.run_for(RAIL_VERDICT);
+        copies.expect_goes_on(ORIGINAL);
+    }
+    assert!(copies.is_twin(COPY) && !copies.borrowers[COPY].slots[0].channel.is_met());
+    assert_eq!((copies.resets(ORIGINAL), copies.tenancy()), (1, tenancy));
+}
+
+/// Its drive may have gone on since the snapshot was made: it is told so.
+#[test]
+fn a_machine_that_was_restored_and_is_the_only_one_goes_on_as_another_user() {
+    for restarts in [false, true] {
+        let arena = Arena::default();
+        let mut copies = Copies::begin(&arena, 7);
+        let tenancy = copies.tenancy();
+        copies.is_there[ORIGINAL] = false;
+        copies.renew(COPY);
+        let now = copies.now;
+        if restarts {
+            copies.borrowers[COPY].restart(now);
+        }
+        while !copies.is_open(COPY) {
+            assert!(copies.now.since(now) < RAIL_VERDICT * 2, "{:?}", refusals(&copies.borrowers[COPY]));
+            copies.run(5);
+        }
+        assert!(copies.now.since(now) >= RAIL_VERDICT, "the machine before could have answered");
+        copies.run(50);
+        assert_ne!(copies.tenancy(), tenancy);
+        assert_eq!(copies.borrowers[COPY].places[0].claim().tenancy(), copies.tenancy());
+        assert_eq!(copies.resets(COPY), 2);
+        copies.expect_goes_on(COPY);
+    }
+}
+
+#[test]
+fn a_machine_that_is_restored_again_and_again_is_let_in_in_the_end() {
+    let arena = Arena::default();
+    let mut copies = Copies::begin(&arena, 7);
+    copies.is_there[ORIGINAL] = false;
+    copies.renew(COPY);
+    copies.run_for(RAIL_VERDICT / 2);
+    copies.renew(COPY);
+    copies.run_for(RAIL_VERDICT * 20);
+    assert!(copies.is_open(COPY));
+    copies.expect_goes_on(COPY);
+}
+
+/// What a lender sends to the machine before comes to the address of both, under keys that both have.
+#[test]
+fn who_renews_takes_nothing_that_was_meant_for_the_machine_before() {
+    let arena = Arena::default();
+    let mut copies = Copies::begin(&arena, 7);
+    assert!(copies.lender.places[0].write(4));
+    copies.lender.commit();
+    copies.renew(COPY);
+    for _ in 0..1500 {
+        copies.now += TICK;
+        let now = copies.now;
+        copies.lender.step(now);
+        for (path, mut frame) in copies.lender.frames(now) {
+            copies.borrowers[COPY].handle_frame(now, 1, path, &mut frame);
+        }
+    }
+    assert!(!copies.borrowers[COPY].slots[0].channel.is_met());
+    assert_eq!(copies.borrowers[COPY].places[0].counts().1, 0);
+}
+
+#[test]
+fn of_two_that_were_restored_from_one_snapshot_one_goes_on() {
+    let arena = Arena::default();
+    let mut copies = Copies::begin(&arena, 7);
+    [ORIGINAL, COPY].into_iter().for_each(|which| copies.renew(which));
+    copies.run_for(RAIL_VERDICT * 10);
+    let first = [ORIGINAL, COPY].into_iter().find(|which| copies.is_open(*which)).unwrap();
+    assert!(copies.is_twin(1 - first) && !copies.is_twin(first));
+    assert_eq!(copies.resets(first), 2);
+    for _ in 0..5 {
+        copies.run_for(RAIL_VERDICT);
+        copies.expect_goes_on(first);
+    }
+    assert_eq!(copies.resets(first), 2);
+}
+
+#[test]
+fn who_has_no_keys_has_none_to_renew() {
+    let arena = Arena::default();
+    let mut world = World::pair(&arena, 1);
+    for node in 0..2 {
+        let now = world.now;
+        world.nodes[node].channel(1 - node).renew_keys(now, [77; 32], None);
+        world.nodes[node].commit();
+    }
+    world.run(50);
+    assert!(world.nodes.iter().all(Node::is_open));
+}
+
+/// A call that waited in the snapshot would be answered with the same keys in each copy, and an answer or a refusal that
+/// was sent before leads to keys that are forgotten.
+#[test]
+fn what_was_prepared_ends_with_the_old_seed() {
+    let answered = |is_first_call: bool| {
+        let arena = Arena::default();
+        let mut world = World::pair(&arena, 1);
+        if is_first_call {
+            let (_, call) = world.frames_of(0).swap_remove(0);
+            assert!(matches!(world.give(1, &call), Heard::Proposal(_)));
+            assert!(world.nodes[1].slots[0].channel.has_pending_for_test());
+        } else {
+            // Another life, while the one before seems to be gone.
+            world.run_until(Duration::from_secs(1), |world| world.nodes.iter().all(Node::is_open));
+            call_of_twin(&arena, &mut world);
+        }
+        let now = world.now;
+        let life = LifeId([world.nodes[1].config.life; 16]);
+        world.nodes[1].lobby.renew(Incarnation(1), life, [77; 32]);
+        world.nodes[1].channel(0).renew_keys(now, [77; 32], None);
+        world.nodes[1].commit();
+        let mut answers = 0;
+        for _ in 0..10 {
+            world.now += RAIL_VERDICT / 5;
+            let frames = world.frames_of(1).into_iter();
+            let is_answer = |(_, frame): &(_, Vec<u8>)| Header::parse(frame).unwrap().kind == Kind::Response;
+            answers += frames.filter(is_answer).count();
+        }
+        (answers, world.nodes[1].slots[0].channel.has_pending_for_test())
+    };
+    assert_eq!([true, false].map(answered), [(0, false); 2]);
+}
