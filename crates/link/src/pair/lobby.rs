@@ -255,12 +255,12 @@ impl<'m> Lobby<'m> {
             }
             Order::Old(seen) if self.journal.rule(Rule::RefuseOutdated) => {
                 self.cells.stats.dropped_replay.add(1);
-                return self.refuse(now, call, Why::Outdated(seen), from, frame);
+                return self.say_no(now, call, Why::Outdated(seen), from, frame);
             }
             _ => {}
         }
         if let Some(why) = self.obstacle(&call, &presence) {
-            return self.refuse(now, call, why, from, frame);
+            return self.say_no(now, call, why, from, frame);
         }
         if self.may_be_before(now, &attempt, &presence) {
             self.cells.stats.deferred.add(1);
@@ -306,8 +306,9 @@ impl<'m> Lobby<'m> {
         waits && self.journal.rule(Rule::ProbeBeforeTakeOver)
     }
 
-    /// Answers `call`, which came from the address with the bytes `from`, with no, in place of its frame. Nothing, if this
-    /// path has had a refusal just now, but of the same attempt from elsewhere.
+    /// Answers a `call` that was handed on, and has come from the address with the bytes `from`, with no, in place of
+    /// its frame. Nothing, if this path has had a refusal just now, but of the same attempt from elsewhere. It is not
+    /// remembered as answered any more: on another path it is refused once more.
     pub fn refuse(
         &mut self,
         now: Instant,
@@ -316,13 +317,21 @@ impl<'m> Lobby<'m> {
         from: &[u8],
         frame: &mut [u8],
     ) -> Reception {
-        let (path, attempt) = (call.path(), call.attempt());
-        let name = CallName::of(&attempt);
-        if let Why::Twin(_) = why {
-            // Its channel has found that, when it was recorded: it is refused on its other paths, too.
-            let number = attempt.number.saturating_sub(1);
-            self.cells.answered.record(self.journal, &Attempt { number, ..attempt });
-        }
+        let attempt = call.attempt();
+        let number = attempt.number.saturating_sub(1);
+        self.cells.answered.record(self.journal, &Attempt { number, ..attempt });
+        self.say_no(now, call, why, from, frame)
+    }
+
+    fn say_no(
+        &mut self,
+        now: Instant,
+        call: Box<Call>,
+        why: Why,
+        from: &[u8],
+        frame: &mut [u8],
+    ) -> Reception {
+        let (path, name) = (call.path(), CallName::of(&call.attempt()));
         let pauses = self.journal.rule(Rule::PauseRefusals);
         // A call comes over a rail.
         let last = &mut self.refused[usize::from(path) % MAX_RAILS];

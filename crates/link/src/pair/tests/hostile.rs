@@ -202,6 +202,22 @@ fn a_refusal_does_not_displace_an_answer_that_waits_to_be_sent() {
     assert_eq!(stats(&world, 0).handshakes.get(), 2);
 }
 
+/// Whoever has no room for it finds that only when it was handed on.
+#[test]
+fn a_call_that_is_refused_is_so_on_each_path_and_is_not_taken_for_answered() {
+    let arena = Arena::default();
+    let mut world = World::pair(&arena, 1);
+    let calls = world.frames_of(0);
+    let (now, lobby) = (world.now, &mut world.nodes[1].lobby);
+    for (path, mut call) in calls {
+        let presence = |_| Presence::Channel(None);
+        let reception = lobby.handle_call(now, &mut call, &[0, path], false, &presence);
+        let Reception::Call(handed_on) = reception else { panic!("{reception:?} on {path}") };
+        assert!(matches!(lobby.refuse(now, handed_on, Why::NoRoom, &mut call), Reception::Reply(_)));
+    }
+    assert_eq!(lobby.stats().refused.get(), 2);
+}
+
 #[test]
 fn a_new_card_refuses_what_the_one_before_has_had() {
     let arena = Arena::default();
