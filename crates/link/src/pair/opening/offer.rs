@@ -445,9 +445,4 @@ impl<'m> Offer<'m> {
     fn set_state(&self, state: OfferState) {
         self.cells.state.set(self.journal, state.into());
     }
-
-    /// The name of who has it, for status.
-    pub fn tenant_name(&self) -> Name {
-        self.tenant().name
-    }
 }
