@@ -5,6 +5,7 @@ use core::time::Duration;
 use base::ledger::Arena;
 use base::times::{HANDSHAKE_RETRY_MAX, SILENCE};
 
+use super::identity::call_of_twin;
 use super::*;
 
 fn write(world: &mut World<'_>, count: u32) {
@@ -47,5 +48,27 @@ fn round_trips_of_seconds_connect_and_carry() {
                 assert!(is_up && round_trip.abs_diff(delay * 2) < delay / 4, "{delay:?} {round_trip:?}");
             }
         }
+    }
+}
+
+/// Three round trips are longer than the verdict of a short way.
+#[test]
+fn the_life_before_is_given_the_time_that_its_way_takes() {
+    for is_gone in [false, true] {
+        let arena = Arena::default();
+        let mut world = World::pair(&arena, 1);
+        world.delay = Duration::from_millis(250);
+        world.run_until(SILENCE * 4, |world| world.nodes.iter().all(Node::is_open));
+        world.run_for(SILENCE);
+        let is_let_in = |world: &World<'_>| world.nodes[1].slots[0].channel.has_pending_for_test();
+        call_of_twin(&arena, &mut world);
+        world.cut = Box::new(move |from, _, _| is_gone && from == 0);
+        for _ in 0..70 {
+            world.write_all(0);
+            world.run_for(Duration::from_millis(20));
+            assert!(!is_let_in(&world), "{:?}", world.now);
+        }
+        world.run_for(Duration::from_millis(300));
+        assert_eq!(is_let_in(&world), is_gone);
     }
 }
