@@ -21,7 +21,6 @@ use pcie::Bdf;
 use zerocopy::FromBytes;
 
 use super::Repeat;
-use crate::name::Name;
 use crate::pair::channel::{Channel, Course, NotNow, Said};
 use crate::pair::control::{FunctionId, OpenRefusal, What, Wish};
 use crate::proof::is_proof;

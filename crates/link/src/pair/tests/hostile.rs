@@ -718,6 +718,28 @@ fn who_speaks_no_common_version_is_refused_and_counted() {
     }
 }
 
+/// A cookie is of the address and of the time: it counts for the rest of its period and the next one.
+#[test]
+fn a_cookie_is_worth_nothing_after_a_while_and_nothing_to_another_card() {
+    let arena = Arena::default();
+    let mut world = World::pair_with(&arena, 1, |config| config.is_under_load = config.index == 1);
+    let call = call_of(&mut world);
+    world.give(1, &call);
+    let (_, cookie) = world.frames_of(1).swap_remove(0);
+    world.give(0, &cookie);
+    let call = call_of(&mut world);
+    let asked_for = |world: &mut World<'_>, after: u64| {
+        world.now = Instant::ZERO + Duration::from_secs(after);
+        let before = world.nodes[1].lobby.stats().cookies.get();
+        world.give(1, &call);
+        world.nodes[1].lobby.stats().cookies.get() - before
+    };
+    assert_eq!([1, 119, 121, 239, 241].map(|after| asked_for(&mut world, after)), [0, 0, 0, 0, 1]);
+    let now = world.now;
+    world.nodes[1].restart(now);
+    assert_eq!(asked_for(&mut world, 1), 1);
+}
+
 #[test]
 fn a_forged_answer_costs_no_more_than_one_try() {
     let arena = Arena::default();

@@ -258,9 +258,16 @@ fn a_lender_that_is_started_again_keeps_the_function_for_whom_it_belonged_to() {
     let OpenRefusal::InUse { by, since: None, hold: Some(hold), .. } = why else { panic!("{why:?}") };
     assert_eq!(by.to_string(), "node0");
     assert!(*hold < HOLD && *hold > HOLD - Duration::from_secs(6));
+    // Whose it is comes back, and goes on; in the lender's next card too.
+    let now = world.now;
+    world.nodes[1].restart(now);
     world.cut = Box::new(|_, _, _| false);
-    world.run_until(SILENCE * 4, |world| world.nodes[0].is_open());
+    world.run_until(SILENCE * 4, |world| world.nodes[0].is_open() && world.nodes[1].is_open());
     assert_eq!(world.nodes[1].config.disk[0].number >> 32, 1, "nobody else has used it");
+    assert!(!world.nodes[0].slots[0].channel.is_other_peer());
+    world.write_all(0);
+    world.run(50);
+    assert_eq!(world.nodes[1].places[0].counts().1, 1);
 }
 
 /// It gives back while its lender is started anew.
