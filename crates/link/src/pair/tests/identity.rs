@@ -165,6 +165,53 @@ fn a_call_that_waits_is_answered_on_each_path_that_it_comes_on() {
     assert_eq!(answered, [0, 1]);
 }
 
+/// Whatever gets lost, and whenever cards die.
+#[test]
+fn a_twin_takes_nothing_over_loss_and_killed_cards() {
+    for seed in 0..6 {
+        let arena = Arena::default();
+        let mut world = open(&arena);
+        world.random = Random(seed);
+        (world.lost, world.doubled, world.late) = (20, 5, 20);
+        let course = world.nodes[1].slots[0].channel.course();
+        let (mut twin, mut lives) = (call_of_twin(&arena, &mut world), 101);
+        for round in 0..8_000 {
+            world.tick();
+            twin.step(world.now);
+            let now = world.now;
+            for (_, frame) in twin.frames(now) {
+                if world.random.below(100) >= 20 {
+                    world.give(1, &frame);
+                }
+            }
+            for (path, frame) in world.nodes[1].frames(now) {
+                twin.handle_frame(now, 1, path, &mut frame.clone());
+                world.give(0, &frame);
+            }
+            if round % 20 == 0 {
+                world.write_all(0);
+            }
+            if world.random.below(400) == 0 {
+                let (node, stores) = (world.random.below(2) as usize, 1 + world.random.below(300));
+                world.nodes[node].kill_after(stores);
+            }
+            if round % 2_500 == 2_499 {
+                assert!(!refusals(&twin).is_empty(), "{seed}: it was told");
+                lives += 1;
+                twin.reboot(&arena, now, lives);
+            }
+        }
+        let channel = &world.nodes[1].slots[0].channel;
+        assert_eq!(channel.course(), course, "{seed}: {}", world.describe());
+        assert!(!twin.slots[0].channel.is_met(), "{seed}");
+        world.nodes.iter().for_each(|node| node.kill_after(0));
+        (world.lost, world.doubled, world.late) = (0, 0, 0);
+        world.run_for(Duration::from_secs(1));
+        world.expect_all_came();
+        assert!(world.nodes[1].places[0].counts().1 > 300);
+    }
+}
+
 #[test]
 fn whichever_rail_leads_back_a_twin_is_told_on_it() {
     let arena = Arena::default();

@@ -3,6 +3,7 @@
 use core::time::Duration;
 
 use base::Instant;
+use base::ids::{Incarnation, LifeId};
 use base::ledger::Arena;
 use proptest::prelude::*;
 
@@ -181,8 +182,21 @@ fn expect_consistent(world: &World<'_>, seed: u64) {
     }
 }
 
+/// Its machine may go on somewhere else, too.
+fn renew(node: &mut Node<'_>, now: Instant) {
+    node.config.seed = node.config.seed.wrapping_add(50);
+    let seed = [node.config.seed; 32];
+    let (incarnation, life) = (Incarnation(node.config.incarnation), LifeId([node.config.life; 16]));
+    node.guarded(now, |node| {
+        node.wake();
+        node.lobby.renew(incarnation, life, seed);
+        node.slots.iter_mut().for_each(|slot| slot.channel.renew_keys(now, seed, None));
+        node.commit();
+    });
+}
+
 /// One run: traffic everywhere, over loss, while cards die between any two stores, keys wear out, nodes are started
-/// anew, rails are cut and functions come and go.
+/// anew, rails are cut, machines renew their keys, memory is shared or is not, and functions come and go.
 fn run_triangle(seed: u64) {
     let arena = Arena::default();
     let mut world = triangle(&arena, |config| {
@@ -221,6 +235,16 @@ fn run_triangle(seed: u64) {
             12 => {
                 let (node, slot) = (world.random.below(3) as usize, world.random.below(2) as usize);
                 world.nodes[node].slots[slot].channel.call_for_test(now);
+                world.nodes[node].wake();
+            }
+            13 => {
+                let node = world.random.below(3) as usize;
+                renew(&mut world.nodes[node], now);
+            }
+            14 => {
+                let (node, slot) = (world.random.below(3) as usize, world.random.below(2) as usize);
+                let is_there = world.random.below(2) == 0;
+                world.nodes[node].slots[slot].channel.set_private(now, is_there);
                 world.nodes[node].wake();
             }
             _ => {}
