@@ -1,4 +1,4 @@
-//! Which first messages a lender has answered, so that none is answered twice, whoever sends it again and whenever.
+//! Which first messages a node has answered, so that none is answered twice, whoever sends it again and whenever.
 
 use base::ids::{Incarnation, LifeId, NodeId};
 use base::ledger::{Cell, Journal, Layout};

@@ -10,7 +10,7 @@
 //! All numbers are little endian. A prefix is what stands above the offset of a fabric address: a rail in bits 19 and
 //! 18, a domain below. Switches and capture tools read the header only. A switch may change the byte `route`, which the
 //! tag does not cover. Both rails are the one on which a frame is sent and comes: each leads to the peer's of the same
-//! number. In messages of a handshake, whose tag is a mark of who knows the lender, all that says nothing is zero.
+//! number. In messages of a handshake, whose tag is a mark of who knows its receiver, all that says nothing is zero.
 
 use base::ids::{CardGeneration, ChannelIndex, DomainId, Group, Incarnation, LoanGeneration, StreamId};
 use zerocopy::little_endian::{U16, U32, U64};
@@ -40,9 +40,9 @@ const HOPS: u8 = 32;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Kind {
-    /// First message of a handshake, from the borrower.
+    /// First message of a handshake.
     Initiation = 1,
-    /// Second message of a handshake, from the lender.
+    /// Second message of a handshake: the answer.
     Response = 2,
     /// Records under the keys of a handshake.
     Sealed = 3,

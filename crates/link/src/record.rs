@@ -58,7 +58,7 @@ struct RawStream {
     first: U64,
 }
 
-/// What a lender says of the function of a loan, periodically (device information frame).
+/// What a lender says of its function.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]

@@ -7,11 +7,11 @@ use base::ledger::Journal;
 use crate::handshake::KeySet;
 use crate::seal::{Direction, FrameKeys, Opener, Seal};
 
-/// Frames of both directions, under the secrets of one handshake, after which the borrower begins a new one: far before
-/// packet numbers run out.
+/// Frames of both directions, under the secrets of one handshake, after which there is a new one: far before packet
+/// numbers run out.
 pub const REKEY_FRAMES: u64 = 1 << 28;
 
-/// Bytes after which it does the same: 2^36 blocks of AES-GCM, of which an adversary who could choose them all would
+/// Bytes after which there is, too: 2^36 blocks of AES-GCM, of which an adversary who could choose them all would
 /// tell the cipher from a random function with a probability below 2^-56 (the square of the blocks over 2^129).
 /// AEGIS-128X2 would bear more.
 pub(crate) const REKEY_BYTES: u64 = 1 << 40;

@@ -12,7 +12,7 @@ pub struct Transmit {
     pub len: usize,
     /// Whether it is a message of a handshake.
     pub is_handshake: bool,
-    /// Of a lender's answer: it goes to whoever has sent this.
+    /// Of an answer: it goes to whoever has sent this.
     pub answers: Option<CallName>,
     /// The challenge in it: it goes to the address that this is about, and nowhere else.
     pub challenge: Option<u64>,

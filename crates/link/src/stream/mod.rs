@@ -158,12 +158,10 @@ impl<'m> Stream<'m> {
     }
 
     /// Changes the state, if `change` does.
-    pub(crate) fn change(&mut self, change: Change) -> bool {
-        let state = self.state().after(change);
-        if let Some(state) = state {
+    fn change(&mut self, change: Change) {
+        if let Some(state) = self.state().after(change) {
             self.cells.state.set(self.journal, state.into());
         }
-        state.is_some()
     }
 
     /// Everything begins anew, under a `name` that both ends know.

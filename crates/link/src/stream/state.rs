@@ -13,24 +13,24 @@ use base::coded;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
-    /// Nobody has been met.
+    /// Nothing has flowed yet.
     Idle = 0,
-    /// A new pair of incarnations has met; what was before it is being ended.
+    /// It begins anew; what was before is being ended.
     Resetting = 1,
-    /// The streams flow.
+    /// It flows.
     Open = 2,
-    /// The borrower has given the function back.
+    /// It has ended.
     Closed = 3,
 }
 
 /// What can change a [`State`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Change {
-    /// A pair of incarnations has met that had not met before, or had parted.
+    /// Another stream begins.
     NewPair,
-    /// Nothing of the pair before can have an effect any more.
+    /// Nothing of what was before can have an effect any more.
     Quiet,
-    /// The borrower has given the function back and the lender has heard it, or there was nothing to give back.
+    /// It was given back or is over, or there was nothing to give back.
     GivenBack,
 }
 
@@ -40,16 +40,15 @@ impl State {
     /// The state after `change`; `None` where that changes nothing.
     pub(crate) fn after(self, change: Change) -> Option<Self> {
         match (self, change) {
-            // A new pair is met in any state: what was before is over.
+            // Another one begins in any state: what was before is over.
             (Self::Idle | Self::Resetting | Self::Open | Self::Closed, Change::NewPair) => {
                 Some(Self::Resetting)
             }
             (Self::Resetting, Change::Quiet) => Some(Self::Open),
             (Self::Idle | Self::Open | Self::Closed, Change::Quiet) => None,
             (Self::Resetting | Self::Open, Change::GivenBack) => Some(Self::Closed),
-            // A borrower that ends before it has met anybody shall not meet one any more.
             (Self::Idle, Change::GivenBack) => Some(Self::Closed),
-            // It was given back before: a goodbye is repeated until it is heard.
+            // It was before: whoever ends it says so until that is heard.
             (Self::Closed, Change::GivenBack) => None,
         }
     }

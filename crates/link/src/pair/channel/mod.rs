@@ -55,6 +55,7 @@ const CONTROL: StreamId = StreamId(0);
 
 /// Challenges of addresses that wait to be sent, and answers that wait to be asked for.
 const CHALLENGES: usize = 8;
+
 /// The streams of a channel, which belong to its driver.
 pub trait Streams<'m> {
     /// The stream of this number, and who takes its TLPs. `None`: there is none.
