@@ -394,6 +394,12 @@ impl<'m> Sender<'m> {
         })
     }
 
+    /// Changes a byte of the header of numbered TLP `number`: a peer that is broken.
+    #[cfg(test)]
+    pub(crate) fn corrupt(&self, number: u64, offset: usize, byte: u8) {
+        self.cells.tlps[self.slot_of(number) as usize].header.write(self.journal, offset, &[byte]);
+    }
+
     #[inline]
     fn slot_of(&self, number: u64) -> u16 {
         assert!(

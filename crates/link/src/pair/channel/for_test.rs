@@ -10,11 +10,6 @@ use crate::record::Status;
 use crate::sealing::Wear;
 
 impl<'m> Channel<'m> {
-    /// Names the handshake whose keys are in use.
-    pub(in crate::pair) fn hash_for_test(&self) -> [u8; 32] {
-        self.cells.current.get().hash
-    }
-
     /// Whether somebody has been let in who has not come yet.
     pub(in crate::pair) fn has_pending_for_test(&self) -> bool {
         self.pending.is_some()

@@ -213,7 +213,7 @@ fn a_call_that_is_refused_is_so_on_each_path_and_is_not_taken_for_answered() {
         let presence = |_| Presence::Channel(None);
         let reception = lobby.handle_call(now, &mut call, &[0, path], false, &presence);
         let Reception::Call(handed_on) = reception else { panic!("{reception:?} on {path}") };
-        assert!(matches!(lobby.refuse(now, handed_on, Why::NoRoom, &mut call), Reception::Reply(_)));
+        assert!(matches!(lobby.refuse(now, handed_on, Why::NoRoom, &[0], &mut call), Reception::Reply(_)));
     }
     assert_eq!(lobby.stats().refused.get(), 2);
 }
