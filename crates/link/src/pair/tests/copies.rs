@@ -238,8 +238,8 @@ fn who_has_no_keys_has_none_to_renew() {
     assert!(world.nodes.iter().all(Node::is_open));
 }
 
-/// A call that waited in the snapshot would be answered with the same keys in each copy, and an answer or a refusal that
-/// was sent before leads to keys that are forgotten.
+/// A call that waited in the snapshot would be answered with the same keys in each copy, and an answer or a refusal
+/// that was sent before leads to keys that are forgotten.
 #[test]
 fn what_was_prepared_ends_with_the_old_seed() {
     let answered = |is_first_call: bool| {

@@ -127,7 +127,8 @@ fn answer_of(world: &mut World<'_>, call: &[u8], change: impl FnOnce(Answer) -> 
     marked(0, [frame, message, vec![0; TAG_LEN]].concat())
 }
 
-/// First messages of lives of node 0, of so many attempts each, one on each rail, as a network could have recorded them.
+/// First messages of lives of node 0, of so many attempts each, one on each rail, as a network could have recorded
+/// them.
 fn recorded_calls(arena: &Arena, lives: core::ops::Range<u8>, attempts: usize) -> Vec<Vec<u8>> {
     let calls = lives.flat_map(|life| {
         let mut world = World::pair_with(arena, 1, |config| {
@@ -497,8 +498,8 @@ fn forged_frames_of_any_card_displace_no_key_and_change_nothing() {
     assert_eq!(world.nodes[1].places[0].counts().1, 1);
 }
 
-/// Whoever knows a node's public key could change the header of an answer to it, and who has a key of its own could send
-/// a first message that contradicts its own.
+/// Whoever knows a node's public key could change the header of an answer to it, and who has a key of its own could
+/// send a first message that contradicts its own.
 #[test]
 fn a_header_that_names_another_sender_than_its_message_is_dropped() {
     let arena = Arena::default();
@@ -569,8 +570,8 @@ fn counts(node: &Node<'_>) -> [(&'static str, u64); 5] {
     ]
 }
 
-/// Gives a frame of a kind (0 a call, 1 an answer, 2 a sealed one, 3 a cookie) with one byte changed, and says what that is counted
-/// as. `remarks`: by who knows the public key of whom it is for.
+/// Gives a frame of a kind (0 a call, 1 an answer, 2 a sealed one, 3 a cookie) with one byte changed, and says what
+/// that is counted as. `remarks`: by who knows the public key of whom it is for.
 fn counted_with(at: usize, bit: u8, kind: usize, remarks: bool, what: &str) -> Vec<&'static str> {
     let arena = Arena::default();
     let mut world = if kind == 2 { open(&arena) } else { World::pair(&arena, 1) };
@@ -626,8 +627,8 @@ fn each_field_of_a_header_is_checked_and_counted() {
     const ELSEWHERE: [&str; 6] = [AUTH, MISDIRECTED, MISDIRECTED, MISDIRECTED, MISDIRECTED, MISDIRECTED];
     const UNREADABLE: [&str; 6] = [AUTH, AUTH, MALFORMED, MALFORMED, MALFORMED, MALFORMED];
     const NOT_ZERO: [&str; 6] = [AUTH, AUTH, MALFORMED, MALFORMED, AUTH, MALFORMED];
-    // What, where, and what becomes of a call, of one with a new mark, an answer, one with a new mark, a sealed frame, a
-    // cookie.
+    // What, where, and what becomes of a call, of one with a new mark, an answer, one with a new mark, a sealed frame,
+    // a cookie.
     let fields = [
         ("version", 0, UNREADABLE),
         ("kind", 1, UNREADABLE),
