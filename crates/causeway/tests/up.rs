@@ -106,7 +106,8 @@ fn a_node_starts_when_every_function_of_a_split_drive_has_its_line() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
     write("rack.toml", "[[nodes]]\nconfig = \"store.toml\"\n[[nodes]]\nconfig = \"desk.toml\"\n");
-    let rail = "[[rails]]\nname = \"one\"\nlisten = \"127.0.0.1\"\n";
+    // An address of its own: it comes back to its port, which nobody else may have taken meanwhile.
+    let rail = "[[rails]]\nname = \"one\"\nlisten = \"127.0.7.11\"\n";
     let disk = "[[devices]]\nfunction = \"disk\"\nsource = \"ram:16M\"\nfunctions = 16\n";
     write("store.toml", &format!("state_dir = \"state\"\n{rail}{disk}"));
     // Refused as soon as it is looked at: all that is printed comes from before.
