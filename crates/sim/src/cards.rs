@@ -54,6 +54,8 @@ pub(crate) struct Node<'w> {
     pub(crate) wake: Option<u64>,
     /// By loan: what the last card had handed on when it died, with the stream's name.
     pub(crate) torn: Vec<(StreamId, Vec<(u64, u64)>)>,
+    /// By loan, the stream that came to the card before the verb under way, which may end it and be taken back.
+    flowing: Vec<Option<StreamId>>,
     pub(crate) freshness: Freshness,
     pub(crate) liveness: Vec<Liveness>,
     /// By loan and slot of its edge: its clients' connections.
@@ -92,6 +94,7 @@ impl<'w> Node<'w> {
             gives_back: Vec::new(),
             wake: None,
             torn: Vec::new(),
+            flowing: Vec::new(),
             freshness: Freshness::default(),
             liveness: (0..loans).map(|_| Liveness::default()).collect(),
             sockets: (0..loans).map(|_| (0..node::EDGE_CONNECTIONS).map(|_| None).collect()).collect(),
@@ -158,6 +161,9 @@ impl<'w> World<'w> {
     /// Lets the card do something: false if it is dead, or dies of it.
     pub(crate) fn act(&mut self, node: usize, work: impl FnOnce(&mut Card<'w>, Instant)) -> bool {
         let now = Instant::from_nanos(self.now);
+        let Some(card) = self.nodes[node].card.as_ref() else { return false };
+        let flowing = (0..self.loans.len()).map(|loan| self.stream_to(node, loan, card)).collect();
+        self.nodes[node].flowing = flowing;
         let Some(card) = self.nodes[node].card.as_mut() else { return false };
         match survive(|| work(card, now)) {
             Ok(()) => {
@@ -203,10 +209,12 @@ impl<'w> World<'w> {
     pub(crate) fn end_life(&mut self, node: usize) {
         let Some(card) = self.nodes[node].card.take() else { return };
         for loan in 0..self.loans.len() {
-            if let Some(id) = self.stream_to(node, loan, &card) {
-                let accepted = card.stream(loan).receiver().take_accepted();
-                self.nodes[node].torn.push((id, accepted));
-            }
+            let (before, now) =
+                (self.nodes[node].flowing.get(loan).copied(), self.stream_to(node, loan, &card));
+            let accepted = card.stream(loan).receiver().take_accepted();
+            // Nothing flows in a stream in the verb that begins it.
+            let id = before.flatten().or(now);
+            self.nodes[node].torn.extend(id.map(|id| (id, accepted)));
         }
         self.kills += 1;
         self.log.event(self.now, Some(node), "dies", self.nodes[node].generation(), 0);
