@@ -500,10 +500,18 @@ impl<'w> World<'w> {
                 (self.contest.is_some() && self.nodes[holder].is_away)
                     || (is_idle(LENDER)
                         && is_idle(holder)
+                        && self.is_settled(holder, loan)
                         && self.pages_used(LENDER, loan) == 0
                         && self.pages_used(holder, loan) == self.pages_kept(holder, loan)
                         && self.credits_are_whole(holder, loan))
             })
+    }
+
+    /// Whether a borrower has its stream, or has given it back: one that asks for it may have to write again what it
+    /// keeps.
+    fn is_settled(&self, borrower: usize, loan: usize) -> bool {
+        let card = self.nodes[borrower].card.as_ref();
+        card.is_some_and(|card| matches!(card.state(loan), State::Open | State::Closed))
     }
 
     /// Pages of writes that the borrower keeps until they are flushed.
