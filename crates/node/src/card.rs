@@ -244,7 +244,8 @@ impl<'m> Card<'m> {
     /// too small for its drives ([`crate::ledger_bytes`]). A loan for which it is too small is unusable.
     ///
     /// # Panics
-    /// If the configuration has more rails than [`crate::MAX_RAILS`], a drive that cannot be, or two loans of one function.
+    /// If the configuration has more rails than [`crate::MAX_RAILS`], a drive that cannot be, or two loans of one
+    /// function.
     pub fn new(
         memory: RawMemory<'m>,
         hook: Option<&'m dyn Hook>,
@@ -654,8 +655,8 @@ impl<'m> Card<'m> {
         self.step_one(now, loan, |card| card.loans[loan].set_tenancy(tenancy));
     }
 
-    /// From now on this node calls itself by a greater incarnation when it calls the lender of a borrowed loan, which has
-    /// seen a greater one than it had.
+    /// From now on this node calls itself by a greater incarnation when it calls the lender of a borrowed loan, which
+    /// has seen a greater one than it had.
     pub fn raise_incarnation(&mut self, now: Instant, loan: usize, incarnation: Incarnation) {
         if let Some(config) = self.config.loans.get_mut(loan) {
             config.least_incarnation = config.least_incarnation.max(incarnation);
@@ -811,8 +812,8 @@ impl<'m> Card<'m> {
             return Some(act(self));
         }
         let known = self.events.len();
-        // What is broken in memory is the loan, of which nothing is used again; what loans share lies in the ledger, and
-        // a channel remembers of a loan's step no more than that there is something to send.
+        // What is broken in memory is the loan, of which nothing is used again; what loans share lies in the ledger,
+        // and a channel remembers of a loan's step no more than that there is something to send.
         if let Ok(done) = catch_unwind(AssertUnwindSafe(|| act(self))) {
             return Some(done);
         }
