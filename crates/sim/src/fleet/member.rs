@@ -720,8 +720,13 @@ impl World<'_> {
                 self.nodes[node].places[place].claim = Some(claim);
                 self.service(node);
             }
-            // What it has taken and asked for is taken back.
-            Err(end) => self.end_card(node, end),
+            // What it has taken and asked for is taken back, unless it has died right behind the commit.
+            Err(end) => {
+                if journal(memory).pending() == 0 {
+                    self.nodes[node].places[place].claim = Some(claim);
+                }
+                self.end_card(node, end);
+            }
         }
     }
 }
