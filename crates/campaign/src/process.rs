@@ -292,11 +292,21 @@ pub fn is_running(pid: u32) -> bool {
 
 /// Resident memory of a process, in KiB (`VmRSS`).
 pub fn resident_kib(pid: u32) -> Result<u64, Error> {
+    status_kib(pid, "VmRSS:")
+}
+
+/// What of it is the process's own, in KiB (`RssAnon`): neither the ledger nor parts of an image in memory, which are
+/// mapped as huge pages once they are used enough.
+pub fn anonymous_kib(pid: u32) -> Result<u64, Error> {
+    status_kib(pid, "RssAnon:")
+}
+
+fn status_kib(pid: u32, name: &str) -> Result<u64, Error> {
     let path = format!("/proc/{pid}/status");
     let text = std::fs::read_to_string(&path).map_err(Error::io(format!("cannot read {path}")))?;
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
     let number = line.and_then(|line| line.trim().strip_suffix(" kB")).and_then(|number| number.parse().ok());
-    number.ok_or_else(|| Error::unexpected(format!("{path} has no VmRSS")))
+    number.ok_or_else(|| Error::unexpected(format!("{path} has no {name}")))
 }
 
 /// A field of `/proc/PID/stat`, counted from the state on: the name before it may hold spaces.

@@ -7,7 +7,7 @@
 
 use campaign::causeway::{Borrower, Lender, card, number, status};
 use campaign::load::{Load, Model, Since, connect};
-use campaign::process::{family, resident_kib};
+use campaign::process::{family, anonymous_kib};
 use campaign::relay::flood::GENERAL;
 use campaign::scale;
 use campaign::world::{Direction, Machine, World, WorldConfig};
@@ -102,9 +102,9 @@ fn t5_a_flood_of_calls_keeps_nobody_out_and_takes_no_memory() {
     let began = Instant::now();
     load.take_longest_gap();
     flooded(&load, Duration::from_secs(if scale::is_soak() { 120 } else { 10 }));
+    let after = residents(&lender, &borrower);
     // Whoever wants another function has it, though the lender has so much to look at.
     let mut newcomer = Borrower::start_as(world.left(), "newcomer", &lender.lines[1], &[]).unwrap();
-    let after = residents(&lender, &borrower);
     let (gap, made) = (load.take_longest_gap(), calls_made(&mut world));
     let per_second = (made - made_before) as f64 / began.elapsed().as_secs_f64();
     set_calls(&mut world, 0);
@@ -166,7 +166,7 @@ fn set_flood(world: &mut World, per_second: u64) {
 
 fn residents(lender: &Lender, borrower: &Borrower) -> Vec<(u32, u64)> {
     let pids = [lender.process.pid(), borrower.process.pid()].map(family).concat();
-    pids.into_iter().map(|pid| (pid, resident_kib(pid).unwrap())).collect()
+    pids.into_iter().map(|pid| (pid, anonymous_kib(pid).unwrap())).collect()
 }
 
 fn dropped(machine: &Machine, name: &str) -> Vec<u64> {

@@ -297,7 +297,7 @@ events! {
 
     /// Somebody takes what is lent.
     Info "loan-taken" LoanTaken { function: String, by: String, node: String }
-    => "another node than before takes the function"
+    => "another node takes the function than before, or the same one in another life"
 
     /// The borrowed drive does not hold any more what this node has left there.
     Warning "loan-overtaken" LoanOvertaken { function: String }

@@ -173,9 +173,10 @@ impl<'m> Channel<'m> {
         }
         let probe = self.handshake.probe.as_ref().filter(|probe| !probe.is_over(now));
         Some(match probe.map(|probe| (probe.outcome, probe.life == life)) {
-            Some((Outcome::Lives, _)) => Verdict::Twin,
+            Some((Outcome::Lives, true)) => Verdict::Twin,
             Some((Outcome::Gone, true)) => return None,
-            Some((Outcome::Open, true)) | None => Verdict::Probe,
+            // It lived when another one asked: who asks now may be that very node, started again since.
+            Some((Outcome::Open, true) | (Outcome::Lives, false)) | None => Verdict::Probe,
             Some(_) => Verdict::Defer,
         })
     }

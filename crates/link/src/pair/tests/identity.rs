@@ -144,6 +144,35 @@ fn an_offer_is_withdrawn_when_the_life_before_is_heard_again() {
     assert_eq!((place.counts().1, place.offer().tenant().number >> 32), (2, 1), "the first one goes on");
 }
 
+/// A copy was just told that the node lives, and then that node ends and is started again: what was found out is past.
+#[test]
+fn who_is_started_again_right_after_a_twin_was_refused_is_none() {
+    for pause in [Duration::from_millis(10), RAIL_VERDICT / 2, RAIL_VERDICT * 2] {
+        let arena = Arena::default();
+        let mut world = open(&arena);
+        let mut twin = call_of_twin(&arena, &mut world);
+        let mut has_told = false;
+        while !has_told {
+            world.now += TICK;
+            for (path, mut frame) in world.frames_of(1) {
+                world.give(0, &frame);
+                twin.handle_frame(world.now, 1, path, &mut frame);
+                has_told |= !refusals(&twin).is_empty();
+            }
+            for (_, frame) in world.frames_of(0) {
+                world.give(1, &frame);
+            }
+        }
+        world.run_for(pause);
+        let now = world.now;
+        world.nodes[0].config.incarnation = 2;
+        world.nodes[0].reboot(&arena, now, 101);
+        let took = world.run_until(SILENCE, is_open);
+        assert!(took >= RAIL_VERDICT && took < RAIL_VERDICT + HANDSHAKE_RETRY * 3, "{took:?}");
+        assert!(refusals(&world.nodes[0]).is_empty(), "{pause:?}: {:?}", refusals(&world.nodes[0]));
+    }
+}
+
 /// Wherever it came from first: somebody may have repeated it faster than the network.
 #[test]
 fn a_call_that_waits_is_answered_on_each_path_that_it_comes_on() {
