@@ -79,11 +79,15 @@ pub enum Rule {
     CompareSerial,
     /// Who uses a function is durable before the card is told, which lets nobody in before.
     StoreBeforeTell,
+    /// A TLP reaches what lies at its address, and that only: an address of another endpoint is denied on a stream.
+    AddressDecoder,
+    /// A stream bears the requester id that was given when it opened, and no other one.
+    RequesterRewrite,
 }
 
 impl Rule {
     /// Every rule, in the order of the enum.
-    pub const ALL: [Self; 36] = [
+    pub const ALL: [Self; 38] = [
         Self::LogStores,
         Self::ReuseAfterCommit,
         Self::MarkEffects,
@@ -120,6 +124,8 @@ impl Rule {
         Self::ProveAddresses,
         Self::CompareSerial,
         Self::StoreBeforeTell,
+        Self::AddressDecoder,
+        Self::RequesterRewrite,
     ];
 }
 
