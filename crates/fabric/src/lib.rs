@@ -1,12 +1,15 @@
-//! Fabric addresses, windows and grants: who reaches which memory, decided by address alone.
+//! Fabric addresses, windows, decoders and grants: who reaches which memory, decided by address alone.
 //!
-//! Every card applies the same two translations at its own edge, and the middle none: a [`Window`] leads out of a
-//! domain, and a [`GrantTable`] guards the way in. Left out: how TLPs travel (`link`).
+//! Every card applies the same at its own edge, and the middle nothing: a [`Window`] leads out of a domain, a [`Decoder`]
+//! finds the endpoint that an address is of, and a [`GrantTable`] guards the way into that. Left out: how TLPs travel
+//! (`link`).
 
 mod address;
+mod decoder;
 mod grants;
 mod window;
 
 pub use address::{APERTURE_BITS, FabricAddress, Rail};
+pub use decoder::{Decoder, Range};
 pub use grants::{AccessKind, Denied, GrantTable, Granted, Rights};
 pub use window::{Window, WindowError};
