@@ -40,7 +40,7 @@ pub(super) fn map(view: &View<'_>, slots: &Domains) -> Map {
             domain: peer.domain,
             peer: peer.name.clone(),
             requester: cells.known_as().map(|id| id.to_string()).unwrap_or_default(),
-            rails: rails(view, index, cells),
+            rails: rails(view, cells),
         });
         let (grants, count) = view.grants((index, loan, cells), GRANTS_SHOWN);
         map.grants_not_shown += count.saturating_sub(grants.len()) as u64;
@@ -77,8 +77,8 @@ fn base_of(domain: u32) -> u64 {
 }
 
 /// The rails that lead to the peer of a loan and answer.
-fn rails(view: &View<'_>, index: usize, cells: LoanView<'_>) -> Vec<String> {
-    let memory = view.shared_memory(index).filter(|memory| memory.up).map(|_| "shm".to_owned());
+fn rails(view: &View<'_>, cells: LoanView<'_>) -> Vec<String> {
+    let memory = view.shared_memory(cells).filter(|memory| memory.up).map(|_| "shm".to_owned());
     let rails = view.spec().rails.iter().enumerate();
     let up = rails.filter(|(rail, _)| {
         let seen = view.rail(cells, *rail);

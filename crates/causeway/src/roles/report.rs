@@ -45,7 +45,7 @@ pub(super) fn status(view: &View<'_>, http: SocketAddr, slots: &Domains, leaving
         }
         // Loans with one peer have one memory together.
         if cells.peer_place().is_some_and(|peer| neighbours.insert(peer)) {
-            status.rails.extend(shared_memory(view, index, cells));
+            status.rails.extend(shared_memory(view, cells));
         }
         status.channels.push(channel(view, cells));
         status.streams.push(stream(loan, cells));
@@ -71,7 +71,7 @@ pub(super) fn peer_of(view: &View<'_>, loan: usize) -> Option<NodeId> {
 /// How the other ends of all loans are doing, one entry for each peer that has a loan, or had one and is silent now.
 pub(super) fn peers(view: &View<'_>) -> Vec<trouble::Peer> {
     let mut peers: BTreeMap<NodeId, trouble::Peer> = BTreeMap::new();
-    for (index, (loan, cells)) in view.loans().enumerate() {
+    for (loan, cells) in view.loans() {
         let is_here = !loan.is_vacant() && is_open(cells);
         let Some((node, name)) = cells.edge().peer().filter(|_| is_here) else { continue };
         let silence = view.silence(cells);
@@ -88,7 +88,7 @@ pub(super) fn peers(view: &View<'_>) -> Vec<trouble::Peer> {
         }
         // A loan is looked at now and then: what is known best of its peer counts.
         peer.silence = peer.silence.min(silence);
-        if view.shared_memory(index).is_none() {
+        if view.shared_memory(cells).is_none() {
             add_rails(view, cells, &mut peer.rails);
         }
     }
@@ -201,8 +201,8 @@ fn rail_of(view: &View<'_>, cells: LoanView<'_>, rail: usize) -> Rail {
 }
 
 /// The memory that is shared with the peer of a loan, if any is: a rail to this peer alone.
-fn shared_memory(view: &View<'_>, index: usize, cells: LoanView<'_>) -> Option<Rail> {
-    let seen = view.shared_memory(index)?;
+fn shared_memory(view: &View<'_>, cells: LoanView<'_>) -> Option<Rail> {
+    let seen = view.shared_memory(cells)?;
     Some(Rail {
         name: "shm".to_owned(),
         medium: "shm".to_owned(),

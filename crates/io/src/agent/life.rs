@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use base::ids::NodeId;
 use node::agent::{Effect, Unfinished};
 
+use super::lenders::Lenders;
 use super::{Agent, AgentEvent, log, token, view, watchdog};
 use crate::card::now;
 use crate::event::Event;
@@ -77,7 +78,8 @@ impl Agent {
                 Some(Effect::TellEnd) => self.tell(ToCard::ShutDown),
                 Some(Effect::TellReturn { loan }) => self.tell(ToCard::GiveBack { loan }),
                 Some(Effect::TellLoan { loan }) => {
-                    let plan = Box::new(self.loan_plan(&self.spec.loans[loan]));
+                    let plan = self.loan_plan(&self.spec.loans[loan], &mut Lenders::of(&self.spec));
+                    let plan = Box::new(plan);
                     self.tell(ToCard::Attach { loan, plan });
                 }
                 Some(Effect::TellPresence { loan, is_present }) => {

@@ -9,6 +9,7 @@ mod change;
 mod clients;
 mod drives;
 mod kept;
+mod lenders;
 mod life;
 mod log;
 mod neighbours;
@@ -40,6 +41,7 @@ pub use self::change::{Arrivals, Withdrawn};
 use self::clients::Clients;
 pub use self::drives::DriveEnd;
 use self::drives::Images;
+use self::lenders::Lenders;
 use self::life::LiveCard;
 use self::neighbours::{Neighbours, Surroundings};
 use self::slots::Slots;
@@ -51,12 +53,12 @@ use crate::memory::{self, Mapping};
 use crate::messages::{self, Dated, ToAgent, ToCard};
 use crate::outbox::Message as _;
 use crate::plan::{
-    DrivePlan, LEDGER_OFFSET, LimitPlan, LoanPlan, MediumKind, PeerPlan, Plan, RailPlan, RolePlan, RoutePlan,
-    SharedCells, descriptor, feasible,
+    DrivePlan, LEDGER_OFFSET, LimitPlan, LoanPlan, MediumKind, Plan, RailPlan, RolePlan, SharedCells,
+    descriptor, feasible,
 };
 use crate::process::{Child, OWN_EXECUTABLE, Spawn};
 use crate::ring::{Ring, RingError};
-use crate::udp::{RailSocket, max_datagram_bytes};
+use crate::udp::RailSocket;
 use crate::vm_generation::{News, VmGeneration};
 use crate::wait::{Interest, SpinTimes, Waiter};
 
@@ -622,6 +624,7 @@ impl Agent {
             let (has_lost, cleared) = (self.images.has_lost(index), self.images.cleared(index));
             Some(DrivePlan { has_lost, cleared, ..plan })
         });
+        let mut lenders = Lenders::of(&self.spec);
         let plan = Plan {
             agent_pid: rustix::process::getpid().as_raw_nonzero().get(),
             private: *self.spec.identity.reveal(),
@@ -637,7 +640,7 @@ impl Agent {
             restored_as: self.restored_as,
             has_ring: self.ring.is_some(),
             drives: drives.collect(),
-            loans: self.spec.loans.iter().map(|loan| self.loan_plan(loan)).collect(),
+            loans: self.spec.loans.iter().map(|loan| self.loan_plan(loan, &mut lenders)).collect(),
             rails: self.rail_plans(),
         };
         plan.write()
@@ -651,11 +654,8 @@ impl Agent {
             .collect()
     }
 
-    fn loan_plan(&self, loan: &LoanSpec) -> LoanPlan {
-        let route = |(peer, Rail { socket, .. }): (&SocketAddr, &Rail)| RoutePlan {
-            peer: PeerPlan(*peer),
-            max_frame: socket.path_mtu(*peer).map_or(1280, |mtu| max_datagram_bytes(*peer, mtu)),
-        };
+    fn loan_plan(&self, loan: &LoanSpec, lenders: &mut Lenders<'_>) -> LoanPlan {
+        let mut least_incarnation = 0;
         let role = match &loan.end {
             LoanEnd::Lend { drive, controller, limit, allowed } => RolePlan::Lend {
                 drive: *drive,
@@ -663,20 +663,23 @@ impl Agent {
                 limit: LimitPlan::of(*limit),
                 allowed: allowed.as_ref().map(|ids| ids.iter().map(|id| id.0).collect()),
             },
-            LoanEnd::Borrow { lender, peers, io_timeout, edge } => RolePlan::Borrow {
-                lender: lender.key.0,
-                domain: lender.domain.0,
-                routes: peers.iter().zip(&self.spec.rails).map(route).collect(),
-                io_timeout_ms: io_timeout.as_millis() as u64,
-                load: match edge {
-                    Edge::Nbd { .. } | Edge::Vm { .. } => None,
-                    Edge::Load(load) => Some(*load),
-                },
-                machine: match edge {
-                    Edge::Vm { machine, .. } => Some(self.spec.domain_of_machine(*machine).0),
-                    Edge::Nbd { .. } | Edge::Load(_) => None,
-                },
-            },
+            LoanEnd::Borrow { lender, peers, io_timeout, edge } => {
+                least_incarnation = lenders.least_incarnation(&lender.key.0);
+                RolePlan::Borrow {
+                    lender: lender.key.0,
+                    domain: lender.domain.0,
+                    routes: lenders.routes(peers),
+                    io_timeout_ms: io_timeout.as_millis() as u64,
+                    load: match edge {
+                        Edge::Nbd { .. } | Edge::Vm { .. } => None,
+                        Edge::Load(load) => Some(*load),
+                    },
+                    machine: match edge {
+                        Edge::Vm { machine, .. } => Some(self.spec.domain_of_machine(*machine).0),
+                        Edge::Nbd { .. } | Edge::Load(_) => None,
+                    },
+                }
+            }
             LoanEnd::Vacant { edge } => RolePlan::Vacant { is_slot: matches!(edge, Some(Edge::Vm { .. })) },
         };
         LoanPlan {
@@ -685,9 +688,7 @@ impl Agent {
             generation: loan.generation,
             tenancy: loan.tenancy.into(),
             life: loan.life,
-            least_incarnation: loan
-                .lender()
-                .map_or(0, |lender| attach::least_incarnation(&self.spec.loans, lender)),
+            least_incarnation,
             role,
         }
     }

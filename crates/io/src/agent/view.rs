@@ -112,10 +112,9 @@ impl<'a> View<'a> {
     }
 
     /// The memory that is shared with the peer of `loan`, if any is.
-    pub fn shared_memory(&self, loan: usize) -> Option<SharedMemoryView> {
-        let (_, view) = self.loan(loan)?;
-        view.peer_place().filter(|peer| self.sharing.contains(peer))?;
-        let edge = view.edge();
+    pub fn shared_memory(&self, loan: LoanView<'_>) -> Option<SharedMemoryView> {
+        loan.peer_place().filter(|peer| self.sharing.contains(peer))?;
+        let edge = loan.edge();
         let rtt = edge.private_rtt_ns.get();
         Some(SharedMemoryView {
             up: edge.private_state.get() == 2,

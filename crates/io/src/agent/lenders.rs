@@ -1,0 +1,54 @@
+//! What a plan says of lenders. Many loans may be with one, and a card that has died waits for its successor's plan, so
+//! each is looked at once: what its loans know of it in one pass, and the kernel's way to it with one question.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use super::{LoanEnd, NodeSpec, Rail};
+use crate::plan::{PeerPlan, RoutePlan};
+use crate::udp::max_datagram_bytes;
+
+/// What is taken to be an MTU where the kernel knows none.
+const UNKNOWN_FRAME: usize = 1280;
+
+/// The lenders of a node's loans.
+pub(super) struct Lenders<'a> {
+    rails: &'a [Rail],
+    /// By key: by which incarnation this node calls itself at least.
+    least: BTreeMap<[u8; 32], u64>,
+    /// By rail and address: bytes of the largest frame.
+    frames: BTreeMap<(usize, SocketAddr), usize>,
+}
+
+impl<'a> Lenders<'a> {
+    /// Those of all loans of a node.
+    pub(super) fn of(spec: &'a NodeSpec) -> Self {
+        let mut least = BTreeMap::new();
+        for loan in &spec.loans {
+            if let LoanEnd::Borrow { lender, .. } = &loan.end {
+                let known: &mut u64 = least.entry(lender.key.0).or_default();
+                *known = (*known).max(loan.least_incarnation);
+            }
+        }
+        Self { rails: &spec.rails, least, frames: BTreeMap::new() }
+    }
+
+    /// By which incarnation this node calls itself at least to the lender with this key, whatever it borrows there.
+    pub(super) fn least_incarnation(&self, key: &[u8; 32]) -> u64 {
+        self.least.get(key).copied().unwrap_or_default()
+    }
+
+    /// The ways to a lender at these addresses, by rail.
+    pub(super) fn routes(&mut self, peers: &[SocketAddr]) -> Vec<RoutePlan> {
+        let rails = self.rails;
+        let route = |(index, (peer, rail)): (usize, (&SocketAddr, &Rail))| {
+            let ask = || {
+                let mtu = rail.socket.path_mtu(*peer);
+                mtu.map_or(UNKNOWN_FRAME, |mtu| max_datagram_bytes(*peer, mtu))
+            };
+            let max_frame = *self.frames.entry((index, *peer)).or_insert_with(ask);
+            RoutePlan { peer: PeerPlan(*peer), max_frame }
+        };
+        peers.iter().zip(rails).enumerate().map(route).collect()
+    }
+}
