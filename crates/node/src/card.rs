@@ -21,9 +21,10 @@ use link::{PublicKey, State, Stream, Tenancy};
 use crate::borrower::BorrowedDrive;
 use crate::bucket::Bucket;
 use crate::card::frames::Reply;
-use crate::cells::{Address, LoanParts, NodeLedger, drive_owners};
+use crate::cells::{Address, LedgerLoans, LoanParts, NodeLedger, drive_owners};
 use crate::config::{CardConfig, LoanConfig, LoanRole};
 use crate::drive::Drive;
+use crate::gauges::ChannelGauges;
 use crate::lender::LentFunction;
 use crate::loan::{End, Loan};
 use crate::peers::Peers;
@@ -291,8 +292,9 @@ impl<'m> Card<'m> {
             next_drive: 0,
             now,
         };
+        let known = card.ledger.loans();
         for place in 0..places {
-            card.obtain(place)?;
+            card.obtain(place, &known)?;
         }
         let drives = card.config.drives.iter().zip(&card.drive_cells).enumerate();
         card.drives = drives
@@ -314,8 +316,8 @@ impl<'m> Card<'m> {
     }
 
     /// Has the cells of a place's loan, or makes its place vacant for everybody here if there is no room for them.
-    fn obtain(&mut self, place: usize) -> Result<(), RegionError> {
-        self.parts[place] = match self.ledger.parts(place, &self.config.loans[place]) {
+    fn obtain(&mut self, place: usize, known: &LedgerLoans<'m>) -> Result<(), RegionError> {
+        self.parts[place] = match self.ledger.parts(place, &self.config.loans[place], known) {
             Err(error) => self.leave_out(place, error)?,
             Ok(parts) => parts,
         };
@@ -399,11 +401,15 @@ impl<'m> Card<'m> {
         }
         if self.next_publish <= now {
             self.next_publish = now + PUBLISH;
+            // Of each channel once: it may carry many loans.
+            let seen: Vec<_> = (0..self.peers.len())
+                .map(|peer| self.guarded_peer(peer, |card| ChannelGauges::of(now, &card.peers[peer].channel)))
+                .collect();
             for index in 0..self.loans.len() {
                 self.guarded(now, index, |card| {
-                    let (loan, peers) = (&mut card.loans[index], &card.peers);
-                    let peer = loan.peer().and_then(|peer| peers.get(peer));
-                    loan.publish(now, peer.map(|peer| &peer.channel));
+                    let loan = &mut card.loans[index];
+                    let channel = loan.peer().and_then(|peer| seen.get(peer)?.as_ref());
+                    loan.publish(now, channel);
                 });
             }
             let left = self.peers.forget_silent(now, self.ledger.journal, &self.config, &self.loans);
@@ -537,7 +543,7 @@ impl<'m> Card<'m> {
             self.config.loans[place] = loan;
         }
         self.ledger.retain(&self.config.loans, &self.drive_owners)?;
-        self.obtain(place)?;
+        self.obtain(place, &self.ledger.loans())?;
         self.occupy(place)?;
         if let Some(loan) = self.loans.get_mut(place).filter(|_| self.contains_faults) {
             loan.contain_faults();

@@ -271,6 +271,16 @@ pub enum EndCells<'m> {
     },
 }
 
+impl EndCells<'_> {
+    fn kind(&self) -> LoanKind {
+        match self {
+            Self::Lent(_) => LoanKind::Lend,
+            Self::Drive { .. } => LoanKind::Drive,
+            Self::Slot { .. } => LoanKind::Slot,
+        }
+    }
+}
+
 /// The ledger of a node.
 #[derive(Clone, Copy)]
 pub struct NodeLedger<'m> {
@@ -332,15 +342,20 @@ impl<'m> NodeLedger<'m> {
     }
 
     /// The cells of a loan for a new card, in steps of their own: what they were if there are any, else new ones; of a
-    /// vacant place what [`Self::retain`] has left there.
+    /// vacant place what [`Self::retain`] has left there. `known` are those of all loans: whoever asks for one after the
+    /// other does not search the table for each.
     pub(crate) fn parts(
         &self,
         place: usize,
         loan: &LoanConfig,
+        known: &LedgerLoans<'m>,
     ) -> Result<Option<LoanParts<'m>>, RegionError> {
         let (owner, Some(kind)) = (loan_owner(place, loan.life), loan.role.kind()) else {
             return self.find_parts(loan_owner(place, loan.life));
         };
+        if let Some(parts) = known.get(place, loan.life).filter(|parts| parts.end.kind() == kind) {
+            return Ok(Some(parts));
+        }
         self.obtain_parts(owner, kind).map(Some)
     }
 

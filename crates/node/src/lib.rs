@@ -25,6 +25,7 @@ mod cells;
 mod config;
 mod denial;
 mod drive;
+mod gauges;
 mod lender;
 mod loan;
 mod map;

@@ -17,9 +17,10 @@ use link::{Information, Name, Sink, State, Stream, Tenancy};
 use self::sink::Contained;
 use crate::borrower::BorrowedDrive;
 use crate::card::{CardEvent, MediaWork, Unusable};
-use crate::cells::{EdgeGauges, EndCells, LoanCells, LoanParts};
+use crate::cells::{EndCells, LoanCells, LoanParts};
 use crate::config::{BorrowEdge, CardConfig, LoanRole};
 use crate::drive::Drive;
+use crate::gauges::ChannelGauges;
 use crate::lender::LentFunction;
 use crate::opening::Opening;
 use crate::refusal::Refusal;
@@ -677,14 +678,15 @@ impl<'m> Loan<'m> {
         self.cells.edge.media_fault.set(function.controller.subsystem().has_fault().into());
         let information =
             Information { bytes: bytes.into(), kind: 1, flags: read_only.into(), name: self.name.to_bytes() };
-        if let Opening::Offer(offer) = &mut self.opening {
-            offer.set_information(now, information);
+        if let Opening::Offer(offer) = &mut self.opening
+            && offer.set_information(now, information)
+        {
             self.deadline.set(None);
         }
     }
 
     /// Renews the gauges.
-    pub(crate) fn publish(&mut self, now: Instant, channel: Option<&Channel<'m>>) {
+    pub(crate) fn publish(&mut self, now: Instant, channel: Option<&ChannelGauges>) {
         if self.has_failed() {
             return;
         }
@@ -692,7 +694,7 @@ impl<'m> Loan<'m> {
         let edge = &self.cells.edge;
         edge.channel_state.set(self.state() as u64);
         if let Some(channel) = channel {
-            publish_channel(edge, now, channel);
+            channel.publish(edge);
         }
         let sender = &self.stream.port.sender;
         edge.in_flight.set(sender.next() - sender.committed());
@@ -704,25 +706,5 @@ impl<'m> Loan<'m> {
             edge.drive_bytes.set(geometry.blocks * u64::from(geometry.block_size));
             edge.drive_rights.set(1 + u64::from(geometry.read_only));
         }
-    }
-}
-
-/// What the channel of a loan's peer shows of it.
-fn publish_channel(edge: &EdgeGauges, now: Instant, channel: &Channel<'_>) {
-    edge.last_heard.set(channel.last_heard().as_nanos());
-    for rail in 0..channel.paths() {
-        let (round_trip, up, loss) = channel.path_status(rail as u8, now);
-        edge.rtt_ns[rail].set(round_trip.map_or(0, |round_trip| round_trip.as_nanos() as u64));
-        edge.rail_up[rail].set(up.into());
-        edge.loss_ppm[rail].set((loss * 1e6) as u64);
-    }
-    edge.cipher.set(channel.cipher().map_or(0, |cipher| cipher as u64));
-    let private = channel.private_status(now);
-    edge.private_state.set(private.map_or(0, |(_, up, _)| 1 + u64::from(up)));
-    let (round_trip, _, loss) = private.unwrap_or_default();
-    edge.private_rtt_ns.set(round_trip.map_or(0, |round_trip| round_trip.as_nanos() as u64));
-    edge.private_loss_ppm.set((loss * 1e6) as u64);
-    if let Some((node, name, domain)) = channel.peer() {
-        edge.set_peer(node, name, domain);
     }
 }

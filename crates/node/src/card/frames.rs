@@ -264,7 +264,7 @@ impl<'m> Card<'m> {
     }
 
     /// Does something with the channel of a peer that is there. If that fails, so does all that it carries.
-    fn guarded_peer<T>(&mut self, place: usize, act: impl FnOnce(&mut Self) -> T) -> Option<T> {
+    pub(super) fn guarded_peer<T>(&mut self, place: usize, act: impl FnOnce(&mut Self) -> T) -> Option<T> {
         self.peers.get(place).filter(|peer| !peer.has_failed())?;
         if !self.contains_faults {
             return Some(act(self));

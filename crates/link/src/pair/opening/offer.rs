@@ -206,12 +206,14 @@ impl<'m> Offer<'m> {
         }
     }
 
-    /// What the borrower is told of the function, when its stream opens and now.
-    pub fn set_information(&mut self, now: Instant, information: Information) {
-        if self.information != Some(information) {
+    /// What the borrower is told of the function, when its stream opens and now. True if that is news.
+    pub fn set_information(&mut self, now: Instant, information: Information) -> bool {
+        let is_news = self.information != Some(information);
+        if is_news {
             self.information = Some(information);
             self.informs.begin(now);
         }
+        is_news
     }
 
     /// The channel of who has the function is given up: it was heard last at this time.
