@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 
 use serde::{Deserialize, Serialize};
 
-use super::case::{Better, Case, Kind};
+use super::case::{Better, Case};
 use super::core_to_core::Distance;
 use super::report::{Machine, VERSION};
 use super::show::Show;
@@ -180,7 +180,7 @@ impl Sides {
 
     /// One round of a program, and the commit that it names.
     fn turn(&self, case: &Case, program: &Path) -> Result<(Turn, String), Halt> {
-        let rounds = if matches!(case.kind, Kind::Recovery(_)) { KILLS } else { 1 };
+        let rounds = if case.kind.is_recovery() { KILLS } else { 1 };
         let mut command = Command::new(program);
         command.args(["bench", case.id, "-o", "json", "--rounds", &rounds.to_string(), "--out"]);
         command.arg(self.scratch.path()).stdin(Stdio::null()).stderr(Stdio::piped());

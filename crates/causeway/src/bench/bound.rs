@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::case::{Case, GuestCase, Kind};
+use super::case::{Case, GuestCase, Kind, LoansCase};
 use super::report::{Round, median};
 use super::usage::CpuTime;
 
@@ -54,7 +54,7 @@ pub(super) fn shares(rounds: &[Round]) -> Vec<Share> {
 /// One sentence on what the rounds show; `None` where nothing was measured. `cores` are those of this machine.
 pub(super) fn bound_by(case: &Case, rounds: &[Round], cores: usize) -> Option<String> {
     match case.kind {
-        Kind::Recovery(_) | Kind::Guest(GuestCase::Recovery) => {
+        Kind::Recovery(_) | Kind::Guest(GuestCase::Recovery) | Kind::Loans(LoansCase::Recovery, _) => {
             let part = median(rounds.iter().filter_map(|round| Some(round.card_ms? / round.value)))?;
             Some(format!(
                 "{:.0} % of the time lies between the agent's notice of the death and its successor's service",
@@ -64,7 +64,7 @@ pub(super) fn bound_by(case: &Case, rounds: &[Round], cores: usize) -> Option<St
         Kind::Traffic(_) | Kind::Copy { .. } | Kind::Guest(GuestCase::Traffic(..) | GuestCase::Registers) => {
             processors(&shares(rounds), cores)
         }
-        Kind::IdleCpu => {
+        Kind::IdleCpu | Kind::Loans(LoansCase::IdleCpu, _) => {
             let shares = shares(rounds);
             let most = busiest(&shares)?;
             Some(format!(
@@ -74,7 +74,10 @@ pub(super) fn bound_by(case: &Case, rounds: &[Round], cores: usize) -> Option<St
             ))
         }
         // The number itself says it all.
-        Kind::IdleMemory | Kind::Guest(GuestCase::Memory | GuestCase::MapTime) => None,
+        Kind::IdleMemory
+        | Kind::Guest(GuestCase::Memory | GuestCase::MapTime)
+        | Kind::Loans(LoansCase::IdleMemory, _)
+        | Kind::AttachGap(_) => None,
     }
 }
 

@@ -73,6 +73,28 @@ pub(super) enum Kind {
     IdleMemory,
     /// What a virtual machine has of a borrowed drive.
     Guest(GuestCase),
+    /// Many loans between two nodes that go this way, beside one.
+    Loans(LoansCase, Way),
+    /// The longest gap of a busy loan that goes this way while another one comes and goes, beside that without.
+    AttachGap(Way),
+}
+
+impl Kind {
+    /// Whether it is the time from the death of a card to the next I/O.
+    pub(super) fn is_recovery(self) -> bool {
+        matches!(self, Self::Recovery(_) | Self::Loans(LoansCase::Recovery, _))
+    }
+}
+
+/// What is measured of many loans.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LoansCase {
+    /// Processor time of nodes whose loans do nothing.
+    IdleCpu,
+    /// Memory that each takes.
+    IdleMemory,
+    /// From the death of a card to the next I/O of one of those that are busy.
+    Recovery,
 }
 
 /// What is measured with a virtual machine.

@@ -1,7 +1,8 @@
 //! The table of all cases.
 
 use super::case::{
-    Better, Case, Drives, GuestCase, Kind, Measure, Medium, Paper, Setup, Target, Traffic, Way, Work,
+    Better, Case, Drives, GuestCase, Kind, LoansCase, Measure, Medium, Paper, Setup, Target, Traffic, Way,
+    Work,
 };
 use crate::exit::Failure;
 
@@ -199,6 +200,20 @@ const fn recovery(id: &'static str, medium: Medium, target_ms: f64) -> Case {
 
 const fn idle(id: &'static str, kind: Kind, unit: &'static str, target: f64) -> Case {
     Case { kind, unit, better: Better::Lower, target: Some(Target::Median(target)), ..plain(id) }
+}
+
+/// Many loans, beside one.
+const fn loans(id: &'static str, case: LoansCase, way: Way) -> Case {
+    let (unit, target, rounds) = match case {
+        LoansCase::IdleCpu => ("% of a core", 1.0, 5),
+        LoansCase::IdleMemory => ("KiB a loan", 256.0, 5),
+        LoansCase::Recovery => ("ms", 10.0, 100),
+    };
+    Case { rounds, ..idle(id, Kind::Loans(case, way), unit, target) }
+}
+
+const fn attach_gap(id: &'static str, way: Way) -> Case {
+    Case { kind: Kind::AttachGap(way), unit: "ms", better: Better::Lower, ..plain(id) }.at_least(0.9)
 }
 
 const fn copy(id: &'static str, write: bool) -> Case {
@@ -433,6 +448,14 @@ const OTHERS: &[Case] = &[
     ),
     idle("idle-cpu", Kind::IdleCpu, "% of a core", 1.0),
     idle("idle-memory", Kind::IdleMemory, "MiB", 64.0),
+    loans("loans-256-idle-cpu", LoansCase::IdleCpu, SEALED),
+    loans("loans-256-idle-memory", LoansCase::IdleMemory, SEALED),
+    loans("loans-256-recovery", LoansCase::Recovery, SEALED),
+    attach_gap("attach-gap", SEALED),
+    loans("shm-loans-256-idle-cpu", LoansCase::IdleCpu, Way::Shm),
+    loans("shm-loans-256-idle-memory", LoansCase::IdleMemory, Way::Shm),
+    loans("shm-loans-256-recovery", LoansCase::Recovery, Way::Shm),
+    attach_gap("shm-attach-gap", Way::Shm),
 ];
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
 //! What two nodes use that have nothing to do.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::bound::Share;
 use super::core_to_core::round_trip_ns;
+use super::loans::Pair;
 use super::report::Round;
 use super::usage::{self, CpuTime};
 use crate::exit::Failure;
@@ -19,19 +20,28 @@ const PAUSE: Duration = Duration::from_secs(1);
 const CALM: Duration = Duration::from_secs(2);
 const TICK: Duration = Duration::from_millis(50);
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Written and read before, so that the memory is that of nodes that have worked.
+/// See [`Before`], of a loan that is alone.
 const TRAFFIC: u64 = 64 << 20;
 const PIECE: u32 = 128 << 10;
 
 /// The processes, in the order of [`Idle::nodes`].
-const NAMES: [&str; 4] = ["lender's agent", "lender's card", "borrower's agent", "borrower's card"];
+pub(super) const NAMES: [&str; 4] =
+    ["lender's agent", "lender's card", "borrower's agent", "borrower's card"];
+
+/// What is written and read of each drive before, so that the memory is that of nodes that have worked.
+#[derive(Clone, Copy)]
+pub(super) struct Before {
+    pub(super) bytes: u64,
+    /// Bytes of a request.
+    pub(super) piece: u32,
+}
 
 /// Two nodes that have worked and are idle.
 pub(super) struct Idle<'a> {
     lender: Node,
     borrower: Node,
     /// Connected, as a kernel or a VM would be.
-    client: NbdClient,
+    clients: Vec<NbdClient>,
     interrupt: &'a Interrupt,
 }
 
@@ -40,9 +50,29 @@ impl<'a> Idle<'a> {
     pub(super) fn start(source: &Path, scratch: &Scratch, interrupt: &'a Interrupt) -> Result<Self, Halt> {
         let (lender, line) = Node::lend(scratch, source, 2, &[NETWORK_ONLY], interrupt)?;
         let (borrower, socket) = Node::borrow(scratch, &line, &[NETWORK_ONLY], interrupt)?;
-        let client =
-            work(&socket).map_err(|error| Failure::failed(format_args!("the drive failed: {error}")))?;
-        let idle = Self { lender, borrower, client, interrupt };
+        Self::of(lender, borrower, &[socket], Before { bytes: TRAFFIC, piece: PIECE }, interrupt)
+    }
+
+    /// The same with all loans of a pair of nodes, each of which works for a moment.
+    pub(super) fn of_pair(
+        pair: Pair,
+        before: Before,
+        interrupt: &'a Interrupt,
+    ) -> Result<(Self, Scratch), Halt> {
+        let Pair { lender, borrower, sockets, scratch, .. } = pair;
+        Ok((Self::of(lender, borrower, &sockets, before, interrupt)?, scratch))
+    }
+
+    fn of(
+        lender: Node,
+        borrower: Node,
+        sockets: &[PathBuf],
+        before: Before,
+        interrupt: &'a Interrupt,
+    ) -> Result<Self, Halt> {
+        let clients = sockets.iter().map(|socket| work(socket, before)).collect::<Result<_, _>>();
+        let clients = clients.map_err(|error| Failure::failed(format_args!("the drive failed: {error}")))?;
+        let idle = Self { lender, borrower, clients, interrupt };
         idle.wait(CALM)?;
         Ok(idle)
     }
@@ -80,6 +110,14 @@ impl<'a> Idle<'a> {
         Ok(Round { value, core_to_core_ns: round_trip_ns(), ..Round::default() })
     }
 
+    /// Bytes that each process has in memory, page tables included, as [`NAMES`] has them.
+    pub(super) fn memory(&self) -> Result<[u64; 4], Halt> {
+        self.wait(PAUSE)?;
+        let pids = self.nodes()?;
+        let of = |pid: u32| usage::resident_bytes(&[pid]) + usage::page_table_bytes(&[pid]);
+        Ok([of(pids[0][0]), of(pids[0][1]), of(pids[1][0]), of(pids[1][1])])
+    }
+
     /// The processes of each node.
     fn nodes(&self) -> Result<[[u32; 2]; 2], Failure> {
         Ok([usage::processes(&self.lender)?, usage::processes(&self.borrower)?])
@@ -96,18 +134,18 @@ impl<'a> Idle<'a> {
 
     /// Ends both nodes in order.
     pub(super) fn stop(self) -> Result<(), Failure> {
-        drop(self.client);
+        drop(self.clients);
         self.borrower.stop()?;
         self.lender.stop()
     }
 }
 
-fn work(socket: &Path) -> Result<NbdClient, crate::nbd_client::NbdError> {
+fn work(socket: &Path, before: Before) -> Result<NbdClient, crate::nbd_client::NbdError> {
     let mut client = NbdClient::connect(socket, PATIENCE)?;
-    let mut data = vec![0x5a; PIECE as usize];
-    for offset in (0..TRAFFIC.min(client.size())).step_by(PIECE as usize) {
+    let mut data = vec![0x5a; before.piece as usize];
+    for offset in (0..before.bytes.min(client.size())).step_by(before.piece as usize) {
         client.write(offset, &data)?;
-        client.read(offset, PIECE, &mut data)?;
+        client.read(offset, before.piece, &mut data)?;
     }
     client.flush()?;
     Ok(client)

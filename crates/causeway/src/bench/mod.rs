@@ -9,6 +9,7 @@
 //! The command line's `load` is the part of the native cases that runs in the borrowing card ([`io::load`]).
 
 mod against;
+mod attach_gap;
 mod bound;
 mod case;
 mod cases;
@@ -16,6 +17,7 @@ mod copy;
 mod core_to_core;
 mod guests;
 mod idle;
+mod loans;
 mod page;
 mod papers;
 mod peer;
@@ -36,10 +38,12 @@ use std::path::{Path, PathBuf};
 use crate::cli::{BenchArgs, Output, print};
 use crate::exit::Failure;
 use crate::local::{Halt, Interrupt, Scratch};
-use case::{Case, Drives, GuestCase, Kind, Medium, Traffic};
+use attach_gap::AttachGap;
+use case::{Case, Drives, GuestCase, Kind, LoansCase, Medium, Traffic, Way};
 use copy::Copies;
 use guests::{Guest, MapTimes, Memory};
 use idle::Idle;
+use loans::Loans;
 use place::Image;
 use recovery::Recovery;
 use report::{CaseReport, Machine, Peer, Report, Round};
@@ -165,6 +169,8 @@ impl Bench {
             Kind::IdleCpu => self.idle(case, |idle| idle.cpu_round()),
             Kind::IdleMemory => self.idle(case, |idle| idle.memory_round()),
             Kind::Guest(what) => self.guest_case(case, what),
+            Kind::Loans(what, way) => self.loans(case, what, way),
+            Kind::AttachGap(way) => self.attach_gap(case, way),
         }
     }
 
@@ -287,6 +293,20 @@ impl Bench {
         Ok(CaseReport::measured(case, rounds, None))
     }
 
+    fn loans(&self, case: &Case, what: LoansCase, way: Way) -> Result<CaseReport, Halt> {
+        let mut loans = Loans::start(what, way, &self.scratch, &self.interrupt)?;
+        let rounds = self.repeat(case, || loans.round())?;
+        loans.stop()?;
+        Ok(beside_ourselves(case, "one loan", rounds))
+    }
+
+    fn attach_gap(&self, case: &Case, way: Way) -> Result<CaseReport, Halt> {
+        let mut gap = AttachGap::start(way, &self.scratch, &self.interrupt)?;
+        let rounds = self.repeat(case, || gap.round())?;
+        gap.stop()?;
+        Ok(beside_ourselves(case, "the same without attach and detach", rounds))
+    }
+
     fn repeat<T>(&self, case: &Case, mut round: impl FnMut() -> Result<T, Halt>) -> Result<Vec<T>, Halt> {
         let count = self.rounds(case);
         (0..count)
@@ -306,6 +326,13 @@ impl Bench {
     fn skipped(&self, case: &Case, why: String) -> CaseReport {
         CaseReport { skipped: Some(why), ..CaseReport::empty(case, self.rounds(case)) }
     }
+}
+
+/// A case whose peer is this program, too.
+fn beside_ourselves(case: &Case, peer: &'static str, rounds: Vec<(Round, Round)>) -> CaseReport {
+    let (ours, theirs) = rounds.into_iter().unzip();
+    let peer = Peer::new(peer, env!("CARGO_PKG_VERSION").to_owned(), theirs);
+    CaseReport::measured(case, ours, Some(peer))
 }
 
 /// One measurement of ours and one of the peer: in the first round ours is first, in the next one the peer, and so on.

@@ -3,7 +3,6 @@
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::case::Kind;
 use super::core_to_core::Distance;
 use super::report::{CaseReport, PERCENTS, Report, Round, median, number};
 use crate::chart::{Area, Drawn, FONT, INK, faint, svg, text};
@@ -266,7 +265,7 @@ fn draw_depths(area: &Area<'_>, points: &[Depth]) -> Drawn {
 
 fn is_recovery(case: &CaseReport) -> bool {
     let found = super::cases::CASES.iter().find(|known| known.id == case.id);
-    found.is_some_and(|known| matches!(known.kind, Kind::Recovery(_)))
+    found.is_some_and(|known| known.kind.is_recovery())
 }
 
 #[cfg(test)]

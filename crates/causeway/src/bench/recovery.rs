@@ -1,6 +1,6 @@
-//! From `kill -9` of a card to the next I/O: what a program that uses the drive sees.
+//! From `kill -9` of a card to the next I/O: what a program that uses a drive sees, be it alone or among others.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -8,13 +8,14 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::time::Timespec;
 
 use super::core_to_core::round_trip_ns;
+use super::loans::Pair;
 use super::report::Round;
 use crate::exit::Failure;
 use crate::local::{Halt, Interrupt, NETWORK_ONLY, Node, Scratch};
 use crate::nbd_client::{Handle, NbdClient, NbdError, Request};
 use crate::status::Card;
 
-/// Requests under way all the time.
+/// Requests under way all the time where there is one loan.
 const DEPTH: usize = 8;
 const BLOCK: u32 = 4096;
 /// Traffic before a kill, and up to so much more: a card that had a short life would be followed more slowly.
@@ -28,7 +29,8 @@ const POLL: Duration = Duration::from_millis(1);
 pub(super) struct Recovery<'a> {
     lender: Node,
     borrower: Node,
-    traffic: Traffic,
+    /// On so many of their loans.
+    traffic: Vec<Traffic>,
     interrupt: &'a Interrupt,
     kills: usize,
     core_to_core_ns: Option<f64>,
@@ -39,8 +41,30 @@ impl<'a> Recovery<'a> {
     pub(super) fn start(source: &Path, scratch: &Scratch, interrupt: &'a Interrupt) -> Result<Self, Halt> {
         let (lender, line) = Node::lend(scratch, source, 1, &[NETWORK_ONLY], interrupt)?;
         let (borrower, socket) = Node::borrow(scratch, &line, &[NETWORK_ONLY], interrupt)?;
-        let client = NbdClient::connect(&socket, PATIENCE).map_err(failure)?;
-        let traffic = Traffic::new(client);
+        Self::of(lender, borrower, &[socket], DEPTH, interrupt)
+    }
+
+    /// With `depth` requests under way on each of the first `busy` loans of a pair of nodes.
+    pub(super) fn of_pair(
+        pair: Pair,
+        busy: usize,
+        depth: usize,
+        interrupt: &'a Interrupt,
+    ) -> Result<(Self, Scratch), Halt> {
+        let Pair { lender, borrower, sockets, scratch, .. } = pair;
+        let busy = &sockets[..busy.min(sockets.len())];
+        Ok((Self::of(lender, borrower, busy, depth, interrupt)?, scratch))
+    }
+
+    fn of(
+        lender: Node,
+        borrower: Node,
+        sockets: &[PathBuf],
+        depth: usize,
+        interrupt: &'a Interrupt,
+    ) -> Result<Self, Halt> {
+        let traffic = |socket: &PathBuf| Ok(Traffic::new(NbdClient::connect(socket, PATIENCE)?, depth));
+        let traffic = sockets.iter().map(traffic).collect::<Result<_, _>>().map_err(failure)?;
         Ok(Self { lender, borrower, traffic, interrupt, kills: 0, core_to_core_ns: round_trip_ns() })
     }
 
@@ -50,17 +74,19 @@ impl<'a> Recovery<'a> {
         Ok(device.map(|device| device.io).unwrap_or_default())
     }
 
-    /// Kills a card, the other node's each time, and measures.
+    /// Kills a card, the other node's each time, and measures, another loan each time.
     pub(super) fn round(&mut self) -> Result<Round, Halt> {
         self.interrupt.check()?;
         let kills_lender = self.kills % 2 == 1;
         self.kills += 1;
         let more = SETTLE_MORE.mul_f64((self.kills * 7 % 10) as f64 / 10.0);
-        self.traffic.run(SETTLE + more).map_err(failure)?;
+        run(&mut self.traffic, SETTLE + more).map_err(failure)?;
         let node = if kills_lender { &self.lender } else { &self.borrower };
         let card = node.card()?;
-        let took = kill(node, &card, &mut self.traffic)?;
-        self.traffic.drain().map_err(failure)?;
+        // Each of them with kills of either card.
+        let measured = self.kills / 2 % self.traffic.len();
+        let took = kill(node, &card, &mut self.traffic, measured)?;
+        self.traffic.iter_mut().try_for_each(Traffic::drain).map_err(failure)?;
         let successor = self.wait_for_successor(kills_lender, &card)?;
         let before = std::mem::replace(&mut self.core_to_core_ns, round_trip_ns());
         Ok(Round {
@@ -96,13 +122,13 @@ impl<'a> Recovery<'a> {
     }
 }
 
-/// From the signal to the answer to a request that was sent when the process had died.
-fn kill(node: &Node, card: &Card, traffic: &mut Traffic) -> Result<Duration, Halt> {
+/// From the signal to the answer to a request of one loan that was sent when the process had died.
+fn kill(node: &Node, card: &Card, traffic: &mut [Traffic], measured: usize) -> Result<Duration, Halt> {
     let pid = card.pid.and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
     let pid = pid.ok_or_else(|| Failure::failed("a node has no card"))?;
     let process = pidfd_open(pid, PidfdFlags::empty())
         .map_err(|errno| Failure::io("cannot watch a card", &errno.into()))?;
-    traffic.fill().map_err(failure)?;
+    traffic.iter_mut().try_for_each(Traffic::fill).map_err(failure)?;
     let start = Instant::now();
     node.kill_card(card)?;
     let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
@@ -111,37 +137,41 @@ fn kill(node: &Node, card: &Card, traffic: &mut Traffic) -> Result<Duration, Hal
         Ok(1) => {}
         _ => return Err(Failure::failed("a card that was killed does not die").into()),
     }
+    let traffic = &mut traffic[measured];
     let first = traffic.submit().map_err(failure)?;
     traffic.wait_for(first).map_err(failure)?;
     Ok(start.elapsed())
 }
 
+/// All loans in turns, for so long.
+fn run(traffic: &mut [Traffic], duration: Duration) -> Result<(), NbdError> {
+    let end = Instant::now() + duration;
+    while Instant::now() < end {
+        traffic.iter_mut().try_for_each(Traffic::fill)?;
+        traffic.iter_mut().try_for_each(|traffic| traffic.take().map(drop))?;
+    }
+    Ok(())
+}
+
 /// Reads and writes all over the drive, on one connection.
 struct Traffic {
     client: NbdClient,
+    /// Requests under way all the time.
+    depth: usize,
     blocks: u64,
     random: u64,
     data: Vec<u8>,
 }
 
 impl Traffic {
-    fn new(client: NbdClient) -> Self {
+    fn new(client: NbdClient, depth: usize) -> Self {
         let blocks = client.size() / u64::from(BLOCK);
-        Self { client, blocks, random: 1, data: vec![0x5a; BLOCK as usize] }
-    }
-
-    fn run(&mut self, duration: Duration) -> Result<(), NbdError> {
-        let end = Instant::now() + duration;
-        while Instant::now() < end {
-            self.fill()?;
-            self.take()?;
-        }
-        Ok(())
+        Self { client, depth, blocks, random: 1, data: vec![0x5a; BLOCK as usize] }
     }
 
     /// As many requests as belong under way.
     fn fill(&mut self) -> Result<(), NbdError> {
-        while self.client.in_flight() < DEPTH {
+        while self.client.in_flight() < self.depth {
             self.submit()?;
         }
         Ok(())

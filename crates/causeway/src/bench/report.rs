@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use super::bound::{self, Share};
-use super::case::{Better, Case, Kind, Paper, Target};
+use super::case::{Better, Case, Paper, Target};
 use super::core_to_core::Distance;
 
 /// Version of the document.
@@ -132,9 +132,20 @@ pub(super) struct Round {
     /// What each process used of a core meanwhile.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) cpu_shares: Vec<Share>,
+    /// What each process has in memory.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) memory_kib: Vec<Held>,
     /// Whose card was killed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) victim: Option<&'static str>,
+}
+
+/// What a process has in memory, page tables included.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct Held {
+    pub(super) process: &'static str,
+    /// Where loans are counted: of each.
+    pub(super) kib: f64,
 }
 
 /// Medians of the rounds of one distance.
@@ -196,7 +207,7 @@ impl CaseReport {
         let groups = by_distance(case.better, &side.rounds, peer_rounds);
         let met = case.target.and_then(|target| match target {
             Target::Median(target) => {
-                let tail = matches!(case.kind, Kind::Recovery(_)).then_some(side.p99).flatten();
+                let tail = case.kind.is_recovery().then_some(side.p99).flatten();
                 Some(case.better.keeps(side.median, target) && tail.is_none_or(|p99| p99 <= TAIL * target))
             }
             Target::Ratio { near, far } => keeps_ratio(&groups, near, far),

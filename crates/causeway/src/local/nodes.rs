@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::halt::{Halt, Interrupt};
 use super::scratch::Scratch;
-use crate::control::{ControlClient, Impairment, Request, Response};
+use crate::control::{ControlClient, Impairment, Request, Response, SlotState};
 use crate::exit::Failure;
 use crate::status::{Card, Status};
 
@@ -24,6 +24,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long it may take to end in order.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(5);
+const SLOT_POLL: Duration = Duration::from_millis(1);
 /// Bytes of a node's log that are shown when it fails.
 const LOG_TAIL: u64 = 2000;
 
@@ -135,25 +136,54 @@ impl Node {
         prints: &str,
         interrupt: &Interrupt,
     ) -> Result<(Self, String), Halt> {
+        let mut arguments = arguments;
+        arguments.extend(["--name".into(), name_of(role).into(), "--state-dir".into()]);
+        arguments.push(scratch.join(&format!("{role}.state")).into());
+        Self::launch(scratch, role, arguments, prints, interrupt)
+    }
+
+    /// Starts `causeway node` with a file of this text, but for name and state folder, and returns it with the first
+    /// `count` lines it prints that begin with `prints`.
+    pub(crate) fn start_node(
+        scratch: &Scratch,
+        role: &'static str,
+        text: &str,
+        (prints, count): (&str, usize),
+        interrupt: &Interrupt,
+    ) -> Result<(Self, Vec<String>), Halt> {
+        let (file, name) = (scratch.join(&format!("{role}.toml")), name_of(role));
+        let text = format!("name = '{name}'\nstate_dir = '{role}.state'\n{text}");
+        fs::write(&file, text).map_err(|error| Failure::io("cannot keep a node's file", &error))?;
+        let arguments = vec!["node".into(), "--config".into(), file.into()];
+        let (mut node, first) = Self::launch(scratch, role, arguments, prints, interrupt)?;
+        let mut lines = vec![first];
+        while lines.len() < count {
+            lines.push(node.wait_line(prints, interrupt)?);
+        }
+        Ok((node, lines))
+    }
+
+    fn launch(
+        scratch: &Scratch,
+        role: &'static str,
+        arguments: Vec<OsString>,
+        prints: &str,
+        interrupt: &Interrupt,
+    ) -> Result<(Self, String), Halt> {
         let program = std::env::current_exe();
         let program = program.map_err(|error| Failure::io("cannot find the program itself", &error))?;
-        let name = format!("{role}-{}", std::process::id());
         let log = scratch.join(&format!("{role}.log"));
         let log_file =
             File::create(&log).map_err(|error| Failure::io("cannot create a log in our folder", &error))?;
         let mut command = Command::new(program);
-        command
-            .args(arguments)
-            .args(["--name", &name, "--state-dir"])
-            .arg(scratch.join(&format!("{role}.state")));
-        command.env("XDG_RUNTIME_DIR", scratch.path());
+        command.args(arguments).env("XDG_RUNTIME_DIR", scratch.path());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log_file);
         // Out of the terminal's group: on Ctrl-C it is we who end them, in order.
         command.process_group(0);
         let mut child =
             command.spawn().map_err(|error| Failure::io(format_args!("cannot start the {role}"), &error))?;
         let lines = read_lines(&mut child);
-        let control = scratch.join("causeway").join(format!("{name}.sock"));
+        let control = scratch.join("causeway").join(format!("{}.sock", name_of(role)));
         let mut node = Self { role, child, lines, log, control };
         let line = node.wait_line(prints, interrupt)?;
         Ok((node, line))
@@ -194,6 +224,30 @@ impl Node {
         match ControlClient::connect(&self.control)?.call(&Request::Status)? {
             Response::Status { status } => Ok(*status),
             other => Err(self.failure(format_args!("answers {other:?} when asked for its status"))),
+        }
+    }
+
+    /// Attaches a function to a slot, or takes out what is there (`line` is `None`), and waits until that is done.
+    pub(crate) fn set_slot(&self, slot: &str, line: Option<&str>) -> Result<(), Failure> {
+        let mut control = ControlClient::connect(&self.control)?;
+        let slot = slot.to_owned();
+        let (request, wanted) = match line {
+            Some(line) => {
+                (Request::Attach { slot: slot.clone(), line: line.to_owned() }, SlotState::Attached)
+            }
+            None => (Request::Detach { slot: slot.clone() }, SlotState::Vacant),
+        };
+        let mut response = control.call(&request)?;
+        let deadline = Instant::now() + START_TIMEOUT;
+        loop {
+            match response {
+                Response::Slot { slot } if slot.state == wanted => return Ok(()),
+                Response::Slot { .. } if Instant::now() < deadline => std::thread::sleep(SLOT_POLL),
+                other => {
+                    return Err(self.failure(format_args!("answers {other:?} when {slot} is to change")));
+                }
+            }
+            response = control.call(&Request::Slot { slot: slot.clone() })?;
         }
     }
 
@@ -277,6 +331,11 @@ impl Drop for Node {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The name of the node in this role, in a folder of control sockets that has one of each.
+fn name_of(role: &str) -> String {
+    format!("{role}-{}", std::process::id())
 }
 
 fn read_lines(child: &mut Child) -> Receiver<String> {
