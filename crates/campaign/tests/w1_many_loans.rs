@@ -1,0 +1,221 @@
+//! W1: 256 functions between two nodes at once, over one channel: whatever becomes of one of them, the others go on.
+
+// The whole file is a test; an unwrap in one of its helpers is as good as one in a test function.
+#![allow(clippy::unwrap_used)]
+
+use campaign::causeway::{START_TIMEOUT, STOP_TIMEOUT, binary, kill_card, number, status};
+use campaign::load::{Load, Model, Since, connect};
+use campaign::nbd_client::{NbdClient, Request};
+use campaign::process::{Process, poll_until, run};
+use campaign::scale;
+use campaign::world::{Machine, World, WorldConfig};
+use serde_json::Value;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+const DRIVES: usize = 4;
+const OF_A_DRIVE: usize = 64;
+const LOANS: usize = DRIVES * OF_A_DRIVE;
+/// Bytes of each that are written.
+const REGION: u64 = 64 << 10;
+/// Loans that work all the time; the first ones.
+const BUSY: usize = 16;
+/// The loan whose client reads no answers,
+const STUCK: usize = 100;
+/// the one that is given back,
+const LEFT: usize = 101;
+/// and the one that is given back and taken again, so that its lender resets it.
+const RESET: usize = 102;
+/// Clients at a time.
+const CLIENTS: usize = 64;
+const PATIENCE: Duration = Duration::from_secs(30);
+/// For how long frames of idle loans are counted.
+const IDLE: Duration = Duration::from_secs(2);
+/// Longer than a busy machine makes others wait when something happens to one loan, shorter than any time-out.
+const PAUSE: Duration = Duration::from_secs(2);
+
+struct Nodes<'a> {
+    world: &'a World,
+    lender: Process,
+    borrower: Process,
+    lines: Vec<String>,
+}
+
+impl<'a> Nodes<'a> {
+    /// All functions are lent, and the first one is borrowed.
+    fn start(world: &'a World) -> Self {
+        let mut text = format!("[[rails]]\nname = 'r'\nlisten = '{}'\n", world.right().addresses()[0]);
+        for drive in 0..DRIVES {
+            text += &format!(
+                "[[devices]]\nfunction = 'd{drive}'\nsource = 'ram:16M'\nfunctions = {OF_A_DRIVE}\n"
+            );
+        }
+        let mut lender = start(world.right(), "lender", &text);
+        let is_line = |line: &str| line.starts_with("causeway://");
+        let lines: Vec<String> =
+            (0..LOANS).map(|_| lender.wait_line("a line", START_TIMEOUT, is_line).unwrap()).collect();
+        let mut borrower = start(world.left(), "borrower", &loans(world.left(), &lines, &[0]));
+        let is_edge = |line: &str| line.starts_with("nbd+unix://");
+        borrower.wait_line("an edge", START_TIMEOUT, is_edge).unwrap();
+        Self { world, lender, borrower, lines }
+    }
+
+    /// These are borrowed from now on, and all of them are usable.
+    fn borrow(&self, which: &[usize]) {
+        let machine = self.world.left();
+        write(machine, "borrower", &loans(machine, &self.lines, which));
+        let mut command = machine.command(binary().unwrap());
+        command.args(["reload", "--name", "borrower"]);
+        run(command).unwrap();
+        poll_until("the loans to be up", PATIENCE, || {
+            let status = status(machine, "borrower")?;
+            let loans = status["loans"].as_array().unwrap();
+            let is_up = |loan: &&Value| loan["state"] == "up";
+            Ok((loans.len() == which.len() && loans.iter().filter(is_up).count() == which.len())
+                .then_some(()))
+        })
+        .unwrap();
+    }
+
+    fn socket(&self, loan: usize) -> PathBuf {
+        socket(self.world.left(), loan)
+    }
+
+    fn load(&self, loan: usize, seed: u64) -> Load {
+        let model = Model::new(0, REGION, seed);
+        poll_until("the loan to be usable", PATIENCE, || {
+            Ok(Load::start(&self.socket(loan), model.clone(), 2).ok())
+        })
+        .unwrap()
+    }
+
+    /// Frames that the channel of both nodes carries in a second, and how many handshakes it has seen.
+    fn idle_frames(&self) -> f64 {
+        let frames = || {
+            let status = status(self.world.left(), "borrower").unwrap();
+            let count = |what| number(&status, &format!("/channels/0/{what}")).unwrap();
+            count("sent_frames") + count("received_frames")
+        };
+        let (before, start) = (frames(), Instant::now());
+        std::thread::sleep(IDLE);
+        (frames() - before) as f64 / start.elapsed().as_secs_f64()
+    }
+
+    /// There is one channel, which all loans share, and it was made once.
+    fn share_a_channel(&self, loans: usize) {
+        for (machine, name) in [(self.world.left(), "borrower"), (self.world.right(), "lender")] {
+            let status = status(machine, name).unwrap();
+            let of = |loan: &&Value| loan["state"] == "up";
+            assert_eq!(status["loans"].as_array().unwrap().iter().filter(of).count(), loans, "{name}");
+            assert_eq!(number(&status, "/counters/handshakes").unwrap(), 1, "{name}");
+            let heard: Vec<_> = (status["channels"].as_array().unwrap().iter())
+                .filter(|channel| channel["state"] == "open")
+                .map(|channel| (&channel["peer"], &channel["received_frames"]))
+                .collect();
+            assert_eq!(heard.len(), loans, "{name}");
+            assert!(heard.iter().all(|of| of.0 == heard[0].0), "{name}: {heard:?}");
+        }
+    }
+}
+
+fn start(machine: &Machine, name: &str, text: &str) -> Process {
+    let file = write(machine, name, text);
+    let mut command = machine.command(binary().unwrap());
+    command.arg("node").arg("--config").arg(file);
+    machine.spawn(name, command).unwrap()
+}
+
+fn write(machine: &Machine, name: &str, text: &str) -> PathBuf {
+    let (file, state) = (machine.dir().join(format!("{name}.toml")), machine.dir().join("state").join(name));
+    std::fs::write(&file, format!("state_dir = {state:?}\n{text}")).unwrap();
+    file
+}
+
+fn socket(machine: &Machine, loan: usize) -> PathBuf {
+    machine.dir().join(format!("{loan}.nbd"))
+}
+
+fn loans(machine: &Machine, lines: &[String], which: &[usize]) -> String {
+    let loan =
+        |loan: &usize| format!("[[loans]]\nline = '{}'\nnbd = {:?}\n", lines[*loan], socket(machine, *loan));
+    which.iter().map(loan).collect()
+}
+
+/// A client that asks for as much as it may, and reads no answer.
+fn stick(socket: &std::path::Path) -> NbdClient {
+    let mut client = connect(socket).unwrap();
+    for request in 0..64 {
+        let offset = request % 2 * REGION;
+        client.submit(Request::Read { offset, length: REGION as u32 }).unwrap();
+    }
+    client
+}
+
+fn verify(load: Load, socket: &std::path::Path) {
+    let mut report = load.stop().unwrap();
+    assert_eq!((report.failed, report.failed_flushes, &report.lost), (0, 0, &None));
+    report.model.verify(&mut connect(socket).unwrap(), Since::Nothing).unwrap();
+}
+
+#[test]
+fn w1_of_256_loans_over_one_channel_none_stops_another() {
+    let _exclusive = scale::exclusive();
+    let world = World::new(&WorldConfig { rails: 1, ..WorldConfig::default() }).unwrap();
+    let mut nodes = Nodes::start(&world);
+    let all: Vec<usize> = (0..LOANS).collect();
+    let one = nodes.idle_frames();
+    nodes.borrow(&all);
+    nodes.share_a_channel(LOANS);
+    let many = nodes.idle_frames();
+    scale::report(&format!("w1: {one:.0} frames a second of one idle loan, {many:.0} of {LOANS}"));
+    assert!(many < 1.5 * one + 10.0, "{one} frames a second of one loan, {many} of {LOANS}");
+
+    // Each holds what was written to it, and nothing else.
+    let seed = scale::first_seed();
+    for clients in all[BUSY..].chunks(CLIENTS) {
+        let loads: Vec<Load> = clients.iter().map(|loan| nodes.load(*loan, seed + *loan as u64)).collect();
+        loads.iter().for_each(|load| load.wait_done(3, PATIENCE).unwrap());
+        loads.into_iter().zip(clients).for_each(|(load, loan)| verify(load, &nodes.socket(*loan)));
+    }
+
+    let busy: Vec<Load> = all[..BUSY].iter().map(|loan| nodes.load(*loan, seed + *loan as u64)).collect();
+    let go_on = |what: &str| {
+        busy.iter().for_each(|load| load.wait_done(10, PATIENCE).unwrap());
+        let longest = busy.iter().map(Load::take_longest_gap).max().unwrap();
+        scale::report(&format!(
+            "w1: longest gap of {BUSY} busy loans: {:.1} ms, {what}",
+            longest.as_secs_f64() * 1e3
+        ));
+        assert!(longest < PAUSE, "{longest:?} when {what}");
+    };
+    go_on("when they begin");
+    let stuck = stick(&nodes.socket(STUCK));
+    go_on("one is stuck");
+    let fewer: Vec<usize> = all.iter().copied().filter(|loan| *loan != LEFT && *loan != RESET).collect();
+    let card = status(world.left(), "borrower").unwrap()["cards"][0]["generation"].clone();
+    nodes.borrow(&fewer);
+    go_on("two are given back");
+    let again: Vec<usize> = all.iter().copied().filter(|loan| *loan != LEFT).collect();
+    nodes.borrow(&again);
+    go_on("one is taken again");
+    let now = status(world.left(), "borrower").unwrap()["cards"][0]["generation"].clone();
+    assert_eq!(now, card, "loans come and go without another card");
+    verify(nodes.load(RESET, seed), &nodes.socket(RESET));
+
+    for _ in 0..scale::kills(2) {
+        kill_card(world.right(), "lender", PATIENCE).unwrap();
+        go_on("the lender's card was killed");
+        kill_card(world.left(), "borrower", PATIENCE).unwrap();
+        go_on("the borrower's card was killed");
+    }
+    drop(stuck);
+    nodes.share_a_channel(LOANS - 1);
+    nodes.borrow(&all);
+    verify(nodes.load(LEFT, seed), &nodes.socket(LEFT));
+    for (load, loan) in busy.into_iter().zip(&all) {
+        verify(load, &nodes.socket(*loan));
+    }
+    nodes.share_a_channel(LOANS);
+    let ended = [&mut nodes.borrower, &mut nodes.lender].map(|node| node.terminate(STOP_TIMEOUT).unwrap());
+    assert_eq!(ended, [0, 0], "{}\n{}", nodes.borrower.tail(), nodes.lender.tail());
+}
