@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use super::{LoanEnd, NodeSpec, Rail};
+use super::{LoanEnd, LoanSpec, Rail};
 use crate::plan::{PeerPlan, RoutePlan};
 use crate::udp::max_datagram_bytes;
 
@@ -21,16 +21,16 @@ pub(super) struct Lenders<'a> {
 }
 
 impl<'a> Lenders<'a> {
-    /// Those of all loans of a node.
-    pub(super) fn of(spec: &'a NodeSpec) -> Self {
+    /// Those of all loans of a node with these rails.
+    pub(super) fn of(loans: &[LoanSpec], rails: &'a [Rail]) -> Self {
         let mut least = BTreeMap::new();
-        for loan in &spec.loans {
+        for loan in loans {
             if let LoanEnd::Borrow { lender, .. } = &loan.end {
                 let known: &mut u64 = least.entry(lender.key.0).or_default();
                 *known = (*known).max(loan.least_incarnation);
             }
         }
-        Self { rails: &spec.rails, least, frames: BTreeMap::new() }
+        Self { rails, least, frames: BTreeMap::new() }
     }
 
     /// By which incarnation this node calls itself at least to the lender with this key, whatever it borrows there.
@@ -50,5 +50,28 @@ impl<'a> Lenders<'a> {
             RoutePlan { peer: PeerPlan(*peer), max_frame }
         };
         peers.iter().zip(rails).enumerate().map(route).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::Edge;
+    use crate::agent::test_loans::listening;
+
+    #[test]
+    fn all_loans_with_a_lender_know_what_one_of_them_knows() {
+        let loan = |name: &str, key: u8, least_incarnation| {
+            let ([mut loan], _callers) = listening(name, 0, |path, listener| Edge::Nbd { path, listener });
+            let LoanEnd::Borrow { lender, .. } = &mut loan.end else { panic!("it borrows") };
+            lender.key.0 = [key; 32];
+            LoanSpec { least_incarnation, ..loan }
+        };
+        let mut vacant = loan("lenders-vacant", 1, 9);
+        vacant.end.vacate();
+        let loans = [loan("lenders-a", 1, 3), loan("lenders-b", 1, 7), loan("lenders-c", 2, 5), vacant];
+        let lenders = Lenders::of(&loans, &[]);
+        let least = [1, 2, 3].map(|key| lenders.least_incarnation(&[key; 32]));
+        assert_eq!(least, [7, 5, 0]);
     }
 }

@@ -78,7 +78,10 @@ impl Agent {
                 Some(Effect::TellEnd) => self.tell(ToCard::ShutDown),
                 Some(Effect::TellReturn { loan }) => self.tell(ToCard::GiveBack { loan }),
                 Some(Effect::TellLoan { loan }) => {
-                    let plan = self.loan_plan(&self.spec.loans[loan], &mut Lenders::of(&self.spec));
+                    let plan = self.loan_plan(
+                        &self.spec.loans[loan],
+                        &mut Lenders::of(&self.spec.loans, &self.spec.rails),
+                    );
                     let plan = Box::new(plan);
                     self.tell(ToCard::Attach { loan, plan });
                 }

@@ -624,7 +624,7 @@ impl Agent {
             let (has_lost, cleared) = (self.images.has_lost(index), self.images.cleared(index));
             Some(DrivePlan { has_lost, cleared, ..plan })
         });
-        let mut lenders = Lenders::of(&self.spec);
+        let mut lenders = Lenders::of(&self.spec.loans, &self.spec.rails);
         let plan = Plan {
             agent_pid: rustix::process::getpid().as_raw_nonzero().get(),
             private: *self.spec.identity.reveal(),

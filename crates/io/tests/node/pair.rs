@@ -351,7 +351,8 @@ fn drive(mut agent: Agent, shared: &Shared) {
         let view = agent.view();
         *shared.record.lock().unwrap() = view.card;
         *shared.medium.lock().unwrap() = view.medium(&view.spec().loans[0]);
-        *shared.memory.lock().unwrap() = view.shared_memory(0).map(|memory| memory.up);
+        *shared.memory.lock().unwrap() =
+            view.loan(0).and_then(|(_, cells)| view.shared_memory(cells)).map(|memory| memory.up);
         *shared.local.lock().unwrap() = Some(view.spec().rails[0].socket.local());
     }
 }
