@@ -28,7 +28,7 @@ use crate::gauges::ChannelGauges;
 use crate::lender::LentFunction;
 use crate::loan::{End, Loan};
 use crate::peers::Peers;
-use crate::places::Places;
+use crate::places::{Found, Places};
 use crate::refusal::Refusal;
 use crate::slot::GuestMemory;
 
@@ -394,6 +394,7 @@ impl<'m> Card<'m> {
     /// Time has come: for the peers and loans that have something to do, each in a step of its own.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.handle_peer_timeouts(now);
+        self.look_at_changed();
         for index in 0..self.loans.len() {
             if self.deadline_of(index).is_some_and(|deadline| deadline <= now) {
                 self.step_one(now, index, |card| card.loans[index].handle_timeout(now));
@@ -418,13 +419,30 @@ impl<'m> Card<'m> {
     }
 
     fn deadline_of(&self, index: usize) -> Option<Instant> {
-        let loan = self.loans.get(index)?;
-        loan.poll_timeout(self.peer_of(index).map(|peer| &self.peers[peer].channel))
+        self.found(index).deadline
+    }
+
+    /// What a turn has to know of a loan.
+    fn found(&self, index: usize) -> Found {
+        self.loans.found(index, || {
+            let Some(loan) = self.loans.get(index) else { return (Found::default(), true) };
+            let deadline = loan.poll_timeout(self.peer_of(index).map(|peer| &self.peers[peer].channel));
+            (Found { deadline, waits: loan.is_waiting() }, loan.is_steady())
+        })
+    }
+
+    /// Finds anew what may have changed of loans.
+    fn look_at_changed(&self) {
+        for drive in self.drives.iter().filter(|drive| drive.take_notes()) {
+            drive.loans().iter().for_each(|loan| self.loans.note_stale(*loan));
+        }
+        self.loans.stale().for_each(|loan| _ = self.found(loan));
     }
 
     /// When [`Card::handle_timeout`] is to be called.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let loans = (0..self.loans.len()).filter_map(|loan| self.deadline_of(loan));
+        self.look_at_changed();
+        let loans = self.loans.all_found().filter_map(|found| found.deadline);
         let peers = self.peers.iter().filter_map(|(_, peer)| peer.poll_timeout());
         loans.chain(peers).min()
     }
@@ -698,10 +716,8 @@ impl<'m> Card<'m> {
 
     /// Whether a request or a TLP is out whose answer is awaited: the driver spins longer then.
     pub fn is_waiting(&self) -> bool {
-        self.loans.iter().filter(|loan| !loan.has_failed()).any(|loan| match &*loan.end {
-            End::Borrowed(drive) => drive.driver.in_flight() > 0,
-            End::Lent(_) | End::Slot(_) => loan.stream.port.tags.outstanding() > 0,
-        })
+        self.look_at_changed();
+        self.loans.all_found().any(|found| found.waits)
     }
 
     /// Whether nothing of a loan is on its way or waiting, for the simulator.
@@ -889,6 +905,7 @@ impl<'m> Card<'m> {
 
     /// Takes back what the step under way has changed.
     fn take_back(&self) {
+        self.loans.note_all_stale();
         self.ledger.journal.roll_back().expect("this card has written the undo log, and nobody else does");
     }
 

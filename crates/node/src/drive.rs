@@ -1,5 +1,7 @@
 //! A lent drive: what its functions share, and whose turn at the medium it is.
 
+use core::cell::Cell as StdCell;
+
 use base::ledger::Journal;
 use device::nvme::{FairShare, Subsystem, SubsystemCells};
 
@@ -15,6 +17,8 @@ pub(crate) struct Drive<'m> {
     journal: Journal<'m>,
     /// Whether this card has said that the medium has lost something.
     has_told: bool,
+    /// The notes that controllers were left when loans were last looked at for them.
+    notes: StdCell<u64>,
 }
 
 impl<'m> Drive<'m> {
@@ -42,12 +46,18 @@ impl<'m> Drive<'m> {
         }
         let share = FairShare::new(lent.len());
         let subsystem = Subsystem::new(cells, journal, config);
-        Self { subsystem, loans: lent, share, journal, has_told: false }
+        Self { subsystem, loans: lent, share, journal, has_told: false, notes: StdCell::default() }
     }
 
     /// The loans of its functions.
     pub(crate) fn loans(&self) -> &[usize] {
         &self.loans
+    }
+
+    /// Whether one of its functions may have something to do since the last call because of what happened to another.
+    pub(crate) fn take_notes(&self) -> bool {
+        let notes = self.subsystem.notes();
+        self.notes.replace(notes) != notes
     }
 
     /// Whether it is to be told now that the medium has lost something: once a card, until it is cleared.
@@ -67,17 +77,25 @@ impl<'m> Drive<'m> {
     /// one is committed before the next.
     pub(crate) fn pick(&mut self, loans: &mut Places<'m>, asked: &mut usize) -> Option<usize> {
         let Self { loans: own, share, journal, .. } = self;
-        for loan in &*own {
+        for loan in own.iter().filter(|loan| loans.may_work(**loan)) {
             *asked = *loan;
             if loans[*loan].must_redo() {
                 return Some(*loan);
             }
         }
         let picked = share.pick(|function| {
+            let loan = own[function];
+            if !loans.may_work(loan) {
+                return None;
+            }
             // That is whole by itself; and there may be many with commands to take.
             journal.commit();
-            *asked = own[function];
-            loans[*asked].media_cost()
+            *asked = loan;
+            let cost = loans[loan].media_cost();
+            if cost.is_none() {
+                loans.note_idle(loan);
+            }
+            cost
         })?;
         Some(own[picked])
     }

@@ -295,11 +295,7 @@ impl<'m> Loan<'m> {
         if !self.takes_steps() {
             return None;
         }
-        let steady = match &*self.end {
-            End::Lent(function) => !function.controller.depends_on_others(),
-            End::Borrowed(_) | End::Slot(_) => true,
-        };
-        match self.deadline.get().filter(|_| steady) {
+        match self.deadline.get().filter(|_| self.is_steady()) {
             Some(known) => known,
             None => {
                 let deadline = self.find_deadline(channel);
@@ -307,6 +303,28 @@ impl<'m> Loan<'m> {
                 deadline
             }
         }
+    }
+
+    /// Whether only steps of the loan itself can give it something to do.
+    pub(crate) fn is_steady(&self) -> bool {
+        match &*self.end {
+            End::Lent(function) => !function.controller.depends_on_others(),
+            End::Borrowed(_) | End::Slot(_) => true,
+        }
+    }
+
+    /// Whether a request or a TLP is out whose answer is awaited.
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.has_failed()
+            && match &*self.end {
+                End::Borrowed(drive) => drive.driver.in_flight() > 0,
+                End::Lent(_) | End::Slot(_) => self.stream.port.tags.outstanding() > 0,
+            }
+    }
+
+    /// Whether it is for a virtual machine.
+    pub(crate) fn is_slot(&self) -> bool {
+        matches!(*self.end, End::Slot(_))
     }
 
     pub(crate) fn find_deadline(&self, channel: Option<&Channel<'m>>) -> Option<Instant> {

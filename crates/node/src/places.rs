@@ -1,54 +1,159 @@
+//! The loans of a card by their places, and what each turn of a card asks of all of them: found anew only for those
+//! that somebody may have changed, so that a turn does not take longer where there are many that do nothing.
+
+use core::cell::Cell as StdCell;
 use core::ops::{Index, IndexMut};
 
+use base::Instant;
+
+use crate::cells::MAX_LOANS;
 use crate::loan::Loan;
 
+const WORDS: usize = MAX_LOANS.div_ceil(u64::BITS as usize);
+
 /// The loans of a card by their places, some of which are vacant.
-pub(crate) struct Places<'m>(Vec<Option<Loan<'m>>>);
+pub(crate) struct Places<'m> {
+    loans: Vec<Option<Loan<'m>>>,
+    /// By place, what was found last.
+    found: Vec<StdCell<Found>>,
+    /// Of whom that may be another thing by now.
+    stale: StdCell<PlaceSet>,
+    /// Who may have work for a medium: since the last change nobody has said that there is none.
+    workers: PlaceSet,
+    /// Slots of virtual machines.
+    slots: PlaceSet,
+}
+
+/// What is asked of a loan each turn.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Found {
+    /// When it is to be looked at.
+    pub(crate) deadline: Option<Instant>,
+    /// Somebody awaits an answer.
+    pub(crate) waits: bool,
+}
+
+/// Some of the places.
+#[derive(Clone, Copy, Default)]
+struct PlaceSet([u64; WORDS]);
 
 impl<'m> Places<'m> {
     /// So many, without loans.
     pub(crate) fn vacant(count: usize) -> Self {
-        Self((0..count).map(|_| None).collect())
+        let mut places = Self {
+            loans: Vec::new(),
+            found: Vec::new(),
+            stale: StdCell::default(),
+            workers: PlaceSet::default(),
+            slots: PlaceSet::default(),
+        };
+        (0..count).for_each(|_| places.append_vacant());
+        places
     }
 
     /// There is another place, behind the others, without a loan.
     pub(crate) fn append_vacant(&mut self) {
-        self.0.push(None);
+        self.loans.push(None);
+        self.found.push(StdCell::default());
     }
 
     /// A place has this loan from now on.
     pub(crate) fn occupy(&mut self, place: usize, loan: Loan<'m>) {
-        self.0[place] = Some(loan);
+        self.slots.set(place, loan.is_slot());
+        self.loans[place] = Some(loan);
+        self.note_change(place);
     }
 
     /// A place has no loan from now on.
     pub(crate) fn vacate(&mut self, place: usize) {
-        self.0[place] = None;
+        self.loans[place] = None;
+        self.slots.set(place, false);
+        self.note_change(place);
     }
 
     /// How many places there are.
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.loans.len()
     }
 
     /// The loan in a place, if there is one.
     pub(crate) fn get(&self, place: usize) -> Option<&Loan<'m>> {
-        self.0.get(place)?.as_ref()
+        self.loans.get(place)?.as_ref()
     }
 
     /// The same, to change it.
     pub(crate) fn get_mut(&mut self, place: usize) -> Option<&mut Loan<'m>> {
-        self.0.get_mut(place)?.as_mut()
+        if place < self.loans.len() {
+            self.note_change(place);
+        }
+        self.loans.get_mut(place)?.as_mut()
     }
 
     /// The loans.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Loan<'m>> {
-        self.0.iter().flatten()
+        self.loans.iter().flatten()
     }
 
     /// The loans with their places.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut Loan<'m>)> {
-        self.0.iter_mut().enumerate().filter_map(|(place, loan)| Some((place, loan.as_mut()?)))
+        (0..self.loans.len()).for_each(|place| self.note_change(place));
+        self.loans.iter_mut().enumerate().filter_map(|(place, loan)| Some((place, loan.as_mut()?)))
+    }
+
+    /// The places of slots.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = usize> + use<> {
+        self.slots.iter()
+    }
+
+    /// What was found of a loan may be another thing by now, though it was not changed itself.
+    pub(crate) fn note_stale(&self, place: usize) {
+        let mut stale = self.stale.get();
+        stale.set(place, true);
+        self.stale.set(stale);
+    }
+
+    /// The same of all.
+    pub(crate) fn note_all_stale(&self) {
+        (0..self.loans.len()).for_each(|place| self.note_stale(place));
+    }
+
+    /// What there is of a loan, by `find` if it may have changed. `find` also says whether it stays so until the loan is
+    /// changed.
+    pub(crate) fn found(&self, place: usize, find: impl FnOnce() -> (Found, bool)) -> Found {
+        if !self.stale.get().has(place) {
+            return self.found[place].get();
+        }
+        let (found, is_steady) = find();
+        let mut stale = self.stale.get();
+        stale.set(place, !is_steady);
+        self.stale.set(stale);
+        self.found[place].set(found);
+        found
+    }
+
+    /// Places of which [`Places::found`] would find anew.
+    pub(crate) fn stale(&self) -> impl Iterator<Item = usize> + use<> {
+        self.stale.get().iter()
+    }
+
+    /// What was found of all loans.
+    pub(crate) fn all_found(&self) -> impl Iterator<Item = Found> {
+        self.found.iter().map(StdCell::get)
+    }
+
+    /// Whether a loan may have work for a medium.
+    pub(crate) fn may_work(&self, place: usize) -> bool {
+        self.workers.has(place)
+    }
+
+    /// It has none, until it is changed.
+    pub(crate) fn note_idle(&mut self, place: usize) {
+        self.workers.set(place, false);
+    }
+
+    fn note_change(&mut self, place: usize) {
+        self.stale.get_mut().set(place, true);
+        self.workers.set(place, true);
     }
 }
 
@@ -64,5 +169,62 @@ impl<'m> Index<usize> for Places<'m> {
 impl IndexMut<usize> for Places<'_> {
     fn index_mut(&mut self, place: usize) -> &mut Self::Output {
         self.get_mut(place).expect("only a place with a loan takes steps")
+    }
+}
+
+impl PlaceSet {
+    fn has(&self, place: usize) -> bool {
+        self.0[place / 64] >> (place % 64) & 1 != 0
+    }
+
+    fn set(&mut self, place: usize, is_in: bool) {
+        let bit = 1 << (place % 64);
+        let word = &mut self.0[place / 64];
+        *word = if is_in { *word | bit } else { *word & !bit };
+    }
+
+    fn iter(self) -> impl Iterator<Item = usize> {
+        self.0.into_iter().enumerate().flat_map(|(at, mut word)| {
+            core::iter::from_fn(move || {
+                let bit = (word != 0).then(|| word.trailing_zeros() as usize)?;
+                word &= word - 1;
+                Some(at * 64 + bit)
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_has_what_was_put_into_it_in_order() {
+        let mut set = PlaceSet::default();
+        for place in [0, 63, 64, 200, MAX_LOANS - 1] {
+            set.set(place, true);
+            assert!(set.has(place) && !set.has(place ^ 1));
+        }
+        set.set(64, false);
+        assert_eq!(set.iter().collect::<Vec<_>>(), [0, 63, 200, MAX_LOANS - 1]);
+    }
+
+    #[test]
+    fn what_was_found_holds_until_it_is_stale() {
+        let mut places = Places::vacant(70);
+        let find = |waits: bool, is_steady| move || (Found { deadline: None, waits }, is_steady);
+        places.vacate(69);
+        assert!(places.found(69, find(true, false)).waits, "found, and not to be relied on");
+        assert!(!places.found(69, find(false, true)).waits);
+        assert!(!places.found(69, find(true, true)).waits, "nobody has changed it");
+        places.note_stale(69);
+        assert_eq!(places.stale().collect::<Vec<_>>(), [69]);
+        assert!(places.found(69, find(true, true)).waits);
+        assert!(places.all_found().any(|found| found.waits));
+        assert!(places.may_work(69));
+        places.note_idle(69);
+        assert!(!places.may_work(69));
+        assert!(places.get_mut(69).is_none());
+        assert!(places.may_work(69), "whoever had it could have changed it");
     }
 }

@@ -119,7 +119,7 @@ impl<'m> Card<'m> {
         if !matches!(heard, Heard::Answer | Heard::Newcomer) {
             return;
         }
-        for loan in 0..self.loans.len() {
+        for loan in self.loans.slots() {
             if self.loans.get(loan).is_some_and(|loan| loan.peer() == Some(place) && loan.is_silent()) {
                 self.step_one(now, loan, |card| card.loans[loan].note_answer(now));
             }

@@ -142,8 +142,8 @@ impl<'m> Card<'m> {
 
     /// The next descriptor that is to be signalled, with its loan. After a commit: when any other verb has returned.
     pub fn poll_signal(&mut self) -> Option<(usize, DescriptorId)> {
-        self.loans.iter_mut().find_map(|(index, loan)| match &mut *loan.end {
-            End::Slot(slot) => Some((index, slot.poll_signal()?)),
+        self.loans.slots().find_map(|place| match &mut *self.loans[place].end {
+            End::Slot(slot) => Some((place, slot.poll_signal()?)),
             End::Lent(_) | End::Borrowed(_) => None,
         })
     }

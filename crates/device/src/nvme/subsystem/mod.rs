@@ -32,6 +32,8 @@ pub struct Subsystem<'m> {
     pub(crate) config: Rc<Config>,
     /// The last change that this card has given out to be kept.
     given: Rc<StdCell<u64>>,
+    /// Notes that this card has left with controllers.
+    notes: Rc<StdCell<u64>>,
 }
 
 /// What the owner shall keep until the drive is made again, in place of all before.
@@ -65,7 +67,8 @@ impl<'m> Subsystem<'m> {
         if let Err(error) = config.check() {
             panic!("{error}");
         }
-        let subsystem = Self { cells, journal, config: Rc::new(config), given: Rc::default() };
+        let subsystem =
+            Self { cells, journal, config: Rc::new(config), given: Rc::default(), notes: Rc::default() };
         if cells.capacity.get() == 0 {
             subsystem.make();
         }

@@ -178,6 +178,13 @@ impl<'m> Subsystem<'m> {
         let cells = self.controller(controller);
         set_member(&cells.changed, self.journal, nsid as u16 - 1, true);
         cells.announce.set(self.journal, 1);
+        self.notes.set(self.notes.get() + 1);
+    }
+
+    /// Goes up whenever a controller has something to do because of what happened elsewhere in the drive, and else only
+    /// in steps of its own: see [`super::super::Controller::depends_on_others`].
+    pub fn notes(&self) -> u64 {
+        self.notes.get()
     }
 
     /// The identifier that no other namespace ever has: NGUID, big-endian.
