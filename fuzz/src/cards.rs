@@ -110,6 +110,7 @@ fn config(end: End) -> CardConfig {
         rails: vec![9000; 2],
         drives,
         loans: vec![loan],
+        holders: Vec::new(),
         rekey_frames: node::REKEY_FRAMES,
         rules: RuleSet::ALL,
     }

@@ -18,13 +18,14 @@ mod file;
 pub mod medium;
 pub mod slot;
 
+use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{self, Read, Seek, Write};
+use std::io::{Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use base::ids::{LifeId, NodeId};
-use node::{Name, NodeKey, Tenancy};
+use node::{Name, NodeKey, Tenancy, Whereabouts};
 use rustix::rand::{GetRandomFlags, getrandom};
 use thiserror::Error;
 
@@ -45,6 +46,8 @@ const GENERATION_PREFIX: &str = "generation.";
 const TENANCY_PREFIX: &str = "tenancy.";
 const HELD: &str = "held";
 const RETURNED: &str = "returned";
+/// `holder.NODE`, one file a node that has a function: where it is, as [`io::whereabouts::to_text`] has it.
+const HOLDER_PREFIX: &str = "holder.";
 /// `fault.DRIVE`: there while a drive has lost something, or may have, and no operator has seen to it.
 const FAULT_PREFIX: &str = "fault.";
 /// How far a lender can raise the incarnation at once: so that none that lies can use the counter up.
@@ -241,10 +244,53 @@ impl StateDir {
         if is_there {
             return write_value(&self.path, &name, "lost");
         }
+        self.remove(&name)
+    }
+
+    /// Where each of these nodes is that have functions, as far as that is known. What is kept of others goes.
+    ///
+    /// # Errors
+    /// A file cannot be read, or is damaged, or the system said no.
+    pub fn holders(&self, nodes: &BTreeSet<NodeId>) -> Result<Vec<Whereabouts>, StateError> {
+        let listed = fs::read_dir(&self.path).map_err(io_error("list", &self.path))?;
+        let mut holders = Vec::new();
+        for entry in listed {
+            let name = entry.map_err(io_error("list", &self.path))?.file_name();
+            let Some(name) = name.to_str().filter(|name| name.starts_with(HOLDER_PREFIX)) else { continue };
+            let node = name[HOLDER_PREFIX.len()..].parse().ok();
+            let Some(node) = node.filter(|node| nodes.contains(node)) else {
+                self.remove(name)?;
+                continue;
+            };
+            let Some(Named { file, value }) = read_value(&self.path, name)? else { continue };
+            let holder = io::whereabouts::from_text(&value).filter(|holder| holder.node() == node);
+            let why = "it does not say where that node is, in a way that this version knows";
+            holders.push(holder.ok_or(StateError::Damaged { file, why })?);
+        }
+        Ok(holders)
+    }
+
+    /// Makes durable where a node is that has a function.
+    ///
+    /// # Errors
+    /// The system said no; what was kept still is.
+    pub fn set_holder(&self, holder: &Whereabouts) -> Result<(), StateError> {
+        write_value(&self.path, &holder_file(holder.node()), &io::whereabouts::to_text(holder))
+    }
+
+    /// The node has no function any more.
+    ///
+    /// # Errors
+    /// The system said no; what was kept still is.
+    pub fn forget_holder(&self, node: NodeId) -> Result<(), StateError> {
+        self.remove(&holder_file(node))
+    }
+
+    fn remove(&self, name: &str) -> Result<(), StateError> {
         let file = self.path.join(name);
         match fs::remove_file(&file) {
             Ok(()) => file::sync_folder(&self.path),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
             Err(error) => Err(io_error("remove", &file)(error)),
         }
     }
@@ -356,7 +402,7 @@ pub enum StateError {
         /// To what.
         path: PathBuf,
         /// What the system said.
-        error: io::Error,
+        error: std::io::Error,
     },
 }
 
@@ -375,7 +421,7 @@ fn by_whom(pid: Option<u32>) -> String {
     pid.map_or_else(|| "by another process".to_owned(), |pid| format!("by process {pid}"))
 }
 
-fn io_error(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StateError {
+fn io_error(doing: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> StateError {
     let path = path.to_owned();
     move |error| StateError::Io { doing, path, error }
 }
@@ -515,6 +561,10 @@ fn generation_file(function: &FunctionName) -> String {
 
 fn tenancy_file(function: &FunctionName) -> String {
     format!("{TENANCY_PREFIX}{function}")
+}
+
+fn holder_file(node: NodeId) -> String {
+    format!("{HOLDER_PREFIX}{node}")
 }
 
 pub(crate) fn random<const N: usize>(folder: &Path) -> Result<[u8; N], StateError> {

@@ -327,6 +327,10 @@ events! {
         [what: &'static str, error: String]
     => "the function cannot be {what} yet: {error}"
 
+    /// Where a node is that uses a function could not be made durable: the next life of this node might not find it.
+    Warning "holder-delayed" HolderDelayed { node: String, again_in_s: f64 } [error: String]
+    => "where a borrower is cannot be kept: {error}"
+
     /// At the end of the node it still could not.
     Warning "tenancy-unkept" TenancyUnkept { function: String, node: String } [error: String]
     => "who has the function cannot be kept: {error}"

@@ -16,6 +16,7 @@
 //! - [`event`]: what happens in a running node, for its log and for programs.
 //! - [`sparing`]: lines of the log that somebody outside can cause.
 //! - [`load`]: what a card reads on its own to measure its drive.
+//! - [`whereabouts`]: where a node is, as the state folder keeps it.
 //! - [`native`]: the same with driver and drive in one process, and no fabric.
 //!
 //! No protocol is decided here: what bytes mean is the business of the cores this crate drives.
@@ -50,6 +51,7 @@ pub mod udp;
 pub mod users;
 mod vm_generation;
 pub mod wait;
+pub mod whereabouts;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::load::LoadResult;
 use crate::outbox::Message;
 use crate::plan::{LimitPlan, LoanPlan, TenancyPlan};
+use crate::whereabouts::WhereaboutsPlan;
 
 /// Longest message in bytes: what is to be kept of a drive, twice as long in hexadecimal.
 const MESSAGE_BYTES: usize = 64 << 10;
@@ -103,6 +104,8 @@ pub(crate) enum ToAgent {
     Nonsense { peer: usize },
     /// Who has what the loan lends has changed: to be made durable.
     Tenant { loan: usize, tenancy: TenancyPlan },
+    /// A node that has something of this one has proven to be there.
+    Located { holder: WhereaboutsPlan },
     /// Another node has used the borrowed drive meanwhile.
     Overtaken { loan: usize },
     /// The loan has ended in order; `has_lost`: but writes that were answered are lost, and no flush has said so.
@@ -198,7 +201,7 @@ impl Message for ToAgent {
     fn loan(&self) -> Option<usize> {
         match *self {
             Self::Running | Self::Persist { .. } | Self::Unparked { .. } => None,
-            Self::Medium { .. } | Self::MediaFault { .. } => None,
+            Self::Medium { .. } | Self::MediaFault { .. } | Self::Located { .. } => None,
             Self::Joined { .. } | Self::Left { .. } | Self::Nonsense { .. } => None,
             Self::Ready { loan }
             | Self::Refused { loan, .. }
@@ -221,6 +224,9 @@ impl Message for ToAgent {
     /// connections: one message for each, and nobody takes its place before the agent has heard of it. A tenant that
     /// was overtaken has not been let in.
     fn supersedes(&self, earlier: &Self) -> bool {
+        if let (Self::Located { holder }, Self::Located { holder: before }) = (self, earlier) {
+            return holder.key() == before.key();
+        }
         let about = |message: &Self| match *message {
             Self::Disconnected { loan, slot } => (loan, slot),
             Self::Persist { drive, .. } | Self::MediaFault { drive } => (drive, 0),

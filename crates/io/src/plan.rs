@@ -25,6 +25,7 @@ use crate::memory::{self, Mapping};
 use crate::pulse::Pulse;
 use crate::ring::RingParameters;
 use crate::stream_socket::StreamAccount;
+use crate::whereabouts::WhereaboutsPlan;
 
 /// Descriptor numbers in a card.
 pub(crate) mod descriptor {
@@ -67,6 +68,8 @@ pub(crate) struct Plan {
     /// `None`: no drive is in this place.
     pub(crate) drives: Vec<Option<DrivePlan>>,
     pub(crate) loans: Vec<LoanPlan>,
+    /// Where those are who have something of this node.
+    pub(crate) holders: Vec<WhereaboutsPlan>,
 }
 
 impl Drop for Plan {
@@ -272,8 +275,8 @@ pub(crate) struct RoutePlan {
     pub(crate) max_frame: usize,
 }
 
-/// Where a lender is.
-#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// Where a node is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct PeerPlan(pub(crate) SocketAddr);
 
@@ -460,6 +463,7 @@ impl Plan {
                 .map(|drive| drive.as_ref().map_or_else(no_drive, DrivePlan::config))
                 .collect(),
             loans: self.loans.iter().map(LoanPlan::config).collect(),
+            holders: self.holders.iter().cloned().map(Into::into).collect(),
             rekey_frames: node::REKEY_FRAMES,
             rules: RuleSet::ALL,
         }
@@ -646,6 +650,7 @@ mod tests {
             rails: Vec::new(),
             drives: Vec::new(),
             loans: vec![loan],
+            holders: Vec::new(),
         }
     }
 

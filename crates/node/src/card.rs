@@ -31,6 +31,7 @@ use crate::peers::Peers;
 use crate::places::{Found, Places};
 use crate::refusal::Refusal;
 use crate::slot::GuestMemory;
+use crate::whereabouts::Whereabouts;
 
 /// How often the gauges for the agent are renewed.
 const PUBLISH: Duration = Duration::from_millis(50);
@@ -49,6 +50,9 @@ pub enum CardEvent {
     Joined(usize, NodeId, Incarnation),
     /// The channel with the peer in this place is given up.
     Left(usize),
+    /// A node that has something of this one, which is durable, has proven to be there: the agent keeps that for the
+    /// next life. A new card says what its agent does not know.
+    Located(Whereabouts),
     /// Who has what the loan lends has changed: somebody else has taken it, or it was given back. That has an effect
     /// once the agent has made this durable and said so with [`Card::set_tenancy`]; a new card asks again.
     Tenant(usize, Tenancy),
@@ -307,6 +311,7 @@ impl<'m> Card<'m> {
             card.occupy(place)?;
             journal.commit();
         }
+        card.expect_holders()?;
         for peer in 0..card.peers.len() {
             card.report_joined(peer);
         }
@@ -350,6 +355,16 @@ impl<'m> Card<'m> {
         if let Some(loan) = self.new_loan(place) {
             self.loans.occupy(place, loan);
         }
+        Ok(())
+    }
+
+    /// The places of those that have something of this node, which may have been started anew, and elsewhere.
+    fn expect_holders(&mut self) -> Result<(), RegionError> {
+        let held: Vec<NodeId> = self.loans.iter().filter_map(Loan::holder).map(|(node, _)| node).collect();
+        for holder in self.config.holders.iter().filter(|holder| held.contains(&holder.node())) {
+            self.peers.expect(holder, &self.ledger, &self.config, self.now)?;
+        }
+        self.call_holders(self.now);
         Ok(())
     }
 
@@ -413,9 +428,19 @@ impl<'m> Card<'m> {
                     loan.publish(now, channel);
                 });
             }
+            self.call_holders(now);
             let left = self.peers.forget_silent(now, self.ledger.journal, &self.config, &self.loans);
             self.events.extend(left.into_iter().map(CardEvent::Left));
         }
+    }
+
+    /// Who has something of this node is called where it has proven to be, and the agent keeps where that is.
+    fn call_holders(&mut self, now: Instant) {
+        let mut holders: Vec<_> = self.loans.iter().filter_map(Loan::holder).collect();
+        holders.sort_unstable();
+        holders.dedup();
+        let located = self.peers.set_holders(now, self.ledger.journal, &holders);
+        self.events.extend(located.into_iter().map(CardEvent::Located));
     }
 
     fn deadline_of(&self, index: usize) -> Option<Instant> {
@@ -571,7 +596,7 @@ impl<'m> Card<'m> {
         // Whoever nobody borrows from any more is called no more.
         for peer in 0..self.peers.len() {
             if let Some(peer) = self.peers.get_mut(peer).filter(|peer| !peer.has_failed()) {
-                peer.follow(now, &self.config.loans);
+                peer.follow(now, &self.config);
             }
         }
         self.ledger.journal.commit();
@@ -677,6 +702,7 @@ impl<'m> Card<'m> {
     /// The agent has made durable who has what `loan` lends.
     pub fn set_tenancy(&mut self, now: Instant, loan: usize, tenancy: Tenancy) {
         self.step_one(now, loan, |card| card.loans[loan].set_tenancy(tenancy));
+        self.peers.forget_located(tenancy.node);
     }
 
     /// From now on this node calls itself by a greater incarnation when it calls the lender of a borrowed loan, which

@@ -86,13 +86,14 @@ impl LoanCells {
 pub struct PeerCells {
     /// The channel.
     pub channel: ChannelCells,
-    /// Where the node was last heard, by rail.
+    /// Where the node is, by rail: what has answered a challenge, else where it is said to be.
     pub(crate) addresses: [Cell<Address>; MAX_RAILS],
     /// Whose place it is; all zeroes: nobody's.
     pub(crate) key: Cell<PublicKey>,
     /// 1: of a node with itself, the end that calls.
     pub(crate) calls_itself: Cell<u32>,
-    pub(crate) reserved: Cell<u32>,
+    /// By rail, as bits: the address has answered a challenge.
+    pub(crate) proven: Cell<u32>,
 }
 
 impl PeerCells {
@@ -102,7 +103,7 @@ impl PeerCells {
         (key != PublicKey::default()).then(|| key.id())
     }
 
-    /// Where the node was last heard, by rail.
+    /// Where the node is, by rail, as far as that is known.
     pub fn addresses(&self) -> impl Iterator<Item = Address> {
         self.addresses.iter().map(Cell::get)
     }

@@ -7,7 +7,7 @@ use device::nvme::Limit;
 use link::pair::FunctionId;
 use link::{Lender, Name, NodeKey, Protection, Tenancy};
 
-use crate::Address;
+use crate::{Address, Whereabouts};
 
 /// What an agent tells its card. The same for every card on one ledger, but for generation and seed.
 #[derive(Clone)]
@@ -36,6 +36,8 @@ pub struct CardConfig {
     pub drives: Vec<device::nvme::Config>,
     /// The loans; their places are those of their cells.
     pub loans: Vec<LoanConfig>,
+    /// Where nodes are that have something of this one, as the agent has made durable.
+    pub holders: Vec<Whereabouts>,
     /// Frames sealed under one key before there is a new one; [`link::REKEY_FRAMES`] but for the simulator.
     pub rekey_frames: u64,
     /// The rules in force: all, but for the simulator's canaries.

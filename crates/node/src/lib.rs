@@ -38,6 +38,7 @@ mod refusal;
 mod requests;
 mod slot;
 mod transaction;
+mod whereabouts;
 
 pub use borrower::BorrowedDrive;
 pub use card::{Card, CardEvent, MediaWork, Outgoing, Rooms, Unusable, Way};
@@ -54,6 +55,7 @@ pub use map::{
 };
 pub use refusal::Refusal;
 pub use slot::{BorrowedSlot, GuestMemory, SlotCells};
+pub use whereabouts::Whereabouts;
 
 pub use device::nvme::NvmeCells;
 pub use device::nvme::{

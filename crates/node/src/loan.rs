@@ -6,7 +6,7 @@ use core::cell::Cell as StdCell;
 use std::collections::VecDeque;
 
 use base::Instant;
-use base::ids::{Incarnation, NodeId, StreamId};
+use base::ids::{Incarnation, LifeId, NodeId, StreamId};
 use base::ledger::{Journal, Pages};
 use base::times::{COMPLETION_TIMEOUT, MEMORY_TIMEOUT};
 use device::nvme::Controller;
@@ -189,6 +189,11 @@ impl<'m> Loan<'m> {
     /// The stream that there is or shall be, in which course of the peer's channel.
     pub(crate) fn stream_id(&self) -> Option<(Course, StreamId)> {
         self.opening.stream()
+    }
+
+    /// Of what is lent: who has it, as is durable.
+    pub(crate) fn holder(&self) -> Option<(NodeId, LifeId)> {
+        self.opening.holder()
     }
 
     /// Where the loan stands.

@@ -1,7 +1,7 @@
 //! What a loan's stream begins and ends with: the claim of a borrower, the offer of a lender.
 
 use base::Instant;
-use base::ids::StreamId;
+use base::ids::{LifeId, NodeId, StreamId};
 use base::ledger::Journal;
 use link::pair::{
     Channel, Claim, ClaimConfig, ClaimState, Course, Offer, OfferConfig, OfferState, Said, Wish,
@@ -54,6 +54,14 @@ impl<'m> Opening<'m> {
             Self::Claim(claim) => claim.stream(),
             Self::Offer(offer) => offer.stream(),
             Self::Nothing => None,
+        }
+    }
+
+    /// Of what is lent: who has it, as is durable.
+    pub(crate) fn holder(&self) -> Option<(NodeId, LifeId)> {
+        match self {
+            Self::Offer(offer) => offer.durable_holder(),
+            Self::Claim(_) | Self::Nothing => None,
         }
     }
 

@@ -6,18 +6,21 @@ mod callers;
 use core::cell::Cell as StdCell;
 use std::collections::BTreeMap;
 
-use base::ids::{ChannelIndex, DomainId, Group, Incarnation, NodeId, StreamId};
+use base::ids::{ChannelIndex, DomainId, Group, Incarnation, LifeId, NodeId, StreamId};
 use base::ledger::Journal;
+use base::times::HOLD;
 use base::{Instant, Rule};
+use link::frame::{Header, Kind};
 use link::pair::{Channel, ChannelConfig, Course, Heard, MAX_STREAMS, Streams};
 use link::{PathConfig, PathId, PublicKey, Room, Sink, Stream, Transmit};
 
 use self::addresses::Addresses;
 use self::callers::Callers;
 use crate::card::{Outgoing, Rooms, Way};
-use crate::cells::{Address, PeerCells};
-use crate::config::{CardConfig, LoanConfig, LoanRole, Route};
+use crate::cells::{Address, MAX_RAILS, PeerCells};
+use crate::config::{CardConfig, LoanRole, Route};
 use crate::places::Places;
+use crate::whereabouts::Whereabouts;
 
 /// How frames to this node name the channel with the peer in this place.
 pub(crate) fn channel_index(place: usize) -> ChannelIndex {
@@ -48,13 +51,18 @@ pub(crate) struct Contact {
     routes: Vec<Route>,
     domain: DomainId,
     least_incarnation: Incarnation,
+    /// Where it was, by rail, when it had something of this one.
+    known: [Address; MAX_RAILS],
 }
 
 impl Contact {
-    /// What `loans` say of the node with this key.
-    pub(crate) fn of(key: PublicKey, loans: &[LoanConfig]) -> Self {
+    /// What is said of the node with this key.
+    pub(crate) fn of(key: PublicKey, card: &CardConfig) -> Self {
         let mut contact = Self::default();
-        for loan in loans {
+        if let Some(holder) = card.holders.iter().find(|holder| holder.key == key) {
+            (contact.domain, contact.known) = (holder.domain, holder.addresses);
+        }
+        for loan in &card.loans {
             let LoanRole::Borrow { lender, routes, .. } = &loan.role else { continue };
             if lender.key != key {
                 continue;
@@ -76,14 +84,24 @@ pub(crate) struct Peer<'m> {
     callers: Callers,
     /// Where it may be.
     addresses: Addresses,
-    /// How many rails lead to where lines say that it is: nothing is learned of those.
-    routes: usize,
+    /// Where lines say that it is, by rail: it is called there, too, wherever it has been since.
+    routes: Vec<Route>,
+    /// It has something of this node.
+    is_holder: bool,
+    /// The channel was told to call.
+    calls: bool,
+    /// Where it is, as the agent knows it.
+    located: Option<Whereabouts>,
     /// The loans that were found last by their streams.
     known: BTreeMap<StreamId, usize>,
     /// The channel may have a frame to send: since the last step nobody has been told that it has none.
     may_transmit: bool,
     /// When the channel is to be looked at, as far as that is known.
     deadline: StdCell<Option<Option<Instant>>>,
+    /// The node.
+    node: NodeId,
+    /// It is this one.
+    is_own: bool,
     /// Whom it is with, as was reported.
     joined: Option<(NodeId, Incarnation)>,
     /// An assertion has failed in the channel: it is left alone.
@@ -103,45 +121,121 @@ impl<'m> Peer<'m> {
         let key = cells.key.get();
         // A node that calls itself has two channels: one calls, and one is called.
         let calls = key != card.identity.public() || cells.calls_itself();
-        let contact = if calls { Contact::of(key, &card.loans) } else { Contact::default() };
+        let contact = if calls { Contact::of(key, card) } else { Contact::default() };
         let config = channel_config(card, (key, place), &contact, seed);
         let channel = Channel::new(&cells.channel, journal, config, now);
-        let peer = Self {
+        let mut peer = Self {
             cells,
             journal,
             channel,
             callers: Callers::new(now),
             addresses: Addresses::new(&seed),
-            routes: contact.routes.len(),
+            routes: Vec::new(),
+            is_holder: false,
+            calls: !contact.routes.is_empty(),
+            located: card.holders.iter().find(|holder| holder.key == key).copied(),
             known: BTreeMap::new(),
             may_transmit: true,
             deadline: StdCell::new(None),
+            node: key.id(),
+            is_own: key == card.identity.public(),
             joined: None,
             has_failed: false,
         };
-        peer.route(&contact);
+        if peer.channel.peer().is_none() {
+            for (rail, address) in contact.known.into_iter().enumerate().filter(|(_, it)| it.is_known()) {
+                peer.locate(rail, address);
+            }
+        }
+        peer.route(contact.routes);
         peer
     }
 
-    fn route(&self, contact: &Contact) {
-        for (cell, route) in self.cells.addresses.iter().zip(&contact.routes) {
-            cell.set(self.journal, route.peer);
+    /// Where lines say that it is counts until it has been elsewhere.
+    fn route(&mut self, routes: Vec<Route>) {
+        for (rail, (cell, route)) in self.cells.addresses.iter().zip(&routes).enumerate() {
+            let is_news = self.routes.get(rail).is_some_and(|before| before.peer != route.peer);
+            if is_news || !cell.get().is_known() {
+                cell.set(self.journal, route.peer);
+                self.cells.proven.update(self.journal, |proven| proven & !(1 << rail));
+            }
         }
+        self.routes = routes;
+    }
+
+    /// It has proven to be at this address of a rail.
+    fn locate(&self, rail: usize, address: Address) {
+        self.cells.addresses[rail].set(self.journal, address);
+        self.cells.proven.update(self.journal, |proven| proven | 1 << rail);
     }
 
     /// Loans have come or gone: the node is called as long as one of them borrows from it.
-    pub(crate) fn follow(&mut self, now: Instant, loans: &[LoanConfig]) {
-        let contact = Contact::of(self.cells.key.get(), loans);
-        self.route(&contact);
-        self.routes = contact.routes.len();
-        self.channel.set_calling(now, !contact.routes.is_empty());
+    pub(crate) fn follow(&mut self, now: Instant, card: &CardConfig) {
+        self.route(Contact::of(self.cells.key.get(), card).routes);
+        self.call_if_wanted(now);
         self.wake();
+    }
+
+    fn call_if_wanted(&mut self, now: Instant) {
+        let calls = self.is_called(now);
+        if core::mem::replace(&mut self.calls, calls) != calls {
+            self.channel.set_calling(now, calls);
+            self.wake();
+        }
+    }
+
+    /// Whether the node is called. One that has something of this one is for as long as that is kept for it: where it
+    /// calls to may be where this node was before.
+    fn is_called(&self, now: Instant) -> bool {
+        !self.routes.is_empty() || self.is_called_as_holder(now)
+    }
+
+    /// Whether its place is kept for that.
+    pub(crate) fn is_called_as_holder(&self, now: Instant) -> bool {
+        let since = self.channel.last_heard().max(self.channel.listens_since());
+        self.is_holder && self.cells.proven.get() != 0 && now.since(since) < HOLD
+    }
+
+    /// Which lives of the node have something of this one, as the agent knows. Returns where it is if that is news.
+    pub(crate) fn set_holder(
+        &mut self,
+        now: Instant,
+        lives: impl Iterator<Item = LifeId>,
+    ) -> Option<Whereabouts> {
+        // A node knows where it is itself.
+        let mut lives = lives.filter(|_| !self.is_own).peekable();
+        self.is_holder = lives.peek().is_some();
+        self.channel.set_tenants(lives);
+        self.call_if_wanted(now);
+        let proven = self.cells.proven.get();
+        if !self.is_holder || proven == 0 {
+            return None;
+        }
+        let (_, _, domain) = self.channel.peer()?;
+        let mut addresses = [Address::default(); MAX_RAILS];
+        for (rail, (address, cell)) in addresses.iter_mut().zip(&self.cells.addresses).enumerate() {
+            *address = if proven & 1 << rail != 0 { cell.get() } else { *address };
+        }
+        let located = Some(Whereabouts { key: self.key(), domain, addresses });
+        let is_news = self.located != located;
+        self.located = located;
+        located.filter(|_| is_news)
+    }
+
+    /// The agent may not know any more where it is.
+    pub(crate) fn forget_located(&mut self) {
+        self.located = None;
+    }
+
+    /// The node's id.
+    pub(crate) fn node(&self) -> NodeId {
+        self.node
     }
 
     /// Whom the channel is with, if that was not asked for before.
     pub(crate) fn take_joined(&mut self) -> Option<(NodeId, Incarnation)> {
         let (incarnation, _) = self.channel.newest_peer()?;
-        let met = Some((self.key().id(), incarnation));
+        let met = Some((self.node, incarnation));
         let is_news = self.joined != met;
         self.joined = met;
         met.filter(|_| is_news)
@@ -211,13 +305,10 @@ impl<'m> Peer<'m> {
         // elsewhere first.
         let is_unproven =
             self.cells.addresses.get(rail as usize).is_some_and(|known| !known.get().is_known());
-        self.channel.hear_duplicates(is_unproven && self.learns(rail));
+        self.channel.hear_duplicates(is_unproven);
         let heard = self.channel.handle_frame(now, frame, view);
         self.answer(now, rail, from, heard);
-        // Where a lender is, its line says.
-        if self.learns(rail) {
-            self.learn_address(now, rail, from, (heard, frame.len()));
-        }
+        self.learn_address(now, rail, from, (heard, frame.len()));
         heard
     }
 
@@ -232,10 +323,6 @@ impl<'m> Peer<'m> {
         }
     }
 
-    fn learns(&self, rail: u8) -> bool {
-        usize::from(rail) >= self.routes
-    }
-
     /// It is learned where a peer is from whatever is authentic, once the address it came from has answered a
     /// challenge.
     fn learn_address(&mut self, now: Instant, rail: u8, from: Address, (heard, len): (Heard, usize)) {
@@ -244,14 +331,17 @@ impl<'m> Peer<'m> {
         match heard {
             Heard::Nothing | Heard::Proposal(_) | Heard::Again(_) => return,
             Heard::Newcomer => {
-                known[self.routes..].iter().for_each(|address| address.set(journal, Address::default()));
+                let said =
+                    self.routes.iter().map(|route| route.peer).chain(core::iter::repeat(Address::default()));
+                known.iter().zip(said).for_each(|(address, said)| address.set(journal, said));
+                self.cells.proven.set(journal, 0);
                 self.addresses.forget();
             }
-            Heard::Answer | Heard::Peer | Heard::Duplicate => {}
+            Heard::Answer | Heard::Peer | Heard::Duplicate | Heard::Accepted => {}
         }
         while let Some(challenge) = self.channel.poll_proof() {
             if let Some((rail, address)) = self.addresses.prove(challenge) {
-                known[rail].set(journal, address);
+                self.locate(rail, address);
             }
         }
         if !journal.rule(Rule::ProveAddresses) {
@@ -259,6 +349,16 @@ impl<'m> Peer<'m> {
         }
         if cell.get() == from {
             return;
+        }
+        if heard == Heard::Accepted {
+            // It uses the new keys when it hears them, where it has come back to, too: whoever has answered first may
+            // have repeated its answer.
+            let said = self.routes.get(rail as usize).map(|route| route.peer);
+            if let Some(said) = said.filter(|said| ![from, cell.get()].contains(said))
+                && let Some(challenge) = self.addresses.hear(now, rail.into(), said, 0)
+            {
+                self.channel.challenge(rail, challenge);
+            }
         }
         let challenge = match heard {
             Heard::Duplicate => self.addresses.hear_duplicate(now, rail.into(), from),
@@ -298,8 +398,10 @@ impl<'m> Peer<'m> {
             if let Way::Private(_) = way {
                 return Some(Outgoing { way, to: Address::default(), len: frame.len });
             }
+            let bytes = &room.of(frame.path)[..frame.len];
             let to = match frame.answers {
-                Some(call) => self.callers.answer(frame.path, call, &room.of(frame.path)[..frame.len]),
+                Some(call) => self.callers.answer(frame.path, call, bytes),
+                None if is_call(bytes) => self.address_of_call(&frame, bytes),
                 None => self.address_for(&frame),
             };
             if let Some(to) = to.filter(Address::is_known) {
@@ -314,10 +416,25 @@ impl<'m> Peer<'m> {
         let known = Some(self.cells.addresses[rail].get()).filter(Address::is_known);
         match frame.challenge {
             Some(challenge) => self.addresses.of(challenge),
-            None if self.learns(frame.path) => known.or_else(|| self.addresses.spend(rail, frame.len)),
-            None => known,
+            None => known.or_else(|| self.addresses.spend(rail, frame.len)),
         }
     }
+
+    /// Where a first message goes: to where the node is known to be, and where its line says, too. It may have been
+    /// moved, or have come back.
+    fn address_of_call(&mut self, frame: &Transmit, bytes: &[u8]) -> Option<Address> {
+        let known = self.cells.addresses[frame.path as usize].get();
+        let said = self.routes.get(frame.path as usize).map(|route| route.peer);
+        let Some(known) = Some(known).filter(Address::is_known) else { return said };
+        if let Some(said) = said.filter(|said| *said != known) {
+            self.callers.copy(frame.path, said, bytes);
+        }
+        Some(known)
+    }
+}
+
+fn is_call(frame: &[u8]) -> bool {
+    Header::parse(frame).is_ok_and(|header| header.kind == Kind::Initiation)
 }
 
 /// The streams of the loans with one peer, as its channel sees them.

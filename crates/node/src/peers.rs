@@ -4,7 +4,7 @@
 use core::time::Duration;
 
 use base::Instant;
-use base::ids::NodeId;
+use base::ids::{LifeId, NodeId};
 use base::ledger::{Journal, RegionError};
 use base::times::SILENCE;
 use link::pair::{Channel, Known, Presence};
@@ -14,6 +14,7 @@ use crate::cells::{NodeLedger, PeerCells, peer_places};
 use crate::config::{CardConfig, LoanRole};
 use crate::peer::Peer;
 use crate::places::Places;
+use crate::whereabouts::Whereabouts;
 
 /// How long a node that has called keeps its place without a stream: time to ask for one.
 const WITHOUT_STREAM: Duration = Duration::from_millis(200);
@@ -68,13 +69,61 @@ impl<'m> Peers<'m> {
         let is_own = lender == card.identity.public();
         let is_it = |peer: &Peer<'_>| peer.key() == lender && (!is_own || peer.calls_itself());
         if let Some(place) = self.position(is_it) {
-            self[place].follow(now, &card.loans);
+            self[place].follow(now, card);
             ledger.journal.commit();
             return Ok(place);
         }
         let vacant = self.vacant(ledger);
         self.admit(vacant, (lender, is_own), ledger, card, now)?;
         Ok(vacant)
+    }
+
+    /// A node that has something of this one gets a place, so that it is called where it was last. In steps of their own.
+    ///
+    /// # Errors
+    /// The ledger is corrupt.
+    pub(crate) fn expect(
+        &mut self,
+        holder: &Whereabouts,
+        ledger: &NodeLedger<'m>,
+        card: &CardConfig,
+        now: Instant,
+    ) -> Result<(), RegionError> {
+        let is_here = self.position(|peer| peer.key() == holder.key).is_some();
+        if is_here || holder.key == card.identity.public() || !card.may_meet(holder.node()) {
+            return Ok(());
+        }
+        match self.admit(self.vacant(ledger), (holder.key, false), ledger, card, now) {
+            // It calls itself, and others may go by then.
+            Err(RegionError::Full(_) | RegionError::TableFull) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Whether a node has something of this one has changed: where it is will be said once more.
+    pub(crate) fn forget_located(&mut self, node: NodeId) {
+        let peers = self.places.iter_mut().flatten().filter(|peer| peer.node() == node);
+        peers.for_each(Peer::forget_located);
+    }
+
+    /// Which lives of which nodes have something of this one, in ascending order. In a step of its own: what is news of
+    /// where they are.
+    pub(crate) fn set_holders(
+        &mut self,
+        now: Instant,
+        journal: Journal<'m>,
+        holders: &[(NodeId, LifeId)],
+    ) -> Vec<Whereabouts> {
+        let peers = self.places.iter_mut().flatten().filter(|peer| !peer.has_failed());
+        let located = peers.filter_map(|peer| {
+            let node = peer.node();
+            let first = holders.partition_point(|(holder, _)| *holder < node);
+            let lives = holders[first..].iter().take_while(|(holder, _)| *holder == node);
+            peer.set_holder(now, lives.map(|(_, life)| *life))
+        });
+        let located = located.collect();
+        journal.commit();
+        located
     }
 
     /// Whether a node that calls has a place, or could have one.
@@ -87,7 +136,7 @@ impl<'m> Peers<'m> {
         now: Instant,
     ) -> Room {
         let is_own = node == card.identity.id();
-        let is_it = |peer: &Peer<'_>| peer.key().id() == node && !(is_own && peer.calls_itself());
+        let is_it = |peer: &Peer<'_>| peer.node() == node && !(is_own && peer.calls_itself());
         if let Some(place) = self.position(is_it) {
             return Room::Present(place);
         }
@@ -97,7 +146,7 @@ impl<'m> Peers<'m> {
             return Room::Place(vacant);
         }
         // Whoever has no stream makes room, who was heard first before all others.
-        let wanted = self.wanted(card, loans);
+        let wanted = self.wanted(now, card, loans);
         let idle = self.iter().filter(|(place, peer)| {
             !wanted[*place] && now.since(peer.channel.listens_since()) >= WITHOUT_STREAM
         });
@@ -105,9 +154,10 @@ impl<'m> Peers<'m> {
         oldest.map_or(Room::Full, |(place, _)| Room::Place(place))
     }
 
-    /// By place, whether a loan has a stream with the peer or wants one.
-    fn wanted(&self, card: &CardConfig, loans: &Places<'m>) -> Vec<bool> {
-        let mut wanted = vec![false; self.places.len()];
+    /// By place, whether a loan has a stream with the peer or wants one, or the peer is called because it has one.
+    fn wanted(&self, now: Instant, card: &CardConfig, loans: &Places<'m>) -> Vec<bool> {
+        let is_called = |peer: &Option<Peer<'_>>| peer.as_ref().is_some_and(|it| it.is_called_as_holder(now));
+        let mut wanted: Vec<bool> = self.places.iter().map(is_called).collect();
         for (loan, config) in card.loans.iter().enumerate() {
             let Some(loan) = loans.get(loan) else { continue };
             let is_wanted = matches!(config.role, LoanRole::Borrow { .. }) || loan.stream_id().is_some();
@@ -130,7 +180,7 @@ impl<'m> Peers<'m> {
         let silent = self.iter().filter(|(_, peer)| now.since(since(peer)) >= SILENCE);
         let mut left: Vec<usize> = silent.map(|(place, _)| place).collect();
         if !left.is_empty() {
-            let wanted = self.wanted(card, loans);
+            let wanted = self.wanted(now, card, loans);
             left.retain(|place| !wanted[*place]);
         }
         for &place in &left {

@@ -72,6 +72,8 @@ impl World<'_> {
             Effect::Drain { wait } if has_requests => self.random.below(wait.as_nanos() as u64),
             Effect::Drain { .. } => return agent.handle_drained(now, Ok(())),
             Effect::StoreTenancy { .. } => self.random.range(50_000, 5_000_000),
+            // Nobody waits for it, so it takes no dice.
+            Effect::StoreHolder(_) => 1_000_000,
             Effect::Kill => return self.bury(node),
             Effect::TellEnd => {
                 self.act(node, Card::shut_down);
@@ -103,6 +105,13 @@ impl World<'_> {
             Effect::Start { .. } => self.start_card(node),
             Effect::Drain { .. } => self.disks_had_time(node),
             Effect::StoreTenancy { loan, tenancy } => self.tenancy_was_written(*loan, *tenancy),
+            Effect::StoreHolder(holder) => {
+                let this = &mut self.nodes[node];
+                this.holders.retain(|known| known.key != holder.key);
+                this.holders.push(*holder);
+                this.agent.handle_holder_stored(Instant::from_nanos(self.now), holder.node(), Ok(()));
+                self.drive_agent(node);
+            }
             // The others take no time.
             _ => {}
         }
@@ -126,6 +135,11 @@ impl World<'_> {
         while let Some(event) = self.nodes[node].card.as_mut().and_then(Card::poll_event) {
             match event {
                 CardEvent::Tenant(loan, tenancy) => self.tenant_changes(loan, tenancy),
+                CardEvent::Located(holder) => {
+                    let now = Instant::from_nanos(self.now);
+                    self.nodes[node].agent.handle_located(now, holder);
+                    self.drive_agent(node);
+                }
                 CardEvent::Overtaken(loan) => self.overtaken(node, loan),
                 CardEvent::Joined(_, peer, incarnation) => self.neighbour_met(node, (peer, incarnation)),
                 CardEvent::Left(_) => self.neighbour_left(node),

@@ -7,7 +7,8 @@ use core::time::Duration;
 use link::Name;
 use node::agent::Agent;
 use node::{
-    BorrowEdge, Card, CardConfig, FunctionId, LoanConfig, LoanKind, LoanRole, NodeKey, NodeLedger, Route, Way,
+    BorrowEdge, Card, CardConfig, FunctionId, LoanConfig, LoanKind, LoanRole, NodeKey, NodeLedger, Route,
+    Way, Whereabouts,
 };
 
 use crate::checkers::freshness::{Freshness, Origin};
@@ -40,6 +41,8 @@ pub(crate) struct Node<'w> {
     pub(crate) incarnation: u64,
     /// The last incarnation that its state folder knows of.
     pub(crate) folder: u64,
+    /// Where those are who have something of it, as the folder has it.
+    pub(crate) holders: Vec<Whereabouts>,
     /// What its agent decides.
     pub(crate) agent: Agent,
     /// When the agent is to be woken, if at all.
@@ -87,6 +90,7 @@ impl<'w> Node<'w> {
             life: 1,
             incarnation: 1,
             folder: 1,
+            holders: Vec::new(),
             agent: Agent::new(rules, now),
             agent_wake: None,
             cards: 0,
@@ -402,6 +406,7 @@ impl<'w> World<'w> {
             rails: vec![self.frame_bytes; RAILS],
             drives,
             loans,
+            holders: self.nodes[node].holders.clone(),
             // Often, so that keys are replaced in the middle of everything else.
             rekey_frames: 300,
             rules: self.rules,

@@ -432,6 +432,7 @@ fn config(node: usize, liar: Liar) -> CardConfig {
         rails: vec![9000; 2],
         drives: if lends { vec![drive(7), drive(8)] } else { Vec::new() },
         loans: (0..LOANS).map(loan).collect(),
+        holders: Vec::new(),
         rekey_frames: link::REKEY_FRAMES,
         rules: RuleSet::ALL,
     }

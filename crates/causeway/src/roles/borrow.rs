@@ -171,6 +171,8 @@ impl serve::Observer for Announce {
             }
             AgentEvent::Tenant { .. }
             | AgentEvent::StoreTenancy { .. }
+            | AgentEvent::StoreHolder(_)
+            | AgentEvent::ForgetHolder(_)
             | AgentEvent::RaiseIncarnation { .. }
             | AgentEvent::Overtaken(_)
             | AgentEvent::Altered(_)

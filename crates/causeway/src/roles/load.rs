@@ -104,6 +104,8 @@ impl serve::Observer for Measure {
             AgentEvent::Ready(_)
             | AgentEvent::Tenant { .. }
             | AgentEvent::StoreTenancy { .. }
+            | AgentEvent::StoreHolder(_)
+            | AgentEvent::ForgetHolder(_)
             | AgentEvent::RaiseIncarnation { .. }
             | AgentEvent::Overtaken(_)
             | AgentEvent::Altered(_)

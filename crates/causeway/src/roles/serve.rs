@@ -187,6 +187,8 @@ impl Node {
         let last_writes = last_writes.map_or_else(|| writes_of_memory(&state, &drives), Ok);
         let last_writes =
             last_writes.map_err(|error| Failure::io("cannot have memory for the node", &error))?;
+        let held = loans.iter().filter(|loan| loan.tenancy.is_held).map(|loan| loan.tenancy.node);
+        let holders = state.holders(&held.collect())?;
         let spec = NodeSpec {
             name: name.to_string(),
             identity: state.identity().clone(),
@@ -195,6 +197,7 @@ impl Node {
             rails,
             drives,
             loans,
+            holders,
             protection,
             shared_memory,
             last_writes,
@@ -412,6 +415,7 @@ impl Node {
             }
             // Whoever keeps it says how that went.
             AgentEvent::StoreTenancy { .. } | AgentEvent::RaiseIncarnation { .. } => return,
+            AgentEvent::StoreHolder(_) | AgentEvent::ForgetHolder(_) => return,
         };
         let had = match event {
             AgentEvent::Ready(_) => !self.usable.insert(loan),
@@ -474,6 +478,8 @@ impl Node {
             AgentEvent::Persist { .. }
             | AgentEvent::MediaFault(_)
             | AgentEvent::StoreTenancy { .. }
+            | AgentEvent::StoreHolder(_)
+            | AgentEvent::ForgetHolder(_)
             | AgentEvent::RaiseIncarnation { .. }
             | AgentEvent::Altered(_)
             | AgentEvent::Grown(_) => return None,

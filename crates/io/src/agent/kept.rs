@@ -1,8 +1,9 @@
 //! What the role has made durable for the agent, and what the card is told of it.
 
-use node::Tenancy;
+use base::ids::NodeId;
+use node::{Tenancy, Whereabouts};
 
-use super::Agent;
+use super::{Agent, AgentEvent};
 use crate::card::now;
 use crate::messages::ToCard;
 
@@ -11,6 +12,29 @@ impl Agent {
     pub fn tenancy_stored(&mut self, loan: usize, result: Result<(), String>) {
         self.core.handle_tenancy_stored(now(), loan, result);
         self.follow();
+    }
+
+    /// What [`AgentEvent::StoreHolder`] gave out is durable, or could not be written, for this reason.
+    pub fn holder_stored(&mut self, holder: Whereabouts, result: Result<(), String>) {
+        let node = holder.node();
+        if result.is_ok() && self.has_something(node) {
+            self.spec.holders.retain(|known| known.node() != node);
+            self.spec.holders.push(holder);
+        }
+        self.core.handle_holder_stored(now(), node, result);
+        self.follow();
+    }
+
+    /// A card says where a node is that has something of this one.
+    pub(super) fn note_holder(&mut self, holder: Whereabouts) {
+        if self.has_something(holder.node()) && !self.spec.holders.contains(&holder) {
+            self.core.handle_located(now(), holder);
+        }
+    }
+
+    /// Whether a node has something of this one, as is durable.
+    fn has_something(&self, node: NodeId) -> bool {
+        self.spec.loans.iter().any(|loan| loan.tenancy.is_held && loan.tenancy.node == node)
     }
 
     /// It is durable that nobody has used this incarnation before: the node calls itself by it in a borrowed loan.
@@ -25,7 +49,12 @@ impl Agent {
     }
 
     pub(super) fn tell_tenancy(&mut self, loan: usize, tenancy: Tenancy) {
-        self.spec.loans[loan].tenancy = tenancy;
+        let former = core::mem::replace(&mut self.spec.loans[loan].tenancy, tenancy);
+        if former.is_held && !self.has_something(former.node) {
+            self.spec.holders.retain(|holder| holder.node() != former.node);
+            self.core.handle_holder_gone(former.node);
+            self.wants.push(AgentEvent::ForgetHolder(former.node));
+        }
         self.tell(ToCard::Tenancy { loan, tenancy: tenancy.into() });
     }
 

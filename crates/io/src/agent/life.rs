@@ -75,6 +75,7 @@ impl Agent {
                 Some(Effect::StoreTenancy { loan, tenancy }) => {
                     self.wants.push(AgentEvent::StoreTenancy { loan, tenancy });
                 }
+                Some(Effect::StoreHolder(holder)) => self.wants.push(AgentEvent::StoreHolder(holder)),
                 Some(Effect::TellEnd) => self.tell(ToCard::ShutDown),
                 Some(Effect::TellReturn { loan }) => self.tell(ToCard::GiveBack { loan }),
                 Some(Effect::TellLoan { loan }) => {

@@ -42,6 +42,9 @@ fn event(said: Said, loans: &[LoanSpec]) -> Event {
             what: if tenancy.is_held { "used" } else { "given back" },
             error,
         },
+        Said::HolderUnsaved { node, again_in, error } => {
+            Event::HolderDelayed { node: node.to_string(), again_in_s: seconds(again_in), error }
+        }
         Said::CardReplaced { pid, generation, fault } => replaced(pid, generation, fault),
     }
 }

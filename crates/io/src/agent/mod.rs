@@ -33,6 +33,7 @@ use base::ids::{DomainBlock, DomainId, NodeId};
 pub use node::agent::{CardRecord, Condition};
 use node::{
     DriveConfig, FlashConfig, Lender, Limit, LoanKind, NodeKey, NodeLedger, Protection, Refusal, Tenancy,
+    Whereabouts,
 };
 use tracing::debug;
 
@@ -87,6 +88,8 @@ pub struct NodeSpec {
     pub drives: Vec<Option<DriveSpec>>,
     /// What it lends and borrows.
     pub loans: Vec<LoanSpec>,
+    /// Where those are who have something of it, as was made durable.
+    pub holders: Vec<Whereabouts>,
     /// What it accepts as protection of frames.
     pub protection: Protection,
     /// Whether it shares memory with nodes on the same machine that it has a channel with.
@@ -278,6 +281,11 @@ pub enum AgentEvent {
         /// In place of what is kept.
         tenancy: Tenancy,
     },
+    /// A node that has something of this one is there, which is to be made durable in place of what is kept of that
+    /// node; [`Agent::holder_stored`] follows.
+    StoreHolder(Whereabouts),
+    /// This node has nothing of this one any more: where it is need not be kept.
+    ForgetHolder(NodeId),
     /// The lender has seen a later life of this node than the state folder knew of: an incarnation greater than that is
     /// to be made durable, and [`Agent::incarnation_raised`] follows, unless that cannot be.
     RaiseIncarnation {
@@ -641,6 +649,7 @@ impl Agent {
             has_ring: self.ring.is_some(),
             drives: drives.collect(),
             loans: self.spec.loans.iter().map(|loan| self.loan_plan(loan, &mut lenders)).collect(),
+            holders: self.spec.holders.iter().copied().map(Into::into).collect(),
             rails: self.rail_plans(),
         };
         plan.write()
@@ -719,6 +728,7 @@ impl Agent {
                     events.push(AgentEvent::Tenant { loan, tenancy });
                     self.core.handle_tenant(crate::card::now(), loan, tenancy);
                 }
+                ToAgent::Located { holder } => self.note_holder(holder.into()),
                 ToAgent::Overtaken { loan } => events.push(AgentEvent::Overtaken(loan)),
                 ToAgent::Joined { peer, node, incarnation } => {
                     let life = (NodeId(node), incarnation);

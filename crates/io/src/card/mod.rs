@@ -425,6 +425,7 @@ impl<'m> Driver<'m> {
                 // The agent cares for nodes, not for streams.
                 CardEvent::Met(..) => continue,
                 CardEvent::Tenant(loan, tenancy) => ToAgent::Tenant { loan, tenancy: tenancy.into() },
+                CardEvent::Located(holder) => ToAgent::Located { holder: holder.into() },
                 CardEvent::Overtaken(loan) => ToAgent::Overtaken { loan },
                 CardEvent::MediaFault(drive) => ToAgent::MediaFault { drive },
                 CardEvent::Closed { loan, has_lost } => ToAgent::GivenBack { loan, has_lost },

@@ -23,7 +23,7 @@ const WITHOUT_RING: &str = "--without-ring";
 
 type Case = (&'static str, fn());
 
-const CASES: [Case; 24] = [
+const CASES: [Case; 25] = [
     (
         "attach_takes_a_loan_and_forgets_what_was_before",
         attach::a_card_takes_a_loan_and_forgets_what_was_before,
@@ -45,6 +45,7 @@ const CASES: [Case; 24] = [
     ),
     ("neighbours_share_memory_and_survive_kills", neighbours::share_memory_and_survive_kills),
     ("neighbours_find_a_new_agent", neighbours::find_a_new_agent),
+    ("neighbours_are_called_by_a_lender_that_has_moved", neighbours::are_called_by_a_lender_that_has_moved),
     ("neighbours_that_are_abandoned_share_nothing", neighbours::that_are_abandoned_share_nothing),
     ("neighbours_that_do_not_want_to_share_nothing", neighbours::that_do_not_want_to_share_nothing),
     ("neighbours_without_the_key_get_nothing", neighbours::without_the_key_get_nothing),

@@ -72,6 +72,22 @@ pub(crate) fn find_a_new_agent() {
     assert!(client.read(MIB, 65_536) == pattern(2, 65_536));
 }
 
+/// The lender begins anew on another port: its borrower cannot find it there, and is called.
+pub(crate) fn are_called_by_a_lender_that_has_moved() {
+    let place = Place::new("moved");
+    let image = image(&place);
+    let mut pair = Pair::start(&image, &place.path(""));
+    let mut client = Client::connect(&pair.socket);
+    assert_eq!(client.write(MIB, &pattern(1, 65_536)), 0);
+    pair.wait_located();
+    let before = pair.lender.port();
+    pair.restart_lender(&image, 0);
+    assert_ne!(pair.lender.port(), before);
+    assert!(client.read(MIB, 65_536) == pattern(1, 65_536));
+    assert_eq!(client.write(MIB, &pattern(2, 65_536)), 0);
+    assert!(client.read(MIB, 65_536) == pattern(2, 65_536));
+}
+
 /// A loan that was given up without its lender has no memory any more.
 pub(crate) fn that_are_abandoned_share_nothing() {
     let place = Place::new("abandoned");

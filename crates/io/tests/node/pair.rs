@@ -15,7 +15,7 @@ use io::agent::{Agent, AgentEvent, CardRecord, DriveSpec, Edge, LoanEnd, LoanSpe
 use io::files::{Image, ImageOptions};
 use io::load::{LoadResult, LoadSpec};
 use io::udp::{RailOptions, RailSocket};
-use node::{FlashConfig, Tenancy, WriteCache};
+use node::{FlashConfig, Tenancy, Whereabouts, WriteCache};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 /// Longer than anything waited for here takes.
@@ -62,11 +62,18 @@ impl Pair {
         self.start_lender(image, port);
     }
 
+    /// Waits until it is durable where the borrower is.
+    pub(crate) fn wait_located(&self) {
+        self.lender
+            .wait_for("the borrower is located", || !self.lender.shared.holders.lock().unwrap().is_empty());
+    }
+
     /// Another agent takes the place of a lender's that has ended.
     pub(crate) fn start_lender(&mut self, image: &Path, port: u16) {
         // What its state folder would have.
         let tenancy = *self.lender.shared.tenancy.lock().unwrap();
-        let life = Life { incarnation: 2, port, shared_memory: true, tenancy };
+        let holders = self.lender.shared.holders.lock().unwrap().clone();
+        let life = Life { incarnation: 2, port, shared_memory: true, tenancy, holders };
         (self.lender, _) = lender(open(image), None, life);
     }
 
@@ -103,11 +110,13 @@ struct Life {
     port: u16,
     shared_memory: bool,
     tenancy: Tenancy,
+    holders: Vec<Whereabouts>,
 }
 
 impl Default for Life {
     fn default() -> Self {
-        Self { incarnation: 1, port: 0, shared_memory: false, tenancy: Tenancy::default() }
+        let (tenancy, holders) = (Tenancy::default(), Vec::new());
+        Self { incarnation: 1, port: 0, shared_memory: false, tenancy, holders }
     }
 }
 
@@ -172,6 +181,7 @@ fn spec(name: &str, identity: NodeKey, socket: RailSocket, end: LoanEnd, life: L
         rails,
         drives: Vec::new(),
         loans: vec![loan],
+        holders: life.holders,
         protection: node::Protection::Aegis,
         shared_memory,
         last_writes: io::files::LastWrites::in_memory().unwrap(),
@@ -195,6 +205,8 @@ struct Shared {
     load: Mutex<Option<LoadResult>>,
     /// Who has what it lends.
     tenancy: Mutex<Tenancy>,
+    /// Where those are.
+    holders: Mutex<Vec<Whereabouts>>,
     turns: AtomicU64,
     /// The agent is to abandon its loan.
     abandon: AtomicBool,
@@ -339,6 +351,10 @@ fn drive(mut agent: Agent, shared: &Shared) {
                 AgentEvent::StoreTenancy { loan, tenancy } => {
                     *shared.tenancy.lock().unwrap() = tenancy;
                     agent.tenancy_stored(loan, Ok(()));
+                }
+                AgentEvent::StoreHolder(holder) => {
+                    *shared.holders.lock().unwrap() = vec![holder];
+                    agent.holder_stored(holder, Ok(()));
                 }
                 _ => {}
             }

@@ -39,7 +39,7 @@ const ENTROPY: u64 = u64::from_le_bytes(*b"lobby\0\0\0");
 const ADDRESSES: usize = 8;
 
 /// For how long another life than the one a function belongs to waits after the node was started.
-const LIFE_BEFORE: Duration = SILENCE.saturating_add(HANDSHAKE_RETRY_MAX);
+pub(super) const LIFE_BEFORE: Duration = SILENCE.saturating_add(HANDSHAKE_RETRY_MAX);
 
 /// The storage of a [`Lobby`]. All zeroes: nobody has called.
 #[derive(FromBytes, Layout)]

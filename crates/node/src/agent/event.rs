@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use base::ids::NodeId;
 use link::Tenancy;
 
 use super::watchdog::{Fault, State};
@@ -94,6 +95,15 @@ pub enum Event {
         loan: usize,
         /// What was to be written.
         tenancy: Tenancy,
+        /// When that is tried again.
+        again_in: Duration,
+        /// What the system said.
+        error: String,
+    },
+    /// Where a node is that uses a function could not be made durable: the next life of this node might not find it.
+    HolderUnsaved {
+        /// The node.
+        node: NodeId,
         /// When that is tried again.
         again_in: Duration,
         /// What the system said.

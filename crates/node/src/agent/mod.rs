@@ -17,6 +17,7 @@ mod watchdog;
 use core::time::Duration;
 use std::collections::VecDeque;
 
+use base::ids::NodeId;
 use base::{Instant, RuleSet};
 
 pub use event::Event;
@@ -24,8 +25,10 @@ use life::Life;
 pub use life::{CardRecord, Exit, Unfinished};
 use link::Tenancy;
 use standing::Standing;
-use tenancy::{Incarnations, Tenants};
+use tenancy::{Holders, Incarnations, Tenants};
 pub use watchdog::{Beat, Condition, Fault, Process, Rest, State};
+
+use crate::Whereabouts;
 
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +61,9 @@ pub enum Effect {
         /// What is durable.
         tenancy: Tenancy,
     },
+    /// Make durable where a node is that uses what is lent, in place of what is kept of it:
+    /// [`Agent::handle_holder_stored`] follows, and cards to come are told.
+    StoreHolder(Whereabouts),
     /// Make an incarnation durable that is greater than this one, which a lender has seen of this node, and than all
     /// that the state folder knows of: [`Agent::handle_incarnation_raised`] follows, unless that cannot be.
     RaiseIncarnation {
@@ -120,6 +126,7 @@ impl Output {
 pub struct Agent {
     life: Life,
     tenants: Tenants,
+    holders: Holders,
     incarnations: Incarnations,
     standing: Standing,
     /// The generation of the last card that does not know what has come and gone.
@@ -133,6 +140,7 @@ impl Agent {
         Self {
             life: Life::new(rules, now),
             tenants: Tenants::new(rules),
+            holders: Holders::default(),
             incarnations: Incarnations::default(),
             standing: Standing::default(),
             replanned: None,
@@ -142,7 +150,8 @@ impl Agent {
 
     /// When [`Agent::handle_timeout`] is to be called.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        [self.life.poll_timeout(), self.tenants.poll_timeout()].into_iter().flatten().min()
+        let kept = [self.tenants.poll_timeout(), self.holders.poll_timeout()];
+        kept.into_iter().chain([self.life.poll_timeout()]).flatten().min()
     }
 
     /// The next thing to do.
@@ -164,6 +173,7 @@ impl Agent {
     pub fn handle_timeout(&mut self, now: Instant) {
         self.life.handle_timeout(now, &mut self.out);
         self.tenants.handle_timeout(now, &mut self.out);
+        self.holders.handle_timeout(now, &mut self.out);
     }
 
     /// The card that was asked for is there, as this process.
@@ -207,6 +217,21 @@ impl Agent {
     /// What [`Effect::StoreTenancy`] gave out is durable, or could not be written.
     pub fn handle_tenancy_stored(&mut self, now: Instant, loan: usize, result: Result<(), String>) {
         self.tenants.handle_stored(now, loan, result, &mut self.out);
+    }
+
+    /// The card says where a node is that uses what is lent.
+    pub fn handle_located(&mut self, now: Instant, holder: Whereabouts) {
+        self.holders.handle_located(now, holder, &mut self.out);
+    }
+
+    /// What [`Effect::StoreHolder`] gave out is durable, or could not be written.
+    pub fn handle_holder_stored(&mut self, now: Instant, node: NodeId, result: Result<(), String>) {
+        self.holders.handle_stored(now, node, result, &mut self.out);
+    }
+
+    /// A node has nothing of this one any more: where it is need not be known.
+    pub fn handle_holder_gone(&mut self, node: NodeId) {
+        self.holders.forget(node);
     }
 
     /// The node ends: what is not durable is to be written now, or never.

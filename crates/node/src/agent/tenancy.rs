@@ -1,14 +1,16 @@
 //! What is made durable before a card is told of it: who uses what this node lends, and by which incarnation it calls
-//! itself in what it borrows.
+//! itself in what it borrows. And where those are who use it, for the next life of the node.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
 
+use base::ids::NodeId;
 use base::{Instant, Rule, RuleSet};
 use link::Tenancy;
 
 use super::event::Event;
 use super::{Effect, Output};
+use crate::Whereabouts;
 
 /// Between two attempts to write the state folder.
 const RETRY: Duration = Duration::from_secs(1);
@@ -21,27 +23,32 @@ const RAISES: Duration = Duration::from_secs(1);
 /// Changes of who uses what, until they are durable, by loan.
 pub(super) struct Tenants {
     rules: RuleSet,
-    loans: BTreeMap<usize, Lent>,
+    loans: BTreeMap<usize, Kept<Tenancy>>,
 }
 
-/// What is lent by one loan.
+/// What is kept of one loan, or node.
 ///
 /// ```text
 /// wanted --not too soon--> writing --durable--> the card is told
 ///    ^                        |
 ///    +-------not written------+
 /// ```
-#[derive(Default)]
-struct Lent {
-    wanted: Option<Tenancy>,
-    writing: Option<Tenancy>,
+struct Kept<T> {
+    wanted: Option<T>,
+    writing: Option<T>,
     /// When its last two changes were written.
     written: [Option<Instant>; 2],
     /// The last attempt has failed, and there is none before this.
     retry_at: Option<Instant>,
 }
 
-impl Lent {
+impl<T> Default for Kept<T> {
+    fn default() -> Self {
+        Self { wanted: None, writing: None, written: [None; 2], retry_at: None }
+    }
+}
+
+impl<T: Copy + PartialEq> Kept<T> {
     /// When what is wanted may be written.
     fn due_at(&self) -> Option<Instant> {
         if self.wanted.is_none() || self.writing.is_some() {
@@ -49,6 +56,31 @@ impl Lent {
         }
         let paced = self.written[0].map(|at| at + CHANGES);
         Some(paced.max(self.retry_at).unwrap_or(Instant::ZERO))
+    }
+
+    /// What is to be written now.
+    fn begin(&mut self, now: Instant) -> Option<T> {
+        self.due_at().filter(|at| *at <= now)?;
+        (self.writing, self.retry_at) = (self.wanted.take(), None);
+        self.writing
+    }
+
+    /// Another card may say again what is just being written.
+    fn want(&mut self, value: T) {
+        self.wanted = Some(value).filter(|_| self.writing != Some(value));
+    }
+
+    /// What was written, or could not be and is tried again. `None` where nothing was.
+    fn end(&mut self, now: Instant, is_written: bool) -> Option<T> {
+        let value = self.writing.take()?;
+        match is_written {
+            true => self.written = [self.written[1], Some(now)],
+            false => {
+                self.retry_at = Some(now + RETRY);
+                self.wanted.get_or_insert(value);
+            }
+        }
+        Some(value)
     }
 }
 
@@ -58,25 +90,19 @@ impl Tenants {
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        self.loans.values().filter_map(Lent::due_at).min()
+        self.loans.values().filter_map(Kept::due_at).min()
     }
 
     pub(super) fn handle_timeout(&mut self, now: Instant, out: &mut Output) {
         for (&loan, lent) in &mut self.loans {
-            if lent.due_at().is_some_and(|at| at <= now)
-                && let Some(tenancy) = lent.wanted.take()
-            {
-                lent.writing = Some(tenancy);
-                lent.retry_at = None;
+            if let Some(tenancy) = lent.begin(now) {
                 out.effect(Effect::StoreTenancy { loan, tenancy });
             }
         }
     }
 
-    /// Another card may say again what is just being written.
     pub(super) fn handle_tenant(&mut self, now: Instant, loan: usize, tenancy: Tenancy, out: &mut Output) {
-        let lent = self.loans.entry(loan).or_default();
-        lent.wanted = Some(tenancy).filter(|_| lent.writing != Some(tenancy));
+        self.loans.entry(loan).or_default().want(tenancy);
         if !self.rules.has(Rule::StoreBeforeTell) {
             out.effect(Effect::TellTenancy { loan, tenancy });
         }
@@ -93,15 +119,10 @@ impl Tenants {
         out: &mut Output,
     ) {
         let Some(lent) = self.loans.get_mut(&loan) else { return };
-        let Some(tenancy) = lent.writing.take() else { return };
+        let Some(tenancy) = lent.end(now, result.is_ok()) else { return };
         match result {
-            Ok(()) => {
-                lent.written = [lent.written[1], Some(now)];
-                out.effect(Effect::TellTenancy { loan, tenancy });
-            }
+            Ok(()) => out.effect(Effect::TellTenancy { loan, tenancy }),
             Err(error) => {
-                lent.retry_at = Some(now + RETRY);
-                lent.wanted.get_or_insert(tenancy);
                 out.event(Event::TenancyUnsaved { loan, tenancy, again_in: RETRY, error });
             }
         }
@@ -116,6 +137,53 @@ impl Tenants {
     pub(super) fn take_unsaved(&mut self) -> Vec<(usize, Tenancy)> {
         let loans = core::mem::take(&mut self.loans).into_iter();
         loans.filter_map(|(loan, lent)| Some((loan, lent.wanted.or(lent.writing)?))).collect()
+    }
+}
+
+/// Where those are who have something of this node, until that is durable, by node. Nobody waits for it: what is lost
+/// of it is said again by the next card.
+#[derive(Default)]
+pub(super) struct Holders {
+    nodes: BTreeMap<NodeId, Kept<Whereabouts>>,
+}
+
+impl Holders {
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        self.nodes.values().filter_map(Kept::due_at).min()
+    }
+
+    pub(super) fn handle_timeout(&mut self, now: Instant, out: &mut Output) {
+        for kept in self.nodes.values_mut() {
+            if let Some(holder) = kept.begin(now) {
+                out.effect(Effect::StoreHolder(holder));
+            }
+        }
+    }
+
+    pub(super) fn handle_located(&mut self, now: Instant, holder: Whereabouts, out: &mut Output) {
+        self.nodes.entry(holder.node()).or_default().want(holder);
+        self.handle_timeout(now, out);
+    }
+
+    pub(super) fn handle_stored(
+        &mut self,
+        now: Instant,
+        node: NodeId,
+        result: Result<(), String>,
+        out: &mut Output,
+    ) {
+        let Some(kept) = self.nodes.get_mut(&node) else { return };
+        if kept.end(now, result.is_ok()).is_some()
+            && let Err(error) = result
+        {
+            out.event(Event::HolderUnsaved { node, again_in: RETRY, error });
+        }
+        self.handle_timeout(now, out);
+    }
+
+    /// It has nothing of this node any more.
+    pub(super) fn forget(&mut self, node: NodeId) {
+        self.nodes.remove(&node);
     }
 }
 

@@ -350,3 +350,43 @@ fn a_card_whose_plan_has_changed_is_replaced_once() {
     play.agent.handle_replanned([6]);
     assert_eq!(play.effects(), [Effect::Kill], "the next card does not know that either");
 }
+
+#[test]
+fn where_a_holder_is_becomes_durable_once_and_not_too_often() {
+    let mut play = serving();
+    let key = link::NodeKey::numbered(2).public();
+    let at = |byte: u8| {
+        let addresses = [crate::Address([byte; 28]); crate::MAX_RAILS];
+        Whereabouts { key, domain: base::ids::DomainId(2), addresses }
+    };
+    let store = |play: &mut Play| play.effects();
+    play.agent.handle_located(play.now, at(1));
+    assert_eq!(store(&mut play), [Effect::StoreHolder(at(1))]);
+    // Another card says so again.
+    play.agent.handle_located(play.now, at(1));
+    play.agent.handle_holder_stored(play.now, key.id(), Ok(()));
+    assert_eq!(store(&mut play), []);
+    play.agent.handle_located(play.now, at(2));
+    assert_eq!(store(&mut play), [Effect::StoreHolder(at(2))]);
+    // What cannot be written is tried again, and the last word counts.
+    play.agent.handle_holder_stored(play.now, key.id(), Err("no space".into()));
+    let [Event::HolderUnsaved { node, .. }] = &play.events()[..] else { panic!() };
+    assert_eq!(*node, key.id());
+    play.agent.handle_located(play.now, at(3));
+    assert_eq!(store(&mut play), []);
+    play.now += ms(1000);
+    play.agent.handle_timeout(play.now);
+    assert!(store(&mut play).contains(&Effect::StoreHolder(at(3))));
+    play.agent.handle_holder_stored(play.now, key.id(), Ok(()));
+    // Who moves all the time costs a write a second.
+    play.agent.handle_located(play.now, at(4));
+    play.agent.handle_timeout(play.now);
+    let soon = store(&mut play).len();
+    play.agent.handle_holder_stored(play.now, key.id(), Ok(()));
+    play.agent.handle_located(play.now, at(5));
+    assert_eq!((soon, store(&mut play).len()), (1, 0));
+    play.agent.handle_holder_gone(key.id());
+    play.now += ms(2000);
+    play.agent.handle_timeout(play.now);
+    assert!(!store(&mut play).iter().any(|effect| matches!(effect, Effect::StoreHolder(_))));
+}

@@ -1,6 +1,8 @@
 //! Two cards: what a loan remembers stays true, be it that memory between them has no room for long, or that a medium
 //! is slow.
 
+mod moving;
+
 use core::cell::Cell;
 use core::ops::Range;
 use std::collections::VecDeque;
@@ -54,6 +56,7 @@ fn config(node: u64, role: LoanRole) -> CardConfig {
         rails: vec![9000],
         drives: lends.then(|| DriveConfig::new(1 << 12, 512, 7)).into_iter().collect(),
         loans: vec![loan],
+        holders: Vec::new(),
         rekey_frames: link::REKEY_FRAMES,
         rules: RuleSet::ALL,
     }

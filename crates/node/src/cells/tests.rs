@@ -40,6 +40,7 @@ fn config(loans: &[(u32, LoanRole)]) -> CardConfig {
         rails: vec![9000],
         drives: (0..drives).map(|serial| DriveConfig::new(1 << 12, 512, serial as u64)).collect(),
         loans: loans.iter().enumerate().map(loan).collect(),
+        holders: Vec::new(),
         rekey_frames: link::REKEY_FRAMES,
         rules: RuleSet::ALL,
     }

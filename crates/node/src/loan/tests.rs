@@ -124,6 +124,7 @@ fn card(role: LoanRole) -> CardConfig {
         rails: vec![9000],
         drives: vec![DriveConfig::new(1 << 12, 512, 7)],
         loans: vec![loan],
+        holders: Vec::new(),
         rekey_frames: link::REKEY_FRAMES,
         rules: RuleSet::ALL,
     }

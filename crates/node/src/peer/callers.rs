@@ -20,7 +20,7 @@ const ONE_MORE: Duration = Duration::from_millis(4);
 
 pub(crate) struct Callers {
     known: VecDeque<Caller>,
-    /// An answer that is to be sent elsewhere, too.
+    /// What is to be sent elsewhere, too.
     copies: VecDeque<Copy>,
     second_answers: Bucket,
 }
@@ -35,7 +35,7 @@ struct Caller {
     is_first: bool,
 }
 
-/// An answer once more.
+/// A message once more.
 pub(crate) struct Copy {
     pub(crate) rail: u8,
     pub(crate) to: Address,
@@ -99,7 +99,12 @@ impl Callers {
         first
     }
 
-    /// The next answer that goes elsewhere, too.
+    /// A first message goes to this address, too.
+    pub(crate) fn copy(&mut self, rail: u8, to: Address, frame: &[u8]) {
+        self.copies.push_back(Copy { rail, to, bytes: frame.to_vec() });
+    }
+
+    /// The next message that goes elsewhere, too.
     pub(crate) fn next_copy(&mut self) -> Option<Copy> {
         self.copies.pop_front()
     }

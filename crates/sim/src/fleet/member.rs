@@ -11,7 +11,7 @@ use link::{Name, NodeKey, Tenancy};
 use node::agent::{Agent, Beat, Effect, Exit, Rest};
 use node::{
     BorrowEdge, Card, CardConfig, CardEvent, DriveConfig, FunctionId, Limit, LoanConfig, LoanKind, LoanRole,
-    MediaWork, NodeLedger, Refusal, Route, Way,
+    MediaWork, NodeLedger, Refusal, Route, Way, Whereabouts,
 };
 
 use super::client::{Act, Claim};
@@ -58,6 +58,8 @@ pub(super) struct Node<'w> {
     incarnation: u64,
     /// The last incarnation that its state folder knows of.
     folder: u64,
+    /// Where those are who have something of it, as the folder has it.
+    holders: Vec<Whereabouts>,
     agent: Agent,
     rules: RuleSet,
     agent_wake: Option<u64>,
@@ -87,6 +89,7 @@ impl<'w> Node<'w> {
             life: 1,
             incarnation: 1,
             folder: 1,
+            holders: Vec::new(),
             agent: Agent::new(rules, now),
             rules,
             agent_wake: None,
@@ -185,6 +188,7 @@ impl<'w> Node<'w> {
             rails: vec![FRAME; RAILS],
             drives: self.lent.clone().map(drive).collect(),
             loans: lent.chain(borrowed).collect(),
+            holders: self.holders.clone(),
             rekey_frames: 500,
             rules: self.rules,
         }
@@ -487,6 +491,7 @@ impl World<'_> {
             Effect::Start { .. } => self.random.range(10_000_000, 200_000_000),
             Effect::Drain { wait } => self.random.below(wait.as_nanos() as u64),
             Effect::StoreTenancy { .. } => self.random.range(50_000, 5_000_000),
+            Effect::StoreHolder(_) => 1_000_000,
             Effect::Kill => return self.kill(node),
             Effect::TellTenancy { loan, tenancy } => {
                 self.act(node, |card, now| card.set_tenancy(now, loan, tenancy));
@@ -540,6 +545,12 @@ impl World<'_> {
                 let (now, result) = (self.instant(), if fails { Err("no space".to_owned()) } else { Ok(()) });
                 self.nodes[node].agent.handle_tenancy_stored(now, loan, result);
             }
+            Effect::StoreHolder(holder) => {
+                let (now, this) = (self.instant(), &mut self.nodes[node]);
+                this.holders.retain(|known| known.key != holder.key);
+                this.holders.push(holder);
+                this.agent.handle_holder_stored(now, holder.node(), Ok(()));
+            }
             // The others take no time.
             _ => {}
         }
@@ -556,6 +567,7 @@ impl World<'_> {
             let agent = &mut self.nodes[node].agent;
             match event {
                 CardEvent::Tenant(loan, tenancy) => agent.handle_tenant(now, loan, tenancy),
+                CardEvent::Located(holder) => agent.handle_located(now, holder),
                 CardEvent::Closed { loan, has_lost } => self.given_back(node, loan, has_lost),
                 CardEvent::Refused(loan, Refusal::Outdated { seen }) => {
                     agent.handle_outdated(now, loan, seen.0);

@@ -15,6 +15,12 @@ impl Node {
                 let stored = self.store_tenancy(*loan, *tenancy).map_err(|failure| failure.to_string());
                 self.agent.tenancy_stored(*loan, stored);
             }
+            AgentEvent::StoreHolder(holder) => {
+                let stored = self.state.set_holder(holder).map_err(|error| error.to_string());
+                self.agent.holder_stored(*holder, stored);
+            }
+            // What stays goes at the next start.
+            AgentEvent::ForgetHolder(node) => self.state.forget_holder(*node).unwrap_or_default(),
             AgentEvent::RaiseIncarnation { loan, seen } => self.catch_up(*loan, *seen),
             AgentEvent::Persist { drive, version, bytes } => self.keep_drive(*drive, *version, bytes),
             _ => {}

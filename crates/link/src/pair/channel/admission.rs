@@ -14,6 +14,7 @@ use crate::frame::Kind;
 use crate::handshake::{Destination, KeySet, Speaker};
 use crate::name::Name;
 use crate::pair::calls::{Call, NO_CHANNEL, Why};
+use crate::pair::lobby::LIFE_BEFORE;
 use crate::path::{AckRanges, LATE, READ_FIRST};
 use crate::paths::{MAX_PATHS, PathId};
 
@@ -146,7 +147,15 @@ impl<'m> Channel<'m> {
     /// A life of the peer has answered our call. It is followed, unless another one has something here that may still be
     /// there: then that one is asked first, and who has answered is called again.
     pub(super) fn may_follow(&mut self, now: Instant, incarnation: Incarnation, life: LifeId) -> bool {
-        let (present, has_something) = (self.cells.current.get(), self.cells.numbers.has_open());
+        let present = self.cells.current.get();
+        let has_something = self.cells.numbers.has_open() || !self.tenants.is_empty();
+        // As the lobby has those wait who call.
+        let is_other = !self.tenants.is_empty() && !self.tenants.contains(&life);
+        let may_call = now.since(self.handshake.listens_since) < LIFE_BEFORE;
+        if !present.is_valid() && is_other && may_call && self.journal.rule(Rule::ProbeBeforeTakeOver) {
+            self.handshake.next = Some(self.handshake.listens_since + LIFE_BEFORE);
+            return false;
+        }
         let is_old = present.is_valid() && present.peer_life != life && incarnation <= present.incarnation();
         if has_something && is_old && self.journal.rule(Rule::RefuseOutdated) {
             // When it calls, it is told.

@@ -68,6 +68,8 @@ pub enum Heard {
     Answer,
     /// The first under the keys of a new pair: a handshake has just met this peer.
     Newcomer,
+    /// The peer has answered a call of this end with keys, which are in use now.
+    Accepted,
     /// A first message that is answered, now or later, on the path it came on; from someone who has the peer's key.
     Proposal(CallName),
     /// The same once more, whose answer is at hand.

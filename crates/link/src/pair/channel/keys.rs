@@ -241,7 +241,7 @@ impl<'m> Channel<'m> {
         let begun = self.begun(goes_on, answer.attempt, self.side);
         self.adopt(now, KeySet { begun, ..keys }, streams);
         self.greeting.begin(now);
-        Ok(Heard::Nothing)
+        Ok(Heard::Accepted)
     }
 
     /// The node that was called wants to know whether we are where we seem to be.

@@ -323,6 +323,8 @@ pub struct Channel<'m> {
     /// What the peer has answered.
     proofs: VecDeque<u64>,
     events: VecDeque<Event>,
+    /// Lives of the peer that have something of this node, be it that none of them is met.
+    tenants: Vec<LifeId>,
     last_carried: Carried,
     last_acked: Vec<(PathId, u64)>,
     #[cfg(test)]
@@ -365,6 +367,7 @@ impl<'m> Channel<'m> {
             refused_at: None,
             challenges: VecDeque::new(),
             proofs: VecDeque::new(),
+            tenants: Vec::new(),
             events: VecDeque::new(),
             last_carried: Carried::default(),
             last_acked: Vec::new(),
@@ -409,6 +412,12 @@ impl<'m> Channel<'m> {
         if begins && self.handshake.next.is_none() {
             self.call(now);
         }
+    }
+
+    /// Which lives of the peer have something of this node: no other one is followed before these could have called.
+    pub fn set_tenants(&mut self, lives: impl IntoIterator<Item = LifeId>) {
+        self.tenants.clear();
+        self.tenants.extend(lives);
     }
 
     /// This machine may go on somewhere else, too, from the same memory: there are to be keys that depend on `seed`,

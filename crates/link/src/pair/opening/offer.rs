@@ -192,6 +192,11 @@ impl<'m> Offer<'m> {
         (tenant != self.config.tenancy).then_some(tenant)
     }
 
+    /// Who has the function, as is durable, be it that this lender has not met it yet: it may be called.
+    pub fn durable_holder(&self) -> Option<(NodeId, LifeId)> {
+        self.holder().filter(|_| self.unsaved_tenancy().is_none()).map(|tenant| (tenant.node, tenant.life))
+    }
+
     /// `tenancy` is durable. [`Offer::advance`] follows in the same step.
     pub fn set_tenancy(&mut self, tenancy: Tenancy) {
         self.config.tenancy = tenancy;

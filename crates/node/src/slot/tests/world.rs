@@ -754,6 +754,7 @@ fn config(node: usize, incarnation: u64, generation: u64, (frame, cache): (usize
         rails: vec![frame],
         drives: (node == LENDER).then(drive).into_iter().collect(),
         loans: vec![loan],
+        holders: Vec::new(),
         rekey_frames: link::REKEY_FRAMES,
         rules: RuleSet::ALL,
     }

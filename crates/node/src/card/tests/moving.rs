@@ -1,0 +1,216 @@
+//! Nodes that are found though they have moved: a frame arrives where somebody is, and nowhere else.
+
+use super::*;
+
+const LENDER: Address = Address([1; 28]);
+const BORROWER: Address = Address([2; 28]);
+const ELSEWHERE: Address = Address([3; 28]);
+const STRANGER: Address = Address([9; 28]);
+
+fn lends() -> LoanRole {
+    LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None }
+}
+
+/// A lender and a borrower, by address.
+struct Net<'m> {
+    ends: [End<'m>; 2],
+    at: [Address; 2],
+    /// What the lender says that its agent is to keep.
+    located: Vec<Whereabouts>,
+    /// First messages of the lender, by where they went.
+    calls: Vec<Address>,
+    /// Somebody repeats what the lender sends, faster than the network.
+    mimics: bool,
+    /// Bytes that he has sent to the borrower, and that were sent to him.
+    bytes: [usize; 2],
+}
+
+impl<'m> Net<'m> {
+    fn new(arena: &'m Arena) -> Self {
+        let ends =
+            [End::new(arena, config(1, lends())), End::new(arena, config(2, borrow(BorrowEdge::Program)))];
+        let at = [LENDER, BORROWER];
+        Self { ends, at, located: Vec::new(), calls: Vec::new(), mimics: false, bytes: [0; 2] }
+    }
+
+    fn run(&mut self, now: &mut Instant, time: Duration) {
+        let until = *now + time;
+        while *now < until {
+            *now += TICK;
+            for sender in 0..2 {
+                self.turn(*now, sender);
+            }
+        }
+    }
+
+    fn turn(&mut self, now: Instant, sender: usize) {
+        let end = &mut self.ends[sender];
+        end.card.handle_timeout(now);
+        while let Some(event) = end.card.poll_event() {
+            match event {
+                CardEvent::Tenant(loan, tenancy) => end.card.set_tenancy(now, loan, tenancy),
+                CardEvent::Located(holder) => self.located.push(holder),
+                event => end.events.push(event),
+            }
+        }
+        while let Some(work) = end.card.poll_media() {
+            end.card.handle_media(now, work.loan, work.id, Ok(()));
+        }
+        let mut frames = Vec::new();
+        while let Some(outgoing) = end.card.poll_transmit(now, &mut end.rooms) {
+            frames.push((outgoing.to, end.rooms.buffer[..outgoing.len].to_vec()));
+        }
+        let other = 1 - sender;
+        for (to, frame) in frames {
+            let kind = Header::parse(&frame).unwrap().kind;
+            if sender == 0 && kind == link::frame::Kind::Initiation {
+                self.calls.push(to);
+            }
+            if to == STRANGER {
+                self.bytes[1] += frame.len();
+            }
+            if to != self.at[other] {
+                continue;
+            }
+            let card = &mut self.ends[other].card;
+            if self.mimics && sender == 0 && kind == link::frame::Kind::Sealed {
+                self.bytes[0] += frame.len();
+                card.handle_frame(now, 0, STRANGER, &mut frame.clone());
+            }
+            card.handle_frame(now, 0, self.at[sender], &mut frame.clone());
+        }
+    }
+
+    /// The lender begins anew, elsewhere, with what its agent has kept.
+    fn restart_lender(&mut self, arena: &'m Arena, now: Instant, holders: Vec<Whereabouts>) {
+        let mut config = config(1, lends());
+        let held = config.loans[0].tenancy;
+        assert!(held.is_held && held.node == NodeKey::numbered(2).id());
+        (config.incarnation, config.life, config.seed) = (Incarnation(2), LifeId([8; 16]), [8; 32]);
+        config.holders = holders;
+        self.ends[0] = End::on(config.new_memory(arena), config, now);
+        self.at[0] = ELSEWHERE;
+    }
+
+    fn is_served(&mut self, now: &mut Instant) -> bool {
+        let before = self.ends[1].events.len();
+        self.ends[1].card.drive_step(*now, 0, |driver, pages| {
+            let page = [pages.alloc().unwrap()];
+            let request =
+                BlockRequest { id: 5, kind: BlockKind::Read, lba: 0, blocks: 8, fua: false, pages: &page };
+            driver.submit(*now, request);
+        });
+        self.run(now, Duration::from_millis(200));
+        assert_eq!(self.ends[1].events.len(), before);
+        let mut served = false;
+        self.ends[1].card.drive_step(*now, 0, |driver, _| {
+            served = core::iter::from_fn(|| driver.poll_completion()).any(|(_, result)| result.is_ok());
+        });
+        served
+    }
+}
+
+#[test]
+fn a_lender_that_begins_anew_elsewhere_calls_who_has_its_function() {
+    let arena = Arena::default();
+    for knows in [true, false] {
+        let mut net = Net::new(&arena);
+        let mut now = Instant::ZERO;
+        net.run(&mut now, Duration::from_millis(500));
+        let [located] = net.located[..] else { panic!("{:?}", net.located) };
+        let key = NodeKey::numbered(2).public();
+        assert_eq!((located.key, located.addresses[0], located.domain), (key, BORROWER, DomainId(2)));
+        assert!(!located.addresses[1].is_known() && net.calls.is_empty());
+        net.restart_lender(&arena, now, if knows { vec![located] } else { Vec::new() });
+        net.run(&mut now, Duration::from_secs(2));
+        assert_eq!(is_open(&net.ends[0].card, now), knows);
+        assert_eq!(knows, net.calls.contains(&BORROWER));
+        if knows {
+            assert!(net.is_served(&mut now));
+        }
+    }
+}
+
+#[test]
+fn a_lender_that_moves_while_it_runs_is_followed() {
+    let arena = Arena::default();
+    let mut net = Net::new(&arena);
+    let mut now = Instant::ZERO;
+    net.run(&mut now, Duration::from_millis(500));
+    net.at[0] = ELSEWHERE;
+    net.run(&mut now, Duration::from_millis(500));
+    assert!(net.is_served(&mut now));
+    assert_eq!(net.ends[1].card.channel_of(0).unwrap().stats().handshakes.get(), 1);
+    // Back where its line says, in another life that nobody has told where the borrower is.
+    net.restart_lender(&arena, now, Vec::new());
+    net.at[0] = LENDER;
+    net.run(&mut now, Duration::from_secs(3));
+    assert!(net.is_served(&mut now));
+}
+
+#[test]
+fn who_repeats_frames_faster_than_the_network_leads_no_borrower_astray() {
+    let arena = Arena::default();
+    let mut net = Net::new(&arena);
+    let mut now = Instant::ZERO;
+    net.run(&mut now, Duration::from_millis(500));
+    net.mimics = true;
+    net.run(&mut now, Duration::from_millis(500));
+    assert!(net.is_served(&mut now));
+    let [came, left] = net.bytes;
+    assert!(came > 0 && left > 0 && left <= came, "challenges only: {left} bytes for {came}");
+    assert_eq!(net.ends[1].card.channel_of(0).unwrap().stats().handshakes.get(), 1, "nobody fell silent");
+}
+
+/// A table that was stolen, or is old: nobody is there.
+#[test]
+fn who_does_not_answer_is_called_seldom_and_not_for_ever() {
+    let arena = Arena::default();
+    let mut net = Net::new(&arena);
+    let mut now = Instant::ZERO;
+    net.run(&mut now, Duration::from_millis(500));
+    let located = net.located.clone();
+    net.at[1] = ELSEWHERE;
+    net.restart_lender(&arena, now, located.clone());
+    let end = &mut net.ends[0];
+    let mut calls = 0;
+    let begun = now;
+    while now.since(begun) < base::times::HOLD + Duration::from_secs(60) {
+        now += Duration::from_millis(10);
+        end.card.handle_timeout(now);
+        while end.card.poll_event().is_some() {}
+        while let Some(outgoing) = end.card.poll_transmit(now, &mut end.rooms) {
+            assert_eq!(outgoing.to, BORROWER);
+            calls += 1;
+        }
+        if now.since(begun) == Duration::from_secs(10) {
+            assert!((8..=16).contains(&calls), "{calls}");
+        }
+    }
+    assert!(calls < 620, "{calls}");
+    assert_eq!(end.card.peers().count(), 0);
+    // Whoever has nothing any more is not called.
+    let mut config = config(1, lends());
+    config.loans[0].tenancy.is_held = false;
+    config.holders = located;
+    let mut end = End::on(config.new_memory(&arena), config, now);
+    assert!(end.turn(now).is_empty() && end.card.peers().count() == 0);
+}
+
+/// What answers a lender's call is a copy of who has the function: that one could not have been heard yet.
+#[test]
+fn a_copy_that_answers_a_lender_that_begins_anew_waits_for_the_life_before() {
+    let arena = Arena::default();
+    let mut net = Net::new(&arena);
+    let mut now = Instant::ZERO;
+    net.run(&mut now, Duration::from_millis(500));
+    let located = net.located.clone();
+    net.restart_lender(&arena, now, located);
+    let mut copy = config(2, borrow(BorrowEdge::Program));
+    (copy.incarnation, copy.life, copy.seed) = (Incarnation(2), LifeId([7; 16]), [7; 32]);
+    net.ends[1] = End::on(copy.new_memory(&arena), copy, now);
+    net.run(&mut now, Duration::from_millis(1900));
+    assert!(net.calls.contains(&BORROWER) && !is_open(&net.ends[0].card, now));
+    net.run(&mut now, Duration::from_millis(2500));
+    assert!(is_open(&net.ends[0].card, now));
+}

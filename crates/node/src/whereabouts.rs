@@ -1,0 +1,23 @@
+use base::ids::{DomainId, NodeId};
+use link::PublicKey;
+
+use crate::{Address, MAX_RAILS};
+
+/// Where a node that has something of this one can be called. The agent keeps it beside the tenancy, so that a lender
+/// that is started anew, perhaps at another address, can call whoever has its functions before they find it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Whereabouts {
+    /// Nobody else can answer.
+    pub key: PublicKey,
+    /// Its domain.
+    pub domain: DomainId,
+    /// By rail, an address that has answered a challenge; all zeroes: none has.
+    pub addresses: [Address; MAX_RAILS],
+}
+
+impl Whereabouts {
+    /// Whose they are.
+    pub fn node(&self) -> NodeId {
+        self.key.id()
+    }
+}
