@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use base::Instant;
 use base::RuleSet;
-use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, LoanGeneration, StreamId};
+use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, StreamId};
 use base::ledger::Arena;
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use link::frame::{HEADER_LEN, Header, Kind, MAX_FRAME, Prefix, TAG_LEN};
@@ -86,6 +86,7 @@ fn config(end: End) -> CardConfig {
     let loan = LoanConfig {
         secret: SECRET,
         function: FUNCTION,
+        group: Group::DEFAULT,
         generation: LoanGeneration(0),
         tenancy: Tenancy::default().taken_by(
             identity(End::Borrower).id(),

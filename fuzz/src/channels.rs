@@ -140,7 +140,7 @@ impl<'m> End<'m> {
             identity: identity(role),
             protection: config.protection,
             fabric: 0,
-            group: Group::DEFAULT,
+            groups: vec![Group::DEFAULT],
             domain: config.domain,
             incarnation: config.incarnation,
             life: config.life,
@@ -202,13 +202,13 @@ impl<'m> End<'m> {
 
     fn handle_call(&mut self, now: Instant, frame: &mut [u8], from: &[u8]) {
         let (known, peer) = (self.channel.known_call(), self.peer.id());
-        let presence = |node| if node == peer { Presence::Channel(known) } else { Presence::NoRoom };
+        let presence = |node, _| if node == peer { Presence::Channel(known) } else { Presence::NoRoom };
         let reception = match self.lobby.handle_call(now, frame, from, false, &presence) {
             Reception::Call(call) => match self.with(|channel, view| channel.take_call(now, call, view)) {
                 Ok(_) => Reception::Nothing,
                 Err((call, why)) => self.lobby.refuse(now, call, why, from, frame),
             },
-            Reception::Again(_, call) => {
+            Reception::Again(_, _, call) => {
                 self.channel.hear_again(0, call);
                 Reception::Nothing
             }
@@ -243,7 +243,7 @@ impl<'m> End<'m> {
         while let Some(event) = self.channel.poll_event() {
             let met = self.channel.newest_peer().zip(self.channel.peer_life());
             if let (Event::Met, Some(((incarnation, _), life))) = (event, met) {
-                self.lobby.note_met(self.peer.id(), incarnation, life);
+                self.lobby.note_met(self.peer.id(), Group::DEFAULT, incarnation, life);
             }
         }
         while let Some(said) = self.channel.poll_said() {

@@ -183,6 +183,13 @@ impl core::str::FromStr for NodeId {
 impl Group {
     /// Where nobody has said another one.
     pub const DEFAULT: Self = Self(1);
+    /// The greatest one, as of VLANs (IEEE 802.1Q §9.6).
+    pub const MAX: Self = Self(4094);
+
+    /// The group of this number, if that is one.
+    pub fn new(number: i64) -> Option<Self> {
+        u16::try_from(number).ok().map(Self).filter(|group| (Self(1)..=Self::MAX).contains(group))
+    }
 }
 
 impl fmt::Display for LifeId {

@@ -1,7 +1,7 @@
 //! The loan line: everything a borrower needs, on one line that can be pasted.
 //!
 //! ```text
-//! causeway://KEY@ADDR:PORT[,ADDR:PORT]/FUNCTION
+//! causeway://KEY@ADDR:PORT[,ADDR:PORT]/FUNCTION[?group=GROUP]
 //! ```
 //!
 //! `KEY` is 120 characters of a base 32 alphabet without look-alikes (no `i`, `l`, `o`, `u`), lower case only.
@@ -12,7 +12,7 @@
 //! bytes  3..35  the lender's public key (X25519)
 //! bytes 35..67  the function's secret
 //! bytes 67..70  check of the addresses' text:  20-bit CRC, then its length modulo 16
-//! bytes 70..72  check of the function's text:  12-bit CRC, then its length modulo 16
+//! bytes 70..72  check of what follows the slash:  12-bit CRC, then its length modulo 16
 //! bytes 72..75  24-bit CRC of bytes 0..72
 //! ```
 //!
@@ -32,7 +32,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::str::FromStr;
 
-use base::ids::{ALPHABET, DomainId};
+use base::ids::{ALPHABET, DomainId, Group};
 use node::{Lender, PublicKey};
 use thiserror::Error;
 
@@ -45,6 +45,8 @@ pub const FUNCTION_NAME_MAX: usize = 32;
 /// Longest text looked at, in bytes. Four IPv6 addresses and a long name need less than half of it.
 pub const LINE_BYTES_MAX: usize = 512;
 
+/// Between a function and its group.
+const GROUP: &str = "?group=";
 /// Bytes of a secret.
 pub const KEY_BYTES: usize = 32;
 /// What the first bits say of the line.
@@ -72,6 +74,7 @@ pub struct Line {
     secret: Key,
     addresses: Vec<SocketAddr>,
     function: FunctionName,
+    group: Group,
 }
 
 impl Line {
@@ -96,7 +99,18 @@ impl Line {
                 return Err(LineError::AddressTwice { address: *address });
             }
         }
-        Ok(Self { lender, secret, addresses, function })
+        Ok(Self { lender, secret, addresses, function, group: Group::DEFAULT })
+    }
+
+    /// The same in another group than the default one.
+    #[must_use]
+    pub fn in_group(self, group: Group) -> Self {
+        Self { group, ..self }
+    }
+
+    /// The zone that the function is lent in.
+    pub fn group(&self) -> Group {
+        self.group
     }
 
     /// Who lends the function.
@@ -123,7 +137,7 @@ impl Line {
     pub fn reveal(&self) -> String {
         let addresses = self.addresses_text();
         let key = self.coded_key(&addresses);
-        format!("{SCHEME}{key}@{addresses}/{}", self.function)
+        format!("{SCHEME}{key}@{addresses}/{}", self.function_text())
     }
 
     fn coded_key(&self, addresses: &str) -> String {
@@ -133,13 +147,20 @@ impl Line {
         coded[LENDER].copy_from_slice(&self.lender.key.0);
         coded[SECRET].copy_from_slice(&self.secret.0);
         coded[ADDRESSES_CHECK].copy_from_slice(&addresses_check(addresses));
-        coded[FUNCTION_CHECK].copy_from_slice(&function_check(self.function.as_str()));
+        coded[FUNCTION_CHECK].copy_from_slice(&function_check(&self.function_text()));
         let check = key_check(&coded[..KEY_CHECK.start]);
         coded[KEY_CHECK].copy_from_slice(&check);
         let text = encode(&coded);
         coded.fill(0);
         std::hint::black_box(&coded);
         text
+    }
+
+    fn function_text(&self) -> String {
+        match self.group {
+            Group::DEFAULT => self.function.to_string(),
+            group => format!("{}{GROUP}{group}", self.function),
+        }
     }
 
     fn addresses_text(&self) -> String {
@@ -164,7 +185,16 @@ impl FromStr for Line {
         if addresses_check(addresses_text) != coded[ADDRESSES_CHECK] {
             return Err(LineError::AddressesCheck { text: addresses_text.to_owned() });
         }
-        let function = FunctionName::from_str(function_text)?;
+        let (function, group) = match function_text.split_once(GROUP) {
+            None => (function_text, Group::DEFAULT),
+            Some((function, number)) => {
+                // The default one is not written, so that a function has one line.
+                let group = number.parse().ok().and_then(Group::new).filter(|group| *group != Group::DEFAULT);
+                let why = || LineError::Group { text: number.escape_debug().to_string() };
+                (function, group.filter(|group| group.to_string() == number).ok_or_else(why)?)
+            }
+        };
+        let function = FunctionName::from_str(function)?;
         if function_check(function_text) != coded[FUNCTION_CHECK] {
             return Err(LineError::FunctionCheck { text: function_text.to_owned() });
         }
@@ -174,14 +204,15 @@ impl FromStr for Line {
             return Err(LineError::Lender);
         }
         secret.copy_from_slice(&coded[SECRET]);
-        Self::new(Lender { key, domain: DomainId(prefix(&coded).1) }, Key(secret), addresses, function)
+        let lender = Lender { key, domain: DomainId(prefix(&coded).1) };
+        Self::new(lender, Key(secret), addresses, function).map(|line| line.in_group(group))
     }
 }
 
 /// The line without its key.
 impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{SCHEME}***@{}/{}", self.addresses_text(), self.function)
+        write!(f, "{SCHEME}***@{}/{}", self.addresses_text(), self.function_text())
     }
 }
 
@@ -357,6 +388,12 @@ pub enum LineError {
     )]
     FunctionName {
         /// The name as it stands there.
+        text: String,
+    },
+    /// A group that there is none.
+    #[error("`{text}` is no group of the loan line: a number from 2 to 4094; without one it is group 1")]
+    Group {
+        /// What stands there.
         text: String,
     },
     /// The function's checksum does not match.

@@ -220,3 +220,23 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_line_names_its_group_and_each_mistake_there() {
+    let line = example().in_group(base::ids::Group(4094));
+    let text = line.reveal();
+    assert!(text.ends_with("/nvme0?group=4094") && !example().reveal().contains("group"));
+    assert_eq!(text.parse(), Ok(line.clone()));
+    assert_ne!(text.parse(), Ok(example()));
+    assert!(line.to_string().ends_with("/nvme0?group=4094"));
+    for wrong in ["", "0", "1", "4095", "07", "+7", "65537", "-1", "x"] {
+        let changed = text.replace("=4094", &format!("={wrong}"));
+        assert_eq!(changed.parse::<Line>(), Err(LineError::Group { text: wrong.to_owned() }), "{wrong}");
+    }
+    for other in
+        [text.replace("4094", "4093"), text.replace("?group=4094", ""), example().reveal() + "?group=2"]
+    {
+        assert!(matches!(other.parse::<Line>(), Err(LineError::FunctionCheck { .. })), "{other}");
+    }
+    assert!(matches!(text.replace("?group", "?vlan").parse::<Line>(), Err(LineError::FunctionName { .. })));
+}

@@ -285,7 +285,7 @@ events! {
     // Loans.
 
     /// What is borrowed can be used.
-    Info "loan-usable" LoanUsable { function: String } => "drive is usable"
+    Info "loan-usable" LoanUsable { function: String, group: u16 } => "drive is usable"
 
     /// The lender says no.
     Warning "loan-refused" LoanRefused {
@@ -296,7 +296,7 @@ events! {
     Warning "loan-unusable" LoanUnusable { function: String, peer: Option<String> } [why: String] => "{why}"
 
     /// Somebody takes what is lent.
-    Info "loan-taken" LoanTaken { function: String, by: String, node: String }
+    Info "loan-taken" LoanTaken { function: String, group: u16, by: String, node: String }
     => "another node takes the function than before, or the same one in another life"
 
     /// The borrowed drive does not hold any more what this node has left there.

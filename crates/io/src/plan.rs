@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 use std::time::Duration;
 
 use base::RuleSet;
-use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, LoanGeneration, NodeId};
+use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId};
 use base::ledger::{Layout, LayoutHash, PAGE_SIZE, RawMemory};
 use node::{
     Address, BorrowEdge, CardConfig, DriveConfig, EDGE_CONNECTIONS, FlashConfig, FlashRates, FunctionId,
@@ -189,6 +189,7 @@ impl LimitPlan {
 pub(crate) struct LoanPlan {
     pub(crate) secret: [u8; 32],
     pub(crate) function: u32,
+    pub(crate) group: u16,
     pub(crate) generation: u64,
     pub(crate) tenancy: TenancyPlan,
     pub(crate) life: u32,
@@ -565,6 +566,7 @@ impl LoanPlan {
         LoanConfig {
             secret: self.secret,
             function: FunctionId(self.function),
+            group: Group(self.group),
             generation: LoanGeneration(self.generation),
             tenancy: self.tenancy.into(),
             life: self.life,
@@ -623,6 +625,7 @@ mod tests {
         let loan = LoanPlan {
             secret: [0x5a; 32],
             function: 1,
+            group: 1,
             generation: 0,
             tenancy: Tenancy::default().into(),
             least_incarnation: 0,

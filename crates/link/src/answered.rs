@@ -1,6 +1,6 @@
 //! Which first messages a node has answered, so that none is answered twice, whoever sends it again and whenever.
 
-use base::ids::{Incarnation, LifeId, NodeId};
+use base::ids::{Group, Incarnation, LifeId, NodeId};
 use base::ledger::{Cell, Journal, Layout};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -11,6 +11,8 @@ const NODES: usize = 64;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Attempt {
     pub(crate) node: NodeId,
+    /// For the channel in this group: each counts for itself.
+    pub(crate) group: Group,
     /// First, so that a new life of a node need not know how far the one before had counted.
     pub(crate) incarnation: Incarnation,
     /// Two lives that bear one incarnation cannot be ordered: the one that was answered counts.
@@ -53,14 +55,15 @@ pub struct CallName(u64);
 
 impl CallName {
     pub(crate) fn of(attempt: &Attempt) -> Self {
-        let Attempt { node, incarnation, life, number } = attempt;
-        let words = [incarnation.0, *number].map(u64::to_le_bytes);
+        let Attempt { node, group, incarnation, life, number } = attempt;
+        let words = [group.0.into(), incarnation.0, *number].map(u64::to_le_bytes);
         Self(crate::tlp_digest(&[&node.0[..], &life.0, words.as_flattened()].concat()))
     }
 
     /// One of this life, for tests of who keeps such names.
     pub fn of_life(life: LifeId, number: u64) -> Self {
-        Self::of(&Attempt { node: NodeId::default(), incarnation: Incarnation(1), life, number })
+        let (node, group, incarnation) = (NodeId::default(), Group::DEFAULT, Incarnation(1));
+        Self::of(&Attempt { node, group, incarnation, life, number })
     }
 }
 
@@ -81,8 +84,9 @@ pub(crate) struct AnsweredCells {
 #[repr(C)]
 struct Entry {
     node: NodeId,
+    group: [u8; 2],
     /// Whether something is here.
-    used: [u8; 4],
+    used: [u8; 2],
     incarnation: u64,
     life: LifeId,
     number: u64,
@@ -92,40 +96,42 @@ struct Entry {
 
 impl Entry {
     fn attempt(&self) -> Attempt {
-        let &Self { node, incarnation, life, number, .. } = self;
-        Attempt { node, incarnation: Incarnation(incarnation), life, number }
+        let &Self { node, group, incarnation, life, number, .. } = self;
+        let (group, incarnation) = (Group(u16::from_le_bytes(group)), Incarnation(incarnation));
+        Attempt { node, group, incarnation, life, number }
     }
 }
 
 impl AnsweredCells {
     /// How `attempt` compares to the last one that was answered, as far as is remembered.
     pub(crate) fn order(&self, attempt: &Attempt) -> Order {
-        let known = self.find(attempt.node).map(|cell| cell.get());
+        let known = self.find(attempt.node, attempt.group).map(|cell| cell.get());
         known.map_or(Order::New, |entry| attempt.order_after(&entry.attempt()))
     }
 
     /// `attempt` is being answered.
     pub(crate) fn record(&self, journal: Journal<'_>, attempt: &Attempt) {
-        let known = self.find(attempt.node);
+        let known = self.find(attempt.node, attempt.group);
         let completed = known.map_or(0, |cell| cell.get().completed);
         let oldest = || self.entries.iter().min_by_key(|cell| (cell.get().used, cell.get().completed));
         let cell = known.or_else(oldest).expect("the table has entries");
-        let &Attempt { node, incarnation: Incarnation(incarnation), life, number } = attempt;
-        cell.set(journal, Entry { node, used: [1; 4], incarnation, life, number, completed });
+        let &Attempt { node, group, incarnation: Incarnation(incarnation), life, number } = attempt;
+        let group = group.0.to_le_bytes();
+        cell.set(journal, Entry { node, group, used: [1; 2], incarnation, life, number, completed });
     }
 
     /// `node` has used the keys of its handshake: it is there.
-    pub(crate) fn complete(&self, journal: Journal<'_>, node: NodeId) {
+    pub(crate) fn complete(&self, journal: Journal<'_>, node: NodeId, group: Group) {
         let completed = self.completed.update(journal, |completed| completed + 1);
-        if let Some(cell) = self.find(node) {
+        if let Some(cell) = self.find(node, group) {
             cell.update(journal, |entry| Entry { completed, ..entry });
         }
     }
 
-    fn find(&self, node: NodeId) -> Option<&Cell<Entry>> {
+    fn find(&self, node: NodeId, group: Group) -> Option<&Cell<Entry>> {
         self.entries.iter().find(|cell| {
             let entry = cell.get();
-            entry.used != [0; 4] && entry.node == node
+            entry.used != [0; 2] && (entry.node, entry.group) == (node, group.0.to_le_bytes())
         })
     }
 }
@@ -139,7 +145,8 @@ mod tests {
 
     fn attempt(node: u64, incarnation: u64, number: u64) -> Attempt {
         let incarnation = Incarnation(incarnation);
-        Attempt { node: NodeId::numbered(node), incarnation, life: LifeId([1; 16]), number }
+        let (node, group) = (NodeId::numbered(node), Group::DEFAULT);
+        Attempt { node, group, incarnation, life: LifeId([1; 16]), number }
     }
 
     #[test]
@@ -169,7 +176,7 @@ mod tests {
         let is_new = |node| root.order(&attempt(node, 1, 1)) == Order::New;
         for node in 0..NODES as u64 - 1 {
             root.record(journal, &attempt(node, 1, 1));
-            root.complete(journal, NodeId::numbered(node));
+            root.complete(journal, NodeId::numbered(node), Group::DEFAULT);
             journal.commit();
         }
         for stranger in 1000..1200 {
@@ -178,8 +185,8 @@ mod tests {
         }
         assert!((0..NODES as u64 - 1).all(|node| !is_new(node)));
         // When all have been there, the one goes that was there longest ago.
-        root.complete(journal, NodeId::numbered(1199));
-        root.complete(journal, NodeId::numbered(0));
+        root.complete(journal, NodeId::numbered(1199), Group::DEFAULT);
+        root.complete(journal, NodeId::numbered(0), Group::DEFAULT);
         root.record(journal, &attempt(2000, 1, 1));
         assert!(is_new(1) && !is_new(0));
     }

@@ -4,11 +4,11 @@ mod slots;
 mod tests;
 
 use core::time::Duration;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 
-use base::ids::{Incarnation, LifeId, NodeId, StreamId};
+use base::ids::{Group, Incarnation, LifeId, NodeId, StreamId};
 use base::ledger::{Hook, LedgerError, Owner, PAGE_SIZE, Pages, RawMemory, RegionError, Span};
 use base::{Instant, Rule};
 use device::nvme::{DATA_PAGES, Limit, Persist, SubsystemCells};
@@ -346,7 +346,7 @@ impl<'m> Card<'m> {
             return Ok(());
         }
         if let LoanRole::Borrow { lender, .. } = &self.config.loans[place].role {
-            let lender = lender.key;
+            let lender = (lender.key, self.config.loans[place].group);
             match self.peers.borrow_from(lender, &self.ledger, &self.config, self.now) {
                 Ok(peer) => self.set_lender(place, peer),
                 Err(error) => self.parts[place] = self.leave_out(place, error)?,
@@ -360,9 +360,11 @@ impl<'m> Card<'m> {
 
     /// The places of those that have something of this node, which may have been started anew, and elsewhere.
     fn expect_holders(&mut self) -> Result<(), RegionError> {
-        let held: Vec<NodeId> = self.loans.iter().filter_map(Loan::holder).map(|(node, _)| node).collect();
-        for holder in self.config.holders.iter().filter(|holder| held.contains(&holder.node())) {
-            self.peers.expect(holder, &self.ledger, &self.config, self.now)?;
+        let held: BTreeSet<_> = self.holders().into_iter().map(|(node, group, _)| (node, group)).collect();
+        for (node, group) in held {
+            if let Some(holder) = self.config.holders.iter().find(|holder| holder.node() == node) {
+                self.peers.expect((holder, group), &self.ledger, &self.config, self.now)?;
+            }
         }
         self.call_holders(self.now);
         Ok(())
@@ -436,11 +438,22 @@ impl<'m> Card<'m> {
 
     /// Who has something of this node is called where it has proven to be, and the agent keeps where that is.
     fn call_holders(&mut self, now: Instant) {
-        let mut holders: Vec<_> = self.loans.iter().filter_map(Loan::holder).collect();
-        holders.sort_unstable();
-        holders.dedup();
+        let holders = self.holders();
         let located = self.peers.set_holders(now, self.ledger.journal, &holders);
         self.events.extend(located.into_iter().map(CardEvent::Located));
+    }
+
+    /// Which lives of which nodes have something of this one, in which group, as is durable: in ascending order.
+    fn holders(&self) -> Vec<(NodeId, Group, LifeId)> {
+        let loans = self.config.loans.iter().enumerate();
+        let holders = loans.filter_map(|(place, config)| {
+            let (node, life) = self.loans.get(place)?.holder()?;
+            Some((node, config.group, life))
+        });
+        let mut holders: Vec<_> = holders.collect();
+        holders.sort_unstable();
+        holders.dedup();
+        holders
     }
 
     fn deadline_of(&self, index: usize) -> Option<Instant> {
@@ -585,6 +598,7 @@ impl<'m> Card<'m> {
             self.without_room.retain(|without| *without != place);
             self.config.loans[place] = loan;
         }
+        self.lobby.set_groups(self.config.groups());
         self.ledger.retain(&self.config.loans, &self.drive_owners)?;
         self.obtain(place, &self.ledger.loans())?;
         self.occupy(place)?;

@@ -4,7 +4,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::RuleSet;
-use base::ids::{DomainId, NodeId};
+use base::ids::{DomainId, Group, NodeId};
 use base::ledger::{
     Arena, Cell, Counter, Hook, Journal, Layout, LayoutHash, Ledger, LedgerRoot, Owned, Owner, PageCells,
     RawMemory, Region, RegionError, RegionTable, Regions, region_bytes,
@@ -94,6 +94,9 @@ pub struct PeerCells {
     pub(crate) calls_itself: Cell<u32>,
     /// By rail, as bits: the address has answered a challenge.
     pub(crate) proven: Cell<u32>,
+    /// The group of the channel.
+    pub(crate) group: Cell<u16>,
+    pub(crate) reserved: [Cell<u16>; 3],
 }
 
 impl PeerCells {
@@ -101,6 +104,11 @@ impl PeerCells {
     pub fn node(&self) -> Option<NodeId> {
         let key = self.key.get();
         (key != PublicKey::default()).then(|| key.id())
+    }
+
+    /// The group of the channel with it.
+    pub fn group(&self) -> Group {
+        Group(self.group.get())
     }
 
     /// Where the node is, by rail, as far as that is known.

@@ -1,8 +1,9 @@
 use core::time::Duration;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use base::RuleSet;
-use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, LoanGeneration, NodeId};
+use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId};
 use device::nvme::Limit;
 use link::pair::FunctionId;
 use link::{Lender, Name, NodeKey, Protection, Tenancy};
@@ -60,6 +61,8 @@ pub struct LoanConfig {
     pub secret: [u8; 32],
     /// As its lender names the function.
     pub function: FunctionId,
+    /// The zone that the function is lent in: who has a channel in another one knows nothing of it.
+    pub group: Group,
     /// Which assignment this is.
     pub generation: LoanGeneration,
     /// Of a lender: who has used the function last, as the agent has made durable.
@@ -83,9 +86,17 @@ impl CardConfig {
         }
     }
 
-    /// Whether a node may have a channel here: it may have something that is lent, or lends something itself.
-    pub(crate) fn may_meet(&self, node: NodeId) -> bool {
-        self.loans.iter().any(|loan| match &loan.role {
+    /// The groups in which there is something.
+    pub(crate) fn groups(&self) -> Vec<Group> {
+        let present = self.loans.iter().filter(|loan| loan.role.kind().is_some());
+        let groups: BTreeSet<Group> = present.map(|loan| loan.group).collect();
+        groups.into_iter().collect()
+    }
+
+    /// Whether a node may have a channel here in a group: it may have something that is lent there, or lends something
+    /// itself.
+    pub(crate) fn may_meet(&self, node: NodeId, group: Group) -> bool {
+        self.loans.iter().filter(|loan| loan.group == group).any(|loan| match &loan.role {
             LoanRole::Lend { allowed, .. } => {
                 allowed.as_deref().is_none_or(|allowed| allowed.contains(&node))
             }

@@ -18,7 +18,7 @@ use self::addresses::Addresses;
 use self::callers::Callers;
 use crate::card::{Outgoing, Rooms, Way};
 use crate::cells::{Address, MAX_RAILS, PeerCells};
-use crate::config::{CardConfig, LoanRole, Route};
+use crate::config::{CardConfig, LoanConfig, LoanRole, Route};
 use crate::places::Places;
 use crate::whereabouts::Whereabouts;
 
@@ -56,15 +56,15 @@ pub(crate) struct Contact {
 }
 
 impl Contact {
-    /// What is said of the node with this key.
-    pub(crate) fn of(key: PublicKey, card: &CardConfig) -> Self {
+    /// What is said of the node with this key in a group.
+    pub(crate) fn of((key, group): (PublicKey, Group), card: &CardConfig) -> Self {
         let mut contact = Self::default();
         if let Some(holder) = card.holders.iter().find(|holder| holder.key == key) {
             (contact.domain, contact.known) = (holder.domain, holder.addresses);
         }
         for loan in &card.loans {
             let LoanRole::Borrow { lender, routes, .. } = &loan.role else { continue };
-            if lender.key != key {
+            if (lender.key, loan.group) != (key, group) {
                 continue;
             }
             contact.domain = lender.domain;
@@ -121,8 +121,9 @@ impl<'m> Peer<'m> {
         let key = cells.key.get();
         // A node that calls itself has two channels: one calls, and one is called.
         let calls = key != card.identity.public() || cells.calls_itself();
-        let contact = if calls { Contact::of(key, card) } else { Contact::default() };
-        let config = channel_config(card, (key, place), &contact, seed);
+        let group = cells.group();
+        let contact = if calls { Contact::of((key, group), card) } else { Contact::default() };
+        let config = channel_config(card, (key, group, place), &contact, seed);
         let channel = Channel::new(&cells.channel, journal, config, now);
         let mut peer = Self {
             cells,
@@ -171,7 +172,7 @@ impl<'m> Peer<'m> {
 
     /// Loans have come or gone: the node is called as long as one of them borrows from it.
     pub(crate) fn follow(&mut self, now: Instant, card: &CardConfig) {
-        self.route(Contact::of(self.cells.key.get(), card).routes);
+        self.route(Contact::of((self.key(), self.group()), card).routes);
         self.call_if_wanted(now);
         self.wake();
     }
@@ -249,6 +250,11 @@ impl<'m> Peer<'m> {
     /// Whose place it is.
     pub(crate) fn key(&self) -> PublicKey {
         self.cells.key.get()
+    }
+
+    /// The group of the channel with it.
+    pub(crate) fn group(&self) -> Group {
+        self.cells.group()
     }
 
     /// Of a node with itself: the end that calls.
@@ -497,11 +503,12 @@ impl<'m> Streams<'m> for LoanStreams<'_, 'm> {
 
 fn channel_config(
     card: &CardConfig,
-    (peer, place): (PublicKey, usize),
+    (peer, group, place): (PublicKey, Group, usize),
     contact: &Contact,
     seed: [u8; 32],
 ) -> ChannelConfig {
-    let lends = card.loans.iter().any(|loan| matches!(loan.role, LoanRole::Lend { .. }));
+    let is_lent = |loan: &LoanConfig| loan.group == group && matches!(loan.role, LoanRole::Lend { .. });
+    let lends = card.loans.iter().any(is_lent);
     // Who lends nothing is reached where it calls from.
     let rails = if lends || contact.routes.is_empty() { card.rails.len() } else { contact.routes.len() };
     let frames = (0..rails.min(card.rails.len()))
@@ -513,7 +520,7 @@ fn channel_config(
         calls: !contact.routes.is_empty(),
         protection: card.protection,
         fabric: 0,
-        group: Group::DEFAULT,
+        group,
         index: channel_index(place),
         identity: card.identity.clone(),
         name: card.name,

@@ -4,7 +4,7 @@
 use core::time::Duration;
 
 use base::Instant;
-use base::ids::{LifeId, NodeId};
+use base::ids::{Group, LifeId, NodeId};
 use base::ledger::{Journal, RegionError};
 use base::times::SILENCE;
 use link::pair::{Channel, Known, Presence};
@@ -46,7 +46,7 @@ impl<'m> Peers<'m> {
     pub(crate) fn new(ledger: &NodeLedger<'m>, card: &CardConfig, now: Instant) -> Self {
         let mut peers = Self { places: Vec::new(), made: 0 };
         for (place, cells) in ledger.peers() {
-            if cells.node().is_some_and(|node| card.may_meet(node)) {
+            if cells.node().is_some_and(|node| card.may_meet(node, cells.group())) {
                 peers.occupy(place, cells, ledger.journal, card, now);
             } else {
                 cells.key.set(ledger.journal, PublicKey::default());
@@ -61,39 +61,41 @@ impl<'m> Peers<'m> {
     /// There is no room for it, or the ledger is corrupt.
     pub(crate) fn borrow_from(
         &mut self,
-        lender: PublicKey,
+        (lender, group): (PublicKey, Group),
         ledger: &NodeLedger<'m>,
         card: &CardConfig,
         now: Instant,
     ) -> Result<usize, RegionError> {
         let is_own = lender == card.identity.public();
-        let is_it = |peer: &Peer<'_>| peer.key() == lender && (!is_own || peer.calls_itself());
+        let is_lender = |peer: &Peer<'_>| (peer.key(), peer.group()) == (lender, group);
+        let is_it = |peer: &Peer<'_>| is_lender(peer) && (!is_own || peer.calls_itself());
         if let Some(place) = self.position(is_it) {
             self[place].follow(now, card);
             ledger.journal.commit();
             return Ok(place);
         }
         let vacant = self.vacant(ledger);
-        self.admit(vacant, (lender, is_own), ledger, card, now)?;
+        self.admit(vacant, (lender, group, is_own), ledger, card, now)?;
         Ok(vacant)
     }
 
-    /// A node that has something of this one gets a place, so that it is called where it was last. In steps of their own.
+    /// A node that has something of this one in a group gets a place, so that it is called where it was last. In steps of
+    /// their own.
     ///
     /// # Errors
     /// The ledger is corrupt.
     pub(crate) fn expect(
         &mut self,
-        holder: &Whereabouts,
+        (holder, group): (&Whereabouts, Group),
         ledger: &NodeLedger<'m>,
         card: &CardConfig,
         now: Instant,
     ) -> Result<(), RegionError> {
-        let is_here = self.position(|peer| peer.key() == holder.key).is_some();
-        if is_here || holder.key == card.identity.public() || !card.may_meet(holder.node()) {
+        let is_here = self.position(|peer| (peer.key(), peer.group()) == (holder.key, group)).is_some();
+        if is_here || holder.key == card.identity.public() || !card.may_meet(holder.node(), group) {
             return Ok(());
         }
-        match self.admit(self.vacant(ledger), (holder.key, false), ledger, card, now) {
+        match self.admit(self.vacant(ledger), (holder.key, group, false), ledger, card, now) {
             // It calls itself, and others may go by then.
             Err(RegionError::Full(_) | RegionError::TableFull) => Ok(()),
             other => other,
@@ -106,37 +108,38 @@ impl<'m> Peers<'m> {
         peers.for_each(Peer::forget_located);
     }
 
-    /// Which lives of which nodes have something of this one, in ascending order. In a step of its own: what is news of
+    /// Which lives of which nodes have something of this one, in which group, in ascending order. In a step of its own: what is news of
     /// where they are.
     pub(crate) fn set_holders(
         &mut self,
         now: Instant,
         journal: Journal<'m>,
-        holders: &[(NodeId, LifeId)],
+        holders: &[(NodeId, Group, LifeId)],
     ) -> Vec<Whereabouts> {
         let peers = self.places.iter_mut().flatten().filter(|peer| !peer.has_failed());
         let located = peers.filter_map(|peer| {
-            let node = peer.node();
-            let first = holders.partition_point(|(holder, _)| *holder < node);
-            let lives = holders[first..].iter().take_while(|(holder, _)| *holder == node);
-            peer.set_holder(now, lives.map(|(_, life)| *life))
+            let of = (peer.node(), peer.group());
+            let first = holders.partition_point(|&(node, group, _)| (node, group) < of);
+            let lives = holders[first..].iter().take_while(|&&(node, group, _)| (node, group) == of);
+            peer.set_holder(now, lives.map(|(.., life)| *life))
         });
         let located = located.collect();
         journal.commit();
         located
     }
 
-    /// Whether a node that calls has a place, or could have one.
+    /// Whether a node that calls in a group has a place, or could have one.
     pub(crate) fn room_for(
         &self,
-        node: NodeId,
+        (node, group): (NodeId, Group),
         ledger: &NodeLedger<'m>,
         card: &CardConfig,
         loans: &Places<'m>,
         now: Instant,
     ) -> Room {
         let is_own = node == card.identity.id();
-        let is_it = |peer: &Peer<'_>| peer.node() == node && !(is_own && peer.calls_itself());
+        let is_node = |peer: &Peer<'_>| (peer.node(), peer.group()) == (node, group);
+        let is_it = |peer: &Peer<'_>| is_node(peer) && !(is_own && peer.calls_itself());
         if let Some(place) = self.position(is_it) {
             return Room::Present(place);
         }
@@ -211,7 +214,7 @@ impl<'m> Peers<'m> {
     pub(crate) fn admit(
         &mut self,
         place: usize,
-        (key, calls_itself): (PublicKey, bool),
+        (key, group, calls_itself): (PublicKey, Group, bool),
         ledger: &NodeLedger<'m>,
         card: &CardConfig,
         now: Instant,
@@ -226,6 +229,7 @@ impl<'m> Peers<'m> {
         journal.clear(cells);
         cells.key.set(journal, key);
         cells.calls_itself.set(journal, calls_itself.into());
+        cells.group.set(journal, group.0);
         self.occupy(place, cells, journal, card, now);
         journal.commit();
         Ok(())

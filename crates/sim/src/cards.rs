@@ -1,6 +1,6 @@
 //! A node: its agent's side of a card's life, and the card while one lives.
 
-use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, LoanGeneration};
+use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration};
 use base::ledger::{Arena, RawMemory};
 use base::{Instant, Rule, RuleSet};
 use core::time::Duration;
@@ -361,6 +361,7 @@ impl<'w> World<'w> {
         let loans = self.loans.iter().enumerate().map(|(index, loan)| LoanConfig {
             secret: [index as u8 + 1; 32],
             function: FunctionId(index as u32 + 1),
+            group: Group::DEFAULT,
             generation: LoanGeneration(0),
             tenancy: loan.tenancy,
             life: 0,

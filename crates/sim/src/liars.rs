@@ -12,7 +12,7 @@ mod twist;
 
 use std::collections::BTreeMap;
 
-use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, LoanGeneration};
+use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration};
 use base::ledger::{Arena, Journal, PageIndex, RawMemory};
 use base::{Instant, RuleSet};
 use core::time::Duration;
@@ -411,6 +411,7 @@ fn config(node: usize, liar: Liar) -> CardConfig {
         LoanConfig {
             secret: [loan as u8 + 1; 32],
             function: FunctionId(loan as u32 + 1),
+            group: Group::DEFAULT,
             generation: LoanGeneration(0),
             tenancy: Tenancy::default(),
             life: 0,

@@ -239,6 +239,9 @@ fn rebuilt(before: &Device, after: &Device) -> Option<String> {
     if before.cache != after.cache {
         found.push("cache".to_owned());
     }
+    if before.group != after.group {
+        found.push(from_to("group", &before.group, &after.group));
+    }
     if !has_same_parts(&before.layout, &after.layout) {
         found.push("functions or namespaces".to_owned());
     }

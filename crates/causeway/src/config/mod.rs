@@ -74,7 +74,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use base::ids::{DomainBlock, NodeId};
+use base::ids::{DomainBlock, Group, NodeId};
 use node::Protection;
 
 use crate::cli::{Listen, NodeName, SocketAccess, Source};
@@ -145,6 +145,8 @@ pub struct Device {
     pub limit: node::Limit,
     /// Its functions and namespaces.
     pub layout: Layout,
+    /// The zone that they are lent in.
+    pub group: Group,
 }
 
 impl Device {

@@ -17,6 +17,7 @@ pub(super) struct Node {
     pub(super) cipher: Option<Spanned<String>>,
     pub(super) shm: Option<bool>,
     pub(super) domain_block: Option<Spanned<String>>,
+    pub(super) group: Option<Spanned<i64>>,
     #[serde(default)]
     pub(super) rails: Vec<Spanned<Rail>>,
     #[serde(default)]
@@ -74,6 +75,7 @@ pub(super) struct Device {
     pub(super) functions: Option<Spanned<Functions>>,
     #[serde(default)]
     pub(super) namespaces: Vec<Spanned<Namespace>>,
+    pub(super) group: Option<Spanned<i64>>,
 }
 
 /// `functions = N`, or `[[devices.functions]]`.

@@ -83,7 +83,7 @@ fn errors_name_place_fault_and_remedy() {
         (format!("{device}readonly = true\n"), "4:1: unknown key `readonly`; did you mean `read_only`?"),
         (
             format!("{device}colour = 'red'\n"),
-            "4:1: unknown key `colour`; possible here: function, source, read_only, block_size, cache, allow, iops, bytes_per_s, functions, namespaces",
+            "4:1: unknown key `colour`; possible here: function, source, read_only, block_size, cache, allow, iops, bytes_per_s, functions, namespaces, group",
         ),
         ("[[devices]]\nsource = 'ram:1M'\n".to_owned(), "1:1: the key `function` is missing here"),
         (
@@ -373,5 +373,22 @@ proptest! {
     fn any_text_is_read_or_refused(text in ".{0,300}", piece in "(name|rails|\\[\\[loans\\]\\]|=|'|\n|\\{|\\}|1|nbd|line){0,40}") {
         let _ = parse(&text);
         let _ = parse(&piece);
+    }
+}
+
+#[test]
+fn a_device_is_in_its_own_group_or_the_nodes() {
+    let groups = |text: &str| {
+        let config = parse(text).map_err(|error| error.to_string())?;
+        Ok::<_, String>(config.devices.iter().map(|device| device.group.0).collect::<Vec<_>>())
+    };
+    assert_eq!(groups(DRIVE), Ok(vec![1]));
+    assert_eq!(groups(&format!("group = 7\n{DRIVE}")), Ok(vec![7]));
+    assert_eq!(groups(&format!("group = 7\n{DRIVE}group = 4094\n")), Ok(vec![4094]));
+    for wrong in [0, 4095, -1, 65_537] {
+        let refused = groups(&format!("{DRIVE}group = {wrong}\n")).unwrap_err();
+        assert!(refused.contains(&format!("group {wrong} is none: 1 to 4094")), "{refused}");
+        let refused = groups(&format!("group = {wrong}\n{DRIVE}")).unwrap_err();
+        assert!(refused.contains("1:9: group"), "{refused}");
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use base::ids::NodeId;
+use base::ids::{Group, NodeId};
 use clap::ValueEnum;
 use node::{Limit, Protection};
 use toml::Spanned;
@@ -26,7 +26,8 @@ const RAIL_NAME_MAX: usize = 32;
 
 /// Checks everything, and reports all problems at once.
 pub(super) fn config(raw: raw::Node, text: &str, path: &Path) -> Result<Config, Vec<Problem>> {
-    let mut check = Check { text, folder: path.parent().unwrap_or(Path::new("")), problems: Vec::new() };
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let mut check = Check { text, folder, group: Group::DEFAULT, problems: Vec::new() };
     let name = match &raw.name {
         Some(name) => check.parsed::<NodeName>(name),
         None => Some(NodeName::cleaned(&path.file_stem().unwrap_or_default().to_string_lossy())),
@@ -34,6 +35,7 @@ pub(super) fn config(raw: raw::Node, text: &str, path: &Path) -> Result<Config, 
     let state_dir = raw.state_dir.map(|dir| check.folder.join(dir));
     let protection = check.protection(raw.insecure, raw.cipher.as_ref());
     let rails = check.rails(&raw.rails);
+    check.group = check.group(raw.group.as_ref());
     let devices = check.devices(&raw.devices);
     let loans = check.loans(&raw.loans);
     let domains = check.domains(&raw.domains);
@@ -83,6 +85,8 @@ pub(super) fn config(raw: raw::Node, text: &str, path: &Path) -> Result<Config, 
 pub(super) struct Check<'a> {
     text: &'a str,
     folder: &'a Path,
+    /// That of devices that say no other.
+    group: Group,
     problems: Vec<Problem>,
 }
 
@@ -217,7 +221,18 @@ impl Check<'_> {
             );
             self.wrong(raw.function.span().start, what);
         }
-        Some(Device { function, source, read_only: raw.read_only, block_size, cache, allow, limit, layout })
+        let (group, read_only) = (self.group(raw.group.as_ref()), raw.read_only);
+        Some(Device { function, source, read_only, block_size, cache, allow, limit, layout, group })
+    }
+
+    /// Of a device, or of the node.
+    fn group(&mut self, raw: Option<&Spanned<i64>>) -> Group {
+        let Some(raw) = raw else { return self.group };
+        Group::new(*raw.get_ref()).unwrap_or_else(|| {
+            let most = Group::MAX;
+            self.wrong(raw.span().start, format_args!("group {} is none: 1 to {most}", raw.get_ref()));
+            self.group
+        })
     }
 
     fn cache(&mut self, raw: Option<&Spanned<String>>) -> Option<Cache> {

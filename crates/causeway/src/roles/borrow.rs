@@ -58,6 +58,7 @@ pub(super) fn with_edge(line: &Line, edge: Edge, io_timeout: Duration) -> LoanSp
     LoanSpec {
         function: line.function().as_str().to_owned(),
         function_id: lend::function_id(&secret),
+        group: line.group(),
         secret,
         generation: 0,
         tenancy: Tenancy::default(),

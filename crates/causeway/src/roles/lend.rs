@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::ids::NodeId;
+use base::ids::{Group, NodeId};
 use io::agent::{DriveSpec, LoanEnd, LoanSpec, Rail};
 use io::event::Event;
 use io::files::{Image, LastWrites};
@@ -49,6 +49,7 @@ pub(super) fn devices(args: &LendArgs) -> Vec<Device> {
             allow: Some(args.allow.clone()).filter(|ids| !ids.is_empty()),
             limit: Limit::NONE,
             layout: args.functions.map_or(Layout::Whole, Layout::Split),
+            group: Group::DEFAULT,
         })
         .collect()
 }
@@ -195,6 +196,7 @@ fn loans(device: &Device, place: usize, state: &StateDir) -> Result<Vec<LoanSpec
         loans.push(LoanSpec {
             function: function.as_str().to_owned(),
             function_id: function_id(&secret),
+            group: device.group,
             secret,
             generation: 0,
             // Memory is new in each life of the node.
@@ -246,7 +248,7 @@ pub(super) fn lines<'a>(
             let function = loan.function.parse().map_err(Failure::usage)?;
             let secret = Key::new(loan.secret);
             let line = Line::new(lender, secret, addresses.clone(), function).map_err(Failure::usage)?;
-            Ok(line.reveal())
+            Ok(line.in_group(loan.group).reveal())
         })
         .collect()
 }
@@ -301,6 +303,7 @@ mod tests {
                 allow: None,
                 limit: Limit::NONE,
                 layout: Layout::Whole,
+                group: Group::DEFAULT,
             })
             .collect()
     }

@@ -47,7 +47,7 @@ pub(super) fn status(view: &View<'_>, http: SocketAddr, slots: &Domains, leaving
         if cells.peer_place().is_some_and(|peer| neighbours.insert(peer)) {
             status.rails.extend(shared_memory(view, cells));
         }
-        status.channels.push(channel(view, cells));
+        status.channels.push(channel(view, loan, cells));
         status.streams.push(stream(loan, cells));
         if let LoanEnd::Lend { .. } = &loan.end {
             let device = device(view, loan, cells);
@@ -214,10 +214,11 @@ fn shared_memory(view: &View<'_>, cells: LoanView<'_>) -> Option<Rail> {
     })
 }
 
-fn channel(view: &View<'_>, cells: LoanView<'_>) -> Channel {
+fn channel(view: &View<'_>, loan: &LoanSpec, cells: LoanView<'_>) -> Channel {
     let count = |of: fn(&ChannelStats) -> u64| cells.channel().map_or(0, of);
     Channel {
         peer: peer_node(cells),
+        group: loan.group.0,
         state: channel_state(cells).to_owned(),
         sealed: view.spec().protection.is_sealed(),
         cipher: Cipher::from_number(cells.edge().cipher.get() as u8).map(|cipher| cipher.name().to_owned()),
@@ -279,6 +280,7 @@ fn loan_of(view: &View<'_>, loan: &LoanSpec, cells: LoanView<'_>) -> Loan {
     Loan {
         function: loan.function.clone(),
         generation: loan.generation,
+        group: loan.group.0,
         role,
         peer: peer_name(cells),
         state: state.to_owned(),

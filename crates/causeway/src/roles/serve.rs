@@ -438,13 +438,14 @@ impl Node {
     fn event_of(&self, event: &AgentEvent, loan: usize, function: String, had: bool) -> Option<Event> {
         let view = self.agent.view();
         let own = view.spec().identity.id();
+        let group = view.spec().loans.get(loan).map_or(0, |loan| loan.group.0);
         Some(match event {
             AgentEvent::Ready(_) if had => {
                 debug!(function, "drive is usable to the new card too");
                 return None;
             }
             AgentEvent::Ready(_) => {
-                Event::LoanUsable { function: function.clone() }.say();
+                Event::LoanUsable { function: function.clone(), group }.say();
                 let peer = report::peer_of(&view, loan)?;
                 let domains = report::domains_of(&view, loan)?;
                 let (node, what) = (own.to_string(), shared_domain([own, peer], domains)?);
@@ -452,7 +453,7 @@ impl Node {
             }
             AgentEvent::Tenant { tenancy, .. } if tenancy.is_held => {
                 let (by, node) = (tenancy.name.to_string(), tenancy.node.to_string());
-                Event::LoanTaken { function, by, node }
+                Event::LoanTaken { function, group, by, node }
             }
             AgentEvent::Tenant { .. } => {
                 debug!(function, "the function is given back");

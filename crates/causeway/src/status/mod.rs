@@ -123,6 +123,8 @@ pub struct Rail {
 pub struct Channel {
     /// Identity of the peer's node.
     pub peer: String,
+    /// The zone that it is in: two nodes have a channel in each.
+    pub group: u16,
     /// `hello`, `open`, ...
     pub state: String,
     /// Frames are encrypted.
@@ -191,6 +193,9 @@ pub struct Loan {
     /// The loan's generation; 0 is a preset.
     #[serde(default)]
     pub generation: u64,
+    /// The zone that it is lent in.
+    #[serde(default)]
+    pub group: u16,
     /// Which end this node is.
     pub role: Role,
     /// The other end.

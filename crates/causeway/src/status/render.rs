@@ -19,7 +19,7 @@ pub fn render(status: &Status) -> String {
     section(&["FUNCTION", "KIND", "SIZE", "IO", "ACCESS", "LIMIT", "LENT TO", "SOURCE"], devices(status));
     section(&["LOAN", "GEN", "ROLE", "STATE", "PEER", "EDGE"], loans(status));
     section(&["RAIL", "MEDIUM", "STATE", "RTT", "LOSS", "LOCAL", "PEER"], rails(status));
-    section(&["CHANNEL", "STATE", "SEALED", "SENT", "RECEIVED", "RETRANSMITTED"], channels(status));
+    section(&["CHANNEL", "GROUP", "STATE", "SEALED", "SENT", "RECEIVED", "RETRANSMITTED"], channels(status));
     section(&["STREAM", "DIRECTION", "IN FLIGHT", "REPLAY"], streams(status));
     section(&["CARD", "GEN", "RESTARTS", "STATE", "LAST RECOVERY"], cards(status));
     counters(&mut text, status);
@@ -89,6 +89,7 @@ fn channels(status: &Status) -> Vec<Vec<String>> {
     let row = |channel: &super::Channel| {
         vec![
             channel.peer.clone(),
+            channel.group.to_string(),
             channel.state.clone(),
             match (channel.sealed, &channel.cipher) {
                 (false, _) => "NO".to_owned(),

@@ -24,6 +24,7 @@ pub(crate) fn example() -> Status {
     }
     status.channels.push(Channel {
         peer: "9f3c2a771b0e55d4".to_owned(),
+        group: 1,
         state: "open".to_owned(),
         sealed: true,
         cipher: Some("aegis-128x2".to_owned()),
@@ -55,6 +56,7 @@ pub(crate) fn example() -> Status {
     status.loans.push(Loan {
         function: "nvme0".to_owned(),
         generation: 1,
+        group: 1,
         role: Role::Lender,
         peer: "9f3c2a771b0e55d4".to_owned(),
         state: "up".to_owned(),

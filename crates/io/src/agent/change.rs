@@ -228,6 +228,7 @@ fn vacant() -> LoanSpec {
     LoanSpec {
         function: String::new(),
         function_id: 0,
+        group: base::ids::Group::DEFAULT,
         secret: [0; 32],
         generation: 0,
         tenancy: Tenancy::default(),

@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use base::RuleSet;
-use base::ids::{DomainBlock, DomainId, NodeId};
+use base::ids::{DomainBlock, DomainId, Group, NodeId};
 pub use node::agent::{CardRecord, Condition};
 use node::{
     DriveConfig, FlashConfig, Lender, Limit, LoanKind, NodeKey, NodeLedger, Protection, Refusal, Tenancy,
@@ -159,6 +159,8 @@ pub struct LoanSpec {
     pub secret: [u8; 32],
     /// The same, as its lender knows it.
     pub function_id: u32,
+    /// The zone that it is lent in.
+    pub group: Group,
     /// Which assignment this is.
     pub generation: u64,
     /// Of what is lent: who has used it last, as it was made durable.
@@ -694,6 +696,7 @@ impl Agent {
         LoanPlan {
             secret: loan.secret,
             function: loan.function_id,
+            group: loan.group.0,
             generation: loan.generation,
             tenancy: loan.tenancy.into(),
             life: loan.life,

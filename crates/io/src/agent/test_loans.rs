@@ -25,6 +25,7 @@ pub(super) fn listening(
         function: "nvme0".to_owned(),
         secret: [0; 32],
         function_id: 0,
+        group: base::ids::Group::DEFAULT,
         generation: 0,
         tenancy: Tenancy::default(),
         life: 0,

@@ -260,11 +260,16 @@ fn parts(mapping: &Mapping) -> (NodeLedger<'_>, &SharedCells) {
     (NodeLedger::new(memory, None, RuleSet::ALL), shared)
 }
 
-/// The node that has this place, and whether that is, of a node with itself, the end that calls.
+/// The node that has this place, and whether that is, of a node with itself, the end that calls. Where a node has several
+/// places, one in each group, it is only in that of the least: two nodes share memory once.
 pub(super) fn peer(mapping: &Mapping, place: usize) -> Option<(NodeId, bool)> {
     let peer = ledger(mapping).peer(place)?;
     // A key, of which any bytes will do.
-    settled(|| peer.node().map(|node| (node, peer.calls_itself()))).flatten()
+    let (node, is_caller) = settled(|| peer.node().map(|node| (node, peer.calls_itself()))).flatten()?;
+    let is_lesser = |other: &PeerCells| {
+        other.group() < peer.group() && other.node() == Some(node) && other.calls_itself() == is_caller
+    };
+    (!ledger(mapping).peers().any(|(_, other)| is_lesser(other))).then_some((node, is_caller))
 }
 
 /// What only the two ends of the channel with `node`, which has this place, know.

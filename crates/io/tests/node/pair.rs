@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ::node::{DriveConfig, Limit, NodeKey};
-use base::ids::{DomainBlock, DomainId};
+use base::ids::{DomainBlock, DomainId, Group};
 use io::MediumKind;
 use io::agent::{Agent, AgentEvent, CardRecord, DriveSpec, Edge, LoanEnd, LoanSpec, NodeSpec, Rail};
 use io::files::{Image, ImageOptions};
@@ -165,6 +165,7 @@ fn spec(name: &str, identity: NodeKey, socket: RailSocket, end: LoanEnd, life: L
         function: "nvme0".to_owned(),
         secret: KEY,
         function_id: FUNCTION,
+        group: Group::DEFAULT,
         generation: 0,
         tenancy: life.tenancy,
         life: 0,

@@ -4,7 +4,7 @@
 //! speaks no version of ours, or says something unknown that is critical, can still be told so: who speaks, and what
 //! was agreed, is said in each version as here. A first message is filled up, so that no answer is longer.
 
-use base::ids::{ChannelIndex, DomainId, Incarnation, LifeId, NodeId};
+use base::ids::{ChannelIndex, DomainId, Group, Incarnation, LifeId, NodeId};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -271,9 +271,9 @@ impl Speaker {
 
 impl Proposal {
     /// Its place among all attempts of its node.
-    pub(crate) fn attempt_of(&self) -> Attempt {
+    pub(crate) fn attempt_of(&self, group: Group) -> Attempt {
         let Speaker { node, incarnation, life, .. } = self.speaker;
-        Attempt { node, incarnation, life, number: self.attempt }
+        Attempt { node, group, incarnation, life, number: self.attempt }
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {

@@ -60,6 +60,7 @@ pub struct Call {
     pub(super) proposal: Proposal,
     /// The paths on which it came, as bits.
     pub(super) paths: u8,
+    pub(super) group: Group,
 }
 
 impl Call {
@@ -73,6 +74,11 @@ impl Call {
         self.responder.key
     }
 
+    /// The group of the channel that it is for.
+    pub fn group(&self) -> Group {
+        self.group
+    }
+
     /// In which life.
     pub fn life(&self) -> LifeId {
         self.proposal.speaker.life
@@ -84,7 +90,7 @@ impl Call {
     }
 
     pub(super) fn attempt(&self) -> Attempt {
-        self.proposal.attempt_of()
+        self.proposal.attempt_of(self.group)
     }
 
     /// The path on which it came first.

@@ -85,8 +85,8 @@ pub struct LobbyConfig {
     pub protection: Protection,
     /// The fabric.
     pub fabric: u32,
-    /// The zone.
-    pub group: Group,
+    /// The groups in which this node has something: frames of others are refused.
+    pub groups: Vec<Group>,
     /// The node's domain.
     pub domain: DomainId,
     /// Which life of its ledger this is.
@@ -123,8 +123,9 @@ pub struct Known {
 pub enum Reception {
     /// It is for the channel with this node: [`Channel::take_call`](super::Channel::take_call).
     Call(Box<Call>),
-    /// The channel with this node has had it before: [`Channel::hear_again`](super::Channel::hear_again).
-    Again(NodeId, CallName),
+    /// The channel with this node in this group has had it before:
+    /// [`Channel::hear_again`](super::Channel::hear_again).
+    Again(NodeId, Group, CallName),
     /// So many bytes of the frame are to be sent back there, on the path that it came on: a refusal, or a cookie.
     Reply(usize),
     /// Nothing: it was dropped and counted.
@@ -173,14 +174,14 @@ impl<'m> Lobby<'m> {
     }
 
     /// Takes a first message that came over a rail from the address with the bytes `from`. `under_load`: only who has
-    /// shown that it is there is heard. `presence` tells what there is of a node.
+    /// shown that it is there is heard. `presence` tells what there is of a node in a group.
     pub fn handle_call(
         &mut self,
         now: Instant,
         frame: &mut [u8],
         from: &[u8],
         under_load: bool,
-        presence: &dyn Fn(NodeId) -> Presence,
+        presence: &dyn Fn(NodeId, Group) -> Presence,
     ) -> Reception {
         let stats = &self.cells.stats;
         let header = Header::parse(frame).ok().filter(|header| self.is_call(header, frame));
@@ -194,7 +195,7 @@ impl<'m> Lobby<'m> {
         }
         if under_load && !self.cookies.is_proven(now, frame, from) {
             stats.cookies.add(1);
-            let reply = self.header(header.path(), header.source.domain);
+            let reply = self.header(header.path(), header.source.domain, header.group);
             let called = self.config.identity.public();
             return Reception::Reply(self.cookies.answer(now, &called, reply, frame, from));
         }
@@ -212,9 +213,10 @@ impl<'m> Lobby<'m> {
     }
 
     fn is_meant(&self, header: &Header) -> bool {
-        let LobbyConfig { fabric, group, domain, .. } = self.config;
+        let LobbyConfig { fabric, ref groups, domain, .. } = self.config;
         let (destination, rails) = (header.destination, (header.source.rail, header.destination.rail));
-        (header.fabric, header.group) == (fabric, group)
+        header.fabric == fabric
+            && groups.contains(&header.group)
             && (header.channel, header.stream.0) == (ChannelIndex::default(), 0)
             && header.loan_generation == LoanGeneration::default()
             && rails.0 == rails.1
@@ -223,7 +225,8 @@ impl<'m> Lobby<'m> {
 
     fn read(&mut self, header: &Header, frame: &[u8]) -> Result<Box<Call>, Unread> {
         let entropy = self.next_entropy();
-        let LobbyConfig { ref identity, fabric, group, .. } = self.config;
+        let LobbyConfig { ref identity, fabric, .. } = self.config;
+        let group = header.group;
         let line = Line { identity, fabric, group };
         let binding = line.binding(identity.public(), header.source.domain, header.destination.domain);
         // Longer than that: `is_call` was asked.
@@ -232,7 +235,7 @@ impl<'m> Lobby<'m> {
         if !proposal.speaker.is_named_by(header) {
             return Err(Unread::Nonsense);
         }
-        Ok(Box::new(Call { responder, proposal, paths: 1 << header.path() }))
+        Ok(Box::new(Call { responder, proposal, paths: 1 << header.path(), group }))
     }
 
     fn judge(
@@ -240,14 +243,14 @@ impl<'m> Lobby<'m> {
         now: Instant,
         call: Box<Call>,
         (from, frame): (&[u8], &mut [u8]),
-        presence: &dyn Fn(NodeId) -> Presence,
+        presence: &dyn Fn(NodeId, Group) -> Presence,
     ) -> Reception {
         let (attempt, once) = (call.attempt(), self.journal.rule(Rule::AnswerOnce));
-        let presence = presence(attempt.node);
+        let presence = presence(attempt.node, attempt.group);
         match self.order(&attempt, &presence) {
             Order::Same if once => {
                 self.cells.stats.dropped_replay.add(1);
-                return Reception::Again(attempt.node, CallName::of(&attempt));
+                return Reception::Again(attempt.node, attempt.group, CallName::of(&attempt));
             }
             Order::Late if once => {
                 self.cells.stats.dropped_replay.add(1);
@@ -346,7 +349,7 @@ impl<'m> Lobby<'m> {
             }
         }
         self.cells.stats.refused.add(1);
-        let (key, proposal, mut message) = (call.key(), call.proposal, Vec::new());
+        let (key, group, proposal, mut message) = (call.key(), call.group, call.proposal, Vec::new());
         if call.refuse(self.speaker(), why, &mut message).is_none() {
             return Reception::Nothing;
         }
@@ -354,7 +357,7 @@ impl<'m> Lobby<'m> {
             kind: Kind::Response,
             channel: proposal.speaker.channel,
             packet_number: proposal.attempt,
-            ..self.header(path, proposal.speaker.domain)
+            ..self.header(path, proposal.speaker.domain, group)
         };
         let len = HEADER_LEN + message.len() + TAG_LEN;
         // A first message is filled up to what the longest answer has.
@@ -365,13 +368,18 @@ impl<'m> Lobby<'m> {
     }
 
     /// The keys of a handshake with this life of a node are in use: it is there, whoever of the two has called.
-    pub fn note_met(&mut self, node: NodeId, incarnation: Incarnation, life: LifeId) {
+    pub fn note_met(&mut self, node: NodeId, group: Group, incarnation: Incarnation, life: LifeId) {
         let answered = &self.cells.answered;
-        let met = Attempt { node, incarnation, life, number: 0 };
+        let met = Attempt { node, group, incarnation, life, number: 0 };
         if answered.order(&met) == Order::New {
             answered.record(self.journal, &met);
         }
-        answered.complete(self.journal, node);
+        answered.complete(self.journal, node, group);
+    }
+
+    /// Loans have come or gone: the groups in which this node has something.
+    pub fn set_groups(&mut self, groups: Vec<Group>) {
+        self.config.groups = groups;
     }
 
     /// From now on the node calls itself so, and answers with what follows from this seed: whenever its machine may go
@@ -387,7 +395,7 @@ impl<'m> Lobby<'m> {
         Speaker { node, incarnation, life, domain, channel: NO_CHANNEL, name }
     }
 
-    fn header(&self, rail: PathId, to: DomainId) -> Header {
+    fn header(&self, rail: PathId, to: DomainId, group: Group) -> Header {
         Header {
             kind: Kind::Response,
             key_id: 0,
@@ -395,7 +403,7 @@ impl<'m> Lobby<'m> {
             fabric: self.config.fabric,
             destination: Prefix { rail, domain: to },
             source: Prefix { rail, domain: self.config.domain },
-            group: self.config.group,
+            group,
             channel: ChannelIndex::default(),
             stream: StreamId::default(),
             loan_generation: LoanGeneration::default(),

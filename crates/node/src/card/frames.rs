@@ -42,7 +42,7 @@ pub(super) fn lobby_config(card: &CardConfig) -> LobbyConfig {
         identity: card.identity.clone(),
         protection: card.protection,
         fabric: 0,
-        group: Group::DEFAULT,
+        groups: card.groups(),
         domain: card.domain,
         incarnation: card.incarnation,
         life: card.present_life(),
@@ -158,8 +158,8 @@ impl<'m> Card<'m> {
         }
         self.now = now;
         let (peers, ledger, config, loans) = (&self.peers, &self.ledger, &self.config, &self.loans);
-        let presence = |node: NodeId| match config.may_meet(node) {
-            true => peers.known_call(peers.room_for(node, ledger, config, loans, now)),
+        let presence = |node: NodeId, group: Group| match config.may_meet(node, group) {
+            true => peers.known_call(peers.room_for((node, group), ledger, config, loans, now)),
             false => Presence::NotAllowed,
         };
         let cookies = self.lobby.stats().cookies.get();
@@ -171,8 +171,8 @@ impl<'m> Card<'m> {
         }
         let reception = match reception {
             Reception::Call(call) => self.take_call(now, (rail, from), call, frame),
-            Reception::Again(node, name) => {
-                let room = self.peers.room_for(node, &self.ledger, &self.config, &self.loans, now);
+            Reception::Again(node, group, name) => {
+                let room = self.peers.room_for((node, group), &self.ledger, &self.config, &self.loans, now);
                 if let Room::Present(place) = room {
                     self.peer_step(now, place, |peer, _| {
                         let heard = peer.channel.hear_again(rail, name);
@@ -199,11 +199,13 @@ impl<'m> Card<'m> {
         call: Box<Call>,
         frame: &mut [u8],
     ) -> Reception {
-        let place = match self.peers.room_for(call.node(), &self.ledger, &self.config, &self.loans, now) {
+        let of = (call.node(), call.group());
+        let place = match self.peers.room_for(of, &self.ledger, &self.config, &self.loans, now) {
             Room::Present(place) => place,
             Room::Place(place) => {
                 let has_left = self.peers.get(place).is_some();
-                let admitted = self.peers.admit(place, (call.key(), false), &self.ledger, &self.config, now);
+                let whose = (call.key(), call.group(), false);
+                let admitted = self.peers.admit(place, whose, &self.ledger, &self.config, now);
                 if admitted.is_err() {
                     return self.lobby.refuse(now, call, link::pair::Why::NoRoom, &from.0, frame);
                 }
@@ -298,7 +300,7 @@ impl<'m> Card<'m> {
                     let peer = &self.peers[place];
                     let met = peer.channel.newest_peer().zip(peer.channel.peer_life());
                     if let Some(((incarnation, _), life)) = met {
-                        self.lobby.note_met(peer.key().id(), incarnation, life);
+                        self.lobby.note_met(peer.node(), peer.group(), incarnation, life);
                     }
                     self.report_joined(place);
                 }
@@ -369,8 +371,11 @@ impl<'m> Card<'m> {
             let peer = &mut self.peers[place];
             return with_streams(peer, place, &mut self.loans, |_, view| view.find(said.stream()));
         };
-        let is_it =
-            |config: &LoanConfig| matches!(config.role, LoanRole::Lend { .. }) && config.function == function;
+        // In another group there is no such function.
+        let of = (function, self.peers[place].group());
+        let is_it = |config: &LoanConfig| {
+            matches!(config.role, LoanRole::Lend { .. }) && (config.function, config.group) == of
+        };
         self.config.loans.iter().position(is_it)
     }
 

@@ -1,6 +1,7 @@
 //! Two cards: what a loan remembers stays true, be it that memory between them has no room for long, or that a medium
 //! is slow.
 
+mod groups;
 mod moving;
 
 use core::cell::Cell;
@@ -31,6 +32,7 @@ fn config(node: u64, role: LoanRole) -> CardConfig {
     let loan = LoanConfig {
         secret: [5; 32],
         function: FunctionId(7),
+        group: Group::DEFAULT,
         generation: LoanGeneration(0),
         tenancy: Tenancy::default().taken_by(
             NodeKey::numbered(2).id(),
@@ -320,6 +322,7 @@ fn a_loan_comes_and_goes_beside_another_one() {
     lends.loans.push(LoanConfig {
         secret: [6; 32],
         function: FunctionId(8),
+        group: Group::DEFAULT,
         role: other,
         ..lends.loans[0].clone()
     });
@@ -327,6 +330,7 @@ fn a_loan_comes_and_goes_beside_another_one() {
     let coming = |life| LoanConfig {
         secret: [6; 32],
         function: FunctionId(8),
+        group: Group::DEFAULT,
         life,
         ..config(2, borrow(BorrowEdge::Drive)).loans.remove(0)
     };

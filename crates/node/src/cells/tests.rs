@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
 
 use base::Instant;
-use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, LoanGeneration};
+use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration};
 use base::ledger::LedgerError;
 use device::nvme::Limit;
 use link::pair::FunctionId;
@@ -20,6 +20,7 @@ fn config(loans: &[(u32, LoanRole)]) -> CardConfig {
     let loan = |(group, (life, role)): (usize, &(u32, LoanRole))| LoanConfig {
         secret: [5; 32],
         function: FunctionId(group as u32),
+        group: Group::DEFAULT,
         generation: LoanGeneration(0),
         tenancy: Tenancy::default(),
         life: *life,

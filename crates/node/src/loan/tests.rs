@@ -1,7 +1,7 @@
 //! Whatever TLPs a peer sends, each end of a loan goes on: nothing panics, and each step ends with a commit.
 
 use base::RuleSet;
-use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, LoanGeneration};
+use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration};
 use base::ledger::Arena;
 use device::nvme::Limit;
 use fabric::{FabricAddress, Rail};
@@ -105,6 +105,7 @@ fn card(role: LoanRole) -> CardConfig {
     let loan = LoanConfig {
         secret: [5; 32],
         function: FunctionId(7),
+        group: Group::DEFAULT,
         generation: LoanGeneration(0),
         tenancy: Tenancy::default(),
         life: 0,

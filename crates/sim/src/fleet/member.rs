@@ -4,7 +4,7 @@ use core::ops::Range;
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, LoanGeneration};
+use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration};
 use base::ledger::{Arena, Journal, RawMemory};
 use base::{Instant, RuleSet};
 use link::{Name, NodeKey, Tenancy};
@@ -232,6 +232,7 @@ fn loan(function: usize, role: LoanRole, (tenancy, life, least): (Tenancy, u32, 
     LoanConfig {
         secret: [function as u8; 32],
         function: FunctionId((function as u32).wrapping_add(1)),
+        group: Group::DEFAULT,
         generation: LoanGeneration(0),
         tenancy,
         life,

@@ -649,6 +649,7 @@ impl Place {
         LoanSpec {
             function: String::new(),
             function_id: 0,
+            group: base::ids::Group::DEFAULT,
             secret: [0; 32],
             generation: 0,
             tenancy: Tenancy::default(),

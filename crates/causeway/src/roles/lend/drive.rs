@@ -169,6 +169,7 @@ mod tests {
             allow: None,
             limit: Limit::NONE,
             layout,
+            group: base::ids::Group::DEFAULT,
         }
     }
 

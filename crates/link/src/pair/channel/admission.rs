@@ -291,7 +291,7 @@ impl<'m> Channel<'m> {
 
     /// This attempt of the peer's is being answered.
     pub(super) fn record_call(&mut self, attempt: &Attempt) {
-        let &Attempt { node, incarnation, life, number } = attempt;
+        let &Attempt { node, incarnation, life, number, .. } = attempt;
         let words = CalledWords { node, used: [1; 4], incarnation: incarnation.0, life, number };
         self.cells.called.set(self.journal, words);
     }

@@ -398,7 +398,8 @@ impl<'m> Channel<'m> {
     /// The last call that was answered, for the lobby: what there is of the peer.
     pub fn known_call(&self) -> Option<Known> {
         let CalledWords { node, used, incarnation, life, number } = self.cells.called.get();
-        let attempt = Attempt { node, incarnation: Incarnation(incarnation), life, number };
+        let (group, incarnation) = (self.config.group, Incarnation(incarnation));
+        let attempt = Attempt { node, group, incarnation, life, number };
         // That of a life that never came is no better known than any other.
         let is_of = |keys: &Cell<KeySet>| keys.get().is_valid() && keys.get().peer_life == life;
         let (is_met, is_awaited) = (is_of(&self.cells.current), is_of(&self.cells.pending));

@@ -211,7 +211,7 @@ fn a_call_that_is_refused_is_so_on_each_path_and_is_not_taken_for_answered() {
     let calls = world.frames_of(0);
     let (now, lobby) = (world.now, &mut world.nodes[1].lobby);
     for (path, mut call) in calls {
-        let presence = |_| Presence::Channel(None);
+        let presence = |_, _| Presence::Channel(None);
         let reception = lobby.handle_call(now, &mut call, &[0, path], false, &presence);
         let Reception::Call(handed_on) = reception else { panic!("{reception:?} on {path}") };
         assert!(matches!(lobby.refuse(now, handed_on, Why::NoRoom, &[0], &mut call), Reception::Reply(_)));
@@ -596,7 +596,7 @@ fn counted_with(at: usize, bit: u8, kind: usize, remarks: bool, what: &str) -> V
     match kind {
         0 => {
             let address = [0, 0];
-            let presence = |_| Presence::Channel(None);
+            let presence = |_, _| Presence::Channel(None);
             let is_call = world.nodes[1].lobby.handle_call(now, &mut changed, &address, false, &presence);
             if let Reception::Call(_) = is_call {
                 return vec!["taken"];

@@ -347,7 +347,7 @@ impl NodeConfig {
             identity: key_of(self.index),
             protection: self.protection,
             fabric: 0,
-            group: Group::DEFAULT,
+            groups: vec![Group::DEFAULT],
             domain: DomainId(self.domain),
             incarnation: Incarnation(self.incarnation),
             life: self.life(),
@@ -569,7 +569,7 @@ impl<'m> Node<'m> {
                     let channel = &self.slots[slot].channel;
                     let ((node, ..), (incarnation, _)) =
                         (channel.peer().unwrap(), channel.newest_peer().unwrap());
-                    self.lobby.note_met(node, incarnation, channel.peer_life().unwrap());
+                    self.lobby.note_met(node, Group::DEFAULT, incarnation, channel.peer_life().unwrap());
                 }
                 self.slots[slot].events.push(event);
             }
@@ -722,7 +722,7 @@ impl<'m> Node<'m> {
 
     fn take_call(&mut self, now: Instant, from: usize, path: PathId, frame: &mut [u8]) {
         let (slots, allowed) = (&self.slots, &self.config.allowed);
-        let presence = |node: NodeId| {
+        let presence = |node: NodeId, _| {
             if allowed.as_ref().is_some_and(|allowed| !allowed.contains(&node)) {
                 return Presence::NotAllowed;
             }
@@ -744,7 +744,7 @@ impl<'m> Node<'m> {
                     Err((call, why)) => self.lobby.refuse(now, call, why, &address, frame),
                 }
             }
-            Reception::Again(node, call) => {
+            Reception::Again(node, _, call) => {
                 if let Some(slot) = self.called_slot(node) {
                     self.heard = self.slots[slot].channel.hear_again(path, call);
                 }

@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, panic_any, resume_unwind};
 use std::rc::Rc;
 use std::sync::Once;
 
-use base::ids::{CardGeneration, DomainId, Incarnation, LifeId, LoanGeneration};
+use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration};
 use base::ledger::{Arena, Hook, RawMemory, Span};
 use base::{Instant, RuleSet};
 use device::MediaKind;
@@ -728,6 +728,7 @@ fn config(node: usize, incarnation: u64, generation: u64, (frame, cache): (usize
     let loan = LoanConfig {
         secret: [5; 32],
         function: FunctionId(7),
+        group: Group::DEFAULT,
         generation: LoanGeneration(0),
         tenancy: Tenancy::default().taken_by(
             key(BORROWER).id(),
