@@ -118,7 +118,8 @@ impl<'m> Loan<'m> {
             channel.map_or_else(|| CardConfig::max_payload(card.rails.iter().copied()), Channel::max_payload);
         let patience =
             if matches!(config.role, LoanRole::Lend { .. }) { MEMORY_TIMEOUT } else { COMPLETION_TIMEOUT };
-        let stream = Stream::new(&cells.stream, pages, journal, patience, max_payload);
+        let mut stream = Stream::new(&cells.stream, pages, journal, patience, max_payload);
+        stream.set_generation(config.generation);
         let opening = Opening::new(cells, journal, card, index, now);
         let end = match (parts.end, &config.role) {
             (EndCells::Lent(function), LoanRole::Lend { drive, controller, limit, .. }) => {

@@ -362,7 +362,7 @@ impl<'w> World<'w> {
             secret: [index as u8 + 1; 32],
             function: FunctionId(index as u32 + 1),
             group: Group::DEFAULT,
-            generation: LoanGeneration(0),
+            generation: LoanGeneration(index as u64),
             tenancy: loan.tenancy,
             life: 0,
             least_incarnation: Incarnation(self.nodes[node].agent.least_incarnation(index)),

@@ -309,8 +309,7 @@ fn counters(view: &View<'_>) -> Counters {
     );
     let not_understood = channels(|it| it.dropped_not_understood.get());
     count("dropped_not_understood", not_understood + lobby.dropped_not_understood.get());
-    // A line of another generation is refused.
-    count("dropped_generation", 0);
+    count("dropped_generation", channels(|it| it.dropped_generation.get()));
     count("handshakes", channels(|it| it.handshakes.get()));
     count("deferred_handshakes", channels(|it| it.deferred_handshakes.get()) + lobby.deferred.get());
     count("refused_handshakes", lobby.refused.get());

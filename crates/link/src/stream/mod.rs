@@ -13,6 +13,7 @@ mod tags;
 use core::time::Duration;
 use std::collections::VecDeque;
 
+use base::ids::LoanGeneration;
 use base::ledger::{Cell, Code, Counter, Journal, Layout, Pages};
 use base::times::{PROBE_GRANULARITY, PROBE_MAX};
 use base::{Instant, Payload};
@@ -108,6 +109,7 @@ pub struct Stream<'m> {
     pub port: Port<'m>,
     receiver: Receiver<'m>,
     transmission: Transmission,
+    generation: LoanGeneration,
 }
 
 /// What has been sent of the numbered TLPs, as far as this card knows.
@@ -149,7 +151,17 @@ impl<'m> Stream<'m> {
         let transmission = Transmission::new(sender.committed());
         let (tags, held) = (Tags::new(&cells.tags, journal, patience), Held::new(&cells.receiver, journal));
         let receiver = Receiver::new(&cells.receiver, journal, max_payload);
-        Self { cells, journal, port: Port { sender, tags, held }, receiver, transmission }
+        let generation = LoanGeneration::default();
+        Self { cells, journal, port: Port { sender, tags, held }, receiver, transmission, generation }
+    }
+
+    /// The assignment that the stream is of, as its opening says. Frames of another one are refused.
+    pub fn set_generation(&mut self, generation: LoanGeneration) {
+        self.generation = generation;
+    }
+
+    pub(crate) fn generation(&self) -> LoanGeneration {
+        self.generation
     }
 
     /// Where it stands.

@@ -946,3 +946,30 @@ fn calls_beyond_a_measure_are_dropped_and_nothing_else_is() {
     lender.card.handle_frame(now, 0, PEER, &mut call.clone());
     assert_eq!(cookies(&lender), before);
 }
+
+/// What was under way of an assignment before the present one is fenced, and nothing else is.
+#[test]
+fn frames_of_another_generation_of_a_loan_are_refused() {
+    let arena = Arena::default();
+    let configs = [1, 2].map(|node| {
+        let mut config = sharers(node);
+        (config.loans[0].generation, config.loans[1].generation) = (LoanGeneration(4), LoanGeneration(5));
+        config
+    });
+    let mut ends = configs.map(|config| End::new(&arena, config));
+    let are_ready = |card: &Card<'_>, _: Instant| {
+        (0..2).all(|loan| card.borrowed(loan).is_none_or(|drive| drive.driver.is_ready()))
+    };
+    let mut now = Instant::ZERO;
+    assert!(run(&mut now, &mut ends, Duration::from_secs(1), are_ready));
+    let dropped = |ends: &[End<'_>; 2]| ends[0].card.channel(0).unwrap().stats().dropped_generation.get();
+    assert_eq!(dropped(&ends), 0);
+    ends[0].card.loans[0].stream.set_generation(LoanGeneration(6));
+    for loan in 0..2 {
+        write_to(&mut ends[1].card, now, loan, 0..4);
+    }
+    run(&mut now, &mut ends, Duration::from_millis(300), never);
+    assert!(dropped(&ends) > 0);
+    let is_done = [0, 1].map(|loan| ends[1].card.stream(loan).is_idle());
+    assert_eq!(is_done, [false, true]);
+}

@@ -57,7 +57,7 @@ impl<'m> Channel<'m> {
     pub(in crate::pair) fn write_for_test(&mut self, stream: StreamId, body: &[u8]) -> Vec<u8> {
         let mut frame = vec![0; OVERHEAD + body.len()];
         frame[HEADER_LEN..][..body.len()].copy_from_slice(body);
-        self.seal(0, stream, &mut frame);
+        self.seal(0, (stream, Default::default()), &mut frame);
         frame
     }
 }

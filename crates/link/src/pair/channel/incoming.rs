@@ -15,7 +15,7 @@ use crate::path::AckRanges;
 use crate::record::{self, Record, Records, Status};
 use crate::seal::{Nonce, packet_number_fits};
 use crate::sealing::Sealing;
-use crate::stream::Taken;
+use crate::stream::{Stream, Taken};
 
 /// Why a frame was dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,6 +25,7 @@ pub(super) enum Dropped {
     Malformed,
     Misdirected,
     NotUnderstood,
+    Generation,
 }
 
 impl From<Unread> for Dropped {
@@ -142,6 +143,7 @@ impl<'m> Channel<'m> {
                 Dropped::Malformed => stats.dropped_malformed.add(1),
                 Dropped::Misdirected => stats.dropped_misdirected.add(1),
                 Dropped::NotUnderstood => stats.dropped_not_understood.add(1),
+                Dropped::Generation => stats.dropped_generation.add(1),
             }
             Heard::Nothing
         })
@@ -180,7 +182,8 @@ impl<'m> Channel<'m> {
         let ChannelConfig { fabric, group, index, domain, .. } = self.config;
         let channel = if header.kind == Kind::Cookie { ChannelIndex::default() } else { index };
         let has_streams = matches!(header.kind, Kind::Sealed | Kind::Private);
-        (header.fabric, header.group, header.loan_generation.0) == (fabric, group, 0)
+        (header.fabric, header.group) == (fabric, group)
+            && (header.stream != CONTROL || header.loan_generation.0 == 0)
             && header.channel == channel
             && (has_streams || header.stream == CONTROL)
             && header.source.rail == header.destination.rail
@@ -218,6 +221,12 @@ impl<'m> Channel<'m> {
             false => sealing.receive.open(header.card_generation, frame, nonce),
         };
         let (status, records) = split(header.stream, body.ok_or(Dropped::Auth)?)?;
+        // A function that was assigned anew is fenced here, whatever of it was under way.
+        let is_other = |stream: &Stream<'_>| stream.generation() != header.loan_generation;
+        let stream = if header.stream == CONTROL { None } else { streams.stream(header.stream) };
+        if stream.is_some_and(|(stream, _)| is_other(stream)) {
+            return Err(Dropped::Generation);
+        }
         if which == Which::Pending {
             self.promote_pending(now, streams)?;
         }

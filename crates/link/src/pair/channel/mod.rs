@@ -174,6 +174,8 @@ pub struct Stats {
     pub dropped_misdirected: Counter,
     /// Messages of handshakes that were authentic and not understood: perhaps a later version's.
     pub dropped_not_understood: Counter,
+    /// Frames of a stream that were of another assignment of its function.
+    pub dropped_generation: Counter,
     /// Handshakes completed.
     pub handshakes: Counter,
     /// Calls that were not answered, because our own is out or another life is being answered.

@@ -206,8 +206,9 @@ impl<'m> Channel<'m> {
             Some(Record::Challenge(challenge)) => Some(challenge),
             _ => None,
         };
-        let status = streams.stream(plan.stream).map(|(stream, _)| stream.status());
-        let stream = if status.is_some() { plan.stream } else { CONTROL };
+        let of_stream = streams.stream(plan.stream).map(|(stream, _)| (stream.status(), stream.generation()));
+        let (status, generation) = of_stream.unzip();
+        let stream = (if status.is_some() { plan.stream } else { CONTROL }, generation.unwrap_or_default());
         self.debts.pay(plan.stream);
         let (body, carried, eliciting, told) = {
             let buffer = &mut out[HEADER_LEN..limit - TAG_LEN];
@@ -224,9 +225,9 @@ impl<'m> Channel<'m> {
             };
             let hash = self.cells.current.get().hash;
             let told = if plan.control { self.sayings.write(&hash, &mut writer) } else { None };
-            let tlps = plan.tlps.filter(|_| status.is_some()).zip(streams.stream(stream));
+            let tlps = plan.tlps.filter(|_| status.is_some()).zip(streams.stream(stream.0));
             let written = tlps.map(|(range, (stream, _))| stream.write_tlps(range, &mut writer));
-            (writer.len(), Carried { stream, ..written.unwrap_or_default() }, eliciting, told)
+            (writer.len(), Carried { stream: stream.0, ..written.unwrap_or_default() }, eliciting, told)
         };
         self.last_carried = carried;
         let len = body + OVERHEAD;
@@ -239,7 +240,7 @@ impl<'m> Channel<'m> {
             path.next_heartbeat = now + base::times::HEARTBEAT;
         }
         if self.last_carried.count > 0 {
-            self.schedule.spend(stream, len);
+            self.schedule.spend(stream.0, len);
         }
         self.was_control = plan.control;
         if !self.paths[plan.path].is_private() {
@@ -249,8 +250,13 @@ impl<'m> Channel<'m> {
         Transmit { path: id, len, is_handshake: false, answers: None, challenge }
     }
 
-    /// Takes a packet number and seals what is in `frame`.
-    pub(super) fn seal(&mut self, path: usize, stream: StreamId, frame: &mut [u8]) {
+    /// Takes a packet number and seals what is in `frame`, of a stream that is of this assignment.
+    pub(super) fn seal(
+        &mut self,
+        path: usize,
+        (stream, loan_generation): (StreamId, LoanGeneration),
+        frame: &mut [u8],
+    ) {
         let path = &mut self.paths[path];
         let (id, is_private, number) = (path.id, path.is_private(), path.outgoing.take_number());
         let sealing = self.current.as_ref().expect("frames are built only with keys");
@@ -259,7 +265,8 @@ impl<'m> Channel<'m> {
         // Frames say what the peer knows us by; a message of the handshake may say something else.
         let peer = self.cells.current.get();
         let (to, incarnation) = (Destination::of_keys(&peer), Incarnation(peer.incarnation));
-        self.header(kind, id, stream, to, incarnation, (sealing.id, number)).write(frame);
+        let header = self.header(kind, id, stream, to, incarnation, (sealing.id, number));
+        Header { loan_generation, ..header }.write(frame);
         seal.seal(frame, Nonce::new(id, number));
     }
 
