@@ -138,7 +138,7 @@ fn give(role: LoanRole, sender: pcie::Bdf, tlps: &[Tlp]) {
     let ledger = NodeLedger::new(config.new_memory(&arena), None, RuleSet::ALL);
     let owner = crate::cells::drive_owners(&config.loans, 1)[0];
     let (journal, cells) = (ledger.journal, ledger.obtain_drive(owner).unwrap());
-    let parts = ledger.parts(0, &config.loans[0]).unwrap().unwrap();
+    let parts = ledger.parts(0, &config.loans[0], &ledger.loans()).unwrap().unwrap();
     let drives = [Drive::new(0, cells, journal, config.drives[0].clone(), &config.loans)];
     let mut loan = Loan::new(parts, journal, &config, 0, (&drives, None), NOW);
     match &mut *loan.end {
