@@ -262,7 +262,7 @@ impl<'m> End<'m> {
                     offer.advance(now, Some(&mut self.channel), &mut self.stream);
                     while let Some(event) = offer.poll_event() {
                         if matches!(event, OfferEvent::Reset { .. }) {
-                            offer.quiet(Bdf(0x0100));
+                            offer.quiet(Bdf(0x0100), 1 << 34);
                         }
                     }
                     if let Some(tenancy) = offer.unsaved_tenancy() {

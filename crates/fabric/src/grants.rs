@@ -1,10 +1,9 @@
-use base::ids::DomainId;
 use pcie::Bdf;
 
 use crate::FabricAddress;
 
 /// Bytes of a page: the unit of grants.
-const PAGE: u64 = 4096;
+pub(crate) const PAGE: u64 = 4096;
 
 /// What a grant allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,12 +43,12 @@ pub struct Granted<M> {
     pub offset: u64,
 }
 
-/// The IOMMU of a domain: which pages of its aperture which requester reaches, and what memory lies there.
+/// The IOMMU of an endpoint: which pages of its domain's aperture which requester reaches, and what memory lies there.
+/// That an address is the endpoint's, in that domain, is the word of a [`crate::Decoder`].
 ///
 /// `M` names memory of the owner. A table is small and searched in order of addresses.
 #[derive(Clone, Debug)]
 pub struct GrantTable<M> {
-    domain: DomainId,
     /// Sorted by requester and start; the ranges of one requester do not overlap.
     entries: Vec<Entry<M>>,
 }
@@ -63,12 +62,14 @@ struct Entry<M> {
     memory: M,
 }
 
-impl<M: Copy> GrantTable<M> {
-    /// An empty table of `domain`: everything is denied.
-    pub fn new(domain: DomainId) -> Self {
-        Self { domain, entries: Vec::new() }
+impl<M> Default for GrantTable<M> {
+    /// An empty table: everything is denied.
+    fn default() -> Self {
+        Self { entries: Vec::new() }
     }
+}
 
+impl<M: Copy> GrantTable<M> {
     /// Grants `requester` the pages from `start` on, which are `memory`. `start` and `len` are multiples of 4096, and
     /// the range overlaps no other grant of this requester: the owner's own rule, so asserted.
     pub fn grant(&mut self, requester: Bdf, start: u64, len: u64, rights: Rights, memory: M) {
@@ -99,9 +100,6 @@ impl<M: Copy> GrantTable<M> {
         len: usize,
     ) -> Result<Granted<M>, Denied> {
         let address = FabricAddress::decode(address);
-        if address.domain != self.domain {
-            return Err(Denied::Domain);
-        }
         let index = self.position(requester, address.offset + 1).checked_sub(1).ok_or(Denied::Unmapped)?;
         let entry = &self.entries[index];
         let offset = address.offset - entry.start.min(address.offset);
@@ -124,20 +122,20 @@ impl<M: Copy> GrantTable<M> {
 
 #[cfg(test)]
 mod tests {
+    use base::ids::DomainId;
     use proptest::prelude::*;
 
     use super::*;
 
-    const OWN: DomainId = DomainId(3);
     const READ: Rights = Rights { read: true, write: false };
 
     fn at(offset: u64) -> u64 {
-        FabricAddress { rail: crate::Rail::default(), domain: OWN, offset }.encode()
+        FabricAddress { rail: crate::Rail::default(), domain: DomainId(3), offset }.encode()
     }
 
     #[test]
     fn only_what_was_granted_is_reached() {
-        let mut table = GrantTable::new(OWN);
+        let mut table = GrantTable::default();
         table.grant(Bdf(1), 0x2000, 0x1000, READ, 'a');
         table.grant(Bdf(2), 0x2000, 0x2000, Rights { read: true, write: true }, 'b');
         let check = |requester, kind, offset, len| table.check(Bdf(requester), kind, at(offset), len);
@@ -146,8 +144,6 @@ mod tests {
         assert_eq!(check(1, AccessKind::Write, 0x2000, 4), Err(Denied::Rights));
         assert_eq!(check(2, AccessKind::Write, 0x3000, 4096).unwrap().memory, 'b');
         assert_eq!(check(3, AccessKind::Read, 0x2000, 4), Err(Denied::Unmapped));
-        let elsewhere = FabricAddress { domain: DomainId(4), ..FabricAddress::decode(at(0x2000)) }.encode();
-        assert_eq!(table.check(Bdf(1), AccessKind::Read, elsewhere, 4), Err(Denied::Domain));
     }
 
     proptest! {
@@ -157,7 +153,7 @@ mod tests {
             grants in proptest::collection::vec((0..3_u16, 0..16_u64, any::<bool>()), 0..30),
             asks in proptest::collection::vec((0..3_u16, 0..20_u64), 0..30),
         ) {
-            let mut table = GrantTable::new(OWN);
+            let mut table = GrantTable::default();
             let mut model = std::collections::BTreeSet::new();
             for (requester, page, give) in grants {
                 if give && model.insert((requester, page)) {

@@ -4,23 +4,24 @@ mod tests;
 use core::time::Duration;
 
 use base::Instant;
-use base::ids::DomainId;
 use base::ledger::{PAGE_SIZE, PageIndex, Pages};
-use fabric::{AccessKind, GrantTable, Rail, Rights, Window};
+use fabric::{AccessKind, GrantTable, Rights, Window};
 use host::AccessError;
 use host::nbd::{Server, ServerCells};
 use host::nvme::{Driver, DriverCells, DriverConfig, QUEUE_MEMORY_SIZE};
-use link::{Port, Sink};
-use pcie::{Bdf, Completion, CompletionStatus, Header, MemoryRequest, TlpView};
+use link::Port;
+use pcie::{Bdf, Completion, CompletionStatus, Header, MemoryRequest};
 
+use crate::apertures;
 use crate::cells::EdgeGauges;
+use crate::endpoint::Endpoint;
 use crate::requests;
 use crate::transaction;
 use base::ledger::Journal;
 
 /// Outputs of one step: keeps the undo log short.
 const OUTPUTS_PER_STEP: usize = 256;
-/// Where the driver's memory lies in its node's aperture.
+/// Where the driver's memory lies in the aperture of its loan.
 pub(crate) const QUEUE_MEMORY: u64 = 0x1000_0000;
 pub(crate) const INTERRUPTS: u64 = 0x2000_0000;
 pub(crate) const DATA_MEMORY: u64 = 0x4000_0000;
@@ -53,23 +54,23 @@ pub struct BorrowedDrive<'m> {
 }
 
 impl<'m> BorrowedDrive<'m> {
-    /// The drive of a loan of a node in domain `domain`, where its function is called `function`.
+    /// The drive of the loan in this place, whose function is called `function` here.
     pub fn new(
         (driver, server): (&'m DriverCells, &'m ServerCells),
         gauges: &'m EdgeGauges,
         pages: Pages<'m>,
         journal: Journal<'m>,
-        (domain, function): (DomainId, Bdf),
+        (place, function): (usize, Bdf),
         io_timeout: Duration,
     ) -> Self {
         let config = DriverConfig {
-            queue_memory: QUEUE_MEMORY,
-            data_memory: DATA_MEMORY,
-            interrupt: INTERRUPTS,
-            bar_bytes: transaction::BAR_BYTES_MAX,
+            queue_memory: apertures::base_of(place) + QUEUE_MEMORY,
+            data_memory: apertures::base_of(place) + DATA_MEMORY,
+            interrupt: apertures::base_of(place) + INTERRUPTS,
+            bar_bytes: apertures::BAR_BYTES_MAX,
         };
-        let mut grants = GrantTable::new(domain);
-        for (memory, start, bytes, rights) in self::grants() {
+        let mut grants = GrantTable::default();
+        for (memory, start, bytes, rights) in self::grants(place) {
             grants.grant(function, start, bytes, rights, memory);
         }
         Self {
@@ -90,9 +91,9 @@ impl<'m> BorrowedDrive<'m> {
         Self { direct: true, ..self }
     }
 
-    /// The lender's domain is known, and what this host is called there: accesses lead there.
-    pub(crate) fn set_peer(&mut self, domain: DomainId, requester: Bdf, max_payload: usize) {
-        self.window = Some(Window { domain, rail: Rail::default(), requester });
+    /// The way to the function's registers is known: accesses lead there.
+    pub(crate) fn set_peer(&mut self, window: Option<Window>, max_payload: usize) {
+        self.window = window;
         self.max_payload = max_payload;
     }
 
@@ -188,11 +189,6 @@ impl<'m> BorrowedDrive<'m> {
         }
     }
 
-    /// What completions for the function bear: as its lender knows this host.
-    fn completer(&self) -> Bdf {
-        self.window.map_or(Bdf(0), |window| window.requester)
-    }
-
     fn memory_read(&mut self, port: &mut Port<'m>, request: &MemoryRequest) {
         let completer = self.completer();
         let (address, len) = request.byte_range();
@@ -222,30 +218,34 @@ impl<'m> BorrowedDrive<'m> {
     }
 }
 
-impl<'m> Sink<'m> for BorrowedDrive<'m> {
-    fn accept(&mut self, now: Instant, port: &mut Port<'m>, tlp: &TlpView<'_>) {
-        match tlp.header() {
-            Header::MemoryWrite(request) => self.memory_write(now, &request, tlp.payload()),
-            Header::MemoryRead(request) => self.memory_read(port, &request),
-            Header::Completion(completion) => self.completion(now, port, &completion, tlp.payload()),
+impl<'m> Endpoint<'m> for BorrowedDrive<'m> {
+    fn take(&mut self, now: Instant, port: &mut Port<'m>, header: &Header, payload: &[u8]) {
+        match header {
+            Header::MemoryWrite(request) => self.memory_write(now, request, payload),
+            Header::MemoryRead(request) => self.memory_read(port, request),
+            Header::Completion(completion) => self.completion(now, port, completion, payload),
             Header::ConfigRead(request) | Header::ConfigWrite(request) => {
-                transaction::refuse_config(port, self.gauges, &request, self.completer());
+                transaction::refuse_config(port, self.gauges, request, self.completer());
             }
             Header::Message(_) => self.gauges.malformed_tlps.add(1),
         }
     }
+
+    fn window(&self) -> Option<&Window> {
+        self.window.as_ref()
+    }
 }
 
-/// What the function of a borrowed drive reaches: the memory, where it begins, its bytes and rights.
-pub(crate) fn grants() -> [(Memory, u64, u64, Rights); 3] {
-    let both = Rights { read: true, write: true };
+/// What the function of the drive borrowed in this place reaches: the memory, where it begins, its bytes and rights.
+pub(crate) fn grants(place: usize) -> [(Memory, u64, u64, Rights); 3] {
+    let (base, both) = (apertures::base_of(place), Rights { read: true, write: true });
     let queue_bytes = (QUEUE_MEMORY_SIZE as u64).next_multiple_of(PAGE_SIZE as u64);
     let data_bytes = (Pages::CAPACITY * PAGE_SIZE) as u64;
     [
-        (Memory::Queues, QUEUE_MEMORY, queue_bytes, both),
-        (Memory::Interrupts, INTERRUPTS, PAGE_SIZE as u64, Rights { read: false, write: true }),
+        (Memory::Queues, base + QUEUE_MEMORY, queue_bytes, both),
+        (Memory::Interrupts, base + INTERRUPTS, PAGE_SIZE as u64, Rights { read: false, write: true }),
         // Which of them, and how, is the driver's word at each access: those of running commands, in their direction.
-        (Memory::Data, DATA_MEMORY, data_bytes, both),
+        (Memory::Data, base + DATA_MEMORY, data_bytes, both),
     ]
 }
 

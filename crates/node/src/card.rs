@@ -13,11 +13,13 @@ use base::ledger::{Hook, LedgerError, Owner, PAGE_SIZE, Pages, RawMemory, Region
 use base::{Instant, Rule};
 use device::nvme::{DATA_PAGES, Limit, Persist, SubsystemCells};
 use device::{Function, MediaError, MediaId, MediaKind, MediaOp};
+use fabric::{Decoder, WindowError};
 use host::nvme::FunctionError;
 use host::vfio_user::SlotConfigError;
 use link::pair::{Channel, FunctionId, Lobby};
 use link::{PublicKey, State, Stream, Tenancy};
 
+use crate::apertures::Target;
 use crate::borrower::BorrowedDrive;
 use crate::bucket::Bucket;
 use crate::card::frames::Reply;
@@ -82,6 +84,8 @@ pub enum Unusable {
     Drive(FunctionError),
     /// An assertion has failed in a step of the loan: see [`Card::contain_faults`].
     Fault,
+    /// Its lender tells that it lies where nothing can lie.
+    Place(WindowError),
     /// There is no room in the ledger for what it needs.
     NoRoom(RegionError),
 }
@@ -91,6 +95,10 @@ impl core::fmt::Display for Unusable {
         match self {
             Self::Slot(error) => write!(f, "the function cannot be given to a virtual machine: {error}"),
             Self::Drive(error) => write!(f, "the function cannot be used as a drive: {error}"),
+            Self::Place(error) => write!(
+                f,
+                "its lender says that the function lies where nothing can ({error}): it is not used. Ask who runs the lender"
+            ),
             Self::NoRoom(error) => write!(
                 f,
                 "there is no memory for the loan ({error}): it is left alone, and the others go on. The next card tries again"
@@ -215,6 +223,8 @@ pub struct Card<'m> {
     /// By place, as its cells go.
     parts: Vec<Option<LoanParts<'m>>>,
     loans: Places<'m>,
+    /// Who answers for which address: made anew whenever loans come or go.
+    decoder: Rc<Decoder<Target>>,
     peers: Peers<'m>,
     /// Judges first messages of handshakes.
     lobby: Lobby<'m>,
@@ -281,6 +291,7 @@ impl<'m> Card<'m> {
             drives: Vec::new(),
             parts: vec![None; places],
             loans: Places::vacant(places),
+            decoder: Rc::default(),
             peers,
             lobby,
             without_room: Vec::new(),
@@ -307,6 +318,7 @@ impl<'m> Card<'m> {
             })
             .collect();
         journal.commit();
+        card.decode();
         for place in 0..places {
             card.occupy(place)?;
             journal.commit();
@@ -335,9 +347,16 @@ impl<'m> Card<'m> {
             return Err(error);
         }
         self.config.loans[place].role = LoanRole::Vacant;
+        self.decode();
         self.without_room.push(place);
         self.events.push_back(CardEvent::Unusable(place, Unusable::NoRoom(error)));
         Ok(None)
+    }
+
+    /// Loans have come or gone: finds out who answers for which address.
+    fn decode(&mut self) {
+        self.decoder = Rc::new(self.config.decoder());
+        self.loans.iter_mut().for_each(|(_, loan)| loan.end.gate.set_decoder(Rc::clone(&self.decoder)));
     }
 
     /// Makes the loan of a place that has its cells, and has the peer that it borrows from.
@@ -381,7 +400,8 @@ impl<'m> Card<'m> {
         let parts = self.parts[place]?;
         let peer = parts.cells.peer().and_then(|peer| self.peers.get(peer));
         let (journal, channel) = (self.ledger.journal, peer.map(|peer| &peer.channel));
-        Some(Loan::new(parts, journal, &self.config, place, (&self.drives, channel), self.now))
+        let decoder = Rc::clone(&self.decoder);
+        Some(Loan::new(parts, journal, &self.config, place, (&self.drives, channel), decoder, self.now))
     }
 
     /// From now on an assertion that fails in a step of a loan ends that loan, and not the card with all others: what
@@ -601,6 +621,7 @@ impl<'m> Card<'m> {
         self.lobby.set_groups(self.config.groups());
         self.ledger.retain(&self.config.loans, &self.drive_owners)?;
         self.obtain(place, &self.ledger.loans())?;
+        self.decode();
         self.occupy(place)?;
         if let Some(loan) = self.loans.get_mut(place).filter(|_| self.contains_faults) {
             loan.contain_faults();

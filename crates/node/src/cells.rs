@@ -63,7 +63,26 @@ pub struct LoanCells {
     pub edge: EdgeGauges,
 }
 
+impl EndCells<'_> {
+    /// What such a loan is for.
+    pub(crate) fn kind(&self) -> LoanKind {
+        match self {
+            Self::Lent(_) => LoanKind::Lend,
+            Self::Drive { .. } => LoanKind::Drive,
+            Self::Slot { .. } => LoanKind::Slot,
+        }
+    }
+}
+
 impl LoanParts<'_> {
+    /// Where what this end asks for begins in the aperture of the other one's domain: as that has told of a function.
+    pub fn leads_to(&self) -> u64 {
+        match self.end {
+            EndCells::Lent(_) => 0,
+            EndCells::Drive { .. } | EndCells::Slot { .. } => self.cells.claim.base(),
+        }
+    }
+
     /// What requests of this end bear in the domain of the other one, once the stream has been open.
     pub fn known_as(&self) -> Bdf {
         match self.end {

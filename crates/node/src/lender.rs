@@ -1,13 +1,14 @@
 use base::Instant;
-use base::ids::DomainId;
 use base::ledger::Pages;
 use device::nvme::Controller;
 use device::{Dma, DmaError, DmaId, Function};
-use fabric::{AccessKind, GrantTable, Rail, Rights, Window};
-use link::{Port, PostedCredit, Sink};
-use pcie::{Bdf, Completion, CompletionStatus, FlowClass, Header, MemoryRequest, Tag, TlpView};
+use fabric::{AccessKind, GrantTable, Rights, Window};
+use link::{Port, PostedCredit};
+use pcie::{Bdf, Completion, CompletionStatus, FlowClass, Header, MemoryRequest, Tag};
 
+use crate::apertures;
 use crate::cells::EdgeGauges;
+use crate::endpoint::Endpoint;
 use crate::transaction;
 
 /// Outputs of one step: keeps the undo log short.
@@ -17,12 +18,12 @@ const BARS: u8 = 6;
 /// Bytes of a BAR that are granted.
 const BAR_BYTES: u64 = 1 << 24;
 
-/// What the borrower of a function reaches: BARs, where each begins, its bytes and rights.
-pub(crate) fn grants() -> impl Iterator<Item = (u8, u64, u64, Rights)> {
-    (0..BARS).map(|bar| {
+/// What the borrower of the function in this place reaches: BARs, where each begins, its bytes and rights.
+pub(crate) fn grants(place: usize) -> impl Iterator<Item = (u8, u64, u64, Rights)> {
+    (0..BARS).map(move |bar| {
         // Of a constant.
-        let start = transaction::bar_address(bar, 0).expect("every BAR begins in the aperture");
-        (bar, start, BAR_BYTES, Rights { read: true, write: true })
+        let start = apertures::bar_address(bar, 0).expect("every BAR begins in the aperture");
+        (bar, apertures::base_of(place) + start, BAR_BYTES, Rights { read: true, write: true })
     })
 }
 
@@ -34,31 +35,29 @@ pub struct LentFunction<'m> {
     gauges: &'m EdgeGauges,
     /// Who reaches the function's registers.
     grants: GrantTable<u8>,
-    /// What requests of the borrower bear.
-    host: Bdf,
     /// The way to the borrower's memory, once there is one.
     window: Option<Window>,
     max_payload: usize,
 }
 
 impl<'m> LentFunction<'m> {
-    /// The function of a node in domain `domain`, whose borrower's requests bear `host`.
+    /// The function of the loan in this place, whose borrower's requests bear `host`.
     pub fn new(
         controller: Controller<'m>,
         pages: Pages<'m>,
         gauges: &'m EdgeGauges,
-        (domain, host): (DomainId, Bdf),
+        (place, host): (usize, Bdf),
     ) -> Self {
-        let mut grants = GrantTable::new(domain);
-        for (bar, start, bytes, rights) in self::grants() {
+        let mut grants = GrantTable::default();
+        for (bar, start, bytes, rights) in self::grants(place) {
             grants.grant(host, start, bytes, rights, bar);
         }
-        Self { controller, pages, gauges, grants, host, window: None, max_payload: 0 }
+        Self { controller, pages, gauges, grants, window: None, max_payload: 0 }
     }
 
-    /// The borrower's domain is known, and what the function is called there: DMA leads there.
-    pub(crate) fn set_peer(&mut self, domain: DomainId, requester: Bdf, max_payload: usize) {
-        self.window = Some(Window { domain, rail: Rail::default(), requester });
+    /// The way to the borrower's memory is known: DMA leads there.
+    pub(crate) fn set_peer(&mut self, window: Option<Window>, max_payload: usize) {
+        self.window = window;
         self.max_payload = max_payload;
     }
 
@@ -99,7 +98,7 @@ impl<'m> LentFunction<'m> {
         payload: base::Payload,
     ) {
         // What the host has programmed may be no address at all: such a write goes nowhere, as in hardware.
-        let request = MemoryRequest::new(window.requester, Tag::default(), address, payload.len());
+        let request = MemoryRequest::new(window.requester(), Tag::default(), address, payload.len());
         let whole = address.is_multiple_of(4) && payload.len().is_multiple_of(4);
         match request
             .ok()
@@ -123,8 +122,8 @@ impl<'m> LentFunction<'m> {
         address: u64,
         len: u16,
     ) {
-        let Some(tag) = port.tags.alloc(now, window.requester, id.0, len.into()) else { return };
-        let request = MemoryRequest::new(window.requester, tag, address, len.into());
+        let Some(tag) = port.tags.alloc(now, window.requester(), id.0, len.into()) else { return };
+        let request = MemoryRequest::new(window.requester(), tag, address, len.into());
         match request.ok().and_then(|request| window.pass(Header::MemoryRead(request)).ok()) {
             Some(header) => port.sender.push(&header, base::Payload::None, false),
             None => {
@@ -133,11 +132,6 @@ impl<'m> LentFunction<'m> {
                 self.controller.handle_dma_error(now, id, DmaError::UnsupportedRequest);
             }
         }
-    }
-
-    /// What completions for the borrower bear: as it knows the function.
-    fn completer(&self) -> Bdf {
-        self.window.map_or(Bdf(0), |window| window.requester)
     }
 
     /// Requests without completion in time.
@@ -202,27 +196,28 @@ impl<'m> LentFunction<'m> {
     }
 }
 
-impl<'m> Sink<'m> for LentFunction<'m> {
-    fn accept(&mut self, now: Instant, port: &mut Port<'m>, tlp: &TlpView<'_>) {
-        match tlp.header() {
-            Header::MemoryWrite(request) => self.registers_write(now, &request, tlp.payload()),
-            Header::MemoryRead(request) => self.registers_read(now, port, &request),
-            Header::Completion(completion) => self.completion(now, port, &completion, tlp.payload()),
-            Header::ConfigRead(request) | Header::ConfigWrite(request) if request.requester != self.host => {
-                transaction::refuse_config(port, self.gauges, &request, self.completer());
-            }
+impl<'m> Endpoint<'m> for LentFunction<'m> {
+    fn take(&mut self, now: Instant, port: &mut Port<'m>, header: &Header, payload: &[u8]) {
+        match header {
+            Header::MemoryWrite(request) => self.registers_write(now, request, payload),
+            Header::MemoryRead(request) => self.registers_read(now, port, request),
+            Header::Completion(completion) => self.completion(now, port, completion, payload),
             Header::ConfigRead(request) => {
                 let value = self.controller.config_read(request.register);
-                transaction::complete_config(port, &request, self.completer(), Some(value));
+                transaction::complete_config(port, request, self.completer(), Some(value));
             }
             Header::ConfigWrite(request) => {
-                if let Some(value) = tlp.payload().first_chunk() {
+                if let Some(value) = payload.first_chunk() {
                     let value = u32::from_le_bytes(*value);
                     self.controller.config_write(now, request.register, value, request.first_be);
                 }
-                transaction::complete_config(port, &request, self.completer(), None);
+                transaction::complete_config(port, request, self.completer(), None);
             }
             Header::Message(_) => self.gauges.malformed_tlps.add(1),
         }
+    }
+
+    fn window(&self) -> Option<&Window> {
+        self.window.as_ref()
     }
 }

@@ -18,6 +18,7 @@
 //! the commit; what is then polled leaves. Two drivers run the very same card: `io` in reality, `sim` in virtual time.
 
 pub mod agent;
+mod apertures;
 mod borrower;
 mod bucket;
 mod card;
@@ -25,6 +26,7 @@ mod cells;
 mod config;
 mod denial;
 mod drive;
+mod endpoint;
 mod gauges;
 mod lender;
 mod loan;
@@ -40,6 +42,7 @@ mod slot;
 mod transaction;
 mod whereabouts;
 
+pub use apertures::{APERTURE_BYTES, Target, decoder_of};
 pub use borrower::BorrowedDrive;
 pub use card::{Card, CardEvent, MediaWork, Outgoing, Rooms, Unusable, Way};
 pub use cells::{
@@ -49,12 +52,10 @@ pub use cells::{
 pub use config::{BorrowEdge, CardConfig, LoanConfig, LoanRole, Route};
 pub use denial::{Denial, Right};
 pub use lender::LentFunction;
-pub use map::{
-    APERTURE_BYTES, Grant, Granted, granted_by_guest, granted_to_drive, granted_to_host, granted_to_slot,
-    requester_of,
-};
+pub use map::{Grant, Granted, granted_by_guest, granted_to_drive, granted_to_host, granted_to_slot};
 pub use refusal::Refusal;
 pub use slot::{BorrowedSlot, GuestMemory, SlotCells};
+pub use transaction::requester_of;
 pub use whereabouts::Whereabouts;
 
 pub use device::nvme::NvmeCells;
@@ -64,6 +65,7 @@ pub use device::nvme::{
 };
 pub use device::{FlashConfig, FlashModel, FlashRates};
 pub use device::{MediaError, MediaId, MediaKind};
+pub use fabric::{Decoder, Range};
 pub use host::nbd::ServerCells;
 pub use host::nvme::{Driver as DriveDriver, DriverCells};
 pub use host::vfio_user::{

@@ -4,6 +4,7 @@ mod tests;
 
 use core::cell::Cell as StdCell;
 use std::collections::VecDeque;
+use std::rc::Rc;
 
 use base::Instant;
 use base::ids::{Incarnation, LifeId, NodeId, StreamId};
@@ -11,15 +12,18 @@ use base::ledger::{Journal, Pages};
 use base::times::{COMPLETION_TIMEOUT, MEMORY_TIMEOUT};
 use device::nvme::Controller;
 use device::{Function, MediaError, MediaId};
+use fabric::{Decoder, Window, WindowError};
 use link::pair::{Asking, Channel, ClaimEvent, ClaimState, Course, OfferEvent, OfferState, Said};
 use link::{Information, Name, Sink, State, Stream, Tenancy};
 
 use self::sink::Contained;
+use crate::apertures::{self, Gate, Target};
 use crate::borrower::BorrowedDrive;
 use crate::card::{CardEvent, MediaWork, Unusable};
 use crate::cells::{EndCells, LoanCells, LoanParts};
 use crate::config::{BorrowEdge, CardConfig, LoanRole};
 use crate::drive::Drive;
+use crate::endpoint::Endpoint;
 use crate::gauges::ChannelGauges;
 use crate::lender::LentFunction;
 use crate::opening::Opening;
@@ -40,7 +44,7 @@ pub(crate) enum End<'m> {
 
 impl<'m> End<'m> {
     /// Who takes the TLPs.
-    pub(crate) fn sink(&mut self) -> &mut dyn Sink<'m> {
+    pub(crate) fn endpoint(&mut self) -> &mut dyn Endpoint<'m> {
         match self {
             Self::Lent(function) => function,
             Self::Borrowed(drive) => drive,
@@ -80,6 +84,11 @@ pub(crate) struct Loan<'m> {
     ready: bool,
     /// It was said that nothing is left to give back.
     has_said_vacant: bool,
+    /// Where it says that it lies, if that is a lie.
+    #[cfg(test)]
+    pub(crate) lies_at: Option<u64>,
+    /// Why the function cannot lie where its lender has told.
+    misplaced: Option<WindowError>,
     /// What was reported of the function.
     unusable: Option<Unusable>,
     /// Of what is lent: the tenancy that the agent was asked to make durable.
@@ -109,11 +118,12 @@ impl<'m> Loan<'m> {
         card: &CardConfig,
         index: usize,
         (drives, channel): (&[Drive<'m>], Option<&Channel<'m>>),
+        decoder: Rc<Decoder<Target>>,
         now: Instant,
     ) -> Self {
         let config = &card.loans[index];
         let (cells, pages) = (parts.cells, Pages::new(parts.pages, journal));
-        let (domain, peer) = (card.domain_of(config), requester_of(index));
+        let peer = requester_of(index);
         let max_payload =
             channel.map_or_else(|| CardConfig::max_payload(card.rails.iter().copied()), Channel::max_payload);
         let patience =
@@ -128,26 +138,31 @@ impl<'m> Loan<'m> {
                 if controller.limit() != *limit {
                     controller.set_limit(now, *limit);
                 }
-                End::Lent(LentFunction::new(controller, pages, &cells.edge, (domain, peer)))
+                End::Lent(LentFunction::new(controller, pages, &cells.edge, (index, peer)))
             }
             (EndCells::Drive { driver, server }, LoanRole::Borrow { io_timeout, edge, .. }) => {
                 let (parts, gauges) = ((driver, server), &cells.edge);
-                let drive = BorrowedDrive::new(parts, gauges, pages, journal, (domain, peer), *io_timeout);
+                let drive = BorrowedDrive::new(parts, gauges, pages, journal, (index, peer), *io_timeout);
                 End::Borrowed(if *edge == BorrowEdge::Program { drive.for_program() } else { drive })
             }
             (EndCells::Slot { session, slot }, _) => {
                 let parts = (session, slot);
-                End::Slot(BorrowedSlot::new(parts, &cells.edge, pages, journal, index, (domain, peer)))
+                End::Slot(BorrowedSlot::new(parts, &cells.edge, pages, journal, (index, peer)))
             }
             _ => unreachable!("the cells of a loan are those of its role, and only a slot outlives its loan"),
         };
+        let own = apertures::range_of(index, parts.end.kind(), card.domain_of(config));
+        let gate = Gate::new(journal, &cells.edge, decoder, own, peer);
         let mut loan = Self {
             cells,
             journal,
             pages,
             stream,
             opening,
-            end: Contained::new(end),
+            end: Contained::new(end, gate),
+            #[cfg(test)]
+            lies_at: None,
+            misplaced: None,
             ready: false,
             has_said_vacant: false,
             unusable: None,
@@ -510,7 +525,9 @@ impl<'m> Loan<'m> {
             ClaimEvent::Opened { tenancy, .. } => {
                 self.meet_peer(channel);
                 self.compare_tenancy(now, index, tenancy, channel, events);
-                if let End::Borrowed(drive) = &mut *self.end {
+                if let End::Borrowed(drive) = &mut *self.end
+                    && self.misplaced.is_none()
+                {
                     drive.driver.start(now);
                 }
             }
@@ -623,7 +640,10 @@ impl<'m> Loan<'m> {
         };
         let is_quiet = offer.state() == OfferState::Ending && function.controller.is_quiescent();
         if is_quiet {
-            offer.quiet(requester_of(index));
+            let base = apertures::base_of(index);
+            #[cfg(test)]
+            let base = self.lies_at.unwrap_or(base);
+            offer.quiet(requester_of(index), base);
         }
         is_quiet
     }
@@ -654,6 +674,7 @@ impl<'m> Loan<'m> {
             }
             End::Slot(slot) => (slot.is_ready(), slot.unusable().map(Unusable::Slot), true),
         };
+        let unusable = self.misplaced.map(Unusable::Place).or(unusable);
         if !self.ready && is_ready {
             self.ready = true;
             events.push_back(CardEvent::Ready(index));
@@ -678,18 +699,22 @@ impl<'m> Loan<'m> {
             return;
         };
         let max_payload = channel.max_payload();
-        match (&mut *self.end, &self.opening) {
+        let window = match &self.opening {
             // Not in the node's own domain, if it is for a machine.
-            (End::Lent(function), Opening::Offer(offer)) => {
+            Opening::Offer(offer) => {
                 let (domain, slot) = offer.place();
-                function.set_peer(domain, requester_of(slot.into()), max_payload);
+                Ok(Window::new(domain, requester_of(slot.into())))
             }
-            (End::Borrowed(drive), Opening::Claim(claim)) => {
-                drive.set_peer(domain, claim.requester(), max_payload);
-            }
-            (End::Slot(slot), Opening::Claim(claim)) => slot.set_peer(domain, claim.requester(), max_payload),
+            Opening::Claim(claim) => apertures::to_function(domain, claim.base(), claim.requester()),
             // Nobody is reached from a vacant place.
-            _ => {}
+            Opening::Nothing => return,
+        };
+        // A lender may say anything. What cannot be reached is none.
+        self.misplaced = window.err();
+        match &mut *self.end {
+            End::Lent(function) => function.set_peer(window.ok(), max_payload),
+            End::Borrowed(drive) => drive.set_peer(window.ok(), max_payload),
+            End::Slot(slot) => slot.set_peer(window.ok(), max_payload),
         }
     }
 

@@ -6,7 +6,8 @@ use fabric::Rights;
 use host::vfio_user::DmaMapping;
 use pcie::Bdf;
 
-use crate::{borrower, lender, slot, transaction};
+use crate::transaction::requester_of;
+use crate::{borrower, lender, slot};
 
 /// A grant of a card: pages of its domain that a requester reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,25 +43,19 @@ pub enum Granted {
     GuestByMessage,
 }
 
-/// Bytes of a domain's aperture.
-pub const APERTURE_BYTES: u64 = 1 << fabric::APERTURE_BITS;
-
-/// What requests of the other end of the loan in this place bear in the domain that it reaches here.
-pub fn requester_of(place: usize) -> Bdf {
-    transaction::requester_of(place)
-}
-
-/// What the borrower of a function reaches at its lender, under this id.
-pub fn granted_to_host(requester: Bdf) -> impl Iterator<Item = Grant> {
-    lender::grants().map(move |(bar, start, bytes, rights)| {
+/// What the borrower of the function in this place reaches.
+pub fn granted_to_host(place: usize) -> impl Iterator<Item = Grant> {
+    let requester = requester_of(place);
+    lender::grants(place).map(move |(bar, start, bytes, rights)| {
         let memory = Granted::Bar(bar);
         Grant { requester, start, bytes, rights, memory }
     })
 }
 
-/// What the function of a borrowed drive reaches at its borrower.
-pub fn granted_to_drive(requester: Bdf) -> impl Iterator<Item = Grant> {
-    borrower::grants().into_iter().map(move |(memory, start, bytes, rights)| {
+/// What the function of the drive that is borrowed in this place reaches.
+pub fn granted_to_drive(place: usize) -> impl Iterator<Item = Grant> {
+    let requester = requester_of(place);
+    borrower::grants(place).into_iter().map(move |(memory, start, bytes, rights)| {
         let memory = match memory {
             borrower::Memory::Queues => Granted::Queues,
             borrower::Memory::Interrupts => Granted::Interrupts,

@@ -8,8 +8,8 @@ use pcie::{
     Bdf, Completion, CompletionStatus, ConfigKind, ConfigRequest, FlowClass, Header, MemoryRequest, Tag,
 };
 
+use crate::apertures;
 use crate::cells::EdgeGauges;
-use crate::transaction;
 
 /// The offset lies in no BAR that could be named in the fabric: nothing was sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -108,13 +108,13 @@ fn send(port: &mut Port<'_>, window: &Window, header: Header, payload: Payload) 
 
 fn memory(tag: Tag, bar: u8, offset: u64, len: usize) -> Result<MemoryRequest, Unreachable> {
     // The window says who asks.
-    let address = transaction::bar_address(bar, offset).ok_or(Unreachable)?;
+    let address = apertures::bar_address(bar, offset).ok_or(Unreachable)?;
     MemoryRequest::new(Bdf::default(), tag, address, len).map_err(|_| Unreachable)
 }
 
 fn tag(now: Instant, port: &mut Port<'_>, window: &Window, id: AccessId, len: usize) -> Tag {
     // Each caller asks `has_room` before a request.
-    port.tags.alloc(now, window.requester, id.0, len).expect("callers have asked for room")
+    port.tags.alloc(now, window.requester(), id.0, len).expect("callers have asked for room")
 }
 
 fn config(target: Bdf, tag: Tag, register: u16, first_be: u8) -> ConfigRequest {

@@ -1,10 +1,10 @@
-//! What both ends of a loan have in common: addresses, requester ids, and how reads are completed.
+//! What both ends of a loan have in common: requester ids, what is refused, and how reads are completed.
 
 use base::ledger::{PageIndex, Pages};
 use base::{INLINE_MAX, PageSlice, Payload};
+use fabric::AccessKind;
 use link::Port;
-use pcie::spec::header::BAR_COUNT;
-use pcie::{Bdf, Completion, CompletionStatus, ConfigRequest, MemoryRequest, ReadCompletionBoundary};
+use pcie::{Bdf, Completion, CompletionStatus, ConfigRequest, Header, MemoryRequest, ReadCompletionBoundary};
 
 use crate::cells::EdgeGauges;
 use crate::denial::Right;
@@ -14,19 +14,8 @@ const BUSES: usize = 255;
 
 /// What requests of the other end of the loan in this place bear, and completions for it: by that they are told from
 /// those of all other loans of the domain. Bus 0 is the domain's own.
-pub(crate) fn requester_of(place: usize) -> Bdf {
+pub fn requester_of(place: usize) -> Bdf {
     Bdf((((place % BUSES + 1) << 8) | (place / BUSES)) as u16)
-}
-
-/// A BAR lies in its node's aperture at `bar << BAR_SHIFT`.
-const BAR_SHIFT: u32 = 40;
-
-/// Most bytes of a BAR that can be named in the fabric.
-pub(crate) const BAR_BYTES_MAX: u64 = 1 << BAR_SHIFT;
-
-/// Where `offset` of a BAR lies in the aperture of the function's domain; `None` of one that is too large.
-pub(crate) fn bar_address(bar: u8, offset: u64) -> Option<u64> {
-    (offset < BAR_BYTES_MAX && usize::from(bar) < BAR_COUNT).then_some(u64::from(bar) << BAR_SHIFT | offset)
 }
 
 /// Completes a read with a status other than success.
@@ -39,7 +28,24 @@ pub(crate) fn fail_read(
     complete(port, Completion::failure(request, completer, status), Payload::None, true);
 }
 
-/// Refuses a configuration request: of another requester than the loan's, or of a function, for which a host has no
+/// Refuses a request as unsupported, and counts it.
+pub(crate) fn refuse(port: &mut Port<'_>, gauges: &EdgeGauges, header: &Header, completer: Bdf) {
+    match header {
+        Header::MemoryRead(request) => {
+            gauges.deny(request.requester, request.byte_range().0, AccessKind::Read);
+            fail_read(port, request, completer, CompletionStatus::UnsupportedRequest);
+        }
+        Header::MemoryWrite(request) => {
+            gauges.deny(request.requester, request.byte_range().0, AccessKind::Write);
+        }
+        Header::ConfigRead(request) | Header::ConfigWrite(request) => {
+            refuse_config(port, gauges, request, completer);
+        }
+        Header::Completion(_) | Header::Message(_) => {}
+    }
+}
+
+/// Refuses a configuration request: of another requester than the stream's, or of a function, for which a host has no
 /// configuration space of its own to look at.
 pub(crate) fn refuse_config(
     port: &mut Port<'_>,

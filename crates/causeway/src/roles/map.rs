@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use base::ids::{DomainId, NodeId};
 use io::agent::{LoanEnd, LoanSpec, LoanView, View};
-use node::{APERTURE_BYTES, Grant, Granted};
+use node::{APERTURE_BYTES, Grant, Granted, Target};
 
 use super::domains::Domains;
 use super::report;
-use crate::status::{Map, MapDomain, MapGrant, MapWindow, Role};
+use crate::status::{Map, MapDomain, MapGrant, MapRange, MapWindow, Role};
 
 /// Grants of a loan that are shown: a guest may have thousands of maps.
 const GRANTS_SHOWN: usize = 32;
@@ -38,6 +38,7 @@ pub(super) fn map(view: &View<'_>, slots: &Domains) -> Map {
             slot: slot.clone(),
             role,
             domain: peer.domain,
+            address: format!("{:#x}", base_of(peer.domain) + cells.leads_to().unwrap_or_default()),
             peer: peer.name.clone(),
             requester: cells.known_as().map(|id| id.to_string()).unwrap_or_default(),
             rails: rails(view, cells),
@@ -48,6 +49,19 @@ pub(super) fn map(view: &View<'_>, slots: &Domains) -> Map {
         map.grants.extend(grants.iter().map(|grant| granted(grant, loan, here, &peer, &owner)));
         peers.entry((node, peer.domain)).or_insert(peer);
     }
+    let endpoint = |target: Target| match target {
+        Target::Place(place) => view.loan(place).map(|(loan, _)| loan.function.clone()),
+        Target::Machine(domain) => own.get(&domain).map(|machine| machine.name.clone()),
+    };
+    map.ranges = view
+        .decoder()
+        .ranges()
+        .map(|range| MapRange {
+            address: format!("{:#x}", base_of(range.domain.0) + range.start),
+            bytes: range.bytes,
+            endpoint: endpoint(range.endpoint).unwrap_or_default(),
+        })
+        .collect();
     // The node's own comes first, then its machines'.
     let node = own.remove(&spec.domains.node());
     map.domains = node.into_iter().chain(own.into_values()).chain(peers.into_values()).collect();

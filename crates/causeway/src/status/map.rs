@@ -12,6 +12,8 @@ use crate::cli::ByteSize;
 pub struct Map {
     /// This node's domain, and those of its peers.
     pub domains: Vec<MapDomain>,
+    /// Who answers for which address of this node.
+    pub ranges: Vec<MapRange>,
     /// The ways out of this node: one for each loan that is open.
     pub windows: Vec<MapWindow>,
     /// What peers reach of this node.
@@ -40,6 +42,18 @@ pub struct MapDomain {
     pub slots: Vec<String>,
 }
 
+/// Addresses of this node, and who answers for them.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MapRange {
+    /// Where they begin, on rail 0.
+    pub address: String,
+    /// How many there are.
+    pub bytes: u64,
+    /// The loan's function, or the virtual machine.
+    pub endpoint: String,
+}
+
 /// A way from this node into a domain.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MapWindow {
@@ -53,6 +67,9 @@ pub struct MapWindow {
     /// Where it leads.
     #[serde(default)]
     pub domain: u32,
+    /// Where in it, on rail 0: what it leads to begins there.
+    #[serde(default)]
+    pub address: String,
     /// Whose domain that is.
     #[serde(default)]
     pub peer: String,
@@ -101,6 +118,11 @@ pub fn render(map: &Map) -> String {
     };
     let rows: Vec<_> = map.domains.iter().enumerate().map(row).collect();
     table(&mut text, &["DOMAIN", "OF", "APERTURE", "SIZE", "SLOTS"], &rows);
+    let row = |range: &MapRange| {
+        vec![range.endpoint.clone(), range.address.clone(), ByteSize(range.bytes).to_string()]
+    };
+    let rows: Vec<_> = map.ranges.iter().map(row).collect();
+    table(&mut text, &["ENDPOINT", "ADDRESS", "SIZE"], &rows);
     let row = |window: &MapWindow| {
         let (role, arrow) = match window.role {
             Role::Lender => ("lender", "memory of"),
@@ -114,11 +136,12 @@ pub fn render(map: &Map) -> String {
             slot,
             window.requester.clone(),
             to,
+            window.address.clone(),
             window.rails.join(", "),
         ]
     };
     let rows: Vec<_> = map.windows.iter().map(row).collect();
-    table(&mut text, &["WINDOW", "ROLE", "SLOT", "REQUESTER", "LEADS TO", "RAILS"], &rows);
+    table(&mut text, &["WINDOW", "ROLE", "SLOT", "REQUESTER", "LEADS TO", "ADDRESS", "RAILS"], &rows);
     let row = |grant: &MapGrant| {
         let size = ByteSize(grant.bytes).to_string();
         let who = format!("{} of {}", grant.requester, grant.of);
@@ -152,11 +175,17 @@ mod tests {
         let machine = MapDomain { slots: vec![text("vm1/disk")], ..domain(5, "vm1", true) };
         let map = Map {
             domains: vec![domain(4, "desk", true), machine, domain(6, "store", false)],
+            ranges: vec![MapRange {
+                address: text("0x400400000000"),
+                bytes: 1 << 34,
+                endpoint: text("nvme1"),
+            }],
             windows: vec![MapWindow {
                 loan: text("nvme0"),
                 slot: Some(text("vm1/disk")),
                 role: Role::Borrower,
                 domain: 6,
+                address: text("0x600c00000000"),
                 peer: text("store"),
                 requester: text("00:00.0"),
                 rails: vec![text("left"), text("right")],
@@ -179,8 +208,11 @@ DOMAIN  OF                    APERTURE        SIZE    SLOTS
 5       vm1 (a machine here)  0x500000000000  16 TiB  vm1/disk
 6       store                 0x600000000000  16 TiB  -
 
-WINDOW  ROLE      SLOT      REQUESTER  LEADS TO                RAILS
-nvme0   borrower  vm1/disk  00:00.0    registers at store (6)  left, right
+ENDPOINT  ADDRESS         SIZE
+nvme1     0x400400000000  16 GiB
+
+WINDOW  ROLE      SLOT      REQUESTER  LEADS TO                ADDRESS         RAILS
+nvme0   borrower  vm1/disk  00:00.0    registers at store (6)  0x600c00000000  left, right
 
 GRANT  TO                RIGHTS  ADDRESS         SIZE   MEMORY  OWNER
 nvme0  01:00.0 of store  rw      0x500000001000  4 KiB  guest   vm1/disk

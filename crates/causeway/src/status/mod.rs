@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-pub use map::{Map, MapDomain, MapGrant, MapWindow, render as render_map};
+pub use map::{Map, MapDomain, MapGrant, MapRange, MapWindow, render as render_map};
 pub use render::render;
 pub(crate) use render::{age, shown};
 

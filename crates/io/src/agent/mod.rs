@@ -224,7 +224,7 @@ impl LoanEnd {
     }
 
     /// As [`node::LoanRole::kind`].
-    fn kind(&self) -> Option<LoanKind> {
+    pub(super) fn kind(&self) -> Option<LoanKind> {
         match self {
             Self::Lend { .. } => Some(LoanKind::Lend),
             Self::Borrow { edge: Edge::Vm { .. }, .. } => Some(LoanKind::Slot),

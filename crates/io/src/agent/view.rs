@@ -4,8 +4,8 @@ use std::time::Duration;
 use base::RuleSet;
 use base::ids::NodeId;
 use node::{
-    Bdf, ChannelStats, DriverCells, EdgeGauges, EndCells, Grant, LoanParts, LobbyStats, NodeLedger,
-    NvmeCells, PeerCells, ServerCells, SessionCells, SlotCells, StreamStats,
+    Bdf, ChannelStats, Decoder, DriverCells, EdgeGauges, EndCells, Grant, LoanParts, LobbyStats, NodeLedger,
+    NvmeCells, PeerCells, ServerCells, SessionCells, SlotCells, StreamStats, Target,
 };
 
 use super::{CardRecord, Edge, LoanEnd, LoanSpec, NodeSpec};
@@ -132,10 +132,10 @@ impl<'a> View<'a> {
     ) -> (Vec<Grant>, usize) {
         let requester = node::requester_of(place);
         let fixed: Vec<Grant> = match &loan.end {
-            LoanEnd::Lend { .. } => node::granted_to_host(requester).collect(),
+            LoanEnd::Lend { .. } => node::granted_to_host(place).collect(),
             LoanEnd::Borrow { edge: Edge::Vm { .. }, .. } => vec![node::granted_to_slot(requester)],
             LoanEnd::Borrow { edge: Edge::Nbd { .. } | Edge::Load(_), .. } => {
-                node::granted_to_drive(requester).collect()
+                node::granted_to_drive(place).collect()
             }
             LoanEnd::Vacant { .. } => Vec::new(),
         };
@@ -146,6 +146,13 @@ impl<'a> View<'a> {
         let count = fixed.len() + maps;
         let mapped = mapped.map(|mapping| node::granted_by_guest(requester, &mapping));
         (fixed.into_iter().chain(mapped).take(most).collect(), count)
+    }
+
+    /// Who answers for which address of this node.
+    pub fn decoder(&self) -> Decoder<Target> {
+        let loans = self.spec.loans.iter().enumerate();
+        let domain_of = |loan| self.spec.domain_of(loan);
+        node::decoder_of(loans.filter_map(|(place, loan)| Some((place, loan.end.kind()?, domain_of(loan)))))
     }
 
     /// How the medium of a lent loan is driven.
@@ -216,6 +223,11 @@ impl<'a> LoanView<'a> {
     /// What its requests bear in the domain of its peer, once its stream has been open.
     pub fn known_as(&self) -> Option<Bdf> {
         self.parts.map(|parts| parts.known_as())
+    }
+
+    /// How far into the aperture of its peer's domain its requests lead, once its stream has been open.
+    pub fn leads_to(&self) -> Option<u64> {
+        self.parts.map(|parts| parts.leads_to())
     }
 
     /// A lent function.

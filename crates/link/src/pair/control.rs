@@ -74,8 +74,9 @@ pub(crate) struct Control {
 pub(crate) enum What {
     /// The borrower wants it. Proven with the function's secret.
     Open { wish: Wish, proof: [u8; PROOF_LEN] },
-    /// It is open: the function is this tenant's, and its requests have this requester's number.
-    Opened { tenancy: u64, requester: Bdf },
+    /// It is open: the function is this tenant's. Requests to it bear this id, and lead to where the function lies: so
+    /// far into the aperture of its domain.
+    Opened { tenancy: u64, requester: Bdf, base: u64 },
     /// It is not opened.
     Refused(OpenRefusal),
     /// The borrower gives the function back.
@@ -127,6 +128,7 @@ struct RawOpen {
 struct RawOpened {
     tenancy: U64,
     requester: U16,
+    base: U64,
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -162,7 +164,8 @@ impl Control {
             kind::OPEN => What::open(take(rest)?)?,
             kind::OPENED => {
                 let raw: RawOpened = take(rest)?;
-                What::Opened { tenancy: raw.tenancy.get(), requester: Bdf(raw.requester.get()) }
+                let (tenancy, requester) = (raw.tenancy.get(), Bdf(raw.requester.get()));
+                What::Opened { tenancy, requester, base: raw.base.get() }
             }
             kind::REFUSED => What::Refused(OpenRefusal::decode(&take(rest)?)),
             kind::CLOSE => What::Close,
@@ -182,8 +185,9 @@ impl Control {
                 put(wish.encode(proof).as_bytes());
                 kind::OPEN
             }
-            What::Opened { tenancy, requester } => {
-                put(RawOpened { tenancy: (*tenancy).into(), requester: requester.0.into() }.as_bytes());
+            What::Opened { tenancy, requester, base } => {
+                let (tenancy, base) = ((*tenancy).into(), (*base).into());
+                put(RawOpened { tenancy, requester: requester.0.into(), base }.as_bytes());
                 kind::OPENED
             }
             What::Refused(refusal) => {
@@ -315,7 +319,7 @@ pub(crate) mod tests {
             Information { bytes: 1.into(), kind: 2, flags: 3, name: Name::new("drive").to_bytes() };
         let rest = [
             What::Open { wish: wish(), proof: [9; PROOF_LEN] },
-            What::Opened { tenancy: 1 << 40, requester: Bdf(0x4321) },
+            What::Opened { tenancy: 1 << 40, requester: Bdf(0x4321), base: 5 << 34 },
             What::Close,
             What::Closed,
             What::Inform(information),

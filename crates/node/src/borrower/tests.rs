@@ -1,8 +1,9 @@
 //! What a lender reaches of its borrower's memory: a drive in front of a controller that says no more than it must.
 
 use base::Payload;
+use base::ids::DomainId;
 use base::ledger::Arena;
-use fabric::FabricAddress;
+use fabric::{FabricAddress, Rail};
 use host::nvme::FunctionError;
 use host::{Access, BlockKind, BlockRequest};
 use pcie::Tag;
@@ -41,7 +42,7 @@ impl Lender {
     fn serve(&mut self, drive: &mut BorrowedDrive<'_>) {
         while let Some(access) = drive.driver.poll_access(NOW) {
             if let Access::Read { bar, offset, .. } | Access::Write { bar, offset, .. } = &access {
-                assert!(transaction::bar_address(*bar, *offset).is_some(), "{access:?} can be sent");
+                assert!(crate::apertures::bar_address(*bar, *offset).is_some(), "{access:?} can be sent");
             }
             match access {
                 Access::ConfigRead { id, register } => {
@@ -161,7 +162,7 @@ fn new_drive(arena: &Arena) -> (BorrowedDrive<'_>, Journal<'_>) {
         gauges,
         pages,
         journal,
-        (DOMAIN, transaction::requester_of(0)),
+        (0, transaction::requester_of(0)),
         Duration::from_secs(1),
     );
     (drive, journal)

@@ -17,6 +17,7 @@ use link::pair::FunctionId;
 use link::{Lender, Name, NodeKey};
 
 use super::*;
+use crate::apertures::base_of;
 use crate::{BorrowEdge, DriveConfig, LoanConfig, LoanRole, Route};
 
 const TICK: Duration = Duration::from_micros(50);
@@ -878,22 +879,112 @@ fn requests_bear_the_id_that_their_receiver_has_given_to_the_stream() {
         let ledger = NodeLedger::new(memory, None, RuleSet::ALL);
         let known = [0, 1].map(|place| ledger.loan(place, 0).unwrap().known_as());
         assert_eq!(known, [0, 1].map(crate::requester_of));
+        // And of what it lends the place, which nobody else knows.
+        let told = [0, 1].map(|place| ledger.loan(place, 0).unwrap().leads_to());
+        let lends = ledger.loan(0, 0).unwrap().end.kind() == crate::LoanKind::Lend;
+        assert_eq!(told, [0, 1].map(|place| if lends { 0 } else { base_of(place) }));
         assert!((0..2).all(|place| ledger.loan(place, 0).unwrap().cells.edge.denied_accesses.get() == 0));
     }
     // The host of the other loan asks in this stream.
-    let end = &mut ends[0];
-    let loan = &mut end.card.loans[0];
-    let offset = crate::transaction::bar_address(0, 0).unwrap();
-    let domain = DomainId(1);
-    let address = fabric::FabricAddress { domain, rail: fabric::Rail::default(), offset }.encode();
-    let tag = pcie::Tag::new(3).unwrap();
-    let request = pcie::MemoryRequest::new(crate::requester_of(1), tag, address, 8).unwrap();
+    let denied = denied_read(&mut ends[0].card, 0, crate::requester_of(1), (1, 0, 0));
+    assert_eq!(denied.map(|denied| denied.requester), Some(crate::requester_of(1)));
+    assert_eq!(denied_read(&mut ends[0].card, 0, crate::requester_of(0), (1, 0, 0)), None);
+}
+
+/// Reads eight bytes at rail, domain and offset of `at` in the stream of a loan. What was denied, if it was.
+fn denied_read(
+    card: &mut Card<'_>,
+    loan: usize,
+    requester: pcie::Bdf,
+    (domain, rail, offset): (u32, u8, u64),
+) -> Option<crate::Denial> {
+    let (domain, rail) = (DomainId(domain), fabric::Rail::new(rail).unwrap());
+    let address = fabric::FabricAddress { domain, rail, offset }.encode();
+    let request = pcie::MemoryRequest::new(requester, pcie::Tag::new(3).unwrap(), address, 8).unwrap();
     let bytes = pcie::Header::MemoryRead(request).encode();
     let view = pcie::TlpView::parse(bytes.as_bytes()).unwrap();
+    let gauges = &card.parts[loan].unwrap().cells.edge;
+    let before = gauges.denied_accesses.get();
+    let loan = &mut card.loans[loan];
     link::Sink::accept(&mut loan.end, Instant::ZERO, &mut loan.stream.port, &view);
-    end.card.ledger.journal.commit();
-    let denied = NodeLedger::new(ledgers[0], None, RuleSet::ALL).loan(0, 0).unwrap().cells.edge.last_denial();
-    assert_eq!(denied.map(|denied| denied.requester), Some(crate::requester_of(1)));
+    let completion =
+        loan.stream.port.sender.headers().last().map(|header| header.as_bytes().to_vec()).unwrap();
+    let Ok(pcie::Header::Completion(completion)) = pcie::Header::decode(&completion) else { panic!() };
+    card.ledger.journal.commit();
+    let denied = gauges.denied_accesses.get() - before;
+    let is_refused = completion.status == pcie::CompletionStatus::UnsupportedRequest;
+    assert_eq!((denied, is_refused), if is_refused { (1, true) } else { (0, false) });
+    gauges.last_denial().filter(|_| denied > 0)
+}
+
+/// Two loans between two nodes, under these rules.
+fn sharers_met(arena: &Arena, rules: RuleSet) -> [End<'_>; 2] {
+    let under = |config: CardConfig| End::new(arena, CardConfig { rules, ..config });
+    let mut ends = [sharers(1), sharers(2)].map(under);
+    let are_ready = |card: &Card<'_>, _: Instant| {
+        (0..2).all(|loan| card.borrowed(loan).is_none_or(|drive| drive.driver.is_ready()))
+    };
+    assert!(run(&mut Instant::ZERO.clone(), &mut ends, Duration::from_secs(1), are_ready));
+    ends
+}
+
+/// Two functions of one lender, and two drives of one borrower: what one's stream brings for the other reaches neither.
+#[test]
+fn an_address_of_another_endpoint_is_denied_on_a_stream() {
+    let queues = crate::borrower::QUEUE_MEMORY;
+    // At the lender the second dword of CAP can be read, and at the borrower its queues.
+    let offsets = [0, queues];
+    let arena = Arena::default();
+    let mut ends = sharers_met(&arena, RuleSet::ALL);
+    for (node, offset) in offsets.into_iter().enumerate() {
+        let (card, domain) = (&mut ends[node].card, node as u32 + 1);
+        for (loan, other) in [(0, 1), (1, 0)] {
+            let requester = crate::requester_of(loan);
+            let mut read = |domain, rail, offset| denied_read(card, loan, requester, (domain, rail, offset));
+            assert_eq!(read(domain, 0, base_of(loan) + offset), None);
+            assert_eq!(read(domain, 2, base_of(loan) + offset), None, "whichever rail it has come on");
+            let denied = read(domain, 0, base_of(other) + offset).unwrap();
+            assert_eq!((denied.requester, denied.right), (requester, crate::Right::Read));
+            assert_eq!(fabric::FabricAddress::decode(denied.address).offset, base_of(other) + offset);
+            assert!(read(domain, 0, base_of(2) + offset).is_some(), "nothing is there");
+            assert!(read(domain + 1, 0, base_of(loan) + offset).is_some(), "another domain");
+        }
+    }
+    // Without the rule a stream is as good as an address.
+    let arena = Arena::default();
+    let mut ends = sharers_met(&arena, RuleSet::ALL.without(Rule::AddressDecoder));
+    assert_eq!(denied_read(&mut ends[0].card, 0, crate::requester_of(0), (1, 0, base_of(1))), None);
+    assert!(denied_read(&mut ends[0].card, 0, crate::requester_of(1), (1, 0, base_of(0))).is_some());
+    let arena = Arena::default();
+    let mut ends = sharers_met(&arena, RuleSet::ALL.without(Rule::RequesterRewrite));
+    assert_eq!(denied_read(&mut ends[0].card, 0, crate::requester_of(1), (1, 0, base_of(0))), None);
+    assert!(denied_read(&mut ends[0].card, 0, crate::requester_of(1), (1, 0, base_of(1))).is_some());
+}
+
+/// Nothing leads to where a lender says that its function lies, and its borrower says why. It is used when the lender
+/// has thought better of it.
+#[test]
+fn a_function_that_lies_beyond_the_aperture_is_refused_by_name() {
+    for lie in [(1 << 44) - (1 << 33), u64::MAX - 4095, 0x801] {
+        let arena = Arena::default();
+        let lends =
+            || config(1, LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None });
+        let borrows = config(2, borrow(BorrowEdge::Drive));
+        let mut ends = [lends(), borrows].map(|config| End::new(&arena, config));
+        ends[0].card.loans[0].lies_at = Some(lie);
+        let mut now = Instant::ZERO;
+        assert!(!run(&mut now, &mut ends, Duration::from_secs(1), is_ready));
+        let why = ends[1].events.iter().find_map(|event| match event {
+            CardEvent::Unusable(0, Unusable::Place(why)) => Some(why.to_string()),
+            _ => None,
+        });
+        assert!(why.unwrap().starts_with(&format!("{lie:#x} is ")));
+        assert_eq!(ends[1].card.state(0), link::State::Open);
+        // The borrower asks anew when its lender's next life begins.
+        let honest = CardConfig { incarnation: Incarnation(2), life: LifeId([9; 16]), ..lends() };
+        ends[0] = End::on(honest.new_memory(&arena), honest, now);
+        assert!(run(&mut now, &mut ends, Duration::from_secs(60), is_ready));
+    }
 }
 
 /// Two loans of one lender are streams of one channel.

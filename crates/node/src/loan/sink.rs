@@ -9,10 +9,12 @@ use link::{Port, Sink};
 use pcie::TlpView;
 
 use super::End;
+use crate::apertures::Gate;
 
 /// The end of a loan behind its stream.
 pub(crate) struct Contained<'m> {
     end: End<'m>,
+    pub(crate) gate: Gate<'m>,
     /// Whether an assertion that fails in a step of this loan ends the loan, and not the card.
     contained: bool,
     /// One has failed, and nothing is taken any more.
@@ -20,8 +22,8 @@ pub(crate) struct Contained<'m> {
 }
 
 impl<'m> Contained<'m> {
-    pub(crate) fn new(end: End<'m>) -> Self {
-        Self { end, contained: false, has_faulted: false }
+    pub(crate) fn new(end: End<'m>, gate: Gate<'m>) -> Self {
+        Self { end, gate, contained: false, has_faulted: false }
     }
 
     pub(crate) fn contain(&mut self) {
@@ -38,12 +40,13 @@ impl<'m> Sink<'m> for Contained<'m> {
         if self.has_faulted {
             return;
         }
-        let sink = self.end.sink();
+        let end = self.end.endpoint();
+        let Some(header) = self.gate.admit(port, tlp.header(), end.completer()) else { return };
         if !self.contained {
-            return sink.accept(now, port, tlp);
+            return end.take(now, port, &header, tlp.payload());
         }
         // What is broken in memory is this end, of which nothing is used again, and its stream, whose loan ends.
-        if catch_unwind(AssertUnwindSafe(|| sink.accept(now, port, tlp))).is_err() {
+        if catch_unwind(AssertUnwindSafe(|| end.take(now, port, &header, tlp.payload()))).is_err() {
             self.has_faulted = true;
         }
     }

@@ -6,14 +6,15 @@ use base::ledger::Arena;
 use device::nvme::Limit;
 use fabric::{FabricAddress, Rail};
 use link::pair::FunctionId;
-use link::{Lender, NodeKey, Tenancy};
+use link::{Lender, NodeKey, Sink, Tenancy};
 use pcie::{Completion, CompletionStatus, ConfigKind, ConfigRequest, Header, MemoryRequest, Tag, TlpView};
 use proptest::prelude::*;
 
 use super::*;
 use crate::Address;
+use crate::apertures::bar_address;
 use crate::config::LoanConfig;
-use crate::transaction::{bar_address, requester_of};
+use crate::transaction::requester_of;
 use crate::{BorrowEdge, DriveConfig, NodeLedger, Route};
 
 const NOW: Instant = Instant::from_nanos(1);
@@ -112,10 +113,12 @@ fn card(role: LoanRole) -> CardConfig {
         least_incarnation: Incarnation(0),
         role,
     };
+    // The memory of a machine has a domain to itself.
+    let is_slot = matches!(loan.role, LoanRole::Borrow { edge: BorrowEdge::Slot { .. }, .. });
     CardConfig {
         identity: NodeKey::numbered(1),
         name: Name::new("node"),
-        domain: DOMAIN,
+        domain: if is_slot { DomainId(6) } else { DOMAIN },
         incarnation: Incarnation(1),
         life: LifeId([1; 16]),
         restored_as: None,
@@ -140,15 +143,17 @@ fn give(role: LoanRole, sender: pcie::Bdf, tlps: &[Tlp]) {
     let (journal, cells) = (ledger.journal, ledger.obtain_drive(owner).unwrap());
     let parts = ledger.parts(0, &config.loans[0], &ledger.loans()).unwrap().unwrap();
     let drives = [Drive::new(0, cells, journal, config.drives[0].clone(), &config.loans)];
-    let mut loan = Loan::new(parts, journal, &config, 0, (&drives, None), NOW);
+    let decoder = Rc::new(config.decoder());
+    let mut loan = Loan::new(parts, journal, &config, 0, (&drives, None), decoder, NOW);
+    let window = Some(Window::new(DomainId(8), OTHER));
     match &mut *loan.end {
-        End::Lent(function) => function.set_peer(DomainId(8), OTHER, 4096),
+        End::Lent(function) => function.set_peer(window, 4096),
         End::Borrowed(drive) => {
-            drive.set_peer(DomainId(8), OTHER, 4096);
+            drive.set_peer(window, 4096);
             drive.driver.start(NOW);
         }
         End::Slot(slot) => {
-            slot.set_peer(DomainId(8), OTHER, 4096);
+            slot.set_peer(window, 4096);
             slot.handle_reset(NOW);
         }
     }
@@ -158,7 +163,7 @@ fn give(role: LoanRole, sender: pcie::Bdf, tlps: &[Tlp]) {
         now += core::time::Duration::from_micros(50);
         let Some(bytes) = tlp.encode(sender, 0) else { continue };
         let Ok(view) = TlpView::parse(&bytes) else { continue };
-        loan.end.sink().accept(now, &mut loan.stream.port, &view);
+        loan.end.accept(now, &mut loan.stream.port, &view);
         match &mut *loan.end {
             End::Lent(function) => _ = function.pump(now, &mut loan.stream.port),
             End::Borrowed(drive) => _ = drive.pump(now, &mut loan.stream.port, true),

@@ -7,8 +7,8 @@ use host::nvme::{Driver, DriverCells, DriverConfig, QUEUE_MEMORY_SIZE};
 use zerocopy::FromBytes;
 
 use super::{ToDevice, ToHost};
+use crate::apertures::BAR_BYTES_MAX;
 use crate::borrower::{DATA_MEMORY, INTERRUPTS, QUEUE_MEMORY};
-use crate::transaction::BAR_BYTES_MAX;
 
 /// Most messages that one turn leads to beyond those it answers: keeps the undo log short.
 const OUTPUTS_PER_STEP: usize = 256;

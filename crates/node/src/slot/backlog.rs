@@ -52,6 +52,7 @@ use zerocopy::IntoBytes;
 use super::BorrowedSlot;
 use super::cells::{BacklogCells, READS, Reading, Waiting, Writing, reading, writing};
 use super::memory::Reached;
+use crate::endpoint::Endpoint;
 use crate::transaction;
 
 /// Requests that leave the queue in one step: keeps the undo log short.

@@ -22,8 +22,8 @@ use pcie::spec::header::{
 use super::cells::{REGISTERS, SERIAL_DWORDS};
 use super::memory::DOORBELL;
 use super::{BorrowedSlot, nvme};
+use crate::apertures::BAR_BYTES_MAX;
 use crate::requests;
-use crate::transaction::BAR_BYTES_MAX;
 
 /// Requests under way at once.
 const WINDOW: u32 = 64;

@@ -26,7 +26,6 @@
 
 use std::rc::Rc;
 
-use base::ids::DomainId;
 use base::ledger::{Journal, Pages};
 use fabric::{AccessKind, GrantTable};
 use host::vfio_user::{DMA_END, DescriptorId, DmaMapping, MapId, Session};
@@ -102,12 +101,12 @@ pub(super) struct Reach<'m> {
 impl<'m> Reach<'m> {
     pub(super) fn new(
         loan: usize,
-        (domain, function): (DomainId, Bdf),
+        function: Bdf,
         pages: Pages<'m>,
         journal: Journal<'m>,
         gauges: &'m EdgeGauges,
     ) -> Self {
-        let mut grants = GrantTable::new(domain);
+        let mut grants = GrantTable::default();
         let Grant { start, bytes, rights, .. } = map::granted_to_slot(function);
         grants.grant(function, start, bytes, rights, Memory::Doorbell);
         Self {

@@ -22,16 +22,16 @@ mod tests;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use base::ids::DomainId;
 use base::ledger::{Journal, Pages};
 use base::{Instant, Rule};
-use fabric::{Rail, Window};
+use fabric::Window;
 use host::vfio_user::{DescriptorId, Request, Session, SessionCells, SlotConfigError};
 use host::{Access, AccessError, AccessId};
-use link::{Port, Sink};
-use pcie::{Bdf, Completion, Header, TlpView};
+use link::Port;
+use pcie::{Bdf, Completion, Header};
 
 use crate::cells::EdgeGauges;
+use crate::endpoint::Endpoint;
 use crate::{requests, transaction};
 use backlog::Backlog;
 use bringup::Stage;
@@ -65,14 +65,13 @@ pub struct BorrowedSlot<'m> {
 }
 
 impl<'m> BorrowedSlot<'m> {
-    /// The slot of loan `loan`, of a machine in domain `domain`, where its function is called `function`.
+    /// The slot of loan `loan`, of a machine by which its function is called `function`.
     pub fn new(
         (session, cells): (&'m SessionCells, &'m SlotCells),
         gauges: &'m EdgeGauges,
         pages: Pages<'m>,
         journal: Journal<'m>,
-        loan: usize,
-        (domain, function): (DomainId, Bdf),
+        (loan, function): (usize, Bdf),
     ) -> Self {
         let mut slot = Self {
             cells,
@@ -81,7 +80,7 @@ impl<'m> BorrowedSlot<'m> {
             gauges,
             session: None,
             unusable: None,
-            reach: Reach::new(loan, (domain, function), pages, journal, gauges),
+            reach: Reach::new(loan, function, pages, journal, gauges),
             backlog: Backlog::new(&cells.backlog, pages, journal),
             window: None,
             max_payload: 0,
@@ -140,15 +139,10 @@ impl<'m> BorrowedSlot<'m> {
         }
     }
 
-    /// The lender's domain is known, and what this host is called there: accesses lead there.
-    pub(crate) fn set_peer(&mut self, domain: DomainId, requester: Bdf, max_payload: usize) {
-        self.window = Some(Window { domain, rail: Rail::default(), requester });
+    /// The way to the function's registers is known: accesses lead there.
+    pub(crate) fn set_peer(&mut self, window: Option<Window>, max_payload: usize) {
+        self.window = window;
         self.max_payload = max_payload;
-    }
-
-    /// What completions for the function bear: as its lender knows this host.
-    fn completer(&self) -> Bdf {
-        self.window.map_or(Bdf(0), |window| window.requester)
     }
 
     /// A client has connected. It finds the function as after a reset.
@@ -371,17 +365,21 @@ impl<'m> BorrowedSlot<'m> {
     }
 }
 
-impl<'m> Sink<'m> for BorrowedSlot<'m> {
-    fn accept(&mut self, now: Instant, port: &mut Port<'m>, tlp: &TlpView<'_>) {
-        match tlp.header() {
-            Header::MemoryWrite(request) => self.memory_write(now, port, &request, tlp.payload()),
-            Header::MemoryRead(request) => self.memory_read(port, &request),
-            Header::Completion(completion) => self.completion(now, port, &completion, tlp.payload()),
+impl<'m> Endpoint<'m> for BorrowedSlot<'m> {
+    fn take(&mut self, now: Instant, port: &mut Port<'m>, header: &Header, payload: &[u8]) {
+        match header {
+            Header::MemoryWrite(request) => self.memory_write(now, port, request, payload),
+            Header::MemoryRead(request) => self.memory_read(port, request),
+            Header::Completion(completion) => self.completion(now, port, completion, payload),
             Header::ConfigRead(request) | Header::ConfigWrite(request) => {
-                transaction::refuse_config(port, self.gauges, &request, self.completer());
+                transaction::refuse_config(port, self.gauges, request, self.completer());
             }
             Header::Message(_) => self.gauges.malformed_tlps.add(1),
         }
+    }
+
+    fn window(&self) -> Option<&Window> {
+        self.window.as_ref()
     }
 }
 

@@ -46,6 +46,8 @@ pub struct ClaimCells {
     course: Cell<u64>,
     /// As the lender has told when it opened last.
     tenancy: Cell<u64>,
+    /// The same: how far into the aperture of its domain the function lies.
+    base: Cell<u64>,
     stream: Cell<u32>,
     requester: Cell<u32>,
     /// 1: it is asked for only to be given back.
@@ -58,6 +60,12 @@ impl ClaimCells {
     /// What requests of the borrower bear at its lender: readable by the agent at any time.
     pub fn requester(&self) -> Bdf {
         Bdf(self.requester.get() as u16)
+    }
+
+    /// How far into the aperture of its lender's domain the function lies, as the lender has told: readable by the agent
+    /// at any time.
+    pub fn base(&self) -> u64 {
+        self.base.get()
     }
 }
 
@@ -79,8 +87,10 @@ pub enum ClaimEvent {
     Opened {
         /// Number of the [`Tenancy`](crate::Tenancy) that it belongs to.
         tenancy: u64,
-        /// What requests of the function bear, and those to it.
+        /// What requests to the function bear.
         requester: Bdf,
+        /// How far into the aperture of its domain it lies. Nobody has looked whether that can be.
+        base: u64,
     },
     /// The lender does not open it. It is asked again.
     Refused(OpenRefusal),
@@ -125,9 +135,14 @@ impl<'m> Claim<'m> {
         self.cells.tenancy.get()
     }
 
-    /// What requests of the function bear.
+    /// What requests to the function bear.
     pub fn requester(&self) -> Bdf {
         self.cells.requester()
+    }
+
+    /// How far into the aperture of its domain the function lies, as its lender has told.
+    pub fn base(&self) -> u64 {
+        self.cells.base()
     }
 
     /// The stream is wanted, from now on.
@@ -202,8 +217,8 @@ impl<'m> Claim<'m> {
             return channel.handle_stray(now, said);
         }
         match (self.state(), *said.what()) {
-            (ClaimState::Asking, What::Opened { tenancy, requester }) => {
-                self.note_opened(now, tenancy, requester, channel, stream);
+            (ClaimState::Asking, What::Opened { tenancy, requester, base }) => {
+                self.note_opened(now, (tenancy, requester, base), channel, stream);
             }
             (ClaimState::Asking, What::Refused(refusal)) => {
                 self.note_refused(now, refusal, channel, stream);
@@ -229,8 +244,7 @@ impl<'m> Claim<'m> {
     fn note_opened(
         &mut self,
         now: Instant,
-        tenancy: u64,
-        requester: Bdf,
+        (tenancy, requester, base): (u64, Bdf, u64),
         channel: &mut Channel<'m>,
         stream: &mut Stream<'m>,
     ) {
@@ -242,8 +256,9 @@ impl<'m> Claim<'m> {
         self.set_state(ClaimState::Open);
         self.cells.tenancy.set(self.journal, tenancy);
         self.cells.requester.set(self.journal, requester.0.into());
+        self.cells.base.set(self.journal, base);
         stream.open();
-        self.events.push_back(ClaimEvent::Opened { tenancy, requester });
+        self.events.push_back(ClaimEvent::Opened { tenancy, requester, base });
     }
 
     fn note_refused(

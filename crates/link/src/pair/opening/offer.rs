@@ -65,6 +65,8 @@ pub struct OfferCells {
     heard_at: Cell<u64>,
     /// The course of the channel that the stream belongs to; 0: there is none.
     course: Cell<u64>,
+    /// How far into the aperture of its domain the function lies.
+    base: Cell<u64>,
     stream: Cell<u32>,
     /// Where the function is wanted.
     domain: Cell<u32>,
@@ -202,11 +204,13 @@ impl<'m> Offer<'m> {
         self.config.tenancy = tenancy;
     }
 
-    /// What was before the stream that is to be opened has ended; `requester` is what requests of the function bear in
-    /// it. [`Offer::advance`] follows in the same step.
-    pub fn quiet(&mut self, requester: Bdf) {
+    /// What was before the stream that is to be opened has ended; `requester` is what requests to the function bear in
+    /// it, and `base` how far into the aperture of its domain the function lies. [`Offer::advance`] follows in the same
+    /// step.
+    pub fn quiet(&mut self, requester: Bdf, base: u64) {
         if self.state() == OfferState::Ending {
             self.cells.requester.set(self.journal, requester.0);
+            self.cells.base.set(self.journal, base);
             self.set_state(OfferState::Saving);
         }
     }
@@ -417,7 +421,8 @@ impl<'m> Offer<'m> {
 
     fn say_opened(&self, channel: &mut Channel<'m>) {
         let (tenancy, requester) = (self.tenant().number, Bdf(self.cells.requester.get()));
-        channel.say_of(StreamId(self.cells.stream.get()), What::Opened { tenancy, requester });
+        let base = self.cells.base.get();
+        channel.say_of(StreamId(self.cells.stream.get()), What::Opened { tenancy, requester, base });
     }
 
     fn inform(&mut self, now: Instant, channel: &mut Channel<'m>) {

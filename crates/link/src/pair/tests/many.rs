@@ -309,7 +309,7 @@ fn whatever_a_peer_says_of_streams_stops_no_other() {
             let refusal = OpenRefusal::Other { verdict: any as u8 };
             let what = match world.random.below(7) {
                 0 => What::Open { wish: borrow(any % 4).wish, proof: [any as u8; 32] },
-                1 => What::Opened { tenancy: any.into(), requester: pcie::Bdf(any as u16) },
+                1 => What::Opened { tenancy: any.into(), requester: pcie::Bdf(any as u16), base: any.into() },
                 2 => What::Refused(refusal),
                 3 => What::Close,
                 4 => What::Closed,

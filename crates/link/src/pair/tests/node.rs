@@ -639,7 +639,7 @@ impl<'m> Node<'m> {
         if place.quiet_at.is_some_and(|at| at <= now) {
             place.quiet_at = None;
             if let End::Offer(offer) = &mut place.end {
-                offer.quiet(Bdf(index as u16));
+                offer.quiet(Bdf(index as u16), (index as u64) << 20);
             }
         }
         let channel = slot.map(|slot| &mut self.slots[slot].channel);

@@ -63,7 +63,7 @@ fn many_streams_open_within_few_round_trips() {
     assert!(took < Duration::from_millis(10), "{took:?}");
     let place = &world.nodes[0].places[7];
     let End::Claim(claim) = &place.end else { panic!() };
-    assert_eq!((claim.requester().0, claim.tenancy() >> 32), (7, 1));
+    assert_eq!((claim.requester().0, claim.base(), claim.tenancy() >> 32), (7, 7 << 20, 1));
     world.run(50);
     assert!(world.nodes[0].places.iter().all(|place| place.informed == 1));
 }
@@ -365,9 +365,12 @@ fn who_breaks_the_rules_is_counted_and_stops_nobody() {
     let stats = world.nodes[1].slots[0].channel.stats();
     assert_eq!(stats.wrong_numbers.get(), 3);
     // Streams that are not there, in records and frames.
-    for what in
-        [What::Close, What::Informed, What::Closed, What::Opened { tenancy: 1, requester: pcie::Bdf(1) }]
-    {
+    for what in [
+        What::Close,
+        What::Informed,
+        What::Closed,
+        What::Opened { tenancy: 1, requester: pcie::Bdf(1), base: 0 },
+    ] {
         world.say(0, StreamId(ours + 200), what);
     }
     assert!(stats.unknown_streams.get() >= 4);

@@ -3,7 +3,7 @@
 use base::ids::DomainId;
 use base::ledger::{Arena, Journal, Ledger, PageCells, Pages};
 use base::{Instant, RuleSet};
-use fabric::{FabricAddress, Rail, Window};
+use fabric::{FabricAddress, Window};
 use host::AccessError;
 use host::AccessId;
 use host::vfio_user::SlotConfigError;
@@ -74,7 +74,7 @@ impl Function {
 fn new_slot<'m>(parts: LoanParts<'m>, journal: Journal<'m>) -> BorrowedSlot<'m> {
     let EndCells::Slot { session, slot } = parts.end else { unreachable!("it was made for a slot") };
     let (pages, gauges) = (Pages::new(parts.pages, journal), &parts.cells.edge);
-    BorrowedSlot::new((session, slot), gauges, pages, journal, 0, (DomainId(1), requester_of(0)))
+    BorrowedSlot::new((session, slot), gauges, pages, journal, (0, requester_of(0)))
 }
 
 fn probe(function: &mut Function, lost: usize, look: impl FnOnce(&BorrowedSlot<'_>)) {
@@ -125,8 +125,7 @@ fn entries_of_a_vector_table_are_written_across_pages() {
     slot.handle_reset(NOW);
     function.serve(&mut slot, journal, 0);
     assert!(slot.is_ready(), "{:?}", slot.unusable());
-    let (arena, window) =
-        (Arena::default(), Window { domain: DomainId(2), rail: Rail::default(), requester: requester_of(4) });
+    let (arena, window) = (Arena::default(), Window::new(DomainId(2), requester_of(4)));
     let Ledger { journal, root } = arena.zeroed::<PortCells>().ledger::<PortCells>(None, RuleSet::ALL);
     let sender = link::Sender::new(&root.sender, Pages::new(&root.pages, journal), journal);
     let tags = link::Tags::new(&root.tags, journal, base::times::COMPLETION_TIMEOUT);
