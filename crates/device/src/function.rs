@@ -4,6 +4,8 @@ use base::Instant;
 use base::Payload;
 use base::ledger::PageIndex;
 
+use crate::Limit;
+
 /// Names a DMA read of a function until its completion. Chosen by the function, opaque to everyone else.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DmaId(pub u32);
@@ -141,4 +143,42 @@ pub trait Function {
 
     /// Whether no work of the medium is under way: from then on nothing of the time before a reset can have an effect.
     fn is_quiescent(&self) -> bool;
+}
+
+/// A function in front of a medium that it may share with other functions, whose turns the driver arranges.
+pub trait MediaFunction: Function {
+    /// Bytes of the next work that [`Function::poll_media`] gives out, 0 if it moves none; `None` if there is no work.
+    fn peek_media(&mut self) -> Option<u32>;
+
+    /// Whether the next work writes something that a dead card may have written half: nothing is to be read from the
+    /// medium before, for any function that shares it.
+    fn must_redo(&self) -> bool;
+
+    /// How many accesses to the host's memory wait for [`Function::poll_dma`]. Asking for work of the medium can only
+    /// add to them: where it did, `poll_dma` is to be asked again.
+    fn sending(&self) -> usize;
+
+    /// Whether what happens elsewhere, at another function or at the owner of the medium, can give this one something
+    /// to do.
+    fn depends_on_others(&self) -> bool;
+
+    /// Whether its host has enabled it, and it serves that.
+    fn is_ready(&self) -> bool;
+
+    /// Bytes that its host reaches of the medium, and whether it can write none of them.
+    fn capacity(&self) -> (u64, bool);
+
+    /// Whether each flush fails because the medium has lost something.
+    fn has_fault(&self) -> bool;
+
+    /// What the function may do.
+    fn limit(&self) -> Limit;
+
+    /// What it may do from now on.
+    fn set_limit(&mut self, now: Instant, limit: Limit);
+
+    /// Everything that the host has asked for ends, and it finds a function that has failed. To be said of one that was
+    /// made anew in place of one that has failed in this very card: work of the medium of which `is_given` holds was
+    /// given out by that one, and is not given out again; its results come here.
+    fn give_up(&mut self, now: Instant, is_given: &dyn Fn(MediaId) -> bool);
 }

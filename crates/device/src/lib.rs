@@ -9,4 +9,5 @@ pub mod function;
 pub mod nvme;
 
 pub use flash::{CHANNELS_MAX, FlashConfig, FlashError, FlashModel, FlashRates};
-pub use function::{Dma, DmaError, DmaId, Function, MediaError, MediaId, MediaKind, MediaOp};
+pub use function::{Dma, DmaError, DmaId, Function, MediaError, MediaFunction, MediaId, MediaKind, MediaOp};
+pub use nvme::{DATA_PAGES as MEDIA_PAGES, Limit, LimitError};

@@ -8,13 +8,14 @@ use base::ledger::{PAGE_SIZE, PageIndex, Pages};
 use fabric::{AccessKind, GrantTable, Rights, Window};
 use host::AccessError;
 use host::nbd::{Server, ServerCells};
-use host::nvme::{Driver, DriverCells, DriverConfig, QUEUE_MEMORY_SIZE};
 use link::Port;
 use pcie::{Bdf, Completion, CompletionStatus, Header, MemoryRequest};
 
 use crate::apertures;
+use crate::card::Unusable;
 use crate::cells::EdgeGauges;
 use crate::endpoint::Endpoint;
+use crate::parts::{DriveDriver, DriverCells, DriverConfig, QUEUE_MEMORY_SIZE};
 use crate::requests;
 use crate::transaction;
 use base::ledger::Journal;
@@ -37,7 +38,7 @@ pub(crate) enum Memory {
 /// A drive that is borrowed: TLPs on one side, the native driver and its NBD edge on the other.
 pub struct BorrowedDrive<'m> {
     /// The driver.
-    pub driver: Driver<'m>,
+    pub driver: DriveDriver<'m>,
     /// The edge.
     pub server: Server<'m>,
     pages: Pages<'m>,
@@ -74,7 +75,7 @@ impl<'m> BorrowedDrive<'m> {
             grants.grant(function, start, bytes, rights, memory);
         }
         Self {
-            driver: Driver::new(driver, pages, journal, config),
+            driver: DriveDriver::new(driver, pages, journal, config),
             server: Server::new(server, pages, journal, io_timeout),
             pages,
             gauges,
@@ -89,39 +90,6 @@ impl<'m> BorrowedDrive<'m> {
     /// The same, of which requests come from the program itself, which takes their completions.
     pub(crate) fn for_program(self) -> Self {
         Self { direct: true, ..self }
-    }
-
-    /// The way to the function's registers is known: accesses lead there.
-    pub(crate) fn set_peer(&mut self, window: Option<Window>, max_payload: usize) {
-        self.window = window;
-        self.max_payload = max_payload;
-    }
-
-    /// Another node has used the drive: everything that is under way or not flushed ends with an error, since it was
-    /// meant for what the drive held before.
-    pub(crate) fn forget(&mut self, now: Instant) {
-        self.driver.forget(now);
-        self.server.evict_clients(now);
-    }
-
-    /// Moves requests from the edge to the driver, accesses from the driver to the stream, and results back. True if
-    /// there may be more, which is then for the next step.
-    pub(crate) fn pump(&mut self, now: Instant, port: &mut Port<'m>, open: bool) -> bool {
-        let waiting = !self.direct && self.pump_edge(now, port);
-        let Some(window) = self.window.filter(|_| open) else { return waiting };
-        for _ in 0..OUTPUTS_PER_STEP {
-            if !requests::has_room(port) {
-                return waiting;
-            }
-            if !port.may_go_on() {
-                return true;
-            }
-            let Some(access) = self.driver.poll_access(now) else { return waiting };
-            // The driver refuses a function whose BARs are none (`host::nvme::FunctionError`) before it uses them.
-            requests::issue(now, port, (&window, self.function), access)
-                .expect("our own driver accesses registers inside of the aperture");
-        }
-        true
     }
 
     /// True if something is left for the next step.
@@ -141,23 +109,6 @@ impl<'m> BorrowedDrive<'m> {
             self.driver.flush_kept();
         }
         !port.may_go_on()
-    }
-
-    /// Requests without completion in time.
-    pub(crate) fn handle_timeout(&mut self, now: Instant, port: &mut Port<'m>) {
-        // Those that are left are overdue in the next step, too.
-        while port.may_go_on()
-            && let Some(id) = requests::poll_timed_out(now, port, self.gauges)
-        {
-            self.driver.handle_access(now, id, Err(AccessError::Timeout));
-        }
-        self.driver.handle_timeout(now);
-        self.server.handle_timeout(now);
-    }
-
-    /// When `handle_timeout` is to be called for driver or edge.
-    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        [self.driver.poll_timeout(), self.server.poll_timeout()].into_iter().flatten().min()
     }
 
     fn memory_write(&mut self, now: Instant, request: &MemoryRequest, payload: &[u8]) {
@@ -231,8 +182,103 @@ impl<'m> Endpoint<'m> for BorrowedDrive<'m> {
         }
     }
 
+    fn pump(&mut self, now: Instant, port: &mut Port<'m>, is_open: bool) -> bool {
+        let waiting = !self.direct && self.pump_edge(now, port);
+        let Some(window) = self.window.filter(|_| is_open) else { return waiting };
+        for _ in 0..OUTPUTS_PER_STEP {
+            if !requests::has_room(port) {
+                return waiting;
+            }
+            if !port.may_go_on() {
+                return true;
+            }
+            let Some(access) = self.driver.poll_access(now) else { return waiting };
+            // The driver refuses a function whose BARs are none before it uses them.
+            requests::issue(now, port, (&window, self.function), access)
+                .expect("our own driver accesses registers inside of the aperture");
+        }
+        true
+    }
+
+    fn handle_timeout(&mut self, now: Instant, port: &mut Port<'m>) {
+        // Those that are left are overdue in the next step, too.
+        while port.may_go_on()
+            && let Some(id) = requests::poll_timed_out(now, port, self.gauges)
+        {
+            self.driver.handle_access(now, id, Err(AccessError::Timeout));
+        }
+        self.driver.handle_timeout(now);
+        self.server.handle_timeout(now);
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        [self.driver.poll_timeout(), self.server.poll_timeout()].into_iter().flatten().min()
+    }
+
+    fn is_waiting(&self, _port: &Port<'m>) -> bool {
+        self.driver.in_flight() > 0
+    }
+
     fn window(&self) -> Option<&Window> {
         self.window.as_ref()
+    }
+
+    fn set_peer(&mut self, window: Option<Window>, max_payload: usize) {
+        self.window = window;
+        self.max_payload = max_payload;
+    }
+
+    fn handle_reset(&mut self, now: Instant) {
+        self.driver.handle_reset(now);
+    }
+
+    fn handle_open(&mut self, now: Instant) {
+        self.driver.start(now);
+    }
+
+    /// Everything that is under way or not flushed ends with an error, since it was meant for what the drive held
+    /// before.
+    fn forget(&mut self, now: Instant) {
+        self.driver.forget(now);
+        self.server.evict_clients(now);
+    }
+
+    fn begin_closing(&mut self, now: Instant) {
+        self.driver.shutdown(now);
+    }
+
+    fn may_close(&self) -> bool {
+        self.driver.is_shut_down()
+    }
+
+    fn end(&mut self, _now: Instant) -> bool {
+        self.driver.has_lost()
+    }
+
+    fn is_ready(&self) -> bool {
+        self.driver.geometry().is_some()
+    }
+
+    fn unusable(&self) -> Option<Unusable> {
+        self.driver.unusable().map(Unusable::Drive)
+    }
+
+    fn publish(&self) {
+        let edge = self.gauges;
+        edge.has_lost.set(self.driver.has_lost().into());
+        edge.kept_writes.set(self.driver.kept().0 as u64);
+        if let Some(geometry) = self.driver.geometry() {
+            edge.drive_bytes.set(geometry.blocks * u64::from(geometry.block_size));
+            edge.drive_rights.set(1 + u64::from(geometry.read_only));
+        }
+    }
+
+    fn drive(&self) -> Option<&BorrowedDrive<'m>> {
+        Some(self)
+    }
+
+    fn drive_mut(&mut self) -> Option<&mut BorrowedDrive<'m>> {
+        Some(self)
     }
 }
 

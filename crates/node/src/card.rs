@@ -11,10 +11,8 @@ use std::rc::Rc;
 use base::ids::{Group, Incarnation, LifeId, NodeId, StreamId};
 use base::ledger::{Hook, LedgerError, Owner, PAGE_SIZE, Pages, RawMemory, RegionError, Span};
 use base::{Instant, Rule};
-use device::nvme::{DATA_PAGES, Limit, Persist, SubsystemCells};
-use device::{Function, MediaError, MediaId, MediaKind, MediaOp};
+use device::{Limit, MEDIA_PAGES, MediaError, MediaFunction, MediaId, MediaKind, MediaOp};
 use fabric::{Decoder, WindowError};
-use host::nvme::FunctionError;
 use host::vfio_user::SlotConfigError;
 use link::pair::{Channel, FunctionId, Lobby};
 use link::{PublicKey, State, Stream, Tenancy};
@@ -26,9 +24,10 @@ use crate::card::frames::Reply;
 use crate::cells::{Address, LedgerLoans, LoanParts, NodeLedger, drive_owners};
 use crate::config::{CardConfig, LoanConfig, LoanRole};
 use crate::drive::Drive;
+use crate::endpoint::Remains;
 use crate::gauges::ChannelGauges;
-use crate::lender::LentFunction;
-use crate::loan::{End, Loan};
+use crate::loan::Loan;
+use crate::parts::{DriveCells, DriveDriver, DriveError, Persist};
 use crate::peers::Peers;
 use crate::places::{Found, Places};
 use crate::refusal::Refusal;
@@ -81,7 +80,7 @@ pub enum Unusable {
     /// It cannot be shown to a virtual machine, or there is none: its slot is not to be served.
     Slot(SlotConfigError),
     /// The driver of a drive can do nothing with it.
-    Drive(FunctionError),
+    Drive(DriveError),
     /// An assertion has failed in a step of the loan: see [`Card::contain_faults`].
     Fault,
     /// Its lender tells that it lies where nothing can lie.
@@ -185,13 +184,13 @@ pub struct MediaWork<'m> {
     /// The pool that its pages lie in.
     memory: Span<'m>,
     /// Its pages: the first of so many that lie behind each other. Kept short, because work is moved about.
-    runs: [(u16, u16); DATA_PAGES],
+    runs: [(u16, u16); MEDIA_PAGES],
 }
 
 impl<'m> MediaWork<'m> {
     /// What a function of `loan` asks for, with its pages.
     pub(crate) fn new(loan: usize, op: &MediaOp<'_>, pages: &Pages<'m>, redo: bool) -> Self {
-        let mut runs = [(0, 0); DATA_PAGES];
+        let mut runs = [(0, 0); MEDIA_PAGES];
         // Pages that lie behind each other are one piece: the kernel counts pieces, not pages.
         for (kept, run) in runs.iter_mut().zip(op.pages.chunk_by(|one, next| next.0 == one.0 + 1)) {
             *kept = (run[0].0, run.len() as u16);
@@ -218,7 +217,7 @@ pub struct Card<'m> {
     /// By drive, whose its cells are.
     drive_owners: Vec<Owner>,
     /// By drive, as its cells go.
-    drive_cells: Vec<&'m SubsystemCells>,
+    drive_cells: Vec<&'m DriveCells>,
     drives: Vec<Drive<'m>>,
     /// By place, as its cells go.
     parts: Vec<Option<LoanParts<'m>>>,
@@ -419,9 +418,7 @@ impl<'m> Card<'m> {
         let Some(this) = self.loans.get_mut(loan) else { return };
         this.note_ended(id);
         let ended = self.step_one(now, loan, |card| {
-            if let End::Lent(function) = &mut *card.loans[loan].end {
-                function.controller.handle_media(now, id, result);
-            }
+            card.loans[loan].handle_media(now, id, result);
         });
         if ended.is_none() {
             self.in_failed(loan, |card| card.loans[loan].end_media(now, id, result));
@@ -643,8 +640,8 @@ impl<'m> Card<'m> {
     pub fn set_limit(&mut self, now: Instant, loan: usize, limit: Limit) {
         if loan < self.loans.len() {
             self.step_one(now, loan, |card| {
-                if let End::Lent(function) = &mut *card.loans[loan].end {
-                    function.controller.set_limit(now, limit);
+                if let Some(function) = card.loans[loan].end.function_mut() {
+                    function.set_limit(now, limit);
                 }
             });
         }
@@ -724,11 +721,11 @@ impl<'m> Card<'m> {
         &mut self,
         now: Instant,
         loan: usize,
-        act: impl FnOnce(&mut host::nvme::Driver<'m>, Pages<'m>),
+        act: impl FnOnce(&mut DriveDriver<'m>, Pages<'m>),
     ) {
         self.step_one(now, loan, |card| {
             let loan = &mut card.loans[loan];
-            if let End::Borrowed(drive) = &mut *loan.end {
+            if let Some(drive) = loan.end.drive_mut() {
                 act(&mut drive.driver, loan.pages);
             }
         });
@@ -839,19 +836,13 @@ impl<'m> Card<'m> {
     }
 
     /// The function lent by `loan`, for checkers.
-    pub fn lent(&self, loan: usize) -> Option<&LentFunction<'m>> {
-        match &*self.loans.get(loan)?.end {
-            End::Lent(function) => Some(function),
-            End::Borrowed(_) | End::Slot(_) => None,
-        }
+    pub fn lent(&self, loan: usize) -> Option<&(dyn MediaFunction + 'm)> {
+        self.loans.get(loan)?.end.function()
     }
 
     /// The drive borrowed by `loan`.
     pub fn borrowed(&self, loan: usize) -> Option<&BorrowedDrive<'m>> {
-        match &*self.loans.get(loan)?.end {
-            End::Borrowed(drive) => Some(drive),
-            End::Lent(_) | End::Slot(_) => None,
-        }
+        self.loans.get(loan)?.end.drive()
     }
 
     /// The pages of a loan, for checkers.
@@ -869,7 +860,7 @@ impl<'m> Card<'m> {
 
     fn edge_step(&mut self, now: Instant, loan: usize, act: impl FnOnce(&mut host::nbd::Server<'m>)) {
         self.step_one(now, loan, |card| {
-            if let End::Borrowed(drive) = &mut *card.loans[loan].end {
+            if let Some(drive) = card.loans[loan].end.drive_mut() {
                 act(&mut drive.server);
             }
         });
@@ -940,14 +931,14 @@ impl<'m> Card<'m> {
         self.events.truncate(known);
         self.events.push_back(CardEvent::Unusable(loan, Unusable::Fault));
         self.now = now;
-        let is_slot = matches!(*self.loans[loan].end, End::Slot(_));
+        let has_client = self.loans[loan].end.remains() == Remains::Client;
         let replace = |card: &mut Self| {
             let fresh = card.new_loan(loan).expect("a loan has had its cells since the card began");
             let failed = core::mem::replace(&mut card.loans[loan], fresh);
             card.step(Some(loan), |card| card.loans[loan].replace(now, &failed));
         };
-        match is_slot {
-            // If that fails, nobody is left to answer its machine.
+        match has_client {
+            // If that fails, nobody is left to answer it.
             true => replace(self),
             false => self.in_failed(loan, replace),
         }

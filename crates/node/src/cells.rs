@@ -9,9 +9,7 @@ use base::ledger::{
     Arena, Cell, Counter, Hook, Journal, Layout, LayoutHash, Ledger, LedgerRoot, Owned, Owner, PageCells,
     RawMemory, Region, RegionError, RegionTable, Regions, region_bytes,
 };
-use device::nvme::{NvmeCells, SubsystemCells};
 use host::nbd::ServerCells;
-use host::nvme::DriverCells;
 use host::vfio_user::SessionCells;
 use link::pair::{ChannelCells, ClaimCells, LobbyCells, OfferCells};
 use link::{Name, PublicKey, StreamCells};
@@ -20,6 +18,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::config::{BorrowEdge, CardConfig, LoanConfig, LoanRole};
 use crate::denial::{Denial, Right};
+use crate::parts::{DriveCells, DriverCells, FunctionCells};
 use crate::slot::SlotCells;
 use crate::transaction::requester_of;
 
@@ -168,8 +167,8 @@ regions! {
     1: LoanCells;
     // The payload pages of a loan. What is in them means nothing until they are taken.
     2: PageCells, PageCells::clear;
-    3: SubsystemCells;
-    4: NvmeCells;
+    3: DriveCells;
+    4: FunctionCells;
     5: DriverCells;
     6: ServerCells;
     7: SessionCells;
@@ -239,7 +238,7 @@ impl LoanKind {
     /// The regions of such a loan: kind and bytes.
     fn regions(self) -> Vec<(u32, usize)> {
         let own = match self {
-            Self::Lend => vec![of::<NvmeCells>()],
+            Self::Lend => vec![of::<FunctionCells>()],
             Self::Drive => vec![of::<DriverCells>(), of::<ServerCells>()],
             Self::Slot => vec![of::<SessionCells>(), of::<SlotCells>()],
         };
@@ -282,7 +281,7 @@ pub struct LoanParts<'m> {
 #[derive(Clone, Copy)]
 pub enum EndCells<'m> {
     /// A lent function.
-    Lent(&'m NvmeCells),
+    Lent(&'m FunctionCells),
     /// A borrowed drive.
     Drive {
         /// Its driver.
@@ -397,7 +396,7 @@ impl<'m> NodeLedger<'m> {
     }
 
     /// The cells of a drive that is lent.
-    pub(crate) fn obtain_drive(&self, owner: Owner) -> Result<&'m SubsystemCells, RegionError> {
+    pub(crate) fn obtain_drive(&self, owner: Owner) -> Result<&'m DriveCells, RegionError> {
         self.obtain(owner)
     }
 
@@ -484,7 +483,7 @@ pub fn ledger_bytes(
         *has.entry(kind).or_default() += 1;
     }
     let loans: Vec<LoanKind> = loans.into_iter().collect();
-    let drives = (0..drives).map(|_| of::<SubsystemCells>());
+    let drives = (0..drives).map(|_| of::<DriveCells>());
     let peers = (0..peer_places(loans.len())).map(|_| of::<PeerCells>());
     let loans = loans.into_iter().flat_map(LoanKind::regions);
     let missing = loans.chain(drives).chain(peers).filter(|(kind, _)| {

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use base::RuleSet;
 use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId};
-use device::nvme::Limit;
+use device::Limit;
 use link::pair::FunctionId;
 use link::{Lender, Name, NodeKey, Protection, Tenancy};
 
-use crate::{Address, Whereabouts};
+use crate::{Address, DriveConfig, Whereabouts};
 
 /// What an agent tells its card. The same for every card on one ledger, but for generation and seed.
 #[derive(Clone)]
@@ -34,7 +34,7 @@ pub struct CardConfig {
     /// Bytes of the largest frame of each rail; a borrower knows more of its [routes](Route).
     pub rails: Vec<usize>,
     /// The drives it lends; their places are those of their cells.
-    pub drives: Vec<device::nvme::Config>,
+    pub drives: Vec<DriveConfig>,
     /// The loans; their places are those of their cells.
     pub loans: Vec<LoanConfig>,
     /// Where nodes are that have something of this one, as the agent has made durable.

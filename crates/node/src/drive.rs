@@ -3,9 +3,9 @@
 use core::cell::Cell as StdCell;
 
 use base::ledger::Journal;
-use device::nvme::{FairShare, Subsystem, SubsystemCells};
 
 use crate::config::{LoanConfig, LoanRole};
+use crate::parts::{DriveCells, DriveConfig, FairShare, Subsystem};
 use crate::places::Places;
 
 /// A drive of which at least one function is lent.
@@ -28,9 +28,9 @@ impl<'m> Drive<'m> {
     /// If the drive cannot be, or one of its functions is lent twice.
     pub(crate) fn new(
         index: usize,
-        cells: &'m SubsystemCells,
+        cells: &'m DriveCells,
         journal: Journal<'m>,
-        config: device::nvme::Config,
+        config: DriveConfig,
         loans: &[LoanConfig],
     ) -> Self {
         let mut lent = Vec::new();

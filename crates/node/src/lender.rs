@@ -1,14 +1,13 @@
 use base::Instant;
 use base::ledger::Pages;
-use device::nvme::Controller;
-use device::{Dma, DmaError, DmaId, Function};
+use device::{Dma, DmaError, DmaId, MediaFunction, MediaId};
 use fabric::{AccessKind, GrantTable, Rights, Window};
 use link::{Port, PostedCredit};
 use pcie::{Bdf, Completion, CompletionStatus, FlowClass, Header, MemoryRequest, Tag};
 
 use crate::apertures;
 use crate::cells::EdgeGauges;
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, Remains};
 use crate::transaction;
 
 /// Outputs of one step: keeps the undo log short.
@@ -27,10 +26,10 @@ pub(crate) fn grants(place: usize) -> impl Iterator<Item = (u8, u64, u64, Rights
     })
 }
 
-/// A function that is lent: TLPs on one side, a [`Function`] and its medium on the other.
-pub struct LentFunction<'m> {
+/// A function that is lent: TLPs on one side, a [`MediaFunction`] on the other.
+pub(crate) struct LentFunction<'m> {
     /// The function.
-    pub controller: Controller<'m>,
+    function: Box<dyn MediaFunction + 'm>,
     pages: Pages<'m>,
     gauges: &'m EdgeGauges,
     /// Who reaches the function's registers.
@@ -42,8 +41,8 @@ pub struct LentFunction<'m> {
 
 impl<'m> LentFunction<'m> {
     /// The function of the loan in this place, whose borrower's requests bear `host`.
-    pub fn new(
-        controller: Controller<'m>,
+    pub(crate) fn new(
+        function: Box<dyn MediaFunction + 'm>,
         pages: Pages<'m>,
         gauges: &'m EdgeGauges,
         (place, host): (usize, Bdf),
@@ -52,41 +51,7 @@ impl<'m> LentFunction<'m> {
         for (bar, start, bytes, rights) in self::grants(place) {
             grants.grant(host, start, bytes, rights, bar);
         }
-        Self { controller, pages, gauges, grants, window: None, max_payload: 0 }
-    }
-
-    /// The way to the borrower's memory is known: DMA leads there.
-    pub(crate) fn set_peer(&mut self, window: Option<Window>, max_payload: usize) {
-        self.window = window;
-        self.max_payload = max_payload;
-    }
-
-    /// Queues what the function has to say, as far as there is room and credit. True if there may be more, which is
-    /// then for the next step.
-    ///
-    /// A posted write that waited for credit would keep what is completed behind it waiting, too: the value of a
-    /// register, for which a virtual machine may hold still that has to do a write before there is credit again. So a
-    /// write stays in the function until nothing can hold it up, and what is read meanwhile comes before it.
-    pub(crate) fn pump(&mut self, now: Instant, port: &mut Port<'m>) -> bool {
-        let Some(window) = self.window else { return false };
-        let mut credit = port.sender.posted_credit();
-        for _ in 0..OUTPUTS_PER_STEP {
-            let room = port.sender.has_room(FlowClass::Posted) && port.sender.has_room(FlowClass::NonPosted);
-            if !room || !credit.suffices() || !port.tags.has_room() {
-                return false;
-            }
-            if !port.may_go_on() {
-                return true;
-            }
-            match self.controller.poll_dma(now, self.max_payload) {
-                Some(Dma::Write { address, payload }) => {
-                    self.write(port, &window, &mut credit, address, payload);
-                }
-                Some(Dma::Read { id, address, len }) => self.read(now, port, &window, id, address, len),
-                None => return false,
-            }
-        }
-        true
+        Self { function, pages, gauges, grants, window: None, max_payload: 0 }
     }
 
     fn write(
@@ -129,21 +94,9 @@ impl<'m> LentFunction<'m> {
             None => {
                 self.gauges.malformed_tlps.add(1);
                 port.tags.cancel(tag);
-                self.controller.handle_dma_error(now, id, DmaError::UnsupportedRequest);
+                self.function.handle_dma_error(now, id, DmaError::UnsupportedRequest);
             }
         }
-    }
-
-    /// Requests without completion in time.
-    pub(crate) fn handle_timeout(&mut self, now: Instant, port: &mut Port<'m>) {
-        // Those that are left are overdue in the next step, too.
-        while port.may_go_on()
-            && let Some(timed_out) = port.tags.poll_timed_out(now)
-        {
-            self.gauges.completion_timeouts.add(1);
-            self.controller.handle_dma_error(now, DmaId(timed_out.context), DmaError::Timeout);
-        }
-        self.controller.handle_timeout(now);
     }
 
     fn registers_read(&mut self, now: Instant, port: &mut Port<'m>, request: &MemoryRequest) {
@@ -151,8 +104,8 @@ impl<'m> LentFunction<'m> {
         let (address, len) = request.byte_range();
         match self.grants.check(request.requester, AccessKind::Read, address, len.max(1)) {
             Ok(granted) => {
-                let (controller, bar) = (&mut self.controller, granted.memory);
-                let read = |out: &mut [u8]| controller.read(now, bar, granted.offset, out);
+                let (function, bar) = (&mut self.function, granted.memory);
+                let read = |out: &mut [u8]| function.read(now, bar, granted.offset, out);
                 transaction::complete_copied(port, &self.pages, request, completer, self.max_payload, read);
             }
             Err(_) => {
@@ -168,7 +121,7 @@ impl<'m> LentFunction<'m> {
         let granted = self.grants.check(request.requester, AccessKind::Write, address, len.max(1));
         match (granted, bytes) {
             (Ok(granted), Some(bytes)) if !request.poisoned => {
-                self.controller.write(now, granted.memory, granted.offset, bytes);
+                self.function.write(now, granted.memory, granted.offset, bytes);
             }
             (Err(_), _) => self.gauges.deny(request.requester, address, AccessKind::Write),
             _ => self.gauges.malformed_tlps.add(1),
@@ -186,12 +139,12 @@ impl<'m> LentFunction<'m> {
         let data = payload.get(completion.padding()..completion.padding() + completion.data_len());
         match (completion.status, data) {
             (CompletionStatus::Success, Some(data)) if !completion.poisoned => {
-                self.controller.handle_dma_data(now, id, done.offset, data, done.last);
+                self.function.handle_dma_data(now, id, done.offset, data, done.last);
             }
             (CompletionStatus::UnsupportedRequest, _) => {
-                self.controller.handle_dma_error(now, id, DmaError::UnsupportedRequest);
+                self.function.handle_dma_error(now, id, DmaError::UnsupportedRequest);
             }
-            _ => self.controller.handle_dma_error(now, id, DmaError::Aborted),
+            _ => self.function.handle_dma_error(now, id, DmaError::Aborted),
         }
     }
 }
@@ -203,13 +156,13 @@ impl<'m> Endpoint<'m> for LentFunction<'m> {
             Header::MemoryRead(request) => self.registers_read(now, port, request),
             Header::Completion(completion) => self.completion(now, port, completion, payload),
             Header::ConfigRead(request) => {
-                let value = self.controller.config_read(request.register);
+                let value = self.function.config_read(request.register);
                 transaction::complete_config(port, request, self.completer(), Some(value));
             }
             Header::ConfigWrite(request) => {
                 if let Some(value) = payload.first_chunk() {
                     let value = u32::from_le_bytes(*value);
-                    self.controller.config_write(now, request.register, value, request.first_be);
+                    self.function.config_write(now, request.register, value, request.first_be);
                 }
                 transaction::complete_config(port, request, self.completer(), None);
             }
@@ -217,7 +170,76 @@ impl<'m> Endpoint<'m> for LentFunction<'m> {
         }
     }
 
+    /// A posted write that waited for credit would keep what is completed behind it waiting, too: the value of a
+    /// register, for which a virtual machine may hold still that has to do a write before there is credit again. So a
+    /// write stays in the function until nothing can hold it up, and what is read meanwhile comes before it.
+    fn pump(&mut self, now: Instant, port: &mut Port<'m>, is_open: bool) -> bool {
+        let Some(window) = self.window.filter(|_| is_open) else { return false };
+        let mut credit = port.sender.posted_credit();
+        for _ in 0..OUTPUTS_PER_STEP {
+            let room = port.sender.has_room(FlowClass::Posted) && port.sender.has_room(FlowClass::NonPosted);
+            if !room || !credit.suffices() || !port.tags.has_room() {
+                return false;
+            }
+            if !port.may_go_on() {
+                return true;
+            }
+            match self.function.poll_dma(now, self.max_payload) {
+                Some(Dma::Write { address, payload }) => {
+                    self.write(port, &window, &mut credit, address, payload);
+                }
+                Some(Dma::Read { id, address, len }) => self.read(now, port, &window, id, address, len),
+                None => return false,
+            }
+        }
+        true
+    }
+
+    fn handle_timeout(&mut self, now: Instant, port: &mut Port<'m>) {
+        // Those that are left are overdue in the next step, too.
+        while port.may_go_on()
+            && let Some(timed_out) = port.tags.poll_timed_out(now)
+        {
+            self.gauges.completion_timeouts.add(1);
+            self.function.handle_dma_error(now, DmaId(timed_out.context), DmaError::Timeout);
+        }
+        self.function.handle_timeout(now);
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.function.poll_timeout()
+    }
+
+    fn depends_on_others(&self) -> bool {
+        self.function.depends_on_others()
+    }
+
     fn window(&self) -> Option<&Window> {
         self.window.as_ref()
+    }
+
+    fn set_peer(&mut self, window: Option<Window>, max_payload: usize) {
+        self.window = window;
+        self.max_payload = max_payload;
+    }
+
+    fn handle_reset(&mut self, now: Instant) {
+        self.function.reset(now);
+    }
+
+    fn remains(&self) -> Remains {
+        Remains::Work
+    }
+
+    fn replace(&mut self, now: Instant, _failed: &dyn Endpoint<'m>, given: &[MediaId]) {
+        self.function.give_up(now, &|id| given.contains(&id));
+    }
+
+    fn function(&self) -> Option<&(dyn MediaFunction + 'm)> {
+        Some(&*self.function)
+    }
+
+    fn function_mut(&mut self) -> Option<&mut (dyn MediaFunction + 'm)> {
+        Some(&mut *self.function)
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  borrower's card                                              lender's card
-//!  NBD client <-> nbd::Server <-> nvme::Driver                  nvme::Controller <-> medium
+//!  NBD client <-> nbd::Server <-> DriveDriver                  MediaFunction <-> medium
 //!                                   | Access, memory              | Dma, registers
 //!                       BorrowedDrive: windows, grants, tags    LentFunction: windows, grants, tags
 //!                                   | TLPs                        | TLPs
@@ -33,6 +33,7 @@ mod loan;
 mod map;
 pub mod native;
 mod opening;
+mod parts;
 mod peer;
 mod peers;
 mod places;
@@ -51,23 +52,20 @@ pub use cells::{
 };
 pub use config::{BorrowEdge, CardConfig, LoanConfig, LoanRole, Route};
 pub use denial::{Denial, Right};
-pub use lender::LentFunction;
 pub use map::{Grant, Granted, granted_by_guest, granted_to_drive, granted_to_host, granted_to_slot};
+pub use parts::{
+    DriveConfig, DriveConfigError, DriveDriver, DriverCells, FUNCTIONS_MAX, FunctionCells, MEDIA_SPANS,
+    MEDIA_WORK, NamespaceConfig, Persist, WriteCache,
+};
 pub use refusal::Refusal;
 pub use slot::{BorrowedSlot, GuestMemory, SlotCells};
 pub use transaction::requester_of;
 pub use whereabouts::Whereabouts;
 
-pub use device::nvme::NvmeCells;
-pub use device::nvme::{
-    COMMANDS as MEDIA_WORK, Config as DriveConfig, ConfigError as DriveConfigError,
-    DATA_PAGES as MEDIA_SPANS, FUNCTIONS_MAX, Limit, LimitError, NamespaceConfig, Persist, WriteCache,
-};
 pub use device::{FlashConfig, FlashModel, FlashRates};
-pub use device::{MediaError, MediaId, MediaKind};
+pub use device::{Limit, LimitError, MediaError, MediaId, MediaKind};
 pub use fabric::{Decoder, Range};
 pub use host::nbd::ServerCells;
-pub use host::nvme::{Driver as DriveDriver, DriverCells};
 pub use host::vfio_user::{
     DescriptorId, MESSAGE_DESCRIPTORS, Peeked, SessionCells, SessionCounters, SlotConfigError,
 };

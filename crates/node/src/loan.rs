@@ -10,55 +10,32 @@ use base::Instant;
 use base::ids::{Incarnation, LifeId, NodeId, StreamId};
 use base::ledger::{Journal, Pages};
 use base::times::{COMPLETION_TIMEOUT, MEMORY_TIMEOUT};
-use device::nvme::Controller;
-use device::{Function, MediaError, MediaId};
+use device::{MediaError, MediaFunction, MediaId};
 use fabric::{Decoder, Window, WindowError};
 use link::pair::{Asking, Channel, ClaimEvent, ClaimState, Course, OfferEvent, OfferState, Said};
 use link::{Information, Name, Sink, State, Stream, Tenancy};
 
 use self::sink::Contained;
 use crate::apertures::{self, Gate, Target};
-use crate::borrower::BorrowedDrive;
 use crate::card::{CardEvent, MediaWork, Unusable};
-use crate::cells::{EndCells, LoanCells, LoanParts};
-use crate::config::{BorrowEdge, CardConfig, LoanRole};
+use crate::cells::{LoanCells, LoanParts};
+use crate::config::{CardConfig, LoanRole};
 use crate::drive::Drive;
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Remains, compose};
 use crate::gauges::ChannelGauges;
-use crate::lender::LentFunction;
 use crate::opening::Opening;
 use crate::refusal::Refusal;
-use crate::slot::BorrowedSlot;
 use crate::transaction::requester_of;
 
 /// Frames delivered from behind a gap in one step, so that a step stays short.
 const AHEAD_PER_STEP: usize = 4;
 
-/// What a loan is made of, beside its stream.
-#[expect(clippy::large_enum_variant, reason = "there are few loans, and none is moved")]
-pub(crate) enum End<'m> {
-    Lent(LentFunction<'m>),
-    Borrowed(BorrowedDrive<'m>),
-    Slot(BorrowedSlot<'m>),
-}
-
-impl<'m> End<'m> {
-    /// Who takes the TLPs.
-    pub(crate) fn endpoint(&mut self) -> &mut dyn Endpoint<'m> {
-        match self {
-            Self::Lent(function) => function,
-            Self::Borrowed(drive) => drive,
-            Self::Slot(slot) => slot,
-        }
-    }
-}
-
 /// Whether an assertion has failed in a step of a loan, which ends it.
 ///
 /// ```text
-///  None --of a drive--> Left
-///    |`--of what is lent--> Ending --once more--> Left
-///    `--of a slot--> Alone --once more--> the card dies
+///  None --nothing remains--> Left
+///    |`--work remains--> Ending --once more--> Left
+///    `--a client remains--> Alone --once more--> the card dies
 /// ```
 /// The peer hears nothing any more in each of them, until the next card.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -123,7 +100,6 @@ impl<'m> Loan<'m> {
     ) -> Self {
         let config = &card.loans[index];
         let (cells, pages) = (parts.cells, Pages::new(parts.pages, journal));
-        let peer = requester_of(index);
         let max_payload =
             channel.map_or_else(|| CardConfig::max_payload(card.rails.iter().copied()), Channel::max_payload);
         let patience =
@@ -131,28 +107,9 @@ impl<'m> Loan<'m> {
         let mut stream = Stream::new(&cells.stream, pages, journal, patience, max_payload);
         stream.set_generation(config.generation);
         let opening = Opening::new(cells, journal, card, index, now);
-        let end = match (parts.end, &config.role) {
-            (EndCells::Lent(function), LoanRole::Lend { drive, controller, limit, .. }) => {
-                let subsystem = &drives[*drive].subsystem;
-                let mut controller = Controller::in_subsystem(function, pages, subsystem, *controller);
-                if controller.limit() != *limit {
-                    controller.set_limit(now, *limit);
-                }
-                End::Lent(LentFunction::new(controller, pages, &cells.edge, (index, peer)))
-            }
-            (EndCells::Drive { driver, server }, LoanRole::Borrow { io_timeout, edge, .. }) => {
-                let (parts, gauges) = ((driver, server), &cells.edge);
-                let drive = BorrowedDrive::new(parts, gauges, pages, journal, (index, peer), *io_timeout);
-                End::Borrowed(if *edge == BorrowEdge::Program { drive.for_program() } else { drive })
-            }
-            (EndCells::Slot { session, slot }, _) => {
-                let parts = (session, slot);
-                End::Slot(BorrowedSlot::new(parts, &cells.edge, pages, journal, (index, peer)))
-            }
-            _ => unreachable!("the cells of a loan are those of its role, and only a slot outlives its loan"),
-        };
+        let end = compose(parts, &config.role, (journal, pages), drives, index, now);
         let own = apertures::range_of(index, parts.end.kind(), card.domain_of(config));
-        let gate = Gate::new(journal, &cells.edge, decoder, own, peer);
+        let gate = Gate::new(journal, &cells.edge, decoder, own, requester_of(index));
         let mut loan = Self {
             cells,
             journal,
@@ -241,18 +198,13 @@ impl<'m> Loan<'m> {
     /// Takes the place of one that has failed, in a step of its own: it was made anew from what is committed.
     pub(crate) fn replace(&mut self, now: Instant, failed: &Self) {
         self.end.contain();
-        match (&mut *self.end, &*failed.end) {
-            (End::Lent(function), _) => {
-                self.fault = Fault::Ending;
-                self.given.clone_from(&failed.given);
-                function.controller.give_up(now, |id| failed.given.contains(&id));
-            }
-            (End::Slot(slot), End::Slot(failed)) => {
-                self.fault = Fault::Alone;
-                slot.replace(now, failed);
-            }
-            _ => self.fault = Fault::Left,
-        }
+        self.fault = match self.end.remains() {
+            Remains::Nothing => Fault::Left,
+            Remains::Work => Fault::Ending,
+            Remains::Client => Fault::Alone,
+        };
+        self.given.clone_from(&failed.given);
+        self.end.replace(now, &**failed.end, &self.given);
     }
 
     pub(crate) fn has_failed(&self) -> bool {
@@ -264,10 +216,17 @@ impl<'m> Loan<'m> {
         matches!(self.fault, Fault::None | Fault::Alone)
     }
 
+    /// The medium has ended work.
+    pub(crate) fn handle_media(&mut self, now: Instant, id: MediaId, result: Result<(), MediaError>) {
+        if let Some(function) = self.end.function_mut() {
+            function.handle_media(now, id, result);
+        }
+    }
+
     /// The medium has ended work of a function that is given up.
     pub(crate) fn end_media(&mut self, now: Instant, id: MediaId, result: Result<(), MediaError>) {
-        if let (Fault::Ending, End::Lent(function)) = (self.fault, &mut *self.end) {
-            function.controller.handle_media(now, id, result);
+        if self.fault == Fault::Ending {
+            self.handle_media(now, id, result);
         }
     }
 
@@ -285,15 +244,13 @@ impl<'m> Loan<'m> {
 
     /// Whether the machine of a slot is told that its peer is silent.
     pub(crate) fn is_silent(&self) -> bool {
-        matches!(&*self.end, End::Slot(slot) if slot.is_silent()) && !self.has_failed()
+        self.end.is_silent() && !self.has_failed()
     }
 
     /// Only an answer to this very card shows that the peer hears it, too: one whose frames come while ours get lost is
     /// as good as dead.
     pub(crate) fn note_answer(&mut self, now: Instant) {
-        if let End::Slot(slot) = &mut *self.end {
-            slot.heard(now);
-        }
+        self.end.heard(now);
     }
 
     /// The peer has said something of the stream.
@@ -302,12 +259,7 @@ impl<'m> Loan<'m> {
     }
 
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
-        let port = &mut self.stream.port;
-        match &mut *self.end {
-            End::Lent(function) => function.handle_timeout(now, port),
-            End::Borrowed(drive) => drive.handle_timeout(now, port),
-            End::Slot(slot) => slot.handle_timeout(now, port),
-        }
+        self.end.handle_timeout(now, &mut self.stream.port);
     }
 
     /// When the loan is to be looked at. What others do to it shows in `depends_on_others`; everything else happens in
@@ -328,38 +280,26 @@ impl<'m> Loan<'m> {
 
     /// Whether only steps of the loan itself can give it something to do.
     pub(crate) fn is_steady(&self) -> bool {
-        match &*self.end {
-            End::Lent(function) => !function.controller.depends_on_others(),
-            End::Borrowed(_) | End::Slot(_) => true,
-        }
+        !self.end.depends_on_others()
     }
 
-    /// Whether a request or a TLP is out whose answer is awaited.
+    /// Whether an answer is awaited for which its card is to stay awake.
     pub(crate) fn is_waiting(&self) -> bool {
-        !self.has_failed()
-            && match &*self.end {
-                End::Borrowed(drive) => drive.driver.in_flight() > 0,
-                End::Lent(_) | End::Slot(_) => self.stream.port.tags.outstanding() > 0,
-            }
+        !self.has_failed() && self.end.is_waiting(&self.stream.port)
     }
 
     /// Whether it is for a virtual machine.
     pub(crate) fn is_slot(&self) -> bool {
-        matches!(*self.end, End::Slot(_))
+        self.end.slot().is_some()
     }
 
     pub(crate) fn find_deadline(&self, channel: Option<&Channel<'m>>) -> Option<Instant> {
         if self.more || (!self.has_failed() && self.stream.receiver().has_ahead()) {
             return Some(Instant::ZERO);
         }
-        let end = match &*self.end {
-            End::Lent(function) => function.controller.poll_timeout(),
-            End::Borrowed(drive) => drive.poll_timeout(),
-            End::Slot(slot) => slot.poll_timeout(),
-        };
         let stream = [self.stream.poll_timeout(), self.opening.poll_timeout(channel)].into_iter().flatten();
         let stream = stream.min().filter(|_| !self.has_failed());
-        [stream, end].into_iter().flatten().min()
+        [stream, self.end.poll_timeout()].into_iter().flatten().min()
     }
 
     /// Bytes of the next work for the medium, if there is any.
@@ -369,15 +309,14 @@ impl<'m> Loan<'m> {
         }
         // Asking fetches commands, and what is fetched has answers.
         self.wake();
-        let cost = self.ask_for_media(Controller::peek_media)?;
+        let cost = self.ask_for_media(|function| function.peek_media())?;
         self.may_have_media = cost.is_some();
         cost
     }
 
-    /// Whether the next work for the medium comes before that of all other functions: see [`Controller::must_redo`].
+    /// Whether the next work for the medium comes before that of all other functions: see [`MediaFunction::must_redo`].
     pub(crate) fn must_redo(&self) -> bool {
-        let is_redone = |end: &End<'_>| matches!(end, End::Lent(function) if function.controller.must_redo());
-        self.fault != Fault::Left && is_redone(&self.end)
+        self.fault != Fault::Left && self.end.function().is_some_and(|function| function.must_redo())
     }
 
     /// What is borrowed is flushed, its function shut down; then it is given back.
@@ -386,11 +325,7 @@ impl<'m> Loan<'m> {
             return;
         }
         self.closing = true;
-        match &mut *self.end {
-            End::Borrowed(drive) => drive.driver.shutdown(now),
-            End::Slot(slot) => slot.set_present(now, false),
-            End::Lent(_) => {}
-        }
+        self.end.begin_closing(now);
     }
 
     /// Something may have changed: everybody asks again.
@@ -401,9 +336,9 @@ impl<'m> Loan<'m> {
 
     pub(crate) fn poll_media(&mut self, loan: usize) -> Option<MediaWork<'m>> {
         let pages = self.pages;
-        self.ask_for_media(|controller| {
-            let redo = controller.must_redo();
-            Some(MediaWork::new(loan, &controller.poll_media()?, &pages, redo))
+        self.ask_for_media(|function| {
+            let redo = function.must_redo();
+            Some(MediaWork::new(loan, &function.poll_media()?, &pages, redo))
         })?
     }
 
@@ -414,11 +349,11 @@ impl<'m> Loan<'m> {
     /// `more` it would lie until the next event of this very loan, for which the host may be waiting. Only what has
     /// been added counts, not what is there: a step that has no room for it leaves it where it is, asking once more
     /// adds nothing, and whoever makes room is an event. So a loan that cannot send is not awake for it.
-    fn ask_for_media<T>(&mut self, ask: impl FnOnce(&mut Controller<'m>) -> T) -> Option<T> {
-        let End::Lent(function) = &mut *self.end else { return None };
-        let before = function.controller.sending();
-        let answer = ask(&mut function.controller);
-        if function.controller.sending() > before {
+    fn ask_for_media<T>(&mut self, ask: impl FnOnce(&mut (dyn MediaFunction + 'm)) -> T) -> Option<T> {
+        let function = self.end.function_mut()?;
+        let before = function.sending();
+        let answer = ask(function);
+        if function.sending() > before {
             self.more = true;
             self.deadline.set(None);
         }
@@ -455,11 +390,7 @@ impl<'m> Loan<'m> {
             }
         }
         let (open, port) = (self.stream.state() == State::Open, &mut self.stream.port);
-        self.more = match &mut *self.end {
-            End::Lent(function) => open && function.pump(now, port),
-            End::Borrowed(drive) => drive.pump(now, port, open),
-            End::Slot(slot) => slot.pump(now, port, open),
-        };
+        self.more = self.end.pump(now, port, open);
         // What the step has freed is room in the next one, which nobody else would begin.
         self.more |= open && port.has_room_after_commit();
         if let Some((channel, id)) = here {
@@ -471,12 +402,9 @@ impl<'m> Loan<'m> {
         self.handle_events(now, index, channel.as_deref(), events);
     }
 
-    /// What follows where nobody but the machine of a slot is told anything.
+    /// What follows where nobody but the client of an endpoint is told anything.
     fn advance_alone(&mut self, now: Instant) {
-        self.more = match &mut *self.end {
-            End::Slot(slot) => slot.pump(now, &mut self.stream.port, false),
-            End::Lent(_) | End::Borrowed(_) => false,
-        };
+        self.more = self.fault == Fault::Alone && self.end.pump(now, &mut self.stream.port, false);
     }
 
     fn handle_events(
@@ -516,19 +444,13 @@ impl<'m> Loan<'m> {
         match event {
             ClaimEvent::Reset => {
                 self.meet_peer(channel);
-                match &mut *self.end {
-                    End::Lent(_) => {}
-                    End::Borrowed(drive) => drive.driver.handle_reset(now),
-                    End::Slot(slot) => slot.handle_reset(now),
-                }
+                self.end.handle_reset(now);
             }
             ClaimEvent::Opened { tenancy, .. } => {
                 self.meet_peer(channel);
                 self.compare_tenancy(now, index, tenancy, channel, events);
-                if let End::Borrowed(drive) = &mut *self.end
-                    && self.misplaced.is_none()
-                {
-                    drive.driver.start(now);
+                if self.misplaced.is_none() {
+                    self.end.handle_open(now);
                 }
             }
             ClaimEvent::Refused(refusal) => {
@@ -537,13 +459,8 @@ impl<'m> Loan<'m> {
             }
             ClaimEvent::Closed => self.end_claim(now, index, events),
             ClaimEvent::Information(information) => {
-                let edge = &self.cells.edge;
-                edge.information_frames.add(1);
-                // Nobody else here looks at the drive of a virtual machine.
-                if matches!(*self.end, End::Slot(_)) {
-                    edge.drive_bytes.set(information.bytes.get());
-                    edge.drive_rights.set(1 + u64::from(information.flags & 1));
-                }
+                self.cells.edge.information_frames.add(1);
+                self.end.note_information(information.bytes.get(), information.flags & 1 != 0);
             }
         }
     }
@@ -560,9 +477,7 @@ impl<'m> Loan<'m> {
             return;
         }
         self.meet_peer(channel);
-        if let End::Lent(function) = &mut *self.end {
-            function.controller.reset(now);
-        }
+        self.end.handle_reset(now);
         if event == OfferEvent::Closed {
             events.push_back(CardEvent::Closed { loan: index, has_lost: false });
         }
@@ -570,14 +485,7 @@ impl<'m> Loan<'m> {
 
     /// What was borrowed is given back, or there was nothing.
     fn end_claim(&mut self, now: Instant, index: usize, events: &mut VecDeque<CardEvent>) {
-        let has_lost = match &mut *self.end {
-            End::Borrowed(drive) => drive.driver.has_lost(),
-            End::Slot(slot) => {
-                slot.set_present(now, false);
-                false
-            }
-            End::Lent(_) => false,
-        };
+        let has_lost = self.end.end(now);
         events.push_back(CardEvent::Closed { loan: index, has_lost });
     }
 
@@ -595,12 +503,7 @@ impl<'m> Loan<'m> {
             return;
         }
         self.cells.tenancy.set(self.journal, 0);
-        match &mut *self.end {
-            End::Borrowed(drive) => drive.forget(now),
-            // Its guest shall not take what another one has left for its own.
-            End::Slot(slot) => slot.note_replaced(now),
-            End::Lent(_) => {}
-        }
+        self.end.forget(now);
         events.push_back(CardEvent::Overtaken(index));
     }
 
@@ -635,10 +538,9 @@ impl<'m> Loan<'m> {
 
     /// A stream opens when nothing of the one before can still have an effect. True if that is so now.
     fn end_reset(&mut self, index: usize) -> bool {
-        let (Opening::Offer(offer), End::Lent(function)) = (&mut self.opening, &*self.end) else {
-            return false;
-        };
-        let is_quiet = offer.state() == OfferState::Ending && function.controller.is_quiescent();
+        let Opening::Offer(offer) = &mut self.opening else { return false };
+        let has_ended = self.end.function().is_none_or(|function| function.is_quiescent());
+        let is_quiet = offer.state() == OfferState::Ending && has_ended;
         if is_quiet {
             let base = apertures::base_of(index);
             #[cfg(test)]
@@ -666,16 +568,8 @@ impl<'m> Loan<'m> {
                 events.extend(met.map(|(node, incarnation)| CardEvent::Met(index, node, incarnation)));
             }
         }
-        let (is_ready, unusable, is_shut_down) = match &*self.end {
-            End::Lent(_) => return,
-            End::Borrowed(drive) => {
-                let driver = &drive.driver;
-                (driver.geometry().is_some(), driver.unusable().map(Unusable::Drive), driver.is_shut_down())
-            }
-            End::Slot(slot) => (slot.is_ready(), slot.unusable().map(Unusable::Slot), true),
-        };
-        let unusable = self.misplaced.map(Unusable::Place).or(unusable);
-        if !self.ready && is_ready {
+        let unusable = self.misplaced.map(Unusable::Place).or_else(|| self.end.unusable());
+        if !self.ready && self.end.is_ready() {
             self.ready = true;
             events.push_back(CardEvent::Ready(index));
         }
@@ -684,7 +578,7 @@ impl<'m> Loan<'m> {
             events.extend(unusable.map(|error| CardEvent::Unusable(index, error)));
         }
         if self.closing
-            && is_shut_down
+            && self.end.may_close()
             && let (Opening::Claim(claim), Some(channel)) = (&mut self.opening, channel)
         {
             self.closing = false;
@@ -711,20 +605,16 @@ impl<'m> Loan<'m> {
         };
         // A lender may say anything. What cannot be reached is none.
         self.misplaced = window.err();
-        match &mut *self.end {
-            End::Lent(function) => function.set_peer(window.ok(), max_payload),
-            End::Borrowed(drive) => drive.set_peer(window.ok(), max_payload),
-            End::Slot(slot) => slot.set_peer(window.ok(), max_payload),
-        }
+        self.end.set_peer(window.ok(), max_payload);
     }
 
     /// What a lender says of its function, which may have grown.
     pub(crate) fn inform(&mut self, now: Instant) {
-        let End::Lent(function) = &*self.end else { return };
-        let (bytes, read_only) = function.controller.capacity();
+        let Some(function) = self.end.function() else { return };
+        let (bytes, read_only) = function.capacity();
         self.cells.edge.drive_bytes.set(bytes);
         self.cells.edge.drive_rights.set(1 + u64::from(read_only));
-        self.cells.edge.media_fault.set(function.controller.subsystem().has_fault().into());
+        self.cells.edge.media_fault.set(function.has_fault().into());
         let information =
             Information { bytes: bytes.into(), kind: 1, flags: read_only.into(), name: self.name.to_bytes() };
         if let Opening::Offer(offer) = &mut self.opening
@@ -748,12 +638,6 @@ impl<'m> Loan<'m> {
         let sender = &self.stream.port.sender;
         edge.in_flight.set(sender.next() - sender.committed());
         edge.replay_bytes.set(sender.replay_bytes());
-        let End::Borrowed(drive) = &*self.end else { return };
-        edge.has_lost.set(drive.driver.has_lost().into());
-        edge.kept_writes.set(drive.driver.kept().0 as u64);
-        if let Some(geometry) = drive.driver.geometry() {
-            edge.drive_bytes.set(geometry.blocks * u64::from(geometry.block_size));
-            edge.drive_rights.set(1 + u64::from(geometry.read_only));
-        }
+        self.end.publish();
     }
 }

@@ -7,7 +7,9 @@ use std::time::Duration;
 use base::ids::{DomainId, NodeId};
 use io::agent::{Condition, Edge, LoanEnd, LoanSpec, LoanView, View};
 use io::event::Event;
-use node::{ChannelStats, Cipher, DriverCells, NvmeCells, Right, ServerCells, SessionCounters, StreamStats};
+use node::{
+    ChannelStats, Cipher, DriverCells, FunctionCells, Right, ServerCells, SessionCounters, StreamStats,
+};
 
 use super::domains::Domains;
 use super::trouble;
@@ -351,7 +353,7 @@ fn counters(view: &View<'_>) -> Counters {
 }
 
 fn count_lent(cells: LoanView<'_>, mut count: impl FnMut(&str, u64)) {
-    count("media_errors", cells.controller().map_or(0, NvmeCells::media_errors));
+    count("media_errors", cells.controller().map_or(0, FunctionCells::media_errors));
     count("failed_media", cells.edge().media_fault.get());
 }
 

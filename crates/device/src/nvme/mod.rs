@@ -52,7 +52,7 @@ use self::control::{config_space, interrupts, registers};
 use self::limit::Bucket;
 use self::line::Line;
 use self::table::{cells, command, line};
-use crate::function::{Dma, DmaError, DmaId, Function, MediaError, MediaId, MediaOp};
+use crate::function::{Dma, DmaError, DmaId, Function, MediaError, MediaFunction, MediaId, MediaOp};
 
 /// The controller of one card. See the module.
 pub struct Controller<'m> {
@@ -291,5 +291,48 @@ impl Function for Controller<'_> {
             || !self
                 .busy_slots()
                 .any(|slot| matches!(self.command(slot).state(), State::Media | State::Orphan))
+    }
+}
+
+/// Each is what the controller's own method of that name says, for drivers that do not name it.
+impl MediaFunction for Controller<'_> {
+    fn peek_media(&mut self) -> Option<u32> {
+        Controller::peek_media(self)
+    }
+
+    fn must_redo(&self) -> bool {
+        Controller::must_redo(self)
+    }
+
+    fn sending(&self) -> usize {
+        Controller::sending(self)
+    }
+
+    fn depends_on_others(&self) -> bool {
+        Controller::depends_on_others(self)
+    }
+
+    fn is_ready(&self) -> bool {
+        Controller::is_ready(self)
+    }
+
+    fn capacity(&self) -> (u64, bool) {
+        Controller::capacity(self)
+    }
+
+    fn has_fault(&self) -> bool {
+        self.subsystem.has_fault()
+    }
+
+    fn limit(&self) -> Limit {
+        Controller::limit(self)
+    }
+
+    fn set_limit(&mut self, now: Instant, limit: Limit) {
+        Controller::set_limit(self, now, limit);
+    }
+
+    fn give_up(&mut self, now: Instant, is_given: &dyn Fn(MediaId) -> bool) {
+        Controller::give_up(self, now, is_given);
     }
 }

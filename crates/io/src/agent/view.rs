@@ -4,8 +4,8 @@ use std::time::Duration;
 use base::RuleSet;
 use base::ids::NodeId;
 use node::{
-    Bdf, ChannelStats, Decoder, DriverCells, EdgeGauges, EndCells, Grant, LoanParts, LobbyStats, NodeLedger,
-    NvmeCells, PeerCells, ServerCells, SessionCells, SlotCells, StreamStats, Target,
+    Bdf, ChannelStats, Decoder, DriverCells, EdgeGauges, EndCells, FunctionCells, Grant, LoanParts,
+    LobbyStats, NodeLedger, PeerCells, ServerCells, SessionCells, SlotCells, StreamStats, Target,
 };
 
 use super::{CardRecord, Edge, LoanEnd, LoanSpec, NodeSpec};
@@ -231,7 +231,7 @@ impl<'a> LoanView<'a> {
     }
 
     /// A lent function.
-    pub fn controller(&self) -> Option<&'a NvmeCells> {
+    pub fn controller(&self) -> Option<&'a FunctionCells> {
         if let EndCells::Lent(controller) = self.parts?.end { Some(controller) } else { None }
     }
 

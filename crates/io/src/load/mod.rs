@@ -1,6 +1,6 @@
 //! What a card does on its own to measure its drive: `causeway bench` compares it with other ways to the same bytes.
 //!
-//! A load takes the place of an edge: the card submits reads and writes to its own NVMe driver and keeps a number of
+//! A load takes the place of an edge: the card submits reads and writes to its own driver and keeps a number of
 //! them under way. It is no part of a node's service and outlives no card. Writes overwrite the drive.
 
 mod run;

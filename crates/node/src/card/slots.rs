@@ -8,7 +8,7 @@ use host::vfio_user::{DescriptorId, Peeked, Session};
 use link::State;
 
 use super::Card;
-use crate::loan::{End, Loan};
+use crate::loan::Loan;
 use crate::slot::{BorrowedSlot, GuestMemory};
 
 /// Descriptors named at once by [`Card::slot_released`].
@@ -24,18 +24,15 @@ impl<'m> Card<'m> {
 
     /// Lets the slot of a loan, if it is one, reach the memory of its guest.
     pub(super) fn reach_guest(&mut self, loan: usize) {
-        let slot = self.loans.get_mut(loan).map(|loan| &mut *loan.end);
-        if let (Some(End::Slot(slot)), Some(memory)) = (slot, &self.guest_memory) {
+        let slot = self.loans.get_mut(loan).and_then(|loan| loan.end.slot_mut());
+        if let (Some(slot), Some(memory)) = (slot, &self.guest_memory) {
             slot.set_memory(Rc::clone(memory));
         }
     }
 
     /// The slot of a loan, if it is one.
     pub fn slot(&self, loan: usize) -> Option<&BorrowedSlot<'m>> {
-        match &*self.loans.get(loan)?.end {
-            End::Slot(slot) => Some(slot),
-            End::Lent(_) | End::Borrowed(_) => None,
-        }
+        self.loans.get(loan)?.end.slot()
     }
 
     /// Whether no client is connected, as the ledger has it.
@@ -142,10 +139,8 @@ impl<'m> Card<'m> {
 
     /// The next descriptor that is to be signalled, with its loan. After a commit: when any other verb has returned.
     pub fn poll_signal(&mut self) -> Option<(usize, DescriptorId)> {
-        self.loans.slots().find_map(|place| match &mut *self.loans[place].end {
-            End::Slot(slot) => Some((place, slot.poll_signal()?)),
-            End::Lent(_) | End::Borrowed(_) => None,
-        })
+        let mut slots = self.loans.slots();
+        slots.find_map(|place| Some((place, self.loans[place].end.slot_mut()?.poll_signal()?)))
     }
 
     /// The descriptors of the guest's memory, and how many of the bytes of each are mapped, counted from its start. One
@@ -161,7 +156,7 @@ impl<'m> Card<'m> {
 
     fn slot_step(&mut self, now: Instant, loan: usize, act: impl Fn(&mut BorrowedSlot<'m>)) {
         let step = |card: &mut Self| {
-            if let End::Slot(slot) = &mut *card.loans[loan].end {
+            if let Some(slot) = card.loans[loan].end.slot_mut() {
                 act(slot);
             }
         };

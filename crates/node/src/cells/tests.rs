@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
 use base::Instant;
 use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration};
 use base::ledger::LedgerError;
-use device::nvme::Limit;
+use device::Limit;
 use link::pair::FunctionId;
 use link::{Name, NodeKey, Protection, Tenancy};
 
@@ -273,10 +273,7 @@ fn a_drive_in_the_place_of_another_one_begins_anew() {
     let ledger = NodeLedger::new(memory, None, RuleSet::ALL);
     let drives = || -> BTreeSet<Owner> {
         let regions = ledger.regions.iter();
-        regions
-            .filter(|(kind, ..)| *kind == Kept::<SubsystemCells>::KIND)
-            .map(|(_, owner, _)| owner)
-            .collect()
+        regions.filter(|(kind, ..)| *kind == Kept::<DriveCells>::KIND).map(|(_, owner, _)| owner).collect()
     };
     let [old, beside] = drive_owners(&before.loans, 2)[..] else { panic!("there are two drives") };
     assert_eq!(drives(), BTreeSet::from([old, beside]));

@@ -8,12 +8,12 @@ use base::Instant;
 use link::{Port, Sink};
 use pcie::TlpView;
 
-use super::End;
 use crate::apertures::Gate;
+use crate::endpoint::Endpoint;
 
-/// The end of a loan behind its stream.
+/// The endpoint of a loan, behind its stream.
 pub(crate) struct Contained<'m> {
-    end: End<'m>,
+    end: Box<dyn Endpoint<'m> + 'm>,
     pub(crate) gate: Gate<'m>,
     /// Whether an assertion that fails in a step of this loan ends the loan, and not the card.
     contained: bool,
@@ -22,7 +22,7 @@ pub(crate) struct Contained<'m> {
 }
 
 impl<'m> Contained<'m> {
-    pub(crate) fn new(end: End<'m>, gate: Gate<'m>) -> Self {
+    pub(crate) fn new(end: Box<dyn Endpoint<'m> + 'm>, gate: Gate<'m>) -> Self {
         Self { end, gate, contained: false, has_faulted: false }
     }
 
@@ -40,7 +40,7 @@ impl<'m> Sink<'m> for Contained<'m> {
         if self.has_faulted {
             return;
         }
-        let end = self.end.endpoint();
+        let end = &mut self.end;
         let Some(header) = self.gate.admit(port, tlp.header(), end.completer()) else { return };
         if !self.contained {
             return end.take(now, port, &header, tlp.payload());
@@ -57,9 +57,9 @@ impl<'m> Sink<'m> for Contained<'m> {
 }
 
 impl<'m> Deref for Contained<'m> {
-    type Target = End<'m>;
+    type Target = Box<dyn Endpoint<'m> + 'm>;
 
-    fn deref(&self) -> &End<'m> {
+    fn deref(&self) -> &Self::Target {
         &self.end
     }
 }

@@ -3,7 +3,7 @@
 use base::RuleSet;
 use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration};
 use base::ledger::Arena;
-use device::nvme::Limit;
+use device::Limit;
 use fabric::{FabricAddress, Rail};
 use link::pair::FunctionId;
 use link::{Lender, NodeKey, Sink, Tenancy};
@@ -146,17 +146,9 @@ fn give(role: LoanRole, sender: pcie::Bdf, tlps: &[Tlp]) {
     let decoder = Rc::new(config.decoder());
     let mut loan = Loan::new(parts, journal, &config, 0, (&drives, None), decoder, NOW);
     let window = Some(Window::new(DomainId(8), OTHER));
-    match &mut *loan.end {
-        End::Lent(function) => function.set_peer(window, 4096),
-        End::Borrowed(drive) => {
-            drive.set_peer(window, 4096);
-            drive.driver.start(NOW);
-        }
-        End::Slot(slot) => {
-            slot.set_peer(window, 4096);
-            slot.handle_reset(NOW);
-        }
-    }
+    loan.end.set_peer(window, 4096);
+    loan.end.handle_reset(NOW);
+    loan.end.handle_open(NOW);
     journal.commit();
     let mut now = NOW;
     for tlp in tlps {
@@ -164,11 +156,7 @@ fn give(role: LoanRole, sender: pcie::Bdf, tlps: &[Tlp]) {
         let Some(bytes) = tlp.encode(sender, 0) else { continue };
         let Ok(view) = TlpView::parse(&bytes) else { continue };
         loan.end.accept(now, &mut loan.stream.port, &view);
-        match &mut *loan.end {
-            End::Lent(function) => _ = function.pump(now, &mut loan.stream.port),
-            End::Borrowed(drive) => _ = drive.pump(now, &mut loan.stream.port, true),
-            End::Slot(slot) => _ = slot.pump(now, &mut loan.stream.port, true),
-        }
+        _ = loan.end.pump(now, &mut loan.stream.port, true);
         while loan.poll_media(0).is_some() {}
         journal.commit();
     }

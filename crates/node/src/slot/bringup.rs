@@ -21,7 +21,7 @@ use pcie::spec::header::{
 
 use super::cells::{REGISTERS, SERIAL_DWORDS};
 use super::memory::DOORBELL;
-use super::{BorrowedSlot, nvme};
+use super::{BorrowedSlot, class};
 use crate::apertures::BAR_BYTES_MAX;
 use crate::requests;
 
@@ -56,7 +56,7 @@ const UPPER_BYTES: u8 = 0b1100;
 /// A new pair of incarnations means that the lender has reset the function: Snapshot begins, or once that is over,
 /// Serial, which no reset leaves out. There the slot finds out whether the function is the one that its guest knows: a
 /// drive whose lender may have lost what was answered and not flushed has another device serial number
-/// ([`device::nvme::Config::shown_id`]). The guest reaches no function before.
+/// ([`crate::DriveConfig::shown_id`]). The guest reaches no function before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stage {
     /// The streams have never been open.
@@ -120,7 +120,7 @@ impl<'m> BorrowedSlot<'m> {
     }
 
     /// A new pair of incarnations: the lender has reset the function.
-    pub(crate) fn handle_reset(&mut self, now: Instant) {
+    pub(super) fn begin_anew(&mut self, now: Instant) {
         self.backlog.outlive();
         self.cells.failed.set(self.journal, 0);
         let Some(session) = &mut self.session else {
@@ -128,7 +128,7 @@ impl<'m> BorrowedSlot<'m> {
             return self.begin(Stage::Snapshot);
         };
         session.handle_function_reset(now);
-        nvme::lost(self.cells, self.journal);
+        class::lost(self.cells, self.journal);
         self.begin_setup();
     }
 
@@ -172,7 +172,7 @@ impl<'m> BorrowedSlot<'m> {
     /// Nobody uses the function any more.
     pub(super) fn reset_unasked(&mut self) {
         self.cells.answers.set(self.journal, 0);
-        nvme::reset(self.cells, self.journal);
+        class::reset(self.cells, self.journal);
         // While it is being set up, it was reset just now.
         if self.stage() == Stage::Running && self.can_reset() {
             self.begin_reset();
@@ -194,7 +194,7 @@ impl<'m> BorrowedSlot<'m> {
         if self.stage() == Stage::Reset {
             return;
         }
-        nvme::lost(self.cells, self.journal);
+        class::lost(self.cells, self.journal);
         if !self.can_reset() {
             return self.set_present(now, false);
         }
@@ -388,7 +388,7 @@ impl<'m> BorrowedSlot<'m> {
                 self.begin(Stage::Setup);
             }
             Stage::Setup if self.is_given_up() => {
-                nvme::lost(self.cells, self.journal);
+                class::lost(self.cells, self.journal);
                 self.cells.answers.set(self.journal, 0);
                 self.begin(Stage::Setup);
             }
@@ -411,7 +411,7 @@ impl<'m> BorrowedSlot<'m> {
         let waiting = self.cells.answers.get();
         self.cells.answers.set(self.journal, 0);
         if waiting != 0 && result.is_ok() {
-            nvme::reset(self.cells, self.journal);
+            class::reset(self.cells, self.journal);
         }
         if let (Some(id), Some(session)) = (waiting.checked_sub(1), &mut self.session) {
             session.handle_done(now, AccessId(id as u32), result);
@@ -443,10 +443,10 @@ impl<'m> BorrowedSlot<'m> {
             index += if is_wide { 2 } else { 1 };
         }
         let read = |register| self.register(register);
-        if nvme::is_nvme(read) {
+        if class::is_known(read) {
             let location = self.msix().map(|(_, location)| location);
             let vectors = location.map_or([0; 2], |location| [location.table_bar, location.pending_bar]);
-            nvme::hide_bars(&mut bars, vectors);
+            class::hide_bars(&mut bars, vectors);
         }
         SlotConfig::probe(read, bars)
     }
@@ -512,8 +512,8 @@ impl<'m> BorrowedSlot<'m> {
         find(|register| self.register(register), capabilities::EXPRESS)
     }
 
-    pub(super) fn is_nvme(&self) -> bool {
-        nvme::is_nvme(|register| self.register(register))
+    pub(super) fn knows_class(&self) -> bool {
+        class::is_known(|register| self.register(register))
     }
 
     /// A register as after a reset.

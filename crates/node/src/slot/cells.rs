@@ -30,9 +30,9 @@ pub struct SlotCells {
     pub(super) retry_at: Cell<u64>,
     /// One more than the session's name for the reset that is under way; 0 for none of its own.
     pub(super) answers: Cell<u64>,
-    /// Of an NVMe function: 1 while its guest has it enabled.
+    /// Of a function whose class is known: 1 while its guest has it enabled.
     pub(super) enabled: Cell<u32>,
-    /// Of an NVMe function: 1 while it has lost its state and its guest does not know.
+    /// Of a function whose class is known: 1 while it has lost its state and its guest does not know.
     pub(super) fatal: Cell<u32>,
     /// What BARs read after all ones were written.
     pub(super) sizes: [Cell<u32>; BAR_COUNT],

@@ -3,7 +3,7 @@
 //! The guest's accesses to registers become TLPs through the window; the function's accesses to memory are checked in
 //! the same kind of table as every other and copied ([`memory`]), its interrupts are writes to a doorbell window of
 //! this card, which programs the function's own vectors with it. What the function looks like is found out once and
-//! kept ([`bringup`]); what is special about NVMe stands in [`nvme`].
+//! kept ([`bringup`]); what its class asks of a slot stands in [`class`].
 //!
 //! The lender may be silent: then the first request fails in its time, in the session, and others at once. A guest that
 //! has read a register as all-ones may have given its function up; so nothing of it reaches the guest any more, and it
@@ -14,8 +14,8 @@
 mod backlog;
 mod bringup;
 mod cells;
+mod class;
 mod memory;
-mod nvme;
 #[cfg(test)]
 mod tests;
 
@@ -24,14 +24,16 @@ use std::rc::Rc;
 
 use base::ledger::{Journal, Pages};
 use base::{Instant, Rule};
+use device::MediaId;
 use fabric::Window;
 use host::vfio_user::{DescriptorId, Request, Session, SessionCells, SlotConfigError};
 use host::{Access, AccessError, AccessId};
 use link::Port;
 use pcie::{Bdf, Completion, Header};
 
+use crate::card::Unusable;
 use crate::cells::EdgeGauges;
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, Remains};
 use crate::{requests, transaction};
 use backlog::Backlog;
 use bringup::Stage;
@@ -125,7 +127,7 @@ impl<'m> BorrowedSlot<'m> {
 
     /// Goes on in place of one that has failed in this very card, for its machine alone: the function is gone, and is
     /// reset by the next card.
-    pub(crate) fn replace(&mut self, now: Instant, failed: &Self) {
+    fn serve_alone(&mut self, now: Instant, failed: &Self) {
         if let Some(memory) = failed.reach.memory() {
             self.set_memory(memory);
         }
@@ -137,12 +139,6 @@ impl<'m> BorrowedSlot<'m> {
         if let (Some(session), Some(old)) = (&mut self.session, &failed.session) {
             session.handle_received(now, old.received());
         }
-    }
-
-    /// The way to the function's registers is known: accesses lead there.
-    pub(crate) fn set_peer(&mut self, window: Option<Window>, max_payload: usize) {
-        self.window = window;
-        self.max_payload = max_payload;
     }
 
     /// A client has connected. It finds the function as after a reset.
@@ -177,41 +173,9 @@ impl<'m> BorrowedSlot<'m> {
         }
     }
 
-    /// Whether the machine is told that nobody answers.
-    pub(crate) fn is_silent(&self) -> bool {
-        self.session.as_ref().is_some_and(|session| session.is_silent())
-    }
-
-    /// The peer has answered this card.
-    pub(crate) fn heard(&mut self, now: Instant) {
-        if let Some(session) = self.session.as_mut().filter(|session| session.is_silent()) {
-            session.handle_heard(now);
-        }
-    }
-
     /// The next descriptor that is to be signalled.
     pub(crate) fn poll_signal(&mut self) -> Option<DescriptorId> {
         self.signals.pop_front()
-    }
-
-    /// Moves requests from session and bring-up to the stream. True if there may be more, which is then for the next
-    /// step.
-    pub(crate) fn pump(&mut self, now: Instant, port: &mut Port<'m>, open: bool) -> bool {
-        if core::mem::take(&mut self.owes_signals)
-            && let Some(session) = &mut self.session
-        {
-            session.signal_all();
-        }
-        // Its driver may have given up the memory that the function, which may be alive, still writes to; or it waits
-        // for what the function was never told to do.
-        if self.session.as_mut().is_some_and(|session| session.poll_misled() | session.poll_lost_write()) {
-            self.fail_function(now);
-        }
-        self.drain();
-        let waiting = self.work_off(now, port);
-        let more = self.pump_requests(now, port, open);
-        self.drain();
-        more | waiting
     }
 
     fn pump_requests(&mut self, now: Instant, port: &mut Port<'m>, open: bool) -> bool {
@@ -250,7 +214,7 @@ impl<'m> BorrowedSlot<'m> {
         let access = match request {
             Request::Write { bar, offset, bytes } => {
                 let bytes = bytes.as_slice();
-                if !self.is_nvme() || nvme::write(self.cells, self.journal, bar, offset, bytes) {
+                if !self.knows_class() || class::write(self.cells, self.journal, bar, offset, bytes) {
                     // The session keeps accesses inside of BARs, and `slot_config` refuses those that are too large.
                     let written = requests::write(port, window, bar, offset, bytes);
                     written.expect("BARs that cannot be reached are not shown");
@@ -279,26 +243,6 @@ impl<'m> BorrowedSlot<'m> {
         }
     }
 
-    /// Requests without completion in time, and what waits otherwise.
-    pub(crate) fn handle_timeout(&mut self, now: Instant, port: &mut Port<'m>) {
-        // Those that are left are overdue in the next step, too.
-        while port.may_go_on()
-            && let Some(id) = requests::poll_timed_out(now, port, self.gauges)
-        {
-            self.answered(now, id, Err(AccessError::Timeout));
-        }
-        self.end_pause(now);
-        if let Some(session) = &mut self.session {
-            session.handle_timeout(now);
-        }
-    }
-
-    /// When `handle_timeout` is to be called.
-    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        let session = self.session.as_ref().and_then(Session::poll_timeout);
-        [session, self.retry_at()].into_iter().flatten().min()
-    }
-
     fn completion(&mut self, now: Instant, port: &mut Port<'m>, completion: &Completion, payload: &[u8]) {
         if let Some((id, result)) = requests::completed(port, self.gauges, completion, payload) {
             self.answered(now, id, result);
@@ -309,18 +253,18 @@ impl<'m> BorrowedSlot<'m> {
         if bringup::is_own(id) {
             return self.brought(now, id, result);
         }
-        let is_nvme = self.is_nvme();
+        let knows_class = self.knows_class();
         let Some(session) = &mut self.session else { return };
         let mut copy = [0; base::INLINE_MAX];
-        let place = session.bar_read(id).filter(|_| is_nvme);
+        let place = session.bar_read(id).filter(|_| knows_class);
         let result = match (result, place) {
             (Ok(bytes), Some((bar, offset))) if bytes.len() <= copy.len() => {
                 let copy = &mut copy[..bytes.len()];
                 copy.copy_from_slice(bytes);
-                nvme::read(self.cells, bar, offset, copy);
+                class::read(self.cells, bar, offset, copy);
                 let waits = !self.backlog.is_empty() || session.has_late_writes();
                 if waits && self.journal.rule(Rule::EndBehindWrites) {
-                    nvme::settling(self.cells, bar, offset, copy);
+                    class::settling(self.cells, bar, offset, copy);
                 }
                 Ok(&*copy)
             }
@@ -378,8 +322,109 @@ impl<'m> Endpoint<'m> for BorrowedSlot<'m> {
         }
     }
 
+    fn pump(&mut self, now: Instant, port: &mut Port<'m>, is_open: bool) -> bool {
+        if core::mem::take(&mut self.owes_signals)
+            && let Some(session) = &mut self.session
+        {
+            session.signal_all();
+        }
+        // Its driver may have given up the memory that the function, which may be alive, still writes to; or it waits
+        // for what the function was never told to do.
+        if self.session.as_mut().is_some_and(|session| session.poll_misled() | session.poll_lost_write()) {
+            self.fail_function(now);
+        }
+        self.drain();
+        let waiting = self.work_off(now, port);
+        let more = self.pump_requests(now, port, is_open);
+        self.drain();
+        more | waiting
+    }
+
+    fn handle_timeout(&mut self, now: Instant, port: &mut Port<'m>) {
+        // Those that are left are overdue in the next step, too.
+        while port.may_go_on()
+            && let Some(id) = requests::poll_timed_out(now, port, self.gauges)
+        {
+            self.answered(now, id, Err(AccessError::Timeout));
+        }
+        self.end_pause(now);
+        if let Some(session) = &mut self.session {
+            session.handle_timeout(now);
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let session = self.session.as_ref().and_then(Session::poll_timeout);
+        [session, self.retry_at()].into_iter().flatten().min()
+    }
+
     fn window(&self) -> Option<&Window> {
         self.window.as_ref()
+    }
+
+    fn set_peer(&mut self, window: Option<Window>, max_payload: usize) {
+        self.window = window;
+        self.max_payload = max_payload;
+    }
+
+    fn handle_reset(&mut self, now: Instant) {
+        self.begin_anew(now);
+    }
+
+    /// Its guest shall not take what another one has left for its own.
+    fn forget(&mut self, now: Instant) {
+        self.note_replaced(now);
+    }
+
+    fn begin_closing(&mut self, now: Instant) {
+        self.set_present(now, false);
+    }
+
+    fn end(&mut self, now: Instant) -> bool {
+        self.set_present(now, false);
+        false
+    }
+
+    fn is_ready(&self) -> bool {
+        BorrowedSlot::is_ready(self)
+    }
+
+    fn unusable(&self) -> Option<Unusable> {
+        self.unusable.map(Unusable::Slot)
+    }
+
+    /// Nobody else here looks at the drive of a virtual machine.
+    fn note_information(&self, bytes: u64, read_only: bool) {
+        self.gauges.drive_bytes.set(bytes);
+        self.gauges.drive_rights.set(1 + u64::from(read_only));
+    }
+
+    fn heard(&mut self, now: Instant) {
+        if let Some(session) = self.session.as_mut().filter(|session| session.is_silent()) {
+            session.handle_heard(now);
+        }
+    }
+
+    fn is_silent(&self) -> bool {
+        self.session.as_ref().is_some_and(|session| session.is_silent())
+    }
+
+    fn remains(&self) -> Remains {
+        Remains::Client
+    }
+
+    fn replace(&mut self, now: Instant, failed: &dyn Endpoint<'m>, _given: &[MediaId]) {
+        if let Some(failed) = failed.slot() {
+            self.serve_alone(now, failed);
+        }
+    }
+
+    fn slot(&self) -> Option<&BorrowedSlot<'m>> {
+        Some(self)
+    }
+
+    fn slot_mut(&mut self) -> Option<&mut BorrowedSlot<'m>> {
+        Some(self)
     }
 }
 

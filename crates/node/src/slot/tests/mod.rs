@@ -93,7 +93,7 @@ fn the_memory_buffer_is_not_shown() {
         assert_eq!(buffer, [0; 8]);
         assert_eq!(guest.read(world, 0, CMBMSC, 8).unwrap(), [0; 8]);
         let lent = world.seats[LENDER].card.as_mut().unwrap();
-        assert!(lent.lent(0).unwrap().controller.is_ready());
+        assert!(lent.lent(0).unwrap().is_ready());
     });
 }
 
@@ -497,7 +497,7 @@ fn a_function_that_was_taken_away_answers_with_errors() {
         let closed = CardEvent::Closed { loan: 0, has_lost: false };
         assert!(world.run(PATIENCE, |world| world.events.contains(&closed)));
         assert_eq!(guest.read(world, 0, CSTS, 4), Err(Errno::EIO));
-        assert!(!world.seats[LENDER].card.as_ref().unwrap().lent(0).unwrap().controller.is_ready());
+        assert!(!world.seats[LENDER].card.as_ref().unwrap().lent(0).unwrap().is_ready());
     });
 }
 

@@ -81,7 +81,7 @@ fn probe(function: &mut Function, lost: usize, look: impl FnOnce(&BorrowedSlot<'
     let arena = Arena::default();
     let (journal, parts) = parts_of(&arena, LoanKind::Slot);
     let mut slot = new_slot(parts, journal);
-    slot.handle_reset(NOW);
+    slot.begin_anew(NOW);
     function.serve(&mut slot, journal, lost);
     look(&slot);
     // A new card finds the same.
@@ -122,7 +122,7 @@ fn entries_of_a_vector_table_are_written_across_pages() {
     let arena = Arena::default();
     let (journal, parts) = parts_of(&arena, LoanKind::Slot);
     let mut slot = new_slot(parts, journal);
-    slot.handle_reset(NOW);
+    slot.begin_anew(NOW);
     function.serve(&mut slot, journal, 0);
     assert!(slot.is_ready(), "{:?}", slot.unusable());
     let (arena, window) = (Arena::default(), Window::new(DomainId(2), requester_of(4)));

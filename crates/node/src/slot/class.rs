@@ -23,7 +23,7 @@ const REGISTERS_BAR: u8 = 0;
 const ENABLE: u8 = 1;
 
 /// Whether a function with this configuration space is an NVMe I/O controller.
-pub(super) fn is_nvme(read: impl Fn(u16) -> u32) -> bool {
+pub(super) fn is_known(read: impl Fn(u16) -> u32) -> bool {
     read(CLASS) >> 8 == PCI_CLASS_CODE
 }
 

@@ -1,0 +1,13 @@
+//! What a node is composed of today: which devices it can lend, and which driver it has for those that it borrows.
+//!
+//! Nobody else here says what they are. The ledger has their cells, [`crate::endpoint::compose`] puts them together, and
+//! a slot knows what their class asks of it.
+
+pub use device::nvme::{
+    COMMANDS as MEDIA_WORK, Config as DriveConfig, ConfigError as DriveConfigError,
+    DATA_PAGES as MEDIA_SPANS, FUNCTIONS_MAX, NamespaceConfig, NvmeCells as FunctionCells, Persist,
+    WriteCache,
+};
+pub(crate) use device::nvme::{Controller, FairShare, Subsystem, SubsystemCells as DriveCells};
+pub use host::nvme::{Driver as DriveDriver, DriverCells};
+pub(crate) use host::nvme::{DriverConfig, FunctionError as DriveError, QUEUE_MEMORY_SIZE};
