@@ -12,7 +12,6 @@ use node::{
     Address, BorrowEdge, Card, CardConfig, DriveConfig, FunctionId, Limit, LoanConfig, LoanRole, MediaError,
     MediaId, Name, NodeKey, Route, Tenancy, Way,
 };
-use pcie::Bdf;
 
 use crate::frames::{Body, Which, behind_key, seal};
 use crate::tlps::Context;
@@ -272,7 +271,7 @@ impl<'m> World<'m> {
         // Domain and rail are in the upper bits; registers and memory buffer, or queues, interrupts and data.
         let domain = u64::from(self.end as u32 + 1) << 44;
         let offsets: &[u64] = if lender {
-            &[0, 0x1000, 0x2000, 4 << 40]
+            &[0, 0x1000, 0x2000, 4 << 31]
         } else {
             &[0x1000_0000, 0x1000_2000, 0x2000_0000, 0x4000_0000]
         };
@@ -280,7 +279,7 @@ impl<'m> World<'m> {
             expected: flow.receiver().expected(),
             numbered: sender.next(),
             packets: self.packets / 2,
-            requester: if lender { Bdf(0x0000) } else { Bdf(0x0100) },
+            requester: node::requester_of(0),
             bases: offsets.iter().map(|offset| domain | offset).collect(),
             requests: headers.filter(|header| header.class() == pcie::FlowClass::NonPosted).collect(),
             stream: self.card.stream_id(0).map_or(0, |stream| stream.0),

@@ -43,7 +43,7 @@ pub enum Target {
 }
 
 /// Where the loan in this place has its aperture in its node's domain.
-pub(crate) fn base_of(place: usize) -> u64 {
+pub fn base_of(place: usize) -> u64 {
     (place as u64) << ENDPOINT_SHIFT
 }
 
@@ -146,7 +146,7 @@ impl<'m> Gate<'m> {
         if !self.journal.rule(Rule::AddressDecoder) {
             let mut address = FabricAddress::decode(request.address);
             address.domain = self.own.domain;
-            address.offset = self.own.start | address.offset % self.own.bytes;
+            address.offset = self.own.start + address.offset % self.own.bytes;
             request.address = address.encode();
         }
         let (address, len) = request.byte_range();

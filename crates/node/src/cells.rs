@@ -298,16 +298,6 @@ pub enum EndCells<'m> {
     },
 }
 
-impl EndCells<'_> {
-    fn kind(&self) -> LoanKind {
-        match self {
-            Self::Lent(_) => LoanKind::Lend,
-            Self::Drive { .. } => LoanKind::Drive,
-            Self::Slot { .. } => LoanKind::Slot,
-        }
-    }
-}
-
 /// The ledger of a node.
 #[derive(Clone, Copy)]
 pub struct NodeLedger<'m> {

@@ -43,7 +43,7 @@ mod slot;
 mod transaction;
 mod whereabouts;
 
-pub use apertures::{APERTURE_BYTES, Target, decoder_of};
+pub use apertures::{APERTURE_BYTES, Target, base_of, decoder_of};
 pub use borrower::BorrowedDrive;
 pub use card::{Card, CardEvent, MediaWork, Outgoing, Rooms, Unusable, Way};
 pub use cells::{

@@ -35,6 +35,8 @@ use crate::world::{BORROWER, LENDER};
 const HONEST: usize = 0;
 const LIED: usize = 1;
 const LOANS: usize = 2;
+/// The domain of the virtual machine.
+const MACHINE: u64 = 9;
 /// The place of the other node among the peers of each.
 const PEER: usize = 0;
 
@@ -395,7 +397,7 @@ fn config(node: usize, liar: Liar) -> CardConfig {
     let lends = node == LENDER;
     let loan = |loan: usize| {
         let edge = if loan == LIED && liar == Liar::LenderOfSlot {
-            BorrowEdge::Slot { domain: DomainId(9) }
+            BorrowEdge::Slot { domain: DomainId(MACHINE as u32) }
         } else {
             BorrowEdge::Program
         };

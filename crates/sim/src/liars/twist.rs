@@ -10,7 +10,7 @@ use pcie::{
 use spec::nvme::{CompletionEntry, Status};
 use zerocopy::IntoBytes;
 
-use super::{Dice, Liar};
+use super::{Dice, HONEST, LIED, Liar, MACHINE};
 use crate::world::{BORROWER, LENDER};
 
 /// The first byte of a stream record.
@@ -20,7 +20,7 @@ const STATUS: usize = 32;
 /// Places in a function's BARs at which a write does something: CC, AQA, ASQ, ACQ, CMBMSC, doorbells, vectors, the
 /// memory buffer.
 const REGISTERS: [u64; 12] =
-    [0x00, 0x14, 0x1c, 0x20, 0x24, 0x28, 0x30, 0x50, 0x1000, 0x1008, 0x8000, 4 << 40];
+    [0x00, 0x14, 0x1c, 0x20, 0x24, 0x28, 0x30, 0x50, 0x1000, 0x1008, 0x8000, 4 << 31];
 /// Values of them: disabled, enabled, shut down, the key of a subsystem reset, a buffer's address.
 const VALUES: [u64; 8] =
     [0, 0x0046_0001, 0x0046_0000, 0x0046_4001, 0x4e56_4d65, 0x0800_0000_0003, 0x000f_000f, u64::MAX];
@@ -56,13 +56,19 @@ impl Told {
         }
     }
 
+    /// What the stream was given to bear.
     fn requester(&self) -> Bdf {
-        if self.liar == Liar::Borrower { Bdf(0) } else { Bdf(0x0100) }
+        node::requester_of(LIED)
     }
 
-    fn domain(&self) -> u64 {
-        let node = if self.liar == Liar::Borrower { LENDER } else { BORROWER };
-        (node as u64 + 1) << 44
+    /// Where what the stream is for begins, or what another one is for: which is denied.
+    fn base(&self, dice: &mut dyn Dice) -> u64 {
+        let loan = if dice.chance(100) { HONEST } else { LIED };
+        match self.liar {
+            Liar::Borrower => (LENDER as u64 + 1) << 44 | node::base_of(loan),
+            Liar::Lender => (BORROWER as u64 + 1) << 44 | node::base_of(loan),
+            Liar::LenderOfSlot => MACHINE << 44,
+        }
     }
 }
 
@@ -203,7 +209,7 @@ fn place(dice: &mut dyn Dice, told: &Told) -> u64 {
     let places: &[u64] = if told.liar == Liar::Borrower { &REGISTERS } else { &MEMORY };
     let place = places[dice.below(places.len() as u64) as usize];
     let behind = if dice.chance(500) { 0 } else { 4 * dice.below(1024) };
-    told.domain() | (place + behind)
+    told.base(dice) + place + behind
 }
 
 fn write(dice: &mut dyn Dice, told: &Told) -> Option<(Header, Vec<u8>)> {
@@ -218,7 +224,7 @@ fn write(dice: &mut dyn Dice, told: &Told) -> Option<(Header, Vec<u8>)> {
             let status = if dice.chance(700) { Status::SUCCESS } else { Status::INTERNAL_ERROR };
             let (queue, slot, phase) = (dice.below(2), dice.below(16), dice.chance(500));
             let entry = CompletionEntry::new(queue as u16, 0, cid, status, dice.below(1 << 32) as u32, phase);
-            (told.domain() | (0x1000_1000 + queue * 0x1000 + slot * 16), entry.as_bytes().to_vec())
+            (told.base(dice) + 0x1000_1000 + queue * 0x1000 + slot * 16, entry.as_bytes().to_vec())
         }
         _ => {
             let most = if dice.chance(100) { 4096 } else { 64 };
