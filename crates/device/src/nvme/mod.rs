@@ -63,7 +63,7 @@ pub struct Controller<'m> {
     /// Which controller of the drive it is.
     index: u16,
     config: Rc<Config>,
-    layout: ConfigLayout,
+    layout: Rc<ConfigLayout>,
     /// Commands with something to send to the host.
     sending: Line,
     /// Commands whose completion queue is full.
@@ -127,7 +127,7 @@ impl<'m> Controller<'m> {
             journal: subsystem.journal,
             subsystem: subsystem.clone(),
             index,
-            layout: config_space::layout(&config, index),
+            layout: subsystem.config_layout(index),
             config,
             sending: Line::new(),
             held: Line::new(),

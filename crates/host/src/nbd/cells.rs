@@ -53,6 +53,8 @@ pub struct ServerCells {
     pub(super) known: Cell<u32>,
     /// Requests given up that the drive has not been told of.
     pub(super) untold: Cell<u32>,
+    /// Of each connection. Beside each other, so that nobody touches the memory of those that are not there.
+    pub(super) phases: [Cell<Code<Phase>>; CONNECTIONS],
     pub(super) slots: SlotCells<PLACE_WORDS>,
     pub(super) requests: [RequestCells; PLACES],
     /// Requests with something to emit.
@@ -111,7 +113,7 @@ pub(super) struct ConnectionCells {
     pub(super) held: Cell<u16>,
     /// Pages counted to this connection.
     pub(super) pages: Cell<u16>,
-    pub(super) phase: Cell<Code<Phase>>,
+    pub(super) reserved: Cell<u8>,
     /// Bits of [`agreed`].
     pub(super) agreed: Cell<u8>,
     pub(super) output_head: Cell<u32>,

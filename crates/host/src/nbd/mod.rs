@@ -87,6 +87,10 @@ impl<'m> Server<'m> {
     /// The server over `cells`; over those of a dead card it goes on as soon as it is told the received positions
     /// again. `io_timeout` limits how long a request waits for the drive.
     pub fn new(cells: &'m ServerCells, pages: Pages<'m>, journal: Journal<'m>, io_timeout: Duration) -> Self {
+        let received = |slot: usize| match cells.phases[slot].value() {
+            Phase::Closed => 0,
+            _ => cells.connections[slot].parsed.get(),
+        };
         Self {
             cells,
             pages,
@@ -95,7 +99,7 @@ impl<'m> Server<'m> {
             io_timeout,
             now: Instant::ZERO,
             born: None,
-            received: core::array::from_fn(|slot| cells.connections[slot].parsed.get()),
+            received: core::array::from_fn(received),
             starved: [None; CONNECTIONS],
             part: [PageIndex(0); BlockRequest::MAX_PAGES],
         }
@@ -298,11 +302,11 @@ impl<'m> Server<'m> {
     }
 
     fn phase(&self, slot: usize) -> Phase {
-        self.connection(slot).phase.value()
+        self.cells.phases[slot].value()
     }
 
     fn set_phase(&self, slot: usize, phase: Phase) {
-        self.connection(slot).phase.set(self.journal, phase.into());
+        self.cells.phases[slot].set(self.journal, phase.into());
     }
 
     /// The parse position of the last commit: before it, the input is free.

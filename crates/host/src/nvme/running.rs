@@ -28,13 +28,7 @@ struct Rights {
 
 impl Running {
     pub(super) fn new() -> Self {
-        Self {
-            rights: vec![Rights::default(); Pages::CAPACITY],
-            writes: 0,
-            pages: 0,
-            flushes: 0,
-            given_up: 0,
-        }
+        Self { rights: Vec::new(), writes: 0, pages: 0, flushes: 0, given_up: 0 }
     }
 
     /// A command is issued. `is_kept` says whether it is to be kept when it has ended.
@@ -58,7 +52,12 @@ impl Running {
         // Of commands that this driver has made: a controller names them by their number alone, which `complete` looks
         // up.
         for page in &cells.pages[..usize::from(command.pages)] {
-            let rights = &mut self.rights[usize::from(page.get())];
+            let page = usize::from(page.get());
+            assert!(page < Pages::CAPACITY, "commands have pages of the pool");
+            if page >= self.rights.len() {
+                self.rights.resize(page + 1, Rights::default());
+            }
+            let rights = &mut self.rights[page];
             let right = if kind == BlockKind::Read { &mut rights.write } else { &mut rights.read };
             let mut count = usize::from(*right);
             change(&mut count, 1);

@@ -12,10 +12,11 @@ mod fair_share;
 mod namespaces;
 pub(crate) mod record;
 
-use core::cell::Cell as StdCell;
+use core::cell::{Cell as StdCell, OnceCell};
 use std::rc::Rc;
 
 use base::ledger::{Cell, Journal};
+use pcie::ConfigLayout;
 
 pub use cells::{CONTROLLERS, NAMESPACES, SubsystemCells};
 pub use fair_share::FairShare;
@@ -23,6 +24,7 @@ pub(crate) use namespaces::{Namespace, NewNamespace};
 
 use self::cells::{SharedControllerCells, flag};
 use crate::nvme::Config;
+use crate::nvme::control::config_space;
 
 /// A drive, shared by its controllers. Copies are the same drive.
 #[derive(Clone)]
@@ -32,6 +34,8 @@ pub struct Subsystem<'m> {
     pub(crate) config: Rc<Config>,
     /// The last change that this card has given out to be kept.
     given: Rc<StdCell<u64>>,
+    /// The configuration space of its virtual functions, which look all the same.
+    virtual_layout: Rc<OnceCell<Rc<ConfigLayout>>>,
     /// Notes that this card has left with controllers.
     notes: Rc<StdCell<u64>>,
 }
@@ -67,12 +71,19 @@ impl<'m> Subsystem<'m> {
         if let Err(error) = config.check() {
             panic!("{error}");
         }
-        let subsystem =
-            Self { cells, journal, config: Rc::new(config), given: Rc::default(), notes: Rc::default() };
+        let (config, given) = (Rc::new(config), Rc::default());
+        let (virtual_layout, notes) = Default::default();
+        let subsystem = Self { cells, journal, config, given, virtual_layout, notes };
         if cells.capacity.get() == 0 {
             subsystem.make();
         }
         subsystem
+    }
+
+    /// The layout of the configuration space of controller `index`.
+    pub(crate) fn config_layout(&self, index: u16) -> Rc<ConfigLayout> {
+        let make = || Rc::new(config_space::layout(&self.config, index));
+        if index == 0 { make() } else { Rc::clone(self.virtual_layout.get_or_init(make)) }
     }
 
     fn make(&self) {

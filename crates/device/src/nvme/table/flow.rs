@@ -21,10 +21,11 @@ impl<'m> Controller<'m> {
         Slots::new(&self.cells.slots, self.journal)
     }
 
-    /// Every slot that is in use.
+    /// Every slot that is in use. The memory of others is not touched: most controllers have few.
     pub(crate) fn busy_slots(&self) -> impl Iterator<Item = u16> + use<'m> {
         let cells = self.cells;
-        (0..SLOTS as u16).filter(move |slot| cells.commands[usize::from(*slot)].state() != State::Free)
+        let slots = self.slots().iter().chain([SHUTDOWN_SLOT]);
+        slots.filter(move |slot| cells.commands[usize::from(*slot)].state() != State::Free)
     }
 
     /// Takes a slot for the next entry of a queue; I/O queues leave some to the admin queue.
