@@ -423,13 +423,18 @@ impl<'m> NodeLedger<'m> {
     }
 }
 
-/// The cells of all loans.
+/// The cells of all loans, and of the peers that they are with.
 pub struct LedgerLoans<'m>(BTreeMap<Owner, Owned<'m>>);
 
 impl<'m> LedgerLoans<'m> {
     /// As [`NodeLedger::loan`].
     pub fn get(&self, place: usize, life: u32) -> Option<LoanParts<'m>> {
         self.0.get(&loan_owner(place, life)).and_then(|owned| parts_in(owned).ok().flatten())
+    }
+
+    /// As [`NodeLedger::peer`].
+    pub fn peer(&self, place: usize) -> Option<&'m PeerCells> {
+        self.0.get(&peer_owner(place)).and_then(|owned| find(owned).ok().flatten())
     }
 }
 

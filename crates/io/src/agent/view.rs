@@ -73,14 +73,17 @@ impl<'a> View<'a> {
     pub fn loans(&self) -> impl Iterator<Item = (&'a LoanSpec, LoanView<'a>)> + use<'a> {
         let cells = self.ledger.loans();
         let loans = self.spec.loans.iter().enumerate();
-        let ledger = self.ledger;
-        loans.map(move |(place, spec)| (spec, LoanView::new(ledger, cells.get(place, spec.life))))
+        loans.map(move |(place, spec)| {
+            let parts = cells.get(place, spec.life);
+            (spec, LoanView::new(parts, |peer| cells.peer(peer)))
+        })
     }
 
     /// The same of one place, if there is such a one.
     pub fn loan(&self, place: usize) -> Option<(&'a LoanSpec, LoanView<'a>)> {
         let spec = self.spec.loans.get(place)?;
-        Some((spec, LoanView::new(self.ledger, self.ledger.loan(place, spec.life))))
+        let parts = self.ledger.loan(place, spec.life);
+        Some((spec, LoanView::new(parts, |peer| self.ledger.peer(peer))))
     }
 
     /// What the channels have counted, one for each peer.
@@ -191,8 +194,8 @@ pub struct LoanView<'a> {
 }
 
 impl<'a> LoanView<'a> {
-    fn new(ledger: NodeLedger<'a>, parts: Option<LoanParts<'a>>) -> Self {
-        let peer = parts.and_then(|parts| ledger.peer(parts.cells.peer()?));
+    fn new(parts: Option<LoanParts<'a>>, peer: impl Fn(usize) -> Option<&'a PeerCells>) -> Self {
+        let peer = parts.and_then(|parts| peer(parts.cells.peer()?));
         // The place may have another node since the loan has ended.
         let met = parts.and_then(|parts| parts.cells.edge.peer()).map(|(node, _)| node);
         let is_its = |peer: &&PeerCells| peer.node().is_some_and(|node| met.is_none_or(|met| met == node));
