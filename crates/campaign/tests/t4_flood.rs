@@ -7,7 +7,7 @@
 
 use campaign::causeway::{Borrower, Lender, card, number, status};
 use campaign::load::{Load, Model, Since, connect};
-use campaign::process::{family, anonymous_kib};
+use campaign::process::{anonymous_kib, family};
 use campaign::relay::flood::GENERAL;
 use campaign::scale;
 use campaign::world::{Direction, Machine, World, WorldConfig};

@@ -77,7 +77,7 @@ use std::time::Duration;
 use base::ids::{DomainBlock, Group, NodeId};
 use node::Protection;
 
-use crate::cli::{Listen, NodeName, SocketAccess, Source};
+use crate::cli::{ByteSize, Listen, NodeName, SocketAccess, Source};
 use crate::line::{FunctionName, Line};
 pub use compare::{Action, Change, Fixed, Thing, compare};
 pub use domain::{Domain, Slot};
@@ -107,6 +107,8 @@ pub struct Config {
     pub shared_memory: bool,
     /// The node's domains; `None`: those that its id gives it.
     pub domain_block: Option<DomainBlock>,
+    /// How large its ledger may become; `None`: as large as its loans need.
+    pub ledger: Option<ByteSize>,
     /// The rails; empty means as `causeway lend` does without `--listen`.
     pub rails: Vec<Rail>,
     /// What is lent.

@@ -392,3 +392,12 @@ fn a_device_is_in_its_own_group_or_the_nodes() {
         assert!(refused.contains("1:9: group"), "{refused}");
     }
 }
+
+#[test]
+fn a_ledger_has_a_size() {
+    assert_eq!(parse(DRIVE).unwrap().ledger, None);
+    let size = parse(&format!("ledger = '64M'\n{DRIVE}")).unwrap().ledger;
+    assert_eq!(size.map(|size| size.0), Some(64 << 20));
+    let refused = parse(&format!("ledger = 'large'\n{DRIVE}")).unwrap_err().to_string();
+    assert!(refused.contains("1:10: `large` is no size"), "{refused}");
+}

@@ -16,8 +16,8 @@ use super::{
     BlockSize, Cache, Config, DEVICES_MAX, Device, ENTRIES_MAX, Layout, Loan, LoanEdge, Rail, SLOTS_MAX, raw,
 };
 use crate::cli::{
-    IO_TIMEOUT_DEFAULT_S, Listen, NodeName, OnlyCipher, SocketAccess, Source, check_socket_path, protection,
-    socket_mode,
+    ByteSize, IO_TIMEOUT_DEFAULT_S, Listen, NodeName, OnlyCipher, SocketAccess, Source, check_socket_path,
+    protection, socket_mode,
 };
 use crate::line::{FUNCTION_NAME_MAX, FunctionName, Line, RAILS_MAX, read_line_file};
 
@@ -40,6 +40,7 @@ pub(super) fn config(raw: raw::Node, text: &str, path: &Path) -> Result<Config, 
     let loans = check.loans(&raw.loans);
     let domains = check.domains(&raw.domains);
     let domain_block = raw.domain_block.as_ref().and_then(|block| check.domain_block(block));
+    let ledger = raw.ledger.as_ref().and_then(|size| check.parsed::<ByteSize>(size));
     let sockets = raw.loans.iter().flat_map(|loan| [&loan.get_ref().nbd, &loan.get_ref().vm]).flatten();
     let slots = raw.domains.iter().flat_map(|domain| &domain.get_ref().slots);
     if let Some(extra) = slots.clone().nth(SLOTS_MAX) {
@@ -72,6 +73,7 @@ pub(super) fn config(raw: raw::Node, text: &str, path: &Path) -> Result<Config, 
                 protection,
                 shared_memory,
                 domain_block,
+                ledger,
                 rails,
                 devices,
                 loans,

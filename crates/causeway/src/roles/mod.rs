@@ -129,6 +129,7 @@ pub fn node(config: Config, file: &std::path::Path) -> Result<(), Failure> {
         slots,
         protection: config.protection,
         shared_memory: config.shared_memory,
+        ledger: config.ledger.map(|size| size.0),
         control,
         reload: Some(serve::Reload::new(file, config, !only_borrows)),
     })?;

@@ -91,6 +91,8 @@ pub(super) struct Parts {
     pub(super) slots: (Domains, Vec<LoanSpec>),
     pub(super) protection: Protection,
     pub(super) shared_memory: bool,
+    /// Bytes that the ledger may have.
+    pub(super) ledger: Option<u64>,
     pub(super) control: ControlServer,
     /// The file that it can read again.
     pub(super) reload: Option<Reload>,
@@ -109,6 +111,7 @@ impl Parts {
             slots: (Domains::default(), Vec::new()),
             protection: Protection::default(),
             shared_memory: true,
+            ledger: None,
             control,
             reload: None,
         }
@@ -161,7 +164,8 @@ pub(super) struct Node {
 impl Node {
     pub(super) fn start(parts: Parts) -> Result<Self, Failure> {
         let Parts { name, domains: block, mut state, rails, mut lent, borrowed, .. } = parts;
-        let Parts { slots: (mut domains, slots), protection, shared_memory, control, reload, .. } = parts;
+        let Parts { slots: (mut domains, slots), protection, shared_memory, control, reload, ledger, .. } =
+            parts;
         let mut loans = std::mem::take(&mut lent.loans);
         loans.extend(borrowed);
         domains.follow(loans.len());
@@ -202,6 +206,7 @@ impl Node {
             shared_memory,
             last_writes,
             spare_loans: if reload.is_some() { reload::SPARE_LOANS } else { 0 },
+            ledger,
         };
         let agent = Agent::start(spec).map_err(|error| {
             lend::withdraw(&layouts, &state);

@@ -124,7 +124,11 @@ impl Agent {
         self.images.ask_witnesses();
         self.have_ring();
         // Whoever has attached a loan has made room for it. A card that finds too little for one serves the others.
-        if let Err(error) = self.reserve(&[], self.spec.drives.len(), self.spec.spare_loans) {
+        let drives = self.spec.drives.len();
+        // What is only to come has what is left.
+        let is_reserved =
+            (1..=self.spec.spare_loans).rev().any(|spare| self.reserve(&[], drives, spare).is_ok());
+        if !is_reserved && let Err(error) = self.reserve(&[], drives, 0) {
             Event::LedgerNotGrown { error: error.to_string() }.say();
         }
         view::entitle(&self.mapping, &self.spec);

@@ -99,6 +99,8 @@ pub struct NodeSpec {
     /// For so many loans more, of drives that it borrows for itself, each card finds room in the ledger: a card that runs
     /// can take such a loan only where there is room.
     pub spare_loans: usize,
+    /// Bytes that the ledger may have; `None`: as many as its loans need.
+    pub ledger: Option<u64>,
 }
 
 impl NodeSpec {
@@ -387,8 +389,11 @@ impl Agent {
     pub fn start(spec: NodeSpec) -> io::Result<Self> {
         crate::harden();
         crate::raise_descriptor_limit();
-        let memory =
-            memory::create_growing("causeway-ledger", ledger_end(rooms_of(&spec), spec.drives.len(), None)?)?;
+        let end = |spare| ledger_end(rooms_of(&spec, spare), spec.drives.len(), None, spec.ledger);
+        // What is only to come has what is left.
+        let bytes =
+            (1..=spec.spare_loans).rev().find_map(|spare| end(spare).ok()).map_or_else(|| end(0), Ok)?;
+        let memory = memory::create_growing("causeway-ledger", bytes)?;
         let mapping = Mapping::shared(memory.as_fd())?;
         let waiter = Waiter::new(SpinTimes { idle: Duration::ZERO, expecting: Duration::ZERO })?;
         clients::listen(&spec.loans, &waiter)?;
@@ -556,7 +561,7 @@ impl Agent {
         let loans = present.map(|(_, loan)| loan).chain(coming.iter().map(|(_, loan)| loan));
         let rooms = loans.filter_map(|loan| loan.end.room()).chain((0..spare).map(|_| LoanKind::Drive));
         let ledger = view::ledger(&self.mapping);
-        let bytes = ledger_end(rooms, drives, Some(ledger))?;
+        let bytes = ledger_end(rooms, drives, Some(ledger), self.spec.ledger)?;
         if bytes > self.mapping.len() {
             self.mapping = memory::grow(self.memory.as_fd(), bytes)?;
         }
@@ -851,14 +856,21 @@ fn ledger_end(
     rooms: impl IntoIterator<Item = LoanKind>,
     drives: usize,
     before: Option<NodeLedger<'_>>,
+    limit: Option<u64>,
 ) -> io::Result<usize> {
     let bytes = node::ledger_bytes(before, rooms, drives).map_err(io::Error::other)?;
+    if let Some(limit) = limit.filter(|limit| bytes as u64 > *limit) {
+        let [takes, has] = [bytes as u64, limit].map(|bytes| bytes.div_ceil(1 << 20));
+        let what =
+            format!("the node's ledger would take {takes} MiB, and its configuration allows {has} MiB");
+        return Err(io::Error::new(io::ErrorKind::OutOfMemory, what));
+    }
     Ok(LEDGER_OFFSET + bytes)
 }
 
 /// What there is room for in the ledger of a new node.
-fn rooms_of(spec: &NodeSpec) -> impl Iterator<Item = LoanKind> {
-    let spare = (0..spec.spare_loans).map(|_| LoanKind::Drive);
+fn rooms_of(spec: &NodeSpec, spare: usize) -> impl Iterator<Item = LoanKind> {
+    let spare = (0..spare).map(|_| LoanKind::Drive);
     spec.loans.iter().filter_map(|loan| loan.end.room()).chain(spare)
 }
 
@@ -881,4 +893,20 @@ fn make_ring(spec: &NodeSpec) -> Result<Option<Ring>, RingError> {
 fn fill_random(bytes: &mut [u8]) -> io::Result<()> {
     rustix::rand::getrandom(bytes, rustix::rand::GetRandomFlags::empty())?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ledger_is_as_large_as_its_loans_need_and_no_larger_than_the_node_allows() {
+        let end = |loans: usize, limit| ledger_end((0..loans).map(|_| LoanKind::Drive), 0, None, limit);
+        let [none, one, two] = [0, 1, 2].map(|loans| (end(loans, None).unwrap() - LEDGER_OFFSET) as u64);
+        assert!(none < one && one < two);
+        assert_eq!(end(1, Some(one)).unwrap(), end(1, None).unwrap());
+        let refused = end(2, Some(two - 1)).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::OutOfMemory);
+        assert!(refused.to_string().contains("allows"), "{refused}");
+    }
 }

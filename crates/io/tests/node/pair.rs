@@ -187,6 +187,7 @@ fn spec(name: &str, identity: NodeKey, socket: RailSocket, end: LoanEnd, life: L
         shared_memory,
         last_writes: io::files::LastWrites::in_memory().unwrap(),
         spare_loans: 0,
+        ledger: None,
     }
 }
 

@@ -645,7 +645,7 @@ fn each_field_of_a_header_is_checked_and_counted() {
         ("channel", 20, ELSEWHERE),
         ("stream", 24, [AUTH, MISDIRECTED, MISDIRECTED, MISDIRECTED, AUTH, MISDIRECTED]),
         ("reserved", 28, NOT_ZERO),
-        ("loan generation", 32, ELSEWHERE),
+        ("loan generation", 32, [AUTH, MISDIRECTED, MISDIRECTED, MISDIRECTED, AUTH, MISDIRECTED]),
         ("incarnation", 40, [AUTH, NOT_UNDERSTOOD, AUTH, MALFORMED, AUTH, AUTH]),
         ("card generation", 48, NOT_ZERO),
         ("packet number", 56, [AUTH, AUTH, AUTH, REPLAY, AUTH, REPLAY]),
