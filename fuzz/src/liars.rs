@@ -1,6 +1,8 @@
-//! Two cards joined, of which one lies: what the simulator's liars say is up to the fuzzer here.
+//! Cards joined, of which one lies: what the simulator's liars say is up to the fuzzer here.
 
+use base::RuleSet;
 use sim::liars::{Dice, Liar, lie};
+use sim::rogue::go_rogue;
 
 /// Dice that fall as the bytes say. When there are no more, nothing happens that chance could bring about.
 struct Bytes<'a>(&'a [u8]);
@@ -21,5 +23,13 @@ pub fn run(liar: Liar, bytes: &[u8]) {
     let turns = (bytes.len() as u32 / 8).clamp(1, 400);
     if let Err(what) = lie(liar, &mut Bytes(bytes), turns) {
         panic!("the honest loan suffers: {what}");
+    }
+}
+
+/// The same of a rogue.
+pub fn run_rogue(bytes: &[u8]) {
+    let turns = (bytes.len() as u32 / 8).clamp(1, 400);
+    if let Err((checker, what)) = go_rogue(&mut Bytes(bytes), turns, RuleSet::ALL) {
+        panic!("{checker}: {what}");
     }
 }

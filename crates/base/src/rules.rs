@@ -83,11 +83,17 @@ pub enum Rule {
     AddressDecoder,
     /// A stream bears the requester id that was given when it opened, and no other one.
     RequesterRewrite,
+    /// A stream is opened for who proves the secret of its function.
+    ProveSecrets,
+    /// Nothing is taken from a stream before it is open: what was before it has ended, and whose it is is durable.
+    OpenFirst,
+    /// Who asks for an earlier assignment of a function does not get it.
+    FenceGenerations,
 }
 
 impl Rule {
     /// Every rule, in the order of the enum.
-    pub const ALL: [Self; 38] = [
+    pub const ALL: [Self; 41] = [
         Self::LogStores,
         Self::ReuseAfterCommit,
         Self::MarkEffects,
@@ -126,6 +132,9 @@ impl Rule {
         Self::StoreBeforeTell,
         Self::AddressDecoder,
         Self::RequesterRewrite,
+        Self::ProveSecrets,
+        Self::OpenFirst,
+        Self::FenceGenerations,
     ];
 }
 

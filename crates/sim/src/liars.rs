@@ -8,15 +8,13 @@
 //!
 //! Where chance comes from is the caller's: a seed here, the bytes of a fuzzer in `fuzz/`.
 
-mod twist;
-
-use std::collections::BTreeMap;
+mod client;
+pub(crate) mod twist;
 
 use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration};
-use base::ledger::{Arena, Journal, PageIndex, RawMemory};
+use base::ledger::{Arena, Journal, RawMemory};
 use base::{Instant, RuleSet};
 use core::time::Duration;
-use host::{BlockKind, BlockRequest};
 use link::frame::Header;
 use link::{Name, NodeKey};
 use node::{
@@ -24,10 +22,11 @@ use node::{
     NodeLedger, Route, Tenancy, Way,
 };
 
+pub(crate) use self::client::Client;
 use crate::Failure;
 use crate::checkers::names;
 use crate::death::{End, survive};
-use crate::disk::{Disk, author, pattern};
+use crate::disk::Disk;
 use crate::random::Random;
 use crate::world::{BORROWER, LENDER};
 
@@ -36,15 +35,13 @@ const HONEST: usize = 0;
 const LIED: usize = 1;
 const LOANS: usize = 2;
 /// The domain of the virtual machine.
-const MACHINE: u64 = 9;
+const MACHINE: u32 = 9;
 /// The place of the other node among the peers of each.
 const PEER: usize = 0;
 
 /// Bytes and number of a drive's blocks.
-const BLOCK: usize = 512;
-const BLOCKS: u64 = 64;
-/// Requests of a loan that are under way at most.
-const UNDER_WAY: usize = 6;
+pub(crate) const BLOCK: usize = 512;
+pub(crate) const BLOCKS: u64 = 64;
 /// Turns without a lie at the end, in which everything of the honest loan has to end.
 const PATIENCE: u32 = 20_000;
 const TURN: Duration = Duration::from_micros(100);
@@ -153,15 +150,6 @@ struct Seat<'w> {
     memory: RawMemory<'w>,
     config: CardConfig,
     card: Card<'w>,
-}
-
-/// What somebody wants of a drive.
-struct Client {
-    /// By request: what it is for, block, page, and who wrote last if it is a read.
-    requests: BTreeMap<u32, (BlockKind, u64, PageIndex, u64)>,
-    /// By block: the request that wrote it last.
-    written: Vec<u64>,
-    next: u32,
 }
 
 struct World<'w> {
@@ -282,8 +270,8 @@ impl<'w> World<'w> {
             let lied = self.seats[node].card.stream_id(LIED);
             let is_lied = Header::parse(&frame).is_ok_and(|header| lied == Some(header.stream));
             if lies && sent.way == Way::Private(PEER) && is_lied && dice.chance(400) {
-                let told = twist::Told::of(&self.seats[1 - node].card, LIED, self.liar);
-                twist::twist(dice, &told, &mut frame);
+                let told = told(&self.seats[1 - node].card, self.liar, dice);
+                twist::twist(dice, &told, twist::Reach::Stream, &mut frame);
                 self.lies.told += 1;
             }
             let other = &mut self.seats[1 - node].card;
@@ -316,76 +304,34 @@ impl<'w> World<'w> {
 
     /// Nobody lies any more, and nothing new is wanted: what was under way for the honest loan ends.
     fn come_to_rest(&mut self, dice: &mut dyn Dice) -> Result<(), String> {
-        self.clients[HONEST].next = u32::MAX;
+        self.clients[HONEST].stop();
         for _ in 0..PATIENCE {
-            if self.clients[HONEST].requests.is_empty() {
+            if self.clients[HONEST].under_way() == 0 {
                 return Ok(());
             }
             self.turn(dice, false)?;
             // A request that was lost with a card may have to time out.
             self.now += Duration::from_millis(1);
         }
-        Err(format!("{} requests of the honest loan have not ended", self.clients[HONEST].requests.len()))
+        Err(format!("{} requests of the honest loan have not ended", self.clients[HONEST].under_way()))
     }
 }
 
-impl Client {
-    fn new() -> Self {
-        Self { requests: BTreeMap::new(), written: vec![0; BLOCKS as usize], next: 1 }
-    }
-
-    /// Takes what has ended and asks for more. Returns how many blocks were compared, or what was wrong with one.
-    fn act(
-        &mut self,
-        now: Instant,
-        dice: &mut dyn Dice,
-        driver: &mut host::nvme::Driver<'_>,
-        pages: base::ledger::Pages<'_>,
-        journal: Journal<'_>,
-    ) -> Result<u64, String> {
-        let (mut verified, mut found) = (0, Ok(()));
-        while let Some((id, result)) = driver.poll_completion() {
-            let Some((kind, lba, page, wanted)) = self.requests.remove(&id) else {
-                found = found.and(Err(format!("request {id} has ended, which is none")));
-                continue;
-            };
-            let mut bytes = [0; BLOCK];
-            pages.read(page, 0, &mut bytes);
-            pages.release(page);
-            if let Err(error) = result {
-                found = found.and(Err(format!("{kind:?} of block {lba} has failed: {error:?}")));
-            } else if kind == BlockKind::Read {
-                verified += 1;
-                let read = author(lba, &bytes);
-                if read != Some(wanted) {
-                    found = found.and(Err(format!("block {lba} is of {read:?}, not of {wanted}")));
-                }
-            }
-        }
-        while driver.room() > 0 && self.requests.len() < UNDER_WAY && self.next < u32::MAX {
-            let lba = dice.below(BLOCKS);
-            if self.requests.values().any(|(_, busy, ..)| *busy == lba) || dice.chance(300) {
-                break;
-            }
-            let Some(page) = pages.alloc() else { break };
-            let (id, kind) = (self.next, if dice.chance(500) { BlockKind::Write } else { BlockKind::Read });
-            self.next += 1;
-            if kind == BlockKind::Write {
-                let mut bytes = [0; BLOCK];
-                pattern(id.into(), lba, &mut bytes);
-                pages.span(page, 0, BLOCK).write(journal, &bytes);
-                self.written[lba as usize] = id.into();
-            }
-            let fua = dice.chance(200);
-            self.requests.insert(id, (kind, lba, page, self.written[lba as usize]));
-            driver.submit(now, BlockRequest { id, kind, lba, blocks: 1, fua, pages: &[page] });
-        }
-        found.map(|()| verified)
-    }
+/// What the one who is lied to expects, at its own endpoint, or at that of the other loan: which is denied.
+fn told(card: &Card<'_>, liar: Liar, dice: &mut dyn Dice) -> twist::Told {
+    let loan = if dice.chance(100) { HONEST } else { LIED };
+    let (domain, base) = match liar {
+        Liar::Borrower => (LENDER as u32 + 1, node::base_of(loan)),
+        Liar::Lender => (BORROWER as u32 + 1, node::base_of(loan)),
+        Liar::LenderOfSlot => (MACHINE, 0),
+    };
+    // What its stream was given: any other name would have each access denied.
+    let (requesters, is_lent) = (vec![node::requester_of(LIED)], liar == Liar::Borrower);
+    twist::Told::of(card, LIED, twist::Place { domain: DomainId(domain), is_lent, base, requesters })
 }
 
 /// The log of a node's ledger: what the kernel writes there is not undone.
-fn journal(memory: RawMemory<'_>) -> Journal<'_> {
+pub(crate) fn journal(memory: RawMemory<'_>) -> Journal<'_> {
     NodeLedger::new(memory, None, RuleSet::ALL).journal
 }
 
@@ -397,7 +343,7 @@ fn config(node: usize, liar: Liar) -> CardConfig {
     let lends = node == LENDER;
     let loan = |loan: usize| {
         let edge = if loan == LIED && liar == Liar::LenderOfSlot {
-            BorrowEdge::Slot { domain: DomainId(MACHINE as u32) }
+            BorrowEdge::Slot { domain: DomainId(MACHINE) }
         } else {
             BorrowEdge::Program
         };

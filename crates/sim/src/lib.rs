@@ -30,6 +30,7 @@ mod neighbours;
 mod network;
 mod random;
 mod replaced;
+pub mod rogue;
 mod shared;
 mod siege;
 mod slot;

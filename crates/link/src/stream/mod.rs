@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use base::ids::LoanGeneration;
 use base::ledger::{Cell, Code, Counter, Journal, Layout, Pages};
 use base::times::{PROBE_GRANULARITY, PROBE_MAX};
-use base::{Instant, Payload};
+use base::{Instant, Payload, Rule};
 use pcie::TlpView;
 use zerocopy::FromBytes;
 
@@ -286,7 +286,8 @@ impl<'m> Stream<'m> {
         tlps: &[u8],
         sink: &mut dyn Sink<'m>,
     ) -> Taken {
-        if self.state() != State::Open {
+        let is_early = self.state() == State::Resetting && !self.journal.rule(Rule::OpenFirst);
+        if self.state() != State::Open && !is_early {
             return Taken::Refused;
         }
         let (expected, before) = (self.receiver.expected(), self.journal.mark());

@@ -6,6 +6,7 @@ pub(crate) mod disk_model;
 pub(crate) mod freshness;
 pub(crate) mod liveness;
 pub(crate) mod nonces;
+pub(crate) mod opening;
 pub(crate) mod ordering;
 pub(crate) mod outrun;
 pub(crate) mod single_owner;
@@ -62,6 +63,8 @@ pub mod names {
     pub const LIVENESS: &str = "liveness";
     /// When faults end, requests end, replay empties, pages are free.
     pub const QUIET: &str = "quiet";
+    /// A stream is of who knows the secret of the function's present assignment, and carries nothing before it is open.
+    pub const OPENING: &str = "opening";
     /// Nothing reaches for memory that it was not granted, or completes what nobody asked for.
     pub const STRAYS: &str = "strays";
     /// What one peer lies about costs no other loan anything.

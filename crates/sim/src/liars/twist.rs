@@ -2,6 +2,7 @@
 
 use core::ops::Range;
 
+use base::ids::DomainId;
 use link::frame::{HEADER_LEN, MAX_FRAME, TAG_LEN};
 use node::Card;
 use pcie::{
@@ -10,13 +11,14 @@ use pcie::{
 use spec::nvme::{CompletionEntry, Status};
 use zerocopy::IntoBytes;
 
-use super::{Dice, HONEST, LIED, Liar, MACHINE};
-use crate::world::{BORROWER, LENDER};
+use super::Dice;
 
 /// The first byte of a stream record.
 const STREAM: u8 = 0x82;
 /// Bytes of the status that begins a body.
-const STATUS: usize = 32;
+pub(crate) const STATUS: usize = 32;
+/// Bits of an address below the domain's.
+const APERTURE_BITS: u32 = node::APERTURE_BYTES.trailing_zeros();
 /// Places in a function's BARs at which a write does something: CC, AQA, ASQ, ACQ, CMBMSC, doorbells, vectors, the
 /// memory buffer.
 const REGISTERS: [u64; 12] =
@@ -36,9 +38,21 @@ const MEMORY: [u64; 8] = [
     0x1234_5000,
 ];
 
-/// What the one who is lied to expects.
-pub(super) struct Told {
-    liar: Liar,
+/// Where lies are told.
+pub(crate) struct Place {
+    /// The domain of who is lied to.
+    pub(crate) domain: DomainId,
+    /// Whether it lends: then lies are about registers, else about memory.
+    pub(crate) is_lent: bool,
+    /// Where its endpoint begins in that domain's aperture.
+    pub(crate) base: u64,
+    /// Whose requests they claim to be.
+    pub(crate) requesters: Vec<Bdf>,
+}
+
+/// What the one who is lied to expects in a stream.
+pub(crate) struct Told {
+    place: Place,
     /// The number of the next TLP.
     expected: u64,
     /// Its requests that wait for completions.
@@ -46,30 +60,36 @@ pub(super) struct Told {
 }
 
 impl Told {
-    pub(super) fn of(card: &Card<'_>, loan: usize, liar: Liar) -> Self {
+    pub(crate) fn of(card: &Card<'_>, loan: usize, place: Place) -> Self {
         let flow = card.stream(loan);
         let headers = flow.port.sender.headers().filter_map(|header| Header::decode(header.as_bytes()).ok());
         Self {
-            liar,
+            place,
             expected: flow.receiver().expected(),
             requests: headers.filter(|header| header.class() == FlowClass::NonPosted).collect(),
         }
     }
 
-    /// What the stream was given to bear.
-    fn requester(&self) -> Bdf {
-        node::requester_of(LIED)
+    /// Where its aperture begins.
+    fn aperture(&self) -> u64 {
+        u64::from(self.place.domain.0) << APERTURE_BITS
     }
 
-    /// Where what the stream is for begins, or what another one is for: which is denied.
-    fn base(&self, dice: &mut dyn Dice) -> u64 {
-        let loan = if dice.chance(100) { HONEST } else { LIED };
-        match self.liar {
-            Liar::Borrower => (LENDER as u64 + 1) << 44 | node::base_of(loan),
-            Liar::Lender => (BORROWER as u64 + 1) << 44 | node::base_of(loan),
-            Liar::LenderOfSlot => MACHINE << 44,
+    fn requester(&self, dice: &mut dyn Dice) -> Bdf {
+        match &self.place.requesters[..] {
+            [only] => *only,
+            some => some[dice.below(some.len() as u64) as usize],
         }
     }
+}
+
+/// What of a frame a lie may change.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// What it says of its own stream.
+    Stream,
+    /// Its whole body.
+    Body,
 }
 
 /// What of a body is about its stream alone: the status, and what is in records of TLPs. What else a frame says is of
@@ -91,21 +111,42 @@ fn own(body: &[u8]) -> (Vec<Range<usize>>, Vec<usize>) {
     (own, starts)
 }
 
+/// One access of 4 bytes of its own endpoint, as somebody else, or at the same place of another domain: nobody may have
+/// that. What of a record it is, with its number.
+pub(crate) fn add_foreign(dice: &mut dyn Dice, told: &Told, own: Bdf, body: &mut Vec<u8>) {
+    let (is_other, is_write) = (dice.chance(500), dice.chance(500));
+    let others: Vec<Bdf> = told.place.requesters.iter().copied().filter(|other| *other != own).collect();
+    let requester = if is_other { others[dice.below(others.len() as u64) as usize] } else { own };
+    let elsewhere = if is_other { 0 } else { (1 + dice.below(3)) << APERTURE_BITS };
+    // CC, or the head of a queue.
+    let offset = if told.place.is_lent { REGISTERS[1] } else { MEMORY[1] };
+    let address = told.aperture().wrapping_add(elsewhere) | told.place.base + offset;
+    let request = MemoryRequest::new(requester, Tag::default(), address, 4).expect("it is aligned");
+    let header = if is_write { Header::MemoryWrite(request) } else { Header::MemoryRead(request) };
+    let mut tlp = header.encode().as_bytes().to_vec();
+    tlp.resize(tlp.len() + header.payload_len(), 0);
+    body.push(STREAM);
+    body.extend((10 + tlp.len() as u16).to_le_bytes());
+    body.extend(1_u16.to_le_bytes());
+    body.extend(told.expected.to_le_bytes());
+    body.extend(tlp);
+}
+
 /// A place in that.
-fn place_in(dice: &mut dyn Dice, body: &[u8]) -> Range<usize> {
-    let (own, _) = own(body);
+fn place_in(dice: &mut dyn Dice, reach: Reach, body: &[u8]) -> Range<usize> {
+    let own = if reach == Reach::Stream { own(body).0 } else { Vec::from([0..body.len()]) };
     let part = own[dice.below(own.len() as u64) as usize].clone();
     part.start + dice.below(part.len() as u64 + 1) as usize..part.end
 }
 
 /// Changes a frame, whose tag stays what it was.
-pub(super) fn twist(dice: &mut dyn Dice, told: &Told, frame: &mut Vec<u8>) {
+pub(crate) fn twist(dice: &mut dyn Dice, told: &Told, reach: Reach, frame: &mut Vec<u8>) {
     let tag = frame.split_off(frame.len() - TAG_LEN);
     let mut body = frame.split_off(HEADER_LEN);
     for _ in 0..=dice.below(3) {
         match dice.below(8) {
-            0 | 1 => set_byte(dice, &mut body),
-            2 | 3 => set_number(dice, &mut body),
+            0 | 1 => set_byte(dice, reach, &mut body),
+            2 | 3 => set_number(dice, reach, &mut body),
             4 => body.truncate(dice.below(body.len() as u64 + 1) as usize),
             5 => {
                 // Some of its last records come twice.
@@ -123,17 +164,17 @@ pub(super) fn twist(dice: &mut dyn Dice, told: &Told, frame: &mut Vec<u8>) {
     frame.extend(tag);
 }
 
-fn set_byte(dice: &mut dyn Dice, body: &mut [u8]) {
-    let place = place_in(dice, body);
+fn set_byte(dice: &mut dyn Dice, reach: Reach, body: &mut [u8]) {
+    let place = place_in(dice, reach, body);
     if let Some(byte) = body[place].first_mut() {
         *byte = dice.below(256) as u8;
     }
 }
 
 /// A number of two, four or eight bytes becomes one that is worth a try.
-fn set_number(dice: &mut dyn Dice, body: &mut [u8]) {
+fn set_number(dice: &mut dyn Dice, reach: Reach, body: &mut [u8]) {
     let len = 2 << dice.below(3);
-    let place = place_in(dice, body);
+    let place = place_in(dice, reach, body);
     let Some(bytes) = body[place].get_mut(..len) else { return };
     let mut old = [0; 8];
     old[..len].copy_from_slice(bytes);
@@ -161,7 +202,7 @@ fn add_record(dice: &mut dyn Dice, body: &mut Vec<u8>) {
 }
 
 /// TLPs that the peer never sent: a few of all kinds, or as many of one as a frame takes.
-fn add_stream(dice: &mut dyn Dice, told: &Told, body: &mut Vec<u8>) {
+pub(crate) fn add_stream(dice: &mut dyn Dice, told: &Told, body: &mut Vec<u8>) {
     let is_burst = dice.chance(100);
     let wanted = if is_burst { 1 + dice.below(3000) } else { 1 + dice.below(12) };
     let (mut tlps, mut again, mut count) = (Vec::<u8>::new(), Vec::new(), 0_u16);
@@ -206,25 +247,28 @@ fn tlp(dice: &mut dyn Dice, told: &Told) -> Vec<u8> {
 
 /// An address that means something to who is written to or read from.
 fn place(dice: &mut dyn Dice, told: &Told) -> u64 {
-    let places: &[u64] = if told.liar == Liar::Borrower { &REGISTERS } else { &MEMORY };
+    let places: &[u64] = if told.place.is_lent { &REGISTERS } else { &MEMORY };
     let place = places[dice.below(places.len() as u64) as usize];
     let behind = if dice.chance(500) { 0 } else { 4 * dice.below(1024) };
-    told.base(dice) + place + behind
+    told.aperture() | (told.place.base + place + behind)
 }
 
 fn write(dice: &mut dyn Dice, told: &Told) -> Option<(Header, Vec<u8>)> {
-    let (address, data) = match (told.liar, dice.below(3)) {
-        (Liar::Borrower, 0 | 1) => {
+    let (address, data) = match (told.place.is_lent, dice.below(3)) {
+        (true, 0 | 1) => {
             let value = VALUES[dice.below(VALUES.len() as u64) as usize];
             (place(dice, told), value.to_le_bytes()[..4 << dice.below(2)].to_vec())
         }
-        (Liar::Lender | Liar::LenderOfSlot, 0 | 1) => {
+        (false, 0 | 1) => {
             // A completion entry, in the admin queue or the other.
             let cid = [0xffff, 0xfffe, dice.below(8) as u16][dice.below(3) as usize];
             let status = if dice.chance(700) { Status::SUCCESS } else { Status::INTERNAL_ERROR };
             let (queue, slot, phase) = (dice.below(2), dice.below(16), dice.chance(500));
             let entry = CompletionEntry::new(queue as u16, 0, cid, status, dice.below(1 << 32) as u32, phase);
-            (told.base(dice) + 0x1000_1000 + queue * 0x1000 + slot * 16, entry.as_bytes().to_vec())
+            (
+                told.aperture() | (told.place.base + 0x1000_1000 + queue * 0x1000 + slot * 16),
+                entry.as_bytes().to_vec(),
+            )
         }
         _ => {
             let most = if dice.chance(100) { 4096 } else { 64 };
@@ -232,19 +276,19 @@ fn write(dice: &mut dyn Dice, told: &Told) -> Option<(Header, Vec<u8>)> {
             (place(dice, told), (0..len).map(|_| dice.below(256) as u8).collect())
         }
     };
-    let request = MemoryRequest::new(told.requester(), Tag::default(), address, data.len()).ok()?;
+    let request = MemoryRequest::new(told.requester(dice), Tag::default(), address, data.len()).ok()?;
     Some((Header::MemoryWrite(request), data))
 }
 
 fn read(dice: &mut dyn Dice, told: &Told) -> Option<(Header, Vec<u8>)> {
     let (address, len) = (place(dice, told), 1 + dice.below(4096) as usize);
     let tag = Tag::new(dice.below(1024) as u16)?;
-    Some((Header::MemoryRead(MemoryRequest::new(told.requester(), tag, address, len).ok()?), Vec::new()))
+    Some((Header::MemoryRead(MemoryRequest::new(told.requester(dice), tag, address, len).ok()?), Vec::new()))
 }
 
 fn config(dice: &mut dyn Dice, told: &Told) -> (Header, Vec<u8>) {
     let request = ConfigRequest {
-        requester: told.requester(),
+        requester: told.requester(dice),
         tag: Tag::new(dice.below(1024) as u16).unwrap_or_default(),
         target: Bdf(0x0100),
         register: (dice.below(4096) & 0xffc) as u16,
@@ -282,7 +326,7 @@ fn complete(dice: &mut dyn Dice, told: &Told) -> Option<(Header, Vec<u8>)> {
         byte_count: if len > 0 { wanted as u16 } else { 4 },
         lower_address,
         length_dw: len.div_ceil(4) as u16,
-        ..Completion::without_data(request.requester(), request.tag(), told.requester(), status)
+        ..Completion::without_data(request.requester(), request.tag(), told.requester(dice), status)
     };
     let value = VALUES[dice.below(VALUES.len() as u64) as usize].to_le_bytes();
     let random = dice.chance(500);
