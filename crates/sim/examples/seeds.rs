@@ -1,5 +1,9 @@
 //! Runs seeds: `seeds FIRST COUNT [trace] [RULE]`, without that rule, `seeds canaries FIRST MAX`, or of fleets
-//! `seeds fleet FIRST COUNT [trace] [RULE]`.
+//! `seeds fleet FIRST COUNT [trace] [RULE]`, of crowds `seeds crowd FIRST COUNT [trace]`, or of worlds with a rogue
+//! `seeds rogue FIRST COUNT [RULE]`.
+
+use sim::fleet::{Fleet, run_crowd, run_fleet};
+use sim::{Failure, Options};
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -13,14 +17,20 @@ fn main() {
         return;
     }
     let said = |word: &str| arguments.iter().any(|argument| argument == word);
-    let mut options = sim::Options { trace: said("trace"), ..sim::Options::default() };
+    let mut options = Options { trace: said("trace"), ..Options::default() };
     if let Some(rule) =
         base::Rule::ALL.iter().find(|rule| arguments.iter().any(|a| *a == format!("{rule:?}")))
     {
         options.rules = options.rules.without(*rule);
     }
     if said("fleet") {
-        return run_fleets(number(1, 0), number(2, 100), &options);
+        return run_fleets(run_fleet, number(1, 0), number(2, 100), &options);
+    }
+    if said("crowd") {
+        return run_fleets(run_crowd, number(1, 0), number(2, 4), &options);
+    }
+    if said("rogue") {
+        return run_rogues(number(1, 0), number(2, 100), &options);
     }
     let mut seen = vec![0; sim::Mark::ALL.len()];
     let (mut kills, mut requests, mut time, mut events, mut runs) = (0, 0, 0, 0, 0);
@@ -48,11 +58,13 @@ fn main() {
     }
 }
 
-fn run_fleets(first: u64, count: u64, options: &sim::Options) {
+fn run_fleets(run: fn(u64, &Options) -> Result<Fleet, Failure>, first: u64, count: u64, options: &Options) {
     let (mut failures, mut verified, mut kills, mut moves) = (0, 0, 0, 0);
+    let mut sizes = std::collections::BTreeMap::<usize, u64>::new();
     for seed in first..first + count {
-        match sim::fleet::run_fleet(seed, options) {
+        match run(seed, options) {
             Ok(fleet) => {
+                *sizes.entry(fleet.nodes).or_default() += 1;
                 verified += fleet.verified;
                 kills += fleet.kills;
                 moves += fleet.attached + fleet.detached;
@@ -63,5 +75,20 @@ fn run_fleets(first: u64, count: u64, options: &sim::Options) {
             }
         }
     }
+    println!("by their nodes: {sizes:?}");
     println!("{count} fleets, {failures} failures, {kills} kills, {moves} moves, {verified} blocks verified");
+}
+
+fn run_rogues(first: u64, count: u64, options: &Options) {
+    let (mut failures, mut told, mut verified) = (0, 0, 0);
+    for seed in first..first + count {
+        match sim::rogue::run_rogue(seed, 300, options) {
+            Ok(rogue) => (told, verified) = (told + rogue.told, verified + rogue.verified),
+            Err(failure) => {
+                failures += 1;
+                println!("rogue {seed}: {}: {}", failure.checker, failure.what);
+            }
+        }
+    }
+    println!("{count} rogues, {failures} failures, {told} lies, {verified} blocks verified");
 }

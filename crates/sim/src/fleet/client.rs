@@ -28,6 +28,8 @@ pub(super) struct Claim {
     /// An earlier life of the node has it, and the present one has not had it yet. If that gave it back, its lender
     /// would keep it for the life before.
     pub(super) is_former: bool,
+    /// Its program stands still.
+    pub(super) is_stuck: bool,
 }
 
 /// What an act of a program has shown.
@@ -41,8 +43,9 @@ pub(super) struct Act {
 
 impl Claim {
     pub(super) fn new(number: u64, function: usize) -> Self {
-        let (requests, is_former) = (BTreeMap::new(), false);
-        Self { number, function, requests, is_leaving: false, is_returning: false, is_former }
+        let requests = BTreeMap::new();
+        let (is_leaving, is_returning, is_former, is_stuck) = (false, false, false, false);
+        Self { number, function, requests, is_leaving, is_returning, is_former, is_stuck }
     }
 
     /// The node has lost its ledger, and everything that was under way with it.

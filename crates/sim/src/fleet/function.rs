@@ -20,6 +20,12 @@ pub(super) struct Function<'w> {
     pub(super) tenancy: Tenancy,
     /// Who borrows it: node and place.
     pub(super) claim: Option<(usize, usize)>,
+    /// Of a crowd: it is one of those that do not simply go on.
+    pub(super) is_troubled: bool,
+    /// Its medium stands still.
+    pub(super) is_stuck: bool,
+    /// Blocks that were read and compared.
+    pub(super) verified: u64,
     /// The node that has borrowed it last.
     pub(super) last_user: Option<usize>,
     /// By block: the requests that may have written what it holds.
@@ -36,6 +42,9 @@ impl Function<'_> {
             disk: Disk::new(BLOCKS as usize, BLOCK),
             tenancy: Tenancy::default(),
             claim: None,
+            is_troubled: false,
+            is_stuck: false,
+            verified: 0,
             last_user: None,
             contents: vec![BTreeSet::from([0]); BLOCKS as usize],
             newest: 0,

@@ -17,7 +17,7 @@ use node::{
 use super::client::{Act, Claim};
 use super::function::{BLOCK, BLOCKS, Function};
 use super::network::Arrival;
-use super::{Event, THINK, World};
+use super::{Event, World};
 use crate::checkers::names;
 use crate::checkers::single_owner::Life;
 use crate::death::{End, Switch, survive};
@@ -121,8 +121,14 @@ impl<'w> Node<'w> {
     }
 
     /// The loan of a place.
-    fn loan_of(&self, place: usize) -> usize {
+    pub(super) fn loan_of(&self, place: usize) -> usize {
         self.lent.len() + place
+    }
+
+    /// The stream of a loan, where that is open.
+    pub(super) fn stream(&self, loan: usize) -> Option<&link::Stream<'w>> {
+        let card = self.card.as_ref()?;
+        (card.state(loan) == link::State::Open).then(|| card.stream(loan))
     }
 
     /// What a place has borrowed can be used.
@@ -421,7 +427,9 @@ impl<'w> World<'w> {
             this.disk.insert(request, submitted);
             let slow = self.nodes[node].disk_is_slow && !self.is_calm && self.random.chance(20);
             let most = if slow { 2_000_000_000 } else { 150_000 };
-            let after = self.random.range(5_000, most);
+            let stands = self.functions[function].is_stuck;
+            let still = if stands { self.plan.end.saturating_sub(self.now) } else { 0 };
+            let after = still + self.random.range(5_000, most);
             self.schedule(after, Event::Disk(node, request));
         }
     }
@@ -664,6 +672,13 @@ impl World<'_> {
         }
     }
 
+    /// The program of a place stands still, or goes on.
+    pub(super) fn stop_program(&mut self, node: usize, place: usize, is_stuck: bool) {
+        if let Some(claim) = &mut self.nodes[node].places[place].claim {
+            claim.is_stuck = is_stuck;
+        }
+    }
+
     /// The node's program ends, and with it the ledger. Another one begins: what was borrowed is in its configuration.
     pub(super) fn reboot(&mut self, node: usize) {
         self.note("reboot", node);
@@ -701,7 +716,7 @@ impl World<'_> {
                 self.begin_detach(node, place, false);
             }
         }
-        let after = self.random.range(THINK / 2, THINK);
+        let after = self.random.range(self.plan.think / 2, self.plan.think);
         self.schedule(after, Event::Think(node));
     }
 
@@ -709,7 +724,10 @@ impl World<'_> {
         let may_ask = self.now < self.plan.end + ENCORE;
         let loan = self.nodes[node].loan_of(place);
         let Some(mut claim) = self.nodes[node].places[place].claim.clone() else { return };
-        if claim.is_idle() && (!may_ask || claim.is_leaving) || self.nodes[node].card.is_none() {
+        if claim.is_stuck
+            || claim.is_idle() && (!may_ask || claim.is_leaving)
+            || self.nodes[node].card.is_none()
+        {
             return;
         }
         let asks = !claim.is_leaving && may_ask;
@@ -725,6 +743,7 @@ impl World<'_> {
         });
         self.authors.append(&mut did.authors);
         self.fleet.verified += did.verified;
+        self.functions[claim.function].verified += did.verified;
         if let Some(what) = did.wrong {
             self.fail(names::DISK, format!("node {node}, loan {loan}: {what}"));
         }

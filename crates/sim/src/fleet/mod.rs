@@ -10,6 +10,7 @@
 //! the streams of others alone; and everything ends ([`crate::checkers::names`]).
 
 mod client;
+mod crowd;
 mod function;
 mod member;
 mod network;
@@ -45,8 +46,10 @@ const THINK: u64 = 400_000;
 /// What a run has done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Fleet {
-    /// How many nodes there were.
+    /// How many nodes there were, and functions.
     pub nodes: usize,
+    /// See [`Fleet::nodes`].
+    pub functions: usize,
     /// Events, and a digest of them: equal for equal runs.
     pub events: u64,
     /// See [`Fleet::events`].
@@ -63,6 +66,10 @@ pub struct Fleet {
     pub detached: u64,
     /// Functions that were used by a node after another one had given them back.
     pub passed_on: u64,
+    /// Of a crowd: functions whose program or medium stood still.
+    pub stuck: u64,
+    /// Of a crowd: functions of the others that were read from and compared meanwhile.
+    pub going: u64,
 }
 
 /// Runs the fleet of `seed`.
@@ -70,9 +77,26 @@ pub struct Fleet {
 /// # Errors
 /// What was wrong first.
 pub fn run_fleet(seed: u64, options: &Options) -> Result<Fleet, Failure> {
+    let mut random = Random::new(seed ^ 0xf1ee_7000);
+    let shape = Shape::of_fleet(&mut random);
+    run_shape(seed, options, random, shape)
+}
+
+/// Runs a crowd: two or three nodes with 256 loans between them, half of which are given back, end in the middle of
+/// everything or stand still while cards die and frames get lost. The others go on.
+///
+/// # Errors
+/// What was wrong first.
+pub fn run_crowd(seed: u64, options: &Options) -> Result<Fleet, Failure> {
+    let mut random = Random::new(seed ^ 0xc20_3d00);
+    let shape = Shape::of_crowd(&mut random);
+    run_shape(seed, options, random, shape)
+}
+
+fn run_shape(seed: u64, options: &Options, random: Random, shape: Shape) -> Result<Fleet, Failure> {
     let arena = Arena::default();
     let switches: [Switch<'_>; NODES] = core::array::from_fn(|_| Switch::default());
-    let mut world = World::new(seed, options, &arena, &switches);
+    let mut world = World::new(random, shape, options, &arena, &switches);
     if let Err(End::Panicked(what)) = survive(|| world.live()) {
         world.fail(names::ASSERTION, format!("outside of a card: {what}"));
     }
@@ -105,12 +129,48 @@ enum Event {
 /// How the world is run.
 #[derive(Clone, Copy)]
 struct Plan {
+    /// Nanoseconds before the first fault.
+    peace: u64,
     /// Mean nanoseconds between two faults, and between two moves.
     fault: u64,
     moves: u64,
     /// When both end.
     end: u64,
+    /// How long something cannot be reached at most.
+    cut: u64,
     reboots: bool,
+    /// Between two looks of a node's programs at what they have asked for.
+    think: u64,
+}
+
+/// What a world is made of.
+struct Shape {
+    /// By node: how many functions it lends, and has places for.
+    nodes: Vec<(usize, usize)>,
+    plan: Plan,
+    is_crowd: bool,
+}
+
+/// When a world begins.
+const START: u64 = 1_000_000;
+
+impl Shape {
+    fn of_fleet(random: &mut Random) -> Self {
+        let is_large = random.chance(150);
+        let count = if is_large { random.range(7, NODES as u64) } else { random.range(2, 6) };
+        let mut node = || (random.range(1, LENT) as usize, random.range(1, PLACES) as usize);
+        let nodes = (0..count).map(|_| node()).collect();
+        let plan = Plan {
+            peace: 5_000_000,
+            fault: [2_000_000, 6_000_000, 25_000_000][random.index(3)],
+            moves: [3_000_000, 15_000_000, 60_000_000][random.index(3)],
+            end: START + random.range(200_000_000, 900_000_000),
+            cut: 400_000_000,
+            reboots: random.chance(500),
+            think: THINK,
+        };
+        Self { nodes, plan, is_crowd: false }
+    }
 }
 
 struct World<'w> {
@@ -127,6 +187,7 @@ struct World<'w> {
     claims: u64,
     network: Network,
     plan: Plan,
+    is_crowd: bool,
     is_calm: bool,
     failure: Option<Finding>,
     fleet: Fleet,
@@ -135,41 +196,37 @@ struct World<'w> {
 }
 
 impl<'w> World<'w> {
-    fn new(seed: u64, options: &Options, arena: &'w Arena, switches: &'w [Switch<'w>; NODES]) -> Self {
-        let mut random = Random::new(seed ^ 0xf1ee_7000);
-        let count =
-            if random.chance(150) { random.range(7, NODES as u64) } else { random.range(2, 6) } as usize;
+    fn new(
+        mut random: Random,
+        shape: Shape,
+        options: &Options,
+        arena: &'w Arena,
+        switches: &'w [Switch<'w>; NODES],
+    ) -> Self {
         let mut functions = Vec::new();
         let mut nodes: Vec<Node<'w>> = Vec::new();
-        let now = 1_000_000;
-        for (index, switch) in switches.iter().enumerate().take(count) {
-            let lends = random.range(1, LENT) as usize;
+        for (index, (switch, (lends, places))) in switches.iter().zip(shape.nodes).enumerate() {
             let lent = functions.len()..functions.len() + lends;
             functions.extend((0..lends).map(|place| Function::new(index, place)));
-            let places = random.range(1, PLACES) as usize;
-            let when = (options.rules, Instant::from_nanos(now));
+            let when = (options.rules, Instant::from_nanos(START));
             nodes.push(Node::new(index, arena, switch, (lent, places), when));
         }
-        let plan = Plan {
-            fault: [2_000_000, 6_000_000, 25_000_000][random.index(3)],
-            moves: [3_000_000, 15_000_000, 60_000_000][random.index(3)],
-            end: now + random.range(200_000_000, 900_000_000),
-            reboots: random.chance(500),
-        };
+        let fleet = Fleet { nodes: nodes.len(), functions: functions.len(), ..Fleet::default() };
         Self {
             arena,
-            now,
+            now: START,
             queue: BTreeMap::new(),
             sequence: 0,
             functions,
-            nodes,
             authors: vec![0],
             claims: 0,
-            network: Network::new(random.fork(), count),
-            plan,
+            network: Network::new(random.fork(), nodes.len()),
+            nodes,
+            plan: shape.plan,
+            is_crowd: shape.is_crowd,
             is_calm: false,
             failure: None,
-            fleet: Fleet { nodes: count, ..Fleet::default() },
+            fleet,
             trace: options.trace,
             buffer: vec![0; link::frame::MAX_FRAME],
             random,
@@ -184,11 +241,13 @@ impl<'w> World<'w> {
             self.schedule(after, Event::Think(node));
         }
         // Some are borrowed from the start, as a configuration says; the others come later.
-        for _ in 0..self.functions.len() {
-            self.attach();
+        if self.is_crowd {
+            self.gather();
+        } else {
+            (0..self.functions.len()).for_each(|_| self.attach());
         }
-        self.schedule(5_000_000, Event::Fault);
-        self.schedule(8_000_000, Event::Move);
+        self.schedule(self.plan.peace, Event::Fault);
+        self.schedule(self.plan.peace + 3_000_000, Event::Move);
         while self.failure.is_none() && !self.is_over() {
             let Some(((at, _), event)) = self.queue.pop_first() else {
                 return self.fail(names::QUIET, "nothing happens any more".into());
@@ -230,9 +289,10 @@ impl<'w> World<'w> {
 
     /// What has not ended as it should.
     fn unrest(&self) -> Option<String> {
-        self.nodes.iter().enumerate().find_map(|(index, node)| {
+        let found = self.nodes.iter().enumerate().find_map(|(index, node)| {
             node.unrest(&self.functions).map(|what| format!("node {index}: {what}"))
-        })
+        });
+        found.or_else(|| self.owed())
     }
 
     fn schedule(&mut self, after: u64, event: Event) {
@@ -260,6 +320,7 @@ impl<'w> World<'w> {
             self.is_calm = true;
             self.network.calm();
             self.nodes.iter().for_each(|node| node.switch.disarm());
+            self.go_on();
             self.note("calm", 0);
             return;
         }
@@ -277,7 +338,7 @@ impl<'w> World<'w> {
             60..70 => self.network.change(),
             70..82 => {
                 self.network.cut();
-                let after = self.random.range(1_000_000, 400_000_000);
+                let after = self.random.range(1_000_000, self.plan.cut);
                 self.schedule(after, Event::Mend);
             }
             82..90 => self.nodes[node].disk_is_slow = !self.nodes[node].disk_is_slow,
@@ -293,7 +354,9 @@ impl<'w> World<'w> {
         if self.is_calm {
             return;
         }
-        if self.random.chance(500) {
+        if self.is_crowd {
+            self.trouble();
+        } else if self.random.chance(500) {
             self.detach();
         } else {
             self.attach();
