@@ -40,13 +40,17 @@ impl<'m> Sink<'m> for Contained<'m> {
         if self.has_faulted {
             return;
         }
-        let end = &mut self.end;
-        let Some(header) = self.gate.admit(port, tlp.header(), end.completer()) else { return };
+        let (end, gate) = (&mut self.end, &self.gate);
+        let mut take = || {
+            if let Some(header) = gate.admit(port, tlp.header(), end.completer()) {
+                end.take(now, port, &header, tlp.payload());
+            }
+        };
         if !self.contained {
-            return end.take(now, port, &header, tlp.payload());
+            return take();
         }
         // What is broken in memory is this end, of which nothing is used again, and its stream, whose loan ends.
-        if catch_unwind(AssertUnwindSafe(|| end.take(now, port, &header, tlp.payload()))).is_err() {
+        if catch_unwind(AssertUnwindSafe(take)).is_err() {
             self.has_faulted = true;
         }
     }
