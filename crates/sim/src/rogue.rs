@@ -1,9 +1,9 @@
 //! A node that is who it says, and lies about all else: to two others that have loans between them.
 //!
-//! Three nodes, all cards of them our own. The first two lend to each other. The third, the *rogue*, has a key of its own
-//! and thus a channel with each of them; it borrows one function, lends another, asks for one of which it does not know
-//! the secret, and for one that is assigned anew some time. Whatever it sends through the memory that it shares with
-//! them is changed on its way, in any part: it opens, closes and describes streams, speaks in those of others, of
+//! Three nodes, all cards of them our own. The first two lend to each other. The third, the *rogue*, has a key of its
+//! own and thus a channel with each of them; it borrows one function, lends another, asks for one of which it does not
+//! know the secret, and for one that is assigned anew some time. Whatever it sends through the memory that it shares
+//! with them is changed on its way, in any part: it opens, closes and describes streams, speaks in those of others, of
 //! older generations, before they are open, with anybody's requester ids and addresses, and lies about packets,
 //! credits and cards as well. Cards are killed meanwhile, and the rogue begins anew, with and without its ledger.
 //!

@@ -120,7 +120,7 @@ pub(crate) fn add_foreign(dice: &mut dyn Dice, told: &Told, own: Bdf, body: &mut
     let elsewhere = if is_other { 0 } else { (1 + dice.below(3)) << APERTURE_BITS };
     // CC, or the head of a queue.
     let offset = if told.place.is_lent { REGISTERS[1] } else { MEMORY[1] };
-    let address = told.aperture().wrapping_add(elsewhere) | told.place.base + offset;
+    let address = told.aperture().wrapping_add(elsewhere) | (told.place.base + offset);
     let request = MemoryRequest::new(requester, Tag::default(), address, 4).expect("it is aligned");
     let header = if is_write { Header::MemoryWrite(request) } else { Header::MemoryRead(request) };
     let mut tlp = header.encode().as_bytes().to_vec();
@@ -134,7 +134,10 @@ pub(crate) fn add_foreign(dice: &mut dyn Dice, told: &Told, own: Bdf, body: &mut
 
 /// A place in that.
 fn place_in(dice: &mut dyn Dice, reach: Reach, body: &[u8]) -> Range<usize> {
-    let own = if reach == Reach::Stream { own(body).0 } else { Vec::from([0..body.len()]) };
+    let own = match reach {
+        Reach::Stream => own(body).0,
+        Reach::Body => core::iter::once(0..body.len()).collect(),
+    };
     let part = own[dice.below(own.len() as u64) as usize].clone();
     part.start + dice.below(part.len() as u64 + 1) as usize..part.end
 }

@@ -58,8 +58,8 @@ impl Memory {
         }
     }
 
-    /// A frame that the card has not sent: like the last one, with a number that did not come yet, which one of the card's
-    /// will have in vain. `None` before the first.
+    /// A frame that the card has not sent: like the last one, with a number that did not come yet, which one of the
+    /// card's will have in vain. `None` before the first.
     pub(super) fn forge(&mut self) -> Option<Vec<u8>> {
         let mut frame = Some(self.last.clone()).filter(|last| !last.is_empty())?;
         let (at, len) = PACKET_NUMBER;
