@@ -6,7 +6,7 @@
 use campaign::causeway::{START_TIMEOUT, STOP_TIMEOUT, binary, kill_card, number, status};
 use campaign::load::{Load, Model, Since, connect};
 use campaign::nbd_client::{NbdClient, Request};
-use campaign::process::{Process, poll_until, run};
+use campaign::process::{Process, poll_until, resident_kib, run};
 use campaign::scale;
 use campaign::world::{Machine, World, WorldConfig};
 use serde_json::Value;
@@ -29,6 +29,8 @@ const RESET: usize = 102;
 /// Clients at a time.
 const CLIENTS: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Memory of a card for each loan that has not worked yet.
+const KIB_EACH: u64 = 256;
 /// For how long frames of idle loans are counted.
 const IDLE: Duration = Duration::from_secs(2);
 /// Longer than a busy machine makes others wait when something happens to one loan, shorter than any time-out.
@@ -101,6 +103,14 @@ impl<'a> Nodes<'a> {
         (frames() - before) as f64 / start.elapsed().as_secs_f64()
     }
 
+    /// KiB that the cards of both nodes have in memory, the content of drives included.
+    fn cards_kib(&self) -> [u64; 2] {
+        [(self.world.left(), "borrower"), (self.world.right(), "lender")].map(|(machine, name)| {
+            let status = status(machine, name).unwrap();
+            resident_kib(number(&status, "/cards/0/pid").unwrap() as u32).unwrap()
+        })
+    }
+
     /// There is one channel, which all loans share, and it was made once.
     fn share_a_channel(&self, loans: usize) {
         for (machine, name) in [(self.world.left(), "borrower"), (self.world.right(), "lender")] {
@@ -163,12 +173,18 @@ fn w1_of_256_loans_over_one_channel_none_stops_another() {
     let world = World::new(&WorldConfig { rails: 1, ..WorldConfig::default() }).unwrap();
     let mut nodes = Nodes::start(&world);
     let all: Vec<usize> = (0..LOANS).collect();
-    let one = nodes.idle_frames();
+    let (one, cards_of_one) = (nodes.idle_frames(), nodes.cards_kib());
     nodes.borrow(&all);
     nodes.share_a_channel(LOANS);
     let many = nodes.idle_frames();
     scale::report(&format!("w1: {one:.0} frames a second of one idle loan, {many:.0} of {LOANS}"));
     assert!(many < 1.5 * one + 10.0, "{one} frames a second of one loan, {many} of {LOANS}");
+
+    for (many, one) in nodes.cards_kib().into_iter().zip(cards_of_one) {
+        let each = many.saturating_sub(one) / (LOANS as u64 - 1);
+        scale::report(&format!("w1: a card has {each} KiB for each loan more"));
+        assert!(each <= KIB_EACH, "{each} KiB a loan: {one} KiB with one, {many} with {LOANS}");
+    }
 
     // Each holds what was written to it, and nothing else.
     let seed = scale::first_seed();
