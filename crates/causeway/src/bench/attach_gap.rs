@@ -11,8 +11,8 @@ use crate::exit::Failure;
 use crate::local::{Halt, Interrupt, Node, Scratch};
 use crate::nbd_client::{NbdClient, NbdError, Request};
 
-/// How often a function is attached and detached in a round.
-pub(super) const CYCLES: usize = 100;
+/// How often a function is attached and detached in a round, of which there are five.
+const CYCLES: usize = 20;
 const BLOCK: u32 = 4096;
 /// Requests under way on the busy loan.
 const DEPTH: usize = 8;
