@@ -175,12 +175,15 @@ fn w3_devices_and_loans_come_and_go_while_fio_verifies_another_loan() {
     let load = Load::start(&socket(left, "a"), Model::new(192 * MIB, MIB, 1), 4).unwrap();
     load.wait_done(100, SOON).unwrap();
 
-    // A device comes, and its line is printed where the others were, and for who has asked.
+    // A device comes, a disk to a node that had none, and its line is printed where the others were, and for who has
+    // asked. The card goes on.
+    let lends = card(&lender.status()).unwrap();
     let report = lender.reload(&[rail.clone(), a.clone(), b.clone()]);
-    assert_eq!(states(&report), ["b added done"]);
+    assert_eq!((states(&report), &report["card_replaced"]), (vec!["b added done".to_owned()], &false.into()));
     let line = lender.line();
     assert_eq!(report["lines"], serde_json::json!([line]));
     assert_eq!(lender.shown().0, ["a", "b"]);
+    assert_eq!(card(&lender.status()).unwrap().pid, lends.pid);
     load.wait_done(100, SOON).unwrap();
 
     // It is borrowed by the card that runs.
@@ -202,6 +205,7 @@ fn w3_devices_and_loans_come_and_go_while_fio_verifies_another_loan() {
     load.wait_done(100, SOON).unwrap();
 
     // Who has a device keeps it, and it stays if it is wanted again meanwhile.
+    let lends = card(&lender.status()).unwrap();
     let report = lender.reload(&[rail.clone(), a.clone()]);
     assert_eq!(states(&report), ["b removed pending"]);
     assert_eq!(report["changes"][0]["waits_for"], "borrower to give it back", "{report}");
@@ -221,6 +225,8 @@ fn w3_devices_and_loans_come_and_go_while_fio_verifies_another_loan() {
     assert!(!socket(left, "b").exists());
     lender.wait_event("device-removed");
     assert_eq!(lender.shown().0, ["a"]);
+    let now = card(&lender.status()).unwrap();
+    assert_eq!((now.pid, now.generation), (lends.pid, lends.generation), "the card goes on");
     assert!(fio.ended().unwrap().is_none(), "all that was to happen while it verifies");
     load.wait_done(100, SOON).unwrap();
 
@@ -419,4 +425,55 @@ fn w3_a_dry_run_tells_and_a_hangup_does() {
     let other = Lender::start_as(right, "other", &[path.to_str().unwrap()], &["--listen", "127.0.0.1:7999"]);
     drop(other.unwrap());
     lender.end();
+}
+
+#[test]
+fn w3_slots_come_and_go_on_one_card() {
+    let _exclusive = scale::exclusive();
+    let world = world();
+    let (left, right) = (world.left(), world.right());
+    let lender = Lender::start(right, &["ram:16M", "ram:16M", "ram:16M"], &[]).unwrap();
+    let [a, b, c] = [0, 1, 2].map(|index| lender.lines[index].clone());
+    let stays = loan(left, "a", &a);
+    let mut borrower = Node::start(left, "borrower", std::slice::from_ref(&stays));
+    borrower.edge();
+    let load = Load::start(&socket(left, "a"), Model::new(0, MIB, 1), 4).unwrap();
+    load.wait_done(100, SOON).unwrap();
+    let path = |name: &str| left.dir().join(format!("{name}.vm"));
+    let slot = |name: &str, more: &str| {
+        format!("[[domains.slots]]\nname = '{name}'\nsocket = {:?}\n{more}", path(name))
+    };
+    let domain = |slots: &[String]| format!("[[domains]]\nname = 'vm'\nkind = 'vm'\n{}", slots.concat());
+    // A machine that the file names only by its socket, and one with slots, of which one has something from the start.
+    let bare = format!("[[loans]]\nline = '{b}'\nvm = {:?}\n", path("bare"));
+    let one = domain(&[slot("x", ""), slot("y", &format!("line = '{c}'\n"))]);
+    let report = borrower.reload(&[stays.clone(), bare.clone(), one.clone()]);
+    assert_eq!(states(&report), ["vm added done", "nvme1 added done"]);
+    assert_eq!(report["card_replaced"], false);
+    poll_until("both to be usable", SOON, || {
+        let status = borrower.status();
+        let all = status["loans"].as_array().unwrap().iter();
+        Ok((all.filter(|loan| loan["state"] == "up").count() == 3).then_some(()))
+    })
+    .unwrap();
+    assert!(path("bare").exists() && path("y").exists() && !path("x").exists());
+    // A slot goes, and another one comes; then the domain goes as a whole.
+    let two = domain(&[slot("x", ""), slot("z", "")]);
+    let report = borrower.reload(&[stays.clone(), two]);
+    assert_eq!(states(&report), ["vm changed pending", "vm changed done", "nvme1 removed pending"]);
+    borrower.wait_event("slots-removed");
+    assert!(!path("y").exists());
+    borrower.wait_event("loan-removed");
+    let report = borrower.reload(std::slice::from_ref(&stays));
+    assert_eq!(states(&report), ["vm removed done"]);
+    let report = borrower.reload(&[stays.clone(), one]);
+    assert_eq!(
+        (states(&report), &report["card_replaced"]),
+        (vec!["vm added done".to_owned()], &false.into())
+    );
+    let card = card(&borrower.status()).unwrap();
+    assert_eq!((card.generation, card.restarts), (1, 0), "no other card");
+    let report = load.stop().unwrap();
+    assert_eq!((report.failed, report.lost), (0, None));
+    borrower.end();
 }

@@ -510,6 +510,16 @@ events! {
     /// It is lent no more.
     Info "device-removed" DeviceRemoved { device: String, source: String } => "the device is lent no more"
 
+    /// Slots have come, perhaps with their virtual machine.
+    Info "slots-added" SlotsAdded { domain: String, slots: String } => "the slots are there"
+
+    /// Slots are to go, when their machine has let go of what is attached to them.
+    Info "slots-leaving" SlotsLeaving { domain: String, slots: String, waits_for: String }
+    => "the slots are to go: they wait for {waits_for}"
+
+    /// Slots have gone.
+    Info "slots-removed" SlotsRemoved { domain: String, slots: String } => "the slots are gone"
+
     /// Something else is borrowed.
     Info "loan-added" LoanAdded { function: String, edge: String } => "the function is borrowed from now on"
 

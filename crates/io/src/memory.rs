@@ -77,6 +77,8 @@ pub fn wipe(bytes: &mut [u8]) {
 pub struct Mapping {
     base: NonNull<u8>,
     bytes: usize,
+    /// Bytes that are mapped: what the memory is made larger by shows up to here.
+    reach: usize,
 }
 
 // SAFETY: a mapping belongs to the process, not to a thread, and the type gives out no references.
@@ -105,13 +107,28 @@ impl Mapping {
     }
 
     fn of_bytes(fd: BorrowedFd<'_>, bytes: usize, is_writable: bool) -> io::Result<Self> {
+        Self::of_range(fd, bytes, bytes, is_writable)
+    }
+
+    /// The same of memory that [`grow`] makes larger: up to `reach` bytes that shows here, too. Where there are no
+    /// addresses for so many, only what there is now is mapped.
+    ///
+    /// # Errors
+    /// As of [`Mapping::shared`].
+    pub(crate) fn growing(fd: BorrowedFd<'_>, reach: usize) -> io::Result<Self> {
+        let present = Self::shared(fd)?;
+        // What lies behind the end of the memory has addresses and no pages.
+        Ok(Self::of_range(fd, present.bytes, reach.max(present.bytes), true).unwrap_or(present))
+    }
+
+    fn of_range(fd: BorrowedFd<'_>, bytes: usize, reach: usize, is_writable: bool) -> io::Result<Self> {
         if bytes == 0 {
             return Err(rustix::io::Errno::INVAL.into());
         }
-        let base = map_aligned(fd, bytes, is_writable)?;
-        let mapping = Self { base, bytes };
+        let base = map_aligned(fd, reach, is_writable)?;
+        let mapping = Self { base, bytes, reach };
         // SAFETY: the range is exactly the mapping made above, and the advice changes no contents.
-        unsafe { rustix::mm::madvise(mapping.base.as_ptr().cast(), bytes, Advice::LinuxDontDump)? };
+        unsafe { rustix::mm::madvise(mapping.base.as_ptr().cast(), reach, Advice::LinuxDontDump)? };
         Ok(mapping)
     }
 
@@ -126,6 +143,11 @@ impl Mapping {
     #[expect(clippy::len_without_is_empty, reason = "an empty mapping cannot be built")]
     pub fn len(&self) -> usize {
         self.bytes
+    }
+
+    /// How long it can become where it is.
+    pub(crate) fn reach(&self) -> usize {
+        self.reach
     }
 
     /// A pointer to a `T` that begins `offset` bytes into the mapping.
@@ -217,7 +239,7 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the range was mapped by `shared` and nothing else unmaps it; users of raw pointers into it
         // promised not to outlive it.
-        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.bytes) };
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.reach) };
     }
 }
 
@@ -305,6 +327,22 @@ mod tests {
         let (kept, new) = unsafe { (&*after.at::<AtomicU64>(8), &*after.at::<AtomicU64>(4096)) };
         assert_eq!((kept.load(Ordering::Acquire), new.load(Ordering::Acquire)), (7, 0));
         assert_eq!(rustix::fs::ftruncate(&fd, 4096), Err(rustix::io::Errno::PERM));
+    }
+
+    /// Whoever has mapped more than there was sees what is added.
+    #[test]
+    fn memory_grows_where_it_is_mapped() {
+        let fd = create_growing("test", 4096).unwrap();
+        let before = Mapping::growing(fd.as_fd(), 1 << 20).unwrap();
+        assert_eq!((before.len(), before.reach()), (4096, 1 << 20));
+        let after = grow(fd.as_fd(), 3 * 4096).unwrap();
+        // SAFETY: inside of a live mapping, and only used as an atomic.
+        unsafe { &*after.at::<AtomicU64>(2 * 4096) }.store(7, Ordering::Release);
+        // SAFETY: the memory has these bytes by now, and the mapping reaches so far.
+        let seen = unsafe { &*before.as_ptr().add(2 * 4096).cast::<AtomicU64>() };
+        assert_eq!(seen.load(Ordering::Acquire), 7);
+        let all = Mapping::growing(fd.as_fd(), 1 << 60).unwrap();
+        assert_eq!((all.len(), all.reach()), (3 * 4096, 3 * 4096), "there are not so many addresses");
     }
 
     /// Who was refused room finds what there was, and so does a card that is started then.

@@ -35,6 +35,12 @@ pub(crate) enum ToCard {
     Connection { loan: usize, slot: usize },
     /// A place has this loan from now on.
     Attach { loan: usize, plan: Box<LoanPlan> },
+    /// A drive is lent from now on: comes with its image and a [`crate::plan::DriveComing`].
+    Lend { drive: usize },
+    /// It is lent no more.
+    Withdraw { drive: usize },
+    /// Other nodes may have what it lends: comes with a [`crate::plan::AllowedPlan`].
+    Allow { drive: usize },
     /// Memory is shared with the peer in this place, if it is this node: comes with that and the bell. `calls`: this node
     /// is the one that has called the other.
     Shared { peer: usize, node: [u8; NodeId::BYTES], calls: bool },
@@ -90,8 +96,10 @@ pub(crate) enum ToCard {
 /// What a card tells its agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ToAgent {
-    /// The roll-back is done and the rails are being served.
-    Running,
+    /// The roll-back is done and the rails are being served. So much of the shared memory is had as soon as it is there.
+    Running { reach: usize },
+    /// A drive that was to go has gone: its image is not used any more.
+    Withdrawn { drive: usize },
     /// The drive of a loan is usable.
     Ready { loan: usize },
     /// The lender refuses the loan.
@@ -144,6 +152,7 @@ impl Message for ToCard {
             Self::Persisted { .. } | Self::RenewKeys { .. } | Self::ShutDown => None,
             Self::Begin | Self::Parked { .. } | Self::AllParked => None,
             Self::Shared { .. } | Self::Parted { .. } => None,
+            Self::Lend { .. } | Self::Withdraw { .. } | Self::Allow { .. } => None,
             Self::Connection { loan, .. }
             | Self::Attach { loan, .. }
             | Self::Limit { loan, .. }
@@ -161,7 +170,7 @@ impl Message for ToCard {
     }
 
     /// What waits is at most one message for each place of a client, one for each loan's coming, tenant, incarnation, limit,
-    /// return and presence, one for each peer's memory, five for each drive, of which the last says all, the one to renew keys, and the one
+    /// return and presence, one for each peer's memory, eight for each drive, of which the last says all, the one to renew keys, and the one
     /// to shut down. Of a slot it is one message of each kind, and that only when the card has asked for it or another
     /// client has come. To a successor, whose outbox is a new one, come all descriptors of slots, [`DESCRIPTORS`] in a
     /// message, and all parked connections, one in a message and at most 1024 of them (`MOST` of `agent::slots`), and
@@ -192,6 +201,9 @@ impl Message for ToCard {
             Self::Incarnation { loan, .. } => (21, *loan, 0),
             Self::Fault { drive } => (22, *drive, 0),
             Self::Attach { loan, .. } => (23, *loan, 0),
+            Self::Lend { drive } => (24, *drive, 0),
+            Self::Withdraw { drive } => (25, *drive, 0),
+            Self::Allow { drive } => (26, *drive, 0),
         };
         about(self) == about(earlier)
     }
@@ -200,8 +212,10 @@ impl Message for ToCard {
 impl Message for ToAgent {
     fn loan(&self) -> Option<usize> {
         match *self {
-            Self::Running | Self::Persist { .. } | Self::Unparked { .. } => None,
-            Self::Medium { .. } | Self::MediaFault { .. } | Self::Located { .. } => None,
+            Self::Running { .. } | Self::Persist { .. } | Self::Unparked { .. } | Self::Located { .. } => {
+                None
+            }
+            Self::Withdrawn { .. } | Self::Medium { .. } | Self::MediaFault { .. } => None,
             Self::Joined { .. } | Self::Left { .. } | Self::Nonsense { .. } => None,
             Self::Ready { loan }
             | Self::Refused { loan, .. }
@@ -230,6 +244,7 @@ impl Message for ToAgent {
         let about = |message: &Self| match *message {
             Self::Disconnected { loan, slot } => (loan, slot),
             Self::Persist { drive, .. } | Self::MediaFault { drive } => (drive, 0),
+            Self::Withdrawn { drive } => (drive, 0),
             Self::Medium { drive, trouble } => (drive, trouble.kind()),
             Self::Unparked { number } => (number as usize, 0),
             Self::Joined { peer, .. } | Self::Left { peer } | Self::Nonsense { peer } => (peer, 0),
@@ -420,6 +435,9 @@ mod tests {
             ToCard::Tenancy { loan: 0, tenancy },
             ToCard::Incarnation { loan: 0, incarnation: 1 },
             ToCard::RenewKeys { seed: [0; 32], life: None },
+            ToCard::Lend { drive: 0 },
+            ToCard::Withdraw { drive: 0 },
+            ToCard::Allow { drive: 0 },
             ToCard::ShutDown,
             ToCard::GiveBack { loan: 0 },
             ToCard::Present { loan: 0, is_present: true },

@@ -1,5 +1,6 @@
 //! What an agent tells a card when it starts it, and what both share beside the ledger.
 
+mod coming;
 mod header;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -17,6 +18,7 @@ use node::{
 };
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::coming::{AllowedPlan, DriveComing, PlacedLoan};
 use self::header::{Header, PlanError};
 use crate::card::InHand;
 use crate::impair::Impairment;
@@ -368,6 +370,8 @@ pub(crate) struct EdgeAccounts {
 
 /// Where the ledger begins in the shared memory, behind [`SharedCells`]: it goes to the end, and may grow.
 pub(crate) const LEDGER_OFFSET: usize = size_of::<SharedCells>().next_multiple_of(PAGE_SIZE);
+/// Bytes for which a card keeps addresses free: more than any ledger comes to have, so it never has to map it anew.
+pub(crate) const REACH: usize = 1 << 36;
 
 /// The ledger in the shared memory, and what lies before it.
 ///
@@ -381,8 +385,10 @@ pub(crate) unsafe fn parts_of(mapping: &Mapping) -> std::io::Result<(RawMemory<'
         return Err(std::io::Error::other("the shared memory is too small to hold a ledger"));
     }
     let ledger = NonNull::new(mapping.at::<u8>(LEDGER_OFFSET)).expect("a mapping does not begin at zero");
-    // SAFETY: initialised memory up to the end of the mapping, page aligned, mapped as long as that is borrowed.
-    let memory = unsafe { RawMemory::new(ledger, mapping.len() - LEDGER_OFFSET) };
+    let [bytes, reach] = [mapping.len(), mapping.reach()].map(|end| end - LEDGER_OFFSET);
+    // SAFETY: initialised memory up to the end of the mapping, page aligned, mapped as long as that is borrowed; nothing
+    // else comes behind it.
+    let memory = unsafe { RawMemory::growing(ledger, bytes, reach) };
     // SAFETY: the cells begin the mapping, consist of atomics and plain words, and any bytes are valid.
     Ok((memory, unsafe { &*mapping.at::<SharedCells>(0) }))
 }
@@ -393,16 +399,7 @@ impl Plan {
     /// # Errors
     /// What making the memory returned.
     pub(crate) fn write(&self) -> std::io::Result<OwnedFd> {
-        let mut length = Length::default();
-        serde_json::to_writer(&mut length, self)?;
-        let fd = memory::create("causeway-plan", Header::BYTES + length.0)?;
-        let mapping = Mapping::shared(fd.as_fd())?;
-        // SAFETY: the mapping is new, has these bytes, and nobody else has it yet.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(mapping.as_ptr(), mapping.len()) };
-        let (header, text) = bytes.split_at_mut(Header::BYTES);
-        header.copy_from_slice(&Header::new(self.identity().id(), length.0).to_bytes());
-        serde_json::to_writer(text, self)?;
-        Ok(fd)
+        write_text(self.identity().id(), self)
     }
 
     /// Reads what [`Plan::write`] has written, and wipes it: it has keys in it.
@@ -410,20 +407,10 @@ impl Plan {
     /// # Errors
     /// It is no plan of this program, or cannot be mapped.
     pub(crate) fn take(fd: OwnedFd) -> std::io::Result<Self> {
-        let mapping = Mapping::shared(fd.as_fd())?;
-        // SAFETY: whoever has written the plan does not touch it any more.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(mapping.as_ptr(), mapping.len()) };
-        let plan = Self::parse(bytes);
-        memory::wipe(bytes);
-        plan
-    }
-
-    fn parse(bytes: &[u8]) -> std::io::Result<Self> {
-        let (header, text) = Header::parse(bytes).map_err(std::io::Error::other)?;
-        let plan: Self = serde_json::from_slice(text)?;
+        let (node, plan) = take_text::<Self>(fd)?;
         let named = plan.identity().id();
-        if named != header.node {
-            return Err(std::io::Error::other(PlanError::OtherNode(header.node, named)));
+        if named != node {
+            return Err(std::io::Error::other(PlanError::OtherNode(node, named)));
         }
         Ok(plan)
     }
@@ -434,15 +421,8 @@ impl Plan {
 
     /// The places that virtual machines use.
     pub(crate) fn slots(&self) -> impl Iterator<Item = usize> + '_ {
-        let slots = self.loans.iter().enumerate();
-        slots
-            .filter(|(_, loan)| {
-                matches!(
-                    loan.role,
-                    RolePlan::Borrow { machine: Some(_), .. } | RolePlan::Vacant { is_slot: true }
-                )
-            })
-            .map(|(index, _)| index)
+        let slots = self.loans.iter().enumerate().filter(|(_, loan)| loan.is_slot());
+        slots.map(|(index, _)| index)
     }
 
     /// What the card proper is told.
@@ -469,6 +449,32 @@ impl Plan {
             rules: RuleSet::ALL,
         }
     }
+}
+
+/// Text in memory of its own, behind a header.
+fn write_text<T: Serialize>(node: NodeId, value: &T) -> std::io::Result<OwnedFd> {
+    let mut length = Length::default();
+    serde_json::to_writer(&mut length, value)?;
+    let fd = memory::create("causeway-plan", Header::BYTES + length.0)?;
+    let mapping = Mapping::shared(fd.as_fd())?;
+    // SAFETY: the mapping is new, has these bytes, and nobody else has it yet.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(mapping.as_ptr(), mapping.len()) };
+    let (header, text) = bytes.split_at_mut(Header::BYTES);
+    header.copy_from_slice(&Header::new(node, length.0).to_bytes());
+    serde_json::to_writer(text, value)?;
+    Ok(fd)
+}
+
+/// What [`write_text`] has written, for which node, and wipes it.
+fn take_text<T: for<'de> Deserialize<'de>>(fd: OwnedFd) -> std::io::Result<(NodeId, T)> {
+    let mapping = Mapping::shared(fd.as_fd())?;
+    // SAFETY: whoever has written it does not touch it any more.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(mapping.as_ptr(), mapping.len()) };
+    let taken = Header::parse(bytes)
+        .map_err(std::io::Error::other)
+        .and_then(|(header, text)| Ok((header.node, serde_json::from_slice(text)?)));
+    memory::wipe(bytes);
+    taken
 }
 
 impl DrivePlan {
@@ -505,7 +511,7 @@ impl DrivePlan {
         }
     }
 
-    fn config(&self) -> DriveConfig {
+    pub(crate) fn config(&self) -> DriveConfig {
         let namespace = |it: &NamespacePlan| NamespaceConfig {
             blocks: it.blocks,
             block_size: it.block_size,
@@ -543,6 +549,11 @@ impl std::fmt::Debug for LoanPlan {
 }
 
 impl LoanPlan {
+    /// Whether a virtual machine uses the place.
+    pub(crate) fn is_slot(&self) -> bool {
+        matches!(self.role, RolePlan::Borrow { machine: Some(_), .. } | RolePlan::Vacant { is_slot: true })
+    }
+
     pub(crate) fn config(&self) -> LoanConfig {
         let role = match &self.role {
             RolePlan::Lend { drive, controller, limit, allowed } => LoanRole::Lend {

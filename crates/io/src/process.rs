@@ -212,6 +212,14 @@ pub fn die_with_parent(parent_pid: i32) -> io::Result<()> {
     }
 }
 
+/// The opposite: it goes on when its parent ends.
+///
+/// # Errors
+/// None that is known.
+pub fn outlive_parent() -> io::Result<()> {
+    Ok(rustix::process::set_parent_process_death_signal(None)?)
+}
+
 /// Takes over an inherited descriptor by its number and makes it close-on-exec again.
 ///
 /// # Errors

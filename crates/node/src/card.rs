@@ -1,3 +1,4 @@
+mod coming;
 mod frames;
 mod slots;
 #[cfg(test)]
@@ -63,6 +64,8 @@ pub enum CardEvent {
     /// The medium of this drive has lost something that was answered, or may have: each flush of its functions fails
     /// until [`Card::clear_fault`]. A new card says it again.
     MediaFault(usize),
+    /// This drive is lent no more, and nothing of it is with its medium: see [`Card::withdraw`].
+    Withdrawn(usize),
     /// The lent function is none that can be used.
     Unusable(usize, Unusable),
     /// The loan has ended in order.
@@ -227,6 +230,8 @@ pub struct Card<'m> {
     peers: Peers<'m>,
     /// Judges first messages of handshakes.
     lobby: Lobby<'m>,
+    /// Drives that are lent no more, and of which a medium still has work.
+    leaving: Vec<usize>,
     /// Places whose loans there is no room for.
     without_room: Vec<usize>,
     /// See [`Card::contain_faults`].
@@ -271,7 +276,7 @@ impl<'m> Card<'m> {
         memory.check(NodeLedger::LAYOUT, config.identity.id())?;
         let ledger = NodeLedger::new(memory, hook, config.rules);
         let (journal, gauges) = (ledger.journal, &ledger.root.gauges);
-        let restored = journal.roll_back()?;
+        let restored = journal.roll_back_within(memory.len())?;
         gauges.rolled_back.set(restored as u64);
         ledger.used_bytes()?;
         let drive_owners = drive_owners(&config.loans, config.drives.len());
@@ -293,6 +298,7 @@ impl<'m> Card<'m> {
             decoder: Rc::default(),
             peers,
             lobby,
+            leaving: Vec::new(),
             without_room: Vec::new(),
             contains_faults: false,
             guest_memory: None,
@@ -538,7 +544,7 @@ impl<'m> Card<'m> {
     /// What is to be kept of a drive for good, in place of all before, with the drive's index. It is committed, and
     /// once kept [`Card::handle_persisted`] is to be told; a successor gives it out again.
     pub fn poll_persist(&mut self) -> Option<(usize, Persist)> {
-        let drives = self.drives.iter().enumerate();
+        let drives = self.drives.iter().enumerate().filter(|(_, drive)| !drive.loans().is_empty());
         drives.filter_map(|(index, drive)| Some((index, drive.subsystem.poll_persist()?))).next()
     }
 
@@ -582,60 +588,6 @@ impl<'m> Card<'m> {
         }
     }
 
-    /// A place has another loan from now on, which borrows; the others notice nothing of it. The one before is over, and
-    /// what it has left is given back. A card that dies meanwhile has a successor that finds it in its configuration. A
-    /// loan for which there is no room is [`Unusable::NoRoom`], and its place stays vacant. The place may be the next one
-    /// behind those that there are.
-    ///
-    /// # Errors
-    /// The ledger is corrupt.
-    ///
-    /// # Panics
-    /// If there is no such place, the loan lends, or another one is of its function.
-    pub fn attach(&mut self, now: Instant, place: usize, loan: LoanConfig) -> Result<(), RegionError> {
-        assert!(
-            matches!(loan.role, LoanRole::Borrow { .. }),
-            "what is lent belongs to a drive from the start"
-        );
-        // A place whose loan is over has its name until another one comes.
-        let is_over = |other| {
-            self.loans.get(other).is_none_or(|loan| loan.has_failed() || loan.state() == State::Closed)
-        };
-        let present = (0..self.loans.len()).filter(|other| *other != place && !is_over(*other));
-        let twins = present.filter(|other| name_of(&self.config.loans[*other]) == name_of(&loan));
-        assert_eq!(twins.count(), 0, "nodes speak of a function by its name");
-        self.now = now;
-        if place == self.loans.len() {
-            self.loans.append_vacant();
-            self.parts.push(None);
-            self.config.loans.push(loan);
-        } else {
-            self.loans.vacate(place);
-            self.parts[place] = None;
-            self.without_room.retain(|without| *without != place);
-            self.config.loans[place] = loan;
-        }
-        self.lobby.set_groups(self.config.groups());
-        self.ledger.retain(&self.config.loans, &self.drive_owners)?;
-        self.obtain(place, &self.ledger.loans())?;
-        self.decode();
-        self.occupy(place)?;
-        if let Some(loan) = self.loans.get_mut(place).filter(|_| self.contains_faults) {
-            loan.contain_faults();
-        }
-        self.reach_guest(place);
-        self.ledger.journal.commit();
-        // Whoever nobody borrows from any more is called no more.
-        for peer in 0..self.peers.len() {
-            if let Some(peer) = self.peers.get_mut(peer).filter(|peer| !peer.has_failed()) {
-                peer.follow(now, &self.config);
-            }
-        }
-        self.ledger.journal.commit();
-        self.step_one(now, place, |_| ());
-        Ok(())
-    }
-
     /// What the function of a lent loan may do from now on.
     pub fn set_limit(&mut self, now: Instant, loan: usize, limit: Limit) {
         if loan < self.loans.len() {
@@ -649,6 +601,7 @@ impl<'m> Card<'m> {
 
     /// The next event for the agent.
     pub fn poll_event(&mut self) -> Option<CardEvent> {
+        self.conclude_leaving();
         let fault = || self.drives.iter_mut().position(Drive::take_fault).map(CardEvent::MediaFault);
         self.events.pop_front().or_else(fault)
     }

@@ -193,11 +193,14 @@ impl NodeLedger<'_> {
 /// Whose the regions of each drive are: of one life of its place, which is that of the loans of its functions, so a
 /// drive that comes to the place of another one has others.
 pub(crate) fn drive_owners(loans: &[LoanConfig], drives: usize) -> Vec<Owner> {
-    let life_of = |drive: usize| {
-        let lends = |loan: &&LoanConfig| matches!(loan.role, LoanRole::Lend { drive: of, .. } if of == drive);
-        loans.iter().filter(lends).map(|loan| loan.life).max().unwrap_or_default()
-    };
-    (0..drives).map(|drive| Owner(DRIVES | u64::from(life_of(drive)) << 16 | drive as u64)).collect()
+    (0..drives).map(|drive| drive_owner(loans, drive)).collect()
+}
+
+/// The same of one drive.
+pub(crate) fn drive_owner(loans: &[LoanConfig], drive: usize) -> Owner {
+    let lends = |loan: &&LoanConfig| matches!(loan.role, LoanRole::Lend { drive: of, .. } if of == drive);
+    let life = loans.iter().filter(lends).map(|loan| loan.life).max().unwrap_or_default();
+    Owner(DRIVES | u64::from(life) << 16 | drive as u64)
 }
 
 /// Tells owners that are drives from loans.
@@ -318,6 +321,11 @@ impl<'m> NodeLedger<'m> {
     pub fn new(memory: RawMemory<'m>, hook: Option<&'m dyn Hook>, rules: RuleSet) -> Self {
         let Ledger { journal, root } = memory.ledger::<NodeCells>(hook, rules);
         Self { journal, root, regions: Regions::new::<NodeCells>(memory, journal, &root.regions) }
+    }
+
+    /// Its memory has grown where it lies.
+    pub(crate) fn grow(&mut self, memory: RawMemory<'m>) {
+        self.regions.grow(memory);
     }
 
     /// The cells of the loan that has `place` in this life, if it has any: for onlookers, to whom a corrupt table shows

@@ -60,9 +60,15 @@ impl<'m> Drive<'m> {
         self.notes.replace(notes) != notes
     }
 
+    /// Nobody has any function of it any more, nor ever will have.
+    pub(crate) fn let_go(&mut self) {
+        self.loans.clear();
+        self.share = FairShare::new(0);
+    }
+
     /// Whether it is to be told now that the medium has lost something: once a card, until it is cleared.
     pub(crate) fn take_fault(&mut self) -> bool {
-        let has_fault = self.subsystem.has_fault();
+        let has_fault = !self.loans.is_empty() && self.subsystem.has_fault();
         has_fault && !core::mem::replace(&mut self.has_told, has_fault)
     }
 

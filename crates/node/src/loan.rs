@@ -5,6 +5,7 @@ mod tests;
 use core::cell::Cell as StdCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use base::Instant;
 use base::ids::{Incarnation, LifeId, NodeId, StreamId};
@@ -157,6 +158,29 @@ impl<'m> Loan<'m> {
         if offer.stream().is_some_and(|(of, _)| Some(of) == course) && self.peer() != Some(place) {
             self.cells.peer.set(self.journal, place as u32 + 1);
         }
+    }
+
+    /// Only these nodes may have what is lent from now on; who has it keeps it.
+    pub(crate) fn set_allowed(&mut self, allowed: Option<Arc<[NodeId]>>) {
+        if let Opening::Offer(offer) = &mut self.opening {
+            offer.set_allowed(allowed);
+        }
+    }
+
+    /// The function is lent no more: whoever has a stream of it is told so, and its work comes to an end.
+    pub(crate) fn withdraw(&mut self, now: Instant, channel: Option<&mut Channel<'m>>) {
+        let Opening::Offer(offer) = &mut self.opening else { return };
+        offer.withdraw(channel, &mut self.stream);
+        (self.opening, self.has_said_vacant) = (Opening::Nothing, true);
+        if let Some(function) = self.end.function_mut() {
+            function.reset(now);
+        }
+    }
+
+    /// Whether a medium has nothing of the function, nor is to have.
+    pub(crate) fn is_quiet(&self) -> bool {
+        let is_quiescent = self.end.function().is_none_or(|function| function.is_quiescent());
+        self.given.is_empty() && (is_quiescent || self.has_failed())
     }
 
     /// The stream that there is or shall be, in which course of the peer's channel.

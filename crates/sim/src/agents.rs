@@ -82,6 +82,7 @@ impl World<'_> {
             // Nothing is attached or detached here.
             Effect::TellReturn { .. } | Effect::TellPresence { .. } => return,
             Effect::TellLoan { .. } | Effect::Vacate { .. } => return,
+            Effect::TellDrive { .. } | Effect::TellWithdrawal { .. } => return,
             Effect::TellTenancy { loan, tenancy } => return self.tell_tenancy(loan, tenancy),
             Effect::RaiseIncarnation { loan, seen } => return self.raise_incarnation(node, loan, seen),
             Effect::TellIncarnation { loan, incarnation } => {
@@ -143,6 +144,8 @@ impl World<'_> {
                 CardEvent::Overtaken(loan) => self.overtaken(node, loan),
                 CardEvent::Joined(_, peer, incarnation) => self.neighbour_met(node, (peer, incarnation)),
                 CardEvent::Left(_) => self.neighbour_left(node),
+                // Nothing is withdrawn here.
+                CardEvent::Withdrawn(_) => {}
                 CardEvent::Closed { loan, has_lost } if node != LENDER => {
                     self.given_back(node, loan, has_lost);
                 }

@@ -105,9 +105,22 @@ impl<'m> Journal<'m> {
     /// # Errors
     /// The log is none that a card can have left: nothing is restored.
     pub fn roll_back(&self) -> Result<usize, LedgerError> {
+        self.roll_back_within(self.len)
+    }
+
+    /// The same of a log that another card has left in a ledger of so many bytes.
+    ///
+    /// # Errors
+    /// As of [`Journal::roll_back`].
+    pub fn roll_back_within(&self, bytes: usize) -> Result<usize, LedgerError> {
         let count = usize::try_from(self.count()).ok().filter(|count| *count <= JOURNAL_ENTRIES);
         let count = count.ok_or(LedgerError::Corrupt)?;
-        (0..count).try_for_each(|index| self.saved(index).map(drop))?;
+        for index in 0..count {
+            let (offset, len, _) = self.saved(index)?;
+            if offset.checked_add(len).is_none_or(|end| end > bytes) {
+                return Err(LedgerError::Corrupt);
+            }
+        }
         for index in (0..count).rev() {
             let (offset, len, old) = self.saved(index)?;
             self.before_store();

@@ -43,6 +43,8 @@ pub(super) const fn layout(area: LayoutHash, offset: usize, root: LayoutHash) ->
 pub struct RawMemory<'m> {
     base: NonNull<u8>,
     len: usize,
+    /// How far it can grow where it lies.
+    reach: usize,
     memory: PhantomData<&'m UnsafeCell<u8>>,
 }
 
@@ -53,7 +55,25 @@ impl<'m> RawMemory<'m> {
     /// meanwhile; another process only reads them or sets [`super::Counter`]s.
     pub unsafe fn new(base: NonNull<u8>, len: usize) -> Self {
         assert!(base.as_ptr().addr().is_multiple_of(PAGE_SIZE), "ledger memory is page aligned");
-        Self { base, len, memory: PhantomData }
+        Self { base, len, reach: len, memory: PhantomData }
+    }
+
+    /// Memory that may grow where it lies, to `reach` bytes: nothing has to be found again when it does.
+    ///
+    /// # Safety
+    /// As of [`RawMemory::new`]; and the addresses up to `reach` are kept free for it for `'m`.
+    pub unsafe fn growing(base: NonNull<u8>, len: usize, reach: usize) -> Self {
+        assert!(len <= reach, "a part is no larger than the whole");
+        // SAFETY: as promised.
+        Self { reach, ..unsafe { Self::new(base, len) } }
+    }
+
+    /// The same memory after it has grown to `len` bytes, or to as many as it can.
+    ///
+    /// # Safety
+    /// So many bytes are as [`RawMemory::new`] wants them by now.
+    pub unsafe fn grown(self, len: usize) -> Self {
+        Self { len: len.clamp(self.len, self.reach), ..self }
     }
 
     /// Bytes of the memory.
@@ -68,7 +88,15 @@ impl<'m> RawMemory<'m> {
     /// If there are not so many.
     pub fn first(&self, len: usize) -> Self {
         assert!(len <= self.len, "a part is no larger than the whole");
-        Self { len, ..*self }
+        Self { len, reach: len, ..*self }
+    }
+
+    /// The first `len` bytes of it, which may grow to the whole, for tests.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    pub fn growing_first(&self, len: usize) -> Self {
+        Self { reach: self.reach, ..self.first(len) }
     }
 
     /// The cells that begin `offset` bytes into the memory, which hold whatever is there; `None` if they would not lie
@@ -99,8 +127,8 @@ impl<'m> RawMemory<'m> {
     /// The ledger in this memory. Any bytes are a valid root, but only zeroes or what a card left make sense.
     pub fn ledger<R: FromBytes>(self, hook: Option<&'m dyn Hook>, rules: RuleSet) -> Ledger<'m, R> {
         assert!(self.len >= LedgerRoot::<R>::SIZE, "the memory holds the whole root of the ledger");
-        // SAFETY: `new` was promised valid memory for `'m`; the length was checked.
-        let journal = unsafe { Journal::new(self.base.as_ptr(), self.len, hook, rules) };
+        // SAFETY: `new` was promised valid memory for `'m`; the length was checked. What lies beyond it has no cells yet.
+        let journal = unsafe { Journal::new(self.base.as_ptr(), self.reach, hook, rules) };
         let root = self.cells(LedgerRoot::<R>::OFFSET).expect("checked above, and the offset is a page's");
         Ledger { journal, root }
     }

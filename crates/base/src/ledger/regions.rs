@@ -124,6 +124,11 @@ impl<'m> Regions<'m> {
         Self { memory, journal, table, first: LedgerRoot::<R>::SIZE }
     }
 
+    /// The memory has grown: there is room for more of them.
+    pub fn grow(&mut self, memory: RawMemory<'m>) {
+        self.memory = memory;
+    }
+
     /// The cells of this kind that `owner` has.
     ///
     /// # Errors

@@ -1,13 +1,13 @@
 //! What a changed file asks of a node that runs: two configurations, compared.
 //!
-//! A device is known by its function's name, a loan by the secret of its line, a rail and a domain by their names. What
+//! A device is known by its function's name, a loan by the secret of its line, rails, domains and slots by their names. What
 //! differs is either something that a running node does, or a [`Fixed`], which takes a restart or another reload.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Config, Device, Layout, Loan};
+use super::{Config, Device, Domain, Layout, Loan, Slot};
 use crate::line::Line;
 
 /// What to do about a change that no running node can make.
@@ -29,6 +29,10 @@ pub enum Change {
     LoanAdded(Loan),
     /// Something is to be given back.
     LoanRemoved(Loan),
+    /// Slots of a virtual machine come: of one that is there, or of a new one.
+    SlotsAdded(Domain, Vec<Slot>),
+    /// Slots of a virtual machine go: perhaps all.
+    SlotsRemoved(Domain, Vec<Slot>),
     /// What a running node cannot do.
     Fixed(Fixed),
 }
@@ -107,6 +111,20 @@ impl Change {
             let detail = format!("from {}, served at {}", addresses(&loan.line), loan.edge.uri());
             (Thing::Loan, loan.line.function().to_string(), action, detail)
         };
+        // What comes to a domain, or goes from it, changes that.
+        let domain = |domain: &Domain, slots: &[Slot], action| {
+            let names: Vec<&str> = slots.iter().map(|slot| slot.name.as_str()).collect();
+            let names = names.join(", ");
+            match slots.len() == domain.slots.len() {
+                true => (Thing::Domain, domain.name.to_string(), action, format!("with its slots {names}")),
+                false => (
+                    Thing::Domain,
+                    domain.name.to_string(),
+                    Action::Changed,
+                    format!("slots {action}: {names}"),
+                ),
+            }
+        };
         match self {
             Self::DeviceAdded(it) => device(it, Action::Added, source(it)),
             Self::DeviceRemoved(it) => device(it, Action::Removed, source(it)),
@@ -114,6 +132,8 @@ impl Change {
             Self::Limits(it) => device(it, Action::Changed, "limits".to_owned()),
             Self::LoanAdded(it) => loan(it, Action::Added),
             Self::LoanRemoved(it) => loan(it, Action::Removed),
+            Self::SlotsAdded(it, slots) => domain(it, slots, Action::Added),
+            Self::SlotsRemoved(it, slots) => domain(it, slots, Action::Removed),
             Self::Fixed(it) => (it.thing, it.name.clone(), it.action, it.detail.clone()),
         }
     }
@@ -189,19 +209,28 @@ fn rails(running: &Config, wanted: &Config, changes: &mut Vec<Change>) {
 
 fn domains(running: &Config, wanted: &Config, changes: &mut Vec<Change>) {
     let (gone, both, come) = matched(&running.domains, &wanted.domains, |domain| &domain.name);
-    let mut add = |name: &str, action, detail: &str| {
-        changes.push(fixed(Thing::Domain, name, action, detail.to_owned(), RESTART));
-    };
-    gone.iter().for_each(|domain| add(domain.name.as_str(), Action::Removed, "with its slots"));
+    let removed = |it: &Domain| Change::SlotsRemoved(it.clone(), it.slots.clone());
+    changes.extend(gone.into_iter().map(removed));
     for (before, after) in both {
-        let detail = match (before == after, before.slots == after.slots) {
-            (true, _) => continue,
-            (false, false) => "its slots",
-            (false, true) => "its qmp or remove_after_s",
-        };
-        add(before.name.as_str(), Action::Changed, detail);
+        let name = before.name.as_str();
+        if (&before.qmp, before.remove_after) != (&after.qmp, after.remove_after) {
+            let detail = "its qmp or remove_after_s".to_owned();
+            changes.push(fixed(Thing::Domain, name, Action::Changed, detail, ANEW));
+        }
+        let (gone, both, come) = matched(&before.slots, &after.slots, |slot| &slot.name);
+        let all = |slots: Vec<&Slot>| slots.into_iter().cloned().collect::<Vec<_>>();
+        if !gone.is_empty() {
+            changes.push(Change::SlotsRemoved(before.clone(), all(gone)));
+        }
+        for (slot, _) in both.into_iter().filter(|(before, after)| before != after) {
+            let detail = format!("what slot {} is", slot.name);
+            changes.push(fixed(Thing::Domain, name, Action::Changed, detail, ANEW));
+        }
+        if !come.is_empty() {
+            changes.push(Change::SlotsAdded(after.clone(), all(come)));
+        }
     }
-    come.iter().for_each(|domain| add(domain.name.as_str(), Action::Added, "with its slots"));
+    changes.extend(come.into_iter().map(|it| Change::SlotsAdded(it.clone(), it.slots.clone())));
 }
 
 fn devices(running: &Config, wanted: &Config, changes: &mut Vec<Change>) {
@@ -433,7 +462,12 @@ mod tests {
                 "{A}[[domains]]\nname = 'vm'\nkind = 'vm'\n[[domains.slots]]\nname = '{name}'\nsocket = 's'\n"
             )
         };
-        assert_eq!(changed(A, &slots("d")), ["fixed: domain vm added: with its slots"]);
-        assert_eq!(changed(&slots("d"), &slots("e")), ["fixed: domain vm changed: its slots"]);
+        assert_eq!(changed(A, &slots("d")), ["domain vm added: with its slots d"]);
+        assert_eq!(changed(&slots("d"), A), ["domain vm removed: with its slots d"]);
+        let two = format!("{}[[domains.slots]]\nname = 'e'\nsocket = 't'\n", slots("d"));
+        assert_eq!(changed(&slots("d"), &two), ["domain vm changed: slots added: e"]);
+        assert_eq!(changed(&two, &slots("d")), ["domain vm changed: slots removed: e"]);
+        let moved = slots("d").replace("'s'", "'elsewhere'");
+        assert_eq!(changed(&slots("d"), &moved), ["fixed: domain vm changed: what slot d is"]);
     }
 }

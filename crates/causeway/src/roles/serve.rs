@@ -205,8 +205,8 @@ impl Node {
             protection,
             shared_memory,
             last_writes,
-            spare_loans: if reload.is_some() { reload::SPARE_LOANS } else { 0 },
             ledger,
+            drives_may_come: reload.is_some(),
         };
         let agent = Agent::start(spec).map_err(|error| {
             lend::withdraw(&layouts, &state);

@@ -2,8 +2,8 @@
 //!
 //! A place for a loan is in the plan from the start, perhaps vacant. Who moves in gets what nobody has used before:
 //! another life of the place. The card is told of it, and goes on; its successors find it in their plans. Where a
-//! machine is still connected to the place, or the ledger had to grow, the card is replaced, as if it had been killed,
-//! and the other loans notice no more of it than of any other death.
+//! machine is still connected to the place the card is replaced, as if it had been killed, and the other loans notice no
+//! more of it than of any other death.
 
 use std::io;
 
@@ -65,7 +65,7 @@ impl Agent {
     /// If the place is not vacant, or has had a loan of this life or a later one.
     pub fn attach(&mut self, loan: usize, spec: LoanSpec) -> io::Result<()> {
         let mut coming = [(loan, spec)];
-        if let Err(error) = self.reserve(&coming, self.spec.drives.len(), 0) {
+        if let Err(error) = self.reserve(&coming, self.spec.drives.len()) {
             coming[0].1.end.vacate();
             return Err(error);
         }

@@ -1,14 +1,18 @@
 //! What comes to a node that runs, and what leaves it, beside the loans of slots ([`super::attach`]).
 //!
-//! What a card can be told of it takes at once. Everything else is in the plan of the next card, for which the present
-//! one makes room as if it had been killed: that costs the others some milliseconds, as any death does.
+//! A card is told of it, and takes it at once; its successors find it in their plans. Only where the memory of a ledger
+//! that has grown does not show in the card, or somebody is still connected to a place, is the card replaced, as if it
+//! had been killed: that costs the others some milliseconds, as any death does.
 
 use std::io;
 
-use node::{LoanKind, MAX_DRIVES, MAX_LOANS, Tenancy};
+use node::{MAX_DRIVES, MAX_LOANS, Tenancy};
 
 use super::drives::Seen;
+use super::lenders::Lenders;
 use super::{Agent, AgentEvent, DriveEnd, DriveSpec, Edge, LoanEnd, LoanSpec, clients};
+use crate::messages::ToCard;
+use crate::plan::{AllowedPlan, DriveComing, PlacedLoan};
 
 /// What comes to a node, all of it or nothing. Places are those of [`Agent::free_places`] and [`Agent::free_drives`], in
 /// their order.
@@ -30,9 +34,11 @@ pub struct Withdrawn {
     pub end: DriveEnd,
 }
 
-/// A drive that no next card is to have.
+/// A drive that no next card is to have, and of which the present one may still have something under way.
 pub(super) struct Leaving {
     pub(super) place: usize,
+    /// Where its functions were lent.
+    pub(super) loans: Vec<usize>,
     pub(super) spec: DriveSpec,
     pub(super) seen: Seen,
 }
@@ -55,6 +61,7 @@ impl Agent {
                 && !kept(*place)
                 && !self.clients.has_any(*place)
                 && !self.slots.has_client(*place)
+                && !self.leaving.iter().any(|leaving| leaving.loans.contains(place))
         };
         let present = self.spec.loans.len();
         (0..present).filter(is_free).chain(present..MAX_LOANS).collect()
@@ -77,11 +84,12 @@ impl Agent {
     pub fn admit(&mut self, mut arrivals: Arrivals) -> io::Result<bool> {
         let drives = arrivals.drives.iter().map(|(place, _)| place + 1).max().unwrap_or(0);
         let drives = drives.max(self.spec.drives.len());
-        if let Err(error) = self.reserve(&arrivals.loans, drives, 0) {
+        if let Err(error) = self.reserve(&arrivals.loans, drives) {
             arrivals.loans.iter_mut().for_each(|(_, loan)| loan.end.vacate());
             return Err(error);
         }
         self.spec.drives.resize_with(drives, || None);
+        let lent: Vec<usize> = arrivals.drives.iter().map(|(place, _)| *place).collect();
         for (place, drive) in arrivals.drives {
             assert!(self.spec.drives[place].is_none(), "a drive comes where there is none");
             self.images.come(place, &drive);
@@ -92,7 +100,11 @@ impl Agent {
             arrivals.loans.into_iter().map(|(place, loan)| self.seat(place, loan)).collect();
         let goes_on = told.iter().all(|told| *told == Told::ByMessage);
         if goes_on {
-            coming.iter().for_each(|place| self.core.handle_attached(*place, true));
+            for drive in lent {
+                self.core.handle_lent(drive, loans_of(&self.spec.loans, drive));
+            }
+            let borrowed = coming.iter().filter(|place| self.spec.loans[**place].lender().is_some());
+            borrowed.for_each(|place| self.core.handle_attached(*place, true));
         } else {
             self.core.handle_replanned(coming);
         }
@@ -110,7 +122,7 @@ impl Agent {
         let before = &self.spec.loans[place];
         assert!(before.is_vacant(), "a loan moves in where there is none");
         assert!(loan.life > before.life, "each loan of a place has an incarnation of its own");
-        let told = self.how_told(place, &loan);
+        let told = self.how_told(place);
         if let Some(card) = &mut self.card {
             card.outbox.renew(place, loan.life);
         }
@@ -140,18 +152,11 @@ impl Agent {
         self.wants.retain(|event| !is_past(event));
     }
 
-    /// A card can take what borrows, where the ledger has not grown since it mapped that and nobody is connected. The
-    /// places of machines are known to it from its start.
-    fn how_told(&self, place: usize, coming: &LoanSpec) -> Told {
-        let was_slot = matches!(self.spec.loans[place].end.edge(), Some(Edge::Vm { .. }));
-        let is_fit = match coming.end.kind() {
-            Some(LoanKind::Slot) => was_slot,
-            Some(LoanKind::Drive) => !was_slot,
-            Some(LoanKind::Lend) | None => false,
-        };
-        let has_room = self.card.as_ref().is_some_and(|card| card.memory_bytes == self.mapping.len());
+    /// A card can take what comes where it has the memory for it and nobody is connected.
+    fn how_told(&self, place: usize) -> Told {
+        let has_room = self.card.as_ref().is_some_and(|card| card.memory_bytes >= self.mapping.len());
         let is_used = self.slots.has_client(place) || self.clients.has_any(place);
-        if is_fit && has_room && !is_used { Told::ByMessage } else { Told::ByPlan }
+        if has_room && !is_used { Told::ByMessage } else { Told::ByPlan }
     }
 
     /// What is borrowed here has nobody new from now on: its socket is gone. Who is connected stays until
@@ -178,24 +183,22 @@ impl Agent {
         }
     }
 
-    /// Lends a drive no more, of which nobody has any function: its loans are vacant, and the card is replaced.
-    /// [`Agent::take_withdrawn`] tells when no card has the drive any more.
+    /// Lends a drive no more, of which nobody has any function: its loans are vacant. [`Agent::take_withdrawn`] tells when
+    /// no card has the drive any more.
     pub fn withdraw(&mut self, drive: usize) {
         let Some(spec) = self.spec.drives.get_mut(drive).and_then(Option::take) else { return };
         let seen = self.images.go(drive);
-        let lends = |loan: &LoanSpec| matches!(loan.end, LoanEnd::Lend { drive: of, .. } if of == drive);
-        let loans: Vec<usize> =
-            (0..self.spec.loans.len()).filter(|at| lends(&self.spec.loans[*at])).collect();
+        let loans = loans_of(&self.spec.loans, drive);
         for loan in &loans {
             self.forget_wants(*loan);
             self.spec.loans[*loan].end = LoanEnd::Vacant { edge: None };
         }
-        self.leaving.push(Leaving { place: drive, spec, seen });
-        self.core.handle_replanned(loans);
+        self.leaving.push(Leaving { place: drive, loans: loans.clone(), spec, seen });
+        self.core.handle_withdrawn(drive, loans);
         self.follow();
     }
 
-    /// Only these nodes may have what a drive lends, from the next card on; whoever has it keeps it.
+    /// Only these nodes may have what a drive lends; whoever has it keeps it.
     pub fn set_allowed(&mut self, drive: usize, nodes: Option<&[base::ids::NodeId]>) {
         for loan in &mut self.spec.loans {
             if let LoanEnd::Lend { drive: of, allowed, .. } = &mut loan.end
@@ -204,8 +207,57 @@ impl Agent {
                 *allowed = nodes.map(std::sync::Arc::from);
             }
         }
+        let paper = AllowedPlan { nodes: nodes.map(|nodes| nodes.iter().map(|node| node.0).collect()) };
+        let paper = paper.write(self.spec.identity.id());
+        let Some(card) = &mut self.card else { return };
+        match paper {
+            Ok(paper) => {
+                card.allowed.insert(drive, paper);
+                self.tell(ToCard::Allow { drive });
+            }
+            Err(error) => self.replan(&error),
+        }
+    }
+
+    /// Tells the card of a drive that is lent from now on.
+    pub(super) fn tell_drive(&mut self, drive: usize) {
+        let Some(plan) = self.drive_plan(drive) else { return };
+        let loans = loans_of(&self.spec.loans, drive).into_iter();
+        let mut lenders = Lenders::of(&self.spec.loans, &self.spec.rails);
+        let mut placed = |place| {
+            let loan = self.loan_plan(&self.spec.loans[place], &mut lenders);
+            PlacedLoan { place, loan }
+        };
+        let loans = loans.map(&mut placed);
+        let loans = loans.collect();
+        let paper = DriveComing { drive: plan, loans }.write(self.spec.identity.id());
+        let Some(card) = &mut self.card else { return };
+        match paper {
+            Ok(paper) => {
+                card.coming.insert(drive, paper);
+                self.tell(ToCard::Lend { drive });
+            }
+            Err(error) => self.replan(&error),
+        }
+    }
+
+    /// The card cannot be told of something: the next one finds it in its plan.
+    fn replan(&mut self, error: &io::Error) {
+        tracing::debug!(%error, "the card is replaced, since it cannot be told");
         self.core.handle_replanned([]);
         self.follow();
+    }
+
+    /// The card has a drive no more that was to go.
+    pub(super) fn conclude_one(&mut self, drive: usize) {
+        if let Some(at) = self.leaving.iter().position(|leaving| leaving.place == drive) {
+            let leaving = self.leaving.remove(at);
+            self.conclude_withdrawal(leaving);
+        }
+        if let Some(card) = &mut self.card {
+            card.coming.remove(&drive);
+            card.allowed.remove(&drive);
+        }
     }
 
     /// A drive that has left since the last call.
@@ -215,12 +267,23 @@ impl Agent {
 
     /// No card has the drives any more that were to go.
     pub(super) fn conclude_leaving(&mut self) {
-        let writes = (&self.spec.last_writes, self.spec.incarnation);
-        for Leaving { place, spec, mut seen } in self.leaving.drain(..) {
-            let end = seen.conclude((place, &spec), writes, false);
-            self.withdrawn.push(Withdrawn { place, spec, end });
+        for leaving in std::mem::take(&mut self.leaving) {
+            self.conclude_withdrawal(leaving);
         }
     }
+
+    fn conclude_withdrawal(&mut self, leaving: Leaving) {
+        let writes = (&self.spec.last_writes, self.spec.incarnation);
+        let Leaving { place, spec, mut seen, .. } = leaving;
+        let end = seen.conclude((place, &spec), writes, false);
+        self.withdrawn.push(Withdrawn { place, spec, end });
+    }
+}
+
+/// Where functions of a drive are lent.
+fn loans_of(loans: &[LoanSpec], drive: usize) -> Vec<usize> {
+    let lends = |loan: &LoanSpec| matches!(loan.end, LoanEnd::Lend { drive: of, .. } if of == drive);
+    (0..loans.len()).filter(|at| lends(&loans[*at])).collect()
 }
 
 /// A place that never had a loan.

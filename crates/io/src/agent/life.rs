@@ -1,5 +1,6 @@
 //! What the core decides about the card's life, done with a process, a ring and the kernel's clock.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -22,8 +23,12 @@ pub(super) struct LiveCard {
     pub(super) child: Child,
     pub(super) messages: OwnedFd,
     pub(super) outbox: Outbox<ToCard>,
-    /// Bytes of the memory that it has mapped.
+    /// Bytes of the memory that it has, or has as soon as they are there.
     pub(super) memory_bytes: usize,
+    /// By drive, what it is told of one that comes,
+    pub(super) coming: BTreeMap<usize, OwnedFd>,
+    /// and of who may have one.
+    pub(super) allowed: BTreeMap<usize, OwnedFd>,
 }
 
 impl Agent {
@@ -86,6 +91,8 @@ impl Agent {
                     let plan = Box::new(plan);
                     self.tell(ToCard::Attach { loan, plan });
                 }
+                Some(Effect::TellDrive { drive }) => self.tell_drive(drive),
+                Some(Effect::TellWithdrawal { drive }) => self.tell(ToCard::Withdraw { drive }),
                 Some(Effect::TellPresence { loan, is_present }) => {
                     self.tell(ToCard::Present { loan, is_present });
                 }
@@ -124,11 +131,7 @@ impl Agent {
         self.images.ask_witnesses();
         self.have_ring();
         // Whoever has attached a loan has made room for it. A card that finds too little for one serves the others.
-        let drives = self.spec.drives.len();
-        // What is only to come has what is left.
-        let is_reserved =
-            (1..=self.spec.spare_loans).rev().any(|spare| self.reserve(&[], drives, spare).is_ok());
-        if !is_reserved && let Err(error) = self.reserve(&[], drives, 0) {
+        if let Err(error) = self.reserve(&[], self.spec.drives.len()) {
             Event::LedgerNotGrown { error: error.to_string() }.say();
         }
         view::entitle(&self.mapping, &self.spec);
@@ -142,7 +145,9 @@ impl Agent {
             outbox.push(ToCard::Connection { loan, slot });
         }
         self.neighbours.agreements().for_each(|shared| outbox.push(shared));
-        let card = LiveCard { child, messages: ours, outbox, memory_bytes: self.mapping.len() };
+        let (coming, allowed) = (BTreeMap::new(), BTreeMap::new());
+        let memory_bytes = self.mapping.len();
+        let card = LiveCard { child, messages: ours, outbox, memory_bytes, coming, allowed };
         let card = self.card.insert(card);
         self.waiter.register(card.child.as_fd(), token::CARD, Interest::READ)?;
         self.waiter.register(card.messages.as_fd(), token::MESSAGES, Interest::READ)?;
@@ -158,6 +163,7 @@ impl Agent {
     pub(super) fn tell_card(&mut self) {
         if let Some(card) = &mut self.card {
             let (clients, neighbours, slots) = (&self.clients, &self.neighbours, &self.slots);
+            let (coming, allowed, spec) = (&card.coming, &card.allowed, &self.spec);
             card.outbox.flush(card.messages.as_fd(), |message| match message {
                 ToCard::Connection { loan, slot } => {
                     clients.connection(*loan, *slot).map_or(Enclosure::Gone, Enclosure::Descriptor)
@@ -166,6 +172,15 @@ impl Agent {
                     neighbours.shared(*peer, NodeId(*node)).map_or(Enclosure::Gone, |shared| {
                         Enclosure::Descriptors(vec![shared.memory.as_fd(), shared.bell.as_fd()])
                     })
+                }
+                ToCard::Lend { drive } => match (spec.drive(*drive), coming.get(drive)) {
+                    (Some(spec), Some(paper)) => {
+                        Enclosure::Descriptors(vec![spec.image.as_fd(), paper.as_fd()])
+                    }
+                    _ => Enclosure::Gone,
+                },
+                ToCard::Allow { drive } => {
+                    allowed.get(drive).map_or(Enclosure::Gone, |paper| Enclosure::Descriptor(paper.as_fd()))
                 }
                 message => slots.enclosure(message),
             });

@@ -96,11 +96,10 @@ pub struct NodeSpec {
     pub shared_memory: bool,
     /// When images were written last: its life is the incarnation, and it has an entry for each drive, in their order.
     pub last_writes: LastWrites,
-    /// For so many loans more, of drives that it borrows for itself, each card finds room in the ledger: a card that runs
-    /// can take such a loan only where there is room.
-    pub spare_loans: usize,
     /// Bytes that the ledger may have; `None`: as many as its loans need.
     pub ledger: Option<u64>,
+    /// Drives may come while it runs: a card has the ring for disks from its start, or never.
+    pub drives_may_come: bool,
 }
 
 impl NodeSpec {
@@ -389,16 +388,18 @@ impl Agent {
     pub fn start(spec: NodeSpec) -> io::Result<Self> {
         crate::harden();
         crate::raise_descriptor_limit();
-        let end = |spare| ledger_end(rooms_of(&spec, spare), spec.drives.len(), None, spec.ledger);
-        // What is only to come has what is left.
-        let bytes =
-            (1..=spec.spare_loans).rev().find_map(|spare| end(spare).ok()).map_or_else(|| end(0), Ok)?;
+        let bytes = ledger_end(rooms_of(&spec), spec.drives.len(), None, spec.ledger)?;
         let memory = memory::create_growing("causeway-ledger", bytes)?;
         let mapping = Mapping::shared(memory.as_fd())?;
         let waiter = Waiter::new(SpinTimes { idle: Duration::ZERO, expecting: Duration::ZERO })?;
         clients::listen(&spec.loans, &waiter)?;
         let (ring, is_ring_refused) = match make_ring(&spec) {
             Ok(ring) => (ring, false),
+            // Nobody is served worse for it yet.
+            Err(error) if !has_disks(&spec) => {
+                debug!("disks that come are served without io_uring: {error}");
+                (None, true)
+            }
             Err(RingError::Unavailable(error)) => {
                 Event::RingUnavailable { error: error.to_string() }.say();
                 (None, true)
@@ -555,11 +556,13 @@ impl Agent {
     ///
     /// # Errors
     /// There is no room, or the ledger is corrupt: nothing has changed.
-    fn reserve(&mut self, coming: &[(usize, LoanSpec)], drives: usize, spare: usize) -> io::Result<()> {
+    fn reserve(&mut self, coming: &[(usize, LoanSpec)], drives: usize) -> io::Result<()> {
         let stays = |place: &usize| !coming.iter().any(|(to, _)| to == place);
         let present = self.spec.loans.iter().enumerate().filter(|(place, _)| stays(place));
         let loans = present.map(|(_, loan)| loan).chain(coming.iter().map(|(_, loan)| loan));
-        let rooms = loans.filter_map(|loan| loan.end.room()).chain((0..spare).map(|_| LoanKind::Drive));
+        // What is leaving has its memory until it has left.
+        let leaving = self.leaving.iter().flat_map(|leaving| leaving.loans.iter().map(|_| LoanKind::Lend));
+        let rooms = loans.filter_map(|loan| loan.end.room()).chain(leaving);
         let ledger = view::ledger(&self.mapping);
         let bytes = ledger_end(rooms, drives, Some(ledger), self.spec.ledger)?;
         if bytes > self.mapping.len() {
@@ -631,14 +634,7 @@ impl Agent {
     fn write_plan(&self) -> io::Result<OwnedFd> {
         let mut seed = [0; 32];
         fill_random(&mut seed)?;
-        let drives = self.spec.drives.iter().enumerate().map(|(index, drive)| {
-            let drive = drive.as_ref()?;
-            let image = crate::card::image_descriptor(self.spec.rails.len(), index);
-            let medium = medium_of(&drive.image, self.ring.is_some());
-            let plan = DrivePlan::new(&drive.config, image, medium, drive.flash);
-            let (has_lost, cleared) = (self.images.has_lost(index), self.images.cleared(index));
-            Some(DrivePlan { has_lost, cleared, ..plan })
-        });
+        let drives = (0..self.spec.drives.len()).map(|index| self.drive_plan(index));
         let mut lenders = Lenders::of(&self.spec.loans, &self.spec.rails);
         let plan = Plan {
             agent_pid: rustix::process::getpid().as_raw_nonzero().get(),
@@ -660,6 +656,16 @@ impl Agent {
             rails: self.rail_plans(),
         };
         plan.write()
+    }
+
+    /// What is said of the drive in a place.
+    fn drive_plan(&self, index: usize) -> Option<DrivePlan> {
+        let drive = self.spec.drive(index)?;
+        let image = crate::card::image_descriptor(self.spec.rails.len(), index);
+        let medium = medium_of(&drive.image, self.ring.is_some());
+        let plan = DrivePlan::new(&drive.config, image, medium, drive.flash);
+        let (has_lost, cleared) = (self.images.has_lost(index), self.images.cleared(index));
+        Some(DrivePlan { has_lost, cleared, ..plan })
     }
 
     /// The largest frames are those of what is lent: whatever the borrower says. A borrowed loan has its routes.
@@ -717,8 +723,11 @@ impl Agent {
                 continue;
             }
             match message {
-                ToAgent::Running => {
+                ToAgent::Running { reach } => {
                     self.core.handle_running(crate::card::now());
+                    if let Some(card) = &mut self.card {
+                        card.memory_bytes = card.memory_bytes.max(reach);
+                    }
                     // The card before may have died before it said who has left.
                     self.neighbours.compare(around(&self.spec, &self.waiter, &self.mapping));
                 }
@@ -761,6 +770,7 @@ impl Agent {
                     events.push(AgentEvent::Refused { loan, refusal });
                 }
                 ToAgent::Disconnected { loan, slot } => self.clients.disconnected(loan, slot),
+                ToAgent::Withdrawn { drive } => self.conclude_one(drive),
                 ToAgent::MediaFault { drive } => events.push(AgentEvent::MediaFault(drive)),
                 ToAgent::Persist { drive, version, record } => {
                     events.push(AgentEvent::Persist { drive, version, bytes: record.0 });
@@ -869,9 +879,8 @@ fn ledger_end(
 }
 
 /// What there is room for in the ledger of a new node.
-fn rooms_of(spec: &NodeSpec, spare: usize) -> impl Iterator<Item = LoanKind> {
-    let spare = (0..spare).map(|_| LoanKind::Drive);
-    spec.loans.iter().filter_map(|loan| loan.end.room()).chain(spare)
+fn rooms_of(spec: &NodeSpec) -> impl Iterator<Item = LoanKind> {
+    spec.loans.iter().filter_map(|loan| loan.end.room())
 }
 
 fn medium_of(image: &Image, has_ring: bool) -> MediumKind {
@@ -882,9 +891,14 @@ fn medium_of(image: &Image, has_ring: bool) -> MediumKind {
     }
 }
 
-/// The ring for the disks among the images; none where there is no disk.
+/// Whether any image is not in memory.
+fn has_disks(spec: &NodeSpec) -> bool {
+    spec.drives().any(|(_, drive)| !drive.image.info().memory_backed)
+}
+
+/// The ring for the disks among the images; none where there is none and none will come.
 fn make_ring(spec: &NodeSpec) -> Result<Option<Ring>, RingError> {
-    if spec.drives().all(|(_, drive)| drive.image.info().memory_backed) {
+    if !has_disks(spec) && !spec.drives_may_come {
         return Ok(None);
     }
     Ring::create(RING_ENTRIES).map(Some)

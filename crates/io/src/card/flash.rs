@@ -41,6 +41,18 @@ impl<'m> Flash<'m> {
         Self { models, drives, held: BTreeMap::new(), arrivals: 0 }
     }
 
+    /// A drive has this flash card from now on, or none.
+    pub(crate) fn come(&mut self, drive: usize, model: Option<FlashModel>) {
+        self.models.resize_with(self.models.len().max(drive + 1), || None);
+        self.models[drive] = model;
+    }
+
+    /// A loan lends a function of this drive from now on, or of none.
+    pub(crate) fn lend(&mut self, loan: usize, drive: Option<usize>) {
+        self.drives.resize(self.drives.len().max(loan + 1), None);
+        self.drives[loan] = drive;
+    }
+
     /// When that work may end; `now` where no flash card is.
     pub(crate) fn submit(&mut self, now: Instant, work: &MediaWork<'m>) -> Instant {
         let model = self.drives[work.loan].and_then(|drive| self.models[drive].as_mut());

@@ -2,9 +2,9 @@ mod health;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use base::Instant;
@@ -16,7 +16,7 @@ use super::flushes::Flushes;
 use super::token;
 use crate::files::{Collapser, Image, LastWrites};
 use crate::messages::ToAgent;
-use crate::plan::{LoanPlan, MediumKind, Plan, RolePlan, SharedCells, descriptor};
+use crate::plan::{DrivePlan, LoanPlan, MediumKind, Plan, RolePlan, SharedCells, descriptor};
 use crate::process::inherited;
 use crate::ring::{Completion, Request, Ring};
 use crate::wait::{Interest, Waiter, WakeUp};
@@ -55,6 +55,8 @@ pub(super) struct Media<'m> {
     health: Vec<Health>,
     told: Told,
     last_writes: LastWrites,
+    /// Makes huge pages of images in memory, once there is one.
+    collapser: Option<Collapser>,
 }
 
 /// A request of the ring.
@@ -107,7 +109,8 @@ struct Ended {
 }
 
 struct Threads {
-    jobs: SyncSender<Job>,
+    /// At most as many wait as the controllers of all loans can have out.
+    jobs: Sender<Job>,
     results: Receiver<Ended>,
     wake_up: Arc<WakeUp>,
     out: usize,
@@ -130,11 +133,7 @@ impl<'m> Media<'m> {
             health.push(Health::new(index, drive.blocks, drive.block_size));
             // SAFETY: the agent gives the image at this number; nothing else in this process owns it.
             let fd = unsafe { inherited(drive.image)? };
-            let mut image = Image::from_fd(fd)?;
-            if drive.medium == MediumKind::Inline {
-                map(&mut image, &mut collapser);
-            }
-            drives.push(Some((Arc::new(image), drive.medium)));
+            drives.push(Some((Arc::new(open(fd, drive, &mut collapser)?), drive.medium)));
             models.push(drive.flash.map(|flash| FlashModel::new(flash.into())));
         }
         let lent_drive = |loan: &LoanPlan| match &loan.role {
@@ -144,11 +143,10 @@ impl<'m> Media<'m> {
         let by_loan: Vec<Option<usize>> = plan.loans.iter().map(lent_drive).collect();
         let images: Vec<_> =
             by_loan.iter().map(|drive| drive.and_then(|drive| drives[drive].clone())).collect();
-        let lent = images.iter().flatten().count();
-        let depth = if lent > drives.iter().flatten().count() { SHARED_DEPTH } else { usize::MAX };
+        let depth = depth_of(&by_loan);
         let ring = if plan.has_ring { Some(attach_ring(shared, waiter)?) } else { None };
         let disks = images.iter().flatten().any(|(_, medium)| *medium != MediumKind::Inline);
-        let threads = if disks { Some(Threads::start(waiter, lent * node::MEDIA_WORK)?) } else { None };
+        let threads = if disks { Some(Threads::start(waiter)?) } else { None };
         let flushes = drives.iter().map(|_| Flushes::default()).collect();
         let flash = Flash::new(models, by_loan.clone());
         let (in_ring, waiting, told) = (BTreeMap::new(), VecDeque::new(), Told::new());
@@ -166,7 +164,62 @@ impl<'m> Media<'m> {
             waiting,
             depth,
             flash,
+            collapser,
         })
+    }
+
+    /// There is another place for a loan, behind the others.
+    pub(super) fn append_place(&mut self) {
+        self.images.push(None);
+        self.drives.push(None);
+        self.flash.lend(self.drives.len() - 1, None);
+    }
+
+    /// A drive with this image is lent from now on, its functions by these loans.
+    pub(super) fn come(
+        &mut self,
+        drive: usize,
+        plan: &DrivePlan,
+        image: OwnedFd,
+        loans: &[usize],
+        waiter: &Waiter,
+    ) -> io::Result<()> {
+        let image = Arc::new(open(image, plan, &mut self.collapser)?);
+        // One that has found no ring at its start has none.
+        let medium = match plan.medium {
+            MediumKind::Ring if self.ring.is_none() => MediumKind::Threads,
+            medium => medium,
+        };
+        if medium != MediumKind::Inline && self.threads.is_none() {
+            self.threads = Some(Threads::start(waiter)?);
+        }
+        self.last_writes.take_over(drive);
+        for place in self.health.len()..=drive {
+            self.health.push(Health::new(place, 0, 512));
+            self.flushes.push(Flushes::default());
+        }
+        self.health[drive] = Health::new(drive, plan.blocks, plan.block_size);
+        self.flushes[drive] = Flushes::default();
+        self.flash.come(drive, plan.flash.map(|flash| FlashModel::new(flash.into())));
+        for &loan in loans {
+            self.images[loan] = Some((Arc::clone(&image), medium));
+            self.drives[loan] = Some(drive);
+            self.flash.lend(loan, Some(drive));
+        }
+        self.depth = depth_of(&self.drives);
+        Ok(())
+    }
+
+    /// A drive is lent no more, and its medium has nothing of it.
+    pub(super) fn go(&mut self, drive: usize) {
+        for loan in 0..self.drives.len() {
+            if self.drives[loan] == Some(drive) {
+                (self.images[loan], self.drives[loan]) = (None, None);
+                self.flash.lend(loan, None);
+            }
+        }
+        self.flash.come(drive, None);
+        self.depth = depth_of(&self.drives);
     }
 
     /// Takes note of what predecessors were told by the ring or the system, and may not have told anybody. Their
@@ -450,7 +503,7 @@ impl<'m> Media<'m> {
         let (loan, id, kind, offset, len) = (work.loan, work.id, work.kind, work.offset, work.len);
         threads.out += 1;
         let job = Job { loan, id, kind, offset, len, pieces: addresses(work), image, due };
-        threads.jobs.try_send(job).map_err(|_| io::Error::other("the disk threads have ended"))
+        threads.jobs.send(job).map_err(|_| io::Error::other("the disk threads have ended"))
     }
 }
 
@@ -567,6 +620,22 @@ fn advance(pieces: &mut Vec<libc::iovec>, mut bytes: usize) {
     }
 }
 
+/// Most pieces of work that ring and threads have at a time, where by loan these drives are lent.
+fn depth_of(drives: &[Option<usize>]) -> usize {
+    let mut seen = std::collections::BTreeSet::new();
+    let is_shared = drives.iter().flatten().any(|drive| !seen.insert(*drive));
+    if is_shared { SHARED_DEPTH } else { usize::MAX }
+}
+
+/// The image of a drive.
+fn open(fd: OwnedFd, drive: &DrivePlan, collapser: &mut Option<Collapser>) -> io::Result<Image> {
+    let mut image = Image::from_fd(fd)?;
+    if drive.medium == MediumKind::Inline {
+        map(&mut image, collapser);
+    }
+    Ok(image)
+}
+
 /// Maps an image in memory. Where that cannot be, system calls do as well.
 fn map(image: &mut Image, collapser: &mut Option<Collapser>) {
     let mapped = match collapser {
@@ -596,9 +665,8 @@ impl Threads {
         Some(ended)
     }
 
-    /// Threads with room for so many jobs: all that the controllers of all loans can have out.
-    fn start(waiter: &Waiter, room: usize) -> io::Result<Self> {
-        let (jobs, queue) = sync_channel::<Job>(room);
+    fn start(waiter: &Waiter) -> io::Result<Self> {
+        let (jobs, queue) = channel::<Job>();
         let (done, results) = channel();
         let wake_up = Arc::new(WakeUp::new()?);
         waiter.register(wake_up.as_fd(), token::THREADS, Interest::READ)?;

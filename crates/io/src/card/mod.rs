@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use base::Instant;
 use base::ids::{Incarnation, LifeId, NodeId};
+use base::ledger::RawMemory;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
@@ -37,8 +38,8 @@ use self::slots::{Around, Slots};
 use crate::memory::Mapping;
 use crate::messages::{self, Dated, Hex, ToAgent, ToCard};
 use crate::outbox::{Enclosure, Message as _, Outbox};
-use crate::plan::{LoanPlan, Plan, descriptor, parts_of};
-use crate::process::{die_with_parent, inherited};
+use crate::plan::{AllowedPlan, DriveComing, LEDGER_OFFSET, LoanPlan, Plan, REACH, descriptor, parts_of};
+use crate::process::{die_with_parent, inherited, outlive_parent};
 use crate::pulse::Pulse;
 use crate::shm::{Shared, Side};
 use crate::time_slice;
@@ -82,8 +83,8 @@ pub fn run() -> io::Result<()> {
     if plan.slots().next().is_none() {
         die_with_parent(plan.agent_pid)?;
     }
-    let mapping = Mapping::shared(memory.as_fd())?;
-    let driver = Driver::new(&plan, &mapping, to_agent)?;
+    let mapping = Mapping::growing(memory.as_fd(), REACH)?;
+    let driver = Driver::new(&plan, (memory, &mapping), to_agent)?;
     // The keys are where they are used by now.
     drop(plan);
     // After the threads that need no haste were started; without it everything works, only slower.
@@ -100,6 +101,7 @@ pub(crate) fn now() -> Instant {
 /// Drives a card in real time.
 struct Driver<'m> {
     card: Card<'m>,
+    memory: Memory<'m>,
     /// Of each place, the life of the loan that this card has there.
     lives: Vec<u32>,
     rails: Rails<'m>,
@@ -122,7 +124,7 @@ struct Driver<'m> {
 }
 
 impl<'m> Driver<'m> {
-    fn new(plan: &Plan, mapping: &'m Mapping, messages: OwnedFd) -> io::Result<Self> {
+    fn new(plan: &Plan, (memory_fd, mapping): (OwnedFd, &'m Mapping), messages: OwnedFd) -> io::Result<Self> {
         // SAFETY: this is the only thread that touches the ledger, and the agent, which reaps a card before it starts the
         // next, only reads what it was promised that it may.
         let (memory, shared) = unsafe { parts_of(mapping) }?;
@@ -148,6 +150,7 @@ impl<'m> Driver<'m> {
         let to_agent = Outbox::new(lives.clone());
         Ok(Self {
             card,
+            memory: Memory { fd: memory_fd, ledger: memory, reach: mapping.reach() },
             lives,
             rails,
             private: Private::new(),
@@ -167,7 +170,7 @@ impl<'m> Driver<'m> {
     }
 
     fn run(mut self) -> io::Result<()> {
-        self.to_agent.push(ToAgent::Running);
+        self.to_agent.push(ToAgent::Running { reach: self.memory.reach });
         loop {
             match self.cycle() {
                 Ok(()) => {}
@@ -288,20 +291,58 @@ impl<'m> Driver<'m> {
 
     /// A place has another loan, unless it had that when the card began.
     fn attach(&mut self, loan: usize, plan: &LoanPlan) -> io::Result<()> {
-        if self.lives.get(loan).is_some_and(|life| *life >= plan.life) {
+        if self.has(loan, plan.life) {
             return Ok(());
         }
-        if loan == self.lives.len() {
-            self.lives.push(0);
-            self.slots.append_place();
-            self.edges.append_place();
-        }
-        // What the card has said of the loan before is of that one.
-        self.report()?;
-        self.slots.renew(loan);
-        self.lives[loan] = plan.life;
-        self.to_agent.renew(loan, plan.life);
+        self.make_room(&[(loan, plan)])?;
         self.card.attach(self.now, loan, plan.config()).map_err(io::Error::other)
+    }
+
+    /// A drive is lent from now on, unless it was when the card began.
+    fn lend(&mut self, drive: usize, image: OwnedFd, paper: OwnedFd) -> io::Result<()> {
+        let DriveComing { drive: plan, loans } = DriveComing::take(paper)?;
+        if loans.iter().any(|it| self.has(it.place, it.loan.life)) {
+            return Ok(());
+        }
+        self.make_room(&loans.iter().map(|it| (it.place, &it.loan)).collect::<Vec<_>>())?;
+        let places: Vec<usize> = loans.iter().map(|it| it.place).collect();
+        self.media.come(drive, &plan, image, &places, &self.waiter)?;
+        let loans = loans.iter().map(|it| (it.place, it.loan.config())).collect();
+        self.card.lend(self.now, drive, plan.config(), loans).map_err(io::Error::other)?;
+        self.card.clear_fault(self.now, drive, plan.cleared);
+        if plan.has_lost {
+            self.card.note_fault(self.now, drive);
+        }
+        Ok(())
+    }
+
+    /// Whether a place has this loan or a later one.
+    fn has(&self, loan: usize, life: u32) -> bool {
+        self.lives.get(loan).is_some_and(|known| *known >= life)
+    }
+
+    /// These places have these loans from now on.
+    fn make_room(&mut self, loans: &[(usize, &LoanPlan)]) -> io::Result<()> {
+        // What the card has said of the loans before is of those.
+        self.report()?;
+        for &(loan, plan) in loans {
+            // Nobody has told of places that are vacant.
+            while self.lives.len() <= loan {
+                self.lives.push(0);
+                self.slots.append_place();
+                self.edges.append_place();
+                self.media.append_place();
+            }
+            if plan.is_slot() {
+                // A virtual machine may die of a connection that is cut off.
+                outlive_parent()?;
+            }
+            self.slots.renew(loan, plan.is_slot());
+            self.lives[loan] = plan.life;
+            self.to_agent.renew(loan, plan.life);
+        }
+        self.card.grow_ledger(self.memory.present()?);
+        Ok(())
     }
 
     fn take_messages(&mut self) -> io::Result<()> {
@@ -325,6 +366,17 @@ impl<'m> Driver<'m> {
                     let side = if calls { Side::Caller } else { Side::Called };
                     let (whom, shared) = ((peer, NodeId(node)), Shared { memory, bell });
                     self.with_private(|private, mut beside| private.attach(whom, side, shared, &mut beside))?;
+                }
+                (ToCard::Lend { drive }, Some(image), Some(paper)) => self.lend(drive, image, paper)?,
+                (ToCard::Allow { drive }, Some(paper), None) => {
+                    let nodes = AllowedPlan::take(paper)?.nodes;
+                    let allowed = nodes.map(|nodes| nodes.into_iter().map(NodeId).collect());
+                    self.card.set_allowed(self.now, drive, allowed.as_ref());
+                }
+                (ToCard::Withdraw { drive }, ..) => self.card.withdraw(self.now, drive),
+                // The next card has room for the descriptors, or the one after it.
+                (ToCard::Lend { .. } | ToCard::Allow { .. }, ..) => {
+                    return Err(io::Error::other("there is no room for descriptors"));
                 }
                 (ToCard::Parted { peer }, ..) => {
                     self.with_private(|private, mut beside| private.detach(peer, &mut beside))?;
@@ -427,6 +479,10 @@ impl<'m> Driver<'m> {
                 CardEvent::Tenant(loan, tenancy) => ToAgent::Tenant { loan, tenancy: tenancy.into() },
                 CardEvent::Located(holder) => ToAgent::Located { holder: holder.into() },
                 CardEvent::Overtaken(loan) => ToAgent::Overtaken { loan },
+                CardEvent::Withdrawn(drive) => {
+                    self.media.go(drive);
+                    ToAgent::Withdrawn { drive }
+                }
                 CardEvent::MediaFault(drive) => ToAgent::MediaFault { drive },
                 CardEvent::Closed { loan, has_lost } => ToAgent::GivenBack { loan, has_lost },
                 CardEvent::Unusable(loan, error) => ToAgent::Unusable { loan, why: error.to_string() },
@@ -478,6 +534,24 @@ impl<'m> Driver<'m> {
             // Only a matter of memory: without it the card works as well.
             let _ = crate::code::give_up_unused();
         }
+    }
+}
+
+/// The memory of the ledger, which the agent makes larger before it tells of what needs that.
+struct Memory<'m> {
+    fd: OwnedFd,
+    ledger: RawMemory<'m>,
+    /// Bytes of the whole that show where it is mapped as soon as they are there.
+    reach: usize,
+}
+
+impl<'m> Memory<'m> {
+    /// The ledger, as large as it is by now.
+    fn present(&mut self) -> io::Result<RawMemory<'m>> {
+        let bytes = rustix::fs::fstat(&self.fd)?.st_size.cast_unsigned() as usize;
+        // SAFETY: the memory has so many bytes, and never becomes smaller.
+        self.ledger = unsafe { self.ledger.grown(bytes.saturating_sub(LEDGER_OFFSET)) };
+        Ok(self.ledger)
     }
 }
 

@@ -121,9 +121,11 @@ impl<'m> Slots<'m> {
         }
     }
 
-    /// Another loan has the place, which no machine is connected to.
-    pub(super) fn renew(&mut self, loan: usize) {
+    /// Another loan has the place, which no machine is connected to: a slot, or something else.
+    pub(super) fn renew(&mut self, loan: usize, is_slot: bool) {
         self.connections[loan] = None;
+        self.loans.retain(|slot| *slot != loan);
+        self.loans.extend(is_slot.then_some(loan));
         self.releasing.retain(|releasing| *releasing != loan);
         self.descriptors.forget(loan);
     }

@@ -2,14 +2,18 @@ use base::ids::NodeId;
 use base::ledger::{Layout, LayoutHash};
 use node::NodeLedger;
 
-use super::{LEDGER_OFFSET, Plan, SharedCells};
+use super::{AllowedPlan, DriveComing, LEDGER_OFFSET, Plan, SharedCells};
 
 /// The first bytes of every plan.
 const MAGIC: [u8; 8] = *b"cwplan\0\0";
 
-/// What stands for the layout of a plan: of what is in it, and of the memory whose places it names.
-const LAYOUT: LayoutHash =
-    Plan::LAYOUT.number(NodeLedger::LAYOUT.0).field::<SharedCells>("shared", LEDGER_OFFSET);
+/// What stands for the layout of a plan, and of what is told later: of what is in it, and of the memory whose places it
+/// names.
+const LAYOUT: LayoutHash = Plan::LAYOUT
+    .number(DriveComing::LAYOUT.0)
+    .number(AllowedPlan::LAYOUT.0)
+    .number(NodeLedger::LAYOUT.0)
+    .field::<SharedCells>("shared", LEDGER_OFFSET);
 
 /// What a plan begins with; then it has as many bytes of text as it says.
 pub(super) struct Header {

@@ -186,8 +186,8 @@ fn spec(name: &str, identity: NodeKey, socket: RailSocket, end: LoanEnd, life: L
         protection: node::Protection::Aegis,
         shared_memory,
         last_writes: io::files::LastWrites::in_memory().unwrap(),
-        spare_loans: 0,
         ledger: None,
+        drives_may_come: false,
     }
 }
 

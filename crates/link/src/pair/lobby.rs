@@ -160,6 +160,11 @@ impl<'m> Lobby<'m> {
         Self { cells, journal, config, cookies, attempts: 0, refused: Default::default(), listens_since: now }
     }
 
+    /// Functions have come or gone: these are the lives that they belong to.
+    pub fn set_tenants(&mut self, tenants: Vec<(NodeId, LifeId)>) {
+        self.config.tenants = tenants;
+    }
+
     /// What was counted.
     pub fn stats(&self) -> &'m LobbyStats {
         &self.cells.stats

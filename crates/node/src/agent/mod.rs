@@ -84,6 +84,16 @@ pub enum Effect {
         /// The place.
         loan: usize,
     },
+    /// Tell it of a drive that is lent from now on, with the loans of its functions.
+    TellDrive {
+        /// The drive.
+        drive: usize,
+    },
+    /// Tell it that a drive is lent no more.
+    TellWithdrawal {
+        /// The drive.
+        drive: usize,
+    },
     /// Tell it whether the function of a slot is there for its machine.
     TellPresence {
         /// The loan.
@@ -267,6 +277,23 @@ impl Agent {
                 self.out.effect(Effect::Kill);
             }
             None => {}
+        }
+    }
+
+    /// A drive has come, and its functions to these places: the card is told.
+    pub fn handle_lent(&mut self, drive: usize, loans: impl IntoIterator<Item = usize>) {
+        loans.into_iter().for_each(|loan| self.forget(loan));
+        if self.life.record.pid.is_some() {
+            self.out.effect(Effect::TellDrive { drive });
+        }
+    }
+
+    /// A drive is lent no more, of which these were the functions: the card is told. One that comes later has no part of
+    /// it.
+    pub fn handle_withdrawn(&mut self, drive: usize, loans: impl IntoIterator<Item = usize>) {
+        loans.into_iter().for_each(|loan| self.forget(loan));
+        if self.life.record.pid.is_some() {
+            self.out.effect(Effect::TellWithdrawal { drive });
         }
     }
 

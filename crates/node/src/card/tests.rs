@@ -1,6 +1,7 @@
 //! Two cards: what a loan remembers stays true, be it that memory between them has no room for long, or that a medium
 //! is slow.
 
+mod coming;
 mod groups;
 mod moving;
 

@@ -529,6 +529,7 @@ impl World<'_> {
             }
             // Nobody ends here in order, and there are no machines.
             Effect::TellEnd | Effect::TellPresence { .. } => return,
+            Effect::TellDrive { .. } | Effect::TellWithdrawal { .. } => return,
         };
         self.schedule(after, Event::Performed(node, self.nodes[node].life, effect));
     }
@@ -589,7 +590,8 @@ impl World<'_> {
                     self.fail(names::ASSERTION, format!("node {node}: {event:?}"));
                 }
                 CardEvent::Ready(loan) => self.nodes[node].note_ready(loan),
-                CardEvent::Refused(..) | CardEvent::Met(..) | CardEvent::Joined(..) | CardEvent::Left(_) => {}
+                CardEvent::Refused(..) | CardEvent::Met(..) | CardEvent::Joined(..) => {}
+                CardEvent::Left(_) | CardEvent::Withdrawn(_) => {}
             }
             self.drive_agent(node);
         }

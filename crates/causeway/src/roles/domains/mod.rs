@@ -1,6 +1,6 @@
 //! Virtual machines whose slots functions are attached to while the node runs.
 //!
-//! Each slot is a loan of the node from the start, vacant or not. What somebody decides about it is durable before
+//! Each slot is a loan of the node, vacant or not, as long as it is in the node's file. What somebody decides about it is durable before
 //! anything follows from it, so that a node that is started again goes on with it.
 //!
 //! ```text
@@ -9,10 +9,12 @@
 //! ```
 
 mod blackouts;
+mod coming;
 mod holds;
 mod machine;
 mod replaced;
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use io::agent::{Agent, AgentEvent, Edge, LoanEnd, LoanSpec};
@@ -20,6 +22,7 @@ use io::event::Event;
 use node::Tenancy;
 
 use self::blackouts::Blackouts;
+pub(super) use self::coming::Opened;
 use self::holds::{Change, Hold};
 use self::machine::{Machine, WATCH};
 use self::replaced::Replaced;
@@ -50,18 +53,18 @@ const LOOK: Duration = Duration::from_millis(50);
 /// All slots of a node.
 #[derive(Default)]
 pub(super) struct Domains {
-    places: Vec<Place>,
-    /// By domain.
-    monitors: Vec<Option<Monitor>>,
-    /// The loan of the first place.
-    first: usize,
+    /// By loan.
+    places: BTreeMap<usize, Place>,
+    /// By number of the machine, of those that have one.
+    monitors: BTreeMap<u32, Monitor>,
     blackouts: Blackouts,
     replaced: Replaced,
 }
 
 struct Place {
     name: SlotName,
-    domain: usize,
+    /// The number of its machine.
+    domain: u32,
     slot: Slot,
     remove_after: Duration,
     generation: u32,
@@ -80,6 +83,8 @@ struct Place {
     unused: Option<Instant>,
     /// Accesses without an answer that the guest has been told of, or is just being told of.
     told_timeouts: u64,
+    /// It is not in the file any more.
+    is_leaving: bool,
 }
 
 /// What a guest's function has come to, so that it has to get a new one.
@@ -158,50 +163,24 @@ enum Phase {
 impl Domains {
     /// The slots of `domains`, and their loans.
     pub(super) fn open(domains: &[Domain], state: &StateDir) -> Result<(Self, Vec<LoanSpec>), Failure> {
-        let (mut places, mut monitors, mut loans) = (Vec::new(), Vec::new(), Vec::new());
-        for (index, domain) in domains.iter().enumerate() {
-            let qmp = domain.qmp.clone();
-            let monitor = qmp.map(|path| Monitor::start(path, domain.remove_after + SURPRISE));
-            monitors.push(monitor.transpose().map_err(|error| Failure::io("cannot start a thread", &error))?);
-            for slot in domain.slots.iter().cloned() {
-                let name = SlotName { domain: domain.name.clone(), slot: slot.name.clone() };
-                let decided = state.attachment(&name)?;
-                let generation = decided.as_ref().map_or(0, |decided| decided.generation);
-                let line = decided.map_or_else(|| slot.preset.clone(), |decided| decided.line);
-                let mut place = Place {
-                    name,
-                    domain: index,
-                    slot,
-                    remove_after: domain.remove_after,
-                    generation,
-                    phase: Phase::Vacant,
-                    trouble: None,
-                    is_asked_for: false,
-                    plug_at: None,
-                    awaited: Awaited::default(),
-                    machine: Machine::Unseen,
-                    hold: Hold::begin(),
-                    unused: None,
-                    told_timeouts: 0,
-                };
-                loans.push(match line {
-                    Some(line) => place.loan(&line)?,
-                    None => place.vacancy(),
-                });
-                places.push(place);
-            }
+        let (mut all, mut loans) = (Self::default(), Vec::new());
+        for (machine, domain) in (0..).zip(domains) {
+            let opened = Opened::open(domain, &domain.slots, machine, true, state)?;
+            let places = all.places.len()..;
+            loans.extend(opened.admit(places, &mut all).into_iter().map(|(_, loan)| loan));
         }
-        Ok((Self { places, monitors, ..Self::default() }, loans))
+        Ok((all, loans))
     }
 
     /// The node has `loans` others before these.
     pub(super) fn follow(&mut self, loans: usize) {
-        self.first = loans;
+        let places = std::mem::take(&mut self.places).into_iter();
+        self.places = places.map(|(place, it)| (loans + place, it)).collect();
     }
 
     /// Readable when [`Domains::turn`] has something to do.
     pub(super) fn wake_ups(&self) -> impl Iterator<Item = std::os::fd::BorrowedFd<'_>> {
-        self.monitors.iter().flatten().map(Monitor::as_fd)
+        self.monitors.values().map(Monitor::as_fd)
     }
 
     /// When [`Domains::turn`] has something to do although nothing is readable.
@@ -211,11 +190,11 @@ impl Domains {
         };
         let is_watched = |place: &Place| {
             let is_of_interest = place.phase == Phase::Attached || place.hold != Hold::Free;
-            is_of_interest && self.monitors[place.domain].is_some()
+            is_of_interest && self.monitors.contains_key(&place.domain)
         };
-        let pause = if self.places.iter().any(waits) {
+        let pause = if self.places.values().any(waits) {
             LOOK
-        } else if self.blackouts.has_slots() || self.places.iter().any(is_watched) {
+        } else if self.blackouts.has_slots() || self.places.values().any(is_watched) {
             WATCH
         } else {
             return None;
@@ -245,7 +224,7 @@ impl Domains {
     }
 
     fn place(&mut self, loan: usize) -> Option<&mut Place> {
-        self.places.get_mut(loan.checked_sub(self.first)?)
+        self.places.get_mut(&loan)
     }
 
     fn usable(&mut self, loan: usize) {
@@ -273,24 +252,22 @@ impl Domains {
 
     /// Takes what QEMU has said, and lets time pass.
     pub(super) fn turn(&mut self, agent: &mut Agent) -> std::io::Result<()> {
-        let answers: Vec<_> = self.monitors.iter_mut().flatten().flat_map(Monitor::answers).collect();
+        let answers: Vec<_> = self.monitors.values_mut().flat_map(Monitor::answers).collect();
         for (subject, outcome) in answers {
             self.answered(subject, outcome, agent);
         }
-        for index in 0..self.places.len() {
-            let loan = self.first + index;
-            let place = &mut self.places[index];
+        for (&loan, place) in &mut self.places {
             match place.phase {
                 Phase::Attached if place.plug_at.is_some_and(|at| at <= Instant::now()) => {
                     place.plug_at = None;
-                    match &self.monitors[place.domain] {
+                    match self.monitors.get(&place.domain) {
                         // It was started with the device.
                         Some(monitor) if agent.has_guest(loan) => {
-                            monitor.order(place.subject(index), Task::Hold(place.plug()));
+                            monitor.order(place.subject(loan), Task::Hold(place.plug()));
                             place.hold = Hold::begin();
                         }
                         Some(monitor) => {
-                            monitor.order(place.subject(index), Task::Plug(place.plug()));
+                            monitor.order(place.subject(loan), Task::Plug(place.plug()));
                             place.awaited.plug = true;
                         }
                         None => {}
@@ -318,9 +295,9 @@ impl Domains {
         self.look_after_machines(agent);
         self.hold_machines(agent);
         self.report_timeouts(agent);
-        let (places, first) = (&self.places, self.first);
+        let places = &self.places;
         let is_plugging = |loan: usize| {
-            let place = loan.checked_sub(first).and_then(|index| places.get(index));
+            let place = places.get(&loan);
             place.is_some_and(|place| place.plug_at.is_some() || place.awaited.plug)
         };
         let replaced = self.replaced.news(agent, is_plugging);
@@ -339,32 +316,31 @@ impl Domains {
     fn renew(&mut self, loan: usize, loss: Loss, agent: &mut Agent) {
         let function = agent.view().spec().loans[loan].function.clone();
         let (what, name) = (loss.what(), loss.name());
-        let index = loan.wrapping_sub(self.first);
-        let place = self.places.get_mut(index).filter(|place| place.phase == Phase::Attached);
+        let place = self.places.get_mut(&loan).filter(|place| place.phase == Phase::Attached);
         if let Some((place, monitor)) = place.and_then(|place| {
-            let monitor = self.monitors[place.domain].as_ref()?;
+            let monitor = self.monitors.get(&place.domain)?;
             Some((place, monitor))
         }) {
             Event::SlotRenewed { slot: place.name.to_string(), function, loss: name, what }.say();
             agent.set_present(loan, false);
             place.plug_at = None;
-            monitor.order(place.subject(index), Task::Plug(place.plug()));
+            monitor.order(place.subject(loan), Task::Plug(place.plug()));
             place.awaited.plug = true;
-        } else if self.places.get(index).is_none_or(|place| place.phase == Phase::Attached) {
+        } else if self.places.get(&loan).is_none_or(|place| place.phase == Phase::Attached) {
             Event::SlotWornOut { function, loss: name, what, by_hand: loss.by_hand() }.say();
         }
     }
 
     /// Notices machines that end, and finds out when they are back.
     fn look_after_machines(&mut self, agent: &Agent) {
-        for (index, place) in self.places.iter_mut().enumerate() {
-            let Some(monitor) = &self.monitors[place.domain] else { continue };
+        for (&loan, place) in &mut self.places {
+            let Some(monitor) = self.monitors.get(&place.domain) else { continue };
             let is_waiting = place.plug_at.is_some() || place.awaited.plug || place.awaited.look;
             if place.phase == Phase::Attached
                 && !is_waiting
-                && place.machine.follow(agent.has_guest(self.first + index), Instant::now())
+                && place.machine.follow(agent.has_guest(loan), Instant::now())
             {
-                monitor.order(place.subject(index), Task::Look);
+                monitor.order(place.subject(loan), Task::Look);
                 place.awaited.look = true;
             }
         }
@@ -372,18 +348,18 @@ impl Domains {
 
     /// Keeps machines from being saved and migrated that have a device, and lets those go that have it no more.
     fn hold_machines(&mut self, agent: &Agent) {
-        for (index, place) in self.places.iter_mut().enumerate() {
-            let Some(monitor) = &self.monitors[place.domain] else { continue };
+        for (&loan, place) in &mut self.places {
+            let Some(monitor) = self.monitors.get(&place.domain) else { continue };
             let awaited = place.awaited;
             if place.plug_at.is_some() || awaited.plug || awaited.unplug || awaited.release {
                 continue;
             }
             let has_function = matches!(place.phase, Phase::Attached | Phase::Leaving { .. });
-            let is_used = has_function && agent.has_driver(self.first + index);
+            let is_used = has_function && agent.has_driver(loan);
             match place.hold.follow(is_used, Instant::now()) {
-                Some(Change::Hold) => monitor.order(place.subject(index), Task::Hold(place.plug())),
+                Some(Change::Hold) => monitor.order(place.subject(loan), Task::Hold(place.plug())),
                 Some(Change::Release) => {
-                    monitor.order(place.subject(index), Task::Release(place.plug()));
+                    monitor.order(place.subject(loan), Task::Release(place.plug()));
                     place.awaited.release = true;
                 }
                 None => {}
@@ -393,19 +369,19 @@ impl Domains {
 
     /// Lets guests know, by the ports that their functions are plugged into, of accesses without an answer.
     fn report_timeouts(&mut self, agent: &Agent) {
-        if self.monitors.iter().all(Option::is_none) {
+        if self.monitors.is_empty() {
             return;
         }
-        let loans = agent.view().loans().skip(self.first);
-        for ((index, place), (_, cells)) in self.places.iter_mut().enumerate().zip(loans) {
+        for (loan, (_, cells)) in agent.view().loans().enumerate() {
+            let Some(place) = self.places.get_mut(&loan) else { continue };
             let timeouts = cells.session().map_or(0, |session| session.counters.timeouts.get());
             let is_news = timeouts > place.told_timeouts && !place.awaited.report;
-            if let Some(monitor) = &self.monitors[place.domain]
+            if let Some(monitor) = self.monitors.get(&place.domain)
                 && is_news
                 && place.phase == Phase::Attached
-                && agent.has_guest(self.first + index)
+                && agent.has_guest(loan)
             {
-                monitor.order(place.subject(index), Task::ReportTimeout(place.plug()));
+                monitor.order(place.subject(loan), Task::ReportTimeout(place.plug()));
                 place.awaited.report = true;
             }
             // Also where there is nobody to be told; and a function attached anew counts from zero.
@@ -414,8 +390,8 @@ impl Domains {
     }
 
     fn answered(&mut self, subject: Subject, outcome: Outcome, agent: &mut Agent) {
-        let loan = self.first + subject.place;
-        let place = &mut self.places[subject.place];
+        let loan = subject.place;
+        let Some(place) = self.places.get_mut(&loan) else { return };
         // What was decided since then has orders of its own.
         if subject.generation != place.generation {
             return;
@@ -483,17 +459,19 @@ impl Domains {
 
     /// Attaches the function of a line to a slot.
     pub(super) fn attach(&mut self, slot: &str, line: &str, agent: &mut Agent, state: &StateDir) -> Response {
-        let (index, line) = match (self.find(slot), line.parse::<Line>()) {
-            (Ok(index), Ok(line)) => (index, line),
+        let (loan, line) = match (self.find(slot), line.parse::<Line>()) {
+            (Ok(loan), Ok(line)) => (loan, line),
             (Err(why), _) => return Response::Refused { why },
             (_, Err(error)) => return Response::Refused { why: error.to_string() },
         };
-        let place = &mut self.places[index];
+        let Some(place) = self.places.get(&loan).filter(|place| !place.is_leaving) else {
+            return Response::Refused { why: format!("{slot} is not in the node's file any more") };
+        };
         if place.phase != Phase::Vacant {
             let why = format!("{slot} is taken; `causeway detach {slot}` makes it vacant");
             return Response::Refused { why };
         }
-        let (loan, rails) = (self.first + index, agent.view().spec().rails.len());
+        let rails = agent.view().spec().rails.len();
         if agent.is_shutting_down() {
             return Response::Refused { why: "the node is ending; attach when it runs again".to_owned() };
         }
@@ -506,12 +484,14 @@ impl Domains {
         let is_it = |other: &LoanSpec| !other.is_vacant() && other.function_id == function;
         let has_it = |(at, other): (usize, &LoanSpec)| is_it(other).then_some(at);
         if let Some(at) = agent.view().spec().loans.iter().enumerate().find_map(has_it) {
-            let holder = at.checked_sub(self.first).and_then(|at| self.places.get(at));
-            let holder = holder.map_or("another loan".to_owned(), |holder| holder.name.to_string());
+            let holder =
+                self.places.get(&at).map_or("another loan".to_owned(), |holder| holder.name.to_string());
             let why = format!("this node has {} already, in {holder}", line.function());
             return Response::Refused { why };
         }
-        let place = &mut self.places[index];
+        let Some(place) = self.places.get_mut(&loan) else {
+            return Response::Refused { why: format!("{slot} is gone") };
+        };
         place.is_asked_for = true;
         let attached = place
             .loan(&line)
@@ -524,7 +504,7 @@ impl Domains {
             Ok(()) => {
                 place.trouble = None;
                 Event::SlotAttached { slot: slot.to_owned(), function: line.function().to_string() }.say();
-                Response::Slot { slot: self.report(index) }
+                self.look(slot)
             }
             Err(failure) => {
                 if agent.view().spec().loans[loan].is_vacant() {
@@ -542,18 +522,23 @@ impl Domains {
 
     /// Takes what is attached out of a slot.
     pub(super) fn detach(&mut self, slot: &str, agent: &mut Agent, state: &StateDir) -> Response {
-        let index = match self.find(slot) {
-            Ok(index) => index,
+        let loan = match self.find(slot) {
+            Ok(loan) => loan,
             Err(why) => return Response::Refused { why },
         };
-        let loan = self.first + index;
-        let place = &mut self.places[index];
-        if place.phase == Phase::Vacant {
+        let Some(place) = self.places.get_mut(&loan).filter(|place| place.phase != Phase::Vacant) else {
             return Response::Refused { why: format!("nothing is attached to {slot}") };
-        }
+        };
         if let Err(failure) = place.decide(None, state) {
             return Response::Refused { why: failure.message().to_owned() };
         }
+        self.take_out(loan, agent);
+        self.look(slot)
+    }
+
+    /// The machine is to let go of what is attached, and then it is given back.
+    fn take_out(&mut self, loan: usize, agent: &mut Agent) {
+        let Some(place) = self.places.get_mut(&loan) else { return };
         if matches!(place.phase, Phase::Attaching | Phase::Attached) {
             place.trouble = None;
             let was_plugging = place.awaited.plug;
@@ -561,28 +546,27 @@ impl Domains {
             if agent.has_guest(loan) || was_plugging {
                 place.phase = Phase::Leaving { since: Instant::now(), surprised: false };
                 place.unused = None;
-                if let Some(monitor) = &self.monitors[place.domain] {
-                    monitor.order(place.subject(index), Task::Unplug(place.plug()));
+                if let Some(monitor) = self.monitors.get(&place.domain) {
+                    monitor.order(place.subject(loan), Task::Unplug(place.plug()));
                     place.awaited.unplug = true;
                 }
             } else {
                 place.give_back(loan, agent);
             }
         }
-        Response::Slot { slot: self.report(index) }
     }
 
     /// How a slot is doing.
     pub(super) fn look(&self, slot: &str) -> Response {
         match self.find(slot) {
-            Ok(index) => Response::Slot { slot: self.report(index) },
+            Ok(loan) => Response::Slot { slot: self.report(&self.places[&loan]) },
             Err(why) => Response::Refused { why },
         }
     }
 
     /// Says which slot a loan is, if it is one.
     pub(super) fn annotate(&self, place: usize, loan: &mut Loan) {
-        if let Some(slot) = place.checked_sub(self.first).and_then(|at| self.places.get(at)) {
+        if let Some(slot) = self.places.get(&place) {
             loan.slot = Some(slot.name.to_string());
             loan.generation = slot.generation.into();
         }
@@ -590,14 +574,13 @@ impl Domains {
 
     /// Which slot a loan is.
     pub(super) fn slot_of(&self, loan: usize) -> Option<String> {
-        let place = self.places.get(loan.checked_sub(self.first)?)?;
-        Some(place.name.to_string())
+        Some(self.places.get(&loan)?.name.to_string())
     }
 
     fn find(&self, slot: &str) -> Result<usize, String> {
-        let found = self.places.iter().position(|place| place.name.to_string() == slot);
-        found.ok_or_else(|| {
-            let known: Vec<String> = self.places.iter().map(|place| place.name.to_string()).collect();
+        let found = self.places.iter().find(|(_, place)| place.name.to_string() == slot);
+        found.map(|(loan, _)| *loan).ok_or_else(|| {
+            let known: Vec<String> = self.places.values().map(|place| place.name.to_string()).collect();
             match known.len() {
                 0 => format!("this node has no slot {slot}: its configuration has no [[domains]]"),
                 _ => format!("this node has no slot {slot}; it has {}", known.join(", ")),
@@ -605,10 +588,9 @@ impl Domains {
         })
     }
 
-    fn report(&self, index: usize) -> SlotReport {
-        let place = &self.places[index];
+    fn report(&self, place: &Place) -> SlotReport {
         let plug = place.plug();
-        let by_hand = self.monitors[place.domain].is_none();
+        let by_hand = !self.monitors.contains_key(&place.domain);
         SlotReport {
             state: match place.phase {
                 Phase::Vacant => SlotState::Vacant,
@@ -640,12 +622,12 @@ impl Place {
         self.machine = Machine::Unseen;
         self.await_nothing();
         let timeout = Duration::from_secs(IO_TIMEOUT_DEFAULT_S);
-        let edge = Edge::Vm { path, listener, machine: self.domain as u32 };
+        let edge = Edge::Vm { path, listener, machine: self.domain };
         Ok(borrow::with_edge(line, edge, timeout))
     }
 
     fn vacancy(&self) -> LoanSpec {
-        let edge = Edge::Vm { path: self.slot.socket.clone(), listener: None, machine: self.domain as u32 };
+        let edge = Edge::Vm { path: self.slot.socket.clone(), listener: None, machine: self.domain };
         LoanSpec {
             function: String::new(),
             function_id: 0,

@@ -22,8 +22,6 @@ use crate::exit::{Exit, Failure};
 use crate::reload::{Progress, ReloadReport};
 use crate::roles::{lend, lines};
 
-/// Loans that come to a node with a file are taken by the card that runs, as long as no more of them come in its life.
-pub(in crate::roles) const SPARE_LOANS: usize = 8;
 /// Between two looks whether somebody has let go of what is to leave.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -106,7 +104,7 @@ impl Node {
         let arrived = coming.admit(self, observer)?;
         (report.card_replaced, report.lines) = (arrived.is_card_replaced, arrived.lines);
         for (at, change) in changes.iter().enumerate() {
-            let waits_for = self.perform(change, reload, report);
+            let waits_for = self.perform(change, reload);
             let entry = &mut report.changes[at];
             entry.state = if waits_for.is_some() { Progress::Pending } else { Progress::Done };
             entry.waits_for = waits_for;
@@ -121,28 +119,27 @@ impl Node {
     }
 
     /// Does what no longer can be refused. For whom it waits, if it does.
-    fn perform(&mut self, change: &Change, reload: &mut Reload, report: &mut ReloadReport) -> Option<String> {
+    fn perform(&mut self, change: &Change, reload: &mut Reload) -> Option<String> {
         match change {
             Change::DeviceAdded(device) if reload.keep(device) => {
                 Event::DeviceKept { device: device.function.to_string() }.say();
                 None
             }
             // They have come.
-            Change::DeviceAdded(_) | Change::LoanAdded(_) | Change::Fixed(_) => None,
+            Change::DeviceAdded(_) | Change::LoanAdded(_) | Change::SlotsAdded(..) | Change::Fixed(_) => None,
             Change::DeviceRemoved(device) => {
                 let leaving = Leaving::device(device, self);
-                let whom = self.let_go(leaving, reload);
-                report.card_replaced |= whom.is_none();
-                whom
+                self.let_go(leaving, reload)
             }
             Change::LoanRemoved(loan) => {
                 let leaving = Leaving::loan(loan, self)?;
                 self.let_go(leaving, reload)
             }
-            Change::Allow(device) => {
-                report.card_replaced = true;
-                self.allow(device)
+            Change::SlotsRemoved(domain, slots) => {
+                let leaving = Leaving::slots(domain, slots, self);
+                self.let_go(leaving, reload)
             }
+            Change::Allow(device) => self.allow(device),
             Change::Limits(device) => {
                 self.set_limits(device);
                 None
@@ -156,6 +153,7 @@ impl Node {
             entry.waits_for = match change {
                 Change::DeviceRemoved(device) => self.drive_of(device).and_then(|drive| self.holder(drive)),
                 Change::LoanRemoved(loan) => self.place_of(loan).and_then(|place| self.machine(place)),
+                Change::SlotsRemoved(domain, slots) => Leaving::slots(domain, slots, self).waits_for(self),
                 _ => None,
             };
         }
@@ -191,7 +189,7 @@ impl Node {
     }
 
     /// Numbers for virtual machines that come with loans, beside those in `taken`: each has a domain.
-    fn free_machines(&self, reload: &Reload, taken: BTreeSet<u32>) -> Vec<u32> {
+    fn free_machines(&self, taken: BTreeSet<u32>) -> Vec<u32> {
         let view = self.agent.view();
         // One that has left may still be connected to where it was.
         let present =
@@ -201,10 +199,8 @@ impl Node {
                 }
                 _ => None,
             });
-        let used: BTreeSet<u32> = present.chain(taken).collect();
-        // Those that the file names come first.
-        let first = reload.config.domains.len() as u32;
-        (first..view.spec().domains.machines()).filter(|machine| !used.contains(machine)).collect()
+        let used: BTreeSet<u32> = present.chain(taken).chain(self.domains.machines()).collect();
+        (0..view.spec().domains.machines()).filter(|machine| !used.contains(machine)).collect()
     }
 
     /// Where a device is among the drives.
@@ -235,6 +231,7 @@ impl Reload {
                 self.leaving.iter().find(|it| it.is_named(device) && !it.is_device(device))
             }
             Change::LoanAdded(loan) => self.leaving.iter().find(|it| it.is_loan(loan)),
+            Change::SlotsAdded(domain, _) => self.leaving.iter().find(|it| it.is_of(domain)),
             _ => None,
         };
         let Some(leaving) = leaving else { return change };

@@ -204,6 +204,22 @@ impl<'m> Offer<'m> {
         self.config.tenancy = tenancy;
     }
 
+    /// Only these nodes may have the function from now on; who has it keeps it.
+    pub fn set_allowed(&mut self, allowed: Option<Arc<[NodeId]>>) {
+        self.config.allowed = allowed;
+    }
+
+    /// The function is offered no more: who has the stream, on `channel` where that is there, is told that it is closed.
+    pub fn withdraw(&mut self, channel: Option<&mut Channel<'m>>, stream: &mut Stream<'m>) {
+        let id = StreamId(self.cells.stream.get());
+        if let Some(channel) = channel.filter(|channel| self.is_of(channel)) {
+            channel.release(id, stream);
+            channel.say_of(id, What::Closed);
+        }
+        self.forget_stream();
+        self.events.clear();
+    }
+
     /// What was before the stream that is to be opened has ended; `requester` is what requests to the function bear in
     /// it, and `base` how far into the aperture of its domain the function lies. [`Offer::advance`] follows in the same
     /// step.

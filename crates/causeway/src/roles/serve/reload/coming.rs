@@ -8,15 +8,17 @@ use io::event::Event;
 
 use super::super::{Node, Observer};
 use super::Reload;
-use crate::config::{Change, Device, LoanEdge};
+use crate::config::{Change, Device, Domain, LoanEdge, Slot};
 use crate::exit::Failure;
 use crate::line::FunctionName;
+use crate::roles::domains::Opened;
 use crate::roles::{borrow, lend};
 
 /// What is open, locked and bound for a node, and given back if it is dropped: nobody has heard of it.
 pub(super) struct Coming {
     devices: Vec<(FunctionName, lend::Ready)>,
     loans: Vec<(borrow::Wanted, Bound)>,
+    slots: Vec<(String, Opened)>,
 }
 
 /// The loan of a line, whose socket goes with it.
@@ -53,18 +55,18 @@ impl Coming {
     /// Opens, locks and binds everything that is to come. Nobody's lock is waited for, since a node that waits looks
     /// after nothing.
     pub(super) fn reserve(changes: &[Change], reload: &Reload, node: &Node) -> Result<Self, Failure> {
-        let mut coming = Self { devices: Vec::new(), loans: Vec::new() };
+        let mut coming = Self { devices: Vec::new(), loans: Vec::new(), slots: Vec::new() };
         for change in changes {
             match change {
                 Change::DeviceAdded(device) if !reload.is_kept(device) => {
                     coming.open(device, reload, node)?;
                 }
                 Change::LoanAdded(loan) => {
-                    let taken = coming.loans.iter().map(|(wanted, _)| wanted.machine);
-                    let mut machines = node.free_machines(reload, taken.collect()).into_iter();
+                    let mut machines = node.free_machines(coming.machines()).into_iter();
                     let wanted = borrow::Wanted::of_preset(loan, &mut machines);
                     coming.bind(wanted, reload, node)?;
                 }
+                Change::SlotsAdded(domain, slots) => coming.slots(domain, slots, reload, node)?,
                 _ => {}
             }
         }
@@ -85,15 +87,45 @@ impl Coming {
         Ok(())
     }
 
+    /// The numbers of machines that are to come.
+    fn machines(&self) -> BTreeSet<u32> {
+        let named = self.slots.iter().map(|(_, opened)| opened.machine());
+        self.loans.iter().map(|(wanted, _)| wanted.machine).chain(named).collect()
+    }
+
+    fn slots(
+        &mut self,
+        domain: &Domain,
+        slots: &[Slot],
+        reload: &Reload,
+        node: &Node,
+    ) -> Result<(), Failure> {
+        let known = node.domains.machine_of(&domain.name);
+        let free = || node.free_machines(self.machines()).into_iter().next();
+        let Some(machine) = known.or_else(free) else {
+            let most = node.agent.view().spec().domains.machines();
+            return Err(no_domain(most));
+        };
+        let opened = Opened::open(domain, slots, machine, known.is_none(), &node.state)?;
+        let rails = node.agent.view().spec().rails.len();
+        let has_more =
+            |loan: &LoanSpec| matches!(&loan.end, LoanEnd::Borrow { peers, .. } if peers.len() > rails);
+        if !reload.listens && opened.loans().any(has_more) {
+            return Err(Failure::refused(format!(
+                "what is attached to {} has more addresses than this node rails ({rails}): restart the node",
+                domain.name
+            )));
+        }
+        self.slots.push((domain.name.to_string(), opened));
+        Ok(())
+    }
+
     fn bind(&mut self, wanted: borrow::Wanted, reload: &Reload, node: &Node) -> Result<(), Failure> {
         let function = wanted.line.function();
         let view = node.agent.view();
         if matches!(wanted.edge, LoanEdge::Vm { .. }) && view.spec().domains.machine(wanted.machine).is_none()
         {
-            let most = view.spec().domains.machines();
-            return Err(Failure::refused(format!(
-                "this node has domains for {most} virtual machines and no more: give it more with `domain_block`, and restart it"
-            )));
+            return Err(no_domain(view.spec().domains.machines()));
         }
         let (addresses, rails) = (wanted.line.addresses().len(), view.spec().rails.len());
         if addresses > rails && !reload.listens {
@@ -118,6 +150,10 @@ impl Coming {
         coming.extend(self.loans.iter().map(|(wanted, _)| {
             (wanted.line.function().clone(), lend::function_id(wanted.line.secret().reveal()))
         }));
+        let attached = self.slots.iter().flat_map(|(_, opened)| opened.loans());
+        for loan in attached.filter(|loan| !loan.is_vacant()) {
+            coming.push((loan.function.parse().map_err(Failure::usage)?, loan.function_id));
+        }
         match coming.into_iter().find(|(_, function)| !seen.insert(*function)) {
             Some((function, _)) => Err(Failure::refused(format!(
                 "{function} would stand twice among what this node lends and borrows, or the one before has not left yet"
@@ -128,7 +164,8 @@ impl Coming {
 
     fn find_places(&self, node: &Node) -> Result<(), Failure> {
         let functions: usize = self.devices.iter().map(|(_, ready)| ready.functions()).sum();
-        let wanted = functions + self.loans.len();
+        let slots: usize = self.slots.iter().map(|(_, opened)| opened.len()).sum();
+        let wanted = functions + self.loans.len() + slots;
         let has_drives = node.agent.free_drives().len() >= self.devices.len();
         if has_drives && node.free_places().len() >= wanted {
             return Ok(());
@@ -149,7 +186,7 @@ impl Coming {
 
     /// Gives everything its place. If that is not possible nothing has changed.
     pub(super) fn admit(self, node: &mut Node, observer: &mut dyn Observer) -> Result<Arrived, Failure> {
-        if self.devices.is_empty() && self.loans.is_empty() {
+        if self.devices.is_empty() && self.loans.is_empty() && self.slots.is_empty() {
             return Ok(Arrived { is_card_replaced: false, lines: Vec::new() });
         }
         let mut places = node.free_places().into_iter();
@@ -167,8 +204,10 @@ impl Coming {
         let lent = arrivals.loans.iter().map(|(_, loan)| loan);
         let lines =
             lend::lines(view.spec().identity.lends_in(view.spec().domains.node()), lent, &view.spec().rails)?;
+        let mut slots = self.slots;
+        slots.iter_mut().try_for_each(|(_, opened)| opened.begin_lives(&node.state))?;
         let mut bound = Vec::new();
-        for ((wanted, mut loan), place) in self.loans.into_iter().zip(places) {
+        for ((wanted, mut loan), place) in self.loans.into_iter().zip(places.by_ref()) {
             let life = node.state.begin_life()?;
             if let Some(loan) = &mut loan.0 {
                 loan.life = life;
@@ -179,7 +218,19 @@ impl Coming {
         for (place, _, loan) in &mut bound {
             arrivals.loans.extend(loan.0.take().map(|loan| (*place, loan)));
         }
-        let is_card_replaced = !seat(node, seated, arrivals)?;
+        let mut domains = Vec::new();
+        for (domain, opened) in slots {
+            let their: Vec<usize> = places.by_ref().take(opened.len()).collect();
+            domains.push((domain, their.clone()));
+            arrivals.loans.extend(opened.admit(their, &mut node.domains));
+        }
+        let is_card_replaced = !seat(node, seated, arrivals).inspect_err(|_| {
+            domains.iter().flat_map(|(_, places)| places).for_each(|place| node.domains.forget(*place));
+        })?;
+        for (domain, places) in domains {
+            let names: Vec<String> = places.iter().filter_map(|place| node.domains.slot_of(*place)).collect();
+            Event::SlotsAdded { domain, slots: names.join(", ") }.say();
+        }
         for (place, wanted, _) in bound {
             let (function, edge) = (wanted.line.function().to_string(), wanted.edge.uri());
             Event::LoanAdded { function, edge }.say();
@@ -188,6 +239,12 @@ impl Coming {
         }
         Ok(Arrived { is_card_replaced, lines })
     }
+}
+
+fn no_domain(most: u32) -> Failure {
+    Failure::refused(format!(
+        "this node has domains for {most} virtual machines and no more: give it more with `domain_block`, and restart it"
+    ))
 }
 
 /// From now on cards may write to the images. Whether the card goes on.

@@ -8,7 +8,8 @@ use io::event::Event;
 
 use super::super::{GIVE_BACK, Node, Observer, keep_end};
 use super::{LOOK, Reload};
-use crate::config::{Device, Loan};
+use crate::cli::{NodeName, SlotName};
+use crate::config::{Device, Domain, Loan, Slot};
 use crate::roles::report;
 
 /// Who has given a device back may not have heard yet that this was heard.
@@ -33,6 +34,12 @@ enum What {
         place: usize,
         told_at: Option<Instant>,
     },
+    /// Slots of a virtual machine, with their places.
+    Slots {
+        domain: NodeName,
+        names: String,
+        places: Vec<usize>,
+    },
 }
 
 impl Leaving {
@@ -48,6 +55,19 @@ impl Leaving {
         let patience = if node.agent.has_guest(place) { LET_GO } else { Duration::ZERO };
         let what = What::Loan { loan: loan.clone(), place, told_at: None };
         Some(Self { what, free_since: None, patience })
+    }
+
+    pub(super) fn slots(domain: &Domain, slots: &[Slot], node: &Node) -> Self {
+        let is_one =
+            |name: &SlotName| name.domain == domain.name && slots.iter().any(|it| it.name == name.slot);
+        let places = node.domains.places_of(is_one);
+        let names: Vec<String> = slots.iter().map(|slot| format!("{}/{}", domain.name, slot.name)).collect();
+        let what = What::Slots { domain: domain.name.clone(), names: names.join(", "), places };
+        Self { what, free_since: None, patience: Duration::ZERO }
+    }
+
+    pub(super) fn is_of(&self, domain: &Domain) -> bool {
+        matches!(&self.what, What::Slots { domain: name, .. } if *name == domain.name)
     }
 
     pub(super) fn is_named(&self, device: &Device) -> bool {
@@ -67,6 +87,14 @@ impl Leaving {
         match &self.what {
             What::Device(device) => node.drive_of(device).and_then(|drive| node.holder(drive)),
             What::Loan { place, told_at: None, .. } => node.machine(*place),
+            What::Slots { places, .. } => {
+                let view = node.agent.view();
+                let has_loan = |place: &&usize| view.loan(**place).is_some_and(|(loan, _)| !loan.is_vacant());
+                let place = places.iter().find(has_loan)?;
+                let (loan, _) = view.loan(*place)?;
+                let back = || format!("the lender of {} to take it back", loan.function);
+                Some(node.machine(*place).unwrap_or_else(back))
+            }
             What::Loan { loan, .. } => {
                 Some(format!("the lender of {} to take it back", loan.line.function()))
             }
@@ -99,8 +127,12 @@ impl Node {
 
     /// Has something go, at once if nobody has it. For whom it waits, if it does.
     pub(super) fn let_go(&mut self, leaving: Leaving, reload: &mut Reload) -> Option<String> {
-        if let What::Loan { place, .. } = &leaving.what {
-            self.agent.close_edge(*place);
+        match &leaving.what {
+            What::Loan { place, .. } => self.agent.close_edge(*place),
+            What::Slots { places, .. } => {
+                places.iter().for_each(|place| self.domains.let_go(*place, &mut self.agent));
+            }
+            What::Device(_) => {}
         }
         let leaving = self.advance(leaving)?;
         let waits_for = leaving
@@ -114,6 +146,10 @@ impl Node {
             What::Loan { loan, .. } => {
                 let function = loan.line.function().to_string();
                 Event::LoanLeaving { function, waits_for: waits_for.clone() }.say();
+            }
+            What::Slots { domain, names, .. } => {
+                let (domain, slots) = (domain.to_string(), names.clone());
+                Event::SlotsLeaving { domain, slots, waits_for: waits_for.clone() }.say();
             }
         }
         reload.leaving.push(leaving);
@@ -156,11 +192,20 @@ impl Node {
 
     /// Lets something go if nobody has had it for long enough. `None`: it has gone.
     fn advance(&mut self, mut leaving: Leaving) -> Option<Leaving> {
+        if let What::Slots { domain, names, places } = &mut leaving.what {
+            places.retain(|place| !self.domains.has_gone(*place));
+            if !places.is_empty() {
+                return Some(leaving);
+            }
+            Event::SlotsRemoved { domain: domain.to_string(), slots: std::mem::take(names) }.say();
+            return None;
+        }
         let is_had = match &leaving.what {
             What::Device(device) => self.drive_of(device).is_some_and(|drive| self.holder(drive).is_some()),
             What::Loan { told_at: Some(_), .. } => return Some(leaving),
             // A machine keeps its connection when its guest has let go.
             What::Loan { place, .. } => self.agent.has_guest(*place) && self.agent.has_driver(*place),
+            What::Slots { .. } => true,
         };
         if is_had {
             leaving.free_since = None;
@@ -180,6 +225,7 @@ impl Node {
                 self.agent.detach(*place);
                 Some(leaving)
             }
+            What::Slots { .. } => Some(leaving),
         }
     }
 
@@ -218,6 +264,7 @@ impl Node {
             match &it.what {
                 What::Device(device) => devices.push(device.function.to_string()),
                 What::Loan { place, .. } => loans.push(*place),
+                What::Slots { places, .. } => loans.extend(places),
             }
         }
         (loans, devices)

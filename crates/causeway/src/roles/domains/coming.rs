@@ -1,0 +1,168 @@
+//! Virtual machines and slots that come to a node, at its start and later, and leave it.
+
+use std::time::{Duration, Instant};
+
+use io::agent::{Agent, Edge, LoanEnd, LoanSpec};
+
+use super::{Awaited, Domains, Hold, Machine, Monitor, Phase, Place, SURPRISE};
+use crate::cli::{NodeName, SlotName};
+use crate::config::{Domain, Slot};
+use crate::exit::Failure;
+use crate::state_dir::StateDir;
+
+/// Slots that are to come: their sockets are bound, where something is attached to them, and go with this.
+pub(in crate::roles) struct Opened {
+    machine: u32,
+    monitor: Option<Monitor>,
+    places: Vec<(Place, Option<LoanSpec>)>,
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        for loan in self.places.iter().filter_map(|(_, loan)| loan.as_ref()) {
+            if let LoanEnd::Borrow { edge: Edge::Vm { path, .. }, .. } = &loan.end {
+                // If that fails the next start finds a dead socket, and removes it.
+                let _ = std::fs::remove_file(path);
+            }
+        }
+    }
+}
+
+impl Opened {
+    /// These slots of a domain, whose machine has this number; what was decided about them before holds. `is_new`: the
+    /// machine is not known yet.
+    pub(in crate::roles) fn open(
+        domain: &Domain,
+        slots: &[Slot],
+        machine: u32,
+        is_new: bool,
+        state: &StateDir,
+    ) -> Result<Self, Failure> {
+        let qmp = domain.qmp.clone().filter(|_| is_new);
+        let monitor = qmp.map(|path| Monitor::start(path, domain.remove_after + SURPRISE)).transpose();
+        let monitor = monitor.map_err(|error| Failure::io("cannot start a thread", &error))?;
+        let mut opened = Self { machine, monitor, places: Vec::new() };
+        for slot in slots.iter().cloned() {
+            let name = SlotName { domain: domain.name.clone(), slot: slot.name.clone() };
+            let decided = state.attachment(&name)?;
+            let generation = decided.as_ref().map_or(0, |decided| decided.generation);
+            let line = decided.map_or_else(|| slot.preset.clone(), |decided| decided.line);
+            let mut place = Place::new(name, slot, machine, domain.remove_after, generation);
+            let loan = match line {
+                Some(line) => place.loan(&line)?,
+                None => place.vacancy(),
+            };
+            opened.places.push((place, Some(loan)));
+        }
+        Ok(opened)
+    }
+
+    /// The loans that come with them; vacant ones are none.
+    pub(in crate::roles) fn loans(&self) -> impl Iterator<Item = &LoanSpec> {
+        self.places.iter().filter_map(|(_, loan)| loan.as_ref())
+    }
+
+    /// How many places they take.
+    pub(in crate::roles) fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Which machine they are of.
+    pub(in crate::roles) fn machine(&self) -> u32 {
+        self.machine
+    }
+
+    /// Each begins another life of its place.
+    pub(in crate::roles) fn begin_lives(&mut self, state: &StateDir) -> Result<(), Failure> {
+        for loan in self.places.iter_mut().filter_map(|(_, loan)| loan.as_mut()) {
+            loan.life = state.begin_life()?;
+        }
+        Ok(())
+    }
+
+    /// They have these places from now on: their loans.
+    pub(in crate::roles) fn admit(
+        mut self,
+        loans: impl IntoIterator<Item = usize>,
+        domains: &mut Domains,
+    ) -> Vec<(usize, LoanSpec)> {
+        domains.monitors.extend(self.monitor.take().map(|monitor| (self.machine, monitor)));
+        let mut admitted = Vec::new();
+        for (at, (place, loan)) in loans.into_iter().zip(self.places.drain(..)) {
+            domains.places.insert(at, place);
+            admitted.extend(loan.map(|loan| (at, loan)));
+        }
+        admitted
+    }
+}
+
+impl Domains {
+    /// The number of a domain's machine.
+    pub(in crate::roles) fn machine_of(&self, domain: &NodeName) -> Option<u32> {
+        self.places.values().find(|place| place.name.domain == *domain).map(|place| place.domain)
+    }
+
+    /// The numbers of all machines.
+    pub(in crate::roles) fn machines(&self) -> impl Iterator<Item = u32> {
+        self.places.values().map(|place| place.domain)
+    }
+
+    /// Where the slots are that `is_it` says.
+    pub(in crate::roles) fn places_of(&self, is_it: impl Fn(&SlotName) -> bool) -> Vec<usize> {
+        self.places.iter().filter(|(_, place)| is_it(&place.name)).map(|(loan, _)| *loan).collect()
+    }
+
+    /// A slot could not come after all.
+    pub(in crate::roles) fn forget(&mut self, loan: usize) {
+        if let Some(place) = self.places.remove(&loan)
+            && !self.machines().any(|other| other == place.domain)
+        {
+            self.monitors.remove(&place.domain);
+        }
+    }
+
+    /// A slot is to go, when its machine has let go of what is attached. What was decided about it stays: it holds when
+    /// the slot is in the file again.
+    pub(in crate::roles) fn let_go(&mut self, loan: usize, agent: &mut Agent) {
+        if let Some(place) = self.places.get_mut(&loan) {
+            place.is_leaving = true;
+            self.take_out(loan, agent);
+        }
+    }
+
+    /// Whether a slot that was to go has gone.
+    pub(in crate::roles) fn has_gone(&mut self, loan: usize) -> bool {
+        let Some(place) = self.places.get(&loan) else { return true };
+        if !place.is_leaving || place.phase != Phase::Vacant {
+            return false;
+        }
+        let machine = place.domain;
+        self.places.remove(&loan);
+        if !self.machines().any(|other| other == machine) {
+            self.monitors.remove(&machine);
+        }
+        true
+    }
+}
+
+impl Place {
+    fn new(name: SlotName, slot: Slot, domain: u32, remove_after: Duration, generation: u32) -> Self {
+        Self {
+            name,
+            domain,
+            slot,
+            remove_after,
+            generation,
+            phase: Phase::Vacant,
+            trouble: None,
+            is_asked_for: false,
+            plug_at: None,
+            awaited: Awaited::default(),
+            machine: Machine::Unseen,
+            hold: Hold::Held { looked: Instant::now() },
+            unused: None,
+            told_timeouts: 0,
+            is_leaving: false,
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! What comes to a card that runs, and what leaves it.
+//!
+//! A card is told of it when it is in the configuration of the next one: whoever dies in between has a successor that
+//! finds it there.
+
+use std::sync::Arc;
+
+use base::Instant;
+use base::ids::NodeId;
+use base::ledger::{RawMemory, RegionError};
+use link::State;
+
+use super::{Card, CardEvent, frames, name_of};
+use crate::DriveConfig;
+use crate::cells::drive_owner;
+use crate::config::{LoanConfig, LoanRole};
+use crate::drive::Drive;
+use crate::loan::Loan;
+
+impl<'m> Card<'m> {
+    /// The ledger has grown where it lies: there is room for more.
+    pub fn grow_ledger(&mut self, memory: RawMemory<'m>) {
+        self.ledger.grow(memory);
+    }
+
+    /// A place has another loan from now on, which borrows; the others notice nothing of it. The one before is over, and
+    /// what it has left is given back. A loan for which there is no room is [`super::Unusable::NoRoom`], and its place
+    /// stays vacant. The place may be the next one behind those that there are.
+    ///
+    /// # Errors
+    /// The ledger is corrupt.
+    ///
+    /// # Panics
+    /// If there is no such place, the loan lends, or another one is of its function.
+    pub fn attach(&mut self, now: Instant, place: usize, loan: LoanConfig) -> Result<(), RegionError> {
+        assert!(matches!(loan.role, LoanRole::Borrow { .. }), "what is lent comes with its drive");
+        self.now = now;
+        self.seat(place, loan);
+        self.ledger.retain(&self.config.loans, &self.drive_owners)?;
+        self.obtain(place, &self.ledger.loans())?;
+        self.decode();
+        self.begin(place)
+    }
+
+    /// A drive comes to a place that has none, or to the next one, with the loans of its functions; the others notice
+    /// nothing of it.
+    ///
+    /// # Errors
+    /// The ledger is corrupt, or has no room for the drive. A loan for which it has none is
+    /// [`super::Unusable::NoRoom`].
+    ///
+    /// # Panics
+    /// If there is no such place or a drive is in it, or a loan is of something else, or another one is of its function.
+    pub fn lend(
+        &mut self,
+        now: Instant,
+        drive: usize,
+        config: DriveConfig,
+        loans: Vec<(usize, LoanConfig)>,
+    ) -> Result<(), RegionError> {
+        assert!(!self.leaving.contains(&drive), "a drive comes where there is none");
+        assert!(self.drives.get(drive).is_none_or(|drive| drive.loans().is_empty()), "nor is any left");
+        self.now = now;
+        let places: Vec<usize> = loans.iter().map(|(place, _)| *place).collect();
+        for (place, loan) in loans {
+            let is_its = matches!(loan.role, LoanRole::Lend { drive: of, .. } if of == drive);
+            assert!(is_its, "a drive comes with the loans of its functions");
+            self.seat(place, loan);
+        }
+        put(&mut self.config.drives, drive, config.clone());
+        put(&mut self.drive_owners, drive, drive_owner(&self.config.loans, drive));
+        self.ledger.retain(&self.config.loans, &self.drive_owners)?;
+        put(&mut self.drive_cells, drive, self.ledger.obtain_drive(self.drive_owners[drive])?);
+        let known = self.ledger.loans();
+        for place in &places {
+            self.obtain(*place, &known)?;
+        }
+        self.decode();
+        let (cells, journal) = (self.drive_cells[drive], self.ledger.journal);
+        put(&mut self.drives, drive, Drive::new(drive, cells, journal, config, &self.config.loans));
+        journal.commit();
+        // Whose its functions were in an earlier life of the node.
+        self.lobby.set_tenants(frames::lobby_config(&self.config).tenants);
+        places.into_iter().try_for_each(|place| self.begin(place))
+    }
+
+    /// A drive is lent no more. Whoever has a function of it is told so; [`CardEvent::Withdrawn`] follows when nothing of
+    /// it is with its medium, and until then nothing may come to its places.
+    pub fn withdraw(&mut self, now: Instant, drive: usize) {
+        if !self.leaving.contains(&drive) {
+            self.leaving.push(drive);
+        }
+        let loans = self.drives.get(drive).map_or(Vec::new(), |drive| drive.loans().to_vec());
+        for loan in loans {
+            self.step_one(now, loan, |card| {
+                let peer = card.peer_of(loan).filter(|peer| !card.peers[*peer].has_failed());
+                let channel = peer.and_then(|peer| card.peers.get_mut(peer)).map(|peer| &mut peer.channel);
+                card.loans[loan].withdraw(now, channel);
+            });
+        }
+    }
+
+    /// Only these nodes may have what a drive lends from now on; whoever has it keeps it.
+    pub fn set_allowed(&mut self, now: Instant, drive: usize, allowed: Option<&Arc<[NodeId]>>) {
+        for loan in 0..self.config.loans.len() {
+            if let LoanRole::Lend { drive: of, allowed: known, .. } = &mut self.config.loans[loan].role
+                && *of == drive
+            {
+                *known = allowed.cloned();
+                self.step_one(now, loan, |card| card.loans[loan].set_allowed(allowed.cloned()));
+            }
+        }
+    }
+
+    /// Drives of which a medium has nothing any more are gone.
+    pub(super) fn conclude_leaving(&mut self) {
+        let (drives, loans) = (&self.drives, &self.loans);
+        let is_quiet = |loan: &usize| loans.get(*loan).is_none_or(Loan::is_quiet);
+        let has_gone =
+            |drive: &mut usize| drives.get(*drive).is_none_or(|drive| drive.loans().iter().all(is_quiet));
+        let gone: Vec<usize> = self.leaving.extract_if(.., has_gone).collect();
+        for drive in gone {
+            for (place, config) in self.config.loans.iter_mut().enumerate() {
+                if matches!(config.role, LoanRole::Lend { drive: of, .. } if of == drive) {
+                    config.role = LoanRole::Vacant;
+                    self.loans.vacate(place);
+                    self.parts[place] = None;
+                }
+            }
+            // What it has in the ledger is given back when something else comes.
+            if let Some(drive) = self.drives.get_mut(drive) {
+                drive.let_go();
+            }
+            self.events.push_back(CardEvent::Withdrawn(drive));
+        }
+    }
+
+    /// A place, which may be a new one, is to have this loan; that of the one before is over.
+    fn seat(&mut self, place: usize, loan: LoanConfig) {
+        // A place whose loan is over has its name until another one comes.
+        let is_over = |other| {
+            self.loans.get(other).is_none_or(|loan| loan.has_failed() || loan.state() == State::Closed)
+        };
+        let present = (0..self.loans.len()).filter(|other| *other != place && !is_over(*other));
+        let twins = present.filter(|other| name_of(&self.config.loans[*other]) == name_of(&loan));
+        assert_eq!(twins.count(), 0, "nodes speak of a function by its name");
+        // Nobody has told of places that are vacant.
+        while self.loans.len() <= place {
+            self.loans.append_vacant();
+            self.parts.push(None);
+            self.config.loans.push(LoanConfig { life: 0, role: LoanRole::Vacant, ..loan.clone() });
+        }
+        self.loans.vacate(place);
+        self.parts[place] = None;
+        self.without_room.retain(|without| *without != place);
+        self.config.loans[place] = loan;
+        self.lobby.set_groups(self.config.groups());
+    }
+
+    /// The loan of a place that has its cells begins.
+    fn begin(&mut self, place: usize) -> Result<(), RegionError> {
+        let now = self.now;
+        self.occupy(place)?;
+        if let Some(loan) = self.loans.get_mut(place).filter(|_| self.contains_faults) {
+            loan.contain_faults();
+        }
+        self.reach_guest(place);
+        self.ledger.journal.commit();
+        // Whoever nobody borrows from any more is called no more.
+        for peer in 0..self.peers.len() {
+            if let Some(peer) = self.peers.get_mut(peer).filter(|peer| !peer.has_failed()) {
+                peer.follow(now, &self.config);
+            }
+        }
+        self.ledger.journal.commit();
+        self.step_one(now, place, |_| ());
+        Ok(())
+    }
+}
+
+/// An element of a list from now on, which may be the next one.
+fn put<T>(list: &mut Vec<T>, at: usize, value: T) {
+    if at == list.len() {
+        list.push(value);
+    } else {
+        list[at] = value;
+    }
+}

@@ -1,0 +1,182 @@
+//! Drives come to a card that runs, and leave it, beside one that is used all the time.
+
+use std::sync::Arc;
+
+use super::*;
+
+/// A lender of one drive, and a borrower of that; with the other drive, and its loan.
+fn both() -> (CardConfig, CardConfig) {
+    let lend = LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None };
+    let (mut lends, mut borrows) = (config(1, lend), config(2, borrow(BorrowEdge::Program)));
+    lends.drives.push(DriveConfig::new(1 << 12, 512, 8));
+    lends.loans.push(coming(&lends, 1));
+    borrows.loans.push(coming(&borrows, 1));
+    (lends, borrows)
+}
+
+/// The loan of the other drive, in this life of its place.
+fn coming(beside: &CardConfig, life: u32) -> LoanConfig {
+    let role = match &beside.loans[0].role {
+        LoanRole::Lend { .. } => {
+            LoanRole::Lend { drive: 1, controller: 0, limit: Limit::NONE, allowed: None }
+        }
+        _ => borrow(BorrowEdge::Program),
+    };
+    let tenancy = Tenancy::default();
+    LoanConfig { secret: [6; 32], function: FunctionId(8), tenancy, life, role, ..beside.loans[0].clone() }
+}
+
+/// Those of the first drive only.
+fn first(config: &CardConfig) -> CardConfig {
+    CardConfig {
+        drives: config.drives.iter().take(1).cloned().collect(),
+        loans: config.loans[..1].to_vec(),
+        ..config.clone()
+    }
+}
+
+/// Four pages are written to a borrowed drive.
+fn write(end: &mut End<'_>, now: Instant, loan: usize, first: u32) {
+    write_to(&mut end.card, now, loan, first..first + 4);
+}
+
+/// How many writes have ended well.
+fn written(end: &mut End<'_>, now: Instant, loan: usize) -> usize {
+    let mut ended = Vec::new();
+    end.card.drive_step(now, loan, |driver, _| {
+        ended.extend(core::iter::from_fn(|| driver.poll_completion()));
+    });
+    ended.iter().filter(|(_, result)| result.is_ok()).count()
+}
+
+fn is_ready_at(card: &Card<'_>, loan: usize) -> bool {
+    card.borrowed(loan).is_none_or(|drive| drive.driver.is_ready())
+}
+
+/// The ledger grows where it lies, a drive comes, is used, and goes when its medium has ended what it has; the other one
+/// is served by the same streams all the time.
+#[test]
+fn a_drive_comes_and_goes_beside_one_that_is_used() {
+    let arena = Arena::default();
+    let (lends, borrows) = both();
+    let memory = lends.new_memory(&arena);
+    // Room for the first drive alone, to begin with.
+    let small = first(&lends).new_memory(&arena).len();
+    let begins = memory.growing_first(small);
+    NodeLedger::entitle(begins, lends.identity.id());
+    let mut now = Instant::ZERO;
+    let lender = End::on(begins, first(&lends), now);
+    let mut ends = [lender, End::on(borrows.new_memory(&arena), first(&borrows), now)];
+    ends.iter_mut().for_each(|end| end.card.contain_faults());
+    assert!(run(&mut now, &mut ends, Duration::from_secs(1), is_ready));
+    let name = ends[0].card.stream(0).name();
+    for life in 1..4 {
+        ends[0].card.grow_ledger(memory);
+        let drive = lends.drives[1].clone();
+        ends[0].card.lend(now, 1, drive, vec![(1, coming(&lends, life))]).unwrap();
+        assert!(ends[0].card.loans[1].contains_faults());
+        ends[1].card.attach(now, 1, coming(&borrows, life)).unwrap();
+        write(&mut ends[1], now, 0, 0);
+        let is_ready = |card: &Card<'_>, _: Instant| is_ready_at(card, 1);
+        assert!(run(&mut now, &mut ends, Duration::from_secs(2), is_ready), "life {life}");
+        write(&mut ends[1], now, 1, 0);
+        run(&mut now, &mut ends, Duration::from_millis(20), never);
+        assert_eq!([0, 1].map(|loan| written(&mut ends[1], now, loan)), [4, 4], "life {life}");
+        // What its medium has is not waited for by anybody else.
+        ends[0].held = Some(Vec::new());
+        write(&mut ends[1], now, 1, 8);
+        run(&mut now, &mut ends, Duration::from_millis(3), never);
+        let held = ends[0].held.take().unwrap();
+        assert!(!held.is_empty());
+        ends[0].events.clear();
+        ends[0].card.withdraw(now, 1);
+        ends[1].card.give_back(now, 1);
+        write(&mut ends[1], now, 0, 8);
+        run(&mut now, &mut ends, Duration::from_millis(20), never);
+        assert_eq!(written(&mut ends[1], now, 0), 4);
+        assert!(!ends[0].events.contains(&CardEvent::Withdrawn(1)), "its medium writes from its pages");
+        for (loan, id) in held {
+            ends[0].card.handle_media(now, loan, id, Ok(()));
+        }
+        run(&mut now, &mut ends, Duration::from_millis(1), never);
+        assert!(ends[0].events.contains(&CardEvent::Withdrawn(1)), "life {life}");
+        assert!(ends[0].card.loans.get(1).is_none() && ends[0].card.poll_persist().is_none());
+        run(&mut now, &mut ends, Duration::from_millis(200), never);
+    }
+    let it = ends[0].card.channel_of(0).unwrap();
+    assert_eq!((ends[0].card.stream(0).name(), it.stats().handshakes.get()), (name, 1));
+}
+
+/// Who has a stream of what is lent no more is told so, and that there is no such function when it asks again.
+#[test]
+fn who_uses_what_is_withdrawn_hears_of_it() {
+    let arena = Arena::default();
+    let (lends, borrows) = both();
+    let mut now = Instant::ZERO;
+    let mut ends = [End::new(&arena, lends), End::new(&arena, borrows)];
+    let are_ready = |card: &Card<'_>, _: Instant| is_ready_at(card, 0) && is_ready_at(card, 1);
+    assert!(run(&mut now, &mut ends, Duration::from_secs(2), are_ready));
+    ends[0].card.withdraw(now, 1);
+    ends[1].events.clear();
+    run(&mut now, &mut ends, Duration::from_secs(2), never);
+    assert!(ends[1].events.contains(&CardEvent::Refused(1, Refusal::NotLent)), "{:?}", ends[1].events);
+    assert_eq!(ends[1].card.state(0), State::Open);
+    // One that is not there is gone at once.
+    ends[0].card.withdraw(now, 7);
+    assert_eq!(ends[0].card.poll_event(), Some(CardEvent::Withdrawn(7)));
+}
+
+/// Who has a function keeps it when it is taken off the list, and is not let in again.
+#[test]
+fn a_list_holds_for_whoever_calls_from_then_on() {
+    let arena = Arena::default();
+    let (lends, borrows) = both();
+    let memory = borrows.new_memory(&arena);
+    let mut now = Instant::ZERO;
+    let mut ends = [End::new(&arena, lends), End::on(memory, borrows.clone(), now)];
+    let are_ready = |card: &Card<'_>, _: Instant| is_ready_at(card, 0) && is_ready_at(card, 1);
+    assert!(run(&mut now, &mut ends, Duration::from_secs(2), are_ready));
+    let nobody: Arc<[NodeId]> = [NodeId([9; NodeId::BYTES])].into();
+    ends[0].card.set_allowed(now, 1, Some(&nobody));
+    write(&mut ends[1], now, 1, 0);
+    run(&mut now, &mut ends, Duration::from_millis(20), never);
+    assert_eq!(written(&mut ends[1], now, 1), 4);
+    ends[1].card.give_back(now, 1);
+    run(&mut now, &mut ends, Duration::from_millis(100), never);
+    ends[1].events.clear();
+    ends[1].card.attach(now, 1, coming(&borrows, 2)).unwrap();
+    run(&mut now, &mut ends, Duration::from_secs(1), never);
+    assert!(ends[1].events.contains(&CardEvent::Refused(1, Refusal::NotAllowed)), "{:?}", ends[1].events);
+    ends[0].card.set_allowed(now, 1, None);
+    assert!(run(&mut now, &mut ends, Duration::from_secs(5), are_ready));
+}
+
+/// A card dies before any store while a drive comes: its successor, which has that in its configuration, lends both.
+#[test]
+fn a_card_that_dies_while_a_drive_comes_has_a_successor_that_lends_it() {
+    silence_injected();
+    let mut stores = 0;
+    loop {
+        let (arena, faults) = (Arena::default(), Faults::default());
+        let (mut lends, borrows) = both();
+        let memory = lends.new_memory(&arena);
+        let mut now = Instant::ZERO;
+        let lender = End::with_faults(memory, first(&lends), now, Some(&faults));
+        let mut ends = [lender, End::new(&arena, borrows)];
+        assert!(run(&mut now, &mut ends, Duration::from_secs(1), |card, _| is_ready_at(card, 0)));
+        let (drive, loan) = (lends.drives[1].clone(), coming(&lends, 1));
+        let lend = |card: &mut Card<'_>| {
+            catch_unwind(AssertUnwindSafe(|| card.lend(now, 1, drive, vec![(1, loan)]).unwrap())).is_ok()
+        };
+        let (lives, _) = ends[0].fail_in(stores, lend);
+        (lends.generation, lends.seed) = (CardGeneration(2), [9; 32]);
+        ends[0] = End::on(memory, lends, now);
+        let are_ready = |card: &Card<'_>, _: Instant| is_ready_at(card, 0) && is_ready_at(card, 1);
+        assert!(run(&mut now, &mut ends, Duration::from_secs(3), are_ready), "after {stores} stores");
+        if lives {
+            assert!(stores > 20, "it changes more than that");
+            return;
+        }
+        stores += 1 + stores / 8;
+    }
+}
