@@ -145,8 +145,8 @@ RAIL   MEDIUM  STATE  RTT    LOSS    LOCAL           PEER
 left   udp     up     81 us  5.12 %  127.0.0.1:7411  -
 right  udp     up     -      5.12 %  127.0.0.1:7411  -
 
-CHANNEL           STATE  SEALED       SENT     RECEIVED  RETRANSMITTED
-9f3c2a771b0e55d4  open   aegis-128x2  1234567  1234001   17
+CHANNEL           GROUP  STATE  SEALED       SENT     RECEIVED  RETRANSMITTED
+9f3c2a771b0e55d4  1      open   aegis-128x2  1234567  1234001   17
 
 STREAM  DIRECTION  IN FLIGHT  REPLAY
 nvme0   out        3          12 KiB
