@@ -14,8 +14,9 @@
 //! For a virtual machine a [`BorrowedSlot`] stands in the place of the drive: `vfio_user::Session` in front of windows,
 //! grants and tags of the same kind, and the guest's own driver behind the socket.
 //!
-//! A [`Card`] owns the cores of all loans of a node, and of all nodes that it has a channel with. Each of its verbs is one step: it changes the ledger and ends with
-//! the commit; what is then polled leaves. Two drivers run the very same card: `io` in reality, `sim` in virtual time.
+//! A [`Card`] owns the cores of all loans of a node, and of all nodes that it has a channel with. Each of its verbs is
+//! one step: it changes the ledger and ends with the commit; what is then polled leaves. Two drivers run the very same
+//! card: `io` in reality, `sim` in virtual time.
 
 pub mod agent;
 mod apertures;
