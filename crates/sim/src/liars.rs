@@ -42,11 +42,11 @@ const PEER: usize = 0;
 /// Bytes and number of a drive's blocks.
 pub(crate) const BLOCK: usize = 512;
 pub(crate) const BLOCKS: u64 = 64;
-/// Turns without a lie at the end, in which everything of the honest loan has to end.
-const PATIENCE: u32 = 20_000;
-const TURN: Duration = Duration::from_micros(100);
+/// Turns without a lie at the end, in which everything of honest loans has to end.
+pub(crate) const PATIENCE: u32 = 20_000;
+pub(crate) const TURN: Duration = Duration::from_micros(100);
 /// Frames that a card may send in a turn: more would be a storm.
-const FRAMES: usize = 2_000;
+pub(crate) const FRAMES: usize = 2_000;
 
 /// Who lies, to whom.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

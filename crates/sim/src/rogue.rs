@@ -30,7 +30,7 @@ use crate::client::Finding;
 use crate::death::{End, survive};
 use crate::disk::Disk;
 use crate::liars::twist::{Place, Told};
-use crate::liars::{BLOCK, BLOCKS, Client, Dice, journal};
+use crate::liars::{BLOCK, BLOCKS, Client, Dice, FRAMES, PATIENCE, TURN, journal};
 use crate::random::Random;
 use crate::{Failure, Options, Summary};
 
@@ -57,11 +57,6 @@ const LENDERS: [usize; FUNCTIONS] = [LENDER, NEIGHBOUR, LENDER, ROGUE, LENDER, L
 /// What each asks for. The rogue has no secret of [`THERE`] and [`SECRET`].
 const WISHES: [&[usize]; NODES] = [&[BACK], &[THERE, BAIT], &[LENT, SECRET, FORMER, THERE]];
 
-/// Turns without a lie at the end, in which everything of the honest loans has to end.
-const PATIENCE: u32 = 20_000;
-const TURN: Duration = Duration::from_micros(100);
-/// Frames that a card may send in a turn: more would be a storm.
-const FRAMES: usize = 2_000;
 /// Turns before the nodes have met, at most.
 const MEETING: u32 = 100_000;
 
