@@ -872,7 +872,7 @@ fn ledger_end(
     if let Some(limit) = limit.filter(|limit| bytes as u64 > *limit) {
         let [takes, has] = [bytes as u64, limit].map(|bytes| bytes.div_ceil(1 << 20));
         let what =
-            format!("the node's ledger would take {takes} MiB, and its configuration allows {has} MiB");
+            format!("the node's ledger would take {takes} MiB, and `ledger` allows {has} MiB: raise that");
         return Err(io::Error::new(io::ErrorKind::OutOfMemory, what));
     }
     Ok(LEDGER_OFFSET + bytes)
