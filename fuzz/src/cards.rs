@@ -4,13 +4,13 @@ use core::time::Duration;
 
 use base::Instant;
 use base::RuleSet;
-use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, StreamId};
+use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, RailId, StreamId};
 use base::ledger::Arena;
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use link::frame::{HEADER_LEN, Header, Kind, MAX_FRAME, Prefix, TAG_LEN};
 use node::{
     Address, BorrowEdge, Card, CardConfig, DriveConfig, FunctionId, Limit, LoanConfig, LoanRole, MediaError,
-    MediaId, Name, NodeKey, Route, Tenancy, Way,
+    MediaId, Name, NodeKey, RailConfig, Route, Tenancy, Way,
 };
 
 use crate::frames::{Body, Which, behind_key, seal};
@@ -75,7 +75,10 @@ fn config(end: End) -> CardConfig {
         End::Lender => LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None },
         End::Borrower => LoanRole::Borrow {
             lender: identity(End::Lender).lends_in(DomainId(End::Lender as u32 + 1)),
-            routes: vec![Route { peer: LENDER, max_frame: 9000 }; 2],
+            routes: RailId::ALL[..2]
+                .iter()
+                .map(|&rail| Route { rail, peer: LENDER, max_frame: 9000 })
+                .collect(),
             io_timeout: Duration::from_secs(30),
             edge: BorrowEdge::Drive,
         },
@@ -107,7 +110,7 @@ fn config(end: End) -> CardConfig {
         generation: CardGeneration(1),
         seed: [number as u8; 32],
         protection: node::Protection::Insecure,
-        rails: vec![9000; 2],
+        rails: RailConfig::first(2, 9000),
         drives,
         loans: vec![loan],
         holders: Vec::new(),
@@ -205,7 +208,12 @@ impl<'m> World<'m> {
                     header.card_generation = CardGeneration((*generation).into());
                 }
                 let from = if self.end == End::Lender { BORROWER } else { LENDER };
-                self.card.handle_frame(self.now, rail % 2, from, &mut seal(header, &body, self.state));
+                self.card.handle_frame(
+                    self.now,
+                    RailId::ALL[usize::from(rail % 2)],
+                    from,
+                    &mut seal(header, &body, self.state),
+                );
             }
             Step::Private { skip, generation, stream, body } => {
                 let context = self.context();
@@ -227,7 +235,9 @@ impl<'m> World<'m> {
             }
             Step::Share { is_there } => self.card.set_private(self.now, PEER, *is_there),
             Step::PrivateBytes(bytes) => self.card.handle_private_frame(self.now, PEER, &mut bytes.clone()),
-            Step::Bytes(bytes) => self.card.handle_frame(self.now, 0, BORROWER, &mut bytes.clone()),
+            Step::Bytes(bytes) => {
+                self.card.handle_frame(self.now, RailId::ALL[0], BORROWER, &mut bytes.clone())
+            }
             Step::Wait { micros } => {
                 self.now += Duration::from_micros(u64::from(*micros) % 10_000_000);
                 self.card.handle_timeout(self.now);

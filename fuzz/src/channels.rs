@@ -73,7 +73,7 @@ fn config(role: Role, rails: usize, rekey_frames: u64) -> ChannelConfig {
         generation: CardGeneration(1),
         seed: [number as u8; 32],
         rekey_frames,
-        paths: vec![PathConfig { max_frame: 9000 }; rails],
+        rails: core::array::from_fn(|rail| (rail < rails).then_some(PathConfig { max_frame: 9000 })),
         max_payload: 4096,
         max_streams: 8,
     }

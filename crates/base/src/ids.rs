@@ -57,6 +57,49 @@ id!(
     DomainId(u32), "{:05x}"
 );
 
+/// A rail of a node: 0 to 3. Which networks they are is the node's own affair; two nodes prefer rails of equal ids.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct RailId(u8);
+
+impl RailId {
+    /// Rails of a node, at most: an address has two bits for them.
+    pub const COUNT: usize = 4;
+    /// All there can be.
+    pub const ALL: [Self; Self::COUNT] = [Self(0), Self(1), Self(2), Self(3)];
+
+    /// Rail `number`, if there can be one.
+    pub const fn new(number: u8) -> Option<Self> {
+        if (number as usize) < Self::COUNT { Some(Self(number)) } else { None }
+    }
+
+    /// Its number.
+    pub const fn get(self) -> u8 {
+        self.0
+    }
+
+    /// Its place in lists by rail, which have [`RailId::COUNT`] places.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// What is in a list by rail, with the rails that have something there.
+    pub fn present<T>(list: &[Option<T>; Self::COUNT]) -> impl Iterator<Item = (Self, &T)> {
+        Self::ALL.into_iter().zip(list).filter_map(|(rail, it)| Some((rail, it.as_ref()?)))
+    }
+}
+
+impl fmt::Display for RailId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+impl fmt::Debug for RailId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RailId({})", self.0)
+    }
+}
+
 /// Which run of a node this is: 128 random bits, drawn when it starts with an empty ledger, told to its peers and kept
 /// nowhere else. Nodes that were started from copies of one state folder have one identity and perhaps one incarnation,
 /// but never one life.

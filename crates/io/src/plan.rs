@@ -9,12 +9,12 @@ use std::ptr::NonNull;
 use std::time::Duration;
 
 use base::RuleSet;
-use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId};
+use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId, RailId};
 use base::ledger::{Layout, LayoutHash, PAGE_SIZE, RawMemory};
 use node::{
     Address, BorrowEdge, CardConfig, DriveConfig, EDGE_CONNECTIONS, FlashConfig, FlashRates, FunctionId,
     KEY_BYTES, Lender, Limit, LoanConfig, LoanRole, MAX_LOANS, MAX_RAILS, Name, NamespaceConfig, NodeKey,
-    Protection, PublicKey, Route, Tenancy, WriteCache,
+    Protection, PublicKey, RailConfig, Route, Tenancy, WriteCache,
 };
 use serde::{Deserialize, Serialize};
 
@@ -437,7 +437,9 @@ impl Plan {
             generation: CardGeneration(self.generation),
             seed: self.seed,
             protection: self.protection,
-            rails: self.rails.iter().map(|rail| rail.max_frame).collect(),
+            rails: std::array::from_fn(|rail| {
+                self.rails.get(rail).map(|rail| RailConfig { max_frame: rail.max_frame })
+            }),
             drives: self
                 .drives
                 .iter()
@@ -533,8 +535,9 @@ impl DrivePlan {
 }
 
 impl RoutePlan {
-    fn route(&self) -> Route {
-        Route { peer: encode_address(self.peer.0), max_frame: self.max_frame }
+    /// To this rail of the lender.
+    fn route(&self, rail: RailId) -> Route {
+        Route { rail, peer: encode_address(self.peer.0), max_frame: self.max_frame }
     }
 }
 
@@ -564,7 +567,7 @@ impl LoanPlan {
             },
             RolePlan::Borrow { lender, domain, routes, io_timeout_ms, machine, load } => LoanRole::Borrow {
                 lender: Lender { key: PublicKey(*lender), domain: DomainId(*domain) },
-                routes: routes.iter().map(RoutePlan::route).collect(),
+                routes: RailId::ALL.into_iter().zip(routes).map(|(rail, route)| route.route(rail)).collect(),
                 io_timeout: Duration::from_millis(*io_timeout_ms),
                 edge: match (*machine, load) {
                     (Some(domain), _) => BorrowEdge::Slot { domain: DomainId(domain) },

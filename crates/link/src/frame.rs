@@ -12,7 +12,9 @@
 //! tag does not cover. Both rails are the one on which a frame is sent and comes: each leads to the peer's of the same
 //! number. In messages of a handshake, whose tag is a mark of who knows its receiver, all that says nothing is zero.
 
-use base::ids::{CardGeneration, ChannelIndex, DomainId, Group, Incarnation, LoanGeneration, StreamId};
+use base::ids::{
+    CardGeneration, ChannelIndex, DomainId, Group, Incarnation, LoanGeneration, RailId, StreamId,
+};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -31,7 +33,7 @@ pub const OVERHEAD: usize = HEADER_LEN + TAG_LEN;
 /// The largest frame: what one UDP datagram holds.
 pub const MAX_FRAME: usize = 65_507;
 /// Rails of a domain: a prefix has two bits for them.
-pub const MAX_RAILS: usize = 4;
+pub const MAX_RAILS: usize = RailId::COUNT;
 
 /// Switches that a frame may pass.
 const HOPS: u8 = 32;

@@ -5,6 +5,7 @@ use core::ops::{Deref, DerefMut};
 use core::time::Duration;
 
 use base::Instant;
+use base::ids::RailId;
 use base::times::{ACK_DELAY, HEARTBEAT, RAIL_VERDICT};
 
 use crate::frame::{MAX_FRAME, MAX_RAILS};
@@ -24,6 +25,12 @@ pub const PRIVATE_PATH: PathId = MAX_PATHS as PathId - 1;
 /// Packets after which an acknowledgement is sent at once (RFC 9000 §13.2.2).
 pub(crate) const ACK_EVERY: u32 = 2;
 
+/// Where in the list of a channel that is.
+const PRIVATE: usize = PRIVATE_PATH as usize;
+
+/// The rails of a channel, by id.
+pub(crate) type Rails = [Option<PathConfig>; MAX_RAILS];
+
 /// One rail as a channel sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct PathConfig {
@@ -35,7 +42,7 @@ pub struct PathConfig {
 pub(crate) struct Path {
     /// As frames name it.
     pub(crate) id: PathId,
-    /// There is something to send over. Always so of a rail.
+    /// There is something to send over.
     pub(crate) is_there: bool,
     pub(crate) config: PathConfig,
     pub(crate) outgoing: Outgoing,
@@ -51,7 +58,7 @@ impl Path {
         let is_private = id == PRIVATE_PATH;
         Self {
             id,
-            is_there: !is_private,
+            is_there: false,
             config,
             outgoing: if is_private { Outgoing::private() } else { Outgoing::new() },
             incoming: Incoming::new(now, seen_below),
@@ -68,6 +75,14 @@ impl Path {
     /// Not known to work: it is missing, or does not answer.
     pub(crate) fn is_suspect(&self) -> bool {
         !self.is_there || self.outgoing.probes() > 0
+    }
+
+    /// It is there from now on, or another one than before, or gone: what was in flight on it is `lost`, and it is
+    /// suspect until it has answered.
+    fn change(&mut self, now: Instant, is_there: bool, lost: &mut dyn FnMut(Carried)) {
+        (self.is_there, self.ping) = (is_there, is_there);
+        self.next_heartbeat = now + HEARTBEAT;
+        self.outgoing.start_over(lost);
     }
 
     /// Whether an acknowledgement of what came on it is due.
@@ -97,25 +112,40 @@ pub(crate) struct Paths(Vec<Path>);
 
 impl Paths {
     /// The paths of a card that refuses on each of them the packets below what `seen_below` says.
-    ///
-    /// # Panics
-    /// Without a rail, or with more than there can be.
-    pub(crate) fn new(rails: &[PathConfig], seen_below: impl Fn(PathId) -> u64, now: Instant) -> Self {
-        assert!((1..MAX_PATHS).contains(&rails.len()), "a channel has one to four rails");
-        let numbered = (0..).zip(rails);
-        let rails = numbered.map(|(id, config)| Path::new(id, *config, seen_below(id), now));
-        let memory = PathConfig { max_frame: MAX_FRAME };
-        Self(rails.chain([Path::new(PRIVATE_PATH, memory, seen_below(PRIVATE_PATH), now)]).collect())
+    pub(crate) fn new(rails: &Rails, seen_below: impl Fn(PathId) -> u64, now: Instant) -> Self {
+        let config = PathConfig { max_frame: MAX_FRAME };
+        let all = (0..MAX_PATHS as PathId).map(|id| Path::new(id, config, seen_below(id), now));
+        let mut paths = Self(all.collect());
+        for (rail, config) in RailId::present(rails) {
+            let path = &mut paths.0[rail.index()];
+            (path.is_there, path.config) = (true, *config);
+        }
+        paths
     }
 
-    /// How many rails there are.
-    pub(crate) fn rails(&self) -> usize {
-        self.0.len() - 1
+    /// These are the rails from now on. What was in flight on one that is gone is `lost`; one that has come is suspect
+    /// until it has answered.
+    pub(crate) fn set_rails(&mut self, now: Instant, rails: &Rails, lost: &mut dyn FnMut(Carried)) {
+        for (path, config) in self.0.iter_mut().zip(rails) {
+            path.config = config.unwrap_or(path.config);
+            if path.is_there != config.is_some() {
+                path.change(now, config.is_some(), lost);
+            }
+        }
+    }
+
+    /// Whether there is such a rail.
+    pub(crate) fn has_rail(&self, rail: RailId) -> bool {
+        self.0[rail.index()].is_there
+    }
+
+    fn present_rails(&self) -> impl Iterator<Item = &Path> {
+        self.0[..MAX_RAILS].iter().filter(|path| path.is_there)
     }
 
     /// Every rail, as bits.
     pub(crate) fn all_rails(&self) -> u8 {
-        (1 << self.rails()) - 1
+        self.present_rails().fold(0, |bits, path| bits | 1 << path.id)
     }
 
     /// Every path that is there, as bits.
@@ -125,37 +155,29 @@ impl Paths {
 
     /// The path of this number in our list.
     pub(crate) fn index_of(&self, id: PathId) -> Option<usize> {
-        match id {
-            PRIVATE_PATH => Some(self.rails()),
-            id => Some(usize::from(id)).filter(|index| *index < self.rails()),
-        }
+        Some(usize::from(id)).filter(|index| *index < self.0.len())
     }
 
     /// The path through memory, be it there or not.
     pub(crate) fn private(&self) -> &Path {
-        &self.0[self.rails()]
+        &self.0[PRIVATE]
     }
 
     /// Whether the path through memory is there from now on, or another one than before: what was in flight on it is
     /// `lost`, and it is suspect until it has answered.
     pub(crate) fn set_private(&mut self, now: Instant, is_there: bool, lost: &mut dyn FnMut(Carried)) {
-        let index = self.rails();
-        let path = &mut self.0[index];
-        (path.is_there, path.ping) = (is_there, is_there);
-        path.next_heartbeat = now + HEARTBEAT;
-        path.outgoing.start_over(lost);
+        self.0[PRIVATE].change(now, is_there, lost);
     }
 
     /// The bytes of the largest frame of the smallest rail: any rail can then replay what another has lost.
     pub(crate) fn max_frame(&self) -> u32 {
-        let rails = self.0[..self.rails()].iter();
-        rails.map(|path| path.config.max_frame as u32).min().expect("a channel has a rail")
+        self.present_rails().map(|path| path.config.max_frame).min().unwrap_or(MAX_FRAME) as u32
     }
 
     /// The path for what may take any: one that answers, of those the private one, else the first.
     pub(crate) fn best(&self) -> usize {
         if !self.private().is_suspect() {
-            return self.rails();
+            return PRIVATE;
         }
         let there = (0..self.0.len()).filter(|&path| self.0[path].is_there);
         there.min_by_key(|&path| self.0[path].outgoing.probes()).unwrap_or(0)

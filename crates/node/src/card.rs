@@ -1,6 +1,9 @@
 mod coming;
 mod frames;
+mod rails;
 mod slots;
+
+pub use rails::RailsError;
 #[cfg(test)]
 mod tests;
 
@@ -9,7 +12,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 
-use base::ids::{Group, Incarnation, LifeId, NodeId, StreamId};
+use base::ids::{Group, Incarnation, LifeId, NodeId, RailId, StreamId};
 use base::ledger::{Hook, LedgerError, Owner, PAGE_SIZE, Pages, RawMemory, RegionError, Span};
 use base::{Instant, Rule};
 use device::{Limit, MEDIA_PAGES, MediaError, MediaFunction, MediaId, MediaKind, MediaOp};
@@ -117,8 +120,8 @@ impl core::fmt::Display for Unusable {
 /// The way that a frame takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
-    /// Rail of this number.
-    Rail(u8),
+    /// Our rail of this id.
+    Rail(RailId),
     /// Through the memory that is shared with the peer in this place.
     Private(usize),
 }
@@ -263,15 +266,14 @@ impl<'m> Card<'m> {
     /// too small for its drives ([`crate::ledger_bytes`]). A loan for which it is too small is unusable.
     ///
     /// # Panics
-    /// If the configuration has more rails than [`crate::MAX_RAILS`], a drive that cannot be, or two loans of one
-    /// function.
+    /// If the configuration has no rail, a drive that cannot be, or two loans of one function.
     pub fn new(
         memory: RawMemory<'m>,
         hook: Option<&'m dyn Hook>,
         config: CardConfig,
         now: Instant,
     ) -> Result<Self, LedgerError> {
-        assert!(config.rails.len() <= crate::MAX_RAILS);
+        assert!(config.rails.iter().any(Option::is_some), "a node has a rail");
         assert!(!has_twins(&config.loans), "nodes speak of a function by its name");
         memory.check(NodeLedger::LAYOUT, config.identity.id())?;
         let ledger = NodeLedger::new(memory, hook, config.rules);

@@ -3,12 +3,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use base::RuleSet;
-use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId};
+use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId, RailId};
 use device::Limit;
 use link::pair::FunctionId;
 use link::{Lender, Name, NodeKey, Protection, Tenancy};
 
-use crate::{Address, DriveConfig, Whereabouts};
+use crate::{Address, DriveConfig, MAX_RAILS, Whereabouts};
 
 /// What an agent tells its card. The same for every card on one ledger, but for generation and seed.
 #[derive(Clone)]
@@ -31,8 +31,8 @@ pub struct CardConfig {
     pub seed: [u8; 32],
     /// What it accepts as protection of frames.
     pub protection: Protection,
-    /// Bytes of the largest frame of each rail; a borrower knows more of its [routes](Route).
-    pub rails: Vec<usize>,
+    /// Its rails, at least one.
+    pub rails: Rails,
     /// The drives it lends; their places are those of their cells.
     pub drives: Vec<DriveConfig>,
     /// The loans; their places are those of their cells.
@@ -45,9 +45,28 @@ pub struct CardConfig {
     pub rules: RuleSet,
 }
 
-/// The way to a lender over one rail.
+/// The rails of a node, by id.
+pub type Rails = [Option<RailConfig>; MAX_RAILS];
+
+/// A rail of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RailConfig {
+    /// Bytes of the largest frame that it takes; a borrower knows more of its [routes](Route).
+    pub max_frame: usize,
+}
+
+impl RailConfig {
+    /// Rails 0 to `count` - 1 that take frames of the same size.
+    pub fn first(count: usize, max_frame: usize) -> Rails {
+        core::array::from_fn(|rail| (rail < count).then_some(Self { max_frame }))
+    }
+}
+
+/// Where a lender has one of its rails. It may have any of them, and the borrower others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
+    /// The lender's rail.
+    pub rail: RailId,
     /// Its address there.
     pub peer: Address,
     /// Bytes of the largest frame that gets there.
@@ -110,6 +129,11 @@ impl CardConfig {
         self.restored_as.unwrap_or(self.life)
     }
 
+    /// The largest payload of a TLP that any rail of the node carries.
+    pub(crate) fn own_payload(&self) -> usize {
+        Self::max_payload(self.rails.iter().flatten().map(|rail| rail.max_frame))
+    }
+
     /// The largest payload of a TLP where these are the largest frames.
     pub(crate) fn max_payload(frames: impl IntoIterator<Item = usize>) -> usize {
         if frames.into_iter().all(|frame| frame >= 8192) { 4096 } else { 1024 }
@@ -134,7 +158,7 @@ pub enum LoanRole {
     Borrow {
         /// Whose it is.
         lender: Lender,
-        /// Where it is, by rail.
+        /// Where it is, each of its rails once.
         routes: Vec<Route>,
         /// How long a request of the edge may wait for the drive; a virtual machine's accesses to registers wait for
         /// [`base::times::COMPLETION_TIMEOUT`].

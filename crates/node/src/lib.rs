@@ -46,12 +46,12 @@ mod whereabouts;
 
 pub use apertures::{APERTURE_BYTES, Target, base_of, decoder_of};
 pub use borrower::BorrowedDrive;
-pub use card::{Card, CardEvent, MediaWork, Outgoing, Rooms, Unusable, Way};
+pub use card::{Card, CardEvent, MediaWork, Outgoing, RailsError, Rooms, Unusable, Way};
 pub use cells::{
     Address, EdgeGauges, EndCells, Gauges, LedgerLoans, LoanCells, LoanKind, LoanParts, MAX_DRIVES,
     MAX_LOANS, MAX_RAILS, MAX_SLOTS, NO_GAUGES, NodeLedger, PeerCells, ledger_bytes,
 };
-pub use config::{BorrowEdge, CardConfig, LoanConfig, LoanRole, Route};
+pub use config::{BorrowEdge, CardConfig, LoanConfig, LoanRole, RailConfig, Rails, Route};
 pub use denial::{Denial, Right};
 pub use map::{Grant, Granted, granted_by_guest, granted_to_drive, granted_to_host, granted_to_slot};
 pub use parts::{

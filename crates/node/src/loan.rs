@@ -101,8 +101,7 @@ impl<'m> Loan<'m> {
     ) -> Self {
         let config = &card.loans[index];
         let (cells, pages) = (parts.cells, Pages::new(parts.pages, journal));
-        let max_payload =
-            channel.map_or_else(|| CardConfig::max_payload(card.rails.iter().copied()), Channel::max_payload);
+        let max_payload = channel.map_or_else(|| card.own_payload(), Channel::max_payload);
         let patience =
             if matches!(config.role, LoanRole::Lend { .. }) { MEMORY_TIMEOUT } else { COMPLETION_TIMEOUT };
         let mut stream = Stream::new(&cells.stream, pages, journal, patience, max_payload);

@@ -6,7 +6,7 @@ mod callers;
 use core::cell::Cell as StdCell;
 use std::collections::BTreeMap;
 
-use base::ids::{ChannelIndex, DomainId, Group, Incarnation, LifeId, NodeId, StreamId};
+use base::ids::{ChannelIndex, DomainId, Group, Incarnation, LifeId, NodeId, RailId, StreamId};
 use base::ledger::Journal;
 use base::times::HOLD;
 use base::{Instant, Rule};
@@ -18,7 +18,7 @@ use self::addresses::Addresses;
 use self::callers::Callers;
 use crate::card::{Outgoing, Rooms, Way};
 use crate::cells::{Address, MAX_RAILS, PeerCells};
-use crate::config::{CardConfig, LoanConfig, LoanRole, Route};
+use crate::config::{CardConfig, LoanConfig, LoanRole, Rails, Route};
 use crate::places::Places;
 use crate::whereabouts::Whereabouts;
 
@@ -29,7 +29,11 @@ pub(crate) fn channel_index(place: usize) -> ChannelIndex {
 
 /// The way that `path` of the channel with the peer in this place stands for.
 fn way(path: PathId, place: usize) -> Way {
-    if path == link::PRIVATE_PATH { Way::Private(place) } else { Way::Rail(path) }
+    if path == link::PRIVATE_PATH {
+        Way::Private(place)
+    } else {
+        Way::Rail(RailId::new(path).expect("a path is a rail, or private"))
+    }
 }
 
 /// The rooms of one peer.
@@ -69,7 +73,11 @@ impl Contact {
             }
             contact.domain = lender.domain;
             contact.least_incarnation = contact.least_incarnation.max(loan.least_incarnation);
-            contact.routes.extend(routes.get(contact.routes.len()..).unwrap_or_default());
+            for route in routes {
+                if !contact.routes.iter().any(|known| known.rail == route.rail) {
+                    contact.routes.push(*route);
+                }
+            }
         }
         contact
     }
@@ -77,6 +85,8 @@ impl Contact {
 
 /// A node that this one has a channel with.
 pub(crate) struct Peer<'m> {
+    /// It is reached over all rails of this node, not only those of which lines speak.
+    takes_all: bool,
     cells: &'m PeerCells,
     journal: Journal<'m>,
     pub(crate) channel: Channel<'m>,
@@ -126,6 +136,7 @@ impl<'m> Peer<'m> {
         let config = channel_config(card, (key, group, place), &contact, seed);
         let channel = Channel::new(&cells.channel, journal, config, now);
         let mut peer = Self {
+            takes_all: takes_all(card, group, &contact.routes),
             cells,
             journal,
             channel,
@@ -154,20 +165,31 @@ impl<'m> Peer<'m> {
 
     /// Where lines say that it is counts until it has been elsewhere.
     fn route(&mut self, routes: Vec<Route>) {
-        for (rail, (cell, route)) in self.cells.addresses.iter().zip(&routes).enumerate() {
-            let is_news = self.routes.get(rail).is_some_and(|before| before.peer != route.peer);
+        for route in &routes {
+            let cell = &self.cells.addresses[route.rail.index()];
+            let is_news = self.said(route.rail.get()).is_some_and(|before| before != route.peer);
             if is_news || !cell.get().is_known() {
                 cell.set(self.journal, route.peer);
-                self.cells.proven.update(self.journal, |proven| proven & !(1 << rail));
+                self.cells.proven.update(self.journal, |proven| proven & !(1 << route.rail.get()));
             }
         }
         self.routes = routes;
+    }
+
+    /// Where lines say that its rail is.
+    fn said(&self, rail: u8) -> Option<Address> {
+        self.routes.iter().find(|route| route.rail.get() == rail).map(|route| route.peer)
     }
 
     /// It has proven to be at this address of a rail.
     fn locate(&self, rail: usize, address: Address) {
         self.cells.addresses[rail].set(self.journal, address);
         self.cells.proven.update(self.journal, |proven| proven | 1 << rail);
+    }
+
+    /// These are the rails of this node from now on.
+    pub(crate) fn set_rails(&mut self, now: Instant, own: &Rails) {
+        self.channel.set_rails(now, common(own, &self.routes, self.takes_all));
     }
 
     /// Loans have come or gone: the node is called as long as one of them borrows from it.
@@ -303,23 +325,23 @@ impl<'m> Peer<'m> {
     pub(crate) fn handle_frame(
         &mut self,
         now: Instant,
-        (rail, from): (u8, Address),
+        (rail, from): (RailId, Address),
         frame: &mut [u8],
         view: &mut LoanStreams<'_, 'm>,
     ) -> Heard {
         // Until the peer has proven an address, it may be wherever its frames come from, be it that they came from
         // elsewhere first.
-        let is_unproven =
-            self.cells.addresses.get(rail as usize).is_some_and(|known| !known.get().is_known());
+        let is_unproven = !self.cells.addresses[rail.index()].get().is_known();
         self.channel.hear_duplicates(is_unproven);
         let heard = self.channel.handle_frame(now, frame, view);
         self.answer(now, rail, from, heard);
-        self.learn_address(now, rail, from, (heard, frame.len()));
+        self.learn_address(now, rail.get(), from, (heard, frame.len()));
         heard
     }
 
     /// A call was taken that came on `rail` from `from`: its answer goes there.
-    pub(crate) fn answer(&mut self, now: Instant, rail: u8, from: Address, heard: Heard) {
+    pub(crate) fn answer(&mut self, now: Instant, rail: RailId, from: Address, heard: Heard) {
+        let rail = rail.get();
         match heard {
             Heard::Proposal(call) => self.callers.expect_answer(now, rail, call, from),
             Heard::Again(call) if self.callers.note(now, rail, call, from) => {
@@ -337,9 +359,9 @@ impl<'m> Peer<'m> {
         match heard {
             Heard::Nothing | Heard::Proposal(_) | Heard::Again(_) => return,
             Heard::Newcomer => {
-                let said =
-                    self.routes.iter().map(|route| route.peer).chain(core::iter::repeat(Address::default()));
-                known.iter().zip(said).for_each(|(address, said)| address.set(journal, said));
+                for (rail, address) in (0..).zip(known) {
+                    address.set(journal, self.said(rail).unwrap_or_default());
+                }
                 self.cells.proven.set(journal, 0);
                 self.addresses.forget();
             }
@@ -359,7 +381,7 @@ impl<'m> Peer<'m> {
         if heard == Heard::Accepted {
             // It uses the new keys when it hears them, where it has come back to, too: whoever has answered first may
             // have repeated its answer.
-            let said = self.routes.get(rail as usize).map(|route| route.peer);
+            let said = self.said(rail);
             if let Some(said) = said.filter(|said| ![from, cell.get()].contains(said))
                 && let Some(challenge) = self.addresses.hear(now, rail.into(), said, 0)
             {
@@ -430,7 +452,7 @@ impl<'m> Peer<'m> {
     /// moved, or have come back.
     fn address_of_call(&mut self, frame: &Transmit, bytes: &[u8]) -> Option<Address> {
         let known = self.cells.addresses[frame.path as usize].get();
-        let said = self.routes.get(frame.path as usize).map(|route| route.peer);
+        let said = self.said(frame.path);
         let Some(known) = Some(known).filter(Address::is_known) else { return said };
         if let Some(said) = said.filter(|said| *said != known) {
             self.callers.copy(frame.path, said, bytes);
@@ -501,19 +523,28 @@ impl<'m> Streams<'m> for LoanStreams<'_, 'm> {
     }
 }
 
+/// Who lends nothing is reached where it calls from.
+fn takes_all(card: &CardConfig, group: Group, routes: &[Route]) -> bool {
+    let is_lent = |loan: &LoanConfig| loan.group == group && matches!(loan.role, LoanRole::Lend { .. });
+    card.loans.iter().any(is_lent) || routes.is_empty()
+}
+
+/// The rails that both ends have.
+fn common(own: &Rails, routes: &[Route], takes_all: bool) -> [Option<PathConfig>; MAX_RAILS] {
+    RailId::ALL.map(|rail| {
+        let route = routes.iter().find(|route| route.rail == rail);
+        let own = own[rail.index()].filter(|_| takes_all || route.is_some())?;
+        Some(PathConfig { max_frame: route.map_or(own.max_frame, |route| route.max_frame) })
+    })
+}
+
 fn channel_config(
     card: &CardConfig,
     (peer, group, place): (PublicKey, Group, usize),
     contact: &Contact,
     seed: [u8; 32],
 ) -> ChannelConfig {
-    let is_lent = |loan: &LoanConfig| loan.group == group && matches!(loan.role, LoanRole::Lend { .. });
-    let lends = card.loans.iter().any(is_lent);
-    // Who lends nothing is reached where it calls from.
-    let rails = if lends || contact.routes.is_empty() { card.rails.len() } else { contact.routes.len() };
-    let frames = (0..rails.min(card.rails.len()))
-        .map(|rail| contact.routes.get(rail).map_or(card.rails[rail], |route| route.max_frame));
-    let paths: Vec<PathConfig> = frames.map(|max_frame| PathConfig { max_frame }).collect();
+    let rails = common(&card.rails, &contact.routes, takes_all(card, group, &contact.routes));
     ChannelConfig {
         peer,
         peer_domain: contact.domain,
@@ -530,8 +561,8 @@ fn channel_config(
         generation: card.generation,
         seed,
         rekey_frames: card.rekey_frames,
-        max_payload: CardConfig::max_payload(paths.iter().map(|path| path.max_frame)),
-        paths,
+        max_payload: CardConfig::max_payload(rails.iter().flatten().map(|path| path.max_frame)),
+        rails,
         max_streams: MAX_STREAMS,
     }
 }

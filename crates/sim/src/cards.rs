@@ -1,14 +1,14 @@
 //! A node: its agent's side of a card's life, and the card while one lives.
 
-use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration};
+use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, RailId};
 use base::ledger::{Arena, RawMemory};
 use base::{Instant, Rule, RuleSet};
 use core::time::Duration;
 use link::Name;
 use node::agent::Agent;
 use node::{
-    BorrowEdge, Card, CardConfig, FunctionId, LoanConfig, LoanKind, LoanRole, NodeKey, NodeLedger, Route,
-    Way, Whereabouts,
+    BorrowEdge, Card, CardConfig, FunctionId, LoanConfig, LoanKind, LoanRole, NodeKey, NodeLedger,
+    RailConfig, Route, Way, Whereabouts,
 };
 
 use crate::checkers::freshness::{Freshness, Origin};
@@ -317,7 +317,7 @@ impl<'w> World<'w> {
             let frame = &buffer[..outgoing.len];
             self.check_frame(node, frame);
             let rail = match outgoing.way {
-                Way::Rail(rail) => rail,
+                Way::Rail(rail) => rail.get(),
                 Way::Private(_) => {
                     self.write_memory(node, frame);
                     continue;
@@ -372,8 +372,12 @@ impl<'w> World<'w> {
                 LoanRole::Lend { drive, controller, limit: node::Limit::NONE, allowed: None }
             } else {
                 let max_frame = self.frame_bytes;
-                let route = |rail| Route { peer: Network::address(LENDER, rail), max_frame };
-                let routes = (0..RAILS).map(route).collect();
+                let route = |rail: &RailId| Route {
+                    rail: *rail,
+                    peer: Network::address(LENDER, rail.index()),
+                    max_frame,
+                };
+                let routes = RailId::ALL[..RAILS].iter().map(route).collect();
                 let slot = BorrowEdge::Slot { domain: DomainId((NODES + index) as u32 + 1) };
                 let edge = if self.guests.is_empty() { BorrowEdge::Drive } else { slot };
                 let lender = self.nodes[LENDER].identity.lends_in(domain_of(LENDER));
@@ -404,7 +408,7 @@ impl<'w> World<'w> {
             generation: CardGeneration(self.nodes[node].generation()),
             seed,
             protection: self.protection[usize::from(node != LENDER)],
-            rails: vec![self.frame_bytes; RAILS],
+            rails: RailConfig::first(RAILS, self.frame_bytes),
             drives,
             loans,
             holders: self.nodes[node].holders.clone(),

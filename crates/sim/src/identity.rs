@@ -106,6 +106,7 @@ impl World<'_> {
             card.handle_timeout(now);
             while let Some(sent) = card.poll_transmit(now, &mut self.buffer) {
                 let Way::Rail(rail) = sent.way else { continue };
+                let rail = rail.get();
                 let bytes = self.buffer[..sent.len].to_vec();
                 let (from, origin) = (REPEATER, Origin::Peer);
                 old.push(Frame {

@@ -11,7 +11,7 @@
 mod client;
 pub(crate) mod twist;
 
-use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration};
+use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, RailId};
 use base::ledger::{Arena, Journal, RawMemory};
 use base::{Instant, RuleSet};
 use core::time::Duration;
@@ -19,7 +19,7 @@ use link::frame::Header;
 use link::{Name, NodeKey};
 use node::{
     Address, BorrowEdge, Card, CardConfig, CardEvent, DriveConfig, FunctionId, Limit, LoanConfig, LoanRole,
-    NodeLedger, Route, Tenancy, Way,
+    NodeLedger, RailConfig, Route, Tenancy, Way,
 };
 
 pub(crate) use self::client::Client;
@@ -351,7 +351,10 @@ fn config(node: usize, liar: Liar) -> CardConfig {
             true => LoanRole::Lend { drive: loan, controller: 0, limit: Limit::NONE, allowed: None },
             false => LoanRole::Borrow {
                 lender: NodeKey::numbered(LENDER as u64 + 1).lends_in(DomainId(LENDER as u32 + 1)),
-                routes: vec![Route { peer: address(LENDER), max_frame: 9000 }; 2],
+                routes: RailId::ALL[..2]
+                    .iter()
+                    .map(|&rail| Route { rail, peer: address(LENDER), max_frame: 9000 })
+                    .collect(),
                 io_timeout: Duration::from_secs(3600),
                 edge,
             },
@@ -378,7 +381,7 @@ fn config(node: usize, liar: Liar) -> CardConfig {
         generation: CardGeneration(1),
         seed: [node as u8 + 1; 32],
         protection: link::Protection::Aegis,
-        rails: vec![9000; 2],
+        rails: RailConfig::first(2, 9000),
         drives: if lends { vec![drive(7), drive(8)] } else { Vec::new() },
         loans: (0..LOANS).map(loan).collect(),
         holders: Vec::new(),

@@ -15,13 +15,15 @@ mod lies;
 
 use core::time::Duration;
 
-use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId, StreamId};
+use base::ids::{
+    CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId, RailId, StreamId,
+};
 use base::ledger::{Arena, RawMemory};
 use base::{Instant, RuleSet};
 use link::{Name, NodeKey, PublicKey, Tenancy};
 use node::{
     Address, BorrowEdge, Card, CardConfig, CardEvent, DriveConfig, FunctionId, Limit, LoanConfig, LoanRole,
-    NodeLedger, Refusal, Route, Way,
+    NodeLedger, RailConfig, Refusal, Route, Way,
 };
 
 use self::lies::{Memory, Streams};
@@ -585,7 +587,10 @@ fn config(node: usize, rules: RuleSet) -> CardConfig {
             true => LoanRole::Lend { drive: place, controller: 0, limit: Limit::NONE, allowed: None },
             false => LoanRole::Borrow {
                 lender: identity(lender).lends_in(domain_of(lender)),
-                routes: vec![Route { peer: address(lender), max_frame: 9000 }; 2],
+                routes: RailId::ALL[..2]
+                    .iter()
+                    .map(|&rail| Route { rail, peer: address(lender), max_frame: 9000 })
+                    .collect(),
                 io_timeout: Duration::from_secs(3600),
                 edge: BorrowEdge::Program,
             },
@@ -612,7 +617,7 @@ fn config(node: usize, rules: RuleSet) -> CardConfig {
         generation: CardGeneration(1),
         seed: [node as u8 + 1; 32],
         protection: link::Protection::Aegis,
-        rails: vec![9000; 2],
+        rails: RailConfig::first(2, 9000),
         drives: (0..lent).map(|drive| DriveConfig::new(BLOCKS, BLOCK as u32, 7 + drive as u64)).collect(),
         loans: loans.collect(),
         holders: Vec::new(),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use base::ids::DomainId;
+use base::ids::{DomainId, RailId};
 use link::State;
 use link::frame::{Header, Kind};
 use link::pair::Channel;
@@ -295,7 +295,10 @@ impl<'w> World<'w> {
         let before = sealed.and_then(|_| self.reception(node, place));
         let repeats = sealed.and_then(|_| self.repeats(node, place));
         let original = bytes.clone();
-        if self.dies_here(node) || !self.act(node, |card, now| card.handle_frame(now, rail, from, &mut bytes))
+        if self.dies_here(node)
+            || !self.act(node, |card, now| {
+                card.handle_frame(now, RailId::ALL[usize::from(rail)], from, &mut bytes);
+            })
         {
             return;
         }

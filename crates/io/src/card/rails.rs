@@ -2,6 +2,7 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, RawFd};
 
 use base::Instant;
+use base::ids::RailId;
 use node::{Card, Rooms, Way};
 
 use super::private::Private;
@@ -19,7 +20,7 @@ const SEND_BYTES: usize = 1 << 20;
 /// Frames built before they are handed to the kernel.
 const SEND_FRAMES: usize = 128;
 
-/// The rails of a card: its UDP sockets, and what the demo and the tests do to them.
+/// The rails of a card, by id: its UDP sockets, and what the demo and the tests do to them.
 pub(super) struct Rails<'m> {
     rails: Vec<Rail<'m>>,
     buffer: Box<[u8]>,
@@ -85,12 +86,12 @@ impl<'m> Rails<'m> {
     pub(super) fn receive(&mut self, index: usize, card: &mut Card<'_>, now: Instant) -> io::Result<bool> {
         let Some(rail) = self.rails.get_mut(index) else { return Ok(false) };
         let (socket, incoming, impairment) = (&mut rail.socket, &mut rail.incoming, rail.impairment);
-        let number = index as u8;
+        let id = RailId::ALL[index];
         let impaired = impairment.is_active();
         let received = socket.receive(RECEIVE_LIMIT, |from, bytes| {
             let at = now.as_nanos();
             if !impaired || incoming.decide(impairment, at, from, [&*bytes]) == Fate::Pass {
-                card.handle_frame(now, number, encode_address(from), bytes);
+                card.handle_frame(now, id, encode_address(from), bytes);
             }
         })?;
         rail.more = received.more;
@@ -112,7 +113,7 @@ impl<'m> Rails<'m> {
             if !rail.incoming.is_empty() {
                 rail.incoming.release(rail.impairment, now.as_nanos(), |from, bytes| {
                     busy = true;
-                    card.handle_frame(now, index as u8, encode_address(from), bytes);
+                    card.handle_frame(now, RailId::ALL[index], encode_address(from), bytes);
                 });
             }
         }
@@ -138,7 +139,7 @@ impl<'m> Rails<'m> {
                     through_memory += 1;
                 }
                 (Way::Rail(rail), Some(to)) => {
-                    self.frames.push(Frame { rail: rail.into(), to, start: used, len: outgoing.len });
+                    self.frames.push(Frame { rail: rail.index(), to, start: used, len: outgoing.len });
                     used += outgoing.len;
                 }
                 (Way::Rail(_), None) => {}

@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use base::Instant;
-use base::ids::{Group, NodeId};
+use base::ids::{Group, NodeId, RailId};
 use link::frame::{FrameError, Header, Kind};
 use link::pair::{Call, Event, Heard, LobbyConfig, Presence, Reception, Said};
 
@@ -53,21 +53,28 @@ pub(super) fn lobby_config(card: &CardConfig) -> LobbyConfig {
 
 /// An answer of the lobby.
 pub(super) struct Reply {
-    rail: u8,
+    rail: RailId,
     to: Address,
     bytes: Vec<u8>,
 }
 
+impl Reply {
+    pub(super) fn rail(&self) -> RailId {
+        self.rail
+    }
+}
+
 impl<'m> Card<'m> {
     /// A frame has come on `rail` from `from`. It is opened in place.
-    pub fn handle_frame(&mut self, now: Instant, rail: u8, from: Address, frame: &mut [u8]) {
+    pub fn handle_frame(&mut self, now: Instant, rail: RailId, from: Address, frame: &mut [u8]) {
         let gauges = &self.ledger.root.gauges;
         let header = match Header::parse(frame) {
             Ok(header) => header,
             Err(FrameError::Version(_)) => return gauges.dropped_version.add(1),
             Err(FrameError::Malformed) => return gauges.dropped_malformed.add(1),
         };
-        if (header.source.rail, header.destination.rail) != (rail, rail) {
+        let is_there = self.config.rails[rail.index()].is_some();
+        if !is_there || (header.source.rail, header.destination.rail) != (rail.get(), rail.get()) {
             return gauges.dropped_misdirected.add(1);
         }
         if header.kind == Kind::Initiation {
@@ -130,7 +137,7 @@ impl<'m> Card<'m> {
     fn handle_call_guarded(
         &mut self,
         now: Instant,
-        rail: u8,
+        rail: RailId,
         from: Address,
         header: &Header,
         frame: &mut [u8],
@@ -147,7 +154,7 @@ impl<'m> Card<'m> {
 
     /// A first message has come: whoever knows this node can make it do sums, with true messages that are repeated,
     /// too. So only so many are looked at.
-    fn handle_call(&mut self, now: Instant, rail: u8, from: Address, header: &Header, frame: &mut [u8]) {
+    fn handle_call(&mut self, now: Instant, rail: RailId, from: Address, header: &Header, frame: &mut [u8]) {
         let gauges = &self.ledger.root.gauges;
         if !self.lobby.is_call(header, frame) {
             return gauges.dropped_unknown.add(1);
@@ -175,7 +182,7 @@ impl<'m> Card<'m> {
                 let room = self.peers.room_for((node, group), &self.ledger, &self.config, &self.loans, now);
                 if let Room::Present(place) = room {
                     self.peer_step(now, place, |peer, _| {
-                        let heard = peer.channel.hear_again(rail, name);
+                        let heard = peer.channel.hear_again(rail.get(), name);
                         peer.answer(now, rail, from, heard);
                     });
                 }
@@ -195,7 +202,7 @@ impl<'m> Card<'m> {
     fn take_call(
         &mut self,
         now: Instant,
-        (rail, from): (u8, Address),
+        (rail, from): (RailId, Address),
         call: Box<Call>,
         frame: &mut [u8],
     ) -> Reception {

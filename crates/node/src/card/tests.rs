@@ -10,7 +10,7 @@ use core::ops::Range;
 use std::collections::VecDeque;
 
 use base::RuleSet;
-use base::ids::{CardGeneration, DomainId, LifeId, LoanGeneration};
+use base::ids::{CardGeneration, DomainId, LifeId, LoanGeneration, RailId};
 use base::ledger::Arena;
 use host::{BlockKind, BlockRequest};
 use link::frame::Header;
@@ -19,12 +19,12 @@ use link::{Lender, Name, NodeKey};
 
 use super::*;
 use crate::apertures::base_of;
-use crate::{BorrowEdge, DriveConfig, LoanConfig, LoanRole, Route};
+use crate::{BorrowEdge, DriveConfig, LoanConfig, LoanRole, RailConfig, Route};
 
 const TICK: Duration = Duration::from_micros(50);
 /// The only address on the only rail.
 const PEER: Address = Address([1; 28]);
-const ROUTE: Route = Route { peer: PEER, max_frame: 9000 };
+const ROUTE: Route = Route { rail: RailId::ALL[0], peer: PEER, max_frame: 9000 };
 
 fn lender() -> Lender {
     NodeKey::numbered(1).lends_in(DomainId(1))
@@ -57,7 +57,7 @@ fn config(node: u64, role: LoanRole) -> CardConfig {
         generation: CardGeneration(1),
         seed: [node as u8; 32],
         protection: link::Protection::Aegis,
-        rails: vec![9000],
+        rails: RailConfig::first(1, 9000),
         drives: lends.then(|| DriveConfig::new(1 << 12, 512, 7)).into_iter().collect(),
         loans: vec![loan],
         holders: Vec::new(),
@@ -786,10 +786,10 @@ fn the_answer_to_a_call_that_waits_goes_to_who_has_called() {
     let (mut call, mut old) = (first_message(3, 2), first_message(4, 0));
     let lender = &mut world.ends[0];
     let (caller, stranger) = (Address([3; 28]), world.stranger);
-    lender.card.handle_frame(now, 0, caller, &mut call);
+    lender.card.handle_frame(now, RailId::ALL[0], caller, &mut call);
     assert_eq!(answers(lender, now), []);
     now += base::times::RAIL_VERDICT / 2;
-    lender.card.handle_frame(now, 0, stranger, &mut old);
+    lender.card.handle_frame(now, RailId::ALL[0], stranger, &mut old);
     assert_eq!(answers(lender, now), [stranger], "it is refused");
     let mut answered = Vec::new();
     for _ in 0..400 {
@@ -807,18 +807,18 @@ fn frames_come_on_their_own_rail_and_calls_are_for_what_is_lent() {
     let lend = LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None };
     let borrow = || LoanRole::Borrow {
         lender: lender(),
-        routes: vec![ROUTE, ROUTE],
+        routes: vec![ROUTE, Route { rail: RailId::ALL[1], ..ROUTE }],
         io_timeout: Duration::from_secs(60),
         edge: BorrowEdge::Drive,
     };
-    let two_rails = |node, role| CardConfig { rails: vec![9000, 9000], ..config(node, role) };
+    let two_rails = |node, role| CardConfig { rails: RailConfig::first(2, 9000), ..config(node, role) };
     let [mut lender, mut borrower] =
         [two_rails(1, lend), two_rails(2, borrow())].map(|config| End::new(&arena, config));
     let mut other = End::new(&arena, config(3, borrow()));
     let now = Instant::ZERO + TICK;
     let calls: Vec<_> = borrower.turn(now).into_iter().map(|(_, call)| call).collect();
     let [call, other_rails] = &calls[..] else { panic!("{} calls", calls.len()) };
-    other.card.handle_frame(now, 0, PEER, &mut call.clone());
+    other.card.handle_frame(now, RailId::ALL[0], PEER, &mut call.clone());
     let count = |end: &End<'_>| {
         let gauges = &end.card.ledger.root.gauges;
         (gauges.dropped_unknown.get(), gauges.dropped_misdirected.get())
@@ -834,10 +834,10 @@ fn frames_come_on_their_own_rail_and_calls_are_for_what_is_lent() {
     for (misdirected, (socket, source, destination)) in
         (1..).zip([(1, 0, 0), (0, 1, 1), (0, 0, 1), (0, 1, 0)])
     {
-        lender.card.handle_frame(now, socket, PEER, &mut with_rails(source, destination));
+        lender.card.handle_frame(now, RailId::ALL[socket], PEER, &mut with_rails(source, destination));
         assert_eq!((count(&lender), answers(&mut lender, now)), ((0, misdirected), vec![]));
     }
-    lender.card.handle_frame(now, 1, PEER, &mut other_rails.clone());
+    lender.card.handle_frame(now, RailId::ALL[1], PEER, &mut other_rails.clone());
     assert_eq!((count(&lender), answers(&mut lender, now)), ((0, 4), vec![PEER]));
 }
 
@@ -1023,8 +1023,8 @@ fn calls_beyond_a_measure_are_dropped_and_nothing_else_is() {
         let [a, b, ..] = number.to_le_bytes();
         let from =
             Address([a, b, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9]);
-        lender.card.handle_frame(now, 0, from, &mut forged.clone());
-        lender.card.handle_frame(now, 0, from, &mut call.clone());
+        lender.card.handle_frame(now, RailId::ALL[0], from, &mut forged.clone());
+        lender.card.handle_frame(now, RailId::ALL[0], from, &mut call.clone());
     }
     let cookies = |end: &End<'_>| end.card.lobby.stats().cookies.get();
     let opened = 10_000 - cookies(&lender);
@@ -1035,7 +1035,7 @@ fn calls_beyond_a_measure_are_dropped_and_nothing_else_is() {
     assert!(dropped(&lender) == 0 && lender.card.replies.len() <= 64, "who shows where it is would be heard");
     // It calls itself when the flood is over.
     let (now, before) = (start + Duration::from_secs(2), cookies(&lender));
-    lender.card.handle_frame(now, 0, PEER, &mut call.clone());
+    lender.card.handle_frame(now, RailId::ALL[0], PEER, &mut call.clone());
     assert_eq!(cookies(&lender), before);
 }
 

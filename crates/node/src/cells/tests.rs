@@ -5,14 +5,14 @@ use core::time::Duration;
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
 
 use base::Instant;
-use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration};
+use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, RailId};
 use base::ledger::LedgerError;
 use device::Limit;
 use link::pair::FunctionId;
 use link::{Name, NodeKey, Protection, Tenancy};
 
 use super::*;
-use crate::{Card, CardEvent, DriveConfig, Route, Unusable};
+use crate::{Card, CardEvent, DriveConfig, RailConfig, Route, Unusable};
 
 const MIB: usize = 1 << 20;
 
@@ -38,7 +38,7 @@ fn config(loans: &[(u32, LoanRole)]) -> CardConfig {
         protection: Protection::Aegis,
         generation: CardGeneration(1),
         seed: [1; 32],
-        rails: vec![9000],
+        rails: RailConfig::first(1, 9000),
         drives: (0..drives).map(|serial| DriveConfig::new(1 << 12, 512, serial as u64)).collect(),
         loans: loans.iter().enumerate().map(loan).collect(),
         holders: Vec::new(),
@@ -54,7 +54,7 @@ fn lend(drive: usize) -> LoanRole {
 fn borrow(edge: BorrowEdge) -> LoanRole {
     LoanRole::Borrow {
         lender: NodeKey::numbered(2).lends_in(DomainId(2)),
-        routes: vec![Route { peer: Address([1; 28]), max_frame: 9000 }],
+        routes: vec![Route { rail: RailId::ALL[0], peer: Address([1; 28]), max_frame: 9000 }],
         io_timeout: Duration::from_secs(60),
         edge,
     }

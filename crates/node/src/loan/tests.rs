@@ -1,7 +1,7 @@
 //! Whatever TLPs a peer sends, each end of a loan goes on: nothing panics, and each step ends with a commit.
 
 use base::RuleSet;
-use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration};
+use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, RailId};
 use base::ledger::Arena;
 use device::Limit;
 use fabric::{FabricAddress, Rail};
@@ -15,7 +15,7 @@ use crate::Address;
 use crate::apertures::bar_address;
 use crate::config::LoanConfig;
 use crate::transaction::requester_of;
-use crate::{BorrowEdge, DriveConfig, NodeLedger, Route};
+use crate::{BorrowEdge, DriveConfig, NodeLedger, RailConfig, Route};
 
 const NOW: Instant = Instant::from_nanos(1);
 const DOMAIN: DomainId = DomainId(7);
@@ -125,7 +125,7 @@ fn card(role: LoanRole) -> CardConfig {
         generation: CardGeneration(1),
         seed: [1; 32],
         protection: link::Protection::Aegis,
-        rails: vec![9000],
+        rails: RailConfig::first(1, 9000),
         drives: vec![DriveConfig::new(1 << 12, 512, 7)],
         loans: vec![loan],
         holders: Vec::new(),
@@ -173,14 +173,14 @@ proptest! {
     #[test]
     fn a_borrowed_drive_takes_any_tlps(tlps in proptest::collection::vec(any_tlp(), 0..200)) {
         let io_timeout = core::time::Duration::from_secs(1);
-        let routes = vec![Route { peer: Address::default(), max_frame: 9000 }];
+        let routes = vec![Route { rail: RailId::ALL[0], peer: Address::default(), max_frame: 9000 }];
         give(LoanRole::Borrow { lender: Lender::default(), routes, io_timeout, edge: BorrowEdge::Drive }, requester_of(0), &tlps);
     }
 
     #[test]
     fn a_borrowed_slot_takes_any_tlps(tlps in proptest::collection::vec(any_tlp(), 0..200)) {
         let io_timeout = core::time::Duration::from_secs(1);
-        let routes = vec![Route { peer: Address::default(), max_frame: 9000 }];
+        let routes = vec![Route { rail: RailId::ALL[0], peer: Address::default(), max_frame: 9000 }];
         give(LoanRole::Borrow { lender: Lender::default(), routes, io_timeout, edge: BorrowEdge::Slot { domain: DOMAIN } }, requester_of(0), &tlps);
     }
 }

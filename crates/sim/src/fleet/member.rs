@@ -4,14 +4,14 @@ use core::ops::Range;
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration};
+use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, RailId};
 use base::ledger::{Arena, Journal, RawMemory};
 use base::{Instant, RuleSet};
 use link::{Name, NodeKey, Tenancy};
 use node::agent::{Agent, Beat, Effect, Exit, Rest};
 use node::{
     BorrowEdge, Card, CardConfig, CardEvent, DriveConfig, FunctionId, Limit, LoanConfig, LoanKind, LoanRole,
-    MediaWork, NodeLedger, Refusal, Route, Way, Whereabouts,
+    MediaWork, NodeLedger, RailConfig, Refusal, Route, Way, Whereabouts,
 };
 
 use super::client::{Act, Claim};
@@ -191,7 +191,7 @@ impl<'w> Node<'w> {
             generation: CardGeneration(self.generation()),
             seed,
             protection: link::Protection::Aegis,
-            rails: vec![FRAME; RAILS],
+            rails: RailConfig::first(RAILS, FRAME),
             drives: self.lent.clone().map(drive).collect(),
             loans: lent.chain(borrowed).collect(),
             holders: self.holders.clone(),
@@ -216,10 +216,13 @@ impl<'w> Node<'w> {
             return loan(usize::MAX, LoanRole::Vacant, (Tenancy::default(), *life, 0));
         };
         let lender = functions[claim.function].lender;
-        let route = |rail| Route { peer: Network::address(lender, rail), max_frame: FRAME };
+        let route = |rail: &RailId| {
+            let peer = Network::address(lender, rail.index());
+            Route { rail: *rail, peer, max_frame: FRAME }
+        };
         let role = LoanRole::Borrow {
             lender: NodeKey::numbered(lender as u64 + 1).lends_in(domain_of(lender)),
-            routes: (0..RAILS).map(route).collect(),
+            routes: RailId::ALL[..RAILS].iter().map(route).collect(),
             io_timeout: Duration::from_secs(3600),
             edge: BorrowEdge::Program,
         };
@@ -397,7 +400,7 @@ impl<'w> World<'w> {
             };
             let Way::Rail(rail) = outgoing.way else { continue };
             let to = usize::from(outgoing.to.0[0]).wrapping_sub(1);
-            for (after, arrival) in self.network.send(node, to, rail, &buffer[..outgoing.len]) {
+            for (after, arrival) in self.network.send(node, to, rail.get(), &buffer[..outgoing.len]) {
                 self.schedule(after, Event::Arrival(arrival));
             }
         }
@@ -406,7 +409,10 @@ impl<'w> World<'w> {
 
     pub(super) fn arrive(&mut self, arrival: Arrival) {
         let Arrival { to, rail, from, mut bytes } = arrival;
-        if !self.dies_here(to) && self.act(to, |card, now| card.handle_frame(now, rail, from, &mut bytes)) {
+        if !self.dies_here(to)
+            && self
+                .act(to, |card, now| card.handle_frame(now, RailId::ALL[usize::from(rail)], from, &mut bytes))
+        {
             self.service(to);
         }
     }

@@ -159,6 +159,9 @@ impl<'m> Channel<'m> {
         let header = Header::parse(frame).map_err(|_| Dropped::Malformed)?;
         // From here on `path` is one of ours, and `header.source.rail` that of a rail.
         let path = self.paths.index_of(header.path()).ok_or(Dropped::Malformed)?;
+        if !self.paths[path].is_there && !is_private {
+            return Err(Dropped::Malformed);
+        }
         // Whoever sends over a network could claim to be the private path otherwise.
         let claims_private = header.kind == Kind::Private;
         if claims_private != is_private || !packet_number_fits(header.packet_number) {

@@ -19,7 +19,9 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use base::Instant;
-use base::ids::{CardGeneration, ChannelIndex, DomainId, Group, Incarnation, LifeId, NodeId, StreamId};
+use base::ids::{
+    CardGeneration, ChannelIndex, DomainId, Group, Incarnation, LifeId, NodeId, RailId, StreamId,
+};
 use base::ledger::{Cell, Counter, Journal, Layout};
 use base::times::HEARTBEAT;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -228,8 +230,8 @@ pub struct ChannelConfig {
     pub seed: [u8; 32],
     /// Frames sealed under one key before there is a new one; [`REKEY_FRAMES`](crate::REKEY_FRAMES) but for tests.
     pub rekey_frames: u64,
-    /// The rails, at least one and at most [`MAX_RAILS`]; both sides list them in the same order.
-    pub paths: Vec<PathConfig>,
+    /// The rails, by id: those that both ends have.
+    pub rails: [Option<PathConfig>; MAX_RAILS],
     /// The largest payload of a TLP that the rails can carry: 1024 or 4096.
     pub max_payload: usize,
     /// Streams at once, at most [`MAX_STREAMS`]; the smaller number of both ends counts.
@@ -337,12 +339,12 @@ impl<'m> Channel<'m> {
     /// The channel over `cells`, new or found: a successor goes on with its predecessor's numbers and keys.
     ///
     /// # Panics
-    /// If the configuration has no rail or too many, no life or no index.
+    /// If the configuration has no life or no index.
     pub fn new(cells: &'m ChannelCells, journal: Journal<'m>, config: ChannelConfig, now: Instant) -> Self {
         assert!(config.life != LifeId::default(), "a life is drawn before there is a card");
         assert!(config.index != ChannelIndex::default(), "a channel has an index");
         assert!(config.max_streams <= MAX_STREAMS);
-        let paths = Paths::new(&config.paths, |path| cells.seen[usize::from(path)].get(), now);
+        let paths = Paths::new(&config.rails, |path| cells.seen[usize::from(path)].get(), now);
         let is_known = cells.current.get().is_valid();
         let heard_at = Instant::from_nanos(cells.heard_at.get()).min(now);
         let side = side_of(&config);
@@ -583,9 +585,18 @@ impl<'m> Channel<'m> {
         self.current.is_none() && !self.config.calls && !(pending.is_valid() && is_young)
     }
 
-    /// How many rails it has.
-    pub fn paths(&self) -> usize {
-        self.paths.rails()
+    /// Whether it has a rail of this id.
+    pub fn has_rail(&self, rail: RailId) -> bool {
+        self.paths.has_rail(rail)
+    }
+
+    /// These are the rails from now on. What was in flight on one that is gone is sent again; one that has come carries
+    /// TLPs only when it has answered. No rail that carries less than the largest payload that was agreed may come.
+    pub fn set_rails(&mut self, now: Instant, rails: [Option<PathConfig>; MAX_RAILS]) {
+        let fates = &mut self.fates;
+        self.paths.set_rails(now, &rails, &mut |carried| fates.push_back((carried, false)));
+        self.config.rails = rails;
+        self.handshake.due &= self.paths.all_rails();
     }
 
     /// Whether there is a private path from now on, or another one than before. What was in flight on it is sent again,
@@ -603,7 +614,7 @@ impl<'m> Channel<'m> {
     /// A path's round trip, whether it answers, and the share of its packets that were lost.
     ///
     /// # Panics
-    /// If there is no such rail.
+    /// If there is no such path.
     pub fn path_status(&self, path: PathId, now: Instant) -> (Option<Duration>, bool, f64) {
         self.paths[usize::from(path)].status(now)
     }

@@ -379,7 +379,7 @@ impl NodeConfig {
             generation: CardGeneration(self.generation),
             seed: self.seed(place as u8 + 1),
             rekey_frames: self.rekey_frames,
-            paths: vec![path, path],
+            rails: [Some(path), Some(path), None, None],
             max_payload: 4096,
             max_streams: self.max_streams,
         }

@@ -1,6 +1,7 @@
 //! Groups: zones of which none sees anything of another.
 
 use super::*;
+use base::ids::RailId;
 
 const OTHER: Group = Group(7);
 
@@ -43,7 +44,7 @@ fn two_nodes_have_a_channel_in_each_group() {
     header.group = if header.group == OTHER { Group::DEFAULT } else { OTHER };
     header.write(&mut frame);
     let before = dropped(&ends[0]);
-    ends[0].card.handle_frame(now, 0, PEER, &mut frame);
+    ends[0].card.handle_frame(now, RailId::ALL[0], PEER, &mut frame);
     assert_eq!(dropped(&ends[0]), before + 1);
 }
 

@@ -1,6 +1,7 @@
 //! Nodes that are found though they have moved: a frame arrives where somebody is, and nowhere else.
 
 use super::*;
+use base::ids::RailId;
 
 const LENDER: Address = Address([1; 28]);
 const BORROWER: Address = Address([2; 28]);
@@ -75,9 +76,9 @@ impl<'m> Net<'m> {
             let card = &mut self.ends[other].card;
             if self.mimics && sender == 0 && kind == link::frame::Kind::Sealed {
                 self.bytes[0] += frame.len();
-                card.handle_frame(now, 0, STRANGER, &mut frame.clone());
+                card.handle_frame(now, RailId::ALL[0], STRANGER, &mut frame.clone());
             }
-            card.handle_frame(now, 0, self.at[sender], &mut frame.clone());
+            card.handle_frame(now, RailId::ALL[0], self.at[sender], &mut frame.clone());
         }
     }
 

@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, panic_any, resume_unwind};
 use std::rc::Rc;
 use std::sync::Once;
 
-use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration};
+use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, RailId};
 use base::ledger::{Arena, Hook, RawMemory, Span};
 use base::{Instant, RuleSet};
 use device::Limit;
@@ -25,7 +25,7 @@ use zerocopy::IntoBytes;
 use crate::card::{Card, CardEvent};
 use crate::{
     Address, BorrowEdge, CardConfig, DriveConfig, EdgeGauges, EndCells, GuestMemory, LoanConfig, LoanRole,
-    NodeLedger, Route, SlotCells,
+    NodeLedger, RailConfig, Route, SlotCells,
 };
 
 pub(super) const LENDER: usize = 0;
@@ -468,7 +468,7 @@ impl<'m> World<'m> {
 
     fn serve(&mut self, node: usize) {
         while let Some(mut frame) = self.seats[node].incoming.pop_front() {
-            self.act(node, |card, now| card.handle_frame(now, 0, PEER, &mut frame));
+            self.act(node, |card, now| card.handle_frame(now, RailId::ALL[0], PEER, &mut frame));
         }
         let due = self.seats[node].card.as_ref().and_then(Card::poll_timeout);
         if due.is_some_and(|at| at <= self.now) {
@@ -721,7 +721,7 @@ fn config(node: usize, incarnation: u64, generation: u64, (frame, cache): (usize
         let io_timeout = Duration::from_secs(30);
         LoanRole::Borrow {
             lender: key(LENDER).lends_in(DomainId(LENDER as u32 + 1)),
-            routes: vec![Route { peer: PEER, max_frame: frame }],
+            routes: vec![Route { rail: RailId::ALL[0], peer: PEER, max_frame: frame }],
             io_timeout,
             edge: BorrowEdge::Slot { domain: MACHINE },
         }
@@ -753,7 +753,7 @@ fn config(node: usize, incarnation: u64, generation: u64, (frame, cache): (usize
         protection: link::Protection::Insecure,
         generation: CardGeneration(generation),
         seed,
-        rails: vec![frame],
+        rails: RailConfig::first(1, frame),
         drives: (node == LENDER).then(drive).into_iter().collect(),
         loans: vec![loan],
         holders: Vec::new(),

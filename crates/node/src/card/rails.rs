@@ -1,0 +1,62 @@
+//! Rails come to a card that runs, and leave it.
+
+use core::fmt;
+
+use base::Instant;
+use base::ids::RailId;
+
+use super::Card;
+use crate::config::{CardConfig, Rails};
+
+/// Why a node cannot have these rails while it runs. Nothing has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RailsError {
+    /// It would have none, and be reached by nobody: also not through shared memory, since that is agreed on over a rail.
+    NoneLeft,
+    /// A rail takes smaller frames than those that peers have been promised.
+    TooSmall(RailId),
+}
+
+impl fmt::Display for RailsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoneLeft => {
+                write!(f, "the last rail cannot go: nobody would reach the node; let another one come first")
+            }
+            Self::TooSmall(rail) => write!(
+                f,
+                "rail {rail} takes smaller frames than this node has agreed on with others: give it a larger MTU, or \
+                 start the node anew with it"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for RailsError {}
+
+impl Card<'_> {
+    /// These are the node's rails from now on; those that stay notice nothing. What was in flight on one that is gone
+    /// is sent again on another one. One that has come carries data when it has answered. In steps of their own.
+    ///
+    /// # Errors
+    /// See [`RailsError`].
+    pub fn set_rails(&mut self, now: Instant, rails: Rails) -> Result<(), RailsError> {
+        let agreed = self.config.own_payload();
+        if rails.iter().all(Option::is_none) {
+            return Err(RailsError::NoneLeft);
+        }
+        let is_small =
+            |(_, rail): &(_, &crate::RailConfig)| CardConfig::max_payload([rail.max_frame]) < agreed;
+        if let Some((rail, _)) = RailId::present(&rails).find(is_small) {
+            return Err(RailsError::TooSmall(rail));
+        }
+        self.config.rails = rails;
+        self.replies.retain(|reply| rails[reply.rail().index()].is_some());
+        for place in 0..self.peers.len() {
+            if self.peers.get(place).is_some() {
+                self.peer_step(now, place, |peer, _| peer.set_rails(now, &rails));
+            }
+        }
+        Ok(())
+    }
+}
