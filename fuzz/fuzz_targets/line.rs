@@ -2,10 +2,16 @@
 #![no_main]
 
 use causeway::line::{Line, redact};
+use io::address::Addresses;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
     let _ = redact(text);
+    // A line's addresses, which stand behind a checksum there.
+    if let Ok(addresses) = text.parse::<Addresses>() {
+        assert_eq!(addresses.to_string().parse(), Ok(addresses));
+        assert_eq!(Addresses::from(<[node::Address; 4]>::from(addresses)), addresses);
+    }
     match text.parse::<Line>() {
         Ok(line) => {
             assert_eq!(line.reveal().parse(), Ok(line.clone()));

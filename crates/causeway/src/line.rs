@@ -4,6 +4,9 @@
 //! causeway://KEY@ADDR:PORT[,ADDR:PORT]/FUNCTION[?group=GROUP]
 //! ```
 //!
+//! The first address is that of the lender's rail 0, the next that of rail 1, unless a number in front says another
+//! rail: `10.0.0.1:7411,2=10.0.2.1:7411`. Other kinds than UDP bear their name ([`io::address`]).
+//!
 //! `KEY` is 120 characters of a base 32 alphabet without look-alikes (no `i`, `l`, `o`, `u`), lower case only.
 //! They carry 75 bytes:
 //!
@@ -32,6 +35,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::str::FromStr;
 
+use ::io::address::{AddressError, Addresses, AddressesError, RailAddress};
 use base::ids::{ALPHABET, DomainId, Group};
 use node::{Lender, PublicKey};
 use thiserror::Error;
@@ -72,31 +76,28 @@ const _: () = assert!(CODED_BYTES * 8 == KEY_CHARS * 5, "the key's text has no s
 pub struct Line {
     lender: Lender,
     secret: Key,
-    addresses: Vec<SocketAddr>,
+    addresses: Addresses,
     function: FunctionName,
     group: Group,
 }
 
 impl Line {
-    /// A line from its parts. Errors are those a reader of the line would meet: no address or too many, one
-    /// twice, one that nobody can be reached at.
+    /// A line from its parts. Errors are those a reader of the line would meet: no address, one twice, one that nobody
+    /// can be reached at.
     pub fn new(
         lender: Lender,
         secret: Key,
-        addresses: Vec<SocketAddr>,
+        addresses: Addresses,
         function: FunctionName,
     ) -> Result<Self, LineError> {
         if addresses.is_empty() {
             return Err(LineError::NoAddress);
         }
-        if addresses.len() > RAILS_MAX {
-            return Err(LineError::TooManyAddresses { found: addresses.len() });
-        }
-        for (at, address) in addresses.iter().enumerate() {
-            check_address(address)
+        for (rail, address) in addresses.iter() {
+            check_address(&address)
                 .map_err(|why| LineError::Address { text: address.to_string(), why: why.to_owned() })?;
-            if addresses[..at].contains(address) {
-                return Err(LineError::AddressTwice { address: *address });
+            if addresses.iter().any(|(other, it)| other < rail && it == address) {
+                return Err(LineError::AddressTwice { address });
             }
         }
         Ok(Self { lender, secret, addresses, function, group: Group::DEFAULT })
@@ -123,8 +124,8 @@ impl Line {
         &self.secret
     }
 
-    /// The lender's addresses, one a rail; at least one, at most [`RAILS_MAX`].
-    pub fn addresses(&self) -> &[SocketAddr] {
+    /// The lender's addresses by rail; at least one.
+    pub fn addresses(&self) -> &Addresses {
         &self.addresses
     }
 
@@ -135,7 +136,7 @@ impl Line {
 
     /// The line with its key: for the one who is to borrow, and for nobody else.
     pub fn reveal(&self) -> String {
-        let addresses = self.addresses_text();
+        let addresses = self.addresses.to_string();
         let key = self.coded_key(&addresses);
         format!("{SCHEME}{key}@{addresses}/{}", self.function_text())
     }
@@ -162,11 +163,6 @@ impl Line {
             group => format!("{}{GROUP}{group}", self.function),
         }
     }
-
-    fn addresses_text(&self) -> String {
-        let texts: Vec<String> = self.addresses.iter().map(SocketAddr::to_string).collect();
-        texts.join(",")
-    }
 }
 
 impl FromStr for Line {
@@ -181,8 +177,9 @@ impl FromStr for Line {
         let coded = decode_key(key_text)?;
         let (addresses_text, function_text) = rest.split_once('/').ok_or(LineError::NoFunction)?;
 
-        let addresses = parse_addresses(addresses_text)?;
-        if addresses_check(addresses_text) != coded[ADDRESSES_CHECK] {
+        let is_checked = addresses_check(addresses_text) == coded[ADDRESSES_CHECK];
+        let addresses = addresses_text.parse().map_err(|error| LineError::of_addresses(error, is_checked))?;
+        if !is_checked {
             return Err(LineError::AddressesCheck { text: addresses_text.to_owned() });
         }
         let (function, group) = match function_text.split_once(GROUP) {
@@ -212,7 +209,7 @@ impl FromStr for Line {
 /// The line without its key.
 impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{SCHEME}***@{}/{}", self.addresses_text(), self.function_text())
+        write!(f, "{SCHEME}***@{}/{}", self.addresses, self.function_text())
     }
 }
 
@@ -364,11 +361,25 @@ pub enum LineError {
         /// What is wrong with it.
         why: String,
     },
+    /// It is no typing error, but of a kind that this version cannot use.
+    #[error("address `{text}` of the loan line: {why}")]
+    AddressKind {
+        /// The address as it stands there.
+        text: String,
+        /// What this version says of the kind.
+        why: AddressError,
+    },
+    /// A rail that there is not, or not here.
+    #[error("typing error in the addresses of the loan line: {text}")]
+    Rail {
+        /// Which, and what a rail is.
+        text: String,
+    },
     /// The same address twice.
     #[error("the loan line names address {address} twice")]
     AddressTwice {
         /// The address.
-        address: SocketAddr,
+        address: RailAddress,
     },
     /// The addresses' checksum does not match.
     #[error(
@@ -405,6 +416,21 @@ pub enum LineError {
         /// The name as it stands there.
         text: String,
     },
+}
+
+impl LineError {
+    /// What is wrong with the addresses. `is_checked`: whoever made the line has written them so.
+    fn of_addresses(error: AddressesError, is_checked: bool) -> Self {
+        match error {
+            AddressesError::Address { text, .. } if text.is_empty() => Self::NoAddress,
+            AddressesError::Address { text, why } if is_checked && why.is_of_other_kind() => {
+                Self::AddressKind { text, why }
+            }
+            AddressesError::Address { text, why } => Self::Address { text, why: why.to_string() },
+            AddressesError::TooMany { found } => Self::TooManyAddresses { found },
+            rail @ AddressesError::Rail { .. } => Self::Rail { text: rail.to_string() },
+        }
+    }
 }
 
 /// Where `borrow` takes its line from. `-` and `@FILE` keep the key out of the process list.
@@ -553,20 +579,8 @@ fn read_first_line(source: impl Read) -> io::Result<Option<String>> {
     }
 }
 
-fn parse_addresses(text: &str) -> Result<Vec<SocketAddr>, LineError> {
-    if text.is_empty() {
-        return Err(LineError::NoAddress);
-    }
-    let parse = |one: &str| {
-        one.parse::<SocketAddr>().map_err(|_| LineError::Address {
-            text: one.escape_debug().to_string(),
-            why: "it is not ADDR:PORT with an IPv4 address or an [IPv6] address in brackets".to_owned(),
-        })
-    };
-    text.split(',').map(parse).collect()
-}
-
-fn check_address(address: &SocketAddr) -> Result<(), &'static str> {
+fn check_address(address: &RailAddress) -> Result<(), &'static str> {
+    let RailAddress::Udp(address) = address;
     let scoped = matches!(address, SocketAddr::V6(v6) if v6.scope_id() != 0);
     match address.ip() {
         _ if address.port() == 0 => Err("port 0 is none"),

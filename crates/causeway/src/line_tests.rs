@@ -5,7 +5,7 @@ use super::*;
 /// A line whose key is no secret.
 pub(crate) fn example() -> Line {
     let secret = Key::new(std::array::from_fn(|at| at as u8));
-    let addresses = vec!["192.0.2.1:7411".parse().unwrap()];
+    let addresses = "192.0.2.1:7411".parse().unwrap();
     Line::new(lender(), secret, addresses, "nvme0".parse().unwrap()).unwrap()
 }
 
@@ -83,7 +83,7 @@ fn lines_of_other_versions_are_told_from_slips() {
 #[test]
 fn addresses_nobody_answers_at_are_refused() {
     let with = |addresses: &[&str]| {
-        let addresses = addresses.iter().map(|text| text.parse().unwrap()).collect();
+        let addresses = addresses.join(",").parse().unwrap();
         Line::new(lender(), Key::new([7; 32]), addresses, "nvme0".parse().unwrap())
     };
     assert!(with(&["[2001:db8::1]:7411", "192.0.2.1:7411"]).is_ok());
@@ -93,7 +93,44 @@ fn addresses_nobody_answers_at_are_refused() {
     }
     assert_eq!(with(&[]), Err(LineError::NoAddress));
     assert!(matches!(with(&["127.0.0.1:1", "127.0.0.1:1"]), Err(LineError::AddressTwice { .. })));
-    assert_eq!(with(&["127.0.0.1:1"; 5]), Err(LineError::TooManyAddresses { found: 5 }));
+}
+
+/// The text of a line whose addresses are these, as somebody else could have written it.
+fn with_addresses(addresses: &str) -> String {
+    let (key, _) = example_parts();
+    let mut coded = decode_key(key.strip_prefix(SCHEME).unwrap()).unwrap();
+    coded[ADDRESSES_CHECK].copy_from_slice(&addresses_check(addresses));
+    let check = key_check(&coded[..KEY_CHECK.start]);
+    coded[KEY_CHECK].copy_from_slice(&check);
+    format!("{SCHEME}{}@{addresses}/nvme0", encode(&coded))
+}
+
+#[test]
+fn a_line_says_which_rails_its_addresses_are_on() {
+    let text = with_addresses("192.0.2.1:7411,2=192.0.2.2:7411");
+    let line = parse(&text).unwrap();
+    assert_eq!(line.reveal(), text);
+    assert_eq!(line.addresses().iter().map(|(rail, _)| rail.get()).collect::<Vec<_>>(), [0, 2]);
+    assert!(line.to_string().ends_with("***@192.0.2.1:7411,2=192.0.2.2:7411/nvme0"), "{line}");
+    // One line has one text.
+    for other in ["0=192.0.2.1:7411", "1=192.0.2.1:7411,192.0.2.2:7411", "4=192.0.2.1:7411"] {
+        assert!(matches!(parse(&with_addresses(other)), Err(LineError::Rail { .. })), "{other}");
+    }
+    let five = ["192.0.2.1:7411"; 5].join(",");
+    assert_eq!(parse(&with_addresses(&five)), Err(LineError::TooManyAddresses { found: 5 }));
+    assert_eq!(parse(&with_addresses("")), Err(LineError::NoAddress));
+}
+
+#[test]
+fn a_kind_of_address_that_is_not_known_is_no_typing_error() {
+    let why = |addresses: &str| parse(&with_addresses(addresses)).unwrap_err().to_string();
+    let ethernet = why("192.0.2.1:7411,eth:02:00:00:00:00:01");
+    assert!(ethernet.starts_with("address `eth:02:00:00:00:00:01` of the loan line: Ethernet"), "{ethernet}");
+    let later = why("rdma:192.0.2.1");
+    assert!(later.contains("kind rdma, which this version of causeway does not know"), "{later}");
+    // Where the checksum does not match, somebody has mistyped it.
+    let slip = example().reveal().replace("192.0.2.1:7411", "eth:2:0:0:0:0:1");
+    assert!(parse(&slip).unwrap_err().to_string().starts_with("typing error in address `eth:2:0:0:0:0:1`"));
 }
 
 #[test]
@@ -169,13 +206,29 @@ fn every_edit_of_the_example_is_an_error() {
     }
 }
 
-fn any_address() -> impl Strategy<Value = SocketAddr> {
+fn any_address() -> impl Strategy<Value = RailAddress> {
     let port = 1..=u16::MAX;
     prop_oneof![
         (any::<[u8; 4]>(), port.clone()).prop_map(SocketAddr::from),
         (any::<[u16; 8]>(), port).prop_map(SocketAddr::from),
     ]
+    .prop_map(RailAddress::from)
     .prop_filter("one that can be reached", |address| check_address(address).is_ok())
+}
+
+/// On any of the rails.
+fn any_addresses() -> impl Strategy<Value = Addresses> {
+    let places = prop::array::uniform4(prop::option::of(any_address()));
+    let list = places.prop_map(|places| {
+        let mut list = Addresses::NONE;
+        let there = base::ids::RailId::ALL.into_iter().zip(places).filter_map(|(rail, it)| Some((rail, it?)));
+        there.for_each(|(rail, address)| list.set(rail, address));
+        list
+    });
+    let is_one_twice = |list: &Addresses| {
+        list.iter().any(|(rail, it)| list.iter().any(|(other, its)| other < rail && its == it))
+    };
+    list.prop_filter("each once", move |list| !list.is_empty() && !is_one_twice(list))
 }
 
 prop_compose! {
@@ -183,11 +236,11 @@ prop_compose! {
         secret in any::<[u8; 32]>(),
         key in any::<[u8; 32]>().prop_map(PublicKey).prop_filter("some node's", PublicKey::is_usable),
         domain in (0_u32..1 << DomainId::BITS).prop_map(DomainId),
-        addresses in prop::collection::hash_set(any_address(), 1..=RAILS_MAX),
+        addresses in any_addresses(),
         function in "[a-z0-9][a-z0-9-]{0,31}",
     ) -> Line {
         let lender = Lender { key, domain };
-        Line::new(lender, Key::new(secret), addresses.into_iter().collect(), function.parse().unwrap()).unwrap()
+        Line::new(lender, Key::new(secret), addresses, function.parse().unwrap()).unwrap()
     }
 }
 

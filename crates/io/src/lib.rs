@@ -6,6 +6,7 @@
 //!
 //! - [`memory`]: sealed shared memory and its mapping; the ledger lies in one.
 //! - [`process`]: starting a card with chosen descriptors, watching and reaping it.
+//! - [`address`]: where rails lead: kinds of addresses, and their text.
 //! - [`udp`]: a rail's UDP socket, batched, with segmentation offload both ways.
 //! - [`wait`]: spin, then sleep; wake-ups between processes.
 //! - [`files`]: the image behind a lent drive: locks, direct I/O, trim, zeroes.
@@ -24,6 +25,7 @@
 //! On top of them stand [`agent`] and [`card`], which are told about each other by `plan` and `messages`.
 #![allow(unsafe_code)]
 
+pub mod address;
 pub mod agent;
 pub mod card;
 pub mod code;

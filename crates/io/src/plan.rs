@@ -3,23 +3,23 @@
 mod coming;
 mod header;
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::time::Duration;
 
 use base::RuleSet;
 use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId, RailId};
-use base::ledger::{Layout, LayoutHash, PAGE_SIZE, RawMemory};
+use base::ledger::{Layout, PAGE_SIZE, RawMemory};
 use node::{
-    Address, BorrowEdge, CardConfig, DriveConfig, EDGE_CONNECTIONS, FlashConfig, FlashRates, FunctionId,
-    KEY_BYTES, Lender, Limit, LoanConfig, LoanRole, MAX_LOANS, MAX_RAILS, Name, NamespaceConfig, NodeKey,
-    Protection, PublicKey, RailConfig, Route, Tenancy, WriteCache,
+    BorrowEdge, CardConfig, DriveConfig, EDGE_CONNECTIONS, FlashConfig, FlashRates, FunctionId, KEY_BYTES,
+    Lender, Limit, LoanConfig, LoanRole, MAX_LOANS, MAX_RAILS, Name, NamespaceConfig, NodeKey, Protection,
+    PublicKey, RailConfig, Route, Tenancy, WriteCache,
 };
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::coming::{AllowedPlan, DriveComing, PlacedLoan};
 use self::header::{Header, PlanError};
+use crate::address::RailAddress;
 use crate::card::InHand;
 use crate::impair::Impairment;
 use crate::load::LoadSpec;
@@ -274,18 +274,10 @@ pub(crate) enum RolePlan {
 /// As [`Route`].
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Layout)]
 pub(crate) struct RoutePlan {
-    pub(crate) peer: PeerPlan,
+    /// The lender's rail.
+    pub(crate) rail: u8,
+    pub(crate) peer: RailAddress,
     pub(crate) max_frame: usize,
-}
-
-/// Where a node is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub(crate) struct PeerPlan(pub(crate) SocketAddr);
-
-impl Layout for PeerPlan {
-    // It is text, which the standard library reads and writes.
-    const LAYOUT: LayoutHash = LayoutHash::of::<u8>("SocketAddr");
 }
 
 /// [`FlashConfig`], on its way into a card.
@@ -535,9 +527,9 @@ impl DrivePlan {
 }
 
 impl RoutePlan {
-    /// To this rail of the lender.
-    fn route(&self, rail: RailId) -> Route {
-        Route { rail, peer: encode_address(self.peer.0), max_frame: self.max_frame }
+    /// `None`: there can be no such rail.
+    fn route(&self) -> Option<Route> {
+        Some(Route { rail: RailId::new(self.rail)?, peer: self.peer.into(), max_frame: self.max_frame })
     }
 }
 
@@ -567,7 +559,7 @@ impl LoanPlan {
             },
             RolePlan::Borrow { lender, domain, routes, io_timeout_ms, machine, load } => LoanRole::Borrow {
                 lender: Lender { key: PublicKey(*lender), domain: DomainId(*domain) },
-                routes: RailId::ALL.into_iter().zip(routes).map(|(rail, route)| route.route(rail)).collect(),
+                routes: routes.iter().filter_map(RoutePlan::route).collect(),
                 io_timeout: Duration::from_millis(*io_timeout_ms),
                 edge: match (*machine, load) {
                     (Some(domain), _) => BorrowEdge::Slot { domain: DomainId(domain) },
@@ -593,42 +585,6 @@ impl LoanPlan {
 /// What stands where no drive is: nobody lends a function of it.
 fn no_drive() -> DriveConfig {
     DriveConfig::new(1, 512, 0)
-}
-
-/// A socket address as the ledger keeps it: family, port, address, scope.
-pub(crate) fn encode_address(address: SocketAddr) -> Address {
-    let mut bytes = [0; 28];
-    bytes[2..4].copy_from_slice(&address.port().to_be_bytes());
-    match address {
-        SocketAddr::V4(address) => {
-            bytes[0] = 4;
-            bytes[4..8].copy_from_slice(&address.ip().octets());
-        }
-        SocketAddr::V6(address) => {
-            bytes[0] = 6;
-            bytes[4..20].copy_from_slice(&address.ip().octets());
-            bytes[20..24].copy_from_slice(&address.scope_id().to_be_bytes());
-        }
-    }
-    Address(bytes)
-}
-
-/// The socket address in `address`, if there is one.
-pub(crate) fn decode_address(address: Address) -> Option<SocketAddr> {
-    let bytes = address.0;
-    let port = u16::from_be_bytes([bytes[2], bytes[3]]);
-    match bytes[0] {
-        4 => {
-            let ip: [u8; 4] = bytes[4..8].try_into().ok()?;
-            Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::from(ip)), port))
-        }
-        6 => {
-            let ip: [u8; 16] = bytes[4..20].try_into().ok()?;
-            let scope = u32::from_be_bytes(bytes[20..24].try_into().ok()?);
-            Some(SocketAddr::V6(SocketAddrV6::new(Ipv6Addr::from(ip), port, 0, scope)))
-        }
-        _ => None,
-    }
 }
 
 #[cfg(test)]
@@ -706,14 +662,5 @@ mod tests {
         );
         let short = memory::create("test", 8).unwrap();
         assert!(Plan::take(short).err().unwrap().to_string().contains("no plan"));
-    }
-
-    #[test]
-    fn addresses_are_kept() {
-        for text in ["127.0.0.1:7411", "[::1]:80", "[fe80::1%3]:9"] {
-            let address: SocketAddr = text.parse().unwrap();
-            assert_eq!(decode_address(encode_address(address)), Some(address));
-        }
-        assert_eq!(decode_address(Address::default()), None);
     }
 }

@@ -517,7 +517,8 @@ pub(crate) fn parts_of<'m>(arena: &'m Arena, kind: LoanKind) -> (Journal<'m>, Lo
     (ledger.journal, ledger.obtain_parts(loan_owner(0, 0), kind).expect("the memory was made for it"))
 }
 
-/// The address of a peer on a rail, as the driver of the card wrote it: opaque here. All zeroes: unknown.
+/// The address of a peer on a rail, as the driver of the card wrote it: opaque here, but that all zeroes are none. It
+/// begins with its kind; what kinds there are, and whether the rest makes sense, is the driver's affair.
 #[derive(
     Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Layout,
 )]

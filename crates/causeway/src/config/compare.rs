@@ -334,7 +334,7 @@ fn allowed(device: &Device) -> String {
 }
 
 fn addresses(line: &Line) -> String {
-    line.addresses().iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ")
+    line.addresses().iter().map(|(_, address)| address.to_string()).collect::<Vec<_>>().join(" and ")
 }
 
 #[cfg(test)]
@@ -431,7 +431,7 @@ mod tests {
         assert_eq!(moved, [format!("fixed: loan nvme0 changed: {to}")]);
         // The function has another address, and is the same.
         let line = example();
-        let moved = ["192.0.2.9:7411".parse().unwrap()].to_vec();
+        let moved = "192.0.2.9:7411".parse().unwrap();
         let moved = Line::new(line.lender(), line.secret().clone(), moved, line.function().clone()).unwrap();
         let elsewhere = with("nbd = 'x'\n").replace(&line.reveal(), &moved.reveal());
         let [only] = &compare(&config(&with("nbd = 'x'\n")), &config(&elsewhere))[..] else { panic!() };

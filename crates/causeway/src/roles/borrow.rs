@@ -1,10 +1,10 @@
 //! What a node borrows, and what it says about it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use base::ids::NodeId;
+use io::address::Addresses;
 use io::agent::{AgentEvent, Edge, LoanEnd, LoanSpec};
 
 use super::{lend, serve, socket};
@@ -64,28 +64,26 @@ pub(super) fn with_edge(line: &Line, edge: Edge, io_timeout: Duration) -> LoanSp
         tenancy: Tenancy::default(),
         life: 0,
         least_incarnation: 0,
-        end: LoanEnd::Borrow { lender: line.lender(), peers: line.addresses().to_vec(), edge, io_timeout },
+        end: LoanEnd::Borrow { lender: line.lender(), peers: *line.addresses(), edge, io_timeout },
     }
 }
 
 /// Rails of a node that attaches what it does not know yet, if nobody says more.
-const SPARE_RAILS: usize = 2;
+pub(super) const SPARE_RAILS: usize = 2;
 
-/// The addresses of the loan that has most: a node needs a rail for each. One that is to attach more later has some in
-/// any case.
-pub(super) fn most_addresses<'a>(
-    loans: impl Iterator<Item = &'a LoanSpec>,
-    attaches: bool,
-) -> Vec<SocketAddr> {
-    let peers = loans.filter_map(|loan| match &loan.end {
+/// On each rail an address of one of the lenders that have one there: a node needs these rails.
+pub(super) fn addresses_of<'a>(lenders: impl Iterator<Item = &'a Addresses>) -> Addresses {
+    let mut some = Addresses::NONE;
+    lenders.flat_map(Addresses::iter).for_each(|(rail, address)| some.set(rail, address));
+    some
+}
+
+/// The same of the lenders of loans.
+pub(super) fn lenders<'a>(loans: impl Iterator<Item = &'a LoanSpec>) -> Addresses {
+    addresses_of(loans.filter_map(|loan| match &loan.end {
         LoanEnd::Borrow { peers, .. } => Some(peers),
         LoanEnd::Lend { .. } | LoanEnd::Vacant { .. } => None,
-    });
-    let mut addresses = peers.max_by_key(|peers| peers.len()).cloned().unwrap_or_default();
-    if attaches && addresses.len() < SPARE_RAILS {
-        addresses.resize(SPARE_RAILS, (std::net::Ipv4Addr::UNSPECIFIED, 0).into());
-    }
-    addresses
+    }))
 }
 
 /// Prints each edge once its drive is usable, and ends the node where a loan cannot be had.
@@ -205,7 +203,8 @@ impl serve::Observer for Announce {
             return Failure::refused(why.clone());
         }
         let (function, seconds) = (wanted.line.function(), wanted.io_timeout.as_secs());
-        let tried: Vec<String> = wanted.line.addresses().iter().map(ToString::to_string).collect();
+        let tried: Vec<String> =
+            wanted.line.addresses().iter().map(|(_, address)| address.to_string()).collect();
         let tried = tried.join(" and ");
         Failure::unreachable(if has_met {
             format!(

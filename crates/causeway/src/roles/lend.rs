@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::ids::{Group, NodeId};
+use io::address::Addresses;
 use io::agent::{DriveSpec, LoanEnd, LoanSpec, Rail};
 use io::event::Event;
 use io::files::{Image, LastWrites};
@@ -241,13 +242,13 @@ pub(super) fn lines<'a>(
     loans: impl IntoIterator<Item = &'a LoanSpec>,
     rails: &[Rail],
 ) -> Result<Vec<String>, Failure> {
-    let addresses: Vec<_> = rails.iter().map(|rail| rail.socket.local()).collect();
+    let addresses: Addresses = rails.iter().map(|rail| rail.socket.local().into()).collect();
     loans
         .into_iter()
         .map(|loan| {
             let function = loan.function.parse().map_err(Failure::usage)?;
             let secret = Key::new(loan.secret);
-            let line = Line::new(lender, secret, addresses.clone(), function).map_err(Failure::usage)?;
+            let line = Line::new(lender, secret, addresses, function).map_err(Failure::usage)?;
             Ok(line.in_group(loan.group).reveal())
         })
         .collect()

@@ -84,7 +84,7 @@ pub fn borrow(args: &BorrowArgs, line: Line) -> Result<(), Failure> {
         io_timeout: args.io_timeout(),
         machine: 0,
     };
-    let (rails, own) = (rails::toward(wanted.line.addresses())?, state.identity().id());
+    let (rails, own) = (rails::toward(wanted.line.addresses(), 0)?, state.identity().id());
     let loans = vec![borrow::loan(&wanted)?];
     let parts = serve::Parts {
         borrowed: loans,
@@ -114,7 +114,10 @@ pub fn node(config: Config, file: &std::path::Path) -> Result<(), Failure> {
     let slots = domains::Domains::open(&config.domains, &state)?;
     let rails = match listening {
         Some(rails) => rails,
-        None => rails::toward(&borrow::most_addresses(borrowed.iter().chain(&slots.1), attaches))?,
+        None => {
+            let lenders = borrow::lenders(borrowed.iter().chain(&slots.1));
+            rails::toward(&lenders, if attaches { borrow::SPARE_RAILS } else { 0 })?
+        }
     };
     let own = state.identity().id();
     let domains = config.domain_block.unwrap_or(DomainBlock::of(own));
@@ -168,8 +171,8 @@ pub fn load(args: &LoadArgs, lines: Vec<Line>) -> Result<(), Failure> {
     let name = args.name.clone().unwrap_or_else(|| NodeName::cleaned("load"));
     let state = open_state(args.state_dir.as_deref(), &name)?;
     let control = serve::control_socket(&name)?;
-    let most = lines.iter().map(Line::addresses).max_by_key(|addresses| addresses.len());
-    let (rails, own) = (rails::toward(most.unwrap_or_default())?, state.identity().id());
+    let addresses = borrow::addresses_of(lines.iter().map(Line::addresses));
+    let (rails, own) = (rails::toward(&addresses, 0)?, state.identity().id());
     let loans = lines.iter().map(|line| load::loan(args, line)).collect();
     let parts = serve::Parts {
         borrowed: loans,

@@ -3,6 +3,8 @@
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use base::ids::RailId;
+use io::address::{Addresses, RailAddress};
 use io::agent;
 use io::udp::{RailOptions, RailSocket};
 
@@ -51,11 +53,13 @@ pub(super) fn listen(chosen: &[Rail], state: &mut StateDir) -> Result<Vec<agent:
     )))
 }
 
-/// Rails toward a lender: one for each of its addresses.
-pub(super) fn toward(addresses: &[SocketAddr]) -> Result<Vec<agent::Rail>, Failure> {
-    let any = addresses.iter().map(|address| {
-        let address =
-            if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+/// Rails toward lenders, `least` of them at least: those that these addresses are on, and what lies between them.
+pub(super) fn toward(addresses: &Addresses, least: usize) -> Result<Vec<agent::Rail>, Failure> {
+    let any = RailId::ALL.into_iter().take(addresses.rails().max(least)).map(|rail| {
+        let address = match addresses.get(rail) {
+            Some(RailAddress::Udp(SocketAddr::V6(_))) => Ipv6Addr::UNSPECIFIED.into(),
+            Some(RailAddress::Udp(SocketAddr::V4(_))) | None => Ipv4Addr::UNSPECIFIED.into(),
+        };
         Listen { address, port: Some(0) }
     });
     bind_all(&named(any.collect()), 0)

@@ -127,7 +127,7 @@ pub(super) fn wanted(view: &View<'_>, waited: impl Fn(usize) -> Duration) -> Vec
     let never_met = view.loans().enumerate().filter(|(_, (_, cells))| cells.edge().peer().is_none());
     let wanted = never_met.filter_map(|(place, (loan, _))| match &loan.end {
         LoanEnd::Borrow { peers, lender, .. } => {
-            let at: Vec<String> = peers.iter().map(ToString::to_string).collect();
+            let at: Vec<String> = peers.iter().map(|(_, address)| address.to_string()).collect();
             let (function, node) = (loan.function.clone(), lender.key.id().to_string());
             Some(trouble::Wanted { function, at: at.join(" and "), node, waited: waited(place) })
         }

@@ -2,10 +2,12 @@
 //! each is looked at once: what its loans know of it in one pass, and the kernel's way to it with one question.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+
+use base::ids::RailId;
 
 use super::{LoanEnd, LoanSpec, Rail};
-use crate::plan::{PeerPlan, RoutePlan};
+use crate::address::{Addresses, RailAddress};
+use crate::plan::RoutePlan;
 use crate::udp::max_datagram_bytes;
 
 /// What is taken to be an MTU where the kernel knows none.
@@ -17,7 +19,7 @@ pub(super) struct Lenders<'a> {
     /// By key: by which incarnation this node calls itself at least.
     least: BTreeMap<[u8; 32], u64>,
     /// By rail and address: bytes of the largest frame.
-    frames: BTreeMap<(usize, SocketAddr), usize>,
+    frames: BTreeMap<(RailId, RailAddress), usize>,
 }
 
 impl<'a> Lenders<'a> {
@@ -39,17 +41,17 @@ impl<'a> Lenders<'a> {
     }
 
     /// The ways to a lender at these addresses, by rail.
-    pub(super) fn routes(&mut self, peers: &[SocketAddr]) -> Vec<RoutePlan> {
-        let rails = self.rails;
-        let route = |(index, (peer, rail)): (usize, (&SocketAddr, &Rail))| {
+    pub(super) fn routes(&mut self, peers: &Addresses) -> Vec<RoutePlan> {
+        let mut route = |(id, peer): (RailId, RailAddress)| {
+            let rail = self.rails.get(id.index())?;
             let ask = || {
-                let mtu = rail.socket.path_mtu(*peer);
-                mtu.map_or(UNKNOWN_FRAME, |mtu| max_datagram_bytes(*peer, mtu))
+                let RailAddress::Udp(to) = peer;
+                rail.socket.path_mtu(to).map_or(UNKNOWN_FRAME, |mtu| max_datagram_bytes(to, mtu))
             };
-            let max_frame = *self.frames.entry((index, *peer)).or_insert_with(ask);
-            RoutePlan { peer: PeerPlan(*peer), max_frame }
+            let max_frame = *self.frames.entry((id, peer)).or_insert_with(ask);
+            Some(RoutePlan { rail: id.get(), peer, max_frame })
         };
-        peers.iter().zip(rails).enumerate().map(route).collect()
+        peers.iter().filter_map(&mut route).collect()
     }
 }
 

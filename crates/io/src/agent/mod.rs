@@ -21,7 +21,6 @@ mod watchdog;
 
 use std::ffi::CString;
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -47,6 +46,7 @@ use self::life::LiveCard;
 use self::neighbours::{Neighbours, Surroundings};
 use self::slots::Slots;
 pub use self::view::{LoanView, View};
+use crate::address::Addresses;
 use crate::event::{Event, seconds};
 use crate::files::{Image, LastWrites};
 use crate::load::{LoadResult, LoadSpec};
@@ -192,7 +192,7 @@ pub enum LoanEnd {
         /// Whose it is.
         lender: Lender,
         /// The lender's addresses, by rail.
-        peers: Vec<SocketAddr>,
+        peers: Addresses,
         /// Who uses it.
         edge: Edge,
         /// How long a request may wait for the lender.

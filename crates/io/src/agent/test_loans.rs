@@ -32,7 +32,7 @@ pub(super) fn listening(
         least_incarnation: 0,
         end: LoanEnd::Borrow {
             lender: Lender::default(),
-            peers: vec![([127, 0, 0, 1], 9).into()],
+            peers: "127.0.0.1:9".parse().unwrap(),
             edge: edge(path, Some(listener)),
             io_timeout: Duration::from_secs(1),
         },

@@ -1,4 +1,3 @@
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use base::RuleSet;
@@ -9,9 +8,10 @@ use node::{
 };
 
 use super::{CardRecord, Edge, LoanEnd, LoanSpec, NodeSpec};
+use crate::address::RailAddress;
 use crate::impair::Impairment;
 use crate::memory::Mapping;
-use crate::plan::{MediumKind, SharedCells, decode_address, parts_of};
+use crate::plan::{MediumKind, SharedCells, parts_of};
 
 /// Reads of a value that keeps changing.
 const READS: usize = 16;
@@ -31,9 +31,9 @@ pub struct View<'a> {
 #[derive(Clone, Debug)]
 pub struct RailView {
     /// The node's own address.
-    pub local: SocketAddr,
+    pub local: RailAddress,
     /// The peer's, if it is known.
-    pub peer: Option<SocketAddr>,
+    pub peer: Option<RailAddress>,
     /// Whether it answers.
     pub up: bool,
     /// Smoothed round trip.
@@ -106,8 +106,10 @@ impl<'a> View<'a> {
         let edge = loan.edge();
         let rtt = edge.rtt_ns[rail].get();
         RailView {
-            local: self.spec.rails[rail].socket.local(),
-            peer: settled(|| loan.peer?.addresses().nth(rail)).flatten().and_then(decode_address),
+            local: self.spec.rails[rail].socket.local().into(),
+            peer: settled(|| loan.peer?.addresses().nth(rail))
+                .flatten()
+                .and_then(|peer| peer.try_into().ok()),
             up: edge.rail_up[rail].get() != 0,
             round_trip: (rtt > 0).then(|| Duration::from_nanos(rtt)),
             loss_ratio: edge.loss_ppm[rail].get() as f64 / 1e6,

@@ -7,8 +7,9 @@ use node::{Card, Rooms, Way};
 
 use super::private::Private;
 use super::{HOT, token};
+use crate::address::RailAddress;
 use crate::impair::{Direction, Fate, Impairer, Impairment};
-use crate::plan::{Plan, SharedCells, decode_address, descriptor, encode_address};
+use crate::plan::{Plan, SharedCells, descriptor};
 use crate::process::inherited;
 use crate::udp::{Datagram, MAX_DATAGRAM_BYTES, RailSocket};
 use crate::wait::{Interest, Waiter};
@@ -91,7 +92,7 @@ impl<'m> Rails<'m> {
         let received = socket.receive(RECEIVE_LIMIT, |from, bytes| {
             let at = now.as_nanos();
             if !impaired || incoming.decide(impairment, at, from, [&*bytes]) == Fate::Pass {
-                card.handle_frame(now, id, encode_address(from), bytes);
+                card.handle_frame(now, id, RailAddress::from(from).into(), bytes);
             }
         })?;
         rail.more = received.more;
@@ -113,7 +114,7 @@ impl<'m> Rails<'m> {
             if !rail.incoming.is_empty() {
                 rail.incoming.release(rail.impairment, now.as_nanos(), |from, bytes| {
                     busy = true;
-                    card.handle_frame(now, RailId::ALL[index], encode_address(from), bytes);
+                    card.handle_frame(now, RailId::ALL[index], RailAddress::from(from).into(), bytes);
                 });
             }
         }
@@ -133,16 +134,17 @@ impl<'m> Rails<'m> {
         {
             let mut outbound = Outbound { buffer: &mut self.buffer[used..], private };
             let Some(outgoing) = card.poll_transmit(now, &mut outbound) else { break };
-            match (outgoing.way, decode_address(outgoing.to)) {
+            match (outgoing.way, RailAddress::try_from(outgoing.to)) {
                 (Way::Private(peer), _) => {
                     private.publish(peer, outgoing.len);
                     through_memory += 1;
                 }
-                (Way::Rail(rail), Some(to)) => {
+                (Way::Rail(rail), Ok(RailAddress::Udp(to))) => {
                     self.frames.push(Frame { rail: rail.index(), to, start: used, len: outgoing.len });
                     used += outgoing.len;
                 }
-                (Way::Rail(_), None) => {}
+                // None that there is a way to: the frame is dropped, as a network would.
+                (Way::Rail(_), Err(_)) => {}
             }
         }
         private.wake_readers();

@@ -106,7 +106,7 @@ fn start(name: &str) -> (Agent, PathBuf) {
 /// A loan for the place, of somebody who is not there.
 fn loan(agent: &Agent, path: &PathBuf, life: u32) -> LoanSpec {
     let edge = Edge::Vm { path: path.clone(), listener: Some(UnixListener::bind(path).unwrap()), machine: 0 };
-    let peers = vec![([127, 0, 0, 1], 9).into()];
+    let peers = "127.0.0.1:9".parse().unwrap();
     let lender = pair::lender_key().lends_in(DomainId::default());
     let end = LoanEnd::Borrow { lender, peers, edge, io_timeout: Duration::from_secs(1) };
     let before = &agent.view().spec().loans[0];

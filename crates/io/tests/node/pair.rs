@@ -142,7 +142,7 @@ fn lender(image: Image, flash: Option<FlashConfig>, life: Life) -> (Node, Socket
 fn borrower(to: SocketAddr, edge: Edge, shared_memory: bool) -> Node {
     let end = LoanEnd::Borrow {
         lender: lender_key().lends_in(DomainId::default()),
-        peers: vec![to],
+        peers: [to.into()].into_iter().collect(),
         edge,
         io_timeout: PATIENCE,
     };

@@ -475,7 +475,7 @@ impl Domains {
         if agent.is_shutting_down() {
             return Response::Refused { why: "the node is ending; attach when it runs again".to_owned() };
         }
-        if line.addresses().len() > rails {
+        if line.addresses().rails() > rails {
             let why =
                 format!("the line has {} addresses, and this node {rails} rails", line.addresses().len());
             return Response::Refused { why };

@@ -109,7 +109,7 @@ impl Coming {
         let opened = Opened::open(domain, slots, machine, known.is_none(), &node.state)?;
         let rails = node.agent.view().spec().rails.len();
         let has_more =
-            |loan: &LoanSpec| matches!(&loan.end, LoanEnd::Borrow { peers, .. } if peers.len() > rails);
+            |loan: &LoanSpec| matches!(&loan.end, LoanEnd::Borrow { peers, .. } if peers.rails() > rails);
         if !reload.listens && opened.loans().any(has_more) {
             return Err(Failure::refused(format!(
                 "what is attached to {} has more addresses than this node rails ({rails}): restart the node",
@@ -127,7 +127,7 @@ impl Coming {
         {
             return Err(no_domain(view.spec().domains.machines()));
         }
-        let (addresses, rails) = (wanted.line.addresses().len(), view.spec().rails.len());
+        let (addresses, rails) = (wanted.line.addresses().rails(), view.spec().rails.len());
         if addresses > rails && !reload.listens {
             return Err(Failure::refused(format!(
                 "the line of {function} has {addresses} addresses, and this node {rails} rails: restart the node"
