@@ -294,6 +294,7 @@ impl<'w> World<'w> {
         let sealed = header.filter(is_sealed);
         let before = sealed.and_then(|_| self.reception(node, place));
         let repeats = sealed.and_then(|_| self.repeats(node, place));
+        let answered = self.keys_with(node, place);
         let original = bytes.clone();
         if self.dies_here(node)
             || !self.act(node, |card, now| {
@@ -301,6 +302,13 @@ impl<'w> World<'w> {
             })
         {
             return;
+        }
+        // A lender calls, too: it asks where the answer has come from.
+        if header.is_some_and(|header| header.kind == Kind::Response)
+            && self.keys_with(node, place) != answered
+            && node == LENDER
+        {
+            self.note_spoofed(place, rail, from, original.len());
         }
         let after = sealed.and_then(|_| self.reception(node, place));
         let count = |reception: Option<(u64, _)>| reception.map_or(0, |(count, _)| count);
@@ -368,6 +376,11 @@ impl<'w> World<'w> {
         let newest = channel.peer().zip(channel.newest_peer());
         let newest = newest.map(|((peer, ..), (incarnation, card))| (peer, incarnation, card));
         Some((channel.stats().received_frames.get(), newest))
+    }
+
+    /// Under which keys a card sends to a peer.
+    fn keys_with(&self, node: usize, place: usize) -> Option<u64> {
+        self.nodes[node].card.as_ref()?.channel(place)?.key_fingerprint()
     }
 
     /// How many frames that had come before a card has seen.
