@@ -9,7 +9,7 @@ use super::{EventsArgs, Output};
 use crate::control::{ControlClient, ControlError, Request, Response, find, runtime_dir};
 use crate::events::{Record, render};
 use crate::exit::Failure;
-use crate::roles::Signals;
+use crate::roles::{Hangup, Signals};
 
 /// What to do after an answer.
 #[derive(PartialEq, Eq)]
@@ -20,7 +20,8 @@ enum Next {
 
 /// Prints events until there are no more, the node has ended, nobody reads them, or a signal comes.
 pub(super) fn run(args: &EventsArgs) -> Result<(), Failure> {
-    let mut signals = Signals::listen().map_err(|error| Failure::io("cannot watch for signals", &error))?;
+    let unheard = |error: std::io::Error| Failure::io("cannot watch for signals", &error);
+    let mut signals = Signals::listen(Hangup::Ends).map_err(unheard)?;
     let mut client = find(&runtime_dir(), args.name.as_ref())?;
     client.ask(&Request::Events { follow: args.follow })?;
     // Only who follows has to wait long for an answer.

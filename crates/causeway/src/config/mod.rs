@@ -228,8 +228,10 @@ impl LoanEdge {
 }
 
 impl Config {
-    /// Reads and checks a file.
+    /// Reads and checks a file. Whatever it names has its whole path from here on, so that a node that reads the file
+    /// again finds what has changed in it, and nothing else.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let path = &std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         Self::parse(&read_text(path)?, path)
     }
 

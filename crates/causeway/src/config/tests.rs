@@ -343,6 +343,20 @@ fn endless_files_are_not_read() {
     assert!(error.to_string().contains("/nonexistent/n.toml"), "{error}");
 }
 
+/// A node that was started so reads its file again by its whole path.
+#[test]
+fn a_file_says_the_same_by_its_name_and_by_its_whole_path() {
+    let here = Path::new("../../examples/share-one-drive.toml");
+    let named = Config::load(here).unwrap();
+    assert_eq!(named, Config::load(&std::path::absolute(here).unwrap()).unwrap());
+    let text = "[[devices]]\nfunction = \"d\"\nsource = \"d.img\"\n";
+    let folder = tempfile::tempdir_in(".").unwrap();
+    let path = Path::new(folder.path().file_name().unwrap()).join("n.toml");
+    std::fs::write(&path, text).unwrap();
+    let source = Config::load(&path).unwrap().devices[0].source.to_string();
+    assert!(source.starts_with('/') && source.ends_with("/d.img"), "{source}");
+}
+
 #[test]
 fn every_example_is_right() {
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");

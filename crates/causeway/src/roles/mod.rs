@@ -29,7 +29,7 @@ use crate::exit::Failure;
 use crate::line::Line;
 use crate::rack::LogStyle;
 use crate::state_dir::StateDir;
-pub(crate) use signals::Signals;
+pub(crate) use signals::{Hangup, Signals};
 
 /// The data-plane process that an agent starts.
 pub fn card_main() -> ExitCode {

@@ -18,7 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use tracing::debug;
 
 use super::domains::Domains;
-use super::signals::{Asked, Hangups, Signals};
+use super::signals::{Asked, Hangup, Hangups, Signals};
 use super::{borrow, lend, map, report, trouble};
 use crate::cli::NodeName;
 use crate::control::{ControlServer, Impairment, Request, Response, socket_path};
@@ -182,8 +182,9 @@ impl Node {
                 "{function} stands twice among what this node lends and borrows"
             )));
         }
-        let signals = Signals::listen().map_err(|error| Failure::io("cannot watch for signals", &error))?;
         let unheard = |error: std::io::Error| Failure::io("cannot watch for signals", &error);
+        let hangup = if reload.is_some() { Hangup::Reloads } else { Hangup::Ends };
+        let signals = Signals::listen(hangup).map_err(unheard)?;
         let hangups = reload.as_ref().map(|_| Hangups::listen()).transpose().map_err(unheard)?;
         let http = HttpServer::start(control.path())?;
         lent.begin(&state)?;
