@@ -17,7 +17,7 @@ mod values;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use base::ids::NodeId;
+use base::ids::{Group, NodeId};
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -135,6 +135,9 @@ pub struct LendArgs {
     /// line]
     #[arg(long, value_name = "ID")]
     pub allow: Vec<NodeId>,
+    /// The zone that they are lent in, 1 to 4094: nodes of others see nothing of them
+    #[arg(long, value_name = "N", default_value_t = Group::DEFAULT, value_parser = values::group)]
+    pub group: Group,
     /// How frames are protected.
     #[command(flatten)]
     pub protection: ProtectionArgs,
@@ -533,7 +536,7 @@ mod tests {
     fn lend_takes_everything_the_interface_names() {
         let Command::Lend(args) = parse(
             "lend /srv/my.disk.img /dev/sdb ram:1G --listen 10.0.0.1 --listen [fd00::1]:9 --read-only --insecure \
-             --state-dir /tmp/s",
+             --group 4094 --state-dir /tmp/s",
         )
         .unwrap() else {
             panic!("not lend")
@@ -541,7 +544,7 @@ mod tests {
         assert_eq!(args.sources[2], Source::Ram(ByteSize(1 << 30)));
         assert_eq!(args.listen.len(), 2);
         assert_eq!(args.listen[1].port, Some(9));
-        assert!(args.read_only && args.protection.insecure);
+        assert!(args.read_only && args.protection.insecure && args.group == Group::MAX);
         assert_eq!(args.node_name().as_str(), "my.disk");
     }
 
@@ -571,6 +574,10 @@ mod tests {
             "lend a --name a/b",
             "lend a --functions 0",
             "lend a --functions 65",
+            "lend a --group",
+            "lend a --group 0",
+            "lend a --group 4095",
+            "lend a --group vm",
             "device",
             "device clear",
             "limit",

@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use base::ids::Group;
 use thiserror::Error;
 
 /// Longest path of a Unix socket in bytes: `sun_path` has 108, one of them ends the text (unix(7)).
@@ -202,6 +203,12 @@ pub fn check_socket_path(path: &Path) -> Result<(), ValueError> {
         ))),
         _ => Ok(()),
     }
+}
+
+/// A zone that functions are lent in.
+pub(super) fn group(text: &str) -> Result<Group, ValueError> {
+    let group = text.parse().ok().and_then(Group::new);
+    group.ok_or_else(|| ValueError::new(format!("a group is a number from 1 to {}", Group::MAX)))
 }
 
 /// A seed: decimal, or hexadecimal with `0x`.

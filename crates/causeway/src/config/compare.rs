@@ -274,11 +274,19 @@ fn rebuilt(before: &Device, after: &Device) -> Option<String> {
     }
     if !has_same_parts(&before.layout, &after.layout) {
         found.push("functions or namespaces".to_owned());
+    } else if before.group == after.group
+        && let (Layout::Declared { functions, .. }, Layout::Declared { functions: others, .. }) =
+            (&before.layout, &after.layout)
+    {
+        let moved = functions.iter().zip(others).filter(|(before, after)| before.group != after.group);
+        found.extend(moved.map(|(before, after)| {
+            from_to(&format!("group of {}", before.name), &before.group, &after.group)
+        }));
     }
     (!found.is_empty()).then(|| found.join(", "))
 }
 
-/// Whether two layouts differ in limits at most.
+/// Whether two layouts differ in limits and groups at most.
 fn has_same_parts(before: &Layout, after: &Layout) -> bool {
     match (before, after) {
         (
@@ -391,6 +399,9 @@ mod tests {
             format!("{A}[[devices.functions]]\nname = 'x'\n{limit}[[devices.functions]]\nname = 'y'\n")
         };
         assert_eq!(changed(&declared(""), &declared("iops = 7\n")), ["device a changed: limits"]);
+        let moved = [declared(""), declared("group = 7\n"), format!("{A}group = 7\n")];
+        assert_eq!(changed(&moved[0], &moved[1]), ["fixed: device a changed: group of x 1 to 7"]);
+        assert_eq!(changed(A, &moved[2]), ["fixed: device a changed: group 1 to 7"]);
         let nobody = format!("{A}allow = []\n");
         assert_eq!(changed(A, &nobody), ["device a changed: nobody may have it"]);
         assert_eq!(changed(&nobody, A), ["device a changed: all that have its line may have it"]);

@@ -1,6 +1,7 @@
 //! The functions and namespaces of a lent drive, as a file declares them.
 
 use base::hash::fnv1a;
+use base::ids::Group;
 use node::{FUNCTIONS_MAX, Limit};
 use toml::Spanned;
 
@@ -47,6 +48,17 @@ pub struct Function {
     pub namespace: usize,
     /// What it may do.
     pub limit: Limit,
+    /// The zone that it is lent in.
+    pub group: Group,
+}
+
+/// What functions have of their device that do not say it themselves.
+#[derive(Clone, Copy)]
+pub(super) struct OfDevice {
+    pub(super) block_size: u32,
+    pub(super) read_only: bool,
+    pub(super) limit: Limit,
+    pub(super) group: Group,
 }
 
 impl Layout {
@@ -59,7 +71,8 @@ impl Layout {
         }
     }
 
-    /// What tells this layout from another, wherever the medium's size does not matter: limits and names do not either.
+    /// What tells this layout from another, wherever the medium's size does not matter: limits, groups and names do not
+    /// either.
     pub fn fingerprint(&self, block_size: u32) -> u64 {
         let mut text = format!("{block_size}");
         match self {
@@ -105,15 +118,9 @@ impl Check<'_> {
     }
 
     /// How a device is divided.
-    pub(super) fn layout(
-        &mut self,
-        raw: &raw::Device,
-        block_size: u32,
-        read_only: bool,
-        limit: Limit,
-    ) -> Option<Layout> {
+    pub(super) fn layout(&mut self, raw: &raw::Device, device: OfDevice) -> Option<Layout> {
         let namespaces: Vec<_> =
-            raw.namespaces.iter().map(|it| self.namespace(it.get_ref(), block_size, read_only)).collect();
+            raw.namespaces.iter().map(|it| self.namespace(it.get_ref(), device)).collect();
         let names = raw.namespaces.iter().map(|it| &it.get_ref().name);
         self.twice("namespace", names.map(|name| (name.span().start, name.get_ref())));
         let Some(functions) = &raw.functions else {
@@ -144,19 +151,19 @@ impl Check<'_> {
             raw::Functions::Count(count) => Some(Layout::Split(*count as u16)),
             raw::Functions::Each(each) => {
                 let namespaces = namespaces.into_iter().collect::<Option<Vec<_>>>()?;
-                self.declared(each, namespaces, block_size, read_only, limit)
+                self.declared(each, namespaces, device)
             }
         }
     }
 
-    fn namespace(&mut self, raw: &raw::Namespace, block_size: u32, read_only: bool) -> Option<Namespace> {
-        let bytes = self.namespace_size(&raw.size, block_size)?;
+    fn namespace(&mut self, raw: &raw::Namespace, device: OfDevice) -> Option<Namespace> {
+        let bytes = self.namespace_size(&raw.size, device.block_size)?;
         let name = raw.name.get_ref().clone();
         Some(Namespace {
             name,
             bytes: Some(bytes),
             shared: raw.shared,
-            read_only: raw.read_only || read_only,
+            read_only: raw.read_only || device.read_only,
         })
     }
 
@@ -164,16 +171,15 @@ impl Check<'_> {
         &mut self,
         each: &[Spanned<raw::Function>],
         mut namespaces: Vec<Namespace>,
-        block_size: u32,
-        read_only: bool,
-        limit: Limit,
+        device: OfDevice,
     ) -> Option<Layout> {
         let declared = namespaces.len();
         let mut users: Vec<Option<String>> = vec![None; declared];
         let mut functions = Vec::new();
         for raw in each.iter().map(Spanned::get_ref) {
             let name = self.parsed::<FunctionName>(&raw.name);
-            let limit = self.drive_limit(raw.iops.as_ref(), raw.bytes_per_s.as_ref(), limit);
+            let limit = self.drive_limit(raw.iops.as_ref(), raw.bytes_per_s.as_ref(), device.limit);
+            let group = self.group(raw.group.as_ref(), device.group);
             let namespace = match (&raw.namespace, &raw.size) {
                 (Some(wanted), None) => {
                     let found = namespaces[..declared].iter().position(|it| it.name == *wanted.get_ref());
@@ -185,18 +191,19 @@ impl Check<'_> {
                 }
                 (None, size) => {
                     let bytes = match size {
-                        Some(size) => self.namespace_size(size, block_size).map(Some),
+                        Some(size) => self.namespace_size(size, device.block_size).map(Some),
                         None => Some(None),
                     };
                     let name = raw.name.get_ref().clone();
                     bytes.map(|bytes| {
+                        let read_only = device.read_only;
                         namespaces.push(Namespace { name, bytes, shared: false, read_only });
                         namespaces.len() - 1
                     })
                 }
             };
             if let (Some(name), Some(namespace), Some(limit)) = (name, namespace, limit) {
-                functions.push(Function { name, namespace, limit });
+                functions.push(Function { name, namespace, limit, group });
             }
         }
         (functions.len() == each.len()).then_some(Layout::Declared { namespaces, functions })

@@ -93,6 +93,7 @@ pub(super) struct Function {
     pub(super) namespace: Option<Spanned<String>>,
     pub(super) iops: Option<Spanned<i64>>,
     pub(super) bytes_per_s: Option<Spanned<i64>>,
+    pub(super) group: Option<Spanned<i64>>,
 }
 
 #[derive(Deserialize)]

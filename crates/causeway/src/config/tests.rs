@@ -408,6 +408,25 @@ fn a_device_is_in_its_own_group_or_the_nodes() {
 }
 
 #[test]
+fn a_function_is_in_its_own_group_or_its_devices() {
+    let function = |name: &str, group: &str| format!("[[devices.functions]]\nname = '{name}'\n{group}\n");
+    let groups = |group: &str| {
+        let text = format!("{DRIVE}group = 7\n{}{}", function("a", ""), function("b", group));
+        let config = parse(&text).map_err(|error| error.to_string())?;
+        let Layout::Declared { functions, .. } = &config.devices[0].layout else { panic!("declared") };
+        Ok::<_, String>(functions.iter().map(|function| function.group.0).collect::<Vec<_>>())
+    };
+    assert_eq!(groups(""), Ok(vec![7, 7]));
+    assert_eq!(groups("group = 4094"), Ok(vec![7, 4094]));
+    for wrong in ["0", "4095", "-1"] {
+        let refused = groups(&format!("group = {wrong}")).unwrap_err();
+        assert!(refused.contains(&format!("group {wrong} is none: 1 to 4094")), "{refused}");
+    }
+    let refused = groups("group = 'vm'").unwrap_err();
+    assert!(refused.contains("10:9: ") && refused.contains("expected i64"), "{refused}");
+}
+
+#[test]
 fn a_ledger_has_a_size() {
     assert_eq!(parse(DRIVE).unwrap().ledger, None);
     let size = parse(&format!("ledger = '64M'\n{DRIVE}")).unwrap().ledger;

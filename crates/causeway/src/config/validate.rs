@@ -11,6 +11,7 @@ use clap::ValueEnum;
 use node::{Limit, Protection};
 use toml::Spanned;
 
+use super::drive::OfDevice;
 use super::error::Problem;
 use super::{
     BlockSize, Cache, Config, DEVICES_MAX, Device, ENTRIES_MAX, Layout, Loan, LoanEdge, Rail, SLOTS_MAX, raw,
@@ -35,7 +36,7 @@ pub(super) fn config(raw: raw::Node, text: &str, path: &Path) -> Result<Config, 
     let state_dir = raw.state_dir.map(|dir| check.folder.join(dir));
     let protection = check.protection(raw.insecure, raw.cipher.as_ref());
     let rails = check.rails(&raw.rails);
-    check.group = check.group(raw.group.as_ref());
+    check.group = check.group(raw.group.as_ref(), Group::DEFAULT);
     let devices = check.devices(&raw.devices);
     let loans = check.loans(&raw.loans);
     let domains = check.domains(&raw.domains);
@@ -216,24 +217,24 @@ impl Check<'_> {
             self.wrong(at, format_args!("{source} is not a multiple of the block size, {block} bytes"));
         }
         let limit = self.drive_limit(raw.iops.as_ref(), raw.bytes_per_s.as_ref(), Limit::NONE)?;
-        let layout = self.layout(raw, block, raw.read_only, limit)?;
+        let (group, read_only) = (self.group(raw.group.as_ref(), self.group), raw.read_only);
+        let layout = self.layout(raw, OfDevice { block_size: block, read_only, limit, group })?;
         if matches!(layout, Layout::Split(_)) && function.as_str().len() + 3 > FUNCTION_NAME_MAX {
             let what = format!(
                 "with `-64` behind it, `{function}` would be longer than {FUNCTION_NAME_MAX} characters"
             );
             self.wrong(raw.function.span().start, what);
         }
-        let (group, read_only) = (self.group(raw.group.as_ref()), raw.read_only);
         Some(Device { function, source, read_only, block_size, cache, allow, limit, layout, group })
     }
 
-    /// Of a device, or of the node.
-    fn group(&mut self, raw: Option<&Spanned<i64>>) -> Group {
-        let Some(raw) = raw else { return self.group };
+    /// Of a function, a device or the node; `fallback` is what holds where none is said.
+    pub(super) fn group(&mut self, raw: Option<&Spanned<i64>>, fallback: Group) -> Group {
+        let Some(raw) = raw else { return fallback };
         Group::new(*raw.get_ref()).unwrap_or_else(|| {
             let most = Group::MAX;
             self.wrong(raw.span().start, format_args!("group {} is none: 1 to {most}", raw.get_ref()));
-            self.group
+            fallback
         })
     }
 

@@ -3,7 +3,7 @@
 mod drive;
 pub(super) mod medium;
 
-pub(super) use drive::functions;
+pub(super) use drive::{Lent, functions};
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
@@ -50,7 +50,7 @@ pub(super) fn devices(args: &LendArgs) -> Vec<Device> {
             allow: Some(args.allow.clone()).filter(|ids| !ids.is_empty()),
             limit: Limit::NONE,
             layout: args.functions.map_or(Layout::Whole, Layout::Split),
-            group: Group::DEFAULT,
+            group: args.group,
         })
         .collect()
 }
@@ -163,8 +163,8 @@ impl Ready {
     /// They, and how nodes name them.
     pub(super) fn function_ids(&self, state: &StateDir) -> Result<Vec<(FunctionName, u32)>, Failure> {
         let functions = functions(&self.device)?.into_iter();
-        let named = |name: FunctionName| (name.clone(), function_id(&function_secret(state.key(), &name)));
-        Ok(functions.map(|(name, ..)| named(name)).collect())
+        let id = |name: &FunctionName| function_id(&function_secret(state.key(), name));
+        Ok(functions.map(|Lent { name, .. }| (name.clone(), id(&name))).collect())
     }
 
     /// Makes durable what has to be before the device is lent as the drive in `place`: see [`medium::settle`].
@@ -192,12 +192,12 @@ impl Ready {
 fn loans(device: &Device, place: usize, state: &StateDir) -> Result<Vec<LoanSpec>, Failure> {
     let allowed: Option<Arc<[NodeId]>> = device.allow.as_deref().map(Arc::from);
     let mut loans = Vec::new();
-    for (function, controller, limit) in functions(device)? {
+    for Lent { name: function, controller, limit, group } in functions(device)? {
         let secret = function_secret(state.key(), &function);
         loans.push(LoanSpec {
             function: function.as_str().to_owned(),
             function_id: function_id(&secret),
-            group: device.group,
+            group,
             secret,
             generation: 0,
             // Memory is new in each life of the node.

@@ -1,6 +1,7 @@
 //! From a device as it was declared to the drive that the card makes.
 
 use base::hash::fnv1a;
+use base::ids::Group;
 use io::event::Event;
 use io::files::{Image, ImageKind};
 use node::{DriveConfig, Limit, NamespaceConfig, WriteCache};
@@ -8,7 +9,7 @@ use tracing::debug;
 
 use super::unique_id;
 use crate::cli::ByteSize;
-use crate::config::{Cache, Device, Layout};
+use crate::config::{Cache, Device, Function, Layout};
 use crate::exit::Failure;
 use crate::line::FunctionName;
 use crate::state_dir::StateDir;
@@ -17,19 +18,34 @@ use crate::state_dir::drive::{self, Kept};
 /// Namespaces begin at whole pages of the medium.
 const ALIGNMENT: u64 = 4096;
 
-/// Each function that is lent: its name, its controller and its limit.
-pub(in crate::roles) fn functions(device: &Device) -> Result<Vec<(FunctionName, u16, Limit)>, Failure> {
+/// A function that is lent.
+pub(in crate::roles) struct Lent {
+    pub(in crate::roles) name: FunctionName,
+    pub(in crate::roles) controller: u16,
+    pub(in crate::roles) limit: Limit,
+    pub(in crate::roles) group: Group,
+}
+
+/// Each function of a device.
+pub(in crate::roles) fn functions(device: &Device) -> Result<Vec<Lent>, Failure> {
+    let (limit, group) = (device.limit, device.group);
     match &device.layout {
-        Layout::Whole => Ok(vec![(device.function.clone(), 0, device.limit)]),
+        Layout::Whole => Ok(vec![Lent { name: device.function.clone(), controller: 0, limit, group }]),
         Layout::Split(count) => (1..=*count)
-            .map(|index| {
-                let name = format!("{}-{index}", device.function).parse().map_err(Failure::usage)?;
-                Ok((name, index, device.limit))
+            .map(|controller| {
+                let name = format!("{}-{controller}", device.function).parse().map_err(Failure::usage)?;
+                Ok(Lent { name, controller, limit, group })
             })
             .collect(),
         Layout::Declared { functions, .. } => {
-            let functions = (1..).zip(functions);
-            Ok(functions.map(|(index, it)| (it.name.clone(), index, it.limit)).collect())
+            let functions = (1..).zip(functions.iter().cloned());
+            let lent = functions.map(|(controller, Function { name, limit, group, .. })| Lent {
+                name,
+                controller,
+                limit,
+                group,
+            });
+            Ok(lent.collect())
         }
     }
 }
@@ -157,7 +173,7 @@ fn named(device: &Device, error: &node::DriveConfigError) -> String {
 mod tests {
     use super::*;
     use crate::cli::Source;
-    use crate::config::{Function, Namespace};
+    use crate::config::Namespace;
 
     fn device(layout: Layout) -> Device {
         Device {
@@ -169,7 +185,7 @@ mod tests {
             allow: None,
             limit: Limit::NONE,
             layout,
-            group: base::ids::Group::DEFAULT,
+            group: Group::DEFAULT,
         }
     }
 
@@ -178,17 +194,23 @@ mod tests {
         let split = device(Layout::Split(3));
         let parts = namespaces(&split, 1 << 20).unwrap();
         assert!(parts.iter().all(|it| it.blocks == (1 << 20) / 3 / 4096 * 8 && !it.shared));
-        assert_eq!(functions(&split).unwrap()[2].0.as_str(), "d-3");
+        assert_eq!(functions(&split).unwrap()[2].name.as_str(), "d-3");
         assert!(namespaces(&split, 8192).unwrap_err().message().contains("too few"));
 
         let namespace =
             |name: &str, bytes, shared| Namespace { name: name.to_owned(), bytes, shared, read_only: false };
-        let function =
-            |name: &str, namespace| Function { name: name.parse().unwrap(), namespace, limit: Limit::NONE };
+        let function = |name: &str, namespace, group| Function {
+            name: name.parse().unwrap(),
+            namespace,
+            limit: Limit::NONE,
+            group: Group(group),
+        };
         let declared = device(Layout::Declared {
             namespaces: vec![namespace("data", Some(512), true), namespace("c", None, false)],
-            functions: vec![function("a", 0), function("b", 0), function("c", 1)],
+            functions: vec![function("a", 0, 1), function("b", 0, 2), function("c", 1, 1)],
         });
+        let groups: Vec<u16> = functions(&declared).unwrap().iter().map(|it| it.group.0).collect();
+        assert_eq!(groups, [1, 2, 1]);
         let parts = namespaces(&declared, 1 << 20).unwrap();
         assert_eq!((parts[0].blocks, &parts[0].controllers[..], parts[0].shared), (1, &[1, 2][..], true));
         assert_eq!((parts[1].blocks, &parts[1].controllers[..]), ((1 << 11) - 8, &[3][..]));

@@ -29,8 +29,8 @@ pub(super) fn settle(
     let change = known.and_then(|known| known.change(&identity, boot, last_writes));
     if let Some(change) = change {
         let functions = drive::functions(device)?;
-        for (function, ..) in &functions {
-            state.renew_tenancy(function)?;
+        for function in &functions {
+            state.renew_tenancy(&function.name)?;
         }
         let (drive, source, what) = (device.function.to_string(), source.to_string(), words(change));
         Event::ImageReplaced { drive, source, what }.say();

@@ -170,7 +170,7 @@ impl Node {
 
     fn set_limits(&mut self, device: &Device) {
         // Names were made of this once before.
-        for (function, _, limit) in lend::functions(device).unwrap_or_default() {
+        for lend::Lent { name: function, limit, .. } in lend::functions(device).unwrap_or_default() {
             let lends = |loan: &LoanSpec| {
                 matches!(loan.end, LoanEnd::Lend { limit: had, .. } if had != limit)
                     && loan.function == function.as_str()
