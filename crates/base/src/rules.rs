@@ -89,11 +89,13 @@ pub enum Rule {
     OpenFirst,
     /// Who asks for an earlier assignment of a function does not get it.
     FenceGenerations,
+    /// A frame that names another assignment than its stream is of is dropped.
+    FenceFrames,
 }
 
 impl Rule {
     /// Every rule, in the order of the enum.
-    pub const ALL: [Self; 41] = [
+    pub const ALL: [Self; 42] = [
         Self::LogStores,
         Self::ReuseAfterCommit,
         Self::MarkEffects,
@@ -135,6 +137,7 @@ impl Rule {
         Self::ProveSecrets,
         Self::OpenFirst,
         Self::FenceGenerations,
+        Self::FenceFrames,
     ];
 }
 

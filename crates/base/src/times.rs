@@ -16,8 +16,6 @@ pub const HELLO: Duration = Duration::from_millis(2);
 pub const HELLO_MAX: Duration = Duration::from_millis(16);
 /// Between two heartbeats on a rail that is otherwise idle.
 pub const HEARTBEAT: Duration = Duration::from_millis(100);
-/// Between two device information frames.
-pub const INFORMATION: Duration = Duration::from_secs(1);
 /// A rail that has not been heard for so long is reported as down.
 pub const RAIL_VERDICT: Duration = Duration::from_millis(350);
 /// Longest a card's recovery is expected to take, from its death to its first frame.

@@ -9,24 +9,22 @@
 //! Where chance comes from is the caller's: a seed here, the bytes of a fuzzer in `fuzz/`.
 
 mod client;
+pub(crate) mod seat;
 pub(crate) mod twist;
 
-use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, RailId};
-use base::ledger::{Arena, Journal, RawMemory};
+use base::ids::DomainId;
+use base::ledger::Arena;
 use base::{Instant, RuleSet};
 use core::time::Duration;
 use link::frame::Header;
-use link::{Name, NodeKey};
-use node::{
-    Address, BorrowEdge, Card, CardConfig, CardEvent, DriveConfig, FunctionId, Limit, LoanConfig, LoanRole,
-    NodeLedger, RailConfig, Route, Tenancy, Way,
-};
+use link::pair::Channel;
+use node::{BorrowEdge, Card, CardConfig, CardEvent, Way};
 
 pub(crate) use self::client::Client;
+use self::seat::Seat;
 use crate::Failure;
 use crate::checkers::names;
 use crate::death::{End, survive};
-use crate::disk::Disk;
 use crate::random::Random;
 use crate::world::{BORROWER, LENDER};
 
@@ -145,18 +143,10 @@ pub fn lie(liar: Liar, dice: &mut dyn Dice, turns: u32) -> Result<Lies, String> 
     Ok(world.lies)
 }
 
-/// A node's card, and what it runs on.
-struct Seat<'w> {
-    memory: RawMemory<'w>,
-    config: CardConfig,
-    card: Card<'w>,
-}
-
 struct World<'w> {
     liar: Liar,
     now: Instant,
     seats: [Seat<'w>; 2],
-    disks: Vec<Disk<'w>>,
     clients: [Client; LOANS],
     buffer: Vec<u8>,
     was_usable: bool,
@@ -166,25 +156,16 @@ struct World<'w> {
 impl<'w> World<'w> {
     fn new(arena: &'w Arena, liar: Liar) -> Self {
         let now = Instant::from_nanos(1_000_000);
-        let seat = |node: usize| {
-            let config = config(node, liar);
-            let memory = config.new_memory(arena);
-            Seat { memory, card: Self::card(memory, &config, now), config }
-        };
+        let seat = |node: usize| Seat::new(arena, config(node, liar), now);
         Self {
             liar,
             now,
             seats: [seat(LENDER), seat(BORROWER)],
-            disks: (0..LOANS).map(|_| Disk::new(BLOCKS as usize, BLOCK)).collect(),
             clients: [Client::new(), Client::new()],
             buffer: vec![0; link::frame::MAX_FRAME],
             was_usable: false,
             lies: Lies::default(),
         }
-    }
-
-    fn card(memory: RawMemory<'w>, config: &CardConfig, now: Instant) -> Card<'w> {
-        Card::new(memory, None, config.clone(), now).expect("the memory was made for it")
     }
 
     /// The borrower gives up what it has of the other loan, and begins it anew: it looks at a function that it has
@@ -197,32 +178,27 @@ impl<'w> World<'w> {
 
     /// The card of a node dies, and the next one goes on.
     fn replace(&mut self, node: usize) {
-        let seat = &mut self.seats[node];
-        seat.config.generation.0 += 1;
-        seat.config.seed[1] = seat.config.seed[1].wrapping_add(1);
-        seat.card = Self::card(seat.memory, &seat.config, self.now);
+        self.seats[node].replace(self.now);
         self.lies.replaced += 1;
     }
 
     /// Whether both loans are there, and go through memory.
     fn is_met(&self) -> bool {
         let is_open = |card: &Card<'_>| (0..LOANS).all(|loan| card.state(loan) == link::State::Open);
-        let is_shared = |card: &Card<'_>| {
-            let path = card.channel(PEER).and_then(|channel| channel.private_status(self.now));
-            path.is_some_and(|(_, up, _)| up)
-        };
-        self.seats.iter().all(|seat| is_open(&seat.card) && is_shared(&seat.card))
+        let is_shared = |channel| seat::is_shared(channel, self.now);
+        self.seats.iter().all(|seat| is_open(&seat.card)) && self.ends().into_iter().all(is_shared)
     }
 
     /// The agents agree on memory as soon as the nodes have met.
     fn share(&mut self) {
-        let is_met = |seat: &Seat<'_>| seat.card.channel(PEER).is_some_and(|channel| channel.is_met());
-        let lacks = |seat: &Seat<'_>| {
-            seat.card.channel(PEER).is_some_and(|channel| channel.private_status(self.now).is_none())
-        };
-        if self.seats.iter().all(is_met) && self.seats.iter().any(lacks) {
+        if seat::can_share(self.ends(), self.now) {
             self.seats.iter_mut().for_each(|seat| seat.card.set_private(self.now, PEER, true));
         }
+    }
+
+    /// The channel, by end.
+    fn ends(&self) -> [Option<&Channel<'w>>; 2] {
+        self.seats.each_ref().map(|seat| seat.card.channel(PEER))
     }
 
     /// Some time passes for both nodes. With `lies`, what the liar sends may be changed.
@@ -231,10 +207,7 @@ impl<'w> World<'w> {
         self.share();
         self.use_drives(dice)?;
         for node in [LENDER, BORROWER] {
-            let (now, seat) = (self.now, &mut self.seats[node]);
-            if seat.card.poll_timeout().is_some_and(|at| at <= now) {
-                seat.card.handle_timeout(now);
-            }
+            self.seats[node].let_time_pass(self.now);
             self.serve(node);
             self.transmit(node, dice, lies && node == self.liar.node())?;
         }
@@ -252,12 +225,7 @@ impl<'w> World<'w> {
                 seat.card.set_tenancy(now, loan, tenancy);
             }
         }
-        let journal = journal(seat.memory);
-        while let Some(work) = seat.card.poll_media() {
-            self.disks[work.loan].execute(&work, journal);
-            seat.card.handle_media(now, work.loan, work.id, Ok(()));
-        }
-        assert_eq!(seat.card.uncommitted(), 0, "a step ends with its commit");
+        seat.serve_media(now);
     }
 
     fn transmit(&mut self, node: usize, dice: &mut dyn Dice, lies: bool) -> Result<(), String> {
@@ -274,12 +242,12 @@ impl<'w> World<'w> {
                 twist::twist(dice, &told, twist::Reach::Stream, &mut frame);
                 self.lies.told += 1;
             }
-            let other = &mut self.seats[1 - node].card;
+            let other = &mut self.seats[1 - node];
             match sent.way {
-                Way::Rail(rail) => other.handle_frame(now, rail, address(node), &mut frame),
-                Way::Private(_) => other.handle_private_frame(now, PEER, &mut frame),
+                Way::Rail(rail) => other.card.handle_frame(now, rail, seat::address(node), &mut frame),
+                Way::Private(_) => other.card.handle_private_frame(now, PEER, &mut frame),
             }
-            assert_eq!(other.uncommitted(), 0, "a step ends with its commit");
+            other.check_commit();
         }
         Err(format!("node {node} sends without end"))
     }
@@ -287,12 +255,7 @@ impl<'w> World<'w> {
     fn use_drives(&mut self, dice: &mut dyn Dice) -> Result<(), String> {
         let loans = if self.liar == Liar::LenderOfSlot { 1 } else { LOANS };
         for (loan, client) in self.clients.iter_mut().enumerate().take(loans) {
-            let seat = &mut self.seats[BORROWER];
-            let (now, memory, mut found) = (self.now, seat.memory, Ok(0));
-            seat.card.drive_step(now, loan, |driver, pages| {
-                found = client.act(now, dice, driver, pages, journal(memory));
-            });
-            match found {
+            match self.seats[BORROWER].use_drive(self.now, loan, client, dice) {
                 // What the other loan reads, its lender may have made up.
                 Err(what) if loan == HONEST => return Err(what),
                 Ok(verified) if loan == HONEST => self.lies.verified += verified,
@@ -330,62 +293,14 @@ fn told(card: &Card<'_>, liar: Liar, dice: &mut dyn Dice) -> twist::Told {
     twist::Told::of(card, LIED, twist::Place { domain: DomainId(domain), is_lent, base, requesters })
 }
 
-/// The log of a node's ledger: what the kernel writes there is not undone.
-pub(crate) fn journal(memory: RawMemory<'_>) -> Journal<'_> {
-    NodeLedger::new(memory, None, RuleSet::ALL).journal
-}
-
-fn address(node: usize) -> Address {
-    Address([node as u8 + 1; 28])
-}
-
 fn config(node: usize, liar: Liar) -> CardConfig {
-    let lends = node == LENDER;
     let loan = |loan: usize| {
-        let edge = if loan == LIED && liar == Liar::LenderOfSlot {
-            BorrowEdge::Slot { domain: DomainId(MACHINE) }
-        } else {
-            BorrowEdge::Program
+        let edge = match liar {
+            Liar::LenderOfSlot if loan == LIED => BorrowEdge::Slot { domain: DomainId(MACHINE) },
+            _ => BorrowEdge::Program,
         };
-        let role = match lends {
-            true => LoanRole::Lend { drive: loan, controller: 0, limit: Limit::NONE, allowed: None },
-            false => LoanRole::Borrow {
-                lender: NodeKey::numbered(LENDER as u64 + 1).lends_in(DomainId(LENDER as u32 + 1)),
-                routes: RailId::ALL[..2]
-                    .iter()
-                    .map(|&rail| Route { rail, peer: address(LENDER), max_frame: 9000 })
-                    .collect(),
-                io_timeout: Duration::from_secs(3600),
-                edge,
-            },
-        };
-        LoanConfig {
-            secret: [loan as u8 + 1; 32],
-            function: FunctionId(loan as u32 + 1),
-            group: Group::DEFAULT,
-            generation: LoanGeneration(0),
-            tenancy: Tenancy::default(),
-            life: 0,
-            least_incarnation: Incarnation(0),
-            role,
-        }
+        let role = if node == LENDER { seat::lends(loan) } else { seat::borrows(LENDER, edge) };
+        seat::loan_of(loan, [loan as u8 + 1; 32], role)
     };
-    let drive = |serial| DriveConfig::new(BLOCKS, BLOCK as u32, serial);
-    CardConfig {
-        identity: NodeKey::numbered(node as u64 + 1),
-        name: Name::new("node"),
-        domain: DomainId(node as u32 + 1),
-        incarnation: Incarnation(1),
-        life: LifeId([node as u8 + 1; 16]),
-        restored_as: None,
-        generation: CardGeneration(1),
-        seed: [node as u8 + 1; 32],
-        protection: link::Protection::Aegis,
-        rails: RailConfig::first(2, 9000),
-        drives: if lends { vec![drive(7), drive(8)] } else { Vec::new() },
-        loans: (0..LOANS).map(loan).collect(),
-        holders: Vec::new(),
-        rekey_frames: link::REKEY_FRAMES,
-        rules: RuleSet::ALL,
-    }
+    seat::config_of(node, (0..LOANS).map(loan).collect(), RuleSet::ALL)
 }

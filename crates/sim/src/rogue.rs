@@ -2,7 +2,7 @@
 //!
 //! Three nodes, all cards of them our own. The first two lend to each other. The third, the *rogue*, has a key of its
 //! own and thus a channel with each of them; it borrows one function, lends another, asks for one of which it does not
-//! know the secret, and for one that is assigned anew some time. Whatever it sends through the memory that it shares
+//! know the secret, and for one that is assigned anew some time, which it is told later, or not at all. Whatever it sends through the memory that it shares
 //! with them is changed on its way, in any part: it opens, closes and describes streams, speaks in those of others, of
 //! older generations, before they are open, with anybody's requester ids and addresses, and lies about packets,
 //! credits and cards as well. Cards are killed meanwhile, and the rogue begins anew, with and without its ledger.
@@ -15,24 +15,20 @@ mod lies;
 
 use core::time::Duration;
 
-use base::ids::{
-    CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId, RailId, StreamId,
-};
-use base::ledger::{Arena, RawMemory};
+use base::ids::{LoanGeneration, NodeId, StreamId};
+use base::ledger::Arena;
 use base::{Instant, RuleSet};
-use link::{Name, NodeKey, PublicKey, Tenancy};
-use node::{
-    Address, BorrowEdge, Card, CardConfig, CardEvent, DriveConfig, FunctionId, Limit, LoanConfig, LoanRole,
-    NodeLedger, RailConfig, Refusal, Route, Way,
-};
+use link::frame::Header;
+use link::{PublicKey, Tenancy};
+use node::{BorrowEdge, CardConfig, CardEvent, LoanRole, NodeLedger, Refusal, Way};
 
 use self::lies::{Memory, Streams};
 use crate::checkers::{names, opening};
 use crate::client::Finding;
 use crate::death::{End, survive};
-use crate::disk::Disk;
+use crate::liars::seat::{self, Seat};
 use crate::liars::twist::{Place, Told};
-use crate::liars::{BLOCK, BLOCKS, Client, Dice, FRAMES, PATIENCE, TURN, journal};
+use crate::liars::{Client, Dice, FRAMES, PATIENCE, TURN};
 use crate::random::Random;
 use crate::{Failure, Options, Summary};
 
@@ -50,7 +46,7 @@ const LENT: usize = 2;
 const BAIT: usize = 3;
 /// what nobody has the secret of,
 const SECRET: usize = 4;
-/// and what is assigned to somebody else some time, which the rogue is not told.
+/// and what is assigned anew some time, which the rogue is told later.
 const FORMER: usize = 5;
 const FUNCTIONS: usize = 6;
 
@@ -75,6 +71,8 @@ pub struct Rogue {
     pub unproven: u64,
     /// See [`Rogue::unproven`].
     pub fenced: u64,
+    /// Frames of an assignment that is over, which were dropped.
+    pub outdated: u64,
     /// What was said of streams that are not the rogue's or not there.
     pub strays: u64,
     /// Accesses that were denied to it.
@@ -119,12 +117,17 @@ pub fn go_rogue(dice: &mut dyn Dice, turns: u32, rules: RuleSet) -> Result<Rogue
         }
         world.turn(dice, false)?;
     }
-    let reassigned = dice.below(u64::from(turns).max(1)) as u32;
+    let mut moment = |from: u32| from + dice.below(u64::from(turns - from).max(1)) as u32;
+    let reassigned = moment(0);
+    let told = moment(reassigned.min(turns));
     for turn in 0..turns {
         let lies = dice.chance(500);
         world.turn(dice, lies)?;
         if turn == reassigned {
             world.reassign();
+        }
+        if turn == told {
+            world.tell_assignment();
         }
         match dice.below(1000) {
             0..4 => world.replace(LENDER),
@@ -142,28 +145,30 @@ pub fn go_rogue(dice: &mut dyn Dice, turns: u32, rules: RuleSet) -> Result<Rogue
     Ok(world.rogue)
 }
 
-/// A node's card, and what it runs on.
-struct Seat<'w> {
-    memory: RawMemory<'w>,
-    config: CardConfig,
-    card: Card<'w>,
-    /// By function that it lends, in their order.
-    disks: Vec<Disk<'w>>,
-    /// Who has a function, and the turns until that is durable.
-    saving: Vec<(u64, usize, Tenancy)>,
+/// Whose the function is that is assigned anew.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Assignment {
+    /// The rogue's, by the assignment that it knows.
+    First,
+    /// Nobody's that the rogue knows of.
+    Over,
+    /// The rogue's again, by another one.
+    Again,
 }
 
 struct World<'w> {
     arena: &'w Arena,
     now: Instant,
     seats: Vec<Seat<'w>>,
+    /// By node: who has a function, and the turns until that is durable.
+    saving: [Vec<(u64, usize, Tenancy)>; NODES],
     /// By node.
     keys: [PublicKey; NODES],
     /// By function: who uses it.
     clients: [Client; FUNCTIONS],
     /// What the rogue knows of its channel with each of the others.
     memories: [Memory; NODES],
-    is_reassigned: bool,
+    assignment: Assignment,
     buffer: Vec<u8>,
     was_open: bool,
     rogue: Rogue,
@@ -172,20 +177,16 @@ struct World<'w> {
 impl<'w> World<'w> {
     fn new(arena: &'w Arena, rules: RuleSet) -> Self {
         let now = Instant::from_nanos(1_000_000);
-        let seat = |node: usize| {
-            let config = config(node, rules);
-            let memory = config.new_memory(arena);
-            let disks = config.drives.iter().map(|_| Disk::new(BLOCKS as usize, BLOCK)).collect();
-            Seat { memory, card: new_card(memory, &config, now), config, disks, saving: Vec::new() }
-        };
+        let seat = |node: usize| Seat::new(arena, config(node, rules), now);
         Self {
             arena,
             now,
             seats: (0..NODES).map(seat).collect(),
-            keys: core::array::from_fn(|node| identity(node).public()),
+            saving: Default::default(),
+            keys: core::array::from_fn(|node| seat::identity(node).public()),
             clients: core::array::from_fn(|_| Client::new()),
             memories: Default::default(),
-            is_reassigned: false,
+            assignment: Assignment::First,
             buffer: vec![0; link::frame::MAX_FRAME],
             was_open: false,
             rogue: Rogue::default(),
@@ -194,10 +195,7 @@ impl<'w> World<'w> {
 
     /// The card of a node dies, and the next one goes on.
     fn replace(&mut self, node: usize) {
-        let seat = &mut self.seats[node];
-        seat.config.generation.0 += 1;
-        seat.config.seed[1] = seat.config.seed[1].wrapping_add(1);
-        seat.card = new_card(seat.memory, &seat.config, self.now);
+        self.seats[node].replace(self.now);
         if node == ROGUE {
             // What the card before has sent is old.
             self.memories = Default::default();
@@ -212,17 +210,26 @@ impl<'w> World<'w> {
         self.clients[LENT] = Client::new();
     }
 
+    /// The rogue learns of the assignment that there is now.
+    fn tell_assignment(&mut self) {
+        let generation = self.generation(LENDER, place_of(LENDER, FORMER));
+        let loan = &mut self.seats[ROGUE].config.loans[place_of(ROGUE, FORMER)];
+        if loan.generation != generation {
+            loan.generation = generation;
+            loan.life += 1;
+            self.assignment = Assignment::Again;
+            self.replace(ROGUE);
+        }
+    }
+
+    fn generation(&self, node: usize, loan: usize) -> LoanGeneration {
+        self.seats[node].config.loans[loan].generation
+    }
+
     /// The rogue loses its ledger.
     fn reboot(&mut self) {
-        let seat = &mut self.seats[ROGUE];
-        let config = &mut seat.config;
-        config.incarnation.0 += 1;
-        config.generation = CardGeneration(1);
-        config.seed[2] = config.seed[2].wrapping_add(1);
-        config.life.0[1] = config.life.0[1].wrapping_add(1);
-        seat.memory = config.new_memory(self.arena);
-        seat.saving.clear();
-        seat.card = new_card(seat.memory, &seat.config, self.now);
+        self.seats[ROGUE].reboot(self.arena, self.now);
+        self.saving[ROGUE].clear();
         self.clients[LENT] = Client::new();
         self.memories = Default::default();
         self.rogue.reboots += 1;
@@ -233,7 +240,7 @@ impl<'w> World<'w> {
         let loan = &mut self.seats[LENDER].config.loans[place_of(LENDER, FORMER)];
         loan.generation.0 += 1;
         loan.life += 1;
-        self.is_reassigned = true;
+        self.assignment = Assignment::Over;
         self.replace(LENDER);
     }
 
@@ -243,10 +250,7 @@ impl<'w> World<'w> {
             let node = LENDERS[function];
             self.seats[node].card.state(place_of(node, function)) == link::State::Open
         };
-        let is_shared = |node: usize, other: usize| {
-            let path = self.channel(node, other).and_then(|channel| channel.private_status(self.now));
-            path.is_some_and(|(_, up, _)| up)
-        };
+        let is_shared = |node: usize, other: usize| seat::is_shared(self.channel(node, other), self.now);
         [THERE, BACK, LENT, BAIT, FORMER].into_iter().all(is_open)
             && [LENDER, NEIGHBOUR].into_iter().all(|node| is_shared(node, ROGUE) && is_shared(ROGUE, node))
     }
@@ -260,12 +264,7 @@ impl<'w> World<'w> {
     fn share(&mut self) {
         for node in [LENDER, NEIGHBOUR] {
             let ends = [(node, ROGUE), (ROGUE, node)];
-            let is_met =
-                |(one, other): (usize, usize)| self.channel(one, other).is_some_and(|it| it.is_met());
-            let lacks = |(one, other): (usize, usize)| {
-                self.channel(one, other).is_some_and(|it| it.private_status(self.now).is_none())
-            };
-            if ends.into_iter().all(is_met) && ends.into_iter().any(lacks) {
+            if seat::can_share(ends.map(|(one, other)| self.channel(one, other)), self.now) {
                 for (one, other) in ends {
                     let Some(peer) = self.peer_of(one, other) else { continue };
                     self.seats[one].card.set_private(self.now, peer, true);
@@ -280,10 +279,7 @@ impl<'w> World<'w> {
         self.share();
         self.use_drives(dice)?;
         for node in 0..NODES {
-            let (now, seat) = (self.now, &mut self.seats[node]);
-            if seat.card.poll_timeout().is_some_and(|at| at <= now) {
-                seat.card.handle_timeout(now);
-            }
+            self.seats[node].let_time_pass(self.now);
             self.serve(node, dice);
             self.transmit(node, dice, lies && node == ROGUE)?;
             self.check(node)?;
@@ -297,34 +293,28 @@ impl<'w> World<'w> {
 
     /// Events and media.
     fn serve(&mut self, node: usize, dice: &mut dyn Dice) {
-        let (now, seat) = (self.now, &mut self.seats[node]);
+        let (now, seat, saving) = (self.now, &mut self.seats[node], &mut self.saving[node]);
         while let Some(event) = seat.card.poll_event() {
             match event {
                 CardEvent::Tenant(loan, tenancy) => {
                     // Whoever has said so before has died.
-                    seat.saving.retain(|(_, other, _)| *other != loan);
-                    seat.saving.push((dice.below(40), loan, tenancy));
+                    saving.retain(|(_, other, _)| *other != loan);
+                    saving.push((dice.below(40), loan, tenancy));
                 }
                 CardEvent::Refused(_, Refusal::NotLent) => self.rogue.unproven += 1,
                 CardEvent::Refused(_, Refusal::Generation) => self.rogue.fenced += 1,
                 _ => {}
             }
         }
-        for (left, loan, tenancy) in core::mem::take(&mut seat.saving) {
+        for (left, loan, tenancy) in core::mem::take(saving) {
             if left > 0 {
-                seat.saving.push((left - 1, loan, tenancy));
+                saving.push((left - 1, loan, tenancy));
             } else {
                 seat.config.loans[loan].tenancy = tenancy;
                 seat.card.set_tenancy(now, loan, tenancy);
             }
         }
-        let journal = journal(seat.memory);
-        while let Some(work) = seat.card.poll_media() {
-            // What is lent comes first among the loans.
-            seat.disks[work.loan].execute(&work, journal);
-            seat.card.handle_media(now, work.loan, work.id, Ok(()));
-        }
-        assert_eq!(seat.card.uncommitted(), 0, "a step ends with its commit");
+        seat.serve_media(now);
     }
 
     fn transmit(&mut self, node: usize, dice: &mut dyn Dice, lies: bool) -> Result<(), Finding> {
@@ -337,7 +327,7 @@ impl<'w> World<'w> {
             match sent.way {
                 Way::Rail(rail) => {
                     let to = usize::from(sent.to.0[0]) - 1;
-                    self.seats[to].card.handle_frame(now, rail, address(node), &mut frame);
+                    self.seats[to].card.handle_frame(now, rail, seat::address(node), &mut frame);
                     self.check(to)?;
                 }
                 Way::Private(peer) => {
@@ -370,7 +360,24 @@ impl<'w> World<'w> {
                 self.reach_out(to, function, dice)?;
             }
         }
+        if self.assignment == Assignment::Again && dice.chance(100) {
+            self.reach_back(dice)?;
+        }
         Ok(())
+    }
+
+    /// The rogue says in the stream of a function what it would have said by the assignment before.
+    fn reach_back(&mut self, dice: &mut dyn Dice) -> Result<(), Finding> {
+        let loan = place_of(LENDER, FORMER);
+        let (card, id) = (&self.seats[LENDER].card, self.seats[LENDER].card.stream_id(loan));
+        let is_open = card.stream(loan).state() == link::State::Open;
+        let Some((id, mut frame)) = id.filter(|_| is_open).zip(self.memories[LENDER].forge()) else {
+            return Ok(());
+        };
+        let before = LoanGeneration(self.generation(LENDER, loan).0 - 1);
+        lies::reach_back(dice, &self.told(LENDER, loan), (id, before), &mut frame);
+        self.rogue.told += 1;
+        self.deliver(ROGUE, LENDER, &mut frame)
     }
 
     /// The rogue makes an access in the stream of its own loan, with the name or the address of somebody else.
@@ -404,10 +411,27 @@ impl<'w> World<'w> {
     }
 
     fn deliver(&mut self, from: usize, to: usize, frame: &mut [u8]) -> Result<(), Finding> {
-        if let Some(peer) = self.peer_of(to, from) {
-            self.seats[to].card.handle_private_frame(self.now, peer, frame);
+        let Some(peer) = self.peer_of(to, from) else { return self.check(to) };
+        let fence = self.fence(to, peer, frame);
+        self.seats[to].card.handle_private_frame(self.now, peer, frame);
+        if let Some((loan, fence)) = fence {
+            let card = &self.seats[to].card;
+            let taken = card.stream(loan).receiver().expected();
+            fence.check(card.stream_id(loan), taken).map_err(|what| (names::OPENING, what))?;
         }
         self.check(to)
+    }
+
+    /// If a frame names another assignment than the one that its stream is of: that stream's loan.
+    fn fence(&self, to: usize, peer: usize, frame: &[u8]) -> Option<(usize, opening::Fence)> {
+        let header = Header::parse(frame).ok()?;
+        let card = &self.seats[to].card;
+        let is_its =
+            |loan: &usize| card.peer_of(*loan) == Some(peer) && card.stream_id(*loan) == Some(header.stream);
+        let loan = (0..self.seats[to].config.loans.len()).find(is_its)?;
+        let (named, present) = (header.loan_generation, self.generation(to, loan));
+        let taken = card.stream(loan).receiver().expected();
+        (named != present).then_some((loan, opening::Fence { stream: header.stream, named, present, taken }))
     }
 
     fn lie(&mut self, to: usize, dice: &mut dyn Dice, frame: &mut Vec<u8>) {
@@ -462,7 +486,7 @@ impl<'w> World<'w> {
     /// Nobody has what it must not have.
     fn check(&self, node: usize) -> Result<(), Finding> {
         let seat = &self.seats[node];
-        assert_eq!(seat.card.uncommitted(), 0, "a step ends with its commit");
+        seat.check_commit();
         for function in (0..FUNCTIONS).filter(|function| LENDERS[*function] == node) {
             let loan = place_of(node, function);
             let stream = seat.card.stream(loan);
@@ -484,7 +508,7 @@ impl<'w> World<'w> {
             THERE | BAIT => vec![self.keys[NEIGHBOUR].id()],
             BACK => vec![self.keys[LENDER].id()],
             LENT => vec![self.keys[ROGUE].id()],
-            FORMER if !self.is_reassigned => vec![self.keys[ROGUE].id()],
+            FORMER if self.assignment != Assignment::Over => vec![self.keys[ROGUE].id()],
             _ => Vec::new(),
         }
     }
@@ -492,11 +516,7 @@ impl<'w> World<'w> {
     fn use_drives(&mut self, dice: &mut dyn Dice) -> Result<(), Finding> {
         for (node, function) in [(NEIGHBOUR, THERE), (LENDER, BACK), (ROGUE, LENT), (NEIGHBOUR, BAIT)] {
             let (seat, client) = (&mut self.seats[node], &mut self.clients[function]);
-            let (now, memory, mut found) = (self.now, seat.memory, Ok(0));
-            seat.card.drive_step(now, place_of(node, function), |driver, pages| {
-                found = client.act(now, dice, driver, pages, journal(memory));
-            });
-            match found {
+            match seat.use_drive(self.now, place_of(node, function), client, dice) {
                 // What goes to the rogue or comes from it, it may have made up.
                 _ if function == LENT || function == BAIT => {}
                 Ok(verified) => self.rogue.verified += verified,
@@ -542,6 +562,7 @@ impl<'w> World<'w> {
         for node in [LENDER, NEIGHBOUR] {
             let stats = self.channel(node, ROGUE).map(|channel| channel.stats());
             self.rogue.strays += stats.map_or(0, |stats| stats.unknown_streams.get());
+            self.rogue.outdated += stats.map_or(0, |stats| stats.dropped_generation.get());
             let seat = &self.seats[node];
             let ledger = NodeLedger::new(seat.memory, None, RuleSet::ALL);
             for (loan, config) in seat.config.loans.iter().enumerate() {
@@ -551,22 +572,6 @@ impl<'w> World<'w> {
             }
         }
     }
-}
-
-fn new_card<'w>(memory: RawMemory<'w>, config: &CardConfig, now: Instant) -> Card<'w> {
-    Card::new(memory, None, config.clone(), now).expect("the memory was made for it")
-}
-
-fn identity(node: usize) -> NodeKey {
-    NodeKey::numbered(node as u64 + 1)
-}
-
-fn address(node: usize) -> Address {
-    Address([node as u8 + 1; 28])
-}
-
-fn domain_of(node: usize) -> DomainId {
-    DomainId(node as u32 + 1)
 }
 
 /// The functions of a node's loans, in their order: what it lends, then what it borrows.
@@ -580,48 +585,13 @@ fn place_of(node: usize, function: usize) -> usize {
 }
 
 fn config(node: usize, rules: RuleSet) -> CardConfig {
-    let lent = LENDERS.iter().filter(|lender| **lender == node).count();
     let loans = functions_of(node).enumerate().map(|(place, function)| {
         let lender = LENDERS[function];
-        let role = match lender == node {
-            true => LoanRole::Lend { drive: place, controller: 0, limit: Limit::NONE, allowed: None },
-            false => LoanRole::Borrow {
-                lender: identity(lender).lends_in(domain_of(lender)),
-                routes: RailId::ALL[..2]
-                    .iter()
-                    .map(|&rail| Route { rail, peer: address(lender), max_frame: 9000 })
-                    .collect(),
-                io_timeout: Duration::from_secs(3600),
-                edge: BorrowEdge::Program,
-            },
-        };
+        let role =
+            if lender == node { seat::lends(place) } else { seat::borrows(lender, BorrowEdge::Program) };
         let is_stranger = node == ROGUE && matches!(function, SECRET | THERE);
-        LoanConfig {
-            secret: [if is_stranger { 0xff } else { function as u8 + 1 }; 32],
-            function: FunctionId(function as u32 + 1),
-            group: Group::DEFAULT,
-            generation: LoanGeneration(0),
-            tenancy: Tenancy::default(),
-            life: 0,
-            least_incarnation: Incarnation(0),
-            role,
-        }
+        let secret = [if is_stranger { 0xff } else { function as u8 + 1 }; 32];
+        seat::loan_of(function, secret, role)
     });
-    CardConfig {
-        identity: identity(node),
-        name: Name::new("node"),
-        domain: domain_of(node),
-        incarnation: Incarnation(1),
-        life: LifeId([node as u8 + 1; 16]),
-        restored_as: None,
-        generation: CardGeneration(1),
-        seed: [node as u8 + 1; 32],
-        protection: link::Protection::Aegis,
-        rails: RailConfig::first(2, 9000),
-        drives: (0..lent).map(|drive| DriveConfig::new(BLOCKS, BLOCK as u32, 7 + drive as u64)).collect(),
-        loans: loans.collect(),
-        holders: Vec::new(),
-        rekey_frames: link::REKEY_FRAMES,
-        rules,
-    }
+    seat::config_of(node, loans.collect(), rules)
 }

@@ -20,6 +20,7 @@ fn who_lies_about_a_whole_channel_hurts_no_loan_of_others() {
                 all.opened += rogue.opened;
                 all.unproven += rogue.unproven;
                 all.fenced += rogue.fenced;
+                all.outdated += rogue.outdated;
                 all.strays += rogue.strays;
                 all.denied += rogue.denied;
                 all.replaced += rogue.replaced;
@@ -35,7 +36,10 @@ fn who_lies_about_a_whole_channel_hurts_no_loan_of_others() {
     assert_eq!(failures, 0);
     assert!(all.told > 50 * count && all.verified > 200 * count, "it lies, and others work");
     assert!(all.opened > count && all.reboots > 0, "it comes again");
-    assert!(all.unproven > count && all.fenced > 0, "it is refused what is not its own");
+    assert!(
+        all.unproven > count && all.fenced > 0 && all.outdated > count,
+        "it is refused what is not its own"
+    );
     assert!(all.strays > count && all.denied > count, "it speaks in streams of others, and with their names");
 }
 

@@ -1,6 +1,6 @@
 //! Who has a stream to a lent function.
 
-use base::ids::NodeId;
+use base::ids::{LoanGeneration, NodeId, StreamId};
 use link::State;
 
 use super::Verdict;
@@ -29,9 +29,39 @@ pub(crate) fn check(seen: &Seen, entitled: &[NodeId]) -> Verdict {
     Ok(())
 }
 
+/// A frame that names another assignment than its stream is of.
+pub(crate) struct Fence {
+    pub(crate) stream: StreamId,
+    pub(crate) named: LoanGeneration,
+    pub(crate) present: LoanGeneration,
+    /// TLPs that were taken in this stream before the frame came.
+    pub(crate) taken: u64,
+}
+
+impl Fence {
+    /// Nothing of it is taken. `stream` is the one that the loan has behind it, with so many TLPs `taken`.
+    pub(crate) fn check(&self, stream: Option<StreamId>, taken: u64) -> Verdict {
+        let Self { named, present, .. } = self;
+        if stream == Some(self.stream) && taken > self.taken {
+            let count = taken - self.taken;
+            return Err(format!("{count} TLPs of assignment {named} were taken in a stream of {present}"));
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_is_taken_of_another_assignment() {
+        let (stream, [named, present]) = (StreamId(4), [1, 2].map(LoanGeneration));
+        let fence = Fence { stream, named, present, taken: 7 };
+        assert!(fence.check(Some(stream), 7).is_ok());
+        assert!(fence.check(Some(stream), 8).is_err());
+        assert!(fence.check(Some(StreamId(6)), 8).is_ok() && fence.check(None, 8).is_ok());
+    }
 
     #[test]
     fn who_is_entitled_has_what_is_open() {

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use base::ids::StreamId;
+use base::ids::{LoanGeneration, StreamId};
 use link::frame::{HEADER_LEN, MAX_FRAME, TAG_LEN};
 use pcie::Bdf;
 
@@ -13,10 +13,11 @@ use crate::liars::twist::{self, Reach, STATUS, Told};
 /// Where the numbers of a header lie, and their bytes.
 const DESTINATION: (usize, usize) = (8, 4);
 const STREAM: (usize, usize) = (24, 4);
+const ASSIGNMENT: (usize, usize) = (32, 8);
 const PACKET_NUMBER: (usize, usize) = (56, 8);
 /// Those that a lie may be about: prefixes, group, channel, stream, generations, incarnation, packet number.
 const NUMBERS: [(usize, usize); 9] =
-    [DESTINATION, (12, 4), (16, 2), (20, 4), STREAM, (32, 8), (40, 8), (48, 8), PACKET_NUMBER];
+    [DESTINATION, (12, 4), (16, 2), (20, 4), STREAM, ASSIGNMENT, (40, 8), (48, 8), PACKET_NUMBER];
 /// Bodies that are kept, to be said again.
 const KEPT: usize = 16;
 /// Records about streams, with the bytes of what follows kind and length.
@@ -106,6 +107,22 @@ pub(super) fn reach_out(dice: &mut dyn Dice, told: &Told, (id, own): (StreamId, 
         *stream = id.0.to_le_bytes();
         *body = vec![0; STATUS];
         twist::add_foreign(dice, told, own, body);
+    });
+}
+
+/// TLPs in its own stream, in a frame that names an assignment which is over.
+pub(super) fn reach_back(
+    dice: &mut dyn Dice,
+    told: &Told,
+    (id, former): (StreamId, LoanGeneration),
+    frame: &mut Vec<u8>,
+) {
+    let (at, len) = ASSIGNMENT;
+    frame[at..at + len].copy_from_slice(&former.0.to_le_bytes());
+    with_body(frame, |body, stream| {
+        *stream = id.0.to_le_bytes();
+        *body = vec![0; STATUS];
+        twist::add_stream(dice, told, body);
     });
 }
 

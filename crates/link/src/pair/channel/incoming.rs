@@ -225,7 +225,8 @@ impl<'m> Channel<'m> {
         };
         let (status, records) = split(header.stream, body.ok_or(Dropped::Auth)?)?;
         // A function that was assigned anew is fenced here, whatever of it was under way.
-        let is_other = |stream: &Stream<'_>| stream.generation() != header.loan_generation;
+        let fences = self.journal.rule(Rule::FenceFrames);
+        let is_other = |stream: &Stream<'_>| fences && stream.generation() != header.loan_generation;
         let stream = if header.stream == CONTROL { None } else { streams.stream(header.stream) };
         if stream.is_some_and(|(stream, _)| is_other(stream)) {
             return Err(Dropped::Generation);
