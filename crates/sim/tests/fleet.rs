@@ -19,6 +19,9 @@ fn what_comes_and_goes_between_many_nodes_disturbs_nobody() {
                 all.reboots += fleet.reboots;
                 all.attached += fleet.attached;
                 all.detached += fleet.detached;
+                all.lent += fleet.lent;
+                all.withdrawn += fleet.withdrawn;
+                all.taken_away += fleet.taken_away;
                 all.passed_on += fleet.passed_on;
             }
             Err(failure) => {
@@ -32,6 +35,7 @@ fn what_comes_and_goes_between_many_nodes_disturbs_nobody() {
     assert!(all.nodes == 16 && all.verified > 1_000 * count, "the fleets are large and busy");
     assert!(all.kills > 10 * count && all.reboots > count, "cards and nodes die");
     assert!(all.attached > 2 * count && all.detached > 5 * count, "functions come and go");
+    assert!(all.lent > count && all.withdrawn > count && all.taken_away > count / 4, "so do drives");
     assert!(all.passed_on > 2 * count, "and others have them afterwards");
 }
 

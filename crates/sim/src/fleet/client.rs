@@ -25,8 +25,8 @@ pub(super) struct Claim {
     pub(super) is_leaving: bool,
     /// The agent was told to give it back.
     pub(super) is_returning: bool,
-    /// An earlier life of the node has it, and the present one has not had it yet. If that gave it back, its lender
-    /// would keep it for the life before.
+    /// An earlier life of the node has it, and the present one has not had it yet; or its lender did not lend it for a
+    /// while. If it were given back now, its lender would keep it for who had it.
     pub(super) is_former: bool,
     /// Its program stands still.
     pub(super) is_stuck: bool,

@@ -27,6 +27,7 @@ impl Shape {
             fault: 12_000_000,
             moves: 1_200_000,
             end: START + random.range(300_000_000, 400_000_000),
+            lending: 0,
             cut: 20_000_000,
             reboots: false,
             think: 2_000_000,

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use node::{MediaWork, Tenancy};
 
+use super::lending::Lending;
 use crate::disk::{Disk, author};
 
 /// Bytes and number of a drive's blocks.
@@ -16,6 +17,9 @@ pub(super) struct Function<'w> {
     /// The place of its loan there, and its drive.
     pub(super) place: usize,
     pub(super) disk: Disk<'w>,
+    pub(super) lending: Lending,
+    /// Which loan its place has.
+    pub(super) life: u32,
     /// Who has it, as its lender's agent has made durable.
     pub(super) tenancy: Tenancy,
     /// Who borrows it: node and place.
@@ -40,6 +44,8 @@ impl Function<'_> {
             lender,
             place,
             disk: Disk::new(BLOCKS as usize, BLOCK),
+            lending: Lending::Here,
+            life: 0,
             tenancy: Tenancy::default(),
             claim: None,
             is_troubled: false,

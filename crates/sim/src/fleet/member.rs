@@ -10,12 +10,13 @@ use base::{Instant, RuleSet};
 use link::{Name, NodeKey, Tenancy};
 use node::agent::{Agent, Beat, Effect, Exit, Rest};
 use node::{
-    BorrowEdge, Card, CardConfig, CardEvent, DriveConfig, FunctionId, Limit, LoanConfig, LoanKind, LoanRole,
-    MediaWork, NodeLedger, RailConfig, Refusal, Route, Way, Whereabouts,
+    BorrowEdge, Card, CardConfig, CardEvent, FunctionId, Limit, LoanConfig, LoanKind, LoanRole, MediaWork,
+    NodeLedger, RailConfig, Refusal, Route, Way, Whereabouts,
 };
 
 use super::client::{Act, Claim};
-use super::function::{BLOCK, BLOCKS, Function};
+use super::function::Function;
+use super::lending::{Lending, drive_config, no_drive};
 use super::network::Arrival;
 use super::{Event, World};
 use crate::checkers::names;
@@ -40,9 +41,9 @@ struct Place {
 }
 
 /// A request of the disk.
-struct Submitted<'w> {
+pub(super) struct Submitted<'w> {
     work: MediaWork<'w>,
-    function: usize,
+    pub(super) function: usize,
     /// The memory it reads and writes.
     journal: Journal<'w>,
     card: u64,
@@ -52,7 +53,7 @@ pub(super) struct Node<'w> {
     index: usize,
     memory: RawMemory<'w>,
     pub(super) switch: &'w Switch<'w>,
-    card: Option<Card<'w>>,
+    pub(super) card: Option<Card<'w>>,
     identity: NodeKey,
     life: u64,
     incarnation: u64,
@@ -60,14 +61,14 @@ pub(super) struct Node<'w> {
     folder: u64,
     /// Where those are who have something of it, as the folder has it.
     holders: Vec<Whereabouts>,
-    agent: Agent,
+    pub(super) agent: Agent,
     rules: RuleSet,
     agent_wake: Option<u64>,
     card_wake: Option<u64>,
     /// The functions it lends, whose loans have the first places.
-    lent: Range<usize>,
+    pub(super) lent: Range<usize>,
     places: Vec<Place>,
-    disk: BTreeMap<u64, Submitted<'w>>,
+    pub(super) disk: BTreeMap<u64, Submitted<'w>>,
     next_request: u64,
     pub(super) disk_is_slow: bool,
 }
@@ -120,6 +121,25 @@ impl<'w> Node<'w> {
         (!places.is_empty()).then(|| places[random.index(places.len())])
     }
 
+    /// The loans that it has.
+    pub(super) fn loans(&self, functions: &[Function<'_>]) -> Vec<usize> {
+        let is_lent = |loan: &usize| functions[self.lent.start + loan].lending == Lending::Here;
+        let is_borrowed = |place: &usize| self.places[*place].claim.is_some();
+        let borrowed = (0..self.places.len()).filter(is_borrowed).map(|place| self.loan_of(place));
+        (0..self.lent.len()).filter(is_lent).chain(borrowed).collect()
+    }
+
+    /// What a place has borrowed will not be there for a while, and is kept for it: false if it is being given back.
+    pub(super) fn wait_for(&mut self, place: usize) -> bool {
+        let claim = self.places[place].claim.as_mut();
+        let Some(claim) = claim.filter(|claim| !claim.is_leaving && !claim.is_returning) else {
+            return false;
+        };
+        // If it were given back before it has come again, it would be kept for this node.
+        claim.is_former = true;
+        true
+    }
+
     /// The loan of a place.
     pub(super) fn loan_of(&self, place: usize) -> usize {
         self.lent.len() + place
@@ -132,10 +152,10 @@ impl<'w> Node<'w> {
     }
 
     /// What a place has borrowed can be used.
-    fn note_ready(&mut self, loan: usize) {
+    fn note_ready(&mut self, loan: usize, functions: &[Function<'_>]) {
         let place = loan.checked_sub(self.lent.len());
         if let Some(claim) = place.and_then(|place| self.places[place].claim.as_mut()) {
-            claim.is_former = false;
+            claim.is_former &= functions[claim.function].lending != Lending::Here;
         }
     }
 
@@ -170,6 +190,9 @@ impl<'w> Node<'w> {
         }
         self.lent.clone().enumerate().find_map(|(loan, function)| {
             let function = &functions[function];
+            if function.lending != Lending::Here {
+                return Some(format!("function {loan} is not lent"));
+            }
             let (used, is_idle) = (card.pages(loan).used(), card.stream(loan).is_idle());
             let ends = used == 0 && is_idle && function.tenancy.is_held == function.claim.is_some();
             let held = function.tenancy.is_held;
@@ -180,7 +203,10 @@ impl<'w> Node<'w> {
     fn config(&self, functions: &[Function<'_>], seed: [u8; 32]) -> CardConfig {
         let lent = self.lent.clone().map(|function| self.lent_loan(&functions[function], function));
         let borrowed = (0..self.places.len()).map(|place| self.borrowed_loan(place, functions));
-        let drive = |function| DriveConfig::new(BLOCKS, BLOCK as u32, 0x1000 + function as u64);
+        let drive = |function: usize| match functions[function].lending {
+            Lending::Here => drive_config(function),
+            Lending::Going | Lending::Away => no_drive(),
+        };
         CardConfig {
             identity: self.identity.clone(),
             name: Name::new(&format!("node-{}", self.index)),
@@ -204,16 +230,21 @@ impl<'w> Node<'w> {
         life_id(Life { node: self.index, number: self.life })
     }
 
-    fn lent_loan(&self, function: &Function<'_>, index: usize) -> LoanConfig {
+    pub(super) fn lent_loan(&self, function: &Function<'_>, index: usize) -> LoanConfig {
         let (drive, controller) = (function.place, 0);
-        let role = LoanRole::Lend { drive, controller, limit: Limit::NONE, allowed: None };
-        loan(index, role, (function.tenancy, 0, 0))
+        match function.lending {
+            Lending::Here => {
+                let role = LoanRole::Lend { drive, controller, limit: Limit::NONE, allowed: None };
+                loan(index, role, (function.tenancy, function.life, 0))
+            }
+            Lending::Going | Lending::Away => no_loan(function.life),
+        }
     }
 
     fn borrowed_loan(&self, place: usize, functions: &[Function<'_>]) -> LoanConfig {
         let Place { life, claim } = &self.places[place];
         let Some(claim) = claim else {
-            return loan(usize::MAX, LoanRole::Vacant, (Tenancy::default(), *life, 0));
+            return no_loan(*life);
         };
         let lender = functions[claim.function].lender;
         let route = |rail: &RailId| {
@@ -250,6 +281,11 @@ fn loan(function: usize, role: LoanRole, (tenancy, life, least): (Tenancy, u32, 
     }
 }
 
+/// A vacant place, which had this loan.
+fn no_loan(life: u32) -> LoanConfig {
+    loan(usize::MAX, LoanRole::Vacant, (Tenancy::default(), life, 0))
+}
+
 fn domain_of(node: usize) -> DomainId {
     DomainId(node as u32 + 1)
 }
@@ -278,7 +314,7 @@ impl<'w> World<'w> {
     }
 
     /// Events, media and frames, until the card has nothing more to say.
-    fn service(&mut self, node: usize) {
+    pub(super) fn service(&mut self, node: usize) {
         self.serve_events(node);
         self.transmit(node);
         self.serve_media(node);
@@ -292,7 +328,7 @@ impl<'w> World<'w> {
     }
 
     /// Lets the card do something: false if it is dead, or dies of it.
-    fn act(&mut self, node: usize, work: impl FnOnce(&mut Card<'w>, Instant)) -> bool {
+    pub(super) fn act(&mut self, node: usize, work: impl FnOnce(&mut Card<'w>, Instant)) -> bool {
         let now = self.instant();
         let Some(card) = self.nodes[node].card.as_mut() else { return false };
         match survive(|| work(card, now)) {
@@ -374,6 +410,8 @@ impl<'w> World<'w> {
             }
             Err(End::Panicked(what)) => self.fail(names::ASSERTION, format!("node {node} starts: {what}")),
         }
+        // The card that had them is gone, with all that it had asked of its disk.
+        self.conclude_withdrawals(node);
     }
 
     fn welcome(&mut self, node: usize, card: Card<'w>) {
@@ -484,7 +522,7 @@ impl World<'_> {
         self.drive_agent(node);
     }
 
-    fn drive_agent(&mut self, node: usize) {
+    pub(super) fn drive_agent(&mut self, node: usize) {
         while self.failure.is_none()
             && let Some(effect) = self.nodes[node].agent.poll_effect()
         {
@@ -535,7 +573,11 @@ impl World<'_> {
             }
             // Nobody ends here in order, and there are no machines.
             Effect::TellEnd | Effect::TellPresence { .. } => return,
-            Effect::TellDrive { .. } | Effect::TellWithdrawal { .. } => return,
+            Effect::TellDrive { drive } => return self.tell_drive(node, drive),
+            Effect::TellWithdrawal { drive } => {
+                self.act(node, |card, now| card.withdraw(now, drive));
+                return;
+            }
         };
         self.schedule(after, Event::Performed(node, self.nodes[node].life, effect));
     }
@@ -595,9 +637,10 @@ impl World<'_> {
                 CardEvent::MediaFault(_) | CardEvent::Unusable(..) => {
                     self.fail(names::ASSERTION, format!("node {node}: {event:?}"));
                 }
-                CardEvent::Ready(loan) => self.nodes[node].note_ready(loan),
+                CardEvent::Ready(loan) => self.nodes[node].note_ready(loan, &self.functions),
                 CardEvent::Refused(..) | CardEvent::Met(..) | CardEvent::Joined(..) => {}
-                CardEvent::Left(_) | CardEvent::Withdrawn(_) => {}
+                CardEvent::Withdrawn(drive) => self.note_withdrawn(node, drive),
+                CardEvent::Left(_) => {}
             }
             self.drive_agent(node);
         }
@@ -635,34 +678,13 @@ impl World<'_> {
         self.drive_agent(node);
     }
 
-    /// The card hears of it, and the streams of its other loans go on.
     fn tell_loan(&mut self, node: usize, loan: usize) {
         let this = &self.nodes[node];
         let config = this.borrowed_loan(loan - this.lent.len(), &self.functions);
-        let others: Vec<usize> = (0..this.lent.len())
-            .chain(
-                (0..this.places.len())
-                    .filter(|it| this.places[*it].claim.is_some())
-                    .map(|it| this.loan_of(it)),
-            )
-            .filter(|other| *other != loan)
-            .collect();
-        let names =
-            |card: &Card<'_>| -> Vec<_> { others.iter().map(|other| card.stream(*other).name()).collect() };
-        let before = this.card.as_ref().map(names);
-        let told = self.act(node, |card, now| {
+        let told = self.tell(node, loan, |card, now| {
             card.attach(now, loan, config).expect("this ledger is not corrupt");
         });
-        if told {
-            self.fleet.attached += 1;
-            if self.nodes[node].card.as_ref().map(names) != before {
-                self.fail(
-                    names::EXACTLY_ONCE,
-                    format!("node {node}: a loan that came has begun others anew"),
-                );
-            }
-            self.service(node);
-        }
+        self.fleet.attached += u64::from(told);
     }
 
     /// What a place has borrowed is to be given back: when its program has ended, or in the middle of everything.
@@ -670,6 +692,10 @@ impl World<'_> {
         let this = &mut self.nodes[node];
         let Some(claim) = &mut this.places[place].claim else { return };
         claim.is_leaving = true;
+        // Somebody who asks for what is not lent just then is heard by nobody.
+        if self.functions[claim.function].lending != Lending::Here {
+            return;
+        }
         if (at_once || claim.is_idle()) && !claim.is_returning && !claim.is_former {
             claim.is_returning = true;
             let loan = this.loan_of(place);
@@ -704,6 +730,11 @@ impl World<'_> {
         this.folder += 1;
         this.incarnation = this.folder;
         this.agent = Agent::new(this.rules, now);
+        for function in this.lent.clone() {
+            self.functions[function].life = 0;
+        }
+        self.conclude_withdrawals(node);
+        let this = &mut self.nodes[node];
         for place in &mut this.places {
             place.life = 0;
             if let Some(claim) = &mut place.claim {

@@ -1,7 +1,8 @@
 //! Many nodes, each of which lends to some and borrows from others, and what they lend comes and goes.
 //!
 //! Two to sixteen nodes lend a few functions each. Whoever has a vacant place borrows one that is free, uses it for a
-//! while and gives it back; another node has it then, while everything else between the same nodes goes on. Cards die
+//! while and gives it back; another node has it then, while everything else between the same nodes goes on. Drives come
+//! to nodes that run, and leave them. Cards die
 //! between any two stores, nodes reboot, disks take their time, the network loses, delays and repeats, and parts of it
 //! cannot be reached for a while. In the end all faults end, and every function that is borrowed is served.
 //!
@@ -12,6 +13,7 @@
 mod client;
 mod crowd;
 mod function;
+mod lending;
 mod member;
 mod network;
 
@@ -23,6 +25,7 @@ use node::agent::Effect;
 
 use self::client::Claim;
 use self::function::Function;
+use self::lending::Lending;
 use self::member::Node;
 use self::network::{Arrival, Network};
 use crate::checkers::names;
@@ -64,6 +67,12 @@ pub struct Fleet {
     pub attached: u64,
     /// See [`Fleet::attached`].
     pub detached: u64,
+    /// Drives that came to a node while its card ran, that left it, and of these those that somebody had.
+    pub lent: u64,
+    /// See [`Fleet::lent`].
+    pub withdrawn: u64,
+    /// See [`Fleet::lent`].
+    pub taken_away: u64,
     /// Functions that were used by a node after another one had given them back.
     pub passed_on: u64,
     /// Of a crowd: functions whose program or medium stood still.
@@ -134,6 +143,8 @@ struct Plan {
     /// Mean nanoseconds between two faults, and between two moves.
     fault: u64,
     moves: u64,
+    /// Of a thousand moves, how many are of a drive that comes to a node or leaves it.
+    lending: u64,
     /// When both end.
     end: u64,
     /// How long something cannot be reached at most.
@@ -166,6 +177,7 @@ impl Shape {
             moves: [3_000_000, 15_000_000, 60_000_000][random.index(3)],
             end: START + random.range(200_000_000, 900_000_000),
             cut: 400_000_000,
+            lending: [0, 100, 500][random.index(3)],
             reboots: random.chance(500),
             think: THINK,
         };
@@ -321,6 +333,7 @@ impl<'w> World<'w> {
             self.network.calm();
             self.nodes.iter().for_each(|node| node.switch.disarm());
             self.go_on();
+            self.lend_all();
             self.note("calm", 0);
             return;
         }
@@ -356,6 +369,8 @@ impl<'w> World<'w> {
         }
         if self.is_crowd {
             self.trouble();
+        } else if self.random.chance(self.plan.lending) {
+            self.change_lending();
         } else if self.random.chance(500) {
             self.detach();
         } else {
@@ -365,10 +380,14 @@ impl<'w> World<'w> {
         self.schedule(after, Event::Move);
     }
 
-    /// A function that nobody has comes to a node with a vacant place.
+    /// A function that nobody has comes to a node with a vacant place; now and then one that is not lent just then.
     fn attach(&mut self) {
-        let free: Vec<usize> =
-            (0..self.functions.len()).filter(|function| self.functions[*function].claim.is_none()).collect();
+        let any = self.random.chance(200);
+        let is_free = |function: &usize| {
+            let function = &self.functions[*function];
+            function.claim.is_none() && (any || function.lending == Lending::Here)
+        };
+        let free: Vec<usize> = (0..self.functions.len()).filter(is_free).collect();
         let node = self.random.index(self.nodes.len());
         let places = self.nodes[node].vacant_places();
         if free.is_empty() || places.is_empty() {
