@@ -52,13 +52,18 @@ impl<'a> Node<'a> {
         run_to_end(command, &self.machine.dir().join("logs"), "reload", START_TIMEOUT).unwrap()
     }
 
-    /// The file is this from now on, and the node is told so: its document.
+    /// The file is this from now on, and the node is told so: its document. A card that is replaced for it has been.
     fn reload(&self, parts: &[String]) -> Value {
+        let before = self.shown().2;
         write(self.machine, self.name, parts);
         let outcome = self.ask(&["-o", "json"]);
         assert_eq!(outcome.code, Some(0), "{outcome:?}");
         let report: Value = serde_json::from_str(&outcome.stdout).unwrap();
         assert_eq!((&report["version"], &report["refusal"]), (&1.into(), &Value::Null), "{report}");
+        if report["card_replaced"] == true {
+            let is_next = || Ok((self.shown().2 > before).then_some(()));
+            poll_until("the next card", SOON, is_next).unwrap();
+        }
         report
     }
 
