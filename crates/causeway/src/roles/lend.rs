@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::ids::{Group, NodeId};
+use base::ids::NodeId;
 use io::address::Addresses;
 use io::agent::{DriveSpec, LoanEnd, LoanSpec, Rail};
 use io::event::Event;
@@ -287,6 +287,8 @@ fn function_secret(secret: &Key, function: &FunctionName) -> [u8; 32] {
 
 #[cfg(test)]
 mod tests {
+    use base::ids::Group;
+
     use super::*;
     use crate::cli::Source;
     use crate::config::Cache;
