@@ -35,7 +35,7 @@ fn what_comes_and_goes_between_many_nodes_disturbs_nobody() {
     assert!(all.nodes == 16 && all.verified > 1_000 * count, "the fleets are large and busy");
     assert!(all.kills > 10 * count && all.reboots > count, "cards and nodes die");
     assert!(all.attached > 2 * count && all.detached > 5 * count, "functions come and go");
-    assert!(all.lent > count && all.withdrawn > count && all.taken_away > count / 4, "so do drives");
+    assert!(all.lent > count / 2 && all.withdrawn > count && all.taken_away > count / 4, "so do drives");
     assert!(all.passed_on > 2 * count, "and others have them afterwards");
 }
 

@@ -143,7 +143,7 @@ struct Plan {
     /// Mean nanoseconds between two faults, and between two moves.
     fault: u64,
     moves: u64,
-    /// Of a thousand moves, how many are of a drive that comes to a node or leaves it.
+    /// Of a thousand moves, beside how many a drive comes to a node or leaves it.
     lending: u64,
     /// When both end.
     end: u64,
@@ -367,10 +367,11 @@ impl<'w> World<'w> {
         if self.is_calm {
             return;
         }
+        if self.random.chance(self.plan.lending) {
+            self.change_lending();
+        }
         if self.is_crowd {
             self.trouble();
-        } else if self.random.chance(self.plan.lending) {
-            self.change_lending();
         } else if self.random.chance(500) {
             self.detach();
         } else {
