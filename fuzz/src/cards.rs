@@ -10,7 +10,7 @@ use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use link::frame::{HEADER_LEN, Header, Kind, MAX_FRAME, Prefix, TAG_LEN};
 use node::{
     Address, BorrowEdge, Card, CardConfig, DriveConfig, FunctionId, Limit, LoanConfig, LoanRole, MediaError,
-    MediaId, Name, NodeKey, RailConfig, Route, Tenancy, Way,
+    MediaId, Name, NodeKey, RailConfig, Route, Secret, Tenancy, Way,
 };
 
 use crate::frames::{Body, Which, behind_key, seal};
@@ -84,9 +84,9 @@ fn config(end: End) -> CardConfig {
         },
     };
     let drive = DriveConfig::new(1 << 12, 512, 0x0200_00ff_fe00_0001);
-    let drives = if matches!(role, LoanRole::Lend { .. }) { vec![drive] } else { Vec::new() };
+    let drives = if matches!(role, LoanRole::Lend { .. }) { vec![Some(drive)] } else { Vec::new() };
     let loan = LoanConfig {
-        secret: SECRET,
+        secret: Secret(SECRET),
         function: FUNCTION,
         group: Group::DEFAULT,
         generation: LoanGeneration(0),
@@ -108,7 +108,7 @@ fn config(end: End) -> CardConfig {
         life: LifeId([number as u8; 16]),
         restored_as: None,
         generation: CardGeneration(1),
-        seed: [number as u8; 32],
+        seed: Secret([number as u8; 32]),
         protection: node::Protection::Insecure,
         rails: RailConfig::first(2, 9000),
         drives,
@@ -294,7 +294,7 @@ impl<'m> World<'m> {
             requests: headers.filter(|header| header.class() == pcie::FlowClass::NonPosted).collect(),
             stream: self.card.stream_id(0).map_or(0, |stream| stream.0),
             function: FUNCTION.0,
-            secret: SECRET,
+            secret: Secret(SECRET),
             handshake: channel.map(|channel| channel.handshake()).unwrap_or_default(),
         }
     }

@@ -3,14 +3,16 @@
 use core::fmt;
 
 use crate::ledger::Layout;
+use serde::{Deserialize, Serialize};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident($inner:ty), $format:literal) => {
-        $(#[$doc])*
         #[derive(
             Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
+            Layout, Serialize, Deserialize,
         )]
+        $(#[$doc])*
         #[repr(transparent)]
         pub struct $name(pub $inner);
 
@@ -42,6 +44,7 @@ id!(
 );
 id!(
     /// A zone of isolation, 1 to 4094: nodes of other groups see nothing of it.
+    #[serde(try_from = "u16")]
     Group(u16), "{}"
 );
 id!(
@@ -54,12 +57,22 @@ id!(
 );
 id!(
     /// A domain: something with one memory and one aperture in the fabric. 18 bits are used.
+    #[serde(try_from = "u32")]
     DomainId(u32), "{:05x}"
 );
 
 /// A rail of a node: 0 to 3. Which networks they are is the node's own affair; two nodes prefer rails of equal ids.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Layout, Serialize, Deserialize)]
+#[serde(try_from = "u8")]
 pub struct RailId(u8);
+
+impl TryFrom<u8> for RailId {
+    type Error = &'static str;
+
+    fn try_from(number: u8) -> Result<Self, Self::Error> {
+        Self::new(number).ok_or("a rail has a number from 0 to 3")
+    }
+}
 
 impl RailId {
     /// Rails of a node, at most: an address has two bits for them.
@@ -117,6 +130,8 @@ impl fmt::Debug for RailId {
     KnownLayout,
     Unaligned,
     Layout,
+    Serialize,
+    Deserialize,
 )]
 #[repr(transparent)]
 pub struct LifeId(pub [u8; 16]);
@@ -139,6 +154,8 @@ pub struct LifeId(pub [u8; 16]);
     KnownLayout,
     Unaligned,
     Layout,
+    Serialize,
+    Deserialize,
 )]
 #[repr(transparent)]
 pub struct NodeId(pub [u8; NodeId::BYTES]);
@@ -235,6 +252,14 @@ impl Group {
     }
 }
 
+impl TryFrom<u16> for Group {
+    type Error = &'static str;
+
+    fn try_from(number: u16) -> Result<Self, Self::Error> {
+        Self::new(number.into()).ok_or("a group has a number from 1 to 4094")
+    }
+}
+
 impl fmt::Display for LifeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:032x}", u128::from_be_bytes(self.0))
@@ -297,6 +322,14 @@ impl DomainBlock {
     /// How many virtual machines have a domain of their own.
     pub fn machines(self) -> u32 {
         self.len - 1
+    }
+}
+
+impl TryFrom<u32> for DomainId {
+    type Error = &'static str;
+
+    fn try_from(number: u32) -> Result<Self, Self::Error> {
+        (number >> Self::BITS == 0).then_some(Self(number)).ok_or("a domain has a number below 262144")
     }
 }
 

@@ -1,3 +1,7 @@
+use serde::{Deserialize, Serialize};
+
+use crate::ledger::Layout;
+
 /// A safety rule that can be switched off, to show that the simulator's checkers find its absence.
 ///
 /// Production cards always run under [`RuleSet::ALL`].
@@ -145,7 +149,7 @@ impl Rule {
 const TIGHT_CREDITS: u64 = 1 << 63;
 
 /// The rules in force.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Layout, Serialize, Deserialize)]
 pub struct RuleSet(u64);
 
 impl RuleSet {

@@ -8,6 +8,8 @@ use core::fmt;
 use core::time::Duration;
 
 use base::Instant;
+use base::ledger::Layout;
+use serde::{Deserialize, Serialize};
 
 use crate::MediaKind;
 
@@ -23,7 +25,7 @@ const QUEUE: u64 = crate::nvme::COMMANDS as u64;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a card can do with one kind of request.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Layout, Serialize, Deserialize)]
 pub struct FlashRates {
     /// Requests per second.
     pub iops: u64,
@@ -34,7 +36,7 @@ pub struct FlashRates {
 }
 
 /// What a card can do.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Layout, Serialize, Deserialize)]
 pub struct FlashConfig {
     /// Reads.
     pub read: FlashRates,

@@ -3,10 +3,9 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::{MaybeUninit, discriminant};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
 
-use base::ids::{Incarnation, NodeId};
-use node::{Name, Refusal};
+use base::ids::{Incarnation, LifeId, NodeId};
+use node::{Limit, LoanConfig, Refusal, Tenancy, Whereabouts};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -16,8 +15,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::load::LoadResult;
 use crate::outbox::Message;
-use crate::plan::{LimitPlan, LoanPlan, TenancyPlan};
-use crate::whereabouts::WhereaboutsPlan;
 
 /// Longest message in bytes: what is to be kept of a drive, twice as long in hexadecimal.
 const MESSAGE_BYTES: usize = 64 << 10;
@@ -34,20 +31,20 @@ pub(crate) enum ToCard {
     /// A client's connection, new or kept for the successor of a dead card. Comes with its descriptor.
     Connection { loan: usize, slot: usize },
     /// A place has this loan from now on.
-    Attach { loan: usize, plan: Box<LoanPlan> },
+    Attach { loan: usize, config: Box<LoanConfig> },
     /// A drive is lent from now on: comes with its image and a [`crate::plan::DriveComing`].
     Lend { drive: usize },
     /// It is lent no more.
     Withdraw { drive: usize },
-    /// Other nodes may have what it lends: comes with a [`crate::plan::AllowedPlan`].
+    /// Other nodes may have what it lends: comes with their [list](crate::plan::Allowed).
     Allow { drive: usize },
     /// Memory is shared with the peer in this place, if it is this node: comes with that and the bell. `calls`: this node
     /// is the one that has called the other.
-    Shared { peer: usize, node: [u8; NodeId::BYTES], calls: bool },
+    Shared { peer: usize, node: NodeId, calls: bool },
     /// None is shared with it any more.
     Parted { peer: usize },
     /// What the function of a lent loan may do from now on.
-    Limit { loan: usize, limit: LimitPlan },
+    Limit { loan: usize, limit: Limit },
     /// The medium of a drive has grown to so many blocks.
     Grow { drive: usize, blocks: u64 },
     /// The medium of a drive was cut off at so many bytes.
@@ -59,12 +56,12 @@ pub(crate) enum ToCard {
     /// What was to be kept of a drive is, or could not be.
     Persisted { drive: usize, version: u64, kept: bool },
     /// It is durable who has what the loan lends.
-    Tenancy { loan: usize, tenancy: TenancyPlan },
+    Tenancy { loan: usize, tenancy: Tenancy },
     /// To the lender of this loan the node calls itself by this incarnation, which is greater than before.
-    Incarnation { loan: usize, incarnation: u64 },
+    Incarnation { loan: usize, incarnation: Incarnation },
     /// The machine may go on somewhere else, too: new keys, from these random bytes, and another life to call itself by
     /// if it was restored from a snapshot.
-    RenewKeys { seed: [u8; 32], life: Option<[u8; 16]> },
+    RenewKeys { seed: [u8; 32], life: Option<LifeId> },
     /// Give everything back, in order.
     ShutDown,
     /// Give back what this loan has borrowed.
@@ -103,17 +100,17 @@ pub(crate) enum ToAgent {
     /// The drive of a loan is usable.
     Ready { loan: usize },
     /// The lender refuses the loan.
-    Refused { loan: usize, refusal: RefusalPlan },
+    Refused { loan: usize, refusal: Refusal },
     /// There is a channel with this incarnation of this node, which has this place.
-    Joined { peer: usize, node: [u8; NodeId::BYTES], incarnation: u64 },
+    Joined { peer: usize, node: NodeId, incarnation: Incarnation },
     /// The channel with whoever had this place is given up.
     Left { peer: usize },
     /// The memory that is shared with this peer is of no use: the peer is gone, or makes no sense.
     Nonsense { peer: usize },
     /// Who has what the loan lends has changed: to be made durable.
-    Tenant { loan: usize, tenancy: TenancyPlan },
+    Tenant { loan: usize, tenancy: Tenancy },
     /// A node that has something of this one has proven to be there.
-    Located { holder: WhereaboutsPlan },
+    Located { holder: Whereabouts },
     /// Another node has used the borrowed drive meanwhile.
     Overtaken { loan: usize },
     /// The loan has ended in order; `has_lost`: but writes that were answered are lost, and no flush has said so.
@@ -239,7 +236,7 @@ impl Message for ToAgent {
     /// was overtaken has not been let in.
     fn supersedes(&self, earlier: &Self) -> bool {
         if let (Self::Located { holder }, Self::Located { holder: before }) = (self, earlier) {
-            return holder.key() == before.key();
+            return holder.key == before.key;
         }
         let about = |message: &Self| match *message {
             Self::Disconnected { loan, slot } => (loan, slot),
@@ -277,62 +274,6 @@ impl MediumTrouble {
             Self::ReadOnly => 1,
             Self::Failed => 2,
             Self::Cut(_) => 3,
-        }
-    }
-}
-
-/// [`Refusal`], on its way to the agent. Times are in seconds.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum RefusalPlan {
-    InUse { by: [u8; 32], node: [u8; NodeId::BYTES], since: Option<u64>, hold: Option<u64> },
-    NotLent,
-    Generation,
-    NotAllowed,
-    Sealing,
-    Outdated { seen: u64 },
-    Twin { by: [u8; 32] },
-    Version,
-    NoRoom,
-    Unknown { verdict: u8 },
-}
-
-impl From<Refusal> for RefusalPlan {
-    fn from(refusal: Refusal) -> Self {
-        let seconds = |time: Option<Duration>| time.map(|time| time.as_secs());
-        match refusal {
-            Refusal::InUse { by, node, since, hold } => {
-                Self::InUse { by: by.to_bytes(), node: node.0, since: seconds(since), hold: seconds(hold) }
-            }
-            Refusal::NotLent => Self::NotLent,
-            Refusal::Generation => Self::Generation,
-            Refusal::NotAllowed => Self::NotAllowed,
-            Refusal::Sealing => Self::Sealing,
-            Refusal::Outdated { seen } => Self::Outdated { seen: seen.0 },
-            Refusal::Twin { by } => Self::Twin { by: by.to_bytes() },
-            Refusal::Version => Self::Version,
-            Refusal::NoRoom => Self::NoRoom,
-            Refusal::Unknown { verdict } => Self::Unknown { verdict },
-        }
-    }
-}
-
-impl From<RefusalPlan> for Refusal {
-    fn from(plan: RefusalPlan) -> Self {
-        let time = |seconds: Option<u64>| seconds.map(Duration::from_secs);
-        match plan {
-            RefusalPlan::InUse { by, node, since, hold } => {
-                let (by, node) = (Name::from_bytes(by), NodeId(node));
-                Self::InUse { by, node, since: time(since), hold: time(hold) }
-            }
-            RefusalPlan::NotLent => Self::NotLent,
-            RefusalPlan::Generation => Self::Generation,
-            RefusalPlan::NotAllowed => Self::NotAllowed,
-            RefusalPlan::Sealing => Self::Sealing,
-            RefusalPlan::Outdated { seen } => Self::Outdated { seen: Incarnation(seen) },
-            RefusalPlan::Twin { by } => Self::Twin { by: Name::from_bytes(by) },
-            RefusalPlan::Version => Self::Version,
-            RefusalPlan::NoRoom => Self::NoRoom,
-            RefusalPlan::Unknown { verdict } => Self::Unknown { verdict },
         }
     }
 }
@@ -421,11 +362,11 @@ mod tests {
 
     #[test]
     fn no_message_takes_the_place_of_one_of_another_kind() {
-        let tenancy = node::Tenancy::default().into();
-        let limit = LimitPlan::of(node::Limit::NONE);
+        let tenancy = Tenancy::default();
+        let limit = Limit::NONE;
         let messages = [
             ToCard::Connection { loan: 0, slot: 0 },
-            ToCard::Shared { peer: 0, node: [0; NodeId::BYTES], calls: true },
+            ToCard::Shared { peer: 0, node: NodeId::default(), calls: true },
             ToCard::Limit { loan: 0, limit },
             ToCard::Grow { drive: 0, blocks: 1 },
             ToCard::Cut { drive: 0, bytes: 1 },
@@ -433,7 +374,7 @@ mod tests {
             ToCard::Fault { drive: 0 },
             ToCard::Persisted { drive: 0, version: 1, kept: true },
             ToCard::Tenancy { loan: 0, tenancy },
-            ToCard::Incarnation { loan: 0, incarnation: 1 },
+            ToCard::Incarnation { loan: 0, incarnation: Incarnation(1) },
             ToCard::RenewKeys { seed: [0; 32], life: None },
             ToCard::Lend { drive: 0 },
             ToCard::Withdraw { drive: 0 },
@@ -466,7 +407,7 @@ mod tests {
         let (received, descriptors) = receive::<ToCard>(&card).unwrap().unwrap();
         assert_eq!(received, message);
         assert_eq!(descriptors.len(), 1);
-        let message = ToCard::Shared { peer: 1, node: [2; NodeId::BYTES], calls: false };
+        let message = ToCard::Shared { peer: 1, node: NodeId::numbered(2), calls: false };
         send(agent.as_fd(), &message, &[agent.as_fd(), agent.as_fd()]).unwrap();
         assert_eq!(receive::<ToCard>(&card).unwrap().unwrap().1.len(), 2);
         drop((agent, descriptors));

@@ -107,7 +107,9 @@ fn is_gone(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::messages::{RefusalPlan, ToAgent, ToCard};
+    use crate::messages::{ToAgent, ToCard};
+    use base::ids::NodeId;
+    use node::{Name, Refusal};
     use std::os::fd::AsFd;
 
     #[test]
@@ -172,7 +174,9 @@ mod tests {
         let (agent, card) = messages::pair().unwrap();
         let mut outbox = Outbox::new(vec![3; 2]);
         let refused = |since_s| {
-            let refusal = RefusalPlan::InUse { by: [7; 32], node: [8; 20], since: Some(since_s), hold: None };
+            let (by, node, since) =
+                (Name::new("seven"), NodeId::numbered(8), Some(Duration::from_secs(since_s)));
+            let refusal = Refusal::InUse { by, node, since, hold: None };
             ToAgent::Refused { loan: 0, refusal }
         };
         let mut turns = 0;

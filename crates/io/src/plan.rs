@@ -1,25 +1,19 @@
 //! What an agent tells a card when it starts it, and what both share beside the ledger.
 
-mod coming;
 mod header;
 
+use std::io;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
-use std::time::Duration;
 
-use base::RuleSet;
-use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId, RailId};
+use base::ids::NodeId;
 use base::ledger::{Layout, PAGE_SIZE, RawMemory};
 use node::{
-    BorrowEdge, CardConfig, DriveConfig, EDGE_CONNECTIONS, FlashConfig, FlashRates, FunctionId, KEY_BYTES,
-    Lender, Limit, LoanConfig, LoanRole, MAX_LOANS, MAX_RAILS, Name, NamespaceConfig, NodeKey, Protection,
-    PublicKey, RailConfig, Route, Tenancy, WriteCache,
+    CardConfig, DriveConfig, EDGE_CONNECTIONS, FlashConfig, LoanConfig, MAX_LOANS, MAX_RAILS, Protection,
 };
 use serde::{Deserialize, Serialize};
 
-pub(crate) use self::coming::{AllowedPlan, DriveComing, PlacedLoan};
 use self::header::{Header, PlanError};
-use crate::address::RailAddress;
 use crate::card::InHand;
 use crate::impair::Impairment;
 use crate::load::LoadSpec;
@@ -27,7 +21,6 @@ use crate::memory::{self, Mapping};
 use crate::pulse::Pulse;
 use crate::ring::RingParameters;
 use crate::stream_socket::StreamAccount;
-use crate::whereabouts::WhereaboutsPlan;
 
 /// Descriptor numbers in a card.
 pub(crate) mod descriptor {
@@ -51,153 +44,58 @@ pub(crate) mod descriptor {
 #[derive(Clone, Serialize, Deserialize, Layout)]
 pub(crate) struct Plan {
     pub(crate) agent_pid: i32,
-    /// The private half of its key pair.
-    pub(crate) private: [u8; KEY_BYTES],
-    pub(crate) name: String,
-    pub(crate) domain: u32,
-    pub(crate) incarnation: u64,
-    pub(crate) life: [u8; 16],
-    pub(crate) generation: u64,
-    pub(crate) seed: [u8; 32],
-    #[serde(with = "ProtectionPlan")]
-    pub(crate) protection: Protection,
+    /// What the card proper is told.
+    pub(crate) card: CardConfig,
     /// The machine may go on somewhere else with the keys in the ledger.
     pub(crate) renews_keys: bool,
-    /// It was restored, and calls itself by this life since.
-    pub(crate) restored_as: Option<[u8; 16]>,
     pub(crate) has_ring: bool,
-    pub(crate) rails: Vec<RailPlan>,
-    /// `None`: no drive is in this place.
-    pub(crate) drives: Vec<Option<DrivePlan>>,
-    pub(crate) loans: Vec<LoanPlan>,
-    /// Where those are who have something of this node.
-    pub(crate) holders: Vec<WhereaboutsPlan>,
-}
-
-impl Drop for Plan {
-    fn drop(&mut self) {
-        crate::memory::wipe(&mut self.seed);
-        crate::memory::wipe(&mut self.private);
-    }
-}
-
-impl Drop for LoanPlan {
-    fn drop(&mut self) {
-        crate::memory::wipe(&mut self.secret);
-    }
+    /// By rail: the kernel splits what it is given.
+    pub(crate) offload: Vec<bool>,
+    /// What the card's drives lie on, by place.
+    pub(crate) media: Vec<(usize, MediumPlan)>,
+    /// What the card itself does with drives that it borrows, by place of the loan.
+    pub(crate) loads: Vec<(usize, LoadSpec)>,
 }
 
 /// Counts what would be written.
 #[derive(Default)]
 struct Length(usize);
 
-impl std::io::Write for Length {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+impl io::Write for Length {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0 += bytes.len();
         Ok(bytes.len())
     }
 
-    fn flush(&mut self) -> std::io::Result<()> {
+    fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
 }
 
+/// What a drive that is lent lies on.
 #[derive(Clone, Serialize, Deserialize, Layout)]
-pub(crate) struct RailPlan {
-    pub(crate) max_frame: usize,
-    pub(crate) offload: bool,
-}
-
-/// A drive that is lent: as in [`DriveConfig`], where other fields are what they are by default.
-#[derive(Clone, Serialize, Deserialize, Layout)]
-pub(crate) struct DrivePlan {
+pub(crate) struct MediumPlan {
     /// The descriptor of the image in the card.
     pub(crate) image: RawFd,
-    pub(crate) medium: MediumKind,
-    pub(crate) flash: Option<FlashPlan>,
-    pub(crate) blocks: u64,
-    pub(crate) block_size: u32,
-    pub(crate) read_only: bool,
-    pub(crate) cache: CachePlan,
-    pub(crate) unique_id: u64,
-    pub(crate) functions: u16,
-    pub(crate) namespaces: Vec<NamespacePlan>,
-    pub(crate) zeroes_deallocated: bool,
-    pub(crate) keeps_state: bool,
-    pub(crate) saved: Option<Vec<u8>>,
+    pub(crate) kind: MediumKind,
+    pub(crate) flash: Option<FlashConfig>,
     /// Something of it may be lost that no card may have told.
     pub(crate) has_lost: bool,
     /// So often an operator has seen to it.
     pub(crate) cleared: u64,
 }
 
-/// As [`WriteCache`].
-#[derive(Clone, Copy, Serialize, Deserialize, Layout)]
-pub(crate) enum CachePlan {
-    Absent,
-    Hidden,
-    Shown { keeper: u64 },
-}
-
-impl From<WriteCache> for CachePlan {
-    fn from(cache: WriteCache) -> Self {
-        match cache {
-            WriteCache::Absent => Self::Absent,
-            WriteCache::Hidden => Self::Hidden,
-            WriteCache::Shown { keeper } => Self::Shown { keeper },
-        }
-    }
-}
-
-impl From<CachePlan> for WriteCache {
-    fn from(cache: CachePlan) -> Self {
-        match cache {
-            CachePlan::Absent => Self::Absent,
-            CachePlan::Hidden => Self::Hidden,
-            CachePlan::Shown { keeper } => Self::Shown { keeper },
-        }
-    }
-}
-
-/// A namespace of a new drive, as in [`NamespaceConfig`].
+/// What a card that runs is told of a drive that is lent from now on, with the loans of its functions and their places.
+/// Travels as a plan does, since it has keys in it and may be long; its image travels beside it.
 #[derive(Clone, Serialize, Deserialize, Layout)]
-pub(crate) struct NamespacePlan {
-    pub(crate) blocks: u64,
-    pub(crate) block_size: u32,
-    pub(crate) read_only: bool,
-    pub(crate) shared: bool,
-    pub(crate) controllers: Vec<u16>,
+pub(crate) struct DriveComing {
+    pub(crate) config: DriveConfig,
+    pub(crate) medium: MediumPlan,
+    pub(crate) loans: Vec<(usize, LoanConfig)>,
 }
 
-/// A limit of a function; 0 for none, as a limit of zero cannot be made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Layout)]
-pub(crate) struct LimitPlan {
-    pub(crate) iops: u64,
-    pub(crate) bytes_per_s: u64,
-}
-
-impl LimitPlan {
-    pub(crate) fn of(limit: Limit) -> Self {
-        Self { iops: limit.iops().unwrap_or(0), bytes_per_s: limit.bytes_per_s().unwrap_or(0) }
-    }
-
-    pub(crate) fn limit(self) -> Limit {
-        let some = |rate: u64| (rate != 0).then_some(rate);
-        Limit::new(some(self.iops), some(self.bytes_per_s)).expect("zeroes were left out")
-    }
-}
-
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Layout)]
-pub(crate) struct LoanPlan {
-    pub(crate) secret: [u8; 32],
-    pub(crate) function: u32,
-    pub(crate) group: u16,
-    pub(crate) generation: u64,
-    pub(crate) tenancy: TenancyPlan,
-    pub(crate) life: u32,
-    pub(crate) least_incarnation: u64,
-    pub(crate) role: RolePlan,
-}
+/// The nodes that may have what a drive lends, likewise; `None`: all that have its line.
+pub(crate) type Allowed = Option<Box<[NodeId]>>;
 
 /// What of `wanted` this processor is good at: AEGIS without instructions for AES would be slow, and could be listened
 /// to by the time it takes.
@@ -209,112 +107,6 @@ pub(crate) fn feasible(wanted: Protection) -> Protection {
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let has_aes = false;
     if wanted == Protection::Aegis && !has_aes { Protection::Aes256Gcm } else { wanted }
-}
-
-/// [`Protection`], on its way into a card.
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "Protection")]
-enum ProtectionPlan {
-    Aegis,
-    Aes256Gcm,
-    Insecure,
-}
-
-/// [`Tenancy`], on its way between an agent and its card.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Layout)]
-pub(crate) struct TenancyPlan {
-    number: u64,
-    node: [u8; NodeId::BYTES],
-    life: [u8; 16],
-    name: [u8; 32],
-    is_held: bool,
-}
-
-impl From<Tenancy> for TenancyPlan {
-    fn from(tenancy: Tenancy) -> Self {
-        let Tenancy { number, node, life, name, is_held } = tenancy;
-        Self { number, node: node.0, life: life.0, name: name.to_bytes(), is_held }
-    }
-}
-
-impl From<TenancyPlan> for Tenancy {
-    fn from(plan: TenancyPlan) -> Self {
-        let TenancyPlan { number, node, life, name, is_held } = plan;
-        Self { number, node: NodeId(node), life: LifeId(life), name: Name::from_bytes(name), is_held }
-    }
-}
-
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Layout)]
-pub(crate) enum RolePlan {
-    Lend {
-        drive: usize,
-        controller: u16,
-        limit: LimitPlan,
-        /// The nodes that may have it; `None`: all that have its line.
-        allowed: Option<Vec<[u8; NodeId::BYTES]>>,
-    },
-    Borrow {
-        /// The lender's public key.
-        lender: [u8; KEY_BYTES],
-        domain: u32,
-        routes: Vec<RoutePlan>,
-        io_timeout_ms: u64,
-        /// The card itself uses the drive.
-        load: Option<LoadSpec>,
-        /// A virtual machine uses it, in this domain of its own.
-        machine: Option<u32>,
-    },
-    /// Nothing is in this place.
-    Vacant {
-        /// A virtual machine may still be connected to it.
-        is_slot: bool,
-    },
-}
-
-/// As [`Route`].
-#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Layout)]
-pub(crate) struct RoutePlan {
-    /// The lender's rail.
-    pub(crate) rail: u8,
-    pub(crate) peer: RailAddress,
-    pub(crate) max_frame: usize,
-}
-
-/// [`FlashConfig`], on its way into a card.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Layout)]
-pub(crate) struct FlashPlan {
-    read: RatesPlan,
-    write: RatesPlan,
-    channels: usize,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Layout)]
-struct RatesPlan {
-    iops: u64,
-    bytes_per_s: u64,
-    latency: Duration,
-}
-
-impl From<FlashConfig> for FlashPlan {
-    fn from(config: FlashConfig) -> Self {
-        let rates = |rates: FlashRates| RatesPlan {
-            iops: rates.iops,
-            bytes_per_s: rates.bytes_per_s,
-            latency: rates.latency,
-        };
-        Self { read: rates(config.read), write: rates(config.write), channels: config.channels }
-    }
-}
-
-impl From<FlashPlan> for FlashConfig {
-    fn from(plan: FlashPlan) -> Self {
-        let rates = |rates: RatesPlan| FlashRates {
-            iops: rates.iops,
-            bytes_per_s: rates.bytes_per_s,
-            latency: rates.latency,
-        };
-        Self { read: rates(plan.read), write: rates(plan.write), channels: plan.channels }
-    }
 }
 
 /// How a medium is driven.
@@ -372,9 +164,9 @@ pub(crate) const REACH: usize = 1 << 36;
 ///
 /// # Safety
 /// No other thread of this process changes the ledger; see [`RawMemory::new`].
-pub(crate) unsafe fn parts_of(mapping: &Mapping) -> std::io::Result<(RawMemory<'_>, &SharedCells)> {
+pub(crate) unsafe fn parts_of(mapping: &Mapping) -> io::Result<(RawMemory<'_>, &SharedCells)> {
     if mapping.len() <= LEDGER_OFFSET {
-        return Err(std::io::Error::other("the shared memory is too small to hold a ledger"));
+        return Err(io::Error::other("the shared memory is too small to hold a ledger"));
     }
     let ledger = NonNull::new(mapping.at::<u8>(LEDGER_OFFSET)).expect("a mapping does not begin at zero");
     let [bytes, reach] = [mapping.len(), mapping.reach()].map(|end| end - LEDGER_OFFSET);
@@ -390,63 +182,42 @@ impl Plan {
     ///
     /// # Errors
     /// What making the memory returned.
-    pub(crate) fn write(&self) -> std::io::Result<OwnedFd> {
-        write_text(self.identity().id(), self)
+    pub(crate) fn write(&self) -> io::Result<OwnedFd> {
+        write(self.card.identity.id(), self)
     }
 
     /// Reads what [`Plan::write`] has written, and wipes it: it has keys in it.
     ///
     /// # Errors
-    /// It is no plan of this program, or cannot be mapped.
-    pub(crate) fn take(fd: OwnedFd) -> std::io::Result<Self> {
-        let (node, plan) = take_text::<Self>(fd)?;
-        let named = plan.identity().id();
+    /// It is no plan of this program, or cannot be mapped, or has a drive that cannot be.
+    pub(crate) fn take(fd: OwnedFd) -> io::Result<Self> {
+        let (node, plan) = take::<Self>(fd)?;
+        let named = plan.card.identity.id();
         if named != node {
-            return Err(std::io::Error::other(PlanError::OtherNode(node, named)));
+            return Err(io::Error::other(PlanError::OtherNode(node, named)));
         }
+        plan.card.drives.iter().flatten().try_for_each(DriveConfig::check).map_err(io::Error::other)?;
         Ok(plan)
-    }
-
-    fn identity(&self) -> NodeKey {
-        NodeKey::new(self.private)
     }
 
     /// The places that virtual machines use.
     pub(crate) fn slots(&self) -> impl Iterator<Item = usize> + '_ {
-        let slots = self.loans.iter().enumerate().filter(|(_, loan)| loan.is_slot());
+        let slots = self.card.loans.iter().enumerate().filter(|(_, loan)| loan.role.is_slot());
         slots.map(|(index, _)| index)
     }
 
-    /// What the card proper is told.
-    pub(crate) fn card_config(&self) -> CardConfig {
-        CardConfig {
-            identity: self.identity(),
-            name: Name::new(&self.name),
-            domain: DomainId(self.domain),
-            incarnation: Incarnation(self.incarnation),
-            life: LifeId(self.life),
-            restored_as: self.restored_as.map(LifeId),
-            generation: CardGeneration(self.generation),
-            seed: self.seed,
-            protection: self.protection,
-            rails: std::array::from_fn(|rail| {
-                self.rails.get(rail).map(|rail| RailConfig { max_frame: rail.max_frame })
-            }),
-            drives: self
-                .drives
-                .iter()
-                .map(|drive| drive.as_ref().map_or_else(no_drive, DrivePlan::config))
-                .collect(),
-            loans: self.loans.iter().map(LoanPlan::config).collect(),
-            holders: self.holders.iter().cloned().map(Into::into).collect(),
-            rekey_frames: node::REKEY_FRAMES,
-            rules: RuleSet::ALL,
-        }
+    /// The drives that are lent, with what they lie on, by place.
+    pub(crate) fn drives(&self) -> impl Iterator<Item = (usize, &DriveConfig, &MediumPlan)> {
+        let drive = |place: usize| self.card.drives.get(place)?.as_ref();
+        self.media.iter().filter_map(move |(place, medium)| Some((*place, drive(*place)?, medium)))
     }
 }
 
 /// Text in memory of its own, behind a header.
-fn write_text<T: Serialize>(node: NodeId, value: &T) -> std::io::Result<OwnedFd> {
+///
+/// # Errors
+/// What making the memory returned.
+pub(crate) fn write<T: Serialize>(node: NodeId, value: &T) -> io::Result<OwnedFd> {
     let mut length = Length::default();
     serde_json::to_writer(&mut length, value)?;
     let fd = memory::create("causeway-plan", Header::BYTES + length.0)?;
@@ -459,172 +230,58 @@ fn write_text<T: Serialize>(node: NodeId, value: &T) -> std::io::Result<OwnedFd>
     Ok(fd)
 }
 
-/// What [`write_text`] has written, for which node, and wipes it.
-fn take_text<T: for<'de> Deserialize<'de>>(fd: OwnedFd) -> std::io::Result<(NodeId, T)> {
+/// What [`write`] has written, for which node, and wipes it.
+///
+/// # Errors
+/// It is none of this program, or cannot be mapped.
+pub(crate) fn take<T: for<'de> Deserialize<'de>>(fd: OwnedFd) -> io::Result<(NodeId, T)> {
     let mapping = Mapping::shared(fd.as_fd())?;
     // SAFETY: whoever has written it does not touch it any more.
     let bytes = unsafe { std::slice::from_raw_parts_mut(mapping.as_ptr(), mapping.len()) };
     let taken = Header::parse(bytes)
-        .map_err(std::io::Error::other)
+        .map_err(io::Error::other)
         .and_then(|(header, text)| Ok((header.node, serde_json::from_slice(text)?)));
     memory::wipe(bytes);
     taken
 }
 
-impl DrivePlan {
-    /// The plan for a drive whose image has this descriptor in the card.
-    pub(crate) fn new(
-        config: &DriveConfig,
-        image: RawFd,
-        medium: MediumKind,
-        flash: Option<FlashConfig>,
-    ) -> Self {
-        let namespace = |it: &NamespaceConfig| NamespacePlan {
-            blocks: it.blocks,
-            block_size: it.block_size,
-            read_only: it.read_only,
-            shared: it.shared,
-            controllers: it.controllers.clone(),
-        };
-        Self {
-            image,
-            medium,
-            flash: flash.map(FlashPlan::from),
-            blocks: config.blocks,
-            block_size: config.block_size,
-            read_only: config.read_only,
-            cache: config.cache.into(),
-            unique_id: config.unique_id,
-            functions: config.functions,
-            namespaces: config.namespaces.iter().map(namespace).collect(),
-            zeroes_deallocated: config.zeroes_deallocated,
-            keeps_state: config.keeps_state,
-            saved: config.saved.clone(),
-            has_lost: false,
-            cleared: 0,
-        }
-    }
-
-    pub(crate) fn config(&self) -> DriveConfig {
-        let namespace = |it: &NamespacePlan| NamespaceConfig {
-            blocks: it.blocks,
-            block_size: it.block_size,
-            read_only: it.read_only,
-            shared: it.shared,
-            controllers: it.controllers.clone(),
-        };
-        DriveConfig {
-            read_only: self.read_only,
-            cache: self.cache.into(),
-            functions: self.functions,
-            namespaces: self.namespaces.iter().map(namespace).collect(),
-            zeroes_deallocated: self.zeroes_deallocated,
-            keeps_state: self.keeps_state,
-            saved: self.saved.clone(),
-            ..DriveConfig::new(self.blocks, self.block_size, self.unique_id)
-        }
-    }
-}
-
-impl RoutePlan {
-    /// `None`: there can be no such rail.
-    fn route(&self) -> Option<Route> {
-        Some(Route { rail: RailId::new(self.rail)?, peer: self.peer.into(), max_frame: self.max_frame })
-    }
-}
-
-/// Without its secret.
-impl std::fmt::Debug for LoanPlan {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LoanPlan")
-            .field("function", &self.function)
-            .field("life", &self.life)
-            .finish_non_exhaustive()
-    }
-}
-
-impl LoanPlan {
-    /// Whether a virtual machine uses the place.
-    pub(crate) fn is_slot(&self) -> bool {
-        matches!(self.role, RolePlan::Borrow { machine: Some(_), .. } | RolePlan::Vacant { is_slot: true })
-    }
-
-    pub(crate) fn config(&self) -> LoanConfig {
-        let role = match &self.role {
-            RolePlan::Lend { drive, controller, limit, allowed } => LoanRole::Lend {
-                drive: *drive,
-                controller: *controller,
-                limit: limit.limit(),
-                allowed: allowed.as_ref().map(|ids| ids.iter().copied().map(NodeId).collect()),
-            },
-            RolePlan::Borrow { lender, domain, routes, io_timeout_ms, machine, load } => LoanRole::Borrow {
-                lender: Lender { key: PublicKey(*lender), domain: DomainId(*domain) },
-                routes: routes.iter().filter_map(RoutePlan::route).collect(),
-                io_timeout: Duration::from_millis(*io_timeout_ms),
-                edge: match (*machine, load) {
-                    (Some(domain), _) => BorrowEdge::Slot { domain: DomainId(domain) },
-                    (None, Some(_)) => BorrowEdge::Program,
-                    (None, None) => BorrowEdge::Drive,
-                },
-            },
-            RolePlan::Vacant { .. } => LoanRole::Vacant,
-        };
-        LoanConfig {
-            secret: self.secret,
-            function: FunctionId(self.function),
-            group: Group(self.group),
-            generation: LoanGeneration(self.generation),
-            tenancy: self.tenancy.into(),
-            life: self.life,
-            least_incarnation: Incarnation(self.least_incarnation),
-            role,
-        }
-    }
-}
-
-/// What stands where no drive is: nobody lends a function of it.
-fn no_drive() -> DriveConfig {
-    DriveConfig::new(1, 512, 0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base::RuleSet;
+    use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration};
+    use node::{FunctionId, Limit, LoanRole, Name, NodeKey, RailConfig, Secret, Tenancy};
 
     fn plan() -> Plan {
-        let loan = LoanPlan {
-            secret: [0x5a; 32],
-            function: 1,
-            group: 1,
-            generation: 0,
-            tenancy: Tenancy::default().into(),
-            least_incarnation: 0,
+        let loan = LoanConfig {
+            secret: Secret([0x5a; 32]),
+            function: FunctionId(1),
+            group: Group::DEFAULT,
+            generation: LoanGeneration(0),
+            tenancy: Tenancy::default(),
             life: 0,
-            role: RolePlan::Lend {
-                drive: 0,
-                controller: 0,
-                limit: LimitPlan { iops: 0, bytes_per_s: 0 },
-                allowed: None,
-            },
+            least_incarnation: Incarnation(0),
+            role: LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None },
         };
-        Plan {
-            agent_pid: 1,
-            private: *NodeKey::numbered(2).reveal(),
-            name: "store".to_owned(),
-            domain: 3,
-            incarnation: 4,
-            life: [0; 16],
-            generation: 5,
-            seed: [6; 32],
-            renews_keys: false,
-            protection: Protection::Aegis,
+        let card = CardConfig {
+            identity: NodeKey::numbered(2),
+            name: Name::new("store"),
+            domain: DomainId(3),
+            incarnation: Incarnation(4),
+            life: LifeId::default(),
             restored_as: None,
-            has_ring: false,
-            rails: Vec::new(),
-            drives: Vec::new(),
+            generation: CardGeneration(5),
+            seed: Secret([6; 32]),
+            protection: Protection::Aegis,
+            rails: RailConfig::first(1, 9000),
+            drives: vec![Some(DriveConfig::new(8, 512, 7))],
             loans: vec![loan],
             holders: Vec::new(),
-        }
+            rekey_frames: node::REKEY_FRAMES,
+            rules: RuleSet::ALL,
+        };
+        let (offload, media, loads) = (Vec::new(), Vec::new(), Vec::new());
+        Plan { agent_pid: 1, card, renews_keys: false, has_ring: false, offload, media, loads }
     }
 
     #[test]
@@ -635,7 +292,8 @@ mod tests {
         let bytes = || unsafe { std::slice::from_raw_parts(seen.as_ptr(), seen.len()).to_vec() };
         assert!(String::from_utf8_lossy(&bytes()).contains("90,90,90"), "the secret is in it");
         let taken = Plan::take(fd).unwrap();
-        assert_eq!((taken.loans[0].secret, taken.seed, taken.name.as_str()), ([0x5a; 32], [6; 32], "store"));
+        let CardConfig { loans, seed, name, .. } = &taken.card;
+        assert_eq!((loans[0].secret.0, seed.0, name.to_string()), ([0x5a; 32], [6; 32], "store".to_owned()));
         assert!(bytes().iter().all(|byte| *byte == 0), "and was wiped");
     }
 
@@ -662,5 +320,17 @@ mod tests {
         );
         let short = memory::create("test", 8).unwrap();
         assert!(Plan::take(short).err().unwrap().to_string().contains("no plan"));
+    }
+
+    #[test]
+    fn what_cannot_be_is_no_plan() {
+        let refused = |change: fn(&mut CardConfig)| {
+            let mut plan = plan();
+            change(&mut plan.card);
+            Plan::take(plan.write().unwrap()).err().unwrap().to_string()
+        };
+        assert!(refused(|card| card.loans[0].group = Group(0)).contains("1 to 4094"));
+        assert!(refused(|card| card.domain = DomainId(1 << 18)).contains("below 262144"));
+        assert!(refused(|card| card.drives[0] = Some(DriveConfig::new(8, 513, 7))).contains("513"));
     }
 }

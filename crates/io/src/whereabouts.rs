@@ -1,41 +1,12 @@
-//! Where a node can be called, on its way between card, agent and state folder.
+//! Where a node can be called, on its way to the state folder and back.
 
 use base::ids::DomainId;
-use base::ledger::Layout;
 use node::{KEY_BYTES, PublicKey, Whereabouts};
-use serde::{Deserialize, Serialize};
 
 use crate::address::Addresses;
 
 /// The only form of the text.
 const FORM: &str = "2";
-
-/// [`Whereabouts`], in plan and messages.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Layout)]
-pub(crate) struct WhereaboutsPlan {
-    key: [u8; KEY_BYTES],
-    domain: u32,
-    addresses: Addresses,
-}
-
-impl WhereaboutsPlan {
-    /// Whose they are.
-    pub(crate) fn key(&self) -> &[u8; KEY_BYTES] {
-        &self.key
-    }
-}
-
-impl From<Whereabouts> for WhereaboutsPlan {
-    fn from(at: Whereabouts) -> Self {
-        Self { key: at.key.0, domain: at.domain.0, addresses: at.addresses.into() }
-    }
-}
-
-impl From<WhereaboutsPlan> for Whereabouts {
-    fn from(plan: WhereaboutsPlan) -> Self {
-        Self { key: PublicKey(plan.key), domain: DomainId(plan.domain), addresses: plan.addresses.into() }
-    }
-}
 
 /// As the state folder keeps it: `FORM:KEY:DOMAIN:ADDRESSES`, the key in hexadecimal, the addresses as in a line. One
 /// word, at most 350 characters.
@@ -71,7 +42,6 @@ mod tests {
         let text = to_text(&at);
         assert!(text.ends_with(":262143:10.0.0.1:7411,2=[fe80::1%3]:9"), "{text}");
         assert_eq!(from_text(&text), Some(at));
-        assert_eq!(Whereabouts::from(WhereaboutsPlan::from(at)), at);
         let nowhere = Whereabouts { addresses: Default::default(), ..at };
         assert_eq!(from_text(&to_text(&nowhere)), Some(nowhere));
         let changes = [

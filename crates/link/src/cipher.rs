@@ -1,9 +1,10 @@
 //! What protects frames: which ciphers an end accepts, and which one two ends agree on.
 
 use base::ledger::Layout;
+use serde::{Deserialize, Serialize};
 
 /// What one end accepts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Layout)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Layout, Serialize, Deserialize)]
 pub enum Protection {
     /// Frames are sealed with AEGIS-128X2 if the other end can, else with AES-256-GCM. For processors with instructions
     /// for AES: without them AEGIS is slow, and what it does may be seen in its time.

@@ -5,6 +5,7 @@ use core::fmt;
 use aws_lc_rs::digest::{SHA256, digest};
 use base::ids::{DomainId, NodeId};
 use base::ledger::Layout;
+use serde::{Deserialize, Serialize};
 use snow::params::DHChoice;
 use snow::resolvers::{CryptoResolver, DefaultResolver};
 use snow::types::Dh;
@@ -18,7 +19,19 @@ const ID: &[u8] = b"causeway node id 1";
 
 /// A node's public key. Whoever has it can begin a handshake with the node.
 #[derive(
-    Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Layout,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Default,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+    Unaligned,
+    Layout,
+    Serialize,
+    Deserialize,
 )]
 #[repr(transparent)]
 pub struct PublicKey(pub [u8; KEY_BYTES]);
@@ -55,7 +68,7 @@ impl fmt::Debug for PublicKey {
 }
 
 /// Whom a borrower calls.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Layout, Serialize, Deserialize)]
 pub struct Lender {
     /// Nobody else can answer.
     pub key: PublicKey,
@@ -63,10 +76,29 @@ pub struct Lender {
     pub domain: DomainId,
 }
 
-/// A node's key pair. The private half is overwritten when it is dropped, as far as safe code can promise that.
-#[derive(Clone, PartialEq, Eq)]
+/// 32 bytes that nobody else may see: overwritten when they are dropped, as far as safe code can promise that.
+#[derive(Clone, PartialEq, Eq, Layout, Serialize, Deserialize)]
+pub struct Secret(pub [u8; 32]);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+impl Drop for Secret {
+    fn drop(&mut self) {
+        self.0.fill(0);
+        // Without a reader the stores would be dead ones, and removed.
+        core::hint::black_box(&self.0);
+    }
+}
+
+/// A node's key pair, of which the private half is all that is written down.
+#[derive(Clone, PartialEq, Eq, Layout, Serialize, Deserialize)]
+#[serde(from = "Secret", into = "Secret")]
 pub struct NodeKey {
-    private: [u8; KEY_BYTES],
+    private: Secret,
     public: PublicKey,
     id: NodeId,
 }
@@ -78,7 +110,7 @@ impl NodeKey {
         dh.set(&private);
         let mut public = PublicKey::default();
         public.0.copy_from_slice(dh.pubkey());
-        Self { private, public, id: public.id() }
+        Self { private: Secret(private), public, id: public.id() }
     }
 
     /// One that everybody knows, for tests and simulations.
@@ -88,7 +120,7 @@ impl NodeKey {
 
     /// For the handshake, and for an agent's card.
     pub fn reveal(&self) -> &[u8; KEY_BYTES] {
-        &self.private
+        &self.private.0
     }
 
     /// The public half.
@@ -113,11 +145,15 @@ impl fmt::Debug for NodeKey {
     }
 }
 
-impl Drop for NodeKey {
-    fn drop(&mut self) {
-        self.private.fill(0);
-        // Without a reader the stores would be dead ones, and removed.
-        core::hint::black_box(&self.private);
+impl From<Secret> for NodeKey {
+    fn from(private: Secret) -> Self {
+        Self::new(private.0)
+    }
+}
+
+impl From<NodeKey> for Secret {
+    fn from(key: NodeKey) -> Self {
+        key.private
     }
 }
 

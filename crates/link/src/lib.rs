@@ -29,7 +29,7 @@ mod transmit;
 pub use answered::CallName;
 pub use cipher::{Cipher, Protection};
 pub use handshake::{derive, mark};
-pub use identity::{KEY_BYTES, Lender, NodeKey, PublicKey};
+pub use identity::{KEY_BYTES, Lender, NodeKey, PublicKey, Secret};
 pub use name::Name;
 pub use paths::{PRIVATE_PATH, PathConfig, PathId};
 pub use proof::{PROOF_LEN, is_proof, prove};

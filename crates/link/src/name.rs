@@ -1,7 +1,10 @@
 //! The name of a node, as people read it.
 
+use base::ledger::Layout;
+use serde::{Deserialize, Serialize};
+
 /// A name of at most 32 bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Layout, Serialize, Deserialize)]
 pub struct Name([u8; 32]);
 
 impl Name {

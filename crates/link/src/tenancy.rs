@@ -2,6 +2,7 @@
 
 use base::ids::{LifeId, NodeId};
 use base::ledger::Layout;
+use serde::{Deserialize, Serialize};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::name::Name;
@@ -9,7 +10,7 @@ use crate::name::Name;
 /// Who has used a function last: its number is raised whenever another life than before takes the function. A borrower
 /// that finds its own number unchanged knows that nobody has written in between, whatever became of the lender
 /// meanwhile. The lender's agent makes it durable before it has an effect.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Layout, Serialize, Deserialize)]
 pub struct Tenancy {
     /// The upper half counts the changes, the lower one is random, of the lender's life that has counted or of the
     /// content that has come: a lender whose state folder was restored never comes to a number again that stood for

@@ -13,25 +13,25 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 
 use base::ids::{Group, Incarnation, LifeId, NodeId, RailId, StreamId};
-use base::ledger::{Hook, LedgerError, Owner, PAGE_SIZE, Pages, RawMemory, RegionError, Span};
+use base::ledger::{Hook, LedgerError, PAGE_SIZE, Pages, RawMemory, RegionError, Span};
 use base::{Instant, Rule};
 use device::{Limit, MEDIA_PAGES, MediaError, MediaFunction, MediaId, MediaKind, MediaOp};
 use fabric::{Decoder, WindowError};
 use host::vfio_user::SlotConfigError;
 use link::pair::{Channel, FunctionId, Lobby};
-use link::{PublicKey, State, Stream, Tenancy};
+use link::{PublicKey, Secret, State, Stream, Tenancy};
 
 use crate::apertures::Target;
 use crate::borrower::BorrowedDrive;
 use crate::bucket::Bucket;
 use crate::card::frames::Reply;
-use crate::cells::{Address, LedgerLoans, LoanParts, NodeLedger, drive_owners};
+use crate::cells::{Address, LedgerLoans, LoanParts, NodeLedger, drive_owner};
 use crate::config::{CardConfig, LoanConfig, LoanRole};
 use crate::drive::Drive;
 use crate::endpoint::Remains;
 use crate::gauges::ChannelGauges;
 use crate::loan::Loan;
-use crate::parts::{DriveCells, DriveDriver, DriveError, Persist};
+use crate::parts::{DriveDriver, DriveError, Persist};
 use crate::peers::Peers;
 use crate::places::{Found, Places};
 use crate::refusal::Refusal;
@@ -156,7 +156,7 @@ fn name_of(loan: &LoanConfig) -> Option<(Option<NodeId>, FunctionId)> {
     match &loan.role {
         LoanRole::Lend { .. } => Some((None, loan.function)),
         LoanRole::Borrow { lender, .. } => Some((Some(lender.key.id()), loan.function)),
-        LoanRole::Vacant => None,
+        LoanRole::Vacant | LoanRole::VacantSlot => None,
     }
 }
 
@@ -220,11 +220,8 @@ impl<'m> MediaWork<'m> {
 pub struct Card<'m> {
     ledger: NodeLedger<'m>,
     config: CardConfig,
-    /// By drive, whose its cells are.
-    drive_owners: Vec<Owner>,
-    /// By drive, as its cells go.
-    drive_cells: Vec<&'m DriveCells>,
-    drives: Vec<Drive<'m>>,
+    /// By place.
+    drives: Vec<Option<Drive<'m>>>,
     /// By place, as its cells go.
     parts: Vec<Option<LoanParts<'m>>>,
     loans: Places<'m>,
@@ -281,10 +278,13 @@ impl<'m> Card<'m> {
         let restored = journal.roll_back_within(memory.len())?;
         gauges.rolled_back.set(restored as u64);
         ledger.used_bytes()?;
-        let drive_owners = drive_owners(&config.loans, config.drives.len());
-        ledger.retain(&config.loans, &drive_owners)?;
-        let drive_cells =
-            drive_owners.iter().map(|owner| ledger.obtain_drive(*owner)).collect::<Result<Vec<_>, _>>()?;
+        let drives = config.drives.iter().enumerate();
+        let lent =
+            drives.filter_map(|(at, drive)| Some((at, drive.clone()?, drive_owner(&config.loans, at))));
+        let lent: Vec<_> = lent.collect();
+        ledger.retain(&config.loans, lent.iter().map(|(.., owner)| *owner))?;
+        let cells = lent.iter().map(|(.., owner)| ledger.obtain_drive(*owner));
+        let cells = cells.collect::<Result<Vec<_>, _>>()?;
         let places = config.loans.len();
         let peers = Peers::new(&ledger, &config, now);
         let lobby = Lobby::new(&ledger.root.lobby, journal, frames::lobby_config(&config), now);
@@ -292,8 +292,6 @@ impl<'m> Card<'m> {
         let mut card = Self {
             ledger,
             config,
-            drive_owners,
-            drive_cells,
             drives: Vec::new(),
             parts: vec![None; places],
             loans: Places::vacant(places),
@@ -318,12 +316,10 @@ impl<'m> Card<'m> {
         for place in 0..places {
             card.obtain(place, &known)?;
         }
-        let drives = card.config.drives.iter().zip(&card.drive_cells).enumerate();
-        card.drives = drives
-            .map(|(index, (drive, cells))| {
-                Drive::new(index, cells, journal, drive.clone(), &card.config.loans)
-            })
-            .collect();
+        card.drives.resize_with(card.config.drives.len(), || None);
+        for ((at, drive, owner), cells) in lent.into_iter().zip(cells) {
+            card.drives[at] = Some(Drive::new(at, (owner, cells), journal, drive, &card.config.loans));
+        }
         journal.commit();
         card.decode();
         for place in 0..places {
@@ -496,7 +492,7 @@ impl<'m> Card<'m> {
 
     /// Finds anew what may have changed of loans.
     fn look_at_changed(&self) {
-        for drive in self.drives.iter().filter(|drive| drive.take_notes()) {
+        for drive in self.drives.iter().flatten().filter(|drive| drive.take_notes()) {
             drive.loans().iter().for_each(|loan| self.loans.note_stale(*loan));
         }
         self.loans.stale().for_each(|loan| _ = self.found(loan));
@@ -532,7 +528,7 @@ impl<'m> Card<'m> {
         let count = self.drives.len();
         let work = (0..count).find_map(|turn| {
             let drive = (self.next_drive + turn) % count;
-            *asked = self.drives[drive].pick(&mut self.loans, asked)?;
+            *asked = self.drives[drive].as_mut()?.pick(&mut self.loans, asked)?;
             self.next_drive = (drive + 1) % count;
             self.loans[*asked].poll_media(*asked)
         });
@@ -546,8 +542,10 @@ impl<'m> Card<'m> {
     /// What is to be kept of a drive for good, in place of all before, with the drive's index. It is committed, and
     /// once kept [`Card::handle_persisted`] is to be told; a successor gives it out again.
     pub fn poll_persist(&mut self) -> Option<(usize, Persist)> {
-        let drives = self.drives.iter().enumerate().filter(|(_, drive)| !drive.loans().is_empty());
-        drives.filter_map(|(index, drive)| Some((index, drive.subsystem.poll_persist()?))).next()
+        let drives = self.drives.iter().enumerate();
+        let lent = drives.filter_map(|(index, drive)| Some((index, drive.as_ref()?)));
+        let lent = lent.filter(|(_, drive)| !drive.loans().is_empty());
+        lent.filter_map(|(index, drive)| Some((index, drive.subsystem.poll_persist()?))).next()
     }
 
     /// What [`Card::poll_persist`] gave out is kept, or could not be.
@@ -555,9 +553,13 @@ impl<'m> Card<'m> {
         self.lent_drive_step(now, drive, |drive| drive.subsystem.handle_persisted(version, kept));
     }
 
+    fn drive(&self, drive: usize) -> Option<&Drive<'m>> {
+        self.drives.get(drive)?.as_ref()
+    }
+
     /// Whether each flush of a drive's functions fails because its medium has lost something.
     pub fn has_fault(&self, drive: usize) -> bool {
-        self.drives.get(drive).is_some_and(|drive| drive.subsystem.has_fault())
+        self.drive(drive).is_some_and(|drive| drive.subsystem.has_fault())
     }
 
     /// The medium of a drive has lost something, or may have: a flush of a dead card has said so, or its system.
@@ -581,9 +583,9 @@ impl<'m> Card<'m> {
     /// which is new and random. If it is certain that it was restored, it is another `life` from here on.
     pub fn renew_keys(&mut self, now: Instant, seed: [u8; 32], life: Option<LifeId>) {
         self.config.restored_as = life.or(self.config.restored_as);
-        self.config.seed = seed;
+        self.config.seed = Secret(seed);
         let config = frames::lobby_config(&self.config);
-        self.lobby.renew(config.incarnation, config.life, config.seed);
+        self.lobby.renew(config.incarnation, config.life, seed);
         for place in 0..self.peers.len() {
             let seed = self.peers.new_seed(&self.config);
             self.peer_step(now, place, |peer, _| peer.channel.renew_keys(now, seed, life));
@@ -604,7 +606,8 @@ impl<'m> Card<'m> {
     /// The next event for the agent.
     pub fn poll_event(&mut self) -> Option<CardEvent> {
         self.conclude_leaving();
-        let fault = || self.drives.iter_mut().position(Drive::take_fault).map(CardEvent::MediaFault);
+        let tells = |drive: &mut Option<Drive<'_>>| drive.as_mut().is_some_and(Drive::take_fault);
+        let fault = || self.drives.iter_mut().position(tells).map(CardEvent::MediaFault);
         self.events.pop_front().or_else(fault)
     }
 
@@ -853,10 +856,10 @@ impl<'m> Card<'m> {
     /// A step of one of [`CardConfig::drives`], if there is such a one, that is no loan's. If it fails, so does all
     /// that is lent of the drive.
     fn lent_drive_step(&mut self, now: Instant, index: usize, act: impl FnOnce(&mut Drive<'m>)) {
-        let Some(drive) = self.drives.get(index) else { return };
+        let Some(drive) = self.drive(index) else { return };
+        let (loans, cells) = (drive.loans().to_vec(), (drive.owner, drive.cells));
         self.now = now;
-        let loans = drive.loans().to_vec();
-        let step = |card: &mut Self| card.step(None, |card| act(&mut card.drives[index]));
+        let step = |card: &mut Self| card.step(None, |card| card.drives[index].as_mut().map_or((), act));
         if !loans.iter().all(|loan| self.loans[*loan].contains_faults()) {
             return step(self);
         }
@@ -865,8 +868,9 @@ impl<'m> Card<'m> {
             return;
         }
         self.take_back();
-        let (cells, config) = (self.drive_cells[index], self.config.drives[index].clone());
-        self.drives[index] = Drive::new(index, cells, self.ledger.journal, config, &self.config.loans);
+        let journal = self.ledger.journal;
+        let anew = |config| Drive::new(index, cells, journal, config, &self.config.loans);
+        self.drives[index] = self.config.drives[index].clone().map(anew);
         for loan in loans {
             if !self.loans[loan].has_failed() {
                 self.contain(now, loan, self.events.len());

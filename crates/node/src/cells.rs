@@ -14,6 +14,7 @@ use host::vfio_user::SessionCells;
 use link::pair::{ChannelCells, ClaimCells, LobbyCells, OfferCells};
 use link::{Name, PublicKey, StreamCells};
 use pcie::Bdf;
+use serde::{Deserialize, Serialize};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::config::{BorrowEdge, CardConfig, LoanConfig, LoanRole};
@@ -190,13 +191,8 @@ impl NodeLedger<'_> {
     };
 }
 
-/// Whose the regions of each drive are: of one life of its place, which is that of the loans of its functions, so a
-/// drive that comes to the place of another one has others.
-pub(crate) fn drive_owners(loans: &[LoanConfig], drives: usize) -> Vec<Owner> {
-    (0..drives).map(|drive| drive_owner(loans, drive)).collect()
-}
-
-/// The same of one drive.
+/// Whose the regions of a drive are: of one life of its place, which is that of the loans of its functions, so a drive
+/// that comes to the place of another one has others.
 pub(crate) fn drive_owner(loans: &[LoanConfig], drive: usize) -> Owner {
     let lends = |loan: &&LoanConfig| matches!(loan.role, LoanRole::Lend { drive: of, .. } if of == drive);
     let life = loans.iter().filter(lends).map(|loan| loan.life).max().unwrap_or_default();
@@ -264,8 +260,14 @@ impl LoanRole {
             Self::Lend { .. } => Some(LoanKind::Lend),
             Self::Borrow { edge: BorrowEdge::Drive | BorrowEdge::Program, .. } => Some(LoanKind::Drive),
             Self::Borrow { edge: BorrowEdge::Slot { .. }, .. } => Some(LoanKind::Slot),
-            Self::Vacant => None,
+            Self::Vacant | Self::VacantSlot => None,
         }
+    }
+
+    /// What there is room for in the ledger: a slot has it before its loan comes, so that a card can take that, and until
+    /// its machine is gone.
+    pub fn room(&self) -> Option<LoanKind> {
+        if matches!(self, Self::VacantSlot) { Some(LoanKind::Slot) } else { self.kind() }
     }
 }
 
@@ -400,8 +402,12 @@ impl<'m> NodeLedger<'m> {
 
     /// Takes back what no loan of a configuration and none of these drives has any more. A slot that has become vacant keeps its
     /// cells until the place has another life: its machine may still be connected, and is answered.
-    pub(crate) fn retain(&self, loans: &[LoanConfig], drives: &[Owner]) -> Result<(), RegionError> {
-        let mut owners: BTreeSet<Owner> = drives.iter().copied().collect();
+    pub(crate) fn retain(
+        &self,
+        loans: &[LoanConfig],
+        drives: impl IntoIterator<Item = Owner>,
+    ) -> Result<(), RegionError> {
+        let mut owners: BTreeSet<Owner> = drives.into_iter().collect();
         owners.extend(self.peers().map(|(place, _)| peer_owner(place)));
         for (place, loan) in loans.iter().enumerate() {
             let owner = loan_owner(place, loan.life);
@@ -520,7 +526,19 @@ pub(crate) fn parts_of<'m>(arena: &'m Arena, kind: LoanKind) -> (Journal<'m>, Lo
 /// The address of a peer on a rail, as the driver of the card wrote it: opaque here, but that all zeroes are none. It
 /// begins with its kind; what kinds there are, and whether the rest makes sense, is the driver's affair.
 #[derive(
-    Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Layout,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Debug,
+    Default,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+    Layout,
+    Serialize,
+    Deserialize,
 )]
 #[repr(transparent)]
 pub struct Address(pub [u8; 28]);

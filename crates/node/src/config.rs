@@ -1,17 +1,18 @@
 use core::time::Duration;
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use base::RuleSet;
 use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId, RailId};
+use base::ledger::Layout;
 use device::Limit;
 use link::pair::FunctionId;
-use link::{Lender, Name, NodeKey, Protection, Tenancy};
+use link::{Lender, Name, NodeKey, Protection, Secret, Tenancy};
+use serde::{Deserialize, Serialize};
 
 use crate::{Address, DriveConfig, MAX_RAILS, Whereabouts};
 
 /// What an agent tells its card. The same for every card on one ledger, but for generation and seed.
-#[derive(Clone)]
+#[derive(Clone, Layout, Serialize, Deserialize)]
 pub struct CardConfig {
     /// This node.
     pub identity: NodeKey,
@@ -28,13 +29,13 @@ pub struct CardConfig {
     /// Which card of it.
     pub generation: CardGeneration,
     /// 32 random bytes, new for each card.
-    pub seed: [u8; 32],
+    pub seed: Secret,
     /// What it accepts as protection of frames.
     pub protection: Protection,
     /// Its rails, at least one.
     pub rails: Rails,
-    /// The drives it lends; their places are those of their cells.
-    pub drives: Vec<DriveConfig>,
+    /// The drives it lends, by place; `None`: no drive is in this one.
+    pub drives: Vec<Option<DriveConfig>>,
     /// The loans; their places are those of their cells.
     pub loans: Vec<LoanConfig>,
     /// Where nodes are that have something of this one, as the agent has made durable.
@@ -49,7 +50,7 @@ pub struct CardConfig {
 pub type Rails = [Option<RailConfig>; MAX_RAILS];
 
 /// A rail of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Layout, Serialize, Deserialize)]
 pub struct RailConfig {
     /// Bytes of the largest frame that it takes; a borrower knows more of its [routes](Route).
     pub max_frame: usize,
@@ -63,7 +64,7 @@ impl RailConfig {
 }
 
 /// Where a lender has one of its rails. It may have any of them, and the borrower others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Layout, Serialize, Deserialize)]
 pub struct Route {
     /// The lender's rail.
     pub rail: RailId,
@@ -74,10 +75,10 @@ pub struct Route {
 }
 
 /// One loan.
-#[derive(Clone)]
+#[derive(Clone, Debug, PartialEq, Eq, Layout, Serialize, Deserialize)]
 pub struct LoanConfig {
     /// The secret of its line.
-    pub secret: [u8; 32],
+    pub secret: Secret,
     /// As its lender names the function.
     pub function: FunctionId,
     /// The zone that the function is lent in: who has a channel in another one knows nothing of it.
@@ -120,7 +121,7 @@ impl CardConfig {
                 allowed.as_deref().is_none_or(|allowed| allowed.contains(&node))
             }
             LoanRole::Borrow { lender, .. } => lender.key.id() == node,
-            LoanRole::Vacant => false,
+            LoanRole::Vacant | LoanRole::VacantSlot => false,
         })
     }
 
@@ -141,7 +142,7 @@ impl CardConfig {
 }
 
 /// What a node does with a loan.
-#[derive(Clone)]
+#[derive(Clone, Debug, PartialEq, Eq, Layout, Serialize, Deserialize)]
 pub enum LoanRole {
     /// Lends a function of a drive. No two loans lend the same one.
     Lend {
@@ -152,7 +153,7 @@ pub enum LoanRole {
         /// What the function may do.
         limit: Limit,
         /// The nodes that may have it; `None`: all that have its line.
-        allowed: Option<Arc<[NodeId]>>,
+        allowed: Option<Box<[NodeId]>>,
     },
     /// Borrows one.
     Borrow {
@@ -166,12 +167,21 @@ pub enum LoanRole {
         /// For whom.
         edge: BorrowEdge,
     },
-    /// Nothing: there is no loan in this place. If the last one was a slot, its machine finds its function gone.
+    /// Nothing: there is no loan in this place.
     Vacant,
+    /// Nothing, but a slot of a virtual machine, which finds its function gone.
+    VacantSlot,
+}
+
+impl LoanRole {
+    /// Whether a virtual machine uses the place.
+    pub fn is_slot(&self) -> bool {
+        matches!(self, Self::Borrow { edge: BorrowEdge::Slot { .. }, .. } | Self::VacantSlot)
+    }
 }
 
 /// What stands in front of a borrowed function.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Layout, Serialize, Deserialize)]
 pub enum BorrowEdge {
     /// This node's own driver, which serves blocks over NBD.
     Drive,

@@ -2,7 +2,7 @@
 
 use core::cell::Cell as StdCell;
 
-use base::ledger::Journal;
+use base::ledger::{Journal, Owner};
 
 use crate::config::{LoanConfig, LoanRole};
 use crate::parts::{DriveCells, DriveConfig, FairShare, Subsystem};
@@ -10,6 +10,9 @@ use crate::places::Places;
 
 /// A drive of which at least one function is lent.
 pub(crate) struct Drive<'m> {
+    /// Whose its cells are.
+    pub(crate) owner: Owner,
+    pub(crate) cells: &'m DriveCells,
     pub(crate) subsystem: Subsystem<'m>,
     /// The loans of its functions, in the order of the configuration.
     loans: Vec<usize>,
@@ -28,7 +31,7 @@ impl<'m> Drive<'m> {
     /// If the drive cannot be, or one of its functions is lent twice.
     pub(crate) fn new(
         index: usize,
-        cells: &'m DriveCells,
+        (owner, cells): (Owner, &'m DriveCells),
         journal: Journal<'m>,
         config: DriveConfig,
         loans: &[LoanConfig],
@@ -46,7 +49,16 @@ impl<'m> Drive<'m> {
         }
         let share = FairShare::new(lent.len());
         let subsystem = Subsystem::new(cells, journal, config);
-        Self { subsystem, loans: lent, share, journal, has_told: false, notes: StdCell::default() }
+        Self {
+            owner,
+            cells,
+            subsystem,
+            loans: lent,
+            share,
+            journal,
+            has_told: false,
+            notes: StdCell::default(),
+        }
     }
 
     /// The loans of its functions.
@@ -58,12 +70,6 @@ impl<'m> Drive<'m> {
     pub(crate) fn take_notes(&self) -> bool {
         let notes = self.subsystem.notes();
         self.notes.replace(notes) != notes
-    }
-
-    /// Nobody has any function of it any more, nor ever will have.
-    pub(crate) fn let_go(&mut self) {
-        self.loans.clear();
-        self.share = FairShare::new(0);
     }
 
     /// Whether it is to be told now that the medium has lost something: once a card, until it is cleared.

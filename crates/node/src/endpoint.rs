@@ -164,14 +164,16 @@ pub(crate) fn compose<'m>(
     parts: LoanParts<'m>,
     role: &LoanRole,
     (journal, pages): (Journal<'m>, Pages<'m>),
-    drives: &[Drive<'m>],
+    drives: &[Option<Drive<'m>>],
     place: usize,
     now: Instant,
 ) -> Box<dyn Endpoint<'m> + 'm> {
     let (gauges, at) = (&parts.cells.edge, (place, requester_of(place)));
     match (parts.end, role) {
         (EndCells::Lent(function), LoanRole::Lend { drive, controller, limit, .. }) => {
-            let subsystem = &drives[*drive].subsystem;
+            let drive =
+                drives[*drive].as_ref().expect("a configuration has the drives that it lends functions of");
+            let subsystem = &drive.subsystem;
             let mut function = Controller::in_subsystem(function, pages, subsystem, *controller);
             if function.limit() != *limit {
                 function.set_limit(now, *limit);

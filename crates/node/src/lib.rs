@@ -75,8 +75,8 @@ pub use link::StreamStats;
 pub use link::pair::{FunctionId, LobbyStats, Stats as ChannelStats};
 pub use link::path::PRIVATE_WINDOW;
 pub use link::{
-    Cipher, KEY_BYTES, Lender, Name, NodeKey, PROOF_LEN, Protection, PublicKey, REKEY_FRAMES, Tenancy,
-    is_proof, prove,
+    Cipher, KEY_BYTES, Lender, Name, NodeKey, PROOF_LEN, Protection, PublicKey, REKEY_FRAMES, Secret,
+    Tenancy, is_proof, prove,
 };
 pub use pcie::Bdf;
 

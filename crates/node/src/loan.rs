@@ -5,7 +5,6 @@ mod tests;
 use core::cell::Cell as StdCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use base::Instant;
 use base::ids::{Incarnation, LifeId, NodeId, StreamId};
@@ -95,7 +94,7 @@ impl<'m> Loan<'m> {
         journal: Journal<'m>,
         card: &CardConfig,
         index: usize,
-        (drives, channel): (&[Drive<'m>], Option<&Channel<'m>>),
+        (drives, channel): (&[Option<Drive<'m>>], Option<&Channel<'m>>),
         decoder: Rc<Decoder<Target>>,
         now: Instant,
     ) -> Self {
@@ -160,7 +159,7 @@ impl<'m> Loan<'m> {
     }
 
     /// Only these nodes may have what is lent from now on; who has it keeps it.
-    pub(crate) fn set_allowed(&mut self, allowed: Option<Arc<[NodeId]>>) {
+    pub(crate) fn set_allowed(&mut self, allowed: Option<Box<[NodeId]>>) {
         if let Opening::Offer(offer) = &mut self.opening {
             offer.set_allowed(allowed);
         }

@@ -29,9 +29,9 @@ impl<'m> Opening<'m> {
         now: Instant,
     ) -> Self {
         let loan = &card.loans[place];
-        let (function, generation, secret) = (loan.function, loan.generation, loan.secret);
+        let (function, generation, secret) = (loan.function, loan.generation, loan.secret.0);
         match &loan.role {
-            LoanRole::Vacant => Self::Nothing,
+            LoanRole::Vacant | LoanRole::VacantSlot => Self::Nothing,
             LoanRole::Borrow { .. } => {
                 let wish = Wish { function, generation, domain: card.domain_of(loan), slot: place as u16 };
                 let mut claim = Claim::new(&cells.claim, journal, ClaimConfig { wish, secret }, now);

@@ -253,7 +253,7 @@ impl<'m> Peers<'m> {
 
     /// What is random in one channel must not be known from another, nor from the one that had its place before.
     fn seed(&self, card: &CardConfig, made: u64) -> [u8; 32] {
-        derive(&derive(&card.seed, CHANNELS), made)
+        derive(&derive(&card.seed.0, CHANNELS), made)
     }
 
     /// Another seed for a channel that there is.

@@ -3,11 +3,13 @@
 use core::time::Duration;
 
 use base::ids::{Incarnation, NodeId};
+use base::ledger::Layout;
 use link::Name;
 use link::pair::{self, OpenRefusal};
+use serde::{Deserialize, Serialize};
 
 /// Why a lender does not lend.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Layout, Serialize, Deserialize)]
 pub enum Refusal {
     /// Another node has the function.
     InUse {

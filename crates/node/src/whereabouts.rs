@@ -1,11 +1,13 @@
 use base::ids::{DomainId, NodeId};
+use base::ledger::Layout;
 use link::PublicKey;
+use serde::{Deserialize, Serialize};
 
 use crate::{Address, MAX_RAILS};
 
 /// Where a node that has something of this one can be called. The agent keeps it beside the tenancy, so that a lender
 /// that is started anew, perhaps at another address, can call whoever has its functions before they find it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Layout, Serialize, Deserialize)]
 pub struct Whereabouts {
     /// Nobody else can answer.
     pub key: PublicKey,

@@ -4,7 +4,7 @@ use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGenera
 use base::ledger::{Arena, RawMemory};
 use base::{Instant, Rule, RuleSet};
 use core::time::Duration;
-use link::Name;
+use link::{Name, Secret};
 use node::agent::Agent;
 use node::{
     BorrowEdge, Card, CardConfig, FunctionId, LoanConfig, LoanKind, LoanRole, NodeKey, NodeLedger,
@@ -359,7 +359,7 @@ impl<'w> World<'w> {
     /// The agent's configuration of a node's card.
     pub(crate) fn card_config(&mut self, node: usize) -> CardConfig {
         let loans = self.loans.iter().enumerate().map(|(index, loan)| LoanConfig {
-            secret: [index as u8 + 1; 32],
+            secret: Secret([index as u8 + 1; 32]),
             function: FunctionId(index as u32 + 1),
             group: Group::DEFAULT,
             generation: LoanGeneration(index as u64),
@@ -406,10 +406,10 @@ impl<'w> World<'w> {
             life: self.life_id(node),
             restored_as: None,
             generation: CardGeneration(self.nodes[node].generation()),
-            seed,
+            seed: Secret(seed),
             protection: self.protection[usize::from(node != LENDER)],
             rails: RailConfig::first(RAILS, self.frame_bytes),
-            drives,
+            drives: drives.into_iter().map(Some).collect(),
             loans,
             holders: self.nodes[node].holders.clone(),
             // Often, so that keys are replaced in the middle of everything else.

@@ -76,7 +76,15 @@ macro_rules! within {
     )+};
 }
 
-within!("Cell": Cell, "Option": Option, "Vec": Vec, "UnsafeCell": UnsafeCell);
+within!("Cell": Cell, "Option": Option, "Vec": Vec, "UnsafeCell": UnsafeCell, "Box": Box);
+
+impl<T: Layout> Layout for Box<[T]> {
+    const LAYOUT: LayoutHash = LayoutHash::of::<Self>("list").field::<T>("0", 0);
+}
+
+impl<A: Layout, B: Layout> Layout for (A, B) {
+    const LAYOUT: LayoutHash = LayoutHash::of::<Self>("pair").field::<A>("0", 0).field::<B>("1", 0);
+}
 
 impl<T: Layout, const N: usize> Layout for [T; N] {
     const LAYOUT: LayoutHash = LayoutHash::of::<Self>("array").field::<T>("0", N);

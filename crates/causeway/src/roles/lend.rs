@@ -7,7 +7,6 @@ pub(super) use drive::{Lent, functions};
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use base::ids::NodeId;
@@ -190,7 +189,7 @@ impl Ready {
 
 /// The loans of a device's functions, which is the drive in `place`.
 fn loans(device: &Device, place: usize, state: &StateDir) -> Result<Vec<LoanSpec>, Failure> {
-    let allowed: Option<Arc<[NodeId]>> = device.allow.as_deref().map(Arc::from);
+    let allowed: Option<Box<[NodeId]>> = device.allow.as_deref().map(Box::from);
     let mut loans = Vec::new();
     for Lent { name: function, controller, limit, group } in functions(device)? {
         let secret = function_secret(state.key(), &function);

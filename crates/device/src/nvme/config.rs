@@ -2,6 +2,9 @@
 
 use core::fmt;
 
+use base::ledger::Layout;
+use serde::{Deserialize, Serialize};
+
 use super::cells::{CONTROLLERS, NAMESPACES};
 use super::limit::Limit;
 use super::subsystem::record;
@@ -10,7 +13,7 @@ use super::subsystem::record;
 pub const FUNCTIONS_MAX: u16 = CONTROLLERS as u16 - 1;
 
 /// What a drive is made for: the same for every card on one ledger, and for every controller of the drive.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Layout, Serialize, Deserialize)]
 pub struct Config {
     /// Logical blocks of the medium, at least 1, in units of `block_size`.
     pub blocks: u64,
@@ -48,7 +51,7 @@ pub struct Config {
 }
 
 /// What stands between a completed write and the medium, and who gets to see it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Layout, Serialize, Deserialize)]
 pub enum WriteCache {
     /// Nothing: the medium keeps every completed write, and no flush is ever needed.
     Absent,
@@ -66,7 +69,7 @@ pub enum WriteCache {
 }
 
 /// A namespace of a new drive.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Layout, Serialize, Deserialize)]
 pub struct NamespaceConfig {
     /// Logical blocks, at least 1, in units of `block_size`. Namespaces lie on the medium one behind the other.
     pub blocks: u64,

@@ -8,6 +8,7 @@
 use base::Instant;
 use base::ledger::{Cell, Layout};
 use core::fmt;
+use serde::{Deserialize, Serialize};
 use zerocopy::FromBytes;
 
 use super::Controller;
@@ -19,7 +20,7 @@ const DEPTH_NANOS: i128 = 10_000_000;
 pub(super) const UNKNOWN_MAX: usize = 4;
 
 /// A limit of one function. There is no limit of zero: a function that may do nothing is not lent.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Layout, Serialize, Deserialize)]
 pub struct Limit {
     /// Commands a second, 0 for any.
     iops: u64,

@@ -12,7 +12,7 @@ use super::drives::Seen;
 use super::lenders::Lenders;
 use super::{Agent, AgentEvent, DriveEnd, DriveSpec, Edge, LoanEnd, LoanSpec, clients};
 use crate::messages::ToCard;
-use crate::plan::{AllowedPlan, DriveComing, PlacedLoan};
+use crate::plan::{self, Allowed, DriveComing};
 
 /// What comes to a node, all of it or nothing. Places are those of [`Agent::free_places`] and [`Agent::free_drives`], in
 /// their order.
@@ -204,11 +204,11 @@ impl Agent {
             if let LoanEnd::Lend { drive: of, allowed, .. } = &mut loan.end
                 && *of == drive
             {
-                *allowed = nodes.map(std::sync::Arc::from);
+                *allowed = nodes.map(Box::from);
             }
         }
-        let paper = AllowedPlan { nodes: nodes.map(|nodes| nodes.iter().map(|node| node.0).collect()) };
-        let paper = paper.write(self.spec.identity.id());
+        let allowed: Allowed = nodes.map(Box::from);
+        let paper = plan::write(self.spec.identity.id(), &allowed);
         let Some(card) = &mut self.card else { return };
         match paper {
             Ok(paper) => {
@@ -221,16 +221,16 @@ impl Agent {
 
     /// Tells the card of a drive that is lent from now on.
     pub(super) fn tell_drive(&mut self, drive: usize) {
-        let Some(plan) = self.drive_plan(drive) else { return };
+        let Some(spec) = self.spec.drive(drive) else { return };
         let loans = loans_of(&self.spec.loans, drive).into_iter();
         let mut lenders = Lenders::of(&self.spec.loans, &self.spec.rails);
-        let mut placed = |place| {
-            let loan = self.loan_plan(&self.spec.loans[place], &mut lenders);
-            PlacedLoan { place, loan }
+        let loans = loans.map(|place| (place, self.loan_config(&self.spec.loans[place], &mut lenders)));
+        let coming = DriveComing {
+            config: spec.config.clone(),
+            medium: self.medium_plan(drive, spec),
+            loans: loans.collect(),
         };
-        let loans = loans.map(&mut placed);
-        let loans = loans.collect();
-        let paper = DriveComing { drive: plan, loans }.write(self.spec.identity.id());
+        let paper = plan::write(self.spec.identity.id(), &coming);
         let Some(card) = &mut self.card else { return };
         match paper {
             Ok(paper) => {

@@ -9,7 +9,6 @@ use crate::card::lost_by;
 use crate::event::Event;
 use crate::files::{Identity, LastWrites, Witness};
 use crate::messages::{MediumTrouble, ToCard};
-use crate::plan::LimitPlan;
 use crate::ring::Completion;
 
 /// How often the agent looks whether images have grown.
@@ -268,7 +267,7 @@ impl Agent {
             return false;
         };
         *known = limit;
-        self.push_for_card(ToCard::Limit { loan, limit: LimitPlan::of(limit) });
+        self.push_for_card(ToCard::Limit { loan, limit });
         self.tell_card();
         true
     }

@@ -1,6 +1,6 @@
 //! What the role has made durable for the agent, and what the card is told of it.
 
-use base::ids::NodeId;
+use base::ids::{Incarnation, NodeId};
 use node::{Tenancy, Whereabouts};
 
 use super::{Agent, AgentEvent};
@@ -55,11 +55,11 @@ impl Agent {
             self.core.handle_holder_gone(former.node);
             self.wants.push(AgentEvent::ForgetHolder(former.node));
         }
-        self.tell(ToCard::Tenancy { loan, tenancy: tenancy.into() });
+        self.tell(ToCard::Tenancy { loan, tenancy });
     }
 
     pub(super) fn tell_incarnation(&mut self, loan: usize, incarnation: u64) {
         self.spec.loans[loan].least_incarnation = incarnation;
-        self.tell(ToCard::Incarnation { loan, incarnation });
+        self.tell(ToCard::Incarnation { loan, incarnation: Incarnation(incarnation) });
     }
 }

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 
 use base::ids::RailId;
 
+use node::Route;
+
 use super::{LoanEnd, LoanSpec, Rail};
 use crate::address::{Addresses, RailAddress};
-use crate::plan::RoutePlan;
 use crate::udp::max_datagram_bytes;
 
 /// What is taken to be an MTU where the kernel knows none.
@@ -41,7 +42,7 @@ impl<'a> Lenders<'a> {
     }
 
     /// The ways to a lender at these addresses, by rail.
-    pub(super) fn routes(&mut self, peers: &Addresses) -> Vec<RoutePlan> {
+    pub(super) fn routes(&mut self, peers: &Addresses) -> Vec<Route> {
         let mut route = |(id, peer): (RailId, RailAddress)| {
             let rail = self.rails.get(id.index())?;
             let ask = || {
@@ -49,7 +50,7 @@ impl<'a> Lenders<'a> {
                 rail.socket.path_mtu(to).map_or(UNKNOWN_FRAME, |mtu| max_datagram_bytes(to, mtu))
             };
             let max_frame = *self.frames.entry((id, peer)).or_insert_with(ask);
-            Some(RoutePlan { rail: id.get(), peer, max_frame })
+            Some(Route { rail: id, peer: peer.into(), max_frame })
         };
         peers.iter().filter_map(&mut route).collect()
     }

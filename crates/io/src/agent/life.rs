@@ -5,7 +5,6 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use base::ids::NodeId;
 use node::agent::{Effect, Unfinished};
 
 use super::lenders::Lenders;
@@ -84,12 +83,9 @@ impl Agent {
                 Some(Effect::TellEnd) => self.tell(ToCard::ShutDown),
                 Some(Effect::TellReturn { loan }) => self.tell(ToCard::GiveBack { loan }),
                 Some(Effect::TellLoan { loan }) => {
-                    let plan = self.loan_plan(
-                        &self.spec.loans[loan],
-                        &mut Lenders::of(&self.spec.loans, &self.spec.rails),
-                    );
-                    let plan = Box::new(plan);
-                    self.tell(ToCard::Attach { loan, plan });
+                    let mut lenders = Lenders::of(&self.spec.loans, &self.spec.rails);
+                    let config = Box::new(self.loan_config(&self.spec.loans[loan], &mut lenders));
+                    self.tell(ToCard::Attach { loan, config });
                 }
                 Some(Effect::TellDrive { drive }) => self.tell_drive(drive),
                 Some(Effect::TellWithdrawal { drive }) => self.tell(ToCard::Withdraw { drive }),
@@ -169,7 +165,7 @@ impl Agent {
                     clients.connection(*loan, *slot).map_or(Enclosure::Gone, Enclosure::Descriptor)
                 }
                 ToCard::Shared { peer, node, .. } => {
-                    neighbours.shared(*peer, NodeId(*node)).map_or(Enclosure::Gone, |shared| {
+                    neighbours.shared(*peer, *node).map_or(Enclosure::Gone, |shared| {
                         Enclosure::Descriptors(vec![shared.memory.as_fd(), shared.bell.as_fd()])
                     })
                 }

@@ -24,15 +24,14 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use base::RuleSet;
-use base::ids::{DomainBlock, DomainId, Group, NodeId};
+use base::ids::{CardGeneration, DomainBlock, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId};
 pub use node::agent::{CardRecord, Condition};
 use node::{
-    DriveConfig, FlashConfig, Lender, Limit, LoanKind, NodeKey, NodeLedger, Protection, Refusal, Tenancy,
-    Whereabouts,
+    BorrowEdge, CardConfig, DriveConfig, FlashConfig, FunctionId, Lender, Limit, LoanConfig, LoanKind,
+    LoanRole, Name, NodeKey, NodeLedger, Protection, Refusal, Secret, Tenancy, Whereabouts,
 };
 use tracing::debug;
 
@@ -53,10 +52,7 @@ use crate::load::{LoadResult, LoadSpec};
 use crate::memory::{self, Mapping};
 use crate::messages::{self, Dated, ToAgent, ToCard};
 use crate::outbox::Message as _;
-use crate::plan::{
-    DrivePlan, LEDGER_OFFSET, LimitPlan, LoanPlan, MediumKind, Plan, RailPlan, RolePlan, SharedCells,
-    descriptor, feasible,
-};
+use crate::plan::{LEDGER_OFFSET, MediumKind, MediumPlan, Plan, SharedCells, descriptor, feasible};
 use crate::process::{Child, OWN_EXECUTABLE, Spawn};
 use crate::ring::{Ring, RingError};
 use crate::udp::RailSocket;
@@ -185,7 +181,7 @@ pub enum LoanEnd {
         /// What the function may do.
         limit: Limit,
         /// The nodes that may have it; `None`: all that have its line.
-        allowed: Option<Arc<[NodeId]>>,
+        allowed: Option<Box<[NodeId]>>,
     },
     /// Borrows a drive.
     Borrow {
@@ -337,7 +333,7 @@ pub enum AgentEvent {
 pub struct Agent {
     spec: NodeSpec,
     /// Tells this run of the node from all others, whatever state folder they were started from.
-    life: [u8; 16],
+    life: LifeId,
     memory: OwnedFd,
     mapping: Mapping,
     ring: Option<Ring>,
@@ -350,7 +346,7 @@ pub struct Agent {
     /// before.
     was_restored: bool,
     /// The life that it calls itself by since.
-    restored_as: Option<[u8; 16]>,
+    restored_as: Option<LifeId>,
     card: Option<LiveCard>,
     /// What decides.
     core: node::agent::Agent,
@@ -409,8 +405,8 @@ impl Agent {
         let neighbours = Neighbours::new(&spec, &waiter);
         let images = Images::new(&spec.drives);
         let vm_generation = watch_vm_generation(&waiter);
-        let mut life = [0; 16];
-        fill_random(&mut life)?;
+        let mut life = LifeId::default();
+        fill_random(&mut life.0)?;
         let places = spec.loans.len();
         let mut agent = Self {
             spec,
@@ -534,9 +530,9 @@ impl Agent {
     /// There are no random numbers.
     pub fn renew_keys(&mut self, was_restored: bool) -> io::Result<()> {
         self.was_restored = true;
-        let (mut seed, mut life) = ([0; 32], [0; 16]);
+        let (mut seed, mut life) = ([0; 32], LifeId::default());
         fill_random(&mut seed)?;
-        fill_random(&mut life)?;
+        fill_random(&mut life.0)?;
         let life = was_restored.then_some(life);
         self.restored_as = life.or(self.restored_as);
         if let Some(card) = &mut self.card {
@@ -632,86 +628,89 @@ impl Agent {
     }
 
     fn write_plan(&self) -> io::Result<OwnedFd> {
-        let mut seed = [0; 32];
-        fill_random(&mut seed)?;
-        let drives = (0..self.spec.drives.len()).map(|index| self.drive_plan(index));
-        let mut lenders = Lenders::of(&self.spec.loans, &self.spec.rails);
+        let mut seed = Secret([0; 32]);
+        fill_random(&mut seed.0)?;
+        let spec = &self.spec;
+        let mut lenders = Lenders::of(&spec.loans, &spec.rails);
+        let card = CardConfig {
+            identity: spec.identity.clone(),
+            name: Name::new(&spec.name),
+            // Domains are told apart within a loan; without a manager any choice will do that two nodes hardly share.
+            domain: spec.domains.node(),
+            incarnation: Incarnation(spec.incarnation),
+            life: self.life,
+            restored_as: self.restored_as,
+            generation: CardGeneration(self.core.record().generation),
+            seed,
+            protection: feasible(spec.protection),
+            // The largest frames are those of what is lent: whatever the borrower says. A borrowed loan has its routes.
+            rails: vec![LENDER_FRAME; spec.rails.len()],
+            drives: spec.drives.iter().map(|drive| Some(drive.as_ref()?.config.clone())).collect(),
+            loans: spec.loans.iter().map(|loan| self.loan_config(loan, &mut lenders)).collect(),
+            holders: spec.holders.clone(),
+            rekey_frames: node::REKEY_FRAMES,
+            rules: RuleSet::ALL,
+        };
+        let load = |(place, loan): (usize, &LoanSpec)| match loan.end.edge()? {
+            Edge::Load(load) => Some((place, *load)),
+            Edge::Nbd { .. } | Edge::Vm { .. } => None,
+        };
         let plan = Plan {
             agent_pid: rustix::process::getpid().as_raw_nonzero().get(),
-            private: *self.spec.identity.reveal(),
-            name: self.spec.name.clone(),
-            // Domains are told apart within a loan; without a manager any choice will do that two nodes hardly share.
-            domain: self.spec.domains.node().0,
-            incarnation: self.spec.incarnation,
-            life: self.life,
-            generation: self.core.record().generation,
-            seed,
-            protection: feasible(self.spec.protection),
+            card,
             renews_keys: self.was_restored,
-            restored_as: self.restored_as,
             has_ring: self.ring.is_some(),
-            drives: drives.collect(),
-            loans: self.spec.loans.iter().map(|loan| self.loan_plan(loan, &mut lenders)).collect(),
-            holders: self.spec.holders.iter().copied().map(Into::into).collect(),
-            rails: self.rail_plans(),
+            offload: spec.rails.iter().map(|rail| rail.socket.features().gso).collect(),
+            media: spec.drives().map(|(place, drive)| (place, self.medium_plan(place, drive))).collect(),
+            loads: spec.loans.iter().enumerate().filter_map(load).collect(),
         };
         plan.write()
     }
 
-    /// What is said of the drive in a place.
-    fn drive_plan(&self, index: usize) -> Option<DrivePlan> {
-        let drive = self.spec.drive(index)?;
-        let image = crate::card::image_descriptor(self.spec.rails.len(), index);
-        let medium = medium_of(&drive.image, self.ring.is_some());
-        let plan = DrivePlan::new(&drive.config, image, medium, drive.flash);
-        let (has_lost, cleared) = (self.images.has_lost(index), self.images.cleared(index));
-        Some(DrivePlan { has_lost, cleared, ..plan })
+    /// What is said of the image of a drive.
+    fn medium_plan(&self, place: usize, drive: &DriveSpec) -> MediumPlan {
+        MediumPlan {
+            image: crate::card::image_descriptor(self.spec.rails.len(), place),
+            kind: medium_of(&drive.image, self.ring.is_some()),
+            flash: drive.flash,
+            has_lost: self.images.has_lost(place),
+            cleared: self.images.cleared(place),
+        }
     }
 
-    /// The largest frames are those of what is lent: whatever the borrower says. A borrowed loan has its routes.
-    fn rail_plans(&self) -> Vec<RailPlan> {
-        let rails = self.spec.rails.iter();
-        rails
-            .map(|Rail { socket, .. }| RailPlan { max_frame: LENDER_FRAME, offload: socket.features().gso })
-            .collect()
-    }
-
-    fn loan_plan(&self, loan: &LoanSpec, lenders: &mut Lenders<'_>) -> LoanPlan {
+    /// What the card is told of a loan.
+    fn loan_config(&self, loan: &LoanSpec, lenders: &mut Lenders<'_>) -> LoanConfig {
         let mut least_incarnation = 0;
         let role = match &loan.end {
-            LoanEnd::Lend { drive, controller, limit, allowed } => RolePlan::Lend {
+            LoanEnd::Lend { drive, controller, limit, allowed } => LoanRole::Lend {
                 drive: *drive,
                 controller: *controller,
-                limit: LimitPlan::of(*limit),
-                allowed: allowed.as_ref().map(|ids| ids.iter().map(|id| id.0).collect()),
+                limit: *limit,
+                allowed: allowed.clone(),
             },
             LoanEnd::Borrow { lender, peers, io_timeout, edge } => {
                 least_incarnation = lenders.least_incarnation(&lender.key.0);
-                RolePlan::Borrow {
-                    lender: lender.key.0,
-                    domain: lender.domain.0,
-                    routes: lenders.routes(peers),
-                    io_timeout_ms: io_timeout.as_millis() as u64,
-                    load: match edge {
-                        Edge::Nbd { .. } | Edge::Vm { .. } => None,
-                        Edge::Load(load) => Some(*load),
-                    },
-                    machine: match edge {
-                        Edge::Vm { machine, .. } => Some(self.spec.domain_of_machine(*machine).0),
-                        Edge::Nbd { .. } | Edge::Load(_) => None,
-                    },
-                }
+                let edge = match edge {
+                    Edge::Nbd { .. } => BorrowEdge::Drive,
+                    Edge::Load(_) => BorrowEdge::Program,
+                    Edge::Vm { machine, .. } => {
+                        BorrowEdge::Slot { domain: self.spec.domain_of_machine(*machine) }
+                    }
+                };
+                let routes = lenders.routes(peers);
+                LoanRole::Borrow { lender: *lender, routes, io_timeout: *io_timeout, edge }
             }
-            LoanEnd::Vacant { edge } => RolePlan::Vacant { is_slot: matches!(edge, Some(Edge::Vm { .. })) },
+            LoanEnd::Vacant { edge: Some(Edge::Vm { .. }) } => LoanRole::VacantSlot,
+            LoanEnd::Vacant { .. } => LoanRole::Vacant,
         };
-        LoanPlan {
-            secret: loan.secret,
-            function: loan.function_id,
-            group: loan.group.0,
-            generation: loan.generation,
-            tenancy: loan.tenancy.into(),
+        LoanConfig {
+            secret: Secret(loan.secret),
+            function: FunctionId(loan.function_id),
+            group: loan.group,
+            generation: LoanGeneration(loan.generation),
+            tenancy: loan.tenancy,
             life: loan.life,
-            least_incarnation,
+            least_incarnation: Incarnation(least_incarnation),
             role,
         }
     }
@@ -741,14 +740,13 @@ impl Agent {
                 // A drive that was withdrawn meanwhile has nobody any more.
                 ToAgent::Tenant { loan, .. } if self.spec.loans[loan].is_vacant() => {}
                 ToAgent::Tenant { loan, tenancy } => {
-                    let tenancy = tenancy.into();
                     events.push(AgentEvent::Tenant { loan, tenancy });
                     self.core.handle_tenant(crate::card::now(), loan, tenancy);
                 }
-                ToAgent::Located { holder } => self.note_holder(holder.into()),
+                ToAgent::Located { holder } => self.note_holder(holder),
                 ToAgent::Overtaken { loan } => events.push(AgentEvent::Overtaken(loan)),
                 ToAgent::Joined { peer, node, incarnation } => {
-                    let life = (NodeId(node), incarnation);
+                    let life = (node, incarnation.0);
                     self.neighbours.join(peer, life, around(&self.spec, &self.waiter, &self.mapping));
                 }
                 ToAgent::Left { peer } => self.neighbours.leave(peer),
@@ -763,7 +761,6 @@ impl Agent {
                 }
                 ToAgent::LoadEnded { loan, result } => events.push(AgentEvent::LoadEnded(loan, result)),
                 ToAgent::Refused { loan, refusal } => {
-                    let refusal = refusal.into();
                     if let Refusal::Outdated { seen } = &refusal {
                         self.core.handle_outdated(crate::card::now(), loan, seen.0);
                     }

@@ -173,7 +173,7 @@ impl Neighbours {
 
     fn agreement(&self, peer: usize) -> ToCard {
         match self.peers.get(&peer).filter(|there| there.shared().is_some()) {
-            Some(there) => ToCard::Shared { peer, node: there.node.0, calls: there.calls },
+            Some(there) => ToCard::Shared { peer, node: there.node, calls: there.calls },
             None => ToCard::Parted { peer },
         }
     }

@@ -2,7 +2,7 @@ use base::Instant;
 use node::Card;
 
 use crate::load::{LoadResult, LoadSpec, Run};
-use crate::plan::{Plan, RolePlan};
+use crate::plan::Plan;
 
 /// The load of a card, on the drive of a loan of its own.
 ///
@@ -29,13 +29,10 @@ enum Phase {
 impl Load {
     /// The loads that the plan has.
     pub(super) fn of_plan(plan: &Plan) -> Vec<Self> {
-        let seed = u64::from_le_bytes(plan.seed[..8].try_into().expect("a seed has 32 bytes"));
-        let loads = plan.loans.iter().enumerate().filter_map(|(loan, it)| match &it.role {
-            RolePlan::Borrow { load, .. } => load.map(|spec| (loan, spec)),
-            RolePlan::Lend { .. } | RolePlan::Vacant { .. } => None,
-        });
+        let seed = u64::from_le_bytes(plan.card.seed.0[..8].try_into().expect("a seed has 32 bytes"));
+        let loads = plan.loads.iter();
         loads
-            .map(|(loan, spec)| Self {
+            .map(|&(loan, spec)| Self {
                 loan,
                 spec,
                 seed: seed.wrapping_add(loan as u64 * 2),

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use base::Instant;
-use node::{Card, FlashModel, MediaError, MediaId, MediaKind, MediaWork};
+use node::{Card, DriveConfig, FlashModel, LoanConfig, LoanRole, MediaError, MediaId, MediaKind, MediaWork};
 
 use self::health::{Health, Told};
 use super::flash::{Flash, Held};
@@ -16,7 +16,7 @@ use super::flushes::Flushes;
 use super::token;
 use crate::files::{Collapser, Image, LastWrites};
 use crate::messages::ToAgent;
-use crate::plan::{DrivePlan, LoanPlan, MediumKind, Plan, RolePlan, SharedCells, descriptor};
+use crate::plan::{MediumKind, MediumPlan, Plan, SharedCells, descriptor};
 use crate::process::inherited;
 use crate::ring::{Completion, Request, Ring};
 use crate::wait::{Interest, Waiter, WakeUp};
@@ -118,29 +118,26 @@ struct Threads {
 
 impl<'m> Media<'m> {
     pub(super) fn take_over(plan: &Plan, shared: &'m SharedCells, waiter: &Waiter) -> io::Result<Self> {
-        let (mut drives, mut models) = (Vec::new(), Vec::new());
-        let (mut collapser, mut health) = (None, Vec::new());
+        let places = plan.card.drives.len();
+        let mut drives: Vec<_> = (0..places).map(|_| None).collect();
+        let mut models: Vec<_> = (0..places).map(|_| None).collect();
+        let mut health: Vec<_> = (0..places).map(|place| Health::new(place, 0, 512)).collect();
+        let mut collapser = None;
         // SAFETY: the agent gives the page at this number; nothing else in this process owns it.
         let last_writes = LastWrites::inherited(unsafe { inherited(descriptor::LAST_WRITES)? })?;
-        for (index, drive) in plan.drives.iter().enumerate() {
-            let Some(drive) = drive else {
-                health.push(Health::new(index, 0, 512));
-                drives.push(None);
-                models.push(None);
-                continue;
-            };
+        for (index, drive, medium) in plan.drives() {
             last_writes.take_over(index);
-            health.push(Health::new(index, drive.blocks, drive.block_size));
+            health[index] = Health::new(index, drive.blocks, drive.block_size);
             // SAFETY: the agent gives the image at this number; nothing else in this process owns it.
-            let fd = unsafe { inherited(drive.image)? };
-            drives.push(Some((Arc::new(open(fd, drive, &mut collapser)?), drive.medium)));
-            models.push(drive.flash.map(|flash| FlashModel::new(flash.into())));
+            let fd = unsafe { inherited(medium.image)? };
+            drives[index] = Some((Arc::new(open(fd, medium.kind, &mut collapser)?), medium.kind));
+            models[index] = medium.flash.map(FlashModel::new);
         }
-        let lent_drive = |loan: &LoanPlan| match &loan.role {
-            RolePlan::Lend { drive, .. } => Some(*drive).filter(|drive| *drive < drives.len()),
-            RolePlan::Borrow { .. } | RolePlan::Vacant { .. } => None,
+        let lent_drive = |loan: &LoanConfig| match loan.role {
+            LoanRole::Lend { drive, .. } => Some(drive).filter(|drive| *drive < places),
+            LoanRole::Borrow { .. } | LoanRole::Vacant | LoanRole::VacantSlot => None,
         };
-        let by_loan: Vec<Option<usize>> = plan.loans.iter().map(lent_drive).collect();
+        let by_loan: Vec<Option<usize>> = plan.card.loans.iter().map(lent_drive).collect();
         let images: Vec<_> =
             by_loan.iter().map(|drive| drive.and_then(|drive| drives[drive].clone())).collect();
         let depth = depth_of(&by_loan);
@@ -179,18 +176,18 @@ impl<'m> Media<'m> {
     pub(super) fn come(
         &mut self,
         drive: usize,
-        plan: &DrivePlan,
+        (config, medium): (&DriveConfig, &MediumPlan),
         image: OwnedFd,
         loans: &[usize],
         waiter: &Waiter,
     ) -> io::Result<()> {
-        let image = Arc::new(open(image, plan, &mut self.collapser)?);
+        let image = Arc::new(open(image, medium.kind, &mut self.collapser)?);
         // One that has found no ring at its start has none.
-        let medium = match plan.medium {
+        let kind = match medium.kind {
             MediumKind::Ring if self.ring.is_none() => MediumKind::Threads,
-            medium => medium,
+            kind => kind,
         };
-        if medium != MediumKind::Inline && self.threads.is_none() {
+        if kind != MediumKind::Inline && self.threads.is_none() {
             self.threads = Some(Threads::start(waiter)?);
         }
         self.last_writes.take_over(drive);
@@ -198,11 +195,11 @@ impl<'m> Media<'m> {
             self.health.push(Health::new(place, 0, 512));
             self.flushes.push(Flushes::default());
         }
-        self.health[drive] = Health::new(drive, plan.blocks, plan.block_size);
+        self.health[drive] = Health::new(drive, config.blocks, config.block_size);
         self.flushes[drive] = Flushes::default();
-        self.flash.come(drive, plan.flash.map(|flash| FlashModel::new(flash.into())));
+        self.flash.come(drive, medium.flash.map(FlashModel::new));
         for &loan in loans {
-            self.images[loan] = Some((Arc::clone(&image), medium));
+            self.images[loan] = Some((Arc::clone(&image), kind));
             self.drives[loan] = Some(drive);
             self.flash.lend(loan, Some(drive));
         }
@@ -226,11 +223,10 @@ impl<'m> Media<'m> {
     /// requests are submitted again by whoever has no result for them, but an error of a flush is told once, and the
     /// next flush succeeds.
     pub(super) fn heed_predecessors(&mut self, plan: &Plan, card: &mut Card<'m>, now: Instant) {
-        for (index, drive) in plan.drives.iter().enumerate() {
-            let Some(drive) = drive else { continue };
+        for (index, _, medium) in plan.drives() {
             // Of what was before, whatever is known by now is of after it.
-            card.clear_fault(now, index, drive.cleared);
-            if drive.has_lost {
+            card.clear_fault(now, index, medium.cleared);
+            if medium.has_lost {
                 card.note_fault(now, index);
             }
         }
@@ -628,9 +624,9 @@ fn depth_of(drives: &[Option<usize>]) -> usize {
 }
 
 /// The image of a drive.
-fn open(fd: OwnedFd, drive: &DrivePlan, collapser: &mut Option<Collapser>) -> io::Result<Image> {
+fn open(fd: OwnedFd, kind: MediumKind, collapser: &mut Option<Collapser>) -> io::Result<Image> {
     let mut image = Image::from_fd(fd)?;
-    if drive.medium == MediumKind::Inline {
+    if kind == MediumKind::Inline {
         map(&mut image, collapser);
     }
     Ok(image)

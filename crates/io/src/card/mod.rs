@@ -19,12 +19,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use base::Instant;
-use base::ids::{Incarnation, LifeId, NodeId};
 use base::ledger::RawMemory;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
-use node::{Card, CardEvent, Persist};
+use node::{Card, CardEvent, LoanConfig, Persist};
 
 pub(crate) use self::media::{image_descriptor, lost_by};
 pub(crate) use self::parked::InHand;
@@ -38,7 +37,7 @@ use self::slots::{Around, Slots};
 use crate::memory::Mapping;
 use crate::messages::{self, Dated, Hex, ToAgent, ToCard};
 use crate::outbox::{Enclosure, Message as _, Outbox};
-use crate::plan::{AllowedPlan, DriveComing, LEDGER_OFFSET, LoanPlan, Plan, REACH, descriptor, parts_of};
+use crate::plan::{self, Allowed, DriveComing, LEDGER_OFFSET, Plan, REACH, descriptor, parts_of};
 use crate::process::{die_with_parent, inherited, outlive_parent};
 use crate::pulse::Pulse;
 use crate::shm::{Shared, Side};
@@ -133,20 +132,20 @@ impl<'m> Driver<'m> {
         let rails = Rails::take_over(plan, shared, &waiter)?;
         let mut media = Media::take_over(plan, shared, &waiter)?;
         let now = now();
-        let slots = Slots::new(shared, plan.slots().collect(), plan.loans.len());
+        let slots = Slots::new(shared, plan.slots().collect(), plan.card.loans.len());
         if plan.slots().next().is_some() {
             learn_descriptors(&messages, &slots)?;
         }
-        let mut card = Card::new(memory, None, plan.card_config(), now).map_err(io::Error::other)?;
+        let mut card = Card::new(memory, None, plan.card.clone(), now).map_err(io::Error::other)?;
         if plan.renews_keys {
-            card.renew_keys(now, plan.seed, None);
+            card.renew_keys(now, plan.card.seed.0, None);
         }
         card.set_guest_memory(slots.descriptors().clone());
         card.contain_faults();
         media.heed_predecessors(plan, &mut card, now);
         let loads = Load::of_plan(plan);
-        let edges = Edges::new(shared, plan.loans.len());
-        let lives: Vec<u32> = plan.loans.iter().map(|loan| loan.life).collect();
+        let edges = Edges::new(shared, plan.card.loans.len());
+        let lives: Vec<u32> = plan.card.loans.iter().map(|loan| loan.life).collect();
         let to_agent = Outbox::new(lives.clone());
         Ok(Self {
             card,
@@ -290,27 +289,27 @@ impl<'m> Driver<'m> {
     }
 
     /// A place has another loan, unless it had that when the card began.
-    fn attach(&mut self, loan: usize, plan: &LoanPlan) -> io::Result<()> {
-        if self.has(loan, plan.life) {
+    fn attach(&mut self, loan: usize, config: LoanConfig) -> io::Result<()> {
+        if self.has(loan, config.life) {
             return Ok(());
         }
-        self.make_room(&[(loan, plan)])?;
-        self.card.attach(self.now, loan, plan.config()).map_err(io::Error::other)
+        self.make_room([(loan, &config)])?;
+        self.card.attach(self.now, loan, config).map_err(io::Error::other)
     }
 
     /// A drive is lent from now on, unless it was when the card began.
     fn lend(&mut self, drive: usize, image: OwnedFd, paper: OwnedFd) -> io::Result<()> {
-        let DriveComing { drive: plan, loans } = DriveComing::take(paper)?;
-        if loans.iter().any(|it| self.has(it.place, it.loan.life)) {
+        let (_, DriveComing { config, medium, loans }) = plan::take(paper)?;
+        config.check().map_err(io::Error::other)?;
+        if loans.iter().any(|(place, loan)| self.has(*place, loan.life)) {
             return Ok(());
         }
-        self.make_room(&loans.iter().map(|it| (it.place, &it.loan)).collect::<Vec<_>>())?;
-        let places: Vec<usize> = loans.iter().map(|it| it.place).collect();
-        self.media.come(drive, &plan, image, &places, &self.waiter)?;
-        let loans = loans.iter().map(|it| (it.place, it.loan.config())).collect();
-        self.card.lend(self.now, drive, plan.config(), loans).map_err(io::Error::other)?;
-        self.card.clear_fault(self.now, drive, plan.cleared);
-        if plan.has_lost {
+        self.make_room(loans.iter().map(|(place, loan)| (*place, loan)))?;
+        let places: Vec<usize> = loans.iter().map(|(place, _)| *place).collect();
+        self.media.come(drive, (&config, &medium), image, &places, &self.waiter)?;
+        self.card.lend(self.now, drive, config, loans).map_err(io::Error::other)?;
+        self.card.clear_fault(self.now, drive, medium.cleared);
+        if medium.has_lost {
             self.card.note_fault(self.now, drive);
         }
         Ok(())
@@ -322,10 +321,10 @@ impl<'m> Driver<'m> {
     }
 
     /// These places have these loans from now on.
-    fn make_room(&mut self, loans: &[(usize, &LoanPlan)]) -> io::Result<()> {
+    fn make_room<'a>(&mut self, loans: impl IntoIterator<Item = (usize, &'a LoanConfig)>) -> io::Result<()> {
         // What the card has said of the loans before is of those.
         self.report()?;
-        for &(loan, plan) in loans {
+        for (loan, config) in loans {
             // Nobody has told of places that are vacant.
             while self.lives.len() <= loan {
                 self.lives.push(0);
@@ -333,13 +332,13 @@ impl<'m> Driver<'m> {
                 self.edges.append_place();
                 self.media.append_place();
             }
-            if plan.is_slot() {
+            if config.role.is_slot() {
                 // A virtual machine may die of a connection that is cut off.
                 outlive_parent()?;
             }
-            self.slots.renew(loan, plan.is_slot());
-            self.lives[loan] = plan.life;
-            self.to_agent.renew(loan, plan.life);
+            self.slots.renew(loan, config.role.is_slot());
+            self.lives[loan] = config.life;
+            self.to_agent.renew(loan, config.life);
         }
         self.card.grow_ledger(self.memory.present()?);
         Ok(())
@@ -347,8 +346,8 @@ impl<'m> Driver<'m> {
 
     fn take_messages(&mut self) -> io::Result<()> {
         while let Some(((life, message), enclosed)) = messages::receive::<Dated<ToCard>>(&self.messages)? {
-            if let ToCard::Attach { loan, plan } = &message {
-                self.attach(*loan, plan)?;
+            if let ToCard::Attach { loan, config } = message {
+                self.attach(loan, *config)?;
                 continue;
             }
             // Of a loan that has come since: the next card is told everything of it.
@@ -364,14 +363,13 @@ impl<'m> Driver<'m> {
                 }
                 (ToCard::Shared { peer, node, calls }, Some(memory), Some(bell)) => {
                     let side = if calls { Side::Caller } else { Side::Called };
-                    let (whom, shared) = ((peer, NodeId(node)), Shared { memory, bell });
+                    let (whom, shared) = ((peer, node), Shared { memory, bell });
                     self.with_private(|private, mut beside| private.attach(whom, side, shared, &mut beside))?;
                 }
                 (ToCard::Lend { drive }, Some(image), Some(paper)) => self.lend(drive, image, paper)?,
                 (ToCard::Allow { drive }, Some(paper), None) => {
-                    let nodes = AllowedPlan::take(paper)?.nodes;
-                    let allowed = nodes.map(|nodes| nodes.into_iter().map(NodeId).collect());
-                    self.card.set_allowed(self.now, drive, allowed.as_ref());
+                    let (_, allowed) = plan::take::<Allowed>(paper)?;
+                    self.card.set_allowed(self.now, drive, allowed.as_deref());
                 }
                 (ToCard::Withdraw { drive }, ..) => self.card.withdraw(self.now, drive),
                 // The next card has room for the descriptors, or the one after it.
@@ -384,9 +382,9 @@ impl<'m> Driver<'m> {
                 // There was no room for the descriptors.
                 (ToCard::Shared { peer, .. }, ..) => self.to_agent.push(ToAgent::Nonsense { peer }),
                 (ToCard::Connection { .. }, ..) => {}
-                (ToCard::Limit { loan, limit }, ..) => self.card.set_limit(self.now, loan, limit.limit()),
+                (ToCard::Limit { loan, limit }, ..) => self.card.set_limit(self.now, loan, limit),
                 (ToCard::RenewKeys { seed, life }, ..) => {
-                    self.card.renew_keys(self.now, seed, life.map(LifeId));
+                    self.card.renew_keys(self.now, seed, life);
                 }
                 (ToCard::Grow { drive, blocks }, ..) => {
                     self.media.grow(drive, blocks);
@@ -401,10 +399,10 @@ impl<'m> Driver<'m> {
                     self.card.handle_persisted(self.now, drive, version, kept);
                 }
                 (ToCard::Tenancy { loan, tenancy }, ..) => {
-                    self.card.set_tenancy(self.now, loan, tenancy.into());
+                    self.card.set_tenancy(self.now, loan, tenancy);
                 }
                 (ToCard::Incarnation { loan, incarnation }, ..) => {
-                    self.card.raise_incarnation(self.now, loan, Incarnation(incarnation));
+                    self.card.raise_incarnation(self.now, loan, incarnation);
                 }
                 (ToCard::ShutDown, ..) => {
                     self.slots.shut_down(&mut self.card, self.now);
@@ -468,7 +466,7 @@ impl<'m> Driver<'m> {
                 CardEvent::Ready(loan) => ToAgent::Ready { loan },
                 CardEvent::Joined(peer, node, incarnation) => {
                     self.with_private(|private, mut beside| private.renew(peer, Some(node), &mut beside))?;
-                    ToAgent::Joined { peer, node: node.0, incarnation: incarnation.0 }
+                    ToAgent::Joined { peer, node, incarnation }
                 }
                 CardEvent::Left(peer) => {
                     self.with_private(|private, mut beside| private.renew(peer, None, &mut beside))?;
@@ -476,8 +474,8 @@ impl<'m> Driver<'m> {
                 }
                 // The agent cares for nodes, not for streams.
                 CardEvent::Met(..) => continue,
-                CardEvent::Tenant(loan, tenancy) => ToAgent::Tenant { loan, tenancy: tenancy.into() },
-                CardEvent::Located(holder) => ToAgent::Located { holder: holder.into() },
+                CardEvent::Tenant(loan, tenancy) => ToAgent::Tenant { loan, tenancy },
+                CardEvent::Located(holder) => ToAgent::Located { holder },
                 CardEvent::Overtaken(loan) => ToAgent::Overtaken { loan },
                 CardEvent::Withdrawn(drive) => {
                     self.media.go(drive);
@@ -486,7 +484,7 @@ impl<'m> Driver<'m> {
                 CardEvent::MediaFault(drive) => ToAgent::MediaFault { drive },
                 CardEvent::Closed { loan, has_lost } => ToAgent::GivenBack { loan, has_lost },
                 CardEvent::Unusable(loan, error) => ToAgent::Unusable { loan, why: error.to_string() },
-                CardEvent::Refused(loan, refusal) => ToAgent::Refused { loan, refusal: refusal.into() },
+                CardEvent::Refused(loan, refusal) => ToAgent::Refused { loan, refusal },
             };
             self.to_agent.push(message);
         }

@@ -65,12 +65,12 @@ impl Rooms for Outbound<'_> {
 impl<'m> Rails<'m> {
     pub(super) fn take_over(plan: &Plan, shared: &'m SharedCells, waiter: &Waiter) -> io::Result<Self> {
         let mut rails = Vec::new();
-        for (index, rail) in plan.rails.iter().enumerate() {
+        for (index, offload) in plan.offload.iter().enumerate() {
             // SAFETY: the agent gives the rails at these numbers; nothing else in this process owns them.
             let fd = unsafe { inherited(descriptor::FIRST + index as RawFd)? };
-            let socket = RailSocket::from_fd(fd, rail.offload)?;
+            let socket = RailSocket::from_fd(fd, *offload)?;
             waiter.register(socket.as_fd(), token::RAIL + index as u64, Interest::READ)?;
-            let seed = plan.generation << 8 | index as u64;
+            let seed = plan.card.generation.0 << 8 | index as u64;
             rails.push(Rail {
                 socket,
                 impairment: &shared.impairments[index],

@@ -2,7 +2,7 @@ use base::ids::NodeId;
 use base::ledger::{Layout, LayoutHash};
 use node::NodeLedger;
 
-use super::{AllowedPlan, DriveComing, LEDGER_OFFSET, Plan, SharedCells};
+use super::{Allowed, DriveComing, LEDGER_OFFSET, Plan, SharedCells};
 
 /// The first bytes of every plan.
 const MAGIC: [u8; 8] = *b"cwplan\0\0";
@@ -11,7 +11,7 @@ const MAGIC: [u8; 8] = *b"cwplan\0\0";
 /// names.
 const LAYOUT: LayoutHash = Plan::LAYOUT
     .number(DriveComing::LAYOUT.0)
-    .number(AllowedPlan::LAYOUT.0)
+    .number(<Allowed as Layout>::LAYOUT.0)
     .number(NodeLedger::LAYOUT.0)
     .field::<SharedCells>("shared", LEDGER_OFFSET);
 

@@ -4,8 +4,10 @@
 //! a lost one costs a while.
 
 use base::ids::{DomainId, LoanGeneration, NodeId, StreamId};
+use base::ledger::Layout;
 use core::time::Duration;
 use pcie::Bdf;
+use serde::{Deserialize, Serialize};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -14,7 +16,7 @@ use crate::proof::PROOF_LEN;
 use crate::record::Information;
 
 /// What somebody lends, as its line names it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Layout, Serialize, Deserialize)]
 pub struct FunctionId(pub u32);
 
 /// What a node asks for when it opens a stream.

@@ -3,11 +3,9 @@
 //! A card is told of it when it is in the configuration of the next one: whoever dies in between has a successor that
 //! finds it there.
 
-use std::sync::Arc;
-
 use base::Instant;
 use base::ids::NodeId;
-use base::ledger::{RawMemory, RegionError};
+use base::ledger::{Owner, RawMemory, RegionError};
 use link::State;
 
 use super::{Card, CardEvent, frames, name_of};
@@ -36,7 +34,7 @@ impl<'m> Card<'m> {
         assert!(matches!(loan.role, LoanRole::Borrow { .. }), "what is lent comes with its drive");
         self.now = now;
         self.seat(place, loan);
-        self.ledger.retain(&self.config.loans, &self.drive_owners)?;
+        self.ledger.retain(&self.config.loans, self.drive_owners())?;
         self.obtain(place, &self.ledger.loans())?;
         self.decode();
         self.begin(place)
@@ -59,7 +57,7 @@ impl<'m> Card<'m> {
         loans: Vec<(usize, LoanConfig)>,
     ) -> Result<(), RegionError> {
         assert!(!self.leaving.contains(&drive), "a drive comes where there is none");
-        assert!(self.drives.get(drive).is_none_or(|drive| drive.loans().is_empty()), "nor is any left");
+        assert!(self.drive(drive).is_none(), "nor is any left");
         self.now = now;
         let places: Vec<usize> = loans.iter().map(|(place, _)| *place).collect();
         for (place, loan) in loans {
@@ -67,17 +65,18 @@ impl<'m> Card<'m> {
             assert!(is_its, "a drive comes with the loans of its functions");
             self.seat(place, loan);
         }
-        put(&mut self.config.drives, drive, config.clone());
-        put(&mut self.drive_owners, drive, drive_owner(&self.config.loans, drive));
-        self.ledger.retain(&self.config.loans, &self.drive_owners)?;
-        put(&mut self.drive_cells, drive, self.ledger.obtain_drive(self.drive_owners[drive])?);
+        put(&mut self.config.drives, drive, Some(config.clone()));
+        let owner = drive_owner(&self.config.loans, drive);
+        self.ledger.retain(&self.config.loans, self.drive_owners().chain([owner]))?;
+        let cells = self.ledger.obtain_drive(owner)?;
         let known = self.ledger.loans();
         for place in &places {
             self.obtain(*place, &known)?;
         }
         self.decode();
-        let (cells, journal) = (self.drive_cells[drive], self.ledger.journal);
-        put(&mut self.drives, drive, Drive::new(drive, cells, journal, config, &self.config.loans));
+        let journal = self.ledger.journal;
+        let lent = Drive::new(drive, (owner, cells), journal, config, &self.config.loans);
+        put(&mut self.drives, drive, Some(lent));
         journal.commit();
         // Whose its functions were in an earlier life of the node.
         self.lobby.set_tenants(frames::lobby_config(&self.config).tenants);
@@ -90,7 +89,7 @@ impl<'m> Card<'m> {
         if !self.leaving.contains(&drive) {
             self.leaving.push(drive);
         }
-        let loans = self.drives.get(drive).map_or(Vec::new(), |drive| drive.loans().to_vec());
+        let loans = self.drive(drive).map_or(Vec::new(), |drive| drive.loans().to_vec());
         for loan in loans {
             self.step_one(now, loan, |card| {
                 let peer = card.peer_of(loan).filter(|peer| !card.peers[*peer].has_failed());
@@ -101,23 +100,28 @@ impl<'m> Card<'m> {
     }
 
     /// Only these nodes may have what a drive lends from now on; whoever has it keeps it.
-    pub fn set_allowed(&mut self, now: Instant, drive: usize, allowed: Option<&Arc<[NodeId]>>) {
+    pub fn set_allowed(&mut self, now: Instant, drive: usize, allowed: Option<&[NodeId]>) {
         for loan in 0..self.config.loans.len() {
             if let LoanRole::Lend { drive: of, allowed: known, .. } = &mut self.config.loans[loan].role
                 && *of == drive
             {
-                *known = allowed.cloned();
-                self.step_one(now, loan, |card| card.loans[loan].set_allowed(allowed.cloned()));
+                *known = allowed.map(Box::from);
+                self.step_one(now, loan, |card| card.loans[loan].set_allowed(allowed.map(Box::from)));
             }
         }
+    }
+
+    fn drive_owners(&self) -> impl Iterator<Item = Owner> {
+        self.drives.iter().flatten().map(|drive| drive.owner)
     }
 
     /// Drives of which a medium has nothing any more are gone.
     pub(super) fn conclude_leaving(&mut self) {
         let (drives, loans) = (&self.drives, &self.loans);
         let is_quiet = |loan: &usize| loans.get(*loan).is_none_or(Loan::is_quiet);
-        let has_gone =
-            |drive: &mut usize| drives.get(*drive).is_none_or(|drive| drive.loans().iter().all(is_quiet));
+        let has_gone = |drive: &mut usize| {
+            drives.get(*drive).into_iter().flatten().all(|it| it.loans().iter().all(is_quiet))
+        };
         let gone: Vec<usize> = self.leaving.extract_if(.., has_gone).collect();
         for drive in gone {
             for (place, config) in self.config.loans.iter_mut().enumerate() {
@@ -128,8 +132,8 @@ impl<'m> Card<'m> {
                 }
             }
             // What it has in the ledger is given back when something else comes.
-            if let Some(drive) = self.drives.get_mut(drive) {
-                drive.let_go();
+            if let Some(place) = self.drives.get_mut(drive) {
+                (*place, self.config.drives[drive]) = (None, None);
             }
             self.events.push_back(CardEvent::Withdrawn(drive));
         }

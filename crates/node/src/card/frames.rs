@@ -46,7 +46,7 @@ pub(super) fn lobby_config(card: &CardConfig) -> LobbyConfig {
         domain: card.domain,
         incarnation: card.incarnation,
         life: card.present_life(),
-        seed: card.seed,
+        seed: card.seed.0,
         tenants: tenancies.map(|tenancy| (tenancy.node, tenancy.life)).collect(),
     }
 }

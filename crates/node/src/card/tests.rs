@@ -15,7 +15,7 @@ use base::ledger::Arena;
 use host::{BlockKind, BlockRequest};
 use link::frame::Header;
 use link::pair::FunctionId;
-use link::{Lender, Name, NodeKey};
+use link::{Lender, Name, NodeKey, Secret};
 
 use super::*;
 use crate::apertures::base_of;
@@ -32,7 +32,7 @@ fn lender() -> Lender {
 
 fn config(node: u64, role: LoanRole) -> CardConfig {
     let loan = LoanConfig {
-        secret: [5; 32],
+        secret: Secret([5; 32]),
         function: FunctionId(7),
         group: Group::DEFAULT,
         generation: LoanGeneration(0),
@@ -55,10 +55,10 @@ fn config(node: u64, role: LoanRole) -> CardConfig {
         life: LifeId([node as u8; 16]),
         restored_as: None,
         generation: CardGeneration(1),
-        seed: [node as u8; 32],
+        seed: Secret([node as u8; 32]),
         protection: link::Protection::Aegis,
         rails: RailConfig::first(1, 9000),
-        drives: lends.then(|| DriveConfig::new(1 << 12, 512, 7)).into_iter().collect(),
+        drives: lends.then(|| Some(DriveConfig::new(1 << 12, 512, 7))).into_iter().collect(),
         loans: vec![loan],
         holders: Vec::new(),
         rekey_frames: link::REKEY_FRAMES,
@@ -319,10 +319,10 @@ fn a_loan_comes_and_goes_beside_another_one() {
     let arena = Arena::default();
     let lend = LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None };
     let mut lends = config(1, lend.clone());
-    lends.drives.push(DriveConfig::new(1 << 12, 512, 8));
+    lends.drives.push(Some(DriveConfig::new(1 << 12, 512, 8)));
     let other = LoanRole::Lend { drive: 1, controller: 0, limit: Limit::NONE, allowed: None };
     lends.loans.push(LoanConfig {
-        secret: [6; 32],
+        secret: Secret([6; 32]),
         function: FunctionId(8),
         group: Group::DEFAULT,
         role: other,
@@ -330,7 +330,7 @@ fn a_loan_comes_and_goes_beside_another_one() {
     });
     let mut borrows = config(2, borrow(BorrowEdge::Drive));
     let coming = |life| LoanConfig {
-        secret: [6; 32],
+        secret: Secret([6; 32]),
         function: FunctionId(8),
         group: Group::DEFAULT,
         life,
@@ -372,7 +372,7 @@ fn a_loan_comes_and_goes_beside_another_one() {
     assert_eq!((it.key_fingerprint(), name, it.stats().handshakes.get()), (keys, streams, 1));
     // It comes to a new place, and the card dies at once.
     ends[1].card.attach(now, 2, coming(4)).unwrap();
-    (borrows.generation, borrows.seed) = (CardGeneration(2), [9; 32]);
+    (borrows.generation, borrows.seed) = (CardGeneration(2), Secret([9; 32]));
     borrows.loans[2] = coming(4);
     ends[1] = End::on(memory, borrows, now);
     run(&mut now, &mut ends, Duration::from_secs(2), never);
@@ -442,7 +442,7 @@ fn a_fault_ends_its_loan_and_not_the_card() {
         let mut both = config(node, role(0));
         both.drives.extend(config(node, role(0)).drives);
         let mut other = config(node, role(1)).loans.remove(0);
-        (other.function, other.secret) = (FunctionId(8), [6; 32]);
+        (other.function, other.secret) = (FunctionId(8), Secret([6; 32]));
         both.loans.push(other);
         both
     };
@@ -500,7 +500,7 @@ fn sharers(node: u64) -> CardConfig {
     };
     let mut both = config(node, role(0));
     let mut other = config(node, role(1)).loans.remove(0);
-    (other.function, other.secret) = (FunctionId(8), [6; 32]);
+    (other.function, other.secret) = (FunctionId(8), Secret([6; 32]));
     both.loans.push(other);
     let namespace = crate::NamespaceConfig {
         blocks: 1 << 12,
@@ -509,7 +509,7 @@ fn sharers(node: u64) -> CardConfig {
         shared: true,
         controllers: vec![1, 2],
     };
-    for drive in &mut both.drives {
+    for drive in both.drives.iter_mut().flatten() {
         (drive.functions, drive.namespaces) = (2, vec![namespace.clone()]);
     }
     both
@@ -561,7 +561,7 @@ fn shared_namespace_outlives_a_fault(stores: u64, in_poll: bool) -> bool {
     assert_eq!(failed.len(), usize::from(has_failed), "{stores}");
     let told = ends[0].events.iter().filter(|event| matches!(event, CardEvent::Unusable(_, Unusable::Fault)));
     assert_eq!(told.count(), failed.len());
-    assert!(!ends[0].card.drives[0].subsystem.is_busy(), "{stores}: others would wait for ever");
+    assert!(!ends[0].card.drive(0).unwrap().subsystem.is_busy(), "{stores}: others would wait for ever");
     let left = (0..2).find(|loan| !failed.contains(loan)).unwrap();
     write_to(&mut ends[1].card, now, left, 10..20);
     run(&mut now, &mut ends, Duration::from_millis(20), never);
@@ -780,7 +780,7 @@ fn the_answer_to_a_call_that_waits_goes_to_who_has_called() {
         let borrow = borrow(BorrowEdge::Drive);
         let mut config = config(2, borrow);
         config.incarnation = Incarnation(incarnation);
-        (config.life, config.seed) = (LifeId([life; 16]), [life; 32]);
+        (config.life, config.seed) = (LifeId([life; 16]), Secret([life; 32]));
         End::new(&arena, config).turn(now).swap_remove(0).1
     };
     let (mut call, mut old) = (first_message(3, 2), first_message(4, 0));

@@ -9,7 +9,7 @@ use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGenera
 use base::ledger::LedgerError;
 use device::Limit;
 use link::pair::FunctionId;
-use link::{Name, NodeKey, Protection, Tenancy};
+use link::{Name, NodeKey, Protection, Secret, Tenancy};
 
 use super::*;
 use crate::{Card, CardEvent, DriveConfig, RailConfig, Route, Unusable};
@@ -18,7 +18,7 @@ const MIB: usize = 1 << 20;
 
 fn config(loans: &[(u32, LoanRole)]) -> CardConfig {
     let loan = |(group, (life, role)): (usize, &(u32, LoanRole))| LoanConfig {
-        secret: [5; 32],
+        secret: Secret([5; 32]),
         function: FunctionId(group as u32),
         group: Group::DEFAULT,
         generation: LoanGeneration(0),
@@ -37,9 +37,9 @@ fn config(loans: &[(u32, LoanRole)]) -> CardConfig {
         restored_as: None,
         protection: Protection::Aegis,
         generation: CardGeneration(1),
-        seed: [1; 32],
+        seed: Secret([1; 32]),
         rails: RailConfig::first(1, 9000),
-        drives: (0..drives).map(|serial| DriveConfig::new(1 << 12, 512, serial as u64)).collect(),
+        drives: (0..drives).map(|serial| Some(DriveConfig::new(1 << 12, 512, serial as u64))).collect(),
         loans: loans.iter().enumerate().map(loan).collect(),
         holders: Vec::new(),
         rekey_frames: link::REKEY_FRAMES,
@@ -275,11 +275,11 @@ fn a_drive_in_the_place_of_another_one_begins_anew() {
         let regions = ledger.regions.iter();
         regions.filter(|(kind, ..)| *kind == Kept::<DriveCells>::KIND).map(|(_, owner, _)| owner).collect()
     };
-    let [old, beside] = drive_owners(&before.loans, 2)[..] else { panic!("there are two drives") };
+    let [old, beside] = [0, 1].map(|drive| drive_owner(&before.loans, drive));
     assert_eq!(drives(), BTreeSet::from([old, beside]));
     let after = config(&[(3, lend(0)), (0, lend(1))]);
     drop(start(memory, &after));
-    let [new, same] = drive_owners(&after.loans, 2)[..] else { panic!("there are two drives") };
+    let [new, same] = [0, 1].map(|drive| drive_owner(&after.loans, drive));
     assert_eq!((drives(), same), (BTreeSet::from([new, beside]), beside));
     assert_ne!(new, old);
 }

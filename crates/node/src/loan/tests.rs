@@ -6,7 +6,7 @@ use base::ledger::Arena;
 use device::Limit;
 use fabric::{FabricAddress, Rail};
 use link::pair::FunctionId;
-use link::{Lender, NodeKey, Sink, Tenancy};
+use link::{Lender, NodeKey, Secret, Sink, Tenancy};
 use pcie::{Completion, CompletionStatus, ConfigKind, ConfigRequest, Header, MemoryRequest, Tag, TlpView};
 use proptest::prelude::*;
 
@@ -104,7 +104,7 @@ impl Tlp {
 
 fn card(role: LoanRole) -> CardConfig {
     let loan = LoanConfig {
-        secret: [5; 32],
+        secret: Secret([5; 32]),
         function: FunctionId(7),
         group: Group::DEFAULT,
         generation: LoanGeneration(0),
@@ -123,10 +123,10 @@ fn card(role: LoanRole) -> CardConfig {
         life: LifeId([1; 16]),
         restored_as: None,
         generation: CardGeneration(1),
-        seed: [1; 32],
+        seed: Secret([1; 32]),
         protection: link::Protection::Aegis,
         rails: RailConfig::first(1, 9000),
-        drives: vec![DriveConfig::new(1 << 12, 512, 7)],
+        drives: vec![Some(DriveConfig::new(1 << 12, 512, 7))],
         loans: vec![loan],
         holders: Vec::new(),
         rekey_frames: link::REKEY_FRAMES,
@@ -139,10 +139,11 @@ fn give(role: LoanRole, sender: pcie::Bdf, tlps: &[Tlp]) {
     let arena = Arena::default();
     let config = card(role);
     let ledger = NodeLedger::new(config.new_memory(&arena), None, RuleSet::ALL);
-    let owner = crate::cells::drive_owners(&config.loans, 1)[0];
+    let owner = crate::cells::drive_owner(&config.loans, 0);
     let (journal, cells) = (ledger.journal, ledger.obtain_drive(owner).unwrap());
     let parts = ledger.parts(0, &config.loans[0], &ledger.loans()).unwrap().unwrap();
-    let drives = [Drive::new(0, cells, journal, config.drives[0].clone(), &config.loans)];
+    let lent = config.drives[0].clone();
+    let drives = [lent.map(|lent| Drive::new(0, (owner, cells), journal, lent, &config.loans))];
     let decoder = Rc::new(config.decoder());
     let mut loan = Loan::new(parts, journal, &config, 0, (&drives, None), decoder, NOW);
     let window = Some(Window::new(DomainId(8), OTHER));

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, RailId};
 use base::ledger::{Arena, Journal, RawMemory};
 use base::{Instant, RuleSet};
-use link::{Name, NodeKey, Tenancy};
+use link::{Name, NodeKey, Secret, Tenancy};
 use node::agent::{Agent, Beat, Effect, Exit, Rest};
 use node::{
     BorrowEdge, Card, CardConfig, CardEvent, FunctionId, Limit, LoanConfig, LoanKind, LoanRole, MediaWork,
@@ -215,10 +215,10 @@ impl<'w> Node<'w> {
             life: self.life_id(),
             restored_as: None,
             generation: CardGeneration(self.generation()),
-            seed,
+            seed: Secret(seed),
             protection: link::Protection::Aegis,
             rails: RailConfig::first(RAILS, FRAME),
-            drives: self.lent.clone().map(drive).collect(),
+            drives: self.lent.clone().map(drive).map(Some).collect(),
             loans: lent.chain(borrowed).collect(),
             holders: self.holders.clone(),
             rekey_frames: 500,
@@ -270,7 +270,7 @@ fn new_memory<'w>(arena: &'w Arena, lent: &Range<usize>, places: usize) -> RawMe
 
 fn loan(function: usize, role: LoanRole, (tenancy, life, least): (Tenancy, u32, u64)) -> LoanConfig {
     LoanConfig {
-        secret: [function as u8; 32],
+        secret: Secret([function as u8; 32]),
         function: FunctionId((function as u32).wrapping_add(1)),
         group: Group::DEFAULT,
         generation: LoanGeneration(3),

@@ -6,7 +6,7 @@ use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGenera
 use base::ledger::{Arena, Journal, RawMemory};
 use base::{Instant, RuleSet};
 use link::pair::Channel;
-use link::{Name, NodeKey};
+use link::{Name, NodeKey, Secret};
 use node::{
     Address, BorrowEdge, Card, CardConfig, DriveConfig, FunctionId, Limit, LoanConfig, LoanRole, NodeLedger,
     RailConfig, Route, Tenancy,
@@ -38,7 +38,7 @@ impl<'w> Seat<'w> {
     /// The card dies, and the next one goes on.
     pub(crate) fn replace(&mut self, now: Instant) {
         self.config.generation.0 += 1;
-        self.config.seed[1] = self.config.seed[1].wrapping_add(1);
+        self.config.seed.0[1] = self.config.seed.0[1].wrapping_add(1);
         self.card = new_card(self.memory, &self.config, now);
     }
 
@@ -47,7 +47,7 @@ impl<'w> Seat<'w> {
         let config = &mut self.config;
         config.incarnation.0 += 1;
         config.generation = CardGeneration(1);
-        config.seed[2] = config.seed[2].wrapping_add(1);
+        config.seed.0[2] = config.seed.0[2].wrapping_add(1);
         config.life.0[1] = config.life.0[1].wrapping_add(1);
         self.memory = config.new_memory(arena);
         self.card = new_card(self.memory, &self.config, now);
@@ -150,7 +150,7 @@ pub(crate) fn borrows(lender: usize, edge: BorrowEdge) -> LoanRole {
 /// The loan of a function.
 pub(crate) fn loan_of(function: usize, secret: [u8; 32], role: LoanRole) -> LoanConfig {
     LoanConfig {
-        secret,
+        secret: Secret(secret),
         function: FunctionId(function as u32 + 1),
         group: Group::DEFAULT,
         generation: LoanGeneration(0),
@@ -172,10 +172,12 @@ pub(crate) fn config_of(node: usize, loans: Vec<LoanConfig>, rules: RuleSet) -> 
         life: LifeId([node as u8 + 1; 16]),
         restored_as: None,
         generation: CardGeneration(1),
-        seed: [node as u8 + 1; 32],
+        seed: Secret([node as u8 + 1; 32]),
         protection: link::Protection::Aegis,
         rails: RailConfig::first(RAILS, FRAME),
-        drives: (0..lent).map(|drive| DriveConfig::new(BLOCKS, BLOCK as u32, 7 + drive as u64)).collect(),
+        drives: (0..lent)
+            .map(|drive| Some(DriveConfig::new(BLOCKS, BLOCK as u32, 7 + drive as u64)))
+            .collect(),
         loans,
         holders: Vec::new(),
         rekey_frames: link::REKEY_FRAMES,

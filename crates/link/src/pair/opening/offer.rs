@@ -10,7 +10,6 @@
 //! 4. Whatever was in a stream before has ended before another one opens.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use base::ids::{DomainId, LifeId, LoanGeneration, NodeId, StreamId};
 use base::ledger::{Cell, Code, Journal, Layout};
@@ -94,7 +93,7 @@ pub struct OfferConfig {
     /// The secret of its line.
     pub secret: [u8; 32],
     /// The nodes that may have it; `None`: all that have its line.
-    pub allowed: Option<Arc<[NodeId]>>,
+    pub allowed: Option<Box<[NodeId]>>,
     /// Who has used it last, as the agent has made durable.
     pub tenancy: Tenancy,
     /// The lender's life.
@@ -205,7 +204,7 @@ impl<'m> Offer<'m> {
     }
 
     /// Only these nodes may have the function from now on; who has it keeps it.
-    pub fn set_allowed(&mut self, allowed: Option<Arc<[NodeId]>>) {
+    pub fn set_allowed(&mut self, allowed: Option<Box<[NodeId]>>) {
         self.config.allowed = allowed;
     }
 

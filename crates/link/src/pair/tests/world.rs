@@ -1,7 +1,6 @@
 //! Several nodes over a network that loses, repeats and delays what it is told to.
 
 use core::time::Duration;
-use std::sync::Arc;
 
 use base::Instant;
 use base::ids::{NodeId, StreamId};
@@ -268,6 +267,6 @@ impl<'m> World<'m> {
 }
 
 /// The allow list of these nodes.
-pub(super) fn only(nodes: &[usize]) -> Option<Arc<[NodeId]>> {
+pub(super) fn only(nodes: &[usize]) -> Option<Box<[NodeId]>> {
     Some(nodes.iter().map(|index| key_of(*index).id()).collect())
 }

@@ -1,14 +1,12 @@
 //! Drives come to a card that runs, and leave it, beside one that is used all the time.
 
-use std::sync::Arc;
-
 use super::*;
 
 /// A lender of one drive, and a borrower of that; with the other drive, and its loan.
 fn both() -> (CardConfig, CardConfig) {
     let lend = LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None };
     let (mut lends, mut borrows) = (config(1, lend), config(2, borrow(BorrowEdge::Program)));
-    lends.drives.push(DriveConfig::new(1 << 12, 512, 8));
+    lends.drives.push(Some(DriveConfig::new(1 << 12, 512, 8)));
     lends.loans.push(coming(&lends, 1));
     borrows.loans.push(coming(&borrows, 1));
     (lends, borrows)
@@ -23,7 +21,14 @@ fn coming(beside: &CardConfig, life: u32) -> LoanConfig {
         _ => borrow(BorrowEdge::Program),
     };
     let tenancy = Tenancy::default();
-    LoanConfig { secret: [6; 32], function: FunctionId(8), tenancy, life, role, ..beside.loans[0].clone() }
+    LoanConfig {
+        secret: Secret([6; 32]),
+        function: FunctionId(8),
+        tenancy,
+        life,
+        role,
+        ..beside.loans[0].clone()
+    }
 }
 
 /// Those of the first drive only.
@@ -72,7 +77,7 @@ fn a_drive_comes_and_goes_beside_one_that_is_used() {
     let name = ends[0].card.stream(0).name();
     for life in 1..4 {
         ends[0].card.grow_ledger(memory);
-        let drive = lends.drives[1].clone();
+        let drive = lends.drives[1].clone().unwrap();
         ends[0].card.lend(now, 1, drive, vec![(1, coming(&lends, life))]).unwrap();
         assert!(ends[0].card.loans[1].contains_faults());
         ends[1].card.attach(now, 1, coming(&borrows, life)).unwrap();
@@ -136,7 +141,7 @@ fn a_list_holds_for_whoever_calls_from_then_on() {
     let mut ends = [End::new(&arena, lends), End::on(memory, borrows.clone(), now)];
     let are_ready = |card: &Card<'_>, _: Instant| is_ready_at(card, 0) && is_ready_at(card, 1);
     assert!(run(&mut now, &mut ends, Duration::from_secs(2), are_ready));
-    let nobody: Arc<[NodeId]> = [NodeId([9; NodeId::BYTES])].into();
+    let nobody = [NodeId([9; NodeId::BYTES])];
     ends[0].card.set_allowed(now, 1, Some(&nobody));
     write(&mut ends[1], now, 1, 0);
     run(&mut now, &mut ends, Duration::from_millis(20), never);
@@ -164,12 +169,12 @@ fn a_card_that_dies_while_a_drive_comes_has_a_successor_that_lends_it() {
         let lender = End::with_faults(memory, first(&lends), now, Some(&faults));
         let mut ends = [lender, End::new(&arena, borrows)];
         assert!(run(&mut now, &mut ends, Duration::from_secs(1), |card, _| is_ready_at(card, 0)));
-        let (drive, loan) = (lends.drives[1].clone(), coming(&lends, 1));
+        let (drive, loan) = (lends.drives[1].clone().unwrap(), coming(&lends, 1));
         let lend = |card: &mut Card<'_>| {
             catch_unwind(AssertUnwindSafe(|| card.lend(now, 1, drive, vec![(1, loan)]).unwrap())).is_ok()
         };
         let (lives, _) = ends[0].fail_in(stores, lend);
-        (lends.generation, lends.seed) = (CardGeneration(2), [9; 32]);
+        (lends.generation, lends.seed) = (CardGeneration(2), Secret([9; 32]));
         ends[0] = End::on(memory, lends, now);
         let are_ready = |card: &Card<'_>, _: Instant| is_ready_at(card, 0) && is_ready_at(card, 1);
         assert!(run(&mut now, &mut ends, Duration::from_secs(3), are_ready), "after {stores} stores");

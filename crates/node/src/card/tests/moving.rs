@@ -87,7 +87,7 @@ impl<'m> Net<'m> {
         let mut config = config(1, lends());
         let held = config.loans[0].tenancy;
         assert!(held.is_held && held.node == NodeKey::numbered(2).id());
-        (config.incarnation, config.life, config.seed) = (Incarnation(2), LifeId([8; 16]), [8; 32]);
+        (config.incarnation, config.life, config.seed) = (Incarnation(2), LifeId([8; 16]), Secret([8; 32]));
         config.holders = holders;
         self.ends[0] = End::on(config.new_memory(arena), config, now);
         self.at[0] = ELSEWHERE;
@@ -208,7 +208,7 @@ fn a_copy_that_answers_a_lender_that_begins_anew_waits_for_the_life_before() {
     let located = net.located.clone();
     net.restart_lender(&arena, now, located);
     let mut copy = config(2, borrow(BorrowEdge::Program));
-    (copy.incarnation, copy.life, copy.seed) = (Incarnation(2), LifeId([7; 16]), [7; 32]);
+    (copy.incarnation, copy.life, copy.seed) = (Incarnation(2), LifeId([7; 16]), Secret([7; 32]));
     net.ends[1] = End::on(copy.new_memory(&arena), copy, now);
     net.run(&mut now, Duration::from_millis(1900));
     assert!(net.calls.contains(&BORROWER) && !is_open(&net.ends[0].card, now));

@@ -18,7 +18,7 @@ use device::MediaKind;
 use device::nvme::WriteCache;
 use host::vfio_user::{DescriptorId, Peeked, SessionCells};
 use link::pair::FunctionId;
-use link::{Name, NodeKey, Tenancy};
+use link::{Name, NodeKey, Secret, Tenancy};
 use spec::vfio_user::{Command, Errno, MessageHeader};
 use zerocopy::IntoBytes;
 
@@ -727,7 +727,7 @@ fn config(node: usize, incarnation: u64, generation: u64, (frame, cache): (usize
         }
     };
     let loan = LoanConfig {
-        secret: [5; 32],
+        secret: Secret([5; 32]),
         function: FunctionId(7),
         group: Group::DEFAULT,
         generation: LoanGeneration(0),
@@ -752,9 +752,9 @@ fn config(node: usize, incarnation: u64, generation: u64, (frame, cache): (usize
         restored_as: None,
         protection: link::Protection::Insecure,
         generation: CardGeneration(generation),
-        seed,
+        seed: Secret(seed),
         rails: RailConfig::first(1, frame),
-        drives: (node == LENDER).then(drive).into_iter().collect(),
+        drives: (node == LENDER).then(|| Some(drive())).into_iter().collect(),
         loans: vec![loan],
         holders: Vec::new(),
         rekey_frames: link::REKEY_FRAMES,
