@@ -147,6 +147,9 @@ events! {
     /// The card has said something of a loan that has left its place, which counts for nothing.
     Info "loan-stale" LoanStale { place: usize, life: u32 } => "what the card said of a loan that is gone is dropped"
 
+    /// What the card says is of another version of the program, or makes no sense.
+    Error "card-unintelligible" CardUnintelligible { error: String } => "the card cannot be understood, and is replaced"
+
     /// At the end of the node the card cannot be ended.
     Warning "card-unended" CardUnended { error: String } => "the card cannot be ended in order"
 

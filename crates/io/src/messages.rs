@@ -1,11 +1,13 @@
-//! Messages between an agent and its card, over a socket pair that keeps their boundaries. Not on the data path.
+//! Messages between an agent and its card, over a socket pair that keeps their boundaries. Not on the data path. Each
+//! begins with the layout of all of them, as a plan does with its own.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::{MaybeUninit, discriminant};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use base::ids::{Incarnation, LifeId, NodeId};
-use node::{Limit, LoanConfig, Refusal, Tenancy, Whereabouts};
+use base::ledger::{Layout, LayoutHash};
+use node::{Limit, LoanConfig, Refusal, Secret, Tenancy, Whereabouts};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -18,216 +20,253 @@ use crate::outbox::Message;
 
 /// Longest message in bytes: what is to be kept of a drive, twice as long in hexadecimal.
 const MESSAGE_BYTES: usize = 64 << 10;
+/// The first bytes of every message; then the layout of all messages, then the text.
+const MAGIC: [u8; 8] = *b"cwtold\0\0";
+const HEADER_BYTES: usize = 16;
+/// What stands for the layout of messages in either direction.
+pub(crate) const LAYOUT: LayoutHash = ToCard::LAYOUT.number(ToAgent::LAYOUT.0);
 /// Most descriptors that travel with one.
 pub(crate) const DESCRIPTORS: usize = 16;
 
-/// A message, and the life of the loan that it is about: with the place in it that names a loan. Who gets one of a loan
-/// that is gone, or has not come to it yet, drops it. 0 where it is about none.
-pub(crate) type Dated<M> = (u32, M);
+/// A loan: its place, and the life of that. Who gets a message of one that is gone, or has not come to it yet, drops it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Layout)]
+pub(crate) struct LoanId {
+    pub(crate) place: usize,
+    pub(crate) life: u32,
+}
 
 /// What an agent tells its card.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Layout)]
 pub(crate) enum ToCard {
-    /// A client's connection, new or kept for the successor of a dead card. Comes with its descriptor.
-    Connection { loan: usize, slot: usize },
-    /// A place has this loan from now on.
-    Attach { loan: usize, config: Box<LoanConfig> },
-    /// A drive is lent from now on: comes with its image and a [`crate::plan::DriveComing`].
-    Lend { drive: usize },
-    /// It is lent no more.
-    Withdraw { drive: usize },
-    /// Other nodes may have what it lends: comes with their [list](crate::plan::Allowed).
-    Allow { drive: usize },
-    /// Memory is shared with the peer in this place, if it is this node: comes with that and the bell. `calls`: this node
-    /// is the one that has called the other.
-    Shared { peer: usize, node: NodeId, calls: bool },
-    /// None is shared with it any more.
-    Parted { peer: usize },
-    /// What the function of a lent loan may do from now on.
-    Limit { loan: usize, limit: Limit },
-    /// The medium of a drive has grown to so many blocks.
-    Grow { drive: usize, blocks: u64 },
-    /// The medium of a drive was cut off at so many bytes.
-    Cut { drive: usize, bytes: u64 },
-    /// An operator has seen to the medium of a drive: how often so far.
-    ClearFault { drive: usize, order: u64 },
-    /// The medium of a drive may have lost something.
-    Fault { drive: usize },
-    /// What was to be kept of a drive is, or could not be.
-    Persisted { drive: usize, version: u64, kept: bool },
-    /// It is durable who has what the loan lends.
-    Tenancy { loan: usize, tenancy: Tenancy },
-    /// To the lender of this loan the node calls itself by this incarnation, which is greater than before.
-    Incarnation { loan: usize, incarnation: Incarnation },
+    /// Of a loan.
+    Loan(LoanId, ToLoan),
+    /// Of a drive that is lent, by its place.
+    Drive(usize, ToDrive),
+    /// Of the node in this place.
+    Peer(usize, ToPeer),
     /// The machine may go on somewhere else, too: new keys, from these random bytes, and another life to call itself by
     /// if it was restored from a snapshot.
-    RenewKeys { seed: [u8; 32], life: Option<LifeId> },
+    RenewKeys { seed: Secret, life: Option<LifeId> },
     /// Give everything back, in order.
     ShutDown,
-    /// Give back what this loan has borrowed.
-    GiveBack { loan: usize },
-    /// A virtual machine takes a function out, or puts it in: whether it answers.
-    Present { loan: usize, is_present: bool },
-    /// What the agent keeps for a slot, by these ids: comes with as many descriptors.
-    Descriptors { loan: usize, ids: Vec<u32> },
     /// Every descriptor that a predecessor knew was told: a card with slots begins after this.
     Begin,
-    /// A message of a slot's client, which came with these descriptors, as the card has asked; or again, for a
-    /// successor.
-    Taken { loan: usize, number: u64, bytes: Hex, ids: Vec<u32> },
-    /// The client of a slot, new or kept for the successor of a dead card. Comes with its socket.
-    Slot { loan: usize },
-    /// The client of a slot, perhaps one that let go of it, has connected once more: if its device is not in use, it is
-    /// to be parked.
-    Park { loan: usize },
     /// A connection that a dead card has parked. Comes with its socket.
     Parked { number: u64 },
     /// Every connection that a predecessor knew was told, with and without a slot.
     AllParked,
+}
+
+/// What a card is told of a loan.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Layout)]
+pub(crate) enum ToLoan {
+    /// The place has it from now on.
+    Attach(Box<LoanConfig>),
+    /// A client's connection, new or kept for the successor of a dead card. Comes with its descriptor.
+    Connection { slot: usize },
+    /// What its function may do from now on.
+    Limit(Limit),
+    /// It is durable who has what it lends.
+    Tenancy(Tenancy),
+    /// To its lender the node calls itself by this incarnation, which is greater than before.
+    Incarnation(Incarnation),
+    /// Give back what it has borrowed.
+    GiveBack,
+    /// A virtual machine takes a function out, or puts it in: whether it answers.
+    Present(bool),
+    /// Of the client of its slot.
+    Slot(ToSlot),
+}
+
+/// What a card is told of the client of a slot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Layout)]
+pub(crate) enum ToSlot {
+    /// It is there, new or kept for the successor of a dead card. Comes with its socket.
+    Client,
+    /// It, perhaps one that let go of the slot, has connected once more: if its device is not in use, it is to be parked.
+    Park,
+    /// What the agent keeps for it, by these ids: comes with as many descriptors.
+    Descriptors { ids: Vec<u32> },
+    /// A message of it, which came with these descriptors, as the card has asked; or again, for a successor.
+    Taken { number: u64, bytes: Hex, ids: Vec<u32> },
     /// The message that the card has asked for cannot be had: the client is to be closed.
-    Lost { loan: usize },
+    Lost,
     /// The descriptors that the card has given back are closed.
-    Closed { loan: usize, ids: Vec<u32> },
+    Closed { ids: Vec<u32> },
+}
+
+/// What a card is told of a drive.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Layout)]
+pub(crate) enum ToDrive {
+    /// It is lent from now on: comes with its image and a [`crate::plan::DriveComing`].
+    Lend,
+    /// It is lent no more.
+    Withdraw,
+    /// Other nodes may have what it lends: comes with their [list](crate::plan::Allowed).
+    Allow,
+    /// Its medium has grown to so many blocks.
+    Grow { blocks: u64 },
+    /// Its medium was cut off at so many bytes.
+    Cut { bytes: u64 },
+    /// An operator has seen to its medium: how often so far.
+    ClearFault { order: u64 },
+    /// Its medium may have lost something.
+    Fault,
+    /// What was to be kept of it is, or could not be.
+    Persisted { version: u64, kept: bool },
+}
+
+/// What a card is told of a node that it has a channel with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Layout)]
+pub(crate) enum ToPeer {
+    /// Memory is shared with it, if it is this node: comes with that and the bell. `calls`: this node is the one that has
+    /// called the other.
+    Shared { node: NodeId, calls: bool },
+    /// None is shared with it any more.
+    Parted,
 }
 
 /// What a card tells its agent.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Layout)]
 pub(crate) enum ToAgent {
+    /// Of a loan.
+    Loan(LoanId, FromLoan),
+    /// Of a drive that is lent, by its place.
+    Drive(usize, FromDrive),
+    /// Of the node in this place.
+    Peer(usize, FromPeer),
     /// The roll-back is done and the rails are being served. So much of the shared memory is had as soon as it is there.
     Running { reach: usize },
-    /// A drive that was to go has gone: its image is not used any more.
-    Withdrawn { drive: usize },
-    /// The drive of a loan is usable.
-    Ready { loan: usize },
-    /// The lender refuses the loan.
-    Refused { loan: usize, refusal: Refusal },
-    /// There is a channel with this incarnation of this node, which has this place.
-    Joined { peer: usize, node: NodeId, incarnation: Incarnation },
-    /// The channel with whoever had this place is given up.
-    Left { peer: usize },
-    /// The memory that is shared with this peer is of no use: the peer is gone, or makes no sense.
-    Nonsense { peer: usize },
-    /// Who has what the loan lends has changed: to be made durable.
-    Tenant { loan: usize, tenancy: Tenancy },
     /// A node that has something of this one has proven to be there.
-    Located { holder: Whereabouts },
-    /// Another node has used the borrowed drive meanwhile.
-    Overtaken { loan: usize },
-    /// The loan has ended in order; `has_lost`: but writes that were answered are lost, and no flush has said so.
-    GivenBack { loan: usize, has_lost: bool },
-    /// The connection is closed; its slot is free.
-    Disconnected { loan: usize, slot: usize },
-    /// The load of a loan has ended.
-    LoadEnded { loan: usize, result: LoadResult },
-    /// The medium of a drive has lost something.
-    MediaFault { drive: usize },
-    /// This is to be kept of a drive, in place of all before.
-    Persist { drive: usize, version: u64, record: Hex },
-    /// The next bytes of a slot's client are a message of this length, which may have descriptors: to be received by
-    /// the agent as its message of this number. The one before it is committed.
-    Take { loan: usize, number: u64, len: usize },
-    /// A slot needs these descriptors no more.
-    Release { loan: usize, ids: Vec<u32> },
-    /// The lent function cannot be used.
-    Unusable { loan: usize, why: String },
-    /// The connection to a slot's client is closed.
-    Vacant { loan: usize },
-    /// The client of a slot has lost it, and is only answered from now on.
-    Parked { loan: usize },
-    /// The device of a slot's client is in use: the client keeps it.
-    Kept { loan: usize },
-    /// The image behind a drive makes trouble.
-    Medium { drive: usize, trouble: MediumTrouble },
+    Located(Whereabouts),
     /// The client of a parked connection is gone. The kernel's number for its socket.
     Unparked { number: u64 },
 }
 
+/// What a card says of a loan.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Layout)]
+pub(crate) enum FromLoan {
+    /// Its drive is usable.
+    Ready,
+    /// The lender refuses it.
+    Refused(Refusal),
+    /// Who has what it lends has changed: to be made durable.
+    Tenant(Tenancy),
+    /// Another node has used the borrowed drive meanwhile.
+    Overtaken,
+    /// It has ended in order; `has_lost`: but writes that were answered are lost, and no flush has said so.
+    GivenBack { has_lost: bool },
+    /// The lent function cannot be used.
+    Unusable { why: String },
+    /// The connection is closed; its slot is free.
+    Disconnected { slot: usize },
+    /// Its load has ended.
+    LoadEnded(LoadResult),
+    /// Of the client of its slot.
+    Slot(FromSlot),
+}
+
+/// What a card says of the client of a slot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Layout)]
+pub(crate) enum FromSlot {
+    /// Its next bytes are a message of this length, which may have descriptors: to be received by the agent as its message
+    /// of this number. The one before it is committed.
+    Take { number: u64, len: usize },
+    /// The slot needs these descriptors no more.
+    Release { ids: Vec<u32> },
+    /// The connection to it is closed.
+    Vacant,
+    /// It has lost the slot, and is only answered from now on.
+    Parked,
+    /// Its device is in use: it keeps it.
+    Kept,
+}
+
+/// What a card says of a drive.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Layout)]
+pub(crate) enum FromDrive {
+    /// It was to go, and has gone: its image is not used any more.
+    Withdrawn,
+    /// Its medium has lost something.
+    MediaFault,
+    /// This is to be kept of it, in place of all before.
+    Persist { version: u64, record: Hex },
+    /// The image behind it makes trouble.
+    Medium(MediumTrouble),
+}
+
+/// What a card says of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Layout)]
+pub(crate) enum FromPeer {
+    /// There is a channel with this incarnation of this node, which has this place.
+    Joined { node: NodeId, incarnation: Incarnation },
+    /// The channel with whoever had this place is given up.
+    Left,
+    /// The memory that is shared with it is of no use: it is gone, or makes no sense.
+    Nonsense,
+}
+
+impl From<ToSlot> for ToLoan {
+    fn from(what: ToSlot) -> Self {
+        Self::Slot(what)
+    }
+}
+
+impl From<FromSlot> for FromLoan {
+    fn from(what: FromSlot) -> Self {
+        Self::Slot(what)
+    }
+}
+
 impl Message for ToCard {
-    fn loan(&self) -> Option<usize> {
-        match *self {
-            Self::Grow { .. } | Self::Cut { .. } | Self::ClearFault { .. } | Self::Fault { .. } => None,
-            Self::Persisted { .. } | Self::RenewKeys { .. } | Self::ShutDown => None,
-            Self::Begin | Self::Parked { .. } | Self::AllParked => None,
-            Self::Shared { .. } | Self::Parted { .. } => None,
-            Self::Lend { .. } | Self::Withdraw { .. } | Self::Allow { .. } => None,
-            Self::Connection { loan, .. }
-            | Self::Attach { loan, .. }
-            | Self::Limit { loan, .. }
-            | Self::Tenancy { loan, .. }
-            | Self::Incarnation { loan, .. }
-            | Self::GiveBack { loan }
-            | Self::Present { loan, .. }
-            | Self::Descriptors { loan, .. }
-            | Self::Taken { loan, .. }
-            | Self::Slot { loan }
-            | Self::Park { loan }
-            | Self::Lost { loan }
-            | Self::Closed { loan, .. } => Some(loan),
-        }
+    type OfLoan = ToLoan;
+
+    fn of_loan(loan: LoanId, what: ToLoan) -> Self {
+        Self::Loan(loan, what)
+    }
+
+    fn loan(&self) -> Option<LoanId> {
+        if let Self::Loan(loan, _) = self { Some(*loan) } else { None }
     }
 
     /// What waits is at most one message for each place of a client, one for each loan's coming, tenant, incarnation, limit,
-    /// return and presence, one for each peer's memory, eight for each drive, of which the last says all, the one to renew keys, and the one
-    /// to shut down. Of a slot it is one message of each kind, and that only when the card has asked for it or another
-    /// client has come. To a successor, whose outbox is a new one, come all descriptors of slots, [`DESCRIPTORS`] in a
-    /// message, and all parked connections, one in a message and at most 1024 of them (`MOST` of `agent::slots`), and
-    /// behind either one message that these were all.
+    /// return and presence, one for each peer's memory, eight for each drive, of which the last says all, the one to
+    /// renew keys, and the one to shut down. Of a slot it is one message of each kind, and that only when the card has
+    /// asked for it or another client has come. To a successor, whose outbox is a new one, come all descriptors of slots,
+    /// [`DESCRIPTORS`] in a message, and all parked connections, one in a message and at most 1024 of them (`MOST` of
+    /// `agent::slots`), and behind either one message that these were all.
     fn supersedes(&self, earlier: &Self) -> bool {
-        let about = |message: &Self| match message {
-            Self::Connection { loan, slot } => (0, *loan, *slot),
-            Self::Shared { peer, .. } | Self::Parted { peer } => (1, *peer, 0),
-            Self::Tenancy { loan, .. } => (2, *loan, 0),
-            Self::Limit { loan, .. } => (3, *loan, 0),
-            Self::Grow { drive, .. } => (4, *drive, 0),
-            Self::Persisted { drive, .. } => (5, *drive, 0),
-            Self::Cut { drive, .. } => (18, *drive, 0),
-            Self::RenewKeys { .. } => (19, 0, 0),
-            Self::ShutDown => (6, 0, 0),
-            Self::GiveBack { loan } => (13, *loan, 0),
-            Self::Present { loan, .. } => (14, *loan, 0),
-            Self::Descriptors { loan, ids } => (7, *loan, ids.first().map_or(0, |id| *id as usize)),
-            Self::Begin => (8, 0, 0),
-            Self::Taken { loan, .. } => (9, *loan, 0),
-            Self::Slot { loan } => (10, *loan, 0),
-            Self::Lost { loan } => (11, *loan, 0),
-            Self::Closed { loan, .. } => (12, *loan, 0),
-            Self::Park { loan } => (15, *loan, 0),
-            Self::Parked { number } => (16, 0, *number as usize),
-            Self::AllParked => (17, 0, 0),
-            Self::ClearFault { drive, .. } => (20, *drive, 0),
-            Self::Incarnation { loan, .. } => (21, *loan, 0),
-            Self::Fault { drive } => (22, *drive, 0),
-            Self::Attach { loan, .. } => (23, *loan, 0),
-            Self::Lend { drive } => (24, *drive, 0),
-            Self::Withdraw { drive } => (25, *drive, 0),
-            Self::Allow { drive } => (26, *drive, 0),
-        };
-        about(self) == about(earlier)
+        match (self, earlier) {
+            (Self::Loan(loan, what), Self::Loan(of, before)) => {
+                let part = |what: &ToLoan| match what {
+                    ToLoan::Connection { slot } => (discriminant(what), None, *slot),
+                    ToLoan::Slot(of) => {
+                        let first = if let ToSlot::Descriptors { ids } = of { ids.first() } else { None };
+                        (discriminant(what), Some(discriminant(of)), first.map_or(0, |id| *id as usize))
+                    }
+                    _ => (discriminant(what), None, 0),
+                };
+                loan.place == of.place && part(what) == part(before)
+            }
+            (Self::Drive(drive, what), Self::Drive(of, before)) => {
+                drive == of && discriminant(what) == discriminant(before)
+            }
+            (Self::Peer(peer, _), Self::Peer(of, _)) => peer == of,
+            (Self::Parked { number }, Self::Parked { number: before }) => number == before,
+            _ => discriminant(self) == discriminant(earlier),
+        }
     }
 }
 
 impl Message for ToAgent {
-    fn loan(&self) -> Option<usize> {
-        match *self {
-            Self::Running { .. } | Self::Persist { .. } | Self::Unparked { .. } | Self::Located { .. } => {
-                None
-            }
-            Self::Withdrawn { .. } | Self::Medium { .. } | Self::MediaFault { .. } => None,
-            Self::Joined { .. } | Self::Left { .. } | Self::Nonsense { .. } => None,
-            Self::Ready { loan }
-            | Self::Refused { loan, .. }
-            | Self::Tenant { loan, .. }
-            | Self::Overtaken { loan }
-            | Self::GivenBack { loan, .. }
-            | Self::Disconnected { loan, .. }
-            | Self::LoadEnded { loan, .. }
-            | Self::Take { loan, .. }
-            | Self::Release { loan, .. }
-            | Self::Unusable { loan, .. }
-            | Self::Vacant { loan }
-            | Self::Parked { loan }
-            | Self::Kept { loan } => Some(loan),
-        }
+    type OfLoan = FromLoan;
+
+    fn of_loan(loan: LoanId, what: FromLoan) -> Self {
+        Self::Loan(loan, what)
+    }
+
+    fn loan(&self) -> Option<LoanId> {
+        if let Self::Loan(loan, _) = self { Some(*loan) } else { None }
     }
 
     /// What waits is at most one message of each kind for each loan, peer or drive, and one for each place of a client, who
@@ -235,24 +274,34 @@ impl Message for ToAgent {
     /// connections: one message for each, and nobody takes its place before the agent has heard of it. A tenant that
     /// was overtaken has not been let in.
     fn supersedes(&self, earlier: &Self) -> bool {
-        if let (Self::Located { holder }, Self::Located { holder: before }) = (self, earlier) {
-            return holder.key == before.key;
+        match (self, earlier) {
+            (Self::Loan(loan, what), Self::Loan(of, before)) => {
+                let part = |what: &FromLoan| match what {
+                    FromLoan::Disconnected { slot } => (discriminant(what), None, *slot),
+                    FromLoan::Slot(of) => (discriminant(what), Some(discriminant(of)), 0),
+                    _ => (discriminant(what), None, 0),
+                };
+                loan.place == of.place && part(what) == part(before)
+            }
+            (Self::Drive(drive, what), Self::Drive(of, before)) => {
+                let kind = |what: &FromDrive| match what {
+                    FromDrive::Medium(trouble) => (discriminant(what), trouble.kind()),
+                    _ => (discriminant(what), 0),
+                };
+                drive == of && kind(what) == kind(before)
+            }
+            (Self::Peer(peer, what), Self::Peer(of, before)) => {
+                peer == of && discriminant(what) == discriminant(before)
+            }
+            (Self::Located(holder), Self::Located(before)) => holder.key == before.key,
+            (Self::Unparked { number }, Self::Unparked { number: before }) => number == before,
+            _ => discriminant(self) == discriminant(earlier),
         }
-        let about = |message: &Self| match *message {
-            Self::Disconnected { loan, slot } => (loan, slot),
-            Self::Persist { drive, .. } | Self::MediaFault { drive } => (drive, 0),
-            Self::Withdrawn { drive } => (drive, 0),
-            Self::Medium { drive, trouble } => (drive, trouble.kind()),
-            Self::Unparked { number } => (number as usize, 0),
-            Self::Joined { peer, .. } | Self::Left { peer } | Self::Nonsense { peer } => (peer, 0),
-            _ => (message.loan().unwrap_or_default(), 0),
-        };
-        discriminant(self) == discriminant(earlier) && about(self) == about(earlier)
     }
 }
 
 /// What is wrong with an image.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Layout)]
 pub(crate) enum MediumTrouble {
     /// There is no space left for what is written.
     Full,
@@ -279,7 +328,7 @@ impl MediumTrouble {
 }
 
 /// Bytes, in hexadecimal where they are text.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Layout)]
 pub(crate) struct Hex(pub(crate) Vec<u8>);
 
 impl Serialize for Hex {
@@ -308,7 +357,8 @@ pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 
 /// Sends a message, with its descriptors if there are any. `WouldBlock` when the other end does not read.
 pub(crate) fn send<M: Serialize>(to: BorrowedFd<'_>, message: &M, with: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let bytes = serde_json::to_vec(message)?;
+    let mut bytes = [MAGIC, LAYOUT.0.to_le_bytes()].concat();
+    serde_json::to_writer(&mut bytes, message)?;
     assert!(bytes.len() <= MESSAGE_BYTES, "messages are short");
     assert!(with.len() <= DESCRIPTORS, "few descriptors travel with a message");
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
@@ -344,73 +394,135 @@ pub(crate) fn receive<M: for<'de> Deserialize<'de>>(
             descriptors.extend(rights);
         }
     }
-    Ok(Some((serde_json::from_slice(&bytes[..received])?, descriptors)))
+    Ok(Some((serde_json::from_slice(text(&bytes[..received])?)?, descriptors)))
+}
+
+/// The text of a message that this very program could have sent.
+fn text(message: &[u8]) -> Result<&[u8], MessageError> {
+    let (header, text) = message.split_first_chunk::<HEADER_BYTES>().ok_or(MessageError::NoMessage)?;
+    match header.as_chunks::<8>().0 {
+        [MAGIC, layout] if u64::from_le_bytes(*layout) == LAYOUT.0 => Ok(text),
+        [MAGIC, layout] => Err(MessageError::OtherLayout(LayoutHash(u64::from_le_bytes(*layout)))),
+        _ => Err(MessageError::NoMessage),
+    }
+}
+
+/// Why a message is not taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+enum MessageError {
+    #[error("what came between agent and card is no message")]
+    NoMessage,
+    #[error(
+        "the message has layout {:016x}, and this program's is {:016x}: agent and card are of two versions of the program, so \
+         start the node again as a whole", .0.0, LAYOUT.0
+    )]
+    OtherLayout(LayoutHash),
+}
+
+impl From<MessageError> for io::Error {
+    fn from(error: MessageError) -> Self {
+        Self::new(io::ErrorKind::InvalidData, error)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const LOAN: LoanId = LoanId { place: 1, life: 2 };
+
     #[test]
     fn the_largest_record_of_a_drive_is_a_message() {
         let (agent, card) = pair().unwrap();
         let record = Hex((0..24 << 10).map(|at| (at % 251) as u8).collect());
-        let message = ToAgent::Persist { drive: 79, version: u64::MAX, record };
+        let message = ToAgent::Drive(79, FromDrive::Persist { version: u64::MAX, record });
         send(card.as_fd(), &message, &[]).unwrap();
         assert_eq!(receive::<ToAgent>(&agent).unwrap().unwrap().0, message);
     }
 
     #[test]
     fn no_message_takes_the_place_of_one_of_another_kind() {
-        let tenancy = Tenancy::default();
-        let limit = Limit::NONE;
-        let messages = [
-            ToCard::Connection { loan: 0, slot: 0 },
-            ToCard::Shared { peer: 0, node: NodeId::default(), calls: true },
-            ToCard::Limit { loan: 0, limit },
-            ToCard::Grow { drive: 0, blocks: 1 },
-            ToCard::Cut { drive: 0, bytes: 1 },
-            ToCard::ClearFault { drive: 0, order: 1 },
-            ToCard::Fault { drive: 0 },
-            ToCard::Persisted { drive: 0, version: 1, kept: true },
-            ToCard::Tenancy { loan: 0, tenancy },
-            ToCard::Incarnation { loan: 0, incarnation: Incarnation(1) },
-            ToCard::RenewKeys { seed: [0; 32], life: None },
-            ToCard::Lend { drive: 0 },
-            ToCard::Withdraw { drive: 0 },
-            ToCard::Allow { drive: 0 },
-            ToCard::ShutDown,
-            ToCard::GiveBack { loan: 0 },
-            ToCard::Present { loan: 0, is_present: true },
-            ToCard::Descriptors { loan: 0, ids: vec![0] },
-            ToCard::Begin,
-            ToCard::Taken { loan: 0, number: 0, bytes: Hex(Vec::new()), ids: Vec::new() },
-            ToCard::Slot { loan: 0 },
-            ToCard::Park { loan: 0 },
-            ToCard::Parked { number: 0 },
-            ToCard::AllParked,
-            ToCard::Lost { loan: 0 },
-            ToCard::Closed { loan: 0, ids: Vec::new() },
+        let of_loan = [
+            ToLoan::Connection { slot: 0 },
+            ToLoan::Connection { slot: 1 },
+            ToLoan::Limit(Limit::NONE),
+            ToLoan::Tenancy(Tenancy::default()),
+            ToLoan::Incarnation(Incarnation(1)),
+            ToLoan::GiveBack,
+            ToLoan::Present(true),
+            ToLoan::Slot(ToSlot::Descriptors { ids: vec![0] }),
+            ToLoan::Slot(ToSlot::Descriptors { ids: vec![1] }),
+            ToLoan::Slot(ToSlot::Taken { number: 0, bytes: Hex(Vec::new()), ids: Vec::new() }),
+            ToLoan::Slot(ToSlot::Client),
+            ToLoan::Slot(ToSlot::Park),
+            ToLoan::Slot(ToSlot::Lost),
+            ToLoan::Slot(ToSlot::Closed { ids: Vec::new() }),
         ];
+        let of_drive = [
+            ToDrive::Grow { blocks: 1 },
+            ToDrive::Cut { bytes: 1 },
+            ToDrive::ClearFault { order: 1 },
+            ToDrive::Fault,
+            ToDrive::Persisted { version: 1, kept: true },
+            ToDrive::Lend,
+            ToDrive::Withdraw,
+            ToDrive::Allow,
+        ];
+        let others = [
+            ToCard::Peer(0, ToPeer::Parted),
+            ToCard::Peer(1, ToPeer::Parted),
+            ToCard::RenewKeys { seed: Secret([0; 32]), life: None },
+            ToCard::ShutDown,
+            ToCard::Begin,
+            ToCard::Parked { number: 0 },
+            ToCard::Parked { number: 1 },
+            ToCard::AllParked,
+        ];
+        let loans = [LoanId { place: 0, life: 0 }, LOAN];
+        let of_loans =
+            loans.iter().flat_map(|loan| of_loan.iter().map(|what| ToCard::Loan(*loan, what.clone())));
+        let of_drives =
+            (0..2).flat_map(|drive| of_drive.iter().map(move |what| ToCard::Drive(drive, what.clone())));
+        let messages: Vec<ToCard> = of_loans.chain(of_drives).chain(others).collect();
         for (index, message) in messages.iter().enumerate() {
             let superseded = messages.iter().enumerate().filter(|(_, earlier)| message.supersedes(earlier));
             assert!(superseded.map(|(at, _)| at).eq([index]), "{message:?}");
         }
+        let shared = ToCard::Peer(0, ToPeer::Shared { node: NodeId::default(), calls: true });
+        assert!(shared.supersedes(&ToCard::Peer(0, ToPeer::Parted)), "of a peer's memory the last says all");
     }
 
     #[test]
     fn a_descriptor_travels_with_its_message() {
         let (agent, card) = pair().unwrap();
         assert!(receive::<ToCard>(&card).unwrap().is_none());
-        let message = ToCard::Connection { loan: 1, slot: 2 };
+        let message = ToCard::Loan(LOAN, ToLoan::Connection { slot: 2 });
         send(agent.as_fd(), &message, &[agent.as_fd()]).unwrap();
         let (received, descriptors) = receive::<ToCard>(&card).unwrap().unwrap();
         assert_eq!(received, message);
         assert_eq!(descriptors.len(), 1);
-        let message = ToCard::Shared { peer: 1, node: NodeId::numbered(2), calls: false };
+        let message = ToCard::Peer(1, ToPeer::Shared { node: NodeId::numbered(2), calls: false });
         send(agent.as_fd(), &message, &[agent.as_fd(), agent.as_fd()]).unwrap();
         assert_eq!(receive::<ToCard>(&card).unwrap().unwrap().1.len(), 2);
         drop((agent, descriptors));
         assert_eq!(receive::<ToCard>(&card).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn a_message_of_another_layout_is_refused_by_name() {
+        let (agent, card) = pair().unwrap();
+        let refused = |bytes: &[u8]| {
+            rustix::net::send(&agent, bytes, SendFlags::empty()).unwrap();
+            receive::<ToCard>(&card).unwrap_err().to_string()
+        };
+        let shut_down =
+            |magic: [u8; 8], layout: u64| [&magic[..], &layout.to_le_bytes(), b"\"ShutDown\""].concat();
+        let other = refused(&shut_down(MAGIC, 7));
+        assert!(other.contains("0000000000000007") && other.contains("two versions"), "{other}");
+        assert!(refused(&shut_down(*b"cwplan\0\0", LAYOUT.0)).contains("no message"));
+        assert!(refused(&MAGIC).contains("no message"));
+        let right = shut_down(MAGIC, LAYOUT.0);
+        rustix::net::send(&agent, &right, SendFlags::empty()).unwrap();
+        assert_eq!(receive::<ToCard>(&card).unwrap().unwrap().0, ToCard::ShutDown);
     }
 }

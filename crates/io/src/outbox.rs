@@ -7,15 +7,21 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::messages::{self, Dated};
+use crate::messages::{self, LoanId};
 
 /// When a message that found no room is tried again.
 const RETRY: Duration = Duration::from_millis(10);
 
 /// A message that can wait.
 pub(crate) trait Message: Serialize {
-    /// The place of the loan that it is about, if it is about one.
-    fn loan(&self) -> Option<usize>;
+    /// What can be said of a loan.
+    type OfLoan;
+
+    /// What is said of a loan.
+    fn of_loan(loan: LoanId, what: Self::OfLoan) -> Self;
+
+    /// The loan that it is about, if it is about one.
+    fn loan(&self) -> Option<LoanId>;
 
     /// Whether `earlier`, which was not sent yet, need not be sent any more beside this one. There must be an upper
     /// bound for messages of which none supersedes another: it is the outbox's.
@@ -36,7 +42,7 @@ pub(crate) enum Enclosure<'a> {
 
 /// Messages that wait until there is room for them, in order; at most one of those that supersede each other.
 pub(crate) struct Outbox<M> {
-    waiting: VecDeque<Dated<M>>,
+    waiting: VecDeque<M>,
     /// Of each place, the life of the loan that messages are about.
     lives: Vec<u32>,
     retry_at: Option<Instant>,
@@ -50,16 +56,26 @@ impl<M: Message> Outbox<M> {
 
     /// Another loan has the place, which may be a new one: what waits to be said of the one before is dropped.
     pub(crate) fn renew(&mut self, place: usize, life: u32) {
-        self.waiting.retain(|(_, earlier)| earlier.loan() != Some(place));
+        self.waiting.retain(|earlier| earlier.loan().is_none_or(|loan| loan.place != place));
         self.lives.resize(self.lives.len().max(place + 1), 0);
         self.lives[place] = life;
     }
 
     /// The message waits for [`Outbox::flush`].
     pub(crate) fn push(&mut self, message: M) {
-        self.waiting.retain(|(_, earlier)| !message.supersedes(earlier));
-        let life = message.loan().and_then(|place| self.lives.get(place).copied());
-        self.waiting.push_back((life.unwrap_or_default(), message));
+        self.waiting.retain(|earlier| !message.supersedes(earlier));
+        self.waiting.push_back(message);
+    }
+
+    /// A message about the loan that has this place.
+    pub(crate) fn of(&self, place: usize, what: impl Into<M::OfLoan>) -> M {
+        let life = self.lives.get(place).copied().unwrap_or_default();
+        M::of_loan(LoanId { place, life }, what.into())
+    }
+
+    /// It waits for [`Outbox::flush`].
+    pub(crate) fn push_of(&mut self, place: usize, what: impl Into<M::OfLoan>) {
+        self.push(self.of(place, what));
     }
 
     /// When [`Outbox::flush`] is to be called again.
@@ -81,7 +97,7 @@ impl<M: Message> Outbox<M> {
     pub(crate) fn flush<'a>(&mut self, to: BorrowedFd<'_>, enclosure: impl Fn(&M) -> Enclosure<'a>) {
         self.retry_at = None;
         while let Some(message) = self.waiting.front() {
-            let sent = match enclosure(&message.1) {
+            let sent = match enclosure(message) {
                 Enclosure::None => messages::send(to, message, &[]),
                 Enclosure::Descriptor(descriptor) => messages::send(to, message, &[descriptor]),
                 Enclosure::Descriptors(descriptors) => messages::send(to, message, &descriptors),
@@ -107,7 +123,7 @@ fn is_gone(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::messages::{ToAgent, ToCard};
+    use crate::messages::{FromLoan, ToAgent, ToCard, ToLoan};
     use base::ids::NodeId;
     use node::{Name, Refusal};
     use std::os::fd::AsFd;
@@ -118,13 +134,13 @@ mod tests {
         let mut outbox = Outbox::new(vec![3; 2]);
         let flush = |outbox: &mut Outbox<ToCard>| {
             outbox.flush(agent.as_fd(), |message| match message {
-                ToCard::Connection { slot: 7, .. } => Enclosure::Gone,
-                ToCard::Connection { .. } => Enclosure::Descriptor(agent.as_fd()),
+                ToCard::Loan(_, ToLoan::Connection { slot: 7 }) => Enclosure::Gone,
+                ToCard::Loan(..) => Enclosure::Descriptor(agent.as_fd()),
                 _ => Enclosure::None,
             });
         };
         for slot in 0..2_000 {
-            outbox.push(ToCard::Connection { loan: 1, slot });
+            outbox.push_of(1, ToLoan::Connection { slot });
         }
         outbox.push(ToCard::ShutDown);
         assert!(outbox.is_due());
@@ -132,12 +148,12 @@ mod tests {
         assert!(outbox.retry_at().is_some(), "the socket has room for everything: the test shows nothing");
         let mut slots = Vec::new();
         loop {
-            match messages::receive::<Dated<ToCard>>(&card).unwrap() {
-                Some(((3, ToCard::Connection { loan: 1, slot }), enclosed)) if enclosed.len() == 1 => {
+            match messages::receive::<ToCard>(&card).unwrap() {
+                Some((ToCard::Loan(loan, ToLoan::Connection { slot }), enclosed)) => {
+                    assert_eq!((loan, enclosed.len()), (LoanId { place: 1, life: 3 }, 1));
                     slots.push(slot);
                 }
-                Some(((life, message), enclosed)) => {
-                    assert_eq!(life, 0, "of no loan");
+                Some((message, enclosed)) => {
                     assert!(message == ToCard::ShutDown && enclosed.is_empty(), "{message:?}");
                     break;
                 }
@@ -172,44 +188,45 @@ mod tests {
     #[test]
     fn an_agent_that_does_not_read_costs_no_memory_and_misses_nothing_that_counts() {
         let (agent, card) = messages::pair().unwrap();
-        let mut outbox = Outbox::new(vec![3; 2]);
+        let mut outbox: Outbox<ToAgent> = Outbox::new(vec![3; 2]);
         let refused = |since_s| {
             let (by, node, since) =
                 (Name::new("seven"), NodeId::numbered(8), Some(Duration::from_secs(since_s)));
             let refusal = Refusal::InUse { by, node, since, hold: None };
-            ToAgent::Refused { loan: 0, refusal }
+            FromLoan::Refused(refusal)
         };
         let mut turns = 0;
         while turns < 10 || outbox.retry_at().is_none() {
             turns += 1;
             for since_s in 0..100 {
-                outbox.push(refused(since_s));
+                outbox.push_of(0, refused(since_s));
                 outbox.flush(card.as_fd(), |_| Enclosure::None);
             }
         }
         let must_arrive = [
-            ToAgent::Disconnected { loan: 0, slot: 3 },
-            ToAgent::Disconnected { loan: 1, slot: 3 },
-            ToAgent::Ready { loan: 0 },
-            ToAgent::GivenBack { loan: 0, has_lost: false },
+            (0, FromLoan::Disconnected { slot: 3 }),
+            (1, FromLoan::Disconnected { slot: 3 }),
+            (0, FromLoan::Ready),
+            (0, FromLoan::GivenBack { has_lost: false }),
         ];
+        let of = |(place, what): (usize, FromLoan)| ToAgent::Loan(LoanId { place, life: 3 }, what);
         for _ in 0..1_000 {
-            must_arrive.iter().for_each(|message| outbox.push(message.clone()));
-            outbox.push(refused(7));
+            must_arrive.iter().for_each(|(place, what)| outbox.push_of(*place, what.clone()));
+            outbox.push_of(0, refused(7));
             outbox.flush(card.as_fd(), |_| Enclosure::None);
         }
         assert_eq!(outbox.waiting.len(), must_arrive.len() + 1);
         let mut received = Vec::new();
         while !outbox.waiting.is_empty() {
-            while let Some(((_, message), _)) = messages::receive::<Dated<ToAgent>>(&agent).unwrap() {
+            while let Some((message, _)) = messages::receive::<ToAgent>(&agent).unwrap() {
                 received.push(message);
             }
             outbox.flush(card.as_fd(), |_| Enclosure::None);
         }
-        while let Some(((_, message), _)) = messages::receive::<Dated<ToAgent>>(&agent).unwrap() {
+        while let Some((message, _)) = messages::receive::<ToAgent>(&agent).unwrap() {
             received.push(message);
         }
-        assert_eq!(received.last(), Some(&refused(7)));
-        assert_eq!(received[received.len() - 5..received.len() - 1], must_arrive);
+        assert_eq!(received.last(), Some(&of((0, refused(7)))));
+        assert_eq!(received[received.len() - 5..received.len() - 1], must_arrive.map(of));
     }
 }

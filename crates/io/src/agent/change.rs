@@ -11,7 +11,7 @@ use node::{MAX_DRIVES, MAX_LOANS, Tenancy};
 use super::drives::Seen;
 use super::lenders::Lenders;
 use super::{Agent, AgentEvent, DriveEnd, DriveSpec, Edge, LoanEnd, LoanSpec, clients};
-use crate::messages::ToCard;
+use crate::messages::{ToCard, ToDrive};
 use crate::plan::{self, Allowed, DriveComing};
 
 /// What comes to a node, all of it or nothing. Places are those of [`Agent::free_places`] and [`Agent::free_drives`], in
@@ -213,7 +213,7 @@ impl Agent {
         match paper {
             Ok(paper) => {
                 card.allowed.insert(drive, paper);
-                self.tell(ToCard::Allow { drive });
+                self.tell(ToCard::Drive(drive, ToDrive::Allow));
             }
             Err(error) => self.replan(&error),
         }
@@ -235,7 +235,7 @@ impl Agent {
         match paper {
             Ok(paper) => {
                 card.coming.insert(drive, paper);
-                self.tell(ToCard::Lend { drive });
+                self.tell(ToCard::Drive(drive, ToDrive::Lend));
             }
             Err(error) => self.replan(&error),
         }

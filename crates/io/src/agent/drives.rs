@@ -8,7 +8,7 @@ use super::{Agent, AgentEvent, DriveSpec, LoanEnd, Withdrawn};
 use crate::card::lost_by;
 use crate::event::Event;
 use crate::files::{Identity, LastWrites, Witness};
-use crate::messages::{MediumTrouble, ToCard};
+use crate::messages::{MediumTrouble, ToCard, ToDrive, ToLoan};
 use crate::ring::Completion;
 
 /// How often the agent looks whether images have grown.
@@ -206,7 +206,7 @@ impl Agent {
         if let Some(spec) = spec.drive(drive).filter(|_| is_news) {
             Event::ImageOverwritten { source: spec.source.clone() }.say();
             seen.has_lost = true;
-            self.push_for_card(ToCard::Fault { drive });
+            self.push_of_drive(drive, ToDrive::Fault);
         }
         is_news
     }
@@ -220,7 +220,7 @@ impl Agent {
         seen.cut_to = Some(bytes);
         let had = seen.blocks * u64::from(spec.config.block_size);
         Event::ImageCut { source: spec.source.clone(), bytes, had }.say();
-        self.push_for_card(ToCard::Cut { drive, bytes });
+        self.push_of_drive(drive, ToDrive::Cut { bytes });
         true
     }
 
@@ -248,14 +248,14 @@ impl Agent {
                 self.tell_growth(drive);
             }
             if let Some(bytes) = self.images.seen[drive].cut_to {
-                self.push_for_card(ToCard::Cut { drive, bytes });
+                self.push_of_drive(drive, ToDrive::Cut { bytes });
             }
         }
     }
 
     fn tell_growth(&mut self, drive: usize) {
         let blocks = self.images.seen[drive].blocks;
-        self.push_for_card(ToCard::Grow { drive, blocks });
+        self.push_of_drive(drive, ToDrive::Grow { blocks });
     }
 
     /// Changes what the function of a lent loan may do, from now on and for the cards to come. False if nothing is lent
@@ -267,8 +267,7 @@ impl Agent {
             return false;
         };
         *known = limit;
-        self.push_for_card(ToCard::Limit { loan, limit });
-        self.tell_card();
+        self.tell_of(loan, ToLoan::Limit(limit));
         true
     }
 
@@ -287,14 +286,14 @@ impl Agent {
         }
         // Should this card die before it hears that, its successor hears it.
         seen.cleared += 1;
-        card.outbox.push(ToCard::ClearFault { drive, order: seen.cleared });
+        card.outbox.push(ToCard::Drive(drive, ToDrive::ClearFault { order: seen.cleared }));
         self.tell_card();
         true
     }
 
     /// What [`super::AgentEvent::Persist`] gave out is kept, or could not be.
     pub fn persisted(&mut self, drive: usize, version: u64, kept: bool) {
-        self.push_for_card(ToCard::Persisted { drive, version, kept });
+        self.push_of_drive(drive, ToDrive::Persisted { version, kept });
         self.tell_card();
     }
 
@@ -351,15 +350,25 @@ impl Agent {
         Some(lost)
     }
 
+    /// A card that is not there need not be told: its successor starts with all that counts.
     pub(super) fn tell(&mut self, message: ToCard) {
-        self.push_for_card(message);
+        if let Some(card) = &mut self.card {
+            card.outbox.push(message);
+        }
         self.tell_card();
     }
 
-    /// A card that is not there need not be told: its successor starts with all that counts.
-    fn push_for_card(&mut self, message: ToCard) {
+    /// The same of the loan that has this place.
+    pub(super) fn tell_of(&mut self, loan: usize, what: impl Into<ToLoan>) {
         if let Some(card) = &mut self.card {
-            card.outbox.push(message);
+            card.outbox.push_of(loan, what);
+        }
+        self.tell_card();
+    }
+
+    fn push_of_drive(&mut self, drive: usize, what: ToDrive) {
+        if let Some(card) = &mut self.card {
+            card.outbox.push(ToCard::Drive(drive, what));
         }
     }
 }

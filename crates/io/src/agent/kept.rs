@@ -5,7 +5,7 @@ use node::{Tenancy, Whereabouts};
 
 use super::{Agent, AgentEvent};
 use crate::card::now;
-use crate::messages::ToCard;
+use crate::messages::ToLoan;
 
 impl Agent {
     /// What [`super::AgentEvent::StoreTenancy`] gave out is durable, or could not be written, for this reason.
@@ -55,11 +55,11 @@ impl Agent {
             self.core.handle_holder_gone(former.node);
             self.wants.push(AgentEvent::ForgetHolder(former.node));
         }
-        self.tell(ToCard::Tenancy { loan, tenancy });
+        self.tell_of(loan, ToLoan::Tenancy(tenancy));
     }
 
     pub(super) fn tell_incarnation(&mut self, loan: usize, incarnation: u64) {
         self.spec.loans[loan].least_incarnation = incarnation;
-        self.tell(ToCard::Incarnation { loan, incarnation: Incarnation(incarnation) });
+        self.tell_of(loan, ToLoan::Incarnation(Incarnation(incarnation)));
     }
 }

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 
 use base::ids::RailId;
-
 use node::Route;
 
 use super::{LoanEnd, LoanSpec, Rail};

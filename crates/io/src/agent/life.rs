@@ -11,7 +11,7 @@ use super::lenders::Lenders;
 use super::{Agent, AgentEvent, log, token, view, watchdog};
 use crate::card::now;
 use crate::event::Event;
-use crate::messages::{self, ToCard};
+use crate::messages::{self, ToCard, ToDrive, ToLoan, ToPeer};
 use crate::outbox::{Enclosure, Outbox};
 use crate::process::Child;
 use crate::ring::DrainError;
@@ -81,16 +81,16 @@ impl Agent {
                 }
                 Some(Effect::StoreHolder(holder)) => self.wants.push(AgentEvent::StoreHolder(holder)),
                 Some(Effect::TellEnd) => self.tell(ToCard::ShutDown),
-                Some(Effect::TellReturn { loan }) => self.tell(ToCard::GiveBack { loan }),
+                Some(Effect::TellReturn { loan }) => self.tell_of(loan, ToLoan::GiveBack),
                 Some(Effect::TellLoan { loan }) => {
                     let mut lenders = Lenders::of(&self.spec.loans, &self.spec.rails);
                     let config = Box::new(self.loan_config(&self.spec.loans[loan], &mut lenders));
-                    self.tell(ToCard::Attach { loan, config });
+                    self.tell_of(loan, ToLoan::Attach(config));
                 }
                 Some(Effect::TellDrive { drive }) => self.tell_drive(drive),
-                Some(Effect::TellWithdrawal { drive }) => self.tell(ToCard::Withdraw { drive }),
+                Some(Effect::TellWithdrawal { drive }) => self.tell(ToCard::Drive(drive, ToDrive::Withdraw)),
                 Some(Effect::TellPresence { loan, is_present }) => {
-                    self.tell(ToCard::Present { loan, is_present });
+                    self.tell_of(loan, ToLoan::Present(is_present));
                 }
                 Some(Effect::Vacate { loan }) => self.vacate(loan),
                 Some(Effect::TellTenancy { loan, tenancy }) => self.tell_tenancy(loan, tenancy),
@@ -138,7 +138,7 @@ impl Agent {
         let mut outbox = Outbox::new(self.spec.loans.iter().map(|loan| loan.life).collect());
         self.slots.tell_all(&self.spec.loans, &mut outbox);
         for (loan, slot, _) in self.clients.connections() {
-            outbox.push(ToCard::Connection { loan, slot });
+            outbox.push_of(loan, ToLoan::Connection { slot });
         }
         self.neighbours.agreements().for_each(|shared| outbox.push(shared));
         let (coming, allowed) = (BTreeMap::new(), BTreeMap::new());
@@ -161,24 +161,26 @@ impl Agent {
             let (clients, neighbours, slots) = (&self.clients, &self.neighbours, &self.slots);
             let (coming, allowed, spec) = (&card.coming, &card.allowed, &self.spec);
             card.outbox.flush(card.messages.as_fd(), |message| match message {
-                ToCard::Connection { loan, slot } => {
-                    clients.connection(*loan, *slot).map_or(Enclosure::Gone, Enclosure::Descriptor)
+                ToCard::Loan(loan, ToLoan::Connection { slot }) => {
+                    clients.connection(loan.place, *slot).map_or(Enclosure::Gone, Enclosure::Descriptor)
                 }
-                ToCard::Shared { peer, node, .. } => {
+                ToCard::Loan(loan, ToLoan::Slot(what)) => slots.enclosure(loan.place, what),
+                ToCard::Peer(peer, ToPeer::Shared { node, .. }) => {
                     neighbours.shared(*peer, *node).map_or(Enclosure::Gone, |shared| {
                         Enclosure::Descriptors(vec![shared.memory.as_fd(), shared.bell.as_fd()])
                     })
                 }
-                ToCard::Lend { drive } => match (spec.drive(*drive), coming.get(drive)) {
+                ToCard::Drive(drive, ToDrive::Lend) => match (spec.drive(*drive), coming.get(drive)) {
                     (Some(spec), Some(paper)) => {
                         Enclosure::Descriptors(vec![spec.image.as_fd(), paper.as_fd()])
                     }
                     _ => Enclosure::Gone,
                 },
-                ToCard::Allow { drive } => {
+                ToCard::Drive(drive, ToDrive::Allow) => {
                     allowed.get(drive).map_or(Enclosure::Gone, |paper| Enclosure::Descriptor(paper.as_fd()))
                 }
-                message => slots.enclosure(message),
+                ToCard::Parked { number } => slots.parked(*number),
+                _ => Enclosure::None,
             });
         }
     }

@@ -31,7 +31,7 @@ use base::ids::{CardGeneration, DomainBlock, DomainId, Group, Incarnation, LifeI
 pub use node::agent::{CardRecord, Condition};
 use node::{
     BorrowEdge, CardConfig, DriveConfig, FlashConfig, FunctionId, Lender, Limit, LoanConfig, LoanKind,
-    LoanRole, Name, NodeKey, NodeLedger, Protection, Refusal, Secret, Tenancy, Whereabouts,
+    LoanRole, Name, NodeKey, NodeLedger, Protection, RailConfig, Refusal, Secret, Tenancy, Whereabouts,
 };
 use tracing::debug;
 
@@ -50,8 +50,7 @@ use crate::event::{Event, seconds};
 use crate::files::{Image, LastWrites};
 use crate::load::{LoadResult, LoadSpec};
 use crate::memory::{self, Mapping};
-use crate::messages::{self, Dated, ToAgent, ToCard};
-use crate::outbox::Message as _;
+use crate::messages::{self, FromDrive, FromLoan, FromPeer, Hex, LoanId, ToAgent, ToCard, ToLoan};
 use crate::plan::{LEDGER_OFFSET, MediumKind, MediumPlan, Plan, SharedCells, descriptor, feasible};
 use crate::process::{Child, OWN_EXECUTABLE, Spawn};
 use crate::ring::{Ring, RingError};
@@ -530,8 +529,8 @@ impl Agent {
     /// There are no random numbers.
     pub fn renew_keys(&mut self, was_restored: bool) -> io::Result<()> {
         self.was_restored = true;
-        let (mut seed, mut life) = ([0; 32], LifeId::default());
-        fill_random(&mut seed)?;
+        let (mut seed, mut life) = (Secret([0; 32]), LifeId::default());
+        fill_random(&mut seed.0)?;
         fill_random(&mut life.0)?;
         let life = was_restored.then_some(life);
         self.restored_as = life.or(self.restored_as);
@@ -644,7 +643,7 @@ impl Agent {
             seed,
             protection: feasible(spec.protection),
             // The largest frames are those of what is lent: whatever the borrower says. A borrowed loan has its routes.
-            rails: vec![LENDER_FRAME; spec.rails.len()],
+            rails: RailConfig::first(spec.rails.len(), LENDER_FRAME),
             drives: spec.drives.iter().map(|drive| Some(drive.as_ref()?.config.clone())).collect(),
             loans: spec.loans.iter().map(|loan| self.loan_config(loan, &mut lenders)).collect(),
             holders: spec.holders.clone(),
@@ -716,12 +715,28 @@ impl Agent {
     }
 
     fn take_messages(&mut self, events: &mut Vec<AgentEvent>) {
-        while let Some((life, message)) = self.card.as_ref().and_then(|card| next_message(&card.messages)) {
-            if let Some(loan) = message.loan().filter(|loan| !is_present(&self.spec.loans, *loan, life)) {
-                self.core.handle_stale(loan, life);
-                continue;
-            }
+        while let Some(message) = self.next_message() {
             match message {
+                ToAgent::Loan(LoanId { place, life }, what) if is_present(&self.spec.loans, place, life) => {
+                    self.hear_of_loan(place, what, events);
+                }
+                ToAgent::Loan(LoanId { place, life }, _) => self.core.handle_stale(place, life),
+                ToAgent::Drive(drive, what) => match what {
+                    FromDrive::Withdrawn => self.conclude_one(drive),
+                    FromDrive::MediaFault => events.push(AgentEvent::MediaFault(drive)),
+                    FromDrive::Persist { version, record: Hex(bytes) } => {
+                        events.push(AgentEvent::Persist { drive, version, bytes });
+                    }
+                    FromDrive::Medium(trouble) => events.extend(self.note_medium(drive, trouble)),
+                },
+                ToAgent::Peer(peer, what) => match what {
+                    FromPeer::Joined { node, incarnation } => {
+                        let around = around(&self.spec, &self.waiter, &self.mapping);
+                        self.neighbours.join(peer, (node, incarnation.0), around);
+                    }
+                    FromPeer::Left => self.neighbours.leave(peer),
+                    FromPeer::Nonsense => self.neighbours.lose(peer),
+                },
                 ToAgent::Running { reach } => {
                     self.core.handle_running(crate::card::now());
                     if let Some(card) = &mut self.card {
@@ -730,59 +745,63 @@ impl Agent {
                     // The card before may have died before it said who has left.
                     self.neighbours.compare(around(&self.spec, &self.waiter, &self.mapping));
                 }
-                ToAgent::Ready { loan } => {
-                    if let Err(error) = self.slots.open(&self.spec.loans, loan, &self.waiter) {
-                        let function = self.spec.loans[loan].function.clone();
-                        Event::SlotUnwatched { function, error: error.to_string() }.say();
-                    }
-                    events.push(AgentEvent::Ready(loan));
-                }
-                // A drive that was withdrawn meanwhile has nobody any more.
-                ToAgent::Tenant { loan, .. } if self.spec.loans[loan].is_vacant() => {}
-                ToAgent::Tenant { loan, tenancy } => {
-                    events.push(AgentEvent::Tenant { loan, tenancy });
-                    self.core.handle_tenant(crate::card::now(), loan, tenancy);
-                }
-                ToAgent::Located { holder } => self.note_holder(holder),
-                ToAgent::Overtaken { loan } => events.push(AgentEvent::Overtaken(loan)),
-                ToAgent::Joined { peer, node, incarnation } => {
-                    let life = (node, incarnation.0);
-                    self.neighbours.join(peer, life, around(&self.spec, &self.waiter, &self.mapping));
-                }
-                ToAgent::Left { peer } => self.neighbours.leave(peer),
-                ToAgent::Nonsense { peer } => self.neighbours.lose(peer),
-                ToAgent::GivenBack { loan, has_lost } => {
-                    // A vacant place has nothing to give back.
-                    if !self.spec.loans[loan].is_vacant() {
-                        self.core.handle_given_back(loan);
-                        self.follow();
-                        events.push(AgentEvent::GivenBack { loan, has_lost });
-                    }
-                }
-                ToAgent::LoadEnded { loan, result } => events.push(AgentEvent::LoadEnded(loan, result)),
-                ToAgent::Refused { loan, refusal } => {
-                    if let Refusal::Outdated { seen } = &refusal {
-                        self.core.handle_outdated(crate::card::now(), loan, seen.0);
-                    }
-                    events.push(AgentEvent::Refused { loan, refusal });
-                }
-                ToAgent::Disconnected { loan, slot } => self.clients.disconnected(loan, slot),
-                ToAgent::Withdrawn { drive } => self.conclude_one(drive),
-                ToAgent::MediaFault { drive } => events.push(AgentEvent::MediaFault(drive)),
-                ToAgent::Persist { drive, version, record } => {
-                    events.push(AgentEvent::Persist { drive, version, bytes: record.0 });
-                }
-                ToAgent::Medium { drive, trouble } => events.extend(self.note_medium(drive, trouble)),
-                ToAgent::Unusable { loan, why } => events.push(AgentEvent::Unusable { loan, why }),
-                ToAgent::Take { .. }
-                | ToAgent::Release { .. }
-                | ToAgent::Vacant { .. }
-                | ToAgent::Parked { .. }
-                | ToAgent::Kept { .. } => self.serve_slot(message),
+                ToAgent::Located(holder) => self.note_holder(holder),
                 ToAgent::Unparked { number } => self.slots.unpark(number),
             }
         }
         self.tell_card();
+    }
+
+    /// What the card says of the loan that has this place.
+    fn hear_of_loan(&mut self, loan: usize, what: FromLoan, events: &mut Vec<AgentEvent>) {
+        // A drive that was withdrawn meanwhile has nobody any more, and a vacant place nothing to give back.
+        let is_vacant = self.spec.loans[loan].is_vacant();
+        match what {
+            FromLoan::Ready => {
+                if let Err(error) = self.slots.open(&self.spec.loans, loan, &self.waiter) {
+                    let function = self.spec.loans[loan].function.clone();
+                    Event::SlotUnwatched { function, error: error.to_string() }.say();
+                }
+                events.push(AgentEvent::Ready(loan));
+            }
+            FromLoan::Tenant(_) | FromLoan::GivenBack { .. } if is_vacant => {}
+            FromLoan::Tenant(tenancy) => {
+                events.push(AgentEvent::Tenant { loan, tenancy });
+                self.core.handle_tenant(crate::card::now(), loan, tenancy);
+            }
+            FromLoan::GivenBack { has_lost } => {
+                self.core.handle_given_back(loan);
+                self.follow();
+                events.push(AgentEvent::GivenBack { loan, has_lost });
+            }
+            FromLoan::Overtaken => events.push(AgentEvent::Overtaken(loan)),
+            FromLoan::LoadEnded(result) => events.push(AgentEvent::LoadEnded(loan, result)),
+            FromLoan::Refused(refusal) => {
+                if let Refusal::Outdated { seen } = &refusal {
+                    self.core.handle_outdated(crate::card::now(), loan, seen.0);
+                }
+                events.push(AgentEvent::Refused { loan, refusal });
+            }
+            FromLoan::Disconnected { slot } => self.clients.disconnected(loan, slot),
+            FromLoan::Unusable { why } => events.push(AgentEvent::Unusable { loan, why }),
+            FromLoan::Slot(what) => self.serve_slot(loan, what),
+        }
+    }
+
+    /// The next message of the card, if there is any. One that is going says nothing more, and its pidfd the rest; one
+    /// that cannot be understood is replaced.
+    fn next_message(&mut self) -> Option<ToAgent> {
+        let card = self.card.as_mut()?;
+        match messages::receive(&card.messages) {
+            Ok(message) => message.map(|(message, _)| message),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                Event::CardUnintelligible { error: error.to_string() }.say();
+                // Whoever cannot be killed is dead.
+                let _ = card.child.kill();
+                None
+            }
+            Err(_) => None,
+        }
     }
 
     fn accept(&mut self, loan: usize) {
@@ -799,10 +818,7 @@ impl Agent {
             accounts.sent.reset();
             self.clients.keep(loan, slot, socket);
             // A card that is not there is followed by one that is given all connections.
-            if let Some(card) = &mut self.card {
-                card.outbox.push(ToCard::Connection { loan, slot });
-            }
-            self.tell_card();
+            self.tell_of(loan, ToLoan::Connection { slot });
         }
     }
 
@@ -829,11 +845,6 @@ impl Drop for Agent {
             None => self.slots.hang_up_all(),
         }
     }
-}
-
-/// The next message of a card. An error means that it is going; its pidfd says the rest.
-fn next_message(messages: &OwnedFd) -> Option<Dated<ToAgent>> {
-    messages::receive(messages).ok().flatten().map(|(message, _)| message)
 }
 
 /// Whether a place has the loan of this life.

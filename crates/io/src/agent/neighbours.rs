@@ -11,7 +11,7 @@ use tracing::debug;
 use super::{NodeSpec, attach, fill_random, token, view};
 use crate::event::{Event, seconds};
 use crate::memory::Mapping;
-use crate::messages::ToCard;
+use crate::messages::{ToCard, ToPeer};
 use crate::shm::Shared;
 use crate::shm::meeting::{self, Agreed, Answer, Call, Meeting, NONCE_LEN, Proof};
 use crate::sparing::Sparing;
@@ -172,10 +172,11 @@ impl Neighbours {
     }
 
     fn agreement(&self, peer: usize) -> ToCard {
-        match self.peers.get(&peer).filter(|there| there.shared().is_some()) {
-            Some(there) => ToCard::Shared { peer, node: there.node, calls: there.calls },
-            None => ToCard::Parted { peer },
-        }
+        let what = match self.peers.get(&peer).filter(|there| there.shared().is_some()) {
+            Some(there) => ToPeer::Shared { node: there.node, calls: there.calls },
+            None => ToPeer::Parted,
+        };
+        ToCard::Peer(peer, what)
     }
 
     /// When [`Neighbours::handle_timeout`] is to be called.

@@ -19,7 +19,7 @@ use rustix::process::{Resource, getrlimit};
 use super::{ACCEPTS_A_TURN, Agent, Edge, LoanSpec, clients};
 use crate::event::Event;
 use crate::guest_memory::{self, FileKey};
-use crate::messages::{DESCRIPTORS, Hex, ToAgent, ToCard};
+use crate::messages::{DESCRIPTORS, FromSlot, Hex, ToCard, ToSlot};
 use crate::outbox::{Enclosure, Outbox};
 use crate::sparing::Sparing;
 use crate::stream_socket::hang_up;
@@ -304,11 +304,11 @@ impl Slots {
     }
 
     /// Receives the message that the card has asked for, and says what the card is to be told of it.
-    pub(super) fn take(&mut self, loan: usize, number: u64, len: usize, function: &str) -> Vec<ToCard> {
+    pub(super) fn take(&mut self, loan: usize, number: u64, len: usize, function: &str) -> Vec<ToSlot> {
         let Some(place) = self.places.get_mut(loan) else { return Vec::new() };
         let Some(client) = &mut place.client else { return Vec::new() };
         if number != place.last.number + 1 || len > MESSAGE_BYTES {
-            return vec![ToCard::Lost { loan }];
+            return vec![ToSlot::Lost];
         }
         let (bytes, mut descriptors) = match receive(client.socket.as_fd(), len) {
             Ok(received) => received,
@@ -317,7 +317,7 @@ impl Slots {
                     let (function, error) = (function.to_owned(), error.to_string());
                     Event::GuestBroken { function, error, others }.say();
                 });
-                return vec![ToCard::Lost { loan }];
+                return vec![ToSlot::Lost];
             }
         };
         if place.is_unshared(&bytes, &descriptors, function) {
@@ -332,7 +332,7 @@ impl Slots {
         }
         let ids = descriptors.into_iter().map(|descriptor| place.keep(descriptor)).collect();
         place.last = Taken { number, bytes, ids };
-        place.tell_last(loan, true)
+        place.tell_last(true)
     }
 
     /// Whether a virtual machine is connected.
@@ -365,41 +365,43 @@ impl Slots {
         for (loan, place) in self.places.iter().enumerate() {
             let ids: Vec<u32> = place.descriptors.keys().copied().collect();
             for ids in ids.chunks(DESCRIPTORS) {
-                outbox.push(ToCard::Descriptors { loan, ids: ids.to_vec() });
+                outbox.push_of(loan, ToSlot::Descriptors { ids: ids.to_vec() });
             }
         }
         outbox.push(ToCard::Begin);
         for (loan, place) in self.places.iter().enumerate() {
-            place.tell_last(loan, false).into_iter().for_each(|message| outbox.push(message));
+            place.tell_last(false).into_iter().for_each(|what| outbox.push_of(loan, what));
             if place.client.is_some() {
-                outbox.push(ToCard::Slot { loan });
+                outbox.push_of(loan, ToSlot::Client);
             }
             if place.next.is_some() {
-                outbox.push(ToCard::Park { loan });
+                outbox.push_of(loan, ToSlot::Park);
             }
         }
         self.parked.keys().for_each(|&number| outbox.push(ToCard::Parked { number }));
         outbox.push(ToCard::AllParked);
     }
 
-    /// What travels with a message about slots.
-    pub(super) fn enclosure(&self, message: &ToCard) -> Enclosure<'_> {
+    /// What travels with a message about the client of a slot.
+    pub(super) fn enclosure(&self, loan: usize, message: &ToSlot) -> Enclosure<'_> {
         match message {
-            ToCard::Slot { loan } => self.places[*loan]
+            ToSlot::Client => self.places[loan]
                 .client
                 .as_ref()
                 .map_or(Enclosure::Gone, |client| Enclosure::Descriptor(client.socket.as_fd())),
-            ToCard::Parked { number } => {
-                let socket = self.parked.get(number).map(|client| client.socket.as_fd());
-                socket.map_or(Enclosure::Gone, Enclosure::Descriptor)
-            }
-            ToCard::Descriptors { loan, ids } => {
-                let kept = &self.places[*loan].descriptors;
+            ToSlot::Descriptors { ids } => {
+                let kept = &self.places[loan].descriptors;
                 let found = ids.iter().map(|id| kept.get(id).map(|descriptor| descriptor.as_fd()));
                 found.collect::<Option<_>>().map_or(Enclosure::Gone, Enclosure::Descriptors)
             }
-            _ => Enclosure::None,
+            ToSlot::Park | ToSlot::Taken { .. } | ToSlot::Lost | ToSlot::Closed { .. } => Enclosure::None,
         }
+    }
+
+    /// The socket of a parked connection.
+    pub(super) fn parked(&self, number: u64) -> Enclosure<'_> {
+        let socket = self.parked.get(&number).map(|client| client.socket.as_fd());
+        socket.map_or(Enclosure::Gone, Enclosure::Descriptor)
     }
 
     /// Whether any virtual machine would suffer if its connection ended.
@@ -426,38 +428,24 @@ impl Slots {
 
 impl Agent {
     /// What a card wants for a slot.
-    pub(super) fn serve_slot(&mut self, message: ToAgent) {
-        let (ToAgent::Take { loan, .. }
-        | ToAgent::Release { loan, .. }
-        | ToAgent::Vacant { loan }
-        | ToAgent::Parked { loan }
-        | ToAgent::Kept { loan }) = message
-        else {
-            return;
-        };
+    pub(super) fn serve_slot(&mut self, loan: usize, message: FromSlot) {
         let Some(function) = self.spec.loans.get(loan).map(|loan| loan.function.as_str()) else { return };
-        let is_taken_again = match &message {
-            ToAgent::Vacant { .. } => self.slots.vacate(loan, function),
-            ToAgent::Parked { .. } => self.slots.park(loan, function),
-            _ => false,
-        };
-        let answers = match message {
-            ToAgent::Take { number, len, .. } => self.slots.take(loan, number, len, function),
-            ToAgent::Release { ids, .. } => {
+        let (mut is_taken_again, mut answers) = (false, Vec::new());
+        match message {
+            FromSlot::Vacant => is_taken_again = self.slots.vacate(loan, function),
+            FromSlot::Parked => is_taken_again = self.slots.park(loan, function),
+            FromSlot::Take { number, len } => answers = self.slots.take(loan, number, len, function),
+            FromSlot::Release { ids } => {
                 self.slots.release(loan, &ids);
-                vec![ToCard::Closed { loan, ids }]
+                answers.push(ToSlot::Closed { ids });
             }
-            ToAgent::Kept { .. } => {
-                self.slots.keep(loan, function);
-                Vec::new()
-            }
-            _ => Vec::new(),
-        };
+            FromSlot::Kept => self.slots.keep(loan, function),
+        }
         if is_taken_again {
             self.begin_slot(loan);
         }
         if let Some(card) = &mut self.card {
-            answers.into_iter().for_each(|answer| card.outbox.push(answer));
+            answers.into_iter().for_each(|answer| card.outbox.push_of(loan, answer));
         }
     }
 
@@ -467,10 +455,7 @@ impl Agent {
             Ok(Accepted::Nobody) => {}
             Ok(Accepted::Client) => self.begin_slot(loan),
             Ok(Accepted::SameClient) => {
-                if let Some(card) = &mut self.card {
-                    card.outbox.push(ToCard::Park { loan });
-                }
-                self.tell_card();
+                self.tell_of(loan, ToSlot::Park);
             }
             Err(error) => self.stop_accepting(&error),
         }
@@ -484,10 +469,7 @@ impl Agent {
         accounts.sent.reset();
         // It finds the function, as any new client does.
         self.core.handle_client(loan);
-        if let Some(card) = &mut self.card {
-            card.outbox.push(ToCard::Slot { loan });
-        }
-        self.tell_card();
+        self.tell_of(loan, ToSlot::Client);
     }
 }
 
@@ -565,15 +547,15 @@ impl Place {
     }
 
     /// The last message, with its descriptors if the card does not have them.
-    fn tell_last(&self, loan: usize, with_descriptors: bool) -> Vec<ToCard> {
+    fn tell_last(&self, with_descriptors: bool) -> Vec<ToSlot> {
         let Taken { number, bytes, ids } = &self.last;
         let mut messages = Vec::new();
         if with_descriptors && !ids.is_empty() {
-            messages.push(ToCard::Descriptors { loan, ids: ids.clone() });
+            messages.push(ToSlot::Descriptors { ids: ids.clone() });
         }
         if *number > 0 {
             let bytes = Hex(bytes.clone());
-            messages.push(ToCard::Taken { loan, number: *number, bytes, ids: ids.clone() });
+            messages.push(ToSlot::Taken { number: *number, bytes, ids: ids.clone() });
         }
         messages
     }

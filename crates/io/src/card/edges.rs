@@ -6,7 +6,7 @@ use base::ledger::Span;
 use node::{Card, EDGE_CONNECTIONS};
 
 use super::{HOT, token};
-use crate::messages::ToAgent;
+use crate::messages::{FromLoan, ToAgent};
 use crate::outbox::Outbox;
 use crate::plan::{EdgeAccounts, SharedCells};
 use crate::stream_socket::{self, StreamProgress};
@@ -305,7 +305,7 @@ impl<'m> Edges<'m> {
 
 fn tell_closed(to_agent: &mut Outbox<ToAgent>, key: usize) {
     let (loan, slot) = place(key);
-    to_agent.push(ToAgent::Disconnected { loan, slot });
+    to_agent.push_of(loan, FromLoan::Disconnected { slot });
 }
 
 /// Makes the memory present that the kernel writes for this connection: what it writes for a dying process must not

@@ -35,8 +35,10 @@ use self::private::{Beside, Private};
 use self::rails::Rails;
 use self::slots::{Around, Slots};
 use crate::memory::Mapping;
-use crate::messages::{self, Dated, Hex, ToAgent, ToCard};
-use crate::outbox::{Enclosure, Message as _, Outbox};
+use crate::messages::{
+    self, FromDrive, FromLoan, FromPeer, Hex, LoanId, ToAgent, ToCard, ToDrive, ToLoan, ToPeer, ToSlot,
+};
+use crate::outbox::{Enclosure, Outbox};
 use crate::plan::{self, Allowed, DriveComing, LEDGER_OFFSET, Plan, REACH, descriptor, parts_of};
 use crate::process::{die_with_parent, inherited, outlive_parent};
 use crate::pulse::Pulse;
@@ -282,7 +284,7 @@ impl<'m> Driver<'m> {
         for load in &mut self.loads {
             busy |= load.drive(&mut self.card, self.now);
             if let Some((loan, result)) = load.take_result() {
-                self.to_agent.push(ToAgent::LoadEnded { loan, result });
+                self.to_agent.push_of(loan, FromLoan::LoadEnded(result));
             }
         }
         busy
@@ -345,146 +347,170 @@ impl<'m> Driver<'m> {
     }
 
     fn take_messages(&mut self) -> io::Result<()> {
-        while let Some(((life, message), enclosed)) = messages::receive::<Dated<ToCard>>(&self.messages)? {
-            if let ToCard::Attach { loan, config } = message {
-                self.attach(loan, *config)?;
-                continue;
-            }
-            // Of a loan that has come since: the next card is told everything of it.
-            if message.loan().is_some_and(|loan| self.lives.get(loan) != Some(&life)) {
-                continue;
-            }
-            let Some((message, enclosed)) = self.take_slot_message(message, enclosed)? else { continue };
+        while let Some((message, enclosed)) = messages::receive::<ToCard>(&self.messages)? {
             let mut enclosed = enclosed.into_iter();
-            match (message, enclosed.next(), enclosed.next()) {
-                (ToCard::Connection { loan, slot }, Some(socket), None) => {
-                    let (card, waiter) = (&mut self.card, &self.waiter);
-                    self.edges.attach(loan, slot, socket, card, self.now, waiter, &mut self.to_agent)?;
-                }
-                (ToCard::Shared { peer, node, calls }, Some(memory), Some(bell)) => {
-                    let side = if calls { Side::Caller } else { Side::Called };
-                    let (whom, shared) = ((peer, node), Shared { memory, bell });
-                    self.with_private(|private, mut beside| private.attach(whom, side, shared, &mut beside))?;
-                }
-                (ToCard::Lend { drive }, Some(image), Some(paper)) => self.lend(drive, image, paper)?,
-                (ToCard::Allow { drive }, Some(paper), None) => {
-                    let (_, allowed) = plan::take::<Allowed>(paper)?;
-                    self.card.set_allowed(self.now, drive, allowed.as_deref());
-                }
-                (ToCard::Withdraw { drive }, ..) => self.card.withdraw(self.now, drive),
-                // The next card has room for the descriptors, or the one after it.
-                (ToCard::Lend { .. } | ToCard::Allow { .. }, ..) => {
-                    return Err(io::Error::other("there is no room for descriptors"));
-                }
-                (ToCard::Parted { peer }, ..) => {
-                    self.with_private(|private, mut beside| private.detach(peer, &mut beside))?;
-                }
-                // There was no room for the descriptors.
-                (ToCard::Shared { peer, .. }, ..) => self.to_agent.push(ToAgent::Nonsense { peer }),
-                (ToCard::Connection { .. }, ..) => {}
-                (ToCard::Limit { loan, limit }, ..) => self.card.set_limit(self.now, loan, limit),
-                (ToCard::RenewKeys { seed, life }, ..) => {
-                    self.card.renew_keys(self.now, seed, life);
-                }
-                (ToCard::Grow { drive, blocks }, ..) => {
-                    self.media.grow(drive, blocks);
-                    self.card.grow(self.now, drive, blocks);
-                }
-                (ToCard::Cut { drive, bytes }, ..) => self.media.cut(drive, bytes),
-                (ToCard::ClearFault { drive, order }, ..) => {
-                    self.card.clear_fault(self.now, drive, order);
-                }
-                (ToCard::Fault { drive }, ..) => self.card.note_fault(self.now, drive),
-                (ToCard::Persisted { drive, version, kept }, ..) => {
-                    self.card.handle_persisted(self.now, drive, version, kept);
-                }
-                (ToCard::Tenancy { loan, tenancy }, ..) => {
-                    self.card.set_tenancy(self.now, loan, tenancy);
-                }
-                (ToCard::Incarnation { loan, incarnation }, ..) => {
-                    self.card.raise_incarnation(self.now, loan, incarnation);
-                }
-                (ToCard::ShutDown, ..) => {
+            match message {
+                ToCard::Loan(loan, what) => self.hear_of_loan(loan, what, enclosed)?,
+                ToCard::Drive(drive, what) => self.hear_of_drive(drive, what, enclosed)?,
+                ToCard::Peer(peer, what) => self.hear_of_peer(peer, what, enclosed)?,
+                ToCard::RenewKeys { seed, life } => self.card.renew_keys(self.now, seed.0, life),
+                ToCard::ShutDown => {
                     self.slots.shut_down(&mut self.card, self.now);
                     self.card.shut_down(self.now);
                 }
-                (ToCard::GiveBack { loan }, ..) => {
-                    self.slots.end(loan, &mut self.card, self.now);
-                    self.card.give_back(self.now, loan);
+                ToCard::Begin => {}
+                ToCard::Parked { .. } => {
+                    if let Some(socket) = enclosed.next() {
+                        self.with_slots(|slots, around| slots.keep_parked(socket, &around))?;
+                    }
                 }
-                (ToCard::Present { loan, is_present }, ..) => {
-                    self.card.slot_set_present(self.now, loan, is_present);
-                }
-                // Of slots.
-                _ => {}
+                ToCard::AllParked => self.slots.all_parked(),
             }
         }
         Ok(())
     }
 
-    /// Takes a message that is about a slot; gives back one that is not.
-    fn take_slot_message(
+    fn hear_of_loan(
         &mut self,
-        message: ToCard,
-        enclosed: Vec<OwnedFd>,
-    ) -> io::Result<Option<(ToCard, Vec<OwnedFd>)>> {
-        match message {
-            ToCard::Slot { loan } => {
-                if let Some(socket) = enclosed.into_iter().next() {
+        LoanId { place: loan, life }: LoanId,
+        what: ToLoan,
+        mut enclosed: impl Iterator<Item = OwnedFd>,
+    ) -> io::Result<()> {
+        let is_coming = matches!(what, ToLoan::Attach(_));
+        // Of a loan that has come since: the next card is told everything of it.
+        if !is_coming && self.lives.get(loan) != Some(&life) {
+            return Ok(());
+        }
+        match what {
+            ToLoan::Attach(config) => self.attach(loan, *config)?,
+            ToLoan::Connection { slot } => {
+                let (card, waiter) = (&mut self.card, &self.waiter);
+                if let Some(socket) = enclosed.next() {
+                    self.edges.attach(loan, slot, socket, card, self.now, waiter, &mut self.to_agent)?;
+                }
+            }
+            ToLoan::Limit(limit) => self.card.set_limit(self.now, loan, limit),
+            ToLoan::Tenancy(tenancy) => self.card.set_tenancy(self.now, loan, tenancy),
+            ToLoan::Incarnation(incarnation) => self.card.raise_incarnation(self.now, loan, incarnation),
+            ToLoan::GiveBack => {
+                self.slots.end(loan, &mut self.card, self.now);
+                self.card.give_back(self.now, loan);
+            }
+            ToLoan::Present(is_present) => self.card.slot_set_present(self.now, loan, is_present),
+            ToLoan::Slot(what) => self.hear_of_slot(loan, what, enclosed)?,
+        }
+        Ok(())
+    }
+
+    fn hear_of_slot(
+        &mut self,
+        loan: usize,
+        what: ToSlot,
+        mut enclosed: impl Iterator<Item = OwnedFd>,
+    ) -> io::Result<()> {
+        match what {
+            ToSlot::Client => {
+                if let Some(socket) = enclosed.next() {
                     self.with_slots(|slots, around| slots.attach(loan, socket, around))?;
                 }
             }
-            ToCard::Parked { .. } => {
-                if let Some(socket) = enclosed.into_iter().next() {
-                    self.with_slots(|slots, around| slots.keep_parked(socket, &around))?;
-                }
-            }
-            ToCard::Park { loan } => self.with_slots(|slots, mut around| slots.part(loan, &mut around)),
-            ToCard::Descriptors { loan, ids } => self.slots.learn(loan, &ids, enclosed.into_iter()),
-            ToCard::Taken { loan, number, bytes, ids } => {
+            ToSlot::Park => self.with_slots(|slots, mut around| slots.part(loan, &mut around)),
+            ToSlot::Descriptors { ids } => self.slots.learn(loan, &ids, enclosed),
+            ToSlot::Taken { number, bytes, ids } => {
                 self.with_slots(|slots, around| slots.take(loan, number, &bytes.0, &ids, around));
             }
-            ToCard::Lost { loan } => self.with_slots(|slots, mut around| slots.close(loan, &mut around))?,
-            ToCard::Closed { loan, ids } => self.slots.closed(loan, &ids, &mut self.card, self.now),
-            ToCard::Begin => {}
-            ToCard::AllParked => self.slots.all_parked(),
-            other => return Ok(Some((other, enclosed))),
+            ToSlot::Lost => self.with_slots(|slots, mut around| slots.close(loan, &mut around))?,
+            ToSlot::Closed { ids } => self.slots.closed(loan, &ids, &mut self.card, self.now),
         }
-        Ok(None)
+        Ok(())
+    }
+
+    fn hear_of_drive(
+        &mut self,
+        drive: usize,
+        what: ToDrive,
+        mut enclosed: impl Iterator<Item = OwnedFd>,
+    ) -> io::Result<()> {
+        // The next card has room for the descriptors, or the one after it.
+        let missing = || io::Error::other("there is no room for descriptors");
+        match what {
+            ToDrive::Lend => {
+                let image = enclosed.next().ok_or_else(missing)?;
+                self.lend(drive, image, enclosed.next().ok_or_else(missing)?)?;
+            }
+            ToDrive::Allow => {
+                let (_, allowed) = plan::take::<Allowed>(enclosed.next().ok_or_else(missing)?)?;
+                self.card.set_allowed(self.now, drive, allowed.as_deref());
+            }
+            ToDrive::Withdraw => self.card.withdraw(self.now, drive),
+            ToDrive::Grow { blocks } => {
+                self.media.grow(drive, blocks);
+                self.card.grow(self.now, drive, blocks);
+            }
+            ToDrive::Cut { bytes } => self.media.cut(drive, bytes),
+            ToDrive::ClearFault { order } => self.card.clear_fault(self.now, drive, order),
+            ToDrive::Fault => self.card.note_fault(self.now, drive),
+            ToDrive::Persisted { version, kept } => {
+                self.card.handle_persisted(self.now, drive, version, kept);
+            }
+        }
+        Ok(())
+    }
+
+    fn hear_of_peer(
+        &mut self,
+        peer: usize,
+        what: ToPeer,
+        mut enclosed: impl Iterator<Item = OwnedFd>,
+    ) -> io::Result<()> {
+        match what {
+            ToPeer::Shared { node, calls } => {
+                let side = if calls { Side::Caller } else { Side::Called };
+                let Some((memory, bell)) = enclosed.next().zip(enclosed.next()) else {
+                    // There was no room for the descriptors.
+                    self.to_agent.push(ToAgent::Peer(peer, FromPeer::Nonsense));
+                    return Ok(());
+                };
+                let (whom, shared) = ((peer, node), Shared { memory, bell });
+                self.with_private(|private, mut beside| private.attach(whom, side, shared, &mut beside))
+            }
+            ToPeer::Parted => self.with_private(|private, mut beside| private.detach(peer, &mut beside)),
+        }
     }
 
     /// Gives the agent what it is to keep of drives. True if there was any.
     fn give_persist(&mut self) -> bool {
         let Some((drive, Persist { version, bytes })) = self.card.poll_persist() else { return false };
-        self.to_agent.push(ToAgent::Persist { drive, version, record: Hex(bytes) });
+        self.to_agent.push(ToAgent::Drive(drive, FromDrive::Persist { version, record: Hex(bytes) }));
         true
     }
 
     fn report(&mut self) -> io::Result<()> {
         while let Some(event) = self.card.poll_event() {
+            let of = |loan, what| self.to_agent.of(loan, what);
             let message = match event {
-                CardEvent::Ready(loan) => ToAgent::Ready { loan },
+                CardEvent::Ready(loan) => of(loan, FromLoan::Ready),
+                CardEvent::Tenant(loan, tenancy) => of(loan, FromLoan::Tenant(tenancy)),
+                CardEvent::Overtaken(loan) => of(loan, FromLoan::Overtaken),
+                CardEvent::Closed { loan, has_lost } => of(loan, FromLoan::GivenBack { has_lost }),
+                CardEvent::Unusable(loan, error) => of(loan, FromLoan::Unusable { why: error.to_string() }),
+                CardEvent::Refused(loan, refusal) => of(loan, FromLoan::Refused(refusal)),
                 CardEvent::Joined(peer, node, incarnation) => {
                     self.with_private(|private, mut beside| private.renew(peer, Some(node), &mut beside))?;
-                    ToAgent::Joined { peer, node, incarnation }
+                    ToAgent::Peer(peer, FromPeer::Joined { node, incarnation })
                 }
                 CardEvent::Left(peer) => {
                     self.with_private(|private, mut beside| private.renew(peer, None, &mut beside))?;
-                    ToAgent::Left { peer }
+                    ToAgent::Peer(peer, FromPeer::Left)
                 }
                 // The agent cares for nodes, not for streams.
                 CardEvent::Met(..) => continue,
-                CardEvent::Tenant(loan, tenancy) => ToAgent::Tenant { loan, tenancy },
-                CardEvent::Located(holder) => ToAgent::Located { holder },
-                CardEvent::Overtaken(loan) => ToAgent::Overtaken { loan },
+                CardEvent::Located(holder) => ToAgent::Located(holder),
                 CardEvent::Withdrawn(drive) => {
                     self.media.go(drive);
-                    ToAgent::Withdrawn { drive }
+                    ToAgent::Drive(drive, FromDrive::Withdrawn)
                 }
-                CardEvent::MediaFault(drive) => ToAgent::MediaFault { drive },
-                CardEvent::Closed { loan, has_lost } => ToAgent::GivenBack { loan, has_lost },
-                CardEvent::Unusable(loan, error) => ToAgent::Unusable { loan, why: error.to_string() },
-                CardEvent::Refused(loan, refusal) => ToAgent::Refused { loan, refusal },
+                CardEvent::MediaFault(drive) => ToAgent::Drive(drive, FromDrive::MediaFault),
             };
             self.to_agent.push(message);
         }
@@ -556,10 +582,10 @@ impl<'m> Memory<'m> {
 /// Waits for all descriptors that the agent keeps for slots: what the card does first may need them.
 fn learn_descriptors(messages: &OwnedFd, slots: &Slots<'_>) -> io::Result<()> {
     loop {
-        match messages::receive::<Dated<ToCard>>(messages)? {
-            Some(((_, ToCard::Begin), _)) => return Ok(()),
-            Some(((_, ToCard::Descriptors { loan, ids }), enclosed)) => {
-                slots.learn(loan, &ids, enclosed.into_iter());
+        match messages::receive(messages)? {
+            Some((ToCard::Begin, _)) => return Ok(()),
+            Some((ToCard::Loan(loan, ToLoan::Slot(ToSlot::Descriptors { ids })), enclosed)) => {
+                slots.learn(loan.place, &ids, enclosed.into_iter());
             }
             // They come first.
             Some(_) => {

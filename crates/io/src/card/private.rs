@@ -7,7 +7,7 @@ use base::ids::NodeId;
 use node::Card;
 
 use super::token;
-use crate::messages::ToAgent;
+use crate::messages::{FromPeer, ToAgent};
 use crate::outbox::Outbox;
 use crate::shm::ring::FRAME_MAX;
 use crate::shm::{PrivatePath, Shared, Side};
@@ -61,7 +61,7 @@ impl Private {
         }
         self.detach(peer, beside)?;
         let Ok(path) = PrivatePath::attach(side, shared) else {
-            beside.to_agent.push(ToAgent::Nonsense { peer });
+            beside.to_agent.push(ToAgent::Peer(peer, FromPeer::Nonsense));
             return Ok(());
         };
         beside.waiter.register(path.bell.as_fd(), token::PRIVATE + peer as u64, Interest::READ)?;
@@ -164,7 +164,7 @@ impl Private {
     }
 
     fn give_up(&mut self, peer: usize, beside: &mut Beside<'_, '_>) -> io::Result<()> {
-        beside.to_agent.push(ToAgent::Nonsense { peer });
+        beside.to_agent.push(ToAgent::Peer(peer, FromPeer::Nonsense));
         self.detach(peer, beside)
     }
 }

@@ -13,7 +13,7 @@ use node::{Card, DescriptorId, Peeked};
 use super::parked::Parked;
 use super::{HOT, token};
 use crate::guest_memory::GuestDescriptors;
-use crate::messages::ToAgent;
+use crate::messages::{FromSlot, ToAgent};
 use crate::outbox::Outbox;
 use crate::plan::{EdgeAccounts, SharedCells};
 use crate::stream_socket::{self, StreamProgress, hang_up};
@@ -139,7 +139,7 @@ impl<'m> Slots<'m> {
         if is_idle && (received, sent) != (0, 0) {
             // A predecessor had parked or closed it, and died before it could say so.
             self.parked.add(socket, waiter)?;
-            to_agent.push(ToAgent::Parked { loan });
+            to_agent.push_of(loan, FromSlot::Parked);
             return Ok(());
         }
         waiter.register_edges(socket.as_fd(), token::SLOT + loan as u64)?;
@@ -272,7 +272,7 @@ impl<'m> Slots<'m> {
             }
             Peeked::AgentTakes { len } => {
                 connection.asked = Some(self.peeked[..len].to_vec());
-                around.to_agent.push(ToAgent::Take { loan, number: number + 1, len });
+                around.to_agent.push_of(loan, FromSlot::Take { number: number + 1, len });
                 Outcome::Moved
             }
             // The rest does not come any more.
@@ -358,7 +358,7 @@ impl<'m> Slots<'m> {
             return self.closed(loan, &ids, around.card, around.now);
         }
         self.releasing.push(loan);
-        around.to_agent.push(ToAgent::Release { loan, ids });
+        around.to_agent.push_of(loan, FromSlot::Release { ids });
     }
 
     /// Everything is given back: the machines find their functions gone, and are answered until they end.
@@ -385,7 +385,7 @@ impl<'m> Slots<'m> {
             return;
         }
         if around.card.slot_is_in_use(loan) {
-            around.to_agent.push(ToAgent::Kept { loan });
+            around.to_agent.push_of(loan, FromSlot::Kept);
         } else {
             self.end(loan, around.card, around.now);
         }
@@ -420,7 +420,7 @@ impl<'m> Slots<'m> {
             around.waiter.deregister(connection.socket.as_fd())?;
             around.card.slot_closed(around.now, loan);
             self.parked.add(connection.socket, around.waiter)?;
-            around.to_agent.push(ToAgent::Parked { loan });
+            around.to_agent.push_of(loan, FromSlot::Parked);
         }
         Ok(())
     }
@@ -450,7 +450,7 @@ impl<'m> Slots<'m> {
             around.waiter.deregister(connection.socket.as_fd())?;
             hang_up(connection.socket.as_fd());
             around.card.slot_closed(around.now, loan);
-            around.to_agent.push(ToAgent::Vacant { loan });
+            around.to_agent.push_of(loan, FromSlot::Vacant);
         }
         Ok(())
     }

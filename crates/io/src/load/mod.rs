@@ -40,7 +40,7 @@ impl LoadSpec {
 }
 
 /// What came of it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, Layout)]
 pub struct LoadResult {
     /// Requests that succeeded.
     pub requests: u64,

@@ -2,6 +2,8 @@ use base::ids::NodeId;
 use base::ledger::{Layout, LayoutHash};
 use node::NodeLedger;
 
+use crate::messages;
+
 use super::{Allowed, DriveComing, LEDGER_OFFSET, Plan, SharedCells};
 
 /// The first bytes of every plan.
@@ -12,6 +14,7 @@ const MAGIC: [u8; 8] = *b"cwplan\0\0";
 const LAYOUT: LayoutHash = Plan::LAYOUT
     .number(DriveComing::LAYOUT.0)
     .number(<Allowed as Layout>::LAYOUT.0)
+    .number(messages::LAYOUT.0)
     .number(NodeLedger::LAYOUT.0)
     .field::<SharedCells>("shared", LEDGER_OFFSET);
 

@@ -146,8 +146,3 @@ impl World<'_> {
 pub(super) fn drive_config(function: usize) -> DriveConfig {
     DriveConfig::new(BLOCKS, BLOCK as u32, 0x1000 + function as u64)
 }
-
-/// Where no drive is.
-pub(super) fn no_drive() -> DriveConfig {
-    DriveConfig::new(1, 512, 0)
-}

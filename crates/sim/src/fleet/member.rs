@@ -16,7 +16,7 @@ use node::{
 
 use super::client::{Act, Claim};
 use super::function::Function;
-use super::lending::{Lending, drive_config, no_drive};
+use super::lending::{Lending, drive_config};
 use super::network::Arrival;
 use super::{Event, World};
 use crate::checkers::names;
@@ -204,8 +204,8 @@ impl<'w> Node<'w> {
         let lent = self.lent.clone().map(|function| self.lent_loan(&functions[function], function));
         let borrowed = (0..self.places.len()).map(|place| self.borrowed_loan(place, functions));
         let drive = |function: usize| match functions[function].lending {
-            Lending::Here => drive_config(function),
-            Lending::Going | Lending::Away => no_drive(),
+            Lending::Here => Some(drive_config(function)),
+            Lending::Going | Lending::Away => None,
         };
         CardConfig {
             identity: self.identity.clone(),
@@ -218,7 +218,7 @@ impl<'w> Node<'w> {
             seed: Secret(seed),
             protection: link::Protection::Aegis,
             rails: RailConfig::first(RAILS, FRAME),
-            drives: self.lent.clone().map(drive).map(Some).collect(),
+            drives: self.lent.clone().map(drive).collect(),
             loans: lent.chain(borrowed).collect(),
             holders: self.holders.clone(),
             rekey_frames: 500,

@@ -27,23 +27,25 @@ fn a_message_is_taken_with_its_descriptors_and_told_again() {
     send(&theirs, b"first message", &[memory.as_fd(), memory.as_fd(), event.as_fd(), event.as_fd()]);
     send(&theirs, b"next", &[]);
     let told = slots.take(0, 1, 13, "nvme0");
-    let [ToCard::Descriptors { ids, .. }, ToCard::Taken { number: 1, bytes, .. }] = &told[..] else {
+    let [ToSlot::Descriptors { ids }, ToSlot::Taken { number: 1, bytes, .. }] = &told[..] else {
         panic!("{told:?}")
     };
     assert_eq!((ids.len(), &bytes.0[..]), (4, &b"first message"[..]));
-    let Enclosure::Descriptors(enclosed) = slots.enclosure(&told[0]) else { panic!("four travel with it") };
+    let Enclosure::Descriptors(enclosed) = slots.enclosure(0, &told[0]) else {
+        panic!("four travel with it")
+    };
     let numbers: Vec<i32> = enclosed.iter().map(std::os::fd::AsRawFd::as_raw_fd).collect();
     assert_eq!(numbers[0], numbers[1], "one file is kept once");
     assert_ne!(numbers[2], numbers[3], "an eventfd is not a file");
     // A number that has been, and one that cannot be.
-    assert_eq!(slots.take(0, 1, 4, "nvme0"), [ToCard::Lost { loan: 0 }]);
+    assert_eq!(slots.take(0, 1, 4, "nvme0"), [ToSlot::Lost]);
     let ids = ids.clone();
     slots.release(0, &ids[..3]);
     assert_eq!(slots.places[0].descriptors.len(), 1);
     assert!(slots.places[0].files.is_empty());
-    assert!(matches!(slots.enclosure(&told[0]), Enclosure::Gone));
+    assert!(matches!(slots.enclosure(0, &told[0]), Enclosure::Gone));
     assert_eq!(slots.take(0, 2, 4, "nvme0").len(), 1);
-    assert_eq!(slots.take(0, 3, 4, "nvme0"), [ToCard::Lost { loan: 0 }], "nothing is there");
+    assert_eq!(slots.take(0, 3, 4, "nvme0"), [ToSlot::Lost], "nothing is there");
 }
 
 #[test]
@@ -115,7 +117,7 @@ fn who_connects_once_more_gets_the_slot_when_the_first_connection_is_parked() {
     let holds =
         |slots: &Slots| rustix::net::sockopt::socket_cookie(&slots.places[0].client.as_ref().unwrap().socket);
     assert_eq!(holds(&slots).unwrap(), waiting);
-    assert!(matches!(slots.enclosure(&ToCard::Parked { number }), Enclosure::Descriptor(_)));
+    assert!(matches!(slots.parked(number), Enclosure::Descriptor(_)));
     // A mistake: the device is in use.
     slots.places[0].next = Some(Client::new(third.into(), 0));
     slots.keep(0, "nvme0");

@@ -5,7 +5,7 @@ use base::Instant;
 use node::{MediaError, MediaKind};
 
 use crate::files::{Image, ImageKind};
-use crate::messages::{MediumTrouble, ToAgent};
+use crate::messages::{FromDrive, MediumTrouble, ToAgent};
 
 /// How often an image that is used is looked at: what somebody cuts off must not grow again by a write behind its end.
 const LOOK: Duration = Duration::from_millis(1);
@@ -69,7 +69,7 @@ impl Health {
         let Ok(bytes) = image.bytes_now() else { return };
         if bytes < self.bytes && self.cut_to.is_none_or(|known| bytes < known) {
             self.cut(bytes);
-            told.push_back(ToAgent::Medium { drive: self.drive, trouble: MediumTrouble::Cut(bytes) });
+            told.push_back(ToAgent::Drive(self.drive, FromDrive::Medium(MediumTrouble::Cut(bytes))));
         }
     }
 
@@ -85,7 +85,7 @@ impl Health {
         let last = &mut self.told[trouble.kind()];
         if last.is_none_or(|at| now.since(at) >= REPEAT) {
             *last = Some(now);
-            told.push_back(ToAgent::Medium { drive: self.drive, trouble });
+            told.push_back(ToAgent::Drive(self.drive, FromDrive::Medium(trouble)));
         }
     }
 }
@@ -122,7 +122,7 @@ mod tests {
         // Somebody makes it as long as it was. What was there is gone all the same.
         file.set_len(1 << 20).unwrap();
         assert_eq!(ask(&mut health, &mut told, MediaKind::Read, last), Some(MediaError::Io));
-        assert_eq!(told, [ToAgent::Medium { drive: 3, trouble: MediumTrouble::Cut(8192) }]);
+        assert_eq!(told, [ToAgent::Drive(3, FromDrive::Medium(MediumTrouble::Cut(8192)))]);
     }
 
     #[test]
@@ -133,7 +133,7 @@ mod tests {
             health.note(at(second), MediaError::NoSpace, &mut told);
         }
         health.note(at(100), MediaError::Io, &mut told);
-        let said = |trouble| ToAgent::Medium { drive: 0, trouble };
+        let said = |trouble| ToAgent::Drive(0, FromDrive::Medium(trouble));
         assert_eq!(told, [MediumTrouble::Full, MediumTrouble::Full, MediumTrouble::Failed].map(said));
     }
 }
