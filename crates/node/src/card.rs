@@ -1,5 +1,6 @@
 mod coming;
 mod frames;
+mod publish;
 mod rails;
 mod slots;
 
@@ -19,7 +20,7 @@ use device::{Limit, MEDIA_PAGES, MediaError, MediaFunction, MediaId, MediaKind, 
 use fabric::{Decoder, WindowError};
 use host::vfio_user::SlotConfigError;
 use link::pair::{Channel, FunctionId, Lobby};
-use link::{PublicKey, Secret, State, Stream, Tenancy};
+use link::{KEY_BYTES, PublicKey, Secret, State, Stream, Tenancy};
 
 use crate::apertures::Target;
 use crate::borrower::BorrowedDrive;
@@ -33,7 +34,7 @@ use crate::gauges::ChannelGauges;
 use crate::loan::Loan;
 use crate::parts::{DriveDriver, DriveError, Persist};
 use crate::peers::Peers;
-use crate::places::{Found, Places};
+use crate::places::{Asker, Found, Places};
 use crate::refusal::Refusal;
 use crate::slot::GuestMemory;
 use crate::whereabouts::Whereabouts;
@@ -152,10 +153,10 @@ fn has_twins(loans: &[LoanConfig]) -> bool {
 }
 
 /// Whose function it is, nobody's being one's own, and which. `None` of a vacant place.
-fn name_of(loan: &LoanConfig) -> Option<(Option<NodeId>, FunctionId)> {
+fn name_of(loan: &LoanConfig) -> Option<(Option<[u8; KEY_BYTES]>, FunctionId)> {
     match &loan.role {
         LoanRole::Lend { .. } => Some((None, loan.function)),
-        LoanRole::Borrow { lender, .. } => Some((Some(lender.key.id()), loan.function)),
+        LoanRole::Borrow { lender, .. } => Some((Some(lender.key.0), loan.function)),
         LoanRole::Vacant | LoanRole::VacantSlot => None,
     }
 }
@@ -246,6 +247,10 @@ pub struct Card<'m> {
     /// Loans of the step under way, kept for its memory.
     touched: Vec<usize>,
     next_publish: Instant,
+    /// By peer, what its loans show of it.
+    shown: Vec<Option<ChannelGauges>>,
+    /// See [`Card::call_holders`].
+    holders: Vec<(NodeId, Group, LifeId)>,
     next_peer: usize,
     /// Frames that the peer whose turn it is was sent in this turn.
     sent_in_turn: usize,
@@ -307,6 +312,8 @@ impl<'m> Card<'m> {
             events: VecDeque::new(),
             touched: Vec::new(),
             next_publish: now,
+            shown: Vec::new(),
+            holders: Vec::new(),
             next_peer: 0,
             sent_in_turn: 0,
             next_drive: 0,
@@ -369,7 +376,7 @@ impl<'m> Card<'m> {
         }
         if let LoanRole::Borrow { lender, .. } = &self.config.loans[place].role {
             let lender = (lender.key, self.config.loans[place].group);
-            match self.peers.borrow_from(lender, &self.ledger, &self.config, self.now) {
+            match self.peers.lender(lender, &self.ledger, &self.config, self.now) {
                 Ok(peer) => self.set_lender(place, peer),
                 Err(error) => self.parts[place] = self.leave_out(place, error)?,
             }
@@ -382,7 +389,7 @@ impl<'m> Card<'m> {
 
     /// The places of those that have something of this node, which may have been started anew, and elsewhere.
     fn expect_holders(&mut self) -> Result<(), RegionError> {
-        let held: BTreeSet<_> = self.holders().into_iter().map(|(node, group, _)| (node, group)).collect();
+        let held: BTreeSet<_> = self.find_holders().map(|(node, group, _)| (node, group)).collect();
         for (node, group) in held {
             if let Some(holder) = self.config.holders.iter().find(|holder| holder.node() == node) {
                 self.peers.expect((holder, group), &self.ledger, &self.config, self.now)?;
@@ -433,52 +440,20 @@ impl<'m> Card<'m> {
     pub fn handle_timeout(&mut self, now: Instant) {
         self.handle_peer_timeouts(now);
         self.look_at_changed();
-        for index in 0..self.loans.len() {
-            if self.deadline_of(index).is_some_and(|deadline| deadline <= now) {
+        let is_due = |found: Found| found.deadline.is_some_and(|deadline| deadline <= now);
+        let count = if self.loans.all_found().any(is_due) { self.loans.len() } else { 0 };
+        for index in 0..count {
+            if is_due(self.found(index)) {
                 self.step_one(now, index, |card| card.loans[index].handle_timeout(now));
             }
         }
         if self.next_publish <= now {
             self.next_publish = now + PUBLISH;
-            // Of each channel once: it may carry many loans.
-            let seen: Vec<_> = (0..self.peers.len())
-                .map(|peer| self.guarded_peer(peer, |card| ChannelGauges::of(now, &card.peers[peer].channel)))
-                .collect();
-            for index in 0..self.loans.len() {
-                self.guarded(now, index, |card| {
-                    let loan = &mut card.loans[index];
-                    let channel = loan.peer().and_then(|peer| seen.get(peer)?.as_ref());
-                    loan.publish(now, channel);
-                });
-            }
+            self.publish(now);
             self.call_holders(now);
             let left = self.peers.forget_silent(now, self.ledger.journal, &self.config, &self.loans);
             self.events.extend(left.into_iter().map(CardEvent::Left));
         }
-    }
-
-    /// Who has something of this node is called where it has proven to be, and the agent keeps where that is.
-    fn call_holders(&mut self, now: Instant) {
-        let holders = self.holders();
-        let located = self.peers.set_holders(now, self.ledger.journal, &holders);
-        self.events.extend(located.into_iter().map(CardEvent::Located));
-    }
-
-    /// Which lives of which nodes have something of this one, in which group, as is durable: in ascending order.
-    fn holders(&self) -> Vec<(NodeId, Group, LifeId)> {
-        let loans = self.config.loans.iter().enumerate();
-        let holders = loans.filter_map(|(place, config)| {
-            let (node, life) = self.loans.get(place)?.holder()?;
-            Some((node, config.group, life))
-        });
-        let mut holders: Vec<_> = holders.collect();
-        holders.sort_unstable();
-        holders.dedup();
-        holders
-    }
-
-    fn deadline_of(&self, index: usize) -> Option<Instant> {
-        self.found(index).deadline
     }
 
     /// What a turn has to know of a loan.
@@ -659,6 +634,12 @@ impl<'m> Card<'m> {
     /// Whether nobody is connected in `slot`, as the ledger has it.
     pub fn edge_is_idle(&self, loan: usize, slot: usize) -> bool {
         self.server(loan).is_none_or(|server| server.is_idle(slot))
+    }
+
+    /// The loans of which a client may be owed something, or may have room, that it was not before: asked for again, it
+    /// names those that have changed since.
+    pub fn poll_stirred(&self) -> impl Iterator<Item = usize> + use<> {
+        self.loans.take_changed(Asker::Edges).iter()
     }
 
     /// Whether the client in `slot` is to be disconnected.
@@ -859,6 +840,7 @@ impl<'m> Card<'m> {
         let Some(drive) = self.drive(index) else { return };
         let (loans, cells) = (drive.loans().to_vec(), (drive.owner, drive.cells));
         self.now = now;
+        loans.iter().for_each(|loan| self.loans.note_stale(*loan));
         let step = |card: &mut Self| card.step(None, |card| card.drives[index].as_mut().map_or((), act));
         if !loans.iter().all(|loan| self.loans[*loan].contains_faults()) {
             return step(self);

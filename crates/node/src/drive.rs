@@ -103,7 +103,11 @@ impl<'m> Drive<'m> {
             // That is whole by itself; and there may be many with commands to take.
             journal.commit();
             *asked = loan;
-            let cost = loans[loan].media_cost();
+            let (cost, has_more) = loans.peek_mut(loan)?.media_cost();
+            // Asking takes commands in; who had none is as it was.
+            if cost.is_some() || has_more || journal.pending() > 0 {
+                loans.note_change(loan);
+            }
             if cost.is_none() {
                 loans.note_idle(loan);
             }

@@ -6,6 +6,7 @@ use link::pair::Channel;
 use crate::cells::{EdgeGauges, MAX_RAILS};
 
 /// What a channel shows in the gauges of each loan that it carries: found once for all of them.
+#[derive(Clone, PartialEq)]
 pub(crate) struct ChannelGauges {
     last_heard: u64,
     /// Round trip in nanoseconds, whether it answers, lost packets of a million.

@@ -324,16 +324,16 @@ impl<'m> Loan<'m> {
         [stream, self.end.poll_timeout()].into_iter().flatten().min()
     }
 
-    /// Bytes of the next work for the medium, if there is any.
-    pub(crate) fn media_cost(&mut self) -> Option<u32> {
+    /// Bytes of the next work for the medium, if there is any, and whether asking has given the loan something to do.
+    pub(crate) fn media_cost(&mut self) -> (Option<u32>, bool) {
         if !self.may_have_media || self.fault == Fault::Left {
-            return None;
+            return (None, false);
         }
         // Asking fetches commands, and what is fetched has answers.
         self.wake();
-        let cost = self.ask_for_media(|function| function.peek_media())?;
+        let cost = self.ask_for_media(|function| function.peek_media()).flatten();
         self.may_have_media = cost.is_some();
-        cost
+        (cost, self.more)
     }
 
     /// Whether the next work for the medium comes before that of all other functions: see [`MediaFunction::must_redo`].
@@ -630,36 +630,43 @@ impl<'m> Loan<'m> {
         self.end.set_peer(window.ok(), max_payload);
     }
 
-    /// What a lender says of its function, which may have grown.
-    pub(crate) fn inform(&mut self, now: Instant) {
-        let Some(function) = self.end.function() else { return };
+    /// What a lender says of its function, which may have grown. True if that is news.
+    pub(crate) fn inform(&mut self, now: Instant) -> bool {
+        let Some(function) = self.end.function() else { return false };
         let (bytes, read_only) = function.capacity();
         self.cells.edge.drive_bytes.set(bytes);
         self.cells.edge.drive_rights.set(1 + u64::from(read_only));
         self.cells.edge.media_fault.set(function.has_fault().into());
         let information =
             Information { bytes: bytes.into(), kind: 1, flags: read_only.into(), name: self.name.to_bytes() };
-        if let Opening::Offer(offer) = &mut self.opening
-            && offer.set_information(now, information)
-        {
+        let Opening::Offer(offer) = &mut self.opening else { return false };
+        let is_news = offer.set_information(now, information);
+        if is_news {
             self.deadline.set(None);
+        }
+        is_news
+    }
+
+    /// Renews the gauges of the channel, if there is one.
+    pub(crate) fn show(&self, channel: Option<&ChannelGauges>) {
+        if let Some(channel) = channel.filter(|_| !self.has_failed()) {
+            channel.publish(&self.cells.edge);
         }
     }
 
-    /// Renews the gauges.
-    pub(crate) fn publish(&mut self, now: Instant, channel: Option<&ChannelGauges>) {
+    /// Renews the gauges. True if the loan has something to do since.
+    pub(crate) fn publish(&mut self, now: Instant, channel: Option<&ChannelGauges>) -> bool {
         if self.has_failed() {
-            return;
+            return false;
         }
-        self.inform(now);
+        let has_news = self.inform(now);
+        self.show(channel);
         let edge = &self.cells.edge;
         edge.channel_state.set(self.state() as u64);
-        if let Some(channel) = channel {
-            channel.publish(edge);
-        }
         let sender = &self.stream.port.sender;
         edge.in_flight.set(sender.next() - sender.committed());
         edge.replay_bytes.set(sender.replay_bytes());
         self.end.publish();
+        has_news
     }
 }

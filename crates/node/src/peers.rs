@@ -55,11 +55,12 @@ impl<'m> Peers<'m> {
         peers
     }
 
-    /// The peer that a place's loan borrows from, in steps of their own.
+    /// The peer that a loan of the configuration borrows from, in steps of their own; who has a place already does not
+    /// hear here of loans that have come ([`Peer::follow`]).
     ///
     /// # Errors
     /// There is no room for it, or the ledger is corrupt.
-    pub(crate) fn borrow_from(
+    pub(crate) fn lender(
         &mut self,
         (lender, group): (PublicKey, Group),
         ledger: &NodeLedger<'m>,
@@ -70,8 +71,6 @@ impl<'m> Peers<'m> {
         let is_lender = |peer: &Peer<'_>| (peer.key(), peer.group()) == (lender, group);
         let is_it = |peer: &Peer<'_>| is_lender(peer) && (!is_own || peer.calls_itself());
         if let Some(place) = self.position(is_it) {
-            self[place].follow(now, card);
-            ledger.journal.commit();
             return Ok(place);
         }
         let vacant = self.vacant(ledger);

@@ -22,6 +22,23 @@ pub(crate) struct Places<'m> {
     workers: PlaceSet,
     /// Slots of virtual machines.
     slots: PlaceSet,
+    /// By [`Asker`], who may have changed since that one has asked.
+    changed: [StdCell<PlaceSet>; Asker::COUNT],
+}
+
+/// Whoever looks now and then at those loans that may have changed since, and at no others.
+#[derive(Clone, Copy)]
+pub(crate) enum Asker {
+    /// Shows what loans have come to in their gauges.
+    Gauges,
+    /// Knows which nodes have something of this one.
+    Holders,
+    /// Sends clients what they are owed.
+    Edges,
+}
+
+impl Asker {
+    const COUNT: usize = Self::Edges as usize + 1;
 }
 
 /// What is asked of a loan each turn.
@@ -35,7 +52,7 @@ pub(crate) struct Found {
 
 /// Some of the places.
 #[derive(Clone, Copy, Default)]
-struct PlaceSet([u64; WORDS]);
+pub(crate) struct PlaceSet([u64; WORDS]);
 
 impl<'m> Places<'m> {
     /// So many, without loans.
@@ -46,6 +63,7 @@ impl<'m> Places<'m> {
             stale: StdCell::default(),
             workers: PlaceSet::default(),
             slots: PlaceSet::default(),
+            changed: Default::default(),
         };
         (0..count).for_each(|_| places.append_vacant());
         places
@@ -89,6 +107,11 @@ impl<'m> Places<'m> {
         self.loans.get_mut(place)?.as_mut()
     }
 
+    /// The same for whoever asks it, and says with [`Places::note_change`] if that has changed anything.
+    pub(crate) fn peek_mut(&mut self, place: usize) -> Option<&mut Loan<'m>> {
+        self.loans.get_mut(place)?.as_mut()
+    }
+
     /// The loans.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Loan<'m>> {
         self.loans.iter().flatten()
@@ -110,6 +133,9 @@ impl<'m> Places<'m> {
         let mut stale = self.stale.get();
         stale.set(place, true);
         self.stale.set(stale);
+        for changed in &self.changed {
+            changed.set(changed.get().with(place));
+        }
     }
 
     /// The same of all.
@@ -151,9 +177,21 @@ impl<'m> Places<'m> {
         self.workers.set(place, false);
     }
 
-    fn note_change(&mut self, place: usize) {
+    /// Who may have changed since this one has asked.
+    pub(crate) fn take_changed(&self, asker: Asker) -> PlaceSet {
+        self.changed[asker as usize].take()
+    }
+
+    /// That one knows of a loan what there is.
+    pub(crate) fn note_known(&mut self, asker: Asker, place: usize) {
+        self.changed[asker as usize].get_mut().set(place, false);
+    }
+
+    /// A loan was changed, or may have been.
+    pub(crate) fn note_change(&mut self, place: usize) {
         self.stale.get_mut().set(place, true);
         self.workers.set(place, true);
+        self.changed.iter_mut().for_each(|changed| changed.get_mut().set(place, true));
     }
 }
 
@@ -173,8 +211,20 @@ impl IndexMut<usize> for Places<'_> {
 }
 
 impl PlaceSet {
-    fn has(&self, place: usize) -> bool {
+    /// Whether it is one of them.
+    pub(crate) fn has(&self, place: usize) -> bool {
         self.0[place / 64] >> (place % 64) & 1 != 0
+    }
+
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.iter().all(|word| *word == 0)
+    }
+
+    /// The same and this one.
+    pub(crate) fn with(mut self, place: usize) -> Self {
+        self.set(place, true);
+        self
     }
 
     fn set(&mut self, place: usize, is_in: bool) {
@@ -183,7 +233,8 @@ impl PlaceSet {
         *word = if is_in { *word | bit } else { *word & !bit };
     }
 
-    fn iter(self) -> impl Iterator<Item = usize> {
+    /// They, in ascending order.
+    pub(crate) fn iter(self) -> impl Iterator<Item = usize> {
         self.0.into_iter().enumerate().flat_map(|(at, mut word)| {
             core::iter::from_fn(move || {
                 let bit = (word != 0).then(|| word.trailing_zeros() as usize)?;
@@ -226,5 +277,20 @@ mod tests {
         assert!(!places.may_work(69));
         assert!(places.get_mut(69).is_none());
         assert!(places.may_work(69), "whoever had it could have changed it");
+    }
+
+    #[test]
+    fn each_who_asks_hears_of_a_change_once() {
+        let mut places = Places::vacant(70);
+        let changed = |places: &Places<'_>, asker| places.take_changed(asker).iter().collect::<Vec<_>>();
+        places.vacate(69);
+        places.note_stale(3);
+        assert_eq!(changed(&places, Asker::Gauges), [3, 69]);
+        assert!(places.take_changed(Asker::Gauges).is_empty());
+        assert_eq!(changed(&places, Asker::Edges), [3, 69], "another one has not asked");
+        places.vacate(4);
+        places.note_known(Asker::Gauges, 4);
+        assert!(places.take_changed(Asker::Gauges).is_empty(), "it was the one who has changed it");
+        assert_eq!(changed(&places, Asker::Edges), [4]);
     }
 }

@@ -3,6 +3,10 @@
 //! Both run the same case in turns, a round each, as `causeway bench CASE --rounds N -o json`. A pair counts where the
 //! cores were equally far apart in both of its rounds. Of the pairs' ratios the geometric mean and its 95 % interval
 //! are kept; a case whose whole interval lies below [`SLOWER_BELOW`] is slower, and fails the run.
+//!
+//! Both are run from copies that are made in the same way: since Linux 6.18 a fault in a file maps as much of it as the
+//! kernel has in one piece, and how large the pieces are depends on how the file has come into its cache. The same program
+//! had 9.2 or 12.4 MiB in memory, depending on who had read it before.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -109,7 +113,8 @@ struct TheirRound {
 pub(super) fn run(args: &BenchArgs, other: &Path, cases: Vec<&'static Case>) -> Result<(), Failure> {
     let ours = std::env::current_exe().map_err(|error| Failure::io("cannot find this program", &error))?;
     let scratch = Scratch::create("against")?;
-    let sides = Sides { programs: [ours, other.to_owned()], scratch, interrupt: Interrupt::install()? };
+    let programs = [Program::copied(&ours, &scratch, "this")?, Program::copied(other, &scratch, "other")?];
+    let sides = Sides { programs, scratch, interrupt: Interrupt::install()? };
     let show = Show::start(&cases, Some(args.rounds.unwrap_or(PAIRS)));
     let mut document = Document {
         version: VERSION,
@@ -147,9 +152,24 @@ pub(super) fn run(args: &BenchArgs, other: &Path, cases: Vec<&'static Case>) -> 
     document.verdict()
 }
 
+struct Program {
+    /// As the user knows it.
+    path: PathBuf,
+    copy: PathBuf,
+}
+
+impl Program {
+    fn copied(path: &Path, scratch: &Scratch, name: &str) -> Result<Self, Failure> {
+        let copy = scratch.join(name);
+        let copied = fs::copy(path, &copy).and_then(|_| fs::File::open(&copy)?.sync_all());
+        copied.map_err(|error| Failure::usage(format_args!("cannot copy {}: {error}", path.display())))?;
+        Ok(Self { path: path.to_owned(), copy })
+    }
+}
+
 struct Sides {
     /// This one, and the other one.
-    programs: [PathBuf; 2],
+    programs: [Program; 2],
     scratch: Scratch,
     interrupt: Interrupt,
 }
@@ -179,19 +199,19 @@ impl Sides {
     }
 
     /// One round of a program, and the commit that it names.
-    fn turn(&self, case: &Case, program: &Path) -> Result<(Turn, String), Halt> {
+    fn turn(&self, case: &Case, Program { path, copy }: &Program) -> Result<(Turn, String), Halt> {
         let rounds = if case.kind.is_recovery() { KILLS } else { 1 };
-        let mut command = Command::new(program);
+        let mut command = Command::new(copy);
         command.args(["bench", case.id, "-o", "json", "--rounds", &rounds.to_string(), "--out"]);
         command.arg(self.scratch.path()).stdin(Stdio::null()).stderr(Stdio::piped());
-        let output = command
-            .output()
-            .map_err(|error| Failure::usage(format_args!("cannot run {}: {error}", program.display())))?;
+        let output = command.output().map_err(|error| {
+            Failure::usage(format_args!("cannot run a copy of {}: {error}", path.display()))
+        })?;
         self.interrupt.check()?;
         let report: TheirReport = serde_json::from_slice(&output.stdout).map_err(|_| {
             let said = String::from_utf8_lossy(&output.stderr);
             let said = said.lines().last().unwrap_or("nothing");
-            Failure::failed(format_args!("{} gave no report; it said: {said}", program.display()))
+            Failure::failed(format_args!("{} gave no report; it said: {said}", path.display()))
         })?;
         let measured = report.cases.into_iter().next().map(|case| (case.ours, case.skipped.or(case.failed)));
         match measured {
@@ -204,7 +224,7 @@ impl Sides {
             }
             other => {
                 let why = other.and_then(|(_, why)| why).unwrap_or_else(|| "no such case".to_owned());
-                Err(Failure::failed(format_args!("{}: {why}", program.display())).into())
+                Err(Failure::failed(format_args!("{}: {why}", path.display())).into())
             }
         }
     }

@@ -13,6 +13,9 @@ use crate::nbd_client::{NbdClient, NbdError, Request};
 
 /// How often a function is attached and detached in a round, of which there are five.
 const CYCLES: usize = 20;
+/// Functions that come and go, one after the other: of one that has changed hands twice in a second a lender's agent
+/// writes down the next change only when that is over, so that a cycle of the same one would take as long.
+const FUNCTIONS: usize = 2 * CYCLES;
 const BLOCK: u32 = 4096;
 /// Requests under way on the busy loan.
 const DEPTH: usize = 8;
@@ -27,6 +30,8 @@ pub(super) struct AttachGap<'a> {
     client: NbdClient,
     blocks: u64,
     next: u64,
+    /// Attached so far.
+    attached: usize,
     rounds: u32,
     /// How long the last cycles took, in all: for so long a round without them is watched.
     took: Duration,
@@ -38,10 +43,11 @@ impl<'a> AttachGap<'a> {
     pub(super) fn start(way: Way, scratch: &Scratch, interrupt: &'a Interrupt) -> Result<Self, Halt> {
         let domains = "[[domains]]\nname = 'machine'\nkind = 'vm'\n\
                        [[domains.slots]]\nname = 'slot'\nsocket = 'slot.sock'\n";
-        let pair = Pair::start((1, 1), way, domains, scratch, interrupt)?;
+        let pair = Pair::start((1, FUNCTIONS), way, domains, scratch, interrupt)?;
         let client = NbdClient::connect(&pair.sockets[0], PATIENCE).map_err(failure)?;
         let blocks = client.size() / u64::from(BLOCK);
-        let mut gap = Self { pair, client, blocks, next: 0, rounds: 0, took: Duration::ZERO, interrupt };
+        let (took, attached) = (Duration::ZERO, 0);
+        let mut gap = Self { pair, client, blocks, next: 0, attached, rounds: 0, took, interrupt };
         // Both take longer when they are first.
         gap.with_cycles()?;
         Ok(gap)
@@ -54,11 +60,13 @@ impl<'a> AttachGap<'a> {
     }
 
     fn with_cycles(&mut self) -> Result<Round, Halt> {
-        let line = self.pair.spare[0].clone();
+        let lines = (self.attached..).map(|at| self.pair.spare[at % FUNCTIONS].clone());
+        let lines: Vec<String> = lines.take(CYCLES).collect();
+        self.attached += CYCLES;
         self.measured(|node, interrupt| {
-            for _ in 0..CYCLES {
+            for line in &lines {
                 interrupt.check()?;
-                node.set_slot(SLOT, Some(&line))?;
+                node.set_slot(SLOT, Some(line))?;
                 node.set_slot(SLOT, None)?;
             }
             Ok(())

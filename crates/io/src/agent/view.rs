@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use base::RuleSet;
@@ -73,17 +74,26 @@ impl<'a> View<'a> {
     pub fn loans(&self) -> impl Iterator<Item = (&'a LoanSpec, LoanView<'a>)> + use<'a> {
         let cells = self.ledger.loans();
         let loans = self.spec.loans.iter().enumerate();
+        // Many loans are with few peers, and an id is a hash.
+        let mut peers = BTreeMap::new();
         loans.map(move |(place, spec)| {
             let parts = cells.get(place, spec.life);
-            (spec, LoanView::new(parts, |peer| cells.peer(peer)))
+            let mut known = |peer| *peers.entry(peer).or_insert_with(|| with_node(cells.peer(peer)));
+            (spec, LoanView::new(parts, &mut known))
         })
+    }
+
+    /// Whether any of them is for a virtual machine.
+    pub fn has_slots(&self) -> bool {
+        let is_slot = |loan: &LoanSpec| matches!(loan.end, LoanEnd::Borrow { edge: Edge::Vm { .. }, .. });
+        self.spec.loans.iter().any(is_slot)
     }
 
     /// The same of one place, if there is such a one.
     pub fn loan(&self, place: usize) -> Option<(&'a LoanSpec, LoanView<'a>)> {
         let spec = self.spec.loans.get(place)?;
         let parts = self.ledger.loan(place, spec.life);
-        Some((spec, LoanView::new(parts, |peer| self.ledger.peer(peer))))
+        Some((spec, LoanView::new(parts, |peer| with_node(self.ledger.peer(peer)))))
     }
 
     /// What the channels have counted, one for each peer.
@@ -196,12 +206,15 @@ pub struct LoanView<'a> {
 }
 
 impl<'a> LoanView<'a> {
-    fn new(parts: Option<LoanParts<'a>>, peer: impl Fn(usize) -> Option<&'a PeerCells>) -> Self {
+    fn new(
+        parts: Option<LoanParts<'a>>,
+        mut peer: impl FnMut(usize) -> Option<(&'a PeerCells, NodeId)>,
+    ) -> Self {
         let peer = parts.and_then(|parts| peer(parts.cells.peer()?));
         // The place may have another node since the loan has ended.
         let met = parts.and_then(|parts| parts.cells.edge.peer()).map(|(node, _)| node);
-        let is_its = |peer: &&PeerCells| peer.node().is_some_and(|node| met.is_none_or(|met| met == node));
-        Self { parts, peer: peer.filter(is_its) }
+        let peer = peer.filter(|(_, node)| met.is_none_or(|met| met == *node));
+        Self { parts, peer: peer.map(|(cells, _)| cells) }
     }
 
     /// The place of the node that it is with, or was last.
@@ -254,6 +267,11 @@ impl<'a> LoanView<'a> {
     pub fn slot(&self) -> Option<(&'a SessionCells, &'a SlotCells)> {
         if let EndCells::Slot { session, slot } = self.parts?.end { Some((session, slot)) } else { None }
     }
+}
+
+/// A peer's cells, if they are anybody's, and whose.
+fn with_node(peer: Option<&PeerCells>) -> Option<(&PeerCells, NodeId)> {
+    peer.and_then(|peer| Some((peer, peer.node()?)))
 }
 
 /// Makes new memory the ledger of a node, or tells it that it has grown: no card has it.

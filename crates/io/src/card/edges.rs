@@ -5,6 +5,7 @@ use base::Instant;
 use base::ledger::Span;
 use node::{Card, EDGE_CONNECTIONS};
 
+use super::input::Present;
 use super::{HOT, token};
 use crate::messages::{FromLoan, ToAgent};
 use crate::outbox::Outbox;
@@ -20,18 +21,29 @@ pub(super) struct Edges<'m> {
     shared: &'m SharedCells,
     /// By loan and slot.
     connections: Vec<Option<Connection>>,
-    /// Those that exist, in no order.
-    open: Vec<usize>,
+    /// By loan, the slots that have one, as bits.
+    open: Vec<u16>,
+    /// Those that are read without asking, in no order.
+    hot: Vec<usize>,
+    /// Those that may have something to send, or room to read, that they did not have before, in no order.
+    due: Vec<usize>,
 }
+
+const _: () = assert!(EDGE_CONNECTIONS == u16::BITS as usize);
 
 struct Connection {
     socket: OwnedFd,
     interest: Interest,
     /// Until then it is read without asking.
     hot_until: Instant,
+    /// Whether it is in [`Edges::hot`].
+    is_hot: bool,
+    /// Whether it is in [`Edges::due`].
+    is_due: bool,
     /// The client is gone, but for what it has asked for before it said so. Nothing is read and nobody is told of
     /// replies.
     is_gone: bool,
+    present: Present,
 }
 
 /// Where a connection stands after an attempt to move bytes.
@@ -47,12 +59,13 @@ impl<'m> Edges<'m> {
     /// Those of a card with so many places.
     pub(super) fn new(shared: &'m SharedCells, places: usize) -> Self {
         let connections = (0..places * EDGE_CONNECTIONS).map(|_| None).collect();
-        Self { shared, connections, open: Vec::new() }
+        Self { shared, connections, open: vec![0; places], hot: Vec::new(), due: Vec::new() }
     }
 
     /// There is another place, behind the others.
     pub(super) fn append_place(&mut self) {
         self.connections.resize_with(self.connections.len() + EDGE_CONNECTIONS, || None);
+        self.open.push(0);
     }
 
     /// A connection from the agent: new, or one that a dead card has served.
@@ -75,11 +88,19 @@ impl<'m> Edges<'m> {
             tell_closed(to_agent, key);
             return Ok(());
         }
-        populate(card, loan, slot, received);
         waiter.register(socket.as_fd(), token::EDGE + key as u64, Interest::READ)?;
-        self.connections[key] =
-            Some(Connection { socket, interest: Interest::READ, hot_until: now + HOT, is_gone: false });
-        self.open.push(key);
+        self.connections[key] = Some(Connection {
+            socket,
+            interest: Interest::READ,
+            hot_until: Instant::ZERO,
+            is_hot: false,
+            is_due: false,
+            is_gone: false,
+            present: Present::from(received),
+        });
+        self.open[loan] |= 1 << slot;
+        self.keep_hot(key, now);
+        self.note_due(key);
         if card.edge_is_idle(loan, slot) {
             card.edge_open(now, loan, slot);
         } else {
@@ -98,18 +119,36 @@ impl<'m> Edges<'m> {
         to_agent: &mut Outbox<ToAgent>,
     ) -> io::Result<bool> {
         let mut busy = false;
-        // From the end, because a connection that closes takes its place away.
-        for place in (0..self.open.len()).rev() {
-            let key = self.open[place];
-            if self.connections[key].as_ref().is_some_and(|connection| now < connection.hot_until) {
-                busy |= self.receive(key, card, now, waiter, to_agent)?;
+        // From the end, because one that has cooled down takes its place away.
+        for place in (0..self.hot.len()).rev() {
+            let key = self.hot[place];
+            match &mut self.connections[key] {
+                Some(connection) if now < connection.hot_until => {
+                    busy |= self.read(key, card, now, waiter, to_agent)?;
+                    continue;
+                }
+                Some(connection) => connection.is_hot = false,
+                None => {}
             }
+            self.hot.swap_remove(place);
         }
         Ok(busy)
     }
 
-    /// Connection `key` can be read, or has ended. True if anything came of it.
+    /// Connection `key` can be read or written, or has ended. True if anything came of it.
     pub(super) fn receive(
+        &mut self,
+        key: usize,
+        card: &mut Card<'_>,
+        now: Instant,
+        waiter: &Waiter,
+        to_agent: &mut Outbox<ToAgent>,
+    ) -> io::Result<bool> {
+        self.note_due(key);
+        self.read(key, card, now, waiter, to_agent)
+    }
+
+    fn read(
         &mut self,
         key: usize,
         card: &mut Card<'_>,
@@ -163,7 +202,10 @@ impl<'m> Edges<'m> {
             Some(connection) if card.edge_is_leaving(loan, slot) => {
                 (connection.is_gone, connection.hot_until) = (true, Instant::ZERO);
                 // It would go on saying that it is gone.
-                waiter.deregister(connection.socket.as_fd())
+                waiter.deregister(connection.socket.as_fd())?;
+                // What it is owed is taken as sent.
+                self.note_due(key);
+                Ok(())
             }
             _ => self.close(key, card, now, waiter, to_agent),
         }
@@ -172,9 +214,11 @@ impl<'m> Edges<'m> {
     fn receive_some(&mut self, key: usize, card: &mut Card<'_>, now: Instant) -> Outcome {
         let accounts = self.accounts(key);
         let (loan, slot) = place(key);
-        let connection = self.connections.get(key).and_then(Option::as_ref);
+        let connection = self.connections.get_mut(key).and_then(Option::as_mut);
         let Some(connection) = connection.filter(|it| !it.is_gone) else { return Outcome::Nothing };
-        let spans = card.edge_receive_spans(loan, slot, accounts.received.position());
+        let position = accounts.received.position();
+        let spans = card.edge_receive_spans(loan, slot, position);
+        let spans = connection.present.offer(position, spans);
         let mut pieces = spans.map(|span| IoSliceMut::new(span.map_or(&mut [], |span| writable(&span))));
         if pieces.iter().all(|piece| piece.is_empty()) {
             return Outcome::Nothing;
@@ -190,7 +234,8 @@ impl<'m> Edges<'m> {
         }
     }
 
-    /// Sends replies, ends what wants to be ended, and keeps the interest of each connection. True if bytes were moved.
+    /// Sends replies, ends what wants to be ended, and keeps the interest of each connection of which that may have changed:
+    /// hundreds that do nothing cost nothing. True if bytes were moved.
     pub(super) fn send(
         &mut self,
         card: &mut Card<'_>,
@@ -199,8 +244,17 @@ impl<'m> Edges<'m> {
         to_agent: &mut Outbox<ToAgent>,
     ) -> io::Result<bool> {
         let mut busy = false;
-        for place in (0..self.open.len()).rev() {
-            let key = self.open[place];
+        for loan in card.poll_stirred() {
+            let mut open = self.open.get(loan).copied().unwrap_or_default();
+            while open != 0 {
+                self.note_due(key(loan, open.trailing_zeros() as usize));
+                open &= open - 1;
+            }
+        }
+        let mut due = std::mem::take(&mut self.due);
+        for key in due.drain(..) {
+            let Some(connection) = &mut self.connections[key] else { continue };
+            connection.is_due = false;
             let (loan, slot) = self::place(key);
             let outcome = self.send_some(key, card, now);
             if card.edge_wants_close(loan, slot) {
@@ -218,6 +272,8 @@ impl<'m> Edges<'m> {
             }
             self.keep_interest(key, card, waiter)?;
         }
+        due.append(&mut self.due);
+        self.due = due;
         Ok(busy)
     }
 
@@ -279,7 +335,7 @@ impl<'m> Edges<'m> {
     ) -> io::Result<()> {
         let (loan, slot) = place(key);
         if let Some(connection) = self.connections[key].take() {
-            self.open.retain(|open| *open != key);
+            self.open[loan] &= !(1 << slot);
             if !connection.is_gone {
                 waiter.deregister(connection.socket.as_fd())?;
             }
@@ -294,6 +350,17 @@ impl<'m> Edges<'m> {
     fn keep_hot(&mut self, key: usize, now: Instant) {
         if let Some(connection) = &mut self.connections[key] {
             connection.hot_until = now + HOT;
+            if !std::mem::replace(&mut connection.is_hot, true) {
+                self.hot.push(key);
+            }
+        }
+    }
+
+    fn note_due(&mut self, key: usize) {
+        if let Some(Some(connection)) = self.connections.get_mut(key)
+            && !std::mem::replace(&mut connection.is_due, true)
+        {
+            self.due.push(key);
         }
     }
 
@@ -306,22 +373,6 @@ impl<'m> Edges<'m> {
 fn tell_closed(to_agent: &mut Outbox<ToAgent>, key: usize) {
     let (loan, slot) = place(key);
     to_agent.push_of(loan, FromLoan::Disconnected { slot });
-}
-
-/// Makes the memory present that the kernel writes for this connection: what it writes for a dying process must not
-/// fault.
-fn populate(card: &Card<'_>, loan: usize, slot: usize, position: u64) {
-    card.edge_receive_spans(loan, slot, position).iter().flatten().for_each(populate_span);
-}
-
-/// Makes the pages of a piece of the ledger present.
-pub(super) fn populate_span(span: &Span<'_>) {
-    let page = rustix::param::page_size();
-    let start = span.as_ptr().addr() / page * page;
-    let end = (span.as_ptr().addr() + span.len()).next_multiple_of(page);
-    // SAFETY: the range is inside the mapping, whose ends are page aligned; populating changes no content. Older
-    // kernels refuse, and the pages are then present from the first life of the slot on.
-    unsafe { libc::madvise(span.as_ptr().with_addr(start).cast(), end - start, libc::MADV_POPULATE_WRITE) };
 }
 
 fn gather<'a>(

@@ -6,6 +6,7 @@
 mod edges;
 pub(crate) mod flash;
 mod flushes;
+mod input;
 mod load;
 pub(crate) mod media;
 mod orphan;

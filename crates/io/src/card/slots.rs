@@ -501,7 +501,7 @@ fn receive_into(
 /// fault.
 fn populate(card: &Card<'_>, loan: usize, position: u64) {
     for span in card.slot_receive_spans(loan, position, usize::MAX).into_iter().flatten() {
-        super::edges::populate_span(&span);
+        super::input::populate(&span);
     }
 }
 

@@ -18,13 +18,15 @@ impl Blackouts {
     /// The loans whose function is heard again after that, each once.
     pub(super) fn over(&mut self, agent: &Agent) -> Vec<usize> {
         let mut over = Vec::new();
-        self.has_slots = false;
+        self.has_slots = agent.view().has_slots();
+        if !self.has_slots {
+            return over;
+        }
         for (loan, (spec, cells)) in agent.view().loans().enumerate() {
             if self.told.len() <= loan {
                 self.told.push(0);
             }
             let LoanEnd::Borrow { edge: Edge::Vm { .. }, .. } = &spec.end else { continue };
-            self.has_slots = true;
             let Some(session) = cells.session() else { continue };
             let counted = session.counters.blackouts.get();
             // A function that was attached anew counts from zero.

@@ -13,6 +13,9 @@ impl Replaced {
     /// that a new device is under way are looked at when it is there: it may have the function as it is now.
     pub(super) fn news(&mut self, agent: &Agent, is_plugging: impl Fn(usize) -> bool) -> Vec<usize> {
         let mut news = Vec::new();
+        if !agent.view().has_slots() {
+            return news;
+        }
         for (loan, (spec, cells)) in agent.view().loans().enumerate() {
             if self.seen.len() <= loan {
                 self.seen.push(0);

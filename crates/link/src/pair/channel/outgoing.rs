@@ -206,7 +206,8 @@ impl<'m> Channel<'m> {
             Some(Record::Challenge(challenge)) => Some(challenge),
             _ => None,
         };
-        let of_stream = streams.stream(plan.stream).map(|(stream, _)| (stream.status(), stream.generation()));
+        let stream = if plan.stream == CONTROL { None } else { streams.stream(plan.stream) };
+        let of_stream = stream.map(|(stream, _)| (stream.status(), stream.generation()));
         let (status, generation) = of_stream.unzip();
         let stream = (if status.is_some() { plan.stream } else { CONTROL }, generation.unwrap_or_default());
         self.debts.pay(plan.stream);
@@ -225,7 +226,8 @@ impl<'m> Channel<'m> {
             };
             let hash = self.cells.current.get().hash;
             let told = if plan.control { self.sayings.write(&hash, &mut writer) } else { None };
-            let tlps = plan.tlps.filter(|_| status.is_some()).zip(streams.stream(stream.0));
+            let tlps = plan.tlps.filter(|_| status.is_some());
+            let tlps = tlps.and_then(|range| Some((range, streams.stream(stream.0)?)));
             let written = tlps.map(|(range, (stream, _))| stream.write_tlps(range, &mut writer));
             (writer.len(), Carried { stream: stream.0, ..written.unwrap_or_default() }, eliciting, told)
         };
