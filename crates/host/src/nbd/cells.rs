@@ -37,7 +37,8 @@ const _: () = {
     assert!(REQUESTS * 2 <= PLACES && CONNECTION_REQUESTS * 2 <= OUTPUTS);
 };
 
-/// The server's state in the ledger. All zeroes: no connection, no geometry.
+/// The server's state in the ledger. All zeroes: no connection, no geometry. What a new card looks at comes first: of
+/// hundreds of servers, each page that it touches is a page fault.
 #[derive(FromBytes, Layout)]
 #[repr(C)]
 pub struct ServerCells {
@@ -56,12 +57,14 @@ pub struct ServerCells {
     /// Of each connection. Beside each other, so that nobody touches the memory of those that are not there.
     pub(super) phases: [Cell<Code<Phase>>; CONNECTIONS],
     pub(super) slots: SlotCells<PLACE_WORDS>,
-    pub(super) requests: [RequestCells; PLACES],
+    /// What the server has counted.
+    pub counters: ServerCounters,
     /// Requests with something to emit.
     pub(super) ready: Fifo<u16, PLACES>,
     pub(super) connections: [ConnectionCells; CONNECTIONS],
-    /// What the server has counted.
-    pub counters: ServerCounters,
+    pub(super) requests: [RequestCells; PLACES],
+    /// By connection, what it has received: written by the kernel behind what is committed as parsed.
+    pub(super) inputs: [Bytes<INPUT_BYTES>; CONNECTIONS],
 }
 
 /// What the server counts.
@@ -121,8 +124,6 @@ pub(super) struct ConnectionCells {
     pub(super) outputs: [Cell<Output>; OUTPUTS],
     /// Each is written with its output; what is replaced has been sent.
     pub(super) headers: [Bytes<HEADER_BYTES>; OUTPUTS],
-    /// Written by the kernel behind what is committed as parsed.
-    pub(super) input: Bytes<INPUT_BYTES>,
 }
 
 /// Bits of [`ConnectionCells::agreed`].

@@ -146,7 +146,6 @@ impl<'m> Server<'m> {
     /// Where the kernel may put the bytes from `position` on, in this order; both empty when nothing can be taken now.
     /// Only space that was free at the last commit.
     pub fn receive_spans(&self, slot: usize, position: u64) -> [Span<'m>; 2] {
-        let connection = self.connection(slot);
         let taken = position.saturating_sub(self.parsed_at_commit(slot));
         let reading = !matches!(self.phase(slot), Phase::Closed | Phase::Closing);
         let room = if reading {
@@ -156,7 +155,8 @@ impl<'m> Server<'m> {
         };
         let start = position as usize % INPUT_BYTES;
         let first = room.min(INPUT_BYTES - start);
-        [connection.input.span(start, first), connection.input.span(0, room - first)]
+        let input = &self.cells.inputs[slot];
+        [input.span(start, first), input.span(0, room - first)]
     }
 
     /// The client's stream has been received up to `position`. Told again to a successor.

@@ -31,11 +31,11 @@ impl Server<'_> {
 
     /// Copies input from `offset` behind the parse position; it has arrived.
     pub(super) fn peek(&self, slot: usize, offset: usize, out: &mut [u8]) {
-        let connection = self.connection(slot);
-        let start = (connection.parsed.get() as usize).wrapping_add(offset) % INPUT_BYTES;
+        let input = &self.cells.inputs[slot];
+        let start = (self.connection(slot).parsed.get() as usize).wrapping_add(offset) % INPUT_BYTES;
         let (first, second) = out.split_at_mut(out.len().min(INPUT_BYTES - start));
-        connection.input.read(start, first);
-        connection.input.read(0, second);
+        input.read(start, first);
+        input.read(0, second);
     }
 
     /// The client broke the protocol: nothing more is read.

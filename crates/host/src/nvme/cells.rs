@@ -56,7 +56,8 @@ const _: () = {
     assert!(IN_FLIGHT * 2 <= COMMANDS && IN_FLIGHT == IO_ENTRIES as usize - 1);
 };
 
-/// The driver's state in the ledger. All zeroes: never started.
+/// The driver's state in the ledger. All zeroes: never started. What a new card looks at comes first: of hundreds of
+/// drivers, each page that it touches is a page fault.
 #[derive(FromBytes, Layout)]
 #[repr(C)]
 pub struct DriverCells {
@@ -133,13 +134,17 @@ pub struct DriverCells {
     pub(super) event_stage: Cell<Code<EventStage>>,
 
     pub(super) slots: SlotCells<COMMAND_WORDS>,
-    pub(super) commands: [CommandCells; COMMANDS],
+    /// What the driver has counted.
+    pub counters: DriverCounters,
     /// Commands that wait for the submission queue.
     pub(super) pending: Fifo<u16, COMMANDS>,
     /// Commands of the driver's own that wait for the submission queue; they go first.
     pub(super) own: Fifo<u16, OWN_PENDING>,
     /// Completions that wait to be polled.
     pub(super) done: Fifo<Done, COMMANDS>,
+    /// Writes that have ended and are not flushed.
+    pub(super) unflushed: UnflushedCells,
+    pub(super) commands: [CommandCells; COMMANDS],
     pub(super) admin_cq: [Cell<[u64; 2]>; ADMIN_ENTRIES as usize],
     pub(super) io_cq: [Cell<[u64; 2]>; IO_ENTRIES as usize],
 
@@ -151,12 +156,6 @@ pub struct DriverCells {
     pub(super) lists: Bytes<{ COMMANDS * LIST_BYTES }>,
     /// Data of an Identify command, complete when its completion arrives, and read in that very step.
     pub(super) identify: Bytes<4096>,
-
-    /// Writes that have ended and are not flushed.
-    pub(super) unflushed: UnflushedCells,
-
-    /// What the driver has counted.
-    pub counters: DriverCounters,
 }
 
 /// What the driver counts.

@@ -112,14 +112,30 @@ pub struct Stream<'m> {
     generation: LoanGeneration,
 }
 
+/// A bit for each number, modulo the replay buffer.
+struct Received([u64; SLOTS / 64]);
+
+impl Received {
+    fn has(&self, number: u64) -> bool {
+        let at = number as usize % SLOTS;
+        self.0[at / 64] >> (at % 64) & 1 != 0
+    }
+
+    fn set(&mut self, number: u64, has: bool) {
+        let at = number as usize % SLOTS;
+        let (word, bit) = (&mut self.0[at / 64], 1 << (at % 64));
+        *word = if has { *word | bit } else { *word & !bit };
+    }
+}
+
 /// What has been sent of the numbered TLPs, as far as this card knows.
 struct Transmission {
     /// The first number never sent by this card.
     unsent: u64,
     /// Ranges to send again: first number, count.
     resend: VecDeque<(u64, u64)>,
-    /// By number modulo the replay buffer: the peer's present card has it.
-    received: Box<[bool; SLOTS]>,
+    /// What the peer's present card has.
+    received: Received,
     /// When to ask, because something is past committed or blocked and nothing is in flight.
     probe_at: Option<Instant>,
     probes: u32,
@@ -329,7 +345,7 @@ impl<'m> Stream<'m> {
         for number in carried.first..carried.first + u64::from(carried.count) {
             if number >= self.port.sender.committed() {
                 // What this card has sent itself: the peer says which packets, not what was in them.
-                received[number as usize % SLOTS] = true;
+                received.set(number, true);
             }
         }
     }
@@ -352,7 +368,7 @@ impl<'m> Stream<'m> {
         let transmission = &mut self.transmission;
         while let Some((first, count)) = transmission.resend.pop_front() {
             let end = (first + count).min(next);
-            let needs = |number: &u64| !transmission.received[*number as usize % SLOTS];
+            let needs = |number: &u64| !transmission.received.has(*number);
             let Some(start) = (first.max(committed)..end).find(needs) else { continue };
             let stop = (start..end).find(|number| !needs(number)).unwrap_or(end);
             if stop < end {
@@ -392,7 +408,7 @@ impl<'m> Stream<'m> {
             transmission.resend.push_front((stop, end - stop));
         }
         for number in first.max(transmission.unsent)..stop {
-            transmission.received[number as usize % SLOTS] = false;
+            transmission.received.set(number, false);
         }
         transmission.unsent = transmission.unsent.max(stop);
         Carried { first, count, ..Carried::default() }
@@ -435,7 +451,7 @@ impl Transmission {
         Self {
             unsent: committed,
             resend: VecDeque::new(),
-            received: Box::new([false; SLOTS]),
+            received: Received([0; SLOTS / 64]),
             probe_at: None,
             probes: 0,
         }
@@ -443,7 +459,7 @@ impl Transmission {
 
     fn forget_received(&mut self, committed: u64) {
         self.resend.clear();
-        self.received.fill(false);
+        self.received = Received([0; SLOTS / 64]);
         if committed < self.unsent {
             self.resend.push_back((committed, self.unsent - committed));
         }

@@ -49,7 +49,8 @@ const _: () = assert!(QUEUES <= 128, "volatile sets of queues are 128 bits wide"
 const _: () =
     assert!(ADMIN_COMMANDS > ASYNC_EVENT_REQUESTS, "held events leave room for other admin commands");
 
-/// Everything of a controller that outlives a card. All zeroes is the state after power-on.
+/// Everything of a controller that outlives a card. All zeroes is the state after power-on. What a new card looks at
+/// comes first: of hundreds of controllers, each page that it touches is a page fault.
 #[derive(FromBytes, Layout)]
 #[repr(C)]
 pub struct NvmeCells {
@@ -64,7 +65,6 @@ pub struct NvmeCells {
     pub(crate) submission: [SubmissionQueueCells; QUEUES],
     pub(crate) completion: [CompletionQueueCells; QUEUES],
     pub(crate) slots: SlotCells<{ COMMANDS / 64 }>,
-    pub(crate) commands: [CommandCells; SLOTS],
     /// The next stamp of [`CommandCells::order`].
     pub(crate) next_order: Cell<u64>,
     /// Commands of before a reset or a queue's deletion whose medium work has not ended.
@@ -77,6 +77,7 @@ pub struct NvmeCells {
     pub(crate) statistics: Statistics,
     /// The drive of a controller that has one for itself.
     pub(crate) own_subsystem: SubsystemCells,
+    pub(crate) commands: [CommandCells; SLOTS],
     /// The controller memory buffer. Not logged: a posted write of a step that is taken back is received again with the
     /// same bytes, and what it writes is not live before a doorbell or a command names it.
     pub(crate) memory_buffer: Bytes<MEMORY_BUFFER_BYTES>,

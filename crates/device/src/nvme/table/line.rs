@@ -1,22 +1,19 @@
+use std::collections::VecDeque;
+
 use crate::nvme::cells::SLOTS;
 
-const CAPACITY: usize = SLOTS.next_power_of_two();
-
 /// Command slots in the order in which something is to be done for them. Lives in the card only: a new card rebuilds
-/// its lines from the states and stamps in the ledger. A slot is in a line at most once, so a line cannot overflow.
-pub(crate) struct Line {
-    slots: [u16; CAPACITY],
-    head: usize,
-    len: usize,
-}
+/// its lines from the states and stamps in the ledger. A slot is in a line at most once, so a line cannot overflow. One
+/// that nothing was ever in has no memory: most of hundreds of controllers do nothing.
+pub(crate) struct Line(VecDeque<u16>);
 
 impl Line {
     pub(crate) const fn new() -> Self {
-        Self { slots: [0; CAPACITY], head: 0, len: 0 }
+        Self(VecDeque::new())
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.len
+        self.0.len()
     }
 
     pub(crate) fn front(&self) -> Option<u16> {
@@ -24,34 +21,27 @@ impl Line {
     }
 
     pub(crate) fn get(&self, position: usize) -> Option<u16> {
-        (position < self.len).then(|| self.slots[(self.head + position) % CAPACITY])
+        self.0.get(position).copied()
     }
 
     pub(crate) fn push(&mut self, slot: u16) {
-        assert!(self.len < SLOTS, "a slot is in a line at most once");
-        self.slots[(self.head + self.len) % CAPACITY] = slot;
-        self.len += 1;
+        assert!(self.0.len() < SLOTS, "a slot is in a line at most once");
+        self.0.push_back(slot);
     }
 
     pub(crate) fn pop(&mut self) -> Option<u16> {
-        let slot = self.front()?;
-        self.head = (self.head + 1) % CAPACITY;
-        self.len -= 1;
-        Some(slot)
+        self.0.pop_front()
     }
 
     /// Takes `slot` out, wherever it stands; it may be absent. Nearly always it is the first.
     pub(crate) fn remove(&mut self, slot: u16) {
-        let Some(place) = (0..self.len).find(|place| self.get(*place) == Some(slot)) else { return };
-        for place in (0..place).rev() {
-            self.slots[(self.head + place + 1) % CAPACITY] = self.slots[(self.head + place) % CAPACITY];
+        if let Some(place) = self.0.iter().position(|it| *it == slot) {
+            self.0.remove(place);
         }
-        self.head = (self.head + 1) % CAPACITY;
-        self.len -= 1;
     }
 
     pub(crate) fn clear(&mut self) {
-        self.len = 0;
+        self.0.clear();
     }
 }
 
