@@ -19,8 +19,8 @@ const SEND_SPANS: usize = 64;
 /// The connections of clients: the card reads and writes their sockets itself, the kernel keeps the account.
 pub(super) struct Edges<'m> {
     shared: &'m SharedCells,
-    /// By loan and slot.
-    connections: Vec<Option<Connection>>,
+    /// By loan and slot. Boxes, since most of what there could be is not there.
+    connections: Vec<Option<Box<Connection>>>,
     /// By loan, the slots that have one, as bits.
     open: Vec<u16>,
     /// Those that are read without asking, in no order.
@@ -89,7 +89,7 @@ impl<'m> Edges<'m> {
             return Ok(());
         }
         waiter.register(socket.as_fd(), token::EDGE + key as u64, Interest::READ)?;
-        self.connections[key] = Some(Connection {
+        self.connections[key] = Some(Box::new(Connection {
             socket,
             interest: Interest::READ,
             hot_until: Instant::ZERO,
@@ -97,7 +97,7 @@ impl<'m> Edges<'m> {
             is_due: false,
             is_gone: false,
             present: Present::from(received),
-        });
+        }));
         self.open[loan] |= 1 << slot;
         self.keep_hot(key, now);
         self.note_due(key);

@@ -1004,6 +1004,27 @@ fn loans_of_one_lender_share_a_channel() {
     }
 }
 
+/// Nobody looks at loans that do nothing, however long.
+#[test]
+fn loans_that_do_nothing_are_left_alone() {
+    let arena = Arena::default();
+    let mut ends = sharers_met(&arena, RuleSet::ALL);
+    let mut now = Instant::ZERO + Duration::from_secs(1);
+    let changed = |ends: &[End<'_>; 2]| {
+        let of = |end: &End<'_>| {
+            [Asker::Gauges, Asker::Holders, Asker::Edges].map(|by| end.card.loans.take_changed(by))
+        };
+        ends.each_ref().map(of).iter().flatten().any(|loans| !loans.is_empty())
+    };
+    run(&mut now, &mut ends, Duration::from_secs(1), never);
+    changed(&ends);
+    run(&mut now, &mut ends, 4 * PUBLISH, never);
+    assert!(!changed(&ends));
+    now += TICK;
+    write_to(&mut ends[1].card, now, 1, 0..1);
+    assert!(changed(&ends));
+}
+
 /// Somebody has one true first message, and sends it 10,000 times a second from as many addresses.
 #[test]
 fn calls_beyond_a_measure_are_dropped_and_nothing_else_is() {
