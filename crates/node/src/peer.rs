@@ -497,11 +497,20 @@ impl LoanStreams<'_, '_> {
         let known = self.known.get(&id).copied().filter(|loan| is_it(*loan, self.loans));
         let found = known.or_else(|| (0..self.loans.len()).find(|loan| is_it(*loan, self.loans)));
         match found {
-            Some(loan) if known.is_none() => _ = self.known.insert(id, loan),
+            Some(_) if known.is_none() => self.learn(),
             None => _ = self.known.remove(&id),
             Some(_) => {}
         }
         found
+    }
+
+    /// Of a new card nobody knows which loan has which stream, and whoever looks for one will look for the others.
+    fn learn(&mut self) {
+        let (course, place) = (self.course, self.place);
+        let of_peer = self.loans.iter_with_places().filter(|(_, loan)| loan.peer() == Some(place));
+        let streams = of_peer.filter_map(|(place, loan)| Some((loan.stream_id()?, place)));
+        let present = streams.filter(|((of, _), _)| Some(*of) == course);
+        self.known.extend(present.map(|((_, id), place)| (id, place)));
     }
 }
 

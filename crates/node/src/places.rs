@@ -118,6 +118,11 @@ impl<'m> Places<'m> {
     }
 
     /// The loans with their places.
+    pub(crate) fn iter_with_places(&self) -> impl Iterator<Item = (usize, &Loan<'m>)> {
+        self.loans.iter().enumerate().filter_map(|(place, loan)| Some((place, loan.as_ref()?)))
+    }
+
+    /// The same, to change them.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut Loan<'m>)> {
         (0..self.loans.len()).for_each(|place| self.note_change(place));
         self.loans.iter_mut().enumerate().filter_map(|(place, loan)| Some((place, loan.as_mut()?)))
