@@ -510,6 +510,7 @@ impl LoanStreams<'_, '_> {
         let of_peer = self.loans.iter_with_places().filter(|(_, loan)| loan.peer() == Some(place));
         let streams = of_peer.filter_map(|(place, loan)| Some((loan.stream_id()?, place)));
         let present = streams.filter(|((of, _), _)| Some(*of) == course);
+        self.known.clear();
         self.known.extend(present.map(|((_, id), place)| (id, place)));
     }
 }

@@ -113,9 +113,9 @@ pub struct Stream<'m> {
 }
 
 /// A bit for each number, modulo the replay buffer.
-struct Received([u64; SLOTS / 64]);
+struct NumberSet([u64; SLOTS / 64]);
 
-impl Received {
+impl NumberSet {
     fn has(&self, number: u64) -> bool {
         let at = number as usize % SLOTS;
         self.0[at / 64] >> (at % 64) & 1 != 0
@@ -135,7 +135,7 @@ struct Transmission {
     /// Ranges to send again: first number, count.
     resend: VecDeque<(u64, u64)>,
     /// What the peer's present card has.
-    received: Received,
+    received: NumberSet,
     /// When to ask, because something is past committed or blocked and nothing is in flight.
     probe_at: Option<Instant>,
     probes: u32,
@@ -451,7 +451,7 @@ impl Transmission {
         Self {
             unsent: committed,
             resend: VecDeque::new(),
-            received: Received([0; SLOTS / 64]),
+            received: NumberSet([0; SLOTS / 64]),
             probe_at: None,
             probes: 0,
         }
@@ -459,7 +459,7 @@ impl Transmission {
 
     fn forget_received(&mut self, committed: u64) {
         self.resend.clear();
-        self.received = Received([0; SLOTS / 64]);
+        self.received = NumberSet([0; SLOTS / 64]);
         if committed < self.unsent {
             self.resend.push_back((committed, self.unsent - committed));
         }

@@ -37,7 +37,7 @@ impl Card<'_> {
     fn changed_with_drives(&self) -> PlaceSet {
         let changed = self.loans.take_changed(Asker::Gauges);
         let has_changed = |loan: &usize| changed.has(*loan);
-        let drives = self.drives.iter().filter(|drive| drive.loans().iter().any(has_changed));
+        let drives = self.drives.iter().flatten().filter(|drive| drive.loans().iter().any(has_changed));
         drives.flat_map(|drive| drive.loans()).fold(changed, |all, loan| all.with(*loan))
     }
 
