@@ -226,7 +226,7 @@ const DRIVES: u64 = 1 << 63;
 const PEERS: u64 = 1 << 62;
 
 /// Peers that a node has room for beside those of its loans: who asks for what another has, or has lost.
-const SPARE_PEERS: usize = 16;
+pub(crate) const SPARE_PEERS: usize = 16;
 
 /// How many peers a node has room for that has so many loans.
 pub(crate) fn peer_places(loans: usize) -> usize {

@@ -10,7 +10,7 @@ use base::times::SILENCE;
 use link::pair::{Channel, Known, Presence};
 use link::{PublicKey, derive};
 
-use crate::cells::{NodeLedger, PeerCells, peer_places};
+use crate::cells::{NodeLedger, PeerCells, SPARE_PEERS, peer_places};
 use crate::config::{CardConfig, LoanRole};
 use crate::peer::Peer;
 use crate::places::Places;
@@ -18,6 +18,10 @@ use crate::whereabouts::Whereabouts;
 
 /// How long a node that has called keeps its place without a stream: time to ask for one.
 const WITHOUT_STREAM: Duration = Duration::from_millis(200);
+
+/// With fewer places left than this, who calls has to show that it is where it seems to be: recorded calls would keep
+/// newcomers out.
+const SCARCE: usize = SPARE_PEERS / 2;
 
 /// What seeds of channels are derived with.
 const CHANNELS: u64 = u64::from_le_bytes(*b"channels");
@@ -143,8 +147,7 @@ impl<'m> Peers<'m> {
             return Room::Present(place);
         }
         let vacant = self.vacant(ledger);
-        let loans_here = card.loans.iter().filter(|loan| loan.role.kind().is_some()).count();
-        if vacant < peer_places(loans_here) {
+        if vacant < places_of(card) {
             return Room::Place(vacant);
         }
         // Whoever has no stream makes room, who was heard first before all others.
@@ -154,6 +157,11 @@ impl<'m> Peers<'m> {
         });
         let oldest = idle.min_by_key(|(_, peer)| peer.channel.last_heard());
         oldest.map_or(Room::Full, |(place, _)| Room::Place(place))
+    }
+
+    /// Whether so few places are left that nobody gets one, or takes one from somebody else, who may be a recording.
+    pub(crate) fn are_scarce(&self, card: &CardConfig) -> bool {
+        self.iter().count() + SCARCE > places_of(card)
     }
 
     /// By place, whether a loan has a stream with the peer or wants one, or the peer is called because it has one.
@@ -309,6 +317,11 @@ impl<'m> Peers<'m> {
     pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &Peer<'m>)> {
         self.places.iter().enumerate().filter_map(|(place, peer)| Some((place, peer.as_ref()?)))
     }
+}
+
+/// How many peers there may be.
+fn places_of(card: &CardConfig) -> usize {
+    peer_places(card.loans.iter().filter(|loan| loan.role.kind().is_some()).count())
 }
 
 impl<'m> core::ops::Index<usize> for Peers<'m> {

@@ -171,7 +171,8 @@ impl<'m> Card<'m> {
             false => Presence::NotAllowed,
         };
         let cookies = self.lobby.stats().cookies.get();
-        let reception = self.lobby.handle_call(now, frame, &from.0, left < UNDER_LOAD, &presence);
+        let wants_cookie = left < UNDER_LOAD || peers.are_scarce(config);
+        let reception = self.lobby.handle_call(now, frame, &from.0, wants_cookie, &presence);
         self.ledger.journal.commit();
         // A cookie costs next to nothing.
         if self.lobby.stats().cookies.get() == cookies {

@@ -4,6 +4,7 @@
 mod coming;
 mod groups;
 mod moving;
+mod newcomers;
 mod rails;
 
 use core::cell::Cell;
@@ -209,7 +210,9 @@ impl<'m> End<'m> {
             assert_eq!(loan.poll_timeout(channel), loan.find_deadline(channel), "it would be late");
         }
         for place in 0..self.card.peers.len() {
-            self.card.peers[place].ask_again();
+            if let Some(peer) = self.card.peers.get_mut(place) {
+                peer.ask_again();
+            }
         }
         assert!(self.card.poll_transmit(now, &mut self.rooms).is_none(), "it said that there was nothing");
         sent
