@@ -40,6 +40,8 @@ use base::ids::{ALPHABET, DomainId, Group};
 use node::{Lender, PublicKey};
 use thiserror::Error;
 
+use crate::config::open_regular;
+
 /// What every loan line begins with.
 pub const SCHEME: &str = "causeway://";
 /// Most addresses a line may name: two bits of a fabric address choose the rail.
@@ -512,10 +514,19 @@ fn is_file_name(text: &str) -> bool {
     !text.contains("://") && (text.ends_with(".line") || Path::new(text).is_file())
 }
 
-/// Reads and parses the loan line that is the first line of a file.
+/// Reads and parses the loan line that is the first line of a file, which may be a pipe.
 pub fn read_line_file(path: &Path) -> Result<Line, ReadLineError> {
+    read_opened(path, File::open(path))
+}
+
+/// The same of a regular file alone: for a node that runs, and waits for nobody.
+pub fn read_regular_line_file(path: &Path) -> Result<Line, ReadLineError> {
+    read_opened(path, open_regular(path))
+}
+
+fn read_opened(path: &Path, file: io::Result<File>) -> Result<Line, ReadLineError> {
     let from = || path.display().to_string();
-    let text = File::open(path).and_then(read_first_line);
+    let text = file.and_then(read_first_line);
     let text = text.map_err(|error| ReadLineError::Read { from: from(), error })?;
     Ok(text.ok_or_else(|| ReadLineError::Empty { from: from() })?.parse()?)
 }

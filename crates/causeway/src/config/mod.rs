@@ -69,13 +69,15 @@ mod error;
 mod raw;
 mod validate;
 
-use std::fs::File;
-use std::io::Read;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use base::ids::{DomainBlock, Group, NodeId};
 use node::Protection;
+use rustix::fs::OFlags;
 
 use crate::cli::{ByteSize, Listen, NodeName, SocketAccess, Source};
 use crate::line::{FunctionName, Line};
@@ -250,12 +252,22 @@ impl Config {
 pub(crate) fn read_text(path: &Path) -> Result<String, ConfigError> {
     let unreadable = |error| ConfigError::Unreadable { path: path.to_owned(), error };
     let mut text = String::new();
-    let file = File::open(path).map_err(unreadable)?;
+    let file = open_regular(path).map_err(unreadable)?;
     let read = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(unreadable)?;
     if read as u64 > FILE_BYTES_MAX {
         return Err(ConfigError::TooLong { path: path.to_owned() });
     }
     Ok(text)
+}
+
+/// Opens a file that a node reads while it runs: a named pipe or a terminal would have it wait for somebody.
+pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::other("it is no regular file")),
+    }
 }
 
 #[cfg(test)]

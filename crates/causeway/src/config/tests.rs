@@ -210,6 +210,25 @@ fn line_files_are_read_beside_the_configuration() {
     assert_eq!(Config::parse(text, &path).unwrap().loans[0].line.reveal(), LINE);
 }
 
+/// Nobody writes into the pipe: a node that read it would wait for ever.
+#[test]
+fn only_regular_files_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let [pipe, config] = ["pipe", "n.toml"].map(|name| folder.path().join(name));
+    let (here, fifo) = (rustix::fs::CWD, rustix::fs::FileType::Fifo);
+    rustix::fs::mknodat(here, &pipe, fifo, rustix::fs::Mode::RUSR, 0).unwrap();
+    std::fs::write(&config, "[[loans]]\nline_file = 'pipe'\nnbd = '/s'\n").unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        [pipe, config]
+            .iter()
+            .for_each(|path| tell.send(Config::load(path).unwrap_err().to_string()).unwrap());
+    });
+    let told = || told.recv_timeout(Duration::from_secs(20)).expect("it waits for nobody");
+    assert!(told().ends_with("pipe: it is no regular file"));
+    assert!(told().contains("n.toml:2:13: cannot read the loan line from"));
+}
+
 #[test]
 fn socket_paths_that_are_too_long_are_refused() {
     let text = format!("[[loans]]\nline = '{LINE}'\nnbd = '/{}'\n", "x".repeat(107));
@@ -337,8 +356,12 @@ fn drives_that_make_no_sense_are_refused_by_name() {
 
 #[test]
 fn endless_files_are_not_read() {
-    let error = Config::load(Path::new("/dev/zero")).unwrap_err();
+    let long = tempfile::NamedTempFile::new().unwrap();
+    long.as_file().set_len(FILE_BYTES_MAX + 1).unwrap();
+    let error = Config::load(long.path()).unwrap_err();
     assert!(matches!(error, ConfigError::TooLong { .. }), "{error}");
+    let error = Config::load(Path::new("/dev/zero")).unwrap_err();
+    assert!(matches!(error, ConfigError::Unreadable { .. }), "{error}");
     let error = Config::load(Path::new("/nonexistent/n.toml")).unwrap_err();
     assert!(error.to_string().contains("/nonexistent/n.toml"), "{error}");
 }

@@ -20,7 +20,7 @@ use crate::cli::{
     ByteSize, IO_TIMEOUT_DEFAULT_S, Listen, NodeName, OnlyCipher, SocketAccess, Source, check_socket_path,
     protection, socket_mode,
 };
-use crate::line::{FUNCTION_NAME_MAX, FunctionName, Line, RAILS_MAX, read_line_file};
+use crate::line::{FUNCTION_NAME_MAX, FunctionName, Line, RAILS_MAX, read_regular_line_file};
 
 /// Longest name of a rail, in characters.
 const RAIL_NAME_MAX: usize = 32;
@@ -333,7 +333,7 @@ impl Check<'_> {
         match (line, file) {
             (Some(line), None) => self.parsed(line),
             (None, Some(file)) => {
-                let read = read_line_file(&self.folder.join(file.get_ref()));
+                let read = read_regular_line_file(&self.folder.join(file.get_ref()));
                 read.map_err(|error| self.wrong(file.span().start, error)).ok()
             }
             (Some(_), Some(file)) => {
