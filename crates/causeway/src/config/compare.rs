@@ -235,7 +235,7 @@ fn domains(running: &Config, wanted: &Config, changes: &mut Vec<Change>) {
 
 fn devices(running: &Config, wanted: &Config, changes: &mut Vec<Change>) {
     let (gone, both, come) = matched(&running.devices, &wanted.devices, |device| &device.function);
-    changes.extend(gone.into_iter().cloned().map(Change::DeviceRemoved));
+    changes.extend(gone.iter().map(|device| Change::DeviceRemoved((*device).clone())));
     for (before, after) in both {
         if let Some(detail) = rebuilt(before, after) {
             let name = before.function.to_string();
@@ -249,7 +249,20 @@ fn devices(running: &Config, wanted: &Config, changes: &mut Vec<Change>) {
             changes.push(Change::Limits(after.clone()));
         }
     }
-    changes.extend(come.into_iter().cloned().map(Change::DeviceAdded));
+    for device in come {
+        let path = device.source.path();
+        changes.push(match gone.iter().find(|it| path.is_some() && it.source.path() == path) {
+            None => Change::DeviceAdded(device.clone()),
+            // Its image is free when the disk has ended what was asked of it.
+            Some(before) => {
+                let remedy = format!(
+                    "{} is lent from that, and has to go first: reload without either, and put {} in when it has gone",
+                    before.function, device.function
+                );
+                fixed(Thing::Device, device.function.to_string(), Action::Added, source(device), &remedy)
+            }
+        });
+    }
 }
 
 /// What makes another drive of a device, if anything does.
@@ -387,6 +400,14 @@ mod tests {
         assert_eq!(changed(&format!("{A}{B}"), B), ["device a removed: ram:1M"]);
         let renamed = A.replace("'a'", "'c'");
         assert_eq!(changed(A, &renamed), ["device a removed: ram:1M", "device c added: ram:1M"]);
+        // What lies in a file is another device only when the one before has gone.
+        let renamed = B.replace("'b'", "'c'");
+        assert_eq!(
+            changed(B, &renamed),
+            ["device b removed: /etc/causeway/b.img", "fixed: device c added: /etc/causeway/b.img"]
+        );
+        let changes = compare(&config(B), &config(&renamed));
+        assert!(matches!(&changes[1], Change::Fixed(it) if it.remedy.starts_with("b is lent from that")));
         let split = format!("{A}functions = 4\n");
         assert_eq!(changed(B, &format!("{B}{split}")), ["device a added: ram:1M, 4 functions"]);
     }
