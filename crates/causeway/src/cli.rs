@@ -42,10 +42,11 @@ Exit codes: 0 done, or ended by SIGTERM or SIGINT in order; 1 a verification fai
 2 wrong usage or configuration; 3 refused (in use, not permitted, not found); 4 peer or node unreachable.";
 
 const RELOAD: &str = "\
-Devices and loans come and go, access lists and limits change; all of it or nothing. Rails, domains and
-the keys of the node itself take a restart. What others have to do first, such as giving a device back,
-is waited for: `status` and `events` show it. SIGHUP to a node does the same. Exit codes: 2 the file is
-wrong, 3 it cannot be done; nothing has changed then.";
+Devices, loans, domains and their slots come and go, access lists and limits change; all of it or nothing.
+Rails and the keys of the node itself take a restart. What others have to do first, such as giving a
+device back or answering as a lender, is waited for, and said again by each reload until it is done:
+`status` and `events` show it. SIGHUP to a node does the same. Exit codes: 2 the file is wrong, 3 it
+cannot be done; nothing has changed then.";
 
 /// PCI Express in software, for ordinary machines: lend devices, borrow them, keep them when networks and
 /// processes fail.

@@ -86,6 +86,13 @@ impl ReloadReport {
         self.changes.push(Entry { thing, name, action, detail, state, waits_for: None });
     }
 
+    /// Something that an earlier reload has asked for, and that still waits for somebody.
+    pub fn add_pending(&mut self, change: &Change, waits_for: String) {
+        let (thing, name, action, detail) = change.parts();
+        let (state, waits_for) = (Progress::Pending, Some(waits_for));
+        self.changes.push(Entry { thing, name, action, detail, state, waits_for });
+    }
+
     /// Nothing was changed, for this reason.
     pub fn refuse(&mut self, failure: &Failure) {
         self.refusal = Some(Refusal { exit: failure.exit().code(), why: failure.message().to_owned() });
@@ -165,6 +172,19 @@ mod tests {
         assert_eq!(lines[2], "device d removed (ram:1M): to do, and would wait for alice");
         assert_eq!(lines[3], "device d removed (ram:1M): not while the node runs");
         assert_eq!((report.pending(), report.outcome()), (1, Ok(())));
+    }
+
+    /// Nothing differs, and yet not all is done.
+    #[test]
+    fn what_waits_since_an_earlier_reload_is_said_again() {
+        let text = "[[devices]]\nfunction = 'd'\nsource = 'ram:1M'\n";
+        let config = crate::config::Config::parse(text, std::path::Path::new("/n.toml")).unwrap();
+        for dry_run in [false, true] {
+            let mut report = ReloadReport::new("n", dry_run);
+            report.add_pending(&Change::DeviceRemoved(config.devices[0].clone()), "alice".to_owned());
+            assert_eq!(report.render(), "device d removed (ram:1M): waits for alice\n");
+            assert_eq!(report.pending(), 1);
+        }
     }
 
     #[test]

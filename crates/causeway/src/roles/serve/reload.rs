@@ -25,6 +25,9 @@ use crate::roles::{lend, lines};
 /// Between two looks whether somebody has let go of what is to leave.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// What something borrowed waits for, which may be refused.
+const ANSWER: &str = "its lender to answer";
+
 /// What a node with a file keeps of it.
 pub(in crate::roles) struct Reload {
     path: PathBuf,
@@ -89,8 +92,10 @@ impl Node {
         changes.iter().for_each(|change| report.add(change));
         possible(&changes)?;
         let coming = Coming::reserve(&changes, reload, self)?;
+        let before = reload.leaving_still(&changes, self);
         if report.dry_run {
             self.foresee(&changes, report);
+            before.into_iter().for_each(|(change, whom)| report.add_pending(&change, whom));
             return Ok(());
         }
         // This takes as long as disks do, so it comes before any card is replaced.
@@ -109,6 +114,7 @@ impl Node {
             entry.state = if waits_for.is_some() { Progress::Pending } else { Progress::Done };
             entry.waits_for = waits_for;
         }
+        before.into_iter().for_each(|(change, whom)| report.add_pending(&change, whom));
         reload.config = wanted;
         // Whoever asked for this has the lines, too.
         if let Err(failure) = lines::print(&report.lines) {
@@ -126,7 +132,8 @@ impl Node {
                 None
             }
             // They have come.
-            Change::DeviceAdded(_) | Change::LoanAdded(_) | Change::SlotsAdded(..) | Change::Fixed(_) => None,
+            Change::DeviceAdded(_) | Change::SlotsAdded(..) | Change::Fixed(_) => None,
+            Change::LoanAdded(_) => Some(ANSWER.to_owned()),
             Change::DeviceRemoved(device) => {
                 let leaving = Leaving::device(device, self);
                 self.let_go(leaving, reload)
@@ -152,6 +159,7 @@ impl Node {
         for (change, entry) in changes.iter().zip(&mut report.changes) {
             entry.waits_for = match change {
                 Change::DeviceRemoved(device) => self.drive_of(device).and_then(|drive| self.holder(drive)),
+                Change::LoanAdded(_) => Some(ANSWER.to_owned()),
                 Change::LoanRemoved(loan) => self.place_of(loan).and_then(|place| self.machine(place)),
                 Change::SlotsRemoved(domain, slots) => Leaving::slots(domain, slots, self).waits_for(self),
                 _ => None,
@@ -240,6 +248,15 @@ impl Reload {
         let remedy =
             format!("the one before has not left yet, and waits for {whom}: reload again when it has");
         Change::Fixed(Fixed { thing, name, action, detail, remedy })
+    }
+
+    /// What has been leaving since an earlier reload and is not touched by this one, and for whom it waits.
+    fn leaving_still(&self, changes: &[Change], node: &Node) -> Vec<(Change, String)> {
+        let stays = |it: &&Leaving| {
+            let keeps = |change: &Change| matches!(change, Change::DeviceAdded(device) if it.is_device(device));
+            !changes.iter().any(keeps)
+        };
+        self.leaving.iter().filter(stays).map(|it| (it.change().clone(), it.waits(node))).collect()
     }
 
     /// Whether the device is leaving, and stays instead.

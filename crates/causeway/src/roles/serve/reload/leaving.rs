@@ -9,7 +9,7 @@ use io::event::Event;
 use super::super::{GIVE_BACK, Node, Observer, keep_end};
 use super::{LOOK, Reload};
 use crate::cli::{NodeName, SlotName};
-use crate::config::{Device, Domain, Loan, Slot};
+use crate::config::{Change, Device, Domain, Loan, Slot};
 use crate::roles::report;
 
 /// Who has given a device back may not have heard yet that this was heard.
@@ -20,6 +20,8 @@ const LET_GO: Duration = Duration::from_secs(2);
 /// Something that is to go.
 pub(super) struct Leaving {
     what: What,
+    /// What a report says of it.
+    change: Change,
     /// Since when nobody has it,
     free_since: Option<Instant>,
     /// and for how long nobody must have had it.
@@ -46,7 +48,8 @@ impl Leaving {
     pub(super) fn device(device: &Device, node: &Node) -> Self {
         // One that nobody has had in this life has nobody to take leave of.
         let patience = if device_was_had(node, device) { FAREWELL } else { Duration::ZERO };
-        Self { what: What::Device(device.clone()), free_since: None, patience }
+        let change = Change::DeviceRemoved(device.clone());
+        Self { what: What::Device(device.clone()), change, free_since: None, patience }
     }
 
     /// `None`: it is not there.
@@ -54,7 +57,7 @@ impl Leaving {
         let place = node.place_of(loan)?;
         let patience = if node.agent.has_guest(place) { LET_GO } else { Duration::ZERO };
         let what = What::Loan { loan: loan.clone(), place, told_at: None };
-        Some(Self { what, free_since: None, patience })
+        Some(Self { what, change: Change::LoanRemoved(loan.clone()), free_since: None, patience })
     }
 
     pub(super) fn slots(domain: &Domain, slots: &[Slot], node: &Node) -> Self {
@@ -63,7 +66,8 @@ impl Leaving {
         let places = node.domains.places_of(is_one);
         let names: Vec<String> = slots.iter().map(|slot| format!("{}/{}", domain.name, slot.name)).collect();
         let what = What::Slots { domain: domain.name.clone(), names: names.join(", "), places };
-        Self { what, free_since: None, patience: Duration::ZERO }
+        let change = Change::SlotsRemoved(domain.clone(), slots.to_vec());
+        Self { what, change, free_since: None, patience: Duration::ZERO }
     }
 
     pub(super) fn is_of(&self, domain: &Domain) -> bool {
@@ -80,6 +84,17 @@ impl Leaving {
 
     pub(super) fn is_loan(&self, loan: &Loan) -> bool {
         matches!(&self.what, What::Loan { loan: it, .. } if it.line.secret() == loan.line.secret())
+    }
+
+    /// The change that this is the rest of.
+    pub(super) fn change(&self) -> &Change {
+        &self.change
+    }
+
+    /// For whom a report says that it waits.
+    pub(super) fn waits(&self, node: &Node) -> String {
+        let heard = || "those who had it to hear that they have given it back".to_owned();
+        self.waits_for(node).unwrap_or_else(heard)
     }
 
     /// Who has to let go of it.
@@ -135,9 +150,7 @@ impl Node {
             What::Device(_) => {}
         }
         let leaving = self.advance(leaving)?;
-        let waits_for = leaving
-            .waits_for(self)
-            .unwrap_or_else(|| "those who had it to hear that they have given it back".to_owned());
+        let waits_for = leaving.waits(self);
         match &leaving.what {
             What::Device(device) => {
                 let device = device.function.to_string();
