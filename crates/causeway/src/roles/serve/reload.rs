@@ -92,7 +92,8 @@ impl Node {
         changes.iter().for_each(|change| report.add(change));
         possible(&changes)?;
         let coming = Coming::reserve(&changes, reload, self)?;
-        let before = reload.leaving_still(&changes, self);
+        let mut before = reload.leaving_still(&changes, self);
+        before.extend(self.unlisted_still(&changes, &wanted));
         if report.dry_run {
             self.foresee(&changes, report);
             before.into_iter().for_each(|(change, whom)| report.add_pending(&change, whom));
@@ -159,6 +160,7 @@ impl Node {
         for (change, entry) in changes.iter().zip(&mut report.changes) {
             entry.waits_for = match change {
                 Change::DeviceRemoved(device) => self.drive_of(device).and_then(|drive| self.holder(drive)),
+                Change::Allow(device) => self.unlisted(device),
                 Change::LoanAdded(_) => Some(ANSWER.to_owned()),
                 Change::LoanRemoved(loan) => self.place_of(loan).and_then(|place| self.machine(place)),
                 Change::SlotsRemoved(domain, slots) => Leaving::slots(domain, slots, self).waits_for(self),
@@ -167,13 +169,13 @@ impl Node {
         }
     }
 
-    /// Whoever has it keeps it until it gives it back: then it is let in no more.
+    /// Whoever has it keeps it as long as it answers: for whom that waits.
     fn allow(&mut self, device: &Device) -> Option<String> {
         let drive = self.drive_of(device)?;
         self.agent.set_allowed(drive, device.allow.as_deref());
-        let (device, what) = (device.function.to_string(), "who may have functions".to_owned());
-        Event::DeviceChanged { device, what }.say();
-        None
+        let what = "who may have functions".to_owned();
+        Event::DeviceChanged { device: device.function.to_string(), what }.say();
+        self.unlisted(device)
     }
 
     fn set_limits(&mut self, device: &Device) {
@@ -253,7 +255,8 @@ impl Reload {
     /// What has been leaving since an earlier reload and is not touched by this one, and for whom it waits.
     fn leaving_still(&self, changes: &[Change], node: &Node) -> Vec<(Change, String)> {
         let stays = |it: &&Leaving| {
-            let keeps = |change: &Change| matches!(change, Change::DeviceAdded(device) if it.is_device(device));
+            let keeps =
+                |change: &Change| matches!(change, Change::DeviceAdded(device) if it.is_device(device));
             !changes.iter().any(keeps)
         };
         self.leaving.iter().filter(stays).map(|it| (it.change().clone(), it.waits(node))).collect()

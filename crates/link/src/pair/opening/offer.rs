@@ -3,7 +3,8 @@
 //! The rules:
 //!
 //! 1. A function belongs to the life that has it until that gives it back, or was silent for the hold time. A lender
-//!    that was started anew knows whose it was from its agent, and counts from when it could hear.
+//!    that was started anew knows whose it was from its agent, and counts from when it could hear. Whose node does not
+//!    stand on the list any more keeps it only as long as it is heard.
 //! 2. Another life of the node that has it takes it: it could meet this node only because the life before is gone
 //!    ([`Lobby`](crate::pair::Lobby), `admission` of the channel).
 //! 3. Who takes it has it once that is durable; who gives it back is answered once that is.
@@ -203,7 +204,7 @@ impl<'m> Offer<'m> {
         self.config.tenancy = tenancy;
     }
 
-    /// Only these nodes may have the function from now on; who has it keeps it.
+    /// Only these nodes may have the function from now on; who has it keeps it as long as it is heard.
     pub fn set_allowed(&mut self, allowed: Option<Box<[NodeId]>>) {
         self.config.allowed = allowed;
     }
@@ -363,18 +364,20 @@ impl<'m> Offer<'m> {
         let holder = self.holder().filter(|holder| holder.node != node)?;
         let heard = self.holder_heard(holders);
         let silent = now.since(heard);
+        // So an operator takes a function back from a node that is gone: it may not have it any more.
+        let hold = if self.is_allowed(holder.node) { HOLD } else { SILENCE };
         // A card that is new, because the lender itself was away, listens first.
-        if silent >= HOLD && now.since(self.listens_since) >= SILENCE {
+        if silent >= hold && now.since(self.listens_since) >= SILENCE {
             return None;
         }
-        Some(self.in_use(now, &holder, silent))
+        Some(self.in_use(now, &holder, silent, hold))
     }
 
-    fn in_use(&self, now: Instant, holder: &Tenancy, silent: Duration) -> OpenRefusal {
+    fn in_use(&self, now: Instant, holder: &Tenancy, silent: Duration, hold: Duration) -> OpenRefusal {
         let is_here = self.state() != OfferState::Free;
         let bound_at = Instant::from_nanos(self.cells.bound_at.get());
         let since = Some(Duration::from_secs(now.since(bound_at).as_secs())).filter(|_| is_here);
-        let left = Duration::from_secs(HOLD.saturating_sub(silent).as_secs().max(1));
+        let left = Duration::from_secs(hold.saturating_sub(silent).as_secs().max(1));
         let hold = Some(left).filter(|_| !is_here || silent >= SILENCE);
         OpenRefusal::InUse { by: holder.name, node: holder.node, since, hold }
     }

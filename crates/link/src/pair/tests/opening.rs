@@ -217,6 +217,36 @@ fn who_stands_on_no_list_is_refused_and_a_new_list_takes_the_function() {
     assert_eq!(world.nodes[0].places[0].refusals.last(), Some(&OpenRefusal::NotAllowed));
 }
 
+/// The list of a lender that runs: who is silent and stands on it no more has lost the function, who answers has not.
+#[test]
+fn a_new_list_takes_the_function_from_who_is_silent() {
+    let arena = Arena::default();
+    let mut world = rivals(&arena);
+    let allow = |world: &mut World<'_>, nodes: &[usize]| {
+        let End::Offer(offer) = &mut world.nodes[1].places[0].end else { panic!("it borrows") };
+        offer.set_allowed(only(nodes));
+    };
+    allow(&mut world, &[0]);
+    world.run_until(Duration::from_secs(2), |world| world.nodes[0].is_open());
+    allow(&mut world, &[2]);
+    world.run_for(Duration::from_secs(5));
+    assert!(world.nodes[0].is_open() && !world.nodes[2].is_open(), "it answers");
+    let in_use = |world: &World<'_>| {
+        matches!(world.nodes[2].places[0].refusals.last(), Some(OpenRefusal::InUse { hold: None, .. }))
+    };
+    assert!(in_use(&world));
+    world.cut = Box::new(|from, to, _| from == 0 || to == 0);
+    world.run_for(SILENCE / 2);
+    assert!(!world.nodes[2].is_open(), "it is not silent yet");
+    world.run_until(SILENCE + HANDSHAKE_RETRY_MAX, |world| world.nodes[2].is_open());
+    // It comes back, and is not let in.
+    world.cut = Box::new(|_, _, _| false);
+    world.write_all(0);
+    world.run_until(Duration::from_secs(5), |world| {
+        world.nodes[0].places[0].refusals.last() == Some(&OpenRefusal::NotAllowed)
+    });
+}
+
 #[test]
 fn who_is_silent_for_the_hold_time_loses_the_function_and_learns_it() {
     let arena = Arena::default();

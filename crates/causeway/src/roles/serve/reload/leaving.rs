@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use base::times::HOLD;
-use io::agent::{AgentEvent, LoanEnd, Withdrawn};
+use base::times::{HOLD, SILENCE};
+use io::agent::{AgentEvent, LoanEnd, LoanSpec, Withdrawn};
 use io::event::Event;
 
 use super::super::{GIVE_BACK, Node, Observer, keep_end};
 use super::{LOOK, Reload};
 use crate::cli::{NodeName, SlotName};
-use crate::config::{Change, Device, Domain, Loan, Slot};
+use crate::config::{Change, Config, Device, Domain, Loan, Slot};
 use crate::roles::report;
 
 /// Who has given a device back may not have heard yet that this was heard.
@@ -121,18 +121,38 @@ impl Node {
     /// Who has any function of a drive, or for whom it is kept, and what he is to do.
     pub(super) fn holder(&self, drive: usize) -> Option<String> {
         let view = self.agent.view();
-        let mut lent = view
-            .loans()
-            .filter(|(loan, _)| matches!(loan.end, LoanEnd::Lend { drive: of, .. } if of == drive));
+        let mut lent = view.loans().filter(|(loan, _)| lends(loan, drive));
         lent.find_map(|(loan, cells)| {
             // One that was never heard in this life of the node has not been silent for longer than that.
             let silence = view.silence(cells).min(self.started.elapsed());
-            let is_had = report::is_open(cells) || (loan.tenancy.is_held && silence < HOLD);
-            is_had.then(|| {
+            let is_had = report::is_open(cells) || loan.tenancy.is_held;
+            (is_had && silence < hold(loan)).then(|| {
                 let name = cells.edge().peer().map_or(loan.tenancy.name, |(_, name)| name);
                 format!("{name} to give it back")
             })
         })
+    }
+
+    /// Who has a function of a device, answers, and does not stand on its list in the file.
+    pub(super) fn unlisted(&self, device: &Device) -> Option<String> {
+        let (view, drive) = (self.agent.view(), self.drive_of(device)?);
+        let allow = device.allow.as_deref()?;
+        let mut lent = view.loans().filter(|(loan, _)| lends(loan, drive));
+        lent.find_map(|(_, cells)| {
+            let (node, name) = cells.edge().peer().filter(|(node, _)| !allow.contains(node))?;
+            let answers = report::is_open(cells) && view.silence(cells) < SILENCE;
+            answers.then(|| format!("{name} ({node}) to give it back"))
+        })
+    }
+
+    /// The same of all devices with which a reload does nothing.
+    pub(super) fn unlisted_still(&self, changes: &[Change], wanted: &Config) -> Vec<(Change, String)> {
+        let is_said = |device: &Device| {
+            let is_it = |change: &Change| matches!(change, Change::DeviceAdded(it) | Change::Allow(it) if it.function == device.function);
+            changes.iter().any(is_it)
+        };
+        let devices = wanted.devices.iter().filter(|device| !is_said(device));
+        devices.filter_map(|it| Some((Change::Allow(it.clone()), self.unlisted(it)?))).collect()
     }
 
     /// The virtual machine that is connected to what is borrowed in this place.
@@ -288,7 +308,18 @@ impl Node {
 fn device_was_had(node: &Node, device: &Device) -> bool {
     let Some(drive) = node.drive_of(device) else { return false };
     let view = node.agent.view();
-    let mut lent =
-        view.loans().filter(|(loan, _)| matches!(loan.end, LoanEnd::Lend { drive: of, .. } if of == drive));
+    let mut lent = view.loans().filter(|(loan, _)| lends(loan, drive));
     lent.any(|(_, cells)| cells.edge().peer().is_some())
+}
+
+fn lends(loan: &LoanSpec, drive: usize) -> bool {
+    matches!(loan.end, LoanEnd::Lend { drive: of, .. } if of == drive)
+}
+
+/// For how long whoever has a function may be silent before it has lost it: not for long where it may not have it.
+fn hold(loan: &LoanSpec) -> Duration {
+    match &loan.end {
+        LoanEnd::Lend { allowed: Some(allowed), .. } if !allowed.contains(&loan.tenancy.node) => SILENCE,
+        _ => HOLD,
+    }
 }
