@@ -195,7 +195,10 @@ fn w3_devices_and_loans_come_and_go_while_fio_verifies_another_loan() {
     let before = borrower.shown();
     let loan_b = loan(left, "b", &line);
     let report = borrower.reload(&[loan_a.clone(), loan_b.clone()]);
-    assert_eq!((states(&report), &report["card_replaced"]), (vec!["b added pending".to_owned()], &false.into()));
+    assert_eq!(
+        (states(&report), &report["card_replaced"]),
+        (vec!["b added pending".to_owned()], &false.into())
+    );
     borrower.edge();
     let mut client = connect(&socket(left, "b")).unwrap();
     client.write(4096, &[7; 4096]).unwrap();
@@ -364,6 +367,36 @@ fn x_a_reload_that_cannot_be_done_changes_nothing() {
     drop(plain);
     borrower.end();
     lender.end();
+}
+
+/// A dry run knows of it too, and nothing is left of what was never lent: not what its image is known by, not a life.
+#[test]
+fn x_a_reload_for_which_the_ledger_has_no_room_leaves_no_trace() {
+    let world = world();
+    let right = world.right();
+    let (rail, a, image) = (rail(right), device("a", "ram:1M"), image(right, "b.img"));
+    let with = |ledger: &str, more: &[String]| {
+        [&[format!("ledger = '{ledger}'\n"), rail.clone(), a.clone()], more].concat()
+    };
+    // What it takes, as it says itself.
+    write(right, "tight", &with("1M", &[]));
+    let mut command = right.command(binary().unwrap());
+    command.arg("node").arg("--config").arg(file(right, "tight"));
+    let outcome = run_to_end(command, &right.dir().join("logs"), "too-tight", START_TIMEOUT).unwrap();
+    let takes = outcome.stderr.split_once("would take ").unwrap().1.split_once(" MiB").unwrap().0.to_owned();
+    let takes = format!("{takes}M");
+    let mut tight = Node::start(right, "tight", &with(&takes, &[]));
+    tight.line();
+    let state = right.dir().join("state/tight");
+    let incarnation = || std::fs::read(state.join("incarnation")).unwrap();
+    let before = incarnation();
+    let more = with(&takes, &(0..8).map(|at| device(&format!("c{at}"), "ram:1M")).collect::<Vec<_>>());
+    let more = [&more[..], &[device("b", &image)]].concat();
+    tight.refused(&more, 3, &["no memory", "would take"]);
+    let outcome = tight.ask(&["--dry-run"]);
+    assert!(outcome.code == Some(3) && outcome.stderr.contains("would take"), "{outcome:?}");
+    assert!(incarnation() == before && !state.join("medium.b").exists());
+    tight.end();
 }
 
 #[test]

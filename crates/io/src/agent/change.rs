@@ -6,7 +6,7 @@
 
 use std::io;
 
-use node::{MAX_DRIVES, MAX_LOANS, Tenancy};
+use node::{LoanKind, MAX_DRIVES, MAX_LOANS, Tenancy};
 
 use super::drives::Seen;
 use super::lenders::Lenders;
@@ -72,6 +72,19 @@ impl Agent {
         let leaves = |place: &usize| self.leaving.iter().any(|leaving| leaving.place == *place);
         let is_free = |place: &usize| self.spec.drive(*place).is_none() && !leaves(place);
         (0..MAX_DRIVES).filter(is_free).collect()
+    }
+
+    /// Whether there is memory for so many drives more, and for loans of these kinds in these places of
+    /// [`Agent::free_places`]. With `take` [`Agent::admit`] finds it afterwards, whatever else asks for memory.
+    ///
+    /// # Errors
+    /// There is none, or the ledger is corrupt: nothing has changed.
+    pub fn find_memory(&mut self, drives: usize, rooms: &[(usize, LoanKind)], take: bool) -> io::Result<()> {
+        let last = self.free_drives().into_iter().take(drives).max();
+        let drives = self.spec.drives.len().max(last.map_or(0, |last| last + 1));
+        let places: Vec<usize> = rooms.iter().map(|(place, _)| *place).collect();
+        let bytes = self.memory_for(&places, rooms.iter().map(|(_, kind)| *kind), drives)?;
+        if take { self.grow_to(bytes) } else { Ok(()) }
     }
 
     /// Gives all that has come a place. Whether the card goes on.

@@ -212,7 +212,7 @@ impl LoanEnd {
 
     /// What there is room for in the ledger: a slot has it before its loan comes, so that a card can take that, and
     /// until its machine is gone.
-    fn room(&self) -> Option<LoanKind> {
+    pub fn room(&self) -> Option<LoanKind> {
         match self {
             Self::Vacant { edge: Some(Edge::Vm { .. }) } => Some(LoanKind::Slot),
             _ => self.kind(),
@@ -552,18 +552,30 @@ impl Agent {
     /// # Errors
     /// There is no room, or the ledger is corrupt: nothing has changed.
     fn reserve(&mut self, coming: &[(usize, LoanSpec)], drives: usize) -> io::Result<()> {
-        let stays = |place: &usize| !coming.iter().any(|(to, _)| to == place);
-        let present = self.spec.loans.iter().enumerate().filter(|(place, _)| stays(place));
-        let loans = present.map(|(_, loan)| loan).chain(coming.iter().map(|(_, loan)| loan));
-        // What is leaving has its memory until it has left.
-        let leaving = self.leaving.iter().flat_map(|leaving| leaving.loans.iter().map(|_| LoanKind::Lend));
-        let rooms = loans.filter_map(|loan| loan.end.room()).chain(leaving);
-        let ledger = view::ledger(&self.mapping);
-        let bytes = ledger_end(rooms, drives, Some(ledger), self.spec.ledger)?;
+        let places: Vec<usize> = coming.iter().map(|(place, _)| *place).collect();
+        let rooms = coming.iter().filter_map(|(_, loan)| loan.end.room());
+        self.grow_to(self.memory_for(&places, rooms, drives)?)
+    }
+
+    fn grow_to(&mut self, bytes: usize) -> io::Result<()> {
         if bytes > self.mapping.len() {
             self.mapping = memory::grow(self.memory.as_fd(), bytes)?;
         }
         Ok(())
+    }
+
+    /// Bytes of memory that are needed when loans of these kinds have come to these places.
+    fn memory_for(
+        &self,
+        places: &[usize],
+        coming: impl Iterator<Item = LoanKind>,
+        drives: usize,
+    ) -> io::Result<usize> {
+        let present = self.spec.loans.iter().enumerate().filter(|(place, _)| !places.contains(place));
+        // What is leaving has its memory until it has left.
+        let leaving = self.leaving.iter().flat_map(|leaving| leaving.loans.iter().map(|_| LoanKind::Lend));
+        let rooms = present.filter_map(|(_, loan)| loan.end.room()).chain(coming).chain(leaving);
+        ledger_end(rooms, drives, Some(view::ledger(&self.mapping)), self.spec.ledger)
     }
 
     fn shared(&self) -> &SharedCells {

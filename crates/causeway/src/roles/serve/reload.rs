@@ -92,6 +92,7 @@ impl Node {
         changes.iter().for_each(|change| report.add(change));
         possible(&changes)?;
         let coming = Coming::reserve(&changes, reload, self)?;
+        coming.find_memory(self, !report.dry_run)?;
         let mut before = reload.leaving_still(&changes, self);
         before.extend(self.unlisted_still(&changes, &wanted));
         if report.dry_run {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use io::agent::{Arrivals, DriveSpec, Edge, LoanEnd, LoanSpec};
 use io::event::Event;
+use node::LoanKind;
 
 use super::super::{Node, Observer};
 use super::Reload;
@@ -162,6 +163,19 @@ impl Coming {
         }
     }
 
+    /// Finds memory for everything, and with `take` takes it: nothing durable has changed if there is none.
+    pub(super) fn find_memory(&self, node: &mut Node, take: bool) -> Result<(), Failure> {
+        let functions = self.devices.iter().map(|(_, ready)| ready.functions());
+        let lent = functions.flat_map(|count| std::iter::repeat_n(Some(LoanKind::Lend), count));
+        let bound = self.loans.iter().filter_map(|(_, loan)| loan.0.as_ref());
+        let slots = self.slots.iter().flat_map(|(_, opened)| opened.loans());
+        let rooms = lent.chain(bound.chain(slots).map(|loan| loan.end.room()));
+        // In the order in which they get places.
+        let rooms = node.free_places().into_iter().zip(rooms);
+        let rooms: Vec<_> = rooms.filter_map(|(place, kind)| Some((place, kind?))).collect();
+        node.agent.find_memory(self.devices.len(), &rooms, take).map_err(|error| no_memory(&error))
+    }
+
     fn find_places(&self, node: &Node) -> Result<(), Failure> {
         let functions: usize = self.devices.iter().map(|(_, ready)| ready.functions()).sum();
         let slots: usize = self.slots.iter().map(|(_, opened)| opened.len()).sum();
@@ -241,6 +255,10 @@ impl Coming {
     }
 }
 
+fn no_memory(error: &std::io::Error) -> Failure {
+    Failure::io("there is no memory for it", error)
+}
+
 fn no_domain(most: u32) -> Failure {
     Failure::refused(format!(
         "this node has domains for {most} virtual machines and no more: give it more with `domain_block`, and restart it"
@@ -266,7 +284,7 @@ fn seat(node: &mut Node, seated: Vec<Seated>, mut arrivals: Arrivals) -> Result<
     }
     let goes_on = node.agent.admit(arrivals).map_err(|error| {
         withdraw(&layouts, node);
-        Failure::io("there is no memory for it", &error)
+        no_memory(&error)
     })?;
     for (place, layout, source) in layouts {
         Event::DeviceAdded { device: layout.0.to_string(), source }.say();
