@@ -188,12 +188,19 @@ impl Agent {
         }
     }
 
-    /// Makes the image of a drive durable, which takes as long as the disk: to be done while the card serves.
-    pub fn sync(&mut self, drive: usize) {
-        if let Some(spec) = self.spec.drives.get(drive).and_then(Option::as_ref) {
-            // What fails is told when the drive goes.
-            let _ = self.images.sync(drive, spec);
-        }
+    /// Makes the image of a drive durable, which takes as long as the disk, beside everything else: whether that is over.
+    /// What fails is told when the drive goes.
+    pub fn sync_beside(&mut self, drive: usize) -> bool {
+        self.spec
+            .drives
+            .get(drive)
+            .and_then(Option::as_ref)
+            .is_none_or(|spec| self.images.sync_beside(drive, spec))
+    }
+
+    /// Whether that is under way.
+    pub fn is_syncing(&self, drive: usize) -> bool {
+        self.images.is_syncing(drive)
     }
 
     /// Lends a drive no more, of which nobody has any function: its loans are vacant. [`Agent::take_withdrawn`] tells when

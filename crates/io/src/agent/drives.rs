@@ -1,5 +1,7 @@
 use std::collections::BTreeSet;
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use node::Limit;
@@ -13,6 +15,9 @@ use crate::ring::Completion;
 
 /// How often the agent looks whether images have grown.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// So long the agent waits for an image to be made durable beside it: most disks have nothing left to do.
+const QUICK: Duration = Duration::from_millis(20);
 
 /// What became of a drive when its node ended.
 pub struct DriveEnd {
@@ -56,6 +61,8 @@ pub(super) struct Seen {
     has_lost: bool,
     /// How often an operator has seen to it.
     cleared: u64,
+    /// It is being made durable by a thread, which says here how that went.
+    syncing: Option<Receiver<io::Result<()>>>,
 }
 
 impl Images {
@@ -71,9 +78,15 @@ impl Images {
         self.look_at.get_or_insert_with(|| Instant::now() + LOOK_EVERY);
     }
 
-    /// Makes the image of the drive in this place durable.
-    pub(super) fn sync(&mut self, place: usize, spec: &DriveSpec) -> io::Result<()> {
-        self.seen[place].sync(spec)
+    /// Makes the image of the drive in this place durable in a thread of its own, if that is not being done. Whether it
+    /// is over.
+    pub(super) fn sync_beside(&mut self, place: usize, spec: &DriveSpec) -> bool {
+        self.seen[place].sync_beside(spec)
+    }
+
+    /// Whether that is being done.
+    pub(super) fn is_syncing(&self, place: usize) -> bool {
+        self.seen.get(place).is_some_and(|seen| seen.syncing.is_some())
     }
 
     /// The drive in this place goes: what is known of its image.
@@ -120,6 +133,28 @@ impl Seen {
         synced
     }
 
+    fn sync_beside(&mut self, spec: &DriveSpec) -> bool {
+        let patience = if self.syncing.is_some() { Duration::ZERO } else { QUICK };
+        if self.syncing.is_none() && !spec.image.info().read_only && !spec.image.info().memory_backed {
+            let image = spec.image.as_fd().try_clone_to_owned();
+            self.syncing = image.and_then(sync_in_thread).ok();
+        }
+        self.is_synced(patience)
+    }
+
+    /// Whether no thread makes the image durable any more. What it has met is only known from there: the kernel tells
+    /// it once.
+    fn is_synced(&mut self, patience: Duration) -> bool {
+        let Some(syncing) = &self.syncing else { return true };
+        match syncing.recv_timeout(patience) {
+            Err(RecvTimeoutError::Timeout) => return false,
+            Err(RecvTimeoutError::Disconnected) | Ok(Ok(())) => {}
+            Ok(Err(_)) => self.has_lost = true,
+        }
+        self.syncing = None;
+        true
+    }
+
     /// What became of `drive`, of which no card asks anything any more; `goes_on`: unless one does after all.
     pub(super) fn conclude(
         &mut self,
@@ -127,7 +162,9 @@ impl Seen {
         (last_writes, life): (&LastWrites, u64),
         goes_on: bool,
     ) -> DriveEnd {
+        // One that still hangs there hangs here, too, and then both say how it went.
         let synced = self.sync(spec);
+        self.is_synced(QUICK);
         // A card that still has a flush under way may be told in our place; the witness is told in any case.
         self.has_lost |= self.witness.as_ref().is_some_and(Witness::has_lost);
         let identity = if goes_on { None } else { spec.image.identify().ok() };
@@ -146,6 +183,18 @@ impl Seen {
     }
 }
 
+/// Makes an image durable in a thread: how that went.
+fn sync_in_thread(image: OwnedFd) -> io::Result<Receiver<io::Result<()>>> {
+    let (tell, told) = mpsc::channel();
+    let sync = move || {
+        let synced = rustix::io::retry_on_intr(|| rustix::fs::fsync(&image));
+        // Nobody asks any more where the node has ended.
+        let _ = tell.send(synced.map_err(io::Error::from));
+    };
+    std::thread::Builder::new().name("causeway-sync".to_owned()).spawn(sync)?;
+    Ok(told)
+}
+
 impl Agent {
     /// Looks at each image, if it is time to: the card is told of one that has grown, and the role of those that
     /// somebody else has changed.
@@ -162,6 +211,11 @@ impl Agent {
 
     fn look_at_image(&mut self, drive: usize) -> Option<AgentEvent> {
         let (spec, seen) = (self.spec.drives[drive].as_ref()?, &mut self.images.seen[drive]);
+        let had_lost = seen.has_lost;
+        if seen.syncing.is_some() && seen.is_synced(Duration::ZERO) && seen.has_lost && !had_lost {
+            self.push_of_drive(drive, ToDrive::Fault);
+            return None;
+        }
         // What cannot be asked is what it was; reads and writes will say more.
         let look = spec.image.look().ok()?;
         let blocks = look.bytes / u64::from(spec.config.block_size);
@@ -370,5 +424,23 @@ impl Agent {
         if let Some(card) = &mut self.card {
             card.outbox.push(ToCard::Drive(drive, what));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nothing waits for a disk that hangs, and what it says at last is known.
+    #[test]
+    fn an_image_is_made_durable_beside_the_agent() {
+        let (tell, told) = mpsc::channel();
+        let mut seen = Seen { syncing: Some(told), ..Seen::default() };
+        assert!(!seen.is_synced(Duration::ZERO) && !seen.has_lost);
+        tell.send(Err(rustix::io::Errno::IO.into())).unwrap();
+        assert!(seen.is_synced(Duration::ZERO) && seen.has_lost && seen.syncing.is_none());
+        // A thread says how it went.
+        let told = sync_in_thread(crate::memory::create("image", 4096).unwrap()).unwrap();
+        assert!(told.recv_timeout(Duration::from_secs(20)).unwrap().is_ok());
     }
 }

@@ -100,14 +100,6 @@ impl Node {
             before.into_iter().for_each(|(change, whom)| report.add_pending(&change, whom));
             return Ok(());
         }
-        // This takes as long as disks do, so it comes before any card is replaced.
-        for change in &changes {
-            if let Change::DeviceRemoved(device) = change
-                && let Some(drive) = self.drive_of(device).filter(|drive| self.holder(*drive).is_none())
-            {
-                self.agent.sync(drive);
-            }
-        }
         let arrived = coming.admit(self, observer)?;
         (report.card_replaced, report.lines) = (arrived.is_card_replaced, arrived.lines);
         for (at, change) in changes.iter().enumerate() {

@@ -100,7 +100,12 @@ impl Leaving {
     /// Who has to let go of it.
     pub(super) fn waits_for(&self, node: &Node) -> Option<String> {
         match &self.what {
-            What::Device(device) => node.drive_of(device).and_then(|drive| node.holder(drive)),
+            What::Device(device) => {
+                let drive = node.drive_of(device)?;
+                let disk =
+                    || node.agent.is_syncing(drive).then(|| "its disk to keep what was written".to_owned());
+                node.holder(drive).or_else(disk)
+            }
             What::Loan { place, told_at: None, .. } => node.machine(*place),
             What::Slots { places, .. } => {
                 let view = node.agent.view();
@@ -250,6 +255,9 @@ impl Node {
         match &mut leaving.what {
             What::Device(device) => {
                 let drive = self.drive_of(device)?;
+                if !self.agent.sync_beside(drive) {
+                    return Some(leaving);
+                }
                 self.agent.withdraw(drive);
                 None
             }
