@@ -1,10 +1,23 @@
-use base::ids::{DomainId, RailId};
+use base::ids::DomainId;
 
 /// Bits of an offset inside of an aperture: 16 TiB.
 pub const APERTURE_BITS: u32 = 44;
 
-// Whoever fills frames knows of an address only where its rail stands.
-const _: () = assert!(APERTURE_BITS + DomainId::BITS == RailId::ADDRESS_SHIFT);
+/// Which rail an address chooses: two bits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Rail(u8);
+
+impl Rail {
+    /// Rail `number`, if two bits can say it.
+    pub const fn new(number: u8) -> Option<Self> {
+        if number < 4 { Some(Self(number)) } else { None }
+    }
+
+    /// Its number.
+    pub const fn get(self) -> u8 {
+        self.0
+    }
+}
 
 /// A 64-bit address of the fabric.
 ///
@@ -14,8 +27,8 @@ const _: () = assert!(APERTURE_BITS + DomainId::BITS == RailId::ADDRESS_SHIFT);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FabricAddress {
-    /// Over which rail of its owner: set when a frame is filled.
-    pub rail: RailId,
+    /// The path.
+    pub rail: Rail,
     /// Whose memory.
     pub domain: DomainId,
     /// Where in its aperture.
@@ -26,7 +39,7 @@ impl FabricAddress {
     /// The parts of `address`; every 64-bit value is an address.
     pub const fn decode(address: u64) -> Self {
         Self {
-            rail: RailId::of_address(address),
+            rail: Rail((address >> (APERTURE_BITS + DomainId::BITS)) as u8),
             domain: DomainId((address >> APERTURE_BITS) as u32 & ((1 << DomainId::BITS) - 1)),
             offset: address & ((1 << APERTURE_BITS) - 1),
         }
@@ -38,7 +51,9 @@ impl FabricAddress {
             self.domain.0 < 1 << DomainId::BITS && self.offset < 1 << APERTURE_BITS,
             "the parts of an address fit"
         );
-        self.rail.in_address(u64::from(self.domain.0) << APERTURE_BITS | self.offset)
+        u64::from(self.rail.0) << (APERTURE_BITS + DomainId::BITS)
+            | u64::from(self.domain.0) << APERTURE_BITS
+            | self.offset
     }
 }
 

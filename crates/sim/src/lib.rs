@@ -28,7 +28,6 @@ mod marks;
 mod media;
 mod neighbours;
 mod network;
-mod rails;
 mod random;
 mod replaced;
 pub mod rogue;

@@ -12,7 +12,6 @@ mod mutations;
 mod node;
 mod opening;
 mod private;
-mod rails;
 mod slow;
 mod steps;
 mod tenancies;
