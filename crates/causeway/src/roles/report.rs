@@ -116,10 +116,14 @@ fn add_rails(view: &View<'_>, cells: LoanView<'_>, rails: &mut Vec<trouble::Rail
 
 /// What others have of this node just now, and who.
 pub(super) fn in_use<'a>(view: &View<'a>) -> impl Iterator<Item = (&'a str, String)> + use<'a> {
-    // Also one that has been taken just now.
-    let had =
-        view.loans().filter(|(loan, cells)| matches!(loan.end, LoanEnd::Lend { .. }) && is_open(*cells));
-    had.map(|(loan, cells)| (loan.function.as_str(), peer_name(cells)))
+    // Of one that has been taken just now the card has not shown yet that it is open: but whose it is was made durable.
+    let is_had = |loan: &LoanSpec, cells| is_open(cells) || loan.tenancy.is_held;
+    let lent = view.loans().filter(|(loan, _)| matches!(loan.end, LoanEnd::Lend { .. }));
+    let had = lent.filter(move |(loan, cells)| is_had(loan, *cells));
+    had.map(|(loan, cells)| match loan.tenancy.is_held {
+        true => (loan.function.as_str(), loan.tenancy.name.to_string()),
+        false => (loan.function.as_str(), peer_name(cells)),
+    })
 }
 
 /// The domains of this node and of those that it has a loan with.
@@ -258,12 +262,17 @@ fn channel(view: &View<'_>, loan: &LoanSpec, cells: LoanView<'_>) -> Channel {
     }
 }
 
+fn retransmissions(cells: LoanView<'_>) -> u64 {
+    cells.stream().map_or(0, |stats| stats.retransmissions.get())
+}
+
 fn stream(loan: &LoanSpec, cells: LoanView<'_>) -> Stream {
     Stream {
         loan: loan.function.clone(),
         direction: "out".to_owned(),
         in_flight: cells.edge().in_flight.get(),
         replay_bytes: cells.edge().replay_bytes.get(),
+        retransmissions: retransmissions(cells),
     }
 }
 
@@ -278,17 +287,12 @@ fn device(view: &View<'_>, loan: &LoanSpec, cells: LoanView<'_>) -> Device {
         source: drive.source.clone(),
         bytes: cells.edge().drive_bytes.get(),
         read_only: drive.image.info().read_only || cells.edge().drive_rights.get() == 2,
-fn retransmissions(cells: LoanView<'_>) -> u64 {
-    cells.stream().map_or(0, |stats| stats.retransmissions.get())
-}
-
         media: if cells.edge().media_fault.get() == 0 { "ok" } else { "failed" }.to_owned(),
         lent_to: lent_to.or(kept.as_ref().map(|(holder, _)| holder.clone())),
         kept_s: kept.map(|(_, silence)| left_of_hold(silence)),
         io: view.medium(loan).map(|medium| medium.name().to_owned()).unwrap_or_default(),
         drive: drive.name.clone(),
         controller: *controller,
-        retransmissions: retransmissions(cells),
         iops: limit.iops(),
         bytes_per_s: limit.bytes_per_s(),
         leaving: false,
@@ -310,7 +314,8 @@ fn loan_of(view: &View<'_>, loan: &LoanSpec, cells: LoanView<'_>) -> Loan {
         "idle" if matches!(loan.end, LoanEnd::Lend { .. }) => "free",
         _ => "connecting",
     };
-    let silent_s = silence.filter(|_| matches!(state, "silent" | "connecting")).map(|time| time.as_secs_f64());
+    let silent_s =
+        silence.filter(|_| matches!(state, "silent" | "connecting")).map(|time| time.as_secs_f64());
     let (role, edge) = match loan.end.edge() {
         None => (Role::Lender, None),
         Some(Edge::Nbd { path, .. }) => (Role::Borrower, Some(crate::edge::nbd(path))),
@@ -427,6 +432,11 @@ fn count_slot(cells: LoanView<'_>, mut count: impl FnMut(&str, u64)) {
     count("failed_memory_messages", session(|it| it.failed_transfers.get()));
 }
 
+/// Whether the stream of a loan flows: before that nobody reaches anything.
+pub(super) fn has_stream(cells: LoanView<'_>) -> bool {
+    channel_state(cells) == "open"
+}
+
 /// Whether the two ends of a loan have each other.
 pub(super) fn is_open(cells: LoanView<'_>) -> bool {
     matches!(channel_state(cells), "open" | "resetting")
@@ -448,8 +458,3 @@ fn peer_node(cells: LoanView<'_>) -> String {
 fn peer_name(cells: LoanView<'_>) -> String {
     cells.edge().peer().map_or_else(String::new, |(_, name)| name.to_string())
 }
-/// Whether the stream of a loan flows: before that nobody reaches anything.
-pub(super) fn has_stream(cells: LoanView<'_>) -> bool {
-    channel_state(cells) == "open"
-}
-

@@ -128,7 +128,9 @@ impl OfLoan {
                 let (by, node) = (tenancy.name.to_string(), tenancy.node.to_string());
                 match tenancy.is_held {
                     true => Event::LoanTaken { function, group: about.group, by, node },
-                    false => Event::LoanReturned { function, has_lost: false, by: Some(by), node: Some(node) },
+                    false => {
+                        Event::LoanReturned { function, has_lost: false, by: Some(by), node: Some(node) }
+                    }
                 }
             }
             AgentEvent::GivenBack { has_lost, .. } => {
@@ -196,7 +198,8 @@ impl Speech {
     fn conclude(&mut self) -> Vec<Event> {
         let Some((function, newest)) = self.waiting.take() else { return Vec::new() };
         let unsaid = std::mem::take(&mut self.unsaid).into_iter();
-        let unsaid = unsaid.map(|(what, unsaid)| Event::Repeated { function: function.clone(), what, unsaid });
+        let unsaid =
+            unsaid.map(|(what, unsaid)| Event::Repeated { function: function.clone(), what, unsaid });
         unsaid.chain([newest]).collect()
     }
 
