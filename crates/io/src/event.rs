@@ -308,7 +308,9 @@ events! {
         Requests under way fail, clients are disconnected, and what was not flushed is lost"
 
     /// It is over, in order.
-    Info "loan-returned" LoanReturned { function: String, has_lost: bool } => "loan was given back"
+    Info "loan-returned" LoanReturned {
+        function: String, has_lost: bool, by: Option<String>, node: Option<String>,
+    } => "loan was given back"
 
     /// It is over before it has begun.
     Info "loan-unwanted" LoanUnwanted { function: String } => "the loan was never had, and is wanted no more"

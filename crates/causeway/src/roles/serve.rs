@@ -2,6 +2,7 @@
 
 mod kept;
 mod reload;
+mod tell;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
@@ -12,7 +13,6 @@ use base::ids::{DomainBlock, DomainId, NodeId};
 use io::agent::{Agent, AgentEvent, DriveSpec, Edge, LoanEnd, LoanSpec, LoanView, NodeSpec, Rail, Withdrawn};
 use io::event::Event;
 use io::files::LastWrites;
-use io::sparing::Sparing;
 use node::{EdgeGauges, Limit, Protection};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use tracing::debug;
@@ -138,10 +138,8 @@ pub(super) struct Node {
     failure: Option<Failure>,
     /// Loans that were given back, by place: in which life of it.
     returned: BTreeMap<usize, u32>,
-    /// Loans whose drive is usable, as the log has said: each new card finds that out again, and nothing has changed.
-    usable: BTreeSet<usize>,
-    /// Events that peers can cause, by loan and kind.
-    said: BTreeMap<(usize, &'static str), Sparing>,
+    /// What the log has said of loans.
+    told: tell::Told,
     trouble: trouble::Watch,
     started: Instant,
     look_at: Instant,
@@ -227,8 +225,7 @@ impl Node {
             ending: None,
             failure: None,
             returned: BTreeMap::new(),
-            usable: BTreeSet::new(),
-            said: BTreeMap::new(),
+            told: tell::Told::default(),
             trouble: trouble::Watch::default(),
             started: Instant::now(),
             look_at: Instant::now() + LOOK,
@@ -290,6 +287,7 @@ impl Node {
             if self.ending.is_some_and(is_over) {
                 return self.end(&mut control, observer);
             }
+            self.told.handle_timeout(Instant::now()).iter().for_each(Event::say);
             self.look_for_trouble();
             self.explain_end();
             control.publish();
@@ -298,7 +296,9 @@ impl Node {
 
     fn wait(&mut self, control: &ControlServer, deadline: Option<Instant>) -> Result<(), Failure> {
         let ends = self.ending.map(|since| since + GIVE_BACK);
-        let own = [deadline, ends, self.explain_at, Some(self.look_at)];
+        // A node that ends looks for trouble no more.
+        let look_at = Some(self.look_at).filter(|_| self.ending.is_none());
+        let own = [deadline, ends, self.explain_at, look_at, self.told.poll_timeout()];
         let parts = [self.agent.poll_timeout(), self.domains.poll_timeout(), self.leaving_poll_timeout()];
         let deadlines = own.into_iter().chain(parts);
         let deadline = deadlines.flatten().min();
@@ -403,14 +403,10 @@ impl Node {
     }
 
     fn log_event(&mut self, event: &AgentEvent) {
-        let (loan, kind) = match event {
-            AgentEvent::Ready(loan) => (*loan, "ready"),
-            AgentEvent::Tenant { loan, .. } => (*loan, "tenant"),
-            AgentEvent::Overtaken(loan) => (*loan, "overtaken"),
-            AgentEvent::Unusable { loan, .. } => (*loan, "unusable"),
-            AgentEvent::GivenBack { loan, .. } => (*loan, "given-back"),
-            AgentEvent::Refused { loan, .. } => (*loan, "refused"),
-            AgentEvent::LoadEnded(loan, _) => (*loan, "load"),
+        let loan = match event {
+            AgentEvent::Ready(loan) | AgentEvent::Overtaken(loan) | AgentEvent::LoadEnded(loan, _) => *loan,
+            AgentEvent::Tenant { loan, .. } | AgentEvent::GivenBack { loan, .. } => *loan,
+            AgentEvent::Unusable { loan, .. } | AgentEvent::Refused { loan, .. } => *loan,
             AgentEvent::MediaFault(drive) => return self.say_fault(*drive),
             // The agent has said more.
             AgentEvent::Altered(drive) | AgentEvent::Grown(drive) => {
@@ -423,74 +419,9 @@ impl Node {
             AgentEvent::StoreTenancy { .. } | AgentEvent::RaiseIncarnation { .. } => return,
             AgentEvent::StoreHolder(_) | AgentEvent::ForgetHolder(_) => return,
         };
-        let had = match event {
-            AgentEvent::Ready(_) => !self.usable.insert(loan),
-            AgentEvent::GivenBack { .. } | AgentEvent::Refused { .. } => self.usable.remove(&loan),
-            _ => self.usable.contains(&loan),
-        };
-        // A peer that shakes hands and says goodbye in a loop does not fill the log.
-        let Some(unsaid) = self.said.entry((loan, kind)).or_default().may_speak() else { return };
-        let spec = self.agent.view().spec();
-        let function = spec.loans.get(loan).map_or_else(|| "?".to_owned(), |loan| loan.function.clone());
-        if unsaid > 0 {
-            Event::Repeated { function: function.clone(), what: kind, unsaid }.say();
+        if let Some(about) = tell::About::of(&self.agent.view(), loan) {
+            self.told.handle(Instant::now(), event, &about).iter().for_each(Event::say);
         }
-        if let Some(event) = self.event_of(event, loan, function, had) {
-            event.say();
-        }
-    }
-
-    /// What the agent's event is to the log.
-    fn event_of(&self, event: &AgentEvent, loan: usize, function: String, had: bool) -> Option<Event> {
-        let view = self.agent.view();
-        let own = view.spec().identity.id();
-        let group = view.spec().loans.get(loan).map_or(0, |loan| loan.group.0);
-        Some(match event {
-            AgentEvent::Ready(_) if had => {
-                debug!(function, "drive is usable to the new card too");
-                return None;
-            }
-            AgentEvent::Ready(_) => {
-                Event::LoanUsable { function: function.clone(), group }.say();
-                let peer = report::peer_of(&view, loan)?;
-                let domains = report::domains_of(&view, loan)?;
-                let (node, what) = (own.to_string(), shared_domain([own, peer], domains)?);
-                Event::DomainShared { function, node, peer: peer.to_string(), what }
-            }
-            AgentEvent::Tenant { tenancy, .. } if tenancy.is_held => {
-                let (by, node) = (tenancy.name.to_string(), tenancy.node.to_string());
-                Event::LoanTaken { function, group, by, node }
-            }
-            AgentEvent::Tenant { .. } => {
-                debug!(function, "the function is given back");
-                return None;
-            }
-            AgentEvent::Overtaken(_) => Event::LoanOvertaken { function },
-            AgentEvent::Unusable { why, .. } => {
-                let peer = report::peer_of(&view, loan).map(|peer| peer.to_string());
-                Event::LoanUnusable { function, peer, why: why.clone() }
-            }
-            AgentEvent::GivenBack { has_lost, .. } if had => {
-                Event::LoanReturned { function, has_lost: *has_lost }
-            }
-            AgentEvent::GivenBack { .. } => match view.spec().loans.get(loan).map(|loan| &loan.end) {
-                Some(LoanEnd::Lend { .. }) => {
-                    debug!(function, "the function is lent no more");
-                    return None;
-                }
-                _ => Event::LoanUnwanted { function },
-            },
-            AgentEvent::Refused { refusal, .. } => super::refusal::event(function, refusal, own)?,
-            AgentEvent::LoadEnded(..) => Event::LoadEnded { function },
-            AgentEvent::Persist { .. }
-            | AgentEvent::MediaFault(_)
-            | AgentEvent::StoreTenancy { .. }
-            | AgentEvent::StoreHolder(_)
-            | AgentEvent::ForgetHolder(_)
-            | AgentEvent::RaiseIncarnation { .. }
-            | AgentEvent::Altered(_)
-            | AgentEvent::Grown(_) => return None,
-        })
     }
 
     /// What was lent is made durable; dropping the agent ends the card.
@@ -505,6 +436,7 @@ impl Node {
         if let Some(failure) = unsynced {
             return Err(failure);
         }
+        self.told.conclude().iter().for_each(Event::say);
         match self.failure.take() {
             Some(failure) => Err(failure),
             None if self.has_returned_all() => observer.conclude(),
@@ -559,23 +491,6 @@ impl Node {
             "the lender did not answer, so the drive was not given back; nothing that was answered is lost, and the lender keeps \
              the drive for this node until its hold time is over",
         )
-    }
-}
-
-/// What is wrong where two nodes have one domain. Addresses tell nodes apart by their domain; a loan between two such
-/// nodes works, as nobody stands between them, but a fabric that has both would not know which is meant.
-fn shared_domain([node, peer]: [NodeId; 2], [own, theirs]: [DomainId; 2]) -> Option<String> {
-    match (node == peer, own == theirs) {
-        (true, _) => Some(format!(
-            "this node and the lender have one identity, {node}: one's state folder is a copy of the other's; \
-             give one of them a new folder with --state-dir or `state_dir`"
-        )),
-        (false, true) => Some(format!(
-            "this node, {node}, and the lender, {peer}, have the same domain, {}; give one of them others with \
-             `domain_block` in its configuration file, or a new identity with --state-dir or `state_dir`",
-            own.0
-        )),
-        (false, false) => None,
     }
 }
 
