@@ -327,6 +327,11 @@ impl DomainBlock {
         self.node
     }
 
+    /// Whether a domain is one of these.
+    pub fn contains(self, domain: DomainId) -> bool {
+        (self.base..self.base + self.len).contains(&domain.0)
+    }
+
     /// The domain of its virtual machine number `index`, from 0 on, if there are as many.
     pub fn machine(self, index: u32) -> Option<DomainId> {
         let behind = index.checked_add(1).filter(|behind| *behind < self.len)?;
@@ -344,6 +349,13 @@ impl TryFrom<u32> for DomainId {
 
     fn try_from(number: u32) -> Result<Self, Self::Error> {
         (number >> Self::BITS == 0).then_some(Self(number)).ok_or("a domain has a number below 262144")
+    }
+}
+
+/// As a configuration file names it.
+impl fmt::Display for DomainBlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.base, self.len)
     }
 }
 

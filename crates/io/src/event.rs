@@ -307,6 +307,12 @@ events! {
     => "the drive no longer holds what this node left there: another node has used the drive meanwhile, or it was made anew. \
         Requests under way fail, clients are disconnected, and what was not flushed is lost"
 
+    /// A function is kept for a node that does not come.
+    Warning "loan-kept" LoanKept { functions: String, holder: String, node: String, until_s: u64 } [until: String]
+    => "{holder} ({node}) has not given {functions} back and is not heard: until {until} UTC nobody else can have that. To have \
+        it sooner, start that node again with its state directory and end it in order, or lend it with a list of nodes on which \
+        that one does not stand (`allow`, --allow)"
+
     /// It is over, in order.
     Info "loan-returned" LoanReturned {
         function: String, has_lost: bool, by: Option<String>, node: Option<String>,
@@ -351,7 +357,7 @@ events! {
         {error}; restore a newer copy of the folder, or give this node a new one"
 
     /// Two nodes have one domain.
-    Warning "domain-shared" DomainShared { function: String, node: String, peer: String } [what: String] => "{what}"
+    Warning "domain-shared" DomainShared { domain: u32, node: String, peer: String } [what: String] => "{what}"
 
     // Peers and rails.
 

@@ -4,11 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use base::ids::{DomainId, NodeId};
+use base::ids::NodeId;
+use base::times::HOLD;
 use io::agent::{Condition, Edge, LoanEnd, LoanSpec, LoanView, View};
 use io::event::Event;
 use node::{
-    ChannelStats, Cipher, DriverCells, FunctionCells, Right, ServerCells, SessionCounters, StreamStats,
+    ChannelStats, Cipher, DriverCells, FunctionCells, Name, Right, ServerCells, SessionCounters, StreamStats,
+    Tenancy,
 };
 
 use super::domains::Domains;
@@ -78,7 +80,7 @@ pub(super) fn peers(view: &View<'_>) -> Vec<trouble::Peer> {
         let Some((node, name)) = cells.edge().peer().filter(|_| is_here) else { continue };
         let silence = view.silence(cells);
         let peer = peers.entry(node).or_insert_with(|| trouble::Peer {
-            name: Some(name.to_string()).filter(|name| !name.is_empty()).unwrap_or_else(|| node.to_string()),
+            name: named(name, node),
             borrowed: Vec::new(),
             lent: Vec::new(),
             silence,
@@ -116,10 +118,32 @@ pub(super) fn in_use<'a>(view: &View<'a>) -> impl Iterator<Item = (&'a str, Stri
     had.map(|(loan, cells)| (loan.function.as_str(), peer_name(cells)))
 }
 
-/// The domains at both ends of a loan: this one's, and the peer's.
-pub(super) fn domains_of(view: &View<'_>, loan: usize) -> Option<[DomainId; 2]> {
-    let (spec, cells) = view.loan(loan)?;
-    Some([view.spec().domain_of(spec), cells.edge().peer_domain()])
+/// The domains of this node and of those that it has a loan with.
+pub(super) fn domains(view: &View<'_>) -> trouble::Domains {
+    let (node, block) = (view.spec().identity.id(), view.spec().domains);
+    let mut peers: BTreeMap<NodeId, trouble::Member> = BTreeMap::new();
+    for (_, cells) in view.loans().filter(|(loan, cells)| !loan.is_vacant() && is_open(*cells)) {
+        let Some((node, name)) = cells.edge().peer() else { continue };
+        let peer = peers.entry(node).or_default();
+        peer.name = named(name, node);
+        peer.domains.insert(cells.edge().peer_domain());
+        peer.domains.extend(cells.offer().map(|offer| offer.place().0));
+    }
+    trouble::Domains { node, block, peers }
+}
+
+/// Functions that nodes have which do not come, and for how long they have not.
+pub(super) fn kept(view: &View<'_>) -> Vec<trouble::Kept> {
+    let kept = view.loans().filter_map(|(loan, cells)| {
+        let (Tenancy { name, node, .. }, silence) = view.absent_holder(loan, cells)?;
+        Some(trouble::Kept { function: loan.function.clone(), holder: named(name, node), node, silence })
+    });
+    kept.collect()
+}
+
+/// What a node calls itself, or its id.
+fn named(name: Name, node: NodeId) -> String {
+    Some(name.to_string()).filter(|name| !name.is_empty()).unwrap_or_else(|| node.to_string())
 }
 
 /// Loans whose lender has never answered, and for how long those in their places have been waited for.
@@ -242,7 +266,8 @@ fn stream(loan: &LoanSpec, cells: LoanView<'_>) -> Stream {
 fn device(view: &View<'_>, loan: &LoanSpec, cells: LoanView<'_>) -> Device {
     let LoanEnd::Lend { drive, controller, limit, .. } = &loan.end else { return Device::default() };
     let Some(drive) = view.spec().drive(*drive) else { return Device::default() };
-    let lent = is_open(cells);
+    let kept = holder(view, loan, cells);
+    let lent_to = is_open(cells).then(|| peer_name(cells));
     Device {
         function: loan.function.clone(),
         kind: "nvme".to_owned(),
@@ -250,7 +275,8 @@ fn device(view: &View<'_>, loan: &LoanSpec, cells: LoanView<'_>) -> Device {
         bytes: cells.edge().drive_bytes.get(),
         read_only: drive.image.info().read_only || cells.edge().drive_rights.get() == 2,
         media: if cells.edge().media_fault.get() == 0 { "ok" } else { "failed" }.to_owned(),
-        lent_to: lent.then(|| peer_name(cells)),
+        lent_to: lent_to.or(kept.as_ref().map(|(holder, _)| holder.clone())),
+        kept_s: kept.map(|(_, silence)| left_of_hold(silence)),
         io: view.medium(loan).map(|medium| medium.name().to_owned()).unwrap_or_default(),
         drive: drive.name.clone(),
         controller: *controller,
@@ -265,14 +291,17 @@ fn loan_of(view: &View<'_>, loan: &LoanSpec, cells: LoanView<'_>) -> Loan {
     let had_peer = cells.edge().peer().is_some();
     let silence = Some(view.silence(cells)).filter(|silence| had_peer && *silence > base::times::SILENCE);
     let silent = silence.is_some();
+    let kept = holder(view, loan, cells);
     let state = match channel_state(cells) {
         _ if loan.is_vacant() => "vacant",
+        _ if kept.is_some() => "kept",
         "open" if silent => "silent",
         "open" => "up",
         "closed" => "returned",
         "idle" if matches!(loan.end, LoanEnd::Lend { .. }) => "free",
         _ => "connecting",
     };
+    let silent_s = silence.filter(|_| matches!(state, "silent" | "connecting")).map(|time| time.as_secs_f64());
     let (role, edge) = match loan.end.edge() {
         None => (Role::Lender, None),
         Some(Edge::Nbd { path, .. }) => (Role::Borrower, Some(crate::edge::nbd(path))),
@@ -284,14 +313,25 @@ fn loan_of(view: &View<'_>, loan: &LoanSpec, cells: LoanView<'_>) -> Loan {
         generation: loan.generation,
         group: loan.group.0,
         role,
-        peer: peer_name(cells),
+        peer: kept.as_ref().map_or_else(|| peer_name(cells), |(holder, _)| holder.clone()),
         state: state.to_owned(),
         // Nobody is expected to speak for a function that is free or was given back.
-        silent_s: silence.filter(|_| matches!(state, "silent" | "connecting")).map(|time| time.as_secs_f64()),
+        silent_s: silent_s.or(kept.as_ref().map(|(_, silence)| silence.as_secs_f64())),
+        kept_s: kept.map(|(_, silence)| left_of_hold(silence)),
         edge,
         slot: None,
         leaving: false,
     }
+}
+
+/// For whom what is lent is kept that has no stream of it, and for how long it has not come.
+fn holder(view: &View<'_>, loan: &LoanSpec, cells: LoanView<'_>) -> Option<(String, Duration)> {
+    let (Tenancy { name, node, .. }, silence) = view.absent_holder(loan, cells)?;
+    (silence < HOLD).then(|| (named(name, node), silence))
+}
+
+fn left_of_hold(silence: Duration) -> f64 {
+    HOLD.saturating_sub(silence).as_secs_f64()
 }
 
 fn counters(view: &View<'_>) -> Counters {

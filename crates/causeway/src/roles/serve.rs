@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
-use base::ids::{DomainBlock, DomainId, NodeId};
+use base::ids::DomainBlock;
 use io::agent::{Agent, AgentEvent, DriveSpec, Edge, LoanEnd, LoanSpec, LoanView, NodeSpec, Rail, Withdrawn};
 use io::event::Event;
 use io::files::LastWrites;
@@ -342,9 +342,14 @@ impl Node {
         }
         let (view, running) = (self.agent.view(), now - self.started);
         let waited = |place: usize| self.came.get(&place).map_or(running, |came| now - *came);
-        let (peers, wanted) = (report::peers(&view), report::wanted(&view, waited));
-        let strangers = view.gauges().dropped_unknown.get();
-        let news = self.trouble.look(running, SystemTime::now(), &peers, &wanted, strangers);
+        let seen = trouble::Seen {
+            peers: report::peers(&view),
+            wanted: report::wanted(&view, waited),
+            kept: report::kept(&view),
+            domains: Some(report::domains(&view)),
+            strangers: view.gauges().dropped_unknown.get(),
+        };
+        let news = self.trouble.look(running, SystemTime::now(), &seen);
         news.iter().chain(&report::denied(&view, &mut self.denied)).for_each(Event::say);
     }
 
@@ -402,6 +407,7 @@ impl Node {
         }
     }
 
+    /// What the agent's event is to the log.
     fn log_event(&mut self, event: &AgentEvent) {
         let loan = match event {
             AgentEvent::Ready(loan) | AgentEvent::Overtaken(loan) | AgentEvent::LoadEnded(loan, _) => *loan,
@@ -430,13 +436,13 @@ impl Node {
             Event::SignalsUnheard { error: error.to_string() }.say();
         }
         self.keep_tenancies();
+        self.told.conclude().iter().for_each(Event::say);
         let unsynced = self.conclude_drives();
         // Who does not read at once has missed the end.
         control.publish();
         if let Some(failure) = unsynced {
             return Err(failure);
         }
-        self.told.conclude().iter().for_each(Event::say);
         match self.failure.take() {
             Some(failure) => Err(failure),
             None if self.has_returned_all() => observer.conclude(),
@@ -631,20 +637,4 @@ fn impair(agent: &Agent, wanted: &Impairment) -> Response {
     ratios.iter().for_each(|(field, value)| field.store(*value, Ordering::Relaxed));
     target.cut(wanted.cut_out, wanted.cut_in);
     Response::Done
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nodes_with_one_domain_are_named() {
-        let nodes = [1, 2].map(NodeId::numbered);
-        let [one, other] = nodes;
-        assert_eq!(shared_domain(nodes, [DomainId(7), DomainId(8)]), None);
-        let copy = shared_domain([one, one], [DomainId(7); 2]).unwrap();
-        assert!(copy.contains(&format!("one identity, {one}:")) && copy.contains("copy"), "{copy}");
-        let shared = shared_domain(nodes, [DomainId(7); 2]).unwrap();
-        assert!(shared.contains("same domain, 7;") && shared.contains(&other.to_string()), "{shared}");
-    }
 }

@@ -3,12 +3,18 @@
 //! [`Watch`] is a plain value that is shown how things are, once a second, and returns what is new about that. A change
 //! that does not hold is not said: what flaps costs one line each [`PAUSE`].
 
+mod domains;
+mod kept;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use base::times::HOLD;
 use io::event::Event;
+
+pub(super) use self::domains::{Domains, Member};
+pub(super) use self::kept::Kept;
 
 /// A peer that is not heard for so long is worth a line: on a busy machine one that is well may be silent for a while.
 const SILENCE: Duration = Duration::from_secs(2);
@@ -59,6 +65,17 @@ pub(super) struct Wanted {
     pub(super) waited: Duration,
 }
 
+/// How things are.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    pub(super) peers: Vec<Peer>,
+    pub(super) wanted: Vec<Wanted>,
+    pub(super) kept: Vec<Kept>,
+    pub(super) domains: Option<Domains>,
+    /// Frames that have come for nothing that is lent or borrowed here.
+    pub(super) strangers: u64,
+}
+
 /// What has been said so far.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
@@ -72,6 +89,8 @@ pub(super) struct Watch {
     released: Spoken<()>,
     /// Functions whose lender has never answered.
     wanted: Spoken<()>,
+    kept: kept::Watch,
+    domains: domains::Watch,
     strangers: Strangers,
 }
 
@@ -104,24 +123,21 @@ impl Strangers {
 
 impl Watch {
     /// Compares how things are with what was said. `now` counts from whenever; `time` is that of the clock on the wall.
-    pub(super) fn look(
-        &mut self,
-        now: Duration,
-        time: SystemTime,
-        peers: &[Peer],
-        wanted: &[Wanted],
-        strangers: u64,
-    ) -> Vec<Event> {
-        let mut news = Vec::from_iter(self.strangers.look(now, strangers));
-        for wanted in wanted {
+    pub(super) fn look(&mut self, now: Duration, time: SystemTime, seen: &Seen) -> Vec<Event> {
+        let mut news = Vec::from_iter(self.strangers.look(now, seen.strangers));
+        for wanted in &seen.wanted {
             let is_late = wanted.waited >= FIRST_ANSWER;
             if is_late && self.wanted.begins(&wanted.function, now, ()) {
                 let Wanted { function, at, node, .. } = wanted.clone();
                 news.push(Event::LenderAwaited { function, at, node });
             }
         }
-        for peer in peers {
+        for peer in &seen.peers {
             self.look_at_peer(now, time, peer, &mut news);
+        }
+        self.kept.look(now, time, &seen.kept, &mut news);
+        if let Some(domains) = &seen.domains {
+            self.domains.look(now, domains, &mut news);
         }
         news
     }
@@ -242,6 +258,13 @@ impl<T> Spoken<T> {
         }
     }
 
+    /// It is so of none but these.
+    fn end_others(&mut self, now: Duration, is_so: impl Fn(&str) -> bool) {
+        for line in self.lines.iter_mut().filter(|(key, _)| !is_so(key)).map(|(_, line)| line) {
+            line.at = if line.lasts.take().is_some() { now } else { line.at };
+        }
+    }
+
     /// It is not so. What was seen last, if it is to be said that it is over.
     fn ends(&mut self, key: &str, now: Duration) -> Option<T> {
         let line = self.lines.get_mut(key)?;
@@ -281,7 +304,7 @@ mod tests {
         fn look(&mut self, peer: &Peer) -> Vec<Event> {
             self.now += Duration::from_secs(1);
             let time = SystemTime::UNIX_EPOCH + Duration::from_secs(12 * 3600);
-            self.watch.look(self.now, time, std::slice::from_ref(peer), &[], 0)
+            self.watch.look(self.now, time, &Seen { peers: vec![peer.clone()], ..Seen::default() })
         }
     }
 
@@ -357,7 +380,8 @@ mod tests {
                 node: "2b7c-node".to_owned(),
                 waited: Duration::from_secs(waited),
             };
-            watch.look(Duration::from_secs(waited), SystemTime::UNIX_EPOCH, &[], &[wanted], 0)
+            let seen = Seen { wanted: vec![wanted], ..Seen::default() };
+            watch.look(Duration::from_secs(waited), SystemTime::UNIX_EPOCH, &seen)
         };
         assert_eq!(look(1), []);
         let said = text(&look(2));
@@ -369,8 +393,9 @@ mod tests {
     #[test]
     fn frames_for_nothing_are_said_when_they_go_on() {
         let mut watch = Watch::default();
-        let mut look = |second, count| {
-            watch.look(Duration::from_secs(second), SystemTime::UNIX_EPOCH, &[], &[], count).len()
+        let mut look = |second, strangers| {
+            let seen = Seen { strangers, ..Seen::default() };
+            watch.look(Duration::from_secs(second), SystemTime::UNIX_EPOCH, &seen).len()
         };
         let late: usize =
             [(1, 2), (2, 5), (3, 5), (4, 5), (90, 5)].map(|(at, count)| look(at, count)).iter().sum();

@@ -169,8 +169,10 @@ pub struct Device {
     pub read_only: bool,
     /// `ok`, or `failed`: its medium has lost something, and each flush fails until `causeway device clear`.
     pub media: String,
-    /// Who has it; `null` when nobody has.
+    /// Who has it, or for whom it is kept; `null` when nobody has.
     pub lent_to: Option<String>,
+    /// Who has it is not there: others may have it in so many seconds; else `null`.
+    pub kept_s: Option<f64>,
     /// How its I/O is done: `memory`, `ring`, or `threads` where io_uring is forbidden.
     pub io: String,
     /// The drive it is a function of.
@@ -207,6 +209,9 @@ pub struct Loan {
     /// How long nothing has been heard of the peer, in seconds; `null` while it is heard, and before it ever was.
     #[serde(default)]
     pub silent_s: Option<f64>,
+    /// At a lender that keeps the function for a node that is not there: for so many seconds yet; else `null`.
+    #[serde(default)]
+    pub kept_s: Option<f64>,
     /// Where the borrower serves it; `null` at the lender.
     #[serde(default)]
     pub edge: Option<String>,

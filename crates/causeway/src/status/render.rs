@@ -38,6 +38,7 @@ fn devices(status: &Status) -> Vec<Vec<String>> {
             access.to_owned(),
             limit(device),
             device.lent_to.clone().unwrap_or_else(|| "nobody".to_owned())
+                + if device.kept_s.is_some() { " (kept)" } else { "" }
                 + if device.leaving { ", then nobody" } else { "" },
             device.source.clone(),
         ]
@@ -60,6 +61,9 @@ fn loans(status: &Status) -> Vec<Vec<String>> {
         let edge = loan.edge.clone().unwrap_or_default();
         let generation = loan.generation.to_string();
         let state = match loan.silent_s.map(age) {
+            Some(_) if loan.kept_s.is_some() => {
+                format!("kept for {} yet", age(loan.kept_s.unwrap_or_default()))
+            }
             Some(age) if loan.state == "silent" => format!("silent for {age}"),
             Some(age) => format!("{}, silent for {age}", loan.state),
             None => loan.state.clone(),

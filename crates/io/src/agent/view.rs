@@ -5,7 +5,8 @@ use base::RuleSet;
 use base::ids::{NodeId, RailId};
 use node::{
     Bdf, ChannelStats, Decoder, DriverCells, EdgeGauges, EndCells, FunctionCells, Grant, LoanParts,
-    LobbyStats, NodeLedger, PeerCells, ServerCells, SessionCells, SlotCells, StreamStats, Target,
+    LobbyStats, NodeLedger, OfferCells, PeerCells, ServerCells, SessionCells, SlotCells, StreamStats, Target,
+    Tenancy,
 };
 
 use super::{CardRecord, Edge, LoanEnd, LoanSpec, NodeSpec};
@@ -162,6 +163,17 @@ impl<'a> View<'a> {
         (fixed.into_iter().chain(mapped).take(most).collect(), count)
     }
 
+    /// For whom a lent function is kept that has no stream of it, and for how long that node has not been heard: others
+    /// may have the function when that is [`base::times::HOLD`].
+    pub fn absent_holder(&self, loan: &LoanSpec, cells: LoanView<'_>) -> Option<(Tenancy, Duration)> {
+        let LoanEnd::Lend { allowed, .. } = &loan.end else { return None };
+        let offer = cells.offer()?;
+        // A name and ids, of which any bytes will do.
+        let (tenancy, heard) = settled(|| offer.absent_holder()).flatten()?;
+        let may_have = allowed.as_deref().is_none_or(|allowed| allowed.contains(&tenancy.node));
+        may_have.then(|| (tenancy, crate::card::now().since(heard)))
+    }
+
     /// Who answers for which address of this node.
     pub fn decoder(&self) -> Decoder<Target> {
         let loans = self.spec.loans.iter().enumerate();
@@ -245,6 +257,12 @@ impl<'a> LoanView<'a> {
     /// How far into the aperture of its peer's domain its requests lead, once its stream has been open.
     pub fn leads_to(&self) -> Option<u64> {
         self.parts.map(|parts| parts.leads_to())
+    }
+
+    /// Of what is lent: who has it.
+    pub fn offer(&self) -> Option<&'a OfferCells> {
+        self.controller()?;
+        self.parts.map(|parts| &parts.cells.offer)
     }
 
     /// A lent function.

@@ -82,6 +82,15 @@ impl OfferCells {
     pub fn place(&self) -> (DomainId, u16) {
         (DomainId(self.domain.get()), self.slot.get() as u16)
     }
+
+    /// Who has not given the function back, and has no stream of it, and when that node was last heard, as far as its
+    /// offer knows: the function is kept for it for [`HOLD`] from then on, unless it may not have it any more. Readable by
+    /// the agent at any time.
+    pub fn absent_holder(&self) -> Option<(Tenancy, Instant)> {
+        let tenant = Tenancy::from(self.tenant.get());
+        let is_absent = tenant.is_held && self.course.get() == 0;
+        is_absent.then(|| (tenant, Instant::from_nanos(self.heard_at.get())))
+    }
 }
 
 /// What an offer is told when it is made.
