@@ -99,6 +99,9 @@ pub struct SlotReport {
     /// Its virtual machine has not been told of it yet.
     #[serde(default)]
     pub plugging: bool,
+    /// Its lender has been met, whatever became of the function since.
+    #[serde(default)]
+    pub met: bool,
     /// What plugs it in, where the node cannot.
     pub plug: Option<String>,
     /// What takes it out, where the node cannot.

@@ -23,19 +23,12 @@ pub(super) fn attach(args: &AttachArgs, line: &Line) -> Result<(), Failure> {
                 let why = report.trouble.unwrap_or_else(|| "somebody has detached it".to_owned());
                 return Err(Failure::refused(format!("{}: {why}", args.slot)));
             }
-            SlotState::Attached if Instant::now() > deadline => {
+            _ if Instant::now() <= deadline => {}
+            SlotState::Attached => {
                 report.trouble = Some(format!("QEMU has not answered within {} s", PATIENCE.as_secs()));
                 break;
             }
-            _ if Instant::now() > deadline => {
-                let function = line.function();
-                return Err(Failure::unreachable(format!(
-                    "the lender of {function} does not answer; {slot} keeps it and shows it when it does, \
-                     `causeway detach {slot}` gives it up",
-                    slot = args.slot
-                )));
-            }
-            _ => {}
+            _ => return Err(overdue(&report, &line.function().to_string(), &args.slot)),
         }
         std::thread::sleep(PAUSE);
         report = look(args.name.as_ref(), &args.slot)?;
@@ -52,6 +45,24 @@ pub(super) fn attach(args: &AttachArgs, line: &Line) -> Result<(), Failure> {
             )))
         }
         None => Ok(()),
+    }
+}
+
+/// Why a function is not attached after all this time.
+fn overdue(report: &SlotReport, function: &str, slot: &SlotName) -> Failure {
+    match (report.state, report.met) {
+        (SlotState::Leaving | SlotState::Returning, _) => {
+            let why = report.trouble.as_deref().unwrap_or("somebody has detached it");
+            Failure::refused(format!("{slot}: {why}; it is being given back"))
+        }
+        (_, true) => Failure::unreachable(format!(
+            "the lender of {function} has answered, and the function cannot be used yet: look at the log of this node and at that \
+             of the lender; {slot} keeps it and shows it when it can, `causeway detach {slot}` gives it up"
+        )),
+        (_, false) => Failure::unreachable(format!(
+            "the lender of {function} does not answer; {slot} keeps it and shows it when it does, \
+             `causeway detach {slot}` gives it up"
+        )),
     }
 }
 
@@ -80,5 +91,28 @@ fn ask(name: Option<&NodeName>, request: &Request) -> Result<SlotReport, Failure
         Response::Slot { slot } => Ok(slot),
         Response::Refused { why } => Err(Failure::refused(why)),
         _ => Err(Failure::failed("the node did not say how the slot is doing")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_late_is_blamed() {
+        let slot: SlotName = "vm1/disk".parse().unwrap();
+        let words = |state, met, trouble: Option<&str>| {
+            let trouble = trouble.map(str::to_owned);
+            let edge = String::new();
+            let report = SlotReport { state, edge, plugging: false, met, plug: None, unplug: None, trouble };
+            overdue(&report, "e1", &slot).message().to_owned()
+        };
+        assert!(words(SlotState::Attaching, false, None).starts_with("the lender of e1 does not answer"));
+        assert!(words(SlotState::Attaching, true, None).starts_with("the lender of e1 has answered"));
+        let given_back = words(SlotState::Returning, true, Some("the function is in use by p1"));
+        assert!(
+            given_back.contains("in use by p1") && !given_back.contains("does not answer"),
+            "{given_back}"
+        );
     }
 }

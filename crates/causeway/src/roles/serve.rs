@@ -527,7 +527,7 @@ impl Node {
         match request {
             Request::Attach { slot, line } => domains.attach(slot, line, agent, state),
             Request::Detach { slot } => domains.detach(slot, agent, state),
-            Request::Slot { slot } => domains.look(slot),
+            Request::Slot { slot } => domains.look(slot, agent),
             Request::Status => {
                 let (loans, devices) = self.leaving();
                 let leaving = report::Leaving { loans, devices };

@@ -205,7 +205,7 @@ impl Domains {
     /// An event of the agent.
     pub(super) fn handle(&mut self, event: &AgentEvent, agent: &mut Agent, state: &StateDir) {
         match event {
-            AgentEvent::Ready(loan) => self.usable(*loan),
+            AgentEvent::Ready(loan) => self.usable(*loan, agent),
             AgentEvent::Refused { loan, refusal } => {
                 // Of one that is outdated the node makes the best itself.
                 if let Some(why) = super::refusal::words("the function", refusal, state.identity().id()) {
@@ -227,8 +227,12 @@ impl Domains {
         self.places.get_mut(&loan)
     }
 
-    fn usable(&mut self, loan: usize) {
+    fn usable(&mut self, loan: usize, agent: &Agent) {
         let Some(place) = self.place(loan).filter(|place| place.phase == Phase::Attaching) else { return };
+        if place.is_asked_for {
+            let function = agent.view().spec().loans[loan].function.clone();
+            Event::SlotAttached { slot: place.name.to_string(), function }.say();
+        }
         place.phase = Phase::Attached;
         place.plug_at = Some(Instant::now() + SETTLE);
     }
@@ -503,8 +507,7 @@ impl Domains {
         match attached {
             Ok(()) => {
                 place.trouble = None;
-                Event::SlotAttached { slot: slot.to_owned(), function: line.function().to_string() }.say();
-                self.look(slot)
+                self.look(slot, agent)
             }
             Err(failure) => {
                 if agent.view().spec().loans[loan].is_vacant() {
@@ -533,7 +536,7 @@ impl Domains {
             return Response::Refused { why: failure.message().to_owned() };
         }
         self.take_out(loan, agent);
-        self.look(slot)
+        self.look(slot, agent)
     }
 
     /// The machine is to let go of what is attached, and then it is given back.
@@ -557,9 +560,12 @@ impl Domains {
     }
 
     /// How a slot is doing.
-    pub(super) fn look(&self, slot: &str) -> Response {
+    pub(super) fn look(&self, slot: &str, agent: &Agent) -> Response {
         match self.find(slot) {
-            Ok(loan) => Response::Slot { slot: self.report(&self.places[&loan]) },
+            Ok(loan) => {
+                let met = super::report::peer_of(&agent.view(), loan).is_some();
+                Response::Slot { slot: SlotReport { met, ..self.report(&self.places[&loan]) } }
+            }
             Err(why) => Response::Refused { why },
         }
     }
@@ -599,6 +605,7 @@ impl Domains {
                 Phase::Leaving { .. } => SlotState::Leaving,
                 Phase::Returning { .. } => SlotState::Returning,
             },
+            met: false,
             edge: crate::edge::vfio_user(&place.slot.socket),
             plugging: !by_hand && (place.plug_at.is_some() || place.awaited.plug),
             plug: by_hand.then(|| format!(r#"{{"execute":"device_add","arguments":{}}}"#, plug.argument())),
