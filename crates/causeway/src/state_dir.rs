@@ -1,4 +1,4 @@
-//! What a node keeps on disk: identity, key, incarnation, generations, port.
+//! What a node keeps on disk: identity, key, incarnation, port.
 //!
 //! The intuition: a folder of small files, each of which is always either whole or absent. The rules:
 //!
@@ -39,8 +39,6 @@ const KEY: &str = "key";
 const INCARNATION: &str = "incarnation";
 const PORT: &str = "port";
 const LOCK: &str = "lock";
-/// `generation.FUNCTION`, one file a function.
-const GENERATION_PREFIX: &str = "generation.";
 /// `tenancy.FUNCTION`, one file a function that was ever lent: `NUMBER:NODE:LIFE:STATE:NAME`, the state `held` or
 /// `returned`, the name in hexadecimal.
 const TENANCY_PREFIX: &str = "tenancy.";
@@ -193,11 +191,6 @@ impl StateDir {
         Ok(())
     }
 
-    /// The generation of a function's present or last loan; 0 is that of a preset, or of no loan yet.
-    pub fn generation(&self, function: &FunctionName) -> Result<u64, StateError> {
-        Ok(read_u64(&self.path, &generation_file(function), 10)?.unwrap_or(0))
-    }
-
     /// Who has used a function last; number 0 when nobody has.
     pub fn tenancy(&self, function: &FunctionName) -> Result<Tenancy, StateError> {
         let name = tenancy_file(function);
@@ -293,16 +286,6 @@ impl StateDir {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
             Err(error) => Err(io_error("remove", &file)(error)),
         }
-    }
-
-    /// Makes the next generation of a function durable and returns it: whatever bears an older one is refused
-    /// from then on.
-    pub fn raise_generation(&mut self, function: &FunctionName) -> Result<u64, StateError> {
-        let file = generation_file(function);
-        let next = self.generation(function)?.checked_add(1);
-        let next = next.ok_or_else(|| StateError::UsedUp { file: self.path.join(&file) })?;
-        write_value(&self.path, &file, &next.to_string())?;
-        Ok(next)
     }
 }
 
@@ -553,10 +536,6 @@ fn parse_hexadecimal<const N: usize>(text: &str) -> Option<[u8; N]> {
         *byte = u8::from_str_radix(&text[at..at + 2], 16).ok()?;
     }
     Some(bytes)
-}
-
-fn generation_file(function: &FunctionName) -> String {
-    format!("{GENERATION_PREFIX}{function}")
 }
 
 fn tenancy_file(function: &FunctionName) -> String {

@@ -19,7 +19,7 @@ const LOOK: Duration = Duration::from_millis(100);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Subject {
     pub(super) place: usize,
-    pub(super) generation: u32,
+    pub(super) generation: u64,
 }
 
 /// What the monitor is to do.

@@ -9,7 +9,7 @@ use crate::line::Line;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attachment {
     /// Counts the decisions: 1 for the first.
-    pub generation: u32,
+    pub generation: u64,
     /// What is attached.
     pub line: Option<Line>,
 }
@@ -54,10 +54,10 @@ mod tests {
         let slot: SlotName = "vm1/disk.0".parse().unwrap();
         assert_eq!(state.attachment(&slot).unwrap(), None);
         let line = crate::line::tests::example();
-        let attached = Attachment { generation: 1, line: Some(line) };
+        let attached = Attachment { generation: u64::from(u32::MAX), line: Some(line) };
         state.set_attachment(&slot, &attached).unwrap();
         assert_eq!(state.attachment(&slot).unwrap(), Some(attached));
-        let vacant = Attachment { generation: 2, line: None };
+        let vacant = Attachment { generation: 1 << 32, line: None };
         state.set_attachment(&slot, &vacant).unwrap();
         drop(state);
         let state = StateDir::open(&path).unwrap();

@@ -22,14 +22,12 @@ fn the_second_opening_finds_what_the_first_made() {
     let (identity, key) = {
         let mut state = StateDir::open(&path).unwrap();
         assert_eq!((state.incarnation(), state.port()), (1, None));
-        assert_eq!(state.generation(&nvme0).unwrap(), 0);
-        assert_eq!(state.raise_generation(&nvme0).unwrap(), 1);
         assert_eq!(state.tenancy(&nvme0).unwrap(), Tenancy::default());
         state.set_tenancy(&nvme0, tenancy).unwrap();
         state.set_port(7411).unwrap();
         (state.identity().clone(), state.key().clone())
     };
-    let mut state = StateDir::open(&path).unwrap();
+    let state = StateDir::open(&path).unwrap();
     assert_eq!(state.incarnation(), 2);
     assert_eq!(state.identity(), &identity);
     assert_eq!(StateDir::identify(&path).unwrap(), Some(identity.id()), "while it is in use, too");
@@ -42,9 +40,6 @@ fn the_second_opening_finds_what_the_first_made() {
     let renewed = state.renew_tenancy(&nvme0).unwrap();
     assert_eq!((renewed.number >> 32, Tenancy { number: 7, ..renewed }), (1, tenancy));
     assert_eq!(state.tenancy(&nvme0).unwrap(), renewed);
-    assert_eq!(state.generation(&nvme0).unwrap(), 1);
-    assert_eq!(state.raise_generation(&nvme0).unwrap(), 2);
-    assert_eq!(state.generation(&"nvme1".parse().unwrap()).unwrap(), 0);
 }
 
 #[test]
@@ -131,18 +126,16 @@ fn every_truncation_and_every_flipped_bit_is_named() {
     {
         let mut state = StateDir::open(&path).unwrap();
         state.set_port(7411).unwrap();
-        state.raise_generation(&function).unwrap();
         state
             .set_tenancy(&function, Tenancy { number: 3, node: NodeId::numbered(5), ..Tenancy::default() })
             .unwrap();
     }
     let open = |path: &Path| {
         let state = StateDir::open(path)?;
-        state.generation(&function)?;
         state.tenancy(&function)?;
         Ok::<_, StateError>(state)
     };
-    for name in [IDENTITY, KEY, INCARNATION, PORT, "generation.nvme0", "tenancy.nvme0"] {
+    for name in [IDENTITY, KEY, INCARNATION, PORT, "tenancy.nvme0"] {
         let file = path.join(name);
         let whole = fs::read(&file).unwrap();
         let truncated = (0..whole.len()).map(|length| whole[..length].to_vec());

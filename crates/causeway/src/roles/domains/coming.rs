@@ -146,7 +146,7 @@ impl Domains {
 }
 
 impl Place {
-    fn new(name: SlotName, slot: Slot, domain: u32, remove_after: Duration, generation: u32) -> Self {
+    fn new(name: SlotName, slot: Slot, domain: u32, remove_after: Duration, generation: u64) -> Self {
         Self {
             name,
             domain,

@@ -67,7 +67,7 @@ struct Place {
     domain: u32,
     slot: Slot,
     remove_after: Duration,
-    generation: u32,
+    generation: u64,
     phase: Phase,
     trouble: Option<String>,
     /// Somebody has asked for it in this life of the node, and is told if it cannot be had.
@@ -574,7 +574,6 @@ impl Domains {
     pub(super) fn annotate(&self, place: usize, loan: &mut Loan) {
         if let Some(slot) = self.places.get(&place) {
             loan.slot = Some(slot.name.to_string());
-            loan.generation = slot.generation.into();
         }
     }
 
@@ -605,8 +604,8 @@ impl Domains {
                 Phase::Leaving { .. } => SlotState::Leaving,
                 Phase::Returning { .. } => SlotState::Returning,
             },
-            met: false,
             edge: crate::edge::vfio_user(&place.slot.socket),
+            met: false,
             plugging: !by_hand && (place.plug_at.is_some() || place.awaited.plug),
             plug: by_hand.then(|| format!(r#"{{"execute":"device_add","arguments":{}}}"#, plug.argument())),
             unplug: by_hand.then(|| format!("info mtree -f, then device_del {}", plug.id)),
