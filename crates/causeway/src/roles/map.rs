@@ -26,7 +26,7 @@ pub(super) fn map(view: &View<'_>, slots: &Domains) -> Map {
         let machine = slot.as_deref().map_or(loan.function.as_str(), machine_of);
         let here = own.entry(here).or_insert_with(|| domain(here, id, machine, true));
         here.slots.extend(slot.clone());
-        let Some((node, name)) = cells.edge().peer().filter(|_| report::is_open(cells)) else { continue };
+        let Some((node, name)) = cells.edge().peer().filter(|_| report::has_stream(cells)) else { continue };
         let peer = domain(cells.edge().peer_domain(), node, &name.to_string(), false);
         let role = match loan.end {
             LoanEnd::Lend { .. } => Role::Lender,

@@ -439,3 +439,8 @@ fn peer_node(cells: LoanView<'_>) -> String {
 fn peer_name(cells: LoanView<'_>) -> String {
     cells.edge().peer().map_or_else(String::new, |(_, name)| name.to_string())
 }
+/// Whether the stream of a loan flows: before that nobody reaches anything.
+pub(super) fn has_stream(cells: LoanView<'_>) -> bool {
+    channel_state(cells) == "open"
+}
+
