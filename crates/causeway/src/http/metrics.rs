@@ -6,7 +6,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::status::Status;
+use crate::status::{Channel, Status};
 
 /// The content type of [`render`] (OpenMetrics 1.0).
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -38,7 +38,7 @@ impl Metrics {
         let name = |value| [(vec![("name", status.node.name.clone())], value)];
         self.gauge(
             "node_incarnation",
-            "How often the node was started",
+            "Greater after each start of the node, and whenever something comes to it while it runs",
             name(status.node.incarnation as f64),
         );
         let events = status.counters.all();
@@ -80,14 +80,13 @@ impl Metrics {
         self.gauge("rail_loss_ratio", "Frames lost, of frames sent", loss);
     }
 
-    /// Channels and streams stand in the order of the loans.
+    /// One channel for each peer and group, one stream for each loan.
     fn channels(&mut self, status: &Status) {
         let channels = || {
-            status
-                .loans
-                .iter()
-                .zip(&status.channels)
-                .map(|(loan, channel)| (channel, function(&loan.function)))
+            let labels = |channel: &Channel| {
+                vec![("peer", channel.peer.clone()), ("group", channel.group.to_string())]
+            };
+            status.channels.iter().map(move |channel| (channel, labels(channel)))
         };
         let sent = channels().map(|(channel, labels)| (labels, channel.sent_frames));
         self.counter("channel_sent_frames", "Frames sent", sent);

@@ -37,7 +37,7 @@ pub(super) fn status(view: &View<'_>, http: SocketAddr, slots: &Domains, leaving
     };
     let mut status = Status::new(node);
     status.cards = vec![card(view)];
-    let mut neighbours = BTreeSet::new();
+    let (mut neighbours, mut channels) = (BTreeSet::new(), BTreeMap::new());
     for (index, (loan, cells)) in view.loans().enumerate() {
         // Where nothing is, and no slot waits for something.
         if loan.is_vacant() && slots.slot_of(index).is_none() {
@@ -51,7 +51,10 @@ pub(super) fn status(view: &View<'_>, http: SocketAddr, slots: &Domains, leaving
         if cells.peer_place().is_some_and(|peer| neighbours.insert(peer)) {
             status.rails.extend(shared_memory(view, cells));
         }
-        status.channels.push(channel(view, loan, cells));
+        if let Some(peer) = cells.peer_place() {
+            let row = channels.entry(peer).or_insert_with(|| channel(view, loan, cells));
+            row.retransmissions += retransmissions(cells);
+        }
         status.streams.push(stream(loan, cells));
         if let LoanEnd::Lend { .. } = &loan.end {
             let device = device(view, loan, cells);
@@ -62,6 +65,7 @@ pub(super) fn status(view: &View<'_>, http: SocketAddr, slots: &Domains, leaving
         slots.annotate(index, &mut shown);
         status.loans.push(shown);
     }
+    status.channels = channels.into_values().collect();
     status.counters = counters(view);
     status
 }
@@ -245,12 +249,12 @@ fn channel(view: &View<'_>, loan: &LoanSpec, cells: LoanView<'_>) -> Channel {
     Channel {
         peer: peer_node(cells),
         group: loan.group.0,
-        state: channel_state(cells).to_owned(),
+        state: if view.silence(cells) > base::times::SILENCE { "silent" } else { "open" }.to_owned(),
         sealed: view.spec().protection.is_sealed(),
         cipher: Cipher::from_number(cells.edge().cipher.get() as u8).map(|cipher| cipher.name().to_owned()),
         sent_frames: count(|stats| stats.sent_frames.get()),
         received_frames: count(|stats| stats.received_frames.get()),
-        retransmissions: cells.stream().map_or(0, |stats| stats.retransmissions.get()),
+        retransmissions: 0,
     }
 }
 
@@ -274,12 +278,17 @@ fn device(view: &View<'_>, loan: &LoanSpec, cells: LoanView<'_>) -> Device {
         source: drive.source.clone(),
         bytes: cells.edge().drive_bytes.get(),
         read_only: drive.image.info().read_only || cells.edge().drive_rights.get() == 2,
+fn retransmissions(cells: LoanView<'_>) -> u64 {
+    cells.stream().map_or(0, |stats| stats.retransmissions.get())
+}
+
         media: if cells.edge().media_fault.get() == 0 { "ok" } else { "failed" }.to_owned(),
         lent_to: lent_to.or(kept.as_ref().map(|(holder, _)| holder.clone())),
         kept_s: kept.map(|(_, silence)| left_of_hold(silence)),
         io: view.medium(loan).map(|medium| medium.name().to_owned()).unwrap_or_default(),
         drive: drive.name.clone(),
         controller: *controller,
+        retransmissions: retransmissions(cells),
         iops: limit.iops(),
         bytes_per_s: limit.bytes_per_s(),
         leaving: false,

@@ -74,7 +74,7 @@ pub struct Node {
     pub id: String,
     /// The agent's process id.
     pub pid: u32,
-    /// How often the node was started.
+    /// Greater after each start of the node, and whenever something comes to it while it runs.
     pub incarnation: u64,
     /// Address of `/metrics` and `/healthz`; `null` where nothing is served.
     pub http: Option<String>,
@@ -125,7 +125,7 @@ pub struct Channel {
     pub peer: String,
     /// The zone that it is in: two nodes have a channel in each.
     pub group: u16,
-    /// `hello`, `open`, ...
+    /// `open`, or `silent` while its peer is not heard.
     pub state: String,
     /// Frames are encrypted.
     pub sealed: bool,
@@ -135,7 +135,7 @@ pub struct Channel {
     pub sent_frames: u64,
     /// Frames received and authenticated.
     pub received_frames: u64,
-    /// TLPs sent again.
+    /// TLPs sent again, of all loans that it carries.
     pub retransmissions: u64,
 }
 
@@ -151,6 +151,8 @@ pub struct Stream {
     pub in_flight: u64,
     /// Bytes kept to be sent again.
     pub replay_bytes: u64,
+    /// TLPs sent again.
+    pub retransmissions: u64,
 }
 
 /// A function that is lent.

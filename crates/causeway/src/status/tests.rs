@@ -37,6 +37,7 @@ pub(crate) fn example() -> Status {
         direction: "out".to_owned(),
         in_flight: 3,
         replay_bytes: 12_288,
+        retransmissions: 17,
     });
     status.devices.push(Device {
         function: "nvme0".to_owned(),
