@@ -38,7 +38,7 @@ fn metrics_are_what_the_status_says() {
         r#"causeway_card_last_recovery_seconds{card="0"} 0.0034"#,
         r#"causeway_rail_up{rail="left",medium="udp"} 1.0"#,
         r#"causeway_rail_loss_ratio{rail="left",medium="udp"} 0.0512"#,
-        r#"causeway_channel_retransmissions_total{function="nvme0"} 17"#,
+        r#"causeway_channel_retransmissions_total{peer="9f3c2a771b0e55d4",group="1"} 17"#,
         r#"causeway_stream_replay_bytes{function="nvme0"} 12288.0"#,
         r#"causeway_loan_up{function="nvme0",role="lender",peer="9f3c2a771b0e55d4"} 1.0"#,
     ] {

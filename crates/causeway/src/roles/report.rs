@@ -9,8 +9,8 @@ use base::times::HOLD;
 use io::agent::{Condition, Edge, LoanEnd, LoanSpec, LoanView, View};
 use io::event::Event;
 use node::{
-    ChannelStats, Cipher, DriverCells, FunctionCells, Name, Right, ServerCells, SessionCounters, StreamStats,
-    Tenancy,
+    Cause, ChannelStats, Cipher, DriverCells, FunctionCells, FunctionId, Name, Right, ServerCells,
+    SessionCounters, StreamStats, Tenancy,
 };
 
 use super::domains::Domains;
@@ -145,6 +145,26 @@ pub(super) fn kept(view: &View<'_>) -> Vec<trouble::Kept> {
     kept.collect()
 }
 
+/// What was seen of nodes that somebody should know of.
+pub(super) fn sightings(view: &View<'_>) -> Vec<trouble::Sighting> {
+    let loans = &view.spec().loans;
+    let lent = |function: FunctionId| {
+        let is_it =
+            |loan: &&LoanSpec| matches!(loan.end, LoanEnd::Lend { .. }) && loan.function_id == function.0;
+        loans.iter().find(is_it).map(|loan| loan.function.clone())
+    };
+    let own = || view.spec().rails.iter().map(|rail| rail.socket.local().into()).collect();
+    let seen = view.sightings().map(|it| trouble::Sighting {
+        cause: it.cause,
+        node: it.node,
+        function: it.function.and_then(lent),
+        at: it.at.try_into().ok(),
+        met: if it.cause == Cause::Twin { view.addresses_of(it.node) } else { own() },
+        count: it.count,
+    });
+    seen.collect()
+}
+
 /// What a node calls itself, or its id.
 fn named(name: Name, node: NodeId) -> String {
     Some(name.to_string()).filter(|name| !name.is_empty()).unwrap_or_else(|| node.to_string())
@@ -258,12 +278,17 @@ fn channel(view: &View<'_>, loan: &LoanSpec, cells: LoanView<'_>) -> Channel {
     }
 }
 
+fn retransmissions(cells: LoanView<'_>) -> u64 {
+    cells.stream().map_or(0, |stats| stats.retransmissions.get())
+}
+
 fn stream(loan: &LoanSpec, cells: LoanView<'_>) -> Stream {
     Stream {
         loan: loan.function.clone(),
         direction: "out".to_owned(),
         in_flight: cells.edge().in_flight.get(),
         replay_bytes: cells.edge().replay_bytes.get(),
+        retransmissions: retransmissions(cells),
     }
 }
 
@@ -278,17 +303,12 @@ fn device(view: &View<'_>, loan: &LoanSpec, cells: LoanView<'_>) -> Device {
         source: drive.source.clone(),
         bytes: cells.edge().drive_bytes.get(),
         read_only: drive.image.info().read_only || cells.edge().drive_rights.get() == 2,
-fn retransmissions(cells: LoanView<'_>) -> u64 {
-    cells.stream().map_or(0, |stats| stats.retransmissions.get())
-}
-
         media: if cells.edge().media_fault.get() == 0 { "ok" } else { "failed" }.to_owned(),
         lent_to: lent_to.or(kept.as_ref().map(|(holder, _)| holder.clone())),
         kept_s: kept.map(|(_, silence)| left_of_hold(silence)),
         io: view.medium(loan).map(|medium| medium.name().to_owned()).unwrap_or_default(),
         drive: drive.name.clone(),
         controller: *controller,
-        retransmissions: retransmissions(cells),
         iops: limit.iops(),
         bytes_per_s: limit.bytes_per_s(),
         leaving: false,
@@ -310,7 +330,8 @@ fn loan_of(view: &View<'_>, loan: &LoanSpec, cells: LoanView<'_>) -> Loan {
         "idle" if matches!(loan.end, LoanEnd::Lend { .. }) => "free",
         _ => "connecting",
     };
-    let silent_s = silence.filter(|_| matches!(state, "silent" | "connecting")).map(|time| time.as_secs_f64());
+    let silent_s =
+        silence.filter(|_| matches!(state, "silent" | "connecting")).map(|time| time.as_secs_f64());
     let (role, edge) = match loan.end.edge() {
         None => (Role::Lender, None),
         Some(Edge::Nbd { path, .. }) => (Role::Borrower, Some(crate::edge::nbd(path))),
@@ -427,6 +448,11 @@ fn count_slot(cells: LoanView<'_>, mut count: impl FnMut(&str, u64)) {
     count("failed_memory_messages", session(|it| it.failed_transfers.get()));
 }
 
+/// Whether the stream of a loan flows: before that nobody reaches anything.
+pub(super) fn has_stream(cells: LoanView<'_>) -> bool {
+    channel_state(cells) == "open"
+}
+
 /// Whether the two ends of a loan have each other.
 pub(super) fn is_open(cells: LoanView<'_>) -> bool {
     matches!(channel_state(cells), "open" | "resetting")
@@ -448,8 +474,3 @@ fn peer_node(cells: LoanView<'_>) -> String {
 fn peer_name(cells: LoanView<'_>) -> String {
     cells.edge().peer().map_or_else(String::new, |(_, name)| name.to_string())
 }
-/// Whether the stream of a loan flows: before that nobody reaches anything.
-pub(super) fn has_stream(cells: LoanView<'_>) -> bool {
-    channel_state(cells) == "open"
-}
-

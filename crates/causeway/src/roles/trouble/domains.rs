@@ -67,7 +67,8 @@ impl Watch {
     }
 }
 
-const MEND: &str = "with `domain_block` in its configuration file, or a new identity with --state-dir or `state_dir`";
+const MEND: &str =
+    "with `domain_block` in its configuration file, or a new identity with --state-dir or `state_dir`";
 
 fn words_of_own(Domains { node, block, .. }: &Domains, domain: DomainId, name: &str, peer: NodeId) -> String {
     match block.node() == domain {

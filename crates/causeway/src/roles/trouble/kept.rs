@@ -44,7 +44,13 @@ impl Watch {
                 let left = HOLD.saturating_sub(first.silence);
                 let (functions, until) = (Names(&begun).to_string(), clock(time + left));
                 let node = node.to_string();
-                news.push(Event::LoanKept { functions, holder: holder.clone(), node, until_s: left.as_secs(), until });
+                news.push(Event::LoanKept {
+                    functions,
+                    holder: holder.clone(),
+                    node,
+                    until_s: left.as_secs(),
+                    until,
+                });
             }
             if !over.is_empty() {
                 let functions = Names(&over).to_string();
