@@ -294,7 +294,7 @@ impl<'m> World<'m> {
             requests: headers.filter(|header| header.class() == pcie::FlowClass::NonPosted).collect(),
             stream: self.card.stream_id(0).map_or(0, |stream| stream.0),
             function: FUNCTION.0,
-            secret: Secret(SECRET),
+            secret: SECRET,
             handshake: channel.map(|channel| channel.handshake()).unwrap_or_default(),
         }
     }
