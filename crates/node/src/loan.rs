@@ -654,6 +654,11 @@ impl<'m> Loan<'m> {
         }
     }
 
+    /// Whether the agent sees where the stream stands. It may have opened without a step of this loan's.
+    pub(crate) fn shows_its_state(&self) -> bool {
+        self.has_failed() || self.cells.edge.channel_state.get() == self.state() as u64
+    }
+
     /// Renews the gauges. True if the loan has something to do since.
     pub(crate) fn publish(&mut self, now: Instant, channel: Option<&ChannelGauges>) -> bool {
         if self.has_failed() {

@@ -19,7 +19,8 @@ impl Card<'_> {
         for index in 0..self.loans.len() {
             let peer = self.loans.get(index).and_then(|loan| loan.peer());
             let channel = peer.and_then(|peer| seen.get(peer)?.as_ref());
-            if changed.has(index) {
+            let is_shown = self.loans.get(index).is_none_or(|loan| loan.shows_its_state());
+            if changed.has(index) || !is_shown {
                 let publish = |card: &mut Self| Some(card.loans.peek_mut(index)?.publish(now, channel));
                 if self.guarded(now, index, publish).flatten() == Some(true) {
                     self.loans.note_change(index);
