@@ -2,7 +2,9 @@
 #![no_main]
 
 use base::Instant;
-use base::ids::{CardGeneration, ChannelIndex, DomainId, Group, Incarnation, LoanGeneration, StreamId};
+use base::ids::{
+    CardGeneration, ChannelIndex, DomainId, Group, Incarnation, LoanGeneration, RailId, StreamId,
+};
 use base::ledger::Arena;
 use core::time::Duration;
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
@@ -72,7 +74,7 @@ fn frame(kind: Kind, way: Way, body: &[u8]) -> Vec<u8> {
     // A first message has a second mark, which is made with a cookie: of whom nobody has given one, zeroes.
     let end = OVERHEAD + body.len();
     let mut frame = vec![0; if kind == Kind::Initiation { end + TAG_LEN } else { end }];
-    let prefix = |domain| Prefix { rail: 0, domain: DomainId(domain) };
+    let prefix = |domain| Prefix { rail: RailId::default(), domain: DomainId(domain) };
     let header = Header {
         kind,
         key_id: 0,

@@ -201,7 +201,7 @@ impl<'m> World<'m> {
                     return;
                 }
                 self.header.packet_number += 1 + u64::from(*skip);
-                let source = Prefix { rail: rail % 2, ..self.header.source };
+                let source = Prefix { rail: RailId::ALL[usize::from(rail % 2)], ..self.header.source };
                 let stream = StreamId(stream.map_or(0, |stream| stream.of(&context)));
                 let mut header = Header { source, stream, ..self.header };
                 if let Some(generation) = generation {

@@ -74,6 +74,7 @@ fn config(role: Role, rails: usize, rekey_frames: u64) -> ChannelConfig {
         seed: [number as u8; 32],
         rekey_frames,
         rails: core::array::from_fn(|rail| (rail < rails).then_some(PathConfig { max_frame: 9000 })),
+        peer_rails: core::array::from_fn(|rail| (rail < rails).then_some(PathConfig { max_frame: 9000 })),
         max_payload: 4096,
         max_streams: 8,
     }

@@ -74,8 +74,14 @@ pub enum Record {
         tlps: Vec<Tlp>,
     },
     Ping,
-    Hello,
-    HelloHeard(u8),
+    Hello {
+        rails: u8,
+        edition: u8,
+    },
+    HelloHeard {
+        generation: u8,
+        edition: u8,
+    },
     Challenge(u64),
     ChallengeHeard(u64),
     Renew,
@@ -157,7 +163,7 @@ impl Record {
         let of = |stream: &Which, rest: &[u8]| [&stream.of(context).to_le_bytes()[..], rest].concat();
         match self {
             Self::Ack { path, generation, delay_us, ranges } => {
-                let mut rest = vec![path % 3, ranges.len() as u8];
+                let mut rest = vec![path % 18, ranges.len() as u8];
                 rest.extend(delay_us.to_le_bytes());
                 rest.extend(u64::from(*generation).to_le_bytes());
                 for (high, len) in ranges.iter().take(255) {
@@ -175,8 +181,13 @@ impl Record {
                 (0x82, [&count.to_le_bytes()[..], &first, &bytes].concat())
             }
             Self::Ping => (3, Vec::new()),
-            Self::Hello => (4, Vec::new()),
-            Self::HelloHeard(generation) => (5, u64::from(*generation).to_le_bytes().to_vec()),
+            Self::Hello { rails, edition } => {
+                (4, [&[*rails][..], &u32::from(*edition % 4).to_le_bytes()].concat())
+            }
+            Self::HelloHeard { generation, edition } => {
+                let edition = u32::from(*edition % 2).to_le_bytes();
+                (5, [&u64::from(*generation).to_le_bytes()[..], &edition].concat())
+            }
             Self::Challenge(challenge) => (9, challenge.to_le_bytes().to_vec()),
             Self::ChallengeHeard(challenge) => (10, challenge.to_le_bytes().to_vec()),
             Self::Renew => (11, Vec::new()),

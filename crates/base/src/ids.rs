@@ -95,6 +95,20 @@ impl RailId {
         self.0 as usize
     }
 
+    /// Where the two bits of a rail begin in a 64-bit address of the fabric: above the domain, which lies above the
+    /// offset in its aperture.
+    pub const ADDRESS_SHIFT: u32 = 62;
+
+    /// The rail that an address leads over.
+    pub const fn of_address(address: u64) -> Self {
+        Self((address >> Self::ADDRESS_SHIFT) as u8)
+    }
+
+    /// The same address over this rail.
+    pub const fn in_address(self, address: u64) -> u64 {
+        address & ((1 << Self::ADDRESS_SHIFT) - 1) | (self.0 as u64) << Self::ADDRESS_SHIFT
+    }
+
     /// What is in a list by rail, with the rails that have something there.
     pub fn present<T>(list: &[Option<T>; Self::COUNT]) -> impl Iterator<Item = (Self, &T)> {
         Self::ALL.into_iter().zip(list).filter_map(|(rail, it)| Some((rail, it.as_ref()?)))

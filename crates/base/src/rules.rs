@@ -85,6 +85,8 @@ pub enum Rule {
     StoreBeforeTell,
     /// A TLP reaches what lies at its address, and that only: an address of another endpoint is denied on a stream.
     AddressDecoder,
+    /// An address leads over the rail that its frame was sent to, and no other one.
+    AddressRails,
     /// A stream bears the requester id that was given when it opened, and no other one.
     RequesterRewrite,
     /// A stream is opened for who proves the secret of its function.
@@ -99,7 +101,7 @@ pub enum Rule {
 
 impl Rule {
     /// Every rule, in the order of the enum.
-    pub const ALL: [Self; 42] = [
+    pub const ALL: [Self; 43] = [
         Self::LogStores,
         Self::ReuseAfterCommit,
         Self::MarkEffects,
@@ -137,6 +139,7 @@ impl Rule {
         Self::CompareSerial,
         Self::StoreBeforeTell,
         Self::AddressDecoder,
+        Self::AddressRails,
         Self::RequesterRewrite,
         Self::ProveSecrets,
         Self::OpenFirst,

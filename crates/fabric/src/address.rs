@@ -1,23 +1,10 @@
-use base::ids::DomainId;
+use base::ids::{DomainId, RailId};
 
 /// Bits of an offset inside of an aperture: 16 TiB.
 pub const APERTURE_BITS: u32 = 44;
 
-/// Which rail an address chooses: two bits.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Rail(u8);
-
-impl Rail {
-    /// Rail `number`, if two bits can say it.
-    pub const fn new(number: u8) -> Option<Self> {
-        if number < 4 { Some(Self(number)) } else { None }
-    }
-
-    /// Its number.
-    pub const fn get(self) -> u8 {
-        self.0
-    }
-}
+// Whoever fills frames knows of an address only where its rail stands.
+const _: () = assert!(APERTURE_BITS + DomainId::BITS == RailId::ADDRESS_SHIFT);
 
 /// A 64-bit address of the fabric.
 ///
@@ -27,8 +14,8 @@ impl Rail {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FabricAddress {
-    /// The path.
-    pub rail: Rail,
+    /// Over which rail of its owner: set when a frame is filled.
+    pub rail: RailId,
     /// Whose memory.
     pub domain: DomainId,
     /// Where in its aperture.
@@ -39,7 +26,7 @@ impl FabricAddress {
     /// The parts of `address`; every 64-bit value is an address.
     pub const fn decode(address: u64) -> Self {
         Self {
-            rail: Rail((address >> (APERTURE_BITS + DomainId::BITS)) as u8),
+            rail: RailId::of_address(address),
             domain: DomainId((address >> APERTURE_BITS) as u32 & ((1 << DomainId::BITS) - 1)),
             offset: address & ((1 << APERTURE_BITS) - 1),
         }
@@ -51,9 +38,7 @@ impl FabricAddress {
             self.domain.0 < 1 << DomainId::BITS && self.offset < 1 << APERTURE_BITS,
             "the parts of an address fit"
         );
-        u64::from(self.rail.0) << (APERTURE_BITS + DomainId::BITS)
-            | u64::from(self.domain.0) << APERTURE_BITS
-            | self.offset
+        self.rail.in_address(u64::from(self.domain.0) << APERTURE_BITS | self.offset)
     }
 }
 

@@ -89,10 +89,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::Rail;
+    use base::ids::RailId;
 
     fn at(domain: u32, offset: u64) -> u64 {
-        FabricAddress { rail: Rail::new(2).unwrap(), domain: DomainId(domain), offset }.encode()
+        FabricAddress { rail: RailId::ALL[2], domain: DomainId(domain), offset }.encode()
     }
 
     fn range(domain: u32, start: u64, bytes: u64, endpoint: usize) -> Range<usize> {

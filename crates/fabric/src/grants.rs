@@ -130,7 +130,7 @@ mod tests {
     const READ: Rights = Rights { read: true, write: false };
 
     fn at(offset: u64) -> u64 {
-        FabricAddress { rail: crate::Rail::default(), domain: DomainId(3), offset }.encode()
+        FabricAddress { rail: base::ids::RailId::default(), domain: DomainId(3), offset }.encode()
     }
 
     #[test]

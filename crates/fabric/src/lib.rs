@@ -9,7 +9,7 @@ mod decoder;
 mod grants;
 mod window;
 
-pub use address::{APERTURE_BITS, FabricAddress, Rail};
+pub use address::{APERTURE_BITS, FabricAddress};
 pub use decoder::{Decoder, Range};
 pub use grants::{AccessKind, Denied, GrantTable, Granted, Rights};
 pub use window::{Window, WindowError};

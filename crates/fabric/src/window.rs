@@ -1,11 +1,12 @@
-use base::ids::DomainId;
+use base::ids::{DomainId, RailId};
 use pcie::{Bdf, Header};
 
 use crate::grants::PAGE;
-use crate::{APERTURE_BITS, FabricAddress, Rail};
+use crate::{APERTURE_BITS, FabricAddress};
 
-/// A non-transparent bridge out of a domain: adds the target's domain, place and rail to an address, and rewrites the
-/// requester to the id by which the target knows it.
+/// A non-transparent bridge out of a domain: adds the target's domain and place to an address, and rewrites the
+/// requester to the id by which the target knows it. Over which rail it leads is said when a frame is filled, since that
+/// is another one whenever it is sent on another path.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
     /// The domain behind the window.
@@ -14,8 +15,6 @@ pub struct Window {
     base: u64,
     /// Bytes of that.
     bytes: u64,
-    /// The rail it uses.
-    rail: Rail,
     /// What requesters become.
     requester: Bdf,
 }
@@ -43,7 +42,7 @@ impl core::error::Error for WindowError {}
 impl Window {
     /// A window into all of a domain's aperture.
     pub fn new(domain: DomainId, requester: Bdf) -> Self {
-        Self { domain, base: 0, bytes: 1 << APERTURE_BITS, rail: Rail::default(), requester }
+        Self { domain, base: 0, bytes: 1 << APERTURE_BITS, requester }
     }
 
     /// The same into `bytes` from `base` on, which somebody else may have told.
@@ -76,7 +75,8 @@ impl Window {
         if address >= self.bytes {
             return Err(WindowError::BeyondAperture(address));
         }
-        Ok(FabricAddress { rail: self.rail, domain: self.domain, offset: self.base + address }.encode())
+        Ok(FabricAddress { rail: RailId::default(), domain: self.domain, offset: self.base + address }
+            .encode())
     }
 
     /// `header` as it leaves through the window.
@@ -101,12 +101,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_window_adds_domain_and_rail_and_rewrites_the_requester() {
-        let window = Window { rail: Rail::new(1).unwrap(), ..Window::new(DomainId(5), Bdf(0x100)) };
+    fn a_window_adds_the_domain_and_rewrites_the_requester() {
+        let window = Window::new(DomainId(5), Bdf(0x100));
         let request = MemoryRequest::new(Bdf(3), Tag::new(9).unwrap(), 0x1234_5000, 64).unwrap();
         let Ok(Header::MemoryRead(passed)) = window.pass(Header::MemoryRead(request)) else { panic!() };
         let address = FabricAddress::decode(passed.address);
-        assert_eq!((address.rail.get(), address.domain, address.offset), (1, DomainId(5), 0x1234_5000));
+        assert_eq!((address.rail.get(), address.domain, address.offset), (0, DomainId(5), 0x1234_5000));
         assert_eq!((passed.requester, passed.tag), (Bdf(0x100), request.tag));
     }
 

@@ -9,8 +9,8 @@
 //! ```
 //! All numbers are little endian. A prefix is what stands above the offset of a fabric address: a rail in bits 19 and
 //! 18, a domain below. Switches and capture tools read the header only. A switch may change the byte `route`, which the
-//! tag does not cover. Both rails are the one on which a frame is sent and comes: each leads to the peer's of the same
-//! number. In messages of a handshake, whose tag is a mark of who knows its receiver, all that says nothing is zero.
+//! tag does not cover. The source's rail is the one that a frame leaves on, the destination's the one that it comes on:
+//! together they are its path. In messages of a handshake, whose tag is a mark of who knows its receiver, all that says nothing is zero.
 
 use base::ids::{
     CardGeneration, ChannelIndex, DomainId, Group, Incarnation, LoanGeneration, RailId, StreamId,
@@ -57,8 +57,8 @@ pub enum Kind {
 /// What stands above the offset in an address of the fabric: which domain, over which of its rails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Prefix {
-    /// Below [`MAX_RAILS`].
-    pub rail: u8,
+    /// One of that domain's.
+    pub rail: RailId,
     /// 18 bits of it; zero while a sender does not know whom it calls.
     pub domain: DomainId,
 }
@@ -163,18 +163,21 @@ pub enum FrameError {
 impl Prefix {
     fn from_bits(bits: u32) -> Self {
         let domain = DomainId(bits & ((1 << DomainId::BITS) - 1));
-        Self { rail: (bits >> DomainId::BITS) as u8 & (MAX_RAILS as u8 - 1), domain }
+        Self { rail: RailId::ALL[(bits >> DomainId::BITS) as usize % MAX_RAILS], domain }
     }
 
     fn bits(self) -> u32 {
-        u32::from(self.rail) << DomainId::BITS | self.domain.0 & ((1 << DomainId::BITS) - 1)
+        u32::from(self.rail.get()) << DomainId::BITS | self.domain.0 & ((1 << DomainId::BITS) - 1)
     }
 }
 
 impl Header {
-    /// Which path of its sender the frame has taken: the number of a rail, or [`crate::PRIVATE_PATH`].
+    /// The path that the frame has taken, as its receiver sees it.
     pub fn path(&self) -> PathId {
-        if self.kind == Kind::Private { PRIVATE_PATH } else { self.source.rail }
+        if self.kind == Kind::Private {
+            return PRIVATE_PATH;
+        }
+        PathId::new(self.destination.rail, self.source.rail)
     }
 
     /// Reads the header of `frame`.
@@ -266,8 +269,8 @@ mod tests {
 
     #[test]
     fn a_prefix_is_the_upper_part_of_an_address() {
-        let prefix = Prefix { rail: 3, domain: DomainId(0x2_0001) };
+        let prefix = Prefix { rail: RailId::ALL[3], domain: DomainId(0x2_0001) };
         assert_eq!((prefix.bits(), Prefix::from_bits(prefix.bits())), (0xe_0001, prefix));
-        assert_eq!(Prefix::from_bits(u32::MAX), Prefix { rail: 3, domain: DomainId(0x3_ffff) });
+        assert_eq!(Prefix::from_bits(u32::MAX), Prefix { rail: RailId::ALL[3], domain: DomainId(0x3_ffff) });
     }
 }

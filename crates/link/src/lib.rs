@@ -31,7 +31,7 @@ pub use cipher::{Cipher, Protection};
 pub use handshake::{derive, mark};
 pub use identity::{KEY_BYTES, Lender, NodeKey, PublicKey, Secret};
 pub use name::Name;
-pub use paths::{PRIVATE_PATH, PathConfig, PathId};
+pub use paths::{PRIVATE_PATH, PathConfig, PathId, PathStatus};
 pub use proof::{PROOF_LEN, is_proof, prove};
 pub use record::Information;
 pub use sealing::REKEY_FRAMES;

@@ -1,4 +1,4 @@
-//! One rail of a channel: packet numbers, acknowledgements, round trips, loss and congestion, in the manner of
+//! One path of a channel: packet numbers, acknowledgements, round trips, loss and congestion, in the manner of
 //! RFC 9002.
 //!
 //! Everything here is volatile. A packet number is used once, so an acknowledgement is never ambiguous; what a lost
@@ -388,6 +388,11 @@ impl Outgoing {
         self.sent.drain(..).for_each(|packet| lost(packet.carried));
         self.forget_in_flight();
         self.probes = 1;
+    }
+
+    /// Nothing speaks against it.
+    pub(crate) fn trust(&mut self) {
+        self.probes = 0;
     }
 
     /// Forgets what is in flight, without a verdict: the peer has a new card.

@@ -1,5 +1,9 @@
-//! The paths of a channel: its rails, and the one through memory that two nodes share. Which of them is best, which
-//! acknowledgements are due and where they go.
+//! The paths of a channel: pairs of a rail of this end and one of the other, and the memory that two nodes share. Which
+//! there are, which of them is best, which acknowledgements are due and where they go.
+//!
+//! Equal rails are a path each. A rail whose id the other end does not have is a path with each rail of that end, since
+//! nobody has said which of them it reaches. Where it reaches none, nothing is ever heard on such a path: it is asked
+//! ever more seldom, and nothing waits for it. Both ends come to the same pairs once each knows the rails of the other.
 
 use core::ops::{Deref, DerefMut};
 use core::time::Duration;
@@ -8,31 +12,145 @@ use base::Instant;
 use base::ids::RailId;
 use base::times::{ACK_DELAY, HEARTBEAT, RAIL_VERDICT};
 
-use crate::frame::{MAX_FRAME, MAX_RAILS};
+use crate::frame::{MAX_FRAME, MAX_RAILS, OVERHEAD};
 use crate::path::{Carried, Incoming, Outgoing};
-use crate::record::{Record, Writer};
+use crate::record::{Record, STREAM_OVERHEAD, Status, Writer};
 
-/// Which rail of a channel.
-pub type PathId = u8;
+/// A path of a channel, as one of its ends sees it: a rail of its own and one of the other end, or the memory that the
+/// two nodes share.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct PathId(u8);
+
+/// Paths over rails that there can be.
+pub(crate) const RAIL_PATHS: usize = MAX_RAILS * MAX_RAILS;
 
 /// Most paths of a channel: its rails, and the one through memory.
-pub(crate) const MAX_PATHS: usize = MAX_RAILS + 1;
+pub(crate) const MAX_PATHS: usize = RAIL_PATHS + 1;
 
-/// The path through memory that the two nodes share, if they do: the same number at both ends, however many rails they
-/// have.
-pub const PRIVATE_PATH: PathId = MAX_PATHS as PathId - 1;
+/// The path through memory that the two nodes share, if they do.
+pub const PRIVATE_PATH: PathId = PathId(RAIL_PATHS as u8);
+
+impl PathId {
+    /// From a rail of this end to one of the other.
+    pub const fn new(own: RailId, peer: RailId) -> Self {
+        Self(own.get() | peer.get() << 2)
+    }
+
+    /// Rail of this end, and of the other one; `None` of the path through memory.
+    pub fn rails(self) -> Option<(RailId, RailId)> {
+        let rail = |number: u8| RailId::ALL[usize::from(number % MAX_RAILS as u8)];
+        (self != PRIVATE_PATH).then(|| (rail(self.0), rail(self.0 >> 2)))
+    }
+
+    /// How frames call it that this end sends: bits 0 and 1 are the rail of their sender, 2 and 3 that of their
+    /// receiver.
+    pub(crate) fn number(self) -> u8 {
+        self.0
+    }
+
+    /// What [`PathId::number`] says.
+    pub(crate) fn from_number(number: u8) -> Option<Self> {
+        (usize::from(number) < MAX_PATHS).then_some(Self(number))
+    }
+
+    /// The same as the other end sees it.
+    #[must_use]
+    pub fn reversed(self) -> Self {
+        self.rails().map_or(self, |(own, peer)| Self::new(peer, own))
+    }
+
+    /// Its place in lists by path.
+    pub fn index(self) -> usize {
+        self.0.into()
+    }
+
+    /// Whether the two rails have the same id.
+    fn is_equal(self) -> bool {
+        self.rails().is_some_and(|(own, peer)| own == peer)
+    }
+}
+
+/// Paths, as bits.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct PathSet(u32);
+
+impl PathSet {
+    pub(crate) fn of(path: PathId) -> Self {
+        Self(1 << path.0)
+    }
+
+    pub(crate) fn insert(&mut self, path: PathId) {
+        self.0 |= 1 << path.0;
+    }
+
+    pub(crate) fn add(&mut self, other: Self) {
+        self.0 |= other.0;
+    }
+
+    pub(crate) fn contains(self, path: PathId) -> bool {
+        self.0 & 1 << path.0 != 0
+    }
+
+    pub(crate) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub(crate) fn retain(&mut self, keep: impl Fn(PathId) -> bool) {
+        *self = self.iter().filter(|path| keep(*path)).collect();
+    }
+
+    pub(crate) fn first(self) -> Option<PathId> {
+        (self.0 != 0).then(|| PathId(self.0.trailing_zeros() as u8))
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<PathId> {
+        let first = self.first()?;
+        self.0 &= self.0 - 1;
+        Some(first)
+    }
+
+    pub(crate) fn iter(mut self) -> impl Iterator<Item = PathId> {
+        core::iter::from_fn(move || self.pop())
+    }
+}
+
+impl FromIterator<PathId> for PathSet {
+    fn from_iter<T: IntoIterator<Item = PathId>>(paths: T) -> Self {
+        let mut set = Self::default();
+        paths.into_iter().for_each(|path| set.insert(path));
+        set
+    }
+}
 
 /// Packets after which an acknowledgement is sent at once (RFC 9000 §13.2.2).
 pub(crate) const ACK_EVERY: u32 = 2;
 
-/// Where in the list of a channel that is.
-const PRIVATE: usize = PRIVATE_PATH as usize;
+/// What a frame needs beside the payload of the largest TLP in it.
+const BESIDE_PAYLOAD: usize = OVERHEAD + size_of::<Status>() + STREAM_OVERHEAD + pcie::spec::HEADER_BYTES_MAX;
 
-/// The rails of a channel, by id.
+/// A path on which nothing was ever heard is asked at last each 2^7 heartbeats.
+const SELDOM: u32 = 7;
+
+/// The rails of one end, by id.
 pub(crate) type Rails = [Option<PathConfig>; MAX_RAILS];
 
+/// Rails as bits.
+pub(crate) fn mask(rails: &Rails) -> u8 {
+    RailId::present(rails).fold(0, |mask, (rail, _)| mask | 1 << rail.get())
+}
+
+/// The paths between two ends that have these rails, equal ids first. The same at both ends.
+pub(crate) fn pairs(own: u8, peer: u8) -> impl Iterator<Item = PathId> {
+    let has = |mask: u8, rail: RailId| mask & 1 << rail.get() != 0;
+    let equal = RailId::ALL.into_iter().map(|rail| (rail, rail));
+    let all = RailId::ALL.into_iter().flat_map(|one| RailId::ALL.map(|other| (one, other)));
+    let unequal = all.filter(move |(one, other)| one != other && !(has(peer, *one) && has(own, *other)));
+    let there = equal.chain(unequal).filter(move |(one, other)| has(own, *one) && has(peer, *other));
+    there.map(|(one, other)| PathId::new(one, other))
+}
+
 /// One rail as a channel sees it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PathConfig {
     /// Bytes of the largest frame it takes.
     pub max_frame: usize,
@@ -40,31 +158,36 @@ pub struct PathConfig {
 
 /// One path: both directions.
 pub(crate) struct Path {
-    /// As frames name it.
     pub(crate) id: PathId,
     /// There is something to send over.
     pub(crate) is_there: bool,
-    pub(crate) config: PathConfig,
+    pub(crate) max_frame: usize,
     pub(crate) outgoing: Outgoing,
     pub(crate) incoming: Incoming,
     pub(crate) ping: bool,
     /// A challenge that came over it and shall be answered over it.
     pub(crate) challenged: Option<u64>,
     pub(crate) next_heartbeat: Instant,
+    /// The two rails lead to each other: their ids are equal, or something has been heard on it.
+    leads: bool,
+    /// Heartbeats of a path on which nothing was heard.
+    asked: u32,
 }
 
 impl Path {
-    pub(crate) fn new(id: PathId, config: PathConfig, seen_below: u64, now: Instant) -> Self {
+    fn new(id: PathId, max_frame: usize, seen_below: u64, now: Instant) -> Self {
         let is_private = id == PRIVATE_PATH;
         Self {
             id,
             is_there: false,
-            config,
+            max_frame,
             outgoing: if is_private { Outgoing::private() } else { Outgoing::new() },
             incoming: Incoming::new(now, seen_below),
             ping: false,
             challenged: None,
             next_heartbeat: now,
+            leads: is_private || id.is_equal() || seen_below > 0,
+            asked: 0,
         }
     }
 
@@ -72,17 +195,38 @@ impl Path {
         self.id == PRIVATE_PATH
     }
 
-    /// Not known to work: it is missing, or does not answer.
+    /// Not known to work: it is missing, does not answer, or nobody knows whether its rails lead to each other.
     pub(crate) fn is_suspect(&self) -> bool {
-        !self.is_there || self.outgoing.probes() > 0
+        !self.is_there || !self.leads || self.outgoing.probes() > 0
     }
 
     /// It is there from now on, or another one than before, or gone: what was in flight on it is `lost`, and it is
     /// suspect until it has answered.
     fn change(&mut self, now: Instant, is_there: bool, lost: &mut dyn FnMut(Carried)) {
-        (self.is_there, self.ping) = (is_there, is_there);
+        (self.is_there, self.ping, self.asked) = (is_there, is_there, 0);
+        self.challenged = None;
         self.next_heartbeat = now + HEARTBEAT;
         self.outgoing.start_over(lost);
+    }
+
+    /// Something authentic has come on it.
+    pub(crate) fn heard(&mut self, now: Instant) {
+        if !self.leads {
+            self.leads = true;
+            self.ask_anew(now);
+        }
+    }
+
+    /// It is what the first exchange with a newcomer takes: nothing better is known.
+    pub(crate) fn trust(&mut self) {
+        self.ping = false;
+        self.outgoing.trust();
+    }
+
+    /// The other end may be another one.
+    pub(crate) fn ask_anew(&mut self, now: Instant) {
+        self.asked = 0;
+        self.next_heartbeat = self.next_heartbeat.min(now + HEARTBEAT);
     }
 
     /// Whether an acknowledgement of what came on it is due.
@@ -100,92 +244,179 @@ impl Path {
     }
 
     /// Its round trip, whether it answers, and the share of its packets that were lost.
-    pub(crate) fn status(&self, now: Instant) -> (Option<Duration>, bool, f64) {
-        let up = self.outgoing.probes() == 0 && now.since(self.incoming.last_heard) < RAIL_VERDICT;
-        let ratio = self.outgoing.lost_packets as f64 / self.outgoing.sent_packets.max(1) as f64;
-        (self.outgoing.round_trip(), up, ratio)
+    pub(crate) fn status(&self, now: Instant) -> PathStatus {
+        let is_up = self.outgoing.probes() == 0 && now.since(self.incoming.last_heard) < RAIL_VERDICT;
+        let loss = self.outgoing.lost_packets as f64 / self.outgoing.sent_packets.max(1) as f64;
+        PathStatus { round_trip: self.outgoing.round_trip(), is_up, loss }
+    }
+
+    /// Time has come: what has not arrived is given to `lost`, with `elsewhere` all of it, and who is silent is asked.
+    fn handle_timeout(&mut self, now: Instant, elsewhere: bool, lost: &mut dyn FnMut(Carried)) {
+        let is_silent = self.outgoing.handle_timeout(now, elsewhere, lost);
+        self.ping |= is_silent && self.leads;
+        if self.next_heartbeat > now {
+            return;
+        }
+        self.ping |= self.outgoing.wants_heartbeat();
+        self.next_heartbeat = now + HEARTBEAT * (1 << self.asked);
+        if !self.leads {
+            self.asked = (self.asked + 1).min(SELDOM);
+        }
     }
 }
 
-/// All of a channel: the rails, then the private path.
-pub(crate) struct Paths(Vec<Path>);
+/// What there is to say of a path.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct PathStatus {
+    /// Smoothed, once there was one.
+    pub round_trip: Option<Duration>,
+    /// Whether it answers.
+    pub is_up: bool,
+    /// The share of its packets that were lost.
+    pub loss: f64,
+}
+
+/// All of a channel: the private path, then the pairs of rails, those of equal ids first.
+pub(crate) struct Paths {
+    list: Vec<Path>,
+    own: Rails,
+    /// As far as anybody has said how large frames may be that get there.
+    said: Rails,
+}
+
+/// Where in the list the private path is.
+const PRIVATE: usize = 0;
 
 impl Paths {
-    /// The paths of a card that refuses on each of them the packets below what `seen_below` says.
-    pub(crate) fn new(rails: &Rails, seen_below: impl Fn(PathId) -> u64, now: Instant) -> Self {
-        let config = PathConfig { max_frame: MAX_FRAME };
-        let all = (0..MAX_PATHS as PathId).map(|id| Path::new(id, config, seen_below(id), now));
-        let mut paths = Self(all.collect());
-        for (rail, config) in RailId::present(rails) {
-            let path = &mut paths.0[rail.index()];
-            (path.is_there, path.config) = (true, *config);
+    /// The paths of a card with these rails, whose peer has `peer` as far as that is known; `seen_below` says of each
+    /// below which number packets are refused.
+    pub(crate) fn new(
+        (own, said): (&Rails, &Rails),
+        peer: u8,
+        seen_below: impl Fn(PathId) -> u64,
+        now: Instant,
+    ) -> Self {
+        let private = Path::new(PRIVATE_PATH, MAX_FRAME, seen_below(PRIVATE_PATH), now);
+        let mut paths = Self { list: vec![private], own: *own, said: *said };
+        for id in pairs(mask(own), peer) {
+            let at = paths.obtain(id, seen_below(id), now);
+            paths.list[at].is_there = true;
         }
         paths
     }
 
-    /// These are the rails from now on. What was in flight on one that is gone is `lost`; one that has come is suspect
-    /// until it has answered.
-    pub(crate) fn set_rails(&mut self, now: Instant, rails: &Rails, lost: &mut dyn FnMut(Carried)) {
-        for (path, config) in self.0.iter_mut().zip(rails) {
-            path.config = config.unwrap_or(path.config);
-            if path.is_there != config.is_some() {
-                path.change(now, config.is_some(), lost);
+    /// These are the rails of this end from now on.
+    pub(crate) fn set_own(&mut self, own: &Rails) {
+        self.own = *own;
+    }
+
+    /// So much is said of those of the other end from now on.
+    pub(crate) fn set_said(&mut self, said: &Rails) {
+        self.said = *said;
+    }
+
+    /// Which paths there are follows from the rails of both ends, `peer` being those of the other one, and from the
+    /// largest payload that was agreed. What was in flight on one that is gone is `lost`; one that has come carries TLPs
+    /// when it has answered.
+    pub(crate) fn pair(
+        &mut self,
+        now: Instant,
+        (peer, payload): (u8, usize),
+        seen_below: impl Fn(PathId) -> u64,
+        lost: &mut dyn FnMut(Carried),
+    ) {
+        let all: PathSet = pairs(mask(&self.own), peer).collect();
+        let carries = |id: &PathId| self.largest(*id).is_some_and(|most| most >= BESIDE_PAYLOAD + payload);
+        let large: PathSet = all.iter().filter(carries).collect();
+        // Where all are small, small TLPs still pass.
+        let wanted = if large.is_empty() { all } else { large };
+        for id in wanted.iter() {
+            self.obtain(id, seen_below(id), now);
+        }
+        for at in PRIVATE + 1..self.list.len() {
+            let (id, is_there) = (self.list[at].id, wanted.contains(self.list[at].id));
+            let max_frame = self.largest(id).unwrap_or(self.list[at].max_frame);
+            let path = &mut self.list[at];
+            path.max_frame = max_frame;
+            if path.is_there != is_there {
+                path.change(now, is_there, lost);
             }
         }
     }
 
-    /// Whether there is such a rail.
-    pub(crate) fn has_rail(&self, rail: RailId) -> bool {
-        self.0[rail.index()].is_there
+    /// The largest frame between two rails, if this end has its one.
+    fn largest(&self, id: PathId) -> Option<usize> {
+        let (own, peer) = id.rails()?;
+        let own = self.own[own.index()]?.max_frame;
+        Some(self.said[peer.index()].map_or(own, |said| own.min(said.max_frame)))
     }
 
-    fn present_rails(&self) -> impl Iterator<Item = &Path> {
-        self.0[..MAX_RAILS].iter().filter(|path| path.is_there)
+    /// Where in the list a path is; one that was not there is, though nothing may be sent over it yet.
+    pub(crate) fn obtain(&mut self, id: PathId, seen_below: u64, now: Instant) -> usize {
+        if let Some(at) = self.index_of(id) {
+            return at;
+        }
+        let rank = |id: PathId| (id != PRIVATE_PATH, !id.is_equal(), id.number());
+        let at = self.list.partition_point(|path| rank(path.id) < rank(id));
+        let max_frame = self.largest(id).unwrap_or(MAX_FRAME);
+        self.list.insert(at, Path::new(id, max_frame, seen_below, now));
+        at
     }
 
-    /// Every rail, as bits.
-    pub(crate) fn all_rails(&self) -> u8 {
-        self.present_rails().fold(0, |bits, path| bits | 1 << path.id)
+    /// Whether a frame can come and go on it.
+    pub(crate) fn may_be(&self, id: PathId) -> bool {
+        id.rails().is_none_or(|(own, _)| self.own[own.index()].is_some())
     }
 
-    /// Every path that is there, as bits.
-    pub(crate) fn all_there(&self) -> u8 {
-        self.iter().fold(0, |bits, path| bits | u8::from(path.is_there) << path.id)
+    /// What there is to say of a rail of this end, which is what the best of its paths does; `None` if it leads nowhere.
+    pub(crate) fn rail_status(&self, rail: RailId, now: Instant) -> Option<PathStatus> {
+        let is_its = |path: &&Path| path.id.rails().is_some_and(|(own, _)| own == rail);
+        let leading = self.iter().filter(|path| path.is_there && path.leads).filter(is_its);
+        leading.map(|path| path.status(now)).reduce(|best, it| if best.is_up { best } else { it })
     }
 
-    /// The path of this number in our list.
+    /// Every path that is there.
+    pub(crate) fn all_there(&self) -> PathSet {
+        self.iter().filter(|path| path.is_there).map(|path| path.id).collect()
+    }
+
+    /// Where in the list a path is.
     pub(crate) fn index_of(&self, id: PathId) -> Option<usize> {
-        Some(usize::from(id)).filter(|index| *index < self.0.len())
+        self.iter().position(|path| path.id == id)
     }
 
     /// The path through memory, be it there or not.
     pub(crate) fn private(&self) -> &Path {
-        &self.0[PRIVATE]
+        &self.list[PRIVATE]
     }
 
     /// Whether the path through memory is there from now on, or another one than before: what was in flight on it is
     /// `lost`, and it is suspect until it has answered.
     pub(crate) fn set_private(&mut self, now: Instant, is_there: bool, lost: &mut dyn FnMut(Carried)) {
-        self.0[PRIVATE].change(now, is_there, lost);
+        self.list[PRIVATE].change(now, is_there, lost);
     }
 
-    /// The bytes of the largest frame of the smallest rail: any rail can then replay what another has lost.
+    /// The bytes of the largest frame of the smallest path between rails: any of them can then replay what another has
+    /// lost.
     pub(crate) fn max_frame(&self) -> u32 {
-        self.present_rails().map(|path| path.config.max_frame).min().unwrap_or(MAX_FRAME) as u32
+        let own = self.own.iter().flatten().map(|rail| rail.max_frame);
+        let there = self.iter().filter(|path| path.is_there && !path.is_private());
+        let least = there.map(|path| path.max_frame).min().or_else(|| own.min());
+        least.unwrap_or(MAX_FRAME) as u32
     }
 
-    /// The path for what may take any: one that answers, of those the private one, else the first.
-    pub(crate) fn best(&self) -> usize {
+    /// The path for what may take any, if there is one: one that answers, of those the private one, else the first.
+    pub(crate) fn best(&self) -> Option<usize> {
         if !self.private().is_suspect() {
-            return PRIVATE;
+            return Some(PRIVATE);
         }
-        let there = (0..self.0.len()).filter(|&path| self.0[path].is_there);
-        there.min_by_key(|&path| self.0[path].outgoing.probes()).unwrap_or(0)
+        let there = (0..self.len()).filter(|&path| self[path].is_there);
+        there.min_by_key(|&path| (!self[path].leads, self[path].outgoing.probes()))
     }
 
     /// The round trip of the best path.
     pub(crate) fn best_round_trip(&self) -> Option<Duration> {
-        self.0[self.best()].outgoing.round_trip()
+        self[self.best()?].outgoing.round_trip()
     }
 
     /// After what time a probe on all paths counts as unanswered.
@@ -198,13 +429,13 @@ impl Paths {
     /// Those about a path that seems dead go on the best one too: it may be dead in one direction only, and the best
     /// one may be deader.
     pub(crate) fn to_acknowledge(&self, now: Instant) -> Option<usize> {
-        let best = self.best();
+        let best = self.best()?;
         let due = self.iter().position(|path| path.ack_is_due(now));
         if let Some(path) = due {
-            return Some(if self.0[path].is_there { path } else { best });
+            return Some(if self[path].is_there { path } else { best });
         }
         let owes = |path: &Path| path.is_suspect() && path.incoming.unacked_elsewhere;
-        let owed = (0..self.0.len()).any(|path| path != best && owes(&self.0[path]));
+        let owed = (0..self.len()).any(|path| path != best && owes(&self[path]));
         owed.then_some(best)
     }
 
@@ -218,7 +449,7 @@ impl Paths {
         writer: &mut Writer<'_>,
         acked: &mut Vec<(PathId, u64)>,
     ) {
-        for (index, path) in self.0.iter_mut().enumerate() {
+        for (index, path) in self.list.iter_mut().enumerate() {
             let is_suspect = path.is_suspect();
             let (id, incoming) = (path.id, &mut path.incoming);
             if !path.is_there {
@@ -232,7 +463,8 @@ impl Paths {
             if let Some((ranges, delay)) = ack {
                 let delay_us = u16::try_from(delay.as_micros()).unwrap_or(u16::MAX);
                 acked.extend(ranges.largest().map(|largest| (id, largest)));
-                writer.record(&Record::Ack { path: id, generation, delay_us, ranges });
+                let path = id.reversed().number();
+                writer.record(&Record::Ack { path, generation, delay_us, ranges });
             }
         }
     }
@@ -250,16 +482,10 @@ impl Paths {
 
     /// Time has come: what has not arrived is given to `lost`, and who is silent is asked.
     pub(crate) fn handle_timeout(&mut self, now: Instant, lost: &mut dyn FnMut(Carried)) {
-        for index in 0..self.0.len() {
-            if !self.0[index].is_there {
-                continue;
-            }
-            let elsewhere = (0..self.0.len()).any(|other| other != index && !self.0[other].is_suspect());
-            let path = &mut self.0[index];
-            path.ping |= path.outgoing.handle_timeout(now, elsewhere, lost);
-            if path.next_heartbeat <= now {
-                path.next_heartbeat = now + HEARTBEAT;
-                path.ping |= path.outgoing.wants_heartbeat();
+        for index in 0..self.len() {
+            let elsewhere = (0..self.len()).any(|other| other != index && !self[other].is_suspect());
+            if self[index].is_there {
+                self[index].handle_timeout(now, elsewhere, lost);
             }
         }
     }
@@ -269,12 +495,47 @@ impl Deref for Paths {
     type Target = [Path];
 
     fn deref(&self) -> &[Path] {
-        &self.0
+        &self.list
     }
 }
 
 impl DerefMut for Paths {
     fn deref_mut(&mut self) -> &mut [Path] {
-        &mut self.0
+        &mut self.list
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn both_ends_come_to_the_same_paths_and_each_rail_has_one() {
+        for (own, peer) in (1..16_u8).flat_map(|own| (1..16_u8).map(move |peer| (own, peer))) {
+            let ours: BTreeSet<PathId> = pairs(own, peer).collect();
+            let theirs: BTreeSet<PathId> = pairs(peer, own).map(PathId::reversed).collect();
+            assert_eq!(ours, theirs, "{own:b} {peer:b}");
+            let rails = || ours.iter().filter_map(|path| path.rails());
+            let (own_used, peer_used) =
+                rails().fold((0, 0), |(one, other), (a, b)| (one | 1 << a.get(), other | 1 << b.get()));
+            assert_eq!((own_used, peer_used), (own, peer), "each has a path");
+            let equal = rails().filter(|(one, other)| one == other).count();
+            assert_eq!(equal, (own & peer).count_ones() as usize);
+            assert!(own != peer || ours.len() == equal, "no others where ends are alike");
+            let lead = pairs(own, peer).take(equal).all(PathId::is_equal);
+            assert!(lead, "equal ids come first");
+        }
+        assert_eq!((pairs(0, 15).count(), pairs(15, 0).count()), (0, 0));
+    }
+
+    #[test]
+    fn a_path_has_one_number_at_each_end() {
+        let path = PathId::new(RailId::ALL[1], RailId::ALL[3]);
+        assert_eq!((path.number(), path.reversed().number()), (0b1101, 0b0111));
+        assert_eq!(path.rails(), Some((RailId::ALL[1], RailId::ALL[3])));
+        assert_eq!((PRIVATE_PATH.rails(), PRIVATE_PATH.reversed()), (None, PRIVATE_PATH));
+        assert_eq!((PathId::from_number(16), PathId::from_number(17)), (Some(PRIVATE_PATH), None));
     }
 }

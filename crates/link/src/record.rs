@@ -53,6 +53,20 @@ struct RawAck {
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
+struct RawHello {
+    rails: u8,
+    edition: U32,
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawHelloHeard {
+    generation: U64,
+    edition: U32,
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
 struct RawStream {
     count: U16,
     first: U64,
@@ -79,16 +93,17 @@ pub struct Information {
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant)]
 pub(crate) enum Record<'a> {
-    /// Packets of `path` that have arrived, sent by card `generation`.
+    /// Packets of `path`, as their sender numbers that, which have arrived, sent by card `generation`.
     Ack { path: u8, generation: u64, delay_us: u16, ranges: AckRanges },
     /// `count` TLPs with consecutive numbers from `first` on.
     Stream { first: u64, count: u16, tlps: &'a [u8] },
     /// Answer, please.
     Ping,
-    /// A new card is here and wants to be answered.
-    Hello,
-    /// The hello of card `generation` was heard.
-    HelloHeard { generation: u64 },
+    /// A card is here that is new, or has other rails than before, and wants to be answered: these, as bits, which
+    /// `edition` of them.
+    Hello { rails: u8, edition: u32 },
+    /// That hello of card `generation` was heard.
+    HelloHeard { generation: u64, edition: u32 },
     /// Whoever is at the address that this was sent to shall say so (RFC 9000 §8.2).
     Challenge(u64),
     /// This challenge was heard.
@@ -190,8 +205,14 @@ impl<'a> Parser<'a> {
             kind::ACK => self.ack()?,
             kind::STREAM => self.stream()?,
             kind::PING => Record::Ping,
-            kind::HELLO => Record::Hello,
-            kind::HELLO_HEARD => Record::HelloHeard { generation: self.take::<U64>()?.get() },
+            kind::HELLO => {
+                let RawHello { rails, edition } = self.take()?;
+                Record::Hello { rails, edition: edition.get() }
+            }
+            kind::HELLO_HEARD => {
+                let RawHelloHeard { generation, edition } = self.take()?;
+                Record::HelloHeard { generation: generation.get(), edition: edition.get() }
+            }
             kind::CHALLENGE => Record::Challenge(self.take::<U64>()?.get()),
             kind::CHALLENGE_HEARD => Record::ChallengeHeard(self.take::<U64>()?.get()),
             kind::RENEW => Record::Renew,
@@ -316,9 +337,13 @@ fn encode(record: &Record<'_>, out: &mut [u8]) -> (u8, usize) {
         }
         Record::Stream { .. } => unreachable!("TLPs are written by `Writer::stream`"),
         Record::Ping => kind::PING,
-        Record::Hello => kind::HELLO,
-        Record::HelloHeard { generation } => {
-            put(U64::new(*generation).as_bytes());
+        Record::Hello { rails, edition } => {
+            put(RawHello { rails: *rails, edition: (*edition).into() }.as_bytes());
+            kind::HELLO
+        }
+        Record::HelloHeard { generation, edition } => {
+            let (generation, edition) = ((*generation).into(), (*edition).into());
+            put(RawHelloHeard { generation, edition }.as_bytes());
             kind::HELLO_HEARD
         }
         Record::Challenge(challenge) => {
@@ -364,7 +389,7 @@ mod tests {
         let status = Status { committed: 7.into(), ..Status::default() };
         let mut writer = Writer::new(&mut buffer, status);
         assert!(writer.record(&Record::Ack { path: 1, generation: 3, delay_us: 20, ranges }));
-        assert!(writer.record(&Record::HelloHeard { generation: 9 }));
+        assert!(writer.record(&Record::HelloHeard { generation: 9, edition: 1 }));
         assert!(writer.record(&Record::Challenge(5)) && writer.record(&Record::ChallengeHeard(6)));
         assert_eq!(
             writer.stream(40, |room| {

@@ -7,7 +7,7 @@
 use std::rc::Rc;
 
 use base::Rule;
-use base::ids::DomainId;
+use base::ids::{DomainId, RailId};
 use base::ledger::Journal;
 use fabric::{APERTURE_BITS, Decoder, FabricAddress, Range, Window, WindowError};
 use link::Port;
@@ -90,7 +90,7 @@ pub(crate) fn to_function(domain: DomainId, base: u64, requester: Bdf) -> Result
 }
 
 /// What the TLPs of a stream have to pass before its endpoint takes them: they bear the requester id that was given to
-/// the stream, and lead to that endpoint. What the requester may do there is the endpoint's own word, its grants.
+/// the stream, and lead to that endpoint, over the rail on which they have come. What the requester may do there is the endpoint's own word, its grants.
 ///
 /// An address of another endpoint would be that one's word. None grants anything to the requester of another stream
 /// today, so it is denied here; one that does (memory that programs share) is asked in this place.
@@ -124,7 +124,9 @@ impl<'m> Gate<'m> {
     pub(crate) fn admit(&self, port: &mut Port<'m>, mut header: Header, completer: Bdf) -> Option<Header> {
         let is_admitted = match &mut header {
             Header::MemoryRead(request) | Header::MemoryWrite(request) => {
-                self.knows(&mut request.requester) && self.leads_here(request)
+                self.knows(&mut request.requester)
+                    && self.leads_here(request)
+                    && self.came_over(request, port.rail)
             }
             Header::ConfigRead(request) | Header::ConfigWrite(request) => self.knows(&mut request.requester),
             Header::Completion(_) | Header::Message(_) => true,
@@ -140,6 +142,11 @@ impl<'m> Gate<'m> {
             *requester = self.requester;
         }
         *requester == self.requester
+    }
+
+    /// Whether the address leads over the rail that its frame was sent to.
+    fn came_over(&self, request: &MemoryRequest, rail: RailId) -> bool {
+        !self.journal.rule(Rule::AddressRails) || RailId::of_address(request.address) == rail
     }
 
     fn leads_here(&self, request: &mut MemoryRequest) -> bool {
@@ -165,7 +172,7 @@ mod tests {
         let slots = [7, 9].map(|place| (place, LoanKind::Slot, machine));
         let decoder = decoder_of(drives.chain(slots));
         let at = |domain, offset| {
-            let address = FabricAddress { rail: fabric::Rail::default(), domain, offset };
+            let address = FabricAddress { rail: RailId::default(), domain, offset };
             decoder.find(address.encode(), 4)
         };
         for place in 0..MAX_LOANS {

@@ -4,7 +4,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::RuleSet;
-use base::ids::{DomainId, Group, NodeId};
+use base::ids::{DomainId, Group, NodeId, RailId};
 use base::ledger::{
     Arena, Cell, Counter, Hook, Journal, Layout, LayoutHash, Ledger, LedgerRoot, Owned, Owner, PageCells,
     RawMemory, Region, RegionError, RegionTable, Regions, region_bytes,
@@ -12,7 +12,7 @@ use base::ledger::{
 use host::nbd::ServerCells;
 use host::vfio_user::SessionCells;
 use link::pair::{ChannelCells, ClaimCells, LobbyCells, OfferCells};
-use link::{Name, PublicKey, StreamCells};
+use link::{Name, PathId, PublicKey, StreamCells};
 use pcie::Bdf;
 use serde::{Deserialize, Serialize};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -105,13 +105,14 @@ impl LoanCells {
 pub struct PeerCells {
     /// The channel.
     pub channel: ChannelCells,
-    /// Where the node is, by rail: what has answered a challenge, else where it is said to be.
-    pub(crate) addresses: [Cell<Address>; MAX_RAILS],
+    /// Where the node is, by path, since a node may be known by another address on each rail of ours: what has answered
+    /// a challenge, else where it is said to be.
+    pub(crate) addresses: [Cell<Address>; MAX_RAILS * MAX_RAILS],
     /// Whose place it is; all zeroes: nobody's.
     pub(crate) key: Cell<PublicKey>,
     /// 1: of a node with itself, the end that calls.
     pub(crate) calls_itself: Cell<u32>,
-    /// By rail, as bits: the address has answered a challenge.
+    /// By path, as bits: the address has answered a challenge.
     pub(crate) proven: Cell<u32>,
     /// The group of the channel.
     pub(crate) group: Cell<u16>,
@@ -130,9 +131,29 @@ impl PeerCells {
         Group(self.group.get())
     }
 
-    /// Where the node is, by rail, as far as that is known.
-    pub fn addresses(&self) -> impl Iterator<Item = Address> {
-        self.addresses.iter().map(Cell::get)
+    /// Where the node is on this path, if that is known.
+    pub fn address(&self, path: PathId) -> Option<Address> {
+        self.addresses.get(path.index()).map(Cell::get).filter(Address::is_known)
+    }
+
+    /// Where the node is, by path, as far as that is known.
+    pub fn addresses(&self) -> impl Iterator<Item = (PathId, Address)> {
+        let paths = RailId::ALL.into_iter().flat_map(|own| RailId::ALL.map(|peer| PathId::new(own, peer)));
+        paths.filter_map(|path| Some((path, self.address(path)?)))
+    }
+
+    /// Where the node is for a rail of ours: on the path between equal rails, else on another one.
+    pub fn address_from(&self, own: RailId) -> Option<Address> {
+        let peers = [own].into_iter().chain(RailId::ALL);
+        peers.map(|peer| PathId::new(own, peer)).find_map(|path| self.address(path))
+    }
+
+    /// Where the node has a rail, as it has proven: on the path between equal rails, else on another one.
+    pub(crate) fn proven_address(&self, peer: RailId) -> Option<Address> {
+        let proven = self.proven.get();
+        let own = [peer].into_iter().chain(RailId::ALL);
+        let mut paths = own.map(|own| PathId::new(own, peer));
+        paths.find(|path| proven & 1 << path.index() != 0).and_then(|path| self.address(path))
     }
 
     /// Whether it is, of a node with itself, the end that calls.
@@ -560,7 +581,7 @@ pub struct Gauges {
     pub dropped_malformed: Counter,
     /// Frames of no loan of this node.
     pub dropped_unknown: Counter,
-    /// Frames that came on another rail than their header says.
+    /// Frames that came on another rail of ours than their header says.
     pub dropped_misdirected: Counter,
     /// First messages of handshakes that were too many to look at.
     pub dropped_calls: Counter,
@@ -580,8 +601,8 @@ pub struct EdgeGauges {
     pub last_heard: Counter,
     /// Smoothed round trip of each rail in nanoseconds; zero while unknown.
     pub rtt_ns: [Counter; MAX_RAILS],
-    /// Whether each rail answers.
-    pub rail_up: [Counter; MAX_RAILS],
+    /// Each rail of ours: 0 it leads to no rail of the peer, 1 it does not answer, 2 it answers.
+    pub rail_state: [Counter; MAX_RAILS],
     /// Lost packets of a million, by rail.
     pub loss_ppm: [Counter; MAX_RAILS],
     /// Number of the [`link::Cipher`] that protects frames; 0 before the first peer.

@@ -1,7 +1,7 @@
 use base::Instant;
 use base::ids::{DomainId, NodeId, RailId};
-use link::Name;
 use link::pair::Channel;
+use link::{Name, PathStatus};
 
 use crate::cells::{EdgeGauges, MAX_RAILS};
 
@@ -9,10 +9,10 @@ use crate::cells::{EdgeGauges, MAX_RAILS};
 #[derive(Clone, PartialEq)]
 pub(crate) struct ChannelGauges {
     last_heard: u64,
-    /// Round trip in nanoseconds, whether it answers, lost packets of a million.
+    /// Round trip in nanoseconds, as [`EdgeGauges::rail_state`], lost packets of a million.
     rails: [[u64; 3]; MAX_RAILS],
     cipher: u64,
-    /// The same of the path through shared memory, where 0 stands for none.
+    /// The same of the path through shared memory.
     private: [u64; 3],
     peer: Option<(NodeId, Name, DomainId)>,
 }
@@ -23,17 +23,18 @@ impl ChannelGauges {
         let nanos = |time: Option<core::time::Duration>| time.map_or(0, |time| time.as_nanos() as u64);
         let ppm = |loss: f64| (loss * 1e6) as u64;
         let mut rails = [[0; 3]; MAX_RAILS];
-        for rail in RailId::ALL.into_iter().filter(|rail| channel.has_rail(*rail)) {
-            let (round_trip, up, loss) = channel.path_status(rail.get(), now);
-            rails[rail.index()] = [nanos(round_trip), up.into(), ppm(loss)];
+        let of = |status: Option<PathStatus>| {
+            let PathStatus { round_trip, is_up, loss } = status.unwrap_or_default();
+            [nanos(round_trip), status.map_or(0, |_| 1 + u64::from(is_up)), ppm(loss)]
+        };
+        for rail in RailId::ALL {
+            rails[rail.index()] = of(channel.rail_status(rail, now));
         }
-        let private = channel.private_status(now);
-        let (round_trip, up, loss) = private.unwrap_or_default();
         Self {
             last_heard: channel.last_heard().as_nanos(),
             rails,
             cipher: channel.cipher().map_or(0, |cipher| cipher as u64),
-            private: [nanos(round_trip), private.map_or(0, |_| 1 + u64::from(up)), ppm(loss)],
+            private: of(channel.private_status(now)),
             peer: channel.peer(),
         }
     }
@@ -41,9 +42,9 @@ impl ChannelGauges {
     /// Shows it in the gauges of a loan.
     pub(crate) fn publish(&self, edge: &EdgeGauges) {
         edge.last_heard.set(self.last_heard);
-        for (rail, [round_trip, up, loss]) in self.rails.iter().enumerate() {
+        for (rail, [round_trip, state, loss]) in self.rails.iter().enumerate() {
             edge.rtt_ns[rail].set(*round_trip);
-            edge.rail_up[rail].set(*up);
+            edge.rail_state[rail].set(*state);
             edge.loss_ppm[rail].set(*loss);
         }
         edge.cipher.set(self.cipher);

@@ -10,7 +10,7 @@ use base::ids::{ChannelIndex, DomainId, Group, Incarnation, LifeId, NodeId, Rail
 use base::ledger::Journal;
 use base::times::HOLD;
 use base::{Instant, Rule};
-use link::frame::{Header, Kind};
+use link::frame::{Header, Kind, MAX_FRAME};
 use link::pair::{Channel, ChannelConfig, Course, Heard, MAX_STREAMS, Streams};
 use link::{PathConfig, PathId, PublicKey, Room, Sink, Stream, Transmit};
 
@@ -18,7 +18,7 @@ use self::addresses::Addresses;
 use self::callers::Callers;
 use crate::card::{Outgoing, Rooms, Way};
 use crate::cells::{Address, MAX_RAILS, PeerCells};
-use crate::config::{CardConfig, LoanConfig, LoanRole, Rails, Route};
+use crate::config::{CardConfig, LoanRole, RailConfig, Rails, Route};
 use crate::places::Places;
 use crate::whereabouts::Whereabouts;
 
@@ -29,11 +29,7 @@ pub(crate) fn channel_index(place: usize) -> ChannelIndex {
 
 /// The way that `path` of the channel with the peer in this place stands for.
 fn way(path: PathId, place: usize) -> Way {
-    if path == link::PRIVATE_PATH {
-        Way::Private(place)
-    } else {
-        Way::Rail(RailId::new(path).expect("a path is a rail, or private"))
-    }
+    path.rails().map_or(Way::Private(place), |(own, _)| Way::Rail(own))
 }
 
 /// The rooms of one peer.
@@ -81,12 +77,20 @@ impl Contact {
         }
         contact
     }
+
+    /// Its rails, as far as anything is said of them, and what gets there.
+    fn rails(&self) -> [Option<PathConfig>; MAX_RAILS] {
+        RailId::ALL.map(|rail| {
+            let route = self.routes.iter().find(|route| route.rail == rail);
+            let is_known = self.known[rail.index()].is_known();
+            let max_frame = route.map(|route| route.max_frame).or_else(|| is_known.then_some(MAX_FRAME));
+            max_frame.map(|max_frame| PathConfig { max_frame })
+        })
+    }
 }
 
 /// A node that this one has a channel with.
 pub(crate) struct Peer<'m> {
-    /// It is reached over all rails of this node, not only those of which lines speak.
-    takes_all: bool,
     cells: &'m PeerCells,
     journal: Journal<'m>,
     pub(crate) channel: Channel<'m>,
@@ -136,7 +140,6 @@ impl<'m> Peer<'m> {
         let config = channel_config(card, (key, group, place), &contact, seed);
         let channel = Channel::new(&cells.channel, journal, config, now);
         let mut peer = Self {
-            takes_all: takes_all(card, group, &contact.routes),
             cells,
             journal,
             channel,
@@ -155,8 +158,11 @@ impl<'m> Peer<'m> {
             has_failed: false,
         };
         if peer.channel.peer().is_none() {
-            for (rail, address) in contact.known.into_iter().enumerate().filter(|(_, it)| it.is_known()) {
-                peer.locate(rail, address);
+            for (rail, address) in RailId::ALL.into_iter().zip(contact.known).filter(|(_, it)| it.is_known())
+            {
+                for (own, _) in RailId::present(&card.rails) {
+                    peer.locate(PathId::new(own, rail), address);
+                }
             }
         }
         peer.route(contact.routes);
@@ -166,35 +172,51 @@ impl<'m> Peer<'m> {
     /// Where lines say that it is counts until it has been elsewhere.
     fn route(&mut self, routes: Vec<Route>) {
         for route in &routes {
-            let cell = &self.cells.addresses[route.rail.index()];
-            let is_news = self.said(route.rail.get()).is_some_and(|before| before != route.peer);
-            if is_news || !cell.get().is_known() {
-                cell.set(self.journal, route.peer);
-                self.cells.proven.update(self.journal, |proven| proven & !(1 << route.rail.get()));
+            let is_news = self.said(route.rail).is_some_and(|before| before != route.peer);
+            for path in RailId::ALL.map(|own| PathId::new(own, route.rail)) {
+                let cell = &self.cells.addresses[path.index()];
+                if is_news || !cell.get().is_known() {
+                    cell.set(self.journal, route.peer);
+                    self.cells.proven.update(self.journal, |proven| proven & !(1 << path.index()));
+                }
             }
         }
         self.routes = routes;
     }
 
     /// Where lines say that its rail is.
-    fn said(&self, rail: u8) -> Option<Address> {
-        self.routes.iter().find(|route| route.rail.get() == rail).map(|route| route.peer)
+    fn said(&self, rail: RailId) -> Option<Address> {
+        self.routes.iter().find(|route| route.rail == rail).map(|route| route.peer)
     }
 
-    /// It has proven to be at this address of a rail.
-    fn locate(&self, rail: usize, address: Address) {
-        self.cells.addresses[rail].set(self.journal, address);
-        self.cells.proven.update(self.journal, |proven| proven | 1 << rail);
+    /// The same, for a path.
+    fn said_of(&self, path: PathId) -> Option<Address> {
+        path.rails().and_then(|(_, rail)| self.said(rail))
+    }
+
+    /// It has proven to be at this address of a path. Where other paths to its rail led to the same address as this one,
+    /// they still do.
+    fn locate(&self, path: PathId, address: Address) {
+        let Some((_, rail)) = path.rails() else { return };
+        let before = self.cells.address(path);
+        for other in RailId::ALL.map(|own| PathId::new(own, rail)) {
+            if other == path || (before.is_some() && self.cells.address(other) == before) {
+                self.cells.addresses[other.index()].set(self.journal, address);
+            }
+        }
+        self.cells.proven.update(self.journal, |proven| proven | 1 << path.index());
     }
 
     /// These are the rails of this node from now on.
     pub(crate) fn set_rails(&mut self, now: Instant, own: &Rails) {
-        self.channel.set_rails(now, common(own, &self.routes, self.takes_all));
+        self.channel.set_rails(now, own.map(path_config));
     }
 
     /// Loans have come or gone: the node is called as long as one of them borrows from it.
     pub(crate) fn follow(&mut self, now: Instant, card: &CardConfig) {
-        self.route(Contact::of((self.key(), self.group()), card).routes);
+        let contact = Contact::of((self.key(), self.group()), card);
+        self.channel.set_peer_rails(now, contact.rails());
+        self.route(contact.routes);
         self.call_if_wanted(now);
         self.wake();
     }
@@ -236,8 +258,8 @@ impl<'m> Peer<'m> {
         }
         let (_, _, domain) = self.channel.peer()?;
         let mut addresses = [Address::default(); MAX_RAILS];
-        for (rail, (address, cell)) in addresses.iter_mut().zip(&self.cells.addresses).enumerate() {
-            *address = if proven & 1 << rail != 0 { cell.get() } else { *address };
+        for (rail, address) in RailId::ALL.into_iter().zip(&mut addresses) {
+            *address = self.cells.proven_address(rail).unwrap_or_default();
         }
         let located = Some(Whereabouts { key: self.key(), domain, addresses });
         let is_news = self.located != located;
@@ -321,31 +343,30 @@ impl<'m> Peer<'m> {
         deadline
     }
 
-    /// Takes a frame that has come on `rail` from `from`.
+    /// Takes a frame that has come on `path` from `from`.
     pub(crate) fn handle_frame(
         &mut self,
         now: Instant,
-        (rail, from): (RailId, Address),
+        (path, from): (PathId, Address),
         frame: &mut [u8],
         view: &mut LoanStreams<'_, 'm>,
     ) -> Heard {
         // Until the peer has proven an address, it may be wherever its frames come from, be it that they came from
         // elsewhere first.
-        let is_unproven = !self.cells.addresses[rail.index()].get().is_known();
+        let is_unproven = self.cells.address(path).is_none();
         self.channel.hear_duplicates(is_unproven);
         let heard = self.channel.handle_frame(now, frame, view);
-        self.answer(now, rail, from, heard);
-        self.learn_address(now, rail.get(), from, (heard, frame.len()));
+        self.answer(now, path, from, heard);
+        self.learn_address(now, path, from, (heard, frame.len()));
         heard
     }
 
-    /// A call was taken that came on `rail` from `from`: its answer goes there.
-    pub(crate) fn answer(&mut self, now: Instant, rail: RailId, from: Address, heard: Heard) {
-        let rail = rail.get();
+    /// A call was taken that came on `path` from `from`: its answer goes there.
+    pub(crate) fn answer(&mut self, now: Instant, path: PathId, from: Address, heard: Heard) {
         match heard {
-            Heard::Proposal(call) => self.callers.expect_answer(now, rail, call, from),
-            Heard::Again(call) if self.callers.note(now, rail, call, from) => {
-                self.channel.answer_again(rail, call);
+            Heard::Proposal(call) => self.callers.expect_answer(now, path, call, from),
+            Heard::Again(call) if self.callers.note(now, path, call, from) => {
+                self.channel.answer_again(path, call);
             }
             _ => {}
         }
@@ -353,14 +374,16 @@ impl<'m> Peer<'m> {
 
     /// It is learned where a peer is from whatever is authentic, once the address it came from has answered a
     /// challenge.
-    fn learn_address(&mut self, now: Instant, rail: u8, from: Address, (heard, len): (Heard, usize)) {
+    fn learn_address(&mut self, now: Instant, path: PathId, from: Address, (heard, len): (Heard, usize)) {
         let (journal, known) = (self.journal, &self.cells.addresses);
-        let Some(cell) = known.get(rail as usize) else { return };
+        let Some(cell) = known.get(path.index()) else { return };
         match heard {
             Heard::Nothing | Heard::Proposal(_) | Heard::Again(_) => return,
             Heard::Newcomer => {
-                for (rail, address) in (0..).zip(known) {
-                    address.set(journal, self.said(rail).unwrap_or_default());
+                for rail in RailId::ALL {
+                    let said = self.said(rail).unwrap_or_default();
+                    let paths = RailId::ALL.map(|own| PathId::new(own, rail));
+                    paths.iter().for_each(|path| known[path.index()].set(journal, said));
                 }
                 self.cells.proven.set(journal, 0);
                 self.addresses.forget();
@@ -368,8 +391,8 @@ impl<'m> Peer<'m> {
             Heard::Answer | Heard::Peer | Heard::Duplicate | Heard::Accepted => {}
         }
         while let Some(challenge) = self.channel.poll_proof() {
-            if let Some((rail, address)) = self.addresses.prove(challenge) {
-                self.locate(rail, address);
+            if let Some((path, address)) = self.addresses.prove(challenge) {
+                self.locate(path, address);
             }
         }
         if !journal.rule(Rule::ProveAddresses) {
@@ -381,19 +404,19 @@ impl<'m> Peer<'m> {
         if heard == Heard::Accepted {
             // It uses the new keys when it hears them, where it has come back to, too: whoever has answered first may
             // have repeated its answer.
-            let said = self.said(rail);
+            let said = self.said_of(path);
             if let Some(said) = said.filter(|said| ![from, cell.get()].contains(said))
-                && let Some(challenge) = self.addresses.hear(now, rail.into(), said, 0)
+                && let Some(challenge) = self.addresses.hear(now, path, said, 0)
             {
-                self.channel.challenge(rail, challenge);
+                self.channel.challenge(path, challenge);
             }
         }
         let challenge = match heard {
-            Heard::Duplicate => self.addresses.hear_duplicate(now, rail.into(), from),
-            _ => self.addresses.hear(now, rail.into(), from, len),
+            Heard::Duplicate => self.addresses.hear_duplicate(now, path, from),
+            _ => self.addresses.hear(now, path, from, len),
         };
         if let Some(challenge) = challenge {
-            self.channel.challenge(rail, challenge);
+            self.channel.challenge(path, challenge);
         }
     }
 
@@ -413,8 +436,8 @@ impl<'m> Peer<'m> {
         let room = &mut PeerRooms { rooms, place };
         if let Some(copy) = self.callers.next_copy() {
             let len = copy.bytes.len();
-            room.of(copy.rail)[..len].copy_from_slice(&copy.bytes);
-            return Some(Outgoing { way: way(copy.rail, place), to: copy.to, len });
+            room.of(copy.path)[..len].copy_from_slice(&copy.bytes);
+            return Some(Outgoing { way: way(copy.path, place), to: copy.to, len });
         }
         // What goes to a peer whose address is not known is dropped, as a network would.
         loop {
@@ -438,22 +461,22 @@ impl<'m> Peer<'m> {
         }
     }
 
-    /// Where a frame for a rail goes.
+    /// Where a frame for a path over rails goes.
     fn address_for(&mut self, frame: &Transmit) -> Option<Address> {
-        let rail = frame.path as usize;
-        let known = Some(self.cells.addresses[rail].get()).filter(Address::is_known);
-        match frame.challenge {
-            Some(challenge) => self.addresses.of(challenge),
-            None => known.or_else(|| self.addresses.spend(rail, frame.len)),
+        if let Some(challenge) = frame.challenge {
+            return self.addresses.of(challenge);
         }
+        let (_, rail) = frame.path.rails()?;
+        // A path that is new leads to where others have found its rail.
+        let known = self.cells.address(frame.path).or_else(|| self.cells.proven_address(rail));
+        known.or_else(|| self.addresses.spend(frame.path, frame.len))
     }
 
     /// Where a first message goes: to where the node is known to be, and where its line says, too. It may have been
     /// moved, or have come back.
     fn address_of_call(&mut self, frame: &Transmit, bytes: &[u8]) -> Option<Address> {
-        let known = self.cells.addresses[frame.path as usize].get();
-        let said = self.said(frame.path);
-        let Some(known) = Some(known).filter(Address::is_known) else { return said };
+        let said = self.said_of(frame.path);
+        let Some(known) = self.cells.address(frame.path) else { return said };
         if let Some(said) = said.filter(|said| *said != known) {
             self.callers.copy(frame.path, said, bytes);
         }
@@ -533,19 +556,9 @@ impl<'m> Streams<'m> for LoanStreams<'_, 'm> {
     }
 }
 
-/// Who lends nothing is reached where it calls from.
-fn takes_all(card: &CardConfig, group: Group, routes: &[Route]) -> bool {
-    let is_lent = |loan: &LoanConfig| loan.group == group && matches!(loan.role, LoanRole::Lend { .. });
-    card.loans.iter().any(is_lent) || routes.is_empty()
-}
-
-/// The rails that both ends have.
-fn common(own: &Rails, routes: &[Route], takes_all: bool) -> [Option<PathConfig>; MAX_RAILS] {
-    RailId::ALL.map(|rail| {
-        let route = routes.iter().find(|route| route.rail == rail);
-        let own = own[rail.index()].filter(|_| takes_all || route.is_some())?;
-        Some(PathConfig { max_frame: route.map_or(own.max_frame, |route| route.max_frame) })
-    })
+/// A rail as a channel sees it.
+fn path_config(rail: Option<RailConfig>) -> Option<PathConfig> {
+    rail.map(|rail| PathConfig { max_frame: rail.max_frame })
 }
 
 fn channel_config(
@@ -554,7 +567,12 @@ fn channel_config(
     contact: &Contact,
     seed: [u8; 32],
 ) -> ChannelConfig {
-    let rails = common(&card.rails, &contact.routes, takes_all(card, group, &contact.routes));
+    let rails = card.rails.map(path_config);
+    let said = contact.rails();
+    // Holders are said to be somewhere, and not what gets there.
+    let routes = contact.routes.iter().map(|route| route.max_frame);
+    let max_payload =
+        CardConfig::max_payload(rails.iter().flatten().map(|rail| rail.max_frame).chain(routes));
     ChannelConfig {
         peer,
         peer_domain: contact.domain,
@@ -571,8 +589,9 @@ fn channel_config(
         generation: card.generation,
         seed,
         rekey_frames: card.rekey_frames,
-        max_payload: CardConfig::max_payload(rails.iter().flatten().map(|path| path.max_frame)),
+        max_payload,
         rails,
+        peer_rails: said,
         max_streams: MAX_STREAMS,
     }
 }

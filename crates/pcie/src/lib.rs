@@ -33,4 +33,5 @@ pub use tlp::{
     AddressType, Attributes, Completion, CompletionPart, CompletionStatus, ConfigKind, ConfigRequest,
     EncodedHeader, FlowClass, Header, Malformed, MemoryRequest, Message, MessageCode, MessageRouting,
     Outstanding, ParseError, Progress, ReadCompletionBoundary, RequestError, TlpView, Unexpected, Unparsed,
+    replace_address,
 };

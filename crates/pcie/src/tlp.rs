@@ -23,7 +23,7 @@ use common::Dword0;
 pub use common::{AddressType, Attributes};
 pub use completion::{Completion, CompletionStatus};
 pub use config::{ConfigKind, ConfigRequest};
-pub use memory::{MemoryRequest, RequestError};
+pub use memory::{MemoryRequest, RequestError, replace_address};
 pub use message::{Message, MessageCode, MessageRouting};
 pub use outstanding::{Outstanding, Progress, Unexpected};
 pub use split::{CompletionPart, ReadCompletionBoundary, Split};

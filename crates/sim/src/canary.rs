@@ -43,6 +43,7 @@ fn run_world(rule: Rule, seed: u64, options: &Options) -> Result<(), Failure> {
         | Rule::FenceGenerations
         | Rule::FenceFrames
         | Rule::AddressDecoder
+        | Rule::AddressRails
         | Rule::RequesterRewrite => run_rogue(seed, TURNS, options).map(drop),
         _ => run(seed, options).map(drop),
     }

@@ -7,8 +7,8 @@ use core::time::Duration;
 use link::{Name, Secret};
 use node::agent::Agent;
 use node::{
-    BorrowEdge, Card, CardConfig, FunctionId, LoanConfig, LoanKind, LoanRole, NodeKey, NodeLedger,
-    RailConfig, Route, Way, Whereabouts,
+    BorrowEdge, Card, CardConfig, FunctionId, LoanConfig, LoanKind, LoanRole, NodeKey, NodeLedger, Route,
+    Way, Whereabouts,
 };
 
 use crate::checkers::freshness::{Freshness, Origin};
@@ -20,7 +20,8 @@ use crate::death::{End, Switch, survive};
 use crate::edge::Socket;
 use crate::identity::life_id;
 use crate::marks::Mark;
-use crate::network::{Fate, Frame, Network, RAILS};
+use crate::network::{Fate, Frame, Network};
+use crate::rails;
 use crate::world::{BORROWER, Event, LENDER, NODES, World};
 
 /// How long a node may be without a card, at most: disks end what was asked of them, the agent pauses since many cards
@@ -330,6 +331,7 @@ impl<'w> World<'w> {
             let frame = Frame {
                 to: usize::from(outgoing.to.0[0]).wrapping_sub(1),
                 rail,
+                at: Network::rail_of(outgoing.to),
                 from: Network::address(node, rail.into()),
                 bytes: frame.to_vec(),
                 origin: Origin::Peer,
@@ -372,12 +374,9 @@ impl<'w> World<'w> {
                 LoanRole::Lend { drive, controller, limit: node::Limit::NONE, allowed: None }
             } else {
                 let max_frame = self.frame_bytes;
-                let route = |rail: &RailId| Route {
-                    rail: *rail,
-                    peer: Network::address(LENDER, rail.index()),
-                    max_frame,
-                };
-                let routes = RailId::ALL[..RAILS].iter().map(route).collect();
+                let route =
+                    |rail: RailId| Route { rail, peer: Network::address(LENDER, rail.index()), max_frame };
+                let routes = rails::each(self.rails[0]).map(route).collect();
                 let slot = BorrowEdge::Slot { domain: DomainId((NODES + index) as u32 + 1) };
                 let edge = if self.guests.is_empty() { BorrowEdge::Drive } else { slot };
                 let lender = self.nodes[LENDER].identity.lends_in(domain_of(LENDER));
@@ -408,7 +407,7 @@ impl<'w> World<'w> {
             generation: CardGeneration(self.nodes[node].generation()),
             seed: Secret(seed),
             protection: self.protection[usize::from(node != LENDER)],
-            rails: RailConfig::first(RAILS, self.frame_bytes),
+            rails: rails::config(self.rails[usize::from(node != LENDER)], self.frame_bytes),
             drives: drives.into_iter().map(Some).collect(),
             loans,
             holders: self.nodes[node].holders.clone(),

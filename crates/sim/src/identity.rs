@@ -3,7 +3,7 @@
 //! life that is long over.
 
 use base::Instant;
-use base::ids::{Incarnation, LifeId};
+use base::ids::{Incarnation, LifeId, RailId};
 use base::times::{HANDSHAKE_RETRY_MAX, REFUSAL_PAUSE};
 use link::Tenancy;
 use link::frame::{Header, Kind};
@@ -14,7 +14,7 @@ use crate::checkers::names;
 use crate::checkers::single_owner::Life;
 use crate::contest::Contest;
 use crate::marks::Mark;
-use crate::network::{Fate, Frame, RAILS};
+use crate::network::{Fate, Frame, Network};
 use crate::random::Random;
 use crate::world::{BORROWER, Event, LENDER, NODES, RIVAL, World};
 
@@ -36,7 +36,7 @@ pub(crate) struct Identity {
     /// First messages of a life that is over.
     old: Vec<Frame>,
     /// By rail: the last refusal that went to who repeats them, with the card that sent it.
-    refused: [Option<(u64, u64)>; RAILS],
+    refused: [Option<(u64, u64)>; RailId::COUNT],
 }
 
 impl Identity {
@@ -112,6 +112,7 @@ impl World<'_> {
                 old.push(Frame {
                     to: LENDER,
                     rail,
+                    at: Network::rail_of(sent.to),
                     from,
                     bytes,
                     origin,

@@ -28,6 +28,7 @@ mod marks;
 mod media;
 mod neighbours;
 mod network;
+mod rails;
 mod random;
 mod replaced;
 pub mod rogue;

@@ -148,8 +148,18 @@ impl World<'_> {
         // Over a network it is a forgery, whenever.
         let bytes = frame.to_vec();
         let (from, by, origin) = (Network::address(node, 0), self.life_of(node), Origin::Forger);
-        let forgery =
-            Frame { to, rail: 0, from, bytes, origin, first: self.now, sent: self.now, by, proof: None };
+        let forgery = Frame {
+            to,
+            rail: 0,
+            at: 0,
+            from,
+            bytes,
+            origin,
+            first: self.now,
+            sent: self.now,
+            by,
+            proof: None,
+        };
         self.network.keep_foreign(node, forgery);
         self.schedule(after, Event::Memory(to));
     }

@@ -1,5 +1,6 @@
-//! The network between the nodes: two rails, each direction with manners of its own.
+//! The network between the nodes: each rail reaches each other one, and each direction has manners of its own.
 
+use base::ids::RailId;
 use link::frame::{Header, ROUTE};
 use node::Address;
 
@@ -8,7 +9,7 @@ use crate::checkers::single_owner::Life;
 use crate::random::Random;
 use crate::world::NODES;
 
-/// Rails of every simulated node.
+/// Rails of most simulated nodes.
 pub(crate) const RAILS: usize = 2;
 /// Old frames that are kept for replays, by direction.
 const ARCHIVE: usize = 48;
@@ -17,7 +18,10 @@ const ARCHIVE: usize = 48;
 #[derive(Clone)]
 pub(crate) struct Frame {
     pub(crate) to: usize,
+    /// The sender's rail.
     pub(crate) rail: u8,
+    /// The receiver's.
+    pub(crate) at: u8,
     pub(crate) from: Address,
     pub(crate) bytes: Vec<u8>,
     pub(crate) origin: Origin,
@@ -53,7 +57,7 @@ pub(crate) enum Fate {
 pub(crate) struct Network {
     random: Random,
     pub(crate) manners: Manners,
-    /// By sending node and rail: how many cuts are in the way.
+    /// By sending node and rail, of those with more the even and the odd ones: how many cuts are in the way.
     pub(crate) cuts: [[u32; RAILS]; NODES],
     /// Nodes that nobody reaches, and that reach nobody.
     pub(crate) islands: [bool; NODES],
@@ -72,6 +76,11 @@ impl Network {
             archive: [const { Vec::new() }; NODES],
             nodes,
         }
+    }
+
+    /// Which rail an address is of.
+    pub(crate) fn rail_of(address: Address) -> u8 {
+        address.0[1] % RailId::COUNT as u8
     }
 
     /// The address of a node on a rail.
@@ -106,7 +115,7 @@ impl Network {
         }
         self.keep(node, &frame);
         let reaches = !self.islands[node] && !self.islands[frame.to];
-        let (manners, passes) = (self.manners, self.cuts[node][rail] == 0 && reaches);
+        let (manners, passes) = (self.manners, self.cuts[node][rail % RAILS] == 0 && reaches);
         let random = &mut self.random;
         if !passes || random.chance(manners.loss) {
             return vec![Fate::Lost];

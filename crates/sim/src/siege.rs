@@ -14,7 +14,7 @@ use crate::checkers::freshness::Origin;
 use crate::checkers::names;
 use crate::checkers::single_owner::Life;
 use crate::marks::Mark;
-use crate::network::Frame;
+use crate::network::{Frame, Network};
 use crate::world::{BORROWER, Event, LENDER, World};
 
 /// Former borrowers.
@@ -48,6 +48,7 @@ impl World<'_> {
                     self.former.push(Frame {
                         to: LENDER,
                         rail,
+                        at: Network::rail_of(sent.to),
                         from,
                         bytes,
                         origin,

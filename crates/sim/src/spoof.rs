@@ -4,11 +4,13 @@
 
 use std::collections::BTreeMap;
 
+use base::ids::RailId;
+use link::PathId;
 use node::Address;
 
 use crate::checkers::names;
 use crate::marks::Mark;
-use crate::network::{Fate, Frame, RAILS};
+use crate::network::{Fate, Frame, Network};
 use crate::random::Random;
 use crate::world::{LENDER, World};
 
@@ -24,7 +26,7 @@ pub(crate) struct Spoofer {
     random: Random,
     /// Of a thousand frames, so many.
     share: u64,
-    /// By the lender's peer and rail: bytes that it may send there, for what has come from there, and has sent there.
+    /// By the lender's peer and that one's rail: bytes that it may send there, for what has come from there, and has sent there.
     allowed: BTreeMap<(usize, u8), usize>,
     sent: BTreeMap<(usize, u8), usize>,
 }
@@ -69,8 +71,10 @@ impl World<'_> {
             self.marks.set(Mark::Spoofed);
         }
         let Some(peer) = self.ledger(LENDER).peer(place) else { return };
-        let is_proven = |(rail, address): (u8, Address)| address == Spoofer::address(rail);
-        if (0..).zip(peer.addresses().take(RAILS)).any(is_proven) {
+        let is_proven = |(_, address): (PathId, Address)| {
+            RailId::ALL.into_iter().any(|rail| address == Spoofer::address(rail.get()))
+        };
+        if peer.addresses().any(is_proven) {
             let what = format!("data for peer {place} go to an address that has answered nothing");
             self.fail(names::ADDRESSES, what);
         }
@@ -84,7 +88,8 @@ impl World<'_> {
     }
 
     /// The lender sends the peer in `place` a frame that belongs to no handshake.
-    pub(crate) fn check_address(&mut self, to: Address, place: usize, rail: u8, len: usize) {
+    pub(crate) fn check_address(&mut self, to: Address, place: usize, len: usize) {
+        let rail = Network::rail_of(to);
         let Some(spoofer) = self.spoofer.as_mut().filter(|_| to == Spoofer::address(rail)) else { return };
         let sent = spoofer.sent.entry((place, rail)).or_default();
         *sent += len;

@@ -14,7 +14,7 @@ use crate::checkers::single_owner::{Change, Life};
 use crate::checkers::streams::{StreamId, committed_truly, granted_truly};
 use crate::disk::author;
 use crate::marks::Mark;
-use crate::network::{Frame, RAILS};
+use crate::network::Frame;
 use crate::world::{BORROWER, LENDER, World};
 
 /// The place of the peer that a sealed frame of this card is for.
@@ -208,7 +208,7 @@ impl<'w> World<'w> {
         let Ok(header) = Header::parse(frame) else {
             return self.fail(names::ASSERTION, "what leaves is no frame".into());
         };
-        self.log.event(self.now, Some(node), "tx", header.path().into(), header.packet_number);
+        self.log.event(self.now, Some(node), "tx", header.path().index() as u64, header.packet_number);
         let Some(card) = self.nodes[node].card.take() else { return };
         let place = place_of(&card, &header);
         // Who is greeted has a channel, and who is asked a stream in it. What is for a rail without a proven address is
@@ -277,7 +277,7 @@ impl<'w> World<'w> {
         let card = self.nodes[LENDER].card.as_ref();
         let place = card.and_then(|card| place_of(card, &header));
         match (header.kind, place) {
-            (Kind::Sealed, Some(place)) => self.check_address(to, place, rail, frame.len()),
+            (Kind::Sealed, Some(place)) => self.check_address(to, place, frame.len()),
             (Kind::Response, _) => self.check_refusal(to, rail),
             _ => {}
         }
@@ -285,7 +285,7 @@ impl<'w> World<'w> {
 
     /// A frame arrives: it has an effect only if it may.
     pub(crate) fn arrive(&mut self, frame: Frame) {
-        let Frame { to: node, rail, from, mut bytes, origin, first, sent, by, proof } = frame;
+        let Frame { to: node, rail, at, from, mut bytes, origin, first, sent, by, proof } = frame;
         let header = Header::parse(&bytes).ok();
         let place = header.map_or(usize::MAX, |header| (header.channel.0 as usize).wrapping_sub(1));
         let packet = header.map_or(0, |header| header.packet_number);
@@ -298,7 +298,7 @@ impl<'w> World<'w> {
         let original = bytes.clone();
         if self.dies_here(node)
             || !self.act(node, |card, now| {
-                card.handle_frame(now, RailId::ALL[usize::from(rail)], from, &mut bytes);
+                card.handle_frame(now, RailId::ALL[usize::from(at)], from, &mut bytes);
             })
         {
             return;
@@ -345,7 +345,7 @@ impl<'w> World<'w> {
     /// A frame comes through memory.
     pub(crate) fn arrive_private(&mut self, node: usize, bytes: &mut [u8]) {
         let Ok(header) = Header::parse(bytes) else { return };
-        self.log.event(self.now, Some(node), "rx", header.path().into(), header.packet_number);
+        self.log.event(self.now, Some(node), "rx", header.path().index() as u64, header.packet_number);
         let Some(place) = self.neighbour_place(node) else { return };
         let before = self.reception(node, place);
         let original = bytes.to_vec();
@@ -424,7 +424,7 @@ impl<'w> World<'w> {
     }
 
     fn knows_all_rails(&self, loan: usize) -> bool {
-        self.known_rails(loan) == RAILS
+        self.known_rails(loan) == self.rails[1].count_ones() as usize
     }
 
     /// On so many rails one has.
@@ -432,7 +432,9 @@ impl<'w> World<'w> {
         let ledger = self.ledger(LENDER);
         let place = ledger.loan(loan, 0).and_then(|parts| parts.cells.peer());
         let peer = place.and_then(|place| ledger.peer(place));
-        peer.map_or(0, |peer| peer.addresses().filter(|address| address.is_known()).count())
+        let Some(peer) = peer else { return 0 };
+        let rails = peer.addresses().filter_map(|(path, _)| path.rails());
+        rails.map(|(_, rail)| rail).collect::<BTreeSet<_>>().len()
     }
 
     /// The peer knows an older card of the same life: it has the keys, and only needs to be told.

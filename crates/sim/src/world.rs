@@ -29,6 +29,7 @@ use crate::marks::Marks;
 use crate::media::Media;
 use crate::neighbours::Neighbours;
 use crate::network::{Frame, Network};
+use crate::rails;
 use crate::random::Random;
 use crate::replaced::Replaced;
 use crate::shared::{self, Shared};
@@ -136,6 +137,8 @@ pub(crate) struct World<'w> {
     pub(crate) slots: Vec<SlotSocket>,
     pub(crate) memories: SharedMemories<'w>,
     pub(crate) network: Network,
+    /// Rails of the lender, and of who borrows, as bits.
+    pub(crate) rails: [u8; 2],
     /// In some worlds the nodes are on one machine.
     pub(crate) neighbours: Option<Neighbours>,
     pub(crate) faults: Faults,
@@ -262,6 +265,7 @@ impl<'w> World<'w> {
             memories: guests.then(|| Rc::new(Memories::new(count, switches[BORROWER]))),
             guests: machines,
             network: Network::new(random.fork(), 1 + borrowers),
+            rails: rails::of_world(seed),
             neighbours: Neighbours::of(seed).filter(|_| contest.is_none()),
             faults: if guests || media.is_some() {
                 Faults::with_reboots(random.fork(), !guests)

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use base::RuleSet;
-use base::ids::NodeId;
+use base::ids::{NodeId, RailId};
 use node::{
     Bdf, ChannelStats, Decoder, DriverCells, EdgeGauges, EndCells, FunctionCells, Grant, LoanParts,
     LobbyStats, NodeLedger, OfferCells, PeerCells, ServerCells, SessionCells, SlotCells, StreamStats, Target,
@@ -34,7 +34,7 @@ pub struct View<'a> {
 pub struct RailView {
     /// The node's own address.
     pub local: RailAddress,
-    /// The peer's, if it is known.
+    /// The peer's, if it is known and the rail leads there.
     pub peer: Option<RailAddress>,
     /// Whether it answers.
     pub up: bool,
@@ -115,13 +115,12 @@ impl<'a> View<'a> {
     /// Rail `rail` of a loan.
     pub fn rail(&self, loan: LoanView<'_>, rail: usize) -> RailView {
         let edge = loan.edge();
-        let rtt = edge.rtt_ns[rail].get();
+        let (rtt, state) = (edge.rtt_ns[rail].get(), edge.rail_state[rail].get());
+        let address = || loan.peer?.address_from(RailId::ALL[rail]).filter(|_| state > 0);
         RailView {
             local: self.spec.rails[rail].socket.local().into(),
-            peer: settled(|| loan.peer?.addresses().nth(rail))
-                .flatten()
-                .and_then(|peer| peer.try_into().ok()),
-            up: edge.rail_up[rail].get() != 0,
+            peer: settled(address).flatten().and_then(|peer| peer.try_into().ok()),
+            up: state == 2,
             round_trip: (rtt > 0).then(|| Duration::from_nanos(rtt)),
             loss_ratio: edge.loss_ppm[rail].get() as f64 / 1e6,
         }

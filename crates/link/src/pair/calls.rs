@@ -1,13 +1,13 @@
 //! Calls: the first message of a handshake between two nodes, and what becomes of it.
 
-use base::ids::{ChannelIndex, DomainId, Group, Incarnation, LifeId, NodeId};
+use base::ids::{ChannelIndex, DomainId, Group, Incarnation, LifeId, NodeId, RailId};
 
 use crate::answered::Attempt;
 use crate::cipher::{Cipher, Ciphers, Protection};
 use crate::handshake::{Answer, Binding, Positions, Proposal, Responder, Speaker, verdict};
 use crate::identity::{NodeKey, PublicKey};
 use crate::name::Name;
-use crate::paths::PathId;
+use crate::paths::{PathId, PathSet};
 
 /// Why a node does not answer a call with keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,8 +58,8 @@ pub enum Why {
 pub struct Call {
     pub(super) responder: Responder,
     pub(super) proposal: Proposal,
-    /// The paths on which it came, as bits.
-    pub(super) paths: u8,
+    /// The paths on which it came, at least one.
+    pub(super) paths: PathSet,
     pub(super) group: Group,
 }
 
@@ -95,8 +95,7 @@ impl Call {
 
     /// The path on which it came first.
     pub(super) fn path(&self) -> PathId {
-        // At least one: it came over a rail.
-        self.paths.trailing_zeros() as PathId
+        self.paths.first().unwrap_or(PathId::new(RailId::ALL[0], RailId::ALL[0]))
     }
 
     /// Answers with no, in the name of a node that has no channel for it. The message goes to `out`; `None` if there is

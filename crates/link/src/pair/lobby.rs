@@ -29,7 +29,7 @@ use crate::frame::{HEADER_LEN, Header, Kind, MAX_RAILS, Prefix, Route, TAG_LEN};
 use crate::handshake::{FIRST_LEN, Responder, Speaker, Unread, derive, is_marked, mark};
 use crate::identity::NodeKey;
 use crate::name::Name;
-use crate::paths::PathId;
+use crate::paths::{PathId, PathSet};
 
 /// What entropy of the lobby is derived with.
 const ENTROPY: u64 = u64::from_le_bytes(*b"lobby\0\0\0");
@@ -148,7 +148,7 @@ pub struct Lobby<'m> {
     cookies: Cookies,
     /// Refusals that were made, for entropy.
     attempts: u64,
-    /// By rail, who was refused last.
+    /// By rail of ours, who was refused last.
     refused: [Option<Refused>; MAX_RAILS],
     listens_since: Instant,
 }
@@ -190,7 +190,7 @@ impl<'m> Lobby<'m> {
     ) -> Reception {
         let stats = &self.cells.stats;
         let header = Header::parse(frame).ok().filter(|header| self.is_call(header, frame));
-        let Some(header) = header.filter(|header| usize::from(header.path()) < MAX_RAILS) else {
+        let Some(header) = header else {
             stats.dropped_auth.add(1);
             return Reception::Nothing;
         };
@@ -219,13 +219,11 @@ impl<'m> Lobby<'m> {
 
     fn is_meant(&self, header: &Header) -> bool {
         let LobbyConfig { fabric, ref groups, domain, .. } = self.config;
-        let (destination, rails) = (header.destination, (header.source.rail, header.destination.rail));
         header.fabric == fabric
             && groups.contains(&header.group)
             && (header.channel, header.stream.0) == (ChannelIndex::default(), 0)
             && header.loan_generation == LoanGeneration::default()
-            && rails.0 == rails.1
-            && [domain, DomainId::default()].contains(&destination.domain)
+            && [domain, DomainId::default()].contains(&header.destination.domain)
     }
 
     fn read(&mut self, header: &Header, frame: &[u8]) -> Result<Box<Call>, Unread> {
@@ -240,7 +238,7 @@ impl<'m> Lobby<'m> {
         if !proposal.speaker.is_named_by(header) {
             return Err(Unread::Nonsense);
         }
-        Ok(Box::new(Call { responder, proposal, paths: 1 << header.path(), group }))
+        Ok(Box::new(Call { responder, proposal, paths: PathSet::of(header.path()), group }))
     }
 
     fn judge(
@@ -315,7 +313,7 @@ impl<'m> Lobby<'m> {
     }
 
     /// Answers a `call` that was handed on, and has come from the address with the bytes `from`, with no, in place of
-    /// its frame. Nothing, if this path has had a refusal just now, but of the same attempt from elsewhere. It is not
+    /// its frame. Nothing, if this rail has had a refusal just now, but of the same attempt from elsewhere. It is not
     /// remembered as answered any more: on another path it is refused once more.
     pub fn refuse(
         &mut self,
@@ -342,7 +340,8 @@ impl<'m> Lobby<'m> {
         let (path, name) = (call.path(), CallName::of(&call.attempt()));
         let pauses = self.journal.rule(Rule::PauseRefusals);
         // A call comes over a rail.
-        let last = &mut self.refused[usize::from(path) % MAX_RAILS];
+        let own = path.rails().map_or(0, |(own, _)| own.index());
+        let last = &mut self.refused[own];
         match last.as_mut().filter(|last| pauses && now.since(last.at) < REFUSAL_PAUSE) {
             None => *last = Some(Refused { at: now, call: name, to: vec![from.to_vec()] }),
             Some(last) => {
@@ -400,14 +399,15 @@ impl<'m> Lobby<'m> {
         Speaker { node, incarnation, life, domain, channel: NO_CHANNEL, name }
     }
 
-    fn header(&self, rail: PathId, to: DomainId, group: Group) -> Header {
+    fn header(&self, path: PathId, to: DomainId, group: Group) -> Header {
+        let (own, peer) = path.rails().unwrap_or_default();
         Header {
             kind: Kind::Response,
             key_id: 0,
             route: Route::START,
             fabric: self.config.fabric,
-            destination: Prefix { rail, domain: to },
-            source: Prefix { rail, domain: self.config.domain },
+            destination: Prefix { rail: peer, domain: to },
+            source: Prefix { rail: own, domain: self.config.domain },
             group,
             channel: ChannelIndex::default(),
             stream: StreamId::default(),

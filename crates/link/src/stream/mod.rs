@@ -13,7 +13,7 @@ mod tags;
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use base::ids::LoanGeneration;
+use base::ids::{LoanGeneration, RailId};
 use base::ledger::{Cell, Code, Counter, Journal, Layout, Pages};
 use base::times::{PROBE_GRANULARITY, PROBE_MAX};
 use base::{Instant, Payload, Rule};
@@ -73,6 +73,9 @@ pub struct Port<'m> {
     pub tags: Tags<'m>,
     /// What was accepted and is not done.
     pub held: Held<'m>,
+    /// The rail of this node to which the frame with the TLP at hand was sent; the first one for what came through
+    /// memory.
+    pub rail: RailId,
 }
 
 impl Port<'_> {
@@ -168,7 +171,14 @@ impl<'m> Stream<'m> {
         let (tags, held) = (Tags::new(&cells.tags, journal, patience), Held::new(&cells.receiver, journal));
         let receiver = Receiver::new(&cells.receiver, journal, max_payload);
         let generation = LoanGeneration::default();
-        Self { cells, journal, port: Port { sender, tags, held }, receiver, transmission, generation }
+        Self {
+            cells,
+            journal,
+            port: Port { sender, tags, held, rail: RailId::default() },
+            receiver,
+            transmission,
+            generation,
+        }
     }
 
     /// The assignment that the stream is of, as its opening says. Frames of another one are refused.
@@ -299,7 +309,7 @@ impl<'m> Stream<'m> {
         &mut self,
         now: Instant,
         (first, count): (u64, u16),
-        tlps: &[u8],
+        (rail, tlps): (RailId, &[u8]),
         sink: &mut dyn Sink<'m>,
     ) -> Taken {
         let is_early = self.state() == State::Resetting && !self.journal.rule(Rule::OpenFirst);
@@ -308,8 +318,8 @@ impl<'m> Stream<'m> {
         }
         let (expected, before) = (self.receiver.expected(), self.journal.mark());
         let (port, stats) = (&mut self.port, &self.cells.stats);
-        let mut accept = |arrival: Arrival<'_>| hand_on(now, arrival, port, stats, sink);
-        let received = self.receiver.handle(first, count, tlps, &mut accept);
+        let mut accept = |arrival: Arrival<'_>, rail| hand_on(now, (arrival, rail), port, stats, sink);
+        let received = self.receiver.handle(first, count, (rail, tlps), &mut accept);
         if sink.has_failed() {
             self.journal.roll_back_to(before);
             return Taken::Refused;
@@ -331,7 +341,7 @@ impl<'m> Stream<'m> {
     pub(crate) fn deliver_ahead(&mut self, now: Instant, sink: &mut dyn Sink<'m>) -> bool {
         if self.state() == State::Open {
             let (port, stats) = (&mut self.port, &self.cells.stats);
-            let mut accept = |arrival: Arrival<'_>| hand_on(now, arrival, port, stats, sink);
+            let mut accept = |arrival: Arrival<'_>, rail| hand_on(now, (arrival, rail), port, stats, sink);
             if self.receiver.deliver_ahead(&mut accept) == Some(Received::BeyondCredit) {
                 stats.credit_violations.add(1);
             }
@@ -386,16 +396,22 @@ impl<'m> Stream<'m> {
         !self.transmission.resend.is_empty() || unsent < self.port.sender.next()
     }
 
-    /// Writes as many TLPs of a range as fit; the rest of it stays to be sent.
-    pub(crate) fn write_tlps(&mut self, (first, end): (u64, u64), writer: &mut Writer<'_>) -> Carried {
+    /// Writes as many TLPs of a range as fit; the rest of it stays to be sent. Their addresses lead over this rail of the
+    /// receiver.
+    pub(crate) fn write_tlps(
+        &mut self,
+        (first, end): (u64, u64),
+        rail: RailId,
+        writer: &mut Writer<'_>,
+    ) -> Carried {
         let sender = &self.port.sender;
         let count = writer.stream(first, |room| {
             let (mut count, mut len) = (0_u16, 0);
             for number in first..end.min(first + u64::from(u16::MAX)) {
-                if sender.tlp_len(number) > room.len() - len {
+                if sender.tlp_len_over(number, rail) > room.len() - len {
                     break;
                 }
-                len += sender.write_tlp(number, &mut room[len..]);
+                len += sender.write_tlp(number, rail, &mut room[len..]);
                 count += 1;
             }
             (count, len)
@@ -474,11 +490,12 @@ impl Transmission {
 /// behind it, as a link does (PCIe 6.0 §6.2.3.2): it would come again and again otherwise.
 fn hand_on<'m>(
     now: Instant,
-    arrival: Arrival<'_>,
+    (arrival, rail): (Arrival<'_>, RailId),
     port: &mut Port<'m>,
     stats: &StreamStats,
     sink: &mut dyn Sink<'m>,
 ) {
+    port.rail = rail;
     match arrival {
         Arrival::Tlp(tlp) => sink.accept(now, port, tlp),
         Arrival::Broken(unparsed) => {

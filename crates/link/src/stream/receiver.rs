@@ -2,6 +2,7 @@ use core::cell::{Cell as Volatile, RefCell};
 use std::collections::BTreeMap;
 
 use base::Rule;
+use base::ids::RailId;
 use base::ledger::{Cell, Journal, Layout};
 use pcie::{TlpView, Unparsed};
 use zerocopy::FromBytes;
@@ -102,8 +103,23 @@ pub fn tlp_digest(bytes: &[u8]) -> u64 {
     rest.iter().fold(digest, |digest, &byte| mix(digest, byte.into()))
 }
 
+/// [`tlp_digest`] of what the TLP was before its rail was chosen, which is another one if it comes again on another path.
+fn digest_without_rail(bytes: &[u8]) -> u64 {
+    let Some((header, rest)) = bytes.split_at_checked(pcie::spec::HEADER_BYTES_MAX) else {
+        return tlp_digest(bytes);
+    };
+    let mut header = *header.first_chunk().expect("it was split there");
+    if header[0] & pcie::spec::fmt_type::FOUR_DW == 0 {
+        return tlp_digest(bytes);
+    }
+    let len = pcie::replace_address(&mut header, |address| RailId::default().in_address(address));
+    tlp_digest(&[&header[..len.unwrap_or(header.len())], rest].concat())
+}
+
 struct Ahead {
     count: u16,
+    /// Our rail on which it came.
+    rail: RailId,
     tlps: Box<[u8]>,
 }
 
@@ -206,8 +222,8 @@ impl<'m> Receiver<'m> {
         &mut self,
         first: u64,
         count: u16,
-        tlps: &[u8],
-        accept: &mut dyn FnMut(Arrival<'_>),
+        (rail, tlps): (RailId, &[u8]),
+        accept: &mut dyn FnMut(Arrival<'_>, RailId),
     ) -> Received {
         let expected = self.expected();
         let end = first + u64::from(count);
@@ -215,20 +231,20 @@ impl<'m> Receiver<'m> {
             return Received::Taken;
         }
         if first > expected {
-            return self.keep(first, count, tlps);
+            return self.keep(first, count, (rail, tlps));
         }
-        self.deliver(first, count, tlps, accept)
+        self.deliver(first, count, (rail, tlps), accept)
     }
 
     /// Hands on what was waiting for a gap that is now closed, or for the next step: one frame a call, and what became
     /// of it.
-    pub(crate) fn deliver_ahead(&mut self, accept: &mut dyn FnMut(Arrival<'_>)) -> Option<Received> {
+    pub(crate) fn deliver_ahead(&mut self, accept: &mut dyn FnMut(Arrival<'_>, RailId)) -> Option<Received> {
         if !self.has_ahead() {
             return None;
         }
         let (first, ahead) = self.ahead.pop_first()?;
         self.ahead_bytes -= ahead.tlps.len();
-        Some(self.deliver(first, ahead.count, &ahead.tlps, accept))
+        Some(self.deliver(first, ahead.count, (ahead.rail, &ahead.tlps), accept))
     }
 
     /// Whether something that arrived ahead of a gap is due now.
@@ -236,7 +252,7 @@ impl<'m> Receiver<'m> {
         self.ahead.first_key_value().is_some_and(|(&first, _)| first <= self.expected())
     }
 
-    fn keep(&mut self, first: u64, count: u16, tlps: &[u8]) -> Received {
+    fn keep(&mut self, first: u64, count: u16, (rail, tlps): (RailId, &[u8])) -> Received {
         // Beyond what the sender can hold, no honest peer sends.
         if first - self.expected() > SLOTS as u64 {
             return Received::Malformed;
@@ -248,7 +264,7 @@ impl<'m> Receiver<'m> {
             return Received::Refused;
         }
         self.ahead_bytes += tlps.len();
-        if let Some(old) = self.ahead.insert(first, Ahead { count, tlps: tlps.into() }) {
+        if let Some(old) = self.ahead.insert(first, Ahead { count, rail, tlps: tlps.into() }) {
             self.ahead_bytes -= old.tlps.len();
         }
         Received::Taken
@@ -258,15 +274,15 @@ impl<'m> Receiver<'m> {
         &mut self,
         first: u64,
         count: u16,
-        tlps: &[u8],
-        accept: &mut dyn FnMut(Arrival<'_>),
+        (rail, tlps): (RailId, &[u8]),
+        accept: &mut dyn FnMut(Arrival<'_>, RailId),
     ) -> Received {
         let mut rest = tlps;
         let end = first + u64::from(count);
         for number in first..end {
             if !self.journal.has_room() {
                 // The sender still has it, and what cannot be kept comes again.
-                return self.keep(number, (end - number) as u16, rest);
+                return self.keep(number, (end - number) as u16, (rail, rest));
             }
             let parsed = TlpView::parse(rest);
             let arrival = match &parsed {
@@ -280,11 +296,11 @@ impl<'m> Receiver<'m> {
             }
             let Some(credits) = self.credits_after(&arrival) else { return Received::BeyondCredit };
             if let Some(watched) = self.watched.get_mut() {
-                watched.push((number, tlp_digest(bytes)));
+                watched.push((number, digest_without_rail(bytes)));
             }
             // Whoever accepts it may commit before an effect of its own, and be told again if it dies of that: nothing
             // of this TLP has been counted until then.
-            accept(arrival);
+            accept(arrival, rail);
             self.account(credits);
             self.cells.expected.update(self.journal, |expected| expected.max(number + 1));
         }

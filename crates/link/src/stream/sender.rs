@@ -1,5 +1,7 @@
+use base::ids::RailId;
 use base::ledger::{Bytes, Cell, Code, Counter, Fifo, Journal, Layout, PageIndex, Pages, SlotCells, Slots};
 use base::{INLINE_MAX, PageSlice, Payload, Rule, coded};
+use pcie::spec::{HEADER_BYTES_MAX, HEADER_BYTES_MIN};
 use pcie::{Completion, EncodedHeader, FlowClass, Header};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -346,13 +348,23 @@ impl<'m> Sender<'m> {
         meta.header_len as usize + meta.len as usize
     }
 
-    /// Writes numbered TLP `number` to the start of `out`, which has room for it.
+    /// No less than it has when its address leads over `rail`: one below 4 GiB is then longer.
     #[inline]
-    pub fn write_tlp(&self, number: u64, out: &mut [u8]) -> usize {
+    pub(crate) fn tlp_len_over(&self, number: u64, rail: RailId) -> usize {
+        self.tlp_len(number) + if rail == RailId::default() { 0 } else { HEADER_BYTES_MAX - HEADER_BYTES_MIN }
+    }
+
+    /// Writes numbered TLP `number` to the start of `out`, which has room for it; the address of a request leads over
+    /// `rail` of its receiver. A digest would have to be made behind that; TLPs that are queued here have none.
+    #[inline]
+    pub fn write_tlp(&self, number: u64, rail: RailId, out: &mut [u8]) -> usize {
         let slot = self.slot_of(number);
         let (tlp, meta) = (&self.cells.tlps[slot as usize], self.meta(slot));
-        let (header, rest) = out.split_at_mut(meta.header_len as usize);
-        tlp.header.read(0, header);
+        let mut bytes = [0; HEADER_BYTES_MAX];
+        tlp.header.read(0, &mut bytes);
+        let len = pcie::replace_address(&mut bytes, |address| rail.in_address(address));
+        let (header, rest) = out.split_at_mut(len.unwrap_or(meta.header_len.into()));
+        header.copy_from_slice(&bytes[..header.len()]);
         let payload = &mut rest[..meta.len as usize];
         match meta.carries.get() {
             Carries::Inline => tlp.inline.read(0, payload),

@@ -1,9 +1,9 @@
 //! What a lender reaches of its borrower's memory: a drive in front of a controller that says no more than it must.
 
 use base::Payload;
-use base::ids::DomainId;
+use base::ids::{DomainId, RailId};
 use base::ledger::Arena;
-use fabric::{FabricAddress, Rail};
+use fabric::FabricAddress;
 use host::nvme::FunctionError;
 use host::{Access, BlockKind, BlockRequest};
 use pcie::Tag;
@@ -95,7 +95,7 @@ impl Lender {
 
 /// The lender writes to the borrower. True if it was let.
 fn write(drive: &mut BorrowedDrive<'_>, offset: u64, bytes: &[u8]) -> bool {
-    let address = FabricAddress { domain: DOMAIN, rail: Rail::default(), offset }.encode();
+    let address = FabricAddress { domain: DOMAIN, rail: RailId::default(), offset }.encode();
     let request =
         MemoryRequest::new(transaction::requester_of(0), Tag::default(), address, bytes.len()).unwrap();
     let before = drive.gauges.denied_accesses.get();

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use base::Instant;
 use base::ids::{Group, NodeId, RailId};
+use link::PathId;
 use link::frame::{FrameError, Header, Kind};
 use link::pair::{Call, Event, Heard, LobbyConfig, Presence, Reception, Said};
 
@@ -74,7 +75,7 @@ impl<'m> Card<'m> {
             Err(FrameError::Malformed) => return gauges.dropped_malformed.add(1),
         };
         let is_there = self.config.rails[rail.index()].is_some();
-        if !is_there || (header.source.rail, header.destination.rail) != (rail.get(), rail.get()) {
+        if !is_there || header.destination.rail != rail {
             return gauges.dropped_misdirected.add(1);
         }
         if header.kind == Kind::Initiation {
@@ -83,7 +84,7 @@ impl<'m> Card<'m> {
         let Some(place) = self.peer_named(&header) else { return gauges.dropped_unknown.add(1) };
         let mut heard = Heard::Nothing;
         self.peer_step(now, place, |peer, streams| {
-            heard = peer.handle_frame(now, (rail, from), frame, streams);
+            heard = peer.handle_frame(now, (header.path(), from), frame, streams);
         });
         self.note_heard(now, place, heard);
     }
@@ -177,14 +178,15 @@ impl<'m> Card<'m> {
         if self.lobby.stats().cookies.get() == cookies {
             self.calls.take(now);
         }
+        let path = header.path();
         let reception = match reception {
-            Reception::Call(call) => self.take_call(now, (rail, from), call, frame),
+            Reception::Call(call) => self.take_call(now, (path, from), call, frame),
             Reception::Again(node, group, name) => {
                 let room = self.peers.room_for((node, group), &self.ledger, &self.config, &self.loans, now);
                 if let Room::Present(place) = room {
                     self.peer_step(now, place, |peer, _| {
-                        let heard = peer.channel.hear_again(rail.get(), name);
-                        peer.answer(now, rail, from, heard);
+                        let heard = peer.channel.hear_again(path, name);
+                        peer.answer(now, path, from, heard);
                     });
                 }
                 Reception::Nothing
@@ -203,7 +205,7 @@ impl<'m> Card<'m> {
     fn take_call(
         &mut self,
         now: Instant,
-        (rail, from): (RailId, Address),
+        (path, from): (PathId, Address),
         call: Box<Call>,
         frame: &mut [u8],
     ) -> Reception {
@@ -224,7 +226,7 @@ impl<'m> Card<'m> {
         };
         let mut refused = None;
         self.peer_step(now, place, |peer, streams| match peer.channel.take_call(now, call, streams) {
-            Ok(heard) => peer.answer(now, rail, from, heard),
+            Ok(heard) => peer.answer(now, path, from, heard),
             Err(why) => refused = Some(why),
         });
         match refused {

@@ -4,7 +4,7 @@ use base::RuleSet;
 use base::ids::{CardGeneration, DomainId, Group, Incarnation, LifeId, LoanGeneration, RailId};
 use base::ledger::Arena;
 use device::Limit;
-use fabric::{FabricAddress, Rail};
+use fabric::FabricAddress;
 use link::pair::FunctionId;
 use link::{Lender, NodeKey, Secret, Sink, Tenancy};
 use pcie::{Completion, CompletionStatus, ConfigKind, ConfigRequest, Header, MemoryRequest, Tag, TlpView};
@@ -58,7 +58,7 @@ impl Tlp {
         let at = |base: usize, offset: u32| {
             let offset = BASES[base] + u64::from(offset);
             let offset = if BASES[base] < 0x1000_0000 { bar_address(bar, offset).unwrap() } else { offset };
-            FabricAddress { domain: DOMAIN, rail: Rail::default(), offset }.encode()
+            FabricAddress { domain: DOMAIN, rail: RailId::default(), offset }.encode()
         };
         let target = OTHER;
         let config = |register, tag_: u16, first_be| ConfigRequest {

@@ -7,7 +7,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use base::Instant;
-use link::CallName;
+use link::{CallName, PathId};
 
 use crate::bucket::Bucket;
 use crate::cells::Address;
@@ -26,7 +26,7 @@ pub(crate) struct Callers {
 }
 
 struct Caller {
-    rail: u8,
+    path: PathId,
     call: CallName,
     address: Address,
     /// It has no answer yet.
@@ -37,7 +37,7 @@ struct Caller {
 
 /// A message once more.
 pub(crate) struct Copy {
-    pub(crate) rail: u8,
+    pub(crate) path: PathId,
     pub(crate) to: Address,
     pub(crate) bytes: Vec<u8>,
 }
@@ -49,26 +49,26 @@ impl Callers {
     }
 
     /// `call` has come from `address` and is answered, now or later.
-    pub(crate) fn expect_answer(&mut self, now: Instant, rail: u8, call: CallName, address: Address) {
-        let mut waiting = self.known.iter().filter(|it| it.waits && (it.rail, it.call) == (rail, call));
+    pub(crate) fn expect_answer(&mut self, now: Instant, path: PathId, call: CallName, address: Address) {
+        let mut waiting = self.known.iter().filter(|it| it.waits && (it.path, it.call) == (path, call));
         let is_first = waiting.clone().next().is_none();
         if waiting.any(|it| it.address == address) || (!is_first && !self.second_answers.take(now)) {
             return;
         }
         // Whoever came last is remembered longest.
-        self.known.retain(|it| (it.rail, it.call, it.address) != (rail, call, address));
-        self.remember(Caller { rail, call, address, waits: true, is_first });
+        self.known.retain(|it| (it.path, it.call, it.address) != (path, call, address));
+        self.remember(Caller { path, call, address, waits: true, is_first });
     }
 
     /// `call` has come from `address`, too. True if its answer is to go there as well.
-    pub(crate) fn note(&mut self, now: Instant, rail: u8, call: CallName, address: Address) -> bool {
+    pub(crate) fn note(&mut self, now: Instant, path: PathId, call: CallName, address: Address) -> bool {
         let mut known = self.known.iter();
-        if known.any(|it| (it.rail, it.call, it.address) == (rail, call, address))
+        if known.any(|it| (it.path, it.call, it.address) == (path, call, address))
             || !self.second_answers.take(now)
         {
             return false;
         }
-        self.remember(Caller { rail, call, address, waits: true, is_first: false });
+        self.remember(Caller { path, call, address, waits: true, is_first: false });
         true
     }
 
@@ -84,24 +84,24 @@ impl Callers {
 
     /// Where the answer to `call` goes, with the bytes in `frame`: to the first that waits for it, and then as copies
     /// to the others.
-    pub(crate) fn answer(&mut self, rail: u8, call: CallName, frame: &[u8]) -> Option<Address> {
+    pub(crate) fn answer(&mut self, path: PathId, call: CallName, frame: &[u8]) -> Option<Address> {
         let mut first = None;
-        let waiting = self.known.iter_mut().filter(|it| it.waits && (it.rail, it.call) == (rail, call));
+        let waiting = self.known.iter_mut().filter(|it| it.waits && (it.path, it.call) == (path, call));
         for caller in waiting {
             caller.waits = false;
             let to = caller.address;
             if first.is_none() {
                 first = Some(to);
             } else {
-                self.copies.push_back(Copy { rail, to, bytes: frame.to_vec() });
+                self.copies.push_back(Copy { path, to, bytes: frame.to_vec() });
             }
         }
         first
     }
 
     /// A first message goes to this address, too.
-    pub(crate) fn copy(&mut self, rail: u8, to: Address, frame: &[u8]) {
-        self.copies.push_back(Copy { rail, to, bytes: frame.to_vec() });
+    pub(crate) fn copy(&mut self, path: PathId, to: Address, frame: &[u8]) {
+        self.copies.push_back(Copy { path, to, bytes: frame.to_vec() });
     }
 
     /// The next message that goes elsewhere, too.
@@ -112,11 +112,12 @@ impl Callers {
 
 #[cfg(test)]
 mod tests {
-    use base::ids::LifeId;
+    use base::ids::{LifeId, RailId};
 
     use super::*;
 
     const START: Instant = Instant::ZERO;
+    const PATH: PathId = PathId::new(RailId::ALL[0], RailId::ALL[0]);
 
     fn address(number: u32) -> Address {
         let mut bytes = [0; 28];
@@ -130,7 +131,7 @@ mod tests {
 
     /// Where the answer goes that is sent now.
     fn answered(callers: &mut Callers, call: CallName) -> Vec<Address> {
-        let first = callers.answer(0, call, &[7; 100]);
+        let first = callers.answer(PATH, call, &[7; 100]);
         let copies: Vec<_> = std::iter::from_fn(|| callers.next_copy()).map(|copy| copy.to).collect();
         first.into_iter().chain(copies).collect()
     }
@@ -138,33 +139,33 @@ mod tests {
     #[test]
     fn who_repeats_a_call_from_many_addresses_takes_no_answer_from_who_calls() {
         let mut callers = Callers::new(START);
-        callers.expect_answer(START, 0, call(1), address(1));
+        callers.expect_answer(START, PATH, call(1), address(1));
         assert_eq!(answered(&mut callers, call(1)), [address(1)]);
         // Who has called comes last.
         for number in 2..=100 {
-            assert!(callers.note(START, 0, call(1), address(number)));
+            assert!(callers.note(START, PATH, call(1), address(number)));
             assert_eq!(answered(&mut callers, call(1)), [address(number)]);
         }
-        assert!(callers.note(START, 0, call(1), address(101)));
+        assert!(callers.note(START, PATH, call(1), address(101)));
         assert_eq!(answered(&mut callers, call(1)), [address(101)], "its answer");
-        assert!(!callers.note(START, 0, call(1), address(101)), "once");
+        assert!(!callers.note(START, PATH, call(1), address(101)), "once");
     }
 
     #[test]
     fn second_answers_are_bounded_in_time_wherever_a_call_comes_from() {
         let mut callers = Callers::new(START);
-        callers.expect_answer(START, 0, call(1), address(0));
+        callers.expect_answer(START, PATH, call(1), address(0));
         assert_eq!(answered(&mut callers, call(1)).len(), 1);
         let mut sent = 0;
         for number in 1..=10_000 {
             let now = START + Duration::from_micros(100) * number;
-            callers.note(now, 0, call(1), address(number));
+            callers.note(now, PATH, call(1), address(number));
             sent += answered(&mut callers, call(1)).len();
         }
         assert_eq!(sent, 128 + 249, "in a second");
         assert!(callers.known.len() <= CALLERS);
         // Who calls anew is answered all the same.
-        callers.expect_answer(START + Duration::from_secs(1), 0, call(2), address(1));
+        callers.expect_answer(START + Duration::from_secs(1), PATH, call(2), address(1));
         assert_eq!(answered(&mut callers, call(2)), [address(1)]);
     }
 
@@ -172,9 +173,9 @@ mod tests {
     #[test]
     fn who_has_called_first_keeps_its_place_while_others_repeat_the_call() {
         let mut callers = Callers::new(START);
-        callers.expect_answer(START, 0, call(1), address(1));
+        callers.expect_answer(START, PATH, call(1), address(1));
         for number in 2..=10_000 {
-            callers.expect_answer(START + Duration::from_micros(30) * number, 0, call(1), address(number));
+            callers.expect_answer(START + Duration::from_micros(30) * number, PATH, call(1), address(number));
         }
         let to = answered(&mut callers, call(1));
         assert!(to[0] == address(1) && to.len() <= CALLERS, "{} answers", to.len());

@@ -249,6 +249,31 @@ impl MemoryRequest {
     }
 }
 
+/// Replaces the address in the encoded header of a memory request, whose format follows it. Bytes of the header then;
+/// `None`, and nothing has changed, if it is another kind.
+#[inline]
+pub fn replace_address(
+    header: &mut [u8; HEADER_BYTES_MAX],
+    change: impl FnOnce(u64) -> u64,
+) -> Option<usize> {
+    const FORMATS: u8 = fmt_type::WITH_DATA | fmt_type::FOUR_DW;
+    if header[0] & !FORMATS != fmt_type::MEMORY_READ_32 {
+        return None;
+    }
+    let [.., one, two] = dwords::<4>(header, 0).ok()?;
+    let is_long = header[0] & fmt_type::FOUR_DW != 0;
+    let address = change(if is_long { u64::from(one) << 32 | u64::from(two) } else { one.into() });
+    if address >= ADDRESS_64_MIN {
+        header[0] |= fmt_type::FOUR_DW;
+        header[8..].copy_from_slice(&address.to_be_bytes());
+        Some(HEADER_BYTES_MAX)
+    } else {
+        header[0] &= !fmt_type::FOUR_DW;
+        header[8..HEADER_BYTES_MIN].copy_from_slice(&(address as u32).to_be_bytes());
+        Some(HEADER_BYTES_MIN)
+    }
+}
+
 /// The enabled bytes run up to the end of the dword, and there are some.
 #[inline]
 fn reaches_end(enables: u8) -> bool {
@@ -286,6 +311,33 @@ mod tests {
                 assert_eq!(request.padding() as u64, address % 4);
             }
         }
+    }
+
+    #[test]
+    fn another_address_is_that_of_the_request_that_has_it() {
+        use crate::tlp::Header;
+        let encoded = |header: Header| {
+            let mut bytes = [0x5a; HEADER_BYTES_MAX];
+            let encoded = header.encode();
+            bytes[..encoded.as_bytes().len()].copy_from_slice(encoded.as_bytes());
+            bytes
+        };
+        let addresses = [0x1000, 0xffff_f000, 1 << 32, 3 << 62 | 5 << 44 | 0x2000];
+        for kind in [Header::MemoryRead as fn(_) -> _, Header::MemoryWrite] {
+            for (before, after) in addresses.into_iter().flat_map(|one| addresses.map(|other| (one, other))) {
+                let mut bytes = encoded(kind(request(before, 64)));
+                let replace = |address| {
+                    assert_eq!(address, before);
+                    after
+                };
+                let len = replace_address(&mut bytes, replace).unwrap();
+                assert_eq!(&bytes[..len], kind(request(after, 64)).encode().as_bytes());
+            }
+        }
+        let completion = crate::tlp::Completion::config_data(Bdf(0), Tag::ZERO, Bdf(1));
+        let mut bytes = encoded(Header::Completion(completion));
+        let before = bytes;
+        assert_eq!((replace_address(&mut bytes, |_| 0), bytes), (None, before));
     }
 
     #[test]

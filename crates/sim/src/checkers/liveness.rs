@@ -1,7 +1,8 @@
 //! Who has something to tell or to ask does not keep still.
 
+use base::ids::RailId;
+
 use super::Verdict;
-use crate::network::RAILS;
 
 /// A new card that its peer has not heard sends something at least so often; hellos are at most 16 ms apart.
 const GREETING_GAP: u64 = 20_000_000;
@@ -27,9 +28,9 @@ pub(crate) struct Liveness {
     checked: u64,
     /// By rail, the longest way of a frame that came late: the card takes it for a part of a round trip, of which each
     /// later one leaves less.
-    latest: [u64; RAILS],
+    latest: [u64; RailId::COUNT],
     /// By rail, when it last became less.
-    lessened: [u64; RAILS],
+    lessened: [u64; RailId::COUNT],
 }
 
 impl Liveness {

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use link::PathId;
 use link::frame::{Header, Kind};
 
 use super::Verdict;
 
 /// The packet numbers of the frames that have left, by key and path.
 #[derive(Default)]
-pub(crate) struct Nonces(BTreeMap<(u64, u8), u64>);
+pub(crate) struct Nonces(BTreeMap<(u64, PathId), u64>);
 
 impl Nonces {
     /// A frame leaves, sealed with the key of this fingerprint.
@@ -19,7 +20,7 @@ impl Nonces {
         let place = (key, header.path());
         match self.0.insert(place, header.packet_number) {
             Some(last) if header.packet_number <= last => Err(format!(
-                "card {} sent packet {} on path {} after {last}",
+                "card {} sent packet {} on path {:?} after {last}",
                 header.card_generation,
                 header.packet_number,
                 header.path()

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use base::ids::RailId;
 use link::{Stream as Flow, tlp_digest};
 use pcie::FlowClass;
 
@@ -56,7 +57,7 @@ impl Streams {
         }
         self.buffer.resize(8192, 0);
         for number in known..sender.next() {
-            let len = sender.write_tlp(number, &mut self.buffer);
+            let len = sender.write_tlp(number, RailId::default(), &mut self.buffer);
             stream.sent.push(tlp_digest(&self.buffer[..len]));
             let (class, order) = sender.order_of(number);
             stream.queued.push(Queued { order, is_completion: class == FlowClass::Completion });
@@ -69,7 +70,7 @@ impl Streams {
         let stream = self.streams.entry(id).or_default();
         self.buffer.resize(8192, 0);
         for number in first..first + count {
-            let len = flow.port.sender.write_tlp(number, &mut self.buffer);
+            let len = flow.port.sender.write_tlp(number, RailId::default(), &mut self.buffer);
             if stream.sent.get(number as usize) != Some(&tlp_digest(&self.buffer[..len])) {
                 return Err(format!("{id:?}: TLP {number} has other bytes than when it was numbered"));
             }

@@ -7,12 +7,13 @@
 use std::collections::BTreeMap;
 
 use base::times::{HANDSHAKE_RETRY_MAX, RAIL_VERDICT, SILENCE};
+use link::PathId;
 
 use super::Verdict;
 use super::single_owner::Life;
 
 /// A packet of the lender: the node that it is for, its card, path and number.
-pub(crate) type Packet = (usize, u64, u8, u64);
+pub(crate) type Packet = (usize, u64, PathId, u64);
 
 /// Of one loan.
 #[derive(Default)]
@@ -88,7 +89,12 @@ impl TakeOver {
 
 #[cfg(test)]
 mod tests {
+    use base::ids::RailId;
+
     use super::*;
+
+    const PATH: PathId = PathId::new(RailId::ALL[0], RailId::ALL[0]);
+    const OTHER: PathId = PathId::new(RailId::ALL[1], RailId::ALL[1]);
 
     const FIRST: Life = Life { node: 1, number: 1 };
     const SECOND: Life = Life { node: 2, number: 1 };
@@ -98,9 +104,9 @@ mod tests {
     fn who_has_answered_lately_loses_nothing() {
         let mut function = TakeOver::default();
         assert_eq!(function.changes(0, FIRST), Ok(None));
-        function.sends(10, (1, 1, 0, 5));
-        function.sends(20, (1, 1, 1, 5));
-        let asked = function.newest([(1, 1, 0, 5), (2, 1, 1, 5)].into_iter());
+        function.sends(10, (1, 1, PATH, 5));
+        function.sends(20, (1, 1, OTHER, 5));
+        let asked = function.newest([(1, 1, PATH, 5), (2, 1, OTHER, 5)].into_iter());
         assert_eq!(asked, Some(10));
         function.hears(FIRST, asked);
         function.hears(FIRST, None);

@@ -11,7 +11,7 @@ use link::{Name, NodeKey, Secret, Tenancy};
 use node::agent::{Agent, Beat, Effect, Exit, Rest};
 use node::{
     BorrowEdge, Card, CardConfig, CardEvent, FunctionId, Limit, LoanConfig, LoanKind, LoanRole, MediaWork,
-    NodeLedger, RailConfig, Refusal, Route, Way, Whereabouts,
+    NodeLedger, Refusal, Route, Way, Whereabouts,
 };
 
 use super::client::{Act, Claim};
@@ -23,7 +23,8 @@ use crate::checkers::names;
 use crate::checkers::single_owner::Life;
 use crate::death::{End, Switch, survive};
 use crate::identity::life_id;
-use crate::network::{Network, RAILS};
+use crate::network::Network;
+use crate::rails;
 use crate::random::Random;
 
 /// Bytes of the largest frame.
@@ -65,6 +66,10 @@ pub(super) struct Node<'w> {
     rules: RuleSet,
     agent_wake: Option<u64>,
     card_wake: Option<u64>,
+    /// Of the fleet: by that the lines of other nodes are known.
+    seed: u64,
+    /// Its rails, as bits.
+    rails: u8,
     /// The functions it lends, whose loans have the first places.
     pub(super) lent: Range<usize>,
     places: Vec<Place>,
@@ -79,7 +84,7 @@ impl<'w> Node<'w> {
         arena: &'w Arena,
         switch: &'w Switch<'w>,
         (lent, places): (Range<usize>, usize),
-        (rules, now): (RuleSet, Instant),
+        (rules, now, seed): (RuleSet, Instant, u64),
     ) -> Self {
         Self {
             index,
@@ -95,6 +100,8 @@ impl<'w> Node<'w> {
             rules,
             agent_wake: None,
             card_wake: None,
+            seed,
+            rails: rails::of_member(seed, index),
             lent,
             places: (0..places).map(|_| Place { life: 0, claim: None }).collect(),
             disk: BTreeMap::new(),
@@ -217,7 +224,7 @@ impl<'w> Node<'w> {
             generation: CardGeneration(self.generation()),
             seed: Secret(seed),
             protection: link::Protection::Aegis,
-            rails: RailConfig::first(RAILS, FRAME),
+            rails: rails::config(self.rails, FRAME),
             drives: self.lent.clone().map(drive).collect(),
             loans: lent.chain(borrowed).collect(),
             holders: self.holders.clone(),
@@ -247,13 +254,13 @@ impl<'w> Node<'w> {
             return no_loan(*life);
         };
         let lender = functions[claim.function].lender;
-        let route = |rail: &RailId| {
+        let route = |rail: RailId| {
             let peer = Network::address(lender, rail.index());
-            Route { rail: *rail, peer, max_frame: FRAME }
+            Route { rail, peer, max_frame: FRAME }
         };
         let role = LoanRole::Borrow {
             lender: NodeKey::numbered(lender as u64 + 1).lends_in(domain_of(lender)),
-            routes: RailId::ALL[..RAILS].iter().map(route).collect(),
+            routes: rails::each(rails::of_member(self.seed, lender)).map(route).collect(),
             io_timeout: Duration::from_secs(3600),
             edge: BorrowEdge::Program,
         };
@@ -437,8 +444,8 @@ impl<'w> World<'w> {
                 }
             };
             let Way::Rail(rail) = outgoing.way else { continue };
-            let to = usize::from(outgoing.to.0[0]).wrapping_sub(1);
-            for (after, arrival) in self.network.send(node, to, rail.get(), &buffer[..outgoing.len]) {
+            let sent = self.network.send((node, rail), outgoing.to, &buffer[..outgoing.len]);
+            for (after, arrival) in sent {
                 self.schedule(after, Event::Arrival(arrival));
             }
         }
@@ -447,11 +454,19 @@ impl<'w> World<'w> {
 
     pub(super) fn arrive(&mut self, arrival: Arrival) {
         let Arrival { to, rail, from, mut bytes } = arrival;
-        if !self.dies_here(to)
-            && self
-                .act(to, |card, now| card.handle_frame(now, RailId::ALL[usize::from(rail)], from, &mut bytes))
-        {
+        if !self.dies_here(to) && self.act(to, |card, now| card.handle_frame(now, rail, from, &mut bytes)) {
             self.service(to);
+        }
+    }
+
+    /// A node has these rails from now on: what the next card is told, too, before the present one is.
+    pub(super) fn set_rails(&mut self, node: usize, rails: u8) {
+        self.nodes[node].rails = rails;
+        let set = |card: &mut Card<'_>, now| {
+            card.set_rails(now, rails::config(rails, FRAME)).expect("there is one, as large as the others");
+        };
+        if !self.dies_here(node) && self.act(node, set) {
+            self.service(node);
         }
     }
 

@@ -4,7 +4,8 @@
 //! while and gives it back; another node has it then, while everything else between the same nodes goes on. Drives come
 //! to nodes that run, and leave them. Cards die
 //! between any two stores, nodes reboot, disks take their time, the network loses, delays and repeats, and parts of it
-//! cannot be reached for a while. In the end all faults end, and every function that is borrowed is served.
+//! cannot be reached for a while. In some fleets rails of nodes come and go. In the end all faults end, and every
+//! function that is borrowed is served.
 //!
 //! What is judged: each block is read as it was written last, by whomever; nothing that an earlier borrower has asked
 //! for takes effect once a later one has written; nobody is told of a user that there was not; coming and going leaves
@@ -31,6 +32,7 @@ use self::network::{Arrival, Network};
 use crate::checkers::names;
 use crate::client::Finding;
 use crate::death::{End, Switch, survive};
+use crate::rails;
 use crate::random::Random;
 use crate::{Failure, Options, Summary};
 
@@ -75,6 +77,8 @@ pub struct Fleet {
     pub taken_away: u64,
     /// Functions that were used by a node after another one had given them back.
     pub passed_on: u64,
+    /// Times that a node got other rails while it ran.
+    pub rails: u64,
     /// Of a crowd: functions whose program or medium stood still.
     pub stuck: u64,
     /// Of a crowd: functions of the others that were read from and compared meanwhile.
@@ -105,7 +109,7 @@ pub fn run_crowd(seed: u64, options: &Options) -> Result<Fleet, Failure> {
 fn run_shape(seed: u64, options: &Options, random: Random, shape: Shape) -> Result<Fleet, Failure> {
     let arena = Arena::default();
     let switches: [Switch<'_>; NODES] = core::array::from_fn(|_| Switch::default());
-    let mut world = World::new(random, shape, options, &arena, &switches);
+    let mut world = World::new((seed, random), shape, options, &arena, &switches);
     if let Err(End::Panicked(what)) = survive(|| world.live()) {
         world.fail(names::ASSERTION, format!("outside of a card: {what}"));
     }
@@ -133,6 +137,8 @@ enum Event {
     Move,
     /// What could not be reached can be again.
     Mend,
+    /// Rails of a node come or go.
+    Rails,
 }
 
 /// How the world is run.
@@ -187,7 +193,10 @@ impl Shape {
 
 struct World<'w> {
     arena: &'w Arena,
+    seed: u64,
     random: Random,
+    /// Dice of its own: the other worlds stay what they are.
+    rail_dice: Random,
     now: u64,
     queue: BTreeMap<(u64, u64), Event>,
     sequence: u64,
@@ -209,7 +218,7 @@ struct World<'w> {
 
 impl<'w> World<'w> {
     fn new(
-        mut random: Random,
+        (seed, mut random): (u64, Random),
         shape: Shape,
         options: &Options,
         arena: &'w Arena,
@@ -220,12 +229,14 @@ impl<'w> World<'w> {
         for (index, (switch, (lends, places))) in switches.iter().zip(shape.nodes).enumerate() {
             let lent = functions.len()..functions.len() + lends;
             functions.extend((0..lends).map(|place| Function::new(index, place)));
-            let when = (options.rules, Instant::from_nanos(START));
+            let when = (options.rules, Instant::from_nanos(START), seed);
             nodes.push(Node::new(index, arena, switch, (lent, places), when));
         }
         let fleet = Fleet { nodes: nodes.len(), functions: functions.len(), ..Fleet::default() };
         Self {
             arena,
+            seed,
+            rail_dice: Random::new(!seed),
             now: START,
             queue: BTreeMap::new(),
             sequence: 0,
@@ -260,6 +271,9 @@ impl<'w> World<'w> {
         }
         self.schedule(self.plan.peace, Event::Fault);
         self.schedule(self.plan.peace + 3_000_000, Event::Move);
+        if rails::are_unlike(self.seed) && !self.is_crowd {
+            self.schedule(self.plan.peace + 1_000_000, Event::Rails);
+        }
         while self.failure.is_none() && !self.is_over() {
             let Some(((at, _), event)) = self.queue.pop_first() else {
                 return self.fail(names::QUIET, "nothing happens any more".into());
@@ -282,6 +296,7 @@ impl<'w> World<'w> {
             Event::Fault => self.fault(),
             Event::Move => self.make_move(),
             Event::Mend => self.network.mend(),
+            Event::Rails => self.change_rails(),
         }
     }
 
@@ -381,6 +396,20 @@ impl<'w> World<'w> {
         self.schedule(after, Event::Move);
     }
 
+    /// A node has other rails than before; one of those that its lines name stays, so that it is found.
+    fn change_rails(&mut self) {
+        if self.is_calm {
+            return;
+        }
+        let (node, set) = (self.rail_dice.index(self.nodes.len()), self.rail_dice.range(1, 15) as u8);
+        if set & rails::of_member(self.seed, node) != 0 {
+            self.fleet.rails += 1;
+            self.set_rails(node, set);
+        }
+        let after = self.rail_dice.range(self.plan.moves / 4, self.plan.moves);
+        self.schedule(after, Event::Rails);
+    }
+
     /// A function that nobody has comes to a node with a vacant place; now and then one that is not lent just then.
     fn attach(&mut self) {
         let any = self.random.chance(200);
@@ -430,6 +459,7 @@ impl Event {
             Self::Fault => ("fault", 0),
             Self::Move => ("move", 0),
             Self::Mend => ("mended", 0),
+            Self::Rails => ("rails", 0),
         }
     }
 }

@@ -1,5 +1,6 @@
-//! The network of a fleet: each node reaches each other one over two rails.
+//! The network of a fleet: each rail of a node reaches each one of each other node.
 
+use base::ids::RailId;
 use node::Address;
 
 use crate::network::{Manners, RAILS};
@@ -8,7 +9,8 @@ use crate::random::Random;
 /// A frame that arrives.
 pub(super) struct Arrival {
     pub(super) to: usize,
-    pub(super) rail: u8,
+    /// Of the receiver.
+    pub(super) rail: RailId,
     pub(super) from: Address,
     pub(super) bytes: Vec<u8>,
 }
@@ -17,7 +19,7 @@ pub(super) struct Network {
     random: Random,
     manners: Manners,
     nodes: usize,
-    /// By sender, receiver and rail: nothing passes.
+    /// By sender, receiver and rail of the sender, the even or the odd ones: nothing passes.
     cuts: Vec<(usize, usize, u8)>,
 }
 
@@ -63,9 +65,19 @@ impl Network {
     }
 
     /// What becomes of a frame: when it arrives, perhaps more than once.
-    pub(super) fn send(&mut self, from: usize, to: usize, rail: u8, bytes: &[u8]) -> Vec<(u64, Arrival)> {
+    pub(super) fn send(
+        &mut self,
+        (from, own): (usize, RailId),
+        address: Address,
+        bytes: &[u8],
+    ) -> Vec<(u64, Arrival)> {
         let (manners, random) = (self.manners, &mut self.random);
-        if to >= self.nodes || self.cuts.contains(&(from, to, rail)) || random.chance(manners.loss) {
+        let to = usize::from(address.0[0]).wrapping_sub(1);
+        let rail = RailId::ALL[usize::from(crate::network::Network::rail_of(address))];
+        if to >= self.nodes
+            || self.cuts.contains(&(from, to, own.get() % RAILS as u8))
+            || random.chance(manners.loss)
+        {
             return Vec::new();
         }
         let copies = if random.chance(manners.repeat) { 2 } else { 1 };
@@ -76,7 +88,7 @@ impl Network {
                 bytes[index] ^= 1 << bit;
             }
             let late = if random.chance(manners.late) { random.below(3_000_000) } else { 0 };
-            let from = crate::network::Network::address(from, rail.into());
+            let from = crate::network::Network::address(from, own.index());
             (manners.delay + random.below(manners.jitter + 1) + late, Arrival { to, rail, from, bytes })
         };
         (0..copies).map(|_| arrival(random)).collect()

@@ -100,7 +100,7 @@ impl<'w> Seat<'w> {
 
 /// Whether a channel goes through memory.
 pub(crate) fn is_shared(channel: Option<&Channel<'_>>, now: Instant) -> bool {
-    channel.and_then(|channel| channel.private_status(now)).is_some_and(|(_, up, _)| up)
+    channel.and_then(|channel| channel.private_status(now)).is_some_and(|path| path.is_up)
 }
 
 /// Whether two ends of a channel have met, and one of them has not been given the memory that agents agree on then.

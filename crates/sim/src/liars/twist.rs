@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use base::ids::DomainId;
+use base::ids::{DomainId, RailId};
 use link::frame::{HEADER_LEN, MAX_FRAME, TAG_LEN};
 use node::Card;
 use pcie::{
@@ -111,16 +111,20 @@ fn own(body: &[u8]) -> (Vec<Range<usize>>, Vec<usize>) {
     (own, starts)
 }
 
-/// One access of 4 bytes of its own endpoint, as somebody else, or at the same place of another domain: nobody may have
-/// that. What of a record it is, with its number.
+/// One access of 4 bytes of its own endpoint, as somebody else, at the same place of another domain, or over a rail that
+/// it has not come on: nobody may have that. What of a record it is, with its number.
 pub(crate) fn add_foreign(dice: &mut dyn Dice, told: &Told, own: Bdf, body: &mut Vec<u8>) {
-    let (is_other, is_write) = (dice.chance(500), dice.chance(500));
+    let (lie, is_write) = (dice.below(3), dice.chance(500));
+    let is_other = lie == 0;
     let others: Vec<Bdf> = told.place.requesters.iter().copied().filter(|other| *other != own).collect();
     let requester = if is_other { others[dice.below(others.len() as u64) as usize] } else { own };
-    let elsewhere = if is_other { 0 } else { (1 + dice.below(3)) << APERTURE_BITS };
+    let elsewhere = if lie == 1 { (1 + dice.below(3)) << APERTURE_BITS } else { 0 };
+    // What goes through memory leads over the first rail.
+    let rail = RailId::ALL[if lie == 2 { 1 + dice.below(3) as usize } else { 0 }];
     // CC, or the head of a queue.
     let offset = if told.place.is_lent { REGISTERS[1] } else { MEMORY[1] };
     let address = told.aperture().wrapping_add(elsewhere) | (told.place.base + offset);
+    let address = rail.in_address(address);
     let request = MemoryRequest::new(requester, Tag::default(), address, 4).expect("it is aligned");
     let header = if is_write { Header::MemoryWrite(request) } else { Header::MemoryRead(request) };
     let mut tlp = header.encode().as_bytes().to_vec();

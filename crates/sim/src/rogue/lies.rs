@@ -25,7 +25,7 @@ const CONTROL: [(u8, usize); 7] =
     [(0x8d, 54), (0x8e, 14), (0x8f, 73), (0x90, 4), (0x91, 4), (18, 46), (19, 4)];
 /// The other records without TLPs, with the bytes of the shortest.
 const OTHERS: [(u8, usize); 9] =
-    [(1, 12), (1, 28), (3, 0), (4, 0), (5, 8), (9, 8), (10, 8), (11, 0), (12, 36)];
+    [(1, 12), (1, 28), (3, 0), (4, 5), (5, 12), (9, 8), (10, 8), (11, 0), (12, 36)];
 
 /// What a rogue knows of a channel.
 #[derive(Default)]

@@ -16,7 +16,7 @@ use crate::name::Name;
 use crate::pair::calls::{Call, NO_CHANNEL, Why};
 use crate::pair::lobby::LIFE_BEFORE;
 use crate::path::{AckRanges, LATE, READ_FIRST};
-use crate::paths::{MAX_PATHS, PathId};
+use crate::paths::{MAX_PATHS, PathId, PathSet};
 
 /// Attempts without an answer after which even the end with the smaller id answers the other one's: ours may get lost.
 const GIVES_WAY: usize = 3;
@@ -102,17 +102,17 @@ impl<'m> Channel<'m> {
         let handshake = &mut self.handshake;
         let waiting = handshake.probe.as_mut().and_then(|probe| probe.waiting.as_mut());
         if let Some(waiting) = waiting.filter(|waiting| CallName::of(&waiting.attempt()) == call) {
-            waiting.paths |= 1 << path;
+            waiting.paths.insert(path);
             return Heard::Proposal(call);
         }
         let is_it = handshake.answers.is_some_and(|attempt| CallName::of(&attempt) == call);
         if !is_it || handshake.kind != Kind::Response {
             return Heard::Nothing;
         }
-        if handshake.answered_paths & 1 << path != 0 {
+        if handshake.answered_paths.contains(path) {
             return Heard::Again(call);
         }
-        self.answer_on(1 << path);
+        self.answer_on(PathSet::of(path));
         Heard::Proposal(call)
     }
 
@@ -122,7 +122,7 @@ impl<'m> Channel<'m> {
         let handshake = &mut self.handshake;
         let is_it = handshake.answers.is_some_and(|attempt| CallName::of(&attempt) == call);
         if is_it && handshake.kind == Kind::Response {
-            handshake.due |= 1 << path;
+            handshake.due.insert(path);
         }
     }
 
@@ -214,9 +214,9 @@ impl<'m> Channel<'m> {
         let probe = present.unwrap_or_else(|| {
             let until = now + self.paths.verdict_after();
             let mut first = [0; MAX_PATHS];
-            for (path, first) in self.paths.iter_mut().zip(&mut first) {
+            for path in self.paths.iter_mut() {
                 path.ping = true;
-                *first = path.outgoing.next_number();
+                first[path.id.index()] = path.outgoing.next_number();
             }
             let (was_late, outcome, waiting, has_answered) = (false, Outcome::Open, None, false);
             LifeProbe { life, until, was_late, first, outcome, waiting, has_answered }
@@ -248,16 +248,16 @@ impl<'m> Channel<'m> {
     }
 
     /// The peer has acknowledged `ranges` of what was sent on `path`: if a probe is among them, it is there.
-    pub(super) fn answer_probe(&mut self, path: usize, ranges: &AckRanges) {
+    pub(super) fn answer_probe(&mut self, path: PathId, ranges: &AckRanges) {
         let by = self.present_name();
         let Some(probe) = &mut self.handshake.probe else { return };
-        let answers = ranges.largest().is_some_and(|largest| largest >= probe.first[path]);
+        let answers = ranges.largest().is_some_and(|largest| largest >= probe.first[path.index()]);
         if !answers || probe.outcome == Outcome::Lives {
             return;
         }
         probe.outcome = Outcome::Lives;
         // What waits to be sent is better than a refusal.
-        if let Some(call) = probe.waiting.take().filter(|_| self.handshake.due == 0) {
+        if let Some(call) = probe.waiting.take().filter(|_| self.handshake.due.is_empty()) {
             self.refuse_twin(call, by);
         }
     }
@@ -270,7 +270,7 @@ impl<'m> Channel<'m> {
         if key == self.config.peer && call.refuse(speaker, Why::Twin(by), &mut message).is_some() {
             let handshake = &mut self.handshake;
             (handshake.message, handshake.kind, handshake.to) = (message, Kind::Response, to);
-            (handshake.answers, handshake.answered_paths) = (Some(attempt), 0);
+            (handshake.answers, handshake.answered_paths) = (Some(attempt), PathSet::default());
             self.answer_on(paths);
         }
     }
@@ -298,8 +298,8 @@ impl<'m> Channel<'m> {
 
     /// Sends the message at hand on `paths`, once: the path that the first message took first may lead in one direction
     /// only.
-    pub(super) fn answer_on(&mut self, paths: u8) {
-        self.handshake.due |= paths;
-        self.handshake.answered_paths |= paths;
+    pub(super) fn answer_on(&mut self, paths: PathSet) {
+        self.handshake.due.add(paths);
+        self.handshake.answered_paths.add(paths);
     }
 }

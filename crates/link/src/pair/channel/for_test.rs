@@ -26,6 +26,11 @@ impl<'m> Channel<'m> {
         &mut self.wear
     }
 
+    /// The peer has said which rails it has.
+    pub(in crate::pair) fn hear_rails_for_test(&mut self, now: Instant, rails: u8, edition: u32) {
+        self.hear_rails(now, rails, edition);
+    }
+
     /// A handshake begins, whatever there is.
     pub(in crate::pair) fn call_for_test(&mut self, now: Instant) {
         self.call(now);
@@ -57,7 +62,7 @@ impl<'m> Channel<'m> {
     pub(in crate::pair) fn write_for_test(&mut self, stream: StreamId, body: &[u8]) -> Vec<u8> {
         let mut frame = vec![0; OVERHEAD + body.len()];
         frame[HEADER_LEN..][..body.len()].copy_from_slice(body);
-        self.seal(0, (stream, Default::default()), &mut frame);
+        self.seal(self.paths.best().expect("there is a path"), (stream, Default::default()), &mut frame);
         frame
     }
 }

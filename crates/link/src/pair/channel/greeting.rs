@@ -1,9 +1,11 @@
-//! The hello of a new card.
+//! The hello of a card that is new, or has other rails than before.
 
 use core::time::Duration;
 
 use base::Instant;
 use base::times::{HELLO, HELLO_MAX};
+
+use crate::paths::{PathId, PathSet};
 
 /// Says hello on all paths until it is answered, ever more seldom, so that a peer that is gone costs nothing.
 #[derive(Default)]
@@ -11,10 +13,10 @@ pub(super) struct Greeting {
     /// When to say hello next; none once it is answered.
     pub(super) next: Option<Instant>,
     wait: Duration,
-    /// Paths that shall carry the hello now, as bits.
-    pub(super) due: u8,
-    /// The peer's card whose hello is to be answered.
-    pub(super) answer: Option<u64>,
+    /// Paths that shall carry the hello now.
+    pub(super) due: PathSet,
+    /// The peer's card whose hello is to be answered, and the edition of its rails.
+    pub(super) answer: Option<(u64, u32)>,
 }
 
 impl Greeting {
@@ -29,7 +31,7 @@ impl Greeting {
     }
 
     /// Time has come: hello is said on `paths`, and `again` if it is not heard.
-    pub(super) fn handle_timeout(&mut self, now: Instant, paths: u8, again: bool) {
+    pub(super) fn handle_timeout(&mut self, now: Instant, paths: PathSet, again: bool) {
         if self.next.is_some_and(|next| next <= now) {
             self.due = paths;
             self.next = again.then_some(now + self.wait);
@@ -37,10 +39,8 @@ impl Greeting {
         }
     }
 
-    /// The number of a path that is to carry it now.
-    pub(super) fn take_path(&mut self) -> Option<u8> {
-        let due = self.due;
-        self.due &= due.wrapping_sub(1);
-        (due != 0).then(|| due.trailing_zeros() as u8)
+    /// A path that is to carry it now.
+    pub(super) fn take_path(&mut self) -> Option<PathId> {
+        self.due.pop()
     }
 }

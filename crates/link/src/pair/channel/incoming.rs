@@ -12,6 +12,7 @@ use crate::frame::{Header, Kind};
 use crate::handshake::{KeySet, Unread, is_marked};
 use crate::pair::control::{Control, FunctionId, OpenRefusal, What};
 use crate::path::AckRanges;
+use crate::paths::PathId;
 use crate::record::{self, Record, Records, Status};
 use crate::seal::{Nonce, packet_number_fits};
 use crate::sealing::Sealing;
@@ -157,11 +158,6 @@ impl<'m> Channel<'m> {
         streams: &mut dyn Streams<'m>,
     ) -> Result<Heard, Dropped> {
         let header = Header::parse(frame).map_err(|_| Dropped::Malformed)?;
-        // From here on `path` is one of ours, and `header.source.rail` that of a rail.
-        let path = self.paths.index_of(header.path()).ok_or(Dropped::Malformed)?;
-        if !self.paths[path].is_there && !is_private {
-            return Err(Dropped::Malformed);
-        }
         // Whoever sends over a network could claim to be the private path otherwise.
         let claims_private = header.kind == Kind::Private;
         if claims_private != is_private || !packet_number_fits(header.packet_number) {
@@ -175,7 +171,7 @@ impl<'m> Channel<'m> {
             Kind::Response if !is_marked(&self.config.identity.public(), frame) => Err(Dropped::Auth),
             Kind::Response => self.handle_response(now, &header, frame, streams),
             Kind::Cookie => self.handle_cookie(now, &header, frame),
-            Kind::Sealed | Kind::Private => self.handle_sealed(now, &header, path, frame, streams),
+            Kind::Sealed | Kind::Private => self.handle_sealed(now, &header, frame, streams),
             Kind::Initiation => Err(Dropped::Malformed),
         }
     }
@@ -189,7 +185,7 @@ impl<'m> Channel<'m> {
             && (header.stream != CONTROL || header.loan_generation.0 == 0)
             && header.channel == channel
             && (has_streams || header.stream == CONTROL)
-            && header.source.rail == header.destination.rail
+            && self.paths.may_be(header.path())
             && header.destination.domain == domain
     }
 
@@ -197,7 +193,6 @@ impl<'m> Channel<'m> {
         &mut self,
         now: Instant,
         header: &Header,
-        path: usize,
         frame: &mut [u8],
         streams: &mut dyn Streams<'m>,
     ) -> Result<Heard, Dropped> {
@@ -214,8 +209,8 @@ impl<'m> Channel<'m> {
         }
         // Under pending keys the peer may be another one altogether, whose generations start anew.
         let known = self.continues(which).then(|| self.peer_generation());
-        let (nonce, len) = (Nonce::new(header.path(), header.packet_number), frame.len());
-        if self.has_come_before(header, path, known) {
+        let (nonce, len) = (Nonce::new(header.path().reversed().number(), header.packet_number), frame.len());
+        if self.has_come_before(header, known) {
             return self.hear_duplicate(header, (which, known), frame, nonce);
         }
         let sealing = self.sealing_mut(which).expect("`which_keys` names a key set that is there");
@@ -240,9 +235,12 @@ impl<'m> Channel<'m> {
             self.wear.add(len);
         }
         self.hear_peer(now);
+        let path = self.path_of(now, header.path());
+        self.hear_path(now, path);
+        let path = self.path_of(now, header.path());
         let incoming = &mut self.paths[path].incoming;
         incoming.record(now, header.packet_number);
-        self.cells.seen[usize::from(header.path())].set(self.journal, incoming.seen_below());
+        self.cells.seen[header.path().index()].set(self.journal, incoming.seen_below());
         if let Some(status) = status {
             self.handle_status(header.stream, &status, streams);
         }
@@ -277,12 +275,24 @@ impl<'m> Channel<'m> {
 
     /// Whether a frame is of a card before `known`, the peer's newest as far as it is, or its packet number has come
     /// before.
-    fn has_come_before(&self, header: &Header, path: usize, known: Option<CardGeneration>) -> bool {
+    fn has_come_before(&self, header: &Header, known: Option<CardGeneration>) -> bool {
         let old = known.is_some_and(|known| header.card_generation < known);
         let same = known == Some(header.card_generation);
-        let replayed = same && !self.paths[path].incoming.is_fresh(header.packet_number);
+        let replayed = same && !self.is_fresh(header.path(), header.packet_number);
         (old && self.journal.rule(Rule::RefuseOldGenerations))
             || (replayed && self.journal.rule(Rule::RefuseReplays))
+    }
+
+    fn is_fresh(&self, path: PathId, number: u64) -> bool {
+        match self.paths.index_of(path) {
+            Some(at) => self.paths[at].incoming.is_fresh(number),
+            None => number >= self.cells.seen[path.index()].get(),
+        }
+    }
+
+    /// Where in the list a path is on which something authentic has come.
+    pub(super) fn path_of(&mut self, now: Instant, path: PathId) -> usize {
+        self.paths.obtain(path, self.cells.seen[path.index()].get(), now)
     }
 
     /// A frame is of this card of the peer's.
@@ -347,7 +357,7 @@ impl<'m> Channel<'m> {
                 Record::Ack { path, generation, delay_us, ranges } => {
                     // What an older card of ours has sent, this one knows nothing of.
                     if generation == self.config.generation.0
-                        && let Some(path) = self.paths.index_of(path)
+                        && let Some(path) = PathId::from_number(path).and_then(|id| self.paths.index_of(id))
                     {
                         asked.answers = true;
                         self.handle_ack(now, path, &ranges, Duration::from_micros(u64::from(delay_us)));
@@ -355,16 +365,19 @@ impl<'m> Channel<'m> {
                 }
                 Record::Stream { first, count, tlps } => {
                     asked.eliciting = true;
-                    self.handle_tlps(now, header.stream, (first, count, tlps), streams, &mut asked);
+                    self.handle_tlps(now, header, (first, count, tlps), streams, &mut asked);
                 }
                 Record::Ping => (asked.eliciting, asked.urgent, asked.pinged) = (true, true, true),
-                Record::Hello => {
+                Record::Hello { rails, edition } => {
                     (asked.eliciting, asked.urgent) = (true, true);
-                    self.greeting.answer = Some(header.card_generation.0);
+                    self.greeting.answer = Some((header.card_generation.0, edition));
+                    self.hear_rails(now, rails, edition);
                 }
-                Record::HelloHeard { generation } if generation == self.config.generation.0 => {
+                Record::HelloHeard { generation, edition } if generation == self.config.generation.0 => {
                     asked.answers = true;
-                    self.greeting.end();
+                    if edition == self.edition {
+                        self.greeting.end();
+                    }
                 }
                 Record::Renew => {
                     if self.handshake.next.is_none() {
@@ -416,7 +429,7 @@ impl<'m> Channel<'m> {
     fn handle_tlps(
         &mut self,
         now: Instant,
-        id: StreamId,
+        header: &Header,
         (first, count, tlps): (u64, u16, &[u8]),
         streams: &mut dyn Streams<'m>,
         asked: &mut Asked,
@@ -426,11 +439,13 @@ impl<'m> Channel<'m> {
             asked.refused = true;
             return;
         }
+        let id = header.stream;
         let Some((stream, sink)) = streams.stream(id) else {
             // It is acknowledged: nobody waits for it any more.
             return self.say_stray(id);
         };
-        match stream.handle_tlps(now, (first, count), tlps, sink) {
+        let (rail, _) = header.path().rails().unwrap_or_default();
+        match stream.handle_tlps(now, (first, count), (rail, tlps), sink) {
             Taken::InOrder => {}
             Taken::OutOfOrder => asked.urgent = true,
             Taken::Refused => asked.refused = true,
@@ -444,7 +459,7 @@ impl<'m> Channel<'m> {
     }
 
     fn handle_ack(&mut self, now: Instant, path: usize, ranges: &AckRanges, delay: Duration) {
-        self.answer_probe(path, ranges);
+        self.answer_probe(self.paths[path].id, ranges);
         let (outgoing, fates) = (&mut self.paths[path].outgoing, &mut self.fates);
         if outgoing.handle_ack(now, ranges, delay, &mut |carried| fates.push_back((carried, true))) {
             outgoing.detect_loss(now, &mut |carried| fates.push_back((carried, false)));

@@ -19,6 +19,7 @@ use crate::handshake::{
 };
 use crate::pair::calls::{Call, Refusal, agreed_cipher};
 use crate::pair::cookies::{self, Cookie};
+use crate::paths::{PathSet, RAIL_PATHS};
 use crate::seal::Direction;
 use crate::sealing::{Sealing, Wear};
 
@@ -68,6 +69,7 @@ impl<'m> Channel<'m> {
         let mut message = Vec::new();
         let binding = self.line().binding(self.config.peer, self.config.domain, peer);
         let initiator = Initiator::begin(binding, entropy, &proposal, &mut message);
+        let paths = self.paths_to_call();
         let handshake = &mut self.handshake;
         (handshake.message, handshake.kind) = (message, Kind::Initiation);
         handshake.to = Destination { domain: peer, ..Destination::default() };
@@ -76,7 +78,7 @@ impl<'m> Channel<'m> {
             handshake.attempted.pop_front();
         }
         handshake.attempted.extend(initiator.map(|initiator| (initiator, now)));
-        handshake.due = self.paths.all_rails();
+        handshake.due = paths;
         handshake.next = Some(now + handshake.wait.max(handshake.patience()));
         handshake.wait = (handshake.wait * 2).min(HANDSHAKE_RETRY_MAX);
     }
@@ -105,7 +107,7 @@ impl<'m> Channel<'m> {
         (handshake.message, handshake.kind) = (message, Kind::Response);
         handshake.to = Destination::of(&proposal.speaker);
         handshake.answers = Some(attempt);
-        (handshake.due, handshake.answered_paths) = (0, 0);
+        (handshake.due, handshake.answered_paths) = (PathSet::default(), PathSet::default());
         self.answer_on(paths);
         true
     }
@@ -240,6 +242,7 @@ impl<'m> Channel<'m> {
         let keys = self.key_set(&answer, secrets, &answer.speaker);
         let begun = self.begun(goes_on, answer.attempt, self.side);
         self.adopt(now, KeySet { begun, ..keys }, streams);
+        self.hear_answer(now, header.path());
         self.greeting.begin(now);
         Ok(Heard::Accepted)
     }
@@ -251,28 +254,28 @@ impl<'m> Channel<'m> {
         header: &Header,
         frame: &[u8],
     ) -> Result<Heard, Dropped> {
-        // One of our rails (`Channel::take_frame`).
-        let rail = usize::from(header.path());
+        // A cookie comes over a rail.
+        let (path, at) = (header.path(), header.path().index() % RAIL_PATHS);
         let handshake = &mut self.handshake;
-        let mark = handshake.marks[rail];
+        let mark = handshake.marks[at];
         if handshake.attempted.is_empty() || !cookies::answers(header, &mark) {
             return Err(Dropped::Replay);
         }
         let cookie = Cookie::read(&self.config.peer, &mark, frame).ok_or(Dropped::Auth)?;
         // Once: else whoever repeats it had us call again and again.
-        if handshake.cookies[rail].is_some_and(|(known, _)| known == cookie) {
+        if handshake.cookies[at].is_some_and(|(known, _)| known == cookie) {
             return Err(Dropped::Replay);
         }
-        handshake.cookies[rail] = Some((cookie, now));
+        handshake.cookies[at] = Some((cookie, now));
         if handshake.kind == Kind::Initiation {
-            handshake.due |= 1 << rail;
+            handshake.due.insert(path);
         }
         Ok(Heard::Nothing)
     }
 
     /// Whether a cookie's frame answers a call of this channel: its header names nothing else.
     pub fn awaits_cookie(&self, header: &Header) -> bool {
-        let mark = self.handshake.marks.get(usize::from(header.path()));
+        let mark = self.handshake.marks.get(header.path().index());
         header.kind == Kind::Cookie && mark.is_some_and(|mark| cookies::answers(header, mark))
     }
 
@@ -305,7 +308,7 @@ impl<'m> Channel<'m> {
         (handshake.probe, handshake.next, handshake.anew) = (None, None, false);
         handshake.attempted.clear();
         if handshake.kind == Kind::Initiation {
-            handshake.due = 0;
+            handshake.due = PathSet::default();
         }
         self.hear_peer(now);
         self.cells.stats.handshakes.add(1);
@@ -322,6 +325,8 @@ impl<'m> Channel<'m> {
     /// Everything begins anew: nothing of the course before is left.
     fn begin_course(&mut self, now: Instant, streams: &mut dyn Streams<'m>) {
         self.forget_received(now, streams);
+        self.forget_rails(now);
+        self.greeting.begin(now);
         streams.each(&mut |_, stream| stream.clear());
         self.cells.ended.set(self.journal, super::Totals::default());
         self.cells.numbers.clear(self.journal);

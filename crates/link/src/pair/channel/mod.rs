@@ -12,6 +12,7 @@ mod incoming;
 mod keys;
 mod numbers;
 mod outgoing;
+mod rails;
 mod sayings;
 mod timers;
 
@@ -23,7 +24,6 @@ use base::ids::{
     CardGeneration, ChannelIndex, DomainId, Group, Incarnation, LifeId, NodeId, RailId, StreamId,
 };
 use base::ledger::{Cell, Counter, Journal, Layout};
-use base::times::HEARTBEAT;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::calls::{Line, Refusal};
@@ -38,12 +38,13 @@ use crate::handshake::{Destination, Initiator, KeySet, derive};
 use crate::identity::{NodeKey, PublicKey};
 use crate::name::Name;
 use crate::path::{Carried, Incoming};
-use crate::paths::{MAX_PATHS, PathConfig, PathId, Paths};
+use crate::paths::{MAX_PATHS, PathConfig, PathId, PathSet, PathStatus, Paths, RAIL_PATHS};
 use crate::sealing::{Sealing, Wear};
 use crate::stream::{Sink, State, Stream};
 use admission::LifeProbe;
 use greeting::Greeting;
 use numbers::NumberCells;
+use rails::PeerRails;
 use sayings::{Saying, Sayings};
 
 pub use incoming::{Heard, Said};
@@ -88,6 +89,8 @@ pub struct ChannelCells {
     peer_generation: Cell<u64>,
     /// 1 from [`Channel::renew_keys`] until there are new ones.
     renewing: Cell<u32>,
+    /// The peer's rails.
+    peer_rails: Cell<PeerRails>,
     reserved: Cell<u32>,
     /// When the peer was last heard, to within [`HEARD_STEP`].
     heard_at: Cell<u64>,
@@ -230,8 +233,10 @@ pub struct ChannelConfig {
     pub seed: [u8; 32],
     /// Frames sealed under one key before there is a new one; [`REKEY_FRAMES`](crate::REKEY_FRAMES) but for tests.
     pub rekey_frames: u64,
-    /// The rails, by id: those that both ends have.
+    /// The rails of this end, by id.
     pub rails: [Option<PathConfig>; MAX_RAILS],
+    /// Where the other end is said to have rails, and what gets there. Those are called, and it may have others.
+    pub peer_rails: [Option<PathConfig>; MAX_RAILS],
     /// The largest payload of a TLP that the rails can carry: 1024 or 4096.
     pub max_payload: usize,
     /// Streams at once, at most [`MAX_STREAMS`]; the smaller number of both ends counts.
@@ -268,22 +273,22 @@ struct Handshake {
     attempted: VecDeque<(Initiator, Instant)>,
     /// How long the last answer took.
     round_trip: Duration,
-    /// Whose attempt the message answers, and the paths it was sent on, as bits.
+    /// Whose attempt the message answers, and the paths it was sent on.
     answers: Option<Attempt>,
-    answered_paths: u8,
+    answered_paths: PathSet,
     probe: Option<LifeProbe>,
     /// The next attempt is to begin a new course, whatever flows.
     anew: bool,
     /// The peer that was met last comes from a copy of the state folder of the one before.
     is_other_peer: bool,
-    /// A message, whom it is for, and the paths it shall still go to, as bits.
+    /// A message, whom it is for, and the paths it shall still take.
     message: Vec<u8>,
     to: Destination,
     kind: Kind,
-    due: u8,
-    /// By rail, of the last first message there: what its answer by a cookie names, and what was answered so.
-    marks: [[u8; TAG_LEN]; MAX_RAILS],
-    cookies: [Option<(Cookie, Instant)>; MAX_RAILS],
+    due: PathSet,
+    /// By path, of the last first message there: what its answer by a cookie names, and what was answered so.
+    marks: [[u8; TAG_LEN]; RAIL_PATHS],
+    cookies: [Option<(Cookie, Instant)>; RAIL_PATHS],
     next: Option<Instant>,
     wait: Duration,
     /// Key agreements of this card, for entropy.
@@ -305,6 +310,8 @@ pub struct Channel<'m> {
     previous: Option<Sealing>,
     pending: Option<Sealing>,
     greeting: Greeting,
+    /// Which edition of this end's rails the peer is told of.
+    edition: u32,
     handshake: Handshake,
     wear: Wear,
     hears_duplicates: bool,
@@ -344,7 +351,9 @@ impl<'m> Channel<'m> {
         assert!(config.life != LifeId::default(), "a life is drawn before there is a card");
         assert!(config.index != ChannelIndex::default(), "a channel has an index");
         assert!(config.max_streams <= MAX_STREAMS);
-        let paths = Paths::new(&config.rails, |path| cells.seen[usize::from(path)].get(), now);
+        let peer = cells.peer_rails.get().known(&config.peer_rails);
+        let seen_below = |path: PathId| cells.seen[path.index()].get();
+        let paths = Paths::new((&config.rails, &config.peer_rails), peer, seen_below, now);
         let is_known = cells.current.get().is_valid();
         let heard_at = Instant::from_nanos(cells.heard_at.get()).min(now);
         let side = side_of(&config);
@@ -357,6 +366,7 @@ impl<'m> Channel<'m> {
             previous: None,
             pending: None,
             greeting: Greeting::default(),
+            edition: 0,
             handshake: Handshake::new(now, if is_known { heard_at } else { now }),
             wear: Wear::default(),
             hears_duplicates: false,
@@ -437,8 +447,8 @@ impl<'m> Channel<'m> {
         self.config.life = life.unwrap_or(self.config.life);
         // What was prepared depends on the old seed, or leads to keys that are forgotten here: callers call again.
         let handshake = &mut self.handshake;
-        (handshake.attempts, handshake.due) = (0, 0);
-        (handshake.answers, handshake.answered_paths, handshake.probe) = (None, 0, None);
+        (handshake.attempts, handshake.due) = (0, PathSet::default());
+        (handshake.answers, handshake.answered_paths, handshake.probe) = (None, PathSet::default(), None);
         handshake.attempted.clear();
         handshake.message.clear();
         let pending = self.cells.pending.get();
@@ -585,20 +595,6 @@ impl<'m> Channel<'m> {
         self.current.is_none() && !self.config.calls && !(pending.is_valid() && is_young)
     }
 
-    /// Whether it has a rail of this id.
-    pub fn has_rail(&self, rail: RailId) -> bool {
-        self.paths.has_rail(rail)
-    }
-
-    /// These are the rails from now on. What was in flight on one that is gone is sent again; one that has come carries
-    /// TLPs only when it has answered. No rail that carries less than the largest payload that was agreed may come.
-    pub fn set_rails(&mut self, now: Instant, rails: [Option<PathConfig>; MAX_RAILS]) {
-        let fates = &mut self.fates;
-        self.paths.set_rails(now, &rails, &mut |carried| fates.push_back((carried, false)));
-        self.config.rails = rails;
-        self.handshake.due &= self.paths.all_rails();
-    }
-
     /// Whether there is a private path from now on, or another one than before. What was in flight on it is sent again,
     /// and it carries TLPs only when it has answered.
     pub fn set_private(&mut self, now: Instant, is_there: bool) {
@@ -606,17 +602,14 @@ impl<'m> Channel<'m> {
         self.paths.set_private(now, is_there, &mut |carried| fates.push_back((carried, false)));
     }
 
-    /// Of the private path what [`Channel::path_status`] tells of a rail; `None` where there is none.
-    pub fn private_status(&self, now: Instant) -> Option<(Option<Duration>, bool, f64)> {
+    /// How the private path is; `None` where there is none.
+    pub fn private_status(&self, now: Instant) -> Option<PathStatus> {
         Some(self.paths.private()).filter(|path| path.is_there).map(|path| path.status(now))
     }
 
-    /// A path's round trip, whether it answers, and the share of its packets that were lost.
-    ///
-    /// # Panics
-    /// If there is no such path.
-    pub fn path_status(&self, path: PathId, now: Instant) -> (Option<Duration>, bool, f64) {
-        self.paths[usize::from(path)].status(now)
+    /// How a rail of this end is; `None` where it leads to no rail of the peer.
+    pub fn rail_status(&self, rail: RailId, now: Instant) -> Option<PathStatus> {
+        self.paths.rail_status(rail, now)
     }
 
     /// The newest incarnation and card of the peer that anything was accepted of, for checkers.
@@ -693,9 +686,12 @@ impl<'m> Channel<'m> {
         for path in self.paths.iter_mut() {
             path.outgoing.forget_in_flight();
             path.incoming = Incoming::new(now, 0);
-            path.next_heartbeat = path.next_heartbeat.min(now + HEARTBEAT);
-            self.cells.seen[usize::from(path.id)].set(self.journal, 0);
+            path.ask_anew(now);
         }
+        for seen in self.cells.seen.iter().filter(|seen| seen.get() != 0) {
+            seen.set(self.journal, 0);
+        }
+        self.forget_edition();
         self.fates.clear();
         self.sayings.forget_told();
         let quantum = self.quantum();
@@ -730,16 +726,16 @@ impl Handshake {
             attempted: VecDeque::new(),
             round_trip: Duration::ZERO,
             answers: None,
-            answered_paths: 0,
+            answered_paths: PathSet::default(),
             probe: None,
             anew: false,
             is_other_peer: false,
             message: Vec::new(),
             to: Destination::default(),
             kind: Kind::Initiation,
-            due: 0,
-            marks: [[0; TAG_LEN]; MAX_RAILS],
-            cookies: [None; MAX_RAILS],
+            due: PathSet::default(),
+            marks: [[0; TAG_LEN]; RAIL_PATHS],
+            cookies: [None; RAIL_PATHS],
             next: None,
             wait: base::times::HANDSHAKE_RETRY,
             attempts: 0,

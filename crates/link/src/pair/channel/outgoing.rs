@@ -8,7 +8,7 @@ use crate::frame::{HEADER_LEN, Header, Kind, OVERHEAD, Prefix, Route, TAG_LEN};
 use crate::handshake::{Destination, mark};
 use crate::pair::cookies::{self, COOKIE_LIFE, MARKS_LEN};
 use crate::path::Carried;
-use crate::paths::PathId;
+use crate::paths::{PathId, RAIL_PATHS};
 use crate::record::{Record, STATUS_RECORD, STREAM_OVERHEAD, Writer};
 use crate::seal::Nonce;
 use crate::transmit::{Room, Transmit};
@@ -46,9 +46,7 @@ impl<'m> Channel<'m> {
         room: &mut (impl Room + ?Sized),
         streams: &mut dyn Streams<'m>,
     ) -> Option<Transmit> {
-        if self.handshake.due != 0 {
-            let path = self.handshake.due.trailing_zeros() as PathId;
-            self.handshake.due &= self.handshake.due - 1;
+        if let Some(path) = self.handshake.due.pop() {
             return Some(self.write_handshake(now, path, room.of(path)));
         }
         self.current.as_ref()?;
@@ -67,16 +65,16 @@ impl<'m> Channel<'m> {
 
     fn plan(&mut self, now: Instant, streams: &mut dyn Streams<'m>) -> Option<Plan> {
         if let Some((id, challenge)) = self.challenges.pop_front()
-            && let Some(path) = self.paths.index_of(id)
+            && let Some(path) = self.paths.index_of(id).filter(|_| self.paths.may_be(id))
         {
             return Some(Plan { alone: Some(Record::Challenge(challenge)), ..Plan::on(path) });
         }
+        let best = self.paths.best()?;
         if let Some(path) = self.greeting.take_path() {
             // A path that has gone meanwhile need not be greeted: the others are.
             let path = self.paths.index_of(path).filter(|&path| self.paths[path].is_there);
-            return Some(Plan { hello: true, ..Plan::on(path.unwrap_or(0)) });
+            return Some(Plan { hello: true, ..Plan::on(path.unwrap_or(best)) });
         }
-        let best = self.paths.best();
         if let Some(path) = self.paths.iter().position(|path| path.ping && path.is_there) {
             self.paths[path].ping = false;
             // A probe is better than a ping if there is something to send anyway.
@@ -154,13 +152,13 @@ impl<'m> Channel<'m> {
     }
 
     /// The last mark of a first message: zeroes for whom nobody has given a cookie.
-    fn mark_by_cookie(&mut self, now: Instant, rail: PathId, frame: &mut [u8]) {
+    fn mark_by_cookie(&mut self, now: Instant, path: PathId, frame: &mut [u8]) {
         let len = frame.len();
         frame[len - TAG_LEN..].fill(0);
         // Handshakes go over rails only.
-        let rail = usize::from(rail);
-        self.handshake.marks[rail] = cookies::mark_in(frame);
-        let cookie = self.handshake.cookies[rail].filter(|(_, at)| now.since(*at) < COOKIE_LIFE);
+        let at = path.index() % RAIL_PATHS;
+        self.handshake.marks[at] = cookies::mark_in(frame);
+        let cookie = self.handshake.cookies[at].filter(|(_, at)| now.since(*at) < COOKIE_LIFE);
         if let Some((cookie, _)) = cookie {
             cookie.mark(frame);
         }
@@ -175,14 +173,14 @@ impl<'m> Channel<'m> {
         incarnation: Incarnation,
         (key_id, packet_number): (u8, u64),
     ) -> Header {
-        let rail = if kind == Kind::Private { 0 } else { path };
+        let (own, peer) = path.rails().unwrap_or_default();
         Header {
             kind,
             key_id,
             route: Route::START,
             fabric: self.config.fabric,
-            destination: Prefix { rail, domain: to.domain },
-            source: Prefix { rail, domain: self.config.domain },
+            destination: Prefix { rail: peer, domain: to.domain },
+            source: Prefix { rail: own, domain: self.config.domain },
             group: self.config.group,
             channel: to.channel,
             stream,
@@ -211,6 +209,8 @@ impl<'m> Channel<'m> {
         let (status, generation) = of_stream.unzip();
         let stream = (if status.is_some() { plan.stream } else { CONTROL }, generation.unwrap_or_default());
         self.debts.pay(plan.stream);
+        // The rail of the receiver that addresses are to name: through memory it is the first.
+        let (_, rail) = self.paths[plan.path].id.rails().unwrap_or_default();
         let (body, carried, eliciting, told) = {
             let buffer = &mut out[HEADER_LEN..limit - TAG_LEN];
             let mut writer = match status {
@@ -228,7 +228,7 @@ impl<'m> Channel<'m> {
             let told = if plan.control { self.sayings.write(&hash, &mut writer) } else { None };
             let tlps = plan.tlps.filter(|_| status.is_some());
             let tlps = tlps.and_then(|range| Some((range, streams.stream(stream.0)?)));
-            let written = tlps.map(|(range, (stream, _))| stream.write_tlps(range, &mut writer));
+            let written = tlps.map(|(range, (stream, _))| stream.write_tlps(range, rail, &mut writer));
             (writer.len(), Carried { stream: stream.0, ..written.unwrap_or_default() }, eliciting, told)
         };
         self.last_carried = carried;
@@ -239,7 +239,7 @@ impl<'m> Channel<'m> {
         let (id, number) = (path.id, path.outgoing.next_number() - 1);
         if eliciting || carried.count > 0 {
             path.outgoing.record(now, number, len, carried);
-            path.next_heartbeat = now + base::times::HEARTBEAT;
+            path.next_heartbeat = path.next_heartbeat.max(now + base::times::HEARTBEAT);
         }
         if self.last_carried.count > 0 {
             self.schedule.spend(stream.0, len);
@@ -269,13 +269,13 @@ impl<'m> Channel<'m> {
         let (to, incarnation) = (Destination::of_keys(&peer), Incarnation(peer.incarnation));
         let header = self.header(kind, id, stream, to, incarnation, (sealing.id, number));
         Header { loan_generation, ..header }.write(frame);
-        seal.seal(frame, Nonce::new(id, number));
+        seal.seal(frame, Nonce::new(id.number(), number));
     }
 
     /// Any rail takes what another has lost; what the private path has lost is divided anew.
     fn frame_limit(&self, path: usize) -> usize {
         let (path, agreed) = (&self.paths[path], self.cells.current.get().max_frame as usize);
-        if path.is_private() { path.config.max_frame } else { path.config.max_frame.min(agreed) }
+        if path.is_private() { path.max_frame } else { path.max_frame.min(agreed) }
     }
 
     /// Everything but TLPs; true if it asks for an acknowledgement.
@@ -291,12 +291,13 @@ impl<'m> Channel<'m> {
         if let Some(challenge) = self.paths[plan.path].challenged.take() {
             writer.record(&Record::ChallengeHeard(challenge));
         }
-        if let Some(generation) = self.greeting.answer.take() {
-            writer.record(&Record::HelloHeard { generation });
+        if let Some((generation, edition)) = self.greeting.answer.take() {
+            writer.record(&Record::HelloHeard { generation, edition });
         }
         let mut eliciting = false;
         if plan.hello {
-            eliciting |= writer.record(&Record::Hello);
+            let hello = Record::Hello { rails: self.own_rails(), edition: self.edition };
+            eliciting |= writer.record(&hello);
         }
         if plan.ping {
             eliciting |= writer.record(&Record::Ping);

@@ -13,6 +13,7 @@ use crate::Protection;
 use crate::frame::{Header, Kind};
 use crate::identity::NodeKey;
 use crate::pair::*;
+use crate::paths::PathId;
 
 fn is_met(world: &World<'_>) -> bool {
     world.nodes.iter().flat_map(|node| &node.slots).all(|slot| slot.channel.is_met())
@@ -96,7 +97,7 @@ fn whose_calls_get_lost_is_called_by_the_other_one() {
 fn a_first_rail_that_leads_in_one_direction_only_hinders_no_handshake() {
     let arena = Arena::default();
     let mut world = World::pair(&arena, 1);
-    world.cut = Box::new(|from, _, path| from == 1 && path == 0);
+    world.cut = Box::new(|from, _, path| from == 1 && path == PATHS[0]);
     world.run_until(HANDSHAKE_RETRY * 3, is_open);
 }
 
@@ -525,7 +526,7 @@ fn a_node_borrows_from_itself() {
 }
 
 /// What one of the two sends from the snapshot on, by the key that seals it and its nonce.
-fn frames_of_a_copy(side: usize, copy: u8) -> BTreeMap<(u64, u8, u64), Vec<u8>> {
+fn frames_of_a_copy(side: usize, copy: u8) -> BTreeMap<(u64, PathId, u64), Vec<u8>> {
     let arena = Arena::default();
     let mut world = World::pair(&arena, 2);
     world.run_until(Duration::from_secs(1), is_open);

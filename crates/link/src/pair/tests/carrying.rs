@@ -1,5 +1,6 @@
 //! What flows: many streams over loss, killed cards, rails that are cut, and keys that are replaced.
 
+use base::ids::RailId;
 use core::time::Duration;
 
 use base::ledger::Arena;
@@ -89,7 +90,7 @@ fn a_rail_that_is_cut_costs_a_few_round_trips_and_cards_may_die_meanwhile() {
     let mut world = World::pair(&arena, 4);
     open(&mut world);
     for round in 0..10_u8 {
-        world.cut = Box::new(move |_, _, path| path == round % 2);
+        world.cut = Box::new(move |_, _, path| path == PATHS[usize::from(round % 2)]);
         world.write_all(0);
         let before = world.now;
         world.run_until(PROBE_MAX * 3, is_idle);
@@ -103,8 +104,9 @@ fn a_rail_that_is_cut_costs_a_few_round_trips_and_cards_may_die_meanwhile() {
 }
 
 /// Whether a rail of a node answers.
-fn is_up(world: &World<'_>, node: usize, rail: PathId) -> bool {
-    world.nodes[node].slots[0].channel.path_status(rail, world.now).1
+fn is_up(world: &World<'_>, node: usize, rail: u8) -> bool {
+    let channel = &world.nodes[node].slots[0].channel;
+    channel.rail_status(RailId::ALL[usize::from(rail)], world.now).is_some_and(|status| status.is_up)
 }
 
 #[test]
@@ -114,7 +116,7 @@ fn a_rail_that_is_cut_is_told_of_and_taken_up_again() {
     open(&mut world);
     world.run(50);
     world.write_all(0);
-    world.cut = Box::new(|_, _, path| path == 0);
+    world.cut = Box::new(|_, _, path| path == PATHS[0]);
     let moved = world.run_until(PROBE_MAX, |world| world.nodes[1].places[0].counts().1 == 1);
     assert!(moved < Duration::from_millis(20), "moved after {moved:?}");
     world.run_for(Duration::from_millis(600));
@@ -131,10 +133,10 @@ fn the_other_rail_is_cut_when_one_comes_back() {
     open(&mut world);
     for round in 0..6_u8 {
         // The longer a rail is dead, the deader it seems, and the one that has just died seems healthier.
-        world.cut = Box::new(move |_, _, path| path == round % 2);
+        world.cut = Box::new(move |_, _, path| path == PATHS[usize::from(round % 2)]);
         world.run_for(Duration::from_millis(600));
         (0..2).for_each(|node| world.write_all(node));
-        world.cut = Box::new(move |_, _, path| path != round % 2);
+        world.cut = Box::new(move |_, _, path| path != PATHS[usize::from(round % 2)]);
         world.run_until(PROBE_MAX * 3, is_idle);
     }
     world.expect_all_came();
@@ -153,7 +155,7 @@ fn cards_that_are_killed_while_a_rail_is_cut_find_the_other_one() {
             let ticks = world.random.below(3000) as u32;
             world.run(ticks);
             world.run_until(Duration::from_secs(2), |world| (0..2).all(|node| is_up(world, node, 1 - cut)));
-            world.cut = Box::new(move |_, _, path| path == cut);
+            world.cut = Box::new(move |_, _, path| path == PATHS[usize::from(cut)]);
             for node in [1, 0] {
                 let now = world.now;
                 world.nodes[node].restart(now);

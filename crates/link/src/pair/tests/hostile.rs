@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use base::Instant;
-use base::ids::{CardGeneration, DomainId, Group, LoanGeneration, StreamId};
+use base::ids::{CardGeneration, DomainId, Group, LoanGeneration, RailId, StreamId};
 use base::ledger::Arena;
 use base::times::{HANDSHAKE_RETRY_MAX, PENDING_KEYS, REFUSAL_PAUSE};
 use pcie::{Bdf, Header as TlpHeader};
@@ -112,8 +112,8 @@ fn answer_of(world: &mut World<'_>, call: &[u8], change: impl FnOnce(Answer) -> 
         key_id: 0,
         route: Route::START,
         fabric: 0,
-        destination: Prefix { rail: 0, domain: proposal.speaker.domain },
-        source: Prefix { rail: 0, domain: answer.speaker.domain },
+        destination: Prefix { rail: RailId::ALL[0], domain: proposal.speaker.domain },
+        source: Prefix { rail: RailId::ALL[0], domain: answer.speaker.domain },
         group: Group::DEFAULT,
         channel: proposal.speaker.channel,
         stream: StreamId(0),
@@ -212,8 +212,8 @@ fn a_call_that_is_refused_is_so_on_each_path_and_is_not_taken_for_answered() {
     let (now, lobby) = (world.now, &mut world.nodes[1].lobby);
     for (path, mut call) in calls {
         let presence = |_, _| Presence::Channel(None);
-        let reception = lobby.handle_call(now, &mut call, &[0, path], false, &presence);
-        let Reception::Call(handed_on) = reception else { panic!("{reception:?} on {path}") };
+        let reception = lobby.handle_call(now, &mut call, &[0, path.index() as u8], false, &presence);
+        let Reception::Call(handed_on) = reception else { panic!("{reception:?} on {path:?}") };
         assert!(matches!(lobby.refuse(now, handed_on, Why::NoRoom, &[0], &mut call), Reception::Reply(_)));
     }
     assert_eq!(lobby.stats().refused.get(), 2);
@@ -287,17 +287,17 @@ fn a_challenge_is_answered_by_who_has_heard_it() {
         let channel = world.nodes[1].channel(0);
         core::iter::from_fn(|| channel.poll_proof()).collect::<Vec<_>>()
     };
-    world.nodes[1].channel(0).challenge(1, 77);
+    world.nodes[1].channel(0).challenge(PATHS[1], 77);
     let now = world.now;
     let (path, challenge, frame) = world.nodes[1].next_frame(now).unwrap();
-    assert_eq!((path, challenge), (1, Some(77)), "alone, and first");
+    assert_eq!((path, challenge), (PATHS[1], Some(77)), "alone, and first");
     world.run(50);
     assert_eq!(proofs(&mut world), [], "nobody has heard it");
     world.give(0, &frame);
     world.run(50);
     assert_eq!(proofs(&mut world), [77]);
     // Where too many wait, the last ones are dropped.
-    (0..100).for_each(|number| world.nodes[1].channel(0).challenge(0, number));
+    (0..100).for_each(|number| world.nodes[1].channel(0).challenge(PATHS[0], number));
     world.run(50);
     assert_eq!(proofs(&mut world).len(), 1, "of many to one rail the last one that came is answered");
     // Repeated frames challenge nobody again.
@@ -314,8 +314,9 @@ fn forged_and_repeated_frames_are_counted_each_and_a_switch_may_change_the_route
     let before = stats(&world, 1).dropped_replay.get();
     let len = frame.len();
     let now = world.now;
-    let give =
-        |world: &mut World<'_>, mut bytes: Vec<u8>| _ = world.nodes[1].take_misdirected(now, 0, &mut bytes);
+    let give = |world: &mut World<'_>, mut bytes: Vec<u8>| {
+        _ = world.nodes[1].take_misdirected(now, PATHS[0], &mut bytes)
+    };
     for bit in (0..len * 8).step_by(13).filter(|bit| bit / 8 != ROUTE) {
         let mut forged = frame.clone();
         forged[bit / 8] ^= 1 << (bit % 8);
@@ -350,7 +351,7 @@ fn each_byte_of_each_frame_changed_has_no_effect() {
                     let mut forged = frame.clone();
                     forged[at] ^= 1 << ((at + round) % 8);
                     let before: Vec<_> = world.nodes[to].places.iter().map(Place::counts).collect();
-                    assert_eq!(world.give(to, &forged), Heard::Nothing, "{at} on {path}");
+                    assert_eq!(world.give(to, &forged), Heard::Nothing, "{at} on {path:?}");
                     let after = world.nodes[to].places.iter().map(Place::counts);
                     assert!(after.eq(before));
                 }
@@ -553,6 +554,7 @@ fn only_who_was_called_by_its_domain_answers() {
 }
 
 const AUTH: &str = "auth";
+const TAKEN: &str = "taken";
 const REPLAY: &str = "replay";
 const MALFORMED: &str = "malformed";
 const MISDIRECTED: &str = "misdirected";
@@ -599,14 +601,17 @@ fn counted_with(at: usize, bit: u8, kind: usize, remarks: bool, what: &str) -> V
             let presence = |_, _| Presence::Channel(None);
             let is_call = world.nodes[1].lobby.handle_call(now, &mut changed, &address, false, &presence);
             if let Reception::Call(_) = is_call {
-                return vec!["taken"];
+                return vec![TAKEN];
             }
         }
-        _ => _ = world.nodes[to].take_misdirected(now, 0, &mut changed),
+        _ => _ = world.nodes[to].take_misdirected(now, PATHS[0], &mut changed),
     }
     let counted = counts(&world.nodes[to]).into_iter().zip(before);
-    let counted =
+    let mut counted: Vec<_> =
         counted.filter_map(|((name, after), (_, before))| (after > before).then_some(name)).collect();
+    if counted.is_empty() {
+        counted.push(TAKEN);
+    }
     // Nobody is kept from what is true.
     world.give(to, &frame);
     let is_taken = match kind {
@@ -635,10 +640,11 @@ fn each_field_of_a_header_is_checked_and_counted() {
         ("key id", 2, NOT_ZERO),
         ("fabric", 4, ELSEWHERE),
         ("destination domain", 8, ELSEWHERE),
-        ("destination rail", 10, ELSEWHERE),
+        // That one has no such rail its card sees.
+        ("destination rail", 10, [AUTH, TAKEN, MISDIRECTED, MISDIRECTED, MISDIRECTED, MISDIRECTED]),
         ("above the destination", 11, NOT_ZERO),
         ("source domain", 12, [AUTH, AUTH, AUTH, MALFORMED, AUTH, AUTH]),
-        ("source rail", 14, ELSEWHERE),
+        ("source rail", 14, [AUTH, TAKEN, AUTH, TAKEN, AUTH, REPLAY]),
         ("above the source", 15, NOT_ZERO),
         ("group", 16, ELSEWHERE),
         ("reserved", 18, NOT_ZERO),
@@ -652,8 +658,9 @@ fn each_field_of_a_header_is_checked_and_counted() {
         ("tag", usize::MAX, [AUTH; 6]),
     ];
     for (name, at, expected) in fields {
-        // The lowest bit of a rail, and one of everything else that makes no other known value of it.
-        let bit = if name.ends_with("rail") { 0x04 } else { 0x40 };
+        // The upper bit of a rail, which neither end has then, and one of everything else that makes no other known value
+        // of it.
+        let bit = if name.ends_with("rail") { 0x08 } else { 0x40 };
         let ways = [(0, false), (0, true), (1, false), (1, true), (2, false), (3, false)];
         for (way, (kind, remarks)) in ways.into_iter().enumerate() {
             // A tag is what a new mark replaces; behind that of a call there is the one of who has a cookie.

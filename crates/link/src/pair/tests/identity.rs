@@ -191,7 +191,7 @@ fn a_call_that_waits_is_answered_on_each_path_that_it_comes_on() {
         let answers = answers.filter(|(_, frame)| Header::parse(frame).unwrap().kind == Kind::Response);
         answered.extend(answers.map(|(path, _)| path));
     }
-    assert_eq!(answered, [0, 1]);
+    assert_eq!(answered, PATHS);
 }
 
 /// Whatever gets lost, and whenever cards die.
@@ -255,7 +255,7 @@ fn whichever_rail_leads_back_a_twin_is_told_on_it() {
         let now = world.now;
         for (path, frame) in world.nodes[1].frames(now) {
             world.give(0, &frame);
-            if path == 1 {
+            if path == PATHS[1] {
                 twin.handle_frame(now, 1, path, &mut frame.clone());
             }
         }

@@ -215,8 +215,8 @@ fn run_triangle(seed: u64) {
         match world.random.below(40) {
             0..6 => kill_somebody(&mut world, 600),
             6 => {
-                let (from, rail) = (world.random.below(3) as usize, world.random.below(2) as u8);
-                world.cut = Box::new(move |one, _, path| one == from && path == rail);
+                let (from, rail) = (world.random.below(3) as usize, world.random.below(2) as usize);
+                world.cut = Box::new(move |one, _, path| one == from && path == PATHS[rail]);
             }
             7 => world.cut = Box::new(|_, _, _| false),
             8..11 => {

@@ -12,6 +12,7 @@ mod mutations;
 mod node;
 mod opening;
 mod private;
+mod rails;
 mod slow;
 mod steps;
 mod tenancies;

@@ -5,14 +5,15 @@ use core::time::Duration;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use base::ids::{
-    CardGeneration, ChannelIndex, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId, StreamId,
+    CardGeneration, ChannelIndex, DomainId, Group, Incarnation, LifeId, LoanGeneration, NodeId, RailId,
+    StreamId,
 };
 use base::ledger::{Arena, Cell, Hook, Journal, Ledger, PageCells, Pages, RawMemory};
 use base::{Instant, Payload, RuleSet};
 use pcie::{Bdf, CompletionStatus, FlowClass, Header as TlpHeader, MemoryRequest, Tag, TlpView};
 use zerocopy::FromBytes;
 
-use crate::frame::{Header, Kind, MAX_FRAME};
+use crate::frame::{Header, Kind, MAX_FRAME, MAX_RAILS};
 use crate::handshake::{Answer, Proposal};
 use crate::identity::NodeKey;
 use crate::name::Name;
@@ -89,8 +90,9 @@ impl<'m> Sink<'m> for Log<'m> {
         if self.is_lenient {
             return;
         }
-        assert_eq!(write.address, self.cells.received.get(), "each write once and in order");
-        self.cells.received.set(self.journal, write.address + 64);
+        let place = port.rail.in_address(self.cells.received.get());
+        assert_eq!(write.address, place, "each write once and in order, over the rail that it was sent to");
+        self.cells.received.update(self.journal, |received| received + 64);
         if self.is_busy {
             self.words.iter().for_each(|word| _ = word.update(self.journal, |word| word + 1));
         }
@@ -223,6 +225,10 @@ impl<'m> Streams<'m> for View<'_, 'm> {
     }
 }
 
+/// The paths between equal rails.
+pub(super) const PATHS: [PathId; 2] =
+    [PathId::new(RailId::ALL[0], RailId::ALL[0]), PathId::new(RailId::ALL[1], RailId::ALL[1])];
+
 /// A channel of a node, and with whom it is.
 pub(super) struct Slot<'m> {
     pub(super) peer: usize,
@@ -244,6 +250,9 @@ pub(super) struct NodeConfig {
     pub(super) rekey_frames: u64,
     pub(super) max_streams: u32,
     pub(super) max_frame: usize,
+    /// Ids of its rails, and of those of whom it calls, as it is told.
+    pub(super) rails: Vec<u8>,
+    pub(super) said: Vec<u8>,
     /// Peers that are called, and that are there at all.
     pub(super) calls: [bool; PEERS],
     pub(super) peers: [bool; PEERS],
@@ -317,6 +326,8 @@ pub(super) fn config_of(index: usize) -> NodeConfig {
         rekey_frames: REKEY_FRAMES,
         max_streams: MAX_STREAMS,
         max_frame: 9000,
+        rails: vec![0, 1],
+        said: vec![0, 1],
         calls: [false; PEERS],
         peers: [false; PEERS],
         allowed: None,
@@ -361,8 +372,15 @@ impl NodeConfig {
         }
     }
 
+    /// Its rails.
+    pub(super) fn path_configs(&self) -> [Option<PathConfig>; MAX_RAILS] {
+        let path = PathConfig { max_frame: self.max_frame };
+        RailId::ALL.map(|rail| self.rails.contains(&rail.get()).then_some(path))
+    }
+
     fn channel(&self, place: usize, peer: usize, calls: bool) -> ChannelConfig {
         let path = PathConfig { max_frame: self.max_frame };
+        let said = |rail: RailId| self.said.contains(&rail.get()).then_some(path);
         ChannelConfig {
             peer: key_of(peer).public(),
             peer_domain: DomainId::default(),
@@ -379,8 +397,9 @@ impl NodeConfig {
             generation: CardGeneration(self.generation),
             seed: self.seed(place as u8 + 1),
             rekey_frames: self.rekey_frames,
-            rails: [Some(path), Some(path), None, None],
-            max_payload: 4096,
+            rails: self.path_configs(),
+            peer_rails: if calls { RailId::ALL.map(said) } else { Default::default() },
+            max_payload: if self.max_frame < 8192 { 1024 } else { 4096 },
             max_streams: self.max_streams,
         }
     }
@@ -729,7 +748,7 @@ impl<'m> Node<'m> {
             let slot = slots.iter().rfind(|slot| key_of(slot.peer).id() == node);
             slot.map_or(Presence::NoRoom, |slot| Presence::Channel(slot.channel.known_call()))
         };
-        let address = [from as u8, path];
+        let address = [from as u8, path.index() as u8];
         let reception = self.lobby.handle_call(now, frame, &address, self.config.is_under_load, &presence);
         let reception = match reception {
             Reception::Call(call) => {

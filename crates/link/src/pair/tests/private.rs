@@ -48,7 +48,7 @@ fn what_answers_is_preferred_and_carries_all() {
     world.run(10);
     world.expect_all_came();
     for node in &world.nodes {
-        assert!(node.slots[0].channel.private_status(world.now).is_some_and(|(_, is_up, _)| is_up));
+        assert!(node.slots[0].channel.private_status(world.now).is_some_and(|path| path.is_up));
     }
     // Heartbeats of two rails, their answers and perhaps a hello.
     let is_on_rail = |(_, bytes): &&(usize, Vec<u8>)| Header::parse(bytes).unwrap().kind != Kind::Private;
@@ -134,13 +134,13 @@ fn a_frame_counts_only_where_it_belongs() {
     let stats = node.slots[0].channel.stats();
     let before = stats.dropped_malformed.get();
     // Over a network, where anyone could have written it.
-    node.take_misdirected(now, 0, &mut frame.clone());
+    node.take_misdirected(now, PATHS[0], &mut frame.clone());
     // What claims to be a rail's, in memory; and handshakes there.
     for kind in [3, 1, 2, 5] {
         let mut changed = frame.clone();
         changed[1] = kind;
         node.take_misdirected(now, PRIVATE_PATH, &mut changed.clone());
-        node.take_misdirected(now, 0, &mut changed);
+        node.take_misdirected(now, PATHS[0], &mut changed);
     }
     assert_eq!(
         stats.dropped_malformed.get(),

@@ -1,5 +1,6 @@
 //! Long ways: a satellite's, or a queue that is full.
 
+use base::ids::RailId;
 use core::time::Duration;
 
 use base::ledger::Arena;
@@ -7,6 +8,7 @@ use base::times::{HANDSHAKE_RETRY_MAX, SILENCE};
 
 use super::identity::call_of_twin;
 use super::*;
+use crate::paths::PathStatus;
 
 fn write(world: &mut World<'_>, count: u32) {
     for _ in 0..count {
@@ -43,7 +45,8 @@ fn round_trips_of_seconds_connect_and_carry() {
             assert_eq!(node.places[0].counts(), (300, 300));
             assert_eq!(channel.stats().handshakes.get(), 1, "{delay:?}: nobody was taken for silent");
             for rail in 0..2 {
-                let (round_trip, is_up, _) = channel.path_status(rail, world.now);
+                let PathStatus { round_trip, is_up, .. } =
+                    channel.rail_status(RailId::ALL[rail], world.now).unwrap();
                 let round_trip = round_trip.unwrap();
                 assert!(is_up && round_trip.abs_diff(delay * 2) < delay / 4, "{delay:?} {round_trip:?}");
             }

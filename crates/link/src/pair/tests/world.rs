@@ -199,7 +199,7 @@ impl<'m> World<'m> {
         let due: Vec<Flying> = due;
         for Flying { from, to, path, mut bytes, .. } in due {
             if let Some(node) = self.nodes.get_mut(to) {
-                node.handle_frame(now, from, path, &mut bytes);
+                node.handle_frame(now, from, path.reversed(), &mut bytes);
             }
         }
     }
@@ -207,7 +207,7 @@ impl<'m> World<'m> {
     /// Gives a node a frame as if it had come from another one; what it answers goes into the network.
     pub(super) fn inject(&mut self, from: usize, to: usize, bytes: &[u8]) {
         let now = self.now;
-        let path = Header::parse(bytes).map_or(0, |header| header.path());
+        let path = Header::parse(bytes).map_or(PATHS[0], |header| header.path());
         self.nodes[to].handle_frame(now, from, path, &mut bytes.to_vec());
     }
 

@@ -1,6 +1,6 @@
 //! Functions that a slot might meet: none at all, and some that make no sense.
 
-use base::ids::DomainId;
+use base::ids::{DomainId, RailId};
 use base::ledger::{Arena, Journal, Ledger, PageCells, Pages};
 use base::{Instant, RuleSet};
 use fabric::{FabricAddress, Window};
@@ -129,7 +129,8 @@ fn entries_of_a_vector_table_are_written_across_pages() {
     let Ledger { journal, root } = arena.zeroed::<PortCells>().ledger::<PortCells>(None, RuleSet::ALL);
     let sender = link::Sender::new(&root.sender, Pages::new(&root.pages, journal), journal);
     let tags = link::Tags::new(&root.tags, journal, base::times::COMPLETION_TIMEOUT);
-    let mut port = link::Port { sender, tags, held: link::Held::new(&root.receiver, journal) };
+    let mut port =
+        link::Port { sender, tags, held: link::Held::new(&root.receiver, journal), rail: RailId::default() };
     (0..2).for_each(|vector| slot.program_vector(&mut port, &window, vector, true));
     let written: Vec<_> = port.sender.headers().map(|header| Header::decode(header.as_bytes())).collect();
     let mut places: Vec<_> = written

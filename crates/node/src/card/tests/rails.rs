@@ -1,0 +1,130 @@
+//! Rails: addresses lead over those that frames take, ends have other ones than each other, and they come and go.
+
+use base::ids::RailId;
+
+use super::*;
+use crate::RailsError;
+
+fn rails(ids: &[usize]) -> crate::Rails {
+    RailId::ALL.map(|rail| ids.contains(&rail.index()).then_some(RailConfig { max_frame: 9000 }))
+}
+
+/// A lender and a borrower with these rails.
+fn ends<'m>(arena: &'m Arena, ids: [&[usize]; 2]) -> [End<'m>; 2] {
+    let lend = LoanRole::Lend { drive: 0, controller: 0, limit: Limit::NONE, allowed: None };
+    let routes = ids[0].iter().map(|rail| Route { rail: RailId::ALL[*rail], ..ROUTE }).collect();
+    let borrow = LoanRole::Borrow {
+        lender: lender(),
+        routes,
+        io_timeout: Duration::from_secs(60),
+        edge: BorrowEdge::Program,
+    };
+    let lends = CardConfig { rails: rails(ids[0]), ..config(1, lend) };
+    [lends, CardConfig { rails: rails(ids[1]), ..config(2, borrow) }].map(|config| End::new(arena, config))
+}
+
+/// Runs while only frames pass whose rails `passes`: that of the lender and that of the borrower.
+fn run_over(
+    now: &mut Instant,
+    ends: &mut [End<'_>; 2],
+    time: Duration,
+    passes: impl Fn(RailId, RailId) -> bool,
+) {
+    let until = *now + time;
+    while *now < until {
+        *now += TICK;
+        for at in 0..2 {
+            let sent = ends[at].turn(*now).into_iter().filter(|(_, frame)| {
+                let header = Header::parse(frame).unwrap();
+                let (own, peer) = (header.source.rail, header.destination.rail);
+                if at == 0 { passes(own, peer) } else { passes(peer, own) }
+            });
+            ends[1 - at].incoming.extend(sent);
+        }
+    }
+}
+
+/// The borrower reads a block, which takes registers, memory and an interrupt.
+fn read(now: &mut Instant, ends: &mut [End<'_>; 2], passes: impl Fn(RailId, RailId) -> bool) {
+    let before = *now;
+    let page = ends[1].card.pages(0).alloc().unwrap();
+    ends[1].card.drive_step(before, 0, |driver, _| {
+        let request =
+            BlockRequest { id: 5, kind: BlockKind::Read, lba: 0, blocks: 1, fua: false, pages: &[page] };
+        driver.submit(before, request);
+    });
+    for _ in 0..40 {
+        run_over(now, ends, Duration::from_millis(20), &passes);
+        let mut done = None;
+        ends[1].card.drive_step(*now, 0, |driver, _| done = driver.poll_completion());
+        if done.is_some() {
+            return assert_eq!(done, Some((5, Ok(()))));
+        }
+    }
+    panic!("nothing came of a read");
+}
+
+fn denied(end: &End<'_>) -> u64 {
+    end.card.parts[0].unwrap().cells.edge.denied_accesses.get()
+}
+
+#[test]
+fn addresses_lead_over_the_rail_that_their_frame_takes() {
+    let all = [RailId::ALL[0], RailId::ALL[1]];
+    for ids in [[&[0_usize, 1][..], &[0, 1]], [&[1], &[0, 2]], [&[0, 1], &[1]], [&[0, 1], &[2, 3]]] {
+        let arena = Arena::default();
+        let (mut now, mut ends) = (Instant::ZERO, ends(&arena, ids));
+        run_over(&mut now, &mut ends, Duration::from_millis(400), |_, _| true);
+        assert!(is_ready(&ends[1].card, now), "{ids:?}");
+        for only in all.into_iter().filter(|rail| ids[0].contains(&rail.index())) {
+            read(&mut now, &mut ends, |own, _| own == only);
+            run_over(&mut now, &mut ends, Duration::from_millis(400), |_, _| true);
+        }
+        assert_eq!((denied(&ends[0]), denied(&ends[1])), (0, 0), "{ids:?}");
+    }
+}
+
+#[test]
+fn rails_come_to_a_card_that_runs_and_leave_it() {
+    let arena = Arena::default();
+    let (mut now, mut ends) = (Instant::ZERO, ends(&arena, [&[0, 1], &[0, 1]]));
+    run_over(&mut now, &mut ends, Duration::from_millis(200), |_, _| true);
+    for (end, ids) in [(0, &[1][..]), (1, &[0]), (0, &[1, 2]), (1, &[2]), (0, &[0, 1, 2, 3]), (1, &[1, 3])] {
+        ends[end].card.set_rails(now, rails(ids)).unwrap();
+        read(&mut now, &mut ends, |_, _| true);
+        let has = |rail: RailId| ids.contains(&rail.index());
+        let sent = ends[end].turn(now);
+        assert!(sent.iter().all(|(way, _)| matches!(way, Way::Rail(rail) if has(*rail))), "{ids:?}");
+    }
+    assert_eq!((denied(&ends[0]), denied(&ends[1])), (0, 0));
+    let met = |end: &End<'_>| end.card.channel_of(0).unwrap().stats().handshakes.get();
+    assert_eq!((met(&ends[0]), met(&ends[1])), (1, 1), "nobody was taken for silent");
+}
+
+#[test]
+fn the_last_rail_and_one_that_is_too_small_are_refused_and_nothing_has_changed() {
+    let arena = Arena::default();
+    let (mut now, mut ends) = (Instant::ZERO, ends(&arena, [&[0], &[0]]));
+    run_over(&mut now, &mut ends, Duration::from_millis(200), |_, _| true);
+    let card = &mut ends[0].card;
+    assert_eq!(card.set_rails(now, rails(&[])), Err(RailsError::NoneLeft));
+    let mut small = rails(&[0, 1]);
+    small[1] = Some(RailConfig { max_frame: 1472 });
+    assert_eq!(card.set_rails(now, small), Err(RailsError::TooSmall(RailId::ALL[1])));
+    assert_eq!(card.config.rails, rails(&[0]));
+    read(&mut now, &mut ends, |_, _| true);
+}
+
+/// The lender has one rail more than its line says, and its borrower is found on all of its own.
+#[test]
+fn where_a_node_is_is_known_by_path_and_kept_by_its_rails() {
+    let arena = Arena::default();
+    let (mut now, mut ends) = (Instant::ZERO, ends(&arena, [&[0, 1], &[0]]));
+    run_over(&mut now, &mut ends, Duration::from_millis(400), |_, _| true);
+    let peer = ends[0].card.ledger.peer(0).unwrap();
+    let known: Vec<_> = peer.addresses().collect();
+    let path = |own: usize| link::PathId::new(RailId::ALL[own], RailId::ALL[0]);
+    assert_eq!(known, [(path(0), PEER), (path(1), PEER)]);
+    assert_eq!(peer.proven_address(RailId::ALL[0]), Some(PEER));
+    assert_eq!((peer.proven_address(RailId::ALL[1]), peer.address_from(RailId::ALL[1])), (None, Some(PEER)));
+}
