@@ -303,9 +303,9 @@ events! {
     => "another node takes the function than before, or the same one in another life"
 
     /// The borrowed drive does not hold any more what this node has left there.
-    Warning "loan-overtaken" LoanOvertaken { function: String }
-    => "the drive no longer holds what this node left there: another node has used the drive meanwhile, or it was made anew. \
-        Requests under way fail, clients are disconnected, and what was not flushed is lost"
+    Warning "loan-overtaken" LoanOvertaken { function: String } [cause: &'static str]
+    => "the drive no longer holds what this node left there: {cause}. Requests under way fail, clients are disconnected, and \
+        what was not flushed is lost"
 
     /// A function is kept for a node that does not come.
     Warning "loan-kept" LoanKept { functions: String, holder: String, node: String, until_s: u64 } [until: String]
@@ -356,6 +356,12 @@ events! {
     => "the lender has seen a later life of this node than the state directory {folder} knows of, and does not let it in: \
         {error}; restore a newer copy of the folder, or give this node a new one"
 
+    /// Two programs have one identity.
+    Warning "identity-shared" IdentityShared {
+        node: String, at: Option<String>, other: Option<String>, refused_by: Option<String>,
+    } [what: String] => "{what}. The state directory of one is a copy of the other's, or its machine is a copy: end one of them, \
+        or give it a new state directory (--state-dir, `state_dir`)"
+
     /// Two nodes have one domain.
     Warning "domain-shared" DomainShared { domain: u32, node: String, peer: String } [what: String] => "{what}"
 
@@ -384,6 +390,11 @@ events! {
 
     /// It answers again.
     Info "rail-up" RailUp { rail: String, peer: String, to: String } => "rail {rail} to {peer} ({to}) answers again"
+
+    /// A node has asked for what is not for it.
+    Warning "caller-refused" CallerRefused {
+        node: String, at: Option<String>, reason: &'static str, function: Option<String>, count: u64,
+    } [what: String] => "{what}"
 
     /// Frames come for what is not here.
     Warning "frames-unknown" FramesUnknown { count: u64 }

@@ -33,7 +33,7 @@ pub use identity::{KEY_BYTES, Lender, NodeKey, PublicKey, Secret};
 pub use name::Name;
 pub use paths::{PRIVATE_PATH, PathConfig, PathId, PathStatus};
 pub use proof::{PROOF_LEN, is_proof, prove};
-pub use record::Information;
+pub use record::{ADDRESS_BYTES, Information};
 pub use sealing::REKEY_FRAMES;
 pub use stream::{
     Completed, Held, Port, PostedCredit, Receiver, ReceiverCells, Sender, SenderCells, Sink, State, Stream,

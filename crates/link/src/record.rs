@@ -15,6 +15,9 @@ use crate::path::AckRanges;
 /// what a frame asks of its receiver.
 const TLP_BYTES_MIN: usize = pcie::spec::HEADER_BYTES_MIN;
 
+/// Bytes of an address, as the driver of a channel writes it.
+pub const ADDRESS_BYTES: usize = 28;
+
 /// Most ranges of one acknowledgement.
 pub(crate) const MAX_RANGES: usize = 16;
 
@@ -110,6 +113,9 @@ pub(crate) enum Record<'a> {
     ChallengeHeard(u64),
     /// The sender's keys may be used by a copy of its machine, too: the other end shall begin a new handshake.
     Renew,
+    /// Another program has the identity of whom this is for; it was at this address, as the sender writes such, and was
+    /// refused.
+    Twin([u8; ADDRESS_BYTES]),
     /// The status of another stream than the frame's.
     StreamStatus { stream: StreamId, status: Status },
     /// About the beginning and the end of a stream.
@@ -129,6 +135,7 @@ mod kind {
     pub(super) const CHALLENGE_HEARD: u8 = 10;
     pub(super) const RENEW: u8 = 11;
     pub(super) const STREAM_STATUS: u8 = 12;
+    pub(super) const TWIN: u8 = 20;
 }
 
 /// Bytes of what follows the kind and length of the longest record without TLPs.
@@ -216,6 +223,7 @@ impl<'a> Parser<'a> {
             kind::CHALLENGE => Record::Challenge(self.take::<U64>()?.get()),
             kind::CHALLENGE_HEARD => Record::ChallengeHeard(self.take::<U64>()?.get()),
             kind::RENEW => Record::Renew,
+            kind::TWIN => Record::Twin(self.take()?),
             kind::STREAM_STATUS => {
                 Record::StreamStatus { stream: StreamId(self.take::<U32>()?.get()), status: self.take()? }
             }
@@ -355,6 +363,10 @@ fn encode(record: &Record<'_>, out: &mut [u8]) -> (u8, usize) {
             kind::CHALLENGE_HEARD
         }
         Record::Renew => kind::RENEW,
+        Record::Twin(at) => {
+            put(at);
+            kind::TWIN
+        }
         Record::StreamStatus { stream, status } => {
             put(U32::new(stream.0).as_bytes());
             put(status.as_bytes());
@@ -391,6 +403,7 @@ mod tests {
         assert!(writer.record(&Record::Ack { path: 1, generation: 3, delay_us: 20, ranges }));
         assert!(writer.record(&Record::HelloHeard { generation: 9, edition: 1 }));
         assert!(writer.record(&Record::Challenge(5)) && writer.record(&Record::ChallengeHeard(6)));
+        assert!(writer.record(&Record::Twin([7; ADDRESS_BYTES])));
         assert_eq!(
             writer.stream(40, |room| {
                 room[..24].fill(7);
@@ -402,8 +415,9 @@ mod tests {
         let (read, records) = parse(&buffer[..len]).unwrap();
         assert_eq!(read, status);
         let text: Vec<String> = records.map(|record| format!("{:?}", record.unwrap())).collect();
-        assert_eq!(text.len(), 5);
-        assert!(text[0].contains("generation: 3") && text[4].contains("first: 40, count: 2"), "{text:?}");
+        assert_eq!(text.len(), 6);
+        assert!(text[4].starts_with("Twin([7, "), "{text:?}");
+        assert!(text[0].contains("generation: 3") && text[5].contains("first: 40, count: 2"), "{text:?}");
     }
 
     #[test]

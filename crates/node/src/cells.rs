@@ -20,6 +20,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::config::{BorrowEdge, CardConfig, LoanConfig, LoanRole};
 use crate::denial::{Denial, Right};
 use crate::parts::{DriveCells, DriverCells, FunctionCells};
+use crate::sightings::Sightings;
 use crate::slot::SlotCells;
 use crate::transaction::requester_of;
 
@@ -38,6 +39,8 @@ pub const MAX_RAILS: usize = link::frame::MAX_RAILS;
 pub struct NodeCells {
     /// What the card has counted beside its loans.
     pub gauges: Gauges,
+    /// What it has seen of other nodes.
+    pub sightings: Sightings,
     /// Who has called.
     pub lobby: LobbyCells,
     /// Who has what of the rest.
@@ -562,7 +565,7 @@ pub(crate) fn parts_of<'m>(arena: &'m Arena, kind: LoanKind) -> (Journal<'m>, Lo
     Deserialize,
 )]
 #[repr(transparent)]
-pub struct Address(pub [u8; 28]);
+pub struct Address(pub [u8; link::ADDRESS_BYTES]);
 
 impl Address {
     /// Whether there is an address.

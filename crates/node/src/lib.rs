@@ -40,6 +40,7 @@ mod peers;
 mod places;
 mod refusal;
 mod requests;
+mod sightings;
 mod slot;
 mod transaction;
 mod whereabouts;
@@ -59,6 +60,7 @@ pub use parts::{
     MEDIA_WORK, NamespaceConfig, Persist, WriteCache,
 };
 pub use refusal::Refusal;
+pub use sightings::{Cause, Sighting, Sightings};
 pub use slot::{BorrowedSlot, GuestMemory, SlotCells};
 pub use transaction::requester_of;
 pub use whereabouts::Whereabouts;

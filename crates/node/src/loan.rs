@@ -12,7 +12,9 @@ use base::ledger::{Journal, Pages};
 use base::times::{COMPLETION_TIMEOUT, MEMORY_TIMEOUT};
 use device::{MediaError, MediaFunction, MediaId};
 use fabric::{Decoder, Window, WindowError};
-use link::pair::{Asking, Channel, ClaimEvent, ClaimState, Course, OfferEvent, OfferState, Said};
+use link::pair::{
+    Asking, Channel, ClaimEvent, ClaimState, Course, OfferEvent, OfferState, OpenRefusal, Said,
+};
 use link::{Information, Name, Sink, State, Stream, Tenancy};
 
 use self::sink::Contained;
@@ -142,20 +144,21 @@ impl<'m> Loan<'m> {
         self.cells.peer()
     }
 
-    /// A node asks for what is lent here on the channel of the peer in `place`.
+    /// A node asks for what is lent here on the channel of the peer in `place`. Why it is refused, if it is.
     pub(crate) fn handle_asking(
         &mut self,
         now: Instant,
         place: usize,
         said: &Said,
         (channel, holder): (&mut Channel<'m>, Option<&mut Channel<'m>>),
-    ) {
-        let Opening::Offer(offer) = &mut self.opening else { return };
+    ) -> Option<OpenRefusal> {
+        let Opening::Offer(offer) = &mut self.opening else { return None };
         let course = channel.course();
-        offer.handle_asking(now, Asking { said, channel, holder, stream: &mut self.stream });
+        let refusal = offer.handle_asking(now, Asking { said, channel, holder, stream: &mut self.stream });
         if offer.stream().is_some_and(|(of, _)| Some(of) == course) && self.peer() != Some(place) {
             self.cells.peer.set(self.journal, place as u32 + 1);
         }
+        refusal
     }
 
     /// Only these nodes may have what is lent from now on; who has it keeps it.

@@ -12,7 +12,7 @@ use base::times::HOLD;
 use base::{Instant, Rule};
 use link::frame::{Header, Kind, MAX_FRAME};
 use link::pair::{Channel, ChannelConfig, Course, Heard, MAX_STREAMS, Streams};
-use link::{PathConfig, PathId, PublicKey, Room, Sink, Stream, Transmit};
+use link::{CallName, PathConfig, PathId, PublicKey, Room, Sink, Stream, Transmit};
 
 use self::addresses::Addresses;
 use self::callers::Callers;
@@ -359,6 +359,19 @@ impl<'m> Peer<'m> {
         self.answer(now, path, from, heard);
         self.learn_address(now, path, from, (heard, frame.len()));
         heard
+    }
+
+    /// Another life of the node than the one that is met is refused, and was at this address: that one is told so.
+    pub(crate) fn note_twin(&mut self, call: CallName) -> Address {
+        let at = self.callers.address_of(call).unwrap_or_default();
+        self.channel.tell_of_twin(at.0);
+        self.wake();
+        at
+    }
+
+    /// Where it is on the first path that it is known on.
+    pub(crate) fn address(&self) -> Address {
+        self.cells.addresses().map(|(_, address)| address).find(Address::is_known).unwrap_or_default()
     }
 
     /// A call was taken that came on `path` from `from`: its answer goes there.

@@ -9,8 +9,8 @@ use base::times::HOLD;
 use io::agent::{Condition, Edge, LoanEnd, LoanSpec, LoanView, View};
 use io::event::Event;
 use node::{
-    ChannelStats, Cipher, DriverCells, FunctionCells, Name, Right, ServerCells, SessionCounters, StreamStats,
-    Tenancy,
+    Cause, ChannelStats, Cipher, DriverCells, FunctionCells, FunctionId, Name, Right, ServerCells,
+    SessionCounters, StreamStats, Tenancy,
 };
 
 use super::domains::Domains;
@@ -147,6 +147,26 @@ pub(super) fn kept(view: &View<'_>) -> Vec<trouble::Kept> {
         Some(trouble::Kept { function: loan.function.clone(), holder: named(name, node), node, silence })
     });
     kept.collect()
+}
+
+/// What was seen of nodes that somebody should know of.
+pub(super) fn sightings(view: &View<'_>) -> Vec<trouble::Sighting> {
+    let loans = &view.spec().loans;
+    let lent = |function: FunctionId| {
+        let is_it =
+            |loan: &&LoanSpec| matches!(loan.end, LoanEnd::Lend { .. }) && loan.function_id == function.0;
+        loans.iter().find(is_it).map(|loan| loan.function.clone())
+    };
+    let own = || view.spec().rails.iter().map(|rail| rail.socket.local().into()).collect();
+    let seen = view.sightings().map(|it| trouble::Sighting {
+        cause: it.cause,
+        node: it.node,
+        function: it.function.and_then(lent),
+        at: it.at.try_into().ok(),
+        met: if it.cause == Cause::Twin { view.addresses_of(it.node) } else { own() },
+        count: it.count,
+    });
+    seen.collect()
 }
 
 /// What a node calls itself, or its id.

@@ -347,6 +347,7 @@ impl Node {
             wanted: report::wanted(&view, waited),
             kept: report::kept(&view),
             domains: Some(report::domains(&view)),
+            sightings: report::sightings(&view),
             strangers: view.gauges().dropped_unknown.get(),
         };
         let news = self.trouble.look(running, SystemTime::now(), &seen);

@@ -5,6 +5,7 @@
 
 mod domains;
 mod kept;
+mod sightings;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,6 +16,7 @@ use io::event::Event;
 
 pub(super) use self::domains::{Domains, Member};
 pub(super) use self::kept::Kept;
+pub(super) use self::sightings::Seen as Sighting;
 
 /// A peer that is not heard for so long is worth a line: on a busy machine one that is well may be silent for a while.
 const SILENCE: Duration = Duration::from_secs(2);
@@ -72,6 +74,7 @@ pub(super) struct Seen {
     pub(super) wanted: Vec<Wanted>,
     pub(super) kept: Vec<Kept>,
     pub(super) domains: Option<Domains>,
+    pub(super) sightings: Vec<Sighting>,
     /// Frames that have come for nothing that is lent or borrowed here.
     pub(super) strangers: u64,
 }
@@ -91,6 +94,7 @@ pub(super) struct Watch {
     wanted: Spoken<()>,
     kept: kept::Watch,
     domains: domains::Watch,
+    sightings: sightings::Watch,
     strangers: Strangers,
 }
 
@@ -136,6 +140,7 @@ impl Watch {
             self.look_at_peer(now, time, peer, &mut news);
         }
         self.kept.look(now, time, &seen.kept, &mut news);
+        self.sightings.look(now, &seen.sightings, &mut news);
         if let Some(domains) = &seen.domains {
             self.domains.look(now, domains, &mut news);
         }

@@ -5,8 +5,8 @@ use base::RuleSet;
 use base::ids::{NodeId, RailId};
 use node::{
     Bdf, ChannelStats, Decoder, DriverCells, EdgeGauges, EndCells, FunctionCells, Grant, LoanParts,
-    LobbyStats, NodeLedger, OfferCells, PeerCells, ServerCells, SessionCells, SlotCells, StreamStats, Target,
-    Tenancy,
+    LobbyStats, NodeLedger, OfferCells, PeerCells, ServerCells, SessionCells, Sighting, SlotCells,
+    StreamStats, Target, Tenancy,
 };
 
 use super::{CardRecord, Edge, LoanEnd, LoanSpec, NodeSpec};
@@ -110,6 +110,18 @@ impl<'a> View<'a> {
     /// What the card has counted beside its loans.
     pub fn gauges(&self) -> &'a node::Gauges {
         &self.ledger.root.gauges
+    }
+
+    /// What its cards have seen of nodes that somebody should know of.
+    pub fn sightings(&self) -> impl Iterator<Item = Sighting> + use<'a> {
+        self.ledger.root.sightings.all()
+    }
+
+    /// Where a node is, by rail, as far as that is known.
+    pub fn addresses_of(&self, node: NodeId) -> Vec<RailAddress> {
+        let mut peers = self.ledger.peers().filter(|(_, peer)| peer.node() == Some(node));
+        let addresses = peers.next().map(|(_, peer)| peer.addresses());
+        addresses.into_iter().flatten().filter_map(|(_, address)| address.try_into().ok()).collect()
     }
 
     /// Rail `rail` of a loan.

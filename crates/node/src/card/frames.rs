@@ -7,7 +7,7 @@ use base::Instant;
 use base::ids::{Group, NodeId, RailId};
 use link::PathId;
 use link::frame::{FrameError, Header, Kind};
-use link::pair::{Call, Event, Heard, LobbyConfig, Presence, Reception, Said};
+use link::pair::{Call, Event, Heard, LobbyConfig, OpenRefusal, Presence, Reception, Said, Why};
 
 use super::{Card, CardEvent, Outgoing, Rooms, Way};
 use crate::bucket::Bucket;
@@ -16,6 +16,7 @@ use crate::config::{CardConfig, LoanConfig, LoanRole};
 use crate::loan::Loan;
 use crate::peer::{LoanStreams, Peer, with_streams};
 use crate::peers::Room;
+use crate::sightings::Cause;
 
 /// Frames that a peer is sent before another one for which there are some has its turn: enough for segmentation
 /// offload.
@@ -168,7 +169,10 @@ impl<'m> Card<'m> {
         let (peers, ledger, config, loans) = (&self.peers, &self.ledger, &self.config, &self.loans);
         let presence = |node: NodeId, group: Group| match config.may_meet(node, group) {
             true => peers.known_call(peers.room_for((node, group), ledger, config, loans, now)),
-            false => Presence::NotAllowed,
+            false => {
+                ledger.root.sightings.note(Cause::NotAllowed, node, None, from);
+                Presence::NotAllowed
+            }
         };
         let cookies = self.lobby.stats().cookies.get();
         let wants_cookie = left < UNDER_LOAD || peers.are_scarce(config);
@@ -217,18 +221,23 @@ impl<'m> Card<'m> {
                 let whose = (call.key(), call.group(), false);
                 let admitted = self.peers.admit(place, whose, &self.ledger, &self.config, now);
                 if admitted.is_err() {
-                    return self.lobby.refuse(now, call, link::pair::Why::NoRoom, &from.0, frame);
+                    return self.lobby.refuse(now, call, Why::NoRoom, &from.0, frame);
                 }
                 self.events.extend(has_left.then_some(CardEvent::Left(place)));
                 place
             }
-            Room::Full => return self.lobby.refuse(now, call, link::pair::Why::NoRoom, &from.0, frame),
+            Room::Full => return self.lobby.refuse(now, call, Why::NoRoom, &from.0, frame),
         };
         let mut refused = None;
         self.peer_step(now, place, |peer, streams| match peer.channel.take_call(now, call, streams) {
             Ok(heard) => peer.answer(now, path, from, heard),
             Err(why) => refused = Some(why),
         });
+        if let Some((call, Why::Twin(_))) = &refused {
+            self.ledger.root.sightings.note(Cause::Twin, call.node(), None, from);
+            self.peers[place].channel.tell_of_twin(from.0);
+            self.peers[place].wake();
+        }
         match refused {
             Some((call, why)) => self.lobby.refuse(now, call, why, &from.0, frame),
             None => Reception::Nothing,
@@ -315,7 +324,18 @@ impl<'m> Card<'m> {
                     self.report_joined(place);
                 }
                 Event::Anew => {}
+                Event::TwinRefused(call) => {
+                    let at = self.peers[place].note_twin(call);
+                    self.note_sighting(Cause::Twin, self.peers[place].node(), at);
+                }
+                Event::HasTwin(at) => {
+                    self.note_sighting(Cause::OwnTwin, self.config.identity.id(), Address(at));
+                }
                 Event::Refused(refusal) => {
+                    if let link::pair::Refusal::Twin { .. } = refusal {
+                        let at = self.peers[place].address();
+                        self.note_sighting(Cause::OwnRefusal, self.config.identity.id(), at);
+                    }
                     for loan in 0..self.loans.len() {
                         if self.borrows_from(loan, place) {
                             self.events.push_back(CardEvent::Refused(loan, refusal.into()));
@@ -337,6 +357,11 @@ impl<'m> Card<'m> {
         self.events.push_back(CardEvent::Joined(place, node, incarnation));
     }
 
+    /// The agent is to say this.
+    fn note_sighting(&self, cause: Cause, node: NodeId, at: Address) {
+        self.ledger.root.sightings.note(cause, node, None, at);
+    }
+
     fn borrows_from(&self, loan: usize, place: usize) -> bool {
         let borrows = matches!(self.config.loans[loan].role, LoanRole::Borrow { .. });
         borrows && self.peer_of(loan) == Some(place)
@@ -349,6 +374,7 @@ impl<'m> Card<'m> {
     /// The peer has said something of a stream: what that changes is one step with what its loan makes of it.
     fn handle_said(&mut self, now: Instant, place: usize, said: &Said) {
         let Some(loan) = self.loan_of(place, said) else {
+            self.note_asking(place, said, Some(OpenRefusal::Unknown));
             let step = |card: &mut Self| {
                 card.step(None, |card| card.peers[place].channel.handle_stray(now, said));
             };
@@ -362,7 +388,8 @@ impl<'m> Card<'m> {
         self.step_one(now, loan, |card| {
             let this = &mut card.loans[loan];
             if said.function().is_some() {
-                this.handle_asking(now, place, said, card.peers.channels(place, holder));
+                let refusal = this.handle_asking(now, place, said, card.peers.channels(place, holder));
+                card.note_asking(place, said, refusal);
             } else {
                 this.handle_said(now, said, &mut card.peers[place].channel);
             }
@@ -373,6 +400,17 @@ impl<'m> Card<'m> {
                 peer.wake();
             }
         }
+    }
+
+    /// The agent is to say who has asked for what is not for him.
+    fn note_asking(&self, place: usize, said: &Said, refusal: Option<OpenRefusal>) {
+        let cause = match refusal {
+            Some(OpenRefusal::Unknown) => Cause::Unproven,
+            Some(OpenRefusal::NotAllowed) => Cause::NotAllowed,
+            _ => return,
+        };
+        let (peer, Some(function)) = (&self.peers[place], said.function()) else { return };
+        self.ledger.root.sightings.note(cause, peer.node(), Some(function), peer.address());
     }
 
     /// The loan that something is said of, if there is one.

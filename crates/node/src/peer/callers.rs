@@ -99,6 +99,11 @@ impl Callers {
         first
     }
 
+    /// Where a call has come from first that is still remembered.
+    pub(crate) fn address_of(&self, call: CallName) -> Option<Address> {
+        self.known.iter().find(|it| it.call == call).map(|it| it.address)
+    }
+
     /// A first message goes to this address, too.
     pub(crate) fn copy(&mut self, path: PathId, to: Address, frame: &[u8]) {
         self.copies.push_back(Copy { path, to, bytes: frame.to_vec() });

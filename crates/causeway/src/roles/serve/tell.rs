@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use base::ids::NodeId;
 use io::agent::{AgentEvent, LoanEnd, View};
 use io::event::Event;
-use node::Tenancy;
+use node::{Cause, Sighting, Tenancy};
 use tracing::debug;
 
 use crate::roles::{refusal, report};
@@ -16,6 +16,11 @@ use crate::roles::{refusal, report};
 const BURST: u32 = 8;
 /// and then one more each time.
 const PAUSE: Duration = Duration::from_secs(1);
+
+/// Why a drive does not hold what was left there.
+const BY_OTHERS: &str = "another node has used the drive meanwhile, or it was made anew";
+const BY_TWIN: &str = "another program with this lender's identity (a copied state folder?) lends it now, or another node has \
+                       used the drive meanwhile";
 
 /// The loan that an event of the agent is about.
 pub(super) struct About {
@@ -26,6 +31,8 @@ pub(super) struct About {
     is_lent: bool,
     /// Who is at the other end, if that is known.
     peer: Option<NodeId>,
+    /// Two programs with its identity have been seen.
+    has_twin: bool,
     /// This node.
     own: NodeId,
 }
@@ -34,13 +41,16 @@ impl About {
     /// The one in this place.
     pub(super) fn of(view: &View<'_>, place: usize) -> Option<Self> {
         let (loan, _) = view.loan(place)?;
+        let peer = report::peer_of(view, place);
+        let is_twin = |it: Sighting| it.cause == Cause::Twin && Some(it.node) == peer;
         Some(Self {
             place,
             life: loan.life,
             function: loan.function.clone(),
             group: loan.group.0,
             is_lent: matches!(loan.end, LoanEnd::Lend { .. }),
-            peer: report::peer_of(view, place),
+            peer,
+            has_twin: view.sightings().any(is_twin),
             own: view.spec().identity.id(),
         })
     }
@@ -144,7 +154,10 @@ impl OfLoan {
                     (false, false) => Event::LoanUnwanted { function },
                 }
             }
-            AgentEvent::Overtaken(_) => Event::LoanOvertaken { function },
+            AgentEvent::Overtaken(_) => {
+                let cause = if about.has_twin { BY_TWIN } else { BY_OTHERS };
+                Event::LoanOvertaken { function, cause }
+            }
             AgentEvent::Unusable { why, .. } => {
                 let peer = about.peer.map(|peer| peer.to_string());
                 Event::LoanUnusable { function, peer, why: why.clone() }
@@ -225,7 +238,7 @@ mod tests {
 
     fn about(is_lent: bool, life: u32) -> About {
         let (function, own) = ("nvme0".to_owned(), NodeId::numbered(1));
-        About { place: 3, life, function, group: 1, is_lent, peer: None, own }
+        About { place: 3, life, function, group: 1, is_lent, peer: None, has_twin: false, own }
     }
 
     fn refused(node: u64, seconds: u64) -> AgentEvent {
@@ -260,6 +273,20 @@ mod tests {
         assert_eq!(kinds(&hear(3601, &AgentEvent::Ready(3), 0)), ["loan-usable"]);
         assert_eq!(kinds(&hear(3602, &refused(8, 2), 0)), ["loan-refused"], "it was had in between");
         assert_eq!(kinds(&hear(3603, &refused(8, 3), 1)), ["loan-refused"], "it is another loan");
+    }
+
+    #[test]
+    fn a_drive_of_another_program_with_its_lenders_identity_is_told_as_such() {
+        let said = |has_twin| {
+            let about = About { has_twin, ..about(false, 0) };
+            Told::default().handle(Instant::now(), &AgentEvent::Overtaken(3), &about)[0].to_string()
+        };
+        assert!(said(false).contains("left there: another node has used"), "{}", said(false));
+        assert!(
+            said(true).contains("left there: another program with this lender's identity"),
+            "{}",
+            said(true)
+        );
     }
 
     #[test]

@@ -8,7 +8,7 @@ use base::times::{HANDSHAKE_RETRY, PENDING_KEYS, SILENCE};
 use base::{Instant, Rule};
 use core::time::Duration;
 
-use super::{CalledWords, Channel, Heard, Side, Streams};
+use super::{CalledWords, Channel, Event, Heard, Side, Streams};
 use crate::answered::{Attempt, CallName};
 use crate::frame::Kind;
 use crate::handshake::{Destination, KeySet, Speaker};
@@ -272,6 +272,7 @@ impl<'m> Channel<'m> {
             (handshake.message, handshake.kind, handshake.to) = (message, Kind::Response, to);
             (handshake.answers, handshake.answered_paths) = (Some(attempt), PathSet::default());
             self.answer_on(paths);
+            self.events.push_back(Event::TwinRefused(CallName::of(&attempt)));
         }
     }
 

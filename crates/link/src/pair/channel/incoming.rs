@@ -6,7 +6,7 @@ use base::ids::{CardGeneration, ChannelIndex, StreamId};
 use base::times::REFUSAL_PAUSE;
 use base::{Instant, Rule};
 
-use super::{CHALLENGES, CONTROL, Channel, ChannelConfig, Streams};
+use super::{CHALLENGES, CONTROL, Channel, ChannelConfig, Event, Streams};
 use crate::answered::CallName;
 use crate::frame::{Header, Kind};
 use crate::handshake::{KeySet, Unread, is_marked};
@@ -394,6 +394,7 @@ impl<'m> Channel<'m> {
                         self.proofs.push_back(challenge);
                     }
                 }
+                Record::Twin(at) => self.events.push_back(Event::HasTwin(at)),
                 Record::StreamStatus { stream, status } => self.handle_status(stream, &status, streams),
                 Record::Control(control) => {
                     (asked.eliciting, asked.urgent) = (true, true);

@@ -31,7 +31,7 @@ use super::control::{What, Wish};
 use super::cookies::Cookie;
 use super::lobby::Known;
 use super::schedule::{Debts, Schedule};
-use crate::answered::Attempt;
+use crate::answered::{Attempt, CallName};
 use crate::cipher::{Cipher, Protection};
 use crate::frame::{Kind, MAX_RAILS, TAG_LEN};
 use crate::handshake::{Destination, Initiator, KeySet, derive};
@@ -39,6 +39,7 @@ use crate::identity::{NodeKey, PublicKey};
 use crate::name::Name;
 use crate::path::{Carried, Incoming};
 use crate::paths::{MAX_PATHS, PathConfig, PathId, PathSet, PathStatus, Paths, RAIL_PATHS};
+use crate::record::ADDRESS_BYTES;
 use crate::sealing::{Sealing, Wear};
 use crate::stream::{Sink, State, Stream};
 use admission::LifeProbe;
@@ -253,6 +254,11 @@ pub enum Event {
     Anew,
     /// The peer does not answer with keys.
     Refused(Refusal),
+    /// This call of another life of the peer is refused, since the one that is met lives. That one is to be told:
+    /// [`Channel::tell_of_twin`].
+    TwinRefused(CallName),
+    /// The peer says that it has refused another life of this node, at this address.
+    HasTwin([u8; ADDRESS_BYTES]),
 }
 
 /// Names what flows between two lives from one beginning on: streams of one course are never those of another.
@@ -334,6 +340,8 @@ pub struct Channel<'m> {
     /// What the peer has answered.
     proofs: VecDeque<u64>,
     events: VecDeque<Event>,
+    /// Where another life of the peer was, of which that is to be told.
+    twin: Option<[u8; ADDRESS_BYTES]>,
     /// Lives of the peer that have something of this node, be it that none of them is met.
     tenants: Vec<LifeId>,
     last_carried: Carried,
@@ -383,6 +391,7 @@ impl<'m> Channel<'m> {
             proofs: VecDeque::new(),
             tenants: Vec::new(),
             events: VecDeque::new(),
+            twin: None,
             last_carried: Carried::default(),
             last_acked: Vec::new(),
             #[cfg(test)]
@@ -483,6 +492,12 @@ impl<'m> Channel<'m> {
         if self.challenges.len() < CHALLENGES {
             self.challenges.push_back((path, challenge));
         }
+    }
+
+    /// Another life of the peer was at this address, and was refused: the one that is met is told so. If that gets lost,
+    /// it is told when the other one calls again.
+    pub fn tell_of_twin(&mut self, at: [u8; ADDRESS_BYTES]) {
+        self.twin = Some(at);
     }
 
     /// Whether a frame that has come before is opened once more, to know whether it is authentic: somebody may have

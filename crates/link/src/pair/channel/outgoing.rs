@@ -70,6 +70,9 @@ impl<'m> Channel<'m> {
             return Some(Plan { alone: Some(Record::Challenge(challenge)), ..Plan::on(path) });
         }
         let best = self.paths.best()?;
+        if let Some(at) = self.twin.take() {
+            return Some(Plan { alone: Some(Record::Twin(at)), ..Plan::on(best) });
+        }
         if let Some(path) = self.greeting.take_path() {
             // A path that has gone meanwhile need not be greeted: the others are.
             let path = self.paths.index_of(path).filter(|&path| self.paths[path].is_there);

@@ -292,34 +292,38 @@ impl<'m> Offer<'m> {
         }
     }
 
-    /// Somebody asks for the function.
-    pub fn handle_asking(&mut self, now: Instant, asking: Asking<'_, 'm>) {
+    /// Somebody asks for the function. Why it is refused, if it is.
+    pub fn handle_asking(&mut self, now: Instant, asking: Asking<'_, 'm>) -> Option<OpenRefusal> {
         let (said, channel) = (asking.said, asking.channel);
-        let (id, What::Open { wish, proof }) = (said.stream(), *said.what()) else { return };
+        let (id, What::Open { wish, proof }) = (said.stream(), *said.what()) else { return None };
         let is_proven = is_proof(&self.config.secret, &wish.proven(said.hash(), id), &proof)
             || !self.journal.rule(Rule::ProveSecrets);
         if wish.function != self.config.function || !is_proven {
-            return channel.refuse_unknown(now, id);
+            channel.refuse_unknown(now, id);
+            return Some(OpenRefusal::Unknown);
         }
         if self.is_of(channel) && self.cells.stream.get() == id.0 {
             // Said again: the answer got lost, or is still to come.
             if self.state() == OfferState::Open {
                 self.say_opened(channel);
             }
-            return;
+            return None;
         }
         if self.state() == OfferState::Closing {
             // Until it is durable that the function was given back, the one who did so listens for the answer.
-            return;
+            return None;
         }
-        if let Some(refusal) = self.obstacle(now, &wish, channel, asking.holder.as_deref()) {
-            return channel.say_of(id, What::Refused(refusal));
+        let obstacle = self.obstacle(now, &wish, channel, asking.holder.as_deref());
+        let refusal = obstacle.or_else(|| match channel.admit(id) {
+            Ok(()) => None,
+            Err(NotNow::Number) => Some(OpenRefusal::Number),
+            Err(NotNow::TooMany) => Some(OpenRefusal::NoRoom),
+        });
+        match refusal {
+            Some(refusal) => channel.say_of(id, What::Refused(refusal)),
+            None => self.take(now, (id, &wish), channel, asking.holder, asking.stream),
         }
-        match channel.admit(id) {
-            Ok(()) => self.take(now, (id, &wish), channel, asking.holder, asking.stream),
-            Err(NotNow::Number) => channel.say_of(id, What::Refused(OpenRefusal::Number)),
-            Err(NotNow::TooMany) => channel.say_of(id, What::Refused(OpenRefusal::NoRoom)),
-        }
+        refusal
     }
 
     /// The borrower has said something else of the stream.

@@ -152,6 +152,10 @@ fn a_list_holds_for_whoever_calls_from_then_on() {
     ends[1].card.attach(now, 1, coming(&borrows, 2)).unwrap();
     run(&mut now, &mut ends, Duration::from_secs(1), never);
     assert!(ends[1].events.contains(&CardEvent::Refused(1, Refusal::NotAllowed)), "{:?}", ends[1].events);
+    let mut seen = ends[0].card.ledger.root.sightings.all().map(|it| (it.cause, it.node, it.function));
+    let function = Some(borrows.loans[1].function);
+    assert_eq!(seen.next(), Some((crate::Cause::NotAllowed, borrows.identity.id(), function)));
+    drop(seen);
     ends[0].card.set_allowed(now, 1, None);
     assert!(run(&mut now, &mut ends, Duration::from_secs(5), are_ready));
 }

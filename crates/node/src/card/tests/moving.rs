@@ -1,6 +1,7 @@
 //! Nodes that are found though they have moved: a frame arrives where somebody is, and nowhere else.
 
 use super::*;
+use crate::sightings::Cause;
 use base::ids::RailId;
 
 const LENDER: Address = Address([1; 28]);
@@ -126,6 +127,8 @@ fn a_lender_that_begins_anew_elsewhere_calls_who_has_its_function() {
         net.run(&mut now, Duration::from_secs(2));
         assert_eq!(is_open(&net.ends[0].card, now), knows);
         assert_eq!(knows, net.calls.contains(&BORROWER));
+        let absent = net.ends[0].card.parts[0].unwrap().cells.offer.absent_holder();
+        assert_eq!(absent.map(|(tenancy, _)| tenancy.node), (!knows).then(|| NodeKey::numbered(2).id()));
         if knows {
             assert!(net.is_served(&mut now));
         }
@@ -214,4 +217,44 @@ fn a_copy_that_answers_a_lender_that_begins_anew_waits_for_the_life_before() {
     assert!(net.calls.contains(&BORROWER) && !is_open(&net.ends[0].card, now));
     net.run(&mut now, Duration::from_millis(2500));
     assert!(is_open(&net.ends[0].card, now));
+}
+
+/// Somebody starts a copy of a lender's state folder: all three nodes that have to do with it see that.
+#[test]
+fn two_lives_of_one_identity_are_seen_by_whoever_has_to_do_with_them() {
+    let arena = Arena::default();
+    let mut net = Net::new(&arena);
+    let mut now = Instant::ZERO;
+    net.run(&mut now, Duration::from_millis(500));
+    let mut copy = config(1, lends());
+    (copy.incarnation, copy.life, copy.seed) = (Incarnation(2), LifeId([8; 16]), [8; 32]);
+    copy.holders.clone_from(&net.located);
+    let copy = End::on(copy.new_memory(&arena), copy, now);
+    let [lender, borrower] = net.ends;
+    let (mut ends, at) = ([lender, borrower, copy], [LENDER, BORROWER, ELSEWHERE]);
+    let until = now + Duration::from_secs(5);
+    while now < until {
+        now += TICK;
+        for sender in 0..3 {
+            let end = &mut ends[sender];
+            end.card.handle_timeout(now);
+            while end.card.poll_event().is_some() {}
+            let mut frames = Vec::new();
+            while let Some(outgoing) = end.card.poll_transmit(now, &mut end.rooms) {
+                frames.push((outgoing.to, end.rooms.buffer[..outgoing.len].to_vec()));
+            }
+            for (to, mut frame) in frames {
+                let receiver = at.iter().position(|it| *it == to).unwrap();
+                ends[receiver].card.handle_frame(now, RailId::ALL[0], at[sender], &mut frame);
+            }
+        }
+    }
+    let node = NodeKey::numbered(1).id();
+    let seen = ends.map(|end| {
+        let all = end.card.ledger.root.sightings.all();
+        all.map(|it| (it.cause, it.node, it.at)).collect::<Vec<_>>()
+    });
+    assert_eq!(seen[0], [(Cause::OwnTwin, node, ELSEWHERE)]);
+    assert_eq!(seen[1], [(Cause::Twin, node, ELSEWHERE)]);
+    assert_eq!(seen[2], [(Cause::OwnRefusal, node, BORROWER)]);
 }
